@@ -44,7 +44,7 @@ mod xattrs;
 
 pub use attendant::Attendant;
 pub use bivouac_layout::entry_hash;
-pub use bivouac_net::{keep_sockets, on_block};
+pub use bivouac_net::{BusyPoll, keep_sockets, looking_max, on_block};
 pub use bivouac_types::{Attr, SetAttr, SetTime, StatFs};
 pub use bivouac_wire::{
     DamageStatus, DirEntry, Dirty, FenceRequest, FileUse, HistoryTable, NodeStatus, OpCount, Partition,

@@ -148,7 +148,7 @@ impl<F: FileSystem> Mount<F> {
             formation: self.options.formation.clone(),
             failure: Mutex::default(),
         });
-        let limits = Limits { resident: self.options.resident, threads_max: self.options.threads_max };
+        let limits = Limits { readers_max: self.options.readers_max, threads_max: self.options.threads_max };
         let worker = Arc::clone(&session);
         let channel = Arc::clone(&session.channel);
         let work = move |pool: &Arc<Pool>, thread| worker.work(pool, thread);

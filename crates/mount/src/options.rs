@@ -8,7 +8,7 @@ use bivouac_client::FormationPlace;
 /// Payload of one write or read unless chosen otherwise, in bytes: what Linux allows by default.
 pub const MAX_WRITE_DEFAULT: u32 = 1 << 20;
 /// Most threads that read requests unless chosen otherwise.
-const RESIDENT_MAX: usize = 4;
+const READERS_MAX: usize = 8;
 /// Most threads unless chosen otherwise.
 const THREADS_MAX: usize = 64;
 
@@ -17,8 +17,8 @@ const THREADS_MAX: usize = 64;
 pub struct Options {
     /// Tells this mount from others; a state of another mount is refused.
     pub identity: u64,
-    /// Threads that read requests at the same time.
-    pub resident: usize,
+    /// Most threads that read requests at the same time.
+    pub readers_max: usize,
     /// Threads in all, those that wait for other nodes included; at most 64.
     pub threads_max: usize,
     /// Largest payload of one read or write, in bytes. More than 1 MiB needs `fs.fuse.max_pages_limit`.
@@ -34,7 +34,7 @@ impl Default for Options {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         Options {
             identity: 0,
-            resident: (cores / 2).clamp(1, RESIDENT_MAX),
+            readers_max: cores.clamp(1, READERS_MAX),
             threads_max: THREADS_MAX,
             max_write: MAX_WRITE_DEFAULT,
             readdirplus: true,

@@ -1,5 +1,10 @@
 //! Which thread reads the kernel's next request: those that hold a permit.
 //!
+//! There are as many permits as it takes. The kernel has its readers take turns, so one too many is a processor that has
+//! to be woken, while the one that served the last request could serve the next. So there is one at first, one more
+//! when all readers are busy and leave requests unread, and one again when that has not been so for a while. The only
+//! reader looks for the next request for a moment before it sleeps.
+//!
 //! A thread reads a request and serves it without handing it over. Before it waits for another node it
 //! gives its permit up ([`about_to_block`]), and if no thread is left that reads, another one, parked or new, goes on
 //! reading; unless nobody asks for anything meanwhile ([`DelayedHandover`]). A request that needs no other node wakes nobody.
@@ -7,9 +12,11 @@
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use bivouac_client::{BusyPoll, looking_max};
 use bivouac_ranks::{Condvar, Mutex, MutexGuard, rank};
 
 use crate::handover::DelayedHandover;
@@ -19,6 +26,12 @@ use crate::state::CHANNELS_PER_INCARNATION;
 const STACK: usize = 256 * 1024;
 /// After this a parked thread that nobody needed ends, in milliseconds.
 const PARKED_MS_MAX: u64 = 5_000;
+
+/// Reads in a row that leave requests unread until there is one reader more. A program's close leaves one in front of its
+/// next call, and needs none.
+const CROWDED_READS: u32 = 2;
+/// After so long without a read that left requests unread one reader is enough, in microseconds.
+const UNCROWDED_US: u64 = 20_000;
 
 thread_local! {
     static PERMIT: RefCell<Option<Permit>> = const { RefCell::new(None) };
@@ -61,8 +74,8 @@ impl Permit {
 /// How many threads there may be.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Permits to read, at least 1.
-    pub resident: usize,
+    /// Permits to read at most, at least 1.
+    pub readers_max: usize,
     /// Threads in all, at most 64.
     pub threads_max: usize,
 }
@@ -77,6 +90,18 @@ pub struct Pool {
     unread: Box<Unread>,
     handover: DelayedHandover,
     looker: Mutex<Option<JoinHandle<()>>>,
+    start: Instant,
+    /// When all readers were busy and requests were unread last, in microseconds since the start.
+    crowded_at: AtomicU64,
+    /// Reads in a row of which this was so.
+    crowded_reads: AtomicU32,
+    /// Readers that wait for a request.
+    free: AtomicUsize,
+    /// Permits that there are; changes under the roster's lock.
+    readers: AtomicUsize,
+    /// Whether the only reader may look before it sleeps, and whether that pays.
+    looks: bool,
+    busy_poll: BusyPoll,
     roster: Mutex<Roster>,
     permit_freed: Condvar,
     thread_ended: Condvar,
@@ -102,29 +127,34 @@ impl Pool {
         unread: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Arc<Pool> {
         let threads_max = limits.threads_max.clamp(1, u64::BITS as usize);
-        let resident = limits.resident.clamp(1, threads_max);
-        let roster = Roster { permits: resident, ..Roster::default() };
+        let readers_max = limits.readers_max.clamp(1, threads_max);
+        let roster = Roster { permits: 1, ..Roster::default() };
         Arc::new(Pool {
-            limits: Limits { resident, threads_max },
+            limits: Limits { readers_max, threads_max },
             work: Box::new(work),
             unread: Box::new(unread),
             handover: DelayedHandover::default(),
             looker: Mutex::default(),
+            start: Instant::now(),
+            crowded_at: AtomicU64::new(0),
+            crowded_reads: AtomicU32::new(0),
+            free: AtomicUsize::new(0),
+            readers: AtomicUsize::new(1),
+            looks: looking_max() > 0,
+            busy_poll: BusyPoll::default(),
             roster: Mutex::new(rank::MOUNT_POOL, roster),
             permit_freed: Condvar::new(),
             thread_ended: Condvar::new(),
         })
     }
 
-    /// Starts one thread per permit.
+    /// Starts the first thread.
     ///
     /// # Errors
     /// When the system gives no thread.
     pub fn start(self: &Arc<Pool>) -> io::Result<()> {
-        (0..self.limits.resident).try_for_each(|_| {
-            let number = self.roster.lock().enrol(self.limits.threads_max);
-            number.map_or(Ok(()), |number| self.spawn(number))
-        })
+        let number = self.roster.lock().enrol(self.limits.threads_max);
+        number.map_or(Ok(()), |number| self.spawn(number))
     }
 
     /// Waits until the calling thread, of this number, has a permit. `false` means that the thread is to end.
@@ -162,9 +192,68 @@ impl Pool {
         })
     }
 
+    /// Has `read` wait for a request. Before that the calling thread looks for it for a moment, if it is the only one that
+    /// reads; or gives up its permit, if it is one too many, and there is no answer.
+    pub fn read<T>(self: &Arc<Pool>, read: impl FnOnce() -> T) -> Option<T> {
+        if self.readers.load(Ordering::Relaxed) > 1 {
+            if self.leave() {
+                return None;
+            }
+        } else if self.looks {
+            self.busy_poll.look(|| (self.unread)());
+        }
+        self.free.fetch_add(1, Ordering::Relaxed);
+        let outcome = read();
+        let are_busy = self.free.fetch_sub(1, Ordering::Relaxed) == 1;
+        if self.limits.readers_max > 1 && are_busy {
+            self.judge();
+        }
+        Some(outcome)
+    }
+
+    /// Whether the calling thread was one reader too many, and is none any more.
+    fn leave(&self) -> bool {
+        let uncrowded = self.micros().saturating_sub(self.crowded_at.load(Ordering::Relaxed));
+        if uncrowded < UNCROWDED_US {
+            return false;
+        }
+        let roster = self.roster.lock();
+        let readers = self.readers.load(Ordering::Relaxed);
+        // A permit that is free is for a thread that comes back: somebody has to read until then.
+        if roster.permits + 1 >= readers {
+            return false;
+        }
+        if PERMIT.take().is_some_and(|permit| !permit.is_lost()) {
+            self.readers.store(readers - 1, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// All readers are busy. If they leave requests unread again and again, there is to be one more.
+    fn judge(self: &Arc<Pool>) {
+        if !(self.unread)() {
+            return self.crowded_reads.store(0, Ordering::Relaxed);
+        }
+        self.crowded_at.store(self.micros(), Ordering::Relaxed);
+        if self.crowded_reads.fetch_add(1, Ordering::Relaxed) + 1 < CROWDED_READS {
+            return;
+        }
+        self.crowded_reads.store(0, Ordering::Relaxed);
+        let mut roster = self.roster.lock();
+        if self.readers.load(Ordering::Relaxed) < self.limits.readers_max && !roster.closing {
+            self.readers.fetch_add(1, Ordering::Relaxed);
+            roster.permits += 1;
+            self.hand_out(roster);
+        }
+    }
+
+    fn micros(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
     /// Whether no other thread has a permit.
     fn is_last_reader(&self) -> bool {
-        self.roster.lock().permits + 1 >= self.limits.resident
+        self.roster.lock().permits + 1 >= self.readers.load(Ordering::Relaxed)
     }
 
     /// Starts the thread that looks for requests that nobody reads.
@@ -181,9 +270,14 @@ impl Pool {
         let mut roster = self.roster.lock();
         roster.permits += 1;
         // Others read: whoever comes back finds its permit.
-        if roster.closing || roster.permits < self.limits.resident {
+        if roster.closing || roster.permits < self.readers.load(Ordering::Relaxed) {
             return;
         }
+        self.hand_out(roster);
+    }
+
+    /// Has a thread that is parked, or a new one, take a free permit.
+    fn hand_out(self: &Arc<Pool>, mut roster: MutexGuard<'_, Roster>) {
         if roster.parked > 0 {
             self.permit_freed.notify_one();
         } else if let Some(number) = roster.enrol(self.limits.threads_max) {
@@ -254,7 +348,7 @@ impl Drop for Seat {
 mod tests {
     use super::*;
     use std::sync::Barrier;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicBool;
     use std::sync::mpsc;
 
     fn run(limits: Limits, work: impl Fn(&Arc<Pool>, u16) + Send + Sync + 'static) {
@@ -267,7 +361,7 @@ mod tests {
     fn without_blocking_no_other_thread_is_made() {
         let numbers = Arc::new(Mutex::<Vec<u16>>::default());
         let seen = Arc::clone(&numbers);
-        run(Limits { resident: 1, threads_max: 8 }, move |pool, number| {
+        run(Limits { readers_max: 1, threads_max: 8 }, move |pool, number| {
             while pool.obtain(number) {
                 for _ in 0..100 {
                     assert!(Pool::holds_permit());
@@ -284,7 +378,7 @@ mod tests {
         let most = 4;
         let (all_blocked, met) = (Arc::new(Barrier::new(most)), Arc::new(AtomicUsize::new(0)));
         let count = Arc::clone(&met);
-        run(Limits { resident: 1, threads_max: most }, move |pool, number| {
+        run(Limits { readers_max: 1, threads_max: most }, move |pool, number| {
             assert!(usize::from(number) < most);
             while pool.obtain(number) {
                 about_to_block();
@@ -295,6 +389,27 @@ mod tests {
             }
         });
         assert_eq!(met.load(Ordering::Relaxed), most);
+    }
+
+    #[test]
+    fn readers_come_when_requests_are_left_unread_and_go_when_none_are() {
+        let (together, stayed) = (Barrier::new(3), Arc::new(AtomicUsize::new(0)));
+        let (crowded, count) = (Arc::new(AtomicBool::new(true)), Arc::clone(&stayed));
+        let unread = Arc::clone(&crowded);
+        let work = move |pool: &Arc<Pool>, number| {
+            if pool.obtain(number) {
+                (0..CROWDED_READS).for_each(|_| assert!(pool.read(|| ()).is_some()));
+                together.wait();
+                crowded.store(false, Ordering::Relaxed);
+                while pool.read(|| ()).is_some() && pool.readers.load(Ordering::Relaxed) > 1 {}
+                count.fetch_add(usize::from(Pool::holds_permit()), Ordering::Relaxed);
+            }
+        };
+        let limits = Limits { readers_max: 3, threads_max: 8 };
+        let pool = Pool::new(limits, work, move || unread.load(Ordering::Relaxed));
+        pool.start().unwrap();
+        pool.join();
+        assert_eq!(stayed.load(Ordering::Relaxed), 1);
     }
 
     #[test]
@@ -314,7 +429,7 @@ mod tests {
                 }
             }
         };
-        let pool = Pool::new(Limits { resident: 1, threads_max: 2 }, work, || false);
+        let pool = Pool::new(Limits { readers_max: 1, threads_max: 2 }, work, || false);
         pool.start().unwrap();
         pool.join();
         drop(pool);
@@ -329,7 +444,7 @@ mod tests {
             assert!(pool.obtain(number) && number == 0);
             assert_ne!(count.fetch_add(1, Ordering::Relaxed), 0, "the first thread ends here, on purpose");
         };
-        let pool = Pool::new(Limits { resident: 1, threads_max: 1 }, work, || false);
+        let pool = Pool::new(Limits { readers_max: 1, threads_max: 1 }, work, || false);
         for _ in 0..2 {
             pool.start().unwrap();
             pool.join();

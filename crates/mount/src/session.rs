@@ -71,16 +71,17 @@ impl<F: FileSystem> Session<F> {
         let channel = self.state.channel(thread);
         let mut desk = Desk { buffer, pipe: None, reply: Reply::default(), channel, thread, serving };
         while pool.obtain(thread) {
-            if !self.serve_while_permitted(&mut desk) {
+            if !self.serve_while_permitted(pool, &mut desk) {
                 pool.close();
             }
         }
     }
 
     /// Whether the mount goes on.
-    fn serve_while_permitted(&self, desk: &mut Desk) -> bool {
+    fn serve_while_permitted(&self, pool: &Arc<Pool>, desk: &mut Desk) -> bool {
         while Pool::holds_permit() {
-            match self.channel.receive(&mut desk.buffer) {
+            let Some(received) = pool.read(|| self.channel.receive(&mut desk.buffer)) else { break };
+            match received {
                 Ok(Some(len)) => self.serve(desk, len),
                 Ok(None) => return false,
                 Err(error) => {

@@ -1,13 +1,16 @@
-//! How to wait for an answer that may be about to come.
+//! How to wait for an answer, or for the next request, that may be about to come.
 //!
 //! Sleeping costs two changes of threads, and where a processor goes idle meanwhile, waking it costs ten times that. So
 //! whoever waits first looks again and again for a moment. Whether that pays is learned from what came of it, as with
 //! spinning locks (Karlin et al., "Empirical studies of competitive spinning", 1991): on one processor looking only keeps
-//! the answer from coming, and what takes a disk's time is not worth it either.
+//! the answer from coming, and what takes a disk's time is not worth it either. Nobody looks while more threads want to run
+//! than there are processors: it would take one from a program that computes.
 
 use std::hint;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+use crate::processors;
 
 /// How long to look: about what it costs to sleep and be woken on an idle processor.
 const LOOK: Duration = Duration::from_micros(50);
@@ -18,9 +21,9 @@ const TRIED_EVERY: u32 = 64;
 /// Instructions of rest between two looks.
 const RESTS: usize = 32;
 
-/// What one connection has learned.
+/// What was learned about waiting for one thing.
 #[derive(Debug, Default)]
-pub(crate) struct BusyPoll {
+pub struct BusyPoll {
     waits: AtomicU32,
     failures: AtomicU32,
 }
@@ -33,14 +36,34 @@ pub(crate) struct Watching {
 }
 
 impl BusyPoll {
+    /// Looks for a moment whether it has come, if that pays; whether it has.
+    pub fn look(&self, has_come: impl FnMut() -> bool) -> bool {
+        self.look_on(processors::are_spare(), has_come)
+    }
+
+    fn look_on(&self, spare: bool, mut has_come: impl FnMut() -> bool) -> bool {
+        let mut watching = self.begin_on(spare);
+        let mut found = false;
+        while !found && watching.goes_on() {
+            found = has_come();
+        }
+        self.saw(&watching, found);
+        found
+    }
+
     /// A wait begins.
-    pub fn begin(&self) -> Watching {
+    pub(crate) fn begin(&self) -> Watching {
+        self.begin_on(processors::are_spare())
+    }
+
+    fn begin_on(&self, spare: bool) -> Watching {
         let is_trial = self.waits.fetch_add(1, Ordering::Relaxed).is_multiple_of(TRIED_EVERY);
-        Watching { looks: is_trial || self.failures.load(Ordering::Relaxed) < FAILURES_MAX, since: None }
+        let pays = is_trial || self.failures.load(Ordering::Relaxed) < FAILURES_MAX;
+        Watching { looks: pays && spare, since: None }
     }
 
     /// How a wait ended: whether the answer came while it was looked for.
-    pub fn saw(&self, watching: &Watching, answered: bool) {
+    pub(crate) fn saw(&self, watching: &Watching, answered: bool) {
         if watching.since.is_some() {
             let failures = if answered { 0 } else { self.failures.load(Ordering::Relaxed).saturating_add(1) };
             self.failures.store(failures, Ordering::Relaxed);
@@ -67,9 +90,11 @@ mod tests {
 
     /// Waits for an answer that comes while it is looked for, or does not; whether it was looked for.
     fn wait(busy_poll: &BusyPoll, answered: bool) -> bool {
-        let mut watching = busy_poll.begin();
-        let looked = watching.goes_on();
-        busy_poll.saw(&watching, answered);
+        let mut looked = false;
+        busy_poll.look_on(true, || {
+            looked = true;
+            answered
+        });
         looked
     }
 
@@ -83,8 +108,13 @@ mod tests {
     }
 
     #[test]
+    fn nobody_looks_where_all_processors_are_wanted() {
+        assert!(!BusyPoll::default().look_on(false, || true));
+    }
+
+    #[test]
     fn every_look_ends() {
-        let mut watching = BusyPoll::default().begin();
+        let mut watching = BusyPoll::default().begin_on(true);
         while watching.goes_on() {}
         assert!(!Watching::default().goes_on());
     }

@@ -19,6 +19,11 @@ const ALLOWED: &[(&str, &str, &str)] = &[
         "it reads what is published, and puts what it fetches where users say",
     ),
     ("file name", "crates/net/src/address.rs", "the path of a socket is an address"),
+    (
+        "file name",
+        "crates/net/src/processors.rs",
+        "only a file of the kernel's says how many threads want to run",
+    ),
     ("file name", "crates/posix/src/", "it is about calls that name files"),
     ("file name", "crates/pool/src/sql/passwords.rs", "a file of passwords is found and trusted by its path"),
     ("process", "crates/posix/src/cases/opens.rs", "a running program is what its case is about"),

@@ -71,7 +71,7 @@ impl OneLock {
 
 /// One reader: a request is looked at after those before it.
 fn in_order() -> Options {
-    Options { resident: 1, ..Options::default() }
+    Options { readers_max: 1, ..Options::default() }
 }
 
 /// A `fuse_lk_in`.
@@ -88,7 +88,7 @@ fn interrupt(kernel: &mut Kernel, unique: u64) {
 
 #[test]
 fn a_thousand_that_wait_need_no_thread() {
-    let options = Options { resident: 1, threads_max: 1, ..Options::default() };
+    let options = Options { readers_max: 1, threads_max: 1, ..Options::default() };
     let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), options);
     assert_eq!(kernel.ask(SETLKW, SEED.0, &lock(1, 1, WRITE, 0)).error, 0);
     let waiting: Vec<u64> =

@@ -256,7 +256,7 @@ fn a_request_that_waits_for_another_node_lets_others_pass() {
             gate.lock().recv().unwrap();
         }
     });
-    let (mut kernel, daemon) = Kernel::started(ALL, fs, Options { resident: 1, ..Options::default() });
+    let (mut kernel, daemon) = Kernel::started(ALL, fs, Options { readers_max: 1, ..Options::default() });
     let fh = opened(&mut kernel);
     let slow = kernel.send(15, SEED.0, &read_body(fh, 0, 10));
     waiting.recv().unwrap();
@@ -316,7 +316,7 @@ fn without_resending_what_was_in_flight_fails_instead_of_hanging() {
         gate.lock().recv().unwrap();
     });
     let (mut kernel, first) =
-        Kernel::started(ALL & !HAS_RESEND, fs, Options { resident: 1, ..Options::default() });
+        Kernel::started(ALL & !HAS_RESEND, fs, Options { readers_max: 1, ..Options::default() });
     let fh = opened(&mut kernel);
     let stuck = kernel.send(15, SEED.0, &read_body(fh, 0, 10));
     waiting.recv().unwrap();

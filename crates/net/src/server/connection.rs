@@ -9,11 +9,13 @@ use bivouac_ranks::{Mutex, rank};
 use bivouac_types::limits::{FRAME_HEADER_LEN, HANDSHAKE_BODY_MAX};
 use bivouac_types::{ClientId, Errno as FsErrno, FsError, OpId};
 use bivouac_wire::{Frame, FrameError, Kind, Seal, Summing, Way, seal_of};
-use rustix::net::Shutdown;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, Shutdown};
 
 use super::buffers::Buffer;
 use super::transfer::{Hitch, Incoming, Outgoing, Pooled, receive_over, send, send_along};
 use super::{Hosted, Shared};
+use crate::busy_poll::BusyPoll;
 use crate::handshake::{self, ServerSide, Step};
 use crate::records::Channel;
 use crate::service::{Asker, Outcome, Reply, dispatch};
@@ -56,6 +58,7 @@ pub(super) struct Connection {
     hosted: Arc<Hosted>,
     /// Number of the proven client, for those who do not work on the connection; 0 before.
     client: AtomicU64,
+    busy_poll: BusyPoll,
     state: Mutex<State>,
 }
 
@@ -109,7 +112,8 @@ impl Connection {
             stalled: None,
         };
         let state = Mutex::new(rank::CONNECTION, state);
-        Connection { key, socket, way, hosted, client: AtomicU64::new(0), state }
+        let (client, busy_poll) = (AtomicU64::new(0), BusyPoll::default());
+        Connection { key, socket, way, hosted, client, busy_poll, state }
     }
 
     pub fn key(&self) -> u64 {
@@ -119,6 +123,12 @@ impl Connection {
     /// Whether it is this client's, to this service.
     pub fn is_of(&self, hosted: &Arc<Hosted>, client: ClientId) -> bool {
         Arc::ptr_eq(&self.hosted, hosted) && self.client.load(Ordering::Acquire) == client.0
+    }
+
+    /// Looks for a moment whether more comes, or the end; whether something has.
+    pub fn has_more(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        self.busy_poll.look(|| rustix::net::recv(&self.socket, &mut [0; 1][..], flags) != Err(Errno::AGAIN))
     }
 
     /// Makes the other side, and this one, see the end of the stream.

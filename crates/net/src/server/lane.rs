@@ -22,7 +22,7 @@ use super::crew::Crew;
 use super::registry::Handshakes;
 use super::{Hosted, Running, Shared};
 use crate::handshake::{self, ServerSide};
-use crate::{LaneKind, Listener, Refusal, auth, on_block, repetition};
+use crate::{LaneKind, Listener, Refusal, auth, looking_max, on_block, repetition};
 
 /// Number of the event that ends the threads.
 const KEY_WAKE: u64 = 0;
@@ -58,6 +58,10 @@ pub(super) struct Lane {
     crew: Crew,
     /// Threads that wait for something to do.
     idle: AtomicUsize,
+    /// Threads that look for the next request of the connection that they have served.
+    looking: AtomicUsize,
+    /// Most of them: programs have the other processors.
+    looking_max: usize,
 }
 
 impl Lane {
@@ -81,6 +85,8 @@ impl Lane {
             starved: AtomicBool::new(false),
             crew: Crew::new(threads_max),
             idle: AtomicUsize::new(0),
+            looking: AtomicUsize::new(0),
+            looking_max: looking_max(),
         };
         epoll::add(&lane.epoll, &lane.wake, EventData::new_u64(KEY_WAKE), EventFlags::IN)?;
         for (key, (listener, _)) in (KEY_LISTENERS..).zip(&lane.listeners) {
@@ -155,7 +161,7 @@ impl Lane {
             match event {
                 Some(KEY_WAKE) => break,
                 Some(key) if key < KEY_CONNECTIONS => self.accept_some(key),
-                Some(key) => self.serve(key, &mut worker),
+                Some(key) => self.serve(key, &mut worker, &waits),
                 None => self.retry_accepting(),
             }
             if waits.take() && self.crew.end_waiting() {
@@ -287,14 +293,29 @@ impl Lane {
         }
     }
 
-    fn serve(&self, key: u64, worker: &mut Worker) {
+    fn serve(&self, key: u64, worker: &mut Worker, waits: &Cell<bool>) {
         let connection = self.connections.read().get(&key).cloned();
         let Some(connection) = connection else { return };
-        match connection.advance(&self.shared, self.kind, worker, || self.handshakes.lock().end(key)) {
+        let mut advance =
+            || connection.advance(&self.shared, self.kind, worker, || self.handshakes.lock().end(key));
+        let mut next = advance();
+        while next == Next::Read && !waits.get() && self.has_more(&connection) {
+            next = advance();
+        }
+        match next {
             Next::Read => self.arm(connection.as_fd(), key, EventFlags::IN),
             Next::Write => self.arm(connection.as_fd(), key, EventFlags::OUT),
             Next::Close => self.close(&connection),
         }
+    }
+
+    /// Looks for the next request of a connection for a moment, if nothing else waits for the calling thread.
+    fn has_more(&self, connection: &Connection) -> bool {
+        let is_free = self.idle.load(Ordering::Acquire) > 0 && !self.shared.is_stopping();
+        let looks = self.looking.fetch_add(1, Ordering::Relaxed) < self.looking_max;
+        let has_more = is_free && looks && connection.has_more();
+        self.looking.fetch_sub(1, Ordering::Relaxed);
+        has_more
     }
 
     fn arm(&self, source: impl AsFd, key: u64, flags: EventFlags) {
