@@ -52,12 +52,26 @@ impl Site {
         self.jobs.create(order).unwrap().run(&self.conditions(), &Silent).unwrap()
     }
 
+    /// A job that nobody works on.
     fn take(&self, number: u64) -> Held {
-        self.jobs.take(number).unwrap().unwrap()
+        at_rest(|| self.jobs.take(number).unwrap())
     }
 
+    /// How a job that nobody works on ended.
     fn stage(&self, number: u64) -> Stage {
-        self.jobs.list().into_iter().find(|job| job.number == number).unwrap().stage
+        let find = || self.jobs.list().into_iter().find(|job| job.number == number).unwrap().stage;
+        at_rest(|| Some(find()).filter(|stage| *stage != Stage::Running))
+    }
+}
+
+/// What there is when nobody holds a job's lock. The processes that other tests start hold it for a moment, until they
+/// are the programs that they are to be.
+fn at_rest<T>(mut find: impl FnMut() -> Option<T>) -> T {
+    loop {
+        match find() {
+            Some(found) => return found,
+            None => std::thread::yield_now(),
+        }
     }
 }
 
