@@ -257,6 +257,32 @@ fn what_passes_is_tried_again_and_not_for_ever() {
 }
 
 #[test]
+fn many_may_wait_at_the_same_time() {
+    let (source, server) = served();
+    write(&source, b"f", b"content", &Expect::Absent).unwrap();
+    let many = 4;
+    server.fail("HEAD", "", many, What::Refuse(503, "SlowDown"));
+    std::thread::scope(|scope| {
+        let asking: Vec<_> =
+            (0..many).map(|_| scope.spawn(|| source.stat(b"f").unwrap().version.size)).collect();
+        asking.into_iter().for_each(|asking| assert_eq!(asking.join().unwrap(), 7));
+    });
+}
+
+#[test]
+fn refusals_that_come_before_the_body_is_sent_are_heard() {
+    let (source, server) = served();
+    let upload = source.begin(b"f", 3 * PART as u64, &attrs()).unwrap();
+    server.fail("PUT", "partNumber", usize::MAX, What::Refuse(507, "QuotaExceeded"));
+    let refused = source.put(&upload, 0, &bytes(PART)).unwrap_err();
+    assert!(refused.cause() == Cause::Full && refused.to_string().contains("QuotaExceeded"), "{refused}");
+    server.heal();
+    server.fail("PUT", "partNumber", 1, What::Drop);
+    let piece = source.put(&upload, 0, &bytes(PART)).unwrap();
+    assert_eq!(piece.len, PART as u64);
+}
+
+#[test]
 fn what_a_cut_answer_has_brought_is_not_asked_for_again() {
     let served = served();
     let content = bytes(3 << 20);
