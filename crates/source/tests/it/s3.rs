@@ -225,6 +225,57 @@ fn what_changes_between_look_and_write_is_not_overwritten() {
 }
 
 #[test]
+fn small_files_take_one_request_to_write() {
+    let (source, server) = served();
+    let kept = source.put_file(b"d/f", b"content", &attrs(), &Expect::Absent).unwrap();
+    assert_eq!((server.count("PUT", "p/q/d/f"), server.count("POST", "")), (1, 0));
+    let meta = source.stat(b"d/f").unwrap();
+    assert_eq!((&meta.version, &meta.attrs, meta.kind), (&kept.version, &attrs(), mode::FILE));
+    assert_eq!(read(&source, b"d/f").unwrap(), b"content");
+    assert_eq!(cause(source.put_file(b"d/f", b"", &attrs(), &Expect::Absent)), Some(Cause::Changed));
+    let asked = server.count("", "");
+    source.put_file(b"g", b"", &attrs(), &Expect::Anything).unwrap();
+    assert_eq!(server.count("", "") - asked, 2, "to write it, and to see how it looks");
+    server.fail("PUT", "d/f", 1, What::Forget);
+    source.put_file(b"d/f", b"", &attrs(), &Expect::Version(kept.version)).unwrap();
+    assert_eq!(source.stat(b"d/f").unwrap().version.size, 0);
+}
+
+#[test]
+fn what_others_have_begun_is_found_and_thrown_away() {
+    let (source, server) = served();
+    server.contents().page = 1;
+    for path in [&b"d/f"[..], b"d/f", b"d/f2", b"d/deep \xe2\x82\xac/f", b"dd"] {
+        source.begin(path, 9, &attrs()).unwrap();
+    }
+    let left = || {
+        let mut left: Vec<String> =
+            server.contents().uploads.values().map(|upload| upload.key.clone()).collect();
+        left.sort();
+        left
+    };
+    source.abort_left(b"d/f").unwrap();
+    assert_eq!(left(), ["p/q/d/deep \u{20ac}/f", "p/q/d/f2", "p/q/dd"]);
+    server.put("p/q/d/", b"", &[]);
+    server.put("p/q/d/odd//name", b"x", &[]);
+    server.put("p/q/d/f", b"x", &[]);
+    server.put("p/q/d2", b"x", &[]);
+    source.clear(b"d").unwrap();
+    assert_eq!(left(), ["p/q/dd"]);
+    assert_eq!(server.contents().objects.keys().collect::<Vec<_>>(), ["p/q/d2"]);
+    source.clear(b"d").unwrap();
+    assert_eq!(cause(source.clear(b"")), Some(Cause::Unsupported));
+    for (status, code) in [(501, "NotImplemented"), (403, "AccessDenied")] {
+        server.fail("GET", "uploads", 1, What::Refuse(status, code));
+        source.abort_left(b"dd").unwrap();
+    }
+    assert_eq!(left(), ["p/q/dd"], "who may not see uploads leaves them");
+    server.fail("GET", "uploads", 1, What::Cut(20));
+    server.fail("GET", "uploads", 1, What::Refuse(200, "NoList"));
+    assert!(said(source.abort_left(b"dd")).contains("something else than a list of uploads"));
+}
+
+#[test]
 fn lost_answers_are_found_out_about() {
     let served = served();
     for (name, content) in [(&b"whole"[..], &b"abc"[..]), (b"nothing", b"")] {
