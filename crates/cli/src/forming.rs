@@ -124,7 +124,10 @@ pub fn partitions_of(
         Some(path) => read(path)?.partitions,
         None => Vec::new(),
     };
-    plans.extend(pools::attach(here, name, &file.attach)?);
+    let attached = pools::attach(here, name, &file.attach, &plans)?;
+    // Pools have what the file says of their directories.
+    plans.retain(|plan| attached.iter().all(|pool| pool.path != plan.path));
+    plans.extend(attached);
     Ok(plans)
 }
 

@@ -46,10 +46,12 @@ pub fn parse_attach(text: &str) -> Result<Attach, String> {
     };
     let pool: PoolRef = name.parse()?;
     let path = path.map_or_else(|| format!("/pools/{}", pool.name), str::to_owned);
-    let is_plain = path.starts_with('/') && path.len() > 1 && path.split('/').all(|part| part != "..");
-    if !is_plain {
+    let is_plain = path.starts_with('/') && path.split('/').all(|part| part != "..");
+    let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+    if !is_plain || parts.is_empty() {
         return Err(format!("'{path}' is no path in a formation; write for instance {name}@/data"));
     }
+    let path = format!("/{}", parts.join("/"));
     Ok(Attach(Wanted { pool, access, path }))
 }
 
@@ -162,11 +164,16 @@ impl Display for View {
     }
 }
 
-/// Notes that a formation attaches pools; answers the partitions that they are.
+/// Notes that a formation attaches pools; answers the partitions that they are, with what a formation file says of them.
 ///
 /// # Errors
 /// Why one cannot be attached.
-pub fn attach(here: &Environment, name: &FormationName, args: &AttachArgs) -> Result<Vec<Plan>, Failure> {
+pub fn attach(
+    here: &Environment,
+    name: &FormationName,
+    args: &AttachArgs,
+    said: &[Plan],
+) -> Result<Vec<Plan>, Failure> {
     if args.pools.is_empty() {
         return Ok(Vec::new());
     }
@@ -178,7 +185,7 @@ pub fn attach(here: &Environment, name: &FormationName, args: &AttachArgs) -> Re
     for one in &wanted {
         let pool = pools.find(&who, &one.pool)?;
         pool.must_be_on_site()?;
-        plan(one, &pool.source)?;
+        plan(one, &pool.source, said)?;
     }
     let base = here.base()?;
     let view = View::from(&base).to_string();
@@ -190,10 +197,10 @@ pub fn attach(here: &Environment, name: &FormationName, args: &AttachArgs) -> Re
         pid: std::process::id(),
     };
     let attached = pools.attach(&change, &former, &wanted)?;
-    wanted.iter().zip(&attached).map(|(one, pool)| plan(one, &pool.source)).collect()
+    wanted.iter().zip(&attached).map(|(one, pool)| plan(one, &pool.source, said)).collect()
 }
 
-fn plan(wanted: &Wanted, source: &[u8]) -> Result<Plan, Failure> {
+fn plan(wanted: &Wanted, source: &[u8], said: &[Plan]) -> Result<Plan, Failure> {
     let failed = |cause: &dyn std::fmt::Display| {
         Failure::new(1, format_args!("pool {}: cannot be attached: {cause}", wanted.pool))
     };
@@ -205,13 +212,32 @@ fn plan(wanted: &Wanted, source: &[u8]) -> Result<Plan, Failure> {
             "{text} is no directory any more; put it back, or release the pool"
         )));
     }
-    let mut settings = PartitionSettings::default();
-    settings.assign("source", text).map_err(|error| failed(&error))?;
-    if wanted.access == Access::Ro {
-        settings.assign("write", "never").map_err(|error| failed(&error))?;
-    }
     let path = wanted.path.clone().into_bytes();
-    Ok(Plan { path, nodes: None, sizing: None, sharing: None, settings, says_stripe: false })
+    let mut plan = match said.iter().find(|plan| plan.path == path) {
+        Some(said) => said.clone(),
+        None => {
+            let settings = PartitionSettings::default();
+            Plan { path, nodes: None, sizing: None, sharing: None, settings, says_stripe: false }
+        }
+    };
+    if let Some(other) = plan.settings.source.as_ref().filter(|other| other.as_str() != text) {
+        let at = &wanted.path;
+        return Err(failed(&format_args!(
+            "the formation file has {other} at {at}; leave that source out, or attach it elsewhere: {}@PATH",
+            wanted.pool
+        )));
+    }
+    if plan.sharing.is_some() {
+        let at = &wanted.path;
+        return Err(failed(&format_args!(
+            "the formation file has several partitions at {at}; leave sharing out"
+        )));
+    }
+    plan.settings.assign("source", text).map_err(|error| failed(&error))?;
+    if wanted.access == Access::Ro {
+        plan.settings.assign("write", "never").map_err(|error| failed(&error))?;
+    }
+    Ok(plan)
 }
 
 fn is_dir(path: &Path) -> bool {
@@ -246,8 +272,20 @@ mod tests {
         assert_eq!((plain.access, plain.path.as_str()), (Access::Ro, "/pools/mesh"));
         let Attach(all) = parse_attach("7/mesh:rw@/data/in").unwrap();
         assert_eq!((all.pool.owner, all.access, all.path.as_str()), (Some(7), Access::Rw, "/data/in"));
-        for bad in ["", "mesh:", "mesh:w", "mesh@", "mesh@data", "mesh@/", "mesh@/a/../b", "a b:ro", "x/mesh"]
-        {
+        assert_eq!(parse_attach("mesh@/data//in/./").unwrap().0.path, "/data/in");
+        for bad in [
+            "",
+            "mesh@//",
+            "mesh@/.",
+            "mesh:",
+            "mesh:w",
+            "mesh@",
+            "mesh@data",
+            "mesh@/",
+            "mesh@/a/../b",
+            "a b:ro",
+            "x/mesh",
+        ] {
             assert!(parse_attach(bad).is_err(), "{bad}");
         }
     }

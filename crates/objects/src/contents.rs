@@ -49,6 +49,8 @@ pub struct Contents {
     pub ignores_ranges: bool,
     /// Gives no names for content.
     pub has_no_tags: bool,
+    /// Shows uploads that are not complete only to whom names the whole key, as MinIO.
+    pub shows_uploads_by_key: bool,
     /// Keys of one page of a listing, at most; 0 for the usual 1,000.
     pub page: usize,
 }

@@ -13,12 +13,18 @@ pub enum What {
     Cut(usize),
     /// The answer has another name for the content.
     Rename,
+    /// The answer has another last byte.
+    Alter,
+    /// Nothing is done or said until nothing goes wrong any more; who asks can be killed meanwhile.
+    Hold,
+    /// It is done, and nothing is said until nothing goes wrong any more.
+    HoldDone,
 }
 
 /// A request that something goes wrong with.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// Its method.
+    /// Its method; any if empty.
     pub method: &'static str,
     /// What its path or its parameters contain.
     pub within: &'static str,
@@ -91,8 +97,8 @@ impl Faults {
         if let Some(storm) = &mut self.storm {
             return storm.next();
         }
-        let fault =
-            self.due.iter_mut().find(|f| f.times > 0 && f.method == method && target.contains(f.within))?;
+        let is_method = |fault: &Fault| fault.method.is_empty() || fault.method == method;
+        let fault = self.due.iter_mut().find(|f| f.times > 0 && is_method(f) && target.contains(f.within))?;
         if fault.after > 0 {
             fault.after -= 1;
             return None;

@@ -7,6 +7,6 @@ mod faults;
 mod protocol;
 mod server;
 
-pub use contents::{Contents, Object};
+pub use contents::{Contents, Object, Upload};
 pub use faults::{Fault, Storm, What};
 pub use server::{ACCESS_KEY, BUCKET, SECRET_KEY, Server};

@@ -14,8 +14,9 @@ use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, CommonPrefix, CompleteMultipartUploadInput,
     CompleteMultipartUploadOutput, CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource,
     CreateMultipartUploadInput, CreateMultipartUploadOutput, DeleteObjectInput, DeleteObjectOutput, ETag,
-    ETagCondition, GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, ListObjectsV2Input,
-    ListObjectsV2Output, Object as Listed, PutObjectInput, PutObjectOutput, StreamingBlob, Timestamp,
+    ETagCondition, GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput,
+    ListMultipartUploadsInput, ListMultipartUploadsOutput, ListObjectsV2Input, ListObjectsV2Output,
+    MultipartUpload, Object as Listed, PutObjectInput, PutObjectOutput, StreamingBlob, Timestamp,
     UploadPartInput, UploadPartOutput,
 };
 use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
@@ -259,6 +260,41 @@ impl S3 for Protocol {
         let gone = self.0.lock().uploads.remove(&req.input.upload_id);
         gone.ok_or_else(|| s3_error!(NoSuchUpload))?;
         Ok(S3Response::new(AbortMultipartUploadOutput::default()))
+    }
+
+    async fn list_multipart_uploads(
+        &self,
+        req: S3Request<ListMultipartUploadsInput>,
+    ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
+        let input = req.input;
+        check_bucket(&input.bucket)?;
+        let contents = self.0.lock();
+        let max = if contents.page == 0 { 1000 } else { contents.page };
+        let prefix = input.prefix.unwrap_or_default();
+        let after = (input.key_marker.unwrap_or_default(), input.upload_id_marker.unwrap_or_default());
+        let all = contents.uploads.iter().map(|(name, upload)| (upload.key.clone(), name.clone()));
+        let is_wanted = |key: &String| {
+            if contents.shows_uploads_by_key { *key == prefix } else { key.starts_with(&prefix) }
+        };
+        let wanted = all.filter(|(key, name)| is_wanted(key) && (key, name) > (&after.0, &after.1));
+        let mut wanted: Vec<_> = wanted.collect();
+        wanted.sort();
+        let is_truncated = wanted.len() > max;
+        wanted.truncate(max);
+        let (next_key, next_name) = wanted.last().filter(|_| is_truncated).cloned().unzip();
+        let shown = |(key, name): (String, String)| MultipartUpload {
+            key: Some(encoded(&key)),
+            upload_id: Some(name),
+            ..MultipartUpload::default()
+        };
+        Ok(S3Response::new(ListMultipartUploadsOutput {
+            uploads: Some(wanted.into_iter().map(shown).collect()),
+            encoding_type: input.encoding_type,
+            is_truncated: Some(is_truncated),
+            next_key_marker: next_key.map(|key| encoded(&key)),
+            next_upload_id_marker: next_name,
+            ..ListMultipartUploadsOutput::default()
+        }))
     }
 
     async fn list_objects_v2(

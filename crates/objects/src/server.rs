@@ -14,7 +14,7 @@ use s3s::Body;
 use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::contents::{Contents, Object};
 use crate::faults::{Fault, Faults, Storm, What};
@@ -33,6 +33,8 @@ pub struct Server {
     faults: Arc<Mutex<Faults>>,
     /// Methods and targets of the requests so far.
     asked: Arc<Mutex<Vec<String>>>,
+    /// How many requests wait; they go on when it is none.
+    held: watch::Sender<usize>,
     address: SocketAddr,
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
@@ -43,6 +45,16 @@ struct Service {
     s3: Arc<S3Service>,
     faults: Arc<Mutex<Faults>>,
     asked: Arc<Mutex<Vec<String>>>,
+    held: watch::Sender<usize>,
+}
+
+impl Service {
+    /// Waits until nothing goes wrong any more.
+    async fn hold(&self) {
+        self.held.send_modify(|held| *held += 1);
+        let mut told = self.held.subscribe();
+        let _or_the_server_ends = told.wait_for(|held| *held == 0).await.is_ok();
+    }
 }
 
 impl Server {
@@ -62,7 +74,8 @@ impl Server {
     #[must_use]
     pub fn start_at(address: SocketAddr) -> Server {
         let (contents, faults, asked) = Default::default();
-        let mut server = Server { contents, faults, asked, address, running: None };
+        let held = watch::Sender::new(0);
+        let mut server = Server { contents, faults, asked, held, address, running: None };
         server.serve();
         server
     }
@@ -75,7 +88,7 @@ impl Server {
         let mut builder = S3ServiceBuilder::new(Protocol(Arc::clone(&self.contents)));
         builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
         let (faults, asked) = (Arc::clone(&self.faults), Arc::clone(&self.asked));
-        let service = Service { s3: Arc::new(builder.build()), faults, asked };
+        let service = Service { s3: Arc::new(builder.build()), faults, asked, held: self.held.clone() };
         let (told, address) = std::sync::mpsc::channel();
         let (stop, stopped) = oneshot::channel();
         let wanted = self.address;
@@ -129,6 +142,13 @@ impl Server {
     /// Nothing goes wrong any more.
     pub fn heal(&self) {
         self.faults.lock().clear();
+        self.held.send_replace(0);
+    }
+
+    /// How many requests are held.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        *self.held.borrow()
     }
 
     /// What it has.
@@ -185,13 +205,19 @@ async fn answer(service: Service, request: Request<Incoming>) -> io::Result<Resp
     match fault {
         Some(What::Refuse(status, code)) => return Ok(refusal(status, code)),
         Some(What::Drop) => return Err(io::ErrorKind::ConnectionAborted.into()),
+        Some(What::Hold) => service.hold().await,
         _ => {}
     }
     let answered = service.s3.call(request.map(Body::from)).await;
     let mut response = answered.map_err(|error| io::Error::other(s3s::StdError::from(error)))?;
     match fault {
         Some(What::Forget) => Err(io::ErrorKind::ConnectionAborted.into()),
+        Some(What::HoldDone) => {
+            service.hold().await;
+            Ok(response)
+        }
         Some(What::Cut(len)) => Ok(cut(response, len).await),
+        Some(What::Alter) => Ok(alter(response).await),
         Some(What::Rename) => {
             response.headers_mut().insert(ETAG, HeaderValue::from_static("\"another\""));
             Ok(response)
@@ -206,6 +232,16 @@ fn refusal(status: u16, code: &str) -> Response<Body> {
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = hyper::StatusCode::from_u16(status).expect("a status");
     response
+}
+
+/// The answer with another last byte.
+async fn alter(response: Response<Body>) -> Response<Body> {
+    let (parts, body) = response.into_parts();
+    let mut bytes = http_body_util::BodyExt::collect(body).await.expect("a body").to_bytes().to_vec();
+    if let Some(last) = bytes.last_mut() {
+        *last ^= 1;
+    }
+    Response::from_parts(parts, Body::from(bytes))
 }
 
 /// The beginning of an answer that says to be longer.

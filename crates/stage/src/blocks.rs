@@ -87,6 +87,13 @@ impl BlockHasher {
     }
 }
 
+/// The value of a block, of which these are the bytes.
+pub(crate) fn value_of(bytes: &[u8], start: u64, is_whole: bool) -> Value {
+    let mut hasher = BlockHasher::new(start, is_whole);
+    hasher.hasher.update(bytes);
+    hasher.value()
+}
+
 /// A block of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block {
@@ -184,7 +191,7 @@ fn read_some<'a>(file: &File, at: u64, end: u64, buffer: &'a mut [u8]) -> Result
 }
 
 /// Writes bytes; where the source has holes, only what is between long runs of zeros.
-fn write(to: &File, bytes: &[u8], start: u64, sparse: bool) -> io::Result<()> {
+pub(crate) fn write(to: &File, bytes: &[u8], start: u64, sparse: bool) -> io::Result<()> {
     if !sparse {
         return to.write_all_at(bytes, start);
     }

@@ -22,6 +22,7 @@
 //! ```
 //! Kinds are 0 directory, 1 file (content: file digest), 2 symbolic link (content: blake3(target)), 3 named pipe.
 
+pub mod archive;
 mod args;
 mod baseline;
 mod beneath;
@@ -61,6 +62,7 @@ pub use line::{Line, LineKind, State, escape};
 pub use meta::{Mark, Time};
 pub use report::{Anew, Progress, Silent, Skipped, Summary, Totals};
 pub use select::Select;
+pub use straight::remove_tree;
 pub use tree::copy_tree;
 pub use views::Views;
 

@@ -147,12 +147,29 @@ const OWN_ATTRIBUTES: &[u8] = b"user.bivouac.";
 /// Access lists, which are kept in attributes of these names.
 const ACCESS_LISTS: &[u8] = b"system.posix_acl_";
 
+/// An attribute: its name and its value.
+pub(crate) type Xattr = (CString, Vec<u8>);
+
 /// Copies `user.` attributes and access lists. Returns the names of those that the target does not take.
 pub(crate) fn copy_xattrs(from: &File, to: &File) -> io::Result<Vec<String>> {
-    let mut refused = Vec::new();
+    set_xattrs(to, &xattrs_of(from)?)
+}
+
+/// `user.` attributes and access lists.
+pub(crate) fn xattrs_of(from: &File) -> io::Result<Vec<Xattr>> {
+    let mut found = Vec::new();
     for name in kept_xattrs(from)? {
-        let Some(value) = xattr(from, &name)? else { continue };
-        match rustix::fs::fsetxattr(to, name.as_c_str(), &value, XattrFlags::empty()) {
+        let value = xattr(from, &name)?;
+        found.extend(value.map(|value| (name, value)));
+    }
+    Ok(found)
+}
+
+/// Sets attributes. Returns the names of those that the target does not take.
+pub(crate) fn set_xattrs(to: &File, xattrs: &[Xattr]) -> io::Result<Vec<String>> {
+    let mut refused = Vec::new();
+    for (name, value) in xattrs {
+        match rustix::fs::fsetxattr(to, name.as_c_str(), value, XattrFlags::empty()) {
             Ok(()) => {}
             Err(Errno::OPNOTSUPP | Errno::PERM | Errno::NOSPC | Errno::TOOBIG | Errno::RANGE) => {
                 refused.push(name.to_string_lossy().into_owned());
@@ -168,6 +185,11 @@ pub(crate) fn has_xattrs(file: &File) -> io::Result<bool> {
     kept_xattrs(file).map(|names| !names.is_empty())
 }
 
+/// Whether attributes of this name are copied.
+pub(crate) fn is_kept(name: &[u8]) -> bool {
+    (name.starts_with(b"user.") || name.starts_with(ACCESS_LISTS)) && !name.starts_with(OWN_ATTRIBUTES)
+}
+
 fn kept_xattrs(file: &File) -> io::Result<Vec<CString>> {
     let Some(len) = supported(rustix::fs::flistxattr_query(file))?.filter(|len| *len > 0) else {
         return Ok(Vec::new());
@@ -177,12 +199,7 @@ fn kept_xattrs(file: &File) -> io::Result<Vec<CString>> {
     list.truncate(len);
     let names =
         list.split_inclusive(|byte| *byte == 0).filter_map(|name| CStr::from_bytes_with_nul(name).ok());
-    let ours = |name: &&CStr| name.to_bytes().starts_with(OWN_ATTRIBUTES);
-    let kept = |name: &&CStr| {
-        let name = name.to_bytes();
-        name.starts_with(b"user.") || name.starts_with(ACCESS_LISTS)
-    };
-    Ok(names.filter(|name| kept(name) && !ours(name)).map(CStr::to_owned).collect())
+    Ok(names.filter(|name| is_kept(name.to_bytes())).map(CStr::to_owned).collect())
 }
 
 fn xattr(file: &File, name: &CStr) -> io::Result<Option<Vec<u8>>> {

@@ -108,7 +108,7 @@ pub(crate) fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
 }
 
 /// Removes a tree, also directories that nobody may write to.
-pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
+pub fn remove_tree(path: &Path) -> io::Result<()> {
     if !look(path)?.is_dir() {
         return remove_file(path);
     }

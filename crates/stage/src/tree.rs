@@ -178,7 +178,11 @@ impl Tally {
     }
 
     fn result(mut self, plan: &Plan) -> Result<Summary, StageError> {
-        self.summary.digest = *tree_digest(plan, &self.contents).as_bytes();
+        let entry = |number: &usize| plan.entries.get(*number);
+        let contents = self.contents.iter().filter_map(|(number, content)| Some((entry(number)?, content)));
+        let digest =
+            tree_digest(contents.map(|(entry, content)| (entry.kind, entry.path.as_path(), content)));
+        self.summary.digest = *digest.as_bytes();
         self.summary.skipped.sort_by(|a, b| (&a.path, &a.what).cmp(&(&b.path, &b.what)));
         self.failures.sort_by(|a, b| a.path.cmp(&b.path));
         let Tally { summary, failures, .. } = self;
@@ -190,17 +194,17 @@ impl Tally {
     }
 }
 
-fn tree_digest(plan: &Plan, contents: &BTreeMap<usize, Hash>) -> Hash {
+/// Digest of kinds, names and contents, in the order of names.
+pub(crate) fn tree_digest<'a>(entries: impl Iterator<Item = (Kind, &'a Path, &'a Hash)>) -> Hash {
     let mut hasher = Hasher::new();
-    for (number, content) in contents {
-        let Some(entry) = plan.entries.get(*number) else { continue };
-        let kind = match entry.kind {
+    for (kind, path, content) in entries {
+        let kind = match kind {
             Kind::Dir => 0u8,
             Kind::File | Kind::HardLink(_) => 1,
             Kind::Symlink => 2,
             Kind::Fifo => 3,
         };
-        let path = entry.path.as_os_str().as_bytes();
+        let path = path.as_os_str().as_bytes();
         hasher.update(&[kind]).update(&(path.len() as u64).to_le_bytes()).update(path);
         hasher.update(content.as_bytes());
     }
@@ -476,12 +480,12 @@ impl<'a> Run<'a, '_> {
 }
 
 /// Whether there are no hard links at all.
-fn no_links(error: &io::Error) -> bool {
+pub(crate) fn no_links(error: &io::Error) -> bool {
     is_one_of(error, &[Errno::PERM, Errno::OPNOTSUPP, Errno::NOSYS])
 }
 
 /// Whether another copy may have what this one cannot: it is elsewhere, or has as many names as it can have.
-fn no_reach(error: &io::Error) -> bool {
+pub(crate) fn no_reach(error: &io::Error) -> bool {
     is_one_of(error, &[Errno::XDEV, Errno::MLINK])
 }
 

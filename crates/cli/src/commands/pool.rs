@@ -415,7 +415,11 @@ fn show_all(all: &[Pool], who: &Who, json: bool) -> Result<(), Failure> {
         }
         let bytes = pool.bytes.map_or_else(|| "?".into(), format_size);
         let state = pool.state_at(now_s).word().to_owned();
-        vec![name, state, bytes, time(pool.expires_s), shown(&pool.source), plain(&pool.title)]
+        let place = match &pool.archive {
+            Some(archive) if pool.location == Location::Archive => format!("{} (archive)", shown(archive)),
+            _ => shown(&pool.source),
+        };
+        vec![name, state, bytes, time(pool.expires_s), place, plain(&pool.title)]
     };
     let rows: Vec<Vec<String>> = all.iter().map(row).collect();
     out!("{}", layout(&["NAME", "STATE", "SIZE", "UNTIL", "SOURCE", "TITLE"], &[2], &rows));

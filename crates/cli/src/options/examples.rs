@@ -151,6 +151,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "bivouac pool archive mesh --to /archive/pools",
             "bivouac pool archive mesh --to /archive/pools --free",
+            "bivouac pool archive mesh --to s3://cold/pools --free",
         ],
     ),
     ("pool remind", &["bivouac pool remind --dry-run", "bivouac pool remind --sendmail /usr/bin/msmtp"]),

@@ -62,11 +62,12 @@ pub enum PoolCommand {
     ///
     /// `stage out` does so by itself.
     Count(PoolChangeArgs),
-    /// Copy what a pool holds into an archive: a directory of slow or far storage
+    /// Copy what a pool holds into an archive: a directory of slow or far storage, or a bucket
     ///
     /// The copy is read back and compared, and noted with a digest of its names and contents. With --free the pool's
     /// directory on site storage is removed afterwards, if it was made for the pool, and `pool restore` gets it back.
-    /// Copies in archives are never removed by bivouac.
+    /// Copies in archives are never removed by bivouac. Buckets take keys and endpoint from the environment, or from
+    /// ~/.aws, as sources of partitions do.
     Archive(PoolArchiveArgs),
     /// Send the reminders that are due, by the program that sends mail here
     ///
@@ -176,8 +177,8 @@ pub struct ReminderArgs {
 pub struct PoolArchiveArgs {
     #[command(flatten)]
     pub change: PoolChangeArgs,
-    /// Directory of the archive, in which the copy gets one of its own
-    #[arg(long, value_name = "DIR")]
+    /// Archive, in which the copy gets a place of its own: a directory, or s3://BUCKET/PREFIX[?endpoint=URL&region=NAME]
+    #[arg(long, value_name = "DIR|URL")]
     pub to: PathBuf,
     /// Remove the pool's directory on site storage when the copy has been compared
     #[arg(long)]

@@ -5,7 +5,9 @@ mod seats;
 
 use bivouac_client::{Client, NewInode, Partition};
 use bivouac_launch::State;
-use bivouac_types::{Attr, Errno, FsError, Ino, NodeId, PartitionSettings, SeatIndex, VolumeKind, mode};
+use bivouac_types::{
+    Attr, Errno, FsError, Ino, NodeId, PartitionSettings, SeatIndex, Site, VolumeKind, mode,
+};
 
 use crate::failure::Failure;
 
@@ -14,6 +16,8 @@ pub use seats::{Candidate, Nodes, Sizing, choose, parse_fraction};
 
 /// Permissions of a directory that is made for a partition, as `mkdir` with the usual umask gives them.
 const DIR_MODE: u32 = 0o755;
+/// Stripe of a partition in front of a bucket, of which nothing else is said: stores take no smaller parts than 5 MiB.
+pub const BUCKET_STRIPE: u32 = 8 << 20;
 /// Clients that share four volumes, by the name of the way of sharing.
 const SHARINGS: [(&str, u16); 3] = [("dedicated", 1), ("semi-dedicated", 2), ("shared", 4)];
 /// Volumes of each partition of a group.
@@ -53,7 +57,7 @@ pub struct Plan {
     pub sharing: Option<Sharing>,
     /// What it is told.
     pub settings: PartitionSettings,
-    /// Whether that says the stripe size; otherwise it is the formation's.
+    /// Whether that says the stripe size; otherwise it is the formation's, or one that a bucket takes.
     pub says_stripe: bool,
 }
 
@@ -93,7 +97,9 @@ impl Maker<'_> {
         refuse_mounted(self.state, plan.settings.source.as_ref()).map_err(says)?;
         let mut settings = plan.settings.clone();
         if !plan.says_stripe {
-            settings.stripe = self.client.map().stripe;
+            let is_bucket =
+                settings.source.as_ref().is_some_and(|source| matches!(source.site(), Site::S3 { .. }));
+            settings.stripe = self.client.map().stripe.max(if is_bucket { BUCKET_STRIPE } else { 0 });
         }
         // What is shared out is for locality: groups stay as nodes are numbered.
         let candidates = self.candidates(plan.sharing.is_none());

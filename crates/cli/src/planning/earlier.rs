@@ -7,6 +7,7 @@ use bivouac_record::{Facts, Finding, Group, OWN_PROGRAM, findings, wider_stripe}
 use bivouac_types::units::{format_count, format_size};
 
 use crate::failure::Failure;
+use crate::partitioning::BUCKET_STRIPE;
 use crate::report::{ProcessRow, Report, summary};
 use crate::table::duration;
 
@@ -160,15 +161,15 @@ impl Before {
             // Who writes them is seen in the report, so none is made up.
             advice.checkpoints = false;
             let reason = "Most of what is written in bursts.".to_owned();
-            match parts.iter_mut().find(|part| part.path == place) {
+            match parts.iter_mut().find(|part| part.path == place.place) {
                 Some(part) => {
                     part.is_session = true;
                     part.reasons.push(reason);
                 }
                 None => parts.push(Part {
-                    path: place.to_owned(),
+                    path: place.place.clone(),
                     is_session: true,
-                    stripe: Some(CHECKPOINT_STRIPE),
+                    stripe: Some(stripe_of(place, CHECKPOINT_STRIPE)),
                     reasons: vec![reason],
                 }),
             }
@@ -178,16 +179,24 @@ impl Before {
         advice.remarks.extend(others.map(in_a_line));
         let sources = self.latest.places.iter().filter(|place| place.has_source);
         advice.remarks.extend(sources.map(|place| {
-            format!("{} has site storage behind it, which a report does not name: attach it with --pool, or add source", place.place)
+            format!(
+                "{} has site storage behind it, which a report does not name: attach it with --pool, or add source",
+                place.place
+            )
         }));
     }
 
     /// The directory that can be a partition and in which most was written, if nobody reads there what others write.
-    fn written_most(&self) -> Option<&str> {
+    fn written_most(&self) -> Option<&Group> {
         let place = self.latest.places.iter().max_by_key(|place| place.pattern.writes.bytes)?;
         let is_mixed = place.mixed.saturating_mul(10) > place.files;
-        (is_plain(&place.place) && !is_mixed && !place.has_source).then_some(place.place.as_str())
+        (is_plain(&place.place) && !is_mixed).then_some(place)
     }
+}
+
+/// A stripe that what is behind a directory takes, whatever that is.
+fn stripe_of(place: &Group, stripe: u64) -> u64 {
+    if place.has_source { stripe.max(BUCKET_STRIPE.into()) } else { stripe }
 }
 
 /// Whether a directory can be a partition.
@@ -205,22 +214,23 @@ fn in_a_line(finding: &Finding) -> String {
     format!("{}: {} ({}; if {})", finding.place, finding.setting, finding.evidence, finding.condition)
 }
 
-/// A directory that was one of its own, or that a rule says should be; those of a source come with it.
+/// A directory that was one of its own, or that a rule says should be. Those of a source come with it, and get their
+/// settings here if they need any: who attaches a pool there has them.
 fn part(place: &Group, found: &[Finding]) -> Option<Part> {
     let mut part = Part { path: place.place.clone(), is_session: place.is_session, ..Part::default() };
     for finding in found.iter().filter(|finding| finding.place == place.place) {
         match finding.rule.as_str() {
             "small-writes" | "small-reads" => part.is_session = true,
-            "crossed-stripes" => part.stripe = Some(wider_stripe(place)),
+            "crossed-stripes" => part.stripe = Some(stripe_of(place, wider_stripe(place))),
             _ => continue,
         }
         part.reasons.push(in_a_line(finding));
     }
-    let is_needed = place.is_partition || part.is_session || part.stripe.is_some();
+    let is_needed = place.is_partition && !place.has_source || part.is_session || part.stripe.is_some();
     if place.is_partition && part.reasons.is_empty() {
         part.reasons.push("As in the earlier run.".into());
     }
-    (is_needed && !place.has_source).then_some(part)
+    is_needed.then_some(part)
 }
 
 #[cfg(test)]

@@ -47,6 +47,7 @@ mod partitions;
 mod pins;
 mod planned;
 mod pool_archived;
+mod pool_in_bucket;
 mod pool_kept;
 mod pooled;
 mod preload;

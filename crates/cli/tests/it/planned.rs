@@ -250,6 +250,106 @@ fn reports_of_earlier_runs_are_planned() {
     );
 }
 
+fn flush(place: &Place, name: &str, pool: &str) {
+    let mount = place.run(&["exec", "--name", name, "--", "printenv", "BIVOUAC"]).out;
+    let said = place.run(&["flush", &format!("{}/pools/{pool}", mount.trim_end())]);
+    assert_eq!(said.code, 0, "{}", said.err);
+}
+
+/// S533, S336: what a job wrote into a pool is planned for that pool: the formation file has its settings, and `--pool`
+/// its data.
+#[test]
+fn what_a_plan_says_of_pools_goes_with_attaching_them() {
+    let (mut place, site) = place();
+    place.set("BIVOUAC_DB", &format!("sqlite://{}", place.path().join("pools.sqlite").display()));
+    let (base, camp, from) =
+        (place.path().join("base"), place.path().join("camp.toml"), place.path().join("r.json"));
+    std::fs::create_dir(&base).unwrap();
+    let [base, camp, from] = [&base, &camp, &from].map(|path| path.to_str().unwrap());
+    for name in ["out", "in"] {
+        assert_eq!(place.run(&["pool", "create", name, "--base", base]).code, 0);
+    }
+    let mut bursts = report("/pools/out", 5);
+    bursts["places"][0]["has_source"] = true.into();
+    bursts["places"][0]["is_partition"] = true.into();
+    std::fs::write(from, bursts.to_string()).unwrap();
+    let said = place.run(&["plan", "--site", &site, "--from-report", from, "--write", camp]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    let text = std::fs::read_to_string(camp).unwrap();
+    assert!(text.contains("path = \"/pools/out\"\ncontract = \"session\"\nstripe = \"8192k\""), "{text}");
+    assert!(text.contains("attach it with --pool") && !text.contains("/checkpoints"), "{text}");
+    if !can_mount() {
+        return;
+    }
+    let name = Place::unique_name();
+    let up = |pools: &[&str]| {
+        let pools: Vec<&str> = pools.iter().flat_map(|pool| ["--pool", pool]).collect();
+        place.run(&[&["up", "--name", &name, "--config", camp][..], &pools].concat())
+    };
+    let shown = |path: &str| place.run(&["partition", "show", "--name", &name, path]).out;
+    let said = up(&["out:rw", "in"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    let (out, input) = (shown("/pools/out"), shown("/pools/in"));
+    for line in ["contract = session", "stripe = 8m", "write = on-flush", "0-out-1"] {
+        assert!(out.contains(line), "{line}: {out}");
+    }
+    assert!(input.contains("contract = coherent") && input.contains("write = never"), "{input}");
+    let script = "echo result >$BIVOUAC/pools/out/f";
+    assert_eq!(place.run(&["exec", "--name", &name, "--", "sh", "-c", script]).code, 0);
+    flush(&place, &name, "out");
+    assert_eq!(std::fs::read_to_string(format!("{base}/0-out-1/f")).unwrap(), "result\n");
+    assert_eq!(place.run(&["down", "--name", &name, "--yes"]).code, 0);
+    assert_eq!(up(&["out"]).code, 0);
+    let out = shown("/pools/out");
+    assert!(out.contains("contract = session") && out.contains("write = never"), "{out}");
+    assert_eq!(
+        place.run(&["exec", "--name", &name, "--", "sh", "-c", "cat $BIVOUAC/pools/out/f"]).out,
+        "result\n"
+    );
+    assert_eq!(place.run(&["down", "--name", &name, "--yes"]).code, 0);
+    for (more, says) in [
+        ("source = \"/elsewhere\"", "the formation file has /elsewhere at /pools/out; leave that source out"),
+        ("sharing = \"shared\"\nclients = 4", "several partitions at /pools/out; leave sharing out"),
+    ] {
+        std::fs::write(camp, format!("{text}{more}\n")).unwrap();
+        let said = up(&["out:rw"]);
+        assert!(
+            said.code == 1 && said.err.contains("pool out: cannot be attached: ") && said.err.contains(says),
+            "{said:?}"
+        );
+        assert!(!place.run(&["pool", "show", "out"]).out.contains("attached to"));
+    }
+}
+
+/// S336: a bucket is attached with stripes that it takes, also beside those that a plan says are best for the rest.
+#[test]
+fn a_bucket_is_attached_beside_small_stripes() {
+    if !can_mount() {
+        return;
+    }
+    let (mut place, site) = place();
+    let server = bivouac_objects::Server::start();
+    server.put("set/f", b"from a bucket", &[]);
+    place.set("BIVOUAC_DB", &format!("sqlite://{}", place.path().join("pools.sqlite").display()));
+    place.set("AWS_ACCESS_KEY_ID", bivouac_objects::ACCESS_KEY);
+    place.set("AWS_SECRET_ACCESS_KEY", bivouac_objects::SECRET_KEY);
+    place.set("AWS_ENDPOINT_URL_S3", &server.endpoint());
+    assert_eq!(place.run(&["pool", "create", "far", "--from", "s3://bucket/set"]).code, 0);
+    let camp = place.path().join("camp.toml");
+    let camp = camp.to_str().unwrap();
+    let plan = ["plan", "--site", &site, "--in-bytes", "10m", "--in-files", "1000", "--write", camp];
+    assert_eq!(place.run(&plan).code, 0);
+    assert!(std::fs::read_to_string(camp).unwrap().contains("stripe = \"256k\""));
+    let name = Place::unique_name();
+    let said = place.run(&["up", "--name", &name, "--config", camp, "--pool", "far:rw"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    let script = "cat $BIVOUAC/pools/far/f && echo back >$BIVOUAC/pools/far/g";
+    assert_eq!(place.run(&["exec", "--name", &name, "--", "sh", "-c", script]).out, "from a bucket");
+    flush(&place, &name, "far");
+    assert_eq!(server.object("set/g").unwrap().bytes[..], b"back\n"[..]);
+    assert_eq!(place.run(&["down", "--name", &name, "--yes"]).code, 0);
+}
+
 /// S537: what is no report, or not of this version, is refused by name, and nothing is planned.
 #[test]
 fn what_is_no_report_is_not_planned() {

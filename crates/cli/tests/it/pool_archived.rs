@@ -201,7 +201,7 @@ fn what_is_not_to_be_given_up_stays() {
     }
     for (to, code, says) in [
         ("/does/not/exist", 1, "--to /does/not/exist: "),
-        ("s3://bucket/archive", 2, "buckets are not archived or used as archives"),
+        ("gopher://bucket/archive", 2, "'gopher' is none of file, s3"),
         (dir.to_str().unwrap(), 1, "an archive in the pool itself is none"),
     ] {
         let said = site.place.run(&["pool", "archive", "mesh", "--to", to]);

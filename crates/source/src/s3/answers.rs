@@ -19,6 +19,15 @@ pub struct Page {
     pub next: Option<String>,
 }
 
+/// Some uploads that nobody has completed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Unfinished {
+    /// The key that each is to have, and its name.
+    pub uploads: Vec<(String, String)>,
+    /// Key and name behind which the next page begins.
+    pub next: Option<(String, String)>,
+}
+
 /// A page of a listing; `None` for what is none.
 pub fn page_of(text: &str) -> Option<Page> {
     let document = parse(text)?;
@@ -26,23 +35,45 @@ pub fn page_of(text: &str) -> Option<Page> {
     if root.tag_name().name() != "ListBucketResult" {
         return None;
     }
-    let is_encoded = text_in(root, "EncodingType") == Some("url");
-    let decode = |text: &str| match is_encoded {
-        true => percent_decode_str(text).decode_utf8().ok().map(|text| text.into_owned()),
-        false => Some(text.to_owned()),
-    };
+    let decode = decoder(root);
     let all = |outer: &'static str, inner: &'static str| {
         let found = root.children().filter(move |child| child.tag_name().name() == outer);
         found.filter_map(move |child| text_in(child, inner))
     };
-    let keys = all("Contents", "Key").map(decode).collect::<Option<_>>()?;
-    let prefixes = all("CommonPrefixes", "Prefix").map(decode).collect::<Option<_>>()?;
+    let keys = all("Contents", "Key").map(&decode).collect::<Option<_>>()?;
+    let prefixes = all("CommonPrefixes", "Prefix").map(&decode).collect::<Option<_>>()?;
     let is_truncated = text_in(root, "IsTruncated") == Some("true");
     let next = text_in(root, "NextContinuationToken").filter(|_| is_truncated).map(str::to_owned);
     if is_truncated && next.is_none() {
         return None;
     }
     Some(Page { keys, prefixes, next })
+}
+
+/// A page of a listing of uploads; `None` for what is none.
+pub fn unfinished_of(text: &str) -> Option<Unfinished> {
+    let document = parse(text)?;
+    let root = document.root_element();
+    if root.tag_name().name() != "ListMultipartUploadsResult" {
+        return None;
+    }
+    let decode = decoder(root);
+    let found = root.children().filter(|child| child.tag_name().name() == "Upload");
+    let upload = |upload| Some((decode(text_in(upload, "Key")?)?, text_in(upload, "UploadId")?.to_owned()));
+    let uploads = found.map(upload).collect::<Option<_>>()?;
+    let next =
+        || Some((decode(text_in(root, "NextKeyMarker")?)?, text_in(root, "NextUploadIdMarker")?.to_owned()));
+    let next = if text_in(root, "IsTruncated") == Some("true") { Some(next()?) } else { None };
+    Some(Unfinished { uploads, next })
+}
+
+/// How keys are read in a listing.
+fn decoder(root: Node<'_, '_>) -> impl Fn(&str) -> Option<String> + use<> {
+    let is_encoded = text_in(root, "EncodingType") == Some("url");
+    move |text| match is_encoded {
+        true => percent_decode_str(text).decode_utf8().ok().map(|text| text.into_owned()),
+        false => Some(text.to_owned()),
+    }
 }
 
 /// A value of an answer's first level, of an answer with this name.
@@ -105,6 +136,19 @@ mod tests {
     fn what_says_that_there_is_more_must_say_where() {
         assert_eq!(page_of("<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>"), None);
         assert_eq!(page_of("<html><body>Login</body></html>"), None);
+    }
+
+    #[test]
+    fn uploads_are_listed_with_their_names() {
+        let text = "<ListMultipartUploadsResult><EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>\
+            <NextKeyMarker>b</NextKeyMarker><NextUploadIdMarker>2</NextUploadIdMarker>\
+            <Upload><Key>a%20b</Key><UploadId>1</UploadId></Upload></ListMultipartUploadsResult>";
+        let expected =
+            Unfinished { uploads: vec![("a b".into(), "1".into())], next: Some(("b".into(), "2".into())) };
+        assert_eq!(unfinished_of(text), Some(expected));
+        assert_eq!(unfinished_of(&text.replace("<UploadId>1</UploadId>", "")), None);
+        assert_eq!(unfinished_of(&text.replace("<NextKeyMarker>b</NextKeyMarker>", "")), None);
+        assert_eq!(unfinished_of(LIST), None);
     }
 
     #[test]

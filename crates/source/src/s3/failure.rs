@@ -80,7 +80,7 @@ impl Refusal<'_> {
         match code {
             "NoSuchBucket" => said(Cause::Lost, "there is no such bucket: make it, or correct the source"),
             "NoSuchKey" => said(Cause::NotFound, "there is no such object"),
-            "NoSuchUpload" => said(Cause::NotFound, "the upload is gone: flush once more"),
+            "NoSuchUpload" => said(Cause::NotFound, "the upload is gone: try again"),
             "AccessDenied" | "AllAccessDisabled" => {
                 said(Cause::Denied, "access denied: these credentials lack the permission")
             }

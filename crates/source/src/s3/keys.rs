@@ -103,8 +103,8 @@ impl Environment {
         from_variables().or_else(from_profile).ok_or_else(|| {
             let profile = self.profile_name();
             let text = format!(
-                "{object}: no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY where 'bivouac up' or \
-                 'run' is called, or give profile '{profile}' some in ~/.aws/credentials"
+                "{object}: no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for this command (daemons have \
+                 those of 'up' or 'run'), or give profile '{profile}' some in ~/.aws/credentials"
             );
             SourceError::new(Cause::Denied, text)
         })

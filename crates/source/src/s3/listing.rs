@@ -165,28 +165,33 @@ impl S3Source {
     /// Listings say little of objects: each is asked, many at the same time.
     fn look_at(&self, dir: &[u8], names: &[Named]) -> SourceResult<Vec<Entry>> {
         let dirs: HashSet<&str> = names.iter().filter(|n| n.is_dir).map(|n| n.name.as_str()).collect();
-        let (next, entries) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(names.len())));
-        let failed = Mutex::new(None);
-        let work = || {
-            while let Some(named) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
-                match self.entry(dir, named, &dirs) {
-                    Ok(entry) => entries.lock().extend(entry),
-                    Err(error) => {
-                        next.store(names.len(), Ordering::Relaxed);
-                        failed.lock().get_or_insert(error);
-                    }
-                }
+        let entries = Mutex::new(Vec::with_capacity(names.len()));
+        at_once(names, |named| {
+            entries.lock().extend(self.entry(dir, named, &dirs)?);
+            Ok(())
+        })?;
+        Ok(entries.into_inner())
+    }
+
+    /// Removes all objects below a directory, whatever they are, and uploads to there that nobody has completed. None
+    /// there is no error.
+    ///
+    /// # Errors
+    /// As [`Source::remove`](crate::Source::remove).
+    pub fn clear(&self, dir: &[u8]) -> SourceResult<()> {
+        let prefix = self.wire.place().dir_key(dir)?;
+        if dir.is_empty() {
+            return Err(self.root_stays(dir));
+        }
+        self.abort_left(dir)?;
+        // Each page again from the beginning: what it had is gone.
+        loop {
+            let keys = self.list_some(dir, &prefix, PAGE)?;
+            if keys.is_empty() {
+                return Ok(());
             }
-        };
-        std::thread::scope(|scope| {
-            let others = names.len().saturating_sub(1).min(LOOKS_MAX - 1);
-            for _ in 0..others {
-                // Fewer threads do it as well.
-                let _ = std::thread::Builder::new().name("objects".to_owned()).spawn_scoped(scope, work);
-            }
-            work();
-        });
-        failed.into_inner().map_or_else(|| Ok(entries.into_inner()), Err)
+            at_once(&keys, |key| self.delete(dir, key, &If::Always))?;
+        }
     }
 
     /// What a name stands for; `None` when it is gone. What no file system can hold is of no kind.
@@ -214,8 +219,7 @@ impl S3Source {
 
     pub(super) fn remove_dir(&self, path: &[u8]) -> SourceResult<()> {
         if path.is_empty() {
-            let text = format!("{}: the root is not removed", self.object(path));
-            return Err(SourceError::new(Cause::Unsupported, text));
+            return Err(self.root_stays(path));
         }
         let key = self.wire.place().dir_key(path)?;
         if self.list_some(path, &key, 2)?.iter().any(|found| *found != key) {
@@ -223,4 +227,30 @@ impl S3Source {
         }
         self.delete(path, &key, &If::Always)
     }
+
+    fn root_stays(&self, path: &[u8]) -> SourceError {
+        SourceError::new(Cause::Unsupported, format!("{}: the root is not removed", self.object(path)))
+    }
+}
+
+/// Does the same for many, some of them at the same time. The first failure ends it.
+fn at_once<T: Sync>(all: &[T], each: impl Fn(&T) -> SourceResult<()> + Sync) -> SourceResult<()> {
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
+    let work = || {
+        while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(error) = each(one) {
+                next.store(all.len(), Ordering::Relaxed);
+                failed.lock().get_or_insert(error);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let others = all.len().saturating_sub(1).min(LOOKS_MAX - 1);
+        for _ in 0..others {
+            // Fewer threads do it as well.
+            let _ = std::thread::Builder::new().name("objects".to_owned()).spawn_scoped(scope, work);
+        }
+        work();
+    });
+    failed.into_inner().map_or(Ok(()), Err)
 }

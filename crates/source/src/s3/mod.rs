@@ -72,7 +72,9 @@ impl S3Source {
         self
     }
 
-    fn object(&self, path: &[u8]) -> String {
+    /// An object as users know it.
+    #[must_use]
+    pub fn object(&self, path: &[u8]) -> String {
         self.wire.place().object(path)
     }
 
@@ -201,15 +203,7 @@ impl Source for S3Source {
     }
 
     fn put_link(&self, link: &Upload, target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
-        self.check()?;
-        let path = &link.path[..];
-        let key = self.wire.place().key(path)?;
-        let condition = self.expect(path, expect)?;
-        let (mut headers, lost) = metadata::headers_of(mode::LINK, attrs, &self.object(path));
-        headers.insert(metadata::UPLOAD.to_owned(), link.tag.clone());
-        let put = self.put_object(path, &key, target, headers, &condition);
-        let version = self.taken(path, put, &link.tag)?.meta.version;
-        Ok(Kept { version, lost })
+        self.put_whole(mode::LINK, link, target, attrs, expect)
     }
 
     fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<Kept> {

@@ -5,11 +5,11 @@ use rusty_s3::Method;
 
 use super::failure::Trouble;
 use super::metadata::{Headers, UPLOAD, headers_of};
-use super::objects::{Found, digest_of};
+use super::objects::{Found, If, digest_of};
 use super::wire::Request;
 use super::{S3Source, answers};
 use crate::error::Cause;
-use crate::{Attrs, Expect, Kept, Piece, SourceError, SourceResult, Upload};
+use crate::{Attrs, Expect, Kept, Piece, Source as _, SourceError, SourceResult, Upload};
 
 /// Smallest part, in bytes, that stores take, but the last.
 const PART_MIN: u64 = 5 << 20;
@@ -85,6 +85,43 @@ impl S3Source {
             },
         );
         Ok(Piece { offset, len: data.len() as u64, tag: tag.map_err(gone)? })
+    }
+
+    /// Puts a file in the place of its target by one request, as long as it is no larger than a part may be. If anything may
+    /// be there, nobody looks what that is.
+    ///
+    /// # Errors
+    /// As [`Source::commit`](crate::Source::commit).
+    pub fn put_file(
+        &self,
+        path: &[u8],
+        content: &[u8],
+        attrs: &Attrs,
+        expect: &Expect,
+    ) -> SourceResult<Kept> {
+        let plan = self.plan(path, content.len() as u64)?;
+        self.put_whole(mode::FILE, &plan, content, attrs, expect)
+    }
+
+    pub(super) fn put_whole(
+        &self,
+        kind: u32,
+        plan: &Upload,
+        content: &[u8],
+        attrs: &Attrs,
+        expect: &Expect,
+    ) -> SourceResult<Kept> {
+        self.check()?;
+        let (path, key) = (&plan.path[..], self.wire.place().key(&plan.path)?);
+        let condition = match expect {
+            Expect::Anything if kind == mode::FILE => If::Always,
+            expect => self.expect(path, expect)?,
+        };
+        let (mut headers, lost) = headers_of(kind, attrs, &self.object(path));
+        headers.insert(UPLOAD.to_owned(), plan.tag.clone());
+        let put = self.put_object(path, &key, content, headers, &condition);
+        let version = self.taken(path, put, &plan.tag)?.meta.version;
+        Ok(Kept { version, lost })
     }
 
     pub(super) fn commit_upload(
@@ -173,15 +210,67 @@ impl S3Source {
         }
     }
 
+    /// Throws uploads to a path, and to what is below it, away that nobody has completed: those of others, too. A store
+    /// that does not show them is no error.
+    ///
+    /// # Errors
+    /// [`Cause::Lost`]; as [`Source::abort`](crate::Source::abort).
+    pub fn abort_left(&self, path: &[u8]) -> SourceResult<()> {
+        let (key, below) = (self.wire.place().key(path)?, self.wire.place().dir_key(path)?);
+        let mut after = None;
+        loop {
+            let page = match self.unfinished(path, &key, after.as_ref()) {
+                // Who may write need not be allowed to list.
+                Err(error) if matches!(error.cause(), Cause::Unsupported | Cause::Denied) => return Ok(()),
+                page => page?,
+            };
+            for (key, token) in page.uploads.iter().filter(|(to, _)| *to == key || to.starts_with(&below)) {
+                self.abort_named(path, key, token)?;
+            }
+            if page.next.is_none() || page.next == after {
+                return Ok(());
+            }
+            after = page.next;
+        }
+    }
+
+    fn unfinished(
+        &self,
+        path: &[u8],
+        prefix: &str,
+        after: Option<&(String, String)>,
+    ) -> SourceResult<answers::Unfinished> {
+        let request = || {
+            let mut query = vec![
+                ("uploads", String::new()),
+                ("encoding-type", "url".to_owned()),
+                ("prefix", prefix.to_owned()),
+            ];
+            if let Some((key, token)) = after {
+                query.extend([("key-marker", key.clone()), ("upload-id-marker", token.clone())]);
+            }
+            Request { path, query, ..Request::default() }
+        };
+        self.wire.ask(Method::Get, request, |answer| {
+            let text = answer.text().map_err(|error| self.wire.broken(path, &error))?;
+            let nonsense =
+                || Trouble::Final(self.wire.nonsense(path, "something else than a list of uploads"));
+            answers::unfinished_of(&text).ok_or_else(nonsense)
+        })
+    }
+
     pub(super) fn abort_upload(&self, upload: &Upload) -> SourceResult<()> {
         // What had not been started, as far as is known, has no name.
         if upload.token == NOTHING || upload.token.is_empty() {
             return Ok(());
         }
         let key = self.wire.place().key(&upload.path)?;
-        let query = vec![("uploadId", upload.token.clone())];
-        let request =
-            || Request { path: &upload.path, key: &key, query: query.clone(), ..Request::default() };
+        self.abort_named(&upload.path, &key, &upload.token)
+    }
+
+    fn abort_named(&self, path: &[u8], key: &str, token: &str) -> SourceResult<()> {
+        let query = vec![("uploadId", token.to_owned())];
+        let request = || Request { path, key, query: query.clone(), ..Request::default() };
         match self.wire.ask(Method::Delete, request, |_| Ok(())) {
             Err(error) if error.cause() == Cause::NotFound => Ok(()),
             outcome => outcome,

@@ -29,6 +29,8 @@ const SILENCE: Duration = Duration::from_secs(30);
 const TEXT_MAX: u64 = 8 << 20;
 /// Largest refusal, in bytes.
 const REFUSAL_MAX: u64 = 64 << 10;
+/// Larger bodies may still be on their way when the answer comes, in bytes.
+const LARGE: usize = 64 << 10;
 /// Certificates that systems trust, in the places where they have them.
 const CERTIFICATES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -71,7 +73,6 @@ pub struct Wire {
     heard: Mutex<Option<Instant>>,
     /// Wait before the second try.
     pause: Duration,
-    never: Condvar,
 }
 
 impl Answer {
@@ -134,8 +135,8 @@ impl Wire {
             // A store of the site's own is not asked for through a proxy.
             config = config.proxy(None);
         }
-        let (heard, never) = (Mutex::new(None), Condvar::new());
-        Ok(Wire { agent: config.build().new_agent(), place, here: here.clone(), keys, heard, pause, never })
+        let heard = Mutex::new(None);
+        Ok(Wire { agent: config.build().new_agent(), place, here: here.clone(), keys, heard, pause })
     }
 
     /// Waits so long before the second try.
@@ -169,7 +170,7 @@ impl Wire {
         loop {
             let request = request();
             match self
-                .send(method, &request)
+                .send(method, &request, tries > 1)
                 .and_then(|mut answer| self.look(method, &request, &mut answer, &mut take))
             {
                 Ok(taken) => {
@@ -228,11 +229,16 @@ impl Wire {
         Trouble::Passing(SourceError::new(Cause::Lost, text))
     }
 
-    fn send(&self, method: Method, request: &Request<'_>) -> Result<Answer, Trouble> {
+    /// Sends a request. With `asks_first` a large body comes only when the store wants it: one that refuses it closes the
+    /// connection under what does not stop coming, so that its answer is lost.
+    fn send(&self, method: Method, request: &Request<'_>, asks_first: bool) -> Result<Answer, Trouble> {
         let url = self.sign(method, request);
         let mut built = http::Request::builder().method(method.to_str()).uri(url);
         for (name, value) in &request.headers {
             built = built.header(name, value);
+        }
+        if asks_first && request.body.len() > LARGE {
+            built = built.header("expect", "100-continue");
         }
         let sent = if matches!(method, Method::Put | Method::Post) {
             built.body(request.body).map_err(ureq::Error::Http).and_then(|built| self.agent.run(built))
@@ -302,9 +308,10 @@ impl Wire {
         let longest = self.pause.saturating_mul(3u32.saturating_pow(tries - 1));
         let share = f64::from(random() % 512) / 1024.0;
         let until = Instant::now() + longest.mul_f64(0.5 + share);
-        let lock = Mutex::new(());
+        // One's own: nobody tells, and others wait as well.
+        let (lock, never) = (Mutex::new(()), Condvar::new());
         let mut guard = lock.lock();
-        while !self.never.wait_until(&mut guard, until).timed_out() {}
+        while !never.wait_until(&mut guard, until).timed_out() {}
     }
 }
 

@@ -225,6 +225,57 @@ fn what_changes_between_look_and_write_is_not_overwritten() {
 }
 
 #[test]
+fn small_files_take_one_request_to_write() {
+    let (source, server) = served();
+    let kept = source.put_file(b"d/f", b"content", &attrs(), &Expect::Absent).unwrap();
+    assert_eq!((server.count("PUT", "p/q/d/f"), server.count("POST", "")), (1, 0));
+    let meta = source.stat(b"d/f").unwrap();
+    assert_eq!((&meta.version, &meta.attrs, meta.kind), (&kept.version, &attrs(), mode::FILE));
+    assert_eq!(read(&source, b"d/f").unwrap(), b"content");
+    assert_eq!(cause(source.put_file(b"d/f", b"", &attrs(), &Expect::Absent)), Some(Cause::Changed));
+    let asked = server.count("", "");
+    source.put_file(b"g", b"", &attrs(), &Expect::Anything).unwrap();
+    assert_eq!(server.count("", "") - asked, 2, "to write it, and to see how it looks");
+    server.fail("PUT", "d/f", 1, What::Forget);
+    source.put_file(b"d/f", b"", &attrs(), &Expect::Version(kept.version)).unwrap();
+    assert_eq!(source.stat(b"d/f").unwrap().version.size, 0);
+}
+
+#[test]
+fn what_others_have_begun_is_found_and_thrown_away() {
+    let (source, server) = served();
+    server.contents().page = 1;
+    for path in [&b"d/f"[..], b"d/f", b"d/f2", b"d/deep \xe2\x82\xac/f", b"dd"] {
+        source.begin(path, 9, &attrs()).unwrap();
+    }
+    let left = || {
+        let mut left: Vec<String> =
+            server.contents().uploads.values().map(|upload| upload.key.clone()).collect();
+        left.sort();
+        left
+    };
+    source.abort_left(b"d/f").unwrap();
+    assert_eq!(left(), ["p/q/d/deep \u{20ac}/f", "p/q/d/f2", "p/q/dd"]);
+    server.put("p/q/d/", b"", &[]);
+    server.put("p/q/d/odd//name", b"x", &[]);
+    server.put("p/q/d/f", b"x", &[]);
+    server.put("p/q/d2", b"x", &[]);
+    source.clear(b"d").unwrap();
+    assert_eq!(left(), ["p/q/dd"]);
+    assert_eq!(server.contents().objects.keys().collect::<Vec<_>>(), ["p/q/d2"]);
+    source.clear(b"d").unwrap();
+    assert_eq!(cause(source.clear(b"")), Some(Cause::Unsupported));
+    for (status, code) in [(501, "NotImplemented"), (403, "AccessDenied")] {
+        server.fail("GET", "uploads", 1, What::Refuse(status, code));
+        source.abort_left(b"dd").unwrap();
+    }
+    assert_eq!(left(), ["p/q/dd"], "who may not see uploads leaves them");
+    server.fail("GET", "uploads", 1, What::Cut(20));
+    server.fail("GET", "uploads", 1, What::Refuse(200, "NoList"));
+    assert!(said(source.abort_left(b"dd")).contains("something else than a list of uploads"));
+}
+
+#[test]
 fn lost_answers_are_found_out_about() {
     let served = served();
     for (name, content) in [(&b"whole"[..], &b"abc"[..]), (b"nothing", b"")] {
@@ -254,6 +305,32 @@ fn what_passes_is_tried_again_and_not_for_ever() {
     let refused = served.0.list(b"").unwrap_err();
     assert_eq!(refused.cause(), Cause::Lost);
     assert!(refused.to_string().contains("try again later (SlowDown)"), "{refused}");
+}
+
+#[test]
+fn many_may_wait_at_the_same_time() {
+    let (source, server) = served();
+    write(&source, b"f", b"content", &Expect::Absent).unwrap();
+    let many = 4;
+    server.fail("HEAD", "", many, What::Refuse(503, "SlowDown"));
+    std::thread::scope(|scope| {
+        let asking: Vec<_> =
+            (0..many).map(|_| scope.spawn(|| source.stat(b"f").unwrap().version.size)).collect();
+        asking.into_iter().for_each(|asking| assert_eq!(asking.join().unwrap(), 7));
+    });
+}
+
+#[test]
+fn refusals_that_come_before_the_body_is_sent_are_heard() {
+    let (source, server) = served();
+    let upload = source.begin(b"f", 3 * PART as u64, &attrs()).unwrap();
+    server.fail("PUT", "partNumber", usize::MAX, What::Refuse(507, "QuotaExceeded"));
+    let refused = source.put(&upload, 0, &bytes(PART)).unwrap_err();
+    assert!(refused.cause() == Cause::Full && refused.to_string().contains("QuotaExceeded"), "{refused}");
+    server.heal();
+    server.fail("PUT", "partNumber", 1, What::Drop);
+    let piece = source.put(&upload, 0, &bytes(PART)).unwrap();
+    assert_eq!(piece.len, PART as u64);
 }
 
 #[test]
