@@ -287,7 +287,7 @@ impl Client {
             let (batch, behind) = rest.split_at(batch_len(&layout, places));
             match batch {
                 [(offset, data)] => drop(self.write_through(ino, *offset, data)?),
-                batch => self.when_there_is_room(|| self.write_batch(ino, batch))?,
+                batch => self.write_batch(ino, batch)?,
             }
             rest = behind;
         }
