@@ -4,16 +4,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::formation::{Formation, op, read, write};
-use bivouac_client::{Client, NewInode};
+use bivouac_client::{Client, NewInode, SetAttr};
 use bivouac_net::{FailingTransport, Fault, Transport};
-use bivouac_types::{Errno, FsError, Ino, mode};
+use bivouac_types::{Errno, FsError, Ino, SeatIndex, mode};
 use bivouac_wire::{Frame, Op};
 
 const FILE: NewInode<'static> = NewInode { mode: mode::FILE | 0o600, rdev: 0, target: &[] };
+const DIR: NewInode<'static> = NewInode { mode: mode::DIR | 0o700, rdev: 0, target: &[] };
 const STRIPE: usize = 4096;
 
 fn make(client: &Client, name: &[u8]) -> Ino {
     client.create(&op(client), Ino::ROOT, name, &FILE, true, false).unwrap().attr.ino
+}
+
+/// A file under the session contract on two seats, which nobody has open.
+fn session_file(client: &Client) -> Ino {
+    let dir = client.mknod(&op(client), Ino::ROOT, b"s", &DIR).unwrap().ino;
+    let seats = vec![SeatIndex(0), SeatIndex(1)];
+    client.make_partition(&op(client), dir, seats, "contract=session".parse().unwrap()).unwrap();
+    client.mknod(&op(client), dir, b"file", &FILE).unwrap().ino
+}
+
+fn cut(size: usize) -> SetAttr {
+    SetAttr { size: Some(size as u64), ..SetAttr::default() }
 }
 
 /// A client of which some operations fail: `next` says which, and how.
@@ -57,6 +70,78 @@ fn what_a_home_has_not_taken_down_does_not_come_up_in_a_hole() {
         other.close(ino);
         client.close(ino);
     }
+}
+
+/// S657.
+#[test]
+fn a_time_that_could_not_be_told_is_told_by_the_close() {
+    let formation = Formation::new(2, STRIPE as u32);
+    let next = Arc::default();
+    let client = failing(&formation, &next);
+    let ino = make(&client, b"file");
+    write(&client, ino, 0, &[1; 100]);
+    // The first is told at once, the second later.
+    write(&client, ino, 0, &[2; 100]);
+    write(&client, ino, 0, &[3; 100]);
+    let told = || (0..2).map(|node| formation.served(node, Op::Touch)).sum::<u64>();
+    let before = told();
+    *next.lock() = vec![(Op::Touch, Fault::Fail(Errno::EIO))];
+    assert_eq!(client.getattr(ino).unwrap_err().errno(), Errno::EIO);
+    next.lock().clear();
+    client.close(ino);
+    assert_eq!(told(), before + 1);
+}
+
+/// S656.
+#[test]
+fn no_copy_outlives_a_change_that_failed() {
+    let formation = Formation::new(2, STRIPE as u32);
+    let ino = session_file(&formation.clients[0]);
+    let next: Arc<parking_lot::Mutex<Vec<_>>> = Arc::default();
+    let client = failing(&formation, &next);
+    let fill = |byte: u8| {
+        write(&client, ino, 0, &[byte; 20_000]);
+        client.fsync(ino, false).unwrap();
+        assert!(read(&client, ino, 0, 20_000) == [byte; 20_000]);
+    };
+    client.open(&op(&client), ino, 0).unwrap();
+    fill(1);
+    *next.lock() = vec![(Op::SetAttr, Fault::DropAfter)];
+    client.setattr(&op(&client), ino, &cut(10)).unwrap_err();
+    assert_eq!(read(&client, ino, 0, 20_000), [1; 10], "it was cut, and nobody said so");
+    next.lock().clear();
+    fill(2);
+    *next.lock() = vec![(Op::Open, Fault::DropAfter)];
+    client.open(&op(&client), ino, 0o1000).unwrap_err();
+    assert!(read(&client, ino, 0, 20_000).is_empty());
+    next.lock().clear();
+    fill(3);
+    *next.lock() = vec![(Op::ChangeSpace, Fault::DropAfter)];
+    client.fallocate(&op(&client), ino, 3, 0, 4 * STRIPE as u64).unwrap_err();
+    assert!(read(&client, ino, 0, 4 * STRIPE).iter().all(|byte| *byte == 0));
+}
+
+/// S202: reading is not disturbed, by lists neither.
+#[test]
+fn lists_are_read_where_what_was_written_cannot_be_sent() {
+    let formation = Formation::new(2, STRIPE as u32);
+    let ino = session_file(&formation.clients[0]);
+    let next: Arc<parking_lot::Mutex<Vec<_>>> = Arc::default();
+    let client = failing(&formation, &next);
+    client.open(&op(&client), ino, 0).unwrap();
+    write(&client, ino, 0, &[1; 10_000]);
+    client.fsync(ino, false).unwrap();
+    *next.lock() = vec![(Op::Write, Fault::Fail(Errno::ENOSPC))];
+    write(&client, ino, 5000, &[2; 10_000]);
+    let mut buffers = [[0xee; 100]; 4];
+    let offsets = [0, 4950, 14_950, 20_000];
+    let mut wanted: Vec<(u64, &mut [u8])> =
+        offsets.into_iter().zip(buffers.iter_mut().map(|buffer| &mut buffer[..])).collect();
+    assert_eq!(client.read_list(ino, &mut wanted).unwrap(), [100, 100, 50, 0]);
+    assert_eq!((buffers[0], &buffers[2][..50]), ([1; 100], &[2; 50][..]));
+    assert_eq!((&buffers[1][..50], &buffers[1][50..]), (&[1; 50][..], &[2; 50][..]));
+    let list = client.write_list(ino, &[(0, b"x"), (9, b"y")]).unwrap_err();
+    assert_eq!(list.errno(), Errno::ENOSPC, "who writes is told");
 }
 
 /// A try that finds no room is made again without a cut in between, which would have to be waited for.
