@@ -49,10 +49,7 @@ impl Client {
             return Err(Errno::EFBIG.into());
         }
         self.send_unsent(copy.from)?;
-        self.send_unsent(copy.to)?;
-        let copied = self.copy_sent(copy);
-        self.drop_copies(copy.to);
-        let copied = copied?;
+        let copied = self.past_pages(copy.to, || self.copy_sent(copy))?;
         self.save_written(copy.to).map(|()| copied)
     }
 

@@ -182,22 +182,16 @@ impl Client {
 
     /// Writes a stretch, or what is one request. Where cuts come in between, what is written again is kept short.
     fn write_at_once(&self, ino: Ino, offset: u64, end: u64, data: &[u8]) -> FsResult<()> {
-        let stretch = |known: &Known| self.write_stretch(ino, known, offset, data);
-        let mut tries = 0;
-        let all_at_once = || {
-            // A try that found no room has ended with a cut of its own, which overtakes the next one.
-            tries += 1;
-            self.publish_within(tries, ino, end, |_| offset, stretch)
-        };
-        if data.len() > TRANSFER_MAX && self.when_there_is_room(all_at_once)? {
-            return Ok(());
+        if data.len() > TRANSFER_MAX {
+            let stretch = |known: &Known| self.write_stretch(ino, known, offset, data);
+            if self.publish_within(1, ino, end, |_| offset, stretch)? {
+                return Ok(());
+            }
         }
         let mut at = offset;
         for part in data.chunks(TRANSFER_MAX) {
             let end = at + part.len() as u64;
-            self.when_there_is_room(|| {
-                self.publish(ino, end, |_| at, |known| self.write_seats(ino, known, at, part))
-            })?;
+            self.publish(ino, end, |_| at, |known| self.write_seats(ino, known, at, part))?;
             at = end;
         }
         Ok(())
@@ -243,36 +237,49 @@ impl Client {
     ) -> FsResult<bool> {
         let mut known = self.know(ino)?;
         for _ in 0..times {
-            let written = write(&known);
-            let failed = written.as_ref().is_err_and(|error| error.errno() != Errno::EINPROGRESS);
-            if failed && end > known.size {
+            let overtaken = self.when_there_is_room(|| self.attempt(ino, &known, end, &start, &write));
+            if overtaken.is_err() && end > known.size {
                 // What some seats took must not come up when the file grows over it.
                 self.cut_tail(ino);
             }
-            if !written? {
-                // A cut is on its way through the seats; its end is where the home lets us go on.
-                known = Known::from(&self.extend(ino, 0, known.epoch)?.1);
-                continue;
+            match overtaken? {
+                Some(now) => known = now,
+                None => return Ok(true),
             }
-            if end <= known.size {
-                return if self.known.written(ino) { self.touch(ino).map(|()| true) } else { Ok(true) };
-            }
-            let start = start(known.size);
-            if self.direct.sizes.tell(ino, &(start..end), &known) {
-                self.known.grew(ino, start..end, known.epoch);
-                return Ok(true);
-            }
-            let (accepted, attr) = match start > known.size {
-                true => self.extend_over(ino, start..end, known.epoch)?,
-                false => self.extend(ino, end, known.epoch)?,
-            };
-            if accepted {
-                self.direct.grew(&self.known, self.ways.home(ino)?, ino);
-                return Ok(true);
-            }
-            known = Known::from(&attr);
         }
         Ok(false)
+    }
+
+    /// Writes once, and tells the size. What is to be known for the next attempt, if a cut has overtaken this one.
+    fn attempt(
+        &self,
+        ino: Ino,
+        known: &Known,
+        end: u64,
+        start: impl Fn(u64) -> u64,
+        write: impl Fn(&Known) -> FsResult<bool>,
+    ) -> FsResult<Option<Known>> {
+        if !write(known)? {
+            // A cut is on its way through the seats; its end is where the home lets us go on.
+            return self.extend(ino, 0, known.epoch).map(|(_, attr)| Some(Known::from(&attr)));
+        }
+        if end <= known.size {
+            return if self.known.written(ino) { self.touch(ino).map(|()| None) } else { Ok(None) };
+        }
+        let start = start(known.size);
+        if self.direct.sizes.tell(ino, &(start..end), known) {
+            self.known.grew(ino, start..end, known.epoch);
+            return Ok(None);
+        }
+        let (accepted, attr) = match start > known.size {
+            true => self.extend_over(ino, start..end, known.epoch)?,
+            false => self.extend(ino, end, known.epoch)?,
+        };
+        if accepted {
+            self.direct.grew(&self.known, self.ways.home(ino)?, ino);
+            return Ok(None);
+        }
+        Ok(Some(Known::from(&attr)))
     }
 
     pub(crate) fn cut_tail(&self, ino: Ino) {

@@ -173,7 +173,14 @@ impl KnownFiles {
         self.shard(ino).lock().files.get_mut(&ino).is_some_and(|entry| std::mem::take(&mut entry.filled))
     }
 
-    /// Whether the home has yet to hear that the content changed.
+    /// The home has yet to hear that the content changed.
+    pub fn mark_dirty(&self, ino: Ino) {
+        if let Some(entry) = self.shard(ino).lock().files.get_mut(&ino) {
+            entry.dirty = true;
+        }
+    }
+
+    /// Whether it has.
     pub fn is_dirty(&self, ino: Ino) -> bool {
         self.shard(ino).lock().files.get(&ino).is_some_and(|entry| entry.dirty)
     }

@@ -126,22 +126,20 @@ impl Client {
                 // The time that is set now is later than what the home has not heard of yet, or is hearing just now.
                 self.known.take_dirty(ino);
                 self.known.tellings.wait(ino);
+                // Again if that has failed.
+                self.known.take_dirty(ino);
             }
             let request = SetAttrRequest { ino, set: *set };
             let (home, asked) = (self.ways.home(ino)?, self.leases.now());
             Ok((asked, self.ways.change::<op::SetAttr>(home, ctx, &request, &[])?))
         };
-        let (asked, seen) = if set.size == Some(0) {
-            self.cut_to_nothing(ino, change)?
-        } else {
-            if set.size.is_some() || set.mtime.is_some() {
-                self.send_unsent(ino)?;
-            }
-            change()?
+        let changed = match set.size {
+            Some(0) => self.cut_to_nothing(ino, change),
+            Some(_) => self.past_pages(ino, change),
+            None if set.mtime.is_some() => self.send_unsent(ino).and_then(|()| change()),
+            None => change(),
         };
-        if set.size.is_some() {
-            self.drop_copies(ino);
-        }
+        let (asked, seen) = changed?;
         self.glimpses.forget(ino);
         let attr = self.saw(asked, seen);
         if attr.is_file() && attr.layout.partition() != PartitionId::ROOT {

@@ -23,6 +23,7 @@ impl Client {
         let (home, asked) = (self.ways.home(ino)?, self.leases.now());
         self.watch(home);
         let truncate = flags & O_TRUNC != 0;
+        let _fenced = truncate.then(|| self.locks.guard(ino)).transpose()?;
         if !truncate && self.has_unsent(ino) && self.may_be_bound(ino) {
             // Its home looks whether it has changed at site storage and not here.
             self.try_send_unsent(ino);
@@ -31,10 +32,11 @@ impl Client {
         let (id, floor) = (opening.id, self.known.under_way.floor());
         let request = OpenRequest { ino, truncate, id, floor };
         let change = || self.ways.change::<op::Open>(home, ctx, &request, &[]);
-        let seen = if truncate { self.cut_to_nothing(ino, change) } else { change() }?;
+        let opened = if truncate { self.cut_to_nothing(ino, change) } else { change() };
+        self.drop_copies(ino);
+        let seen = opened?;
         self.known.add(ino, id);
         let attr = if truncate { self.saw(asked, seen) } else { self.looked(asked, seen) };
-        self.drop_copies(ino);
         if attr.layout.partition() != PartitionId::ROOT {
             self.bring_opened(ino).inspect_err(|_| self.close(ino))?;
         }
@@ -138,9 +140,11 @@ impl Client {
         self.known.is_dirty(ino) || self.has_unsent(ino)
     }
 
+    /// Tells the home that content has changed; if that fails, the next that tells does.
     pub(crate) fn touch(&self, ino: Ino) -> FsResult<()> {
         let _telling = self.known.tellings.begin(ino);
-        self.ways.ask::<op::Touch>(self.ways.home(ino)?, &InoOnly { ino })
+        let told = self.ways.home(ino).and_then(|home| self.ways.ask::<op::Touch>(home, &InoOnly { ino }));
+        told.inspect_err(|_| self.known.mark_dirty(ino))
     }
 }
 

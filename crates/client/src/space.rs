@@ -46,19 +46,18 @@ impl Client {
         if len == 0 {
             return Err(Errno::EINVAL.into());
         }
-        self.send_unsent(ino)?;
         // The same for a repetition, and for nothing else.
         let ticket = self.ways.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ctx.id.0;
         let change = Change { ino, offset, end, ticket };
-        self.when_there_is_room(|| match mode {
+        let carry_out = || match mode {
             0 => self.reserve(&change, false, false),
             KEEP_SIZE => self.reserve(&change, false, true),
             ZERO_RANGE => self.reserve(&change, true, false),
             mode if mode == KEEP_SIZE | ZERO_RANGE => self.reserve(&change, true, true),
             mode if mode == KEEP_SIZE | PUNCH_HOLE => self.punch(ino, offset..end),
             _ => Err(Errno::EOPNOTSUPP.into()),
-        })?;
-        self.drop_copies(ino);
+        };
+        self.past_pages(ino, || self.when_there_is_room(carry_out))?;
         self.count_holes(ino);
         self.save_changed(ino)
     }

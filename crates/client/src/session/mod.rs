@@ -147,16 +147,30 @@ impl Client {
         move || pool.iter().for_each(|pool| pool.drop_copies(ino))
     }
 
-    /// Cuts a file to nothing. What was written before and could not be sent is not wanted any more once it is cut, and
-    /// kept if that fails.
+    /// Changes content without pages: what was written before comes first, and no copy outlives it, also if it fails,
+    /// perhaps halfway.
+    pub(crate) fn past_pages<T>(&self, ino: Ino, change: impl FnOnce() -> FsResult<T>) -> FsResult<T> {
+        self.send_unsent(ino)?;
+        let done = change();
+        self.drop_copies(ino);
+        done
+    }
+
+    /// As [`Client::past_pages`], for a cut to nothing. What was written before and could not be sent is not wanted any
+    /// more once it is cut, and kept if that fails.
     pub(crate) fn cut_to_nothing<T>(&self, ino: Ino, cut: impl FnOnce() -> FsResult<T>) -> FsResult<T> {
         let unsent = self.pool().filter(|_| self.send_unsent(ino).is_err());
-        let Some((pool, file)) = unsent.and_then(|pool| Some((pool, pool.find(ino)?))) else { return cut() };
+        let Some((pool, file)) = unsent.and_then(|pool| Some((pool, pool.find(ino)?))) else {
+            return self.past_pages(ino, cut);
+        };
         // Nobody sends it meanwhile: behind the cut it would be there again.
         let _sending = Sending::begin(&file);
-        let done = cut()?;
-        pool.discard(&file);
-        Ok(done)
+        let done = cut();
+        match done {
+            Ok(_) => drop(pool.discard(&file)),
+            Err(_) => pool.drop_copies(ino),
+        }
+        done
     }
 
     /// Something that is locked of the file may be unlocked now whatever comes: what could not be sent before must not

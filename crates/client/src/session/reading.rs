@@ -30,7 +30,8 @@ impl Client {
         Ok(len)
     }
 
-    fn read_by_contract(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
+    /// As [`Client::read`], which notes that it was.
+    pub(crate) fn read_by_contract(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
         let Some(pool) = self.pool_for(ino)? else { return self.read_through(ino, offset, into) };
         if offset.checked_add(into.len() as u64).is_none_or(|end| end > FILE_SIZE_MAX) {
             return self.read_through(ino, offset, into);

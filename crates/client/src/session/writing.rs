@@ -56,10 +56,7 @@ impl Client {
         }
         let begun = Begun::now(data.len());
         // The home says where it goes: behind what was written before.
-        self.send_unsent(ino)?;
-        let written = self.write_append(ctx, ino, data);
-        self.drop_copies(ino);
-        let len = written?;
+        let len = self.past_pages(ino, || self.write_append(ctx, ino, data))?;
         self.used(ino, &Done { writes: true, place: Place::End, len, begun });
         Ok(len)
     }

@@ -427,6 +427,28 @@ fn what_was_unlocked_is_not_lost() {
     assert_eq!(refused.errno(), Errno::EIO);
 }
 
+/// S82: an open that cuts is a truncation.
+#[test]
+fn what_is_lost_is_not_cut_by_an_open() {
+    const O_TRUNC: u32 = 0o1000;
+    let formation = Formation::new(2, 4096);
+    let ino = files(&formation)[0];
+    // The same client, whose numbers come before those of the one that goes on.
+    let (twin, client) = (formation.client(1), formation.client(1));
+    client.open(&op(&client), ino, 0).unwrap();
+    attempt(&client, ino, &range(LockMode::Write, 1, 0, 9)).unwrap();
+    client.write(&op(&client), ino, 0, b"bytes", false).unwrap();
+    twin.reassert_opens(&[(ino, 1)]).unwrap();
+    twin.drop_locks();
+    client.locks().doubt();
+    let refused = client.open(&op(&client), ino, O_TRUNC).unwrap_err();
+    assert!(refused.errno() == Errno::EIO && refused.to_string().contains("lock"), "{refused}");
+    assert_eq!(formation.clients[0].getattr(ino).unwrap().size, 5);
+    client.open(&op(&client), ino, 0).unwrap();
+    client.unlock_owner(ino, 1);
+    assert_eq!(client.open(&op(&client), ino, O_TRUNC).map(|attr| attr.size), Ok(0));
+}
+
 /// S112.
 #[test]
 fn there_is_a_limit_and_whole_ranges_can_always_be_given_back() {

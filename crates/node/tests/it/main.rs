@@ -37,3 +37,4 @@ mod thousand;
 mod uses;
 mod whole;
 mod writeback;
+mod writes;

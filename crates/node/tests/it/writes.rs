@@ -1,0 +1,166 @@
+//! What becomes of writes, cuts and copies of which some part fails.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::formation::{Formation, op, read, write};
+use bivouac_client::{Client, NewInode, SetAttr};
+use bivouac_net::{FailingTransport, Fault, Transport};
+use bivouac_types::{Errno, FsError, Ino, SeatIndex, mode};
+use bivouac_wire::{Frame, Op};
+
+const FILE: NewInode<'static> = NewInode { mode: mode::FILE | 0o600, rdev: 0, target: &[] };
+const DIR: NewInode<'static> = NewInode { mode: mode::DIR | 0o700, rdev: 0, target: &[] };
+const STRIPE: usize = 4096;
+
+fn make(client: &Client, name: &[u8]) -> Ino {
+    client.create(&op(client), Ino::ROOT, name, &FILE, true, false).unwrap().attr.ino
+}
+
+/// A file under the session contract on two seats, which nobody has open.
+fn session_file(client: &Client) -> Ino {
+    let dir = client.mknod(&op(client), Ino::ROOT, b"s", &DIR).unwrap().ino;
+    let seats = vec![SeatIndex(0), SeatIndex(1)];
+    client.make_partition(&op(client), dir, seats, "contract=session".parse().unwrap()).unwrap();
+    client.mknod(&op(client), dir, b"file", &FILE).unwrap().ino
+}
+
+fn cut(size: usize) -> SetAttr {
+    SetAttr { size: Some(size as u64), ..SetAttr::default() }
+}
+
+/// A client of which some operations fail: `next` says which, and how.
+fn failing(formation: &Formation, next: &Arc<parking_lot::Mutex<Vec<(Op, Fault)>>>) -> Client {
+    formation.client_through(1, |inner| -> Arc<dyn Transport> {
+        let next = Arc::clone(next);
+        let plan = move |frame: &Frame| {
+            let next = next.lock();
+            next.iter().find(|(op, _)| *op as u16 == frame.op).map(|(_, fault)| fault.clone())
+        };
+        Arc::new(FailingTransport::new(inner, plan))
+    })
+}
+
+/// S6, S10: also where all seats have it, and it is the home that fails.
+#[test]
+fn what_a_home_has_not_taken_down_does_not_come_up_in_a_hole() {
+    let formation = Formation::new(3, STRIPE as u32);
+    let next = Arc::default();
+    let (client, other) = (failing(&formation, &next), &formation.clients[0]);
+    let data = vec![9; 5 << 20];
+    let [one, large, list, before, behind] = [b"a", b"b", b"c", b"d", b"e"].map(|name| make(&client, name));
+    write(&client, before, 0, &[1; 10]);
+    *next.lock() = vec![(Op::Extend, Fault::Fail(Errno::ENOSPC)), (Op::ExtendOver, Fault::Fail(Errno::EIO))];
+    let full = |written: Result<(), FsError>, errno| {
+        assert_eq!(written.unwrap_err().errno(), errno);
+    };
+    full(client.write_at(one, 0, &data[..50_000]).map(drop), Errno::ENOSPC);
+    full(client.write_at(large, 0, &data).map(drop), Errno::ENOSPC);
+    full(client.write_list(list, &[(0, &data[..100]), (100, &data[..STRIPE])]), Errno::ENOSPC);
+    full(client.write_at(before, 5, &data[..50_000]).map(drop), Errno::ENOSPC);
+    full(client.write_at(behind, 1000, &data[..50_000]).map(drop), Errno::EIO);
+    next.lock().clear();
+    for ino in [one, large, list, before, behind] {
+        let size = other.getattr(ino).unwrap().size as usize;
+        assert_eq!(size, if ino == before { 10 } else { 0 });
+        other.open(&op(other), ino, 0).unwrap();
+        write(other, ino, 6 << 20, b"x");
+        let seen = read(other, ino, 10, 6 << 20);
+        assert!(seen[..(6 << 20) - 10].iter().all(|byte| *byte == 0), "bytes of a write that failed");
+        other.close(ino);
+        client.close(ino);
+    }
+}
+
+/// S657.
+#[test]
+fn a_time_that_could_not_be_told_is_told_by_the_close() {
+    let formation = Formation::new(2, STRIPE as u32);
+    let next = Arc::default();
+    let client = failing(&formation, &next);
+    let ino = make(&client, b"file");
+    write(&client, ino, 0, &[1; 100]);
+    // The first is told at once, the second later.
+    write(&client, ino, 0, &[2; 100]);
+    write(&client, ino, 0, &[3; 100]);
+    let told = || (0..2).map(|node| formation.served(node, Op::Touch)).sum::<u64>();
+    let before = told();
+    *next.lock() = vec![(Op::Touch, Fault::Fail(Errno::EIO))];
+    assert_eq!(client.getattr(ino).unwrap_err().errno(), Errno::EIO);
+    next.lock().clear();
+    client.close(ino);
+    assert_eq!(told(), before + 1);
+}
+
+/// S656.
+#[test]
+fn no_copy_outlives_a_change_that_failed() {
+    let formation = Formation::new(2, STRIPE as u32);
+    let ino = session_file(&formation.clients[0]);
+    let next: Arc<parking_lot::Mutex<Vec<_>>> = Arc::default();
+    let client = failing(&formation, &next);
+    let fill = |byte: u8| {
+        write(&client, ino, 0, &[byte; 20_000]);
+        client.fsync(ino, false).unwrap();
+        assert!(read(&client, ino, 0, 20_000) == [byte; 20_000]);
+    };
+    client.open(&op(&client), ino, 0).unwrap();
+    fill(1);
+    *next.lock() = vec![(Op::SetAttr, Fault::DropAfter)];
+    client.setattr(&op(&client), ino, &cut(10)).unwrap_err();
+    assert_eq!(read(&client, ino, 0, 20_000), [1; 10], "it was cut, and nobody said so");
+    next.lock().clear();
+    fill(2);
+    *next.lock() = vec![(Op::Open, Fault::DropAfter)];
+    client.open(&op(&client), ino, 0o1000).unwrap_err();
+    assert!(read(&client, ino, 0, 20_000).is_empty());
+    next.lock().clear();
+    fill(3);
+    *next.lock() = vec![(Op::ChangeSpace, Fault::DropAfter)];
+    client.fallocate(&op(&client), ino, 3, 0, 4 * STRIPE as u64).unwrap_err();
+    assert!(read(&client, ino, 0, 4 * STRIPE).iter().all(|byte| *byte == 0));
+}
+
+/// S202: reading is not disturbed, by lists neither.
+#[test]
+fn lists_are_read_where_what_was_written_cannot_be_sent() {
+    let formation = Formation::new(2, STRIPE as u32);
+    let ino = session_file(&formation.clients[0]);
+    let next: Arc<parking_lot::Mutex<Vec<_>>> = Arc::default();
+    let client = failing(&formation, &next);
+    client.open(&op(&client), ino, 0).unwrap();
+    write(&client, ino, 0, &[1; 10_000]);
+    client.fsync(ino, false).unwrap();
+    *next.lock() = vec![(Op::Write, Fault::Fail(Errno::ENOSPC))];
+    write(&client, ino, 5000, &[2; 10_000]);
+    let mut buffers = [[0xee; 100]; 4];
+    let offsets = [0, 4950, 14_950, 20_000];
+    let mut wanted: Vec<(u64, &mut [u8])> =
+        offsets.into_iter().zip(buffers.iter_mut().map(|buffer| &mut buffer[..])).collect();
+    assert_eq!(client.read_list(ino, &mut wanted).unwrap(), [100, 100, 50, 0]);
+    assert_eq!((buffers[0], &buffers[2][..50]), ([1; 100], &[2; 50][..]));
+    assert_eq!((&buffers[1][..50], &buffers[1][50..]), (&[1; 50][..], &[2; 50][..]));
+    let list = client.write_list(ino, &[(0, b"x"), (9, b"y")]).unwrap_err();
+    assert_eq!(list.errno(), Errno::ENOSPC, "who writes is told");
+}
+
+/// A try that finds no room is made again without a cut in between, which would have to be waited for.
+#[test]
+fn a_write_that_finds_room_at_the_second_try_cuts_nothing() {
+    let formation = Formation::new(2, STRIPE as u32);
+    let turn = Arc::new(AtomicU32::new(0));
+    let client = formation.client_through(1, |inner| -> Arc<dyn Transport> {
+        let turn = Arc::clone(&turn);
+        let plan = move |frame: &Frame| {
+            let fails = frame.op == Op::Write as u16 && turn.fetch_add(1, Ordering::SeqCst) == 1;
+            fails.then_some(Fault::Fail(Errno::ENOSPC))
+        };
+        Arc::new(FailingTransport::new(inner, plan))
+    });
+    let ino = make(&client, b"file");
+    let data: Vec<u8> = (0..9 * STRIPE).map(|at| (at % 251) as u8).collect();
+    assert_eq!(client.write_at(ino, 3, &data).unwrap(), data.len());
+    assert!(read(&formation.clients[0], ino, 3, data.len()) == data);
+    assert_eq!(client.getattr(ino).unwrap().epoch, 0);
+    assert_eq!((0..2).map(|node| formation.served(node, Op::CutTail)).sum::<u64>(), 0);
+}
