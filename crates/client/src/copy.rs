@@ -7,9 +7,9 @@ use bivouac_types::{Errno, FsResult, Ino, Layout};
 use bivouac_wire::{Copied, CopyRequest, op};
 
 use crate::client::{Client, OpCtx, SeekKind};
-use crate::data::{OVERTAKEN_MAX, finish_all};
+use crate::data::finish_all;
 use crate::known::Known;
-use crate::space::overtaken;
+use crate::publish::{OVERTAKEN_MAX, Update};
 
 /// Most bytes that one call copies: a program must be able to end in between.
 const COPY_MAX: u64 = 1 << 27;
@@ -59,7 +59,7 @@ impl Client {
         let len = size.saturating_sub(copy.from_offset).min(copy.len).min(COPY_MAX);
         let (mut done, mut turns_left) = (0, OVERTAKEN_MAX);
         while done < len {
-            match self.when_there_is_room(|| self.copy_run(&copy.part(done, len - done))) {
+            match self.copy_run(&copy.part(done, len - done)) {
                 // Either the end came nearer, or what was data is a hole by now.
                 Ok(0) if turns_left == 0 || self.attr_now(copy.from)?.size <= copy.from_offset + done => {
                     break;
@@ -96,21 +96,15 @@ impl Client {
 
     fn copy_hole(&self, copy: &CopyJob) -> FsResult<()> {
         let (start, end) = (copy.to_offset, copy.to_offset + copy.len);
-        let mut attr = self.attr_now(copy.to)?;
-        if start < attr.size {
-            self.punch(copy.to, start..end.min(attr.size))?;
+        let size = self.attr_now(copy.to)?.size;
+        if start < size {
+            self.punch(copy.to, start..end.min(size))?;
+            self.known.fill(copy.to);
         }
-        for _ in 0..OVERTAKEN_MAX {
-            if attr.size >= end {
-                return Ok(());
-            }
-            let (accepted, now) = self.extend_over(copy.to, end..end, attr.epoch)?;
-            if accepted {
-                return Ok(());
-            }
-            attr = now;
+        if size >= end {
+            return Ok(());
         }
-        Err(overtaken(copy.to))
+        self.publish(&Update { has_bytes: false, ..Update::of(copy.to, end) }, |_| end, |_| Ok(true))
     }
 
     fn copy_data(&self, copy: &CopyJob) -> FsResult<u64> {
@@ -141,31 +135,26 @@ impl Client {
     /// Has the seats copy, if each byte stays on its seat. Whether that was so, and all of it was copied.
     fn copy_at_seats(&self, copy: &CopyJob) -> FsResult<bool> {
         let (from, to) = (self.know(copy.from)?, self.know(copy.to)?);
-        let end = copy.to_offset + copy.len;
         if !stay_on_seats(copy, &from.layout, &to.layout) || self.is_local(&to.layout) {
+            return Ok(false);
+        }
+        let update = Update { tries: 1, ..Update::of(copy.to, copy.to_offset + copy.len) };
+        self.publish_within(&update, |_| copy.to_offset, |to| self.copy_ranges(copy, &from, to))
+    }
+
+    /// Whether none had a newer epoch than these.
+    fn copy_ranges(&self, copy: &CopyJob, from: &Known, to: &Known) -> FsResult<bool> {
+        if !stay_on_seats(copy, &from.layout, &to.layout) {
             return Ok(false);
         }
         let sources = bivouac_layout::split(&from.layout, copy.from_offset, copy.len);
         let targets = bivouac_layout::split(&to.layout, copy.to_offset, copy.len);
         let started = sources.zip(targets).map(|(source, target)| {
-            let request = request(copy, &source, &target, &from, &to);
+            let request = request(copy, &source, &target, from, to);
             self.ways.start::<op::CopyRange>(self.seat_node(&target)?, &request, &[])
         });
-        let copied = finish_all(started.collect::<FsResult<Vec<_>>>()?);
-        if copied.is_err() && end > to.size {
-            self.cut_tail(copy.to);
-        }
-        if !copied?.iter().all(|copied: &Copied| copied.accepted && copied.current) {
-            return Ok(false);
-        }
-        if end <= to.size {
-            return self.touch(copy.to).map(|()| true);
-        }
-        let accepted = match copy.to_offset > to.size {
-            true => self.extend_over(copy.to, copy.to_offset..end, to.epoch)?.0,
-            false => self.extend(copy.to, end, to.epoch)?.0,
-        };
-        Ok(accepted)
+        let copied = finish_all(started.collect::<FsResult<Vec<_>>>()?)?;
+        Ok(copied.iter().all(|copied: &Copied| copied.accepted && copied.current))
     }
 
     /// Whether all seats are this process's own: then going through it costs no message.

@@ -5,20 +5,16 @@ use std::io::{IoSlice, IoSliceMut};
 use bivouac_layout::SeatRange;
 use bivouac_net::Started;
 use bivouac_types::limits::{FILE_SIZE_MAX, TRANSFER_MAX};
-use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, OpId, PartitionId, StatFs};
-use bivouac_wire::{
-    ExtendRequest, InoOnly, ReadRequest, StatFsRequest, SubfileName, WriteRequest, Written, op,
-};
+use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId, OpId, PartitionId, StatFs};
+use bivouac_wire::{InoOnly, ReadRequest, StatFsRequest, SubfileName, WriteRequest, Written, op};
 
 use crate::client::{Client, OpCtx};
 use crate::direct::{Handle, Missed, Wish};
 use crate::known::Known;
-use crate::ways::when_here;
+use crate::publish::{OVERTAKEN_MAX, Update, overtaken};
 
 /// How often a grant is asked for while others end it.
 const GRANTS_MAX: usize = 3;
-/// How often a write is made again because cuts of the file overtake it.
-pub const OVERTAKEN_MAX: usize = 64;
 
 impl Client {
     /// Reads from the seats; as [`Client::read`].
@@ -47,8 +43,8 @@ impl Client {
         for part in into.chunks_mut(TRANSFER_MAX) {
             let (wanted, at) = (part.len(), offset.saturating_add(done as u64));
             let read = |known: &Known, into: &mut [u8]| self.read_seats(ino, known, at, into);
-            let read = when_here(|| self.read_up_to_size(OVERTAKEN_MAX, ino, at, part, read))?;
-            let read = read.ok_or_else(|| overtaken("read of", ino))?;
+            let read = self.read_up_to_size(OVERTAKEN_MAX, ino, at, part, read)?;
+            let read = read.ok_or_else(|| overtaken(ino))?;
             done += read;
             if read < wanted {
                 break;
@@ -67,38 +63,14 @@ impl Client {
         read: impl Fn(&Known, &mut [u8]) -> FsResult<bool>,
     ) -> FsResult<Option<usize>> {
         let wanted = into.len();
-        let size = self.read_within(times, ino, offset.saturating_add(wanted as u64), |known| match into
-            .get_mut(..len_within(known.size, offset, wanted))
-        {
-            Some(part) if !part.is_empty() => read(known, part),
-            _ => Ok(true),
+        let known = self.know_up_to(ino, offset.saturating_add(wanted as u64))?;
+        let size = self.read_within(times, ino, known, |known| {
+            match into.get_mut(..len_within(known.size, offset, wanted)) {
+                Some(part) if !part.is_empty() => read(known, part),
+                _ => Ok(true),
+            }
         })?;
         Ok(size.map(|size| len_within(size, offset, wanted)))
-    }
-
-    /// Reads as of one epoch. `read` reads what is within the size of the epoch that it is given, and says whether
-    /// everything was there; it is called again if a cut came in between. The size up to which what was read holds, or
-    /// `None` if cuts have overtaken it so often. `end` is where the furthest byte that is wanted ends.
-    pub(crate) fn read_within(
-        &self,
-        times: usize,
-        ino: Ino,
-        end: u64,
-        mut read: impl FnMut(&Known) -> FsResult<bool>,
-    ) -> FsResult<Option<u64>> {
-        let mut known = self.know_up_to(ino, end)?;
-        for _ in 0..times {
-            if read(&known)? {
-                return Ok(Some(known.size));
-            }
-            // Some subfile is shorter than the size says, or ahead of it: a hole, or a cut.
-            let now = Known::from(&self.attr_now(ino)?);
-            if now.epoch == known.epoch {
-                return Ok(Some(now.size.min(known.size)));
-            }
-            known = now;
-        }
-        Ok(None)
     }
 
     /// Reads from all seats, zeros where they have nothing. Whether they had everything, as of this epoch.
@@ -183,15 +155,19 @@ impl Client {
     /// Writes a stretch, or what is one request. Where cuts come in between, what is written again is kept short.
     fn write_at_once(&self, ino: Ino, offset: u64, end: u64, data: &[u8]) -> FsResult<()> {
         if data.len() > TRANSFER_MAX {
-            let stretch = |known: &Known| self.write_stretch(ino, known, offset, data);
-            if self.publish_within(1, ino, end, |_| offset, stretch)? {
+            let update = Update { tries: 1, ..Update::of(ino, end) };
+            if self.publish_within(
+                &update,
+                |_| offset,
+                |known| self.write_stretch(ino, known, offset, data),
+            )? {
                 return Ok(());
             }
         }
         let mut at = offset;
         for part in data.chunks(TRANSFER_MAX) {
             let end = at + part.len() as u64;
-            self.publish(ino, end, |_| at, |known| self.write_seats(ino, known, at, part))?;
+            self.publish(&Update::of(ino, end), |_| at, |known| self.write_seats(ino, known, at, part))?;
             at = end;
         }
         Ok(())
@@ -210,89 +186,6 @@ impl Client {
         let done = self.when_there_is_room(append)?;
         self.changed(&done.attr);
         Ok(())
-    }
-
-    /// Data first, then the size: no reader sees a size whose bytes are not there. `write` writes everything, and
-    /// says whether no seat had a newer epoch; it is called again if one had. `start` says, of a size, where behind
-    /// it what is written without a gap up to `end` begins.
-    pub(crate) fn publish(
-        &self,
-        ino: Ino,
-        end: u64,
-        start: impl Fn(u64) -> u64,
-        write: impl Fn(&Known) -> FsResult<bool>,
-    ) -> FsResult<()> {
-        let published = self.publish_within(OVERTAKEN_MAX, ino, end, start, write)?;
-        if published { Ok(()) } else { Err(overtaken("write to", ino)) }
-    }
-
-    /// As [`Client::publish`], or `false` if cuts have overtaken it so often.
-    fn publish_within(
-        &self,
-        times: usize,
-        ino: Ino,
-        end: u64,
-        start: impl Fn(u64) -> u64,
-        write: impl Fn(&Known) -> FsResult<bool>,
-    ) -> FsResult<bool> {
-        let mut known = self.know(ino)?;
-        for _ in 0..times {
-            let overtaken = self.when_there_is_room(|| self.attempt(ino, &known, end, &start, &write));
-            if overtaken.is_err() && end > known.size {
-                // What some seats took must not come up when the file grows over it.
-                self.cut_tail(ino);
-            }
-            match overtaken? {
-                Some(now) => known = now,
-                None => return Ok(true),
-            }
-        }
-        Ok(false)
-    }
-
-    /// Writes once, and tells the size. What is to be known for the next attempt, if a cut has overtaken this one.
-    fn attempt(
-        &self,
-        ino: Ino,
-        known: &Known,
-        end: u64,
-        start: impl Fn(u64) -> u64,
-        write: impl Fn(&Known) -> FsResult<bool>,
-    ) -> FsResult<Option<Known>> {
-        if !write(known)? {
-            // A cut is on its way through the seats; its end is where the home lets us go on.
-            return self.extend(ino, 0, known.epoch).map(|(_, attr)| Some(Known::from(&attr)));
-        }
-        if end <= known.size {
-            return if self.known.written(ino) { self.touch(ino).map(|()| None) } else { Ok(None) };
-        }
-        let start = start(known.size);
-        if self.direct.sizes.tell(ino, &(start..end), known) {
-            self.known.grew(ino, start..end, known.epoch);
-            return Ok(None);
-        }
-        let (accepted, attr) = match start > known.size {
-            true => self.extend_over(ino, start..end, known.epoch)?,
-            false => self.extend(ino, end, known.epoch)?,
-        };
-        if accepted {
-            self.direct.grew(&self.known, self.ways.home(ino)?, ino);
-            return Ok(None);
-        }
-        Ok(Some(Known::from(&attr)))
-    }
-
-    pub(crate) fn cut_tail(&self, ino: Ino) {
-        let cut = self.ways.home(ino).and_then(|home| self.ways.ask::<op::CutTail>(home, &InoOnly { ino }));
-        if let Err(error) = cut {
-            log::warn!(why:% = error; "inode {ino}: what a failed write left behind its end stays");
-        }
-    }
-
-    pub(crate) fn extend(&self, ino: Ino, end: u64, epoch: u32) -> FsResult<(bool, Attr)> {
-        let told = self.ways.ask::<op::Extend>(self.ways.home(ino)?, &ExtendRequest { ino, end, epoch })?;
-        self.changed(&told.attr);
-        Ok((told.accepted, told.attr))
     }
 
     /// Writes to all seats. Whether none had a newer epoch.
@@ -441,25 +334,6 @@ impl Client {
         None
     }
 
-    pub(crate) fn know(&self, ino: Ino) -> FsResult<Known> {
-        match self.known.get(ino) {
-            Some(known) => Ok(known),
-            None => Ok(Known::from(&self.attr_now(ino)?)),
-        }
-    }
-
-    /// What is known of a file, for a read: how long it is at this moment, if that is less than `end`.
-    pub(crate) fn know_up_to(&self, ino: Ino, end: u64) -> FsResult<Known> {
-        let known = self.know(ino)?;
-        if end <= known.size {
-            return Ok(known);
-        }
-        match self.known.current(ino, self.leases.now()) {
-            Some(known) => Ok(known),
-            None => Ok(Known::from(&self.attr_now(ino)?)),
-        }
-    }
-
     pub(crate) fn seat_node(&self, range: &SeatRange) -> FsResult<NodeId> {
         self.seat_place(range.seat).map(|place| place.node)
     }
@@ -483,10 +357,6 @@ pub fn finish_all<O: bivouac_wire::Operation>(started: Vec<Started<'_, O>>) -> F
 /// How many of the bytes from `offset` on are within a size.
 pub fn len_within(size: u64, offset: u64, wanted: usize) -> usize {
     size.saturating_sub(offset).min(wanted as u64) as usize
-}
-
-pub fn overtaken(what: &str, ino: Ino) -> FsError {
-    FsError::with(Errno::EIO, format!("{what} inode {ino} was overtaken by cuts {OVERTAKEN_MAX} times"))
 }
 
 pub(crate) fn request(ino: Ino, range: &SeatRange) -> ReadRequest {

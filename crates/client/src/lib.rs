@@ -24,6 +24,7 @@ mod names;
 mod opens;
 mod partitions;
 mod paths;
+mod publish;
 mod put;
 mod removals;
 mod room;

@@ -13,10 +13,10 @@ use bivouac_types::{Errno, FsResult, Ino, Layout, NodeId, SeatIndex};
 use bivouac_wire::{ListDone, ListRequest, op};
 
 use crate::client::Client;
-use crate::data::{OVERTAKEN_MAX, len_within, note, overtaken, scatter};
+use crate::data::{len_within, note, scatter};
 use crate::known::Known;
+use crate::publish::{OVERTAKEN_MAX, Update, overtaken};
 use crate::uses::Begun;
-use crate::ways::when_here;
 
 /// A list has begun.
 fn begun(lens: impl Iterator<Item = usize>) -> Begun {
@@ -166,7 +166,7 @@ impl Client {
             match batch {
                 // Alone, and perhaps too long for one message.
                 [(offset, into)] => counts.push(self.read_through(ino, *offset, into)?),
-                batch => counts.extend(when_here(|| self.read_batch(ino, batch))?),
+                batch => counts.extend(self.read_batch(ino, batch)?),
             }
             rest = behind;
         }
@@ -178,11 +178,12 @@ impl Client {
         let within = |size: u64, batch: &[(u64, &mut [u8])]| -> Vec<usize> {
             batch.iter().map(|(offset, into)| len_within(size, *offset, into.len())).collect()
         };
-        let size = self.read_within(OVERTAKEN_MAX, ino, end.unwrap_or(0), |known| {
+        let known = self.know_up_to(ino, end.unwrap_or(0))?;
+        let size = self.read_within(OVERTAKEN_MAX, ino, known, |known| {
             let counts = within(known.size, batch);
             self.read_list_seats(ino, known, batch, &counts)
         })?;
-        Ok(within(size.ok_or_else(|| overtaken("reads of", ino))?, batch))
+        Ok(within(size.ok_or_else(|| overtaken(ino))?, batch))
     }
 
     /// Reads from all seats, zeros where they have nothing. Whether they had everything, as of this epoch.
@@ -314,7 +315,7 @@ impl Client {
         if end > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
         }
-        self.publish(ino, end, start, |known| self.write_list_seats(ino, known, batch))?;
+        self.publish(&Update::of(ino, end), start, |known| self.write_list_seats(ino, known, batch))?;
         // The home counted all in front of the last gap as a hole.
         if start(0) > 0 {
             self.known.fill(ino);

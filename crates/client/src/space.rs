@@ -4,16 +4,16 @@ use std::ops::Range;
 
 use bivouac_layout::{SeatRange, file_offset, subfile_len};
 use bivouac_types::limits::FILE_SIZE_MAX;
-use bivouac_types::{Attr, Errno, FsError, FsResult, Ino};
+use bivouac_types::{Attr, Errno, FsResult, Ino};
 use bivouac_wire::{
-    ClaimRequest, CountRequest, ExtendOverRequest, FindDataRequest, FoundData, MakeUnnamedRequest, SpaceKind,
-    SpaceRequest, SubfileName, SubfileState, op,
+    ClaimRequest, CountRequest, FindDataRequest, FoundData, MakeUnnamedRequest, SpaceKind, SpaceRequest,
+    SubfileName, SubfileState, op,
 };
 
 use crate::client::{Client, NewInode, OpCtx, SeekKind};
-use crate::data::{OVERTAKEN_MAX, finish_all};
+use crate::data::finish_all;
 use crate::known::Known;
-use crate::ways::when_here;
+use crate::publish::{OVERTAKEN_MAX, Update, overtaken};
 
 /// `FALLOC_FL_KEEP_SIZE`, `FALLOC_FL_PUNCH_HOLE` and `FALLOC_FL_ZERO_RANGE` of the kernel.
 const KEEP_SIZE: u32 = 1;
@@ -57,13 +57,14 @@ impl Client {
             mode if mode == KEEP_SIZE | PUNCH_HOLE => self.punch(ino, offset..end),
             _ => Err(Errno::EOPNOTSUPP.into()),
         };
-        self.past_pages(ino, || self.when_there_is_room(carry_out))?;
+        self.past_pages(ino, carry_out)?;
         self.count_holes(ino);
         self.save_changed(ino)
     }
 
     /// Tells the home how much of a file occupies nothing. What cannot be counted now is as it was.
     pub(crate) fn count_holes(&self, ino: Ino) {
+        self.known.take_filled(ino);
         let counted = self
             .attr_now(ino)
             .and_then(|attr| self.ways.ask::<op::Count>(self.ways.home(ino)?, &self.count(&attr)?));
@@ -86,54 +87,36 @@ impl Client {
 
     /// Makes a range a hole. The size stays.
     pub(crate) fn punch(&self, ino: Ino, range: Range<u64>) -> FsResult<()> {
-        let mut known = self.know(ino)?;
         let change = Change { ino, offset: range.start, end: range.end, ticket: 0 };
-        for _ in 0..OVERTAKEN_MAX {
-            if self.change_seats(&change, &known, SpaceKind::Punch, 0)? {
-                return self.touch(ino);
-            }
-            known = self.after_cut(ino, &known)?;
-        }
-        Err(overtaken(ino))
+        let update = Update { has_bytes: false, ..Update::of(ino, 0) };
+        self.publish(&update, |_| 0, |known| self.change_seats(&change, known, SpaceKind::Punch, 0))
     }
 
     /// First all seats have the space, then content changes, then the size.
     fn reserve(&self, change: &Change, zero: bool, keep_size: bool) -> FsResult<()> {
-        let mut attr = self.attr_now(change.ino)?;
+        let Change { ino, offset, end, .. } = *change;
+        let mut attr = self.attr_now(ino)?;
         if keep_size && attr.size == 0 && attr.epoch == 0 {
             // Otherwise its home would not know that there is something to remove with it.
-            self.cut_tail(change.ino);
-            attr = self.attr_now(change.ino)?;
+            self.cut_tail(ino);
+            attr = self.attr_now(ino)?;
         }
-        let outcome = self.reserve_as(change, Known::from(&attr), zero, keep_size);
-        if outcome.is_err() {
-            self.take_back(change, &Known::from(&attr));
-        }
-        outcome
-    }
-
-    fn reserve_as(&self, change: &Change, mut known: Known, zero: bool, keep_size: bool) -> FsResult<()> {
-        let Change { ino, offset, end, .. } = *change;
-        for _ in 0..OVERTAKEN_MAX {
-            let size = if keep_size { known.size } else { known.size.max(end) };
-            if !self.change_seats(change, &known, SpaceKind::Reserve, size)?
-                || (zero && !self.change_seats(change, &known, SpaceKind::Zero, size)?)
-            {
-                known = self.after_cut(ino, &known)?;
-                continue;
-            }
-            if size == known.size {
-                return self.touch(ino);
-            }
-            // What is merely reserved shows what was there: nothing, the home sees to that.
-            let start = if zero { offset } else { end };
-            let (accepted, attr) = self.extend_over(ino, start..end, known.epoch)?;
-            if accepted {
-                return Ok(());
-            }
-            known = Known::from(&attr);
-        }
-        Err(overtaken(ino))
+        // What is merely reserved shows what was there: nothing, the home sees to that.
+        let start = if zero { offset } else { end };
+        let end = if keep_size { 0 } else { end };
+        let update = Update { has_bytes: false, ..Update::of(ino, end) };
+        let reserved = self.publish(
+            &update,
+            |_| start,
+            |known| {
+                let change_seats = |kind| self.change_seats(change, known, kind, known.size.max(end));
+                let changed = change_seats(SpaceKind::Reserve)
+                    .and_then(|taken| if taken && zero { change_seats(SpaceKind::Zero) } else { Ok(taken) });
+                // Seats forget what they have reserved for whom when they make room.
+                changed.inspect_err(|_| self.take_back(change, known))
+            },
+        );
+        reserved.inspect_err(|_| self.take_back(change, &Known::from(&attr)))
     }
 
     /// Has all seats change their parts, in steps. Whether none had a newer epoch.
@@ -184,41 +167,24 @@ impl Client {
         }
     }
 
-    /// A cut is on its way through the seats; its end is where the home lets us go on.
-    fn after_cut(&self, ino: Ino, known: &Known) -> FsResult<Known> {
-        Ok(Known::from(&self.extend(ino, 0, known.epoch)?.1))
-    }
-
-    /// Tells the home the end of a write that leaves a hole between the end that we know and its start.
-    pub(crate) fn extend_over(&self, ino: Ino, written: Range<u64>, epoch: u32) -> FsResult<(bool, Attr)> {
-        let request = ExtendOverRequest { ino, start: written.start, end: written.end, epoch };
-        let told = self.ways.ask::<op::ExtendOver>(self.ways.home(ino)?, &request)?;
-        self.changed(&told.attr);
-        Ok((told.accepted, told.attr))
-    }
-
     /// Where data or the next hole begins, at or behind `offset`. Behind the end there is a hole.
     ///
     /// # Errors
     /// `ENXIO` behind the end, or where no data follows; `ENOENT`, `EIO`.
     pub fn seek(&self, ino: Ino, offset: u64, kind: SeekKind) -> FsResult<u64> {
         self.send_unsent(ino)?;
-        let mut known = Known::from(&self.attr_now(ino)?);
-        for _ in 0..OVERTAKEN_MAX {
-            if offset >= known.size {
-                return Err(Errno::ENXIO.into());
-            }
-            let (found, current) = when_here(|| self.seek_seats(ino, &known, offset, kind))?;
-            let now = if current { known } else { Known::from(&self.attr_now(ino)?) };
-            if now.epoch == known.epoch {
-                return match kind {
-                    SeekKind::Data => found.ok_or_else(|| Errno::ENXIO.into()),
-                    SeekKind::Hole => Ok(found.unwrap_or(known.size)),
-                };
-            }
-            known = now;
+        let (known, mut found) = (Known::from(&self.attr_now(ino)?), None);
+        let size = self.read_within(OVERTAKEN_MAX, ino, known, |known| {
+            let current;
+            (found, current) = self.seek_seats(ino, known, offset, kind)?;
+            Ok(current)
+        })?;
+        let size = size.ok_or_else(|| overtaken(ino))?;
+        match kind {
+            _ if offset >= size => Err(Errno::ENXIO.into()),
+            SeekKind::Data => found.ok_or_else(|| Errno::ENXIO.into()),
+            SeekKind::Hole => Ok(found.unwrap_or(size)),
         }
-        Err(overtaken(ino))
     }
 
     /// The first place that any seat knows of, and whether all are of the known epoch. One message per seat.
@@ -230,7 +196,7 @@ impl Client {
         kind: SeekKind,
     ) -> FsResult<(Option<u64>, bool)> {
         let ranges: Vec<SeatRange> =
-            bivouac_layout::split(&known.layout, offset, known.size - offset).collect();
+            bivouac_layout::split(&known.layout, offset, known.size.saturating_sub(offset)).collect();
         let started = ranges.iter().map(|range| {
             let request = FindDataRequest { ino, seat: range.seat, offset: range.subfile_offset };
             self.ways.start::<op::FindData>(self.seat_node(range)?, &request, &[])
@@ -285,8 +251,4 @@ fn place_in(range: &SeatRange, found: &FoundData, kind: SeekKind) -> Option<u64>
         SeekKind::Hole => start,
     };
     (place < end).then_some(place.max(start))
-}
-
-pub fn overtaken(ino: Ino) -> FsError {
-    FsError::with(Errno::EIO, format!("a change of inode {ino} was overtaken by cuts {OVERTAKEN_MAX} times"))
 }

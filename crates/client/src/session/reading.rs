@@ -2,7 +2,7 @@
 
 use bivouac_record::Place;
 use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX};
-use bivouac_types::{Errno, FsError, FsResult, Ino};
+use bivouac_types::{FsResult, Ino};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use super::file::{CachedFile, pages_of};
 use super::pool::Pool;
 use super::{LARGE, broken};
 use crate::client::Client;
-use crate::data::OVERTAKEN_MAX;
+use crate::publish::{OVERTAKEN_MAX, overtaken};
 use crate::uses::{Begun, Done};
 
 /// What takes longer is not tried again without what is read ahead.
@@ -94,10 +94,7 @@ impl Client {
             }
             // What was written here and sent meanwhile may be missing.
         }
-        Err(FsError::with(
-            Errno::EIO,
-            format!("read of inode {} was overtaken {OVERTAKEN_MAX} times", file.ino),
-        ))
+        Err(overtaken(file.ino))
     }
 
     /// As [`Client::read_fresh`], and keeps what is behind it.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::formation::{Formation, op, read, write};
-use bivouac_client::{Client, NewInode, SetAttr};
+use bivouac_client::{Client, CopyJob, NewInode, SetAttr};
 use bivouac_net::{FailingTransport, Fault, Transport};
 use bivouac_types::{Errno, FsError, Ino, SeatIndex, mode};
 use bivouac_wire::{Frame, Op};
@@ -142,6 +142,31 @@ fn lists_are_read_where_what_was_written_cannot_be_sent() {
     assert_eq!((&buffers[1][..50], &buffers[1][50..]), (&[1; 50][..], &[2; 50][..]));
     let list = client.write_list(ino, &[(0, b"x"), (9, b"y")]).unwrap_err();
     assert_eq!(list.errno(), Errno::ENOSPC, "who writes is told");
+}
+
+/// S27: what a copy does to holes is counted when the file is closed.
+#[test]
+fn copies_into_holes_and_of_holes_are_counted() {
+    let formation = Formation::new(2, STRIPE as u32);
+    let client = &formation.clients[0];
+    let [full, sparse, punched] = [b"a", b"b", b"c"].map(|name| make(client, name));
+    for ino in [full, sparse, punched] {
+        client.setxattr(&op(client), ino, b"user.bivouac.layout", b"width=1 base=1", 0).unwrap();
+    }
+    let len = 64 * STRIPE as u64;
+    let holes = |ino: Ino| client.getattr(ino).unwrap().holes;
+    [full, punched].iter().for_each(|ino| write(client, *ino, 0, &vec![5; len as usize]));
+    client.setattr(&op(client), sparse, &cut(len as usize)).unwrap();
+    client.close(sparse);
+    client.open(&op(client), sparse, 0).unwrap();
+    assert_eq!((holes(full), holes(sparse), holes(punched)), (0, len, 0));
+    for (from, to) in [(sparse, punched), (full, sparse)] {
+        let copy = CopyJob { from, from_offset: 0, to, to_offset: 0, len };
+        assert_eq!(client.copy(&op(client), &copy).unwrap(), len);
+    }
+    assert!((0..2).map(|node| formation.served(node, Op::CopyRange)).sum::<u64>() > 0);
+    [sparse, punched].iter().for_each(|ino| client.close(*ino));
+    assert_eq!((holes(sparse), holes(punched)), (0, len));
 }
 
 /// A try that finds no room is made again without a cut in between, which would have to be waited for.
