@@ -8,9 +8,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use crate::harness::{Place, Said, can_mount, wait_until};
+use crate::harness::{Place, Said, can_mount, signal, wait_until};
 use bivouac_objects::{ACCESS_KEY, Fault, SECRET_KEY, Server, What};
 use rustix::fs::{AtFlags, CWD, FileType, Timespec, Timestamps, XattrFlags};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// Larger than a part.
@@ -304,6 +305,30 @@ fn ways_into_a_bucket_and_back_are_whole_whenever_they_are_killed() {
             break;
         }
     }
+}
+
+/// S653: a signal ends a command between two requests; it leaves no unfinished upload, and the next one goes on.
+#[test]
+fn who_is_interrupted_leaves_what_is_whole() {
+    let site = Site::new();
+    // One file, so that one thread puts it, and another one waits for signals until one comes.
+    let dir = site.dir();
+    std::fs::write(dir.join("parts"), vec![3; PARTS]).unwrap();
+    let before = described(&dir);
+    site.server.fail("PUT", "partNumber", 1, What::HoldDone);
+    let archive = ["pool", "archive", "mesh", "--to", TO, "--free"];
+    let child = site.place.command(&archive).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("it is held", || site.server.held() > 0);
+    signal(child.id().into(), Signal::TERM);
+    wait_until("it is told", || {
+        std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap().count() == 1
+    });
+    site.server.heal();
+    let said = crate::harness::said(&child.wait_with_output().unwrap());
+    assert!(said.code == 1 && said.err.contains("(SIGTERM)"), "{said:?}");
+    assert!(site.has_no_uploads() && described(&dir) == before && site.location() == "site");
+    assert_eq!(site.archive(&["--free"]).code, 0);
+    assert_eq!((site.restore().code, described(&dir)), (0, before));
 }
 
 /// S654: from whatever request on all are refused or answered with garbage, the pool is where it was, and that is said.

@@ -99,6 +99,10 @@ impl Refusal<'_> {
             "PreconditionFailed" | "ConditionalRequestConflict" | "InvalidRange" => {
                 said(Cause::Changed, "changed at the source meanwhile")
             }
+            "InvalidObjectState" => said(
+                Cause::Unsupported,
+                "is in a storage class that is not read at once: have the store bring it back, then try again",
+            ),
             "NotImplemented" => said(Cause::Unsupported, "the store cannot do this"),
             "KeyTooLongError" => said(Cause::BadName, "the store takes no key as long as this"),
             "QuotaExceeded" | "XMinioStorageFull" | "XMinioAdminBucketQuotaExceeded" => {
@@ -163,6 +167,7 @@ mod tests {
             ("ExpiredToken", Cause::Denied, "renew"),
             ("RequestTimeTooSkewed", Cause::Lost, "clock"),
             ("QuotaExceeded", Cause::Full, "full"),
+            ("InvalidObjectState", Cause::Unsupported, "have the store bring it back"),
         ];
         for (code, cause, what) in cases {
             let text = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code></Error>");
