@@ -183,8 +183,8 @@ impl Client {
         let payload = [IoSlice::new(part)];
         let home = self.ways.home(ino)?;
         let append = || self.ways.change::<op::Append>(home, ctx, &InoOnly { ino }, &payload);
-        let done = self.when_there_is_room(append)?;
-        self.changed(&done.attr);
+        let done = self.changing(ino, || self.when_there_is_room(append))?;
+        self.known.changed(&done.attr);
         Ok(())
     }
 

@@ -47,6 +47,8 @@ struct Shard {
     files: HashMap<Ino, Entry>,
     /// When a file was last invalidated or changed here. Who asked before that may have been told what was before.
     changed: Moment,
+    /// Changes of sizes by this client that are under way: others may have seen them already.
+    changing: u32,
 }
 
 /// The open files of a client.
@@ -104,7 +106,8 @@ impl KnownFiles {
     /// What is known of an open file, if it is so at this moment, too.
     pub fn current(&self, ino: Ino, now: Moment) -> Option<Known> {
         let shard = self.shard(ino).lock();
-        shard.files.get(&ino).filter(|entry| entry.current_until > now).and_then(|entry| entry.known)
+        let is_current = |entry: &&Entry| shard.changing == 0 && entry.current_until > now;
+        shard.files.get(&ino).filter(is_current).and_then(|entry| entry.known)
     }
 
     /// News from the home, which was `asked` at a moment and promises that until another one nobody else changes the
@@ -119,10 +122,20 @@ impl KnownFiles {
         }
     }
 
-    /// News from the home with a change that this client has made.
-    pub fn changed(&self, attr: &Attr, now: Moment) {
-        self.invalidate(attr.ino, now);
+    /// News from the home with a change that this client has made; no promise comes with that.
+    pub fn changed(&self, attr: &Attr) {
         self.learn(attr, Moment::default(), Moment::default());
+    }
+
+    /// This client is about to change a file's size.
+    pub fn begin_change(&self, ino: Ino) {
+        self.shard(ino).lock().changing += 1;
+    }
+
+    /// The change is over, or it is not known what has come of it.
+    pub fn end_change(&self, ino: Ino, now: Moment) {
+        self.invalidate(ino, now);
+        self.shard(ino).lock().changing -= 1;
     }
 
     /// Somebody is about to change a file, or this client has.
@@ -241,12 +254,12 @@ mod tests {
     #[test]
     fn a_file_is_known_while_it_is_open() {
         let files = KnownFiles::new(0);
-        files.changed(&attr(7, 1), Moment::default());
+        files.changed(&attr(7, 1));
         assert!(files.get(Ino(7)).is_none() && !files.has_any(|_| true));
         files.add(Ino(7), FIRST);
         files.add(Ino(7), SECOND);
         assert!(files.get(Ino(7)).is_none());
-        files.changed(&attr(7, 20), Moment::default());
+        files.changed(&attr(7, 20));
         assert_eq!(files.get(Ino(7)).map(|known| (known.size, known.epoch)), Some((20, 3)));
         assert_eq!(files.opens(|_| true), [(Ino(7), FIRST), (Ino(7), SECOND)]);
         assert!(files.has_any(|ino| ino == Ino(7)) && !files.has_any(|ino| ino == Ino(8)));
@@ -281,8 +294,13 @@ mod tests {
     fn a_size_that_a_change_overtook_is_not_current() {
         let moments = [10, 11, 12, 100].map(Moment::of_micros);
         let [before, change, behind, end] = moments;
-        let changes: [fn(&KnownFiles, Moment); 2] =
-            [|files, now| files.invalidate(Ino(7), now), |files, now| files.changed(&attr(7, 2), now)];
+        let own = |files: &KnownFiles, now| {
+            files.begin_change(Ino(7));
+            assert!(!is_current(files, now), "others may have seen it already");
+            files.end_change(Ino(7), now);
+            files.changed(&attr(7, 2));
+        };
+        let changes: [fn(&KnownFiles, Moment); 2] = [|files, now| files.invalidate(Ino(7), now), own];
         for (at, changes) in changes.iter().enumerate() {
             let files = KnownFiles::new(0);
             files.add(Ino(7), FIRST);

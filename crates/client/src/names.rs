@@ -131,7 +131,8 @@ impl Client {
             }
             let request = SetAttrRequest { ino, set: *set };
             let (home, asked) = (self.ways.home(ino)?, self.leases.now());
-            Ok((asked, self.ways.change::<op::SetAttr>(home, ctx, &request, &[])?))
+            let seen = self.changing(ino, || self.ways.change::<op::SetAttr>(home, ctx, &request, &[]))?;
+            Ok((asked, seen))
         };
         let changed = match set.size {
             Some(0) => self.cut_to_nothing(ino, change),
@@ -163,9 +164,13 @@ impl Client {
         seen.attr
     }
 
-    /// The home has changed a file for this client.
-    pub(crate) fn changed(&self, attr: &Attr) {
-        self.known.changed(attr, self.leases.now());
+    /// Has the home change a file's size. Others may see that before this client hears that it is done, so meanwhile it
+    /// goes by nothing that it was promised.
+    pub(crate) fn changing<T>(&self, ino: Ino, change: impl FnOnce() -> FsResult<T>) -> FsResult<T> {
+        self.known.begin_change(ino);
+        let outcome = change();
+        self.known.end_change(ino, self.leases.now());
+        outcome
     }
 
     /// Makes and opens a regular file, or opens the one that is there.
@@ -192,7 +197,7 @@ impl Client {
             }
             let attr = self.attr_of(made.found)?;
             self.known.add(attr.ino, opening.id);
-            self.changed(&attr);
+            self.known.changed(&attr);
             if attr.layout.partition() != PartitionId::ROOT {
                 self.save_changed(attr.ino)?;
             }

@@ -105,11 +105,12 @@ impl Client {
     /// what it says of the file; it says nothing while a cut is under way.
     fn extend(&self, ino: Ino, written: &Range<u64>, known: &Known) -> FsResult<(bool, Known)> {
         let (home, epoch, start, end) = (self.ways.home(ino)?, known.epoch, written.start, written.end);
-        let told = match start > known.size {
-            true => self.ways.ask::<op::ExtendOver>(home, &ExtendOverRequest { ino, start, end, epoch })?,
-            false => self.ways.ask::<op::Extend>(home, &ExtendRequest { ino, end, epoch })?,
+        let tell = || match start > known.size {
+            true => self.ways.ask::<op::ExtendOver>(home, &ExtendOverRequest { ino, start, end, epoch }),
+            false => self.ways.ask::<op::Extend>(home, &ExtendRequest { ino, end, epoch }),
         };
-        self.changed(&told.attr);
+        let told = self.changing(ino, tell)?;
+        self.known.changed(&told.attr);
         Ok((told.accepted, Known::from(&told.attr)))
     }
 

@@ -217,9 +217,9 @@ impl Client {
     /// `EFBIG`, `ENOENT`, `EIO`.
     pub fn claim(&self, ctx: &OpCtx, ino: Ino, len: u64) -> FsResult<u64> {
         self.send_unsent(ino)?;
-        let claimed =
-            self.ways.change::<op::Claim>(self.ways.home(ino)?, ctx, &ClaimRequest { ino, len }, &[])?;
-        self.changed(&claimed.attr);
+        let (home, request) = (self.ways.home(ino)?, ClaimRequest { ino, len });
+        let claimed = self.changing(ino, || self.ways.change::<op::Claim>(home, ctx, &request, &[]))?;
+        self.known.changed(&claimed.attr);
         Ok(claimed.offset)
     }
 

@@ -1,48 +1,83 @@
-//! What look-ups said, until the programs' next requests.
+//! What look-ups said of what is gone by the next request.
 //!
 //! The kernel looks a name up and then asks for the attributes of what it leads to, by number. In between somebody else
 //! may have replaced it, and removed with that. The kernel looks the name up again then, but only once, and that may be
-//! overtaken, too. On a local file system the call goes on with what it has found: so does this, with the attributes
-//! that came with the look-up.
+//! overtaken, too. On a local file system the call goes on with what it has found: so does this the second time, with
+//! the attributes that came with the look-up. Not the first time: who asks by a descriptor (O_PATH) sends the same
+//! requests, with anything in between, also changes of the attributes, and does not look the name up again.
+
+use std::time::{Duration, Instant};
 
 use bivouac_ranks::Mutex;
-use bivouac_types::Attr;
+use bivouac_types::{Attr, Ino};
 
 /// So many threads are told from each other.
 const THREADS: usize = 1024;
+/// For how long it counts what was found, or that it is gone. The kernel sends its next request at once.
+const GOOD_FOR: Duration = Duration::from_secs(1);
 
-/// By thread, what its last request has found if that was a look-up.
+/// A directory, and the hash of a name there.
+pub type Place = (Ino, u64);
+
+/// By thread, what its last look-up has found.
 pub struct LookedUp {
-    places: Vec<Mutex<Option<(u32, Attr)>>>,
+    threads: Vec<Mutex<Option<Found>>>,
+}
+
+struct Found {
+    thread: u32,
+    at: Instant,
+    place: Place,
+    attr: Attr,
+    /// Where one of its look-ups had found what was gone then, and when that was.
+    overtaken: Option<(Place, Instant)>,
+    /// Whether that was at the same place, so that it has looked again.
+    again: bool,
 }
 
 impl Default for LookedUp {
     fn default() -> LookedUp {
-        LookedUp { places: (0..THREADS).map(|_| Mutex::default()).collect() }
+        LookedUp { threads: (0..THREADS).map(|_| Mutex::default()).collect() }
     }
 }
 
 impl LookedUp {
-    /// A thread, as the kernel numbers it, is about to be told that a name leads to an inode with these attributes.
-    pub fn found(&self, thread: u32, attr: &Attr) {
-        *self.place(thread).lock() = Some((thread, *attr));
+    /// A thread, as the kernel numbers it, is about to be told that a name leads to an inode with these attributes. 0 is
+    /// nobody that could be told from others.
+    pub fn found(&self, thread: u32, place: Place, attr: &Attr, at: Instant) {
+        if thread == 0 {
+            return;
+        }
+        let mut last = self.of(thread).lock();
+        let before = last.as_ref().filter(|last| last.thread == thread).and_then(|last| last.overtaken);
+        let overtaken = before.filter(|(_, then)| at < *then + GOOD_FOR);
+        let again = overtaken.is_some_and(|(of, _)| of == place);
+        *last = Some(Found { thread, at, place, attr: *attr, overtaken, again });
     }
 
-    /// A thread has sent another request. What the one before has found, if that was a look-up.
-    pub fn take(&self, thread: u32) -> Option<Attr> {
-        let found = self.place(thread).lock().take();
-        found.filter(|(by, _)| *by == thread).map(|(_, attr)| attr)
+    /// The inode that a thread asks for is gone. What to tell it instead: if it has just found it where it had found
+    /// another one before that was gone, too, the attributes of then, with no links.
+    pub fn gone(&self, thread: u32, ino: Ino, now: Instant) -> Option<Attr> {
+        let mut last = self.of(thread).lock();
+        let is_it =
+            |last: &&mut Found| last.thread == thread && last.attr.ino == ino && now < last.at + GOOD_FOR;
+        let last = last.as_mut().filter(is_it)?;
+        last.overtaken = Some((last.place, now));
+        last.again.then_some(Attr { nlink: 0, ..last.attr })
     }
 
-    fn place(&self, thread: u32) -> &Mutex<Option<(u32, Attr)>> {
-        &self.places[thread as usize % THREADS]
+    fn of(&self, thread: u32) -> &Mutex<Option<Found>> {
+        &self.threads[thread as usize % THREADS]
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_types::{Ino, Layout, SeatIndex, Timestamp, mode};
+    use bivouac_types::{Layout, SeatIndex, Timestamp, mode};
+
+    const NAME: Place = (Ino::ROOT, 5);
+    const OTHER: Place = (Ino::ROOT, 6);
 
     fn attr(ino: u64) -> Attr {
         let time = Timestamp { secs: 5, nanos: 0 };
@@ -53,16 +88,44 @@ mod tests {
         Attr { ino: Ino(ino), mode, nlink, uid, gid, rdev, size, atime, mtime, ctime, epoch, layout, holes }
     }
 
+    /// S42: the second time, and with what the thread has found there itself.
     #[test]
-    fn a_thread_is_told_what_it_has_found_itself_and_once() {
-        let (looked_up, other) = (LookedUp::default(), 7 + THREADS as u32);
-        looked_up.found(7, &attr(1));
-        looked_up.found(7, &attr(2));
-        looked_up.found(8, &attr(3));
-        assert_eq!(looked_up.take(7), Some(attr(2)));
-        assert_eq!((looked_up.take(7), looked_up.take(9)), (None, None));
-        looked_up.found(7, &attr(4));
-        assert_eq!(looked_up.take(other), None, "it has the same place");
-        assert_eq!((looked_up.take(7), looked_up.take(8)), (None, Some(attr(3))));
+    fn who_is_overtaken_twice_is_told_what_was_found() {
+        let (looked_up, now) = (LookedUp::default(), Instant::now());
+        let find = |thread, name, ino| looked_up.found(thread, name, &attr(ino), now);
+        let gone = |thread, ino| looked_up.gone(thread, Ino(ino), now);
+        let then = |ino| Some(Attr { nlink: 0, ..attr(ino) });
+        assert_eq!(gone(7, 1), None, "it has found nothing");
+        find(7, NAME, 1);
+        assert_eq!((gone(7, 1), gone(7, 1)), (None, None), "it has looked only once");
+        // The kernel begins at the first name of a path, and looks twice where one leads elsewhere by now.
+        find(7, OTHER, 9);
+        find(7, NAME, 2);
+        find(7, NAME, 2);
+        let same_place = 7 + THREADS as u32;
+        assert_eq!((gone(7, 1), gone(8, 2), gone(same_place, 2)), (None, None, None));
+        assert_eq!((gone(7, 2), gone(7, 2)), (then(2), then(2)));
+        find(7, OTHER, 3);
+        assert_eq!(gone(7, 3), None, "it is another name");
+        find(same_place, OTHER, 4);
+        assert_eq!(gone(same_place, 4), None, "another thread was overtaken");
+        for ino in [1, 2] {
+            find(0, NAME, ino);
+            assert_eq!(gone(0, ino), None, "it may be anybody");
+        }
+    }
+
+    /// S20.
+    #[test]
+    fn what_was_found_is_told_for_a_moment() {
+        let at = Instant::now();
+        for late in [0, 1, 2] {
+            let looked_up = LookedUp::default();
+            let times = [1, 2, 3].map(|turn| at + if turn > late { GOOD_FOR } else { Duration::ZERO });
+            looked_up.found(7, NAME, &attr(1), at);
+            assert_eq!(looked_up.gone(7, Ino(1), times[0]), None);
+            looked_up.found(7, NAME, &attr(2), times[1]);
+            assert_eq!(looked_up.gone(7, Ino(2), times[2]), None, "{late}");
+        }
     }
 }

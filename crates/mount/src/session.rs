@@ -158,9 +158,8 @@ impl<F: FileSystem> Session<F> {
             }
             return serve::read(self, header, &request, &mut desk.buffer);
         }
-        let looked_up = if op.is_waited_for() { self.looked_up.take(header.pid) } else { None };
         let (channel, out) = (desk.channel, &mut desk.reply);
-        let call = Call { session: self, header: *header, looked_up, channel, input, out };
+        let call = Call { session: self, header: *header, channel, input, out };
         serve::handler(op)(call)
             .map_err(|error| if serve::is_gone(op, &error) { Errno::ESTALE.into() } else { error })
     }

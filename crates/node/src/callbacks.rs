@@ -8,7 +8,8 @@ use bivouac_types::limits::LEASE_MS;
 use bivouac_types::{ClientId, FormationId, FsResult, Ino, Slot};
 use bivouac_wire::{Encode, FormationMap, InvalidateRequest, Invalidation, Op, op};
 
-use crate::leases::{Changing, Item, Leases};
+use crate::dispatch::SYSTEM;
+use crate::leases::{Changing, Item, Leases, Principal};
 use crate::namespace::Change;
 use crate::node::Node;
 use crate::peers::{PeerLane, PeerRequest};
@@ -93,6 +94,12 @@ impl Node {
     /// A change of an inode's attributes is about to begin; see [`Callbacks::begin`].
     pub(crate) fn quieten(&self, ino: Ino) -> Option<Changing<'_>> {
         self.callbacks.begin(&[Item::Attrs(ino)])
+    }
+
+    /// As [`Node::quieten`], of a change that is nobody's: also who asked for what led to it may cache what was before.
+    pub(crate) fn quieten_all(&self, ino: Ino) -> Option<Changing<'_>> {
+        let _principal = Principal::on_behalf_of(SYSTEM);
+        self.quieten(ino)
     }
 
     /// As [`Node::change`], where nothing but an inode's attributes changes, and who may cache them has been asked.

@@ -231,6 +231,14 @@ fn a_pool_goes_into_a_bucket_and_comes_back() {
             "{said:?}"
         );
     }
+    let beside = site.base.join("0-mesh-1.restored");
+    std::fs::write(&beside, "").unwrap();
+    let said = site.restore();
+    assert!(said.code == 1 && said.err.contains("is in the way"), "{said:?}");
+    std::fs::remove_file(&beside).unwrap();
+    // What a command has left that was killed before it gave a whole tree its name.
+    std::fs::create_dir_all(beside.join("0-mesh-1/empty")).unwrap();
+    std::fs::write(beside.join("0-mesh-1/run"), "of before").unwrap();
     let back = site.restore();
     assert!(back.code == 0 && back.out.contains("is on site storage again"), "{back:?}");
     assert_eq!((described(&dir), site.location()), (before.clone(), "both".to_owned()));

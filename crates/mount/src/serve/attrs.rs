@@ -1,5 +1,7 @@
 //! Attributes of inodes and of the file system.
 
+use std::time::Instant;
+
 use bivouac_types::{Errno, FsResult, SetAttr, SetTime, Timestamp, mode};
 
 use super::{Answer, Call};
@@ -12,7 +14,11 @@ use crate::fs::FileSystem;
 pub fn getattr<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
     let (attr, validity) = match call.session.fs.glance(call.ino()) {
         Ok(attr) => (attr, call.attr_validity(&attr)),
-        Err(error) => (call.gone_since_looked_up(&error).ok_or(error)?, Validity::default()),
+        Err(error) if error.errno() == Errno::ENOENT => {
+            let found = call.session.looked_up.gone(call.header.pid, call.ino(), Instant::now());
+            (found.ok_or(error)?, Validity::default())
+        }
+        Err(error) => return Err(error),
     };
     call.out.attr_out(&attr, validity);
     Ok(Answer::Reply)

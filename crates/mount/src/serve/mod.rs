@@ -44,8 +44,6 @@ pub struct Call<'a, F> {
     pub session: &'a Session<F>,
     /// The request's header.
     pub header: Header,
-    /// What the thread's last request has found, if that was a look-up.
-    pub looked_up: Option<Attr>,
     /// Number of the thread that serves it, unique among those alive.
     pub channel: u16,
     /// The request's arguments.
@@ -75,13 +73,6 @@ impl<F> Call<'_, F> {
 }
 
 impl<F: FileSystem> Call<'_, F> {
-    /// The attributes of the inode, which is gone according to `error`: if it was there when the thread looked it up
-    /// just before, those of then, with no links.
-    fn gone_since_looked_up(&self, error: &FsError) -> Option<Attr> {
-        let attr = self.looked_up.filter(|attr| attr.ino == self.ino() && error.errno() == Errno::ENOENT)?;
-        Some(Attr { nlink: 0, ..attr })
-    }
-
     /// For how long the kernel may cache attributes, which were just learned.
     fn attr_validity(&self, attr: &Attr) -> Validity {
         self.attr_validity_of(attr, None)

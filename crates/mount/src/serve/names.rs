@@ -1,6 +1,6 @@
 //! Entries of directories.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bivouac_client::entry_hash;
 use bivouac_types::{Attr, Errno, FsResult, Ino, mode};
@@ -21,7 +21,11 @@ pub fn lookup<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     }
     let look = call.session.negative_entries.look();
     match call.session.fs.glance_at(call.ino(), name) {
-        Ok(attr) => entry(call, name, &attr),
+        Ok(attr) => {
+            let of = (call.ino(), entry_hash(call.ino(), name));
+            call.session.looked_up.found(call.header.pid, of, &attr, Instant::now());
+            entry(call, name, &attr)
+        }
         Err(error) if error.errno() == Errno::ENOENT => absent(call, name, look),
         Err(error) => Err(error),
     }
@@ -117,7 +121,6 @@ pub fn link<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
 }
 
 fn entry<F: FileSystem>(call: Call<'_, F>, name: &[u8], attr: &Attr) -> FsResult<Answer> {
-    call.session.looked_up.found(call.header.pid, attr);
     let validity = call.validity(name, attr);
     call.out.entry_out(attr, validity);
     Ok(Answer::Reply)

@@ -81,6 +81,7 @@ impl Node {
         let path = file.origin.as_ref().map(|origin| origin.path.clone()).unwrap_or_default();
         site.source.check()?;
         let (meta, entries) = (site.source.stat(&path)?, site.source.list(&path)?);
+        let _quiet = self.quieten_all(dir);
         for entry in &entries {
             self.make_entry(dir, &path, entry)?;
         }

@@ -46,6 +46,7 @@ impl Node {
         }
         let Some(origin) = self.clean_origin(ino)? else { return Ok(()) };
         let Some(now) = self.look_there(ino, partition, &origin)? else { return Ok(()) };
+        let _quiet = self.quieten_all(ino);
         let size = self.lock_size(ino)?;
         if self.clean_origin(ino)?.as_ref() != Some(&origin) || self.is_being_flushed(ino) {
             return Ok(());

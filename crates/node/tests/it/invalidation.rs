@@ -1,15 +1,18 @@
 //! Changes of a file's own attributes, while clients may cache what they were told of them.
 
+use std::fs;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::at_site::Camp;
 use crate::formation::{Formation, op, write};
 use bivouac_client::{Client, NewInode, OpCtx};
+use bivouac_net::{FailingTransport, Fault, Latch, Peer, PeerOptions, Transport};
 use bivouac_node::Cache;
 use bivouac_types::limits::LEASE_MS;
 use bivouac_types::{ClientId, Errno, FormationId, Ino, NodeId, mode};
-use bivouac_wire::{Invalidation, Op};
+use bivouac_wire::{Frame, Invalidation, Op};
 use parking_lot::Mutex;
 
 const FILE: NewInode<'static> = NewInode { mode: mode::FILE | 0o644, rdev: 0, target: b"" };
@@ -236,6 +239,60 @@ fn who_renames_is_asked_about_the_names_that_it_has_made() {
         });
         assert!(is_asked, "homes {home} and {new_home}, exchange: {exchanges}");
     }
+}
+
+/// S650. What somebody has read of a write, all read from then on, also through the client that still waits to hear that
+/// the write is done.
+#[test]
+fn what_was_read_by_one_is_read_by_all_while_it_is_being_written() {
+    const NEW: &[u8] = b"new";
+    let formation = Formation::new(2, 4096);
+    let (turn, latch) = (Arc::new(AtomicU32::new(0)), Latch::default());
+    let client = formation.client_through(0, |inner| -> Arc<dyn Transport> {
+        let (turn, latch) = (Arc::clone(&turn), latch.clone());
+        let plan = move |frame: &Frame| match frame.op == Op::Extend as u16 {
+            true if turn.fetch_add(1, Ordering::SeqCst) == 0 => Some(Fault::DropAfter),
+            true => Some(Fault::Hold(latch.clone())),
+            false => None,
+        };
+        let failing = Arc::new(FailingTransport::new(inner, plan));
+        Arc::new(Peer::new(NodeId(0), failing, PeerOptions::default()))
+    });
+    let ino = client.create(&op(&client), Ino::ROOT, b"f", &FILE, true, false).unwrap().attr.ino;
+    let read = |client: &Client| {
+        let mut back = vec![0; 100];
+        let len = client.read(ino, 0, &mut back).unwrap();
+        back[..len].to_vec()
+    };
+    assert_eq!(client.getattr(ino).unwrap().size, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| write(&client, ino, 0, NEW));
+        latch.await_arrivals(1);
+        let seen = [read(&formation.clients[1]), read(&client)];
+        latch.open();
+        assert_eq!(seen, [NEW, NEW]);
+    });
+    assert_eq!(read(&client), NEW);
+}
+
+/// S20. A directory has its entries' number and its time of there once somebody looks into it.
+#[test]
+fn who_was_told_of_a_directory_is_asked_before_it_is_listed_at_its_source() {
+    const DIRS: usize = 20;
+    let name = |number| format!("d{number}");
+    let camp = Camp::new(|site| {
+        (0..DIRS).for_each(|number| fs::create_dir_all(site.join(name(number)).join("inner")).unwrap());
+    });
+    let (mounted, program) = (Mounted::new(&camp.formation, 1), camp.client(2));
+    // On a busy machine a lease may be over before it is in the way.
+    let is_asked = (0..DIRS).any(|number| {
+        let dir = camp.ino(0, &name(number)).unwrap();
+        let before = mounted.client.getattr(dir).unwrap();
+        program.readdir(dir, 0, 4096, false).unwrap();
+        assert_eq!((before.nlink, mounted.client.getattr(dir).unwrap().nlink), (2, 3));
+        mounted.kernel.asked.lock().contains(&attrs_of(dir))
+    });
+    assert!(is_asked);
 }
 
 /// A kernel that is asked while something else happens.

@@ -159,6 +159,30 @@ fn a_file_that_has_changed_at_the_source_is_new_when_it_is_opened() {
     assert_eq!(fs::read(camp.at("a/large")).unwrap(), b"\0\0\0\0\0ours");
 }
 
+/// S170, S650: who has it open may have been promised that its size stays.
+#[test]
+fn a_file_that_has_grown_at_the_source_has_grown_for_all_who_have_it_open() {
+    const LEN: usize = 100;
+    let camp = Camp::new(|site| fs::write(site.join("log"), bytes(LEN, 1)).unwrap());
+    let (ino, reader, opener) = (camp.ino(0, "log").unwrap(), camp.client(1), camp.client(2));
+    reader.open(&op(reader), ino, 0).unwrap();
+    assert_eq!(camp.read(1, "log").unwrap(), bytes(LEN, 1));
+    for turn in 2..6 {
+        let (end, content) = ((turn - 1) * LEN, bytes(turn * LEN, turn as u8));
+        assert_eq!(
+            reader.read(ino, end as u64, &mut [0; LEN]).unwrap(),
+            0,
+            "it is promised that it ends here"
+        );
+        fs::write(camp.at("log"), &content).unwrap();
+        opener.open(&op(opener), ino, 0).unwrap();
+        let mut back = vec![0; LEN];
+        assert_eq!(reader.read(ino, end as u64, &mut back).unwrap(), LEN, "turn {turn}");
+        assert_eq!(back, content[end..]);
+        opener.close(ino);
+    }
+}
+
 /// S170: what was written here is not given up for what is there.
 #[test]
 fn a_file_that_has_changed_on_both_sides_is_kept_on_both() {
