@@ -136,10 +136,11 @@ fn what_was_acknowledged_survives_the_death_of_all_nodes_at_once() {
 
 #[test]
 fn nodes_of_a_process_watch_each_other_if_told_to() {
-    let camp = Camp::start_in(
-        Place::new(),
-        &["--nodes", "40", "--in-process", "--no-mount", "--dead-after", "500ms", "--volume", "/dev/shm:8m"],
-    );
+    let memory = Place::memory();
+    let volume = format!("{}:8m", memory.path().display());
+    let arguments =
+        ["--nodes", "40", "--in-process", "--no-mount", "--dead-after", "500ms", "--volume", &volume];
+    let camp = Camp::start_in(Place::new(), &arguments);
     let calls = || -> Vec<u64> {
         let status = camp.status();
         assert_eq!(status["dead"], Value::Array(vec![]));

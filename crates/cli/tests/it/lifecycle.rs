@@ -102,7 +102,9 @@ fn one_node_takes_the_directory_itself_and_leaves_it_there() {
 
 #[test]
 fn thirty_two_daemons() {
-    let camp = Camp::start_in(Place::new(), &["--no-mount", "--nodes", "32", "--volume", "/dev/shm:8m"]);
+    let memory = Place::memory();
+    let volume = format!("{}:8m", memory.path().display());
+    let camp = Camp::start_in(Place::new(), &["--no-mount", "--nodes", "32", "--volume", &volume]);
     let status = camp.status();
     assert_eq!(status["state"], "running");
     assert_eq!(status["nodes"].as_array().unwrap().len(), 32);

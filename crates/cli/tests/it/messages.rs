@@ -83,14 +83,14 @@ fn a_port_in_use_is_said() {
 
 #[test]
 fn a_start_that_takes_too_long_is_undone() {
-    let place = Place::new();
+    let (place, memory) = (Place::new(), Place::memory());
     let arguments = [
         "up",
         "--no-mount",
         "--nodes",
         "64",
         "--volume",
-        "/dev/shm:4m",
+        &format!("{}:4m", memory.path().display()),
         "--start-timeout",
         "0",
         "--name",
@@ -103,10 +103,10 @@ fn a_start_that_takes_too_long_is_undone() {
 
 #[test]
 fn a_start_that_is_interrupted_is_undone() {
-    let place = Place::new();
-    let name = Place::unique_name();
+    let (place, memory, name) = (Place::new(), Place::memory(), Place::unique_name());
+    let volume = format!("{}:4m", memory.path().display());
     let mut up = place
-        .command(&["up", "--no-mount", "--nodes", "128", "--volume", "/dev/shm:4m", "--name", &name])
+        .command(&["up", "--no-mount", "--nodes", "128", "--volume", &volume, "--name", &name])
         .spawn()
         .unwrap();
     let log = place.formation_dir(&name).join("n0.log");

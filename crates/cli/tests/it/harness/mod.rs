@@ -176,6 +176,11 @@ impl Place {
         format!("t{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// A directory in memory for volumes, of its own: formations beside each other would find each other's in one.
+    pub fn memory() -> tempfile::TempDir {
+        tempfile::tempdir_in("/dev/shm").unwrap()
+    }
+
     /// Whether no formation has left anything in the runtime directory.
     pub fn is_empty(&self) -> bool {
         std::fs::read_dir(self.path().join("bivouac")).map_or(true, |mut entries| entries.next().is_none())
