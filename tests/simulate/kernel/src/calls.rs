@@ -18,6 +18,9 @@ use libc::timespec;
 
 use crate::net::{FIRST_FD, Settings};
 
+/// Processors that the simulated machine has.
+const PROCESSORS: u64 = 4;
+
 /// The real kernel.
 pub(crate) mod raw {
     use std::arch::asm;

@@ -261,6 +261,10 @@ impl Net {
         let ready = &mut self.conns[conn].ways[1 - end].ready;
         ready.drain(..len.min(ready.len())).collect()
     }
+
+    pub fn peek(&self, conn: usize, end: usize, len: usize) -> Vec<u8> {
+        self.conns[conn].ways[1 - end].ready.iter().take(len).copied().collect()
+    }
 }
 
 impl Kernel {

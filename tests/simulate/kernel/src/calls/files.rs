@@ -7,12 +7,13 @@
     reason = "they are those of the C library"
 )]
 
-use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 
 use libc::{size_t, ssize_t};
 
 use super::sockets::{receive, send_parts};
-use super::{fail, is_simulated, next, real};
+use super::{PROCESSORS, fail, is_simulated, next, real};
+use crate::chance::Chance;
 use crate::net::Object;
 use crate::sched::{self, Wait, kernel, point};
 
@@ -41,9 +42,30 @@ fn opened(fd: c_long) -> c_int {
     fd as c_int
 }
 
+/// What a file of the kernel's says that tells of the machine: how many of its threads want to run follows from the seed.
+fn machine(path: &CStr, chance: &mut Chance) -> Option<String> {
+    match path.to_bytes() {
+        b"/proc/loadavg" => Some(format!("0.50 0.50 0.50 {}/80 1000\n", chance.within(1, 2 * PROCESSORS))),
+        b"/sys/devices/system/cpu/online" => Some(format!("0-{}\n", PROCESSORS - 1)),
+        _ => None,
+    }
+}
+
+/// A real file with this text, to be read from its beginning.
+fn file_of(text: &str) -> c_long {
+    let fd = real(libc::SYS_memfd_create, [c"machine".as_ptr() as c_long, 0, 0, 0, 0, 0]);
+    real(libc::SYS_pwrite64, [fd, text.as_ptr() as c_long, text.len() as c_long, 0, 0, 0]);
+    fd
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
     point();
+    if let Some(kernel) = kernel()
+        && let Some(text) = machine(unsafe { CStr::from_ptr(path) }, &mut kernel.chance)
+    {
+        return opened(file_of(&text));
+    }
     opened(real(
         libc::SYS_openat,
         [c_long::from(dir), path as c_long, c_long::from(flags), c_long::from(mode), 0, 0],

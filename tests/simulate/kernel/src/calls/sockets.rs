@@ -325,7 +325,12 @@ pub(super) fn receive(fd: c_int, parts: &[libc::iovec], flags: c_int) -> ssize_t
         if len > 1 && !whole && kernel.chance.one_in(16) {
             len = 1 + kernel.chance.below(len as u64 - 1) as usize;
         }
-        got.extend(kernel.net.read(conn, end, len));
+        if flags & libc::MSG_PEEK != 0 {
+            assert!(!whole, "a call that the simulated kernel does not have");
+            got.extend(kernel.net.peek(conn, end, len));
+        } else {
+            got.extend(kernel.net.read(conn, end, len));
+        }
         let is_enough = got.len() == wanted || !got.is_empty() && !whole;
         if is_enough || ended || kernel.net.error_of(conn, end).is_some() {
             break;

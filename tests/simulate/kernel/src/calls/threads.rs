@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU32;
 
 use libc::{size_t, ssize_t, timespec};
 
-use super::{fail, next, raw, real, span};
+use super::{PROCESSORS, fail, next, raw, real, span};
 use crate::sched::{self, Wait, kernel, point};
 
 const MONOTONIC_BASE_NS: u64 = 1_000_000_000_000;
@@ -86,6 +86,17 @@ pub extern "C" fn sched_yield() -> c_int {
         }
         None => real(libc::SYS_sched_yield, [0; 6]) as c_int,
     }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sched_getaffinity(pid: c_int, len: size_t, set: *mut libc::cpu_set_t) -> c_int {
+    unsafe { set.cast::<u8>().write_bytes(0, len) };
+    if kernel().is_none() {
+        let arguments = [c_long::from(pid), len as c_long, set as c_long, 0, 0, 0];
+        return real(libc::SYS_sched_getaffinity, arguments).min(0) as c_int;
+    }
+    (0..PROCESSORS as usize).for_each(|processor| unsafe { libc::CPU_SET(processor, &mut *set) });
+    0
 }
 
 #[unsafe(no_mangle)]
