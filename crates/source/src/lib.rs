@@ -8,6 +8,7 @@
 //!
 //! This crate names files of users, below the one directory that it was given, and never follows a symbolic link.
 
+mod at_once;
 pub mod conformance;
 mod error;
 mod failing;
@@ -18,6 +19,7 @@ mod s3;
 mod source;
 mod unchanged;
 
+pub use at_once::for_each_at_once;
 pub use error::{Cause, SourceError, SourceResult};
 pub use failing::FailingSource;
 pub use limited::LimitedSource;

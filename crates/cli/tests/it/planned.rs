@@ -261,7 +261,7 @@ fn flush(place: &Place, name: &str, pool: &str) {
 #[test]
 fn what_a_plan_says_of_pools_goes_with_attaching_them() {
     let (mut place, site) = place();
-    place.set("BIVOUAC_DB", &format!("sqlite://{}", place.path().join("pools.sqlite").display()));
+    place.have_pools();
     let (base, camp, from) =
         (place.path().join("base"), place.path().join("camp.toml"), place.path().join("r.json"));
     std::fs::create_dir(&base).unwrap();
@@ -330,7 +330,7 @@ fn a_bucket_is_attached_beside_small_stripes() {
     let (mut place, site) = place();
     let server = bivouac_objects::Server::start();
     server.put("set/f", b"from a bucket", &[]);
-    place.set("BIVOUAC_DB", &format!("sqlite://{}", place.path().join("pools.sqlite").display()));
+    place.have_pools();
     place.set("AWS_ACCESS_KEY_ID", bivouac_objects::ACCESS_KEY);
     place.set("AWS_SECRET_ACCESS_KEY", bivouac_objects::SECRET_KEY);
     place.set("AWS_ENDPOINT_URL_S3", &server.endpoint());

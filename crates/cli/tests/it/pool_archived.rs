@@ -11,27 +11,19 @@ struct Site {
     archive: PathBuf,
 }
 
-fn ok(place: &Place, arguments: &[&str]) -> String {
-    let said = place.run(arguments);
-    assert_eq!(said.code, 0, "{arguments:?}: {}", said.err);
-    said.out
-}
-
 impl Site {
     /// A pool with a directory of its own, and an archive.
     fn new() -> Site {
-        let mut place = Place::new();
-        let db = format!("sqlite://{}", place.path().join("pools.sqlite").display());
-        place.set("BIVOUAC_DB", &db);
+        let place = Place::with_pools();
         let (base, archive) = (place.path().join("base"), place.path().join("slow archive"));
         std::fs::create_dir(&base).unwrap();
         std::fs::create_dir(&archive).unwrap();
-        ok(&place, &["pool", "create", "mesh", "--base", base.to_str().unwrap()]);
+        place.ok(&["pool", "create", "mesh", "--base", base.to_str().unwrap()]);
         Site { place, archive }
     }
 
     fn path(&self) -> PathBuf {
-        PathBuf::from(ok(&self.place, &["pool", "path", "mesh"]).trim_end())
+        PathBuf::from(self.place.ok(&["pool", "path", "mesh"]).trim_end())
     }
 
     fn fill(&self) -> PathBuf {
@@ -51,7 +43,7 @@ impl Site {
     }
 
     fn shown(&self) -> Value {
-        serde_json::from_str(&ok(&self.place, &["pool", "show", "mesh", "--json"])).unwrap()
+        serde_json::from_str(&self.place.ok(&["pool", "show", "mesh", "--json"])).unwrap()
     }
 
     fn copies(&self) -> Vec<PathBuf> {
@@ -104,7 +96,7 @@ fn a_pool_goes_into_an_archive_and_comes_back() {
     assert!(!dir.exists() && site.shown()["location"] == "archive");
     let again = site.archive(&["--free"]);
     assert!(again.code == 0 && again.out.contains("is in its archive alone"), "{again:?}");
-    assert!(ok(&site.place, &["pool", "show", "mesh"]).contains("; only there"));
+    assert!(site.place.ok(&["pool", "show", "mesh"]).contains("; only there"));
     let name = Place::unique_name();
     let mut refused = vec![
         vec!["pool", "path", "mesh"],
@@ -129,16 +121,16 @@ fn a_pool_goes_into_an_archive_and_comes_back() {
     );
     assert_eq!(std::fs::read_dir(dir.parent().unwrap()).unwrap().count(), 0);
     std::fs::write(&file, content).unwrap();
-    let back = ok(&site.place, &["pool", "restore", "mesh"]);
+    let back = site.place.ok(&["pool", "restore", "mesh"]);
     assert!(back.contains("is on site storage again"), "{back}");
     is_filled(&site.path());
     assert_eq!((site.path(), site.shown()["location"].as_str()), (dir.clone(), Some("both")));
     // At its end its directory goes, and the archive stays.
-    ok(&site.place, &["pool", "release", "mesh"]);
+    site.place.ok(&["pool", "release", "mesh"]);
     let db = rusqlite::Connection::open(site.place.path().join("pools.sqlite")).unwrap();
     db.execute("UPDATE rule SET value = 0 WHERE name = 'grace-days'", []).unwrap();
-    ok(&site.place, &["pool", "expire"]);
-    assert!(ok(&site.place, &["pool", "expire"]).contains("its copy in the archive stays: "));
+    site.place.ok(&["pool", "expire"]);
+    assert!(site.place.ok(&["pool", "expire"]).contains("its copy in the archive stays: "));
     assert!(!dir.exists());
     is_filled(&copies[0]);
 }
@@ -168,7 +160,7 @@ fn ways_into_an_archive_and_back_are_whole_whenever_they_are_killed() {
         }
         kill(&["pool", "restore", "mesh"], round);
         if site.shown()["location"] == "archive" {
-            ok(&site.place, &["pool", "restore", "mesh"]);
+            site.place.ok(&["pool", "restore", "mesh"]);
         }
         is_filled(&site.path());
         let beside: Vec<_> =
@@ -186,18 +178,18 @@ fn what_is_not_to_be_given_up_stays() {
     let (dir, data) = (site.fill(), site.place.path().join("data"));
     std::fs::create_dir(&data).unwrap();
     std::fs::write(data.join("a"), "1").unwrap();
-    ok(&site.place, &["pool", "create", "theirs", "--from", data.to_str().unwrap()]);
+    site.place.ok(&["pool", "create", "theirs", "--from", data.to_str().unwrap()]);
     let to = site.archive.to_str().unwrap();
     let kept = site.place.run(&["pool", "archive", "theirs", "--to", to, "--free"]);
     assert!(kept.code == 1 && kept.err.contains("was there before the pool"), "{kept:?}");
     assert_eq!(std::fs::read_to_string(data.join("a")).unwrap(), "1");
     if can_mount() {
         let name = Place::unique_name();
-        ok(&site.place, &["up", "--name", &name, "--pool", "mesh:rw", "--no-mount"]);
+        site.place.ok(&["up", "--name", &name, "--pool", "mesh:rw", "--no-mount"]);
         let kept = site.archive(&["--free"]);
         assert!(kept.code == 1 && kept.err.contains("is attached to formation"), "{kept:?}");
         is_filled(&dir);
-        ok(&site.place, &["down", "--name", &name, "--yes"]);
+        site.place.ok(&["down", "--name", &name, "--yes"]);
     }
     for (to, code, says) in [
         ("/does/not/exist", 1, "--to /does/not/exist: "),

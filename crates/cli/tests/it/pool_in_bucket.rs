@@ -24,17 +24,10 @@ struct Site {
     base: PathBuf,
 }
 
-fn ok(place: &Place, arguments: &[&str]) -> String {
-    let said = place.run(arguments);
-    assert_eq!(said.code, 0, "{arguments:?}: {}", said.err);
-    said.out
-}
-
 impl Site {
     /// A pool with a directory of its own, and a store.
     fn new() -> Site {
-        let (mut place, server) = (Place::new(), Server::start());
-        place.set("BIVOUAC_DB", &format!("sqlite://{}", place.path().join("pools.sqlite").display()));
+        let (mut place, server) = (Place::with_pools(), Server::start());
         place.set("AWS_ACCESS_KEY_ID", ACCESS_KEY);
         place.set("AWS_SECRET_ACCESS_KEY", SECRET_KEY);
         place.set("AWS_ENDPOINT_URL_S3", &server.endpoint());
@@ -46,7 +39,7 @@ impl Site {
     }
 
     fn create(&self, name: &str) {
-        ok(&self.place, &["pool", "create", name, "--base", self.base.to_str().unwrap()]);
+        self.place.ok(&["pool", "create", name, "--base", self.base.to_str().unwrap()]);
     }
 
     fn dir(&self) -> PathBuf {
@@ -72,7 +65,7 @@ impl Site {
     }
 
     fn shown(&self) -> Value {
-        serde_json::from_str(&ok(&self.place, &["pool", "show", "mesh", "--json"])).unwrap()
+        serde_json::from_str(&self.place.ok(&["pool", "show", "mesh", "--json"])).unwrap()
     }
 
     fn database(&self) -> rusqlite::Connection {
@@ -215,10 +208,10 @@ fn a_pool_goes_into_a_bucket_and_comes_back() {
     let shown = site.shown();
     let place = shown["archive"].as_str().unwrap().to_owned();
     assert!(place.starts_with("s3://bucket/cold/0-mesh-1/") && shown["location"] == "archive", "{shown}");
-    assert!(ok(&site.place, &["pool", "show", "mesh"]).contains(&format!("{place}, as of ")));
-    assert!(ok(&site.place, &["pool", "list"]).contains(&format!("{place} (archive)")));
-    assert!(ok(&site.place, &["pool", "list", "--json"]).contains(&place));
-    assert!(ok(&site.place, &["pool", "history", "mesh"]).contains(&place));
+    assert!(site.place.ok(&["pool", "show", "mesh"]).contains(&format!("{place}, as of ")));
+    assert!(site.place.ok(&["pool", "list"]).contains(&format!("{place} (archive)")));
+    assert!(site.place.ok(&["pool", "list", "--json"]).contains(&place));
+    assert!(site.place.ok(&["pool", "history", "mesh"]).contains(&place));
     let name = Place::unique_name();
     let mut refused = vec![vec!["pool", "path", "mesh"], vec!["pool", "archive", "mesh", "--to", TO]];
     if can_mount() {
@@ -249,26 +242,26 @@ fn a_pool_goes_into_a_bucket_and_comes_back() {
     assert_eq!((site.server.count("PUT", ""), site.server.count("POST", "")), sent);
     let slow = site.place.path().join("slow");
     std::fs::create_dir(&slow).unwrap();
-    ok(&site.place, &["pool", "archive", "mesh", "--to", slow.to_str().unwrap(), "--free"]);
-    ok(&site.place, &["pool", "restore", "mesh"]);
+    site.place.ok(&["pool", "archive", "mesh", "--to", slow.to_str().unwrap(), "--free"]);
+    site.place.ok(&["pool", "restore", "mesh"]);
     assert_eq!(described(&dir), before);
     let elsewhere = format!("s3://bucket/far/?endpoint={}&region=here", site.server.endpoint());
-    ok(&site.place, &["pool", "archive", "mesh", "--to", &elsewhere, "--free"]);
+    site.place.ok(&["pool", "archive", "mesh", "--to", &elsewhere, "--free"]);
     assert!(
         site.shown()["archive"]
             .as_str()
             .unwrap()
             .ends_with(&format!("?endpoint={}&region=here", site.server.endpoint()))
     );
-    ok(&site.place, &["pool", "restore", "mesh"]);
+    site.place.ok(&["pool", "restore", "mesh"]);
     assert_eq!(described(&dir), before);
     // At its end its directory goes, and what is in buckets stays.
-    ok(&site.place, &["pool", "release", "mesh"]);
+    site.place.ok(&["pool", "release", "mesh"]);
     let db = site.database();
     db.execute("UPDATE rule SET value = 0 WHERE name = 'grace-days'", []).unwrap();
     let kept = site.server.contents().objects.len();
-    ok(&site.place, &["pool", "expire"]);
-    let said = ok(&site.place, &["pool", "expire"]);
+    site.place.ok(&["pool", "expire"]);
+    let said = site.place.ok(&["pool", "expire"]);
     assert!(said.contains("its copy in the archive stays: s3://bucket/far/0-mesh-1/"), "{said}");
     assert!(!dir.exists() && site.server.contents().objects.len() == kept);
 }
@@ -445,12 +438,12 @@ fn one_command_at_a_time_works_on_a_pool() {
     };
     let said = held(&archive, &|| {
         refused(&archive);
-        ok(&site.place, &["pool", "archive", "other", "--to", TO, "--free"]);
+        site.place.ok(&["pool", "archive", "other", "--to", TO, "--free"]);
     });
     assert!(said.code == 0 && !dir.exists(), "{said:?}");
     let said = held(&["pool", "restore", "mesh"], &|| {
         refused(&["pool", "restore", "mesh"]);
-        ok(&site.place, &["pool", "restore", "other"]);
+        site.place.ok(&["pool", "restore", "other"]);
     });
     assert_eq!((said.code, described(&dir)), (0, before), "{said:?}");
     assert_eq!(std::fs::read_to_string(site.base.join("0-other-2/b")).unwrap(), "b");
@@ -469,7 +462,7 @@ fn one_command_at_a_time_works_on_a_pool() {
     let left = keys();
     assert!(!left.is_empty());
     std::fs::write(dir.join("new"), "more").unwrap();
-    ok(&site.place, &far);
+    site.place.ok(&far);
     assert!(keys().iter().all(|key| !left.contains(key)) && keys().len() > 2, "{left:?} {:?}", keys());
 }
 
@@ -509,7 +502,7 @@ fn what_cannot_be_archived_or_brought_back_is_named() {
     std::fs::remove_file(dir.join("socket")).unwrap();
     assert_eq!(site.server.count("PUT", ""), 0);
     // A byte that nobody has written, here or there.
-    ok(&site.place, &["pool", "archive", "mesh", "--to", TO]);
+    site.place.ok(&["pool", "archive", "mesh", "--to", TO]);
     let key = site.server.contents().objects.keys().find(|key| key.ends_with("/again")).unwrap().clone();
     let whole = site.server.object(&key).unwrap();
     let time = std::fs::metadata(dir.join("d/a")).unwrap().modified().unwrap();

@@ -8,17 +8,9 @@ use crate::harness::{Place, can_mount};
 use serde_json::Value;
 
 fn place() -> Place {
-    let mut place = Place::new();
-    let db = format!("sqlite://{}", place.path().join("pools.sqlite").display());
-    place.set("BIVOUAC_DB", &db);
+    let mut place = Place::with_pools();
     place.set("SLURM_JOB_ID", "");
     place
-}
-
-fn ok(place: &Place, arguments: &[&str]) -> String {
-    let said = place.run(arguments);
-    assert_eq!(said.code, 0, "{arguments:?}: {}", said.err);
-    said.out
 }
 
 fn forge(place: &Place, order: &str) {
@@ -27,7 +19,7 @@ fn forge(place: &Place, order: &str) {
 }
 
 fn versions(place: &Place, pool: &str) -> Vec<Value> {
-    let shown: Value = serde_json::from_str(&ok(place, &["pool", "show", pool, "--json"])).unwrap();
+    let shown: Value = serde_json::from_str(&place.ok(&["pool", "show", pool, "--json"])).unwrap();
     shown["versions"].as_array().unwrap().clone()
 }
 
@@ -51,16 +43,16 @@ fn what_a_formation_leaves_is_a_version() {
     std::fs::write(dir.join("line\nbreak"), "2").unwrap();
     let from = dir.to_str().unwrap().to_owned();
     let create = ["pool", "create", "out", "--from", &from, "--request", "once"];
-    ok(&place, &create);
-    ok(&place, &create);
+    place.ok(&create);
+    place.ok(&create);
     assert_eq!(versions(&place, "out").len(), 1);
     let name = Place::unique_name();
-    ok(&place, &["up", "--name", &name, "--pool", "out:rw"]);
-    let inside = PathBuf::from(ok(&place, &["pool", "path", "out"]).trim_end());
+    place.ok(&["up", "--name", &name, "--pool", "out:rw"]);
+    let inside = PathBuf::from(place.ok(&["pool", "path", "out"]).trim_end());
     std::fs::write(inside.join("a"), "changed").unwrap();
     std::fs::create_dir(inside.join("new")).unwrap();
     std::fs::write(inside.join("new/r"), "42").unwrap();
-    ok(&place, &["down", "--name", &name, "--yes"]);
+    place.ok(&["down", "--name", &name, "--yes"]);
     let all = versions(&place, "out");
     assert_eq!(said(&all[0]), ("create".into(), 2, 0, 0));
     assert_eq!(said(&all[1]), (format!("drain of {name}"), 1, 1, 0));
@@ -69,23 +61,23 @@ fn what_a_formation_leaves_is_a_version() {
         (&"slurm:4711".into(), &3.into(), &10.into())
     );
     // A job that only reads leaves none, and `run` notes what its command wrote.
-    ok(&place, &["run", "--pool", "out", "--", "true"]);
+    place.ok(&["run", "--pool", "out", "--", "true"]);
     assert_eq!(versions(&place, "out").len(), 2);
-    ok(&place, &["run", "--pool", "out:rw", "--", "sh", "-c", "echo more > $BIVOUAC/pools/out/more"]);
+    place.ok(&["run", "--pool", "out:rw", "--", "sh", "-c", "echo more > $BIVOUAC/pools/out/more"]);
     let all = versions(&place, "out");
     assert!(
         all.len() == 3 && said(&all[2]).0.starts_with("drain of run-") && said(&all[2]).1 == 1,
         "{all:?}"
     );
     std::fs::remove_file(dir.join("line\nbreak")).unwrap();
-    ok(&place, &["pool", "count", "out"]);
-    ok(&place, &["pool", "count", "out"]);
+    place.ok(&["pool", "count", "out"]);
+    place.ok(&["pool", "count", "out"]);
     let all = versions(&place, "out");
     assert_eq!((all.len(), said(&all[3])), (4, ("count".into(), 0, 0, 1)));
-    let text = ok(&place, &["pool", "show", "out"]);
+    let text = place.ok(&["pool", "show", "out"]);
     let line = text.lines().find(|line| line.contains("drain of") && line.contains("slurm:4711")).unwrap();
     assert!(line.contains("added") && line.contains("in 3 files") || line.contains("in 4 files"), "{line}");
-    assert!(ok(&place, &["pool", "history", "out"]).contains("4: count"));
+    assert!(place.ok(&["pool", "history", "out"]).contains("4: count"));
 }
 
 /// S447: killed at any time, a count is a version whole or not at all, and once when it is asked again.
@@ -94,14 +86,14 @@ fn a_killed_count_is_one_version() {
     let place = place();
     let dir = place.path().join("data");
     std::fs::create_dir(&dir).unwrap();
-    ok(&place, &["pool", "create", "out", "--from", dir.to_str().unwrap()]);
+    place.ok(&["pool", "create", "out", "--from", dir.to_str().unwrap()]);
     for round in 0..10_u32 {
         std::fs::write(dir.join(round.to_string()), "x").unwrap();
         let mut child = place.command(&["pool", "count", "out"]).spawn().unwrap();
         (0..round * 80_000).for_each(|step| _ = std::hint::black_box(step));
         child.kill().unwrap();
         child.wait().unwrap();
-        ok(&place, &["pool", "count", "out"]);
+        place.ok(&["pool", "count", "out"]);
         let all = versions(&place, "out");
         assert_eq!(all.len(), round as usize + 1, "{all:?}");
         assert_eq!(said(&all[round as usize]), ("count".into(), 1, 0, 0));
@@ -136,7 +128,7 @@ fn reminders_are_sent_once_and_hold_what_users_write() {
     let (from, program) = (dir.to_str().unwrap().to_owned(), program.to_str().unwrap().to_owned());
     let title = "wing\nBcc: everybody@site.example\n.\n$(touch pwned) `touch pwned`";
     let create = ["pool", "create", "mesh", "--from", &from, "--days", "5", "--title", title];
-    ok(&place, &[&create[..], &["--remind", "7", "--mail", "me@site.example"]].concat());
+    place.ok(&[&create[..], &["--remind", "7", "--mail", "me@site.example"]].concat());
     let remind = |more: &[&str]| place.run(&[&["pool", "remind", "--sendmail", &program][..], more].concat());
     let would = remind(&["--dry-run"]);
     assert!(would.code == 0 && would.out.contains("me@site.example would be reminded"), "{would:?}");
@@ -163,8 +155,8 @@ fn reminders_are_sent_once_and_hold_what_users_write() {
         "{mail}"
     );
     assert!(!dir.join("pwned").exists() && !place.path().join("sent/pwned").exists());
-    assert!(ok(&place, &["pool", "history", "mesh"]).contains("remind"));
-    assert!(ok(&place, &["pool", "show", "mesh"]).contains("me@site.example, 7 days before"));
+    assert!(place.ok(&["pool", "history", "mesh"]).contains("remind"));
+    assert!(place.ok(&["pool", "show", "mesh"]).contains("me@site.example, 7 days before"));
     for bad in ["-oQ/tmp@x", "a@x,b@y", "a@x\nBcc: b@y", "a b@x", "nobody"] {
         let mail = format!("--mail={bad}");
         let refused = place.run(&["pool", "reminder", "mesh", "--remind", "3", &mail]);
@@ -175,11 +167,11 @@ fn reminders_are_sent_once_and_hold_what_users_write() {
     let forged = remind(&[]);
     assert!(forged.code == 1 && forged.err.contains("no address for mail"), "{forged:?}");
     assert_eq!(sent(&place, "count"), "x\nx\n");
-    ok(&place, &["pool", "reminder", "mesh", "--none"]);
+    place.ok(&["pool", "reminder", "mesh", "--none"]);
     assert_eq!((remind(&[]).code, remind(&["-n"]).out.as_str()), (0, ""));
     assert_eq!(place.run(&["pool", "reminder", "mesh"]).code, 2);
     let missing = ["pool", "reminder", "mesh", "--remind", "6", "--mail", "me@x"];
-    ok(&place, &missing);
+    place.ok(&missing);
     let none = place.run(&["pool", "remind", "--sendmail", "/does/not/exist"]);
     assert!(none.code == 1 && none.err.contains("/does/not/exist"), "{none:?}");
 }
@@ -194,9 +186,9 @@ fn the_end_of_a_pool_is_an_entry_of_a_calendar() {
     let title = format!("a;b,c\\d\nEND:VEVENT\n{}", "é".repeat(100));
     let create =
         ["pool", "create", "mesh", "--from", from, "--title", &title, "--remind", "2", "--mail", "me@x"];
-    ok(&place, &create);
+    place.ok(&create);
     forge(&place, "UPDATE pool SET expires_s = 1764072000, created_s = 1764000000");
-    let text = ok(&place, &["pool", "ical", "mesh"]);
+    let text = place.ok(&["pool", "ical", "mesh"]);
     assert!(text.ends_with("END:VCALENDAR\r\n") && text.split("\r\n").all(|line| line.len() <= 75), "{text}");
     let whole = text.replace("\r\n ", "");
     let lines: Vec<&str> = whole.split_terminator("\r\n").collect();

@@ -4,41 +4,28 @@ use crate::database_server::Server;
 use crate::harness::{Place, can_mount};
 use serde_json::Value;
 
-fn place() -> Place {
-    let mut place = Place::new();
-    let db = format!("sqlite://{}", place.path().join("pools.sqlite").display());
-    place.set("BIVOUAC_DB", &db);
-    place
-}
-
-fn ok(place: &Place, arguments: &[&str]) -> String {
-    let said = place.run(arguments);
-    assert_eq!(said.code, 0, "{arguments:?}: {}", said.err);
-    said.out
-}
-
 /// S335: a pool of data that is there: found, shown, its path printed; gone data is said.
 #[test]
 fn a_pool_of_data_that_is_there() {
-    let place = place();
+    let place = Place::with_pools();
     let data = place.path().join("odd 'name é");
     std::fs::create_dir(&data).unwrap();
     std::fs::write(data.join("a"), "12345").unwrap();
     let from = data.to_str().unwrap();
-    ok(&place, &["pool", "create", "mesh", "--from", from, "--title", "wing\u{1b}[31m", "--days", "3"]);
-    assert_eq!(ok(&place, &["pool", "path", "mesh"]).trim_end(), from);
-    assert!(ok(&place, &["pool", "find", "WING"]).contains("mesh  live"));
-    let shown: Value = serde_json::from_str(&ok(&place, &["pool", "show", "mesh", "--json"])).unwrap();
+    place.ok(&["pool", "create", "mesh", "--from", from, "--title", "wing\u{1b}[31m", "--days", "3"]);
+    assert_eq!(place.ok(&["pool", "path", "mesh"]).trim_end(), from);
+    assert!(place.ok(&["pool", "find", "WING"]).contains("mesh  live"));
+    let shown: Value = serde_json::from_str(&place.ok(&["pool", "show", "mesh", "--json"])).unwrap();
     assert_eq!(
         (&shown["bytes"], &shown["files"], &shown["state_now"]),
         (&5.into(), &1.into(), &"live".into())
     );
-    assert!(!ok(&place, &["pool", "list"]).contains('\u{1b}'));
+    assert!(!place.ok(&["pool", "list"]).contains('\u{1b}'));
     std::fs::remove_dir_all(&data).unwrap();
     let gone = place.run(&["pool", "path", "mesh"]);
     assert!(gone.code == 1 && gone.err.contains("is gone; put it back"), "{}", gone.err);
-    ok(&place, &["pool", "release", "mesh"]);
-    assert!(ok(&place, &["pool", "history", "mesh"]).contains("release"));
+    place.ok(&["pool", "release", "mesh"]);
+    assert!(place.ok(&["pool", "history", "mesh"]).contains("release"));
     let ended = place.run(&["pool", "path", "mesh"]);
     assert!(ended.err.contains("bivouac pool restore mesh"), "{}", ended.err);
 }
@@ -46,7 +33,7 @@ fn a_pool_of_data_that_is_there() {
 /// S335: killed at any time, `create` has made the pool with its directory, or it makes it when it is asked again.
 #[test]
 fn create_is_whole_whenever_it_is_killed() {
-    let place = place();
+    let place = Place::with_pools();
     let base = place.path().join("base");
     std::fs::create_dir(&base).unwrap();
     let arguments = ["pool", "create", "out", "--base", base.to_str().unwrap(), "--request", "once"];
@@ -57,11 +44,11 @@ fn create_is_whole_whenever_it_is_killed() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    ok(&place, &arguments);
-    let path = ok(&place, &["pool", "path", "out"]);
+    place.ok(&arguments);
+    let path = place.ok(&["pool", "path", "out"]);
     let there: Vec<_> = std::fs::read_dir(&base).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(there, [std::path::PathBuf::from(path.trim_end())]);
-    let all: Value = serde_json::from_str(&ok(&place, &["pool", "list", "--json"])).unwrap();
+    let all: Value = serde_json::from_str(&place.ok(&["pool", "list", "--json"])).unwrap();
     assert_eq!(all.as_array().unwrap().len(), 1);
 }
 
@@ -72,23 +59,23 @@ fn a_formation_has_pools() {
     if !can_mount() {
         return;
     }
-    let place = place();
+    let place = Place::with_pools();
     for name in ["mesh", "out"] {
         let dir = place.path().join(name);
         std::fs::create_dir(&dir).unwrap();
         std::fs::write(dir.join("a"), name).unwrap();
-        ok(&place, &["pool", "create", name, "--from", dir.to_str().unwrap()]);
+        place.ok(&["pool", "create", name, "--from", dir.to_str().unwrap()]);
     }
     let name = Place::unique_name();
-    ok(&place, &["up", "--name", &name, "--pool", "mesh", "--pool", "out:rw"]);
-    let path = ok(&place, &["pool", "path", "out"]);
+    place.ok(&["up", "--name", &name, "--pool", "mesh", "--pool", "out:rw"]);
+    let path = place.ok(&["pool", "path", "out"]);
     let inside = std::path::Path::new(path.trim_end());
     assert!(inside.ends_with("pools/out") && !inside.starts_with(place.path().join("out")), "{path}");
     assert_eq!(std::fs::read_to_string(inside.join("a")).unwrap(), "out");
     std::fs::write(inside.join("result"), "42").unwrap();
     let refused = place.run(&["pool", "release", "out"]);
     assert!(refused.code == 1 && refused.err.contains("is attached to formation"), "{}", refused.err);
-    ok(&place, &["flush", inside.to_str().unwrap()]);
+    place.ok(&["flush", inside.to_str().unwrap()]);
     // Nothing gets into the one that is only read, whoever asks.
     let read_only = inside.with_file_name("mesh");
     std::fs::write(read_only.join("a"), "changed").unwrap();
@@ -103,12 +90,12 @@ fn a_formation_has_pools() {
         down.err
     );
     assert_eq!(std::fs::read_to_string(read_only.join("b")).unwrap(), "new");
-    ok(&place, &["down", "--name", &name, "--discard"]);
+    place.ok(&["down", "--name", &name, "--discard"]);
     let there: Vec<_> = std::fs::read_dir(place.path().join("mesh")).unwrap().collect();
     assert_eq!(there.len(), 1);
     assert_eq!(std::fs::read_to_string(place.path().join("mesh/a")).unwrap(), "mesh");
     assert_eq!(std::fs::read_to_string(place.path().join("out/result")).unwrap(), "42");
-    ok(&place, &["pool", "release", "out"]);
+    place.ok(&["pool", "release", "out"]);
     let missing = place.run(&["up", "--name", &name, "--pool", "out"]);
     assert!(missing.code == 1 && missing.err.contains("is released"), "{}", missing.err);
 }
@@ -125,25 +112,25 @@ fn a_formation_that_cannot_be_seen_is_not_taken_for_dead() {
     if !can_mount() {
         return;
     }
-    let mut place = place();
+    let mut place = Place::with_pools();
     let (data, run, away) = (place.path().join("data"), place.path().join("run"), place.path().join("away"));
     private(&run);
     place.set("XDG_RUNTIME_DIR", run.to_str().unwrap());
     std::fs::create_dir(&data).unwrap();
-    ok(&place, &["pool", "create", "out", "--from", data.to_str().unwrap()]);
+    place.ok(&["pool", "create", "out", "--from", data.to_str().unwrap()]);
     let name = Place::unique_name();
-    ok(&place, &["up", "--name", &name, "--pool", "out:rw", "--no-mount"]);
+    place.ok(&["up", "--name", &name, "--pool", "out:rw", "--no-mount"]);
     // The path of the runtime directory leads to another one, as in another namespace.
     std::fs::rename(&run, &away).unwrap();
     for with_formations in [false, true] {
         if with_formations {
             private(&run);
-            ok(&place, &["up", "--name", "another", "--no-mount"]);
+            place.ok(&["up", "--name", "another", "--no-mount"]);
         }
         let refused = place.run(&["pool", "release", "out"]);
         assert!(refused.err.contains("is attached to formation"), "{with_formations}: {}", refused.err);
     }
-    ok(&place, &["down", "--name", "another", "--yes"]);
+    place.ok(&["down", "--name", "another", "--yes"]);
     std::fs::remove_dir_all(&run).unwrap();
     std::fs::rename(&away, &run).unwrap();
     let here = place.run(&["pool", "detach", "out"]);
@@ -151,24 +138,24 @@ fn a_formation_that_cannot_be_seen_is_not_taken_for_dead() {
     std::fs::rename(&run, &away).unwrap();
     let other = place.run(&["pool", "detach", "out", "--formation", "another"]);
     assert!(other.code == 1 && other.err.contains("no such formation has it"), "{}", other.err);
-    assert!(ok(&place, &["pool", "detach", "out"]).contains("no longer attached to formation"));
-    ok(&place, &["pool", "release", "out"]);
-    assert!(ok(&place, &["pool", "list"]).contains("out#1  released"));
+    assert!(place.ok(&["pool", "detach", "out"]).contains("no longer attached to formation"));
+    place.ok(&["pool", "release", "out"]);
+    assert!(place.ok(&["pool", "list"]).contains("out#1  released"));
     std::fs::rename(&away, &run).unwrap();
-    ok(&place, &["down", "--name", &name, "--yes"]);
+    place.ok(&["down", "--name", &name, "--yes"]);
 }
 
 /// S319: whatever the database says, `expire` removes only a directory that was made for a pool of its caller.
 #[test]
 fn a_forged_removal_takes_nothing() {
-    let place = place();
+    let place = Place::with_pools();
     let (base, mine) = (place.path().join("base"), place.path().join("thesis"));
     for dir in [&base, &mine] {
         std::fs::create_dir(dir).unwrap();
         std::fs::write(dir.join("data"), "content").unwrap();
     }
-    ok(&place, &["pool", "create", "out", "--base", base.to_str().unwrap()]);
-    let made = std::path::PathBuf::from(ok(&place, &["pool", "path", "out"]).trim_end());
+    place.ok(&["pool", "create", "out", "--base", base.to_str().unwrap()]);
+    let made = std::path::PathBuf::from(place.ok(&["pool", "path", "out"]).trim_end());
     std::fs::write(made.join("result"), "42").unwrap();
     std::os::unix::fs::symlink(&mine, made.join("link")).unwrap();
     std::fs::create_dir_all(made.join("deep/er")).unwrap();
@@ -189,7 +176,7 @@ fn a_forged_removal_takes_nothing() {
     }
     assert_eq!(std::fs::read_to_string(made.join("result")).unwrap(), "42");
     db.execute("UPDATE pool SET source = ?1", [made.to_str().unwrap().as_bytes()]).unwrap();
-    ok(&place, &["pool", "expire"]);
+    place.ok(&["pool", "expire"]);
     assert!(!made.exists());
     assert_eq!(std::fs::read_to_string(mine.join("data")).unwrap(), "content", "behind a link");
     assert_eq!(std::fs::read_to_string(base.join("data")).unwrap(), "content");
@@ -237,12 +224,12 @@ fn the_environment_says_how_servers_are_reached() {
 fn a_clock_that_is_not_the_servers_removes_nothing() {
     let Some(server) = Server::start() else { return };
     server.make("site");
-    let (mut place, url) = (Place::new(), server.url("site"));
-    place.set("BIVOUAC_DB", &url);
+    let url = server.url("site");
+    let place = Place::with_pools_at(&url);
     let base = place.path().join("base");
     std::fs::create_dir(&base).unwrap();
-    ok(&place, &["pool", "create", "out", "--base", base.to_str().unwrap()]);
-    ok(&place, &["pool", "release", "out"]);
+    place.ok(&["pool", "create", "out", "--base", base.to_str().unwrap()]);
+    place.ok(&["pool", "release", "out"]);
     let orders = "UPDATE rule SET value = 0 WHERE name = 'grace-days'; CREATE SCHEMA other; \
                   CREATE FUNCTION other.clock_timestamp() RETURNS timestamptz LANGUAGE sql \
                   AS $f$SELECT now() - interval '20 days'$f$";
@@ -253,8 +240,8 @@ fn a_clock_that_is_not_the_servers_removes_nothing() {
         assert!(said.code == 1 && said.err.contains("s ahead of that of database site"), "{}", said.err);
     }
     assert_eq!(std::fs::read_dir(&base).unwrap().count(), 1);
-    ok(&place, &["pool", "expire"]);
-    ok(&place, &["pool", "expire"]);
+    place.ok(&["pool", "expire"]);
+    place.ok(&["pool", "expire"]);
     assert_eq!(std::fs::read_dir(&base).unwrap().count(), 0);
 }
 
@@ -263,34 +250,33 @@ fn a_clock_that_is_not_the_servers_removes_nothing() {
 fn a_server_has_the_pools_of_a_site() {
     let Some(server) = Server::start() else { return };
     server.make("site");
-    let mut place = Place::new();
-    place.set("BIVOUAC_DB", &server.url("site"));
+    let place = Place::with_pools_at(&server.url("site"));
     let base = place.path().join("base");
     std::fs::create_dir(&base).unwrap();
     let (base, title) = (base.to_str().unwrap(), "wing 'n \"tail\" $1 ?1 é");
     let create = ["pool", "create", "out", "--base", base, "--title", title, "--request", "once"];
-    ok(&place, &create);
-    ok(&place, &create);
-    assert!(ok(&place, &["pool", "find", "$1 ?1"]).contains("out   live"));
-    let shown: Value = serde_json::from_str(&ok(&place, &["pool", "show", "out", "--json"])).unwrap();
+    place.ok(&create);
+    place.ok(&create);
+    assert!(place.ok(&["pool", "find", "$1 ?1"]).contains("out   live"));
+    let shown: Value = serde_json::from_str(&place.ok(&["pool", "show", "out", "--json"])).unwrap();
     assert_eq!(shown["title"], title);
     let name = Place::unique_name();
     if can_mount() {
-        ok(&place, &["up", "--name", &name, "--pool", "out:rw"]);
-        let path = ok(&place, &["pool", "path", "out"]);
+        place.ok(&["up", "--name", &name, "--pool", "out:rw"]);
+        let path = place.ok(&["pool", "path", "out"]);
         std::fs::write(std::path::Path::new(path.trim_end()).join("result"), "42").unwrap();
         assert!(place.run(&["pool", "release", "out"]).err.contains("is attached to formation"));
-        ok(&place, &["down", "--name", &name, "--yes"]);
-        let path = ok(&place, &["pool", "path", "out"]);
+        place.ok(&["down", "--name", &name, "--yes"]);
+        let path = place.ok(&["pool", "path", "out"]);
         assert!(path.starts_with(base), "{path}");
         let result = std::path::Path::new(path.trim_end()).join("result");
         assert_eq!(std::fs::read_to_string(result).unwrap(), "42");
     }
-    ok(&place, &["pool", "release", "out"]);
+    place.ok(&["pool", "release", "out"]);
     let days = "UPDATE rule SET value = 0 WHERE name = 'grace-days'";
     server.client("site").batch_execute(days).unwrap();
-    ok(&place, &["pool", "expire"]);
-    ok(&place, &["pool", "expire"]);
+    place.ok(&["pool", "expire"]);
+    place.ok(&["pool", "expire"]);
     assert_eq!(std::fs::read_dir(base).unwrap().count(), 0);
-    assert!(ok(&place, &["pool", "list", "--all"]).contains("removed"));
+    assert!(place.ok(&["pool", "list", "--all"]).contains("removed"));
 }

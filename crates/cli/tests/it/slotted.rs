@@ -10,25 +10,16 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 fn place() -> Place {
-    let place = Place::new();
-    let db = format!("sqlite://{}", place.path().join("pools.sqlite").display());
-    place_with(place, &db)
+    with_storage(Place::with_pools())
 }
 
-fn place_with(mut place: Place, db: &str) -> Place {
-    place.set("BIVOUAC_DB", db);
-    ok(&place, &["pool", "storage", "--bandwidth", "100m", "--user-share", "100", "--file-cost", "64k"]);
+fn with_storage(place: Place) -> Place {
+    place.ok(&["pool", "storage", "--bandwidth", "100m", "--user-share", "100", "--file-cost", "64k"]);
     place
 }
 
-fn ok(place: &Place, arguments: &[&str]) -> String {
-    let said = place.run(arguments);
-    assert_eq!(said.code, 0, "{arguments:?}: {}", said.err);
-    said.out
-}
-
 fn json(place: &Place, arguments: &[&str]) -> Value {
-    serde_json::from_str(&ok(place, arguments)).unwrap()
+    serde_json::from_str(&place.ok(arguments)).unwrap()
 }
 
 fn refused(place: &Place, arguments: &[&str], code: i32, text: &str) {
@@ -44,14 +35,14 @@ fn slots_are_announced_and_shown() {
     assert_eq!((&first["id"], &first["state"]), (&1.into(), &"waiting".into()));
     let announce = ["pool", "announce", "--in", "--size", "6g", "--by", "2m"];
     refused(&place, &announce, 1, "cannot be done by its deadline beside what was promised to others");
-    let later = ok(&place, &[&announce[..], &["--or-later", "--title", "odd\u{1b}[31m"]].concat());
+    let later = place.ok(&[&announce[..], &["--or-later", "--title", "odd\u{1b}[31m"]].concat());
     assert!(later.starts_with("slot 2: ") && later.contains(" late"), "{later}");
-    let shown = ok(&place, &["pool", "slots"]);
+    let shown = place.ok(&["pool", "slots"]);
     assert!(
         shown.contains("waiting, late") && shown.contains("100 MiB/s") && !shown.contains('\u{1b}'),
         "{shown}"
     );
-    let drawn = ok(&place, &["pool", "schedule"]);
+    let drawn = place.ok(&["pool", "schedule"]);
     assert!(drawn.contains("site storage gives 100 MiB/s to stages, 100 % of it to one user"), "{drawn}");
     let bars: Vec<&str> = drawn.lines().filter(|line| line.contains("==")).collect();
     assert_eq!(bars.len(), 2, "{drawn}");
@@ -62,11 +53,11 @@ fn slots_are_announced_and_shown() {
     assert_eq!(chart["slots"].as_array().unwrap().len(), 2);
     refused(&place, &["pool", "begin", "2", "--no-wait"], 1, "wait for it, or come again");
     refused(&place, &["pool", "done", "2"], 1, "has not begun");
-    assert_eq!(ok(&place, &["pool", "begin", "1"]), "104857600\n");
-    ok(&place, &["pool", "done", "1"]);
-    ok(&place, &["pool", "withdraw", "2"]);
-    assert_eq!(ok(&place, &["pool", "slots"]), "nothing is announced\n");
-    assert!(ok(&place, &["pool", "slots", "--all"]).contains("withdrawn"));
+    assert_eq!(place.ok(&["pool", "begin", "1"]), "104857600\n");
+    place.ok(&["pool", "done", "1"]);
+    place.ok(&["pool", "withdraw", "2"]);
+    assert_eq!(place.ok(&["pool", "slots"]), "nothing is announced\n");
+    assert!(place.ok(&["pool", "slots", "--all"]).contains("withdrawn"));
     refused(&place, &["pool", "withdraw", "7"], 1, "slot 7: there is none of that number of yours");
     refused(&place, &["pool", "storage", "--bandwidth", "0"], 2, "--bandwidth");
     refused(&place, &["pool", "announce", "--in", "--size", "1", "--by", "noon"], 2, "@SECONDS");
@@ -90,10 +81,10 @@ fn jobs_of_flux_and_pbs_are_followed() {
     place.set("PATH", bin.to_str().unwrap());
     let base = dir.join("base");
     std::fs::create_dir(&base).unwrap();
-    ok(&place, &["pool", "create", "mesh", "--base", base.to_str().unwrap()]);
-    let data = ok(&place, &["pool", "path", "mesh"]);
+    place.ok(&["pool", "create", "mesh", "--base", base.to_str().unwrap()]);
+    let data = place.ok(&["pool", "path", "mesh"]);
     std::fs::write(Path::new(data.trim_end()).join("f"), [7; 4096]).unwrap();
-    ok(&place, &["pool", "count", "mesh"]);
+    place.ok(&["pool", "count", "mesh"]);
     refused(&place, &["pool", "follow"], 1, "neither squeue, flux nor qstat is here");
     let user = ok_of("id", &["-un"]);
     let soon = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 3600;
@@ -119,11 +110,11 @@ fn jobs_of_flux_and_pbs_are_followed() {
     };
     flux(&of_flux);
     pbs(&of_pbs(soon, "somebody"));
-    let said = ok(&place, &["pool", "follow"]);
+    let said = place.ok(&["pool", "follow"]);
     assert!(said.starts_with("slot 1: ") && said.lines().count() == 1, "{said}");
-    assert_eq!(ok(&place, &["pool", "follow"]), "", "once");
+    assert_eq!(place.ok(&["pool", "follow"]), "", "once");
     pbs(&of_pbs(soon + 60, user.trim()));
-    assert!(ok(&place, &["pool", "follow"]).starts_with("slot 2: "));
+    assert!(place.ok(&["pool", "follow"]).starts_with("slot 2: "));
     let slots = json(&place, &["pool", "slots", "--json"]);
     let slots = slots["slots"].as_array().or(slots.as_array()).unwrap();
     let seen: Vec<(&str, u64)> = slots
@@ -134,7 +125,7 @@ fn jobs_of_flux_and_pbs_are_followed() {
     // Expected later; and the other one is gone.
     pbs(&of_pbs(soon + 600, user.trim()));
     flux("");
-    let said = ok(&place, &["pool", "follow"]);
+    let said = place.ok(&["pool", "follow"]);
     assert!(said.contains("slot 1: withdrawn, job 91") && said.contains("slot 2: "), "{said}");
     // One that cannot be understood keeps the other from nothing.
     std::fs::write(dir.join("flux.json"), "flux-jobs: ERROR").unwrap();
@@ -175,8 +166,8 @@ fn a_stage_keeps_to_its_slot() {
     let camp = Camp::start_in(place, &["--nodes", "2"]);
     let (place, name) = (camp.place(), camp.name().to_owned());
     // Somebody is copying; it is done a little later.
-    ok(place, &["pool", "announce", "--in", "--size", "1g", "--by", "1h"]);
-    ok(place, &["pool", "begin", "1"]);
+    place.ok(&["pool", "announce", "--in", "--size", "1g", "--by", "1h"]);
+    place.ok(&["pool", "begin", "1"]);
     let announced = ["pool", "announce", "mesh", "--in", "--by", "1h", "--rate", "1m", "--json"];
     assert_eq!(json(place, &announced)["pool"], "mesh");
     refused(
@@ -194,7 +185,7 @@ fn a_stage_keeps_to_its_slot() {
     signal(waiting.id().into(), Signal::TERM);
     assert_eq!(waiting.wait().unwrap().code(), Some(143));
     assert!(!camp.mount().join("mesh").exists());
-    ok(place, &["pool", "done", "1"]);
+    place.ok(&["pool", "done", "1"]);
     // It is its time now: it begins, and is killed.
     let mut killed = place.command(&stage).stderr(std::process::Stdio::piped()).spawn().unwrap();
     let mut said = std::io::BufReader::new(killed.stderr.take().unwrap());
@@ -204,7 +195,7 @@ fn a_stage_keeps_to_its_slot() {
     killed.kill().unwrap();
     killed.wait().unwrap();
     assert_eq!(json(place, &["pool", "slots", "--json"])[0]["state"], "running");
-    ok(place, &["stage", "resume", "1", "--name", &name, "--slot", "2"]);
+    place.ok(&["stage", "resume", "1", "--name", &name, "--slot", "2"]);
     assert_eq!(std::fs::read(camp.mount().join("mesh/a")).unwrap(), content);
     let status = json(place, &["stage", "status", "--name", &name, "--json"]);
     assert_eq!(status[0]["state"], "done");
@@ -212,7 +203,7 @@ fn a_stage_keeps_to_its_slot() {
     refused(place, &[&stage[..], &["--at", "/other"]].concat(), 1, "slot 2: is done; announce it again");
     // And back, what changed.
     std::fs::write(camp.mount().join("mesh/b"), "new").unwrap();
-    ok(place, &["pool", "stage", "out", "mesh", "--name", &name]);
+    place.ok(&["pool", "stage", "out", "mesh", "--name", &name]);
     assert_eq!(std::fs::read(data.join("b")).unwrap(), b"new");
     // S438: and how much that is.
     let shown = json(place, &["pool", "show", "mesh", "--json"]);
@@ -226,18 +217,18 @@ fn a_pool_is_counted_before_it_is_announced() {
     let place = place();
     let base = place.path().join("base");
     std::fs::create_dir(&base).unwrap();
-    ok(&place, &["pool", "create", "out", "--base", base.to_str().unwrap()]);
+    place.ok(&["pool", "create", "out", "--base", base.to_str().unwrap()]);
     let announce = ["pool", "announce", "out", "--in", "--by", "1h", "--json"];
     refused(&place, &announce, 1, "bivouac pool count out");
-    let dir = ok(&place, &["pool", "path", "out"]);
+    let dir = place.ok(&["pool", "path", "out"]);
     let dir = std::path::Path::new(dir.trim_end());
     std::fs::create_dir(dir.join("deep")).unwrap();
     std::fs::write(dir.join("deep/a"), vec![7; 5000]).unwrap();
     std::fs::write(dir.join(std::ffi::OsStr::from_bytes(b"odd \xff\n")), "123").unwrap();
-    assert_eq!(ok(&place, &["pool", "count", "out"]), "pool out holds 4.9 KiB in 2 files\n");
+    assert_eq!(place.ok(&["pool", "count", "out"]), "pool out holds 4.9 KiB in 2 files\n");
     let slot = json(&place, &announce);
     assert_eq!((&slot["bytes"], &slot["files"]), (&5003.into(), &2.into()));
-    assert!(ok(&place, &["pool", "history", "out"]).contains("2 files, 5003 bytes"));
+    assert!(place.ok(&["pool", "history", "out"]).contains("2 files, 5003 bytes"));
     std::fs::remove_dir_all(dir).unwrap();
     refused(&place, &["pool", "count", "out"], 1, "check its path");
 }
@@ -252,26 +243,26 @@ fn a_stage_stops_with_its_slot() {
     let data = place.path().join("data");
     std::fs::create_dir(&data).unwrap();
     std::fs::write(data.join("a"), vec![7; 8 << 20]).unwrap();
-    ok(&place, &["pool", "create", "mesh", "--from", data.to_str().unwrap()]);
+    place.ok(&["pool", "create", "mesh", "--from", data.to_str().unwrap()]);
     let camp = Camp::start_in(place, &[]);
     let (place, name) = (camp.place(), camp.name().to_owned());
     let announced = ["pool", "announce", "mesh", "--in", "--by", "10h", "--rate", "64k"];
-    ok(place, &announced);
+    place.ok(&announced);
     let stage = ["pool", "stage", "in", "mesh", "--name", &name, "--slot", "1"];
     let mut staging = place.command(&stage).stderr(std::process::Stdio::piped()).spawn().unwrap();
     let mut said = std::io::BufReader::new(staging.stderr.take().unwrap());
     let mut text = String::new();
     std::io::BufRead::read_line(&mut said, &mut text).unwrap();
     assert!(text.contains("in job 1"), "{text}");
-    ok(place, &["pool", "withdraw", "1"]);
+    place.ok(&["pool", "withdraw", "1"]);
     std::io::Read::read_to_string(&mut said, &mut text).unwrap();
     assert_eq!(staging.wait().unwrap().code(), Some(1), "{text}");
     assert!(
         text.contains("slot 1: is withdrawn; announce it again") && text.contains("job 1 is kept"),
         "{text}"
     );
-    ok(place, &["pool", "announce", "mesh", "--in", "--by", "10h"]);
-    ok(place, &["stage", "resume", "1", "--name", &name, "--slot", "2"]);
+    place.ok(&["pool", "announce", "mesh", "--in", "--by", "10h"]);
+    place.ok(&["stage", "resume", "1", "--name", &name, "--slot", "2"]);
     assert_eq!(std::fs::read(camp.mount().join("mesh/a")).unwrap(), vec![7; 8 << 20]);
     camp.down();
 }
@@ -287,7 +278,7 @@ fn every_verb_is_whole_whenever_it_is_killed() {
 fn every_verb_at_a_server_is_whole_whenever_it_is_killed() {
     let Some(server) = Server::start() else { return };
     server.make("site");
-    verbs_are_whole(&place_with(Place::new(), &server.url("site")));
+    verbs_are_whole(&with_storage(Place::with_pools_at(&server.url("site"))));
 }
 
 fn verbs_are_whole(place: &Place) {
@@ -322,13 +313,13 @@ fn verbs_are_whole(place: &Place) {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        ok(place, &arguments);
+        place.ok(&arguments);
         if verb[0] == "create" {
-            let path = ok(place, &["pool", "path", "p"]);
+            let path = place.ok(&["pool", "path", "p"]);
             std::fs::write(std::path::Path::new(path.trim_end()).join("a"), "content").unwrap();
         }
     }
-    let path = ok(place, &["pool", "path", "p"]);
+    let path = place.ok(&["pool", "path", "p"]);
     assert_eq!(std::fs::read_to_string(std::path::Path::new(path.trim_end()).join("a")).unwrap(), "content");
     assert_eq!(std::fs::read_dir(archive).unwrap().count(), 1);
     let pools = json(place, &["pool", "list", "--json"]);
@@ -337,7 +328,7 @@ fn verbs_are_whole(place: &Place) {
     let slots = json(place, &["pool", "slots", "--all", "--json"]);
     let states: Vec<&Value> = slots.as_array().unwrap().iter().map(|slot| &slot["state"]).collect();
     assert_eq!(states, [&Value::from("done"), &Value::from("withdrawn")]);
-    let history = ok(place, &["pool", "history", "p"]);
+    let history = place.ok(&["pool", "history", "p"]);
     let what = history.lines().filter_map(|line| line.split_whitespace().nth(1));
     // Each step of the ways to the archive and back can be the last one of a command that was killed.
     let what: Vec<&str> = what.filter(|what| !matches!(*what, "archive" | "location")).collect();

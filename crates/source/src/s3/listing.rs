@@ -1,7 +1,6 @@
 //! Directories: what keys that begin with the same words make of themselves.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bivouac_types::mode;
 use parking_lot::Mutex;
@@ -12,6 +11,7 @@ use super::metadata::{Headers, attrs_of};
 use super::objects::{Found, If};
 use super::wire::Request;
 use super::{S3Source, answers, at};
+use crate::at_once::for_each_at_once;
 use crate::error::Cause;
 use crate::source::join_path;
 use crate::{Entry, Meta, SourceError, SourceResult};
@@ -166,7 +166,7 @@ impl S3Source {
     fn look_at(&self, dir: &[u8], names: &[Named]) -> SourceResult<Vec<Entry>> {
         let dirs: HashSet<&str> = names.iter().filter(|n| n.is_dir).map(|n| n.name.as_str()).collect();
         let entries = Mutex::new(Vec::with_capacity(names.len()));
-        at_once(names, |named| {
+        each_at_once(names, |named| {
             entries.lock().extend(self.entry(dir, named, &dirs)?);
             Ok(())
         })?;
@@ -190,7 +190,7 @@ impl S3Source {
             if keys.is_empty() {
                 return Ok(());
             }
-            at_once(&keys, |key| self.delete(dir, key, &If::Always))?;
+            each_at_once(&keys, |key| self.delete(dir, key, &If::Always))?;
         }
     }
 
@@ -233,24 +233,7 @@ impl S3Source {
     }
 }
 
-/// Does the same for many, some of them at the same time. The first failure ends it.
-fn at_once<T: Sync>(all: &[T], each: impl Fn(&T) -> SourceResult<()> + Sync) -> SourceResult<()> {
-    let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
-    let work = || {
-        while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(error) = each(one) {
-                next.store(all.len(), Ordering::Relaxed);
-                failed.lock().get_or_insert(error);
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        let others = all.len().saturating_sub(1).min(LOOKS_MAX - 1);
-        for _ in 0..others {
-            // Fewer threads do it as well.
-            let _ = std::thread::Builder::new().name("objects".to_owned()).spawn_scoped(scope, work);
-        }
-        work();
-    });
-    failed.into_inner().map_or(Ok(()), Err)
+/// Does the same for many, some of them at once. The first failure ends it.
+fn each_at_once<T: Sync>(all: &[T], work: impl Fn(&T) -> SourceResult<()> + Sync) -> SourceResult<()> {
+    for_each_at_once(all.len() as u64, LOOKS_MAX, |at| all.get(at as usize).map_or(Ok(()), &work))
 }

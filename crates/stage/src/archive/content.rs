@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use bivouac_source::{Attrs, Expect, Piece, S3Source, Source as _, SourceResult, Version};
+use bivouac_source::{Attrs, Expect, Piece, S3Source, Source as _, SourceResult, Version, for_each_at_once};
 use blake3::Hash;
 
 use super::ArchiveError;
@@ -118,16 +118,16 @@ impl<'a> Content<'a> {
             return Ok(false);
         }
         self.look(store, opts)?;
-        let is_same = AtomicU64::new(0);
+        let differs = AtomicBool::new(false);
         Pieces::of(store, self.size).each(opts, |offset, len| {
-            if is_same.load(Ordering::Relaxed) == 0 {
+            if !differs.load(Ordering::Relaxed) {
                 let mut piece = vec![0; len];
                 read_piece(store, path, version, offset, &mut piece)?;
-                is_same.fetch_add(u64::from(!self.is_seen(offset, &piece)), Ordering::Relaxed);
+                differs.fetch_or(!self.is_seen(offset, &piece), Ordering::Relaxed);
             }
             Ok(())
         })?;
-        Ok(is_same.into_inner() == 0)
+        Ok(!differs.into_inner())
     }
 
     /// Puts it in the place of an object, reads that again and compares it.
@@ -241,36 +241,16 @@ pub fn each_file<T: Sync>(
     Ok(())
 }
 
-/// Does the same for each number, some of them at a time. The first failure ends it.
+/// Does the same for each number, as many at once as there may be requests. The first failure ends it.
 fn each(
     count: u64,
     at_once: usize,
     opts: &CopyOptions,
     work: impl Fn(u64) -> Result<(), ArchiveError> + Sync,
 ) -> Result<(), ArchiveError> {
-    let (next, failed) = (AtomicU64::new(0), Mutex::new(None));
-    let run = || {
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= count {
-                return;
-            }
-            let done = if opts.cancelled() { Err(ArchiveError::Cancelled) } else { work(number) };
-            if let Err(error) = done {
-                next.store(count, Ordering::Relaxed);
-                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-            }
-        }
-    };
-    let at_once = at_once.clamp(1, REQUESTS).min(usize::try_from(count).unwrap_or(REQUESTS));
-    std::thread::scope(|scope| {
-        for _ in 1..at_once {
-            // Fewer threads do it as well.
-            let _ = std::thread::Builder::new().name("archive".to_owned()).spawn_scoped(scope, run);
-        }
-        run();
-    });
-    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    for_each_at_once(count, at_once.min(REQUESTS), |number| {
+        if opts.cancelled() { Err(ArchiveError::Cancelled) } else { work(number) }
+    })
 }
 
 /// Fills from an object as it was seen.

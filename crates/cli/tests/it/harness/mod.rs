@@ -146,6 +146,25 @@ impl Place {
         Place { runtime, environment: Vec::new() }
     }
 
+    /// An empty one, with a database of pools of its own.
+    pub fn with_pools() -> Place {
+        let mut place = Place::new();
+        place.have_pools();
+        place
+    }
+
+    /// An empty one whose pools are in this database.
+    pub fn with_pools_at(db: &str) -> Place {
+        let mut place = Place::new();
+        place.set("BIVOUAC_DB", db);
+        place
+    }
+
+    /// Commands have a database of pools in it from now on.
+    pub fn have_pools(&mut self) {
+        self.set("BIVOUAC_DB", &format!("sqlite://{}", self.path().join("pools.sqlite").display()));
+    }
+
     /// Commands have this in their environment from now on.
     pub fn set(&mut self, name: &str, value: &str) {
         self.environment.push((name.to_owned(), value.to_owned()));
@@ -168,6 +187,13 @@ impl Place {
     /// Runs the binary to its end.
     pub fn run(&self, arguments: &[&str]) -> Said {
         said(&self.command(arguments).output().unwrap())
+    }
+
+    /// Runs the binary to its end, which must be a success; what it printed.
+    pub fn ok(&self, arguments: &[&str]) -> String {
+        let said = self.run(arguments);
+        assert_eq!(said.code, 0, "{arguments:?}: {}", said.err);
+        said.out
     }
 
     /// A name that no other formation of this machine has.
