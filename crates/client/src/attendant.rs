@@ -1,6 +1,7 @@
 //! A thread that is there while there is something to do, and ends when there has been nothing for a while: idle processes
 //! have none, and are not woken.
 
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -12,6 +13,8 @@ const IDLE: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub struct Attendant {
     state: Mutex<State>,
+    /// Whether it was called and does not rest since. Changes under the state's lock.
+    called: AtomicBool,
     bell: Condvar,
 }
 
@@ -19,8 +22,6 @@ pub struct Attendant {
 struct State {
     /// Whether the thread is there.
     runs: bool,
-    /// Whether it was called and does not rest since.
-    called: bool,
     ends: bool,
 }
 
@@ -28,38 +29,48 @@ impl Attendant {
     /// There is something to do. `spawn` starts the thread if it is not there, and says whether it could; then the
     /// answer is that there is one.
     pub fn call(&self, spawn: impl FnOnce() -> bool) -> bool {
+        // Either this sees that it rests, or what was begun before shows when it is about to (`rest`).
+        fence(Ordering::SeqCst);
+        if self.called.load(Ordering::Relaxed) {
+            return true;
+        }
         let mut state = self.state.lock();
-        if !state.called {
+        if !self.called.load(Ordering::Relaxed) {
             if state.runs {
                 self.bell.notify_one();
             } else {
                 state.runs = spawn();
             }
-            state.called = state.runs;
+            self.called.store(state.runs, Ordering::Relaxed);
         }
-        state.called
+        state.runs
     }
 
     /// Waits for a call, unless the one before still counts, and then for `time`. If the answer is no, the thread is to end.
     pub fn next(&self, time: Duration) -> bool {
         let mut state = self.state.lock();
-        while !state.called && !state.ends {
-            if self.bell.wait_for(&mut state, IDLE).timed_out() && !state.called {
+        let is_called = || self.called.load(Ordering::Relaxed);
+        while !is_called() && !state.ends {
+            if self.bell.wait_for(&mut state, IDLE).timed_out() && !is_called() {
                 break;
             }
         }
-        if state.called && !state.ends {
+        if is_called() && !state.ends {
             self.bell.wait_for(&mut state, time);
         }
-        state.runs = state.called && !state.ends;
+        state.runs = is_called() && !state.ends;
         state.runs
     }
 
     /// There is nothing more to do until the next call, if `is_done` says so: what was begun before a call that was not
     /// needed, because the thread was still there, must show in it.
     pub fn rest(&self, is_done: impl FnOnce() -> bool) {
-        let mut state = self.state.lock();
-        state.called &= !is_done();
+        let _state = self.state.lock();
+        self.called.store(false, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if !is_done() {
+            self.called.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Ends the thread for good.

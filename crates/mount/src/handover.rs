@@ -1,9 +1,10 @@
-//! Threads that keep their permit while they wait for another node.
+//! Threads that keep their permit while they serve a request that takes long.
 //!
 //! Most mounts serve one program at a time, which waits for the same answer: to have another thread read requests
-//! meanwhile costs two changes of threads per request, for nobody. So the last reader keeps its permit. Somebody looks
-//! every two milliseconds, as long as threads wait like this, whether requests have come that nobody reads; then it takes the
-//! permits away, and for a second threads hand them on at once.
+//! meanwhile costs two changes of threads per request, for nobody. So the last reader keeps its permit, also while it
+//! waits for another node or for a disk. Somebody looks every two milliseconds, as long as requests are served, whether
+//! there are some that nobody reads. Then it takes the permits away of threads that are at the same request as before; and
+//! of all that wait for other nodes: for a second they hand their permits on at once.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,19 +19,19 @@ const TICK: Duration = Duration::from_millis(2);
 const BUSY: Duration = Duration::from_secs(1);
 /// Looks in a row that find unread requests while threads come and go.
 const UNREAD_MAX: u32 = 3;
-/// Looks without any wait after which there are no more until the next one.
+/// Looks without any request after which there are no more until the next one.
 const QUIET_TICKS: u32 = 25;
-/// States of a thread, in the low bits above which waits are counted.
-const HERE: u32 = 0;
-const WAITS: u32 = 1;
-const TAKEN: u32 = 2;
+/// States of a thread, in the low bits above which requests are counted.
+const READS: u32 = 0;
+const SERVES: u32 = 1;
+const WAITS: u32 = 2;
+const TAKEN: u32 = 3;
 const STATES: u32 = 4;
 
-/// Who waits with a permit.
+/// Who serves or waits with a permit.
 pub struct DelayedHandover {
     start: Instant,
     threads: Vec<AtomicU32>,
-    waits: AtomicU64,
     /// Until when permits are handed on at once, in milliseconds since the start.
     busy_until: AtomicU64,
     looker: Attendant,
@@ -39,8 +40,7 @@ pub struct DelayedHandover {
 /// What the looker remembers from look to look.
 #[derive(Default)]
 pub struct Findings {
-    waiting: Vec<(u16, u32)>,
-    waits: u64,
+    threads: Vec<u32>,
     unread: u32,
     quiet: u32,
 }
@@ -49,8 +49,7 @@ impl Default for DelayedHandover {
     fn default() -> DelayedHandover {
         DelayedHandover {
             start: Instant::now(),
-            threads: (0..CHANNELS_PER_INCARNATION).map(|_| AtomicU32::new(HERE)).collect(),
-            waits: AtomicU64::new(0),
+            threads: (0..CHANNELS_PER_INCARNATION).map(|_| AtomicU32::new(READS)).collect(),
             busy_until: AtomicU64::new(0),
             looker: Attendant::default(),
         }
@@ -58,27 +57,32 @@ impl Default for DelayedHandover {
 }
 
 impl DelayedHandover {
-    /// A thread with a permit is about to wait. Whether it may keep the permit; `spawn` starts the thread that looks.
-    pub fn begin(&self, thread: u16, spawn: impl FnOnce() -> bool) -> bool {
+    /// A thread with a permit begins to serve a request; `spawn` starts the thread that looks.
+    pub fn begin(&self, thread: u16, spawn: impl FnOnce() -> bool) {
+        if let Some(state) = self.threads.get(usize::from(thread)) {
+            // The count comes round again in time.
+            let request = (state.load(Ordering::Relaxed) / STATES).wrapping_add(1).wrapping_mul(STATES);
+            state.store(request | SERVES, Ordering::Release);
+            self.looker.call(spawn);
+        }
+    }
+
+    /// A thread that serves a request with a permit is about to wait. Whether it may keep the permit.
+    pub fn wait(&self, thread: u16, spawn: impl FnOnce() -> bool) -> bool {
         if self.since_start() < self.busy_until.load(Ordering::Relaxed) {
             return false;
         }
         let Some(state) = self.threads.get(usize::from(thread)) else { return false };
-        // The count comes round again in time.
-        let next = |state: u32| (state / STATES).wrapping_add(1).wrapping_mul(STATES) | WAITS;
-        let waits = |state: u32| (state % STATES != TAKEN).then(|| next(state));
-        if state.fetch_update(Ordering::AcqRel, Ordering::Acquire, waits).is_err() {
-            return true;
-        }
-        self.waits.fetch_add(1, Ordering::Release);
+        let waits = |state: u32| (state % STATES != TAKEN).then(|| state / STATES * STATES | WAITS);
+        let _is_taken = state.fetch_update(Ordering::AcqRel, Ordering::Acquire, waits);
         self.looker.call(spawn)
     }
 
-    /// A thread has waited. Whether its permit was taken away.
+    /// A thread has served a request. Whether its permit was taken away.
     pub fn end(&self, thread: u16) -> bool {
         let Some(state) = self.threads.get(usize::from(thread)) else { return false };
         let before = state.load(Ordering::Relaxed);
-        if before % STATES == HERE {
+        if before % STATES == READS {
             return false;
         }
         state.fetch_and(!(STATES - 1), Ordering::AcqRel) % STATES == TAKEN
@@ -92,40 +96,44 @@ impl DelayedHandover {
             let taken = self.look_once(&mut findings, &unread);
             (0..taken).for_each(|_| release());
             if findings.quiet >= QUIET_TICKS {
-                self.looker.rest(|| self.waits.load(Ordering::Acquire) == findings.waits);
+                self.looker.rest(|| self.states().eq(findings.threads.iter().copied()));
             }
         }
     }
 
     /// One look; how many permits were taken away.
     fn look_once(&self, findings: &mut Findings, unread: impl Fn() -> bool) -> usize {
-        let waits = self.waits.load(Ordering::Acquire);
-        findings.quiet = if waits == findings.waits { findings.quiet + 1 } else { 0 };
-        findings.waits = waits;
-        let waiting: Vec<(u16, u32)> = (0..)
-            .zip(&self.threads)
-            .map(|(thread, state)| (thread, state.load(Ordering::Acquire)))
-            .filter(|(_, state)| state % STATES == WAITS)
-            .collect();
-        let unread = !waiting.is_empty() && unread();
-        findings.unread = if unread { findings.unread + 1 } else { 0 };
-        if !waiting.is_empty() {
-            findings.quiet = 0;
-        }
-        let stuck = waiting.iter().any(|thread| findings.waiting.contains(thread));
+        let threads: Vec<u32> = self.states().collect();
+        let is_busy = |state: &u32| matches!(state % STATES, SERVES | WAITS);
+        let waits = |state: &u32| state % STATES == WAITS;
+        let is_quiet = threads == findings.threads && !threads.iter().any(is_busy);
+        findings.quiet = if is_quiet { findings.quiet + 1 } else { 0 };
+        let unread = threads.iter().any(is_busy) && unread();
+        findings.unread = if unread && threads.iter().any(waits) { findings.unread + 1 } else { 0 };
         let mut taken = 0;
-        if unread && (stuck || findings.unread >= UNREAD_MAX) {
-            self.busy_until.store(self.since_start() + BUSY.as_millis() as u64, Ordering::Relaxed);
-            taken = waiting.iter().filter(|(thread, state)| self.take(*thread, *state)).count();
+        if unread {
+            let is_stuck = |(at, state): (usize, &u32)| findings.threads.get(at) == Some(state);
+            let hands_on = findings.unread >= UNREAD_MAX
+                || threads.iter().enumerate().any(|thread| waits(thread.1) && is_stuck(thread));
+            if hands_on {
+                self.busy_until.store(self.since_start() + BUSY.as_millis() as u64, Ordering::Relaxed);
+            }
+            let is_to_go = |thread: (usize, &u32)| if waits(thread.1) { hands_on } else { is_stuck(thread) };
+            let busy = threads.iter().enumerate().filter(|(_, state)| is_busy(state));
+            taken = busy.filter(|thread| is_to_go(*thread) && self.take(thread.0, *thread.1)).count();
         }
-        findings.waiting = waiting;
+        findings.threads = threads;
         taken
     }
 
-    /// Takes a thread's permit, if it still waits for the same.
-    fn take(&self, thread: u16, seen: u32) -> bool {
-        let taken = seen - WAITS + TAKEN;
-        self.threads.get(usize::from(thread)).is_some_and(|state| {
+    fn states(&self) -> impl Iterator<Item = u32> {
+        self.threads.iter().map(|state| state.load(Ordering::Acquire))
+    }
+
+    /// Takes a thread's permit, if it is still at the same.
+    fn take(&self, thread: usize, seen: u32) -> bool {
+        let taken = seen | TAKEN;
+        self.threads.get(thread).is_some_and(|state| {
             state.compare_exchange(seen, taken, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         })
     }
@@ -146,7 +154,10 @@ mod tests {
 
     fn waiting(threads: &[u16]) -> DelayedHandover {
         let handover = DelayedHandover::default();
-        assert!(threads.iter().all(|thread| handover.begin(*thread, || true)));
+        for thread in threads {
+            handover.begin(*thread, || true);
+            assert!(handover.wait(*thread, || true));
+        }
         handover
     }
 
@@ -156,7 +167,7 @@ mod tests {
         for _ in 0..10 {
             assert_eq!(handover.look_once(&mut findings, || false), 0);
         }
-        assert!(!handover.end(3) && handover.begin(3, || panic!("there is one")));
+        assert!(!handover.end(3) && handover.wait(3, || panic!("there is one")));
     }
 
     #[test]
@@ -166,7 +177,7 @@ mod tests {
         assert!(!handover.end(9));
         assert_eq!(handover.look_once(&mut findings, || true), 1);
         assert!(handover.end(0) && !handover.end(0));
-        assert!(!handover.begin(9, || true), "from now on they are handed on at once");
+        assert!(!handover.wait(9, || true), "from now on they are handed on at once");
     }
 
     #[test]
@@ -174,12 +185,14 @@ mod tests {
         let (handover, mut findings) = (waiting(&[5]), Findings::default());
         let taken: Vec<usize> = (0..UNREAD_MAX)
             .map(|_| {
-                assert!(!handover.end(5) && handover.begin(5, || true));
+                assert!(!handover.end(5));
+                handover.begin(5, || true);
+                assert!(handover.wait(5, || true));
                 handover.look_once(&mut findings, || true)
             })
             .collect();
         assert_eq!(taken, [0, 0, 1]);
-        assert!(!handover.begin(5, || true) && handover.end(5));
+        assert!(!handover.wait(5, || true) && handover.end(5));
     }
 
     #[test]
@@ -188,8 +201,24 @@ mod tests {
         handover.look_once(&mut findings, || true);
         assert_eq!(handover.look_once(&mut findings, || true), 1);
         handover.busy_until.store(0, Ordering::Relaxed);
-        assert!(handover.begin(5, || true));
+        assert!(handover.wait(5, || true));
         assert!(handover.end(5));
+    }
+
+    #[test]
+    fn who_serves_one_request_for_long_loses_its_permit_to_who_asks() {
+        let (handover, mut findings) = (DelayedHandover::default(), Findings::default());
+        for _ in 0..2 * UNREAD_MAX {
+            handover.begin(5, || true);
+            assert_eq!(handover.look_once(&mut findings, || true), 0, "one request after the other");
+            assert!(!handover.end(5));
+        }
+        handover.begin(5, || true);
+        handover.begin(6, || true);
+        let taken: Vec<usize> = (0..2).map(|_| handover.look_once(&mut findings, || true)).collect();
+        assert_eq!(taken, [0, 2]);
+        assert!(handover.wait(6, || true), "nobody hands on at once");
+        assert!(handover.end(5) && handover.end(6));
     }
 
     #[test]
@@ -203,15 +232,15 @@ mod tests {
     }
 
     #[test]
-    fn the_count_of_waits_comes_round() {
+    fn the_count_of_requests_comes_round() {
         let handover = DelayedHandover::default();
         handover.threads[2].store(u32::MAX - (STATES - 1), Ordering::Relaxed);
-        assert!(handover.begin(2, || true) && handover.begin(2, || true));
+        (0..2).for_each(|_| handover.begin(2, || true));
         assert!(!handover.end(2));
     }
 
     #[test]
     fn without_a_thread_that_looks_permits_are_handed_on() {
-        assert!(!DelayedHandover::default().begin(1, || false));
+        assert!(!DelayedHandover::default().wait(1, || false));
     }
 }

@@ -7,7 +7,8 @@
 //!
 //! A thread reads a request and serves it without handing it over. Before it waits for another node it
 //! gives its permit up ([`about_to_block`]), and if no thread is left that reads, another one, parked or new, goes on
-//! reading; unless nobody asks for anything meanwhile ([`DelayedHandover`]). A request that needs no other node wakes nobody.
+//! reading; unless nobody asks for anything meanwhile. Who serves a request for long without waiting, as for a disk, has
+//! its permit taken away when somebody does ([`DelayedHandover`]). A request that needs no other node wakes nobody.
 
 use std::cell::RefCell;
 use std::io;
@@ -55,7 +56,7 @@ pub fn about_to_block() {
 impl Permit {
     /// Whether it may be kept while its thread waits.
     fn may_be_kept(&self) -> bool {
-        self.pool.is_last_reader() && self.pool.handover.begin(self.thread, || self.pool.spawn_looker())
+        self.pool.is_last_reader() && self.pool.handover.wait(self.thread, || self.pool.spawn_looker())
     }
 
     /// Whether it was taken away while its thread waited.
@@ -207,6 +208,10 @@ impl Pool {
         let are_busy = self.free.fetch_sub(1, Ordering::Relaxed) == 1;
         if self.limits.readers_max > 1 && are_busy {
             self.judge();
+        }
+        let thread = PERMIT.with_borrow(|permit| permit.as_ref().map(|permit| permit.thread));
+        if let Some(thread) = thread {
+            self.handover.begin(thread, || self.spawn_looker());
         }
         Some(outcome)
     }

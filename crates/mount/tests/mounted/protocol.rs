@@ -244,14 +244,13 @@ fn the_kernel_is_told_to_do_without() {
     daemon.ended().unwrap();
 }
 
-#[test]
-fn a_request_that_waits_for_another_node_lets_others_pass() {
+fn others_pass_while(waits_for: fn()) {
     let (let_go, gate) = mpsc::channel::<()>();
     let (waits, waiting) = mpsc::channel();
     let gate = Mutex::new(gate);
     let fs = Memory::with_gate(move |operation, _| {
         if operation == "read" {
-            bivouac_mount::about_to_block();
+            waits_for();
             waits.send(()).unwrap();
             gate.lock().recv().unwrap();
         }
@@ -265,6 +264,17 @@ fn a_request_that_waits_for_another_node_lets_others_pass() {
     assert_eq!(kernel.receive().unique, slow);
     kernel.unmount();
     daemon.ended().unwrap();
+}
+
+#[test]
+fn a_request_that_waits_for_another_node_lets_others_pass() {
+    others_pass_while(bivouac_mount::about_to_block);
+}
+
+/// As one that waits for a slow disk.
+#[test]
+fn a_request_that_takes_long_lets_others_pass() {
+    others_pass_while(|| ());
 }
 
 #[test]

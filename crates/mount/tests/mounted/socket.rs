@@ -5,15 +5,17 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use bivouac_mount::{Mount, MountError, Options, create_state};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 
 use crate::memory::Memory;
 
 pub const INIT_EXT: u64 = 1 << 30;
 pub const HAS_RESEND: u64 = 1 << 39;
 pub const UNIQUE_RESEND: u64 = 1 << 63;
+const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// The kernel's end, and what belongs to the mount rather than to one daemon.
 pub struct Kernel {
@@ -48,6 +50,8 @@ impl Kernel {
     pub fn new() -> Kernel {
         let (socket, device) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        // An answer that does not come is a failure, and no test that goes on for ever.
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER_MAX)).unwrap();
         Kernel { socket: File::from(socket), device, state: File::from(create_state().unwrap()), unique: 0 }
     }
 
