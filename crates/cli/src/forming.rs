@@ -5,7 +5,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bivouac_launch::hosts::take_down_hosts;
+use bivouac_hosts::take_down_hosts;
 use bivouac_launch::{
     Environment, FormationName, Kind, LaunchError, Phase, ProcessId, Signals, State, StateDir, start,
     take_down,

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bivouac_extract::{Real, slurm_network};
-use bivouac_launch::hosts::{
-    HostArg, HostsWishes, Launcher, Meeting, attend, parse_hosts, read_hostfile, start_hosts, which_host,
+use bivouac_hosts::{
+    HostArg, HostsWishes, Meeting, attend, hosts_of_job, parse_hosts, read_hostfile, start_hosts, which_host,
 };
 use bivouac_launch::{
-    Domains, Environment, FormationName, HostLife, LaunchError, ProcessId, Signals, State, StateDir,
-    output_of,
+    Domains, Environment, FormationName, HostLife, LaunchError, Launcher, ProcessId, Signals, State,
+    StateDir, output_of,
 };
 use bivouac_sysmap::{Map, domains};
 use bivouac_types::units::format_count;
@@ -29,7 +29,7 @@ const TOPOLOGY_WAIT: Duration = Duration::from_secs(5);
 /// What makes no sense.
 pub fn hosts(here: &Environment, args: &FormationArgs) -> Result<Option<(Launcher, Vec<HostArg>)>, Failure> {
     if let Some(nodes) = args.nodes {
-        let hosts = Launcher::of_job(here, 1)?.map_or(1, |(_, hosts)| hosts.len());
+        let hosts = hosts_of_job(here, 1)?.map_or(1, |(_, hosts)| hosts.len());
         if hosts > 1 {
             let all = format_count(nodes.into(), "node");
             errln!(
@@ -39,7 +39,7 @@ pub fn hosts(here: &Environment, args: &FormationArgs) -> Result<Option<(Launche
         return Ok(None);
     }
     let HostsArgs { hosts, hostfile, launcher, nodes_per_host, .. } = &args.hosts;
-    let job = Launcher::of_job(here, *nodes_per_host)?;
+    let job = hosts_of_job(here, *nodes_per_host)?;
     let named = match (hosts, hostfile) {
         (Some(list), _) => Some(parse_hosts(list, *nodes_per_host)?),
         (None, Some(file)) => Some(read_hostfile(file, *nodes_per_host)?),

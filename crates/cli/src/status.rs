@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bivouac_client::{Client, NodeStatus, PoolStatus, VolumeStatus};
-use bivouac_launch::hosts::look_at_hosts;
+use bivouac_hosts::look_at_hosts;
 use bivouac_launch::{
     HostLife, HostState, HttpState, NodeLife, NodeState, Stage, State, StateDir, left_ms, settled,
 };

@@ -153,7 +153,7 @@ pub fn make_private_dir(dir: &Path) -> LaunchResult<()> {
 ///
 /// # Errors
 /// When it cannot be made, or others could replace it.
-pub(crate) fn make_mount_point(dir: &Path) -> LaunchResult<bool> {
+pub fn make_mount_point(dir: &Path) -> LaunchResult<bool> {
     let (parent, name) = (dir.parent().unwrap_or(Path::new("/")), dir.file_name().unwrap_or_default());
     let is_default = name.as_encoded_bytes().ends_with(MOUNT.as_bytes());
     // Another formation that ends may remove the directory of all of them just now.
@@ -173,7 +173,7 @@ pub(crate) fn make_mount_point(dir: &Path) -> LaunchResult<bool> {
 }
 
 /// Removes what [`make_mount_point`] may have made around a mount point.
-pub(crate) fn remove_around(dir: &Path) {
+pub fn remove_around(dir: &Path) {
     let is_default = dir.file_name().is_some_and(|name| name.as_encoded_bytes().ends_with(MOUNT.as_bytes()));
     if let Some(parent) = dir.parent().filter(|_| is_default) {
         let _others_are_there = std::fs::remove_dir(parent);

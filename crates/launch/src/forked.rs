@@ -23,7 +23,7 @@ const CODE_PANICKED: i32 = 101;
 
 /// A child of this process.
 #[derive(Debug)]
-pub(crate) struct OwnChild(Pid);
+pub struct OwnChild(Pid);
 
 /// Runs `act` in a child of this process, and ends that with the result as its exit code. Of all descriptors it has only
 /// these two: its standard input, and its standard error. What `act` uses of this process is a copy, nothing of which is dropped.
@@ -61,8 +61,8 @@ pub(crate) fn copy() -> io::Result<Option<OwnChild>> {
 /// `true` in the child; `false` in this process, once the child has ended.
 ///
 /// # Errors
-/// As those of [`copy`].
-pub(crate) fn go_apart() -> io::Result<bool> {
+/// What the system says; also when this process has other threads, which the child would not have.
+pub fn go_apart() -> io::Result<bool> {
     match copy()? {
         None => {
             rustix::process::setsid()?;
@@ -145,7 +145,7 @@ impl OwnChild {
     }
 
     /// Waits for its end.
-    pub(crate) fn wait(self) {
+    pub fn wait(self) {
         let _it_is_ours = retry_on_intr(|| waitpid(Some(self.0), WaitOptions::empty()));
     }
 }

@@ -18,7 +18,8 @@ use crate::hex::{from_hex, to_hex};
 use crate::log_events::LogFormat;
 use crate::packets;
 use crate::phases::Phase;
-use crate::state::{Domains, NodeState, RELEASE, STATE_VERSION, State, VolumeState};
+use crate::reach::Domains;
+use crate::state::{NodeState, RELEASE, STATE_VERSION, State, VolumeState};
 use crate::state_dir::{SECRET_LEN, StateDir};
 use crate::{Kind, LaunchError, LaunchResult};
 

@@ -106,7 +106,7 @@ impl Event {
 }
 
 /// A text with what they say in place of events, whatever a launcher wrote in front of them.
-pub(crate) fn for_people(text: &str) -> Cow<'_, str> {
+pub fn for_people(text: &str) -> Cow<'_, str> {
     const BEGIN: &str = "{\"time\":";
     if !text.contains(BEGIN) {
         return Cow::Borrowed(text);

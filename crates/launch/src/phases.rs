@@ -15,7 +15,7 @@ pub struct Phase {
 }
 
 /// Steps and their microseconds in a sentence.
-pub(crate) fn in_words<'s>(steps: impl IntoIterator<Item = (&'s String, u64)>) -> String {
+pub fn in_words<'s>(steps: impl IntoIterator<Item = (&'s String, u64)>) -> String {
     let words = steps.into_iter().map(|(name, us)| format!("{name} {:.1} ms", us as f64 / 1000.0));
     words.collect::<Vec<_>>().join(", ")
 }

@@ -126,7 +126,7 @@ impl Wishes {
     }
 
     /// The state of a formation that has nothing yet.
-    pub(crate) fn first_state(&self, formation: String) -> State {
+    pub fn first_state(&self, formation: String) -> State {
         let now = unix_ms();
         State {
             version: STATE_VERSION,
@@ -345,13 +345,13 @@ mod tests {
         assert_eq!(order(&state)[..4], [0, 1, 2, 3]);
         let of = [("n0", "a"), ("n1", "a"), ("n2", "b"), ("n3", "b")];
         let of = of.map(|(host, switch)| (host.to_owned(), switch.to_owned())).into();
-        state.reach = Some(crate::state::Reach {
-            launcher: crate::hosts::Launcher::Ssh,
+        state.reach = Some(crate::reach::Reach {
+            launcher: crate::reach::Launcher::Ssh,
             program: String::new(),
             send: None,
             network: None,
             silence_ms: 1000,
-            domains: Some(crate::state::Domains { source: "test".into(), of }),
+            domains: Some(crate::reach::Domains { source: "test".into(), of }),
         });
         assert_eq!(order(&state)[..4], [0, 2, 1, 3]);
         let map = first_map(&state, FormationId([0; 16]));

@@ -35,7 +35,7 @@ const POLL_MS_MAX: u64 = 1 << 30;
 
 /// Sees when a formation has no purpose any more, and has it taken down then.
 #[derive(Debug, Default)]
-pub(crate) struct Guard {
+pub struct Guard {
     /// Becomes readable when the process ends that the formation was made for.
     owner: Option<OwnedFd>,
     owner_ended: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// Watches over what the state says.
-    pub(crate) fn of(state: &State) -> Guard {
+    pub fn of(state: &State) -> Guard {
         let owner = state.owner.and_then(|owner| owner.watch());
         Guard {
             owner_ended: state.owner.is_some() && owner.is_none(),
@@ -65,13 +65,13 @@ impl Guard {
     }
 
     /// What becomes readable when there is something to do.
-    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let owner = self.owner.as_ref().filter(|_| !self.owner_ended);
         owner.map(AsFd::as_fd).into_iter().chain(self.ender.as_ref().map(AsFd::as_fd))
     }
 
     /// After how many milliseconds there is something to do, if only time has to pass.
-    pub(crate) fn wait_ms(&self) -> Option<u64> {
+    pub fn wait_ms(&self) -> Option<u64> {
         let now = Instant::now();
         let moment = match (&self.ender, self.why_over(now)) {
             (Some(_), _) => None,
@@ -83,7 +83,7 @@ impl Guard {
     }
 
     /// Why the formation is to be taken down now, if it is: asked whenever something may have happened.
-    pub(crate) fn due(&mut self) -> Option<&'static str> {
+    pub fn due(&mut self) -> Option<&'static str> {
         let now = Instant::now();
         self.owner_ended |= self.owner.as_ref().is_some_and(is_readable);
         if self.ender.is_some() || self.again.is_some_and(|again| again > now) {
@@ -101,7 +101,7 @@ impl Guard {
     }
 
     /// Has the formation taken down when its purpose is over. Why it is over, if that was tried and its data is to be kept.
-    pub(crate) fn attend(&mut self, program: &Path, dir: &StateDir) -> Option<&'static str> {
+    pub fn attend(&mut self, program: &Path, dir: &StateDir) -> Option<&'static str> {
         let kept = self.look();
         if let Some(why) = self.due() {
             if self.again.is_none() {

@@ -13,11 +13,11 @@ use crate::process::pidfd;
 
 /// How a process has ended. Only the one that started it is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct End(pub Option<ExitStatus>);
+pub struct End(pub Option<ExitStatus>);
 
 /// A process, and what becomes readable at its end.
 #[derive(Debug)]
-pub(crate) struct Spawned {
+pub struct Spawned {
     child: Child,
     end: OwnedFd,
 }

@@ -33,7 +33,7 @@ const TAKE_OVER_MS_MAX: u64 = 5000;
 
 /// The copy that waits, if there is one.
 #[derive(Debug, Default)]
-pub(crate) struct Standby {
+pub struct Standby {
     waiting: Option<Copied>,
     /// Whether it is as this process.
     is_current: bool,
@@ -58,7 +58,7 @@ struct Copied {
 
 /// What a copy has until its turn comes.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub struct Waiting {
     former: ProcessId,
     end: OwnedFd,
     sign: File,
@@ -66,7 +66,7 @@ pub(crate) struct Waiting {
 
 /// A copy's turn has come. As long as this is there, others wait until the state says who has taken the place.
 #[derive(Debug)]
-pub(crate) struct Succession {
+pub struct Succession {
     /// Whose place it is.
     pub former: ProcessId,
     _sign: File,
@@ -75,17 +75,17 @@ pub(crate) struct Succession {
 
 impl Standby {
     /// Becomes readable when the copy has ended.
-    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.waiting.as_ref().map(|copied| copied.end.as_fd())
     }
 
     /// Whether there is a copy that waits.
-    pub(crate) fn is_there(&self) -> bool {
+    pub fn is_there(&self) -> bool {
         self.descriptor().is_some_and(|end| !wait_readable(end, 0))
     }
 
     /// After how many milliseconds there may be one.
-    pub(crate) fn wait_ms(&self) -> Option<u64> {
+    pub fn wait_ms(&self) -> Option<u64> {
         let now = Instant::now();
         let moment = self.not_before.filter(|moment| *moment > now)?;
         Some(moment.saturating_duration_since(now).as_millis() as u64 + 1)
@@ -106,20 +106,20 @@ impl Standby {
     }
 
     /// Ends the copy, and makes no other: the end of this process is now that of what it does.
-    pub(crate) fn dismiss(&mut self) {
+    pub fn dismiss(&mut self) {
         self.over = true;
         self.not_before = None;
         self.waiting.take().into_iter().for_each(|copied| copied.child.end_within(0));
     }
 
     /// Something changes that a copy has to know: the one there is is old.
-    pub(crate) fn outdate(&mut self) {
+    pub fn outdate(&mut self) {
         self.is_current = false;
     }
 
     /// Sees to it that a copy waits that is as this process, if there may be one already. In the copy this answers what
     /// it waits with.
-    pub(crate) fn keep_up(&mut self, dir: &StateDir) -> Option<Waiting> {
+    pub fn keep_up(&mut self, dir: &StateDir) -> Option<Waiting> {
         if (self.is_current && self.is_there()) || !self.may_be() {
             return None;
         }
@@ -169,19 +169,19 @@ impl Standby {
     }
 
     /// This process has just taken another one's place, and is about to write that down.
-    pub(crate) fn has_succeeded(&mut self, turn: Succession) {
+    pub fn has_succeeded(&mut self, turn: Succession) {
         let now = Instant::now();
         (self.succeeded, self.not_before) = (Some(now), Some(now + PAUSE));
         (self.turn, self.short_lived) = (Some(turn), 0);
     }
 
     /// That is written down.
-    pub(crate) fn is_known(&mut self) {
+    pub fn is_known(&mut self) {
         self.turn = None;
     }
 
     /// Whether that was a moment ago: as long as it has no copy for that reason.
-    pub(crate) fn is_new(&self) -> bool {
+    pub fn is_new(&self) -> bool {
         self.succeeded.is_some_and(|moment| moment.elapsed() < PAUSE)
     }
 }
@@ -190,7 +190,7 @@ impl Waiting {
     /// Comes back when the process has ended of which this one is a copy, and no other copy of it was faster: else this
     /// one ends, as it does when it is told to, or when the system refuses what it needs. What the former process has
     /// promised since the copy was made is in the state that this answers.
-    pub(crate) fn wait(self, dir: &StateDir, signals: &Signals) -> (State, Succession) {
+    pub fn wait(self, dir: &StateDir, signals: &Signals) -> (State, Succession) {
         self.try_wait(dir, signals).unwrap_or_else(|error| give_up(&error))
     }
 
@@ -218,7 +218,7 @@ fn is_told_to_end(signals: &Signals) -> bool {
 }
 
 /// Ends a copy that can be of no use.
-pub(crate) fn give_up(error: &dyn std::error::Error) -> ! {
+pub fn give_up(error: &dyn std::error::Error) -> ! {
     log::error!(why:% = error; "this copy cannot take its place");
     std::process::exit(1)
 }

@@ -31,7 +31,7 @@ use crate::{Kind, LaunchError, LaunchResult, memory_root};
 
 /// How long a supervisor may take to take down again what it has started, in milliseconds: killed meanwhile, it would
 /// leave daemons that nobody knows of.
-pub(crate) const GIVE_UP_MS: u64 = 30_000;
+pub const GIVE_UP_MS: u64 = 30_000;
 
 /// A formation whose daemons all serve. Its mounts are the caller's next step.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ pub fn start(
     Ok(Started { name: wishes.name.clone(), dir: claim.dir, state, phases, tie: None })
 }
 
-/// What the supervisor's process does: takes over what [`start`] hands it, and supervises.
+/// What the supervisor's process does: takes over what [`start()`] hands it, and supervises.
 ///
 /// # Errors
 /// What kept it from supervising; the command that started it is told too.
@@ -124,11 +124,10 @@ fn remove_part(here: &Environment, dir: &StateDir) {
 }
 
 /// Takes the name, and removes what a killed formation with that name left, if that is nothing.
-pub(crate) fn claim(
-    here: &Environment,
-    name: &FormationName,
-    notice: &mut dyn FnMut(&str),
-) -> LaunchResult<Claim> {
+///
+/// # Errors
+/// That the name is taken, or what there is of a killed formation that is not to be lost.
+pub fn claim(here: &Environment, name: &FormationName, notice: &mut dyn FnMut(&str)) -> LaunchResult<Claim> {
     let claim = StateDir::claim(here, name)?;
     let Some(stale) = claim.stale.as_ref() else {
         return refuse_others(here, name, &claim).map(|()| claim);
@@ -148,7 +147,10 @@ pub(crate) fn claim(
 
 /// As [`claim`], of a formation over several hosts the whole. What a killed one left is seen on its hosts, which speak for
 /// themselves: until they have, its state is to be put back.
-pub(crate) fn claim_whole(here: &Environment, name: &FormationName) -> LaunchResult<Claim> {
+///
+/// # Errors
+/// As [`claim`].
+pub fn claim_whole(here: &Environment, name: &FormationName) -> LaunchResult<Claim> {
     let claim = StateDir::claim_whole(here, name)?;
     match claim.stale.as_ref() {
         Some(stale) => refuse_stale(stale)?,
@@ -199,15 +201,18 @@ fn refuse_others(here: &Environment, name: &FormationName, claim: &Claim) -> Lau
 ///
 /// # Errors
 /// What the system refused.
-pub(crate) fn write_first(dir: &StateDir, state: &State) -> LaunchResult<()> {
+pub fn write_first(dir: &StateDir, state: &State) -> LaunchResult<()> {
     dir.write(state)?;
     state.own_dirs.iter().try_for_each(|root| memory_root::make(root, dir))
 }
 
 /// Removes what a failed start has made.
-pub(crate) struct Attempt<'a> {
+pub struct Attempt<'a> {
+    /// The user and machine.
     pub here: &'a Environment,
+    /// The directory that was claimed for it.
     pub dir: StateDir,
+    /// Whether it has succeeded: then all of it stays.
     pub done: bool,
 }
 
@@ -229,7 +234,10 @@ impl Drop for Attempt<'_> {
 
 /// Starts this program's `command`, which is to look after the claimed directory, and hands it the lock and what
 /// else it needs.
-pub(crate) fn start_supervisor(
+///
+/// # Errors
+/// What the system says.
+pub fn start_supervisor(
     here: &Environment,
     claim: &Claim,
     command: &str,
@@ -244,7 +252,10 @@ pub(crate) fn start_supervisor(
 }
 
 /// As [`start_supervisor`], by a copy of this process, which has one thread: `supervise` is what it does.
-pub(crate) fn fork_supervisor(
+///
+/// # Errors
+/// What the system says; also when this process has other threads.
+pub fn fork_supervisor(
     claim: &Claim,
     supervise: &dyn Fn(PathBuf) -> LaunchResult<()>,
 ) -> LaunchResult<(OwnedFd, OwnChild)> {
@@ -274,17 +285,25 @@ fn take_lock(report: &OwnedFd) -> LaunchResult<OwnedFd> {
 }
 
 /// What [`start_supervisor`] hands over: the lock, and what else it was given.
-pub(crate) fn take_begin(report: &OwnedFd) -> LaunchResult<Vec<OwnedFd>> {
+///
+/// # Errors
+/// That nobody handed anything over.
+pub fn take_begin(report: &OwnedFd) -> LaunchResult<Vec<OwnedFd>> {
     let received = packets::receive::<String>(report).map_err(|_| not_by_hand())?;
     received.map(|(_, descriptors)| descriptors).ok_or_else(not_by_hand)
 }
 
-pub(crate) fn not_by_hand() -> LaunchError {
+/// What is said to whoever starts by hand what only this program starts.
+#[must_use]
+pub fn not_by_hand() -> LaunchError {
     LaunchError::usage("bivouac supervise", "is what `bivouac up` starts", "write: bivouac up")
 }
 
 /// Waits until everything serves; where the time went.
-pub(crate) fn wait_ready(
+///
+/// # Errors
+/// Why it does not, that it was interrupted, or that it took longer than `bound`.
+pub fn wait_ready(
     report: &OwnedFd,
     signals: &Signals,
     bound: Duration,
@@ -298,7 +317,10 @@ pub(crate) fn wait_ready(
 }
 
 /// Waits for the next report of a supervisor.
-pub(crate) fn wait_for_report(
+///
+/// # Errors
+/// That it is gone, that waiting was interrupted, or that it took longer than `bound`.
+pub fn wait_for_report(
     report: &OwnedFd,
     signals: &Signals,
     bound: Duration,
@@ -331,8 +353,11 @@ pub(crate) fn wait_for_report(
     }
 }
 
-/// The report that has come; a supervisor that is gone is an error.
-pub(crate) fn take_report(report: &OwnedFd, dir: &StateDir) -> LaunchResult<Report> {
+/// The report that has come.
+///
+/// # Errors
+/// That the supervisor is gone.
+pub fn take_report(report: &OwnedFd, dir: &StateDir) -> LaunchResult<Report> {
     match packets::receive::<Report>(report) {
         Ok(Some((report, _))) => Ok(report),
         Ok(None) | Err(_) => {
@@ -345,7 +370,7 @@ pub(crate) fn take_report(report: &OwnedFd, dir: &StateDir) -> LaunchResult<Repo
 
 /// The supervisor ends its daemons and itself when nobody listens to its report. One that has just said that all is ready
 /// looks at that no more, so it is told by a signal, too.
-pub(crate) fn end_supervisor(report: &OwnedFd, supervisor: OwnChild, wait_ms: u64) {
+pub fn end_supervisor(report: &OwnedFd, supervisor: OwnChild, wait_ms: u64) {
     let _ends_listening = rustix::net::shutdown(report, rustix::net::Shutdown::Both);
     supervisor.tell_to_end();
     supervisor.end_within(wait_ms);
@@ -360,7 +385,9 @@ pub fn raise_descriptor_limit() {
     }
 }
 
-pub(crate) fn vanished(name: &FormationName) -> LaunchError {
+/// What is said of a formation that somebody has taken down while it was started.
+#[must_use]
+pub fn vanished(name: &FormationName) -> LaunchError {
     LaunchError::new(
         Kind::Refused,
         format_args!("formation {name}"),

@@ -1,6 +1,5 @@
 //! What is written down of a running formation, so that every later command, also after a crash, knows what there is.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -10,11 +9,11 @@ use bivouac_wire::{Decode, FormationMap};
 use serde::{Deserialize, Serialize};
 
 use crate::hex::{formation_from_hex, from_hex};
-use crate::hosts::{Launcher, Network};
 use crate::http::HttpState;
 use crate::log_events::LogFormat;
 use crate::name::FormationName;
 use crate::process::ProcessId;
+use crate::reach::{Domains, Reach};
 use crate::restarts::Tolerance;
 use crate::{Kind, LaunchError, LaunchResult};
 
@@ -166,47 +165,6 @@ pub struct PartState {
     /// Whether the whole is being recovered, and is not again yet: what ends this part leaves its volumes as they are.
     #[serde(default)]
     pub leaves_volumes: bool,
-}
-
-/// How the hosts of a formation were reached, to be reached again.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reach {
-    /// What started processes there.
-    pub launcher: Launcher,
-    /// Path of the program there.
-    pub program: String,
-    /// The program that was sent there, if one was.
-    pub send: Option<PathBuf>,
-    /// The network that was used.
-    pub network: Option<Network>,
-    /// Silence after which a host takes its part down, in milliseconds.
-    pub silence_ms: u64,
-    /// What fails together, if that is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub domains: Option<Domains>,
-}
-
-/// Which hosts fail together: those of one switch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Domains {
-    /// What said so.
-    pub source: String,
-    /// The switch of each host of which it is known, by the name by which the host was called.
-    pub of: BTreeMap<String, String>,
-}
-
-impl Domains {
-    /// The switch of a host, if it is known.
-    #[must_use]
-    pub fn switch_of(&self, host: &str) -> Option<&str> {
-        self.of.get(host).map(String::as_str)
-    }
-
-    /// The switches.
-    #[must_use]
-    pub fn switches(&self) -> BTreeSet<&str> {
-        self.of.values().map(String::as_str).collect()
-    }
 }
 
 /// One host of a formation over several.

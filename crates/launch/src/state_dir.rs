@@ -482,7 +482,7 @@ impl StateDir {
     ///
     /// # Errors
     /// What the system refused.
-    pub(crate) fn remove_sockets(&self) -> LaunchResult<()> {
+    pub fn remove_sockets(&self) -> LaunchResult<()> {
         let entries = fs::read_dir(&self.path).map_err(|e| LaunchError::path(&self.path, "list it", e))?;
         for entry in entries.flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_socket()) {

@@ -97,7 +97,7 @@ pub fn take_down(
 ///
 /// # Errors
 /// What could not be ended or unmounted.
-pub(crate) fn leave(here: &Environment, dir: &StateDir, notice: &mut dyn FnMut(&str)) -> LaunchResult<()> {
+pub fn leave(here: &Environment, dir: &StateDir, notice: &mut dyn FnMut(&str)) -> LaunchResult<()> {
     let Some(state) = dir.read()? else { return Ok(()) };
     std::env::set_current_dir("/").map_err(|e| LaunchError::path(Path::new("/"), "enter it", e))?;
     unmount_all(here, &state, notice)?;
@@ -123,7 +123,11 @@ pub fn remove_leftovers(
     remove_all(here, dir, state, notice)
 }
 
-pub(crate) fn refuse_kept(state: &State, discard: bool) -> LaunchResult<()> {
+/// Whether a formation may be taken down.
+///
+/// # Errors
+/// `Keep` when its data was to be kept and `discard` is not set.
+pub fn refuse_kept(state: &State, discard: bool) -> LaunchResult<()> {
     match state.why_kept() {
         Some(reason) if !discard => {
             let cause = format!("holds data that is nowhere else: {reason}");

@@ -6,8 +6,8 @@ use super::source::Source;
 
 const PURE: [&str; 5] = ["types", "layout", "wire", "plan", "sysmap"];
 const PROGRAMS: [&str; 3] = ["cli", "posix", "xtask"];
-const NAME_FILES: [&str; 7] = ["store", "source", "stage", "launch", "mount", "cli", "xtask"];
-const START_PROCESSES: [&str; 2] = ["launch", "xtask"];
+const NAME_FILES: [&str; 8] = ["store", "source", "stage", "launch", "hosts", "mount", "cli", "xtask"];
+const START_PROCESSES: [&str; 3] = ["launch", "hosts", "xtask"];
 
 /// Exceptions: rule, start of the file's path, reason.
 const ALLOWED: &[(&str, &str, &str)] = &[
@@ -143,7 +143,7 @@ fn path_rule(krate: &str, path: &str) -> Option<Rule> {
     if (starts || std && module == "process" && matches!(member, Some("Command") | None))
         && !within(&START_PROCESSES)
     {
-        return Some(("process", format!("`{path}`; only `launch` starts processes")));
+        return Some(("process", format!("`{path}`; only `launch` and `hosts` start processes")));
     }
     if names_files(&parts) && !within(&NAME_FILES) {
         return Some(("file name", format!("`{path}`; only `store`, `source` and `stage` name files")));

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::Violation;
 
 /// The layers from the bottom up, as in the architecture document. `dev` crates are used by no other.
-const LAYERS: [(&str, &[&str]); 10] = [
+const LAYERS: [(&str, &[&str]); 11] = [
     ("base", &["types", "ranks", "record"]),
     ("pure", &["layout", "wire", "members", "plan", "schedule", "sysmap"]),
     ("memory", &["direct"]),
@@ -16,6 +16,7 @@ const LAYERS: [(&str, &[&str]); 10] = [
     ("use", &["client"]),
     ("serve", &["node"]),
     ("compose", &["launch", "stage", "bench", "fsck", "pool", "publish"]),
+    ("gather", &["hosts"]),
     ("adapt", &["mount", "preload", "capi", "mpiio", "http", "python"]),
     ("operate", &["cli"]),
     ("dev", &["sim", "posix", "objects", "xtask"]),
@@ -26,7 +27,7 @@ const FORBIDDEN: [(&str, &[&str], &str); 4] = [
     ("client", &["store", "source"], "clients and nodes meet in `wire` only"),
     (
         "adapt",
-        &["net", "wire", "node", "store", "direct", "source", "launch", "stage", "fsck"],
+        &["net", "wire", "node", "store", "direct", "source", "launch", "hosts", "stage", "fsck"],
         "front ends see `client` and `types`",
     ),
     ("bench", &["net", "wire", "node", "store"], "what users call is measured: paths, commands and `client`"),
@@ -111,16 +112,27 @@ mod tests {
 
     #[test]
     fn edges_go_down() {
-        for (user, used) in [("layout", "types"), ("node", "store"), ("mount", "client"), ("cli", "mount")] {
+        for (user, used) in [
+            ("layout", "types"),
+            ("node", "store"),
+            ("hosts", "launch"),
+            ("mount", "client"),
+            ("cli", "mount"),
+        ] {
             assert_eq!(checked(user, used, Value::Null), [""; 0], "{user} {used}");
         }
     }
 
     #[test]
     fn edges_up_and_beside_are_named() {
-        for (user, used) in
-            [("types", "wire"), ("net", "store"), ("layout", "wire"), ("client", "node"), ("launch", "stage")]
-        {
+        for (user, used) in [
+            ("types", "wire"),
+            ("net", "store"),
+            ("layout", "wire"),
+            ("client", "node"),
+            ("launch", "stage"),
+            ("launch", "hosts"),
+        ] {
             let expected = format!("crates/{user}/Cargo.toml:1: crate edge: `{user}`");
             let found = checked(user, used, Value::Null);
             assert!(found.len() == 1 && found[0].starts_with(&expected), "{found:?}");

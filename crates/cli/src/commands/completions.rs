@@ -3,8 +3,7 @@
 use std::any::TypeId;
 use std::process::ExitCode;
 
-use bivouac_launch::FormationName;
-use bivouac_launch::hosts::Launcher;
+use bivouac_launch::{FormationName, Launcher};
 use bivouac_types::Checksum;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, Command, ValueHint};

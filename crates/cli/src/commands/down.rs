@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use bivouac_launch::hosts::take_down_hosts;
+use bivouac_hosts::take_down_hosts;
 use bivouac_launch::{
     Amount, CODE_KEEP, Environment, FormationName, Kind, LaunchError, LaunchResult, State, StateDir, discard,
     recoverable, settled, take_down,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bivouac_launch::hosts::{JoinOptions, Mounter, join};
+use bivouac_hosts::{JoinOptions, Mounter, join};
 use bivouac_launch::{
     Environment, Kind, LaunchError, LaunchResult, LogFormat, MountWay, State, StateDir, cannot_mount,
 };

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use bivouac_launch::hosts::keep;
+use bivouac_hosts::keep;
 use bivouac_launch::{Environment, StateDir};
 
 use crate::failure::Failure;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bivouac_launch::hosts::{HostArg, HostsWishes, parse_hosts, read_hostfile, start_hosts};
+use bivouac_hosts::{HostArg, HostsWishes, hosts_of, parse_hosts, read_hostfile, start_hosts};
 use bivouac_launch::{
     CAUGHT, Environment, LaunchError, MountWay, Recovery, Signals, Started, Whole, cannot_mount, recover,
     table, whole,
@@ -103,7 +103,7 @@ fn over_hosts(
         allow_other: args.place.allow_other,
         tied: false,
         meeting: None,
-        hosts: hosts(again, &whole.hosts)?,
+        hosts: hosts(again, &hosts_of(&whole.state))?,
         past: Some(whole.state),
         with_older: args.with_older,
     };

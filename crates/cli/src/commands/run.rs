@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use bivouac_hosts::HostArg;
 use bivouac_launch::control::{Request, ask};
-use bivouac_launch::hosts::{HostArg, Launcher};
 use bivouac_launch::{
-    CAUGHT, Environment, FormationName, LaunchError, MountWay, ProcessId, Signals, StateDir,
+    CAUGHT, Environment, FormationName, LaunchError, Launcher, MountWay, ProcessId, Signals, StateDir,
     enter_namespaces, run_command,
 };
 use bivouac_mount::fusermount;

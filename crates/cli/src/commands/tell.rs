@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bivouac_launch::{Environment, answer_lines, write_answer};
+use bivouac_hosts::{answer_lines, write_answer};
+use bivouac_launch::Environment;
 
 use crate::failure::Failure;
 use crate::options::TellArgs;

@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use bivouac_launch::hosts::{Launcher, MeetingPlace, Network};
+use bivouac_hosts::MeetingPlace;
+use bivouac_launch::{Launcher, Network};
 use clap::Args;
 
 use super::numbers::number;

@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use bivouac_launch::FormationName;
-use bivouac_launch::hosts::{Launcher, Network};
+use bivouac_launch::{FormationName, Launcher, Network};
 use clap::{Args, ValueEnum};
 
 use super::{Duration, duration};

@@ -1,7 +1,7 @@
 //! What a job does, by options, by a file, by a scan of its input, and by what it did before.
 
+use bivouac_hosts::hosts_of_job;
 use bivouac_launch::Environment;
-use bivouac_launch::hosts::Launcher;
 use bivouac_plan::Work;
 use serde::Deserialize;
 
@@ -34,7 +34,7 @@ struct JobFile {
 /// What is wrong with them, or that nobody says what it does.
 pub fn work(here: &Environment, args: &PlanArgs, before: Option<&Work>) -> Result<Work, Failure> {
     let file = job_file(args)?;
-    let of_job = Launcher::of_job(here, 1)?.map(|(_, hosts)| u32::try_from(hosts.len()).unwrap_or(u32::MAX));
+    let of_job = hosts_of_job(here, 1)?.map(|(_, hosts)| u32::try_from(hosts.len()).unwrap_or(u32::MAX));
     let base = before.cloned().unwrap_or(Work { nodes: 1, reads: 1.0, ..Work::default() });
     let nodes = args.nodes.or(file.nodes).or(of_job).unwrap_or(base.nodes).max(1);
     let mut work = Work { nodes, ..base };

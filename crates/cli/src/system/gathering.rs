@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use bivouac_extract::{Machine, Real, Record, Recorder, host, networks, places};
-use bivouac_launch::hosts::{HostArg, Launcher, parse_hosts, read_hostfile};
-use bivouac_launch::{Environment, Inquiry, StateDir, ask_hosts, output_of};
+use bivouac_hosts::{HostArg, Inquiry, ask_hosts, hosts_of_job, parse_hosts, read_hostfile};
+use bivouac_launch::{Environment, Launcher, StateDir, output_of};
 use bivouac_sysmap::{Map, Nearest, Network, is_same_host, merge, nearest};
 use bivouac_wire::FormationMap;
 
@@ -146,7 +146,7 @@ pub(super) fn hosts(
     here: &Environment,
     whose: &WhoseArgs,
 ) -> Result<Option<(Launcher, Vec<HostArg>)>, Failure> {
-    let job = Launcher::of_job(here, 1)?;
+    let job = hosts_of_job(here, 1)?;
     let named = match (&whose.name, &whose.hosts, &whose.hostfile) {
         (Some(name), ..) => {
             // This host may have no part of it.

@@ -1,5 +1,5 @@
 //! Hosts that connect to their keeper anew: a real keeper, and agents that are connections of this process. What time does to both
-//! is tested where their state machines are (`launch/src/hosts/contact.rs`), cut networks in tests/cluster.
+//! is tested where their state machines are (`hosts/src/contact.rs`), cut networks in tests/cluster.
 
 use std::process::Stdio;
 use std::time::Duration;

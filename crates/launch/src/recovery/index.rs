@@ -45,7 +45,7 @@ pub(crate) struct Entry {
 }
 
 /// Notes where the volumes of a formation are. A user without a place for that has none; then volumes have to be named.
-pub(crate) fn remember(here: &Environment, directory: &Path, state: &State) {
+pub fn remember(here: &Environment, directory: &Path, state: &State) {
     let volumes = || state.nodes.iter().flat_map(|node| &node.volumes);
     if !volumes().any(|volume| volume.kind == DISK) {
         return;
@@ -56,7 +56,7 @@ pub(crate) fn remember(here: &Environment, directory: &Path, state: &State) {
 }
 
 /// Notes what a formation over several hosts is that was started here, if any of its volumes outlives a reboot.
-pub(crate) fn remember_whole(here: &Environment, directory: &Path, state: &State) {
+pub fn remember_whole(here: &Environment, directory: &Path, state: &State) {
     if state.nodes.iter().flat_map(|node| &node.volumes).any(|volume| volume.kind == DISK) {
         let entry = Entry { whole: Some(lasting(state)), ..entry_of(here, directory, state) };
         note(here, &file_of_whole(here, &state.formation), &entry);
@@ -89,13 +89,13 @@ pub(crate) fn forget(here: &Environment, formation: &str) {
 }
 
 /// Forgets the whole of one over several hosts.
-pub(crate) fn forget_whole(here: &Environment, formation: &str) {
+pub fn forget_whole(here: &Environment, formation: &str) {
     remove(here, &file_of_whole(here, formation));
 }
 
 /// Forgets formations over several hosts of this name that were there before, where all their hosts are of the new one: they
 /// have nothing of them any more.
-pub(crate) fn forget_former(here: &Environment, now: &State) {
+pub fn forget_former(here: &Environment, now: &State) {
     let is_of_now = |name: &str| now.hosts.iter().any(|host| host.name == name && host.life == HostLife::Up);
     for entry in entries_of_wholes(here) {
         let hosts = entry.whole.iter().flat_map(|whole| &whole.hosts);

@@ -194,7 +194,7 @@ impl Common {
 }
 
 /// The first host whose volumes have not seen what those of another one have, in words.
-pub(crate) fn older_host(hosts: &[(&str, &Past)]) -> Option<String> {
+pub fn older_host(hosts: &[(&str, &Past)]) -> Option<String> {
     let newer = |of: &Past| hosts.iter().find(|(_, other)| lacks(&of.lives, other.served));
     let (host, (other, _)) = hosts.iter().find_map(|(host, past)| newer(past).map(|other| (host, other)))?;
     Some(format!(

@@ -35,10 +35,12 @@ use crate::{Kind, LaunchError, LaunchResult, memory_root};
 pub use amount::Amount;
 pub use found::{Recoverable, recoverable};
 pub(crate) use found::{why_volumes_are_kept, without_state};
-pub(crate) use index::{forget, forget_former, forget_whole, noted_directories, remember, remember_whole};
-pub(crate) use lives::{begin as begin_life, older_host, serve as serve_life};
+pub(crate) use index::{forget, noted_directories};
+pub use index::{forget_former, forget_whole, remember, remember_whole};
+pub use lives::older_host;
+pub(crate) use lives::{begin as begin_life, serve as serve_life};
 pub(crate) use note::write_all as write_notes;
-pub(crate) use part::part_again;
+pub use part::{PartWish, part_again};
 pub use whole::{Whole, whole};
 
 /// How long somebody may look at a volume that is to be recovered.
@@ -452,7 +454,7 @@ fn damaged(state: &State, cause: &str) -> LaunchError {
 }
 
 /// A failure, and that nothing is lost by it.
-pub(crate) fn kept(error: &LaunchError) -> LaunchError {
+pub fn kept(error: &LaunchError) -> LaunchError {
     let text = error.to_string();
     let text = text.strip_suffix("; everything is removed again").unwrap_or(&text);
     LaunchError::said(

@@ -12,38 +12,56 @@ use super::{
     Unfinished, anew, check_unused, check_whole, claim, damaged, index, lives, living, note, placed,
 };
 use crate::environment::Environment;
-use crate::hosts::Ticket;
+use crate::name::FormationName;
 use crate::process::ProcessId;
+use crate::reach::Reach;
 use crate::state::{PartState, State};
 use crate::state_dir::{Claim, StateDir};
 use crate::unmounting::unmount_all;
 use crate::{Kind, LaunchError, LaunchResult, memory_root};
 
-/// Takes this host's part of the formation that a ticket names, with the state that its supervisor is to begin with, and what
+/// Which formation a host is to have its part of again, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct PartWish<'a> {
+    /// The formation's name.
+    pub name: &'a FormationName,
+    /// Its id, hexadecimal.
+    pub formation: &'a str,
+    /// Directories where its volumes may be, besides those that are noted.
+    pub volumes: &'a [PathBuf],
+    /// Whether volumes that are older than the others are taken as they are.
+    pub with_older: bool,
+    /// The address of this host that the nodes listen at.
+    pub bind: IpAddr,
+    /// First port to listen on; 0 for any.
+    pub port: u16,
+    /// Where the formation is started from, for messages.
+    pub started_from: &'a str,
+    /// How all hosts are reached.
+    pub reach: Option<&'a Reach>,
+}
+
+/// Takes this host's part of a formation, with the state that its supervisor is to begin with, and what
 /// it was. Nothing on its volumes is changed.
 ///
 /// # Errors
 /// That nothing of it is here, that it lives, or what is missing.
-pub(crate) fn part_again(
-    here: &Environment,
-    ticket: &Ticket,
-    ip: IpAddr,
-) -> LaunchResult<(Claim, State, Past)> {
-    let old = find(here, ticket)?;
+pub fn part_again(here: &Environment, wish: &PartWish<'_>) -> LaunchResult<(Claim, State, Past)> {
+    let old = find(here, wish)?;
     check_whole(&old)?;
-    let past = past_of(&old, lives::check(&old, ticket.with_older)?)?;
+    let past = past_of(&old, lives::check(&old, wish.with_older)?)?;
     let claim = claim(here, &old)?;
     let unfinished = Unfinished { claim: &claim, is_new: claim.stale.is_none() };
     check_unused(&old)?;
     unmount_all(here, &old, &mut |text| log::warn!(error:% = text; "{text}"))?;
     let mut state = anew(here, &old, &claim.dir);
-    let started_from = ticket.addresses.first().cloned().unwrap_or_default();
-    state.part = Some(PartState { bind: ip, started_from, leaves_volumes: true });
+    let started_from = wish.started_from.to_owned();
+    state.part = Some(PartState { bind: wish.bind, started_from, leaves_volumes: true });
     // Its supervisor sees that it is gone; without one, so does a daemon.
     state.owner = Some(ProcessId::current());
     state.ends_unix_ms = None;
-    state.port = ticket.port;
-    state.reach.clone_from(&ticket.reach);
+    state.port = wish.port;
+    state.reach = wish.reach.cloned();
     claim.dir.remove_sockets()?;
     for root in &state.own_dirs {
         memory_root::adopt(root, &claim.dir)?;
@@ -55,28 +73,27 @@ pub(crate) fn part_again(
 }
 
 /// What is known of it here, with its volumes where they are.
-fn find(here: &Environment, ticket: &Ticket) -> LaunchResult<State> {
-    let formation = &ticket.formation;
-    let volumes = volumes(here, ticket);
-    let known = recoverable(here).into_iter().find(|found| found.formation == *formation);
+fn find(here: &Environment, wish: &PartWish<'_>) -> LaunchResult<State> {
+    let volumes = volumes(here, wish);
+    let known = recoverable(here).into_iter().find(|found| found.formation == wish.formation);
     let state = known.and_then(|found| found.state).or_else(|| note::newest(&volumes));
     if let Some(state) = state {
         return placed(state, &volumes);
     }
-    let is_held = |(name, dir): &(_, StateDir)| *name == ticket.name && dir.is_held();
+    let is_held = |(name, dir): &(_, StateDir)| name == wish.name && dir.is_held();
     if StateDir::list(here).iter().any(is_held) {
-        return Err(living(here, &ticket.name));
+        return Err(living(here, wish.name));
     }
     let cause = "nothing of it is on this host";
     let remedy = "mount or bring back what its volumes are on, or say where they are now: --volume DIR";
-    Err(LaunchError::new(Kind::NotRunning, format_args!("formation {}", ticket.name), cause, remedy))
+    Err(LaunchError::new(Kind::NotRunning, format_args!("formation {}", wish.name), cause, remedy))
 }
 
-/// Volumes of it at the places that the ticket names and where they are noted to be.
-fn volumes(here: &Environment, ticket: &Ticket) -> Vec<(PathBuf, VolumeIdentity)> {
-    let noted = index::entries(here).into_iter().filter(|entry| entry.formation == ticket.formation);
+/// Volumes of it at the places that were named and where they are noted to be.
+fn volumes(here: &Environment, wish: &PartWish<'_>) -> Vec<(PathBuf, VolumeIdentity)> {
+    let noted = index::entries(here).into_iter().filter(|entry| entry.formation == wish.formation);
     let mut places: Vec<PathBuf> = noted.flat_map(|entry| entry.volumes).collect();
-    for (dir, _) in &ticket.volumes {
+    for dir in wish.volumes {
         let dir = dir.canonicalize().unwrap_or_else(|_| dir.clone());
         places.extend(below(&dir));
         places.push(dir);
@@ -84,7 +101,7 @@ fn volumes(here: &Environment, ticket: &Ticket) -> Vec<(PathBuf, VolumeIdentity)
     places.sort();
     places.dedup();
     let found = note::volumes_at(places, &mut |doubt| log::warn!(error:% = doubt; "{doubt}"));
-    of_formation(found, &ticket.formation)
+    of_formation(found, wish.formation)
 }
 
 /// Which nodes it was, of which map, and in which lives of the formation it was there.

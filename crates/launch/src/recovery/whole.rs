@@ -3,9 +3,9 @@
 
 use super::{Recoverable, Recovery, by_name, formation_of, note, recoverable, volumes_in};
 use crate::environment::Environment;
-use crate::hosts::{HostArg, Launcher};
 use crate::plan::Wishes;
-use crate::state::{HostLife, HostState, Reach, State};
+use crate::reach::{Launcher, Reach};
+use crate::state::{HostLife, HostState, State};
 use crate::volumes::VolumeArg;
 use crate::{Kind, LaunchError, LaunchResult};
 
@@ -14,8 +14,6 @@ use crate::{Kind, LaunchError, LaunchResult};
 pub struct Whole {
     /// What it was.
     pub state: State,
-    /// Its hosts, in the order of their nodes.
-    pub hosts: Vec<HostArg>,
     /// How they were reached.
     pub reach: Reach,
 }
@@ -66,7 +64,6 @@ pub fn whole(here: &Environment, wanted: &Recovery) -> LaunchResult<Option<Whole
     let Some(state) = found.and_then(|found| found.whole.or_else(|| whole_of_part(found.state?))) else {
         return Ok(None);
     };
-    let hosts: Vec<HostArg> = hosts_of(&state);
     let Some(reach) = state.reach.clone() else {
         let cause = "what is left of it does not say how its hosts were reached";
         let remedy = "use the release that made it, or rebuild files: bivouac fsck --offline VOLUME... --from-subfiles --out DIR";
@@ -74,7 +71,7 @@ pub fn whole(here: &Environment, wanted: &Recovery) -> LaunchResult<Option<Whole
     };
     // Nobody comes by himself any more.
     let launcher = if reach.launcher == Launcher::Meet { Launcher::Ssh } else { reach.launcher };
-    Ok(Some(Whole { state, hosts, reach: Reach { launcher, ..reach } }))
+    Ok(Some(Whole { state, reach: Reach { launcher, ..reach } }))
 }
 
 fn choose(here: &Environment, wanted: &Recovery) -> LaunchResult<Option<Recoverable>> {
@@ -121,17 +118,6 @@ fn whole_of_part(part: State) -> Option<State> {
     Some(State { part: None, hosts, nodes: Vec::new(), stripe: map.stripe, width: map.width, ..part })
 }
 
-/// As they were called, each with as many nodes as it had; those that never came had none.
-fn hosts_of(state: &State) -> Vec<HostArg> {
-    let had = state.hosts.iter().filter(|host| !host.nodes.is_empty());
-    let host = |(position, host): (usize, &HostState)| HostArg {
-        name: host.name.clone(),
-        nodes: host.nodes.len() as u16,
-        position,
-    };
-    had.enumerate().map(host).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,9 +160,9 @@ mod tests {
         // Others may have something in memory here.
         let wanted = Recovery { name: Some(part().name), ..Recovery::default() };
         let whole = whole(&here, &wanted).unwrap().unwrap();
-        let hosts: Vec<(&str, u16)> =
-            whole.hosts.iter().map(|host| (host.name.as_str(), host.nodes)).collect();
-        assert_eq!(hosts, [("a", 2), ("b", 1)]);
+        let hosts: Vec<(&str, &[u16])> =
+            whole.state.hosts.iter().map(|host| (host.name.as_str(), host.nodes.as_slice())).collect();
+        assert_eq!(hosts, [("a", &[0, 1][..]), ("b", &[2])]);
         assert_eq!((whole.reach.launcher.clone(), whole.reach.silence_ms), (Launcher::Ssh, 9));
         let wishes = whole.wishes(&Recovery { port: Some(7), ..Recovery::default() });
         assert_eq!((wishes.width, wishes.port, wishes.nodes), (2, 7, 1));

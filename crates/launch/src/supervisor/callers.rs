@@ -14,23 +14,24 @@ pub(super) const CALLERS_MAX: usize = 64;
 
 /// Connected commands, by a number that is never used again.
 #[derive(Debug, Default)]
-pub(crate) struct Callers {
+pub struct Callers {
     connected: BTreeMap<u64, OwnedFd>,
     last: u64,
 }
 
 impl Callers {
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>)> {
+    /// Their numbers, and what becomes readable when one of them asks.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>)> {
         self.connected.iter().map(|(token, socket)| (*token, socket.as_fd()))
     }
 
     /// Hears them no more. Their numbers are not used again all the same.
-    pub(crate) fn let_go(&mut self) {
+    pub fn let_go(&mut self) {
         self.connected.clear();
     }
 
     /// Takes the next command that connects; only this user's and the administrator's are heard.
-    pub(crate) fn accept(&mut self, listener: &OwnedFd) {
+    pub fn accept(&mut self, listener: &OwnedFd) {
         let socket = match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => socket,
             Err(error) => return log::warn!(why:% = error; "a command could not connect"),
@@ -45,7 +46,7 @@ impl Callers {
     }
 
     /// What a command asks for. One that says nothing sensible, or ended, is forgotten.
-    pub(crate) fn receive(&mut self, token: u64) -> Option<(Request, Vec<OwnedFd>)> {
+    pub fn receive(&mut self, token: u64) -> Option<(Request, Vec<OwnedFd>)> {
         match packets::receive(self.connected.get(&token)?) {
             Ok(Some(request)) => return Some(request),
             Err(error) if error.raw_os_error() == Some(Errno::AGAIN.raw_os_error()) => return None,
@@ -57,7 +58,7 @@ impl Callers {
     }
 
     /// Answers a command; that it ended meanwhile is its own affair.
-    pub(crate) fn answer(&mut self, token: u64, answer: &Answer) {
+    pub fn answer(&mut self, token: u64, answer: &Answer) {
         if let Some(socket) = self.connected.remove(&token)
             && let Err(error) = packets::send(&socket, answer, &[])
         {

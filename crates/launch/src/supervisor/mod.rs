@@ -1,7 +1,7 @@
 //! What `up` leaves behind on a machine: it owns everything that must outlive a daemon, and starts a
 //! daemon again that died. One thread, one poll; it never waits for anybody and never touches a mount.
 
-pub(crate) mod callers;
+mod callers;
 mod daemon;
 mod listeners;
 mod part;
@@ -35,9 +35,9 @@ use crate::state::{MountState, NodeLife, NodeState, Stage, State};
 use crate::state_dir::{SECRET_LEN, StateDir};
 use crate::{Kind, LaunchError, LaunchResult};
 
-use callers::Callers;
+pub use callers::Callers;
 use daemon::{Daemon, HeldMount};
-pub(crate) use part::PartBegins;
+pub use part::PartBegins;
 use places::Places;
 
 /// Pause before a state that could not be written is written again, in milliseconds.

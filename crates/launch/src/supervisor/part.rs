@@ -15,7 +15,7 @@ use crate::{Kind, LaunchError, LaunchResult};
 
 /// What a part waits for, in memory that its packet brings.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct PartBegins {
+pub struct PartBegins {
     /// Id of its first node.
     pub first_node: u16,
     /// The formation's secret, hexadecimal.

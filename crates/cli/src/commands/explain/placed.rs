@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use bivouac_hosts::local_addresses;
 use bivouac_launch::State;
-use bivouac_launch::hosts::local_addresses;
 use bivouac_sysmap::{Address, Nearest};
 use bivouac_wire::FormationMap;
 use serde::Serialize;

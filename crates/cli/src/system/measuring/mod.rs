@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use bivouac_hosts::{Heard, HostArg, Inquiry, Live, ask_hosts};
 use bivouac_launch::hex::{formation_from_hex, from_hex};
-use bivouac_launch::hosts::{HostArg, Launcher};
-use bivouac_launch::{Environment, Heard, Inquiry, Live, ask_hosts};
+use bivouac_launch::{Environment, Launcher};
 use bivouac_net::{Address, Auth, Identity, LaneKind, Link, Secret};
 use bivouac_sysmap::{Map, MeasuredHost, Network, common, merge};
 use bivouac_types::ClientId;

@@ -7,9 +7,9 @@ use std::os::fd::AsFd;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use bivouac_hosts::local_addresses;
 use bivouac_launch::hex::to_hex;
-use bivouac_launch::hosts::{Network, local_addresses};
-use bivouac_launch::{LaunchResult, random_bytes};
+use bivouac_launch::{LaunchResult, Network, random_bytes};
 use bivouac_net::{Auth, Link, Secret};
 use bivouac_types::FormationId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

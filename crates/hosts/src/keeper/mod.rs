@@ -16,6 +16,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
+use bivouac_launch::control::{Answer, Request, listen_at, timespec};
+use bivouac_launch::handover::take_stdin;
+use bivouac_launch::purpose::Guard;
+use bivouac_launch::recovery::{forget_whole, remember_whole};
+use bivouac_launch::standby::Standby;
+use bivouac_launch::start::{not_by_hand, take_begin};
+use bivouac_launch::{
+    Callers, Environment, HostLife, LaunchError, LaunchResult, NodeLife, Phases, ProcessId, Report,
+    SECRET_LEN, Signals, Stage, State, StateDir, in_words, packets, raise_descriptor_limit, unix_ms,
+};
 use bivouac_net::{Auth, Message, NetError, Secret};
 use bivouac_wire::Decode;
 use bivouac_wire::rendezvous::{self, Join, Order, Past, Report as HostReport, Resume};
@@ -26,22 +36,6 @@ use rustix::process::Signal;
 use super::contact::Tie;
 use super::inventory::Inventory;
 use super::start::Plan;
-use crate::control::{Answer, Request, listen_at, timespec};
-use crate::environment::Environment;
-use crate::handover::take_stdin;
-use crate::packets;
-use crate::phases::{Phases, in_words};
-use crate::process::ProcessId;
-use crate::purpose::{Guard, unix_ms};
-use crate::recovery::{forget_whole, remember_whole};
-use crate::signals::Signals;
-use crate::standby::Standby;
-use crate::start::{not_by_hand, raise_descriptor_limit, take_begin};
-use crate::state::{HostLife, NodeLife, Stage, State};
-use crate::state_dir::{SECRET_LEN, StateDir};
-use crate::supervisor::Report;
-use crate::supervisor::callers::Callers;
-use crate::{LaunchError, LaunchResult};
 
 use launched::Launched;
 use links::Links;

@@ -1,66 +1,12 @@
 //! Which address of a host the others reach it at.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::Path;
-use std::str::FromStr;
 
 use bivouac_extract::{Real, interfaces};
+use bivouac_launch::{Kind, LaunchError, LaunchResult, Network};
 use bivouac_sysmap::{Address, Interface, InterfaceKind, fastest_first};
 use if_addrs::IfAddr;
-use serde::{Deserialize, Serialize};
-
-use crate::{Kind, LaunchError, LaunchResult};
-
-/// The network that a formation is to use: `10.0.0.0/16`, or the name of an interface.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Network {
-    /// Addresses with these leading bits.
-    Prefix(IpAddr, u8),
-    /// Addresses of the interface with this name.
-    Interface(String),
-}
-
-impl FromStr for Network {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Network, String> {
-        let Some((address, bits)) = text.split_once('/') else {
-            let name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '@');
-            return match text.parse() {
-                Ok(ip) => Ok(Network::Prefix(ip, width(ip))),
-                Err(_) if !text.is_empty() && text.chars().all(name) => Ok(Network::Interface(text.into())),
-                Err(_) => {
-                    Err(format!("'{text}' is no network; write 10.1.0.0/16 or the name of an interface"))
-                }
-            };
-        };
-        let bad = || format!("'{text}' is no network; write for instance 10.1.0.0/16");
-        let ip: IpAddr = address.parse().map_err(|_| bad())?;
-        let bits = bits.parse().ok().filter(|bits| *bits <= width(ip)).ok_or_else(bad)?;
-        Ok(Network::Prefix(ip, bits))
-    }
-}
-
-impl Network {
-    fn has(&self, local: &Address) -> bool {
-        match self {
-            Network::Interface(name) => *name == local.interface,
-            Network::Prefix(ip, bits) => {
-                let mask = u128::MAX.checked_shl(u32::from(width(*ip) - bits)).unwrap_or(0);
-                ip.is_ipv4() == local.ip.is_ipv4() && number(*ip) & mask == number(local.ip) & mask
-            }
-        }
-    }
-}
-
-impl std::fmt::Display for Network {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Network::Prefix(ip, bits) => write!(f, "{ip}/{bits}"),
-            Network::Interface(name) => f.write_str(name),
-        }
-    }
-}
 
 /// The addresses of this host that others may reach it at, the likeliest first: those of `network` if it is
 /// given; else all, those that lead nowhere but here last. What is faster by what interfaces say of themselves comes
@@ -126,17 +72,6 @@ fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    }
-}
-
-fn width(ip: IpAddr) -> u8 {
-    if ip.is_ipv4() { Ipv4Addr::BITS as u8 } else { Ipv6Addr::BITS as u8 }
-}
-
-fn number(ip: IpAddr) -> u128 {
-    match ip {
-        IpAddr::V4(ip) => u128::from(ip.to_bits()),
-        IpAddr::V6(ip) => ip.to_bits(),
     }
 }
 
@@ -206,13 +141,6 @@ mod tests {
         let known =
             [interface("docker0", InterfaceKind::Virtual), interface("ib0", InterfaceKind::InfiniBand)];
         assert_eq!(["docker0", "ib0", "eth0"].map(|name| speed_of(&known, name)), [None, Some(7), None]);
-    }
-
-    #[test]
-    fn what_is_no_network_is_refused() {
-        for text in ["", "10.0.0.0/33", "10.0.0/8", "a b", "x/8", "::/129"] {
-            assert!(text.parse::<Network>().unwrap_err().contains("is no network"), "{text}");
-        }
     }
 
     #[test]

@@ -10,6 +10,20 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use bivouac_launch::control::{Request, ask, timespec, wait_readable};
+use bivouac_launch::forked::{OwnChild, go_apart};
+use bivouac_launch::hex::to_hex;
+use bivouac_launch::recovery::{PartWish, part_again, remember};
+use bivouac_launch::start::{
+    Attempt, GIVE_UP_MS, claim, end_supervisor, fork_supervisor, not_by_hand, take_report, wait_for_report,
+    write_first,
+};
+use bivouac_launch::{
+    Claim, Environment, Kind, LaunchError, LaunchResult, LogFormat, NodeLife, NodeState, PartBegins,
+    PartState, ProcessId, RELEASE, Remains, Report as SupervisorReport, Signals, State, StateDir, VolumeArg,
+    VolumeState, Wishes, leave, make_mount_point, packets, plan, raise_descriptor_limit, remove_around,
+    remove_leftovers, take_down, unix_ms,
+};
 use bivouac_net::{Address, Auth, Identity, LaneKind, Link, Message, Secret};
 use bivouac_types::ClientId;
 use bivouac_wire::rendezvous::{self, Begin, Join, JoinNode, JoinVolume, NodeReport, Order, Past, Report};
@@ -18,31 +32,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::Signal;
 
-use super::contact::{Contact, Ending, Next};
-use super::meet::say_usable;
-use super::resume::{Attempts, Came};
-use super::ticket::{Ticket, read_line};
-use crate::control::{Request, ask, timespec};
-use crate::environment::{Environment, make_mount_point, remove_around};
-use crate::forked::{OwnChild, go_apart};
-use crate::hex::to_hex;
-use crate::log_events::LogFormat;
-use crate::packets;
-use crate::plan::{Wishes, plan};
-use crate::process::ProcessId;
-use crate::purpose::unix_ms;
-use crate::recovery::{part_again, remember};
-use crate::signals::Signals;
-use crate::start::{
-    Attempt, GIVE_UP_MS, claim, end_supervisor, fork_supervisor, raise_descriptor_limit, take_report,
-    wait_for_report, write_first,
-};
-use crate::state::{NodeLife, PartState, RELEASE, State};
-use crate::state_dir::{Claim, StateDir};
-use crate::supervisor::{self, PartBegins};
-use crate::teardown::{Remains, leave, remove_leftovers, take_down};
-use crate::volumes::VolumeArg;
-use crate::{Kind, LaunchError, LaunchResult};
+use crate::contact::{Contact, Ending, Next};
+use crate::meet::say_usable;
+use crate::resume::{Attempts, Came};
+use crate::ticket::{Ticket, read_line};
 
 /// How long one address may take to answer.
 const REPORT_WAIT: Duration = Duration::from_secs(5);
@@ -261,7 +254,7 @@ impl<'a> Part<'a> {
             mounter.check()?;
         }
         let (claim, state, past) = match ticket.recovers {
-            true => part_again(here, ticket, ip).map(|(claim, state, past)| (claim, state, Some(past)))?,
+            true => old_part(here, ticket, ip)?,
             false => new_part(here, ticket, ip)?,
         };
         // What a recovery began with is to be there when it fails.
@@ -270,11 +263,9 @@ impl<'a> Part<'a> {
         drop(claim.lock);
         let bound = Duration::from_millis(ticket.start_ms);
         let addresses = match wait_for_report(&report, signals, bound, &claim.dir) {
-            Ok(supervisor::Report::Bound { addresses }) => Ok(addresses),
-            Ok(supervisor::Report::Failed { message }) => Err(LaunchError::said(Kind::Refused, message)),
-            Ok(supervisor::Report::Ready { .. } | supervisor::Report::GaveUp) => {
-                Err(crate::start::not_by_hand())
-            }
+            Ok(SupervisorReport::Bound { addresses }) => Ok(addresses),
+            Ok(SupervisorReport::Failed { message }) => Err(LaunchError::said(Kind::Refused, message)),
+            Ok(SupervisorReport::Ready { .. } | SupervisorReport::GaveUp) => Err(not_by_hand()),
             Err(error) => Err(error),
         };
         let addresses = match addresses {
@@ -390,7 +381,7 @@ impl<'a> Part<'a> {
             return Outcome::GoOn;
         };
         match take_report(report, &self.dir) {
-            Ok(supervisor::Report::Ready { phases }) => {
+            Ok(SupervisorReport::Ready { phases }) => {
                 let steps = phases.into_iter().map(|phase| (phase.name, phase.us)).collect();
                 self.tell_for_good(Report::Ready { steps });
                 self.usable(self.ticket.mount.is_none());
@@ -399,15 +390,15 @@ impl<'a> Part<'a> {
                 }
                 Outcome::GoOn
             }
-            Ok(supervisor::Report::Failed { message }) => {
+            Ok(SupervisorReport::Failed { message }) => {
                 self.tell(&Report::Failed { text: message.clone() });
                 Outcome::Over(Some(message))
             }
-            Ok(supervisor::Report::GaveUp) => {
+            Ok(SupervisorReport::GaveUp) => {
                 self.tell_nodes();
                 Outcome::GoOn
             }
-            Ok(supervisor::Report::Bound { .. }) => Outcome::GoOn,
+            Ok(SupervisorReport::Bound { .. }) => Outcome::GoOn,
             Err(error) => {
                 // Its daemons serve on; what is to be saved can still be saved.
                 log::warn!(error:%; "{error}");
@@ -584,8 +575,8 @@ impl<'a> Part<'a> {
 
     fn tell_nodes(&mut self) {
         let nodes = self.dir.read().ok().flatten().map(|state| state.nodes).unwrap_or_default();
-        let report = |node: crate::state::NodeState| NodeReport {
-            pid: node.process.filter(crate::process::ProcessId::is_alive).map_or(0, |process| process.pid),
+        let report = |node: NodeState| NodeReport {
+            pid: node.process.filter(ProcessId::is_alive).map_or(0, |process| process.pid),
             life: life(node.life).into(),
             message: node.message,
             deaths: node.deaths,
@@ -668,6 +659,22 @@ fn new_part(here: &Environment, ticket: &Ticket, ip: IpAddr) -> LaunchResult<(Cl
     Ok((claim, state, None))
 }
 
+/// The state of a part that is recovered, with what it takes to have it, and what it was.
+fn old_part(here: &Environment, ticket: &Ticket, ip: IpAddr) -> LaunchResult<(Claim, State, Option<Past>)> {
+    let volumes: Vec<PathBuf> = ticket.volumes.iter().map(|(dir, _)| dir.clone()).collect();
+    let wish = PartWish {
+        name: &ticket.name,
+        formation: &ticket.formation,
+        volumes: &volumes,
+        with_older: ticket.with_older,
+        bind: ip,
+        port: ticket.port,
+        started_from: ticket.addresses.first().map_or("", String::as_str),
+        reach: ticket.reach.as_ref(),
+    };
+    part_again(here, &wish).map(|(claim, state, past)| (claim, state, Some(past)))
+}
+
 /// If what runs here already is this very formation, the host is another one, too.
 fn named_twice(here: &Environment, ticket: &Ticket, error: LaunchError) -> LaunchError {
     let found = StateDir::find(here, Some(&ticket.name)).and_then(|(_, dir)| dir.read());
@@ -714,8 +721,8 @@ fn wishes(here: &Environment, ticket: &Ticket) -> Wishes {
     }
 }
 
-fn offer(node: &crate::state::NodeState, (client_address, peer_address): (String, String)) -> JoinNode {
-    let volume = |volume: &crate::state::VolumeState| JoinVolume {
+fn offer(node: &NodeState, (client_address, peer_address): (String, String)) -> JoinNode {
+    let volume = |volume: &VolumeState| JoinVolume {
         path: volume.path.display().to_string(),
         kind: volume.kind.clone(),
         capacity_bytes: volume.capacity_bytes,
@@ -757,7 +764,7 @@ fn wanted(link: &Link) -> PollFlags {
 }
 
 fn is_readable(descriptor: BorrowedFd<'_>) -> bool {
-    crate::control::wait_readable(descriptor, 0)
+    wait_readable(descriptor, 0)
 }
 
 /// Whether nothing more will come. What comes has no meaning.

@@ -1,9 +1,9 @@
 //! Who is there of those who were called, and why the others are not: no sockets, no clock.
 
+use bivouac_launch::RELEASE;
 use bivouac_wire::rendezvous::Join;
 
-use super::list::{HostArg, same_host};
-use crate::state::RELEASE;
+use crate::list::{HostArg, same_host};
 
 /// How far a host's clock may be off, in milliseconds: times of files would be nonsense beyond.
 const CLOCK_OFF_MS_MAX: u64 = 30_000;
@@ -201,7 +201,7 @@ fn bare(name: &str) -> &str {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::hosts::list::parse_hosts;
+    use crate::list::parse_hosts;
     use bivouac_wire::rendezvous::JoinNode;
 
     const NOW: u64 = 1_000_000;

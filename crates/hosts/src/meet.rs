@@ -13,17 +13,14 @@ use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
+use bivouac_launch::control::{timespec, wait_readable};
+use bivouac_launch::{Environment, Kind, LaunchError, LaunchResult, ProcessId, Signals, unblock_in};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 use sha2::{Digest, Sha256};
 
-use super::list::{HostArg, same_host};
-use super::start::HostsWishes;
-use crate::control::timespec;
-use crate::environment::Environment;
-use crate::process::ProcessId;
-use crate::signals::{Signals, unblock_in};
-use crate::{Kind, LaunchError, LaunchResult};
+use crate::list::{HostArg, same_host};
+use crate::start::HostsWishes;
 
 /// Fewest bytes of a secret: less can be guessed.
 const SECRET_LEN_MIN: usize = 16;
@@ -49,9 +46,9 @@ pub struct Meeting {
     /// Where it is.
     pub place: MeetingPlace,
     /// The formation's id.
-    pub(super) formation: [u8; 16],
+    pub(crate) formation: [u8; 16],
     /// The one-time secret of its ticket.
-    pub(super) secret: [u8; 32],
+    pub(crate) secret: [u8; 32],
 }
 
 impl FromStr for MeetingPlace {
@@ -154,7 +151,7 @@ pub fn attend(
     bound: Duration,
     signals: &Signals,
 ) -> LaunchResult<()> {
-    let ticket = super::start::ticket_to_meet(here, wishes, bound)?;
+    let ticket = crate::start::ticket_to_meet(here, wishes, bound)?;
     let (mut child, said) = start_part(here, &ticket.to_line())?;
     // It knows the time by itself, and why it is over.
     let waited = wait_usable(&said, signals, bound + Duration::from_secs(5));
@@ -216,7 +213,7 @@ fn wait_usable(said: &OwnedFd, signals: &Signals, bound: Duration) -> LaunchResu
 fn end_part(child: &mut Child) {
     if let Some(part) = ProcessId::of(child.id()) {
         part.signal(rustix::process::Signal::TERM);
-        let ended = part.watch().is_none_or(|end| crate::control::wait_readable(end.as_fd(), END_WAIT_MS));
+        let ended = part.watch().is_none_or(|end| wait_readable(end.as_fd(), END_WAIT_MS));
         if !ended {
             part.signal(rustix::process::Signal::KILL);
         }
@@ -225,7 +222,7 @@ fn end_part(child: &mut Child) {
 }
 
 /// Tells whoever waits in [`attend`] that the formation can be used here.
-pub(super) fn say_usable() {
+pub(crate) fn say_usable() {
     use std::io::Write;
     let _nobody_waits = writeln!(std::io::stdout(), "{USABLE}");
 }
@@ -233,7 +230,7 @@ pub(super) fn say_usable() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::environment::tests::environment;
+    use crate::tests::environment;
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
 
@@ -313,7 +310,7 @@ mod tests {
 
     #[test]
     fn hosts_know_themselves_by_the_batch_systems_name_first() {
-        let mut here = environment(None);
+        let mut here = environment();
         here.host = "n2.cluster".into();
         let list = hosts(&["n1", "n2", "node7"]);
         assert_eq!(which_host(&here, &list).unwrap().0, 1);

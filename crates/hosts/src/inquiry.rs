@@ -1,7 +1,6 @@
-//! Programs that are run for what they say: on this machine, and this program on all hosts, once.
+//! This program, run on all hosts for what it says, once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,21 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::pipe::{PipeFlags, pipe_with};
+use bivouac_launch::hex::to_hex;
+use bivouac_launch::{Environment, LaunchError, LaunchResult, Launcher, hear, random_bytes};
 
-use crate::environment::Environment;
-use crate::hex::to_hex;
-use crate::hosts::{HostArg, Launcher, inquiry_calls};
-use crate::random::random_bytes;
-use crate::{LaunchError, LaunchResult};
+use crate::launcher::inquiry_calls;
+use crate::list::HostArg;
 
-/// Most bytes that are heard of one program.
-const HEARD_MAX: usize = 256 << 20;
 /// Launchers that run at the same time, where there is one for each host.
 const AT_ONCE: usize = 64;
-/// How often it is looked whether hosts that stay are to be waited for no longer, and whether they have written
-/// something down.
+/// How often it is looked whether hosts have written something down.
 const LOOK: Duration = Duration::from_millis(100);
 /// What a line begins with that is part of an answer, behind whatever a launcher puts in front of it.
 const MARK: &str = "bivouac-says ";
@@ -31,9 +24,6 @@ const MARK: &str = "bivouac-says ";
 const LINE_MAX: usize = 900;
 /// What the name of an answer ends with that is not whole yet.
 const PART: &str = "part";
-/// Where programs are that only administrators have in their search path.
-const MORE_PLACES: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
-
 /// What is to be asked of every host.
 #[derive(Clone, Debug)]
 pub struct Inquiry<'a> {
@@ -83,19 +73,6 @@ pub struct Answers {
     pub texts: Vec<(Option<String>, String)>,
     /// Why others are missing.
     pub trouble: Vec<String>,
-}
-
-/// What a program of this machine says on standard output; nothing if it is not there, fails, or takes too long.
-#[must_use]
-pub fn output_of(here: &Environment, program: &[&str], bound: Duration) -> Option<String> {
-    let (name, arguments) = program.split_first()?;
-    let beside = || MORE_PLACES.iter().map(|dir| Path::new(dir).join(name)).find(|path| path.is_file());
-    let path = here.find_program(name).or_else(beside)?;
-    let mut command = Command::new(path);
-    // What is read by programs is in no language.
-    command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::null());
-    let (text, how) = hear(&mut command, Instant::now() + bound, false, &mut |_| false)?;
-    how.is_none().then_some(text)
 }
 
 /// An answer as lines for [`ask_hosts`], from the host of that name. It must have no line breaks.
@@ -256,57 +233,6 @@ fn whole_answers(said: &str) -> (Vec<(String, String)>, Option<String>) {
     (texts, last.map(|line| line.strip_prefix("bivouac: ").unwrap_or(line).to_owned()))
 }
 
-/// Runs a program and hears all that it says; and why that may not be all. `tell` is shown what was said so far, also
-/// from time to time, and answers whether that is enough.
-fn hear(
-    command: &mut Command,
-    deadline: Instant,
-    with_errors: bool,
-    tell: &mut dyn FnMut(&[u8]) -> bool,
-) -> Option<(String, Option<String>)> {
-    let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC).ok()?;
-    if with_errors {
-        command.stderr(theirs.try_clone().ok()?);
-    }
-    command.stdout(theirs);
-    let mut child = command.spawn().ok()?;
-    // Its own ends of the pipe are closed with this, so that ours ends with it.
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    let (mut said, mut buffer) = (Vec::new(), [0; 65_536]);
-    let how = loop {
-        if tell(&said) {
-            break Some("was ended".to_owned());
-        }
-        let left = deadline.saturating_duration_since(Instant::now());
-        let wait = Timespec::try_from(left.min(LOOK)).ok()?;
-        let mut descriptors = [PollFd::from_borrowed_fd(ours.as_fd(), PollFlags::IN)];
-        match poll(&mut descriptors, Some(&wait)) {
-            Ok(0) if left.is_zero() => break Some("took too long, and was ended".to_owned()),
-            Ok(0) => continue,
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => break Some(error.to_string()),
-        }
-        if descriptors.iter().all(|descriptor| descriptor.revents().is_empty()) {
-            continue;
-        }
-        match rustix::io::read(&ours, &mut buffer) {
-            Ok(0) => break None,
-            Ok(len) if said.len() < HEARD_MAX => {
-                said.extend_from_slice(buffer.get(..len).unwrap_or_default())
-            }
-            Ok(_) => break Some("said too much, and was ended".to_owned()),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => break Some(error.to_string()),
-        }
-    };
-    if how.is_some() {
-        let _ended_meanwhile = child.kill();
-    }
-    let status = child.wait().ok()?;
-    let how = how.or_else(|| (!status.success()).then(|| status.to_string()));
-    Some((String::from_utf8_lossy(&said).into_owned(), how))
-}
-
 /// A directory that all hosts see, for launchers that bring nothing back.
 #[derive(Debug)]
 struct Shared(PathBuf);
@@ -358,8 +284,8 @@ impl Drop for Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::environment::tests::environment;
-    use crate::hosts::parse_hosts;
+    use crate::list::parse_hosts;
+    use crate::tests::environment;
 
     #[test]
     fn answers_are_put_together_whatever_is_in_front_and_between() {
@@ -380,18 +306,8 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_heard_and_slow_ones_are_not_waited_for() {
-        let here = Environment { search_path: std::env::var_os("PATH"), ..environment(None) };
-        let said = |program: &[&str], ms| output_of(&here, program, Duration::from_millis(ms));
-        assert_eq!(said(&["sh", "-c", "echo a; echo b >&2"], 60_000).as_deref(), Some("a\n"));
-        assert_eq!(said(&["sh", "-c", "echo a; exit 1"], 60_000), None);
-        assert_eq!(said(&["bivouac-no-such-program"], 60_000), None);
-        assert_eq!(said(&["sleep", "1000"], 10), None);
-    }
-
-    #[test]
     fn hosts_that_do_not_answer_are_named() {
-        let here = Environment { search_path: std::env::var_os("PATH"), ..environment(None) };
+        let here = Environment { search_path: std::env::var_os("PATH"), ..environment() };
         let hosts = parse_hosts("a,b,c", 1).unwrap();
         let script = "case {host} in c) echo no such host >&2; exit 3;; *) {args};; esac";
         let launcher: Launcher = script.parse().unwrap();
@@ -413,7 +329,7 @@ mod tests {
 
     #[test]
     fn hosts_that_stay_are_heard_at_once_and_let_go() {
-        let here = Environment { search_path: std::env::var_os("PATH"), ..environment(None) };
+        let here = Environment { search_path: std::env::var_os("PATH"), ..environment() };
         let hosts = parse_hosts("a,b,c", 1).unwrap();
         // Two answer and stay for ever; one goes away without an answer.
         let script = "case {host} in c) echo no such host >&2; exit 3;; esac; {args}; exec sleep 100000";

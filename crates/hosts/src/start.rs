@@ -4,26 +4,23 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bivouac_launch::hex::to_hex;
+use bivouac_launch::recovery::{forget_former, kept};
+use bivouac_launch::start::{
+    Attempt, GIVE_UP_MS, claim_whole, end_supervisor, start_supervisor, vanished, wait_ready,
+};
+use bivouac_launch::{
+    Claim, Domains, Environment, HostLife, HostState, Kind, LaunchError, LaunchResult, Launcher, Network,
+    Phases, RELEASE, Reach, Signals, Started, State, StateDir, Wishes, packets, random_bytes,
+};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::launcher::{Launcher, MpiFamily, Remote, Sent, needs_input};
-use super::list::HostArg;
-use super::meet::{Meeting, which_host};
-use super::network::{Network, addresses};
-use super::ticket::{TICKET_LEN_MAX, Ticket};
-use crate::environment::Environment;
-use crate::hex::to_hex;
-use crate::packets;
-use crate::phases::Phases;
-use crate::plan::Wishes;
-use crate::random::random_bytes;
-use crate::recovery::{forget_former, kept};
-use crate::signals::Signals;
-use crate::start::{Attempt, GIVE_UP_MS, Started, claim_whole, end_supervisor, start_supervisor, wait_ready};
-use crate::state::{Domains, HostLife, HostState, RELEASE, Reach, State};
-use crate::state_dir::{Claim, StateDir};
-use crate::{Kind, LaunchError, LaunchResult};
+use crate::launcher::{MpiFamily, Remote, Sent, needs_input};
+use crate::list::HostArg;
+use crate::meet::{Meeting, which_host};
+use crate::network::addresses;
+use crate::ticket::{TICKET_LEN_MAX, Ticket};
 
 /// What the user asks for, of a formation over several hosts.
 #[derive(Clone, Debug)]
@@ -62,7 +59,7 @@ pub struct HostsWishes {
 
 /// What the keeper is told.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// For every host, but for addresses and the host's name.
     pub ticket: Ticket,
     pub hosts: Vec<HostArg>,
@@ -119,7 +116,7 @@ pub fn start_hosts(
         if wishes.past.is_some() { kept(&error) } else { error }
     })?;
     phases.insert(steps);
-    let state = claim.dir.read()?.ok_or_else(|| crate::start::vanished(name))?;
+    let state = claim.dir.read()?.ok_or_else(|| vanished(name))?;
     attempt.succeeded(&state);
     Ok(Started { name: name.clone(), dir: claim.dir, state, phases, tie: wishes.tied.then_some(report) })
 }
@@ -319,7 +316,7 @@ fn reach(here: &Environment, wishes: &HostsWishes) -> LaunchResult<Reach> {
 ///
 /// # Errors
 /// That this host is none of those named, or what else makes no sense.
-pub(super) fn ticket_to_meet(
+pub(crate) fn ticket_to_meet(
     here: &Environment,
     wishes: &HostsWishes,
     bound: Duration,
@@ -346,13 +343,13 @@ fn program(here: &Environment, wishes: &HostsWishes) -> LaunchResult<String> {
     Ok(program.to_string_lossy().into_owned())
 }
 
-pub(super) fn mpi_family() -> MpiFamily {
+pub(crate) fn mpi_family() -> MpiFamily {
     let output = std::process::Command::new("mpiexec").arg("--version").output();
     output.map_or(MpiFamily::Other, |output| MpiFamily::of_version(&String::from_utf8_lossy(&output.stdout)))
 }
 
 /// The program to send, and what is to be started to receive it.
-pub(super) fn read_program(path: &Path) -> LaunchResult<(Vec<u8>, Remote)> {
+pub(crate) fn read_program(path: &Path) -> LaunchResult<(Vec<u8>, Remote)> {
     let content = std::fs::read(path).map_err(|e| LaunchError::path(path, "read the program to send", e))?;
     if !content.starts_with(b"\x7fELF") {
         return Err(LaunchError::new(

@@ -1,33 +1,9 @@
 //! What starts processes on other hosts, and the command line that makes it do so.
 
-use std::fmt;
-use std::str::FromStr;
-
+use bivouac_launch::{Batch, Environment, LaunchError, LaunchResult, Launcher};
 use serde::{Deserialize, Serialize};
 
-use super::list::{HostArg, parse_hosts, read_nodefile};
-use crate::environment::{Batch, Environment};
-use crate::{LaunchError, LaunchResult};
-
-/// What starts processes on hosts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Launcher {
-    /// `ssh`, once per host.
-    Ssh,
-    /// `srun`, once, beside the steps of the job.
-    Slurm,
-    /// `pbsdsh`, once per host.
-    Pbs,
-    /// `flux exec`, once.
-    Flux,
-    /// `mpiexec`, once.
-    Mpi,
-    /// None: the others come by themselves; started is only the part of the first host, which is this one.
-    Meet,
-    /// A shell command of the user's, with `{host}`, and `{args}` or `{command}` in it; once per host.
-    Custom(String),
-}
+use crate::list::{HostArg, parse_hosts, read_nodefile};
 
 /// Silence after which ssh asks whether the other side lives, in milliseconds.
 const SSH_ALIVE_MS: u64 = 15_000;
@@ -98,8 +74,8 @@ pub(crate) fn inquiry_calls(
     words: Vec<String>,
 ) -> Vec<(Vec<String>, Option<String>)> {
     let remote = Remote { words, stays: false };
-    let mpi = if *launcher == Launcher::Mpi { super::start::mpi_family() } else { MpiFamily::Other };
-    let calls = launcher.calls(hosts, &remote, mpi, INQUIRY_SILENCE_MS).into_iter();
+    let mpi = if *launcher == Launcher::Mpi { crate::start::mpi_family() } else { MpiFamily::Other };
+    let calls = calls(launcher, hosts, &remote, mpi, INQUIRY_SILENCE_MS).into_iter();
     let named = |call: Call| {
         let first = call.hosts.first().and_then(|host| hosts.get(*host));
         (call.arguments, first.filter(|_| launcher.is_per_host()).map(|host| host.name.clone()))
@@ -116,96 +92,89 @@ pub(crate) struct Sent {
     pub digest: String,
 }
 
-impl Launcher {
-    /// The launcher of the batch job that this process is in, with the job's hosts; `None` outside of one.
-    ///
-    /// # Errors
-    /// That the list of hosts makes no sense.
-    pub fn of_job(here: &Environment, nodes_per_host: u16) -> LaunchResult<Option<(Launcher, Vec<HostArg>)>> {
-        let Batch { slurm_nodes, nodefile, .. } = &here.batch;
-        if let Some(nodes) = slurm_nodes
-            && here.find_program("srun").is_some()
-        {
-            return Ok(Some((Launcher::Slurm, parse_hosts(nodes, nodes_per_host)?)));
-        }
-        if let Some(file) = nodefile
-            && here.find_program("pbsdsh").is_some()
-        {
-            return Ok(Some((Launcher::Pbs, read_nodefile(file, nodes_per_host)?)));
-        }
-        Ok(None)
+/// The launcher of the batch job that this process is in, with the job's hosts; `None` outside of one.
+///
+/// # Errors
+/// That the list of hosts makes no sense.
+pub fn hosts_of_job(
+    here: &Environment,
+    nodes_per_host: u16,
+) -> LaunchResult<Option<(Launcher, Vec<HostArg>)>> {
+    let Batch { slurm_nodes, nodefile, .. } = &here.batch;
+    if let Some(nodes) = slurm_nodes
+        && here.find_program("srun").is_some()
+    {
+        return Ok(Some((Launcher::Slurm, parse_hosts(nodes, nodes_per_host)?)));
     }
-
-    pub(crate) fn way(&self) -> Way {
-        match self {
-            Launcher::Ssh | Launcher::Slurm | Launcher::Flux | Launcher::Meet | Launcher::Custom(_) => {
-                Way::Input
-            }
-            Launcher::Mpi => Way::Environment,
-            Launcher::Pbs => Way::File,
-        }
+    if let Some(file) = nodefile
+        && here.find_program("pbsdsh").is_some()
+    {
+        return Ok(Some((Launcher::Pbs, read_nodefile(file, nodes_per_host)?)));
     }
+    Ok(None)
+}
 
-    /// Whether it starts a process per host, so that each can have a ticket of its own.
-    #[must_use]
-    pub fn is_per_host(&self) -> bool {
-        matches!(self, Launcher::Ssh | Launcher::Pbs | Launcher::Meet | Launcher::Custom(_))
+pub(crate) fn way(launcher: &Launcher) -> Way {
+    match launcher {
+        Launcher::Ssh | Launcher::Slurm | Launcher::Flux | Launcher::Meet | Launcher::Custom(_) => Way::Input,
+        Launcher::Mpi => Way::Environment,
+        Launcher::Pbs => Way::File,
     }
+}
 
-    /// The processes that start `remote` on all hosts, which bear so long a silence.
-    pub(crate) fn calls(
-        &self,
-        hosts: &[HostArg],
-        remote: &Remote,
-        mpi: MpiFamily,
-        silence_ms: u64,
-    ) -> Vec<Call> {
-        let all = |front: Vec<String>| {
-            let arguments = front.into_iter().chain(remote.words.clone());
-            // Where one process that ends badly, or one host that is lost, is the end of all that it started.
-            let apart = (*self == Launcher::Mpi && remote.stays).then(|| "--apart".to_owned());
-            let arguments = arguments.chain(apart).collect();
-            vec![Call { arguments, hosts: (0..hosts.len()).collect() }]
-        };
-        match self {
-            Launcher::Slurm => all(srun(hosts)),
-            Launcher::Flux => all(words("flux exec --rank=all")),
-            Launcher::Mpi => all(mpiexec(hosts, mpi)),
-            Launcher::Meet => vec![Call { arguments: remote.words.clone(), hosts: vec![0] }],
-            Launcher::Ssh | Launcher::Pbs | Launcher::Custom(_) => {
-                let call = |(index, host): (usize, &HostArg)| Call {
-                    arguments: self.per_host(host, remote, silence_ms),
-                    hosts: vec![index],
-                };
-                hosts.iter().enumerate().map(call).collect()
-            }
+/// The processes that start `remote` on all hosts, which bear so long a silence.
+pub(crate) fn calls(
+    launcher: &Launcher,
+    hosts: &[HostArg],
+    remote: &Remote,
+    mpi: MpiFamily,
+    silence_ms: u64,
+) -> Vec<Call> {
+    let all = |front: Vec<String>| {
+        let arguments = front.into_iter().chain(remote.words.clone());
+        // Where one process that ends badly, or one host that is lost, is the end of all that it started.
+        let apart = (*launcher == Launcher::Mpi && remote.stays).then(|| "--apart".to_owned());
+        let arguments = arguments.chain(apart).collect();
+        vec![Call { arguments, hosts: (0..hosts.len()).collect() }]
+    };
+    match launcher {
+        Launcher::Slurm => all(srun(hosts)),
+        Launcher::Flux => all(words("flux exec --rank=all")),
+        Launcher::Mpi => all(mpiexec(hosts, mpi)),
+        Launcher::Meet => vec![Call { arguments: remote.words.clone(), hosts: vec![0] }],
+        Launcher::Ssh | Launcher::Pbs | Launcher::Custom(_) => {
+            let call = |(index, host): (usize, &HostArg)| Call {
+                arguments: per_host(launcher, host, remote, silence_ms),
+                hosts: vec![index],
+            };
+            hosts.iter().enumerate().map(call).collect()
         }
     }
+}
 
-    fn per_host(&self, host: &HostArg, remote: &Remote, silence_ms: u64) -> Vec<String> {
-        let name = host.name.as_str();
-        match self {
-            Launcher::Custom(template) => {
-                let command = template
-                    .replace("{host}", &quote(name))
-                    .replace("{args}", &remote.line())
-                    .replace("{command}", &quote(&remote.line()));
-                vec!["sh".into(), "-c".into(), command]
-            }
-            Launcher::Pbs => {
-                let front = ["pbsdsh".into(), "-n".into(), host.position.to_string(), "--".into()];
-                front.into_iter().chain(remote.words.clone()).collect()
-            }
-            _ => {
-                // No terminal, no forwarding, no question. A dead connection is noticed, but not before a cut that the formation
-                // bears is over and TCP has repeated what waits, which takes about as long again.
-                let alive = (silence_ms * 5 / 2).div_ceil(SSH_ALIVE_MS).max(SSH_ALIVE_MIN);
-                let options = format!(
-                    "ssh -T -a -x -oBatchMode=yes -oConnectTimeout=10 -oServerAliveInterval={} -oServerAliveCountMax={alive}",
-                    SSH_ALIVE_MS / 1000
-                );
-                words(&options).into_iter().chain([name.to_owned(), remote.line()]).collect()
-            }
+fn per_host(launcher: &Launcher, host: &HostArg, remote: &Remote, silence_ms: u64) -> Vec<String> {
+    let name = host.name.as_str();
+    match launcher {
+        Launcher::Custom(template) => {
+            let command = template
+                .replace("{host}", &quote(name))
+                .replace("{args}", &remote.line())
+                .replace("{command}", &quote(&remote.line()));
+            vec!["sh".into(), "-c".into(), command]
+        }
+        Launcher::Pbs => {
+            let front = ["pbsdsh".into(), "-n".into(), host.position.to_string(), "--".into()];
+            front.into_iter().chain(remote.words.clone()).collect()
+        }
+        _ => {
+            // No terminal, no forwarding, no question. A dead connection is noticed, but not before a cut that the formation
+            // bears is over and TCP has repeated what waits, which takes about as long again.
+            let alive = (silence_ms * 5 / 2).div_ceil(SSH_ALIVE_MS).max(SSH_ALIVE_MIN);
+            let options = format!(
+                "ssh -T -a -x -oBatchMode=yes -oConnectTimeout=10 -oServerAliveInterval={} -oServerAliveCountMax={alive}",
+                SSH_ALIVE_MS / 1000
+            );
+            words(&options).into_iter().chain([name.to_owned(), remote.line()]).collect()
         }
     }
 }
@@ -273,44 +242,9 @@ exec "$d/bivouac" join --sent "$d""#
     }
 }
 
-impl FromStr for Launcher {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Launcher, String> {
-        match text {
-            "ssh" => Ok(Launcher::Ssh),
-            "slurm" | "srun" => Ok(Launcher::Slurm),
-            "pbs" | "pbsdsh" => Ok(Launcher::Pbs),
-            "flux" => Ok(Launcher::Flux),
-            "mpi" | "mpiexec" => Ok(Launcher::Mpi),
-            command if !command.contains("{args}") && !command.contains("{command}") => Err(format!(
-                "'{command}' is no launcher; write ssh, slurm, pbs, flux, mpi, or a command with {{host}} and {{args}} in it"
-            )),
-            command if !command.contains("{host}") => {
-                Err(format!("'{command}' does not say where: {{host}} is missing"))
-            }
-            command => Ok(Launcher::Custom(command.into())),
-        }
-    }
-}
-
-impl fmt::Display for Launcher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Launcher::Ssh => "ssh",
-            Launcher::Slurm => "srun",
-            Launcher::Pbs => "pbsdsh",
-            Launcher::Flux => "flux exec",
-            Launcher::Mpi => "mpiexec",
-            Launcher::Meet => "this host's part",
-            Launcher::Custom(_) => "the launcher",
-        })
-    }
-}
-
 /// The job's own environment does not reach where only a list of names does.
 pub(crate) fn needs_input(launcher: &Launcher) -> LaunchResult<()> {
-    if launcher.way() == Way::Input {
+    if way(launcher) == Way::Input {
         return Ok(());
     }
     let cause = format!("{launcher} does not carry standard input to all hosts");
@@ -335,15 +269,14 @@ fn words(text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::environment::tests::environment;
+    use crate::tests::environment;
 
     fn hosts() -> Vec<HostArg> {
         parse_hosts("n1,n2:3", 1).unwrap()
     }
 
     fn lines(launcher: &Launcher, remote: &Remote) -> Vec<String> {
-        launcher
-            .calls(&hosts(), remote, MpiFamily::Other, 60_000)
+        calls(launcher, &hosts(), remote, MpiFamily::Other, 60_000)
             .iter()
             .map(|call| call.arguments.join(" "))
             .collect()
@@ -368,7 +301,7 @@ mod tests {
             lines(&Launcher::Mpi, &remote),
             ["mpiexec -ppn 1 -hosts n1,n2 -n 2 /opt/bivouac join --apart"]
         );
-        let of = |mpi| Launcher::Mpi.calls(&hosts(), &remote, mpi, 60_000)[0].arguments.join(" ");
+        let of = |mpi| calls(&Launcher::Mpi, &hosts(), &remote, mpi, 60_000)[0].arguments.join(" ");
         assert_eq!(
             of(MpiFamily::OpenMpi),
             "mpiexec --map-by node --bind-to none -x BIVOUAC_TICKET --host n1,n2 -n 2 /opt/bivouac join --apart"
@@ -401,26 +334,23 @@ mod tests {
     }
 
     #[test]
-    fn launchers_are_read() {
-        assert_eq!("slurm".parse(), Ok(Launcher::Slurm));
-        assert!("sssh".parse::<Launcher>().unwrap_err().contains("'sssh' is no launcher"));
-        assert!("go {args}".parse::<Launcher>().unwrap_err().contains("{host} is missing"));
+    fn what_is_sent_needs_input() {
         assert!(needs_input(&Launcher::Mpi).unwrap_err().to_string().contains("mpiexec does not carry"));
         assert_eq!(needs_input(&Launcher::Ssh), Ok(()));
     }
 
     #[test]
     fn a_job_is_found_by_its_environment() {
-        let mut here = environment(None);
-        assert_eq!(Launcher::of_job(&here, 1), Ok(None));
+        let mut here = environment();
+        assert_eq!(hosts_of_job(&here, 1), Ok(None));
         here.batch.slurm_nodes = Some("n[1-2]".into());
         let dir = tempfile::tempdir().unwrap();
         here.search_path = Some(dir.path().into());
-        assert_eq!(Launcher::of_job(&here, 1), Ok(None));
+        assert_eq!(hosts_of_job(&here, 1), Ok(None));
         let srun = dir.path().join("srun");
         std::fs::write(&srun, "").unwrap();
         std::fs::set_permissions(&srun, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let (launcher, hosts) = Launcher::of_job(&here, 2).unwrap().unwrap();
+        let (launcher, hosts) = hosts_of_job(&here, 2).unwrap().unwrap();
         assert_eq!((launcher, hosts.len(), hosts[1].nodes), (Launcher::Slurm, 2, 2));
     }
 

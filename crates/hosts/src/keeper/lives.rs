@@ -1,11 +1,10 @@
 //! Who of the formation lives, and for how long the whole does.
 
+use bivouac_launch::purpose::Guard;
+use bivouac_launch::{HostLife, NodeLife, ProcessId, unix_ms};
 use bivouac_wire::rendezvous::{NodeReport, Order};
 
 use super::{Keeper, Step};
-use crate::process::ProcessId;
-use crate::purpose::{Guard, unix_ms};
-use crate::state::{HostLife, NodeLife};
 
 impl Keeper {
     pub(super) fn note_lost(&mut self, host: usize, text: String) {

@@ -4,10 +4,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
 
+use bivouac_launch::{HostState, LaunchError, LaunchResult, NODES_HERE_MAX, State};
 use serde::{Deserialize, Serialize};
-
-use crate::plan::NODES_HERE_MAX;
-use crate::{LaunchError, LaunchResult};
 
 /// Most hosts that one formation is over.
 pub const HOSTS_MAX: usize = 4096;
@@ -64,6 +62,18 @@ pub fn read_nodefile(path: &Path, nodes_per_host: u16) -> LaunchResult<Vec<HostA
         }
     }
     no_doubles(hosts)
+}
+
+/// The hosts of a formation that was: as they were called, each with as many nodes as it had; those that never came had none.
+#[must_use]
+pub fn hosts_of(state: &State) -> Vec<HostArg> {
+    let had = state.hosts.iter().filter(|host| !host.nodes.is_empty());
+    let host = |(position, host): (usize, &HostState)| HostArg {
+        name: host.name.clone(),
+        nodes: host.nodes.len() as u16,
+        position,
+    };
+    had.enumerate().map(host).collect()
 }
 
 /// Whether two names may be of one host: they are the same, or one is the other with its domain.

@@ -1,11 +1,10 @@
 //! Hosts whose connection has ended, or does not carry anything: they come back on another one, or are lost.
 
+use bivouac_launch::{HostLife, Launcher, NodeLife};
 use bivouac_net::NetError;
 use bivouac_wire::rendezvous::{Order, Resume};
 
 use super::{HostSeen, Keeper, Step};
-use crate::hosts::launcher::Launcher;
-use crate::state::{HostLife, NodeLife};
 
 impl Keeper {
     /// A host's connection has ended. As long as nobody knows better it may come back, once it is of the formation.

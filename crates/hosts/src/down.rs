@@ -3,14 +3,12 @@
 use std::fmt;
 use std::os::fd::AsFd;
 
-use crate::control::{Answer, Request, ask, ask_for, wait_readable};
-use crate::environment::Environment;
-use crate::recovery::forget_whole;
-use crate::standby::settled;
-use crate::state::State;
-use crate::state_dir::StateDir;
-use crate::teardown::{Remains, refuse_kept, remove_leftovers};
-use crate::{Kind, LaunchError, LaunchResult};
+use bivouac_launch::control::{Answer, Request, ask, ask_for, wait_readable};
+use bivouac_launch::recovery::forget_whole;
+use bivouac_launch::{
+    Environment, Kind, LaunchError, LaunchResult, Remains, State, StateDir, refuse_kept, remove_leftovers,
+    settled,
+};
 
 /// How long all hosts may take to take their parts down, in milliseconds: more than the keeper gives them.
 const DOWN_MS_MAX: u64 = 90_000;

@@ -9,18 +9,17 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use bivouac_launch::spawned::{End, Spawned};
+use bivouac_launch::start::not_by_hand;
+use bivouac_launch::{Kind, LaunchError, LaunchResult, Launcher, StateDir, for_people, unblock_in};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
 
-use crate::hosts::launcher::{Call, Launcher, Remote, Way};
-use crate::hosts::start::{Plan, read_program};
-use crate::log_events::for_people;
-use crate::signals::unblock_in;
-use crate::spawned::{End, Spawned};
-use crate::state_dir::StateDir;
-use crate::{LaunchError, LaunchResult};
+use crate::launcher::{Call, Remote, Way, calls, way};
+use crate::start::{Plan, read_program};
+use crate::ticket::Ticket;
 
 /// So much of what a launcher says is kept, in bytes.
 const SAID_MAX: usize = 1 << 16;
@@ -60,14 +59,14 @@ pub(super) fn launch(dir: &StateDir, plan: &Plan) -> LaunchResult<Vec<Launched>>
         }
         None => (None, Remote::installed(&plan.program, None)),
     };
-    let (remote, file) = match plan.launcher.way() {
+    let (remote, file) = match way(&plan.launcher) {
         Way::File => {
             let path = write_ticket(dir, plan)?;
             (Remote::installed(&plan.program, path.to_str()), Some(path))
         }
         Way::Input | Way::Environment => (remote, None),
     };
-    let calls = plan.launcher.calls(&plan.hosts, &remote, plan.mpi, plan.ticket.silence_ms);
+    let calls = calls(&plan.launcher, &plan.hosts, &remote, plan.mpi, plan.ticket.silence_ms);
     let mut file = file;
     calls.into_iter().map(|call| start(plan, call, content.as_ref(), file.take())).collect()
 }
@@ -78,14 +77,14 @@ fn start(
     content: Option<&Arc<Vec<u8>>>,
     file: Option<PathBuf>,
 ) -> LaunchResult<Launched> {
-    let (program, arguments) = call.arguments.split_first().ok_or_else(crate::start::not_by_hand)?;
+    let (program, arguments) = call.arguments.split_first().ok_or_else(not_by_hand)?;
     let refused = |e: std::io::Error| {
         let remedy = format!("install it, or choose another way: --launch (needed is {program})");
-        LaunchError::new(crate::Kind::Refused, &plan.launcher, e, &remedy)
+        LaunchError::new(Kind::Refused, &plan.launcher, e, &remedy)
     };
     let host = call.hosts.first().filter(|_| plan.launcher.is_per_host());
     let host = host.and_then(|host| plan.hosts.get(*host)).map(|host| host.name.clone());
-    let mut ticket = crate::hosts::ticket::Ticket { host, ..plan.ticket.clone() };
+    let mut ticket = Ticket { host, ..plan.ticket.clone() };
     if let Some(host) = &ticket.host {
         ticket.nodes_of.retain(|(name, _)| name == host);
     }
@@ -95,7 +94,7 @@ fn start(
     let mut command = Command::new(program);
     command.args(arguments).stdout(theirs.try_clone().map_err(refused)?).stderr(theirs);
     let mut pending = VecDeque::new();
-    match plan.launcher.way() {
+    match way(&plan.launcher) {
         Way::Input => {
             command.stdin(Stdio::piped());
             pending.extend(content.map(|content| (Arc::clone(content), 0)));

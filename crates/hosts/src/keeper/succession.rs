@@ -1,13 +1,13 @@
 //! A killed keeper is followed by a copy of itself. No other process could take its place: it has the launchers' input,
 //! whose end is the end of hosts' parts, and the port that hosts come back to.
 
+use bivouac_launch::purpose::Guard;
+use bivouac_launch::standby::{Succession, Waiting, give_up};
+use bivouac_launch::{HostLife, ProcessId, State};
+
 use super::links::Links;
 use super::{HostSeen, Keeper, Step};
-use crate::hosts::contact::Tie;
-use crate::process::ProcessId;
-use crate::purpose::Guard;
-use crate::standby::{Succession, Waiting, give_up};
-use crate::state::{HostLife, State};
+use crate::contact::Tie;
 
 impl Keeper {
     /// Sees to it that a copy of this process waits that is as this one. In the copy this comes back when its turn has

@@ -1,13 +1,13 @@
 //! The hosts of a formation that is recovered: each says which nodes it was, in whatever order it comes.
 
+use bivouac_launch::recovery::older_host;
+use bivouac_launch::{HostLife, NodeLife, NodeState, VolumeState};
 use bivouac_types::Ino;
 use bivouac_wire::rendezvous::Past;
 use bivouac_wire::{FormationMap, NodeEntry};
 
 use super::Keeper;
 use super::forming::node_state;
-use crate::recovery::older_host;
-use crate::state::{HostLife, NodeLife, NodeState, VolumeState};
 
 /// A host that is there: what it is called, how many nodes it brings, and what it was.
 #[derive(Clone, Copy)]
@@ -171,16 +171,28 @@ fn gone(map: &FormationMap, id: u16, node: &NodeEntry) -> NodeState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::first_map;
-    use crate::state::tests::sample;
-    use bivouac_types::FormationId;
+    use bivouac_types::{FormationId, NodeId};
+    use bivouac_wire::SeatEntry;
 
     /// Four nodes on hosts h0 to h3.
     fn map() -> FormationMap {
-        let mut state = sample();
-        let node = |id| NodeState { id, host: format!("h{id}"), ..state.nodes[0].clone() };
-        state.nodes = (0..4).map(node).collect();
-        first_map(&state, FormationId([7; 16]))
+        let node = |id: u16| NodeEntry {
+            host: format!("h{id}"),
+            client_address: format!("127.0.0.1:{}", 2 * id + 1),
+            peer_address: format!("127.0.0.1:{}", 2 * id + 2),
+            unix_path: format!("/run/n{id}"),
+        };
+        FormationMap {
+            version: 1,
+            formation: FormationId([7; 16]),
+            name: "sample".into(),
+            slots: (0..16).map(|slot| NodeId(slot % 4)).collect(),
+            nodes: (0..4).map(node).collect(),
+            seats: (0..4).map(|node| SeatEntry { node: NodeId(node), volume: 0 }).collect(),
+            stripe: 1 << 20,
+            width: 0,
+            is_secure: false,
+        }
     }
 
     fn past(first_node: u16) -> Past {

@@ -9,7 +9,7 @@
 
 /// How often hosts are told within the silence that they bear that the keeper lives. So often that a cut may last
 /// nearly as long as that silence, whenever it begins.
-pub(super) const SIGNS_OF_LIFE: u64 = 30;
+pub(crate) const SIGNS_OF_LIFE: u64 = 30;
 /// Share of the silence after which a part doubts its connection: some signs of life are missing by then.
 const DOUBT_SHARE: u64 = 12;
 /// Longest time between two attempts to connect anew, in milliseconds: so much later than the network the contact is back.
@@ -21,7 +21,7 @@ const RETURN_MS_MAX: u64 = 5000;
 
 /// What a part does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(crate) enum Next {
     /// Look again at this time, unless something is heard.
     Wait {
         /// When.
@@ -38,7 +38,7 @@ pub(super) enum Next {
 
 /// Why a part is taken down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(crate) enum Ending {
     /// Nothing was heard for as long as is borne.
     Silence,
     /// The connection has ended, and nobody is there any more who could be connected to.
@@ -47,7 +47,7 @@ pub(super) enum Ending {
 
 /// A part's contact to the keeper.
 #[derive(Clone, Debug)]
-pub(super) struct Contact {
+pub(crate) struct Contact {
     silence_ms: u64,
     heard_ms: u64,
     /// Whether the part knows how to connect anew: once it is of the formation.
@@ -126,7 +126,7 @@ impl Contact {
 
 /// The keeper's side of a contact: whether a host is still of the formation.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tie {
+pub(crate) struct Tie {
     /// When it was heard last.
     heard_ms: u64,
     /// The latest of its connections.

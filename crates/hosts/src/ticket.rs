@@ -4,17 +4,13 @@
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
+use bivouac_launch::hex::{formation_from_hex, from_hex};
+use bivouac_launch::{
+    FormationName, HttpWish, Kind, LaunchError, LaunchResult, LogFormat, RELEASE, Reach, Tolerance,
+};
 use bivouac_types::{Checksum, FormationId, SpreadAt};
 use rustix::io::retry_on_intr;
 use serde::{Deserialize, Serialize};
-
-use crate::hex::{formation_from_hex, from_hex};
-use crate::http::HttpWish;
-use crate::log_events::LogFormat;
-use crate::name::FormationName;
-use crate::restarts::Tolerance;
-use crate::state::{RELEASE, Reach};
-use crate::{Kind, LaunchError, LaunchResult};
 
 /// Longest ticket, in bytes.
 pub(crate) const TICKET_LEN_MAX: usize = 1 << 16;
@@ -57,10 +53,10 @@ pub(crate) struct Ticket {
     /// Width of new files.
     pub width: u16,
     /// Entries from which on a directory spreads.
-    #[serde(with = "crate::text")]
+    #[serde(with = "bivouac_launch::text")]
     pub spread_at: SpreadAt,
     /// Where blocks of new subfiles get checksums.
-    #[serde(with = "crate::text")]
+    #[serde(with = "bivouac_launch::text")]
     pub checksum: Checksum,
     /// Bytes that each mount has for pages under the session contract.
     pub page_pool: u64,
@@ -70,7 +66,7 @@ pub(crate) struct Ticket {
     /// Whether daemons are kept on the parts of their host that are near to their volumes.
     pub numa: bool,
     /// In which form processes write their logs.
-    #[serde(default, with = "crate::text")]
+    #[serde(default, with = "bivouac_launch::text")]
     pub log_format: LogFormat,
     /// Whether the nodes of a host share a process.
     pub in_process: bool,
@@ -141,7 +137,7 @@ impl Ticket {
         let given = self
             .nodes_of
             .iter()
-            .find(|(host, _)| names.iter().any(|name| super::list::same_host(host, name)));
+            .find(|(host, _)| names.iter().any(|name| crate::list::same_host(host, name)));
         given.map_or(self.nodes, |(_, nodes)| *nodes)
     }
 }

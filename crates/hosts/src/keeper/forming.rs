@@ -3,6 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 
+use bivouac_launch::control::Answer;
+use bivouac_launch::hex::to_hex;
+use bivouac_launch::{
+    HostLife, LaunchError, LaunchResult, Network, NodeLife, NodeState, Report, Stage, StateDir, VolumeState,
+    first_map, packets,
+};
 use bivouac_net::Secret;
 use bivouac_wire::rendezvous::{self, Begin, Join, JoinNode, Order};
 use bivouac_wire::{Encode, FormationMap};
@@ -10,16 +16,9 @@ use rustix::process::Signal;
 
 use super::launched::Launched;
 use super::{DOWN_MS, HostSeen, Keeper, LAUNCHER_MS, Step};
-use crate::control::Answer;
-use crate::hosts::contact::{SIGNS_OF_LIFE, Tie};
-use crate::hosts::inventory::{Presence, Verdict};
-use crate::hosts::network::{Network, addresses};
-use crate::packets;
-use crate::plan::first_map;
-use crate::state::{HostLife, NodeLife, NodeState, Stage, VolumeState};
-use crate::state_dir::StateDir;
-use crate::supervisor::Report;
-use crate::{LaunchError, LaunchResult};
+use crate::contact::{SIGNS_OF_LIFE, Tie};
+use crate::inventory::{Presence, Verdict};
+use crate::network::addresses;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -143,7 +142,7 @@ impl Keeper {
             Ok(map) => map.to_bytes(),
             Err(error) => return self.give_up(error),
         };
-        self.state.map = crate::hex::to_hex(&map);
+        self.state.map = to_hex(&map);
         if let Err(error) = self.dir.write_map(&self.state) {
             return self.give_up(error.to_string());
         }

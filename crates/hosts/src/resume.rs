@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use bivouac_net::{Identity, Link, Message, NetError};
 use bivouac_wire::rendezvous::{self, Resume};
 
-use super::agent::send;
-use super::ticket::Ticket;
+use crate::agent::send;
+use crate::ticket::Ticket;
 
 /// Most attempts at each address at a time; the oldest goes for a new one. More than one, as a busy keeper may take
 /// longer to answer than it takes until the next attempt.
@@ -15,7 +15,7 @@ const PER_ADDRESS_MAX: usize = 4;
 
 /// Attempts that are under way, and what they are made with.
 #[derive(Default)]
-pub(super) struct Attempts {
+pub(crate) struct Attempts {
     addresses: Vec<SocketAddr>,
     credentials: Option<(Identity, u16)>,
     under_way: VecDeque<Attempt>,
@@ -31,7 +31,7 @@ struct Attempt {
 }
 
 /// What came of attempts.
-pub(super) enum Came {
+pub(crate) enum Came {
     /// Nothing yet.
     Nothing,
     /// Where the keeper was reached before, nobody listens, or somebody else does.
