@@ -1,16 +1,11 @@
-//! Events on standard error, which is a file for daemons: as lines for people, or each as one line of JSON. Whoever
-//! logs says what happened as text, and beside it `why`: an error, which ends with what to do, or a `cause`, which does
-//! not; and a
-//! `remedy`. Or there is but an `error`, which says all of it.
+//! Events on standard error, which is a file for daemons: as lines for people, or each as one line of JSON.
 
 use std::io::Write;
 use std::panic::PanicHookInfo;
 use std::sync::{PoisonError, RwLock};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use bivouac_launch::{Environment, Event, LogFormat, StateDir};
 use bivouac_types::named;
-use bivouac_types::units::format_utc;
 use log::{LevelFilter, Log, Metadata, Record};
 
 use crate::failure::Failure;
@@ -91,17 +86,12 @@ fn panicked(info: &PanicHookInfo<'_>) {
 
 /// What there is to say of any event of this process just now.
 fn event(level: log::Level, place: &str) -> Event {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let writer = WRITER.read().unwrap_or_else(PoisonError::into_inner);
     Event {
-        time: format!("{}.{:03}Z", format_utc(since.as_secs()), since.subsec_millis()),
-        level: level.as_str().to_lowercase(),
         host: writer.host.clone(),
         process: writer.process.to_owned(),
-        pid: std::process::id(),
         node: writer.node,
-        place: place.to_owned(),
-        ..Event::default()
+        ..Event::now(level, place)
     }
 }
 
@@ -110,7 +100,7 @@ fn write(event: &Event) {
     let mut line = if is_json() { serde_json::to_string(event).unwrap_or_default() } else { event.plain() };
     line.push('\n');
     // Who was to read it may be gone.
-    let _unheard = std::io::stderr().lock().write_all(line.as_bytes());
+    let _nobody_listens = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
 struct StandardError;
@@ -130,19 +120,7 @@ impl Log for StandardError {
 }
 
 fn of_record(record: &Record<'_>) -> Event {
-    let of = |key: &str| {
-        let value = record.key_values().get(log::kv::Key::from(key))?;
-        Some(named(&value.to_string()).into_owned())
-    };
-    let event = Event { remedy: of("remedy"), ..event(record.level(), record.target()) };
-    if let Some(error) = of("error") {
-        return event.of_error(&error);
-    }
-    let event = Event { what: named(&record.args().to_string()).into_owned(), ..event };
-    match (of("why"), of("cause")) {
-        (Some(why), _) => event.because(&why),
-        (None, why) => Event { why, ..event },
-    }
+    event(record.level(), record.target()).of_record(record)
 }
 
 #[cfg(test)]

@@ -3,7 +3,12 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use bivouac_types::named;
+use bivouac_types::units::format_utc;
+use log::kv::Key;
+use log::{Level, Record};
 use serde::{Deserialize, Serialize};
 
 /// In which form the processes of a formation write their logs.
@@ -64,6 +69,38 @@ impl FromStr for LogFormat {
 }
 
 impl Event {
+    /// Something that this process says now.
+    #[must_use]
+    pub fn now(level: Level, place: &str) -> Event {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Event {
+            time: format!("{}.{:03}Z", format_utc(since.as_secs()), since.subsec_millis()),
+            level: level.as_str().to_lowercase(),
+            pid: std::process::id(),
+            place: place.to_owned(),
+            ..Event::default()
+        }
+    }
+
+    /// What whoever logs said: the text, and beside it `why`: an error, which ends with what to do, or a `cause`, which
+    /// does not; and a `remedy`. Or there is but an `error`, which says all of it.
+    #[must_use]
+    pub fn of_record(self, record: &Record<'_>) -> Event {
+        let of = |key: &str| {
+            let value = record.key_values().get(Key::from(key))?;
+            Some(named(&value.to_string()).into_owned())
+        };
+        let event = Event { remedy: of("remedy"), ..self };
+        if let Some(error) = of("error") {
+            return event.of_error(&error);
+        }
+        let event = Event { what: named(&record.args().to_string()).into_owned(), ..event };
+        match (of("why"), of("cause")) {
+            (Some(why), _) => event.because(&why),
+            (None, why) => Event { why, ..event },
+        }
+    }
+
     /// Says why, in the words of an error, which end with what to do about it: `cause; remedy`.
     #[must_use]
     pub fn because(self, error: &str) -> Event {
