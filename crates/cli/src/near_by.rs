@@ -20,7 +20,7 @@ pub fn find(ways: &mut Ways<'_>, near: &NearArgs, which: Which<'_>) -> Option<(K
         match known::find(&own.client, which, now) {
             Ok(Some(known)) => return Some((known, named(own))),
             Ok(None) => {}
-            Err(error) => unheard(&named(own), &error),
+            Err(error) => not_asked(&named(own), &error),
         }
     }
     let (url, from) = server(ways, near)?;
@@ -28,7 +28,7 @@ pub fn find(ways: &mut Ways<'_>, near: &NearArgs, which: Which<'_>) -> Option<(K
     let text = match asked(ways, &url, "entry.json", &parameters, KNOWN_MAX) {
         Ok(text) => text?,
         Err(error) => {
-            unheard(&from, &error);
+            not_asked(&from, &error);
             return None;
         }
     };
@@ -48,14 +48,14 @@ pub fn list(ways: &mut Ways<'_>, near: &NearArgs, catalogue: &str) -> Found {
     for own in ways.own() {
         match known::list(&own.client, catalogue, now) {
             Ok(all) => found.entries.extend(all.into_iter().map(|known| known.manifest)),
-            Err(error) => unheard(&named(own), &error),
+            Err(error) => not_asked(&named(own), &error),
         }
     }
     if let Some((url, from)) = server(ways, near) {
         match asked(ways, &url, "find.json", &[("catalogue", catalogue)], LIST_MAX) {
             Ok(Some(text)) => add(&mut found, &text, (catalogue, now), &from),
             Ok(None) => {}
-            Err(error) => unheard(&from, &error),
+            Err(error) => not_asked(&from, &error),
         }
     }
     found.entries.sort_by(|a, b| (b.created, &a.id).cmp(&(a.created, &b.id)));
@@ -84,7 +84,7 @@ pub fn tell(ways: &mut Ways<'_>, catalogue: &str, known: &Known) {
     for own in ways.own() {
         let ctx = || reach::ctx(here, &own.client);
         if let Err(error) = known::tell(&own.client, &ctx, catalogue, known) {
-            unheard(&named(own), &error);
+            not_asked(&named(own), &error);
         }
     }
 }
@@ -106,7 +106,7 @@ fn named(own: &Own) -> String {
 }
 
 /// It is for speed: who else there is to be asked is asked.
-fn unheard(who: &str, error: &dyn std::fmt::Display) {
+fn not_asked(who: &str, error: &dyn std::fmt::Display) {
     log::info!(why:% = error; "{who} is not asked for entries");
 }
 

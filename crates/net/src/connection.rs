@@ -33,7 +33,7 @@ const SUM_LEN: usize = 256 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
     /// The first of an answer, which may be about to come.
-    Hasty,
+    BusyPolling,
     /// All of the rest, which is under way.
     Whole,
     /// Some of the rest.
@@ -314,7 +314,7 @@ impl Connection {
         let mut buffer = [0u8; FIRST_READ_LEN];
         let mut have = 0;
         while have < FRAME_HEADER_LEN {
-            have += self.receive_some(&mut [IoSliceMut::new(&mut buffer[have..])], Pace::Hasty)?;
+            have += self.receive_some(&mut [IoSliceMut::new(&mut buffer[have..])], Pace::BusyPolling)?;
         }
         let frame = self.decode(buffer.first_chunk())?;
         body.clear();
@@ -330,7 +330,7 @@ impl Connection {
             let mut parts = Vec::with_capacity(into.len() + 1);
             parts.push(IoSliceMut::new(&mut header[have..]));
             parts.extend(into.iter_mut().map(|slice| IoSliceMut::new(slice)));
-            have += self.receive_some(&mut parts, Pace::Hasty)?;
+            have += self.receive_some(&mut parts, Pace::BusyPolling)?;
         }
         Ok((self.decode(Some(&header))?, have - FRAME_HEADER_LEN))
     }
@@ -391,7 +391,7 @@ impl Connection {
             let mut control = RecvAncillaryBuffer::default();
             rustix::net::recvmsg(&self.socket, &mut parts[..count], &mut control, flags)
         };
-        let len = if pace == Pace::Hasty { self.hastily(step)? } else { self.patiently(step)? };
+        let len = if pace == Pace::BusyPolling { self.busy_polling(step)? } else { self.patiently(step)? };
         if len.bytes == 0 { Err(self.lost(io::ErrorKind::UnexpectedEof.into())) } else { Ok(len.bytes) }
     }
 
@@ -401,7 +401,7 @@ impl Connection {
     }
 
     /// As [`Connection::patiently`], and looks a few times whether it need not wait.
-    fn hastily<T>(&self, step: impl FnMut(bool) -> rustix::io::Result<T>) -> Result<T, NetError> {
+    fn busy_polling<T>(&self, step: impl FnMut(bool) -> rustix::io::Result<T>) -> Result<T, NetError> {
         self.watchfully(Some(self.busy_poll.begin()), step)
     }
 

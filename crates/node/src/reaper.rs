@@ -28,7 +28,7 @@ pub(crate) use agenda::Job;
 /// How long garbage stays, for others to be collected with it: where space is short, [`Reaper::collect`] is quicker.
 const TIDY_AFTER: Duration = Duration::from_millis(20);
 /// How long a replaced file stays for those who have looked its name up and will open it.
-const LINGER: Duration = Duration::from_secs(1);
+const REMOVAL_DELAY: Duration = Duration::from_secs(1);
 /// Threads for what needs peers, at most.
 const RUNNERS_MAX: usize = 8;
 const STACK: usize = 512 << 10;
@@ -135,7 +135,7 @@ impl Reaper {
     /// Inodes lost their last name and are to go in a moment.
     pub fn delay(&self, inos: &[Ino]) {
         if !inos.is_empty() {
-            let until = Instant::now() + LINGER;
+            let until = Instant::now() + REMOVAL_DELAY;
             self.tell(|agenda| {
                 agenda.delayed.extend(inos.iter().map(|ino| (until, *ino)));
                 true

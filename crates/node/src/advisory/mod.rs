@@ -149,8 +149,11 @@ impl Advisory {
     pub fn holders(&self, ino: Ino, client: ClientId, lock: &FileLock) -> Vec<LockOf> {
         let shard = self.shard(ino).lock();
         let Some(file) = shard.get(&ino) else { return Vec::new() };
-        let met = file.ranges.conflicts(Owner::of(client, lock), lock);
-        met.map(|(owner, start, span)| lock_of(ino, owner, start, span)).take(LOCKS_PER_MESSAGE_MAX).collect()
+        let conflicts = file.ranges.conflicts(Owner::of(client, lock), lock);
+        conflicts
+            .map(|(owner, start, span)| lock_of(ino, owner, start, span))
+            .take(LOCKS_PER_MESSAGE_MAX)
+            .collect()
     }
 
     /// A client's locks behind the given one, by files, kinds, owners and first bytes; and whether those were the last.

@@ -89,8 +89,9 @@ impl Ranges {
         let others =
             self.owners.iter().filter(move |(other, _)| **other != owner && other.kind == owner.kind);
         others.filter_map(|(other, spans)| {
-            let mut met = overlapping(spans, lock.start, lock.end);
-            met.find(|(_, span)| span.write || lock.mode == LockMode::Write)
+            let mut conflicts = overlapping(spans, lock.start, lock.end);
+            conflicts
+                .find(|(_, span)| span.write || lock.mode == LockMode::Write)
                 .map(|(start, span)| (*other, start, span))
         })
     }

@@ -22,7 +22,7 @@ use crate::peers::Steps;
 use crate::record::{Dentry, Removed, inode_key, name_of_removed, removed_key, seen_key, site_key, table};
 
 /// Requests that are carried out at the same time, at most: the other threads serve what is here.
-const ACTING_MAX: usize = 3;
+const UNDER_WAY_MAX: usize = 3;
 /// For how long one request goes on.
 const TIME_MAX: Duration = Duration::from_millis(500);
 /// Names in one answer, at most.
@@ -35,7 +35,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 pub struct Mirror {
     state: Mutex<State>,
     changed: Condvar,
-    acting: AtomicUsize,
+    under_way: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -45,10 +45,10 @@ struct State {
     why: HashMap<Vec<u8>, String>,
 }
 
-/// Counts those who act.
-struct Acting<'a>(&'a AtomicUsize);
+/// Counts requests under way.
+struct UnderWay<'a>(&'a AtomicUsize);
 
-impl Drop for Acting<'_> {
+impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -110,9 +110,9 @@ impl Node {
     /// # Errors
     /// `EINPROGRESS` when the asker is to ask again; of a single name, why it is not deleted.
     pub(crate) fn mirror(&self, request: &MirrorRequest) -> FsResult<MirrorPage> {
-        let acting = &self.proxy.mirror.acting;
-        let _acting = Acting(acting);
-        if acting.fetch_add(1, Ordering::Relaxed) >= ACTING_MAX {
+        let under_way = &self.proxy.mirror.under_way;
+        let _counted = UnderWay(under_way);
+        if under_way.fetch_add(1, Ordering::Relaxed) >= UNDER_WAY_MAX {
             return Err(in_progress(Ino::ROOT));
         }
         bivouac_net::before_waiting();

@@ -132,11 +132,11 @@ fn locks_are_those_of_a_model_also_over_restarts() {
             oracle.remove(&(ino, at, owner));
             continue;
         }
-        let met = in_the_way(&oracle, (ino, at), &lock);
+        let conflicts = in_the_way(&oracle, (ino, at), &lock);
         assert_eq!(client.test_lock(ino, &FileLock { mode: LockMode::Write, ..lock }).unwrap().is_some(), {
             in_the_way(&oracle, (ino, at), &FileLock { mode: LockMode::Write, ..lock })
         });
-        if mode != LockMode::Unlock && met {
+        if mode != LockMode::Unlock && conflicts {
             assert_eq!(attempt(client, ino, &lock), Err(Errno::EAGAIN));
             continue;
         }

@@ -199,7 +199,7 @@ fn a_store_that_dies_loses_nothing() {
 }
 
 #[test]
-fn an_object_that_took_its_place_unheard_is_known_again() {
+fn an_object_that_took_its_place_without_an_answer_is_known_again() {
     let camp = Camp::new(|_| {});
     camp.write(0, "f", b"content");
     // Looked at once before it is completed, and never after.

@@ -15,7 +15,7 @@ pub const SHARED_DIRS: [&str; 4] = ["s0", "s1", "s2", "s3"];
 const LOG: &str = "log";
 const TARGET: &str = "s1/target";
 const LOCK: &str = "s2/lock";
-const NOBODY: usize = usize::MAX;
+const NO_WORKER: usize = usize::MAX;
 
 /// What is known of the things that all share.
 pub struct Shared {
@@ -29,7 +29,7 @@ pub struct Shared {
 
 impl Shared {
     pub fn new() -> Shared {
-        Shared { holder: AtomicUsize::new(NOBODY), appended: Mutex::default(), target: Mutex::default() }
+        Shared { holder: AtomicUsize::new(NO_WORKER), appended: Mutex::default(), target: Mutex::default() }
     }
 
     /// One record; only its own worker knows how many there are of it.
@@ -68,9 +68,9 @@ impl Shared {
         };
         let before = self.holder.swap(worker, Ordering::SeqCst);
         fs::metadata(mount.join(LOCK))?;
-        let meanwhile = self.holder.swap(NOBODY, Ordering::SeqCst);
+        let meanwhile = self.holder.swap(NO_WORKER, Ordering::SeqCst);
         fs::remove_file(mount.join(LOCK))?;
-        if before != NOBODY || meanwhile != worker {
+        if before != NO_WORKER || meanwhile != worker {
             return Err(io::Error::other(format!(
                 "has other holders too: {before:x} before, {meanwhile:x} then"
             )));

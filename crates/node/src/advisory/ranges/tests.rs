@@ -32,11 +32,11 @@ impl Oracle {
     }
 
     fn in_the_way(&self, lock: &FileLock) -> Vec<u64> {
-        let met = |bytes: &[Byte]| {
+        let conflicts = |bytes: &[Byte]| {
             let mut range = bytes[lock.start as usize..=lock.end as usize].iter();
             range.any(|byte| byte.is_some_and(|(write, _)| write || lock.mode == LockMode::Write))
         };
-        (0..4).filter(|other| *other != lock.owner && met(&self.0[*other as usize])).collect()
+        (0..4).filter(|other| *other != lock.owner && conflicts(&self.0[*other as usize])).collect()
     }
 
     fn covers(&self, lock: &FileLock) -> bool {
@@ -79,13 +79,13 @@ proptest! {
         let (mut ranges, mut oracle) = (Ranges::default(), Oracle::default());
         for (lock, of_handle) in steps {
             let who = owner(lock.owner);
-            let met: Vec<u64> = ranges.conflicts(who, &lock).map(|(other, ..)| other.id).collect();
+            let conflicts: Vec<u64> = ranges.conflicts(who, &lock).map(|(other, ..)| other.id).collect();
             if lock.mode == LockMode::Unlock {
                 let delta = ranges.plan_unlock(who, &lock, of_handle);
                 ranges.apply(who, &delta);
             } else {
-                prop_assert_eq!(&met, &oracle.in_the_way(&lock));
-                if !met.is_empty() {
+                prop_assert_eq!(&conflicts, &oracle.in_the_way(&lock));
+                if !conflicts.is_empty() {
                     continue;
                 }
                 let delta = ranges.plan_lock(who, &lock, None);
