@@ -1,36 +1,21 @@
-//! What a measurement needs of the program that it is part of.
+//! What a measurement needs of the program that it is part of, and of the one that it measures.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 
-use bivouac_client::Client;
-use serde::{Deserialize, Serialize};
-
 use crate::interrupt::Interrupts;
 use crate::{BenchError, BenchResult};
 
-/// How a client is to reach the nodes of this machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Reach {
-    /// As every client does, with every short cut that there is.
-    Best,
-    /// Over TCP, as if they were on other machines.
-    Network,
-}
-
-/// Makes a client of the named formation. The error is a sentence.
-pub type Connect<'a> = dyn Fn(&str, Reach) -> Result<Client, String> + 'a;
-
 /// The program around a measurement.
 pub struct Host<'a> {
-    /// The `bivouac` binary: it is run to start and stop formations, and as a process of a measurement.
+    /// The `bivouac` binary: it starts and stops formations, and knows where they are.
     pub program: PathBuf,
-    /// Arguments that make it a process of a measurement, that is, have it call [`work`](crate::work).
+    /// The program around the measurement.
+    pub own: PathBuf,
+    /// Arguments that make that a process of a measurement, that is, have it call [`work`](crate::work).
     pub worker: Vec<OsString>,
-    /// The way to formations.
-    pub connect: &'a Connect<'a>,
     /// Requests to end.
     pub interrupts: Interrupts,
     /// Where tables go.

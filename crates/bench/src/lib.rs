@@ -3,7 +3,8 @@
 //!
 //! A measurement is made of real processes: this program again, with a hidden subcommand ([`work`]). They take a
 //! task, meet at barriers over a socket, and say what they saw; the process that leads them
-//! repeats that on all targets in turn, and shows medians with their spread ([`Report`]).
+//! repeats that on all targets in turn, and shows medians with their spread ([`Report`]). The program is
+//! `bivouac-bench`, which `bivouac bench` becomes; `bivouac` itself has only the table of its options ([`BenchArgs`]).
 //! What is made for a measurement is removed when it ends, also by a signal.
 
 mod all;
@@ -27,6 +28,7 @@ mod net;
 mod one_core;
 mod output;
 mod pattern;
+mod reach;
 mod report;
 mod scratch;
 mod slow;
@@ -38,7 +40,7 @@ mod worker;
 
 pub use arguments::{BenchArgs, run};
 pub use error::{BenchError, BenchResult, Kind};
-pub use host::{Connect, Host, Reach};
+pub use host::Host;
 pub use interrupt::Interrupts;
 pub use report::{Measured, Report, Row, Unit};
 pub use stats::Summary;
@@ -52,8 +54,8 @@ pub(crate) mod tests {
     pub(crate) fn host() -> Host<'static> {
         Host {
             program: "/nonexistent".into(),
+            own: "/nonexistent".into(),
             worker: Vec::new(),
-            connect: &|name, _| Err(format!("no formation {name} in this test")),
             interrupts: Interrupts::of(&[]).unwrap(),
             out: std::cell::RefCell::new(Box::new(std::io::sink())),
             progress: &|_| {},

@@ -25,7 +25,7 @@ impl Member {
     pub fn start(host: &Host<'_>, task: &Task) -> BenchResult<Member> {
         let refused = || BenchError::system::<std::io::Error>("a process of the measurement");
         let (own, theirs) = UnixStream::pair().map_err(refused())?;
-        let mut command = Command::new(&host.program);
+        let mut command = Command::new(&host.own);
         command.args(&host.worker).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         let child = command.spawn().map_err(refused())?;
         let member = Member { child, socket: BufReader::new(own) };
@@ -128,7 +128,7 @@ mod tests {
 
     /// A host whose processes are shells that run this.
     fn shell(script: &str) -> Host<'static> {
-        Host { program: "/bin/sh".into(), worker: ["-c", script].map(Into::into).into(), ..host() }
+        Host { own: "/bin/sh".into(), worker: ["-c", script].map(Into::into).into(), ..host() }
     }
 
     fn tasks(count: usize) -> Vec<Task> {

@@ -1,4 +1,4 @@
-//! The one binary: commands for users, and the daemons that they start.
+//! The binary: commands for users, and the daemons that they start. Another one measures: `bin/bivouac-bench.rs`.
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "they panic where nobody reads; see `output`")]
 

@@ -67,15 +67,6 @@ pub fn host_dir(socket: &str) -> &str {
     socket.rsplit_once('/').map_or("", |(dir, _)| dir)
 }
 
-/// How a client goes to the nodes of its own machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// Over Unix sockets, and directly to the bytes.
-    Best,
-    /// As to any other.
-    Network,
-}
-
 /// Something in a mounted formation, and the way there.
 pub struct Reached {
     /// A client of the formation.
@@ -117,14 +108,6 @@ pub fn not_in_a_formation(path: &Path) -> Failure {
 /// # Errors
 /// When secret or map cannot be used.
 pub fn client(dir: &StateDir, state: &State, wait: Duration) -> Result<Client, Failure> {
-    client_by(Way::Best, dir, state, wait)
-}
-
-/// As [`client`], in a way that is chosen.
-///
-/// # Errors
-/// As [`client`].
-pub fn client_by(way: Way, dir: &StateDir, state: &State, wait: Duration) -> Result<Client, Failure> {
     let damaged = || {
         let remedy = "take the formation down and up again";
         LaunchError::new(Kind::Refused, dir.path().display(), "has no usable map", remedy)
@@ -136,10 +119,6 @@ pub fn client_by(way: Way, dir: &StateDir, state: &State, wait: Duration) -> Res
     let auth =
         Auth { formation: map.formation, secret: Secret::new(dir.secret()?), is_secure: map.is_secure };
     let id = ClientId(u64::from_le_bytes(random_bytes()?) & !NODE_BIT);
-    let (map, options) =
-        (Arc::new(map), ClientOptions { id, wait, near: None, incarnation: 0, page_pool: PAGE_POOL_DEFAULT });
-    Ok(match way {
-        Way::Best => Client::nearby(map, &auth, &options),
-        Way::Network => Client::new(map, &auth, None, &options),
-    })
+    let options = ClientOptions { id, wait, near: None, incarnation: 0, page_pool: PAGE_POOL_DEFAULT };
+    Ok(Client::nearby(Arc::new(map), &auth, &options))
 }

@@ -10,7 +10,8 @@ use bivouac_client::{Client, OpCtx};
 use bivouac_types::{FsError, Ino};
 
 use super::Api;
-use crate::{BenchError, BenchResult, Host, Reach};
+use crate::reach::{self, Reach};
+use crate::{BenchError, BenchResult, Host};
 
 /// What the source of a formation's mount begins with, and its type.
 const SOURCE: &[u8] = b"bivouac:";
@@ -32,8 +33,7 @@ impl Access {
     pub fn to(host: &Host<'_>, dir: &Path, api: Api) -> BenchResult<Access> {
         let place = if api == Api::Client { formation_of(dir) } else { None };
         let Some((formation, mount)) = place else { return Ok(Access::Calls) };
-        let client = (host.connect)(&formation, Reach::Best)
-            .map_err(|error| BenchError::refused(format_args!("formation {formation}"), error))?;
+        let client = reach::client(host, &formation, Reach::Best)?;
         Ok(Access::Library(Box::new(client), mount))
     }
 

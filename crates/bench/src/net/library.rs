@@ -6,15 +6,14 @@ use bivouac_types::{Attr, FsError, Ino, mode};
 use super::RemoteTask;
 use super::copy::{Outcome, Way, copy};
 use crate::worker::Meet;
-use crate::{BenchError, BenchResult, Host};
+use crate::{BenchError, BenchResult, Host, reach};
 
 /// Does the part of a process with the client library.
 ///
 /// # Errors
 /// A formation that cannot be reached; what it refuses.
 pub fn perform_remote(host: &Host<'_>, task: &RemoteTask, meet: &mut dyn Meet) -> BenchResult<Outcome> {
-    let client = (host.connect)(&task.formation, task.reach)
-        .map_err(|error| BenchError::refused(format_args!("formation {}", task.formation), error))?;
+    let client = reach::client(host, &task.formation, task.reach)?;
     let file = OpenFile::new(&client)?;
     let way = |channel: u32| Stream { file: &file, ctx: file.ctx(channel as u16 + 1) };
     let mut ways: Vec<Stream<'_>> = (0..task.plan.streams).map(way).collect();

@@ -15,11 +15,12 @@ use crate::formation::Formation;
 use crate::latency::percentiles;
 use crate::measure::{alternate, check_reps, in_range};
 use crate::output::{OutputArgs, show};
+use crate::reach::Reach;
 use crate::report::{Figure, Report, Unit};
 use crate::scratch::{Scratch, check_room};
 use crate::task::{Said, Task, rates};
 use crate::team::{self, Member};
-use crate::{BenchError, BenchResult, Host, Reach};
+use crate::{BenchError, BenchResult, Host};
 
 pub use bare::{perform, serve};
 pub use copy::Outcome;

@@ -156,7 +156,7 @@ mod tests {
             assert!(server.join().unwrap().is_err(), "who may not mount is told");
             return;
         }
-        let shell = crate::Host { program: "/bin/true".into(), ..crate::tests::host() };
+        let shell = crate::Host { own: "/bin/true".into(), ..crate::tests::host() };
         let server_of_none = Member::start(&shell, &Task::TcpServer("/d".into())).unwrap();
         let slow = SlowDir { dir, _server: server_of_none };
         work(&slow);

@@ -1,44 +1,46 @@
-//! `bivouac bench`.
+//! `bivouac bench`: becomes the program for measurements, which is installed beside this one.
 
-use std::cell::RefCell;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
-use bivouac_bench::{BenchArgs, BenchError, Host, Interrupts, Reach};
-use bivouac_client::Client;
-use bivouac_launch::{Environment, FormationName, StateDir};
+use bivouac_launch::{CODE_NOT_FOUND, become_command};
 
 use crate::failure::Failure;
-use crate::reach;
 
-/// How long a measurement waits for a node that does not answer.
-const WAIT: Duration = Duration::from_secs(5);
+/// The program's name.
+const PROGRAM: &str = "bivouac-bench";
 
-/// Measures.
-pub fn run(here: &Environment, args: &BenchArgs) -> Result<ExitCode, Failure> {
-    let connect = |name: &str, way: Reach| connect(here, name, way).map_err(|failure| failure.to_string());
-    let host = Host {
-        program: here.program.clone(),
-        worker: vec!["bench".into(), "worker".into()],
-        connect: &connect,
-        interrupts: Interrupts::catch().map_err(failure)?,
-        out: RefCell::new(Box::new(std::io::stdout())),
-        progress: &|line| errln!("bivouac: {line}"),
-    };
-    bivouac_bench::run(&host, args).map_err(failure)?;
-    Ok(ExitCode::SUCCESS)
+/// Becomes it, with the words behind `bench`. Returns only if that fails.
+pub fn run() -> Result<ExitCode, Failure> {
+    let own = std::env::current_exe().unwrap_or_default();
+    let program = beside(&own).unwrap_or_else(|| PathBuf::from(PROGRAM)).into_os_string();
+    let command: Vec<_> = std::iter::once(program).chain(std::env::args_os().skip(2)).collect();
+    let (code, text) = become_command(&command, &[], None);
+    Err(if code == CODE_NOT_FOUND { missing(&own) } else { Failure::new(1, text) })
 }
 
-fn failure(error: BenchError) -> Failure {
-    Failure::new(error.exit_code(), error)
+/// The one that came with this program.
+fn beside(own: &Path) -> Option<PathBuf> {
+    Some(own.with_file_name(PROGRAM)).filter(|program| program.exists())
 }
 
-fn connect(here: &Environment, name: &str, reach: Reach) -> Result<Client, Failure> {
-    let way = match reach {
-        Reach::Best => reach::Way::Best,
-        Reach::Network => reach::Way::Network,
-    };
-    let name: FormationName = name.parse().map_err(|error| Failure::new(2, error))?;
-    let (_, dir) = StateDir::find(here, Some(&name))?;
-    reach::client_by(way, &dir, &reach::living(&dir)?, WAIT)
+fn missing(own: &Path) -> Failure {
+    let dir = own.parent().unwrap_or(own).display();
+    let text =
+        format!("{PROGRAM}: is neither in {dir} nor in PATH; install it beside bivouac, with which it comes");
+    Failure::new(1, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_looked_for_beside_the_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("bivouac");
+        assert_eq!(beside(&own), None);
+        std::fs::write(dir.path().join(PROGRAM), "").unwrap();
+        assert_eq!(beside(&own), Some(dir.path().join(PROGRAM)));
+    }
 }

@@ -98,6 +98,9 @@ mod tests {
         assert!(page.contains("out\\-always") && page.contains("121"), "{page}");
         assert!(page.contains("[\\-\\-nodes N]") && page.contains("\\-\\- COMMAND..."), "{page}");
         assert!(dir.path().join("bivouac.1").exists());
+        let of_another_program = std::fs::read_to_string(dir.path().join("bivouac-bench-io.1")).unwrap();
+        let has = |text: &str| of_another_program.contains(text);
+        assert!(has("bivouac bench io") && has("[\\-\\-transfer SIZE]"), "{of_another_program}");
         assert!(!dir.path().join("bivouac-node.1").exists());
         assert!(run(&ManArgs { dir: Some(dir.path().join("none")) }).is_err());
     }

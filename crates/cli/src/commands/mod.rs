@@ -89,7 +89,7 @@ pub fn run(here: &Environment, command: Command) -> Result<ExitCode, Failure> {
         Command::Unpublish(args) => find::unpublish(here, &args),
         Command::Get(args) => get::run(here, &args),
         Command::Share(args) => share::run(here, &args),
-        Command::Bench(args) => bench::run(here, &args),
+        Command::Bench(_) => bench::run(),
         Command::Config(args) => config::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

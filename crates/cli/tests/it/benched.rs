@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::harness::{Camp, Place, can_mount, wait_until};
+use std::path::Path;
+use std::process::Command;
+
+use crate::harness::{Camp, Place, can_mount, said, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -20,6 +23,29 @@ fn bench(words: &[&str]) -> Option<(Value, String)> {
     assert!(place.is_empty(), "a formation is left");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "files are left");
     Some((serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap(), said.out))
+}
+
+/// `bivouac` alone has the help; what measures is beside it, or in PATH, or named with what to do.
+#[test]
+fn what_measures_is_found_beside_the_program_or_in_path_or_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (all, alone) = (Path::new(env!("CARGO_BIN_EXE_bivouac")), dir.path().join("bivouac"));
+    // By another process: a program that any process, forked meanwhile, has open for writing cannot be run.
+    assert!(Command::new("cp").args([all, &alone]).status().unwrap().success());
+    let run = |program: &Path, words: &[&str], path: &Path| {
+        said(&Command::new(program).arg("bench").args(words).env("PATH", path).output().unwrap())
+    };
+    let (here, there) = (dir.path(), all.parent().unwrap());
+    let help = run(&alone, &["io", "--help"], here);
+    assert!(help.code == 0 && help.out.contains("--transfer"), "{help:?}");
+    let nothing_to_measure = ["idle", "--seconds", "0"];
+    let missing = run(&alone, &nothing_to_measure, here);
+    assert_eq!(missing.code, 1, "{missing:?}");
+    let says = format!("bivouac: bivouac-bench: is neither in {} nor in PATH; install it", here.display());
+    assert!(missing.err.starts_with(&says), "{missing:?}");
+    for found in [run(all, &nothing_to_measure, here), run(&alone, &nothing_to_measure, there)] {
+        assert!(found.code == 2 && found.err.starts_with("bivouac: --seconds 0: "), "{found:?}");
+    }
 }
 
 fn rows(report: &Value) -> Vec<String> {
