@@ -30,7 +30,8 @@ class Bivouac(Package):
         cargo("build", "--release", "--locked", *[word for name in packages for word in ("--package", name)])
         built = os.path.join(os.environ.get("CARGO_TARGET_DIR", "target"), "release")
         mkdirp(prefix.bin, prefix.share.man.man1)
-        install(os.path.join(built, "bivouac"), prefix.bin)
+        for program in ["bivouac", "bivouac-bench"]:
+            install(os.path.join(built, program), prefix.bin)
         Executable(os.path.join("scripts", "install-preload"))(built, prefix)
         Executable(os.path.join("scripts", "install-library"))(built, prefix)
         Executable(os.path.join(prefix.bin, "bivouac"))("man", prefix.share.man.man1)
