@@ -73,7 +73,7 @@ impl DelayedHandover {
             return false;
         }
         let Some(state) = self.threads.get(usize::from(thread)) else { return false };
-        let waits = |state: u32| (state % STATES != TAKEN).then(|| state / STATES * STATES | WAITS);
+        let waits = |state: u32| (state % STATES != TAKEN).then(|| (state / STATES * STATES) | WAITS);
         let _is_taken = state.fetch_update(Ordering::AcqRel, Ordering::Acquire, waits);
         self.looker.call(spawn)
     }
