@@ -48,6 +48,11 @@ impl Attendant {
 
     /// Waits for a call, unless the one before still counts, and then for `time`. If the answer is no, the thread is to end.
     pub fn next(&self, time: Duration) -> bool {
+        self.next_after(|| time)
+    }
+
+    /// The same with a time that is asked for when nobody can hurry the thread any more before it waits.
+    pub fn next_after(&self, time: impl FnOnce() -> Duration) -> bool {
         let mut state = self.state.lock();
         let is_called = || self.called.load(Ordering::Relaxed);
         while !is_called() && !state.ends {
@@ -56,7 +61,7 @@ impl Attendant {
             }
         }
         if is_called() && !state.ends {
-            self.bell.wait_for(&mut state, time);
+            self.bell.wait_for(&mut state, time());
         }
         state.runs = is_called() && !state.ends;
         state.runs
@@ -71,6 +76,12 @@ impl Attendant {
         if !is_done() {
             self.called.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Has the thread go on at once, if it waits for its time.
+    pub fn hurry(&self) {
+        let _state = self.state.lock();
+        self.bell.notify_one();
     }
 
     /// Ends the thread for good.

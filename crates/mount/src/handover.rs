@@ -2,19 +2,21 @@
 //!
 //! Most mounts serve one program at a time, which waits for the same answer: to have another thread read requests
 //! meanwhile costs two changes of threads per request, for nobody. So the last reader keeps its permit, also while it
-//! waits for another node or for a disk. Somebody looks every two milliseconds, as long as requests are served, whether
+//! waits for another node or for a disk. Somebody looks every now and then, as long as requests are served, whether
 //! there are some that nobody reads. Then it takes the permits away of threads that are at the same request as before; and
 //! of all that wait for other nodes: for a second they hand their permits on at once.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bivouac_client::Attendant;
 
 use crate::state::CHANNELS_PER_INCARNATION;
 
-/// Time between two looks.
+/// Time between two looks while threads wait for other nodes.
 const TICK: Duration = Duration::from_millis(2);
+/// The same while none does: whoever comes by that often is in the way of readers that look for the next request.
+const SLOW_TICK: Duration = Duration::from_millis(20);
 /// For so long threads hand their permits on at once after somebody had to wait for one.
 const BUSY: Duration = Duration::from_secs(1);
 /// Looks in a row that find unread requests while threads come and go.
@@ -35,6 +37,8 @@ pub struct DelayedHandover {
     /// Until when permits are handed on at once, in milliseconds since the start.
     busy_until: AtomicU64,
     looker: Attendant,
+    /// Whether it comes by seldom.
+    is_slow: AtomicBool,
 }
 
 /// What the looker remembers from look to look.
@@ -52,6 +56,7 @@ impl Default for DelayedHandover {
             threads: (0..CHANNELS_PER_INCARNATION).map(|_| AtomicU32::new(READS)).collect(),
             busy_until: AtomicU64::new(0),
             looker: Attendant::default(),
+            is_slow: AtomicBool::new(false),
         }
     }
 }
@@ -74,7 +79,10 @@ impl DelayedHandover {
         }
         let Some(state) = self.threads.get(usize::from(thread)) else { return false };
         let waits = |state: u32| (state % STATES != TAKEN).then(|| (state / STATES * STATES) | WAITS);
-        let _is_taken = state.fetch_update(Ordering::AcqRel, Ordering::Acquire, waits);
+        let _is_taken = state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, waits);
+        if self.is_slow.load(Ordering::SeqCst) && self.is_slow.swap(false, Ordering::Relaxed) {
+            self.looker.hurry();
+        }
         self.looker.call(spawn)
     }
 
@@ -92,13 +100,24 @@ impl DelayedHandover {
     /// takes away to `release`. Ends when there is nothing to look at for a while.
     pub fn look(&self, unread: impl Fn() -> bool, release: impl Fn()) {
         let mut findings = Findings::default();
-        while self.looker.next(TICK) {
+        while self.looker.next_after(|| self.tick()) {
             let taken = self.look_once(&mut findings, &unread);
             (0..taken).for_each(|_| release());
             if findings.quiet >= QUIET_TICKS {
                 self.looker.rest(|| self.states().eq(findings.threads.iter().copied()));
             }
         }
+    }
+
+    /// For how long the thread that looks may rest.
+    fn tick(&self) -> Duration {
+        // Either this sees that a thread waits, or that one sees that it has to hurry.
+        self.is_slow.store(true, Ordering::SeqCst);
+        if !self.states().any(|state| state % STATES == WAITS) {
+            return SLOW_TICK;
+        }
+        self.is_slow.store(false, Ordering::Relaxed);
+        TICK
     }
 
     /// One look; how many permits were taken away.
@@ -127,7 +146,7 @@ impl DelayedHandover {
     }
 
     fn states(&self) -> impl Iterator<Item = u32> {
-        self.threads.iter().map(|state| state.load(Ordering::Acquire))
+        self.threads.iter().map(|state| state.load(Ordering::SeqCst))
     }
 
     /// Takes a thread's permit, if it is still at the same.
@@ -237,6 +256,17 @@ mod tests {
         handover.threads[2].store(u32::MAX - (STATES - 1), Ordering::Relaxed);
         (0..2).for_each(|_| handover.begin(2, || true));
         assert!(!handover.end(2));
+    }
+
+    #[test]
+    fn who_waits_has_the_thread_that_looks_hurry() {
+        let handover = DelayedHandover::default();
+        handover.begin(1, || true);
+        assert_eq!(handover.tick(), SLOW_TICK);
+        assert!(handover.wait(1, || panic!("there is one")) && !handover.is_slow.load(Ordering::Relaxed));
+        assert_eq!(handover.tick(), TICK);
+        assert!(!handover.end(1));
+        assert_eq!(handover.tick(), SLOW_TICK);
     }
 
     #[test]
