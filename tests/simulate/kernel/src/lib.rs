@@ -2,8 +2,8 @@
 //!
 //! Threads are real, but only the one that has the baton runs. Wherever a thread takes or gives up a lock, waits, asks for the
 //! time, or calls the operating system, the schedule draws from its seed who goes on. What threads share with the machine is
-//! answered here instead ([`calls`]): time, sockets, waiting, random numbers. Time passes by itself only when nobody can
-//! go on. So a seed gives the same run each time.
+//! answered here instead ([`calls`]): time, sockets, waiting, random numbers, how many processors it has and how busy they
+//! are. Time passes by itself only when nobody can go on. So a seed gives the same run each time.
 //!
 //! A *process* is a set of threads and descriptors that can be [killed](kill) together, at any of these places: its threads never
 //! run again, nothing of them is dropped, its descriptors are closed. What it had in memory stays there, unused.
