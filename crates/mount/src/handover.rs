@@ -65,8 +65,10 @@ impl DelayedHandover {
     /// A thread with a permit begins to serve a request; `spawn` starts the thread that looks.
     pub fn begin(&self, thread: u16, spawn: impl FnOnce() -> bool) {
         if let Some(state) = self.threads.get(usize::from(thread)) {
+            let before = state.load(Ordering::Relaxed);
+            assert_ne!(before % STATES, TAKEN, "a thread without a permit reads");
             // The count comes round again in time.
-            let request = (state.load(Ordering::Relaxed) / STATES).wrapping_add(1).wrapping_mul(STATES);
+            let request = (before / STATES).wrapping_add(1).wrapping_mul(STATES);
             state.store(request | SERVES, Ordering::Release);
             self.looker.call(spawn);
         }

@@ -294,9 +294,13 @@ impl Pool {
     }
 
     fn spawn(self: &Arc<Pool>, number: u16) -> io::Result<()> {
-        let seat = Seat { pool: Arc::clone(self), number };
+        let mut seat = Seat { pool: Arc::clone(self), number, is_taken: false };
         let builder = thread::Builder::new().name(format!("mount-{number}")).stack_size(STACK);
-        builder.spawn(move || (seat.pool.work)(&seat.pool, seat.number)).map(drop)
+        let work = move || {
+            seat.is_taken = true;
+            (seat.pool.work)(&seat.pool, seat.number);
+        };
+        builder.spawn(work).map(drop)
     }
 
     /// Ends all threads as they come to ask for a permit.
@@ -336,16 +340,24 @@ impl Roster {
 struct Seat {
     pool: Arc<Pool>,
     number: u16,
+    /// Whether the thread has begun: the system may have none, and then another thread gives it back.
+    is_taken: bool,
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let permit = PERMIT.try_with(RefCell::take).unwrap_or(None);
+        let is_own = |permit: &mut Permit| self.is_taken && permit.thread == self.number;
+        let permit = PERMIT.try_with(|permit| permit.borrow_mut().take_if(is_own)).unwrap_or(None);
         let held = permit.is_some_and(|permit| !permit.is_lost());
         let mut roster = self.pool.roster.lock();
         roster.live &= !(1 << self.number);
         roster.permits += usize::from(held);
         self.pool.thread_ended.notify_all();
+        // A permit may have come free while this thread was about to end, and there was no place for another one.
+        let nobody_reads = roster.permits >= self.pool.readers.load(Ordering::Relaxed);
+        if nobody_reads && self.is_taken && !roster.closing && (!held || thread::panicking()) {
+            self.pool.hand_out(roster);
+        }
     }
 }
 
@@ -412,6 +424,8 @@ mod tests {
         };
         let limits = Limits { readers_max: 3, threads_max: 8 };
         let pool = Pool::new(limits, work, move || unread.load(Ordering::Relaxed));
+        // Nobody looks who is slow: threads may be, here.
+        pool.handover.close();
         pool.start().unwrap();
         pool.join();
         assert_eq!(stayed.load(Ordering::Relaxed), 1);
@@ -442,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_gives_the_permit_and_the_number_back() {
+    fn after_a_panic_another_thread_has_the_permit_and_the_number() {
         let rounds = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&rounds);
         let work = move |pool: &Arc<Pool>, number| {
@@ -450,11 +464,39 @@ mod tests {
             assert_ne!(count.fetch_add(1, Ordering::Relaxed), 0, "the first thread ends here, on purpose");
         };
         let pool = Pool::new(Limits { readers_max: 1, threads_max: 1 }, work, || false);
-        for _ in 0..2 {
-            pool.start().unwrap();
-            pool.join();
-        }
+        pool.start().unwrap();
+        pool.join();
         assert_eq!(rounds.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_thread_that_cannot_begin_takes_no_permit_along() {
+        let kept = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&kept);
+        run(Limits { readers_max: 1, threads_max: 1 }, move |pool, number| {
+            if pool.obtain(number) {
+                drop(Seat { pool: Arc::clone(pool), number: 5, is_taken: false });
+                seen.store(Pool::holds_permit(), Ordering::Relaxed);
+            }
+            pool.close();
+        });
+        assert!(kept.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_permit_that_comes_free_while_the_last_thread_ends_is_handed_out() {
+        let (sender, numbers) = mpsc::channel();
+        let work = move |pool: &Arc<Pool>, number| {
+            sender.send((number, pool.obtain(number))).unwrap();
+            pool.close();
+        };
+        let pool = Pool::new(Limits { readers_max: 1, threads_max: 1 }, work, || false);
+        let number = pool.roster.lock().enrol(1).unwrap();
+        // All places were taken when the permit came free.
+        drop(Seat { pool: Arc::clone(&pool), number, is_taken: true });
+        pool.join();
+        drop(pool);
+        assert_eq!(numbers.iter().collect::<Vec<_>>(), [(0, true)]);
     }
 
     #[test]
