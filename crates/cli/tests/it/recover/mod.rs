@@ -14,7 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::harness::library::{create, library, open, read, write};
-use crate::harness::wait_until;
+use crate::harness::{reaping, wait_until};
 use dead::{Dead, bytes};
 use rustix::fs::{FlockOperation, flock};
 
@@ -117,9 +117,13 @@ fn memory_that_is_still_there_is_enough() {
     let Some(mut dead) = Dead::in_memory(&["--nodes", "2", "--stripe", "4k"]) else { return };
     dead.fill();
     dead.kill();
-    dead.log_out();
-    assert_eq!(dead.listed()["state"], "recoverable");
-    dead.recover(&[]);
+    {
+        // Without a state it would be reaped from elsewhere.
+        let _alone = reaping();
+        dead.log_out();
+        assert_eq!(dead.listed()["state"], "recoverable");
+        dead.recover(&[]);
+    }
     dead.check();
     dead.kill();
     dead.recover(&[]);
