@@ -56,6 +56,20 @@ struct Supervised {
     report: OwnedFd,
     thread: JoinHandle<LaunchResult<()>>,
     _place: tempfile::TempDir,
+    _tables: Tables,
+}
+
+/// The grant tables of a formation that nobody takes down.
+struct Tables(String);
+
+impl Drop for Tables {
+    fn drop(&mut self) {
+        let files = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+        let is_own = |name: &str| name.contains(&format!("-grants-{}-", self.0));
+        for file in files.filter(|file| file.file_name().to_str().is_some_and(is_own)) {
+            std::fs::remove_file(file.path()).unwrap();
+        }
+    }
 }
 
 impl Supervised {
@@ -67,7 +81,8 @@ impl Supervised {
     fn begin_that_bears(tolerance: Tolerance, behaviour: &str) -> Supervised {
         let place = tempfile::tempdir().unwrap();
         let dir = StateDir::at(place.path().into());
-        dir.write(&State { tolerance, ..state(behaviour, dir.node_socket(0)) }).unwrap();
+        let state = State { tolerance, ..state(behaviour, dir.node_socket(0)) };
+        dir.write(&state).unwrap();
         std::fs::write(place.path().join("secret"), [5; 32]).unwrap();
         let (report, theirs) = packets::pair().unwrap();
         let lock = packets::to_memory(&0).unwrap();
@@ -78,7 +93,7 @@ impl Supervised {
             let signals = Signals::catch(&[]).unwrap();
             Supervisor::new(its_dir, lock, theirs, signals, program)?.run().map(drop)
         });
-        Supervised { dir, report, thread, _place: place }
+        Supervised { dir, report, thread, _place: place, _tables: Tables(state.formation) }
     }
 
     fn report(&self) -> Report {
@@ -156,7 +171,7 @@ fn state(behaviour: &str, unix_path: PathBuf) -> State {
         version: STATE_VERSION,
         release: env!("CARGO_PKG_VERSION").into(),
         name: "x".parse().unwrap(),
-        formation: "07".repeat(16),
+        formation: bivouac_launch::hex::to_hex(&bivouac_launch::random_bytes::<16>().unwrap()),
         created_unix_ms: 1,
         stage: Stage::Starting,
         supervisor: None,
