@@ -146,7 +146,10 @@ fn run(bin: &Path, dir: &Path, port: Option<u16>) -> Child {
     } else {
         command.args(["-h", ""]);
     }
-    command.args(["-F", "-c", "max_connections=50"]).stdin(Stdio::null());
+    // Shared memory in its own directory: it is killed, and /dev/shm would keep it for ever.
+    command
+        .args(["-F", "-c", "max_connections=50", "-c", "dynamic_shared_memory_type=mmap"])
+        .stdin(Stdio::null());
     command.stderr(std::fs::File::create(dir.join("log")).unwrap());
     let (started, starts) = mpsc::channel();
     std::thread::spawn(move || {
