@@ -11,19 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int rank, ranks;
+#include "check.h"
+
 static const char *directory;
 static char path[4096];
 static MPI_File not_opened;
-
-#define CHECK(what)                                                                                                 \
-    do {                                                                                                            \
-        if (!(what)) {                                                                                              \
-            fprintf(stderr, "rank %d, line %d: %s\n", rank, __LINE__, #what);                                       \
-            MPI_Abort(MPI_COMM_WORLD, 1);                                                                           \
-        }                                                                                                           \
-    } while (0)
-#define OK(call) CHECK((call) == MPI_SUCCESS)
 
 static int class_of(int code)
 {

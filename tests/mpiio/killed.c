@@ -12,21 +12,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "check.h"
+
 /* Words of a call; those of a rank lie in pieces between the others'. */
 enum { WORDS = 1 << 15, PIECE = 8, LAST = 1 << 30 };
 
-static int rank, ranks;
 static const char *directory, *kind, *journal;
 static uint64_t *words;
-
-#define CHECK(what)                                                                                                 \
-    do {                                                                                                            \
-        if (!(what)) {                                                                                              \
-            fprintf(stderr, "rank %d, line %d: %s\n", rank, __LINE__, #what);                                       \
-            MPI_Abort(MPI_COMM_WORLD, 1);                                                                           \
-        }                                                                                                           \
-    } while (0)
-#define OK(call) CHECK((call) == MPI_SUCCESS)
 
 static int is_kind(const char *name)
 {

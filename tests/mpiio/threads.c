@@ -8,22 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "check.h"
+
 enum { THREADS = 3, ROUNDS = 40, LONG = 1000 };
 
-static int rank, ranks;
 static const char *directory;
 static MPI_File together;
 static MPI_Errhandler counting;
 static MPI_Datatype spread;
-
-#define CHECK(what)                                                                                                 \
-    do {                                                                                                            \
-        if (!(what)) {                                                                                              \
-            fprintf(stderr, "rank %d, line %d: %s\n", rank, __LINE__, #what);                                       \
-            MPI_Abort(MPI_COMM_WORLD, 1);                                                                           \
-        }                                                                                                           \
-    } while (0)
-#define OK(call) CHECK((call) == MPI_SUCCESS)
 
 struct thread {
     pthread_t id;

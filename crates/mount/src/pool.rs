@@ -294,10 +294,10 @@ impl Pool {
     }
 
     fn spawn(self: &Arc<Pool>, number: u16) -> io::Result<()> {
-        let mut seat = Seat { pool: Arc::clone(self), number, is_taken: false };
+        let mut seat = Seat { pool: Arc::clone(self), number, has_begun: false };
         let builder = thread::Builder::new().name(format!("mount-{number}")).stack_size(STACK);
         let work = move || {
-            seat.is_taken = true;
+            seat.has_begun = true;
             (seat.pool.work)(&seat.pool, seat.number);
         };
         builder.spawn(work).map(drop)
@@ -341,12 +341,12 @@ struct Seat {
     pool: Arc<Pool>,
     number: u16,
     /// Whether the thread has begun: the system may have none, and then another thread gives it back.
-    is_taken: bool,
+    has_begun: bool,
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let is_own = |permit: &mut Permit| self.is_taken && permit.thread == self.number;
+        let is_own = |permit: &mut Permit| self.has_begun && permit.thread == self.number;
         let permit = PERMIT.try_with(|permit| permit.borrow_mut().take_if(is_own)).unwrap_or(None);
         let held = permit.is_some_and(|permit| !permit.is_lost());
         let mut roster = self.pool.roster.lock();
@@ -355,7 +355,7 @@ impl Drop for Seat {
         self.pool.thread_ended.notify_all();
         // A permit may have come free while this thread was about to end, and there was no place for another one.
         let nobody_reads = roster.permits >= self.pool.readers.load(Ordering::Relaxed);
-        if nobody_reads && self.is_taken && !roster.closing && (!held || thread::panicking()) {
+        if nobody_reads && self.has_begun && !roster.closing && (!held || thread::panicking()) {
             self.pool.hand_out(roster);
         }
     }
@@ -475,7 +475,7 @@ mod tests {
         let seen = Arc::clone(&kept);
         run(Limits { readers_max: 1, threads_max: 1 }, move |pool, number| {
             if pool.obtain(number) {
-                drop(Seat { pool: Arc::clone(pool), number: 5, is_taken: false });
+                drop(Seat { pool: Arc::clone(pool), number: 5, has_begun: false });
                 seen.store(Pool::holds_permit(), Ordering::Relaxed);
             }
             pool.close();
@@ -493,7 +493,7 @@ mod tests {
         let pool = Pool::new(Limits { readers_max: 1, threads_max: 1 }, work, || false);
         let number = pool.roster.lock().enrol(1).unwrap();
         // All places were taken when the permit came free.
-        drop(Seat { pool: Arc::clone(&pool), number, is_taken: true });
+        drop(Seat { pool: Arc::clone(&pool), number, has_begun: true });
         pool.join();
         drop(pool);
         assert_eq!(numbers.iter().collect::<Vec<_>>(), [(0, true)]);
