@@ -464,12 +464,15 @@ mod tests {
         (found.dead.iter().any(is_it), said)
     }
 
-    fn no_longer_held(formation: &str) {
-        let uid = rustix::process::geteuid().as_raw();
-        // What another test starts just then has a copy of the lock for a moment.
+    /// What comes of looking again and again. Who looks takes a lock for a moment, of which what another test starts just
+    /// then has a copy: to the next one who looks that is somebody who lives.
+    fn eventually<T>(mut look: impl FnMut() -> Result<T, String>) -> T {
         let until = std::time::Instant::now() + Duration::from_secs(10);
-        while !unused(uid).iter().any(|one| one.formation == formation) {
-            assert!(std::time::Instant::now() < until, "somebody has it");
+        loop {
+            match look() {
+                Ok(seen) => return seen,
+                Err(why) => assert!(std::time::Instant::now() < until, "{why}"),
+            }
             std::thread::yield_now();
         }
     }
@@ -483,26 +486,35 @@ mod tests {
         let formation = crate::hex::to_hex(&crate::random::random_bytes::<16>().unwrap());
         let left = killed(&there, |state| state.formation.clone_from(&formation));
         drop(grant_tables::open(&formation, 0, left.path()).unwrap());
-        no_longer_held(&formation);
+        let is_unused = || unused(here.uid).iter().any(|one| one.formation == formation);
+        eventually(|| if is_unused() { Ok(()) } else { Err("somebody has it".into()) });
         assert_eq!(table_of(&here, &formation), (false, vec![]), "it can be recovered there");
         assert_eq!(table_of(&there, &formation), (false, vec![]));
-        let kept = find_leftovers(&here).unwrap().kept;
         let says = format!("BIVOUAC_RUNTIME_DIR={} bivouac reap", b.path().canonicalize().unwrap().display());
-        assert!(
-            kept.iter()
-                .any(|text| text.contains("formation sample: its state is in") && text.ends_with(&says))
-        );
+        let is_said =
+            |text: &String| text.contains("formation sample: its state is in") && text.ends_with(&says);
+        eventually(|| {
+            let kept = find_leftovers(&here).unwrap().kept;
+            if kept.iter().any(is_said) { Ok(()) } else { Err(format!("{kept:?}")) }
+        });
         // As for who has a private /tmp, or before the user's next login.
         let hidden = b.path().with_extension("hidden");
         std::fs::rename(b.path(), &hidden).unwrap();
-        let (is_dead, said) = table_of(&here, &formation);
-        assert!(!is_dead && said.len() == 1 && said[0].contains("which is not seen here"), "{said:?}");
+        eventually(|| match table_of(&here, &formation) {
+            (true, _) => panic!("its state is only hidden"),
+            (false, said) if said.len() == 1 && said[0].contains("which is not seen here") => Ok(()),
+            (false, said) => Err(format!("{said:?}")),
+        });
         std::fs::rename(&hidden, b.path()).unwrap();
         std::fs::remove_dir_all(left.path()).unwrap();
-        assert_eq!(table_of(&here, &formation), (true, vec![]), "its state is gone");
-        let found = find_leftovers(&here).unwrap();
-        let ours = |left: &&Left| left.describe().contains(&formation);
-        found.dead.iter().find(ours).unwrap().remove(&here, &mut |text| panic!("{text}")).unwrap();
+        eventually(|| {
+            let found = find_leftovers(&here).unwrap();
+            let said = found.kept.iter().filter(|text| text.contains(&formation));
+            assert_eq!(said.collect::<Vec<_>>(), [""; 0], "its state is gone");
+            let ours = |left: &&Left| left.describe().contains(&formation);
+            let table = found.dead.iter().find(ours).ok_or("somebody has it")?;
+            table.remove(&here, &mut |text| panic!("{text}")).map_err(|error| error.to_string())
+        });
         assert!(unused(here.uid).iter().all(|one| one.formation != formation));
     }
 
