@@ -1,6 +1,5 @@
 //! Reads of the session contract: from pages, and more than was asked for where that is a habit.
 
-use bivouac_record::Place;
 use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX};
 use bivouac_types::{FsResult, Ino};
 use std::sync::atomic::Ordering;
@@ -10,31 +9,18 @@ use super::ahead::Ahead;
 use super::arena::PAGE;
 use super::file::{CachedFile, pages_of};
 use super::pool::Pool;
-use super::{LARGE, broken};
-use crate::client::Client;
-use crate::publish::{OVERTAKEN_MAX, overtaken};
-use crate::uses::{Begun, Done};
+use super::{LARGE, Sessions, broken};
+use crate::content::publish::{OVERTAKEN_MAX, overtaken};
 
 /// What takes longer is not tried again without what is read ahead.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-impl Client {
+impl Sessions {
     /// Reads into `into`; fewer bytes than fit only at the end of the file. Holes read as zeros.
-    ///
-    /// # Errors
-    /// `ENOENT`, `EIO` when a node cannot be reached.
-    pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
-        let begun = Begun::now(into.len());
-        let len = self.read_by_contract(ino, offset, into)?;
-        self.used(ino, &Done { writes: false, place: Place::At(offset), len, begun });
-        Ok(len)
-    }
-
-    /// As [`Client::read`], which notes that it was.
-    pub(crate) fn read_by_contract(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
-        let Some(pool) = self.pool_for(ino)? else { return self.read_through(ino, offset, into) };
+    pub(crate) fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
+        let Some(pool) = self.pool_for(ino)? else { return self.content.read(ino, offset, into) };
         if offset.checked_add(into.len() as u64).is_none_or(|end| end > FILE_SIZE_MAX) {
-            return self.read_through(ino, offset, into);
+            return self.content.read(ino, offset, into);
         }
         let file = pool.file(ino);
         if into.len() >= LARGE {
@@ -71,6 +57,15 @@ impl Client {
         Ok(len < LARGE || pool.find(ino).is_some_and(|file| file.state.lock().unsent() > 0))
     }
 
+    /// Reads several places of a file; how many bytes of each.
+    pub(crate) fn read_list(&self, ino: Ino, places: &mut [(u64, &mut [u8])]) -> FsResult<Vec<usize>> {
+        match self.send_unsent(ino) {
+            Ok(()) => self.content.read_list(ino, places),
+            // Who reads is not told of what cannot be sent, and sees it all the same.
+            Err(_) => places.iter_mut().map(|(at, into)| self.read(ino, *at, into)).collect(),
+        }
+    }
+
     /// Reads from the seats, with what was written here, sent or not.
     fn read_fresh(&self, pool: &Pool, file: &CachedFile, offset: u64, into: &mut [u8]) -> FsResult<usize> {
         for _ in 0..OVERTAKEN_MAX {
@@ -79,7 +74,7 @@ impl Client {
                 state.reads += 1;
                 (state.drops, state.unsent_end())
             };
-            let read = self.read_through(file.ino, offset, into);
+            let read = self.content.read(file.ino, offset, into);
             let mut state = file.state.lock();
             state.reads -= 1;
             let read = read?;
@@ -97,7 +92,7 @@ impl Client {
         Err(overtaken(file.ino))
     }
 
-    /// As [`Client::read_fresh`], and keeps what is behind it.
+    /// As [`Sessions::read_fresh`], and keeps what is behind it.
     fn read_run(
         &self,
         pool: &Pool,
@@ -129,7 +124,7 @@ impl Client {
         Ok(len)
     }
 
-    /// As [`Client::read_fresh`], and keeps the places that are as far from each other.
+    /// As [`Sessions::read_fresh`], and keeps the places that are as far from each other.
     fn read_places(
         &self,
         pool: &Pool,
@@ -153,7 +148,7 @@ impl Client {
         let mut bytes = vec![0; starts.len() * into.len()];
         let mut places: Vec<(u64, &mut [u8])> =
             starts.iter().copied().zip(bytes.chunks_mut(into.len().max(1))).collect();
-        let read = self.read_list_through(file.ino, &mut places);
+        let read = self.content.read_list(file.ino, &mut places);
         if let Ok(lens) = &read {
             let mut state = file.state.lock();
             if state.drops == drops && !state.is_over {

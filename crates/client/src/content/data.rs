@@ -1,0 +1,284 @@
+//! Reading and writing a range of a file, and appending to it.
+
+use std::io::{IoSlice, IoSliceMut};
+
+use bivouac_layout::SeatRange;
+use bivouac_net::Started;
+use bivouac_types::limits::{FILE_SIZE_MAX, TRANSFER_MAX};
+use bivouac_types::{Errno, FsResult, Ino, NodeId, OpId};
+use bivouac_wire::{InoOnly, ReadRequest, WriteRequest, op};
+
+use super::Content;
+use super::carry::{Verdict, Work};
+use super::plan::cut;
+use super::publish::{OVERTAKEN_MAX, Update, overtaken};
+use crate::client::OpCtx;
+use crate::homes::known::Known;
+
+/// Most bytes of a call that are carried at a time. Between two such parts links wait for an answer; what overtakes or ends
+/// a part concerns all of it.
+const STRETCH_MAX: usize = 256 << 20;
+
+impl Content {
+    /// How many bytes of a call are read or written at a time. What is not longer than a message is one request. In front of
+    /// site storage room may have to be made first, so there are as few under way as can be.
+    fn stretch(&self, ino: Ino, wanted: usize) -> usize {
+        if wanted <= TRANSFER_MAX || self.homes.may_be_bound(ino) { TRANSFER_MAX } else { STRETCH_MAX }
+    }
+
+    /// Reads into `into`; fewer bytes than fit only at the end of the file. Holes read as zeros.
+    pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
+        let mut done = 0;
+        for part in into.chunks_mut(self.stretch(ino, into.len())) {
+            let (wanted, at) = (part.len(), offset.saturating_add(done as u64));
+            let is_long = wanted > TRANSFER_MAX;
+            let read = match self.read_part(if is_long { 1 } else { OVERTAKEN_MAX }, ino, at, part)? {
+                Some(read) => read,
+                // Where cuts come in between, what is read again is kept short.
+                None if is_long => self.read_short(ino, at, part)?,
+                None => return Err(overtaken(ino)),
+            };
+            done += read;
+            if read < wanted {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    fn read_short(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
+        let mut done = 0;
+        for part in into.chunks_mut(TRANSFER_MAX) {
+            let (wanted, at) = (part.len(), offset.saturating_add(done as u64));
+            let read = self.read_part(OVERTAKEN_MAX, ino, at, part)?.ok_or_else(|| overtaken(ino))?;
+            done += read;
+            if read < wanted {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Reads what is within the size: the number of bytes, or `None`. The rest is as for [`Content::read_within`].
+    fn read_part(&self, tries: usize, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<Option<usize>> {
+        let wanted = into.len();
+        let known = self.homes.know_up_to(ino, offset.saturating_add(wanted as u64))?;
+        let size = self.read_within(tries, ino, known, |known| {
+            match into.get_mut(..len_within(known.size, offset, wanted)) {
+                Some(part) if !part.is_empty() => self.read_seats(ino, known, offset, part),
+                _ => Ok(true),
+            }
+        })?;
+        Ok(size.map(|size| len_within(size, offset, wanted)))
+    }
+
+    /// Reads from all seats, zeros where they have nothing. Whether they had everything, as of this epoch.
+    fn read_seats(&self, ino: Ino, known: &Known, offset: u64, into: &mut [u8]) -> FsResult<bool> {
+        if into.len() > TRANSFER_MAX {
+            let ranges = cut(&known.layout, offset, into.len() as u64);
+            let (nodes, slices) = (self.content_nodes(&ranges)?, scatter(&ranges, into));
+            let reading = Reading { content: self, ino, known, ranges: &ranges, nodes: &nodes, slices };
+            return self.in_turns(&ranges, &nodes, reading);
+        }
+        let mut ranges = bivouac_layout::split(&known.layout, offset, into.len() as u64);
+        if ranges.len() == 1
+            && let Some(range) = ranges.next()
+        {
+            let node = self.content_node(&range)?;
+            let buffers = &mut [IoSliceMut::new(into)];
+            let (len, epoch) = match self.direct.read(node, ino, &range, buffers) {
+                Some(read) => read,
+                None => {
+                    let request = request(ino, &range);
+                    let buffers = &mut [IoSliceMut::new(into)];
+                    let (done, len) = self.ways.ask_into::<op::Read>(node, &request, buffers)?;
+                    (len, done.epoch)
+                }
+            };
+            into.get_mut(len..).unwrap_or_default().fill(0);
+            return Ok(len == into.len() && epoch <= known.epoch);
+        }
+        let ranges: Vec<SeatRange> = ranges.collect();
+        let (nodes, slices) = (self.content_nodes(&ranges)?, scatter(&ranges, into));
+        self.at_once(&nodes, Reading { content: self, ino, known, ranges: &ranges, nodes: &nodes, slices })
+    }
+
+    /// Writes `data` at `offset`: all of it, or an error.
+    pub fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
+        let mut at = offset;
+        for part in data.chunks(self.stretch(ino, data.len())) {
+            let end = at.checked_add(part.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
+            let update = Update { tries: 1, ..Update::of(ino, end.ok_or(Errno::EFBIG)?) };
+            let write_long =
+                || self.publish_within(&update, |_| at, |known| self.write_seats(ino, known, at, part));
+            if part.len() <= TRANSFER_MAX || !write_long()? {
+                // Where cuts come in between, what is written again is kept short.
+                for (at, part) in (at..).step_by(TRANSFER_MAX).zip(part.chunks(TRANSFER_MAX)) {
+                    let update = Update::of(ino, at + part.len() as u64);
+                    self.publish(&update, |_| at, |known| self.write_seats(ino, known, at, part))?;
+                }
+            }
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes to all seats. Whether none had a newer epoch.
+    fn write_seats(&self, ino: Ino, known: &Known, offset: u64, data: &[u8]) -> FsResult<bool> {
+        let (is_long, len) = (data.len() > TRANSFER_MAX, data.len() as u64);
+        let split = || bivouac_layout::split(&known.layout, offset, len).collect();
+        let ranges: Vec<SeatRange> = if is_long { cut(&known.layout, offset, len) } else { split() };
+        let payloads: Vec<Vec<IoSlice<'_>>> = ranges.iter().map(|range| gather(range, data)).collect();
+        let nodes = self.content_nodes(&ranges)?;
+        let writing =
+            Writing { content: self, ino, known, ranges: &ranges, nodes: &nodes, payloads: &payloads };
+        if is_long { self.in_turns(&ranges, &nodes, writing) } else { self.at_once(&nodes, writing) }
+    }
+
+    /// Writes `data` where the home says: behind the end.
+    pub fn append(&self, ctx: &OpCtx, ino: Ino, data: &[u8]) -> FsResult<()> {
+        for (turn, part) in (0..).zip(data.chunks(TRANSFER_MAX)) {
+            // Each part is an operation of its own.
+            let ctx = OpCtx { id: OpId(ctx.id.0 ^ turn << 48), ..*ctx };
+            let (home, payload) = (self.ways.home(ino)?, [IoSlice::new(part)]);
+            let append = || self.ways.change::<op::Append>(home, &ctx, &InoOnly { ino }, &payload);
+            let done = self.homes.changing(ino, || self.room.when_there_is(append))?;
+            self.known.changed(&done.attr);
+        }
+        Ok(())
+    }
+}
+
+/// How many of the bytes from `offset` on are within a size.
+pub fn len_within(size: u64, offset: u64, wanted: usize) -> usize {
+    size.saturating_sub(offset).min(wanted as u64) as usize
+}
+
+/// A call that writes.
+struct Writing<'a> {
+    content: &'a Content,
+    ino: Ino,
+    known: &'a Known,
+    ranges: &'a [SeatRange],
+    nodes: &'a [NodeId],
+    payloads: &'a [Vec<IoSlice<'a>>],
+}
+
+impl<'a> Work<'a> for Writing<'a> {
+    type Op = op::Write;
+
+    fn request(&self, message: usize) -> WriteRequest {
+        let (range, layout, epoch) = (&self.ranges[message], self.known.layout, self.known.epoch);
+        WriteRequest { ino: self.ino, seat: range.seat, layout, epoch, offset: range.subfile_offset }
+    }
+
+    fn payload(&self, message: usize) -> &'a [IoSlice<'a>] {
+        &self.payloads[message]
+    }
+
+    fn here(&mut self, message: usize) -> Option<Verdict> {
+        let (node, range, payload) = (self.nodes[message], &self.ranges[message], &self.payloads[message]);
+        self.content.direct.write(node, self.ino, range, self.known.epoch, payload).map(Verdict::of_write)
+    }
+
+    fn finish(&mut self, _message: usize, started: Started<'_, op::Write>) -> FsResult<Verdict> {
+        Ok(Verdict::of_write(started.finish(&mut [])?.0.accepted))
+    }
+}
+
+/// A call that reads.
+struct Reading<'a, 'b> {
+    content: &'a Content,
+    ino: Ino,
+    known: &'a Known,
+    ranges: &'a [SeatRange],
+    nodes: &'a [NodeId],
+    slices: Vec<Vec<IoSliceMut<'b>>>,
+}
+
+impl Reading<'_, '_> {
+    fn judge(&mut self, message: usize, read: usize, epoch: u32) -> Verdict {
+        bivouac_layout::zero_behind(&mut self.slices[message], read);
+        match (epoch <= self.known.epoch, read as u64 == self.ranges[message].len) {
+            (false, _) => Verdict::Overtaken,
+            (true, false) => Verdict::Short,
+            (true, true) => Verdict::Whole,
+        }
+    }
+}
+
+impl<'a> Work<'a> for Reading<'a, '_> {
+    type Op = op::Read;
+
+    fn request(&self, message: usize) -> ReadRequest {
+        request(self.ino, &self.ranges[message])
+    }
+
+    fn here(&mut self, message: usize) -> Option<Verdict> {
+        let (direct, node, range) = (&self.content.direct, self.nodes[message], &self.ranges[message]);
+        let (read, epoch) = direct.read(node, self.ino, range, &mut self.room(message))?;
+        Some(self.judge(message, read, epoch))
+    }
+
+    fn room(&mut self, message: usize) -> Vec<IoSliceMut<'_>> {
+        // Those that are given away may come back advanced.
+        self.slices[message].iter_mut().map(|slice| IoSliceMut::new(slice)).collect()
+    }
+
+    fn finish(&mut self, message: usize, started: Started<'_, op::Read>) -> FsResult<Verdict> {
+        let (done, read) = started.finish(&mut self.room(message))?;
+        Ok(self.judge(message, read, done.epoch))
+    }
+}
+
+fn request(ino: Ino, range: &SeatRange) -> ReadRequest {
+    ReadRequest { ino, seat: range.seat, offset: range.subfile_offset, len: range.len as u32 }
+}
+
+/// The parts of `part` that belong to one seat.
+fn gather<'a>(range: &SeatRange, part: &'a [u8]) -> Vec<IoSlice<'a>> {
+    range.pieces().filter_map(|piece| part.get(piece.range()).map(IoSlice::new)).collect()
+}
+
+/// The parts of `into` that belong to each of the seats, in their order in the subfiles.
+pub fn scatter<'a>(ranges: &[SeatRange], into: &'a mut [u8]) -> Vec<Vec<IoSliceMut<'a>>> {
+    let mut pieces: Vec<(usize, usize, usize)> = Vec::new();
+    for (index, range) in ranges.iter().enumerate() {
+        pieces.extend(range.pieces().map(|piece| (piece.buffer_offset, piece.len, index)));
+    }
+    pieces.sort_unstable();
+    let mut slices: Vec<Vec<IoSliceMut<'a>>> = ranges.iter().map(|_| Vec::new()).collect();
+    let mut rest = into;
+    for (_, len, index) in pieces {
+        let (piece, behind) = std::mem::take(&mut rest).split_at_mut(len);
+        slices[index].push(IoSliceMut::new(piece));
+        rest = behind;
+    }
+    slices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_types::{Layout, SeatIndex};
+
+    #[test]
+    fn what_is_gathered_is_scattered_to_the_same_places() {
+        let layout = Layout { stripe: 4096, width: 3, base: SeatIndex(1), seats: 4 };
+        let data: Vec<u8> = (0..50_000u32).map(|i| (i % 251) as u8).collect();
+        let ranges: Vec<SeatRange> = bivouac_layout::split(&layout, 1000, data.len() as u64).collect();
+        let mut back = vec![0; data.len()];
+        let mut slices = scatter(&ranges, &mut back);
+        for (range, into) in ranges.iter().zip(&mut slices) {
+            let bytes: Vec<u8> = gather(range, &data).iter().flat_map(|piece| piece.to_vec()).collect();
+            assert_eq!(bytes.len() as u64, range.len);
+            let mut at = 0;
+            for slice in into.iter_mut() {
+                let len = slice.len();
+                slice.copy_from_slice(&bytes[at..at + len]);
+                at += len;
+            }
+        }
+        assert_eq!(back, data);
+    }
+}
