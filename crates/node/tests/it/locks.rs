@@ -133,9 +133,10 @@ fn locks_are_those_of_a_model_also_over_restarts() {
             continue;
         }
         let conflicts = in_the_way(&oracle, (ino, at), &lock);
-        assert_eq!(client.test_lock(ino, &FileLock { mode: LockMode::Write, ..lock }).unwrap().is_some(), {
-            in_the_way(&oracle, (ino, at), &FileLock { mode: LockMode::Write, ..lock })
-        });
+        assert_eq!(
+            client.locks().test(ino, &FileLock { mode: LockMode::Write, ..lock }).unwrap().is_some(),
+            { in_the_way(&oracle, (ino, at), &FileLock { mode: LockMode::Write, ..lock }) }
+        );
         if mode != LockMode::Unlock && conflicts {
             assert_eq!(attempt(client, ino, &lock), Err(Errno::EAGAIN));
             continue;
@@ -186,9 +187,9 @@ fn a_wait_that_is_taken_back_is_not_granted() {
     let clients = &formation.clients;
     attempt(&clients[0], ino, &all(LockMode::Write, 1)).unwrap();
     let waits = wait(&clients[1], ino, &all(LockMode::Write, 1), 7);
-    clients[1].interrupt_lock(7);
+    clients[1].locks().interrupt(7);
     assert_eq!(outcome(&waits), Err(Errno::EINTR));
-    clients[1].interrupt_lock(8);
+    clients[1].locks().interrupt(8);
     assert_eq!(outcome(&wait(&clients[1], ino, &all(LockMode::Write, 1), 8)), Err(Errno::EINTR));
     clients[0].unlock_owner(ino, 1);
     assert_eq!(attempt(&clients[0], ino, &all(LockMode::Write, 2)), Ok(Locked::Done));
@@ -206,7 +207,7 @@ fn a_client_that_ends_leaves_nothing() {
     }
     let never = wait(&clients[1], files[0], &all(LockMode::Write, 1), 7);
     let waits = wait(&clients[0], files[1], &all(LockMode::Write, 1), 7);
-    clients[1].drop_locks();
+    clients[1].locks().close();
     assert_eq!(outcome(&waits), Ok(()));
     assert!(never.recv().is_err(), "it is dropped without an answer");
     clients[0].unlock_owner(files[0], 1);
@@ -273,7 +274,7 @@ fn a_wait_that_could_not_be_taken_back_ends_with_its_program() {
         attempt(other, ino, &all(LockMode::Write, 1)).unwrap();
         let waits = wait(&client, ino, &all(LockMode::Write, 5), ticket);
         away.store(1, Ordering::SeqCst);
-        client.interrupt_lock(ticket);
+        client.locks().interrupt(ticket);
         assert_eq!(outcome(&waits), Err(Errno::EINTR));
         close(&client, ino);
         away.store(0, Ordering::SeqCst);
@@ -375,7 +376,7 @@ fn a_lock_is_not_passed_over_because_an_earlier_one_ends() {
 fn drop_behind_its_back(formation: &Formation, ino: Ino) {
     let twin = formation.client(1);
     twin.reassert_opens(&[(ino, 1)]).unwrap();
-    twin.drop_locks();
+    twin.locks().close();
 }
 
 /// S82.
@@ -439,7 +440,7 @@ fn what_is_lost_is_not_cut_by_an_open() {
     attempt(&client, ino, &range(LockMode::Write, 1, 0, 9)).unwrap();
     client.write(&op(&client), ino, 0, b"bytes", false).unwrap();
     twin.reassert_opens(&[(ino, 1)]).unwrap();
-    twin.drop_locks();
+    twin.locks().close();
     client.locks().doubt();
     let refused = client.open(&op(&client), ino, O_TRUNC).unwrap_err();
     assert!(refused.errno() == Errno::EIO && refused.to_string().contains("lock"), "{refused}");

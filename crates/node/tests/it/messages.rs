@@ -129,7 +129,7 @@ type Counts = BTreeMap<(u16, String), [u64; 3]>;
 fn counts(client: &Client) -> Counts {
     let mut counts = Counts::new();
     for id in 0..client.map().nodes.len() as u16 {
-        for count in client.status(NodeId(id)).unwrap().operations {
+        for count in client.nodes().status(NodeId(id)).unwrap().operations {
             counts.insert((id, count.name), [count.client, count.peer, count.calls]);
         }
     }

@@ -21,7 +21,7 @@ fn file(client: &Client, parent: Ino, name: &str) -> Ino {
 
 fn make(client: &Client, dir: Ino, seats: &[u32], settings: &str) -> FsResult<Partition> {
     let seats = seats.iter().map(|seat| SeatIndex(*seat)).collect();
-    client.make_partition(&op(client), dir, seats, settings.parse().unwrap())
+    client.partitions().make(&op(client), dir, seats, settings.parse().unwrap())
 }
 
 fn errno<T: std::fmt::Debug>(result: FsResult<T>) -> Errno {
@@ -30,7 +30,7 @@ fn errno<T: std::fmt::Debug>(result: FsResult<T>) -> Errno {
 
 /// Subfiles on the volume of a node.
 fn subfiles(formation: &Formation, node: u16) -> u64 {
-    formation.clients[0].status(bivouac_types::NodeId(node)).unwrap().volumes[0].subfiles
+    formation.clients[0].nodes().status(bivouac_types::NodeId(node)).unwrap().volumes[0].subfiles
 }
 
 fn content(len: usize, seed: u8) -> Vec<u8> {
@@ -101,14 +101,14 @@ fn subfiles_go_when_the_files_of_a_partition_go() {
     formation.restart();
     let client = &formation.clients[1];
     assert_eq!(errno(client.rmdir(&op(client), Ino::ROOT, b"part")), Errno::ENOTEMPTY);
-    assert_eq!(errno(client.forget_partition(&op(client), id)), Errno::ENOTEMPTY);
+    assert_eq!(errno(client.partitions().forget(&op(client), id)), Errno::ENOTEMPTY);
     for index in 0..10 {
         client.unlink(&op(client), dir, format!("f{index}").as_bytes()).unwrap();
     }
     client.rmdir(&op(client), Ino::ROOT, b"part").unwrap();
-    client.forget_partition(&op(client), id).unwrap();
-    assert_eq!(client.list_partitions().unwrap(), []);
-    assert_eq!(errno(client.forget_partition(&op(client), id)), Errno::ENOENT);
+    client.partitions().forget(&op(client), id).unwrap();
+    assert_eq!(client.partitions().list().unwrap(), []);
+    assert_eq!(errno(client.partitions().forget(&op(client), id)), Errno::ENOENT);
     wait_until("no subfile is left", || (0..3).all(|node| subfiles(&formation, node) == 0));
     let again = mkdir(client, Ino::ROOT, "part");
     assert_eq!(make(client, again, &[0], "").unwrap().id, PartitionId(id.0 + 1), "numbers are used once");
@@ -194,24 +194,24 @@ fn a_partition_that_cannot_be_is_refused_and_leaves_nothing() {
     let mut many = bivouac_types::PartitionSettings { stripe: 8192, ..Default::default() };
     many.rules = vec![format!("{}: stripe=4k", "x".repeat(255)).parse().unwrap(); 64];
     assert!(make(client, dir, &[0], &many.to_string()).is_err(), "settings that are too long to be told");
-    assert_eq!(client.list_partitions().unwrap(), []);
+    assert_eq!(client.partitions().list().unwrap(), []);
     let partition = make(client, dir, &[0], "").unwrap();
     assert_eq!(errno(make(client, dir, &[0], "")), Errno::EEXIST);
     let settings = partition.settings.clone();
-    let set = |version, settings| client.set_partition(&op(client), partition.id, version, settings);
+    let set = |version, settings| client.partitions().set(&op(client), partition.id, version, settings);
     assert_eq!(errno(set(7, settings.clone())), Errno::EBUSY);
     assert_eq!(errno(set(0, "volumes=disk".parse().unwrap())), Errno::EINVAL);
     assert_eq!(errno(set(0, "contract=session".parse().unwrap())), Errno::EINVAL);
     assert_eq!(errno(set(0, "width=2".parse().unwrap())), Errno::EINVAL);
     assert_eq!(errno(set(0, "source=/data".parse().unwrap())), Errno::EINVAL);
     formation.restart();
-    assert_eq!(formation.clients[0].list_partitions().unwrap(), [partition]);
+    assert_eq!(formation.clients[0].partitions().list().unwrap(), [partition]);
 }
 
 /// What is to be seen of a partition: all of it, or nothing.
 fn is_whole(formation: &Formation, dir: Ino) -> bool {
     let client = &formation.clients[1];
-    let live = client.list_partitions().unwrap();
+    let live = client.partitions().list().unwrap();
     let id = client.getattr(dir).unwrap().layout.partition();
     assert_eq!(
         live.iter().map(|partition| partition.id).collect::<Vec<_>>(),
@@ -309,7 +309,7 @@ fn settings_change_for_new_files_on_all_nodes() {
     assert_eq!(stripes(&formation, "0"), [8192, 8192, 16_384]);
     assert_eq!(client.getattr(file(client, dir, "a.big")).unwrap().layout.stripe, 65_536, "the first rule");
     let settings = "stripe=128k\nwidth=2".parse().unwrap();
-    client.set_partition(&op(client), partition.id, partition.version, settings).unwrap();
+    client.partitions().set(&op(client), partition.id, partition.version, settings).unwrap();
     assert_eq!(stripes(&formation, "1"), [131_072; 3]);
     formation.restart();
     assert_eq!(stripes(&formation, "2"), [131_072; 3]);
@@ -339,7 +339,7 @@ fn a_node_that_was_away_hears_of_a_change_when_it_is_back() {
         let away = bivouac_types::NodeId(2);
         let node = formation.switchboard.unplug(away);
         let settings = "stripe=16k".parse().unwrap();
-        client.set_partition(&op(client), partition.id, 0, settings).unwrap();
+        client.partitions().set(&op(client), partition.id, 0, settings).unwrap();
         formation.switchboard.plug(away, node);
         if restart {
             formation.restart();
@@ -436,7 +436,7 @@ fn the_capacity_is_kept_at_the_write_that_does_not_fit() {
     assert_eq!(errno(client.write(&op(client), ino, written, &chunk, false)), Errno::EDQUOT);
     assert!(read(client, ino, written as usize) == chunk.repeat(7));
     let settings = "stripe=64k\ncapacity=2m".parse().unwrap();
-    client.set_partition(&op(client), partition.id, partition.version, settings).unwrap();
+    client.partitions().set(&op(client), partition.id, partition.version, settings).unwrap();
     client.write(&op(client), ino, written, &chunk, false).unwrap();
     let cut = bivouac_client::SetAttr { size: Some(0), ..Default::default() };
     client.setattr(&op(client), ino, &cut).unwrap();

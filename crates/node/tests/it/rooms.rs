@@ -34,7 +34,7 @@ fn create(client: &Client, count: usize) -> FsResult<()> {
 }
 
 fn names_bytes(formation: &Formation, node: u16) -> (u64, u64) {
-    let status = formation.clients[0].status(NodeId(node)).unwrap();
+    let status = formation.clients[0].nodes().status(NodeId(node)).unwrap();
     (status.names_bytes, status.names_max_bytes)
 }
 
