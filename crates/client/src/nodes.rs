@@ -24,32 +24,23 @@ pub struct SeatReport {
     pub subfile: SubfileState,
 }
 
-/// Asks nodes about themselves.
+/// Asks nodes about themselves. All of it fails with `EIO` when the node cannot be reached.
 #[derive(Clone, Copy)]
 pub struct Nodes<'c>(pub(crate) &'c Ways);
 
 impl Nodes<'_> {
     /// All about a node.
-    ///
-    /// # Errors
-    /// `EIO` when it cannot be reached.
     pub fn status(self, node: NodeId) -> FsResult<NodeStatus> {
         self.0.ask::<op::Status>(node, &())
     }
 
     /// How files whose home a node is were used. Those that are open are told of by mounts of the node; other nodes
     /// hear of it soon.
-    ///
-    /// # Errors
-    /// `EIO` when it cannot be reached.
     pub fn list_uses(self, node: NodeId) -> FsResult<UseTable> {
         self.0.ask::<op::ListUses>(node, &())
     }
 
     /// What was done when: of requests that a node `served`, or of programs with files whose home it is.
-    ///
-    /// # Errors
-    /// `EIO` when it cannot be reached.
     pub fn list_history(self, node: NodeId, served: bool, back_ms: u64) -> FsResult<HistoryTable> {
         self.0.ask::<op::ListHistory>(node, &HistoryRequest { served, back_ms })
     }
@@ -64,17 +55,11 @@ impl Nodes<'_> {
     }
 
     /// Ends a node's daemon.
-    ///
-    /// # Errors
-    /// `EIO` when it cannot be reached.
     pub fn shutdown(self, node: NodeId) -> FsResult<()> {
         self.0.ask::<op::Shutdown>(node, &())
     }
 
     /// Some of a node's records, as they are kept.
-    ///
-    /// # Errors
-    /// `EIO` when it cannot be reached.
     pub fn list_records(self, node: NodeId, request: &ListRecordsRequest) -> FsResult<RecordPage> {
         self.0.ask::<op::ListRecords>(node, request)
     }
@@ -96,9 +81,6 @@ impl Nodes<'_> {
     }
 
     /// What became of the watched inodes.
-    ///
-    /// # Errors
-    /// `EIO` when the node cannot be reached.
     pub fn touched(self, node: NodeId) -> FsResult<Watched> {
         self.0.ask::<op::ListTouched>(node, &())
     }

@@ -54,7 +54,7 @@ impl Direct {
         if !self.untold.swap(false, Ordering::AcqRel) {
             return true;
         }
-        let told = self.client().and_then(|client| client.tell_times(self.ino)).is_ok();
+        let told = self.client().and_then(|client| client.homes().tell_times(self.ino)).is_ok();
         if !told {
             self.untold.store(true, Ordering::Release);
         }

@@ -212,7 +212,7 @@ fn explain(formation: &Reached, path: &Path, ino: Ino, offset: Option<u64>) -> R
     let layout = said.as_deref().map_or(attr.layout, |text| as_said(text, attr.layout));
     let is_bound = partition.as_ref().is_some_and(|partition| partition.settings.source.is_some());
     let pinned = if is_bound && attr.is_file() { Some(client.site().is_pinned(ino)?) } else { None };
-    let reports = if attr.is_file() { client.seats(&attr)? } else { Vec::new() };
+    let reports = if attr.is_file() { client.content().seats(&attr)? } else { Vec::new() };
     Ok(Explanation {
         path: path.to_owned(),
         formation: map.name.clone(),

@@ -3,14 +3,13 @@
 
 use bivouac_record::Place;
 use bivouac_types::limits::FILE_SIZE_MAX;
-use bivouac_types::{Attr, Errno, FsResult, Ino, StatFs};
+use bivouac_types::{Errno, FsResult, Ino, StatFs};
 use bivouac_wire::op;
 
 use super::{Client, OpCtx, SeekKind};
 use crate::content::copy::{COPY_MAX, CopyJob};
 use crate::content::local::SendPart;
-use crate::nodes::SeatReport;
-use crate::opens::uses::{Begun, Done};
+use crate::opens::uses::Begun;
 
 impl Client {
     /// Reads into `into`; fewer bytes than fit only at the end of the file. Holes read as zeros.
@@ -20,7 +19,7 @@ impl Client {
     pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
         let begun = Begun::now(into.len());
         let len = self.sessions.read(ino, offset, into)?;
-        self.opens.used(ino, &Done { writes: false, place: Place::At(offset), len, begun });
+        self.opens.used(ino, false, [(Place::At(offset), len)], &begun);
         Ok(len)
     }
 
@@ -33,7 +32,7 @@ impl Client {
         let begun = Begun::now(places.iter().map(|(_, into)| into.len()).sum());
         let counts = self.sessions.read_list(ino, places)?;
         let read = places.iter().zip(&counts).map(|((at, _), len)| (Place::At(*at), *len));
-        self.opens.used_list(ino, false, read, &begun);
+        self.opens.used(ino, false, read, &begun);
         Ok(counts)
     }
 
@@ -56,7 +55,7 @@ impl Client {
         }
         let sent = self.content.send(ino, offset, len, send)?;
         if let Some(len) = sent {
-            self.opens.used(ino, &Done { writes: false, place: Place::At(offset), len, begun });
+            self.opens.used(ino, false, [(Place::At(offset), len)], &begun);
         }
         Ok(sent)
     }
@@ -75,7 +74,7 @@ impl Client {
         // The home says where it goes: behind what was written before.
         self.sessions.past_pages(ino, || self.content.append(ctx, ino, data))?;
         self.site.save_written(ino)?;
-        self.opens.used(ino, &Done { writes: true, place: Place::End, len, begun });
+        self.opens.used(ino, true, [(Place::End, len)], &begun);
         Ok(len)
     }
 
@@ -87,7 +86,7 @@ impl Client {
         let (begun, len) = (Begun::now(data.len()), data.len());
         self.sessions.write(ino, offset, data)?;
         self.site.save_written(ino)?;
-        self.opens.used(ino, &Done { writes: true, place: Place::At(offset), len, begun });
+        self.opens.used(ino, true, [(Place::At(offset), len)], &begun);
         Ok(len)
     }
 
@@ -102,7 +101,7 @@ impl Client {
         self.sessions.past_pages(ino, || self.content.write_list(ino, places))?;
         self.site.save_written(ino)?;
         let written = places.iter().map(|(at, data)| (Place::At(*at), data.len()));
-        self.opens.used_list(ino, true, written, &begun);
+        self.opens.used(ino, true, written, &begun);
         Ok(())
     }
 
@@ -174,12 +173,6 @@ impl Client {
         if attr.is_file() { self.site.save_synced(ino) } else { Ok(()) }
     }
 
-    /// The size of an open file as last heard: it may be another one by now.
-    #[must_use]
-    pub fn size_heard(&self, ino: Ino) -> Option<u64> {
-        self.known.get(ino).map(|known| known.size)
-    }
-
     /// Space where an inode is: of the formation, or of its partition; and inodes of the formation.
     ///
     /// # Errors
@@ -193,21 +186,5 @@ impl Client {
     #[must_use]
     pub fn is_spread_out(&self) -> bool {
         self.ways.is_spread_out()
-    }
-
-    /// Positions, within the partition of an open file, of the seats of this machine.
-    ///
-    /// # Errors
-    /// `EIO` when a node cannot be reached.
-    pub fn seats_here(&self, ino: Ino) -> FsResult<Vec<u16>> {
-        self.content.seats_here(ino)
-    }
-
-    /// The seats that a regular file uses, and what each holds of it.
-    ///
-    /// # Errors
-    /// `EIO` when a node cannot be reached.
-    pub fn seats(&self, attr: &Attr) -> FsResult<Vec<SeatReport>> {
-        self.content.seats(attr)
     }
 }

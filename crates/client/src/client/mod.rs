@@ -8,9 +8,7 @@ pub mod member;
 mod names;
 mod opens;
 pub mod paths;
-mod put;
 mod tree;
-mod xattrs;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -128,19 +126,12 @@ pub struct Client {
     site: Site,
 }
 
-/// What clients in some processes have and others do not.
-struct Parts {
-    known: Arc<KnownFiles>,
-    direct: Direct,
+/// What a client has that is of the node in its own process, or may start threads.
+#[derive(Default)]
+struct Own {
     files: Option<Arc<dyn LocalFiles>>,
     keeper: Option<Keeper>,
     closings: Option<Closings>,
-}
-
-impl Parts {
-    fn new(known: Arc<KnownFiles>) -> Parts {
-        Parts { direct: Direct::none(&known), known, files: None, keeper: None, closings: None }
-    }
 }
 
 impl Client {
@@ -184,7 +175,8 @@ impl Client {
         let keeper = keeper.map(|(keeper, _)| keeper);
         let own = local.as_ref().map(|(id, _)| *id);
         let ways = Ways::new(options.id, Flags::default(), map, nodes, own);
-        let client = Client::with(ways, Parts { keeper, closings, files, ..Parts::new(known) }, options);
+        let own = Own { files, keeper, closings };
+        let client = Client::with(ways, Direct::none(known), own, options);
         // Told once; no connection is made before.
         let _ = doubts.set(client.locks.doubts());
         if let Some((_, liveness)) = local {
@@ -215,10 +207,10 @@ impl Client {
         };
         let nodes = (0..).zip(&map.nodes).map(connect).collect();
         let identity = Identity { auth: auth.clone(), client: options.id, lane: LaneKind::Client };
-        let direct = Direct::with(&known, here, &identity, options.wait);
+        let direct = Direct::with(known, here, &identity, options.wait);
         // There is no kernel to cache anything, and others' changes would wait for its leases.
         let ways = Ways::new(options.id, Flags::NO_LEASE, Arc::clone(&map), nodes, None);
-        Client::with(ways, Parts { direct, ..Parts::new(known) }, &options)
+        Client::with(ways, direct, Own::default(), &options)
     }
 
     /// A client over given ways to the nodes, in the order of the map. They must wait for nodes that are
@@ -231,30 +223,24 @@ impl Client {
         options: &ClientOptions,
     ) -> Client {
         let ways = Ways::new(options.id, Flags::default(), map, nodes, local);
-        Client::with(ways, Parts::new(Arc::new(KnownFiles::new(options.incarnation))), options)
+        let known = Arc::new(KnownFiles::new(options.incarnation));
+        Client::with(ways, Direct::none(known), Own::default(), options)
     }
 
-    fn with(ways: Ways, parts: Parts, options: &ClientOptions) -> Client {
-        let Parts { known, direct, files, keeper, closings } = parts;
-        let (ways, closings) = (Arc::new(ways), closings.map(Arc::new));
-        let partitions = Arc::new(Partitions::new(Arc::clone(&ways)));
-        let homes = Arc::new(Homes::new(&ways, &known, &partitions));
-        let room = Room { ways: Arc::clone(&ways), closings: closings.clone() };
+    fn with(ways: Ways, direct: Direct, own: Own, options: &ClientOptions) -> Client {
+        let Own { files, keeper, closings } = own;
+        let (ways, closings, known) = (Arc::new(ways), closings.map(Arc::new), Arc::clone(&direct.known));
+        let partitions = Arc::new(Partitions::new(ways.clone()));
+        let homes = Arc::new(Homes::new(ways.clone(), known.clone(), partitions.clone()));
+        let room = Room { ways: ways.clone(), closings: closings.clone() };
         let near = options.near.map_or(Vec::new(), |node| seats_of(&ways.map, node));
-        let names = Names::new(&ways, &homes, room.clone(), near);
-        let opens = Opens::new(&ways, &known, keeper, closings);
-        let locks = Arc::new(LockDesk::new(Arc::clone(&ways)));
-        let content = Arc::new(Content {
-            ways: Arc::clone(&ways),
-            known: Arc::clone(&known),
-            homes: Arc::clone(&homes),
-            partitions: Arc::clone(&partitions),
-            room,
-            direct,
-            files,
-        });
-        let sessions = Arc::new(Sessions::new(&content, &locks, options.page_pool));
-        let site = Site::new(&ways, &homes, &partitions);
+        let names = Names::new(ways.clone(), homes.clone(), room.clone(), near);
+        let opens = Opens::new(ways.clone(), known.clone(), keeper, closings);
+        let locks = Arc::new(LockDesk::new(ways.clone()));
+        let content = Content::new(ways.clone(), homes.clone(), partitions.clone(), room, direct, files);
+        let content = Arc::new(content);
+        let sessions = Arc::new(Sessions::new(content.clone(), locks.clone(), options.page_pool));
+        let site = Site::new(ways.clone(), homes.clone(), partitions.clone());
         Client { ways, known, homes, partitions, names, opens, content, sessions, locks, site }
     }
 
@@ -268,6 +254,18 @@ impl Client {
     #[must_use]
     pub fn nodes(&self) -> Nodes<'_> {
         Nodes(&self.ways)
+    }
+
+    /// What homes say of inodes.
+    #[must_use]
+    pub fn homes(&self) -> &Homes {
+        &self.homes
+    }
+
+    /// Where the bytes of files are.
+    #[must_use]
+    pub fn content(&self) -> &Content {
+        &self.content
     }
 
     /// The partitions of the formation.

@@ -94,14 +94,6 @@ impl Client {
         Ok(())
     }
 
-    /// Tells the home that content changed, if it has not heard: others see the time of the last write from then on.
-    ///
-    /// # Errors
-    /// `ENOENT`, `EIO` when it cannot be reached.
-    pub fn tell_times(&self, ino: Ino) -> FsResult<()> {
-        self.homes.tell_times(ino)
-    }
-
     /// Whether the home has yet to hear that content changed.
     pub(super) fn has_unsent_times(&self, ino: Ino) -> bool {
         self.known.is_dirty(ino) || self.sessions.has_unsent(ino)

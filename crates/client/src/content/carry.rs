@@ -5,11 +5,13 @@ use std::io::{IoSlice, IoSliceMut};
 
 use bivouac_layout::SeatRange;
 use bivouac_net::{Started, Wait, await_any};
-use bivouac_types::{FsError, FsResult, NodeId};
+use bivouac_types::{FsError, FsResult, Ino, NodeId};
 use bivouac_wire::Operation;
 
 use super::Content;
+use super::direct::Direct;
 use super::plan::StreamPlan;
+use crate::homes::known::Known;
 
 /// What an answer means for the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,12 +31,21 @@ impl Verdict {
     }
 }
 
-/// A call, as messages with numbers.
-pub trait Work<'a> {
+/// A call that is carried.
+pub struct Call<'a> {
+    pub direct: &'a Direct,
+    pub ino: Ino,
+    pub known: &'a Known,
+    /// By message: to whom it goes.
+    pub nodes: &'a [NodeId],
+}
+
+/// Its messages, which have numbers.
+pub trait Messages<'a> {
     type Op: Operation;
 
     /// What a message asks.
-    fn request(&self, message: usize) -> <Self::Op as Operation>::Request<'static>;
+    fn request(&self, call: &Call<'_>, message: usize) -> <Self::Op as Operation>::Request<'static>;
 
     /// What it brings.
     fn payload(&self, _message: usize) -> &'a [IoSlice<'a>] {
@@ -42,7 +53,7 @@ pub trait Work<'a> {
     }
 
     /// Does what a message would do; `None` if it takes one.
-    fn here(&mut self, message: usize) -> Option<Verdict>;
+    fn here(&mut self, call: &Call<'_>, message: usize) -> Option<Verdict>;
 
     /// The buffers for the answer to a message that goes in turns.
     fn room(&mut self, _message: usize) -> Vec<IoSliceMut<'_>> {
@@ -50,7 +61,12 @@ pub trait Work<'a> {
     }
 
     /// Awaits an answer.
-    fn finish(&mut self, message: usize, started: Started<'_, Self::Op>) -> FsResult<Verdict>;
+    fn finish(
+        &mut self,
+        call: &Call<'_>,
+        message: usize,
+        started: Started<'_, Self::Op>,
+    ) -> FsResult<Verdict>;
 }
 
 /// A message under way.
@@ -63,31 +79,37 @@ struct Flow<'a, O> {
 impl Content {
     /// Carries a call of one message to each of these nodes. Whether all was as it was wanted; the first failure if there
     /// was one.
-    pub(super) fn at_once<'a, W: Work<'a>>(&'a self, nodes: &[NodeId], mut work: W) -> FsResult<bool> {
+    pub(super) fn at_once<'a, M: Messages<'a>>(
+        &'a self,
+        (ino, known): (Ino, &Known),
+        nodes: &[NodeId],
+        mut messages: M,
+    ) -> FsResult<bool> {
+        let call = &Call { direct: &self.direct, ino, known, nodes };
         let (mut under_way, mut here) = (Vec::with_capacity(nodes.len()), Vec::new());
         let (mut whole, mut failure) = (true, None);
-        let mut begin = |work: &W, message: usize| {
-            let (node, request) = (nodes[message], work.request(message));
-            match self.ways.start::<W::Op>(node, &request, work.payload(message)) {
+        let mut begin = |messages: &M, message: usize| {
+            let (node, request) = (nodes[message], messages.request(call, message));
+            match self.ways.start::<M::Op>(node, &request, messages.payload(message)) {
                 Ok(started) => under_way.push((self.ways.local != Some(node), message, started)),
                 Err(error) => _ = failure.get_or_insert(error),
             }
         };
         for (message, node) in nodes.iter().enumerate() {
-            if self.direct.is_here(*node) { here.push(message) } else { begin(&work, message) }
+            if self.direct.is_here(*node) { here.push(message) } else { begin(&messages, message) }
         }
         // What is done here is done while the others are on their way.
         for message in here {
-            match work.here(message) {
+            match messages.here(call, message) {
                 Some(verdict) => whole &= verdict == Verdict::Whole,
-                None => begin(&work, message),
+                None => begin(&messages, message),
             }
         }
         under_way.sort_by_key(|(is_remote, ..)| *is_remote);
         // Every answer is awaited, also behind a failure: no write may still be on its way when we return, and one given up
         // would cost its connection.
         for (_, message, started) in under_way {
-            match work.finish(message, started) {
+            match messages.finish(call, message, started) {
                 Ok(verdict) => whole &= verdict == Verdict::Whole,
                 Err(error) => _ = failure.get_or_insert(error),
             }
@@ -97,17 +119,19 @@ impl Content {
 
     /// As [`Content::at_once`], of several messages to a node, of which a few are under way at a time: links wait neither
     /// for each other nor for an answer.
-    pub(super) fn in_turns<'a, W: Work<'a>>(
+    pub(super) fn in_turns<'a, M: Messages<'a>>(
         &'a self,
-        ranges: &[SeatRange],
+        (ino, known): (Ino, &Known),
         nodes: &[NodeId],
-        mut work: W,
+        ranges: &[SeatRange],
+        mut messages: M,
     ) -> FsResult<bool> {
+        let call = &Call { direct: &self.direct, ino, known, nodes };
         let plan = &mut StreamPlan::new(ranges, |message| self.is_here(nodes[message]));
-        let (mut flows, mut whole, mut failure): (Vec<Flow<'a, W::Op>>, _, _) = (Vec::new(), true, None);
-        let begin = |plan: &mut StreamPlan, work: &W, message: usize| {
-            let request = work.request(message);
-            let started = self.ways.begin::<W::Op>(nodes[message], &request, work.payload(message))?;
+        let (mut flows, mut whole, mut failure): (Vec<Flow<'a, M::Op>>, _, _) = (Vec::new(), true, None);
+        let begin = |plan: &mut StreamPlan, messages: &M, message: usize| {
+            let request = messages.request(call, message);
+            let started = self.ways.begin::<M::Op>(nodes[message], &request, messages.payload(message))?;
             if started.is_sent() {
                 plan.sent(message);
             }
@@ -115,18 +139,18 @@ impl Content {
         };
         loop {
             while let Some(message) = plan.next() {
-                match begin(plan, &work, message) {
+                match begin(plan, &messages, message) {
                     Ok(flow) => flows.push(flow),
                     Err(error) => stop(plan, &mut failure, error),
                 }
             }
             // What is done here is done while the others are on their way.
             let here = plan.next_here();
-            match here.map(|message| (message, work.here(message))) {
+            match here.map(|message| (message, messages.here(call, message))) {
                 Some((_, Some(verdict))) => whole &= conclude(plan, verdict),
                 Some((message, None)) => {
                     plan.begun_here(message);
-                    match begin(plan, &work, message) {
+                    match begin(plan, &messages, message) {
                         Ok(flow) => flows.push(flow),
                         Err(error) => stop(plan, &mut failure, error),
                     }
@@ -135,7 +159,7 @@ impl Content {
                 None => {}
             }
             let mut moved = here.is_some();
-            for outcome in advance(plan, &mut work, &mut flows, &mut moved) {
+            for outcome in advance(call, plan, &mut messages, &mut flows, &mut moved) {
                 match outcome {
                     Ok(verdict) => whole &= conclude(plan, verdict),
                     Err(error) => stop(plan, &mut failure, error),
@@ -165,21 +189,22 @@ fn conclude(plan: &mut StreamPlan, verdict: Verdict) -> bool {
 }
 
 /// Carries on what can go on. What came of what is over, and whether anything may be begun now that could not be before.
-fn advance<'a, W: Work<'a>>(
+fn advance<'a, M: Messages<'a>>(
+    call: &Call<'_>,
     plan: &mut StreamPlan,
-    work: &mut W,
-    flows: &mut Vec<Flow<'a, W::Op>>,
+    messages: &mut M,
+    flows: &mut Vec<Flow<'a, M::Op>>,
     moved: &mut bool,
 ) -> Vec<FsResult<Verdict>> {
     let (mut over, mut left) = (Vec::new(), Vec::with_capacity(flows.len()));
     for mut flow in flows.drain(..) {
         let message = flow.message;
-        let is_over = std::mem::take(&mut flow.ready) && flow.started.advance(&mut work.room(message));
+        let is_over = std::mem::take(&mut flow.ready) && flow.started.advance(&mut messages.room(message));
         *moved |= flow.started.is_sent() && plan.sent(message);
         if is_over {
             plan.ended(message);
             *moved = true;
-            over.push(work.finish(message, flow.started));
+            over.push(messages.finish(call, message, flow.started));
         } else {
             left.push(flow);
         }

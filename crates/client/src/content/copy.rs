@@ -38,7 +38,7 @@ impl CopyJob {
 
 impl Content {
     /// Copies what the seats have: the number of bytes.
-    pub fn copy(&self, copy: &CopyJob) -> FsResult<u64> {
+    pub(crate) fn copy(&self, copy: &CopyJob) -> FsResult<u64> {
         let size = self.homes.attr(copy.from)?.size;
         let len = size.saturating_sub(copy.from_offset).min(copy.len).min(COPY_MAX);
         let (mut done, mut turns_left) = (0, OVERTAKEN_MAX);

@@ -5,11 +5,11 @@ use std::io::{IoSlice, IoSliceMut};
 use bivouac_layout::SeatRange;
 use bivouac_net::Started;
 use bivouac_types::limits::{FILE_SIZE_MAX, TRANSFER_MAX};
-use bivouac_types::{Errno, FsResult, Ino, NodeId, OpId};
+use bivouac_types::{Errno, FsResult, Ino, OpId};
 use bivouac_wire::{InoOnly, ReadRequest, WriteRequest, op};
 
 use super::Content;
-use super::carry::{Verdict, Work};
+use super::carry::{Call, Messages, Verdict};
 use super::plan::cut;
 use super::publish::{OVERTAKEN_MAX, Update, overtaken};
 use crate::client::OpCtx;
@@ -27,15 +27,18 @@ impl Content {
     }
 
     /// Reads into `into`; fewer bytes than fit only at the end of the file. Holes read as zeros.
-    pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
+    pub(crate) fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
+        self.read_by(self.stretch(ino, into.len()), ino, offset, into)
+    }
+
+    /// Reads so many bytes at a time. Where cuts come in between, what is read again is kept short.
+    fn read_by(&self, step: usize, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
         let mut done = 0;
-        for part in into.chunks_mut(self.stretch(ino, into.len())) {
+        for part in into.chunks_mut(step) {
             let (wanted, at) = (part.len(), offset.saturating_add(done as u64));
-            let is_long = wanted > TRANSFER_MAX;
-            let read = match self.read_part(if is_long { 1 } else { OVERTAKEN_MAX }, ino, at, part)? {
+            let read = match self.read_part(ino, at, part)? {
                 Some(read) => read,
-                // Where cuts come in between, what is read again is kept short.
-                None if is_long => self.read_short(ino, at, part)?,
+                None if wanted > TRANSFER_MAX => self.read_by(TRANSFER_MAX, ino, at, part)?,
                 None => return Err(overtaken(ino)),
             };
             done += read;
@@ -46,22 +49,9 @@ impl Content {
         Ok(done)
     }
 
-    fn read_short(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
-        let mut done = 0;
-        for part in into.chunks_mut(TRANSFER_MAX) {
-            let (wanted, at) = (part.len(), offset.saturating_add(done as u64));
-            let read = self.read_part(OVERTAKEN_MAX, ino, at, part)?.ok_or_else(|| overtaken(ino))?;
-            done += read;
-            if read < wanted {
-                break;
-            }
-        }
-        Ok(done)
-    }
-
     /// Reads what is within the size: the number of bytes, or `None`. The rest is as for [`Content::read_within`].
-    fn read_part(&self, tries: usize, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<Option<usize>> {
-        let wanted = into.len();
+    fn read_part(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<Option<usize>> {
+        let (wanted, tries) = (into.len(), tries(into.len()));
         let known = self.homes.know_up_to(ino, offset.saturating_add(wanted as u64))?;
         let size = self.read_within(tries, ino, known, |known| {
             match into.get_mut(..len_within(known.size, offset, wanted)) {
@@ -77,8 +67,7 @@ impl Content {
         if into.len() > TRANSFER_MAX {
             let ranges = cut(&known.layout, offset, into.len() as u64);
             let (nodes, slices) = (self.content_nodes(&ranges)?, scatter(&ranges, into));
-            let reading = Reading { content: self, ino, known, ranges: &ranges, nodes: &nodes, slices };
-            return self.in_turns(&ranges, &nodes, reading);
+            return self.in_turns((ino, known), &nodes, &ranges, Reading { ranges: &ranges, slices });
         }
         let mut ranges = bivouac_layout::split(&known.layout, offset, into.len() as u64);
         if ranges.len() == 1
@@ -100,25 +89,28 @@ impl Content {
         }
         let ranges: Vec<SeatRange> = ranges.collect();
         let (nodes, slices) = (self.content_nodes(&ranges)?, scatter(&ranges, into));
-        self.at_once(&nodes, Reading { content: self, ino, known, ranges: &ranges, nodes: &nodes, slices })
+        self.at_once((ino, known), &nodes, Reading { ranges: &ranges, slices })
     }
 
     /// Writes `data` at `offset`: all of it, or an error.
-    pub fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
+    pub(crate) fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
+        self.write_by(self.stretch(ino, data.len()), ino, offset, data)
+    }
+
+    /// Writes so many bytes at a time. Where cuts come in between, what is written again is kept short.
+    fn write_by(&self, step: usize, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
         let mut at = offset;
-        for part in data.chunks(self.stretch(ino, data.len())) {
-            let end = at.checked_add(part.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
-            let update = Update { tries: 1, ..Update::of(ino, end.ok_or(Errno::EFBIG)?) };
-            let write_long =
-                || self.publish_within(&update, |_| at, |known| self.write_seats(ino, known, at, part));
-            if part.len() <= TRANSFER_MAX || !write_long()? {
-                // Where cuts come in between, what is written again is kept short.
-                for (at, part) in (at..).step_by(TRANSFER_MAX).zip(part.chunks(TRANSFER_MAX)) {
-                    let update = Update::of(ino, at + part.len() as u64);
-                    self.publish(&update, |_| at, |known| self.write_seats(ino, known, at, part))?;
+        for part in data.chunks(step) {
+            let end =
+                at.checked_add(part.len() as u64).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
+            let update = Update { tries: tries(part.len()), ..Update::of(ino, end) };
+            if !self.publish_within(&update, |_| at, |known| self.write_seats(ino, known, at, part))? {
+                if part.len() <= TRANSFER_MAX {
+                    return Err(overtaken(ino));
                 }
+                self.write_by(TRANSFER_MAX, ino, at, part)?;
             }
-            at += part.len() as u64;
+            at = end;
         }
         Ok(())
     }
@@ -130,13 +122,15 @@ impl Content {
         let ranges: Vec<SeatRange> = if is_long { cut(&known.layout, offset, len) } else { split() };
         let payloads: Vec<Vec<IoSlice<'_>>> = ranges.iter().map(|range| gather(range, data)).collect();
         let nodes = self.content_nodes(&ranges)?;
-        let writing =
-            Writing { content: self, ino, known, ranges: &ranges, nodes: &nodes, payloads: &payloads };
-        if is_long { self.in_turns(&ranges, &nodes, writing) } else { self.at_once(&nodes, writing) }
+        let writing = Writing { ranges: &ranges, payloads: &payloads };
+        match is_long {
+            true => self.in_turns((ino, known), &nodes, &ranges, writing),
+            false => self.at_once((ino, known), &nodes, writing),
+        }
     }
 
     /// Writes `data` where the home says: behind the end.
-    pub fn append(&self, ctx: &OpCtx, ino: Ino, data: &[u8]) -> FsResult<()> {
+    pub(crate) fn append(&self, ctx: &OpCtx, ino: Ino, data: &[u8]) -> FsResult<()> {
         for (turn, part) in (0..).zip(data.chunks(TRANSFER_MAX)) {
             // Each part is an operation of its own.
             let ctx = OpCtx { id: OpId(ctx.id.0 ^ turn << 48), ..*ctx };
@@ -149,57 +143,54 @@ impl Content {
     }
 }
 
+/// How often so many bytes are read or written again because cuts overtake them.
+fn tries(len: usize) -> usize {
+    if len > TRANSFER_MAX { 1 } else { OVERTAKEN_MAX }
+}
+
 /// How many of the bytes from `offset` on are within a size.
 pub fn len_within(size: u64, offset: u64, wanted: usize) -> usize {
     size.saturating_sub(offset).min(wanted as u64) as usize
 }
 
-/// A call that writes.
+/// Of a call that writes.
 struct Writing<'a> {
-    content: &'a Content,
-    ino: Ino,
-    known: &'a Known,
     ranges: &'a [SeatRange],
-    nodes: &'a [NodeId],
     payloads: &'a [Vec<IoSlice<'a>>],
 }
 
-impl<'a> Work<'a> for Writing<'a> {
+impl<'a> Messages<'a> for Writing<'a> {
     type Op = op::Write;
 
-    fn request(&self, message: usize) -> WriteRequest {
-        let (range, layout, epoch) = (&self.ranges[message], self.known.layout, self.known.epoch);
-        WriteRequest { ino: self.ino, seat: range.seat, layout, epoch, offset: range.subfile_offset }
+    fn request(&self, call: &Call<'_>, message: usize) -> WriteRequest {
+        let (range, layout, epoch) = (&self.ranges[message], call.known.layout, call.known.epoch);
+        WriteRequest { ino: call.ino, seat: range.seat, layout, epoch, offset: range.subfile_offset }
     }
 
     fn payload(&self, message: usize) -> &'a [IoSlice<'a>] {
         &self.payloads[message]
     }
 
-    fn here(&mut self, message: usize) -> Option<Verdict> {
-        let (node, range, payload) = (self.nodes[message], &self.ranges[message], &self.payloads[message]);
-        self.content.direct.write(node, self.ino, range, self.known.epoch, payload).map(Verdict::of_write)
+    fn here(&mut self, call: &Call<'_>, message: usize) -> Option<Verdict> {
+        let (node, range, payload) = (call.nodes[message], &self.ranges[message], &self.payloads[message]);
+        call.direct.write(node, call.ino, range, call.known.epoch, payload).map(Verdict::of_write)
     }
 
-    fn finish(&mut self, _message: usize, started: Started<'_, op::Write>) -> FsResult<Verdict> {
+    fn finish(&mut self, _: &Call<'_>, _: usize, started: Started<'_, op::Write>) -> FsResult<Verdict> {
         Ok(Verdict::of_write(started.finish(&mut [])?.0.accepted))
     }
 }
 
-/// A call that reads.
+/// Of a call that reads.
 struct Reading<'a, 'b> {
-    content: &'a Content,
-    ino: Ino,
-    known: &'a Known,
     ranges: &'a [SeatRange],
-    nodes: &'a [NodeId],
     slices: Vec<Vec<IoSliceMut<'b>>>,
 }
 
 impl Reading<'_, '_> {
-    fn judge(&mut self, message: usize, read: usize, epoch: u32) -> Verdict {
+    fn judge(&mut self, call: &Call<'_>, message: usize, read: usize, epoch: u32) -> Verdict {
         bivouac_layout::zero_behind(&mut self.slices[message], read);
-        match (epoch <= self.known.epoch, read as u64 == self.ranges[message].len) {
+        match (epoch <= call.known.epoch, read as u64 == self.ranges[message].len) {
             (false, _) => Verdict::Overtaken,
             (true, false) => Verdict::Short,
             (true, true) => Verdict::Whole,
@@ -207,17 +198,17 @@ impl Reading<'_, '_> {
     }
 }
 
-impl<'a> Work<'a> for Reading<'a, '_> {
+impl<'a> Messages<'a> for Reading<'_, '_> {
     type Op = op::Read;
 
-    fn request(&self, message: usize) -> ReadRequest {
-        request(self.ino, &self.ranges[message])
+    fn request(&self, call: &Call<'_>, message: usize) -> ReadRequest {
+        request(call.ino, &self.ranges[message])
     }
 
-    fn here(&mut self, message: usize) -> Option<Verdict> {
-        let (direct, node, range) = (&self.content.direct, self.nodes[message], &self.ranges[message]);
-        let (read, epoch) = direct.read(node, self.ino, range, &mut self.room(message))?;
-        Some(self.judge(message, read, epoch))
+    fn here(&mut self, call: &Call<'_>, message: usize) -> Option<Verdict> {
+        let (node, range) = (call.nodes[message], &self.ranges[message]);
+        let (read, epoch) = call.direct.read(node, call.ino, range, &mut self.room(message))?;
+        Some(self.judge(call, message, read, epoch))
     }
 
     fn room(&mut self, message: usize) -> Vec<IoSliceMut<'_>> {
@@ -225,9 +216,14 @@ impl<'a> Work<'a> for Reading<'a, '_> {
         self.slices[message].iter_mut().map(|slice| IoSliceMut::new(slice)).collect()
     }
 
-    fn finish(&mut self, message: usize, started: Started<'_, op::Read>) -> FsResult<Verdict> {
+    fn finish(
+        &mut self,
+        call: &Call<'_>,
+        message: usize,
+        started: Started<'_, op::Read>,
+    ) -> FsResult<Verdict> {
         let (done, read) = started.finish(&mut self.room(message))?;
-        Ok(self.judge(message, read, done.epoch))
+        Ok(self.judge(call, message, read, done.epoch))
     }
 }
 

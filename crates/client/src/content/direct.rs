@@ -58,19 +58,19 @@ pub struct Direct {
     handles_max: usize,
     /// Sizes of files that this process makes longer.
     pub sizes: Sizes,
-    known: Arc<KnownFiles>,
+    pub known: Arc<KnownFiles>,
 }
 
 impl Direct {
     /// For no nodes.
-    pub fn none(known: &Arc<KnownFiles>) -> Direct {
+    pub fn none(known: Arc<KnownFiles>) -> Direct {
         let (ways, shards, handles, sizes) = Default::default();
-        Direct { ways, shards, handles, handles_max: 0, sizes, known: Arc::clone(known) }
+        Direct { ways, shards, handles, handles_max: 0, sizes, known }
     }
 
     /// For these nodes of this machine.
     pub fn with(
-        known: &Arc<KnownFiles>,
+        known: Arc<KnownFiles>,
         nodes: Vec<(NodeId, Address)>,
         identity: &Identity,
         wait: Duration,

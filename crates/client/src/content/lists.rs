@@ -13,7 +13,7 @@ use bivouac_types::{Errno, FsResult, Ino, Layout, NodeId, SeatIndex};
 use bivouac_wire::{ListRequest, op};
 
 use super::Content;
-use super::carry::{Verdict, Work};
+use super::carry::{Call, Messages, Verdict};
 use super::data::{len_within, scatter};
 use super::publish::{OVERTAKEN_MAX, Update, overtaken};
 use crate::homes::known::Known;
@@ -136,7 +136,7 @@ impl<T> BySeat<T> {
 impl Content {
     /// Reads several places of a file, each into its buffer; answers how many bytes each got, less than its length
     /// only at the end of the file. Each place is read for itself, as by [`Content::read`].
-    pub fn read_list(&self, ino: Ino, places: &mut [(u64, &mut [u8])]) -> FsResult<Vec<usize>> {
+    pub(crate) fn read_list(&self, ino: Ino, places: &mut [(u64, &mut [u8])]) -> FsResult<Vec<usize>> {
         let mut counts = Vec::with_capacity(places.len());
         let mut rest = places;
         while !rest.is_empty() {
@@ -191,13 +191,12 @@ impl Content {
             seats.meet(&known.layout, *offset);
         }
         let nodes = self.list_nodes(&seats.all)?;
-        let lists = &mut seats.all;
-        self.at_once(&nodes, ReadingList { content: self, ino, known, nodes: &nodes, lists })
+        self.at_once((ino, known), &nodes, seats.all.as_mut_slice())
     }
 
     /// Writes several places of a file: all of them, or an error. Each is written for itself, as by
     /// [`Content::write`], in no particular order; where they overlap, any of them wins.
-    pub fn write_list(&self, ino: Ino, places: &[(u64, &[u8])]) -> FsResult<()> {
+    pub(crate) fn write_list(&self, ino: Ino, places: &[(u64, &[u8])]) -> FsResult<()> {
         let mut rest = places;
         while !rest.is_empty() {
             let layout = self.homes.know(ino)?.layout;
@@ -253,7 +252,7 @@ impl Content {
             seats.meet(&known.layout, *offset);
         }
         let nodes = self.list_nodes(&seats.all)?;
-        self.at_once(&nodes, WritingList { content: self, ino, known, nodes: &nodes, lists: &seats.all })
+        self.at_once((ino, known), &nodes, seats.all.as_slice())
     }
 
     /// The nodes of lists, to which content is about to go, or from which it comes.
@@ -262,33 +261,24 @@ impl Content {
     }
 }
 
-/// A list that is written.
-struct WritingList<'a> {
-    content: &'a Content,
-    ino: Ino,
-    known: &'a Known,
-    nodes: &'a [NodeId],
-    lists: &'a [SeatList<IoSlice<'a>>],
-}
-
-impl<'a> Work<'a> for WritingList<'a> {
+impl<'a> Messages<'a> for &'a [SeatList<IoSlice<'a>>] {
     type Op = op::AccessList;
 
-    fn request(&self, message: usize) -> ListRequest {
-        request(self.ino, self.known, true, &self.lists[message])
+    fn request(&self, call: &Call<'_>, message: usize) -> ListRequest {
+        request(call, true, &self[message])
     }
 
     fn payload(&self, message: usize) -> &'a [IoSlice<'a>] {
-        &self.lists[message].slices
+        &self[message].slices
     }
 
-    fn here(&mut self, message: usize) -> Option<Verdict> {
-        let (list, node, epoch) = (&self.lists[message], self.nodes[message], self.known.epoch);
+    fn here(&mut self, call: &Call<'_>, message: usize) -> Option<Verdict> {
+        let (list, node, epoch) = (&self[message], call.nodes[message], call.known.epoch);
         for run in list.runs() {
             let places = list.places.get(run.clone())?;
             let (span, count) = (list.span(places)?, places.len());
             let maps = Mapped::pays(count, span.len);
-            let taken = self.content.direct.write_granted(node, self.ino, &span, epoch, |handle| {
+            let taken = call.direct.write_granted(node, call.ino, &span, epoch, |handle| {
                 if maps && handle.is_in_memory() {
                     let slices = list.slices.get(list.buffers(&run)).unwrap_or_default();
                     let extents = places.iter().map(|place| (place.offset, place.len.into()));
@@ -307,30 +297,21 @@ impl<'a> Work<'a> for WritingList<'a> {
         Some(Verdict::Whole)
     }
 
-    fn finish(&mut self, _message: usize, started: Started<'_, op::AccessList>) -> FsResult<Verdict> {
+    fn finish(&mut self, _: &Call<'_>, _: usize, started: Started<'_, op::AccessList>) -> FsResult<Verdict> {
         Ok(Verdict::of_write(started.finish(&mut [])?.0.accepted))
     }
 }
 
-/// A list that is read.
-struct ReadingList<'a, 'l, 'b> {
-    content: &'a Content,
-    ino: Ino,
-    known: &'a Known,
-    nodes: &'a [NodeId],
-    lists: &'l mut [SeatList<IoSliceMut<'b>>],
-}
-
-impl<'a> Work<'a> for ReadingList<'a, '_, '_> {
+impl<'a> Messages<'a> for &mut [SeatList<IoSliceMut<'_>>] {
     type Op = op::AccessList;
 
-    fn request(&self, message: usize) -> ListRequest {
-        request(self.ino, self.known, false, &self.lists[message])
+    fn request(&self, call: &Call<'_>, message: usize) -> ListRequest {
+        request(call, false, &self[message])
     }
 
-    fn here(&mut self, message: usize) -> Option<Verdict> {
-        let (direct, node, ino) = (&self.content.direct, self.nodes[message], self.ino);
-        let (list, mut whole) = (&mut self.lists[message], true);
+    fn here(&mut self, call: &Call<'_>, message: usize) -> Option<Verdict> {
+        let (direct, node, ino) = (call.direct, call.nodes[message], call.ino);
+        let (list, mut whole) = (&mut self[message], true);
         for run in list.runs() {
             let span = list.span(list.places.get(run.clone())?)?;
             let seen = if run.len() == 1 {
@@ -355,20 +336,26 @@ impl<'a> Work<'a> for ReadingList<'a, '_, '_> {
                 }
                 seen
             };
-            whole &= seen <= self.known.epoch;
+            whole &= seen <= call.known.epoch;
         }
         Some(if whole { Verdict::Whole } else { Verdict::Short })
     }
 
-    fn finish(&mut self, message: usize, started: Started<'_, op::AccessList>) -> FsResult<Verdict> {
-        let (done, _) = started.finish(&mut self.lists[message].slices)?;
-        Ok(if done.whole && done.epoch <= self.known.epoch { Verdict::Whole } else { Verdict::Short })
+    fn finish(
+        &mut self,
+        call: &Call<'_>,
+        message: usize,
+        started: Started<'_, op::AccessList>,
+    ) -> FsResult<Verdict> {
+        let (done, _) = started.finish(&mut self[message].slices)?;
+        Ok(if done.whole && done.epoch <= call.known.epoch { Verdict::Whole } else { Verdict::Short })
     }
 }
 
-fn request<S>(ino: Ino, known: &Known, write: bool, list: &SeatList<S>) -> ListRequest {
+fn request<S>(call: &Call<'_>, write: bool, list: &SeatList<S>) -> ListRequest {
     let extents = list.places.iter().map(|place| (place.offset, place.len)).collect();
-    ListRequest { ino, seat: list.first.seat, layout: known.layout, epoch: known.epoch, write, extents }
+    let Known { layout, epoch, .. } = *call.known;
+    ListRequest { ino: call.ino, seat: list.first.seat, layout, epoch, write, extents }
 }
 
 /// Where in the file there is something to write; saturated where no file reaches.

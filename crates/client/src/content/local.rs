@@ -26,7 +26,7 @@ pub trait LocalFiles: Send + Sync {
 
 impl Content {
     /// Has `send` send what is in one place of this process's node. `None` if it has to be read.
-    pub fn send(
+    pub(crate) fn send(
         &self,
         ino: Ino,
         offset: u64,

@@ -30,29 +30,44 @@ use local::LocalFiles;
 
 /// Reads and writes at seats.
 pub struct Content {
-    pub ways: Arc<Ways>,
-    pub known: Arc<KnownFiles>,
-    pub homes: Arc<Homes>,
-    pub partitions: Arc<Partitions>,
-    pub room: Room,
-    pub direct: Direct,
-    pub files: Option<Arc<dyn LocalFiles>>,
+    ways: Arc<Ways>,
+    pub(crate) known: Arc<KnownFiles>,
+    pub(crate) homes: Arc<Homes>,
+    pub(crate) partitions: Arc<Partitions>,
+    room: Room,
+    direct: Direct,
+    files: Option<Arc<dyn LocalFiles>>,
 }
 
 impl Content {
+    pub(crate) fn new(
+        ways: Arc<Ways>,
+        homes: Arc<Homes>,
+        partitions: Arc<Partitions>,
+        room: Room,
+        direct: Direct,
+        files: Option<Arc<dyn LocalFiles>>,
+    ) -> Content {
+        let known = Arc::clone(&direct.known);
+        Content { ways, known, homes, partitions, room, direct, files }
+    }
+
     /// Nobody has the file open any more: what is granted of it is given back.
-    pub fn forget(&self, ino: Ino) {
+    pub(crate) fn forget(&self, ino: Ino) {
         self.direct.forget(ino);
     }
 
     /// Makes content durable on its volumes.
-    pub fn sync(&self, attr: &Attr) -> FsResult<()> {
+    pub(crate) fn sync(&self, attr: &Attr) -> FsResult<()> {
         let seats = bivouac_layout::split(&attr.layout, 0, attr.size);
         let name = |range: &SeatRange| SubfileName { ino: attr.ino, seat: range.seat };
         self.ask_seats::<op::SyncSubfile>(seats, name).map(drop)
     }
 
     /// Positions, within the partition of an open file, of the seats of this machine.
+    ///
+    /// # Errors
+    /// `EIO` when a node cannot be reached.
     pub fn seats_here(&self, ino: Ino) -> FsResult<Vec<u16>> {
         let layout = self.homes.know(ino)?.layout;
         let is_here = |position: &u16| {
@@ -65,6 +80,9 @@ impl Content {
     }
 
     /// The seats that a regular file uses, and what each holds of it.
+    ///
+    /// # Errors
+    /// `EIO` when a node cannot be reached.
     pub fn seats(&self, attr: &Attr) -> FsResult<Vec<SeatReport>> {
         let report = |column: u16| {
             let seat = seat_of(&attr.layout, column);

@@ -31,7 +31,7 @@ pub struct Update {
 
 impl Update {
     /// Writes bytes, up to this end.
-    pub fn of(ino: Ino, end: u64) -> Update {
+    pub(crate) fn of(ino: Ino, end: u64) -> Update {
         Update { ino, end, tries: OVERTAKEN_MAX, has_bytes: true }
     }
 }
@@ -40,7 +40,7 @@ impl Content {
     /// Data first, then the size: no reader sees a size whose bytes are not there. `carry` carries everything to the
     /// seats, and says whether none had a newer epoch; it is called again if one had. `start` says, of a size, where
     /// behind it what is written without a gap up to the end begins.
-    pub fn publish(
+    pub(crate) fn publish(
         &self,
         update: &Update,
         start: impl Fn(u64) -> u64,
@@ -51,7 +51,7 @@ impl Content {
     }
 
     /// As [`Content::publish`], or `false` if cuts have overtaken it too often.
-    pub fn publish_within(
+    pub(crate) fn publish_within(
         &self,
         update: &Update,
         start: impl Fn(u64) -> u64,
@@ -115,7 +115,7 @@ impl Content {
     }
 
     /// Has the home cut off what is behind the end.
-    pub fn cut_tail(&self, ino: Ino) {
+    pub(crate) fn cut_tail(&self, ino: Ino) {
         let cut = self.ways.home(ino).and_then(|home| self.ways.ask::<op::CutTail>(home, &InoOnly { ino }));
         if let Err(error) = cut {
             log::warn!(why:% = error; "inode {ino}: what a failed write left behind its end stays");
@@ -125,7 +125,7 @@ impl Content {
     /// Reads as of one epoch. `read` reads what is within the size of the epoch that it is given, and says whether
     /// everything was there; it is called again if a cut came in between. The size up to which what was read holds, or
     /// `None` if cuts have overtaken it so often.
-    pub fn read_within(
+    pub(crate) fn read_within(
         &self,
         tries: usize,
         ino: Ino,

@@ -35,7 +35,7 @@ struct Change {
 
 impl Content {
     /// Reserves, frees or zeroes a range that is not empty; `mode` is the kernel's.
-    pub fn fallocate(&self, ctx: &OpCtx, ino: Ino, mode: u32, range: Range<u64>) -> FsResult<()> {
+    pub(crate) fn fallocate(&self, ctx: &OpCtx, ino: Ino, mode: u32, range: Range<u64>) -> FsResult<()> {
         // The same for a repetition, and for nothing else.
         let ticket = self.ways.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ctx.id.0;
         let change = Change { ino, offset: range.start, end: range.end, ticket };
@@ -50,7 +50,7 @@ impl Content {
     }
 
     /// Tells the home how much of a file occupies nothing. What cannot be counted now is as it was.
-    pub fn count_holes(&self, ino: Ino) {
+    pub(crate) fn count_holes(&self, ino: Ino) {
         self.known.take_filled(ino);
         let counted = self
             .homes
@@ -71,7 +71,7 @@ impl Content {
     }
 
     /// Makes a range a hole. The size stays.
-    pub fn punch(&self, ino: Ino, range: Range<u64>) -> FsResult<()> {
+    pub(crate) fn punch(&self, ino: Ino, range: Range<u64>) -> FsResult<()> {
         let change = Change { ino, offset: range.start, end: range.end, ticket: 0 };
         let update = Update { has_bytes: false, ..Update::of(ino, 0) };
         self.publish(&update, |_| 0, |known| self.change_seats(&change, known, SpaceKind::Punch, 0))
@@ -133,7 +133,7 @@ impl Content {
     ///
     /// # Errors
     /// `ENXIO` behind the end, or where no data follows; `ENOENT`, `EIO`.
-    pub fn seek(&self, ino: Ino, offset: u64, kind: SeekKind) -> FsResult<u64> {
+    pub(crate) fn seek(&self, ino: Ino, offset: u64, kind: SeekKind) -> FsResult<u64> {
         let (known, mut found) = (self.homes.ask(ino)?, None);
         let size = self.read_within(OVERTAKEN_MAX, ino, known, |known| {
             let current;
@@ -174,7 +174,7 @@ impl Content {
     ///
     /// # Errors
     /// `EFBIG`, `ENOENT`, `EIO`.
-    pub fn claim(&self, ctx: &OpCtx, ino: Ino, len: u64) -> FsResult<u64> {
+    pub(crate) fn claim(&self, ctx: &OpCtx, ino: Ino, len: u64) -> FsResult<u64> {
         let (home, request) = (self.ways.home(ino)?, ClaimRequest { ino, len });
         let claimed = self.homes.changing(ino, || self.ways.change::<op::Claim>(home, ctx, &request, &[]))?;
         self.known.changed(&claimed.attr);

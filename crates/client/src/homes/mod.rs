@@ -24,20 +24,19 @@ pub struct Homes {
     known: Arc<KnownFiles>,
     partitions: Arc<Partitions>,
     /// What they promise.
-    pub leases: Leases,
+    pub(crate) leases: Leases,
     /// The directories that they have spread.
-    pub spread: SpreadDirs,
+    pub(crate) spread: SpreadDirs,
 }
 
 impl Homes {
-    pub fn new(ways: &Arc<Ways>, known: &Arc<KnownFiles>, partitions: &Arc<Partitions>) -> Homes {
+    pub(crate) fn new(ways: Arc<Ways>, known: Arc<KnownFiles>, partitions: Arc<Partitions>) -> Homes {
         let (leases, spread) = (Leases::new(ways.map.slot_count()), SpreadDirs::default());
-        let (ways, known, partitions) = (Arc::clone(ways), Arc::clone(known), Arc::clone(partitions));
         Homes { ways, known, partitions, leases, spread }
     }
 
     /// Attributes of an inode as its home has them.
-    pub fn attr(&self, ino: Ino) -> FsResult<Attr> {
+    pub(crate) fn attr(&self, ino: Ino) -> FsResult<Attr> {
         self.tell_times(ino)?;
         let (home, asked) = (self.ways.home(ino)?, self.leases.now());
         let seen = self.ways.ask::<op::GetAttr>(home, &InoOnly { ino })?;
@@ -45,13 +44,13 @@ impl Homes {
     }
 
     /// Takes in what a home said of an inode that it changed for this client.
-    pub fn saw(&self, asked: Moment, seen: Seen) -> Attr {
+    pub(crate) fn saw(&self, asked: Moment, seen: Seen) -> Attr {
         self.known.invalidate(seen.attr.ino, self.leases.now());
         self.looked(asked, seen)
     }
 
     /// Takes in what a home said of an inode.
-    pub fn looked(&self, asked: Moment, seen: Seen) -> Attr {
+    pub(crate) fn looked(&self, asked: Moment, seen: Seen) -> Attr {
         self.leases.of_attrs(seen.attr.ino, asked, seen.lease_ms);
         self.spread.note(&seen.attr);
         self.partitions.note(&seen.attr);
@@ -61,7 +60,7 @@ impl Homes {
 
     /// Has the home change a file's size. Others may see that before this client hears that it is done, so meanwhile it
     /// goes by nothing that it was promised.
-    pub fn changing<T>(&self, ino: Ino, change: impl FnOnce() -> FsResult<T>) -> FsResult<T> {
+    pub(crate) fn changing<T>(&self, ino: Ino, change: impl FnOnce() -> FsResult<T>) -> FsResult<T> {
         self.known.begin_change(ino);
         let outcome = change();
         self.known.end_change(ino, self.leases.now());
@@ -69,12 +68,12 @@ impl Homes {
     }
 
     /// What is known of a file, or what its home says if nothing is.
-    pub fn know(&self, ino: Ino) -> FsResult<Known> {
+    pub(crate) fn know(&self, ino: Ino) -> FsResult<Known> {
         self.known.get(ino).map_or_else(|| self.ask(ino), Ok)
     }
 
     /// What is known of a file, for a read: how long it is at this moment, if that is less than `end`.
-    pub fn know_up_to(&self, ino: Ino, end: u64) -> FsResult<Known> {
+    pub(crate) fn know_up_to(&self, ino: Ino, end: u64) -> FsResult<Known> {
         let known = self.know(ino)?;
         if end <= known.size {
             return Ok(known);
@@ -83,11 +82,20 @@ impl Homes {
     }
 
     /// What the home says of a file.
-    pub fn ask(&self, ino: Ino) -> FsResult<Known> {
+    pub(crate) fn ask(&self, ino: Ino) -> FsResult<Known> {
         self.attr(ino).map(|attr| Known::from(&attr))
     }
 
+    /// The size of an open file as last heard: it may be another one by now.
+    #[must_use]
+    pub fn size_heard(&self, ino: Ino) -> Option<u64> {
+        self.known.get(ino).map(|known| known.size)
+    }
+
     /// Tells the home that content changed, if it has not heard: others see the time of the last write from then on.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EIO` when it cannot be reached.
     pub fn tell_times(&self, ino: Ino) -> FsResult<()> {
         if !self.known.is_dirty(ino) {
             return Ok(());
@@ -97,26 +105,26 @@ impl Homes {
     }
 
     /// Tells the home that content has changed; if that fails, the next that tells does.
-    pub fn touch(&self, ino: Ino) -> FsResult<()> {
+    pub(crate) fn touch(&self, ino: Ino) -> FsResult<()> {
         let _telling = self.known.tellings.begin(ino);
         let told = self.ways.home(ino).and_then(|home| self.ways.ask::<op::Touch>(home, &InoOnly { ino }));
         told.inspect_err(|_| self.known.mark_dirty(ino))
     }
 
     /// The partition of an inode, if it stands in front of site storage.
-    pub fn bound(&self, ino: Ino) -> FsResult<Option<Arc<Partition>>> {
+    pub(crate) fn bound(&self, ino: Ino) -> FsResult<Option<Arc<Partition>>> {
         // Not as a program would ask: that sends what was written, which may be what is being done.
         self.partitions.bound(self.know(ino)?.layout.partition())
     }
 
     /// Whether an open file is in front of site storage, or may be.
-    pub fn may_be_bound(&self, ino: Ino) -> bool {
+    pub(crate) fn may_be_bound(&self, ino: Ino) -> bool {
         let bound = |known: Known| self.partitions.bound(known.layout.partition());
         self.known.get(ino).is_none_or(|known| bound(known).map_or(true, |bound| bound.is_some()))
     }
 
     /// Space where an inode is: of the formation, or of its partition; and inodes of the formation.
-    pub fn statfs(&self, ino: Ino) -> FsResult<StatFs> {
+    pub(crate) fn statfs(&self, ino: Ino) -> FsResult<StatFs> {
         let id = if ino == Ino::ROOT { PartitionId::ROOT } else { self.attr(ino)?.layout.partition() };
         let Some(partition) = self.partitions.get(id)? else { return self.statfs_all() };
         let mut nodes: Vec<NodeId> =

@@ -49,7 +49,7 @@ impl SpreadDirs {
 impl Homes {
     /// Has `act` done by the node of an entry, in the entry's slot. A `retry` begins at the directory's home: what
     /// was done there before the directory spread, only the home knows.
-    pub fn at_entry<T>(
+    pub(crate) fn at_entry<T>(
         &self,
         dir: Ino,
         name: &[u8],
@@ -82,7 +82,7 @@ impl Homes {
     }
 
     /// Entries behind a cookie. No entries mean the end.
-    pub fn dir_page(&self, request: &ReadDirRequest) -> FsResult<DirPage> {
+    pub(crate) fn dir_page(&self, request: &ReadDirRequest) -> FsResult<DirPage> {
         let asked = self.leases.now();
         if !self.spread.has(request.ino) {
             match self.ways.ask::<op::ReadDir>(self.ways.home(request.ino)?, request) {

@@ -25,9 +25,9 @@ pub struct Names {
 }
 
 impl Names {
-    pub fn new(ways: &Arc<Ways>, homes: &Arc<Homes>, room: Room, near: Vec<SeatIndex>) -> Names {
+    pub fn new(ways: Arc<Ways>, homes: Arc<Homes>, room: Room, near: Vec<SeatIndex>) -> Names {
         let (whole, glimpses) = Default::default();
-        Names { ways: Arc::clone(ways), homes: Arc::clone(homes), room, near, whole, glimpses }
+        Names { ways, homes, room, near, whole, glimpses }
     }
 
     /// A seat of the near node; files take turns.

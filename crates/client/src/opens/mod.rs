@@ -15,7 +15,7 @@ use bivouac_wire::{CloseRequest, Encode, Frame, Op, ReassertRequest, Use, op};
 use crate::homes::known::KnownFiles;
 use crate::ways::Ways;
 use closings::Closings;
-use uses::{Begun, Done, Uses};
+use uses::{Begun, Uses};
 use watch::Keeper;
 
 /// Most opens in one message.
@@ -34,12 +34,12 @@ pub struct Opens {
 
 impl Opens {
     pub fn new(
-        ways: &Arc<Ways>,
-        known: &Arc<KnownFiles>,
+        ways: Arc<Ways>,
+        known: Arc<KnownFiles>,
         keeper: Option<Keeper>,
         closings: Option<Arc<Closings>>,
     ) -> Opens {
-        Opens { ways: Arc::clone(ways), known: Arc::clone(known), uses: Uses::new(), keeper, closings }
+        Opens { ways, known, uses: Uses::new(), keeper, closings }
     }
 
     /// Something is about to be opened at a node: from now on its connections matter also while they are idle.
@@ -73,13 +73,8 @@ impl Opens {
         self.closings.iter().for_each(|closings| closings.send_all());
     }
 
-    /// A program has read or written.
-    pub fn used(&self, ino: Ino, done: &Done) {
-        self.used_list(ino, done.writes, [(done.place, done.len)], &done.begun);
-    }
-
-    /// A program has read or written several places by one call, whose time is noted with the first of them.
-    pub fn used_list(
+    /// A program has read or written, perhaps several places by one call, whose time is noted with the first of them.
+    pub fn used(
         &self,
         ino: Ino,
         writes: bool,

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::time::{Duration, Instant};
 
-use bivouac_record::{Access, Place, RECORDS, Tracker};
+use bivouac_record::{Access, RECORDS, Tracker};
 use bivouac_types::Ino;
 use bivouac_types::limits::PROGRAM_LEN_MAX;
 use bivouac_wire::{Program, Use};
@@ -68,14 +68,6 @@ impl Begun {
         TURN.set(turn.wrapping_add(1));
         Begun(turn.is_multiple_of(SAMPLE).then(|| (Instant::now(), SAMPLE)))
     }
-}
-
-/// A read or a write that is done.
-pub struct Done {
-    pub writes: bool,
-    pub place: Place,
-    pub len: usize,
-    pub begun: Begun,
 }
 
 struct Used {

@@ -55,11 +55,10 @@ pub struct Sessions {
 
 impl Sessions {
     /// With at most so many bytes of pages, within the limits of pools.
-    pub(crate) fn new(content: &Arc<Content>, locks: &Arc<LockDesk>, size: u64) -> Sessions {
-        let (homes, known) = (Arc::clone(&content.homes), Arc::clone(&content.known));
-        let (content, partitions) = (Arc::clone(content), Arc::clone(&content.partitions));
+    pub(crate) fn new(content: Arc<Content>, locks: Arc<LockDesk>, size: u64) -> Sessions {
         let (pool, beside, holds) = Default::default();
-        let (locks, size) = (Arc::clone(locks), size.clamp(PAGE_POOL_MIN, PAGE_POOL_MAX));
+        let (known, size) = (Arc::clone(&content.known), size.clamp(PAGE_POOL_MIN, PAGE_POOL_MAX));
+        let (homes, partitions) = (Arc::clone(&content.homes), Arc::clone(&content.partitions));
         Sessions { content, homes, known, partitions, locks, pool, size, beside, holds }
     }
 
@@ -132,6 +131,11 @@ impl Sessions {
         self.pool.get().and_then(Option::as_ref)
     }
 
+    /// A file that has pages, and where they are.
+    fn paged(&self, ino: Ino) -> Option<(&Arc<Pool>, Arc<CachedFile>)> {
+        self.pool().and_then(|pool| Some((pool, pool.find(ino)?)))
+    }
+
     /// Whether anything of this file has been written and not sent.
     pub(crate) fn has_unsent(&self, ino: Ino) -> bool {
         self.pool().is_some_and(|pool| {
@@ -170,8 +174,7 @@ impl Sessions {
     /// As [`Sessions::past_pages`], for a cut to nothing. What was written before and could not be sent is not wanted any
     /// more once it is cut, and kept if that fails.
     pub(crate) fn cut_to_nothing<T>(&self, ino: Ino, cut: impl FnOnce() -> FsResult<T>) -> FsResult<T> {
-        let unsent = self.pool().filter(|_| self.send_unsent(ino).is_err());
-        let Some((pool, file)) = unsent.and_then(|pool| Some((pool, pool.find(ino)?))) else {
+        let Some((pool, file)) = self.paged(ino).filter(|_| self.send_unsent(ino).is_err()) else {
             return self.past_pages(ino, cut);
         };
         // Nobody sends it meanwhile: behind the cut it would be there again.
@@ -187,7 +190,7 @@ impl Sessions {
     /// Something that is locked of the file may be unlocked now whatever comes: what could not be sent before must not
     /// arrive behind what the next holder writes.
     pub(crate) fn give_up_locked(&self, ino: Ino) {
-        if let Some((pool, file)) = self.pool().and_then(|pool| Some((pool, pool.find(ino)?)))
+        if let Some((pool, file)) = self.paged(ino)
             && file.state.lock().unsent() > 0
             && self.locks.concerns(ino)
         {
@@ -213,7 +216,7 @@ impl Sessions {
     /// Nobody has the file open any more; `sent` is what came of sending what was written. What could not be sent is
     /// given up: who closed it was told.
     pub(crate) fn end(&self, ino: Ino, sent: FsResult<()>) {
-        let Some((pool, file)) = self.pool().and_then(|pool| Some((pool, pool.find(ino)?))) else { return };
+        let Some((pool, file)) = self.paged(ino) else { return };
         let lost = {
             let _sending = Sending::begin(&file);
             {

@@ -104,21 +104,14 @@ impl Sessions {
         let end = offset.saturating_add(window.min(pool.size() / 4)).min(FILE_SIZE_MAX);
         // Windows end with pages: the next one begins with a new page.
         let end = (end - end % PAGE).max(offset + into.len() as u64);
-        let Some(mut free) = pool.obtain(file.ino, pages_of(offset..end).count()) else {
+        let Some(free) = pool.obtain(file.ino, pages_of(offset..end).count()) else {
             return self.read_fresh(pool, file, offset, into);
         };
         let drops = file.state.lock().drops;
         let mut bytes = vec![0; (end - offset) as usize];
         let read = self.read_fresh(pool, file, offset, &mut bytes);
-        if let Ok(read) = read {
-            let mut state = file.state.lock();
-            if state.drops == drops && !state.is_over {
-                let bytes = bytes.get(..read).unwrap_or_default();
-                let kept = state.take_in(&pool.arena, offset, bytes, &mut free);
-                kept.unwrap_or_else(|error| log::debug!(why:% = error; "what was read ahead is not kept"));
-            }
-        }
-        pool.give_back(free);
+        let kept = read.as_ref().ok().map(|read| (offset, bytes.get(..*read).unwrap_or_default()));
+        keep(pool, file, drops, free, kept);
         let len = read?.min(into.len());
         into.get_mut(..len).unwrap_or_default().copy_from_slice(bytes.get(..len).unwrap_or_default());
         Ok(len)
@@ -141,7 +134,7 @@ impl Sessions {
             .take_while(|start| start.checked_add(len).is_some_and(|end| end <= FILE_SIZE_MAX))
             .collect();
         let wanted = starts.iter().map(|start| pages_of(*start..start + len).count()).sum();
-        let Some(mut free) = pool.obtain(file.ino, wanted) else {
+        let Some(free) = pool.obtain(file.ino, wanted) else {
             return self.read_fresh(pool, file, offset, into);
         };
         let drops = file.state.lock().drops;
@@ -149,19 +142,9 @@ impl Sessions {
         let mut places: Vec<(u64, &mut [u8])> =
             starts.iter().copied().zip(bytes.chunks_mut(into.len().max(1))).collect();
         let read = self.content.read_list(file.ino, &mut places);
-        if let Ok(lens) = &read {
-            let mut state = file.state.lock();
-            if state.drops == drops && !state.is_over {
-                for ((start, bytes), len) in places.iter().zip(lens) {
-                    let bytes = bytes.get(..*len).unwrap_or_default();
-                    let kept = state.take_in(&pool.arena, *start, bytes, &mut free);
-                    kept.unwrap_or_else(
-                        |error| log::debug!(why:% = error; "what was read ahead is not kept"),
-                    );
-                }
-            }
-        }
-        pool.give_back(free);
+        let kept = places.iter().zip(read.iter().flatten());
+        let kept = kept.map(|((start, bytes), len)| (*start, bytes.get(..*len).unwrap_or_default()));
+        keep(pool, file, drops, free, kept);
         read?;
         let mut state = file.state.lock();
         match state.read(&pool.arena, offset, into).map_err(|error| broken(&error))? {
@@ -172,4 +155,23 @@ impl Sessions {
             }
         }
     }
+}
+
+/// Keeps what was read, with slots for it, unless something was dropped since.
+fn keep<'b>(
+    pool: &Pool,
+    file: &CachedFile,
+    drops: u64,
+    mut free: Vec<u32>,
+    read: impl IntoIterator<Item = (u64, &'b [u8])>,
+) {
+    let mut state = file.state.lock();
+    if state.drops == drops && !state.is_over {
+        for (start, bytes) in read {
+            let kept = state.take_in(&pool.arena, start, bytes, &mut free);
+            kept.unwrap_or_else(|error| log::debug!(why:% = error; "what was read ahead is not kept"));
+        }
+    }
+    drop(state);
+    pool.give_back(free);
 }

@@ -201,10 +201,7 @@ impl Sessions {
     /// # Errors
     /// As [`crate::Client::write`]; what cannot be sent is kept, and tried again by the next call.
     pub fn send_unsent(&self, ino: Ino) -> FsResult<()> {
-        match self.pool().and_then(|pool| Some((pool, pool.find(ino)?))) {
-            Some((pool, file)) => self.send_pages(pool, &file),
-            None => Ok(()),
-        }
+        self.paged(ino).map_or(Ok(()), |(pool, file)| self.send_pages(pool, &file))
     }
 
     /// Sends what was written to this file; what cannot be sent shows up at the next call that may fail.

@@ -106,8 +106,7 @@ pub struct Site {
 }
 
 impl Site {
-    pub(crate) fn new(ways: &Arc<Ways>, homes: &Arc<Homes>, partitions: &Arc<Partitions>) -> Site {
-        let (ways, homes, partitions) = (Arc::clone(ways), Arc::clone(homes), Arc::clone(partitions));
+    pub(crate) fn new(ways: Arc<Ways>, homes: Arc<Homes>, partitions: Arc<Partitions>) -> Site {
         Site { ways, homes, partitions, last_dir: Mutex::default() }
     }
 

@@ -239,7 +239,7 @@ fn layouts_are_shown_and_set_while_a_file_is_empty() {
     client.write(&op(client), attr.ino, 0, &pattern(300_000, 1), false).unwrap();
     let refused = client.setxattr(&op(client), attr.ino, b"user.bivouac.layout", b"width=3", 0).unwrap_err();
     assert_eq!(refused.errno(), Errno::EBUSY);
-    let seats = client.seats(&client.getattr(attr.ino).unwrap()).unwrap();
+    let seats = client.content().seats(&client.getattr(attr.ino).unwrap()).unwrap();
     assert_eq!(seats.iter().map(|seat| seat.subfile.len).collect::<Vec<_>>(), [300_000]);
 }
 

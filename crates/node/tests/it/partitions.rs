@@ -67,7 +67,7 @@ fn files_are_on_the_seats_of_their_partition_and_nowhere_else() {
         for (ino, bytes) in &files {
             assert!(read(client, *ino, bytes.len()) == *bytes);
             let attr = client.getattr(*ino).unwrap();
-            let seats = client.seats(&attr).unwrap();
+            let seats = client.content().seats(&attr).unwrap();
             assert!(
                 seats.iter().all(|seat| [1, 2].contains(&seat.node.0) && seat.subfile.exists),
                 "{seats:?}"
@@ -368,7 +368,7 @@ fn the_published_hash_decides_by_the_name_and_local_files_stay_where_they_can() 
     for (index, client) in formation.clients.iter().enumerate() {
         let ino = file(client, near, &format!("f{index}"));
         client.write(&op(client), ino, 0, b"here", false).unwrap();
-        let node = client.seats(&client.getattr(ino).unwrap()).unwrap()[0].node.0;
+        let node = client.content().seats(&client.getattr(ino).unwrap()).unwrap()[0].node.0;
         // Node 0 has no seat of it: its file is on one of the others.
         assert!(node == index as u16 || index == 0 && node > 0, "client {index}: node {node}");
     }
@@ -387,7 +387,7 @@ fn local_files_of_who_has_no_seat_are_behind_its_switch() {
     let node_of = |client: &Client, dir, name: &str| {
         let ino = file(client, dir, name);
         client.write(&op(client), ino, 0, b"here", false).unwrap();
-        client.seats(&client.getattr(ino).unwrap()).unwrap()[0].node.0
+        client.content().seats(&client.getattr(ino).unwrap()).unwrap()[0].node.0
     };
     let mut seen = std::collections::BTreeSet::new();
     for number in 0..12 {

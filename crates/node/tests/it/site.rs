@@ -444,7 +444,7 @@ fn holes_of_what_is_not_here_are_not_taken_for_holes() {
     assert_eq!(camp.read(0, "sparse").unwrap(), fs::read(camp.at("sparse")).unwrap());
     let at = client.seek(ino, 0, SeekKind::Data).unwrap();
     assert!(at > 0 && at <= 9 * STRIPE as u64, "{at}");
-    let seats = client.seats(&client.getattr(ino).unwrap()).unwrap();
+    let seats = client.content().seats(&client.getattr(ino).unwrap()).unwrap();
     let allocated: u64 = seats.iter().map(|seat| seat.subfile.allocated).sum();
     assert!(allocated < 4 * STRIPE as u64, "{allocated}");
     client.write(&op(client), ino, 19 * STRIPE as u64, b"more", false).unwrap();
