@@ -363,8 +363,8 @@ fn look_at<T>(
 }
 
 fn unflushed(client: &Client) -> FsResult<UnflushedReport> {
-    let (unsaved, mirrors) = (client.site().unsaved()?, client.partitions().list()?.iter().any(mirrors));
-    let left = if mirrors { client.site().removals()?.left } else { Vec::new() };
+    let (unsaved, mirrors) = (client.site.unsaved()?, client.partitions.list()?.iter().any(mirrors));
+    let left = if mirrors { client.site.removals()?.left } else { Vec::new() };
     let mut failing: Vec<String> = unsaved.failing().map(str::to_owned).collect();
     failing.extend(left.iter().filter(|left| !left.why.is_empty()).map(|left| left.why.clone()));
     Ok(UnflushedReport { files: unsaved.count(), bytes: unsaved.bytes(), deletions: left.len(), failing })

@@ -54,11 +54,6 @@ impl Nodes<'_> {
         Ok(self.0.ask::<op::AskHost>(node, &question)?.bytes)
     }
 
-    /// Ends a node's daemon.
-    pub fn shutdown(self, node: NodeId) -> FsResult<()> {
-        self.0.ask::<op::Shutdown>(node, &())
-    }
-
     /// Some of a node's records, as they are kept.
     pub fn list_records(self, node: NodeId, request: &ListRecordsRequest) -> FsResult<RecordPage> {
         self.0.ask::<op::ListRecords>(node, request)

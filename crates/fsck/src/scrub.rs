@@ -129,7 +129,7 @@ fn parts_of(client: &Client, files: &[Attr]) -> FsResult<Vec<(NodeId, Part)>> {
     for attr in files.iter().filter(|attr| seen.insert(attr.ino)) {
         for seat in seats_of(&attr.layout) {
             let part = Part { ino: attr.ino, seat, layout: attr.layout };
-            parts.push((client.partitions().seat_place(seat)?.node, part));
+            parts.push((client.partitions.seat_place(seat)?.node, part));
         }
     }
     Ok(parts)

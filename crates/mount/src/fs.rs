@@ -11,7 +11,7 @@ pub use bivouac_client::{FileLock, LockKind, LockMode, LockWaiting, Locked};
 
 macro_rules! call {
     ($client:ident, $name:ident($($arg:ident)*)) => { Client::$name($client $(, $arg)*) };
-    ($client:ident, $name:ident($($arg:ident)*) $part:ident $method:ident) => { $client.$part().$method($($arg),*) };
+    ($client:ident, $name:ident($($arg:ident)*) $part:ident $method:ident) => { $client.$part.$method($($arg),*) };
 }
 
 macro_rules! operations {
@@ -83,7 +83,7 @@ operations! {
     fn writes_behind(&self, ino: Ino) -> bool => sessions.writes_behind;
     fn send_unsent(&self, ino: Ino) -> FsResult<()> => sessions.send_unsent;
     fn fsync(&self, ino: Ino, data_only: bool) -> FsResult<()>;
-    fn statfs(&self, ino: Ino) -> FsResult<StatFs>;
+    fn statfs(&self, ino: Ino) -> FsResult<StatFs> => homes.statfs;
     fn seek(&self, ino: Ino, offset: u64, kind: SeekKind) -> FsResult<u64>;
     fn fallocate(&self, ctx: &OpCtx, ino: Ino, mode: u32, offset: u64, len: u64) -> FsResult<()>;
     fn tmpfile(&self, ctx: &OpCtx, parent: Ino, new: &NewInode<'_>, linkable: bool) -> FsResult<Attr>;

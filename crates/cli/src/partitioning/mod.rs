@@ -140,7 +140,7 @@ impl Maker<'_> {
         };
         let (dir, is_new) = self.directory(path)?;
         let ctx = self.client.new_op(0, self.uid, self.gid);
-        let made = self.client.partitions().make(&ctx, dir.ino, seats, settings.clone());
+        let made = self.client.partitions.make(&ctx, dir.ino, seats, settings.clone());
         made.map_err(|error| {
             // A partition that may still come to be keeps its directory.
             if is_new && error.errno() != Errno::EIO {

@@ -164,7 +164,7 @@ impl Gathered {
             files().filter(|file| !paths.contains_key(&file.ino)).map(|file| file.parent).collect();
         let name = |dir: Ino| Some((dir, path_of(&client, dir).ok().flatten()?));
         let dirs = lost.into_iter().filter(|dir| *dir != Ino(0)).filter_map(name).collect();
-        let partitions = client.partitions().list().unwrap_or_default();
+        let partitions = client.partitions.list().unwrap_or_default();
         let place = |partition: &bivouac_client::Partition| {
             let settings = &partition.settings;
             let (is_session, has_source) =

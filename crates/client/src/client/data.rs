@@ -3,7 +3,7 @@
 
 use bivouac_record::Place;
 use bivouac_types::limits::FILE_SIZE_MAX;
-use bivouac_types::{Errno, FsResult, Ino, StatFs};
+use bivouac_types::{Errno, FsResult, Ino};
 use bivouac_wire::op;
 
 use super::{Client, OpCtx, SeekKind};
@@ -171,14 +171,6 @@ impl Client {
         }
         self.ways.ask::<op::SyncRecords>(self.ways.home(ino)?, &())?;
         if attr.is_file() { self.site.save_synced(ino) } else { Ok(()) }
-    }
-
-    /// Space where an inode is: of the formation, or of its partition; and inodes of the formation.
-    ///
-    /// # Errors
-    /// `EIO` when no node can be reached, or of a partition not every one; `ENOENT`.
-    pub fn statfs(&self, ino: Ino) -> FsResult<StatFs> {
-        self.homes.statfs(ino)
     }
 
     /// Whether some nodes are reached over a network. Bytes for those are summed up, so read by this process and not only by

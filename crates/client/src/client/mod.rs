@@ -116,14 +116,20 @@ pub struct ClientOptions {
 pub struct Client {
     ways: Arc<Ways>,
     known: Arc<KnownFiles>,
-    homes: Arc<Homes>,
-    partitions: Arc<Partitions>,
     names: Names,
     opens: Opens,
-    content: Arc<Content>,
-    sessions: Arc<Sessions>,
-    locks: Arc<LockDesk>,
-    site: Site,
+    /// What homes say of inodes.
+    pub homes: Arc<Homes>,
+    /// Which partitions there are.
+    pub partitions: Arc<Partitions>,
+    /// Where the bytes of files are.
+    pub content: Arc<Content>,
+    /// What is written behind and read ahead.
+    pub sessions: Arc<Sessions>,
+    /// The locks that programs take.
+    pub locks: Arc<LockDesk>,
+    /// What site storage behind partitions has.
+    pub site: Site,
 }
 
 /// What a client has that is of the node in its own process, or may start threads.
@@ -254,42 +260,6 @@ impl Client {
     #[must_use]
     pub fn nodes(&self) -> Nodes<'_> {
         Nodes(&self.ways)
-    }
-
-    /// What homes say of inodes.
-    #[must_use]
-    pub fn homes(&self) -> &Homes {
-        &self.homes
-    }
-
-    /// Where the bytes of files are.
-    #[must_use]
-    pub fn content(&self) -> &Content {
-        &self.content
-    }
-
-    /// The partitions of the formation.
-    #[must_use]
-    pub fn partitions(&self) -> &Partitions {
-        &self.partitions
-    }
-
-    /// Site storage behind them.
-    #[must_use]
-    pub fn site(&self) -> &Site {
-        &self.site
-    }
-
-    /// What is written behind and read ahead.
-    #[must_use]
-    pub fn sessions(&self) -> &Arc<Sessions> {
-        &self.sessions
-    }
-
-    /// The locks that programs take through this client.
-    #[must_use]
-    pub fn locks(&self) -> &Arc<LockDesk> {
-        &self.locks
     }
 
     /// An identity for a changing operation of a front end that has none of its own, for instance a tool:

@@ -176,21 +176,17 @@ impl KnownFiles {
 
     /// The home may have counted more holes of the file than there are.
     pub fn fill(&self, ino: Ino) {
-        if let Some(entry) = self.shard(ino).lock().files.get_mut(&ino) {
-            entry.filled = true;
-        }
+        self.with(ino, |entry| entry.filled = true);
     }
 
     /// Whether holes of the file may have been filled; they are taken as counted from now on.
     pub fn take_filled(&self, ino: Ino) -> bool {
-        self.shard(ino).lock().files.get_mut(&ino).is_some_and(|entry| std::mem::take(&mut entry.filled))
+        self.with(ino, |entry| std::mem::take(&mut entry.filled)).unwrap_or_default()
     }
 
     /// The home has yet to hear that the content changed.
     pub fn mark_dirty(&self, ino: Ino) {
-        if let Some(entry) = self.shard(ino).lock().files.get_mut(&ino) {
-            entry.dirty = true;
-        }
+        self.with(ino, |entry| entry.dirty = true);
     }
 
     /// Whether it has.
@@ -200,7 +196,7 @@ impl KnownFiles {
 
     /// Whether the home must hear that the content changed; it is taken as told from now on.
     pub fn take_dirty(&self, ino: Ino) -> bool {
-        self.shard(ino).lock().files.get_mut(&ino).is_some_and(|entry| std::mem::take(&mut entry.dirty))
+        self.with(ino, |entry| std::mem::take(&mut entry.dirty)).unwrap_or_default()
     }
 
     /// All opens of those inodes that `wanted` names.
@@ -216,6 +212,10 @@ impl KnownFiles {
     /// Whether any of those that `wanted` names is open.
     pub fn has_any(&self, wanted: impl Fn(Ino) -> bool) -> bool {
         self.shards.iter().any(|shard| shard.lock().files.keys().any(|ino| wanted(*ino)))
+    }
+
+    fn with<T>(&self, ino: Ino, act: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        self.shard(ino).lock().files.get_mut(&ino).map(act)
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Shard> {

@@ -124,7 +124,10 @@ impl Homes {
     }
 
     /// Space where an inode is: of the formation, or of its partition; and inodes of the formation.
-    pub(crate) fn statfs(&self, ino: Ino) -> FsResult<StatFs> {
+    ///
+    /// # Errors
+    /// `EIO` when no node can be reached, or of a partition not every one; `ENOENT`.
+    pub fn statfs(&self, ino: Ino) -> FsResult<StatFs> {
         let id = if ino == Ino::ROOT { PartitionId::ROOT } else { self.attr(ino)?.layout.partition() };
         let Some(partition) = self.partitions.get(id)? else { return self.statfs_all() };
         let mut nodes: Vec<NodeId> =

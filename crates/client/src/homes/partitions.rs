@@ -173,17 +173,13 @@ impl Partitions {
 
     /// The same with settings that are hardly older than a second.
     pub(crate) fn refreshed(&self, bound: Arc<Partition>) -> FsResult<Arc<Partition>> {
-        if self.is_due(bound.id) { self.now(bound.id) } else { Ok(bound) }
-    }
-
-    /// Whether it is time to ask again; then that is done now.
-    fn is_due(&self, id: PartitionId) -> bool {
         let (now, mut asked) = (Instant::now(), self.asked.lock());
-        match asked.iter_mut().find(|(known, _)| *known == id) {
-            Some((_, at)) if now.duration_since(*at) < BELIEVED => return false,
+        match asked.iter_mut().find(|(known, _)| *known == bound.id) {
+            Some((_, at)) if now.duration_since(*at) < BELIEVED => return Ok(bound),
             Some((_, at)) => *at = now,
-            None => asked.push((id, now)),
+            None => asked.push((bound.id, now)),
         }
-        true
+        drop(asked);
+        self.now(bound.id)
     }
 }

@@ -195,6 +195,7 @@ impl Hasher for Fold {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bivouac_record::Place;
 
     /// A write.
     pub fn note(uses: &Uses, ino: Ino, at: u64, len: u64, stripe: Option<u64>) -> Vec<Use> {

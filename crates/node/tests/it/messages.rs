@@ -257,7 +257,7 @@ fn what_asks_all_nodes_is_named() {
         let formation = Formation::new(nodes, 1 << 20);
         let client = &formation.clients[0];
         let before = counts(client);
-        client.statfs(bivouac_types::Ino::ROOT).unwrap();
+        client.homes.statfs(bivouac_types::Ino::ROOT).unwrap();
         let counted = since(&before, counts(client));
         check("statfs", "client", &sums(&counted, 0), &allowed(row("statfs")[0], u64::from(nodes)));
         let ino = made(client, Ino::ROOT, b"f", &[7; SMALL]);
