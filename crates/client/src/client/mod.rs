@@ -3,7 +3,6 @@
 
 mod data;
 pub mod join;
-mod locks;
 pub mod member;
 mod names;
 mod opens;
@@ -132,13 +131,8 @@ pub struct Client {
     pub site: Site,
 }
 
-/// What a client has that is of the node in its own process, or may start threads.
-#[derive(Default)]
-struct Own {
-    files: Option<Arc<dyn LocalFiles>>,
-    keeper: Option<Keeper>,
-    closings: Option<Closings>,
-}
+/// What a client has of the node in its own process, and where it may start threads.
+type Own = (Option<Arc<dyn LocalFiles>>, Option<Keeper>, Option<Closings>);
 
 impl Client {
     /// A client of the formation that the map describes. Connections are made when they are needed.
@@ -179,10 +173,8 @@ impl Client {
         let closings = Some(Closings::new(options.id, Arc::clone(&known), &nodes));
         let (local, files) = local.map(|node| ((node.id, node.liveness), node.files)).unzip();
         let keeper = keeper.map(|(keeper, _)| keeper);
-        let own = local.as_ref().map(|(id, _)| *id);
-        let ways = Ways::new(options.id, Flags::default(), map, nodes, own);
-        let own = Own { files, keeper, closings };
-        let client = Client::with(ways, Direct::none(known), own, options);
+        let ways = Ways::new(options.id, Flags::default(), map, nodes, local.as_ref().map(|(id, _)| *id));
+        let client = Client::with(ways, Direct::none(known), (files, keeper, closings), options);
         // Told once; no connection is made before.
         let _ = doubts.set(client.locks.doubts());
         if let Some((_, liveness)) = local {
@@ -233,8 +225,7 @@ impl Client {
         Client::with(ways, Direct::none(known), Own::default(), options)
     }
 
-    fn with(ways: Ways, direct: Direct, own: Own, options: &ClientOptions) -> Client {
-        let Own { files, keeper, closings } = own;
+    fn with(ways: Ways, direct: Direct, (files, keeper, closings): Own, options: &ClientOptions) -> Client {
         let (ways, closings, known) = (Arc::new(ways), closings.map(Arc::new), Arc::clone(&direct.known));
         let partitions = Arc::new(Partitions::new(ways.clone()));
         let homes = Arc::new(Homes::new(ways.clone(), known.clone(), partitions.clone()));

@@ -93,7 +93,7 @@ impl Client {
         }
     }
 
-    /// As [`Client::getattr`], for a kernel: those of a spread directory may be [a little old](Names::glance).
+    /// As [`Client::getattr`], for a kernel: those of a spread directory may be a little old.
     pub fn glance(&self, ino: Ino) -> FsResult<Attr> {
         self.names.glance(ino, |ino| self.getattr(ino))
     }

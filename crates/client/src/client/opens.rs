@@ -1,11 +1,12 @@
-//! Opening and closing: the home keeps a file alive while anybody has it open.
+//! Opening, closing and locking: the home keeps a file alive while anybody has it open.
 
 use std::collections::HashMap;
 
 use bivouac_types::{Attr, Errno, FsResult, Ino, NodeId, OpenId, PartitionId};
-use bivouac_wire::{OpenRequest, op};
+use bivouac_wire::{FileLock, OpenRequest, op};
 
 use super::{Client, O_TRUNC, OpCtx};
+use crate::locks::{LockWaiting, Locked};
 
 impl Client {
     /// Opens an inode; with `O_TRUNC` in `flags` cuts it to nothing first.
@@ -97,5 +98,37 @@ impl Client {
     /// Whether the home has yet to hear that content changed.
     pub(super) fn has_unsent_times(&self, ino: Ino) -> bool {
         self.known.is_dirty(ino) || self.sessions.has_unsent(ino)
+    }
+
+    /// Locks or unlocks a range, as [`crate::LockDesk::set`].
+    ///
+    /// # Errors
+    /// `EAGAIN`, `ENOLCK`, `EINTR`, `EIO`.
+    pub fn set_lock(&self, ino: Ino, lock: &FileLock, waiting: Option<LockWaiting>) -> FsResult<Locked> {
+        // Who has the lock next sees what was written under it, and who gets it sees what others wrote.
+        self.sessions.send_unsent(ino)?;
+        let fresh = self.sessions.copies_of(ino);
+        let waiting = waiting.map(|waiting| LockWaiting {
+            answer: Box::new(move |outcome| {
+                fresh();
+                (waiting.answer)(outcome);
+            }),
+            ..waiting
+        });
+        let locked = self.locks.set(ino, lock, waiting)?;
+        self.sessions.drop_copies(ino);
+        Ok(locked)
+    }
+
+    /// A process closed the file: what it has locked of it in ranges is unlocked.
+    pub fn unlock_owner(&self, ino: Ino, owner: u64) {
+        self.sessions.give_up_locked(ino);
+        self.locks.closed_by(ino, owner);
+    }
+
+    /// The last descriptor of an open file is closed: what was locked through it is unlocked.
+    pub fn unlock_handle(&self, ino: Ino, handle: u64) {
+        self.sessions.give_up_locked(ino);
+        self.locks.released(ino, handle);
     }
 }

@@ -73,7 +73,7 @@ impl Content {
         if ranges.len() == 1
             && let Some(range) = ranges.next()
         {
-            let node = self.content_node(&range)?;
+            let node = self.count_content(&range, range.len)?;
             let buffers = &mut [IoSliceMut::new(into)];
             let (len, epoch) = match self.direct.read(node, ino, &range, buffers) {
                 Some(read) => read,

@@ -113,11 +113,7 @@ impl Content {
 
     /// The nodes of ranges, to which content is about to go, or from which it comes.
     fn content_nodes(&self, ranges: &[SeatRange]) -> FsResult<Vec<NodeId>> {
-        ranges.iter().map(|range| self.content_node(range)).collect()
-    }
-
-    fn content_node(&self, range: &SeatRange) -> FsResult<NodeId> {
-        self.count_content(range, range.len)
+        ranges.iter().map(|range| self.count_content(range, range.len)).collect()
     }
 
     /// Counts content that is about to go to a range's seat, or comes from it; its node.
