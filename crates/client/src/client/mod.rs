@@ -146,29 +146,22 @@ impl Client {
         let known = Arc::new(KnownFiles::new(options.incarnation));
         let keeper = keeper(&map, &known);
         let doubts = Arc::new(OnceLock::new());
-        let way = |(id, entry): (usize, &NodeEntry)| match &local {
-            Some(node) if usize::from(node.id.0) == id => None,
-            _ => {
-                let doubts = Some(&doubts);
-                let way = Way { map: &map, known: &known, auth, options, keeper: keeper.as_ref(), doubts };
-                let host = local.as_ref().and_then(|node| map.nodes.get(usize::from(node.id.0)));
-                let peer = way.to(NodeId(id as u16), address_of(entry, host));
-                Some(Arc::new(match &local {
-                    Some(node) => peer.heeding(&node.liveness),
-                    None => peer,
-                }))
-            }
+        let (doubting, keeping) = (Some(&doubts), keeper.as_ref());
+        let way = Way { map: &map, known: &known, auth, options, keeper: keeping, doubts: doubting };
+        let host = local.as_ref().and_then(|node| map.nodes.get(usize::from(node.id.0)));
+        let peer = |(id, entry): (u16, &NodeEntry)| match &local {
+            Some(node) if node.id.0 == id => None,
+            Some(node) => Some(way.to(NodeId(id), address_of(entry, host)).heeding(&node.liveness)),
+            None => Some(way.to(NodeId(id), address_of(entry, None))),
         };
-        let peers: Vec<Option<Arc<Peer>>> = map.nodes.iter().enumerate().map(way).collect();
+        let peers: Vec<Option<Arc<Peer>>> =
+            (0..).zip(&map.nodes).map(|node| peer(node).map(Arc::new)).collect();
         if let Some((keeper, _)) = &keeper {
             keeper.keep(peers.iter().map(|peer| peer.as_ref().map(Arc::downgrade)).collect());
         }
-        let transport = |peer: Option<Arc<Peer>>| -> Option<Arc<dyn Transport>> {
-            let here = |node: &LocalNode| -> Arc<dyn Transport> {
-                Arc::new(InProcess::new(Arc::clone(&node.service), LaneKind::Client))
-            };
-            peer.map(|peer| peer as Arc<dyn Transport>).or_else(|| local.as_ref().map(here))
-        };
+        let here = |node: &LocalNode| InProcess::new(Arc::clone(&node.service), LaneKind::Client);
+        let here = || local.as_ref().map(|node| Arc::new(here(node)) as Arc<dyn Transport>);
+        let transport = |peer: Option<Arc<Peer>>| peer.map(|peer| peer as Arc<dyn Transport>).or_else(here);
         let nodes: Vec<_> = peers.into_iter().filter_map(transport).collect();
         let closings = Some(Closings::new(options.id, Arc::clone(&known), &nodes));
         let (local, files) = local.map(|node| ((node.id, node.liveness), node.files)).unzip();

@@ -129,20 +129,18 @@ impl Content {
         let call = &Call { direct: &self.direct, ino, known, nodes };
         let plan = &mut StreamPlan::new(ranges, |message| self.is_here(nodes[message]));
         let (mut flows, mut whole, mut failure): (Vec<Flow<'a, M::Op>>, _, _) = (Vec::new(), true, None);
-        let begin = |plan: &mut StreamPlan, messages: &M, message: usize| {
-            let request = messages.request(call, message);
-            let started = self.ways.begin::<M::Op>(nodes[message], &request, messages.payload(message))?;
+        let begin = |plan: &mut StreamPlan, messages: &M, message: usize, failure: &mut Option<FsError>| {
+            let (node, request) = (nodes[message], messages.request(call, message));
+            let begun = self.ways.begin::<M::Op>(node, &request, messages.payload(message));
+            let started = begun.map_err(|error| stop(plan, failure, error)).ok()?;
             if started.is_sent() {
                 plan.sent(message);
             }
-            Ok(Flow { message, ready: started.wait().is_none(), started })
+            Some(Flow { message, ready: started.wait().is_none(), started })
         };
         loop {
             while let Some(message) = plan.next() {
-                match begin(plan, &messages, message) {
-                    Ok(flow) => flows.push(flow),
-                    Err(error) => stop(plan, &mut failure, error),
-                }
+                flows.extend(begin(plan, &messages, message, &mut failure));
             }
             // What is done here is done while the others are on their way.
             let here = plan.next_here();
@@ -150,10 +148,7 @@ impl Content {
                 Some((_, Some(verdict))) => whole &= conclude(plan, verdict),
                 Some((message, None)) => {
                     plan.begun_here(message);
-                    match begin(plan, &messages, message) {
-                        Ok(flow) => flows.push(flow),
-                        Err(error) => stop(plan, &mut failure, error),
-                    }
+                    flows.extend(begin(plan, &messages, message, &mut failure));
                 }
                 None if flows.is_empty() => break,
                 None => {}

@@ -134,8 +134,7 @@ impl<T> BySeat<T> {
 }
 
 impl Content {
-    /// Reads several places of a file, each into its buffer; answers how many bytes each got, less than its length
-    /// only at the end of the file. Each place is read for itself, as by [`Content::read`].
+    /// As [`Content::read`], of several places, each for itself.
     pub(crate) fn read_list(&self, ino: Ino, places: &mut [(u64, &mut [u8])]) -> FsResult<Vec<usize>> {
         let mut counts = Vec::with_capacity(places.len());
         let mut rest = places;
@@ -194,8 +193,7 @@ impl Content {
         self.at_once((ino, known), &nodes, seats.all.as_mut_slice())
     }
 
-    /// Writes several places of a file: all of them, or an error. Each is written for itself, as by
-    /// [`Content::write`], in no particular order; where they overlap, any of them wins.
+    /// As [`Content::write`], of several places, each for itself, in no particular order.
     pub(crate) fn write_list(&self, ino: Ino, places: &[(u64, &[u8])]) -> FsResult<()> {
         let mut rest = places;
         while !rest.is_empty() {

@@ -70,13 +70,11 @@ impl Content {
     /// `EIO` when a node cannot be reached.
     pub fn seats_here(&self, ino: Ino) -> FsResult<Vec<u16>> {
         let layout = self.homes.know(ino)?.layout;
-        let is_here = |position: &u16| {
-            let place = self.partitions.seat_place(SeatIndex::new(layout.partition(), *position))?;
-            Ok(self.is_here(place.node))
+        let here = |position: u16| {
+            let place = self.partitions.seat_place(SeatIndex::new(layout.partition(), position))?;
+            Ok(self.is_here(place.node).then_some(position))
         };
-        (0..layout.seats)
-            .filter_map(|position| is_here(&position).map(|here| here.then_some(position)).transpose())
-            .collect()
+        (0..layout.seats).filter_map(|position| here(position).transpose()).collect()
     }
 
     /// The seats that a regular file uses, and what each holds of it.
