@@ -10,6 +10,7 @@ use bivouac_wire::{Flags, FormationMap, Invalidation, NodeEntry};
 
 use crate::closings::Closings;
 use crate::direct::Direct;
+use crate::entries::EntryCache;
 use crate::glimpse::Glimpses;
 use crate::known::KnownFiles;
 use crate::leases::Leases;
@@ -121,6 +122,8 @@ pub struct Client {
     pub(crate) partitions: crate::partitions::Known,
     pub(crate) sessions: Sessions,
     pub(crate) asked: crate::saving::Asked,
+    /// In a process that is no node.
+    pub(crate) entries: Option<EntryCache>,
 }
 
 impl Client {
@@ -193,10 +196,13 @@ impl Client {
         };
         let nodes = (0..).zip(&map.nodes).map(connect).collect();
         let identity = Identity { auth: auth.clone(), client: options.id, lane: LaneKind::Client };
+        let looks = Identity { client: options.id.of_cache(), ..identity.clone() };
+        let entries = Some(EntryCache::new(Arc::clone(&map), &here, &looks));
         let direct = Direct::with(here, &identity, options.wait);
-        // There is no kernel to cache anything, and others' changes would wait for its leases.
+        // There is no kernel to cache anything, and others' changes would wait for its leases. What this process caches
+        // itself, it is told under another number.
         let ways = Ways::new(options.id, Flags::NO_LEASE, Arc::clone(&map), nodes);
-        Client { known, direct, ..Client::with(map, ways, None, &options) }
+        Client { known, direct, entries, ..Client::with(map, ways, None, &options) }
     }
 
     /// Whether some nodes are reached over a network. Bytes for those are summed up, so read by this process and not only by
@@ -247,6 +253,7 @@ impl Client {
             partitions,
             sessions: Sessions::new(options.page_pool),
             asked,
+            entries: None,
         }
     }
 

@@ -4,6 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 
 use bivouac_layout::SeatRange;
 use bivouac_net::Started;
+use bivouac_record::Place;
 use bivouac_types::limits::{FILE_SIZE_MAX, TRANSFER_MAX};
 use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId, OpId, PartitionId, StatFs};
 use bivouac_wire::{InoOnly, ReadRequest, StatFsRequest, SubfileName, WriteRequest, Written, op};
@@ -12,6 +13,7 @@ use crate::client::{Client, OpCtx};
 use crate::direct::{Handle, Missed, Wish};
 use crate::known::Known;
 use crate::publish::{OVERTAKEN_MAX, Update, overtaken};
+use crate::uses::{Begun, Done};
 
 /// How often a grant is asked for while others end it.
 const GRANTS_MAX: usize = 3;
@@ -293,6 +295,28 @@ impl Client {
             }
         }
         None
+    }
+
+    /// As [`Client::read`], of a file that is open and of the root partition, as far as that takes no message and no waiting
+    /// for another thread: what is in one subfile, for which there is a grant. Otherwise `None`.
+    #[must_use]
+    pub fn read_granted(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Option<()> {
+        let begun = Begun::now(into.len());
+        let known = self.known.get(ino).filter(|known| known.layout.partition() == PartitionId::ROOT)?;
+        if offset.checked_add(into.len() as u64)? > known.size {
+            return None;
+        }
+        let mut ranges = bivouac_layout::split(&known.layout, offset, into.len() as u64);
+        let (range, rest) = (ranges.next()?, ranges.next());
+        let handle = self.direct.held(ino, range.seat).filter(|_| rest.is_none())?;
+        let len = handle.read_at_once(range.subfile_offset, into)?;
+        // What is longer than its home knows, or was cut since, is read as always.
+        if len < into.len() || handle.epoch() > known.epoch {
+            return None;
+        }
+        self.count_content(handle.node(), range.len);
+        self.used_at_once(ino, &Done { writes: false, place: Place::At(offset), len, begun });
+        Some(())
     }
 
     /// Writes to a subfile of this machine; whether the epoch was not older than the subfile's. `None` if a

@@ -10,6 +10,7 @@ mod closings;
 mod copy;
 mod data;
 mod direct;
+mod entries;
 mod glimpse;
 mod identity;
 mod inspect;

@@ -124,6 +124,19 @@ impl Uses {
         accesses: impl IntoIterator<Item = Access>,
         stripe: impl FnOnce() -> Option<u64>,
     ) -> Vec<Use> {
+        self.note_and(true, ino, begun, accesses, stripe)
+    }
+
+    /// As [`Uses::note`]. Unless somebody `tells`, nothing is to be told: that is left to who notes next, and what is too
+    /// much not noted.
+    fn note_and(
+        &self,
+        tells: bool,
+        ino: Ino,
+        begun: &Begun,
+        accesses: impl IntoIterator<Item = Access>,
+        stripe: impl FnOnce() -> Option<u64>,
+    ) -> Vec<Use> {
         let (thread, who) = FOR.get();
         let end = begun.0.as_ref().map(|(at, weight)| (Instant::now(), *at, *weight));
         let Some(shard) = self.shard(ino) else { return Vec::new() };
@@ -134,6 +147,9 @@ impl Uses {
             None => {
                 let Some(stripe) = stripe() else { return told };
                 let now = Instant::now();
+                if shard.len() >= KEPT_MAX && !tells {
+                    return told;
+                }
                 if shard.len() >= KEPT_MAX {
                     told.extend(shard.drain().filter_map(|((ino, _), mut used)| used.take(ino, now)));
                 }
@@ -151,7 +167,8 @@ impl Uses {
         for access in accesses {
             used.tracker.note(&Access { spent_ns: std::mem::take(&mut spent_ns), ..access });
         }
-        if let Some((now, ..)) = end.filter(|(now, ..)| now.duration_since(used.first) >= TELL_EVERY) {
+        if let Some((now, ..)) = end.filter(|(now, ..)| tells && now.duration_since(used.first) >= TELL_EVERY)
+        {
             told.extend(used.take(ino, now));
         }
         told
@@ -183,6 +200,15 @@ impl Client {
     /// A program has read or written.
     pub(crate) fn used(&self, ino: Ino, done: &Done) {
         self.used_list(ino, done.writes, [(done.place, done.len)], &done.begun);
+    }
+
+    /// The same, of a thread that may ask nobody.
+    pub(crate) fn used_at_once(&self, ino: Ino, done: &Done) {
+        if RECORDS {
+            let access = Access { writes: done.writes, place: done.place, len: done.len as u64, spent_ns: 0 };
+            let stripe = || self.known.get(ino).map(|known| u64::from(known.layout.stripe));
+            self.uses.note_and(false, ino, &done.begun, [access], stripe);
+        }
     }
 
     /// A program has read or written several places by one call, whose time is noted with the first of them.

@@ -7,6 +7,7 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Response, StatusCode};
 
 use crate::announce::{self, Announced};
+use crate::at_once;
 use crate::body::{Body, full, pull};
 use crate::conditions::{check, range_holds, validators};
 use crate::digests;
@@ -49,7 +50,7 @@ impl Reading {
     }
 }
 
-/// Answers it. This may block.
+/// Answers it. This may block, unless the thread [may not](crate::at_once).
 ///
 /// # Errors
 /// Why not.
@@ -185,6 +186,9 @@ pub fn first_and_rest(file: OpenFile, left: Vec<Part>, len: u64) -> Result<Body,
         return Ok(full(Bytes::new()));
     }
     let first = sent.produce().map_err(|error| {
+        if at_once::may_not_wait() {
+            return Refusal::from(at_once::not_at_hand());
+        }
         log::error!(why:% = error; "a file could not be read");
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the formation could not read it; see: bivouac logs")
     })?;

@@ -142,6 +142,16 @@ impl Handle {
     /// Reads data from `offset` on; the number of bytes, less than wanted at the end of the subfile.
     pub fn read(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Missed> {
         let _with_others = self.threads.read();
+        self.read_inside(offset, into)
+    }
+
+    /// The same; `None` also if another thread is just writing.
+    pub fn read_at_once(&self, offset: u64, into: &mut [u8]) -> Option<usize> {
+        let _with_others = self.threads.try_read()?;
+        self.read_inside(offset, &mut [IoSliceMut::new(into)]).ok()
+    }
+
+    fn read_inside(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Missed> {
         let _inside = self.gate.enter().ok_or(Missed::Over)?;
         let (mut rest, mut done) = (into, 0);
         IoSliceMut::advance_slices(&mut rest, 0);

@@ -1,0 +1,244 @@
+//! What a process that is no mount caches of names and attributes: what nodes of its machine say of them, as long as their
+//! leases run and no callback ends it. Callbacks are words in memory that the process shares with the node
+//! ([`Invalidations`]), so going by what is cached takes no message, no thread that listens, and no lock that is held while
+//! anybody is asked. Why it is right: docs/decisions/0116-callbacks-without-a-message.md.
+//!
+//! The process is a client of its own here: so it is called back for what it changes itself, as for anybody's change.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use bivouac_direct::{Invalidations, Session};
+use bivouac_layout::{entry_hash, slot_of_hash};
+use bivouac_net::{Address, Identity, Line};
+use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, PartitionId, mode};
+use bivouac_wire::{EntryName, FormationMap, Found, Invalidation, op};
+use parking_lot::{Mutex, RwLock};
+
+use crate::client::Client;
+use crate::spread::SpreadDirs;
+
+const SHARDS: usize = 64;
+/// Most entries of a shard; then those go whose leases are over, and if there are none, all.
+const ENTRIES_MAX: usize = 256;
+/// How long a node is not asked again after it could not be, and how long it may take to answer.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The entries that a process caches, of the nodes of its machine.
+pub struct EntryCache {
+    map: Arc<FormationMap>,
+    nodes: HashMap<NodeId, Door>,
+    spread: SpreadDirs,
+    shards: Vec<RwLock<HashMap<(Ino, u64), Entry>>>,
+}
+
+/// The way to a node, for one thread at a time: whoever finds it taken asks as everybody does.
+struct Door {
+    address: Address,
+    identity: Identity,
+    line: Mutex<Way>,
+    /// The node's words, from the first session on: later ones have the same.
+    invalidations: OnceLock<Invalidations>,
+}
+
+enum Way {
+    Closed,
+    /// With the session for which the node raises the words.
+    Open(Line, Session),
+    NotBefore(Instant),
+}
+
+/// A name in a directory, and where it leads.
+struct Entry {
+    name: Box<[u8]>,
+    node: NodeId,
+    ino: Ino,
+    kind: u32,
+    told: Told,
+    /// Of a file without contracts of a partition.
+    attr: Option<(Attr, Told)>,
+}
+
+/// That something was told under a lease.
+#[derive(Clone, Copy)]
+struct Told {
+    key: u64,
+    /// What its word was before it was asked for.
+    count: u32,
+    until: Instant,
+}
+
+impl Told {
+    fn holds(&self, words: &Invalidations, now: Instant) -> bool {
+        now < self.until && words.count(self.key) == self.count
+    }
+}
+
+/// What a node said, with what the words of these keys were before it was asked, and when that was.
+struct Answer<const N: usize> {
+    said: FsResult<Found>,
+    counts: [u32; N],
+    asked: Instant,
+}
+
+impl Door {
+    /// Asks where a name leads; `None` if nobody can be asked just now.
+    fn ask<const N: usize>(&self, parent: Ino, name: &[u8], keys: [u64; N]) -> Option<Answer<N>> {
+        let mut line = self.line.try_lock()?;
+        let way = match std::mem::replace(&mut *line, Way::Closed) {
+            Way::NotBefore(moment) if moment > Instant::now() => {
+                *line = Way::NotBefore(moment);
+                return None;
+            }
+            Way::Open(open, session) if session.is_own() => Ok((open, session)),
+            _ => self.open(),
+        };
+        let asked = Instant::now();
+        let answer = way.and_then(|(open, session)| {
+            let words = self.invalidations.get().ok_or(Errno::EPROTO)?;
+            let counts = keys.map(|key| words.count(key));
+            let said = open.ask::<op::Lookup>(&EntryName { parent, name }).map(|(found, _)| found);
+            match said {
+                // So says who does not answer, too.
+                Err(error) if error.errno() == Errno::EIO => Err(error),
+                said => Ok(((open, session), Answer { said, counts, asked })),
+            }
+        });
+        match answer {
+            Ok(((open, session), answer)) => {
+                *line = Way::Open(open, session);
+                Some(answer)
+            }
+            Err(error) => {
+                log::debug!(why:% = error; "{}: names are not cached", self.address);
+                *line = Way::NotBefore(Instant::now() + PAUSE);
+                None
+            }
+        }
+    }
+
+    fn open(&self) -> FsResult<(Line, Session)> {
+        let line = Line::open(&self.address, &self.identity, PAUSE)?;
+        let (given, grants) = line.ask::<op::OpenSession>(&())?;
+        let grants =
+            grants.ok_or_else(|| FsError::with(Errno::EPROTO, "a session without its grant table"))?;
+        let refused = |error: std::io::Error| FsError::from_io(&error, "a session to be called back by");
+        let session = Session::take(grants, given.session).map_err(refused)?;
+        if self.invalidations.get().is_none() {
+            let words = session.invalidations().map_err(refused)?;
+            // Nobody else has set it: who does has the line.
+            let _set = self.invalidations.set(words);
+        }
+        Ok((line, session))
+    }
+}
+
+impl EntryCache {
+    /// Of these nodes of this machine, which know this process by `identity` and by no other that changes anything.
+    pub fn new(map: Arc<FormationMap>, here: &[(NodeId, Address)], identity: &Identity) -> EntryCache {
+        let door = |(node, address): &(NodeId, Address)| {
+            let (line, invalidations) = (Mutex::new(Way::Closed), OnceLock::new());
+            (*node, Door { address: address.clone(), identity: identity.clone(), line, invalidations })
+        };
+        let nodes = here.iter().map(door).collect();
+        let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
+        EntryCache { map, nodes, spread: SpreadDirs::default(), shards }
+    }
+
+    fn shard(&self, hash: u64) -> Option<&RwLock<HashMap<(Ino, u64), Entry>>> {
+        self.shards.get(hash as usize % SHARDS)
+    }
+
+    /// Inode and kind of what a name in a directory leads to, with its attributes as far as they are cached.
+    fn cached(&self, dir: Ino, hash: u64, name: &[u8]) -> Option<(Ino, u32, Option<Attr>)> {
+        let shard = self.shard(hash)?.read();
+        let entry = shard.get(&(dir, hash)).filter(|entry| *entry.name == *name)?;
+        let words = self.nodes.get(&entry.node)?.invalidations.get()?;
+        let now = Instant::now();
+        let attr = entry.attr.filter(|(_, told)| told.holds(words, now)).map(|(attr, _)| attr);
+        entry.told.holds(words, now).then_some((entry.ino, entry.kind, attr))
+    }
+
+    /// Asks where a name leads, and caches that. `None` if it is to be asked as usual.
+    fn ask(&self, dir: Ino, hash: u64, name: &[u8]) -> Option<FsResult<(Ino, u32, Option<Attr>)>> {
+        let slot = match self.spread.has(dir) {
+            true => slot_of_hash(hash, self.map.slot_count()),
+            false => dir.slot(),
+        };
+        let node = self.map.slot_node(slot)?;
+        let door = self.nodes.get(&node)?;
+        let shard = self.shard(hash)?;
+        // What a word was before can be told only of an inode that is known before.
+        let before = shard.read().get(&(dir, hash)).map(|entry| entry.ino);
+        let key = Invalidation { ino: dir, name: Some(hash) }.key();
+        let attr_key = Invalidation { ino: before.unwrap_or(dir), name: None }.key();
+        let Answer { said, counts: [count, attr_count], asked } = door.ask(dir, name, [key, attr_key])?;
+        let found = match said {
+            Ok(found) if found.is_there() => found,
+            Ok(_) => return Some(Err(Errno::ENOENT.into())),
+            Err(error) if error.errno() == Errno::ENOENT => return Some(Err(error)),
+            Err(error) => {
+                if error.errno() == Errno::EREMOTE {
+                    self.spread.add(dir);
+                }
+                return None;
+            }
+        };
+        let until = |lease_ms: u32| asked + Duration::from_millis(lease_ms.into());
+        let told = Told { key, count, until: until(found.lease_ms) };
+        let attr_told = Told { key: attr_key, count: attr_count, until: until(found.attr_lease_ms) };
+        let plain = found.attr.filter(|attr| attr.is_file() && attr.layout.partition() == PartitionId::ROOT);
+        let attr = plain.filter(|_| before == Some(found.ino)).map(|attr| (attr, attr_told));
+        let entry = Entry { name: name.into(), node, ino: found.ino, kind: found.kind, told, attr };
+        let mut shard = shard.write();
+        if shard.len() >= ENTRIES_MAX {
+            let now = Instant::now();
+            shard.retain(|_, entry| entry.told.until > now);
+            if shard.len() >= ENTRIES_MAX {
+                shard.clear();
+            }
+        }
+        shard.insert((dir, hash), entry);
+        Some(Ok((found.ino, found.kind, plain)))
+    }
+}
+
+impl Client {
+    /// As [`Client::find_beneath`], of a file that is cached, or, where it may ask, is at nodes of this machine alone: for those
+    /// who look at the same again and again. `None` if the same is to be asked of [`Client::find_beneath`].
+    ///
+    /// # Errors
+    /// `ENOENT`.
+    pub fn find_cached(&self, top: Ino, path: &[u8], may_ask: bool) -> Option<FsResult<Attr>> {
+        let entries = self.entries.as_ref()?;
+        let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).peekable();
+        let mut dir = top;
+        while let Some(name) = names.next() {
+            if matches!(name, b"." | b"..") {
+                return None;
+            }
+            let is_last = names.peek().is_none();
+            let hash = entry_hash(dir, name);
+            let cached = entries.cached(dir, hash, name).filter(|(_, _, attr)| attr.is_some() || !is_last);
+            let (ino, kind, attr) = match cached {
+                Some(cached) => cached,
+                None if may_ask => match entries.ask(dir, hash, name)? {
+                    Ok(found) => found,
+                    Err(error) => return Some(Err(error)),
+                },
+                None => return None,
+            };
+            if is_last {
+                // What this process has written and not told yet is later.
+                let is_told = path.last() != Some(&b'/') && !self.has_unsent_times(ino);
+                return attr.filter(|_| is_told).map(Ok);
+            }
+            if kind != mode::DIR {
+                return None;
+            }
+            dir = ino;
+        }
+        None
+    }
+}
