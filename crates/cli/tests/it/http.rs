@@ -125,7 +125,7 @@ fn files_are_at_their_paths() {
     let head = server.ask("HEAD", path, &[("Want-Repr-Digest", "sha-256=1")], b"");
     assert_eq!((head.status, head.header("content-length"), head.body.len()), (200, "3000001", 0));
     assert!(head.header("repr-digest").starts_with("sha-256=:"));
-    assert_eq!(head.header("bivouac-layout"), "stripe=65536; nodes=0,1");
+    assert_eq!(head.header("bivouac-layout"), "stripe=65536; nodes=0,1; here=0,1");
     for (range, from, to) in [("0-9", 0, 10), ("65530-65545", 65530, 65546), ("-7", 2_999_994, 3_000_001)] {
         let part = server.ask("GET", path, &[("Range", &format!("bytes={range}"))], b"");
         assert_eq!((part.status, part.body.as_slice()), (206, &bytes[from..to]));
