@@ -6,7 +6,7 @@
 //! The process is a client of its own here: so it is called back for what it changes itself, as for anybody's change.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bivouac_direct::{Invalidations, Session};
@@ -22,8 +22,10 @@ use crate::spread::SpreadDirs;
 const SHARDS: usize = 64;
 /// Most entries of a shard; then those go whose leases are over, and if there are none, all.
 const ENTRIES_MAX: usize = 256;
-/// How long a node is not asked again after it could not be, and how long it may take to answer.
+/// How long a node is not asked again after it could not be.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Longest wait for an answer; then the same is asked as usual.
+const WAIT: Duration = Duration::from_secs(10);
 
 /// The entries that a process caches, of the nodes of its machine.
 pub struct EntryCache {
@@ -38,25 +40,30 @@ struct Door {
     address: Address,
     identity: Identity,
     line: Mutex<Way>,
-    /// The node's words, from the first session on: later ones have the same.
-    invalidations: OnceLock<Invalidations>,
 }
 
 enum Way {
     Closed,
-    /// With the session for which the node raises the words.
-    Open(Line, Session),
+    Open(Open),
     NotBefore(Instant),
+}
+
+struct Open {
+    line: Line,
+    /// For which the node raises the words.
+    session: Session,
+    words: Arc<Invalidations>,
 }
 
 /// A name in a directory, and where it leads.
 struct Entry {
     name: Box<[u8]>,
-    node: NodeId,
+    /// Of the node that told it.
+    words: Arc<Invalidations>,
     ino: Ino,
     kind: u32,
     told: Told,
-    /// Of a file without contracts of a partition.
+    /// Of what is in the root partition, which has no contract of its own, and is no link.
     attr: Option<(Attr, Told)>,
 }
 
@@ -78,6 +85,7 @@ impl Told {
 /// What a node said, with what the words of these keys were before it was asked, and when that was.
 struct Answer<const N: usize> {
     said: FsResult<Found>,
+    words: Arc<Invalidations>,
     counts: [u32; N],
     asked: Instant,
 }
@@ -91,23 +99,22 @@ impl Door {
                 *line = Way::NotBefore(moment);
                 return None;
             }
-            Way::Open(open, session) if session.is_own() => Ok((open, session)),
+            Way::Open(open) if open.session.is_own() => Ok(open),
             _ => self.open(),
         };
         let asked = Instant::now();
-        let answer = way.and_then(|(open, session)| {
-            let words = self.invalidations.get().ok_or(Errno::EPROTO)?;
-            let counts = keys.map(|key| words.count(key));
-            let said = open.ask::<op::Lookup>(&EntryName { parent, name }).map(|(found, _)| found);
+        let answer = way.and_then(|open| {
+            let (words, counts) = (Arc::clone(&open.words), keys.map(|key| open.words.count(key)));
+            let said = open.line.ask::<op::Lookup>(&EntryName { parent, name }).map(|(found, _)| found);
             match said {
                 // So says who does not answer, too.
                 Err(error) if error.errno() == Errno::EIO => Err(error),
-                said => Ok(((open, session), Answer { said, counts, asked })),
+                said => Ok((open, Answer { said, words, counts, asked })),
             }
         });
         match answer {
-            Ok(((open, session), answer)) => {
-                *line = Way::Open(open, session);
+            Ok((open, answer)) => {
+                *line = Way::Open(open);
                 Some(answer)
             }
             Err(error) => {
@@ -118,19 +125,15 @@ impl Door {
         }
     }
 
-    fn open(&self) -> FsResult<(Line, Session)> {
-        let line = Line::open(&self.address, &self.identity, PAUSE)?;
+    fn open(&self) -> FsResult<Open> {
+        let line = Line::open(&self.address, &self.identity, WAIT)?;
         let (given, grants) = line.ask::<op::OpenSession>(&())?;
         let grants =
             grants.ok_or_else(|| FsError::with(Errno::EPROTO, "a session without its grant table"))?;
         let refused = |error: std::io::Error| FsError::from_io(&error, "a session to be called back by");
         let session = Session::take(grants, given.session).map_err(refused)?;
-        if self.invalidations.get().is_none() {
-            let words = session.invalidations().map_err(refused)?;
-            // Nobody else has set it: who does has the line.
-            let _set = self.invalidations.set(words);
-        }
-        Ok((line, session))
+        let words = Arc::new(session.invalidations().map_err(refused)?);
+        Ok(Open { line, session, words })
     }
 }
 
@@ -138,8 +141,8 @@ impl EntryCache {
     /// Of these nodes of this machine, which know this process by `identity` and by no other that changes anything.
     pub fn new(map: Arc<FormationMap>, here: &[(NodeId, Address)], identity: &Identity) -> EntryCache {
         let door = |(node, address): &(NodeId, Address)| {
-            let (line, invalidations) = (Mutex::new(Way::Closed), OnceLock::new());
-            (*node, Door { address: address.clone(), identity: identity.clone(), line, invalidations })
+            let (address, identity) = (address.clone(), identity.clone());
+            (*node, Door { address, identity, line: Mutex::new(Way::Closed) })
         };
         let nodes = here.iter().map(door).collect();
         let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
@@ -154,8 +157,7 @@ impl EntryCache {
     fn cached(&self, dir: Ino, hash: u64, name: &[u8]) -> Option<(Ino, u32, Option<Attr>)> {
         let shard = self.shard(hash)?.read();
         let entry = shard.get(&(dir, hash)).filter(|entry| *entry.name == *name)?;
-        let words = self.nodes.get(&entry.node)?.invalidations.get()?;
-        let now = Instant::now();
+        let (words, now) = (&entry.words, Instant::now());
         let attr = entry.attr.filter(|(_, told)| told.holds(words, now)).map(|(attr, _)| attr);
         entry.told.holds(words, now).then_some((entry.ino, entry.kind, attr))
     }
@@ -173,7 +175,8 @@ impl EntryCache {
         let before = shard.read().get(&(dir, hash)).map(|entry| entry.ino);
         let key = Invalidation { ino: dir, name: Some(hash) }.key();
         let attr_key = Invalidation { ino: before.unwrap_or(dir), name: None }.key();
-        let Answer { said, counts: [count, attr_count], asked } = door.ask(dir, name, [key, attr_key])?;
+        let Answer { said, words, counts: [count, attr_count], asked } =
+            door.ask(dir, name, [key, attr_key])?;
         let found = match said {
             Ok(found) if found.is_there() => found,
             Ok(_) => return Some(Err(Errno::ENOENT.into())),
@@ -188,9 +191,10 @@ impl EntryCache {
         let until = |lease_ms: u32| asked + Duration::from_millis(lease_ms.into());
         let told = Told { key, count, until: until(found.lease_ms) };
         let attr_told = Told { key: attr_key, count: attr_count, until: until(found.attr_lease_ms) };
-        let plain = found.attr.filter(|attr| attr.is_file() && attr.layout.partition() == PartitionId::ROOT);
+        let is_plain = |attr: &Attr| found.kind != mode::LINK && attr.layout.partition() == PartitionId::ROOT;
+        let plain = found.attr.filter(is_plain);
         let attr = plain.filter(|_| before == Some(found.ino)).map(|attr| (attr, attr_told));
-        let entry = Entry { name: name.into(), node, ino: found.ino, kind: found.kind, told, attr };
+        let entry = Entry { name: name.into(), words, ino: found.ino, kind: found.kind, told, attr };
         let mut shard = shard.write();
         if shard.len() >= ENTRIES_MAX {
             let now = Instant::now();
@@ -205,8 +209,8 @@ impl EntryCache {
 }
 
 impl Client {
-    /// As [`Client::find_beneath`], of a file that is cached, or, where it may ask, is at nodes of this machine alone: for those
-    /// who look at the same again and again. `None` if the same is to be asked of [`Client::find_beneath`].
+    /// As [`Client::find_beneath`], of what is cached, or, where it may ask, is at nodes of this machine alone: for those who
+    /// look at the same again and again. `None` if the same is to be asked of [`Client::find_beneath`].
     ///
     /// # Errors
     /// `ENOENT`.
@@ -231,8 +235,9 @@ impl Client {
             };
             if is_last {
                 // What this process has written and not told yet is later.
-                let is_told = path.last() != Some(&b'/') && !self.has_unsent_times(ino);
-                return attr.filter(|_| is_told).map(Ok);
+                let is_told = !self.has_unsent_times(ino);
+                let may_be = |attr: &Attr| is_told && (attr.is_dir() || path.last() != Some(&b'/'));
+                return attr.filter(may_be).map(Ok);
             }
             if kind != mode::DIR {
                 return None;

@@ -137,7 +137,7 @@ impl GrantTable {
     /// # Errors
     /// What the system says.
     pub fn invalidations(&self) -> io::Result<Invalidations> {
-        Invalidations::make(self.file.as_fd())
+        Invalidations::of(self.file.as_fd())
     }
 
     /// A gate with the grant that it is in use for; `None` for one that there is not.

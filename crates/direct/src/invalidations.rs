@@ -5,7 +5,7 @@
 //! Why it is sound is in docs/decisions/0116-callbacks-without-a-message.md.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
 use bivouac_types::limits::DIRECT_SESSIONS_MAX;
@@ -29,18 +29,13 @@ pub struct Invalidations {
 }
 
 impl Invalidations {
-    /// Those of a grant table, which has memory for them from then on.
+    /// Those of a grant table, which has memory for them from then on: without it, who touches them would get a signal.
     ///
     /// # Errors
     /// What the system says.
-    pub(crate) fn make(file: BorrowedFd<'_>) -> io::Result<Invalidations> {
-        // Without memory behind them who touches them would get a signal.
+    pub(crate) fn of(file: BorrowedFd<'_>) -> io::Result<Invalidations> {
         retry_on_intr(|| fallocate(file, FallocateFlags::empty(), AT as u64, LEN as u64))?;
-        Invalidations::map(file)
-    }
-
-    pub(crate) fn map(file: impl AsFd) -> io::Result<Invalidations> {
-        Ok(Invalidations { memory: Memory::map(file.as_fd(), AT, LEN)? })
+        Ok(Invalidations { memory: Memory::map(file, AT, LEN)? })
     }
 
     /// How often what is under this key was invalidated, and what shares its word. Keys must be well mixed in their highest

@@ -72,7 +72,7 @@ impl Session {
     /// # Errors
     /// What the system says.
     pub fn invalidations(&self) -> io::Result<Invalidations> {
-        Invalidations::map(&self.board)
+        Invalidations::of(self.board.as_fd())
     }
 
     /// Whether it was made by this process, not by the one that forked it.

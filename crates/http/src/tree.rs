@@ -469,15 +469,22 @@ impl OpenFile {
     /// # Errors
     /// What the formation says.
     pub fn read(&self, offset: u64, len: usize) -> FsResult<Bytes> {
-        let mut bytes = vec![0; len];
         if at_once::may_not_wait() {
-            let is_at_hand = len <= at_once::LEN_MAX
-                && self.tree.member.client()?.read_granted(self.attr.ino, offset, &mut bytes).is_some();
-            return if is_at_hand { Ok(bytes.into()) } else { Err(at_once::not_at_hand()) };
+            return self.read_at_hand(offset, len)?.ok_or_else(at_once::not_at_hand);
         }
+        let mut bytes = vec![0; len];
         let read = self.tree.client()?.read(self.attr.ino, offset, &mut bytes)?;
         bytes.truncate(read);
         Ok(bytes.into())
+    }
+
+    fn read_at_hand(&self, offset: u64, len: usize) -> FsResult<Option<Bytes>> {
+        if len > at_once::LEN_MAX {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; len];
+        let read = self.tree.member.client()?.read_granted(self.attr.ino, offset, &mut bytes);
+        Ok(read.map(|()| bytes.into()))
     }
 
     /// SHA-256 of a range, and of each piece of it of this length.

@@ -34,8 +34,8 @@ type Key = (u32, u32);
 pub struct Lending {
     data: Arc<DataStore>,
     grants: OnceLock<Arc<GrantTable>>,
-    /// By which they are called back, once there are any, if the grant table has place for that.
-    invalidations: OnceLock<Option<Arc<Invalidations>>>,
+    /// By which they are called back, once there are any.
+    invalidations: OnceLock<Arc<Invalidations>>,
     /// Sizes that are lent; for a look without the lock.
     sizes_lent: AtomicUsize,
     /// Locked within the locks of slots: a look at a record, and at what was told since, is one look. Never locked
@@ -163,13 +163,15 @@ impl Lending {
 
     /// What processes with sessions cache of what they are told, with words instead of messages to call them back.
     fn cache(&self) -> Option<Arc<dyn Cache>> {
-        let made = self.invalidations.get_or_init(|| {
-            let made = self.grants.get()?.invalidations();
-            made.inspect_err(|error| log::warn!(why:% = error; "processes are not called back"))
-                .ok()
-                .map(Arc::new)
-        });
-        made.clone().map(|words| words as Arc<dyn Cache>)
+        if self.invalidations.get().is_none() {
+            match self.grants.get()?.invalidations() {
+                Ok(made) => drop(self.invalidations.set(Arc::new(made))),
+                Err(error) => {
+                    log::warn!(why:% = error; "a process is not called back, and waited for instead")
+                }
+            }
+        }
+        self.invalidations.get().map(|words| Arc::clone(words) as Arc<dyn Cache>)
     }
 
     /// A client has lost its last connection: its sessions end, and what it did not use of its windows is free again

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -36,7 +36,8 @@ struct Open {
     spot: Spot,
     file: File,
     left: AtomicUsize,
-    near: Option<Near>,
+    /// Once that is known, if it ever is.
+    near: OnceLock<Near>,
     /// Whether it was given up.
     failed: AtomicBool,
 }
@@ -169,7 +170,7 @@ impl<'a> Work<'a> {
     fn choose_near(&self, queue: &mut Queue, now: Instant) -> Option<Step> {
         let Queue { pieces, health, .. } = queue;
         let of_piece = |(at, piece): (usize, &Piece)| {
-            let near = piece.open.near.as_ref().filter(|_| !piece.open.failed.load(Ordering::Relaxed))?;
+            let near = piece.open.near.get().filter(|_| !piece.open.failed.load(Ordering::Relaxed))?;
             let Wanted { item, places } = self.order.files.get(piece.open.number)?;
             let holders = near.at(item.piece(piece.index).0);
             let able =
@@ -198,10 +199,8 @@ impl<'a> Work<'a> {
         let Choice::Ask(holder, url) = choice else { return None };
         self.note(holder, Health::begin);
         let seen = self.readers.look(&url);
-        match &seen {
-            Err(Trouble::Passing(_)) => drop(self.note(holder, |health| health.failed(Instant::now()))),
-            _ => drop(self.note(holder, Health::end)),
-        }
+        // Whether pieces come from there is found out by asking for some.
+        self.note(holder, Health::end);
         Near::of(&seen.ok()??, &wanted.places)
     }
 
@@ -214,13 +213,18 @@ impl<'a> Work<'a> {
         let missing =
             self.missing_pieces(&file, item).map_err(|error| format!("{}: {error}", spot.path.display()))?;
         let left = AtomicUsize::new(missing.len());
-        let near = if missing.is_empty() { None } else { self.near(number, wanted) };
-        let open = Arc::new(Open { number, spot, file, left, near, failed: AtomicBool::new(false) });
+        let (failed, near) = (AtomicBool::new(false), OnceLock::new());
+        let open = Arc::new(Open { number, spot, file, left, near, failed });
         if missing.is_empty() {
             return self.complete(&open, item);
         }
         let pieces = missing.into_iter().map(|index| Piece { open: Arc::clone(&open), index, why: None });
+        // Who waits for pieces takes these when it is known who has which, or when they look next: an answer that does not come
+        // holds nobody up.
         self.queue.lock().pieces.extend(pieces);
+        if let Some(near) = self.near(number, wanted) {
+            open.near.get_or_init(|| near);
+        }
         Ok(())
     }
 
