@@ -114,8 +114,8 @@ pub unsafe extern "C" fn bivouac_close(file: *mut File) -> c_int {
         let file = unsafe { Box::from_raw(file) };
         // In a child it is the parent's to close.
         let Ok(client) = file.shared.client() else { return Ok(0) };
-        let saved = client.send_unsent(file.ino).and_then(|()| client.save_at_close(file.ino));
-        if client.locks_used() {
+        let saved = client.sessions.send_unsent(file.ino).and_then(|()| client.site.save_at_close(file.ino));
+        if client.locks.is_used() {
             client.unlock_handle(file.ino, std::ptr::from_ref(&*file) as u64);
         }
         client.close(file.ino);

@@ -16,7 +16,7 @@ pub unsafe extern "C" fn bivouac_seats_here(file: *mut File, seats: *mut u32, ro
     answer(|| {
         // SAFETY: the header asks for an object.
         let file = unsafe { pointers::object(file, "file")? };
-        let here = file.shared.client()?.seats_here(file.ino)?;
+        let here = file.shared.client()?.content.seats_here(file.ino)?;
         if seats.is_null() && room > 0 {
             return Err(FsError::with(Errno::EINVAL, "seats is NULL"));
         }

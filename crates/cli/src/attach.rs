@@ -77,7 +77,7 @@ fn refuse_sources(formation: &StateDir, state: &State, place: &Path) -> Result<(
         return Ok(());
     }
     let client = reach::client(formation, state, Duration::from_millis(state.wait_ms))?;
-    let partitions = client.list_partitions();
+    let partitions = client.partitions.list();
     client.leave();
     let partitions = partitions?;
     let sources = partitions.iter().filter_map(|partition| partition.settings.source.as_ref());

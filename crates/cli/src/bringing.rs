@@ -37,7 +37,7 @@ pub fn bring_at_start(client: &Client, partition: &Partition, path: &str) -> FsR
     std::thread::scope(|scope| {
         let work = || {
             while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if let Err(error) = client.bring_file(file.attr.ino) {
+                if let Err(error) = client.site.bring_file(file.attr.ino) {
                     failed.lock().unwrap_or_else(PoisonError::into_inner).push((file, error));
                 }
             }

@@ -68,7 +68,7 @@ impl Closing {
         let mut closing = Closing { client: Arc::clone(&client), token, renewals: None };
         // What mounts have acknowledged and not sent arrives before nobody changes anything any more; what cannot is among
         // what is not at its source.
-        let held = client.hold_behind(token, HOLD_MS).and_then(|_| client.fence(token, HOLD_MS));
+        let held = client.site.hold_behind(token, HOLD_MS).and_then(|_| client.site.fence(token, HOLD_MS));
         held.inspect_err(|_| closing.open())?;
         let thread = std::thread::spawn(move || {
             while ended.recv_timeout(RENEWAL) == Err(RecvTimeoutError::Timeout) {
@@ -122,8 +122,8 @@ impl Closing {
 /// Goes on holding up changes, and that any are acknowledged before they are sent; or lets them go on. Whether changes had
 /// been held up until now.
 fn hold_on(client: &Client, token: u64, hold_ms: u32) -> FsResult<bool> {
-    client.ask_unsent(token, hold_ms)?;
-    client.fence(token, hold_ms)
+    client.site.ask_unsent(token, hold_ms)?;
+    client.site.fence(token, hold_ms)
 }
 
 fn refusal(name: &FormationName, unflushed: &[String], outcome: &Outcome) -> Failure {

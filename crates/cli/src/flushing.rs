@@ -110,7 +110,7 @@ impl Target {
 
     /// Whether what is deleted here is to be deleted there.
     fn mirrors(&self, client: &Client) -> FsResult<bool> {
-        let partition = client.partition(self.top.attr.layout.partition())?;
+        let partition = client.partitions.get(self.top.attr.layout.partition())?;
         Ok(partition.is_some_and(|partition| partition.settings.mirror_deletes == MirrorDeletes::Yes))
     }
 
@@ -152,7 +152,7 @@ pub fn bring_all(client: &Client, target: &Target, unsaved: &Unsaved, manner: Ma
 
 /// Deletes there what was deleted here.
 fn mirror(client: &Client, target: &Target, outcome: &mut Outcome) -> FsResult<()> {
-    let removals = client.mirror(target.top.attr.layout.partition(), &target.top.path)?;
+    let removals = client.site.mirror(target.top.attr.layout.partition(), &target.top.path)?;
     let place = |path: &[u8]| target.place.join(OsStr::from_bytes(path));
     outcome.deleted += removals.done;
     outcome.lost.extend(removals.kept.iter().map(|kept| {
@@ -178,12 +178,13 @@ fn carry_out(
     let mut outcome = Outcome::default();
     let levels = by_depth(&plan.dirs);
     for dirs in &levels {
-        for (dir, flushed) in at_once(manner.jobs, dirs, |dir| client.flush_open(dir)) {
+        for (dir, flushed) in at_once(manner.jobs, dirs, |dir| client.site.flush_open(dir)) {
             take(&mut outcome, target, dir, flushed, true);
         }
     }
     let (seen, files) = (SeenCache::default(), plan.files.iter().collect::<Vec<_>>());
-    let flush = |file: &Found| seen.of(client, file).and_then(|seen| client.flush(file, seen, manner.force));
+    let flush =
+        |file: &Found| seen.of(client, file).and_then(|seen| client.site.flush(file, seen, manner.force));
     for (file, flushed) in at_once(manner.jobs, &files, flush) {
         take(&mut outcome, target, file, flushed, true);
     }
@@ -196,7 +197,7 @@ fn carry_out(
         mirror(client, target, &mut outcome)?;
     }
     for dirs in levels.iter().rev() {
-        for (dir, flushed) in at_once(manner.jobs, dirs, |dir| client.flush(dir, None, manner.force)) {
+        for (dir, flushed) in at_once(manner.jobs, dirs, |dir| client.site.flush(dir, None, manner.force)) {
             take(&mut outcome, target, dir, flushed, false);
         }
     }
@@ -264,7 +265,7 @@ impl SeenCache {
         let names = match known {
             Some(names) => names,
             None => {
-                let names = std::sync::Arc::new(client.seen_names(file.dir)?);
+                let names = std::sync::Arc::new(client.site.seen_names(file.dir)?);
                 let mut dirs = self.dirs.lock().unwrap_or_else(PoisonError::into_inner);
                 dirs.push((file.dir, std::sync::Arc::clone(&names)));
                 names

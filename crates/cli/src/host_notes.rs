@@ -193,7 +193,7 @@ impl Host<'_> {
     fn ask(&self, what: &str, offset: u64) -> FsResult<Vec<u8>> {
         let mut last = FsError::new(Errno::EIO);
         for node in self.nodes {
-            match self.client.ask_host(*node, what, offset) {
+            match self.client.nodes().ask_host(*node, what, offset) {
                 Ok(bytes) => return Ok(bytes),
                 // It answers, and so would the others.
                 Err(error) if !matches!(error.errno(), Errno::EIO | Errno::ETIMEDOUT) => return Err(error),

@@ -363,8 +363,8 @@ fn look_at<T>(
 }
 
 fn unflushed(client: &Client) -> FsResult<UnflushedReport> {
-    let (unsaved, mirrors) = (client.unsaved()?, client.list_partitions()?.iter().any(mirrors));
-    let left = if mirrors { client.removals()?.left } else { Vec::new() };
+    let (unsaved, mirrors) = (client.site.unsaved()?, client.partitions.list()?.iter().any(mirrors));
+    let left = if mirrors { client.site.removals()?.left } else { Vec::new() };
     let mut failing: Vec<String> = unsaved.failing().map(str::to_owned).collect();
     failing.extend(left.iter().filter(|left| !left.why.is_empty()).map(|left| left.why.clone()));
     Ok(UnflushedReport { files: unsaved.count(), bytes: unsaved.bytes(), deletions: left.len(), failing })
@@ -377,7 +377,7 @@ fn ask_all(client: &Client, state: &State) -> Vec<Answer> {
         let is_elsewhere = state.is_over_hosts() || elsewhere::is_elsewhere(state, node);
         let lives = is_elsewhere || node.process.is_some_and(|process| process.is_alive());
         let serves = node.life == NodeLife::Ready && lives;
-        serves.then(|| client.status(NodeId(node.id)).map_err(|error| error.to_string()))
+        serves.then(|| client.nodes().status(NodeId(node.id)).map_err(|error| error.to_string()))
     };
     reach::at_once(&state.nodes, ask).into_iter().map(Option::flatten).collect()
 }

@@ -44,7 +44,7 @@ pub fn has_sources(dir: &StateDir, state: &State) -> bool {
         return state.sources.is_some();
     }
     let Ok(client) = reach::client(dir, state, LOOK_WAIT) else { return false };
-    let found = client.list_partitions();
+    let found = client.partitions.list();
     client.leave();
     found.is_ok_and(|all| all.iter().any(|partition| partition.settings.source.is_some()))
 }
@@ -72,11 +72,11 @@ pub fn list(client: &Client) -> Result<Vec<String>, Failure> {
 
 /// What was deleted and is still at the source, a line each.
 fn deletions(client: &Client) -> Result<Vec<String>, Failure> {
-    let (partitions, mut lines) = (client.list_partitions()?, Vec::new());
+    let (partitions, mut lines) = (client.partitions.list()?, Vec::new());
     if !partitions.iter().any(mirrors) {
         return Ok(lines);
     }
-    let left = client.removals()?.left;
+    let left = client.site.removals()?.left;
     for removal in left.iter().take(NAMED_MAX) {
         let dir = partitions.iter().find(|known| known.id == removal.partition).map(|known| known.dir);
         let place = dir.map_or(Ok(None), |dir| path_of(client, dir))?.unwrap_or_default();
@@ -100,7 +100,7 @@ pub fn mirrors(partition: &Partition) -> bool {
 
 /// Paths from the formation's own directory on, and about how many bytes.
 fn unsaved(client: &Client) -> Result<Vec<(PathBuf, u64)>, Failure> {
-    let unsaved = client.unsaved()?;
+    let unsaved = client.site.unsaved()?;
     let mut found = Vec::new();
     for target in if unsaved.is_empty() { Vec::new() } else { targets(client)? } {
         let plan = target.plan(client, &unsaved)?;
@@ -113,7 +113,7 @@ fn unsaved(client: &Client) -> Result<Vec<(PathBuf, u64)>, Failure> {
 /// The directories of all partitions with a source.
 fn targets(client: &Client) -> Result<Vec<Target>, Failure> {
     let mut targets = Vec::new();
-    for partition in client.list_partitions()? {
+    for partition in client.partitions.list()? {
         if partition.settings.source.is_none() || partition.state != PartitionState::Live {
             continue;
         }
@@ -144,7 +144,7 @@ pub fn flush_all(dir: &StateDir, manner: Manner) -> Result<Outcome, Failure> {
 /// # Errors
 /// As [`flush_all`].
 pub fn flush_by(client: &Client, manner: Manner) -> Result<Outcome, Failure> {
-    client.send_behind()?;
+    client.site.send_behind()?;
     flush_sent(client, manner)
 }
 
@@ -153,8 +153,8 @@ pub fn flush_by(client: &Client, manner: Manner) -> Result<Outcome, Failure> {
 /// # Errors
 /// As [`flush_all`].
 pub fn flush_sent(client: &Client, manner: Manner) -> Result<Outcome, Failure> {
-    let (mut all, unsaved) = (Outcome::default(), client.unsaved()?);
-    if !unsaved.is_empty() || client.list_partitions()?.iter().any(mirrors) {
+    let (mut all, unsaved) = (Outcome::default(), client.site.unsaved()?);
+    if !unsaved.is_empty() || client.partitions.list()?.iter().any(mirrors) {
         for target in targets(client)? {
             all.add(bring_all(client, &target, &unsaved, manner)?);
         }

@@ -4,33 +4,42 @@
 //! its own node is to remove, and not of the rest. So who is told that there is no space has all nodes remove at once what
 //! nobody needs any more, and then tries again, once.
 
+use std::sync::Arc;
+
 use bivouac_types::{Errno, FsError, FsResult};
 use bivouac_wire::op;
 
-use crate::client::Client;
-use crate::ways::when_here;
+use crate::opens::closings::Closings;
+use crate::ways::{Ways, when_here};
 
 /// How long a node is waited for that does not answer, in milliseconds: what it has to remove is not worth more.
 const WAIT_MS: u32 = 5000;
 
-impl Client {
+/// Makes room.
+#[derive(Clone)]
+pub struct Room {
+    pub ways: Arc<Ways>,
+    pub closings: Option<Arc<Closings>>,
+}
+
+impl Room {
     /// Does something that takes space, as [`when_here`].
-    pub(crate) fn when_there_is_room<T>(&self, mut take: impl FnMut() -> FsResult<T>) -> FsResult<T> {
+    pub fn when_there_is<T>(&self, mut take: impl FnMut() -> FsResult<T>) -> FsResult<T> {
         let taken = when_here(&mut take);
         let is_full = |error: &FsError| matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT);
         if !taken.as_ref().is_err_and(is_full) {
             return taken;
         }
-        self.make_room();
+        self.make();
         when_here(take)
     }
 
     /// Has all nodes remove what nobody needs any more, also what this client has just closed.
-    fn make_room(&self) {
+    fn make(&self) {
         if let Some(closings) = &self.closings {
             closings.send_all();
         }
-        let asked = self.node_ids().filter_map(|node| {
+        let asked = self.ways.node_ids().filter_map(|node| {
             let transport = self.ways.transport(node).ok()?;
             let frame = self.ways.attempt(WAIT_MS);
             Some((node, bivouac_net::start::<op::MakeRoom>(transport, frame, &(), &[])))

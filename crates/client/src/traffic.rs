@@ -3,11 +3,6 @@
 
 use std::cell::Cell;
 
-use bivouac_layout::SeatRange;
-use bivouac_types::{FsResult, NodeId};
-
-use crate::client::Client;
-
 /// Of one thread, since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
@@ -41,20 +36,10 @@ pub fn count_message() {
     count(|traffic| traffic.messages += 1);
 }
 
-impl Client {
-    /// The node of a seat, to which content is about to go, or from which it comes.
-    pub(crate) fn content_node(&self, range: &SeatRange) -> FsResult<NodeId> {
-        let node = self.seat_node(range)?;
-        self.count_content(node, range.len);
-        Ok(node)
-    }
-
-    /// Counts content that is about to go to a node, or comes from it.
-    pub(crate) fn count_content(&self, node: NodeId, len: u64) {
-        let is_here = self.local == Some(node) || self.direct.is_here(node);
-        count(|traffic| match is_here {
-            true => traffic.bytes_local += len,
-            false => traffic.bytes_remote += len,
-        });
-    }
+/// Counts content to or from a seat.
+pub fn count_content(is_here: bool, len: u64) {
+    count(|traffic| match is_here {
+        true => traffic.bytes_local += len,
+        false => traffic.bytes_remote += len,
+    });
 }

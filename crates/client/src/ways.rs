@@ -12,10 +12,10 @@ use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId};
 use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation, op};
 
 use crate::client::{ClientOptions, OpCtx};
-use crate::known::KnownFiles;
+use crate::homes::known::KnownFiles;
 use crate::locks::{Doubts, Fenced};
+use crate::opens::watch::Keeper;
 use crate::traffic::count_message;
-use crate::watch::Keeper;
 
 /// How long a client that ends waits for each node to hear it, in milliseconds.
 const LEAVE_WAIT_MS: u32 = 1000;
@@ -28,9 +28,14 @@ const WAIT: Duration = Duration::from_secs(120);
 pub struct Ways {
     /// Whose they are.
     pub id: ClientId,
+    /// What there is on the other side.
+    pub map: Arc<FormationMap>,
+    /// The node in the client's own process.
+    pub local: Option<NodeId>,
     /// Of each request.
     flags: Flags,
-    map: Arc<FormationMap>,
+    /// How often this process's ancestors had been forked when they were made.
+    forks: u32,
     nodes: Vec<Arc<dyn Transport>>,
     is_spread_out: bool,
     next_op: AtomicU64,
@@ -39,11 +44,28 @@ pub struct Ways {
 }
 
 impl Ways {
-    /// Those of a client whose requests have these flags.
-    pub fn new(id: ClientId, flags: Flags, map: Arc<FormationMap>, nodes: Vec<Arc<dyn Transport>>) -> Ways {
+    /// Those of a client whose requests have these flags, with the node in its own process.
+    pub fn new(
+        id: ClientId,
+        flags: Flags,
+        map: Arc<FormationMap>,
+        nodes: Vec<Arc<dyn Transport>>,
+        local: Option<NodeId>,
+    ) -> Ways {
         let changed = nodes.iter().map(|_| AtomicBool::new(false)).collect();
         let is_spread_out = nodes.iter().any(|node| matches!(node.address(), Address::Tcp(_)));
-        Ways { id, flags, map, nodes, is_spread_out, next_op: AtomicU64::new(1), changed }
+        let (forks, next_op) = (bivouac_direct::forks(), AtomicU64::new(1));
+        Ways { id, map, local, flags, forks, nodes, is_spread_out, next_op, changed }
+    }
+
+    /// Whether this process made them, rather than one that forked it.
+    pub fn is_own(&self) -> bool {
+        self.forks == bivouac_direct::forks()
+    }
+
+    /// All nodes.
+    pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.map.nodes.len()).map(|id| NodeId(id as u16))
     }
 
     /// Whether some nodes are reached over a network.
@@ -83,6 +105,21 @@ impl Ways {
     /// Asks a node something that changes nothing.
     pub fn ask<O: Operation>(&self, node: NodeId, request: &O::Request<'_>) -> FsResult<O::Reply> {
         when_here(|| bivouac_net::call::<O>(self.transport(node)?, self.question(), request, &[]))
+    }
+
+    /// Asks all nodes, page after page: `take` says where the next one begins, unless that was the last one of a node.
+    pub fn ask_pages<'r, O: Operation, A>(
+        &self,
+        request: impl Fn(Option<A>) -> O::Request<'r>,
+        mut take: impl FnMut(O::Reply) -> Option<A>,
+    ) -> FsResult<()> {
+        for node in self.node_ids() {
+            let mut next = take(self.ask::<O>(node, &request(None))?);
+            while next.is_some() {
+                next = take(self.ask::<O>(node, &request(next))?);
+            }
+        }
+        Ok(())
     }
 
     /// As [`Ways::ask`], with a number of its own for the request.

@@ -43,7 +43,7 @@ pub fn check_online(client: &Client, compare: bool, progress: &dyn Progress) -> 
     let mut report = Report::default();
     let (mut reached, mut known) = (Vec::new(), Vec::new());
     for node in nodes(client.map()) {
-        let status = client.status(node);
+        let status = client.nodes().status(node);
         match &status {
             Err(error) => report.unchecked.push(format!("{node} cannot be asked: {error}")),
             Ok(status) => known.extend(status.damage.wrong.iter().map(|wrong| (node, wrong.clone()))),
@@ -79,11 +79,11 @@ impl Source for Online<'_> {
     }
 
     fn records(&self, node: NodeId, request: &ListRecordsRequest) -> FsResult<RecordPage> {
-        self.client.list_records(node, request)
+        self.client.nodes().list_records(node, request)
     }
 
     fn subfiles(&self, node: NodeId, request: &ListSubfilesRequest) -> FsResult<SubfilePage> {
-        self.client.list_subfiles(node, request)
+        self.client.nodes().list_subfiles(node, request)
     }
 }
 
@@ -159,14 +159,14 @@ impl Online<'_> {
 
     fn watch(&self, inos: &HashSet<Ino>) -> FsResult<()> {
         let request = Inos { inos: inos.iter().copied().collect() };
-        self.answering().try_for_each(|node| self.client.watch_inodes(node, &request))
+        self.answering().try_for_each(|node| self.client.nodes().watch_inodes(node, &request))
     }
 
     /// The inodes that some node changed; if a node forgot what it was to watch, anything may have moved.
     fn touched(&self) -> FsResult<HashSet<Ino>> {
         let mut touched = HashSet::new();
         for node in self.answering() {
-            let watched = self.client.touched(node)?;
+            let watched = self.client.nodes().touched(node)?;
             match watched.known {
                 true => touched.extend(watched.touched),
                 false => {
@@ -217,7 +217,7 @@ impl Online<'_> {
     }
 
     fn statuses(&self) -> FsResult<Vec<(NodeId, NodeStatus)>> {
-        self.answering().map(|node| Ok((node, self.client.status(node)?))).collect()
+        self.answering().map(|node| Ok((node, self.client.nodes().status(node)?))).collect()
     }
 }
 

@@ -129,7 +129,7 @@ fn parts_of(client: &Client, files: &[Attr]) -> FsResult<Vec<(NodeId, Part)>> {
     for attr in files.iter().filter(|attr| seen.insert(attr.ino)) {
         for seat in seats_of(&attr.layout) {
             let part = Part { ino: attr.ino, seat, layout: attr.layout };
-            parts.push((client.seat_place(seat)?.node, part));
+            parts.push((client.partitions.seat_place(seat)?.node, part));
         }
     }
     Ok(parts)
@@ -151,7 +151,8 @@ impl Run<'_> {
     fn volume(&self, node: NodeId, volume: u16, pace: &Pace) -> FsResult<()> {
         let mut after = None;
         loop {
-            let page = self.client.list_subfiles(node, &ListSubfilesRequest { volume, after, max: PAGE })?;
+            let page =
+                self.client.nodes().list_subfiles(node, &ListSubfilesRequest { volume, after, max: PAGE })?;
             after = page.subfiles.last().map(|found| (found.ino, found.seat));
             for found in page.subfiles {
                 match found.header {
@@ -178,7 +179,7 @@ impl Run<'_> {
         let mut from = 0;
         loop {
             let request = ScrubRequest { ino: part.ino, seat: part.seat, from, bytes };
-            let found = match self.client.scrub_subfile(node, &request) {
+            let found = match self.client.nodes().scrub_subfile(node, &request) {
                 Ok(found) => found,
                 Err(error) if error.errno() == Errno::ENOENT => return,
                 Err(error) => {

@@ -453,7 +453,7 @@ impl Tree {
     pub fn holders(&self, attr: &Attr) -> FsResult<Vec<NodeId>> {
         let client = self.client()?;
         let seats = bivouac_layout::seats_of(&attr.layout).take(usize::from(HOLDERS_MAX));
-        seats.map(|seat| Ok(client.seat_place(seat)?.node)).collect()
+        seats.map(|seat| Ok(client.partitions.seat_place(seat)?.node)).collect()
     }
 }
 

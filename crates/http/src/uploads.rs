@@ -284,7 +284,7 @@ impl Upload {
     /// # Errors
     /// What the formation says.
     pub fn written(&self) -> FsResult<&OpenFile> {
-        self.file.tree.client()?.send_unsent(self.file.attr.ino)?;
+        self.file.tree.client()?.sessions.send_unsent(self.file.attr.ino)?;
         Ok(&self.file)
     }
 
@@ -294,7 +294,7 @@ impl Upload {
     /// What the formation says.
     pub fn mark(&self, act: impl FnOnce(&Client, &OpCtx, &Attr) -> FsResult<()>) -> FsResult<()> {
         let (client, ino) = (self.file.tree.client()?, self.file.attr.ino);
-        client.send_unsent(ino)?;
+        client.sessions.send_unsent(ino)?;
         let attr = client.getattr(ino)?;
         let change = self.file.tree.member().change()?;
         act(client, &change.ctx, &attr)
@@ -307,9 +307,9 @@ impl Upload {
     /// What the formation says; `EEXIST` if it is not to replace anything, `ESTALE` if not what is there by now.
     pub fn finish(self, replace: Replace) -> FsResult<(bool, Attr)> {
         let (client, ino) = (self.file.tree.client()?, self.file.attr.ino);
-        client.send_unsent(ino)?;
+        client.sessions.send_unsent(ino)?;
         let is_new = self.name(replace)?;
-        client.save_at_close(ino)?;
+        client.site.save_at_close(ino)?;
         Ok((is_new, client.getattr(ino)?))
     }
 

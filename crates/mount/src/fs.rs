@@ -9,8 +9,13 @@ use bivouac_types::{Attr, FsResult, Ino, SetAttr, StatFs};
 pub use bivouac_client::{CopyJob, DirEntry, NewInode, OpCtx, Opened, SeekKind, SendPart};
 pub use bivouac_client::{FileLock, LockKind, LockMode, LockWaiting, Locked};
 
+macro_rules! call {
+    ($client:ident, $name:ident($($arg:ident)*)) => { Client::$name($client $(, $arg)*) };
+    ($client:ident, $name:ident($($arg:ident)*) $part:ident $method:ident) => { $client.$part.$method($($arg),*) };
+}
+
 macro_rules! operations {
-    ($(fn $name:ident(&self $(, $arg:ident: $ty:ty)*) $(-> $reply:ty)?;)*) => {
+    ($(fn $name:ident(&self $(, $arg:ident: $ty:ty)*) $(-> $reply:ty)? $(=> $part:ident.$method:ident)?;)*) => {
         /// The operations of a file system, as the client of a formation has them. All block, and all may
         /// be called from many threads.
         #[allow(missing_docs, reason = "each is documented where it is implemented")]
@@ -21,7 +26,7 @@ macro_rules! operations {
 
         impl FileSystem for Client {
             $(fn $name(&self $(, $arg: $ty)*) $(-> $reply)? {
-                Client::$name(self $(, $arg)*)
+                call!(self, $name($($arg)*) $($part $method)?)
             })*
         }
     };
@@ -75,21 +80,21 @@ operations! {
         send: &mut SendPart<'_>
     ) -> FsResult<Option<usize>>;
     fn write(&self, ctx: &OpCtx, ino: Ino, offset: u64, data: &[u8], append: bool) -> FsResult<usize>;
-    fn writes_behind(&self, ino: Ino) -> bool;
-    fn send_unsent(&self, ino: Ino) -> FsResult<()>;
+    fn writes_behind(&self, ino: Ino) -> bool => sessions.writes_behind;
+    fn send_unsent(&self, ino: Ino) -> FsResult<()> => sessions.send_unsent;
     fn fsync(&self, ino: Ino, data_only: bool) -> FsResult<()>;
-    fn statfs(&self, ino: Ino) -> FsResult<StatFs>;
+    fn statfs(&self, ino: Ino) -> FsResult<StatFs> => homes.statfs;
     fn seek(&self, ino: Ino, offset: u64, kind: SeekKind) -> FsResult<u64>;
     fn fallocate(&self, ctx: &OpCtx, ino: Ino, mode: u32, offset: u64, len: u64) -> FsResult<()>;
     fn tmpfile(&self, ctx: &OpCtx, parent: Ino, new: &NewInode<'_>, linkable: bool) -> FsResult<Attr>;
     fn copy(&self, ctx: &OpCtx, copy: &CopyJob) -> FsResult<u64>;
     fn set_lock(&self, ino: Ino, lock: &FileLock, waiting: Option<LockWaiting>) -> FsResult<Locked>;
-    fn test_lock(&self, ino: Ino, lock: &FileLock) -> FsResult<Option<FileLock>>;
-    fn interrupt_lock(&self, ticket: u64);
+    fn test_lock(&self, ino: Ino, lock: &FileLock) -> FsResult<Option<FileLock>> => locks.test;
+    fn interrupt_lock(&self, ticket: u64) => locks.interrupt;
     fn unlock_owner(&self, ino: Ino, owner: u64);
     fn unlock_handle(&self, ino: Ino, handle: u64);
-    fn locks_used(&self) -> bool;
-    fn drop_locks(&self);
-    fn saved_at_close(&self, ino: Ino) -> bool;
-    fn save_at_close(&self, ino: Ino) -> FsResult<()>;
+    fn locks_used(&self) -> bool => locks.is_used;
+    fn drop_locks(&self) => locks.close;
+    fn saved_at_close(&self, ino: Ino) -> bool => site.saved_at_close;
+    fn save_at_close(&self, ino: Ino) -> FsResult<()> => site.save_at_close;
 }

@@ -54,7 +54,7 @@ impl Direct {
         if !self.untold.swap(false, Ordering::AcqRel) {
             return true;
         }
-        let told = self.client().and_then(|client| client.tell_times(self.ino)).is_ok();
+        let told = self.client().and_then(|client| client.homes.tell_times(self.ino)).is_ok();
         if !told {
             self.untold.store(true, Ordering::Release);
         }
@@ -130,7 +130,7 @@ fn open(member: &Member, ino: Ino) -> FsResult<()> {
     let client = member.client()?;
     let attr = client.open(&change.ctx, ino, 0)?;
     // The mount hears of closes, and has written before they return.
-    if attr.is_file() && !client.saved_at_close(ino) {
+    if attr.is_file() && !client.site.saved_at_close(ino) {
         return Ok(());
     }
     client.close(ino);

@@ -260,7 +260,7 @@ fn perform(
 
 /// Whether a read is likely to find everything.
 fn is_within(direct: &Direct, at: u64, count: usize) -> bool {
-    let size = direct.client().ok().and_then(|client| client.size_heard(direct.ino));
+    let size = direct.client().ok().and_then(|client| client.homes.size_heard(direct.ino));
     at.checked_add(count as u64).is_some_and(|end| Some(end) <= size)
 }
 

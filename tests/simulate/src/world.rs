@@ -761,7 +761,7 @@ impl World {
         sim::sleep(Duration::from_secs(5));
         let left = self.client_in("census", self.scenario.nodes + self.scenario.clients, |world, client| {
             for node in 0..world.scenario.nodes {
-                match client.status(NodeId(u16::from(node))) {
+                match client.nodes().status(NodeId(u16::from(node))) {
                     Ok(status) if status.open_files > 0 => {
                         sim::fail(&format!("node {node} has {} files open for nobody", status.open_files))
                     }

@@ -204,15 +204,15 @@ fn explain(formation: &Reached, path: &Path, ino: Ino, offset: Option<u64>) -> R
     let attr = client.getattr(ino)?;
     let partition = match attr.layout.partition() {
         PartitionId::ROOT => None,
-        id => Some(client.partition_now(id)?),
+        id => Some(client.partitions.now(id)?),
     };
     // What a directory keeps itself may be older than what its partition says.
     let said = client.getxattr(ino, b"user.bivouac.layout").ok().filter(|_| attr.is_dir());
     let said = said.map(|text| String::from_utf8_lossy(&text).into_owned());
     let layout = said.as_deref().map_or(attr.layout, |text| as_said(text, attr.layout));
     let is_bound = partition.as_ref().is_some_and(|partition| partition.settings.source.is_some());
-    let pinned = if is_bound && attr.is_file() { Some(client.is_pinned(ino)?) } else { None };
-    let reports = if attr.is_file() { client.seats(&attr)? } else { Vec::new() };
+    let pinned = if is_bound && attr.is_file() { Some(client.site.is_pinned(ino)?) } else { None };
+    let reports = if attr.is_file() { client.content.seats(&attr)? } else { Vec::new() };
     Ok(Explanation {
         path: path.to_owned(),
         formation: map.name.clone(),
@@ -279,7 +279,7 @@ fn byte(client: &Client, attr: &Attr, offset: u64, seats: &[SeatReport]) -> Byte
         offset,
         stripe: location.stripe,
         seat: location.seat.position(),
-        node: client.seat_place(location.seat).ok().map(|entry| entry.node.0),
+        node: client.partitions.seat_place(location.seat).ok().map(|entry| entry.node.0),
         subfile_offset: location.subfile_offset,
         local_file_offset: location.subfile_offset.saturating_add(data_at),
     }

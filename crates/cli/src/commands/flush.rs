@@ -23,14 +23,14 @@ pub fn run(here: &Environment, args: &FlushArgs) -> Result<ExitCode, Failure> {
         let Reached { client, entry, resolved } = reach::of_path(here, path, ANSWER_WAIT)?;
         let below = resolved.strip_prefix(&entry.dir).unwrap_or(&resolved);
         let target = Target::at(&client, &entry.dir, below)?;
-        client.send_behind()?;
+        client.site.send_behind()?;
         if args.dry_run {
             announce(&escape(path), &client, &target)?;
             client.leave();
             continue;
         }
         let manner = Manner { force: args.force, jobs: args.jobs };
-        let outcome = bring_all(&client, &target, &client.unsaved()?, manner)?;
+        let outcome = bring_all(&client, &target, &client.site.unsaved()?, manner)?;
         client.leave();
         if !tell(&escape(path), &outcome, args.quiet) {
             code = ExitCode::FAILURE;
@@ -41,7 +41,7 @@ pub fn run(here: &Environment, args: &FlushArgs) -> Result<ExitCode, Failure> {
 
 /// Says what would be brought there.
 fn announce(what: &str, client: &Client, target: &Target) -> Result<(), Failure> {
-    let unsaved = client.unsaved()?;
+    let unsaved = client.site.unsaved()?;
     let plan = target.plan(client, &unsaved)?;
     let bytes: u64 = plan.files.iter().map(|file| unsaved.bytes_of(file.attr.ino).min(file.attr.size)).sum();
     plan.files.iter().for_each(|file| outln!("{}", escape(&target.path_of(file))));

@@ -79,7 +79,7 @@ impl Target {
                 );
                 Err(Failure::new(1, text))
             }
-            id => Ok(((*self.client.partition_now(id).map_err(failed)?).clone(), attr.ino)),
+            id => Ok(((*self.client.partitions.now(id).map_err(failed)?).clone(), attr.ino)),
         }
     }
 
@@ -182,7 +182,7 @@ fn list(here: &Environment, args: &ListArgs) -> Result<(), Failure> {
 /// When a node on the way does not answer.
 pub fn list_all(client: &Client) -> Result<Vec<Shown>, Failure> {
     let mut all = Vec::new();
-    for partition in client.list_partitions()? {
+    for partition in client.partitions.list()? {
         // A partition whose directory was removed has nothing, and is forgotten.
         if let Some(path) = path_of(client, partition.dir)? {
             all.push(shown(client, &partition, &path));
@@ -232,7 +232,7 @@ fn set(here: &Environment, args: &SetArgs) -> Result<(), Failure> {
         return Err(Failure::new(2, text));
     }
     let ctx = target.client.new_op(0, target.uid, target.gid);
-    let changed = target.client.set_partition(&ctx, partition.id, partition.version, settings)?;
+    let changed = target.client.partitions.set(&ctx, partition.id, partition.version, settings)?;
     out!("{}", shown(&target.client, &changed, &target.shown()).to_text());
     Ok(())
 }
@@ -251,7 +251,7 @@ fn remove(here: &Environment, args: &RemoveArgs) -> Result<(), Failure> {
         _ => Failure::new(1, format_args!("{shown}: {error}")),
     })?;
     let ctx = target.client.new_op(0, target.uid, target.gid);
-    target.client.forget_partition(&ctx, partition.id)?;
+    target.client.partitions.forget(&ctx, partition.id)?;
     outln!("partition {} is gone, with its directory {shown}", partition.id.0);
     Ok(())
 }
@@ -272,9 +272,10 @@ pub struct Shown {
 
 fn shown(client: &Client, partition: &Partition, path: &str) -> Shown {
     let places = partition.places(client.map());
-    let space = client.statfs(partition.dir).unwrap_or_default();
+    let space = client.homes.statfs(partition.dir).unwrap_or_default();
     let bytes = |blocks: u64| blocks * u64::from(space.block_size);
-    let pinned = partition.settings.source.as_ref().and_then(|_| client.pinned().ok()).unwrap_or_default();
+    let pinned =
+        partition.settings.source.as_ref().and_then(|_| client.site.pinned().ok()).unwrap_or_default();
     let pinned = || pinned.iter().filter(|file| file.partition == partition.id);
     Shown {
         id: partition.id.0,

@@ -26,18 +26,18 @@ const JOBS: usize = 8;
 pub fn pin(here: &Environment, args: &PinArgs) -> Result<ExitCode, Failure> {
     each(here, args, |client, shown, target| {
         let files = files_of(client, target)?;
-        let before: HashSet<Ino> = client.pinned()?.into_iter().map(|file| file.ino).collect();
+        let before: HashSet<Ino> = client.site.pinned()?.into_iter().map(|file| file.ino).collect();
         check_fits(client, shown, target, &files)?;
         let failed = on_all(&files, true, |file| {
-            client.pin(file.attr.ino, true)?;
-            client.bring_file(file.attr.ino)
+            client.site.pin(file.attr.ino, true)?;
+            client.site.bring_file(file.attr.ino)
         });
         if failed.is_empty() {
             return Ok(said(shown, "pinned", &files));
         }
         let is_new = |file: &&Found| !before.contains(&file.attr.ino);
         let new: Vec<Found> = files.iter().filter(is_new).cloned().collect();
-        let left = on_all(&new, false, |file| client.pin(file.attr.ino, false));
+        let left = on_all(&new, false, |file| client.site.pin(file.attr.ino, false));
         Err(refused(target, failed, &left))
     })
 }
@@ -45,10 +45,10 @@ pub fn pin(here: &Environment, args: &PinArgs) -> Result<ExitCode, Failure> {
 /// Lets files make room again.
 pub fn unpin(here: &Environment, args: &PinArgs) -> Result<ExitCode, Failure> {
     each(here, args, |client, shown, target| {
-        let pinned: HashSet<Ino> = client.pinned()?.into_iter().map(|file| file.ino).collect();
+        let pinned: HashSet<Ino> = client.site.pinned()?.into_iter().map(|file| file.ino).collect();
         let mut files = files_of(client, target)?;
         files.retain(|file| pinned.contains(&file.attr.ino));
-        let failed = on_all(&files, false, |file| client.pin(file.attr.ino, false));
+        let failed = on_all(&files, false, |file| client.site.pin(file.attr.ino, false));
         match failed.first() {
             None => Ok(said(shown, "unpinned", &files)),
             Some((file, error)) => {
@@ -86,7 +86,7 @@ fn each(
 /// What is at a path, if it is in a partition with a source.
 fn target(client: &Client, mount: &Path, below: &Path) -> Result<Option<Target>, Failure> {
     let target = Target::find(client, mount, below)?;
-    let partition = client.partition(target.top.attr.layout.partition())?;
+    let partition = client.partitions.get(target.top.attr.layout.partition())?;
     Ok(partition.is_some_and(|partition| partition.settings.source.is_some()).then_some(target))
 }
 
@@ -113,11 +113,11 @@ fn files_of(client: &Client, target: &Target) -> Result<Vec<Found>, Failure> {
 fn check_fits(client: &Client, shown: &Path, target: &Target, files: &[Found]) -> Result<(), Failure> {
     let partition = target.top.attr.layout.partition();
     let wanted: HashSet<Ino> = files.iter().map(|file| file.attr.ino).collect();
-    let pinned = client.pinned()?;
+    let pinned = client.site.pinned()?;
     let others = pinned.iter().filter(|file| file.partition == partition && !wanted.contains(&file.ino));
     let (others, bytes): (u64, u64) =
         (others.map(|file| file.bytes).sum(), files.iter().map(|file| file.attr.size).sum());
-    let space = client.statfs(target.top.attr.ino)?;
+    let space = client.homes.statfs(target.top.attr.ino)?;
     let room = space.blocks * u64::from(space.block_size);
     if bytes.saturating_add(others) <= room {
         return Ok(());

@@ -144,7 +144,7 @@ fn of_formation(here: &Environment, path: &Path) -> Result<Vec<Candidate>, Failu
     });
     let mut all: Vec<Candidate> = servers.collect();
     let target = Target::find(&client, &entry.dir, below)?;
-    let partition = client.partition(target.top.attr.layout.partition())?;
+    let partition = client.partitions.get(target.top.attr.layout.partition())?;
     if let Some(source) = partition.as_ref().and_then(|partition| partition.settings.source.as_ref()) {
         let place = Place::parse(source.as_str()).map_err(failed)?;
         let below = String::from_utf8_lossy(&target.top.path).into_owned();

@@ -66,7 +66,7 @@ pub fn run(here: &Environment, args: &RecoverArgs) -> Result<ExitCode, Failure> 
 /// Says that volumes came back without a part of what they had. Who does not answer is asked by `status` again.
 fn say_what_is_lost(started: &Started) {
     let Ok(client) = reach::client(&started.dir, &started.state, ANSWER_WAIT) else { return };
-    let nodes = started.state.nodes.iter().filter_map(|node| client.status(NodeId(node.id)).ok());
+    let nodes = started.state.nodes.iter().filter_map(|node| client.nodes().status(NodeId(node.id)).ok());
     let lost: u64 = nodes.map(|status| status.damage.lost).sum();
     client.leave();
     if lost > 0 {

@@ -140,7 +140,7 @@ impl Maker<'_> {
         };
         let (dir, is_new) = self.directory(path)?;
         let ctx = self.client.new_op(0, self.uid, self.gid);
-        let made = self.client.make_partition(&ctx, dir.ino, seats, settings.clone());
+        let made = self.client.partitions.make(&ctx, dir.ino, seats, settings.clone());
         made.map_err(|error| {
             // A partition that may still come to be keeps its directory.
             if is_new && error.errno() != Errno::EIO {
@@ -187,7 +187,7 @@ impl Maker<'_> {
     fn candidates(&self, in_turns: bool) -> Vec<Candidate> {
         let map = self.client.map();
         let nodes = (0..map.nodes.len()).map(|node| NodeId(node as u16));
-        let states: Vec<_> = nodes.map(|node| self.client.status(node).ok()).collect();
+        let states: Vec<_> = nodes.map(|node| self.client.nodes().status(node).ok()).collect();
         let known = self.state.domains().filter(|_| in_turns);
         let candidate = |(seat, place): (u32, &bivouac_client::SeatEntry)| {
             let state = states.get(usize::from(place.node.0))?.as_ref()?;

@@ -47,8 +47,9 @@ struct Table {
 
 impl Table {
     fn ask(client: &Client, node: u16) -> FsResult<Table> {
-        let uses = client.list_uses(NodeId(node))?;
-        let history = |served| client.list_history(NodeId(node), served, u64::MAX).map(|told| told.history);
+        let uses = client.nodes().list_uses(NodeId(node))?;
+        let history =
+            |served| client.nodes().list_history(NodeId(node), served, u64::MAX).map(|told| told.history);
         let (used, served) = (history(false)?, history(true)?);
         Ok(Table { node, started: unix_ms().saturating_sub(uses.uptime_ms), uses, used, served })
     }
@@ -107,9 +108,10 @@ pub fn gather(dir: &StateDir) -> Result<Report, Failure> {
 /// Has what is open told, and waits a moment for what was just closed.
 fn settle(client: &Client, nodes: usize) {
     let nodes = || (0..nodes).map(|node| NodeId(node as u16));
-    nodes().for_each(|node| drop(client.list_uses(node)));
+    nodes().for_each(|node| drop(client.nodes().list_uses(node)));
     let begun = Instant::now();
-    let is_open = || nodes().any(|node| client.status(node).is_ok_and(|status| status.open_files > 0));
+    let is_open =
+        || nodes().any(|node| client.nodes().status(node).is_ok_and(|status| status.open_files > 0));
     while is_open() && begun.elapsed() < SETTLE {
         std::thread::park_timeout(SETTLE_EVERY);
     }
@@ -162,7 +164,7 @@ impl Gathered {
             files().filter(|file| !paths.contains_key(&file.ino)).map(|file| file.parent).collect();
         let name = |dir: Ino| Some((dir, path_of(&client, dir).ok().flatten()?));
         let dirs = lost.into_iter().filter(|dir| *dir != Ino(0)).filter_map(name).collect();
-        let partitions = client.list_partitions().unwrap_or_default();
+        let partitions = client.partitions.list().unwrap_or_default();
         let place = |partition: &bivouac_client::Partition| {
             let settings = &partition.settings;
             let (is_session, has_source) =

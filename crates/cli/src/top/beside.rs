@@ -124,7 +124,8 @@ fn ms(time: Duration) -> u64 {
 fn ask(client: &Client, report: &Report) -> (HashMap<u16, Told>, Vec<String>) {
     let ready: Vec<u16> =
         report.nodes.iter().filter(|node| node.state == "ready").map(|node| node.id).collect();
-    let answers = at_once(&ready, |node| client.list_uses(NodeId(*node)).map(|table| Told::new(&table)));
+    let answers =
+        at_once(&ready, |node| client.nodes().list_uses(NodeId(*node)).map(|table| Told::new(&table)));
     let (mut told, mut unknown) = (HashMap::new(), Vec::new());
     for (node, answer) in ready.iter().zip(answers) {
         match answer {

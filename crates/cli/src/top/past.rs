@@ -48,7 +48,7 @@ pub fn past(dir: &StateDir, now: &Report, back_ms: u64) -> Result<Vec<Rates>, Fa
 
 fn gather(client: &Client, now: &Report, until: u64, back_ms: u64) -> Intervals {
     let ready: Vec<u16> = now.nodes.iter().filter(|node| node.state == "ready").map(|node| node.id).collect();
-    let answers = at_once(&ready, |node| client.list_history(NodeId(*node), true, back_ms));
+    let answers = at_once(&ready, |node| client.nodes().list_history(NodeId(*node), true, back_ms));
     let told = ready.iter().zip(answers).filter_map(|(node, answer)| {
         let told = answer?.ok()?;
         Some((*node, until.saturating_sub(told.uptime_ms), told.history))

@@ -104,7 +104,7 @@ type Counts = BTreeMap<String, [u64; 2]>;
 /// Asked by messages, not by a command: what the kernel was told must not run out meanwhile.
 fn counts(asking: &Client, nodes: u16) -> Counts {
     let mut sums = Counts::new();
-    for op in (0..nodes).flat_map(|node| asking.status(NodeId(node)).unwrap().operations) {
+    for op in (0..nodes).flat_map(|node| asking.nodes().status(NodeId(node)).unwrap().operations) {
         let sum = sums.entry(op.name.to_string()).or_default();
         sum[0] += op.client;
         sum[1] += op.peer;

@@ -17,7 +17,7 @@ fn bytes(len: usize, seed: usize) -> Vec<u8> {
 /// How often all nodes served an operation; `None` while one of them cannot say.
 fn served(client: &Client, operation: &str) -> Option<u64> {
     let of = |node| {
-        let operations = client.status(NodeId(node)).ok()?.operations;
+        let operations = client.nodes().status(NodeId(node)).ok()?.operations;
         Some(operations.iter().find(|count| count.name == operation).map_or(0, |count| count.client))
     };
     (0..NODES).map(of).sum()

@@ -63,7 +63,7 @@ impl Bad {
     }
 
     fn counted(&self) -> u64 {
-        let nodes = [0, 1].map(|node| self.client.status(NodeId(node)).unwrap().operations);
+        let nodes = [0, 1].map(|node| self.client.nodes().status(NodeId(node)).unwrap().operations);
         let of = |count: &bivouac_wire::OpCount| {
             if count.name == "Damaged" { count.client + count.peer } else { 0 }
         };

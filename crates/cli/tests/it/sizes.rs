@@ -66,7 +66,7 @@ fn a_size_that_is_lent_is_seen_at_once_by_everybody() {
 }
 
 fn served_by(client: &Client, node: u16, operation: &str) -> u64 {
-    let operations = client.status(bivouac_types::NodeId(node)).unwrap().operations;
+    let operations = client.nodes().status(bivouac_types::NodeId(node)).unwrap().operations;
     operations.iter().find(|count| count.name == operation).map_or(0, |count| count.client)
 }
 

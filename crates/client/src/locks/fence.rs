@@ -130,14 +130,14 @@ impl LockDesk {
 
     /// All locks are in doubt: other nodes took this one for dead.
     pub fn doubt(&self) {
-        for home in self.state.lock().marks.homes(&self.map) {
+        for home in self.state.lock().marks.homes(&self.ways.map) {
             self.doubts.add(home);
         }
     }
 
     /// Asks a home which locks this client still has there; files of which it has none any more are lost to it.
     fn verify(&self, home: NodeId) -> FsResult<()> {
-        let before = self.state.lock().sure.files(home, &self.map);
+        let before = self.state.lock().sure.files(home, &self.ways.map);
         let held = self.held(home)?;
         let mut state = self.state.lock();
         for (ino, since) in before {

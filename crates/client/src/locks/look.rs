@@ -103,7 +103,7 @@ impl LockDesk {
     }
 
     fn waits_at(&self, node: NodeId, owners: Vec<Owner>) -> Vec<LockWait> {
-        if Some(node) == self.node {
+        if Some(node) == self.ways.local {
             let (own, others): (Vec<Owner>, Vec<Owner>) =
                 owners.into_iter().partition(|(client, _)| *client == self.ways.id);
             let own: Vec<u64> = own.into_iter().map(|(_, owner)| owner).collect();

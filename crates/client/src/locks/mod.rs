@@ -6,7 +6,6 @@
 //! again now and then, and looks for circles.
 
 mod fence;
-mod front;
 mod look;
 mod marks;
 mod state;
@@ -22,8 +21,8 @@ use std::collections::HashSet;
 use bivouac_types::limits::LOCK_LOOK_WAIT_MS;
 use bivouac_types::{Errno, FsResult, Ino, NodeId};
 use bivouac_wire::{
-    FileLock, FormationMap, LOCK_END_MAX, ListLocksRequest, LockKind, LockMode, LockOf, LockWait,
-    SetLockRequest, UnlockScope, op,
+    FileLock, LOCK_END_MAX, ListLocksRequest, LockKind, LockMode, LockOf, LockWait, SetLockRequest,
+    UnlockScope, op,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -56,9 +55,6 @@ pub enum Locked {
 
 /// The locks of one client.
 pub struct LockDesk {
-    /// Where this client can be told things.
-    node: Option<NodeId>,
-    map: Arc<FormationMap>,
     ways: Arc<Ways>,
     state: Mutex<State>,
     news: Condvar,
@@ -70,10 +66,10 @@ pub struct LockDesk {
 }
 
 impl LockDesk {
-    pub(crate) fn new(node: Option<NodeId>, map: Arc<FormationMap>, ways: Arc<Ways>) -> LockDesk {
+    pub(crate) fn new(ways: Arc<Ways>) -> LockDesk {
         let (state, news) = (Mutex::default(), Condvar::new());
         let (doubts, heeded) = (Arc::default(), OnceLock::new());
-        LockDesk { node, map, ways, state, news, used: AtomicBool::new(false), doubts, heeded }
+        LockDesk { ways, state, news, used: AtomicBool::new(false), doubts, heeded }
     }
 
     /// Homes that may have dropped locks of this client: to be told of by whoever notices.
@@ -192,7 +188,7 @@ impl LockDesk {
     /// # Errors
     /// `EINVAL`, `EIO`.
     pub fn test(&self, ino: Ino, lock: &FileLock) -> FsResult<Option<FileLock>> {
-        let request = LockOf { client: self.ways.id, node: self.node, ino, lock: *lock };
+        let request = LockOf { client: self.ways.id, node: self.ways.local, ino, lock: *lock };
         let found = self.ways.try_asking::<op::TestLock>(self.ways.home(ino)?, &request, 0)?;
         // Numbers of processes mean something on their own host only.
         let pid = |of: &LockOf| if of.client == self.ways.id { of.lock.pid } else { 0 };
@@ -310,7 +306,7 @@ impl LockDesk {
 
     /// Drops everything, at the end of the client.
     pub fn close(&self) {
-        let homes = self.state.lock().close(&self.map);
+        let homes = self.state.lock().close(&self.ways.map);
         self.news.notify_all();
         for home in homes {
             if let Err(error) = self.ways.try_asking::<op::ReleaseLocks>(home, &(), 0) {
@@ -350,14 +346,21 @@ impl LockDesk {
         let SetLockRequest { ino, lock, .. } = ticket.request;
         let waited_ms = u64::try_from(ticket.since.elapsed().as_millis()).unwrap_or(u64::MAX);
         LockWait {
-            of: LockOf { client: self.ways.id, node: self.node, ino, lock },
+            of: LockOf { client: self.ways.id, node: self.ways.local, ino, lock },
             ticket: number,
             waited_ms,
         }
     }
 
     fn request(&self, ino: Ino, lock: &FileLock, ticket: Option<u64>) -> SetLockRequest {
-        SetLockRequest { ino, lock: *lock, scope: UnlockScope::Range, holds: false, ticket, node: self.node }
+        SetLockRequest {
+            ino,
+            lock: *lock,
+            scope: UnlockScope::Range,
+            holds: false,
+            ticket,
+            node: self.ways.local,
+        }
     }
 }
 

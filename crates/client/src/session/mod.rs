@@ -23,7 +23,11 @@ use bivouac_types::limits::{PAGE_POOL_MAX, PAGE_POOL_MIN};
 use bivouac_types::{Contract, Errno, FsError, FsResult, Ino, Layout, PartitionId};
 use bivouac_wire::PoolStatus;
 
-use crate::client::Client;
+use crate::content::Content;
+use crate::homes::Homes;
+use crate::homes::known::KnownFiles;
+use crate::homes::partitions::Partitions;
+use crate::locks::LockDesk;
 use file::CachedFile;
 use hold::Holds;
 use pool::Pool;
@@ -33,11 +37,16 @@ use writing::Sending;
 /// Reads and writes of so many bytes are messages that are large enough.
 const LARGE: usize = 512 << 10;
 
-/// The pool of a client, once it has one.
-#[derive(Default)]
+/// Reads and writes by the contract of a file's partition.
 pub struct Sessions {
+    content: Arc<Content>,
+    homes: Arc<Homes>,
+    known: Arc<KnownFiles>,
+    partitions: Arc<Partitions>,
+    locks: Arc<LockDesk>,
+    /// The pages, once there are any.
     pool: OnceLock<Option<Arc<Pool>>>,
-    /// Most bytes of its pages.
+    /// Most bytes of them.
     size: u64,
     /// Where threads may be started: who sends what rests.
     beside: OnceLock<Writeback>,
@@ -45,21 +54,22 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// For a pool of at most so many bytes, within the limits of pools.
-    pub fn new(size: u64) -> Sessions {
-        Sessions { size: size.clamp(PAGE_POOL_MIN, PAGE_POOL_MAX), ..Sessions::default() }
+    /// With at most so many bytes of pages, within the limits of pools.
+    pub(crate) fn new(content: Arc<Content>, locks: Arc<LockDesk>, size: u64) -> Sessions {
+        let (pool, beside, holds) = Default::default();
+        let (known, size) = (Arc::clone(&content.known), size.clamp(PAGE_POOL_MIN, PAGE_POOL_MAX));
+        let (homes, partitions) = (Arc::clone(&content.homes), Arc::clone(&content.partitions));
+        Sessions { content, homes, known, partitions, locks, pool, size, beside, holds }
     }
-}
 
-impl Client {
     /// Keeps the page pool in a file that outlives this process, from `base` on, and takes up what an earlier process
     /// left there. Before anything is read or written.
     ///
     /// # Errors
     /// What the system says; `InvalidData` where something else is.
-    pub fn keep_pages(&self, file: File, base: u64) -> io::Result<()> {
-        let pool = Pool::kept(file, base, self.sessions.size)?;
-        match self.sessions.pool.set(Some(Arc::new(pool))) {
+    pub fn keep(&self, file: File, base: u64) -> io::Result<()> {
+        let pool = Pool::kept(file, base, self.size)?;
+        match self.pool.set(Some(Arc::new(pool))) {
             Ok(()) => Ok(()),
             Err(_) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is a page pool already")),
         }
@@ -67,9 +77,9 @@ impl Client {
 
     /// What the page pool has and did.
     #[must_use]
-    pub fn page_pool(&self) -> PoolStatus {
+    pub fn status(&self) -> PoolStatus {
         let Some(pool) = self.pool() else {
-            return PoolStatus { size_bytes: self.sessions.size, ..PoolStatus::default() };
+            return PoolStatus { size_bytes: self.size, ..PoolStatus::default() };
         };
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         PoolStatus {
@@ -94,7 +104,7 @@ impl Client {
         if id == PartitionId::ROOT {
             return Ok(false);
         }
-        let partition = self.partition(id)?;
+        let partition = self.partitions.get(id)?;
         Ok(partition.is_some_and(|partition| partition.settings.contract == Contract::Session))
     }
 
@@ -102,7 +112,7 @@ impl Client {
     fn pool_for(&self, ino: Ino) -> FsResult<Option<&Arc<Pool>>> {
         let known = match self.known.get(ino) {
             Some(known) => known,
-            None if self.known.is_open(ino) => self.know(ino)?,
+            None if self.known.is_open(ino) => self.homes.know(ino)?,
             // Nobody would be told at close what came of it.
             None => return Ok(None),
         };
@@ -110,15 +120,20 @@ impl Client {
             return Ok(None);
         }
         let make = || {
-            let made = Pool::anonymous(self.sessions.size);
+            let made = Pool::anonymous(self.size);
             made.inspect_err(|error| log::warn!(why:% = error; "no page pool, nothing is written behind"))
                 .ok()
         };
-        Ok(self.sessions.pool.get_or_init(|| make().map(Arc::new)).as_ref())
+        Ok(self.pool.get_or_init(|| make().map(Arc::new)).as_ref())
     }
 
     fn pool(&self) -> Option<&Arc<Pool>> {
-        self.sessions.pool.get().and_then(Option::as_ref)
+        self.pool.get().and_then(Option::as_ref)
+    }
+
+    /// A file that has pages, and where they are.
+    fn paged(&self, ino: Ino) -> Option<(&Arc<Pool>, Arc<CachedFile>)> {
+        self.pool().and_then(|pool| Some((pool, pool.find(ino)?)))
     }
 
     /// Whether anything of this file has been written and not sent.
@@ -141,7 +156,7 @@ impl Client {
         }
     }
 
-    /// As [`Client::drop_copies`], for when this client cannot be named.
+    /// As [`Sessions::drop_copies`], for when this client cannot be named.
     pub(crate) fn copies_of(&self, ino: Ino) -> impl FnOnce() + Send + 'static {
         let pool = self.pool().map(Arc::clone);
         move || pool.iter().for_each(|pool| pool.drop_copies(ino))
@@ -156,11 +171,10 @@ impl Client {
         done
     }
 
-    /// As [`Client::past_pages`], for a cut to nothing. What was written before and could not be sent is not wanted any
+    /// As [`Sessions::past_pages`], for a cut to nothing. What was written before and could not be sent is not wanted any
     /// more once it is cut, and kept if that fails.
     pub(crate) fn cut_to_nothing<T>(&self, ino: Ino, cut: impl FnOnce() -> FsResult<T>) -> FsResult<T> {
-        let unsent = self.pool().filter(|_| self.send_unsent(ino).is_err());
-        let Some((pool, file)) = unsent.and_then(|pool| Some((pool, pool.find(ino)?))) else {
+        let Some((pool, file)) = self.paged(ino).filter(|_| self.send_unsent(ino).is_err()) else {
             return self.past_pages(ino, cut);
         };
         // Nobody sends it meanwhile: behind the cut it would be there again.
@@ -176,7 +190,7 @@ impl Client {
     /// Something that is locked of the file may be unlocked now whatever comes: what could not be sent before must not
     /// arrive behind what the next holder writes.
     pub(crate) fn give_up_locked(&self, ino: Ino) {
-        if let Some((pool, file)) = self.pool().and_then(|pool| Some((pool, pool.find(ino)?)))
+        if let Some((pool, file)) = self.paged(ino)
             && file.state.lock().unsent() > 0
             && self.locks.concerns(ino)
         {
@@ -201,8 +215,8 @@ impl Client {
 
     /// Nobody has the file open any more; `sent` is what came of sending what was written. What could not be sent is
     /// given up: who closed it was told.
-    pub(crate) fn end_session(&self, ino: Ino, sent: FsResult<()>) {
-        let Some((pool, file)) = self.pool().and_then(|pool| Some((pool, pool.find(ino)?))) else { return };
+    pub(crate) fn end(&self, ino: Ino, sent: FsResult<()>) {
+        let Some((pool, file)) = self.paged(ino) else { return };
         let lost = {
             let _sending = Sending::begin(&file);
             {
@@ -231,15 +245,15 @@ impl Client {
         }
     }
 
-    /// What an earlier process left of files that nobody has open any more.
-    pub(crate) fn end_sessions_left(&self) {
+    /// What an earlier process left of files that nobody has open any more is sent; `sent` is told of which.
+    pub(crate) fn end_left(&self, sent: impl Fn(Ino)) {
         let Some(pool) = self.pool() else { return };
         for file in pool.files().iter().filter(|file| !self.known.is_open(file.ino)) {
-            let sent = self.send_pages(pool, file);
-            if sent.is_ok() {
-                self.try_save_sent(file.ino);
+            let outcome = self.send_pages(pool, file);
+            if outcome.is_ok() {
+                sent(file.ino);
             }
-            self.end_session(file.ino, sent);
+            self.end(file.ino, outcome);
         }
         self.list_all(pool);
     }

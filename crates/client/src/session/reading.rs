@@ -1,6 +1,5 @@
 //! Reads of the session contract: from pages, and more than was asked for where that is a habit.
 
-use bivouac_record::Place;
 use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX};
 use bivouac_types::{FsResult, Ino};
 use std::sync::atomic::Ordering;
@@ -10,31 +9,18 @@ use super::ahead::Ahead;
 use super::arena::PAGE;
 use super::file::{CachedFile, pages_of};
 use super::pool::Pool;
-use super::{LARGE, broken};
-use crate::client::Client;
-use crate::publish::{OVERTAKEN_MAX, overtaken};
-use crate::uses::{Begun, Done};
+use super::{LARGE, Sessions, broken};
+use crate::content::publish::{OVERTAKEN_MAX, overtaken};
 
 /// What takes longer is not tried again without what is read ahead.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-impl Client {
+impl Sessions {
     /// Reads into `into`; fewer bytes than fit only at the end of the file. Holes read as zeros.
-    ///
-    /// # Errors
-    /// `ENOENT`, `EIO` when a node cannot be reached.
-    pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
-        let begun = Begun::now(into.len());
-        let len = self.read_by_contract(ino, offset, into)?;
-        self.used(ino, &Done { writes: false, place: Place::At(offset), len, begun });
-        Ok(len)
-    }
-
-    /// As [`Client::read`], which notes that it was.
-    pub(crate) fn read_by_contract(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
-        let Some(pool) = self.pool_for(ino)? else { return self.read_through(ino, offset, into) };
+    pub(crate) fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
+        let Some(pool) = self.pool_for(ino)? else { return self.content.read(ino, offset, into) };
         if offset.checked_add(into.len() as u64).is_none_or(|end| end > FILE_SIZE_MAX) {
-            return self.read_through(ino, offset, into);
+            return self.content.read(ino, offset, into);
         }
         let file = pool.file(ino);
         if into.len() >= LARGE {
@@ -71,6 +57,15 @@ impl Client {
         Ok(len < LARGE || pool.find(ino).is_some_and(|file| file.state.lock().unsent() > 0))
     }
 
+    /// Reads several places of a file; how many bytes of each.
+    pub(crate) fn read_list(&self, ino: Ino, places: &mut [(u64, &mut [u8])]) -> FsResult<Vec<usize>> {
+        match self.send_unsent(ino) {
+            Ok(()) => self.content.read_list(ino, places),
+            // Who reads is not told of what cannot be sent, and sees it all the same.
+            Err(_) => places.iter_mut().map(|(at, into)| self.read(ino, *at, into)).collect(),
+        }
+    }
+
     /// Reads from the seats, with what was written here, sent or not.
     fn read_fresh(&self, pool: &Pool, file: &CachedFile, offset: u64, into: &mut [u8]) -> FsResult<usize> {
         for _ in 0..OVERTAKEN_MAX {
@@ -79,7 +74,7 @@ impl Client {
                 state.reads += 1;
                 (state.drops, state.unsent_end())
             };
-            let read = self.read_through(file.ino, offset, into);
+            let read = self.content.read(file.ino, offset, into);
             let mut state = file.state.lock();
             state.reads -= 1;
             let read = read?;
@@ -97,7 +92,7 @@ impl Client {
         Err(overtaken(file.ino))
     }
 
-    /// As [`Client::read_fresh`], and keeps what is behind it.
+    /// As [`Sessions::read_fresh`], and keeps what is behind it.
     fn read_run(
         &self,
         pool: &Pool,
@@ -109,27 +104,20 @@ impl Client {
         let end = offset.saturating_add(window.min(pool.size() / 4)).min(FILE_SIZE_MAX);
         // Windows end with pages: the next one begins with a new page.
         let end = (end - end % PAGE).max(offset + into.len() as u64);
-        let Some(mut free) = pool.obtain(file.ino, pages_of(offset..end).count()) else {
+        let Some(free) = pool.obtain(file.ino, pages_of(offset..end).count()) else {
             return self.read_fresh(pool, file, offset, into);
         };
         let drops = file.state.lock().drops;
         let mut bytes = vec![0; (end - offset) as usize];
         let read = self.read_fresh(pool, file, offset, &mut bytes);
-        if let Ok(read) = read {
-            let mut state = file.state.lock();
-            if state.drops == drops && !state.is_over {
-                let bytes = bytes.get(..read).unwrap_or_default();
-                let kept = state.take_in(&pool.arena, offset, bytes, &mut free);
-                kept.unwrap_or_else(|error| log::debug!(why:% = error; "what was read ahead is not kept"));
-            }
-        }
-        pool.give_back(free);
+        let kept = read.as_ref().ok().map(|read| (offset, bytes.get(..*read).unwrap_or_default()));
+        keep(pool, file, drops, free, kept);
         let len = read?.min(into.len());
         into.get_mut(..len).unwrap_or_default().copy_from_slice(bytes.get(..len).unwrap_or_default());
         Ok(len)
     }
 
-    /// As [`Client::read_fresh`], and keeps the places that are as far from each other.
+    /// As [`Sessions::read_fresh`], and keeps the places that are as far from each other.
     fn read_places(
         &self,
         pool: &Pool,
@@ -146,27 +134,17 @@ impl Client {
             .take_while(|start| start.checked_add(len).is_some_and(|end| end <= FILE_SIZE_MAX))
             .collect();
         let wanted = starts.iter().map(|start| pages_of(*start..start + len).count()).sum();
-        let Some(mut free) = pool.obtain(file.ino, wanted) else {
+        let Some(free) = pool.obtain(file.ino, wanted) else {
             return self.read_fresh(pool, file, offset, into);
         };
         let drops = file.state.lock().drops;
         let mut bytes = vec![0; starts.len() * into.len()];
         let mut places: Vec<(u64, &mut [u8])> =
             starts.iter().copied().zip(bytes.chunks_mut(into.len().max(1))).collect();
-        let read = self.read_list_through(file.ino, &mut places);
-        if let Ok(lens) = &read {
-            let mut state = file.state.lock();
-            if state.drops == drops && !state.is_over {
-                for ((start, bytes), len) in places.iter().zip(lens) {
-                    let bytes = bytes.get(..*len).unwrap_or_default();
-                    let kept = state.take_in(&pool.arena, *start, bytes, &mut free);
-                    kept.unwrap_or_else(
-                        |error| log::debug!(why:% = error; "what was read ahead is not kept"),
-                    );
-                }
-            }
-        }
-        pool.give_back(free);
+        let read = self.content.read_list(file.ino, &mut places);
+        let kept = places.iter().zip(read.iter().flatten());
+        let kept = kept.map(|((start, bytes), len)| (*start, bytes.get(..*len).unwrap_or_default()));
+        keep(pool, file, drops, free, kept);
         read?;
         let mut state = file.state.lock();
         match state.read(&pool.arena, offset, into).map_err(|error| broken(&error))? {
@@ -177,4 +155,23 @@ impl Client {
             }
         }
     }
+}
+
+/// Keeps what was read, with slots for it, unless something was dropped since.
+fn keep<'b>(
+    pool: &Pool,
+    file: &CachedFile,
+    drops: u64,
+    mut free: Vec<u32>,
+    read: impl IntoIterator<Item = (u64, &'b [u8])>,
+) {
+    let mut state = file.state.lock();
+    if state.drops == drops && !state.is_over {
+        for (start, bytes) in read {
+            let kept = state.take_in(&pool.arena, start, bytes, &mut free);
+            kept.unwrap_or_else(|error| log::debug!(why:% = error; "what was read ahead is not kept"));
+        }
+    }
+    drop(state);
+    pool.give_back(free);
 }

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use bivouac_types::Ino;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::Sessions;
 use super::file::{CachedFile, Pages};
 use super::pool::Pool;
 use super::writing::SEND_AT;
-use crate::client::Client;
 
 /// A file to which nothing was written for so long has its pages sent.
 const REST: Duration = Duration::from_millis(50);
@@ -32,7 +32,7 @@ const STACK: usize = 256 << 10;
 pub struct Writeback(Arc<Desk>);
 
 struct Desk {
-    client: Weak<Client>,
+    sessions: Weak<Sessions>,
     rota: Mutex<Rota>,
     bell: Condvar,
 }
@@ -71,10 +71,10 @@ impl Turn {
 }
 
 impl Writeback {
-    /// For files of this client.
-    pub fn of(client: &Arc<Client>) -> Writeback {
-        let client = Arc::downgrade(client);
-        Writeback(Arc::new(Desk { client, rota: Mutex::default(), bell: Condvar::new() }))
+    /// For the files of a client.
+    pub fn of(sessions: &Arc<Sessions>) -> Writeback {
+        let sessions = Arc::downgrade(sessions);
+        Writeback(Arc::new(Desk { sessions, rota: Mutex::default(), bell: Condvar::new() }))
     }
 
     /// Has what was written to a file be sent once it rests.
@@ -148,8 +148,8 @@ impl Desk {
 
     /// Sends the pages of a file, or finds that it is written to. When it is looked at again, if it is.
     fn serve(&self, turn: Turn) -> Option<Turn> {
-        let client = self.client.upgrade()?;
-        let pool = client.pool()?;
+        let sessions = self.sessions.upgrade()?;
+        let pool = sessions.pool()?;
         let file = pool.find(turn.ino)?;
         let unsent = {
             let mut state = file.state.lock();
@@ -162,7 +162,7 @@ impl Desk {
         };
         // A writer that goes on is not run after with ever smaller messages.
         let keep = if unsent >= SEND_AT { SEND_AT - 1 } else { 0 };
-        let sent = client.send_down_to(pool, &file, keep);
+        let sent = sessions.send_down_to(pool, &file, keep);
         let mut state = file.state.lock();
         if state.unsent() == 0 || state.is_over {
             state.is_listed = false;
@@ -197,17 +197,17 @@ fn work(desk: &Arc<Desk>) {
     rota.threads -= 1;
 }
 
-impl Client {
+impl Sessions {
     /// From now on what is written behind is sent beside the programs, by threads that come and go. Not for processes
     /// that are not this product's own.
-    pub fn write_back(self: &Arc<Client>) {
+    pub fn write_back(self: &Arc<Self>) {
         // Told once, by whom made it.
-        let _ = self.sessions.beside.set(Writeback::of(self));
+        let _ = self.beside.set(Writeback::of(self));
     }
 
     /// Has what was written to files be sent once it rests; for what an earlier process left.
     pub(super) fn list_all(&self, pool: &Pool) {
-        let Some(beside) = self.sessions.beside.get() else { return };
+        let Some(beside) = self.beside.get() else { return };
         pool.files().iter().for_each(|file| beside.add(file, &mut file.state.lock()));
     }
 }

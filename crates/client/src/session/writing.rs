@@ -3,16 +3,13 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use bivouac_record::Place;
 use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX, TRANSFER_MAX};
 use bivouac_types::{Errno, FsError, FsResult, Ino};
 
 use super::arena::PAGE;
 use super::file::{Batch, CachedFile};
 use super::pool::Pool;
-use super::{LARGE, broken};
-use crate::client::{Client, OpCtx};
-use crate::uses::{Begun, Done};
+use super::{LARGE, Sessions, broken};
 
 /// Unsent bytes of one file from which on who writes sends them first: as many as one message may carry.
 pub const SEND_AT: u64 = TRANSFER_MAX as u64;
@@ -43,37 +40,10 @@ impl Drop for Sending<'_> {
     }
 }
 
-impl Client {
-    /// Writes `data`: all of it, or an error. With `append` the home decides where, and `offset` is not used.
-    ///
-    /// # Errors
-    /// `ENOSPC` when a volume is full, `EFBIG`, `ENOENT`, `EIO`. Parts may have been written. Under the session contract
-    /// an error may be about what was written before, which is kept.
-    pub fn write(&self, ctx: &OpCtx, ino: Ino, offset: u64, data: &[u8], append: bool) -> FsResult<usize> {
-        let _fenced = self.locks.guard(ino)?;
-        if !append {
-            return self.write_at(ino, offset, data);
-        }
-        let begun = Begun::now(data.len());
-        // The home says where it goes: behind what was written before.
-        let len = self.past_pages(ino, || self.write_append(ctx, ino, data))?;
-        self.used(ino, &Done { writes: true, place: Place::End, len, begun });
-        Ok(len)
-    }
-
-    /// Writes `data` at `offset`: all of it, or an error. Done twice it is the same, so it needs no identity.
-    ///
-    /// # Errors
-    /// As [`Client::write`].
-    pub fn write_at(&self, ino: Ino, offset: u64, data: &[u8]) -> FsResult<usize> {
-        let begun = Begun::now(data.len());
-        let len = self.write_by_contract(ino, offset, data)?;
-        self.used(ino, &Done { writes: true, place: Place::At(offset), len, begun });
-        Ok(len)
-    }
-
-    fn write_by_contract(&self, ino: Ino, offset: u64, data: &[u8]) -> FsResult<usize> {
-        let Some(pool) = self.pool_for(ino)? else { return self.write_through(ino, offset, data) };
+impl Sessions {
+    /// Writes `data` at `offset`: all of it, or an error, which may be about what was written before.
+    pub(crate) fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
+        let Some(pool) = self.pool_for(ino)? else { return self.content.write(ino, offset, data) };
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
         let range = offset..end.ok_or(Errno::EFBIG)?;
         let file = pool.file(ino);
@@ -81,10 +51,10 @@ impl Client {
             self.send_pages(pool, &file)?;
         }
         if data.len() < LARGE && self.write_behind(pool, &file, range.clone(), data)? {
-            return Ok(data.len());
+            return Ok(());
         }
         self.send_if(pool, &file, range.clone())?;
-        let written = self.write_through(ino, offset, data);
+        let written = self.content.write(ino, offset, data);
         file.state.lock().drop_range(range);
         written
     }
@@ -95,7 +65,7 @@ impl Client {
         if state.has_lost || state.failure.is_some() {
             return true;
         }
-        match self.sessions.beside.get() {
+        match self.beside.get() {
             Some(beside) if state.unsent() < (pool.size() / 4).max(SEND_AT) => {
                 if state.unsent() >= SEND_AT && !std::mem::replace(&mut state.is_urged, true) {
                     beside.urge(file.ino);
@@ -126,7 +96,7 @@ impl Client {
                     Ok(()) => continue,
                 }
             };
-            let allowed = self.sessions.holds.allow(|| self.may_be_bound(file.ino));
+            let allowed = self.holds.allow(|| self.homes.may_be_bound(file.ino));
             let mut state = file.state.lock();
             // Others may have been quicker.
             let fits = state.missing(range.clone()) <= free.len() && state.takes(range.clone());
@@ -140,7 +110,7 @@ impl Client {
             let written =
                 if may { state.write(&pool.arena, file.ino, range.start, data, &mut free) } else { Ok(()) };
             pool.count_unsent(state.unsent().cast_signed() - before.cast_signed());
-            if let Some(beside) = self.sessions.beside.get() {
+            if let Some(beside) = self.beside.get() {
                 beside.add(file, &mut state);
             }
             drop(state);
@@ -162,7 +132,7 @@ impl Client {
         self.send_down_to(pool, file, 0)
     }
 
-    /// As [`Client::send_pages`], until so many bytes are left.
+    /// As [`Sessions::send_pages`], until so many bytes are left.
     pub(super) fn send_down_to(&self, pool: &Pool, file: &CachedFile, keep: u64) -> FsResult<()> {
         let _sending = Sending::begin(file);
         let end = {
@@ -192,7 +162,7 @@ impl Client {
             fenced => fenced?,
         };
         let (mut batch, mut from) = (Batch::default(), 0);
-        let bytes_max = if self.may_be_bound(file.ino) { AT_ONCE_BOUND } else { TRANSFER_MAX };
+        let bytes_max = if self.homes.may_be_bound(file.ino) { AT_ONCE_BOUND } else { TRANSFER_MAX };
         loop {
             let limits = (bytes_max, LIST_EXTENTS_MAX);
             let next = {
@@ -217,11 +187,11 @@ impl Client {
     fn send_batch(&self, ino: Ino, batch: &Batch) -> FsResult<()> {
         let bytes = |range: &Range<usize>| batch.bytes.get(range.clone()).unwrap_or_default();
         match batch.places.as_slice() {
-            [(offset, range)] => self.write_through(ino, *offset, bytes(range)).map(drop),
+            [(offset, range)] => self.content.write(ino, *offset, bytes(range)),
             places => {
                 let places: Vec<(u64, &[u8])> =
                     places.iter().map(|(offset, range)| (*offset, bytes(range))).collect();
-                self.write_list_through(ino, &places)
+                self.content.write_list(ino, &places)
             }
         }
     }
@@ -229,12 +199,9 @@ impl Client {
     /// Sends what was written to this file and has not been sent, for others to see it.
     ///
     /// # Errors
-    /// As [`Client::write`]; what cannot be sent is kept, and tried again by the next call.
+    /// As [`crate::Client::write`]; what cannot be sent is kept, and tried again by the next call.
     pub fn send_unsent(&self, ino: Ino) -> FsResult<()> {
-        match self.pool().and_then(|pool| Some((pool, pool.find(ino)?))) {
-            Some((pool, file)) => self.send_pages(pool, &file),
-            None => Ok(()),
-        }
+        self.paged(ino).map_or(Ok(()), |(pool, file)| self.send_pages(pool, &file))
     }
 
     /// Sends what was written to this file; what cannot be sent shows up at the next call that may fail.

@@ -48,7 +48,7 @@ pub fn find(tree: &Arc<Tree>, finding: Finding) -> Result<Response<Body>, Refusa
         tree.may(&attr, READ)?;
     }
     let space = match wants_space(&wanted) && attr.is_dir() {
-        true => Some(tree.client()?.statfs(attr.ino)?),
+        true => Some(tree.client()?.homes.statfs(attr.ino)?),
         false => None,
     };
     let found = Found {

@@ -196,7 +196,7 @@ fn everything_acknowledged_survives_a_restart() {
         assert_eq!(client.read(attr.ino, 0, &mut back).unwrap(), i * 321);
         assert_eq!(back[..i * 321], pattern(i * 321, i));
     }
-    assert_eq!(formation.clients[0].statfs(bivouac_types::Ino::ROOT).unwrap().files, 61);
+    assert_eq!(formation.clients[0].homes.statfs(bivouac_types::Ino::ROOT).unwrap().files, 61);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn layouts_are_shown_and_set_while_a_file_is_empty() {
     client.write(&op(client), attr.ino, 0, &pattern(300_000, 1), false).unwrap();
     let refused = client.setxattr(&op(client), attr.ino, b"user.bivouac.layout", b"width=3", 0).unwrap_err();
     assert_eq!(refused.errno(), Errno::EBUSY);
-    let seats = client.seats(&client.getattr(attr.ino).unwrap()).unwrap();
+    let seats = client.content.seats(&client.getattr(attr.ino).unwrap()).unwrap();
     assert_eq!(seats.iter().map(|seat| seat.subfile.len).collect::<Vec<_>>(), [300_000]);
 }
 

@@ -112,7 +112,7 @@ fn a_new_layout_is_in_the_headers_and_leaves_no_subfiles() {
     client.setxattr(&op(client), ino, b"user.bivouac.layout", b"stripe=64k width=1", 0).unwrap();
     client.write(&op(client), ino, 0, &[7; 300_000], false).unwrap();
     let attr = client.getattr(ino).unwrap();
-    for seat in client.seats(&attr).unwrap() {
+    for seat in client.content.seats(&attr).unwrap() {
         let header = SubfileHeader::from_bytes(&first_page(&seat.subfile.path)).unwrap();
         assert_eq!(header.layout, attr.layout);
     }

@@ -14,7 +14,7 @@ const DIR: NewInode<'static> = NewInode { mode: mode::DIR | 0o755, rdev: 0, targ
 
 /// What a node caches: its epoch, and who is dead.
 fn belief(formation: &Formation, node: u16) -> (u64, BTreeSet<u16>) {
-    let status = formation.clients[0].status(NodeId(node)).unwrap();
+    let status = formation.clients[0].nodes().status(NodeId(node)).unwrap();
     let dead = status.silent.iter().filter(|silent| silent.liveness == Liveness::Dead);
     (status.epoch, dead.map(|silent| silent.node.0).collect())
 }

@@ -96,8 +96,9 @@ fn nothing_is_written_any_more_when_a_failed_call_has_returned() {
     let ino = file(&client, b"file");
     assert_eq!(client.write_at(ino, 0, &bytes(LEN)).unwrap_err().errno(), Errno::EIO);
     let served = || {
-        let all =
-            formation.clients[1..2].iter().flat_map(|client| (0..3).map(|node| client.status(NodeId(node))));
+        let all = formation.clients[1..2]
+            .iter()
+            .flat_map(|client| (0..3).map(|node| client.nodes().status(NodeId(node))));
         let operations = all.flat_map(|status| status.unwrap().operations);
         operations.filter(|count| count.name == "Write").map(|count| count.client).sum::<u64>()
     };

@@ -15,7 +15,7 @@ fn file(formation: &Formation) -> Ino {
 /// How often all nodes served an operation.
 fn served(formation: &Formation, name: &str) -> u64 {
     (0..formation.nodes.len() as u16)
-        .flat_map(|node| formation.clients[0].status(bivouac_types::NodeId(node)).unwrap().operations)
+        .flat_map(|node| formation.clients[0].nodes().status(bivouac_types::NodeId(node)).unwrap().operations)
         .filter(|count| count.name == name)
         .map(|count| count.client)
         .sum()

@@ -58,7 +58,7 @@ fn files(formation: &Formation) -> Vec<Ino> {
 /// Has the nodes tell the clients what they wait for.
 fn connect(formation: &Formation) {
     for (at, (node, client)) in formation.nodes.iter().zip(&formation.clients).enumerate() {
-        node.serve(ClientId(at as u64), |served| served.locks = Some(Arc::new(Told(client.locks().clone()))));
+        node.serve(ClientId(at as u64), |served| served.locks = Some(Arc::new(Told(client.locks.clone()))));
     }
 }
 
@@ -133,7 +133,7 @@ fn locks_are_those_of_a_model_also_over_restarts() {
             continue;
         }
         let conflicts = in_the_way(&oracle, (ino, at), &lock);
-        assert_eq!(client.test_lock(ino, &FileLock { mode: LockMode::Write, ..lock }).unwrap().is_some(), {
+        assert_eq!(client.locks.test(ino, &FileLock { mode: LockMode::Write, ..lock }).unwrap().is_some(), {
             in_the_way(&oracle, (ino, at), &FileLock { mode: LockMode::Write, ..lock })
         });
         if mode != LockMode::Unlock && conflicts {
@@ -186,9 +186,9 @@ fn a_wait_that_is_taken_back_is_not_granted() {
     let clients = &formation.clients;
     attempt(&clients[0], ino, &all(LockMode::Write, 1)).unwrap();
     let waits = wait(&clients[1], ino, &all(LockMode::Write, 1), 7);
-    clients[1].interrupt_lock(7);
+    clients[1].locks.interrupt(7);
     assert_eq!(outcome(&waits), Err(Errno::EINTR));
-    clients[1].interrupt_lock(8);
+    clients[1].locks.interrupt(8);
     assert_eq!(outcome(&wait(&clients[1], ino, &all(LockMode::Write, 1), 8)), Err(Errno::EINTR));
     clients[0].unlock_owner(ino, 1);
     assert_eq!(attempt(&clients[0], ino, &all(LockMode::Write, 2)), Ok(Locked::Done));
@@ -206,7 +206,7 @@ fn a_client_that_ends_leaves_nothing() {
     }
     let never = wait(&clients[1], files[0], &all(LockMode::Write, 1), 7);
     let waits = wait(&clients[0], files[1], &all(LockMode::Write, 1), 7);
-    clients[1].drop_locks();
+    clients[1].locks.close();
     assert_eq!(outcome(&waits), Ok(()));
     assert!(never.recv().is_err(), "it is dropped without an answer");
     clients[0].unlock_owner(files[0], 1);
@@ -236,8 +236,7 @@ fn asking_again_late_does_not_lock_again() {
         let second = frame.op == Op::SetLock as u16 && asked.fetch_add(1, Ordering::SeqCst) == 1;
         second.then(|| Fault::Hold(hold.clone()))
     });
-    formation.nodes[1]
-        .serve(ClientId(1), |served| served.locks = Some(Arc::new(Told(client.locks().clone()))));
+    formation.nodes[1].serve(ClientId(1), |served| served.locks = Some(Arc::new(Told(client.locks.clone()))));
     let other = &formation.clients[0];
     attempt(other, ino, &all(LockMode::Write, 1)).unwrap();
     let waits = wait(&client, ino, &all(LockMode::Write, 1), 7);
@@ -264,8 +263,7 @@ fn a_wait_that_could_not_be_taken_back_ends_with_its_program() {
     let is_away = Arc::clone(&away);
     let client =
         faulty(&formation, move |_| (is_away.load(Ordering::SeqCst) == 1).then_some(Fault::Fail(Errno::EIO)));
-    formation.nodes[1]
-        .serve(ClientId(1), |served| served.locks = Some(Arc::new(Told(client.locks().clone()))));
+    formation.nodes[1].serve(ClientId(1), |served| served.locks = Some(Arc::new(Told(client.locks.clone()))));
     let other = &formation.clients[0];
     let closings: [fn(&Client, Ino); 2] =
         [|client, ino| client.unlock_owner(ino, 5), |client, ino| client.unlock_handle(ino, 5)];
@@ -273,7 +271,7 @@ fn a_wait_that_could_not_be_taken_back_ends_with_its_program() {
         attempt(other, ino, &all(LockMode::Write, 1)).unwrap();
         let waits = wait(&client, ino, &all(LockMode::Write, 5), ticket);
         away.store(1, Ordering::SeqCst);
-        client.interrupt_lock(ticket);
+        client.locks.interrupt(ticket);
         assert_eq!(outcome(&waits), Err(Errno::EINTR));
         close(&client, ino);
         away.store(0, Ordering::SeqCst);
@@ -375,7 +373,7 @@ fn a_lock_is_not_passed_over_because_an_earlier_one_ends() {
 fn drop_behind_its_back(formation: &Formation, ino: Ino) {
     let twin = formation.client(1);
     twin.reassert_opens(&[(ino, 1)]).unwrap();
-    twin.drop_locks();
+    twin.locks.close();
 }
 
 /// S82.
@@ -417,12 +415,12 @@ fn what_was_unlocked_is_not_lost() {
     let client = &formation.clients[1];
     attempt(client, ino, &range(LockMode::Write, 1, 0, 9)).unwrap();
     attempt(client, ino, &range(LockMode::Unlock, 1, 0, 9)).unwrap();
-    client.locks().doubt();
+    client.locks.doubt();
     assert_eq!(client.write(&op(client), ino, 0, b"bytes", false), Ok(5));
     attempt(client, ino, &range(LockMode::Write, 2, 0, 9)).unwrap();
     attempt(client, ino, &range(LockMode::Unlock, 2, 5, 9)).unwrap();
     drop_behind_its_back(&formation, ino);
-    client.locks().doubt();
+    client.locks.doubt();
     let refused = client.write(&op(client), ino, 0, b"bytes", false).unwrap_err();
     assert_eq!(refused.errno(), Errno::EIO);
 }
@@ -439,8 +437,8 @@ fn what_is_lost_is_not_cut_by_an_open() {
     attempt(&client, ino, &range(LockMode::Write, 1, 0, 9)).unwrap();
     client.write(&op(&client), ino, 0, b"bytes", false).unwrap();
     twin.reassert_opens(&[(ino, 1)]).unwrap();
-    twin.drop_locks();
-    client.locks().doubt();
+    twin.locks.close();
+    client.locks.doubt();
     let refused = client.open(&op(&client), ino, O_TRUNC).unwrap_err();
     assert!(refused.errno() == Errno::EIO && refused.to_string().contains("lock"), "{refused}");
     assert_eq!(formation.clients[0].getattr(ino).unwrap().size, 5);

@@ -129,7 +129,7 @@ type Counts = BTreeMap<(u16, String), [u64; 3]>;
 fn counts(client: &Client) -> Counts {
     let mut counts = Counts::new();
     for id in 0..client.map().nodes.len() as u16 {
-        for count in client.status(NodeId(id)).unwrap().operations {
+        for count in client.nodes().status(NodeId(id)).unwrap().operations {
             counts.insert((id, count.name), [count.client, count.peer, count.calls]);
         }
     }
@@ -257,7 +257,7 @@ fn what_asks_all_nodes_is_named() {
         let formation = Formation::new(nodes, 1 << 20);
         let client = &formation.clients[0];
         let before = counts(client);
-        client.statfs(bivouac_types::Ino::ROOT).unwrap();
+        client.homes.statfs(bivouac_types::Ino::ROOT).unwrap();
         let counted = since(&before, counts(client));
         check("statfs", "client", &sums(&counted, 0), &allowed(row("statfs")[0], u64::from(nodes)));
         let ino = made(client, Ino::ROOT, b"f", &[7; SMALL]);

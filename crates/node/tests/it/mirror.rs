@@ -24,7 +24,7 @@ fn remove(camp: &Camp, node: usize, path: &str) {
 }
 
 fn mirror(camp: &Camp) -> Removals {
-    camp.client(0).mirror(camp.partition.id, b"").unwrap()
+    camp.client(0).site.mirror(camp.partition.id, b"").unwrap()
 }
 
 fn paths(removals: &[bivouac_client::Removal]) -> Vec<String> {
@@ -75,15 +75,15 @@ fn what_was_deleted_is_deleted_there_by_a_flush() {
     camp.write(2, "scratch", b"x");
     remove(&camp, 2, "scratch");
     assert_eq!(names(camp.site.path()), before, "the policy says on flush");
-    let told = camp.client(0).removals().unwrap();
+    let told = camp.client(0).site.removals().unwrap();
     let expected = ["a/b", "a/b/c", "a/b/c/deep", "a/large", "a/link", "top"];
     assert_eq!(paths(&told.left), expected);
     camp.formation.restart();
-    assert_eq!(paths(&camp.client(0).removals().unwrap().left), expected, "kill -9 forgets nothing");
+    assert_eq!(paths(&camp.client(0).site.removals().unwrap().left), expected, "kill -9 forgets nothing");
     let removals = mirror(&camp);
     assert_eq!((removals.done, removals.kept, removals.left), (6, vec![], vec![]));
     assert_eq!(names(camp.site.path()), ["a", "empty", "nothing"]);
-    assert_eq!(camp.client(0).removals().unwrap(), Removals::default());
+    assert_eq!(camp.client(0).site.removals().unwrap(), Removals::default());
     // Nothing of them is known any more: new ones of the same names are new.
     camp.write(1, "top", b"new");
     let client = camp.client(1);
@@ -110,7 +110,7 @@ fn what_has_changed_there_is_not_deleted() {
     assert!(removals.kept.iter().any(|kept| kept.why.contains("top: changed at the source")), "{removals:?}");
     assert_eq!(fs::read(camp.at("top")).unwrap(), b"theirs");
     assert_eq!(fs::read(camp.at("empty/theirs")).unwrap(), b"in it");
-    assert_eq!(camp.client(0).removals().unwrap(), Removals::default(), "it was said once");
+    assert_eq!(camp.client(0).site.removals().unwrap(), Removals::default(), "it was said once");
     assert_eq!(camp.ino(1, "top").unwrap_err().errno(), Errno::ENOENT);
     // A new file of the name does not overwrite theirs.
     camp.write(1, "top", b"ours");
@@ -224,16 +224,16 @@ fn delayed_deletions_are_made_by_themselves() {
     camp.ino(0, "top").unwrap();
     remove(&camp, 1, "top");
     let client = camp.client(0);
-    let partition = client.partition_now(camp.partition.id).unwrap();
+    let partition = client.partitions.now(camp.partition.id).unwrap();
     let mut settings = partition.settings.clone();
     settings.assign("write", "delayed=10ms").unwrap();
-    client.set_partition(&op(client), partition.id, partition.version, settings).unwrap();
+    client.partitions.set(&op(client), partition.id, partition.version, settings).unwrap();
     camp.formation.restart();
     wait_until("it is deleted", || !camp.at("top").exists());
     camp.ino(0, "empty").unwrap();
     remove(&camp, 2, "empty");
     wait_until("it is deleted", || !camp.at("empty").exists());
-    wait_until("it is known", || camp.client(0).removals().unwrap() == Removals::default());
+    wait_until("it is known", || camp.client(0).site.removals().unwrap() == Removals::default());
 }
 
 /// S178: a source that is away loses no deletion, and says why.
@@ -247,13 +247,13 @@ fn a_source_that_is_away_has_it_deleted_later() {
     let refused = client.unlink(&op(client), dir, b"top").unwrap_err();
     assert_eq!(refused.errno(), Errno::EIO);
     assert_eq!(client.lookup(dir, b"top").unwrap_err().errno(), Errno::ENOENT, "it is deleted here");
-    let left = client.removals().unwrap().left;
+    let left = client.site.removals().unwrap().left;
     assert_eq!(paths(&left), ["top"]);
     assert!(left[0].why.contains("still mounted"), "{left:?}");
     fs::rename(&away, camp.site.path()).unwrap();
     // Tried again without anybody asking.
     wait_until("it is deleted", || !camp.at("top").exists());
-    wait_until("it is known", || client.removals().unwrap() == Removals::default());
+    wait_until("it is known", || client.site.removals().unwrap() == Removals::default());
 }
 
 /// The names of a spread directory are on all nodes.
@@ -297,7 +297,7 @@ fn what_is_deleted_during_its_flush_is_deleted_there() {
     let other = camp.formation.client_as(1, 77);
     let unlink = Box::new(move || other.unlink(&op(&other), dir, b"new").unwrap());
     *camp.formation.switchboard.after.lock() = Some((bivouac_wire::Op::FlushParts as u16, unlink));
-    client.flush(&found, None, false).unwrap();
+    client.site.flush(&found, None, false).unwrap();
     assert!(camp.at("new").exists(), "it was begun before");
     client.close(made.ino);
     wait_until("it is deleted", || mirror(&camp).done == 1);

@@ -71,18 +71,18 @@ impl Camp {
     fn flush(&self, force: bool) -> Vec<(Errno, String)> {
         let (client, dir) = (self.client(1), self.partition.dir);
         let top = Found { attr: client.getattr(dir).unwrap(), dir, path: Vec::new() };
-        let plan = client.plan_flush(&client.unsaved().unwrap(), &[], &top).unwrap();
-        let mut outcomes: Vec<_> = plan.dirs.iter().map(|dir| client.flush_open(dir)).collect();
+        let plan = client.plan_flush(&client.site.unsaved().unwrap(), &[], &top).unwrap();
+        let mut outcomes: Vec<_> = plan.dirs.iter().map(|dir| client.site.flush_open(dir)).collect();
         outcomes.extend(plan.files.iter().map(|file| {
             let name = file.path.rsplit(|byte| *byte == b'/').next().unwrap();
-            client.flush(file, client.seen_names(file.dir).unwrap().get(name).cloned(), force)
+            client.site.flush(file, client.site.seen_names(file.dir).unwrap().get(name).cloned(), force)
         }));
-        outcomes.extend(plan.dirs.iter().rev().map(|dir| client.flush(dir, None, force)));
+        outcomes.extend(plan.dirs.iter().rev().map(|dir| client.site.flush(dir, None, force)));
         outcomes.into_iter().filter_map(Result::err).map(|e| (e.errno(), e.to_string())).collect()
     }
 
     fn is_saved(&self) -> bool {
-        self.client(0).unsaved().unwrap().is_empty()
+        self.client(0).site.unsaved().unwrap().is_empty()
     }
 
     fn content(&self, key: &str) -> Vec<u8> {
@@ -95,7 +95,7 @@ fn bind(formation: &Formation, server: &Server, settings: &str) -> FsResult<Part
     let dir = client.mknod(&op(client), Ino::ROOT, b"part", &DIR)?.ino;
     let seats = (0..formation.map().seat_count()).map(|seat| SeatIndex(u32::from(seat))).collect();
     let settings = format!("{settings}\nsource=s3://bucket/p?endpoint={}", server.endpoint());
-    let made = client.make_partition(&op(client), dir, seats, settings.parse().unwrap());
+    let made = client.partitions.make(&op(client), dir, seats, settings.parse().unwrap());
     if made.is_err() {
         client.rmdir(&op(client), Ino::ROOT, b"part")?;
     }
@@ -258,10 +258,10 @@ fn deletions_go_to_a_store_where_it_is_said() {
         server.put("p/changed", b"as it was", &[]);
     });
     let client = camp.client(0);
-    let partition = client.partition_now(camp.partition.id).unwrap();
+    let partition = client.partitions.now(camp.partition.id).unwrap();
     let mut settings = partition.settings.clone();
     settings.assign("mirror-deletes", "yes").unwrap();
-    client.set_partition(&op(client), partition.id, partition.version, settings).unwrap();
+    client.partitions.set(&op(client), partition.id, partition.version, settings).unwrap();
     let dir = camp.ino(0, "d").unwrap();
     for name in ["one", "two"] {
         client.lookup(dir, name.as_bytes()).unwrap();
@@ -272,7 +272,7 @@ fn deletions_go_to_a_store_where_it_is_said() {
     client.unlink(&op(client), camp.partition.dir, b"changed").unwrap();
     camp.server.put("p/changed", b"theirs", &[]);
     assert!(camp.server.object("p/d/one").is_some(), "nobody has flushed");
-    let removals = client.mirror(camp.partition.id, b"").unwrap();
+    let removals = client.site.mirror(camp.partition.id, b"").unwrap();
     assert_eq!((removals.done, removals.left), (3, vec![]));
     assert_eq!(removals.kept.iter().map(|kept| &kept.path[..]).collect::<Vec<_>>(), [b"changed"]);
     assert!(camp.server.object("p/d/one").is_none() && camp.server.object("p/d/two").is_none());
@@ -311,7 +311,7 @@ fn what_a_store_does_not_take_is_refused_when_the_partition_is_made() {
     let refusal = |settings: &str| {
         let client = camp.client(0);
         let dir = client.mknod(&op(client), Ino::ROOT, b"other", &DIR).unwrap().ino;
-        let made = client.make_partition(&op(client), dir, vec![SeatIndex(0)], settings.parse().unwrap());
+        let made = client.partitions.make(&op(client), dir, vec![SeatIndex(0)], settings.parse().unwrap());
         client.rmdir(&op(client), Ino::ROOT, b"other").unwrap();
         made.unwrap_err()
     };

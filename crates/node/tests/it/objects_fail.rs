@@ -42,7 +42,7 @@ impl Weather {
         let dir = client.mknod(&op(client), Ino::ROOT, b"part", &DIR).unwrap().ino;
         let seats = (0..2).map(SeatIndex).collect();
         let settings = format!("stripe=5m\nsource=s3://bucket/p?endpoint={}", server.endpoint());
-        let partition = client.make_partition(&op(client), dir, seats, settings.parse().unwrap()).unwrap();
+        let partition = client.partitions.make(&op(client), dir, seats, settings.parse().unwrap()).unwrap();
         client.lookup(dir, b"one").unwrap();
         Weather { formation, partition, server, chance: seed, files }
     }
@@ -108,12 +108,12 @@ impl Weather {
     fn flush(&self, force: bool) -> FsResult<usize> {
         let (client, dir) = (self.client(), self.partition.dir);
         let top = Found { attr: client.getattr(dir)?, dir, path: Vec::new() };
-        let plan = client.plan_flush(&client.unsaved()?, &[], &top)?;
+        let plan = client.plan_flush(&client.site.unsaved()?, &[], &top)?;
         let mut outcome = Ok(plan.files.len());
         for file in &plan.files {
-            let seen = client.seen_names(dir)?.get(&file.path).cloned();
+            let seen = client.site.seen_names(dir)?.get(&file.path).cloned();
             let name = String::from_utf8_lossy(&file.path).into_owned();
-            match client.flush(file, seen, force) {
+            match client.site.flush(file, seen, force) {
                 Ok(_) => {
                     let there = self.server.object(&format!("p/{name}")).unwrap().bytes.to_vec();
                     assert!(there == self.files[&name[..]], "{name} is said to be there");
@@ -137,7 +137,7 @@ impl Weather {
 }
 
 fn client_is_saved(client: &Client) {
-    assert!(client.unsaved().unwrap().is_empty());
+    assert!(client.site.unsaved().unwrap().is_empty());
 }
 
 /// S168: nothing is lost, nothing is said to be there that is not, and nobody is told of a change that nobody made.

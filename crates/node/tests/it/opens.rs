@@ -125,7 +125,7 @@ fn a_client_that_leaves_is_forgotten_with_all_that_it_did() {
         client.rmdir(&op(client), Ino::ROOT, name.as_bytes()).unwrap();
     };
     let records = || {
-        let of = |node: usize| other.status(NodeId(node as u16)).unwrap().records;
+        let of = |node: usize| other.nodes().status(NodeId(node as u16)).unwrap().records;
         (0..formation.nodes.len()).map(of).sum::<u64>()
     };
     // What nodes remember of each other's steps stays.

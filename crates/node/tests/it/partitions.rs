@@ -21,7 +21,7 @@ fn file(client: &Client, parent: Ino, name: &str) -> Ino {
 
 fn make(client: &Client, dir: Ino, seats: &[u32], settings: &str) -> FsResult<Partition> {
     let seats = seats.iter().map(|seat| SeatIndex(*seat)).collect();
-    client.make_partition(&op(client), dir, seats, settings.parse().unwrap())
+    client.partitions.make(&op(client), dir, seats, settings.parse().unwrap())
 }
 
 fn errno<T: std::fmt::Debug>(result: FsResult<T>) -> Errno {
@@ -30,7 +30,7 @@ fn errno<T: std::fmt::Debug>(result: FsResult<T>) -> Errno {
 
 /// Subfiles on the volume of a node.
 fn subfiles(formation: &Formation, node: u16) -> u64 {
-    formation.clients[0].status(bivouac_types::NodeId(node)).unwrap().volumes[0].subfiles
+    formation.clients[0].nodes().status(bivouac_types::NodeId(node)).unwrap().volumes[0].subfiles
 }
 
 fn content(len: usize, seed: u8) -> Vec<u8> {
@@ -67,7 +67,7 @@ fn files_are_on_the_seats_of_their_partition_and_nowhere_else() {
         for (ino, bytes) in &files {
             assert!(read(client, *ino, bytes.len()) == *bytes);
             let attr = client.getattr(*ino).unwrap();
-            let seats = client.seats(&attr).unwrap();
+            let seats = client.content.seats(&attr).unwrap();
             assert!(
                 seats.iter().all(|seat| [1, 2].contains(&seat.node.0) && seat.subfile.exists),
                 "{seats:?}"
@@ -101,14 +101,14 @@ fn subfiles_go_when_the_files_of_a_partition_go() {
     formation.restart();
     let client = &formation.clients[1];
     assert_eq!(errno(client.rmdir(&op(client), Ino::ROOT, b"part")), Errno::ENOTEMPTY);
-    assert_eq!(errno(client.forget_partition(&op(client), id)), Errno::ENOTEMPTY);
+    assert_eq!(errno(client.partitions.forget(&op(client), id)), Errno::ENOTEMPTY);
     for index in 0..10 {
         client.unlink(&op(client), dir, format!("f{index}").as_bytes()).unwrap();
     }
     client.rmdir(&op(client), Ino::ROOT, b"part").unwrap();
-    client.forget_partition(&op(client), id).unwrap();
-    assert_eq!(client.list_partitions().unwrap(), []);
-    assert_eq!(errno(client.forget_partition(&op(client), id)), Errno::ENOENT);
+    client.partitions.forget(&op(client), id).unwrap();
+    assert_eq!(client.partitions.list().unwrap(), []);
+    assert_eq!(errno(client.partitions.forget(&op(client), id)), Errno::ENOENT);
     wait_until("no subfile is left", || (0..3).all(|node| subfiles(&formation, node) == 0));
     let again = mkdir(client, Ino::ROOT, "part");
     assert_eq!(make(client, again, &[0], "").unwrap().id, PartitionId(id.0 + 1), "numbers are used once");
@@ -194,24 +194,24 @@ fn a_partition_that_cannot_be_is_refused_and_leaves_nothing() {
     let mut many = bivouac_types::PartitionSettings { stripe: 8192, ..Default::default() };
     many.rules = vec![format!("{}: stripe=4k", "x".repeat(255)).parse().unwrap(); 64];
     assert!(make(client, dir, &[0], &many.to_string()).is_err(), "settings that are too long to be told");
-    assert_eq!(client.list_partitions().unwrap(), []);
+    assert_eq!(client.partitions.list().unwrap(), []);
     let partition = make(client, dir, &[0], "").unwrap();
     assert_eq!(errno(make(client, dir, &[0], "")), Errno::EEXIST);
     let settings = partition.settings.clone();
-    let set = |version, settings| client.set_partition(&op(client), partition.id, version, settings);
+    let set = |version, settings| client.partitions.set(&op(client), partition.id, version, settings);
     assert_eq!(errno(set(7, settings.clone())), Errno::EBUSY);
     assert_eq!(errno(set(0, "volumes=disk".parse().unwrap())), Errno::EINVAL);
     assert_eq!(errno(set(0, "contract=session".parse().unwrap())), Errno::EINVAL);
     assert_eq!(errno(set(0, "width=2".parse().unwrap())), Errno::EINVAL);
     assert_eq!(errno(set(0, "source=/data".parse().unwrap())), Errno::EINVAL);
     formation.restart();
-    assert_eq!(formation.clients[0].list_partitions().unwrap(), [partition]);
+    assert_eq!(formation.clients[0].partitions.list().unwrap(), [partition]);
 }
 
 /// What is to be seen of a partition: all of it, or nothing.
 fn is_whole(formation: &Formation, dir: Ino) -> bool {
     let client = &formation.clients[1];
-    let live = client.list_partitions().unwrap();
+    let live = client.partitions.list().unwrap();
     let id = client.getattr(dir).unwrap().layout.partition();
     assert_eq!(
         live.iter().map(|partition| partition.id).collect::<Vec<_>>(),
@@ -309,7 +309,7 @@ fn settings_change_for_new_files_on_all_nodes() {
     assert_eq!(stripes(&formation, "0"), [8192, 8192, 16_384]);
     assert_eq!(client.getattr(file(client, dir, "a.big")).unwrap().layout.stripe, 65_536, "the first rule");
     let settings = "stripe=128k\nwidth=2".parse().unwrap();
-    client.set_partition(&op(client), partition.id, partition.version, settings).unwrap();
+    client.partitions.set(&op(client), partition.id, partition.version, settings).unwrap();
     assert_eq!(stripes(&formation, "1"), [131_072; 3]);
     formation.restart();
     assert_eq!(stripes(&formation, "2"), [131_072; 3]);
@@ -339,7 +339,7 @@ fn a_node_that_was_away_hears_of_a_change_when_it_is_back() {
         let away = bivouac_types::NodeId(2);
         let node = formation.switchboard.unplug(away);
         let settings = "stripe=16k".parse().unwrap();
-        client.set_partition(&op(client), partition.id, 0, settings).unwrap();
+        client.partitions.set(&op(client), partition.id, 0, settings).unwrap();
         formation.switchboard.plug(away, node);
         if restart {
             formation.restart();
@@ -368,7 +368,7 @@ fn the_published_hash_decides_by_the_name_and_local_files_stay_where_they_can() 
     for (index, client) in formation.clients.iter().enumerate() {
         let ino = file(client, near, &format!("f{index}"));
         client.write(&op(client), ino, 0, b"here", false).unwrap();
-        let node = client.seats(&client.getattr(ino).unwrap()).unwrap()[0].node.0;
+        let node = client.content.seats(&client.getattr(ino).unwrap()).unwrap()[0].node.0;
         // Node 0 has no seat of it: its file is on one of the others.
         assert!(node == index as u16 || index == 0 && node > 0, "client {index}: node {node}");
     }
@@ -387,7 +387,7 @@ fn local_files_of_who_has_no_seat_are_behind_its_switch() {
     let node_of = |client: &Client, dir, name: &str| {
         let ino = file(client, dir, name);
         client.write(&op(client), ino, 0, b"here", false).unwrap();
-        client.seats(&client.getattr(ino).unwrap()).unwrap()[0].node.0
+        client.content.seats(&client.getattr(ino).unwrap()).unwrap()[0].node.0
     };
     let mut seen = std::collections::BTreeSet::new();
     for number in 0..12 {
@@ -411,7 +411,7 @@ fn the_capacity_is_kept_at_the_write_that_does_not_fit() {
     let partition = make(client, dir, &[0, 1], "stripe=64k\ncapacity=1m").unwrap();
     make(client, free, &[0, 1], "stripe=64k").unwrap();
     let space = |client: &Client, ino| {
-        client.statfs(ino).map(|fs| (fs.blocks * 4096, fs.blocks_free * 4096)).unwrap()
+        client.homes.statfs(ino).map(|fs| (fs.blocks * 4096, fs.blocks_free * 4096)).unwrap()
     };
     assert_eq!(space(client, dir), (1 << 20, 1 << 20));
     let whole = space(client, Ino::ROOT);
@@ -436,7 +436,7 @@ fn the_capacity_is_kept_at_the_write_that_does_not_fit() {
     assert_eq!(errno(client.write(&op(client), ino, written, &chunk, false)), Errno::EDQUOT);
     assert!(read(client, ino, written as usize) == chunk.repeat(7));
     let settings = "stripe=64k\ncapacity=2m".parse().unwrap();
-    client.set_partition(&op(client), partition.id, partition.version, settings).unwrap();
+    client.partitions.set(&op(client), partition.id, partition.version, settings).unwrap();
     client.write(&op(client), ino, written, &chunk, false).unwrap();
     let cut = bivouac_client::SetAttr { size: Some(0), ..Default::default() };
     client.setattr(&op(client), ino, &cut).unwrap();

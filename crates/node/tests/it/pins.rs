@@ -48,12 +48,12 @@ fn check_is_here(camp: &Camp, name: &str, expected: &[u8]) {
 fn what_is_pinned_stays_beside_what_fills_the_volumes() {
     let mut camp = small("");
     let keep = camp.ino(0, "keep").unwrap();
-    camp.client(0).pin(keep, true).unwrap();
-    camp.client(0).bring_file(keep).unwrap();
+    camp.client(0).site.pin(keep, true).unwrap();
+    camp.client(0).site.bring_file(keep).unwrap();
     sweep(&camp);
     check_is_here(&camp, "keep", &bytes(KEPT, 1));
     camp.formation.restart();
-    assert!(camp.client(1).is_pinned(keep).unwrap());
+    assert!(camp.client(1).site.is_pinned(keep).unwrap());
     sweep(&camp);
     // What is written in it goes to the source, and stays as well.
     let mut expected = bytes(KEPT, 1);
@@ -64,7 +64,8 @@ fn what_is_pinned_stays_beside_what_fills_the_volumes() {
     camp.write(0, "more", &bytes(14 << 20, 4));
     assert!(camp.read(1, "more").unwrap() == bytes(14 << 20, 4));
     check_is_here(&camp, "keep", &expected);
-    let pinned: Vec<_> = camp.client(1).pinned().unwrap().iter().map(|file| (file.ino, file.bytes)).collect();
+    let pinned: Vec<_> =
+        camp.client(1).site.pinned().unwrap().iter().map(|file| (file.ino, file.bytes)).collect();
     assert_eq!(pinned, [(keep, KEPT as u64)]);
 }
 
@@ -74,16 +75,16 @@ fn what_is_not_pinned_any_more_makes_room_again() {
     let camp = small("");
     let client = camp.client(0);
     let one = camp.ino(0, "one").unwrap();
-    client.pin(one, true).unwrap();
-    client.bring_file(one).unwrap();
+    client.site.pin(one, true).unwrap();
+    client.site.bring_file(one).unwrap();
     let two = camp.ino(0, "two").unwrap();
-    assert_eq!(client.bring_file(two).unwrap_err().errno(), Errno::ENOSPC);
+    assert_eq!(client.site.bring_file(two).unwrap_err().errno(), Errno::ENOSPC);
     assert!(camp.read(1, "one").unwrap() == bytes(LARGE, 2));
-    client.pin(one, false).unwrap();
-    assert!(!client.is_pinned(one).unwrap());
-    client.bring_file(two).unwrap();
+    client.site.pin(one, false).unwrap();
+    assert!(!client.site.is_pinned(one).unwrap());
+    client.site.bring_file(two).unwrap();
     sweep(&camp);
-    let dir = client.pin(camp.partition.dir, true).unwrap_err();
+    let dir = client.site.pin(camp.partition.dir, true).unwrap_err();
     assert!(dir.errno() == Errno::EINVAL && dir.to_string().contains("no file of a partition"), "{dir}");
 }
 
@@ -93,18 +94,18 @@ fn a_pin_goes_with_the_file_and_not_with_its_name() {
     let camp = small("");
     let (client, dir) = (camp.client(0), camp.partition.dir);
     let keep = camp.ino(0, "keep").unwrap();
-    client.pin(keep, true).unwrap();
-    client.bring_file(keep).unwrap();
+    client.site.pin(keep, true).unwrap();
+    client.site.bring_file(keep).unwrap();
     client.rename(&op(client), dir, b"keep", dir, b"kept", 0).unwrap();
     sweep(&camp);
-    assert!(client.is_pinned(camp.ino(1, "kept").unwrap()).unwrap());
+    assert!(client.site.is_pinned(camp.ino(1, "kept").unwrap()).unwrap());
     fs::remove_file(camp.at("keep")).unwrap();
     assert!(camp.read(1, "kept").unwrap() == bytes(KEPT, 1));
     // Another file in its place is another file.
     let other = camp.write(1, "other", b"other");
     client.rename(&op(client), dir, b"other", dir, b"kept", 0).unwrap();
-    assert!(!client.is_pinned(other).unwrap());
-    assert_eq!(client.pinned().unwrap(), []);
+    assert!(!client.site.is_pinned(other).unwrap());
+    assert_eq!(client.site.pinned().unwrap(), []);
 }
 
 /// S248: what is there already, what is made, and what gets such a name; and who says otherwise by hand is heard.
@@ -113,7 +114,9 @@ fn a_rule_pins_by_name() {
     let camp = small("rule=keep*: pin=yes\n");
     let (client, dir) = (camp.client(0), camp.partition.dir);
     let keep = camp.ino(0, "keep").unwrap();
-    assert!(client.is_pinned(keep).unwrap() && !client.is_pinned(camp.ino(0, "one").unwrap()).unwrap());
+    assert!(
+        client.site.is_pinned(keep).unwrap() && !client.site.is_pinned(camp.ino(0, "one").unwrap()).unwrap()
+    );
     assert!(camp.read(0, "keep").unwrap() == bytes(KEPT, 1));
     sweep(&camp);
     check_is_here(&camp, "keep", &bytes(KEPT, 1));
@@ -121,13 +124,13 @@ fn a_rule_pins_by_name() {
     let moved = camp.write(0, "temporary", &bytes(200_000, 6));
     client.rename(&op(client), dir, b"temporary", dir, b"keep-moved", 0).unwrap();
     assert_eq!(camp.flush(0, true), []);
-    assert!(client.is_pinned(made).unwrap() && client.is_pinned(moved).unwrap());
+    assert!(client.site.is_pinned(made).unwrap() && client.site.is_pinned(moved).unwrap());
     sweep(&camp);
     check_is_here(&camp, "keep-new", &bytes(200_000, 5));
     check_is_here(&camp, "keep-moved", &bytes(200_000, 6));
-    client.pin(made, false).unwrap();
+    client.site.pin(made, false).unwrap();
     client.rename(&op(client), dir, b"keep-new", dir, b"keep-newer", 0).unwrap();
-    assert!(!client.is_pinned(made).unwrap());
+    assert!(!client.site.is_pinned(made).unwrap());
 }
 
 /// S249: what is new there comes when it is read, and stays.
@@ -135,8 +138,8 @@ fn a_rule_pins_by_name() {
 fn what_is_pinned_and_has_changed_at_the_source_stays_as_it_is_there() {
     let camp = small("");
     let keep = camp.ino(0, "keep").unwrap();
-    camp.client(0).pin(keep, true).unwrap();
-    camp.client(0).bring_file(keep).unwrap();
+    camp.client(0).site.pin(keep, true).unwrap();
+    camp.client(0).site.bring_file(keep).unwrap();
     fs::write(camp.at("keep"), bytes(KEPT + 5, 9)).unwrap();
     let client = camp.client(1);
     client.open(&op(client), keep, 0).unwrap();
@@ -153,7 +156,7 @@ fn all_that_is_pinned_is_listed() {
     let make = |i: usize| {
         let name = format!("f{i}");
         let ino = client.create(&op(client), dir, name.as_bytes(), &FILE, true, false).unwrap().attr.ino;
-        client.pin(ino, true).unwrap();
+        client.site.pin(ino, true).unwrap();
         ino
     };
     let mut made: Vec<Ino> = (0..2100).map(make).collect();
@@ -162,7 +165,7 @@ fn all_that_is_pinned_is_listed() {
     let names = (0..2100).map(|i| format!("f{i}"));
     let name = names.into_iter().find(|name| camp.ino(0, name).unwrap() == first).unwrap();
     client.unlink(&op(client), dir, name.as_bytes()).unwrap();
-    let mut listed: Vec<Ino> = client.pinned().unwrap().into_iter().map(|pinned| pinned.ino).collect();
+    let mut listed: Vec<Ino> = client.site.pinned().unwrap().into_iter().map(|pinned| pinned.ino).collect();
     listed.sort_unstable();
     assert!(listed == made, "{} of {}", listed.len(), made.len());
 }

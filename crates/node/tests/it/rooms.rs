@@ -34,7 +34,7 @@ fn create(client: &Client, count: usize) -> FsResult<()> {
 }
 
 fn names_bytes(formation: &Formation, node: u16) -> (u64, u64) {
-    let status = formation.clients[0].status(NodeId(node)).unwrap();
+    let status = formation.clients[0].nodes().status(NodeId(node)).unwrap();
     (status.names_bytes, status.names_max_bytes)
 }
 
@@ -47,12 +47,12 @@ fn names_are_refused_when_their_memory_is_taken_and_nothing_else_is() {
     let kept = a.create(&op(a), Ino::ROOT, b"kept", &FILE, true, false).unwrap().attr.ino;
     a.setxattr(&op(a), kept, b"user.note", &[7; 3000], 0).unwrap();
     write(a, kept, 0, &[1; 9000]);
-    let before = a.statfs(Ino::ROOT).unwrap();
+    let before = a.homes.statfs(Ino::ROOT).unwrap();
     let full = fill(|count| create(a, count));
     assert!(full > 1000, "{full} names");
     let (taken, max) = names_bytes(&formation, 0);
     assert!(max == BOUND && taken <= max && taken > max / 10 * 9, "{taken} of {max}");
-    let after = a.statfs(Ino::ROOT).unwrap();
+    let after = a.homes.statfs(Ino::ROOT).unwrap();
     assert!(after.files_free < 200 && before.files_free > after.files_free, "{after:?}");
     assert_eq!(after.files, before.files + full as u64);
     let is_refused = |outcome: FsResult<()>| {

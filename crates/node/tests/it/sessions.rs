@@ -25,7 +25,7 @@ fn directory(formation: &Formation, name: &str, seats: &[u32]) -> Ino {
     let new = NewInode { mode: mode::DIR | 0o700, rdev: 0, target: &[] };
     let dir = client.mknod(&op(client), Ino::ROOT, name.as_bytes(), &new).unwrap().ino;
     let seats = seats.iter().map(|seat| SeatIndex(*seat)).collect();
-    client.make_partition(&op(client), dir, seats, "contract=session".parse().unwrap()).unwrap();
+    client.partitions.make(&op(client), dir, seats, "contract=session".parse().unwrap()).unwrap();
     dir
 }
 
@@ -162,13 +162,13 @@ fn run(steps: &[(usize, Step)]) {
                 model.refresh(*index);
             }
         }
-        let pool = client.page_pool();
+        let pool = client.sessions.status();
         assert!(pool.used_bytes <= PAGE_POOL_MIN && pool.unsent_bytes <= pool.used_bytes, "{pool:?}");
     }
     for (index, client) in formation.clients.iter().enumerate() {
         client.close(ino);
         model.publish(index);
-        let pool = client.page_pool();
+        let pool = client.sessions.status();
         assert_eq!((pool.used_bytes, pool.unsent_bytes), (0, 0), "{pool:?}");
     }
     for (index, client) in formation.clients.iter().enumerate() {
@@ -286,7 +286,7 @@ fn everything_else_comes_after_what_was_written() {
     client.fsync(ino, false).unwrap();
     client.close(ino);
     client.close(ino);
-    assert_eq!(client.page_pool().dropped_bytes, 0);
+    assert_eq!(client.sessions.status().dropped_bytes, 0);
 }
 
 fn lock(owner: u64, mode: LockMode) -> FileLock {
@@ -318,7 +318,7 @@ fn the_next_process_sends_what_was_acknowledged() {
     let memory = tempfile::tempfile().unwrap();
     let process = |memory: &File| {
         let client = formation.client_as(0, 900);
-        client.keep_pages(memory.try_clone().unwrap(), 4096).unwrap();
+        client.sessions.keep(memory.try_clone().unwrap(), 4096).unwrap();
         client
     };
     let client = process(&memory);
@@ -331,9 +331,9 @@ fn the_next_process_sends_what_was_acknowledged() {
     // A kill: nothing is said to anybody.
     drop(client);
     let client = process(&memory);
-    assert_eq!(client.page_pool().unsent_bytes, 100_010);
+    assert_eq!(client.sessions.status().unsent_bytes, 100_010);
     client.reassert_opens(&[(ino, 1)]).unwrap();
-    assert_eq!(client.page_pool().unsent_bytes, 100_000, "what nobody has open is sent at once");
+    assert_eq!(client.sessions.status().unsent_bytes, 100_000, "what nobody has open is sent at once");
     assert_eq!(read(&client, ino, 69_995, 20), [&[1; 5][..], &[2; 10], &[1; 5]].concat());
     assert_eq!(client.getattr(ino).unwrap().size, 101_000);
     write(&client, ino, 0, &[4; 10]);
@@ -345,7 +345,7 @@ fn the_next_process_sends_what_was_acknowledged() {
     assert_eq!(read(other, closed, 0, 20), [&[0; 5][..], &[3; 10]].concat());
     client.close(ino);
     drop(client);
-    assert_eq!(process(&memory).page_pool().used_bytes, 0);
+    assert_eq!(process(&memory).sessions.status().used_bytes, 0);
 }
 
 /// S202.
@@ -363,7 +363,7 @@ fn what_finds_no_space_is_kept_until_the_last_close() {
     };
     (0..30).for_each(|turn| write(client, ino, turn * 100_000, &[2; 100_000]));
     no_space(client.fsync(ino, false));
-    no_space(client.send_unsent(ino));
+    no_space(client.sessions.send_unsent(ino));
     assert_eq!(read(client, ino, 0, 3_000_000), vec![2; 3_000_000]);
     assert_eq!(client.getattr(ino).unwrap().size, 3_000_000, "who only looks is not told");
     // A writer that does not stop is told before the pool is full.
@@ -376,19 +376,19 @@ fn what_finds_no_space_is_kept_until_the_last_close() {
         assert!(next < 100, "it is never told");
     };
     assert_eq!(told.errno(), Errno::ENOSPC);
-    assert!(client.page_pool().used_bytes <= PAGE_POOL_MIN);
+    assert!(client.sessions.status().used_bytes <= PAGE_POOL_MIN);
     client.unlink(&op(client), Ino::ROOT, b"ballast").unwrap();
     client.close(ballast);
     crate::formation::wait_until("there is room", || client.fsync(ino, false).is_ok());
-    assert_eq!(client.page_pool().dropped_bytes, 0);
+    assert_eq!(client.sessions.status().dropped_bytes, 0);
     let size = client.getattr(ino).unwrap().size;
     assert_eq!(size, next * 100_000);
     // Given up with the last close, and counted.
     let rest = vec![4; 400_000];
     (0..9).for_each(|turn| write(client, ino, (next as usize + turn * 4) * 100_000, &rest));
-    no_space(client.send_unsent(ino));
+    no_space(client.sessions.send_unsent(ino));
     client.close(ino);
-    let pool = client.page_pool();
+    let pool = client.sessions.status();
     assert!(pool.dropped_bytes > 0 && pool.used_bytes == 0, "{pool:?}");
 }
 
@@ -447,9 +447,9 @@ fn what_cannot_be_sent_does_not_come_behind_the_next_holder() {
     // Asked to give it back it says why it does not; a close has no choice.
     let refused = client.set_lock(ino, &lock(1, LockMode::Unlock), None).unwrap_err();
     assert_eq!(refused.errno(), Errno::ENOSPC);
-    assert!(client.send_unsent(ino).is_err());
+    assert!(client.sessions.send_unsent(ino).is_err());
     client.unlock_owner(ino, 1);
-    let pool = client.page_pool();
+    let pool = client.sessions.status();
     assert!(pool.dropped_bytes > 0 && pool.unsent_bytes == 0, "{pool:?}");
     let eio = |outcome: Result<usize, FsError>| assert_eq!(outcome.unwrap_err().errno(), Errno::EIO);
     eio(client.fsync(ino, false).map(|()| 0));
@@ -489,7 +489,7 @@ fn a_close_beside_a_writer_with_a_lock_loses_nothing() {
     std::thread::scope(|scope| {
         let closing = scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                client.send_unsent(ino).unwrap();
+                client.sessions.send_unsent(ino).unwrap();
                 client.unlock_owner(ino, 2);
             }
         });

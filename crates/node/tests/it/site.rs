@@ -238,7 +238,7 @@ fn what_was_closed_is_at_the_source_also_under_another_name() {
     client.fsync(made, true).unwrap();
     assert!(fs::read(camp.at("part")).unwrap() == bytes(3 * STRIPE + 1, 7), "as fsync=source says");
     client.write(&op(client), made, 10, b"more", false).unwrap();
-    client.save_at_close(made).unwrap();
+    client.site.save_at_close(made).unwrap();
     client.close(made);
     assert_eq!(&fs::read(camp.at("part")).unwrap()[10..14], b"more");
     client.rename(&op(client), camp.partition.dir, b"part", camp.partition.dir, b"whole", 0).unwrap();
@@ -261,10 +261,10 @@ fn what_was_written_waits_for_its_time_or_its_amount() {
     // A node that has much begins at once, perhaps in the middle of the write; then the rest waits for its time.
     until("much waits", &|| camp.at("large").exists());
     let client = camp.client(0);
-    let partition = client.partition_now(camp.partition.id).unwrap();
+    let partition = client.partitions.now(camp.partition.id).unwrap();
     let mut settings = partition.settings.clone();
     settings.assign("write", "delayed=10ms").unwrap();
-    client.set_partition(&op(client), partition.id, partition.version, settings).unwrap();
+    client.partitions.set(&op(client), partition.id, partition.version, settings).unwrap();
     camp.write(2, "late", b"y");
     until("it is old", &|| fs::read(camp.at("late")).is_ok_and(|found| found == b"y"));
     // Also what an earlier daemon has left.
@@ -298,7 +298,7 @@ fn a_closed_directory_is_open_only_until_its_files_are_there() {
     let dir =
         Found { attr: camp.client(1).getattr(new).unwrap(), dir: camp.partition.dir, path: b"new".to_vec() };
     let mode_of = |camp: &Camp, name: &str| fs::metadata(camp.at(name)).unwrap().mode() & 0o7777;
-    camp.client(0).flush_open(&dir).unwrap();
+    camp.client(0).site.flush_open(&dir).unwrap();
     assert_eq!(mode_of(&camp, "new"), 0o755);
     camp.formation.restart();
     assert!(!camp.is_saved(), "who was killed in between has something left to do");
@@ -444,7 +444,7 @@ fn holes_of_what_is_not_here_are_not_taken_for_holes() {
     assert_eq!(camp.read(0, "sparse").unwrap(), fs::read(camp.at("sparse")).unwrap());
     let at = client.seek(ino, 0, SeekKind::Data).unwrap();
     assert!(at > 0 && at <= 9 * STRIPE as u64, "{at}");
-    let seats = client.seats(&client.getattr(ino).unwrap()).unwrap();
+    let seats = client.content.seats(&client.getattr(ino).unwrap()).unwrap();
     let allocated: u64 = seats.iter().map(|seat| seat.subfile.allocated).sum();
     assert!(allocated < 4 * STRIPE as u64, "{allocated}");
     client.write(&op(client), ino, 19 * STRIPE as u64, b"more", false).unwrap();
@@ -525,9 +525,9 @@ fn two_formations_share_a_source_without_mixing_their_files() {
     client.write(&op(client), top.ino, 0, b"of the second", false).unwrap();
     assert_eq!(camp.flush(0, false), []);
     let found = Found { attr: client.getattr(top.ino).unwrap(), dir: second.dir, path: b"top".to_vec() };
-    assert_eq!(client.flush(&found, None, false).unwrap_err().errno(), Errno::ESTALE);
+    assert_eq!(client.site.flush(&found, None, false).unwrap_err().errno(), Errno::ESTALE);
     assert_eq!(fs::read(camp.at("top")).unwrap(), b"of the first");
-    client.flush(&found, None, true).unwrap();
+    client.site.flush(&found, None, true).unwrap();
     assert_eq!(fs::read(camp.at("top")).unwrap(), b"of the second");
 }
 
@@ -548,7 +548,7 @@ fn many_readers_on_many_nodes_ask_the_source_once() {
     let asked: u64 = (0..4).map(|node| camp.formation.served(node, Op::FindOrigin)).sum();
     assert!(asked <= 4 * 16, "{asked}");
     let subfiles: u64 =
-        (0..4).map(|node| camp.client(0).status(NodeId(node)).unwrap().volumes[0].used_bytes).sum();
+        (0..4).map(|node| camp.client(0).nodes().status(NodeId(node)).unwrap().volumes[0].used_bytes).sum();
     assert!(subfiles < 12 * STRIPE as u64 + 4 * 4096, "{subfiles}");
 }
 
@@ -574,7 +574,7 @@ fn what_cannot_be_served_is_refused_when_the_partition_is_made() {
     let dir = client.mknod(&op(client), Ino::ROOT, b"p", &DIR).unwrap().ino;
     let make = |settings: &str| {
         let seats = vec![SeatIndex(0)];
-        client.make_partition(&op(client), dir, seats, settings.parse().unwrap()).unwrap_err()
+        client.partitions.make(&op(client), dir, seats, settings.parse().unwrap()).unwrap_err()
     };
     assert_eq!(make("source=/no/such/place").errno(), Errno::ENOENT);
     let refused = make("source=s3://bucket/prefix");

@@ -49,7 +49,7 @@ fn what_is_brought_while_the_file_is_cut_does_not_come_back() {
         resize(&other, ino, LEN);
     };
     *camp.formation.switchboard.before.lock() = Some((Op::MarkFlush as u16, Box::new(cut)));
-    camp.client(0).bring_file(ino).unwrap();
+    camp.client(0).site.bring_file(ino).unwrap();
     check_is_cut(&camp);
 }
 

@@ -69,7 +69,7 @@ fn what_is_written_after_a_flush_whose_end_was_not_heard_is_not_replaced_by_olde
             expected[stripe * STRIPE..][..100].fill(stripe as u8 + 1);
         }
         if hears_of_limit {
-            client.bring_file(ino).unwrap();
+            client.site.bring_file(ino).unwrap();
         }
         assert!(camp.read(2, "new").unwrap() == expected);
         assert_eq!(camp.flush(0, false), []);
@@ -88,7 +88,7 @@ fn a_flush_that_nobody_asks_for_again_hides_no_change_at_the_source() {
     let hold = Box::new(move || wait.recv().unwrap());
     *camp.formation.switchboard.before.lock() = Some((Op::FlushParts as u16, hold));
     let home = camp.formation.map().home(ino).unwrap();
-    let seen = client.seen_names(camp.partition.dir).unwrap().get(&b"top"[..]).cloned();
+    let seen = client.site.seen_names(camp.partition.dir).unwrap().get(&b"top"[..]).cloned();
     let (dir, path, force, open) = (camp.partition.dir, b"top".to_vec(), false, false);
     let request = FlushRequest { ino, dir, path, seen, force, open, job: 0 };
     let transport = InProcess::new(camp.formation.nodes[usize::from(home.0)].clone(), LaneKind::Client);
@@ -181,8 +181,8 @@ impl Other {
     fn flush(&self, name: &str, force: bool) -> FsResult<()> {
         let (client, dir) = (self.client(), self.partition.dir);
         let attr = client.lookup(dir, name.as_bytes())?;
-        let seen = client.seen_names(dir)?.get(name.as_bytes()).cloned();
-        client.flush(&Found { attr, dir, path: name.into() }, seen, force).map(drop)
+        let seen = client.site.seen_names(dir)?.get(name.as_bytes()).cloned();
+        client.site.flush(&Found { attr, dir, path: name.into() }, seen, force).map(drop)
     }
 }
 
@@ -244,7 +244,7 @@ fn a_volume_that_fills_in_the_middle_of_a_fetch_harms_nothing() {
     fs::write(camp.at("mine"), "theirs").unwrap();
     assert_eq!(errnos(&camp.flush(0, false)), [("mine", Errno::ESTALE)]);
     let (client, large) = (camp.client(1), camp.ino(1, "large").unwrap());
-    let refused = client.bring_file(large).map(|()| camp.read(1, "large").map(drop));
+    let refused = client.site.bring_file(large).map(|()| camp.read(1, "large").map(drop));
     // Either it did not fit, or what was brought first went again for what came last.
     match refused {
         Err(error) => assert_eq!(error.errno(), Errno::ENOSPC, "{error}"),

@@ -219,10 +219,10 @@ impl Scaffold {
     /// Flushes and is killed meanwhile; whether it came to that.
     fn flush_killed(&mut self, kill: Kill) -> bool {
         // What is known of the source is known before.
-        self.camp.client(0).seen_names(self.camp.partition.dir).unwrap();
+        self.camp.client(0).site.seen_names(self.camp.partition.dir).unwrap();
         self.guillotine.set(kill);
         self.camp.flush(0, false);
-        self.camp.client(0).mirror(self.camp.partition.id, b"").unwrap();
+        self.camp.client(0).site.mirror(self.camp.partition.id, b"").unwrap();
         *self.camp.formation.switchboard.before.lock() = None;
         let has_fallen = self.guillotine.state.lock().has_fallen;
         *self.guillotine.state.lock() = State::default();
@@ -242,7 +242,7 @@ impl Scaffold {
     fn check(&mut self, what: &str) {
         let camp = &mut self.camp;
         assert_eq!(camp.flush(1, false), [], "{what}");
-        assert_eq!(camp.client(1).mirror(camp.partition.id, b"").unwrap().left, [], "{what}");
+        assert_eq!(camp.client(1).site.mirror(camp.partition.id, b"").unwrap().left, [], "{what}");
         assert_eq!(self.temporaries(), [""; 0], "{what}");
         wait_until(what, || !self.camp.formation.census().contains_key(&'J'));
     }
@@ -449,7 +449,7 @@ impl Stall {
         let dir = client.mknod(&op(client), Ino::ROOT, b"part", &DIR).unwrap().ino;
         let seats = (0..formation.map().seat_count()).map(|seat| SeatIndex(u32::from(seat))).collect();
         let settings = format!("stripe=5m\nsource=s3://bucket/p?endpoint={}", server.endpoint());
-        let partition = client.make_partition(&op(client), dir, seats, settings.parse().unwrap()).unwrap();
+        let partition = client.partitions.make(&op(client), dir, seats, settings.parse().unwrap()).unwrap();
         let site = TempDir::new().unwrap();
         Stall { at: Scaffold { camp: Camp { formation, partition, site }, guillotine }, server }
     }

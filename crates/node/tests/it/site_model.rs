@@ -149,7 +149,7 @@ fn perform(camp: &Camp, node: usize, act: &Act) -> bool {
         }
         Act::Bring(name) => {
             let Some(ino) = find(camp, node, name) else { return false };
-            gone(surely(camp, node, |_| client.bring_file(ino)))
+            gone(surely(camp, node, |_| client.site.bring_file(ino)))
         }
         Act::Flush => {
             // One that was removed, or replaced, meanwhile is no failure of anybody's.

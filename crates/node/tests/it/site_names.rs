@@ -21,9 +21,9 @@ fn three(site: &Path) {
 fn flush_one(camp: &Camp, name: &str, force: bool) {
     let (client, dir) = (camp.client(1), camp.partition.dir);
     let attr = client.lookup(dir, name.as_bytes()).unwrap();
-    let seen = client.seen_names(dir).unwrap().get(name.as_bytes()).cloned();
+    let seen = client.site.seen_names(dir).unwrap().get(name.as_bytes()).cloned();
     let found = Found { attr, dir, path: name.as_bytes().to_vec() };
-    client.flush(&found, seen, force).unwrap();
+    client.site.flush(&found, seen, force).unwrap();
     assert!(fs::read(camp.at(name)).unwrap() == camp.read(1, name).unwrap(), "{name} is there");
 }
 
@@ -130,9 +130,9 @@ fn what_does_not_fit_is_not_replaced_before_it_is_elsewhere() {
     client.write(&op(client), made.ino, 0, b"new", false).unwrap();
     client.close(made.ino);
     let found = Found { attr: client.getattr(made.ino).unwrap(), dir, path: b"one".to_vec() };
-    let seen = client.seen_names(dir).unwrap().get(&b"one"[..]).cloned();
+    let seen = client.site.seen_names(dir).unwrap().get(&b"one"[..]).cloned();
     // Room may be made by flushing what was brought so far, since that has another name now.
-    if let Err(refused) = client.flush(&found, seen, true) {
+    if let Err(refused) = client.site.flush(&found, seen, true) {
         assert_eq!(refused.errno(), Errno::ENOSPC, "{refused}");
         assert!(refused.to_string().contains("'one' at the source has content of inode"), "{refused}");
         assert!(fs::read(camp.at("one")).unwrap() == bytes(LARGE, 1));

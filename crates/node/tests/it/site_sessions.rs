@@ -31,7 +31,7 @@ fn write(client: &Client, ino: Ino, offset: usize, data: &[u8]) {
 
 /// What a `close` does.
 fn close(client: &Client, ino: Ino) -> FsResult<()> {
-    let closed = client.send_unsent(ino).and_then(|()| client.save_at_close(ino));
+    let closed = client.sessions.send_unsent(ino).and_then(|()| client.site.save_at_close(ino));
     client.close(ino);
     closed
 }
@@ -69,14 +69,14 @@ fn what_goes_through_is_at_the_source_when_it_is_synced_or_closed() {
     let client = camp.client(2);
     let ino = create(&camp, 2, "x.log");
     write(client, ino, 0, b"first");
-    client.send_unsent(ino).unwrap();
+    client.sessions.send_unsent(ino).unwrap();
     assert_eq!(fs::read(camp.at("x.log")).unwrap(), b"", "what is sent is not said to be there");
     client.fsync(ino, false).unwrap();
     assert_eq!(fs::read(camp.at("x.log")).unwrap(), b"first");
     client.write(&op(client), ino, 0, b" and second", true).unwrap();
     write(client, ino, 0, b"F");
     assert_eq!(fs::read(camp.at("x.log")).unwrap(), b"first");
-    let (sent, saved) = (client.send_unsent(ino), client.save_at_close(ino));
+    let (sent, saved) = (client.sessions.send_unsent(ino), client.site.save_at_close(ino));
     sent.and(saved).unwrap();
     assert_eq!(fs::read(camp.at("x.log")).unwrap(), b"First and second");
     client.setattr(&op(client), ino, &SetAttr { size: Some(5), ..SetAttr::default() }).unwrap();
@@ -115,7 +115,7 @@ fn what_was_written_behind_is_a_change_when_the_file_is_opened() {
     let camp = camp("");
     let (client, large) = (camp.client(1), camp.ino(1, "a/large").unwrap());
     client.open(&op(client), large, 0).unwrap();
-    client.bring_file(large).unwrap();
+    client.site.bring_file(large).unwrap();
     write(client, large, 2 * STRIPE, b"ours");
     fs::write(camp.at("a/large"), "theirs").unwrap();
     client.open(&op(client), large, 0).unwrap();
@@ -155,7 +155,7 @@ fn a_kill_of_everything_loses_neither_bytes_nor_marks() {
     let mut camp = camp("");
     let memory = tempfile::tempfile().unwrap();
     let mut mount = camp.formation.client_as(0, 700);
-    mount.keep_pages(memory.try_clone().unwrap(), 4096).unwrap();
+    mount.sessions.keep(memory.try_clone().unwrap(), 4096).unwrap();
     let large = camp.ino(0, "a/large").unwrap();
     mount.open(&op(&mount), large, 0).unwrap();
     let mut expected = bytes(10 * STRIPE + 77, 2);
@@ -164,13 +164,13 @@ fn a_kill_of_everything_loses_neither_bytes_nor_marks() {
         write(&mount, large, at, &piece);
         expected[at..at + 9000].copy_from_slice(&piece);
         if turn == 1 {
-            mount.send_unsent(large).unwrap();
+            mount.sessions.send_unsent(large).unwrap();
         }
         // A kill: of the mount's pages some have been sent, and marked; the others are still in its memory.
         drop(mount);
         camp.formation.restart();
         mount = camp.formation.client_as(0, 700);
-        mount.keep_pages(memory.try_clone().unwrap(), 4096).unwrap();
+        mount.sessions.keep(memory.try_clone().unwrap(), 4096).unwrap();
         mount.reassert_opens(&[(large, 1)]).unwrap();
     }
     assert!(!camp.is_saved(), "what has arrived is known to be dirty");
@@ -188,13 +188,13 @@ fn what_nobody_has_open_any_more_goes_where_its_policy_says() {
     let mut camp = camp("write=on-close");
     let memory = tempfile::tempfile().unwrap();
     let mount = camp.formation.client_as(0, 700);
-    mount.keep_pages(memory.try_clone().unwrap(), 4096).unwrap();
+    mount.sessions.keep(memory.try_clone().unwrap(), 4096).unwrap();
     let ino = mount.create(&op(&mount), camp.partition.dir, b"new", &FILE, false, false).unwrap().attr.ino;
     write(&mount, ino, 0, &bytes(2 * STRIPE, 5));
     drop(mount);
     camp.formation.restart();
     let mount = camp.formation.client_as(0, 700);
-    mount.keep_pages(memory.try_clone().unwrap(), 4096).unwrap();
+    mount.sessions.keep(memory.try_clone().unwrap(), 4096).unwrap();
     mount.reassert_opens(&[]).unwrap();
     assert!(fs::read(camp.at("new")).unwrap() == bytes(2 * STRIPE, 5));
 }
@@ -247,11 +247,11 @@ struct Mount(Arc<Client>);
 
 impl PagePool for Mount {
     fn status(&self) -> PoolStatus {
-        self.0.page_pool()
+        self.0.sessions.status()
     }
 
     fn tell_unsent(&self, request: &FenceRequest) -> Vec<Dirty> {
-        self.0.tell_unsent(request)
+        self.0.sessions.tell_unsent(request)
     }
 
     fn tell_uses(&self) {
@@ -271,20 +271,20 @@ fn a_flush_has_mounts_send_what_they_have_written_behind() {
     // Without threads of its own it sends nothing by itself.
     write(&mount, ino, 0, b"behind");
     let client = camp.client(0);
-    let unsaved = client.unsaved().unwrap();
+    let unsaved = client.site.unsaved().unwrap();
     assert!(unsaved.has(ino) && unsaved.bytes_of(ino) == 6, "{unsaved:?}");
-    mount.write_back();
+    mount.sessions.write_back();
     write(&mount, ino, 6, b" as well");
-    assert_eq!(client.send_behind().unwrap(), []);
+    assert_eq!(client.site.send_behind().unwrap(), []);
     assert_eq!(camp.flush(0, false), []);
     assert_eq!(fs::read(camp.at("new")).unwrap(), b"behind as well");
     assert!(camp.is_saved());
     // While somebody takes the formation down, nothing is acknowledged that was not sent.
-    assert_eq!(client.hold_behind(5, 60_000).unwrap(), []);
+    assert_eq!(client.site.hold_behind(5, 60_000).unwrap(), []);
     write(&mount, ino, 0, b"B");
-    assert_eq!(client.ask_unsent(0, 0).unwrap(), []);
+    assert_eq!(client.site.ask_unsent(0, 0).unwrap(), []);
     assert_eq!(camp.read(2, "new").unwrap(), b"Behind as well");
-    client.ask_unsent(5, 0).unwrap();
+    client.site.ask_unsent(5, 0).unwrap();
     write(&mount, ino, 1, b"E");
     wait_until("it goes on behind", || camp.read(2, "new").unwrap() == b"BEhind as well");
     close(&mount, ino).unwrap();
@@ -296,7 +296,7 @@ fn a_flush_has_mounts_send_what_they_have_written_behind() {
 fn what_mounts_cannot_send_is_not_forgotten_by_who_flushes() {
     let camp = camp("");
     let mount = Arc::new(camp.formation.client_as(0, 700));
-    mount.write_back();
+    mount.sessions.write_back();
     camp.formation.nodes[0]
         .serve(ClientId(700), |served| served.pages = Some(Arc::new(Mount(Arc::clone(&mount)))));
     let (client, large) = (camp.client(1), camp.ino(1, "a/large").unwrap());
@@ -304,15 +304,15 @@ fn what_mounts_cannot_send_is_not_forgotten_by_who_flushes() {
     // The rest of a stripe that is partly written is not to be had any more.
     fs::write(camp.at("a/large"), "theirs").unwrap();
     write(&mount, large, 2, b"ours");
-    let left = client.send_behind().unwrap();
+    let left = client.site.send_behind().unwrap();
     assert!(left.len() == 1 && left[0].ino == large && left[0].bytes == 4, "{left:?}");
-    let unsaved = client.unsaved().unwrap();
+    let unsaved = client.site.unsaved().unwrap();
     assert!(unsaved.has(large) && unsaved.failing().any(|why| *why == left[0].why), "{unsaved:?}");
     assert_eq!(mount.fsync(large, false).unwrap_err().errno(), Errno::ESTALE);
     assert_eq!(mount.write(&op(&mount), large, 2, b"more", false).unwrap_err().errno(), Errno::ESTALE);
     // Whoever opens it has it as it is there, and then what was written goes onto that.
     client.open(&op(client), large, 0).unwrap();
-    assert_eq!(client.send_behind().unwrap(), []);
+    assert_eq!(client.site.send_behind().unwrap(), []);
     assert_eq!(camp.flush(1, false), []);
     assert_eq!(fs::read(camp.at("a/large")).unwrap(), b"thours");
     client.close(large);

@@ -8,11 +8,11 @@ use crate::formation::{Formation, op, wait_until};
 const FILE: NewInode<'static> = NewInode { mode: mode::FILE | 0o644, rdev: 0, target: b"" };
 
 fn table(formation: &Formation) -> UseTable {
-    formation.clients[0].list_uses(NodeId(0)).unwrap()
+    formation.clients[0].nodes().list_uses(NodeId(0)).unwrap()
 }
 
 fn closes(formation: &Formation) -> u64 {
-    let operations = formation.clients[0].status(NodeId(0)).unwrap().operations;
+    let operations = formation.clients[0].nodes().status(NodeId(0)).unwrap().operations;
     operations.into_iter().filter(|count| count.name == "Close").map(|count| count.client).sum()
 }
 
@@ -54,7 +54,7 @@ fn what_was_done_is_told_with_the_close() {
         (&reader.program.0[..], reader.pattern.reads.ops, reader.pattern.writes.ops),
         (&b"reader"[..], 10, 0)
     );
-    let history = formation.clients[0].list_history(NodeId(0), false, u64::MAX).unwrap().history;
+    let history = formation.clients[0].nodes().list_history(NodeId(0), false, u64::MAX).unwrap().history;
     assert_eq!(history.timeline().total().written, 100_500);
     assert_eq!(history.minutes.iter().map(|slot| slot.bin.written).sum::<u64>(), 100_500);
 }
@@ -70,7 +70,7 @@ fn what_is_open_is_told_when_somebody_asks_for_it() {
     }
     client.tell_uses();
     let seen = || {
-        let of = |node| formation.clients[0].list_uses(NodeId(node)).unwrap().files;
+        let of = |node| formation.clients[0].nodes().list_uses(NodeId(node)).unwrap().files;
         let mut seen: Vec<(Ino, u64)> =
             [of(0), of(1)].concat().iter().map(|file| (file.ino, file.pattern.writes.bytes)).collect();
         seen.sort_unstable();

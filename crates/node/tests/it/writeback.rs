@@ -17,7 +17,7 @@ const DIR: NewInode<'static> = NewInode { mode: mode::DIR | 0o700, rdev: 0, targ
 /// A client that has threads, as that of a mount.
 fn threaded(client: Client) -> Arc<Client> {
     let client = Arc::new(client);
-    client.write_back();
+    client.sessions.write_back();
     client
 }
 
@@ -25,12 +25,12 @@ fn threaded(client: Client) -> Arc<Client> {
 fn file(formation: &Formation, client: &Client) -> Ino {
     let dir = client.mknod(&op(client), Ino::ROOT, b"s", &DIR).unwrap().ino;
     let seats = (0..formation.map.seat_count()).map(|seat| SeatIndex(u32::from(seat))).collect();
-    client.make_partition(&op(client), dir, seats, "contract=session".parse().unwrap()).unwrap();
+    client.partitions.make(&op(client), dir, seats, "contract=session".parse().unwrap()).unwrap();
     client.create(&op(client), dir, b"file", &FILE, true, false).unwrap().attr.ino
 }
 
 fn has_sent_all(client: &Client) -> bool {
-    client.page_pool().unsent_bytes == 0
+    client.sessions.status().unsent_bytes == 0
 }
 
 /// S255.
@@ -93,7 +93,7 @@ fn what_cannot_be_sent_is_told_and_tried_again() {
     client.unlink(&op(&client), Ino::ROOT, b"ballast").unwrap();
     client.close(ballast);
     wait_until("it is sent once there is room", || has_sent_all(&client));
-    assert_eq!(client.page_pool().dropped_bytes, 0);
+    assert_eq!(client.sessions.status().dropped_bytes, 0);
     assert!(read(&formation.clients[0], ino, 0, accepted) == seen);
     write(&client, ino, 5, b"on it goes");
     client.fsync(ino, false).unwrap();
@@ -107,7 +107,7 @@ fn the_next_process_sends_what_is_still_open_without_being_asked() {
     let memory = tempfile::tempfile().unwrap();
     let kept = || {
         let client = formation.client_as(0, 70);
-        client.keep_pages(memory.try_clone().unwrap(), 4096).unwrap();
+        client.sessions.keep(memory.try_clone().unwrap(), 4096).unwrap();
         client
     };
     let client = kept();
@@ -204,7 +204,7 @@ fn writers_and_senders_side_by_side_lose_nothing() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !ends.load(Ordering::Relaxed) {
-                client.send_unsent(ino).unwrap();
+                client.sessions.send_unsent(ino).unwrap();
                 turns.fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -218,5 +218,5 @@ fn writers_and_senders_side_by_side_lose_nothing() {
     let whole = read(&formation.clients[1], ino, 0, LEN + 10);
     assert!(whole.len() == LEN && (0..LEN).all(|at| whole[at] == byte(at)));
     client.close(ino);
-    assert_eq!((client.page_pool().used_bytes, client.page_pool().unsent_bytes), (0, 0));
+    assert_eq!((client.sessions.status().used_bytes, client.sessions.status().unsent_bytes), (0, 0));
 }

@@ -21,7 +21,7 @@ fn make(client: &Client, name: &[u8]) -> Ino {
 fn session_file(client: &Client) -> Ino {
     let dir = client.mknod(&op(client), Ino::ROOT, b"s", &DIR).unwrap().ino;
     let seats = vec![SeatIndex(0), SeatIndex(1)];
-    client.make_partition(&op(client), dir, seats, "contract=session".parse().unwrap()).unwrap();
+    client.partitions.make(&op(client), dir, seats, "contract=session".parse().unwrap()).unwrap();
     client.mknod(&op(client), dir, b"file", &FILE).unwrap().ino
 }
 

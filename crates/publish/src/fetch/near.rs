@@ -68,7 +68,9 @@ mod tests {
     fn seen(layout: &str, links: &[&str]) -> Seen {
         let mut headers = HeaderMap::new();
         headers.insert("bivouac-layout", layout.parse().unwrap());
-        links.iter().for_each(|link| drop(headers.append("link", link.parse().unwrap())));
+        for link in links {
+            headers.append("link", link.parse().unwrap());
+        }
         Seen { headers, url: Url::parse("https://n1:8443/d/f").unwrap() }
     }
 

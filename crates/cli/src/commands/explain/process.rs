@@ -92,7 +92,7 @@ fn file(
     has_preload: bool,
 ) -> Result<FileExplanation, Failure> {
     let attr = formation.client.getattr(ino)?;
-    let reports = if attr.is_file() { formation.client.seats(&attr)? } else { Vec::new() };
+    let reports = if attr.is_file() { formation.client.content.seats(&attr)? } else { Vec::new() };
     let subfiles: Vec<_> = reports.into_iter().filter(|report| report.subfile.exists).collect();
     let has = |path: &str| files.descriptors.iter().any(|open| open.target == Path::new(path));
     let own = subfiles.iter().filter(|report| has(&report.subfile.path));

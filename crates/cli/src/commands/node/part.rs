@@ -69,11 +69,11 @@ struct Pages(Weak<Client>);
 
 impl PagePool for Pages {
     fn status(&self) -> PoolStatus {
-        self.0.upgrade().map(|client| client.page_pool()).unwrap_or_default()
+        self.0.upgrade().map(|client| client.sessions.status()).unwrap_or_default()
     }
 
     fn tell_unsent(&self, request: &FenceRequest) -> Vec<Dirty> {
-        self.0.upgrade().map(|client| client.tell_unsent(request)).unwrap_or_default()
+        self.0.upgrade().map(|client| client.sessions.tell_unsent(request)).unwrap_or_default()
     }
 
     fn tell_uses(&self) {
@@ -156,10 +156,10 @@ impl Part {
         let id = ClientId::of_mount(shared.map.formation, self.id, number);
         // Before the mount says what it has: from then on the homes know it, and may tell it.
         self.node.serve(id, |served| {
-            served.locks = Some(Arc::new(Desk(Arc::clone(client.locks()))));
+            served.locks = Some(Arc::new(Desk(Arc::clone(&client.locks))));
             served.pages = Some(Arc::new(Pages(Arc::downgrade(&client))));
         });
-        client.write_back();
+        client.sessions.write_back();
         let node = Arc::clone(&self.node);
         let options = Options { identity: id.0, formation: self.place(shared), ..Options::default() };
         let handover = Arc::clone(handover);
@@ -216,7 +216,7 @@ impl Part {
 
 /// Pages of a mount's files outlive this daemon, in the memory that its supervisor keeps.
 fn keep_pages(client: &Client, memory: std::io::Result<File>) -> Result<(), MountError> {
-    Ok(client.keep_pages(memory?, bivouac_mount::PAGES_AT)?)
+    Ok(client.sessions.keep(memory?, bivouac_mount::PAGES_AT)?)
 }
 
 /// Ends the accesses that an earlier daemon allowed, before anything is counted or served.

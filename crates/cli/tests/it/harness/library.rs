@@ -85,13 +85,13 @@ pub fn cut(client: &Client, ino: Ino, size: u64) {
 
 /// How often a node served an operation.
 pub fn served(client: &Client, operation: &str) -> u64 {
-    let operations = client.status(NodeId(0)).unwrap().operations;
+    let operations = client.nodes().status(NodeId(0)).unwrap().operations;
     operations.iter().find(|count| count.name == operation).map_or(0, |count| count.client)
 }
 
 /// Messages of these kinds that clients have sent to all nodes.
 pub fn messages(client: &Client, kinds: &[&str]) -> u64 {
     let nodes = 0..client.map().nodes.len() as u16;
-    let counts = nodes.flat_map(|node| client.status(NodeId(node)).unwrap().operations);
+    let counts = nodes.flat_map(|node| client.nodes().status(NodeId(node)).unwrap().operations);
     counts.filter(|count| kinds.contains(&count.name.as_str())).map(|count| count.client).sum()
 }

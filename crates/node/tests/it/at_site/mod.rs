@@ -75,7 +75,7 @@ impl Camp {
         let client = self.client(node);
         let dir = self.partition.dir;
         let top = Found { attr: client.getattr(dir).unwrap(), dir, path: Vec::new() };
-        let plan = client.plan_flush(&client.unsaved().unwrap(), &[], &top).unwrap();
+        let plan = client.plan_flush(&client.site.unsaved().unwrap(), &[], &top).unwrap();
         let mut failed = Vec::new();
         let mut take = |found: &Found, flushed: FsResult<Flushed>| {
             if let Err(error) = flushed {
@@ -83,18 +83,18 @@ impl Camp {
                 failed.push((path, error.errno(), error.to_string()));
             }
         };
-        plan.dirs.iter().for_each(|dir| take(dir, client.flush_open(dir)));
+        plan.dirs.iter().for_each(|dir| take(dir, client.site.flush_open(dir)));
         for file in &plan.files {
             let name = file.path.rsplit(|byte| *byte == b'/').next().unwrap();
-            let seen = client.seen_names(file.dir).unwrap().get(name).cloned();
-            take(file, client.flush(file, seen, force));
+            let seen = client.site.seen_names(file.dir).unwrap().get(name).cloned();
+            take(file, client.site.flush(file, seen, force));
         }
-        plan.dirs.iter().rev().for_each(|dir| take(dir, client.flush(dir, None, force)));
+        plan.dirs.iter().rev().for_each(|dir| take(dir, client.site.flush(dir, None, force)));
         failed
     }
 
     pub fn is_saved(&self) -> bool {
-        self.client(0).unsaved().unwrap().is_empty()
+        self.client(0).site.unsaved().unwrap().is_empty()
     }
 
     /// What is at the source is what is here.
@@ -160,7 +160,7 @@ pub fn bind_with(formation: &Formation, name: &str, site: &Path, more: &str) -> 
     let dir = client.mknod(&op(client), Ino::ROOT, name.as_bytes(), &DIR)?.ino;
     let seats = (0..formation.map().seat_count()).map(|seat| SeatIndex(u32::from(seat))).collect();
     let settings = format!("stripe=64k\nsource={}\n{more}", site.display());
-    client.make_partition(&op(client), dir, seats, settings.parse().unwrap())
+    client.partitions.make(&op(client), dir, seats, settings.parse().unwrap())
 }
 
 pub fn bytes(len: usize, seed: u8) -> Vec<u8> {

@@ -454,12 +454,12 @@ impl Formation {
     }
 
     fn nodes_status(&self) -> impl Iterator<Item = bivouac_client::NodeStatus> {
-        (0..self.nodes.len()).map(|node| self.clients[0].status(NodeId(node as u16)).unwrap())
+        (0..self.nodes.len()).map(|node| self.clients[0].nodes().status(NodeId(node as u16)).unwrap())
     }
 
     /// Requests of clients for this operation that a node has served.
     pub fn served(&self, node: usize, op: Op) -> u64 {
-        let status = self.clients[0].status(NodeId(node as u16)).unwrap();
+        let status = self.clients[0].nodes().status(NodeId(node as u16)).unwrap();
         status.operations.iter().find(|count| count.name == op.name()).map_or(0, |count| count.client)
     }
 }

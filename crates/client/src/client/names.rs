@@ -1,0 +1,467 @@
+//! Names and attributes.
+
+use std::io::IoSlice;
+use std::time::Duration;
+
+use bivouac_layout::entry_hash;
+use bivouac_types::limits::{READDIR_BYTES_MAX, STRIPE_MIN};
+use bivouac_types::put::NewFile;
+use bivouac_types::{
+    Attr, Errno, FsError, FsResult, Ino, Layout, NodeId, OpenId, SeatIndex, SetAttr, Slot, Timestamp, mode,
+};
+use bivouac_wire::{
+    DirEntry, EntryName, Found, InoOnly, LinkRequest, Made, MakeRequest, MakeUnnamedRequest, PutRequest,
+    ReadDirRequest, RenameRequest, Seen, SetAttrRequest, SetXattrRequest, XattrName, op,
+};
+
+use super::{Client, NewInode, O_TRUNC, OpCtx, Opened};
+use crate::homes::leases::Moment;
+use crate::ways::when_here;
+
+/// How often an entry is looked at again because what it led to is gone.
+const OVERTAKEN_MAX: usize = 64;
+/// So often without a pause between; then with pauses that grow up to the longest.
+const AT_ONCE: u32 = 4;
+/// First and longest pause before an entry is looked at again. All together they are about half a second: what
+/// replaces an entry takes a few messages.
+const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(10));
+
+impl Client {
+    /// Attributes of an entry.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENAMETOOLONG`, `EIO` when a node cannot be reached.
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+        self.look_up(parent, name, |ino| self.getattr(ino))
+    }
+
+    /// As [`Client::lookup`], for a kernel: attributes that do not come with the entry are those of a
+    /// [glance](Client::glance).
+    ///
+    /// # Errors
+    /// As [`Client::lookup`].
+    pub fn glance_at(&self, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+        self.look_up(parent, name, |ino| self.glance(ino))
+    }
+
+    fn look_up(&self, parent: Ino, name: &[u8], ask: impl Fn(Ino) -> FsResult<Attr>) -> FsResult<Attr> {
+        if self.names.lacks(parent, name) {
+            return Err(Errno::ENOENT.into());
+        }
+        self.until_stable(|| {
+            let asked = self.homes.leases.now();
+            let found = self.homes.at_entry(parent, name, false, |node, slot| {
+                let found = self.ways.ask::<op::Lookup>(node, &EntryName { parent, name })?;
+                self.found(slot, (parent, name), asked, &found);
+                if found.is_there() { Ok(found) } else { Err(Errno::ENOENT.into()) }
+            })?;
+            unless_gone(match found.attr {
+                Some(attr) if !self.has_unsent_times(attr.ino) => {
+                    self.partitions.note(&attr);
+                    Ok(attr)
+                }
+                _ => ask(found.ino),
+            })
+        })
+    }
+
+    /// An entry may lead elsewhere by the time that its inode is asked for; then it is looked at again.
+    fn until_stable<T>(&self, look: impl Fn() -> FsResult<Option<T>>) -> FsResult<T> {
+        for turn in 0..OVERTAKEN_MAX as u32 {
+            if let Some(stable) = look()? {
+                return Ok(stable);
+            }
+            if let Some(doubled) = turn.checked_sub(AT_ONCE) {
+                bivouac_net::pause((PAUSES.0 * (1 << doubled.min(16))).min(PAUSES.1));
+            }
+        }
+        Err(FsError::with(
+            Errno::EIO,
+            format!(
+                "an entry led to an inode that is not there {OVERTAKEN_MAX} times: the namespace is damaged"
+            ),
+        ))
+    }
+
+    /// Takes in the leases that come with an entry of a slot.
+    fn found(&self, slot: Slot, (dir, name): (Ino, &[u8]), asked: Moment, found: &Found) {
+        self.homes.leases.of_name(slot, (dir, entry_hash(dir, name)), asked, found.lease_ms);
+        self.homes.leases.of_attrs(found.ino, asked, found.attr_lease_ms);
+    }
+
+    fn attr_of(&self, found: Found) -> FsResult<Attr> {
+        match found.attr {
+            Some(attr) if !self.has_unsent_times(attr.ino) => Ok(attr),
+            _ => self.getattr(found.ino),
+        }
+    }
+
+    /// As [`Client::getattr`], for a kernel: those of a spread directory may be [a little old](Names::glance).
+    ///
+    /// # Errors
+    /// As [`Client::getattr`].
+    pub fn glance(&self, ino: Ino) -> FsResult<Attr> {
+        self.names.glance(ino, |ino| self.getattr(ino))
+    }
+
+    /// Attributes of an inode.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EIO` when its home cannot be reached.
+    pub fn getattr(&self, ino: Ino) -> FsResult<Attr> {
+        self.sessions.try_send_unsent(ino);
+        let attr = self.homes.attr(ino)?;
+        Ok(Attr { size: attr.size.max(self.sessions.unsent_end(ino)), ..attr })
+    }
+
+    /// Changes attributes; cuts or extends a file.
+    ///
+    /// # Errors
+    /// `EISDIR`, `EINVAL`, `EFBIG` for a size that cannot be; `ENOENT`, `EIO`.
+    pub fn setattr(&self, ctx: &OpCtx, ino: Ino, set: &SetAttr) -> FsResult<Attr> {
+        let _fenced = set.size.map(|_| self.locks.guard(ino)).transpose()?;
+        let change = || {
+            if set.mtime.is_some() {
+                // The time that is set now is later than what the home has not heard of yet, or is hearing just now.
+                self.known.take_dirty(ino);
+                self.known.tellings.wait(ino);
+                // Again if that has failed.
+                self.known.take_dirty(ino);
+            }
+            let request = SetAttrRequest { ino, set: *set };
+            let (home, asked) = (self.ways.home(ino)?, self.homes.leases.now());
+            let seen =
+                self.homes.changing(ino, || self.ways.change::<op::SetAttr>(home, ctx, &request, &[]))?;
+            Ok((asked, seen))
+        };
+        let changed = match set.size {
+            Some(0) => self.sessions.cut_to_nothing(ino, change),
+            Some(_) => self.sessions.past_pages(ino, change),
+            None if set.mtime.is_some() => self.sessions.send_unsent(ino).and_then(|()| change()),
+            None => change(),
+        };
+        let (asked, seen) = changed?;
+        self.names.glimpses.forget(ino);
+        let attr = self.homes.saw(asked, seen);
+        if attr.is_file() {
+            self.site.save_seen(&attr)?;
+        }
+        Ok(attr)
+    }
+
+    /// Makes and opens a regular file, or opens the one that is there.
+    ///
+    /// # Errors
+    /// `EEXIST` if it exists and `exclusive`; `EISDIR`; `ENOENT`, `ENOTDIR`, `EIO`.
+    pub fn create(
+        &self,
+        ctx: &OpCtx,
+        parent: Ino,
+        name: &[u8],
+        new: &NewInode<'_>,
+        exclusive: bool,
+        truncate: bool,
+    ) -> FsResult<Opened> {
+        self.until_stable(|| {
+            let opening = self.known.under_way.begin();
+            let made = self.make(ctx, parent, name, new, Some(opening.id), exclusive)?;
+            if made.existed {
+                drop(opening);
+                let flags = if truncate { O_TRUNC } else { 0 };
+                let opened = unless_gone(self.open(ctx, made.found.ino, flags))?;
+                return Ok(opened.map(|attr| Opened { attr, existed: true }));
+            }
+            let attr = self.attr_of(made.found)?;
+            self.known.add(attr.ino, opening.id);
+            self.known.changed(&attr);
+            self.site.save_seen(&attr)?;
+            Ok(Some(Opened { attr, existed: false }))
+        })
+    }
+
+    /// Makes an inode of any kind, without opening it.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`, `EIO`.
+    pub fn mknod(&self, ctx: &OpCtx, parent: Ino, name: &[u8], new: &NewInode<'_>) -> FsResult<Attr> {
+        let made = self.make(ctx, parent, name, new, None, true)?;
+        let ino = made.found.ino;
+        let attr = match self.attr_of(made.found) {
+            // An earlier try made it, and somebody has removed it since: it was made all the same.
+            Err(error) if error.errno() == Errno::ENOENT => {
+                return Ok(removed_since(ctx, ino, new));
+            }
+            found => found?,
+        };
+        self.site.save_seen(&attr).map(|()| attr)
+    }
+
+    fn make(
+        &self,
+        ctx: &OpCtx,
+        parent: Ino,
+        name: &[u8],
+        new: &NewInode<'_>,
+        open: Option<OpenId>,
+        exclusive: bool,
+    ) -> FsResult<Made> {
+        let NewInode { mode, rdev, target } = *new;
+        let near = if mode & mode::TYPE == mode::FILE { self.names.near_seat() } else { None };
+        let (uid, gid) = (ctx.uid, ctx.gid);
+        let request = MakeRequest { parent, name, mode, uid, gid, rdev, target, open, exclusive, near };
+        let asked = self.homes.leases.now();
+        let made = self.names.making(parent, name, || {
+            self.homes.at_entry(parent, name, ctx.retry, |node, slot| {
+                if open.is_some() {
+                    self.opens.watch(node);
+                }
+                let made = self.ways.change::<op::Make>(node, ctx, &request, &[])?;
+                self.found(slot, (parent, name), asked, &made.found);
+                Ok(made)
+            })
+        })?;
+        if !made.existed {
+            self.names.glimpses.changed(parent, 1, i32::from(made.found.kind == mode::DIR));
+        }
+        Ok(made)
+    }
+
+    /// Makes a file with its content, permissions and time; who asks owns it. It is not open afterwards.
+    ///
+    /// # Errors
+    /// `EEXIST`; `EACCES` for a directory that is not theirs; `EOPNOTSUPP` where it has to be made in steps: in large
+    /// directories, those that pass on their group, and in front of site storage. `ENOENT`, `ENOSPC`, `EIO`: then there may be an empty file.
+    pub fn put(&self, ctx: &OpCtx, parent: Ino, file: &NewFile<'_>) -> FsResult<Attr> {
+        let NewFile { name, mode, mtime, content } = *file;
+        let (uid, gid, near) = (ctx.uid, ctx.gid, self.names.near_seat());
+        let request = PutRequest { parent, name, mode, uid, gid, mtime, near };
+        let asked = self.homes.leases.now();
+        let seen = self.names.making(parent, name, || {
+            let payload = [IoSlice::new(content)];
+            self.homes.at_entry(parent, name, ctx.retry, |node, _| {
+                self.ways.change::<op::Put>(node, ctx, &request, &payload)
+            })
+        })?;
+        self.names.glimpses.changed(parent, 1, 0);
+        Ok(self.homes.saw(asked, seen))
+    }
+
+    /// Removes an entry that is not a directory.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EISDIR`, `EIO`.
+    pub fn unlink(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()> {
+        self.remove(ctx, parent, name, 0, |node| {
+            self.opens.before_removal(node);
+            self.ways.change::<op::Unlink>(node, ctx, &EntryName { parent, name }, &[])
+        })
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, `EIO`.
+    pub fn rmdir(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()> {
+        let change = |node| self.ways.change::<op::Rmdir>(node, ctx, &EntryName { parent, name }, &[]);
+        self.remove(ctx, parent, name, -1, change)
+    }
+
+    fn remove(
+        &self,
+        ctx: &OpCtx,
+        parent: Ino,
+        name: &[u8],
+        subdirs: i32,
+        change: impl Fn(NodeId) -> FsResult<()>,
+    ) -> FsResult<()> {
+        let remove = || self.homes.at_entry(parent, name, ctx.retry, |node, _| change(node));
+        self.names.removing(ctx, parent, name, remove)?;
+        self.names.glimpses.changed(parent, -1, subdirs);
+        self.site.save_removed(parent, name)
+    }
+
+    /// Moves an entry. `flags` are the kernel's.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EEXIST`, `ENOTDIR`, `EISDIR`, `ENOTEMPTY`, `EINVAL` for a directory into itself, `EIO`.
+    pub fn rename(
+        &self,
+        ctx: &OpCtx,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: u32,
+    ) -> FsResult<()> {
+        let request = RenameRequest { parent, name, new_parent, new_name, flags };
+        self.names.making(new_parent, new_name, || {
+            self.homes.at_entry(parent, name, ctx.retry, |node, _| {
+                self.opens.before_removal(node);
+                self.ways.change::<op::Rename>(node, ctx, &request, &[])
+            })
+        })?;
+        // What it replaced is not known here.
+        self.names.glimpses.forget(parent);
+        self.names.glimpses.forget(new_parent);
+        self.site.save_named(new_parent, || self.lookup(new_parent, new_name))?;
+        self.site.save_removed(parent, name)
+    }
+
+    /// Makes one more name for an inode.
+    ///
+    /// # Errors
+    /// `EEXIST`, `EPERM` for a directory, `EMLINK`, `ENOENT`, `EIO`.
+    pub fn link(&self, ctx: &OpCtx, ino: Ino, new_parent: Ino, new_name: &[u8]) -> FsResult<Attr> {
+        let request = LinkRequest { ino, parent: new_parent, name: new_name };
+        let (home, asked) = (self.ways.home(ino)?, self.homes.leases.now());
+        let seen = self.names.making(new_parent, new_name, || {
+            self.homes.at_entry(new_parent, new_name, ctx.retry, |node, _| {
+                let seen = self.ways.change::<op::Link>(node, ctx, &request, &[])?;
+                // Only the inode's home can promise anything of its attributes.
+                Ok(if node == home { seen } else { Seen { lease_ms: 0, ..seen } })
+            })
+        })?;
+        self.names.glimpses.changed(new_parent, 1, 0);
+        Ok(self.homes.saw(asked, seen))
+    }
+
+    /// Target of a symbolic link.
+    ///
+    /// # Errors
+    /// `EINVAL` for anything else; `ENOENT`, `EIO`.
+    pub fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        Ok(self.ways.ask::<op::ReadLink>(self.ways.home(ino)?, &InoOnly { ino })?.bytes)
+    }
+
+    /// Makes and opens a regular file without a name; `linkable` says whether it may get one later.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `ENOSPC`, `EIO`.
+    pub fn tmpfile(&self, ctx: &OpCtx, parent: Ino, new: &NewInode<'_>, linkable: bool) -> FsResult<Attr> {
+        let (mode, uid, gid, near) = (new.mode, ctx.uid, ctx.gid, self.names.near_seat());
+        let (home, asked) = (self.ways.home(parent)?, self.homes.leases.now());
+        self.opens.watch(home);
+        let opening = self.known.under_way.begin();
+        let open = opening.id;
+        let request = MakeUnnamedRequest { parent, mode, uid, gid, linkable, open, near };
+        let made =
+            self.names.room.when_there_is(|| self.ways.change::<op::MakeUnnamed>(home, ctx, &request, &[]));
+        let seen = made?;
+        self.known.add(seen.attr.ino, open);
+        Ok(self.homes.saw(asked, seen))
+    }
+
+    /// Entries behind a cookie (0: from the start), without `.` and `..`; none at the end. An entry's own
+    /// cookie is where to go on behind it.
+    ///
+    /// # Errors
+    /// `ENOTDIR`, `ENOENT`, `EIO`.
+    pub fn readdir(&self, ino: Ino, cookie: u64, max_bytes: usize, attrs: bool) -> FsResult<Vec<DirEntry>> {
+        let max_bytes = max_bytes.min(READDIR_BYTES_MAX) as u32;
+        self.list(&ReadDirRequest { ino, cookie, max_bytes, attrs, shard: false, here: false })
+    }
+
+    /// As [`Client::readdir`], of what is here: entries that are still at site storage only are left out.
+    ///
+    /// # Errors
+    /// As [`Client::readdir`].
+    pub fn readdir_here(&self, ino: Ino, cookie: u64) -> FsResult<Vec<DirEntry>> {
+        let max_bytes = READDIR_BYTES_MAX as u32;
+        self.list(&ReadDirRequest { ino, cookie, max_bytes, attrs: true, shard: false, here: true })
+    }
+
+    fn list(&self, request: &ReadDirRequest) -> FsResult<Vec<DirEntry>> {
+        let mut page = when_here(|| self.homes.dir_page(request))?;
+        for entry in &mut page.entries {
+            entry.attr = entry.attr.filter(|attr| !self.has_unsent_times(attr.ino));
+        }
+        Ok(page.entries)
+    }
+
+    /// Value of an attribute.
+    ///
+    /// # Errors
+    /// `ENODATA`, `EOPNOTSUPP` for access control lists, `ENOENT`, `EIO`.
+    pub fn getxattr(&self, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
+        Ok(self.ways.ask::<op::GetXattr>(self.ways.home(ino)?, &XattrName { ino, name })?.bytes)
+    }
+
+    /// Names of all attributes, each with a NUL behind it.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EIO`.
+    pub fn listxattr(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        Ok(self.ways.ask::<op::ListXattr>(self.ways.home(ino)?, &InoOnly { ino })?.bytes)
+    }
+
+    /// Sets an attribute; `flags` are the kernel's.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENODATA` as the flags ask; `E2BIG`, `ENOSPC`, `EINVAL` for a layout that cannot be, `EIO`.
+    pub fn setxattr(&self, ctx: &OpCtx, ino: Ino, name: &[u8], value: &[u8], flags: u32) -> FsResult<()> {
+        let request = SetXattrRequest { ino, name, value, flags };
+        let home = self.ways.home(ino)?;
+        self.names.room.when_there_is(|| self.ways.change::<op::SetXattr>(home, ctx, &request, &[]))
+    }
+
+    /// Removes an attribute.
+    ///
+    /// # Errors
+    /// `ENODATA`, `ENOENT`, `EIO`.
+    pub fn removexattr(&self, ctx: &OpCtx, ino: Ino, name: &[u8]) -> FsResult<()> {
+        self.ways.change::<op::RemoveXattr>(self.ways.home(ino)?, ctx, &XattrName { ino, name }, &[])
+    }
+
+    /// The directory that holds a directory.
+    ///
+    /// # Errors
+    /// `ENOTDIR`, `ENOENT`, `EIO`.
+    pub fn parent(&self, ino: Ino) -> FsResult<Ino> {
+        self.ways.ask::<op::Parent>(self.ways.home(ino)?, &InoOnly { ino })
+    }
+
+    /// The inode at a path below the root; symbolic links are not followed.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `EIO`.
+    pub fn resolve(&self, path: &[u8]) -> FsResult<Attr> {
+        let mut attr = self.getattr(Ino::ROOT)?;
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
+            if !attr.is_dir() {
+                return Err(Errno::ENOTDIR.into());
+            }
+            attr = self.lookup(attr.ino, name)?;
+        }
+        Ok(attr)
+    }
+}
+
+/// Nothing if there is no such inode.
+fn unless_gone<T>(outcome: FsResult<T>) -> FsResult<Option<T>> {
+    match outcome {
+        Err(error) if error.errno() == Errno::ENOENT => Ok(None),
+        outcome => outcome.map(Some),
+    }
+}
+
+/// What is said of an inode that was made and is not there any more.
+fn removed_since(ctx: &OpCtx, ino: Ino, new: &NewInode<'_>) -> Attr {
+    let never = Timestamp::default();
+    let NewInode { mode, rdev, target } = *new;
+    let layout = Layout { stripe: STRIPE_MIN, width: 1, base: SeatIndex(0), seats: 1 };
+    Attr {
+        ino,
+        mode,
+        nlink: 0,
+        uid: ctx.uid,
+        gid: ctx.gid,
+        rdev,
+        size: target.len() as u64,
+        atime: never,
+        mtime: never,
+        ctime: never,
+        epoch: 0,
+        layout,
+        holes: 0,
+    }
+}

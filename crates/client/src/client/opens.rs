@@ -1,0 +1,101 @@
+//! Opening and closing: the home keeps a file alive while anybody has it open.
+
+use std::collections::HashMap;
+
+use bivouac_types::{Attr, Errno, FsResult, Ino, NodeId, OpenId, PartitionId};
+use bivouac_wire::{OpenRequest, op};
+
+use super::{Client, O_TRUNC, OpCtx};
+
+impl Client {
+    /// Opens an inode; with `O_TRUNC` in `flags` cuts it to nothing first.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EIO`.
+    pub fn open(&self, ctx: &OpCtx, ino: Ino, flags: u32) -> FsResult<Attr> {
+        let (home, asked) = (self.ways.home(ino)?, self.homes.leases.now());
+        self.opens.watch(home);
+        let truncate = flags & O_TRUNC != 0;
+        let _fenced = truncate.then(|| self.locks.guard(ino)).transpose()?;
+        if !truncate && self.sessions.has_unsent(ino) && self.homes.may_be_bound(ino) {
+            // Its home looks whether it has changed at site storage and not here.
+            self.sessions.try_send_unsent(ino);
+        }
+        let opening = self.known.under_way.begin();
+        let (id, floor) = (opening.id, self.known.under_way.floor());
+        let request = OpenRequest { ino, truncate, id, floor };
+        let change = || self.ways.change::<op::Open>(home, ctx, &request, &[]);
+        let opened = if truncate { self.sessions.cut_to_nothing(ino, change) } else { change() };
+        self.sessions.drop_copies(ino);
+        let seen = opened?;
+        self.known.add(ino, id);
+        let attr = if truncate { self.homes.saw(asked, seen) } else { self.homes.looked(asked, seen) };
+        if attr.layout.partition() != PartitionId::ROOT {
+            self.site.bring_opened(ino).inspect_err(|_| self.close(ino))?;
+        }
+        Ok(attr)
+    }
+
+    /// Closes an open. It does not fail: what was written behind is to be [sent](crate::Sessions::send_unsent) before.
+    pub fn close(&self, ino: Ino) {
+        let is_late = self.sessions.has_unsent(ino);
+        let sent = self.sessions.send_unsent(ino);
+        if is_late && sent.is_ok() {
+            self.site.try_save_sent(ino);
+        }
+        if self.known.take_filled(ino) {
+            self.content.count_holes(ino);
+        }
+        // From before the file is forgotten until its home has been told: times that are set wait for that.
+        let telling = self.known.tellings.begin(ino);
+        let Some((open, dirty)) = self.known.remove(ino) else { return };
+        if !self.known.is_open(ino) {
+            self.sessions.end(ino, sent);
+            self.content.forget(ino);
+        }
+        let uses = if self.known.is_open(ino) { Vec::new() } else { self.opens.uses.end(ino) };
+        let told = if dirty { self.homes.touch(ino) } else { Ok(()) };
+        drop(telling);
+        let closed = self.ways.home(ino).and_then(|home| self.opens.tell(home, Some((ino, open)), uses));
+        for error in [told, closed].into_iter().filter_map(Result::err) {
+            // Without a name and closed everywhere it is gone, times and all: nothing went wrong.
+            if error.errno() != Errno::ENOENT {
+                log::warn!(why:% = error; "close of inode {ino}");
+            }
+        }
+    }
+
+    /// Tells the homes what an earlier process of this client had open and still has. A home that cannot be
+    /// reached now hears of it when the connection to it comes about.
+    ///
+    /// # Errors
+    /// `ESTALE` for an inode of another formation.
+    pub fn reassert_opens(&self, opens: &[(Ino, u32)]) -> FsResult<()> {
+        let mut per_node: HashMap<NodeId, Vec<(Ino, OpenId)>> = HashMap::new();
+        // The own node hears of it also when there is nothing: the rest may be forgotten.
+        per_node.extend(self.ways.local.map(|node| (node, Vec::new())));
+        for (ino, count) in opens {
+            let opens = per_node.entry(self.ways.home(*ino)?).or_default();
+            for _ in 0..*count {
+                let opening = self.known.under_way.begin();
+                self.known.add(*ino, opening.id);
+                opens.push((*ino, opening.id));
+            }
+        }
+        for (node, opens) in per_node {
+            self.opens.watch(node);
+            let told = self.opens.reassert(node, opens).and_then(|()| self.locks.resume(node));
+            if let Err(error) = told {
+                log::warn!(why:% = error; "{node} has not heard yet what is open");
+                self.locks.is_unsure_of(node);
+            }
+        }
+        self.sessions.end_left(|ino| self.site.try_save_sent(ino));
+        Ok(())
+    }
+
+    /// Whether the home has yet to hear that content changed.
+    pub(super) fn has_unsent_times(&self, ino: Ino) -> bool {
+        self.known.is_dirty(ino) || self.sessions.has_unsent(ino)
+    }
+}

@@ -1,0 +1,140 @@
+//! Trees of directories: walking them, and finding the names of inodes in them.
+
+use std::collections::{HashMap, HashSet};
+
+use bivouac_types::{Errno, FsResult, Ino};
+
+use super::Client;
+use crate::site::{FlushPlan, Found, Unsaved};
+
+impl Client {
+    /// Everything below a directory, in whichever partition; as [`Client::walk_partition`] otherwise, but that `visit`
+    /// says whether to go on.
+    ///
+    /// # Errors
+    /// As [`Client::readdir`].
+    pub fn walk(&self, top: &Found, visit: &mut dyn FnMut(&Found) -> bool) -> FsResult<()> {
+        let mut dirs = vec![top.clone()];
+        while let Some(dir) = dirs.pop() {
+            for found in self.entries_of(&dir)? {
+                if !visit(&found) {
+                    return Ok(());
+                }
+                if found.attr.is_dir() {
+                    dirs.push(found);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A path of each of some inodes, from the root, if one is found among the first `entries_max` entries.
+    ///
+    /// # Errors
+    /// As [`Client::readdir`].
+    pub fn paths_to(&self, wanted: &HashSet<Ino>, entries_max: usize) -> FsResult<HashMap<Ino, Vec<u8>>> {
+        let found = self.sized_paths_to(wanted, entries_max)?;
+        Ok(found.into_iter().map(|(ino, (path, _))| (ino, path)).collect())
+    }
+
+    /// The same, each with the size that its entry tells.
+    ///
+    /// # Errors
+    /// As [`Client::readdir`].
+    pub fn sized_paths_to(
+        &self,
+        wanted: &HashSet<Ino>,
+        entries_max: usize,
+    ) -> FsResult<HashMap<Ino, (Vec<u8>, u64)>> {
+        let (mut paths, mut seen) = (HashMap::new(), 0);
+        if wanted.is_empty() {
+            return Ok(paths);
+        }
+        let root = Found { attr: self.getattr(Ino::ROOT)?, dir: Ino::ROOT, path: Vec::new() };
+        self.walk(&root, &mut |found| {
+            if wanted.contains(&found.attr.ino) {
+                paths.entry(found.attr.ino).or_insert_with(|| (found.path.clone(), found.attr.size));
+            }
+            seen += 1;
+            paths.len() < wanted.len() && seen < entries_max
+        })?;
+        Ok(paths)
+    }
+
+    /// Everything below a directory that is in the same partition, a directory before what is in it, as far as
+    /// `wanted` goes into directories. `visit` is called for each, the directory itself not among them.
+    ///
+    /// # Errors
+    /// As [`Client::readdir`].
+    pub fn walk_partition(&self, top: &Found, visit: &mut dyn FnMut(&Found) -> FsResult<()>) -> FsResult<()> {
+        let mut dirs = vec![top.clone()];
+        while let Some(dir) = dirs.pop() {
+            for found in self.entries_of(&dir)? {
+                if found.attr.layout.partition() != top.attr.layout.partition() {
+                    continue;
+                }
+                visit(&found)?;
+                if found.attr.is_dir() {
+                    dirs.push(found);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn entries_of(&self, dir: &Found) -> FsResult<Vec<Found>> {
+        let (mut entries, mut cookie) = (Vec::new(), 0);
+        loop {
+            let page = self.readdir_here(dir.attr.ino, cookie)?;
+            let Some(last) = page.last() else { return Ok(entries) };
+            cookie = last.cookie;
+            for entry in page {
+                let slash: &[u8] = if dir.path.is_empty() { b"" } else { b"/" };
+                let path = [&dir.path[..], slash, &entry.name].concat();
+                let attr = match entry.attr {
+                    Some(attr) => attr,
+                    None => match self.getattr(entry.ino) {
+                        Err(error) if error.errno() == Errno::ENOENT => continue,
+                        attr => attr?,
+                    },
+                };
+                entries.push(Found { attr, dir: dir.attr.ino, path });
+            }
+        }
+    }
+
+    /// What is to be brought to site storage of a directory and all below it, or of one file. `above` are the directories
+    /// between the partition's own and it.
+    ///
+    /// # Errors
+    /// As [`Client::walk_partition`].
+    pub fn plan_flush(&self, unsaved: &Unsaved, above: &[Found], top: &Found) -> FsResult<FlushPlan> {
+        let (mut all, mut plan) = (above.to_vec(), FlushPlan::default());
+        let mut wanted: HashSet<Ino> = HashSet::new();
+        if top.attr.is_dir() {
+            all.push(top.clone());
+            self.walk_partition(top, &mut |found| {
+                if found.attr.is_dir() {
+                    all.push(found.clone());
+                } else if unsaved.has(found.attr.ino) {
+                    wanted.insert(found.dir);
+                    plan.files.push(found.clone());
+                }
+                Ok(())
+            })?;
+        } else if unsaved.has(top.attr.ino) {
+            wanted.insert(top.dir);
+            plan.files.push(top.clone());
+        }
+        plan.unsent = plan
+            .files
+            .iter()
+            .filter_map(|file| Some((file.clone(), unsaved.unsent.get(&file.attr.ino)?.clone())))
+            .collect();
+        plan.dirs = all
+            .into_iter()
+            .filter(|dir| wanted.contains(&dir.attr.ino) || unsaved.has(dir.attr.ino))
+            .collect();
+        Ok(plan)
+    }
+}

@@ -1,0 +1,188 @@
+//! Copies between files of the formation: in large pieces, holes kept, and without a way through this process where
+//! both files have the bytes on the same seats.
+
+use bivouac_layout::SeatRange;
+use bivouac_types::limits::TRANSFER_MAX;
+use bivouac_types::{Errno, FsResult, Ino, Layout};
+use bivouac_wire::{Copied, CopyRequest, op};
+
+use super::publish::{OVERTAKEN_MAX, Update};
+use super::{Content, finish_all};
+use crate::client::SeekKind;
+use crate::homes::known::Known;
+
+/// Most bytes that one call copies: a program must be able to end in between.
+pub const COPY_MAX: u64 = 1 << 27;
+
+/// What is to be copied where.
+#[derive(Clone, Copy, Debug)]
+pub struct CopyJob {
+    /// The file to read.
+    pub from: Ino,
+    /// Where in it.
+    pub from_offset: u64,
+    /// The file to write.
+    pub to: Ino,
+    /// Where in it.
+    pub to_offset: u64,
+    /// How many bytes.
+    pub len: u64,
+}
+
+impl CopyJob {
+    /// The part of it from its byte `at` on.
+    fn part(&self, at: u64, len: u64) -> CopyJob {
+        CopyJob { from_offset: self.from_offset + at, to_offset: self.to_offset + at, len, ..*self }
+    }
+}
+
+impl Content {
+    /// Copies what the seats have: the number of bytes.
+    pub(crate) fn copy(&self, copy: &CopyJob) -> FsResult<u64> {
+        let size = self.homes.attr(copy.from)?.size;
+        let len = size.saturating_sub(copy.from_offset).min(copy.len).min(COPY_MAX);
+        let (mut done, mut turns_left) = (0, OVERTAKEN_MAX);
+        while done < len {
+            match self.copy_run(&copy.part(done, len - done)) {
+                // Either the end came nearer, or what was data is a hole by now.
+                Ok(0) if turns_left == 0 || self.homes.attr(copy.from)?.size <= copy.from_offset + done => {
+                    break;
+                }
+                Ok(0) => turns_left -= 1,
+                Ok(copied) => done += copied,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Copies the hole or the data at the beginning.
+    fn copy_run(&self, copy: &CopyJob) -> FsResult<u64> {
+        let at = copy.from_offset;
+        let data = match self.seek(copy.from, at, SeekKind::Data) {
+            Err(error) if error.errno() == Errno::ENXIO => {
+                // Nothing but a hole up to the end, wherever that is by now.
+                self.homes.attr(copy.from)?.size.max(at)
+            }
+            data => data?,
+        };
+        let hole = (data - at).min(copy.len);
+        if hole > 0 || data > at {
+            return self.copy_hole(&CopyJob { len: hole, ..*copy }).map(|()| hole);
+        }
+        let end = match self.seek(copy.from, at, SeekKind::Hole) {
+            Err(error) if error.errno() == Errno::ENXIO => return Ok(0),
+            end => end?,
+        };
+        self.copy_data(&CopyJob { len: copy.len.min(end - at), ..*copy })
+    }
+
+    fn copy_hole(&self, copy: &CopyJob) -> FsResult<()> {
+        let (start, end) = (copy.to_offset, copy.to_offset + copy.len);
+        let size = self.homes.attr(copy.to)?.size;
+        if start < size {
+            self.punch(copy.to, start..end.min(size))?;
+            self.known.fill(copy.to);
+        }
+        if size >= end {
+            return Ok(());
+        }
+        self.publish(&Update { has_bytes: false, ..Update::of(copy.to, end) }, |_| end, |_| Ok(true))
+    }
+
+    fn copy_data(&self, copy: &CopyJob) -> FsResult<u64> {
+        let mut buffer = Vec::new();
+        let mut done = 0;
+        while done < copy.len {
+            let part = copy.part(done, (copy.len - done).min(TRANSFER_MAX as u64));
+            let copied = match self.copy_at_seats(&part)? {
+                true => part.len,
+                false => self.copy_through(&part, &mut buffer)?,
+            };
+            done += copied;
+            if copied < part.len {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Reads and writes.
+    fn copy_through(&self, copy: &CopyJob, buffer: &mut Vec<u8>) -> FsResult<u64> {
+        buffer.resize(copy.len as usize, 0);
+        let read = self.read(copy.from, copy.from_offset, buffer)?;
+        self.write(copy.to, copy.to_offset, buffer.get(..read).unwrap_or_default())?;
+        Ok(read as u64)
+    }
+
+    /// Has the seats copy, if each byte stays on its seat. Whether that was so, and all of it was copied.
+    fn copy_at_seats(&self, copy: &CopyJob) -> FsResult<bool> {
+        let (from, to) = (self.homes.know(copy.from)?, self.homes.know(copy.to)?);
+        if !stay_on_seats(copy, &from.layout, &to.layout) || self.is_local(&to.layout) {
+            return Ok(false);
+        }
+        let update = Update { tries: 1, ..Update::of(copy.to, copy.to_offset + copy.len) };
+        self.publish_within(&update, |_| copy.to_offset, |to| self.copy_ranges(copy, &from, to))
+    }
+
+    /// Whether none had a newer epoch than these.
+    fn copy_ranges(&self, copy: &CopyJob, from: &Known, to: &Known) -> FsResult<bool> {
+        if !stay_on_seats(copy, &from.layout, &to.layout) {
+            return Ok(false);
+        }
+        let sources = bivouac_layout::split(&from.layout, copy.from_offset, copy.len);
+        let targets = bivouac_layout::split(&to.layout, copy.to_offset, copy.len);
+        let started = sources.zip(targets).map(|(source, target)| {
+            let (node, request) =
+                (self.partitions.seat_node(&target)?, request(copy, &source, &target, from, to));
+            self.ways.start::<op::CopyRange>(node, &request, &[])
+        });
+        let copied = finish_all(started)?;
+        Ok(copied.iter().all(|copied: &Copied| copied.accepted && copied.current))
+    }
+
+    /// Whether all seats are this process's own: then going through it costs no message.
+    fn is_local(&self, layout: &Layout) -> bool {
+        let here =
+            |seat| self.partitions.seat_place(seat).is_ok_and(|place| Some(place.node) == self.ways.local);
+        self.ways.local.is_some() && bivouac_layout::seats_of(layout).all(here)
+    }
+}
+
+/// Whether every byte has its copy on its own seat.
+fn stay_on_seats(copy: &CopyJob, from: &Layout, to: &Layout) -> bool {
+    let round = u64::from(to.stripe) * u64::from(to.width);
+    from == to && copy.from_offset % round.max(1) == copy.to_offset % round.max(1)
+}
+
+fn request(copy: &CopyJob, source: &SeatRange, target: &SeatRange, from: &Known, to: &Known) -> CopyRequest {
+    CopyRequest {
+        from: copy.from,
+        from_offset: source.subfile_offset,
+        from_epoch: from.epoch,
+        to: copy.to,
+        seat: target.seat,
+        layout: to.layout,
+        epoch: to.epoch,
+        offset: target.subfile_offset,
+        len: target.len as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_types::SeatIndex;
+
+    #[test]
+    fn bytes_stay_on_their_seats_if_layouts_and_places_in_the_round_agree() {
+        let layout = Layout { stripe: 4096, width: 3, base: SeatIndex(1), seats: 4 };
+        let copy =
+            |from_offset, to_offset| CopyJob { from: Ino(1), from_offset, to: Ino(2), to_offset, len: 9 };
+        assert!(stay_on_seats(&copy(5, 5), &layout, &layout));
+        assert!(stay_on_seats(&copy(5, 5 + 4096 * 6), &layout, &layout));
+        assert!(!stay_on_seats(&copy(5, 5 + 4096), &layout, &layout));
+        assert!(!stay_on_seats(&copy(5, 5), &layout, &Layout { base: SeatIndex(2), ..layout }));
+    }
+}

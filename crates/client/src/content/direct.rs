@@ -1,0 +1,231 @@
+//! Local direct access: subfiles of nodes on this machine are read and written on their own descriptors, with no
+//! daemon on the way, as far as the daemon grants it. Where it does not, messages do the same.
+
+mod handle;
+mod size;
+mod way;
+
+use std::collections::HashMap;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bivouac_layout::SeatRange;
+use bivouac_net::{Address, Identity};
+use bivouac_types::limits::DIRECT_CALM_MS;
+use bivouac_types::{Ino, NodeId, SeatIndex};
+use parking_lot::Mutex;
+
+pub use self::handle::{Handle, Missed};
+use self::size::Sizes;
+use self::way::Way;
+use crate::homes::known::KnownFiles;
+
+/// How often a grant is asked for while others end it.
+const GRANTS_MAX: usize = 3;
+const SHARDS: usize = 64;
+/// Most descriptors that are kept open, and the part of what the program may have open.
+const HANDLES_MAX: usize = 1024;
+const HANDLES_SHARE: usize = 4;
+
+/// What an access is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    Read,
+    Write,
+}
+
+/// What is known of direct access to one subfile.
+#[derive(Debug)]
+enum State {
+    /// It was used once.
+    Used,
+    /// Somebody asks.
+    Asking,
+    /// Not before then.
+    Refused(Instant),
+    Held(Arc<Handle>),
+}
+
+type Seats = Vec<(SeatIndex, State)>;
+
+/// The subfiles that a client reads and writes itself.
+pub struct Direct {
+    ways: HashMap<NodeId, Way>,
+    shards: Vec<Mutex<HashMap<Ino, Seats>>>,
+    handles: Arc<AtomicUsize>,
+    handles_max: usize,
+    /// Sizes of files that this process makes longer.
+    pub sizes: Sizes,
+    pub known: Arc<KnownFiles>,
+}
+
+impl Direct {
+    /// For no nodes.
+    pub fn none(known: Arc<KnownFiles>) -> Direct {
+        let (ways, shards, handles, sizes) = Default::default();
+        Direct { ways, shards, handles, handles_max: 0, sizes, known }
+    }
+
+    /// For these nodes of this machine.
+    pub fn with(
+        known: Arc<KnownFiles>,
+        nodes: Vec<(NodeId, Address)>,
+        identity: &Identity,
+        wait: Duration,
+    ) -> Direct {
+        let way = |(node, address)| (node, Way::new(address, identity.clone(), wait));
+        Direct {
+            ways: nodes.into_iter().map(way).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            handles_max: files_max().map_or(HANDLES_MAX, |max| (max / HANDLES_SHARE).min(HANDLES_MAX)),
+            ..Direct::none(known)
+        }
+    }
+
+    /// Whether a node is on this machine.
+    pub fn is_here(&self, node: NodeId) -> bool {
+        self.ways.contains_key(&node)
+    }
+
+    /// Reads from a subfile of this machine; the number of bytes and the subfile's epoch. `None` if a message
+    /// has to do it.
+    pub fn read(
+        &self,
+        node: NodeId,
+        ino: Ino,
+        range: &SeatRange,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Option<(usize, u32)> {
+        for _ in 0..GRANTS_MAX {
+            let handle = self.handle(node, ino, range, Wish::Read)?;
+            match handle.read(range.subfile_offset, into) {
+                Ok(len) => return Some((len, handle.epoch())),
+                Err(Missed::Over) => {}
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    /// Writes to a subfile of this machine; whether the epoch was not older than the subfile's. `None` if a
+    /// message has to do it.
+    pub fn write(
+        &self,
+        node: NodeId,
+        ino: Ino,
+        range: &SeatRange,
+        epoch: u32,
+        payload: &[IoSlice<'_>],
+    ) -> Option<bool> {
+        self.write_granted(node, ino, range, epoch, |handle| {
+            handle.write(range.subfile_offset, range.len, &mut payload.to_vec())
+        })
+    }
+
+    /// As [`Direct::write`], by what is to be done with the grant of the range.
+    pub fn write_granted(
+        &self,
+        node: NodeId,
+        ino: Ino,
+        range: &SeatRange,
+        epoch: u32,
+        write: impl Fn(&Handle) -> Result<(), Missed>,
+    ) -> Option<bool> {
+        for _ in 0..GRANTS_MAX {
+            let handle = self.handle(node, ino, range, Wish::Write)?;
+            if epoch < handle.epoch() {
+                return Some(false);
+            }
+            match write(&handle) {
+                Ok(()) => return Some(true),
+                Err(Missed::Outside) if self.widen(&handle, range) => {}
+                Err(Missed::Over) => {}
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    /// The handle for an access, if it is granted.
+    fn handle(&self, node: NodeId, ino: Ino, range: &SeatRange, wish: Wish) -> Option<Arc<Handle>> {
+        let way = self.ways.get(&node)?;
+        let before = {
+            let mut shard = self.shard(ino)?.lock();
+            if !shard.contains_key(&ino) && !self.known.is_open(ino) {
+                return None;
+            }
+            let seats = shard.entry(ino).or_default();
+            let Some((_, state)) = seats.iter_mut().find(|(seat, _)| *seat == range.seat) else {
+                // An access that stays the only one is not worth a grant.
+                seats.push((range.seat, State::Used));
+                return None;
+            };
+            match state {
+                State::Held(handle) if handle.is_open() && handle.allows(wish) => {
+                    return Some(Arc::clone(handle));
+                }
+                // Nobody writes and reads what others write, too; the daemon does.
+                State::Held(handle) if handle.is_open() && wish == Wish::Read => return None,
+                State::Refused(until) if *until > Instant::now() => return None,
+                State::Asking => return None,
+                state => std::mem::replace(state, State::Asking),
+            }
+        };
+        if let State::Held(handle) = before {
+            // Its threads must not go on beside those of the next one.
+            handle.retire();
+        }
+        let room = self.handles.load(Ordering::Relaxed) < self.handles_max;
+        let granted = room.then(|| way.ask(node, ino, range, wish, &self.handles)).flatten().map(Arc::new);
+        self.conclude(ino, range.seat, granted)
+    }
+
+    /// Writes down what came of asking.
+    fn conclude(&self, ino: Ino, seat: SeatIndex, granted: Option<Arc<Handle>>) -> Option<Arc<Handle>> {
+        let mut shard = self.shard(ino)?.lock();
+        // Closed meanwhile: nobody would give the grant back.
+        let seats = shard.get_mut(&ino).filter(|_| self.known.is_open(ino))?;
+        let (_, state) = seats.iter_mut().find(|(known, _)| *known == seat)?;
+        *state = match &granted {
+            Some(handle) => State::Held(Arc::clone(handle)),
+            None => State::Refused(Instant::now() + Duration::from_millis(DIRECT_CALM_MS)),
+        };
+        granted
+    }
+
+    /// The handle for reading a subfile, if there is one already.
+    pub fn held(&self, ino: Ino, seat: SeatIndex) -> Option<Arc<Handle>> {
+        let shard = self.shard(ino)?.lock();
+        match shard.get(&ino)?.iter().find(|(of, _)| *of == seat)? {
+            (_, State::Held(handle)) if handle.is_open() && handle.allows(Wish::Read) => {
+                Some(Arc::clone(handle))
+            }
+            _ => None,
+        }
+    }
+
+    /// Has the window of a handle made wide enough for an access; whether that was granted.
+    fn widen(&self, handle: &Handle, range: &SeatRange) -> bool {
+        self.ways.get(&handle.node()).is_some_and(|way| way.widen(handle, range))
+    }
+
+    /// Gives the grants of a file back, and its size.
+    pub fn forget(&self, ino: Ino) {
+        self.sizes.forget(ino);
+        let forgotten = self.shard(ino).and_then(|shard| shard.lock().remove(&ino));
+        drop(forgotten);
+    }
+
+    fn shard(&self, ino: Ino) -> Option<&Mutex<HashMap<Ino, Seats>>> {
+        self.shards.get(ino.0 as usize % SHARDS)
+    }
+}
+
+/// How many files this process may have open.
+fn files_max() -> Option<usize> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile)
+        .current
+        .and_then(|max| usize::try_from(max).ok())
+}

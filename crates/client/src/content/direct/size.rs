@@ -1,0 +1,150 @@
+//! Sizes that homes on this machine lend: a process that makes a file longer tells it in memory, by no message. See
+//! docs/decisions/0019-sizes-are-lent.md.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bivouac_direct::{Session, SizeGate, Telling};
+use bivouac_types::limits::DIRECT_CALM_MS;
+use bivouac_types::{Ino, NodeId};
+use bivouac_wire::SizeLease;
+use parking_lot::Mutex;
+
+use super::{Direct, SHARDS};
+use crate::homes::known::{Known, KnownFiles};
+
+/// How often a file grows by messages before its size is asked for.
+const GROWN_MIN: u32 = 3;
+
+/// A size that is lent to this process.
+#[derive(Debug)]
+pub struct SizeHandle {
+    gate: SizeGate,
+    /// Its lock shows the daemon that this process lives.
+    session: Arc<Session>,
+    epoch: u32,
+}
+
+impl SizeHandle {
+    /// What was lent.
+    pub fn new(session: &Arc<Session>, lease: &SizeLease) -> Option<SizeHandle> {
+        let gate = SizeGate::joined(session.gate(lease.gate, lease.turn)?);
+        Some(SizeHandle { gate, session: Arc::clone(session), epoch: lease.epoch })
+    }
+
+    fn is_open(&self) -> bool {
+        self.session.is_own() && !self.gate.is_closed()
+    }
+
+    fn tell(&self, written: &Range<u64>, known: &Known) -> bool {
+        let told = Telling {
+            end: written.end,
+            fresh: written.end.saturating_sub(written.start.max(known.size)),
+            leaves_hole: written.start > known.size,
+            at_ns: now_ns(),
+        };
+        self.epoch == known.epoch && self.session.is_own() && self.gate.tell(told)
+    }
+}
+
+impl Drop for SizeHandle {
+    fn drop(&mut self) {
+        // In a child the gate is the parent's.
+        if self.session.is_own() {
+            self.gate.close();
+        }
+    }
+}
+
+/// The home is on this machine, and has the same clock.
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What is known of the size of a file that grows.
+#[derive(Debug)]
+enum State {
+    /// It grew so often by messages.
+    Grown(u32),
+    /// Not to be asked for before then, also because somebody just does.
+    Refused(Instant),
+    Lent(SizeHandle),
+}
+
+/// The sizes of the files of a client that grow.
+pub struct Sizes {
+    shards: [Mutex<HashMap<Ino, State>>; SHARDS],
+}
+
+impl Default for Sizes {
+    fn default() -> Sizes {
+        Sizes { shards: std::array::from_fn(|_| Mutex::default()) }
+    }
+}
+
+impl Sizes {
+    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, State>> {
+        &self.shards[ino.0 as usize % SHARDS]
+    }
+
+    /// Tells of a write behind the size that its writer knows. Whether the home has it.
+    pub fn tell(&self, ino: Ino, written: &Range<u64>, known: &Known) -> bool {
+        match self.shard(ino).lock().get(&ino) {
+            Some(State::Lent(handle)) => handle.tell(written, known),
+            _ => false,
+        }
+    }
+
+    /// The file has grown by a message. Whether its size should be asked for at once, by nobody else.
+    fn grown(&self, ino: Ino) -> bool {
+        let mut shard = self.shard(ino).lock();
+        let state = shard.entry(ino).or_insert(State::Grown(0));
+        match state {
+            State::Lent(handle) if handle.is_open() => return false,
+            State::Refused(until) if *until > Instant::now() => return false,
+            State::Grown(times) if *times + 1 >= GROWN_MIN => {}
+            State::Grown(times) => {
+                *times += 1;
+                return false;
+            }
+            _ => {
+                *state = State::Grown(1);
+                return false;
+            }
+        }
+        *state = pause();
+        true
+    }
+
+    /// Writes down what came of asking.
+    fn conclude(&self, known: &KnownFiles, ino: Ino, lent: Option<SizeHandle>) {
+        let mut shard = self.shard(ino).lock();
+        // Closed meanwhile: nobody would give it back.
+        if let Some(state) = shard.get_mut(&ino).filter(|_| known.is_open(ino)) {
+            *state = lent.map_or_else(pause, State::Lent);
+        }
+    }
+
+    /// Gives the size of a file back.
+    pub fn forget(&self, ino: Ino) {
+        let forgotten = self.shard(ino).lock().remove(&ino);
+        drop(forgotten);
+    }
+}
+
+fn pause() -> State {
+    State::Refused(Instant::now() + Duration::from_millis(DIRECT_CALM_MS))
+}
+
+impl Direct {
+    /// A message made a file longer: asks for its size if that is worth it.
+    pub fn grew(&self, home: NodeId, ino: Ino) {
+        let Some(way) = self.ways.get(&home).filter(|_| self.known.is_open(ino)) else { return };
+        if self.sizes.grown(ino) {
+            self.sizes.conclude(&self.known, ino, way.lend_size(ino));
+        }
+    }
+}

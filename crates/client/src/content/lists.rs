@@ -1,0 +1,473 @@
+//! Many places of a file at once: one message per seat, whatever their number.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
+
+use bivouac_direct::Mapped;
+use bivouac_layout::SeatRange;
+use bivouac_net::Started;
+use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX, TRANSFER_MAX};
+use bivouac_types::{Errno, FsResult, Ino, Layout, NodeId, SeatIndex};
+use bivouac_wire::{ListRequest, op};
+
+use super::Content;
+use super::carry::{Call, Messages, Verdict};
+use super::data::{len_within, scatter};
+use super::publish::{OVERTAKEN_MAX, Update, overtaken};
+use crate::homes::known::Known;
+
+/// A place of a subfile. There may be many: each is small.
+struct Place {
+    offset: u64,
+    len: u32,
+    /// The first of its buffers; those up to the next place's are its, too.
+    buffers: u32,
+}
+
+// A batch has no longer place, and for a seat no more bytes; no buffer is empty.
+const _: () = assert!(TRANSFER_MAX <= u32::MAX as usize);
+
+/// The places of one seat, and their buffers.
+struct SeatList<S> {
+    /// The first place, as it was split.
+    first: SeatRange,
+    places: Vec<Place>,
+    slices: Vec<S>,
+    /// Of all places.
+    bytes: u64,
+}
+
+impl<S> SeatList<S> {
+    fn push(&mut self, offset: u64, len: u64, slices: impl IntoIterator<Item = S>) {
+        self.places.push(Place { offset, len: len as u32, buffers: self.slices.len() as u32 });
+        self.slices.extend(slices);
+        self.bytes += len;
+    }
+
+    /// Which of the buffers are those of some places.
+    fn buffers(&self, places: &Range<usize>) -> Range<usize> {
+        let from = |index: usize| self.places.get(index).map_or(self.slices.len(), |p| p.buffers as usize);
+        from(places.start)..from(places.end)
+    }
+
+    /// Which of them are those of one.
+    fn buffers_of(&self, place: usize) -> Range<usize> {
+        self.buffers(&(place..place + 1))
+    }
+
+    /// Places that are better accessed together.
+    fn runs(&self) -> Vec<Range<usize>> {
+        bivouac_layout::runs(self.places.iter().map(|place| (place.offset, place.len.into())))
+    }
+
+    /// From the first of some places to the end of the last.
+    fn span(&self, places: &[Place]) -> Option<SeatRange> {
+        let (first, last) = (places.first()?, places.last()?);
+        let mut span = self.first.clone();
+        span.subfile_offset = first.offset;
+        span.len = last.offset.saturating_add(last.len.into()).saturating_sub(first.offset);
+        Some(span)
+    }
+}
+
+/// Something of each seat that a list of places touches.
+struct BySeat<T> {
+    all: Vec<T>,
+    of: BTreeMap<SeatIndex, usize>,
+    near: Option<Stripe>,
+}
+
+/// The stripe of the last place. Where places are many most are in the same stripe as the one before: whose it is, and
+/// where in the subfile, then takes an addition.
+struct Stripe {
+    file: Range<u64>,
+    subfile_offset: u64,
+    index: usize,
+}
+
+impl<S> BySeat<SeatList<S>> {
+    fn add(&mut self, range: SeatRange, slices: impl IntoIterator<Item = S>) -> FsResult<()> {
+        let (seat, offset, len) = (range.seat, range.subfile_offset, range.len);
+        let new = || Ok(SeatList { first: range, places: Vec::new(), slices: Vec::new(), bytes: 0 });
+        self.of(seat, new)?.push(offset, len, slices);
+        Ok(())
+    }
+}
+
+impl<T> BySeat<T> {
+    fn new() -> BySeat<T> {
+        BySeat { all: Vec::new(), of: BTreeMap::new(), near: None }
+    }
+
+    /// What there is of a seat, made where there is nothing yet.
+    fn of(&mut self, seat: SeatIndex, make: impl FnOnce() -> FsResult<T>) -> FsResult<&mut T> {
+        let index = match self.of.entry(seat) {
+            Entry::Occupied(entry) => *entry.get(),
+            Entry::Vacant(entry) => {
+                self.all.push(make()?);
+                *entry.insert(self.all.len() - 1)
+            }
+        };
+        self.all.get_mut(index).ok_or_else(|| Errno::EIO.into())
+    }
+
+    /// What there is of the seat of a place in the stripe of the one before, and where in its subfile the place is.
+    fn near(&mut self, offset: u64, len: u64) -> Option<(&mut T, u64)> {
+        let stripe = self.near.as_ref()?;
+        let is_within = offset >= stripe.file.start && offset.saturating_add(len) <= stripe.file.end;
+        let at = is_within.then(|| offset - stripe.file.start + stripe.subfile_offset)?;
+        Some((self.all.get_mut(stripe.index)?, at))
+    }
+
+    /// A place begins in a stripe of whose seat there is something.
+    fn meet(&mut self, layout: &Layout, offset: u64) {
+        let here = bivouac_layout::locate(layout, offset);
+        let behind = u64::from(layout.stripe.max(1)).saturating_sub(here.run);
+        self.near = self.of.get(&here.seat).map(|index| Stripe {
+            file: offset - behind..offset.saturating_add(here.run),
+            subfile_offset: here.subfile_offset - behind,
+            index: *index,
+        });
+    }
+}
+
+impl Content {
+    /// Reads several places of a file, each into its buffer; answers how many bytes each got, less than its length
+    /// only at the end of the file. Each place is read for itself, as by [`Content::read`].
+    pub(crate) fn read_list(&self, ino: Ino, places: &mut [(u64, &mut [u8])]) -> FsResult<Vec<usize>> {
+        let mut counts = Vec::with_capacity(places.len());
+        let mut rest = places;
+        while !rest.is_empty() {
+            let layout = self.homes.know(ino)?.layout;
+            let count = batch_len(&layout, rest.iter().map(|(offset, into)| (*offset, into.len())));
+            let (batch, behind) = rest.split_at_mut(count);
+            match batch {
+                // Alone, and perhaps too long for one message.
+                [(offset, into)] => counts.push(self.read(ino, *offset, into)?),
+                batch => counts.extend(self.read_batch(ino, batch)?),
+            }
+            rest = behind;
+        }
+        Ok(counts)
+    }
+
+    fn read_batch(&self, ino: Ino, batch: &mut [(u64, &mut [u8])]) -> FsResult<Vec<usize>> {
+        let end = batch.iter().map(|(offset, into)| offset.saturating_add(into.len() as u64)).max();
+        let within = |size: u64, batch: &[(u64, &mut [u8])]| -> Vec<usize> {
+            batch.iter().map(|(offset, into)| len_within(size, *offset, into.len())).collect()
+        };
+        let known = self.homes.know_up_to(ino, end.unwrap_or(0))?;
+        let size = self.read_within(OVERTAKEN_MAX, ino, known, |known| {
+            let counts = within(known.size, batch);
+            self.read_list_seats(ino, known, batch, &counts)
+        })?;
+        Ok(within(size.ok_or_else(|| overtaken(ino))?, batch))
+    }
+
+    /// Reads from all seats, zeros where they have nothing. Whether they had everything, as of this epoch.
+    fn read_list_seats(
+        &self,
+        ino: Ino,
+        known: &Known,
+        batch: &mut [(u64, &mut [u8])],
+        counts: &[usize],
+    ) -> FsResult<bool> {
+        let mut seats: BySeat<SeatList<IoSliceMut<'_>>> = BySeat::new();
+        for ((offset, into), count) in batch.iter_mut().zip(counts) {
+            let into = into.get_mut(..*count).filter(|into| !into.is_empty());
+            let Some(into) = into else { continue };
+            let len = into.len() as u64;
+            if let Some((list, at)) = seats.near(*offset, len) {
+                list.push(at, len, [IoSliceMut::new(into)]);
+                continue;
+            }
+            let ranges: Vec<SeatRange> = bivouac_layout::split(&known.layout, *offset, len).collect();
+            let scattered = scatter(&ranges, into);
+            for (range, slices) in ranges.into_iter().zip(scattered) {
+                seats.add(range, slices)?;
+            }
+            seats.meet(&known.layout, *offset);
+        }
+        let nodes = self.list_nodes(&seats.all)?;
+        self.at_once((ino, known), &nodes, seats.all.as_mut_slice())
+    }
+
+    /// Writes several places of a file: all of them, or an error. Each is written for itself, as by
+    /// [`Content::write`], in no particular order; where they overlap, any of them wins.
+    pub(crate) fn write_list(&self, ino: Ino, places: &[(u64, &[u8])]) -> FsResult<()> {
+        let mut rest = places;
+        while !rest.is_empty() {
+            let layout = self.homes.know(ino)?.layout;
+            let places = rest.iter().map(|(offset, data)| (*offset, data.len()));
+            let (batch, behind) = rest.split_at(batch_len(&layout, places));
+            match batch {
+                [(offset, data)] => self.write(ino, *offset, data)?,
+                batch => self.write_batch(ino, batch)?,
+            }
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    fn write_batch(&self, ino: Ino, batch: &[(u64, &[u8])]) -> FsResult<()> {
+        let mut sorted: Vec<Range<u64>> = Vec::new();
+        if !ranges(batch).is_sorted_by_key(|range| range.start) {
+            sorted.extend(ranges(batch));
+            sorted.sort_unstable_by_key(|range| range.start);
+        }
+        let start = |size| {
+            if sorted.is_empty() {
+                last_run(ranges(batch), size)
+            } else {
+                last_run(sorted.iter().cloned(), size)
+            }
+        };
+        let Some(end) = ranges(batch).map(|range| range.end).max() else { return Ok(()) };
+        if end > FILE_SIZE_MAX {
+            return Err(Errno::EFBIG.into());
+        }
+        self.publish(&Update::of(ino, end), start, |known| self.write_list_seats(ino, known, batch))?;
+        // The home counted all in front of the last gap as a hole.
+        if start(0) > 0 {
+            self.known.fill(ino);
+        }
+        Ok(())
+    }
+
+    /// Writes to all seats. Whether none had a newer epoch.
+    fn write_list_seats(&self, ino: Ino, known: &Known, batch: &[(u64, &[u8])]) -> FsResult<bool> {
+        let mut seats: BySeat<SeatList<IoSlice<'_>>> = BySeat::new();
+        for (offset, data) in batch.iter().filter(|(_, data)| !data.is_empty()) {
+            let len = data.len() as u64;
+            if let Some((list, at)) = seats.near(*offset, len) {
+                list.push(at, len, [IoSlice::new(data)]);
+                continue;
+            }
+            for range in bivouac_layout::split(&known.layout, *offset, len) {
+                let slices = range.pieces().filter_map(|piece| data.get(piece.range()).map(IoSlice::new));
+                seats.add(range.clone(), slices)?;
+            }
+            seats.meet(&known.layout, *offset);
+        }
+        let nodes = self.list_nodes(&seats.all)?;
+        self.at_once((ino, known), &nodes, seats.all.as_slice())
+    }
+
+    /// The nodes of lists, to which content is about to go, or from which it comes.
+    fn list_nodes<S>(&self, lists: &[SeatList<S>]) -> FsResult<Vec<NodeId>> {
+        lists.iter().map(|list| self.count_content(&list.first, list.bytes)).collect()
+    }
+}
+
+impl<'a> Messages<'a> for &'a [SeatList<IoSlice<'a>>] {
+    type Op = op::AccessList;
+
+    fn request(&self, call: &Call<'_>, message: usize) -> ListRequest {
+        request(call, true, &self[message])
+    }
+
+    fn payload(&self, message: usize) -> &'a [IoSlice<'a>] {
+        &self[message].slices
+    }
+
+    fn here(&mut self, call: &Call<'_>, message: usize) -> Option<Verdict> {
+        let (list, node, epoch) = (&self[message], call.nodes[message], call.known.epoch);
+        for run in list.runs() {
+            let places = list.places.get(run.clone())?;
+            let (span, count) = (list.span(places)?, places.len());
+            let maps = Mapped::pays(count, span.len);
+            let taken = call.direct.write_granted(node, call.ino, &span, epoch, |handle| {
+                if maps && handle.is_in_memory() {
+                    let slices = list.slices.get(list.buffers(&run)).unwrap_or_default();
+                    let extents = places.iter().map(|place| (place.offset, place.len.into()));
+                    let placed = bivouac_layout::placed(extents, slices.iter().map(|slice| &**slice));
+                    return handle.write_mapped(span.subfile_offset, span.len, placed);
+                }
+                run.clone().zip(places).try_for_each(|(index, place)| {
+                    let slices = list.slices.get(list.buffers_of(index)).unwrap_or_default();
+                    handle.write(place.offset, place.len.into(), &mut slices.to_vec())
+                })
+            });
+            if !taken? {
+                return Some(Verdict::Overtaken);
+            }
+        }
+        Some(Verdict::Whole)
+    }
+
+    fn finish(&mut self, _: &Call<'_>, _: usize, started: Started<'_, op::AccessList>) -> FsResult<Verdict> {
+        Ok(Verdict::of_write(started.finish(&mut [])?.0.accepted))
+    }
+}
+
+impl<'a> Messages<'a> for &mut [SeatList<IoSliceMut<'_>>] {
+    type Op = op::AccessList;
+
+    fn request(&self, call: &Call<'_>, message: usize) -> ListRequest {
+        request(call, false, &self[message])
+    }
+
+    fn here(&mut self, call: &Call<'_>, message: usize) -> Option<Verdict> {
+        let (direct, node, ino) = (call.direct, call.nodes[message], call.ino);
+        let (list, mut whole) = (&mut self[message], true);
+        for run in list.runs() {
+            let span = list.span(list.places.get(run.clone())?)?;
+            let seen = if run.len() == 1 {
+                let buffers = list.buffers(&run);
+                let slices = list.slices.get_mut(buffers)?;
+                let mut bufs: Vec<IoSliceMut<'_>> =
+                    slices.iter_mut().map(|slice| IoSliceMut::new(slice)).collect();
+                let (read, seen) = direct.read(node, ino, &span, &mut bufs)?;
+                whole &= read as u64 == span.len;
+                bivouac_layout::zero_behind(slices, read);
+                seen
+            } else {
+                let mut bytes = vec![0; span.len as usize];
+                let (read, seen) = direct.read(node, ino, &span, &mut [IoSliceMut::new(&mut bytes)])?;
+                bytes.truncate(read);
+                for index in run {
+                    let (place, buffers) = (list.places.get(index)?, list.buffers_of(index));
+                    let wanted = (place.offset, place.len.into());
+                    let there = bivouac_layout::part_of(span.subfile_offset, &bytes, wanted);
+                    whole &= there.len() == place.len as usize;
+                    bivouac_layout::fill(list.slices.get_mut(buffers)?, there);
+                }
+                seen
+            };
+            whole &= seen <= call.known.epoch;
+        }
+        Some(if whole { Verdict::Whole } else { Verdict::Short })
+    }
+
+    fn finish(
+        &mut self,
+        call: &Call<'_>,
+        message: usize,
+        started: Started<'_, op::AccessList>,
+    ) -> FsResult<Verdict> {
+        let (done, _) = started.finish(&mut self[message].slices)?;
+        Ok(if done.whole && done.epoch <= call.known.epoch { Verdict::Whole } else { Verdict::Short })
+    }
+}
+
+fn request<S>(call: &Call<'_>, write: bool, list: &SeatList<S>) -> ListRequest {
+    let extents = list.places.iter().map(|place| (place.offset, place.len)).collect();
+    let Known { layout, epoch, .. } = *call.known;
+    ListRequest { ino: call.ino, seat: list.first.seat, layout, epoch, write, extents }
+}
+
+/// Where in the file there is something to write; saturated where no file reaches.
+fn ranges(batch: &[(u64, &[u8])]) -> impl Iterator<Item = Range<u64>> {
+    let places = batch.iter().filter(|(_, data)| !data.is_empty());
+    places.map(|(offset, data)| *offset..offset.saturating_add(data.len() as u64))
+}
+
+/// Where the last of these ranges begins that leaves a gap behind `size` and the ranges before it; 0 if none does.
+/// Wherever the size is by now: what is in front of that place and behind the size is not all written.
+fn last_run(sorted: impl Iterator<Item = Range<u64>>, size: u64) -> u64 {
+    let (mut covered, mut start) = (size, 0);
+    for range in sorted {
+        if range.start > covered {
+            start = range.start;
+        }
+        covered = covered.max(range.end);
+    }
+    start
+}
+
+/// How many of the places, given by offset and length, fit into one message to each seat; at least one.
+fn batch_len(layout: &Layout, places: impl Iterator<Item = (u64, usize)> + Clone) -> usize {
+    // What is little for one seat is little for all.
+    let mut bytes = 0usize;
+    let is_little = |(index, (_, len)): (usize, (u64, usize))| {
+        bytes = bytes.saturating_add(len);
+        index < LIST_EXTENTS_MAX && bytes <= TRANSFER_MAX
+    };
+    if places.clone().enumerate().all(is_little) {
+        return places.count().max(1);
+    }
+    let mut seats: BySeat<(usize, u64)> = BySeat::new();
+    let takes = |(extents, bytes): &mut (usize, u64), len: u64| {
+        (*extents, *bytes) = (*extents + 1, *bytes + len);
+        *extents <= LIST_EXTENTS_MAX && *bytes <= TRANSFER_MAX as u64
+    };
+    let fits = |(offset, len): &(u64, usize)| {
+        if *len > TRANSFER_MAX {
+            return false;
+        }
+        if let Some((seat, _)) = seats.near(*offset, *len as u64) {
+            return takes(seat, *len as u64);
+        }
+        let mut ranges = bivouac_layout::split(layout, *offset, *len as u64);
+        let fit =
+            ranges.all(|range| seats.of(range.seat, || Ok((0, 0))).is_ok_and(|seat| takes(seat, range.len)));
+        seats.meet(layout, *offset);
+        fit
+    };
+    places.take_while(fits).count().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_last_gap_behind_the_size_is_found() {
+        let last_run = |ranges: &[Range<u64>], size| last_run(ranges.iter().cloned(), size);
+        assert_eq!(last_run(&[0..5, 5..9, 3..20], 0), 0);
+        assert_eq!(last_run(&[0..5, 10..12, 11..20], 0), 10);
+        assert_eq!(last_run(&[0..5, 10..12, 11..20], 10), 0, "the gap is within the size");
+        assert_eq!(last_run(&[7..9, 10..12, 50..60, 55..70], 11), 50);
+    }
+
+    proptest! {
+        /// What lies in the stripe of the place before is where splitting it says.
+        #[test]
+        fn a_place_near_the_last_one_is_where_it_would_be_split_to(
+            width in 1u16..5,
+            base in 0u32..5,
+            stripe in prop::sample::select(vec![4096u32, 65_536]),
+            places in prop::collection::vec((0u64..400_000, 0u64..20_000), 1..40),
+        ) {
+            let layout = Layout { stripe, width, base: SeatIndex(base), seats: 5 };
+            let mut seats: BySeat<SeatIndex> = BySeat::new();
+            for (offset, len) in places {
+                let split: Vec<_> = bivouac_layout::split(&layout, offset, len).collect();
+                if let (Some((seat, at)), true) = (seats.near(offset, len), len > 0) {
+                    prop_assert_eq!(split.len(), 1);
+                    prop_assert_eq!((split[0].seat, split[0].subfile_offset), (*seat, at));
+                }
+                for range in split {
+                    prop_assert_eq!(*seats.of(range.seat, || Ok(range.seat)).unwrap(), range.seat);
+                }
+                seats.meet(&layout, offset);
+                if len > 0 {
+                    prop_assert!(seats.near(offset, 1).is_some());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn batches_fit_into_messages() {
+        let of = |seats: u16, lens: &[usize]| {
+            let layout = Layout { stripe: 4096, width: seats, base: SeatIndex(0), seats };
+            let places = lens.iter().scan(0, |at, len| {
+                let offset = *at;
+                *at += *len as u64;
+                Some((offset, *len))
+            });
+            batch_len(&layout, places)
+        };
+        assert_eq!(of(1, &[1, 2, 3]), 3);
+        assert_eq!(of(1, &[TRANSFER_MAX, 1]), 1);
+        assert_eq!(of(1, &[TRANSFER_MAX + 1, 1]), 1);
+        assert_eq!(of(1, &[1, TRANSFER_MAX - 1, 1]), 2);
+        assert_eq!(of(2, &[TRANSFER_MAX, TRANSFER_MAX, 1]), 2, "half of each is on each seat");
+        assert_eq!(of(1, &[1; 50_000]), LIST_EXTENTS_MAX);
+        assert_eq!(of(4, &[1; 50_000]), 50_000);
+    }
+}

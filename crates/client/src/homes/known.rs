@@ -1,0 +1,338 @@
+//! What the client knows of files that it has open: enough to find their bytes without asking.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use bivouac_types::{Attr, Ino, Layout, OpenId};
+use parking_lot::Mutex;
+
+use crate::homes::leases::Moment;
+use crate::homes::under_way::{Tellings, UnderWay};
+
+const SHARDS: usize = 64;
+/// How often at most the home hears that the content of a file has changed within its size.
+const TOUCH_EVERY: Duration = Duration::from_secs(1);
+
+/// What is known of one file. Size and epoch may be out of date, except for as long as the home has promised; using
+/// them finds that out.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// Where its bytes are.
+    pub layout: Layout,
+    /// Its size, in bytes, as last heard.
+    pub size: u64,
+    /// Its epoch, as last heard.
+    pub epoch: u32,
+    /// Whether it has holes, as last heard.
+    pub sparse: bool,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// Nothing, if the home has not been heard since an earlier process had it open.
+    known: Option<Known>,
+    /// Until when nobody else changes that without asking, and this client has not.
+    current_until: Moment,
+    opens: Vec<OpenId>,
+    touched: Option<Instant>,
+    /// Written since the home last heard of it.
+    dirty: bool,
+    /// Written within a size that has holes: there may be fewer than the home knows of.
+    filled: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    files: HashMap<Ino, Entry>,
+    /// When a file was last invalidated or changed here. Who asked before that may have been told what was before.
+    changed: Moment,
+    /// Changes of sizes by this client that are under way: others may have seen them already.
+    changing: u32,
+}
+
+/// The open files of a client.
+pub struct KnownFiles {
+    shards: Vec<Mutex<Shard>>,
+    /// Opens that the home has perhaps heard of, and that are not among the files yet.
+    pub under_way: UnderWay,
+    /// Changes of content that the homes are just being told.
+    pub tellings: Tellings,
+}
+
+impl From<&Attr> for Known {
+    fn from(attr: &Attr) -> Known {
+        Known { layout: attr.layout, size: attr.size, epoch: attr.epoch, sparse: attr.holes > 0 }
+    }
+}
+
+impl KnownFiles {
+    /// For the process of a client before which there were `incarnation` others.
+    pub fn new(incarnation: u32) -> KnownFiles {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        let under_way = UnderWay::new(OpenId::first(incarnation));
+        KnownFiles { shards, under_way, tellings: Tellings::default() }
+    }
+
+    /// One open more.
+    pub fn add(&self, ino: Ino, open: OpenId) {
+        let mut shard = self.shard(ino).lock();
+        shard.files.entry(ino).or_default().opens.push(open);
+    }
+
+    /// One open less: which, and whether the home must still hear that the content changed. Those of one file are
+    /// all alike.
+    pub fn remove(&self, ino: Ino) -> Option<(OpenId, bool)> {
+        let mut shard = self.shard(ino).lock();
+        let entry = shard.files.get_mut(&ino)?;
+        let open = entry.opens.pop();
+        let dirty = std::mem::take(&mut entry.dirty);
+        if entry.opens.is_empty() {
+            shard.files.remove(&ino);
+        }
+        open.map(|open| (open, dirty))
+    }
+
+    /// What is known of an open file.
+    pub fn get(&self, ino: Ino) -> Option<Known> {
+        self.shard(ino).lock().files.get(&ino).and_then(|entry| entry.known)
+    }
+
+    /// Whether a file is open.
+    pub fn is_open(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().files.contains_key(&ino)
+    }
+
+    /// What is known of an open file, if it is so at this moment, too.
+    pub fn current(&self, ino: Ino, now: Moment) -> Option<Known> {
+        let shard = self.shard(ino).lock();
+        let is_current = |entry: &&Entry| shard.changing == 0 && entry.current_until > now;
+        shard.files.get(&ino).filter(is_current).and_then(|entry| entry.known)
+    }
+
+    /// News from the home, which was `asked` at a moment and promises that until another one nobody else changes the
+    /// file without asking this client. A promise that was asked for before the file was invalidated, or changed here,
+    /// counts for nothing.
+    pub fn learn(&self, attr: &Attr, asked: Moment, current_until: Moment) {
+        let mut shard = self.shard(attr.ino).lock();
+        let is_current = asked > shard.changed;
+        if let Some(entry) = shard.files.get_mut(&attr.ino) {
+            entry.known = Some(Known::from(attr));
+            entry.current_until = if is_current { current_until } else { Moment::default() };
+        }
+    }
+
+    /// News from the home with a change that this client has made; no promise comes with that.
+    pub fn changed(&self, attr: &Attr) {
+        self.learn(attr, Moment::default(), Moment::default());
+    }
+
+    /// This client is about to change a file's size.
+    pub fn begin_change(&self, ino: Ino) {
+        self.shard(ino).lock().changing += 1;
+    }
+
+    /// The change is over, or it is not known what has come of it.
+    pub fn end_change(&self, ino: Ino, now: Moment) {
+        self.invalidate(ino, now);
+        self.shard(ino).lock().changing -= 1;
+    }
+
+    /// Somebody is about to change a file, or this client has.
+    pub fn invalidate(&self, ino: Ino, now: Moment) {
+        let mut shard = self.shard(ino).lock();
+        shard.changed = shard.changed.max(now);
+        if let Some(entry) = shard.files.get_mut(&ino) {
+            entry.current_until = Moment::default();
+        }
+    }
+
+    /// The file was made longer by a write, in the epoch that its writer knew, of which only the furthest end was told.
+    /// Where it leaves a hole, others may write, and fewer holes be left in the end than the home can know of.
+    /// Whoever is lent sizes takes no leases: there is no promise that this would end.
+    pub fn grew(&self, ino: Ino, written: Range<u64>, epoch: u32) {
+        let mut shard = self.shard(ino).lock();
+        let Some(entry) = shard.files.get_mut(&ino) else { return };
+        if let Some(known) = entry.known.as_mut().filter(|known| known.epoch == epoch) {
+            let leaves_hole = written.start > known.size;
+            known.size = known.size.max(written.end);
+            known.sparse |= leaves_hole;
+            entry.filled |= leaves_hole;
+        }
+    }
+
+    /// Content changed within the size. Whether the home should hear of it now.
+    pub fn written(&self, ino: Ino) -> bool {
+        let mut shard = self.shard(ino).lock();
+        let Some(entry) = shard.files.get_mut(&ino) else { return true };
+        let due = entry.touched.is_none_or(|at| at.elapsed() >= TOUCH_EVERY);
+        if due {
+            entry.touched = Some(Instant::now());
+        }
+        entry.dirty = !due;
+        entry.filled |= entry.known.is_some_and(|known| known.sparse);
+        due
+    }
+
+    /// The home may have counted more holes of the file than there are.
+    pub fn fill(&self, ino: Ino) {
+        self.with(ino, |entry| entry.filled = true);
+    }
+
+    /// Whether holes of the file may have been filled; they are taken as counted from now on.
+    pub fn take_filled(&self, ino: Ino) -> bool {
+        self.with(ino, |entry| std::mem::take(&mut entry.filled)).unwrap_or_default()
+    }
+
+    /// The home has yet to hear that the content changed.
+    pub fn mark_dirty(&self, ino: Ino) {
+        self.with(ino, |entry| entry.dirty = true);
+    }
+
+    /// Whether it has.
+    pub fn is_dirty(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().files.get(&ino).is_some_and(|entry| entry.dirty)
+    }
+
+    /// Whether the home must hear that the content changed; it is taken as told from now on.
+    pub fn take_dirty(&self, ino: Ino) -> bool {
+        self.with(ino, |entry| std::mem::take(&mut entry.dirty)).unwrap_or_default()
+    }
+
+    /// All opens of those inodes that `wanted` names.
+    pub fn opens(&self, wanted: impl Fn(Ino) -> bool) -> Vec<(Ino, OpenId)> {
+        let of = |shard: &Mutex<Shard>| -> Vec<(Ino, OpenId)> {
+            let shard = shard.lock();
+            let wanted = shard.files.iter().filter(|(ino, _)| wanted(**ino));
+            wanted.flat_map(|(ino, entry)| entry.opens.iter().map(|open| (*ino, *open))).collect()
+        };
+        self.shards.iter().flat_map(of).collect()
+    }
+
+    /// Whether any of those that `wanted` names is open.
+    pub fn has_any(&self, wanted: impl Fn(Ino) -> bool) -> bool {
+        self.shards.iter().any(|shard| shard.lock().files.keys().any(|ino| wanted(*ino)))
+    }
+
+    fn with<T>(&self, ino: Ino, act: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        self.shard(ino).lock().files.get_mut(&ino).map(act)
+    }
+
+    fn shard(&self, ino: Ino) -> &Mutex<Shard> {
+        &self.shards[ino.0 as usize % SHARDS]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_types::{SeatIndex, Timestamp};
+
+    fn attr(ino: u64, size: u64) -> Attr {
+        let (time, layout) =
+            (Timestamp::default(), Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 });
+        Attr {
+            ino: Ino(ino),
+            mode: 0o100_644,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            epoch: 3,
+            layout,
+            holes: 0,
+        }
+    }
+
+    const FIRST: OpenId = OpenId(1);
+    const SECOND: OpenId = OpenId(2);
+
+    #[test]
+    fn a_file_is_known_while_it_is_open() {
+        let files = KnownFiles::new(0);
+        files.changed(&attr(7, 1));
+        assert!(files.get(Ino(7)).is_none() && !files.has_any(|_| true));
+        files.add(Ino(7), FIRST);
+        files.add(Ino(7), SECOND);
+        assert!(files.get(Ino(7)).is_none());
+        files.changed(&attr(7, 20));
+        assert_eq!(files.get(Ino(7)).map(|known| (known.size, known.epoch)), Some((20, 3)));
+        assert_eq!(files.opens(|_| true), [(Ino(7), FIRST), (Ino(7), SECOND)]);
+        assert!(files.has_any(|ino| ino == Ino(7)) && !files.has_any(|ino| ino == Ino(8)));
+        assert_eq!(files.remove(Ino(7)), Some((SECOND, false)));
+        assert_eq!(files.remove(Ino(7)), Some((FIRST, false)));
+        assert_eq!(files.remove(Ino(7)), None);
+        assert!(files.get(Ino(7)).is_none());
+    }
+
+    /// Whether the size of file 7 is taken for what it is now, at a moment.
+    fn is_current(files: &KnownFiles, at: Moment) -> bool {
+        files.current(Ino(7), at).is_some()
+    }
+
+    /// S1, S650.
+    #[test]
+    fn a_size_is_current_for_as_long_as_the_home_promised() {
+        let (files, [asked, later, end]) = (KnownFiles::new(0), [10, 15, 20].map(Moment::of_micros));
+        files.learn(&attr(7, 1), asked, end);
+        files.add(Ino(7), FIRST);
+        assert!(!is_current(&files, later), "nothing was kept of what was not open");
+        files.learn(&attr(7, 1), asked, end);
+        assert!(is_current(&files, later) && !is_current(&files, end));
+        files.invalidate(Ino(8), later);
+        assert!(is_current(&files, later), "it is another file");
+        files.invalidate(Ino(7), later);
+        assert!(!is_current(&files, later));
+    }
+
+    /// S1, S650: what was asked before somebody else's change, or one's own, may be told behind it.
+    #[test]
+    fn a_size_that_a_change_overtook_is_not_current() {
+        let moments = [10, 11, 12, 100].map(Moment::of_micros);
+        let [before, change, behind, end] = moments;
+        let own = |files: &KnownFiles, now| {
+            files.begin_change(Ino(7));
+            assert!(!is_current(files, now), "others may have seen it already");
+            files.end_change(Ino(7), now);
+            files.changed(&attr(7, 2));
+        };
+        let changes: [fn(&KnownFiles, Moment); 2] = [|files, now| files.invalidate(Ino(7), now), own];
+        for (at, changes) in changes.iter().enumerate() {
+            let files = KnownFiles::new(0);
+            files.add(Ino(7), FIRST);
+            files.learn(&attr(7, 1), before, end);
+            changes(&files, change);
+            assert!(!is_current(&files, behind), "{at}");
+            [before, change].iter().for_each(|asked| files.learn(&attr(7, 1), *asked, end));
+            assert!(!is_current(&files, behind), "{at}: it was asked before that was over");
+            files.learn(&attr(7, 2), behind, end);
+            assert!(is_current(&files, behind), "{at}");
+        }
+    }
+
+    /// S32, S33.
+    #[test]
+    fn the_home_hears_of_the_first_write_and_of_the_last() {
+        let files = KnownFiles::new(0);
+        files.add(Ino(7), FIRST);
+        assert!(files.written(Ino(7)), "the first is told at once");
+        assert!(!files.written(Ino(7)), "those after it are not");
+        assert_eq!(files.remove(Ino(7)), Some((FIRST, true)), "the close tells");
+        assert!(files.written(Ino(9)), "a file that is not open has nobody to tell later");
+    }
+
+    /// S34.
+    #[test]
+    fn a_time_that_was_set_is_not_overtaken() {
+        let files = KnownFiles::new(0);
+        files.add(Ino(7), FIRST);
+        files.written(Ino(7));
+        files.written(Ino(7));
+        assert!(files.take_dirty(Ino(7)));
+        assert_eq!(files.remove(Ino(7)), Some((FIRST, false)));
+    }
+}

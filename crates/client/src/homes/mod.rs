@@ -1,0 +1,171 @@
+//! What homes say of inodes: attributes, sizes and epochs, and for how long that may be cached; where entries are; which
+//! partitions there are.
+
+pub mod known;
+pub mod leases;
+pub mod partitions;
+pub mod spread;
+pub mod under_way;
+
+use std::sync::Arc;
+
+use bivouac_types::{Attr, FsResult, Ino, NodeId, PartitionId, StatFs};
+use bivouac_wire::{InoOnly, Partition, Seen, StatFsRequest, op};
+
+use crate::ways::Ways;
+use known::{Known, KnownFiles};
+use leases::{Leases, Moment};
+use partitions::Partitions;
+use spread::SpreadDirs;
+
+/// Asks homes, and takes in what they say.
+pub struct Homes {
+    ways: Arc<Ways>,
+    known: Arc<KnownFiles>,
+    partitions: Arc<Partitions>,
+    /// What they promise.
+    pub(crate) leases: Leases,
+    /// The directories that they have spread.
+    pub(crate) spread: SpreadDirs,
+}
+
+impl Homes {
+    pub(crate) fn new(ways: Arc<Ways>, known: Arc<KnownFiles>, partitions: Arc<Partitions>) -> Homes {
+        let (leases, spread) = (Leases::new(ways.map.slot_count()), SpreadDirs::default());
+        Homes { ways, known, partitions, leases, spread }
+    }
+
+    /// Attributes of an inode as its home has them.
+    pub(crate) fn attr(&self, ino: Ino) -> FsResult<Attr> {
+        self.tell_times(ino)?;
+        let (home, asked) = (self.ways.home(ino)?, self.leases.now());
+        let seen = self.ways.ask::<op::GetAttr>(home, &InoOnly { ino })?;
+        Ok(self.looked(asked, seen))
+    }
+
+    /// Takes in what a home said of an inode that it changed for this client.
+    pub(crate) fn saw(&self, asked: Moment, seen: Seen) -> Attr {
+        self.known.invalidate(seen.attr.ino, self.leases.now());
+        self.looked(asked, seen)
+    }
+
+    /// Takes in what a home said of an inode.
+    pub(crate) fn looked(&self, asked: Moment, seen: Seen) -> Attr {
+        self.leases.of_attrs(seen.attr.ino, asked, seen.lease_ms);
+        self.spread.note(&seen.attr);
+        self.partitions.note(&seen.attr);
+        self.known.learn(&seen.attr, asked, asked.plus_lease(seen.lease_ms));
+        seen.attr
+    }
+
+    /// Has the home change a file's size. Others may see that before this client hears that it is done, so meanwhile it
+    /// goes by nothing that it was promised.
+    pub(crate) fn changing<T>(&self, ino: Ino, change: impl FnOnce() -> FsResult<T>) -> FsResult<T> {
+        self.known.begin_change(ino);
+        let outcome = change();
+        self.known.end_change(ino, self.leases.now());
+        outcome
+    }
+
+    /// What is known of a file, or what its home says if nothing is.
+    pub(crate) fn know(&self, ino: Ino) -> FsResult<Known> {
+        self.known.get(ino).map_or_else(|| self.ask(ino), Ok)
+    }
+
+    /// What is known of a file, for a read: how long it is at this moment, if that is less than `end`.
+    pub(crate) fn know_up_to(&self, ino: Ino, end: u64) -> FsResult<Known> {
+        let known = self.know(ino)?;
+        if end <= known.size {
+            return Ok(known);
+        }
+        self.known.current(ino, self.leases.now()).map_or_else(|| self.ask(ino), Ok)
+    }
+
+    /// What the home says of a file.
+    pub(crate) fn ask(&self, ino: Ino) -> FsResult<Known> {
+        self.attr(ino).map(|attr| Known::from(&attr))
+    }
+
+    /// The size of an open file as last heard: it may be another one by now.
+    #[must_use]
+    pub fn size_heard(&self, ino: Ino) -> Option<u64> {
+        self.known.get(ino).map(|known| known.size)
+    }
+
+    /// Tells the home that content changed, if it has not heard: others see the time of the last write from then on.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EIO` when it cannot be reached.
+    pub fn tell_times(&self, ino: Ino) -> FsResult<()> {
+        if !self.known.is_dirty(ino) {
+            return Ok(());
+        }
+        let _telling = self.known.tellings.begin(ino);
+        if self.known.take_dirty(ino) { self.touch(ino) } else { Ok(()) }
+    }
+
+    /// Tells the home that content has changed; if that fails, the next that tells does.
+    pub(crate) fn touch(&self, ino: Ino) -> FsResult<()> {
+        let _telling = self.known.tellings.begin(ino);
+        let told = self.ways.home(ino).and_then(|home| self.ways.ask::<op::Touch>(home, &InoOnly { ino }));
+        told.inspect_err(|_| self.known.mark_dirty(ino))
+    }
+
+    /// The partition of an inode, if it stands in front of site storage.
+    pub(crate) fn bound(&self, ino: Ino) -> FsResult<Option<Arc<Partition>>> {
+        // Not as a program would ask: that sends what was written, which may be what is being done.
+        self.partitions.bound(self.know(ino)?.layout.partition())
+    }
+
+    /// Whether an open file is in front of site storage, or may be.
+    pub(crate) fn may_be_bound(&self, ino: Ino) -> bool {
+        let bound = |known: Known| self.partitions.bound(known.layout.partition());
+        self.known.get(ino).is_none_or(|known| bound(known).map_or(true, |bound| bound.is_some()))
+    }
+
+    /// Space where an inode is: of the formation, or of its partition; and inodes of the formation.
+    ///
+    /// # Errors
+    /// `EIO` when no node can be reached, or of a partition not every one; `ENOENT`.
+    pub fn statfs(&self, ino: Ino) -> FsResult<StatFs> {
+        let id = if ino == Ino::ROOT { PartitionId::ROOT } else { self.attr(ino)?.layout.partition() };
+        let Some(partition) = self.partitions.get(id)? else { return self.statfs_all() };
+        let mut nodes: Vec<NodeId> =
+            partition.places(&self.ways.map).iter().map(|place| place.node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let parts: FsResult<Vec<StatFs>> = self.statfs_of(id, nodes)?.into_iter().collect();
+        let (space, all) = (sum(parts?), self.statfs_all()?);
+        Ok(StatFs { files: all.files, files_free: all.files_free, ..space })
+    }
+
+    /// Of all nodes that can be reached.
+    fn statfs_all(&self) -> FsResult<StatFs> {
+        let answers = self.statfs_of(PartitionId::ROOT, self.ways.node_ids())?;
+        let (parts, failures): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+        match failures.into_iter().find_map(Result::err) {
+            Some(failure) if parts.is_empty() => Err(failure),
+            _ => Ok(sum(parts.into_iter().flatten())),
+        }
+    }
+
+    fn statfs_of(
+        &self,
+        partition: PartitionId,
+        nodes: impl IntoIterator<Item = NodeId>,
+    ) -> FsResult<Vec<FsResult<StatFs>>> {
+        let ask = |node| self.ways.start::<op::StatFs>(node, &StatFsRequest { partition }, &[]);
+        let started = nodes.into_iter().map(ask).collect::<FsResult<Vec<_>>>()?;
+        Ok(started.into_iter().map(|started| started.finish(&mut []).map(|(part, _)| part)).collect())
+    }
+}
+
+fn sum(parts: impl IntoIterator<Item = StatFs>) -> StatFs {
+    parts.into_iter().fold(StatFs::default(), |sum, part| StatFs {
+        block_size: part.block_size,
+        blocks: sum.blocks + part.blocks,
+        blocks_free: sum.blocks_free + part.blocks_free,
+        files: sum.files + part.files,
+        files_free: sum.files_free.saturating_add(part.files_free),
+    })
+}

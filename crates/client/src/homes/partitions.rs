@@ -1,0 +1,185 @@
+//! Partitions: which there are, where their seats are, and changing them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bivouac_layout::SeatRange;
+use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, PartitionId, PartitionSettings, SeatIndex};
+use bivouac_wire::{
+    ListPartitionsRequest, Partition, PartitionChange, PartitionState, PartitionTable, SeatEntry, op,
+};
+use parking_lot::{Mutex, RwLock};
+
+use crate::client::OpCtx;
+use crate::ways::Ways;
+
+/// How long the settings of a partition are cached when a file is opened.
+const BELIEVED: Duration = Duration::from_secs(1);
+
+/// The partitions that a client has come across.
+pub struct Partitions {
+    ways: Arc<Ways>,
+    known: RwLock<PartitionTable>,
+    /// Whether anything was seen that is in a partition.
+    any: AtomicBool,
+    /// When settings were last asked for.
+    asked: Mutex<Vec<(PartitionId, Instant)>>,
+}
+
+impl Partitions {
+    pub(crate) fn new(ways: Arc<Ways>) -> Partitions {
+        let (known, any, asked) = Default::default();
+        Partitions { ways, known, any, asked }
+    }
+
+    /// Takes note that there are partitions.
+    pub(crate) fn note(&self, attr: &Attr) {
+        if attr.layout.partition() != PartitionId::ROOT {
+            self.any.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether anything was seen that is in a partition.
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    /// The node that knows all partitions.
+    fn keeper(&self) -> FsResult<NodeId> {
+        self.ways.home(Ino::ROOT)
+    }
+
+    /// A partition as it was when this client first came across it: its seats never change. `None` for the root
+    /// partition, which has all seats.
+    ///
+    /// # Errors
+    /// `ESTALE` when there is none, `EIO` when the root directory's home cannot be reached.
+    pub fn get(&self, id: PartitionId) -> FsResult<Option<Arc<Partition>>> {
+        if id == PartitionId::ROOT {
+            return Ok(None);
+        }
+        if let Some(partition) = self.known.read().get(id) {
+            return Ok(Some(Arc::clone(partition)));
+        }
+        self.now(id).map(Some)
+    }
+
+    /// A partition as it is.
+    ///
+    /// # Errors
+    /// As [`Partitions::get`].
+    pub fn now(&self, id: PartitionId) -> FsResult<Arc<Partition>> {
+        let request = ListPartitionsRequest { only: Some(id), after: PartitionId::ROOT };
+        let list = self.ways.ask::<op::ListPartitions>(self.keeper()?, &request)?;
+        let mut known = self.known.write();
+        for partition in list.partitions {
+            known.learn(&self.ways.map, partition);
+        }
+        known
+            .get(id)
+            .cloned()
+            .ok_or_else(|| FsError::with(Errno::ESTALE, format!("the formation has no {id}")))
+    }
+
+    /// All partitions that are there, in the order of their numbers.
+    ///
+    /// # Errors
+    /// `EIO` when the root directory's home cannot be reached.
+    pub fn list(&self) -> FsResult<Vec<Partition>> {
+        let (mut all, mut after) = (Vec::new(), PartitionId::ROOT);
+        loop {
+            let list = self
+                .ways
+                .ask::<op::ListPartitions>(self.keeper()?, &ListPartitionsRequest { only: None, after })?;
+            after = list.partitions.last().map_or(after, |last| last.id);
+            let is_last = list.end || list.partitions.is_empty();
+            all.extend(list.partitions.into_iter().filter(|one| one.state == PartitionState::Live));
+            if is_last {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Makes an empty directory the root of a partition over these seats of the root partition.
+    ///
+    /// # Errors
+    /// `ENOTDIR`, `ENOTEMPTY`, `EEXIST` for a directory that is one already; `EINVAL` for seats and settings that cannot
+    /// be; `EOPNOTSUPP` for those that this release does not have; `EIO` when a node of them does not answer: then it
+    /// is made later, by itself.
+    pub fn make(
+        &self,
+        ctx: &OpCtx,
+        dir: Ino,
+        seats: Vec<SeatIndex>,
+        settings: PartitionSettings,
+    ) -> FsResult<Partition> {
+        self.change(ctx, &PartitionChange::Make { dir, seats, settings })
+    }
+
+    /// Gives a partition other settings, for what is done from now on; `version` is that of the known ones.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EINVAL`, `EOPNOTSUPP`; `EBUSY` when it was changed meanwhile; `EIO`. Nodes that do not answer go on with
+    /// the old settings until they do.
+    pub fn set(
+        &self,
+        ctx: &OpCtx,
+        id: PartitionId,
+        version: u32,
+        settings: PartitionSettings,
+    ) -> FsResult<Partition> {
+        self.change(ctx, &PartitionChange::Set { id, version, settings })
+    }
+
+    /// Forgets a partition whose directory is gone.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTEMPTY` when the directory is still there; `EIO`.
+    pub fn forget(&self, ctx: &OpCtx, id: PartitionId) -> FsResult<Partition> {
+        self.change(ctx, &PartitionChange::Remove { id })
+    }
+
+    fn change(&self, ctx: &OpCtx, change: &PartitionChange) -> FsResult<Partition> {
+        let partition = self.ways.change::<op::ChangePartition>(self.keeper()?, ctx, change, &[])?;
+        self.known.write().learn(&self.ways.map, partition.clone());
+        Ok(partition)
+    }
+
+    /// Node and volume of a seat.
+    ///
+    /// # Errors
+    /// `ESTALE` for a seat that the formation does not have; as [`Partitions::get`].
+    pub fn seat_place(&self, seat: SeatIndex) -> FsResult<SeatEntry> {
+        let place = match seat.partition() {
+            PartitionId::ROOT => self.ways.map.seat(seat),
+            id => {
+                self.get(id)?;
+                self.known.read().seat(&self.ways.map, seat)
+            }
+        };
+        place.ok_or_else(|| FsError::with(Errno::ESTALE, format!("seat {seat} is not in the map")))
+    }
+
+    /// Node of a range's seat.
+    pub(crate) fn seat_node(&self, range: &SeatRange) -> FsResult<NodeId> {
+        self.seat_place(range.seat).map(|place| place.node)
+    }
+
+    /// A partition, if it stands in front of site storage.
+    pub(crate) fn bound(&self, id: PartitionId) -> FsResult<Option<Arc<Partition>>> {
+        Ok(self.get(id)?.filter(|partition| partition.settings.source.is_some()))
+    }
+
+    /// The same with settings that are hardly older than a second.
+    pub(crate) fn refreshed(&self, bound: Arc<Partition>) -> FsResult<Arc<Partition>> {
+        let (now, mut asked) = (Instant::now(), self.asked.lock());
+        match asked.iter_mut().find(|(known, _)| *known == bound.id) {
+            Some((_, at)) if now.duration_since(*at) < BELIEVED => return Ok(bound),
+            Some((_, at)) => *at = now,
+            None => asked.push((bound.id, now)),
+        }
+        drop(asked);
+        self.now(bound.id)
+    }
+}

@@ -1,0 +1,131 @@
+//! Directories whose entries are spread over all nodes: which they are, as far as this client has learned, and how
+//! their entries are reached. A directory that is spread stays so.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bivouac_layout::{entry_hash, first_hash_of_slot, slot_of_hash};
+use bivouac_types::limits::SPREAD_KNOWN_MAX;
+use bivouac_types::{Attr, Errno, FsResult, Ino, NodeId, Slot};
+use bivouac_wire::{DirPage, ReadDirRequest, op};
+use parking_lot::RwLock;
+
+use super::Homes;
+use crate::ways::when_here;
+
+/// The directories that are known to be spread. What is forgotten is learned again by a detour over the home.
+#[derive(Default)]
+pub struct SpreadDirs {
+    any: AtomicBool,
+    dirs: RwLock<HashSet<Ino>>,
+}
+
+impl SpreadDirs {
+    /// Attributes that were seen.
+    pub fn note(&self, attr: &Attr) {
+        if attr.is_spread() {
+            self.add(attr.ino);
+        }
+    }
+
+    /// A directory that is spread.
+    pub fn add(&self, dir: Ino) {
+        if self.has(dir) {
+            return;
+        }
+        let mut dirs = self.dirs.write();
+        if dirs.len() >= SPREAD_KNOWN_MAX {
+            dirs.clear();
+        }
+        dirs.insert(dir);
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Whether this directory is known to be spread.
+    pub fn has(&self, dir: Ino) -> bool {
+        self.any.load(Ordering::Acquire) && self.dirs.read().contains(&dir)
+    }
+}
+
+impl Homes {
+    /// Has `act` done by the node of an entry, in the entry's slot. A `retry` begins at the directory's home: what
+    /// was done there before the directory spread, only the home knows.
+    pub(crate) fn at_entry<T>(
+        &self,
+        dir: Ino,
+        name: &[u8],
+        retry: bool,
+        act: impl Fn(NodeId, Slot) -> FsResult<T>,
+    ) -> FsResult<T> {
+        when_here(|| self.at_entry_here(dir, name, retry, &act))
+    }
+
+    fn at_entry_here<T>(
+        &self,
+        dir: Ino,
+        name: &[u8],
+        retry: bool,
+        act: &impl Fn(NodeId, Slot) -> FsResult<T>,
+    ) -> FsResult<T> {
+        if retry || !self.spread.has(dir) {
+            match act(self.ways.home(dir)?, dir.slot()) {
+                Err(error) if error.errno() == Errno::EREMOTE => self.spread.add(dir),
+                outcome => return outcome,
+            }
+        }
+        let slot = self.shard_slot(dir, name);
+        act(self.ways.map.slot_node(slot).ok_or(Errno::ESTALE)?, slot)
+    }
+
+    /// The slot of an entry of a spread directory.
+    fn shard_slot(&self, dir: Ino, name: &[u8]) -> Slot {
+        slot_of_hash(entry_hash(dir, name), self.ways.map.slot_count())
+    }
+
+    /// Entries behind a cookie. No entries mean the end.
+    pub(crate) fn dir_page(&self, request: &ReadDirRequest) -> FsResult<DirPage> {
+        let asked = self.leases.now();
+        if !self.spread.has(request.ino) {
+            match self.ways.ask::<op::ReadDir>(self.ways.home(request.ino)?, request) {
+                Err(error) if error.errno() == Errno::EREMOTE => self.spread.add(request.ino),
+                outcome => {
+                    return outcome.inspect(|page| self.leases.of_page(request.ino, asked, page.lease_ms));
+                }
+            }
+        }
+        self.shard_page(request).inspect(|page| self.leases.of_page(request.ino, asked, page.lease_ms))
+    }
+
+    /// Goes from node to node in the order of the hashes.
+    fn shard_page(&self, request: &ReadDirRequest) -> FsResult<DirPage> {
+        let slots = self.ways.map.slot_count();
+        let mut request = ReadDirRequest { shard: true, ..request.clone() };
+        loop {
+            let slot = slot_of_hash(request.cookie.saturating_add(1), slots);
+            let node = self.ways.map.slot_node(slot).ok_or(Errno::ESTALE)?;
+            let page = self.ways.ask::<op::ReadDir>(node, &request)?;
+            if !page.entries.is_empty() {
+                return Ok(page);
+            }
+            let next = (slot.0..slots).map(Slot).find(|slot| self.ways.map.slot_node(*slot) != Some(node));
+            match next.and_then(|slot| first_hash_of_slot(slot, slots)) {
+                Some(hash) => request.cookie = hash - 1,
+                None => return Ok(page),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_is_bounded() {
+        let dirs = SpreadDirs::default();
+        assert!(!dirs.has(Ino(1)));
+        (0..SPREAD_KNOWN_MAX as u64 + 1).for_each(|ino| dirs.add(Ino(ino)));
+        assert!(dirs.has(Ino(SPREAD_KNOWN_MAX as u64)));
+        assert_eq!(dirs.dirs.read().len(), 1);
+    }
+}

@@ -1,0 +1,190 @@
+//! Attributes of spread directories as the kernel needs them, for every entry that is opened or made there: for a
+//! moment the answer is what the home said last, with what this client has done there since.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bivouac_types::limits::{SPREAD_ATTR_MS, SPREAD_KNOWN_MAX};
+use bivouac_types::{Attr, FsResult, Ino, Timestamp};
+use parking_lot::Mutex;
+
+use super::Names;
+
+/// What this client has changed in a directory, in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    entries: i64,
+    subdirs: i32,
+    count: u64,
+    /// Changes whose effect is not known here.
+    unknown: u64,
+}
+
+struct Glimpse {
+    attr: Attr,
+    /// What had been changed when the home was asked.
+    before: Changes,
+    until: Instant,
+}
+
+#[derive(Default)]
+struct Dir {
+    changes: Changes,
+    /// Time of the last change.
+    changed: Timestamp,
+    glimpse: Option<Glimpse>,
+}
+
+/// The directories that were looked at lately.
+#[derive(Default)]
+pub struct Glimpses {
+    any: AtomicBool,
+    dirs: Mutex<HashMap<Ino, Dir>>,
+}
+
+impl Glimpses {
+    /// This client has made (1) or removed (-1) an entry, or replaced one (0).
+    pub fn changed(&self, dir: Ino, entries: i64, subdirs: i32) {
+        if !self.any.load(Ordering::Acquire) {
+            return;
+        }
+        if let Some(dir) = self.dirs.lock().get_mut(&dir) {
+            dir.changes.entries += entries;
+            dir.changes.subdirs += subdirs;
+            dir.changes.count += 1;
+            dir.changed = now();
+        }
+    }
+
+    /// What is known of a directory, if that is fresh enough; and otherwise what has been changed so far.
+    fn look(&self, ino: Ino) -> Result<Attr, Changes> {
+        let mut dirs = self.dirs.lock();
+        if dirs.len() >= SPREAD_KNOWN_MAX && !dirs.contains_key(&ino) {
+            dirs.clear();
+        }
+        self.any.store(true, Ordering::Release);
+        let dir = dirs.entry(ino).or_default();
+        match &dir.glimpse {
+            Some(glimpse) if glimpse.until > Instant::now() => Ok(glimpse.with(dir)),
+            _ => Err(dir.changes),
+        }
+    }
+
+    /// The home's answer to who had changed so much when it was asked.
+    fn keep(&self, attr: Attr, before: Changes, asked: Instant) -> Attr {
+        let mut dirs = self.dirs.lock();
+        let dir = dirs.entry(attr.ino).or_default();
+        if dir.changes.unknown != before.unknown {
+            return attr;
+        }
+        let glimpse = Glimpse { attr, before, until: asked + Duration::from_millis(SPREAD_ATTR_MS) };
+        let attr = glimpse.with(dir);
+        dir.glimpse = Some(glimpse);
+        attr
+    }
+
+    /// For how long what is known of a directory may still be shown.
+    pub fn left(&self, ino: Ino) -> Duration {
+        let dirs = self.dirs.lock();
+        let glimpse = dirs.get(&ino).and_then(|dir| dir.glimpse.as_ref());
+        glimpse.map_or(Duration::ZERO, |glimpse| glimpse.until.saturating_duration_since(Instant::now()))
+    }
+
+    /// This client has changed something whose effect is not known here.
+    pub fn forget(&self, ino: Ino) {
+        if self.any.load(Ordering::Acquire)
+            && let Some(dir) = self.dirs.lock().get_mut(&ino)
+        {
+            dir.glimpse = None;
+            dir.changes.unknown += 1;
+        }
+    }
+}
+
+impl Glimpse {
+    fn with(&self, dir: &Dir) -> Attr {
+        let mut attr = self.attr;
+        if dir.changes.count != self.before.count {
+            attr.size = attr.size.saturating_add_signed(dir.changes.entries - self.before.entries);
+            let subdirs = dir.changes.subdirs.wrapping_sub(self.before.subdirs);
+            attr.nlink = attr.nlink.saturating_add_signed(subdirs).max(2);
+            attr.mtime = attr.mtime.latest(dir.changed);
+            attr.ctime = attr.ctime.latest(dir.changed);
+        }
+        attr
+    }
+}
+
+impl Names {
+    /// As `look`, for a kernel: attributes of a spread directory may be up to [`SPREAD_ATTR_MS`] old as far as others have
+    /// changed them. A change of this client that is under way meanwhile may be counted twice for as long.
+    pub fn glance(&self, ino: Ino, look: impl FnOnce(Ino) -> FsResult<Attr>) -> FsResult<Attr> {
+        if !self.homes.spread.has(ino) {
+            return look(ino);
+        }
+        match self.glimpses.look(ino) {
+            Ok(attr) => Ok(attr),
+            Err(before) => {
+                let asked = Instant::now();
+                Ok(self.glimpses.keep(look(ino)?, before, asked))
+            }
+        }
+    }
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_types::{Layout, SeatIndex, mode};
+
+    fn attr(size: u64) -> Attr {
+        let time = Timestamp { secs: 5, nanos: 0 };
+        let layout = Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 };
+        let (atime, mtime, ctime) = (time, time, time);
+        let (mode, nlink, uid, gid, rdev) = (mode::DIR | 0o755, 3, 0, 0, 0);
+        Attr {
+            ino: Ino(9),
+            mode,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size,
+            atime,
+            mtime,
+            ctime,
+            epoch: 1,
+            layout,
+            holes: 0,
+        }
+    }
+
+    #[test]
+    fn own_changes_are_seen_at_once() {
+        let glimpses = Glimpses::default();
+        let before = glimpses.look(Ino(9)).unwrap_err();
+        glimpses.changed(Ino(9), 1, 0);
+        let seen = glimpses.keep(attr(10), before, Instant::now() + Duration::from_secs(3600));
+        assert_eq!((seen.size, seen.nlink), (11, 3), "what was done while the home was asked");
+        assert!(glimpses.left(Ino(9)) > Duration::from_secs(3600) && glimpses.left(Ino(8)).is_zero());
+        glimpses.changed(Ino(9), 1, 1);
+        glimpses.changed(Ino(9), -1, 0);
+        glimpses.changed(Ino(8), 1, 0);
+        let seen = glimpses.look(Ino(9)).unwrap();
+        assert_eq!((seen.size, seen.nlink), (11, 4));
+        assert!(seen.mtime > attr(0).mtime && seen.ctime == seen.mtime);
+        glimpses.forget(Ino(9));
+        assert!(glimpses.left(Ino(9)).is_zero(), "nobody may go on caching it");
+        let before = glimpses.look(Ino(9)).unwrap_err();
+        assert_eq!(glimpses.keep(attr(11), before, Instant::now()), attr(11));
+        glimpses.forget(Ino(9));
+        assert_eq!(glimpses.keep(attr(11), before, Instant::now() + Duration::from_secs(3600)), attr(11));
+        assert!(glimpses.look(Ino(9)).is_err(), "it may be from before the change");
+    }
+}

@@ -1,0 +1,171 @@
+//! What this client has open, and how it uses it: the homes hear of both, mostly a little later.
+
+pub mod closings;
+pub mod uses;
+pub mod watch;
+
+use std::sync::Arc;
+
+use bivouac_net::{NetError, Request, Transport};
+use bivouac_record::{Access, Place, RECORDS};
+use bivouac_types::limits::USES_PER_MESSAGE_MAX;
+use bivouac_types::{ClientId, Errno, FsResult, Ino, NodeId, OpId, OpenId};
+use bivouac_wire::{CloseRequest, Encode, Frame, Op, ReassertRequest, Use, op};
+
+use crate::homes::known::KnownFiles;
+use crate::ways::Ways;
+use closings::Closings;
+use uses::{Begun, Uses};
+use watch::Keeper;
+
+/// Most opens in one message.
+const BATCH: usize = 8192;
+
+/// What homes are told of open files.
+pub struct Opens {
+    ways: Arc<Ways>,
+    known: Arc<KnownFiles>,
+    /// How files are used.
+    pub uses: Uses,
+    keeper: Option<Keeper>,
+    /// Where threads may be started: what other nodes hear a little later.
+    closings: Option<Arc<Closings>>,
+}
+
+impl Opens {
+    pub fn new(
+        ways: Arc<Ways>,
+        known: Arc<KnownFiles>,
+        keeper: Option<Keeper>,
+        closings: Option<Arc<Closings>>,
+    ) -> Opens {
+        Opens { ways, known, uses: Uses::new(), keeper, closings }
+    }
+
+    /// Something is about to be opened at a node: from now on its connections matter also while they are idle.
+    pub fn watch(&self, node: NodeId) {
+        if let Some(keeper) = self.keeper.as_ref().filter(|_| self.ways.local != Some(node)) {
+            keeper.start();
+        }
+    }
+
+    /// Tells a home that an open has ended, and how files were used: at once if that is no message, or if it cannot be done
+    /// later.
+    pub fn tell(&self, home: NodeId, closed: Option<(Ino, OpenId)>, mut uses: Vec<Use>) -> FsResult<()> {
+        if let Some(closings) = self.closings.as_ref().filter(|_| self.ways.local != Some(home)) {
+            closings.put(home, closed, uses);
+            return Ok(());
+        }
+        uses.truncate(USES_PER_MESSAGE_MAX);
+        let floor = self.known.under_way.floor();
+        let id = closed.map_or_else(|| self.known.under_way.begin().id, |(_, open)| open);
+        let request = CloseRequest { floor, opens: closed.into_iter().collect(), uses };
+        self.ways.ask_as::<op::Close>(home, CloseRequest::id(id), &request)
+    }
+
+    /// Before a name is removed at a node: it hears which files are closed, so that it does not keep their content.
+    pub fn before_removal(&self, node: NodeId) {
+        self.closings.iter().for_each(|closings| closings.send(node));
+    }
+
+    /// Has all nodes hear now what they have not heard yet.
+    pub fn send_all(&self) {
+        self.closings.iter().for_each(|closings| closings.send_all());
+    }
+
+    /// A program has read or written, perhaps several places by one call, whose time is noted with the first of them.
+    pub fn used(
+        &self,
+        ino: Ino,
+        writes: bool,
+        places: impl IntoIterator<Item = (Place, usize)>,
+        begun: &Begun,
+    ) {
+        if !RECORDS {
+            return;
+        }
+        let access = |(place, len)| Access { writes, place, len: len as u64, spent_ns: 0 };
+        let stripe = || self.known.get(ino).map(|known| u64::from(known.layout.stripe));
+        self.tell_used(self.uses.note(ino, begun, places.into_iter().map(access), stripe));
+    }
+
+    /// A program has read one place, on a thread that may ask nobody.
+    pub fn used_at_once(&self, ino: Ino, (place, len): (Place, usize), begun: &Begun) {
+        if RECORDS {
+            let access = Access { writes: false, place, len: len as u64, spent_ns: 0 };
+            let stripe = || self.known.get(ino).map(|known| u64::from(known.layout.stripe));
+            self.uses.note_and(false, ino, begun, [access], stripe);
+        }
+    }
+
+    /// Tells homes how files are used, not with a close: soon, if somebody else does that, or now. What cannot be told is
+    /// not worth waiting for.
+    pub fn tell_used(&self, uses: Vec<Use>) {
+        for told in uses {
+            let Ok(home) = self.ways.home(told.ino) else { continue };
+            let ino = told.ino;
+            if let Err(error) = self.tell(home, None, vec![told]) {
+                log::debug!(why:% = error; "how inode {ino} was used is not told");
+            }
+        }
+    }
+
+    /// Tells a home what an earlier process of this client had open there and still has; also when there is nothing: the rest
+    /// may be forgotten.
+    pub fn reassert(&self, node: NodeId, opens: Vec<(Ino, OpenId)>) -> FsResult<()> {
+        let floor = self.known.under_way.floor();
+        in_batches(floor, opens).iter().try_for_each(|batch| self.ways.ask::<op::Reassert>(node, batch))
+    }
+}
+
+/// Tells a node that may have lost its memory what this client has open there. No open below `floor` may have been
+/// under way when the list was begun.
+pub fn reassert(
+    transport: &dyn Transport,
+    client: ClientId,
+    floor: OpenId,
+    opens: Vec<(Ino, OpenId)>,
+) -> Result<(), NetError> {
+    for request in in_batches(floor, opens) {
+        let body = request.to_bytes();
+        let request = Request::new(Frame::request(Op::Reassert as u16, OpId(0), client, 0), &body, &[]);
+        let mut answer = Vec::new();
+        let head = transport.exchange(&request, &mut answer, &mut [])?;
+        if head.status != 0 {
+            let (errno, text) = (Errno::from_code(head.status), String::from_utf8_lossy(&answer));
+            log::error!("{} does not take down what is open: {errno:?} {text}", transport.address());
+        }
+    }
+    Ok(())
+}
+
+/// Messages that fit the limits; at least one, which says that there is nothing.
+fn in_batches(floor: OpenId, mut opens: Vec<(Ino, OpenId)>) -> Vec<ReassertRequest> {
+    let mut batches = Vec::new();
+    while batches.is_empty() || !opens.is_empty() {
+        let rest = opens.split_off(opens.len().min(BATCH));
+        batches.push(ReassertRequest { first: batches.is_empty(), last: rest.is_empty(), floor, opens });
+        opens = rest;
+    }
+    batches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_types::limits::FRAME_BODY_MAX;
+
+    #[test]
+    fn all_opens_are_told_in_messages_that_fit() {
+        let floor = OpenId(20_000);
+        let opens: Vec<_> = (0..20_000).map(|number| (Ino(number), OpenId(number))).collect();
+        let batches = in_batches(floor, opens.clone());
+        assert!(batches.iter().all(|batch| batch.to_bytes().len() <= FRAME_BODY_MAX));
+        assert_eq!(batches.iter().filter(|batch| batch.first).count(), 1);
+        assert!(batches[0].first);
+        assert_eq!(batches.iter().position(|batch| batch.last), Some(batches.len() - 1));
+        assert_eq!(batches.into_iter().flat_map(|batch| batch.opens).collect::<Vec<_>>(), opens);
+        let nothing = ReassertRequest { first: true, last: true, floor, opens: Vec::new() };
+        assert_eq!(in_batches(floor, Vec::new()), [nothing]);
+    }
+}
