@@ -36,9 +36,7 @@ impl Room {
 
     /// Has all nodes remove what nobody needs any more, also what this client has just closed.
     fn make(&self) {
-        if let Some(closings) = &self.closings {
-            closings.send_all();
-        }
+        self.closings.iter().for_each(|closings| closings.send(None));
         let asked = self.ways.node_ids().filter_map(|node| {
             let transport = self.ways.transport(node).ok()?;
             let frame = self.ways.attempt(WAIT_MS);

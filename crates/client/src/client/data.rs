@@ -49,9 +49,6 @@ impl Client {
     /// As [`Client::read`], for what is in one place of this process's node: has `send` send it from there. `None` if
     /// it has to be read, otherwise the number of bytes, fewer than wanted only at the end of the file; where there are
     /// none, none were sent.
-    ///
-    /// # Errors
-    /// As [`Client::read`].
     pub fn send(
         &self,
         ino: Ino,

@@ -311,7 +311,7 @@ impl Client {
     pub fn leave(&self) {
         self.sessions.send_all();
         self.tell_uses();
-        self.opens.send_all();
+        self.opens.send(None);
         self.ways.leave();
     }
 }

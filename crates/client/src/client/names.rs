@@ -37,9 +37,6 @@ impl Client {
 
     /// As [`Client::lookup`], for a kernel: attributes that do not come with the entry are those of a
     /// [glance](Client::glance).
-    ///
-    /// # Errors
-    /// As [`Client::lookup`].
     pub fn glance_at(&self, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         self.look_up(parent, name, |ino| self.glance(ino))
     }
@@ -97,9 +94,6 @@ impl Client {
     }
 
     /// As [`Client::getattr`], for a kernel: those of a spread directory may be [a little old](Names::glance).
-    ///
-    /// # Errors
-    /// As [`Client::getattr`].
     pub fn glance(&self, ino: Ino) -> FsResult<Attr> {
         self.names.glance(ino, |ino| self.getattr(ino))
     }
@@ -252,7 +246,7 @@ impl Client {
     /// `ENOENT`, `EISDIR`, `EIO`.
     pub fn unlink(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()> {
         self.remove(ctx, parent, name, 0, |node| {
-            self.opens.before_removal(node);
+            self.opens.send(Some(node));
             self.ways.change::<op::Unlink>(node, ctx, &EntryName { parent, name }, &[])
         })
     }
@@ -296,7 +290,7 @@ impl Client {
         let request = RenameRequest { parent, name, new_parent, new_name, flags };
         self.names.making(new_parent, new_name, || {
             self.homes.at_entry(parent, name, ctx.retry, |node, _| {
-                self.opens.before_removal(node);
+                self.opens.send(Some(node));
                 self.ways.change::<op::Rename>(node, ctx, &request, &[])
             })
         })?;
@@ -362,9 +356,6 @@ impl Client {
     }
 
     /// As [`Client::readdir`], of what is here: entries that are still at site storage only are left out.
-    ///
-    /// # Errors
-    /// As [`Client::readdir`].
     pub fn readdir_here(&self, ino: Ino, cookie: u64) -> FsResult<Vec<DirEntry>> {
         let max_bytes = READDIR_BYTES_MAX as u32;
         self.list(&ReadDirRequest { ino, cookie, max_bytes, attrs: true, shard: false, here: true })

@@ -32,9 +32,6 @@ impl Client {
     }
 
     /// As [`Client::find`], from a directory on: no link and no `..` leads out of that, which is `EXDEV`.
-    ///
-    /// # Errors
-    /// As [`Client::find`].
     pub fn find_beneath(&self, top: Ino, path: &[u8], follow: bool) -> FsResult<Attr> {
         let mut walk = Walk::new(self, top);
         let way = walk.go(path, follow)?;
@@ -64,9 +61,6 @@ impl Client {
     }
 
     /// As [`Client::place`], from a directory on, which nothing leads out of.
-    ///
-    /// # Errors
-    /// As [`Client::find_beneath`].
     pub fn place_beneath(&self, top: Ino, path: &[u8], follow: bool) -> FsResult<Place> {
         Ok(Walk::new(self, top).go(path, follow)?.place)
     }

@@ -38,9 +38,6 @@ impl Client {
     }
 
     /// The same, each with the size that its entry tells.
-    ///
-    /// # Errors
-    /// As [`Client::readdir`].
     pub fn sized_paths_to(
         &self,
         wanted: &HashSet<Ino>,

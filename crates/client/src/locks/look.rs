@@ -80,8 +80,11 @@ impl LockDesk {
                     if owner == start {
                         return Some(path(&led_by, wait, own));
                     }
-                    if led_by.insert(owner, wait).is_none() {
-                        found.extend_owner(holder.node, owner);
+                    // Owners whose clients nobody can ask are left out: those have no waits.
+                    if led_by.insert(owner, wait).is_none()
+                        && let Some(node) = holder.node
+                    {
+                        found.entry(node).or_default().push(owner);
                     }
                 }
             }
@@ -118,19 +121,6 @@ impl LockDesk {
         }
         let asked = self.ways.try_asking::<op::LockWaits>(node, &LockOwners { owners }, SHORT_WAIT_MS);
         asked.map_or(Vec::new(), |list| list.waits)
-    }
-}
-
-trait ExtendOwner {
-    fn extend_owner(&mut self, node: Option<NodeId>, owner: Owner);
-}
-
-impl ExtendOwner for HashMap<NodeId, Vec<Owner>> {
-    /// Owners whose clients nobody can ask are left out: those have no waits.
-    fn extend_owner(&mut self, node: Option<NodeId>, owner: Owner) {
-        if let Some(node) = node {
-            self.entry(node).or_default().push(owner);
-        }
     }
 }
 

@@ -76,14 +76,9 @@ impl Closings {
         }
     }
 
-    /// Has a node hear now what it has not heard yet.
-    pub fn send(&self, node: NodeId) {
-        self.0.send(node);
-    }
-
-    /// Has all nodes hear now.
-    pub fn send_all(&self) {
-        self.0.send_all();
+    /// Has a node hear now what it has not heard yet, or all of them.
+    pub fn send(&self, node: Option<NodeId>) {
+        node.map_or_else(|| self.0.send_all(), |node| self.0.send(node));
     }
 
     /// Has the thread send soon what there is.
@@ -204,7 +199,7 @@ mod tests {
         let (closings, homes) = of_two_homes();
         let many: Vec<_> = (0..10 * MANY as u64).map(open).collect();
         many.iter().for_each(|(ino, open)| closings.put(NodeId(0), Some((*ino, *open)), Vec::new()));
-        closings.send(NodeId(0));
+        closings.send(Some(NodeId(0)));
         let told = homes[0].wait_for(10);
         assert!(told.iter().all(|opens| opens.len() <= MANY), "{told:?}");
         let mut opens = told.concat();
@@ -217,9 +212,9 @@ mod tests {
     fn a_removal_comes_behind_the_closes_before_it() {
         let (closings, homes) = of_two_homes();
         closings.put(NodeId(1), Some((Ino(2), OpenId(2))), Vec::new());
-        closings.send(NodeId(1));
+        closings.send(Some(NodeId(1)));
         assert_eq!(homes[1].told.lock().concat(), [open(2)]);
-        closings.send_all();
+        closings.send(None);
         drop(closings);
         assert_eq!(homes[1].told.lock().concat(), [open(2)], "each is told once");
     }

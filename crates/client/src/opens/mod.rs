@@ -63,14 +63,10 @@ impl Opens {
         self.ways.ask_as::<op::Close>(home, CloseRequest::id(id), &request)
     }
 
-    /// Before a name is removed at a node: it hears which files are closed, so that it does not keep their content.
-    pub fn before_removal(&self, node: NodeId) {
+    /// Has a node hear now which files are closed, or all of them. Before a name is removed there, so that it does not keep
+    /// their content.
+    pub fn send(&self, node: Option<NodeId>) {
         self.closings.iter().for_each(|closings| closings.send(node));
-    }
-
-    /// Has all nodes hear now what they have not heard yet.
-    pub fn send_all(&self) {
-        self.closings.iter().for_each(|closings| closings.send_all());
     }
 
     /// A program has read or written, perhaps several places by one call, whose time is noted with the first of them.

@@ -13,9 +13,7 @@ use super::Sessions;
 pub struct Holds(RwLock<Vec<(u64, Instant)>>);
 
 /// While this lives nobody begins to hold it up.
-pub struct Allowed<'a> {
-    _guard: RwLockReadGuard<'a, Vec<(u64, Instant)>>,
-}
+type Allowed<'a> = RwLockReadGuard<'a, Vec<(u64, Instant)>>;
 
 impl Holds {
     /// Before something is acknowledged that was not sent: nothing if that is held up for this file.
@@ -25,7 +23,7 @@ impl Holds {
             let now = Instant::now();
             guard.iter().any(|(_, until)| *until > now)
         };
-        (!is_held || !is_concerned()).then_some(Allowed { _guard: guard })
+        (!is_held || !is_concerned()).then_some(guard)
     }
 
     /// Holds it up, or lets it go on. Whether this one had not held it up before.

@@ -53,7 +53,9 @@ impl Sessions {
         if data.len() < LARGE && self.write_behind(pool, &file, range.clone(), data)? {
             return Ok(());
         }
-        self.send_if(pool, &file, range.clone())?;
+        if file.state.lock().has_unsent(range.clone()) {
+            self.send_pages(pool, &file)?;
+        }
         let written = self.content.write(ino, offset, data);
         file.state.lock().drop_range(range);
         written
@@ -120,11 +122,6 @@ impl Sessions {
                 .is_err();
             return Ok(may && !failed);
         }
-    }
-
-    /// Sends what was written to a file, if any of it lies in a range.
-    fn send_if(&self, pool: &Pool, file: &CachedFile, range: Range<u64>) -> FsResult<()> {
-        if file.state.lock().has_unsent(range) { self.send_pages(pool, file) } else { Ok(()) }
     }
 
     /// Sends what was written to a file up to now. What cannot be sent is kept.

@@ -96,7 +96,8 @@ pub struct Flushed {
 /// What site storage had in a directory when it was last looked at: versions by name.
 pub type SeenNames = HashMap<Vec<u8>, SiteVersion>;
 
-/// What site storage has of what is here, and what it is given.
+/// What site storage has of what is here, and what it is given. All of it fails with `EIO` when a node cannot be reached:
+/// what that has is not known then.
 pub struct Site {
     ways: Arc<Ways>,
     homes: Arc<Homes>,
@@ -111,9 +112,6 @@ impl Site {
     }
 
     /// What site storage does not have, on all nodes.
-    ///
-    /// # Errors
-    /// `EIO` when a node cannot be reached: what it has is not known then.
     pub fn unsaved(&self) -> FsResult<Unsaved> {
         let (mut files, mut failing) = (HashMap::new(), BTreeSet::new());
         let mut take = |dirty: &Dirty| {
@@ -142,9 +140,6 @@ impl Site {
     }
 
     /// Whether a file is pinned.
-    ///
-    /// # Errors
-    /// `EIO` when its home cannot be reached.
     pub fn is_pinned(&self, ino: Ino) -> FsResult<bool> {
         let before = Some(Ino(ino.0.wrapping_sub(1))).filter(|before| before.slot() == ino.slot());
         let page =
@@ -153,9 +148,6 @@ impl Site {
     }
 
     /// All files that are pinned.
-    ///
-    /// # Errors
-    /// `EIO` when a node cannot be reached.
     pub fn pinned(&self) -> FsResult<Vec<Pinned>> {
         let mut files = Vec::new();
         self.ways.ask_pages::<op::ListPinned, _>(
@@ -169,9 +161,6 @@ impl Site {
     }
 
     /// What site storage had in a directory.
-    ///
-    /// # Errors
-    /// `EIO` when its home cannot be reached.
     pub fn seen_names(&self, dir: Ino) -> FsResult<SeenNames> {
         let mut request = ListSeenRequest { dir, after: Vec::new() };
         let mut names = SeenNames::new();
@@ -238,9 +227,6 @@ impl Site {
     }
 
     /// Asks all mounts what they have written behind and not sent; as [`crate::Sessions::tell_unsent`].
-    ///
-    /// # Errors
-    /// `EIO` when a node cannot be reached.
     pub fn ask_unsent(&self, token: u64, hold_ms: u32) -> FsResult<Vec<Dirty>> {
         let (request, mut left) = (FenceRequest { token, hold_ms }, Vec::new());
         for node in self.ways.node_ids() {
@@ -251,9 +237,6 @@ impl Site {
 
     /// Has all mounts send what was written behind in front of site storage; until they hear otherwise, or this process
     /// says nothing for a while, nothing more is. What is left has failed.
-    ///
-    /// # Errors
-    /// As [`Site::ask_unsent`].
     pub fn hold_behind(&self, token: u64, hold_ms: u32) -> FsResult<Vec<Dirty>> {
         let (begun, mut pause) = (Instant::now(), PAUSES.0);
         loop {
@@ -267,9 +250,6 @@ impl Site {
     }
 
     /// Has all mounts send what was written behind in front of site storage up to now. What is left has failed.
-    ///
-    /// # Errors
-    /// As [`Site::ask_unsent`].
     pub fn send_behind(&self) -> FsResult<Vec<Dirty>> {
         let left = self.hold_behind(self.ways.id.0, HOLD_MS);
         // After an error they go on by themselves.

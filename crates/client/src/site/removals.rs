@@ -19,18 +19,12 @@ pub struct Removals {
 
 impl Site {
     /// What is still to be deleted at site storage, on all nodes.
-    ///
-    /// # Errors
-    /// `EIO` when a node cannot be reached: what it has is not known then.
     pub fn removals(&self) -> FsResult<Removals> {
         let (only, below, after) = Default::default();
         self.mirror_once(&MirrorRequest { only, below, after, act: false, last: false })
     }
 
     /// Deletes at site storage what was deleted here below a path of a partition there.
-    ///
-    /// # Errors
-    /// As [`Site::removals`].
     pub fn mirror(&self, partition: PartitionId, top: &[u8]) -> FsResult<Removals> {
         let below = Some((partition, top.to_vec()));
         let mut request = MirrorRequest { only: None, below, after: None, act: true, last: false };
