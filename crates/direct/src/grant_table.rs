@@ -12,6 +12,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, ftruncate, mem
 use rustix::io::retry_on_intr;
 
 use crate::gate::Gate;
+use crate::invalidations::Invalidations;
 use crate::memory::Memory;
 use crate::size::SizeGate;
 use crate::{BOARD_LEN, GATE_LEN, SESSION_LEN, lock};
@@ -129,6 +130,14 @@ impl GrantTable {
     fn allocate(&self, session: u32) -> io::Result<()> {
         let from = u64::from(session) * SESSION_LEN as u64;
         Ok(retry_on_intr(|| fallocate(&self.file, FallocateFlags::empty(), from, SESSION_LEN as u64))?)
+    }
+
+    /// The words by which who looks is called back.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn invalidations(&self) -> io::Result<Invalidations> {
+        Invalidations::of(self.file.as_fd())
     }
 
     /// A gate with the grant that it is in use for; `None` for one that there is not.
@@ -258,7 +267,7 @@ mod tests {
         drop((dead, theirs));
         let others: Vec<Session> = (1..DIRECT_SESSIONS_MAX).map(|_| session(&grants)).collect();
         let next = session(&grants);
-        assert_eq!((next.index(), others.len()), (index, 1023));
+        assert_eq!((next.index(), others.len()), (index, DIRECT_SESSIONS_MAX as usize - 1));
         assert!(grants.new_session().unwrap().is_none(), "all are taken");
         assert!(grants.gate(index, 3).unwrap().is_empty(), "nobody is inside any more");
     }

@@ -7,9 +7,11 @@
 //! process that is killed inside loses its lock, which the kernel does when its last system call is over.
 //! Why it is sound is in docs/decisions/0017-local-direct-access.md. A gate may also be for the size of a file that its
 //! process makes longer: [`SizeGate`], docs/decisions/0019-sizes-are-lent.md.
+//! Who only looks is called back by [`Invalidations`].
 
 mod gate;
 mod grant_table;
+mod invalidations;
 mod lock;
 mod mapped;
 mod marks;
@@ -19,6 +21,7 @@ mod size;
 
 pub use gate::{Gate, Pass};
 pub use grant_table::GrantTable;
+pub use invalidations::Invalidations;
 pub use mapped::Mapped;
 pub use marks::MAP_WORDS;
 pub use memory::Memory;
@@ -31,8 +34,9 @@ use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_SESSIONS_MAX};
 const GATE_LEN: usize = 64;
 /// Bytes of one session.
 const SESSION_LEN: usize = DIRECT_GATES_MAX as usize * GATE_LEN;
-/// Bytes of a grant table. Only what is used takes memory.
-const BOARD_LEN: usize = DIRECT_SESSIONS_MAX as usize * SESSION_LEN;
+/// Bytes of a grant table: its sessions, and behind them as much for the words of [`Invalidations`]. Only what is used
+/// takes memory.
+const BOARD_LEN: usize = (DIRECT_SESSIONS_MAX as usize + 1) * SESSION_LEN;
 
 // Sessions are mapped one by one, at multiples of the page size of every machine that we run on.
 const _: () = assert!(SESSION_LEN.is_multiple_of(65_536));

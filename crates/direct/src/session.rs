@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_SESSIONS_MAX};
 
 use crate::gate::Gate;
+use crate::invalidations::Invalidations;
 use crate::memory::Memory;
 use crate::{SESSION_LEN, lock};
 
@@ -33,7 +34,7 @@ pub struct Session {
     memory: Arc<Memory>,
     forks: u32,
     /// The lock belongs to it.
-    _board: OwnedFd,
+    board: OwnedFd,
 }
 
 impl Session {
@@ -51,7 +52,7 @@ impl Session {
         }
         lock::take(grants.as_fd(), index)?;
         let memory = Arc::new(Memory::map(grants.as_fd(), index as usize * SESSION_LEN, SESSION_LEN)?);
-        Ok(Session { index, memory, forks: FORKS.load(Ordering::Relaxed), _board: grants })
+        Ok(Session { index, memory, forks: FORKS.load(Ordering::Relaxed), board: grants })
     }
 
     /// Its number.
@@ -64,6 +65,14 @@ impl Session {
     #[must_use]
     pub fn gate(&self, gate: u32, turn: u32) -> Option<Gate> {
         if gate < DIRECT_GATES_MAX { Gate::at(&self.memory, 0, gate, turn) } else { None }
+    }
+
+    /// The words by which this process is called back.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn invalidations(&self) -> io::Result<Invalidations> {
+        Invalidations::of(self.board.as_fd())
     }
 
     /// Whether it was made by this process, not by the one that forked it.

@@ -137,17 +137,19 @@ pub fn find(client: &Client, id: &str, now: u64) -> FsResult<Option<Key>> {
 pub struct CachedKeys(Mutex<HashMap<String, (Key, Instant)>>);
 
 impl CachedKeys {
-    /// As [`find`], or what that said [`CACHED`] ago at most.
+    /// The key that [`find`] found [`CACHED`] ago at most, if it has not expired.
+    pub fn cached(&self, id: &str, now: u64) -> Option<Key> {
+        let known = self.0.lock();
+        let (key, _) = known.get(id).filter(|(_, seen)| seen.elapsed() < CACHED)?;
+        Some(key.clone()).filter(|key| !key.has_expired(now))
+    }
+
+    /// As [`find`], for the next who ask for what is [cached](CachedKeys::cached).
     ///
     /// # Errors
     /// As [`find`].
     pub fn find(&self, client: &Client, id: &str, now: u64) -> FsResult<Option<Key>> {
         let asked = Instant::now();
-        if let Some((key, seen)) = self.0.lock().get(id)
-            && asked.saturating_duration_since(*seen) < CACHED
-        {
-            return Ok(Some(key.clone()).filter(|key| !key.has_expired(now)));
-        }
         let found = find(client, id, now)?;
         let mut known = self.0.lock();
         match &found {

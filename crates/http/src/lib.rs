@@ -1,11 +1,12 @@
 //! A formation's files over HTTP, in a process of its own: it is a client of the formation as any other, with direct
 //! access to what is on its host. The runtime waits for sockets; whatever asks the formation does so on threads that may
-//! block.
+//! block, and what is at hand is sent without ([`at_once`]).
 //!
 //! Who asks shows a key ([`keys`]); what for is a path ([`Target`]); the formation is a [`Tree`], in which nothing leads out
 //! of what the key is for. See docs/http.md.
 
 pub mod announce;
+mod at_once;
 mod body;
 mod certificate;
 mod conditions;

@@ -25,7 +25,7 @@ pub type Others<'a> = &'a dyn Fn(&str) -> FsResult<Vec<String>>;
 pub fn metalink(
     file: &OpenFile,
     target: &Target,
-    (servers, others): (&[String], Others<'_>),
+    (servers, others): (&[(String, &[u16])], Others<'_>),
     asker: &Asker,
 ) -> FsResult<String> {
     let size = file.attr.size;
@@ -46,7 +46,7 @@ pub fn metalink(
         text.push_str("</pieces>\n");
     }
     let path = target.encoded();
-    let own = servers.iter().map(|server| format!("{server}{path}"));
+    let own = servers.iter().map(|(server, _)| format!("{server}{path}"));
     for (place, url) in own.chain(others(&whole.hex())?).enumerate() {
         let url = escaped(&url);
         let _to_a_text = writeln!(text, "<url priority=\"{}\">{url}</url>", place + 1);
@@ -56,16 +56,21 @@ pub fn metalink(
 }
 
 /// The servers from which a file can be had, those first whose nodes hold most of its stripes. `here` is what the client
-/// itself calls this server, whose URL may be another one from there.
+/// itself calls this server, whose URL may be another one from there. With the nodes of each.
 #[must_use]
-pub fn servers(announced: &[Announced], own: &Announced, here: &str, holders: &[u16]) -> Vec<String> {
+pub fn servers<'a>(
+    announced: &'a [Announced],
+    own: &'a Announced,
+    here: &str,
+    holders: &[u16],
+) -> Vec<(String, &'a [u16])> {
     let held = |nodes: &[u16]| holders.iter().filter(|node| nodes.contains(node)).count();
-    let mut all: Vec<(usize, String)> = vec![(held(&own.nodes), here.to_owned())];
+    let mut all: Vec<(String, &[u16])> = vec![(here.to_owned(), &own.nodes)];
     for server in announced.iter().filter(|server| server.nodes != own.nodes && server.url != own.url) {
-        all.push((held(&server.nodes), server.url.clone()));
+        all.push((server.url.clone(), &server.nodes));
     }
-    all.sort_by_key(|(held, _)| std::cmp::Reverse(*held));
-    all.into_iter().map(|(_, url)| url).collect()
+    all.sort_by_key(|(_, nodes)| std::cmp::Reverse(held(nodes)));
+    all
 }
 
 #[cfg(test)]
@@ -81,7 +86,8 @@ mod tests {
         };
         let all = [server("https://a", &[0]), server("https://b", &[1, 2])];
         let of = |holders: &[u16]| servers(&all, &all[0], "https://me", holders);
-        assert_eq!(of(&[0]), ["https://me", "https://b"]);
-        assert_eq!(of(&[1, 2, 0]), ["https://b", "https://me"]);
+        let (me, b) = (("https://me".to_owned(), &[0][..]), ("https://b".to_owned(), &[1, 2][..]));
+        assert_eq!(of(&[0]), [me.clone(), b.clone()]);
+        assert_eq!(of(&[1, 2, 0]), [b, me]);
     }
 }

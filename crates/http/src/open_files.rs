@@ -1,8 +1,8 @@
 //! Files that stay open for a moment after they were sent: who asks for a small file asks for it again, or for others
 //! beside it, and opening and closing take longer than sending.
 //!
-//! Where a path leads, and how large the file is, is asked of the formation for each request; so nothing is seen later
-//! than it would be otherwise. What was removed keeps its space for that moment.
+//! Where a path leads, and how large the file is, is asked of the formation for each request, or cached under its leases; so
+//! nothing is seen later than it would be otherwise. What was removed keeps its space for that moment.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,6 +14,8 @@ use bivouac_types::{FsResult, Ino, PartitionId};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
+
+use crate::at_once;
 
 /// Most files that stay open.
 const FILES_MAX: usize = 256;
@@ -35,9 +37,14 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        if let Ok(client) = self.member.client() {
-            client.close(self.ino);
-        }
+        let (member, ino) = (Arc::clone(&self.member), self.ino);
+        let close = move || {
+            if let Ok(client) = member.client() {
+                client.close(ino);
+            }
+        };
+        // Others have let go of it just then.
+        if at_once::may_not_wait() { drop(spawn_blocking(close)) } else { close() }
     }
 }
 
@@ -63,6 +70,9 @@ impl OpenFiles {
         if may_stay && let Some(kept) = self.files.lock().get_mut(&attr.ino) {
             kept.used = Instant::now();
             return Ok((Arc::clone(&kept.open), attr));
+        }
+        if at_once::may_not_wait() {
+            return Err(at_once::not_at_hand());
         }
         let change = member.change()?;
         let attr = member.client()?.open(&change.ctx, attr.ino, 0)?;

@@ -7,6 +7,7 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Response, StatusCode};
 
 use crate::announce::{self, Announced};
+use crate::at_once;
 use crate::body::{Body, full, pull};
 use crate::conditions::{check, range_holds, validators};
 use crate::digests;
@@ -49,7 +50,7 @@ impl Reading {
     }
 }
 
-/// Answers it. This may block.
+/// Answers it. This may block, unless the thread [may not](crate::at_once).
 ///
 /// # Errors
 /// Why not.
@@ -111,7 +112,7 @@ fn described(
     let here = format!("{}://{}", request.scheme, request.text(header::HOST));
     let announced = announce::list(tree.client()?)?;
     let servers = servers(&announced, own, &here, &holders);
-    let all: Vec<String> = announced.into_iter().map(|server| server.url).collect();
+    let all: Vec<String> = announced.iter().map(|server| server.url.clone()).collect();
     let others = |sha256: &str| match access.prefix.names.is_empty() {
         true => known::sites(tree.client()?, sha256, file.attr.size, &all),
         // Who may see a part of the formation need not know who else has it.
@@ -185,6 +186,9 @@ pub fn first_and_rest(file: OpenFile, left: Vec<Part>, len: u64) -> Result<Body,
         return Ok(full(Bytes::new()));
     }
     let first = sent.produce().map_err(|error| {
+        if at_once::may_not_wait() {
+            return Refusal::from(at_once::not_at_hand());
+        }
         log::error!(why:% = error; "a file could not be read");
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the formation could not read it; see: bivouac logs")
     })?;
@@ -228,14 +232,16 @@ fn describe(
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
     if request.method == Method::HEAD {
         let holders: Vec<u16> = file.holders()?.into_iter().map(|node| node.0).collect();
-        let nodes: Vec<String> = holders.iter().map(u16::to_string).collect();
-        let value = format!("stripe={}; nodes={}", file.attr.layout.stripe, nodes.join(","));
+        let (stripe, nodes, own_nodes) = (file.attr.layout.stripe, joined(&holders), joined(&own.nodes));
+        let value = format!("stripe={stripe}; nodes={nodes}; here={own_nodes}");
         headers.insert(HeaderName::from_static("bivouac-layout"), number(format_args!("{value}"))?);
         let here = format!("{}://{}", request.scheme, request.text(header::HOST));
-        let all = servers(&announce::list(tree.client()?)?, own, &here, &holders);
+        let announced = announce::list(tree.client()?)?;
+        let all = servers(&announced, own, &here, &holders);
         let path = request.target.encoded();
-        for (place, server) in all.iter().filter(|server| **server != here).enumerate() {
-            let link = format!("<{server}{path}>; rel=duplicate; pri={}", place + 1);
+        for (place, (server, nodes)) in all.iter().filter(|(server, _)| *server != here).enumerate() {
+            let (pri, nodes) = (place + 1, joined(nodes));
+            let link = format!("<{server}{path}>; rel=duplicate; pri={pri}; nodes=\"{nodes}\"");
             headers.append(header::LINK, number(format_args!("{link}"))?);
         }
         let described = format!("<{path}?metalink>; rel=describedby; type=\"application/metalink4+xml\"");
@@ -268,6 +274,10 @@ fn digest(
         headers.insert(CONTENT_DIGEST, number(format_args!("{}", digest.header()))?);
     }
     Ok(())
+}
+
+fn joined(nodes: &[u16]) -> String {
+    nodes.iter().map(u16::to_string).collect::<Vec<_>>().join(",")
 }
 
 fn number(text: std::fmt::Arguments<'_>) -> Result<HeaderValue, Refusal> {

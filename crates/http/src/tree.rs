@@ -10,6 +10,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use ring::digest::{Context, SHA256};
 
+use crate::at_once;
 use crate::body::Producer;
 use crate::dav::Desk;
 use crate::digests::{Digest, Digests};
@@ -136,12 +137,12 @@ impl Tree {
         }
     }
 
-    /// The client.
+    /// The client, for who may wait.
     ///
     /// # Errors
     /// As [`Member::client`].
     pub fn client(&self) -> FsResult<&Client> {
-        self.member.client()
+        if at_once::may_not_wait() { Err(at_once::not_at_hand()) } else { self.member.client() }
     }
 
     /// The member.
@@ -155,10 +156,19 @@ impl Tree {
     /// # Errors
     /// What the formation says.
     pub fn access(&self, id: &str) -> FsResult<Option<Access>> {
-        let client = self.client()?;
-        let Some(key) = self.keys.find(client, id, keys::now())? else { return Ok(None) };
+        let key = match self.keys.cached(id, keys::now()) {
+            None => self.keys.find(self.client()?, id, keys::now())?,
+            cached => cached,
+        };
+        let Some(key) = key else { return Ok(None) };
         let prefix = Target::plain(key.path.as_bytes()).map_err(|text| FsError::with(Errno::EINVAL, text))?;
-        let top = if prefix.names.is_empty() { Ino::ROOT } else { client.find(&prefix.path(), false)?.ino };
+        let top = match prefix.names.is_empty() {
+            true => Ino::ROOT,
+            false => match self.find_cached(Ino::ROOT, &prefix.path())? {
+                Some(found) => found.ino,
+                None => self.client()?.find(&prefix.path(), false)?.ino,
+            },
+        };
         Ok(Some(Access { key, prefix, top }))
     }
 
@@ -174,9 +184,18 @@ impl Tree {
     /// `EACCES` outside of what may be reached; `EXDEV` for links that lead out of it; otherwise as [`Client::find`].
     pub fn attr(&self, access: &Access, target: &Target) -> FsResult<Attr> {
         let (top, path) = self.inside(access, target)?;
-        let client = self.client()?;
         // The key may be for a file.
-        if path == b"/" { client.getattr(top) } else { client.find_beneath(top, &path, true) }
+        if path == b"/" {
+            return self.client()?.getattr(top);
+        }
+        match self.find_cached(top, &path)? {
+            Some(found) => Ok(found),
+            None => self.client()?.find_beneath(top, &path, true),
+        }
+    }
+
+    fn find_cached(&self, top: Ino, path: &[u8]) -> FsResult<Option<Attr>> {
+        self.member.client()?.find_cached(top, path, !at_once::may_not_wait()).transpose()
     }
 
     /// Opens what is at a path.
@@ -450,10 +469,22 @@ impl OpenFile {
     /// # Errors
     /// What the formation says.
     pub fn read(&self, offset: u64, len: usize) -> FsResult<Bytes> {
+        if at_once::may_not_wait() {
+            return self.read_at_hand(offset, len)?.ok_or_else(at_once::not_at_hand);
+        }
         let mut bytes = vec![0; len];
         let read = self.tree.client()?.read(self.attr.ino, offset, &mut bytes)?;
         bytes.truncate(read);
         Ok(bytes.into())
+    }
+
+    fn read_at_hand(&self, offset: u64, len: usize) -> FsResult<Option<Bytes>> {
+        if len > at_once::LEN_MAX {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; len];
+        let read = self.tree.member.client()?.read_granted(self.attr.ino, offset, &mut bytes);
+        Ok(read.map(|()| bytes.into()))
     }
 
     /// SHA-256 of a range, and of each piece of it of this length.

@@ -1,10 +1,12 @@
 //! Fetching: pieces of files from all that have them, each piece compared before it counts.
 //!
-//! Threads take pieces from one queue, and for each the holder that has least to do. A holder that does not answer
+//! Threads take pieces from one queue, and for each the holder that has least to do, if they can one that has the piece at a
+//! node of its own. A holder that does not answer
 //! rests, longer each time; one that sends wrong bytes is left out and named. What is fetched lies beside its name
 //! until all of it is there; what an earlier run left is compared, and only the rest is fetched.
 
 mod health;
+mod near;
 mod work;
 
 use std::fs::File;

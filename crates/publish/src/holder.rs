@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bivouac_source::{Environment, S3Place, S3Source, Source, Version};
 use parking_lot::Mutex;
+use ureq::http::HeaderMap;
 use url::Url;
 
 use crate::error::{Cause, PublishError};
@@ -40,6 +41,14 @@ pub enum Trouble {
     Refused(String),
     /// Who takes the bytes cannot.
     Here(std::io::Error),
+}
+
+/// What a server says of a file.
+pub(crate) struct Seen {
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Where the file is.
+    pub url: Url,
 }
 
 /// Takes bytes as they come.
@@ -82,6 +91,17 @@ impl<'w> Readers<'w> {
                 self.read_store(url, place, key.as_bytes(), access, sink)
             }
             None => Err(Trouble::Lacks(format!("{url:?} is no place that files are fetched from"))),
+        }
+    }
+
+    /// Asks what a server says of the file at a URL; nothing where that is at no server.
+    pub(crate) fn look(&self, url: &str) -> Result<Option<Seen>, Trouble> {
+        let Some(Place::Web(url)) = Place::of_url(url) else { return Ok(None) };
+        let sent = Sent { headers: Vec::new(), body: None, is_slow: false };
+        let mut answer = self.web.ask("HEAD", &url, &sent).map_err(of_error)?;
+        match answer.status {
+            200 => Ok(Some(Seen { headers: answer.headers, url })),
+            _ => Err(of_error(answer.refusal())),
         }
     }
 

@@ -76,6 +76,19 @@ impl ClientId {
         ClientId(salt(formation) | u64::from(node.0) << Self::MOUNT_BITS | u64::from(mount))
     }
 
+    /// The number of a process that is no mount, from random bits.
+    #[must_use]
+    pub fn of_process(formation: FormationId, random: u64) -> ClientId {
+        let id = ClientId(random & !Self::PEER_BIT);
+        if id.mounted_through(formation).is_some() { ClientId(id.0 ^ Self::PEER_BIT >> 1) } else { id }
+    }
+
+    /// Another number of such a process, for what it caches: so it is called back for what it changes itself.
+    #[must_use]
+    pub fn of_cache(self) -> ClientId {
+        ClientId(self.0 ^ 1 << 47)
+    }
+
     /// The node that serves the client, if it is a mount.
     #[must_use]
     pub fn mounted_through(self, formation: FormationId) -> Option<NodeId> {

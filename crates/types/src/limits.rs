@@ -194,7 +194,7 @@ pub const PROGRAM_LEN_MAX: usize = 15;
 pub const USES_PER_MESSAGE_MAX: usize = 256;
 
 /// Most processes that read and write subfiles of one node themselves at a time.
-pub const DIRECT_SESSIONS_MAX: u32 = 1024;
+pub const DIRECT_SESSIONS_MAX: u32 = 1023;
 /// Most subfiles of one node that one process reads and writes itself at a time.
 pub const DIRECT_GATES_MAX: u32 = 1024;
 /// Most grants of direct access of one node: each keeps a subfile open.

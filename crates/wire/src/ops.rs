@@ -769,6 +769,15 @@ owned! {
     }
 }
 
+impl Invalidation {
+    /// What tells it from others, well mixed. Two with one key are taken for the same.
+    #[must_use]
+    pub fn key(&self) -> u64 {
+        let salt = self.name.map_or(0, |hash| hash | 1);
+        (self.ino.0.rotate_left(32) ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
 impl Found {
     /// That there is no such entry, which may be cached for so long.
     #[must_use]

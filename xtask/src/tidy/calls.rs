@@ -24,16 +24,14 @@ const ALLOWED: &[(&str, &str, &str)] = &[
         "crates/net/src/processors.rs",
         "only a file of the kernel's says how many threads want to run",
     ),
-    ("file name", "crates/posix/src/", "it is about calls that name files"),
     ("file name", "crates/pool/src/sql/passwords.rs", "a file of passwords is found and trusted by its path"),
-    ("process", "crates/posix/src/cases/opens.rs", "a running program is what its case is about"),
     (
         "file name",
         "crates/direct/src/grant_table.rs",
         "/proc/self/fd gives an open file description of one's own",
     ),
     ("file name", "crates/extract/src/machine.rs", "what a machine says of itself are files"),
-    ("file name", "crates/client/src/member.rs", "a process joins by the formation's directory"),
+    ("file name", "crates/client/src/client/member.rs", "a process joins by the formation's directory"),
     ("file name", "crates/preload/src/devices.rs", "the kernel's list of mounts is a file"),
     (
         "environment",

@@ -58,14 +58,14 @@ fn is_row(word: &str) -> bool {
 /// Where a row was quoted first.
 type Quotes = BTreeMap<String, (String, usize)>;
 
-/// Tests, and the crate whose cases are tests as a whole; not what tests these rules.
+/// Tests; not what tests these rules.
 fn quoted_by(source: &Source, quotes: &mut Quotes) {
     if source.krate() == "xtask" {
         return;
     }
     for (index, line) in source.text.lines().enumerate() {
         // The comment in front of a test is outside of what only tests compile.
-        if source.krate() == "posix" || source.is_test(index + 1) {
+        if source.is_test(index + 1) {
             collect(&source.path, index + 1, line, quotes);
         }
     }
@@ -73,7 +73,7 @@ fn quoted_by(source: &Source, quotes: &mut Quotes) {
 
 /// Lists of excluded cases, and scripts that are tests.
 fn is_list(path: &str) -> bool {
-    !path.ends_with(".rs") && (path.starts_with("tests/") || path.starts_with("crates/posix/"))
+    !path.ends_with(".rs") && path.starts_with("tests/")
 }
 
 fn collect(path: &str, number: usize, line: &str, quotes: &mut Quotes) {

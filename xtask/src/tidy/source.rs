@@ -36,7 +36,8 @@ impl Source {
 
     /// The crate's directory name: `client` for `crates/client/src/lib.rs`, `xtask` for its own files.
     pub fn krate(&self) -> &str {
-        let path = self.path.strip_prefix("crates/").unwrap_or(&self.path);
+        let path = self.path.strip_prefix("tests/").unwrap_or(&self.path);
+        let path = path.strip_prefix("crates/").unwrap_or(path);
         path.split('/').next().unwrap_or(path)
     }
 }
@@ -210,6 +211,8 @@ mod tests {
         }
         assert_eq!(Source::new("crates/net/src/tests_of.rs", "fn a() {}").production().count(), 1);
         assert_eq!(Source::new("crates/net/src/a.rs", "").krate(), "net");
+        let dev = Source::new("tests/crates/posix/src/a.rs", "fn a() {}");
+        assert_eq!((dev.krate(), dev.production().count()), ("posix", 0));
         assert_eq!(Source::new("xtask/src/main.rs", "").krate(), "xtask");
     }
 }

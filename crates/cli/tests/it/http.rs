@@ -125,7 +125,7 @@ fn files_are_at_their_paths() {
     let head = server.ask("HEAD", path, &[("Want-Repr-Digest", "sha-256=1")], b"");
     assert_eq!((head.status, head.header("content-length"), head.body.len()), (200, "3000001", 0));
     assert!(head.header("repr-digest").starts_with("sha-256=:"));
-    assert_eq!(head.header("bivouac-layout"), "stripe=65536; nodes=0,1");
+    assert_eq!(head.header("bivouac-layout"), "stripe=65536; nodes=0,1; here=0,1");
     for (range, from, to) in [("0-9", 0, 10), ("65530-65545", 65530, 65546), ("-7", 2_999_994, 3_000_001)] {
         let part = server.ask("GET", path, &[("Range", &format!("bytes={range}"))], b"");
         assert_eq!((part.status, part.body.as_slice()), (206, &bytes[from..to]));
@@ -280,9 +280,9 @@ fn a_small_file_that_many_ask_for_is_opened_once() {
         assert_eq!(get().body, b"first", "{round}");
     }
     let after = ["Lookup", "Open", "GetXattr"].map(|op| served_by_node(&client, op));
-    assert_eq!(after[0] - before[0], 50, "where it is is asked for each");
     // A machine that is slow for a second, or for a tenth, has it opened, or the key looked up, anew.
     assert!(after[1] - before[1] < 25 && after[2] - before[2] < 50, "{before:?} {after:?}");
+    assert!(after[0] - before[0] <= 50, "where it is is asked for each, or cached: {before:?} {after:?}");
     std::fs::write(mount.join("f"), b"longer than before").unwrap();
     assert_eq!(get().body, b"longer than before");
     std::fs::write(mount.join("g"), b"another").unwrap();
@@ -291,6 +291,42 @@ fn a_small_file_that_many_ask_for_is_opened_once() {
     std::fs::remove_file(mount.join("f")).unwrap();
     assert_eq!(get().status, 404);
     wait_until("what was removed is closed", || camp.status()["totals"]["open_files"] == 0);
+    camp.down();
+}
+
+/// S665. Answers that take no message, and changes of what they are of.
+#[test]
+fn what_is_sent_without_asking_is_never_an_old_one() {
+    let Some(camp) = Camp::start(SERVED) else { return };
+    let (server, client, file) = (served(&camp), library(&camp.dir()), camp.mount().join("d/f"));
+    std::fs::create_dir(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, "0").unwrap();
+    for round in 1..=8 {
+        let before = (round - 1).to_string();
+        wait_until("some of the requests for one file take no message", || {
+            let asked = served_by_node(&client, "Lookup");
+            (0..20).for_each(|_| assert_eq!(server.get("/d/f"), before.as_bytes()));
+            // Of two names each.
+            served_by_node(&client, "Lookup") - asked < 30
+        });
+        let now = round.to_string();
+        match round % 4 {
+            0 => std::fs::write(&file, &now).unwrap(),
+            1 => {
+                std::fs::write(file.with_extension("new"), &now).unwrap();
+                std::fs::rename(file.with_extension("new"), &file).unwrap();
+            }
+            2 => assert_eq!(server.status("PUT", "/d/f", &[], now.as_bytes()), 204),
+            _ => {
+                std::fs::rename(file.parent().unwrap(), camp.mount().join("e")).unwrap();
+                assert_eq!(server.ask("GET", "/d/f", &[], b"").status, 404);
+                std::fs::create_dir(file.parent().unwrap()).unwrap();
+                std::fs::write(&file, &now).unwrap();
+                std::fs::remove_dir_all(camp.mount().join("e")).unwrap();
+            }
+        }
+        assert_eq!(server.get("/d/f"), now.as_bytes());
+    }
     camp.down();
 }
 

@@ -15,6 +15,7 @@ mod dav_met;
 mod direct;
 mod encrypted;
 mod ends;
+mod entries;
 mod failed_up;
 mod flood;
 mod fsck;

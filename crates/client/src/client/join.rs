@@ -10,9 +10,6 @@ use bivouac_wire::{Decode, FormationMap};
 
 use super::{Client, ClientOptions};
 
-/// Highest bit of a client's number: set for nodes that are clients of their peers.
-const NODE_BIT: u64 = 1 << 63;
-
 impl Client {
     /// A client of the formation whose map and secret these are, as the files `map` and `secret` of its directory
     /// have them. It waits for nodes that do not answer for at most `wait`.
@@ -59,7 +56,7 @@ fn membership(
     map.check().map_err(|cause| invalid(&format!("map ({cause})")))?;
     let secret = secret.try_into().map_err(|_| invalid("secret"))?;
     let auth = Auth { formation: map.formation, secret: Secret::new(secret), is_secure: map.is_secure };
-    let id = ClientId(random()? & !NODE_BIT);
+    let id = ClientId::of_process(map.formation, random()?);
     let options = ClientOptions { id, wait, near: None, incarnation: 0, page_pool: PAGE_POOL_DEFAULT };
     Ok((Arc::new(map), auth, options))
 }

@@ -25,6 +25,7 @@ use crate::homes::known::KnownFiles;
 use crate::homes::partitions::Partitions;
 use crate::locks::{Heeded, LockDesk};
 use crate::names::Names;
+use crate::names::entries::EntryCache;
 use crate::nodes::Nodes;
 use crate::opens::Opens;
 use crate::opens::closings::Closings;
@@ -131,8 +132,14 @@ pub struct Client {
     pub site: Site,
 }
 
-/// What a client has of the node in its own process, and where it may start threads.
-type Own = (Option<Arc<dyn LocalFiles>>, Option<Keeper>, Option<Closings>);
+/// What a client has that is of the node in its own process, or may start threads.
+#[derive(Default)]
+struct Own {
+    files: Option<Arc<dyn LocalFiles>>,
+    keeper: Option<Keeper>,
+    closings: Option<Closings>,
+    entries: Option<EntryCache>,
+}
 
 impl Client {
     /// A client of the formation that the map describes. Connections are made when they are needed.
@@ -166,8 +173,10 @@ impl Client {
         let closings = Some(Closings::new(options.id, Arc::clone(&known), &nodes));
         let (local, files) = local.map(|node| ((node.id, node.liveness), node.files)).unzip();
         let keeper = keeper.map(|(keeper, _)| keeper);
-        let ways = Ways::new(options.id, Flags::default(), map, nodes, local.as_ref().map(|(id, _)| *id));
-        let client = Client::with(ways, Direct::none(known), (files, keeper, closings), options);
+        let own = local.as_ref().map(|(id, _)| *id);
+        let ways = Ways::new(options.id, Flags::default(), map, nodes, own);
+        let own = Own { files, keeper, closings, entries: None };
+        let client = Client::with(ways, Direct::none(known), own, options);
         // Told once; no connection is made before.
         let _ = doubts.set(client.locks.doubts());
         if let Some((_, liveness)) = local {
@@ -198,10 +207,13 @@ impl Client {
         };
         let nodes = (0..).zip(&map.nodes).map(connect).collect();
         let identity = Identity { auth: auth.clone(), client: options.id, lane: LaneKind::Client };
+        let looks = Identity { client: options.id.of_cache(), ..identity.clone() };
+        let entries = Some(EntryCache::new(Arc::clone(&map), &here, &looks));
         let direct = Direct::with(known, here, &identity, options.wait);
-        // There is no kernel to cache anything, and others' changes would wait for its leases.
+        // There is no kernel to cache anything, and others' changes would wait for its leases. What this process caches
+        // itself, it is told under another number.
         let ways = Ways::new(options.id, Flags::NO_LEASE, Arc::clone(&map), nodes, None);
-        Client::with(ways, direct, Own::default(), &options)
+        Client::with(ways, direct, Own { entries, ..Own::default() }, &options)
     }
 
     /// A client over given ways to the nodes, in the order of the map. They must wait for nodes that are
@@ -218,13 +230,14 @@ impl Client {
         Client::with(ways, Direct::none(known), Own::default(), options)
     }
 
-    fn with(ways: Ways, direct: Direct, (files, keeper, closings): Own, options: &ClientOptions) -> Client {
+    fn with(ways: Ways, direct: Direct, own: Own, options: &ClientOptions) -> Client {
+        let Own { files, keeper, closings, entries } = own;
         let (ways, closings, known) = (Arc::new(ways), closings.map(Arc::new), Arc::clone(&direct.known));
         let partitions = Arc::new(Partitions::new(ways.clone()));
         let homes = Arc::new(Homes::new(ways.clone(), known.clone(), partitions.clone()));
         let room = Room { ways: ways.clone(), closings: closings.clone() };
         let near = options.near.map_or(Vec::new(), |node| seats_of(&ways.map, node));
-        let names = Names::new(ways.clone(), homes.clone(), room.clone(), near);
+        let names = Names::new(ways.clone(), homes.clone(), room.clone(), near, entries);
         let opens = Opens::new(ways.clone(), known.clone(), keeper, closings);
         let locks = Arc::new(LockDesk::new(ways.clone()));
         let content = Content::new(ways.clone(), homes.clone(), partitions.clone(), room, direct, files);

@@ -40,6 +40,17 @@ impl Client {
         if is_dir && !attr.is_dir() { Err(Errno::ENOTDIR.into()) } else { Ok(attr) }
     }
 
+    /// As [`Client::find_beneath`], of what is cached, or, where it may ask, is at nodes of this machine alone: for those who
+    /// look at the same again and again. `None` if the same is to be asked of [`Client::find_beneath`].
+    ///
+    /// # Errors
+    /// `ENOENT`.
+    pub fn find_cached(&self, top: Ino, path: &[u8], may_ask: bool) -> Option<FsResult<Attr>> {
+        let found = self.names.entries.as_ref()?.find(top, path, may_ask)?;
+        // What this process has written and not told yet is later.
+        Some(found).filter(|found| !found.as_ref().is_ok_and(|attr| self.has_unsent_times(attr.ino)))
+    }
+
     /// Where the last name of a path is, be there such a name or not. A symbolic link in its place is followed if
     /// `follow` says so.
     ///

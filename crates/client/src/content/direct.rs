@@ -195,6 +195,17 @@ impl Direct {
         granted
     }
 
+    /// The handle for reading a subfile, if there is one already.
+    pub fn held(&self, ino: Ino, seat: SeatIndex) -> Option<Arc<Handle>> {
+        let shard = self.shard(ino)?.lock();
+        match shard.get(&ino)?.iter().find(|(of, _)| *of == seat)? {
+            (_, State::Held(handle)) if handle.is_open() && handle.allows(Wish::Read) => {
+                Some(Arc::clone(handle))
+            }
+            _ => None,
+        }
+    }
+
     /// Has the window of a handle made wide enough for an access; whether that was granted.
     fn widen(&self, handle: &Handle, range: &SeatRange) -> bool {
         self.ways.get(&handle.node()).is_some_and(|way| way.widen(handle, range))

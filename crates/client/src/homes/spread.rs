@@ -28,7 +28,8 @@ impl SpreadDirs {
         }
     }
 
-    fn add(&self, dir: Ino) {
+    /// A directory that is spread.
+    pub fn add(&self, dir: Ino) {
         if self.has(dir) {
             return;
         }

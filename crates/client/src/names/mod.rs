@@ -1,5 +1,6 @@
 //! What this client knows of names and does not have to ask for, and making names and removing them with that in mind.
 
+pub mod entries;
 pub mod glimpse;
 pub mod whole;
 
@@ -10,6 +11,7 @@ use bivouac_types::SeatIndex;
 use crate::homes::Homes;
 use crate::room::Room;
 use crate::ways::Ways;
+use entries::EntryCache;
 use glimpse::Glimpses;
 use whole::WholeDirs;
 
@@ -22,12 +24,20 @@ pub struct Names {
     near: Vec<SeatIndex>,
     pub whole: WholeDirs,
     pub glimpses: Glimpses,
+    /// In a process that is no node.
+    pub entries: Option<EntryCache>,
 }
 
 impl Names {
-    pub fn new(ways: Arc<Ways>, homes: Arc<Homes>, room: Room, near: Vec<SeatIndex>) -> Names {
+    pub fn new(
+        ways: Arc<Ways>,
+        homes: Arc<Homes>,
+        room: Room,
+        near: Vec<SeatIndex>,
+        entries: Option<EntryCache>,
+    ) -> Names {
         let (whole, glimpses) = Default::default();
-        Names { ways, homes, room, near, whole, glimpses }
+        Names { ways, homes, room, near, whole, glimpses, entries }
     }
 
     /// A seat of the near node; files take turns.

@@ -85,6 +85,15 @@ impl Opens {
         self.tell_used(self.uses.note(ino, begun, places.into_iter().map(access), stripe));
     }
 
+    /// A program has read one place, on a thread that may ask nobody.
+    pub fn used_at_once(&self, ino: Ino, (place, len): (Place, usize), begun: &Begun) {
+        if RECORDS {
+            let access = Access { writes: false, place, len: len as u64, spent_ns: 0 };
+            let stripe = || self.known.get(ino).map(|known| u64::from(known.layout.stripe));
+            self.uses.note_and(false, ino, begun, [access], stripe);
+        }
+    }
+
     /// Tells homes how files are used, not with a close: soon, if somebody else does that, or now. What cannot be told is
     /// not worth waiting for.
     pub fn tell_used(&self, uses: Vec<Use>) {

@@ -114,6 +114,19 @@ impl Uses {
         accesses: impl IntoIterator<Item = Access>,
         stripe: impl FnOnce() -> Option<u64>,
     ) -> Vec<Use> {
+        self.note_and(true, ino, begun, accesses, stripe)
+    }
+
+    /// As [`Uses::note`]. Unless somebody `tells`, nothing is to be told: that is left to who notes next, and what is too
+    /// much not noted.
+    pub fn note_and(
+        &self,
+        tells: bool,
+        ino: Ino,
+        begun: &Begun,
+        accesses: impl IntoIterator<Item = Access>,
+        stripe: impl FnOnce() -> Option<u64>,
+    ) -> Vec<Use> {
         let (thread, who) = FOR.get();
         let end = begun.0.as_ref().map(|(at, weight)| (Instant::now(), *at, *weight));
         let Some(shard) = self.shard(ino) else { return Vec::new() };
@@ -124,6 +137,9 @@ impl Uses {
             None => {
                 let Some(stripe) = stripe() else { return told };
                 let now = Instant::now();
+                if shard.len() >= KEPT_MAX && !tells {
+                    return told;
+                }
                 if shard.len() >= KEPT_MAX {
                     told.extend(shard.drain().filter_map(|((ino, _), mut used)| used.take(ino, now)));
                 }
@@ -141,7 +157,8 @@ impl Uses {
         for access in accesses {
             used.tracker.note(&Access { spent_ns: std::mem::take(&mut spent_ns), ..access });
         }
-        if let Some((now, ..)) = end.filter(|(now, ..)| now.duration_since(used.first) >= TELL_EVERY) {
+        if let Some((now, ..)) = end.filter(|(now, ..)| tells && now.duration_since(used.first) >= TELL_EVERY)
+        {
             told.extend(used.take(ino, now));
         }
         told

@@ -14,13 +14,15 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bivouac_direct::{Gate, GrantTable, SizeGate};
+use bivouac_direct::{Gate, GrantTable, Invalidations, SizeGate};
 use bivouac_ranks::{Mutex, rank};
 use bivouac_store::{Access, DataStore, Granted, Headroom, Holder, LocalFile, SubfileId, Written};
 use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_GRANTS_MAX};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, SeatIndex};
+use bivouac_wire::Invalidation;
 
 use crate::node::Node;
+use crate::served::Cache;
 use sizes::File;
 
 pub use sizes::NOT_LENT;
@@ -32,6 +34,8 @@ type Key = (u32, u32);
 pub struct Lending {
     data: Arc<DataStore>,
     grants: OnceLock<Arc<GrantTable>>,
+    /// By which they are called back, once there are any.
+    invalidations: OnceLock<Arc<Invalidations>>,
     /// Sizes that are lent; for a look without the lock.
     sizes_lent: AtomicUsize,
     /// Locked within the locks of slots: a look at a record, and at what was told since, is one look. Never locked
@@ -92,6 +96,13 @@ impl Passage {
     }
 }
 
+impl Cache for Invalidations {
+    fn invalidate(&self, what: &[Invalidation]) -> Duration {
+        what.iter().for_each(|one| self.raise(one.key()));
+        Duration::ZERO
+    }
+}
+
 impl Holder for Passage {
     fn close(&self) {
         self.gate.close();
@@ -124,7 +135,8 @@ impl Lending {
     /// Nothing is lent.
     pub fn new(data: Arc<DataStore>) -> Lending {
         let table = Mutex::new(rank::DIRECT_TABLE, Table::default());
-        Lending { data, grants: OnceLock::new(), sizes_lent: AtomicUsize::new(0), table }
+        let (grants, invalidations) = (OnceLock::new(), OnceLock::new());
+        Lending { data, grants, invalidations, sizes_lent: AtomicUsize::new(0), table }
     }
 
     /// Begins a session of a client.
@@ -147,6 +159,19 @@ impl Lending {
         table.end_session(session);
         table.sessions.insert(session, lessee);
         Ok((session, file))
+    }
+
+    /// What processes with sessions cache of what they are told, with words instead of messages to call them back.
+    fn cache(&self) -> Option<Arc<dyn Cache>> {
+        if self.invalidations.get().is_none() {
+            match self.grants.get()?.invalidations() {
+                Ok(made) => drop(self.invalidations.set(Arc::new(made))),
+                Err(error) => {
+                    log::warn!(why:% = error; "a process is not called back, and waited for instead")
+                }
+            }
+        }
+        self.invalidations.get().map(|words| Arc::clone(words) as Arc<dyn Cache>)
     }
 
     /// A client has lost its last connection: its sessions end, and what it did not use of its windows is free again
@@ -325,6 +350,23 @@ impl Table {
 }
 
 impl Node {
+    /// Begins a direct session of a client, whose process may cache what it is told from then on.
+    pub(crate) fn open_direct_session(&self, client: ClientId) -> FsResult<(u32, OwnedFd)> {
+        let opened = self.lending.open_session(client)?;
+        self.served
+            .change(client, |served| served.cache = served.cache.take().or_else(|| self.lending.cache()));
+        Ok(opened)
+    }
+
+    /// A process has lost its last connection: what was lent to it ends. It is waited for as long as it may show what it
+    /// caches.
+    pub(crate) fn end_direct_sessions(&self, client: ClientId) {
+        if self.lending.forget(client) {
+            self.served.change(client, |served| served.cache = None);
+            self.reaper.wake();
+        }
+    }
+
     /// Takes no more for its volumes in memory than is left of that, from now on.
     pub fn shares_memory(&self, headroom: &Arc<dyn Headroom>) {
         self.data.share_memory(headroom);

@@ -24,7 +24,7 @@ const REFUSED: Grant =
 pub fn serve_session(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
     let opened = request::<op::OpenSession>(call)
         .and_then(|()| check_asker(call))
-        .and_then(|()| node.lending.open_session(call.frame.client));
+        .and_then(|()| node.open_direct_session(call.frame.client));
     answer(reply, opened.map(|(session, grants)| (DirectSession { session }, Some(grants))));
 }
 

@@ -38,12 +38,7 @@ impl Item {
 
     /// What tells it from others of its slot, well mixed. Two with one key are taken for the same.
     pub(super) fn key(self) -> u64 {
-        let (ino, salt) = match self {
-            Item::Slot(_) | Item::Whole(_) => (0, 0),
-            Item::Attrs(ino) => (ino.0, 0),
-            Item::Name { dir, hash, .. } => (dir.0, hash | 1),
-        };
-        (ino.rotate_left(32) ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        self.invalidation().map_or(0, |named| named.key())
     }
 
     /// What its holders are asked to cache no more.

@@ -14,9 +14,7 @@ impl Node {
     /// A client lost its last connection, perhaps to come back: grants and lent sizes end, which are of its process,
     /// and files that it has open may have bytes behind their ends. The session goes on for a while.
     pub(crate) fn end_connection(&self, client: ClientId) {
-        if self.lending.forget(client) {
-            self.reaper.wake();
-        }
+        self.end_direct_sessions(client);
         self.mark_tails(self.opens.of_client(client));
         self.sessions.disconnect(client);
         self.reaper.call();

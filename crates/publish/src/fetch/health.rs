@@ -77,22 +77,50 @@ impl Health {
         !std::mem::replace(&mut self.is_out, true)
     }
 
+    /// Whether it may have a file.
+    fn has(&self, file: usize) -> bool {
+        !self.is_out && !self.lacks.contains(&file)
+    }
+
     /// How many pieces came from it.
     pub fn pieces(&self) -> u64 {
         self.pieces
     }
 }
 
-/// Of the holders of a file, the one that is asked for least, and of those the first.
-pub fn choose(all: &[Health], places: &[(usize, String)], file: usize, now: Instant) -> Choice {
-    let able = || {
-        let known = places.iter().filter_map(|place| Some((place, all.get(place.0)?)));
-        known.filter(|(_, health)| !health.is_out && !health.lacks.contains(&file))
+/// A holder that can be asked at once.
+pub struct Idlest<'p> {
+    /// It.
+    pub holder: usize,
+    /// The URL there.
+    pub url: &'p str,
+    /// How many pieces it is being asked for.
+    pub asked: u32,
+}
+
+/// Of the holders of a file that are `wanted`, the one that is asked for least, and of those the first.
+pub fn idlest<'p>(
+    all: &[Health],
+    places: &'p [(usize, String)],
+    file: usize,
+    now: Instant,
+    wanted: impl Fn(usize) -> bool,
+) -> Option<Idlest<'p>> {
+    let ready = |(holder, url): &'p (usize, String)| {
+        let health = all.get(*holder).filter(|health| wanted(*holder) && health.has(file))?;
+        let asked = health.asked;
+        health.rests_until.is_none_or(|until| until <= now).then_some(Idlest { holder: *holder, url, asked })
     };
-    let ready = able().filter(|(_, health)| health.rests_until.is_none_or(|until| until <= now));
-    match ready.min_by_key(|(_, health)| health.asked) {
-        Some(((holder, url), _)) => Choice::Ask(*holder, url.clone()),
-        None if able().next().is_some() => Choice::Wait,
+    places.iter().filter_map(ready).min_by_key(|idlest| idlest.asked)
+}
+
+/// Whom to ask for a piece of a file.
+pub fn choose(all: &[Health], places: &[(usize, String)], file: usize, now: Instant) -> Choice {
+    match idlest(all, places, file, now, |_| true) {
+        Some(Idlest { holder, url, .. }) => Choice::Ask(holder, url.to_owned()),
+        None if places.iter().filter_map(|place| all.get(place.0)).any(|health| health.has(file)) => {
+            Choice::Wait
+        }
         None => Choice::Nobody,
     }
 }

@@ -3,7 +3,10 @@ use crate::digest::piece_len;
 use crate::web::Web;
 use bivouac_source::Environment;
 use parking_lot::Mutex;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 /// Notes what it hears.
@@ -126,4 +129,58 @@ fn entries_that_contradict_themselves_make_no_file() {
     let none = order(dir.path(), self::item("f", b""), &[]);
     run(&none, &Heard::default()).unwrap();
     assert_eq!(std::fs::read(dir.path().join("dst/f")).unwrap(), b"");
+}
+
+/// A server that has one file, and says who has which parts of it: what it was asked to send, by offset.
+fn serve(listener: TcpListener, bytes: Vec<u8>, says: String) -> Arc<Mutex<Vec<usize>>> {
+    let asked = Arc::<Mutex<Vec<usize>>>::default();
+    let notes = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut lines =
+                BufReader::new(&stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+            let method = lines.next().unwrap_or_default();
+            let range =
+                lines.find_map(|line| Some(line.to_lowercase().strip_prefix("range: bytes=")?.to_owned()));
+            lines.for_each(drop);
+            let (head, body) = match range.as_deref().and_then(|range| range.split_once('-')) {
+                Some((from, to)) if method.starts_with("GET") => {
+                    let (from, to): (usize, usize) = (from.parse().unwrap(), to.parse().unwrap());
+                    notes.lock().push(from);
+                    let head = format!("206 Part\r\nContent-Range: bytes {from}-{to}/{}", bytes.len());
+                    (head, &bytes[from..=to])
+                }
+                _ => (format!("200 OK\r\n{says}"), &[][..]),
+            };
+            let head =
+                format!("HTTP/1.1 {head}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+            let _gone = (&stream).write_all(head.as_bytes()).and_then(|()| (&stream).write_all(body));
+        }
+    });
+    asked
+}
+
+/// S666. Each part comes from who has it; and from others where that one is gone.
+#[test]
+fn parts_are_asked_of_those_who_have_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bytes, part) = (content(8 << 20), 2 << 20);
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let urls = listeners.each_ref().map(|listener| format!("http://{}/f", listener.local_addr().unwrap()));
+    let says =
+        format!("Bivouac-Layout: stripe={part}; nodes=3,5; here=5\r\nLink: <{}>; nodes=\"3\"", urls[1]);
+    let asked = listeners.map(|listener| serve(listener, bytes.clone(), says.clone()));
+    let mut order = order(dir.path(), item("f", &bytes), &["first", "second"]);
+    order.files[0].places = urls.into_iter().enumerate().collect();
+    order.jobs = 1;
+    run(&order, &Heard::default()).unwrap();
+    let [first, second] = asked.map(|asked| std::mem::take(&mut *asked.lock()));
+    assert!(std::fs::read(dir.path().join("dst/f")).unwrap() == bytes);
+    let mib = |all: &[usize]| all.iter().map(|at| at >> 20).collect::<Vec<_>>();
+    assert_eq!((mib(&first), mib(&second)), (vec![2, 3, 6, 7], vec![0, 1, 4, 5]));
+    // The other one says nothing any more.
+    std::fs::remove_file(dir.path().join("dst/f")).unwrap();
+    order.files[0].places[1].1 = "http://127.0.0.1:1/f".into();
+    run(&order, &Heard::default()).unwrap();
+    assert!(std::fs::read(dir.path().join("dst/f")).unwrap() == bytes);
 }

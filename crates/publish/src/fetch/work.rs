@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
 use super::health::{self, Choice, Health};
+use super::near::Near;
 use super::{BUFFER, Fetched, Order, Wanted, Watch, digest_of, interrupted, tag};
 use crate::digest::Hasher;
 use crate::error::{Cause, PublishError, PublishResult};
@@ -20,6 +21,12 @@ use crate::target::{Spot, Target};
 
 /// How often a thread that waits looks whether it was interrupted.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Files of so many pieces are asked about first: who has which of them.
+const NEAR_FROM: usize = 4;
+/// So many pieces are looked at for one that an idle holder has itself, and that holder may have so many more to do than the
+/// idlest.
+const NEAR_AMONG: usize = 256;
+const NEAR_BUSIER: u32 = 1;
 /// Most failures that are told one by one.
 const FAILURES_MAX: usize = 20;
 
@@ -29,6 +36,8 @@ struct Open {
     spot: Spot,
     file: File,
     left: AtomicUsize,
+    /// Once that is known, if it ever is.
+    near: OnceLock<Near>,
     /// Whether it was given up.
     failed: AtomicBool,
 }
@@ -133,6 +142,9 @@ impl<'a> Work<'a> {
 
     /// The first piece that somebody can be asked at once, or the next file.
     fn choose(&self, queue: &mut Queue, now: Instant) -> Option<Step> {
+        if let Some(step) = self.choose_near(queue, now) {
+            return Some(step);
+        }
         for _ in 0..queue.pieces.len() {
             let piece = queue.pieces.pop_front()?;
             if piece.open.failed.load(Ordering::Relaxed) {
@@ -154,20 +166,65 @@ impl<'a> Work<'a> {
         if has_room { queue.files.pop_front().map(Step::Prepare) } else { None }
     }
 
+    /// A piece that a holder has itself which is about the idlest.
+    fn choose_near(&self, queue: &mut Queue, now: Instant) -> Option<Step> {
+        let Queue { pieces, health, .. } = queue;
+        let of_piece = |(at, piece): (usize, &Piece)| {
+            let near = piece.open.near.get().filter(|_| !piece.open.failed.load(Ordering::Relaxed))?;
+            let Wanted { item, places } = self.order.files.get(piece.open.number)?;
+            let holders = near.at(item.piece(piece.index).0);
+            let able =
+                health::idlest(health, places, piece.open.number, now, |holder| holders.contains(&holder))?;
+            let idlest = health::idlest(health, places, piece.open.number, now, |_| true)?;
+            (able.asked <= idlest.asked + NEAR_BUSIER).then_some((able.asked, at, able.holder, able.url))
+        };
+        let (_, at, holder, url) = pieces
+            .iter()
+            .take(NEAR_AMONG)
+            .enumerate()
+            .filter_map(of_piece)
+            .min_by_key(|(asked, at, ..)| (*asked, *at))?;
+        let url = url.to_owned();
+        let piece = pieces.remove(at)?;
+        health.get_mut(holder)?.begin();
+        Some(Step::Fetch(piece, holder, url))
+    }
+
+    /// Who has which pieces of a file. What cannot be found out costs nothing but links.
+    fn near(&self, number: usize, wanted: &Wanted) -> Option<Near> {
+        if wanted.places.len() < 2 || wanted.item.piece_count() < NEAR_FROM {
+            return None;
+        }
+        let choice = health::choose(&self.queue.lock().health, &wanted.places, number, Instant::now());
+        let Choice::Ask(holder, url) = choice else { return None };
+        self.note(holder, Health::begin);
+        let seen = self.readers.look(&url);
+        // Whether pieces come from there is found out by asking for some.
+        self.note(holder, Health::end);
+        Near::of(&seen.ok()??, &wanted.places)
+    }
+
     /// Looks what of a file is there from before, and has the rest fetched.
     fn prepare(&self, number: usize) -> Result<(), String> {
-        let Some(Wanted { item, .. }) = self.order.files.get(number) else { return Ok(()) };
+        let Some(wanted) = self.order.files.get(number) else { return Ok(()) };
+        let item = &wanted.item;
         let spot = self.target.spot(&item.name, &tag(item)).map_err(|error| error.to_string())?;
         let file = spot.partial().map_err(|error| error.to_string())?;
         let missing =
             self.missing_pieces(&file, item).map_err(|error| format!("{}: {error}", spot.path.display()))?;
         let left = AtomicUsize::new(missing.len());
-        let open = Arc::new(Open { number, spot, file, left, failed: AtomicBool::new(false) });
+        let (failed, near) = (AtomicBool::new(false), OnceLock::new());
+        let open = Arc::new(Open { number, spot, file, left, near, failed });
         if missing.is_empty() {
             return self.complete(&open, item);
         }
         let pieces = missing.into_iter().map(|index| Piece { open: Arc::clone(&open), index, why: None });
+        // Who waits for pieces takes these when it is known who has which, or when they look next: an answer that does not come
+        // holds nobody up.
         self.queue.lock().pieces.extend(pieces);
+        if let Some(near) = self.near(number, wanted) {
+            open.near.get_or_init(|| near);
+        }
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use bivouac_direct::{Gate, Mapped, Session};
 use bivouac_types::{NodeId, TMPFS_MAGIC};
 use bivouac_wire::{Grant, Window};
 use parking_lot::RwLock;
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 
 use super::Wish;
 
@@ -142,6 +142,22 @@ impl Handle {
     /// Reads data from `offset` on; the number of bytes, less than wanted at the end of the subfile.
     pub fn read(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Missed> {
         let _with_others = self.threads.read();
+        self.read_inside(offset, into)
+    }
+
+    /// The same, without waiting for a disk or another thread: what would have to is `None`, or less than there is.
+    pub fn read_at_once(&self, offset: u64, into: &mut [u8]) -> Option<usize> {
+        let _with_others = self.threads.try_read()?;
+        let mut into = [IoSliceMut::new(into)];
+        if self.in_memory {
+            return self.read_inside(offset, &mut into).ok();
+        }
+        let _inside = self.gate.enter()?;
+        let at = self.data_at.saturating_add(offset);
+        rustix::io::preadv2(&self.file, &mut into, at, ReadWriteFlags::NOWAIT).ok()
+    }
+
+    fn read_inside(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Missed> {
         let _inside = self.gate.enter().ok_or(Missed::Over)?;
         let (mut rest, mut done) = (into, 0);
         IoSliceMut::advance_slices(&mut rest, 0);

@@ -3,7 +3,7 @@
 //! ```text
 //! bivouac-posix /mnt                                   # the table on one mount
 //! bivouac-posix /mnt/0 /mnt/1                          # every call through the next of two mounts
-//! bivouac-posix --excludes crates/posix/excludes /mnt  # without what is known not to pass
+//! bivouac-posix --excludes tests/crates/posix/excludes /mnt  # without what is known not to pass
 //! bivouac-posix --only rename/ /mnt                    # cases whose names have this in them
 //! bivouac-posix --part 2/8 /mnt                        # the second eighth of the table, for one of eight at a time
 //! bivouac-posix --fsx --seed 7 --seconds 60 /mnt/0 /mnt/1   # one file at random

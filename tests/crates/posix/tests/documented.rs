@@ -7,15 +7,15 @@ use std::collections::BTreeSet;
 use bivouac_posix::cases::{self, GROUPS};
 use bivouac_posix::excludes::{Excludes, parse};
 
-const PAGE: &str = include_str!("../../../docs/conformance.md");
-const CONTRACT: &str = include_str!("../../../docs/semantics.md");
+const PAGE: &str = include_str!("../../../../docs/conformance.md");
+const CONTRACT: &str = include_str!("../../../../docs/semantics.md");
 
 fn own() -> Excludes {
     parse(include_str!("../excludes")).unwrap()
 }
 
 fn pjdfstest() -> Excludes {
-    parse(include_str!("../../../tests/pjdfstest/excludes")).unwrap()
+    parse(include_str!("../../../pjdfstest/excludes")).unwrap()
 }
 
 fn table() -> String {

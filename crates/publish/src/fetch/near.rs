@@ -1,0 +1,113 @@
+//! Which holders have a part of a file at nodes of their own: any of them sends any part, but others have to get it first,
+//! over the links that they send over.
+
+use ureq::http::{HeaderMap, HeaderValue};
+use url::Url;
+
+use crate::holder::Seen;
+
+/// Holders by part of a file.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Near {
+    /// Bytes of a part.
+    stripe: u64,
+    /// Those of each part, by number; they repeat from the last on.
+    holders: Vec<Vec<usize>>,
+}
+
+impl Near {
+    /// From what one of the servers says of a file: `Bivouac-Layout` and `Link` (docs/http.md). `None` where it says nothing
+    /// of other servers than itself.
+    pub fn of(seen: &Seen, places: &[(usize, String)]) -> Option<Near> {
+        let layout = seen.headers.get("bivouac-layout")?.to_str().ok()?;
+        let field = |name: &str| {
+            layout.split(';').find_map(|field| field.trim().strip_prefix(name)?.strip_prefix('='))
+        };
+        let stripe = field("stripe")?.parse().ok().filter(|stripe| *stripe > 0)?;
+        let nodes = numbers(field("nodes")?);
+        let mut servers = links(&seen.headers);
+        servers.push((seen.url.clone(), numbers(field("here")?)));
+        let of_place = |(holder, url): &(usize, String)| {
+            let url = Url::parse(url).ok()?;
+            let (_, nodes) = servers.iter().find(|(server, _)| *server == url)?;
+            Some((*holder, nodes))
+        };
+        let known: Vec<_> = places.iter().filter_map(of_place).collect();
+        let at = |node: &u16| {
+            known.iter().filter(|(_, nodes)| nodes.contains(node)).map(|(holder, _)| *holder).collect()
+        };
+        let holders: Vec<Vec<usize>> = nodes.iter().map(at).collect();
+        (known.len() > 1 && !holders.is_empty()).then_some(Near { stripe, holders })
+    }
+
+    /// Those that have what is at this offset.
+    pub fn at(&self, offset: u64) -> &[usize] {
+        let part = offset / self.stripe % self.holders.len() as u64;
+        self.holders.get(part as usize).map_or(&[], Vec::as_slice)
+    }
+}
+
+fn numbers(text: &str) -> Vec<u16> {
+    text.split(',').filter_map(|number| number.trim().parse().ok()).collect()
+}
+
+/// The servers with the same, and their nodes.
+fn links(headers: &HeaderMap) -> Vec<(Url, Vec<u16>)> {
+    let link = |value: &HeaderValue| {
+        let (url, rest) = value.to_str().ok()?.trim().strip_prefix('<')?.split_once('>')?;
+        let nodes = rest.split(';').find_map(|field| field.trim().strip_prefix("nodes="))?;
+        Some((Url::parse(url).ok()?, numbers(nodes.trim_matches('"'))))
+    };
+    headers.get_all("link").iter().filter_map(link).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(layout: &str, links: &[&str]) -> Seen {
+        let mut headers = HeaderMap::new();
+        headers.insert("bivouac-layout", layout.parse().unwrap());
+        for link in links {
+            headers.append("link", link.parse().unwrap());
+        }
+        Seen { headers, url: Url::parse("https://n1:8443/d/f").unwrap() }
+    }
+
+    fn places() -> Vec<(usize, String)> {
+        let urls = ["https://n1:8443/d/f", "https://n2:8443/d/f", "https://n3:8443/d/f"];
+        urls.iter().map(|url| (*url).to_owned()).enumerate().map(|(at, url)| (at + 4, url)).collect()
+    }
+
+    #[test]
+    fn parts_are_at_those_whose_nodes_have_them() {
+        let said = seen(
+            "stripe=100; nodes=2,0,1,3; here=0",
+            &[
+                "<https://n2:8443/d/f>; rel=duplicate; pri=2; nodes=\"1,2\"",
+                "<https://n3:8443/d/f>; rel=duplicate; pri=3; nodes=\"7\"",
+                "</d/f?metalink>; rel=describedby; type=\"application/metalink4+xml\"",
+            ],
+        );
+        let near = Near::of(&said, &places()).unwrap();
+        let at = |offset| near.at(offset);
+        assert_eq!([at(0), at(99), at(100), at(250), at(399)], [&[5][..], &[5], &[4], &[5], &[]]);
+        assert_eq!((at(400), at(u64::MAX)), (&[5][..], at(u64::MAX % 400)));
+    }
+
+    #[test]
+    fn what_says_nothing_of_others_is_no_help() {
+        let link = "<https://n2:8443/d/f>; nodes=\"1\"";
+        for (layout, links) in [
+            ("stripe=0; nodes=0,1; here=0", &[link][..]),
+            ("stripe=x; nodes=0,1; here=0", &[link]),
+            ("stripe=100; nodes=; here=0", &[link]),
+            ("stripe=100; nodes=0,1", &[link]),
+            ("stripe=100; nodes=0,1; here=0", &[]),
+            ("stripe=100; nodes=0,1; here=0", &["<https://other/d/f>; nodes=\"1\""]),
+            ("", &["<", ">", "<>; nodes=", "<https://n2:8443/d/f> nodes"]),
+        ] {
+            assert_eq!(Near::of(&seen(layout, links), &places()), None, "{layout}");
+        }
+    }
+}
