@@ -1,4 +1,4 @@
-//! Large calls: messages to several seats under way together, and the next one to a seat begun before its last one is over,
+//! Large calls: messages to several seats under way together, and the next ones to a seat begun before its last one is over,
 //! so that no link waits for another, nor for an answer.
 
 mod plan;
@@ -101,7 +101,7 @@ fn carry<'a, W: Work<'a>>(plan: &mut StreamPlan, mut work: W) -> FsResult<bool> 
     let (mut flows, mut whole, mut failure): (Vec<Flow<'a, W::Op>>, _, _) = (Vec::new(), true, None);
     loop {
         while let Some(message) = plan.next() {
-            begin(plan, &work, message, &mut flows).unwrap_or_else(|error| stop(plan, &mut failure, error));
+            begin(&work, message, &mut flows).unwrap_or_else(|error| stop(plan, &mut failure, error));
         }
         // What is done here is done while the others are on their way.
         let here = plan.next_here();
@@ -109,8 +109,7 @@ fn carry<'a, W: Work<'a>>(plan: &mut StreamPlan, mut work: W) -> FsResult<bool> 
             Some((_, Some(verdict))) => whole &= conclude(plan, verdict),
             Some((message, None)) => {
                 plan.begun_here(message);
-                begin(plan, &work, message, &mut flows)
-                    .unwrap_or_else(|error| stop(plan, &mut failure, error));
+                begin(&work, message, &mut flows).unwrap_or_else(|error| stop(plan, &mut failure, error));
             }
             None if flows.is_empty() => break,
             None => {}
@@ -131,16 +130,8 @@ fn carry<'a, W: Work<'a>>(plan: &mut StreamPlan, mut work: W) -> FsResult<bool> 
     failure.map_or(Ok(whole), Err)
 }
 
-fn begin<'a, W: Work<'a>>(
-    plan: &mut StreamPlan,
-    work: &W,
-    message: usize,
-    flows: &mut Vec<Flow<'a, W::Op>>,
-) -> FsResult<()> {
+fn begin<'a, W: Work<'a>>(work: &W, message: usize, flows: &mut Vec<Flow<'a, W::Op>>) -> FsResult<()> {
     let started = work.begin(message)?;
-    if started.is_sent() {
-        plan.sent(message);
-    }
     flows.push(Flow { message, ready: started.wait().is_none(), started });
     Ok(())
 }
@@ -170,7 +161,6 @@ fn advance<'a, W: Work<'a>>(
     for mut flow in flows.drain(..) {
         let message = flow.message;
         let is_over = std::mem::take(&mut flow.ready) && flow.started.advance(&mut work.room(message));
-        *moved |= flow.started.is_sent() && plan.sent(message);
         if is_over {
             plan.ended(message);
             *moved = true;
