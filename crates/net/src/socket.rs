@@ -94,7 +94,7 @@ impl SocketTransport {
             }
             None => {
                 let decided = self.pool.lock().decided;
-                Stage::Opening(Box::new(Opening::begin(&self.address, &self.identity, wait)?), decided)
+                Stage::Opening(Opening::begin(&self.address, &self.identity, wait)?, decided)
             }
         };
         Ok(Stepwise { transport: self, stage, outcome: None })
@@ -225,6 +225,7 @@ pub(crate) struct Stepwise<'t> {
 }
 
 /// How far it is.
+#[allow(clippy::large_enum_variant, reason = "what it is in is in a box")]
 enum Stage {
     /// Its connection is being made. It had been decided so often which run of the server it is meant for.
     Opening(Box<Opening>, u64),
@@ -263,7 +264,7 @@ impl Stepwise<'_> {
     ) -> Result<Option<ReplyHead>, NetError> {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Failed) {
             Stage::Opening(opening, decided) => match opening.advance()? {
-                Opened::NotYet(opening) => Stage::Opening(Box::new(opening), decided),
+                Opened::NotYet(opening) => Stage::Opening(opening, decided),
                 Opened::Connection(connection) => {
                     self.transport.admit_begun(&connection, decided)?;
                     let steps = Steps::new(&connection, request);

@@ -39,12 +39,12 @@ pub(crate) enum Opened {
     /// It is made.
     Connection(Connection),
     /// It waits for the other side.
-    NotYet(Opening),
+    NotYet(Box<Opening>),
 }
 
 impl Opening {
     /// Begins to connect. Each step that comes then takes `wait` at most.
-    pub fn begin(address: &Address, identity: &Identity, wait: Duration) -> Result<Opening, NetError> {
+    pub fn begin(address: &Address, identity: &Identity, wait: Duration) -> Result<Box<Opening>, NetError> {
         let failed = |cause| NetError::Connect { address: address.clone(), cause };
         let mut others = match address {
             Address::Tcp(host_port) => host_port.to_socket_addrs().map_err(failed)?,
@@ -69,7 +69,7 @@ impl Opening {
         let client = ClientSide::new(identity, !address.is_sealed())?;
         let outgoing = client.hello();
         let (incoming, moved) = (Vec::new(), Instant::now());
-        Ok(Opening { connection, client, others, is_connected: false, outgoing, incoming, moved })
+        Ok(Box::new(Opening { connection, client, others, is_connected: false, outgoing, incoming, moved }))
     }
 
     /// What this waits for.
@@ -79,7 +79,7 @@ impl Opening {
     }
 
     /// Goes on as far as that goes without waiting.
-    pub fn advance(mut self) -> Result<Opened, NetError> {
+    pub fn advance(mut self: Box<Self>) -> Result<Opened, NetError> {
         match self.shake_hands().map_err(unsent) {
             Ok(true) => Ok(Opened::Connection(self.connection)),
             Ok(false) if self.moved.elapsed() < self.patience() => Ok(Opened::NotYet(self)),
@@ -95,7 +95,7 @@ impl Opening {
     }
 
     /// Tries the host's next address, if there is one.
-    fn connect_elsewhere(mut self, cause: io::Error) -> Result<Opened, NetError> {
+    fn connect_elsewhere(mut self: Box<Self>, cause: io::Error) -> Result<Opened, NetError> {
         let (address, wait) = (self.connection.address.clone(), self.connection.wait);
         if self.others.len() == 0 {
             return Err(NetError::Connect { address, cause });
