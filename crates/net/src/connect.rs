@@ -64,7 +64,21 @@ pub(crate) fn begin_to_connect(target: SocketAddr) -> io::Result<OwnedFd> {
     }
 }
 
-fn is_own_end(socket: &OwnedFd) -> io::Result<bool> {
+/// As [`begin_to_connect`], to send requests over. Afterwards the socket blocks as those of [`connect`] do.
+///
+/// # Errors
+/// As [`begin_to_connect`].
+pub(crate) fn begin_to_ask(target: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = begin_to_connect(target)?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    repetition::bound(&socket);
+    repetition::look_often(&socket);
+    rustix::io::ioctl_fionbio(&socket, false)?;
+    Ok(socket)
+}
+
+/// Whether a socket is connected to itself.
+pub(crate) fn is_own_end(socket: &OwnedFd) -> io::Result<bool> {
     Ok(rustix::net::getpeername(socket)? == Some(rustix::net::getsockname(socket)?))
 }
 

@@ -1,12 +1,14 @@
 //! One proven connection of a client: at most one request at a time.
 
+mod opening;
+
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use bivouac_types::OpId;
-use bivouac_types::limits::{FRAME_HEADER_LEN, HANDSHAKE_BODY_MAX};
+use bivouac_types::limits::FRAME_HEADER_LEN;
 use bivouac_wire::{Frame, FrameError, Kind, Summing, Way};
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -14,20 +16,19 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
 
 use crate::busy_poll::{BusyPoll, Watching};
-use crate::connect::connect;
-use crate::handshake::{ClientSide, HandshakeError};
-use crate::keep::kept;
+use crate::handshake::HandshakeError;
 use crate::records::{Channel, Forged, Sealing, Unread};
+use crate::steps::await_any;
 use crate::{Address, Damage, Identity, NetError, Refusal, ReplyHead, Request, hook, slices};
 
-/// Longest wait for one attempt to connect, in milliseconds.
-const CONNECT_MS_MAX: u64 = 2_000;
 /// Bytes that the first read of a reply without payload takes.
 const FIRST_READ_LEN: usize = 4096;
 /// Most buffers that the kernel takes in one call (`IOV_MAX`).
 const SLICES_MAX: usize = 1024;
 /// Bytes of a payload that are received before they are summed up.
 const SUM_LEN: usize = 256 << 10;
+
+pub(crate) use self::opening::{Opened, Opening};
 
 /// How bytes are waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,23 +64,14 @@ impl AsFd for Connection {
 impl Connection {
     /// Connects and proves who we are, each within `wait`.
     pub fn open(address: &Address, identity: &Identity, wait: Duration) -> Result<Connection, NetError> {
-        let socket = connect(address, wait.min(Duration::from_millis(CONNECT_MS_MAX)))
-            .map(kept)
-            .map_err(|cause| NetError::Connect { address: address.clone(), cause })?;
-        let wait_unset = Duration::ZERO;
-        let mut connection = Connection {
-            socket,
-            address: address.clone(),
-            wait: wait_unset,
-            instance: 0,
-            is_proven: false,
-            way: identity.auth.way(!address.is_sealed()),
-            channel: None,
-            busy_poll: BusyPoll::default(),
-        };
-        connection.set_wait(wait)?;
-        connection.shake_hands(identity)?;
-        Ok(connection)
+        let mut opening = Opening::begin(address, identity, wait)?;
+        loop {
+            match opening.advance()? {
+                Opened::Connection(connection) => return Ok(connection),
+                Opened::NotYet(waits) => opening = waits,
+            }
+            let _it_is_the_only_one = await_any(&[opening.wait()], true);
+        }
     }
 
     /// Tells one run of the server from others.
@@ -426,42 +418,6 @@ impl Connection {
                 Err(cause) => return Err(self.lost(cause.into())),
             }
         }
-    }
-
-    fn shake_hands(&mut self, identity: &Identity) -> Result<(), NetError> {
-        let mut client = ClientSide::new(identity, !self.address.is_sealed())?;
-        self.say(&client.hello())?;
-        let (frame, body) = self.hear()?;
-        let proof = client.prove(&frame, &body).map_err(|error| self.untrusted(&error))?;
-        self.say(&proof)?;
-        // A refusal is not, and counts for damage: anybody could have sent it.
-        let channel = client.channel().map_err(|error| self.untrusted(&error))?;
-        self.channel = channel.map(|channel| Box::new(Mutex::new(channel)));
-        let (frame, body) = self.hear()?;
-        self.instance = ClientSide::welcomed(&frame, &body).map_err(|error| self.untrusted(&error))?;
-        self.is_proven = true;
-        Ok(())
-    }
-
-    fn say(&self, message: &[u8]) -> Result<(), NetError> {
-        self.send_all(&mut [IoSlice::new(message)]).map_err(unsent)
-    }
-
-    fn hear(&self) -> Result<(Frame, Vec<u8>), NetError> {
-        let mut body = Vec::new();
-        let (frame, _) = self.receive_front(&mut body).map_err(unsent)?;
-        let len = frame.body_len as usize;
-        if len > HANDSHAKE_BODY_MAX || body.len() > len {
-            return Err(self.alien("a handshake that is too long"));
-        }
-        self.receive_rest(&mut body, len).map_err(unsent)?;
-        let mut summing = Summing::default();
-        summing.add(&body);
-        if frame.kind == Kind::Damaged || !summing.fits(frame.seal) {
-            // The next attempt shakes hands anew.
-            return Err(self.damaged(Damage::Request));
-        }
-        Ok((frame, body))
     }
 
     /// Reads a header.

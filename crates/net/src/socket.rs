@@ -8,7 +8,7 @@ use bivouac_types::NodeId;
 use bivouac_types::limits::WAIT_MS_DEFAULT;
 use parking_lot::Mutex;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Opened, Opening};
 use crate::steps::{Steps, Wait, await_any};
 use crate::transport::State;
 use crate::watch::run_of;
@@ -45,6 +45,8 @@ struct Pool {
     idle: Vec<Connection>,
     // The run of the server that requests are meant for.
     instance: Option<u64>,
+    // How often this was decided anew.
+    decided: u64,
 }
 
 impl SocketTransport {
@@ -63,10 +65,14 @@ impl SocketTransport {
     fn open(&self, wait: Duration) -> Result<Connection, NetError> {
         hook::run();
         let connection = Connection::open(&self.address, &self.identity, wait)?;
-        if let Some((watch, node)) = &self.watch {
-            watch.add(&connection, *node, connection.instance());
-        }
+        self.watch(&connection);
         Ok(connection)
+    }
+
+    fn watch(&self, connection: &Connection) {
+        if let Some((watch, node)) = &self.watch {
+            watch.add(connection, *node, connection.instance());
+        }
     }
 
     fn send(&self, request: &Request<'_>) -> Result<Connection, NetError> {
@@ -79,10 +85,19 @@ impl SocketTransport {
 
     fn begin_steps(&self, request: &Request<'_>) -> Result<Stepwise<'_>, NetError> {
         request.check()?;
-        let connection = self.take(self.wait_of(request))?;
-        let mut steps = Steps::new(&connection, request);
-        steps.send(&connection, request).inspect_err(|_| self.forget_idle())?;
-        Ok(Stepwise { transport: self, connection, steps, outcome: None })
+        let wait = self.wait_of(request);
+        let stage = match self.take_idle(wait)? {
+            Some(connection) => {
+                let mut steps = Steps::new(&connection, request);
+                steps.send(&connection, request).inspect_err(|_| self.forget_idle())?;
+                Stage::Open(connection, steps)
+            }
+            None => {
+                let decided = self.pool.lock().decided;
+                Stage::Opening(Opening::begin(&self.address, &self.identity, wait)?, decided)
+            }
+        };
+        Ok(Stepwise { transport: self, stage, outcome: None })
     }
 
     fn wait_of(&self, request: &Request<'_>) -> Duration {
@@ -93,19 +108,39 @@ impl SocketTransport {
     }
 
     fn take(&self, wait: Duration) -> Result<Connection, NetError> {
-        let idle = self.pool.lock().idle.pop();
-        if let Some(mut connection) = idle {
-            connection.set_wait(wait)?;
+        if let Some(connection) = self.take_idle(wait)? {
             return Ok(connection);
         }
         let connection = self.open(wait)?;
-        let mut pool = self.pool.lock();
+        self.admit(&connection, &mut self.pool.lock())?;
+        Ok(connection)
+    }
+
+    fn take_idle(&self, wait: Duration) -> Result<Option<Connection>, NetError> {
+        let idle = self.pool.lock().idle.pop();
+        idle.map(|mut connection| connection.set_wait(wait).map(|()| connection)).transpose()
+    }
+
+    /// Takes the run of the server that a new connection leads to for the one that requests are meant for, unless that is
+    /// known to be another one.
+    fn admit(&self, connection: &Connection, pool: &mut Pool) -> Result<(), NetError> {
         // What clients registered with the former daemon must be told to this one before anything else.
         if *pool.instance.get_or_insert(connection.instance()) != connection.instance() {
             pool.idle.clear();
             return Err(NetError::Restarted { address: self.address.clone() });
         }
-        Ok(connection)
+        Ok(())
+    }
+
+    /// As [`SocketTransport::admit`], of a connection that was begun when it had been decided so often which run requests
+    /// are meant for. Where that has changed since, the new daemon may be about to be told what the former one knew.
+    fn admit_begun(&self, connection: &Connection, decided: u64) -> Result<(), NetError> {
+        self.watch(connection);
+        let mut pool = self.pool.lock();
+        if pool.decided != decided {
+            return Err(NetError::Restarted { address: self.address.clone() });
+        }
+        self.admit(connection, &mut pool)
     }
 
     fn give_back(&self, connection: Connection) {
@@ -139,6 +174,7 @@ impl Transport for SocketTransport {
     fn connect(&self, wait: Duration) -> Result<(), NetError> {
         let connection = self.open(wait)?;
         let mut pool = self.pool.lock();
+        pool.decided += 1;
         if pool.instance.replace(connection.instance()) != Some(connection.instance()) {
             pool.idle.clear();
         }
@@ -184,26 +220,63 @@ impl InFlight<'_> {
 /// A request that is carried on without waiting.
 pub(crate) struct Stepwise<'t> {
     transport: &'t SocketTransport,
-    connection: Connection,
-    steps: Steps,
+    stage: Stage,
     outcome: Option<Result<ReplyHead, NetError>>,
+}
+
+/// How far it is.
+#[allow(clippy::large_enum_variant, reason = "what it is in is in a box")]
+enum Stage {
+    /// Its connection is being made. It had been decided so often which run of the server it is meant for.
+    Opening(Box<Opening>, u64),
+    /// It is on its way.
+    Open(Connection, Steps),
+    /// There is no connection.
+    Failed,
 }
 
 impl Stepwise<'_> {
     pub fn is_sent(&self) -> bool {
-        self.steps.is_sent() || self.outcome.is_some()
+        self.outcome.is_some() || matches!(&self.stage, Stage::Open(_, steps) if steps.is_sent())
     }
 
     pub fn wait(&self) -> Option<Wait<'_>> {
-        if self.outcome.is_some() { None } else { Some(self.steps.wait(&self.connection)) }
+        match &self.stage {
+            _ if self.outcome.is_some() => None,
+            Stage::Opening(opening, _) => Some(opening.wait()),
+            Stage::Open(connection, steps) => Some(steps.wait(connection)),
+            Stage::Failed => None,
+        }
     }
 
     /// Does what goes without waiting; whether it is over.
     pub fn advance(&mut self, request: &Request<'_>, into: &mut [IoSliceMut<'_>]) -> bool {
         if self.outcome.is_none() {
-            self.outcome = self.steps.advance(&self.connection, request, into).transpose();
+            self.outcome = self.go_on(request, into).transpose();
         }
         self.outcome.is_some()
+    }
+
+    fn go_on(
+        &mut self,
+        request: &Request<'_>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<Option<ReplyHead>, NetError> {
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Failed) {
+            Stage::Opening(opening, decided) => match opening.advance()? {
+                Opened::NotYet(opening) => Stage::Opening(opening, decided),
+                Opened::Connection(connection) => {
+                    self.transport.admit_begun(&connection, decided)?;
+                    let steps = Steps::new(&connection, request);
+                    Stage::Open(connection, steps)
+                }
+            },
+            stage => stage,
+        };
+        match &mut self.stage {
+            Stage::Open(connection, steps) => steps.advance(connection, request, into),
+            Stage::Opening(..) | Stage::Failed => Ok(None),
+        }
     }
 
     pub fn finish(
@@ -216,17 +289,20 @@ impl Stepwise<'_> {
             let waits: Vec<Wait<'_>> = self.wait().into_iter().collect();
             let _it_is_the_only_one = await_any(&waits, true);
         }
-        match self.outcome {
-            Some(Ok(head)) => {
-                self.transport.give_back(self.connection);
-                *body = self.steps.body();
+        match (self.outcome, self.stage) {
+            (Some(Ok(head)), Stage::Open(connection, steps)) => {
+                self.transport.give_back(connection);
+                *body = steps.body();
                 Ok(head)
             }
-            Some(Err(error)) => {
-                self.transport.forget_idle();
+            (Some(Err(error)), stage) => {
+                if matches!(stage, Stage::Open(..)) {
+                    self.transport.forget_idle();
+                }
                 Err(error)
             }
-            None => Err(self.connection.timed_out()),
+            // It is over only with an outcome, and with an answer only over a connection.
+            (_, _) => Err(NetError::Restarted { address: self.transport.address.clone() }),
         }
     }
 }

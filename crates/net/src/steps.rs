@@ -42,6 +42,13 @@ pub struct Wait<'a> {
     until: Instant,
 }
 
+impl<'a> Wait<'a> {
+    /// For these events, and no longer than until then.
+    pub(crate) fn new(connection: &'a Connection, events: PollFlags, until: Instant) -> Wait<'a> {
+        Wait { socket: connection.as_fd(), events, until }
+    }
+}
+
 impl Steps {
     pub fn new(connection: &Connection, request: &Request<'_>) -> Steps {
         let frame = &request.frame;
@@ -65,7 +72,7 @@ impl Steps {
     /// What this waits for.
     pub fn wait<'a>(&self, connection: &'a Connection) -> Wait<'a> {
         let events = if self.is_sent() { PollFlags::IN } else { PollFlags::OUT };
-        Wait { socket: connection.as_fd(), events, until: self.moved + connection.patience() }
+        Wait::new(connection, events, self.moved + connection.patience())
     }
 
     /// Sends as much as the connection takes; whether that was all.

@@ -133,9 +133,6 @@ impl Content {
             let (node, request) = (nodes[message], messages.request(call, message));
             let begun = self.ways.begin::<M::Op>(node, &request, messages.payload(message));
             let started = begun.map_err(|error| stop(plan, failure, error)).ok()?;
-            if started.is_sent() {
-                plan.sent(message);
-            }
             Some(Flow { message, ready: started.wait().is_none(), started })
         };
         loop {
@@ -195,7 +192,6 @@ fn advance<'a, M: Messages<'a>>(
     for mut flow in flows.drain(..) {
         let message = flow.message;
         let is_over = std::mem::take(&mut flow.ready) && flow.started.advance(&mut messages.room(message));
-        *moved |= flow.started.is_sent() && plan.sent(message);
         if is_over {
             plan.ended(message);
             *moved = true;

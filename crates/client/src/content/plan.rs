@@ -31,8 +31,6 @@ pub(super) struct StreamPlan {
 struct Seat {
     waiting: VecDeque<usize>,
     under_way: usize,
-    /// What is being sent: the next one would only be in its way.
-    sending: Option<usize>,
 }
 
 impl StreamPlan {
@@ -49,16 +47,16 @@ impl StreamPlan {
         StreamPlan { columns, seats, here, under_way: 0 }
     }
 
-    /// The message to begin now, if any may be; it is taken as begun.
+    /// The message to begin now, if any may be; it is taken as begun. Seats take turns: those come first to which least is
+    /// under way.
     pub fn next(&mut self) -> Option<usize> {
         if self.under_way >= UNDER_WAY_MAX {
             return None;
         }
-        let free = |seat: &&mut Seat| seat.sending.is_none() && seat.under_way < WINDOW;
-        let seats = self.seats.iter_mut().filter(free).filter(|seat| !seat.waiting.is_empty());
-        let seat = seats.min_by_key(|seat| seat.waiting.front().copied())?;
+        let free = |seat: &&mut Seat| seat.under_way < WINDOW && !seat.waiting.is_empty();
+        let seats = self.seats.iter_mut().filter(free);
+        let seat = seats.min_by_key(|seat| (seat.under_way, seat.waiting.front().copied()))?;
         let message = seat.waiting.pop_front()?;
-        seat.sending = Some(message);
         seat.under_way += 1;
         self.under_way += 1;
         Some(message)
@@ -77,12 +75,6 @@ impl StreamPlan {
             seat.under_way += 1;
             self.under_way += 1;
         }
-    }
-
-    /// A message has been given away. Whether that is news.
-    pub fn sent(&mut self, message: usize) -> bool {
-        let seat = self.seat(message).filter(|seat| seat.sending == Some(message));
-        seat.is_some_and(|seat| seat.sending.take().is_some())
     }
 
     /// A message that was begun is not under way any more, whatever came of it.
@@ -160,21 +152,15 @@ mod tests {
     fn seats_take_turns_where_stripes_are_long() {
         let ranges = cut(&layout(8 << 20, 3), 0, 24 << 20);
         let mut plan = StreamPlan::new(&ranges, |_| false);
-        let first = plan.next().unwrap();
-        assert_eq!((ranges[first].column, plan.next().map(|next| ranges[next].column)), (0, Some(1)));
-        // Not while the first is being sent.
-        assert_eq!(plan.next().map(|next| ranges[next].column), Some(2));
-        assert_eq!(plan.next(), None);
-        assert!(plan.sent(first) && !plan.sent(first));
-        let second = plan.next().unwrap();
-        assert_eq!((ranges[second].column, ranges[second].subfile_offset), (0, 1 << 20));
-        assert!(plan.sent(second));
-        let third = plan.next().unwrap();
-        assert_eq!(ranges[third].subfile_offset, 2 << 20);
-        assert!(plan.sent(third));
-        assert_eq!(plan.next(), None, "three are under way");
-        plan.ended(first);
-        assert_eq!(plan.next().map(|next| ranges[next].column), Some(0));
+        let begun: Vec<usize> = std::iter::from_fn(|| plan.next()).collect();
+        let where_to = |message: usize| (ranges[message].column, ranges[message].subfile_offset >> 20);
+        let turns = (0..3).flat_map(|row| (0..3).map(move |column| (column, row)));
+        assert_eq!(
+            begun.iter().map(|message| where_to(*message)).collect::<Vec<_>>(),
+            turns.collect::<Vec<_>>()
+        );
+        plan.ended(begun[4]);
+        assert_eq!((plan.next().map(where_to), plan.next()), (Some((1, 3)), None));
     }
 
     #[test]
@@ -218,35 +204,28 @@ mod tests {
             let ranges = cut(&layout(pages * 4096, width), 0, len);
             let here = |message: usize| ranges[message].column % 5 == 4;
             let mut plan = StreamPlan::new(&ranges, here);
-            let (mut sending, mut waiting) = (Vec::<usize>::new(), Vec::<usize>::new());
+            let mut under_way: Vec<usize> = Vec::new();
             let mut begun: Vec<usize> = Vec::new();
             let mut liveness = liveness.iter().cycle().map(|liveness| usize::from(*liveness));
             loop {
                 while let Some(message) = plan.next() {
-                    sending.push(message);
+                    under_way.push(message);
                     begun.push(message);
                 }
                 if let Some(message) = plan.next_here() {
                     prop_assert!(here(message));
                     begun.push(message);
                 }
-                prop_assert!(sending.len() + waiting.len() <= UNDER_WAY_MAX);
+                prop_assert!(under_way.len() <= UNDER_WAY_MAX);
                 for column in 0..width {
-                    let of = |list: &[usize]| list.iter().filter(|message| ranges[**message].column == column).count();
-                    prop_assert!(of(&sending) <= 1 && of(&sending) + of(&waiting) <= WINDOW);
+                    let of_seat = under_way.iter().filter(|message| ranges[**message].column == column);
+                    prop_assert!(of_seat.count() <= WINDOW);
                 }
-                let (liveness, total) = (liveness.next().unwrap_or(0), sending.len() + waiting.len());
-                if total == 0 {
+                if under_way.is_empty() {
                     break;
                 }
-                if liveness % total < sending.len() {
-                    let message = sending.swap_remove(liveness % total);
-                    prop_assert!(plan.sent(message));
-                    waiting.push(message);
-                } else {
-                    let message = waiting.swap_remove(liveness % total - sending.len());
-                    plan.ended(message);
-                }
+                let ended = liveness.next().unwrap_or(0) % under_way.len();
+                plan.ended(under_way.swap_remove(ended));
             }
             for column in 0..width {
                 let own: Vec<usize> = begun.iter().copied().filter(|message| ranges[*message].column == column).collect();

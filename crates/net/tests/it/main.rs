@@ -6,6 +6,7 @@ mod damaged;
 mod garbage;
 mod listeners;
 mod odd_servers;
+mod openings;
 mod protocol_doc;
 mod reconnect;
 mod server;
