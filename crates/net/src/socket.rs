@@ -93,6 +93,8 @@ impl SocketTransport {
                 Stage::Open(connection, steps)
             }
             None => {
+                // A connection of this machine, or the name of another one, may have to be waited for.
+                hook::run();
                 let decided = self.pool.lock().decided;
                 Stage::Opening(Opening::begin(&self.address, &self.identity, wait)?, decided)
             }

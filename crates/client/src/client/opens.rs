@@ -83,9 +83,11 @@ impl Client {
                 opens.push((*ino, opening.id));
             }
         }
+        // Before any node is waited for: what is opened from now on is in no list.
+        let floor = self.known.under_way.floor();
         for (node, opens) in per_node {
             self.opens.watch(node);
-            let told = self.opens.reassert(node, opens).and_then(|()| self.locks.resume(node));
+            let told = self.opens.reassert(node, floor, opens).and_then(|()| self.locks.resume(node));
             if let Err(error) = told {
                 log::warn!(why:% = error; "{node} has not heard yet what is open");
                 self.locks.is_unsure_of(node);

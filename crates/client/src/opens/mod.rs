@@ -107,9 +107,8 @@ impl Opens {
     }
 
     /// Tells a home what an earlier process of this client had open there and still has; also when there is nothing: the rest
-    /// may be forgotten.
-    pub fn reassert(&self, node: NodeId, opens: Vec<(Ino, OpenId)>) -> FsResult<()> {
-        let floor = self.known.under_way.floor();
+    /// may be forgotten. No open below `floor` may have been under way when the list was begun.
+    pub fn reassert(&self, node: NodeId, floor: OpenId, opens: Vec<(Ino, OpenId)>) -> FsResult<()> {
         in_batches(floor, opens).iter().try_for_each(|batch| self.ways.ask::<op::Reassert>(node, batch))
     }
 }
