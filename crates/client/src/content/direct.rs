@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 pub use self::handle::{Handle, Missed};
 use self::size::Sizes;
 use self::way::Way;
+pub use self::way::open_session;
 use crate::homes::known::KnownFiles;
 
 /// How often a grant is asked for while others end it.

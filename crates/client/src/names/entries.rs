@@ -16,6 +16,7 @@ use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, PartitionId, mo
 use bivouac_wire::{EntryName, FormationMap, Found, Invalidation, op};
 use parking_lot::{Mutex, RwLock};
 
+use crate::content::direct::open_session;
 use crate::homes::spread::SpreadDirs;
 
 const SHARDS: usize = 64;
@@ -125,14 +126,10 @@ impl Door {
     }
 
     fn open(&self) -> FsResult<Open> {
-        let line = Line::open(&self.address, &self.identity, WAIT)?;
-        let (given, grants) = line.ask::<op::OpenSession>(&())?;
-        let grants =
-            grants.ok_or_else(|| FsError::with(Errno::EPROTO, "a session without its grant table"))?;
-        let refused = |error: std::io::Error| FsError::from_io(&error, "a session to be called back by");
-        let session = Session::take(grants, given.session).map_err(refused)?;
-        let words = Arc::new(session.invalidations().map_err(refused)?);
-        Ok(Open { line, session, words })
+        let (line, session) = open_session(&self.address, &self.identity, WAIT)?;
+        let words = session.invalidations();
+        let words = words.map_err(|error| FsError::from_io(&error, "a session to be called back by"))?;
+        Ok(Open { line, session, words: Arc::new(words) })
     }
 }
 
@@ -205,9 +202,7 @@ impl EntryCache {
         shard.insert((dir, hash), entry);
         Some(Ok((found.ino, found.kind, plain)))
     }
-}
 
-impl EntryCache {
     /// What is at a path below a directory, if all of it is cached, or, where it may ask, is at nodes of this machine and no
     /// link is on the way. `None` if it is to be looked for as usual.
     pub fn find(&self, top: Ino, path: &[u8], may_ask: bool) -> Option<FsResult<Attr>> {

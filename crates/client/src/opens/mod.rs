@@ -82,7 +82,7 @@ impl Opens {
         }
         let access = |(place, len)| Access { writes, place, len: len as u64, spent_ns: 0 };
         let stripe = || self.known.get(ino).map(|known| u64::from(known.layout.stripe));
-        self.tell_used(self.uses.note(ino, begun, places.into_iter().map(access), stripe));
+        self.tell_used(self.uses.note(true, ino, begun, places.into_iter().map(access), stripe));
     }
 
     /// A program has read one place, on a thread that may ask nobody.
@@ -90,7 +90,7 @@ impl Opens {
         if RECORDS {
             let access = Access { writes: false, place, len: len as u64, spent_ns: 0 };
             let stripe = || self.known.get(ino).map(|known| u64::from(known.layout.stripe));
-            self.uses.note_and(false, ino, begun, [access], stripe);
+            self.uses.note(false, ino, begun, [access], stripe);
         }
     }
 

@@ -106,20 +106,9 @@ impl Uses {
         Uses { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 
-    /// What one call did. `stripe` is the file's, if it is open. What is to be told now, if anything is.
+    /// What one call did. `stripe` is the file's, if it is open. What is to be told now, if anything is and the caller
+    /// `tells`: else that is left to who notes next, and what is too much is not noted.
     pub fn note(
-        &self,
-        ino: Ino,
-        begun: &Begun,
-        accesses: impl IntoIterator<Item = Access>,
-        stripe: impl FnOnce() -> Option<u64>,
-    ) -> Vec<Use> {
-        self.note_and(true, ino, begun, accesses, stripe)
-    }
-
-    /// As [`Uses::note`]. Unless somebody `tells`, nothing is to be told: that is left to who notes next, and what is too
-    /// much not noted.
-    pub fn note_and(
         &self,
         tells: bool,
         ino: Ino,
@@ -217,7 +206,7 @@ mod tests {
     /// A write.
     pub fn note(uses: &Uses, ino: Ino, at: u64, len: u64, stripe: Option<u64>) -> Vec<Use> {
         let access = Access { writes: true, place: Place::At(at), len, spent_ns: 0 };
-        uses.note(ino, &Begun::now(len as usize), [access], || stripe)
+        uses.note(true, ino, &Begun::now(len as usize), [access], || stripe)
     }
 
     #[test]

@@ -110,14 +110,20 @@ impl Way {
     }
 
     fn open(&self) -> FsResult<Open> {
-        let line = Line::open(&self.address, &self.identity, self.wait)?;
-        let (given, grants) = line.ask::<op::OpenSession>(&())?;
-        let grants =
-            grants.ok_or_else(|| FsError::with(Errno::EPROTO, "a session without its grant table"))?;
-        let session = Session::take(grants, given.session).map_err(|error| {
-            let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_code);
-            FsError::with(errno, format!("session {}: {error}", given.session))
-        })?;
+        let (line, session) = open_session(&self.address, &self.identity, self.wait)?;
         Ok(Open { line, session: Arc::new(session) })
     }
+}
+
+/// A line to a node of this machine, and a session with it.
+///
+/// # Errors
+/// What the node or the system says.
+pub fn open_session(address: &Address, identity: &Identity, wait: Duration) -> FsResult<(Line, Session)> {
+    let line = Line::open(address, identity, wait)?;
+    let (given, grants) = line.ask::<op::OpenSession>(&())?;
+    let grants = grants.ok_or_else(|| FsError::with(Errno::EPROTO, "a session without its grant table"))?;
+    let session = Session::take(grants, given.session)
+        .map_err(|error| FsError::from_io(&error, &format!("session {}", given.session)))?;
+    Ok((line, session))
 }
