@@ -45,7 +45,8 @@ pub fn attach(
     let place = place_of(dir)?;
     refuse_sources(formation, state, &place.path)?;
     let source = source_of(&state.name);
-    let device = open_device(here, &place, &AttachOptions { source: source.clone(), allow_other })?;
+    let options = AttachOptions { source: source.clone(), allow_other, remote: state.part.is_some() };
+    let device = open_device(here, &place, &options)?;
     let served = connection_at(&place.path, &source).and_then(|connection| {
         let request = Request::Mount { node, dir: place.path.clone(), own_dir, connection };
         let memory = create_state()?;

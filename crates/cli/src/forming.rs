@@ -83,7 +83,7 @@ pub fn form(
     let bound = Duration::from_millis(args.start_timeout.0);
     let partitions = partitions_of(here, &name, file)?;
     let mut started =
-        start(here, &args.wishes(name, owner), bound, signals, &mut |text| errln!("bivouac: {text}"))?;
+        start(here, &args.wishes(name, 1, owner), bound, signals, &mut |text| errln!("bivouac: {text}"))?;
     let mounted = make_partitions(here, &started.dir, &started.state, &partitions).and_then(|()| {
         if !partitions.is_empty() {
             started.phases.end("partitions");

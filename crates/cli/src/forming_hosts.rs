@@ -115,7 +115,7 @@ pub fn form(
     };
     let wishes = HostsWishes {
         with_older: false,
-        wishes: args.wishes(name.clone(), owner),
+        wishes: args.wishes(name.clone(), hosts.len(), owner),
         launcher,
         send: args.hosts.send.clone(),
         program: args.hosts.program.clone(),

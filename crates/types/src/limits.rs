@@ -58,6 +58,9 @@ pub const STRIPE_MIN: u32 = 4096;
 pub const STRIPE_MAX: u32 = 1 << 30;
 /// Stripe size unless chosen otherwise, in bytes.
 pub const STRIPE_DEFAULT: u32 = 1 << 20;
+/// The same of a formation over several hosts: a request of the kernel, 1 MiB at most, goes to several of them at the
+/// same time, and none of their links waits for another.
+pub const STRIPE_DEFAULT_OVER_HOSTS: u32 = 256 << 10;
 
 /// Most partitions that a formation can have in its life: their numbers have 16 bits.
 pub const PARTITIONS_MAX: u16 = u16::MAX;

@@ -69,7 +69,7 @@ fn one(key: &str, value: &str) -> Result<(), String> {
 fn together(said: &[(String, String)], places: &[(String, usize)], start: usize) -> Option<Problem> {
     let arguments = said.iter().map(|(key, value)| format!("--{key}={value}"));
     let matches = options().try_get_matches_from(arguments).ok()?;
-    let wishes: Wishes = FormationArgs::from_arg_matches(&matches).ok()?.wishes("x".parse().ok()?, None);
+    let wishes: Wishes = FormationArgs::from_arg_matches(&matches).ok()?.wishes("x".parse().ok()?, 1, None);
     let refusal = wishes.check().err()?.to_string();
     // It begins with the option that it is about.
     let named = |(key, _): &&(String, usize)| refusal.starts_with(&format!("--{key}"));

@@ -7,7 +7,8 @@ use bivouac_launch::{
     VolumeArg, Wishes, parse_volume,
 };
 use bivouac_types::limits::{
-    PAGE_POOL_DEFAULT, PAGE_POOL_MAX, PAGE_POOL_MIN, STRIPE_DEFAULT, WAIT_MS_DEFAULT,
+    PAGE_POOL_DEFAULT, PAGE_POOL_MAX, PAGE_POOL_MIN, STRIPE_DEFAULT, STRIPE_DEFAULT_OVER_HOSTS,
+    WAIT_MS_DEFAULT,
 };
 use bivouac_types::units::parse_size;
 use bivouac_types::{Checksum, SpreadAt};
@@ -50,9 +51,9 @@ pub struct FormationArgs {
     /// any volume, memory is used: half of what is available, divided by the nodes.
     #[arg(long = "volume", value_name = "DIR[:CAPACITY]", value_parser = volume_parser())]
     pub volumes: Vec<VolumeArg>,
-    /// Stripe size of new files, in bytes; a multiple of 4096
-    #[arg(long, value_name = "SIZE", default_value_t = u64::from(STRIPE_DEFAULT), value_parser = parse_size)]
-    pub stripe: u64,
+    /// Stripe size of new files, in bytes; a multiple of 4096 [default: 1m, over several hosts 256k]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub stripe: Option<u64>,
     /// Number of seats that a new file is striped over; 0 means all
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = number::<u16>(0, 65_535))]
     pub width: u16,
@@ -98,13 +99,14 @@ pub struct FormationArgs {
 }
 
 impl FormationArgs {
-    /// What is asked for, by `owner` if it is to end with that process.
-    pub fn wishes(&self, name: FormationName, owner: Option<ProcessId>) -> Wishes {
+    /// What is asked for over so many hosts, by `owner` if it is to end with that process.
+    pub fn wishes(&self, name: FormationName, hosts: usize, owner: Option<ProcessId>) -> Wishes {
+        let stripe = if hosts > 1 { STRIPE_DEFAULT_OVER_HOSTS } else { STRIPE_DEFAULT };
         Wishes {
             name,
             nodes: self.nodes.unwrap_or(1),
             volumes: self.volumes.clone(),
-            stripe: self.stripe,
+            stripe: self.stripe.unwrap_or(stripe.into()),
             width: self.width,
             spread_at: self.spread_at,
             checksum: self.checksum,

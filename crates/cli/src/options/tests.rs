@@ -24,10 +24,11 @@ fn the_table_is_consistent_and_every_option_is_explained() {
 #[test]
 fn up_has_its_defaults() {
     let Ok(Command::Up(up)) = parse(&["up"]) else { panic!() };
-    let wishes = up.formation.wishes(up.name, None);
+    let wishes = up.formation.wishes(up.name.clone(), 1, None);
     assert_eq!((wishes.name.as_str(), wishes.nodes, wishes.volumes.len()), ("default", 1, 0));
     assert!(!wishes.in_process);
     assert_eq!((wishes.stripe, wishes.width, wishes.wait_ms, wishes.port), (1 << 20, 0, 30_000, 0));
+    assert_eq!(up.formation.wishes(up.name, 2, None).stripe, 256 << 10, "over several hosts");
     assert_eq!(up.formation.start_timeout, Duration(60_000));
 }
 
@@ -51,7 +52,7 @@ fn up_takes_sizes_and_volumes() {
     let Ok(Command::Up(up)) = parse(&arguments) else { panic!() };
     assert_eq!(up.formation.volumes[0], VolumeArg { dir: "/a".into(), capacity: Some(1 << 30) });
     assert_eq!(up.formation.volumes[1].capacity, None);
-    assert_eq!((up.formation.stripe, up.formation.wait), (65_536, Duration(500)));
+    assert_eq!((up.formation.stripe, up.formation.wait), (Some(65_536), Duration(500)));
     assert_eq!(up.formation.wait.to_string(), "500ms");
     assert_eq!(up.formation.deaths_max, Tolerance { deaths_max: 9, window_ms: 2000 });
 }

@@ -68,7 +68,7 @@ fn mount_arguments(dir: &Path, options: &AttachOptions) -> Vec<OsString> {
     let allow_other = if options.allow_other { ",allow_other" } else { "" };
     // The helper parts its options at commas.
     let source = options.source.replace([',', '\\'], "_");
-    let max_read = max_read();
+    let max_read = max_read(options);
     let list =
         format!("nosuid,nodev,default_permissions{max_read},subtype=bivouac,fsname={source}{allow_other}");
     vec!["-o".into(), list.into(), "--".into(), dir.into()]
@@ -95,7 +95,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     fn options() -> AttachOptions {
-        AttachOptions { source: "camp,rw".into(), allow_other: false }
+        AttachOptions { source: "camp,rw".into(), allow_other: false, remote: false }
     }
 
     #[test]

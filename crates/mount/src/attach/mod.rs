@@ -23,6 +23,8 @@ pub struct AttachOptions {
     pub source: String,
     /// Whether other users may enter. Permission bits are checked in any case.
     pub allow_other: bool,
+    /// Whether most content is on other machines. If not, reads are no longer than what a pipe takes.
+    pub remote: bool,
 }
 
 /// Why the file system is not in the tree.
@@ -154,7 +156,7 @@ fn mount_data(device: &OwnedFd, options: &AttachOptions, may_do_everything: bool
     if options.allow_other || !may_do_everything {
         data.push_str(",default_permissions");
     }
-    data.push_str(&max_read());
+    data.push_str(&max_read(options));
     if options.allow_other {
         data.push_str(",allow_other");
     }
@@ -162,8 +164,9 @@ fn mount_data(device: &OwnedFd, options: &AttachOptions, may_do_everything: bool
 }
 
 /// The option that bounds reads, if they need one.
-fn max_read() -> String {
-    crate::pipe::read_max().map_or(String::new(), |bytes| format!(",max_read={bytes}"))
+fn max_read(options: &AttachOptions) -> String {
+    let bytes = if options.remote { None } else { crate::pipe::read_max() };
+    bytes.map_or(String::new(), |bytes| format!(",max_read={bytes}"))
 }
 
 #[cfg(test)]
@@ -200,12 +203,14 @@ mod tests {
     fn the_mount_options_name_the_device_and_the_user() {
         let device = crate::create_state().unwrap();
         let data = |allow_other, may_do_everything| {
-            let options = AttachOptions { source: "camp".into(), allow_other };
+            let options = AttachOptions { source: "camp".into(), allow_other, remote: false };
             mount_data(&device, &options, may_do_everything)
         };
         assert!(data(true, false).starts_with(&format!("fd={},rootmode=40000,user_id=", device.as_raw_fd())));
         assert!(data(true, true).contains(",default_permissions,"), "others are bound");
         assert!(data(false, false).contains(",default_permissions"));
         assert!(!data(false, true).contains("default_permissions"));
+        let remote = AttachOptions { source: "camp".into(), allow_other: false, remote: true };
+        assert!(!mount_data(&device, &remote, false).contains("max_read"));
     }
 }

@@ -29,7 +29,7 @@ pub struct Bare {
 }
 
 pub fn options() -> AttachOptions {
-    AttachOptions { source: "test".into(), allow_other: true }
+    AttachOptions { source: "test".into(), allow_other: true, remote: false }
 }
 
 impl Bare {

@@ -14,7 +14,7 @@ fn the_helper_mounts_and_hands_over_the_device() {
     if let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         return eprintln!("skipped: /dev/fuse: {error}");
     }
-    let options = AttachOptions { source: "helped".into(), allow_other: false };
+    let options = AttachOptions { source: "helped".into(), allow_other: false, remote: false };
     let (arguments, call) = fusermount::prepare(dir.path(), &options).unwrap();
     let (variable, value) = fusermount::ENVIRONMENT;
     let mut command = Command::new(fusermount::PROGRAMS[0]);
