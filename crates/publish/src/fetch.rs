@@ -1,12 +1,14 @@
 //! Fetching: pieces of files from all that have them, each piece compared before it counts.
 //!
 //! Threads take pieces from one queue, and for each the holder that has least to do, if they can one that has the piece at a
-//! node of its own. A holder that does not answer
-//! rests, longer each time; one that sends wrong bytes is left out and named. What is fetched lies beside its name
+//! node of its own; a piece of which several have parts is so many parts there. Before it is known who has what of a file,
+//! nothing of it is in the queue. A holder that does not answer rests, longer each time; one that sends wrong bytes is left
+//! out and named. What is fetched lies beside its name
 //! until all of it is there; what an earlier run left is compared, and only the rest is fetched.
 
 mod health;
 mod near;
+mod whole;
 mod work;
 
 use std::fs::File;
@@ -72,8 +74,8 @@ pub struct Fetched {
     pub already: u64,
     /// Bytes that were moved.
     pub moved: u64,
-    /// Pieces by holder.
-    pub pieces: Vec<(String, u64)>,
+    /// Parts by holder: pieces, or what each of several had of one.
+    pub parts: Vec<(String, u64)>,
 }
 
 /// Fetches files. Goes on after a failure, so that as much as possible is there.
@@ -170,17 +172,23 @@ fn is_as_said(file: &File, item: &Item) -> io::Result<bool> {
 
 /// The digest of a part of a file; `None` if it ends before.
 fn digest_of(file: &File, offset: u64, len: u64, buffer: &mut [u8]) -> io::Result<Option<Digest>> {
-    let (mut hasher, mut done) = (Hasher::new(), 0);
+    let mut hasher = Hasher::new();
+    Ok(add_part(&mut hasher, file, offset, len, buffer)?.then(|| hasher.end()))
+}
+
+/// Adds a part of a file. Whether that is there: of one that ends before, what there is was added.
+fn add_part(hasher: &mut Hasher, file: &File, offset: u64, len: u64, buffer: &mut [u8]) -> io::Result<bool> {
+    let mut done = 0;
     while done < len {
         let want = usize::try_from(len - done).unwrap_or(usize::MAX).min(buffer.len());
         let read = file.read_at(buffer.get_mut(..want).unwrap_or_default(), offset + done)?;
         if read == 0 {
-            return Ok(None);
+            return Ok(false);
         }
         hasher.add(buffer.get(..read).unwrap_or_default());
         done += read as u64;
     }
-    Ok(Some(hasher.end()))
+    Ok(true)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::io::Read as _;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bivouac_source::{Environment, S3Place, S3Source, Source, Version};
 use parking_lot::Mutex;
@@ -18,6 +19,9 @@ use crate::web::{Sent, Web};
 
 /// Bytes that are moved at a time.
 const BUFFER: usize = 1 << 20;
+/// How long a server may take to say something of a file, since pieces wait for that: where many begin at the same time,
+/// it comes later than usual, and is worth most.
+const LOOK: Duration = Duration::from_secs(3);
 
 /// What there is of the piece of a file that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,10 +98,10 @@ impl<'w> Readers<'w> {
         }
     }
 
-    /// Asks what a server says of the file at a URL; nothing where that is at no server.
+    /// Asks what a server says of the file at a URL, within [`LOOK`]; nothing where that is at no server.
     pub(crate) fn look(&self, url: &str) -> Result<Option<Seen>, Trouble> {
         let Some(Place::Web(url)) = Place::of_url(url) else { return Ok(None) };
-        let sent = Sent { headers: Vec::new(), body: None, is_slow: false };
+        let sent = Sent { within: Some(LOOK), ..Sent::default() };
         let mut answer = self.web.ask("HEAD", &url, &sent).map_err(of_error)?;
         match answer.status {
             200 => Ok(Some(Seen { headers: answer.headers, url })),
@@ -112,8 +116,7 @@ impl<'w> Readers<'w> {
         if !is_whole {
             headers.push(("range", format!("bytes={offset}-{}", offset + len - 1)));
         }
-        let mut answer =
-            self.web.ask("GET", url, &Sent { headers, body: None, is_slow: false }).map_err(of_error)?;
+        let mut answer = self.web.ask("GET", url, &Sent { headers, ..Sent::default() }).map_err(of_error)?;
         match answer.status {
             200 if is_whole => {
                 let said = answer.header("content-length").and_then(|len| len.parse::<u64>().ok());

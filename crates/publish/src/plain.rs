@@ -46,7 +46,7 @@ pub fn look(url: &Url, web: &Web) -> PublishResult<Plain> {
     }
     let headers =
         vec![("want-repr-digest", "sha-256=1".to_owned()), ("accept-encoding", "identity".to_owned())];
-    let mut answer = web.ask("HEAD", url, &Sent { headers, body: None, is_slow: true })?;
+    let mut answer = web.ask("HEAD", url, &Sent { headers, is_slow: true, ..Sent::default() })?;
     // A signature may be for GET alone; what is refused to both is said by the other.
     if matches!(answer.status, 401 | 403 | 405 | 501) {
         return Ok(Plain::Bytes { url: url.clone(), name: name_of(url)? });
@@ -155,7 +155,7 @@ pub fn fetch_plain(
         return Err(PublishError::new(Cause::Exists, text));
     }
     let headers = vec![("accept-encoding", "identity".to_owned())];
-    let mut answer = web.ask("GET", url, &Sent { headers, body: None, is_slow: false })?;
+    let mut answer = web.ask("GET", url, &Sent { headers, ..Sent::default() })?;
     if answer.status != 200 {
         return Err(answer.refusal());
     }

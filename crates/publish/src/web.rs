@@ -40,6 +40,8 @@ pub struct Sent<'a> {
     pub body: Option<&'a [u8]>,
     /// Whether the server has to read a whole file for the answer.
     pub is_slow: bool,
+    /// How long all of it may take, from the connection to the answer; as long as there is life, if that is not said.
+    pub within: Option<Duration>,
 }
 
 /// The beginning of an answer.
@@ -191,13 +193,15 @@ impl Web {
         if let Some(value) = self.authorization(url) {
             request = request.header("authorization", value);
         }
-        let wait = if sent.is_slow { ANSWER_SLOW } else { ANSWER };
+        let wait = Some(if sent.is_slow { ANSWER_SLOW } else { ANSWER });
         let answered = match sent.body {
             Some(body) => request.body(body).map_err(ureq::Error::Http).and_then(|request| {
-                agent.run(agent.configure_request(request).timeout_recv_response(Some(wait)).build())
+                let request = agent.configure_request(request).timeout_recv_response(wait);
+                agent.run(request.timeout_global(sent.within).build())
             }),
             None => request.body(()).map_err(ureq::Error::Http).and_then(|request| {
-                agent.run(agent.configure_request(request).timeout_recv_response(Some(wait)).build())
+                let request = agent.configure_request(request).timeout_recv_response(wait);
+                agent.run(request.timeout_global(sent.within).build())
             }),
         };
         let (parts, body) = answered.map_err(|error| self.failed(url, &error))?.into_parts();

@@ -338,9 +338,9 @@ fn note(cache: &Cache, order: &Order) {
 
 fn tell(order: &Order, fetched: &Fetched, meter: &Meter) {
     let bytes = order.files.iter().map(|wanted| wanted.item.size).sum();
-    let from = fetched.pieces.iter().map(|(name, pieces)| {
-        let (pieces, from) = (format_count(*pieces, "piece"), if name == CACHE { "" } else { "from " });
-        format!("{pieces} {from}{name}")
+    let from = fetched.parts.iter().map(|(name, parts)| {
+        let (parts, from) = (format_count(*parts, "part"), if name == CACHE { "" } else { "from " });
+        format!("{parts} {from}{name}")
     });
     let from: Vec<String> = from.collect();
     let from = if from.is_empty() { "all was there".to_owned() } else { from.join(", ") };
@@ -359,11 +359,11 @@ fn ended(fetched: &Result<Fetched, bivouac_publish::PublishError>, meter: &Meter
         meter.left_out().iter().map(|(holder, why)| json!({"holder": holder, "why": why})).collect();
     match fetched {
         Ok(fetched) => {
-            let pieces: serde_json::Map<String, Value> =
-                fetched.pieces.iter().map(|(name, pieces)| (name.clone(), (*pieces).into())).collect();
+            let parts: serde_json::Map<String, Value> =
+                fetched.parts.iter().map(|(name, parts)| (name.clone(), (*parts).into())).collect();
             json!({
                 "event": "ended", "ok": true, "files": fetched.files, "files_already": fetched.already,
-                "bytes_moved": fetched.moved, "verified": true, "pieces": pieces, "left_out": left_out,
+                "bytes_moved": fetched.moved, "verified": true, "parts": parts, "left_out": left_out,
             })
         }
         Err(error) => {

@@ -103,8 +103,8 @@ fn a_data_set_outlives_its_formation() {
     let got = camp.place().run(&["get", &id, text(&at("one")), "--in", text(&catalogue), "--json"]);
     assert_eq!(got.code, 0, "{}", got.err);
     same(&source, &at("one"));
-    let pieces = ended(&got)["pieces"].as_object().unwrap().clone();
-    assert!(pieces.len() == 2 && pieces.keys().any(|holder| holder.starts_with("formation ")), "{pieces:?}");
+    let parts = ended(&got)["parts"].as_object().unwrap().clone();
+    assert!(parts.len() == 2 && parts.keys().any(|holder| holder.starts_with("formation ")), "{parts:?}");
     assert_eq!(camp.run("key", &["list"]).out, "");
 
     // What the formation has by now is something else: it is named, and the others go on.
@@ -133,7 +133,7 @@ fn a_data_set_outlives_its_formation() {
     let got = camp.place().run(&["get", &id, text(&at("four")), "--in", text(&catalogue), "--json"]);
     assert_eq!(got.code, 0, "{}", got.err);
     same(&at("three"), &at("four"));
-    assert_eq!(ended(&got)["pieces"].as_object().unwrap().keys().collect::<Vec<_>>(), ["fetched before"]);
+    assert_eq!(ended(&got)["parts"].as_object().unwrap().keys().collect::<Vec<_>>(), ["fetched before"]);
     fs::rename(at("elsewhere"), &catalogue).unwrap();
 
     let gone = camp.place().run(&["unpublish", &id, "--in", text(&catalogue)]);

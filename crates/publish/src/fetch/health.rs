@@ -11,10 +11,10 @@ const FAILURES_MAX: u32 = 6;
 /// How a holder does.
 #[derive(Debug, Default)]
 pub struct Health {
-    /// Pieces that it is being asked for.
+    /// Parts that it is being asked for.
     asked: u32,
-    /// Pieces that came.
-    pieces: u64,
+    /// Parts that came.
+    parts: u64,
     failures: u32,
     rests_until: Option<Instant>,
     is_out: bool,
@@ -34,7 +34,7 @@ pub enum Choice {
 }
 
 impl Health {
-    /// It is asked for a piece.
+    /// It is asked for a part.
     pub fn begin(&mut self) {
         self.asked += 1;
     }
@@ -44,10 +44,10 @@ impl Health {
         self.asked = self.asked.saturating_sub(1);
     }
 
-    /// A piece came.
+    /// A part came.
     pub fn served(&mut self) {
         self.end();
-        self.pieces += 1;
+        self.parts += 1;
         (self.failures, self.rests_until) = (0, None);
     }
 
@@ -82,9 +82,9 @@ impl Health {
         !self.is_out && !self.lacks.contains(&file)
     }
 
-    /// How many pieces came from it.
-    pub fn pieces(&self) -> u64 {
-        self.pieces
+    /// How many parts came from it.
+    pub fn parts(&self) -> u64 {
+        self.parts
     }
 }
 
@@ -94,7 +94,7 @@ pub struct Idlest<'p> {
     pub holder: usize,
     /// The URL there.
     pub url: &'p str,
-    /// How many pieces it is being asked for.
+    /// How many parts it is being asked for.
     pub asked: u32,
 }
 

@@ -1,10 +1,15 @@
 //! Which holders have a part of a file at nodes of their own: any of them sends any part, but others have to get it first,
 //! over the links that they send over.
 
+use std::ops::Range;
+
 use ureq::http::{HeaderMap, HeaderValue};
 use url::Url;
 
 use crate::holder::Seen;
+
+/// Shorter parts cost more requests than they spare links.
+const PART_MIN: u64 = 128 << 10;
 
 /// Holders by part of a file.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,6 +49,21 @@ impl Near {
     pub fn at(&self, offset: u64) -> &[usize] {
         let part = offset / self.stripe % self.holders.len() as u64;
         self.holders.get(part as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// Cuts a range where others have what follows. Where that is too often, nothing is cut.
+    pub fn cut(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut parts: Vec<Range<u64>> = Vec::new();
+        let mut at = range.start;
+        while at < range.end && self.stripe >= PART_MIN {
+            let end = (at - at % self.stripe).saturating_add(self.stripe).min(range.end);
+            match parts.last_mut().filter(|last| self.at(last.start) == self.at(at)) {
+                Some(last) => last.end = end,
+                None => parts.push(at..end),
+            }
+            at = end;
+        }
+        if parts.is_empty() { vec![range] } else { parts }
     }
 }
 
@@ -93,6 +113,26 @@ mod tests {
         let at = |offset| near.at(offset);
         assert_eq!([at(0), at(99), at(100), at(250), at(399)], [&[5][..], &[5], &[4], &[5], &[]]);
         assert_eq!((at(400), at(u64::MAX)), (&[5][..], at(u64::MAX % 400)));
+    }
+
+    #[test]
+    fn ranges_are_cut_where_others_go_on() {
+        const K: u64 = 1024;
+        let near = |stripe, holders: &[&[usize]]| Near {
+            stripe,
+            holders: holders.iter().map(|holders| holders.to_vec()).collect(),
+        };
+        let cut = |near: &Near, start, end| {
+            near.cut(start..end).into_iter().map(|part| (part.start, part.end)).collect::<Vec<_>>()
+        };
+        let of_four = near(256 * K, &[&[1], &[1], &[2], &[1, 2]]);
+        let of_all = [(0, 512 * K), (512 * K, 768 * K), (768 * K, 1024 * K)];
+        assert_eq!(cut(&of_four, 0, 1024 * K), of_all, "two of the same are one");
+        assert_eq!(cut(&of_four, 300 * K, 400 * K), [(300 * K, 400 * K)]);
+        assert_eq!(cut(&of_four, 1000 * K, 1030 * K), [(1000 * K, 1024 * K), (1024 * K, 1030 * K)]);
+        assert_eq!(cut(&near(64 * K, &[&[1], &[2]]), 0, 1024 * K), [(0, 1024 * K)], "requests cost, too");
+        assert_eq!(cut(&near(u64::MAX, &[&[1]]), 5, u64::MAX), [(5, u64::MAX)]);
+        assert_eq!(cut(&of_four, 0, 0), [(0, 0)]);
     }
 
     #[test]

@@ -2,12 +2,13 @@ use super::*;
 use crate::digest::piece_len;
 use crate::web::Web;
 use bivouac_source::Environment;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 /// Notes what it hears.
 #[derive(Default)]
@@ -69,7 +70,7 @@ fn who_has_wrong_bytes_is_named_and_the_others_go_on() {
     let order = order(dir.path(), item("f", &bytes), &["bad", "short", "none", "good"]);
     let heard = Heard::default();
     let fetched = run(&order, &heard).unwrap();
-    assert_eq!(fetched.pieces, [("good".to_owned(), 6)]);
+    assert_eq!(fetched.parts, [("good".to_owned(), 6)]);
     assert!(std::fs::read(dir.path().join("dst/f")).unwrap() == bytes);
     let out = heard.out.into_inner();
     assert!(out.len() == 1 && out[0].starts_with("bad: wrong bytes of f"), "{out:?}");
@@ -131,11 +132,32 @@ fn entries_that_contradict_themselves_make_no_file() {
     assert_eq!(std::fs::read(dir.path().join("dst/f")).unwrap(), b"");
 }
 
-/// A server that has one file, and says who has which parts of it: what it was asked to send, by offset.
-fn serve(listener: TcpListener, bytes: Vec<u8>, says: String) -> Arc<Mutex<Vec<usize>>> {
-    let asked = Arc::<Mutex<Vec<usize>>>::default();
+/// What a server was asked to send, by offset.
+#[derive(Default)]
+struct Asked {
+    offsets: Mutex<Vec<usize>>,
+    more: Condvar,
+}
+
+impl Asked {
+    /// In MiB, sorted.
+    fn mib(&self) -> Vec<usize> {
+        let mut all: Vec<_> = self.offsets.lock().iter().map(|at| at >> 20).collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+/// A server that has one file, and says who has which parts of it, or nothing.
+fn serve(
+    listener: TcpListener,
+    bytes: Vec<u8>,
+    says: impl Fn() -> Option<String> + Send + 'static,
+) -> Arc<Asked> {
+    let asked = Arc::<Asked>::default();
     let notes = Arc::clone(&asked);
     std::thread::spawn(move || {
+        let mut unanswered = Vec::new();
         for stream in listener.incoming().map_while(Result::ok) {
             let mut lines =
                 BufReader::new(&stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
@@ -146,11 +168,18 @@ fn serve(listener: TcpListener, bytes: Vec<u8>, says: String) -> Arc<Mutex<Vec<u
             let (head, body) = match range.as_deref().and_then(|range| range.split_once('-')) {
                 Some((from, to)) if method.starts_with("GET") => {
                     let (from, to): (usize, usize) = (from.parse().unwrap(), to.parse().unwrap());
-                    notes.lock().push(from);
+                    notes.offsets.lock().push(from);
+                    notes.more.notify_all();
                     let head = format!("206 Part\r\nContent-Range: bytes {from}-{to}/{}", bytes.len());
                     (head, &bytes[from..=to])
                 }
-                _ => (format!("200 OK\r\n{says}"), &[][..]),
+                _ => match says() {
+                    Some(says) => (format!("200 OK\r\n{says}"), &[][..]),
+                    None => {
+                        unanswered.push(stream);
+                        continue;
+                    }
+                },
             };
             let head =
                 format!("HTTP/1.1 {head}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
@@ -169,18 +198,114 @@ fn parts_are_asked_of_those_who_have_them() {
     let urls = listeners.each_ref().map(|listener| format!("http://{}/f", listener.local_addr().unwrap()));
     let says =
         format!("Bivouac-Layout: stripe={part}; nodes=3,5; here=5\r\nLink: <{}>; nodes=\"3\"", urls[1]);
-    let asked = listeners.map(|listener| serve(listener, bytes.clone(), says.clone()));
+    let asked = listeners.map(|listener| {
+        let says = says.clone();
+        serve(listener, bytes.clone(), move || Some(says.clone()))
+    });
     let mut order = order(dir.path(), item("f", &bytes), &["first", "second"]);
     order.files[0].places = urls.into_iter().enumerate().collect();
     order.jobs = 1;
     run(&order, &Heard::default()).unwrap();
-    let [first, second] = asked.map(|asked| std::mem::take(&mut *asked.lock()));
     assert!(std::fs::read(dir.path().join("dst/f")).unwrap() == bytes);
-    let mib = |all: &[usize]| all.iter().map(|at| at >> 20).collect::<Vec<_>>();
-    assert_eq!((mib(&first), mib(&second)), (vec![2, 3, 6, 7], vec![0, 1, 4, 5]));
+    assert_eq!(asked.map(|asked| asked.mib()), [[2, 3, 6, 7], [0, 1, 4, 5]]);
     // The other one says nothing any more.
     std::fs::remove_file(dir.path().join("dst/f")).unwrap();
     order.files[0].places[1].1 = "http://127.0.0.1:1/f".into();
     run(&order, &Heard::default()).unwrap();
     assert!(std::fs::read(dir.path().join("dst/f")).unwrap() == bytes);
+}
+
+/// S666. The first parts, too: they wait until it is known who has them.
+#[test]
+fn nothing_is_asked_of_anybody_before_it_is_known_who_has_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bytes, part) = (content(8 << 20), 1 << 20);
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let urls = listeners.each_ref().map(|listener| format!("http://{}/f", listener.local_addr().unwrap()));
+    let [of_first, of_second] = listeners;
+    let second = serve(of_second, bytes.clone(), || None);
+    let link = urls[1].clone();
+    let asked_second = Arc::clone(&second);
+    let first = serve(of_first, bytes.clone(), move || {
+        // Long enough for whoever does not wait.
+        let mut offsets = asked_second.offsets.lock();
+        asked_second.more.wait_while_for(&mut offsets, |asked| asked.len() < 3, Duration::from_millis(300));
+        Some(format!("Bivouac-Layout: stripe={part}; nodes=3,5; here=3\r\nLink: <{link}>; nodes=\"5\""))
+    });
+    let mut order = order(dir.path(), item("f", &bytes), &["first", "second"]);
+    order.files[0].places = urls.into_iter().enumerate().collect();
+    order.jobs = 2;
+    run(&order, &Heard::default()).unwrap();
+    assert!(std::fs::read(dir.path().join("dst/f")).unwrap() == bytes);
+    assert_eq!([first, second].map(|asked| asked.mib()), [[0, 2, 4, 6], [1, 3, 5, 7]]);
+}
+
+/// S666. A piece of which several have parts comes from all of them. Wrong bytes of one of them are in no file, and
+/// whoever sent them is found out when it is asked for all of a piece.
+#[test]
+fn parts_of_pieces_come_from_those_who_have_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bytes, part) = (content((4 << 20) + 7), 512 << 10);
+    let mut wrong = bytes.clone();
+    wrong.iter_mut().for_each(|byte| *byte ^= 1);
+    let fetch = |second: Vec<u8>, place: &str, jobs| {
+        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let urls =
+            listeners.each_ref().map(|listener| format!("http://{}/f", listener.local_addr().unwrap()));
+        let [of_first, of_second] = listeners;
+        let says =
+            format!("Bivouac-Layout: stripe={part}; nodes=3,5; here=3\r\nLink: <{}>; nodes=\"5\"", urls[1]);
+        let asked =
+            [serve(of_first, bytes.clone(), move || Some(says.clone())), serve(of_second, second, || None)];
+        let mut order = order(&dir.path().join(place), item("f", &bytes), &["first", "second"]);
+        order.files[0].places = urls.into_iter().enumerate().collect();
+        order.jobs = jobs;
+        let heard = Heard::default();
+        let fetched = run(&order, &heard).unwrap();
+        assert!(std::fs::read(dir.path().join(place).join("dst/f")).unwrap() == bytes);
+        (fetched, asked.map(|asked| asked.offsets.lock().clone()), heard.out.into_inner())
+    };
+    std::fs::create_dir(dir.path().join("right")).unwrap();
+    let (fetched, asked, out) = fetch(bytes.clone(), "right", 1);
+    let numbers = asked.map(|mut offsets| {
+        offsets.sort_unstable();
+        offsets.into_iter().map(|offset| offset / part).collect::<Vec<_>>()
+    });
+    assert_eq!(numbers, [[0, 2, 4, 6, 8].to_vec(), [1, 3, 5, 7].to_vec()]);
+    assert_eq!(fetched.parts, [("first".to_owned(), 5), ("second".to_owned(), 4)]);
+    assert_eq!((fetched.moved, out.len()), (bytes.len() as u64, 0));
+    std::fs::create_dir(dir.path().join("wrong")).unwrap();
+    let (fetched, _, out) = fetch(wrong, "wrong", 4);
+    assert!(fetched.moved > bytes.len() as u64, "wrong parts were moved in vain");
+    assert!(out.iter().all(|line| line.starts_with("second: wrong bytes of f")), "{out:?}");
+}
+
+/// More pieces than are cut into parts at a time, of which some are there.
+#[test]
+fn what_is_not_cut_yet_comes_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = content(3000);
+    let pieces = bytes.chunks(5).map(Digest::of).collect();
+    let item = Item { piece_len: 5, pieces, ..item("f", &bytes) };
+    at(dir.path(), "short", &bytes[..2000]);
+    at(dir.path(), "all", &bytes);
+    let order = order(dir.path(), item, &["short", "all"]);
+    let fetched = run(&order, &Heard::default()).unwrap();
+    assert_eq!(fetched.parts.iter().map(|(_, parts)| parts).sum::<u64>(), 600);
+    assert!(std::fs::read(dir.path().join("dst/f")).unwrap() == bytes);
+}
+
+/// S666. Who does not say who has what is not waited for much longer than an answer takes.
+#[test]
+fn what_is_never_said_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = content(4 << 20);
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let urls = listeners.each_ref().map(|listener| format!("http://{}/f", listener.local_addr().unwrap()));
+    let asked = listeners.map(|listener| serve(listener, bytes.clone(), || None));
+    let mut order = order(dir.path(), item("f", &bytes), &["first", "second"]);
+    order.files[0].places = urls.into_iter().enumerate().collect();
+    run(&order, &Heard::default()).unwrap();
+    assert!(std::fs::read(dir.path().join("dst/f")).unwrap() == bytes);
+    assert_eq!(asked.iter().map(|asked| asked.offsets.lock().len()).sum::<usize>(), 4);
 }

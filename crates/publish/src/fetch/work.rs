@@ -1,17 +1,19 @@
-//! Threads that take pieces from one queue.
+//! Threads that take pieces, or parts of them, from one queue.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
 use super::health::{self, Choice, Health};
 use super::near::Near;
+use super::whole::Whole;
 use super::{BUFFER, Fetched, Order, Wanted, Watch, digest_of, interrupted, tag};
 use crate::digest::Hasher;
 use crate::error::{Cause, PublishError, PublishResult};
@@ -21,9 +23,9 @@ use crate::target::{Spot, Target};
 
 /// How often a thread that waits looks whether it was interrupted.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Files of so many pieces are asked about first: who has which of them.
+/// Files of which so many pieces are missing are asked about first: who has which of them.
 const NEAR_FROM: usize = 4;
-/// So many pieces are looked at for one that an idle holder has itself, and that holder may have so many more to do than the
+/// So many parts are looked at for one that an idle holder has itself, and that holder may have so many more to do than the
 /// idlest.
 const NEAR_AMONG: usize = 256;
 const NEAR_BUSIER: u32 = 1;
@@ -36,27 +38,41 @@ struct Open {
     spot: Spot,
     file: File,
     left: AtomicUsize,
-    /// Once that is known, if it ever is.
-    near: OnceLock<Near>,
+    /// If that is known.
+    near: Option<Near>,
+    /// If that says more than the digests of pieces.
+    whole: Option<Whole>,
     /// Whether it was given up.
     failed: AtomicBool,
 }
 
-/// A piece that is missing.
-struct Piece {
+/// A piece that is missing, or a part of one.
+struct Part {
     open: Arc<Open>,
+    /// The piece.
     index: usize,
+    range: Range<u64>,
+    /// How many parts of the piece are missing; of a piece that is one part it is not needed.
+    left: Option<Arc<AtomicUsize>>,
     /// Why the last holder did not give it.
     why: Option<String>,
 }
 
 struct Queue {
-    pieces: VecDeque<Piece>,
+    /// Pieces that are not cut into parts yet: of large files there would be many.
+    pieces: VecDeque<(Arc<Open>, usize)>,
+    parts: VecDeque<Part>,
     files: VecDeque<usize>,
     busy: usize,
     health: Vec<Health>,
     done: u64,
     failures: Vec<String>,
+}
+
+impl Queue {
+    fn is_done(&self) -> bool {
+        self.pieces.is_empty() && self.parts.is_empty() && self.files.is_empty() && self.busy == 0
+    }
 }
 
 /// What is being fetched, and by whom.
@@ -74,8 +90,8 @@ pub struct Work<'a> {
 /// What a thread does next.
 enum Step {
     Prepare(usize),
-    Fetch(Piece, usize, String),
-    GiveUp(Piece),
+    Fetch(Part, usize, String),
+    GiveUp(Part),
     End,
 }
 
@@ -90,8 +106,9 @@ impl<'a> Work<'a> {
         missing: Vec<usize>,
     ) -> Work<'a> {
         let health = order.holders.iter().map(|_| Health::default()).collect();
-        let (pieces, failures) = (VecDeque::new(), Vec::new());
-        let queue = Mutex::new(Queue { pieces, files: missing.into(), busy: 0, health, done: 0, failures });
+        let (pieces, parts, failures) = (VecDeque::new(), VecDeque::new(), Vec::new());
+        let queue =
+            Mutex::new(Queue { pieces, parts, files: missing.into(), busy: 0, health, done: 0, failures });
         Work {
             order,
             target,
@@ -110,8 +127,8 @@ impl<'a> Work<'a> {
             let outcome = match self.next() {
                 Step::End => return,
                 Step::Prepare(number) => self.prepare(number),
-                Step::Fetch(piece, holder, url) => self.fetch(piece, holder, &url),
-                Step::GiveUp(piece) => Err(self.gave_up(&piece)),
+                Step::Fetch(part, holder, url) => self.fetch(part, holder, &url),
+                Step::GiveUp(part) => Err(self.gave_up(&part)),
             };
             let mut queue = self.queue.lock();
             queue.busy -= 1;
@@ -132,7 +149,7 @@ impl<'a> Work<'a> {
                 queue.busy += 1;
                 return step;
             }
-            if queue.pieces.is_empty() && queue.files.is_empty() && queue.busy == 0 {
+            if queue.is_done() {
                 self.changed.notify_all();
                 return Step::End;
             }
@@ -140,59 +157,65 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// The first piece that somebody can be asked at once, or the next file.
+    /// The first part that somebody can be asked at once, or the next file.
     fn choose(&self, queue: &mut Queue, now: Instant) -> Option<Step> {
+        while queue.parts.len() < NEAR_AMONG
+            && let Some((open, index)) = queue.pieces.pop_front()
+        {
+            let wanted = self.order.files.get(open.number)?;
+            queue.parts.extend(parts_of(&open, &wanted.item, index));
+        }
         if let Some(step) = self.choose_near(queue, now) {
             return Some(step);
         }
-        for _ in 0..queue.pieces.len() {
-            let piece = queue.pieces.pop_front()?;
-            if piece.open.failed.load(Ordering::Relaxed) {
+        for _ in 0..queue.parts.len() {
+            let part = queue.parts.pop_front()?;
+            if part.open.failed.load(Ordering::Relaxed) {
                 continue;
             }
-            let places = self.order.files.get(piece.open.number).map_or(&[][..], |wanted| &wanted.places);
-            match health::choose(&queue.health, places, piece.open.number, now) {
+            let places = self.order.files.get(part.open.number).map_or(&[][..], |wanted| &wanted.places);
+            match health::choose(&queue.health, places, part.open.number, now) {
                 Choice::Ask(holder, url) => {
                     queue.health.get_mut(holder)?.begin();
-                    return Some(Step::Fetch(piece, holder, url));
+                    return Some(Step::Fetch(part, holder, url));
                 }
-                Choice::Wait => queue.pieces.push_back(piece),
-                Choice::Nobody => return Some(Step::GiveUp(piece)),
+                Choice::Wait => queue.parts.push_back(part),
+                Choice::Nobody => return Some(Step::GiveUp(part)),
             }
         }
         // As few files as possible are open: a new one only where nothing of the others can be had.
-        // Of each that waits a piece is in the queue, so these are few even if all holders rest.
-        let has_room = queue.pieces.len() < 2 * self.order.jobs.max(1);
+        // Of each that waits a part is in the queue, so these are few even if all holders rest.
+        let has_room = queue.parts.len() < 2 * self.order.jobs.max(1);
         if has_room { queue.files.pop_front().map(Step::Prepare) } else { None }
     }
 
-    /// A piece that a holder has itself which is about the idlest.
+    /// A part that a holder has itself which is about the idlest.
     fn choose_near(&self, queue: &mut Queue, now: Instant) -> Option<Step> {
-        let Queue { pieces, health, .. } = queue;
-        let of_piece = |(at, piece): (usize, &Piece)| {
-            let near = piece.open.near.get().filter(|_| !piece.open.failed.load(Ordering::Relaxed))?;
-            let Wanted { item, places } = self.order.files.get(piece.open.number)?;
-            let holders = near.at(item.piece(piece.index).0);
+        let Queue { parts, health, .. } = queue;
+        let of_part = |(at, part): (usize, &Part)| {
+            let near = part.open.near.as_ref().filter(|_| !part.open.failed.load(Ordering::Relaxed))?;
+            let Wanted { places, .. } = self.order.files.get(part.open.number)?;
+            let holders = near.at(part.range.start);
             let able =
-                health::idlest(health, places, piece.open.number, now, |holder| holders.contains(&holder))?;
-            let idlest = health::idlest(health, places, piece.open.number, now, |_| true)?;
+                health::idlest(health, places, part.open.number, now, |holder| holders.contains(&holder))?;
+            let idlest = health::idlest(health, places, part.open.number, now, |_| true)?;
             (able.asked <= idlest.asked + NEAR_BUSIER).then_some((able.asked, at, able.holder, able.url))
         };
-        let (_, at, holder, url) = pieces
+        let (_, at, holder, url) = parts
             .iter()
             .take(NEAR_AMONG)
             .enumerate()
-            .filter_map(of_piece)
+            .filter_map(of_part)
             .min_by_key(|(asked, at, ..)| (*asked, *at))?;
         let url = url.to_owned();
-        let piece = pieces.remove(at)?;
+        let part = parts.remove(at)?;
         health.get_mut(holder)?.begin();
-        Some(Step::Fetch(piece, holder, url))
+        Some(Step::Fetch(part, holder, url))
     }
 
-    /// Who has which pieces of a file. What cannot be found out costs nothing but links.
-    fn near(&self, number: usize, wanted: &Wanted) -> Option<Near> {
-        if wanted.places.len() < 2 || wanted.item.piece_count() < NEAR_FROM {
+    /// Who has which pieces of a file of which so many are missing. What cannot be found out costs nothing but links.
+    fn near(&self, number: usize, wanted: &Wanted, missing: usize) -> Option<Near> {
+        if wanted.places.len() < 2 || missing < NEAR_FROM {
             return None;
         }
         let choice = health::choose(&self.queue.lock().health, &wanted.places, number, Instant::now());
@@ -213,18 +236,18 @@ impl<'a> Work<'a> {
         let missing =
             self.missing_pieces(&file, item).map_err(|error| format!("{}: {error}", spot.path.display()))?;
         let left = AtomicUsize::new(missing.len());
-        let (failed, near) = (AtomicBool::new(false), OnceLock::new());
-        let open = Arc::new(Open { number, spot, file, left, near, failed });
+        // No piece is asked for before this: of the first ones, which would come from anybody, each would go over two links
+        // of servers, at the same time for everybody who fetches the file.
+        let near = self.near(number, wanted, missing.len());
+        // What pieces and whole say may contradict each other.
+        let is_said_twice = item.digest.is_some() && (item.size == 0 || !item.pieces.is_empty());
+        let whole = is_said_twice.then(|| Whole::new(item, &missing));
+        let failed = AtomicBool::new(false);
+        let open = Arc::new(Open { number, spot, file, left, near, whole, failed });
         if missing.is_empty() {
             return self.complete(&open, item);
         }
-        let pieces = missing.into_iter().map(|index| Piece { open: Arc::clone(&open), index, why: None });
-        // Who waits for pieces takes these when it is known who has which, or when they look next: an answer that does not come
-        // holds nobody up.
-        self.queue.lock().pieces.extend(pieces);
-        if let Some(near) = self.near(number, wanted) {
-            open.near.get_or_init(|| near);
-        }
+        self.queue.lock().pieces.extend(missing.into_iter().map(|index| (Arc::clone(&open), index)));
         Ok(())
     }
 
@@ -247,49 +270,48 @@ impl<'a> Work<'a> {
         Ok(missing)
     }
 
-    /// Asks a holder for a piece, and notes how that went.
-    fn fetch(&self, mut piece: Piece, holder: usize, url: &str) -> Result<(), String> {
-        let Some(Wanted { item, .. }) = self.order.files.get(piece.open.number) else { return Ok(()) };
-        let (offset, len) = item.piece(piece.index);
+    /// Asks a holder for a part, and notes how that went.
+    fn fetch(&self, mut part: Part, holder: usize, url: &str) -> Result<(), String> {
+        let Some(Wanted { item, .. }) = self.order.files.get(part.open.number) else { return Ok(()) };
+        let (offset, len) = (part.range.start, part.range.end - part.range.start);
         let (mut hasher, mut at) = (Hasher::new(), offset);
         let read = self.readers.read(url, Access { offset, len, size: item.size }, &mut |bytes| {
             if self.cancel.load(Ordering::Relaxed) {
                 return Err(io::ErrorKind::Interrupted.into());
             }
-            piece.open.file.write_all_at(bytes, at)?;
-            hasher.add(bytes);
+            part.open.file.write_all_at(bytes, at)?;
+            if part.left.is_none() {
+                hasher.add(bytes);
+            }
             at += bytes.len() as u64;
             self.watch.moved(bytes.len() as u64);
             Ok(())
         });
         self.moved.fetch_add(at - offset, Ordering::Relaxed);
         let why = match read {
-            Ok(()) if Some(hasher.end()) == item.piece_digest(piece.index) => {
+            Ok(()) if part.left.is_some() => {
                 self.note(holder, |health| health.served());
-                return if piece.open.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-                    self.complete(&piece.open, item)
-                } else {
-                    Ok(())
-                };
+                return self.joined(part, item);
+            }
+            Ok(()) if Some(hasher.end()) == item.piece_digest(part.index) => {
+                self.note(holder, |health| health.served());
+                return self.arrived(&part, item);
             }
             Ok(()) => {
-                let why = format!("wrong bytes of {} (from {offset}, {len} bytes)", item.name);
+                let why = wrong_bytes(&part.range, item);
                 self.leave_out(holder, &why);
                 why
             }
             Err(Trouble::Here(error)) => {
                 self.note(holder, |health| health.end());
-                let is_first = !piece.open.failed.swap(true, Ordering::Relaxed);
-                let is_told = is_first && error.kind() != io::ErrorKind::Interrupted;
-                let text = format!("{}: {error}", piece.open.spot.path.display());
-                return if is_told { Err(text) } else { Ok(()) };
+                return self.failed_here(&part, &error);
             }
             Err(Trouble::Refused(why)) => {
                 self.leave_out(holder, &why);
                 why
             }
             Err(Trouble::Lacks(why)) => {
-                self.note(holder, |health| health.lacks(piece.open.number));
+                self.note(holder, |health| health.lacks(part.open.number));
                 why
             }
             Err(Trouble::Passing(why)) => {
@@ -301,9 +323,36 @@ impl<'a> Work<'a> {
         };
         self.watch.again(at - offset);
         let name = self.order.holders.get(holder).map_or("?", String::as_str);
-        piece.why = Some(format!("{name}: {why}"));
-        self.queue.lock().pieces.push_front(piece);
+        part.why = Some(format!("{name}: {why}"));
+        self.queue.lock().parts.push_front(part);
         Ok(())
+    }
+
+    /// A part of a piece is in its file. If that was the last one, the piece is compared. Whose bytes are wrong then cannot be
+    /// told, so all of it is asked of one holder.
+    fn joined(&self, part: Part, item: &Item) -> Result<(), String> {
+        if part.left.as_ref().is_some_and(|left| left.fetch_sub(1, Ordering::AcqRel) > 1) {
+            return Ok(());
+        }
+        let (offset, len) = item.piece(part.index);
+        match digest_of(&part.open.file, offset, len, &mut vec![0; BUFFER]) {
+            Ok(digest) if digest == item.piece_digest(part.index) => self.arrived(&part, item),
+            Ok(_) => {
+                self.watch.again(len);
+                let range = offset..offset + len;
+                let why = Some(format!("several: {}", wrong_bytes(&range, item)));
+                self.queue.lock().parts.push_front(Part { range, left: None, why, ..part });
+                Ok(())
+            }
+            Err(error) => self.failed_here(&part, &error),
+        }
+    }
+
+    /// Gives a file up for what is wrong on this side.
+    fn failed_here(&self, part: &Part, error: &io::Error) -> Result<(), String> {
+        let is_first = !part.open.failed.swap(true, Ordering::Relaxed);
+        let is_told = is_first && error.kind() != io::ErrorKind::Interrupted;
+        if is_told { Err(format!("{}: {error}", part.open.spot.path.display())) } else { Ok(()) }
     }
 
     fn note<T>(&self, holder: usize, note: impl FnOnce(&mut Health) -> T) -> Option<T> {
@@ -323,23 +372,32 @@ impl<'a> Work<'a> {
     }
 
     /// Said once of each file.
-    fn gave_up(&self, piece: &Piece) -> String {
-        piece.open.failed.store(true, Ordering::Relaxed);
-        let path = piece.open.spot.path.display();
-        let why = piece.why.as_deref().unwrap_or("nobody who had it is left");
+    fn gave_up(&self, part: &Part) -> String {
+        part.open.failed.store(true, Ordering::Relaxed);
+        let path = part.open.spot.path.display();
+        let why = part.why.as_deref().unwrap_or("nobody who had it is left");
         format!("{path}: nobody has it any more: {why}; what came is kept, the same command goes on")
+    }
+
+    /// A piece is in its file.
+    fn arrived(&self, part: &Part, item: &Item) -> Result<(), String> {
+        let open = &part.open;
+        open.whole.iter().for_each(|whole| whole.came(part.index));
+        if open.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            return self.complete(open, item);
+        }
+        open.whole.iter().for_each(|whole| whole.go_on(&open.file, item));
+        Ok(())
     }
 
     /// Gives a file its name, all pieces of it being there.
     fn complete(&self, open: &Open, item: &Item) -> Result<(), String> {
         let failed = |error: io::Error| format!("{}: {error}", open.spot.path.display());
-        // What pieces and whole say may contradict each other.
-        if item.size == 0 || !item.pieces.is_empty() {
-            let whole = digest_of(&open.file, 0, item.size, &mut vec![0; BUFFER]).map_err(failed)?;
-            if item.digest.is_some_and(|wanted| whole != Some(wanted)) {
-                let text = "its pieces are right and its SHA-256 is not: the entry contradicts itself";
-                return Err(format!("{}: {text}", open.spot.path.display()));
-            }
+        if let Some(whole) = &open.whole
+            && item.digest != Some(whole.end(&open.file, item).map_err(failed)?)
+        {
+            let text = "its pieces are right and its SHA-256 is not: the entry contradicts itself";
+            return Err(format!("{}: {text}", open.spot.path.display()));
         }
         open.spot.commit(&open.file, self.order.force).map_err(|error| error.to_string())?;
         self.queue.lock().done += 1;
@@ -364,9 +422,23 @@ impl<'a> Work<'a> {
             return Err(PublishError::new(Cause::Unreachable, lines.join("\n")));
         }
         let named = self.order.holders.iter().zip(&queue.health);
-        let pieces =
-            named.map(|(name, health)| (name.clone(), health.pieces())).filter(|(_, pieces)| *pieces > 0);
+        let parts =
+            named.map(|(name, health)| (name.clone(), health.parts())).filter(|(_, parts)| *parts > 0);
         let (files, moved) = (already + queue.done, self.moved.into_inner());
-        Ok(Fetched { files, already, moved, pieces: pieces.collect() })
+        Ok(Fetched { files, already, moved, parts: parts.collect() })
     }
+}
+
+/// A piece by who has what of it.
+fn parts_of(open: &Arc<Open>, item: &Item, index: usize) -> Vec<Part> {
+    let (offset, len) = item.piece(index);
+    let range = offset..offset + len;
+    let ranges = open.near.as_ref().map_or_else(|| vec![range.clone()], |near| near.cut(range.clone()));
+    let left = (ranges.len() > 1).then(|| Arc::new(AtomicUsize::new(ranges.len())));
+    let part = |range| Part { open: Arc::clone(open), index, range, left: left.clone(), why: None };
+    ranges.into_iter().map(part).collect()
+}
+
+fn wrong_bytes(range: &Range<u64>, item: &Item) -> String {
+    format!("wrong bytes of {} (from {}, {} bytes)", item.name, range.start, range.end - range.start)
 }

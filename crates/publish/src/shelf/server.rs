@@ -40,7 +40,7 @@ impl Server<'_> {
     fn put_file(&self, name: &str, bytes: &[u8]) -> PublishResult<()> {
         let headers = vec![("if-none-match", "*".to_owned())];
         let mut answer =
-            self.web.ask("PUT", &self.at(name), &Sent { headers, body: Some(bytes), is_slow: false })?;
+            self.web.ask("PUT", &self.at(name), &Sent { headers, body: Some(bytes), ..Sent::default() })?;
         if (200..300).contains(&answer.status) { Ok(()) } else { Err(answer.refusal()) }
     }
 
@@ -52,7 +52,7 @@ impl Server<'_> {
     /// The list that servers make for programs: formations, and nginx with its format json.
     fn list_json(&self) -> PublishResult<Option<Vec<String>>> {
         let headers = vec![("accept", "application/json".to_owned())];
-        let mut answer = self.web.ask("GET", &self.dir(), &Sent { headers, body: None, is_slow: false })?;
+        let mut answer = self.web.ask("GET", &self.dir(), &Sent { headers, ..Sent::default() })?;
         if answer.status != 200 {
             return Err(answer.refusal());
         }
@@ -68,7 +68,7 @@ impl Server<'_> {
     fn list_dav(&self) -> PublishResult<Option<Vec<String>>> {
         let headers = vec![("depth", "1".to_owned())];
         let mut answer =
-            self.web.ask("PROPFIND", &self.dir(), &Sent { headers, body: Some(b""), is_slow: false })?;
+            self.web.ask("PROPFIND", &self.dir(), &Sent { headers, body: Some(b""), ..Sent::default() })?;
         if answer.status != 207 {
             return Ok(None);
         }

@@ -1,0 +1,132 @@
+//! The digest of a whole file, taken while its pieces come, so that nobody waits for all of it at the end. It is of what
+//! the file has, not of what was received.
+
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use super::add_part;
+use crate::digest::{Digest, Hasher};
+use crate::manifest::Item;
+
+/// Bytes that are read at a time.
+const BUFFER: usize = 64 << 10;
+/// Most pieces that are added for one that came: more than one, so that those behind a late piece are caught up with, and
+/// few, since their thread fetches nothing meanwhile.
+const AT_ONCE: usize = 2;
+
+/// The digest as far as pieces are there, from the first on.
+pub struct Whole {
+    there: Vec<AtomicBool>,
+    begun: Mutex<Begun>,
+}
+
+struct Begun {
+    hasher: Hasher,
+    /// The first piece that is not in it.
+    next: usize,
+    buffer: Vec<u8>,
+}
+
+impl Begun {
+    fn new() -> Begun {
+        Begun { hasher: Hasher::new(), next: 0, buffer: vec![0; BUFFER] }
+    }
+}
+
+impl Whole {
+    /// Of a file of which these pieces are missing.
+    pub fn new(item: &Item, missing: &[usize]) -> Whole {
+        let there: Vec<_> = (0..item.piece_count()).map(|_| AtomicBool::new(true)).collect();
+        missing
+            .iter()
+            .filter_map(|index| there.get(*index))
+            .for_each(|piece| piece.store(false, Ordering::Relaxed));
+        Whole { there, begun: Mutex::new(Begun::new()) }
+    }
+
+    /// A piece is in the file.
+    pub fn came(&self, index: usize) {
+        if let Some(piece) = self.there.get(index) {
+            piece.store(true, Ordering::Release);
+        }
+    }
+
+    /// Adds a few pieces, if nobody else is at that.
+    pub fn go_on(&self, file: &File, item: &Item) {
+        let Some(mut begun) = self.begun.try_lock() else { return };
+        // What is wrong with the file is said at its end, when it is read from its beginning.
+        if self.add(&mut begun, AT_ONCE, file, item).is_err() {
+            *begun = Begun::new();
+        }
+    }
+
+    /// The digest, all pieces being there.
+    ///
+    /// # Errors
+    /// What the system says; `UnexpectedEof` if the file was cut.
+    pub fn end(&self, file: &File, item: &Item) -> io::Result<Digest> {
+        let mut begun = self.begun.lock();
+        self.add(&mut begun, usize::MAX, file, item)?;
+        Ok(std::mem::replace(&mut begun.hasher, Hasher::new()).end())
+    }
+
+    fn add(&self, begun: &mut Begun, most: usize, file: &File, item: &Item) -> io::Result<()> {
+        let ready = self.there.iter().skip(begun.next).take_while(|piece| piece.load(Ordering::Acquire));
+        for _ in ready.take(most) {
+            let (offset, len) = item.piece(begun.next);
+            if !add_part(&mut begun.hasher, file, offset, len, &mut begun.buffer)? {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            begun.next += 1;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item() -> Item {
+        let pieces = vec![Digest::of(b""); 4];
+        Item { name: "f".into(), size: 7, digest: None, piece_len: 2, pieces, urls: Vec::new() }
+    }
+
+    #[test]
+    fn pieces_count_once_and_in_their_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, "0123456").unwrap();
+        let (file, item) = (File::open(&path).unwrap(), item());
+        let whole = Whole::new(&item, &[0, 2, 3]);
+        let next = || {
+            whole.go_on(&file, &item);
+            whole.begun.lock().next
+        };
+        whole.came(3);
+        assert_eq!(next(), 0);
+        whole.came(0);
+        assert_eq!(next(), 2);
+        whole.came(2);
+        assert_eq!((next(), next()), (4, 4));
+        assert_eq!(whole.end(&file, &item).unwrap(), Digest::of(b"0123456"));
+    }
+
+    #[test]
+    fn a_file_that_was_cut_is_told_at_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, "0123").unwrap();
+        let (file, item) = (File::options().read(true).write(true).open(&path).unwrap(), item());
+        let whole = Whole::new(&item, &[]);
+        (0..3).for_each(|_| whole.go_on(&file, &item));
+        assert_eq!(whole.end(&file, &item).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        std::fs::write(&path, "0123456").unwrap();
+        let whole = Whole::new(&item, &[]);
+        (0..3).for_each(|_| whole.go_on(&file, &item));
+        assert_eq!(whole.end(&file, &item).unwrap(), Digest::of(b"0123456"));
+    }
+}
