@@ -583,6 +583,71 @@ static void placed(const char *placement)
     free(out);
 }
 
+/* What rank `who` writes in a round; the one behind the last is nobody, and writes nothing. */
+static unsigned char written(int who, int round, int i)
+{
+    return who == ranks ? 0 : (unsigned char)(who * 31 + round * 7 + i % 251 + 1);
+}
+
+/*
+ * Many short pieces in turn with the other ranks', who write at the same time, and with nobody's, over several stripes:
+ * once the file is long enough they are moved where they lie. In the end each rank has nothing but its own bytes. S467.
+ */
+static void close_pieces(void)
+{
+    enum { PIECE = 24, BYTES = 4000 * PIECE };
+    static unsigned char out[2 * BYTES], in[2 * BYTES];
+    MPI_Datatype piece, pieces, spread;
+    MPI_Status status;
+    MPI_File file = opened("pieces", MPI_MODE_RDWR | MPI_MODE_CREATE | MPI_MODE_DELETE_ON_CLOSE);
+    MPI_Type_contiguous(PIECE, MPI_BYTE, &piece);
+    MPI_Type_create_resized(piece, 0, PIECE * (ranks + 1), &pieces);
+    MPI_Type_vector(BYTES / 8, 8, 16, MPI_BYTE, &spread);
+    MPI_Type_commit(&pieces);
+    MPI_Type_commit(&spread);
+    for (int round = 0; round < 5; round++) {
+        /* In memory with holes by turns, and read the other way; not all of it in the end. */
+        int first = round < 4 ? 0 : 1001, last = BYTES - first, step = round % 2 ? 2 : 1;
+        OK(MPI_File_set_view(file, 5 + rank * PIECE, MPI_BYTE, pieces, "native", MPI_INFO_NULL));
+        for (int i = 0; i < BYTES; i++)
+            out[step * (i - i % 8) + i % 8] = written(rank, round, first + i);
+        if (step == 2)
+            OK(MPI_File_write_at(file, 0, out, 1, spread, &status));
+        else if (round == 2)
+            OK(MPI_File_write_at_all(file, first, out, last - first, MPI_BYTE, &status));
+        else
+            OK(MPI_File_write_at(file, first, out, last - first, MPI_BYTE, &status));
+        MPI_Barrier(MPI_COMM_WORLD);
+        /* Those of the next rank, or nobody's; twice, since the first read after others have written is a message. */
+        int who = rank + 1, there = who == ranks ? BYTES - PIECE : BYTES;
+        OK(MPI_File_set_view(file, 5 + who * PIECE, MPI_BYTE, pieces, "native", MPI_INFO_NULL));
+        for (int again = 0; again < 2; again++) {
+            memset(in, 9, sizeof in);
+            OK(MPI_File_read_at(file, 0, in, step == 2 ? BYTES : 1, step == 2 ? MPI_BYTE : spread, &status));
+            CHECK(count_of(&status, MPI_BYTE) == there);
+            for (int i = 0; i < there; i++) {
+                int age = i < first || i >= last ? 3 : round;
+                CHECK(in[step == 2 ? i : 2 * (i - i % 8) + i % 8] == written(who, age, i));
+            }
+        }
+        MPI_Barrier(MPI_COMM_WORLD);
+    }
+    /* Across the end, also of a file that is shorter now: there are fewer, and the rest of the buffer stays. */
+    OK(MPI_File_set_view(file, 5 + rank * PIECE, MPI_BYTE, pieces, "native", MPI_INFO_NULL));
+    OK(MPI_File_read_at(file, 0, in, 2 * BYTES, MPI_BYTE, &status));
+    CHECK(count_of(&status, MPI_BYTE) == BYTES);
+    MPI_Barrier(MPI_COMM_WORLD);
+    OK(MPI_File_set_size(file, 5 + BYTES / 2 * (ranks + 1)));
+    memset(in, 9, sizeof in);
+    OK(MPI_File_read_at_all(file, 0, in, BYTES, MPI_BYTE, &status));
+    CHECK(count_of(&status, MPI_BYTE) == BYTES / 2 && in[BYTES / 2] == 9);
+    CHECK(in[BYTES / 2 - 1] == written(rank, 4, BYTES / 2 - 1));
+    OK(MPI_File_close(&file));
+    MPI_Type_free(&piece);
+    MPI_Type_free(&pieces);
+    MPI_Type_free(&spread);
+}
+
 static void numbers(void)
 {
     MPI_File file = opened("c", MPI_MODE_RDWR | MPI_MODE_CREATE | MPI_MODE_DELETE_ON_CLOSE);
@@ -697,6 +762,7 @@ int main(int argc, char **argv)
     representations();
     modes();
     placement();
+    close_pieces();
     numbers();
 #if MPI_VERSION >= 4
     large_counts();

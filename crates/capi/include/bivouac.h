@@ -127,6 +127,22 @@ ssize_t bivouac_read_list(bivouac_file *file, bivouac_piece *pieces, size_t coun
 ssize_t bivouac_write_list(bivouac_file *file, const bivouac_piece *pieces, size_t count);
 
 /*
+ * Shows bytes of a file where they lie, so that many small places of them are read or written with no call and no list:
+ * show is called with one stretch of at most 256 KiB after the other, in order, and with context. It returns how many
+ * bytes it read or wrote, and it writes only if is_write is not 0. While it runs nobody else's access that does not go
+ * together with it does: it must not call this library, touch a mapping of the file, wait, or leave but by returning, and
+ * nor must a handler of a signal that comes meanwhile. Holes that it writes nothing to are none any more. Where others
+ * write to the same bytes at the same time, each byte is one's or the other's.
+ *
+ * Returns the sum. It is 0 if not all can be shown now: the range is not wholly within the file, has holes that would be
+ * read, or others access it; so it is for the first access to each seat, for writes to a file opened with O_APPEND, and
+ * with --contract session. EOPNOTSUPP: some of it is not in memory of this machine. Whenever it is 0, or fails, some may
+ * have been shown, and all is to be read or written by another function.
+ */
+typedef size_t (*bivouac_shown)(void *context, off_t offset, void *bytes, size_t count);
+ssize_t bivouac_show(bivouac_file *file, int is_write, off_t offset, size_t count, bivouac_shown show, void *context);
+
+/*
  * Makes the file count bytes longer, by a hole, and returns the offset at which they begin. Whoever claims, from
  * whichever node, gets bytes that nobody else gets, exactly once, also where a daemon is killed meanwhile. A count of 0
  * returns the size. EFBIG: the file would get too long.

@@ -13,6 +13,7 @@ mod names;
 mod places;
 mod pointers;
 mod shared;
+mod shown;
 
 pub use connection::{Formation, bivouac_connect, bivouac_disconnect};
 pub use descriptors::{bivouac_connect_descriptor, bivouac_open_descriptor, bivouac_open_number};
@@ -29,3 +30,4 @@ pub use names::{
 };
 pub use places::{bivouac_seats_here, bivouac_traffic_so_far};
 pub use shared::{bivouac_claim, bivouac_lock, bivouac_open_unnamed};
+pub use shown::{Shown, bivouac_show};

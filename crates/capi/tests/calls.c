@@ -97,6 +97,62 @@ static void lists(bivouac *fs)
     bivouac_close(file);
 }
 
+/* Takes bytes from, or puts them to, what is shown, each at its place. */
+struct shown {
+    int is_write;
+    char *bytes;
+    off_t start, next;
+};
+
+static size_t move(void *context, off_t offset, void *bytes, size_t count)
+{
+    struct shown *shown = context;
+    CHECK(offset == shown->next && count > 0);
+    shown->next = offset + (off_t)count;
+    if (shown->is_write)
+        memcpy(bytes, shown->bytes + (offset - shown->start), count);
+    else
+        memcpy(shown->bytes + (offset - shown->start), bytes, count);
+    return count;
+}
+
+static ssize_t show(bivouac_file *file, int is_write, off_t offset, size_t count, char *bytes)
+{
+    struct shown shown = { is_write, bytes, offset, offset };
+    ssize_t moved = bivouac_show(file, is_write, offset, count, move, &shown);
+    CHECK(moved <= 0 || (moved == (ssize_t)count && shown.next == offset + moved));
+    return moved;
+}
+
+/* Stripes are shorter than what is shown. The first access to each seat is a message, and shows nothing. */
+static void shown(bivouac *fs)
+{
+    enum { SIZE = 200000 };
+    static char out[SIZE], in[SIZE];
+    bivouac_file *file = bivouac_open(fs, "shown", O_RDWR | O_CREAT, 0600);
+    for (int i = 0; i < SIZE; i++)
+        out[i] = (char)(i * 7 % 251);
+    for (int i = 0; i < 2; i++)
+        CHECK(file && bivouac_pwrite(file, out, SIZE, 0) == SIZE);
+    CHECK(show(file, 0, 0, SIZE, in) == SIZE && memcmp(in, out, SIZE) == 0);
+    memset(out + 5000, 9, 100000);
+    CHECK(show(file, 1, 5000, 100000, out + 5000) == 100000);
+    CHECK(bivouac_pread(file, in, SIZE, 0) == SIZE && memcmp(in, out, SIZE) == 0);
+    CHECK(show(file, 0, 4999, 1, in) == 1 && in[0] == out[4999]);
+    CHECK(show(file, 0, 1, SIZE, in) == 0 && show(file, 1, SIZE - 1, 2, out) == 0);
+    CHECK(bivouac_ftruncate(file, 1000) == 0 && bivouac_ftruncate(file, SIZE) == 0);
+    CHECK(show(file, 0, 0, SIZE, in) == 0);
+    CHECK(bivouac_pread(file, in, SIZE, 0) == SIZE && memcmp(in, out, 1000) == 0 && in[1000] == 0 && in[SIZE - 1] == 0);
+    REFUSED(show(file, 0, -1, 1, in), EINVAL);
+    REFUSED(bivouac_show(file, 0, 0, 1, NULL, NULL), EINVAL);
+    bivouac_close(file);
+    file = bivouac_open(fs, "shown", O_RDONLY, 0);
+    REFUSED(show(file, 1, 0, 1, out), EBADF);
+    CHECK(bivouac_show(NULL, 0, 0, 1, move, NULL) == -1 && errno == EINVAL);
+    bivouac_close(file);
+    CHECK(bivouac_unlink(fs, "shown") == 0);
+}
+
 static void names(bivouac *fs)
 {
     struct stat st;
@@ -268,6 +324,7 @@ int main(int argc, char **argv)
     CHECK(fs);
     files(fs);
     lists(fs);
+    shown(fs);
     names(fs);
     directories(fs);
     sharing(fs, argv[2]);

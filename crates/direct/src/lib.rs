@@ -22,7 +22,7 @@ mod size;
 pub use gate::{Gate, Pass};
 pub use grant_table::GrantTable;
 pub use invalidations::Invalidations;
-pub use mapped::Mapped;
+pub use mapped::{Mapped, Shown};
 pub use marks::MAP_WORDS;
 pub use memory::Memory;
 pub use session::{Session, forked, forks};

@@ -16,6 +16,15 @@
 #define LARGE_PLACE 4096
 /* What lies between two small places that are read is read along, up to so many bytes: a piece of its own costs more. */
 #define GAP_MAX 1024
+/*
+ * Places of at most so many bytes, with less than a page between two, are moved where they lie in memory of this
+ * machine; fewer bytes of the file than SHOWN_MIN are not worth it.
+ */
+#define SHOWN_PLACE_MAX 2048
+#define SHOWN_GAP_MAX 4095
+#define SHOWN_MIN 32768
+/* A file that could not be moved where it lies so often, one time after the other, is like one that never could. */
+#define MISSES_MAX 16
 
 int prepare(struct request *request)
 {
@@ -68,11 +77,16 @@ int unpack(struct request *request, int64_t done)
     return MPI_SUCCESS;
 }
 
+/* What is left of an access, and where. */
+struct rest {
+    struct cursor file, memory;
+    int64_t bytes;
+};
+
 /* The places of memory that a piece with a buffer of its own is of. */
 struct parts {
     size_t piece;
-    struct cursor file, memory; /* where they begin */
-    int64_t bytes;              /* of all of them */
+    struct rest rest; /* where they begin, and the bytes of all of them */
 };
 
 /* Memory that lists are made in, kept from one access of a file to the next: making it anew costs as much as using it. */
@@ -92,6 +106,8 @@ struct batch {
     size_t count, parts_count, gathered_bytes; /* in use */
     int64_t gap_max; /* what lies between two small places is read along up to so many bytes */
     int has_gaps;
+    int is_hidden;       /* bytes of the file could not be moved where they lie */
+    int64_t hidden_until; /* what is left of the access behind a run that is not worth it: it is not looked at again */
     int64_t done; /* of all that was sent */
     int is_short;    /* the end of the file was reached */
 };
@@ -109,13 +125,30 @@ static int grow(void **array, size_t *room, size_t count, size_t size)
     return MPI_SUCCESS;
 }
 
+static bivouac_traffic traffic_so_far(void)
+{
+    bivouac_traffic traffic = { 0 };
+    bivouac_traffic_so_far(&traffic, sizeof traffic);
+    return traffic;
+}
+
+/* Counts what a list has cost. */
+static void count_list(struct file *file, size_t pieces, const bivouac_traffic *before)
+{
+    bivouac_traffic after = traffic_so_far();
+    __atomic_add_fetch(&file->tally.messages, after.messages - before->messages, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&file->tally.bytes_local, after.bytes_local - before->bytes_local, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&file->tally.bytes_remote, after.bytes_remote - before->bytes_remote, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&file->tally.pieces, pieces, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&file->tally.lists, pieces > 0, __ATOMIC_RELAXED);
+}
+
 int send_pieces(struct file *file, int is_write, bivouac_piece *pieces, size_t count)
 {
     ssize_t moved;
-    bivouac_traffic before, after;
     if (count == 0)
         return MPI_SUCCESS;
-    bivouac_traffic_so_far(&before, sizeof before);
+    bivouac_traffic before = traffic_so_far();
     if (count > 1)
         moved = is_write ? bivouac_write_list(file->data, pieces, count) : bivouac_read_list(file->data, pieces, count);
     else if (is_write)
@@ -123,16 +156,11 @@ int send_pieces(struct file *file, int is_write, bivouac_piece *pieces, size_t c
     else
         moved = bivouac_pread(file->data, pieces->buffer, pieces->count, pieces->offset);
     int failure = moved < 0 ? errno : 0;
-    bivouac_traffic_so_far(&after, sizeof after);
-    __atomic_add_fetch(&file->tally.messages, after.messages - before.messages, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&file->tally.bytes_local, after.bytes_local - before.bytes_local, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&file->tally.bytes_remote, after.bytes_remote - before.bytes_remote, __ATOMIC_RELAXED);
+    count_list(file, failure ? 0 : count, &before);
     if (failure)
         return class_of_errno(failure);
     if (count == 1 && !is_write)
         pieces->done = (size_t)moved;
-    __atomic_add_fetch(&file->tally.pieces, count, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&file->tally.lists, 1, __ATOMIC_RELAXED);
     return MPI_SUCCESS;
 }
 
@@ -146,8 +174,9 @@ static void count_done(struct batch *batch, int64_t there, int64_t wanted)
 }
 
 /* A place: most are a number, for which a call costs more than the copy. */
-static inline void copy(char *to, const char *from, int64_t length)
+static inline void copy(int is_write, char *in_file, char *in_memory, int64_t length)
 {
+    char *to = is_write ? in_file : in_memory, *from = is_write ? in_memory : in_file;
     if (length == 8)
         memcpy(to, from, 8);
     else if (length == 4)
@@ -156,26 +185,57 @@ static inline void copy(char *to, const char *from, int64_t length)
         memcpy(to, from, (size_t)length);
 }
 
-/* Copies between a piece's buffer and the places of memory that it is of; as much as there was of it when it was read. */
+/*
+ * Copies between a stretch of the file, from `start` to `end`, and the program's memory what is next and within it.
+ * Memory mostly has no holes, and then is no cursor's to walk.
+ */
+static inline __attribute__((always_inline)) int64_t copy_stretch(int is_write, int is_dense, struct rest *rest,
+                                                                  char *buffer, char *bytes, int64_t start, int64_t end)
+{
+    struct cursor there = rest->file, mine = rest->memory; /* in registers */
+    int64_t left = rest->bytes, here = cursor_place(&mine).at;
+    while (left > 0) {
+        struct place place = cursor_place(&there);
+        int64_t length = place.length < left ? place.length : left;
+        if (place.at >= end)
+            break;
+        length = length < end - place.at ? length : end - place.at;
+        if (!is_dense) {
+            struct place room = cursor_place(&mine);
+            here = room.at;
+            length = length < room.length ? length : room.length;
+            cursor_advance(&mine, length);
+        }
+        copy(is_write, bytes + (place.at - start), buffer + here, length);
+        cursor_advance(&there, length);
+        here += length;
+        left -= length;
+    }
+    int64_t moved = rest->bytes - left;
+    if (is_dense)
+        cursor_advance(&mine, moved);
+    *rest = (struct rest){ there, mine, left };
+    return moved;
+}
+
+static int64_t copy_next(const struct batch *batch, struct rest *rest, char *bytes, int64_t start, int64_t end)
+{
+    if (batch->is_write)
+        return rest->memory.is_dense ? copy_stretch(1, 1, rest, batch->buffer, bytes, start, end)
+                                     : copy_stretch(1, 0, rest, batch->buffer, bytes, start, end);
+    return rest->memory.is_dense ? copy_stretch(0, 1, rest, batch->buffer, bytes, start, end)
+                                 : copy_stretch(0, 0, rest, batch->buffer, bytes, start, end);
+}
+
+/* Copies between a piece's buffer and the places of memory that it is of; of what was read, as much as there was. */
 static void copy_parts(struct batch *batch, const struct parts *parts)
 {
     const bivouac_piece *piece = &batch->room.pieces[parts->piece];
-    struct cursor file = parts->file, memory = parts->memory;
-    int64_t start = piece->offset, end = start + (int64_t)piece->done, at, here, length;
-    char *bytes = piece->buffer;
-    for (int64_t left = parts->bytes; left > 0; left -= length) {
-        length = next_run(&file, &memory, left, &at, &here);
-        if (batch->is_write) {
-            copy(bytes + (at - start), batch->buffer + here, length);
-        } else {
-            /* Buffers are only touched where there was something. */
-            int64_t there = at + length <= end ? length : end > at ? end - at : 0;
-            copy(batch->buffer + here, bytes + (at - start), there);
-            count_done(batch, there, length);
-        }
-        cursor_advance(&file, length);
-        cursor_advance(&memory, length);
-    }
+    struct rest rest = parts->rest;
+    int64_t end = piece->offset + (int64_t)(batch->is_write ? piece->count : piece->done);
+    int64_t done = copy_next(batch, &rest, piece->buffer, piece->offset, end);
+    if (!batch->is_write)
+        count_done(batch, done, parts->rest.bytes);
 }
 
 static int flush(struct batch *batch)
@@ -208,10 +268,10 @@ struct run {
  * Takes the bytes that are next as one run, and puts the cursors behind it. Small places that are neighbours in the file
  * travel together; what lies between them, if it is little, is read along. Nothing is written in between.
  */
-static struct run take_run(struct cursor *file, struct cursor *memory, int64_t left, int64_t gap_max)
+static struct run take_run(struct rest *rest, int64_t gap_max)
 {
-    struct cursor there = *file, mine = *memory; /* in registers */
-    int64_t at, here, length = next_run(&there, &mine, left, &at, &here);
+    struct cursor there = rest->file, mine = rest->memory; /* in registers */
+    int64_t left = rest->bytes, at, here, length = next_run(&there, &mine, left, &at, &here);
     struct run run = { .at = at, .end = at, .here = here, .is_straight = 1 };
     int is_small = 1;
     for (;;) {
@@ -231,19 +291,108 @@ static struct run take_run(struct cursor *file, struct cursor *memory, int64_t l
         run.has_gaps |= at > run.end;
         run.is_straight = 0;
     }
-    *file = there;
-    *memory = mine;
+    *rest = (struct rest){ there, mine, left - run.bytes };
     return run;
 }
 
-/* Adds the bytes that are next to the list; answers how many in `bytes`. */
-static int add(struct batch *batch, struct cursor *file, struct cursor *memory, int64_t left, int64_t *bytes)
+/* The next bytes that can be moved where they lie: short places, of which each page has a part. What is left behind. */
+static struct place shown_run(const struct rest *rest, int64_t *behind)
 {
-    struct parts parts = { .file = *file, .memory = *memory };
-    struct run run = take_run(file, memory, left, batch->gap_max);
+    struct cursor there = rest->file;
+    struct place place = cursor_place(&there), run = { place.at, 0 };
+    int64_t left = rest->bytes;
+    for (; left > 0; place = cursor_place(&there)) {
+        int64_t length = place.length < left ? place.length : left, gap = place.at - (run.at + run.length);
+        if (length > SHOWN_PLACE_MAX || gap < 0 || gap > SHOWN_GAP_MAX || run.length + gap + length > RUN_MAX)
+            break;
+        run.length += gap + length;
+        cursor_advance(&there, length);
+        left -= length;
+    }
+    *behind = left;
+    return run;
+}
+
+/* An access while bytes of the file are shown. */
+struct showing {
+    const struct batch *batch;
+    struct rest rest;
+};
+
+static size_t move_shown(void *context, off_t offset, void *bytes, size_t count)
+{
+    struct showing *showing = context;
+    return (size_t)copy_next(showing->batch, &showing->rest, bytes, offset, offset + (int64_t)count);
+}
+
+/* What came of it that bytes of a file were to be shown, right after that. */
+static void note_shown(struct file *file, ssize_t moved)
+{
+    if (moved < 0 && errno == EOPNOTSUPP)
+        __atomic_store_n(&file->is_far, 1, __ATOMIC_RELAXED);
+    if (moved > 0) {
+        __atomic_store_n(&file->was_shown, 1, __ATOMIC_RELAXED);
+        __atomic_store_n(&file->misses, 0, __ATOMIC_RELAXED);
+    } else if (__atomic_add_fetch(&file->misses, 1, __ATOMIC_RELAXED) >= MISSES_MAX) {
+        /* Not now: from which nothing follows, unless it goes on so. */
+        __atomic_store_n(&file->was_shown, 0, __ATOMIC_RELAXED);
+    }
+}
+
+static size_t move_nothing(void *context, off_t offset, void *bytes, size_t count)
+{
+    (void)context, (void)offset, (void)bytes;
+    return count;
+}
+
+void look_where_it_lies(const struct request *request)
+{
+    const struct view *view = request->view;
+    struct cursor first = cursor_at(&view->flat, view->disp, request->offset);
+    if (!__atomic_load_n(&request->file->was_shown, __ATOMIC_RELAXED))
+        note_shown(request->file,
+                   bivouac_show(request->file->data, request->is_write, cursor_place(&first).at, 1, move_nothing, NULL));
+}
+
+/* Moves the bytes that are next where they lie, if that is in memory here; what is in the list goes first. */
+static int add_shown(struct batch *batch, struct rest *rest)
+{
+    struct file *file = batch->file;
+    int64_t behind;
+    if (batch->is_hidden || rest->bytes > batch->hidden_until)
+        return MPI_SUCCESS;
+    struct place run = shown_run(rest, &behind);
+    if (run.length < SHOWN_MIN) {
+        batch->hidden_until = behind;
+        return MPI_SUCCESS;
+    }
+    int class = flush(batch);
+    if (class || batch->is_short)
+        return class;
+    struct showing showing = { batch, *rest };
+    bivouac_traffic before = traffic_so_far();
+    ssize_t moved = bivouac_show(file->data, batch->is_write, run.at, (size_t)run.length, move_shown, &showing);
+    note_shown(file, moved);
+    count_list(file, moved > 0, &before);
+    batch->is_hidden = moved <= 0;
+    if (batch->is_hidden)
+        return MPI_SUCCESS;
+    *rest = showing.rest;
+    batch->done += moved;
+    return MPI_SUCCESS;
+}
+
+/* Adds the bytes that are next to the list. */
+static int add(struct batch *batch, struct rest *rest)
+{
+    int64_t before = rest->bytes;
+    int class = add_shown(batch, rest);
+    if (class || rest->bytes < before || batch->is_short)
+        return class;
+    struct parts parts = { .rest = *rest };
+    struct run run = take_run(rest, batch->gap_max);
     size_t length = (size_t)(run.end - run.at);
-    int class = MPI_SUCCESS;
-    parts.bytes = *bytes = run.bytes;
+    parts.rest.bytes = run.bytes;
     if (batch->count == BATCH_MAX || (!run.is_straight && batch->gathered_bytes + length > GATHER_MAX))
         class = flush(batch);
     if (!class)
@@ -299,13 +448,13 @@ static int move(struct request *request, int64_t gap_max, int *has_gaps, int64_t
     if (!kept)
         return MPI_ERR_NO_MEM;
     struct batch batch = { .file = request->file, .is_write = request->is_write, .gap_max = gap_max, .room = *kept,
-                           .buffer = request->packed ? request->packed : request->buffer };
-    struct cursor file = cursor_at(&view->flat, view->disp, request->offset);
-    struct cursor memory = cursor_at(&request->memory, 0, 0);
+                           .buffer = request->packed ? request->packed : request->buffer,
+                           .hidden_until = request->bytes };
+    struct rest rest = { cursor_at(&view->flat, view->disp, request->offset), cursor_at(&request->memory, 0, 0),
+                         request->bytes };
     int class = MPI_SUCCESS;
-    int64_t bytes = 0;
-    for (int64_t left = request->bytes; !class && left > 0 && !batch.is_short; left -= bytes)
-        class = add(&batch, &file, &memory, left, &bytes);
+    while (!class && rest.bytes > 0 && !batch.is_short)
+        class = add(&batch, &rest);
     if (!class)
         class = flush(&batch);
     *kept = batch.room;

@@ -105,10 +105,14 @@ int failed(struct file *file, int class, const char *detail)
 
 int agree(struct file *file, int class)
 {
-    int all = class;
-    if (PMPI_Allreduce(&class, &all, 1, MPI_INT, MPI_MAX, file->comm))
+    int mine[3] = { class, __atomic_load_n(&file->is_far, __ATOMIC_RELAXED),
+                    __atomic_load_n(&file->was_shown, __ATOMIC_RELAXED) }, all[3];
+    if (PMPI_Allreduce(mine, all, 3, MPI_INT, MPI_MAX, file->comm))
         return class ? class : MPI_ERR_OTHER;
-    return all;
+    __atomic_store_n(&file->is_near, all[2] && !all[1], __ATOMIC_RELAXED);
+    if (all[1])
+        file->trials = 0;
+    return all[0];
 }
 
 static int create_handler(MPI_File_errhandler_function *function, MPI_Errhandler *handle)

@@ -143,6 +143,12 @@ struct handler {
     MPI_File_errhandler_function *function; /* of the program's own handlers */
 };
 
+/*
+ * So many collective calls are made as each rank's own accesses to learn whether they can move bytes where they lie: the
+ * first one may make the file longer, the next one be the first of its kind at a seat.
+ */
+#define NEAR_TRIALS 3
+
 /* An open file. */
 struct file {
     MPI_Comm comm; /* a copy of the program's */
@@ -161,6 +167,11 @@ struct file {
     int64_t stripe_count; /* seats it is on */
     int64_t base;
     int exchange; /* of collective calls: -1 as the pieces say, 0 never, 1 always */
+    int is_far;    /* some of the file is not in memory of this rank's machine */
+    int was_shown; /* bytes of it were moved where they lie, */
+    int misses;    /* or could not be so often since */
+    int is_near;   /* it was on some rank, and is not far from any; all agree on it */
+    int trials;    /* collective calls that may yet show whether it is; the same on all ranks */
     int64_t window;
     int aggregators;
     int64_t block;  /* bytes of each rank that lie together, as the program says; 0 if it does not */
@@ -184,7 +195,7 @@ struct file {
 int class_of_errno(int number);
 /* Has the file's handler, or that of MPI_FILE_NULL, deal with an error; answers what the call returns. */
 int failed(struct file *file, int class, const char *detail);
-/* The class that all agree on: the greatest. */
+/* The class that all agree on: the greatest. And whether the file is near. */
 int agree(struct file *file, int class);
 struct handler handler_of_new_files(void);
 
@@ -250,6 +261,8 @@ int carry_out(struct request *request, int64_t *done);
 /* Takes over what was read in the file's representation. */
 int unpack(struct request *request, int64_t done);
 int transfer(struct request *request, int64_t *done);
+/* Whether the first byte of an access that was made lies in memory here, if that is not known yet. */
+void look_where_it_lies(const struct request *request);
 int64_t bytes_below(const struct view *view, int64_t end);
 /* Pieces, gathered until they are sent. */
 #define BATCH_MAX 65536
@@ -267,6 +280,7 @@ int transfer_together(struct request *request, int class, int64_t *done);
 const char *way_in_words(int way);
 enum way {
     WAY_NONE,
+    WAY_APART_NEAR,
     WAY_APART_FEW,
     WAY_APART_LARGE,
     WAY_APART_SPARSE,

@@ -1,7 +1,8 @@
 /*
- * Collective access. Each rank can send its own list: right where pieces are few, large, or far apart. Otherwise ranks
- * exchange first (two-phase): each stripe has one rank that reads or writes it, so that a seat is spoken to by few
- * ranks, in pieces that are as large as the pieces of all ranks are together.
+ * Collective access. Each rank can send its own list: right where all of the file is in memory of each rank's machine,
+ * and where pieces are few, large, or far apart. Otherwise ranks exchange first (two-phase): each stripe has one rank
+ * that reads or writes it, so that a seat is spoken to by few ranks, in pieces that are as large as the pieces of all
+ * ranks are together.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@
 const char *way_in_words(int way)
 {
     switch (way) {
+    case WAY_APART_NEAR: return "lists of each rank: the file is in memory of its host, or may be";
     case WAY_APART_FEW: return "lists of each rank: one piece per rank";
     case WAY_APART_LARGE: return "lists of each rank: pieces of 32 KiB or more";
     case WAY_APART_SPARSE: return "lists of each rank: less than half of the range is accessed";
@@ -409,6 +411,12 @@ int transfer_together(struct request *request, int class, int64_t *done)
     enum way way = file->atomic ? WAY_APART_ATOMIC : WAY_NONE;
     if (file->ranks == 1 || file->exchange == 0)
         way = WAY_APART_ASKED;
+    /* Nothing is exchanged but what came of it: not even what the pieces are. */
+    int is_near = __atomic_load_n(&file->is_near, __ATOMIC_RELAXED);
+    if (way == WAY_NONE && file->exchange < 0 && (is_near || file->trials > 0)) {
+        file->trials -= !is_near;
+        way = WAY_APART_NEAR;
+    }
     if (way == WAY_NONE) {
         int theirs = gather(request, class, &all);
         if (theirs)
@@ -422,6 +430,8 @@ int transfer_together(struct request *request, int class, int64_t *done)
         return exchange_all(request, &all, done);
     if (!class)
         class = transfer(request, done);
+    if (way == WAY_APART_NEAR && !class && request->bytes > 0)
+        look_where_it_lies(request);
     __atomic_add_fetch(&file->tally.apart, 1, __ATOMIC_RELAXED);
     return file->ranks == 1 ? class : agree(file, class);
 }

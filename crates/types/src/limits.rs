@@ -206,7 +206,10 @@ pub const DIRECT_GRANTS_MAX: usize = 4096;
 pub const DIRECT_SIZES_MAX: usize = 4096;
 /// What a process that writes by itself is allowed ahead of what it asks for, in bytes.
 pub const DIRECT_AHEAD_BYTES: u64 = 64 << 20;
-/// How long a subfile is served by its daemon alone after accesses of several met, in milliseconds.
+/// How often, within [`DIRECT_CALM_MS`], grants of a subfile end since accesses of several met, before that takes longer
+/// than messages would.
+pub const DIRECT_TURNS_MAX: u32 = 8;
+/// How long a subfile is served by its daemon alone after that, in milliseconds; so long a refusal lasts, too.
 pub const DIRECT_CALM_MS: u64 = 50;
 /// How long others wait for a process that stands still in the middle of an access, in milliseconds.
 pub const DIRECT_DRAIN_MS: u64 = 5_000;

@@ -8,7 +8,9 @@ use bivouac_wire::op;
 
 use super::{Client, OpCtx, SeekKind};
 use crate::content::copy::{COPY_MAX, CopyJob};
+use crate::content::direct::Wish;
 use crate::content::local::SendPart;
+use crate::content::shown::Show;
 use crate::opens::uses::Begun;
 
 impl Client {
@@ -44,6 +46,31 @@ impl Client {
         let read = places.iter().zip(&counts).map(|((at, _), len)| (Place::At(*at), *len));
         self.opens.used(ino, false, read, &begun);
         Ok(counts)
+    }
+
+    /// Shows a range of an open file where it lies in memory of this machine, stretch by stretch, to be read or written.
+    /// How many bytes were; `None` if not all can be shown now: then all has to be read or written otherwise.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`: it is not in memory of this machine; else as [`Client::read`] and [`Client::write`].
+    pub fn show(
+        &self,
+        ino: Ino,
+        wish: Wish,
+        offset: u64,
+        len: usize,
+        show: &mut Show<'_>,
+    ) -> FsResult<Option<usize>> {
+        let (begun, is_write) = (Begun::now(len), wish == Wish::Write);
+        let _fenced = is_write.then(|| self.locks.guard(ino)).transpose()?;
+        let moved = self.sessions.show(ino, wish, offset, len as u64, show)?;
+        if let Some(len) = moved {
+            if is_write {
+                self.site.save_written(ino)?;
+            }
+            self.opens.used(ino, is_write, [(Place::At(offset), len)], &begun);
+        }
+        Ok(moved)
     }
 
     /// As [`Client::read`], for what is in one place of this process's node: has `send` send it from there. `None` if

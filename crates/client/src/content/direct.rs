@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use bivouac_layout::SeatRange;
 use bivouac_net::{Address, Identity};
 use bivouac_types::limits::DIRECT_CALM_MS;
-use bivouac_types::{Ino, NodeId, SeatIndex};
+use bivouac_types::{Errno, FsResult, Ino, NodeId, SeatIndex};
 use parking_lot::Mutex;
 
 pub use self::handle::{Handle, Missed};
@@ -33,7 +33,9 @@ const HANDLES_SHARE: usize = 4;
 /// What an access is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
+    /// To read.
     Read,
+    /// To write.
     Write,
 }
 
@@ -99,10 +101,23 @@ impl Direct {
         range: &SeatRange,
         into: &mut [IoSliceMut<'_>],
     ) -> Option<(usize, u32)> {
+        self.read_granted(node, ino, range, |handle| {
+            handle.read(range.subfile_offset, into).map(|len| (len, handle.epoch()))
+        })
+    }
+
+    /// As [`Direct::read`], by what is to be done with the grant of the range.
+    pub fn read_granted<T>(
+        &self,
+        node: NodeId,
+        ino: Ino,
+        range: &SeatRange,
+        mut read: impl FnMut(&Handle) -> Result<T, Missed>,
+    ) -> Option<T> {
         for _ in 0..GRANTS_MAX {
             let handle = self.handle(node, ino, range, Wish::Read)?;
-            match handle.read(range.subfile_offset, into) {
-                Ok(len) => return Some((len, handle.epoch())),
+            match read(&handle) {
+                Ok(read) => return Some(read),
                 Err(Missed::Over) => {}
                 Err(_) => return None,
             }
@@ -132,7 +147,7 @@ impl Direct {
         ino: Ino,
         range: &SeatRange,
         epoch: u32,
-        write: impl Fn(&Handle) -> Result<(), Missed>,
+        mut write: impl FnMut(&Handle) -> Result<(), Missed>,
     ) -> Option<bool> {
         for _ in 0..GRANTS_MAX {
             let handle = self.handle(node, ino, range, Wish::Write)?;
@@ -147,6 +162,34 @@ impl Direct {
             }
         }
         None
+    }
+
+    /// Shows a range of a subfile, of an epoch that is not above `epoch`, where it lies; whether it could be now.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`: it is not in memory of this machine.
+    pub fn show(
+        &self,
+        node: NodeId,
+        ino: Ino,
+        range: &SeatRange,
+        epoch: u32,
+        wish: Wish,
+        show: &mut dyn FnMut(*mut [u8]),
+    ) -> FsResult<bool> {
+        let mut is_far = !self.is_here(node);
+        let act = |handle: &Handle| {
+            is_far = !handle.is_in_memory();
+            if is_far || handle.epoch() > epoch {
+                return Err(Missed::Refused);
+            }
+            handle.show(wish, range.subfile_offset, range.len, show)
+        };
+        let shown = match wish {
+            Wish::Read => self.read_granted(node, ino, range, act).is_some(),
+            Wish::Write => self.write_granted(node, ino, range, epoch, act) == Some(true),
+        };
+        if is_far { Err(Errno::EOPNOTSUPP.into()) } else { Ok(shown) }
     }
 
     /// The handle for an access, if it is granted.

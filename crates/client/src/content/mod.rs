@@ -9,6 +9,7 @@ mod lists;
 pub mod local;
 mod plan;
 pub mod publish;
+pub mod shown;
 mod space;
 
 use std::sync::Arc;

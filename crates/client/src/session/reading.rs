@@ -10,7 +10,9 @@ use super::arena::PAGE;
 use super::file::{CachedFile, pages_of};
 use super::pool::Pool;
 use super::{LARGE, Sessions, broken};
+use crate::content::direct::Wish;
 use crate::content::publish::{OVERTAKEN_MAX, overtaken};
+use crate::content::shown::Show;
 
 /// What takes longer is not tried again without what is read ahead.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -64,6 +66,18 @@ impl Sessions {
             // Who reads is not told of what cannot be sent, and sees it all the same.
             Err(_) => places.iter_mut().map(|(at, into)| self.read(ino, *at, into)).collect(),
         }
+    }
+
+    /// Shows a range of a file where it lies, if pages have no part in that.
+    pub(crate) fn show(
+        &self,
+        ino: Ino,
+        wish: Wish,
+        offset: u64,
+        len: u64,
+        show: &mut Show<'_>,
+    ) -> FsResult<Option<usize>> {
+        if self.pool_for(ino)?.is_some() { Ok(None) } else { self.content.show(ino, wish, offset, len, show) }
     }
 
     /// Reads from the seats, with what was written here, sent or not.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bivouac_types::limits::{DIRECT_AHEAD_BYTES, DIRECT_CALM_MS, DIRECT_DRAIN_MS};
+use bivouac_types::limits::{DIRECT_AHEAD_BYTES, DIRECT_CALM_MS, DIRECT_DRAIN_MS, DIRECT_TURNS_MAX};
 
 use super::subfile::OpenSubfile;
 use super::{DataStore, LocalFile, SubfileId};
@@ -155,8 +155,8 @@ pub(super) struct Holders {
     /// Where they may write: every byte of it is on the volume or is counted as if it were.
     window: Range<u64>,
     closed_at: Option<Instant>,
-    /// When there may be holders again, after accesses of several met.
-    calm_until: Option<Instant>,
+    /// How often accesses of several met since the first time of these.
+    turns: Option<(Instant, u32)>,
     /// Writes of several met, and no reads: the next who writes is not alone either.
     several_write: bool,
     /// Where those have written that are over.
@@ -214,9 +214,25 @@ impl Holders {
         std::mem::take(&mut self.marks)
     }
 
-    fn is_calm(&mut self) -> bool {
-        self.calm_until = self.calm_until.filter(|until| *until > Instant::now());
-        self.calm_until.is_none()
+    /// Accesses of several have met.
+    fn take_turn(&mut self) {
+        let now = Instant::now();
+        let (since, turns) = self.turns_of_late(now).unwrap_or((now, 0));
+        // The last one that there may be begins the time in which the daemon serves alone.
+        let since = if turns + 1 == DIRECT_TURNS_MAX { now } else { since };
+        self.turns = Some((since, turns + 1));
+    }
+
+    fn turns_of_late(&self, now: Instant) -> Option<(Instant, u32)> {
+        self.turns.filter(|(since, _)| {
+            now.saturating_duration_since(*since) < Duration::from_millis(DIRECT_CALM_MS)
+        })
+    }
+
+    /// Whether there may be holders: not while those who do not go together take turns so often that it costs more than
+    /// it gains.
+    fn is_calm(&self) -> bool {
+        self.turns_of_late(Instant::now()).is_none_or(|(_, turns)| turns < DIRECT_TURNS_MAX)
     }
 
     /// What a new holder and those that are there would be together; `None` if they do not agree.
@@ -334,14 +350,14 @@ impl DataStore {
         Ok(())
     }
 
-    /// Before an access of the daemon's own that must not meet theirs: ends all grants, and there are none for a while.
+    /// Before an access that must not meet theirs: ends all grants. If that happens too often, there are none for a while.
     pub(super) fn interrupt(&self, id: SubfileId, open: &mut OpenSubfile) -> StoreResult<()> {
         self.drop_gone(id, open)?;
         if open.holders.is_empty() {
             return Ok(());
         }
         self.end_holders(id, open)?;
-        open.holders.calm_until = Some(Instant::now() + Duration::from_millis(DIRECT_CALM_MS));
+        open.holders.take_turn();
         open.holders.several_write = false;
         Ok(())
     }
@@ -365,8 +381,7 @@ impl DataStore {
                 return Ok(true);
             }
         } else if is_plain && !open.holders.is_empty() && open.holders.mode == Mode::Sole {
-            // Who was alone asks again. It will not have to end for the next write of this kind, so nobody need be
-            // calm.
+            // Who was alone asks again. It will not have to end for the next write of this kind, so this is no turn.
             self.end_holders(id, open)?;
             open.holders.several_write = true;
         }
@@ -418,7 +433,7 @@ impl DataStore {
             return Ok(Some(Mode::Writers));
         }
         self.interrupt(id, open)?;
-        Ok(None)
+        Ok(open.holders.is_calm().then(|| open.holders.mode_with(access)).flatten())
     }
 
     /// Takes room for writes to a range, and for what is likely to follow; whether there was enough.

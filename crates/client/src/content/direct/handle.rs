@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use bivouac_direct::{Gate, Mapped, Session};
+use bivouac_direct::{Gate, Mapped, Session, Shown};
 use bivouac_types::{NodeId, TMPFS_MAGIC};
 use bivouac_wire::{Grant, Window};
 use parking_lot::RwLock;
@@ -175,6 +175,28 @@ impl Handle {
             }
         }
         Ok(done)
+    }
+
+    /// Shows a range of the data of a subfile in memory where it lies; `Refused` if that cannot be.
+    pub fn show(
+        &self,
+        wish: Wish,
+        offset: u64,
+        len: u64,
+        show: &mut dyn FnMut(*mut [u8]),
+    ) -> Result<(), Missed> {
+        let (file, at) = (self.file.as_fd(), self.data_at.saturating_add(offset));
+        if wish == Wish::Write {
+            return self.write_within(offset, len, || {
+                show(Mapped::map(file, at, len).map_err(|_| Missed::Refused)?.bytes());
+                Ok(())
+            });
+        }
+        // Who may read is alone, or among readers: nobody writes meanwhile.
+        let _with_others = self.threads.read();
+        let _inside = self.gate.enter().ok_or(Missed::Over)?;
+        show(Shown::map(file, at, len).ok().flatten().ok_or(Missed::Refused)?.bytes());
+        Ok(())
     }
 
     /// Writes all of the data at `offset`. When it is refused, parts may have been written.

@@ -1,0 +1,46 @@
+//! Bytes of files where they lie.
+#![allow(unsafe_code, reason = "pointers of a program in C have no safe interface")]
+#![allow(clippy::missing_safety_doc, reason = "the header says what callers have to keep to")]
+
+use std::ffi::{c_int, c_void};
+
+use bivouac_client::Wish;
+use bivouac_types::{Errno, FsError};
+
+use crate::failure::answer;
+use crate::file::{File, offset_of};
+use crate::pointers;
+
+/// As the header's `bivouac_shown`.
+pub type Shown =
+    unsafe extern "C" fn(context: *mut c_void, offset: libc::off_t, bytes: *mut u8, count: usize) -> usize;
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bivouac_show(
+    file: *mut File,
+    is_write: c_int,
+    offset: libc::off_t,
+    count: usize,
+    show: Option<Shown>,
+    context: *mut c_void,
+) -> isize {
+    answer(|| {
+        // SAFETY: the header asks for an object.
+        let file = unsafe { pointers::object(file, "file")? };
+        let (client, wish) = match is_write {
+            0 => (file.readable()?, Wish::Read),
+            _ => (file.writable()?, Wish::Write),
+        };
+        let show = show.ok_or_else(|| FsError::with(Errno::EINVAL, "show is NULL"))?;
+        if file.flags.append && wish == Wish::Write {
+            return Ok(0);
+        }
+        let mut shown = |at: u64, bytes: *mut [u8]| {
+            // SAFETY: the header says what is asked of the function, and the bytes are there until it returns.
+            unsafe { show(context, at as libc::off_t, bytes.cast(), bytes.len()) }
+        };
+        let moved = client.show(file.ino, wish, offset_of(offset)?, count, &mut shown)?;
+        Ok(moved.unwrap_or(0) as isize)
+    })
+}

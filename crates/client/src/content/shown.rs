@@ -1,0 +1,87 @@
+//! Bytes of an open file where they lie in memory of this machine: many small places of them are then read, or written,
+//! with no call and no copy for each.
+
+use std::ops::Range;
+
+use bivouac_types::limits::FILE_SIZE_MAX;
+use bivouac_types::{FsResult, Ino};
+
+use super::Content;
+use super::direct::Wish;
+use crate::homes::known::Known;
+use crate::traffic::count_content;
+
+/// Most bytes of a stretch: others wait while one is shown.
+const STRETCH_MAX: u64 = 256 << 10;
+
+/// Is told of each stretch where in the file it begins, and its bytes; answers how many of them it read or wrote. Until
+/// then they are there, and nobody else accesses them but those who write, too. They are written only if that is wished.
+pub type Show<'a> = dyn FnMut(u64, *mut [u8]) -> usize + 'a;
+
+impl Content {
+    /// Shows a range stretch by stretch, in order; how many bytes were read or written. `None` if not all of it can be
+    /// shown now: it is behind the end, has holes that are read, or others access it in a way that does not go together.
+    /// Then some may have been shown, and all has to be done otherwise.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`: it is not in memory of this machine; the rest is the same then. `EIO` when a node cannot be reached.
+    pub(crate) fn show(
+        &self,
+        ino: Ino,
+        wish: Wish,
+        offset: u64,
+        len: u64,
+        show: &mut Show<'_>,
+    ) -> FsResult<Option<usize>> {
+        let Some(end) = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX) else { return Ok(None) };
+        let known = match wish {
+            Wish::Read => self.homes.know_up_to(ino, end)?,
+            Wish::Write => self.homes.know(ino)?,
+        };
+        if end > known.size {
+            return Ok(None);
+        }
+        let mut moved = 0;
+        let shown = self.show_each(ino, &known, wish, offset..end, &mut |at, bytes| {
+            let part = show(at, bytes).min(bytes.len());
+            moved += part;
+            part
+        });
+        if wish == Wish::Write && moved > 0 {
+            // Holes among these pages are none any more.
+            self.known.fill(ino);
+            if self.known.written(ino) {
+                self.homes.touch(ino)?;
+            }
+        }
+        let is_shown = shown?;
+        if is_shown {
+            count_content(true, moved as u64);
+        }
+        Ok(is_shown.then_some(moved))
+    }
+
+    /// Whether all stretches could be shown.
+    fn show_each(
+        &self,
+        ino: Ino,
+        known: &Known,
+        wish: Wish,
+        range: Range<u64>,
+        show: &mut Show<'_>,
+    ) -> FsResult<bool> {
+        let mut at = range.start;
+        while at < range.end {
+            let run = bivouac_layout::locate(&known.layout, at).run.min(STRETCH_MAX);
+            let Some(part) = bivouac_layout::split(&known.layout, at, run.min(range.end - at)).next() else {
+                return Ok(false);
+            };
+            let node = self.partitions.seat_node(&part)?;
+            if !self.direct.show(node, ino, &part, known.epoch, wish, &mut |bytes| _ = show(at, bytes))? {
+                return Ok(false);
+            }
+            at += part.len;
+        }
+        Ok(true)
+    }
+}
