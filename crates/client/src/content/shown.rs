@@ -43,9 +43,7 @@ impl Content {
         }
         let mut moved = 0;
         let shown = self.show_each(ino, &known, wish, offset..end, &mut |at, bytes| {
-            let part = show(at, bytes).min(bytes.len());
-            moved += part;
-            part
+            moved += show(at, bytes).min(bytes.len());
         });
         if wish == Wish::Write && moved > 0 {
             // Holes among these pages are none any more.
@@ -68,7 +66,7 @@ impl Content {
         known: &Known,
         wish: Wish,
         range: Range<u64>,
-        show: &mut Show<'_>,
+        show: &mut dyn FnMut(u64, *mut [u8]),
     ) -> FsResult<bool> {
         let mut at = range.start;
         while at < range.end {
@@ -77,7 +75,7 @@ impl Content {
                 return Ok(false);
             };
             let node = self.partitions.seat_node(&part)?;
-            if !self.direct.show(node, ino, &part, known.epoch, wish, &mut |bytes| _ = show(at, bytes))? {
+            if !self.direct.show(node, ino, &part, known.epoch, wish, &mut |bytes| show(at, bytes))? {
                 return Ok(false);
             }
             at += part.len;

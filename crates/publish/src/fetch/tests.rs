@@ -241,7 +241,7 @@ fn nothing_is_asked_of_anybody_before_it_is_known_who_has_it() {
 }
 
 /// S666. A piece of which several have parts comes from all of them. Wrong bytes of one of them are in no file, and
-/// whoever sent them is found out when it is asked for all of a piece.
+/// nobody else is left out for them.
 #[test]
 fn parts_of_pieces_come_from_those_who_have_them() {
     let dir = tempfile::tempdir().unwrap();

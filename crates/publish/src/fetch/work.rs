@@ -25,8 +25,8 @@ use crate::target::{Spot, Target};
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Files of which so many pieces are missing are asked about first: who has which of them.
 const NEAR_FROM: usize = 4;
-/// So many parts are looked at for one that an idle holder has itself, and that holder may have so many more to do than the
-/// idlest.
+/// So many parts are looked at for one that an idle holder has itself, so many are cut ahead for that, and that holder may
+/// have so many more to do than the idlest.
 const NEAR_AMONG: usize = 256;
 const NEAR_BUSIER: u32 = 1;
 /// Most failures that are told one by one.

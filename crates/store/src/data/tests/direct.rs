@@ -103,12 +103,14 @@ fn those_who_meet_too_often_are_served_by_the_daemon_for_a_while() {
         last = next;
         granted.is_some()
     });
-    assert_eq!(turns.count(), DIRECT_TURNS_MAX as usize, "the first one has met nobody");
-    assert!(grant(&store, Access::Read, 0..3, &Process::new()).is_none());
+    // The first one has met nobody. Who stands still between two turns has more of them.
+    let (turns, calm) = (turns.count(), Duration::from_millis(DIRECT_CALM_MS));
+    let max = DIRECT_TURNS_MAX as usize;
+    assert!(turns == max || turns > max && begun.elapsed() >= calm, "{turns} turns");
     while grant(&store, Access::Read, 0..3, &Process::new()).is_none() {
         std::thread::yield_now();
     }
-    assert!(begun.elapsed() >= Duration::from_millis(DIRECT_CALM_MS));
+    assert!(begun.elapsed() >= calm, "the daemon serves alone for so long");
 }
 
 #[test]
