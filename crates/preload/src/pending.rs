@@ -79,8 +79,8 @@ pub fn close_given_up() {
     if GIVEN_UP.load(Ordering::Relaxed).is_null() {
         return;
     }
-    if let Some(_busy) = Busy::enter()
-        && let Some(_quiet) = Quiet::enter()
+    if let Some(busy) = Busy::enter()
+        && let Some(_quiet) = Quiet::enter(busy)
     {
         close_all();
     }
@@ -121,8 +121,8 @@ pub fn tell_of(fd: i32) {
 
 #[cold]
 fn tell_those<I: Iterator<Item = Held>>(files: impl FnOnce() -> I, all: bool) {
-    if let Some(_busy) = Busy::enter()
-        && let Some(_quiet) = Quiet::enter()
+    if let Some(busy) = Busy::enter()
+        && let Some(_quiet) = Quiet::enter(busy)
         && let Some(_inside) = Inside::enter()
     {
         if all {
@@ -149,8 +149,8 @@ pub fn end() {
     if CLOSED.load(Ordering::Relaxed) {
         return;
     }
-    if let Some(_busy) = Busy::enter()
-        && let Some(_quiet) = Quiet::enter()
+    if let Some(busy) = Busy::enter()
+        && let Some(_quiet) = Quiet::enter(busy)
     {
         CLOSED.store(true, Ordering::SeqCst);
         let deadline = Instant::now() + END_WAIT;

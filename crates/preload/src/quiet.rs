@@ -7,6 +7,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::errno::Kept;
+use crate::thread::Busy;
 use crate::{handlers, real, stack};
 
 /// Signals by number, the first of them in the lowest bit, as the kernel has them.
@@ -60,15 +61,21 @@ pub fn look_at_all() {
 
 /// Quiet as long as it lives. What the system says meanwhile is not seen in `errno`.
 pub struct Quiet {
+    busy: Option<Busy>,
     before: Option<Signals>,
     cancelling: c_int,
     _errno: Kept,
 }
 
 impl Quiet {
+    /// For a thread that serves a call, until the quiet ends: a handler that waited meanwhile may jump away then.
     /// `None` if there may be a handler under way already, where signals are kept waiting that have one; or if there is too
     /// little room on the stack.
-    pub fn enter() -> Option<Quiet> {
+    pub fn enter(busy: Busy) -> Option<Quiet> {
+        Quiet::begin(Some(busy))
+    }
+
+    fn begin(busy: Option<Busy>) -> Option<Quiet> {
         if handlers::is_running() {
             return None;
         }
@@ -77,22 +84,25 @@ impl Quiet {
         let before = if handled == 0 { None } else { Some(change(libc::SIG_BLOCK, handled)?) };
         if let Some(before) = before.filter(|before| before & handled != 0 || NESTING.load(Ordering::Acquire))
         {
+            drop(busy);
             change(libc::SIG_SETMASK, before);
             return None;
         }
         if !stack::has_room() {
+            drop(busy);
             before.map(|before| change(libc::SIG_SETMASK, before));
             return None;
         }
         let mut cancelling = 0;
         // SAFETY: there is room for the old state.
         unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut cancelling) };
-        Some(Quiet { before, cancelling, _errno: errno })
+        Some(Quiet { busy, before, cancelling, _errno: errno })
     }
 }
 
 impl Drop for Quiet {
     fn drop(&mut self) {
+        drop(self.busy.take());
         // SAFETY: the state that was there before.
         unsafe { pthread_setcancelstate(self.cancelling, ptr::null_mut()) };
         if let Some(before) = self.before {
@@ -130,16 +140,16 @@ mod tests {
         let waiting = || change(libc::SIG_BLOCK, 0).unwrap();
         handle(libc::SIGWINCH, handler as extern "C" fn(c_int) as libc::sighandler_t);
         let before = waiting();
-        let quiet = Quiet::enter().unwrap();
+        let quiet = Quiet::begin(None).unwrap();
         assert_eq!(waiting(), before | bit(libc::SIGWINCH));
-        assert!(Quiet::enter().is_none());
+        assert!(Quiet::begin(None).is_none());
         drop(quiet);
         assert_eq!(waiting(), before);
         change(libc::SIG_BLOCK, bit(libc::SIGWINCH));
-        assert!(Quiet::enter().is_none(), "a handler may be under way");
+        assert!(Quiet::begin(None).is_none(), "a handler may be under way");
         change(libc::SIG_SETMASK, before);
         handle(libc::SIGWINCH, libc::SIG_DFL);
-        let quiet = Quiet::enter().unwrap();
+        let quiet = Quiet::begin(None).unwrap();
         assert_eq!(waiting(), before);
         drop(quiet);
     }
@@ -147,7 +157,7 @@ mod tests {
     #[test]
     fn errno_stays_as_it_was() {
         crate::errno::set(libc::EXDEV);
-        let quiet = Quiet::enter().unwrap();
+        let quiet = Quiet::begin(None).unwrap();
         crate::errno::set(libc::EIO);
         drop(quiet);
         assert_eq!(crate::errno::get(), libc::EXDEV);

@@ -108,7 +108,7 @@ fn serve(
     work: impl Fn(&Direct, u64) -> FsResult<usize>,
 ) -> Option<ssize_t> {
     pending::close_given_up();
-    let _busy = Busy::enter().filter(|_| pending::is_open())?;
+    let busy = Busy::enter().filter(|_| pending::is_open())?;
     let held = name.hold()?;
     let count = total(pieces)?;
     if held.flags() & libc::O_ACCMODE == forbidden
@@ -120,11 +120,13 @@ fn serve(
     if writes && held.flags() & libc::O_APPEND != 0 {
         look_at_end(&held, asked.fd);
     }
-    let outcome = prepare(&held, asked, name, writes, count).and_then(|quiet| {
+    let outcome = prepare(busy, &held, asked, name, writes, count).and_then(|quiet| {
         if !are_few(pieces) {
             return Err(Why::Pieces.into());
         }
         let done = perform(&held, asked, writes, count, work);
+        // A handler that waited may jump away: nothing may be left to be done then.
+        drop(held);
         drop(quiet);
         done
     });
@@ -159,7 +161,14 @@ fn total(pieces: &[iovec]) -> Option<usize> {
 }
 
 /// Looks whether a call can be done here, and makes it so.
-fn prepare(held: &Held, asked: Asked, name: Name, writes: bool, count: usize) -> Result<Quiet, Miss> {
+fn prepare(
+    busy: Busy,
+    held: &Held,
+    asked: Asked,
+    name: Name,
+    writes: bool,
+    count: usize,
+) -> Result<Quiet, Miss> {
     match held.state() {
         State::Alien => {
             table::forget(asked.fd, name);
@@ -175,7 +184,7 @@ fn prepare(held: &Held, asked: Asked, name: Name, writes: bool, count: usize) ->
     if writes && (flags_of(held, asked.fd) & KERNELS != 0 || settings::writes_are_limited()) {
         return Err(Why::Flags.into());
     }
-    let quiet = Quiet::enter().ok_or(Why::Signal)?;
+    let quiet = Quiet::enter(busy).ok_or(Why::Signal)?;
     // Nothing is opened any more once all is being closed.
     let _inside = Inside::enter().ok_or(Why::Odd)?;
     if held.begin_look() {

@@ -11,7 +11,7 @@ use crate::{adopt, errno, pending, process, real, thread};
 
 /// The kernel is about to read a file by itself. Children may have written to it, too.
 fn looks_anew(fd: c_int) {
-    if !thread::is_idle() || !(pending::is_open() || WRITTEN.has_any()) {
+    if thread::is_vforked() || !(pending::is_open() || WRITTEN.has_any()) {
         return;
     }
     let Some(ino) = adopt::look_at(fd) else { return };
@@ -61,7 +61,7 @@ moving! { splice copy_file_range }
 
 /// The kernel is about to write with flags: an append goes to the end that it knows of.
 pub(super) fn writes_flagged(fd: c_int, flags: c_int) {
-    if flags & libc::RWF_APPEND != 0 && (pending::is_open() || WRITTEN.has_any()) && thread::is_idle() {
+    if flags & libc::RWF_APPEND != 0 && (pending::is_open() || WRITTEN.has_any()) && !thread::is_vforked() {
         adopt::look_at(fd);
     }
 }

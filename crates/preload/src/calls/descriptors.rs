@@ -75,9 +75,13 @@ fn duplicated(new: c_int, held: Option<Held>) -> c_int {
     new
 }
 
-/// Takes hold of what is about to be duplicated. `Err` where the table is another process's.
+/// Takes hold of what is about to be duplicated. `Err` where the table is another process's. A thread whose handler jumped
+/// out of a call may seem to be at one for ever: what it gets is nothing that is known.
 fn source(fd: c_int) -> Result<Option<Held>, ()> {
-    if thread::is_idle() { Ok(table::hold(fd)) } else { Err(()) }
+    match thread::is_vforked() {
+        true => Err(()),
+        false => Ok(table::hold(fd).filter(|_| thread::is_idle())),
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -10,10 +10,11 @@ use crate::{pending, real, table, thread};
 
 /// Takes down a descriptor that has just been opened.
 fn opened(fd: c_int, flags: c_int) -> c_int {
-    if fd >= 0 && thread::is_idle() {
+    if fd >= 0 && !thread::is_vforked() {
         let not_for_data =
             flags & (libc::O_DIRECTORY | libc::O_PATH) != 0 && flags & libc::O_TMPFILE != libc::O_TMPFILE;
-        let wanted = pending::is_open() && !not_for_data;
+        // What is opened in the middle of a call here is this library's.
+        let wanted = pending::is_open() && !not_for_data && thread::is_idle();
         table::set(fd, if wanted { Held::new(flags) } else { None });
     }
     fd

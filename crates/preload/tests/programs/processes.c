@@ -293,7 +293,14 @@ static void signalled(const char *dir) {
     }
 }
 
-/* A handler that does not return: nothing may stay locked. */
+static void *write_some(void *argument) {
+    struct part *part = argument;
+    for (int at = 0; at < 20; at++)
+        CHECK(pwrite(part->fd, "Q", 1, at) == 1);
+    return NULL;
+}
+
+/* A handler that does not return: nothing may stay locked, nor its thread be taken for one that serves a call. */
 static void jumped(const char *dir) {
     char *path = in(dir, "jumped"), block[20000];
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
@@ -313,7 +320,14 @@ static void jumped(const char *dir) {
         jumps = 0;
     }
     timer(0);
-    CHECK(write(fd, "jj", 2) == 2 && close(fd) == 0);
+    CHECK(write(fd, "jj", 2) == 2);
+    /* What this thread has its number mean from now on is another file, for other threads as well. */
+    char *next = in(dir, "jumped.next");
+    int other = open(next, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    CHECK(other >= 0 && dup2(other, fd) == fd && close(other) == 0);
+    in_threads(write_some, fd);
+    CHECK(close(fd) == 0);
+    holds(next, "QQQQQQQQQQQQQQQQQQQQ");
     size_t size = 0;
     char *bytes = content(path, &size);
     CHECK(size == sizeof block && memcmp(bytes, block, size) == 0);
