@@ -35,8 +35,8 @@ pub use principal::Principal;
 /// Longest lease.
 const LEASE: Duration = Duration::from_millis(LEASE_MS);
 
-/// Asks a client to cache these items no more, and has so long for that. How long it may go on with some of them;
-/// nothing if it does not say.
+/// Asks a client to cache these items no more, and has so long for that; with no time, only one that is asked without a
+/// message. How long it may go on with some of them; nothing if it does not say.
 pub type Ask<'a> = &'a (dyn Fn(ClientId, Vec<Invalidation>, Duration) -> Option<Duration> + Sync);
 
 /// The leases of a node.
@@ -54,6 +54,13 @@ struct Held {
     client: ClientId,
     until: Instant,
     items: Vec<Item>,
+}
+
+impl Held {
+    /// The items by name; `None` if there are some without.
+    fn named(&self) -> Option<Vec<Invalidation>> {
+        self.items.iter().map(|item| item.invalidation()).collect()
+    }
 }
 
 /// A change under way: while it lasts, nobody else gets a lease on what it changes.
@@ -135,14 +142,25 @@ impl Leases {
     /// when it was asked, for as long as a lease runs, has none with which to cache what was so before the change.
     pub fn begin(&self, client: ClientId, items: &[Item], ask: Ask<'_>) {
         let now = Instant::now();
-        let holders = self.begin_at(client, items, now);
-        let may_ask = holders.len() <= INVALIDATIONS_MAX;
+        let mut holders = self.begin_at(client, items, now);
+        // Processes that are called back by words may be many, and take no time.
+        let mut answers = Vec::new();
+        let at_once = |held: &Held| held.named().and_then(|named| ask(held.client, named, Duration::ZERO));
+        let (near, far): (Vec<_>, Vec<_>) =
+            holders.drain(..).map(|held| (at_once(&held), held)).partition(|(goes_on, _)| goes_on.is_some());
+        for (goes_on, held) in near {
+            answers.push(self.answered(&held, goes_on));
+            holders.push(held);
+        }
+        let far: Vec<Held> = far.into_iter().map(|(_, held)| held).collect();
+        let may_ask = far.len() <= INVALIDATIONS_MAX;
         let ask_holder = |held: &Held| self.ask_holder(held, ask, may_ask);
-        let answers: Vec<_> = if may_ask {
-            each_at_once(&holders, ask_holder)
+        if may_ask {
+            answers.extend(each_at_once(&far, ask_holder));
         } else {
-            holders.iter().map(ask_holder).collect()
-        };
+            answers.extend(far.iter().map(ask_holder));
+        }
+        holders.extend(far);
         let earlier = self.earlier.filter(|until| *until > now);
         let Some(latest) = answers.iter().flatten().copied().chain(earlier).max() else { return };
         self.waits.fetch_add(1, Ordering::Relaxed);
@@ -157,9 +175,14 @@ impl Leases {
 
     /// Has a client cache no more what it holds. Until when it has to be waited for; `None` if it has not.
     fn ask_holder(&self, held: &Held, ask: Ask<'_>, may_ask: bool) -> Option<Instant> {
-        let named: Option<Vec<_>> = held.items.iter().map(|item| item.invalidation()).collect();
         let left = held.until.saturating_duration_since(Instant::now());
-        let goes_on = named.filter(|_| may_ask).and_then(|named| ask(held.client, named, left));
+        let named = held.named().filter(|_| may_ask && !left.is_zero());
+        self.answered(held, named.and_then(|named| ask(held.client, named, left)))
+    }
+
+    /// What a client said to that.
+    fn answered(&self, held: &Held, goes_on: Option<Duration>) -> Option<Instant> {
+        let left = held.until.saturating_duration_since(Instant::now());
         if goes_on == Some(Duration::ZERO) {
             self.at_items(held, Holder::forget);
             return None;

@@ -36,6 +36,25 @@ fn given_to(clients: &[ClientId], item: Item) -> Leases {
     leases
 }
 
+/// S453. However many there are that take no message, others are asked, and nobody is waited for.
+#[test]
+fn who_is_asked_without_a_message_does_not_count() {
+    let near: Vec<ClientId> = (100..100 + 2 * INVALIDATIONS_MAX as u64).map(ClientId).collect();
+    let leases = given_to(&[&near[..], &[C]].concat(), FILE);
+    let asked = Plain::new(Vec::new());
+    let ask = |client: ClientId, _: Vec<Invalidation>, wait: Duration| {
+        asked.lock().push((client, wait.is_zero()));
+        (wait.is_zero() != (client == C)).then_some(Duration::ZERO)
+    };
+    let _principal = Principal::on_behalf_of(A);
+    drop(leases.change(&[FILE], &ask));
+    let expected: Vec<_> =
+        near.iter().chain([&C]).map(|client| (*client, true)).chain([(C, false)]).collect();
+    assert_eq!((&*asked.lock(), leases.waits()), (&expected, 0));
+    drop(leases.change(&[FILE], &ask));
+    assert_eq!(asked.lock().len(), expected.len(), "all have forgotten it");
+}
+
 /// S20. Also where it would get no lease.
 #[test]
 fn who_shows_a_name_by_a_rename_is_asked_about_it() {
@@ -61,7 +80,10 @@ fn who_shows_a_name_by_a_rename_is_asked_about_it() {
 fn holders_are_asked_at_once_and_get_no_leases_meanwhile() {
     let (leases, both) = (given_to(&[B, C], FILE), std::sync::Barrier::new(2));
     let _principal = Principal::on_behalf_of(A);
-    let ask = |client, _, _| {
+    let ask = |client, _, wait: Duration| {
+        if wait.is_zero() {
+            return None;
+        }
         both.wait();
         assert_eq!(leases.look(client, OTHER, Instant::now()), 0);
         Some(Duration::ZERO)
@@ -78,7 +100,10 @@ fn a_silent_holder_delays_no_answer_of_another() {
         let other = if silent == B { C } else { B };
         let leases = given_to(&[B, C], FILE);
         let _principal = Principal::on_behalf_of(A);
-        let ask = |client, _, _| {
+        let ask = |client, _, wait: Duration| {
+            if wait.is_zero() {
+                return None;
+            }
             while client == silent && leases.look(other, OTHER, Instant::now()) == 0 {
                 std::thread::yield_now();
             }
@@ -180,7 +205,10 @@ fn many_are_waited_for_and_not_asked() {
     clients.iter().for_each(|client| assert_eq!(leases.look(*client, FILE, Instant::now()), GIVEN));
     let until = leases.slots[0].lock().holders.iter().map(|holder| holder.until).min().unwrap();
     let _principal = Principal::on_behalf_of(A);
-    drop(leases.change(&[FILE], &|_, _, _| panic!("they are too many")));
+    drop(leases.change(&[FILE], &|_, _, wait| {
+        assert!(wait.is_zero(), "they are too many");
+        None
+    }));
     assert!(Instant::now() >= until);
 }
 
