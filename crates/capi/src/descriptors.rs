@@ -29,6 +29,12 @@ fn identify(fd: c_int) -> FsResult<FileIdentity> {
             &format!("descriptor {fd} is not of a file that a mount gives away"),
         ));
     }
+    // SAFETY: the caller's descriptor, which is used during this call only.
+    let kind = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) });
+    if kind.is_ok_and(|kind| !rustix::fs::FileType::from_raw_mode(kind.st_mode).is_file()) {
+        let text = format!("descriptor {fd} is a directory's; open a file of the mount instead");
+        return Err(FsError::with(Errno::ENOTTY, text));
+    }
     // SAFETY: zeros at first, and any bytes are a value.
     FileIdentity::from_bytes(&unsafe { bytes.assume_init() }).ok_or_else(|| {
         FsError::with(Errno::ENOTTY, format!("descriptor {fd} is not of a mount of bivouac's"))

@@ -1,12 +1,13 @@
-//! What a mount says of an open file to who asks by [`IDENTIFY`]: enough to reach the same file without the mount.
+//! What a mount says of an open file, or directory, to who asks by [`IDENTIFY`]: enough to reach the same file without the mount.
 //!
 //! ```text
 //! offset 0   magic        8  "BVKfile1"
 //!        8   inode        8  little-endian, as all numbers
 //!       16   formation   16  its id
 //!       32   wait         8  how long its clients wait for a node, in milliseconds
-//!       40   length       4  of the directory's name, at most 468
-//!       44   directory  468  where the formation's `map` and `secret` are; zeros behind it
+//!       40   length       4  of the directory's name, at most 466
+//!       44   node         2  whose mount it is
+//!       46   directory  466  where the formation's `map` and `secret` are; zeros behind it
 //! ```
 
 use std::ffi::OsStr;
@@ -14,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bivouac_types::{FormationId, Ino};
+use bivouac_types::{FormationId, Ino, NodeId};
 
 /// Bytes of an identity.
 pub const IDENTITY_LEN: usize = 512;
@@ -22,13 +23,15 @@ pub const IDENTITY_LEN: usize = 512;
 pub const IDENTIFY: u32 = 2 << 30 | (IDENTITY_LEN as u32) << 16 | 0xb1 << 8 | 0x76;
 
 const MAGIC: [u8; 8] = *b"BVKfile1";
-const DIRECTORY_AT: usize = 44;
+const DIRECTORY_AT: usize = 46;
 
 /// A formation, for processes of its machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormationPlace {
     /// Which it is.
     pub id: FormationId,
+    /// The node whose mount says so.
+    pub node: NodeId,
     /// How long its clients wait for a node that does not answer, in milliseconds.
     pub wait_ms: u64,
     /// Where its files `map` and `secret` are.
@@ -55,7 +58,8 @@ impl FileIdentity {
         bytes[8..16].copy_from_slice(&self.ino.0.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.formation.id.0);
         bytes[32..40].copy_from_slice(&self.formation.wait_ms.to_le_bytes());
-        bytes[40..DIRECTORY_AT].copy_from_slice(&length.to_le_bytes());
+        bytes[40..44].copy_from_slice(&length.to_le_bytes());
+        bytes[44..DIRECTORY_AT].copy_from_slice(&self.formation.node.0.to_le_bytes());
         bytes.get_mut(DIRECTORY_AT..DIRECTORY_AT + directory.len())?.copy_from_slice(directory);
         Some(bytes)
     }
@@ -68,11 +72,13 @@ impl FileIdentity {
         let (id, rest) = rest.split_first_chunk::<16>()?;
         let (wait_ms, rest) = rest.split_first_chunk::<8>()?;
         let (length, rest) = rest.split_first_chunk::<4>()?;
+        let (node, rest) = rest.split_first_chunk::<2>()?;
         let (name, behind) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
         let directory = Path::new(OsStr::from_bytes(name));
         let sound = *magic == MAGIC && directory.is_absolute() && behind.iter().all(|byte| *byte == 0);
-        let (id, wait_ms) = (FormationId(*id), u64::from_le_bytes(*wait_ms));
-        let formation = Arc::new(FormationPlace { id, wait_ms, directory: directory.to_owned() });
+        let (id, node) = (FormationId(*id), NodeId(u16::from_le_bytes(*node)));
+        let (wait_ms, directory) = (u64::from_le_bytes(*wait_ms), directory.to_owned());
+        let formation = Arc::new(FormationPlace { id, node, wait_ms, directory });
         (sound && !name.contains(&0)).then(|| FileIdentity { ino: Ino(u64::from_le_bytes(*ino)), formation })
     }
 }
@@ -82,8 +88,8 @@ mod tests {
     use super::*;
 
     fn identity(directory: &str) -> FileIdentity {
-        let formation =
-            FormationPlace { id: FormationId([7; 16]), wait_ms: 30_000, directory: directory.into() };
+        let (id, node) = (FormationId([7; 16]), NodeId(0x0908));
+        let formation = FormationPlace { id, node, wait_ms: 30_000, directory: directory.into() };
         FileIdentity { ino: Ino(0x0102_0304), formation: Arc::new(formation) }
     }
 
@@ -91,7 +97,7 @@ mod tests {
     fn an_identity_is_what_its_bytes_say() {
         let (bytes, short) = (identity("/run/x").to_bytes().unwrap(), identity("/").to_bytes().unwrap());
         assert_eq!(&bytes[..12], b"BVKfile1\x04\x03\x02\x01");
-        assert_eq!((&bytes[32..34], &bytes[40..51]), (&[0x30, 0x75][..], &b"\x06\0\0\0/run/x\0"[..]));
+        assert_eq!((&bytes[32..34], &bytes[40..53]), (&[0x30, 0x75][..], &b"\x06\0\0\0\x08\x09/run/x\0"[..]));
         assert_eq!(FileIdentity::from_bytes(&bytes), Some(identity("/run/x")));
         assert_eq!(FileIdentity::from_bytes(&short), Some(identity("/")));
         let longest = "/".repeat(IDENTITY_LEN - DIRECTORY_AT);
@@ -105,7 +111,7 @@ mod tests {
     #[test]
     fn what_is_no_identity_is_refused() {
         let bytes = identity("/run/x").to_bytes().unwrap();
-        for (at, value) in [(0, b'b'), (40, 255), (43, 1), (44, b'r'), (46, 0), (60, 1), (511, 1)] {
+        for (at, value) in [(0, b'b'), (40, 255), (43, 1), (46, b'r'), (48, 0), (60, 1), (511, 1)] {
             let mut wrong = bytes;
             wrong[at] = value;
             assert_eq!(FileIdentity::from_bytes(&wrong), None, "byte {at}");

@@ -42,6 +42,7 @@ pub use homes::Homes;
 pub use homes::partitions::Partitions;
 pub use identity::{FileIdentity, FormationPlace, IDENTIFY, IDENTITY_LEN};
 pub use locks::{LockAnswer, LockDesk, LockWaiting, Locked};
+pub use names::entries::Looker;
 pub use nodes::{Nodes, SeatReport};
 pub use opens::uses::{Caller, on_behalf_of};
 pub use session::Sessions;

@@ -12,7 +12,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, ftruncate, mem
 use rustix::io::retry_on_intr;
 
 use crate::gate::Gate;
-use crate::invalidations::Invalidations;
+use crate::invalidations::{Invalidations, Untold};
 use crate::memory::Memory;
 use crate::size::SizeGate;
 use crate::{BOARD_LEN, GATE_LEN, SESSION_LEN, lock};
@@ -138,6 +138,16 @@ impl GrantTable {
     /// What the system says.
     pub fn invalidations(&self) -> io::Result<Invalidations> {
         Invalidations::of(self.file.as_fd())
+    }
+
+    /// Where the node's mounts count what they have not told.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn untold(&self) -> io::Result<Untold> {
+        let untold = Untold::of(self.file.as_fd())?;
+        untold.is_counted();
+        Ok(untold)
     }
 
     /// A gate with the grant that it is in use for; `None` for one that there is not.

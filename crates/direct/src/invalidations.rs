@@ -6,7 +6,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use bivouac_types::limits::DIRECT_SESSIONS_MAX;
 use rustix::fs::{FallocateFlags, fallocate};
@@ -19,8 +19,90 @@ use crate::memory::Memory;
 const BITS: u32 = 12;
 /// Where they begin in the grant table: behind all sessions.
 const AT: usize = DIRECT_SESSIONS_MAX as usize * SESSION_LEN;
-/// How long they are, in bytes.
+/// How long they are, in bytes. As much behind them is of changes that were not told.
 const LEN: usize = size_of::<u32>() << BITS;
+
+/// Where these are, counted in words. Both kinds are mapped together, since pages may be as long as a session.
+const UNTOLD_AT: usize = 1 << BITS;
+/// The words behind them: one that counts all changes, and one that is 1 where a mount counts at all.
+const ALL: usize = 2 * UNTOLD_AT;
+const COUNTED: usize = ALL + 1;
+/// How long all of this is, in bytes.
+const UNTOLD_LEN: usize = (COUNTED + 1) * size_of::<u32>();
+
+/// Counts of files of which a mount has not told their homes yet when they were written: who looks at one without the
+/// mount would see an earlier time than its kernel shows. What a killed daemon counted stays: its files are looked at
+/// through the mount.
+#[derive(Debug)]
+pub struct Untold {
+    memory: Memory,
+}
+
+/// What all words were at a moment, or earlier.
+#[derive(Debug, Default)]
+pub struct Counts(Vec<u32>);
+
+impl Counts {
+    /// What the word of a key was.
+    #[must_use]
+    pub fn of(&self, key: u64) -> u32 {
+        self.0.get(index(key)).copied().unwrap_or_default()
+    }
+}
+
+impl Untold {
+    /// Those of a grant table.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn of(file: BorrowedFd<'_>) -> io::Result<Untold> {
+        retry_on_intr(|| fallocate(file, FallocateFlags::empty(), AT as u64, UNTOLD_LEN as u64))?;
+        Ok(Untold { memory: Memory::map(file, AT, UNTOLD_LEN)? })
+    }
+
+    /// Says that mounts count here.
+    pub(crate) fn is_counted(&self) {
+        if let Some(word) = self.memory.word(COUNTED) {
+            word.store(1, Ordering::Release);
+        }
+    }
+
+    fn is_zero(&self, index: usize) -> bool {
+        let is =
+            |index, value| self.memory.word(index).is_some_and(|word| word.load(Ordering::Acquire) == value);
+        is(COUNTED, 1) && is(index, 0)
+    }
+
+    /// Whether there are none of any kind.
+    #[must_use]
+    pub fn are_none(&self) -> bool {
+        self.is_zero(ALL)
+    }
+
+    /// A change under this key is about to be acknowledged before it is told, or is being told.
+    pub fn begin(&self, key: u64) {
+        for word in self.at(key) {
+            word.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// It has been told. Each end has a beginning.
+    pub fn end(&self, key: u64) {
+        for word in self.at(key) {
+            word.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    fn at(&self, key: u64) -> impl Iterator<Item = &AtomicU32> {
+        [UNTOLD_AT + index(key), ALL].into_iter().filter_map(|word| self.memory.word(word))
+    }
+
+    /// Whether there is any under this key, or one that shares its word.
+    #[must_use]
+    pub fn has(&self, key: u64) -> bool {
+        !self.is_zero(UNTOLD_AT + index(key))
+    }
+}
 
 /// The words of a grant table, of the daemon and of all who look.
 #[derive(Debug)]
@@ -45,6 +127,13 @@ impl Invalidations {
         self.memory.word(index(key)).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
+    /// Takes down what all words are.
+    pub fn note(&self, counts: &mut Counts) {
+        let words = (0..LEN / size_of::<u32>()).filter_map(|index| self.memory.word(index));
+        counts.0.clear();
+        counts.0.extend(words.map(|word| word.load(Ordering::Acquire)));
+    }
+
     /// Has nobody go by what is cached under this key.
     pub fn raise(&self, key: u64) {
         if let Some(word) = self.memory.word(index(key)) {
@@ -59,6 +148,7 @@ fn index(key: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::Counts;
     use crate::{GrantTable, Session};
 
     #[test]
@@ -78,6 +168,29 @@ mod tests {
         daemons.raise(u64::MAX);
         daemons.raise(0);
         assert_eq!(a.count(u64::MAX), 1);
+        let mut counts = Counts::default();
+        assert_eq!(counts.of(other), 0);
+        a.note(&mut counts);
+        daemons.raise(other);
+        assert_eq!([counts.of(key), counts.of(other), counts.of(u64::MAX)], [before[0] + 1, before[1], 1]);
+    }
+
+    #[test]
+    fn what_is_not_told_is_seen_until_it_is() {
+        let table = GrantTable::open(GrantTable::make().unwrap()).unwrap();
+        let (index, file) = table.new_session().unwrap().unwrap();
+        let looks = Session::take(file, index).unwrap().untold().unwrap();
+        assert!(!looks.are_none() && looks.has(9), "nobody counts");
+        let (mount, words) = (table.untold().unwrap(), table.invalidations().unwrap());
+        let (key, shares, other) = (7 << 52, 7 << 52 | 5, 8 << 52);
+        mount.begin(key);
+        mount.begin(shares);
+        mount.end(key);
+        assert!(looks.has(key) && looks.has(shares) && !looks.has(other) && !looks.are_none());
+        mount.end(shares);
+        assert!(!looks.has(key) && looks.are_none());
+        mount.begin(u64::MAX);
+        assert!((0..4096_u64).all(|key| words.count(key << 52) == 0), "these are other words");
     }
 
     #[test]

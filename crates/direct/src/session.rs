@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_SESSIONS_MAX};
 
 use crate::gate::Gate;
-use crate::invalidations::Invalidations;
+use crate::invalidations::{Invalidations, Untold};
 use crate::memory::Memory;
 use crate::{SESSION_LEN, lock};
 
@@ -73,6 +73,14 @@ impl Session {
     /// What the system says.
     pub fn invalidations(&self) -> io::Result<Invalidations> {
         Invalidations::of(self.board.as_fd())
+    }
+
+    /// What the node's mounts have not told.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn untold(&self) -> io::Result<Untold> {
+        Untold::of(self.board.as_fd())
     }
 
     /// Whether it was made by this process, not by the one that forked it.

@@ -381,7 +381,7 @@ mod tests {
         let mut client = plain(&identity, 0xc1);
         let mut server = ServerSide::new(LaneKind::Client, Way::Sum, [0x51; 32]);
         let hello = client.hello();
-        assert_eq!(&hello[..8], b"BVK1\x08\x00\x01\xff");
+        assert_eq!(&hello[..8], b"BVK1\x09\x00\x01\xff");
         assert_eq!(&hello[32..40], &[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
         let expected = format!("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff0001{}{}", "c1".repeat(32), "00".repeat(32));
         assert_eq!(hex(&hello[64..]), expected);

@@ -8,22 +8,27 @@ use std::time::Duration;
 use bivouac_types::limits::FRAME_HEADER_LEN;
 use bivouac_types::{ClientId, FsResult, OpId};
 use bivouac_wire::{Encode, Frame, Kind, Operation};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
+use crate::busy_poll::BusyPoll;
 use crate::call::decode;
 use crate::connection::Connection;
 use crate::keep::kept;
 use crate::{Address, Identity, NetError, ReplyHead, Request};
 
-/// Longest answer, in bytes: descriptors come with short ones.
-const ANSWER_LEN_MAX: usize = 1024;
+/// Room for answers at first, in bytes: descriptors come with short ones.
+const ROOM: usize = FRAME_HEADER_LEN + 1024;
 
 /// A proven connection to a node of this machine. After an error it is not to be used any more.
 pub struct Line {
     connection: Connection,
     address: Address,
     client: ClientId,
+    /// Of the last answer.
+    buffer: Vec<u8>,
+    busy_poll: BusyPoll,
 }
 
 impl Line {
@@ -33,42 +38,62 @@ impl Line {
     /// When nobody answers there, or somebody else.
     pub fn open(address: &Address, identity: &Identity, wait: Duration) -> Result<Line, NetError> {
         let connection = Connection::open(address, identity, wait)?;
-        Ok(Line { connection, address: address.clone(), client: identity.client })
+        let (address, client, buffer) = (address.clone(), identity.client, vec![0; ROOM]);
+        Ok(Line { connection, address, client, buffer, busy_poll: BusyPoll::default() })
     }
 
     /// Asks; returns the answer and the descriptor that came with it.
     ///
     /// # Errors
     /// The errno and explanation that the other side sent; `EIO` when no valid answer came.
-    pub fn ask<O: Operation>(&self, request: &O::Request<'_>) -> FsResult<(O::Reply, Option<OwnedFd>)> {
+    pub fn ask<O: Operation>(&mut self, request: &O::Request<'_>) -> FsResult<(O::Reply, Option<OwnedFd>)> {
         let body = request.to_bytes();
         let request = Request::new(Frame::request(O::OP as u16, OpId(0), self.client, 0), &body, &[]);
         self.connection.send(&request)?;
-        let (frame, body, descriptor) = self.receive(&request)?;
-        let (reply, _) = decode::<O>(ReplyHead { status: frame.status, payload_len: 0 }, &body)?;
-        Ok((reply, descriptor))
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let (frame, descriptor) = self.receive(&request, &mut buffer)?;
+        let body = buffer.get(FRAME_HEADER_LEN..FRAME_HEADER_LEN + frame.body_len as usize);
+        let head = ReplyHead { status: frame.status, payload_len: 0 };
+        let reply = decode::<O>(head, body.unwrap_or_default());
+        self.buffer = buffer;
+        Ok((reply?.0, descriptor))
     }
 
-    fn receive(&self, request: &Request<'_>) -> Result<(Frame, Vec<u8>, Option<OwnedFd>), NetError> {
-        let (mut buffer, mut have, mut descriptor) = ([0; FRAME_HEADER_LEN + ANSWER_LEN_MAX], 0, None);
+    /// The answer's header; its body is behind that in the buffer.
+    fn receive(
+        &self,
+        request: &Request<'_>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(Frame, Option<OwnedFd>), NetError> {
+        let (mut have, mut descriptor) = (0, None);
+        self.busy_poll.look(|| self.has_input());
         loop {
             let (len, came) = self.receive_some(buffer.get_mut(have..).unwrap_or_default())?;
             have += len;
             descriptor = descriptor.or(came);
-            let Some((header, behind)) = buffer.get(..have).and_then(<[u8]>::split_first_chunk) else {
+            let Some((header, _)) = buffer.get(..have).and_then(<[u8]>::split_first_chunk) else {
                 continue;
             };
             let frame = Frame::from_bytes(header).map_err(|error| self.alien(&error.to_string()))?;
             let expected =
                 frame.kind == Kind::Reply && frame.op == request.frame.op && frame.payload_len == 0;
-            if !expected || frame.body_len as usize > ANSWER_LEN_MAX {
+            if !expected {
                 return Err(self.alien("an answer to another question"));
             }
-            match behind.get(..frame.body_len as usize) {
-                Some(body) => return Ok((frame, body.to_vec(), descriptor)),
-                None => continue,
+            // The header was refused if this were beyond all bounds.
+            let len = FRAME_HEADER_LEN + frame.body_len as usize;
+            if have >= len {
+                return Ok((frame, descriptor));
+            }
+            if buffer.len() < len {
+                buffer.resize(len, 0);
             }
         }
+    }
+
+    fn has_input(&self) -> bool {
+        let mut socket = [PollFd::new(self.connection.socket(), PollFlags::IN)];
+        poll(&mut socket, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     fn receive_some(&self, into: &mut [u8]) -> Result<(usize, Option<OwnedFd>), NetError> {

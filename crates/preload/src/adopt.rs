@@ -3,6 +3,7 @@
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
@@ -74,7 +75,7 @@ impl Drop for Direct {
 /// Finds out whose file a descriptor is, without opening it anywhere.
 pub fn identify(fd: c_int) -> Result<FileIdentity, State> {
     // SAFETY: the caller's descriptor, which is used during this call only.
-    let file = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    let file = unsafe { BorrowedFd::borrow_raw(fd) };
     let stat = rustix::fs::fstat(file).map_err(|_| State::Alien)?;
     if !devices::is_formation(stat.st_dev) || !FileType::from_raw_mode(stat.st_mode).is_file() {
         return Err(State::Alien);
@@ -82,7 +83,7 @@ pub fn identify(fd: c_int) -> Result<FileIdentity, State> {
     if MAPPED.has(stat.st_dev, stat.st_ino) {
         return Err(State::Mount);
     }
-    let identity = ask(fd).map_err(|_| State::Mount)?;
+    let identity = ask(file).map_err(|_| State::Mount)?;
     if identity.ino.0 == stat.st_ino { Ok(identity) } else { Err(State::Mount) }
 }
 
@@ -92,16 +93,17 @@ pub fn look_at(fd: c_int) -> Option<u64> {
         return None;
     }
     // SAFETY: as above.
-    let file = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    let file = unsafe { BorrowedFd::borrow_raw(fd) };
     let stat = rustix::fs::fstat(file).ok()?;
     (FileType::from_raw_mode(stat.st_mode).is_file() && rustix::fs::major(stat.st_dev) == 0)
         .then_some(stat.st_ino)
 }
 
-fn ask(fd: c_int) -> Result<FileIdentity, SystemErrno> {
+/// Asks a file, or a directory, of a formation.
+pub fn ask(file: BorrowedFd<'_>) -> Result<FileIdentity, SystemErrno> {
     let mut bytes = MaybeUninit::<[u8; IDENTITY_LEN]>::zeroed();
     // SAFETY: the number says how many bytes are written, and there is room for as many.
-    let asked = unsafe { libc::ioctl(fd, libc::c_ulong::from(IDENTIFY), bytes.as_mut_ptr()) };
+    let asked = unsafe { libc::ioctl(file.as_raw_fd(), libc::c_ulong::from(IDENTIFY), bytes.as_mut_ptr()) };
     if asked != 0 {
         return Err(SystemErrno::NOTTY);
     }
@@ -140,7 +142,7 @@ fn open(member: &Member, ino: Ino) -> FsResult<()> {
 /// The program maps the file of a descriptor: what is read and written has to agree with that.
 pub fn is_mapped(fd: c_int) {
     // SAFETY: as above.
-    let file = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    let file = unsafe { BorrowedFd::borrow_raw(fd) };
     let Ok(stat) = rustix::fs::fstat(file) else { return };
     if !devices::is_formation(stat.st_dev) {
         return;

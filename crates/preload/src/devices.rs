@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "memory that is not malloc's is reached by a pointer")]
 
 use std::ffi::c_void;
+use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,13 +32,35 @@ pub fn is_formation(device: u64) -> bool {
     if let Some(known) = known.filter(|_| device != 0) {
         return known & 1 == 1;
     }
-    let Some(mounts) = mounts() else { return false };
+    let Some((mounts, _)) = mounts() else { return false };
     let found = lists(mounts.text(), rustix::fs::minor(device));
     let place = NEXT.fetch_add(1, Ordering::Relaxed) as usize % KNOWN_MAX;
     if let Some(known) = KNOWN.get(place) {
         known.store(device << 1 | u64::from(found), Ordering::Relaxed);
     }
     found
+}
+
+/// A mount of a formation.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Where it is.
+    pub path: Vec<u8>,
+    /// Its numbers in the list, one for each place that it is at.
+    pub ids: Vec<u64>,
+    /// Whether something is mounted below it, at that or at another place that it is at.
+    pub has_others_below: bool,
+}
+
+/// Where a device is mounted whole, and the kernel's list that says so.
+pub fn mount_of(device: u64) -> Option<(Mount, OwnedFd)> {
+    let (mounts, list) = mounts()?;
+    Some((find(mounts.text(), rustix::fs::minor(device))?, list))
+}
+
+/// The same, by the list as it is now.
+pub fn mount_by(list: &OwnedFd, device: u64) -> Option<Mount> {
+    find(read(list)?.text(), rustix::fs::minor(device))
 }
 
 /// The kernel's list, in memory of its own: whoever asks may be in the middle of malloc.
@@ -75,9 +98,13 @@ impl Drop for Mounts {
     }
 }
 
-fn mounts() -> Option<Mounts> {
+fn mounts() -> Option<(Mounts, OwnedFd)> {
     let list =
         rustix::fs::open("/proc/self/mountinfo", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    Some((read(&list)?, list))
+}
+
+fn read(list: &OwnedFd) -> Option<Mounts> {
     let mut mounts = Mounts::new(ROOM)?;
     loop {
         if mounts.rest().is_empty() {
@@ -86,7 +113,8 @@ fn mounts() -> Option<Mounts> {
             larger.have = mounts.have;
             mounts = larger;
         }
-        match rustix::io::read(&list, mounts.rest()) {
+        let at = mounts.have as u64;
+        match rustix::io::pread(list, mounts.rest(), at) {
             Ok(0) => return Some(mounts),
             Ok(read) => mounts.have += read,
             Err(rustix::io::Errno::INTR) => {}
@@ -105,6 +133,37 @@ fn lists(mounts: &[u8], minor: u32) -> bool {
     })
 }
 
+/// Where device 0:`minor` is mounted whole, by the list, the numbers of its mounts, and whether anything is mounted below one.
+fn find(mounts: &[u8], minor: u32) -> Option<Mount> {
+    let lines = || mounts.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b' '));
+    let device = format!("0:{minor}").into_bytes();
+    let own = || lines().filter(|words| words.clone().nth(2) == Some(&device[..]));
+    let number = |word: &[u8]| std::str::from_utf8(word).ok()?.parse::<u64>().ok();
+    let ids: Vec<u64> = own().filter_map(|mut words| number(words.next()?)).collect();
+    let path = own().find_map(|mut words| {
+        let (root, path) = (words.nth(3)?, words.next()?);
+        (root == b"/").then(|| unescaped(path))
+    })?;
+    let is_below = |mut words: std::slice::Split<'_, u8, _>| {
+        words.nth(1).and_then(number).is_some_and(|above| ids.contains(&above))
+    };
+    let has_others_below = lines().any(is_below);
+    Some(Mount { path, ids, has_others_below })
+}
+
+/// A path of the list, in which some bytes are written as `\` and three octal digits.
+fn unescaped(path: &[u8]) -> Vec<u8> {
+    let (mut bytes, mut rest) = (Vec::with_capacity(path.len()), path);
+    while let Some((first, behind)) = rest.split_first() {
+        let digits =
+            behind.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { behind.get(3..).unwrap_or_default() } else { behind };
+    }
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,6 +174,25 @@ mod tests {
             43 27 0:40 / /tmp rw - tmpfs tmpfs rw\n44 27 0:41 / /fuse.bivouac rw - fuse.other x rw\n45 27 0:4";
         assert_eq!([39, 40, 41, 4, 0].map(|minor| lists(list, minor)), [true, false, false, false, false]);
         assert!(!lists(b"", 39) && !lists(b"- - -\n\n", 39));
+    }
+
+    #[test]
+    fn a_mount_is_found_with_what_is_below_it() {
+        let list = b"42 27 0:39 /a /run/x rw - fuse.bivouac b rw\n43 27 0:39 / /run/a\\040b\\134 rw - fuse.bivouac b rw\n\
+            44 27 0:41 / /tmp rw - tmpfs tmpfs rw\n45 42 0:50 / /run/x/y rw - tmpfs tmpfs rw\n";
+        let [first, second, third, fourth, _] = list.split(|byte| *byte == b'\n').collect::<Vec<_>>()[..]
+        else {
+            panic!()
+        };
+        let mount = |has_others_below| {
+            Some(Mount { path: b"/run/a b\\".to_vec(), ids: vec![42, 43], has_others_below })
+        };
+        assert_eq!(find(list, 39), mount(true));
+        let calm = [first, second, third].join(&b'\n');
+        assert_eq!(find(&calm, 39), mount(false));
+        assert_eq!(find(fourth, 39), None);
+        assert_eq!(find(first, 39), None, "nowhere whole");
+        assert_eq!(unescaped(b"\\04\\0"), b"\\04\\0");
     }
 
     #[test]

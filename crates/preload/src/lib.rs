@@ -26,6 +26,7 @@ mod hidden;
 mod known;
 mod members;
 mod mpi;
+mod names;
 mod pending;
 mod pool;
 mod process;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
-use crate::{file, hidden, members, pending, report};
+use crate::{file, hidden, members, names, pending, report};
 
 const PAGE: usize = 4096;
 
@@ -67,6 +67,7 @@ extern "C" fn renew() {
     bivouac_client::forked();
     file::renew();
     members::renew();
+    names::renew();
     pending::renew();
     report::renew();
     hidden::close_all_but(report::descriptor());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
     FILE, iovec, mode_t, msghdr, off_t, pid_t, rlimit, sigaction as action, size_t, ssize_t, stat as status,
-    timespec, timeval, utimbuf,
+    timespec, timeval, uid_t, utimbuf,
 };
 
 use crate::errno;
@@ -153,6 +153,8 @@ real! {
     fn __fxstat64(version: c_int, fd: c_int, into: *mut status) -> c_int;
     fn __fxstatat(version: c_int, dir: c_int, path: *const c_char, into: *mut status, flags: c_int) -> c_int;
     fn __fxstatat64(version: c_int, dir: c_int, path: *const c_char, into: *mut status, flags: c_int) -> c_int;
+    fn access(path: *const c_char, mode: c_int) -> c_int;
+    fn faccessat(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int;
     fn utime(path: *const c_char, times: *const utimbuf) -> c_int;
     fn utimes(path: *const c_char, times: *const timeval) -> c_int;
     fn lutimes(path: *const c_char, times: *const timeval) -> c_int;
@@ -195,6 +197,8 @@ real! {
         flags: c_int
     ) -> c_int;
     fn unshare(flags: c_int) -> c_int;
+    fn setns(namespace: c_int, kind: c_int) -> c_int;
+    fn setfsuid(user: uid_t) -> c_int;
     fn _exit(code: c_int);
     fn __cxa_at_quick_exit(function: extern "C" fn(), library: *mut c_void) -> c_int;
     fn prctl(option: c_int, a: c_long, b: c_long, c: c_long, d: c_long) -> c_int;

@@ -18,9 +18,11 @@ pub enum Call {
     Pwrite,
     Writev,
     Pwritev,
+    Stat,
+    Access,
 }
 
-const CALLS: [(Call, &str); 8] = [
+const CALLS: [(Call, &str); 10] = [
     (Call::Read, "read"),
     (Call::Pread, "pread"),
     (Call::Readv, "readv"),
@@ -29,12 +31,14 @@ const CALLS: [(Call, &str); 8] = [
     (Call::Pwrite, "pwrite"),
     (Call::Writev, "writev"),
     (Call::Pwritev, "pwritev"),
+    (Call::Stat, "stat"),
+    (Call::Access, "access"),
 ];
 
 /// Why a call went through the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The first calls of a file do.
+    /// The first calls of a file do, and looks at names that the kernel knows.
     First,
     /// Another process may have the same position.
     Shared,
@@ -51,7 +55,7 @@ pub enum Why {
 }
 
 const REASONS: [(Why, &str); 7] = [
-    (Why::First, "first calls of a file"),
+    (Why::First, "first calls of a file, or what the kernel knows"),
     (Why::Shared, "position shared with other processes"),
     (Why::Flags, "O_APPEND, O_SYNC, limits or flags"),
     (Why::Pieces, "long lists of pieces"),

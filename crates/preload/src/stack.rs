@@ -28,6 +28,15 @@ pub fn has_room() -> bool {
     })
 }
 
+/// Whether a value of the caller's is on this thread's own stack, above where it is now. Only right behind [`has_room`].
+pub fn holds<T>(value: *const T) -> bool {
+    let mark = 0u8;
+    let (here, first) = (ptr::from_ref(&mark).addr(), value.addr());
+    BOUNDS.try_with(Cell::get).is_ok_and(|(_, high)| {
+        first > here && first.checked_add(size_of::<T>()).is_some_and(|end| end <= high)
+    })
+}
+
 /// Asks libc.
 fn look() -> Option<(usize, usize)> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();

@@ -16,7 +16,7 @@ use crate::seal::Seal;
 /// First four bytes of every frame: `BVK1`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"BVK1");
 /// Version of the protocol. Peers of another version are refused in the handshake.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn golden_vector() {
         let bytes = sample().to_bytes();
-        assert_eq!(&bytes[..16], b"BVK1\x08\x00\x03\x00\x08\x07\x06\x05\x04\x03\x02\x01");
+        assert_eq!(&bytes[..16], b"BVK1\x09\x00\x03\x00\x08\x07\x06\x05\x04\x03\x02\x01");
         assert_eq!(&bytes[16..32], &[10, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 5, 0, 0x10, 1]);
         assert_eq!(&bytes[40..48], &[0x30, 0x75, 0, 0, 1, 2, 3, 4]);
         assert_eq!(Frame::from_bytes(&bytes), Ok(sample()));
@@ -343,8 +343,8 @@ mod tests {
 
     #[test]
     fn another_version_is_named() {
-        assert_eq!(Frame::from_bytes(&with_byte(4, 9)), Err(FrameError::Version(9)));
-        assert!(FrameError::Version(9).to_string().contains("version 9"));
+        assert_eq!(Frame::from_bytes(&with_byte(4, 77)), Err(FrameError::Version(77)));
+        assert!(FrameError::Version(77).to_string().contains("version 77"));
     }
 
     #[test]

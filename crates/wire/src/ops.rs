@@ -579,6 +579,9 @@ owned! {
         shard: bool,
         /// Only what is here: nothing is looked up at site storage.
         here: bool,
+        /// The lease is to be of the directory's attributes and of each entry's, which with every name in it changes, too;
+        /// instead of all that is in their slots.
+        each: bool,
     }
     /// Some entries.
     DirPage {

@@ -33,6 +33,7 @@ const ALLOWED: &[(&str, &str, &str)] = &[
     ("file name", "crates/extract/src/machine.rs", "what a machine says of itself are files"),
     ("file name", "crates/client/src/client/member.rs", "a process joins by the formation's directory"),
     ("file name", "crates/preload/src/devices.rs", "the kernel's list of mounts is a file"),
+    ("file name", "crates/preload/src/names.rs", "it looks for names that the program gives"),
     (
         "environment",
         "crates/preload/src/settings.rs",

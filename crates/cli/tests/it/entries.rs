@@ -1,13 +1,13 @@
 //! Names and attributes that a process caches which is no mount, against everything that changes them.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bivouac_client::{Attr, Client};
-use bivouac_types::{Errno, Ino, SetAttr};
+use bivouac_client::{Attr, Client, Looker};
+use bivouac_types::{Errno, Ino, NodeId, SetAttr};
 
-use crate::harness::library::{create, ctx, library, served, write};
+use crate::harness::library::{create, ctx, library, messages, served, write};
 use crate::harness::random::Random;
 use crate::harness::{Camp, wait_until};
 
@@ -144,5 +144,91 @@ fn what_is_cached_is_right_across_kills() {
     }
     other.close(ino);
     drop((looks, other));
+    camp.down();
+}
+
+/// What the process sees in the place of its mount's kernel; nothing if that is the kernel's to say.
+fn as_kernel(client: &Client, path: &str) -> Option<Result<Attr, Errno>> {
+    let looker = Looker { node: NodeId(0), follow: false, may_search: &|_| true };
+    let found = client.find_as_kernel(Ino::ROOT, path.as_bytes(), &looker)?;
+    Some(found.map_err(|error| error.errno()))
+}
+
+/// Has the process know that these 200 files are there, and others are not, without a message.
+fn have_whole(client: &Client) {
+    wait_until("four hundred looks take no message", || {
+        let look = |name: &str, file: u32| as_kernel(client, &format!("/many/{name}{file}"));
+        let _asked = (0..200).map(|file| look("file", file)).filter(Option::is_some).count();
+        let kinds = ["Lookup", "GetAttr", "ReadDir"];
+        let before = messages(client, &kinds);
+        let is_known = |file| {
+            look("file", file).is_some_and(|found| found.is_ok())
+                && look("none", file) == Some(Err(Errno::ENOENT))
+        };
+        (0..200).all(is_known) && messages(client, &kinds) == before
+    });
+}
+
+/// S667. Where names of a directory are asked for again and again all of them are known, and that there are no others.
+#[test]
+fn a_directory_that_is_asked_much_is_known_whole() {
+    let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
+    let (looks, dir) = (library(&camp.dir()), camp.mount().join("many"));
+    fs::create_dir(&dir).unwrap();
+    (0..200).for_each(|file| fs::write(dir.join(format!("file{file}")), "1").unwrap());
+    let is_there = |name: &str, there: bool| {
+        let path = format!("/many/{name}");
+        for found in [cached(&looks, &path), as_kernel(&looks, &path)] {
+            assert!(found.is_none_or(|found| found.is_ok() == there), "{name} is there: {there}");
+        }
+    };
+    for round in 0..3 {
+        have_whole(&looks);
+        let new = format!("new{round}");
+        fs::write(dir.join(&new), "22").unwrap();
+        is_there(&new, true);
+        fs::remove_file(dir.join(&new)).unwrap();
+        is_there(&new, false);
+        have_whole(&looks);
+        fs::rename(dir.join("file7"), dir.join("moved")).unwrap();
+        is_there("moved", true);
+        is_there("file7", false);
+        fs::rename(dir.join("moved"), dir.join("file7")).unwrap();
+        is_there("moved", false);
+        is_there("file7", true);
+        have_whole(&looks);
+        fs::write(dir.join("file9"), vec![b'x'; 100 + round]).unwrap();
+        let seen = as_kernel(&looks, "/many/file9");
+        assert!(seen.is_none_or(|seen| seen.unwrap().size == 100 + round as u64));
+    }
+    drop(looks);
+    camp.down();
+}
+
+/// S32, S667. A mount's kernel shows when a file was written also before its home has heard.
+#[test]
+fn a_time_that_was_not_told_is_the_kernels_to_show() {
+    let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
+    let (looks, path) = (library(&camp.dir()), camp.mount().join("written"));
+    fs::write(&path, vec![0; 100]).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    wait_until("there is a time that was not told", || {
+        let is_seen = as_kernel(&looks, "/written").is_some();
+        (0..2).for_each(|_| file.write_all_at(b"x", 0).unwrap());
+        is_seen && as_kernel(&looks, "/written").is_none()
+    });
+    // The kernel asks its mount, which tells.
+    let shown = fs::metadata(&path).unwrap().modified().unwrap();
+    let mut seen = None;
+    wait_until("it is told", || {
+        seen = as_kernel(&looks, "/written").map(|seen| seen.unwrap().mtime);
+        seen.is_some()
+    });
+    let since = shown.duration_since(std::time::UNIX_EPOCH).unwrap();
+    assert_eq!(
+        seen.map(|time| (time.secs as u64, time.nanos)),
+        Some((since.as_secs(), since.subsec_nanos()))
+    );
+    drop((file, looks));
     camp.down();
 }

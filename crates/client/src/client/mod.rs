@@ -12,6 +12,7 @@ mod tree;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bivouac_direct::Untold;
 use bivouac_layout::entry_hash;
 use bivouac_net::{Address, Auth, Identity, InProcess, LaneKind, LivenessTable, Peer, Service, Transport};
 use bivouac_types::{Attr, ClientId, Ino, NodeId, OpId, SeatIndex};
@@ -96,6 +97,8 @@ pub struct LocalNode {
     pub liveness: Arc<LivenessTable>,
     /// Its content.
     pub files: Arc<dyn LocalFiles>,
+    /// Where other processes of the machine see what this client has not told, if there is such a place.
+    pub untold: Option<Arc<Untold>>,
 }
 
 /// Settings of a client.
@@ -150,7 +153,8 @@ impl Client {
         local: Option<LocalNode>,
         options: &ClientOptions,
     ) -> Client {
-        let known = Arc::new(KnownFiles::new(options.incarnation));
+        let untold = local.as_ref().and_then(|node| node.untold.clone());
+        let known = Arc::new(KnownFiles::new(options.incarnation, untold));
         let keeper = keeper(&map, &known);
         let doubts = Arc::new(OnceLock::new());
         let (doubting, keeping) = (Some(&doubts), keeper.as_ref());
@@ -198,7 +202,7 @@ impl Client {
             .collect();
         let near = options.near.or_else(|| here.first().map(|(id, _)| *id));
         let options = ClientOptions { near, ..*options };
-        let known = Arc::new(KnownFiles::new(options.incarnation));
+        let known = Arc::new(KnownFiles::new(options.incarnation, None));
         let way = Way { map: &map, known: &known, auth, options: &options, keeper: None, doubts: None };
         let connect = |(id, entry): (u16, &NodeEntry)| -> Arc<dyn Transport> {
             let address = here.iter().find(|(node, _)| node.0 == id).map(|(_, address)| address.clone());
@@ -226,7 +230,7 @@ impl Client {
         options: &ClientOptions,
     ) -> Client {
         let ways = Ways::new(options.id, Flags::default(), map, nodes, local);
-        let known = Arc::new(KnownFiles::new(options.incarnation));
+        let known = Arc::new(KnownFiles::new(options.incarnation, None));
         Client::with(ways, Direct::none(known), Own::default(), options)
     }
 

@@ -352,13 +352,21 @@ impl Client {
     /// `ENOTDIR`, `ENOENT`, `EIO`.
     pub fn readdir(&self, ino: Ino, cookie: u64, max_bytes: usize, attrs: bool) -> FsResult<Vec<DirEntry>> {
         let max_bytes = max_bytes.min(READDIR_BYTES_MAX) as u32;
-        self.list(&ReadDirRequest { ino, cookie, max_bytes, attrs, shard: false, here: false })
+        self.list(&ReadDirRequest { ino, cookie, max_bytes, attrs, shard: false, here: false, each: false })
     }
 
     /// As [`Client::readdir`], of what is here: entries that are still at site storage only are left out.
     pub fn readdir_here(&self, ino: Ino, cookie: u64) -> FsResult<Vec<DirEntry>> {
         let max_bytes = READDIR_BYTES_MAX as u32;
-        self.list(&ReadDirRequest { ino, cookie, max_bytes, attrs: true, shard: false, here: true })
+        self.list(&ReadDirRequest {
+            ino,
+            cookie,
+            max_bytes,
+            attrs: true,
+            shard: false,
+            here: true,
+            each: false,
+        })
     }
 
     fn list(&self, request: &ReadDirRequest) -> FsResult<Vec<DirEntry>> {

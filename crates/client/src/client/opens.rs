@@ -99,7 +99,7 @@ impl Client {
 
     /// Whether the home has yet to hear that content changed.
     pub(super) fn has_unsent_times(&self, ino: Ino) -> bool {
-        self.known.is_dirty(ino) || self.sessions.has_unsent(ino)
+        self.known.is_dirty(ino) || self.known.tellings.has(ino) || self.sessions.has_unsent(ino)
     }
 
     /// Locks or unlocks a range, as [`crate::LockDesk::set`].

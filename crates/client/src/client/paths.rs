@@ -4,6 +4,7 @@ use bivouac_types::limits::SYMLINK_LEN_MAX;
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, mode};
 
 use super::Client;
+use crate::names::entries::Looker;
 
 /// Most symbolic links on one way, as in the kernel.
 const LINKS_MAX: usize = 40;
@@ -46,7 +47,25 @@ impl Client {
     /// # Errors
     /// `ENOENT`.
     pub fn find_cached(&self, top: Ino, path: &[u8], may_ask: bool) -> Option<FsResult<Attr>> {
-        let found = self.names.entries.as_ref()?.find(top, path, may_ask)?;
+        self.cached(top, path, may_ask, None)
+    }
+
+    /// As [`Client::find_cached`] where it may ask, for who takes the place of a kernel.
+    ///
+    /// # Errors
+    /// `ENOENT`.
+    pub fn find_as_kernel(&self, top: Ino, path: &[u8], looker: &Looker<'_>) -> Option<FsResult<Attr>> {
+        self.cached(top, path, true, Some(looker))
+    }
+
+    fn cached(
+        &self,
+        top: Ino,
+        path: &[u8],
+        may_ask: bool,
+        looker: Option<&Looker<'_>>,
+    ) -> Option<FsResult<Attr>> {
+        let found = self.names.entries.as_ref()?.find(top, path, may_ask, looker)?;
         // What this process has written and not told yet is later.
         Some(found).filter(|found| !found.as_ref().is_ok_and(|attr| self.has_unsent_times(attr.ino)))
     }

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bivouac_direct::Untold;
 use bivouac_types::{Attr, Ino, Layout, OpenId};
 use parking_lot::Mutex;
 
@@ -67,11 +69,11 @@ impl From<&Attr> for Known {
 }
 
 impl KnownFiles {
-    /// For the process of a client before which there were `incarnation` others.
-    pub fn new(incarnation: u32) -> KnownFiles {
+    /// For the process of a client before which there were `incarnation` others, and which shows there what it has not told.
+    pub fn new(incarnation: u32, untold: Option<Arc<Untold>>) -> KnownFiles {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         let under_way = UnderWay::new(OpenId::first(incarnation));
-        KnownFiles { shards, under_way, tellings: Tellings::default() }
+        KnownFiles { shards, under_way, tellings: Tellings::new(untold) }
     }
 
     /// One open more.
@@ -86,7 +88,7 @@ impl KnownFiles {
         let mut shard = self.shard(ino).lock();
         let entry = shard.files.get_mut(&ino)?;
         let open = entry.opens.pop();
-        let dirty = std::mem::take(&mut entry.dirty);
+        let dirty = self.set_dirty(ino, entry, false);
         if entry.opens.is_empty() {
             shard.files.remove(&ino);
         }
@@ -169,7 +171,10 @@ impl KnownFiles {
         if due {
             entry.touched = Some(Instant::now());
         }
-        entry.dirty = !due;
+        // What was not told before is until this is.
+        if !due {
+            self.set_dirty(ino, entry, true);
+        }
         entry.filled |= entry.known.is_some_and(|known| known.sparse);
         due
     }
@@ -186,7 +191,7 @@ impl KnownFiles {
 
     /// The home has yet to hear that the content changed.
     pub fn mark_dirty(&self, ino: Ino) {
-        self.with(ino, |entry| entry.dirty = true);
+        self.with(ino, |entry| self.set_dirty(ino, entry, true));
     }
 
     /// Whether it has.
@@ -196,7 +201,16 @@ impl KnownFiles {
 
     /// Whether the home must hear that the content changed; it is taken as told from now on.
     pub fn take_dirty(&self, ino: Ino) -> bool {
-        self.with(ino, |entry| std::mem::take(&mut entry.dirty)).unwrap_or_default()
+        self.with(ino, |entry| self.set_dirty(ino, entry, false)).unwrap_or_default()
+    }
+
+    /// Whether it was dirty before.
+    fn set_dirty(&self, ino: Ino, entry: &mut Entry, dirty: bool) -> bool {
+        let before = std::mem::replace(&mut entry.dirty, dirty);
+        if before != dirty {
+            self.tellings.is_due(ino, dirty);
+        }
+        before
     }
 
     /// All opens of those inodes that `wanted` names.
@@ -253,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_file_is_known_while_it_is_open() {
-        let files = KnownFiles::new(0);
+        let files = KnownFiles::new(0, None);
         files.changed(&attr(7, 1));
         assert!(files.get(Ino(7)).is_none() && !files.has_any(|_| true));
         files.add(Ino(7), FIRST);
@@ -277,7 +291,7 @@ mod tests {
     /// S1, S650.
     #[test]
     fn a_size_is_current_for_as_long_as_the_home_promised() {
-        let (files, [asked, later, end]) = (KnownFiles::new(0), [10, 15, 20].map(Moment::of_micros));
+        let (files, [asked, later, end]) = (KnownFiles::new(0, None), [10, 15, 20].map(Moment::of_micros));
         files.learn(&attr(7, 1), asked, end);
         files.add(Ino(7), FIRST);
         assert!(!is_current(&files, later), "nothing was kept of what was not open");
@@ -302,7 +316,7 @@ mod tests {
         };
         let changes: [fn(&KnownFiles, Moment); 2] = [|files, now| files.invalidate(Ino(7), now), own];
         for (at, changes) in changes.iter().enumerate() {
-            let files = KnownFiles::new(0);
+            let files = KnownFiles::new(0, None);
             files.add(Ino(7), FIRST);
             files.learn(&attr(7, 1), before, end);
             changes(&files, change);
@@ -317,7 +331,7 @@ mod tests {
     /// S32, S33.
     #[test]
     fn the_home_hears_of_the_first_write_and_of_the_last() {
-        let files = KnownFiles::new(0);
+        let files = KnownFiles::new(0, None);
         files.add(Ino(7), FIRST);
         assert!(files.written(Ino(7)), "the first is told at once");
         assert!(!files.written(Ino(7)), "those after it are not");
@@ -328,7 +342,7 @@ mod tests {
     /// S34.
     #[test]
     fn a_time_that_was_set_is_not_overtaken() {
-        let files = KnownFiles::new(0);
+        let files = KnownFiles::new(0, None);
         files.add(Ino(7), FIRST);
         files.written(Ino(7));
         files.written(Ino(7));

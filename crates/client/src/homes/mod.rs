@@ -97,16 +97,21 @@ impl Homes {
     /// # Errors
     /// `ENOENT`, `EIO` when it cannot be reached.
     pub fn tell_times(&self, ino: Ino) -> FsResult<()> {
-        if !self.known.is_dirty(ino) {
-            return Ok(());
+        if self.known.is_dirty(ino) {
+            let _telling = self.known.tellings.begin(ino);
+            if self.known.take_dirty(ino) {
+                return self.touch(ino);
+            }
         }
-        let _telling = self.known.tellings.begin(ino);
-        if self.known.take_dirty(ino) { self.touch(ino) } else { Ok(()) }
+        // Whoever is telling it just now, as at a close, has not been heard yet.
+        self.known.tellings.wait(ino);
+        Ok(())
     }
 
     /// Tells the home that content has changed; if that fails, the next that tells does.
     pub(crate) fn touch(&self, ino: Ino) -> FsResult<()> {
         let _telling = self.known.tellings.begin(ino);
+        self.known.take_dirty(ino);
         let told = self.ways.home(ino).and_then(|home| self.ways.ask::<op::Touch>(home, &InoOnly { ino }));
         told.inspect_err(|_| self.known.mark_dirty(ino))
     }

@@ -1,8 +1,12 @@
 //! What the homes are being told just now, for those who have to know that before they say more.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bivouac_direct::Untold;
 use bivouac_types::{Ino, OpenId};
+use bivouac_wire::Invalidation;
 use parking_lot::{Condvar, Mutex};
 
 /// Numbers of opens, and which of them have not been answered yet.
@@ -47,11 +51,15 @@ impl Drop for Opening<'_> {
     }
 }
 
-/// Files whose homes are just being told that the content has changed.
+/// Files whose homes are just being told that the content has changed, or have yet to be.
 #[derive(Default)]
 pub struct Tellings {
     files: Mutex<HashMap<Ino, usize>>,
     ended: Condvar,
+    /// How many there are, for a look without the lock.
+    count: AtomicUsize,
+    /// Where other processes of the machine see which files these are.
+    shown: Option<Arc<Untold>>,
 }
 
 /// A telling under way.
@@ -61,14 +69,36 @@ pub struct Telling<'a> {
 }
 
 impl Tellings {
+    pub fn new(shown: Option<Arc<Untold>>) -> Tellings {
+        Tellings { shown, ..Tellings::default() }
+    }
+
+    /// The home of a file has yet to be told, from now on, or not any more.
+    pub fn is_due(&self, ino: Ino, due: bool) {
+        if let Some(untold) = &self.shown {
+            let key = Invalidation { ino, name: None }.key();
+            if due { untold.begin(key) } else { untold.end(key) }
+        }
+    }
+
     /// The home of a file is about to be told.
     pub fn begin(&self, ino: Ino) -> Telling<'_> {
+        self.count.fetch_add(1, Ordering::AcqRel);
         *self.files.lock().entry(ino).or_default() += 1;
+        self.is_due(ino, true);
         Telling { tellings: self, ino }
+    }
+
+    /// Whether somebody is telling the home of this file.
+    pub fn has(&self, ino: Ino) -> bool {
+        self.count.load(Ordering::Acquire) > 0 && self.files.lock().contains_key(&ino)
     }
 
     /// Waits until nobody is telling the home of this file: what is said next is not overtaken.
     pub fn wait(&self, ino: Ino) {
+        if !self.has(ino) {
+            return;
+        }
         let mut files = self.files.lock();
         while files.contains_key(&ino) {
             bivouac_net::before_waiting();
@@ -79,6 +109,7 @@ impl Tellings {
 
 impl Drop for Telling<'_> {
     fn drop(&mut self) {
+        self.tellings.is_due(self.ino, false);
         let mut files = self.tellings.files.lock();
         if let Some(count) = files.get_mut(&self.ino) {
             *count -= 1;
@@ -87,6 +118,7 @@ impl Drop for Telling<'_> {
                 self.tellings.ended.notify_all();
             }
         }
+        self.tellings.count.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -111,6 +143,7 @@ mod tests {
         let tellings = Tellings::default();
         tellings.wait(Ino(1));
         let (first, second) = (tellings.begin(Ino(1)), tellings.begin(Ino(1)));
+        assert!(tellings.has(Ino(1)) && !tellings.has(Ino(2)));
         tellings.wait(Ino(2));
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| tellings.wait(Ino(1)));
@@ -118,6 +151,6 @@ mod tests {
             assert!(!tellings.files.lock().is_empty() && !waiting.is_finished());
             drop(second);
         });
-        assert!(tellings.files.lock().is_empty());
+        assert!(tellings.files.lock().is_empty() && tellings.count.load(Ordering::Relaxed) == 0);
     }
 }

@@ -3,27 +3,44 @@
 //! ([`Invalidations`]), so going by what is cached takes no message, no thread that listens, and no lock that is held while
 //! anybody is asked. Why it is right: docs/decisions/0116-callbacks-without-a-message.md.
 //!
+//! Of a directory in which names are asked for again and again all of them are asked for at once: then it is known, too,
+//! which there are not (docs/decisions/0118-names-without-the-kernel.md).
+//!
 //! The process is a client of its own here: so it is called back for what it changes itself, as for anybody's change.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bivouac_direct::{Invalidations, Session};
+use bivouac_direct::{Counts, Invalidations, Session, Untold};
 use bivouac_layout::{entry_hash, slot_of_hash};
 use bivouac_net::{Address, Identity, Line};
+use bivouac_types::limits::{LEASE_MS, NAME_LEN_MAX, READDIR_BYTES_MAX};
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, PartitionId, mode};
-use bivouac_wire::{EntryName, FormationMap, Found, Invalidation, op};
+use bivouac_wire::{EntryName, FormationMap, InoOnly, Invalidation, Operation, ReadDirRequest, op};
 use parking_lot::{Mutex, RwLock};
 
 use crate::content::direct::open_session;
 use crate::homes::spread::SpreadDirs;
 
 const SHARDS: usize = 64;
-/// Most entries of a shard; then those go whose leases are over, and if there are none, all.
-const ENTRIES_MAX: usize = 256;
+/// Most things of a shard; then those go whose leases are over, and if there are none, all.
+const CACHED_MAX: usize = 256;
+/// Most directories of which all names are cached.
+const LISTED_MAX: usize = 64;
+/// Entries of the largest of them.
+const ENTRIES_MAX: u64 = 4096;
+/// All names of a directory are asked for after so many questions about single ones within the time of a lease, and one
+/// more for each so many entries: about when the questions have cost what the list will.
+const QUESTIONS: u64 = 2;
+const ENTRIES_PER_QUESTION: u64 = 32;
+/// How long all are not asked for after they could not be cached.
+const UNLISTED: Duration = Duration::from_millis(4 * LEASE_MS);
 /// How long a node is not asked again after it could not be.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long one thread waits for what another one asks; then its kernel is quicker.
+const TURN: Duration = Duration::from_millis(5);
 /// Longest wait for an answer; then the same is asked as usual.
 const WAIT: Duration = Duration::from_secs(10);
 
@@ -32,7 +49,21 @@ pub struct EntryCache {
     map: Arc<FormationMap>,
     nodes: HashMap<NodeId, Door>,
     spread: SpreadDirs,
-    shards: Vec<RwLock<HashMap<(Ino, u64), Entry>>>,
+    names: Cached<(Ino, u64), Entry>,
+    attrs: Cached<Ino, Seen>,
+    listings: Mutex<HashMap<Ino, Listing>>,
+    /// Of those who look in the place of a kernel one asks at a time.
+    turn: Mutex<()>,
+}
+
+/// Who looks at a path in the place of a kernel, which checks permissions and knows what its mount knows.
+pub struct Looker<'a> {
+    /// The mount's node.
+    pub node: NodeId,
+    /// Whether a link at the end of a path is to be followed.
+    pub follow: bool,
+    /// Whether it surely may search a directory.
+    pub may_search: &'a dyn Fn(&Attr) -> bool,
 }
 
 /// The way to a node, for one thread at a time: whoever finds it taken asks as everybody does.
@@ -40,11 +71,13 @@ struct Door {
     address: Address,
     identity: Identity,
     line: Mutex<Way>,
+    /// What the node's mounts have not told, by the present connection or the last one.
+    untold: RwLock<Option<Arc<Untold>>>,
 }
 
 enum Way {
     Closed,
-    Open(Open),
+    Open(Box<Open>),
     NotBefore(Instant),
 }
 
@@ -53,46 +86,126 @@ struct Open {
     /// For which the node raises the words.
     session: Session,
     words: Arc<Invalidations>,
-}
-
-/// A name in a directory, and where it leads.
-struct Entry {
-    name: Box<[u8]>,
-    /// Of the node that told it.
-    words: Arc<Invalidations>,
-    ino: Ino,
-    kind: u32,
-    told: Told,
-    /// Of what is in the root partition, which has no contract of its own, and is no link.
-    attr: Option<(Attr, Told)>,
+    /// What the words were before the last question.
+    before: Counts,
 }
 
 /// That something was told under a lease.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Told {
+    /// Of the node that told it.
+    words: Arc<Invalidations>,
     key: u64,
     /// What its word was before it was asked for.
     count: u32,
+    asked: Instant,
     until: Instant,
 }
 
+/// Inode and kind that a name leads to; nothing if there is no such name.
+type Leads = Option<(Ino, u32)>;
+
+/// A name in a directory.
+#[derive(Clone)]
+struct Entry {
+    name: Box<[u8]>,
+    leads: Leads,
+    told: Told,
+}
+
+/// Attributes. They are of what is in the root partition, which has no contract of its own.
+#[derive(Clone)]
+struct Seen {
+    attr: Attr,
+    told: Told,
+}
+
+/// A directory in which names were asked for.
+struct Listing {
+    since: Instant,
+    /// Questions about single names since then, and those that the list has spared.
+    questions: u64,
+    names: Option<Whole>,
+}
+
+/// All names of a directory, as long as its attributes do not change.
+struct Whole {
+    all: HashMap<Vec<u8>, (Ino, u32)>,
+    told: Told,
+}
+
 impl Told {
-    fn holds(&self, words: &Invalidations, now: Instant) -> bool {
-        now < self.until && words.count(self.key) == self.count
+    fn holds(&self) -> bool {
+        self.words.count(self.key) == self.count && Instant::now() < self.until
+    }
+
+    /// Whether it was told without a lease, a moment ago.
+    fn was_refused(&self) -> bool {
+        self.until == self.asked && self.asked.elapsed() < Duration::from_millis(LEASE_MS)
     }
 }
 
-/// What a node said, with what the words of these keys were before it was asked, and when that was.
-struct Answer<const N: usize> {
-    said: FsResult<Found>,
-    words: Arc<Invalidations>,
-    counts: [u32; N],
-    asked: Instant,
+/// Things that are cached, and found under a key.
+struct Cached<K, T> {
+    shards: Vec<RwLock<HashMap<K, T>>>,
+}
+
+impl<K: Eq + Hash, T: Clone> Cached<K, T> {
+    fn new() -> Cached<K, T> {
+        Cached { shards: (0..SHARDS).map(|_| RwLock::default()).collect() }
+    }
+
+    fn get(&self, mixed: u64, key: &K) -> Option<T> {
+        self.shards.get(mixed as usize % SHARDS)?.read().get(key).cloned()
+    }
+
+    fn put(&self, mixed: u64, key: K, cached: T, told: impl Fn(&T) -> &Told) {
+        let Some(shard) = self.shards.get(mixed as usize % SHARDS) else { return };
+        let mut shard = shard.write();
+        if shard.len() >= CACHED_MAX {
+            let now = Instant::now();
+            shard.retain(|_, cached| told(cached).until > now);
+            if shard.len() >= CACHED_MAX {
+                shard.clear();
+            }
+        }
+        shard.insert(key, cached);
+    }
+}
+
+/// The key of an inode's attributes, which is well mixed in its highest bits.
+fn key_of(ino: Ino) -> u64 {
+    Invalidation { ino, name: None }.key()
+}
+
+impl Open {
+    /// What was told of this key since the words were noted.
+    fn told(&self, key: u64, asked: Instant, lease_ms: u32) -> Told {
+        let until = asked + Duration::from_millis(lease_ms.into());
+        Told { words: Arc::clone(&self.words), key, count: self.before.of(key), asked, until }
+    }
 }
 
 impl Door {
-    /// Asks where a name leads; `None` if nobody can be asked just now.
-    fn ask<const N: usize>(&self, parent: Ino, name: &[u8], keys: [u64; N]) -> Option<Answer<N>> {
+    /// Asks the node; `None` if it cannot be asked just now.
+    fn ask<O: Operation, T>(
+        &self,
+        request: &O::Request<'_>,
+        take: impl FnOnce(FsResult<O::Reply>, &Open, Instant) -> T,
+    ) -> Option<T> {
+        self.with_open(|open| {
+            open.words.note(&mut open.before);
+            let asked = Instant::now();
+            match open.line.ask::<O>(request) {
+                // So says who does not answer, too.
+                Err(error) if error.errno() == Errno::EIO => Err(error),
+                said => Ok(take(said.map(|(reply, _)| reply), open, asked)),
+            }
+        })
+    }
+
+    /// Does something with the connection; `None` if there is none, another thread has it, or it fails.
+    fn with_open<T>(&self, act: impl FnOnce(&mut Open) -> FsResult<T>) -> Option<T> {
         let mut line = self.line.try_lock()?;
         let way = match std::mem::replace(&mut *line, Way::Closed) {
             Way::NotBefore(moment) if moment > Instant::now() => {
@@ -100,22 +213,12 @@ impl Door {
                 return None;
             }
             Way::Open(open) if open.session.is_own() => Ok(open),
-            _ => self.open(),
+            _ => self.open().map(Box::new),
         };
-        let asked = Instant::now();
-        let answer = way.and_then(|open| {
-            let (words, counts) = (Arc::clone(&open.words), keys.map(|key| open.words.count(key)));
-            let said = open.line.ask::<op::Lookup>(&EntryName { parent, name }).map(|(found, _)| found);
-            match said {
-                // So says who does not answer, too.
-                Err(error) if error.errno() == Errno::EIO => Err(error),
-                said => Ok((open, Answer { said, words, counts, asked })),
-            }
-        });
-        match answer {
-            Ok((open, answer)) => {
+        match way.and_then(|mut open| Ok((act(&mut open)?, open))) {
+            Ok((done, open)) => {
                 *line = Way::Open(open);
-                Some(answer)
+                Some(done)
             }
             Err(error) => {
                 log::debug!(why:% = error; "{}: names are not cached", self.address);
@@ -127,9 +230,20 @@ impl Door {
 
     fn open(&self) -> FsResult<Open> {
         let (line, session) = open_session(&self.address, &self.identity, WAIT)?;
-        let words = session.invalidations();
-        let words = words.map_err(|error| FsError::from_io(&error, "a session to be called back by"))?;
-        Ok(Open { line, session, words: Arc::new(words) })
+        let refused = |error| FsError::from_io(&error, "a session to be called back by");
+        let words = Arc::new(session.invalidations().map_err(refused)?);
+        // Without it nobody looks in the place of a kernel.
+        *self.untold.write() = session.untold().ok().map(Arc::new);
+        Ok(Open { line, session, words, before: Counts::default() })
+    }
+
+    /// What the node's mounts have not told; `None` if nobody can say.
+    fn untold(&self) -> Option<Arc<Untold>> {
+        let known = self.untold.read().clone();
+        known.or_else(|| {
+            self.with_open(|_| Ok(()))?;
+            self.untold.read().clone()
+        })
     }
 }
 
@@ -138,99 +252,237 @@ impl EntryCache {
     pub fn new(map: Arc<FormationMap>, here: &[(NodeId, Address)], identity: &Identity) -> EntryCache {
         let door = |(node, address): &(NodeId, Address)| {
             let (address, identity) = (address.clone(), identity.clone());
-            (*node, Door { address, identity, line: Mutex::new(Way::Closed) })
+            (*node, Door { address, identity, line: Mutex::new(Way::Closed), untold: RwLock::default() })
         };
         let nodes = here.iter().map(door).collect();
-        let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
-        EntryCache { map, nodes, spread: SpreadDirs::default(), shards }
-    }
-
-    fn shard(&self, hash: u64) -> Option<&RwLock<HashMap<(Ino, u64), Entry>>> {
-        self.shards.get(hash as usize % SHARDS)
-    }
-
-    /// Inode and kind of what a name in a directory leads to, with its attributes as far as they are cached.
-    fn cached(&self, dir: Ino, hash: u64, name: &[u8]) -> Option<(Ino, u32, Option<Attr>)> {
-        let shard = self.shard(hash)?.read();
-        let entry = shard.get(&(dir, hash)).filter(|entry| *entry.name == *name)?;
-        let (words, now) = (&entry.words, Instant::now());
-        let attr = entry.attr.filter(|(_, told)| told.holds(words, now)).map(|(attr, _)| attr);
-        entry.told.holds(words, now).then_some((entry.ino, entry.kind, attr))
-    }
-
-    /// Asks where a name leads, and caches that. `None` if it is to be asked as usual.
-    fn ask(&self, dir: Ino, hash: u64, name: &[u8]) -> Option<FsResult<(Ino, u32, Option<Attr>)>> {
-        let slot = match self.spread.has(dir) {
-            true => slot_of_hash(hash, self.map.slot_count()),
-            false => dir.slot(),
-        };
-        let node = self.map.slot_node(slot)?;
-        let door = self.nodes.get(&node)?;
-        let shard = self.shard(hash)?;
-        // What a word was before can be told only of an inode that is known before.
-        let before = shard.read().get(&(dir, hash)).map(|entry| entry.ino);
-        let key = Invalidation { ino: dir, name: Some(hash) }.key();
-        let attr_key = Invalidation { ino: before.unwrap_or(dir), name: None }.key();
-        let Answer { said, words, counts: [count, attr_count], asked } =
-            door.ask(dir, name, [key, attr_key])?;
-        let found = match said {
-            Ok(found) if found.is_there() => found,
-            Ok(_) => return Some(Err(Errno::ENOENT.into())),
-            Err(error) if error.errno() == Errno::ENOENT => return Some(Err(error)),
-            Err(error) => {
-                if error.errno() == Errno::EREMOTE {
-                    self.spread.add(dir);
-                }
-                return None;
-            }
-        };
-        let until = |lease_ms: u32| asked + Duration::from_millis(lease_ms.into());
-        let told = Told { key, count, until: until(found.lease_ms) };
-        let attr_told = Told { key: attr_key, count: attr_count, until: until(found.attr_lease_ms) };
-        let is_plain = |attr: &Attr| found.kind != mode::LINK && attr.layout.partition() == PartitionId::ROOT;
-        let plain = found.attr.filter(is_plain);
-        let attr = plain.filter(|_| before == Some(found.ino)).map(|attr| (attr, attr_told));
-        let entry = Entry { name: name.into(), words, ino: found.ino, kind: found.kind, told, attr };
-        let mut shard = shard.write();
-        if shard.len() >= ENTRIES_MAX {
-            let now = Instant::now();
-            shard.retain(|_, entry| entry.told.until > now);
-            if shard.len() >= ENTRIES_MAX {
-                shard.clear();
-            }
-        }
-        shard.insert((dir, hash), entry);
-        Some(Ok((found.ino, found.kind, plain)))
+        let (names, attrs, listings, spread) =
+            (Cached::new(), Cached::new(), Mutex::default(), SpreadDirs::default());
+        EntryCache { map, nodes, spread, names, attrs, listings, turn: Mutex::default() }
     }
 
     /// What is at a path below a directory, if all of it is cached, or, where it may ask, is at nodes of this machine and no
     /// link is on the way. `None` if it is to be looked for as usual.
-    pub fn find(&self, top: Ino, path: &[u8], may_ask: bool) -> Option<FsResult<Attr>> {
-        let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).peekable();
-        let mut dir = top;
-        while let Some(name) = names.next() {
-            if matches!(name, b"." | b"..") {
-                return None;
-            }
-            let is_last = names.peek().is_none();
-            let hash = entry_hash(dir, name);
-            let cached = self.cached(dir, hash, name).filter(|(_, _, attr)| attr.is_some() || !is_last);
-            let (ino, kind, attr) = match cached {
-                Some(cached) => cached,
-                None if may_ask => match self.ask(dir, hash, name)? {
-                    Ok(found) => found,
-                    Err(error) => return Some(Err(error)),
-                },
-                None => return None,
-            };
-            if is_last {
-                return attr.filter(|attr| attr.is_dir() || path.last() != Some(&b'/')).map(Ok);
-            }
-            if kind != mode::DIR {
-                return None;
-            }
-            dir = ino;
+    pub fn find(
+        &self,
+        top: Ino,
+        path: &[u8],
+        may_ask: bool,
+        looker: Option<&Looker<'_>>,
+    ) -> Option<FsResult<Attr>> {
+        if !may_ask || looker.is_none() {
+            return self.walk(top, path, may_ask, looker);
         }
-        None
+        self.walk(top, path, false, looker).or_else(|| {
+            // What another thread is asking for may be what this one lacks.
+            let _turn = self.turn.try_lock_for(TURN)?;
+            self.walk(top, path, true, looker)
+        })
+    }
+
+    fn walk(
+        &self,
+        top: Ino,
+        path: &[u8],
+        may_ask: bool,
+        looker: Option<&Looker<'_>>,
+    ) -> Option<FsResult<Attr>> {
+        let untold = match looker {
+            Some(looker) => Some(self.nodes.get(&looker.node)?.untold()?),
+            None => None,
+        };
+        // What was told before now is in all that is said from now on.
+        let is_told = untold.as_ref().is_none_or(|untold| untold.are_none());
+        let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).peekable();
+        let (mut ino, mut fresh) = (top, None);
+        while let Some(name) = names.next() {
+            if matches!(name, b"." | b"..") || name.len() > NAME_LEN_MAX {
+                return None;
+            }
+            if let Some(looker) = looker {
+                let seen = fresh.take().or_else(|| self.attr(ino, may_ask))?;
+                // Where there are no leases, as behind changes, each name would take two questions.
+                if !seen.told.holds() || !seen.attr.is_dir() || !(looker.may_search)(&seen.attr) {
+                    return None;
+                }
+            }
+            let (leads, seen) = self.name(ino, name, may_ask)?;
+            let Some((next, kind)) = leads else { return Some(Err(Errno::ENOENT.into())) };
+            let is_followed = looker.is_none_or(|looker| looker.follow);
+            match names.peek() {
+                Some(_) if kind != mode::DIR => return None,
+                None if kind == mode::LINK && is_followed => return None,
+                _ => (ino, fresh) = (next, seen),
+            }
+        }
+        if !is_told && untold.is_some_and(|untold| untold.has(key_of(ino))) {
+            return None;
+        }
+        let attr = fresh.filter(|_| is_told).or_else(|| self.attr(ino, may_ask))?.attr;
+        (attr.is_dir() || path.last() != Some(&b'/')).then_some(Ok(attr))
+    }
+
+    /// Inode and kind of what a name in a directory leads to, if there is such a name, and its attributes where it was asked
+    /// for just now. `None` if that is to be asked as usual.
+    fn name(&self, dir: Ino, name: &[u8], may_ask: bool) -> Option<(Leads, Option<Seen>)> {
+        let hash = entry_hash(dir, name);
+        let cached = self.names.get(hash, &(dir, hash)).filter(|entry| *entry.name == *name);
+        if let Some(entry) = cached.filter(|entry| entry.told.holds()) {
+            return Some((entry.leads, None));
+        }
+        if let Some(leads) = self.listed(dir, name) {
+            return Some((leads, None));
+        }
+        if !may_ask {
+            return None;
+        }
+        if self.is_to_be_listed(dir) {
+            self.list(dir);
+            if let Some(leads) = self.listed(dir, name) {
+                return Some((leads, None));
+            }
+        }
+        self.ask_name(dir, hash, name)
+    }
+
+    fn ask_name(&self, dir: Ino, hash: u64, name: &[u8]) -> Option<(Leads, Option<Seen>)> {
+        let slot = match self.spread.has(dir) {
+            true => slot_of_hash(hash, self.map.slot_count()),
+            false => dir.slot(),
+        };
+        let door = self.nodes.get(&self.map.slot_node(slot)?)?;
+        let key = Invalidation { ino: dir, name: Some(hash) }.key();
+        door.ask::<op::Lookup, _>(&EntryName { parent: dir, name }, |said, open, asked| {
+            let (leads, seen, lease_ms) = match said {
+                Ok(found) if found.is_there() => {
+                    let told = open.told(key_of(found.ino), asked, found.attr_lease_ms);
+                    let seen = found.attr.and_then(|attr| self.saw(attr, told));
+                    (Some((found.ino, found.kind)), seen, found.lease_ms)
+                }
+                Ok(found) => (None, None, found.lease_ms),
+                Err(error) if error.errno() == Errno::ENOENT => return Some((None, None)),
+                Err(error) => {
+                    if error.errno() == Errno::EREMOTE {
+                        self.spread.add(dir);
+                    }
+                    return None;
+                }
+            };
+            let entry = Entry { name: name.into(), leads, told: open.told(key, asked, lease_ms) };
+            self.names.put(hash, (dir, hash), entry, |entry| &entry.told);
+            Some((leads, seen))
+        })?
+    }
+
+    /// Attributes of an inode. `None` if they are to be asked for as usual.
+    fn attr(&self, ino: Ino, may_ask: bool) -> Option<Seen> {
+        let key = key_of(ino);
+        let cached = self.attrs.get(key >> 32, &ino);
+        // Of a directory that was not leased a moment ago nobody asks again.
+        let is_known = |seen: &Seen| seen.told.holds() || seen.attr.is_dir() && seen.told.was_refused();
+        if !may_ask || cached.as_ref().is_some_and(is_known) {
+            return cached.filter(|seen| seen.told.holds());
+        }
+        let door = self.nodes.get(&self.map.home(ino)?)?;
+        door.ask::<op::GetAttr, _>(&InoOnly { ino }, |said, open, asked| {
+            let seen = said.ok()?;
+            self.saw(seen.attr, open.told(key, asked, seen.lease_ms))
+        })?
+    }
+
+    /// Caches attributes, if they are what all see. What was told with them is believed for this once in any case.
+    fn saw(&self, attr: Attr, told: Told) -> Option<Seen> {
+        if attr.layout.partition() != PartitionId::ROOT || attr.is_spread() {
+            self.spread.note(&attr);
+            return None;
+        }
+        let seen = Seen { attr, told };
+        self.attrs.put(seen.told.key >> 32, attr.ino, seen.clone(), |seen| &seen.told);
+        Some(seen)
+    }
+
+    /// What the list of a directory says of a name, if there is one.
+    fn listed(&self, dir: Ino, name: &[u8]) -> Option<Leads> {
+        let mut listings = self.listings.lock();
+        let listing = listings.get_mut(&dir)?;
+        let names = listing.names.as_ref().filter(|names| names.told.holds())?;
+        listing.questions += 1;
+        Some(names.all.get(name).copied())
+    }
+
+    /// A name is about to be asked for: whether all are to be.
+    fn is_to_be_listed(&self, dir: Ino) -> bool {
+        let (now, lease) = (Instant::now(), Duration::from_millis(LEASE_MS));
+        let questions = {
+            let mut listings = self.listings.lock();
+            if listings.len() >= LISTED_MAX && !listings.contains_key(&dir) {
+                listings.retain(|_, listing| now < listing.since + 2 * lease);
+                if listings.len() >= LISTED_MAX {
+                    listings.clear();
+                }
+            }
+            let new = Listing { since: now, questions: 0, names: None };
+            let listing = listings.entry(dir).or_insert(new);
+            // A list that has spared enough questions is worth another one.
+            if listing.names.take().is_none() && now > listing.since + lease {
+                (listing.since, listing.questions) = (now, 0);
+            }
+            if now < listing.since {
+                return false;
+            }
+            listing.questions += 1;
+            listing.questions
+        };
+        let is_due =
+            |entries: u64| entries <= ENTRIES_MAX && questions > QUESTIONS + entries / ENTRIES_PER_QUESTION;
+        questions > QUESTIONS && self.attr(dir, true).is_some_and(|seen| is_due(seen.attr.size))
+    }
+
+    /// Asks for all names of a directory, with their attributes.
+    fn list(&self, dir: Ino) {
+        let door = self.map.home(dir).and_then(|home| self.nodes.get(&home));
+        let names = door.and_then(|door| door.with_open(|open| self.names_of(dir, open))?);
+        // Without leases, as behind changes, a list is worth nothing for a while.
+        let since = Instant::now() + if names.is_some() { Duration::ZERO } else { UNLISTED };
+        if let Some(listing) = self.listings.lock().get_mut(&dir) {
+            *listing = Listing { since, questions: 0, names };
+        }
+    }
+
+    fn names_of(&self, dir: Ino, open: &mut Open) -> FsResult<Option<Whole>> {
+        open.words.note(&mut open.before);
+        let (mut all, mut cookie, asked) = (HashMap::new(), 0, Instant::now());
+        let mut lease = None;
+        loop {
+            let max_bytes = READDIR_BYTES_MAX as u32;
+            let of_page = ReadDirRequest {
+                ino: dir,
+                cookie,
+                max_bytes,
+                attrs: true,
+                shard: false,
+                here: false,
+                each: true,
+            };
+            let page = match open.line.ask::<op::ReadDir>(&of_page) {
+                Ok((page, _)) => page,
+                Err(error) if error.errno() == Errno::EIO => return Err(error),
+                // Then names are asked for one by one.
+                Err(_) => return Ok(None),
+            };
+            let lease_ms = lease.map_or(page.lease_ms, |lease: u32| lease.min(page.lease_ms));
+            lease = Some(lease_ms);
+            if lease_ms == 0 || all.len() + page.entries.len() > 2 * ENTRIES_MAX as usize {
+                return Ok(None);
+            }
+            cookie = page.entries.last().map_or(cookie, |entry| entry.cookie);
+            let is_last = page.end || page.entries.is_empty();
+            for entry in page.entries {
+                entry.attr.map(|attr| self.saw(attr, open.told(key_of(entry.ino), asked, lease_ms)));
+                all.insert(entry.name, (entry.ino, entry.kind));
+            }
+            if is_last {
+                return Ok(Some(Whole { all, told: open.told(key_of(dir), asked, lease_ms) }));
+            }
+        }
     }
 }

@@ -176,7 +176,7 @@ mod tests {
             Arc::new(InProcess::new(Arc::new(Told(Arc::clone(home))), LaneKind::Client))
         };
         let nodes = homes.each_ref().map(way);
-        (Closings::new(ClientId(7), Arc::new(KnownFiles::new(0)), &nodes), homes)
+        (Closings::new(ClientId(7), Arc::new(KnownFiles::new(0, None)), &nodes), homes)
     }
 
     fn open(number: u64) -> (Ino, OpenId) {

@@ -36,7 +36,7 @@ pub fn ioctl<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
         return put_file(call, &request);
     }
     let asked = request.cmd == IDENTIFY
-        && request.flags & (flags::IOCTL_UNRESTRICTED | flags::IOCTL_DIR) == 0
+        && request.flags & flags::IOCTL_UNRESTRICTED == 0
         && (request.in_size, request.out_size as usize) == (0, IDENTITY_LEN);
     let formation =
         call.session.formation.as_ref().filter(|_| asked && !call.session.fs.writes_behind(call.ino()));

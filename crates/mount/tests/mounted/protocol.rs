@@ -7,7 +7,7 @@ use bivouac_client::{FileIdentity, FormationPlace, IDENTIFY, IDENTITY_LEN};
 use bivouac_mount::{FileSystem, MountError, Options};
 use bivouac_types::limits::LEASE_MS;
 use bivouac_types::put::{self, MadeFile, NewFile};
-use bivouac_types::{FormationId, Ino, Timestamp};
+use bivouac_types::{FormationId, Ino, NodeId, Timestamp};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 
@@ -404,15 +404,23 @@ fn ioctl_body(flags: u32, cmd: u32, in_size: u32, out_size: u32) -> Vec<u8> {
 
 #[test]
 fn a_file_says_who_it_is_to_who_asks_rightly() {
-    let place = FormationPlace { id: FormationId([3; 16]), wait_ms: 5000, directory: "/run/camp".into() };
+    let place = FormationPlace {
+        id: FormationId([3; 16]),
+        node: NodeId(1),
+        wait_ms: 5000,
+        directory: "/run/camp".into(),
+    };
     let formation = Some(Arc::new(place.clone()));
     let options = Options { formation, ..Options::default() };
     let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), options);
     let size = IDENTITY_LEN as u32;
-    let answer = kernel.ask(39, SEED.0, &ioctl_body(0, IDENTIFY, 0, size));
-    assert_eq!((answer.error, answer.body.len(), long(&answer.body, 0)), (0, 16 + IDENTITY_LEN, 0));
-    let said = FileIdentity::from_bytes(answer.body[16..].try_into().unwrap()).unwrap();
-    assert_eq!((said.ino, &*said.formation), (SEED, &place));
+    let of_directory = 1 << 4;
+    for (ino, flags) in [(SEED, 0), (Ino::ROOT, of_directory)] {
+        let answer = kernel.ask(39, ino.0, &ioctl_body(flags, IDENTIFY, 0, size));
+        assert_eq!((answer.error, answer.body.len(), long(&answer.body, 0)), (0, 16 + IDENTITY_LEN, 0));
+        let said = FileIdentity::from_bytes(answer.body[16..].try_into().unwrap()).unwrap();
+        assert_eq!((said.ino, &*said.formation), (ino, &place));
+    }
     for wrong in [
         ioctl_body(0, IDENTIFY + 1, 0, size),
         ioctl_body(0, 0x5401, 0, size),
@@ -420,7 +428,6 @@ fn a_file_says_who_it_is_to_who_asks_rightly() {
         ioctl_body(0, IDENTIFY, 0, size - 1),
         ioctl_body(0, IDENTIFY, 0, u32::MAX),
         ioctl_body(1 << 1, IDENTIFY, 0, size),
-        ioctl_body(1 << 4, IDENTIFY, 0, size),
     ] {
         assert_eq!(kernel.ask(39, SEED.0, &wrong).error, ENOTTY);
     }

@@ -13,7 +13,7 @@ use bivouac_net::{
 };
 use bivouac_types::limits::HANDSHAKES_MAX;
 use bivouac_types::{ClientId, FormationId, OpId};
-use bivouac_wire::{Frame, Op, Seal, op};
+use bivouac_wire::{Frame, Op, Seal, VERSION, op};
 
 /// Number of the first message of a handshake.
 const HELLO: u16 = 0xff01;
@@ -140,7 +140,7 @@ fn who_does_not_prove_itself_in_time_is_hung_up_on() {
 fn another_version_is_named_on_both_sides() {
     let world = World::new(Arc::new(Memory::default()));
     let mut bytes = hello();
-    crate::world::speak_version(&mut bytes, 9);
+    crate::world::speak_version(&mut bytes, VERSION + 1);
     let mut stranger = world.stranger();
     say(&mut stranger, &bytes);
     let mut answer = [0u8; 64];
@@ -159,13 +159,14 @@ fn a_server_of_another_version_is_named() {
         let mut hello = [0u8; 146];
         stream.read_exact(&mut hello).unwrap();
         let mut reply = Frame::request(HELLO, OpId(0), CLIENT, 0).reply(71, 0, 0).to_bytes();
-        crate::world::speak_version(&mut reply, 9);
+        crate::world::speak_version(&mut reply, VERSION + 1);
         stream.write_all(&reply).unwrap();
     });
     let error = refused(&SocketTransport::new(address, identity(), SocketOptions::default()));
     server.join().unwrap();
-    assert!(matches!(error, NetError::Refused { reason: Refusal::Version { theirs: 9 }, .. }), "{error}");
-    assert!(error.to_string().contains("version 9"), "{error}");
+    let NetError::Refused { reason: Refusal::Version { theirs }, .. } = error else { panic!("{error}") };
+    assert_eq!(theirs, VERSION + 1);
+    assert!(error.to_string().contains(&format!("version {theirs}")), "{error}");
 }
 
 fn refused(transport: &SocketTransport) -> NetError {

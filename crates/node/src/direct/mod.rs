@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bivouac_direct::{Gate, GrantTable, Invalidations, SizeGate};
+use bivouac_direct::{Gate, GrantTable, Invalidations, SizeGate, Untold};
 use bivouac_ranks::{Mutex, rank};
 use bivouac_store::{Access, DataStore, Granted, Headroom, Holder, LocalFile, SubfileId, Written};
 use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_GRANTS_MAX};
@@ -394,6 +394,15 @@ impl Node {
         // A second grant table would be a mistake of the caller's; the first stays.
         let _ = self.lending.grants.set(grants);
         Ok(())
+    }
+
+    /// Where processes of this machine see what mounts of this node have not told.
+    #[must_use]
+    pub fn untold(&self) -> Option<Arc<Untold>> {
+        let grants = self.lending.grants.get()?;
+        let refused =
+            |error: &std::io::Error| log::warn!(why:% = error; "processes look at names through mounts");
+        grants.untold().inspect_err(refused).ok().map(Arc::new)
     }
 
     /// Takes note of what is not lent any more.

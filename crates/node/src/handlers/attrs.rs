@@ -31,9 +31,12 @@ impl Handle for op::Lookup {
 }
 
 impl Node {
-    /// A client looks into a directory. One that is large spreads when somebody else than who fills it looks.
+    /// A client looks into a directory. One that is large spreads when somebody else than who fills it looks; what a
+    /// process caches that is no mount is looked for on its own machine alone, and does not count.
     pub(super) fn note_user(&self, ctx: &Ctx<'_>, dir: Ino) {
-        if self.users.look(dir, ctx.origin) {
+        let is_mount = ctx.origin.mounted_through(self.map.formation).is_some();
+        let is_cache = ctx.leased && !is_mount && self.served.get(ctx.origin).cache.is_some();
+        if !is_cache && self.users.look(dir, ctx.origin) {
             self.reaper.add_once(Job::Spread(dir));
         }
     }

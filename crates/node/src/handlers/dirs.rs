@@ -24,10 +24,16 @@ impl Handle for op::ReadDir {
             node.bring_entries(request.ino)?;
         }
         node.note_user(ctx, request.ino);
-        let mut page = if request.shard { node.shard_page(&request)? } else { node.compact_page(&request)? };
+        let filled = if request.shard { node.shard_page(&request)? } else { node.compact_page(&request)? };
+        let Filling { mut page, is_whole, .. } = filled;
         if request.attrs {
             page.entries.iter_mut().for_each(|entry| entry.attr = node.attr_at_hand(entry));
-            page.lease_ms = node.lease_of_page(ctx, &request, &page.entries);
+            page.lease_ms = match request.each {
+                // What was left out would be taken for not there.
+                true if !is_whole => 0,
+                true => node.lease_of_each(ctx, &request, &mut page.entries),
+                false => node.lease_of_page(ctx, &request, &page.entries),
+            };
         }
         Ok(page)
     }
@@ -58,17 +64,19 @@ struct Filling {
     room: usize,
     each: usize,
     used: usize,
+    /// Whether no entry was left out as damaged.
+    is_whole: bool,
 }
 
 impl Node {
     /// Entries of a compact directory.
-    fn compact_page(&self, request: &ReadDirRequest) -> FsResult<DirPage> {
+    fn compact_page(&self, request: &ReadDirRequest) -> FsResult<Filling> {
         self.check_compact(request.ino)?;
         let mut filling = Filling::new(request);
         self.entries(request, request.ino.slot(), &mut filling);
         // Looked at again afterwards: entries that moved away meanwhile are not taken for all.
         self.check_compact(request.ino)?;
-        Ok(filling.page)
+        Ok(filling)
     }
 
     fn check_compact(&self, dir: Ino) -> FsResult<()> {
@@ -83,7 +91,7 @@ impl Node {
     }
 
     /// Entries of a spread directory: from the cookie's slot on, as far as the slots are this node's.
-    fn shard_page(&self, request: &ReadDirRequest) -> FsResult<DirPage> {
+    fn shard_page(&self, request: &ReadDirRequest) -> FsResult<Filling> {
         let first = slot_of_hash(request.cookie.saturating_add(1), self.map.slot_count());
         if !self.owns(first) {
             return Err(FsError::with(
@@ -99,7 +107,7 @@ impl Node {
                 break;
             }
         }
-        Ok(filling.page)
+        Ok(filling)
     }
 
     fn entries(&self, request: &ReadDirRequest, slot: Slot, filling: &mut Filling) {
@@ -107,6 +115,7 @@ impl Node {
         self.records.scan(slot, &from, &dentry_prefix(request.ino), |key, value| {
             let (Some((cookie, name)), Ok(dentry)) = (dentry_of_key(key), Dentry::from_bytes(value)) else {
                 log::error!("an entry of directory {} is damaged and left out", request.ino);
+                filling.is_whole = false;
                 return ControlFlow::Continue(());
             };
             filling.take(cookie, name, dentry)
@@ -126,6 +135,21 @@ impl Node {
         slots.into_iter().map(|slot| self.lease(ctx, Item::Slot(slot))).min().unwrap_or(0)
     }
 
+    /// The same of the directory's attributes, and of each entry's; an entry of which there is none goes without.
+    fn lease_of_each(&self, ctx: &Ctx<'_>, request: &ReadDirRequest, entries: &mut [DirEntry]) -> u32 {
+        let mut lease_ms = self.lease(ctx, Item::Attrs(request.ino));
+        if lease_ms == 0 {
+            return 0;
+        }
+        for entry in entries.iter_mut().filter(|entry| entry.attr.is_some()) {
+            match self.lease(ctx, Item::Attrs(entry.ino)) {
+                0 => entry.attr = None,
+                of_entry => lease_ms = lease_ms.min(of_entry),
+            }
+        }
+        lease_ms
+    }
+
     fn attr_at_hand(&self, entry: &DirEntry) -> Option<Attr> {
         let at_hand = self.map.home(entry.ino) == Some(self.id);
         let attr = if at_hand { Some(self.inode(entry.ino).ok()?.attr) } else { None };
@@ -137,7 +161,13 @@ impl Filling {
     fn new(request: &ReadDirRequest) -> Filling {
         let room = (request.max_bytes as usize).min(READDIR_BYTES_MAX);
         let each = ENTRY_LEN + if request.attrs { ATTR_LEN } else { 0 };
-        Filling { page: DirPage { entries: Vec::new(), end: true, lease_ms: 0 }, room, each, used: 0 }
+        Filling {
+            page: DirPage { entries: Vec::new(), end: true, lease_ms: 0 },
+            room,
+            each,
+            used: 0,
+            is_whole: true,
+        }
     }
 
     fn take(&mut self, cookie: u64, name: &[u8], Dentry { ino, kind }: Dentry) -> ControlFlow<()> {

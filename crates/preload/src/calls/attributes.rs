@@ -1,7 +1,8 @@
-//! Attributes: the kernel's and the mount's. Before they look, or set a time, they are told when was written.
+//! Attributes: the kernel's and the mount's. Before they look, or set a time, they are told when was written. Those of names
+//! are beside this.
 #![allow(unsafe_code, reason = "the calls of C have no safe interface")]
 
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{c_char, c_int};
 
 use libc::{stat as status, timespec, timeval, utimbuf};
 
@@ -39,13 +40,6 @@ told_of! {
 }
 
 told! {
-    stat(path: *const c_char, into: *mut status);
-    stat64(path: *const c_char, into: *mut status);
-    lstat(path: *const c_char, into: *mut status);
-    lstat64(path: *const c_char, into: *mut status);
-    fstatat(dir: c_int, path: *const c_char, into: *mut status, flags: c_int);
-    fstatat64(dir: c_int, path: *const c_char, into: *mut status, flags: c_int);
-    statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, into: *mut libc::statx);
     __xstat(version: c_int, path: *const c_char, into: *mut status);
     __xstat64(version: c_int, path: *const c_char, into: *mut status);
     __lxstat(version: c_int, path: *const c_char, into: *mut status);

@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_long, c_uint};
 use libc::{pid_t, rlimit};
 
 use super::{begin, descriptors, processes};
-use crate::{hidden, pending, process, real, settings};
+use crate::{hidden, names, pending, process, real, settings};
 
 macro_rules! limits {
     ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
@@ -69,7 +69,8 @@ unsafe extern "C-unwind" fn syscall(
                 processes::is_cloned(flags as c_int);
             }
             libc::SYS_sendmsg | libc::SYS_sendmmsg => process::share(),
-            libc::SYS_unshare if a as c_int & libc::CLONE_FILES != 0 => processes::unshares(),
+            libc::SYS_unshare => processes::parts_with(a as c_int),
+            libc::SYS_setns | libc::SYS_setfsuid => names::stop(),
             libc::SYS_mmap => descriptors::maps(e as c_int, d as c_int),
             libc::SYS_execve | libc::SYS_execveat => processes::becomes_another(),
             libc::SYS_seccomp => pending::end(),

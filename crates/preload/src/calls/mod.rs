@@ -8,6 +8,7 @@ mod data;
 mod descriptors;
 mod limits;
 mod mpi;
+mod names;
 mod opening;
 mod processes;
 mod signals;

@@ -4,10 +4,10 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use libc::{FILE, pid_t};
+use libc::{FILE, pid_t, uid_t};
 
 use super::begin;
-use crate::{pending, process, real, thread};
+use crate::{names, pending, process, real, thread};
 
 macro_rules! sharing {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {$(
@@ -67,11 +67,35 @@ pub(super) fn unshares() {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
+    parts_with(flags);
+    // SAFETY: numbers only.
+    unsafe { real::unshare(flags) }
+}
+
+/// The thread is about to have something of its own.
+pub(super) fn parts_with(flags: c_int) {
     if flags & libc::CLONE_FILES != 0 {
         unshares();
     }
+    if flags & libc::CLONE_NEWUSER != 0 {
+        names::stop();
+    }
+}
+
+/// Names, and owners, may mean something else from now on.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setns(namespace: c_int, kind: c_int) -> c_int {
+    names::stop();
     // SAFETY: numbers only.
-    unsafe { real::unshare(flags) }
+    unsafe { real::setns(namespace, kind) }
+}
+
+/// A thread's rights to files are others than its effective user's.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setfsuid(user: uid_t) -> c_int {
+    names::stop();
+    // SAFETY: a number.
+    unsafe { real::setfsuid(user) }
 }
 
 /// The program becomes another one, unless that fails.

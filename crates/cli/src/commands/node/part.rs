@@ -195,14 +195,15 @@ impl Part {
     fn place(&self, shared: &Shared) -> Option<Arc<FormationPlace>> {
         let node = shared.map.nodes.get(usize::from(self.id.0))?;
         let directory = Path::new(&node.unix_path).parent()?.to_owned();
-        let (id, wait_ms) = (shared.map.formation, shared.config.wait_ms);
-        Some(Arc::new(FormationPlace { id, wait_ms, directory }))
+        let (id, node, wait_ms) = (shared.map.formation, self.id, shared.config.wait_ms);
+        Some(Arc::new(FormationPlace { id, node, wait_ms, directory }))
     }
 
     fn client_for(&self, shared: &Shared, mount: u32, incarnation: u32) -> Client {
         let service: Arc<Node> = Arc::clone(&self.node);
         let files = Arc::new(Files(Arc::clone(&self.node)));
-        let local = LocalNode { id: self.id, service, files, liveness: Arc::clone(&self.liveness) };
+        let (liveness, untold) = (Arc::clone(&self.liveness), self.node.untold());
+        let local = LocalNode { id: self.id, service, files, liveness, untold };
         let options = ClientOptions {
             id: ClientId::of_mount(shared.map.formation, self.id, mount),
             wait: Duration::from_millis(shared.config.wait_ms),

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
+use crate::harness::random::Random;
 use crate::harness::{Camp, can_mount};
 use programs::{Way, build, calls, command, library, succeed};
 
@@ -36,6 +37,25 @@ fn calls_are_as_on_any_file_system() {
     for name in ["read", "pread", "readv", "preadv", "write", "pwrite", "writev", "pwritev"] {
         assert!(calls(&report, name).0 > 0, "{name}: {report}");
     }
+}
+
+/// S667: what is at a name, behind changes of all kinds, and while what is cached is leased.
+#[test]
+fn names_are_as_the_kernel_says() {
+    let Some(camp) = Camp::start(&["--nodes", "2", "--stripe", "64k"]) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = build("names", dir.path()) else { return };
+    for way in WAYS {
+        let seed = Random::seed();
+        let output = command(&program, way).arg(camp.mount()).env("SEED", seed.to_string()).output().unwrap();
+        let (said, report) = succeed(&output);
+        assert_eq!(said, "well\n");
+        assert!(
+            way != Way::AtOnce || calls(&report, "stat").0 > 0 && calls(&report, "access").0 > 0,
+            "{report}"
+        );
+    }
+    camp.down();
 }
 
 /// S346: nodes that the program does not find on this machine are reached over the network, by which what it writes is summed up.

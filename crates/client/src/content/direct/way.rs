@@ -86,7 +86,7 @@ impl Way {
     }
 
     /// Asks over the line, which is made if there is none. After an error there is none for a while.
-    fn with<T>(&self, ask: impl FnOnce(&Open) -> FsResult<Option<T>>) -> Option<T> {
+    fn with<T>(&self, ask: impl FnOnce(&mut Open) -> FsResult<Option<T>>) -> Option<T> {
         let mut link = self.link.lock();
         if link.not_before.is_some_and(|moment| moment > Instant::now()) {
             return None;
@@ -95,7 +95,7 @@ impl Way {
             Some(open) => Ok(open),
             None => self.open(),
         };
-        let asked = open.and_then(|open| Ok((ask(&open)?, open)));
+        let asked = open.and_then(|mut open| Ok((ask(&mut open)?, open)));
         match asked {
             Ok((answer, open)) => {
                 link.open = Some(open);
@@ -120,7 +120,7 @@ impl Way {
 /// # Errors
 /// What the node or the system says.
 pub fn open_session(address: &Address, identity: &Identity, wait: Duration) -> FsResult<(Line, Session)> {
-    let line = Line::open(address, identity, wait)?;
+    let mut line = Line::open(address, identity, wait)?;
     let (given, grants) = line.ask::<op::OpenSession>(&())?;
     let grants = grants.ok_or_else(|| FsError::with(Errno::EPROTO, "a session without its grant table"))?;
     let session = Session::take(grants, given.session)

@@ -152,8 +152,8 @@ pub fn message(mut frame: Frame, body: &[u8], payload: &[u8]) -> Vec<u8> {
 }
 
 /// Makes a frame's header one of another version of the protocol.
-pub fn speak_version(frame: &mut [u8], version: u8) {
-    frame[4] = version;
+pub fn speak_version(frame: &mut [u8], version: u16) {
+    frame[4..6].copy_from_slice(&version.to_le_bytes());
     let Seal::Sum(sum) = seal_of(&frame[..60], []) else { panic!() };
     frame[60..64].copy_from_slice(&sum.to_le_bytes());
 }
