@@ -13,7 +13,7 @@ fn opened(fd: c_int, flags: c_int) -> c_int {
     if fd >= 0 && !thread::is_vforked() {
         let not_for_data =
             flags & (libc::O_DIRECTORY | libc::O_PATH) != 0 && flags & libc::O_TMPFILE != libc::O_TMPFILE;
-        // What is opened in the middle of a call here is this library's.
+        // What is opened in the middle of a call here is this library's; its number means nothing else any more.
         let wanted = pending::is_open() && !not_for_data && thread::is_idle();
         table::set(fd, if wanted { Held::new(flags) } else { None });
     }
