@@ -30,6 +30,11 @@ pub const FORMATION: FormationId = FormationId([7; 16]);
 /// The name of their log.
 pub const LOG: &str = "records/log-0000000000000001";
 
+/// A message between a linked formation and a gateway.
+pub fn link(bytes: &[u8]) {
+    bivouac_link::fuzzed::message(bytes);
+}
+
 /// A frame header, also with its checksum put right.
 pub fn frame(bytes: &[u8], crc32c: fn(&[u8]) -> u32) {
     let Some(header) = bytes.first_chunk::<FRAME_HEADER_LEN>() else { return };
@@ -57,22 +62,24 @@ pub fn message(bytes: &[u8]) {
     let Some((number, body)) = bytes.split_first() else { return };
     by_number!(
         u16::from(*number), body,
-        Ping GetMap Lookup GetAttr SetAttr Make Put Unlink Rmdir Rename Link ReadLink ReadDir ListHashes Parent GetXattr ListXattr
-        SetXattr RemoveXattr Open Close Reassert Extend Append Claim Touch StatFs Status SyncRecords Read Write
+        Ping HasGrown TakeTokens ReturnTokens RecallTokens ReclaimTokens CancelTokens ListTokens ReportAccesses ListRaces GetMap Lookup GetAttr SetAttr Make Put Unlink Rmdir Rename Link ReadLink ReadDir ListHashes Parent GetXattr ListXattr
+        SetXattr RemoveXattr SetContract Open Close Reassert Extend Append Claim Touch StatFs Status SyncRecords Read Write
         StatSubfile SyncSubfile CutTail Shutdown Leave PutInode DropInode RemoveDir AdjustLinks InstallEntry SetParent Trim
         RemoveSubfiles LockRename UnlockRename RestoreDir DropDir InstallShard DropShard SealShard UnsealShard FoldShard DirChanged
         UpdateShard ChangePartition ListPartitions PutPartition BindDirectory ListRecords ListSubfiles Watch ListTouched
         ChangeSpace FindData MakeUnnamed CopyRange ExtendOver Count WhichGone
-        SetLock CancelLock TestLock ListLocks ReleaseLocks LockHolders LockWaits LookAgain LocksGranted ServesClient Invalidate Probe ProbeFor Reached FindOrigin ListDirty
+        SetLock CancelLock TestLock ListLocks ReleaseLocks LockHolders LockWaits LookAgain SettleLocks LocksGranted ServesClient Invalidate Probe ProbeFor Reached FindOrigin ListDirty
         ListSeen NoteSeen Flush MarkFlush FlushParts FindPlace BringFile FlushHere Own Fence SendUnsent Mirror Pin ListPinned
         OpenSession GrantDirect WidenDirect AccessList LendSize MakeRoom Scrub ListUses ListHistory AskHost
+        BeginReplica ApplyChanges RenewReplica SealReplica SetBackup
     );
     match u16::from(*number) {
         rendezvous::JOIN => same::<rendezvous::Join>(body),
-        rendezvous::BEGIN => same::<rendezvous::Begin>(body),
+        rendezvous::BEGIN => same::<rendezvous::FormationStart>(body),
         rendezvous::ORDER => same::<rendezvous::Order>(body),
         rendezvous::REPORT => same::<rendezvous::Report>(body),
         rendezvous::RESUME => same::<rendezvous::Resume>(body),
+        rendezvous::MAP => same::<rendezvous::NewMap>(body),
         _ => {}
     }
 }
@@ -101,7 +108,7 @@ pub fn map(bytes: &[u8]) {
         for slot in 0..map.slot_count() {
             assert!(map.slot_node(Slot(slot)).is_some_and(|node| usize::from(node.0) < map.nodes.len()));
         }
-        assert_eq!(usize::from(map.seat_count()), map.seats.len());
+        assert_eq!(usize::from(map.target_count()), map.targets.len());
         assert_eq!(FormationMap::from_bytes(&map.to_bytes()), Ok(map));
     }
 }
@@ -117,7 +124,7 @@ pub fn subfile(bytes: &[u8], crc32c: fn(&[u8]) -> u32) {
     });
     for header in [bytes, &sealed[0], &sealed[1]] {
         if let Ok(header) = SubfileHeader::from_bytes(header) {
-            let _none_for_a_seat_that_is_not_used = header.column();
+            let _none_for_a_target_that_is_not_used = header.column();
             assert_eq!(SubfileHeader::from_bytes(&header.to_bytes()), Ok(header));
         }
     }
@@ -181,8 +188,8 @@ fn published(text: &str) {
         }
         assert_eq!(bivouac_publish::metalink::decode(&bivouac_publish::metalink::encode(&items)), Ok(items));
     }
-    if let Ok((catalogue, known)) = bivouac_publish::Known::decode_any(text, 0) {
-        let again = known.encode(&catalogue).map(|text| bivouac_publish::Known::decode_any(&text, 0));
+    if let Ok((catalogue, known)) = bivouac_publish::CachedEntry::decode_any(text, 0) {
+        let again = known.encode(&catalogue).map(|text| bivouac_publish::CachedEntry::decode_any(&text, 0));
         assert!(again.is_none_or(|again| again == Ok((catalogue, known))));
     }
     if let Ok((manifest, _)) = bivouac_publish::ro_crate::decode(text) {
@@ -204,7 +211,7 @@ pub fn text(bytes: &[u8]) {
     if let Ok(volume) = bivouac_launch::parse_volume(argument) {
         assert!(!volume.dir.as_os_str().is_empty());
     }
-    let _damaged_or_not = bivouac_launch::State::parse(bytes, Path::new("state.json"));
+    let _damaged_or_not = bivouac_launch::FormationState::parse(bytes, Path::new("state.json"));
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     published(text);
     if let Ok(size) = units::parse_size(text) {

@@ -11,4 +11,5 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     decoders::frame(bytes, mutate::crc32c);
     decoders::message(bytes);
     decoders::map(bytes);
+    decoders::link(bytes);
 });

@@ -81,6 +81,18 @@ try:
 except urllib.error.HTTPError as error:
     check("a link of something else", error.code == 403)
 
+# Nor does a header that was added to it lead to something else.
+client.create_bucket(Bucket="drop")
+link = client.generate_presigned_url("put_object", Params={"Bucket": "drop", "Key": "in"}, ExpiresIn=60)
+for name, value in [("x-amz-copy-source", "/boto/a/b"), ("x-amz-meta-who", "eve")]:
+    try:
+        opener.open(urllib.request.Request(link, b"", {name: value, "Content-Type": ""}, method="PUT"))
+        check(f"a link with {name} added", False)
+    except urllib.error.HTTPError as error:
+        check(f"a link with {name} added", error.code == 403 and name.encode() in error.read())
+check("what such a link leaves", code(client.head_object, Bucket="drop", Key="in") == "404")
+client.delete_bucket(Bucket="drop")
+
 # S640: a lock counts for what gets its name behind it, however long ago it was begun.
 def lock(name):
     """Locks a file, or a name where it makes one; the way to end that."""

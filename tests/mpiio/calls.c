@@ -522,7 +522,7 @@ static int has(MPI_File file, const char *key, const char *wanted)
     return flag && strcmp(value, wanted) == 0;
 }
 
-/* Stripes beside the ranks that use them. All seats are on this host here: tests/mpiio/hosts has several. S454. */
+/* Stripes beside the ranks that use them. All targets are on this host here: tests/mpiio/hosts has several. S454. */
 static void placement(void)
 {
     int amode = MPI_MODE_RDWR | MPI_MODE_CREATE | MPI_MODE_DELETE_ON_CLOSE;
@@ -535,7 +535,7 @@ static void placement(void)
     OK(MPI_File_open(MPI_COMM_WORLD, named("p"), amode, info, &file));
     snprintf(wanted, sizeof wanted, "%d of %d ranks have their blocks on their host", ranks, ranks);
     CHECK(has(file, "bivouac_placement", "ranks") && has(file, "bivouac_placed", wanted));
-    CHECK(has(file, "striping_unit", "65536") && has(file, "bivouac_contract", "strict"));
+    CHECK(has(file, "striping_unit", "65536") && has(file, "bivouac_contract", "coherent"));
     CHECK(has(file, "bivouac_partition", "0"));
     OK(MPI_File_write_at(file, 65536 * rank, &rank, 1, MPI_INT, MPI_STATUS_IGNORE));
     OK(MPI_File_sync(file));

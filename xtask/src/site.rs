@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use bivouac_schedule::site::{Met, Way, site};
+use bivouac_schedule::site::{DeadlineStats, SharingPolicy, site};
 
 const LOADS: [f64; 9] = [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
 const COLOURS: [&str; 3] = ["#1a6fb0", "#c25b12", "#7a7a7a"];
@@ -43,7 +43,7 @@ pub fn run(root: &Path, arguments: &[String]) -> ExitCode {
     }
 }
 
-fn said(way: Way, met: &Met) -> String {
+fn said(way: SharingPolicy, met: &DeadlineStats) -> String {
     let kept = met.kept.map_or_else(String::new, |kept| format!("; {:.2} %", kept * 100.0));
     format!("{}: {:.1} ({:.0} min{kept})", way.word(), met.part * 100.0, met.late_s / 60.0)
 }
@@ -72,7 +72,7 @@ fn picture(all: &[(f64, [f64; 3])], jobs: usize) -> String {
             below + 16.0
         );
     }
-    for ((way, colour), place) in Way::ALL.iter().zip(COLOURS).zip(0_u8..) {
+    for ((way, colour), place) in SharingPolicy::ALL.iter().zip(COLOURS).zip(0_u8..) {
         let at = |(load, parts): &(f64, [f64; 3])| {
             let part = parts.get(usize::from(place)).copied().unwrap_or(0.0);
             format!("{:.1},{:.1}", x(*load), y(part))

@@ -4,6 +4,7 @@
 mod calls;
 mod dead;
 mod layers;
+mod modules;
 mod paths;
 mod prose;
 mod rows;
@@ -59,6 +60,7 @@ pub fn check(root: &Path) -> Result<Vec<Violation>, String> {
     }
     sources.iter().for_each(|source| calls::check(source, &mut violations));
     dead::check(&sources, &mut violations);
+    modules::check(&sources, &mut violations);
     rows::check(&files, &sources, &mut violations);
     violations.sort();
     Ok(violations)

@@ -2,7 +2,7 @@
 
 use bivouac_layout::{dir_slot, entry_hash};
 use bivouac_node::record::{Dentry, Done, Inode, dentry_prefix, done_key, hashed_key, inode_key};
-use bivouac_types::{Attr, ClientId, Ino, Layout, Name, NodeId, Placement, SeatIndex, Slot, Timestamp, mode};
+use bivouac_types::{Attr, ClientId, Ino, Layout, Name, NodeId, Placement, TargetIndex, Slot, Timestamp, mode};
 use bivouac_wire::Encode;
 
 /// Files that are made: half a million, so a million records.
@@ -66,7 +66,7 @@ fn name_of(number: u64) -> Name {
 
 fn inode(ino: Ino, parent: Ino, mode: u32, size: u64) -> Inode {
     let time = Timestamp { secs: 1_700_000_000, nanos: (ino.0 % 1_000_000_000) as u32 };
-    let layout = Layout { stripe: 1 << 20, width: 4, base: SeatIndex((ino.0 % 4) as u16), seats: 4 };
+    let layout = Layout { stripe: 1 << 20, width: 4, base: TargetIndex((ino.0 % 4) as u16), targets: 4 };
     let (atime, mtime, ctime) = (time, time, time);
     let attr = Attr {
         ino, mode, nlink: 1, uid: 1000, gid: 100, rdev: 0, size, atime, mtime, ctime, epoch: 0, layout,

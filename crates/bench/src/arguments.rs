@@ -11,8 +11,9 @@ use crate::latency::LatencyArgs;
 use crate::meta::MetaArgs;
 use crate::net::{NetArgs, RemoteArgs};
 use crate::output::OutputArgs;
+use crate::protect::ProtectArgs;
 use crate::startup::StartupArgs;
-use crate::{BenchResult, Host, all, everyday, flash, idle, io, latency, meta, net, startup};
+use crate::{BenchResult, Host, all, everyday, flash, idle, io, latency, meta, net, protect, startup};
 
 /// Arguments of `bench`.
 #[derive(Args, Clone, Debug)]
@@ -32,6 +33,7 @@ enum Bench {
     Startup(StartupArgs),
     Idle(IdleArgs),
     Flash(FlashArgs),
+    Protect(ProtectArgs),
     All(AllArgs),
     /// A process of a measurement
     #[command(hide = true)]
@@ -39,7 +41,7 @@ enum Bench {
 }
 
 impl Bench {
-    /// Where its figures go, if that is by file.
+    /// Destination of its figures, if that is by file.
     fn output(&self) -> Option<&OutputArgs> {
         match self {
             Bench::Io(args) => Some(&args.output),
@@ -51,6 +53,7 @@ impl Bench {
             Bench::Startup(args) => Some(&args.output),
             Bench::Idle(args) => Some(&args.output),
             Bench::Flash(args) => Some(&args.output),
+            Bench::Protect(args) => Some(&args.output),
             Bench::All(_) | Bench::Worker => None,
         }
     }
@@ -64,7 +67,7 @@ pub fn run(host: &Host<'_>, args: &BenchArgs) -> BenchResult<()> {
     args.command.output().map_or(Ok(()), OutputArgs::check)?;
     match &args.command {
         Bench::Io(args) => io::run(host, args),
-        Bench::Meta(args) => meta::run(host, args),
+        Bench::Meta(args) => meta::run(host, args, all::budgets::directory_verdicts),
         Bench::Work(args) => everyday::run(host, args),
         Bench::Latency(args) => latency::run(host, args),
         Bench::Net(args) => net::run(host, args),
@@ -72,6 +75,7 @@ pub fn run(host: &Host<'_>, args: &BenchArgs) -> BenchResult<()> {
         Bench::Startup(args) => startup::run(host, args),
         Bench::Idle(args) => idle::run(host, args),
         Bench::Flash(args) => flash::run(host, args),
+        Bench::Protect(args) => protect::run(host, args),
         Bench::All(args) => all::run(host, args),
         Bench::Worker => crate::work(host),
     }
@@ -131,6 +135,7 @@ mod tests {
             &["idle", "--seconds", "3"],
             &["flash", "--procs", "1,8,32", "--nodes", "4", "--stripe", "64k", "--write", "delayed=1s"],
             &["flash", "--source", "/d", "--block", "16"],
+            &["protect", "--files", "200", "--mb", "16", "--reps", "3"],
             &["all", "--quick"],
             &["worker"],
         ] {

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::report::{Measured, Report, Row, Unit, number};
+use bivouac_types::escape_markup;
 
 const WIDTH: f64 = 760.0;
 const LEFT: f64 = 210.0;
@@ -28,7 +29,7 @@ pub fn bars(report: &Report) -> String {
 /// A line of a curve: its name, and points of increasing x.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// What the line shows.
+    /// Name of the line.
     pub name: String,
     /// The points.
     pub points: Vec<(f64, f64)>,
@@ -166,16 +167,15 @@ fn text(body: &mut String, at: (f64, f64), anchor: &str, content: &str) {
     let (x, y) = at;
     put(
         body,
-        format_args!(r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{}</text>"#, escape(content)),
+        format_args!(
+            r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{}</text>"#,
+            escape_markup(content)
+        ),
     );
 }
 
 fn put(body: &mut String, element: std::fmt::Arguments<'_>) {
     let _infallible = writeln!(body, "{element}");
-}
-
-fn escape(content: &str) -> String {
-    content.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// The greatest of some figures; 1 if there is none above zero, so that it can divide.

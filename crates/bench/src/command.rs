@@ -13,9 +13,9 @@ use crate::{BenchError, BenchResult, Host};
 /// Longest output of a command that is read, in bytes.
 const OUTPUT_LEN_MAX: u64 = 16 << 20;
 
-/// How a command ended, and what it wrote to standard output and error.
+/// End of a command, with its standard output and error.
 pub struct Output {
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
     /// Standard output, up to 16 MiB.
     pub out: String,
@@ -32,7 +32,7 @@ impl Output {
         if self.status.success() { Ok(self.out) } else { Err(self.failure(what)) }
     }
 
-    /// That it failed, with the last line that it said.
+    /// The error for a failed command, with the last line of its output.
     #[must_use]
     pub fn failure(&self, what: &str) -> BenchError {
         let last = self.errors.lines().last().unwrap_or("it said nothing");

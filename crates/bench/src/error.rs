@@ -1,4 +1,4 @@
-//! What can go wrong with a measurement.
+//! Errors of measurements.
 
 use std::fmt::{self, Display};
 use std::io;
@@ -6,10 +6,10 @@ use std::io;
 /// Result of this crate.
 pub type BenchResult<T> = Result<T, BenchError>;
 
-/// Which kind of failure it is.
+/// Class of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// What was asked for makes no sense.
+    /// The request makes no sense.
     Usage,
     /// The system or a measured program refused.
     Refused,
@@ -55,7 +55,7 @@ impl BenchError {
         self.kind
     }
 
-    /// What a shell is to see.
+    /// Exit code for a shell.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self.kind {

@@ -9,12 +9,12 @@ use serde_json::Value;
 use crate::{BenchError, BenchResult, Host, Kind, clock, command};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
-/// What nodes count that clients did not ask for, or only who counts.
+/// Counters of nodes that are no requests of clients.
 const NO_WORK: [&str; 3] = ["Damaged", "LeaseWait", "Status"];
 
-/// Whether there is a formation to take down.
+/// State of a formation, as far as its end needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Life {
+enum FormationStatus {
     Up,
     /// Its start was interrupted: most likely it removed itself, but it may just have succeeded.
     Perhaps,
@@ -23,7 +23,7 @@ enum Life {
 
 /// A node, as `status` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeSeen {
+pub struct NodeView {
     /// Process of its daemon.
     pub pid: u32,
     /// Records that it holds; 0 if it does not say.
@@ -36,7 +36,7 @@ pub struct Formation<'h, 'a> {
     name: String,
     up_ns: u64,
     said: Value,
-    life: Life,
+    life: FormationStatus,
 }
 
 impl<'h, 'a> Formation<'h, 'a> {
@@ -55,10 +55,10 @@ impl<'h, 'a> Formation<'h, 'a> {
         let output = run(host, &arguments);
         let up_ns = clock::now_ns().saturating_sub(start);
         let life = match &output {
-            Ok(_) => Life::Up,
-            Err(error) if error.kind() == Kind::Interrupted => Life::Perhaps,
+            Ok(_) => FormationStatus::Up,
+            Err(error) if error.kind() == Kind::Interrupted => FormationStatus::Perhaps,
             // What fails has taken down what it had begun.
-            Err(_) => Life::Down,
+            Err(_) => FormationStatus::Down,
         };
         let mut formation = Formation { host, name, up_ns, said: Value::Null, life };
         formation.said = parse("up --json", &output?)?;
@@ -71,7 +71,7 @@ impl<'h, 'a> Formation<'h, 'a> {
         &self.name
     }
 
-    /// How long `up` took as its caller sees it, in nanoseconds.
+    /// Time of `up` as its caller sees it, in nanoseconds.
     #[must_use]
     pub fn up_ns(&self) -> u64 {
         self.up_ns
@@ -87,7 +87,7 @@ impl<'h, 'a> Formation<'h, 'a> {
     #[must_use]
     pub fn mounts(&self) -> Vec<PathBuf> {
         let mounts = self.said["mounts"].as_array().into_iter().flatten();
-        mounts.filter_map(|mount| mount.as_str().map(PathBuf::from)).collect()
+        mounts.filter_map(|mount| mount["dir"].as_str().map(PathBuf::from)).collect()
     }
 
     /// Runs a command on it, or on a path of its mounts, and answers what it prints.
@@ -99,12 +99,9 @@ impl<'h, 'a> Formation<'h, 'a> {
     }
 
     /// Its nodes, in order.
-    ///
-    /// # Errors
-    /// What `status` says.
-    pub fn nodes(&self) -> BenchResult<Vec<NodeSeen>> {
+    pub fn nodes(&self) -> BenchResult<Vec<NodeView>> {
         let status = self.status()?;
-        let nodes: Vec<NodeSeen> =
+        let nodes: Vec<NodeView> =
             status["nodes"].as_array().into_iter().flatten().filter_map(node_seen).collect();
         if nodes.is_empty() {
             Err(BenchError::refused("status --json", "names no daemon"))
@@ -113,14 +110,21 @@ impl<'h, 'a> Formation<'h, 'a> {
         }
     }
 
-    /// How many requests of clients its nodes have served.
-    ///
-    /// # Errors
-    /// What `status` says.
+    /// Number of requests of clients that its nodes have served.
     pub fn requests(&self) -> BenchResult<u64> {
         let status = self.status()?;
         let nodes = status["nodes"].as_array().into_iter().flatten();
         Ok(nodes.map(requests_of).sum())
+    }
+
+    /// Number of times that its nodes asked each other for an operation.
+    pub fn calls(&self, operation: &str) -> BenchResult<u64> {
+        let status = self.status()?;
+        let nodes = status["nodes"].as_array().into_iter().flatten();
+        let all = nodes.flat_map(|node| node["operations"].as_array().into_iter().flatten());
+        let those =
+            all.filter(|counted| counted["name"].as_str().is_some_and(|name| name.starts_with(operation)));
+        Ok(those.filter_map(|counted| counted["calls"].as_u64()).sum())
     }
 
     fn status(&self) -> BenchResult<Value> {
@@ -128,9 +132,6 @@ impl<'h, 'a> Formation<'h, 'a> {
     }
 
     /// Numbers of its daemons' processes.
-    ///
-    /// # Errors
-    /// What `status` says.
     pub fn daemons(&self) -> BenchResult<Vec<u32>> {
         Ok(self.nodes()?.iter().map(|node| node.pid).collect())
     }
@@ -142,19 +143,19 @@ impl<'h, 'a> Formation<'h, 'a> {
     pub fn down(mut self, host: &Host<'_>) -> BenchResult<u64> {
         let start = clock::now_ns();
         run(host, &["down", "--discard", "--name", &self.name])?;
-        self.life = Life::Down;
+        self.life = FormationStatus::Down;
         Ok(clock::now_ns().saturating_sub(start))
     }
 }
 
 impl Drop for Formation<'_, '_> {
     fn drop(&mut self) {
-        if self.life == Life::Down {
+        if self.life == FormationStatus::Down {
             return;
         }
         let mut command = Command::new(&self.host.program);
         command.args(["down", "--discard", "--name", &self.name]).stdin(Stdio::null()).stdout(Stdio::null());
-        if self.life == Life::Perhaps {
+        if self.life == FormationStatus::Perhaps {
             let _not_there_most_likely = command.stderr(Stdio::null()).status();
             return;
         }
@@ -167,12 +168,12 @@ impl Drop for Formation<'_, '_> {
 }
 
 /// A node that has a process.
-fn node_seen(node: &Value) -> Option<NodeSeen> {
+fn node_seen(node: &Value) -> Option<NodeView> {
     let pid = u32::try_from(node["pid"].as_u64()?).ok()?;
-    Some(NodeSeen { pid, records: node["records"].as_u64().unwrap_or(0) })
+    Some(NodeView { pid, records: node["records"].as_u64().unwrap_or(0) })
 }
 
-/// What a node has served of its clients' work.
+/// Requests of clients that a node has served.
 fn requests_of(node: &Value) -> u64 {
     let operations = node["operations"].as_array().into_iter().flatten();
     let work = operations.filter(|operation| !NO_WORK.iter().any(|name| operation["name"] == *name));
@@ -218,7 +219,7 @@ mod tests {
     }
 
     const ANSWERS: &str = r#"case $1 in
-up) echo '{"name": "x", "mounts": ["/m/0", "/m/1"], "steps": [{"name": "daemons", "us": 1500}]}';;
+up) echo '{"name": "x", "mounts": [{"dir": "/m/0"}, {"dir": "/m/1"}], "steps": [{"name": "daemons", "us": 1500}]}';;
 status) echo '{"nodes": [{"pid": 17, "records": 5}, {"pid": 18}]}';;
 esac"#;
 

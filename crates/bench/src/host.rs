@@ -1,4 +1,4 @@
-//! What a measurement needs of the program that it is part of, and of the one that it measures.
+//! Services that a measurement needs of the program that it is part of, and of the one that it measures.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ pub struct Host<'a> {
     pub worker: Vec<OsString>,
     /// Requests to end.
     pub interrupts: Interrupts,
-    /// Where tables go.
+    /// Destination of tables.
     pub out: RefCell<Box<dyn Write + 'a>>,
     /// Told what happens, a line each.
     pub progress: &'a dyn Fn(&str),

@@ -1,4 +1,4 @@
-//! What a daemon costs while nobody wants anything: memory, and how often it wakes up.
+//! Cost of a daemon while nobody wants anything: memory, and how often it wakes up.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -13,7 +13,7 @@ use crate::report::{Collector, Figure, Report, Unit};
 use crate::scratch::kib_of;
 use crate::{BenchError, BenchResult, Host};
 
-/// How long a daemon may take to become quiet, in seconds.
+/// Time that a daemon may take to become quiet, in seconds.
 const QUIET_S_MAX: u32 = 10;
 const DAEMON: &str = "daemon";
 /// Memory that is resident.
@@ -47,9 +47,6 @@ pub fn run(host: &Host<'_>, args: &IdleArgs) -> BenchResult<()> {
 }
 
 /// Starts a formation and watches its daemon.
-///
-/// # Errors
-/// As [`run`].
 pub fn measure(host: &Host<'_>, args: &IdleArgs) -> BenchResult<Report> {
     in_range("--seconds", u64::from(args.seconds), 1, 3600)?;
     if let Some(pid) = args.pid {

@@ -1,4 +1,4 @@
-//! How long single calls take: percentiles, not only rates.
+//! Durations of single calls: percentiles, not only rates.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -9,15 +9,13 @@ use clap::{Args, ValueEnum};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::io::PROCS_MAX;
-use crate::measure::{alternate, check_reps, in_range};
+use crate::barrier::Barrier;
+use crate::measure::{PROCS_MAX, alternate, check_reps, in_range};
+use crate::member_protocol::MemberTask;
 use crate::output::{OutputArgs, show};
 use crate::pattern::mix;
-use crate::report::{Figure, Report, Unit, procs_name};
+use crate::report::{Figure, Report, percentiles, procs_name};
 use crate::scratch::{Scratch, check_room};
-use crate::stats::percentile;
-use crate::task::Task;
-use crate::worker::Meet;
 use crate::{BenchError, BenchResult, Host, clock, team};
 
 /// Most calls of one kind.
@@ -28,10 +26,7 @@ const FILE_LEN: u64 = 64 << 20;
 const STAT_FILES: u64 = 1000;
 /// Calls at the start that are not counted, as a part of all.
 const WARM_UP_PART: u32 = 20;
-const PERCENTILES: [(&str, usize); 5] =
-    [("p50", 500), ("p90", 900), ("p99", 990), ("p99.9", 999), ("max", 1000)];
-
-/// What is timed.
+/// A timed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Call {
     /// Read at a random place of an open file
@@ -76,14 +71,18 @@ pub struct LatencyArgs {
 pub struct LatencyTask {
     /// An empty directory.
     pub dir: PathBuf,
-    /// Which process this is.
+    /// Number of the process.
     pub rank: u32,
     /// Bytes of a read or write.
     pub transfer: u64,
-    /// What to time.
+    /// Calls to time.
     pub ops: Vec<Call>,
-    /// How often.
+    /// Number of calls.
     pub calls: u32,
+}
+
+impl MemberTask for LatencyTask {
+    const KIND: &'static str = "Latency";
 }
 
 /// Runs `bench latency`.
@@ -96,9 +95,6 @@ pub fn run(host: &Host<'_>, args: &LatencyArgs) -> BenchResult<()> {
 }
 
 /// Times calls in directories that are called by these names.
-///
-/// # Errors
-/// As [`run`].
 pub fn compare(host: &Host<'_>, names: &[String], args: &LatencyArgs) -> BenchResult<Report> {
     check(args)?;
     for dir in &args.dirs {
@@ -128,7 +124,7 @@ fn once(host: &Host<'_>, dir: &Path, args: &LatencyArgs) -> BenchResult<Vec<Figu
     let (transfer, calls) = (args.transfer, args.calls);
     let task = |rank| {
         let (dir, ops) = (scratch.path().to_owned(), args.ops.clone());
-        Task::Latency(LatencyTask { dir, rank, transfer, ops, calls })
+        LatencyTask { dir, rank, transfer, ops, calls }
     };
     let outcomes: Vec<Vec<Vec<u64>>> = team::run(host, &(0..args.procs).map(task).collect::<Vec<_>>())?;
     let per_call = args.ops.iter().enumerate().flat_map(|(index, call)| {
@@ -138,29 +134,15 @@ fn once(host: &Host<'_>, dir: &Path, args: &LatencyArgs) -> BenchResult<Vec<Figu
     Ok(per_call.collect())
 }
 
-/// The percentiles of some times in nanoseconds.
-#[must_use]
-pub fn percentiles(what: &str, mut times_ns: Vec<u64>) -> Vec<Figure> {
-    times_ns.sort_unstable();
-    let figure = |(name, thousandths): &(&str, usize)| {
-        let ns = percentile(&times_ns, *thousandths)?;
-        Some(Figure::new(format!("{what} {name}"), Unit::Microseconds, ns as f64 / 1000.0))
-    };
-    PERCENTILES.iter().filter_map(figure).collect()
-}
-
 /// Does one process's part: the times of every call, in nanoseconds, by kind.
-///
-/// # Errors
-/// What the file system refuses.
-pub fn perform(task: &LatencyTask, meet: &mut dyn Meet) -> BenchResult<Vec<Vec<u64>>> {
+pub fn perform(task: &LatencyTask, barrier: &mut dyn Barrier) -> BenchResult<Vec<Vec<u64>>> {
     let dir = task.dir.join(format!("rank-{}", task.rank));
     std::fs::create_dir(&dir).map_err(BenchError::system(dir.display()))?;
     let part = Part { task, dir };
     let (file, mut buffer) = (part.prepare()?, vec![1; usize::try_from(task.transfer).unwrap_or(0)]);
     let mut times = Vec::with_capacity(task.ops.len());
     for op in &task.ops {
-        meet.barrier()?;
+        barrier.wait()?;
         times.push(match op {
             Call::Read => part.times(|at| file.read_exact_at(&mut buffer, part.place(at)))?,
             Call::Write => part.times(|at| file.write_all_at(&buffer, part.place(at)))?,
@@ -221,7 +203,7 @@ fn stat(path: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::Alone;
+    use crate::barrier::LoneProcess;
 
     fn task(dir: &Path) -> LatencyTask {
         let ops = vec![Call::Read, Call::Write, Call::Stat, Call::Create];
@@ -231,9 +213,9 @@ mod tests {
     #[test]
     fn every_call_but_the_first_ones_is_timed() {
         let dir = tempfile::tempdir().unwrap();
-        let mut meet = Alone(0);
-        let times = perform(&task(dir.path()), &mut meet).unwrap();
-        assert_eq!((times.len(), meet.0), (4, 4));
+        let mut barrier = LoneProcess(0);
+        let times = perform(&task(dir.path()), &mut barrier).unwrap();
+        assert_eq!((times.len(), barrier.0), (4, 4));
         assert!(times.iter().all(|of_kind| of_kind.len() == 40));
         let created = |entry: &std::io::Result<std::fs::DirEntry>| {
             entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("new-")
@@ -249,22 +231,6 @@ mod tests {
         let places: std::collections::BTreeSet<u64> = (0..1000).map(|at| part.place(at)).collect();
         assert!(places.iter().all(|place| place % 1000 == 0 && place + 1000 <= FILE_LEN));
         assert!(places.len() > 900);
-    }
-
-    #[test]
-    fn percentiles_are_in_microseconds() {
-        let figures = percentiles("read", (1..=1000).rev().map(|us| us * 1000).collect());
-        let values: Vec<(String, f64)> =
-            figures.into_iter().map(|figure| (figure.what, figure.value)).collect();
-        let expected = [
-            ("read p50", 500.0),
-            ("read p90", 900.0),
-            ("read p99", 990.0),
-            ("read p99.9", 999.0),
-            ("read max", 1000.0),
-        ];
-        assert_eq!(values, expected.map(|(what, value)| (what.to_owned(), value)));
-        assert_eq!(percentiles("x", Vec::new()), []);
     }
 
     #[test]

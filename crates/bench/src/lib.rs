@@ -9,6 +9,7 @@
 
 mod all;
 mod arguments;
+mod barrier;
 mod chart;
 mod clock;
 mod command;
@@ -23,19 +24,21 @@ mod interrupt;
 mod io;
 mod latency;
 mod measure;
+mod member_protocol;
 mod meta;
 mod net;
 mod one_core;
 mod output;
 mod pattern;
+mod protect;
 mod reach;
 mod report;
 mod scratch;
 mod slow;
 mod startup;
 mod stats;
-mod task;
 mod team;
+mod timed_part;
 mod worker;
 
 pub use arguments::{BenchArgs, run};

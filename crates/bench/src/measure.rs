@@ -3,6 +3,8 @@
 use crate::report::{Collector, Figure, Row};
 use crate::{BenchError, BenchResult, Host};
 
+/// Most processes of a measurement.
+pub const PROCS_MAX: u64 = 1024;
 /// Most repetitions.
 const REPS_MAX: u32 = 1000;
 

@@ -1,4 +1,4 @@
-//! Where reports go: the terminal, JSON, charts.
+//! Destinations of reports: the terminal, JSON, charts.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::{BenchError, BenchResult, Host, chart};
 /// Programs that turn SVG into PNG, with what to write in front of the two names.
 const CONVERTERS: [(&str, &[&str]); 2] = [("rsvg-convert", &["-o"]), ("convert", &[])];
 
-/// Where the figures go beside the terminal.
+/// Destinations of the figures beside the terminal.
 #[derive(Args, Clone, Debug, Default)]
 pub struct OutputArgs {
     /// Write the figures of every repetition to FILE, as JSON

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{BenchError, BenchResult, Host, command};
 
-/// How long a measurement waits for a node that does not answer.
+/// Time that a measurement waits for a node that does not answer.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// How a client is to reach the nodes of this machine.
+/// Connections of a client to the nodes of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Reach {
+pub enum NodeConnections {
     /// As every client does, with every short cut that there is.
     Best,
     /// Over TCP, as if they were on other machines.
@@ -26,7 +26,7 @@ pub enum Reach {
 ///
 /// # Errors
 /// That there is none of that name, or one that cannot be joined.
-pub fn client(host: &Host<'_>, name: &str, reach: Reach) -> BenchResult<Client> {
+pub fn client(host: &Host<'_>, name: &str, reach: NodeConnections) -> BenchResult<Client> {
     let what = format!("bivouac exec --name {name}");
     let mut asked = Command::new(&host.program);
     asked.args(["exec", "--name", name, "--no-mount", "--no-preload", "--", "printenv", "BIVOUAC_DIR"]);
@@ -40,8 +40,8 @@ pub fn client(host: &Host<'_>, name: &str, reach: Reach) -> BenchResult<Client> 
     let limit = getrlimit(Resource::Nofile);
     let _as_it_was = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     let join = match reach {
-        Reach::Best => Client::join,
-        Reach::Network => Client::join_over_network,
+        NodeConnections::Best => Client::join,
+        NodeConnections::Network => Client::join_over_network,
     };
     join(&read("map")?, &read("secret")?, WAIT)
         .map_err(|error| BenchError::refused(format_args!("formation {name}"), error))

@@ -4,9 +4,13 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
-use crate::stats::{Summary, ratios};
+use crate::stats::{Summary, percentile, ratios};
 
-/// What a figure counts.
+/// The percentiles that are shown of times, in thousandths.
+const PERCENTILES: [(&str, usize); 5] =
+    [("p50", 500), ("p90", 900), ("p99", 990), ("p99.9", 999), ("max", 1000)];
+
+/// Unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
     /// 10^9 bytes per second.
@@ -42,7 +46,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// How it is written.
+    /// Notation.
     #[must_use]
     pub fn symbol(self) -> &'static str {
         match self {
@@ -63,9 +67,9 @@ impl Unit {
 /// One figure of one repetition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
-    /// What was done.
+    /// The step.
     pub what: String,
-    /// What the value counts.
+    /// Unit of the value.
     pub unit: Unit,
     /// The value.
     pub value: f64,
@@ -95,9 +99,9 @@ pub struct Measured {
 /// One thing that was done, on all targets; the limit is the last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// What was done.
+    /// The step.
     pub what: String,
-    /// What the values count.
+    /// Unit of the values.
     pub unit: Unit,
     /// The targets that it was done on.
     pub targets: Vec<Measured>,
@@ -106,9 +110,9 @@ pub struct Row {
 /// One table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What was measured, in a sentence.
+    /// The measurement, in a sentence.
     pub title: String,
-    /// What a reader must know.
+    /// Remarks that a reader must know.
     pub notes: Vec<String>,
     /// The figures.
     pub rows: Vec<Row>,
@@ -118,7 +122,7 @@ pub struct Report {
 #[derive(Debug)]
 pub struct Collector {
     targets: Vec<String>,
-    /// What, unit, and the values per target.
+    /// Name, unit, and the values per target.
     found: Vec<(String, Unit, Vec<Vec<f64>>)>,
 }
 
@@ -143,7 +147,7 @@ impl Collector {
         }
     }
 
-    /// What was found.
+    /// The findings.
     #[must_use]
     pub fn rows(self) -> Vec<Row> {
         let targets = self.targets;
@@ -235,7 +239,7 @@ pub fn spread(ratio: Summary) -> String {
     format!("{} ({} to {})", number(ratio.median), number(ratio.min), number(ratio.max))
 }
 
-/// What a number of processes is called in tables.
+/// Name of a number of processes in tables.
 #[must_use]
 pub fn procs_name(count: u32) -> String {
     if count == 1 { "1 process".to_owned() } else { format!("{count} processes") }
@@ -260,6 +264,17 @@ pub fn number(value: f64) -> String {
         marked.push(c);
     }
     marked
+}
+
+/// Returns figures for the percentiles of times in nanoseconds.
+#[must_use]
+pub fn percentiles(what: &str, mut times_ns: Vec<u64>) -> Vec<Figure> {
+    times_ns.sort_unstable();
+    let figure = |(name, thousandths): &(&str, usize)| {
+        let ns = percentile(&times_ns, *thousandths)?;
+        Some(Figure::new(format!("{what} {name}"), Unit::Microseconds, ns as f64 / 1000.0))
+    };
+    PERCENTILES.iter().filter_map(figure).collect()
 }
 
 #[cfg(test)]
@@ -352,5 +367,21 @@ pub(crate) mod tests {
         ] {
             assert_eq!(number(value), text);
         }
+    }
+
+    #[test]
+    fn percentiles_are_in_microseconds() {
+        let figures = percentiles("read", (1..=1000).rev().map(|us| us * 1000).collect());
+        let values: Vec<(String, f64)> =
+            figures.into_iter().map(|figure| (figure.what, figure.value)).collect();
+        let expected = [
+            ("read p50", 500.0),
+            ("read p90", 900.0),
+            ("read p99", 990.0),
+            ("read p99.9", 999.0),
+            ("read max", 1000.0),
+        ];
+        assert_eq!(values, expected.map(|(what, value)| (what.to_owned(), value)));
+        assert_eq!(percentiles("x", Vec::new()), []);
     }
 }

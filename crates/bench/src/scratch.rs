@@ -9,6 +9,9 @@ use bivouac_types::units::format_size;
 
 use crate::{BenchError, BenchResult};
 
+/// A directory in memory, unless another one is chosen.
+pub const MEMORY_DIR: &str = "/dev/shm";
+
 static NEXT: AtomicU32 = AtomicU32::new(0);
 /// `f_type` of file systems that keep data in memory, or may do so: tmpfs, ramfs, FUSE.
 const IN_MEMORY: [u64; 3] = [0x0102_1994, 0x8584_58f6, 0x6573_5546];
@@ -48,16 +51,13 @@ impl Scratch {
         Scratch { path }
     }
 
-    /// Where it is.
+    /// Its location.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Makes a directory in it.
-    ///
-    /// # Errors
-    /// What the system refuses.
     pub fn subdir(&self, name: &str) -> BenchResult<PathBuf> {
         let path = self.path.join(name);
         fs::create_dir(&path).map_err(BenchError::system(path.display()))?;

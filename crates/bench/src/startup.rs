@@ -1,4 +1,4 @@
-//! How long formations take to start until they are usable, and to stop, by their number of nodes.
+//! Times of formations until they are usable, and until they have stopped, by their number of nodes.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ const UP: &str = "up, until usable";
 /// Of hosts that a launcher has to reach first.
 const BEYOND: &str = "  beyond the launcher's delay";
 const DOWN: &str = "down";
-/// Where directories are that play hosts: in memory, as a user's runtime directory is.
+/// Directory of directories that play hosts: in memory, as a user's runtime directory is.
 const HOSTS_DIR: &str = "/dev/shm";
 
 /// Start and stop formations on this machine
@@ -61,9 +61,6 @@ pub fn run(host: &Host<'_>, args: &StartupArgs) -> BenchResult<()> {
 }
 
 /// Starts and stops.
-///
-/// # Errors
-/// As [`run`].
 pub fn measure(host: &Host<'_>, args: &StartupArgs) -> BenchResult<Report> {
     check_reps(args.reps)?;
     if args.nodes.is_empty() {
@@ -83,13 +80,13 @@ pub fn measure(host: &Host<'_>, args: &StartupArgs) -> BenchResult<Report> {
     Ok(Report { title, notes, rows })
 }
 
-/// What a number of nodes is called in tables.
+/// Name of a number of nodes in tables.
 #[must_use]
 pub fn nodes_name(nodes: u16) -> String {
     format!("{nodes} node{}", if nodes == 1 { "" } else { "s" })
 }
 
-/// What was measured for a number of nodes: the time until usable and the time to stop.
+/// Times of a number of nodes: until usable, and until stopped.
 #[must_use]
 pub fn times<'r>(report: &'r Report, nodes: &str) -> Option<(&'r [f64], &'r [f64])> {
     let of = |what: &str| {

@@ -1,4 +1,4 @@
-//! What is said of repeated figures: least, median, greatest; percentiles; ratios with their spread.
+//! Statistics of repeated figures: least, median, greatest; percentiles; ratios with their spread.
 
 use serde::{Deserialize, Serialize};
 

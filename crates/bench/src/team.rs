@@ -1,5 +1,6 @@
-//! The processes of a measurement, seen from the one that leads them.
+//! The members of a measurement, as the process that leads them starts and hears them.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -8,10 +9,10 @@ use std::process::{Child, Command, Stdio};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::task::{GO, Said, Task};
+use crate::member_protocol::{GO, MemberMessage, MemberTask};
 use crate::{BenchError, BenchResult, Host};
 
-/// One process. It ends with this value.
+/// A member process. Dropping this kills it.
 pub struct Member {
     child: Child,
     socket: BufReader<UnixStream>,
@@ -22,24 +23,26 @@ impl Member {
     ///
     /// # Errors
     /// When the system refuses another one.
-    pub fn start(host: &Host<'_>, task: &Task) -> BenchResult<Member> {
+    pub fn start<T: MemberTask>(host: &Host<'_>, task: &T) -> BenchResult<Member> {
         let refused = || BenchError::system::<std::io::Error>("a process of the measurement");
         let (own, theirs) = UnixStream::pair().map_err(refused())?;
         let mut command = Command::new(&host.own);
         command.args(&host.worker).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         let child = command.spawn().map_err(refused())?;
         let member = Member { child, socket: BufReader::new(own) };
-        let mut text = serde_json::to_vec(task).map_err(|error| BenchError::refused("the task", error))?;
+        let message = BTreeMap::from([(T::KIND, task)]);
+        let mut text =
+            serde_json::to_vec(&message).map_err(|error| BenchError::refused("the task", error))?;
         text.push(b'\n');
         member.socket.get_ref().write_all(&text).map_err(refused())?;
         Ok(member)
     }
 
-    /// What it says next.
+    /// Its next message.
     ///
     /// # Errors
     /// What failed there, that it ended and said nothing, or that somebody asked to end.
-    pub fn hear(&mut self, host: &Host<'_>) -> BenchResult<Said> {
+    pub fn hear(&mut self, host: &Host<'_>) -> BenchResult<MemberMessage> {
         if self.socket.buffer().is_empty() {
             host.interrupts.wait(self.socket.get_ref().as_fd(), None)?;
         }
@@ -49,7 +52,7 @@ impl Member {
         host.interrupts.check()?;
         let ended = |why: &dyn std::fmt::Display| BenchError::refused("a process of the measurement", why);
         match heard.map(|_| serde_json::from_str(&text)) {
-            Ok(Ok(Said::Failed(message))) => {
+            Ok(Ok(MemberMessage::Failed(message))) => {
                 Err(BenchError::refused("a process of the measurement", message))
             }
             Ok(Ok(said)) => Ok(said),
@@ -75,11 +78,11 @@ impl Drop for Member {
 ///
 /// # Errors
 /// The first failure; then all processes are ended.
-pub fn run<T: DeserializeOwned>(host: &Host<'_>, tasks: &[Task]) -> BenchResult<Vec<T>> {
+pub fn run<T: DeserializeOwned>(host: &Host<'_>, tasks: &[impl MemberTask]) -> BenchResult<Vec<T>> {
     let mut members: Vec<Member> =
         tasks.iter().map(|task| Member::start(host, task)).collect::<BenchResult<_>>()?;
     loop {
-        let heard: Vec<Said> =
+        let heard: Vec<MemberMessage> =
             members.iter_mut().map(|member| member.hear(host)).collect::<BenchResult<_>>()?;
         match step(heard)? {
             None => members.iter().try_for_each(Member::go)?,
@@ -89,15 +92,15 @@ pub fn run<T: DeserializeOwned>(host: &Host<'_>, tasks: &[Task]) -> BenchResult<
 }
 
 /// The outcomes, if all have ended; nothing, if all are at a barrier.
-fn step(heard: Vec<Said>) -> BenchResult<Option<Vec<Value>>> {
-    let waiting = heard.iter().filter(|said| matches!(said, Said::Barrier)).count();
+fn step(heard: Vec<MemberMessage>) -> BenchResult<Option<Vec<Value>>> {
+    let waiting = heard.iter().filter(|said| matches!(said, MemberMessage::Barrier)).count();
     if waiting == heard.len() && waiting > 0 {
         return Ok(None);
     }
     let all = heard.len();
     let outcomes: Vec<Value> = heard
         .into_iter()
-        .filter_map(|said| if let Said::Done(value) = said { Some(value) } else { None })
+        .filter_map(|said| if let MemberMessage::Done(value) = said { Some(value) } else { None })
         .collect();
     if outcomes.len() == all {
         return Ok(Some(outcomes));
@@ -117,13 +120,22 @@ mod tests {
 
     #[test]
     fn all_wait_or_all_have_ended() {
-        assert_eq!(step(vec![Said::Barrier, Said::Barrier]), Ok(None));
-        let done = vec![Said::Done(json!(1)), Said::Done(json!(2))];
+        assert_eq!(step(vec![MemberMessage::Barrier, MemberMessage::Barrier]), Ok(None));
+        let done = vec![MemberMessage::Done(json!(1)), MemberMessage::Done(json!(2))];
         assert_eq!(step(done), Ok(Some(vec![json!(1), json!(2)])));
         assert_eq!(step(Vec::new()), Ok(Some(Vec::new())));
-        let mixed = step(vec![Said::Barrier, Said::Done(json!(1))]).unwrap_err().to_string();
+        let mixed =
+            step(vec![MemberMessage::Barrier, MemberMessage::Done(json!(1))]).unwrap_err().to_string();
         assert!(mixed.ends_with("are not at the same barrier"), "{mixed}");
-        assert!(step(vec![Said::Port(1)]).is_err());
+        assert!(step(vec![MemberMessage::Port(1)]).is_err());
+    }
+
+    /// A task that nobody reads.
+    #[derive(serde::Serialize)]
+    struct TestTask;
+
+    impl MemberTask for TestTask {
+        const KIND: &'static str = "Test";
     }
 
     /// A host whose processes are shells that run this.
@@ -131,8 +143,8 @@ mod tests {
         Host { own: "/bin/sh".into(), worker: ["-c", script].map(Into::into).into(), ..host() }
     }
 
-    fn tasks(count: usize) -> Vec<Task> {
-        vec![Task::TcpServer("/d".into()); count]
+    fn tasks(count: usize) -> Vec<TestTask> {
+        (0..count).map(|_| TestTask).collect()
     }
 
     fn failure(script: &str) -> String {
@@ -161,7 +173,7 @@ mod tests {
         let caught = crate::Interrupts::of(&[signal_hook::consts::SIGURG]).unwrap();
         let host = Host { interrupts: caught, ..shell(&script) };
         let mut member = Member::start(&host, &tasks(1)[0]).unwrap();
-        assert!(matches!(member.hear(&host), Ok(Said::Barrier)));
+        assert!(matches!(member.hear(&host), Ok(MemberMessage::Barrier)));
         signal_hook::low_level::raise(signal_hook::consts::SIGURG).unwrap();
         assert_eq!(member.hear(&host).unwrap_err().kind(), crate::Kind::Interrupted);
         drop(member);

@@ -253,7 +253,7 @@ fn proxy(dir: &Path, printed: &Printed, has_source: bool) -> Host<'static> {
         r#"#!/bin/sh
 echo "$*" >> {list}
 case "$1 $2" in
-"up "*) for place; do :; done; mkdir $place/0 $place/1; echo "{{\"mounts\": [\"$place/0\", \"$place/1\"]}}";;
+"up "*) for place; do :; done; mkdir $place/0 $place/1; echo "{{\"mounts\": [{{\"dir\": \"$place/0\"}}, {{\"dir\": \"$place/1\"}}]}}";;
 "partition create") {make}; ln -s "$3" "${{3%/0/flash}}/1/flash";;
 esac
 "#,

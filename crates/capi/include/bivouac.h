@@ -2,7 +2,7 @@
  * libbivouac: files of a formation, without a mount and without the kernel on the way.
  *
  * Bytes that are on this machine are read and written directly, others by messages. What programs may rely on is
- * the same as through a mount (docs/semantics.md): what a finished write wrote, every later read sees, on
+ * the same as through a mount (docs/semantics/library.md): what a finished write wrote, every later read sees, on
  * whichever node and in whichever way.
  *
  * Conventions, for all functions:
@@ -37,7 +37,7 @@ extern "C" {
 
 /* Of this header. Functions and fields are only added within a major version. */
 #define BIVOUAC_VERSION_MAJOR 0
-#define BIVOUAC_VERSION_MINOR 2
+#define BIVOUAC_VERSION_MINOR 3
 
 /* A connection to a formation. */
 typedef struct bivouac bivouac;
@@ -75,6 +75,16 @@ const char *bivouac_error(void);
  * difference. mode is that of a file which O_CREAT makes.
  */
 bivouac_file *bivouac_open(bivouac *formation, const char *path, int flags, mode_t mode);
+
+/*
+ * As bivouac_open, and the file is under this contract when it returns: coherent, session or strict; "partition" leaves it to
+ * the file's partition. A file that O_CREAT makes has it before anything is written; one that is there is changed as by
+ * bivouac_fsetxattr of user.bivouac.contract, unless that contract holds for it already. The contract is the file's, not this
+ * open's: it holds for all who use the file, and goes on when it is closed.
+ * EINVAL: there is no such contract; EPERM: another one holds, and only the owner of the file and root choose; EBUSY: a
+ * change to or from session, and the file is open.
+ */
+bivouac_file *bivouac_open_as(bivouac *formation, const char *path, int flags, mode_t mode, const char *contract);
 
 /*
  * Opens the file that a descriptor was opened of through a mount, to read or write as the descriptor may. The two have
@@ -119,7 +129,7 @@ typedef struct bivouac_piece {
 } bivouac_piece;
 
 /*
- * Reads, or writes, any number of places: one message to each storage target that has a part of them, not one for each
+ * Reads, or writes, any number of places: one message to each target that has a part of them, not one for each
  * place. Each place is read or written for itself, in no particular order. Both return the sum of bytes. A list is
  * not written to a file opened with O_APPEND (EINVAL).
  */
@@ -135,7 +145,7 @@ ssize_t bivouac_write_list(bivouac_file *file, const bivouac_piece *pieces, size
  * write to the same bytes at the same time, each byte is one's or the other's.
  *
  * Returns the sum. It is 0 if not all can be shown now: the range is not wholly within the file, has holes that would be
- * read, or others access it; so it is for the first access to each seat, for writes to a file opened with O_APPEND, and
+ * read, or others access it; so it is for the first access to each target, for writes to a file opened with O_APPEND, and
  * with --contract session. EOPNOTSUPP: some of it is not in memory of this machine. Whenever it is 0, or fails, some may
  * have been shown, and all is to be read or written by another function.
  */
@@ -158,15 +168,15 @@ off_t bivouac_claim(bivouac_file *file, off_t count);
 int bivouac_lock(bivouac_file *file, int kind, off_t start, off_t count, uint64_t owner, int wait);
 
 /*
- * The seats (storage targets) of this machine that a file may be on: their positions in its partition, as base and width of
+ * The storage targets of this machine that a file may be on: their positions in its partition, as base and width of
  * its layout count them, in rising order. At most room of them are stored; returns how many there are.
  */
-ssize_t bivouac_seats_here(bivouac_file *file, uint32_t *seats, size_t room);
+ssize_t bivouac_targets_here(bivouac_file *file, uint32_t *targets, size_t room);
 
 /* What the calls of one thread have cost so far. Fields are only added. */
 typedef struct bivouac_traffic {
     uint64_t messages;     /* to nodes */
-    uint64_t bytes_local;  /* of content, to or from seats of this machine */
+    uint64_t bytes_local;  /* of content, to or from targets of this machine */
     uint64_t bytes_remote; /* the same, of other machines */
 } bivouac_traffic;
 
@@ -185,7 +195,7 @@ int bivouac_allocate(bivouac_file *file, off_t offset, off_t count);
 
 /*
  * Extended attributes, as fgetxattr(2) and fsetxattr(2) have them; user.bivouac.layout shows, and of an empty file sets,
- * its stripes ("stripe=65536 width=4").
+ * its stripes ("stripe=65536 width=4"); user.bivouac.contract its contract: coherent, session or strict.
  */
 ssize_t bivouac_fgetxattr(bivouac_file *file, const char *name, void *value, size_t size);
 int bivouac_fsetxattr(bivouac_file *file, const char *name, const void *value, size_t size, int flags);

@@ -98,8 +98,8 @@ pub unsafe extern "C" fn bivouac_open_number(formation: *mut Formation, ino: u64
 /// Opens what the caller may open: a descriptor of it is at hand, or its number was told.
 fn open_number(member: &Arc<Member>, ino: Ino, flags: OpenFlags) -> FsResult<*mut File> {
     let (client, change) = (member.client()?, member.change()?);
-    let attr = client.open(&change.ctx, ino, 0)?;
-    regular(&attr).inspect_err(|_| client.close(ino))?;
+    let attr = client.open(&change.ctx, ino, flags.access())?;
+    regular(&attr).inspect_err(|_| client.close_open(ino, flags.access()))?;
     drop(change);
     Ok(Box::into_raw(Box::new(File { shared: Arc::clone(member), ino, flags })))
 }

@@ -20,11 +20,11 @@ pub struct Directory {
     shared: Arc<Member>,
     ino: Ino,
     /// Locked although the header allows one thread only: who errs gets wrong names, not wrong memory.
-    state: Mutex<State>,
+    state: Mutex<ListPosition>,
 }
 
 #[derive(Default)]
-struct State {
+struct ListPosition {
     entries: VecDeque<DirEntry>,
     cookie: u64,
     at_end: bool,

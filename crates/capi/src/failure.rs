@@ -12,28 +12,28 @@ thread_local! {
 }
 
 /// What a function returns when it failed.
-pub trait Failed {
+pub trait FailureValue {
     const FAILED: Self;
 }
 
-impl Failed for i32 {
+impl FailureValue for i32 {
     const FAILED: i32 = -1;
 }
 
-impl Failed for i64 {
+impl FailureValue for i64 {
     const FAILED: i64 = -1;
 }
 
-impl Failed for isize {
+impl FailureValue for isize {
     const FAILED: isize = -1;
 }
 
-impl<T> Failed for *mut T {
+impl<T> FailureValue for *mut T {
     const FAILED: *mut T = std::ptr::null_mut();
 }
 
 /// Runs the body of a function of the header: what goes wrong, panics included, becomes errno.
-pub fn answer<T: Failed>(body: impl FnOnce() -> FsResult<T>) -> T {
+pub fn answer<T: FailureValue>(body: impl FnOnce() -> FsResult<T>) -> T {
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         Err(FsError::with(Errno::EIO, "libbivouac has a fault; please report what you did"))
     });

@@ -6,16 +6,15 @@ use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 
 use bivouac_client::{Attr, Client, Member, NewInode, OpCtx, SetAttr};
-use bivouac_types::{Errno, FsError, FsResult, Ino, mode};
+use bivouac_types::{
+    CONTRACT_XATTR, Contract, Errno, FsError, FsResult, Ino, mode, parse_contract, read_contract,
+};
 
 use crate::connection::Formation;
 use crate::failure::answer;
 use crate::flags::OpenFlags;
 use crate::names::stat_of;
 use crate::pointers;
-
-/// `O_TRUNC` of the kernel.
-const O_TRUNC: u32 = 0o1000;
 
 /// An open file, as the header's `bivouac_file`.
 pub struct File {
@@ -63,6 +62,83 @@ pub unsafe extern "C" fn bivouac_open(
     })
 }
 
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bivouac_open_as(
+    formation: *mut Formation,
+    path: *const c_char,
+    flags: c_int,
+    mode: libc::mode_t,
+    contract: *const c_char,
+) -> *mut File {
+    answer(|| {
+        // SAFETY: the header asks for an object and texts.
+        let (formation, path, contract) = unsafe {
+            let texts = (pointers::text(path, "path")?, pointers::text(contract, "contract")?);
+            (pointers::object(formation, "formation")?, texts.0, texts.1)
+        };
+        let contract = std::str::from_utf8(contract).map_err(|_| Errno::EINVAL)?;
+        let contract = parse_contract(contract).map_err(|text| FsError::with(Errno::EINVAL, text))?;
+        let flags = OpenFlags::from_bits(flags)?;
+        let change = formation.0.change()?;
+        let ino = open_as(formation.0.client()?, &change.ctx, (path, mode), flags, contract)?;
+        drop(change);
+        Ok(Box::into_raw(Box::new(File { shared: Arc::clone(&formation.0), ino, flags })))
+    })
+}
+
+/// Opens a file under a contract. It has it before it is opened: a change to session needs it closed.
+fn open_as(
+    client: &Client,
+    ctx: &OpCtx,
+    (path, mode): (&[u8], u32),
+    flags: OpenFlags,
+    contract: Option<Contract>,
+) -> FsResult<Ino> {
+    // Each change is an operation of its own.
+    let next = || client.new_op(ctx.channel, ctx.uid, ctx.gid);
+    let new = NewInode { mode: mode::FILE | mode & mode::PERM, rdev: 0, target: &[] };
+    loop {
+        match client.find(path, flags.follow) {
+            Ok(_) if flags.exclusive => return Err(Errno::EEXIST.into()),
+            Ok(attr) => {
+                regular(&attr)?;
+                flags.check_for(&attr, ctx)?;
+                choose(client, &next(), attr.ino, contract)?;
+                let attr = client.open(&next(), attr.ino, flags.access())?;
+                return opened(client, &next(), attr, flags);
+            }
+            Err(error) if error.errno() == Errno::ENOENT && flags.create => {
+                let place = client.place(path, flags.follow)?;
+                if place.is_dir {
+                    return Err(Errno::EISDIR.into());
+                }
+                match client.mknod(&next(), place.parent, &place.name, &new) {
+                    Ok(attr) => {
+                        choose(client, &next(), attr.ino, contract)?;
+                        return client.open(&next(), attr.ino, flags.access()).map(|attr| attr.ino);
+                    }
+                    // Somebody else has made it meanwhile.
+                    Err(error) if error.errno() == Errno::EEXIST && !flags.exclusive => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Changes the contract of a file, if another one holds.
+fn choose(client: &Client, ctx: &OpCtx, ino: Ino, contract: Option<Contract>) -> FsResult<()> {
+    let shown = client.getxattr(ino, CONTRACT_XATTR)?;
+    let shown = std::str::from_utf8(&shown).ok().and_then(read_contract);
+    let holds = match contract {
+        Some(contract) => shown.is_some_and(|(other, _)| other == contract),
+        None => shown.is_some_and(|(_, is_own)| !is_own),
+    };
+    if holds { Ok(()) } else { client.set_contract(ctx, ino, contract).map(drop) }
+}
+
 fn open(client: &Client, ctx: &OpCtx, path: &[u8], flags: OpenFlags, mode: u32) -> FsResult<Ino> {
     if flags.create {
         let place = client.place(path, flags.follow)?;
@@ -70,12 +146,13 @@ fn open(client: &Client, ctx: &OpCtx, path: &[u8], flags: OpenFlags, mode: u32) 
             return Err(Errno::EISDIR.into());
         }
         let new = NewInode { mode: mode::FILE | mode & mode::PERM, rdev: 0, target: &[] };
-        let made = client.create(ctx, place.parent, &place.name, &new, flags.exclusive, false)?;
+        let made =
+            client.create_for(ctx, place.parent, &place.name, &new, flags.exclusive, flags.access())?;
         return if made.existed { opened(client, ctx, made.attr, flags) } else { Ok(made.attr.ino) };
     }
     let attr = client.find(path, flags.follow)?;
     regular(&attr)?;
-    let attr = client.open(ctx, attr.ino, 0)?;
+    let attr = client.open(ctx, attr.ino, flags.access())?;
     opened(client, ctx, attr, flags)
 }
 
@@ -87,11 +164,12 @@ fn opened(client: &Client, ctx: &OpCtx, attr: Attr, flags: OpenFlags) -> FsResul
             return Ok(());
         }
         let again = client.new_op(ctx.channel, ctx.uid, ctx.gid);
-        client.open(&again, attr.ino, O_TRUNC)?;
-        client.close(attr.ino);
+        let truncates = libc::O_TRUNC.cast_unsigned();
+        client.open(&again, attr.ino, truncates)?;
+        client.close_open(attr.ino, truncates);
         Ok(())
     });
-    cut.map(|()| attr.ino).inspect_err(|_| client.close(attr.ino))
+    cut.map(|()| attr.ino).inspect_err(|_| client.close_open(attr.ino, flags.access()))
 }
 
 pub(crate) fn regular(attr: &Attr) -> FsResult<()> {
@@ -118,7 +196,7 @@ pub unsafe extern "C" fn bivouac_close(file: *mut File) -> c_int {
         if client.locks.is_used() {
             client.unlock_handle(file.ino, std::ptr::from_ref(&*file) as u64);
         }
-        client.close(file.ino);
+        client.close_open(file.ino, file.flags.access());
         saved.map(|()| 0)
     })
 }
@@ -138,7 +216,9 @@ pub unsafe extern "C" fn bivouac_pread(
     answer(|| {
         // SAFETY: the header asks for an object and room for so many bytes.
         let (file, into) = unsafe { (pointers::object(file, "file")?, pointers::bytes_mut(buffer, count)?) };
-        Ok(file.readable()?.read(file.ino, offset_of(offset)?, into)? as isize)
+        let read = file.readable()?.read(file.ino, offset_of(offset)?, into)?;
+        assert!(read <= count, "{read} bytes were read into room for {count}");
+        Ok(read as isize)
     })
 }
 
@@ -155,6 +235,7 @@ pub unsafe extern "C" fn bivouac_pwrite(
         let (file, data) = unsafe { (pointers::object(file, "file")?, pointers::bytes(buffer, count)?) };
         let (client, change) = (file.writable()?, file.shared.change()?);
         let written = client.write(&change.ctx, file.ino, offset_of(offset)?, data, file.flags.append)?;
+        assert!(written <= count, "{written} of {count} bytes were written");
         Ok(written as isize)
     })
 }

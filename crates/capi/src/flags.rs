@@ -44,7 +44,12 @@ impl OpenFlags {
         })
     }
 
-    /// Whether the permission bits allow it to who asks.
+    /// The access mode, as in the kernel's flags.
+    pub fn access(self) -> u32 {
+        (if self.write { libc::O_RDWR } else { libc::O_RDONLY }) as u32
+    }
+
+    /// Returns whether the permission bits allow it to who asks.
     pub fn check_for(self, attr: &Attr, ctx: &OpCtx) -> FsResult<()> {
         let mut groups = vec![ctx.gid];
         if let Ok(others) = rustix::process::getgroups() {
@@ -69,7 +74,7 @@ impl OpenFlags {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_types::{Ino, Layout, SeatIndex, Timestamp, mode};
+    use bivouac_types::{Ino, Layout, TargetIndex, Timestamp, mode};
 
     #[test]
     fn every_combination_means_what_it_says() {
@@ -96,23 +101,9 @@ mod tests {
     #[test]
     fn permission_bits_are_those_of_who_asks() {
         let time = Timestamp::default();
-        let layout = Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 };
+        let layout = Layout { stripe: 4096, width: 1, base: TargetIndex(0), targets: 1 };
         let (mode, uid, gid) = (mode::FILE | 0o640, 5, 6);
-        let attr = Attr {
-            ino: Ino(20),
-            mode,
-            nlink: 1,
-            uid,
-            gid,
-            rdev: 0,
-            size: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            epoch: 0,
-            layout,
-            holes: 0,
-        };
+        let attr = Attr { uid, gid, ..Attr::new(Ino(20), mode, layout, time) };
         let may = |flags: c_int, uid: u32, groups: &[u32]| {
             OpenFlags::from_bits(flags).unwrap().check(&attr, uid, groups).is_ok()
         };

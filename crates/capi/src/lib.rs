@@ -28,6 +28,6 @@ pub use names::{
     bivouac_lstat, bivouac_mkdir, bivouac_rename, bivouac_rmdir, bivouac_stat, bivouac_truncate,
     bivouac_unlink,
 };
-pub use places::{bivouac_seats_here, bivouac_traffic_so_far};
+pub use places::{bivouac_targets_here, bivouac_traffic_so_far};
 pub use shared::{bivouac_claim, bivouac_lock, bivouac_open_unnamed};
-pub use shown::{Shown, bivouac_show};
+pub use shown::{ShowCallback, bivouac_show};

@@ -61,6 +61,8 @@ pub unsafe extern "C" fn bivouac_read_list(file: *mut File, pieces: *mut Piece, 
             places.push((offset_of(piece)?, unsafe { pointers::bytes_mut(piece.buffer, piece.count)? }));
         }
         let counts = client.read_list(file.ino, &mut places)?;
+        // The caller's memory ends behind its pieces.
+        assert_eq!(counts.len(), count, "a list of {count} pieces is answered by {} counts", counts.len());
         for (index, done) in counts.iter().enumerate() {
             // SAFETY: there are `count` of them, as many as counts; nobody else uses them during the call.
             unsafe { (*pieces.add(index)).done = *done };

@@ -12,17 +12,17 @@ use crate::pointers;
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bivouac_seats_here(file: *mut File, seats: *mut u32, room: usize) -> isize {
+pub unsafe extern "C" fn bivouac_targets_here(file: *mut File, targets: *mut u32, room: usize) -> isize {
     answer(|| {
         // SAFETY: the header asks for an object.
         let file = unsafe { pointers::object(file, "file")? };
-        let here = file.shared.client()?.content.seats_here(file.ino)?;
-        if seats.is_null() && room > 0 {
-            return Err(FsError::with(Errno::EINVAL, "seats is NULL"));
+        let here = file.shared.client()?.content.targets_here(file.ino)?;
+        if targets.is_null() && room > 0 {
+            return Err(FsError::with(Errno::EINVAL, "targets is NULL"));
         }
-        for (place, seat) in here.iter().take(room).enumerate() {
+        for (place, target) in here.iter().take(room).enumerate() {
             // SAFETY: the header asks for room for so many numbers.
-            unsafe { seats.add(place).write_unaligned(u32::from(*seat)) };
+            unsafe { targets.add(place).write_unaligned(u32::from(*target)) };
         }
         Ok(here.len() as isize)
     })
@@ -34,9 +34,9 @@ pub unsafe extern "C" fn bivouac_seats_here(file: *mut File, seats: *mut u32, ro
 pub struct Traffic {
     /// To nodes.
     pub messages: u64,
-    /// To or from seats of this machine.
+    /// To or from targets of this machine.
     pub bytes_local: u64,
-    /// To or from seats of other machines.
+    /// To or from targets of other machines.
     pub bytes_remote: u64,
 }
 

@@ -12,7 +12,7 @@ use crate::file::{File, offset_of};
 use crate::pointers;
 
 /// As the header's `bivouac_shown`.
-pub type Shown =
+pub type ShowCallback =
     unsafe extern "C" fn(context: *mut c_void, offset: libc::off_t, bytes: *mut u8, count: usize) -> usize;
 
 /// See the header.
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn bivouac_show(
     is_write: c_int,
     offset: libc::off_t,
     count: usize,
-    show: Option<Shown>,
+    show: Option<ShowCallback>,
     context: *mut c_void,
 ) -> isize {
     answer(|| {

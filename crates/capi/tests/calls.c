@@ -124,7 +124,7 @@ static ssize_t show(bivouac_file *file, int is_write, off_t offset, size_t count
     return moved;
 }
 
-/* Stripes are shorter than what is shown. The first access to each seat is a message, and shows nothing. */
+/* Stripes are shorter than what is shown. The first access to each target is a message, and shows nothing. */
 static void shown(bivouac *fs)
 {
     enum { SIZE = 200000 };
@@ -247,12 +247,39 @@ static void sharing(bivouac *fs, const char *mount)
     REFUSED(bivouac_fgetxattr(file, "user.a", value, 3), ERANGE);
     REFUSED(bivouac_fgetxattr(file, "user.b", value, sizeof value), ENODATA);
 
-    uint32_t seats[64] = { 99 };
-    ssize_t here = bivouac_seats_here(file, seats, 64);
-    CHECK(here > 0 && bivouac_seats_here(file, NULL, 0) == here && seats[0] == 0);
+    /* S792: a contract per open. */
+    NOT_OPENED(bivouac_open_as(fs, "/as", O_CREAT | O_RDWR, 0644, "loose"), EINVAL);
+    CHECK(strstr(bivouac_error(), "is none of coherent"));
+    NOT_OPENED(bivouac_open_as(fs, "/as", O_RDWR, 0644, "strict"), ENOENT);
+    bivouac_file *as = bivouac_open_as(fs, "/as", O_CREAT | O_EXCL | O_RDWR, 0444, "session");
+    CHECK(as && bivouac_fgetxattr(as, "user.bivouac.contract", value, sizeof value) == 7 && memcmp(value, "session", 7) == 0);
+    CHECK(bivouac_pwrite(as, "kept", 4, 0) == 4 && bivouac_fsync(as) == 0);
+    NOT_OPENED(bivouac_open_as(fs, "/as", O_CREAT | O_EXCL | O_RDWR, 0644, "session"), EEXIST);
+    CHECK(bivouac_close(as) == 0);
+    as = bivouac_open_as(fs, "/as", O_CREAT | O_RDONLY, 0644, "strict");
+    CHECK(as && bivouac_fgetxattr(as, "user.bivouac.contract", value, sizeof value) == 6 && memcmp(value, "strict", 6) == 0);
+    NOT_OPENED(bivouac_open_as(fs, "/as", O_RDONLY, 0, "session"), EBUSY);
+    CHECK(bivouac_pread(as, value, sizeof value, 0) == 4 && memcmp(value, "kept", 4) == 0 && bivouac_close(as) == 0);
+    as = bivouac_open_as(fs, "/as", O_RDONLY, 0, "partition");
+    CHECK(as && bivouac_fgetxattr(as, "user.bivouac.contract", value, sizeof value) == 18);
+    CHECK(bivouac_pread(as, value, sizeof value, 0) == 4 && bivouac_close(as) == 0);
+    /* S752, S754: it is open for what was asked for. */
+    as = bivouac_open_as(fs, "/as", O_RDWR, 0, "coherent");
+    CHECK(as && bivouac_pwrite(as, "K", 1, 0) == 1);
+    REFUSED(bivouac_fsetxattr(as, "user.bivouac.contract", "laminated", 9, 0), EBUSY);
+    CHECK(bivouac_close(as) == 0);
+    as = bivouac_open_as(fs, "/as", O_RDONLY, 0, "laminated");
+    CHECK(as && bivouac_pread(as, value, sizeof value, 0) == 4 && memcmp(value, "Kept", 4) == 0);
+    NOT_OPENED(bivouac_open_as(fs, "/as", O_RDWR, 0, "laminated"), EROFS);
+    CHECK(bivouac_close(as) == 0);
+    CHECK(bivouac_unlink(fs, "/as") == 0);
+
+    uint32_t targets[64] = { 99 };
+    ssize_t here = bivouac_targets_here(file, targets, 64);
+    CHECK(here > 0 && bivouac_targets_here(file, NULL, 0) == here && targets[0] == 0);
     for (ssize_t i = 1; i < here; i++)
-        CHECK(seats[i] > seats[i - 1]);
-    REFUSED(bivouac_seats_here(file, NULL, 1), EINVAL);
+        CHECK(targets[i] > targets[i - 1]);
+    REFUSED(bivouac_targets_here(file, NULL, 1), EINVAL);
     bivouac_traffic before, after;
     CHECK(bivouac_traffic_so_far(&before, sizeof before) == 0 && bivouac_pread(file, value, 200, 0) == 200);
     CHECK(bivouac_traffic_so_far(&after, sizeof after) == 0 && after.bytes_local == before.bytes_local + 200);

@@ -2,21 +2,26 @@
 
 use std::io::{BufRead, IsTerminal};
 
-use bivouac_launch::{State, StateDir};
+use bivouac_launch::{Amount, FormationState, StateDir};
+use bivouac_monitor::status::{StatusReport, look};
 use bivouac_types::units::{format_count, format_size};
 
-use crate::status::{Report, look};
-
-/// What a formation takes with it: nothing to say of an empty one, and of one whose state cannot be seen at all.
-pub fn what_goes(dir: &StateDir, state: &State) -> Option<String> {
+/// What a formation takes with it: nothing to say of an empty one.
+pub fn what_goes(dir: &StateDir, state: &FormationState) -> Option<String> {
     if !dir.is_held() {
         let volumes = state.nodes.iter().map(|node| node.volumes.len() as u64).sum();
-        return Some(format!("was killed; what is on its {} is removed", format_count(volumes, "volume")));
+        // What hosts have that were lost with it is not seen from here.
+        let is_empty = !state.is_over_hosts() && Amount::of(state).is_nothing();
+        let text = format!("was killed; what is on its {} is removed", format_count(volumes, "volume"));
+        return (!is_empty).then_some(text);
     }
-    said_of(&look(dir).ok()?)
+    match look(dir) {
+        Ok(report) => said_of(&report),
+        Err(failure) => Some(format!("removes what is in it, which cannot be seen: {failure}")),
+    }
 }
 
-fn said_of(report: &Report) -> Option<String> {
+fn said_of(report: &StatusReport) -> Option<String> {
     let (inodes, bytes) = report.content();
     let silent = report.nodes.iter().filter(|node| node.files.is_none()).count() as u64;
     let unseen = match silent {
@@ -35,18 +40,32 @@ fn said_of(report: &Report) -> Option<String> {
     Some(format!("removes {what}, {}{unseen}{kept}", format_size(bytes)))
 }
 
-/// Whether somebody can be asked.
+/// Returns whether somebody can be asked.
 pub fn can_ask() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
-/// Whether it may be removed: without a terminal nobody can be asked, and who types at none has said so.
-pub fn is_agreed(was_said: bool) -> bool {
-    if was_said || !can_ask() {
-        return true;
+/// Whether something may be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It may, by an option or by what was typed.
+    Yes,
+    /// Something else was typed.
+    No,
+    /// There is no terminal at which somebody could be asked. What standard input has may be meant for anything.
+    Unasked,
+}
+
+/// Asks whether it may be removed, unless that was said.
+pub fn answer(was_said: bool) -> Answer {
+    if was_said {
+        return Answer::Yes;
+    }
+    if !can_ask() {
+        return Answer::Unasked;
     }
     crate::output::complain(format_args!("remove it? [y/N] "));
-    is_yes(std::io::stdin().lock())
+    if is_yes(std::io::stdin().lock()) { Answer::Yes } else { Answer::No }
 }
 
 fn is_yes(mut input: impl BufRead) -> bool {

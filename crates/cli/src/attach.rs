@@ -8,26 +8,28 @@ use std::time::Duration;
 
 use bivouac_launch::control::{Request, ask};
 use bivouac_launch::mount_table::Table;
-use bivouac_launch::mounts::{FS_TYPE, WhenBusy, source_of, unmount};
+use bivouac_launch::mounts::{WhenBusy, source_of, unmount};
 use bivouac_launch::{
-    Environment, Guarded, Kind, LaunchError, MountWay, State, StateDir, cannot_mount, guarded, run_helper,
+    Environment, FormationState, Guarded, Kind, LaunchError, MountWay, StateDir, cannot_mount, guarded,
+    run_helper,
 };
+use bivouac_monitor::connect;
 use bivouac_mount::{AttachOptions, check_mount_point, create_state, fusermount, mount_fuse_at};
+use bivouac_types::mount_table::FORMATION_FS_TYPE;
 
 use crate::failure::Failure;
 use crate::partitioning::refuse_source;
-use crate::reach;
 
 /// Where and how one node's mount is to be made.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct MountRequest<'a> {
     /// The node that serves it.
     pub node: u16,
     /// The mount point.
     pub dir: &'a Path,
-    /// Whether the directory is to be removed with the formation.
+    /// True if the directory is to be removed with the formation.
     pub own_dir: bool,
-    /// Whether other users may enter.
+    /// True if other users may enter.
     pub allow_other: bool,
 }
 
@@ -38,10 +40,10 @@ pub struct Wanted<'a> {
 pub fn attach(
     here: &Environment,
     formation: &StateDir,
-    state: &State,
-    wanted: Wanted<'_>,
+    state: &FormationState,
+    wanted: MountRequest<'_>,
 ) -> Result<PathBuf, Failure> {
-    let Wanted { node, dir, own_dir, allow_other } = wanted;
+    let MountRequest { node, dir, own_dir, allow_other } = wanted;
     let place = place_of(dir)?;
     refuse_sources(formation, state, &place.path)?;
     let source = source_of(&state.name);
@@ -73,11 +75,11 @@ fn place_of(dir: &Path) -> Result<Guarded, Failure> {
 }
 
 /// A formation is not mounted in what one of its partitions stands in front of.
-fn refuse_sources(formation: &StateDir, state: &State, place: &Path) -> Result<(), Failure> {
+fn refuse_sources(formation: &StateDir, state: &FormationState, place: &Path) -> Result<(), Failure> {
     if formation.read()?.is_none_or(|state| state.sources.is_none()) {
         return Ok(());
     }
-    let client = reach::client(formation, state, Duration::from_millis(state.wait_ms))?;
+    let client = connect(formation, state, Duration::from_millis(state.wait_ms))?;
     let partitions = client.partitions.list();
     client.leave();
     let partitions = partitions?;
@@ -85,7 +87,8 @@ fn refuse_sources(formation: &StateDir, state: &State, place: &Path) -> Result<(
     refuse_source(place, sources).map_err(|text| Failure::new(1, text))
 }
 
-fn refuse_mounted(dir: &Path) -> Result<(), Failure> {
+/// Refuses a place that has a mount already, whoever's it is.
+pub fn refuse_mounted(dir: &Path) -> Result<(), Failure> {
     let table = Table::here();
     let Some(mount) = table.at(dir) else { return Ok(()) };
     let cause = format!("has a mount already ({})", mount.source);
@@ -97,7 +100,7 @@ fn refuse_mounted(dir: &Path) -> Result<(), Failure> {
 /// The number of the connection of the mount that has just been made.
 fn connection_at(dir: &Path, source: &str) -> Result<u32, Failure> {
     let table = Table::here();
-    let made = table.at(dir).filter(|mount| mount.kind == FS_TYPE && mount.source == source);
+    let made = table.at(dir).filter(|mount| mount.kind == FORMATION_FS_TYPE && mount.source == source);
     made.map(|mount| mount.connection).ok_or_else(|| {
         let cause = "is not where it was made: somebody took it away or mounted over it at once";
         let remedy = "name a directory of your own, which others cannot write to";
@@ -106,9 +109,6 @@ fn connection_at(dir: &Path, source: &str) -> Result<u32, Failure> {
 }
 
 /// Waits until the mount answers, for at most `bound`.
-///
-/// # Errors
-/// That it does not.
 pub fn wait_usable(place: &Path, bound: Duration) -> Result<(), Failure> {
     let (done, answered) = mpsc::channel();
     let looked_at = place.to_owned();

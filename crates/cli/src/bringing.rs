@@ -10,9 +10,6 @@ use bivouac_types::{FsResult, ReadPolicy};
 const JOBS: usize = 8;
 
 /// Brings the files whose policy is `at-start`, and says what could not be brought: it comes when it is read.
-///
-/// # Errors
-/// When the tree at the source cannot be listed.
 pub fn bring_at_start(client: &Client, partition: &Partition, path: &str) -> FsResult<()> {
     let settings = &partition.settings;
     let is_asked = |policy| policy == ReadPolicy::AtStart;

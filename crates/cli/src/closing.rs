@@ -5,20 +5,20 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bivouac_client::Client;
-use bivouac_launch::{CODE_KEEP, FormationName, State, StateDir, random_bytes};
+use bivouac_client::{Client, FlushOptions, FlushOutcome};
+use bivouac_launch::{CODE_KEEP, FormationName, FormationState, StateDir, random_bytes};
+use bivouac_monitor::connect;
 use bivouac_types::FsResult;
 
 use crate::failure::Failure;
-use crate::flushing::{Manner, Outcome};
-use crate::{reach, unflushed};
+use crate::unflushed;
 
 /// How long changes are held up if nobody says more, in milliseconds: whoever is killed meanwhile does not stop the
 /// formation for ever.
 const HOLD_MS: u32 = 15_000;
 /// The same at the end, until the daemons have ended.
 const HOLD_LAST_MS: u32 = 60_000;
-/// How often it is said again.
+/// Number of times that it is said again.
 const RENEWAL: Duration = Duration::from_secs(3);
 /// Files that are flushed at the same time.
 const FLUSH_JOBS: usize = 8;
@@ -36,7 +36,11 @@ impl Closing {
     ///
     /// # Errors
     /// With what is not at its source, and why: everybody may go on writing then.
-    pub fn decide(name: &FormationName, dir: &StateDir, state: &State) -> Result<Option<Closing>, Failure> {
+    pub fn decide(
+        name: &FormationName,
+        dir: &StateDir,
+        state: &FormationState,
+    ) -> Result<Option<Closing>, Failure> {
         if !unflushed::has_sources(dir, state) {
             return Ok(None);
         }
@@ -48,12 +52,12 @@ impl Closing {
             );
             return Err(Failure::new(CODE_KEEP, text));
         }
-        let client = Arc::new(reach::client(dir, state, unflushed::ANSWER_WAIT)?);
+        let client = Arc::new(connect(dir, state, unflushed::ANSWER_WAIT)?);
         // Most of it while others can still write.
-        let manner = Manner { force: false, jobs: FLUSH_JOBS };
-        unflushed::flush_by(&client, manner)?;
+        let options = FlushOptions { force: false, jobs: FLUSH_JOBS };
+        unflushed::flush_by(&client, options)?;
         let mut closing = Closing::hold(client)?;
-        match closing.flush_rest(name, manner) {
+        match closing.flush_rest(name, options) {
             Ok(()) => Ok(Some(closing)),
             Err(failure) => {
                 closing.lift();
@@ -81,8 +85,8 @@ impl Closing {
         Ok(closing)
     }
 
-    fn flush_rest(&mut self, name: &FormationName, manner: Manner) -> Result<(), Failure> {
-        let outcome = unflushed::flush_sent(&self.client, manner)?;
+    fn flush_rest(&mut self, name: &FormationName, options: FlushOptions) -> Result<(), Failure> {
+        let outcome = unflushed::flush_sent(&self.client, options)?;
         outcome.lost.iter().for_each(|lost| errln!("bivouac: {lost}"));
         let unflushed = unflushed::list(&self.client)?;
         if !unflushed.is_empty() {
@@ -126,7 +130,7 @@ fn hold_on(client: &Client, token: u64, hold_ms: u32) -> FsResult<bool> {
     client.site.fence(token, hold_ms)
 }
 
-fn refusal(name: &FormationName, unflushed: &[String], outcome: &Outcome) -> Failure {
+fn refusal(name: &FormationName, unflushed: &[String], outcome: &FlushOutcome) -> Failure {
     let why = outcome.failed.iter().map(|(path, error)| format!("  {}: {error}\n", path.display()));
     let why: String = why.collect();
     let text = format!(

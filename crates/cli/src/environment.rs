@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use bivouac_launch::{Batch, Environment};
+use bivouac_launch::{Batch, EnclosingFormation, Environment};
 use bivouac_pool::ServerEnvironment;
 
 /// This program's own file, also after it was replaced by a newer one on the disk.
@@ -38,8 +38,15 @@ pub fn read() -> Environment {
             nodefile: std::env::var_os("PBS_NODEFILE").map(PathBuf::from),
             memory: job_memory(|name| std::env::var(name).ok()?.parse().ok()),
             home: std::env::var_os("HOME").map(PathBuf::from),
+            job: job_of_batch_system().map(|(_, number)| number),
         },
+        around: of_job(),
     }
+}
+
+fn of_job() -> EnclosingFormation {
+    let (name, dir) = around();
+    EnclosingFormation { name: name.and_then(|name| name.to_str()?.parse().ok()), dir }
 }
 
 /// What a job of Slurm may use of this host's memory; it counts in MiB, and 0 is all.
@@ -79,10 +86,12 @@ pub fn database() -> Option<String> {
 
 /// The job of a batch system that this runs in, as pools name it.
 pub fn job() -> Option<String> {
-    let of = |(prefix, name)| {
-        std::env::var(name).ok().filter(|id| !id.is_empty()).map(|id| format!("{prefix}{id}"))
-    };
-    [("slurm:", "SLURM_JOB_ID"), ("flux:", "FLUX_JOB_ID"), ("pbs:", "PBS_JOBID")].into_iter().find_map(of)
+    job_of_batch_system().map(|(system, number)| format!("{system}:{number}"))
+}
+
+fn job_of_batch_system() -> Option<(&'static str, String)> {
+    let of = |(system, name)| Some((system, std::env::var(name).ok().filter(|number| !number.is_empty())?));
+    [("slurm", "SLURM_JOB_ID"), ("flux", "FLUX_JOB_ID"), ("pbs", "PBS_JOBID")].into_iter().find_map(of)
 }
 
 /// What the user is called.
@@ -91,17 +100,17 @@ pub fn user() -> Option<String> {
     names.into_iter().find(|name| !name.is_empty() && !name.contains(char::is_control))
 }
 
-/// Whether the terminal understands nothing but text.
+/// Returns whether the terminal understands nothing but text.
 pub fn is_dumb_terminal() -> bool {
     std::env::var_os("TERM").is_none_or(|terminal| terminal.is_empty() || terminal == "dumb")
 }
 
-/// Whether a terminal is to have colours (<https://no-color.org>).
+/// Returns whether a terminal is to have colours (<https://no-color.org>).
 pub fn has_colors() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|wish| wish.is_empty())
 }
 
-/// Whether the terminal understands more than ASCII, by the locale as POSIX orders its variables.
+/// Returns whether the terminal understands more than ASCII, by the locale as POSIX orders its variables.
 pub fn has_utf8() -> bool {
     let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| std::env::var(name).ok());
     let locale = set.into_iter().find(|value| !value.is_empty()).unwrap_or_default().to_lowercase();

@@ -14,11 +14,6 @@ pub const CODE_NOT_CLEAN: u8 = 122;
 /// Exit code of `run` when there was no formation for the command.
 pub const CODE_NOT_STARTED: u8 = 125;
 
-/// Exit code of `status` when something of the formation is away that may come back.
-pub const CODE_DEGRADED: u8 = 4;
-/// Exit code of `status` when a node or a host was given up.
-pub const CODE_FAILED: u8 = 5;
-
 /// Exit code of `fsck` when something could not be checked.
 pub const CODE_FSCK_FAILED: u8 = 8;
 /// Exit code of `fsck` when the request makes no sense.
@@ -76,6 +71,7 @@ impl From<std::io::Error> for Failure {
 mod tests {
     use super::*;
     use bivouac_launch::{CODE_NOT_EXECUTABLE, CODE_NOT_FOUND};
+    use bivouac_monitor::status::{CODE_DEGRADED, CODE_FAILED};
 
     #[test]
     fn every_code_is_in_the_documentation() {

@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use bivouac_hosts::take_down_hosts;
 use bivouac_launch::{
-    Environment, FormationName, Kind, LaunchError, Phase, ProcessId, Signals, State, StateDir, start,
-    take_down,
+    Environment, FormationName, FormationState, Kind, LaunchError, Phase, ProcessId, Signals, StateDir,
+    make_mount_point, start, take_down,
 };
+use bivouac_monitor::connect;
 
-use crate::attach::{Wanted, attach, wait_usable};
+use crate::attach::{MountRequest, attach, refuse_mounted, wait_usable};
 use crate::bringing::bring_at_start;
 use crate::failure::Failure;
 use crate::formation_file::read;
 use crate::options::{FileArgs, FormationArgs, PlaceArgs};
-use crate::partitioning::{Maker, Plan};
+use crate::partitioning::{PartitionMaker, Plan};
 use crate::pools;
-use crate::reach;
 use crate::unflushed;
 
 /// Where pools are unless another path is given; its parent is the formation's own directory, so it is made without being asked for.
@@ -27,8 +27,7 @@ const POOLS_BELOW: &[u8] = b"/pools/";
 
 /// A formation in use.
 #[derive(Debug)]
-pub struct Formed {
-    /// Its name.
+pub struct RunningFormation {
     pub name: FormationName,
     /// Its directory.
     pub dir: StateDir,
@@ -42,7 +41,7 @@ pub struct Formed {
     pub _tie: Option<OwnedFd>,
 }
 
-impl Formed {
+impl RunningFormation {
     /// Takes it down.
     ///
     /// # Errors
@@ -79,7 +78,7 @@ pub fn form(
     place: Option<&PlaceArgs>,
     owner: Option<ProcessId>,
     signals: &Signals,
-) -> Result<Formed, Failure> {
+) -> Result<RunningFormation, Failure> {
     let bound = Duration::from_millis(args.start_timeout.0);
     let partitions = partitions_of(here, &name, file)?;
     let mut started =
@@ -100,7 +99,14 @@ pub fn form(
     match mounted {
         Ok(mounts) => {
             let steps = started.phases.into_steps();
-            Ok(Formed { name: started.name, dir: started.dir, mounts, steps, whole: None, _tie: None })
+            Ok(RunningFormation {
+                name: started.name,
+                dir: started.dir,
+                mounts,
+                steps,
+                whole: None,
+                _tie: None,
+            })
         }
         Err(failure) => {
             if let Err(error) = take_down(here, &started.dir, true, &mut |_| {}) {
@@ -132,23 +138,24 @@ pub fn partitions_of(
 }
 
 /// Makes the partitions that a formation file asks for, before anybody can see the formation without them.
-///
-/// # Errors
-/// What cannot be made.
 pub fn make_partitions(
     here: &Environment,
     dir: &StateDir,
-    state: &State,
+    state: &FormationState,
     plans: &[Plan],
 ) -> Result<(), Failure> {
     if plans.is_empty() {
         return Ok(());
     }
-    let client = reach::client(dir, state, Duration::from_millis(state.wait_ms))?;
+    let client = connect(dir, state, Duration::from_millis(state.wait_ms))?;
     // What is mounted by now, if anything is.
     let state = dir.read()?.unwrap_or_else(|| state.clone());
-    let maker =
-        Maker { client: &client, uid: here.uid, gid: rustix::process::getegid().as_raw(), state: &state };
+    let maker = PartitionMaker {
+        client: &client,
+        uid: here.uid,
+        gid: rustix::process::getegid().as_raw(),
+        state: &state,
+    };
     if plans.iter().any(|plan| plan.path.starts_with(POOLS_BELOW)) {
         maker.directory(POOLS)?;
     }
@@ -165,33 +172,39 @@ pub fn make_partitions(
 }
 
 /// Mounts a formation at its places; without `place` nowhere.
-///
-/// # Errors
-/// What cannot be made or mounted.
 pub fn mount_all(
     here: &Environment,
     dir: &StateDir,
-    state: &State,
+    state: &FormationState,
     place: Option<&PlaceArgs>,
 ) -> Result<Vec<PathBuf>, Failure> {
     let Some(place) = place else { return Ok(Vec::new()) };
     let mount = |node: u16, at: &Path, own_dir: bool| {
-        attach(here, dir, state, Wanted { node, dir: at, own_dir, allow_other: place.allow_other })
+        attach(here, dir, state, MountRequest { node, dir: at, own_dir, allow_other: place.allow_other })
+    };
+    let mount_at = |node: u16, at: &Path, own_dir: bool| {
+        mount(node, at, own_dir).inspect_err(|_| {
+            if own_dir {
+                let _in_the_way = std::fs::remove_dir(at);
+            }
+        })
     };
     if let Some(parent) = &place.each {
         let one = |node: u16| {
             let at = parent.join(node.to_string());
             let own_dir = make_dir(&at)?;
-            mount(node, &at, own_dir).inspect_err(|_| {
-                if own_dir {
-                    let _in_the_way = std::fs::remove_dir(&at);
-                }
-            })
+            mount_at(node, &at, own_dir)
         };
         return state.nodes.iter().map(|node| one(node.id)).collect();
     }
     match &place.dir {
-        Some(at) => Ok(vec![mount(0, at, false)?]),
+        Some(at) => {
+            let at = std::path::absolute(at)?;
+            // First by its name: to look at a mount may mean to wait for whoever serves it.
+            refuse_mounted(&at)?;
+            let own_dir = if at.exists() { false } else { make_mount_point(&at)? };
+            Ok(vec![mount_at(0, &at, own_dir)?])
+        }
         None => {
             let at = dir.default_mount();
             make_dir(&at)?;

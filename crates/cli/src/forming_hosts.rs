@@ -4,29 +4,26 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bivouac_extract::{Real, slurm_network};
+use bivouac_extract::{LocalMachine, slurm_network};
 use bivouac_hosts::{
     HostArg, HostsWishes, Meeting, attend, hosts_of_job, parse_hosts, read_hostfile, start_hosts, which_host,
 };
 use bivouac_launch::{
-    Domains, Environment, FormationName, HostLife, LaunchError, Launcher, ProcessId, Signals, State,
+    Domains, Environment, FormationName, FormationState, HostLife, LaunchError, Launcher, ProcessId, Signals,
     StateDir, output_of,
 };
+use bivouac_survey::read_map;
 use bivouac_sysmap::{Map, domains};
 use bivouac_types::units::format_count;
 
 use crate::failure::Failure;
-use crate::forming::{Formed, make_partitions, partitions_of};
+use crate::forming::{RunningFormation, make_partitions, partitions_of};
 use crate::options::{FileArgs, FormationArgs, HostsArgs, PlaceArgs, Topology};
-use crate::system::of_file;
 
 /// How long the batch system may take to say how its network is made.
 const TOPOLOGY_WAIT: Duration = Duration::from_secs(5);
 
 /// The hosts that are asked for, and what reaches them; `None` for a formation on this machine.
-///
-/// # Errors
-/// What makes no sense.
 pub fn hosts(here: &Environment, args: &FormationArgs) -> Result<Option<(Launcher, Vec<HostArg>)>, Failure> {
     if let Some(nodes) = args.nodes {
         let hosts = hosts_of_job(here, 1)?.map_or(1, |(_, hosts)| hosts.len());
@@ -86,7 +83,7 @@ fn for_hosts_alone(args: &HostsArgs) -> Option<&'static str> {
 
 /// When a formation over hosts ends, beside by `down`.
 #[derive(Clone, Copy, Debug)]
-pub enum Ends {
+pub enum Lifetime {
     /// With this process, unless that lets go of it.
     WithUs,
     /// With a process on this machine, if one is named.
@@ -103,15 +100,15 @@ pub fn form(
     (args, file): (&FormationArgs, &FileArgs),
     (launcher, hosts): (Launcher, Vec<HostArg>),
     place: Option<&PlaceArgs>,
-    ends: Ends,
+    ends: Lifetime,
     signals: &Signals,
-) -> Result<Formed, Failure> {
+) -> Result<RunningFormation, Failure> {
     let partitions = partitions_of(here, &name, file)?;
     let domains = domains_of(here, &args.hosts.topology, &launcher, &hosts)?;
     let mount = place.map(|place| mount_of_hosts(here, &name, place)).transpose()?;
     let owner = match ends {
-        Ends::WithUs => Some(ProcessId::current()),
-        Ends::With(owner) => owner,
+        Lifetime::WithUs => Some(ProcessId::current()),
+        Lifetime::With(owner) => owner,
     };
     let wishes = HostsWishes {
         with_older: false,
@@ -125,7 +122,7 @@ pub fn form(
         domains,
         mount: mount.clone(),
         allow_other: place.is_some_and(|place| place.allow_other),
-        tied: matches!(ends, Ends::WithUs),
+        tied: matches!(ends, Lifetime::WithUs),
         meeting: meeting(args, &name, &hosts)?,
         hosts,
         past: None,
@@ -139,7 +136,8 @@ pub fn form(
     say_who_is_missing(&started.state);
     let dir = part_of(here, &name, &started.state.formation).unwrap_or_else(|| started.dir.clone());
     let (mounts, steps) = (mount.into_iter().collect(), started.phases.into_steps());
-    let formed = Formed { name, dir, mounts, steps, whole: Some(started.dir.clone()), _tie: started.tie };
+    let formed =
+        RunningFormation { name, dir, mounts, steps, whole: Some(started.dir.clone()), _tie: started.tie };
     make_partitions(here, &started.dir, &started.state, &partitions)
         .map_err(|failure| formed.give_up(here, failure))?;
     Ok(formed)
@@ -154,11 +152,14 @@ fn domains_of(
 ) -> Result<Option<Domains>, Failure> {
     let (map, source) = match topology {
         Topology::None => return Ok(None),
-        Topology::File(path) => (of_file(path)?, path.display().to_string()),
+        Topology::File(path) => (read_map(path)?, path.display().to_string()),
+        // Of the batch systems only Slurm describes its network.
         Topology::Auto if *launcher != Launcher::Slurm => return Ok(None),
         Topology::Auto => {
             let run = |program: &[&str]| output_of(here, program, TOPOLOGY_WAIT);
-            let Some(network) = slurm_network(&Real::new(Path::new("/"), &run)) else { return Ok(None) };
+            let Some(network) = slurm_network(&LocalMachine::new(Path::new("/"), &run)) else {
+                return Ok(None);
+            };
             let source = network.source.clone();
             (Map { networks: vec![network], ..Map::default() }, source)
         }
@@ -169,14 +170,14 @@ fn domains_of(
         switches.filter_map(|(switch, host)| Some((host.name.clone(), switch?))).collect();
     if of.is_empty() && matches!(topology, Topology::File(_)) {
         errln!(
-            "bivouac: --topology {source}: it does not tell these hosts apart, so seats are placed without it"
+            "bivouac: --topology {source}: it does not tell these hosts apart, so targets are placed without it"
         );
     }
     Ok((!of.is_empty()).then_some(Domains { source, of }))
 }
 
 /// Says which hosts did not come, and why.
-pub fn say_who_is_missing(state: &State) {
+pub fn say_who_is_missing(state: &FormationState) {
     for host in state.hosts.iter().filter(|host| host.life != HostLife::Up) {
         errln!("bivouac: host {} is missing: {}", host.name, host.message.as_deref().unwrap_or("?"));
     }
@@ -197,9 +198,16 @@ fn formed_by_another(
     here: &Environment,
     name: FormationName,
     mount: Option<PathBuf>,
-) -> Result<Formed, Failure> {
+) -> Result<RunningFormation, Failure> {
     let (_, dir) = StateDir::find(here, Some(&name))?;
-    Ok(Formed { name, dir, mounts: mount.into_iter().collect(), steps: Vec::new(), whole: None, _tie: None })
+    Ok(RunningFormation {
+        name,
+        dir,
+        mounts: mount.into_iter().collect(),
+        steps: Vec::new(),
+        whole: None,
+        _tie: None,
+    })
 }
 
 /// This host's part of a formation, if it has one: another formation on this machine may have the same name.
@@ -210,9 +218,6 @@ pub fn part_of(here: &Environment, name: &FormationName, formation: &str) -> Opt
 }
 
 /// Where it is mounted, the same path on every host: that of the formation's directory is not.
-///
-/// # Errors
-/// What makes no sense for several hosts.
 pub fn mount_of_hosts(
     here: &Environment,
     name: &FormationName,

@@ -1,4 +1,15 @@
 //! The binary: commands for users, and the daemons that they start. Another one measures: `bin/bivouac-bench.rs`.
+//!
+//! It parses, puts together what the crates below have, and prints. Layers, from the lowest; a module uses those of its
+//! own line and of the lines above it:
+//! - this process: `output`, `table`, `environment`, `failure`, `logging`, `private_file`
+//! - a formation that runs: `reach`, `unflushed`, `closing`, `asking`, `bringing`, `partitioning`, `attach`
+//! - `options`, then `formation_file`, which gives options values
+//! - starting one: `preloading`, `pools`, `forming`, `forming_hosts`, `start_report`
+//! - copies: `progress`, `staging`, `periodic_out`, `unsaved`; slots for them: `slots`, `queue`, `versions`
+//! - reports and plans: `report_file`, `planning`; publications: `publishing`, `near_by`
+//! - what is shown: `system`, `top`, `doctor`, `explain`, and by the server for HTTP `web`
+//! - `commands`, a file per command
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "they panic where nobody reads; see `output`")]
 
@@ -8,33 +19,33 @@ mod output;
 mod asking;
 mod attach;
 mod bringing;
-mod calendar;
 mod closing;
 mod commands;
+mod doctor;
 mod environment;
+mod explain;
 mod failure;
-mod flushing;
 mod formation_file;
 mod forming;
 mod forming_hosts;
-mod host_notes;
 mod logging;
-mod metrics;
 mod near_by;
 mod options;
 mod partitioning;
+mod periodic_out;
 mod planning;
 mod pools;
 mod preloading;
+mod private_file;
 mod progress;
 mod publishing;
 mod queue;
+mod race_list;
 mod reach;
-mod report;
+mod report_file;
 mod slots;
-mod stages;
 mod staging;
-mod status;
+mod start_report;
 mod system;
 mod table;
 mod top;
@@ -61,9 +72,12 @@ fn refuse(error: &clap::Error, arguments: &[OsString]) -> ! {
     let hint = if error.kind() == ErrorKind::UnknownArgument { options::hint(arguments) } else { None };
     match (hint, text.split_once('\n')) {
         (Some(hint), Some((first, rest))) => errln!("bivouac: {first}; {hint}\n{rest}"),
-        _ => errln!("bivouac: {text}"),
+        (Some(hint), None) => errln!("bivouac: {text}; {hint}"),
+        (None, _) => errln!("bivouac: {text}"),
     }
-    std::process::exit(if is_fsck { i32::from(CODE_FSCK_USAGE) } else { error.exit_code() })
+    let code = if is_fsck { i32::from(CODE_FSCK_USAGE) } else { error.exit_code() };
+    tell_script(arguments, code, text);
+    std::process::exit(code)
 }
 
 fn main() -> ExitCode {
@@ -72,7 +86,7 @@ fn main() -> ExitCode {
     let here = environment::read();
     let arguments = match formation_file::with_file(std::env::args_os().collect()) {
         Ok(arguments) => arguments,
-        Err(failure) => return fail(&failure),
+        Err(failure) => return fail(&failure, &std::env::args_os().collect::<Vec<_>>()),
     };
     let cli = Cli::read(arguments.clone()).unwrap_or_else(|error| refuse(&error, &arguments));
     logging::start(&here);
@@ -81,14 +95,25 @@ fn main() -> ExitCode {
         (Ok(code), Some(error)) if code == ExitCode::SUCCESS => {
             let text =
                 format_args!("standard output: {error}; not all was written there, look at where it leads");
-            fail(&Failure::new(1, text))
+            fail(&Failure::new(1, text), &arguments)
         }
         (Ok(code), _) => code,
-        (Err(failure), _) => fail(&failure),
+        (Err(failure), _) => fail(&failure, &arguments),
     }
 }
 
-fn fail(failure: &Failure) -> ExitCode {
+fn fail(failure: &Failure, arguments: &[OsString]) -> ExitCode {
     logging::complain(failure);
+    tell_script(arguments, failure.exit_code().into(), &failure.to_string());
     ExitCode::from(failure.exit_code())
+}
+
+/// Has whoever reads JSON from standard output read there why nothing else came. An answer that has begun is left as it is.
+fn tell_script(arguments: &[OsString], code: i32, text: &str) {
+    if options::wants_json(arguments) && !output::has_begun() {
+        let error = serde_json::json!({ "error": { "code": code, "message": text } });
+        if let Ok(text) = output::json(&error, false) {
+            outln!("{text}");
+        }
+    }
 }

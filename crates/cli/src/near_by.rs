@@ -2,19 +2,25 @@
 //! told them, and a server that the user names.
 
 use bivouac_http::{keys, known};
-use bivouac_publish::{Found, KNOWN_MAX, Known, Place, PublishError, Sent, Which};
+use bivouac_publish::{
+    CachedEntry, CatalogueListing, EntryRef, KNOWN_MAX, Location, PublishError, RequestOptions,
+};
 use serde_json::Value;
 use url::Url;
 
 use crate::options::NearArgs;
-use crate::publishing::{Own, Ways};
+use crate::publishing::{ServerAccess, ServingFormation};
 use crate::reach;
 
 /// Most bytes of a server's list of entries.
 const LIST_MAX: usize = 64 << 20;
 
 /// What one of them knows of an entry, and who that is.
-pub fn find(ways: &mut Ways<'_>, near: &NearArgs, which: Which<'_>) -> Option<(Known, String)> {
+pub fn find(
+    ways: &mut ServerAccess<'_>,
+    near: &NearArgs,
+    which: EntryRef<'_>,
+) -> Option<(CachedEntry, String)> {
     let now = keys::now();
     for own in ways.own() {
         match known::find(&own.client, which, now) {
@@ -32,7 +38,7 @@ pub fn find(ways: &mut Ways<'_>, near: &NearArgs, which: Which<'_>) -> Option<(K
             return None;
         }
     };
-    match Known::decode(&text, which, now) {
+    match CachedEntry::decode(&text, which, now) {
         Ok(known) => Some((known, from)),
         Err(why) => {
             errln!("bivouac: {from}: what it says of {} is not believed: it {why}", which.id);
@@ -42,9 +48,9 @@ pub fn find(ways: &mut Ways<'_>, near: &NearArgs, which: Which<'_>) -> Option<(K
 }
 
 /// All that they know of a catalogue, each entry once, the newest first.
-pub fn list(ways: &mut Ways<'_>, near: &NearArgs, catalogue: &str) -> Found {
+pub fn list(ways: &mut ServerAccess<'_>, near: &NearArgs, catalogue: &str) -> CatalogueListing {
     let now = keys::now();
-    let mut found = Found::default();
+    let mut found = CatalogueListing::default();
     for own in ways.own() {
         match known::list(&own.client, catalogue, now) {
             Ok(all) => found.entries.extend(all.into_iter().map(|known| known.manifest)),
@@ -64,13 +70,13 @@ pub fn list(ways: &mut Ways<'_>, near: &NearArgs, catalogue: &str) -> Found {
 }
 
 /// What a server lists, which has to be what it says as every entry has.
-fn add(found: &mut Found, text: &str, (catalogue, now): (&str, u64), from: &str) {
+fn add(found: &mut CatalogueListing, text: &str, (catalogue, now): (&str, u64), from: &str) {
     let document: Value = serde_json::from_str(text).unwrap_or_default();
     let Some(entries) = document.get("entries").and_then(Value::as_array) else {
         return found.damaged.push(format!("what {from} knows: it is no list of entries"));
     };
     for text in entries {
-        match Known::decode_any(text.as_str().unwrap_or_default(), now) {
+        match CachedEntry::decode_any(text.as_str().unwrap_or_default(), now) {
             Ok((of, known)) if of == catalogue => found.entries.push(known.manifest),
             Ok(_) => found.damaged.push(format!("an entry that {from} knows: it is of another catalogue")),
             Err(why) => found.damaged.push(format!("an entry that {from} knows: it {why}")),
@@ -79,7 +85,7 @@ fn add(found: &mut Found, text: &str, (catalogue, now): (&str, u64), from: &str)
 }
 
 /// Has own formations know what a catalogue has just now. Where one cannot, others and the catalogue are asked.
-pub fn tell(ways: &mut Ways<'_>, catalogue: &str, known: &Known) {
+pub fn tell(ways: &mut ServerAccess<'_>, catalogue: &str, known: &CachedEntry) {
     let here = ways.here();
     for own in ways.own() {
         let ctx = || reach::ctx(here, &own.client);
@@ -90,7 +96,7 @@ pub fn tell(ways: &mut Ways<'_>, catalogue: &str, known: &Known) {
 }
 
 /// Has own formations forget an entry; of others it is said how long they may tell it.
-pub fn forget(ways: &mut Ways<'_>, which: Which<'_>) {
+pub fn forget(ways: &mut ServerAccess<'_>, which: EntryRef<'_>) {
     let here = ways.here();
     for own in ways.own() {
         let ctx = || reach::ctx(here, &own.client);
@@ -101,7 +107,7 @@ pub fn forget(ways: &mut Ways<'_>, which: Which<'_>) {
     }
 }
 
-fn named(own: &Own) -> String {
+fn named(own: &ServingFormation) -> String {
     format!("formation {}", own.client.map().name)
 }
 
@@ -111,9 +117,9 @@ fn not_asked(who: &str, error: &dyn std::fmt::Display) {
 }
 
 /// The server that the user named, with the way to it.
-fn server(ways: &mut Ways<'_>, near: &NearArgs) -> Option<(Url, String)> {
+fn server(ways: &mut ServerAccess<'_>, near: &NearArgs) -> Option<(Url, String)> {
     let text = near.near.as_deref().filter(|text| !text.is_empty())?;
-    let Ok(Place::Web(url)) = Place::parse(text) else {
+    let Ok(Location::Web(url)) = Location::parse(text) else {
         errln!("bivouac: --near: is no URL of a server (https://HOST:PORT/); nobody is asked there");
         return None;
     };
@@ -124,7 +130,7 @@ fn server(ways: &mut Ways<'_>, near: &NearArgs) -> Option<(Url, String)> {
 
 /// A text of a server; nothing, if it knows nothing.
 fn asked(
-    ways: &Ways<'_>,
+    ways: &ServerAccess<'_>,
     server: &Url,
     part: &str,
     parameters: &[(&str, &str)],
@@ -137,7 +143,7 @@ fn asked(
         .iter()
         .map(|(name, value)| format!("{name}={}", bivouac_publish::encoded(value.as_bytes())));
     url.set_query(Some(&pairs.collect::<Vec<_>>().join("&")));
-    let mut answer = ways.web.ask("GET", &url, &Sent::default())?;
+    let mut answer = ways.web.ask("GET", &url, &RequestOptions::default())?;
     match answer.status {
         200 => answer.text(most).map(Some),
         404 => Ok(None),

@@ -10,11 +10,18 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bivouac_types::named;
+use serde::Serialize;
 
-/// Why something was not written to standard output.
+/// The version of the schema of JSON (docs/json.md). It grows when a field goes, or means something else.
+pub const SCHEMA: u32 = 1;
+
+/// Reason why something was not written to standard output.
 static FAILURE: Mutex<Option<io::Error>> = Mutex::new(None);
-/// Whether the reader of standard output has gone.
+/// True if the reader of standard output has gone.
 static CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// True if anything was written to standard output.
+static BEGUN: AtomicBool = AtomicBool::new(false);
 
 /// As `print!`.
 macro_rules! out {
@@ -34,6 +41,7 @@ macro_rules! errln {
 /// Writes to standard output.
 pub fn write(text: Arguments<'_>) {
     let text = text.to_string();
+    BEGUN.store(true, Ordering::Relaxed);
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(named(&text).as_bytes()).and_then(|()| stdout.flush());
     if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::BrokenPipe) {
@@ -42,9 +50,26 @@ pub fn write(text: Arguments<'_>) {
     note(&FAILURE, written);
 }
 
-/// Whether whoever read standard output has gone.
+/// Returns whether whoever read standard output has gone.
 pub fn is_closed() -> bool {
     CLOSED.load(Ordering::Relaxed)
+}
+
+/// Returns whether anything was written to standard output.
+pub fn has_begun() -> bool {
+    BEGUN.load(Ordering::Relaxed)
+}
+
+/// A value as JSON, indented or in one line; an object begins with the version of the schema.
+pub fn json(value: &impl Serialize, is_indented: bool) -> io::Result<String> {
+    let text = if is_indented { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
+    let text = text.map_err(io::Error::from)?;
+    Ok(match (text.strip_prefix("{\n"), text.strip_prefix('{')) {
+        (Some(fields), _) => format!("{{\n  \"schema\": {SCHEMA},\n{fields}"),
+        (None, Some("}")) => format!("{{\"schema\":{SCHEMA}}}"),
+        (None, Some(fields)) => format!("{{\"schema\":{SCHEMA},{fields}"),
+        (None, None) => text,
+    })
 }
 
 /// How many columns the terminal has that standard output is; nothing where it is none.
@@ -74,6 +99,23 @@ fn note(failure: &Mutex<Option<io::Error>>, written: io::Result<()>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn objects_have_the_version_of_the_schema() {
+        let object = serde_json::json!({ "b": [1], "a": {} });
+        for is_indented in [false, true] {
+            let text = json(&object, is_indented).unwrap();
+            let read: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(
+                (&read["schema"], &read["b"], &read["a"]),
+                (&SCHEMA.into(), &object["b"], &object["a"])
+            );
+            let empty: serde_json::Value =
+                serde_json::from_str(&json(&serde_json::json!({}), is_indented).unwrap()).unwrap();
+            assert_eq!(empty, serde_json::json!({ "schema": SCHEMA }));
+            assert_eq!(json(&[0_u8; 0], is_indented).unwrap(), "[]");
+        }
+    }
 
     #[test]
     fn a_reader_that_has_gone_is_no_failure_and_a_full_disk_is() {

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bivouac_launch::{Environment, FormationName, ProcessId, StateDir, recoverable};
-use bivouac_pool::{Access, Attachment, Change, Former, PoolError, PoolRef, Pools, Wanted, Who};
+use bivouac_pool::{
+    Access, AttachRequest, AttachingFormation, Attachment, Caller, ChangeOrigin, PoolError, Pools,
+};
 use bivouac_types::PartitionSettings;
 
 use crate::environment;
@@ -26,35 +28,6 @@ impl From<PoolError> for Failure {
 /// The user's own database, in bivouac's directory of the user's state.
 const OWN_FILE: &str = "pools.sqlite";
 
-/// A pool that a formation shall have.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attach(Wanted);
-
-/// Reads `NAME[:ro|:rw][@PATH]`.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn parse_attach(text: &str) -> Result<Attach, String> {
-    let (rest, path) = match text.split_once('@') {
-        Some((rest, path)) => (rest, Some(path)),
-        None => (text, None),
-    };
-    let (name, access) = match rest.split_once(':') {
-        None | Some((_, "ro")) => (rest.trim_end_matches(":ro"), Access::Ro),
-        Some((name, "rw")) => (name, Access::Rw),
-        Some((_, other)) => return Err(format!("'{other}' is neither ro nor rw")),
-    };
-    let pool: PoolRef = name.parse()?;
-    let path = path.map_or_else(|| format!("/pools/{}", pool.name), str::to_owned);
-    let is_plain = path.starts_with('/') && path.split('/').all(|part| part != "..");
-    let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
-    if !is_plain || parts.is_empty() {
-        return Err(format!("'{path}' is no path in a formation; write for instance {name}@/data"));
-    }
-    let path = format!("/{}", parts.join("/"));
-    Ok(Attach(Wanted { pool, access, path }))
-}
-
 /// The time, in seconds since 1970.
 pub fn now_s() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -62,20 +35,14 @@ pub fn now_s() -> i64 {
 }
 
 /// Who asks.
-///
-/// # Errors
-/// That the system does not say.
-pub fn who(here: &Environment) -> Result<Who, Failure> {
+pub fn who(here: &Environment) -> Result<Caller, Failure> {
     let mut gids = vec![rustix::process::getegid().as_raw()];
     let others = rustix::process::getgroups().map_err(std::io::Error::from)?;
     gids.extend(others.iter().map(|gid| gid.as_raw()));
-    Ok(Who { uid: here.uid, gids })
+    Ok(Caller { uid: here.uid, gids })
 }
 
 /// Opens the database that is meant, having forgotten what was attached by formations of this user here that are no more.
-///
-/// # Errors
-/// What is wrong with it.
 pub fn open(here: &Environment, args: &DatabaseArgs) -> Result<Pools, Failure> {
     if let Some(url) = &args.db {
         return Ok(Pools::within(url, &environment::of_servers(here.batch.home.as_deref()))?);
@@ -88,7 +55,7 @@ pub fn open(here: &Environment, args: &DatabaseArgs) -> Result<Pools, Failure> {
     Ok(Pools::open(&dir.join(OWN_FILE))?)
 }
 
-/// Whether there may be a database: the user's own is made by the first command that needs it.
+/// Returns whether there may be a database: the user's own is made by the first command that needs it.
 pub fn is_there(here: &Environment, args: &DatabaseArgs) -> bool {
     let own = here.state_home.as_ref().map(|home| home.join("bivouac").join(OWN_FILE));
     args.db.is_some() || own.is_some_and(|file| file.exists())
@@ -96,9 +63,6 @@ pub fn is_there(here: &Environment, args: &DatabaseArgs) -> bool {
 
 /// Forgets what formations of this user here have attached that are no more. A formation counts as long as anything of it is known
 /// here, also of a killed one, and one that is being formed as long as its process lives.
-///
-/// # Errors
-/// That the database cannot be changed.
 pub fn forget_gone(here: &Environment, pools: &mut Pools) -> Result<(), Failure> {
     let known = pools.attachments_on(&here.host, here.uid)?;
     if known.is_empty() {
@@ -107,14 +71,18 @@ pub fn forget_gone(here: &Environment, pools: &mut Pools) -> Result<(), Failure>
     let base = here.existing_base();
     let is_seen = |one: &Attachment| {
         let of_it = Path::new(OsStr::from_bytes(&one.base));
-        if one.view.is_empty() { base.as_deref() == Some(of_it) } else { View::from(of_it).sees(&one.view) }
+        if one.view.is_empty() {
+            base.as_deref() == Some(of_it)
+        } else {
+            HostView::from(of_it).sees(&one.view)
+        }
     };
     let others: Vec<Attachment> = known.into_iter().filter(|one| ProcessId::of(one.pid).is_none()).collect();
     let names = names(here);
     let is_gone = |one: &&Attachment| is_seen(one) && !names.contains(&one.formation);
     let gone: Vec<i64> = others.iter().filter(is_gone).map(|one| one.id).collect();
     let who = who(here)?;
-    Ok(pools.detach(&Change { who: &who, now_s: now_s(), request: None }, &gone)?)
+    Ok(pools.detach(&ChangeOrigin { who: &who, now_s: now_s(), request: None }, &gone)?)
 }
 
 /// The formations of which anything is known here.
@@ -124,7 +92,7 @@ fn names(here: &Environment) -> Vec<String> {
     all.map(|name| name.as_str().to_owned()).collect()
 }
 
-/// Whether a formation that has a pool is known here.
+/// Returns whether a formation that has a pool is known here.
 pub fn is_known(here: &Environment, one: &Attachment) -> bool {
     one.host == here.host && names(here).contains(&one.formation)
 }
@@ -132,42 +100,39 @@ pub fn is_known(here: &Environment, one: &Attachment) -> bool {
 /// What a process sees of a host: since when that runs, which processes, and which directory a path leads to. A private `/tmp`, as
 /// batch systems give it, is another one in each job.
 #[derive(Debug, PartialEq, Eq)]
-struct View {
+struct HostView {
     boot: String,
     processes: u64,
     parent: (u64, u64),
 }
 
-impl View {
+impl HostView {
     /// Of the place of the directory that formations are in, which goes with the last of them.
-    fn from(base: &Path) -> View {
+    fn from(base: &Path) -> HostView {
         let of = |path: &Path| std::fs::metadata(path).map_or((0, 0), |found| (found.dev(), found.ino()));
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        View {
+        HostView {
             boot: boot.trim().to_owned(),
             processes: of(Path::new("/proc/self/ns/pid")).1,
             parent: base.parent().map_or((0, 0), of),
         }
     }
 
-    /// Whether what can be found from here is all there is of a formation with that view. None outlives its host; what
-    /// can be recovered is found also after that.
+    /// Returns whether what can be found from here is all there is of a formation with that view. None outlives its
+    /// host; what can be recovered is found also after that.
     fn sees(&self, noted: &str) -> bool {
         self.parent != (0, 0) && noted == self.to_string()
             || noted.split_once(' ').is_some_and(|(boot, _)| !self.boot.is_empty() && boot != self.boot)
     }
 }
 
-impl Display for View {
+impl Display for HostView {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {} {}:{}", self.boot, self.processes, self.parent.0, self.parent.1)
     }
 }
 
 /// Notes that a formation attaches pools; answers the partitions that they are, with what a formation file says of them.
-///
-/// # Errors
-/// Why one cannot be attached.
 pub fn attach(
     here: &Environment,
     name: &FormationName,
@@ -180,27 +145,26 @@ pub fn attach(
     let mut pools = open(here, &args.database)?;
     forget_gone(here, &mut pools)?;
     let who = who(here)?;
-    let change = Change { who: &who, now_s: now_s(), request: None };
-    let wanted: Vec<Wanted> = args.pools.iter().map(|one| one.0.clone()).collect();
-    for one in &wanted {
+    let change = ChangeOrigin { who: &who, now_s: now_s(), request: None };
+    for one in &args.pools {
         let pool = pools.find(&who, &one.pool)?;
         pool.must_be_on_site()?;
         plan(one, &pool.source, said)?;
     }
     let base = here.base()?;
-    let view = View::from(&base).to_string();
-    let former = Former {
+    let view = HostView::from(&base).to_string();
+    let by = AttachingFormation {
         formation: name.as_str(),
         host: &here.host,
         base: base.as_os_str().as_bytes(),
         view: &view,
         pid: std::process::id(),
     };
-    let attached = pools.attach(&change, &former, &wanted)?;
-    wanted.iter().zip(&attached).map(|(one, pool)| plan(one, &pool.source, said)).collect()
+    let attached = pools.attach(&change, &by, &args.pools)?;
+    args.pools.iter().zip(&attached).map(|(one, pool)| plan(one, &pool.source, said)).collect()
 }
 
-fn plan(wanted: &Wanted, source: &[u8], said: &[Plan]) -> Result<Plan, Failure> {
+fn plan(wanted: &AttachRequest, source: &[u8], said: &[Plan]) -> Result<Plan, Failure> {
     let failed = |cause: &dyn std::fmt::Display| {
         Failure::new(1, format_args!("pool {}: cannot be attached: {cause}", wanted.pool))
     };
@@ -250,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_view_of_another_boot_sees_that_nothing_is_left() {
-        let here = View { boot: "b1".into(), processes: 1, parent: (2, 3) };
+        let here = HostView { boot: "b1".into(), processes: 1, parent: (2, 3) };
         for (noted, sees) in [
             ("b1 1 2:3", true),
             ("b0 1 2:3", true),
@@ -262,31 +226,7 @@ mod tests {
         ] {
             assert_eq!(here.sees(noted), sees, "{noted}");
         }
-        let nowhere = View { parent: (0, 0), ..here };
+        let nowhere = HostView { parent: (0, 0), ..here };
         assert!(!nowhere.sees("b1 1 0:0"));
-    }
-
-    #[test]
-    fn what_is_to_be_attached_is_read() {
-        let Attach(plain) = parse_attach("mesh").unwrap();
-        assert_eq!((plain.access, plain.path.as_str()), (Access::Ro, "/pools/mesh"));
-        let Attach(all) = parse_attach("7/mesh:rw@/data/in").unwrap();
-        assert_eq!((all.pool.owner, all.access, all.path.as_str()), (Some(7), Access::Rw, "/data/in"));
-        assert_eq!(parse_attach("mesh@/data//in/./").unwrap().0.path, "/data/in");
-        for bad in [
-            "",
-            "mesh@//",
-            "mesh@/.",
-            "mesh:",
-            "mesh:w",
-            "mesh@",
-            "mesh@data",
-            "mesh@/",
-            "mesh@/a/../b",
-            "a b:ro",
-            "x/mesh",
-        ] {
-            assert!(parse_attach(bad).is_err(), "{bad}");
-        }
     }
 }

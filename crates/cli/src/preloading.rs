@@ -24,7 +24,7 @@ pub fn value(args: &PreloadArgs, before: Option<&OsStr>) -> Result<Option<OsStri
     }
     let library = match &args.preload {
         Some(named) => Some(checked(named)?),
-        None => std::env::current_exe().ok().and_then(|program| beside(&program)),
+        None => installed(),
     };
     Ok(library.map(|library| joined(before, &library)))
 }
@@ -43,7 +43,12 @@ fn checked(named: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// The library that came with the program. Without it, or where it cannot be named, commands run as well.
+/// The library that came with this program, if it is there.
+pub fn installed() -> Option<PathBuf> {
+    std::env::current_exe().ok().and_then(|program| beside(&program))
+}
+
+/// The library that came with a program. Without it, or where it cannot be named, commands run as well.
 fn beside(program: &Path) -> Option<PathBuf> {
     let dir = program.parent()?;
     let found = |place: &&str| std::fs::canonicalize(dir.join(place).join(LIBRARY)).ok();

@@ -6,14 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bivouac_stage::jobs::Way;
-use bivouac_stage::{Anew, Progress, StageError, Summary, Totals, Transfer, escape};
-use bivouac_types::units::{format_count, format_size};
+use bivouac_stage::jobs::Direction;
+use bivouac_stage::{Progress, RestartedFile, StageError, Summary, Totals, Transfer, escape};
+use bivouac_types::units::{format_count, format_duration, format_size};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::options::TalkArgs;
-use crate::table::duration;
 
 const BAR: &str = "{prefix:>4} {percent:>3}% {wide_bar} {bytes}/{total_bytes} {msg}";
 /// Before that a rate says nothing, in seconds.
@@ -22,26 +21,26 @@ const RATES_AFTER_S: f64 = 0.5;
 pub const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Tells of a job: people on standard error, scripts on standard output.
-pub struct Told {
-    way: Way,
+pub struct JobProgress {
+    way: Direction,
     verifies: bool,
     json: bool,
     talk: TalkArgs,
-    now: Mutex<Option<Now>>,
-    found: Sum,
+    now: Mutex<Option<CurrentTransfer>>,
+    found: ProgressTotals,
     copied: AtomicU64,
     verified: AtomicU64,
     files: AtomicU64,
-    already: Sum,
+    already: ProgressTotals,
 }
 
 #[derive(Default)]
-struct Sum {
+struct ProgressTotals {
     files: AtomicU64,
     bytes: AtomicU64,
 }
 
-impl Sum {
+impl ProgressTotals {
     fn set(&self, totals: Totals) {
         self.files.store(totals.files, Ordering::Relaxed);
         self.bytes.store(totals.bytes, Ordering::Relaxed);
@@ -68,7 +67,7 @@ fn take_back(sum: &AtomicU64, bytes: u64) {
 }
 
 /// The transfer that is under way.
-struct Now {
+struct CurrentTransfer {
     what: String,
     since: Instant,
     told: Instant,
@@ -76,31 +75,23 @@ struct Now {
     bar: Option<ProgressBar>,
 }
 
-/// What the user calls a transfer.
-pub fn name(way: Way, transfer: &Transfer) -> String {
-    let Transfer { src, dst } = transfer;
-    match way {
-        Way::In => format!("{} to /{}", escape(src), escape(dst)),
-        Way::Out => format!("/{} to {}", escape(src), escape(dst)),
-    }
-}
-
-/// Source and target of a transfer for scripts: absolute, that in the formation from its root on.
-pub fn places(way: Way, transfer: &Transfer) -> (String, String) {
-    let site = |path: &Path| path.to_string_lossy().into_owned();
-    let inside = |path: &Path| Path::new("/").join(path).to_string_lossy().into_owned();
-    match way {
-        Way::In => (site(&transfer.src), inside(&transfer.dst)),
-        Way::Out => (inside(&transfer.src), site(&transfer.dst)),
-    }
-}
-
-impl Told {
+impl JobProgress {
     /// Of a job that goes one way, and reads back what it wrote or does not.
-    pub fn new(way: Way, verifies: bool, json: bool, talk: TalkArgs) -> Told {
-        let (found, already) = (Sum::default(), Sum::default());
+    pub fn new(way: Direction, verifies: bool, json: bool, talk: TalkArgs) -> JobProgress {
+        let (found, already) = (ProgressTotals::default(), ProgressTotals::default());
         let [copied, verified, files] = [0; 3].map(AtomicU64::new);
-        Told { way, verifies, json, talk, now: Mutex::new(None), found, copied, verified, files, already }
+        JobProgress {
+            way,
+            verifies,
+            json,
+            talk,
+            now: Mutex::new(None),
+            found,
+            copied,
+            verified,
+            files,
+            already,
+        }
     }
 
     /// Takes what is on the terminal away.
@@ -112,13 +103,13 @@ impl Told {
         });
     }
 
-    fn with(&self, tell: impl FnOnce(&mut Now)) {
+    fn with(&self, tell: impl FnOnce(&mut CurrentTransfer)) {
         if let Some(now) = self.now.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             tell(now);
         }
     }
 
-    fn line(&self, now: &Now, text: &str) {
+    fn line(&self, now: &CurrentTransfer, text: &str) {
         if now.bar.is_none() && !self.json && !self.talk.quiet {
             errln!("{:>4} {text}", self.way.word());
         }
@@ -160,10 +151,10 @@ impl Told {
         let left = found.saturating_sub(copied.saturating_add(self.already.get().bytes));
         let left_ms = if rate > 0.0 { (left as f64 / rate * 1000.0) as u64 } else { 0 };
         let files = (new_files as f64 / secs).round();
-        format!(", {files} files/s, {}/s, {} left", format_size(rate as u64), duration(left_ms))
+        format!(", {files} files/s, {}/s, {} left", format_size(rate as u64), format_duration(left_ms))
     }
 
-    fn tell_outcome(&self, now: &Now, summary: &Summary) {
+    fn tell_outcome(&self, now: &CurrentTransfer, summary: &Summary) {
         let prefix = self.way.word();
         if !self.talk.quiet {
             errln!("{prefix:>4} {}", outcome(&now.what, summary, now.since.elapsed()));
@@ -177,12 +168,12 @@ impl Told {
     }
 }
 
-impl Progress for Told {
+impl Progress for JobProgress {
     fn transfer(&self, transfer: &Transfer) {
         let bar = (!self.json && !self.talk.quiet && std::io::stderr().is_terminal())
             .then(|| new_bar(self.way.word()));
-        let (what, since) = (name(self.way, transfer), Instant::now());
-        let now = Now { what, since, told: since, bar };
+        let (what, since) = (self.way.describe(transfer), Instant::now());
+        let now = CurrentTransfer { what, since, told: since, bar };
         self.line(&now, &format!("copying {}", now.what));
         [&self.copied, &self.verified, &self.files].iter().for_each(|sum| sum.store(0, Ordering::Relaxed));
         [&self.found, &self.already].iter().for_each(|sum| sum.set(Totals::default()));
@@ -223,7 +214,7 @@ impl Progress for Told {
         self.moved();
     }
 
-    fn anew(&self, told: Anew) {
+    fn restarted(&self, told: RestartedFile) {
         take_back(&self.copied, told.copied);
         take_back(&self.verified, told.verified);
         self.already.take_back(told.already);
@@ -264,8 +255,8 @@ pub fn percent(done: u64, all: u64) -> u64 {
     if all == 0 { 100 } else { (u128::from(done.min(all)) * 100 / u128::from(all)) as u64 }
 }
 
-fn ended_event(way: Way, transfer: &Transfer, ended: &Result<Summary, StageError>) -> Value {
-    let (src, dst) = places(way, transfer);
+fn ended_event(way: Direction, transfer: &Transfer, ended: &Result<Summary, StageError>) -> Value {
+    let (src, dst) = way.absolute(transfer);
     let (summary, failures) = match ended {
         Ok(summary) => (Some(summary), Vec::new()),
         Err(StageError::Incomplete { summary, failures }) => (Some(&**summary), failures.iter().collect()),
@@ -356,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_copy_of_nothing_is_not_a_division_by_nothing() {
-        let told = Told::new(Way::In, true, false, TalkArgs::default());
+        let told = JobProgress::new(Direction::In, true, false, TalkArgs::default());
         told.transfer(&transfer());
         told.with(|now| now.bar = Some(ProgressBar::hidden()));
         told.found(Totals::default());
@@ -369,7 +360,7 @@ mod tests {
 
     #[test]
     fn scripts_see_rate_and_what_is_left() {
-        let told = Told::new(Way::Out, false, true, TalkArgs::default());
+        let told = JobProgress::new(Direction::Out, false, true, TalkArgs::default());
         told.found(Totals { files: 10, bytes: 1000 });
         told.already(Totals { files: 1, bytes: 60 });
         told.already(Totals { files: 0, bytes: 40 });
@@ -391,20 +382,9 @@ mod tests {
     }
 
     #[test]
-    fn names_that_would_break_a_line_are_escaped() {
-        let odd = Transfer { src: "/a\nb".into(), dst: "c\u{1b}[2J".into() };
-        assert_eq!(name(Way::In, &odd), r"/a\nb to /c\x1b[2J");
-        assert_eq!(name(Way::Out, &transfer()), "//a to b");
-        assert_eq!(
-            places(Way::Out, &Transfer { src: "r".into(), dst: "/x".into() }),
-            ("/r".into(), "/x".into())
-        );
-    }
-
-    #[test]
     fn scripts_see_what_failed() {
         let failed = StageError::Incomplete { summary: Box::default(), failures: Vec::new() };
-        let event = ended_event(Way::In, &transfer(), &Err(failed));
+        let event = ended_event(Direction::In, &transfer(), &Err(failed));
         assert_eq!((&event["ok"], &event["files"]), (&json!(false), &json!(0)));
         assert_eq!((&event["src"], &event["dst"]), (&json!("/a"), &json!("/b")));
     }

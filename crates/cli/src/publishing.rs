@@ -10,7 +10,8 @@ use bivouac_client::Client;
 use bivouac_http::announce::{self, Announced};
 use bivouac_http::keys::{self, Deriver, Key};
 use bivouac_launch::{CAUGHT, Environment, LaunchError, Signals, StateDir};
-use bivouac_publish::{Cause, Place, PublishError, Watch, Web, origin_of};
+use bivouac_monitor::connect;
+use bivouac_publish::{Cause, FetchObserver, Location, PublishError, Web, origin_of};
 use bivouac_types::units::{format_count, format_size};
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -34,28 +35,27 @@ pub fn failed(error: PublishError) -> Failure {
 }
 
 /// A running formation of this user on this host that serves HTTP.
-pub struct Own {
+pub struct ServingFormation {
     dir: StateDir,
     /// A client of it.
     pub client: Client,
-    /// Its servers.
     pub servers: Vec<Announced>,
 }
 
 /// Those that there are. What cannot be asked serves nothing.
-pub fn own_formations(here: &Environment) -> Vec<Own> {
+pub fn own_formations(here: &Environment) -> Vec<ServingFormation> {
     let living = StateDir::list(here).into_iter().filter(|(_, dir)| dir.is_held());
     living
         .filter_map(|(_, dir)| {
-            let state = reach::living(&dir).ok().filter(|state| state.http.is_some())?;
-            let client = reach::client(&dir, &state, ANSWER_WAIT).ok()?;
+            let state = dir.read_living().ok().filter(|state| state.http.is_some())?;
+            let client = connect(&dir, &state, ANSWER_WAIT).ok()?;
             let servers = announce::list(&client).ok()?;
-            Some(Own { dir, client, servers })
+            Some(ServingFormation { dir, client, servers })
         })
         .collect()
 }
 
-impl Own {
+impl ServingFormation {
     /// The server of a URL, if it is one of this formation.
     pub fn server(&self, url: &Url) -> Option<&Announced> {
         let is_it =
@@ -65,27 +65,24 @@ impl Own {
 }
 
 /// The way to servers for one command, and the keys that it has made for that.
-pub struct Ways<'e> {
+pub struct ServerAccess<'e> {
     here: &'e Environment,
     /// The way itself.
     pub web: Web,
     shown: Option<String>,
-    own: Option<Vec<Own>>,
+    own: Option<Vec<ServingFormation>>,
     made: Vec<(usize, String)>,
 }
 
-impl<'e> Ways<'e> {
+impl<'e> ServerAccess<'e> {
     /// With the key of a file, if one is named.
-    ///
-    /// # Errors
-    /// When the file has no key.
-    pub fn new(here: &'e Environment, args: &KeyFileArgs) -> Result<Ways<'e>, Failure> {
+    pub fn new(here: &'e Environment, args: &KeyFileArgs) -> Result<ServerAccess<'e>, Failure> {
         let shown = args.key_file.as_deref().map(first_line).transpose()?;
-        Ok(Ways { here, web: Web::new(&environment::objects()), shown, own: None, made: Vec::new() })
+        Ok(ServerAccess { here, web: Web::new(&environment::objects()), shown, own: None, made: Vec::new() })
     }
 
     /// This user's formations on this host.
-    pub fn own(&mut self) -> &[Own] {
+    pub fn own(&mut self) -> &[ServingFormation] {
         let here = self.here;
         self.own.get_or_insert_with(|| own_formations(here))
     }
@@ -96,8 +93,8 @@ impl<'e> Ways<'e> {
     }
 
     /// Opens the way to a place that the user named: the key that is to be shown is for its server, and for no other.
-    pub fn open(&mut self, place: &Place, changes: bool) {
-        if let Place::Web(url) = place {
+    pub fn open(&mut self, place: &Location, changes: bool) {
+        if let Location::Web(url) = place {
             self.open_server(url, None, changes, true);
             self.shown = None;
         }
@@ -123,7 +120,9 @@ impl<'e> Ways<'e> {
         let Some((number, formation, _)) = found else { return };
         let now = keys::now();
         let expires = Some(now.saturating_add(KEY_LIFE_S));
-        let wanted = Key { id: String::new(), path: "/".into(), read_only: !changes, created: now, expires };
+        let (path, read_only) = ("/".into(), !changes);
+        let wanted =
+            Key { id: String::new(), path, read_only, created: now, expires, link: false, made_by: None };
         let ctx = reach::ctx(here, &formation.client);
         let made = keys::create(&formation.client, &ctx, &wanted).and_then(|key| {
             let secret = formation.dir.secret().map_err(|_| bivouac_types::Errno::EACCES)?;
@@ -137,7 +136,7 @@ impl<'e> Ways<'e> {
     }
 }
 
-impl Drop for Ways<'_> {
+impl Drop for ServerAccess<'_> {
     fn drop(&mut self) {
         let own = self.own.take().unwrap_or_default();
         for (number, id) in &self.made {
@@ -169,8 +168,8 @@ fn first_line(path: &Path) -> Result<String, Failure> {
 
 /// What a URL's server is called.
 pub fn server_of(url: &str) -> Option<(String, Url)> {
-    match Place::of_url(url)? {
-        Place::Web(url) => Some((origin_of(&url), url)),
+    match Location::of_url(url)? {
+        Location::Web(url) => Some((origin_of(&url), url)),
         _ => None,
     }
 }
@@ -263,7 +262,7 @@ impl Meter {
     }
 }
 
-impl Watch for Meter {
+impl FetchObserver for Meter {
     fn found(&self, files: u64, bytes: u64) {
         self.found[0].store(files, Ordering::Relaxed);
         self.found[1].store(bytes, Ordering::Relaxed);
@@ -307,9 +306,6 @@ impl Watch for Meter {
 }
 
 /// Does something that signals interrupt. Call it before there are threads.
-///
-/// # Errors
-/// What the work says, and that it was interrupted.
 pub fn interruptible<T>(work: impl FnOnce(&Arc<AtomicBool>) -> Result<T, Failure>) -> Result<T, Failure> {
     let signals = Signals::catch(&CAUGHT).map_err(|error| LaunchError::system("signals", error))?;
     let (done, signal) = staging::interruptible(&signals, |cancel| work(&cancel));

@@ -1,74 +1,23 @@
 //! The way from a command to a running formation.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use bivouac_client::{Client, ClientOptions, OpCtx};
-use bivouac_launch::mounts::{MountEntry, mount_of, mounted};
-use bivouac_launch::{
-    Environment, FormationName, Kind, LaunchError, State, StateDir, raise_descriptor_limit, random_bytes,
-};
-use bivouac_net::{Auth, Secret};
-use bivouac_types::ClientId;
-use bivouac_types::limits::PAGE_POOL_DEFAULT;
+use bivouac_client::{Client, OpCtx};
+use bivouac_launch::mount_table::MountEntry;
+use bivouac_launch::mounts::{mount_of, mounted};
+use bivouac_launch::{Environment, FormationName, FormationState, StateDir};
+use bivouac_monitor::connect;
 
 use crate::failure::Failure;
-
-/// Highest bit of a client's number: set for nodes that are clients of their peers.
-const NODE_BIT: u64 = 1 << 63;
-
-/// As many nodes can be talked to with as few open files as a process is usually allowed.
-const NODES_PLAIN_MAX: usize = 256;
-
-/// Threads that ask nodes: at least one for each of as many nodes as have processes of their own on one machine.
-const ASKERS_MAX: usize = 256;
-
-/// Asks several at the same time; nothing of one whose thread failed.
-pub fn at_once<T: Sync, A: Send>(all: &[T], ask: impl Fn(&T) -> A + Sync) -> Vec<Option<A>> {
-    // One thread for several, so that a thousand nodes are not as many threads; those that answer do so at once.
-    let share = all.len().div_ceil(ASKERS_MAX).max(1);
-    let ask_some = |some: &[T]| some.iter().map(&ask).map(Some).collect::<Vec<_>>();
-    std::thread::scope(|scope| {
-        let ask_some = &ask_some;
-        let asking: Vec<_> =
-            all.chunks(share).map(|some| (some.len(), scope.spawn(move || ask_some(some)))).collect();
-        let none = |count: usize| (0..count).map(|_| None).collect();
-        asking.into_iter().flat_map(|(count, thread)| thread.join().unwrap_or_else(|_| none(count))).collect()
-    })
-}
-
-/// The state of a formation of which at least one process lives.
-///
-/// # Errors
-/// That it was taken down or killed.
-pub fn living(dir: &StateDir) -> Result<State, Failure> {
-    let gone = || LaunchError::said(Kind::NotRunning, "the formation was taken down meanwhile");
-    let state = dir.read()?.ok_or_else(gone)?;
-    if dir.is_held() {
-        return Ok(state);
-    }
-    let cause = "was killed: none of its processes lives";
-    let remedy = format!(
-        "have it back: bivouac recover {0}; look at what it left: bivouac fsck --offline {0}; remove it: bivouac down --name {0}",
-        state.name
-    );
-    Err(LaunchError::new(Kind::NotRunning, format_args!("formation {}", state.name), cause, &remedy).into())
-}
 
 /// The identity of the next change of this user's.
 pub fn ctx(here: &Environment, client: &Client) -> OpCtx {
     client.new_op(0, here.uid, rustix::process::getegid().as_raw())
 }
 
-/// The formation's directory on a node's host, by the node's socket in it. Hosts of one name, as a test or containers
-/// have them on one machine, have directories of their own.
-pub fn host_dir(socket: &str) -> &str {
-    socket.rsplit_once('/').map_or("", |(dir, _)| dir)
-}
-
 /// Something in a mounted formation, and the way there.
-pub struct Reached {
+pub struct MountedPath {
     /// A client of the formation.
     pub client: Client,
     /// Its mount.
@@ -81,15 +30,46 @@ pub struct Reached {
 ///
 /// # Errors
 /// That there is nothing at the path, or no formation that runs.
-pub fn of_path(here: &Environment, path: &Path, wait: Duration) -> Result<Reached, Failure> {
+pub fn of_path(here: &Environment, path: &Path, wait: Duration) -> Result<MountedPath, Failure> {
     let failed = |e| Failure::new(1, format_args!("{}: {e}; check its path", path.display()));
     let resolved = path.canonicalize().map_err(failed)?;
     let entry = mount_of(&resolved).ok_or_else(|| not_in_a_formation(path))?;
-    let name: Option<FormationName> =
-        entry.source.strip_prefix("bivouac:").and_then(|name| name.parse().ok());
-    let (_, dir) = StateDir::find(here, name.as_ref())?;
-    let client = client(&dir, &living(&dir)?, wait)?;
-    Ok(Reached { client, entry, resolved })
+    let (dir, state) = behind(here, &entry, path)?;
+    let client = connect(&dir, &state, wait)?;
+    Ok(MountedPath { client, entry, resolved })
+}
+
+/// The formation that a mount is of. Another one may have the same name, in another runtime directory, and so may an earlier
+/// one, whose mount was left: they are told apart by the numbers of their connections.
+///
+/// # Errors
+/// That the mount is of no formation that is known here, or of one of which no process lives.
+pub fn behind(
+    here: &Environment,
+    entry: &MountEntry,
+    path: &Path,
+) -> Result<(StateDir, FormationState), Failure> {
+    let name = entry.source.strip_prefix("bivouac:").and_then(|name| name.parse::<FormationName>().ok());
+    let Some(name) = name else {
+        let text = format!(
+            "{}: the mount's source '{}' names no formation; is it a mount of another program?",
+            path.display(),
+            entry.source
+        );
+        return Err(Failure::new(1, text));
+    };
+    let (_, dir) = StateDir::find(here, Some(&name))?;
+    let state = dir.read_living()?;
+    if state.mounts.iter().any(|mount| mount.connection == entry.connection) {
+        return Ok((dir, state));
+    }
+    let text = format!(
+        "{}: is in a mount of another formation called {name} than the one in {}; set BIVOUAC_RUNTIME_DIR as for that one \
+         (bivouac list shows it), or take a dead mount away: bivouac reap",
+        path.display(),
+        dir.path().display()
+    );
+    Err(Failure::new(1, text))
 }
 
 /// That a path is below no mount, and which mounts there are.
@@ -101,24 +81,4 @@ pub fn not_in_a_formation(path: &Path) -> Failure {
         format!("mounted are: {}", places.join(", "))
     };
     Failure::new(1, format_args!("{}: is not in a formation; {known}", path.display()))
-}
-
-/// A client of a formation, that waits for nodes for at most `wait`.
-///
-/// # Errors
-/// When secret or map cannot be used.
-pub fn client(dir: &StateDir, state: &State, wait: Duration) -> Result<Client, Failure> {
-    let damaged = || {
-        let remedy = "take the formation down and up again";
-        LaunchError::new(Kind::Refused, dir.path().display(), "has no usable map", remedy)
-    };
-    let map = state.map().ok_or_else(damaged)?;
-    if map.nodes.len() > NODES_PLAIN_MAX {
-        raise_descriptor_limit();
-    }
-    let auth =
-        Auth { formation: map.formation, secret: Secret::new(dir.secret()?), is_secure: map.is_secure };
-    let id = ClientId(u64::from_le_bytes(random_bytes()?) & !NODE_BIT);
-    let options = ClientOptions { id, wait, near: None, incarnation: 0, page_pool: PAGE_POOL_DEFAULT };
-    Ok(Client::nearby(Arc::new(map), &auth, &options))
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use bivouac_launch::{CAUGHT, Environment, LaunchError, Signals, asks_to_end};
-use bivouac_pool::{Begun, Change, PoolError, Pools, Slotted, Way, Who};
+use bivouac_pool::{Caller, ChangeOrigin, Direction, PoolError, Pools, ScheduledStage, StartAnswer};
 use bivouac_stage::Limiter;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::options::SlotArgs;
 use crate::pools::{now_s, open, who};
 
-/// How often who waits looks whether its slot has moved, in seconds.
+/// Number of times that who waits looks whether its slot has moved, in seconds.
 const LOOK_S: i64 = 5;
 
 /// How long a stage without a rate waits for a database that does not answer, in seconds.
@@ -21,18 +21,15 @@ const UNANSWERED_MAX_S: i64 = 300;
 
 /// A slot that has begun.
 #[derive(Debug)]
-pub struct Kept {
+pub struct BegunSlot {
     pools: Pools,
-    who: Who,
+    who: Caller,
     /// What it is.
-    pub slot: Slotted,
+    pub slot: ScheduledStage,
 }
 
-impl Kept {
+impl BegunSlot {
     /// Says that what it was for is copied.
-    ///
-    /// # Errors
-    /// That it cannot be written down.
     pub fn done(mut self) -> Result<(), Failure> {
         self.pools.done(&change(&self.who), self.slot.id)?;
         Ok(())
@@ -56,9 +53,9 @@ impl Kept {
                         answered_s = now_s();
                     }
                     match answer {
-                        Ok(Begun::Now(slot)) => rate = slot.rate,
+                        Ok(StartAnswer::Now(slot)) => rate = slot.rate,
                         // Its job was put back into the queue, or its clock went back.
-                        Ok(Begun::NotYet(_)) => rate = 0,
+                        Ok(StartAnswer::NotYet(_)) => rate = 0,
                         Err(error @ PoolError::Staging { .. }) => follows.end(error.to_string()),
                         // Who cannot ask goes on as before; who waits for a rate does not wait for ever.
                         Err(error) if rate == 0 && now_s().saturating_sub(answered_s) > UNANSWERED_MAX_S => {
@@ -79,15 +76,20 @@ impl Kept {
     }
 }
 
-fn change(who: &Who) -> Change<'_> {
-    Change { who, now_s: now_s(), request: None }
+fn change(who: &Caller) -> ChangeOrigin<'_> {
+    ChangeOrigin { who, now_s: now_s(), request: None }
 }
 
 /// Waits for the slot that is named, if one is.
 ///
 /// # Errors
 /// That it is over or for the other way, or a signal that ended the waiting.
-pub fn awaited(here: &Environment, args: &SlotArgs, way: Way, quiet: bool) -> Result<Option<Kept>, Failure> {
+pub fn awaited(
+    here: &Environment,
+    args: &SlotArgs,
+    way: Direction,
+    quiet: bool,
+) -> Result<Option<BegunSlot>, Failure> {
     let Some(id) = args.slot else { return Ok(None) };
     let pools = open(here, &args.database)?;
     let who = who(here)?;
@@ -105,13 +107,13 @@ pub fn awaited(here: &Environment, args: &SlotArgs, way: Way, quiet: bool) -> Re
 ///
 /// # Errors
 /// That it is over, or a signal that ended the waiting.
-pub fn wait(mut pools: Pools, who: Who, id: i64, quiet: bool) -> Result<Kept, Failure> {
+pub fn wait(mut pools: Pools, who: Caller, id: i64, quiet: bool) -> Result<BegunSlot, Failure> {
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
     let mut said = None;
     loop {
         match pools.begin(&change(&who), id)? {
-            Begun::Now(slot) => return Ok(Kept { pools, who, slot }),
-            Begun::NotYet(slot) => {
+            StartAnswer::Now(slot) => return Ok(BegunSlot { pools, who, slot }),
+            StartAnswer::NotYet(slot) => {
                 let left_s = slot.begin_s.saturating_sub(now_s()).max(1);
                 if !quiet && said != Some(slot.begin_s) {
                     errln!("slot {id}: begins in {left_s} s");

@@ -5,51 +5,137 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bivouac_launch::{FormationName, Signals, State};
-use bivouac_stage::jobs::{Conditions, Ended, Held, Jobs, Order};
+use bivouac_launch::mount_views::{MountView, MountViews, SharedPaths, enter_namespace_of};
+use bivouac_launch::mounts::is_dead;
+use bivouac_launch::{FormationName, FormationState, MountState, NodeLife, Signals, StateDir};
+use bivouac_stage::jobs::{JobOutcome, JobSpec, Jobs, LockedJob, RunOptions};
 use bivouac_stage::{StageError, Totals};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 
 use crate::failure::Failure;
 use crate::options::TalkArgs;
-use crate::progress::{Told, name};
+use crate::progress::JobProgress;
 
-/// Why not everything was copied.
+/// Reason why not everything was copied.
 #[derive(Debug, PartialEq, Eq)]
-pub struct NotCopied {
+pub struct CopyFailure {
     /// What was not, and why; one line or more.
     pub text: String,
     /// The signal that interrupted it, if one did.
     pub signal: Option<i32>,
     /// The job, if it was written down.
     pub job: Option<u64>,
-    /// Whether it was stopped before its end, so that it counts as interrupted.
+    /// True if it was stopped before its end, so that it counts as interrupted.
     pub is_stopped: bool,
 }
 
-/// The places where a formation is mounted: one per node, so that each node takes its share.
+impl CopyFailure {
+    /// A copy that a signal interrupted.
+    pub fn interrupted(signal: i32) -> CopyFailure {
+        let text = format!("interrupted by {}", bivouac_types::format_signal(signal));
+        CopyFailure { text, signal: Some(signal), job: None, is_stopped: true }
+    }
+}
+
+/// The mounts of a formation as this process can use them.
+pub struct UsableMounts<'a> {
+    /// Those that are at their paths and answer, by their numbers.
+    pub mounts: Vec<&'a MountState>,
+    /// The others, and why each is not used.
+    pub left_out: Vec<(&'a MountState, String)>,
+}
+
+impl<'a> UsableMounts<'a> {
+    /// Looks at all of them. A mount whose node is being started again counts only where there is no other.
+    pub fn find(state: &'a FormationState) -> UsableMounts<'a> {
+        let views = MountViews::of(state);
+        let (mut mounts, mut left_out) = (Vec::new(), Vec::new());
+        for mount in &state.mounts {
+            match views.view(mount).trouble().or_else(|| failure_of(state, mount)) {
+                None => mounts.push(mount),
+                Some(why) => left_out.push((mount, why)),
+            }
+        }
+        let is_ready = |mount: &&MountState| life_of(state, mount) == Some(NodeLife::Ready);
+        if mounts.iter().any(is_ready) {
+            mounts.retain(is_ready);
+        }
+        mounts.sort_by_key(|mount| mount.id);
+        UsableMounts { mounts, left_out }
+    }
+
+    /// Where they are: one per node, so that each node takes its share of a copy.
+    pub fn places(&self, state: &FormationState) -> Result<Vec<PathBuf>, Failure> {
+        let mut mounts = self.mounts.clone();
+        // The sort is stable: of several mounts of a node the first one stays.
+        mounts.sort_by_key(|mount| mount.node);
+        mounts.dedup_by_key(|mount| mount.node);
+        if mounts.is_empty() {
+            return Err(self.refusal(state));
+        }
+        Ok(mounts.into_iter().map(|mount| mount.dir.clone()).collect())
+    }
+
+    fn refusal(&self, state: &FormationState) -> Failure {
+        let name = &state.name;
+        let why = self.left_out.iter().map(|(mount, why)| format!("mount {}: {why}; ", mount.dir.display()));
+        let text = format!(
+            "formation {name} is not mounted where this command is, so nothing can be copied; {}mount it: bivouac mount --name \
+             {name} DIR",
+            why.collect::<String>()
+        );
+        Failure::new(1, text)
+    }
+}
+
+fn life_of(state: &FormationState, mount: &MountState) -> Option<NodeLife> {
+    state.nodes.iter().find(|node| node.id == mount.node).map(|node| node.life)
+}
+
+/// Returns the reason why a mount that is at its path answers nothing.
+fn failure_of(state: &FormationState, mount: &MountState) -> Option<String> {
+    let is_given_up = matches!(life_of(state, mount), Some(NodeLife::Failed | NodeLife::Stopped));
+    (is_given_up || is_dead(&mount.dir)).then(|| format!("node {}, which served it, has failed", mount.node))
+}
+
+/// The places where a formation is mounted for this process: one per node that answers, so that each node takes its share.
+pub fn mounts_of(state: &FormationState) -> Result<Vec<PathBuf>, Failure> {
+    UsableMounts::find(state).places(state)
+}
+
+/// The mounts of a formation that copies go by now: a node may have failed meanwhile. Those of before if there is none.
+pub fn living_mounts(dir: &StateDir, before: &[PathBuf]) -> Vec<PathBuf> {
+    let state = dir.read().ok().flatten();
+    state.and_then(|state| mounts_of(&state).ok()).unwrap_or_else(|| before.to_owned())
+}
+
+/// Enters the mount namespace that a formation's mounts are in, unless one of them is seen from here. Its own directory and the
+/// paths `outside` the formation have to name the same there. To be called while this process has only one thread.
 ///
 /// # Errors
-/// That there is none.
-pub fn mounts_of(state: &State) -> Result<Vec<PathBuf>, Failure> {
-    let mut mounts: Vec<_> = state.mounts.iter().collect();
-    mounts.sort_by_key(|mount| (mount.node, mount.id));
-    mounts.dedup_by_key(|mount| mount.node);
-    let places: Vec<PathBuf> = mounts.into_iter().map(|mount| mount.dir.clone()).collect();
-    if places.is_empty() {
-        let text = format!(
-            "formation {0} is not mounted, so nothing can be copied; mount it: bivouac mount --name {0} DIR",
-            state.name
-        );
-        return Err(Failure::new(1, text));
+/// That the namespace cannot be entered, or that a path is something else there.
+pub fn enter_mounts(dir: &StateDir, state: &FormationState, outside: Vec<PathBuf>) -> Result<(), Failure> {
+    let views = MountViews::of(state);
+    let seen: Vec<MountView> = state.mounts.iter().map(|mount| views.view(mount)).collect();
+    if seen.contains(&MountView::Here) {
+        return Ok(());
     }
-    Ok(places)
+    let other = seen.iter().find_map(|view| match view {
+        MountView::Namespace(pid) => Some(*pid),
+        MountView::Here | MountView::Covered(_) | MountView::Gone => None,
+    });
+    let Some(pid) = other else { return Ok(()) };
+    let shared = SharedPaths::note(outside.into_iter().chain([dir.path().to_owned()]));
+    enter_namespace_of(pid, &shared).map_err(|error| {
+        let text = format!("formation {} is mounted in another mount namespace; {error}", state.name);
+        Failure::new(error.exit_code(), text)
+    })
 }
 
 /// How a job is worked on.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Manner {
+pub struct CopySettings {
     /// Tell scripts.
     pub json: bool,
     /// How much people are told.
@@ -64,15 +150,15 @@ pub struct Manner {
 /// Everything that was not copied.
 pub fn copy_all(
     jobs: &Jobs,
-    order: Order,
+    order: JobSpec,
     mounts: &[PathBuf],
-    manner: Manner,
+    manner: CopySettings,
     signals: &Signals,
-) -> Result<Totals, NotCopied> {
+) -> Result<Totals, CopyFailure> {
     if order.transfers.is_empty() {
         return Ok(Totals::default());
     }
-    let held = jobs.create(order).map_err(|failure| NotCopied {
+    let held = jobs.create(order).map_err(|failure| CopyFailure {
         text: failure.to_string(),
         signal: None,
         job: None,
@@ -88,10 +174,15 @@ pub fn copy_all(
 ///
 /// # Errors
 /// Everything that was not copied.
-pub fn work(held: &Held, mounts: &[PathBuf], manner: Manner, signals: &Signals) -> Result<Ended, NotCopied> {
-    let told = Told::new(held.order.way, held.order.verify, manner.json, manner.talk);
+pub fn work(
+    held: &LockedJob,
+    mounts: &[PathBuf],
+    manner: CopySettings,
+    signals: &Signals,
+) -> Result<JobOutcome, CopyFailure> {
+    let told = JobProgress::new(held.order.way, held.order.verify, manner.json, manner.talk);
     let checks_room = manner.checks_room;
-    if let (Some(other), false) = (held.ahead().first(), manner.talk.quiet) {
+    if let (Some(other), false) = (held.conflicting_jobs().first(), manner.talk.quiet) {
         errln!(
             "{:>4} job {} waits for job {other}, which copies to the same place",
             held.order.way.word(),
@@ -99,12 +190,12 @@ pub fn work(held: &Held, mounts: &[PathBuf], manner: Manner, signals: &Signals) 
         );
     }
     let (ended, signal) = interruptible(signals, |cancel| {
-        held.run(&Conditions { mounts: mounts.to_vec(), checks_room, cancel }, &told)
+        held.run(&RunOptions { mounts: mounts.to_vec(), checks_room, cancel }, &told)
     });
     told.clear();
     let job = Some(held.number);
     let ended =
-        ended.map_err(|failure| NotCopied { text: failure.to_string(), signal, job, is_stopped: true })?;
+        ended.map_err(|failure| CopyFailure { text: failure.to_string(), signal, job, is_stopped: true })?;
     let mut failures: Vec<String> = failures(held, &ended);
     failures.extend(signal.map(|signal| format!("interrupted by {}", bivouac_types::format_signal(signal))));
     let ended_by = held.pace.as_ref().and_then(|pace| pace.ended()).filter(|_| ended.is_cancelled());
@@ -113,7 +204,7 @@ pub fn work(held: &Held, mounts: &[PathBuf], manner: Manner, signals: &Signals) 
     if failures.is_empty() {
         Ok(ended)
     } else {
-        Err(NotCopied { text: failures.join("\n"), signal, job, is_stopped })
+        Err(CopyFailure { text: failures.join("\n"), signal, job, is_stopped })
     }
 }
 
@@ -125,12 +216,12 @@ pub fn way_on(formation: &FormationName, job: u64) -> String {
     )
 }
 
-fn failures(held: &Held, ended: &Ended) -> Vec<String> {
+fn failures(held: &LockedJob, ended: &JobOutcome) -> Vec<String> {
     let failed = ended.transfers.iter().filter_map(|(transfer, outcome)| {
         let error = outcome.as_ref().err().filter(|error| !matches!(error, StageError::Cancelled))?;
-        Some(format!("{}: {error}", name(held.order.way, transfer)))
+        Some(format!("{}: {error}", held.order.way.describe(transfer)))
     });
-    failed.chain(ended.manifest_failure.iter().map(ToString::to_string)).collect()
+    failed.chain(ended.end_failure.iter().map(ToString::to_string)).collect()
 }
 
 /// Does something that can be cancelled while looking out for a signal, which it answers.
@@ -145,6 +236,7 @@ pub fn interruptible<T>(signals: &Signals, work: impl FnOnce(Arc<AtomicBool>) ->
             signal
         });
         let result = work(cancel);
+        // Its end wakes the watching thread, which the scope waits for.
         drop(working);
         (result, watch.join().unwrap_or(None))
     })
@@ -168,7 +260,7 @@ fn wait_for_either(signals: &Signals, done: &UnixStream) -> Option<i32> {
 mod tests {
     use super::*;
     use bivouac_stage::Transfer;
-    use bivouac_stage::jobs::Way;
+    use bivouac_stage::jobs::Direction;
     use std::path::Path;
 
     fn transfer(src: &Path, dst: &Path) -> Transfer {
@@ -188,13 +280,20 @@ mod tests {
             transfer(Path::new("missing"), &site.join("x")),
             transfer(Path::new("res"), &site.join("res")),
         ];
-        let error =
-            copy_all(&jobs, Order::new(Way::Out, outputs), &mounts, Manner::default(), &signals).unwrap_err();
+        let error = copy_all(
+            &jobs,
+            JobSpec::new(Direction::Out, outputs),
+            &mounts,
+            CopySettings::default(),
+            &signals,
+        )
+        .unwrap_err();
         assert!(error.text.starts_with("/missing to ") && error.text.contains("no such file"), "{error:?}");
         assert_eq!((error.text.lines().count(), error.signal, error.job), (1, None, Some(1)));
         assert_eq!(std::fs::read(site.join("res/a")).unwrap(), b"result");
         let inputs = vec![transfer(&site.join("res"), Path::new("in/again"))];
-        copy_all(&jobs, Order::new(Way::In, inputs), &mounts, Manner::default(), &signals).unwrap();
+        copy_all(&jobs, JobSpec::new(Direction::In, inputs), &mounts, CopySettings::default(), &signals)
+            .unwrap();
         assert_eq!(std::fs::read(mount.join("in/again/a")).unwrap(), b"result");
     }
 

@@ -5,16 +5,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bivouac_client::{Client, Partition, PartitionState};
+use bivouac_client::{
+    Client, FlushOptions, FlushOutcome, FlushTarget, PartitionState, Unsaved, flush_target,
+};
 use bivouac_launch::control::{Request, ask};
-use bivouac_launch::{State, StateDir};
-use bivouac_types::MirrorDeletes;
+use bivouac_launch::{FormationState, StateDir};
+use bivouac_monitor::connect;
 use bivouac_types::units::{format_count, format_size};
 
 use crate::failure::Failure;
-use crate::flushing::{Manner, Outcome, Target, bring_all};
-use crate::partitioning::path_of;
-use crate::reach;
 
 /// How long the supervisor may take to note which partitions there are, in milliseconds.
 const NOTE_WAIT_MS: u64 = 10_000;
@@ -27,9 +26,6 @@ const NAMED_MAX: usize = 10;
 
 /// From now on the formation is taken down only by who has looked whether all is at the source, also after all of its
 /// processes were killed.
-///
-/// # Errors
-/// When the supervisor cannot note it.
 pub fn note_source(dir: &StateDir, path: &str, source: &str) -> Result<(), Failure> {
     let known = dir.read()?.and_then(|state| state.sources);
     let which =
@@ -37,24 +33,31 @@ pub fn note_source(dir: &StateDir, path: &str, source: &str) -> Result<(), Failu
     Ok(ask(dir, &Request::Sources { which: Some(which) }, &[], NOTE_WAIT_MS)?)
 }
 
-/// Whether a formation stands in front of site storage. Of one over several hosts, one of its parts may have been told so
-/// and not the whole; then its nodes know, if they can still be asked.
-pub fn has_sources(dir: &StateDir, state: &State) -> bool {
+/// Returns whether a formation stands in front of site storage. Of one over several hosts, one of its parts may have
+/// been told so and not the whole; then its nodes know, if they can still be asked.
+pub fn has_sources(dir: &StateDir, state: &FormationState) -> bool {
     if state.sources.is_some() || !state.is_over_hosts() || !dir.is_held() {
         return state.sources.is_some();
     }
-    let Ok(client) = reach::client(dir, state, LOOK_WAIT) else { return false };
+    let Ok(client) = connect(dir, state, LOOK_WAIT) else { return false };
     let found = client.partitions.list();
     client.leave();
     found.is_ok_and(|all| all.iter().any(|partition| partition.settings.source.is_some()))
 }
 
 /// What is not at the source of its partition, a line each; empty if nothing is.
-///
-/// # Errors
-/// When a node does not say what it has.
 pub fn list(client: &Client) -> Result<Vec<String>, Failure> {
-    let unsaved = unsaved(client)?;
+    let mut lines = shown(&unsaved(client)?);
+    lines.extend(deletions(client)?);
+    Ok(lines)
+}
+
+/// As [`list`], of one directory and what is below it; without deletions.
+pub fn list_of(client: &Client, subtree: &FlushTarget) -> Result<Vec<String>, Failure> {
+    Ok(shown(&unsaved_of(client, subtree, &client.site.unsaved()?)?))
+}
+
+fn shown(unsaved: &[(PathBuf, u64)]) -> Vec<String> {
     let shown = |(path, bytes): &(PathBuf, u64)| match bytes {
         0 => format!("  {}", path.display()),
         bytes => format!("  {} (about {})", path.display(), format_size(*bytes)),
@@ -66,20 +69,19 @@ pub fn list(client: &Client) -> Result<Vec<String>, Failure> {
     if !lines.is_empty() {
         lines.insert(0, format!("{} not at the source:", format_count(unsaved.len() as u64, "file")));
     }
-    lines.extend(deletions(client)?);
-    Ok(lines)
+    lines
 }
 
 /// What was deleted and is still at the source, a line each.
 fn deletions(client: &Client) -> Result<Vec<String>, Failure> {
     let (partitions, mut lines) = (client.partitions.list()?, Vec::new());
-    if !partitions.iter().any(mirrors) {
+    if !partitions.iter().any(|partition| partition.settings.mirrors_deletes()) {
         return Ok(lines);
     }
     let left = client.site.removals()?.left;
     for removal in left.iter().take(NAMED_MAX) {
         let dir = partitions.iter().find(|known| known.id == removal.partition).map(|known| known.dir);
-        let place = dir.map_or(Ok(None), |dir| path_of(client, dir))?.unwrap_or_default();
+        let place = dir.map_or(Ok(None), |dir| client.path_of_dir(dir))?.unwrap_or_default();
         let path = PathBuf::from(place).join(OsStr::from_bytes(&removal.path));
         let why = if removal.why.is_empty() { String::new() } else { format!(": {}", removal.why) };
         lines.push(format!("  {}{why}", path.display()));
@@ -93,70 +95,67 @@ fn deletions(client: &Client) -> Result<Vec<String>, Failure> {
     Ok(lines)
 }
 
-/// Whether what is deleted in a partition is to be deleted at its source.
-pub fn mirrors(partition: &Partition) -> bool {
-    partition.settings.source.is_some() && partition.settings.mirror_deletes == MirrorDeletes::Yes
-}
-
 /// Paths from the formation's own directory on, and about how many bytes.
 fn unsaved(client: &Client) -> Result<Vec<(PathBuf, u64)>, Failure> {
     let unsaved = client.site.unsaved()?;
     let mut found = Vec::new();
-    for target in if unsaved.is_empty() { Vec::new() } else { targets(client)? } {
-        let plan = target.plan(client, &unsaved)?;
-        let all = plan.files.iter().chain(plan.dirs.iter().filter(|dir| unsaved.has(dir.attr.ino)));
-        found.extend(all.map(|one| (target.path_of(one), unsaved.bytes_of(one.attr.ino).min(one.attr.size))));
+    for subtree in if unsaved.is_empty() { Vec::new() } else { subtrees(client)? } {
+        found.extend(unsaved_of(client, &subtree, &unsaved)?);
     }
     Ok(found)
 }
 
+fn unsaved_of(
+    client: &Client,
+    subtree: &FlushTarget,
+    unsaved: &Unsaved,
+) -> Result<Vec<(PathBuf, u64)>, Failure> {
+    let plan = subtree.plan(client, unsaved)?;
+    let all = plan.files.iter().chain(plan.dirs.iter().filter(|dir| unsaved.has(dir.attr.ino)));
+    let shown = |one| (subtree.path_of(one), unsaved.bytes_of(one.attr.ino).min(one.attr.size));
+    Ok(all.map(shown).collect())
+}
+
 /// The directories of all partitions with a source.
-fn targets(client: &Client) -> Result<Vec<Target>, Failure> {
+fn subtrees(client: &Client) -> Result<Vec<FlushTarget>, Failure> {
     let mut targets = Vec::new();
     for partition in client.partitions.list()? {
         if partition.settings.source.is_none() || partition.state != PartitionState::Live {
             continue;
         }
-        if let Some(path) = path_of(client, partition.dir)? {
-            targets.push(Target::of_partition(client, partition.dir, PathBuf::from(path))?);
+        if let Some(path) = client.path_of_dir(partition.dir)? {
+            targets.push(FlushTarget::of_partition(client, partition.dir, PathBuf::from(path))?);
         }
     }
     Ok(targets)
 }
 
 /// Brings everything of all partitions to their sources.
-///
-/// # Errors
-/// When it cannot be found out what there is.
-pub fn flush_all(dir: &StateDir, manner: Manner) -> Result<Outcome, Failure> {
-    let state = reach::living(dir)?;
+pub fn flush_all(dir: &StateDir, options: FlushOptions) -> Result<FlushOutcome, Failure> {
+    let state = dir.read_living()?;
     if !has_sources(dir, &state) {
-        return Ok(Outcome::default());
+        return Ok(FlushOutcome::default());
     }
-    let client = reach::client(dir, &state, ANSWER_WAIT)?;
-    let outcome = flush_by(&client, manner);
+    let client = connect(dir, &state, ANSWER_WAIT)?;
+    let outcome = flush_by(&client, options);
     client.leave();
     outcome
 }
 
 /// As [`flush_all`], by a client.
-///
-/// # Errors
-/// As [`flush_all`].
-pub fn flush_by(client: &Client, manner: Manner) -> Result<Outcome, Failure> {
+pub fn flush_by(client: &Client, options: FlushOptions) -> Result<FlushOutcome, Failure> {
     client.site.send_behind()?;
-    flush_sent(client, manner)
+    flush_sent(client, options)
 }
 
 /// As [`flush_by`], of what has been sent.
-///
-/// # Errors
-/// As [`flush_all`].
-pub fn flush_sent(client: &Client, manner: Manner) -> Result<Outcome, Failure> {
-    let (mut all, unsaved) = (Outcome::default(), client.site.unsaved()?);
-    if !unsaved.is_empty() || client.partitions.list()?.iter().any(mirrors) {
-        for target in targets(client)? {
-            all.add(bring_all(client, &target, &unsaved, manner)?);
+pub fn flush_sent(client: &Client, options: FlushOptions) -> Result<FlushOutcome, Failure> {
+    let (mut all, unsaved) = (FlushOutcome::default(), client.site.unsaved()?);
+    if !unsaved.is_empty()
+        || client.partitions.list()?.iter().any(|partition| partition.settings.mirrors_deletes())
+    {
+        for subtree in subtrees(client)? {
+            all.add(flush_target(client, &subtree, &unsaved, options)?);
         }
     }
     Ok(all)

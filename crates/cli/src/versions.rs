@@ -6,18 +6,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use bivouac_launch::Environment;
-use bivouac_pool::{Access, Attachment, Change, Entry, Listing, Origin, Pools, Who};
+use bivouac_pool::{Access, Attachment, Caller, ChangeOrigin, Entry, Listing, Origin, Pools, is_url};
 
-use crate::commands::pool::is_url;
 use crate::environment;
 use crate::failure::Failure;
 use crate::options::DatabaseArgs;
 use crate::pools::{is_there, now_s, open, who};
 
 /// All that is in a directory, without following links. Nothing is read but names, sizes and times.
-///
-/// # Errors
-/// What cannot be looked at.
 pub fn listing(root: &Path) -> Result<Listing, Failure> {
     let mut listing = Listing::default();
     let mut rest = vec![PathBuf::new()];
@@ -81,14 +77,14 @@ fn note(here: &Environment, database: &DatabaseArgs, formation: &str) -> Result<
     if failures.is_empty() { Ok(()) } else { Err(Failure::new(1, failures.join("\n"))) }
 }
 
-fn note_one(pools: &mut Pools, who: &Who, one: &Attachment) -> Result<(), Failure> {
+fn note_one(pools: &mut Pools, who: &Caller, one: &Attachment) -> Result<(), Failure> {
     let Some(pool) = pools.numbered(who, one.pool)? else { return Ok(()) };
     if is_url(&pool.source) {
         return Ok(());
     }
     // Outside of the change: looking through a large tree takes minutes.
     let listing = listing(Path::new(OsStr::from_bytes(&pool.source)))?;
-    let change = Change { who, now_s: now_s(), request: None };
+    let change = ChangeOrigin { who, now_s: now_s(), request: None };
     pools.drained(&change, pool.id, &listing, &origin(format!("drain of {}", one.formation)))?;
     Ok(())
 }

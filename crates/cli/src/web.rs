@@ -2,47 +2,48 @@
 
 use std::sync::Arc;
 
-use bivouac_http::{Explain, MakeView, Page, View, Views};
-use bivouac_launch::{Environment, State, StateDir};
+use bivouac_http::{MakeView, Page, PageView, PathExplainer, Views};
+use bivouac_launch::{Environment, FormationState, StateDir};
+use bivouac_monitor::StageMonitor;
+use bivouac_monitor::rates::RateSeries;
+use bivouac_monitor::report::gather;
+use bivouac_monitor::status::look_at_all;
 
-use crate::commands::explain;
+use crate::explain;
 use crate::failure::Failure;
-use crate::report::{Form, gather};
-use crate::stages::Stages;
-use crate::status::look_at_all;
-use crate::top::Watch;
+use crate::report_file::ReportFormat;
 
 const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 
 /// Of a formation with all of its nodes, wherever they are. Where it was started, more is known of its hosts.
-pub fn views(here: &Environment, part: &StateDir, state: &State) -> Views {
+pub fn views(here: &Environment, part: &StateDir, state: &FormationState) -> Views {
     let dir = whole(here, part, state);
-    let watch = Arc::new(Watch::new(dir.clone()));
-    let stages = Stages::new(part.clone());
-    let reported = |form: Form, content_type: &'static str| {
+    let series = Arc::new(RateSeries::new(dir.clone()));
+    let stages = StageMonitor::new(part.clone());
+    let reported = |form: ReportFormat, content_type: &'static str| {
         let dir = dir.clone();
-        move || Ok::<_, Failure>(Page { content_type, bytes: gather(&dir)?.render(form, None)?.into_bytes() })
+        move || {
+            Ok::<_, Failure>(Page { content_type, bytes: form.render(&gather(&dir)?, None)?.into_bytes() })
+        }
     };
-    let (as_html, as_json) = (reported(Form::Html, HTML), reported(Form::Json, JSON));
+    let (as_html, as_json) = (reported(ReportFormat::Html, HTML), reported(ReportFormat::Json, JSON));
     let looked = dir.clone();
     let of_all = vec![
-        view("top.json", move |query| Ok(json(watch.since(since(query))?))),
-        view("status.json", move |_| {
-            Ok(json(serde_json::to_string(&look_at_all(&looked)?).map_err(std::io::Error::from)?))
-        }),
+        view("top.json", move |query| Ok(json(series.since(since(query))?))),
+        view("status.json", move |_| Ok(json(crate::output::json(&look_at_all(&looked)?, false)?))),
         view("stage.json", move |_| Ok(json(stages.list()?.to_string()))),
         view("report.html", move |_| as_html()),
         view("report.json", move |_| as_json()),
     ];
-    let explain: Explain = Box::new(|file| {
-        let text = explain::json(file.client, file.path, file.ino, file.sees_places);
+    let explain: PathExplainer = Box::new(|file| {
+        let text = explain::json(file.client, (file.path, file.dir), file.ino, file.sees_places);
         text.map(json).map_err(|failure| failure.to_string())
     });
     Views { of_all, explain }
 }
 
-fn whole(here: &Environment, part: &StateDir, state: &State) -> StateDir {
+fn whole(here: &Environment, part: &StateDir, state: &FormationState) -> StateDir {
     let whole = StateDir::wholes(here).into_iter().find(|(name, _)| *name == state.name).map(|(_, dir)| dir);
     // One of the same name may be another.
     let is_same =
@@ -57,9 +58,9 @@ fn json(text: String) -> Page {
 fn view(
     name: &'static str,
     make: impl Fn(Option<&str>) -> Result<Page, Failure> + Send + Sync + 'static,
-) -> View {
+) -> PageView {
     let make: MakeView = Box::new(move |query| make(query).map_err(|failure| failure.to_string()));
-    View { name, make }
+    PageView { name, make }
 }
 
 /// What was seen already, in milliseconds since 1970.

@@ -1,32 +1,35 @@
 //! Looking at the formation itself: for `status`, `explain` and `down`.
 
 use bivouac_types::limits::HOST_ANSWER_MAX;
-use bivouac_types::{FsResult, NodeId, SeatIndex};
+use bivouac_types::{FsError, FsResult, Ino, NodeId, TargetIndex};
 use bivouac_wire::{
-    HistoryRequest, HistoryTable, HostQuestion, Inos, ListRecordsRequest, ListSubfilesRequest, NodeStatus,
-    RecordPage, ScrubDone, ScrubRequest, SubfilePage, SubfileState, UseTable, Watched, op,
+    HistoryRequest, HistoryTable, HostQuestion, Inos, ListRacesRequest, ListRecordsRequest,
+    ListSubfilesRequest, NodeStatus, RacePage, RecordPage, ScrubDone, ScrubRequest, SubfilePage,
+    SubfileState, TouchedInos, UseTable, op,
 };
 
-use crate::ways::Ways;
+use crate::connections::Connections;
 
-/// One seat of a file.
+/// One target of a file.
 #[derive(Clone, Debug)]
-pub struct SeatReport {
-    /// Position among the seats that the file uses.
+pub struct TargetReport {
+    /// Position among the targets that the file uses.
     pub column: u16,
-    /// The seat.
-    pub seat: SeatIndex,
+    /// The target.
+    pub target: TargetIndex,
     /// Its node.
     pub node: NodeId,
     /// Position of its volume on the node.
     pub volume: u16,
-    /// The subfile there.
+    /// The subfile there; as one that does not exist where the node did not say.
     pub subfile: SubfileState,
+    /// Why the node did not say.
+    pub error: Option<FsError>,
 }
 
 /// Asks nodes about themselves. All of it fails with `EIO` when the node cannot be reached.
 #[derive(Clone, Copy)]
-pub struct Nodes<'c>(pub(crate) &'c Ways);
+pub struct Nodes<'c>(pub(crate) &'c Connections);
 
 impl Nodes<'_> {
     /// All about a node.
@@ -76,8 +79,29 @@ impl Nodes<'_> {
     }
 
     /// What became of the watched inodes.
-    pub fn touched(self, node: NodeId) -> FsResult<Watched> {
+    pub fn touched(self, node: NodeId) -> FsResult<TouchedInos> {
         self.0.ask::<op::ListTouched>(node, &())
+    }
+
+    /// The races that were found until now, and what is to be known of the list. Mounts report what they have gathered.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` of a formation that detects none; `EIO` when the node that does it cannot be reached.
+    pub fn list_races(self) -> FsResult<RacePage> {
+        let detector = self.0.home(Ino::ROOT)?;
+        for node in self.0.node_ids().filter(|node| *node != detector) {
+            // What mounts there have gathered is lost with a node that is dead.
+            if let Err(error) = self.0.ask::<op::ListRaces>(node, &ListRacesRequest { from: 0 }) {
+                log::debug!(why:% = error; "mounts of {node} have not reported");
+            }
+        }
+        let mut all = self.0.ask::<op::ListRaces>(detector, &ListRacesRequest { from: 0 })?;
+        while let Some(from) = all.next {
+            let page = self.0.ask::<op::ListRaces>(detector, &ListRacesRequest { from })?;
+            all.races.extend(page.races);
+            (all.counts, all.is_resumed, all.next) = (page.counts, page.is_resumed, page.next);
+        }
+        Ok(all)
     }
 
     /// Has a node compare some of a subfile.

@@ -1,4 +1,4 @@
-//! What calls of a thread have cost: messages, and bytes of content by where their seats are. Kept by thread, so that a
+//! What calls of a thread have cost: messages, and bytes of content by where their targets are. Kept by thread, so that a
 //! front end has the costs of each call, however many threads call at once, and no processor waits for another to count.
 
 use std::cell::Cell;
@@ -8,9 +8,9 @@ use std::cell::Cell;
 pub struct Traffic {
     /// Messages to nodes.
     pub messages: u64,
-    /// Bytes of content to or from seats of this machine, with a message or without.
+    /// Bytes of content to or from targets of this machine, with a message or without.
     pub bytes_local: u64,
-    /// Bytes of content to or from seats of other machines. What is sent again counts again.
+    /// Bytes of content to or from targets of other machines. What is sent again counts again.
     pub bytes_remote: u64,
 }
 
@@ -36,7 +36,7 @@ pub fn count_message() {
     count(|traffic| traffic.messages += 1);
 }
 
-/// Counts content to or from a seat.
+/// Counts content to or from a target.
 pub fn count_content(is_here: bool, len: u64) {
     count(|traffic| match is_here {
         true => traffic.bytes_local += len,

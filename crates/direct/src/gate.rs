@@ -39,7 +39,7 @@ impl Gate {
         Some(Gate { memory: Arc::clone(memory), first, turn })
     }
 
-    /// Which grant of this gate it is.
+    /// Number of the grant among those of this gate.
     #[must_use]
     pub fn turn(&self) -> u32 {
         self.turn
@@ -60,7 +60,7 @@ impl Gate {
         }
     }
 
-    /// What was written down.
+    /// The words that were marked.
     #[must_use]
     pub fn marked(&self) -> [u32; 3] {
         [2, 3, 4].map(|index| self.word(index).load(Ordering::Relaxed))
@@ -73,12 +73,13 @@ impl Gate {
 
     /// Goes inside; `None` if the gate is closed or is another grant's by now.
     #[must_use]
-    pub fn enter(&self) -> Option<Pass<'_>> {
+    pub fn enter(&self) -> Option<GateGuard<'_>> {
         if self.state().load(Ordering::Relaxed) & CLOSED != 0 {
             return None;
         }
+        // Counted first and looked at then: whoever closes the gate either finds this one inside, or is seen here.
         let before = self.state().fetch_add(1, Ordering::Acquire);
-        let pass = Pass(self);
+        let pass = GateGuard(self);
         let valid = before & CLOSED == 0 && turn_of(before) == self.turn;
         valid.then_some(pass)
     }
@@ -89,14 +90,14 @@ impl Gate {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether nobody can enter on this grant.
+    /// Returns whether nobody can enter on this grant.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         let current = self.state().load(Ordering::Acquire);
         turn_of(current) != self.turn || current & CLOSED != 0
     }
 
-    /// Whether it is closed, with nobody inside.
+    /// Returns whether it is closed, with nobody inside.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let current = self.state().load(Ordering::Acquire);
@@ -115,6 +116,7 @@ impl Gate {
             if left.is_zero() {
                 return !lives();
             }
+            // A process that is killed inside never leaves, so its lock says what the counter cannot.
             if !self.sleep((current & STATE) as u32, left.min(LOOK_EVERY)) && !lives() {
                 return true;
             }
@@ -138,7 +140,7 @@ impl Gate {
         }
     }
 
-    /// Whether somebody may enter on this grant, as of after everything that this thread has told.
+    /// Returns whether somebody may enter on this grant, as of after everything that this thread has told.
     pub(crate) fn is_open_still(&self) -> bool {
         fence(Ordering::SeqCst);
         let current = self.state().load(Ordering::SeqCst);
@@ -158,11 +160,14 @@ impl Gate {
 
     pub(crate) fn double(&self, index: usize) -> &AtomicU64 {
         static BEHIND: AtomicU64 = AtomicU64::new(CLOSED);
+        // Behind the last word is another grant's gate.
+        assert!(index + 1 < WORDS, "double word {index} of a gate");
         self.memory.double(self.first + index).unwrap_or(&BEHIND)
     }
 
     pub(crate) fn word(&self, index: usize) -> &AtomicU32 {
         static BEHIND: AtomicU32 = AtomicU32::new(0);
+        assert!(index < WORDS, "word {index} of a gate");
         // `at` has seen that the gate is within the memory.
         self.memory.word(self.first + index).unwrap_or(&BEHIND)
     }
@@ -184,11 +189,11 @@ fn turn_of(current: u64) -> u32 {
     (current >> 32) as u32
 }
 
-/// Somebody inside; leaves when dropped.
+/// An access inside a gate, which it leaves when dropped.
 #[must_use = "an access is only safe while it is inside"]
-pub struct Pass<'a>(&'a Gate);
+pub struct GateGuard<'a>(&'a Gate);
 
-impl Drop for Pass<'_> {
+impl Drop for GateGuard<'_> {
     fn drop(&mut self) {
         self.0.leave();
     }

@@ -12,7 +12,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, ftruncate, mem
 use rustix::io::retry_on_intr;
 
 use crate::gate::Gate;
-use crate::invalidations::{Invalidations, Untold};
+use crate::invalidations::{Invalidations, PendingTimeCounters};
 use crate::memory::Memory;
 use crate::size::SizeGate;
 use crate::{BOARD_LEN, GATE_LEN, SESSION_LEN, lock};
@@ -22,7 +22,7 @@ use crate::{BOARD_LEN, GATE_LEN, SESSION_LEN, lock};
 pub struct GrantTable {
     file: OwnedFd,
     memory: Arc<Memory>,
-    /// Where to look for a free session next. Locked while one is given, until its process has locked it.
+    /// Session at which the search for a free one begins. Locked while one is given, until its process has locked it.
     next: Mutex<u32>,
 }
 
@@ -63,7 +63,7 @@ impl GrantTable {
         Ok(GrantTable { file, memory, next: Mutex::new(rank::GRANT_TABLE, 0) })
     }
 
-    /// Whether the process of a session lives. When in doubt it does.
+    /// Returns whether the process of a session lives. When in doubt it does.
     #[must_use]
     pub fn lives(&self, session: u32) -> bool {
         lock::is_taken(self.file.as_fd(), session, 1).unwrap_or(true)
@@ -115,6 +115,7 @@ impl GrantTable {
         for _ in 0..DIRECT_SESSIONS_MAX {
             let session = *next;
             *next = (session + 1) % DIRECT_SESSIONS_MAX;
+            // The lock shows that a process lives, whatever its memory says; nobody has to notice how it died.
             if !lock::is_taken(self.file.as_fd(), session, 1)? {
                 self.allocate(session)?;
                 (0..DIRECT_GATES_MAX)
@@ -140,13 +141,13 @@ impl GrantTable {
         Invalidations::of(self.file.as_fd())
     }
 
-    /// Where the node's mounts count what they have not told.
+    /// The counters of changes that the node's mounts have not told.
     ///
     /// # Errors
     /// What the system says.
-    pub fn untold(&self) -> io::Result<Untold> {
-        let untold = Untold::of(self.file.as_fd())?;
-        untold.is_counted();
+    pub fn untold(&self) -> io::Result<PendingTimeCounters> {
+        let untold = PendingTimeCounters::of(self.file.as_fd())?;
+        untold.enable();
         Ok(untold)
     }
 
@@ -163,7 +164,7 @@ impl GrantTable {
     }
 }
 
-/// Where the first data at or behind a place of the file is.
+/// Offset of the first data at or behind a place of the file.
 fn next_data(file: BorrowedFd<'_>, at: u64) -> io::Result<Option<u64>> {
     match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(found) => Ok(Some(found)),
@@ -235,7 +236,7 @@ mod tests {
         assert!(ours.is_empty());
     }
 
-    /// Who is late to close looked at the turn, and then closed the next grant's gate.
+    /// A close that came late looked at the turn, and then closed the next grant's gate.
     #[test]
     fn who_closes_a_grant_that_has_ended_leaves_the_next_one_open() {
         let grants = grants();
@@ -312,6 +313,13 @@ mod tests {
         drop(pass);
         assert!(second.close_all(Duration::ZERO).unwrap().is_empty());
         assert!(theirs.enter().is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "word 16 of a gate")]
+    fn a_gate_has_no_words_of_its_neighbour() {
+        let grants = grants();
+        grants.gate(session(&grants).index(), 3).unwrap().word(16);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Who caches what it was told under a lease reads the word of it before it asks, and again whenever it goes by what it
 //! caches: a word that was raised meanwhile ends that. Things share words; what is not meant is asked for once more.
-//! Why it is sound is in docs/decisions/0116-callbacks-without-a-message.md.
+//! Why it is sound is in docs/decisions/0073-leases.md.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -15,53 +15,54 @@ use rustix::io::retry_on_intr;
 use crate::SESSION_LEN;
 use crate::memory::Memory;
 
-/// How many there are, as a power of two.
+/// Number of words, as a power of two.
 const BITS: u32 = 12;
-/// Where they begin in the grant table: behind all sessions.
+/// Their offset in the grant table: behind all sessions.
 const AT: usize = DIRECT_SESSIONS_MAX as usize * SESSION_LEN;
-/// How long they are, in bytes. As much behind them is of changes that were not told.
+/// Their length in bytes. As much behind them is of changes that were not told.
 const LEN: usize = size_of::<u32>() << BITS;
 
-/// Where these are, counted in words. Both kinds are mapped together, since pages may be as long as a session.
+/// Position of the counters of untold changes, in words. Both kinds are mapped together, since pages may be as long as
+/// a session.
 const UNTOLD_AT: usize = 1 << BITS;
 /// The words behind them: one that counts all changes, and one that is 1 where a mount counts at all.
 const ALL: usize = 2 * UNTOLD_AT;
 const COUNTED: usize = ALL + 1;
-/// How long all of this is, in bytes.
+/// Length of all words, in bytes.
 const UNTOLD_LEN: usize = (COUNTED + 1) * size_of::<u32>();
 
-/// Counts of files of which a mount has not told their homes yet when they were written: who looks at one without the
-/// mount would see an earlier time than its kernel shows. What a killed daemon counted stays: its files are looked at
-/// through the mount.
+/// Counters of files with an overwrite that a mount has not reported to their homes yet. A process that looks at such a
+/// file without the mount would see an earlier time than the mount's kernel shows. Counts of a killed daemon stay: their
+/// files are looked up through the mount.
 #[derive(Debug)]
-pub struct Untold {
+pub struct PendingTimeCounters {
     memory: Memory,
 }
 
-/// What all words were at a moment, or earlier.
+/// Values of all words at a moment, or earlier.
 #[derive(Debug, Default)]
 pub struct Counts(Vec<u32>);
 
 impl Counts {
-    /// What the word of a key was.
+    /// Value of the word of a key.
     #[must_use]
     pub fn of(&self, key: u64) -> u32 {
         self.0.get(index(key)).copied().unwrap_or_default()
     }
 }
 
-impl Untold {
+impl PendingTimeCounters {
     /// Those of a grant table.
     ///
     /// # Errors
     /// What the system says.
-    pub(crate) fn of(file: BorrowedFd<'_>) -> io::Result<Untold> {
+    pub(crate) fn of(file: BorrowedFd<'_>) -> io::Result<PendingTimeCounters> {
         retry_on_intr(|| fallocate(file, FallocateFlags::empty(), AT as u64, UNTOLD_LEN as u64))?;
-        Ok(Untold { memory: Memory::map(file, AT, UNTOLD_LEN)? })
+        Ok(PendingTimeCounters { memory: Memory::map(file, AT, UNTOLD_LEN)? })
     }
 
     /// Says that mounts count here.
-    pub(crate) fn is_counted(&self) {
+    pub(crate) fn enable(&self) {
         if let Some(word) = self.memory.word(COUNTED) {
             word.store(1, Ordering::Release);
         }
@@ -73,7 +74,7 @@ impl Untold {
         is(COUNTED, 1) && is(index, 0)
     }
 
-    /// Whether there are none of any kind.
+    /// Returns whether there are none of any kind.
     #[must_use]
     pub fn are_none(&self) -> bool {
         self.is_zero(ALL)
@@ -97,7 +98,7 @@ impl Untold {
         [UNTOLD_AT + index(key), ALL].into_iter().filter_map(|word| self.memory.word(word))
     }
 
-    /// Whether there is any under this key, or one that shares its word.
+    /// Returns whether there is any under this key, or one that shares its word.
     #[must_use]
     pub fn has(&self, key: u64) -> bool {
         !self.is_zero(UNTOLD_AT + index(key))
@@ -120,7 +121,7 @@ impl Invalidations {
         Ok(Invalidations { memory: Memory::map(file, AT, LEN)? })
     }
 
-    /// How often what is under this key was invalidated, and what shares its word. Keys must be well mixed in their highest
+    /// Number of invalidations of this key, and of those that share its word. Keys must be well mixed in their highest
     /// bits.
     #[must_use]
     pub fn count(&self, key: u64) -> u32 {

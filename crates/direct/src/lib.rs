@@ -6,7 +6,7 @@
 //! enters any more, and when those inside have left, the daemon may do what must not meet an access. A
 //! process that is killed inside loses its lock, which the kernel does when its last system call is over.
 //! Why it is sound is in docs/decisions/0017-local-direct-access.md. A gate may also be for the size of a file that its
-//! process makes longer: [`SizeGate`], docs/decisions/0019-sizes-are-lent.md.
+//! process makes longer: [`SizeGate`], docs/decisions/0003-file-size.md.
 //! Who only looks is called back by [`Invalidations`].
 
 mod gate;
@@ -19,14 +19,14 @@ mod memory;
 mod session;
 mod size;
 
-pub use gate::{Gate, Pass};
+pub use gate::{Gate, GateGuard};
 pub use grant_table::GrantTable;
-pub use invalidations::{Counts, Invalidations, Untold};
-pub use mapped::{Mapped, Shown};
+pub use invalidations::{Counts, Invalidations, PendingTimeCounters};
+pub use mapped::{ReadOnlyPages, WritablePages};
 pub use marks::MAP_WORDS;
 pub use memory::Memory;
 pub use session::{Session, forked, forks};
-pub use size::{SizeGate, Telling, Told};
+pub use size::{SizeGate, WriteEnd, WriteProgress};
 
 use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_SESSIONS_MAX};
 
@@ -34,7 +34,7 @@ use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_SESSIONS_MAX};
 const GATE_LEN: usize = 64;
 /// Bytes of one session.
 const SESSION_LEN: usize = DIRECT_GATES_MAX as usize * GATE_LEN;
-/// Bytes of a grant table: its sessions, and behind them as much for the words of [`Invalidations`] and [`Untold`]. Only
+/// Bytes of a grant table: its sessions, and behind them as much for the words of [`Invalidations`] and [`PendingTimeCounters`]. Only
 /// what is used takes memory.
 const BOARD_LEN: usize = (DIRECT_SESSIONS_MAX as usize + 1) * SESSION_LEN;
 

@@ -25,7 +25,7 @@ pub fn take(file: BorrowedFd<'_>, byte: u32) -> io::Result<()> {
     }
 }
 
-/// Whether another open file description has the byte locked; with `len` 0, that one or any behind it.
+/// Returns whether another open file description has the byte locked; with `len` 0, that one or any behind it.
 pub fn is_taken(file: BorrowedFd<'_>, byte: u32, len: i64) -> io::Result<bool> {
     let mut lock = request(libc::F_WRLCK, byte, len);
     // SAFETY: the call reads and writes the structure, which lives until it returns.

@@ -37,7 +37,7 @@ impl Pages {
         Ok(Pages { start, len, skip })
     }
 
-    /// What was asked for.
+    /// The mapped bytes.
     fn bytes(&self) -> *mut [u8] {
         ptr::slice_from_raw_parts_mut(self.start.as_ptr().wrapping_add(self.skip), self.len - self.skip)
     }
@@ -51,56 +51,56 @@ impl Drop for Pages {
     }
 }
 
-/// Bytes of a file in memory that are read where they lie.
+/// Mapped pages of a file in memory, for reading.
 #[derive(Debug)]
-pub struct Shown(Pages);
+pub struct ReadOnlyPages(Pages);
 
-impl Shown {
+impl ReadOnlyPages {
     /// Maps `len` bytes from `offset`; `None` if not all of them are there: to look at a hole would make a page of it. They
     /// must not be cut off while this value lives, nor become a hole, and the file be of a file system in memory: a page
     /// that cannot be read from a disk would end the process.
     ///
     /// # Errors
     /// What the system says.
-    pub fn map(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Option<Shown>> {
+    pub fn map(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Option<ReadOnlyPages>> {
         let end = offset.checked_add(len).ok_or(io::ErrorKind::InvalidInput)?;
         if len == 0 || seek(file, SeekFrom::Hole(offset))? < end {
             return Ok(None);
         }
-        Pages::map(file, offset, len, ProtFlags::READ).map(|pages| Some(Shown(pages)))
+        Pages::map(file, offset, len, ProtFlags::READ).map(|pages| Some(ReadOnlyPages(pages)))
     }
 
-    /// What was asked for, to be looked at only, which is sound as long as nobody writes to it.
+    /// The mapped bytes, for reading only, which is sound as long as nobody writes to it.
     #[must_use]
     pub fn bytes(&self) -> *mut [u8] {
         self.0.bytes()
     }
 }
 
-/// Bytes of a file in memory that are written. Other processes may write to the same bytes: each store is atomic, so what
+/// Mapped pages of a file in memory, for writing. Other processes may write to the same bytes: each store is atomic, so what
 /// is there then is some of both, and nothing is undefined.
 #[derive(Debug)]
-pub struct Mapped(Pages);
+pub struct WritablePages(Pages);
 
-impl Mapped {
+impl WritablePages {
     /// Maps `len` bytes from `offset`. The file gets all their pages, and ends behind them if it ended before. It must
     /// not be cut while this value lives, and be of a file system in memory: a page that cannot be read from a disk
     /// would end the process.
     ///
     /// # Errors
     /// What the system says: `StorageFull` if there is no space for the pages; then the file is as it was.
-    pub fn map(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Mapped> {
+    pub fn map(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<WritablePages> {
         fallocate(file, FallocateFlags::empty(), offset, len)?;
-        Pages::map(file, offset, len, ProtFlags::READ | ProtFlags::WRITE).map(Mapped)
+        Pages::map(file, offset, len, ProtFlags::READ | ProtFlags::WRITE).map(WritablePages)
     }
 
-    /// What was asked for, to be written by who knows that others may write to the same bytes.
+    /// The mapped bytes, for a writer that expects others to write to the same bytes.
     #[must_use]
     pub fn bytes(&self) -> *mut [u8] {
         self.0.bytes()
     }
 
-    /// Whether mapping `len` bytes takes less time than so many system calls.
+    /// Returns whether mapping `len` bytes takes less time than so many system calls.
     #[must_use]
     pub fn pays(places: usize, len: u64) -> bool {
         places >= PLACES_MIN && len <= places as u64 * STEP_MAX
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn what_lies_outside_is_refused() {
         let file = memory(&[7; 100]);
-        let mapped = Mapped::map(file.as_fd(), 10, 20).unwrap();
+        let mapped = WritablePages::map(file.as_fd(), 10, 20).unwrap();
         assert!(mapped.put(0, &[1; 20]) && mapped.put(20, &[]));
         assert!(!mapped.put(0, &[1; 21]) && !mapped.put(20, &[1]) && !mapped.put(usize::MAX, &[1]));
         drop(mapped);
@@ -170,7 +170,7 @@ mod tests {
         let file = memory(&content);
         file.set_len(40_000).unwrap();
         file.write_all_at(&[7], 30_000).unwrap();
-        let show = |at, len| Shown::map(file.as_fd(), at, len).unwrap();
+        let show = |at, len| ReadOnlyPages::map(file.as_fd(), at, len).unwrap();
         for (at, len) in [(0, 20_000), (5000, 1), (4097, 8000), (30_000, 100)] {
             let expected = if at < 20_000 {
                 &content[at as usize..][..len as usize]
@@ -184,7 +184,7 @@ mod tests {
         for (at, len) in [(0, 30_000), (25_000, 10), (0, 0), (39_999, 1)] {
             assert!(show(at, len).is_none(), "{at}, {len}");
         }
-        assert!(Shown::map(file.as_fd(), 40_000, 1).is_err(), "behind the end");
+        assert!(ReadOnlyPages::map(file.as_fd(), 40_000, 1).is_err(), "behind the end");
         assert_eq!(file.metadata().unwrap().blocks(), 6 * 8, "no hole was filled");
     }
 
@@ -200,7 +200,7 @@ mod tests {
             let file = memory(&expected);
             let len: usize = places.iter().map(|(gap, len)| gap + len).sum();
             expected.resize(size.max(offset as usize + len), 0);
-            let mapped = Mapped::map(file.as_fd(), offset, len as u64).unwrap();
+            let mapped = WritablePages::map(file.as_fd(), offset, len as u64).unwrap();
             let mut at = 0;
             for (index, (gap, len)) in places.into_iter().enumerate() {
                 let bytes: Vec<u8> = (0..len).map(|i| (index * 31 + i) as u8).collect();

@@ -1,5 +1,5 @@
-//! Where a process writes to a subfile whose blocks have checksums, told in the memory of its gate: the daemon makes these
-//! anew when the grant is over, and keeps all others.
+//! Places where a process writes to a subfile whose blocks have checksums, told in the memory of its gate: the daemon
+//! makes these anew when the grant is over, and keeps all others.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use crate::gate::Gate;
 /// Double words of the map: a bit for each part of the subfile, which begins again behind the last one.
 pub const MAP_WORDS: usize = 4;
 const MAP_BITS: u64 = MAP_WORDS as u64 * 64;
-/// Word of the gate that says how long a part is, behind inode and seat: one more than the power of two, or 0.
+/// Word of the gate that says how long a part is, behind inode and target: one more than the power of two, or 0.
 const SHIFT: usize = 5;
 /// First word of the map.
 const MAP: usize = 8;
@@ -17,6 +17,8 @@ impl Gate {
     /// Whoever passes is to mark where it writes, in parts of this power of two; or not. To be called before anybody knows
     /// of the grant.
     pub fn track(&self, shift: Option<u32>) {
+        // Of a longer part nobody could say where in it was written.
+        assert!(shift.is_none_or(|shift| shift < u64::BITS), "parts of 2^{shift:?} bytes");
         (0..MAP_WORDS).for_each(|index| self.double(MAP + 2 * index).store(0, Ordering::Relaxed));
         self.word(SHIFT).store(shift.map_or(0, |shift| shift + 1), Ordering::Release);
     }

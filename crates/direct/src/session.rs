@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_SESSIONS_MAX};
 
 use crate::gate::Gate;
-use crate::invalidations::{Invalidations, Untold};
+use crate::invalidations::{Invalidations, PendingTimeCounters};
 use crate::memory::Memory;
 use crate::{SESSION_LEN, lock};
 
-/// How often this process's ancestors were forked, as far as they said so.
+/// Number of forks of this process's ancestors, as far as they said so.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// To be called in the child after a fork, before it does anything else with a session: those that were made
@@ -22,7 +22,7 @@ pub fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How often [`forked`] was called in this process and its ancestors.
+/// Number of calls of [`forked`] in this process and its ancestors.
 #[must_use]
 pub fn forks() -> u32 {
     FORKS.load(Ordering::Relaxed)
@@ -75,15 +75,15 @@ impl Session {
         Invalidations::of(self.board.as_fd())
     }
 
-    /// What the node's mounts have not told.
+    /// Counters of changes that the node's mounts have not told.
     ///
     /// # Errors
     /// What the system says.
-    pub fn untold(&self) -> io::Result<Untold> {
-        Untold::of(self.board.as_fd())
+    pub fn untold(&self) -> io::Result<PendingTimeCounters> {
+        PendingTimeCounters::of(self.board.as_fd())
     }
 
-    /// Whether it was made by this process, not by the one that forked it.
+    /// Returns whether it was made by this process, not by the one that forked it.
     #[must_use]
     pub fn is_own(&self) -> bool {
         self.forks == FORKS.load(Ordering::Relaxed)

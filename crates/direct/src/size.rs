@@ -1,18 +1,18 @@
 //! The size of a file that is lent to a process: how far it has written, told in the memory of a gate. Why that is
-//! enough is in docs/decisions/0019-sizes-are-lent.md.
+//! enough is in docs/decisions/0003-file-size.md.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::gate::Gate;
 
-/// Stands where a gate of a subfile has the seat.
+/// Stands where a gate of a subfile has the target.
 const SIZE: u32 = u32::MAX;
 /// The same, once what was told is in the file's record.
 const WRITTEN_DOWN: u32 = u32::MAX - 1;
 /// A size of a file that has nothing behind its end: writes may leave holes in front of them.
 const SIZE_OVER_HOLES: u32 = u32::MAX - 2;
-/// Words of the gate: the inode, then what is in place of the seat, then the epoch.
+/// Words of the gate: the inode, then what is in place of the target, then the epoch.
 const INODE: usize = 2;
 const KIND: usize = 4;
 const EPOCH: usize = 5;
@@ -23,25 +23,25 @@ const FRESH: usize = 10;
 
 /// The end of a write, to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Telling {
-    /// Where it ends.
+pub struct WriteEnd {
+    /// Its offset.
     pub end: u64,
-    /// How many of its bytes lie behind the size that its writer knew.
+    /// Number of its bytes that lie behind the size that its writer knew.
     pub fresh: u64,
-    /// Whether it begins behind that size, and so leaves a hole unless others have written there.
+    /// True if it begins behind that size, and so leaves a hole unless others have written there.
     pub leaves_hole: bool,
-    /// When it was made, in nanoseconds since 1970.
+    /// Time at which it was made, in nanoseconds since 1970.
     pub at_ns: u64,
 }
 
-/// What a process has told.
+/// Progress of a process's writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct WriteProgress {
     /// The furthest end of its writes; 0 if there was none.
     pub end: u64,
-    /// When it last told one, in nanoseconds since 1970.
+    /// Time of its last write, in nanoseconds since 1970.
     pub at_ns: u64,
-    /// How many bytes it has written behind what it knew to be the size.
+    /// Number of bytes that it has written behind what it knew to be the size.
     pub fresh: u64,
 }
 
@@ -54,6 +54,7 @@ impl SizeGate {
     /// inside.
     #[must_use]
     pub fn open(gate: &Gate, ino: u64, epoch: u32, over_holes: bool) -> SizeGate {
+        // The gate is closed, so nobody tells anything into what is being prepared.
         [END, AT, FRESH].iter().for_each(|at| gate.double(*at).store(0, Ordering::Relaxed));
         gate.word(EPOCH).store(epoch, Ordering::Relaxed);
         gate.word(INODE).store(ino as u32, Ordering::Relaxed);
@@ -69,7 +70,7 @@ impl SizeGate {
         SizeGate(gate)
     }
 
-    /// Whether a gate is, or was last, for a size.
+    /// Returns whether a gate is, or was last, for a size.
     #[must_use]
     pub fn is_one(gate: &Gate) -> bool {
         matches!(gate.word(KIND).load(Ordering::Acquire), SIZE | SIZE_OVER_HOLES | WRITTEN_DOWN)
@@ -92,7 +93,7 @@ impl SizeGate {
     /// Tells the end of a write. Whether whoever lent the size has it; if not it may have it nevertheless, and must be
     /// told in another way.
     #[must_use]
-    pub fn tell(&self, told: Telling) -> bool {
+    pub fn tell(&self, told: WriteEnd) -> bool {
         // As long as somebody is inside, the gate is nobody else's.
         let Some(_inside) = self.0.enter() else { return false };
         if told.leaves_hole && self.0.word(KIND).load(Ordering::SeqCst) != SIZE_OVER_HOLES {
@@ -106,17 +107,17 @@ impl SizeGate {
         self.0.is_open_still()
     }
 
-    /// Which grant of the gate it is.
+    /// Number of the grant among those of the gate.
     #[must_use]
     pub fn turn(&self) -> u32 {
         self.0.turn()
     }
 
-    /// What was told so far.
+    /// Progress so far.
     #[must_use]
-    pub fn told(&self) -> Told {
+    pub fn told(&self) -> WriteProgress {
         let [end, fresh, at_ns] = [END, FRESH, AT].map(|at| self.0.double(at).load(Ordering::SeqCst));
-        Told { end, at_ns, fresh }
+        WriteProgress { end, at_ns, fresh }
     }
 
     /// There may be bytes behind the end by now: nobody leaves holes any more. What was told until then stays.
@@ -126,7 +127,7 @@ impl SizeGate {
         let _ = self.0.word(KIND).compare_exchange(from, to, order, order);
     }
 
-    /// What was told has been written down elsewhere: a later daemon need not look.
+    /// Marks the progress as recorded elsewhere: a later daemon need not look.
     pub fn clear(&self) {
         self.0.word(KIND).store(WRITTEN_DOWN, Ordering::Release);
     }
@@ -136,13 +137,13 @@ impl SizeGate {
         self.0.close();
     }
 
-    /// Whether nothing more can be told.
+    /// Returns whether nothing more can be told.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.0.is_closed()
     }
 
-    /// Whether it is closed, with nobody inside.
+    /// Returns whether it is closed, with nobody inside.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -176,26 +177,26 @@ mod tests {
     }
 
     /// A write right behind what was known.
-    fn next(end: u64, at_ns: u64) -> Telling {
-        Telling { end, fresh: 1, leaves_hole: false, at_ns }
+    fn next(end: u64, at_ns: u64) -> WriteEnd {
+        WriteEnd { end, fresh: 1, leaves_hole: false, at_ns }
     }
 
     #[test]
     fn holes_are_left_only_while_nothing_is_behind_the_end() {
         let (grants, session) = grants();
         let (_, theirs) = lent(&grants, &session, 7);
-        let over = Telling { end: 900, fresh: 100, leaves_hole: true, at_ns: 5 };
-        assert!(!theirs.tell(over) && theirs.told() == Told::default(), "it was not lent so");
+        let over = WriteEnd { end: 900, fresh: 100, leaves_hole: true, at_ns: 5 };
+        assert!(!theirs.tell(over) && theirs.told() == WriteProgress::default(), "it was not lent so");
         let gate = grants.gate(session.index(), 6).unwrap();
         gate.close();
         let ours = SizeGate::open(&gate, 8, 3, true);
         let theirs = SizeGate::joined(session.gate(6, ours.turn()).unwrap());
         assert!(theirs.tell(over) && SizeGate::is_one(&gate) && SizeGate::found(gate.clone()).is_some());
-        assert_eq!(ours.told(), Told { end: 900, at_ns: 5, fresh: 100 });
+        assert_eq!(ours.told(), WriteProgress { end: 900, at_ns: 5, fresh: 100 });
         ours.forbid_holes();
-        assert!(!theirs.tell(Telling { end: 2000, ..over }), "a client died");
+        assert!(!theirs.tell(WriteEnd { end: 2000, ..over }), "a client died");
         assert!(theirs.tell(next(901, 6)), "what leaves none goes on");
-        assert_eq!(ours.told(), Told { end: 901, at_ns: 6, fresh: 101 });
+        assert_eq!(ours.told(), WriteProgress { end: 901, at_ns: 6, fresh: 101 });
         ours.clear();
         ours.forbid_holes();
         assert!(SizeGate::found(gate).is_none(), "what is written down stays so");
@@ -205,14 +206,14 @@ mod tests {
     fn the_furthest_end_counts_until_it_is_closed() {
         let (grants, session) = grants();
         let (ours, theirs) = lent(&grants, &session, 1 << 40 | 7);
-        assert_eq!((ours.file(), ours.told()), ((1 << 40 | 7, 3), Told::default()));
+        assert_eq!((ours.file(), ours.told()), ((1 << 40 | 7, 3), WriteProgress::default()));
         assert!(theirs.tell(next(200, 10)) && theirs.tell(next(100, 11)));
-        assert_eq!(ours.told(), Told { end: 200, at_ns: 11, fresh: 2 });
+        assert_eq!(ours.told(), WriteProgress { end: 200, at_ns: 11, fresh: 2 });
         ours.close();
         assert!(!theirs.tell(next(300, 12)));
         assert_eq!(ours.told().end, 200);
         let (later, _) = lent(&grants, &session, 8);
-        assert_eq!(later.told(), Told::default(), "the next one begins anew");
+        assert_eq!(later.told(), WriteProgress::default(), "the next one begins anew");
         assert!(!theirs.tell(next(400, 13)) && later.told().end == 0, "and is nobody else's");
     }
 

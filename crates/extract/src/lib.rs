@@ -1,9 +1,9 @@
-//! What a machine says of itself.
+//! Description of a machine, from its own files and programs.
 //!
 //! Each kind of knowledge (processors, disks, …) has a list of [sources](Source), tried in order: the first that knows
 //! something is taken, and the map says which it was. A new source is a file in `sources/` and a line in [`look`](crate::host)'s
 //! lists. Sources read through a [`Machine`]: the real one, below a directory of choice; what a machine said earlier
-//! ([`Record`]); or the real one while all it says is written down ([`Recorder`]).
+//! ([`RecordedAnswers`]); or the real one while all it says is written down ([`Recorder`]).
 
 mod look;
 mod machine;
@@ -11,7 +11,7 @@ mod names;
 mod record;
 mod sources;
 
-pub use look::{Source, host, interfaces, networks, places, slurm_network};
-pub use machine::{Machine, Real, Space};
+pub use look::{host, interfaces, networks, places, slurm_network};
+pub use machine::{FileSystemSpace, LocalMachine, Machine};
 pub use names::hosts_of_list;
-pub use record::{Record, Recorder};
+pub use record::{RecordedAnswers, Recorder};

@@ -1,21 +1,12 @@
-//! Which sources there are for what, and in which order they are asked.
+//! The sources of each kind of facts, in order of preference, and a host as they describe it.
 
 use bivouac_sysmap::{Device, Disk, Host, Interface, Load, Memory, Mount, Network, NumaNode, Processors};
 
-use crate::machine::{Machine, Space};
+use crate::machine::{FileSystemSpace, Machine};
 use crate::sources::{
-    cpuinfo, hwloc, iblinkinfo, ibnetdiscover, iplink, lldp, lsblk, lspci, meminfo, mountinfo, mounts,
-    procload, slurm, sysblock, syscpu, sysnet, sysnuma, syspci,
+    Source, cpuinfo, hwloc, iblinkinfo, ibnetdiscover, iplink, lldp, lsblk, lspci, meminfo, mountinfo,
+    mounts, procload, slurm, sysblock, syscpu, sysnet, sysnuma, syspci,
 };
-
-/// A way to know something.
-#[derive(Debug)]
-pub struct Source<T> {
-    /// What it is called in the map.
-    pub name: &'static str,
-    /// Asks a machine; nothing if this source does not know.
-    pub look: fn(&dyn Machine) -> Option<T>,
-}
 
 // The whole machine first, then what hides what this process may not use, then what knows less.
 const PROCESSORS: [Source<Processors>; 3] = [syscpu::SOURCE, hwloc::SOURCE, cpuinfo::SOURCE];
@@ -29,7 +20,7 @@ const INTERFACES: [Source<Vec<Interface>>; 2] = [sysnet::SOURCE, iplink::SOURCE]
 const INFINIBAND: [Source<Network>; 2] = [ibnetdiscover::SOURCE, iblinkinfo::SOURCE];
 const SLURM: [Source<Network>; 2] = [slurm::SHOWN, slurm::WRITTEN];
 
-/// What a machine says of itself, with its load over so many milliseconds; 0 is without. Its neighbours on the network, if it
+/// Describes a machine, with its load over so many milliseconds; 0 is without. Its neighbours on the network, if it
 /// knows them, are a network of their own.
 #[must_use]
 pub fn host(machine: &dyn Machine, name: &str, load_ms: u64) -> (Host, Option<Network>) {
@@ -61,11 +52,11 @@ pub fn slurm_network(machine: &dyn Machine) -> Option<Network> {
     SLURM.iter().find_map(|source| (source.look)(machine))
 }
 
-/// Where things are on a machine with several parts of memory: those, its disks and what is mounted, without asking
+/// Parts of a machine with several parts of memory: those, its disks and what is mounted, without asking
 /// anybody how full that is. Of a machine that is in one part, nothing.
 #[must_use]
 pub fn places(machine: &dyn Machine) -> Option<Host> {
-    let machine = Unmeasured(machine);
+    let machine = MachineWithoutSpace(machine);
     let mut host = Host::default();
     host.numa = first(&NUMA, &machine, &mut host, "numa").filter(|parts| parts.len() > 1)?;
     host.disks = first(&DISKS, &machine, &mut host, "disks").unwrap_or_default();
@@ -74,9 +65,9 @@ pub fn places(machine: &dyn Machine) -> Option<Host> {
 }
 
 /// A machine whose file systems are not asked: a server that is gone would have who asks wait.
-struct Unmeasured<'a>(&'a dyn Machine);
+struct MachineWithoutSpace<'a>(&'a dyn Machine);
 
-impl Machine for Unmeasured<'_> {
+impl Machine for MachineWithoutSpace<'_> {
     fn text(&self, path: &str) -> Option<String> {
         self.0.text(path)
     }
@@ -89,7 +80,7 @@ impl Machine for Unmeasured<'_> {
         self.0.real(path)
     }
 
-    fn space(&self, _: &str) -> Option<Space> {
+    fn space(&self, _: &str) -> Option<FileSystemSpace> {
         None
     }
 

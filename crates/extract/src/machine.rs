@@ -1,4 +1,4 @@
-//! Where sources read.
+//! Files and programs that sources read.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 /// Most bytes of a file that are read.
 const TEXT_MAX: u64 = 16 << 20;
-/// How long the server of a file system may take to say how full it is, in milliseconds: one that is gone never says it.
+/// Time that the server of a file system may take to say how full it is, in milliseconds: one that is gone never says
+/// it.
 const SPACE_WAIT_MS: u64 = 2000;
 
 /// A machine that can be asked.
@@ -18,9 +19,9 @@ pub trait Machine {
     fn names(&self, dir: &str) -> Vec<String>;
     /// The path that a path is after all symbolic links.
     fn real(&self, path: &str) -> Option<String>;
-    /// How much room a mounted file system has.
-    fn space(&self, path: &str) -> Option<Space>;
-    /// What a program says on standard output, if it is there and succeeds.
+    /// Space of a mounted file system.
+    fn space(&self, path: &str) -> Option<FileSystemSpace>;
+    /// Standard output of a program, if it is there and succeeds.
     fn output(&self, program: &[&str]) -> Option<String>;
     /// Lets about so many milliseconds pass, and says how many it were.
     fn pass(&self, ms: u64) -> u64;
@@ -28,7 +29,7 @@ pub trait Machine {
 
 /// Room of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Space {
+pub struct FileSystemSpace {
     /// Bytes of all of it.
     pub size: u64,
     /// Bytes that this user can have.
@@ -40,16 +41,16 @@ pub struct Space {
 }
 
 /// This machine, or one whose file system lies below a directory.
-pub struct Real<'a> {
+pub struct LocalMachine<'a> {
     root: PathBuf,
     run: &'a dyn Fn(&[&str]) -> Option<String>,
 }
 
-impl<'a> Real<'a> {
+impl<'a> LocalMachine<'a> {
     /// Reads below `root`; programs are run by `run`.
     #[must_use]
-    pub fn new(root: &Path, run: &'a dyn Fn(&[&str]) -> Option<String>) -> Real<'a> {
-        Real { root: root.to_owned(), run }
+    pub fn new(root: &Path, run: &'a dyn Fn(&[&str]) -> Option<String>) -> LocalMachine<'a> {
+        LocalMachine { root: root.to_owned(), run }
     }
 
     fn below(&self, path: &str) -> PathBuf {
@@ -57,13 +58,13 @@ impl<'a> Real<'a> {
     }
 }
 
-impl std::fmt::Debug for Real<'_> {
+impl std::fmt::Debug for LocalMachine<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Real").field("root", &self.root).finish_non_exhaustive()
     }
 }
 
-impl Machine for Real<'_> {
+impl Machine for LocalMachine<'_> {
     fn text(&self, path: &str) -> Option<String> {
         let file = std::fs::File::open(self.below(path)).ok()?;
         let mut bytes = Vec::new();
@@ -85,14 +86,14 @@ impl Machine for Real<'_> {
         Some(format!("/{}", real.strip_prefix(root).ok()?.to_str()?))
     }
 
-    fn space(&self, path: &str) -> Option<Space> {
+    fn space(&self, path: &str) -> Option<FileSystemSpace> {
         let (path, (tell, hear)) = (self.below(path), mpsc::channel());
         // Of its own, and left behind if the file system's server does not answer.
         std::thread::spawn(move || {
             let _nobody_waits = tell.send(rustix::fs::statvfs(&path).ok());
         });
         let found = hear.recv_timeout(Duration::from_millis(SPACE_WAIT_MS)).ok()??;
-        Some(Space {
+        Some(FileSystemSpace {
             size: found.f_blocks.saturating_mul(found.f_frsize),
             left: found.f_bavail.saturating_mul(found.f_frsize),
             files: found.f_files,

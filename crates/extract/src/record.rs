@@ -1,4 +1,4 @@
-//! What a machine said, as text: to look at it elsewhere, and to test against.
+//! Answers of a machine, as text: to look at it elsewhere, and to test against.
 //!
 //! ```text
 //! bivouac-record/1
@@ -11,41 +11,42 @@
 //! @ output lldpcli -f keyvalue show neighbors
 //! |lldp.eth0.chassis.name=sw1
 //! ```
-//! A file that is there twice was read twice. Directories have the names of `@ dir`, and of all that is below them in the record.
+//! A file that is there twice was read twice; a space without an answer is of a mount that was not there. Directories
+//! have the names of `@ dir`, and of all that is below them in the record.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use crate::machine::{Machine, Space};
+use crate::machine::{FileSystemSpace, Machine};
 
 /// The first line.
 const FIRST: &str = "bivouac-record/1";
 
-/// What was asked: the kind of question, and what about.
-type Question = (String, String);
+/// A question: its kind, and its subject.
+type QueryKey = (String, String);
 
-/// What a machine said earlier.
+/// Earlier answers of a machine.
 #[derive(Debug, Default)]
-pub struct Record {
-    answers: BTreeMap<Question, Vec<String>>,
-    /// How often each was asked.
-    asked: RefCell<BTreeMap<Question, usize>>,
+pub struct RecordedAnswers {
+    answers: BTreeMap<QueryKey, Vec<String>>,
+    /// Number of times that each was asked.
+    asked: RefCell<BTreeMap<QueryKey, usize>>,
 }
 
-impl Record {
+impl RecordedAnswers {
     /// Reads a record.
     ///
     /// # Errors
     /// What is wrong with the text, with the line.
-    pub fn parse(text: &str) -> Result<Record, String> {
+    pub fn parse(text: &str) -> Result<RecordedAnswers, String> {
         let mut lines = text.lines().enumerate();
         if lines.next().is_none_or(|(_, first)| first.trim_end() != FIRST) {
             return Err(format!(
                 "line 1: a record begins with {FIRST}; write one with: bivouac system --record FILE"
             ));
         }
-        let mut record = Record::default();
+        let mut record = RecordedAnswers::default();
         let mut current: Option<&mut String> = None;
         for (number, line) in lines {
             if let Some(head) = line.strip_prefix("@ ") {
@@ -76,7 +77,7 @@ impl Record {
     }
 }
 
-impl Machine for Record {
+impl Machine for RecordedAnswers {
     fn text(&self, path: &str) -> Option<String> {
         self.next("file", path)
     }
@@ -99,11 +100,11 @@ impl Machine for Record {
         Some(self.next("real", path)?.trim_end().to_owned())
     }
 
-    fn space(&self, path: &str) -> Option<Space> {
+    fn space(&self, path: &str) -> Option<FileSystemSpace> {
         let text = self.next("space", path)?;
         let mut numbers = text.split_whitespace().map(|word| word.parse().ok());
         let mut next = || numbers.next().flatten();
-        Some(Space { size: next()?, left: next()?, files: next()?, files_left: next()? })
+        Some(FileSystemSpace { size: next()?, left: next()?, files: next()?, files_left: next()? })
     }
 
     fn output(&self, program: &[&str]) -> Option<String> {
@@ -128,7 +129,7 @@ impl<'a> Recorder<'a> {
         Recorder { machine, said: RefCell::new(format!("{FIRST}\n")) }
     }
 
-    /// All that it has said, as [`Record::parse`] reads it.
+    /// All that it has said, as [`RecordedAnswers::parse`] reads it.
     #[must_use]
     pub fn into_text(self) -> String {
         self.said.into_inner()
@@ -166,10 +167,14 @@ impl Machine for Recorder<'_> {
         self.machine.real(path).inspect(|real| self.note("real", path, real))
     }
 
-    fn space(&self, path: &str) -> Option<Space> {
-        let Space { size, left, files, files_left } = self.machine.space(path)?;
-        self.note("space", path, &format!("{size} {left} {files} {files_left}"));
-        Some(Space { size, left, files, files_left })
+    fn space(&self, path: &str) -> Option<FileSystemSpace> {
+        let found = self.machine.space(path);
+        // Also that there is none: a mount may have gone since it was looked at first.
+        let text = found.as_ref().map(|FileSystemSpace { size, left, files, files_left }| {
+            format!("{size} {left} {files} {files_left}")
+        });
+        self.note("space", path, &text.unwrap_or_default());
+        found
     }
 
     fn output(&self, program: &[&str]) -> Option<String> {
@@ -190,7 +195,7 @@ mod tests {
     #[test]
     fn what_was_said_is_said_again() {
         let text = "bivouac-record/1\n@ file /a/b\n|1\n@ file /a/b\n|2\n@ real /a/c\n|/x\n@ space /s\n|4 3 2 1\n@ output p -q\n|o\n@ pass \n|7\n";
-        let first = Record::parse(text).unwrap();
+        let first = RecordedAnswers::parse(text).unwrap();
         let recorder = Recorder::new(&first);
         let ask = |machine: &dyn Machine| {
             let files =
@@ -202,14 +207,24 @@ mod tests {
         assert_eq!(said.0, [Some("1\n".into()), Some("2\n".into()), Some("2\n".into()), None]);
         assert_eq!(said.1.0, ["b", "c"]);
         assert_eq!(said.3, 7);
-        let second = Record::parse(&recorder.into_text()).unwrap();
+        let second = RecordedAnswers::parse(&recorder.into_text()).unwrap();
         assert_eq!(ask(&second), said);
     }
 
     #[test]
+    fn a_mount_that_has_gone_is_gone_again() {
+        let text = "bivouac-record/1\n@ space /s\n|4 3 2 1\n@ space /s\n";
+        let record = RecordedAnswers::parse(text).unwrap();
+        let recorder = Recorder::new(&record);
+        assert!(recorder.space("/s").is_some());
+        assert!(recorder.space("/s").is_none());
+        assert_eq!(recorder.into_text(), text);
+    }
+
+    #[test]
     fn what_is_no_record_is_refused() {
-        assert!(Record::parse("").unwrap_err().starts_with("line 1: "));
-        assert!(Record::parse("bivouac-record/1\n|stray").unwrap_err().starts_with("line 2: "));
-        assert!(Record::parse("bivouac-record/1\n# said\n\n@ file /x\n").is_ok());
+        assert!(RecordedAnswers::parse("").unwrap_err().starts_with("line 1: "));
+        assert!(RecordedAnswers::parse("bivouac-record/1\n|stray").unwrap_err().starts_with("line 2: "));
+        assert!(RecordedAnswers::parse("bivouac-record/1\n# said\n\n@ file /x\n").is_ok());
     }
 }

@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use bivouac_extract::{Real, Record, host, networks};
-use bivouac_sysmap::{
-    DeviceKind, DiskKind, End, Host, InterfaceKind, Map, MountKind, Network, available, merge,
-};
+use bivouac_extract::{LocalMachine, RecordedAnswers, host, networks};
+use bivouac_sysmap::{DeviceKind, DiskKind, Host, InterfaceKind, LinkEnd, Map, MountKind, Network, merge};
 use proptest::prelude::*;
 
-fn record(text: &str) -> Record {
-    Record::parse(text).unwrap()
+fn record(text: &str) -> RecordedAnswers {
+    RecordedAnswers::parse(text).unwrap()
 }
 
 fn gpu_node() -> (Host, Option<Network>) {
@@ -127,8 +125,8 @@ fn interfaces_have_the_speed_that_is_known_and_no_other() {
     assert_eq!(
         (&link.from, &link.to, link.to_port.as_deref(), link.speed_bits),
         (
-            &End::Host("gpu001".into()),
-            &End::Switch("44:4c:a8:11:22:33".into()),
+            &LinkEnd::Host("gpu001".into()),
+            &LinkEnd::Switch("44:4c:a8:11:22:33".into()),
             Some("Ethernet17/1"),
             Some(25_000_000_000)
         )
@@ -145,7 +143,7 @@ fn what_is_left_is_what_there_is_less_what_is_used() {
     assert_eq!((load.over_ms, load.processors, load.runnable), (500, Some(4.0), Some(3.41)));
     let nvme = load.disks.iter().find(|disk| disk.name == "nvme0n1").unwrap();
     assert_eq!((nvme.read_bytes, nvme.written_bytes, nvme.busy), (10_000.0 * 512.0 / 0.5, 0.0, 0.5));
-    let left = available(&host).unwrap();
+    let left = host.compute_available().unwrap();
     assert_eq!(left.processors, Some(4.0));
     assert_eq!(left.memory_bytes, Some(701_243_088 * 1024));
     let eth0 = left.interfaces.iter().find(|one| one.name == "eth0").unwrap();
@@ -153,7 +151,7 @@ fn what_is_left_is_what_there_is_less_what_is_used() {
     assert!(left.interfaces.iter().all(|one| one.name != "lo"), "without a speed nothing is left or gone");
     assert_eq!(left.mounts.iter().find(|one| one.path == "/scratch").unwrap().bytes, 500_000_000_000_000);
     assert_eq!(left.disks.iter().find(|one| one.name == "sda").unwrap().idle, 1.0);
-    assert!(available(&Host { load: None, ..host }).is_none());
+    assert!(Host { load: None, ..host }.compute_available().is_none());
 }
 
 /// S523.
@@ -224,7 +222,7 @@ fn fabrics_are_read_from_each_tool() {
 #[test]
 fn this_machine_is_read() {
     let run = |_: &[&str]| None;
-    let (host, _) = host(&Real::new(std::path::Path::new("/"), &run), "here", 20);
+    let (host, _) = host(&LocalMachine::new(std::path::Path::new("/"), &run), "here", 20);
     assert!(host.processors.unwrap().threads.unwrap() > 0);
     assert!(host.memory.unwrap().total_bytes > 1 << 20);
     assert!(host.mounts.iter().any(|mount| mount.path == "/"));
@@ -232,7 +230,7 @@ fn this_machine_is_read() {
     assert!(load.over_ms >= 20 && load.memory_bytes.unwrap() > 0);
     // Below a directory without anything nothing is known.
     let empty = tempfile::tempdir().unwrap();
-    let (host, _) = crate::host(&Real::new(empty.path(), &run), "none", 0);
+    let (host, _) = crate::host(&LocalMachine::new(empty.path(), &run), "none", 0);
     assert_eq!(host, Host { name: "none".into(), ..Host::default() });
 }
 
@@ -252,7 +250,7 @@ proptest! {
             let at = at % text.len();
             let end = (at + len).min(text.len());
             let (Some(before), Some(after)) = (text.get(..at), text.get(end..)) else { continue };
-            if let Ok(record) = Record::parse(&format!("{before}{put}{after}")) {
+            if let Ok(record) = RecordedAnswers::parse(&format!("{before}{put}{after}")) {
                 let (host, network) = host(&record, "x", 1);
                 let mut all = networks(&record);
                 all.extend(network);

@@ -1,83 +1,73 @@
-//! Files from their subfiles alone, when the records are gone: where a file's bytes are is in every header.
-//! Names and attributes are not, nor is the size but for the lengths of the subfiles.
+//! Reconstruction of files from subfiles alone, when the records are lost: each header has the layout. Names and
+//! attributes are lost, and the size is known only from the lengths of the subfiles.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut};
 use std::path::PathBuf;
 
-use bivouac_layout::{file_offset, file_size_from, seats_of};
+use bivouac_layout::{file_offset, file_size_from, targets_of};
 use bivouac_store::{StoreError, SubfileId, Subfiles, VolumeFile};
-use bivouac_types::{Errno, FsError, FsResult, Ino, Layout, NodeId, SeatIndex};
-use bivouac_wire::SeatEntry;
+use bivouac_types::{Errno, FsError, FsResult, Ino, Layout, NodeId, TargetIndex};
+use bivouac_wire::TargetEntry;
 use serde::Serialize;
 
-use crate::offline::open_volumes;
 use crate::repair::best_layout;
 use crate::scrub::wrong_in_file;
 use crate::source::Progress;
+use crate::volumes::open_volumes;
 
-/// Bytes copied at once.
+/// Size of a read.
 const CHUNK: usize = 1 << 20;
-/// Most subfiles listed at once.
+/// Subfiles per page of a listing.
 const PAGE: usize = 512;
 
-/// Where rebuilt files go.
+/// Receiver of rebuilt files.
 pub trait Destination {
-    /// Makes an empty file with this name; it must not exist.
-    ///
-    /// # Errors
-    /// The system's.
+    /// Creates an empty file with this name, which must not exist.
     fn create(&self, name: &str) -> io::Result<Box<dyn RebuiltFile>>;
 }
 
 /// A file that is being rebuilt.
 pub trait RebuiltFile {
-    /// Writes bytes at their place.
-    ///
-    /// # Errors
-    /// The system's.
+    /// Writes bytes at an offset.
     fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Says how long the file is, and makes it outlive the host.
-    ///
-    /// # Errors
-    /// The system's.
+    /// Sets the size of the file and syncs it.
     fn finish(&mut self, size: u64) -> io::Result<()>;
 }
 
-/// What became of one file.
+/// Result of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Rebuilt {
-    /// Its inode number, which is its name.
+pub struct RebuildResult {
+    /// Inode number, which is the file's name.
     pub inode: String,
-    /// Bytes, as far as the lengths of the subfiles tell: a hole at the end is not seen.
+    /// Size in bytes by the lengths of the subfiles; a hole at the end is lost.
     pub size: u64,
-    /// Whether every volume that may hold a part of it was there.
+    /// True if every volume that may hold a part of the file was given.
     pub complete: bool,
-    /// Seats whose volume was not given: their bytes are zeros here.
-    pub missing_seats: Vec<u16>,
-    /// Seats without a subfile although their volume was given: never written, or lost.
-    pub empty_seats: Vec<u16>,
-    /// What its headers disagree about.
+    /// Targets whose volume was not given: their bytes are zeros in the rebuilt file.
+    pub missing_targets: Vec<u16>,
+    /// Targets without a subfile although their volume was given: never written, or lost.
+    pub empty_targets: Vec<u16>,
+    /// Contradictions between the headers.
     pub conflicts: Vec<String>,
-    /// Bytes that are here as they were found, and are not what was written by their checksums: from and to.
+    /// Byte ranges that do not match their checksums, copied as they are.
     pub wrong: Vec<(u64, u64)>,
 }
 
-/// A subfile with a sound header.
-struct Part {
+/// A subfile with a valid header.
+struct SubfilePart {
     volume: usize,
     id: SubfileId,
     len: u64,
-    /// Where data begins in the local file.
+    /// Offset of the data in the local file.
     data_at: u64,
     layout: Layout,
     epoch: u32,
-    places: Vec<SeatEntry>,
+    places: Vec<TargetEntry>,
 }
 
-/// Writes every file whose subfiles are on these volumes to `out`; answers what became of each, and subfiles that
-/// cannot be used.
+/// Rebuilds every file with subfiles on these volumes. Returns the results, and subfiles that cannot be used.
 ///
 /// # Errors
 /// A volume that is missing, in use or another formation's; what cannot be written.
@@ -85,7 +75,7 @@ pub fn rebuild_files(
     paths: &[PathBuf],
     out: &dyn Destination,
     progress: &dyn Progress,
-) -> FsResult<(Vec<Rebuilt>, Vec<String>)> {
+) -> FsResult<(Vec<RebuildResult>, Vec<String>)> {
     let (opened, _) = open_volumes(paths, false)?;
     let here: Vec<(NodeId, u16)> = opened.iter().map(|one| (one.identity.node, one.identity.index)).collect();
     let volumes: Vec<Subfiles> = opened
@@ -101,7 +91,7 @@ pub fn rebuild_files(
     Ok((rebuilt, unusable))
 }
 
-type Parts = BTreeMap<Ino, Vec<Part>>;
+type Parts = BTreeMap<Ino, Vec<SubfilePart>>;
 
 fn collect(volumes: &[Subfiles], progress: &dyn Progress) -> FsResult<(Parts, Vec<String>)> {
     let (mut files, mut unusable) = (Parts::new(), Vec::new());
@@ -112,7 +102,7 @@ fn collect(volumes: &[Subfiles], progress: &dyn Progress) -> FsResult<(Parts, Ve
             after = page.last().map(|found| found.id);
             for found in page {
                 match found.header {
-                    Ok(header) => files.entry(found.id.ino).or_default().push(Part {
+                    Ok(header) => files.entry(found.id.ino).or_default().push(SubfilePart {
                         volume,
                         id: found.id,
                         len: found.len,
@@ -138,12 +128,12 @@ fn collect(volumes: &[Subfiles], progress: &dyn Progress) -> FsResult<(Parts, Ve
 
 fn rebuild(
     ino: Ino,
-    parts: &[Part],
+    parts: &[SubfilePart],
     volumes: &[Subfiles],
     here: &[(NodeId, u16)],
     out: &dyn Destination,
-) -> FsResult<Rebuilt> {
-    let mut rebuilt = Rebuilt { inode: ino.to_string(), ..Rebuilt::default() };
+) -> FsResult<RebuildResult> {
+    let mut rebuilt = RebuildResult { inode: ino.to_string(), ..RebuildResult::default() };
     let Some((layout, epoch)) = best_layout(parts.iter().map(|part| (part.layout, part.epoch, part.len)))
     else {
         return Ok(rebuilt);
@@ -159,10 +149,11 @@ fn rebuild(
         if let Some(part) = part {
             let volume = volumes.get(part.volume).ok_or(Errno::EIO)?;
             copy(&*volume.open(part.id)?, &layout, column as u16, part, &mut *file)?;
+            // Corrupt bytes are copied and reported: the user decides what they are worth.
             let wrong = volume.scrub(part.id, |_| ())?.wrong;
             let in_file = wrong
                 .into_iter()
-                .flat_map(|range| wrong_in_file(&layout, part.id.ino, part.id.seat, NodeId(0), range));
+                .flat_map(|range| wrong_in_file(&layout, part.id.ino, part.id.target, NodeId(0), range));
             rebuilt.wrong.extend(in_file.map(|wrong| (wrong.from, wrong.to.min(rebuilt.size))));
         }
     }
@@ -176,70 +167,88 @@ fn failed(what: &str, error: &io::Error) -> FsError {
     FsError::with(errno, format!("{what}: {error}"))
 }
 
-/// The subfile of each column, and what does not fit.
-fn choose<'a>(parts: &'a [Part], layout: Layout, epoch: u32, rebuilt: &mut Rebuilt) -> Vec<Option<&'a Part>> {
+/// Returns the subfile of each column; contradictions are recorded in `rebuilt`.
+fn choose<'a>(
+    parts: &'a [SubfilePart],
+    layout: Layout,
+    epoch: u32,
+    rebuilt: &mut RebuildResult,
+) -> Vec<Option<&'a SubfilePart>> {
     for part in parts {
-        let seat = part.id.seat;
+        let target = part.id.target;
+        // Data in another layout cannot be placed in this file.
         if part.layout != layout && part.len > 0 {
             let text = format!(
-                "seat {seat} has {} bytes in layout {}, left out; the others say {layout}",
+                "target {target} has {} bytes in layout {}, left out; the others say {layout}",
                 part.len, part.layout
             );
             rebuilt.conflicts.push(text);
         } else if part.layout == layout && part.epoch < epoch {
             let text = format!(
-                "seat {seat} has epoch {}, others {epoch}: it may hold bytes that were cut off",
+                "target {target} has epoch {}, others {epoch}: it may hold bytes that were cut off",
                 part.epoch
             );
             rebuilt.conflicts.push(text);
         }
     }
-    let on = |seat: SeatIndex| parts.iter().filter(move |part| part.id.seat == seat && part.layout == layout);
-    let chosen = |seat| {
-        let best = on(seat).max_by_key(|part| (part.epoch, part.len));
-        (best, on(seat).count())
+    let on = |target: TargetIndex| {
+        parts.iter().filter(move |part| part.id.target == target && part.layout == layout)
     };
-    let columns = seats_of(&layout).map(|seat| (seat, chosen(seat)));
-    columns
-        .map(|(seat, (best, count))| {
+    let chosen = |target| {
+        // After a failed node a target may exist twice; the later epoch and the longer file win.
+        let best = on(target).max_by_key(|part| (part.epoch, part.len));
+        (best, on(target).count())
+    };
+    let columns = targets_of(&layout).map(|target| (target, chosen(target)));
+    let used: Vec<Option<&SubfilePart>> = columns
+        .map(|(target, (best, count))| {
             if count > 1 {
-                rebuilt.conflicts.push(format!("seat {seat} was given {count} times, the newest is taken"));
+                rebuilt
+                    .conflicts
+                    .push(format!("target {target} was given {count} times, the newest is taken"));
             }
             best
         })
-        .collect()
+        .collect();
+    assert_eq!(used.len(), usize::from(layout.width), "each column of {layout} has one subfile at most");
+    used
 }
 
-/// Says which seats have nothing, and whether that is because nobody gave their volume.
+/// Records the targets without a subfile, and whether their volume was given.
 fn note_absent(
-    used: &[Option<&Part>],
+    used: &[Option<&SubfilePart>],
     layout: Layout,
-    places: &[SeatEntry],
+    places: &[TargetEntry],
     here: &[(NodeId, u16)],
-    rebuilt: &mut Rebuilt,
+    rebuilt: &mut RebuildResult,
 ) {
-    for (column, seat) in
-        seats_of(&layout).enumerate().filter(|(column, _)| used.get(*column).is_some_and(Option::is_none))
+    for (column, target) in
+        targets_of(&layout).enumerate().filter(|(column, _)| used.get(*column).is_some_and(Option::is_none))
     {
         let given = places.get(column).is_some_and(|place| here.contains(&(place.node, place.volume)));
         if given {
-            rebuilt.empty_seats.push(seat.position())
+            rebuilt.empty_targets.push(target.position())
         } else {
-            rebuilt.missing_seats.push(seat.position())
+            rebuilt.missing_targets.push(target.position())
         }
     }
-    rebuilt.complete = rebuilt.missing_seats.is_empty() && rebuilt.conflicts.is_empty();
+    assert_eq!(
+        rebuilt.empty_targets.len() + rebuilt.missing_targets.len(),
+        used.iter().filter(|part| part.is_none()).count(),
+        "a column without a subfile was not reported"
+    );
+    rebuilt.complete = rebuilt.missing_targets.is_empty() && rebuilt.conflicts.is_empty();
 }
 
-/// Copies what a subfile has, hole by hole and stripe by stripe.
+/// Copies the data of a subfile stripe by stripe; holes are skipped.
 fn copy(
     source: &dyn VolumeFile,
     layout: &Layout,
     column: u16,
-    part: &Part,
+    part: &SubfilePart,
     out: &mut dyn RebuiltFile,
 ) -> FsResult<()> {
-    let Part { len, data_at, .. } = *part;
+    let SubfilePart { len, data_at, .. } = *part;
     let stripe = u64::from(layout.stripe.max(1));
     let mut buffer = vec![0u8; CHUNK];
     let mut at = 0;
@@ -250,6 +259,7 @@ fn copy(
         let end = data.end.saturating_sub(data_at).min(len);
         while at < end {
             let run = (end - at).min(stripe - at % stripe).min(CHUNK as u64) as usize;
+            assert!(run > 0, "a piece of no bytes would be copied for ever");
             let piece = buffer.get_mut(..run).unwrap_or_default();
             let read = source.read_vectored_at(&mut [IoSliceMut::new(piece)], data_at + at);
             let read = read.map_err(|error| failed("subfile", &error))?;
@@ -261,6 +271,7 @@ fn copy(
             written.map_err(|error| failed("file that is rebuilt", &error))?;
             at += read as u64;
         }
+        // A hole ends where the next data begins.
         at = at.max(end);
     }
     Ok(())

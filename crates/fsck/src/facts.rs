@@ -1,13 +1,12 @@
-//! What was read, packed: some forty bytes per inode, thirty per entry and per subfile.
+//! Gathered state in packed form: some forty bytes per inode, thirty per entry and per subfile.
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::salvage::LostName;
 use bivouac_node::Concerns;
 use bivouac_node::record::Shard;
 use bivouac_types::limits::NAME_LEN_MAX;
-use bivouac_types::{Ino, Layout, NodeId, SeatIndex, Slot};
-use bivouac_wire::{FormationMap, Inherited, PartitionTable, SeatEntry};
+use bivouac_types::{Ino, Layout, NodeId, Slot, TargetIndex};
+use bivouac_wire::{FormationMap, Inherited, PartitionTable, TargetEntry};
 
 /// Directory, as the upper bits of a mode say it.
 pub const DIR: u8 = 0o04;
@@ -16,12 +15,12 @@ pub const FILE: u8 = 0o10;
 /// Symbolic link.
 pub const LINK: u8 = 0o12;
 
-/// The upper bits of a mode.
+/// Returns the type bits of a mode.
 pub fn kind_of(mode: u32) -> u8 {
     (mode >> 12 & 0xf) as u8
 }
 
-/// What a kind is called.
+/// Returns the name of a type.
 pub fn kind_name(kind: u8) -> &'static str {
     match kind {
         DIR => "directory",
@@ -42,27 +41,27 @@ pub struct InodeRow {
     pub size: u64,
     pub nlink: u32,
     pub epoch: u32,
-    /// Number in [`Facts::layouts`].
+    /// Number in [`FormationFacts::layouts`].
     pub layout: u32,
-    /// Entries that lead to it.
+    /// Number of entries that refer to it.
     pub names: u32,
-    /// Entries that it has.
+    /// Number of its entries.
     pub entries: u32,
-    /// Of these, directories.
+    /// Number of directories among its entries.
     pub subdirs: u32,
-    /// Length of the link's target, if it has one.
-    pub target: Option<u16>,
+    /// Length of what the symbolic link leads to, if it has that.
+    pub link_target_len: Option<u16>,
     pub kind: u8,
 }
 
 impl InodeRow {
-    /// Whether this is a directory whose entries are in the slots of their hashes.
+    /// Returns whether it is a directory whose entries lie in the slots of their hashes.
     pub fn is_spread(&self) -> bool {
         self.kind == DIR && self.epoch != 0
     }
 }
 
-/// What one node has of a spread directory.
+/// A node's shard of a spread directory.
 #[derive(Clone, Debug)]
 pub struct ShardRow {
     pub dir: Ino,
@@ -87,13 +86,13 @@ pub struct EntryRow {
 pub struct SubfileRow {
     pub ino: Ino,
     pub len: u64,
-    /// Number in [`Facts::layouts`]; of the problem in [`Facts::problems`] if the header is damaged.
+    /// Number in [`FormationFacts::layouts`]; of the problem in [`FormationFacts::problems`] if the header is damaged.
     pub layout: Result<u32, u32>,
     pub epoch: u32,
-    pub seat: SeatIndex,
+    pub target: TargetIndex,
     pub node: NodeId,
     pub volume: u16,
-    /// Whether the header's list of places is that of the map.
+    /// True if the targets' places in the header are those of the map.
     pub places_right: bool,
 }
 
@@ -101,12 +100,20 @@ const _: () = assert!(size_of::<InodeRow>() <= 64);
 const _: () = assert!(size_of::<EntryRow>() <= 32);
 const _: () = assert!(size_of::<SubfileRow>() <= 48);
 
-/// A record by its place.
+/// Node, slot and key of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordPlace {
+pub struct RecordLocation {
     pub node: NodeId,
     pub slot: Slot,
     pub key: Vec<u8>,
+}
+
+/// Last known name of an inode whose entry is in a damaged part of the records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostName {
+    /// The directory of the name.
+    pub parent: Ino,
+    pub name: Vec<u8>,
 }
 
 /// An unfinished change.
@@ -117,89 +124,90 @@ pub struct IntentRow {
     pub concerns: Concerns,
 }
 
-/// Everything that was read. Rows are sorted by inode number.
+/// All gathered state. Rows are sorted by inode number.
 #[derive(Debug, Default)]
-pub struct Facts {
+pub struct FormationFacts {
     pub inodes: Vec<InodeRow>,
     pub entries: Vec<EntryRow>,
     pub subfiles: Vec<SubfileRow>,
-    /// Symbolic links' targets whose inode is not there.
-    pub targets: Vec<Ino>,
+    /// Inodes that are not there, of which there is what a symbolic link leads to.
+    pub stray_link_targets: Vec<Ino>,
     /// Inodes that have extended attributes.
     pub xattrs: Vec<Ino>,
-    /// Inodes that are marked to be without names.
+    /// Inodes with an orphan record.
     pub orphans: Vec<Ino>,
-    /// Inodes whose subfiles are to be removed.
+    /// Inodes with a garbage record: their subfiles are to be removed.
     pub garbage: Vec<Ino>,
-    /// Inodes whose subfiles a node that was away is still to remove.
+    /// Inodes whose subfiles are still to be removed by a node that was down.
     pub pending: Vec<Ino>,
     pub intents: Vec<IntentRow>,
-    /// Parts of spread directories.
+    /// Shards of spread directories.
     pub shards: Vec<ShardRow>,
-    /// Sum of their numbers of changes, as the homes of spread directories know it.
+    /// Sum of the versions of the shards, as folded into the homes of spread directories.
     pub folded: Vec<(Ino, u64)>,
-    /// What new entries get from spread directories.
+    /// Attributes that new entries of spread directories inherit.
     pub inherited: HashMap<Ino, Inherited>,
     /// Entries, and directories among them, of spread directories by node.
     pub parts: HashMap<(Ino, NodeId), (u64, u32)>,
-    /// First number that a node has not reserved yet, where its records could be read.
+    /// Next number of each allocator, where its records could be read.
     pub marks: Vec<Option<u64>>,
-    /// The highest number that was seen of each node.
+    /// Highest number seen of each allocator.
     pub highest: Vec<(u64, Ino)>,
-    pub undecodable: Vec<(RecordPlace, String)>,
-    pub misplaced: Vec<RecordPlace>,
+    pub undecodable: Vec<(RecordLocation, String)>,
+    pub misplaced: Vec<RecordLocation>,
     pub layouts: Layouts,
     pub partitions: PartitionTable,
     pub problems: Vec<String>,
-    /// Names that inodes had by what is lost of records.
+    /// Names of inodes in damaged records.
     pub lost_names: BTreeMap<Ino, LostName>,
-    /// Subfiles that were made and are not there any more, by file.
-    pub lost: Vec<(Ino, SeatIndex)>,
+    /// Missing subfiles of files that are in the volumes' tables.
+    pub lost: Vec<(Ino, TargetIndex)>,
     /// Subfiles and bytes per volume.
     pub volumes: HashMap<(NodeId, u16), (u64, u64)>,
 }
 
-impl Facts {
-    /// Node and volume of a seat.
-    pub fn place_of(&self, map: &FormationMap, seat: SeatIndex) -> Option<SeatEntry> {
-        self.partitions.seat(map, seat)
+impl FormationFacts {
+    /// Returns node and volume of a target.
+    pub fn place_of(&self, map: &FormationMap, target: TargetIndex) -> Option<TargetEntry> {
+        self.partitions.target(map, target)
     }
 
-    /// An inode.
+    /// Returns an inode.
     pub fn inode(&self, ino: Ino) -> Option<&InodeRow> {
         self.inodes.binary_search_by_key(&ino, |row| row.ino).ok().and_then(|at| self.inodes.get(at))
     }
 
-    /// What an inode is called in `/lost+found`: its number, behind the name that it had as far as that is known.
+    /// Returns the name of an inode in `/lost+found`: its number, after its former name if that is known.
     pub fn found_name(&self, ino: Ino) -> Vec<u8> {
         let number = ino.to_string().into_bytes();
         let Some(LostName { name, .. }) = self.lost_names.get(&ino) else { return number };
         let room = NAME_LEN_MAX - number.len() - 1;
         let name = name.get(..room).unwrap_or(name);
+        assert!(name.len() + 1 + number.len() <= NAME_LEN_MAX, "a name in lost+found is too long");
         [name, b".", &number].concat()
     }
 
-    /// The entries that lead to an inode.
+    /// Returns the entries that refer to an inode.
     pub fn names_of(&self, ino: Ino) -> &[EntryRow] {
         equal(&self.entries, ino, |row| row.ino)
     }
 
-    /// The subfiles of a file.
+    /// Returns the subfiles of a file.
     pub fn subfiles_of(&self, ino: Ino) -> &[SubfileRow] {
         equal(&self.subfiles, ino, |row| row.ino)
     }
 
-    /// Whether a subfile was made and is not there any more.
-    pub fn is_lost(&self, ino: Ino, seat: SeatIndex) -> bool {
-        self.lost.binary_search(&(ino, seat)).is_ok()
+    /// Returns whether a subfile was created and is missing.
+    pub fn is_lost(&self, ino: Ino, target: TargetIndex) -> bool {
+        self.lost.binary_search(&(ino, target)).is_ok()
     }
 
-    /// The parts of a spread directory.
+    /// Returns the shards of a spread directory.
     pub fn shards_of(&self, dir: Ino) -> &[ShardRow] {
         equal(&self.shards, dir, |row| row.dir)
     }
 
-    /// Whether the attributes of a directory have followed its parts.
+    /// Returns whether the attributes of a directory include all changes of its shards.
     pub fn is_folded(&self, row: &InodeRow) -> bool {
         let sum =
             self.shards_of(row.ino).iter().fold(0_u64, |sum, shard| sum.wrapping_add(shard.record.version));
@@ -208,13 +216,13 @@ impl Facts {
         sum == known
     }
 
-    /// Whether an unfinished change concerns one of the inodes.
+    /// Returns whether an intent concerns one of the inodes.
     pub fn is_in_change(&self, inos: &[Ino]) -> bool {
         self.intents.iter().any(|intent| intent.concerns.inos.iter().any(|ino| inos.contains(ino)))
     }
 }
 
-/// The part of sorted rows with this number.
+/// Returns the rows with this inode number from sorted rows.
 fn equal<T>(rows: &[T], ino: Ino, number: impl Fn(&T) -> Ino) -> &[T] {
     let start = rows.partition_point(|row| number(row) < ino);
     let behind = rows.get(start..).unwrap_or_default();
@@ -222,7 +230,7 @@ fn equal<T>(rows: &[T], ino: Ino, number: impl Fn(&T) -> Ino) -> &[T] {
     behind.get(..count).unwrap_or_default()
 }
 
-/// Layouts by number: many files have the same.
+/// Table of layouts: many files share one.
 #[derive(Debug, Default)]
 pub struct Layouts {
     all: Vec<Layout>,
@@ -230,20 +238,22 @@ pub struct Layouts {
 }
 
 impl Layouts {
-    /// The number of a layout.
+    /// Returns the number of a layout.
     pub fn number(&mut self, layout: Layout) -> u32 {
         let next = self.all.len() as u32;
-        let key = (layout.stripe, layout.width, layout.base.0, layout.seats);
+        let key = (layout.stripe, layout.width, layout.base.0, layout.targets);
         let number = *self.numbers.entry(key).or_insert(next);
         if number == next {
             self.all.push(layout);
         }
+        assert!((number as usize) < self.all.len(), "layout {number} is not in the table");
         number
     }
 
-    /// The layout with a number.
+    /// Returns the layout with a number.
     pub fn get(&self, number: u32) -> Layout {
-        let none = Layout { stripe: 0, width: 0, base: SeatIndex(0), seats: 0 };
+        let none = Layout { stripe: 0, width: 0, base: TargetIndex(0), targets: 0 };
+        assert!((number as usize) < self.all.len(), "a layout number that the table did not assign");
         self.all.get(number as usize).copied().unwrap_or(none)
     }
 }

@@ -1,107 +1,107 @@
-//! What a check finds, and what became of it.
+//! Findings of a check and their outcomes.
 
 use bivouac_types::Ino;
 use serde::Serialize;
 
-use crate::repair::Fix;
+use crate::repair_action::RepairAction;
 
-/// The kinds of what can be wrong. The names are those of `--json` and of docs/guide.md.
+/// Kind of an inconsistency. The names are those of `--json` and of docs/guide/checks.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Records of a node that cannot be read back.
+    /// Records of a node that cannot be opened.
     Records,
-    /// A record whose bytes do not decode.
+    /// A record that does not decode.
     Undecodable,
-    /// A record in a slot or on a node where nobody looks for it.
+    /// A record in a slot or on a node where it is not looked up.
     Misplaced,
-    /// Entries, or subfiles with data, of an inode that is not there.
+    /// Entries, or subfiles with data, of a missing inode.
     MissingInode,
-    /// An entry that says another type than its inode.
+    /// An entry whose type differs from that of its inode.
     WrongType,
-    /// A link count that is not the number of names.
+    /// A link count that differs from the number of names.
     LinkCount,
-    /// A directory whose size is not the number of its entries.
+    /// A directory whose size differs from the number of its entries.
     EntryCount,
-    /// A part of a spread directory that is missing, closed, or belongs to none.
+    /// A shard that is missing, sealed, or belongs to no spread directory.
     Shard,
-    /// A part of a spread directory whose counts are not those of its entries.
+    /// A shard whose counts differ from its entries.
     ShardCount,
-    /// A directory with more than one name.
+    /// A directory with several names.
     SeveralNames,
-    /// A directory that names another parent than the one that has its entry.
+    /// A directory whose recorded parent is not the directory of its entry.
     ParentPointer,
-    /// An inode that no name leads to.
+    /// An inode without a name.
     Unreachable,
-    /// Directories that are in each other and nowhere else.
+    /// Directories that contain each other and are not below the root.
     Loop,
-    /// A symbolic link without target, or a target without symbolic link.
+    /// A symbolic link without a target, or a target without a link.
     Target,
-    /// An extended attribute of nothing.
+    /// An extended attribute without an inode.
     StrayXattr,
-    /// A mark of an inode without names on one that has some, or that is not there.
+    /// An orphan record of an inode that has names or does not exist.
     StaleOrphan,
-    /// Subfiles marked for removal whose file is there.
+    /// A garbage record of an existing file.
     WrongGarbage,
-    /// A number that the allocator will give out again.
+    /// An allocator that will assign a number in use.
     FutureNumber,
     /// A subfile whose header is damaged.
     BadHeader,
     /// A subfile whose header contradicts its file.
     HeaderMismatch,
-    /// A subfile that is ahead of the last cut that its file knows.
+    /// A subfile with a later truncation epoch than its file.
     EpochAhead,
-    /// A subfile that must be there and is not.
+    /// A missing subfile.
     MissingSubfile,
-    /// A volume that does not say which subfiles it has to have.
+    /// A volume without a table of its subfiles.
     MissingTable,
-    /// A subfile on another volume than that of its seat.
+    /// A subfile on another volume than that of its target.
     MisplacedSubfile,
-    /// A subfile of no file.
+    /// A subfile without a file.
     Unreferenced,
-    /// Bytes that are not what was written, by their checksums.
+    /// Content that does not match its checksums.
     WrongContent,
-    /// A volume that counts other bytes than there are.
+    /// A volume whose byte count differs from its subfiles.
     Accounting,
 }
 
 impl Kind {
-    /// Whether it is a count that follows from the rest: set right when the rest is.
+    /// Returns whether it is a count that follows from other state, and is corrected after that.
     pub(crate) fn is_count(self) -> bool {
         matches!(self, Kind::LinkCount | Kind::EntryCount | Kind::ShardCount)
     }
 }
 
-/// What became of a finding.
+/// Outcome of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Nothing was tried, or nothing could be done.
+    /// Not repaired.
     Left,
     /// `--repair` would set it right.
     Repairable,
-    /// It is set right.
+    /// Repaired.
     Repaired,
 }
 
-/// Something that is wrong.
+/// An inconsistency.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// What kind of thing.
+    /// Its kind.
     pub kind: Kind,
-    /// With what.
+    /// The object.
     pub object: String,
-    /// What is wrong with it.
+    /// The cause.
     pub cause: String,
-    /// What to do, or what `--repair` does.
+    /// The remedy, or the action of `--repair`.
     pub remedy: String,
-    /// What became of it.
+    /// The outcome.
     pub outcome: Outcome,
-    /// All that it depends on.
+    /// Inodes that it depends on.
     #[serde(skip)]
     pub(crate) inos: Vec<Ino>,
     #[serde(skip)]
-    pub(crate) fix: Option<Fix>,
+    pub(crate) fix: Option<RepairAction>,
 }
 
 impl Finding {
@@ -127,7 +127,7 @@ impl Finding {
         self
     }
 
-    pub(crate) fn fix(mut self, remedy: impl Into<String>, fix: Fix) -> Finding {
+    pub(crate) fn fix(mut self, remedy: impl Into<String>, fix: RepairAction) -> Finding {
         self.fix = Some(fix);
         self.remedy(remedy)
     }
@@ -139,38 +139,39 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// What was looked at.
+/// Numbers of checked objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
     /// Nodes whose records were read.
     pub nodes: u64,
     /// Inodes.
     pub inodes: u64,
-    /// Of these, directories.
+    /// Directories among the inodes.
     pub directories: u64,
     /// Entries of directories.
     pub entries: u64,
     /// Subfiles.
     pub subfiles: u64,
-    /// Bytes that they occupy.
+    /// Allocated bytes.
     pub allocated_bytes: u64,
 }
 
-/// The outcome of a check.
+/// Result of a check.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// What was looked at.
+    /// Numbers of checked objects.
     pub totals: Totals,
-    /// What is, or was, wrong.
+    /// The findings.
     pub findings: Vec<Finding>,
-    /// What looks unusual and is explained, and what was set right besides.
+    /// Unusual but consistent state, and additional repairs.
     pub notes: Vec<String>,
-    /// What could not be looked at.
+    /// Objects that could not be checked.
     pub unchecked: Vec<String>,
 }
 
 impl Report {
-    /// Exit code as of fsck(8): 1 something was repaired, 4 something is left, 8 something could not be looked at.
+    /// Returns the exit code as of fsck(8): 1 something was repaired, 4 something is left, 8 something could not be
+    /// checked.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         let any = |outcome: Outcome| self.findings.iter().any(|finding| finding.outcome == outcome);

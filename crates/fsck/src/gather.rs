@@ -1,41 +1,52 @@
-//! Reading everything once, page by page, into [`Facts`].
+//! Reads everything once, page by page, into [`FormationFacts`].
 
 use std::collections::HashSet;
 
-use bivouac_layout::{entry_hash, seats_of};
+use bivouac_layout::{entry_hash, targets_of};
 use bivouac_node::record::{
     Dentry, Folded, Garbage, Inode, Shard, dentry_of_key, number_of_key, pending_node,
 };
-use bivouac_types::limits::{LIST_BYTES_MAX, PARTITION_TEXT_MAX, SEATS_MAX};
+use bivouac_types::limits::{LIST_BYTES_MAX, PARTITION_TEXT_MAX, TARGETS_MAX};
 use bivouac_types::{ClientId, FsResult, Ino, NodeId, Slot};
 use bivouac_wire::{
     Decode, FormationMap, ListRecordsRequest, ListSubfilesRequest, ListedRecord, Partition, SubfileFacts,
 };
 
-use crate::facts::{DIR, EntryRow, Facts, InodeRow, IntentRow, RecordPlace, ShardRow, SubfileRow, kind_of};
+use crate::facts::{
+    DIR, EntryRow, FormationFacts, InodeRow, IntentRow, RecordLocation, ShardRow, SubfileRow, kind_of,
+};
 use crate::source::{Progress, Source, nodes, volumes};
 
-/// Tables that are read; those of sessions and clients depend on nothing.
+/// Tables to read; those of sessions and clients depend on nothing.
 const TABLES: &[u8] = b"DGILOSTVWX";
-/// Partitions, read first: they say where seats are.
+/// Partitions, read first because they place the targets.
 const PARTITIONS: &[u8] = b"P";
-/// The allocators' marks, read last: they only rise.
+/// The allocators' marks, read last because they only rise.
 const MARKS: &[u8] = b"A";
-/// Longest value that has to be read whole: an intent with two names, and a partition.
+/// Longest value to read: an intent with two names.
 const VALUE_MAX: u32 = 4096;
-const PARTITION_MAX: u32 = (SEATS_MAX * 4 + PARTITION_TEXT_MAX + 1024) as u32;
-/// Most subfiles asked for at once.
+const PARTITION_MAX: u32 = (TARGETS_MAX * 4 + PARTITION_TEXT_MAX + 1024) as u32;
+/// Subfiles per request.
 const SUBFILES: u32 = 512;
 
-/// Reads what a source has: all of it, or only what concerns some inodes, and all directories.
-pub fn gather(source: &dyn Source, only: Option<&HashSet<Ino>>, progress: &dyn Progress) -> FsResult<Facts> {
+/// Reads a source: everything, or only what concerns some inodes, with all directories.
+pub fn gather(
+    source: &dyn Source,
+    only: Option<&HashSet<Ino>>,
+    progress: &dyn Progress,
+) -> FsResult<FormationFacts> {
     let count = source.map().nodes.len();
-    let facts = Facts { marks: vec![None; count], highest: vec![(0, Ino(0)); count], ..Facts::default() };
+    let facts = FormationFacts {
+        marks: vec![None; count],
+        highest: vec![(0, Ino(0)); count],
+        ..FormationFacts::default()
+    };
     let mut run = Gather { source, only, facts, targets: Vec::new() };
     for node in nodes(source.map()).filter(|node| source.has_records(*node)) {
         run.records(node, PARTITIONS, progress)?;
     }
-    // Subfiles before the rest: what belongs to a file that is made meanwhile is then not seen without it.
+    // Subfiles first: a file that is created during the check is then seen without its subfiles, and not the other way
+    // round, which would be a finding.
     for (node, volume) in volumes(source.map()) {
         if source.has_volume(node, volume) {
             run.subfiles(node, volume, progress)?;
@@ -52,7 +63,7 @@ pub fn gather(source: &dyn Source, only: Option<&HashSet<Ino>>, progress: &dyn P
 struct Gather<'a> {
     source: &'a dyn Source,
     only: Option<&'a HashSet<Ino>>,
-    facts: Facts,
+    facts: FormationFacts,
     targets: Vec<(Ino, u16)>,
 }
 
@@ -91,25 +102,26 @@ impl Gather<'_> {
             Some(b'S') => self.shard(node, slot, &key, &value),
             Some(b'A') => self.mark(node, &value),
             Some(b'W') => self.pending(node, slot, &key),
+            // Records that are attached to an inode and lie in its slot.
             Some(letter @ (b'L' | b'X' | b'O' | b'G' | b'V')) => {
                 self.attached(node, slot, *letter, &key, &value, value_len)
             }
-            _ => Ok(Placed::Right),
+            _ => Ok(RecordHome::Right),
         };
-        let place = RecordPlace { node, slot, key };
+        let place = RecordLocation { node, slot, key };
         match outcome {
-            Ok(Placed::Right) => {}
-            Ok(Placed::Wrong) => self.facts.misplaced.push(place),
+            Ok(RecordHome::Right) => {}
+            Ok(RecordHome::Wrong) => self.facts.misplaced.push(place),
             Err(cause) => self.facts.undecodable.push((place, cause)),
         }
     }
 
-    /// Whether somebody would look for records of this inode here.
+    /// Returns whether records of this inode are looked up here.
     fn is_home(&self, node: NodeId, slot: Slot, ino: Ino) -> bool {
         ino.slot() == slot && self.source.map().home(ino) == Some(node)
     }
 
-    fn inode(&mut self, node: NodeId, slot: Slot, key: &[u8], value: &[u8]) -> Result<Placed, String> {
+    fn inode(&mut self, node: NodeId, slot: Slot, key: &[u8], value: &[u8]) -> Result<RecordHome, String> {
         let ino = Ino(number_of_key(key).ok_or("key of the wrong length")?);
         let inode = Inode::from_bytes(value).map_err(|e| e.to_string())?;
         let Inode { attr, parent, .. } = inode;
@@ -117,7 +129,7 @@ impl Gather<'_> {
             return Err(format!("says that it is inode {}", attr.ino));
         }
         if !self.is_home(node, slot, ino) {
-            return Ok(Placed::Wrong);
+            return Ok(RecordHome::Wrong);
         }
         self.note_number(ino);
         if attr.is_spread() {
@@ -136,14 +148,14 @@ impl Gather<'_> {
                 names: 0,
                 entries: 0,
                 subdirs: 0,
-                target: None,
+                link_target_len: None,
                 kind,
             });
         }
-        Ok(Placed::Right)
+        Ok(RecordHome::Right)
     }
 
-    fn entry(&mut self, node: NodeId, slot: Slot, key: &[u8], value: &[u8]) -> Result<Placed, String> {
+    fn entry(&mut self, node: NodeId, slot: Slot, key: &[u8], value: &[u8]) -> Result<RecordHome, String> {
         let parent = key.get(1..9).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes);
         let parent = Ino(parent.ok_or("key of the wrong length")?);
         let (hash, name) = dentry_of_key(key).ok_or("key of the wrong length")?;
@@ -156,41 +168,41 @@ impl Gather<'_> {
         if kind == DIR || self.wants(ino) || self.wants(parent) {
             self.facts.entries.push(EntryRow { parent, ino, hash, node, slot, kind });
         }
-        Ok(Placed::Right)
+        Ok(RecordHome::Right)
     }
 
-    fn shard(&mut self, node: NodeId, slot: Slot, key: &[u8], value: &[u8]) -> Result<Placed, String> {
+    fn shard(&mut self, node: NodeId, slot: Slot, key: &[u8], value: &[u8]) -> Result<RecordHome, String> {
         let dir = Ino(number_of_key(key).ok_or("key of the wrong length")?);
         let record = Shard::from_bytes(value).map_err(|e| e.to_string())?;
         if slot != place_of_shard(self.source.map(), node, dir) {
-            return Ok(Placed::Wrong);
+            return Ok(RecordHome::Wrong);
         }
         self.facts.shards.push(ShardRow { dir, node, slot, record });
-        Ok(Placed::Right)
+        Ok(RecordHome::Right)
     }
 
-    fn intent(&mut self, node: NodeId, key: &[u8], value: &[u8]) -> Result<Placed, String> {
+    fn intent(&mut self, node: NodeId, key: &[u8], value: &[u8]) -> Result<RecordHome, String> {
         let tx = number_of_key(key).ok_or("key of the wrong length")?;
         let concerns = bivouac_node::concerns(value).map_err(|e| e.to_string())?;
         self.facts.intents.push(IntentRow { node, tx, concerns });
-        Ok(Placed::Right)
+        Ok(RecordHome::Right)
     }
 
-    fn partition(&mut self, key: &[u8], value: &[u8]) -> Result<Placed, String> {
+    fn partition(&mut self, key: &[u8], value: &[u8]) -> Result<RecordHome, String> {
         let partition = Partition::from_bytes(value).map_err(|e| e.to_string())?;
         if number_of_key(key) != Some(u64::from(partition.id.0)) {
             return Err(format!("says that it is {}", partition.id));
         }
         self.facts.partitions.learn(self.source.map(), partition);
-        Ok(Placed::Right)
+        Ok(RecordHome::Right)
     }
 
-    fn mark(&mut self, node: NodeId, value: &[u8]) -> Result<Placed, String> {
+    fn mark(&mut self, node: NodeId, value: &[u8]) -> Result<RecordHome, String> {
         let mark = u64::from_bytes(value).map_err(|e| e.to_string())?;
         if let Some(known) = self.facts.marks.get_mut(usize::from(node.0)) {
             *known = Some(known.unwrap_or(0).max(mark));
         }
-        Ok(Placed::Right)
+        Ok(RecordHome::Right)
     }
 
     fn attached(
@@ -201,12 +213,12 @@ impl Gather<'_> {
         key: &[u8],
         value: &[u8],
         value_len: u32,
-    ) -> Result<Placed, String> {
+    ) -> Result<RecordHome, String> {
         let number = key.get(1..9).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes);
         let ino =
             Ino(number.filter(|_| letter == b'X' || key.len() == 9).ok_or("key of the wrong length")?);
         if !self.is_home(node, slot, ino) {
-            return Ok(Placed::Wrong);
+            return Ok(RecordHome::Wrong);
         }
         match letter {
             b'V' => {
@@ -220,7 +232,7 @@ impl Gather<'_> {
             _ => {}
         }
         if !self.wants(ino) {
-            return Ok(Placed::Right);
+            return Ok(RecordHome::Right);
         }
         match letter {
             b'L' => self.targets.push((ino, u16::try_from(value_len).unwrap_or(u16::MAX))),
@@ -229,19 +241,19 @@ impl Gather<'_> {
             b'G' => self.facts.garbage.push(ino),
             _ => {}
         }
-        Ok(Placed::Right)
+        Ok(RecordHome::Right)
     }
 
-    /// Subfiles that a node could not remove yet when their file went.
-    fn pending(&mut self, node: NodeId, slot: Slot, key: &[u8]) -> Result<Placed, String> {
+    /// Reads a record of a subfile that is still to be removed by a node that was down.
+    fn pending(&mut self, node: NodeId, slot: Slot, key: &[u8]) -> Result<RecordHome, String> {
         let (_, ino) = pending_node(key).ok_or("key of the wrong length")?;
         if !self.is_home(node, slot, ino) {
-            return Ok(Placed::Wrong);
+            return Ok(RecordHome::Wrong);
         }
         if self.wants(ino) {
             self.facts.pending.push(ino);
         }
-        Ok(Placed::Right)
+        Ok(RecordHome::Right)
     }
 
     fn note_number(&mut self, ino: Ino) {
@@ -257,9 +269,9 @@ impl Gather<'_> {
         let mut sum = (0, 0);
         loop {
             let page = self.source.subfiles(node, &request)?;
-            let last = page.subfiles.last().map(|found| (found.ino, found.seat));
+            let last = page.subfiles.last().map(|found| (found.ino, found.target));
             let (lost, there): (Vec<_>, Vec<_>) = page.subfiles.into_iter().partition(|found| found.lost);
-            self.facts.lost.extend(lost.iter().map(|found| (found.ino, found.seat)));
+            self.facts.lost.extend(lost.iter().map(|found| (found.ino, found.target)));
             for found in there {
                 sum = (sum.0 + 1, sum.1 + found.allocated);
                 self.subfile(node, volume, found);
@@ -269,12 +281,13 @@ impl Gather<'_> {
                 self.facts.volumes.insert((node, volume), sum);
                 return Ok(());
             }
+            // Continues behind the last subfile, whether or not others appear meanwhile.
             request.after = last;
         }
     }
 
     fn subfile(&mut self, node: NodeId, volume: u16, found: SubfileFacts) {
-        let SubfileFacts { ino, seat, len, header, problem, .. } = found;
+        let SubfileFacts { ino, target, len, header, problem, .. } = found;
         self.note_number(ino);
         if !self.wants(ino) {
             return;
@@ -282,28 +295,31 @@ impl Gather<'_> {
         let (layout, epoch, places_right) = match header {
             Some(header) => {
                 let expected =
-                    seats_of(&header.layout).map(|seat| self.facts.place_of(self.source.map(), seat));
-                let right = header.places.iter().zip(expected).all(|(place, seat)| Some(*place) == seat);
+                    targets_of(&header.layout).map(|target| self.facts.place_of(self.source.map(), target));
+                let right = header.places.iter().zip(expected).all(|(place, target)| Some(*place) == target);
                 (Ok(self.facts.layouts.number(header.layout)), header.epoch, right)
             }
             None => {
+                // The text is kept once; the row has its index.
                 self.facts.problems.push(problem);
                 (Err(self.facts.problems.len() as u32 - 1), 0, true)
             }
         };
-        self.facts.subfiles.push(SubfileRow { ino, len, layout, epoch, seat, node, volume, places_right });
+        assert!(layout.is_ok() || places_right, "a damaged header names no places");
+        self.facts.subfiles.push(SubfileRow { ino, len, layout, epoch, target, node, volume, places_right });
     }
 
-    /// Sorts, and counts what belongs to each inode.
-    fn finish(self) -> Facts {
+    /// Sorts the rows, and counts what belongs to each inode.
+    fn finish(self) -> FormationFacts {
         let Gather { mut facts, targets, .. } = self;
+        assert_eq!(facts.marks.len(), facts.highest.len(), "each node has one allocator");
         facts.inodes.sort_unstable_by_key(|row| row.ino);
         facts.shards.sort_unstable_by_key(|row| (row.dir, row.node));
         facts.folded.sort_unstable();
         facts.lost.sort_unstable();
-        leave_out_copies(&mut facts);
-        facts.subfiles.sort_unstable_by_key(|row| (row.ino, row.seat));
-        // In the order of their directories as they were read: neighbours have the same.
+        drop_spread_copies(&mut facts);
+        facts.subfiles.sort_unstable_by_key(|row| (row.ino, row.target));
+        // Entries of one directory are adjacent in the order of reading, so each directory is looked up once.
         let mut at = None;
         for entry in &facts.entries {
             if at.is_none_or(|(parent, _)| parent != entry.parent) {
@@ -320,9 +336,11 @@ impl Gather<'_> {
                 }
             }
         }
+        assert!(facts.inodes.is_sorted_by(|a, b| a.ino <= b.ino), "inodes are not in order");
         facts.entries.sort_unstable_by_key(|row| (row.ino, row.parent, row.hash));
         let mut rows = facts.inodes.iter_mut().peekable();
         for entry in &facts.entries {
+            // Both are sorted by inode number: one pass over each.
             while rows.next_if(|row| row.ino < entry.ino).is_some() {}
             if let Some(row) = rows.peek_mut().filter(|row| row.ino == entry.ino) {
                 row.names += 1;
@@ -330,12 +348,12 @@ impl Gather<'_> {
         }
         for (ino, len) in targets {
             match facts.inodes.binary_search_by_key(&ino, |row| row.ino) {
-                Ok(at) => facts.inodes[at].target = Some(len),
-                Err(_) => facts.targets.push(ino),
+                Ok(at) => facts.inodes[at].link_target_len = Some(len),
+                Err(_) => facts.stray_link_targets.push(ino),
             }
         }
         let (attached, leaving) =
-            ([&mut facts.targets, &mut facts.xattrs], [&mut facts.garbage, &mut facts.pending]);
+            ([&mut facts.stray_link_targets, &mut facts.xattrs], [&mut facts.garbage, &mut facts.pending]);
         for list in attached.into_iter().chain(leaving).chain([&mut facts.orphans]) {
             list.sort_unstable();
             list.dedup();
@@ -344,14 +362,14 @@ impl Gather<'_> {
     }
 }
 
-/// Where a record is.
-enum Placed {
+/// Place of a record, by its key.
+enum RecordHome {
     Right,
     Wrong,
 }
 
-/// Entries of a directory that is about to spread are copied first, to where nobody looks yet.
-fn leave_out_copies(facts: &mut Facts) {
+/// Drops the copies of entries of a directory that is being spread: they are not looked up yet.
+fn drop_spread_copies(facts: &mut FormationFacts) {
     let spreads = facts.intents.iter().filter(|intent| intent.concerns.what == "spread");
     let dirs: HashSet<Ino> = spreads.flat_map(|intent| intent.concerns.inos.iter().copied()).collect();
     if !dirs.is_empty() {
@@ -361,12 +379,12 @@ fn leave_out_copies(facts: &mut Facts) {
     }
 }
 
-/// The one rule for where an entry must be: the slot that whoever looks the name up asks for.
+/// Returns the slot in which an entry is looked up.
 pub fn place_of_entry(map: &FormationMap, dir: Ino, is_spread: bool, hash: u64) -> Slot {
     bivouac_node::entry_slot(dir, is_spread, hash, map.slot_count())
 }
 
-/// The same of a part of a spread directory.
+/// Returns the slot in which a shard is looked up.
 pub fn place_of_shard(map: &FormationMap, node: NodeId, dir: Ino) -> Slot {
     let own = map.slots.iter().enumerate().filter(|(_, holder)| **holder == node);
     let own: Vec<Slot> = own.map(|(slot, _)| Slot(slot as u16)).collect();

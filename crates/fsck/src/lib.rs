@@ -1,4 +1,4 @@
-//! Checks what a formation keeps, and repairs it: `bivouac fsck`.
+//! Check and repair of a formation: `bivouac fsck`.
 //!
 //! - [`check_online`] reads records and subfiles of a running formation page by page, and tells damage from change.
 //! - [`check_offline`] does the same with the volumes of a stopped one, and repairs them if told to.
@@ -18,17 +18,19 @@ mod offline;
 mod online;
 mod paths;
 mod repair;
+mod repair_action;
 mod salvage;
 mod scrub;
 mod source;
 mod stopped;
 mod summary;
+mod volumes;
 
-pub use assemble::{Destination, Rebuilt, RebuiltFile, rebuild_files};
+pub use assemble::{Destination, RebuildResult, RebuiltFile, rebuild_files};
 pub use finding::{Finding, Kind, Outcome, Report, Totals};
 pub use offline::OfflineArgs;
 pub use online::check_online;
-pub use repair::Leave;
+pub use repair::RepairOptions;
 pub use scrub::{ScrubArgs, ScrubReport, WrongContent, scrub};
 pub use source::Progress;
 pub use stopped::check_offline;

@@ -1,98 +1,47 @@
-//! The volumes of a stopped formation, as they lie on this machine.
+//! Volumes of a stopped formation on this machine.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use bivouac_node::{record_page, subfile_facts};
-use bivouac_store::{
-    DirVolume, ReadOnlyVolume, Records, RecordsOptions, StoreError, SubfileId, Subfiles, Volume,
-    VolumeIdentity,
-};
+use bivouac_store::{Records, SubfileId, Subfiles, VolumeIdentity};
 use bivouac_types::{Errno, FormationId, FsError, FsResult, Ino, NodeId};
 use bivouac_wire::{FormationMap, ListRecordsRequest, ListSubfilesRequest, RecordPage, SubfilePage};
 
 use crate::derive::derive_map;
-use crate::finding::{Finding, Kind, Outcome};
-use crate::salvage::{LostName, salvage, slots_of, unreadable};
+use crate::facts::LostName;
+use crate::finding::Finding;
+use crate::salvage::{salvage, slots_of, unreadable};
 use crate::source::{Source, nodes, volumes};
+use crate::volumes::{OpenVolume, open_records_on, open_volumes};
 
-/// What is to be opened.
+/// Arguments of an offline check.
 #[derive(Clone, Debug)]
 pub struct OfflineArgs {
-    /// The volumes, of any nodes, in any order.
+    /// Paths of the volumes, of any nodes, in any order.
     pub volumes: Vec<PathBuf>,
-    /// The formation's map, if its state is at hand; else it is worked out from the volumes.
+    /// The formation's map from its state; otherwise it is derived from the volumes.
     pub map: Option<FormationMap>,
-    /// Whether anything may be changed.
+    /// True to repair.
     pub repair: bool,
-    /// Whether content is compared with its checksums.
+    /// True to compare content with its checksums.
     pub compare: bool,
 }
 
-/// Volumes that no daemon has, held under their locks.
+/// Volumes that are locked by this process.
 pub struct Stores {
     map: FormationMap,
     records: Vec<Option<Records>>,
     subfiles: HashMap<(NodeId, u16), Subfiles>,
-    /// Records that could not be read back.
+    /// Findings of records that could not be opened.
     pub(crate) damaged: Vec<Finding>,
-    /// Names that inodes had by what is lost of records.
+    /// Names of inodes in damaged records.
     pub(crate) lost_names: BTreeMap<Ino, LostName>,
     pub(crate) unchecked: Vec<String>,
 }
 
-pub(crate) struct Opened {
-    pub identity: VolumeIdentity,
-    pub volume: Arc<dyn Volume>,
-}
-
-/// Opens volumes, and sees that they are of one formation and each is there once.
-pub(crate) fn open_volumes(paths: &[PathBuf], writable: bool) -> FsResult<(Vec<Opened>, Vec<Finding>)> {
-    let (mut opened, mut damaged) = (Vec::<Opened>::new(), Vec::new());
-    for path in paths {
-        let (volume, identity) = DirVolume::open_existing(path)?;
-        damaged.extend(without_table(&volume, &identity, writable));
-        let volume: Arc<dyn Volume> = Arc::new(volume);
-        let volume = if writable { volume } else { Arc::new(ReadOnlyVolume::new(volume)) };
-        if let Some(first) = opened.first().filter(|first| first.identity.formation != identity.formation) {
-            let (found, expected) = (identity.formation, first.identity.formation);
-            return Err(StoreError::WrongFormation { path: path.clone(), found, expected }.into());
-        }
-        if let Some(twin) = opened.iter().find(|other| other.identity == identity) {
-            let (node, index) = (identity.node, identity.index);
-            let text = format!(
-                "volumes {} and {} both say that they are volume {index} of {node}: name one of them",
-                twin.volume.path().display(),
-                path.display()
-            );
-            return Err(FsError::with(Errno::EINVAL, text));
-        }
-        opened.push(Opened { identity, volume });
-    }
-    Ok((opened, damaged))
-}
-
-/// What is said of a volume that does not say which subfiles it has to have.
-fn without_table(volume: &DirVolume, identity: &VolumeIdentity, writable: bool) -> Option<Finding> {
-    let error = volume.check_table().err()?;
-    let object = format!("volume {} of {} ({})", identity.index, identity.node, volume.path().display());
-    let cause =
-        "it is not known which subfiles it has to have: bivouac-subfiles is missing, or cannot be used";
-    let finding = Finding::new(Kind::MissingTable, object, format!("{cause} ({error})"));
-    let renewed = writable.then(|| volume.renew_table());
-    let outcome = match &renewed {
-        Some(Ok(())) => Outcome::Repaired,
-        Some(Err(_)) => Outcome::Left,
-        None => Outcome::Repairable,
-    };
-    let remedy =
-        "copy the volume again if it was not copied whole; --repair goes on with those that are there";
-    Some(Finding { outcome, ..finding.remedy(remedy) })
-}
-
 impl Stores {
-    /// Opens the volumes. Without `repair` nothing on them is changed, not even what a daemon would tidy up.
+    /// Opens the volumes. Without `repair` nothing on them is changed, not even by recovery.
     ///
     /// # Errors
     /// A volume that is missing, in use, another formation's; no volume at all.
@@ -103,6 +52,7 @@ impl Stores {
         let (records, mut damaged, lost_names) = open_records(&opened, formation, args);
         damaged.extend(without_table);
         let map = match &args.map {
+            // With the map of another formation every record would look misplaced, and a repair would move it.
             Some(map) if map.formation != formation => {
                 let text =
                     format!("the state is of formation {}, the volumes are of {formation}", map.formation);
@@ -117,7 +67,7 @@ impl Stores {
                 *place = Some(records);
             }
         }
-        let subfiles = opened.iter().map(|Opened { identity, volume }| {
+        let subfiles = opened.iter().map(|OpenVolume { identity, volume }| {
             let VolumeIdentity { node, index, .. } = *identity;
             ((node, index), Subfiles::new(volume.clone(), index, formation))
         });
@@ -133,7 +83,7 @@ impl Stores {
         Ok(stores)
     }
 
-    /// Says what is not there.
+    /// Returns messages for missing volumes and records.
     fn absent(&self) -> Vec<String> {
         let missing = volumes(&self.map).into_iter().filter(|place| !self.subfiles.contains_key(place));
         let mut absent: Vec<String> =
@@ -143,17 +93,17 @@ impl Stores {
         absent
     }
 
-    /// A node's records.
+    /// Returns a node's records.
     pub(crate) fn of(&self, node: NodeId) -> Option<&Records> {
         self.records.get(usize::from(node.0))?.as_ref()
     }
 
-    /// The subfiles of a volume.
+    /// Returns the subfiles of a volume.
     pub(crate) fn volume(&self, node: NodeId, volume: u16) -> Option<&Subfiles> {
         self.subfiles.get(&(node, volume))
     }
 
-    /// Makes all repairs outlive the host.
+    /// Syncs all repairs.
     pub(crate) fn sync(&self) -> FsResult<()> {
         self.records.iter().flatten().try_for_each(|records| Ok(records.sync()?))
     }
@@ -162,14 +112,14 @@ impl Stores {
 type OpenRecords = Vec<(NodeId, Records)>;
 
 fn open_records(
-    opened: &[Opened],
+    opened: &[OpenVolume],
     formation: FormationId,
     args: &OfflineArgs,
 ) -> (OpenRecords, Vec<Finding>, BTreeMap<Ino, LostName>) {
     let (mut found, mut damaged, mut names) = (Vec::new(), Vec::new(), BTreeMap::new());
-    let slots = slots_of(opened, args);
-    for Opened { identity, volume } in opened.iter().filter(|opened| opened.identity.index == 0) {
-        match open_one(volume, formation, identity.node) {
+    let slots = slots_of(opened, args.map.as_ref());
+    for OpenVolume { identity, volume } in opened.iter().filter(|opened| opened.identity.index == 0) {
+        match open_records_on(volume, formation, identity.node) {
             Ok(Some(records)) => found.push((identity.node, records)),
             Ok(None) => {}
             Err(error) => {
@@ -185,16 +135,6 @@ fn open_records(
         }
     }
     (found, damaged, names)
-}
-
-pub(crate) fn open_one(
-    volume: &Arc<dyn Volume>,
-    formation: FormationId,
-    node: NodeId,
-) -> Result<Option<Records>, StoreError> {
-    let Some((_, slots)) = Records::stored(&**volume)? else { return Ok(None) };
-    let options = RecordsOptions { slots, ..RecordsOptions::default() };
-    Ok(Some(Records::open(volume.clone(), formation, node, options)?.0))
 }
 
 impl Source for Stores {
@@ -218,7 +158,7 @@ impl Source for Stores {
     fn subfiles(&self, node: NodeId, request: &ListSubfilesRequest) -> FsResult<SubfilePage> {
         let volume = request.volume;
         let subfiles = self.volume(node, volume).ok_or(Errno::ENOENT)?;
-        let after = request.after.map(|(ino, seat)| SubfileId { volume, ino, seat });
+        let after = request.after.map(|(ino, target)| SubfileId { volume, ino, target });
         let (found, end) = subfiles.page(after, request.max as usize)?;
         Ok(SubfilePage { subfiles: found.into_iter().map(subfile_facts).collect(), end })
     }

@@ -1,4 +1,4 @@
-//! A running formation, and how what looks wrong is told from what is being changed.
+//! Check of a running formation: suspicions are confirmed while nothing changes the inodes.
 //!
 //! The nodes watch the inodes that look wrong, and everything that concerns them is read again. If it still
 //! looks wrong, no node has noted a change of any of these inodes meanwhile, and no unfinished change concerns
@@ -16,7 +16,7 @@ use bivouac_wire::{
 };
 
 use crate::checks;
-use crate::facts::Facts;
+use crate::facts::FormationFacts;
 use crate::finding::{Finding, Kind, Report};
 use crate::gather::gather;
 use crate::paths::Paths;
@@ -24,9 +24,9 @@ use crate::scrub::{ScrubArgs, WrongContent, scrub, wrong_content, wrong_in_file}
 use crate::source::{Progress, Source, nodes};
 use crate::summary::{explained, totals};
 
-/// How often what is being changed is looked at again.
+/// Attempts to confirm a suspicion about inodes that keep changing.
 const ROUNDS_MAX: usize = 8;
-/// How often a volume's count must differ by the same.
+/// Times that a volume's count must differ by the same amount.
 const COUNTS: usize = 3;
 
 struct Online<'a> {
@@ -34,8 +34,8 @@ struct Online<'a> {
     reached: Vec<bool>,
 }
 
-/// Checks a running formation. Nothing is changed. With `compare`, all content is compared with its checksums; without,
-/// what is known to be wrong is told.
+/// Checks a running formation. Nothing is changed. With `compare` all content is compared with its checksums; otherwise
+/// known corruption is reported.
 ///
 /// # Errors
 /// When a node stops answering meanwhile.
@@ -87,12 +87,12 @@ impl Source for Online<'_> {
     }
 }
 
-/// What nodes know to be wrong, in files.
-fn in_files(facts: &Facts, known: Vec<(NodeId, WrongBytes)>) -> Vec<WrongContent> {
+/// Converts corrupt ranges that nodes know of to ranges of files.
+fn in_files(facts: &FormationFacts, known: Vec<(NodeId, WrongBytes)>) -> Vec<WrongContent> {
     let of_one = |(node, wrong): (NodeId, WrongBytes)| {
         let layout = facts.inode(wrong.ino).map(|row| facts.layouts.get(row.layout));
         let range = wrong.from..wrong.to;
-        layout.map(|layout| wrong_in_file(&layout, wrong.ino, wrong.seat, node, range)).unwrap_or_default()
+        layout.map(|layout| wrong_in_file(&layout, wrong.ino, wrong.target, node, range)).unwrap_or_default()
     };
     known.into_iter().flat_map(of_one).collect()
 }
@@ -112,7 +112,7 @@ impl Online<'_> {
         Ok(found.wrong)
     }
 
-    /// Looks again at what looks wrong, until it is right, is being changed, or is a finding.
+    /// Repeats the checks on suspicious inodes until each is consistent, in a change, or a finding.
     fn conclude(
         &self,
         suspicions: Vec<Finding>,
@@ -134,7 +134,7 @@ impl Online<'_> {
         Ok(findings)
     }
 
-    /// One more look at some inodes; those that were changed meanwhile and looked wrong.
+    /// Checks some inodes again; returns those that looked wrong and were changed during the check.
     fn look_again(
         &self,
         open: &HashSet<Ino>,
@@ -145,6 +145,7 @@ impl Online<'_> {
         self.watch(&watched)?;
         let facts = gather(self, Some(open), progress)?;
         let suspicions = checks::run(self, &facts, Some(open), true);
+        // Asked after the checks: a suspicion counts only if none of its inodes changed since the watch began.
         let touched = self.touched()?;
         let mut again = HashSet::new();
         for suspicion in suspicions.into_iter().filter(|found| within(found, open)) {
@@ -162,13 +163,15 @@ impl Online<'_> {
         self.answering().try_for_each(|node| self.client.nodes().watch_inodes(node, &request))
     }
 
-    /// The inodes that some node changed; if a node forgot what it was to watch, anything may have moved.
+    /// Returns the inodes that a node changed; `ENTRIES_MOVE` if a node has lost its list, as then anything may have
+    /// changed.
     fn touched(&self) -> FsResult<HashSet<Ino>> {
         let mut touched = HashSet::new();
         for node in self.answering() {
             let watched = self.client.nodes().touched(node)?;
             match watched.known {
                 true => touched.extend(watched.touched),
+                // A node that was restarted has forgotten the list: anything may have changed.
                 false => {
                     touched.insert(ENTRIES_MOVE);
                 }
@@ -181,12 +184,12 @@ impl Online<'_> {
         nodes(self.map()).filter(|node| self.has_records(*node))
     }
 
-    /// Volumes that count other bytes than there are, while nothing is written.
+    /// Returns volumes whose count differs from their subfiles while nothing is written.
     fn accounting(&self, progress: &dyn Progress) -> FsResult<Vec<Finding>> {
-        let mut differing: Option<Vec<Counted>> = None;
+        let mut differing: Option<Vec<VolumeCount>> = None;
         for _ in 0..COUNTS {
             let counted = self.count(progress)?;
-            let still: Vec<Counted> = match &differing {
+            let still: Vec<VolumeCount> = match &differing {
                 None => counted,
                 Some(before) => counted.into_iter().filter(|count| before.contains(count)).collect(),
             };
@@ -195,21 +198,27 @@ impl Online<'_> {
             }
             differing = Some(still);
         }
-        Ok(differing.unwrap_or_default().iter().map(Counted::finding).collect())
+        Ok(differing.unwrap_or_default().iter().map(VolumeCount::finding).collect())
     }
 
-    fn count(&self, progress: &dyn Progress) -> FsResult<Vec<Counted>> {
+    fn count(&self, progress: &dyn Progress) -> FsResult<Vec<VolumeCount>> {
+        // Counts must be equal before and after the listing, otherwise something was being written.
         let before = self.statuses()?;
         let facts = gather_volumes(self, progress)?;
         let after = self.statuses()?;
+        let has_replicas = !self.map().mirrors.is_empty();
         let mut differing = Vec::new();
-        for ((node, old), (_, new)) in before.iter().zip(&after) {
+        for ((node, old), (other, new)) in before.iter().zip(&after) {
+            assert_eq!(node, other, "counts of two nodes are compared");
             for (index, (was, is)) in old.volumes.iter().zip(&new.volumes).enumerate() {
                 let there = facts.volumes.get(&(*node, index as u16)).copied().unwrap_or_default();
                 let counts = (is.subfiles, is.used_bytes);
-                // Disks allocate late, and their volumes take notice when a subfile is closed.
-                if is.kind == "memory" && counts == (was.subfiles, was.used_bytes) && counts != there {
-                    differing.push(Counted { node: *node, volume: index as u16, counts, there });
+                // Volumes on disks allocate lazily and update their counts when a subfile is closed.
+                let is_still = is.kind == "memory" && counts == (was.subfiles, was.used_bytes);
+                // Replicas of other nodes' volumes are counted, too, and not listed.
+                let fits = counts == there || has_replicas && counts.0 == there.0 && counts.1 >= there.1;
+                if is_still && !fits {
+                    differing.push(VolumeCount { node: *node, volume: index as u16, counts, there });
                 }
             }
         }
@@ -221,18 +230,18 @@ impl Online<'_> {
     }
 }
 
-/// A volume's own count of subfiles and bytes, and what is there.
+/// A volume's own count of subfiles and bytes, and the actual numbers.
 #[derive(PartialEq, Eq)]
-struct Counted {
+struct VolumeCount {
     node: NodeId,
     volume: u16,
     counts: (u64, u64),
     there: (u64, u64),
 }
 
-impl Counted {
+impl VolumeCount {
     fn finding(&self) -> Finding {
-        let Counted { node, volume, counts: (files, bytes), there: (subfiles, allocated) } = self;
+        let VolumeCount { node, volume, counts: (files, bytes), there: (subfiles, allocated) } = self;
         let cause = format!(
             "counts {bytes} bytes of {files} subfiles, there are {allocated} bytes of {subfiles} subfiles"
         );
@@ -241,9 +250,9 @@ impl Counted {
     }
 }
 
-fn gather_volumes(source: &dyn Source, progress: &dyn Progress) -> FsResult<Facts> {
-    struct VolumesOnly<'a>(&'a dyn Source);
-    impl Source for VolumesOnly<'_> {
+fn gather_volumes(source: &dyn Source, progress: &dyn Progress) -> FsResult<FormationFacts> {
+    struct VolumeSource<'a>(&'a dyn Source);
+    impl Source for VolumeSource<'_> {
         fn map(&self) -> &FormationMap {
             self.0.map()
         }
@@ -260,10 +269,10 @@ fn gather_volumes(source: &dyn Source, progress: &dyn Progress) -> FsResult<Fact
             self.0.subfiles(node, request)
         }
     }
-    gather(&VolumesOnly(source), Some(&HashSet::new()), progress)
+    gather(&VolumeSource(source), Some(&HashSet::new()), progress)
 }
 
-/// What suspicions depend on, in parts that can be watched.
+/// Splits the inodes of suspicions into sets that nodes can watch.
 fn batches(suspicions: &[Finding]) -> Vec<HashSet<Ino>> {
     let mut batches: Vec<HashSet<Ino>> = Vec::new();
     for suspicion in suspicions {

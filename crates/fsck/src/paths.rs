@@ -1,27 +1,27 @@
-//! What users call the things that are found: paths, looked up only for what is reported.
+//! Paths of reported objects, looked up on demand.
 
 use bivouac_node::record::{Dentry, dentry_from, dentry_of_key};
 use bivouac_types::Ino;
 use bivouac_wire::{Decode, ListRecordsRequest};
 
-use crate::facts::{EntryRow, Facts};
+use crate::facts::{EntryRow, FormationFacts};
 use crate::source::Source;
 
-/// Deepest path that is shown as one.
+/// Depth up to which a path is shown.
 const DEPTH_MAX: usize = 64;
-/// Bytes that are asked for to find one name: some, should names have one hash.
+/// Bytes read to find one name; several names may share a hash.
 const NAME_BYTES: u32 = 2048;
 
-/// Names what was read.
+/// Resolver of names.
 pub struct Paths<'a> {
     pub source: &'a dyn Source,
-    pub facts: &'a Facts,
-    /// Whether names are looked up at all.
+    pub facts: &'a FormationFacts,
+    /// True if names are looked up.
     pub named: bool,
 }
 
 impl Paths<'_> {
-    /// The name of an entry; its hash where it cannot be read any more.
+    /// Returns the name of an entry; its hash if it cannot be read any more.
     pub fn name(&self, entry: &EntryRow) -> String {
         let unknown = || format!("?{:016x}", entry.hash);
         if !self.named {
@@ -30,7 +30,7 @@ impl Paths<'_> {
         self.name_bytes(entry).map_or_else(unknown, |name| String::from_utf8_lossy(&name).into_owned())
     }
 
-    /// The same as it is kept.
+    /// Returns the name of an entry as stored.
     pub fn name_bytes(&self, entry: &EntryRow) -> Option<Vec<u8>> {
         let request = ListRecordsRequest {
             slot: entry.slot,
@@ -48,7 +48,7 @@ impl Paths<'_> {
         })
     }
 
-    /// A path to an inode, or its number if there is none.
+    /// Returns a path of an inode; its number if there is none.
     pub fn path(&self, ino: Ino) -> String {
         if !self.named {
             return format!("inode {ino}");
@@ -65,7 +65,7 @@ impl Paths<'_> {
         if path.is_empty() { "/".into() } else { path }
     }
 
-    /// The path of an entry.
+    /// Returns the path of an entry.
     pub fn entry(&self, entry: &EntryRow) -> String {
         let dir = self.path(entry.parent);
         let separator = if dir.ends_with('/') { "" } else { "/" };

@@ -1,4 +1,4 @@
-//! Records that cannot be opened: what is sound in them is made into records that can, and what is lost is said.
+//! Salvage of records that cannot be opened: valid parts are kept, losses are reported.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,37 +6,38 @@ use std::sync::Arc;
 use bivouac_node::record::{Dentry, dentry_of_key};
 use bivouac_store::{Damage, Records, Salvage, StoreError, Volume};
 use bivouac_types::{FormationId, Ino, Name, NodeId};
-use bivouac_wire::Decode;
+use bivouac_wire::{Decode, FormationMap};
 
+use crate::facts::LostName;
 use crate::finding::{Finding, Kind, Outcome};
-use crate::offline::{OfflineArgs, Opened, open_one};
+use crate::volumes::{OpenVolume, open_records_on};
 
-/// Most names that a finding lists.
+/// Names listed in a finding.
 const NAMES_MAX: usize = 100;
 
-/// Number of slots of the formation, which is the same on all nodes.
-pub(crate) fn slots_of(opened: &[Opened], args: &OfflineArgs) -> Option<u16> {
-    let of_map = args.map.as_ref().and_then(|map| u16::try_from(map.slots.len()).ok());
-    let stored = |one: &Opened| Records::salvageable_slots(&*one.volume).ok().flatten();
+/// Returns the number of slots of the formation, which is the same on all nodes.
+pub(crate) fn slots_of(opened: &[OpenVolume], map: Option<&FormationMap>) -> Option<u16> {
+    let of_map = map.and_then(|map| u16::try_from(map.slots.len()).ok());
+    let stored = |one: &OpenVolume| Records::salvageable_slots(&*one.volume).ok().flatten();
     of_map.or_else(|| opened.iter().find_map(stored))
 }
 
-/// Records that can be opened again.
-pub(crate) struct Salvaged {
+/// Salvaged records.
+pub(crate) struct SalvagedRecords {
     pub records: Records,
     pub finding: Finding,
-    /// Names that inodes had by what is lost.
+    /// Names of inodes in lost records.
     pub names: BTreeMap<Ino, LostName>,
 }
 
-/// Salvages damaged records; `None` if that is not wished (no slots) or cannot be done.
+/// Salvages damaged records; `None` if that is not permitted (no slots) or not possible.
 pub(crate) fn salvage(
     volume: &Arc<dyn Volume>,
     node: NodeId,
     error: &StoreError,
     slots: Option<u16>,
     formation: FormationId,
-) -> Option<Salvaged> {
+) -> Option<SalvagedRecords> {
     let salvage = match Records::salvage(volume, formation, node, slots?) {
         Ok(salvage) => salvage,
         Err(error) => {
@@ -44,14 +45,15 @@ pub(crate) fn salvage(
             return None;
         }
     };
-    let records = open_one(volume, formation, node).ok().flatten()?;
+    // Opened from the salvaged files, which proves that they are valid.
+    let records = open_records_on(volume, formation, node).ok().flatten()?;
     let mut finding = Finding::new(Kind::Records, format!("records of {node}"), cause_of(error));
     finding.outcome = Outcome::Repaired;
-    let finding = finding.remedy(told(&salvage));
-    Some(Salvaged { records, finding, names: lost_names(&salvage.damage) })
+    let finding = finding.remedy(describe(&salvage));
+    Some(SalvagedRecords { records, finding, names: lost_names(&salvage.damage) })
 }
 
-/// The finding of records that stay as they are.
+/// Returns the finding of records that are not salvaged.
 pub(crate) fn unreadable(node: NodeId, error: &StoreError) -> Finding {
     let remedy =
         "--repair keeps what is sound and says what is lost; --from-subfiles rebuilds files without records";
@@ -72,8 +74,8 @@ fn cause_of(error: &StoreError) -> String {
     }
 }
 
-/// What was done, and what is lost.
-fn told(salvage: &Salvage) -> String {
+/// Describes what was kept and lost.
+fn describe(salvage: &Salvage) -> String {
     let mut text = format!("{} records are kept", salvage.records);
     if salvage.corrected > 0 {
         text.push_str(&format!(", {} flipped bits corrected", salvage.corrected));
@@ -101,15 +103,7 @@ fn place(damage: &Damage) -> String {
     format!("; {} bytes {} to {}", damage.path.display(), damage.bytes.start, damage.bytes.end)
 }
 
-/// A name that an inode had by what is lost.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LostName {
-    /// The directory that it was in.
-    pub parent: Ino,
-    pub name: Vec<u8>,
-}
-
-/// Names that lost commits gave to inodes, as far as their bytes can be read; the last one of each. Nothing vouches for them.
+/// Returns the last name of each inode in lost commits, as far as their bytes can be read. They are not verified.
 fn lost_names(damage: &[Damage]) -> BTreeMap<Ino, LostName> {
     let records = damage.iter().flat_map(|damage| &damage.records);
     let entries = records.filter(|record| record.key.first() == Some(&b'D'));
@@ -123,7 +117,7 @@ fn lost_names(damage: &[Damage]) -> BTreeMap<Ino, LostName> {
     named.collect()
 }
 
-/// Names of entries that lost commits made or removed, as far as their bytes can be read.
+/// Returns the names of entries in lost commits, as far as their bytes can be read.
 fn names(damage: &[Damage]) -> Vec<String> {
     let records = damage.iter().flat_map(|damage| &damage.records);
     let entries = records.filter(|record| record.key.first() == Some(&b'D'));

@@ -1,5 +1,5 @@
-//! Compares content with its checksums while the formation is in use: what lies where nobody has read it for long is
-//! found before it is needed.
+//! Comparison of content with its checksums in a running formation: corruption of rarely read data is found before it
+//! is needed.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -8,32 +8,32 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bivouac_client::Client;
-use bivouac_layout::{file_offset, seats_of};
+use bivouac_layout::{file_offset, targets_of};
 use bivouac_types::limits::{SCRUB_PIECE, SCRUB_STEP_MAX};
-use bivouac_types::{Attr, Errno, FsResult, Ino, Layout, NodeId, SeatIndex};
+use bivouac_types::{Attr, Errno, FsResult, Ino, Layout, NodeId, TargetIndex};
 use bivouac_wire::{ListSubfilesRequest, ScrubRequest};
 
 use crate::finding::{Finding, Kind};
 use crate::paths::Paths;
 use crate::source::volumes;
 
-/// Subfiles that are listed at once.
+/// Subfiles per page of a listing.
 const PAGE: u32 = 512;
-/// Nodes that are looked at at the same time, at most.
+/// Upper limit of nodes that are scrubbed at the same time.
 const NODES_AT_ONCE: usize = 64;
-/// How often a node that is slowed down is asked for a piece, per second.
+/// Requests per second to a node with a rate limit.
 const STEPS_PER_S: u64 = 4;
 
-/// What is to be compared, and how.
+/// Arguments of a scrub.
 #[derive(Clone, Debug, Default)]
 pub struct ScrubArgs {
-    /// These files only.
+    /// Only these files.
     pub files: Option<Vec<Attr>>,
-    /// Bytes that each node compares per second at most; as many as it can if not given.
+    /// Rate limit per node in bytes per second.
     pub rate: Option<u64>,
 }
 
-/// Bytes of a file that are not what was written.
+/// A corrupt range of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongContent {
     /// The file.
@@ -42,48 +42,48 @@ pub struct WrongContent {
     pub from: u64,
     /// Behind the last one.
     pub to: u64,
-    /// Where they are.
+    /// The node that stores the range.
     pub node: NodeId,
-    /// The seat that they are on.
-    pub seat: SeatIndex,
+    /// The target that stores the range.
+    pub target: TargetIndex,
 }
 
-/// What comparing found.
+/// Result of a scrub.
 #[derive(Clone, Debug, Default)]
 pub struct ScrubReport {
-    /// Subfiles that were looked at.
+    /// Compared subfiles.
     pub subfiles: u64,
     /// Bytes that were compared.
     pub compared: u64,
-    /// Bytes that had no checksums since a process wrote them itself or was killed, and have some now.
+    /// Bytes that had no checksums after a direct write or a crash, and have them now.
     pub settled: u64,
-    /// Bytes that could not be compared: without checksums, or being written by processes themselves.
+    /// Bytes without checksums, or with a direct writer.
     pub skipped: u64,
-    /// What is wrong, by file.
+    /// Corrupt ranges, by file.
     pub wrong: Vec<WrongContent>,
-    /// What could not be looked at: sentences.
+    /// Messages for what could not be compared.
     pub failed: Vec<String>,
 }
 
 impl ScrubReport {
-    /// Whether there is content, and none of it has checksums.
+    /// Returns whether there is content, and none of it has checksums.
     pub fn has_compared_nothing(&self) -> bool {
         let is_all_skipped = self.skipped > 0 && self.compared == 0 && self.settled == 0;
         is_all_skipped && self.wrong.is_empty() && self.failed.is_empty()
     }
 }
 
-/// A part of a file on a seat.
+/// A subfile with its layout.
 struct Part {
     ino: Ino,
-    seat: SeatIndex,
+    target: TargetIndex,
     layout: Layout,
 }
 
-/// Compares what there is, on all nodes at the same time. `progress` is told of each step: bytes done, compared or not.
+/// Scrubs all nodes in parallel. `progress` is called with the bytes of each step.
 ///
 /// # Errors
-/// When the seats of a file are not known. What cannot be looked at is in the report.
+/// When the targets of a file are not known. What cannot be looked at is in the report.
 pub fn scrub(client: &Client, args: &ScrubArgs, progress: &(dyn Fn(u64) + Sync)) -> FsResult<ScrubReport> {
     let places = volumes(client.map());
     let nodes: Vec<NodeId> = {
@@ -93,21 +93,21 @@ pub fn scrub(client: &Client, args: &ScrubArgs, progress: &(dyn Fn(u64) + Sync))
     };
     let chosen = args.files.as_ref().map(|files| parts_of(client, files)).transpose()?;
     let (next, report) = (AtomicUsize::new(0), Mutex::new(ScrubReport::default()));
-    let run = Run { client, rate: args.rate, progress, report: &report };
+    let run = ScrubRun { client, rate: args.rate, progress, report: &report };
     std::thread::scope(|scope| {
         let work = || {
             while let Some(node) = nodes.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let pace = Pace::new(args.rate);
+                let limit = RateLimit::new(args.rate);
                 let outcome = match &chosen {
                     Some(parts) => {
                         let here = parts.iter().filter(|(at, _)| at == node);
-                        here.for_each(|(_, part)| run.subfile(*node, part, &pace));
+                        here.for_each(|(_, part)| run.subfile(*node, part, &limit));
                         Ok(())
                     }
                     None => places
                         .iter()
                         .filter(|(at, _)| at == node)
-                        .try_for_each(|(_, volume)| run.volume(*node, *volume, &pace)),
+                        .try_for_each(|(_, volume)| run.volume(*node, *volume, &limit)),
                 };
                 if let Err(error) = outcome {
                     run.note(|report| report.failed.push(format!("{node}: {error}")));
@@ -119,46 +119,47 @@ pub fn scrub(client: &Client, args: &ScrubArgs, progress: &(dyn Fn(u64) + Sync))
         }
     });
     let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
+    // Nodes answer in any order.
     report.wrong.sort_unstable_by_key(|wrong| (wrong.ino, wrong.from));
     Ok(report)
 }
 
-/// Where files are.
+/// Returns the subfiles of files, with their nodes.
 fn parts_of(client: &Client, files: &[Attr]) -> FsResult<Vec<(NodeId, Part)>> {
     let (mut parts, mut seen) = (Vec::new(), HashSet::new());
     for attr in files.iter().filter(|attr| seen.insert(attr.ino)) {
-        for seat in seats_of(&attr.layout) {
-            let part = Part { ino: attr.ino, seat, layout: attr.layout };
-            parts.push((client.partitions.seat_place(seat)?.node, part));
+        for target in targets_of(&attr.layout) {
+            let part = Part { ino: attr.ino, target, layout: attr.layout };
+            parts.push((client.partitions.target_place(target)?.node, part));
         }
     }
     Ok(parts)
 }
 
-struct Run<'a> {
+struct ScrubRun<'a> {
     client: &'a Client,
     rate: Option<u64>,
     progress: &'a (dyn Fn(u64) + Sync),
     report: &'a Mutex<ScrubReport>,
 }
 
-impl Run<'_> {
+impl ScrubRun<'_> {
     fn note(&self, change: impl FnOnce(&mut ScrubReport)) {
         change(&mut self.report.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// All subfiles of a volume.
-    fn volume(&self, node: NodeId, volume: u16, pace: &Pace) -> FsResult<()> {
+    /// Scrubs all subfiles of a volume.
+    fn volume(&self, node: NodeId, volume: u16, limit: &RateLimit) -> FsResult<()> {
         let mut after = None;
         loop {
             let page =
                 self.client.nodes().list_subfiles(node, &ListSubfilesRequest { volume, after, max: PAGE })?;
-            after = page.subfiles.last().map(|found| (found.ino, found.seat));
+            after = page.subfiles.last().map(|found| (found.ino, found.target));
             for found in page.subfiles {
                 match found.header {
                     Some(header) => {
-                        let part = Part { ino: found.ino, seat: found.seat, layout: header.layout };
-                        self.subfile(node, &part, pace);
+                        let part = Part { ino: found.ino, target: found.target, layout: header.layout };
+                        self.subfile(node, &part, limit);
                     }
                     None => self.note(|report| {
                         let (ino, problem) = (found.ino, found.problem);
@@ -172,15 +173,16 @@ impl Run<'_> {
         }
     }
 
-    fn subfile(&self, node: NodeId, part: &Part, pace: &Pace) {
+    fn subfile(&self, node: NodeId, part: &Part, limit: &RateLimit) {
         self.note(|report| report.subfiles += 1);
         let bytes =
             self.rate.map_or(SCRUB_STEP_MAX, |rate| (rate / STEPS_PER_S).clamp(SCRUB_PIECE, SCRUB_STEP_MAX));
         let mut from = 0;
         loop {
-            let request = ScrubRequest { ino: part.ino, seat: part.seat, from, bytes };
+            let request = ScrubRequest { ino: part.ino, target: part.target, from, bytes };
             let found = match self.client.nodes().scrub_subfile(node, &request) {
                 Ok(found) => found,
+                // Removed since it was listed.
                 Err(error) if error.errno() == Errno::ENOENT => return,
                 Err(error) => {
                     let text = format!("inode {} on {node}: {error}", part.ino);
@@ -196,7 +198,8 @@ impl Run<'_> {
             });
             let done = found.compared + found.settled;
             (self.progress)(done);
-            pace.wait(done);
+            limit.wait(done);
+            // A node that does not advance would keep this loop running.
             match found.next.filter(|next| *next > from) {
                 Some(next) => from = next,
                 None => return,
@@ -206,21 +209,21 @@ impl Run<'_> {
 }
 
 impl Part {
-    /// Where a stretch of the subfile is in its file.
+    /// Converts a range of the subfile to ranges of its file.
     fn in_file(&self, node: NodeId, range: Range<u64>) -> Vec<WrongContent> {
-        wrong_in_file(&self.layout, self.ino, self.seat, node, range)
+        wrong_in_file(&self.layout, self.ino, self.target, node, range)
     }
 }
 
-/// Where a stretch of a subfile is in its file: stripe by stripe.
+/// Converts a range of a subfile to ranges of its file, stripe by stripe.
 pub(crate) fn wrong_in_file(
     layout: &Layout,
     ino: Ino,
-    seat: SeatIndex,
+    target: TargetIndex,
     node: NodeId,
     range: Range<u64>,
 ) -> Vec<WrongContent> {
-    let column = seats_of(layout).position(|other| other == seat).unwrap_or(0) as u16;
+    let column = targets_of(layout).position(|other| other == target).unwrap_or(0) as u16;
     let stripe = u64::from(layout.stripe.max(1));
     let (mut at, mut found) = (range.start, Vec::<WrongContent>::new());
     while at < range.end {
@@ -229,36 +232,36 @@ pub(crate) fn wrong_in_file(
         let to = from.saturating_add(end - at);
         match found.last_mut().filter(|last| last.to == from) {
             Some(last) => last.to = to,
-            None => found.push(WrongContent { ino, from, to, node, seat }),
+            None => found.push(WrongContent { ino, from, to, node, target }),
         }
         at = end;
     }
     found
 }
 
-/// As checks report it.
+/// Converts a corrupt range to a finding.
 pub(crate) fn wrong_content(paths: &Paths<'_>, wrong: &WrongContent) -> Finding {
-    let WrongContent { ino, from, to, node, seat } = wrong;
+    let WrongContent { ino, from, to, node, target } = wrong;
     let cause = format!(
-        "bytes {from} to {to}, on {node}, seat {seat}, are not what was written: they are not served"
+        "bytes {from} to {to}, on {node}, target {target}, are not what was written: they are not served"
     );
     let finding = Finding::new(Kind::WrongContent, paths.path(*ino), cause).of([*ino]);
     finding.remedy("restore the file from a copy, or write these bytes anew")
 }
 
-/// Keeps to a rate.
-struct Pace {
+/// Limit of the byte rate.
+struct RateLimit {
     rate: Option<u64>,
     since: Instant,
     done: AtomicU64,
 }
 
-impl Pace {
-    fn new(rate: Option<u64>) -> Pace {
-        Pace { rate: rate.map(|rate| rate.max(1)), since: Instant::now(), done: AtomicU64::new(0) }
+impl RateLimit {
+    fn new(rate: Option<u64>) -> RateLimit {
+        RateLimit { rate: rate.map(|rate| rate.max(1)), since: Instant::now(), done: AtomicU64::new(0) }
     }
 
-    /// So many bytes more were done: waits until they may have been.
+    /// Blocks until the rate admits `bytes`.
     fn wait(&self, bytes: u64) {
         let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if let Some(rate) = self.rate {
@@ -276,12 +279,12 @@ mod tests {
 
     #[test]
     fn a_stretch_of_a_subfile_is_several_of_its_file() {
-        let layout = Layout { stripe: 8192, width: 2, base: SeatIndex(1), seats: 2 };
-        let found = wrong_in_file(&layout, Ino(7), SeatIndex(0), NodeId(3), 4096..12_288);
+        let layout = Layout { stripe: 8192, width: 2, base: TargetIndex(1), targets: 2 };
+        let found = wrong_in_file(&layout, Ino(7), TargetIndex(0), NodeId(3), 4096..12_288);
         let ranges: Vec<(u64, u64)> = found.iter().map(|wrong| (wrong.from, wrong.to)).collect();
         assert_eq!(ranges, [(12_288, 16_384), (24_576, 28_672)]);
-        let alone = Layout { stripe: 8192, width: 1, base: SeatIndex(0), seats: 2 };
-        let found = wrong_in_file(&alone, Ino(7), SeatIndex(0), NodeId(3), 4096..12_288);
+        let alone = Layout { stripe: 8192, width: 1, base: TargetIndex(0), targets: 2 };
+        let found = wrong_in_file(&alone, Ino(7), TargetIndex(0), NodeId(3), 4096..12_288);
         assert_eq!((found.len(), found[0].from, found[0].to), (1, 4096, 12_288));
     }
 }

@@ -1,14 +1,14 @@
-//! What was looked at, and what looks unusual and is explained.
+//! Totals, and notes on unusual but consistent state.
 
-use bivouac_layout::{seats_of, subfile_len};
+use bivouac_layout::{subfile_len, targets_of};
 
-use crate::facts::{DIR, FILE, Facts};
+use crate::facts::{DIR, FILE, FormationFacts};
 use crate::finding::Totals;
 use crate::paths::Paths;
 use crate::source::{Source, nodes};
 
-/// What was looked at.
-pub fn totals(source: &dyn Source, facts: &Facts) -> Totals {
+/// Returns the totals.
+pub fn totals(source: &dyn Source, facts: &FormationFacts) -> Totals {
     let sum = |what: fn(&(u64, u64)) -> u64| facts.volumes.values().map(what).sum();
     Totals {
         nodes: nodes(source.map()).filter(|node| source.has_records(*node)).count() as u64,
@@ -20,8 +20,8 @@ pub fn totals(source: &dyn Source, facts: &Facts) -> Totals {
     }
 }
 
-/// What looks unusual and is explained.
-pub fn explained(source: &dyn Source, facts: &Facts) -> Vec<String> {
+/// Returns notes on unusual but consistent state.
+pub fn explained(source: &dyn Source, facts: &FormationFacts) -> Vec<String> {
     let mut notes = changes(source, facts);
     let nameless = facts.orphans.len();
     if nameless > 0 {
@@ -34,19 +34,19 @@ pub fn explained(source: &dyn Source, facts: &Facts) -> Vec<String> {
     notes
 }
 
-/// Unfinished changes, and what they wait for.
-fn changes(source: &dyn Source, facts: &Facts) -> Vec<String> {
+/// Describes unfinished changes and the nodes that they wait for.
+fn changes(source: &dyn Source, facts: &FormationFacts) -> Vec<String> {
     let paths = Paths { source, facts, named: true };
     let change = |intent: &crate::facts::IntentRow| {
         let concerns = &intent.concerns;
         let homes = concerns.inos.iter().filter_map(|ino| source.map().home(*ino));
-        let seats = concerns
-            .seats
+        let targets = concerns
+            .targets
             .iter()
-            .filter_map(|seat| facts.place_of(source.map(), *seat))
+            .filter_map(|target| facts.place_of(source.map(), *target))
             .map(|place| place.node);
         let mut waits: Vec<String> =
-            homes.chain(seats).filter(|node| *node != intent.node).map(|node| node.to_string()).collect();
+            homes.chain(targets).filter(|node| *node != intent.node).map(|node| node.to_string()).collect();
         waits.sort_unstable();
         waits.dedup();
         let what = match concerns.name.as_slice() {
@@ -62,17 +62,18 @@ fn changes(source: &dyn Source, facts: &Facts) -> Vec<String> {
     facts.intents.iter().map(change).collect()
 }
 
-/// Bytes behind the end of files: of writes that were never finished.
-fn unpublished(source: &dyn Source, facts: &Facts) -> Option<String> {
+/// Describes data behind the ends of files, from writes that did not finish.
+fn unpublished(source: &dyn Source, facts: &FormationFacts) -> Option<String> {
     let paths = Paths { source, facts, named: true };
     let mut files = Vec::new();
     for row in facts.inodes.iter().filter(|row| row.kind == FILE) {
         let layout = facts.layouts.get(row.layout);
-        let end_of = |seat| {
-            let column = seats_of(&layout).position(|used| used == seat);
+        let end_of = |target| {
+            let column = targets_of(&layout).position(|used| used == target);
+            // A target that the layout does not use is covered by the subfile checks.
             column.map_or(u64::MAX, |column| subfile_len(&layout, column as u16, row.size))
         };
-        let longer = |subfile: &&crate::facts::SubfileRow| subfile.len > end_of(subfile.seat);
+        let longer = |subfile: &&crate::facts::SubfileRow| subfile.len > end_of(subfile.target);
         if facts.subfiles_of(row.ino).iter().any(|subfile| longer(&subfile)) {
             files.push(row.ino);
         }

@@ -10,54 +10,62 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bivouac_launch::control::{Request, ask, timespec, wait_readable};
+use bivouac_launch::control::{Request, ask};
 use bivouac_launch::forked::{OwnChild, go_apart};
 use bivouac_launch::hex::to_hex;
-use bivouac_launch::recovery::{PartWish, part_again, remember};
+use bivouac_launch::polling::{timespec, wait_readable};
+use bivouac_launch::recovery::{PartWish, part_again};
+use bivouac_launch::recovery_notes::remember;
 use bivouac_launch::start::{
     Attempt, GIVE_UP_MS, claim, end_supervisor, fork_supervisor, not_by_hand, take_report, wait_for_report,
     write_first,
 };
 use bivouac_launch::{
-    Claim, Environment, Kind, LaunchError, LaunchResult, LogFormat, NodeLife, NodeState, PartBegins,
-    PartState, ProcessId, RELEASE, Remains, Report as SupervisorReport, Signals, State, StateDir, VolumeArg,
-    VolumeState, Wishes, leave, make_mount_point, packets, plan, raise_descriptor_limit, remove_around,
-    remove_leftovers, take_down, unix_ms,
+    AdoptedNode, Adoption, Claim, Environment, FormationState, Kind, LaunchError, LaunchResult, LogFormat,
+    NodeLife, NodeState, PartBegins, PartState, ProcessId, Protection, RELEASE, Remains,
+    Report as SupervisorReport, Signals, StateDir, VolumeArg, VolumeState, Wishes, leave, make_mount_point,
+    packets, plan, raise_descriptor_limit, remove_around, remove_leftovers, take_down, unix_ms,
 };
 use bivouac_net::{Address, Auth, Identity, LaneKind, Link, Message, Secret};
 use bivouac_types::ClientId;
-use bivouac_wire::rendezvous::{self, Begin, Join, JoinNode, JoinVolume, NodeReport, Order, Past, Report};
+use bivouac_types::limits::DEAD_AFTER_MS_DEFAULT;
+use bivouac_wire::rendezvous::{
+    self, AdoptedPlace, FormationStart, Join, JoinNode, JoinVolume, NewMap, NodeReport, Order, PreviousPart,
+    RecordHead, Report,
+};
 use bivouac_wire::{Decode, Encode};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::Signal;
 
-use crate::contact::{Contact, Ending, Next};
-use crate::meet::say_usable;
-use crate::resume::{Attempts, Came};
+use crate::contact::{Contact, ContactAction, ContactLoss};
+use crate::own_part::say_usable;
+use crate::resume::{ResumeAttempts, ResumeOutcome};
 use crate::ticket::{Ticket, read_line};
+use crate::voting::{Voting, VotingOutcome};
 
-/// How long one address may take to answer.
+/// Time one address may take to answer.
 const REPORT_WAIT: Duration = Duration::from_secs(5);
-/// How long until the host that gathers the others is tried again, in milliseconds.
+/// Pause before the host that gathers the others is tried again, in milliseconds.
 const MEET_PAUSE_MS: u64 = 100;
-/// How long another host may take to answer, once it is there.
+/// Time another host may take to answer, once it is there.
 const REACH_WAIT: Duration = Duration::from_secs(5);
-/// How long the supervisor may take to hear of dead nodes, in milliseconds.
+/// Time the supervisor may take to hear of dead nodes, in milliseconds.
 const LOST_MS: u64 = 2000;
-/// How long the last words may take to be heard, in milliseconds.
+/// Time the last words may take to be heard, in milliseconds.
 const FAREWELL_MS: u64 = 5000;
 
-/// What [`join`] is told by its command line.
+/// Options of [`join`], from its command line.
 #[derive(Clone, Debug, Default)]
 pub struct JoinOptions {
     /// File that holds the ticket; it is removed.
     pub ticket: Option<PathBuf>,
     /// Directory that this program was put into to be started from; it is removed.
     pub sent: Option<PathBuf>,
-    /// Whether it comes by itself: it tries until it is let in, and says when the formation can be used here.
+    /// True if it comes by itself: it tries until it is let in, and says when the formation can be used here.
     pub meet: bool,
-    /// Whether what started it may end it without meaning it: `mpiexec` ends all that it has started when one of them ends badly.
+    /// True if what started it may end it without meaning it: `mpiexec` ends all that it has started when one of them
+    /// ends badly.
     pub apart: bool,
 }
 
@@ -66,7 +74,7 @@ pub trait Mounter {
     /// Writes what is logged in this form from now on.
     fn write_logs_as(&self, format: LogFormat);
 
-    /// Whether a mount can be made here.
+    /// Returns whether a mount can be made here.
     ///
     /// # Errors
     /// Why not.
@@ -79,7 +87,7 @@ pub trait Mounter {
     fn mount(
         &self,
         dir: &StateDir,
-        state: &State,
+        state: &FormationState,
         at: &Path,
         own_dir: bool,
         allow_other: bool,
@@ -120,7 +128,7 @@ pub fn join(
             let join = introduce(here, &ticket, &part.dir, nodes);
             let payload = past.map(|past| past.to_bytes()).unwrap_or_default();
             let told = link.send(&Message { op: rendezvous::JOIN, body: join.to_bytes(), payload });
-            let attempts = Attempts::to(&ticket, link.peer());
+            let attempts = ResumeAttempts::to(&ticket, link.peer());
             let part = Part { link: Some(link), lifeline, meet: options.meet, attempts, ..part };
             match told {
                 Ok(()) => part.run(),
@@ -167,7 +175,7 @@ fn take_ticket(here: &Environment, options: &JoinOptions) -> LaunchResult<(Ticke
 fn report_in(ticket: &Ticket, patient: bool, signals: &Signals) -> LaunchResult<Link> {
     let (formation, secret) = ticket.credentials()?;
     let auth = Auth { formation, secret: Secret::new(secret), is_secure: ticket.secure };
-    let identity = Identity { auth, client: ClientId(0), lane: LaneKind::Peer };
+    let identity = Identity { auth, client: ClientId(0), lane: LaneKind::Peer, epoch: 0 };
     let until = Instant::now() + Duration::from_millis(if patient { ticket.start_ms } else { 0 });
     loop {
         let mut refusals = Vec::new();
@@ -186,7 +194,7 @@ fn report_in(ticket: &Ticket, patient: bool, signals: &Signals) -> LaunchResult<
     }
 }
 
-/// Whether a signal to end comes within this time.
+/// Returns whether a signal to end comes within this time.
 fn signals_within(signals: &Signals, wait_ms: u64) -> bool {
     let mut polled = [PollFd::new(signals, PollFlags::IN)];
     let came = retry_on_intr(|| poll(&mut polled, Some(&timespec(wait_ms))));
@@ -218,23 +226,27 @@ struct Part<'a> {
     supervisor: Option<OwnChild>,
     link: Option<Link>,
     lifeline: Option<OwnedFd>,
-    /// Whether somebody is to be told when the formation can be used here.
+    /// True if somebody is to be told when the formation can be used here.
     meet: bool,
     since: Instant,
     contact: Contact,
     /// Attempts to connect to the keeper anew.
-    attempts: Attempts,
-    /// What the keeper was told of how far this part is, to be told again over another connection.
+    attempts: ResumeAttempts,
+    /// Reports of this part's progress to the keeper, to be sent again over another connection.
     told: Vec<Report>,
-    /// What is wrong here, as far as the whole can go on with it.
+    /// Trouble on this host that the whole can go on with.
     trouble: Option<String>,
-    /// Whether its supervisor was told to start the daemons.
+    /// True if its supervisor was told to start the daemons.
     has_begun: bool,
-    /// Whether the whole is being recovered, and is not again yet.
+    /// True if the whole is being recovered, and is not again yet.
     leaves_volumes: bool,
+    /// This host's vote on who keeps the formation, if that is protected.
+    voting: Option<Voting>,
+    /// The latest term of a keeper that was heard of.
+    term: u32,
 }
 
-/// Why a part ends.
+/// Reason why a part ends.
 enum Outcome {
     GoOn,
     /// Told to, or the formation's start was given up.
@@ -249,7 +261,7 @@ impl<'a> Part<'a> {
         ip: IpAddr,
         signals: &'a Signals,
         (mounter, supervise): (&'a dyn Mounter, &dyn Fn(PathBuf) -> LaunchResult<()>),
-    ) -> LaunchResult<(Part<'a>, Vec<JoinNode>, Option<Past>)> {
+    ) -> LaunchResult<(Part<'a>, Vec<JoinNode>, Option<PreviousPart>)> {
         if ticket.mount.is_some() {
             mounter.check()?;
         }
@@ -265,7 +277,7 @@ impl<'a> Part<'a> {
         let addresses = match wait_for_report(&report, signals, bound, &claim.dir) {
             Ok(SupervisorReport::Bound { addresses }) => Ok(addresses),
             Ok(SupervisorReport::Failed { message }) => Err(LaunchError::said(Kind::Refused, message)),
-            Ok(SupervisorReport::Ready { .. } | SupervisorReport::GaveUp) => Err(not_by_hand()),
+            Ok(_) => Err(not_by_hand()),
             Err(error) => Err(error),
         };
         let addresses = match addresses {
@@ -291,11 +303,13 @@ impl<'a> Part<'a> {
             meet: false,
             since: Instant::now(),
             contact: Contact::new(ticket.silence_ms, 0),
-            attempts: Attempts::default(),
+            attempts: ResumeAttempts::default(),
             told: Vec::new(),
             trouble: None,
             has_begun: false,
             leaves_volumes: past.is_some(),
+            voting: None,
+            term: 0,
         };
         Ok((part, nodes, past))
     }
@@ -322,23 +336,26 @@ impl<'a> Part<'a> {
     /// Does what keeps the keeper in contact, or waits until there is something to do.
     fn attend_contact(&mut self) -> LaunchResult<Outcome> {
         match self.contact.next(self.now_ms()) {
-            Next::Wait { until_ms } => self.wait(until_ms)?,
-            Next::Try { turn } => self.attempts.add(turn),
-            Next::End(ending) => return self.end_unless_heard(ending),
+            ContactAction::Wait { until_ms } => self.wait(until_ms)?,
+            ContactAction::Try { turn } => self.attempts.add(turn),
+            ContactAction::End(ending) => return self.end_unless_heard(ending),
         }
         Ok(Outcome::GoOn)
     }
 
-    /// What has come meanwhile counts: this process may have been busy, or have stood still.
-    fn end_unless_heard(&mut self, ending: Ending) -> LaunchResult<Outcome> {
+    /// Ends unless a message has come meanwhile: this process may have been busy, or have stood still.
+    fn end_unless_heard(&mut self, ending: ContactLoss) -> LaunchResult<Outcome> {
+        // Messages that came while this process stood still are in the socket, and count as heard.
         if let Outcome::Over(reason) = self.look_around()? {
             return Ok(Outcome::Over(reason));
         }
         let silence = self.ticket.silence_ms / 1000;
         Ok(match self.contact.next(self.now_ms()) {
-            Next::End(_) => Outcome::Over(Some(match ending {
-                Ending::Silence => format!("nothing was heard of the formation's keeper for {silence} s"),
-                Ending::Gone => "the formation's keeper is gone".into(),
+            ContactAction::End(_) => Outcome::Over(Some(match ending {
+                ContactLoss::Silence => {
+                    format!("nothing was heard of the formation's keeper for {silence} s")
+                }
+                ContactLoss::Gone => "the formation's keeper is gone".into(),
             })),
             _ => Outcome::GoOn,
         })
@@ -348,8 +365,12 @@ impl<'a> Part<'a> {
         let mut polled = vec![PollFd::new(self.signals, PollFlags::IN)];
         polled.extend(self.lifeline.iter().map(|input| PollFd::new(input, PollFlags::IN)));
         polled.extend(self.report.iter().map(|report| PollFd::new(report, PollFlags::IN)));
-        let links = self.link.iter().chain(self.attempts.links());
+        let votes = self.voting.iter().flat_map(|voting| voting.links());
+        let links = self.link.iter().chain(self.attempts.links()).chain(votes);
         polled.extend(links.map(|link| PollFd::new(link, wanted(link))));
+        polled.extend(self.voting.iter().map(|voting| PollFd::new(voting.listener(), PollFlags::IN)));
+        let election = self.voting.as_ref().and_then(|voting| voting.due_ms(self.contact.heard_ms()));
+        let until_ms = election.map_or(until_ms, |due| due.min(until_ms));
         let timeout = timespec(until_ms.saturating_sub(self.now_ms()).saturating_add(1));
         retry_on_intr(|| poll(&mut polled, Some(&timeout))).map_err(|e| LaunchError::system("poll", e))?;
         Ok(())
@@ -370,9 +391,92 @@ impl<'a> Part<'a> {
         if let Outcome::Over(reason) = self.hear_supervisor() {
             return Ok(Outcome::Over(reason));
         }
-        match self.hear_keeper()? {
-            Outcome::GoOn => self.hear_attempts(),
-            over => Ok(over),
+        let outcome = match self.hear_keeper()? {
+            Outcome::GoOn => self.hear_attempts()?,
+            over => return Ok(over),
+        };
+        self.attend_votes();
+        Ok(outcome)
+    }
+
+    /// Votes, and runs the keeper here if this host is elected.
+    fn attend_votes(&mut self) {
+        let (now, heard) = (self.now_ms(), self.contact.heard_ms());
+        let Some(voting) = &mut self.voting else { return };
+        match voting.attend((self.here, &self.ticket.name), heard, now) {
+            VotingOutcome::None => {}
+            VotingOutcome::Promised => self.leave_keeper("another one is elected"),
+            VotingOutcome::Elected(victory) => {
+                if let Err(error) = voting.start_keeper(self.here, &self.dir, &victory) {
+                    log::error!(why:% = error; "the keeper does not start on this host");
+                }
+                self.leave_keeper("this host was elected");
+            }
+        }
+    }
+
+    /// Ends the connection to the present keeper.
+    fn leave_keeper(&mut self, why: &str) {
+        if self.link.take().is_some() {
+            log::warn!(why:% = why; "this host leaves the formation's keeper");
+            self.contact.broke();
+        }
+    }
+
+    /// Notes who keeps the formation, and who may succeed it. Another keeper may have been elected meanwhile: then this one
+    /// is not obeyed any more.
+    fn take_keepers(&mut self, term: u32, addresses: &[String], is_succeeded: bool) {
+        if term < self.latest_term() {
+            return self.leave_keeper("its successor is known here");
+        }
+        self.term = term;
+        self.attempts.know(addresses);
+        let dead_after_ms = self.ticket.dead_after_ms.unwrap_or(DEAD_AFTER_MS_DEFAULT);
+        self.contact.succeeded(is_succeeded.then_some(dead_after_ms));
+        if is_succeeded {
+            // The launcher's end may be that of the keeper's host.
+            self.lifeline = None;
+        }
+        if let Err(error) = self.dir.write_keepers(addresses) {
+            log::warn!(error:%; "{error}");
+        }
+    }
+
+    fn latest_term(&self) -> u32 {
+        self.term.max(self.voting.as_ref().map_or(0, Voting::promised))
+    }
+
+    /// Returns whether this is the answer of a keeper that was deposed.
+    fn is_deposed(&self, messages: &[Message]) -> bool {
+        let order = messages.first().filter(|message| message.op == rendezvous::ORDER);
+        match order.map(|message| Order::from_bytes(&message.body)) {
+            Some(Ok(Order::Keepers { term, .. })) => term < self.latest_term(),
+            _ => false,
+        }
+    }
+
+    /// Accepts a record of the keeper, unless another one was promised to be followed.
+    fn accept(&mut self, head: RecordHead, body: &[u8]) {
+        let (term, version) = (head.term, head.version);
+        let Some(voting) = &mut self.voting else { return };
+        match voting.accept(head, body.to_vec()) {
+            Ok(()) => self.tell(&Report::Accepted { term, version }),
+            Err(term) => self.tell(&Report::Deposed { term }),
+        }
+    }
+
+    /// Opens what it takes to vote, and tells the keeper where.
+    fn open_voting(&mut self, identity: &Identity) {
+        let ip = self.link.as_ref().and_then(Link::local_ip);
+        let Some(ip) = ip.filter(|_| self.ticket.protect != Protection::None) else { return };
+        let dead_after_ms = self.ticket.dead_after_ms.unwrap_or(DEAD_AFTER_MS_DEFAULT);
+        match Voting::open(ip, identity.clone(), dead_after_ms) {
+            Ok(voting) => {
+                let (vote_address, keeper_address) = voting.place();
+                self.voting = Some(voting);
+                self.tell_for_good(Report::CanKeep { vote_address, keeper_address });
+            }
+            Err(error) => log::error!(why:% = error; "this host does not vote on who keeps the formation"),
         }
     }
 
@@ -394,8 +498,23 @@ impl<'a> Part<'a> {
                 self.tell(&Report::Failed { text: message.clone() });
                 Outcome::Over(Some(message))
             }
-            Ok(SupervisorReport::GaveUp) => {
+            Ok(SupervisorReport::GaveUp | SupervisorReport::Serves) => {
                 self.tell_nodes();
+                Outcome::GoOn
+            }
+            Ok(SupervisorReport::Adopted { adopted }) => {
+                let AdoptedNode { node, epoch, client_address, peer_address, unix_path, volumes } = adopted;
+                let place = AdoptedPlace {
+                    client_address,
+                    peer_address,
+                    unix_path: unix_path.display().to_string(),
+                    volumes: volumes.iter().map(|dir| dir.display().to_string()).collect(),
+                };
+                self.tell(&Report::Adopted { node, epoch, place });
+                Outcome::GoOn
+            }
+            Ok(SupervisorReport::NotAdopted { node, epoch, message }) => {
+                self.tell(&Report::NotAdopted { node, epoch, text: message });
                 Outcome::GoOn
             }
             Ok(SupervisorReport::Bound { .. }) => Outcome::GoOn,
@@ -426,15 +545,23 @@ impl<'a> Part<'a> {
     /// The first attempt that is answered takes the connection's place.
     fn hear_attempts(&mut self) -> LaunchResult<Outcome> {
         match self.attempts.attend() {
-            Came::Nothing => Ok(Outcome::GoOn),
-            Came::Refusal => {
+            ResumeOutcome::Pending => Ok(Outcome::GoOn),
+            ResumeOutcome::Refused => {
                 self.contact.refused();
                 Ok(Outcome::GoOn)
             }
-            Came::Answer(link, messages) => {
+            ResumeOutcome::Answer(mut link, messages) if self.is_deposed(&messages) => {
+                // It may not know it, and would give this host up for lost.
+                let deposed = Report::Deposed { term: self.latest_term() };
+                let _told_again_by_the_next_attempt = send(&mut link, rendezvous::REPORT, &deposed);
+                Ok(Outcome::GoOn)
+            }
+            ResumeOutcome::Answer(link, messages) => {
                 log::info!("connected to the formation's keeper anew, at {}", link.address());
                 self.link = Some(link);
                 self.contact.resumed(self.now_ms());
+                // The keeper may have lost what was sent over the former connection; it takes each report once,
+                // whenever it comes.
                 for report in self.told.clone() {
                     self.tell(&report);
                 }
@@ -446,6 +573,7 @@ impl<'a> Part<'a> {
 
     fn obey_all(&mut self, messages: &[Message]) -> LaunchResult<Outcome> {
         for message in messages {
+            // Any message is a sign of life, so a busy keeper need not send others.
             self.contact.heard(self.now_ms());
             if let Outcome::Over(reason) = self.obey(message)? {
                 return Ok(Outcome::Over(reason));
@@ -465,7 +593,7 @@ impl<'a> Part<'a> {
         };
         match message.op {
             rendezvous::BEGIN => {
-                let begin = Begin::from_bytes(&message.body).map_err(alien)?;
+                let begin = FormationStart::from_bytes(&message.body).map_err(alien)?;
                 if let Err(error) = self.begin(&begin, &message.payload) {
                     self.tell(&Report::Failed { text: error.to_string() });
                     return Ok(Outcome::Over(Some(error.to_string())));
@@ -478,7 +606,21 @@ impl<'a> Part<'a> {
                 Order::Down => return Ok(Outcome::Over(None)),
                 Order::Lost { nodes } => self.tell_lost(nodes),
                 Order::Recovered => self.be_recovered(),
+                Order::Adopt { node, backup, epoch, volumes } => {
+                    self.adopt(Adoption { node, backup, epoch, volumes });
+                }
+                Order::Keepers { term, addresses, is_succeeded } => {
+                    self.take_keepers(term, &addresses, is_succeeded);
+                }
             },
+            rendezvous::RECORD => {
+                let head = RecordHead::from_bytes(&message.body).map_err(alien)?;
+                self.accept(head, &message.payload);
+            }
+            rendezvous::MAP => {
+                let NewMap { version } = NewMap::from_bytes(&message.body).map_err(alien)?;
+                self.take_map(version, &message.payload);
+            }
             // A refusal.
             rendezvous::REPORT => {
                 if let Report::Failed { text } = Report::from_bytes(&message.body).map_err(alien)? {
@@ -491,8 +633,10 @@ impl<'a> Part<'a> {
     }
 
     /// All are there: the supervisor may start the daemons, if the others can be reached.
-    fn begin(&mut self, begin: &Begin, map: &[u8]) -> LaunchResult<()> {
+    fn begin(&mut self, begin: &FormationStart, map: &[u8]) -> LaunchResult<()> {
         for address in &begin.reach {
+            // Before any daemon starts: a firewall between two hosts would otherwise show as a formation that
+            // hangs.
             if !Address::tcp(address.clone()).answers(REACH_WAIT) {
                 let remedy =
                     "choose a network that connects all hosts (--network), or open the firewall between them";
@@ -504,14 +648,18 @@ impl<'a> Part<'a> {
                 ));
             }
         }
-        let Some((link, report)) = self.link.as_ref().zip(self.report.as_ref()) else { return Ok(()) };
+        let Some(link) = &self.link else { return Ok(()) };
+        // Sent hidden, since without encryption everybody on the network could read the one secret that all daemons
+        // go by.
         let secret = link.seal(&begin.sealed_secret);
         let (formation, _) = self.ticket.credentials()?;
         let auth = Auth { formation, secret: Secret::new(secret).to_resume(), is_secure: self.ticket.secure };
-        let identity = Identity { auth, client: ClientId(0), lane: LaneKind::Peer };
+        let identity = Identity { auth, client: ClientId(0), lane: LaneKind::Peer, epoch: 0 };
+        self.open_voting(&identity);
         self.attempts.allow(identity, begin.first_node);
         self.contact.allow();
         self.has_begun = true;
+        let Some(report) = &self.report else { return Ok(()) };
         let begins = PartBegins { first_node: begin.first_node, secret: to_hex(&secret), map: to_hex(map) };
         let refused = |e: std::io::Error| LaunchError::system("the supervisor", e);
         let memory = packets::to_memory(&begins).map_err(refused)?;
@@ -561,6 +709,24 @@ impl<'a> Part<'a> {
         }
     }
 
+    /// Passes the order to take a node over to the supervisor, which reports the result; it is repeated until then.
+    fn adopt(&self, adoption: Adoption) {
+        let node = adoption.node;
+        if let Err(error) = ask(&self.dir, &Request::Adopt { adoption }, &[], LOST_MS) {
+            log::warn!(error:%; "node {node} is not taken over yet: {error}");
+        }
+    }
+
+    /// Passes a newer map to all daemons; it is repeated until that is reported.
+    fn take_map(&mut self, version: u64, map: &[u8]) {
+        let memory = packets::to_memory(&map).map_err(|e| LaunchError::system("the supervisor", e));
+        let taken = memory.and_then(|memory| ask(&self.dir, &Request::Map, &[memory.as_fd()], LOST_MS));
+        match taken {
+            Ok(()) => self.tell(&Report::HasMap { version }),
+            Err(error) => log::warn!(error:%; "version {version} of the map is not taken yet: {error}"),
+        }
+    }
+
     /// From now on the volumes are the formation's again, and go with it.
     fn be_recovered(&mut self) {
         if !self.leaves_volumes {
@@ -576,6 +742,7 @@ impl<'a> Part<'a> {
     fn tell_nodes(&mut self) {
         let nodes = self.dir.read().ok().flatten().map(|state| state.nodes).unwrap_or_default();
         let report = |node: NodeState| NodeReport {
+            node: node.id,
             pid: node.process.filter(ProcessId::is_alive).map_or(0, |process| process.pid),
             life: life(node.life).into(),
             message: node.message,
@@ -591,7 +758,7 @@ impl<'a> Part<'a> {
         self.told.push(report);
     }
 
-    /// That nobody hears is noticed where something is heard.
+    /// Sends a report. A keeper that does not hear it is noticed where something is received.
     fn tell(&mut self, report: &Report) {
         if let Some(link) = &mut self.link {
             let _noticed_there = send(link, rendezvous::REPORT, report);
@@ -610,6 +777,8 @@ impl<'a> Part<'a> {
         };
         let counts = [left.processes, left.mounts, left.files, left.sockets];
         let left = counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+        // Also where something could not be removed: the user is told by the keeper, on the host where `down` was
+        // called.
         self.tell(&Report::Down { left, trouble });
         if let Some(link) = &mut self.link {
             say_farewell(link);
@@ -644,7 +813,11 @@ impl<'a> Part<'a> {
 }
 
 /// The state of a part that has nothing yet, with what it takes to have it.
-fn new_part(here: &Environment, ticket: &Ticket, ip: IpAddr) -> LaunchResult<(Claim, State, Option<Past>)> {
+fn new_part(
+    here: &Environment,
+    ticket: &Ticket,
+    ip: IpAddr,
+) -> LaunchResult<(Claim, FormationState, Option<PreviousPart>)> {
     let claim = claim(here, &ticket.name, &mut say).map_err(|error| named_twice(here, ticket, error))?;
     let mut attempt = Attempt { here, dir: claim.dir.clone(), done: false };
     let mut state = plan(here, &wishes(here, ticket), &claim.dir)?;
@@ -660,7 +833,11 @@ fn new_part(here: &Environment, ticket: &Ticket, ip: IpAddr) -> LaunchResult<(Cl
 }
 
 /// The state of a part that is recovered, with what it takes to have it, and what it was.
-fn old_part(here: &Environment, ticket: &Ticket, ip: IpAddr) -> LaunchResult<(Claim, State, Option<Past>)> {
+fn old_part(
+    here: &Environment,
+    ticket: &Ticket,
+    ip: IpAddr,
+) -> LaunchResult<(Claim, FormationState, Option<PreviousPart>)> {
     let volumes: Vec<PathBuf> = ticket.volumes.iter().map(|(dir, _)| dir.clone()).collect();
     let wish = PartWish {
         name: &ticket.name,
@@ -675,7 +852,7 @@ fn old_part(here: &Environment, ticket: &Ticket, ip: IpAddr) -> LaunchResult<(Cl
     part_again(here, &wish).map(|(claim, state, past)| (claim, state, Some(past)))
 }
 
-/// If what runs here already is this very formation, the host is another one, too.
+/// The error for a host that was named twice, where what runs here already is this very formation.
 fn named_twice(here: &Environment, ticket: &Ticket, error: LaunchError) -> LaunchError {
     let found = StateDir::find(here, Some(&ticket.name)).and_then(|(_, dir)| dir.read());
     if found.ok().flatten().is_none_or(|state| state.formation != ticket.formation) {
@@ -713,7 +890,10 @@ fn wishes(here: &Environment, ticket: &Ticket) -> Wishes {
         port: ticket.port,
         in_process: ticket.in_process,
         secure: ticket.secure,
+        detect_races: ticket.detect_races,
+        protect: ticket.protect,
         http: ticket.http.clone(),
+        link_listen: ticket.link_listen,
         tolerance: ticket.tolerance,
         // The keeper sees to that, for all hosts at once.
         ttl_ms: None,
@@ -741,7 +921,7 @@ pub(crate) fn life(life: NodeLife) -> &'static str {
     }
 }
 
-pub(crate) fn send(link: &mut Link, op: u16, body: &impl Encode) -> Result<(), bivouac_net::NetError> {
+fn send(link: &mut Link, op: u16, body: &impl Encode) -> Result<(), bivouac_net::NetError> {
     link.send(&Message { op, body: body.to_bytes(), payload: Vec::new() })
 }
 
@@ -767,7 +947,7 @@ fn is_readable(descriptor: BorrowedFd<'_>) -> bool {
     wait_readable(descriptor, 0)
 }
 
-/// Whether nothing more will come. What comes has no meaning.
+/// Returns whether nothing more will come. What comes has no meaning.
 fn has_ended(input: BorrowedFd<'_>) -> bool {
     let mut rest = [0; 4096];
     is_readable(input) && matches!(rustix::io::read(input, &mut rest), Ok(0) | Err(_))

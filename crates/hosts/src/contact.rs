@@ -1,4 +1,4 @@
-//! How a host's part and the keeper stay in contact: what each of them does as time passes without a word of the other.
+//! Contact between a host's part and the keeper: the actions of each as time passes without a word of the other.
 //!
 //! Both sides are state machines without input or output. Time is an argument, in milliseconds, and rises. A cut connection
 //! of TCP is silent for about as long after the cut as during it, since each repetition waits twice as long as the one
@@ -7,11 +7,13 @@
 //! Only what comes from the keeper is a sign of life. Other hosts' nodes do not count: they are there after the
 //! keeper's end, too, and parts that believed each other would never go.
 
-/// How often hosts are told within the silence that they bear that the keeper lives. So often that a cut may last
+/// Number of signs of life that hosts are sent within the silence that they bear. So often that a cut may last
 /// nearly as long as that silence, whenever it begins.
 pub(crate) const SIGNS_OF_LIFE: u64 = 30;
 /// Share of the silence after which a part doubts its connection: some signs of life are missing by then.
 const DOUBT_SHARE: u64 = 12;
+/// Number of attempts in the time after which a part doubts its connection, where another keeper may be there by then.
+const TRIES_IN_DOUBT: u64 = 4;
 /// Longest time between two attempts to connect anew, in milliseconds: so much later than the network the contact is back.
 const TRY_MS_MAX: u64 = 1000;
 /// Shortest one.
@@ -19,12 +21,12 @@ const TRY_MS_MIN: u64 = 100;
 /// Longest time for which a host that has closed its connection may come back on a new one, in milliseconds.
 const RETURN_MS_MAX: u64 = 5000;
 
-/// What a part does next.
+/// Next action of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum ContactAction {
     /// Look again at this time, unless something is heard.
     Wait {
-        /// When.
+        /// The time.
         until_ms: u64,
     },
     /// Connect anew; the number tells later attempts from earlier ones.
@@ -33,12 +35,12 @@ pub(crate) enum Next {
         turn: u32,
     },
     /// Take the part down.
-    End(Ending),
+    End(ContactLoss),
 }
 
-/// Why a part is taken down.
+/// Reason why a part is taken down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum ContactLoss {
     /// Nothing was heard for as long as is borne.
     Silence,
     /// The connection has ended, and nobody is there any more who could be connected to.
@@ -50,21 +52,34 @@ pub(crate) enum Ending {
 pub(crate) struct Contact {
     silence_ms: u64,
     heard_ms: u64,
-    /// Whether the part knows how to connect anew: once it is of the formation.
+    /// True if the part knows how to connect anew: once it is of the formation.
     may_resume: bool,
-    /// Whether the connection has ended.
+    /// True if the connection has ended.
     broken: bool,
-    /// Whether since then nobody was there to be connected to.
+    /// True if since then nobody was there to be connected to.
     refused: bool,
     tried_ms: Option<u64>,
     turn: u32,
+    /// Time after which the connection is doubted, in milliseconds, where another host's keeper can take this one's place.
+    succeeded_ms: Option<u64>,
 }
 
 impl Contact {
     /// A contact that has just been made.
     pub fn new(silence_ms: u64, now_ms: u64) -> Contact {
         let (may_resume, broken, refused) = (false, false, false);
-        Contact { silence_ms, heard_ms: now_ms, may_resume, broken, refused, tried_ms: None, turn: 0 }
+        let (tried_ms, turn, succeeded_ms) = (None, 0, None);
+        Contact { silence_ms, heard_ms: now_ms, may_resume, broken, refused, tried_ms, turn, succeeded_ms }
+    }
+
+    /// From now on another keeper may take the place of this one, whose end is not the part's then; or not any more.
+    pub fn succeeded(&mut self, doubt_ms: Option<u64>) {
+        self.succeeded_ms = doubt_ms;
+    }
+
+    /// Time when the keeper was heard last.
+    pub fn heard_ms(&self) -> u64 {
+        self.heard_ms
     }
 
     /// From now on the part can connect anew.
@@ -88,7 +103,7 @@ impl Contact {
         self.broken = true;
     }
 
-    /// Where the keeper was reached before, nobody listens, or somebody else does.
+    /// Notes that nobody listens where the keeper was reached before, or somebody else does.
     pub fn refused(&mut self) {
         // While the connection stands it is the network that refuses.
         self.refused |= self.broken;
@@ -96,38 +111,46 @@ impl Contact {
 
     /// Time between two attempts, in milliseconds.
     pub fn try_ms(&self) -> u64 {
-        (self.silence_ms / SIGNS_OF_LIFE).clamp(TRY_MS_MIN, TRY_MS_MAX)
+        let share_ms = self.succeeded_ms.unwrap_or(u64::MAX) / TRIES_IN_DOUBT;
+        (self.silence_ms / SIGNS_OF_LIFE).min(share_ms).clamp(TRY_MS_MIN, TRY_MS_MAX)
     }
 
-    /// What is to be done now.
-    pub fn next(&mut self, now_ms: u64) -> Next {
+    /// The next action.
+    pub fn next(&mut self, now_ms: u64) -> ContactAction {
         let end_ms = self.heard_ms.saturating_add(self.silence_ms);
-        if self.broken && (self.refused || !self.may_resume) {
-            return Next::End(Ending::Gone);
+        // Nobody listens where the keeper was, and the connection to it has ended: it is gone, and the silence need
+        // not be waited for.
+        let is_succeeded = self.succeeded_ms.is_some();
+        if self.broken && ((self.refused && !is_succeeded) || !self.may_resume) {
+            return ContactAction::End(ContactLoss::Gone);
         }
         if now_ms >= end_ms {
-            return Next::End(Ending::Silence);
+            return ContactAction::End(ContactLoss::Silence);
         }
         if !self.may_resume {
-            return Next::Wait { until_ms: end_ms };
+            return ContactAction::Wait { until_ms: end_ms };
         }
-        let doubt_ms = self.heard_ms.saturating_add(self.silence_ms / DOUBT_SHARE);
+        let doubt_ms = self.silence_ms / DOUBT_SHARE;
+        let doubt_ms =
+            self.heard_ms.saturating_add(self.succeeded_ms.map_or(doubt_ms, |ms| ms.min(doubt_ms)));
+        // A broken connection is no doubt any more; one that is only silent may be waiting for a retransmission.
         let from_ms = if self.broken { 0 } else { doubt_ms };
         let again_ms = self.tried_ms.map_or(0, |tried| tried.saturating_add(self.try_ms()));
         let due_ms = from_ms.max(again_ms);
         if now_ms < due_ms {
-            return Next::Wait { until_ms: due_ms.min(end_ms) };
+            return ContactAction::Wait { until_ms: due_ms.min(end_ms) };
         }
+        assert!(self.may_resume && now_ms < end_ms, "an attempt that can be of no use");
         self.tried_ms = Some(now_ms);
         self.turn += 1;
-        Next::Try { turn: self.turn }
+        ContactAction::Try { turn: self.turn }
     }
 }
 
 /// The keeper's side of a contact: whether a host is still of the formation.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tie {
-    /// When it was heard last.
+pub(crate) struct HostContact {
+    /// Time when it was heard last.
     heard_ms: u64,
     /// The latest of its connections.
     turn: u32,
@@ -135,15 +158,20 @@ pub(crate) struct Tie {
     away_until_ms: Option<u64>,
 }
 
-impl Tie {
+impl HostContact {
     /// A host that has just reported.
-    pub fn new(now_ms: u64) -> Tie {
-        Tie { heard_ms: now_ms, ..Tie::default() }
+    pub fn new(now_ms: u64) -> HostContact {
+        HostContact { heard_ms: now_ms, ..HostContact::default() }
     }
 
     /// It was heard.
     pub fn heard(&mut self, now_ms: u64) {
         self.heard_ms = now_ms.max(self.heard_ms);
+    }
+
+    /// Time when it was heard last.
+    pub fn heard_ms(&self) -> u64 {
+        self.heard_ms
     }
 
     /// Its connection has ended; `closed`, at its own end. An agent that dies does the same as one that gives up an attempt
@@ -154,7 +182,7 @@ impl Tie {
         self.away_until_ms = Some(if closed { given_up_ms.min(soon_ms) } else { given_up_ms });
     }
 
-    /// Whether it is without a connection, and may come back.
+    /// Returns whether it is without a connection, and may come back.
     pub fn is_away(&self) -> bool {
         self.away_until_ms.is_some()
     }
@@ -169,8 +197,8 @@ impl Tie {
         true
     }
 
-    /// When it is given up unless it is heard. A host that heard nothing for the silence that it bears has taken its part down; the
-    /// rest is for what is under way.
+    /// Time when it is given up unless it is heard. A host that heard nothing for the silence that it bears has taken
+    /// its part down; the rest is for what is under way.
     pub fn due_ms(&self, silence_ms: u64) -> u64 {
         self.away_until_ms.unwrap_or(self.heard_ms.saturating_add(2 * silence_ms))
     }
@@ -192,22 +220,22 @@ mod tests {
     #[test]
     fn doubt_comes_first_and_the_end_comes_last() {
         let mut contact = contact();
-        assert_eq!(contact.next(0), Next::Wait { until_ms: S / 12 });
-        assert_eq!(contact.next(S / 12), Next::Try { turn: 1 });
-        assert_eq!(contact.next(S / 12), Next::Wait { until_ms: S / 12 + 1000 });
-        assert_eq!(contact.next(S - 1), Next::Try { turn: 2 });
-        assert_eq!(contact.next(S - 1), Next::Wait { until_ms: S });
-        assert_eq!(contact.next(S), Next::End(Ending::Silence));
+        assert_eq!(contact.next(0), ContactAction::Wait { until_ms: S / 12 });
+        assert_eq!(contact.next(S / 12), ContactAction::Try { turn: 1 });
+        assert_eq!(contact.next(S / 12), ContactAction::Wait { until_ms: S / 12 + 1000 });
+        assert_eq!(contact.next(S - 1), ContactAction::Try { turn: 2 });
+        assert_eq!(contact.next(S - 1), ContactAction::Wait { until_ms: S });
+        assert_eq!(contact.next(S), ContactAction::End(ContactLoss::Silence));
         contact.resumed(S);
-        assert_eq!(contact.next(S), Next::Wait { until_ms: S + S / 12 });
+        assert_eq!(contact.next(S), ContactAction::Wait { until_ms: S + S / 12 });
     }
 
     #[test]
     fn before_it_is_of_the_formation_a_part_only_waits() {
         let mut contact = Contact::new(S, 5);
-        assert_eq!(contact.next(S), Next::Wait { until_ms: S + 5 });
+        assert_eq!(contact.next(S), ContactAction::Wait { until_ms: S + 5 });
         contact.broke();
-        assert_eq!(contact.next(6), Next::End(Ending::Gone));
+        assert_eq!(contact.next(6), ContactAction::End(ContactLoss::Gone));
     }
 
     #[test]
@@ -216,18 +244,34 @@ mod tests {
         // Refused by the network, while the connection stands.
         contact.refused();
         contact.broke();
-        assert_eq!(contact.next(1), Next::Try { turn: 1 });
-        assert_eq!(contact.next(2), Next::Wait { until_ms: 1001 });
+        assert_eq!(contact.next(1), ContactAction::Try { turn: 1 });
+        assert_eq!(contact.next(2), ContactAction::Wait { until_ms: 1001 });
         contact.resumed(500);
         contact.broke();
-        assert_eq!(contact.next(1001), Next::Try { turn: 2 });
+        assert_eq!(contact.next(1001), ContactAction::Try { turn: 2 });
         contact.refused();
-        assert_eq!(contact.next(1002), Next::End(Ending::Gone));
+        assert_eq!(contact.next(1002), ContactAction::End(ContactLoss::Gone));
+    }
+
+    /// S817.
+    #[test]
+    fn a_keeper_that_is_succeeded_is_waited_for() {
+        let mut contact = contact();
+        contact.succeeded(Some(2000));
+        assert_eq!(contact.next(0), ContactAction::Wait { until_ms: 2000 });
+        contact.broke();
+        contact.refused();
+        for turn in 1..=3 {
+            assert_eq!(contact.next(500 * u64::from(turn)), ContactAction::Try { turn });
+        }
+        assert_eq!(contact.next(S), ContactAction::End(ContactLoss::Silence));
+        contact.succeeded(None);
+        assert_eq!(contact.next(1501), ContactAction::End(ContactLoss::Gone));
     }
 
     #[test]
     fn only_a_later_connection_takes_the_place_of_one() {
-        let mut tie = Tie::new(0);
+        let mut tie = HostContact::new(0);
         assert!(tie.resume(2, 10) && !tie.resume(2, 11) && !tie.resume(1, 12) && tie.resume(3, 13));
         assert_eq!(tie.due_ms(S), 13 + 2 * S);
         tie.broke(true, S, 20);
@@ -240,12 +284,12 @@ mod tests {
         assert_eq!(tie.due_ms(S), 21 + 2 * S);
     }
 
-    /// What there is between a part and the keeper: times at which one direction is cut, and how a message fares.
+    /// A cut between a part and the keeper: times at which one direction is cut, and the fate of a message.
     #[derive(Clone, Debug)]
     struct Cut {
         from_ms: u64,
         for_ms: u64,
-        /// Whether what goes up, and what goes down, is lost.
+        /// True if what goes up, and what goes down, is lost.
         up: bool,
         down: bool,
     }
@@ -257,7 +301,7 @@ mod tests {
         }
     }
 
-    /// When each side gives the other one up.
+    /// Times at which each side gives the other one up.
     #[derive(Clone, Copy, Debug, Default)]
     struct Ends {
         part_ms: Option<u64>,
@@ -269,7 +313,8 @@ mod tests {
     /// anything again, and an attempt succeeds only when both directions are open when it is made. `dies_ms`: the keeper's end,
     /// of which nothing is heard.
     fn play(silence_ms: u64, cuts: &[Cut], dies_ms: u64, until_ms: u64) -> Ends {
-        let (mut part, mut tie, mut ends) = (Contact::new(silence_ms, 0), Tie::new(0), Ends::default());
+        let (mut part, mut tie, mut ends) =
+            (Contact::new(silence_ms, 0), HostContact::new(0), Ends::default());
         part.allow();
         let mut is_dead = false;
         for time in (0..until_ms).step_by(10) {
@@ -287,13 +332,13 @@ mod tests {
             }
             if ends.part_ms.is_none() {
                 match part.next(time) {
-                    Next::End(_) => ends.part_ms = Some(time),
-                    Next::Try { turn } if up && down && ends.keeper_ms.is_none() => {
+                    ContactAction::End(_) => ends.part_ms = Some(time),
+                    ContactAction::Try { turn } if up && down && ends.keeper_ms.is_none() => {
                         assert!(tie.resume(turn, time), "attempts are numbered");
                         part.resumed(time);
                         (is_dead, ends.back_ms) = (false, Some(time));
                     }
-                    Next::Try { .. } | Next::Wait { .. } => {}
+                    ContactAction::Try { .. } | ContactAction::Wait { .. } => {}
                 }
             }
         }
@@ -367,13 +412,13 @@ mod tests {
                     _ => {}
                 }
                 match contact.next(now) {
-                    Next::End(Ending::Gone) => prop_assert!(broken && refused),
-                    Next::End(Ending::Silence) => prop_assert!(now >= heard + S),
-                    Next::Wait { until_ms } => {
+                    ContactAction::End(ContactLoss::Gone) => prop_assert!(broken && refused),
+                    ContactAction::End(ContactLoss::Silence) => prop_assert!(now >= heard + S),
+                    ContactAction::Wait { until_ms } => {
                         prop_assert!(now < until_ms && until_ms <= heard + S);
                         prop_assert!(!(broken && refused));
                     }
-                    Next::Try { turn } => {
+                    ContactAction::Try { turn } => {
                         prop_assert!(turn == turns + 1 && (broken || now >= heard + S / DOUBT_SHARE));
                         prop_assert!(last.is_none_or(|last| now >= last + 1000));
                         (turns, last) = (turn, Some(now));

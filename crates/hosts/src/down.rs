@@ -1,23 +1,22 @@
-//! What commands ask of the keeper of a formation over several hosts.
+//! Requests of commands to the keeper of a formation over several hosts.
 
 use std::fmt;
 use std::os::fd::AsFd;
 
-use bivouac_launch::control::{Answer, Request, ask, ask_for, wait_readable};
-use bivouac_launch::recovery::forget_whole;
+use bivouac_launch::control::{Answer, Request, ask, ask_for};
+use bivouac_launch::polling::wait_readable;
+use bivouac_launch::recovery_notes::forget_whole;
 use bivouac_launch::{
-    Environment, Kind, LaunchError, LaunchResult, Remains, State, StateDir, refuse_kept, remove_leftovers,
-    settled,
+    Environment, FormationState, Kind, LaunchError, LaunchResult, Remains, StateDir, refuse_kept,
+    remove_leftovers, settled,
 };
 
-/// How long all hosts may take to take their parts down, in milliseconds: more than the keeper gives them.
-const DOWN_MS_MAX: u64 = 90_000;
-/// How long the keeper may take to end after its last answer, in milliseconds.
-const END_MS_MAX: u64 = 10_000;
-/// How long a look at all hosts may take, in milliseconds.
-const LOOK_MS_MAX: u64 = 5000;
+use crate::elsewhere::{DOWN_MS_MAX, LOOK_MS_MAX, take_down_elsewhere};
 
-/// What is left of a formation on all its hosts.
+/// Time the keeper may take to end after its last answer, in milliseconds.
+const END_MS_MAX: u64 = 10_000;
+
+/// Remains of a formation on all its hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOnHosts {
     /// The sum of what hosts say.
@@ -27,7 +26,7 @@ pub struct LeftOnHosts {
 }
 
 impl LeftOnHosts {
-    /// Whether there is nothing, and all say so.
+    /// Returns whether there is nothing, and all say so.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         self.remains.is_nothing() && self.notes.is_empty()
@@ -41,7 +40,7 @@ impl fmt::Display for LeftOnHosts {
     }
 }
 
-/// Takes a formation over several hosts down on all of them.
+/// Takes a formation over several hosts down on all of them, by its keeper here or on another host.
 ///
 /// # Errors
 /// `Keep` when its data was to be kept and `is_void` is not set; that the keeper does not answer.
@@ -54,6 +53,10 @@ pub fn take_down_hosts(
     let Some(state) = settled(dir)? else {
         return Err(LaunchError::said(Kind::NotRunning, "the formation is gone already"));
     };
+    if state.part.is_some() {
+        let (remains, notes) = take_down_elsewhere(dir, &state, is_void)?;
+        return Ok(LeftOnHosts { remains, notes });
+    }
     refuse_kept(&state, is_void)?;
     let Some(end) = state.supervisor.and_then(|keeper| keeper.watch()) else {
         return without_keeper(here, dir, &state, discard);
@@ -84,7 +87,7 @@ pub fn take_down_hosts(
 fn without_keeper(
     here: &Environment,
     dir: &StateDir,
-    state: &State,
+    state: &FormationState,
     discard: bool,
 ) -> LaunchResult<LeftOnHosts> {
     remove_leftovers(here, dir, state, &mut |_| {})?;
@@ -102,7 +105,7 @@ fn without_keeper(
 ///
 /// # Errors
 /// That the state cannot be read. Of a keeper that is gone, what it knew last.
-pub fn look_at_hosts(dir: &StateDir, state: State) -> LaunchResult<State> {
+pub fn look_at_hosts(dir: &StateDir, state: FormationState) -> LaunchResult<FormationState> {
     if let Err(error) = ask(dir, &Request::Look, &[], LOOK_MS_MAX) {
         log::info!(error:%; "{error}");
         return Ok(state);

@@ -16,62 +16,62 @@ use crate::list::HostArg;
 
 /// Launchers that run at the same time, where there is one for each host.
 const AT_ONCE: usize = 64;
-/// How often it is looked whether hosts have written something down.
+/// Time between two looks for answers that hosts have written down.
 const LOOK: Duration = Duration::from_millis(100);
-/// What a line begins with that is part of an answer, behind whatever a launcher puts in front of it.
+/// Beginning of a line that is part of an answer, behind whatever a launcher puts in front of it.
 const MARK: &str = "bivouac-says ";
 /// Bytes of an answer in one line: launchers that put lines of several hosts together keep short ones whole.
 const LINE_MAX: usize = 900;
-/// What the name of an answer ends with that is not whole yet.
+/// Suffix of the name of an answer that is not whole yet.
 const PART: &str = "part";
-/// What is to be asked of every host.
+/// A question to every host.
 #[derive(Clone, Debug)]
 pub struct Inquiry<'a> {
     /// The hosts.
     pub hosts: &'a [HostArg],
-    /// What starts processes there.
+    /// The launcher that starts processes there.
     pub launcher: &'a Launcher,
     /// Path of this program there, if not the one here.
     pub program: Option<&'a str>,
-    /// What it is to be started with; it answers by [`answer_lines`].
+    /// Arguments of the command, which answers by [`answer_lines`].
     pub arguments: &'a [String],
-    /// How long all of it may take.
+    /// Time all of it may take.
     pub bound: Duration,
     /// Of hosts that stay when they have answered: who is told of it at once.
-    pub live: Option<Live<'a>>,
+    pub live: Option<AnswerStream<'a>>,
 }
 
 /// Hears of hosts while their programs still run; all of them do so at the same time.
 #[derive(Clone, Copy)]
-pub struct Live<'a> {
+pub struct AnswerStream<'a> {
     /// Is told.
-    pub hear: &'a (dyn Fn(Heard) + Sync),
+    pub hear: &'a (dyn Fn(HostAnswer) + Sync),
     /// Set when the programs are to be waited for no longer.
     pub stop: &'a AtomicBool,
 }
 
-impl std::fmt::Debug for Live<'_> {
+impl std::fmt::Debug for AnswerStream<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Live").field("stop", self.stop).finish_non_exhaustive()
+        f.debug_struct("AnswerStream").field("stop", self.stop).finish_non_exhaustive()
     }
 }
 
-/// What is heard of a host, or of all if one launcher starts them all.
+/// News of a host, or of all if one launcher starts them all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum HostAnswer {
     /// An answer, whole; from the host of that name, if the launcher starts one process per host.
     Answer(Option<String>, String),
     /// The launcher has ended: no more is heard of this host, or of any. With what there is to be said of it.
     Ended(Option<String>, Vec<String>),
 }
 
-/// What hosts answered: each with its name as it was called, if the launcher starts one process per host. And what there is to be
-/// said of those that did not.
+/// Answers of hosts: each with its name as it was called, if the launcher starts one process per host. And what there
+/// is to be said of those that did not.
 #[derive(Debug, Default)]
 pub struct Answers {
     /// Answers, whole.
     pub texts: Vec<(Option<String>, String)>,
-    /// Why others are missing.
+    /// Reasons why others are missing.
     pub trouble: Vec<String>,
 }
 
@@ -143,7 +143,7 @@ pub fn ask_hosts(here: &Environment, inquiry: &Inquiry<'_>) -> LaunchResult<Answ
                         let Some((arguments, host)) = next else { return };
                         let answer = call(inquiry, &arguments, host.as_deref(), deadline);
                         if let Some(live) = inquiry.live {
-                            (live.hear)(Heard::Ended(host, answer.trouble.clone()));
+                            (live.hear)(HostAnswer::Ended(host, answer.trouble.clone()));
                         }
                         if let Ok(mut all) = answers.lock() {
                             all.texts.extend(answer.texts);
@@ -183,7 +183,7 @@ fn call(inquiry: &Inquiry<'_>, arguments: &[String], host: Option<&str>, deadlin
             let said = String::from_utf8_lossy(said.get(..end).unwrap_or_default());
             for (key, text) in whole_answers(&said).0 {
                 if told.insert(key) {
-                    (live.hear)(Heard::Answer(host.map(str::to_owned), text));
+                    (live.hear)(HostAnswer::Answer(host.map(str::to_owned), text));
                 }
             }
         }
@@ -250,7 +250,7 @@ impl Shared {
         self.files().iter().filter_map(|path| std::fs::read_to_string(path).ok()).collect()
     }
 
-    /// What is whole.
+    /// The answers that are whole.
     fn files(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
         let is_whole = |path: &PathBuf| path.extension().is_none_or(|extension| extension != PART);
@@ -258,7 +258,7 @@ impl Shared {
     }
 
     /// Tells of what is written down until it is over.
-    fn tell(&self, live: Live<'_>, is_over: &mpsc::Receiver<()>) {
+    fn tell(&self, live: AnswerStream<'_>, is_over: &mpsc::Receiver<()>) {
         let mut told = BTreeSet::new();
         while is_over.recv_timeout(LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
             for path in self.files() {
@@ -266,7 +266,7 @@ impl Shared {
                     && let Ok(text) = std::fs::read_to_string(&path)
                 {
                     told.insert(path);
-                    (live.hear)(Heard::Answer(None, text));
+                    (live.hear)(HostAnswer::Answer(None, text));
                 }
             }
         }
@@ -336,7 +336,7 @@ mod tests {
         let launcher: Launcher = script.parse().unwrap();
         let stop = AtomicBool::new(false);
         let heard = Mutex::new(Vec::new());
-        let hear = |what: Heard| {
+        let hear = |what: HostAnswer| {
             let mut heard = heard.lock().unwrap();
             heard.push(what);
             stop.store(heard.len() >= 3, Ordering::Relaxed);
@@ -347,13 +347,13 @@ mod tests {
             program: Some("printf"),
             arguments: &["%s".to_owned(), answer_lines("x", "it. is")],
             bound: Duration::from_secs(60),
-            live: Some(Live { hear: &hear, stop: &stop }),
+            live: Some(AnswerStream { hear: &hear, stop: &stop }),
         };
         ask_hosts(&here, &inquiry).unwrap();
         let heard = heard.into_inner().unwrap();
-        let answer = |host: &str| Heard::Answer(Some(host.into()), "it. is".into());
+        let answer = |host: &str| HostAnswer::Answer(Some(host.into()), "it. is".into());
         assert!([answer("a"), answer("b")].iter().all(|one| heard[..3].contains(one)), "{heard:?}");
-        let ended = Heard::Ended(Some("c".into()), vec!["host c: no such host".into()]);
+        let ended = HostAnswer::Ended(Some("c".into()), vec!["host c: no such host".into()]);
         assert!(heard[..3].contains(&ended), "{heard:?}");
     }
 }

@@ -1,14 +1,14 @@
-//! Who is there of those who were called, and why the others are not: no sockets, no clock.
+//! Hosts that have reported, and reasons why others have not: no sockets, no clock.
 
 use bivouac_launch::RELEASE;
 use bivouac_wire::rendezvous::Join;
 
 use crate::list::{HostArg, same_host};
 
-/// How far a host's clock may be off, in milliseconds: times of files would be nonsense beyond.
+/// Maximum by which a host's clock may be off, in milliseconds: times of files would be nonsense beyond.
 const CLOCK_OFF_MS_MAX: u64 = 30_000;
 
-/// Who is there.
+/// The hosts that were called, each with its presence.
 #[derive(Debug)]
 pub(crate) struct Inventory {
     hosts: Vec<(HostArg, Presence)>,
@@ -16,7 +16,7 @@ pub(crate) struct Inventory {
     min_nodes: usize,
 }
 
-/// How a host is.
+/// Presence of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Presence {
     /// Called, not heard of.
@@ -27,7 +27,7 @@ pub(crate) enum Presence {
     Missing(String),
 }
 
-/// What to do next.
+/// Decision about the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Wait for the others.
@@ -75,6 +75,7 @@ impl Inventory {
             self.miss(index, trouble.clone());
             return Err(trouble);
         }
+        // Two parts on one machine would use the same directory and count its memory twice.
         if let Some(other) = self.same_machine(&join) {
             let text =
                 format!("is the same machine as {other}; name it once, with a number of nodes: {other}:2");
@@ -82,6 +83,8 @@ impl Inventory {
             return Err(text);
         }
         if let Some((_, presence)) = self.hosts.get_mut(index) {
+            // Its nodes would be in the map twice, or be those of a host that was given up.
+            assert!(*presence == Presence::Called, "host {} is {presence:?} and reports", join.host);
             *presence = Presence::Here(Box::new(join));
         }
         Ok(index)
@@ -133,7 +136,7 @@ impl Inventory {
         })
     }
 
-    /// Why the formation does not start.
+    /// Reason why the formation does not start.
     pub fn too_few(&self) -> String {
         let here: usize = self.here().map(|(_, host, _)| usize::from(host.nodes)).sum();
         let all: usize = self.hosts.iter().map(|(host, _)| usize::from(host.nodes)).sum();
@@ -177,6 +180,7 @@ fn trouble(join: &Join, now_unix_ms: u64) -> Option<String> {
     if let Some(trouble) = &join.trouble {
         return Some(trouble.clone());
     }
+    // Messages, volumes and maps of two releases may differ in ways that neither of them notices.
     if join.release != RELEASE {
         let theirs = &join.release;
         return Some(format!(

@@ -1,4 +1,4 @@
-//! What starts processes on other hosts, and the command line that makes it do so.
+//! Launchers, which start processes on other hosts, and their command lines.
 
 use bivouac_launch::{Batch, Environment, LaunchError, LaunchResult, Launcher};
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,14 @@ pub enum MpiFamily {
 }
 
 impl MpiFamily {
+    /// The family of the `mpiexec` in the search path.
+    pub(crate) fn installed() -> MpiFamily {
+        let output = std::process::Command::new("mpiexec").arg("--version").output();
+        output.map_or(MpiFamily::Other, |output| {
+            MpiFamily::of_version(&String::from_utf8_lossy(&output.stdout))
+        })
+    }
+
     /// By what `mpiexec --version` says.
     pub(crate) fn of_version(said: &str) -> MpiFamily {
         let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
@@ -38,9 +46,9 @@ impl MpiFamily {
     }
 }
 
-/// How a launcher hands a ticket on.
+/// Way in which a host's part gets its ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum TicketDelivery {
     /// Over standard input, which stays open: its end is the end of the host's part.
     Input,
     /// In the environment.
@@ -49,21 +57,21 @@ pub(crate) enum Way {
     File,
 }
 
-/// One process of the launcher's.
+/// The command line of one launcher process, and the hosts that it reaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Call {
+pub(crate) struct LauncherCall {
     /// Program and arguments.
     pub arguments: Vec<String>,
     /// The hosts that it reaches, by index.
     pub hosts: Vec<usize>,
 }
 
-/// What is to be started on a host.
+/// The command that a launcher starts on a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Remote {
+pub(crate) struct RemoteCommand {
     /// Program and arguments, each a word.
     words: Vec<String>,
-    /// Whether it stays, as a host's part does, or says something and ends.
+    /// True if it stays, as a host's part does, or says something and ends.
     stays: bool,
 }
 
@@ -73,19 +81,19 @@ pub(crate) fn inquiry_calls(
     hosts: &[HostArg],
     words: Vec<String>,
 ) -> Vec<(Vec<String>, Option<String>)> {
-    let remote = Remote { words, stays: false };
-    let mpi = if *launcher == Launcher::Mpi { crate::start::mpi_family() } else { MpiFamily::Other };
+    let remote = RemoteCommand { words, stays: false };
+    let mpi = if *launcher == Launcher::Mpi { MpiFamily::installed() } else { MpiFamily::Other };
     let calls = calls(launcher, hosts, &remote, mpi, INQUIRY_SILENCE_MS).into_iter();
-    let named = |call: Call| {
+    let named = |call: LauncherCall| {
         let first = call.hosts.first().and_then(|host| hosts.get(*host));
         (call.arguments, first.filter(|_| launcher.is_per_host()).map(|host| host.name.clone()))
     };
     calls.map(named).collect()
 }
 
-/// The binary as it is sent along.
+/// This program as it is sent to hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sent {
+pub(crate) struct SentProgram {
     /// Its length, in bytes.
     pub len: usize,
     /// SHA-256 of its content, hexadecimal.
@@ -114,11 +122,13 @@ pub fn hosts_of_job(
     Ok(None)
 }
 
-pub(crate) fn way(launcher: &Launcher) -> Way {
+pub(crate) fn ticket_delivery(launcher: &Launcher) -> TicketDelivery {
     match launcher {
-        Launcher::Ssh | Launcher::Slurm | Launcher::Flux | Launcher::Meet | Launcher::Custom(_) => Way::Input,
-        Launcher::Mpi => Way::Environment,
-        Launcher::Pbs => Way::File,
+        Launcher::Ssh | Launcher::Slurm | Launcher::Flux | Launcher::Meet | Launcher::Custom(_) => {
+            TicketDelivery::Input
+        }
+        Launcher::Mpi => TicketDelivery::Environment,
+        Launcher::Pbs => TicketDelivery::File,
     }
 }
 
@@ -126,24 +136,24 @@ pub(crate) fn way(launcher: &Launcher) -> Way {
 pub(crate) fn calls(
     launcher: &Launcher,
     hosts: &[HostArg],
-    remote: &Remote,
+    remote: &RemoteCommand,
     mpi: MpiFamily,
     silence_ms: u64,
-) -> Vec<Call> {
+) -> Vec<LauncherCall> {
     let all = |front: Vec<String>| {
         let arguments = front.into_iter().chain(remote.words.clone());
         // Where one process that ends badly, or one host that is lost, is the end of all that it started.
         let apart = (*launcher == Launcher::Mpi && remote.stays).then(|| "--apart".to_owned());
         let arguments = arguments.chain(apart).collect();
-        vec![Call { arguments, hosts: (0..hosts.len()).collect() }]
+        vec![LauncherCall { arguments, hosts: (0..hosts.len()).collect() }]
     };
     match launcher {
         Launcher::Slurm => all(srun(hosts)),
         Launcher::Flux => all(words("flux exec --rank=all")),
         Launcher::Mpi => all(mpiexec(hosts, mpi)),
-        Launcher::Meet => vec![Call { arguments: remote.words.clone(), hosts: vec![0] }],
+        Launcher::Meet => vec![LauncherCall { arguments: remote.words.clone(), hosts: vec![0] }],
         Launcher::Ssh | Launcher::Pbs | Launcher::Custom(_) => {
-            let call = |(index, host): (usize, &HostArg)| Call {
+            let call = |(index, host): (usize, &HostArg)| LauncherCall {
                 arguments: per_host(launcher, host, remote, silence_ms),
                 hosts: vec![index],
             };
@@ -152,7 +162,7 @@ pub(crate) fn calls(
     }
 }
 
-fn per_host(launcher: &Launcher, host: &HostArg, remote: &Remote, silence_ms: u64) -> Vec<String> {
+fn per_host(launcher: &Launcher, host: &HostArg, remote: &RemoteCommand, silence_ms: u64) -> Vec<String> {
     let name = host.name.as_str();
     match launcher {
         Launcher::Custom(template) => {
@@ -206,18 +216,18 @@ fn mpiexec(hosts: &[HostArg], mpi: MpiFamily) -> Vec<String> {
     front.into_iter().chain([names, "-n".into(), count]).collect()
 }
 
-impl Remote {
+impl RemoteCommand {
     /// The binary that is there already. `ticket` is the path of the ticket's file, if there is one.
-    pub fn installed(program: &str, ticket: Option<&str>) -> Remote {
+    pub fn installed(program: &str, ticket: Option<&str>) -> RemoteCommand {
         let mut words = vec![program.to_owned(), "join".into()];
         words.extend(ticket.into_iter().flat_map(|path| ["--ticket".to_owned(), path.to_owned()]));
-        Remote { words, stays: true }
+        RemoteCommand { words, stays: true }
     }
 
     /// The binary that comes over standard input in front of the ticket: put where programs may run, compared, started,
     /// and removed by itself as soon as it runs.
-    pub fn sent(sent: &Sent) -> Remote {
-        let Sent { len, digest } = sent;
+    pub fn sent(sent: &SentProgram) -> RemoteCommand {
+        let SentProgram { len, digest } = sent;
         let script = format!(
             r#"umask 077
 fail() {{ echo "bivouac: $*" >&2; exit 126; }}
@@ -233,7 +243,7 @@ head -c {len} >"$d/bivouac" || fail "the program could not be written to $d"
 trap - EXIT
 exec "$d/bivouac" join --sent "$d""#
         );
-        Remote { words: vec!["sh".into(), "-c".into(), script], stays: true }
+        RemoteCommand { words: vec!["sh".into(), "-c".into(), script], stays: true }
     }
 
     /// As a line for a shell.
@@ -244,7 +254,7 @@ exec "$d/bivouac" join --sent "$d""#
 
 /// The job's own environment does not reach where only a list of names does.
 pub(crate) fn needs_input(launcher: &Launcher) -> LaunchResult<()> {
-    if way(launcher) == Way::Input {
+    if ticket_delivery(launcher) == TicketDelivery::Input {
         return Ok(());
     }
     let cause = format!("{launcher} does not carry standard input to all hosts");
@@ -275,7 +285,7 @@ mod tests {
         parse_hosts("n1,n2:3", 1).unwrap()
     }
 
-    fn lines(launcher: &Launcher, remote: &Remote) -> Vec<String> {
+    fn lines(launcher: &Launcher, remote: &RemoteCommand) -> Vec<String> {
         calls(launcher, &hosts(), remote, MpiFamily::Other, 60_000)
             .iter()
             .map(|call| call.arguments.join(" "))
@@ -284,7 +294,7 @@ mod tests {
 
     #[test]
     fn each_launcher_is_called_in_its_way() {
-        let remote = Remote::installed("/opt/bivouac", None);
+        let remote = RemoteCommand::installed("/opt/bivouac", None);
         let ssh = lines(&Launcher::Ssh, &remote);
         assert!(ssh.len() == 2 && ssh[1].ends_with(" n2 /opt/bivouac join"), "{ssh:?}");
         assert!(ssh[0].contains("BatchMode=yes"), "{ssh:?}");
@@ -310,7 +320,7 @@ mod tests {
             of(MpiFamily::Mpich),
             "mpiexec -bind-to none -ppn 1 -hosts n1,n2 -n 2 /opt/bivouac join --apart"
         );
-        let remote = Remote::installed("bivouac", Some("/home/u/t"));
+        let remote = RemoteCommand::installed("bivouac", Some("/home/u/t"));
         assert_eq!(lines(&Launcher::Pbs, &remote)[1], "pbsdsh -n 0 -- bivouac join --ticket /home/u/t");
         let custom: Launcher = "go {host} {args}".parse().unwrap();
         assert_eq!(lines(&custom, &remote)[0], "sh -c go n1 bivouac join --ticket /home/u/t");

@@ -9,32 +9,41 @@
 //! [`ask_hosts`] has the same launchers run this program on all hosts, once, for what it says.
 
 mod agent;
+mod consensus;
 mod contact;
 mod down;
+mod elsewhere;
 mod inquiry;
 mod inventory;
 mod keeper;
 mod launcher;
 mod list;
-mod meet;
+mod meeting;
+mod moves;
 mod network;
+mod own_part;
+mod reachable;
 mod resume;
 mod start;
 mod ticket;
+mod voting;
 
 pub use agent::{JoinOptions, Mounter, join};
 pub use down::{LeftOnHosts, look_at_hosts, take_down_hosts};
-pub use inquiry::{Answers, Heard, Inquiry, Live, answer_lines, ask_hosts, write_answer};
+pub use elsewhere::look_elsewhere;
+pub use inquiry::{AnswerStream, Answers, HostAnswer, Inquiry, answer_lines, ask_hosts, write_answer};
 pub use keeper::keep;
 pub use launcher::hosts_of_job;
 pub use list::{HOSTS_MAX, HostArg, hosts_of, parse_hosts, read_hostfile, read_nodefile};
-pub use meet::{Meeting, MeetingPlace, attend, which_host};
+pub use meeting::{Meeting, MeetingPlace, which_host};
 pub use network::local_addresses;
+pub use own_part::attend;
+pub use reachable::has_program;
 pub use start::{HostsWishes, start_hosts};
 
 #[cfg(test)]
 mod tests {
-    use bivouac_launch::{Batch, Environment};
+    use bivouac_launch::{Batch, EnclosingFormation, Environment};
 
     /// This machine, outside of any job.
     pub(crate) fn environment() -> Environment {
@@ -47,6 +56,7 @@ mod tests {
             host: "h".into(),
             program: "/bin/false".into(),
             batch: Batch::default(),
+            around: EnclosingFormation::default(),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Which hosts a formation is over: a list on the command line, a file, or what a batch system says.
+//! List of a formation's hosts: from the command line, from a file, or from a batch system.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
 
-use bivouac_launch::{HostState, LaunchError, LaunchResult, NODES_HERE_MAX, State};
+use bivouac_launch::{FormationState, HostState, LaunchError, LaunchResult, NODES_HERE_MAX};
 use serde::{Deserialize, Serialize};
 
 /// Most hosts that one formation is over.
@@ -13,7 +13,7 @@ pub const HOSTS_MAX: usize = 4096;
 /// A host, and how many nodes it plays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostArg {
-    /// What the launcher is told.
+    /// Its name for the launcher.
     pub name: String,
     /// Nodes on it.
     pub nodes: u16,
@@ -66,7 +66,7 @@ pub fn read_nodefile(path: &Path, nodes_per_host: u16) -> LaunchResult<Vec<HostA
 
 /// The hosts of a formation that was: as they were called, each with as many nodes as it had; those that never came had none.
 #[must_use]
-pub fn hosts_of(state: &State) -> Vec<HostArg> {
+pub fn hosts_of(state: &FormationState) -> Vec<HostArg> {
     let had = state.hosts.iter().filter(|host| !host.nodes.is_empty());
     let host = |(position, host): (usize, &HostState)| HostArg {
         name: host.name.clone(),
@@ -76,7 +76,7 @@ pub fn hosts_of(state: &State) -> Vec<HostArg> {
     had.enumerate().map(host).collect()
 }
 
-/// Whether two names may be of one host: they are the same, or one is the other with its domain.
+/// Returns whether two names may be of one host: they are the same, or one is the other with its domain.
 #[must_use]
 pub fn same_host(a: &str, b: &str) -> bool {
     let with_domain = |long: &str, short: &str| shorter(long).any(|name| name.eq_ignore_ascii_case(short));

@@ -1,9 +1,9 @@
-//! Which address of a host the others reach it at.
+//! Choice of the address of a host that the others reach it at.
 
 use std::net::IpAddr;
 use std::path::Path;
 
-use bivouac_extract::{Real, interfaces};
+use bivouac_extract::{LocalMachine, interfaces};
 use bivouac_launch::{Kind, LaunchError, LaunchResult, Network};
 use bivouac_sysmap::{Address, Interface, InterfaceKind, fastest_first};
 use if_addrs::IfAddr;
@@ -46,7 +46,7 @@ fn chosen(all: &[Address], network: Option<&Network>) -> Option<Vec<Address>> {
 fn all_addresses() -> LaunchResult<Vec<Address>> {
     let found = if_addrs::get_if_addrs().map_err(|e| LaunchError::system("addresses of this host", e))?;
     // Only files are read: no program is started for it.
-    let known = interfaces(&Real::new(Path::new("/"), &|_| None));
+    let known = interfaces(&LocalMachine::new(Path::new("/"), &|_| None));
     let local = |interface: if_addrs::Interface| {
         let (ip, prefix) = match &interface.addr {
             IfAddr::V4(address) => (IpAddr::V4(address.ip), address.prefixlen),

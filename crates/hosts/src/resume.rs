@@ -1,21 +1,21 @@
-//! A part's attempts to connect to the keeper anew. None of them is waited for.
+//! Attempts of a host's part to reconnect to the keeper, without blocking.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use bivouac_net::{Identity, Link, Message, NetError};
+use bivouac_wire::Encode;
 use bivouac_wire::rendezvous::{self, Resume};
 
-use crate::agent::send;
 use crate::ticket::Ticket;
 
 /// Most attempts at each address at a time; the oldest goes for a new one. More than one, as a busy keeper may take
 /// longer to answer than it takes until the next attempt.
 const PER_ADDRESS_MAX: usize = 4;
 
-/// Attempts that are under way, and what they are made with.
+/// Connection attempts under way, with the credentials for them.
 #[derive(Default)]
-pub(crate) struct Attempts {
+pub(crate) struct ResumeAttempts {
     addresses: Vec<SocketAddr>,
     credentials: Option<(Identity, u16)>,
     under_way: VecDeque<Attempt>,
@@ -24,32 +24,42 @@ pub(crate) struct Attempts {
 struct Attempt {
     link: Link,
     turn: u32,
-    /// Whether it leads where the keeper was reached before.
+    /// True if it leads where the keeper was reached before.
     is_main: bool,
-    /// Whether the keeper was told who this is.
+    /// True if the keeper was told who this is.
     asked: bool,
 }
 
-/// What came of attempts.
-pub(crate) enum Came {
-    /// Nothing yet.
-    Nothing,
-    /// Where the keeper was reached before, nobody listens, or somebody else does.
-    Refusal,
-    /// An answer, over the connection that is to be used from now on. There are no other attempts any more.
+/// The outcome of all attempts so far.
+pub(crate) enum ResumeOutcome {
+    /// No answer yet.
+    Pending,
+    /// At the address where the keeper was reached before, nobody listens, or another program does.
+    Refused,
+    /// An answer, over the connection to use from now on. All other attempts are given up.
     Answer(Link, Vec<Message>),
 }
 
-impl Attempts {
+impl ResumeAttempts {
     /// None yet: to where the keeper was reached, and to its other addresses, as the way there may be another one now.
-    pub fn to(ticket: &Ticket, reached: Option<SocketAddr>) -> Attempts {
+    pub fn to(ticket: &Ticket, reached: Option<SocketAddr>) -> ResumeAttempts {
         let mut addresses: Vec<SocketAddr> = reached.into_iter().collect();
         for address in ticket.addresses.iter().filter_map(|address| address.parse().ok()) {
             if !addresses.contains(&address) {
                 addresses.push(address);
             }
         }
-        Attempts { addresses, ..Attempts::default() }
+        ResumeAttempts { addresses, ..ResumeAttempts::default() }
+    }
+
+    /// Addresses of the keeper and of those that can succeed it. Where a keeper was reached comes first.
+    pub fn know(&mut self, addresses: &[String]) {
+        self.addresses.truncate(1);
+        for address in addresses.iter().filter_map(|address| address.parse().ok()) {
+            if !self.addresses.contains(&address) {
+                self.addresses.push(address);
+            }
+        }
     }
 
     /// From now on they can be made: who this is, and the first node here.
@@ -81,15 +91,19 @@ impl Attempts {
     }
 
     /// Goes on with all of them as far as that goes without waiting.
-    pub fn attend(&mut self) -> Came {
-        let Some((_, first_node)) = self.credentials else { return Came::Nothing };
+    pub fn attend(&mut self) -> ResumeOutcome {
+        let Some((_, first_node)) = self.credentials else { return ResumeOutcome::Pending };
         let mut refused = false;
         for mut attempt in std::mem::take(&mut self.under_way) {
             match attempt.go_on(first_node) {
                 Ok(messages) if messages.is_empty() => self.under_way.push_back(attempt),
                 Ok(messages) => {
                     self.under_way.clear();
-                    return Came::Answer(attempt.link, messages);
+                    if let Some(reached) = attempt.link.peer() {
+                        self.addresses.retain(|address| *address != reached);
+                        self.addresses.insert(0, reached);
+                    }
+                    return ResumeOutcome::Answer(attempt.link, messages);
                 }
                 Err(error) => {
                     log::debug!(error:%; "{error}");
@@ -97,7 +111,7 @@ impl Attempts {
                 }
             }
         }
-        if refused { Came::Refusal } else { Came::Nothing }
+        if refused { ResumeOutcome::Refused } else { ResumeOutcome::Pending }
     }
 }
 
@@ -107,7 +121,8 @@ impl Attempt {
         let messages = self.link.receive()?;
         if self.link.is_proven() && !self.asked {
             self.asked = true;
-            send(&mut self.link, rendezvous::RESUME, &Resume { first_node, turn: self.turn })?;
+            let body = Resume { first_node, turn: self.turn }.to_bytes();
+            self.link.send(&Message { op: rendezvous::RESUME, body, payload: Vec::new() })?;
         }
         Ok(messages)
     }

@@ -1,35 +1,35 @@
 //! Starts the keeper of a formation over several hosts, and waits until the formation is usable.
 
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bivouac_launch::hex::to_hex;
-use bivouac_launch::recovery::{forget_former, kept};
+use bivouac_launch::recovery::kept;
+use bivouac_launch::recovery_notes::forget_former;
 use bivouac_launch::start::{
     Attempt, GIVE_UP_MS, claim_whole, end_supervisor, start_supervisor, vanished, wait_ready,
 };
 use bivouac_launch::{
-    Claim, Domains, Environment, HostLife, HostState, Kind, LaunchError, LaunchResult, Launcher, Network,
-    Phases, RELEASE, Reach, Signals, Started, State, StateDir, Wishes, packets, random_bytes,
+    Claim, Domains, Environment, FormationState, HostLife, HostState, Kind, LaunchError, LaunchResult,
+    Launcher, Network, Phases, RELEASE, Reach, Signals, Started, StateDir, Wishes, packets, random_bytes,
 };
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
-use crate::launcher::{MpiFamily, Remote, Sent, needs_input};
+use crate::launcher::{MpiFamily, needs_input};
 use crate::list::HostArg;
-use crate::meet::{Meeting, which_host};
+use crate::meeting::{Meeting, which_host};
 use crate::network::addresses;
 use crate::ticket::{TICKET_LEN_MAX, Ticket};
 
-/// What the user asks for, of a formation over several hosts.
+/// A user's request for a formation over several hosts.
 #[derive(Clone, Debug)]
 pub struct HostsWishes {
-    /// What all formations have; its number of nodes is not used.
+    /// The part that all formations have; its number of nodes is not used.
     pub wishes: Wishes,
     /// The hosts.
     pub hosts: Vec<HostArg>,
-    /// What starts processes there.
+    /// The launcher that starts processes there.
     pub launcher: Launcher,
     /// A program to send there, instead of using the one that is there.
     pub send: Option<PathBuf>,
@@ -41,24 +41,24 @@ pub struct HostsWishes {
     pub network: Option<Network>,
     /// Silence after which a host takes its part down, in milliseconds.
     pub silence_ms: u64,
-    /// What fails together, if that is known.
+    /// Domains that fail together, if they are known.
     pub domains: Option<Domains>,
-    /// Where to mount it, on all hosts.
+    /// Mount point, on all hosts.
     pub mount: Option<PathBuf>,
-    /// Whether other users may enter.
+    /// True if other users may enter.
     pub allow_other: bool,
-    /// Whether it ends with the process that starts it.
+    /// True if it ends with the process that starts it.
     pub tied: bool,
-    /// Where the hosts meet, if they come by themselves; the launcher is then [`Launcher::Meet`].
+    /// Meeting place of the hosts, if they come by themselves; the launcher is then [`Launcher::Meet`].
     pub meeting: Option<Meeting>,
-    /// What it was, if it is to be recovered: the hosts start their parts again, on the volumes that they have.
-    pub past: Option<State>,
-    /// Whether volumes that are older than the others are taken as they are then.
+    /// Former state, if it is to be recovered: the hosts start their parts again, on the volumes that they have.
+    pub past: Option<FormationState>,
+    /// True if volumes that are older than the others are taken as they are then.
     pub with_older: bool,
 }
 
-/// What the keeper is told.
-#[derive(Debug, Serialize, Deserialize)]
+/// Input of the keeper.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
     /// For every host, but for addresses and the host's name.
     pub ticket: Ticket,
@@ -75,6 +75,8 @@ pub(crate) struct Plan {
     pub mpi: MpiFamily,
     /// A directory of the user's that all hosts see, for launchers that carry no secret.
     pub home: Option<PathBuf>,
+    /// Term of a keeper that takes the place of one whose host was lost.
+    pub elected: Option<u32>,
 }
 
 /// Starts a formation over several hosts and waits until all its nodes serve, and it is mounted where it is to
@@ -99,7 +101,7 @@ pub fn start_hosts(
     };
     let before = wishes.past.clone().or(claim.stale.take());
     let attempt = Attempt { here, dir: claim.dir.clone(), done: false };
-    let attempt = Before { attempt: Some(attempt), before, recovers: wishes.past.is_some() };
+    let attempt = StartRollback { attempt: Some(attempt), before, recovers: wishes.past.is_some() };
     let formation = formation_id(wishes)?;
     claim.dir.remove_sockets()?;
     let reach = reach(here, wishes)?;
@@ -107,7 +109,7 @@ pub fn start_hosts(
     claim.dir.make_secret()?;
     let plan = packets::to_memory(&keepers_plan(here, wishes, reach, &formation, bound)?)
         .map_err(|e| LaunchError::system("the keeper's plan", e))?;
-    let (report, child) = start_supervisor(here, &claim, "keep", Some(plan.as_fd()))?;
+    let (report, child) = start_supervisor(here, &claim, "keep", &[plan.as_fd()])?;
     drop(claim.lock);
     phases.end("keeper");
     let wait = bound + Duration::from_millis(GIVE_UP_MS);
@@ -122,15 +124,15 @@ pub fn start_hosts(
 }
 
 /// Removes what a start that failed has made, and puts back the state of the one that was killed before.
-struct Before<'a> {
+struct StartRollback<'a> {
     attempt: Option<Attempt<'a>>,
-    before: Option<State>,
+    before: Option<FormationState>,
     recovers: bool,
 }
 
-impl Before<'_> {
+impl StartRollback<'_> {
     /// The hosts have nothing of an earlier one any more, or it is this one.
-    fn succeeded(mut self, now: &State) {
+    fn succeeded(mut self, now: &FormationState) {
         if let Some(mut attempt) = self.attempt.take() {
             attempt.done = true;
             forget_former(attempt.here, now);
@@ -138,7 +140,7 @@ impl Before<'_> {
     }
 }
 
-impl Drop for Before<'_> {
+impl Drop for StartRollback<'_> {
     fn drop(&mut self) {
         let Some(mut attempt) = self.attempt.take() else { return };
         let here = attempt.here;
@@ -154,7 +156,7 @@ impl Drop for Before<'_> {
 }
 
 /// Takes the name of a formation that is to be recovered.
-fn claim_again(here: &Environment, past: &State) -> LaunchResult<Claim> {
+fn claim_again(here: &Environment, past: &FormationState) -> LaunchResult<Claim> {
     let claim = StateDir::claim_whole(here, &past.name)?;
     match claim.stale.as_ref().filter(|stale| stale.formation != past.formation) {
         None => Ok(claim),
@@ -183,9 +185,9 @@ fn formation_id(wishes: &HostsWishes) -> LaunchResult<[u8; 16]> {
 
 fn check(wishes: &HostsWishes) -> LaunchResult<()> {
     let nodes: usize = wishes.hosts.iter().map(|host| usize::from(host.nodes)).sum();
-    let seats = nodes * wishes.wishes.volumes.len().max(1);
-    if wishes.past.is_none() && usize::from(wishes.wishes.width) > seats {
-        let cause = format!("there are only {seats} seats (volumes of all nodes)");
+    let targets = nodes * wishes.wishes.volumes.len().max(1);
+    if wishes.past.is_none() && usize::from(wishes.wishes.width) > targets {
+        let cause = format!("there are only {targets} targets (volumes of all nodes)");
         return Err(LaunchError::usage(
             format_args!("--width {}", wishes.wishes.width),
             cause,
@@ -200,13 +202,19 @@ fn check(wishes: &HostsWishes) -> LaunchResult<()> {
         let cause = format!("there are {nodes} nodes");
         return Err(LaunchError::usage(format!("--min-nodes {min}"), cause, "use 1 to that many"));
     }
+    wishes.wishes.protect.check(nodes, wishes.hosts.len())?;
     if wishes.send.is_some() {
         needs_input(&wishes.launcher)?;
     }
     Wishes { nodes: 1, width: 0, ..wishes.wishes.clone() }.check()
 }
 
-fn first_state(here: &Environment, wishes: &HostsWishes, reach: &Reach, formation: &[u8; 16]) -> State {
+fn first_state(
+    here: &Environment,
+    wishes: &HostsWishes,
+    reach: &Reach,
+    formation: &[u8; 16],
+) -> FormationState {
     let host = |host: &HostArg| HostState {
         name: host.name.clone(),
         life: HostLife::Called,
@@ -214,20 +222,21 @@ fn first_state(here: &Environment, wishes: &HostsWishes, reach: &Reach, formatio
         nodes: Vec::new(),
         mount: None,
     };
-    let new = State {
+    let new = FormationState {
         kept_on: Some(here.host.clone()),
         hosts: wishes.hosts.iter().map(host).collect(),
         reach: Some(reach.clone()),
         ..wishes.wishes.first_state(to_hex(formation))
     };
     let Some(past) = &wishes.past else { return new };
-    State {
+    FormationState {
         created_unix_ms: past.created_unix_ms,
         keep: past.keep.clone(),
         http: past.http.clone(),
+        gateway: past.gateway.clone(),
         sources: past.sources.clone(),
         recoveries: past.recoveries.saturating_add(1),
-        before: Some(Box::new(State { before: None, ..past.clone() })),
+        before: Some(Box::new(FormationState { before: None, ..past.clone() })),
         ..new
     }
 }
@@ -253,12 +262,13 @@ fn keepers_plan(
         network: wishes.network.clone(),
         port: wishes.meeting.as_ref().map_or(0, |meeting| meeting.place.port),
         tied: wishes.tied,
-        mpi: if wishes.launcher == Launcher::Mpi { mpi_family() } else { MpiFamily::Other },
+        mpi: if wishes.launcher == Launcher::Mpi { MpiFamily::installed() } else { MpiFamily::Other },
         home: here.batch.home.clone(),
+        elected: None,
     })
 }
 
-/// What all hosts are told alike, but for where to report.
+/// The part of the ticket that is the same for all hosts, but for the place to report to.
 fn first_ticket(wishes: &HostsWishes, formation: &[u8; 16], secret: &[u8; 32], bound: Duration) -> Ticket {
     let asked = &wishes.wishes;
     Ticket {
@@ -276,7 +286,10 @@ fn first_ticket(wishes: &HostsWishes, formation: &[u8; 16], secret: &[u8; 32], b
         port: asked.port,
         in_process: asked.in_process,
         secure: asked.secure,
+        detect_races: asked.detect_races,
+        protect: asked.protect,
         http: asked.http.clone(),
+        link_listen: asked.link_listen,
         wait_ms: asked.wait_ms,
         dead_after_ms: asked.dead_after_ms,
         stripe: asked.stripe as u32,
@@ -296,7 +309,7 @@ fn first_ticket(wishes: &HostsWishes, formation: &[u8; 16], secret: &[u8; 32], b
     }
 }
 
-/// A ticket has room for it. Where it is longer, seats are placed by it all the same, and only the hosts do not know.
+/// A ticket has room for it. Where it is longer, targets are placed by it all the same, and only the hosts do not know.
 fn is_short(domains: &Domains) -> bool {
     domains.of.iter().map(|(host, switch)| host.len() + switch.len() + 8).sum::<usize>() < TICKET_LEN_MAX / 4
 }
@@ -312,7 +325,7 @@ fn reach(here: &Environment, wishes: &HostsWishes) -> LaunchResult<Reach> {
     })
 }
 
-/// What this host would be told if the first one could start it.
+/// The ticket that the first host would have sent if it could start this one.
 ///
 /// # Errors
 /// That this host is none of those named, or what else makes no sense.
@@ -341,24 +354,4 @@ fn program(here: &Environment, wishes: &HostsWishes) -> LaunchResult<String> {
     let program = std::fs::canonicalize(&here.program)
         .map_err(|e| LaunchError::path(&here.program, "look for this program", e))?;
     Ok(program.to_string_lossy().into_owned())
-}
-
-pub(crate) fn mpi_family() -> MpiFamily {
-    let output = std::process::Command::new("mpiexec").arg("--version").output();
-    output.map_or(MpiFamily::Other, |output| MpiFamily::of_version(&String::from_utf8_lossy(&output.stdout)))
-}
-
-/// The program to send, and what is to be started to receive it.
-pub(crate) fn read_program(path: &Path) -> LaunchResult<(Vec<u8>, Remote)> {
-    let content = std::fs::read(path).map_err(|e| LaunchError::path(path, "read the program to send", e))?;
-    if !content.starts_with(b"\x7fELF") {
-        return Err(LaunchError::new(
-            Kind::Refused,
-            path.display(),
-            "is no program",
-            "send a build of bivouac",
-        ));
-    }
-    let sent = Sent { len: content.len(), digest: to_hex(&Sha256::digest(&content)) };
-    Ok((content, Remote::sent(&sent)))
 }

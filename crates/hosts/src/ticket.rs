@@ -1,6 +1,7 @@
-//! What a host is told by the launcher: where to report, the one-time secret to prove itself with, and
+//! Ticket that a host gets from the launcher: where to report, the one-time secret to prove itself with, and
 //! what it brings. One line of text, over standard input, the environment, or a file that only its owner reads.
 
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
@@ -14,10 +15,10 @@ use serde::{Deserialize, Serialize};
 
 /// Longest ticket, in bytes.
 pub(crate) const TICKET_LEN_MAX: usize = 1 << 16;
-/// What a ticket begins with, so that nothing else is taken for one.
+/// Beginning of a ticket, so that nothing else is taken for one.
 const MARK: &str = "bivouac-ticket ";
 
-/// What a host needs to report.
+/// Input that a host needs to report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ticket {
     /// The release that wrote it. First, and read alone, so that another one can say so.
@@ -26,9 +27,9 @@ pub(crate) struct Ticket {
     pub formation: String,
     /// The one-time secret, hexadecimal.
     pub secret: String,
-    /// Where to report: `address:port`, the best first.
+    /// Addresses to report to: `address:port`, the best first.
     pub addresses: Vec<String>,
-    /// What the launcher calls this host, if the ticket is for one only.
+    /// The launcher's name for this host, if the ticket is for one only.
     pub host: Option<String>,
     /// The formation's name.
     pub name: FormationName,
@@ -38,13 +39,13 @@ pub(crate) struct Ticket {
     pub nodes_of: Vec<(String, u16)>,
     /// Directories that the nodes lend, with the capacity per node.
     pub volumes: Vec<(PathBuf, Option<u64>)>,
-    /// Where it is to be mounted.
+    /// Its mount point.
     pub mount: Option<PathBuf>,
-    /// Whether other users may enter.
+    /// True if other users may enter.
     pub allow_other: bool,
     /// First port; 0 for any.
     pub port: u16,
-    /// How long clients wait for a node, in milliseconds.
+    /// Time clients wait for a node, in milliseconds.
     pub wait_ms: u64,
     /// After how long a node that does not answer is dead, in milliseconds, if that was chosen.
     pub dead_after_ms: Option<u64>,
@@ -55,7 +56,7 @@ pub(crate) struct Ticket {
     /// Entries from which on a directory spreads.
     #[serde(with = "bivouac_launch::text")]
     pub spread_at: SpreadAt,
-    /// Where blocks of new subfiles get checksums.
+    /// Volumes on which blocks of new subfiles get checksums.
     #[serde(with = "bivouac_launch::text")]
     pub checksum: Checksum,
     /// Bytes that each mount has for pages under the session contract.
@@ -63,31 +64,40 @@ pub(crate) struct Ticket {
     /// Most bytes of memory for the records of a node, if that was chosen.
     #[serde(default)]
     pub names_memory: Option<u64>,
-    /// Whether daemons are kept on the parts of their host that are near to their volumes.
+    /// True if daemons are kept on the parts of their host that are near to their volumes.
     pub numa: bool,
     /// In which form processes write their logs.
     #[serde(default, with = "bivouac_launch::text")]
     pub log_format: LogFormat,
-    /// Whether the nodes of a host share a process.
+    /// True if the nodes of a host share a process.
     pub in_process: bool,
-    /// Whether all that goes over the network is encrypted, from the first word with the keeper on.
+    /// True if all that goes over the network is encrypted, from the first word with the keeper on.
     pub secure: bool,
+    /// True if races are detected.
+    #[serde(default)]
+    pub detect_races: bool,
+    /// Protection of the volumes.
+    #[serde(default, with = "bivouac_launch::text")]
+    pub protect: bivouac_launch::Protection,
     /// The server for HTTP on each host, if there is to be one.
     #[serde(default)]
     pub http: Option<HttpWish>,
-    /// When a daemon that dies is started no more.
+    /// Address of the gateway of links on each host, if there is to be one.
+    #[serde(default)]
+    pub link_listen: Option<SocketAddr>,
+    /// Deaths after which a daemon is started no more.
     pub tolerance: Tolerance,
     /// Silence after which a host takes its part down, in milliseconds.
     pub silence_ms: u64,
-    /// How long it may take to be let in, in milliseconds.
+    /// Time it may take to be let in, in milliseconds.
     pub start_ms: u64,
-    /// How all hosts are reached.
+    /// Way in which all hosts are reached.
     #[serde(default)]
     pub reach: Option<Reach>,
-    /// Whether the parts of a formation that was killed are to be started again, on the volumes that they have.
+    /// True if the parts of a formation that was killed are to be started again, on the volumes that they have.
     #[serde(default)]
     pub recovers: bool,
-    /// Whether volumes that are older than the others are taken as they are then.
+    /// True if volumes that are older than the others are taken as they are then.
     #[serde(default)]
     pub with_older: bool,
 }
@@ -132,7 +142,7 @@ impl Ticket {
         })
     }
 
-    /// How many nodes a host plays that goes by these names.
+    /// Number of nodes that a host plays that goes by these names.
     pub fn nodes_for(&self, names: &[&str]) -> u16 {
         let given = self
             .nodes_of
@@ -191,12 +201,15 @@ pub(crate) mod tests {
             log_format: LogFormat::Json,
             in_process: false,
             secure: false,
+            detect_races: false,
+            protect: bivouac_launch::Protection::None,
             http: Some(HttpWish {
                 address: "8443".parse().unwrap(),
                 plain: false,
                 certificate: None,
                 domain: None,
             }),
+            link_listen: Some("127.0.0.1:7000".parse().unwrap()),
             tolerance: Tolerance::default(),
             silence_ms: 60_000,
             start_ms: 60_000,

@@ -1,4 +1,4 @@
-//! The servers of a formation, which tell each other where they are by an extended attribute of the root directory each.
+//! Discovery of a formation's servers: each announces its address in an extended attribute of the root directory.
 
 use bivouac_client::Client;
 use bivouac_types::{Errno, FsResult, Ino};
@@ -11,7 +11,7 @@ const ATTRIBUTE: &str = "trusted.bivouac.http.";
 /// A server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Announced {
-    /// What its URLs begin with.
+    /// Prefix of its URLs.
     pub url: String,
     /// SHA-256 of its certificate, if it has one.
     pub fingerprint: Option<String>,
@@ -20,9 +20,6 @@ pub struct Announced {
 }
 
 /// Tells the others of a server. There is one for each host, which its first node stands for.
-///
-/// # Errors
-/// What the formation says.
 pub fn announce(tree: &Tree, server: &Announced) -> FsResult<()> {
     let name = format!("{ATTRIBUTE}{}", server.nodes.first().copied().unwrap_or(0));
     let value = serde_json::to_vec(server).unwrap_or_default();
@@ -31,9 +28,6 @@ pub fn announce(tree: &Tree, server: &Announced) -> FsResult<()> {
 }
 
 /// All servers that have been announced.
-///
-/// # Errors
-/// What the formation says.
 pub fn list(client: &Client) -> FsResult<Vec<Announced>> {
     let names = client.listxattr(Ino::ROOT)?;
     let mut servers: Vec<Announced> = Vec::new();

@@ -1,12 +1,12 @@
-//! Answers without waiting. A request is first carried out on the thread that waits for sockets, in which nothing may wait:
-//! what is not at hand ends that, and the same is done again on a thread that may block. Most requests for what was sent a
-//! moment ago end at the first.
+//! Answers without waiting. A request is first carried out on the thread that waits for sockets, in which nothing may
+//! wait: what is not at hand ends that, and the same is done again on a thread that may block. Most requests for what
+//! was sent a moment ago end at the first.
 
 use std::cell::Cell;
 
 use bivouac_types::{Errno, FsError};
 
-/// Most bytes that are read so.
+/// Upper limit of bytes read without blocking.
 pub const LEN_MAX: usize = 64 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Drop for Scope {
     }
 }
 
-/// What comes of it, unless it would have had to wait.
+/// Runs `act` without blocking; `None` if it would have had to wait.
 pub fn at_once<T>(act: impl FnOnce() -> T) -> Option<T> {
     MODE.set(Mode::AtOnce);
     let _scope = Scope;
@@ -38,12 +38,12 @@ pub fn at_once<T>(act: impl FnOnce() -> T) -> Option<T> {
     (MODE.get() == Mode::AtOnce).then_some(done)
 }
 
-/// Whether this thread may not wait now.
+/// Returns whether this thread must not block.
 pub fn may_not_wait() -> bool {
     MODE.get() != Mode::MayWait
 }
 
-/// What to go on with where something had to be waited for. It reaches nobody.
+/// Error by which an operation unwinds where it would have to wait. It reaches no client.
 pub fn not_at_hand() -> FsError {
     MODE.set(Mode::Ended);
     Errno::EINTR.into()

@@ -1,5 +1,5 @@
-//! Bodies of answers, produced piece by piece on threads that may block: a piece is read while the one before it is sent,
-//! and no thread waits for a client that reads slowly.
+//! Bodies of answers, produced piece by piece on threads that may block: a piece is read while the one before it is
+//! sent, and no thread waits for a client that reads slowly.
 
 use std::convert::Infallible;
 use std::io;
@@ -10,32 +10,34 @@ use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyDataStream, BodyExt, Full};
 use hyper::body::{Frame, SizeHint};
+use hyper::header::{self, HeaderValue};
+use hyper::{Response, StatusCode};
 use tokio::task::JoinHandle;
 
 /// A body of an answer.
 pub type Body = UnsyncBoxBody<Bytes, io::Error>;
 
-/// What makes a body's pieces. It may block.
-pub trait Producer: Send + 'static {
+/// Source of the pieces of a body. It may block.
+pub trait BodySource: Send + 'static {
     /// The next piece.
     ///
     /// # Errors
     /// What ends the answer early, so that the client sees that it is not whole.
     fn produce(&mut self) -> io::Result<Bytes>;
 
-    /// Whether there is no other piece.
+    /// Returns whether there is no further piece.
     fn is_done(&self) -> bool;
 }
 
-enum State<P> {
+enum PullState<P> {
     Idle(P),
     Busy(JoinHandle<(P, io::Result<Bytes>)>),
     Over,
 }
 
 /// A body, or the data of one, that a producer makes.
-pub struct Pull<P: Producer> {
-    state: State<P>,
+pub struct PulledBody<P: BodySource> {
+    state: PullState<P>,
     first: Option<Bytes>,
     len: Option<u64>,
 }
@@ -46,24 +48,41 @@ pub fn full(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(|never: Infallible| match never {}).boxed_unsync()
 }
 
-/// What a producer makes, behind a first piece. `len` is how much that is in all, if that is known.
+/// An answer without content.
 #[must_use]
-pub fn pull<P: Producer + Unpin>(first: Option<Bytes>, producer: P, len: Option<u64>) -> Body {
-    Pull { state: State::Idle(producer), first, len }.boxed_unsync()
+pub fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(full(Bytes::new()));
+    *response.status_mut() = status;
+    response
+}
+
+/// An answer with content of a type.
+#[must_use]
+pub fn typed(status: StatusCode, content_type: &'static str, content: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(full(content.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// Returns a body of a first piece and those of `producer`. `len` is the total length, if known.
+#[must_use]
+pub fn pull<P: BodySource + Unpin>(first: Option<Bytes>, producer: P, len: Option<u64>) -> Body {
+    PulledBody { state: PullState::Idle(producer), first, len }.boxed_unsync()
 }
 
 /// The same without a first piece, as a stream.
 #[must_use]
-pub fn stream<P: Producer + Unpin>(producer: P) -> BodyDataStream<Pull<P>> {
-    BodyDataStream::new(Pull { state: State::Idle(producer), first: None, len: None })
+pub fn stream<P: BodySource + Unpin>(producer: P) -> BodyDataStream<PulledBody<P>> {
+    BodyDataStream::new(PulledBody { state: PullState::Idle(producer), first: None, len: None })
 }
 
-impl<P: Producer> Pull<P> {
-    /// Has the next piece made, if there is one.
+impl<P: BodySource> PulledBody<P> {
+    /// Starts the production of the next piece, if there is one.
     fn begin(&mut self) {
-        self.state = match std::mem::replace(&mut self.state, State::Over) {
-            State::Idle(mut producer) if !producer.is_done() => {
-                State::Busy(tokio::task::spawn_blocking(move || {
+        self.state = match std::mem::replace(&mut self.state, PullState::Over) {
+            PullState::Idle(mut producer) if !producer.is_done() => {
+                PullState::Busy(tokio::task::spawn_blocking(move || {
                     let made = producer.produce();
                     (producer, made)
                 }))
@@ -79,7 +98,7 @@ impl<P: Producer> Pull<P> {
     }
 }
 
-impl<P: Producer + Unpin> hyper::body::Body for Pull<P> {
+impl<P: BodySource + Unpin> hyper::body::Body for PulledBody<P> {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -88,33 +107,33 @@ impl<P: Producer + Unpin> hyper::body::Body for Pull<P> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         let this = &mut *self;
-        if let State::Idle(_) = this.state {
+        if let PullState::Idle(_) = this.state {
             this.begin();
         }
         if let Some(first) = this.first.take() {
             this.took(&first);
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
-        let State::Busy(task) = &mut this.state else { return Poll::Ready(None) };
+        let PullState::Busy(task) = &mut this.state else { return Poll::Ready(None) };
         let done = match Pin::new(task).poll(context) {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(done) => done,
         };
-        this.state = State::Over;
+        this.state = PullState::Over;
         let (producer, made) = match done {
             Ok(done) => done,
             Err(error) => return Poll::Ready(Some(Err(io::Error::other(error)))),
         };
         match made {
             Ok(piece) => {
-                this.state = State::Idle(producer);
+                this.state = PullState::Idle(producer);
                 this.begin();
                 this.took(&piece);
                 Poll::Ready(Some(Ok(Frame::data(piece))))
             }
             Err(error) => {
                 log::warn!(why:% = error; "an answer ends early");
-                this.state = State::Idle(producer);
+                this.state = PullState::Idle(producer);
                 Poll::Ready(Some(Err(error)))
             }
         }
@@ -122,9 +141,9 @@ impl<P: Producer + Unpin> hyper::body::Body for Pull<P> {
 
     fn is_end_stream(&self) -> bool {
         let is_over = match &self.state {
-            State::Idle(producer) => producer.is_done(),
-            State::Busy(_) => false,
-            State::Over => true,
+            PullState::Idle(producer) => producer.is_done(),
+            PullState::Busy(_) => false,
+            PullState::Over => true,
         };
         self.first.is_none() && is_over
     }
@@ -134,12 +153,13 @@ impl<P: Producer + Unpin> hyper::body::Body for Pull<P> {
     }
 }
 
-impl<P: Producer> Drop for Pull<P> {
+impl<P: BodySource> Drop for PulledBody<P> {
     fn drop(&mut self) {
-        match std::mem::replace(&mut self.state, State::Over) {
-            State::Idle(producer) => drop_where_it_may_block(producer),
-            State::Busy(task) => drop_outcome(task),
-            State::Over => {}
+        match std::mem::replace(&mut self.state, PullState::Over) {
+            // The producer may hold open files, whose close is a request to a node.
+            PullState::Idle(producer) => drop_where_it_may_block(producer),
+            PullState::Busy(task) => drop_outcome(task),
+            PullState::Over => {}
         }
     }
 }

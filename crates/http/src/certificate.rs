@@ -10,18 +10,18 @@ use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// A certificate for these names and addresses, with its private key behind it, as PEM.
+/// A certificate for these names and addresses, and its private key, each as PEM.
 ///
 /// # Errors
-/// When there are no random numbers, or a name makes no sense.
-pub fn make(names: &[String]) -> io::Result<String> {
+/// No random numbers, or a malformed name.
+pub fn make(names: &[String]) -> io::Result<(String, String)> {
     let mut params = CertificateParams::new(names).map_err(io::Error::other)?;
     let mut name = DistinguishedName::new();
     name.push(DnType::CommonName, "bivouac");
     params.distinguished_name = name;
     let key = KeyPair::generate().map_err(io::Error::other)?;
     let certificate = params.self_signed(&key).map_err(io::Error::other)?;
-    Ok(certificate.pem() + &key.serialize_pem())
+    Ok((certificate.pem(), key.serialize_pem()))
 }
 
 fn certificates(pem: &str) -> io::Result<Vec<CertificateDer<'static>>> {
@@ -42,15 +42,12 @@ pub fn fingerprint(pem: &str) -> io::Result<String> {
     Ok(bytes.join(":"))
 }
 
-/// Whether a server could use a PEM.
-///
-/// # Errors
-/// As [`config`].
+/// Checks that a PEM file has a usable certificate and key.
 pub fn check(pem: &str) -> io::Result<()> {
     config(pem).map(drop)
 }
 
-/// How TLS is spoken with the certificate and key of a PEM.
+/// Returns the TLS configuration for the certificate and key of a PEM file.
 ///
 /// # Errors
 /// That they are damaged, or do not fit together.
@@ -72,11 +69,13 @@ mod tests {
 
     #[test]
     fn what_is_made_can_be_used() {
-        let pem = make(&["localhost".into(), "127.0.0.1".into()]).unwrap();
+        let (certificate, key) = make(&["localhost".into(), "127.0.0.1".into()]).unwrap();
+        assert!(config(&certificate).is_err() && !certificate.contains("PRIVATE"), "without its key");
+        let pem = certificate + &key;
         assert_eq!(config(&pem).unwrap().alpn_protocols, [b"http/1.1"]);
         let fingerprint = fingerprint(&pem).unwrap();
         assert_eq!(fingerprint.split(':').count(), 32);
-        assert_ne!(fingerprint, super::fingerprint(&make(&["localhost".into()]).unwrap()).unwrap());
+        assert_ne!(fingerprint, super::fingerprint(&make(&["localhost".into()]).unwrap().0).unwrap());
         assert!(config("").is_err() && super::fingerprint("x").is_err());
     }
 }

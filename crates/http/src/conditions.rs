@@ -1,32 +1,63 @@
-//! Validators of files, and requests that are only to be carried out while a file is as somebody has seen it.
+//! Validators of files, and conditional requests.
 
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bivouac_client::Attr;
+use bivouac_types::BEING_WRITTEN;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, StatusCode};
 
-use crate::refusal::Refusal;
+use crate::error_response::ErrorResponse;
 
 /// The last second that a date of HTTP can say: that of the year 9999.
 const DATE_MAX: i64 = 253_402_300_799;
 
-/// The entity tag of a file as it is. It changes with content, also where somebody sets the time of its change back, and with a
-/// file of its own under the name.
-#[must_use]
-pub fn tag(attr: &Attr) -> String {
-    let (m, c) = (attr.mtime, attr.ctime);
-    let Attr { ino, size, epoch, .. } = attr;
-    format!("\"{:x}-{size:x}-{:x}.{:x}-{:x}.{:x}-{epoch:x}\"", ino.0, m.secs, m.nanos, c.secs, c.nanos)
+/// Identity of a file's content at a moment. Contents of a file that is being written are never equal, because changes
+/// cannot be detected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ContentState {
+    ino: u64,
+    size: u64,
+    mtime: (i64, u32),
+    epoch: u32,
+    data_version: u64,
+    /// Distinguishes moments of a file that is being written.
+    moment: Option<u64>,
 }
 
-/// When it was last changed, or what is nearest to that of what a date of HTTP can say.
+/// Returns the content's identity from attributes.
+#[must_use]
+pub fn content_state(attr: &Attr) -> ContentState {
+    static MOMENTS: AtomicU64 = AtomicU64::new(0);
+    let drawn = || RandomState::new().hash_one(MOMENTS.fetch_add(1, Ordering::Relaxed));
+    ContentState {
+        ino: attr.ino.0,
+        size: attr.size,
+        mtime: (attr.mtime.secs, attr.mtime.nanos),
+        epoch: attr.epoch,
+        data_version: attr.data_version & !BEING_WRITTEN,
+        moment: attr.is_being_written().then(drawn),
+    }
+}
+
+/// The entity tag of a file as it is. It changes with every change of content, whatever the file's times are, and with
+/// a file of its own under the name. While the file is being written each answer has another one.
+#[must_use]
+pub fn tag(attr: &Attr) -> String {
+    let ContentState { ino, size, mtime, epoch, data_version, moment } = content_state(attr);
+    let moment = moment.map_or_else(String::new, |moment| format!("-w{moment:x}"));
+    format!("\"{ino:x}-{size:x}-{:x}.{:x}-{epoch:x}-{data_version:x}{moment}\"", mtime.0, mtime.1)
+}
+
+/// Returns the modification time as far as an HTTP date can express it.
 #[must_use]
 pub fn modified(attr: &Attr) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(attr.mtime.secs.clamp(0, DATE_MAX).unsigned_abs())
 }
 
-/// The headers by which a client knows a file again.
+/// Sets the headers by which a client validates its copy of a file.
 pub fn validators(attr: &Attr, headers: &mut HeaderMap) {
     if let Ok(value) = HeaderValue::from_str(&tag(attr)) {
         headers.insert(header::ETAG, value);
@@ -36,12 +67,14 @@ pub fn validators(attr: &Attr, headers: &mut HeaderMap) {
     }
 }
 
-/// Looks whether a request is to be carried out, in the order that RFC 9110 (13.2.2) has. `found` is what is at the path.
+/// Looks whether a request is to be carried out, in the order that RFC 9110 (13.2.2) has. `found` is what is at the
+/// path.
 ///
 /// # Errors
 /// 304 or 412.
-pub fn check(method: &Method, headers: &HeaderMap, found: Option<&Attr>) -> Result<(), Refusal> {
-    let failed = || Refusal::new(StatusCode::PRECONDITION_FAILED, "the file is not as the request wants it");
+pub fn check(method: &Method, headers: &HeaderMap, found: Option<&Attr>) -> Result<(), ErrorResponse> {
+    let failed =
+        || ErrorResponse::new(StatusCode::PRECONDITION_FAILED, "the file is not as the request wants it");
     let is_read = method == Method::GET || method == Method::HEAD;
     let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or_default());
     let date = |name| text(name).and_then(|date| httpdate::parse_http_date(date).ok());
@@ -50,13 +83,13 @@ pub fn check(method: &Method, headers: &HeaderMap, found: Option<&Attr>) -> Resu
         Some(_) => {}
         None => {
             let since = date(header::IF_UNMODIFIED_SINCE).zip(found);
-            if since.is_some_and(|(since, attr)| modified(attr) > since) {
+            if since.is_some_and(|(since, attr)| modified(attr) > since || attr.is_being_written()) {
                 return Err(failed());
             }
         }
     }
     let not_modified = || {
-        let mut refusal = Refusal::new(StatusCode::NOT_MODIFIED, "");
+        let mut refusal = ErrorResponse::new(StatusCode::NOT_MODIFIED, "");
         let mut headers = HeaderMap::new();
         if let Some(attr) = found {
             validators(attr, &mut headers);
@@ -73,7 +106,7 @@ pub fn check(method: &Method, headers: &HeaderMap, found: Option<&Attr>) -> Resu
         Some(_) => Ok(()),
         None => {
             let since = date(header::IF_MODIFIED_SINCE).zip(found).filter(|_| is_read);
-            if since.is_some_and(|(since, attr)| modified(attr) <= since) {
+            if since.is_some_and(|(since, attr)| modified(attr) <= since && !attr.is_being_written()) {
                 Err(not_modified())
             } else {
                 Ok(())
@@ -82,7 +115,16 @@ pub fn check(method: &Method, headers: &HeaderMap, found: Option<&Attr>) -> Resu
     }
 }
 
-/// Whether a header names the tag of what is there. Strictly, weak tags name nothing.
+/// Returns whether a request has conditions on the content, and not only on the existence of a file.
+#[must_use]
+pub fn compares_content(headers: &HeaderMap) -> bool {
+    let is_any = |value: &HeaderValue| value.as_bytes().trim_ascii() == b"*";
+    headers.get(header::IF_MATCH).is_some_and(|tags| !is_any(tags))
+        || headers.contains_key(header::IF_NONE_MATCH)
+        || headers.contains_key(header::IF_UNMODIFIED_SINCE)
+}
+
+/// Returns whether a header lists the entity tag. In a strong comparison weak tags match nothing.
 fn lists(
     headers: &HeaderMap,
     name: header::HeaderName,
@@ -100,7 +142,7 @@ fn lists(
         })
 }
 
-/// Whether a `Range` still means what the client has seen: `If-Range` says which state of the file that was.
+/// Returns whether a `Range` applies: `If-Range` names the state of the file that it refers to.
 #[must_use]
 pub fn range_holds(headers: &HeaderMap, attr: &Attr) -> bool {
     let Some(seen) = headers.get(header::IF_RANGE) else { return true };
@@ -108,32 +150,18 @@ pub fn range_holds(headers: &HeaderMap, attr: &Attr) -> bool {
     if seen.starts_with('"') {
         return seen == tag(attr);
     }
-    httpdate::parse_http_date(seen).is_ok_and(|date| date == modified(attr))
+    !attr.is_being_written() && httpdate::parse_http_date(seen).is_ok_and(|date| date == modified(attr))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_types::{Ino, Layout, SeatIndex, Timestamp, mode};
+    use bivouac_types::{Ino, Layout, TargetIndex, Timestamp, mode};
 
     fn attr() -> Attr {
         let time = Timestamp { secs: 784_111_777, nanos: 5 };
-        let layout = Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 };
-        Attr {
-            ino: Ino(20),
-            mode: mode::FILE | 0o644,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 3,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            epoch: 0,
-            layout,
-            holes: 0,
-        }
+        let layout = Layout { stripe: 4096, width: 1, base: TargetIndex(0), targets: 1 };
+        Attr { size: 3, ..Attr::new(Ino(20), mode::FILE | 0o644, layout, time) }
     }
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
@@ -185,8 +213,26 @@ mod tests {
         assert!(range_holds(&HeaderMap::new(), &attr));
         let other = Attr { mtime: Timestamp { nanos: 6, ..attr.mtime }, ..attr };
         assert_ne!(tag(&attr), tag(&other));
-        let set_back = Attr { ctime: Timestamp { nanos: 6, ..attr.ctime }, ..attr };
+        let set_back = Attr { data_version: 6, ..attr };
         assert_ne!(tag(&attr), tag(&set_back));
+        let renamed = Attr { ctime: Timestamp { nanos: 6, ..attr.ctime }, ..attr };
+        assert_eq!(tag(&attr), tag(&renamed), "its content is the same");
+    }
+
+    /// Nobody is told that such a file is as it was.
+    #[test]
+    fn a_file_that_is_being_written_meets_no_tag() {
+        let attr = Attr { data_version: 6 | BEING_WRITTEN, ..attr() };
+        let [first, second] = [tag(&attr), tag(&attr)];
+        assert_ne!(first, second);
+        assert_ne!(content_state(&attr), content_state(&attr));
+        let status = |name: &'static str, value: &str| {
+            let headers = headers(&[(name, value)]);
+            check(&Method::GET, &headers, Some(&attr)).map_or_else(|r| r.status().as_u16(), |()| 200)
+        };
+        assert_eq!([status("if-none-match", &first), status("if-match", &first)], [200, 412]);
+        assert_eq!(status("if-match", "*"), 200);
+        assert!(!range_holds(&headers(&[("if-range", &first)]), &attr));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Everything that is read out of a request, with arbitrary text: it is refused or understood, and never ends the server. What was
-//! found once is kept in proptest-regressions.
+//! Property tests of all request parsers with arbitrary text: input is refused or accepted, and never ends the server.
+//! Regressions are kept in proptest-regressions.
 
 use bivouac_client::Attr;
-use bivouac_types::{Ino, Layout, SeatIndex, Timestamp, mode};
+use bivouac_types::{Ino, Layout, TargetIndex, Timestamp, escape_markup, mode};
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::header::{self, HeaderMap, HeaderValue};
@@ -16,12 +16,12 @@ use crate::conditions::{check, range_holds, tag, validators};
 use crate::dav;
 use crate::digests::{is_wanted, said};
 use crate::keys::Deriver;
-use crate::listing::escaped;
 use crate::origin;
 use crate::page;
-use crate::ranges::{Wanted, content_range, wanted};
+use crate::query::has_parameter;
+use crate::ranges::{SelectedRanges, content_range, wanted};
+use crate::request_path::{RequestPath, is_reserved};
 use crate::s3::fuzzed;
-use crate::target::{Target, has_parameter, is_reserved};
 
 /// Text of the letters that mean something, and others.
 fn near(letters: &'static str) -> impl Strategy<Value = String> {
@@ -51,8 +51,10 @@ fn attr() -> impl Strategy<Value = Attr> {
             mtime,
             ctime,
             epoch,
-            layout: Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 },
+            layout: Layout { stripe: 4096, width: 1, base: TargetIndex(0), targets: 1 },
             holes: 0,
+            data_version: ctime.secs.unsigned_abs() & !bivouac_types::BEING_WRITTEN,
+            contract: None,
         }
     })
 }
@@ -169,7 +171,7 @@ proptest! {
     #[test]
     fn ranges_are_in_the_file(header in near("0-9, -"), size in prop_oneof![0..50_u64, any::<u64>()]) {
         for header in [header.clone(), format!("bytes={header}")] {
-            if let Wanted::Parts(parts) = wanted(&header, size) {
+            if let SelectedRanges::Parts(parts) = wanted(&header, size) {
                 prop_assert!(!parts.is_empty());
                 prop_assert!(parts.iter().all(|(start, end)| start < end && *end <= size));
                 let total: u128 = parts.iter().map(|(start, end)| u128::from(end - start)).sum();
@@ -217,13 +219,13 @@ proptest! {
     #[test]
     fn paths_lead_nowhere_else(path in near("/.%0-9a-fA-F2ec"), query in near("&=%a-z")) {
         for path in [path.clone(), format!("/{path}")] {
-            if let Ok(target) = Target::parse(&path) {
+            if let Ok(target) = RequestPath::parse(&path) {
                 for name in &target.names {
                     prop_assert!(!name.is_empty() && name != b"." && name != b"..");
                     prop_assert!(!name.contains(&b'/') && !name.contains(&0) && !is_reserved(name));
                 }
-                prop_assert_eq!(Target::parse(&target.encoded()).unwrap(), target.clone());
-                prop_assert_eq!(Target::plain(&target.path()).unwrap(), target);
+                prop_assert_eq!(RequestPath::parse(&target.encoded()).unwrap(), target.clone());
+                prop_assert_eq!(RequestPath::plain(&target.path()).unwrap(), target);
             }
         }
         let _ = has_parameter(Some(&query), "a");
@@ -231,12 +233,12 @@ proptest! {
 
     #[test]
     fn names_are_encoded_and_decoded(name in proptest::collection::vec(prop_oneof![1..b'/', b'/' + 1..=255_u8], 1..40)) {
-        let target = Target { names: vec![name.clone()], is_dir: false };
-        match Target::parse(&target.encoded()) {
+        let target = RequestPath { names: vec![name.clone()], is_dir: false };
+        match RequestPath::parse(&target.encoded()) {
             Ok(parsed) => prop_assert_eq!(parsed, target),
             Err(_) => prop_assert!(name == b"." || name == b".." || is_reserved(&name)),
         }
-        let shown = escaped(&String::from_utf8_lossy(&name));
+        let shown = escape_markup(&String::from_utf8_lossy(&name));
         prop_assert!(!shown.contains(['<', '>', '"', '\'']));
     }
 

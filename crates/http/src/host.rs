@@ -3,10 +3,10 @@
 use hyper::Version;
 use hyper::header::{HOST, HeaderMap};
 
-/// Whether a request says for which host it is, as it must: servers in front of this one may go by that.
+/// Checks that a request names its host: proxies may route by it.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A description of what is malformed.
 pub fn check(version: Version, headers: &HeaderMap) -> Result<(), &'static str> {
     let mut said = headers.get_all(HOST).iter();
     match (said.next(), said.next()) {
@@ -20,7 +20,7 @@ pub fn check(version: Version, headers: &HeaderMap) -> Result<(), &'static str> 
     }
 }
 
-/// Whether these are a host and, if there is one, a port (RFC 3986, 3.2.2 and 3.2.3). Both may be empty.
+/// Returns whether the text is a host with an optional port (RFC 3986, 3.2.2 and 3.2.3). Both may be empty.
 fn is_host(text: &[u8]) -> bool {
     let (host, port) = match text.iter().rposition(|byte| *byte == b':') {
         // The colons of an address are within brackets.

@@ -1,4 +1,4 @@
-//! Keys: who may use the server, for what, and until when.
+//! Access keys of the server, and those of links, of which `bivouac_link` has the derivation.
 //!
 //! A key is derived from the formation's secret and the key's id, so that nothing of it is kept anywhere: not by the
 //! server, not in the formation. What is kept is what it allows, as an extended attribute of the root directory, which
@@ -10,30 +10,25 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bivouac_client::{Client, OpCtx};
-use bivouac_types::{Errno, FsError, FsResult, Ino};
+use bivouac_types::{Errno, FsError, FsResult, Ino, KEY_ID_CHARS, KEY_ID_LEN, KEY_ID_START};
 use parking_lot::Mutex;
 use ring::hmac;
 use serde::{Deserialize, Serialize};
 
 /// Length of a formation's secret, in bytes.
 pub const SECRET_LEN: usize = 32;
-/// What the attribute of a key begins with; its id follows. Only who may do everything sees such attributes in a mount.
+/// Prefix of the attribute of a key, followed by its id. Only a privileged user sees such attributes in a mount.
 const ATTRIBUTE: &str = "trusted.bivouac.key.";
-/// What an id begins with.
-const ID_START: &str = "BVK";
-/// Characters of an id behind that.
-const ID_LEN: usize = 17;
-const ID_CHARS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
-/// What is derived is for this, and for nothing else that the secret is used for.
+/// Context of the key derivation, which separates it from other uses of the secret.
 const PURPOSE: &[u8] = b"bivouac key of HTTP 1\0";
-/// For how long a server takes a key for what it was.
+/// Validity of a cached key.
 pub const CACHED: Duration = Duration::from_millis(100);
-/// Most keys that it remembers.
+/// Upper limit of cached keys.
 const CACHED_MAX: usize = 1024;
 /// `XATTR_CREATE` of the kernel.
 const CREATE: u32 = 1;
 
-/// What is known of a key.
+/// An access key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
     /// Its id, which is no secret.
@@ -41,27 +36,34 @@ pub struct Key {
     pub id: String,
     /// The file or directory that it is for, from the root of the formation on.
     pub path: String,
-    /// Whether nothing can be changed with it.
+    /// True if it permits no changes.
     pub read_only: bool,
-    /// When it was made, in seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub created: u64,
-    /// When it ends, in seconds since 1970.
+    /// Expiry, in seconds since 1970.
     pub expires: Option<u64>,
+    /// True if it is for links of other formations, and not for the server.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub link: bool,
+    /// The id of the key with which this one was made on the page; `None` for one that a command made. It ends with
+    /// that key, and reaches nothing that the other does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_by: Option<String>,
 }
 
 impl Key {
-    /// Whether it has ended.
+    /// Returns whether it has expired.
     #[must_use]
     pub fn has_expired(&self, now: u64) -> bool {
         self.expires.is_some_and(|end| end <= now)
     }
 }
 
-/// What derives keys.
+/// Derivation of keys.
 pub struct Deriver(hmac::Key);
 
 impl Deriver {
-    /// Of the formation with this secret.
+    /// Creates the derivation of the formation with this secret.
     #[must_use]
     pub fn new(secret: &[u8; SECRET_LEN]) -> Deriver {
         Deriver(hmac::Key::new(hmac::HMAC_SHA256, secret))
@@ -73,7 +75,7 @@ impl Deriver {
         format!("{id}.{}", URL_SAFE_NO_PAD.encode(hmac::sign(&self.0, &text_of(id))))
     }
 
-    /// The id of a key that somebody shows, if it is one of this formation.
+    /// Returns the id of a presented key, if it belongs to this formation.
     #[must_use]
     pub fn id_of<'k>(&self, key: &'k str) -> Option<&'k str> {
         let (id, secret) = key.split_once('.').filter(|(id, _)| is_id(id))?;
@@ -86,10 +88,12 @@ fn text_of(id: &str) -> Vec<u8> {
     [PURPOSE, id.as_bytes()].concat()
 }
 
-/// Whether a text can be the id of a key.
+/// Returns whether a text can be the id of a key.
 fn is_id(text: &str) -> bool {
-    let random = text.strip_prefix(ID_START);
-    random.is_some_and(|random| random.len() == ID_LEN && random.bytes().all(|byte| ID_CHARS.contains(&byte)))
+    let random = text.strip_prefix(KEY_ID_START);
+    random.is_some_and(|random| {
+        random.len() == KEY_ID_LEN && random.bytes().all(|byte| KEY_ID_CHARS.contains(&byte))
+    })
 }
 
 /// Seconds since 1970.
@@ -105,22 +109,20 @@ fn attribute(id: &str) -> Vec<u8> {
 /// Makes a key. `key` has everything but the id.
 ///
 /// # Errors
-/// What the formation says; `EIO` without random numbers.
+/// Errors of the formation; `EIO` without random numbers.
 pub fn create(client: &Client, ctx: &OpCtx, key: &Key) -> FsResult<Key> {
-    let mut random = [0; ID_LEN];
+    let mut random = [0; KEY_ID_LEN];
     getrandom::fill(&mut random)
         .map_err(|error| FsError::with(Errno::EIO, format!("draw random bytes: {error}")))?;
-    let letter = |byte: &u8| char::from(*ID_CHARS.get(usize::from(*byte % 32)).unwrap_or(&b'A'));
-    let id = ID_START.chars().chain(random.iter().map(letter)).collect::<String>();
+    let letter = |byte: &u8| char::from(*KEY_ID_CHARS.get(usize::from(*byte % 32)).unwrap_or(&b'A'));
+    let id = KEY_ID_START.chars().chain(random.iter().map(letter)).collect::<String>();
+    assert!(is_id(&id), "a new key would not be found: {id}");
     let value = serde_json::to_vec(key).map_err(|error| FsError::with(Errno::EINVAL, error.to_string()))?;
     client.setxattr(ctx, Ino::ROOT, &attribute(&id), &value, CREATE)?;
     Ok(Key { id, ..key.clone() })
 }
 
 /// The key with an id; `None` if there is none any more, or it has expired.
-///
-/// # Errors
-/// What the formation says.
 pub fn find(client: &Client, id: &str, now: u64) -> FsResult<Option<Key>> {
     if !is_id(id) {
         return Ok(None);
@@ -144,10 +146,7 @@ impl CachedKeys {
         Some(key.clone()).filter(|key| !key.has_expired(now))
     }
 
-    /// As [`find`], for the next who ask for what is [cached](CachedKeys::cached).
-    ///
-    /// # Errors
-    /// As [`find`].
+    /// As [`find`], with a [cache](CachedKeys::cached).
     pub fn find(&self, client: &Client, id: &str, now: u64) -> FsResult<Option<Key>> {
         let asked = Instant::now();
         let found = find(client, id, now)?;
@@ -155,9 +154,11 @@ impl CachedKeys {
         match &found {
             Some(key) => {
                 if known.len() >= CACHED_MAX {
+                    // Keys are cached for 100 ms only, so few of these would have been used again.
                     known.clear();
                 }
                 known.insert(id.to_owned(), (key.clone(), asked));
+                assert!(known.len() <= CACHED_MAX, "{} keys are cached", known.len());
             }
             None => drop(known.remove(id)),
         }
@@ -165,16 +166,13 @@ impl CachedKeys {
     }
 }
 
-/// What is damaged is no key.
+/// Parses a key; `None` if it is damaged.
 fn parse(id: &str, value: &[u8]) -> Option<Key> {
     let key: Key = serde_json::from_slice(value).ok()?;
     Some(Key { id: id.to_owned(), ..key })
 }
 
 /// All keys, also those that have expired, by id.
-///
-/// # Errors
-/// What the formation says.
 pub fn list(client: &Client) -> FsResult<Vec<Key>> {
     let names = client.listxattr(Ino::ROOT)?;
     let ids = names.split(|byte| *byte == 0).filter_map(|name| std::str::from_utf8(name).ok());
@@ -182,7 +180,7 @@ pub fn list(client: &Client) -> FsResult<Vec<Key>> {
     for id in ids.filter_map(|name| name.strip_prefix(ATTRIBUTE)) {
         match client.getxattr(Ino::ROOT, &attribute(id)) {
             Ok(value) => keys.extend(parse(id, &value)),
-            // Revoked meanwhile.
+            // Revoked since the listing.
             Err(error) if error.errno() == Errno::ENODATA => {}
             Err(error) => return Err(error),
         }
@@ -191,7 +189,7 @@ pub fn list(client: &Client) -> FsResult<Vec<Key>> {
     Ok(keys)
 }
 
-/// Ends a key, for every request that begins [`CACHED`] later.
+/// Ends a key, for every request that begins [`CACHED`] later. Keys that were made with it count no more, either.
 ///
 /// # Errors
 /// `ENODATA` if there is none with this id; otherwise what the formation says.
@@ -236,11 +234,21 @@ mod tests {
 
     #[test]
     fn what_is_kept_says_nothing_of_the_key() {
-        let key = Key { id: "x".into(), path: "/a".into(), read_only: true, created: 5, expires: Some(9) };
+        let key = Key {
+            id: "x".into(),
+            path: "/a".into(),
+            read_only: true,
+            created: 5,
+            expires: Some(9),
+            link: false,
+            made_by: None,
+        };
         let text = serde_json::to_string(&key).unwrap();
         assert_eq!(text, r#"{"path":"/a","read_only":true,"created":5,"expires":9}"#);
         assert_eq!(parse("x", text.as_bytes()), Some(key.clone()));
         assert_eq!((key.has_expired(8), key.has_expired(9)), (false, true));
+        let shared = Key { made_by: Some("y".into()), ..key.clone() };
+        assert_eq!(parse("x", &serde_json::to_vec(&shared).unwrap()), Some(shared));
         assert_eq!(parse("x", b"{"), None);
     }
 }

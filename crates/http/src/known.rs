@@ -7,30 +7,30 @@
 mod answer;
 
 use bivouac_client::{Attr, Client, NewInode, OpCtx};
-use bivouac_publish::{Digest, FRESH_S, KNOWN_MAX, Known, Which, ro_crate};
+use bivouac_publish::{CachedEntry, Digest, EntryRef, FRESH_S, KNOWN_MAX, ro_crate};
 use bivouac_types::{Errno, FsError, FsResult, Ino, Timestamp, mode};
 
 use crate::keys;
-use crate::target::behind;
+use crate::request_path::behind;
 
 pub use answer::{answer, part_of};
 
-/// Where the server tells them, without the slash behind it; and the directory that they are in.
+/// URL prefix of the entries, without its trailing slash, and their directory.
 pub const PLACE: &str = "/.bivouac-published";
 const DIR: &[u8] = b".bivouac-published";
 
-/// Most entries that are kept. Those that were told of first go first.
+/// Upper limit of entries; the oldest are dropped first.
 const ENTRIES_MAX: usize = 1000;
-/// Most places of one file that are named.
+/// Upper limit of sites per file.
 const SITES_MAX: usize = 64;
-/// Most bytes of entries that are read for one request.
+/// Upper limit of bytes of entries that are read for one request.
 const LIST_MAX: usize = 16 << 20;
-/// How far clocks of hosts may be apart, in seconds.
+/// Tolerated clock difference between hosts, in seconds.
 const CLOCKS_S: u64 = 60;
-/// Digits of a catalogue's digest that are in names: the text says which catalogue it is of, so that two of one name
-/// would only hide each other.
+/// Digits of the catalogue's digest in names: the text names the catalogue, so a collision only hides one of two
+/// entries.
 const CATALOGUE_LEN: usize = 24;
-/// What is being written is called this, and random letters.
+/// Prefix of temporary names, followed by random letters.
 const NEW: &str = "new.";
 /// Bytes of a directory that are read at once.
 const DIR_PIECE: usize = 64 << 10;
@@ -44,15 +44,12 @@ fn catalogue_prefix(catalogue: &str) -> String {
     digest + "."
 }
 
-fn name_of(which: Which<'_>) -> String {
+fn name_of(which: EntryRef<'_>) -> String {
     catalogue_prefix(which.catalogue) + which.id
 }
 
-/// Has a formation know an entry that a catalogue has just now. What is too large to be told on is not kept.
-///
-/// # Errors
-/// What the formation says.
-pub fn tell(client: &Client, identity: Identity<'_>, catalogue: &str, known: &Known) -> FsResult<()> {
+/// Stores an entry that a catalogue has now. One that is too large is not stored.
+pub fn tell(client: &Client, identity: Identity<'_>, catalogue: &str, known: &CachedEntry) -> FsResult<()> {
     let Some(text) = known.encode(catalogue) else { return Ok(()) };
     let dir = make_dir(client, identity)?;
     prune(client, identity, dir)?;
@@ -64,8 +61,8 @@ pub fn tell(client: &Client, identity: Identity<'_>, catalogue: &str, known: &Kn
     let ino = client.create(&identity(), dir, new.as_bytes(), &made, true, false)?.attr.ino;
     let written = write_all(client, identity, ino, text.as_bytes());
     client.close(ino);
-    let name = name_of(Which { catalogue, id: &known.manifest.id });
-    // Whoever asks sees all of it or nothing.
+    let name = name_of(EntryRef { catalogue, id: &known.manifest.id });
+    // Renamed when complete, so a reader sees all of it or nothing.
     let named =
         written.and_then(|()| client.rename(&identity(), dir, new.as_bytes(), dir, name.as_bytes(), 0));
     if named.is_err() {
@@ -85,17 +82,14 @@ fn write_all(client: &Client, identity: Identity<'_>, ino: Ino, bytes: &[u8]) ->
     Ok(())
 }
 
-/// An entry that the formation knows, unless that was too long ago, or it has expired.
-///
-/// # Errors
-/// What the formation says.
-pub fn find(client: &Client, which: Which<'_>, now: u64) -> FsResult<Option<Known>> {
+/// Returns a stored entry, unless it is too old or has expired.
+pub fn find(client: &Client, which: EntryRef<'_>, now: u64) -> FsResult<Option<CachedEntry>> {
     // What catalogues call no entry is no name here either.
     let dir = if ro_crate::is_id(which.id) { dir(client)? } else { None };
     let Some(dir) = dir else { return Ok(None) };
     let name = name_of(which);
     let Some(text) = read(client, dir, (name.as_bytes(), None), now)? else { return Ok(None) };
-    match Known::decode(&text, which, now) {
+    match CachedEntry::decode(&text, which, now) {
         Ok(known) => Ok(Some(known)),
         Err(why) => {
             log::debug!(why:% = why; "{PLACE}/{name}");
@@ -104,34 +98,28 @@ pub fn find(client: &Client, which: Which<'_>, now: u64) -> FsResult<Option<Know
     }
 }
 
-/// All entries of a catalogue that the formation knows.
-///
-/// # Errors
-/// What the formation says.
-pub fn list(client: &Client, catalogue: &str, now: u64) -> FsResult<Vec<Known>> {
+/// Returns all stored entries of a catalogue.
+pub fn list(client: &Client, catalogue: &str, now: u64) -> FsResult<Vec<CachedEntry>> {
     let Some(dir) = dir(client)? else { return Ok(Vec::new()) };
     let prefix = catalogue_prefix(catalogue);
     let mut all = Vec::new();
     for (name, attr) in few(client, dir)?.iter().filter(|(name, _)| name.starts_with(prefix.as_bytes())) {
         let found =
-            read(client, dir, (name, *attr), now)?.and_then(|text| Known::decode_any(&text, now).ok());
+            read(client, dir, (name, *attr), now)?.and_then(|text| CachedEntry::decode_any(&text, now).ok());
         all.extend(found.filter(|(of, _)| of == catalogue).map(|(_, known)| known));
     }
     Ok(all)
 }
 
-/// Where else content of this digest can be had, by all entries that the formation knows: places that others reach as
-/// well, which are no servers of its own.
-///
-/// # Errors
-/// What the formation says.
+/// Returns further URLs of content with this digest from all stored entries: those that other hosts reach, and that are
+/// not servers of this formation.
 pub fn sites(client: &Client, sha256: &str, size: u64, own: &[String]) -> FsResult<Vec<String>> {
     let Some(dir) = dir(client)? else { return Ok(Vec::new()) };
     let now = keys::now();
     let mut all: Vec<String> = Vec::new();
     for (name, attr) in few(client, dir)? {
         let found =
-            read(client, dir, (&name, attr), now)?.and_then(|text| Known::decode_any(&text, now).ok());
+            read(client, dir, (&name, attr), now)?.and_then(|text| CachedEntry::decode_any(&text, now).ok());
         let items = found.into_iter().flat_map(|(_, known)| known.items);
         let same =
             items.filter(|item| item.size == size && item.digest.is_some_and(|known| known.hex() == sha256));
@@ -145,13 +133,13 @@ pub fn sites(client: &Client, sha256: &str, size: u64, own: &[String]) -> FsResu
     Ok(all)
 }
 
-/// Whether others than this host's users reach a place.
+/// Returns whether other hosts reach a URL.
 fn is_elsewhere(url: &str) -> bool {
     ["https://", "http://", "s3://"].iter().any(|scheme| url.starts_with(scheme))
 }
 
-/// What is kept, as far as all of it is not too much to be read for one request.
-fn few(client: &Client, dir: Ino) -> FsResult<Vec<Named>> {
+/// Returns the stored entries, up to the limit per request.
+fn few(client: &Client, dir: Ino) -> FsResult<Vec<NamedAttr>> {
     let mut room = LIST_MAX;
     let all = names(client, dir)?.into_iter();
     let fits = all.take_while(|(_, attr)| {
@@ -162,11 +150,8 @@ fn few(client: &Client, dir: Ino) -> FsResult<Vec<Named>> {
     Ok(fits.collect())
 }
 
-/// Has the formation forget an entry that is not in its catalogue any more.
-///
-/// # Errors
-/// What the formation says.
-pub fn forget(client: &Client, identity: Identity<'_>, which: Which<'_>) -> FsResult<()> {
+/// Removes an entry that is not in its catalogue any more.
+pub fn forget(client: &Client, identity: Identity<'_>, which: EntryRef<'_>) -> FsResult<()> {
     let Some(dir) = dir(client)? else { return Ok(()) };
     remove(client, identity, dir, name_of(which).as_bytes())
 }
@@ -190,7 +175,7 @@ fn make_dir(client: &Client, identity: Identity<'_>) -> FsResult<Ino> {
     }
 }
 
-/// The directory, if it is one of this user's that nobody else writes to.
+/// Returns the directory, if it belongs to this user and nobody else can write to it.
 fn dir(client: &Client) -> FsResult<Option<Ino>> {
     match client.lookup(Ino::ROOT, DIR) {
         Ok(attr) if attr.is_dir() && is_own(&attr) => Ok(Some(attr.ino)),
@@ -207,7 +192,7 @@ fn is_own(attr: &Attr) -> bool {
     attr.uid == rustix::process::geteuid().as_raw() && attr.mode & 0o022 == 0
 }
 
-/// Whether something was written so lately that it counts. What is of the future is of a clock that is wrong.
+/// Returns whether an entry is recent. A time in the future comes from a wrong clock.
 fn is_fresh(written: Timestamp, now: u64) -> bool {
     let told = u64::try_from(written.secs).unwrap_or(0);
     told <= now.saturating_add(CLOCKS_S) && now < told.saturating_add(FRESH_S)
@@ -233,7 +218,7 @@ fn read(
         match client.read(attr.ino, done as u64, rest) {
             Ok(0) => break,
             Ok(read) => done += read,
-            // It was forgotten meanwhile.
+            // Removed since the look-up.
             Err(error) if matches!(error.errno(), Errno::ENOENT | Errno::ESTALE) => return Ok(None),
             Err(error) => return Err(error),
         }
@@ -243,9 +228,9 @@ fn read(
 }
 
 /// A name, and the attributes that have come with it.
-type Named = (Vec<u8>, Option<Attr>);
+type NamedAttr = (Vec<u8>, Option<Attr>);
 
-fn names(client: &Client, dir: Ino) -> FsResult<Vec<Named>> {
+fn names(client: &Client, dir: Ino) -> FsResult<Vec<NamedAttr>> {
     let (mut all, mut cookie) = (Vec::new(), 0);
     loop {
         let page = client.readdir(dir, cookie, DIR_PIECE, true)?;
@@ -275,7 +260,7 @@ fn prune(client: &Client, identity: Identity<'_>, dir: Ino) -> FsResult<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::is_reserved;
+    use crate::request_path::is_reserved;
 
     #[test]
     fn entries_are_where_no_file_of_a_client_is() {
@@ -296,7 +281,7 @@ mod tests {
 
     #[test]
     fn names_are_told_apart_by_catalogue() {
-        let name = |catalogue, id| name_of(Which { catalogue, id });
+        let name = |catalogue, id| name_of(EntryRef { catalogue, id });
         assert_eq!(name("/a", "x-01").len(), CATALOGUE_LEN + 1 + 4);
         assert!(name("/a", "x-01") != name("/b", "x-01") && name("/a", "x-01").ends_with(".x-01"));
         assert!(!name("/a", "x").starts_with(NEW));

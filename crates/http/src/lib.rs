@@ -1,71 +1,68 @@
 //! A formation's files over HTTP, in a process of its own: it is a client of the formation as any other, with direct
-//! access to what is on its host. The runtime waits for sockets; whatever asks the formation does so on threads that may
-//! block, and what is at hand is sent without ([`at_once`]).
+//! access to what is on its host. The runtime waits for sockets; whatever asks the formation does so on threads that
+//! may block, and what is at hand is sent without ([`at_once`]).
 //!
-//! Who asks shows a key ([`keys`]); what for is a path ([`Target`]); the formation is a [`Tree`], in which nothing leads out
-//! of what the key is for. See docs/http.md.
+//! A request shows a key ([`keys`]) and names a path ([`RequestPath`]); the formation is a [`Tree`], in which nothing
+//! leads out of what the key is for. See docs/http.md.
+//!
+//! Layers, from the lowest; a module uses those of its own line and of the lines above it, also through methods of
+//! [`Tree`]:
+//! - requests and answers: `request_path`, `query`, `conditions`, `ranges`, `dav_headers`, `host`, `origin`; `body`,
+//!   `xml`,
+//!   `error_response`, `json_entry`, `content_type`; `at_once`, `cancellation`
+//! - what requests share: `keys`, `digests`, `load`, `open_files`, `name_locks`, `upload_claims`, `upload_pipe`
+//! - `tree`: [`Tree`], which is the formation and those
+//! - what is done in it: `dead_properties`, `open_file`, `tree_state`, `removal`; then `placing`, `uploads`; then
+//!   `copying`, `locks`
+//! - what hosts know of each other (`announce`) and of published entries (`known`)
+//! - front ends, which use none of each other: `files`, `dav`, `s3`, `page`
+//! - `service`: what a request is for; then `server`: connections, with `timeout_stream` and `certificate`
 
 pub mod announce;
 mod at_once;
 mod body;
+mod cancellation;
 mod certificate;
 mod conditions;
+mod content_type;
+mod copying;
 mod dav;
+mod dav_headers;
+mod dead_properties;
 mod digests;
-mod entries;
+mod error_response;
+mod files;
 #[cfg(test)]
 mod fuzzed;
 mod host;
+mod json_entry;
 pub mod keys;
 pub mod known;
-mod listing;
 mod load;
-mod metalink;
+mod locks;
+mod name_locks;
+mod open_file;
 mod open_files;
 mod origin;
 mod page;
-mod patient;
 mod placing;
+mod query;
 mod ranges;
-mod reading;
-mod refusal;
+mod removal;
+mod request_path;
 mod s3;
 mod server;
 mod service;
-mod target;
+mod timeout_stream;
 mod tree;
-mod trees;
+mod tree_state;
+mod upload_claims;
+mod upload_pipe;
 mod uploads;
-mod writing;
-
-use std::net::TcpListener;
-
-use bivouac_client::Member;
+mod xml;
 
 pub use certificate::{check as check_certificate, fingerprint, make as make_certificate};
-pub use page::{Explain, Explained, MakeView, PLACE as PAGE, View, Views};
-pub use server::serve;
-pub use service::{Page, Route};
-pub use target::Target;
-
-/// What a server is.
-pub struct Options {
-    /// Where it listens.
-    pub listener: TcpListener,
-    /// Its part in the formation.
-    pub member: Member,
-    /// The formation's secret.
-    pub secret: [u8; keys::SECRET_LEN],
-    /// Certificate and private key; without them what is sent can be read by others.
-    pub pem: Option<String>,
-    /// What others call this host, when it listens at all of its addresses.
-    pub host: String,
-    /// The domain whose names have a bucket of S3 in front.
-    pub domain: Option<String>,
-    /// The nodes of this host.
-    pub nodes: Vec<u16>,
-    /// Pages that are not files.
-    pub routes: Vec<Route>,
-    /// What the page for browsers shows.
-    pub views: Views,
-}
+pub use page::{ExplainRequest, MakeView, PLACE as PAGE, Page, PageView, PathExplainer, Views};
+pub use request_path::RequestPath;
+pub use server::{Options, serve};
+pub use service::Route;

@@ -7,20 +7,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub const PIECE: usize = 1 << 20;
 /// Shortest piece, however many bodies there are.
 const PIECE_MIN: usize = 64 << 10;
-/// Bytes of all pieces together, as long as there are not so many bodies that the shortest are more. Each has two: one that
-/// is read or written, and one that comes or goes.
+/// Bytes of all pieces together, as long as there are not so many bodies that the shortest are more. Each has two: one
+/// that is read or written, and one that comes or goes.
 const ALL: usize = 256 << 20;
 
 /// All bodies of a server.
 #[derive(Debug, Default)]
 pub struct Load(Arc<AtomicUsize>);
 
-/// One body.
+/// The share of one body.
 #[derive(Debug)]
 pub struct Share(Arc<AtomicUsize>);
 
 impl Load {
-    /// Another body.
+    /// Creates a share for another body.
     #[must_use]
     pub fn share(&self) -> Share {
         self.0.fetch_add(1, Ordering::Relaxed);
@@ -29,9 +29,10 @@ impl Load {
 }
 
 impl Share {
-    /// How long its next piece may be.
+    /// Returns the maximum length of its next piece.
     #[must_use]
     pub fn piece(&self) -> usize {
+        // Each body has two pieces: one is read while the one before it is sent.
         (ALL / 2 / self.0.load(Ordering::Relaxed).max(1)).clamp(PIECE_MIN, PIECE)
     }
 }

@@ -1,19 +1,19 @@
-//! Where in a browser a request comes from. A browser that knows a key shows it with every request, also with those that
-//! pages of others have it make.
+//! Origin of a browser's request. A browser sends its key with every request, also with those made by pages of other
+//! sites.
 
 use hyper::StatusCode;
 use hyper::header::{self, HeaderMap, HeaderName};
 
-use crate::refusal::Refusal;
+use crate::error_response::ErrorResponse;
 
-/// What browsers say of it (Fetch Metadata).
+/// Header by which browsers tell the origin (Fetch Metadata).
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Refuses what a page of another place asks for. What is no browser says nothing of it.
+/// Refuses requests made by pages of other sites. Other clients do not send the header.
 ///
 /// # Errors
 /// 403.
-pub fn check(headers: &HeaderMap) -> Result<(), Refusal> {
+pub fn check(headers: &HeaderMap) -> Result<(), ErrorResponse> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let is_own = match (text(FETCH_SITE), text(header::ORIGIN)) {
         (Some(site), _) if !matches!(site, "same-origin" | "none") => false,
@@ -27,7 +27,10 @@ pub fn check(headers: &HeaderMap) -> Result<(), Refusal> {
     if is_own {
         return Ok(());
     }
-    Err(Refusal::new(StatusCode::FORBIDDEN, "a page of another place may not ask for this; open it here"))
+    Err(ErrorResponse::new(
+        StatusCode::FORBIDDEN,
+        "a page of another place may not ask for this; open it here",
+    ))
 }
 
 #[cfg(test)]

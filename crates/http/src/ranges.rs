@@ -1,46 +1,47 @@
 //! Ranges of bytes, as RFC 9110 has them.
 
-/// Most ranges of one request; what asks for more gets everything.
+/// Upper limit of ranges; a request with more gets the whole file.
 const RANGES_MAX: usize = 32;
 
-/// What is to be sent.
+/// Selected ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    /// Everything.
+pub enum SelectedRanges {
+    /// The whole file.
     All,
-    /// These parts, in this order: first byte, and the one behind the last.
+    /// These ranges, in order: first byte, and the one behind the last.
     Parts(Vec<(u64, u64)>),
-    /// Nothing of it is there.
+    /// No byte of the requested ranges exists.
     Nothing,
 }
 
-/// What a `Range` header asks for of so many bytes. One that makes no sense is as none, as the RFC wants it; so is one with
-/// so many or so overlapping parts that it only costs work.
+/// Parses a `Range` header for a file of this size. A malformed one is ignored, as RFC 9110 requires; so is one with
+/// many or overlapping ranges, which would only cost work.
 #[must_use]
-pub fn wanted(header: &str, size: u64) -> Wanted {
-    let Some(specs) = header.trim().strip_prefix("bytes=") else { return Wanted::All };
+pub fn wanted(header: &str, size: u64) -> SelectedRanges {
+    let Some(specs) = header.trim().strip_prefix("bytes=") else { return SelectedRanges::All };
     let mut parts = Vec::new();
     for (count, spec) in specs.split(',').map(str::trim).filter(|spec| !spec.is_empty()).enumerate() {
         if count >= RANGES_MAX {
-            return Wanted::All;
+            return SelectedRanges::All;
         }
         match part(spec, size) {
             Some(Some(part)) => parts.push(part),
             Some(None) => {}
-            None => return Wanted::All,
+            None => return SelectedRanges::All,
         }
     }
     if specs.trim().is_empty() {
-        return Wanted::All;
+        return SelectedRanges::All;
     }
     if parts.is_empty() {
-        return Wanted::Nothing;
+        return SelectedRanges::Nothing;
     }
+    assert!(parts.iter().all(|(start, end)| start < end && *end <= size), "{parts:?} of {size} bytes");
     let total = parts.iter().fold(0u64, |sum, (start, end)| sum.saturating_add(end - start));
-    if parts.len() > 1 && total > size { Wanted::All } else { Wanted::Parts(parts) }
+    if parts.len() > 1 && total > size { SelectedRanges::All } else { SelectedRanges::Parts(parts) }
 }
 
-/// One range: `None` if it makes no sense, `Some(None)` if nothing of it is there.
+/// Parses one range: `None` if it is malformed, `Some(None)` if it is empty.
 fn part(spec: &str, size: u64) -> Option<Option<(u64, u64)>> {
     let (first, last) = spec.split_once('-')?;
     if first.is_empty() {
@@ -63,7 +64,7 @@ fn number(text: &str) -> Option<u64> {
     Some(text.parse().unwrap_or(u64::MAX))
 }
 
-/// A part of an upload: its first byte, the one behind its last, and the size of the whole, as far as they are said.
+/// Range of an upload in parts: first byte, the one behind the last, and the total size, as far as they are given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentRange {
     /// The bytes; `None` if only the size is asked about.
@@ -88,7 +89,7 @@ pub fn content_range(header: &str) -> Option<ContentRange> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Wanted::{All, Nothing, Parts};
+    use SelectedRanges::{All, Nothing, Parts};
 
     #[test]
     fn ranges_are_what_the_rfc_says() {

@@ -5,6 +5,7 @@ use std::net::TcpListener as StdListener;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bivouac_client::Member;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -14,18 +15,19 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
-use crate::Options;
 use crate::announce::{Announced, announce};
 use crate::certificate;
-use crate::patient::Patient;
-use crate::service::{Service, Ways};
+use crate::keys;
+use crate::page::Views;
+use crate::service::{Route, ServerAddress, Service};
+use crate::timeout_stream::TimeoutStream;
 use crate::tree::Tree;
 
 /// Threads that wait for sockets.
 const THREADS: usize = 2;
 /// Threads that work for requests, at most.
 const WORKERS_MAX: usize = 64;
-/// Most connections at a time; others wait to be accepted.
+/// Upper limit of connections; others wait to be accepted.
 const CONNECTIONS_MAX: usize = 16_384;
 /// Descriptors that are left for other things than connections.
 const DESCRIPTORS_LEFT: usize = 256;
@@ -37,15 +39,37 @@ const GREETING_MAX: Duration = Duration::from_secs(10);
 const STALL_MAX: Duration = Duration::from_secs(60);
 /// Longest head of a request, in bytes.
 const HEAD_LEN_MAX: usize = 64 << 10;
-/// Most headers of a request.
+/// Upper limit of headers of a request.
 const HEADERS_MAX: usize = 100;
 /// Pause after a connection could not be accepted, as when there are no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Options of a server.
+pub struct Options {
+    /// The listening socket.
+    pub listener: StdListener,
+    /// Its part in the formation.
+    pub member: Member,
+    /// The formation's secret.
+    pub secret: [u8; keys::SECRET_LEN],
+    /// Certificate and private key; without them what is sent can be read by others.
+    pub pem: Option<String>,
+    /// Public name of this host, if the server listens at all addresses.
+    pub host: String,
+    /// Domain of virtual-hosted buckets.
+    pub domain: Option<String>,
+    /// The nodes of this host.
+    pub nodes: Vec<u16>,
+    /// Pages that are not files.
+    pub routes: Vec<Route>,
+    /// Content of the page for browsers.
+    pub views: Views,
+}
+
 /// Serves until the process ends.
 ///
 /// # Errors
-/// When it cannot begin.
+/// The server cannot start.
 pub fn serve(options: Options, ready: impl FnOnce()) -> io::Result<()> {
     let tls = options.pem.as_deref().map(certificate::config).transpose()?.map(TlsAcceptor::from);
     let address = options.listener.local_addr()?;
@@ -59,11 +83,13 @@ pub fn serve(options: Options, ready: impl FnOnce()) -> io::Result<()> {
     let tree = Arc::new(Tree::new(options.member));
     announce(&tree, &own).map_err(|error| io::Error::other(error.to_string()))?;
     let pages = (options.routes, options.views);
-    let ways = Ways { scheme, domain: options.domain };
+    let ways = ServerAddress { scheme, domain: options.domain };
     let service = Arc::new(Service::new(tree, &options.secret, own, pages, ways));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .max_blocking_threads(WORKERS_MAX)
+        // The recorder shows this name as the program of what the server reads and writes.
+        .thread_name("bivouac-http")
         .enable_all()
         .build()?;
     runtime.block_on(async move {
@@ -109,7 +135,7 @@ async fn greet(stream: TcpStream, tls: Option<TlsAcceptor>, service: Arc<Service
     if let Err(error) = stream.set_nodelay(true) {
         log::debug!(why:% = error; "a connection");
     }
-    let stream = Patient::new(stream, STALL_MAX);
+    let stream = TimeoutStream::new(stream, STALL_MAX);
     match tls {
         None => converse(stream, service).await,
         Some(tls) => match tokio::time::timeout(GREETING_MAX, tls.accept(stream)).await {
@@ -133,7 +159,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S,
         .max_header_size(HEAD_LEN_MAX)
         .serve_connection(TokioIo::new(stream), answer);
     if let Err(error) = conversation.await {
-        // The client's affair; and what failed here has been logged there.
+        // A failure of the connection; failures of the server have been logged where they occurred.
         log::debug!(why:% = error; "a connection ended early");
     }
 }

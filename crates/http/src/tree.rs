@@ -1,37 +1,41 @@
-//! The formation as the handlers see it: paths, files that are open, uploads. Everything here may block.
+//! The formation as all front ends see it: paths, and what is there for a key. Everything here may block.
 
-use std::io;
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use bivouac_client::{Attr, Client, DirEntry, Member, NewInode, Place};
 use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId, mode};
-use bytes::Bytes;
 use parking_lot::Mutex;
-use ring::digest::{Context, SHA256};
 
 use crate::at_once;
-use crate::body::Producer;
-use crate::dav::Desk;
-use crate::digests::{Digest, Digests};
+use crate::digests::Digests;
 use crate::keys::{self, CachedKeys, Key};
-use crate::load::{Load, PIECE, Share};
-use crate::open_files::{Open, OpenFiles};
-use crate::target::Target;
-use crate::uploads::{Names, Turns};
+use crate::load::Load;
+use crate::name_locks::NameLocks;
+use crate::open_files::OpenFiles;
+use crate::request_path::{RESERVED, RequestPath};
+use crate::upload_claims::UploadClaims;
 
 /// About how many bytes of a directory are read at once.
 const DIR_PIECE: usize = 64 << 10;
-/// Most nodes that are named with a file.
+/// Upper limit of nodes named with a file.
 const HOLDERS_MAX: u16 = 256;
 
-/// Most names of a path whose directories are made with what is put.
+/// Upper limit of names of a path whose directories are created with a file.
 pub const LEVELS_MAX: usize = 256;
-/// Most links on such a path.
+/// Upper limit of links on such a path.
 const LINKS_MAX: usize = 40;
 
 /// Permissions of directories that are made: daemons and servers have no umask of a user.
 const DIR_MODE: u32 = 0o755;
+
+/// Attempts to find a free temporary name.
+pub const NAMES_TRIED: usize = 8;
+/// Maximum number of look-ups of a file while other servers replace it.
+pub const REPLACED_TRIES: usize = 64;
+/// `RENAME_NOREPLACE` of the kernel.
+pub const NOREPLACE: u32 = 1;
 
 pub const READ: u32 = 4;
 pub const WRITE: u32 = 2;
@@ -40,81 +44,50 @@ pub const WRITE: u32 = 2;
 ///
 /// # Errors
 /// `ENAMETOOLONG`.
-pub fn check_depth(target: &Target) -> FsResult<()> {
+pub fn check_depth(target: &RequestPath) -> FsResult<()> {
     if target.names.len() <= LEVELS_MAX { Ok(()) } else { Err(Errno::ENAMETOOLONG.into()) }
+}
+
+fn prefix_of(key: &Key) -> FsResult<RequestPath> {
+    RequestPath::plain(key.path.as_bytes()).map_err(|text| FsError::with(Errno::EINVAL, text))
 }
 
 /// A formation, as the user that the server runs as.
 pub struct Tree {
-    member: Arc<Member>,
+    pub(crate) member: Arc<Member>,
     keys: CachedKeys,
-    open_files: Arc<OpenFiles>,
+    pub(crate) open_files: Arc<OpenFiles>,
     uid: u32,
     groups: Vec<u32>,
-    digests: Mutex<Digests>,
+    pub(crate) digests: Mutex<Digests>,
+    /// Files that went on being written while they were waited for, and until when they are not waited for again.
+    pub(crate) long_written: Mutex<HashMap<Ino, Instant>>,
     pub(crate) load: Load,
-    pub(crate) names: Names,
-    /// The same for what is said of inodes. Who takes both takes the one of the name first.
-    pub(crate) inodes: Names,
-    pub(crate) turns: Turns,
-    pub(crate) desk: Desk,
+    pub(crate) names: NameLocks,
+    /// Locks of inodes. A request that takes both kinds takes that of the name first.
+    pub(crate) inodes: NameLocks,
+    pub(crate) claims: UploadClaims,
+    /// Held by a request to this server while it changes the table of locks.
+    pub(crate) lock_table: Mutex<()>,
 }
 
-/// What a request may reach: everything below the path of its key, and nothing else.
+/// Access of a request: everything below the path of its key.
 #[derive(Clone, Debug)]
 pub struct Access {
     /// The key.
     pub key: Key,
     /// The key's path.
-    pub prefix: Target,
-    /// What is there.
+    pub prefix: RequestPath,
+    /// Inode of that path.
     top: Ino,
 }
 
-/// Who waits for an answer, as long as it does.
-#[derive(Clone, Debug, Default)]
-pub struct Asker(Arc<AtomicBool>);
-
-/// Its side of the server: when this is dropped, it has gone.
-#[derive(Debug)]
-pub struct Presence(Asker);
-
-impl Asker {
-    /// What says that it is there.
-    #[must_use]
-    pub fn presence(&self) -> Presence {
-        Presence(self.clone())
-    }
-
-    /// Whether it still does.
-    ///
-    /// # Errors
-    /// `EINTR` if not.
-    pub fn must_be_there(&self) -> FsResult<()> {
-        if self.0.load(Ordering::Relaxed) { Err(Errno::EINTR.into()) } else { Ok(()) }
-    }
-}
-
-impl Drop for Presence {
-    fn drop(&mut self) {
-        self.0.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// What is at a path.
-pub enum Node {
-    /// A directory.
-    Dir(Attr),
-    /// A regular file, open for reading.
-    File(OpenFile),
-}
-
-/// A file that is open.
-pub struct OpenFile {
-    pub(crate) tree: Arc<Tree>,
-    /// Its attributes when it was opened.
-    pub attr: Attr,
-    _open: Arc<Open>,
+/// A directory entry with the attributes of its target.
+pub struct ListedEntry {
+    /// The entry, without attributes.
+    pub entry: DirEntry,
+    /// The attributes; `ENOENT` if it has gone, another error if its home does not answer.
+    pub attr: FsResult<Attr>,
 }
 
 impl Tree {
@@ -122,6 +95,10 @@ impl Tree {
     #[must_use]
     pub fn new(member: Member) -> Tree {
         let groups = rustix::process::getgroups().unwrap_or_default().into_iter().map(|group| group.as_raw());
+        // Remote clients cannot tell stale data, and cache it. A forked process serves nothing.
+        if let Ok(client) = member.client() {
+            client.compare_reads();
+        }
         Tree {
             member: Arc::new(member),
             keys: CachedKeys::default(),
@@ -129,18 +106,16 @@ impl Tree {
             uid: rustix::process::geteuid().as_raw(),
             groups: groups.chain([rustix::process::getegid().as_raw()]).collect(),
             digests: Mutex::default(),
+            long_written: Mutex::default(),
             load: Load::default(),
-            names: Names::default(),
-            inodes: Names::default(),
-            turns: Turns::default(),
-            desk: Desk::default(),
+            names: NameLocks::default(),
+            inodes: NameLocks::default(),
+            claims: UploadClaims::default(),
+            lock_table: Mutex::default(),
         }
     }
 
-    /// The client, for who may wait.
-    ///
-    /// # Errors
-    /// As [`Member::client`].
+    /// Returns the client; fails on a thread that must not block.
     pub fn client(&self) -> FsResult<&Client> {
         if at_once::may_not_wait() { Err(at_once::not_at_hand()) } else { self.member.client() }
     }
@@ -151,17 +126,28 @@ impl Tree {
         &self.member
     }
 
-    /// What a key allows now; `None` if it is none any more.
-    ///
-    /// # Errors
-    /// What the formation says.
+    /// Returns the present access of a key; `None` if it has ended.
     pub fn access(&self, id: &str) -> FsResult<Option<Access>> {
-        let key = match self.keys.cached(id, keys::now()) {
-            None => self.keys.find(self.client()?, id, keys::now())?,
-            cached => cached,
-        };
-        let Some(key) = key else { return Ok(None) };
-        let prefix = Target::plain(key.path.as_bytes()).map_err(|text| FsError::with(Errno::EINVAL, text))?;
+        let Some(key) = self.key(id)? else { return Ok(None) };
+        let Some(by) = &key.made_by else { return self.access_by(key).map(Some) };
+        // A derived key is valid as long as its parent.
+        let Some(above) = self.key(by)?.filter(|above| above.made_by.is_none()) else { return Ok(None) };
+        let above = self.access_by(above)?;
+        let prefix = prefix_of(&key)?;
+        // Looked up below the other key's path: whatever a directory on the way is replaced by, it leads nowhere else.
+        let top = self.beneath(&above, &prefix)?.ino;
+        Ok(Some(Access { key, prefix, top }))
+    }
+
+    fn key(&self, id: &str) -> FsResult<Option<Key>> {
+        match self.keys.cached(id, keys::now()) {
+            None => self.keys.find(self.client()?, id, keys::now()),
+            cached => Ok(cached),
+        }
+    }
+
+    fn access_by(&self, key: Key) -> FsResult<Access> {
+        let prefix = prefix_of(&key)?;
         let top = match prefix.names.is_empty() {
             true => Ino::ROOT,
             false => match self.find_cached(Ino::ROOT, &prefix.path())? {
@@ -169,11 +155,17 @@ impl Tree {
                 None => self.client()?.find(&prefix.path(), false)?.ino,
             },
         };
-        Ok(Some(Access { key, prefix, top }))
+        Ok(Access { key, prefix, top })
     }
 
-    /// The path below the key's, and the directory it is to be looked up in. A key for a file has that file's directory.
-    fn inside(&self, access: &Access, target: &Target) -> FsResult<(Ino, Vec<u8>)> {
+    /// Attributes of what is at a path: those of a link, not of what it leads to.
+    pub fn beneath(&self, access: &Access, target: &RequestPath) -> FsResult<Attr> {
+        self.attr_at(access, target, false)
+    }
+
+    /// The path below the key's, and the directory it is to be looked up in. A key for a file has that file's
+    /// directory.
+    fn inside(&self, access: &Access, target: &RequestPath) -> FsResult<(Ino, Vec<u8>)> {
         let refused = || FsError::from(Errno::EACCES);
         Ok((access.top, target.below(&access.prefix).ok_or_else(refused)?.path()))
     }
@@ -182,7 +174,11 @@ impl Tree {
     ///
     /// # Errors
     /// `EACCES` outside of what may be reached; `EXDEV` for links that lead out of it; otherwise as [`Client::find`].
-    pub fn attr(&self, access: &Access, target: &Target) -> FsResult<Attr> {
+    pub fn attr(&self, access: &Access, target: &RequestPath) -> FsResult<Attr> {
+        self.attr_at(access, target, true)
+    }
+
+    fn attr_at(&self, access: &Access, target: &RequestPath, follows: bool) -> FsResult<Attr> {
         let (top, path) = self.inside(access, target)?;
         // The key may be for a file.
         if path == b"/" {
@@ -190,38 +186,13 @@ impl Tree {
         }
         match self.find_cached(top, &path)? {
             Some(found) => Ok(found),
-            None => self.client()?.find_beneath(top, &path, true),
+            // Beneath the key's directory only: a symbolic link in it may lead anywhere.
+            None => self.client()?.find_beneath(top, &path, follows),
         }
     }
 
     fn find_cached(&self, top: Ino, path: &[u8]) -> FsResult<Option<Attr>> {
         self.member.client()?.find_cached(top, path, !at_once::may_not_wait()).transpose()
-    }
-
-    /// Opens what is at a path.
-    ///
-    /// # Errors
-    /// As [`Tree::attr`]; `EACCES` for what may not be read, or is neither a file nor a directory.
-    pub fn open(self: &Arc<Tree>, access: &Access, target: &Target) -> FsResult<Node> {
-        let attr = self.attr(access, target)?;
-        self.may(&attr, READ)?;
-        if attr.is_dir() {
-            return Ok(Node::Dir(attr));
-        }
-        if !attr.is_file() {
-            return Err(Errno::EACCES.into());
-        }
-        if target.is_dir {
-            return Err(Errno::ENOTDIR.into());
-        }
-        self.open_file(&attr).map(Node::File)
-    }
-
-    /// Opens a file that is known.
-    pub(crate) fn open_file(self: &Arc<Tree>, attr: &Attr) -> FsResult<OpenFile> {
-        self.may(attr, READ)?;
-        let (open, attr) = self.open_files.open(&self.member, *attr)?;
-        Ok(OpenFile { tree: Arc::clone(self), attr, _open: open })
     }
 
     pub(crate) fn is_own(&self, attr: &Attr) -> bool {
@@ -243,7 +214,7 @@ impl Tree {
         }
     }
 
-    /// Whether a file that is there may be changed with a key.
+    /// Checks that a key permits to change an existing file.
     ///
     /// # Errors
     /// `EACCES` if not.
@@ -251,8 +222,9 @@ impl Tree {
         if access.key.read_only { Err(Errno::EACCES.into()) } else { self.may(attr, WRITE) }
     }
 
-    /// Where something is to be made or removed; `EACCES` at what the key is for itself, or with a key that only reads.
-    pub(crate) fn place(&self, access: &Access, target: &Target, follow: bool) -> FsResult<Place> {
+    /// Returns the place of a name to be created or removed; `EACCES` for the top of the key's path, or with a
+    /// read-only key.
+    pub(crate) fn place(&self, access: &Access, target: &RequestPath, follow: bool) -> FsResult<Place> {
         if access.key.read_only {
             return Err(Errno::EACCES.into());
         }
@@ -269,7 +241,7 @@ impl Tree {
         Ok(place)
     }
 
-    /// What has a place's name, if anything has.
+    /// Returns the object at a place, if there is one.
     pub(crate) fn at(&self, place: &Place) -> FsResult<Option<Attr>> {
         match self.client()?.lookup(place.parent, &place.name) {
             Ok(attr) => Ok(Some(attr)),
@@ -282,7 +254,7 @@ impl Tree {
     ///
     /// # Errors
     /// As [`Tree::upload`]; `EEXIST`.
-    pub fn make_dir(&self, access: &Access, target: &Target) -> FsResult<()> {
+    pub fn make_dir(&self, access: &Access, target: &RequestPath) -> FsResult<()> {
         let place = self.place(access, target, true)?;
         let new = NewInode { mode: mode::DIR | DIR_MODE, rdev: 0, target: &[] };
         let change = self.member.change()?;
@@ -293,7 +265,7 @@ impl Tree {
     ///
     /// # Errors
     /// As [`Tree::make_dir`], but for what is there; `ENAMETOOLONG` if there are too many.
-    pub fn make_dirs(&self, access: &Access, target: &Target) -> FsResult<()> {
+    pub fn make_dirs(&self, access: &Access, target: &RequestPath) -> FsResult<()> {
         check_depth(target)?;
         match self.attr(access, target) {
             Ok(attr) if attr.is_dir() => return Ok(()),
@@ -311,7 +283,7 @@ impl Tree {
                 Some(there) if is_link(&there) && links < LINKS_MAX => {
                     links += 1;
                     let names = target.names.iter().take(level + 1).cloned().collect();
-                    self.dir_behind(access, &Target { names, is_dir: false })?
+                    self.dir_behind(access, &RequestPath { names, is_dir: false })?
                 }
                 Some(there) if is_link(&there) => return Err(Errno::ELOOP.into()),
                 Some(_) => return Err(Errno::ENOTDIR.into()),
@@ -320,7 +292,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Makes a directory, unless somebody else does so first.
+    /// Creates a directory, unless another request does so first.
     fn make_dir_in(&self, access: &Access, dir: &Attr, name: &[u8]) -> FsResult<Attr> {
         self.may_change(access, dir)?;
         let new = NewInode { mode: mode::DIR | DIR_MODE, rdev: 0, target: &[] };
@@ -332,7 +304,7 @@ impl Tree {
     }
 
     /// The directory where a link leads; made there if it is missing.
-    fn dir_behind(&self, access: &Access, link: &Target) -> FsResult<Attr> {
+    fn dir_behind(&self, access: &Access, link: &RequestPath) -> FsResult<Attr> {
         match self.attr(access, link) {
             Err(error) if error.errno() == Errno::ENOENT => {
                 self.make_dir(access, link)?;
@@ -342,81 +314,12 @@ impl Tree {
         }
     }
 
-    /// Removes a file, a link, or an empty directory; `check` sees it before.
-    ///
-    /// # Errors
-    /// As [`Tree::upload`]; `ENOENT`, `ENOTEMPTY`; what `check` says.
-    pub fn remove<E: From<FsError>>(
-        &self,
-        access: &Access,
-        target: &Target,
-        check: impl FnOnce(&Attr) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let path = Target { is_dir: false, ..target.clone() };
-        let place = self.place(access, &path, false)?;
-        let _alone = self.names.of(&place).lock();
-        let found = self.at(&place)?.ok_or_else(|| FsError::from(Errno::ENOENT))?;
-        check(&found)?;
-        let change = self.member.change()?;
-        let client = self.client()?;
-        if found.is_dir() {
-            client.rmdir(&change.ctx, place.parent, &place.name)?;
-        } else if target.is_dir {
-            return Err(FsError::from(Errno::ENOTDIR).into());
-        } else {
-            client.unlink(&change.ctx, place.parent, &place.name)?;
-        }
-        Ok(())
-    }
-
-    /// What is to be removed with all that is in it, be it a link to a directory.
-    ///
-    /// # Errors
-    /// As [`Tree::upload`]; `ENOENT`; `ENOTDIR` for a file whose path ends in a slash.
-    pub fn to_remove(&self, access: &Access, target: &Target) -> FsResult<(Place, Attr)> {
-        let place = self.place(access, &Target { is_dir: false, ..target.clone() }, false)?;
-        let found = self.at(&place)?.ok_or(Errno::ENOENT)?;
-        if found.is_file() && target.is_dir { Err(Errno::ENOTDIR.into()) } else { Ok((place, found)) }
-    }
-
-    /// Removes a directory with all directories in it; nothing, if there is anything else in one of them.
-    ///
-    /// # Errors
-    /// As [`Tree::remove`].
-    pub fn remove_dirs(&self, access: &Access, target: &Target) -> FsResult<()> {
-        let place = self.place(access, &Target { is_dir: false, ..target.clone() }, false)?;
-        let top = self.at(&place)?.ok_or(Errno::ENOENT)?;
-        if !top.is_dir() {
-            return Err(Errno::ENOTDIR.into());
-        }
-        // Each behind the one that it is in.
-        let mut dirs = vec![(place, top)];
-        let mut seen = 0;
-        while let Some(dir) = dirs.get(seen).map(|(_, dir)| *dir) {
-            self.may(&dir, READ)?;
-            self.each_entry(dir.ino, |entry| {
-                // What is gone meanwhile is in nobody's way.
-                let Some(attr) = entry.attr else { return Ok(()) };
-                if !attr.is_dir() {
-                    return Err(Errno::ENOTEMPTY.into());
-                }
-                self.may(&dir, WRITE)?;
-                dirs.push((Place { parent: dir.ino, name: entry.name, is_dir: true }, attr));
-                Ok(())
-            })?;
-            seen += 1;
-        }
-        for (place, _) in dirs.iter().rev() {
-            let change = self.member.change()?;
-            self.client()?.rmdir(&change.ctx, place.parent, &place.name)?;
-        }
-        Ok(())
+    pub(crate) fn unlink(&self, parent: Ino, name: &[u8]) -> FsResult<()> {
+        let change = self.member().change()?;
+        self.client()?.unlink(&change.ctx, parent, name)
     }
 
     /// Entries of a directory behind a cookie, with their attributes as far as they are still there.
-    ///
-    /// # Errors
-    /// As [`Client::readdir`].
     pub fn entries(&self, dir: Ino, cookie: u64) -> FsResult<Vec<DirEntry>> {
         let client = self.client()?;
         let mut entries = client.readdir(dir, cookie, DIR_PIECE, true)?;
@@ -430,6 +333,17 @@ impl Tree {
             }
         }
         Ok(entries)
+    }
+
+    /// As [`Tree::entries`], with an error in place of the attributes of entries whose home does not answer.
+    pub fn entries_there(&self, dir: Ino, cookie: u64) -> FsResult<Vec<ListedEntry>> {
+        let client = self.client()?;
+        let entries = client.readdir(dir, cookie, DIR_PIECE, true)?;
+        let listed = entries.into_iter().map(|mut entry| {
+            let attr = entry.attr.take().map_or_else(|| client.getattr(entry.ino), Ok);
+            ListedEntry { entry, attr }
+        });
+        Ok(listed.collect())
     }
 
     /// Shows all entries of a directory, a piece at a time.
@@ -447,150 +361,16 @@ impl Tree {
     }
 
     /// The nodes that hold a file's stripes, the first stripe's first; they repeat from there on.
-    ///
-    /// # Errors
-    /// What the formation says.
     pub fn holders(&self, attr: &Attr) -> FsResult<Vec<NodeId>> {
         let client = self.client()?;
-        let seats = bivouac_layout::seats_of(&attr.layout).take(usize::from(HOLDERS_MAX));
-        seats.map(|seat| Ok(client.partitions.seat_place(seat)?.node)).collect()
+        let targets = bivouac_layout::targets_of(&attr.layout).take(usize::from(HOLDERS_MAX));
+        targets.map(|target| Ok(client.partitions.target_place(target)?.node)).collect()
     }
 }
 
-impl OpenFile {
-    /// One that was just opened, or made.
-    pub(crate) fn of(tree: &Arc<Tree>, attr: Attr) -> OpenFile {
-        let open = Arc::new(Open::of(&tree.member, attr.ino));
-        OpenFile { tree: Arc::clone(tree), attr, _open: open }
-    }
-
-    /// Reads from an offset on; fewer bytes only at the file's end.
-    ///
-    /// # Errors
-    /// What the formation says.
-    pub fn read(&self, offset: u64, len: usize) -> FsResult<Bytes> {
-        if at_once::may_not_wait() {
-            return self.read_at_hand(offset, len)?.ok_or_else(at_once::not_at_hand);
-        }
-        let mut bytes = vec![0; len];
-        let read = self.tree.client()?.read(self.attr.ino, offset, &mut bytes)?;
-        bytes.truncate(read);
-        Ok(bytes.into())
-    }
-
-    fn read_at_hand(&self, offset: u64, len: usize) -> FsResult<Option<Bytes>> {
-        if len > at_once::LEN_MAX {
-            return Ok(None);
-        }
-        let mut bytes = vec![0; len];
-        let read = self.tree.member.client()?.read_granted(self.attr.ino, offset, &mut bytes);
-        Ok(read.map(|()| bytes.into()))
-    }
-
-    /// SHA-256 of a range, and of each piece of it of this length.
-    ///
-    /// # Errors
-    /// What the formation says; `EIO` if the file has become shorter, `EINTR` if nobody waits for it any more.
-    pub fn digest(
-        &self,
-        (start, end): (u64, u64),
-        piece: Option<u64>,
-        asker: &Asker,
-    ) -> FsResult<(Digest, Vec<Digest>)> {
-        let (mut whole, mut part) = (Context::new(&SHA256), Context::new(&SHA256));
-        let (mut at, mut pieces) = (start, Vec::new());
-        let piece_len = piece.unwrap_or(u64::MAX).max(1);
-        while at < end {
-            asker.must_be_there()?;
-            let left_of_piece = piece_len - (at - start) % piece_len;
-            let len = (end - at).min(left_of_piece).min(PIECE as u64) as usize;
-            let bytes = self.read(at, len)?;
-            if bytes.len() < len {
-                return Err(self.shrunk());
-            }
-            whole.update(&bytes);
-            at += len as u64;
-            if piece.is_some() {
-                part.update(&bytes);
-                if at == end || (at - start).is_multiple_of(piece_len) {
-                    pieces.push(std::mem::replace(&mut part, Context::new(&SHA256)).finish().into());
-                }
-            }
-        }
-        Ok((whole.finish().into(), pieces))
-    }
-
-    /// SHA-256 of all of it, computed once for each state of the file.
-    ///
-    /// # Errors
-    /// As [`OpenFile::digest`].
-    pub fn digest_of_all(&self, asker: &Asker) -> FsResult<Digest> {
-        let state = Digests::state(&self.attr);
-        if let Some(known) = self.tree.digests.lock().get(self.attr.ino, &state) {
-            return Ok(known);
-        }
-        let (digest, _) = self.digest((0, self.attr.size), None, asker)?;
-        self.tree.digests.lock().put(self.attr.ino, state, digest.clone());
-        Ok(digest)
-    }
-
-    /// The nodes that hold it.
-    ///
-    /// # Errors
-    /// As [`Tree::holders`].
-    pub fn holders(&self) -> FsResult<Vec<NodeId>> {
-        self.tree.holders(&self.attr)
-    }
-
-    pub(crate) fn shrunk(&self) -> FsError {
-        FsError::with(Errno::EIO, format!("inode {} became shorter while it was read", self.attr.ino))
-    }
-}
-
-/// What is sent of a file: texts and ranges, one after the other.
-pub struct Sent {
-    file: OpenFile,
-    left: Vec<Part>,
-    share: Share,
-}
-
-impl Sent {
-    /// Of a file; of what is left the next thing is last.
-    #[must_use]
-    pub fn new(file: OpenFile, left: Vec<Part>) -> Sent {
-        let share = file.tree.load.share();
-        Sent { file, left, share }
-    }
-}
-
-/// A part of what is sent.
-pub enum Part {
-    /// A text.
-    Text(Bytes),
-    /// A range of the file.
-    Range(u64, u64),
-}
-
-impl Producer for Sent {
-    fn produce(&mut self) -> io::Result<Bytes> {
-        match self.left.pop() {
-            None => Ok(Bytes::new()),
-            Some(Part::Text(text)) => Ok(text),
-            Some(Part::Range(start, end)) => {
-                let len = (end - start).min(self.share.piece() as u64);
-                if start + len < end {
-                    self.left.push(Part::Range(start + len, end));
-                }
-                let bytes = self.file.read(start, len as usize).map_err(io::Error::other)?;
-                if (bytes.len() as u64) < len {
-                    return Err(io::Error::other(self.file.shrunk()));
-                }
-                Ok(bytes)
-            }
-        }
-    }
-
-    fn is_done(&self) -> bool {
-        self.left.is_empty()
-    }
+/// Returns a new hidden name.
+pub fn hidden() -> FsResult<Vec<u8>> {
+    let drawn =
+        getrandom::u64().map_err(|error| FsError::with(Errno::EIO, format!("draw random bytes: {error}")))?;
+    Ok([RESERVED, format!("put-{drawn:016x}").as_bytes()].concat())
 }

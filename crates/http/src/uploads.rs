@@ -1,33 +1,23 @@
-//! Uploads: files that are written without a name, or under one that nobody is shown, until they are whole.
+//! Uploads: files that are written without a name, or under a hidden one, until they are complete.
 
-use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use bivouac_client::{Attr, Client, CopyJob, NewInode, OpCtx, Place};
-use bivouac_types::{Errno, FsError, FsResult, Ino, SetAttr, mode};
-use parking_lot::{Mutex, MutexGuard};
+use bivouac_types::hex::to_hex;
+use bivouac_types::{Errno, ExpectedFile, FsError, FsResult, Ino, SetAttr, mode};
 use ring::digest::{SHA256, digest};
 
-use crate::dav;
+use crate::dead_properties;
 use crate::load::Share;
-use crate::target::{RESERVED, Target};
-use crate::tree::{Access, OpenFile, Tree, WRITE};
+use crate::open_file::OpenFile;
+use crate::request_path::{RESERVED, RequestPath};
+use crate::tree::{Access, NAMES_TRIED, NOREPLACE, REPLACED_TRIES, Tree, WRITE, hidden};
+use crate::upload_claims::UploadClaim;
 
-/// How often another temporary name is drawn.
-const NAMES_TRIED: usize = 8;
-/// How often what is replaced is looked up while another server replaces it.
-const REPLACED_TRIES: usize = 64;
-/// How many names may change at the same time.
-const LOCKS: usize = 256;
 /// Permissions of what is made: servers have no umask of a user.
 const FILE_MODE: u32 = 0o644;
 /// Permissions of what is not whole.
 const PART_MODE: u32 = 0o600;
-/// `RENAME_NOREPLACE` of the kernel.
-const NOREPLACE: u32 = 1;
-/// `RENAME_EXCHANGE` of the kernel.
-const EXCHANGE: u32 = 2;
 
 /// A file that is being written. Without a name it is gone with this, unless it is given one.
 pub struct Upload {
@@ -35,111 +25,38 @@ pub struct Upload {
     place: Place,
     /// The name that it has until then, if any.
     beside: Option<Vec<u8>>,
-    /// Whether what has been given to a file is said of what replaces it.
+    /// The directory in which it gets a name before it gets its own; `None` for that of its own.
+    through: Option<Ino>,
+    /// True if attributes of a replaced file are kept.
     keeps: bool,
-    /// How much was written.
+    /// Bytes written.
     pub len: u64,
 }
 
-/// A file that comes in several requests, and is kept between them under a name that nobody is shown.
+/// A file that arrives in several requests, stored under a hidden name between them.
 pub struct PartUpload {
     upload: Upload,
     mode: u32,
-    turn: Turn,
+    claim: UploadClaim,
 }
 
-/// On what condition a file gets its name.
+/// Condition on which a file gets its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replace {
-    /// On none.
+    /// None.
     Always,
-    /// Only if nothing has the name.
+    /// The name does not exist.
     Never,
-    /// Only if what has the name is this.
+    /// The name exists.
+    Existing,
+    /// The name still has this file with this content.
     Only(Attr),
 }
 
-/// What keeps requests to this server from changing what has a name at the same time. Names share locks.
-pub struct Names(Vec<Mutex<()>>);
-
-impl Default for Names {
-    fn default() -> Names {
-        Names((0..LOCKS).map(|_| Mutex::new(())).collect())
-    }
-}
-
-impl Names {
-    /// The lock of a name.
-    pub fn of(&self, place: &Place) -> &Mutex<()> {
-        self.at(number(place))
-    }
-
-    /// Holds the locks of two names; of whichever two, in one order.
-    pub fn of_both(&self, one: &Place, other: &Place) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
-        let index = |place| number(place) % self.0.len() as u64;
-        let (one, other) = (index(one), index(other));
-        let first = self.at(one.min(other)).lock();
-        (first, (one != other).then(|| self.at(one.max(other)).lock()))
-    }
-
-    /// The lock of what is said of an inode.
-    pub fn of_inode(&self, ino: Ino) -> &Mutex<()> {
-        self.at(ino.0)
-    }
-
-    fn at(&self, number: u64) -> &Mutex<()> {
-        let index = number % self.0.len() as u64;
-        &self.0[index as usize]
-    }
-}
-
-fn number(place: &Place) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (place.parent, &place.name).hash(&mut hasher);
-    hasher.finish()
-}
-
-/// Which request has an upload: the last one that came for it. One that came before, and may only wait for a connection
-/// that is dead, writes no more.
-#[derive(Default)]
-pub struct Turns(Mutex<HashMap<PartName, Arc<Mutex<u64>>>>);
-
-/// Directory and name of what there is of an upload.
-type PartName = (Ino, Vec<u8>);
-
-struct Turn {
-    tree: Arc<Tree>,
-    key: PartName,
-    last: Arc<Mutex<u64>>,
-    number: u64,
-}
-
-impl Turn {
-    fn take(tree: &Arc<Tree>, parent: Ino, part: &[u8]) -> Turn {
-        let key = (parent, part.to_vec());
-        let last = Arc::clone(tree.turns.0.lock().entry(key.clone()).or_default());
-        let number = {
-            let mut last = last.lock();
-            *last += 1;
-            *last
-        };
-        Turn { tree: Arc::clone(tree), key, last, number }
-    }
-
-    /// As long as this is held no other request does anything with the upload.
-    fn hold(&self) -> FsResult<MutexGuard<'_, u64>> {
-        let last = self.last.lock();
-        if *last == self.number { Ok(last) } else { Err(Errno::EBUSY.into()) }
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        let mut all = self.tree.turns.0.lock();
-        // The table's own, and this one.
-        if Arc::strong_count(&self.last) == 2 {
-            all.remove(&self.key);
-        }
+impl Replace {
+    /// Returns whether the name must exist.
+    fn needs_file(self) -> bool {
+        matches!(self, Replace::Existing | Replace::Only(_))
     }
 }
 
@@ -147,13 +64,14 @@ impl Drop for Turn {
 fn part_name(access: &Access, name: &[u8], id: &str) -> Vec<u8> {
     let text = [access.key.id.as_bytes(), id.as_bytes(), name].join(&0);
     let sum = digest(&SHA256, &text);
-    let hex: String = sum.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let mut hex = to_hex(sum.as_ref());
+    hex.truncate(32);
     [RESERVED, b"part-", hex.as_bytes()].concat()
 }
 
 impl Tree {
-    /// Where a file is to be, and what is there now.
-    fn to_upload(&self, access: &Access, target: &Target) -> FsResult<(Place, Option<Attr>)> {
+    /// Returns the place of a file, and what is there now.
+    fn to_upload(&self, access: &Access, target: &RequestPath) -> FsResult<(Place, Option<Attr>)> {
         let place = self.place(access, target, true)?;
         let found = self.at(&place)?;
         match found {
@@ -166,12 +84,17 @@ impl Tree {
         Ok((place, found))
     }
 
-    /// Begins an upload to a path, and says what is there now.
+    /// Starts an upload to a path; returns what is there now.
     ///
     /// # Errors
     /// As [`Tree::attr`]; `EACCES`; `EISDIR` where a directory is, or the path is a directory's.
-    pub fn upload(self: &Arc<Tree>, access: &Access, target: &Target) -> FsResult<(Upload, Option<Attr>)> {
+    pub fn upload(
+        self: &Arc<Tree>,
+        access: &Access,
+        target: &RequestPath,
+    ) -> FsResult<(Upload, Option<Attr>)> {
         let (place, found) = self.to_upload(access, target)?;
+        let found = found.map(|attr| self.settled(attr)).transpose()?;
         let mode = found.map_or(FILE_MODE, |attr| attr.mode & 0o777);
         Ok((Upload { keeps: true, ..self.upload_at(place, mode)? }, found))
     }
@@ -182,24 +105,22 @@ impl Tree {
         let new = NewInode { mode: mode::FILE | mode, rdev: 0, target: &[] };
         let attr = self.client()?.tmpfile(&change.ctx, place.parent, &new, true)?;
         let file = OpenFile::of(self, attr);
-        Ok(Upload { file, place, beside: None, keeps: false, len: 0 })
+        Ok(Upload { file, place, beside: None, through: None, keeps: false, len: 0 })
     }
 
-    /// Goes on with an upload in several requests, and says what is at its path now. No request that came before goes on with it.
-    /// Without `begin` there is none where none was begun.
-    ///
-    /// # Errors
-    /// As [`Tree::upload`].
+    /// Continues an upload in several requests; returns what is at its path now. Earlier requests for it end. Without
+    /// `begin` it must exist.
     pub fn part_upload(
         self: &Arc<Tree>,
         access: &Access,
-        target: &Target,
+        target: &RequestPath,
         id: &str,
         begin: bool,
     ) -> FsResult<(Option<PartUpload>, Option<Attr>)> {
         let (place, found) = self.to_upload(access, target)?;
+        let found = found.map(|attr| self.settled(attr)).transpose()?;
         let part = part_name(access, &place.name, id);
-        let turn = Turn::take(self, place.parent, &part);
+        let claim = self.claims.claim(place.parent, &part);
         if !begin && self.at(&Place { name: part.clone(), ..place.clone() })?.is_none() {
             return Ok((None, found));
         }
@@ -211,38 +132,25 @@ impl Tree {
             return Err(Errno::EACCES.into());
         }
         let mode = found.map_or(FILE_MODE, |attr| attr.mode & 0o777);
-        let upload = Upload { file, place, beside: Some(part), keeps: true, len: attr.size };
-        Ok((Some(PartUpload { upload, mode, turn }), found))
+        let upload = Upload { file, place, beside: Some(part), through: None, keeps: true, len: attr.size };
+        Ok((Some(PartUpload { upload, mode, claim }), found))
     }
 
     /// Throws away what is there of an upload in several requests.
     ///
     /// # Errors
     /// As [`Tree::upload`]; `ENOENT` if there is none.
-    pub fn discard_upload(self: &Arc<Tree>, access: &Access, target: &Target, id: &str) -> FsResult<()> {
+    pub fn discard_upload(self: &Arc<Tree>, access: &Access, target: &RequestPath, id: &str) -> FsResult<()> {
         let (place, _) = self.to_upload(access, target)?;
         let part = part_name(access, &place.name, id);
-        let turn = Turn::take(self, place.parent, &part);
-        let _held = turn.hold()?;
+        let claim = self.claims.claim(place.parent, &part);
+        let _held = claim.hold()?;
         self.unlink(place.parent, &part)
-    }
-
-    pub(crate) fn unlink(&self, parent: Ino, name: &[u8]) -> FsResult<()> {
-        let change = self.member().change()?;
-        self.client()?.unlink(&change.ctx, parent, name)
-    }
-
-    fn rename(&self, parent: Ino, from: &[u8], to: &[u8], flags: u32) -> FsResult<()> {
-        let change = self.member().change()?;
-        self.client()?.rename(&change.ctx, parent, from, parent, to, flags)
     }
 }
 
 impl Upload {
     /// Writes behind what was written.
-    ///
-    /// # Errors
-    /// What the formation says.
     pub fn append(&mut self, bytes: &[u8]) -> FsResult<()> {
         let tree = &self.file.tree;
         let change = tree.member().change()?;
@@ -254,7 +162,7 @@ impl Upload {
     /// Writes a range of another file behind what was written, by the nodes themselves where they have both.
     ///
     /// # Errors
-    /// What the formation says; `EIO` if that file has become shorter.
+    /// Errors of the formation; `EIO` if that file has become shorter.
     pub fn append_file(&mut self, from: &OpenFile, (start, end): (u64, u64)) -> FsResult<()> {
         let (client, to) = (self.file.tree.client()?, self.file.attr.ino);
         let mut at = start;
@@ -279,53 +187,56 @@ impl Upload {
         self.file.tree.load.share()
     }
 
-    /// What was written, to be read again.
-    ///
-    /// # Errors
-    /// What the formation says.
+    /// Returns the written content for reading.
     pub fn written(&self) -> FsResult<&OpenFile> {
         self.file.tree.client()?.sessions.send_unsent(self.file.attr.ino)?;
         Ok(&self.file)
     }
 
     /// Notes something about what was written, before it has a name.
-    ///
-    /// # Errors
-    /// What the formation says.
     pub fn mark(&self, act: impl FnOnce(&Client, &OpCtx, &Attr) -> FsResult<()>) -> FsResult<()> {
         let (client, ino) = (self.file.tree.client()?, self.file.attr.ino);
         client.sessions.send_unsent(ino)?;
+        client.return_size(ino);
         let attr = client.getattr(ino)?;
         let change = self.file.tree.member().change()?;
         act(client, &change.ctx, &attr)
     }
 
-    /// Gives it its name, in place of what has it; in one step, so that nobody ever sees less than all of it there. Whether the
-    /// name is new, and the file's attributes.
+    /// Ties the upload to a directory: the file gets a name in it first and is moved from there. A removal of the
+    /// directory with its content ends the upload, on all servers.
+    pub fn goes_through(&mut self, dir: Ino) {
+        self.through = Some(dir);
+    }
+
+    /// Renames the file atomically, in place of an existing one. Returns whether the name is new, and the file's
+    /// attributes.
     ///
     /// # Errors
-    /// What the formation says; `EEXIST` if it is not to replace anything, `ESTALE` if not what is there by now.
+    /// Errors of the formation; `EEXIST` if it is not to replace anything, `ESTALE` if not what is there by now.
     pub fn finish(self, replace: Replace) -> FsResult<(bool, Attr)> {
         let (client, ino) = (self.file.tree.client()?, self.file.attr.ino);
         client.sessions.send_unsent(ino)?;
+        // The response contains its validators.
+        client.return_size(ino);
         let is_new = self.name(replace)?;
         client.site.save_at_close(ino)?;
         Ok((is_new, client.getattr(ino)?))
     }
 
-    /// Whether the name is new.
+    /// Names the file; returns whether the name is new.
     fn name(&self, replace: Replace) -> FsResult<bool> {
         let tree = &self.file.tree;
         let Place { parent, name, .. } = &self.place;
         let _alone = tree.names.of(&self.place).lock();
-        if let Some(part) = self.beside.as_ref().filter(|_| !matches!(replace, Replace::Only(_))) {
+        if let Some(part) = &self.beside {
             let is_new = tree.at(&self.place)?.is_none();
             self.keep_given()?;
-            let flags = if replace == Replace::Never { NOREPLACE } else { 0 };
-            return tree.rename(*parent, part, name, flags).map(|()| is_new);
+            return self.replace((*parent, part), replace).map(|()| is_new);
         }
-        if !matches!(replace, Replace::Only(_)) {
+        if !replace.needs_file() && self.through.is_none() {
             let change = tree.member().change()?;
+            // A link replaces nothing that another request has put there meanwhile, as a rename would.
             match tree.client()?.link(&change.ctx, self.file.attr.ino, *parent, name) {
                 Ok(_) => return Ok(true),
                 Err(error) if error.errno() == Errno::EEXIST && replace == Replace::Always => {}
@@ -333,25 +244,38 @@ impl Upload {
             }
         }
         self.keep_given()?;
-        let beside = self.name_beside()?;
-        let named = match replace {
-            Replace::Only(before) => self.exchange(&beside, &before),
-            _ => tree.rename(*parent, &beside, name, 0),
-        };
+        let is_new = self.through.is_some() && tree.at(&self.place)?.is_none();
+        let (dir, beside) = self.name_beside()?;
+        let named = self.replace((dir, &beside), replace);
         if named.is_err() {
-            let left = tree.at(&Place { name: beside.clone(), ..self.place.clone() })?;
-            match &self.beside {
-                _ if left.is_none_or(|left| left.ino != self.file.attr.ino) => {}
-                // It can be gone on with.
-                Some(part) => tree.rename(*parent, &beside, part, NOREPLACE)?,
-                None => tree.unlink(*parent, &beside)?,
+            match tree.unlink(dir, &beside) {
+                Err(error) if error.errno() == Errno::ENOENT => {}
+                removed => removed?,
             }
         }
-        named.map(|()| false)
+        named.map(|()| is_new)
     }
 
-    /// Has all of what was given to what it replaces, as that is by now: nobody gives it anything else as long as the
-    /// name's lock is held.
+    /// Moves the file from its name in a directory to its final name.
+    fn replace(&self, from: (Ino, &[u8]), replace: Replace) -> FsResult<()> {
+        match replace {
+            Replace::Always => self.rename(from, 0),
+            Replace::Never => self.rename(from, NOREPLACE),
+            Replace::Existing => self.replace_existing(from),
+            Replace::Only(before) => {
+                let expected = ExpectedFile { ino: before.ino, data_version: Some(before.data_version) };
+                self.replace_expected(from, expected)
+            }
+        }
+    }
+
+    fn rename(&self, (dir, from): (Ino, &[u8]), flags: u32) -> FsResult<()> {
+        let (tree, Place { parent, name, .. }) = (&self.file.tree, &self.place);
+        let change = tree.member().change()?;
+        tree.client()?.rename(&change.ctx, dir, from, *parent, name, flags)
+    }
+
+    /// Copies attributes of the replaced file as they are now: they cannot change as long as the name's lock is held.
     fn keep_given(&self) -> FsResult<()> {
         if !self.keeps {
             return Ok(());
@@ -361,8 +285,8 @@ impl Upload {
         let mut given = Vec::new();
         for _ in 0..REPLACED_TRIES {
             let Some(found) = tree.at(&self.place)? else { break };
-            match dav::given(client, found.ino) {
-                // Another server has replaced it.
+            match dead_properties::read(client, found.ino) {
+                // Replaced by another server.
                 Err(error) if error.errno() == Errno::ENOENT => {}
                 read => {
                     given = read?;
@@ -370,76 +294,53 @@ impl Upload {
                 }
             }
         }
-        // Of a part there may be what it was given when it was to get its name before.
+        // An upload in parts may have attributes of an earlier attempt to name it.
         if given.is_empty() && self.beside.is_none() {
             return Ok(());
         }
         let change = tree.member().change()?;
-        dav::set(client, &change.ctx, ino, &given)
+        dead_properties::write(client, &change.ctx, ino, &given)
     }
 
-    /// Takes the place of what has the name, if that is what was seen before. The two change places, so that what has the name
-    /// by then is not lost, and comes back if it is another.
-    fn exchange(&self, beside: &[u8], before: &Attr) -> FsResult<()> {
+    /// Takes the place of what has the name, if that is the file that was seen before, with the content that it had.
+    /// Its home compares and replaces in one step.
+    fn replace_expected(&self, from: (Ino, &[u8]), expected: ExpectedFile) -> FsResult<()> {
         let tree = &self.file.tree;
         let Place { parent, name, .. } = &self.place;
-        let stale = || FsError::from(Errno::ESTALE);
-        let there = |name: &[u8]| tree.at(&Place { name: name.to_vec(), ..self.place.clone() });
-        if !there(name)?.is_some_and(|now| is_as(&now, before)) {
-            return Err(stale());
-        }
-        let gone = |error: FsError| if error.errno() == Errno::ENOENT { stale() } else { error };
-        tree.rename(*parent, beside, name, EXCHANGE).map_err(gone)?;
-        let Some(mut got) = there(beside)? else { return Err(stale()) };
-        if is_as(&got, before) {
-            return tree.unlink(*parent, beside);
-        }
-        // Somebody was faster: theirs goes back. Whoever is faster again has replaced what was put there last, and that is left over.
-        let mut put_before = self.file.attr.ino;
-        loop {
-            let put = got.ino;
-            match tree.rename(*parent, beside, name, EXCHANGE) {
-                // Removed by somebody: with the name, what was to get it back.
-                Err(error) if error.errno() == Errno::ENOENT => break,
-                Err(error) => {
-                    let (beside, name) = (String::from_utf8_lossy(beside), String::from_utf8_lossy(name));
-                    let why = error.detail().unwrap_or("the formation refused");
-                    let text =
-                        format!("what was written to {name} meanwhile is in {beside} beside it: {why}");
-                    return Err(FsError::with(error.errno(), text));
-                }
-                Ok(()) => {}
-            }
-            match there(beside)? {
-                Some(left) if left.ino != put_before => (got, put_before) = (left, put),
-                _ => break,
-            }
-        }
-        if there(beside)?.is_some_and(|left| left.ino != self.file.attr.ino) {
-            tree.unlink(*parent, beside)?;
-        }
-        Err(stale())
+        let change = tree.member().change()?;
+        let moved = tree.client()?.rename_over(&change.ctx, from, (*parent, name.as_slice()), expected);
+        moved.map_err(|error| if error.errno() == Errno::ECANCELED { Errno::ESTALE.into() } else { error })
     }
 
-    /// Gives it a name of its own beside the one it is for. That of a part is moved away from the one by which it would be gone on
-    /// with: whatever comes to be there is none.
-    fn name_beside(&self) -> FsResult<Vec<u8>> {
+    /// Takes the place of whatever file has the name, if any has.
+    fn replace_existing(&self, from: (Ino, &[u8])) -> FsResult<()> {
+        let mut last = FsError::from(Errno::ESTALE);
+        for _ in 0..REPLACED_TRIES {
+            let found = self.file.tree.at(&self.place)?.ok_or(Errno::ESTALE)?;
+            match self.replace_expected(from, ExpectedFile { ino: found.ino, data_version: None }) {
+                // Replaced by another request.
+                Err(error) if error.errno() == Errno::ESTALE => last = error,
+                replaced => return replaced,
+            }
+        }
+        Err(last)
+    }
+
+    /// Gives it a name of its own, in the directory that it goes through, or else beside the one it is for.
+    fn name_beside(&self) -> FsResult<(Ino, Vec<u8>)> {
         let tree = &self.file.tree;
-        let parent = self.place.parent;
+        let mut dir = self.through.unwrap_or(self.place.parent);
         for _ in 0..NAMES_TRIED {
-            let drawn = getrandom::u64()
-                .map_err(|error| FsError::with(Errno::EIO, format!("draw random bytes: {error}")))?;
-            let name = [RESERVED, format!("put-{drawn:016x}").as_bytes()].concat();
-            let named = match &self.beside {
-                Some(part) => tree.rename(parent, part, &name, NOREPLACE),
-                None => {
-                    let change = tree.member().change()?;
-                    tree.client()?.link(&change.ctx, self.file.attr.ino, parent, &name).map(drop)
-                }
-            };
-            match named {
-                Ok(()) => return Ok(name),
+            let name = hidden()?;
+            let change = tree.member().change()?;
+            match tree.client()?.link(&change.ctx, self.file.attr.ino, dir, &name) {
+                Ok(_) => return Ok((dir, name)),
                 Err(error) if error.errno() == Errno::EEXIST => {}
+                // No file has names in two partitions: the directory is only looked for, as late as possible.
+                Err(error) if error.errno() == Errno::EXDEV && dir != self.place.parent => {
+                    tree.client()?.getattr(dir)?;
+                    dir = self.place.parent;
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -447,14 +348,8 @@ impl Upload {
     }
 }
 
-/// Whether a file is as it was. Its change time differs when it was given another name.
-fn is_as(now: &Attr, before: &Attr) -> bool {
-    let state = |attr: &Attr| (attr.ino, attr.size, attr.mtime, attr.epoch);
-    state(now) == state(before)
-}
-
 impl PartUpload {
-    /// How much is there.
+    /// Returns the length received so far.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.upload.len
@@ -465,7 +360,7 @@ impl PartUpload {
     /// # Errors
     /// `EBUSY` if another request has it by now; what the formation says.
     pub fn cut(&mut self, offset: u64) -> FsResult<()> {
-        let _held = self.turn.hold()?;
+        let _held = self.claim.hold()?;
         if offset < self.upload.len {
             let file = &self.upload.file;
             let change = file.tree.member().change()?;
@@ -477,11 +372,8 @@ impl PartUpload {
     }
 
     /// Writes behind what is there.
-    ///
-    /// # Errors
-    /// As [`PartUpload::cut`].
     pub fn append(&mut self, bytes: &[u8]) -> FsResult<()> {
-        let _held = self.turn.hold()?;
+        let _held = self.claim.hold()?;
         self.upload.append(bytes)
     }
 
@@ -490,24 +382,21 @@ impl PartUpload {
     /// # Errors
     /// As [`Upload::finish`] and [`PartUpload::cut`].
     pub fn finish(self, replace: Replace) -> FsResult<(bool, Attr)> {
-        let PartUpload { upload, mode, turn } = self;
-        let _held = turn.hold()?;
+        let PartUpload { upload, mode, claim } = self;
+        let _held = claim.hold()?;
         let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
         upload.mark(|client, ctx, attr| client.setattr(ctx, attr.ino, &set).map(drop))?;
         upload.finish(replace)
     }
 
     /// Throws away what is there.
-    ///
-    /// # Errors
-    /// As [`PartUpload::cut`].
     pub fn discard(self) -> FsResult<()> {
-        let _held = self.turn.hold()?;
+        let _held = self.claim.hold()?;
         let upload = &self.upload;
         upload.beside.as_ref().map_or(Ok(()), |part| upload.file.tree.unlink(upload.place.parent, part))
     }
 
-    /// What there is of it.
+    /// Returns the upload.
     #[must_use]
     pub fn upload(&self) -> &Upload {
         &self.upload

@@ -1,18 +1,19 @@
-//! What commands ask of the supervisor, over the socket in the formation's directory.
+//! Requests of commands to the supervisor, over the socket in the formation's directory.
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
-use rustix::time::Timespec;
 use serde::{Deserialize, Serialize};
 
+use crate::adopted::Adoption;
 use crate::packets;
+use crate::polling::wait_readable;
 use crate::standby::settled;
 use crate::state_dir::StateDir;
 use crate::{Kind, LaunchError, LaunchResult};
@@ -28,33 +29,50 @@ pub enum Request {
     Mount {
         /// The node.
         node: u16,
-        /// Where it is.
+        /// Its location.
         dir: PathBuf,
-        /// Whether the directory is ours to remove.
+        /// True if the directory is ours to remove.
         own_dir: bool,
         /// The number of its connection, by which the kernel's table tells it from others at that place.
         connection: u32,
     },
     /// Mark the formation as one that must not be taken down without being told to discard its data.
     Keep {
-        /// Why; `None` takes the mark off.
+        /// The reason; `None` takes the mark off.
         reason: Option<String>,
     },
     /// Note that partitions stand in front of site storage, and which: nobody takes the formation down without having looked
     /// whether that has everything.
     Sources {
-        /// Which; `None` for none any more.
+        /// The partitions; `None` for none any more.
         which: Option<String>,
     },
     /// The process that it was made for lets go of it: it lives on, for so many milliseconds or for ever.
     Leave {
-        /// How long.
+        /// The duration.
         ttl_ms: Option<u64>,
     },
     /// Nodes of other hosts are dead for good.
     Lost {
-        /// Which.
+        /// The nodes.
         nodes: Vec<u16>,
+    },
+    /// Take over a node whose host was lost.
+    Adopt {
+        /// The node.
+        adoption: Adoption,
+    },
+    /// There is a newer map. Descriptors: its bytes, in memory.
+    Map,
+    /// Start a node once more that was given up.
+    Revive {
+        /// The node.
+        node: u16,
+    },
+    /// Begin to serve links at an address.
+    Listen {
+        /// The address.
+        wish: SocketAddr,
     },
     /// Of one host's part: the whole is recovered, and takes its volumes with it from now on.
     Recovered,
@@ -65,7 +83,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// What is asked for, in a line of a log.
+    /// The request, in a line of a log.
     #[must_use]
     pub fn describe(&self) -> String {
         match self {
@@ -82,6 +100,12 @@ impl Request {
                 let nodes: Vec<String> = nodes.iter().map(u16::to_string).collect();
                 format!("nodes {} are lost", nodes.join(", "))
             }
+            Request::Adopt { adoption } => {
+                format!("take over node {} in epoch {}", adoption.node, adoption.epoch)
+            }
+            Request::Map => "take a newer map".to_owned(),
+            Request::Revive { node } => format!("start node {node} once more"),
+            Request::Listen { wish } => format!("serve links at {wish}"),
             Request::Recovered => "the whole is recovered".to_owned(),
             Request::Look => "look at all hosts".to_owned(),
             Request::Stop => "end".to_owned(),
@@ -104,7 +128,7 @@ pub enum Answer {
     },
     /// It cannot be done.
     Refused {
-        /// Why.
+        /// The reason.
         message: String,
     },
 }
@@ -224,21 +248,6 @@ pub fn keep(dir: &StateDir, reason: Option<String>, wait_ms: u64) -> LaunchResul
     }
 }
 
-/// Waits until there is something to read, or the other side is gone. Answers whether that came in time.
-#[must_use]
-pub fn wait_readable(descriptor: BorrowedFd<'_>, wait_ms: u64) -> bool {
-    let timeout = timespec(wait_ms);
-    let mut polled = [PollFd::new(&descriptor, PollFlags::IN)];
-    retry_on_intr(|| poll(&mut polled, Some(&timeout))).is_ok_and(|count| count > 0)
-}
-
-/// Milliseconds as the system takes them.
-#[must_use]
-pub fn timespec(ms: u64) -> Timespec {
-    let secs = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
-    Timespec { tv_sec: secs, tv_nsec: (ms % 1000 * 1_000_000) as _ }
-}
-
 fn new_socket() -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
@@ -295,10 +304,5 @@ mod tests {
         assert_eq!(state.read().unwrap().unwrap().keep.as_deref(), Some("results"));
         keep(&state, None, 1).unwrap();
         assert_eq!(state.read().unwrap().unwrap().keep, None);
-    }
-
-    #[test]
-    fn times_are_converted() {
-        assert_eq!(timespec(1500), Timespec { tv_sec: 1, tv_nsec: 500_000_000 });
     }
 }

@@ -1,22 +1,26 @@
 //! The descriptors of a process, as the kernel lists them.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::mounts::{MountEntry, mounted_for};
-use crate::{Kind, LaunchError, LaunchResult};
+use crate::mount_table::{MountEntry, Table};
+use crate::mounts::source_of;
+use crate::{FormationName, Kind, LaunchError, LaunchResult};
 
 /// An open descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     /// Its number.
     pub number: u32,
-    /// What it leads to, as the process names it.
+    /// The file that it leads to, as the process names it.
     pub target: PathBuf,
-    /// How it was opened: `O_` flags, as Linux numbers them.
+    /// Way in which it was opened: `O_` flags, as Linux numbers them.
     pub flags: u32,
     /// The mount of a formation that it is in.
     pub mount: Option<MountEntry>,
@@ -24,7 +28,7 @@ pub struct Descriptor {
     pub way: PathBuf,
 }
 
-/// What there is to know of a process that uses files.
+/// Files that a process uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
     /// Its program's name.
@@ -61,8 +65,63 @@ pub fn files_of(pid: u32) -> LaunchResult<Files> {
     Ok(Files { program, descriptors, mapped })
 }
 
+/// Inode numbers of files in the mounts of a formation that processes of this host have open for writing, or mapped so, as
+/// far as this user may look at them. Asks the kernel alone, and no daemon.
+#[must_use]
+pub fn inodes_written_to(name: &FormationName) -> HashSet<u64> {
+    let source = source_of(name);
+    let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let of = |pid: u32| {
+        let mut mounts = mounted_for(pid);
+        mounts.retain(|entry| entry.source == source);
+        if mounts.is_empty() {
+            return Vec::new();
+        }
+        let root = PathBuf::from(format!("/proc/{pid}"));
+        let listed = std::fs::read_dir(root.join("fd")).into_iter().flatten().flatten();
+        let mut found: Vec<u64> =
+            listed.filter_map(|entry| writes_to(&root, entry.file_name().to_str()?, &mounts)).collect();
+        let maps = std::fs::read(root.join("maps")).unwrap_or_default();
+        found.extend(maps.split(|byte| *byte == b'\n').filter_map(|line| mapped_for_writing(line, &mounts)));
+        found
+    };
+    pids.flat_map(of).collect()
+}
+
+/// The mounts of formations that a process sees.
+fn mounted_for(pid: u32) -> Vec<MountEntry> {
+    Table::of(pid).formations().cloned().collect()
+}
+
+/// The inode that a descriptor writes to, if it does, in one of these mounts.
+fn writes_to(root: &Path, name: &str, mounts: &[MountEntry]) -> Option<u64> {
+    let info = std::fs::read_to_string(root.join("fdinfo").join(name)).ok()?;
+    let field = |key: &str| info.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+    let number: u64 = field("mnt_id:")?.parse().ok()?;
+    let flags = OFlags::from_bits_retain(u32::from_str_radix(field("flags:")?, 8).ok()?);
+    let is_written = flags.intersects(OFlags::WRONLY | OFlags::RDWR) && !flags.contains(OFlags::PATH);
+    if !is_written || !mounts.iter().any(|entry| entry.id == number) {
+        return None;
+    }
+    // Kernels before 5.14 do not say it: the file is asked itself.
+    let asked = || std::fs::metadata(root.join("fd").join(name)).ok().map(|seen| seen.ino());
+    field("ino:").and_then(|ino| ino.parse().ok()).or_else(asked)
+}
+
+/// The inode of a line of /proc/PID/maps, if it is one of these mounts', and what is stored there gets into the file.
+fn mapped_for_writing(line: &[u8], mounts: &[MountEntry]) -> Option<u64> {
+    let text = String::from_utf8_lossy(line);
+    let mut fields = text.split_ascii_whitespace().skip(1);
+    let (perms, _offset, device) = (fields.next()?, fields.next()?, fields.next()?);
+    let connection = device.strip_prefix("00:").and_then(|minor| u32::from_str_radix(minor, 16).ok())?;
+    let is_ours = mounts.iter().any(|entry| entry.connection == connection);
+    let ino = fields.next()?.parse().ok()?;
+    (is_ours && perms.as_bytes().get(1) == Some(&b'w') && perms.ends_with('s')).then_some(ino)
+}
+
 /// `None` if it was closed meanwhile.
-fn descriptor(root: &Path, way: &Path, mounts: &[(u64, MountEntry)]) -> Option<Descriptor> {
+fn descriptor(root: &Path, way: &Path, mounts: &[MountEntry]) -> Option<Descriptor> {
     let name = way.file_name()?.to_str()?;
     let info = std::fs::read_to_string(root.join("fdinfo").join(name)).ok()?;
     let field = |key: &str| info.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
@@ -71,7 +130,7 @@ fn descriptor(root: &Path, way: &Path, mounts: &[(u64, MountEntry)]) -> Option<D
         number: name.parse().ok()?,
         target: std::fs::read_link(way).ok()?,
         flags: u32::from_str_radix(field("flags:")?, 8).ok()?,
-        mount: mounts.iter().find(|(known, _)| *known == number).map(|(_, entry)| entry.clone()),
+        mount: mounts.iter().find(|entry| entry.id == number).cloned(),
         way: way.to_owned(),
     })
 }
@@ -107,6 +166,21 @@ mod tests {
     fn a_process_that_is_not_there_is_said() {
         let error = files_of(u32::MAX).unwrap_err().to_string();
         assert!(error.contains("process 4294967295: is not there; look at its number"), "{error}");
+    }
+
+    #[test]
+    fn what_is_stored_in_a_mapping_counts_as_written() {
+        let mounts = [Table::parse(b"9 1 0:47 / /m rw - fuse.bivouac bivouac:x rw")
+            .formations()
+            .next()
+            .unwrap()
+            .clone()];
+        let of = |line: &str| mapped_for_writing(line.as_bytes(), &mounts);
+        assert_eq!(of("7f00-7f01 rw-s 00000000 00:2f 4711    /m/a b"), Some(4711));
+        assert_eq!(of("7f00-7f01 r--s 00000000 00:2f 4711    /m/a"), None, "only read");
+        assert_eq!(of("7f00-7f01 rw-p 00000000 00:2f 4711    /m/a"), None, "its own copy");
+        assert_eq!(of("7f00-7f01 rw-s 00000000 00:30 4711    /n/a"), None, "elsewhere");
+        assert_eq!((of(""), of("7f00-7f01 rw-p 00000000 00:00 0 [heap]")), (None, None));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the environment says: read once, by the entry point, and passed down.
+//! The environment of the process: read once, by the entry point, and passed down.
 
 use std::ffi::OsString;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -10,9 +10,11 @@ use rustix::io::Errno;
 use crate::guarded::{guarded, guarded_parent};
 use crate::{FormationName, Kind, LaunchError, LaunchResult};
 
-/// How often a directory is made that somebody else removes at once.
+/// Attempts at making a directory that somebody else removes at once.
 const MAKE_TRIES: usize = 100;
-/// What a mount point has behind the name of its formation.
+/// Characters of a job's number that are in the name of its formation.
+const JOB_LEN_MAX: usize = 40;
+/// Suffix of a mount point, behind the name of its formation.
 const MOUNT: &str = "+mount";
 
 /// The user and machine that a command works on.
@@ -32,11 +34,22 @@ pub struct Environment {
     pub host: String,
     /// This program's own file, to start daemons from.
     pub program: PathBuf,
-    /// What batch systems and launchers say.
+    /// Variables of batch systems and launchers.
     pub batch: Batch,
+    /// The formation of the job that this process is in.
+    pub around: EnclosingFormation,
 }
 
-/// What batch systems and launchers say of the job that this process is in.
+/// The formation whose command this process is, or was started by: what `run`, `exec` and the batch system set for it.
+#[derive(Clone, Debug, Default)]
+pub struct EnclosingFormation {
+    /// `BIVOUAC_NAME`.
+    pub name: Option<FormationName>,
+    /// `BIVOUAC_DIR`, the formation's directory. It leads there also from another runtime directory.
+    pub dir: Option<PathBuf>,
+}
+
+/// Variables of batch systems and launchers about the job that this process is in.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// `BIVOUAC_TICKET`, what a host is told by a launcher that hands on nothing but the environment.
@@ -47,14 +60,45 @@ pub struct Batch {
     pub slurm_node: Option<String>,
     /// `PBS_NODEFILE`, the file with the hosts of a job of PBS.
     pub nodefile: Option<PathBuf>,
-    /// What the job may use of this host's memory, in bytes: `SLURM_MEM_PER_NODE`, or `SLURM_MEM_PER_CPU` and
+    /// Memory of this host that the job may use, in bytes: `SLURM_MEM_PER_NODE`, or `SLURM_MEM_PER_CPU` and
     /// `SLURM_CPUS_ON_NODE`.
     pub memory: Option<u64>,
     /// `HOME`.
     pub home: Option<PathBuf>,
+    /// The job's number: `SLURM_JOB_ID`, `FLUX_JOB_ID` or `PBS_JOBID`.
+    pub job: Option<String>,
+}
+
+impl Batch {
+    /// The name of a formation that is given none inside a job, `job-NUMBER`: jobs of one user may share a host.
+    #[must_use]
+    pub fn formation_name(&self) -> Option<FormationName> {
+        let allowed = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        let number: String = self.job.as_deref()?.chars().filter(allowed).take(JOB_LEN_MAX).collect();
+        if number.is_empty() { None } else { format!("job-{number}").parse().ok() }
+    }
 }
 
 impl Environment {
+    /// The name of a formation that is started without one: inside a batch job that of the job, else `default`.
+    #[must_use]
+    pub fn default_name(&self) -> FormationName {
+        self.batch.formation_name().unwrap_or_default()
+    }
+
+    /// The formation that a command means which is not there: the named one, else that of the job around, else the
+    /// default.
+    #[must_use]
+    pub fn meant_name(&self, name: Option<&FormationName>) -> FormationName {
+        name.or(self.around.name.as_ref()).cloned().unwrap_or_else(|| self.default_name())
+    }
+
+    /// Returns whether a command without a name may mean a formation that is only the one that runs. Inside a batch job it
+    /// may be another job's, and scripts are not asked.
+    pub(crate) fn may_mean_the_only_one(&self) -> bool {
+        self.batch.formation_name().is_none()
+    }
+
     /// The directory that holds a directory per formation of this user: below `BIVOUAC_RUNTIME_DIR` or `XDG_RUNTIME_DIR`, else below
     /// `/run/user/UID`, else in `/tmp`. It is made, and checked to be nobody else's.
     ///
@@ -80,10 +124,19 @@ impl Environment {
     /// The file of a program that `PATH` leads to.
     #[must_use]
     pub fn find_program(&self, name: &str) -> Option<PathBuf> {
-        let path = self.search_path.as_deref().unwrap_or_else(|| "/usr/bin:/bin".as_ref());
-        std::env::split_paths(path)
+        self.search_dirs()
             .map(|dir| dir.join(name))
             .find(|file| accessat(CWD, file, Access::EXEC_OK, AtFlags::EACCESS).is_ok() && file.is_file())
+    }
+
+    /// The directories that programs are looked for in.
+    pub(crate) fn search_dirs(&self) -> impl Iterator<Item = PathBuf> {
+        std::env::split_paths(self.search_path.as_deref().unwrap_or_else(|| "/usr/bin:/bin".as_ref()))
+    }
+
+    /// The directories that mounts are made below unless others are chosen.
+    pub(crate) fn mount_bases(&self) -> [PathBuf; 2] {
+        [self.base_path(), self.shared_base()]
     }
 
     /// The mount point of a formation over several hosts unless another is chosen: the same on all, in a directory that is
@@ -93,7 +146,7 @@ impl Environment {
         self.shared_base().join(format!("{name}{MOUNT}"))
     }
 
-    /// What `BIVOUAC_RUNTIME_DIR` is to be so that a directory is that of this user's formations.
+    /// Value of `BIVOUAC_RUNTIME_DIR` with which a directory is that of this user's formations.
     #[must_use]
     pub fn runtime_dir_of(&self, base: &Path) -> PathBuf {
         match base.parent() {
@@ -102,12 +155,12 @@ impl Environment {
         }
     }
 
-    /// Where formations of this user are that was told no runtime directory.
+    /// Directories of this user's formations that were told no runtime directory.
     pub(crate) fn usual_bases(&self) -> [PathBuf; 2] {
         [self.user_dir().join("bivouac"), self.shared_base()]
     }
 
-    /// Whether a directory is one of this user's alone.
+    /// Returns whether a directory is one of this user's alone.
     pub(crate) fn is_base(&self, base: &Path) -> bool {
         check_private_dir(base, self.uid).is_ok()
     }
@@ -217,7 +270,19 @@ pub(crate) mod tests {
             host: "h".into(),
             program: "/bin/false".into(),
             batch: Batch::default(),
+            around: EnclosingFormation::default(),
         }
+    }
+
+    #[test]
+    fn a_job_names_its_formation() {
+        let named = |job: &str| Batch { job: Some(job.into()), ..Batch::default() }.formation_name();
+        assert_eq!(named("4711").unwrap().as_str(), "job-4711");
+        assert_eq!(named("12[3].server.site").unwrap().as_str(), "job-123.server.site");
+        assert_eq!(named("ƒ2oLkTLb").unwrap().as_str(), "job-2oLkTLb", "as Flux writes them");
+        assert_eq!((named(""), named("ƒ")), (None, None));
+        assert!(named(&"9".repeat(200)).is_some());
+        assert_eq!(environment(None).default_name().as_str(), "default");
     }
 
     #[test]

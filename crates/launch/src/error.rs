@@ -1,15 +1,15 @@
-//! Why a formation does not come up or go down: object, cause and remedy, and the exit code.
+//! Errors of formations that do not come up or go down: object, cause and remedy, and the exit code.
 
 use std::fmt;
 use std::io;
 use std::path::Path;
 
-use bivouac_types::named;
+use bivouac_types::{FsError, named};
 
-/// What sort of failure it is.
+/// Class of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// What was asked for makes no sense.
+    /// The request makes no sense.
     Usage,
     /// There is no such formation.
     NotRunning,
@@ -71,7 +71,7 @@ impl LaunchError {
         LaunchError::new(Kind::Refused, object, error, remedy)
     }
 
-    /// What sort of failure it is.
+    /// Class of the failure.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
@@ -95,6 +95,13 @@ impl fmt::Display for LaunchError {
 }
 
 impl std::error::Error for LaunchError {}
+
+/// A refusal by a node.
+impl From<FsError> for LaunchError {
+    fn from(error: FsError) -> LaunchError {
+        LaunchError::said(Kind::Refused, error.to_string())
+    }
+}
 
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use crate::control::wait_readable;
 use crate::error::{Kind, LaunchError, LaunchResult};
+use crate::polling::wait_readable;
 use crate::process::pidfd;
 use crate::signals::{end_with_us, unblock_in};
 

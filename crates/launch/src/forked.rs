@@ -12,7 +12,7 @@ use std::process::Child;
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, waitpid};
 
-use crate::control::wait_readable;
+use crate::polling::wait_readable;
 
 /// First descriptor that is not a standard one.
 const DESCRIPTORS_FIRST: libc::c_uint = 3;
@@ -36,6 +36,7 @@ pub(crate) fn fork(input: BorrowedFd<'_>, errors: &File, act: impl FnOnce() -> i
         return Ok(child);
     }
     let run = || keep_only(input, &nothing, errors).map_or(1, |()| act());
+    // A panic must not unwind into the frames of the parent, of which the child has a copy.
     let code = catch_unwind(AssertUnwindSafe(run)).unwrap_or(CODE_PANICKED);
     // SAFETY: ends the process; what its parent has not written out yet is the parent's to write.
     unsafe { libc::_exit(code) }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-/// Where the kernel shows connections, each with a file that ends it. It belongs to the user who mounted.
+/// Directory in which the kernel shows connections, each with a file that ends it. It belongs to the user who mounted.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 /// Has the kernel hand out again what was taken up and not answered (Linux 6.9).
 const NOTIFY_RESEND: i32 = 7;

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! /dev/shm/bivouac-UID-grants-FORMATION-nI     0600; locked (flock, shared) by the supervisor and the daemon of node I
-//! /dev/shm/bivouac-UID-grants-FORMATION-nI.of  whose it is, also when all of them are dead: a note as in places.rs
+//! /dev/shm/bivouac-UID-grants-FORMATION-nI.of  whose it is, also when all of them are dead: a note as in owner_note.rs
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,25 +17,25 @@ use std::path::{Path, PathBuf};
 use bivouac_direct::GrantTable;
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-use crate::memory_root::MEMORY_DIR;
 use bivouac_types::TMPFS_MAGIC;
 
-use crate::places::Owner;
-use crate::state::State;
+use crate::memory::MEMORY_DIR;
+use crate::owner_note::OwnerNote;
+use crate::state::FormationState;
 
-/// What a note has behind the name of its grant table.
+/// Suffix of a note, behind the name of its grant table.
 const OF: &str = ".of";
-/// How often one is opened that somebody else removes at once.
+/// Attempts at opening one that somebody else removes at once.
 const OPEN_TRIES: usize = 100;
 
 /// A grant table that no process has.
 #[derive(Debug)]
-pub(crate) struct Unused {
+pub(crate) struct UnusedGrantTable {
     pub path: PathBuf,
     /// Its formation's id, hexadecimal.
     pub formation: String,
     /// Whose it is, if that is noted.
-    pub owner: Option<Owner>,
+    pub owner: Option<OwnerNote>,
 }
 
 /// Opens the grant table of a node whose formation has its state in `home`, or makes it. Where there is no place for
@@ -51,7 +51,7 @@ pub(crate) fn open(formation: &str, node: u16, home: &Path) -> io::Result<OwnedF
 }
 
 /// Removes those of a formation on this machine.
-pub(crate) fn remove_all(state: &State) {
+pub(crate) fn remove_all(state: &FormationState) {
     state.nodes.iter().for_each(|node| remove(&state.formation, node.id));
 }
 
@@ -87,25 +87,29 @@ pub(crate) fn remove_unused(path: &Path, uid: u32) -> io::Result<()> {
 }
 
 /// Those of this user that no process has, also those of which but the note is left.
-pub(crate) fn unused(uid: u32) -> Vec<Unused> {
+pub(crate) fn unused(uid: u32) -> Vec<UnusedGrantTable> {
     let is_unused = |path: &Path| lock_unused(path, uid).is_some() || !path.exists();
     all(uid)
         .into_iter()
         .filter(|(path, _)| is_unused(path))
-        .map(|(path, formation)| Unused { owner: Owner::noted(&note_of(&path)), path, formation })
+        .map(|(path, formation)| UnusedGrantTable {
+            owner: OwnerNote::noted(&note_of(&path)),
+            path,
+            formation,
+        })
         // Who removes it just now has removed the note as well.
         .filter(|one| one.owner.is_some() || one.path.exists())
         .collect()
 }
 
-/// Where the states of this user's formations are, or were.
+/// Present and former locations of the states of this user's formations.
 pub(crate) fn homes(uid: u32) -> BTreeSet<PathBuf> {
-    all(uid).keys().filter_map(|path| Some(Owner::noted(&note_of(path))?.home)).collect()
+    all(uid).keys().filter_map(|path| Some(OwnerNote::noted(&note_of(path))?.home)).collect()
 }
 
-/// Where the state of the formation is, or was, that has the grant table of this node.
+/// Present or former location of the state of the formation that has the grant table of this node.
 pub(crate) fn home_of(formation: &str, node: u16) -> Option<PathBuf> {
-    Owner::noted(&note_of(&path_of(formation, node))).map(|owner| owner.home)
+    OwnerNote::noted(&note_of(&path_of(formation, node))).map(|owner| owner.home)
 }
 
 fn all(uid: u32) -> BTreeMap<PathBuf, String> {
@@ -154,11 +158,11 @@ fn open_named(path: &Path, home: &Path) -> io::Result<OwnedFd> {
         return Err(io::Error::other(format!("{MEMORY_DIR} is not in memory")));
     }
     for _ in 0..OPEN_TRIES {
-        Owner::at(home).note(&note_of(path))?;
+        OwnerNote::at(home).note(&note_of(path))?;
         let file = open_own(path)?;
         // Shows reapers that somebody has it. They have it locked for a moment, and may have removed it then.
         rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockShared))?;
-        if file.metadata()?.nlink() == 1 && Owner::noted(&note_of(path)).is_some() {
+        if file.metadata()?.nlink() == 1 && OwnerNote::noted(&note_of(path)).is_some() {
             let file = OwnedFd::from(file);
             GrantTable::prepare(&file)?;
             return Ok(file);
@@ -167,7 +171,7 @@ fn open_named(path: &Path, home: &Path) -> io::Result<OwnedFd> {
     Err(io::Error::other("it is removed again and again"))
 }
 
-/// What others put there is not used: anybody may make files in that place.
+/// Opens a file of this user. Files of others are not used: anybody may make some in that place.
 fn open_own(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let mut options = OpenOptions::new();
@@ -193,7 +197,7 @@ mod tests {
     #[test]
     fn a_grant_table_outlives_who_made_it_and_goes_with_its_formation() {
         let uid = rustix::process::geteuid().as_raw();
-        let state = State { formation: formation(), ..sample() };
+        let state = FormationState { formation: formation(), ..sample() };
         let home = Path::new("/nonexistent/bivouac/x");
         let first = open(&state.formation, 0, home).unwrap();
         let grants = GrantTable::open(first.try_clone().unwrap()).unwrap();
@@ -217,7 +221,7 @@ mod tests {
         remove_all(&state);
         let path = path_of(&state.formation, 0);
         assert!(!path.exists() && !note_of(&path).is_symlink());
-        Owner::at(home).note(&note_of(&path)).unwrap();
+        OwnerNote::at(home).note(&note_of(&path)).unwrap();
         assert!(is_unused(), "the note is left of one whose removal was killed");
         remove_unused(&path, uid).unwrap();
         assert!(!is_unused());

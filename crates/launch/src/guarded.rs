@@ -17,7 +17,7 @@ use crate::{Kind, LaunchError, LaunchResult};
 
 /// As many links as the kernel follows in one path.
 const LINKS_MAX: usize = 40;
-/// What owners look like that a user namespace does not have.
+/// Owner that stands for all that a user namespace does not have.
 const OVERFLOW: u32 = 65534;
 
 /// A directory that only this user, or root, can replace.
@@ -34,7 +34,7 @@ pub struct Guarded {
 /// # Errors
 /// What is missing, or who could replace what; `remedy` is said with the latter.
 pub fn guarded(path: &Path, remedy: &str) -> LaunchResult<Guarded> {
-    Walk::new(path, Judge::here(), remedy).go()
+    PathWalk::new(path, PathTrust::here(), remedy).go()
 }
 
 /// As [`guarded`], for the directory that is to hold a new entry.
@@ -46,25 +46,26 @@ pub fn guarded_parent(path: &Path, remedy: &str) -> LaunchResult<Guarded> {
     guarded(absolute.parent().unwrap_or(Path::new("/")), remedy)
 }
 
-/// Who is trusted.
+/// The users and groups that may own or write a directory on the way to a guarded path.
 #[derive(Clone, Debug)]
-struct Judge {
+struct PathTrust {
     uid: u32,
     groups: Vec<u32>,
-    /// Whether an owner may be anybody, root included: this process is in a user namespace, which does not know all users.
+    /// True if an owner may be anybody, root included: this process is in a user namespace, which does not know all
+    /// users.
     is_blind: bool,
 }
 
-impl Judge {
-    fn here() -> Judge {
+impl PathTrust {
+    fn here() -> PathTrust {
         let mut groups: Vec<u32> =
             rustix::process::getgroups().unwrap_or_default().iter().map(|group| group.as_raw()).collect();
         groups.push(rustix::process::getegid().as_raw());
         let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-        Judge { uid: rustix::process::geteuid().as_raw(), groups, is_blind: !is_whole(&map) }
+        PathTrust { uid: rustix::process::geteuid().as_raw(), groups, is_blind: !is_whole(&map) }
     }
 
-    /// Why the entry of a directory could be replaced by others, or what is in it.
+    /// Reason why the entry of a directory could be replaced by others, or what is in it.
     fn judge(&self, entry: &Stat, in_shared: bool) -> Result<(), String> {
         let (uid, gid, mode) = (entry.st_uid, entry.st_gid, entry.st_mode);
         // Below a directory that all may write to, an owner that cannot be told may be anybody.
@@ -85,17 +86,17 @@ impl Judge {
     }
 }
 
-/// Whether a map of users is that of the machine itself, in which every owner is told.
+/// Returns whether a map of users is that of the machine itself, in which every owner is told.
 fn is_whole(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// A path that is being gone.
-struct Walk<'a> {
+/// Resolution of a path, directory by directory.
+struct PathWalk<'a> {
     given: &'a Path,
-    judge: Judge,
+    judge: PathTrust,
     remedy: &'a str,
-    /// What is left of it, the next name last.
+    /// The names that are left of it, the next one last.
     rest: Vec<OsString>,
     /// The directories that lead to where it is, and whether others may make entries there.
     dirs: Vec<(OwnedFd, bool)>,
@@ -103,9 +104,9 @@ struct Walk<'a> {
     links: usize,
 }
 
-impl<'a> Walk<'a> {
-    fn new(given: &'a Path, judge: Judge, remedy: &'a str) -> Walk<'a> {
-        Walk { given, judge, remedy, rest: Vec::new(), dirs: Vec::new(), path: "/".into(), links: 0 }
+impl<'a> PathWalk<'a> {
+    fn new(given: &'a Path, judge: PathTrust, remedy: &'a str) -> PathWalk<'a> {
+        PathWalk { given, judge, remedy, rest: Vec::new(), dirs: Vec::new(), path: "/".into(), links: 0 }
     }
 
     fn go(mut self) -> LaunchResult<Guarded> {
@@ -237,7 +238,7 @@ mod tests {
     fn owners_and_groups_are_judged() {
         let dir = tempfile::tempdir().unwrap();
         let own = statat(CWD, dir.path(), AtFlags::empty()).unwrap();
-        let judge = Judge { uid: own.st_uid, groups: vec![7], is_blind: false };
+        let judge = PathTrust { uid: own.st_uid, groups: vec![7], is_blind: false };
         let entry = |uid, gid, mode: u32| {
             let mut entry = own;
             (entry.st_uid, entry.st_gid, entry.st_mode) = (uid, gid, 0o40000 | mode);
@@ -253,7 +254,7 @@ mod tests {
         let mut link = entry(other, 8, 0);
         link.st_mode = 0o120_777;
         assert!(judge.judge(&link, true).is_err());
-        let blind = Judge { is_blind: true, ..judge };
+        let blind = PathTrust { is_blind: true, ..judge };
         assert_eq!(blind.judge(&entry(OVERFLOW, 8, 0o755), false), Ok(()), "root, for all that can be told");
         assert!(blind.judge(&entry(OVERFLOW, 8, 0o755), true).is_err(), "whoever made it in /tmp");
     }

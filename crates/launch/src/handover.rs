@@ -1,4 +1,4 @@
-//! What supervisor and daemon say to each other, over the socket that is the daemon's standard input.
+//! Messages between supervisor and daemon, over the socket that is the daemon's standard input.
 //!
 //! Everything that must outlive a daemon is the supervisor's and handed over as descriptors: listeners,
 //! and for each mount the FUSE device and the memory with its state.
@@ -19,7 +19,7 @@ use crate::log_events::LogFormat;
 use crate::packets;
 use crate::phases::Phase;
 use crate::reach::Domains;
-use crate::state::{NodeState, RELEASE, STATE_VERSION, State, VolumeState};
+use crate::state::{FormationState, NodeState, RELEASE, STATE_VERSION, VolumeState};
 use crate::state_dir::{SECRET_LEN, StateDir};
 use crate::{Kind, LaunchError, LaunchResult};
 
@@ -29,8 +29,8 @@ use crate::{Kind, LaunchError, LaunchResult};
 pub enum ToNode {
     /// The first packet. Descriptors: configuration, lock.
     Begin,
-    /// What outlives daemons of the next nodes, in the order of the configuration. Descriptors, of each: client lane, peer
-    /// lane, Unix socket, memory for direct access, memory for what is recorded.
+    /// Handles that outlive daemons of the next nodes, in the order of the configuration. Descriptors, of each: client
+    /// lane, peer lane, Unix socket, memory for direct access, memory for what is recorded.
     Nodes,
     /// Serve a mount. Descriptors: FUSE device, memory.
     Serve {
@@ -38,12 +38,28 @@ pub enum ToNode {
         node: u16,
         /// Number of the mount.
         mount: u32,
-        /// Where it is, for messages.
+        /// Its location, for messages.
         dir: PathBuf,
+    },
+    /// There is a newer map. Descriptors: its bytes, in memory.
+    Map,
+    /// Seal the replicas that a node of this daemon has of another node's volumes.
+    Seal {
+        /// The node that has them.
+        backup: u16,
+        /// The other node.
+        node: u16,
+        /// Mirror epoch of the node from then on.
+        epoch: u32,
     },
     /// Another node is dead and will not be started again.
     Lost {
-        /// Which.
+        /// The node.
+        node: u16,
+    },
+    /// Another node that was dead was started again all the same, and serves.
+    Returned {
+        /// The node.
         node: u16,
     },
 }
@@ -59,8 +75,13 @@ pub enum FromNode {
     },
     /// It cannot serve, and will end.
     Failed {
-        /// Why.
+        /// The reason.
         message: String,
+    },
+    /// The replicas of a node's volumes are sealed, or cannot be.
+    Sealed {
+        /// The node, and the outcome.
+        sealed: SealOutcome,
     },
     /// It serves a mount.
     Serving {
@@ -71,9 +92,20 @@ pub enum FromNode {
     Ended {
         /// Number of the mount.
         mount: u32,
-        /// Why, if it was not unmounted.
+        /// The reason, if it was not unmounted.
         message: Option<String>,
     },
+}
+
+/// Outcome of sealing the replicas of a node's volumes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealOutcome {
+    /// The node.
+    pub node: u16,
+    /// Its mirror epoch.
+    pub epoch: u32,
+    /// Directories of its volumes, in order; or why they cannot be used.
+    pub outcome: Result<Vec<PathBuf>, String>,
 }
 
 /// One of a daemon's nodes.
@@ -85,7 +117,7 @@ pub struct NodeShare {
     pub volumes: Vec<VolumeState>,
 }
 
-/// What a daemon needs to know.
+/// Configuration of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonConfig {
     version: u32,
@@ -94,19 +126,19 @@ pub struct DaemonConfig {
     pub nodes: Vec<NodeShare>,
     /// The formation's directory.
     pub dir: PathBuf,
-    /// How long clients wait for a node, in milliseconds.
+    /// Time that clients wait for a node, in milliseconds.
     pub wait_ms: u64,
     /// Entries from which on a directory spreads over all nodes.
     #[serde(with = "crate::text")]
     pub spread_at: SpreadAt,
-    /// Where blocks of new subfiles get checksums.
+    /// Volumes on which blocks of new subfiles get checksums.
     #[serde(with = "crate::text")]
     pub checksum: Checksum,
     /// Bytes that each mount has for pages under the session contract.
     pub page_pool: u64,
     /// Most bytes of memory for the records of each node.
     pub names_memory: u64,
-    /// Whether it is kept on the part of its host that is near to its volumes.
+    /// True if it is kept on the part of its host that is near to its volumes.
     pub numa: bool,
     /// In which form it writes its log.
     #[serde(with = "crate::text")]
@@ -115,11 +147,11 @@ pub struct DaemonConfig {
     pub dead_after_ms: Option<u64>,
     /// Nodes that will not be started again.
     pub lost: Vec<u16>,
-    /// Whether the formation is being recovered: none of its clients lives.
+    /// True if the formation is being recovered: none of its clients lives.
     pub recovering: bool,
-    /// Whether it ever was.
+    /// True if it ever was.
     pub was_recovered: bool,
-    /// What fails together, if that is known.
+    /// Failure domains, if they are known.
     pub domains: Option<Domains>,
     secret: String,
     map: String,
@@ -130,7 +162,7 @@ impl DaemonConfig {
     /// are none.
     #[must_use]
     pub fn of(
-        state: &State,
+        state: &FormationState,
         dir: &StateDir,
         secret: &[u8; SECRET_LEN],
         nodes: Range<usize>,
@@ -179,18 +211,18 @@ impl DaemonConfig {
     }
 }
 
-/// What a daemon begins with.
+/// Input of a daemon's start.
 #[derive(Debug)]
 pub struct Start {
-    /// What it needs to know.
+    /// Its configuration.
     pub config: DaemonConfig,
     /// Shows that the formation lives as long as it is open.
     pub lock: OwnedFd,
-    /// What there is of each of its nodes.
+    /// Handles of each of its nodes.
     pub nodes: Vec<NodeHandles>,
 }
 
-/// What of a node outlives its daemons.
+/// Handles of a node that outlive its daemons.
 #[derive(Debug)]
 pub struct NodeHandles {
     /// Client lane.
@@ -206,7 +238,7 @@ pub struct NodeHandles {
 }
 
 impl NodeHandles {
-    /// How many descriptors that is.
+    /// Number of these descriptors.
     pub(crate) const COUNT: usize = 5;
 
     /// In the order of [`ToNode::Nodes`].
@@ -230,11 +262,11 @@ impl From<[OwnedFd; NodeHandles::COUNT]> for NodeHandles {
 /// A mount that a daemon is to serve.
 #[derive(Debug)]
 pub struct ServeMount {
-    /// Which of its nodes serves it.
+    /// The node of the daemon that serves it.
     pub node: NodeId,
     /// Its number.
     pub mount: u32,
-    /// Where it is.
+    /// Its location.
     pub dir: PathBuf,
     /// The FUSE device.
     pub device: OwnedFd,
@@ -242,13 +274,26 @@ pub struct ServeMount {
     pub memory: OwnedFd,
 }
 
-/// What a supervisor says to a daemon that runs.
+/// A message of the supervisor to a daemon that runs.
 #[derive(Debug)]
-pub enum Told {
+pub enum SupervisorMessage {
     /// It is to serve a mount.
     Serve(ServeMount),
+    /// There is a newer map.
+    Map(Box<FormationMap>),
+    /// Replicas are to be sealed.
+    Seal {
+        /// The node of this daemon that has them.
+        backup: NodeId,
+        /// The node whose volumes they are of.
+        node: NodeId,
+        /// Its mirror epoch from then on.
+        epoch: u32,
+    },
     /// A node is dead for good.
     Lost(NodeId),
+    /// One that was dead serves again.
+    Returned(NodeId),
 }
 
 /// The daemon's side of the socket.
@@ -269,6 +314,7 @@ impl Handover {
         let descriptors: [OwnedFd; 2] = descriptors.try_into().map_err(|_| not_supervised())?;
         let (ToNode::Begin, [config, lock]) = (message, descriptors) else { return Err(not_supervised()) };
         let config: DaemonConfig = packets::from_memory(config).map_err(|_| damaged("configuration"))?;
+        // An upgrade in place leaves a supervisor of the old release that starts daemons from the new file.
         if (config.version, config.release.as_str()) != (STATE_VERSION, RELEASE) {
             return Err(damaged("configuration of another release"));
         }
@@ -283,19 +329,33 @@ impl Handover {
         }
     }
 
-    /// What the supervisor says next, waiting for it; `None` when the supervisor is gone.
+    /// The supervisor's next message, waiting for it; `None` when the supervisor is gone.
     ///
     /// # Errors
     /// What the system says, or that it was something else.
-    pub fn next(&self) -> io::Result<Option<Told>> {
+    pub fn next(&self) -> io::Result<Option<SupervisorMessage>> {
         let Some((message, descriptors)) = packets::receive::<ToNode>(&self.socket)? else { return Ok(None) };
         let invalid = || io::Error::new(io::ErrorKind::InvalidData, "unexpected packet from the supervisor");
         match message {
             ToNode::Serve { node, mount, dir } => {
                 let [device, memory]: [OwnedFd; 2] = descriptors.try_into().map_err(|_| invalid())?;
-                Ok(Some(Told::Serve(ServeMount { node: NodeId(node), mount, dir, device, memory })))
+                Ok(Some(SupervisorMessage::Serve(ServeMount {
+                    node: NodeId(node),
+                    mount,
+                    dir,
+                    device,
+                    memory,
+                })))
             }
-            ToNode::Lost { node } => Ok(Some(Told::Lost(NodeId(node)))),
+            ToNode::Map => match map_in(descriptors) {
+                Some(map) => Ok(Some(SupervisorMessage::Map(Box::new(map)))),
+                None => Err(invalid()),
+            },
+            ToNode::Seal { backup, node, epoch } => {
+                Ok(Some(SupervisorMessage::Seal { backup: NodeId(backup), node: NodeId(node), epoch }))
+            }
+            ToNode::Lost { node } => Ok(Some(SupervisorMessage::Lost(NodeId(node)))),
+            ToNode::Returned { node } => Ok(Some(SupervisorMessage::Returned(NodeId(node)))),
             ToNode::Begin | ToNode::Nodes => Err(invalid()),
         }
     }
@@ -306,6 +366,16 @@ impl AsFd for Handover {
         self.socket.as_fd()
     }
 }
+
+/// The map in the memory that came with a packet, if it is one.
+pub(crate) fn map_in(mut descriptors: Vec<OwnedFd>) -> Option<FormationMap> {
+    let bytes: Vec<u8> = packets::from_memory(descriptors.pop()?).ok()?;
+    let map = FormationMap::from_bytes(&bytes).ok()?;
+    map.check().is_ok().then_some(map)
+}
+
+// A packet has all handles of a node, or the daemon would take those of two for one.
+const _: () = assert!(packets::DESCRIPTORS_MAX >= NodeHandles::COUNT);
 
 /// Hands over what outlives a daemon of each of its nodes. Nobody is waited for: there are few packets.
 pub(crate) fn hand_nodes(socket: &OwnedFd, nodes: &[NodeHandles]) -> io::Result<()> {
@@ -347,6 +417,7 @@ fn cut_short(error: &io::Error) -> LaunchError {
 pub fn take_stdin() -> LaunchResult<OwnedFd> {
     let refused = |e: io::Error| LaunchError::system("standard input", e);
     let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3).map_err(|e| refused(e.into()))?;
+    // Not closed: the next file that is opened would be standard input, and a child would read it.
     let nothing = std::fs::File::open("/dev/null").map_err(refused)?;
     rustix::stdio::dup2_stdin(&nothing).map_err(|e| refused(e.into()))?;
     Ok(socket)
@@ -365,7 +436,7 @@ fn not_supervised() -> LaunchError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::first_map;
+    use crate::first_map::first_map;
     use crate::state::tests::sample;
     use bivouac_types::FormationId;
     use bivouac_wire::Encode;
@@ -424,7 +495,7 @@ mod tests {
         packets::send(&here, &serve, &[]).unwrap();
         packets::send(&here, &ToNode::Begin, &[memory.as_fd(), memory.as_fd()]).unwrap();
         let mount = daemon.next().unwrap().unwrap();
-        let Told::Serve(mount) = mount else { panic!("{mount:?}") };
+        let SupervisorMessage::Serve(mount) = mount else { panic!("{mount:?}") };
         assert_eq!((mount.node, mount.mount, mount.dir), (NodeId(2), 3, PathBuf::from("/m")));
         assert!(daemon.next().is_err());
         assert!(daemon.next().is_err());

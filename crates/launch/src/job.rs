@@ -6,6 +6,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -13,13 +14,14 @@ use std::time::{Duration, Instant};
 
 use bivouac_types::{code_of_signal, format_signal};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::retry_on_intr;
 use rustix::process::Signal;
 
-use crate::control::timespec;
+use crate::polling::timespec;
 use crate::process::pidfd;
-use crate::signals::{Arrived, Signals, end_with_us, unblock_in};
-use crate::{LaunchError, LaunchResult};
+use crate::signals::{ReceivedSignal, Signals, end_with_us, unblock_in};
+use crate::{Environment, LaunchError, LaunchResult};
 
 /// Exit code for a command that was found but cannot be executed.
 pub const CODE_NOT_EXECUTABLE: u8 = 126;
@@ -28,7 +30,7 @@ pub const CODE_NOT_FOUND: u8 = 127;
 /// A signal so soon after the first is the same request twice: some programs signal both the process and its group.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
 
-/// How long a command may take to end when its time is over.
+/// Time that a command may take to end when its time is over.
 const OVERTIME: Duration = Duration::from_secs(10);
 
 /// Signals that `run` catches: requests to end, and those that batch systems warn with.
@@ -37,7 +39,7 @@ pub const CAUGHT: [Signal; 6] =
 /// Those that ask to end.
 const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
-/// How the command ended.
+/// End of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// Exit code as a shell shows it: 128 + signal for a command that a signal ended.
@@ -48,15 +50,15 @@ pub struct Ended {
     pub signal: Option<i32>,
     /// The first request to end that arrived meanwhile.
     pub asked_to_end: Option<i32>,
-    /// Whether it was told to end because its time was over.
+    /// True if it was told to end because its time was over.
     pub overtime: bool,
-    /// Why the command did not run at all.
+    /// Reason why the command did not run at all.
     pub trouble: Option<String>,
 }
 
-/// Whether a signal asks this process to end.
+/// Returns whether a signal asks this process to end.
 #[must_use]
-pub fn asks_to_end(arrived: Arrived) -> bool {
+pub fn asks_to_end(arrived: ReceivedSignal) -> bool {
     ENDING.iter().any(|signal| signal.as_raw() == arrived.number)
 }
 
@@ -95,6 +97,43 @@ fn not_executed(program: &OsStr, error: &std::io::Error) -> (u8, String) {
     (CODE_NOT_EXECUTABLE, format!("command '{name}' cannot be executed: {error}; {advice}"))
 }
 
+/// Looks whether a command can be executed, before anything is done for it. What may be in the formation, at one of the
+/// `mounts` that are to be made or at the places where mounts are usually made, passes.
+///
+/// # Errors
+/// The exit code that its execution would have, and why.
+pub fn check_command(here: &Environment, command: &[OsString], mounts: &[&Path]) -> Result<(), (u8, String)> {
+    let Some(program) = command.first() else { return Ok(()) };
+    let path = Path::new(program);
+    let is_inside = |path: &Path| {
+        let below = |dir: &Path| std::path::absolute(path).is_ok_and(|path| path.starts_with(dir));
+        mounts.iter().any(|mount| below(mount)) || here.mount_bases().iter().any(|base| below(base))
+    };
+    let execute = |path: &Path| {
+        std::fs::metadata(path).and_then(|_| Ok(accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS)?))
+    };
+    let checked = if program.as_bytes().contains(&b'/') {
+        if is_inside(path) { Ok(()) } else { execute(path) }
+    } else {
+        search(here, |dir| if is_inside(dir) { Ok(()) } else { execute(&dir.join(path)) })
+    };
+    checked.map_err(|error| not_executed(program, &error))
+}
+
+/// Tries the directories of the search path until one succeeds. As in the system's own search, a program that may not be
+/// executed is the error if no other is found.
+fn search(here: &Environment, execute: impl Fn(&Path) -> std::io::Result<()>) -> std::io::Result<()> {
+    let mut failure = std::io::Error::from(std::io::ErrorKind::NotFound);
+    for dir in here.search_dirs() {
+        match execute(&dir) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => failure = error,
+            Err(_) => {}
+        }
+    }
+    Err(failure)
+}
+
 /// Runs a command to its end, which comes at `until` at the latest. Not to be called by a thread that ends before its
 /// process does.
 ///
@@ -115,7 +154,9 @@ pub fn run_command(
     };
     let mut prepared = Command::new(program);
     prepared.args(arguments).envs(environment.iter().copied());
+    // Signals that this process reads from a descriptor are blocked in it, and a command would inherit that.
     unblock_in(&mut prepared);
+    // Killed, this process could not end the command any more, and the formation would go under its feet.
     end_with_us(&mut prepared);
     match prepared.spawn() {
         Ok(child) => wait(child, signals, until),
@@ -138,6 +179,7 @@ fn wait(mut child: Child, signals: &Signals, until: Option<Instant>) -> LaunchRe
         let mut polled = [PollFd::new(&end, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
         let timeout = limit.wait_ms(Instant::now()).map(timespec);
         retry_on_intr(|| poll(&mut polled, timeout.as_ref())).map_err(|e| refused(e.into()))?;
+        // Read before the signals are passed on: one that arrives after the end is nobody’s.
         let ended = !polled[0].revents().is_empty();
         while let Some(arrived) = signals.next() {
             requests.pass_on(arrived, Instant::now()).into_iter().for_each(send);
@@ -160,9 +202,9 @@ fn wait(mut child: Child, signals: &Signals, until: Option<Instant>) -> LaunchRe
 /// The command's time.
 #[derive(Debug)]
 struct Limit {
-    /// When something is to be done next.
+    /// Time of the next action.
     next: Option<Instant>,
-    /// Whether it was reached.
+    /// True if it was reached.
     reached: bool,
 }
 
@@ -171,13 +213,13 @@ impl Limit {
         Limit { next: until, reached: false }
     }
 
-    /// How long nothing is to be done, in milliseconds, rounded up; for ever if nothing.
+    /// Time until the next action, in milliseconds, rounded up; for ever if there is none.
     fn wait_ms(&self, now: Instant) -> Option<u64> {
         const LONGEST: u128 = 1 << 30;
         self.next.map(|next| next.saturating_duration_since(now).as_millis().min(LONGEST) as u64 + 1)
     }
 
-    /// What the command is to be sent at this moment: first a request to end, later the end.
+    /// The signal that is due for the command: first a request to end, later the end.
     fn pass(&mut self, now: Instant) -> Option<Signal> {
         self.next.filter(|next| *next <= now)?;
         let again = std::mem::replace(&mut self.reached, true);
@@ -193,21 +235,25 @@ struct Requests {
 }
 
 impl Requests {
-    /// What the command is to be sent for a signal that arrived here.
-    fn pass_on(&mut self, arrived: Arrived, now: Instant) -> Option<Signal> {
+    /// The signal that the command gets for one that arrived here.
+    fn pass_on(&mut self, arrived: ReceivedSignal, now: Instant) -> Option<Signal> {
         let signal = CAUGHT.into_iter().find(|signal| signal.as_raw() == arrived.number)?;
         if asks_to_end(arrived) {
             match self.first {
                 None => self.first = Some((arrived.number, now)),
+                // A batch system sends one request to each process of the job at once; only a second one after a
+                // while is a second request.
                 Some((_, first)) if now.duration_since(first) >= SAME_REQUEST => return Some(Signal::KILL),
                 Some(_) => {}
             }
         }
+        // The terminal has sent it to the command as well, which is in the same group; twice would look like
+        // impatience.
         (!arrived.from_terminal).then_some(signal)
     }
 }
 
-/// How a process ended, in words.
+/// End of a process, in words.
 pub(crate) fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),
@@ -295,7 +341,8 @@ mod tests {
     fn the_terminal_reaches_the_command_by_itself_and_impatience_kills() {
         let start = Instant::now();
         let mut requests = Requests::default();
-        let signal = |signal: Signal, from_terminal| Arrived { number: signal.as_raw(), from_terminal };
+        let signal =
+            |signal: Signal, from_terminal| ReceivedSignal { number: signal.as_raw(), from_terminal };
         assert_eq!(requests.pass_on(signal(Signal::USR1, false), start), Some(Signal::USR1));
         assert_eq!(requests.pass_on(signal(Signal::INT, true), start), None);
         assert_eq!(requests.first, Some((2, start)));

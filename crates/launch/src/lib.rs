@@ -1,6 +1,6 @@
 //! Brings a formation up on this machine, keeps it up, and takes it down without a trace.
 //!
-//! - [`start()`] makes the formation's directory ([`StateDir`]), plans it ([`Wishes`] to [`State`]) and starts the
+//! - [`start()`] makes the formation's directory ([`StateDir`]), plans it ([`Wishes`] to [`FormationState`]) and starts the
 //!   supervisor ([`supervise`]), which owns everything that must outlive a daemon: listeners, and the
 //!   FUSE devices of mounts. It starts one daemon per node, and again when one dies ([`restarts`]).
 //! - Daemons take over what they need by [`handover`]; commands ask the supervisor by [`control`].
@@ -9,15 +9,29 @@
 //! - [`find_leftovers`] finds what a crash left, for `bivouac reap`.
 //! - [`run_command`] is the user's command under `bivouac run`.
 //!
+//! Layers, from the lowest; a module uses those of its own line and of the lines above it:
+//! - values and files: [`clock`](mod@clock), [`polling`], [`parallel_map`], [`hex`], [`packets`], names, options, errors
+//! - this machine: [`mod@environment`], processes and their ends ([`forked`], [`spawned`]), signals, memory, mounts
+//! - what a formation writes down: [`FormationState`], its directory ([`StateDir`]), [`recovery_notes`] on volumes
+//! - what it has outside of its directory: memory directories, grant tables, other runtime directories, look-up by name
+//! - what its processes tell each other: [`control`], [`handover`], HTTP, [`standby`], [`purpose`]
+//! - [`plan()`] and [`first_map()`]: from wishes to a state and a map
+//! - the supervisor, taking down, what could be recovered
+//! - what commands call: [`start`](mod@start), [`recovery`], [`find_leftovers`]
+//!
 //! A formation over several hosts has a part on each of them, which is much like a formation here. What keeps the parts
 //! together is a crate above this one, which takes single steps: those of [`start`](mod@start) and [`recovery`], and what
 //! the supervisor is made of as well ([`forked`], [`standby`], [`purpose`], [`spawned`], [`Callers`]).
 
+mod adopted;
+mod amount;
+mod clock;
 pub mod control;
 pub mod descriptors;
 mod environment;
 mod error;
 mod feeding;
+mod first_map;
 pub mod forked;
 mod fuse_connection;
 mod given_back;
@@ -26,26 +40,36 @@ mod guarded;
 pub mod handover;
 pub mod hex;
 mod http;
+mod http_options;
 mod job;
 mod log_events;
+mod log_files;
+mod lookup;
 mod memory;
 mod memory_groups;
 mod memory_root;
 pub mod mount_table;
+pub mod mount_views;
 pub mod mounts;
 mod name;
+mod owner_note;
 pub mod packets;
+mod parallel;
 mod phases;
-mod places;
 mod plan;
+pub mod polling;
 mod privileges;
 mod process;
+mod protection;
 pub mod purpose;
 mod random;
 mod reach;
 mod reap;
+mod recoverable;
 pub mod recovery;
+pub mod recovery_notes;
 pub mod restarts;
+mod runtime_dirs;
 mod said;
 mod signals;
 pub mod spawned;
@@ -60,39 +84,51 @@ pub mod text;
 mod unmounting;
 mod volumes;
 
-pub use environment::{Batch, Environment, make_mount_point, remove_around};
+pub use adopted::{AdoptedNode, Adoption};
+pub use amount::Amount;
+pub use clock::{left_ms, unix_ms};
+pub use environment::{Batch, EnclosingFormation, Environment, make_mount_point, remove_around};
 pub use error::{CODE_KEEP, Kind, LaunchError, LaunchResult};
 pub use feeding::feed;
+pub use first_map::first_map;
 pub use forked::close_inherited;
 pub use given_back::give_memory_back;
 pub use guarded::{Guarded, guarded, guarded_parent};
-pub use http::{HttpAddress, HttpDomain, HttpHandover, HttpState, HttpWish};
-pub use job::{CAUGHT, CODE_NOT_EXECUTABLE, CODE_NOT_FOUND, Ended, asks_to_end, become_command, run_command};
+pub use http::{HttpHandover, HttpNews};
+pub use http_options::{HttpAddress, HttpDomain, HttpWish};
+pub use job::{
+    CAUGHT, CODE_NOT_EXECUTABLE, CODE_NOT_FOUND, Ended, asks_to_end, become_command, check_command,
+    run_command,
+};
 pub use log_events::{Event, LogFormat, for_people};
-pub use memory::{MemoryGauge, available_memory, memory_share};
+pub use log_files::LogFile;
+pub use memory::{MemoryGauge, available_memory, memory_share, tightest_memory};
 pub use name::{FormationName, NAME_LEN_MAX};
+pub use parallel::parallel_map;
 pub use phases::{Phase, Phases, in_words, table};
-pub use places::other_bases;
-pub use plan::{NAMES_MEMORY_MIN, NODES_HERE_MAX, NODES_IN_PROCESS_MAX, Wishes, first_map, plan};
+pub use plan::{NAMES_MEMORY_MIN, NODES_HERE_MAX, NODES_IN_PROCESS_MAX, Wishes, plan};
 pub use privileges::{MountWay, cannot_mount, enter_namespaces, run_helper};
 pub use process::{ProcessId, users_of};
-pub use purpose::{inherit, left_ms, unix_ms};
+pub use protection::Protection;
+pub use purpose::inherit;
 pub use random::random_bytes;
 pub use reach::{Domains, Launcher, Network, Reach};
-pub use reap::{Left, Leftovers, find_leftovers};
-pub use recovery::{Amount, Recoverable, Recovery, Whole, discard, recover, recoverable, whole};
+pub use reap::{Leftover, Leftovers, find_leftovers};
+pub use recoverable::{Recoverable, recoverable};
+pub use recovery::{Recovery, WholeFormation, discard, recover, whole};
 pub use restarts::Tolerance;
+pub use runtime_dirs::other_bases;
 pub use said::{hear, output_of};
-pub use signals::{Arrived, Signals, unblock, unblock_in};
+pub use signals::{ReceivedSignal, Signals, unblock, unblock_in};
 pub use stacks::stacks_of_all_threads;
 pub use standby::settled;
 pub use start::{Started, raise_descriptor_limit, start, supervise};
 pub use state::{
-    HostLife, HostState, MountState, NodeLife, NodeState, PartState, RELEASE, STATE_VERSION, Stage, State,
-    VolumeState,
+    FormationState, GatewayState, HostLife, HostState, HttpState, KeeperGroup, KeeperPlace, MountState,
+    MoveStage, NodeLife, NodeMove, NodeState, PartState, RELEASE, STATE_VERSION, Stage, VolumeState,
 };
 pub use state_dir::{Claim, Ending, SECRET_LEN, StateDir};
 pub use supervisor::{Callers, DaemonProgram, PartBegins, Report, Supervisor};
 pub use teardown::{Remains, leave, refuse_kept, remove_leftovers, take_down};
 pub use unmounting::overlapping;
-pub use volumes::{Place, VOLUME_BYTES_MIN, VolumeArg, parse_volume};
+pub use volumes::{LendableDir, VOLUME_BYTES_MIN, VolumeArg, parse_volume};

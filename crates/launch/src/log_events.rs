@@ -21,16 +21,16 @@ pub enum LogFormat {
     Json,
 }
 
-/// What happened. As a line of JSON it is what [`LogFormat::Json`] writes.
+/// An event. As a line of JSON it is what [`LogFormat::Json`] writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// When, in UTC: `2026-01-02T03:04:05.678Z`.
+    /// Its time in UTC: `2026-01-02T03:04:05.678Z`.
     pub time: String,
     /// `error`, `warn`, `info`, `debug` or `trace`.
     pub level: String,
     /// The host of the process.
     pub host: String,
-    /// What the process is: `daemon`, `supervisor`, `http`, `keeper`, `agent` or `command`.
+    /// Kind of the process: `daemon`, `supervisor`, `http`, `keeper`, `agent` or `command`.
     pub process: String,
     /// Its number.
     pub pid: u32,
@@ -39,11 +39,11 @@ pub struct Event {
     /// The module that says so.
     #[serde(rename = "where")]
     pub place: String,
-    /// What happened, and to what.
+    /// The event, with its object.
     pub what: String,
-    /// Why.
+    /// The reason.
     pub why: Option<String>,
-    /// What to do about it.
+    /// Action that helps.
     pub remedy: Option<String>,
 }
 
@@ -82,8 +82,8 @@ impl Event {
         }
     }
 
-    /// What whoever logs said: the text, and beside it `why`: an error, which ends with what to do, or a `cause`, which
-    /// does not; and a `remedy`. Or there is but an `error`, which says all of it.
+    /// The event of a log record: its text, and beside it `why`: an error, which ends with what to do, or a `cause`,
+    /// which does not; and a `remedy`. Or there is but an `error`, which says all of it.
     #[must_use]
     pub fn of_record(self, record: &Record<'_>) -> Event {
         let of = |key: &str| {
@@ -120,7 +120,7 @@ impl Event {
         }
     }
 
-    /// What a line of a log says; `None` for one that is no event with fields.
+    /// Parses a line of a log; `None` for one that is no event with fields.
     #[must_use]
     pub fn parse(line: &str) -> Option<Event> {
         line.starts_with('{').then(|| serde_json::from_str(line).ok()).flatten()

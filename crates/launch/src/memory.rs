@@ -1,5 +1,5 @@
-//! How much memory a formation may take on this machine: what the kernel has, what control groups leave of it, and what the batch
-//! system says where those say nothing.
+//! Memory that a formation may take on this machine: what the kernel has, what control groups leave of it, and what the
+//! batch system says where those say nothing.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,11 +11,13 @@ use bivouac_types::units::format_size;
 
 use crate::memory_groups::{Group, groups, kills};
 
-/// What is left to the daemons themselves, and to whoever is quicker than a look at what is left: this part of a limit,
+/// Directory of memory volumes and grant tables.
+pub(crate) const MEMORY_DIR: &str = "/dev/shm";
+/// Margin for the daemons themselves, and for whoever is quicker than a look at what is left: this part of a limit,
 const MARGIN_SHARE: u64 = 8;
 /// and no more than so many bytes.
 const MARGIN_MAX: u64 = 64 << 20;
-/// How long what was seen is fresh_ms where little is left, in milliseconds,
+/// Time for which a measurement is fresh where little is left, in milliseconds,
 const FRESH_MS_MIN: u64 = 10;
 /// where much is,
 const FRESH_MS_MAX: u64 = 200;
@@ -39,9 +41,9 @@ pub fn memory_share(job: Option<u64>, nodes: usize) -> u64 {
     available_memory(job) / 2 / (nodes.max(1) as u64)
 }
 
-/// The tightest limit of this process, for messages.
+/// The control group that leaves this process least memory, and its limit, in words; nothing where none has a limit.
 #[must_use]
-pub(crate) fn tightest() -> Option<String> {
+pub fn tightest_memory() -> Option<String> {
     let group = groups(read).into_iter().min_by_key(Group::left)?;
     Some(format!("control group {} may use {}", group.dir.display(), format_size(group.limit)))
 }
@@ -59,15 +61,15 @@ impl Killer {
         Killer { seen: kills(read), at: None }
     }
 
-    /// Why a process of ours that was killed just now was killed, if that was for want of memory: it has happened in this process's
-    /// group since the last look, or a moment ago, where one kill takes several.
+    /// Reason why a process of ours that was killed just now was killed, if that was for want of memory: it has
+    /// happened in this process's group since the last look, or a moment ago, where one kill takes several.
     pub(crate) fn explains(&mut self) -> Option<String> {
         let now = kills(read);
         if now > std::mem::replace(&mut self.seen, now) {
             self.at = Some(Instant::now());
         }
         self.at.filter(|at| at.elapsed() < SAME_KILL)?;
-        let limit = tightest().unwrap_or_else(|| "this machine has no more".into());
+        let limit = tightest_memory().unwrap_or_else(|| "this machine has no more".into());
         Some(format!(
             "killed for want of memory ({limit}); give the job more memory, or volumes a smaller capacity"
         ))
@@ -100,14 +102,14 @@ fn margin(limit: u64) -> u64 {
     (limit / MARGIN_SHARE).min(MARGIN_MAX)
 }
 
-/// What is left of the memory that this process shares with the rest of its job, looked at as often as it matters.
+/// Rest of the memory that this process shares with the rest of its job, looked at as often as it matters.
 #[derive(Debug)]
 pub struct MemoryGauge {
     look: fn() -> u64,
     since: Instant,
-    /// What may still be taken until the next look.
+    /// Bytes that may still be taken until the next look.
     left: AtomicU64,
-    /// When that was looked at, in milliseconds since the beginning.
+    /// Time when that was looked at, in milliseconds since the beginning.
     looked_ms: AtomicU64,
     looking: Mutex<()>,
 }
@@ -132,6 +134,7 @@ impl MemoryGauge {
 
     fn is_fresh(&self) -> bool {
         let left = self.left.load(Ordering::Relaxed);
+        // Others take memory without asking: the less there is, the sooner what was seen is wrong.
         let fresh_ms = if left >= MUCH { FRESH_MS_MAX } else { FRESH_MS_MIN };
         self.now_ms().saturating_sub(self.looked_ms.load(Ordering::Relaxed)) < fresh_ms
     }

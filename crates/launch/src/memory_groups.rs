@@ -4,7 +4,11 @@
 //! What is left of a limit is not limit minus usage: files that were read count as used until somebody needs the memory. They are
 //! given back by half, as the kernel's own estimate (`MemAvailable`) does it. Pages of memory volumes are never.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+
+use bivouac_types::mount_table::{MountLine, mount_lines, unescape};
 
 /// No limit, as version 1 writes it, is a number near the largest: more than this is none.
 const UNLIMITED: u64 = 1 << 60;
@@ -24,9 +28,9 @@ impl Group {
     }
 }
 
-/// How one version writes what is asked.
+/// Syntax of one version.
 struct Version {
-    /// What it is among the controllers of a process; empty in version 2.
+    /// Name of the controller in a process's list; empty in version 2.
     controller: &'static str,
     /// Its file system's type.
     kind: &'static str,
@@ -63,7 +67,7 @@ pub(crate) fn groups(read: impl Fn(&Path) -> Option<String>) -> Vec<Group> {
     VERSIONS.iter().flat_map(dirs).filter_map(|(version, dir)| group_at(version, dir, &read)).collect()
 }
 
-/// How many processes of this process's group were killed for memory so far.
+/// Number of processes of this process's group that were killed for memory so far.
 pub(crate) fn kills(read: impl Fn(&Path) -> Option<String>) -> u64 {
     let count = |text: String| number_of(&text, "oom_kill");
     let own = |version| dirs_of(version, &read).into_iter().next();
@@ -78,7 +82,7 @@ fn dirs_of(version: &Version, read: &impl Fn(&Path) -> Option<String>) -> Vec<Pa
     let group =
         read(Path::new("/proc/self/cgroup")).and_then(|text| group_of(version, &text).map(str::to_owned));
     let mounts = read(Path::new("/proc/self/mountinfo")).unwrap_or_default();
-    let mounted = mounts.lines().find_map(|line| mounted_at(version, line));
+    let mounted = mount_lines(mounts.as_bytes()).find_map(|mount| mounted_at(version, mount));
     let (Some(group), Some((root, at))) = (group, mounted) else { return Vec::new() };
     // A container sees its own part of the hierarchy, and may be told its group from the machine's point of view.
     let below = Path::new(&group).strip_prefix(&root).unwrap_or(Path::new(""));
@@ -95,16 +99,14 @@ fn group_of<'a>(version: &Version, text: &'a str) -> Option<&'a str> {
     })
 }
 
-/// What of a hierarchy is mounted, and where.
-fn mounted_at(version: &Version, line: &str) -> Option<(PathBuf, PathBuf)> {
-    let (mount, system) = line.split_once(" - ")?;
-    let mut system = system.split(' ');
-    let kind = system.next()?;
-    let options = system.nth(1)?;
-    let is_it = kind == version.kind
-        && (version.controller.is_empty() || options.split(',').any(|option| option == version.controller));
-    let mut fields = mount.split(' ').skip(3);
-    is_it.then_some((PathBuf::from(fields.next()?), PathBuf::from(fields.next()?)))
+/// The part of a hierarchy that is mounted, and its place.
+fn mounted_at(version: &Version, mount: MountLine<'_>) -> Option<(PathBuf, PathBuf)> {
+    let has_controller = |option: &[u8]| option == version.controller.as_bytes();
+    let is_it = mount.fs_type == version.kind.as_bytes()
+        && (version.controller.is_empty()
+            || mount.fs_options.split(|byte| *byte == b',').any(has_controller));
+    let path = |field| PathBuf::from(OsString::from_vec(unescape(field)));
+    is_it.then(|| (path(mount.root), path(mount.dir)))
 }
 
 fn group_at(version: &Version, dir: PathBuf, read: &impl Fn(&Path) -> Option<String>) -> Option<Group> {

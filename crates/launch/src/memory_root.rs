@@ -1,6 +1,6 @@
 //! The directory in `/dev/shm` that holds the memory volumes of one formation. Memory outlives the directory of the
 //! formation's state (which goes at log-out, for instance), so this one says by itself whose it is: a link leads to
-//! the state's directory, a note says whose it is (`places.rs`), and the supervisor has it locked.
+//! the state's directory, a note says whose it is (`owner_note.rs`), and the supervisor has it locked.
 //!
 //! ```text
 //! /dev/shm/bivouac-UID-NAME-XXXXXXXX/     0700; locked (flock, shared) by whoever starts or supervises the formation
@@ -21,19 +21,18 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::environment::{Environment, make_private_dir, remove_around};
-use crate::places::Owner;
-use crate::recovery::why_volumes_are_kept;
-use crate::state::State;
+use crate::memory::MEMORY_DIR;
+use crate::owner_note::OwnerNote;
+use crate::recovery_notes::why_volumes_are_kept;
+use crate::state::FormationState;
 use crate::state_dir::{StateDir, is_still};
 use crate::{Kind, LaunchError, LaunchResult, grant_tables};
 
-/// Where memory volumes are made.
-pub(crate) const MEMORY_DIR: &str = "/dev/shm";
 const LINK: &str = "formation";
 const OWNER: &str = "owner";
 /// One without a link that is younger than this may be just being made.
 const YOUNG: Duration = Duration::from_secs(60);
-/// How long it may take others to look at one.
+/// Time that it may take others to look at one.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 /// After how long it is tried again meanwhile.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -67,7 +66,7 @@ pub(crate) fn make(root: &Path, home: &StateDir) -> LaunchResult<()> {
 
 fn note_owner(root: &Path, home: &StateDir) -> LaunchResult<()> {
     let link = root.join(OWNER);
-    Owner::at(home.path()).note(&link).map_err(|e| LaunchError::path(&link, "note whose it is", e))
+    OwnerNote::at(home.path()).note(&link).map_err(|e| LaunchError::path(&link, "note whose it is", e))
 }
 
 /// Has a directory that was made for a formation say where its state is now; any other is left alone.
@@ -87,7 +86,7 @@ pub(crate) fn adopt(root: &Path, home: &StateDir) -> LaunchResult<()> {
     }
 }
 
-/// Whether the state of its formation is there, in whatever runtime directory.
+/// Returns whether the state of its formation is there, in whatever runtime directory.
 pub(crate) fn has_state(root: &Path) -> bool {
     home_of(root).is_some_and(|home| home.join("state.json").exists())
 }
@@ -129,12 +128,12 @@ pub(crate) fn remove(root: &Path) -> LaunchResult<()> {
     }
 }
 
-/// Where the states of this user's memory are, or were.
+/// Present and former locations of the states of this user's memory.
 pub(crate) fn homes(here: &Environment) -> Vec<PathBuf> {
     all(here).iter().filter_map(|root| home_of(root)).collect()
 }
 
-/// Where the state of a directory's formation is, or was.
+/// Present or former location of the state of a directory's formation.
 pub(crate) fn home_of(root: &Path) -> Option<PathBuf> {
     std::fs::read_link(root.join(LINK)).ok()
 }
@@ -143,7 +142,7 @@ pub(crate) fn home_of(root: &Path) -> Option<PathBuf> {
 ///
 /// # Errors
 /// When it is just being removed by somebody who took it for dead.
-pub(crate) fn hold_all(state: &State) -> LaunchResult<Vec<OwnedFd>> {
+pub(crate) fn hold_all(state: &FormationState) -> LaunchResult<Vec<OwnedFd>> {
     state.own_dirs.iter().filter(|dir| home_of(dir).is_some()).map(|dir| hold(dir)).collect()
 }
 
@@ -183,7 +182,7 @@ impl Abandoned {
         &self.root
     }
 
-    /// How many volumes it has.
+    /// Number of volumes that it has.
     pub(crate) fn volumes(&self) -> usize {
         self.volumes.len()
     }
@@ -242,10 +241,10 @@ fn look_at(here: &Environment, root: PathBuf, doubt: &mut dyn FnMut(String)) -> 
 }
 
 /// Whose a directory is, by its note if that fits the link.
-fn owner_of(root: &Path) -> Option<Owner> {
+fn owner_of(root: &Path) -> Option<OwnerNote> {
     let home = home_of(root)?;
-    let noted = Owner::noted(&root.join(OWNER)).filter(|owner| owner.home == home);
-    Some(noted.unwrap_or_else(|| Owner::unseen(home)))
+    let noted = OwnerNote::noted(&root.join(OWNER)).filter(|owner| owner.home == home);
+    Some(noted.unwrap_or_else(|| OwnerNote::unseen(home)))
 }
 
 fn is_volume(entry: &OsStr) -> bool {

@@ -1,70 +1,52 @@
 //! The mounts of this machine, as the kernel lists them.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use bivouac_types::mount_table::FORMATION_SOURCE;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::environment::Environment;
+use crate::mount_table::{MountEntry, Table};
 use crate::name::FormationName;
 use crate::process::users_of;
 use crate::{Kind, LaunchError, LaunchResult};
 
-/// File system type of a formation's mounts.
-pub const FS_TYPE: &str = "fuse.bivouac";
 /// Programs that unmount for users who may not.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
-/// How often a mount that is busy, but with nobody, is tried again; each time all processes are looked at.
+/// Attempts at a mount that is busy, but with nobody; each time all processes are looked at.
 const BUSY_LOOKS: usize = 100;
 
-/// How long a mount may take to say that it is dead; one that lives may take for ever.
+/// Time that a mount may take to say that it is dead; one that lives may take for ever.
 const DEAD_WAIT: Duration = Duration::from_millis(500);
 
-/// A mount of a formation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MountEntry {
-    /// Where it is.
-    pub dir: PathBuf,
-    /// What it shows as its source; see [`source_of`].
-    pub source: String,
-    /// The user who may use it.
-    pub user: Option<u32>,
-}
-
-/// What the mounts of a formation show as their source.
+/// Source that the mounts of a formation show.
 #[must_use]
 pub fn source_of(name: &FormationName) -> String {
-    format!("bivouac:{name}")
+    format!("{FORMATION_SOURCE}{name}")
 }
 
 /// All mounts of formations, the latest last.
 #[must_use]
 pub fn mounted() -> Vec<MountEntry> {
-    let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    text.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
+    Table::here().formations().cloned().collect()
 }
 
-/// As [`mounted`], as a process sees it, each with the kernel's number for it.
-pub(crate) fn mounted_for(pid: u32) -> Vec<(u64, MountEntry)> {
-    let text = std::fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
-    let number =
-        |line: &[u8]| std::str::from_utf8(line.split(|byte| *byte == b' ').next()?).ok()?.parse().ok();
-    text.split(|byte| *byte == b'\n').filter_map(|line| Some((number(line)?, parse_line(line)?))).collect()
-}
-
-/// The mount of a formation that a path is in.
+/// The mount of a formation that a path without symbolic links is in; none for one that is on another file system, which is
+/// mounted in the formation or over it. The path need not exist.
 #[must_use]
 pub fn mount_of(path: &Path) -> Option<MountEntry> {
-    let containing = mounted().into_iter().filter(|entry| path.starts_with(&entry.dir));
-    containing.max_by_key(|entry| entry.dir.as_os_str().len())
+    let there = path.ancestors().find_map(|above| std::fs::symlink_metadata(above).ok())?;
+    let (major, minor) = (rustix::fs::major(there.dev()), rustix::fs::minor(there.dev()));
+    let holds = |entry: &MountEntry| path.starts_with(&entry.dir) && (major, minor) == (0, entry.connection);
+    mounted().into_iter().filter(holds).max_by_key(|entry| entry.dir.as_os_str().len())
 }
 
-/// How an unmount went.
+/// Outcome of an unmount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unmounted {
     /// It is gone.
@@ -73,7 +55,7 @@ pub enum Unmounted {
     Detached(Vec<(u32, String)>),
 }
 
-/// What to do about a mount that is in use.
+/// Action for a mount that is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenBusy {
     /// Refuse, and say who uses it.
@@ -89,6 +71,7 @@ pub enum WhenBusy {
 pub fn unmount(here: &Environment, dir: &Path, when_busy: WhenBusy, dead: bool) -> LaunchResult<Unmounted> {
     let plain = UnmountFlags::NOFOLLOW;
     let first = if dead { plain | UnmountFlags::FORCE | UnmountFlags::DETACH } else { plain };
+    // Without a look at who uses it: that reads every process of the machine, and mostly nobody does.
     let mut result = rustix::mount::unmount(dir, first);
     // A process that ends, or that is about to begin, holds what it had open or inherited for a moment, and is not
     // found any more when it is looked for.
@@ -107,6 +90,7 @@ pub fn unmount(here: &Environment, dir: &Path, when_busy: WhenBusy, dead: bool) 
             detached.map_err(|e| LaunchError::path(dir, "unmount it", e))?;
             Ok(Unmounted::Detached(users))
         }
+        // Not root: the helper of fuse3 has the right to unmount what the same user mounted.
         (Err(Errno::PERM | Errno::ACCESS), _) => unmount_with_helper(here, dir, when_busy),
         (Err(Errno::INVAL | Errno::NOENT), _) => {
             let remedy = "bivouac status shows the mounts";
@@ -138,8 +122,9 @@ fn unmount_with_helper(here: &Environment, dir: &Path, when_busy: WhenBusy) -> L
     }
 }
 
-/// Whether the kernel says that a mount's connection is gone for good.
-pub(crate) fn is_dead(dir: &Path) -> bool {
+/// Returns whether the kernel says that a mount's connection is gone for good. Waits 500 ms for an answer at most.
+#[must_use]
+pub fn is_dead(dir: &Path) -> bool {
     let (sender, answer) = mpsc::channel();
     let dir = dir.to_owned();
     // One that lives and does not answer holds this thread, not the command.
@@ -156,6 +141,7 @@ pub fn list_users(users: &[(u32, String)]) -> String {
     if users.len() > SHOWN {
         text.push(format!("and {} more", users.len() - SHOWN));
     }
+    // Another user’s processes are not listed with their files, so an empty list is no proof that nobody is there.
     if text.is_empty() { "a process that this user may not see".into() } else { text.join(", ") }
 }
 
@@ -164,58 +150,9 @@ fn busy(dir: &Path, users: &[(u32, String)]) -> LaunchError {
     LaunchError::new(Kind::Refused, dir.display(), cause, "end them, or leave the directory")
 }
 
-/// A mount out of a line of mountinfo; `None` for other file systems.
-fn parse_line(line: &[u8]) -> Option<MountEntry> {
-    let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-    let dir = PathBuf::from(OsString::from_vec(unescape(fields.get(4)?)));
-    let rest = fields.iter().position(|field| *field == b"-")?;
-    let kind = fields.get(rest + 1)?;
-    if *kind != FS_TYPE.as_bytes() {
-        return None;
-    }
-    let source = String::from_utf8_lossy(&unescape(fields.get(rest + 2)?)).into_owned();
-    let options = String::from_utf8_lossy(fields.get(rest + 3)?).into_owned();
-    let user = options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok());
-    Some(MountEntry { dir, source, user })
-}
-
-/// Undoes the kernel's escapes: a backslash and three octal digits.
-pub(crate) fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((byte, tail)) = rest.split_first() {
-        let escaped = match (byte, tail) {
-            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..]) => {
-                Some((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'))
-            }
-            _ => None,
-        };
-        out.push(escaped.unwrap_or(*byte));
-        rest = if escaped.is_some() { tail.get(3..).unwrap_or_default() } else { tail };
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn lines_of_the_kernel_are_read() {
-        let line = br"64 29 0:54 / /run/user/1/b\040c rw,nosuid shared:3 master:1 - fuse.bivouac bivouac:x rw,user_id=7,group_id=7";
-        let entry = MountEntry { dir: "/run/user/1/b c".into(), source: "bivouac:x".into(), user: Some(7) };
-        assert_eq!(parse_line(line), Some(entry));
-        assert_eq!(parse_line(b"64 29 0:54 / / rw - ext4 /dev/sda rw"), None);
-        assert_eq!(parse_line(b""), None);
-        assert_eq!(parse_line(b"1 2 3 4 5 -"), None);
-        assert_eq!(source_of(&"x".parse().unwrap()), "bivouac:x");
-    }
-
-    #[test]
-    fn escapes_are_undone() {
-        assert_eq!(unescape(br"a\040b\134\011\08\"), b"a b\\\t\\08\\");
-    }
 
     #[test]
     fn who_is_in_the_way_is_listed() {
@@ -232,13 +169,5 @@ mod tests {
         let refused = unmount(&here, dir.path(), WhenBusy::Refuse, false).unwrap_err();
         assert!(refused.to_string().starts_with(&dir.path().display().to_string()), "{refused}");
         assert_eq!(mount_of(dir.path()), None);
-    }
-
-    proptest! {
-        #[test]
-        fn any_line_is_a_mount_or_none(line: Vec<u8>) {
-            let _ = parse_line(&line);
-            prop_assert!(unescape(&line).len() <= line.len());
-        }
     }
 }

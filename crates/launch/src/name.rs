@@ -21,6 +21,12 @@ impl FormationName {
     }
 }
 
+impl Default for FormationName {
+    fn default() -> FormationName {
+        FormationName("default".into())
+    }
+}
+
 impl FromStr for FormationName {
     type Err = String;
 

@@ -42,7 +42,9 @@ pub fn send<T: Serialize>(socket: impl AsFd, message: &T, descriptors: &[Borrowe
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(descriptors));
+        // The message would go without them, and be taken for one that needs none.
+        let is_with = control.push(SendAncillaryMessage::ScmRights(descriptors));
+        assert!(is_with, "no room for {} descriptors", descriptors.len());
     }
     retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(&body)], &mut control, SendFlags::NOSIGNAL))?;
     Ok(())
@@ -66,6 +68,8 @@ pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, 
     if received.bytes == 0 {
         return Ok(None);
     }
+    // The kernel drops what does not fit and closes descriptors beyond the limit of open files; half a message is
+    // none.
     if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "packet too long"));
     }
@@ -78,6 +82,7 @@ pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, 
 /// # Errors
 /// What the system says.
 pub fn to_memory<T: Serialize>(content: &T) -> io::Result<OwnedFd> {
+    // A packet has 64 KiB at most, and a state of a thousand nodes is longer.
     let mut file = File::from(memfd_create("bivouac", MemfdFlags::CLOEXEC)?);
     file.write_all(&serde_json::to_vec(content)?)?;
     Ok(file.into())

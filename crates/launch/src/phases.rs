@@ -1,4 +1,4 @@
-//! Where the time went.
+//! Times of the phases of a start.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 /// One step and how long it took.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Phase {
-    /// What was done.
+    /// The step.
     pub name: String,
-    /// How long it took, in microseconds.
+    /// Time that it took, in microseconds.
     pub us: u64,
 }
 

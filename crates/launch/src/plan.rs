@@ -1,28 +1,27 @@
 //! From what the user asks for to what is to be started.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use bivouac_layout::slot_to_node;
-use bivouac_sysmap::spread_over;
 use bivouac_types::limits::{DEAD_AFTER_MS_MIN, SLOTS_DEFAULT};
-use bivouac_types::{Checksum, FormationId, NodeId, Slot, SpreadAt, check_stripe};
-use bivouac_wire::{FormationMap, NodeEntry, SeatEntry};
+use bivouac_types::{Checksum, SpreadAt, check_stripe};
 
+use crate::clock::unix_ms;
 use crate::environment::Environment;
 use crate::guarded::guarded;
 use crate::hex::to_hex;
-use crate::http::HttpWish;
+use crate::http_options::HttpWish;
 use crate::log_events::LogFormat;
 use crate::memory::{available_memory, memory_share};
 use crate::memory_root;
 use crate::name::FormationName;
 use crate::process::ProcessId;
-use crate::purpose::unix_ms;
+use crate::protection::Protection;
 use crate::random::random_bytes;
 use crate::restarts::Tolerance;
-use crate::state::{NodeLife, NodeState, RELEASE, STATE_VERSION, Stage, State, VolumeState};
+use crate::state::{FormationState, NodeLife, NodeState, RELEASE, STATE_VERSION, Stage, VolumeState};
 use crate::state_dir::StateDir;
-use crate::volumes::{Place, VolumeArg, share_out};
+use crate::volumes::{LendableDir, VolumeArg, share_out};
 use crate::{LaunchError, LaunchResult};
 
 /// Most nodes that one machine plays, each with a process of its own.
@@ -35,7 +34,7 @@ const NAMES_PART: u64 = 2;
 /// Least memory for the names of a node, in bytes.
 pub const NAMES_MEMORY_MIN: u64 = 1 << 20;
 
-/// What the user asks for.
+/// A user's request.
 #[derive(Clone, Debug)]
 pub struct Wishes {
     /// The formation's name.
@@ -46,42 +45,48 @@ pub struct Wishes {
     pub volumes: Vec<VolumeArg>,
     /// Stripe size of new files, in bytes.
     pub stripe: u64,
-    /// Width of new files; 0 is all seats.
+    /// Width of new files; 0 is all targets.
     pub width: u16,
     /// Entries from which on a directory spreads over all nodes.
     pub spread_at: SpreadAt,
-    /// Where blocks of new subfiles get checksums.
+    /// Volumes on which blocks of new subfiles get checksums.
     pub checksum: Checksum,
     /// Bytes that each mount has for pages under the session contract.
     pub page_pool: u64,
     /// Most bytes of memory for names, attributes and what else the records of a node are; a part of what there is if not given.
     pub names_memory: Option<u64>,
-    /// Whether daemons of a host are kept on the parts of it that are near to their volumes.
+    /// True if daemons of a host are kept on the parts of it that are near to their volumes.
     pub numa: bool,
     /// In which form processes write their logs.
     pub log_format: LogFormat,
-    /// How long clients wait for a node, in milliseconds.
+    /// Time that clients wait for a node, in milliseconds.
     pub wait_ms: u64,
     /// After how long a node that does not answer is dead, in milliseconds.
     pub dead_after_ms: Option<u64>,
     /// First port to listen on; 0 for any free ones.
     pub port: u16,
-    /// Whether the nodes of a machine share a process.
+    /// True if the nodes of a machine share a process.
     pub in_process: bool,
-    /// Whether all that goes over the network is encrypted.
+    /// True if all that goes over the network is encrypted.
     pub secure: bool,
+    /// True if races are detected.
+    pub detect_races: bool,
+    /// Protection of the volumes.
+    pub protect: Protection,
     /// The server for HTTP on each host, if there is to be one.
     pub http: Option<HttpWish>,
-    /// When a daemon that dies is started no more.
+    /// Address of the gateway of links on each host, if there is to be one.
+    pub link_listen: Option<SocketAddr>,
+    /// Deaths after which a daemon is started no more.
     pub tolerance: Tolerance,
-    /// How long it lives, in milliseconds; for ever if not given.
+    /// Time that it lives, in milliseconds; for ever if not given.
     pub ttl_ms: Option<u64>,
     /// The process that it is made for: it ends with that one.
     pub owner: Option<ProcessId>,
 }
 
 impl Wishes {
-    /// Whether they make sense, as far as that can be told without looking at the machine.
+    /// Returns whether they make sense, as far as that can be told without looking at the machine.
     ///
     /// # Errors
     /// What does not, and what to write.
@@ -102,9 +107,9 @@ impl Wishes {
         }
         check_stripe(self.stripe)
             .map_err(|e| LaunchError::usage("--stripe", e, "write for instance --stripe 1m"))?;
-        let seats = usize::from(self.nodes) * self.volumes.len().max(1);
-        if usize::from(self.width) > seats {
-            let cause = format!("there are only {seats} seats (volumes of all nodes)");
+        let targets = usize::from(self.nodes) * self.volumes.len().max(1);
+        if usize::from(self.width) > targets {
+            let cause = format!("there are only {targets} targets (volumes of all nodes)");
             let object = format!("--width {}", self.width);
             return Err(LaunchError::usage(object, cause, "use less, or 0 for all"));
         }
@@ -126,9 +131,9 @@ impl Wishes {
     }
 
     /// The state of a formation that has nothing yet.
-    pub fn first_state(&self, formation: String) -> State {
+    pub fn first_state(&self, formation: String) -> FormationState {
         let now = unix_ms();
-        State {
+        FormationState {
             version: STATE_VERSION,
             release: RELEASE.into(),
             name: self.name.clone(),
@@ -147,7 +152,10 @@ impl Wishes {
             port: self.port,
             in_process: self.in_process,
             secure: self.secure,
+            detect_races: self.detect_races,
+            protect: self.protect,
             http: self.http.clone().map(Into::into),
+            gateway: self.link_listen.map(Into::into),
             tolerance: self.tolerance,
             stripe: self.stripe as u32,
             width: self.width,
@@ -165,6 +173,8 @@ impl Wishes {
             part: None,
             kept_on: None,
             hosts: Vec::new(),
+            moves: Vec::new(),
+            keepers: None,
             reach: None,
             recoveries: 0,
             recovering: false,
@@ -176,7 +186,7 @@ impl Wishes {
 ///
 /// # Errors
 /// What makes no sense, or does not fit this machine.
-pub fn plan(here: &Environment, wishes: &Wishes, dir: &StateDir) -> LaunchResult<State> {
+pub fn plan(here: &Environment, wishes: &Wishes, dir: &StateDir) -> LaunchResult<FormationState> {
     wishes.check()?;
     check_descriptors(wishes)?;
     let id: [u8; 16] = random_bytes()?;
@@ -186,45 +196,7 @@ pub fn plan(here: &Environment, wishes: &Wishes, dir: &StateDir) -> LaunchResult
     // Once, and not at each start of a daemon: what its names take is not available then.
     let share = memory_share(here.batch.memory, usize::from(wishes.nodes)) / NAMES_PART;
     let names_memory = wishes.names_memory.unwrap_or(share.max(NAMES_MEMORY_MIN));
-    Ok(State { nodes: nodes.collect(), own_dirs, names_memory, ..wishes.first_state(formation) })
-}
-
-/// The map of a formation whose addresses are known: every node has as many slots as any other; seats go round
-/// over the nodes, volume by volume, so that neighbours among the seats are on different nodes, and behind different
-/// switches where those are known.
-#[must_use]
-pub fn first_map(state: &State, formation: FormationId) -> FormationMap {
-    let count = state.nodes.len() as u16;
-    let entry = |node: &NodeState| NodeEntry {
-        host: node.host.clone(),
-        client_address: node.client_address.clone(),
-        peer_address: node.peer_address.clone(),
-        unix_path: node.unix_path.display().to_string(),
-    };
-    let volumes = state.nodes.iter().map(|node| node.volumes.len()).max().unwrap_or(0);
-    let nodes = in_turns(state);
-    let seats = (0..volumes).flat_map(|volume| {
-        let having = nodes.iter().filter(move |node| volume < node.volumes.len());
-        having.map(move |node| SeatEntry { node: NodeId(node.id), volume: volume as u16 })
-    });
-    FormationMap {
-        version: 1,
-        formation,
-        name: state.name.to_string(),
-        slots: (0..SLOTS_DEFAULT).map(|slot| slot_to_node(Slot(slot), SLOTS_DEFAULT, count)).collect(),
-        nodes: state.nodes.iter().map(entry).collect(),
-        seats: seats.collect(),
-        stripe: state.stripe,
-        width: state.width,
-        is_secure: state.secure,
-    }
-}
-
-/// The nodes in the order in which they get seats: as they are numbered, unless it is known what fails together.
-fn in_turns(state: &State) -> Vec<&NodeState> {
-    let Some(domains) = state.domains() else { return state.nodes.iter().collect() };
-    let domains: Vec<_> = state.nodes.iter().map(|node| domains.switch_of(&node.host)).collect();
-    spread_over(&domains).into_iter().filter_map(|node| state.nodes.get(node)).collect()
+    Ok(FormationState { nodes: nodes.collect(), own_dirs, names_memory, ..wishes.first_state(formation) })
 }
 
 /// Descriptors of a node that shares a process: three listeners, memory for direct access, its volume's directory and log, and
@@ -235,7 +207,7 @@ const DESCRIPTORS_SUPERVISED: u64 = 7;
 /// Descriptors besides: for commands, mounts and logs.
 const DESCRIPTORS_BESIDES: u64 = 200;
 
-/// Whether as many nodes can be, given how many files a process of this user may have open.
+/// Returns whether as many nodes can be, given how many files a process of this user may have open.
 fn check_descriptors(wishes: &Wishes) -> LaunchResult<()> {
     check_descriptors_by(wishes, rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum)
 }
@@ -261,7 +233,7 @@ fn plan_volumes(here: &Environment, wishes: &Wishes, formation: &str) -> LaunchR
         return memory_volumes(here, wishes, formation, memory);
     }
     let look = |volume: &VolumeArg| {
-        let place = Place::look(&volume.dir)?;
+        let place = LendableDir::look(&volume.dir)?;
         // What others could put there would be taken for ours.
         guarded(&volume.dir, "name a directory of your own, which others cannot write to")?;
         Ok((place, volume.capacity))
@@ -276,9 +248,9 @@ fn memory_volumes(
     formation: &str,
     memory: u64,
 ) -> LaunchResult<Volumes> {
-    let place = Place::memory()?;
+    let place = LendableDir::memory()?;
     let root = place.dir.join(memory_root::name_of(here, &wishes.name, formation));
-    let mut volumes = share_out(&[(Place { dir: root.clone(), ..place }, None)], wishes.nodes, memory)?;
+    let mut volumes = share_out(&[(LendableDir { dir: root.clone(), ..place }, None)], wishes.nodes, memory)?;
     for (node, volume) in
         volumes.iter_mut().enumerate().flat_map(|(node, all)| all.iter_mut().map(move |v| (node, v)))
     {
@@ -299,6 +271,7 @@ fn new_node(here: &Environment, dir: &StateDir, id: u16, volumes: Vec<VolumeStat
         client_address: String::new(),
         peer_address: String::new(),
         unix_path: dir.node_socket(id),
+        epoch: 0,
         volumes,
     }
 }
@@ -306,7 +279,6 @@ fn new_node(here: &Environment, dir: &StateDir, id: u16, volumes: Vec<VolumeStat
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::tests::sample;
 
     fn wishes() -> Wishes {
         Wishes {
@@ -326,39 +298,14 @@ mod tests {
             port: 0,
             in_process: false,
             secure: false,
+            detect_races: false,
+            protect: Protection::None,
             http: None,
+            link_listen: None,
             tolerance: Tolerance::default(),
             ttl_ms: None,
             owner: None,
         }
-    }
-
-    /// S539.
-    #[test]
-    fn seats_take_turns_between_switches_where_these_are_known() {
-        let mut state = sample();
-        let first = state.nodes[0].clone();
-        state.nodes = (0..4).map(|id| NodeState { id, host: format!("n{id}"), ..first.clone() }).collect();
-        let order = |state: &State| -> Vec<u16> {
-            first_map(state, FormationId([0; 16])).seats.iter().map(|seat| seat.node.0).collect()
-        };
-        assert_eq!(order(&state)[..4], [0, 1, 2, 3]);
-        let of = [("n0", "a"), ("n1", "a"), ("n2", "b"), ("n3", "b")];
-        let of = of.map(|(host, switch)| (host.to_owned(), switch.to_owned())).into();
-        state.reach = Some(crate::reach::Reach {
-            launcher: crate::reach::Launcher::Ssh,
-            program: String::new(),
-            send: None,
-            network: None,
-            silence_ms: 1000,
-            domains: Some(crate::reach::Domains { source: "test".into(), of }),
-        });
-        assert_eq!(order(&state)[..4], [0, 2, 1, 3]);
-        let map = first_map(&state, FormationId([0; 16]));
-        assert_eq!(
-            map.nodes.iter().map(|node| node.host.as_str()).collect::<Vec<_>>(),
-            ["n0", "n1", "n2", "n3"]
-        );
     }
 
     #[test]
@@ -375,7 +322,7 @@ mod tests {
             (Wishes { stripe: 5, ..wishes() }, "stripe size 5 is not within"),
             (Wishes { stripe: 4097, ..wishes() }, "not a multiple"),
             (Wishes { stripe: 1 << 40, ..wishes() }, "is not within"),
-            (Wishes { width: 3, ..wishes() }, "--width 3: there are only 2 seats"),
+            (Wishes { width: 3, ..wishes() }, "--width 3: there are only 2 targets"),
             (Wishes { port: 65_533, ..wishes() }, "--port 65533"),
         ] {
             let error = refusal(bad);
@@ -396,37 +343,5 @@ mod tests {
                     have the limit raised (ulimit -Hn 12200), or use at most 324 nodes";
         assert_eq!(error, says);
         assert_eq!(check_descriptors_by(&Wishes { nodes: 256, ..wishes() }, Some(4096)), Ok(()));
-    }
-
-    #[test]
-    fn a_thousand_nodes_have_a_slot_and_a_seat_each() {
-        let mut state = sample();
-        let one = state.nodes[0].clone();
-        state.nodes = (0..1000).map(|id| NodeState { id, ..one.clone() }).collect();
-        let map = first_map(&state, FormationId([7; 16]));
-        assert_eq!(map.check(), Ok(()));
-        let mut slots = vec![0; 1000];
-        map.slots.iter().for_each(|node| slots[usize::from(node.0)] += 1);
-        assert!(slots.iter().all(|count| (1..=2).contains(count)), "{slots:?}");
-        assert_eq!(slots.iter().sum::<u16>(), SLOTS_DEFAULT);
-        assert!(map.seats.iter().enumerate().all(|(seat, of)| usize::from(of.node.0) == seat));
-        let bytes = bivouac_wire::Encode::to_bytes(&map);
-        assert_eq!(<FormationMap as bivouac_wire::Decode>::from_bytes(&bytes), Ok(map));
-    }
-
-    #[test]
-    fn slots_and_seats_are_spread_over_the_nodes() {
-        let mut state = sample();
-        let volumes = vec![state.nodes[0].volumes[0].clone(); 2];
-        let node = |id| NodeState { id, volumes: volumes.clone(), ..state.nodes[0].clone() };
-        state.nodes = vec![node(0), node(1), node(2)];
-        let map = first_map(&state, FormationId([7; 16]));
-        assert_eq!(map.check(), Ok(()));
-        let slots = |node| map.slots.iter().filter(|holder| holder.0 == node).count();
-        assert_eq!([slots(0), slots(1), slots(2)].map(|count| count / 10), [34; 3]);
-        assert_eq!(map.slots[0], NodeId(0));
-        let seats: Vec<(u16, u16)> = map.seats.iter().map(|seat| (seat.node.0, seat.volume)).collect();
-        assert_eq!(seats, [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]);
-        assert_eq!((map.stripe, map.name.as_str()), (1 << 20, "sample"));
     }
 }

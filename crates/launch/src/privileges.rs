@@ -1,4 +1,4 @@
-//! Whether this user may mount, and how: as root, through the helper of fuse3, or in namespaces of their own.
+//! Rights of this user to mount: as root, through the helper of fuse3, or in namespaces of their own.
 #![allow(unsafe_code, reason = "leaving a namespace has no safe interface")]
 
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ use crate::{Kind, LaunchError, LaunchResult};
 /// Bit of the capability to mount in the kernel's list.
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// How this process can mount.
+/// Way in which this process can mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MountWay {
     /// With the system call.

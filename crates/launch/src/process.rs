@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// The flag of a process that has begun to end (`PF_EXITING` in the kernel's `sched.h`).
 const PF_EXITING: u32 = 0x4;
-/// What a daemon, or the server for HTTP, is started with.
+/// Commands that a daemon, or the server for HTTP, is started with.
 const DAEMONS: [&[u8]; 2] = [b"node", b"serve"];
 const FUSE_DEVICE: &str = "/dev/fuse";
 
@@ -51,13 +51,13 @@ impl ProcessId {
         ProcessId::of(std::os::unix::process::parent_id())
     }
 
-    /// Whether it has begun to end: it closes what it has open before it is dead.
+    /// Returns whether it has begun to end: it closes what it has open before it is dead.
     pub(crate) fn is_ending(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
         !self.is_alive() || stat.is_ok_and(|stat| flags(&stat).is_none_or(|flags| flags & PF_EXITING != 0))
     }
 
-    /// Whether it still runs.
+    /// Returns whether it still runs.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         let now = ProcessId::of(self.pid);
@@ -108,7 +108,7 @@ pub fn users_of(dir: &std::path::Path) -> Vec<(u32, String)> {
     pids().filter(|pid| uses(*pid, dir)).map(|pid| (pid, name_of(pid))).collect()
 }
 
-/// Whether a process has a socket open, and nothing below a directory. As far as this user may see.
+/// Returns whether a process has a socket open, and nothing below a directory. As far as this user may see.
 pub(crate) fn has_socket(inode: u64, but_nothing_below: &Path) -> bool {
     let socket = PathBuf::from(format!("socket:[{inode}]"));
     let has = |pid: u32| {
@@ -149,12 +149,27 @@ fn uses(pid: u32, dir: &std::path::Path) -> bool {
         .any(|link| std::fs::read_link(link).is_ok_and(|target| target.starts_with(dir)))
 }
 
+/// Returns whether nothing is left of a process but threads of this name, of which it has some.
+pub(crate) fn is_left_to(pid: u32, name: &str) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let is_over = |task: &Path| {
+        let stat = std::fs::read_to_string(task.join("stat"));
+        // Gone in between.
+        stat.map_or(true, |stat| parse_stat(&stat).is_some_and(|(state, _)| matches!(state, 'Z' | 'X')))
+    };
+    let mut left = tasks.map(|task| task.path()).filter(|task| !is_over(task)).peekable();
+    let is_called = |task: std::path::PathBuf| {
+        std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+    };
+    left.peek().is_some() && left.all(is_called)
+}
+
 fn name_of(pid: u32) -> String {
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
     name.map_or_else(|_| "?".into(), |name| name.trim_end().into())
 }
 
-/// How far the clock of this process's time namespace is ahead of the machine's, in ticks.
+/// Lead of the clock of this process's time namespace over the machine's, in ticks.
 fn ticks_ahead() -> i64 {
     static AHEAD: OnceLock<i64> = OnceLock::new();
     *AHEAD.get_or_init(|| {
@@ -188,6 +203,27 @@ fn flags(stat: &str) -> Option<u32> {
 mod tests {
     use super::*;
     use std::process::Command;
+
+    #[test]
+    fn what_is_left_of_a_process_is_known_by_the_names_of_its_threads() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        // Until it has become another program it is called as this one.
+        while name_of(child.id()) != "sleep" {
+            std::thread::yield_now();
+        }
+        assert!(is_left_to(child.id(), "sleep") && !is_left_to(child.id(), "other"));
+        assert!(
+            !is_left_to(std::process::id(), &name_of(std::process::id())),
+            "this thread has another name"
+        );
+        child.kill().unwrap();
+        let is_over = |pid| ProcessId::of(pid).is_none();
+        while !is_over(child.id()) {
+            std::thread::yield_now();
+        }
+        assert!(!is_left_to(child.id(), "sleep"), "nothing is left");
+        child.wait().unwrap();
+    }
 
     #[test]
     fn the_start_is_found_behind_any_name() {

@@ -1,4 +1,4 @@
-//! What a formation is there for: the process that it was made for, and the time that it was given. When the first
+//! Purpose of a formation: the process that it was made for, and the time that it was given. When the first
 //! of them ends, so does the formation, unless it holds data that is nowhere else.
 //!
 //! The supervisor sees to that. After its death one of the daemons does, its [successor](inherit): a daemon serves on
@@ -9,24 +9,25 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::retry_on_intr;
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::control::{timespec, wait_readable};
+use crate::clock::left_ms;
+use crate::polling::{timespec, wait_readable};
 use crate::process::ProcessId;
 use crate::spawned::Spawned;
 use crate::standby::settled;
-use crate::state::State;
+use crate::state::FormationState;
 use crate::state_dir::StateDir;
 use crate::{CODE_KEEP, LaunchError, LaunchResult};
 
-/// How long it takes until taking the formation down is tried again, if it failed.
+/// Pause until taking the formation down is tried again, if it failed.
 const AGAIN: Duration = Duration::from_secs(30);
-/// How long a supervisor is waited for that may be about to end although it does not look so, in milliseconds.
+/// Time for which a supervisor is waited for that may be about to end although it does not look so, in milliseconds.
 const ENDING_MS: u64 = 200;
 /// And one that does, until it is looked at again.
 const ENDING_MS_MAX: u64 = 60_000;
@@ -48,7 +49,7 @@ pub struct Guard {
 
 impl Guard {
     /// Watches over what the state says.
-    pub fn of(state: &State) -> Guard {
+    pub fn of(state: &FormationState) -> Guard {
         let owner = state.owner.and_then(|owner| owner.watch());
         Guard {
             owner_ended: state.owner.is_some() && owner.is_none(),
@@ -60,11 +61,11 @@ impl Guard {
 
     /// As [`Guard::of`], for the supervisor: the end of who holds a host's part is heard there at once, and all that
     /// needs is done.
-    pub(crate) fn in_supervisor(state: &State) -> Guard {
+    pub(crate) fn in_supervisor(state: &FormationState) -> Guard {
         if state.part.is_some() { Guard::default() } else { Guard::of(state) }
     }
 
-    /// What becomes readable when there is something to do.
+    /// Descriptors that become readable when there is something to do.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let owner = self.owner.as_ref().filter(|_| !self.owner_ended);
         owner.map(AsFd::as_fd).into_iter().chain(self.ender.as_ref().map(AsFd::as_fd))
@@ -82,7 +83,7 @@ impl Guard {
         moment.map(|moment| moment.saturating_duration_since(now).as_millis() as u64 + 1)
     }
 
-    /// Why the formation is to be taken down now, if it is: asked whenever something may have happened.
+    /// Reason why the formation is to be taken down now, if it is: asked whenever something may have happened.
     pub fn due(&mut self) -> Option<&'static str> {
         let now = Instant::now();
         self.owner_ended |= self.owner.as_ref().is_some_and(is_readable);
@@ -144,7 +145,7 @@ fn start_ender(program: &Path, dir: &StateDir) -> LaunchResult<Spawned> {
     command.spawn().and_then(Spawned::watch).map_err(refused)
 }
 
-/// What a daemon does in a thread of its own when the supervisor that has started it is gone: one of them becomes the
+/// The work of a thread of a daemon whose supervisor is gone: one of them becomes the
 /// successor, which sees to it that the formation ends with its purpose. Comes back when there is nothing, or nothing
 /// more, to see to.
 ///
@@ -210,23 +211,10 @@ fn is_readable(descriptor: &OwnedFd) -> bool {
     wait_readable(descriptor.as_fd(), 0)
 }
 
-/// Milliseconds since 1970.
-#[must_use]
-pub fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// How long it is until a moment, in milliseconds; a thousand years at most, which every clock here can add.
-#[must_use]
-pub fn left_ms(ends_unix_ms: u64) -> u64 {
-    const LONGEST: u64 = 1000 * 366 * 24 * 3600 * 1000;
-    ends_unix_ms.saturating_sub(unix_ms()).min(LONGEST)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::unix_ms;
     use crate::process::ProcessId;
     use crate::state::tests::sample;
 

@@ -1,4 +1,4 @@
-//! How the hosts of a formation over several are reached, as its state says.
+//! Way in which the hosts of a formation over several are reached, as its state says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,10 +9,10 @@ use std::str::FromStr;
 use bivouac_sysmap::Address;
 use serde::{Deserialize, Serialize};
 
-/// How the hosts of a formation were reached, to be reached again.
+/// Way in which the hosts of a formation were reached, to be reached again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reach {
-    /// What started processes there.
+    /// The launcher that started processes there.
     pub launcher: Launcher,
     /// Path of the program there.
     pub program: String,
@@ -22,15 +22,15 @@ pub struct Reach {
     pub network: Option<Network>,
     /// Silence after which a host takes its part down, in milliseconds.
     pub silence_ms: u64,
-    /// What fails together, if that is known.
+    /// Failure domains, if they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domains: Option<Domains>,
 }
 
-/// Which hosts fail together: those of one switch.
+/// Failure domains of hosts: those of one switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Domains {
-    /// What said so.
+    /// Source of the domains.
     pub source: String,
     /// The switch of each host of which it is known, by the name by which the host was called.
     pub of: BTreeMap<String, String>,
@@ -50,7 +50,7 @@ impl Domains {
     }
 }
 
-/// What starts processes on hosts.
+/// Launcher of processes on hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Launcher {
@@ -71,7 +71,7 @@ pub enum Launcher {
 }
 
 impl Launcher {
-    /// Whether it starts a process per host, so that each can have a ticket of its own.
+    /// Returns whether it starts a process per host, so that each can have a ticket of its own.
     #[must_use]
     pub fn is_per_host(&self) -> bool {
         matches!(self, Launcher::Ssh | Launcher::Pbs | Launcher::Meet | Launcher::Custom(_))
@@ -144,7 +144,7 @@ impl FromStr for Network {
 }
 
 impl Network {
-    /// Whether an address of this host is of it.
+    /// Returns whether an address of this host is of it.
     #[must_use]
     pub fn has(&self, local: &Address) -> bool {
         match self {

@@ -9,33 +9,34 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use bivouac_types::mount_table::FORMATION_SOURCE;
+
 use crate::environment::Environment;
-use crate::grant_tables::{Unused, remove_unused, unused};
+use crate::grant_tables::{UnusedGrantTable, remove_unused, unused};
 use crate::memory_root::{Abandoned, abandoned};
-use crate::mounts::{MountEntry, WhenBusy, is_dead, mounted, unmount};
-use crate::places::{gone_on, states_elsewhere, way_to};
-use crate::recovery::recoverable;
+use crate::mount_table::MountEntry;
+use crate::mounts::{WhenBusy, is_dead, mounted, unmount};
+use crate::recoverable::recoverable;
+use crate::runtime_dirs::{gone_on, states_elsewhere, way_to};
 use crate::start::ways_on;
-use crate::state::State;
+use crate::state::FormationState;
 use crate::state_dir::{Claim, StateDir, WHOLE};
 use crate::teardown::remove_leftovers;
 use crate::{FormationName, LaunchError, LaunchResult};
 
-/// How long it may take to look at all processes.
+/// Time that it may take to look at all processes.
 const LIVING_WAIT: Duration = Duration::from_secs(10);
-/// What the source of our mounts begins with.
-const SOURCE: &str = "bivouac:";
 
 /// Something that a crash left.
 #[derive(Debug)]
-pub struct Left {
+pub struct Leftover {
     what: What,
 }
 
 #[derive(Debug)]
 enum What {
     /// Locked meanwhile, so that no new one begins.
-    Formation(FormationName, Claim, Box<State>),
+    Formation(FormationName, Claim, Box<FormationState>),
     /// The directory of one that was killed before it had a state.
     Unfinished(FormationName, Claim),
     Memory(Abandoned),
@@ -44,12 +45,12 @@ enum What {
     GrantTable(PathBuf),
 }
 
-/// What was found.
+/// The findings.
 #[derive(Debug, Default)]
 pub struct Leftovers {
-    /// What can be removed.
-    pub dead: Vec<Left>,
-    /// What has to be left, and why.
+    /// Leftovers that can be removed.
+    pub dead: Vec<Leftover>,
+    /// Leftovers that have to stay, with the reasons.
     pub kept: Vec<String>,
 }
 
@@ -63,21 +64,21 @@ pub fn find_leftovers(here: &Environment) -> LaunchResult<Leftovers> {
         look_at(here, name, claim, &mut found);
     }
     let memory = abandoned(here, &mut |doubt| found.kept.push(doubt));
-    found.dead.extend(memory.into_iter().map(|memory| Left { what: What::Memory(memory) }));
+    found.dead.extend(memory.into_iter().map(|memory| Leftover { what: What::Memory(memory) }));
     let tables = grant_tables_of_nobody(here, &mut |doubt| found.kept.push(doubt));
-    found.dead.extend(tables.into_iter().map(|path| Left { what: What::GrantTable(path) }));
+    found.dead.extend(tables.into_iter().map(|path| Leftover { what: What::GrantTable(path) }));
     found.kept.extend(dead_elsewhere(here));
     let elsewhere = states_elsewhere(here);
     let told = |dir: &Path| {
-        let of_state = |left: &Left| match &left.what {
+        let of_state = |left: &Leftover| match &left.what {
             What::Formation(_, _, state) => state.mounts.iter().any(|mount| mount.dir == dir),
             _ => false,
         };
-        let has = |state: &State| state.mounts.iter().any(|mount| mount.dir == dir);
+        let has = |state: &FormationState| state.mounts.iter().any(|mount| mount.dir == dir);
         found.dead.iter().any(of_state) || elsewhere.iter().any(|(_, state)| has(state))
     };
     let mounts: Vec<PathBuf> = dead_mounts(here).into_iter().filter(|dir| !told(dir)).collect();
-    found.dead.extend(mounts.into_iter().map(|dir| Left { what: What::Mount(dir) }));
+    found.dead.extend(mounts.into_iter().map(|dir| Leftover { what: What::Mount(dir) }));
     Ok(found)
 }
 
@@ -105,7 +106,7 @@ fn grant_tables_of_nobody(here: &Environment, doubt: &mut dyn FnMut(String)) -> 
     of_nobody
 }
 
-fn doubt_of(table: &Unused) -> String {
+fn doubt_of(table: &UnusedGrantTable) -> String {
     let cause = match &table.owner {
         Some(owner) => format!("its state was in {}, which is not seen here", owner.home.display()),
         None => "it does not say of which one".to_owned(),
@@ -117,14 +118,14 @@ fn doubt_of(table: &Unused) -> String {
 /// Formations of this user that were killed, and are for who looks from their own place.
 fn dead_elsewhere(here: &Environment) -> Vec<String> {
     let dead = states_elsewhere(here).into_iter().filter(|(dir, _)| !dir.is_held());
-    let text = |(dir, state): (StateDir, State)| {
+    let text = |(dir, state): (StateDir, FormationState)| {
         let (name, way) = (&state.name, way_to(here, &dir, "reap"));
         format!("formation {name}: its state is in {}; look from there: {way}", dir.path().display())
     };
     dead.map(text).collect()
 }
 
-/// How a formation's directory is taken: that of one on this host, or of a host's part, or that of the whole.
+/// Way in which a formation's directory is taken: that of one on this host, or of a host's part, or that of the whole.
 type ClaimOf = fn(&Environment, &FormationName) -> LaunchResult<Claim>;
 
 /// All names that have a directory, also without a state.
@@ -157,10 +158,10 @@ fn look_at(here: &Environment, name: FormationName, claim: ClaimOf, found: &mut 
             None => What::Formation(name, claim, Box::new(state)),
         },
     };
-    found.dead.push(Left { what });
+    found.dead.push(Leftover { what });
 }
 
-fn why_kept(here: &Environment, state: &State) -> Option<String> {
+fn why_kept(here: &Environment, state: &FormationState) -> Option<String> {
     let name = &state.name;
     if let Some(reason) = state.why_kept() {
         let remedy = ways_on(state);
@@ -179,7 +180,7 @@ fn why_kept(here: &Environment, state: &State) -> Option<String> {
 fn dead_mounts(here: &Environment) -> Vec<PathBuf> {
     let Some(living) = living_in_time() else { return Vec::new() };
     let ours = |entry: &MountEntry| {
-        let name = entry.source.strip_prefix(SOURCE);
+        let name = entry.source.strip_prefix(FORMATION_SOURCE);
         name.is_some_and(|name| !living.contains(name)) && entry.user == Some(here.uid)
     };
     // The latest first: one may be inside another.
@@ -212,8 +213,8 @@ fn name_of(arguments: &[u8]) -> Option<String> {
     }
 }
 
-impl Left {
-    /// What it is, for people.
+impl Leftover {
+    /// Its description, for people.
     #[must_use]
     pub fn describe(&self) -> String {
         match &self.what {
@@ -272,7 +273,7 @@ impl Left {
 }
 
 fn is_mount(dir: &Path) -> bool {
-    mounted().iter().any(|entry| entry.dir == dir && entry.source.starts_with(SOURCE))
+    mounted().iter().any(|entry| entry.dir == dir && entry.source.starts_with(FORMATION_SOURCE))
 }
 
 #[cfg(test)]
@@ -280,21 +281,21 @@ mod tests {
     use super::*;
     use crate::environment::tests::environment;
     use crate::grant_tables;
+    use crate::memory::MEMORY_DIR;
     use crate::memory_root::{self, hold_all, make};
     use crate::state::tests::sample;
     use bivouac_store::DirVolume;
     use bivouac_types::{FormationId, NodeId};
 
-    /// Who looks at memory has it locked for a moment, and is taken for its owner by others who look.
+    /// Serialises looks at memory: each locks it for a moment, and is taken for its owner by others who look.
     static LOOKING: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-    /// What is said of formations whose directories are here. Memory and mounts are found wherever they are, also
+    /// The texts about formations whose directories are here. Memory and mounts are found wherever they are, also
     /// those that other tests have just then, or that were killed.
     fn texts(here: &Environment) -> (Vec<String>, Vec<String>) {
         let found = find_leftovers(here).unwrap();
-        let dead = found.dead.iter().map(Left::describe).filter(|text| text.starts_with("formation"));
-        let of_others =
-            |text: &String| text.starts_with(memory_root::MEMORY_DIR) || text.contains("its state is in");
+        let dead = found.dead.iter().map(Leftover::describe).filter(|text| text.starts_with("formation"));
+        let of_others = |text: &String| text.starts_with(MEMORY_DIR) || text.contains("its state is in");
         let kept = found.kept.into_iter().filter(|text| !of_others(text));
         (dead.collect(), kept.collect())
     }
@@ -303,13 +304,13 @@ mod tests {
     fn a_dead_mount_that_is_gone_by_then_is_no_failure() {
         let place = tempfile::tempdir().unwrap();
         let here = environment(Some(place.path()));
-        Left { what: What::Mount(place.path().to_owned()) }
+        Leftover { what: What::Mount(place.path().to_owned()) }
             .remove(&here, &mut |text| panic!("{text}"))
             .unwrap();
     }
 
     /// A formation that was killed, with this state.
-    fn killed(here: &Environment, change: impl FnOnce(&mut State)) -> StateDir {
+    fn killed(here: &Environment, change: impl FnOnce(&mut FormationState)) -> StateDir {
         let claim = StateDir::claim(here, &"sample".parse().unwrap()).unwrap();
         let mut state = sample();
         state.nodes[0].host = here.host.clone();
@@ -322,7 +323,7 @@ mod tests {
         dir
     }
 
-    /// What another test starts just then has a copy of a lock for a moment.
+    /// Waits for a lock of which a process that another test starts just then has a copy for a moment.
     fn released(dir: &StateDir) {
         assert!(dir.wait_released(10_000));
     }
@@ -422,7 +423,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let here = environment(Some(dir.path()));
         let name = format!("reap{}", std::process::id()).parse().unwrap();
-        let root = Path::new(memory_root::MEMORY_DIR).join(memory_root::name_of(&here, &name, "0123456789"));
+        let root = Path::new(MEMORY_DIR).join(memory_root::name_of(&here, &name, "0123456789"));
         let home = StateDir::at(dir.path().join("bivouac/x"));
         make(&root, &home).unwrap();
         let mut state = sample();
@@ -456,15 +457,16 @@ mod tests {
         assert!(!root.exists());
     }
 
-    /// Whether what is for direct access would be removed, and what is said instead, by who looks from this place.
+    /// Returns whether what is for direct access would be removed, and what is said instead, by who looks from this
+    /// place.
     fn table_of(here: &Environment, formation: &str) -> (bool, Vec<String>) {
         let found = find_leftovers(here).unwrap();
-        let is_it = |left: &Left| matches!(&left.what, What::GrantTable(path) if path.to_str().unwrap().contains(formation));
+        let is_it = |left: &Leftover| matches!(&left.what, What::GrantTable(path) if path.to_str().unwrap().contains(formation));
         let said = found.kept.into_iter().filter(|text| text.contains(formation)).collect();
         (found.dead.iter().any(is_it), said)
     }
 
-    /// What comes of looking again and again. Who looks takes a lock for a moment, of which what another test starts just
+    /// Looks again and again. Each look takes a lock for a moment, of which what another test starts just
     /// then has a copy: to the next one who looks that is somebody who lives.
     fn eventually<T>(mut look: impl FnMut() -> Result<T, String>) -> T {
         let until = std::time::Instant::now() + Duration::from_secs(10);
@@ -511,7 +513,7 @@ mod tests {
             let found = find_leftovers(&here).unwrap();
             let said = found.kept.iter().filter(|text| text.contains(&formation));
             assert_eq!(said.collect::<Vec<_>>(), [""; 0], "its state is gone");
-            let ours = |left: &&Left| left.describe().contains(&formation);
+            let ours = |left: &&Leftover| left.describe().contains(&formation);
             let table = found.dead.iter().find(ours).ok_or("somebody has it")?;
             table.remove(&here, &mut |text| panic!("{text}")).map_err(|error| error.to_string())
         });
@@ -530,7 +532,7 @@ mod tests {
         drop(DirVolume::open(&volume, identity, true).unwrap());
         let change = |recoveries: u32| {
             let volume = volume.clone();
-            move |state: &mut State| {
+            move |state: &mut FormationState| {
                 let lent = crate::state::VolumeState { path: volume, ..sample().nodes[0].volumes[0].clone() };
                 state.nodes[0].volumes = vec![lent];
                 (state.formation, state.recoveries) = (crate::hex::to_hex(&formation.0), recoveries);
@@ -541,7 +543,7 @@ mod tests {
         let formation = crate::hex::to_hex(&formation.0);
         let table = grant_tables::open(&formation, 0, now.path()).unwrap();
         let found = find_leftovers(&here).unwrap();
-        let ours = |left: &&Left| left.describe().starts_with("formation sample");
+        let ours = |left: &&Leftover| left.describe().starts_with("formation sample");
         let described = found.dead.iter().find(ours).unwrap().describe();
         assert!(
             described.contains("an old state of what went on in") && !described.contains("volume(s)"),
@@ -562,7 +564,7 @@ mod tests {
         let _alone = LOOKING.lock();
         let here = environment(None);
         let name = format!("doubt{}", std::process::id()).parse().unwrap();
-        let root = Path::new(memory_root::MEMORY_DIR).join(memory_root::name_of(&here, &name, "0123456789"));
+        let root = Path::new(MEMORY_DIR).join(memory_root::name_of(&here, &name, "0123456789"));
         make(&root, &StateDir::at("/nonexistent/bivouac/x".into())).unwrap();
         let mut doubts = String::new();
         let found = abandoned(&here, &mut |doubt| doubts.push_str(&doubt));

@@ -1,4 +1,4 @@
-//! When a dead daemon is started again, and when no more: events in, commands out, no I/O.
+//! Restarts of dead daemons, and the point at which they end: events in, commands out, no I/O.
 //!
 //! After its first death within [`Tolerance::window_ms`] a daemon is started at once, after the next ones with
 //! a delay that doubles, and after [`Tolerance::deaths_max`] deaths no more. A daemon that dies before
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub struct Tolerance {
     /// The death that is one too many.
     pub deaths_max: usize,
-    /// How long a death counts, in milliseconds.
+    /// Time that a death counts, in milliseconds.
     pub window_ms: u64,
 }
 
@@ -42,16 +42,16 @@ impl std::str::FromStr for Tolerance {
     }
 }
 
-/// How patient the supervisor is. Times are in milliseconds.
+/// Limits of the supervisor's patience. Times are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Delay of the second start within the window.
     pub delay_ms_first: u64,
     /// Longest delay.
     pub delay_ms_max: u64,
-    /// When it gives up.
+    /// Deaths at which it gives up.
     pub tolerance: Tolerance,
-    /// How long a daemon may take to end before it is killed.
+    /// Time that a daemon may take to end before it is killed.
     pub stop_ms: u64,
 }
 
@@ -61,7 +61,7 @@ impl Default for Policy {
     }
 }
 
-/// What happened.
+/// An input of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A daemon serves.
@@ -71,13 +71,19 @@ pub enum Event {
     /// A daemon ended for a reason outside of it, and which: it was killed for want of memory, or says that it cannot begin
     /// to serve, as its records are damaged or its volume is not there. That may be mended, and does not come to be too much.
     Hindered(usize, String),
+    /// A daemon that is started no more is to be started once more, as if it had not died before.
+    Revive(usize),
+    /// A daemon that was [added](Restarts::add) may be started.
+    Begin(usize),
+    /// A daemon is started no more: it has a successor on another host.
+    Retire(usize),
     /// Time passed.
     Tick,
     /// All are to end.
     Stop,
 }
 
-/// What is to be done.
+/// An action for the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Start this daemon.
@@ -94,9 +100,9 @@ pub enum Command {
     Finish,
 }
 
-/// What is known of a daemon.
+/// State of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum DaemonState {
     /// Started, not yet ready.
     Starting,
     /// Serving.
@@ -114,14 +120,14 @@ pub enum Life {
 pub struct Restarts {
     policy: Policy,
     nodes: Vec<Node>,
-    /// When those that have not ended are killed.
+    /// Time at which those that have not ended are killed.
     kill_at: Option<u64>,
     stopping: bool,
 }
 
 #[derive(Debug)]
 struct Node {
-    life: Life,
+    life: DaemonState,
     was_ready: bool,
     deaths: VecDeque<u64>,
     /// Those for want of memory.
@@ -133,7 +139,7 @@ impl Restarts {
     #[must_use]
     pub fn new(count: usize, policy: Policy) -> Restarts {
         let node = || Node {
-            life: Life::Starting,
+            life: DaemonState::Starting,
             was_ready: false,
             deaths: VecDeque::new(),
             hindered: VecDeque::new(),
@@ -148,51 +154,97 @@ impl Restarts {
             Event::Ready(index) => self.ready(index),
             Event::Died(index, how) => self.died(now_ms, index, how, false),
             Event::Hindered(index, how) => self.died(now_ms, index, how, true),
+            Event::Revive(index) => self.revive(index),
+            Event::Begin(index) => self.begin(index),
+            Event::Retire(index) => self.retire(index),
             Event::Tick => self.tick(now_ms),
             Event::Stop => self.stop(now_ms),
         }
     }
 
-    /// When the next [`Event::Tick`] is due, if ever.
+    /// Time when the next [`Event::Tick`] is due, if ever.
     #[must_use]
     pub fn next_tick(&self) -> Option<u64> {
         let waits = self.nodes.iter().filter_map(|node| match node.life {
-            Life::Waiting(until) => Some(until),
+            DaemonState::Waiting(until) => Some(until),
             _ => None,
         });
         waits.chain(self.kill_at).min()
     }
 
-    /// What is known of a daemon.
+    /// State of a daemon.
     #[must_use]
-    pub fn life(&self, index: usize) -> Option<Life> {
+    pub fn life(&self, index: usize) -> Option<DaemonState> {
         self.nodes.get(index).map(|node| node.life)
     }
 
-    /// Whether every daemon serves.
+    /// Returns whether every daemon serves.
     #[must_use]
     pub fn all_ready(&self) -> bool {
-        self.nodes.iter().all(|node| node.life == Life::Ready)
+        self.nodes.iter().all(|node| node.life == DaemonState::Ready)
+    }
+
+    /// Adds a daemon that is not started before [`Event::Begin`]; returns its number.
+    pub fn add(&mut self) -> usize {
+        self.nodes.push(Node {
+            life: DaemonState::Waiting(u64::MAX),
+            was_ready: false,
+            deaths: VecDeque::new(),
+            hindered: VecDeque::new(),
+        });
+        if self.stopping {
+            self.nodes.iter_mut().last().into_iter().for_each(|node| node.life = DaemonState::Stopped);
+        }
+        self.nodes.len() - 1
+    }
+
+    fn begin(&mut self, index: usize) -> Vec<Command> {
+        let waits = |node: &&mut Node| node.life == DaemonState::Waiting(u64::MAX);
+        let Some(node) = self.nodes.get_mut(index).filter(waits) else { return Vec::new() };
+        assert!(!self.stopping, "daemon {index} is started while all are to end");
+        node.life = DaemonState::Starting;
+        vec![Command::Start(index)]
+    }
+
+    fn retire(&mut self, index: usize) -> Vec<Command> {
+        if let Some(node) = self.nodes.get_mut(index) {
+            node.life = if self.stopping { DaemonState::Stopped } else { DaemonState::Failed };
+        }
+        if self.stopping { self.finish_if_over() } else { Vec::new() }
     }
 
     fn ready(&mut self, index: usize) -> Vec<Command> {
-        if let Some(node) = self.nodes.get_mut(index).filter(|node| node.life == Life::Starting) {
-            node.life = Life::Ready;
+        if let Some(node) = self.nodes.get_mut(index).filter(|node| node.life == DaemonState::Starting) {
+            node.life = DaemonState::Ready;
             node.was_ready = true;
         }
         Vec::new()
     }
 
+    fn revive(&mut self, index: usize) -> Vec<Command> {
+        let Some(node) = self.nodes.get_mut(index).filter(|node| node.life == DaemonState::Failed) else {
+            return Vec::new();
+        };
+        node.life = DaemonState::Starting;
+        assert!(!self.stopping, "daemon {index} is started while all are to end");
+        // If it fails before it is ready, it is given up at once.
+        node.was_ready = false;
+        node.deaths.clear();
+        node.hindered.clear();
+        vec![Command::Start(index)]
+    }
+
     fn died(&mut self, now_ms: u64, index: usize, how: String, hindered: bool) -> Vec<Command> {
         let (policy, stopping) = (self.policy, self.stopping);
         let Some(node) = self.nodes.get_mut(index) else { return Vec::new() };
-        if !matches!(node.life, Life::Starting | Life::Ready) {
+        if !matches!(node.life, DaemonState::Starting | DaemonState::Ready) {
             return Vec::new();
         }
         if stopping {
-            node.life = Life::Stopped;
+            node.life = DaemonState::Stopped;
             return self.finish_if_over();
         }
+        // Only of one that has served: a start that cannot succeed is told to the user who waits for it.
         let judged = if hindered && node.was_ready {
             node.hindered(now_ms, index, policy)
         } else {
@@ -204,12 +256,13 @@ impl Restarts {
     fn tick(&mut self, now_ms: u64) -> Vec<Command> {
         let mut commands = Vec::new();
         for (index, node) in self.nodes.iter_mut().enumerate() {
-            if matches!(node.life, Life::Waiting(until) if until <= now_ms) {
-                node.life = Life::Starting;
+            if matches!(node.life, DaemonState::Waiting(until) if until <= now_ms) {
+                node.life = DaemonState::Starting;
                 commands.push(Command::Start(index));
             }
         }
         if self.kill_at.is_some_and(|at| at <= now_ms) {
+            assert!(self.stopping, "daemons are killed that were not asked to end");
             self.kill_at = None;
             commands.extend(self.running().map(Command::Kill));
         }
@@ -223,8 +276,9 @@ impl Restarts {
         self.stopping = true;
         self.kill_at = Some(now_ms.saturating_add(self.policy.stop_ms));
         for node in &mut self.nodes {
-            if matches!(node.life, Life::Waiting(_) | Life::Failed) {
-                node.life = Life::Stopped;
+            // They have no process, so nothing will report their end.
+            if matches!(node.life, DaemonState::Waiting(_) | DaemonState::Failed) {
+                node.life = DaemonState::Stopped;
             }
         }
         let mut commands: Vec<Command> = self.running().map(Command::Terminate).collect();
@@ -234,13 +288,18 @@ impl Restarts {
 
     fn running(&self) -> impl Iterator<Item = usize> {
         let lives = self.nodes.iter().enumerate();
-        lives.filter(|(_, node)| matches!(node.life, Life::Starting | Life::Ready)).map(|(index, _)| index)
+        lives
+            .filter(|(_, node)| matches!(node.life, DaemonState::Starting | DaemonState::Ready))
+            .map(|(index, _)| index)
     }
 
     fn finish_if_over(&mut self) -> Vec<Command> {
         if self.running().next().is_some() {
             return Vec::new();
         }
+        let is_over = self.nodes.iter().all(|node| node.life == DaemonState::Stopped);
+        // The volumes are unlocked and removed next: a daemon that is waited with would write to what is gone.
+        assert!(self.stopping && is_over, "finished with daemons that are {:?}", self.nodes);
         self.kill_at = None;
         vec![Command::Finish]
     }
@@ -254,13 +313,16 @@ impl Node {
     }
 
     fn start_after(&mut self, delay: u64, now_ms: u64, index: usize) -> Command {
+        // Only what has just died is started again: two daemons on one volume would each acknowledge changes of their own.
+        let has_lived = matches!(self.life, DaemonState::Starting | DaemonState::Ready);
+        assert!(has_lived, "daemon {index} is {:?} and to be started", self.life);
         match delay {
             0 => {
-                self.life = Life::Starting;
+                self.life = DaemonState::Starting;
                 Command::Start(index)
             }
             delay => {
-                self.life = Life::Waiting(now_ms.saturating_add(delay));
+                self.life = DaemonState::Waiting(now_ms.saturating_add(delay));
                 Command::Wait(index)
             }
         }
@@ -271,11 +333,13 @@ impl Node {
         count(&mut self.deaths, now_ms, window_ms);
         let deaths = self.deaths.len();
         if !self.was_ready {
-            self.life = Life::Failed;
+            self.life = DaemonState::Failed;
             return Command::GiveUp(index, how);
         }
+        // A daemon that dies again and again for the same reason would take its clients’ time for ever, and hide
+        // the reason in its log.
         if deaths >= deaths_max {
-            self.life = Life::Failed;
+            self.life = DaemonState::Failed;
             let window = format_duration(window_ms);
             return Command::GiveUp(index, format!("died {deaths} times within {window}, at last: {how}"));
         }
@@ -285,6 +349,7 @@ impl Node {
 
 /// Adds a death, and forgets those that are long ago.
 fn count(deaths: &mut VecDeque<u64>, now_ms: u64, window_ms: u64) {
+    // Before the old ones are forgotten, so that there is always one: the death that is counted now.
     deaths.push_back(now_ms);
     while deaths.front().is_some_and(|death| death.saturating_add(window_ms) < now_ms) {
         deaths.pop_front();
@@ -320,6 +385,41 @@ mod tests {
     }
 
     #[test]
+    fn who_was_given_up_is_started_once_more_when_somebody_says_so() {
+        let mut restarts = ready(2);
+        assert_eq!(restarts.handle(1, Event::Revive(0)), [], "it has not failed");
+        let mut now = 10;
+        while restarts.life(0) != Some(DaemonState::Failed) {
+            restarts.handle(now, Event::Tick);
+            restarts.handle(now, Event::Ready(0));
+            die(&mut restarts, now);
+            now += 5_001;
+        }
+        assert_eq!(restarts.handle(now, Event::Revive(0)), [Command::Start(0)]);
+        assert_eq!(restarts.handle(now, Event::Ready(0)), []);
+        assert!(restarts.all_ready());
+        assert_eq!(die(&mut restarts, now + 1), [Command::Start(0)], "earlier deaths do not count");
+    }
+
+    /// S813.
+    #[test]
+    fn who_is_added_waits_until_it_may_begin() {
+        let mut restarts = ready(1);
+        assert_eq!(restarts.add(), 1);
+        assert_eq!(restarts.handle(u64::MAX - 1, Event::Tick), [], "no time lets it begin");
+        assert_eq!(restarts.handle(5, Event::Begin(0)), [], "it runs");
+        assert_eq!(restarts.handle(5, Event::Begin(1)), [Command::Start(1)]);
+        assert_eq!(restarts.handle(6, Event::Begin(1)), [], "it is being started");
+        restarts.handle(7, Event::Ready(1));
+        // One that has a successor elsewhere is not started again, and nobody waits for it.
+        assert_eq!(restarts.handle(8, Event::Retire(0)), []);
+        assert_eq!(restarts.handle(9, Event::Died(0, "killed".into())), []);
+        assert_eq!(restarts.add(), 2);
+        assert_eq!(restarts.handle(10, Event::Stop), [Command::Terminate(1)]);
+        assert_eq!(restarts.handle(11, Event::Died(1, "ended".into())), [Command::Finish]);
+    }
+
+    #[test]
     fn the_first_death_is_repaired_at_once_and_the_next_ones_later_and_later() {
         let mut restarts = ready(2);
         assert!(restarts.all_ready());
@@ -334,7 +434,10 @@ mod tests {
         restarts.handle(950, Event::Ready(0));
         let reason = "died 5 times within 60 s, at last: killed by signal 9";
         assert_eq!(die(&mut restarts, 1000), [Command::GiveUp(0, reason.into())]);
-        assert_eq!((restarts.life(0), restarts.life(1)), (Some(Life::Failed), Some(Life::Ready)));
+        assert_eq!(
+            (restarts.life(0), restarts.life(1)),
+            (Some(DaemonState::Failed), Some(DaemonState::Ready))
+        );
         assert_eq!(restarts.next_tick(), None);
     }
 
@@ -458,7 +561,7 @@ mod tests {
                     }
                 }
                 for i in 0..3 {
-                    let waits = matches!(restarts.life(i), Some(Life::Waiting(_)));
+                    let waits = matches!(restarts.life(i), Some(DaemonState::Waiting(_)));
                     prop_assert!(runs[i] || failed[i] || stopping || waits, "node {} is forgotten", i);
                 }
             }

@@ -12,12 +12,12 @@ use crate::environment::Environment;
 
 /// Most bytes that are heard of one program.
 const HEARD_MAX: usize = 256 << 20;
-/// How often it is looked whether what was said is enough.
+/// Time between two looks at the output so far.
 const LOOK: Duration = Duration::from_millis(100);
-/// Where programs are that only administrators have in their search path.
+/// Directories of programs that only administrators have in their search path.
 const MORE_PLACES: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
-/// What a program of this machine says on standard output; nothing if it is not there, fails, or takes too long.
+/// Standard output of a program of this machine; nothing if it is not there, fails, or takes too long.
 #[must_use]
 pub fn output_of(here: &Environment, program: &[&str], bound: Duration) -> Option<String> {
     let (name, arguments) = program.split_first()?;

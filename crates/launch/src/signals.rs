@@ -21,10 +21,10 @@ const FROM_KERNEL: i32 = 0x80;
 
 /// A signal that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrived {
+pub struct ReceivedSignal {
     /// Its number.
     pub number: i32,
-    /// Whether the kernel sent it: to the whole foreground group of the terminal.
+    /// True if the kernel sent it: to the whole foreground group of the terminal.
     pub from_terminal: bool,
 }
 
@@ -59,7 +59,7 @@ impl Signals {
 
     /// The next signal that has arrived, without waiting.
     #[must_use]
-    pub fn next(&self) -> Option<Arrived> {
+    pub fn next(&self) -> Option<ReceivedSignal> {
         let mut record = [0u8; RECORD_LEN];
         let len = rustix::io::read(&self.descriptor, &mut record).ok()?;
         if len != RECORD_LEN {
@@ -67,7 +67,7 @@ impl Signals {
         }
         let word =
             |at: usize| i32::from_ne_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]]);
-        Some(Arrived { number: word(SIGNO_AT), from_terminal: word(CODE_AT) == FROM_KERNEL })
+        Some(ReceivedSignal { number: word(SIGNO_AT), from_terminal: word(CODE_AT) == FROM_KERNEL })
     }
 }
 
@@ -153,7 +153,7 @@ pub(crate) mod tests {
             signal_this_thread(Signal::WINCH);
             signals.next()
         });
-        let expected = Arrived { number: libc::SIGWINCH, from_terminal: false };
+        let expected = ReceivedSignal { number: libc::SIGWINCH, from_terminal: false };
         assert_eq!(arrived.join().unwrap(), Some(expected));
     }
 }

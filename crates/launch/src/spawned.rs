@@ -5,15 +5,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 
+use bivouac_types::limits::NOTIFY_THREAD;
 use rustix::process::{Pid, Signal};
 
-use crate::control::wait_readable;
 use crate::job::describe;
-use crate::process::pidfd;
+use crate::polling::wait_readable;
+use crate::process::{is_left_to, pidfd};
 
-/// How a process has ended. Only the one that started it is told.
+/// End of a process. Only the one that started it is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End(pub Option<ExitStatus>);
+pub struct ProcessEnd(pub Option<ExitStatus>);
 
 /// A process, and what becomes readable at its end.
 #[derive(Debug)]
@@ -50,11 +51,13 @@ impl Spawned {
         self.child.id()
     }
 
-    /// How it has ended, if it has.
-    pub fn look(&mut self) -> Option<End> {
+    /// Its end, if it has ended.
+    pub fn look(&mut self) -> Option<ProcessEnd> {
         match self.child.try_wait() {
-            Ok(status) => status.map(|status| End(Some(status))),
-            Err(_) => self.is_over().then_some(End(None)),
+            Ok(status) => status.map(|status| ProcessEnd(Some(status))),
+            // After a take-over it is the child of the process before, so it cannot be waited for; that it ended is
+            // still seen.
+            Err(_) => self.is_over().then_some(ProcessEnd(None)),
         }
     }
 
@@ -64,6 +67,11 @@ impl Spawned {
         if let Some(group) = group.filter(|_| !self.is_over()) {
             let _gone_meanwhile = rustix::process::kill_process_group(group, signal);
         }
+    }
+
+    /// Returns whether nothing is left of it but threads that wait in the kernel for what its successor is to answer.
+    pub fn waits_for_successor(&self) -> bool {
+        is_left_to(self.id(), NOTIFY_THREAD)
     }
 
     /// Waits for its end, if it is this process's own.
@@ -76,19 +84,19 @@ impl Spawned {
     }
 }
 
-impl End {
+impl ProcessEnd {
     /// Its exit code, if it has one that is known.
     pub fn code(self) -> Option<i32> {
         self.0.and_then(|status| status.code())
     }
 
-    /// Whether it may have been killed by a signal that cannot be caught.
+    /// Returns whether it may have been killed by a signal that cannot be caught.
     pub fn may_be_killed(self) -> bool {
         self.0.is_none_or(|status| status.signal() == Some(Signal::KILL.as_raw()))
     }
 }
 
-impl std::fmt::Display for End {
+impl std::fmt::Display for ProcessEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Some(status) => f.write_str(&describe(status)),
@@ -104,7 +112,7 @@ mod tests {
 
     #[test]
     fn ends_are_described() {
-        let end = |status: i32| End(Some(ExitStatus::from_raw(status)));
+        let end = |status: i32| ProcessEnd(Some(ExitStatus::from_raw(status)));
         assert_eq!(
             (end(9).to_string().as_str(), end(9).may_be_killed()),
             ("killed by signal 9 (SIGKILL)", true)
@@ -114,14 +122,17 @@ mod tests {
             ("killed by signal 11 (SIGSEGV)", false)
         );
         assert_eq!((end(3 << 8).to_string().as_str(), end(3 << 8).may_be_killed()), ("exit code 3", false));
-        assert!(End(None).to_string().starts_with("ended, it is not known how") && End(None).may_be_killed());
+        assert!(
+            ProcessEnd(None).to_string().starts_with("ended, it is not known how")
+                && ProcessEnd(None).may_be_killed()
+        );
     }
 
     #[test]
     fn a_process_is_seen_to_end() {
         let mut spawned = Spawned::watch(Command::new("sh").args(["-c", "exit 7"]).spawn().unwrap()).unwrap();
         assert!(wait_readable(spawned.as_fd(), 60_000));
-        assert_eq!(spawned.look().and_then(End::code), Some(7));
+        assert_eq!(spawned.look().and_then(ProcessEnd::code), Some(7));
         // Its group is nobody's any more.
         spawned.signal_group(Signal::KILL);
     }

@@ -1,4 +1,4 @@
-//! Where all threads of this process are: for the log of a daemon that stands still, before it is ended.
+//! Stacks of all threads of this process: for the log of a daemon that stands still, before it is ended.
 #![allow(unsafe_code, reason = "signals to single threads and their handlers have no safe interface")]
 
 use std::backtrace::Backtrace;
@@ -10,10 +10,10 @@ use rustix::thread::futex;
 
 /// The signal whose handler takes a thread's stack. Nobody else in a daemon uses it.
 const SIGNAL: i32 = libc::SIGUSR2;
-/// How long a thread may take: one that holds what the handler needs never does it.
+/// Time that a thread may take: one that holds what the handler needs never does it.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What the last thread that was asked has taken.
+/// Stack that the last thread that was asked has taken.
 static TAKEN: AtomicPtr<Backtrace> = AtomicPtr::new(std::ptr::null_mut());
 /// Changes with each stack that is taken.
 static COUNT: AtomicU32 = AtomicU32::new(0);

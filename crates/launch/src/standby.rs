@@ -13,11 +13,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::Signal;
 
-use crate::control::wait_readable;
 use crate::forked::{OwnChild, copy};
+use crate::polling::wait_readable;
 use crate::process::{ProcessId, pidfd};
 use crate::signals::Signals;
-use crate::state::State;
+use crate::state::FormationState;
 use crate::state_dir::StateDir;
 use crate::{LaunchError, LaunchResult};
 
@@ -26,26 +26,26 @@ use crate::{LaunchError, LaunchResult};
 const PAUSE: Duration = Duration::from_secs(2);
 /// So many copies may end in a row that were made a moment before, until it is waited for longer with the next.
 const SHORT_LIVED_MAX: u32 = 8;
-/// How long it may take to look whether there is a copy.
+/// Time that it may take to look whether there is a copy.
 const LOOKED_AT: Duration = Duration::from_millis(5);
-/// How long a copy may take to take the place, in milliseconds.
+/// Time that a copy may take to take the place, in milliseconds.
 const TAKE_OVER_MS_MAX: u64 = 5000;
 
 /// The copy that waits, if there is one.
 #[derive(Debug, Default)]
 pub struct Standby {
     waiting: Option<Copied>,
-    /// Whether it is as this process.
+    /// True if it is as this process.
     is_current: bool,
-    /// When there may be one again.
+    /// Earliest time of the next one.
     not_before: Option<Instant>,
-    /// When this process took the place.
+    /// Time when this process took the place.
     succeeded: Option<Instant>,
     /// As long as it is not written down that it did.
-    turn: Option<Succession>,
+    turn: Option<TurnToSucceed>,
     /// Copies in a row that ended a moment after they were made.
     short_lived: u32,
-    /// What this process does ends with it.
+    /// True if the work of this process ends with it.
     over: bool,
 }
 
@@ -56,7 +56,7 @@ struct Copied {
     made: Instant,
 }
 
-/// What a copy has until its turn comes.
+/// Resources of a copy until its turn comes.
 #[derive(Debug)]
 pub struct Waiting {
     former: ProcessId,
@@ -66,7 +66,7 @@ pub struct Waiting {
 
 /// A copy's turn has come. As long as this is there, others wait until the state says who has taken the place.
 #[derive(Debug)]
-pub struct Succession {
+pub struct TurnToSucceed {
     /// Whose place it is.
     pub former: ProcessId,
     _sign: File,
@@ -79,7 +79,7 @@ impl Standby {
         self.waiting.as_ref().map(|copied| copied.end.as_fd())
     }
 
-    /// Whether there is a copy that waits.
+    /// Returns whether there is a copy that waits.
     pub fn is_there(&self) -> bool {
         self.descriptor().is_some_and(|end| !wait_readable(end, 0))
     }
@@ -91,8 +91,9 @@ impl Standby {
         Some(moment.saturating_duration_since(now).as_millis() as u64 + 1)
     }
 
-    /// Whether there may be one already. One that has ended is forgotten: it would wake this process again and again.
-    fn may_be(&mut self) -> bool {
+    /// Forgets a copy that has ended, whose descriptor would wake this process again and again. Returns whether a new one may
+    /// be made now.
+    fn reap_copy(&mut self) -> bool {
         let now = Instant::now();
         if let Some(ended) = self.waiting.take_if(|copied| wait_readable(copied.end.as_fd(), 0)) {
             self.short_lived = if ended.made.elapsed() < PAUSE { self.short_lived + 1 } else { 0 };
@@ -120,7 +121,7 @@ impl Standby {
     /// Sees to it that a copy waits that is as this process, if there may be one already. In the copy this answers what
     /// it waits with.
     pub fn keep_up(&mut self, dir: &StateDir) -> Option<Waiting> {
-        if (self.is_current && self.is_there()) || !self.may_be() {
+        if (self.is_current && self.is_there()) || !self.reap_copy() {
             return None;
         }
         self.renew(dir).unwrap_or_else(|error| {
@@ -168,19 +169,19 @@ impl Standby {
         Ok(None)
     }
 
-    /// This process has just taken another one's place, and is about to write that down.
-    pub fn has_succeeded(&mut self, turn: Succession) {
+    /// Records that this process took the place of another one, which it is about to write into the state file.
+    pub fn begin_succession(&mut self, turn: TurnToSucceed) {
         let now = Instant::now();
         (self.succeeded, self.not_before) = (Some(now), Some(now + PAUSE));
         (self.turn, self.short_lived) = (Some(turn), 0);
     }
 
-    /// That is written down.
-    pub fn is_known(&mut self) {
+    /// The state file names this process as supervisor: others need not wait for that any more.
+    pub fn end_succession(&mut self) {
         self.turn = None;
     }
 
-    /// Whether that was a moment ago: as long as it has no copy for that reason.
+    /// Returns whether that was a moment ago: as long as it has no copy for that reason.
     pub fn is_new(&self) -> bool {
         self.succeeded.is_some_and(|moment| moment.elapsed() < PAUSE)
     }
@@ -190,11 +191,11 @@ impl Waiting {
     /// Comes back when the process has ended of which this one is a copy, and no other copy of it was faster: else this
     /// one ends, as it does when it is told to, or when the system refuses what it needs. What the former process has
     /// promised since the copy was made is in the state that this answers.
-    pub fn wait(self, dir: &StateDir, signals: &Signals) -> (State, Succession) {
+    pub fn wait(self, dir: &StateDir, signals: &Signals) -> (FormationState, TurnToSucceed) {
         self.try_wait(dir, signals).unwrap_or_else(|error| give_up(&error))
     }
 
-    fn try_wait(self, dir: &StateDir, signals: &Signals) -> LaunchResult<(State, Succession)> {
+    fn try_wait(self, dir: &StateDir, signals: &Signals) -> LaunchResult<(FormationState, TurnToSucceed)> {
         while !wait_readable(self.end.as_fd(), 0) {
             let mut polled = [PollFd::new(&self.end, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
             retry_on_intr(|| poll(&mut polled, None)).map_err(|e| LaunchError::system("poll", e))?;
@@ -203,10 +204,11 @@ impl Waiting {
                 std::process::exit(0)
             }
         }
+        // Of several copies, or of a daemon that waits for the same, one takes the place; the others find it taken.
         let turn = dir.take_turn()?;
         match dir.read()?.filter(|state| state.supervisor == Some(self.former)) {
             Some(promised) => {
-                Ok((promised, Succession { former: self.former, _sign: self.sign, _turn: turn }))
+                Ok((promised, TurnToSucceed { former: self.former, _sign: self.sign, _turn: turn }))
             }
             None => std::process::exit(0),
         }
@@ -228,9 +230,9 @@ pub fn give_up(error: &dyn std::error::Error) -> ! {
 ///
 /// # Errors
 /// That it cannot be read.
-pub fn settled(dir: &StateDir) -> LaunchResult<Option<State>> {
+pub fn settled(dir: &StateDir) -> LaunchResult<Option<FormationState>> {
     let state = dir.read()?;
-    let is_supervised = |state: &State| state.supervisor.is_some_and(|process| process.is_alive());
+    let is_supervised = |state: &FormationState| state.supervisor.is_some_and(|process| process.is_alive());
     if state.as_ref().is_none_or(is_supervised) {
         return Ok(state);
     }

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::{Resource, Rlimit, Signal};
 
-use crate::control::timespec;
+use crate::amount::Amount;
 use crate::environment::Environment;
 use crate::forked::{OwnChild, fork};
 use crate::handover::take_stdin;
@@ -20,16 +20,18 @@ use crate::name::FormationName;
 use crate::packets;
 use crate::phases::Phases;
 use crate::plan::{Wishes, plan};
-use crate::recovery::{Amount, remember, without_state};
+use crate::polling::timespec;
+use crate::recoverable::without_state;
+use crate::recovery_notes::remember;
 use crate::signals::Signals;
-use crate::state::State;
+use crate::state::FormationState;
 use crate::state_dir::{Claim, StateDir};
 use crate::supervisor::{DaemonProgram, Report, Supervisor};
 use crate::teardown;
 use crate::unmounting::unmount_all;
 use crate::{Kind, LaunchError, LaunchResult, memory_root};
 
-/// How long a supervisor may take to take down again what it has started, in milliseconds: killed meanwhile, it would
+/// Time that a supervisor may take to take down again what it has started, in milliseconds: killed meanwhile, it would
 /// leave daemons that nobody knows of.
 pub const GIVE_UP_MS: u64 = 30_000;
 
@@ -41,8 +43,8 @@ pub struct Started {
     /// Its directory.
     pub dir: StateDir,
     /// Its state when it became ready.
-    pub state: State,
-    /// Where the time went so far.
+    pub state: FormationState,
+    /// Times of the phases so far.
     pub phases: Phases,
     /// Of a formation over several hosts that ends with whoever started it: what is to be held as long as it shall live.
     pub tie: Option<OwnedFd>,
@@ -63,11 +65,12 @@ pub fn start(
     wishes.check()?;
     let claim = claim(here, &wishes.name, notice)?;
     let mut attempt = Attempt { here, dir: claim.dir.clone(), done: false };
+    wishes.protect.check(usize::from(wishes.nodes), 1)?;
     let state = plan(here, wishes, &claim.dir)?;
     write_first(&claim.dir, &state)?;
     claim.dir.make_secret()?;
     phases.end("volumes");
-    let (report, child) = start_supervisor(here, &claim, "supervise", None)?;
+    let (report, child) = start_supervisor(here, &claim, "supervise", &[])?;
     // From here on the lock is the supervisor's.
     drop(claim.lock);
     phases.end("supervisor");
@@ -81,7 +84,7 @@ pub fn start(
     Ok(Started { name: wishes.name.clone(), dir: claim.dir, state, phases, tie: None })
 }
 
-/// What the supervisor's process does: takes over what [`start()`] hands it, and supervises.
+/// Main function of the supervisor's process: takes over what [`start()`] hands it, and supervises.
 ///
 /// # Errors
 /// What kept it from supervising; the command that started it is told too.
@@ -159,14 +162,14 @@ pub fn claim_whole(here: &Environment, name: &FormationName) -> LaunchResult<Cla
     Ok(claim)
 }
 
-fn refuse_stale(stale: &State) -> LaunchResult<()> {
+fn refuse_stale(stale: &FormationState) -> LaunchResult<()> {
     let Some(reason) = stale.why_kept() else { return Ok(()) };
     let cause = format!("was killed, and its data was to be kept: {reason}");
     Err(LaunchError::new(Kind::Keep, format_args!("formation {}", stale.name), cause, &ways_on(stale)))
 }
 
-/// What to do with a formation of which no process lives.
-pub(crate) fn ways_on(state: &State) -> String {
+/// Advice for a formation of which no process lives.
+pub(crate) fn ways_on(state: &FormationState) -> String {
     let name = &state.name;
     let on = if state.part.is_some() || state.is_over_hosts() { ", on each of its hosts" } else { "" };
     format!(
@@ -175,7 +178,7 @@ pub(crate) fn ways_on(state: &State) -> String {
 }
 
 /// A new formation is not made in place of one that was killed and holds something.
-fn would_lose(state: &State, amount: &Amount) -> LaunchError {
+fn would_lose(state: &FormationState, amount: &Amount) -> LaunchError {
     let made = format_utc(state.created_unix_ms / 1000);
     let cause =
         format!("was killed as a whole (none of its processes lives); made {made}Z, it holds {amount}");
@@ -201,7 +204,7 @@ fn refuse_others(here: &Environment, name: &FormationName, claim: &Claim) -> Lau
 ///
 /// # Errors
 /// What the system refused.
-pub fn write_first(dir: &StateDir, state: &State) -> LaunchResult<()> {
+pub fn write_first(dir: &StateDir, state: &FormationState) -> LaunchResult<()> {
     dir.write(state)?;
     state.own_dirs.iter().try_for_each(|root| memory_root::make(root, dir))
 }
@@ -212,7 +215,7 @@ pub struct Attempt<'a> {
     pub here: &'a Environment,
     /// The directory that was claimed for it.
     pub dir: StateDir,
-    /// Whether it has succeeded: then all of it stays.
+    /// True if it has succeeded: then all of it stays.
     pub done: bool,
 }
 
@@ -241,7 +244,7 @@ pub fn start_supervisor(
     here: &Environment,
     claim: &Claim,
     command: &str,
-    more: Option<BorrowedFd<'_>>,
+    more: &[BorrowedFd<'_>],
 ) -> LaunchResult<(OwnedFd, Child)> {
     let (report, theirs, log) = prepare_supervisor(claim, more)?;
     let mut process = Command::new(&here.program);
@@ -259,7 +262,7 @@ pub fn fork_supervisor(
     claim: &Claim,
     supervise: &dyn Fn(PathBuf) -> LaunchResult<()>,
 ) -> LaunchResult<(OwnedFd, OwnChild)> {
-    let (report, theirs, log) = prepare_supervisor(claim, None)?;
+    let (report, theirs, log) = prepare_supervisor(claim, &[])?;
     let act = || match supervise(claim.dir.path().to_owned()) {
         Ok(()) => 0,
         Err(error) => {
@@ -272,10 +275,10 @@ pub fn fork_supervisor(
 }
 
 /// The socket where a supervisor is heard, the one that it begins with, and its log.
-fn prepare_supervisor(claim: &Claim, more: Option<BorrowedFd<'_>>) -> LaunchResult<(OwnedFd, OwnedFd, File)> {
+fn prepare_supervisor(claim: &Claim, more: &[BorrowedFd<'_>]) -> LaunchResult<(OwnedFd, OwnedFd, File)> {
     let refused = |e: std::io::Error| LaunchError::system("the supervisor's process", e);
     let (report, theirs) = packets::pair().map_err(refused)?;
-    let descriptors: Vec<_> = [claim.lock.as_fd()].into_iter().chain(more).collect();
+    let descriptors: Vec<_> = [claim.lock.as_fd()].iter().chain(more).copied().collect();
     packets::send(&report, &"lock", &descriptors).map_err(refused)?;
     Ok((report, theirs, StateDir::open_log(&claim.dir.supervisor_log())?))
 }
@@ -284,7 +287,7 @@ fn take_lock(report: &OwnedFd) -> LaunchResult<OwnedFd> {
     take_begin(report)?.pop().ok_or_else(not_by_hand)
 }
 
-/// What [`start_supervisor`] hands over: the lock, and what else it was given.
+/// Takes what [`start_supervisor`] hands over: the lock, and what else it was given.
 ///
 /// # Errors
 /// That nobody handed anything over.
@@ -293,7 +296,7 @@ pub fn take_begin(report: &OwnedFd) -> LaunchResult<Vec<OwnedFd>> {
     received.map(|(_, descriptors)| descriptors).ok_or_else(not_by_hand)
 }
 
-/// What is said to whoever starts by hand what only this program starts.
+/// The error for somebody who starts by hand what only this program starts.
 #[must_use]
 pub fn not_by_hand() -> LaunchError {
     LaunchError::usage("bivouac supervise", "is what `bivouac up` starts", "write: bivouac up")
@@ -311,8 +314,8 @@ pub fn wait_ready(
 ) -> LaunchResult<Vec<crate::phases::Phase>> {
     match wait_for_report(report, signals, bound, dir)? {
         Report::Ready { phases } => Ok(phases),
-        Report::Bound { .. } | Report::GaveUp => Err(not_by_hand()),
         Report::Failed { message } => Err(LaunchError::said(Kind::Refused, message)),
+        _ => Err(not_by_hand()),
     }
 }
 
@@ -385,7 +388,7 @@ pub fn raise_descriptor_limit() {
     }
 }
 
-/// What is said of a formation that somebody has taken down while it was started.
+/// The error for a formation that somebody has taken down while it was started.
 #[must_use]
 pub fn vanished(name: &FormationName) -> LaunchError {
     LaunchError::new(

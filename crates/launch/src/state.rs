@@ -1,6 +1,6 @@
-//! What is written down of a running formation, so that every later command, also after a crash, knows what there is.
+//! State file of a running formation, by which every later command, also after a crash, knows what there is.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use bivouac_types::limits::{DEAD_AFTER_MS_DEFAULT, PAGE_POOL_DEFAULT};
@@ -9,10 +9,11 @@ use bivouac_wire::{Decode, FormationMap};
 use serde::{Deserialize, Serialize};
 
 use crate::hex::{formation_from_hex, from_hex};
-use crate::http::HttpState;
+use crate::http_options::HttpWish;
 use crate::log_events::LogFormat;
 use crate::name::FormationName;
 use crate::process::ProcessId;
+use crate::protection::Protection;
 use crate::reach::{Domains, Reach};
 use crate::restarts::Tolerance;
 use crate::{Kind, LaunchError, LaunchResult};
@@ -22,7 +23,7 @@ pub const STATE_VERSION: u32 = 1;
 /// The release that this is.
 pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
-/// How far a formation is.
+/// Stage of a formation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
@@ -34,7 +35,7 @@ pub enum Stage {
     Stopping,
 }
 
-/// How a daemon is.
+/// State of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeLife {
@@ -52,64 +53,73 @@ pub enum NodeLife {
 
 /// The state file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
+pub struct FormationState {
     /// [`STATE_VERSION`] of the release that wrote it.
     pub version: u32,
-    /// That release.
+    /// Its release.
     pub release: String,
     /// The formation's name.
     pub name: FormationName,
     /// Its id, 32 hexadecimal digits.
     pub formation: String,
-    /// When it was begun, in milliseconds since 1970.
+    /// Time when it was begun, in milliseconds since 1970.
     pub created_unix_ms: u64,
-    /// How far it is.
+    /// Its stage.
     pub stage: Stage,
     /// The supervisor.
     pub supervisor: Option<ProcessId>,
-    /// Why it must not be taken down without being told to discard its data.
+    /// Reason why it must not be taken down without being told to discard its data.
     pub keep: Option<String>,
     /// Site storage that does not have all that was written, unless somebody has looked that it has.
     #[serde(default)]
     pub sources: Option<String>,
-    /// Why it failed, if it did.
+    /// Reason why it failed, if it did.
     pub message: Option<String>,
-    /// What it was when it was killed, until it is usable again: a recovery that is killed as well forgets nothing.
+    /// State when it was killed, until it is usable again: a recovery that is killed as well forgets nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<Box<State>>,
+    pub before: Option<Box<FormationState>>,
     /// The process that it was made for: it ends with that one.
     #[serde(default)]
     pub owner: Option<ProcessId>,
-    /// When it ends by itself, in milliseconds since 1970.
+    /// Time when it ends by itself, in milliseconds since 1970.
     #[serde(default)]
     pub ends_unix_ms: Option<u64>,
-    /// How long clients wait for a node, in milliseconds.
+    /// Time that clients wait for a node, in milliseconds.
     pub wait_ms: u64,
     /// After how long a node that does not answer is dead, in milliseconds, if that was chosen.
     #[serde(default)]
     pub dead_after_ms: Option<u64>,
     /// First port to listen on; 0 for any free ones.
     pub port: u16,
-    /// Whether one daemon is all nodes of this machine.
+    /// True if one daemon is all nodes of this machine.
     #[serde(default)]
     pub in_process: bool,
-    /// Whether all that goes over the network is encrypted.
+    /// True if all that goes over the network is encrypted.
     #[serde(default)]
     pub secure: bool,
+    /// True if races are detected.
+    #[serde(default)]
+    pub detect_races: bool,
+    /// Protection of the volumes.
+    #[serde(default, with = "crate::text")]
+    pub protect: Protection,
     /// The server for HTTP, if there is to be one.
     #[serde(default)]
     pub http: Option<HttpState>,
-    /// When a daemon that dies is started no more.
+    /// The gateway of links, if there is to be one.
+    #[serde(default)]
+    pub gateway: Option<GatewayState>,
+    /// Deaths after which a daemon is started no more.
     #[serde(default)]
     pub tolerance: Tolerance,
     /// Stripe size of new files, in bytes.
     pub stripe: u32,
-    /// Width of new files; 0 is all seats.
+    /// Width of new files; 0 is all targets.
     pub width: u16,
     /// Entries from which on a directory spreads over all nodes.
     #[serde(default, with = "crate::text")]
     pub spread_at: SpreadAt,
-    /// Where blocks of new subfiles get checksums.
+    /// Volumes on which blocks of new subfiles get checksums.
     #[serde(default, with = "crate::text")]
     pub checksum: Checksum,
     /// Bytes that each mount has for pages under the session contract.
@@ -118,7 +128,7 @@ pub struct State {
     /// Most bytes of memory for the records of each node here.
     #[serde(default = "unbounded")]
     pub names_memory: u64,
-    /// Whether daemons of a host are kept on the parts of it that are near to their volumes.
+    /// True if daemons of a host are kept on the parts of it that are near to their volumes.
     #[serde(default)]
     pub numa: bool,
     /// In which form its processes write their logs.
@@ -135,7 +145,7 @@ pub struct State {
     pub own_dirs: Vec<PathBuf>,
     /// The mounts.
     pub mounts: Vec<MountState>,
-    /// What this part is of, when the formation is over several hosts and this is the part on one of them.
+    /// Relation to the whole, when the formation is over several hosts and this is the part on one of them.
     #[serde(default)]
     pub part: Option<PartState>,
     /// Of the whole of a formation over several hosts: the host that its keeper runs on.
@@ -144,25 +154,92 @@ pub struct State {
     /// The hosts, when this is the whole of a formation over several, as the one who started it sees it.
     #[serde(default)]
     pub hosts: Vec<HostState>,
-    /// How its hosts were reached, of one over several.
+    /// The latest move of each node whose host was lost, when this is the whole of a formation over several hosts.
+    #[serde(default)]
+    pub moves: Vec<NodeMove>,
+    /// The keeper and those that can succeed it, when this is the whole of a protected formation over several hosts.
+    #[serde(default)]
+    pub keepers: Option<KeeperGroup>,
+    /// Way in which its hosts were reached, of one over several.
     #[serde(default)]
     pub reach: Option<Reach>,
-    /// How often it was recovered after all of its processes had been killed.
+    /// Number of times that it was recovered after all of its processes had been killed.
     #[serde(default)]
     pub recoveries: u32,
-    /// Whether that is being done: its daemons end what clients had, all of which are dead.
+    /// True if that is being done: its daemons end what clients had, all of which are dead.
     #[serde(default)]
     pub recovering: bool,
 }
 
-/// What ties one host's part of a formation to the whole.
+/// The keepers of a protected formation over several hosts: the one there is, and those that can succeed it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeeperGroup {
+    /// Term of the keeper that wrote this.
+    pub term: u32,
+    /// Number of the newest record that it has written, which says this.
+    pub version: u64,
+    /// Positions of the hosts that vote; none if the keeper decides alone.
+    pub voters: Vec<u16>,
+    /// Hosts that voted before a change of voters, until that is accepted.
+    pub former: Vec<u16>,
+    /// Hosts that can vote and run the keeper.
+    pub places: Vec<KeeperPlace>,
+}
+
+/// A host that can vote and run the keeper.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeeperPlace {
+    /// Its position.
+    pub host: u16,
+    /// `address:port` where it is asked for its vote.
+    pub vote_address: String,
+    /// `address:port` of a keeper there.
+    pub keeper_address: String,
+}
+
+/// Move of a node whose host was lost to the host of its backup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeMove {
+    /// The node.
+    pub node: u16,
+    /// Position of the host that was lost.
+    pub from: usize,
+    /// Position of the host that it goes to.
+    pub to: usize,
+    /// The node there that has the replicas.
+    pub backup: u16,
+    /// Mirror epoch of the node from then on.
+    pub epoch: u32,
+    /// Time when it was decided, in milliseconds since 1970.
+    pub since_unix_ms: u64,
+    /// What has been done.
+    pub stage: MoveStage,
+    /// Reason why it failed, or why it takes time.
+    pub message: Option<String>,
+}
+
+/// Stage of a move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MoveStage {
+    /// The replicas are being sealed.
+    Sealing,
+    /// The map says where the node is; its daemon starts there.
+    Starting,
+    /// The node serves.
+    Serving,
+    /// The node is lost for good.
+    Failed,
+}
+
+/// Relation of one host's part of a formation to the whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartState {
     /// The address of this host that the nodes listen at.
     pub bind: IpAddr,
-    /// Where the formation was started from, for messages.
+    /// Host that the formation was started from, for messages.
     pub started_from: String,
-    /// Whether the whole is being recovered, and is not again yet: what ends this part leaves its volumes as they are.
+    /// True if the whole is being recovered, and is not again yet: what ends this part leaves its volumes as they are.
     #[serde(default)]
     pub leaves_volumes: bool,
 }
@@ -170,19 +247,19 @@ pub struct PartState {
 /// One host of a formation over several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostState {
-    /// What the launcher calls it.
+    /// The launcher's name for it.
     pub name: String,
-    /// How it is.
+    /// Its state.
     pub life: HostLife,
-    /// Why it is not up, or what is wrong with it.
+    /// Reason why it is not up, or what is wrong with it.
     pub message: Option<String>,
     /// Its nodes.
     pub nodes: Vec<u16>,
-    /// Where the formation is mounted there.
+    /// Mount point of the formation there.
     pub mount: Option<PathBuf>,
 }
 
-/// How a host is.
+/// State of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HostLife {
@@ -213,9 +290,9 @@ pub struct NodeState {
     pub host: String,
     /// Its daemon; others' as well where nodes share a process.
     pub process: Option<ProcessId>,
-    /// How that is.
+    /// Its state.
     pub life: NodeLife,
-    /// How the last daemon ended, if one did.
+    /// End of the last daemon, if one ended.
     pub message: Option<String>,
     /// Daemons that died.
     pub deaths: u64,
@@ -225,8 +302,84 @@ pub struct NodeState {
     pub peer_address: String,
     /// Unix socket of the client lane.
     pub unix_path: PathBuf,
+    /// Mirror epoch in which it moved to its host; 0 if it was started there.
+    #[serde(default)]
+    pub epoch: u32,
     /// Its volumes, by index.
     pub volumes: Vec<VolumeState>,
+}
+
+/// The server of this host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HttpState {
+    /// The options.
+    pub wish: HttpWish,
+    /// Its address, once that is known.
+    pub address: Option<SocketAddr>,
+    /// Its process.
+    pub process: Option<ProcessId>,
+    /// Its state.
+    pub life: NodeLife,
+    /// End of its last process, if one ended.
+    pub message: Option<String>,
+    /// Processes that died.
+    pub deaths: u64,
+}
+
+/// The gateway of this host, which other formations link to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GatewayState {
+    /// Where it is to listen.
+    pub wish: SocketAddr,
+    /// Its address, once that is known.
+    pub address: Option<SocketAddr>,
+    /// Its process.
+    pub process: Option<ProcessId>,
+    /// Its state.
+    pub life: NodeLife,
+    /// End of its last process, if one ended.
+    pub message: Option<String>,
+    /// Processes that died.
+    pub deaths: u64,
+}
+
+impl From<SocketAddr> for GatewayState {
+    fn from(wish: SocketAddr) -> GatewayState {
+        let (address, process, message, deaths) = Default::default();
+        GatewayState { wish, address, process, life: NodeLife::Starting, message, deaths }
+    }
+}
+
+/// State of a supervised server that is no node.
+pub(crate) struct ServerState<'a> {
+    /// Its process.
+    pub process: &'a mut Option<ProcessId>,
+    /// Its state.
+    pub life: &'a mut NodeLife,
+    /// End of its last process.
+    pub message: &'a mut Option<String>,
+    /// Processes that died.
+    pub deaths: &'a mut u64,
+}
+
+impl HttpState {
+    pub(crate) fn server(&mut self) -> ServerState<'_> {
+        let HttpState { process, life, message, deaths, .. } = self;
+        ServerState { process, life, message, deaths }
+    }
+}
+
+impl GatewayState {
+    pub(crate) fn server(&mut self) -> ServerState<'_> {
+        let GatewayState { process, life, message, deaths, .. } = self;
+        ServerState { process, life, message, deaths }
+    }
+}
+
+impl From<HttpWish> for HttpState {
+    fn from(wish: HttpWish) -> HttpState {
+        HttpState { wish, address: None, process: None, life: NodeLife::Starting, message: None, deaths: 0 }
+    }
 }
 
 /// A volume as it was planned.
@@ -238,7 +391,7 @@ pub struct VolumeState {
     pub kind: String,
     /// Most bytes it may hold.
     pub capacity_bytes: u64,
-    /// Whether the directory is ours to make and to remove.
+    /// True if the directory is ours to make and to remove.
     pub own_dir: bool,
 }
 
@@ -247,32 +400,32 @@ pub struct VolumeState {
 pub struct MountState {
     /// Number within the formation.
     pub id: u32,
-    /// Where it is.
+    /// Its location.
     pub dir: PathBuf,
     /// The node that serves it.
     pub node: u16,
     /// The number of its connection, by which the kernel's table tells it from others at that place.
     #[serde(default)]
     pub connection: u32,
-    /// What is wrong with its place, if anything is: it was taken away there, or covered.
+    /// Trouble with its place, if there is any: it was taken away there, or covered.
     #[serde(default)]
     pub trouble: Option<String>,
 }
 
-impl State {
-    /// Which hosts fail together, if that is known.
+impl FormationState {
+    /// Failure domains of the hosts, if they are known.
     #[must_use]
     pub fn domains(&self) -> Option<&Domains> {
         self.reach.as_ref()?.domains.as_ref()
     }
 
-    /// Whether it is a part whose volumes stay as they are when it ends, since the whole is not recovered yet.
+    /// Returns whether it is a part whose volumes stay as they are when it ends, since the whole is not recovered yet.
     #[must_use]
     pub fn leaves_volumes(&self) -> bool {
         self.part.as_ref().is_some_and(|part| part.leaves_volumes)
     }
 
-    /// Why its data is to be kept, if it is.
+    /// Reason why its data is to be kept, if it is.
     #[must_use]
     pub fn why_kept(&self) -> Option<String> {
         let sources =
@@ -285,7 +438,7 @@ impl State {
     ///
     /// # Errors
     /// For text of another version or none.
-    pub fn parse(text: &[u8], path: &std::path::Path) -> LaunchResult<State> {
+    pub fn parse(text: &[u8], path: &std::path::Path) -> LaunchResult<FormationState> {
         #[derive(Deserialize)]
         struct Head {
             version: u32,
@@ -337,7 +490,7 @@ impl State {
         here.chain(self.lost_elsewhere.iter().copied())
     }
 
-    /// Whether it is the whole of a formation over several hosts: its nodes are not this machine's.
+    /// Returns whether it is the whole of a formation over several hosts: its nodes are not this machine's.
     #[must_use]
     pub fn is_over_hosts(&self) -> bool {
         !self.hosts.is_empty()
@@ -355,24 +508,24 @@ impl State {
         formation_from_hex(&self.formation)
     }
 
-    /// Every process of it that is said to run, once: daemons, server for HTTP, and supervisor.
+    /// Every process of it that is said to run, once: daemons, server for HTTP, gateway, and supervisor.
     pub fn processes(&self) -> impl Iterator<Item = ProcessId> {
         let mut daemons: Vec<ProcessId> = self.nodes.iter().filter_map(|node| node.process).collect();
         // Nodes of one process are neighbours.
         daemons.dedup();
         let server = self.http.as_ref().and_then(|http| http.process);
-        daemons.into_iter().chain(server).chain(self.supervisor)
+        let gateway = self.gateway.as_ref().and_then(|gateway| gateway.process);
+        daemons.into_iter().chain(server).chain(gateway).chain(self.supervisor)
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use bivouac_wire::Encode;
     use std::path::Path;
 
     /// A state of one running node.
-    pub(crate) fn sample() -> State {
+    pub(crate) fn sample() -> FormationState {
         let volume = VolumeState {
             path: "/dev/shm/x/n0".into(),
             kind: "memory".into(),
@@ -389,9 +542,10 @@ pub(crate) mod tests {
             client_address: "127.0.0.1:1".into(),
             peer_address: "127.0.0.1:2".into(),
             unix_path: "/run/n0".into(),
+            epoch: 0,
             volumes: vec![volume],
         };
-        State {
+        FormationState {
             version: STATE_VERSION,
             release: RELEASE.into(),
             name: "sample".parse().unwrap(),
@@ -410,7 +564,10 @@ pub(crate) mod tests {
             port: 0,
             in_process: false,
             secure: false,
+            detect_races: false,
+            protect: Protection::None,
             http: None,
+            gateway: None,
             tolerance: Tolerance::default(),
             stripe: 1 << 20,
             width: 0,
@@ -428,6 +585,8 @@ pub(crate) mod tests {
             part: None,
             kept_on: None,
             hosts: vec![],
+            moves: Vec::new(),
+            keepers: None,
             reach: None,
             recoveries: 0,
             recovering: false,
@@ -437,7 +596,7 @@ pub(crate) mod tests {
     #[test]
     fn a_state_comes_back() {
         let text = serde_json::to_vec(&sample()).unwrap();
-        assert_eq!(State::parse(&text, Path::new("/s")).unwrap(), sample());
+        assert_eq!(FormationState::parse(&text, Path::new("/s")).unwrap(), sample());
         assert_eq!(sample().processes().map(|p| p.pid).collect::<Vec<_>>(), [4_000_000, 4_000_001]);
         assert_eq!(sample().formation_id(), Some(FormationId([7; 16])));
         assert_eq!(sample().map(), None);
@@ -447,23 +606,9 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn nodes_watch_each_other_over_several_hosts_or_when_told_to() {
-        let mut state = sample();
-        state.nodes.push(NodeState { id: 1, life: NodeLife::Failed, ..state.nodes[0].clone() });
-        let of = |state: &State| crate::plan::first_map(state, FormationId([7; 16]));
-        state.map = crate::hex::to_hex(&of(&state).to_bytes());
-        state.lost_elsewhere = vec![2];
-        assert_eq!((state.watching_ms(), state.lost().collect::<Vec<_>>()), (None, vec![1, 2]));
-        state.nodes.pop();
-        assert_eq!(state.watching_ms(), Some(DEAD_AFTER_MS_DEFAULT), "others are elsewhere");
-        state.dead_after_ms = Some(700);
-        assert_eq!(state.watching_ms(), Some(700));
-    }
-
-    #[test]
     fn another_version_is_named_whatever_follows() {
         let text = br#"{"version": 9, "release": "3.1.0", "alien": []}"#;
-        let error = State::parse(text, Path::new("/s")).unwrap_err().to_string();
+        let error = FormationState::parse(text, Path::new("/s")).unwrap_err().to_string();
         assert!(error.starts_with("/s: was written by bivouac 3.1.0 (state version 9)"), "{error}");
         assert!(error.ends_with("use that release for this formation"));
     }
@@ -471,7 +616,9 @@ pub(crate) mod tests {
     #[test]
     fn damage_is_said() {
         for text in [&b"{"[..], b"", b"[]", br#"{"version": 1, "release": "x"}"#] {
-            assert!(State::parse(text, Path::new("/s")).unwrap_err().to_string().contains("is damaged"));
+            assert!(
+                FormationState::parse(text, Path::new("/s")).unwrap_err().to_string().contains("is damaged")
+            );
         }
     }
 }

@@ -9,8 +9,8 @@
 //! ├── control                socket of the supervisor
 //! ├── nI                     socket of node I
 //! ├── successor              held by the daemon that looks after the formation's end, once the supervisor is gone
-//! ├── http.pem               certificate and private key of the server for HTTP, if there is one
-//! ├── supervisor.log, nI.log, http.log
+//! ├── http.pem, http.key     certificate of the server for HTTP and its private key, if they were made here
+//! ├── supervisor.log, nI.log, http.log, gateway.log
 //! ├── stage/                 jobs that copy in and out
 //! └── mnt/                   mount point unless another is chosen
 //! ```
@@ -21,27 +21,35 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::environment::{Environment, make_private_dir};
 use crate::name::FormationName;
-use crate::places::{elsewhere, way_to};
 use crate::random::random_bytes;
-use crate::state::State;
+use crate::state::FormationState;
 use crate::{Kind, LaunchError, LaunchResult};
 
+/// The file with the certificate of the server for HTTP, and nothing secret.
+const HTTP_CERTIFICATE: &str = "http.pem";
+/// The file with the private key of that certificate.
+const HTTP_KEY: &str = "http.key";
+/// Name of the list of keepers of the whole.
+const KEEPERS: &str = "keepers";
 /// Length of a formation's secret, in bytes.
 pub const SECRET_LEN: usize = 32;
-/// How long somebody may take who only looks whether a formation lives, in milliseconds.
+/// Time that somebody may take who only looks whether a formation lives, in milliseconds.
 const LOOK_MS: u64 = 20;
 /// Longest path of a Unix socket, in bytes: what the kernel's address holds, without the NUL.
 const SOCKET_PATH_MAX: usize = 107;
 
-/// What the directory of a whole formation over several hosts has behind the name; no name has such a character.
+/// Suffix of the directory of a whole formation over several hosts, behind the name; no name has such a character.
 pub(crate) const WHOLE: &str = "+hosts";
 
-/// Where a formation keeps what it is.
+/// Suffix of files that were found in a mount point without its mount, behind the formation's name, before a number.
+const LEFT: &str = "+left-";
+
+/// Directory in which a formation keeps its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateDir {
     path: PathBuf,
@@ -54,8 +62,8 @@ pub struct Claim {
     pub dir: StateDir,
     /// The lock; to be handed on to every process of the formation.
     pub lock: OwnedFd,
-    /// What a formation left behind that was killed as a whole; to be removed first.
-    pub stale: Option<State>,
+    /// State of a formation that was killed as a whole; its remains are to be removed first.
+    pub stale: Option<FormationState>,
 }
 
 /// The right to end a formation, as long as this lives.
@@ -91,6 +99,8 @@ impl StateDir {
     fn claim_dir(here: &Environment, name: &FormationName, entry: &str) -> LaunchResult<Claim> {
         let dir = StateDir::at(here.base()?.join(entry));
         dir.check_length()?;
+        // The lock before the state: what is read under it is nobody’s who lives, and nobody else begins with this
+        // name meanwhile.
         let lock = dir.lock_for_ever(name)?;
         let stale = dir.read()?;
         Ok(Claim { dir, lock, stale })
@@ -116,27 +126,6 @@ impl StateDir {
         found
     }
 
-    /// As [`StateDir::find`], but of a formation over several hosts that was started here the whole, not this host's
-    /// part.
-    ///
-    /// # Errors
-    /// As [`StateDir::find`].
-    pub fn find_whole(
-        here: &Environment,
-        name: Option<&FormationName>,
-    ) -> LaunchResult<(FormationName, StateDir)> {
-        let wholes = StateDir::wholes(here);
-        let wanted = name.map_or("default", FormationName::as_str);
-        let found = wholes.iter().find(|(name, _)| name.as_str() == wanted).or_else(|| {
-            let parts = StateDir::list(here);
-            // Without a name, the only one that there is.
-            let only = wholes.len() == 1
-                && parts.iter().all(|(name, _)| wholes.iter().any(|whole| whole.0 == *name));
-            wholes.first().filter(|_| name.is_none() && only)
-        });
-        found.cloned().map_or_else(|| StateDir::find(here, name), Ok)
-    }
-
     /// The formations over several hosts that were started here, by name.
     #[must_use]
     pub fn wholes(here: &Environment) -> Vec<(FormationName, StateDir)> {
@@ -154,39 +143,16 @@ impl StateDir {
         named.filter(|(_, dir)| dir.state_path().exists()).collect()
     }
 
-    /// The formation to work with: the named one; else `default`; else the only one.
-    ///
-    /// # Errors
-    /// `NotRunning` when there is none, `Usage` with the names when there are several.
-    pub fn find(here: &Environment, name: Option<&FormationName>) -> LaunchResult<(FormationName, StateDir)> {
-        let mut found = StateDir::list(here);
-        let wanted = name.map_or("default", FormationName::as_str);
-        if let Some(index) = found.iter().position(|(name, _)| name.as_str() == wanted) {
-            return Ok(found.swap_remove(index));
-        }
-        if let Some(error) = name.and_then(|name| is_elsewhere(here, name)) {
-            return Err(error);
-        }
-        let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
-        match (name, found.len()) {
-            (None, 1) => Ok(found.swap_remove(0)),
-            (None, 0) => Err(none_running("no formation is running")),
-            (None, _) => {
-                let cause = format!("several formations are running: {}", names.join(", "));
-                Err(LaunchError::usage("--name is missing", cause, "choose one with --name NAME"))
-            }
-            (Some(name), 0) => Err(none_running(&format!("formation {name} is not running"))),
-            (Some(name), _) => {
-                let text = format!("formation {name} is not running; running are: {}", names.join(", "));
-                Err(LaunchError::said(Kind::NotRunning, text))
-            }
-        }
-    }
-
     /// The directory itself.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns whether it is of the whole of a formation over several hosts.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.path.to_str().is_some_and(|path| path.ends_with(WHOLE))
     }
 
     /// The supervisor's socket.
@@ -201,7 +167,7 @@ impl StateDir {
         self.path.join("mnt")
     }
 
-    /// Where jobs that copy in and out are written down.
+    /// Path of the list of jobs that copy in and out.
     #[must_use]
     pub fn stage_path(&self) -> PathBuf {
         self.path.join("stage")
@@ -225,20 +191,38 @@ impl StateDir {
         self.path.join("http.log")
     }
 
-    /// The certificate of the server for HTTP and its private key; what `make` makes if there is none yet.
+    /// The log of the gateway of links.
+    #[must_use]
+    pub fn gateway_log(&self) -> PathBuf {
+        self.path.join("gateway.log")
+    }
+
+    /// The certificate of the server for HTTP and its private key, as PEM; what `make` makes if there is none yet. They
+    /// have a file each: clients are pointed to the certificate's.
     ///
     /// # Errors
     /// What the system refused, or `make` said.
-    pub fn http_certificate(&self, make: impl FnOnce() -> io::Result<String>) -> LaunchResult<String> {
-        let path = self.path.join("http.pem");
-        match fs::read_to_string(&path) {
-            Ok(pem) => Ok(pem),
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                let pem = make().map_err(|e| LaunchError::system("a certificate", e))?;
-                self.write_file("http.pem", pem.as_bytes()).map(|()| pem)
+    pub fn http_certificate(
+        &self,
+        make: impl FnOnce() -> io::Result<(String, String)>,
+    ) -> LaunchResult<(String, String)> {
+        let read = |file: &str| {
+            let path = self.path.join(file);
+            match fs::read_to_string(&path) {
+                Ok(text) => Ok(Some(text)),
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(LaunchError::path(&path, "read it", error)),
             }
-            Err(error) => Err(LaunchError::path(&path, "read it", error)),
+        };
+        if let (Some(certificate), Some(key)) = (read(HTTP_CERTIFICATE)?, read(HTTP_KEY)?) {
+            return Ok((certificate, key));
         }
+        let (certificate, key) = make().map_err(|e| LaunchError::system("a certificate", e))?;
+        // In its own file, mode 0600: the certificate’s is given to others.
+        self.write_file(HTTP_KEY, key.as_bytes())?;
+        // Last: whoever finds the certificate finds its key.
+        self.write_file(HTTP_CERTIFICATE, certificate.as_bytes())?;
+        Ok((certificate, key))
     }
 
     /// The log of the supervisor.
@@ -247,30 +231,50 @@ impl StateDir {
         self.path.join("supervisor.log")
     }
 
-    /// What the daemon has locked that looks after the formation's end in place of its supervisor.
+    /// Path of the lock of the daemon that looks after the formation's end in place of its supervisor.
     #[must_use]
     pub fn successor_path(&self) -> PathBuf {
         self.path.join("successor")
     }
 
-    /// What is written down; `None` if nothing is.
+    /// Reads the state; `None` if there is none.
     ///
     /// # Errors
     /// When it cannot be read or is of another version.
-    pub fn read(&self) -> LaunchResult<Option<State>> {
+    pub fn read(&self) -> LaunchResult<Option<FormationState>> {
         let path = self.state_path();
         match fs::read(&path) {
-            Ok(text) => State::parse(&text, &path).map(Some),
+            Ok(text) => FormationState::parse(&text, &path).map(Some),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
             Err(error) => Err(LaunchError::path(&path, "read the state", error)),
         }
+    }
+
+    /// The state of a formation of which at least one process lives.
+    ///
+    /// # Errors
+    /// That it was taken down or killed.
+    pub fn read_living(&self) -> LaunchResult<FormationState> {
+        let gone = || LaunchError::said(Kind::NotRunning, "the formation was taken down meanwhile");
+        let state = self.read()?.ok_or_else(gone)?;
+        // Looked at after the state was read: a formation that ends in between is one that ended, and not one that
+        // was killed.
+        if self.is_held() {
+            return Ok(state);
+        }
+        let cause = "was killed: none of its processes lives";
+        let remedy = format!(
+            "have it back: bivouac recover {0}; look at what it left: bivouac fsck --offline {0}; remove it: bivouac down --name {0}",
+            state.name
+        );
+        Err(LaunchError::new(Kind::NotRunning, format_args!("formation {}", state.name), cause, &remedy))
     }
 
     /// Writes it down, whole or not at all.
     ///
     /// # Errors
     /// What the system refused.
-    pub fn write(&self, state: &State) -> LaunchResult<()> {
+    pub fn write(&self, state: &FormationState) -> LaunchResult<()> {
         let text = serde_json::to_vec_pretty(state).map_err(|e| LaunchError::system("state", e))?;
         self.write_file("state.json", &text)
     }
@@ -279,7 +283,7 @@ impl StateDir {
     ///
     /// # Errors
     /// When the state has none; what the system refused.
-    pub fn write_map(&self, state: &State) -> LaunchResult<()> {
+    pub fn write_map(&self, state: &FormationState) -> LaunchResult<()> {
         let bytes = crate::hex::from_hex(&state.map).ok_or_else(|| {
             let remedy = "take the formation down and up again";
             LaunchError::new(Kind::Refused, self.path.display(), "has no usable map", remedy)
@@ -329,6 +333,21 @@ impl StateDir {
         })
     }
 
+    /// Writes down where the keepers of the whole can be reached, of which this is one host's part.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn write_keepers(&self, addresses: &[String]) -> LaunchResult<()> {
+        self.write_file(KEEPERS, addresses.join("\n").as_bytes())
+    }
+
+    /// Addresses of the keepers of the whole; none if this part was not told of any.
+    #[must_use]
+    pub fn keepers(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.path.join(KEEPERS)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
     /// A log, to be appended to.
     ///
     /// # Errors
@@ -338,7 +357,7 @@ impl StateDir {
         opened.map_err(|e| LaunchError::path(path, "open the log", e))
     }
 
-    /// Whether a process of the formation lives, here or in another container.
+    /// Returns whether a process of the formation lives, here or in another container.
     #[must_use]
     pub fn is_held(&self) -> bool {
         let opened = File::open(self.path.join("lock"));
@@ -352,11 +371,12 @@ impl StateDir {
     /// What the system says.
     pub(crate) fn sign_succession(&self) -> std::io::Result<File> {
         let file = File::open(self.supervisor_log())?;
+        // A lock goes with the process, however it ends; a file that says so would outlive it.
         flock(&file, FlockOperation::NonBlockingLockShared)?;
         Ok(file)
     }
 
-    /// Whether somebody does.
+    /// Returns whether somebody does.
     #[must_use]
     pub fn has_standby(&self) -> bool {
         let opened = File::open(self.supervisor_log());
@@ -371,7 +391,7 @@ impl StateDir {
         file.map_or(true, |file| wait_locked(file, ms, true))
     }
 
-    /// Who has this takes the place of a supervisor that was killed; nobody else does meanwhile.
+    /// Takes the turn to replace a supervisor that was killed; nobody else does meanwhile.
     ///
     /// # Errors
     /// What the system says.
@@ -398,11 +418,12 @@ impl StateDir {
     pub fn begin_end(&self, formation: &str, waits: impl FnOnce()) -> LaunchResult<Option<Ending>> {
         let Some(ending) = self.take_end(waits)? else { return Ok(None) };
         let state = self.read()?;
+        // Another formation may have got the name while this waited, and is not to be ended for the one before.
         Ok(state.is_some_and(|state| state.formation == formation).then_some(ending))
     }
 
-    /// Whether the formation with this name, of which hardly anything is left, is being ended by another command; then it has
-    /// been by now.
+    /// Returns whether the formation with this name, of which hardly anything is left, is being ended by another
+    /// command; then it has been by now.
     ///
     /// # Errors
     /// What the system refused.
@@ -437,22 +458,29 @@ impl StateDir {
     }
 
     /// Removes the directory with all that is ours in it, the lock last. A mount point that still has
-    /// something mounted is left, and the directory with it. A copy that still writes down how far it is does not
-    /// hold this up: it finds its directory gone.
+    /// something mounted is left, and the directory with it. One that holds files, which were written while nothing was
+    /// mounted there, is moved beside the directory, so that they are kept and the name is free. A copy that still writes down
+    /// how far it is does not hold this up: it finds its directory gone.
     ///
     /// # Errors
-    /// What the system refused.
+    /// What the system refused; and where such files are now, once all else is removed.
     pub fn remove(&self) -> LaunchResult<()> {
         let stage = self.stage_path();
         remove_growing(&stage).map_err(|e| LaunchError::path(&stage, "remove it", e))?;
         let entries = fs::read_dir(&self.path).map_err(|e| LaunchError::path(&self.path, "list it", e))?;
         let lock = self.path.join("lock");
+        let mut kept = Ok(());
         for path in entries.flatten().map(|entry| entry.path()).filter(|path| *path != lock && *path != stage)
         {
             let removed = if path.is_symlink() || !path.is_dir() {
                 fs::remove_file(&path)
             } else {
-                fs::remove_dir(&path)
+                match fs::remove_dir(&path) {
+                    Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
+                        self.move_beside(&path).map(|now| kept = Err(left_files(&path, &now)))
+                    }
+                    removed => removed,
+                }
             };
             removed.map_err(|e| LaunchError::path(&path, "remove it", e))?;
         }
@@ -462,7 +490,21 @@ impl StateDir {
         if let Some(base) = self.path.parent() {
             let _others_are_there = fs::remove_dir(base);
         }
-        Ok(())
+        kept
+    }
+
+    /// Moves a directory out of this one, to a name that no formation has. Answers where it is.
+    fn move_beside(&self, dir: &Path) -> io::Result<PathBuf> {
+        let mut number = 1_u32;
+        loop {
+            let mut name = self.path.clone().into_os_string();
+            name.push(format!("{LEFT}{number}"));
+            match renameat_with(CWD, dir, CWD, &name, RenameFlags::NOREPLACE) {
+                Ok(()) => return Ok(name.into()),
+                Err(Errno::EXIST) => number += 1,
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Removes the directory, after its lock: what is in it again is a job's that has just begun to copy, or a new
@@ -589,12 +631,12 @@ fn remove_growing(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Where a directory is while it is removed.
+/// Path of a directory while it is removed.
 fn set_aside(path: &Path) -> PathBuf {
     path.with_extension("gone")
 }
 
-/// Whether an open file or directory is still the one at its place.
+/// Returns whether an open file or directory is still the one at its place.
 pub(crate) fn is_still(open: impl AsFd, path: &Path) -> bool {
     match (rustix::fs::fstat(open), rustix::fs::lstat(path)) {
         (Ok(open), Ok(named)) => (open.st_dev, open.st_ino) == (named.st_dev, named.st_ino),
@@ -611,19 +653,10 @@ fn running(name: &FormationName) -> LaunchError {
     LaunchError::new(Kind::Running, format_args!("formation {name}"), "is running already", &remedy)
 }
 
-/// One that is not here, but in another place of this user.
-pub(crate) fn is_elsewhere(here: &Environment, name: &FormationName) -> Option<LaunchError> {
-    let (_, dir) = elsewhere(here).into_iter().find(|(known, _)| known == name)?;
-    let way = way_to(here, &dir, "COMMAND");
-    let text = format!(
-        "formation {name} is not in this runtime directory but in {}; write: {way}",
-        dir.path().display()
-    );
-    Some(LaunchError::said(Kind::NotRunning, text))
-}
-
-fn none_running(what: &str) -> LaunchError {
-    LaunchError::said(Kind::NotRunning, format!("{what}; start one with: bivouac up"))
+fn left_files(dir: &Path, now: &Path) -> LaunchError {
+    let cause = "holds files that were written while nothing was mounted there";
+    let remedy = format!("they are kept in {}: save them, then remove that directory", now.display());
+    LaunchError::new(Kind::Refused, dir.display(), cause, &remedy)
 }
 
 #[cfg(test)]
@@ -648,6 +681,7 @@ mod tests {
             host: "h".into(),
             program: "/bin/false".into(),
             batch: crate::environment::Batch::default(),
+            around: crate::environment::EnclosingFormation::default(),
         };
         Place { here, _dir: dir }
     }
@@ -701,6 +735,21 @@ mod tests {
     }
 
     #[test]
+    fn files_in_a_mount_point_without_its_mount_are_kept_and_block_no_name() {
+        let place = place();
+        for number in 1..3 {
+            let claim = StateDir::claim(&place.here, &name("a")).unwrap();
+            fs::create_dir(claim.dir.default_mount()).unwrap();
+            fs::write(claim.dir.default_mount().join("thesis"), format!("{number}")).unwrap();
+            let said = claim.dir.remove().unwrap_err().to_string();
+            let kept = place.here.base().unwrap().join(format!("a+left-{number}"));
+            assert!(said.contains(&kept.display().to_string()), "{said}");
+            assert_eq!(fs::read_to_string(kept.join("thesis")).unwrap(), format!("{number}"));
+            assert!(!claim.dir.path().exists() && StateDir::list(&place.here).is_empty());
+        }
+    }
+
+    #[test]
     fn a_job_that_is_writing_keeps_nothing() {
         let place = place();
         let claim = StateDir::claim(&place.here, &name("a")).unwrap();
@@ -734,23 +783,21 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_is_meant_is_found() {
+    fn the_file_that_clients_are_pointed_to_has_no_private_key() {
         let place = place();
-        let find = |wanted: Option<&str>| StateDir::find(&place.here, wanted.map(name).as_ref());
-        let begin = |wanted: &str| {
-            let claim = StateDir::claim(&place.here, &name(wanted)).unwrap();
-            claim.dir.write(&sample()).unwrap();
+        let dir = StateDir::claim(&place.here, &name("a")).unwrap().dir;
+        let made = |certificate: &str, key: &str| {
+            let pair = (certificate.to_owned(), key.to_owned());
+            dir.http_certificate(|| Ok(pair)).unwrap()
         };
-        assert!(find(None).unwrap_err().to_string().contains("no formation is running"));
-        assert_eq!(find(Some("x")).unwrap_err().kind(), Kind::NotRunning);
-        begin("one");
-        assert_eq!(find(None).unwrap().0.as_str(), "one");
-        begin("two");
-        assert!(find(None).unwrap_err().to_string().contains("one, two"));
-        assert!(find(Some("x")).unwrap_err().to_string().contains("running are: one, two"));
-        begin("default");
-        assert_eq!(find(None).unwrap().0.as_str(), "default");
-        assert_eq!(find(Some("two")).unwrap().0.as_str(), "two");
+        assert_eq!(made("CERTIFICATE", "KEY"), ("CERTIFICATE".into(), "KEY".into()));
+        assert_eq!(made("another", "another"), ("CERTIFICATE".into(), "KEY".into()), "it is made once");
+        assert_eq!(fs::read_to_string(dir.path().join("http.pem")).unwrap(), "CERTIFICATE");
+        let mode = dir.path().join("http.key").metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o600);
+        // A start that was interrupted between the two.
+        fs::remove_file(dir.path().join("http.pem")).unwrap();
+        assert_eq!(made("new", "new key"), ("new".into(), "new key".into()));
     }
 
     #[test]

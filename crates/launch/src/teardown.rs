@@ -11,16 +11,17 @@ use bivouac_types::FormationId;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use rustix::process::Signal;
 
-use crate::control::{Request, ask, wait_readable};
+use crate::control::{Request, ask};
 use crate::environment::Environment;
 use crate::memory_root;
-use crate::places::gone_on;
+use crate::polling::wait_readable;
 use crate::process::{ProcessId, daemons_with};
+use crate::runtime_dirs::gone_on;
 use crate::standby::settled;
-use crate::state::{State, VolumeState};
+use crate::state::{FormationState, VolumeState};
 use crate::state_dir::StateDir;
 use crate::unmounting::{abort_all, mounts_of, unmount_all};
-use crate::{Kind, LaunchError, LaunchResult, grant_tables, recovery};
+use crate::{Kind, LaunchError, LaunchResult, grant_tables, recovery_notes};
 
 /// Most time for the supervisor to end its daemons and itself, in milliseconds: more than it gives them.
 const STOP_MS_MAX: u64 = 5000;
@@ -34,7 +35,7 @@ const KILL_MS: u64 = 5000;
 /// start find out by themselves that it is gone.
 const ORPHANS_MS: u64 = 30_000;
 
-/// What is left of a formation.
+/// Remains of a formation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remains {
     /// Processes.
@@ -48,7 +49,7 @@ pub struct Remains {
 }
 
 impl Remains {
-    /// Whether there is nothing.
+    /// Returns whether there is nothing.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         *self == Remains::default()
@@ -79,6 +80,7 @@ pub fn take_down(
     if !dir.is_held() && gone_on(&state).is_some() {
         return remove_leftovers(here, dir, &state, notice).map(|()| Remains::default());
     }
+    // Before anything is touched: after a refusal the formation runs on as before.
     refuse_kept(&state, discard)?;
     if state.leaves_volumes() && !discard {
         return leave(here, dir, notice).map(|()| Remains::default());
@@ -111,7 +113,7 @@ pub fn leave(here: &Environment, dir: &StateDir, notice: &mut dyn FnMut(&str)) -
 pub fn remove_leftovers(
     here: &Environment,
     dir: &StateDir,
-    state: &State,
+    state: &FormationState,
     notice: &mut dyn FnMut(&str),
 ) -> LaunchResult<()> {
     if let Some(now) = gone_on(state) {
@@ -123,11 +125,11 @@ pub fn remove_leftovers(
     remove_all(here, dir, state, notice)
 }
 
-/// Whether a formation may be taken down.
+/// Returns whether a formation may be taken down.
 ///
 /// # Errors
 /// `Keep` when its data was to be kept and `discard` is not set.
-pub fn refuse_kept(state: &State, discard: bool) -> LaunchResult<()> {
+pub fn refuse_kept(state: &FormationState, discard: bool) -> LaunchResult<()> {
     match state.why_kept() {
         Some(reason) if !discard => {
             let cause = format!("holds data that is nowhere else: {reason}");
@@ -142,18 +144,20 @@ pub fn refuse_kept(state: &State, discard: bool) -> LaunchResult<()> {
 fn end_supervisors(dir: &StateDir) -> LaunchResult<()> {
     for _ in 0..SUPERVISORS_MAX {
         let Some(supervisor) = settled(dir)?.and_then(|state| state.supervisor) else { return Ok(()) };
+        // By a descriptor, not by number: the number may be that of another process by the time it is waited for.
         let Some(end) = supervisor.watch() else { return Ok(()) };
         let asked = ask(dir, &Request::Stop, &[], STOP_MS_MAX);
         if asked.is_ok() && wait_readable(end.as_fd(), STOP_MS_MAX) {
             return Ok(());
         }
+        // Its standby follows, so there is one turn more; `SUPERVISORS_MAX` of them end what is followed for ever.
         supervisor.signal(Signal::KILL);
         let _ended = wait_readable(end.as_fd(), KILL_MS);
     }
     Ok(())
 }
 
-fn end_processes(dir: &StateDir, state: &State) -> LaunchResult<()> {
+fn end_processes(dir: &StateDir, state: &FormationState) -> LaunchResult<()> {
     end_supervisors(dir)?;
     let last = dir.read()?;
     let processes: Vec<ProcessId> = last.as_ref().unwrap_or(state).processes().collect();
@@ -200,7 +204,7 @@ fn end_unknown(dir: &StateDir) {
 /// Who began while others were being ended has written itself down since, and lets go of all that it has a moment before it is
 /// gone itself.
 fn end_the_late(dir: &StateDir) -> LaunchResult<()> {
-    let late: Vec<ProcessId> = dir.read()?.iter().flat_map(State::processes).collect();
+    let late: Vec<ProcessId> = dir.read()?.iter().flat_map(FormationState::processes).collect();
     end_all(&late, Signal::KILL, KILL_MS);
     Ok(())
 }
@@ -208,6 +212,7 @@ fn end_the_late(dir: &StateDir) -> LaunchResult<()> {
 /// Sends a signal to those that live and waits for their end, but not longer than `ms` for all together.
 fn end_all(processes: &[ProcessId], signal: Signal, ms: u64) {
     let ends: Vec<_> = processes.iter().filter_map(ProcessId::watch).collect();
+    // All are asked before any is waited for: a daemon may need another one to end in order.
     processes.iter().for_each(|process| process.signal(signal));
     let deadline = Instant::now() + Duration::from_millis(ms);
     for end in &ends {
@@ -220,7 +225,7 @@ fn end_all(processes: &[ProcessId], signal: Signal, ms: u64) {
 fn remove_all(
     here: &Environment,
     dir: &StateDir,
-    state: &State,
+    state: &FormationState,
     notice: &mut dyn FnMut(&str),
 ) -> LaunchResult<()> {
     remove_volumes(here, state, notice)?;
@@ -233,13 +238,15 @@ fn remove_all(
 /// What could not be removed.
 pub(crate) fn remove_volumes(
     here: &Environment,
-    state: &State,
+    state: &FormationState,
     notice: &mut dyn FnMut(&str),
 ) -> LaunchResult<()> {
     let damaged = || {
         let object = format!("state of formation {}", state.name);
         LaunchError::new(Kind::Refused, object, "has no formation id", "remove it by hand")
     };
+    // Each volume says whose it is, and only those that say so are removed: a path in a state file may be somebody
+    // else’s by now.
     let formation = state.formation_id().ok_or_else(damaged)?;
     // Those of other hosts are removed there.
     let here_too = state.nodes.iter().filter(|_| !state.is_over_hosts());
@@ -253,7 +260,7 @@ pub(crate) fn remove_volumes(
     state.own_dirs.iter().try_for_each(|path| memory_root::remove(path))?;
     if !state.is_over_hosts() {
         grant_tables::remove_all(state);
-        recovery::forget(here, &state.formation);
+        recovery_notes::forget(here, &state.formation);
     }
     Ok(())
 }
@@ -283,7 +290,7 @@ fn is_volume(volume: &VolumeState) -> bool {
 }
 
 /// Counts what is left.
-fn look(here: &Environment, dir: &StateDir, state: &State) -> Remains {
+fn look(here: &Environment, dir: &StateDir, state: &FormationState) -> Remains {
     let volumes = state.nodes.iter().flat_map(|node| &node.volumes);
     let files = volumes.filter(|volume| is_volume(volume)).map(|volume| &volume.path).chain(&state.own_dirs);
     let files = files.map(PathBuf::as_path).chain([dir.path()]).filter(|path| path.exists()).count();
@@ -307,11 +314,13 @@ fn look(here: &Environment, dir: &StateDir, state: &State) -> Remains {
     }
 }
 
-/// Whether certainly nobody listens there: the address could be taken at once, beside connections that are ending.
+/// Returns whether certainly nobody listens there: the address could be taken at once, beside connections that are
+/// ending.
 fn is_free(address: SocketAddr) -> bool {
     let take = || {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // Connections that end linger for a minute, and are no listener.
         sockopt::set_socket_reuseaddr(&socket, true)?;
         bind(&socket, &address)
     };
@@ -326,7 +335,8 @@ struct Listener {
     inode: u64,
 }
 
-/// Whether it is certainly not a formation's that was here: whoever starts takes ports that have just become free.
+/// Returns whether it is certainly not a formation's that was here: whoever starts takes ports that have just become
+/// free.
 fn is_anothers(socket: &Listener, user: u32, dir: &Path) -> bool {
     socket.user != user || crate::process::has_socket(socket.inode, dir)
 }
@@ -451,7 +461,7 @@ mod tests {
         assert!(!root.exists() && !claim.dir.path().exists());
     }
 
-    /// Whether somebody waits for the lock of a formation.
+    /// Returns whether somebody waits for the lock of a formation.
     fn is_waited_for(dir: &StateDir) -> bool {
         let number = std::fs::metadata(dir.path().join("lock")).unwrap().ino().to_string();
         let of_lock = |line: &str| line.split([' ', ':']).any(|word| word == number);
@@ -465,7 +475,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let here = crate::environment::tests::environment(Some(dir.path()));
         let claim = StateDir::claim(&here, &"sample".parse().unwrap()).unwrap();
-        let mut state = State { supervisor: None, ..sample() };
+        let mut state = FormationState { supervisor: None, ..sample() };
         claim.dir.write(&state).unwrap();
         let mut supervisor = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         std::thread::scope(|scope| {

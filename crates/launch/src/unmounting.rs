@@ -6,27 +6,27 @@ use std::path::Path;
 
 use crate::environment::Environment;
 use crate::fuse_connection::{abort, refuse_all};
-use crate::mount_table::{Line, Seen, Table};
+use crate::mount_table::{MountEntry, MountPresence, Table};
 use crate::mounts::{Unmounted, WhenBusy, is_dead, list_users, source_of, unmount};
-use crate::state::{MountState, NodeLife, State};
+use crate::state::{FormationState, MountState, NodeLife};
 use crate::{Kind, LaunchResult};
 
 /// The mounts of a formation that are seen here, the latest last.
-pub(crate) fn mounts_of(here: &Environment, state: &State) -> Vec<Line> {
+pub(crate) fn mounts_of(here: &Environment, state: &FormationState) -> Vec<MountEntry> {
     if state.is_over_hosts() {
         return Vec::new();
     }
     let source = source_of(&state.name);
-    let named = |line: &&Line| line.source == source && line.user.is_none_or(|user| user == here.uid);
+    let named = |line: &&MountEntry| line.source == source && line.user.is_none_or(|user| user == here.uid);
     let table = Table::here();
     // Another formation may have the same name, in another runtime directory. What no formation serves any more was made by
     // a command that did not live long enough to say so.
-    let ours = |line: &&Line| known(state, line).is_some() || is_dead(&line.dir);
+    let ours = |line: &&MountEntry| known(state, line).is_some() || is_dead(&line.dir);
     table.formations().filter(named).filter(ours).cloned().collect()
 }
 
 /// The mount of the state that a line shows, there or bound to another place.
-fn known<'a>(state: &'a State, line: &Line) -> Option<&'a MountState> {
+fn known<'a>(state: &'a FormationState, line: &MountEntry) -> Option<&'a MountState> {
     state.mounts.iter().find(|mount| mount.connection == line.connection)
 }
 
@@ -36,13 +36,13 @@ fn known<'a>(state: &'a State, line: &Line) -> Option<&'a MountState> {
 /// What the system refused.
 pub(crate) fn unmount_all(
     here: &Environment,
-    state: &State,
+    state: &FormationState,
     notice: &mut dyn FnMut(&str),
 ) -> LaunchResult<()> {
     // The latest first: one may be inside another.
     for line in mounts_of(here, state).into_iter().rev() {
         let (dir, shown) = (line.dir.as_path(), line.dir.display());
-        if let Seen::Covered(source) = Table::here().see(dir, line.connection) {
+        if let MountPresence::Covered(source) = Table::here().see(dir, line.connection) {
             let remedy = format!("take that away, then: bivouac unmount {shown}");
             notice(&format!("{shown} is left: another mount ({source}) is on it; {remedy}"));
             continue;
@@ -61,31 +61,31 @@ pub(crate) fn unmount_all(
     Ok(())
 }
 
-fn is_there(line: &Line) -> bool {
+fn is_there(line: &MountEntry) -> bool {
     Table::here().formations().any(|other| other.id == line.id)
 }
 
 /// Has everything refused that waits for the mounts of a formation, some of whose processes do not end otherwise.
 /// `devices` are those of these mounts.
-pub(crate) fn abort_all(state: &State, devices: Vec<OwnedFd>) {
+pub(crate) fn abort_all(state: &FormationState, devices: Vec<OwnedFd>) {
     let aborted = state.mounts.iter().filter(|mount| abort(mount.connection)).count();
     if aborted < state.mounts.len() {
         devices.into_iter().for_each(refuse_all);
     }
 }
 
-/// Whether a path is below a mount of a formation, or has one below it, as seen here; which.
+/// Returns whether a path is below a mount of a formation, or has one below it, as seen here; which.
 #[must_use]
-pub fn overlapping(state: &State, path: &Path) -> Option<std::path::PathBuf> {
+pub fn overlapping(state: &FormationState, path: &Path) -> Option<std::path::PathBuf> {
     let table = Table::here();
-    let overlaps = |line: &&Line| {
+    let overlaps = |line: &&MountEntry| {
         known(state, line).is_some() && (path.starts_with(&line.dir) || line.dir.starts_with(path))
     };
     table.formations().find(overlaps).map(|line| line.dir.clone())
 }
 
-/// Whether a node answers, or will.
-fn serves(state: &State, node: u16) -> bool {
+/// Returns whether a node answers, or will.
+fn serves(state: &FormationState, node: u16) -> bool {
     let node = state.index_of(node).and_then(|index| state.nodes.get(index));
     let supervised = state.supervisor.is_some_and(|supervisor| supervisor.is_alive());
     node.is_some_and(|node| {

@@ -1,4 +1,4 @@
-//! Which directories the nodes lend, and how much of each.
+//! Directories that the nodes lend, and the space taken of each.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -10,7 +10,7 @@ use bivouac_types::TMPFS_MAGIC;
 use bivouac_types::units::{format_size, parse_size};
 use rustix::fs::{Access, AtFlags, CWD, accessat, statvfs};
 
-use crate::memory_root::MEMORY_DIR;
+use crate::memory::MEMORY_DIR;
 use crate::state::VolumeState;
 use crate::{Kind, LaunchError, LaunchResult};
 
@@ -50,12 +50,12 @@ pub fn parse_volume(text: impl AsRef<OsStr>) -> Result<VolumeArg, String> {
     Ok(VolumeArg { dir: PathBuf::from(OsString::from_vec(dir.to_vec())), capacity })
 }
 
-/// What the system says of a directory that is to be lent.
+/// Properties of a directory that is to be lent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct LendableDir {
     /// The directory, absolute.
     pub dir: PathBuf,
-    /// Whether it is in memory.
+    /// True if it is in memory.
     pub memory: bool,
     /// Free bytes for this user.
     pub free: u64,
@@ -63,12 +63,12 @@ pub struct Place {
     pub device: u64,
 }
 
-impl Place {
+impl LendableDir {
     /// Looks at a directory.
     ///
     /// # Errors
     /// When it is missing, no directory, or not writable for this user.
-    pub fn look(dir: &Path) -> LaunchResult<Place> {
+    pub fn look(dir: &Path) -> LaunchResult<LendableDir> {
         let object = format!("volume {}", dir.display());
         let refuse = |cause: &str, remedy: &str| LaunchError::new(Kind::Refused, &object, cause, remedy);
         let seen = std::fs::metadata(dir).map_err(|error| match error.kind() {
@@ -86,7 +86,7 @@ impl Place {
         })?;
         let space = statvfs(dir).map_err(|e| LaunchError::path(dir, "look at its space", e))?;
         let kind = rustix::fs::statfs(dir).map_err(|e| LaunchError::path(dir, "look at its kind", e))?;
-        Ok(Place {
+        Ok(LendableDir {
             dir: dir.canonicalize().map_err(|e| LaunchError::path(dir, "resolve it", e))?,
             memory: kind.f_type as u64 == TMPFS_MAGIC,
             free: space.f_bavail.saturating_mul(space.f_frsize),
@@ -94,12 +94,12 @@ impl Place {
         })
     }
 
-    /// Where memory volumes are made.
+    /// The directory in which memory volumes are made.
     ///
     /// # Errors
     /// When this machine has no such place.
-    pub fn memory() -> LaunchResult<Place> {
-        Place::look(Path::new(MEMORY_DIR)).map_err(|error| {
+    pub fn memory() -> LaunchResult<LendableDir> {
+        LendableDir::look(Path::new(MEMORY_DIR)).map_err(|error| {
             LaunchError::said(Kind::Refused, format!("{error}; or name a directory with --volume"))
         })
     }
@@ -111,7 +111,7 @@ impl Place {
 /// # Errors
 /// When a place is given twice or a volume is too small or larger than what is free.
 pub fn share_out(
-    places: &[(Place, Option<u64>)],
+    places: &[(LendableDir, Option<u64>)],
     nodes: u16,
     memory: u64,
 ) -> LaunchResult<Vec<Vec<VolumeState>>> {
@@ -163,7 +163,7 @@ impl Device {
 
     fn capacity(
         &self,
-        place: &Place,
+        place: &LendableDir,
         given: Option<u64>,
         nodes: u16,
         memory_share: u64,
@@ -213,8 +213,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn place(dir: &str, free: u64, device: u64) -> Place {
-        Place { dir: dir.into(), memory: false, free, device }
+    fn place(dir: &str, free: u64, device: u64) -> LendableDir {
+        LendableDir { dir: dir.into(), memory: false, free, device }
     }
 
     #[test]
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn memory_is_shared_by_all_nodes() {
-        let shm = Place { memory: true, ..place("/dev/shm/x", 1 << 40, 1) };
+        let shm = LendableDir { memory: true, ..place("/dev/shm/x", 1 << 40, 1) };
         let all = share_out(&[(shm, None)], 4, 8 << 30).unwrap();
         assert!(
             all.iter().all(|volumes| volumes[0].capacity_bytes == 2 << 30 && volumes[0].kind == "memory")
@@ -265,7 +265,7 @@ mod tests {
         );
         assert!(refusal(1 << 30, Some(100), 1).contains("100 B is too small; give at least 4 MiB"));
         assert!(refusal(1 << 20, None, 1).starts_with("volume /d: is full: 1 MiB free"));
-        let shm = Place { memory: true, ..place("/dev/shm/x", 1 << 40, 1) };
+        let shm = LendableDir { memory: true, ..place("/dev/shm/x", 1 << 40, 1) };
         let text = share_out(&[(shm, None)], 4, 8 << 20).unwrap_err().to_string();
         assert!(text.contains("leaves 2 MiB per volume of this machine's memory"), "{text}");
         let twice = [(place("/d", 1 << 40, 1), None), (place("/d", 1 << 40, 1), None)];
@@ -275,16 +275,19 @@ mod tests {
     #[test]
     fn places_are_looked_at() {
         let dir = tempfile::tempdir().unwrap();
-        let place = Place::look(dir.path()).unwrap();
+        let place = LendableDir::look(dir.path()).unwrap();
         assert!(place.free > 0 && place.dir.is_absolute());
-        let missing = Place::look(&dir.path().join("none")).unwrap_err();
+        let missing = LendableDir::look(&dir.path().join("none")).unwrap_err();
         assert!(missing.to_string().ends_with("is missing; create the directory first"), "{missing}");
         std::fs::write(dir.path().join("file"), "").unwrap();
         assert!(
-            Place::look(&dir.path().join("file")).unwrap_err().to_string().contains("is not a directory")
+            LendableDir::look(&dir.path().join("file"))
+                .unwrap_err()
+                .to_string()
+                .contains("is not a directory")
         );
-        assert!(Place::look(&dir.path().join("file/x")).is_err());
-        if let Ok(shm) = Place::memory() {
+        assert!(LendableDir::look(&dir.path().join("file/x")).is_err());
+        if let Ok(shm) = LendableDir::memory() {
             assert!(shm.memory);
         }
     }
@@ -294,7 +297,7 @@ mod tests {
         if rustix::process::geteuid().is_root() {
             return println!("skipped: root may write everywhere");
         }
-        let error = Place::look(Path::new("/usr")).unwrap_err().to_string();
+        let error = LendableDir::look(Path::new("/usr")).unwrap_err().to_string();
         assert!(error.contains("is not writable"), "{error}");
     }
 
@@ -305,7 +308,7 @@ mod tests {
             nodes in 1u16..100, memory in (1u64 << 34)..(1 << 44),
         ) {
             let places: Vec<_> = given.iter().enumerate().map(|(i, capacity)| {
-                (Place { memory: i % 2 == 0, ..place(&format!("/d{i}"), free, 1) }, *capacity)
+                (LendableDir { memory: i % 2 == 0, ..place(&format!("/d{i}"), free, 1) }, *capacity)
             }).collect();
             if let Ok(all) = share_out(&places, nodes, memory) {
                 let sum: u64 = all.iter().flatten().map(|volume| volume.capacity_bytes).sum();

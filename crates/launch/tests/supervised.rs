@@ -9,13 +9,16 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bivouac_launch::control::{Request, ask, wait_readable};
-use bivouac_launch::handover::{FromNode, Handover, Told};
+use bivouac_launch::control::{Request, ask};
+use bivouac_launch::handover::{FromNode, Handover, SealOutcome, SupervisorMessage};
+use bivouac_launch::polling::wait_readable;
 use bivouac_launch::{
-    DaemonProgram, LaunchResult, NodeLife, NodeState, ProcessId, Report, STATE_VERSION, Signals, Stage,
-    State, StateDir, Supervisor, Tolerance, VolumeState, packets,
+    AdoptedNode, Adoption, DaemonProgram, FormationState, LaunchResult, NodeLife, NodeState, PartBegins,
+    PartState, ProcessId, Report, STATE_VERSION, Signals, Stage, StateDir, Supervisor, Tolerance,
+    VolumeState, first_map, packets,
 };
-use bivouac_types::SpreadAt;
+use bivouac_types::{FormationId, SpreadAt};
+use bivouac_wire::{Encode, FormationMap};
 use rustix::process::Signal;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -34,10 +37,20 @@ fn pretended_daemon() {
         }
         behaviour => {
             assert_eq!(start.config.secret().unwrap(), [5; 32]);
-            assert_eq!(start.config.map().unwrap().nodes.len(), 1);
+            assert!((1..3).contains(&start.config.map().unwrap().nodes.len()));
             handover.tell(&FromNode::Ready { phases: vec![] });
             while let Some(told) = handover.next().unwrap() {
-                let Told::Serve(mount) = told else { continue };
+                let mount = match told {
+                    SupervisorMessage::Serve(mount) => mount,
+                    SupervisorMessage::Seal { node, epoch, .. } => {
+                        let outcome =
+                            if epoch < 9 { Ok(vec![behaviour.into()]) } else { Err("incomplete".into()) };
+                        handover
+                            .tell(&FromNode::Sealed { sealed: SealOutcome { node: node.0, epoch, outcome } });
+                        continue;
+                    }
+                    _ => continue,
+                };
                 // One byte more for every daemon that served it.
                 let memory = File::from(mount.memory);
                 memory.write_all_at(b"x", memory.metadata().unwrap().len()).unwrap();
@@ -79,9 +92,13 @@ impl Supervised {
     }
 
     fn begin_that_bears(tolerance: Tolerance, behaviour: &str) -> Supervised {
+        Supervised::begin_with(|dir| FormationState { tolerance, ..state(behaviour, dir.node_socket(0)) })
+    }
+
+    fn begin_with(state: impl FnOnce(&StateDir) -> FormationState) -> Supervised {
         let place = tempfile::tempdir().unwrap();
         let dir = StateDir::at(place.path().into());
-        let state = State { tolerance, ..state(behaviour, dir.node_socket(0)) };
+        let state = state(&dir);
         dir.write(&state).unwrap();
         std::fs::write(place.path().join("secret"), [5; 32]).unwrap();
         let (report, theirs) = packets::pair().unwrap();
@@ -101,7 +118,7 @@ impl Supervised {
         packets::receive(&self.report).unwrap().unwrap().0
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> FormationState {
         self.dir.read().unwrap().unwrap()
     }
 
@@ -126,7 +143,7 @@ impl Supervised {
         found.unwrap()
     }
 
-    fn wait_until(&self, mut holds: impl FnMut(&State) -> bool) {
+    fn wait_until(&self, mut holds: impl FnMut(&FormationState) -> bool) {
         let deadline = Instant::now() + DEADLINE;
         while !holds(&self.state()) {
             assert!(Instant::now() < deadline, "{:?}", self.state());
@@ -134,7 +151,7 @@ impl Supervised {
         }
     }
 
-    fn end(self) -> State {
+    fn end(self) -> FormationState {
         self.thread.join().unwrap().unwrap();
         let state = self.dir.read().unwrap().unwrap();
         assert_eq!(state.stage, Stage::Stopping);
@@ -142,13 +159,13 @@ impl Supervised {
         state
     }
 
-    fn stop(self) -> State {
+    fn stop(self) -> FormationState {
         self.ask(&Request::Stop).unwrap();
         self.end()
     }
 }
 
-fn state(behaviour: &str, unix_path: PathBuf) -> State {
+fn state(behaviour: &str, unix_path: PathBuf) -> FormationState {
     let volume = VolumeState {
         path: behaviour.into(),
         kind: "memory".into(),
@@ -165,9 +182,10 @@ fn state(behaviour: &str, unix_path: PathBuf) -> State {
         client_address: String::new(),
         peer_address: String::new(),
         unix_path,
+        epoch: 0,
         volumes: vec![volume],
     };
-    State {
+    FormationState {
         version: STATE_VERSION,
         release: env!("CARGO_PKG_VERSION").into(),
         name: "x".parse().unwrap(),
@@ -187,7 +205,10 @@ fn state(behaviour: &str, unix_path: PathBuf) -> State {
         port: 0,
         in_process: false,
         secure: false,
+        detect_races: false,
+        protect: bivouac_launch::Protection::None,
         http: None,
+        gateway: None,
         stripe: 4096,
         width: 0,
         spread_at: SpreadAt::default(),
@@ -204,6 +225,8 @@ fn state(behaviour: &str, unix_path: PathBuf) -> State {
         part: None,
         kept_on: None,
         hosts: vec![],
+        moves: Vec::new(),
+        keepers: None,
         reach: None,
         recoveries: 0,
         recovering: false,
@@ -244,6 +267,106 @@ fn a_daemon_serves_dies_and_its_successor_takes_everything_over() {
     let last = supervised.stop();
     assert!(!second.is_alive());
     assert_eq!((last.nodes[0].life, last.own_dirs), (NodeLife::Stopped, vec![PathBuf::from("/m")]));
+}
+
+/// A part of a formation of two nodes, on this host node 0; with the map.
+fn part() -> (Supervised, FormationMap) {
+    let bind = std::net::Ipv4Addr::LOCALHOST.into();
+    let part = PartState { bind, started_from: "here".into(), leaves_volumes: false };
+    let begun = Supervised::begin_with(|dir| FormationState {
+        part: Some(part),
+        ..state("serves", dir.node_socket(0))
+    });
+    assert!(matches!(begun.report(), Report::Bound { .. }));
+    let mut whole = begun.state();
+    let other = NodeState { id: 1, host: "other".into(), ..whole.nodes[0].clone() };
+    whole.nodes.push(other);
+    let map = first_map(&whole, FormationId([7; 16]));
+    let hex = bivouac_launch::hex::to_hex;
+    let begins = PartBegins { first_node: 0, secret: hex(&[5; 32]), map: hex(&map.to_bytes()) };
+    let memory = packets::to_memory(&begins).unwrap();
+    packets::send(&begun.report, &"begin", &[memory.as_fd()]).unwrap();
+    assert!(matches!(begun.report(), Report::Ready { .. }));
+    (begun, map)
+}
+
+fn tell_map(supervised: &Supervised, map: &FormationMap) -> LaunchResult<()> {
+    let memory = packets::to_memory(&map.to_bytes()).unwrap();
+    ask(&supervised.dir, &Request::Map, &[memory.as_fd()], WAIT_MS)
+}
+
+/// The map with a node where it was taken over.
+fn with_adopted(map: &FormationMap, adopted: &AdoptedNode) -> FormationMap {
+    let mut map = FormationMap { version: map.version + 1, ..map.clone() };
+    let entry = &mut map.nodes[usize::from(adopted.node)];
+    entry.client_address.clone_from(&adopted.client_address);
+    entry.peer_address.clone_from(&adopted.peer_address);
+    entry.epoch = adopted.epoch;
+    map
+}
+
+/// S813.
+#[test]
+fn a_node_of_another_host_is_started_when_the_map_has_it_here() {
+    let (supervised, map) = part();
+    let adopt = |epoch| {
+        let adoption = Adoption { node: 1, backup: 0, epoch, volumes: vec![("memory".into(), 1 << 20)] };
+        supervised.ask(&Request::Adopt { adoption })
+    };
+    // Replicas that cannot be used are no volumes.
+    adopt(9).unwrap();
+    let message = "incomplete".into();
+    assert_eq!(supervised.report(), Report::NotAdopted { node: 1, epoch: 9, message });
+    adopt(2).unwrap();
+    let Report::Adopted { adopted } = supervised.report() else { panic!() };
+    assert_eq!(
+        (adopted.node, adopted.epoch, adopted.volumes.as_slice()),
+        (1, 2, &[PathBuf::from("serves")][..])
+    );
+    assert!(adopted.unix_path.exists() && adopted.client_address != adopted.peer_address);
+    let state = supervised.state();
+    assert_eq!(
+        (state.nodes[1].life, state.nodes[1].process),
+        (NodeLife::Starting, None),
+        "it waits for the map"
+    );
+    // The answer may have been lost: it is the same again.
+    adopt(2).unwrap();
+    assert_eq!(supervised.report(), Report::Adopted { adopted: adopted.clone() });
+    assert!(adopt(3).unwrap_err().to_string().contains("node 1 is here already, in epoch 2"));
+    let newer = with_adopted(&map, &adopted);
+    tell_map(&supervised, &newer).unwrap();
+    assert_eq!(supervised.report(), Report::Serves);
+    let mut daemon = None;
+    supervised.wait_until(|state| {
+        daemon = state.nodes[1].process.filter(|_| state.nodes[1].life == NodeLife::Ready);
+        daemon.is_some()
+    });
+    // From then on it is one of this host's: started again, and ended with the others.
+    daemon.unwrap().signal(Signal::KILL);
+    assert_eq!(supervised.report(), Report::Serves);
+    let known = std::fs::read(supervised.dir.path().join("map")).unwrap();
+    assert_eq!(known, newer.to_bytes());
+    // Older news changes nothing.
+    tell_map(&supervised, &map).unwrap();
+    assert_eq!(supervised.state().map(), Some(newer));
+    let last = supervised.stop();
+    assert!(last.nodes.iter().all(|node| node.life == NodeLife::Stopped), "{last:?}");
+}
+
+/// S811.
+#[test]
+fn a_daemon_whose_node_has_moved_elsewhere_ends_and_is_not_started_again() {
+    let (supervised, map) = part();
+    let daemon = supervised.daemon(None);
+    let mut newer = FormationMap { version: map.version + 1, ..map };
+    newer.nodes[0].client_address = "10.0.0.9:1".into();
+    newer.nodes[0].epoch = 4;
+    tell_map(&supervised, &newer).unwrap();
+    supervised.wait_until(|state| state.nodes[0].life == NodeLife::Failed && !daemon.is_alive());
+    let state = supervised.state();
+    assert!(state.nodes[0].message.as_deref().unwrap().contains("has moved to another host"), "{state:?}");
+    supervised.stop();
 }
 
 #[test]

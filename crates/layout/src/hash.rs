@@ -1,10 +1,10 @@
-//! Names and numbers → hashes → slots and seats. Byte-exact and for ever: what is on disk depends on it.
+//! Names and numbers → hashes → slots and targets. Byte-exact and for ever: what is on disk depends on it.
 //!
 //! ```text
 //! entry hash   h = xxh3_64(bytes of the name, seed = parent inode number) >> 1      63 bits
 //!              h = h + 16 if h < 16                     16 .. 2^63: also the readdir cookie
 //! slot         h >> (63 - log2(slots))                  so slots in order are hashes in order
-//! base seat    (xxh3_64(8 little-endian bytes of the inode number, seed 0) · seats) >> 64
+//! base target    (xxh3_64(8 little-endian bytes of the inode number, seed 0) · targets) >> 64
 //! byte sum     (sum of the bytes of the name) mod n     the published hash, a choice, not the default
 //! ```
 //! `xxh3_64` is XXH3 with 64 bits of result as of xxHash 0.8, with its default secret. The byte sum is
@@ -21,6 +21,8 @@ pub const COOKIE_FIRST: u64 = 16;
 /// The hash of an entry's name in its directory, 16 .. 2^63.
 #[must_use]
 pub fn entry_hash(parent: Ino, name: &[u8]) -> u64 {
+    // One bit less, since offsets of directories are signed. The seed keeps names that many directories have from always
+    // sharing a slot.
     above_reserved(xxh3_64_with_seed(name, parent.0) >> 1)
 }
 
@@ -46,11 +48,14 @@ pub fn dir_slot(parent: Ino, name: &[u8], slots: u16) -> Slot {
     slot_of_hash(entry_hash(parent, name), slots)
 }
 
-/// Position of the seat of a file's first stripe, below `seats` (0 for no seats).
+/// Position of the target of a file's first stripe, below `targets` (0 for no targets).
 #[must_use]
-pub fn base_seat(ino: Ino, seats: u16) -> u16 {
+pub fn base_target(ino: Ino, targets: u16) -> u16 {
     let hash = u128::from(xxh3_64(&ino.0.to_le_bytes()));
-    ((hash * u128::from(seats)) >> 64) as u16
+    // A product instead of a remainder: as even, and without a division.
+    let target = ((hash * u128::from(targets)) >> 64) as u16;
+    assert!(target < targets.max(1), "target {target} of {targets}");
+    target
 }
 
 /// The published hash of a name: the sum of its bytes modulo `n` (0 for `n` = 0).
@@ -103,7 +108,7 @@ mod tests {
 
     #[test]
     fn nothing_to_choose_from_is_zero() {
-        assert_eq!((base_seat(Ino(77), 0), base_seat(Ino(77), 1)), (0, 0));
+        assert_eq!((base_target(Ino(77), 0), base_target(Ino(77), 1)), (0, 0));
         assert_eq!(byte_sum_hash(b"name", 0), 0);
         assert_eq!(byte_sum_hash(b"name", 64), ((110 + 97 + 109 + 101) % 64) as u16);
     }

@@ -61,7 +61,7 @@ pub fn placed<'b>(
     })
 }
 
-/// What a read from `start` on that brought these bytes has of the place of `len` bytes at `offset`.
+/// The part of a read from `start` on that brought these bytes which belongs to `len` bytes at `offset`.
 pub fn part_of(start: u64, bytes: &[u8], (offset, len): (u64, u64)) -> &[u8] {
     let behind = usize::try_from(offset.saturating_sub(start)).ok().and_then(|at| bytes.get(at..));
     let behind = behind.unwrap_or_default();

@@ -1,20 +1,20 @@
 //! Offsets in a file ↔ offsets in its subfiles.
 //!
 //! Stripe `k` of a file is in column `k mod width`, at offset `(k div width) · stripe` of the column's
-//! subfile. Column `c` is on seat `(base + c) mod seats` of the partition.
+//! subfile. Column `c` is on target `(base + c) mod targets` of the partition.
 
-use bivouac_types::{Layout, SeatIndex};
+use bivouac_types::{Layout, TargetIndex};
 
-/// Where one byte of a file is.
+/// Location of one byte of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
     /// Number of the stripe within the file.
     pub stripe: u64,
-    /// Seat of the partition that holds the stripe.
-    pub seat: SeatIndex,
-    /// Position among the seats that the file uses, 0 .. width.
+    /// Target of the partition that holds the stripe.
+    pub target: TargetIndex,
+    /// Position among the targets that the file uses, 0 .. width.
     pub column: u16,
-    /// Offset in the data of the seat's subfile (its header not counted), in bytes.
+    /// Offset in the data of the target's subfile (its header not counted), in bytes.
     pub subfile_offset: u64,
     /// Bytes from here to the end of the stripe, 1 ..= stripe.
     pub run: u64,
@@ -28,7 +28,7 @@ pub fn locate(layout: &Layout, offset: u64) -> Location {
     let column = (stripe % width) as u16;
     Location {
         stripe,
-        seat: seat_of(layout, column),
+        target: target_of(layout, column),
         column,
         subfile_offset: stripe / width * size + within,
         run: size - within,
@@ -58,6 +58,8 @@ pub fn subfile_len(layout: &Layout, column: u16, file_size: u64) -> u64 {
     if column >= width {
         return 0;
     }
+    // The last stripe may be a part of one: its column has that part, those before it a whole stripe more than
+    // those behind.
     match column.cmp(&last) {
         std::cmp::Ordering::Less => (rows + 1) * size,
         std::cmp::Ordering::Equal => rows * size + rest,
@@ -79,18 +81,18 @@ pub fn file_size_from(layout: &Layout, lens: &[u64]) -> Option<u64> {
     Some(file_size)
 }
 
-/// The seat of a column, for every column.
+/// The target of a column, for every column.
 #[must_use]
-pub fn seat_of(layout: &Layout, column: u16) -> SeatIndex {
-    let seats = u32::from(layout.seats.max(1));
-    let position = (u32::from(layout.base.position()) + u32::from(column)) % seats;
-    SeatIndex::new(layout.partition(), position as u16)
+pub fn target_of(layout: &Layout, column: u16) -> TargetIndex {
+    let targets = u32::from(layout.targets.max(1));
+    let position = (u32::from(layout.base.position()) + u32::from(column)) % targets;
+    TargetIndex::new(layout.partition(), position as u16)
 }
 
-/// The seats that a file uses, in the order of its columns.
-pub fn seats_of(layout: &Layout) -> impl ExactSizeIterator<Item = SeatIndex> + use<> {
+/// The targets that a file uses, in the order of its columns.
+pub fn targets_of(layout: &Layout) -> impl ExactSizeIterator<Item = TargetIndex> + use<> {
     let layout = *layout;
-    (0..layout.width).map(move |column| seat_of(&layout, column))
+    (0..layout.width).map(move |column| target_of(&layout, column))
 }
 
 /// Stripe size and width, never 0.
@@ -103,13 +105,13 @@ mod tests {
     use super::*;
 
     const K: u64 = 1024;
-    const LAYOUT: Layout = Layout { stripe: 4096, width: 3, base: SeatIndex(4), seats: 5 };
+    const LAYOUT: Layout = Layout { stripe: 4096, width: 3, base: TargetIndex(4), targets: 5 };
 
     #[test]
     fn golden_locations() {
         let at = |offset| {
             let l = locate(&LAYOUT, offset);
-            (l.stripe, l.seat.position(), l.column, l.subfile_offset, l.run)
+            (l.stripe, l.target.position(), l.column, l.subfile_offset, l.run)
         };
         assert_eq!(at(0), (0, 4, 0, 0, 4096));
         assert_eq!(at(4095), (0, 4, 0, 4095, 1));
@@ -151,8 +153,8 @@ mod tests {
     #[test]
     fn absurd_layouts_do_not_panic() {
         for layout in [
-            Layout { stripe: 0, width: 0, base: SeatIndex(0), seats: 0 },
-            Layout { stripe: u32::MAX, width: u16::MAX, base: SeatIndex(u32::MAX), seats: u16::MAX },
+            Layout { stripe: 0, width: 0, base: TargetIndex(0), targets: 0 },
+            Layout { stripe: u32::MAX, width: u16::MAX, base: TargetIndex(u32::MAX), targets: u16::MAX },
         ] {
             for offset in [0, 1, u64::MAX] {
                 let location = locate(&layout, offset);

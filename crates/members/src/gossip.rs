@@ -1,6 +1,6 @@
 //! News on their way: each is sent so often that everybody most likely hears it, and no more.
 
-use bivouac_types::News;
+use bivouac_types::MembershipUpdate;
 
 /// News that are still to be sent along.
 #[derive(Clone, Debug, Default)]
@@ -10,19 +10,20 @@ pub(crate) struct Gossip {
 
 #[derive(Clone, Copy, Debug)]
 struct Item {
-    news: News,
+    news: MembershipUpdate,
     sent: u32,
 }
 
 impl Gossip {
     /// Something was learned; what was said of the node before is out of date.
-    pub(crate) fn add(&mut self, news: News) {
+    pub(crate) fn add(&mut self, news: MembershipUpdate) {
         self.items.retain(|item| item.news.node != news.node);
         self.items.push(Item { news, sent: 0 });
     }
 
     /// News to send along with a message among `count` nodes: those that were sent least often.
-    pub(crate) fn take(&mut self, most: usize, count: usize) -> Vec<News> {
+    pub(crate) fn take(&mut self, most: usize, count: usize) -> Vec<MembershipUpdate> {
+        // The newest first: after a cut there is more to say than one message has room for.
         self.items.sort_by_key(|item| item.sent);
         let limit = sends(count);
         let mut taken = Vec::new();
@@ -35,7 +36,7 @@ impl Gossip {
     }
 }
 
-/// How often something is sent along by one node among so many: three times the logarithm (SWIM, 4.1).
+/// Number of times that one node among so many sends an item along: three times the logarithm (SWIM, 4.1).
 fn sends(count: usize) -> u32 {
     3 * (usize::BITS - count.leading_zeros()).max(1)
 }
@@ -45,8 +46,8 @@ mod tests {
     use super::*;
     use bivouac_types::{Liveness, NodeId};
 
-    fn news(node: u16) -> News {
-        News { node: NodeId(node), incarnation: 0, liveness: Liveness::Dead }
+    fn news(node: u16) -> MembershipUpdate {
+        MembershipUpdate { node: NodeId(node), incarnation: 0, liveness: Liveness::Dead }
     }
 
     #[test]
@@ -65,7 +66,7 @@ mod tests {
     fn newer_news_take_the_place_of_older_ones() {
         let mut gossip = Gossip::default();
         gossip.add(news(1));
-        let newer = News { incarnation: 3, liveness: Liveness::Alive, ..news(1) };
+        let newer = MembershipUpdate { incarnation: 3, liveness: Liveness::Alive, ..news(1) };
         gossip.add(newer);
         assert_eq!(gossip.take(9, 4), [newer]);
     }

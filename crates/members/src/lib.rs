@@ -1,4 +1,4 @@
-//! How nodes find out which of them live: events in, commands out; time and randomness are arguments.
+//! Failure detection between nodes: events in, commands out; time and randomness are arguments.
 //!
 //! The protocol is SWIM (Das, Gupta, Motivala, "SWIM: Scalable Weakly-consistent Infection-style Process Group
 //! Membership Protocol", DSN 2002): every node probes one other per period, all in turn; one that does not answer is

@@ -1,6 +1,6 @@
 //! One node's view of the others.
 
-use bivouac_types::{Liveness, News, NodeId, epoch_of};
+use bivouac_types::{Liveness, MembershipUpdate, NodeId, epoch_of};
 
 use crate::Options;
 use crate::gossip::Gossip;
@@ -9,17 +9,17 @@ use crate::random::Random;
 /// By how much a node that finds itself slow makes its limits longer, at most.
 const STRAIN_MAX: u64 = 4;
 
-/// What happened. Any message comes with news, which are told first, by [`Event::Heard`].
+/// An input of the machine. Any message comes with news, which are told first, by [`Event::Heard`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// Time passed.
     Tick,
     /// A node sent something.
     Heard {
-        /// Which.
+        /// The sender.
         from: NodeId,
-        /// What it says of others, and of itself.
-        news: &'a [News],
+        /// Its news of others, and of itself.
+        news: &'a [MembershipUpdate],
     },
     /// A node answered a probe.
     Answered(NodeId),
@@ -27,26 +27,28 @@ pub enum Event<'a> {
     Failed(NodeId),
     /// A node asks for a probe of another.
     ProbeFor {
-        /// Who asks.
+        /// The node that asks.
         asker: NodeId,
-        /// Who is to be probed.
+        /// The node to probe.
         target: NodeId,
     },
     /// A node that was asked to probe another got an answer.
     Reached(NodeId),
     /// Somebody who knows says that a node is dead and will not come back.
     Lost(NodeId),
+    /// Somebody who knows says that a node runs again that was lost.
+    Returned(NodeId),
 }
 
-/// What is to be done.
+/// An action for the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Ask a node for a sign of life.
     Probe {
-        /// Which.
+        /// The node to probe.
         to: NodeId,
         /// News for it.
-        news: Vec<News>,
+        news: Vec<MembershipUpdate>,
     },
     /// Ask a node to probe another.
     AskFor {
@@ -55,26 +57,26 @@ pub enum Command {
         /// The other.
         target: NodeId,
         /// News for it.
-        news: Vec<News>,
+        news: Vec<MembershipUpdate>,
     },
     /// Tell who asked that a node answered.
     Report {
-        /// Who asked.
+        /// The node that asked.
         to: NodeId,
         /// The node that answered.
         target: NodeId,
         /// News for it.
-        news: Vec<News>,
+        news: Vec<MembershipUpdate>,
     },
     /// Tell a node news; its answer does not matter.
     Tell {
-        /// Which.
+        /// The receiver.
         to: NodeId,
         /// The news.
-        news: Vec<News>,
+        news: Vec<MembershipUpdate>,
     },
     /// Something else is known of a node than before.
-    Changed(News),
+    Changed(MembershipUpdate),
     /// This node has a new incarnation: others suspected it, or took it for dead, and it has just said otherwise; or they
     /// knew it before it was restarted ([`Liveness::Alive`]).
     Accused(Liveness),
@@ -88,24 +90,24 @@ pub struct Members {
     me: NodeId,
     options: Options,
     random: Random,
-    known: Vec<News>,
-    /// Who was ever heard of, by node.
+    known: Vec<MembershipUpdate>,
+    /// Nodes that were ever heard of, by node.
     heard: Vec<bool>,
-    /// When the first event came.
+    /// Time of the first event.
     began: Option<u64>,
     gossip: Gossip,
     /// Suspected nodes, and until when they can say that they live.
     suspects: Vec<(NodeId, u64)>,
-    /// Who is probed in which order.
+    /// The nodes still to be probed in this round, the next one last.
     round: Vec<NodeId>,
     probe: Option<Probe>,
     next_probe: u64,
     periods: u64,
     /// Probes for others: whom, for whom, until when.
     favours: Vec<(NodeId, NodeId, u64)>,
-    /// How slow this node finds itself.
+    /// Factor by which this node makes its limits longer, because it finds itself slow (Lifeguard, IV.A).
     strain: u64,
-    /// When it was to be woken at the latest.
+    /// Latest time at which it was to be woken.
     promised: Option<u64>,
 }
 
@@ -126,7 +128,7 @@ impl Members {
         Members {
             me,
             options,
-            known: (0..count).map(|node| News::first(NodeId(node as u16))).collect(),
+            known: (0..count).map(|node| MembershipUpdate::first(NodeId(node as u16))).collect(),
             heard: vec![false; count],
             began: None,
             gossip: Gossip::default(),
@@ -156,7 +158,13 @@ impl Members {
             Event::Reached(target) => self.end_probe_of(*target),
             Event::Lost(node) => {
                 if let Some(known) = self.of(*node).filter(|_| *node != self.me) {
-                    self.learn(now, News { liveness: Liveness::Dead, ..known }, None, &mut out);
+                    self.learn(now, MembershipUpdate { liveness: Liveness::Dead, ..known }, None, &mut out);
+                }
+            }
+            Event::Returned(node) => {
+                // That it lives only it can say, with an incarnation that nobody knows yet.
+                if *node != self.me && self.liveness(*node) == Some(Liveness::Dead) {
+                    out.push(Command::Tell { to: *node, news: self.news_for(*node) });
                 }
             }
         }
@@ -165,7 +173,7 @@ impl Members {
         out
     }
 
-    /// When the next [`Event::Tick`] is due; never if there is nobody to watch.
+    /// Time of the next [`Event::Tick`]; none if there is nobody to watch.
     #[must_use]
     pub fn next_tick(&self) -> Option<u64> {
         if !self.watches() {
@@ -179,9 +187,9 @@ impl Members {
         self.known.len() > 1 && self.options.period_ms > 0
     }
 
-    /// What is known of every node, this one included, by node.
+    /// State of every node, this one included, by node.
     #[must_use]
-    pub fn known(&self) -> &[News] {
+    pub fn known(&self) -> &[MembershipUpdate] {
         &self.known
     }
 
@@ -198,16 +206,17 @@ impl Members {
     }
 
     /// News to send along to a node: first what concerns the two, then what is to be spread.
-    pub fn news_for(&mut self, to: NodeId) -> Vec<News> {
+    pub fn news_for(&mut self, to: NodeId) -> Vec<MembershipUpdate> {
         let own = self.of(self.me);
-        let theirs = self.of(to).filter(|news| *news != News::first(to));
-        let mut news: Vec<News> = own.into_iter().chain(theirs).collect();
+        // A node that was suspected or taken for dead hears so with the first message, and can contradict at once.
+        let theirs = self.of(to).filter(|news| *news != MembershipUpdate::first(to));
+        let mut news: Vec<MembershipUpdate> = own.into_iter().chain(theirs).collect();
         let more = self.gossip.take(self.options.news_max, self.known.len());
         news.extend(more.into_iter().filter(|item| item.node != self.me && item.node != to));
         news
     }
 
-    fn of(&self, node: NodeId) -> Option<News> {
+    fn of(&self, node: NodeId) -> Option<MembershipUpdate> {
         self.known.get(usize::from(node.0)).copied()
     }
 
@@ -222,10 +231,11 @@ impl Members {
     }
 
     /// Some others of which this holds, none twice. Draws instead of listing them, since there may be many.
-    fn pick(&mut self, count: usize, holds: impl Fn(&News) -> bool) -> Vec<NodeId> {
+    fn pick(&mut self, count: usize, holds: impl Fn(&MembershipUpdate) -> bool) -> Vec<NodeId> {
         const DRAWS: usize = 32;
         let mut picked = Vec::new();
         for _ in 0..DRAWS {
+            // With most nodes alive a few draws find one that fits, and the list of all is never made.
             let drawn = self.known.get(self.random.below(self.known.len()));
             let fits =
                 drawn.filter(|news| news.node != self.me && holds(news) && !picked.contains(&news.node));
@@ -239,7 +249,7 @@ impl Members {
         self.random.choose(fits, count)
     }
 
-    /// Who did not run itself knows nothing of others: it lets the time pass again.
+    /// Extends the limits after a time in which this node did not run: it knows nothing of others then.
     fn notice_standstill(&mut self, now: u64, out: &mut Vec<Command>) {
         let late = self.promised.map_or(0, |promised| now.saturating_sub(promised));
         if late <= self.options.direct_ms {
@@ -249,12 +259,13 @@ impl Members {
             probe.direct = probe.direct.map(|_| now + self.options.direct_ms);
             probe.end = now + self.options.period_ms;
         }
+        // A suspect may have answered while this node stood still, and its answer wait to be read.
         self.suspects.iter_mut().for_each(|(_, until)| *until += late);
         self.strain = (self.strain + 1).min(STRAIN_MAX);
         out.push(Command::StoodStill(late));
     }
 
-    fn hear(&mut self, now: u64, from: NodeId, news: &[News], out: &mut Vec<Command>) {
+    fn hear(&mut self, now: u64, from: NodeId, news: &[MembershipUpdate], out: &mut Vec<Command>) {
         self.heard.get_mut(usize::from(from.0)).into_iter().for_each(|heard| *heard = true);
         for item in news {
             if item.node == self.me {
@@ -266,12 +277,15 @@ impl Members {
     }
 
     /// Only this node says what its incarnation is; and that it lives it knows best.
-    fn hear_of_me(&mut self, news: News, out: &mut Vec<Command>) {
+    fn hear_of_me(&mut self, news: MembershipUpdate, out: &mut Vec<Command>) {
         let Some(mine) = self.known.get_mut(usize::from(self.me.0)) else { return };
         if !news.overrides(mine) {
             return;
         }
-        mine.incarnation = news.incarnation + u32::from(news.liveness != Liveness::Alive);
+        let before = mine.incarnation;
+        // A number that does not rise any more ends all contradiction, but a peer's message must not make it begin anew.
+        mine.incarnation = news.incarnation.saturating_add(u32::from(news.liveness != Liveness::Alive));
+        assert!(mine.incarnation >= before, "incarnation {} after {before}", mine.incarnation);
         let mine = *mine;
         self.gossip.add(mine);
         out.push(Command::Accused(news.liveness));
@@ -282,15 +296,21 @@ impl Members {
     }
 
     /// Learns something new of another node, and says so to others.
-    fn learn(&mut self, now: u64, news: News, from: Option<NodeId>, out: &mut Vec<Command>) {
+    fn learn(&mut self, now: u64, news: MembershipUpdate, from: Option<NodeId>, out: &mut Vec<Command>) {
         let Some(known) = self.known.get_mut(usize::from(news.node.0)) else { return };
         let before = std::mem::replace(known, news);
+        // What was fenced off by a higher incarnation would be let in again.
+        let (old, new) = (before.incarnation, news.incarnation);
+        assert!(new >= old, "node {} has incarnation {new} after {old}", news.node.0);
         self.suspects.retain(|(node, _)| *node != news.node);
         if news.liveness == Liveness::Suspect {
+            // A node that is slow itself waits longer before it accuses others of it (Lifeguard, IV.B).
             let until = now + self.options.suspect_ms * (1 + self.strain);
+            assert!(news.node != self.me, "node {} suspects itself", self.me.0);
             self.suspects.push((news.node, until));
         }
         self.gossip.add(news);
+        // Its return ends what others thought they knew while it was away.
         if before.liveness == Liveness::Dead && news.liveness != Liveness::Dead {
             self.say_all_again();
         }
@@ -298,13 +318,15 @@ impl Members {
             out.push(Command::Changed(news));
         }
         if before.weight() != news.weight() {
+            // Only deaths and returns are told at once; a suspicion travels with other messages, and mostly ends
+            // before it has gone far.
             self.spread(from, out);
         }
     }
 
-    /// Who comes back has not heard what was said meanwhile, and others have not heard what it said.
+    /// Spreads all news again: a node that comes back has missed them, and others have missed its own.
     fn say_all_again(&mut self) {
-        let known = self.known.iter().filter(|news| **news != News::first(news.node));
+        let known = self.known.iter().filter(|news| **news != MembershipUpdate::first(news.node));
         known.for_each(|news| self.gossip.add(*news));
     }
 
@@ -334,7 +356,7 @@ impl Members {
         }
     }
 
-    /// What is refused at once need not be waited for: others are asked now.
+    /// Ends the wait for a probe that was refused at once: others are asked now.
     fn failed(&mut self, now: u64, to: NodeId) {
         if let Some(probe) = self.probe.as_mut().filter(|probe| probe.target == to) {
             probe.direct = probe.direct.map(|_| now);
@@ -342,7 +364,9 @@ impl Members {
     }
 
     fn probe_for(&mut self, now: u64, asker: NodeId, target: NodeId, out: &mut Vec<Command>) {
+        // Whoever asked has given the probe up by then.
         self.favours.retain(|(_, _, until)| *until > now);
+        // Bounded: a peer that asks again and again must not make this node keep more and more.
         if target == self.me || self.of(target).is_none() || self.favours.len() >= self.known.len() {
             return;
         }
@@ -362,12 +386,12 @@ impl Members {
         while let Some((node, _)) = self.suspects.iter().find(|(_, until)| *until <= now).copied() {
             self.suspects.retain(|(suspect, _)| *suspect != node);
             if let Some(known) = self.of(node) {
-                self.learn(now, News { liveness: Liveness::Dead, ..known }, None, out);
+                self.learn(now, MembershipUpdate { liveness: Liveness::Dead, ..known }, None, out);
             }
         }
     }
 
-    /// Whether a node may be still starting: formations of many nodes do not start in a moment.
+    /// Returns whether a node may be still starting: formations of many nodes do not start in a moment.
     fn may_start(&self, now: u64, node: NodeId) -> bool {
         let heard = self.heard.get(usize::from(node.0)).is_some_and(|heard| *heard);
         !heard && self.began.is_some_and(|began| now < began + self.options.start_ms)
@@ -375,6 +399,8 @@ impl Members {
 
     fn judge_probe(&mut self, now: u64, out: &mut Vec<Command>) {
         let Some(target) = self.probe.map(|probe| probe.target) else { return };
+        // A node that has not started cannot answer, and to suspect it would only make noise that it has to
+        // contradict.
         if self.may_start(now, target) {
             self.probe = self.probe.filter(|probe| now < probe.end);
             self.probe.iter_mut().for_each(|probe| probe.direct = None);
@@ -397,7 +423,7 @@ impl Members {
 
     fn suspect(&mut self, now: u64, target: NodeId, out: &mut Vec<Command>) {
         let Some(known) = self.of(target).filter(|news| news.liveness == Liveness::Alive) else { return };
-        self.learn(now, News { liveness: Liveness::Suspect, ..known }, None, out);
+        self.learn(now, MembershipUpdate { liveness: Liveness::Suspect, ..known }, None, out);
         // It may hear this although its answer was not heard.
         out.push(Command::Tell { to: target, news: self.news_for(target) });
     }
@@ -410,10 +436,12 @@ impl Members {
             now + if first { 1 + self.random.below(period_ms as usize) as u64 } else { period_ms };
         self.periods += 1;
         if let Some(target) = self.next_target() {
+            assert!(target != self.me, "node {} probes itself", self.me.0);
             let (direct, end) = (now + direct_ms * (1 + self.strain), now + period_ms * (1 + self.strain));
             self.probe = Some(Probe { target, direct: Some(direct), end });
             out.push(Command::Probe { to: target, news: self.news_for(target) });
         }
+        // Nobody probes the dead, so one that was only cut off would never hear that it has to contradict.
         if self.periods.is_multiple_of(dead_every) {
             for to in self.pick(1, |news| news.liveness == Liveness::Dead) {
                 out.push(Command::Tell { to, news: self.news_for(to) });
@@ -430,6 +458,8 @@ impl Members {
                 }
             }
             self.round = self.others();
+            // In turns and not by lot: each node is probed within two rounds at most, so the time to detection is
+            // bounded.
             self.random.shuffle(&mut self.round);
         }
         None

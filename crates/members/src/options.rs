@@ -1,19 +1,19 @@
-//! How patient nodes are with each other.
+//! Time limits of failure detection.
 
 /// Times are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Time between two probes; 0 for none.
     pub period_ms: u64,
-    /// How long a node may take to answer before others are asked to probe it.
+    /// Time a node may take to answer before others are asked to probe it.
     pub direct_ms: u64,
-    /// How long a suspected node has to say that it lives.
+    /// Time a suspected node has to say that it lives.
     pub suspect_ms: u64,
-    /// How long nodes that were never heard of may take to start, counted from the own start.
+    /// Time nodes that were never heard of may take to start, counted from the own start.
     pub start_ms: u64,
-    /// How many others are asked.
+    /// Number of others that are asked.
     pub helpers: usize,
-    /// How many others are told at once of a death or a return.
+    /// Number of others that are told at once of a death or a return.
     pub fanout: usize,
     /// Most news in one message.
     pub news_max: usize,

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use bivouac_members::{Command, Event, Members, Options};
-use bivouac_types::{Liveness, News, NodeId};
+use bivouac_types::{Liveness, MembershipUpdate, NodeId};
 use proptest::prelude::*;
 
 const DEAD_AFTER: u64 = 5_000;
@@ -50,12 +50,12 @@ struct World {
     accused: Vec<(u64, u16, Liveness)>,
 }
 
-fn pack(news: &[News]) -> Vec<(u16, u32, u8)> {
+fn pack(news: &[MembershipUpdate]) -> Vec<(u16, u32, u8)> {
     news.iter().map(|news| (news.node.0, news.incarnation, news.liveness as u8)).collect()
 }
 
-fn unpack(news: &[(u16, u32, u8)]) -> Vec<News> {
-    let one = |(node, incarnation, liveness): &(u16, u32, u8)| News {
+fn unpack(news: &[(u16, u32, u8)]) -> Vec<MembershipUpdate> {
+    let one = |(node, incarnation, liveness): &(u16, u32, u8)| MembershipUpdate {
         node: NodeId(*node),
         incarnation: *incarnation,
         liveness: Liveness::from_number(*liveness).unwrap(),
@@ -98,7 +98,7 @@ impl World {
         self.alive[usize::from(id)] && self.still[usize::from(id)] <= self.now
     }
 
-    fn post(&mut self, from: u16, to: u16, kind: Kind, news: Vec<News>) {
+    fn post(&mut self, from: u16, to: u16, kind: Kind, news: Vec<MembershipUpdate>) {
         self.sent[usize::from(from)] += 1;
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let lost = self.lose_one_of != u64::MAX && (self.random >> 33).is_multiple_of(self.lose_one_of);

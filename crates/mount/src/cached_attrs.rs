@@ -1,6 +1,6 @@
 //! What the kernel was told of attributes, and may cache for a while. A home that is about to change those of one inode
 //! may ask that the kernel cache nothing of them, rather than wait until it does not any more; see
-//! docs/decisions/0049-asking-instead-of-waiting.md.
+//! docs/decisions/0073-leases.md.
 //!
 //! The kernel can be told to forget what it caches, but not what it has not taken in yet: an answer that is on its way
 //! to a thread would come behind that. An answer is taken in for certain once its thread has sent another request, since
@@ -26,7 +26,7 @@ const LEASE: Duration = Duration::from_millis(LEASE_MS);
 
 /// What the kernel may cache of attributes.
 pub struct CachedAttrs {
-    places: Vec<Mutex<Place>>,
+    places: Vec<Mutex<Bucket>>,
     /// Until when answers of a daemon before this one may be on their way.
     calm: Instant,
     /// Counts answers and requests.
@@ -41,9 +41,9 @@ const THREADS: usize = 1024;
 const TURN_BITS: u32 = 42;
 
 #[derive(Debug, Default)]
-struct Place {
+struct Bucket {
     /// Answers that may not be taken in yet, the last one to each thread.
-    told: Vec<Told>,
+    told: Vec<SentAnswer>,
     /// When the last one was given that they have no room for.
     told_others: Option<Instant>,
     /// Until when nothing may be cached.
@@ -51,15 +51,15 @@ struct Place {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct SentAnswer {
     at: Instant,
     turn: u64,
-    to: Hearer,
+    to: AnswerRecipient,
 }
 
 /// Who waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hearer {
+pub struct AnswerRecipient {
     /// The thread, as the kernel numbers it; 0 is nobody that could be told from others.
     pub thread: u32,
     /// The open file that nobody has before the answer is taken in.
@@ -80,7 +80,7 @@ impl CachedAttrs {
 
     /// An answer with an inode's attributes is about to go out. For how long they may be cached, of the time that
     /// a lease allows.
-    pub fn tell(&self, ino: Ino, to: Hearer, lease: Duration) -> Duration {
+    pub fn tell(&self, ino: Ino, to: AnswerRecipient, lease: Duration) -> Duration {
         if lease.is_zero() {
             return lease;
         }
@@ -101,8 +101,8 @@ impl CachedAttrs {
         }
     }
 
-    /// Whether a thread has sent a request since it was told something.
-    fn has_heard(&self, told: &Told) -> bool {
+    /// Returns whether a thread has sent a request since it was told something.
+    fn has_heard(&self, told: &SentAnswer) -> bool {
         let word = self.heard[told.to.thread as usize % THREADS].load(Ordering::Acquire);
         let (thread, turn) = (word >> TURN_BITS, word & ((1 << TURN_BITS) - 1));
         thread != 0 && thread == u64::from(told.to.thread) && turn > told.turn
@@ -121,31 +121,31 @@ impl CachedAttrs {
         place.silence(now).max(self.calm.saturating_duration_since(now))
     }
 
-    fn place(&self, ino: Ino) -> &Mutex<Place> {
+    fn place(&self, ino: Ino) -> &Mutex<Bucket> {
         // Neighbours go to different places, and so do the same numbers of different slots.
         let mixed = ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         &self.places[mixed as usize % PLACES]
     }
 }
 
-impl Place {
-    /// Whether an answer may be cached.
-    fn tell(&mut self, to: Hearer, turn: u64, now: Instant) -> bool {
+impl Bucket {
+    /// Returns whether an answer may be cached.
+    fn tell(&mut self, to: AnswerRecipient, turn: u64, now: Instant) -> bool {
         if self.silent.is_some_and(|until| until > now) {
             return false;
         }
         // What the thread was told before it has taken in.
-        let by_itself = |told: &Told| to.thread != 0 && told.to.thread == to.thread;
+        let by_itself = |told: &SentAnswer| to.thread != 0 && told.to.thread == to.thread;
         self.told.retain(|told| !is_over(told.at, now) && !by_itself(told));
         if self.told.len() < TOLD_MAX {
-            self.told.push(Told { at: now, turn, to });
+            self.told.push(SentAnswer { at: now, turn, to });
         } else {
             self.told_others = Some(now);
         }
         true
     }
 
-    fn takes_in(&mut self, does: impl Fn(&Hearer) -> bool) {
+    fn takes_in(&mut self, does: impl Fn(&AnswerRecipient) -> bool) {
         self.told.retain(|told| !does(&told.to));
     }
 
@@ -167,18 +167,18 @@ mod tests {
 
     const VALIDITY: Duration = Duration::from_millis(75);
 
-    fn thread(thread: u32) -> Hearer {
-        Hearer { thread, opens: None }
+    fn thread(thread: u32) -> AnswerRecipient {
+        AnswerRecipient { thread, opens: None }
     }
 
-    fn hear_from(place: &mut Place, one: u32) {
+    fn hear_from(place: &mut Bucket, one: u32) {
         place.takes_in(|to| to.thread == one && one != 0);
     }
 
     /// S271.
     #[test]
     fn an_answer_on_its_way_is_not_taken_for_forgotten() {
-        let (mut place, now) = (Place::default(), Instant::now());
+        let (mut place, now) = (Bucket::default(), Instant::now());
         assert!(place.silence(now).is_zero(), "nothing was told");
         let now = now + LEASE;
         assert!(place.tell(thread(1), 0, now) && place.silence(now) == LEASE);
@@ -190,7 +190,7 @@ mod tests {
     /// S271.
     #[test]
     fn who_sends_another_request_has_taken_in_what_it_was_told() {
-        let (mut place, now) = (Place::default(), Instant::now());
+        let (mut place, now) = (Bucket::default(), Instant::now());
         place.tell(thread(1), 0, now);
         place.tell(thread(1), 0, now);
         [0, 2].iter().for_each(|other| hear_from(&mut place, *other));
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn all_threads_must_have_heard() {
         for (first, second) in [(1, 2), (0, 1), (0, 0)] {
-            let (mut place, now) = (Place::default(), Instant::now());
+            let (mut place, now) = (Bucket::default(), Instant::now());
             place.tell(thread(first), 0, now);
             place.tell(thread(second), 0, now);
             hear_from(&mut place, second);
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn too_many_are_not_told_from_each_other() {
-        let (mut place, now) = (Place::default(), Instant::now());
+        let (mut place, now) = (Bucket::default(), Instant::now());
         let threads = || 1..=TOLD_MAX as u32 + 1;
         threads().for_each(|one| assert!(place.tell(thread(one), 0, now)));
         threads().for_each(|one| hear_from(&mut place, one));
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn who_uses_an_open_file_has_taken_in_that_it_is_open() {
         let (cached_attrs, ino) = (CachedAttrs::new(false), Ino(5));
-        cached_attrs.tell(ino, Hearer { thread: 0, opens: Some(Handle(7)) }, VALIDITY);
+        cached_attrs.tell(ino, AnswerRecipient { thread: 0, opens: Some(Handle(7)) }, VALIDITY);
         cached_attrs.hears_of(ino, Handle(8));
         cached_attrs.hears_from(0);
         assert_eq!(cached_attrs.place(ino).lock().told.len(), 1);
@@ -316,7 +316,7 @@ mod tests {
         /// S271. Whatever comes when: once it was said that nothing is cached, nothing is for as long as leases run.
         #[test]
         fn what_was_given_up_is_not_cached(steps in proptest::collection::vec(step(), 1..80)) {
-            let (mut place, mut kernel, start) = (Place::default(), Kernel::default(), Instant::now());
+            let (mut place, mut kernel, start) = (Bucket::default(), Kernel::default(), Instant::now());
             let (mut now, mut silent_until) = (Duration::ZERO, Duration::ZERO);
             for step in steps {
                 match step {

@@ -2,7 +2,7 @@
 //! is about to change one asks that the kernel be told nothing more of it, and waits no longer than what it was told
 //! may be shown. A rename has the kernel show another name for as long as it would have shown the old one. It cannot be
 //! told to forget a name: that waits for the directory, which a program may hold whose request waits for that home; see
-//! docs/decisions/0073-one-callback.md.
+//! docs/decisions/0073-leases.md.
 
 use std::time::{Duration, Instant};
 
@@ -18,13 +18,13 @@ const MARGIN: Duration = Duration::from_millis(LEASE_MARGIN_MS);
 
 /// What the kernel may cache of names.
 pub struct CachedNames {
-    places: Vec<Mutex<Place>>,
+    places: Vec<Mutex<Bucket>>,
     /// Until when it may cache what a daemon before this one said.
     calm: Instant,
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct Bucket {
     /// Until when the kernel may show what it was told.
     until: Option<Instant>,
     /// Until when nothing may be cached.
@@ -37,12 +37,12 @@ struct Place {
 pub type Name = (Ino, u64);
 
 /// A rename under way.
-pub struct Moving<'a> {
+pub struct RenameGuard<'a> {
     names: &'a CachedNames,
     from: Vec<usize>,
 }
 
-impl Drop for Moving<'_> {
+impl Drop for RenameGuard<'_> {
     fn drop(&mut self) {
         let now = Instant::now();
         self.from.iter().for_each(|from| self.names.places[*from].lock().end_move(now));
@@ -76,8 +76,8 @@ impl CachedNames {
     /// A rename is about to be asked for. The kernel then shows each of the new names for as long as it would have shown the
     /// old one, of which nothing is told while the result is there, nor for as long as a lease may run after it: who
     /// asked about it meanwhile would have the kernel show the new one for longer.
-    pub fn moving(&self, moves: &[(Name, Name)]) -> Moving<'_> {
-        let mut under_way = Moving { names: self, from: Vec::new() };
+    pub fn moving(&self, moves: &[(Name, Name)]) -> RenameGuard<'_> {
+        let mut under_way = RenameGuard { names: self, from: Vec::new() };
         for ((dir, hash), (new_dir, new_hash)) in moves {
             let (now, from) = (Instant::now(), self.place_of(*dir, *hash));
             let shown = self.places[from].lock().begin_move(now);
@@ -89,7 +89,7 @@ impl CachedNames {
         under_way
     }
 
-    fn place(&self, dir: Ino, hash: u64) -> &Mutex<Place> {
+    fn place(&self, dir: Ino, hash: u64) -> &Mutex<Bucket> {
         &self.places[self.place_of(dir, hash)]
     }
 
@@ -99,7 +99,7 @@ impl CachedNames {
     }
 }
 
-impl Place {
+impl Bucket {
     fn tell(&mut self, now: Instant, lease: Duration) -> Duration {
         if self.moves > 0 || self.silent.is_some_and(|until| until > now) {
             return Duration::ZERO;
@@ -145,7 +145,7 @@ mod tests {
     /// S379. An answer that was on its way when the name was asked about is not cached either.
     #[test]
     fn nothing_is_told_of_a_name_while_leases_run_that_were_given_before() {
-        let (mut place, now) = (Place::default(), Instant::now());
+        let (mut place, now) = (Bucket::default(), Instant::now());
         assert_eq!(place.tell(now, VALIDITY), VALIDITY);
         assert_eq!(place.silence(now), VALIDITY + MARGIN);
         assert_eq!(place.tell(now + LEASE / 2, VALIDITY), Duration::ZERO);
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn nothing_is_told_of_a_name_until_the_answers_to_what_was_asked_during_its_rename_are_old() {
-        let (mut place, now) = (Place::default(), Instant::now());
+        let (mut place, now) = (Bucket::default(), Instant::now());
         assert_eq!([place.begin_move(now), place.begin_move(now)], [None, None]);
         place.end_move(now + LEASE);
         assert_eq!(place.tell(now + 3 * LEASE, VALIDITY), Duration::ZERO, "another one is under way");

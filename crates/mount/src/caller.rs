@@ -11,8 +11,8 @@ pub fn groups(thread: u32) -> Vec<u32> {
     field(thread, "Groups:").map_or_else(Vec::new, |line| groups(&line))
 }
 
-/// Whether a signal has come that ends a thread, whichever that was: to the kernel it is SIGKILL then, pending for each
-/// thread. Not so, as far as is known, of a thread that cannot be seen from here.
+/// Returns whether a signal has come that ends a thread, whichever that was: to the kernel it is SIGKILL then, pending
+/// for each thread. Not so, as far as is known, of a thread that cannot be seen from here.
 pub fn is_killed(thread: u32) -> bool {
     let pending = field(thread, "SigPnd:").and_then(|line| u64::from_str_radix(line.trim(), 16).ok());
     pending.is_some_and(|pending| pending & 1 << (KILL - 1) != 0)

@@ -8,7 +8,11 @@ use bivouac_types::Errno;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno as OsErrno;
 
-use crate::abi::{NOTIFY_INVAL_INODE, REQUEST_HEADER_LEN, WRITE_ARGS_LEN, inval_inode, reply_header};
+use crate::abi::{
+    NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, REQUEST_HEADER_LEN, WRITE_ARGS_LEN, inval_entry, inval_inode,
+    inval_pages, reply_header,
+};
+use crate::known_size;
 use crate::pipe::{NotSent, Pipe};
 
 /// Alignment of payloads in memory, in bytes.
@@ -73,6 +77,12 @@ pub struct Channel {
     device: File,
 }
 
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+}
+
 impl Channel {
     /// Talks through `device`, which is in blocking mode.
     #[must_use]
@@ -99,7 +109,7 @@ impl Channel {
         }
     }
 
-    /// Whether there is a request to be read.
+    /// Returns whether there is a request to be read.
     pub fn has_request(&self) -> bool {
         let mut device = [PollFd::new(&self.device, PollFlags::IN)];
         poll(&mut device, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
@@ -146,9 +156,38 @@ impl Channel {
     /// Has the kernel ask for the attributes of an inode when it needs them next. It takes no lock that a request may hold.
     ///
     /// # Errors
-    /// What the kernel says to it; that it does not know the inode is none.
+    /// The error of the write to the device; an inode that the kernel does not know is none.
     pub fn forget_attributes(&self, nodeid: u64) -> io::Result<()> {
         self.send(0, NOTIFY_INVAL_INODE, &inval_inode(nodeid))
+    }
+
+    /// Has the kernel drop the pages of a range (0 bytes: to the end), and write back first what was stored to them. It waits
+    /// until requests about these pages are answered, so a thread that serves requests may not call it.
+    ///
+    /// # Errors
+    /// The error of the write to the device; an inode that the kernel does not know is none.
+    pub fn drop_pages(&self, nodeid: u64, offset: u64, len: u64) -> io::Result<()> {
+        self.send(0, NOTIFY_INVAL_INODE, &inval_pages(nodeid, offset, len))
+    }
+
+    /// Has the kernel take a file for at least `size` bytes long and drop its pages, as if it had asked for the attributes.
+    /// It waits as [`Channel::drop_pages`] does.
+    ///
+    /// # Errors
+    /// The error of the write to the device; an inode that the kernel does not know is none.
+    pub fn raise_size(&self, nodeid: u64, size: u64) -> io::Result<()> {
+        known_size::raise(self.device.as_fd(), nodeid, size)?;
+        // Pages that were read behind the old end show no content, and the notification leaves an empty one.
+        self.drop_pages(nodeid, 0, 0)
+    }
+
+    /// Has the kernel forget a name. It waits for the lock of the directory, which programs hold whose requests are not
+    /// answered yet, so a thread that serves requests may not call it.
+    ///
+    /// # Errors
+    /// What the kernel says to it; that it does not know the name is none.
+    pub fn forget_name(&self, parent: u64, name: &[u8]) -> io::Result<()> {
+        self.send(0, NOTIFY_INVAL_ENTRY, &inval_entry(parent, name))
     }
 
     fn send(&self, unique: u64, error: i32, body: &[u8]) -> io::Result<()> {

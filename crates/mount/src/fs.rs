@@ -7,7 +7,7 @@ use bivouac_types::put::NewFile;
 use bivouac_types::{Attr, FsResult, Ino, SetAttr, StatFs};
 
 pub use bivouac_client::{CopyJob, DirEntry, NewInode, OpCtx, Opened, SeekKind, SendPart};
-pub use bivouac_client::{FileLock, LockKind, LockMode, LockWaiting, Locked};
+pub use bivouac_client::{FileLock, LockKind, LockMode, LockWaiting, Locked, SettleLocks};
 
 macro_rules! call {
     ($client:ident, $name:ident($($arg:ident)*)) => { Client::$name($client $(, $arg)*) };
@@ -69,8 +69,8 @@ operations! {
     fn setxattr(&self, ctx: &OpCtx, ino: Ino, name: &[u8], value: &[u8], flags: u32) -> FsResult<()>;
     fn removexattr(&self, ctx: &OpCtx, ino: Ino, name: &[u8]) -> FsResult<()>;
     fn open(&self, ctx: &OpCtx, ino: Ino, flags: u32) -> FsResult<Attr>;
-    fn close(&self, ino: Ino);
-    fn reassert_opens(&self, opens: &[(Ino, u32)]) -> FsResult<()>;
+    fn close_open(&self, ino: Ino, flags: u32);
+    fn reassert_opens(&self, opens: &[(Ino, u32, u32)]) -> FsResult<()>;
     fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize>;
     fn send(
         &self,
@@ -81,6 +81,7 @@ operations! {
     ) -> FsResult<Option<usize>>;
     fn write(&self, ctx: &OpCtx, ino: Ino, offset: u64, data: &[u8], append: bool) -> FsResult<usize>;
     fn writes_behind(&self, ino: Ino) -> bool => sessions.writes_behind;
+    fn is_for_mounts_only(&self, ino: Ino) -> bool => sessions.is_for_mounts_only;
     fn send_unsent(&self, ino: Ino) -> FsResult<()> => sessions.send_unsent;
     fn fsync(&self, ino: Ino, data_only: bool) -> FsResult<()>;
     fn statfs(&self, ino: Ino) -> FsResult<StatFs> => homes.statfs;
@@ -93,7 +94,9 @@ operations! {
     fn interrupt_lock(&self, ticket: u64) => locks.interrupt;
     fn unlock_owner(&self, ino: Ino, owner: u64);
     fn unlock_handle(&self, ino: Ino, handle: u64);
+    fn settle_locks_with(&self, settle: SettleLocks) => locks.settle_with;
     fn locks_used(&self) -> bool => locks.is_used;
+    fn detects_races(&self) -> bool;
     fn drop_locks(&self) => locks.close;
     fn saved_at_close(&self, ino: Ino) -> bool => site.saved_at_close;
     fn save_at_close(&self, ino: Ino) -> FsResult<()> => site.save_at_close;

@@ -37,7 +37,7 @@ pub struct DelayedHandover {
     /// Until when permits are handed on at once, in milliseconds since the start.
     busy_until: AtomicU64,
     looker: Attendant,
-    /// Whether it comes by seldom.
+    /// True if it comes by seldom.
     is_slow: AtomicBool,
 }
 

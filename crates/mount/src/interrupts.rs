@@ -45,16 +45,16 @@ pub struct Interrupts {
 /// A request that waits.
 #[derive(Debug)]
 struct Waiting {
-    asked: Asked,
-    /// Whether a signal came for its thread.
+    request: RequestKey,
+    /// True if a signal came for its thread.
     interrupted: bool,
-    /// Whether it was answered in spite of that it is not done.
+    /// True if it was answered in spite of that it is not done.
     given_up: bool,
 }
 
-/// Who asked for what.
+/// The numbers of a request and the thread that sent it.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct RequestKey {
     id: u64,
     unique: u64,
     thread: u32,
@@ -62,7 +62,7 @@ struct Asked {
 
 /// What one thread of the mount serves: set before, taken when it has to wait for the first time.
 #[derive(Clone, Debug, Default)]
-pub struct Serving(Rc<Cell<Option<Asked>>>);
+pub struct CurrentRequest(Rc<Cell<Option<RequestKey>>>);
 
 impl Interrupts {
     pub fn new(channel: Arc<Channel>, is_killed: IsKilled) -> Arc<Interrupts> {
@@ -72,27 +72,27 @@ impl Interrupts {
     }
 
     /// A thread of the mount begins to serve a request.
-    pub fn begin(&self, serving: &Serving, header: &Header, op: Opcode) {
-        let asked = Asked { id: header.id(), unique: header.unique, thread: header.pid };
-        serving.0.set(may_be_given_up(op).then_some(asked));
+    pub fn begin(&self, current: &CurrentRequest, header: &Header, op: Opcode) {
+        let request = RequestKey { id: header.id(), unique: header.unique, thread: header.pid };
+        current.0.set(may_be_given_up(op).then_some(request));
     }
 
     /// It is about to wait for somebody.
-    pub fn waits(self: &Arc<Self>, serving: &Serving, thread: u16) {
-        let (Some(asked), Some(place)) = (serving.0.take(), self.waiting.get(usize::from(thread))) else {
+    pub fn waits(self: &Arc<Self>, current: &CurrentRequest, thread: u16) {
+        let (Some(request), Some(place)) = (current.0.take(), self.waiting.get(usize::from(thread))) else {
             return;
         };
-        *place.lock() = Some(Waiting { asked, interrupted: false, given_up: false });
+        *place.lock() = Some(Waiting { request, interrupted: false, given_up: false });
         // Behind that: an interrupt that is not among these sees that it waits.
-        if self.early.lock().contains(&asked.id) {
-            self.interrupt_at(place, asked.id);
+        if self.early.lock().contains(&request.id) {
+            self.interrupt_at(place, request.id);
         }
     }
 
     /// It has served the request. Whether that was answered meanwhile: then it must not be again.
     #[must_use]
-    pub fn end(&self, serving: &Serving, thread: u16, op: Opcode) -> bool {
-        if serving.0.take().is_some() || !may_be_given_up(op) {
+    pub fn end(&self, current: &CurrentRequest, thread: u16, op: Opcode) -> bool {
+        if current.0.take().is_some() || !may_be_given_up(op) {
             return false;
         }
         let waited = self.waiting.get(usize::from(thread)).and_then(|place| place.lock().take());
@@ -113,7 +113,7 @@ impl Interrupts {
 
     fn interrupt_at(self: &Arc<Self>, place: &Mutex<Option<Waiting>>, id: u64) {
         let mut place = place.lock();
-        let Some(waiting) = place.as_mut().filter(|waiting| waiting.asked.id == id) else { return };
+        let Some(waiting) = place.as_mut().filter(|waiting| waiting.request.id == id) else { return };
         waiting.interrupted = true;
         if !self.give_up_if_killed(waiting) {
             drop(place);
@@ -123,9 +123,9 @@ impl Interrupts {
 
     /// Under the lock of its place, so that it is not answered by whoever serves it at the same time.
     fn give_up_if_killed(&self, waiting: &mut Waiting) -> bool {
-        if !waiting.given_up && (self.is_killed)(waiting.asked.thread) {
+        if !waiting.given_up && (self.is_killed)(waiting.request.thread) {
             waiting.given_up = true;
-            self.channel.reply_error(waiting.asked.unique, Errno::EINTR);
+            self.channel.reply_error(waiting.request.unique, Errno::EINTR);
         }
         waiting.given_up
     }
@@ -173,8 +173,8 @@ impl Interrupts {
     }
 }
 
-/// Whether who asked may go before it is done. Not who locks: it would not give back what it does not know of. The rest
-/// of these does not wait for a signal, or nobody waits for it.
+/// Returns whether who asked may go before it is done. Not who locks: it would not give back what it does not know of.
+/// The rest of these does not wait for a signal, or nobody waits for it.
 fn may_be_given_up(op: Opcode) -> bool {
     let locks = matches!(op, Opcode::GetLk | Opcode::SetLk | Opcode::SetLkW);
     let ends = matches!(op, Opcode::Release | Opcode::ReleaseDir | Opcode::Init | Opcode::Destroy);
@@ -217,17 +217,17 @@ mod tests {
     #[test]
     fn who_is_killed_is_answered_at_once_and_once() {
         let (interrupts, mut kernel) = started(|thread| thread == THREAD);
-        let serving = Serving::default();
-        interrupts.begin(&serving, &header(40), Opcode::Read);
-        interrupts.waits(&serving, 3);
-        interrupts.waits(&serving, 3);
+        let current = CurrentRequest::default();
+        interrupts.begin(&current, &header(40), Opcode::Read);
+        interrupts.waits(&current, 3);
+        interrupts.waits(&current, 3);
         interrupts.interrupt(40);
         interrupts.interrupt(40);
         assert_eq!(answer(&mut kernel), (40, -4));
-        assert!(interrupts.end(&serving, 3, Opcode::Read));
-        interrupts.begin(&serving, &header(42), Opcode::Read);
-        interrupts.waits(&serving, 3);
-        assert!(!interrupts.end(&serving, 3, Opcode::Read), "of another request");
+        assert!(interrupts.end(&current, 3, Opcode::Read));
+        interrupts.begin(&current, &header(42), Opcode::Read);
+        interrupts.waits(&current, 3);
+        assert!(!interrupts.end(&current, 3, Opcode::Read), "of another request");
         drop(interrupts);
         assert_eq!(kernel.read(&mut [0; 64]).unwrap(), 0, "no second answer");
     }
@@ -236,21 +236,21 @@ mod tests {
     #[test]
     fn an_interrupt_may_come_before_its_request_waits_and_after_its_end() {
         let (interrupts, mut kernel) = started(|thread| thread == THREAD);
-        let serving = Serving::default();
-        interrupts.begin(&serving, &header(40), Opcode::Write);
+        let current = CurrentRequest::default();
+        interrupts.begin(&current, &header(40), Opcode::Write);
         interrupts.interrupt(40);
-        assert!(!interrupts.end(&serving, 0, Opcode::Write), "it had not to wait");
-        interrupts.begin(&serving, &header(42), Opcode::Write);
+        assert!(!interrupts.end(&current, 0, Opcode::Write), "it had not to wait");
+        interrupts.begin(&current, &header(42), Opcode::Write);
         interrupts.interrupt(42);
-        interrupts.waits(&serving, 0);
+        interrupts.waits(&current, 0);
         assert_eq!(answer(&mut kernel), (42, -4));
-        assert!(interrupts.end(&serving, 0, Opcode::Write));
+        assert!(interrupts.end(&current, 0, Opcode::Write));
         interrupts.interrupt(42);
         for op in [Opcode::SetLk, Opcode::SetLkW, Opcode::Release] {
-            interrupts.begin(&serving, &header(44), op);
-            interrupts.waits(&serving, 0);
+            interrupts.begin(&current, &header(44), op);
+            interrupts.waits(&current, 0);
             interrupts.interrupt(44);
-            assert!(!interrupts.end(&serving, 0, op));
+            assert!(!interrupts.end(&current, 0, op));
         }
     }
 
@@ -260,17 +260,17 @@ mod tests {
     #[test]
     fn other_signals_end_nothing_and_one_that_kills_is_seen_behind_them() {
         let (interrupts, mut kernel) = started(|_| DIES.load(Ordering::Acquire));
-        let serving = Serving::default();
-        interrupts.begin(&serving, &header(40), Opcode::Read);
-        interrupts.waits(&serving, 1);
+        let current = CurrentRequest::default();
+        interrupts.begin(&current, &header(40), Opcode::Read);
+        interrupts.waits(&current, 1);
         interrupts.interrupt(40);
-        assert!(!interrupts.end(&serving, 1, Opcode::Read));
-        interrupts.begin(&serving, &header(42), Opcode::Read);
-        interrupts.waits(&serving, 1);
+        assert!(!interrupts.end(&current, 1, Opcode::Read));
+        interrupts.begin(&current, &header(42), Opcode::Read);
+        interrupts.waits(&current, 1);
         interrupts.interrupt(42);
         DIES.store(true, Ordering::Release);
         assert_eq!(answer(&mut kernel), (42, -4));
-        assert!(interrupts.end(&serving, 1, Opcode::Read));
+        assert!(interrupts.end(&current, 1, Opcode::Read));
         interrupts.close();
     }
 }

@@ -17,21 +17,21 @@ const THREADS: usize = 1024;
 const GOOD_FOR: Duration = Duration::from_secs(1);
 
 /// A directory, and the hash of a name there.
-pub type Place = (Ino, u64);
+pub type EntryKey = (Ino, u64);
 
 /// By thread, what its last look-up has found.
 pub struct LookedUp {
-    threads: Vec<Mutex<Option<Found>>>,
+    threads: Vec<Mutex<Option<LookupResult>>>,
 }
 
-struct Found {
+struct LookupResult {
     thread: u32,
     at: Instant,
-    place: Place,
+    place: EntryKey,
     attr: Attr,
     /// Where one of its look-ups had found what was gone then, and when that was.
-    overtaken: Option<(Place, Instant)>,
-    /// Whether that was at the same place, so that it has looked again.
+    overtaken: Option<(EntryKey, Instant)>,
+    /// True if that was at the same place, so that it has looked again.
     again: bool,
 }
 
@@ -44,7 +44,7 @@ impl Default for LookedUp {
 impl LookedUp {
     /// A thread, as the kernel numbers it, is about to be told that a name leads to an inode with these attributes. 0 is
     /// nobody that could be told from others.
-    pub fn found(&self, thread: u32, place: Place, attr: &Attr, at: Instant) {
+    pub fn found(&self, thread: u32, place: EntryKey, attr: &Attr, at: Instant) {
         if thread == 0 {
             return;
         }
@@ -52,21 +52,28 @@ impl LookedUp {
         let before = last.as_ref().filter(|last| last.thread == thread).and_then(|last| last.overtaken);
         let overtaken = before.filter(|(_, then)| at < *then + GOOD_FOR);
         let again = overtaken.is_some_and(|(of, _)| of == place);
-        *last = Some(Found { thread, at, place, attr: *attr, overtaken, again });
+        *last = Some(LookupResult { thread, at, place, attr: *attr, overtaken, again });
     }
 
     /// The inode that a thread asks for is gone. What to tell it instead: if it has just found it where it had found
     /// another one before that was gone, too, the attributes of then, with no links.
     pub fn gone(&self, thread: u32, ino: Ino, now: Instant) -> Option<Attr> {
         let mut last = self.of(thread).lock();
-        let is_it =
-            |last: &&mut Found| last.thread == thread && last.attr.ino == ino && now < last.at + GOOD_FOR;
+        let is_it = |last: &&mut LookupResult| {
+            last.thread == thread && last.attr.ino == ino && now < last.at + GOOD_FOR
+        };
         let last = last.as_mut().filter(is_it)?;
         last.overtaken = Some((last.place, now));
         last.again.then_some(Attr { nlink: 0, ..last.attr })
     }
 
-    fn of(&self, thread: u32) -> &Mutex<Option<Found>> {
+    /// Returns the name at which the last look-up of a thread found this inode, if it did.
+    pub fn place(&self, thread: u32, ino: Ino) -> Option<EntryKey> {
+        let last = self.of(thread).lock();
+        last.as_ref().filter(|last| last.thread == thread && last.attr.ino == ino).map(|last| last.place)
+    }
+
+    fn of(&self, thread: u32) -> &Mutex<Option<LookupResult>> {
         &self.threads[thread as usize % THREADS]
     }
 }
@@ -74,18 +81,15 @@ impl LookedUp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_types::{Layout, SeatIndex, Timestamp, mode};
+    use bivouac_types::{Layout, TargetIndex, Timestamp, mode};
 
-    const NAME: Place = (Ino::ROOT, 5);
-    const OTHER: Place = (Ino::ROOT, 6);
+    const NAME: EntryKey = (Ino::ROOT, 5);
+    const OTHER: EntryKey = (Ino::ROOT, 6);
 
     fn attr(ino: u64) -> Attr {
+        let layout = Layout { stripe: 4096, width: 1, base: TargetIndex(0), targets: 1 };
         let time = Timestamp { secs: 5, nanos: 0 };
-        let layout = Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 };
-        let (atime, mtime, ctime) = (time, time, time);
-        let (mode, nlink, uid, gid, rdev, size) = (mode::DIR | 0o755, 2, 0, 0, 0, 0);
-        let (epoch, holes) = (1, 0);
-        Attr { ino: Ino(ino), mode, nlink, uid, gid, rdev, size, atime, mtime, ctime, epoch, layout, holes }
+        Attr { epoch: 1, ..Attr::new(Ino(ino), mode::DIR | 0o755, layout, time) }
     }
 
     /// S42: the second time, and with what the thread has found there itself.

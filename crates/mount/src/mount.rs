@@ -2,35 +2,48 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use bivouac_ranks::{Mutex, rank};
 use bivouac_types::limits::LEASE_MS;
 use bivouac_types::{Errno, FsError, Ino};
 
-use crate::abi::{Header, InitRequest, NOTIFY_RESEND, Negotiated, Opcode, Reader, Reply, Wishes, flags};
+use crate::abi::{
+    Header, InitRequest, MountPreferences, NOTIFY_RESEND, Negotiated, Opcode, Reader, Reply, flags,
+};
+use crate::background::Background;
 use crate::cached_attrs::CachedAttrs;
 use crate::cached_names::CachedNames;
 use crate::caller;
 use crate::channel::{Buffer, Channel};
+use crate::directory_names::DirectoryNames;
 use crate::fs::FileSystem;
+use crate::held_lookups::HeldLookups;
 use crate::interrupts::Interrupts;
+use crate::laminated_pages::LaminatedPages;
 use crate::looked_up::LookedUp;
 use crate::negative_entries::NegativeEntries;
 use crate::opens::Opens;
 use crate::options::Options;
+use crate::page_cache::PageCache;
 use crate::parked::Parked;
 use crate::pool::{Limits, Pool};
+use crate::releases::Releases;
 use crate::session::Session;
-use crate::state::{State, StateError};
+use crate::state::{MountState, StateError};
 use crate::stats::{Count, Stats};
+use crate::worker::Worker;
 
 /// Room for the requests before the agreement, in bytes; the kernel asks for at least 8 KiB.
 const FIRST_REQUEST_MAX: usize = 1 << 16;
 
-/// Why a mount cannot be served.
+/// Longest time for which a change of a file's size waits until the kernel knows it: it may be that the kernel waits for a
+/// request that needs the home of the file.
+const GROWTH_WAIT: Duration = Duration::from_millis(20);
+
+/// Reason why a mount cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// The state that was kept cannot be used.
@@ -51,11 +64,13 @@ pub enum MountError {
 pub struct Mount<F> {
     fs: Arc<F>,
     channel: Arc<Channel>,
-    state: Mutex<Option<State>>,
+    state: Mutex<Option<MountState>>,
     options: Options,
     stats: Arc<Stats>,
     cached_attrs: Arc<CachedAttrs>,
     cached_names: Arc<CachedNames>,
+    /// Threads for what may wait for requests, while it is served.
+    background: OnceLock<Arc<Background>>,
 }
 
 impl<F: FileSystem> Mount<F> {
@@ -65,7 +80,7 @@ impl<F: FileSystem> Mount<F> {
     /// # Errors
     /// When the state is damaged or belongs to another mount.
     pub fn new(fs: Arc<F>, device: OwnedFd, state: File, options: Options) -> Result<Mount<F>, MountError> {
-        let state = State::open(state, options.identity)?;
+        let state = MountState::open(state, options.identity)?;
         let cached_attrs = CachedAttrs::new(state.is_resumed());
         let cached_names = CachedNames::new(state.is_resumed());
         Ok(Mount {
@@ -76,6 +91,7 @@ impl<F: FileSystem> Mount<F> {
             stats: Arc::default(),
             cached_attrs: Arc::new(cached_attrs),
             cached_names: Arc::new(cached_names),
+            background: OnceLock::new(),
         })
     }
 
@@ -118,6 +134,24 @@ impl<F: FileSystem> Mount<F> {
         self.cached_names.silence(dir, hash)
     }
 
+    /// Has the kernel learn that a file has grown to at least `size` bytes, in a thread of its own, and waits for that as
+    /// long as [`GROWTH_WAIT`].
+    pub fn has_grown(&self, ino: Ino, size: u64) {
+        let Some(background) = self.background.get() else { return };
+        let (done, is_done) = mpsc::channel();
+        let channel = Arc::clone(&self.channel);
+        let raise = Box::new(move || {
+            if let Err(error) = channel.raise_size(ino.0, size) {
+                log::debug!(why:% = error; "the kernel may end asynchronous reads of {ino} at an old size");
+            }
+            // Nobody may wait any more.
+            let _ = done.send(());
+        });
+        if background.submit(raise).is_ok() && is_done.recv_timeout(GROWTH_WAIT).is_err() {
+            log::debug!("the kernel waits for a request before it learns of the new size of {ino}");
+        }
+    }
+
     /// What it serves.
     #[must_use]
     pub fn file_system(&self) -> &F {
@@ -130,8 +164,17 @@ impl<F: FileSystem> Mount<F> {
         self.stats.snapshot()
     }
 
-    fn serve(&self, state: State, opens: Opens, negotiated: Negotiated) -> Result<(), MountError> {
+    fn serve(&self, state: MountState, opens: Opens, negotiated: Negotiated) -> Result<(), MountError> {
         let parked = Arc::new(Parked::new(state.notes()?));
+        let background = match negotiated.has(flags::init::HAS_RESEND) {
+            true => Background::with_device(self.channel.as_fd()),
+            // What notes which requests are unanswered needs the state, too.
+            false => Background::default(),
+        };
+        let background = Arc::new(background);
+        // The mount is served once.
+        let _ = self.background.set(Arc::clone(&background));
+        let page_cache = PageCache::new(opens.counts().into_iter().map(|(ino, ..)| ino));
         let session = Arc::new(Session {
             fs: Arc::clone(&self.fs),
             channel: Arc::clone(&self.channel),
@@ -141,6 +184,13 @@ impl<F: FileSystem> Mount<F> {
             cached_attrs: Arc::clone(&self.cached_attrs),
             cached_names: Arc::clone(&self.cached_names),
             looked_up: LookedUp::default(),
+            held_lookups: HeldLookups::default(),
+            directory_names: DirectoryNames::default(),
+            releases: Releases::default(),
+            page_cache,
+            laminated_pages: LaminatedPages::default(),
+            failed_writes: Arc::default(),
+            background: Arc::clone(&background),
             negotiated,
             stats: Arc::clone(&self.stats),
             parked,
@@ -148,25 +198,47 @@ impl<F: FileSystem> Mount<F> {
             formation: self.options.formation.clone(),
             failure: Mutex::default(),
         });
+        let closes = Arc::downgrade(&session);
+        self.fs.settle_locks_with(Arc::new(move || {
+            if let Some(session) = closes.upgrade() {
+                session.settle_releases();
+            }
+        }));
         let limits = Limits { readers_max: self.options.readers_max, threads_max: self.options.threads_max };
-        let worker = Arc::clone(&session);
+        let shared = Arc::clone(&session);
         let channel = Arc::clone(&session.channel);
-        let work = move |pool: &Arc<Pool>, thread| worker.work(pool, thread);
+        let work = move |pool: &Arc<Pool>, thread| Worker::new(&shared, thread).run(pool);
         let pool = Pool::new(limits, work, move || channel.has_request());
         pool.start()?;
         pool.join();
+        let failure = session.failure.lock().take();
+        // Where the device has failed the kernel may go on: what a notification waits for is then answered by the next
+        // daemon, and this one must end first.
+        if failure.is_none() {
+            session.background.close();
+        } else {
+            // Before what is queued is dropped, and the waits for locks.
+            session.parked.keep();
+            session.background.abandon();
+        }
         session.interrupts.close();
         self.fs.drop_locks();
+        session.held_lookups.take_all().into_iter().for_each(|ino| self.fs.close_open(ino, 0));
         // At an unmount the kernel does not say of every file that it was closed.
-        for (ino, count) in session.opens.counts() {
-            (0..count).for_each(|_| self.fs.close(ino));
+        for (ino, flags, count) in session.opens.counts() {
+            (0..count).for_each(|_| self.fs.close_open(ino, flags));
         }
-        session.failure.lock().take().map_or(Ok(()), |error| Err(error.into()))
+        failure.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Goes on where a killed daemon stopped. Files are registered as open before any request is
     /// served, so that none of them is taken for unused.
-    fn resume(&self, state: &State, opens: &Opens, negotiated: Negotiated) -> Result<Negotiated, MountError> {
+    fn resume(
+        &self,
+        state: &MountState,
+        opens: &Opens,
+        negotiated: Negotiated,
+    ) -> Result<Negotiated, MountError> {
         self.fs.reassert_opens(&opens.counts()).map_err(MountError::Reassert)?;
         let unanswered = state.take_in_flight().map_err(StateError::from)?;
         if negotiated.has(flags::init::HAS_RESEND) {
@@ -178,7 +250,7 @@ impl<F: FileSystem> Mount<F> {
     }
 
     /// Agrees with the kernel on what both can do. `None` when it is unmounted before.
-    fn shake_hands(&self, state: &mut State) -> Result<Option<Negotiated>, MountError> {
+    fn shake_hands(&self, state: &mut MountState) -> Result<Option<Negotiated>, MountError> {
         if state.is_resumed() {
             // The daemon before may have died with the kernel's first request in its hands.
             self.channel.notify(NOTIFY_RESEND)?;
@@ -199,7 +271,7 @@ impl<F: FileSystem> Mount<F> {
 
     fn agree(
         &self,
-        state: &mut State,
+        state: &mut MountState,
         header: &Header,
         body: &[u8],
     ) -> Result<Option<Negotiated>, MountError> {
@@ -217,7 +289,7 @@ impl<F: FileSystem> Mount<F> {
             self.channel.reply(header.unique, reply.as_bytes());
             return Ok(None);
         }
-        let negotiated = Negotiated::new(&request, self.wishes());
+        let negotiated = Negotiated::new(&request, self.preferences());
         // Kept before it is said: a daemon that dies in between says the same again.
         state.set_negotiated(negotiated)?;
         negotiated.encode(&mut reply);
@@ -225,7 +297,7 @@ impl<F: FileSystem> Mount<F> {
         Ok(Some(negotiated))
     }
 
-    fn wishes(&self) -> Wishes {
-        Wishes { max_write: self.options.max_write, readdirplus: self.options.readdirplus }
+    fn preferences(&self) -> MountPreferences {
+        MountPreferences { max_write: self.options.max_write, readdirplus: self.options.readdirplus }
     }
 }

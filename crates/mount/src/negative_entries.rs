@@ -37,7 +37,7 @@ struct Inner {
 pub struct Look(u64);
 
 /// A file is being made behind the kernel's back.
-pub struct Making<'a>(&'a NegativeEntries);
+pub struct CreationGuard<'a>(&'a NegativeEntries);
 
 impl NegativeEntries {
     /// Of a mount that another daemon may have served before.
@@ -62,7 +62,7 @@ impl NegativeEntries {
     }
 
     /// Begins to make a file in a directory; `None` as long as the kernel may cache that something is not there.
-    pub fn make(&self, dir: Ino) -> Option<Making<'_>> {
+    pub fn make(&self, dir: Ino) -> Option<CreationGuard<'_>> {
         let (mut inner, now) = (self.inner.lock(), Instant::now());
         if self.calm > now || inner.until.get(&dir).is_some_and(|until| *until > now) {
             note(&mut inner.wanted, dir, now, WANTED);
@@ -70,7 +70,7 @@ impl NegativeEntries {
         }
         inner.making += 1;
         inner.begun += 1;
-        Some(Making(self))
+        Some(CreationGuard(self))
     }
 }
 
@@ -83,7 +83,7 @@ fn note(dirs: &mut HashMap<Ino, Instant>, dir: Ino, now: Instant, long: Duration
     *until = (*until).max(now + long);
 }
 
-impl Drop for Making<'_> {
+impl Drop for CreationGuard<'_> {
     fn drop(&mut self) {
         self.0.inner.lock().making -= 1;
     }

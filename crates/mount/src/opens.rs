@@ -3,8 +3,9 @@
 
 use bivouac_ranks::{Mutex, rank};
 use bivouac_types::{Errno, FsError, FsResult, Ino};
+use rustix::fs::OFlags;
 
-use crate::state::{SLOTS_MAX, Slot, State, StateError};
+use crate::state::{MountState, SLOTS_MAX, Slot, StateError};
 
 /// Value of `fh` towards the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +46,7 @@ impl Opens {
     ///
     /// # Errors
     /// When the state makes no sense.
-    pub fn load(state: &State) -> Result<Opens, StateError> {
+    pub fn load(state: &MountState) -> Result<Opens, StateError> {
         let slots = state.read_slots()?;
         let free = (0..).zip(&slots).filter(|(_, slot)| !slot.in_use).map(|(index, _)| index).collect();
         let clean_until = vec![0; slots.len()];
@@ -56,7 +57,14 @@ impl Opens {
     ///
     /// # Errors
     /// `EMFILE` when the table is full, `EIO` when the state cannot be written.
-    pub fn insert(&self, state: &State, ino: Ino, flags: u32, opener: u64, set_id: bool) -> FsResult<Handle> {
+    pub fn insert(
+        &self,
+        state: &MountState,
+        ino: Ino,
+        flags: u32,
+        opener: u64,
+        set_id: bool,
+    ) -> FsResult<Handle> {
         let (index, slot) = self.table.lock().take_free(ino, flags, opener, set_id)?;
         match state.write_slot(index, &slot) {
             Ok(()) => Ok(Handle::new(index, slot.generation)),
@@ -76,28 +84,33 @@ impl Opens {
         found.map(|(index, slot)| Handle::new(index, slot.generation))
     }
 
-    /// Forgets an open file. `None` for a handle that is not open.
+    /// Forgets an open file; returns its inode and flags. `None` for a handle that is not open.
     ///
     /// # Errors
     /// `EIO` when the state cannot be written.
-    pub fn remove(&self, state: &State, handle: Handle) -> FsResult<Option<Ino>> {
+    pub fn remove(&self, state: &MountState, handle: Handle) -> FsResult<Option<(Ino, u32)>> {
         let Some(slot) = self.table.lock().close(handle) else { return Ok(None) };
         let written = state.write_slot(handle.index(), &Slot { in_use: false, ..slot });
         self.table.lock().free.push(handle.index());
         written.map_err(|error| FsError::from_io(&error, "state of the mount"))?;
-        Ok(Some(Ino(slot.ino)))
+        Ok(Some((Ino(slot.ino), slot.flags)))
     }
 
-    /// How often each inode is open.
+    /// Number of opens of each inode, by what the flags say of changes: access mode and O_TRUNC.
     #[must_use]
-    pub fn counts(&self) -> Vec<(Ino, u32)> {
-        let mut inos: Vec<Ino> =
-            self.table.lock().slots.iter().filter(|s| s.in_use).map(|s| Ino(s.ino)).collect();
-        inos.sort_unstable();
-        inos.chunk_by(|a, b| a == b).filter_map(|run| Some((*run.first()?, run.len() as u32))).collect()
+    pub fn counts(&self) -> Vec<(Ino, u32, u32)> {
+        let access = |slot: &Slot| (Ino(slot.ino), slot.flags & OFlags::RWMODE.union(OFlags::TRUNC).bits());
+        let mut opens: Vec<(Ino, u32)> =
+            self.table.lock().slots.iter().filter(|slot| slot.in_use).map(access).collect();
+        opens.sort_unstable();
+        let count = |run: &[(Ino, u32)]| {
+            let (ino, flags) = *run.first()?;
+            Some((ino, flags, run.len() as u32))
+        };
+        opens.chunk_by(|a, b| a == b).filter_map(count).collect()
     }
 
-    /// Whether the file may have set-id bits that a write must drop: the number to give to
+    /// Returns whether the file may have set-id bits that a write must drop: the number to give to
     /// [`Opens::has_no_set_id`] once it has none.
     #[must_use]
     pub fn may_have_set_id(&self, handle: Handle) -> Option<u64> {
@@ -127,9 +140,11 @@ impl Table {
         };
         let clean_until = if set_id { 0 } else { self.set_id_changes };
         let at = index as usize;
+        assert_eq!(self.slots.len(), self.clean_until.len(), "each slot has its note about set-id bits");
         let (Some(slot), Some(clean)) = (self.slots.get_mut(at), self.clean_until.get_mut(at)) else {
             return Err(FsError::new(Errno::EIO));
         };
+        assert!(!slot.in_use, "slot {index} is free and in use");
         *clean = clean_until;
         *slot = Slot { ino: ino.0, opener, flags, in_use: true, generation: slot.generation.wrapping_add(1) };
         Ok((index, *slot))
@@ -156,6 +171,7 @@ impl Table {
 
     fn free_again(&mut self, index: u32) {
         if let Some(slot) = self.slots.get_mut(index as usize) {
+            assert!(slot.in_use, "slot {index} is given back twice");
             slot.in_use = false;
         }
         self.free.push(index);
@@ -168,9 +184,9 @@ mod tests {
     use crate::state::create_state;
     use std::fs::File;
 
-    fn fresh() -> (File, State, Opens) {
+    fn fresh() -> (File, MountState, Opens) {
         let file = File::from(create_state().unwrap());
-        let state = State::open(file.try_clone().unwrap(), 1).unwrap();
+        let state = MountState::open(file.try_clone().unwrap(), 1).unwrap();
         let opens = Opens::load(&state).unwrap();
         (file, state, opens)
     }
@@ -179,12 +195,12 @@ mod tests {
     fn a_handle_of_the_past_closes_nothing() {
         let (_, state, opens) = fresh();
         let old = opens.insert(&state, Ino(50), 0, 2, false).unwrap();
-        assert_eq!(opens.remove(&state, old), Ok(Some(Ino(50))));
+        assert_eq!(opens.remove(&state, old), Ok(Some((Ino(50), 0))));
         let new = opens.insert(&state, Ino(60), 0, 4, false).unwrap();
         assert_eq!(old.index(), new.index());
         assert_eq!(opens.remove(&state, old), Ok(None));
         assert_eq!(opens.remove(&state, Handle(u64::MAX)), Ok(None));
-        assert_eq!(opens.remove(&state, new), Ok(Some(Ino(60))));
+        assert_eq!(opens.remove(&state, new), Ok(Some((Ino(60), 0))));
     }
 
     #[test]
@@ -193,13 +209,22 @@ mod tests {
         let first = opens.insert(&state, Ino(50), 2, 2, false).unwrap();
         let second = opens.insert(&state, Ino(60), 0, 4, false).unwrap();
         opens.insert(&state, Ino(50), 0, 6, false).unwrap();
-        assert_eq!(opens.remove(&state, second), Ok(Some(Ino(60))));
-        let state = State::open(file, 1).unwrap();
+        opens.insert(&state, Ino(50), OFlags::APPEND.bits(), 12, false).unwrap();
+        assert_eq!(opens.remove(&state, second), Ok(Some((Ino(60), 0))));
+        let state = MountState::open(file, 1).unwrap();
         let resumed = Opens::load(&state).unwrap();
-        assert_eq!(resumed.counts(), [(Ino(50), 2)]);
+        assert_eq!(resumed.counts(), [(Ino(50), 0, 2), (Ino(50), 2, 1)]);
         assert_eq!((resumed.opened_by(2, Ino(50)), resumed.opened_by(4, Ino(60))), (Some(first), None));
         assert_eq!(resumed.insert(&state, Ino(70), 0, 8, false).unwrap().index(), second.index());
-        assert_eq!(resumed.insert(&state, Ino(70), 0, 10, false).unwrap().index(), 3);
+        assert_eq!(resumed.insert(&state, Ino(70), 0, 10, false).unwrap().index(), 4);
+    }
+
+    #[test]
+    fn a_truncation_at_the_open_counts_as_writing() {
+        let (_, state, opens) = fresh();
+        let truncating = (OFlags::RDONLY | OFlags::TRUNC | OFlags::NOFOLLOW).bits();
+        opens.insert(&state, Ino(50), truncating, 2, false).unwrap();
+        assert_eq!(opens.counts(), [(Ino(50), OFlags::TRUNC.bits(), 1)]);
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub struct Pipe {
     payload_max: usize,
 }
 
-/// Why a reply was not sent.
+/// Reason why a reply was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotSent;
 
@@ -39,7 +39,7 @@ impl Pipe {
         Ok(Pipe { from, to, payload_max: places.saturating_sub(SPARE) * PAGE })
     }
 
-    /// Whether a payload fits.
+    /// Returns whether a payload fits.
     pub fn takes(&self, len: usize) -> bool {
         len <= self.payload_max
     }

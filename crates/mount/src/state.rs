@@ -61,13 +61,13 @@ pub struct Slot {
     pub opener: u64,
     /// Flags it was opened with.
     pub flags: u32,
-    /// Whether it is open; if not, only the generation counts.
+    /// True if it is open; if not, only the generation counts.
     pub in_use: bool,
-    /// How often the slot was used before.
+    /// Number of times that the slot was used before.
     pub generation: u32,
 }
 
-/// Why a state cannot be used.
+/// Reason why a state cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// The file cannot be read or written.
@@ -79,9 +79,6 @@ pub enum StateError {
 }
 
 /// Makes an empty state. Its descriptor is to outlive the daemon.
-///
-/// # Errors
-/// What the system says.
 pub fn create_state() -> io::Result<OwnedFd> {
     Ok(memfd_create("bivouac-mount", MemfdFlags::CLOEXEC)?)
 }
@@ -95,7 +92,7 @@ pub fn incarnations(file: &File) -> u32 {
 
 /// The state, opened by one incarnation of the daemon.
 #[derive(Debug)]
-pub struct State {
+pub struct MountState {
     file: File,
     header: Header,
 }
@@ -107,12 +104,12 @@ struct Header {
     negotiated: Option<Negotiated>,
 }
 
-impl State {
+impl MountState {
     /// Opens the state for the next incarnation, or begins a new one in an empty file.
     ///
     /// # Errors
     /// `Alien` for a file that something else wrote, or for another mount than `identity`.
-    pub fn open(file: File, identity: u64) -> Result<State, StateError> {
+    pub fn open(file: File, identity: u64) -> Result<MountState, StateError> {
         let mut header = match file.metadata()?.len() {
             0 => Header { incarnation: 0, identity, negotiated: None },
             _ => read_header(&file)?,
@@ -121,12 +118,12 @@ impl State {
             return Err(StateError::Alien("that of another mount"));
         }
         header.incarnation = header.incarnation.wrapping_add(1).max(1);
-        let state = State { file, header };
+        let state = MountState { file, header };
         state.write_header()?;
         Ok(state)
     }
 
-    /// Whether an earlier incarnation served this mount.
+    /// Returns whether an earlier incarnation served this mount.
     #[must_use]
     pub fn is_resumed(&self) -> bool {
         self.header.incarnation > 1
@@ -139,9 +136,6 @@ impl State {
     }
 
     /// Keeps what was agreed with the kernel.
-    ///
-    /// # Errors
-    /// What the system says.
     pub fn set_negotiated(&mut self, negotiated: Negotiated) -> Result<(), StateError> {
         self.header.negotiated = Some(negotiated);
         self.write_header()
@@ -152,23 +146,20 @@ impl State {
     #[must_use]
     pub fn channel(&self, thread: u16) -> u16 {
         let incarnation = (self.header.incarnation % u32::from(INCARNATIONS_APART)) as u16;
-        incarnation * CHANNELS_PER_INCARNATION + thread % CHANNELS_PER_INCARNATION
+        let channel = incarnation * CHANNELS_PER_INCARNATION + thread % CHANNELS_PER_INCARNATION;
+        assert!(channel < CLIENT_CHANNELS_MAX, "nodes keep no replies for channel {channel}");
+        channel
     }
 
     /// Notes that a channel serves the request with this number; 0 is none.
-    ///
-    /// # Errors
-    /// What the system says.
     pub fn set_in_flight(&self, channel: u16, unique: u64) -> io::Result<()> {
         let at = IN_FLIGHT_AT + u64::from(channel % IN_FLIGHT_MAX) * 8;
         self.file.write_all_at(&unique.to_le_bytes(), at)
     }
 
     /// The requests that the dead daemon was serving. Forgets them.
-    ///
-    /// # Errors
-    /// What the system says.
     pub fn take_in_flight(&self) -> io::Result<Vec<u64>> {
+        // Up to the slots: behind those of threads lie the requests that were parked.
         let mut bytes = vec![0; (SLOTS_AT - IN_FLIGHT_AT) as usize];
         let len = read_up_to(&self.file, &mut bytes, IN_FLIGHT_AT)?;
         bytes.truncate(len);
@@ -179,18 +170,14 @@ impl State {
     }
 
     /// The part for requests that wait without a thread.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn notes(&self) -> io::Result<Notes> {
-        Ok(Notes(self.file.try_clone()?))
+    pub fn notes(&self) -> io::Result<ParkedRecords> {
+        Ok(ParkedRecords(self.file.try_clone()?))
     }
 
     /// Writes a slot.
-    ///
-    /// # Errors
-    /// What the system says.
     pub fn write_slot(&self, index: u32, slot: &Slot) -> io::Result<()> {
+        // Behind the last slot lie pages of files under the session contract.
+        assert!((index as usize) < SLOTS_MAX, "slot {index} of an open file is none of the {SLOTS_MAX}");
         self.file.write_all_at(&encode_slot(slot), SLOTS_AT + u64::from(index) * SLOT_LEN as u64)
     }
 
@@ -229,15 +216,14 @@ impl State {
 
 /// The part of a state for requests that wait without a thread.
 #[derive(Debug)]
-pub struct Notes(File);
+pub struct ParkedRecords(File);
 
-impl Notes {
+impl ParkedRecords {
     /// Sets a place to the number of a request; 0 is none.
-    ///
-    /// # Errors
-    /// What the system says.
     pub fn set(&self, index: u16, unique: u64) -> io::Result<()> {
-        self.0.write_all_at(&unique.to_le_bytes(), PARKED_AT + u64::from(index % PARKED_MAX) * 8)
+        // Behind the last place lie the slots of open files.
+        assert!(index < PARKED_MAX, "place {index} of a parked request is none of the {PARKED_MAX}");
+        self.0.write_all_at(&unique.to_le_bytes(), PARKED_AT + u64::from(index) * 8)
     }
 }
 
@@ -355,20 +341,20 @@ mod tests {
     #[test]
     fn the_next_incarnation_finds_what_was_kept() {
         let file = memory();
-        let mut first = State::open(file.try_clone().unwrap(), 7).unwrap();
+        let mut first = MountState::open(file.try_clone().unwrap(), 7).unwrap();
         assert_eq!((first.is_resumed(), first.negotiated()), (false, None));
         first.set_negotiated(AGREED).unwrap();
         let slot = Slot { ino: 99, opener: 4, flags: 2, in_use: true, generation: 3 };
         first.write_slot(1, &slot).unwrap();
         assert_eq!((incarnations(&memory()), incarnations(&file)), (0, 1));
-        let second = State::open(file, 7).unwrap();
+        let second = MountState::open(file, 7).unwrap();
         assert_eq!((second.is_resumed(), second.negotiated()), (true, Some(AGREED)));
         assert_eq!(second.read_slots().unwrap(), [Slot::default(), slot]);
     }
 
     #[test]
     fn requests_in_flight_are_handed_over_once() {
-        let state = State::open(memory(), 7).unwrap();
+        let state = MountState::open(memory(), 7).unwrap();
         assert!(state.take_in_flight().unwrap().is_empty());
         state.set_in_flight(3, 18).unwrap();
         state.set_in_flight(255, 20).unwrap();
@@ -382,7 +368,7 @@ mod tests {
     fn channels_of_neighbouring_incarnations_differ() {
         let file = memory();
         let channels: Vec<u16> =
-            (0..17).map(|_| State::open(file.try_clone().unwrap(), 1).unwrap().channel(5)).collect();
+            (0..17).map(|_| MountState::open(file.try_clone().unwrap(), 1).unwrap().channel(5)).collect();
         assert_eq!(channels[..2], [69, 133]);
         let differ: std::collections::HashSet<u16> = channels[..16].iter().copied().collect();
         assert!(differ.len() == 16 && differ.iter().all(|channel| *channel < CLIENT_CHANNELS_MAX));
@@ -394,7 +380,7 @@ mod tests {
         let refusal = |bytes: &[u8], identity| {
             let file = memory();
             file.write_all_at(bytes, 0).unwrap();
-            State::open(file, identity).unwrap_err().to_string()
+            MountState::open(file, identity).unwrap_err().to_string()
         };
         let good = encode_header(&Header { incarnation: 1, identity: 7, negotiated: Some(AGREED) });
         let mut damaged = good;
@@ -412,10 +398,10 @@ mod tests {
 
     #[test]
     fn slots_that_make_no_sense_are_refused() {
-        let state = State::open(memory(), 7).unwrap();
+        let state = MountState::open(memory(), 7).unwrap();
         state.write_slot(0, &Slot { ino: 0, in_use: true, ..Slot::default() }).unwrap();
         assert!(state.read_slots().unwrap_err().to_string().contains("damaged in its slots"));
-        let state = State::open(memory(), 7).unwrap();
+        let state = MountState::open(memory(), 7).unwrap();
         state.file.write_all_at(&[0; 5], SLOTS_AT).unwrap();
         assert!(state.read_slots().unwrap_err().to_string().contains("cut in the middle"));
     }
@@ -429,7 +415,7 @@ mod tests {
                 let header = Header { incarnation: 1, identity: 7, negotiated: Some(AGREED) };
                 file.write_all_at(&encode_header(&header), 0).unwrap();
             }
-            let opened = State::open(file, 7);
+            let opened = MountState::open(file, 7);
             prop_assert_eq!(opened.is_ok(), good);
             if let Ok(state) = opened {
                 let _ = state.read_slots();

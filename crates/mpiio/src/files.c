@@ -186,8 +186,8 @@ static void read_layout(struct file *file)
     file->stripe = layout_number(layout, "stripe=");
     file->stripe_count = layout_number(layout, "width=");
     file->base = layout_number(layout, "base=");
-    int64_t seats = layout_number(layout, "seats=");
-    file->is_far = seats <= 0 || bivouac_seats_here(file->data, NULL, 0) != seats;
+    int64_t targets = layout_number(layout, "targets=");
+    file->is_far = targets <= 0 || bivouac_targets_here(file->data, NULL, 0) != targets;
     file->trials = NEAR_TRIALS;
     if (file->stripe <= 0)
         file->stripe = 1 << 20;

@@ -98,17 +98,18 @@ static void say(MPI_Info info, const char *key, int64_t number)
     PMPI_Info_set(info, (char *)key, text);
 }
 
-/* The partition that the file is in, and what readers may expect of writers there. */
+/* The partition that the file is in, and what readers may expect of its writers: the first word of the attribute; what
+   cannot be read is not said. */
 static void say_partition(struct file *file, MPI_Info info)
 {
-    char settings[1024], contract[32] = "strict";
+    char settings[1024], text[64], contract[32];
     ssize_t length = bivouac_fgetxattr(file->data, "user.bivouac.partition", settings, sizeof settings - 1);
     settings[length > 0 ? length : 0] = 0;
     say(info, "bivouac_partition", layout_number(settings, "id="));
-    const char *at = strstr(settings, "contract=");
-    if (at)
-        sscanf(at, "contract=%31s", contract);
-    PMPI_Info_set(info, "bivouac_contract", contract);
+    length = bivouac_fgetxattr(file->data, "user.bivouac.contract", text, sizeof text - 1);
+    text[length > 0 ? length : 0] = 0;
+    if (sscanf(text, "%31s", contract) == 1)
+        PMPI_Info_set(info, "bivouac_contract", contract);
 }
 
 MPI_Info hints_used(struct file *file)

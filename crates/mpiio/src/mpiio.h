@@ -145,7 +145,7 @@ struct handler {
 
 /*
  * So many collective calls are made as each rank's own accesses to learn whether they can move bytes where they lie: the
- * first one may make the file longer, the next one be the first of its kind at a seat.
+ * first one may make the file longer, the next one be the first of its kind at a target.
  */
 #define NEAR_TRIALS 3
 
@@ -164,7 +164,7 @@ struct file {
     int pointer_used;
     MPI_Info info;
     int64_t stripe;
-    int64_t stripe_count; /* seats it is on */
+    int64_t stripe_count; /* targets it is on */
     int64_t base;
     int exchange; /* of collective calls: -1 as the pieces say, 0 never, 1 always */
     int is_far;    /* some of the file is not in memory of this rank's machine */

@@ -14,80 +14,80 @@
 
 const char *const placement_names[PLACEMENTS] = { "striped", "local", "ranks" };
 
-/* Which seats are on whose host: a byte for each rank and seat. */
+/* Which targets are on whose host: a byte for each rank and target. */
 struct hosts {
     const char *here;
     int ranks;
-    uint32_t seats;
+    uint32_t targets;
 };
 
-static int is_on_host(const struct hosts *hosts, int rank, uint32_t seat)
+static int is_on_host(const struct hosts *hosts, int rank, uint32_t target)
 {
-    return hosts->here[(size_t)rank * hosts->seats + seat];
+    return hosts->here[(size_t)rank * hosts->targets + target];
 }
 
-/* How many ranks have their block on their own host if so many ranks share a stripe and the first is on this seat. */
+/* How many ranks have their block on their own host if so many ranks share a stripe and the first is on this target. */
 static int ranks_at_home(const struct hosts *hosts, int share, uint32_t base)
 {
     int count = 0;
     for (int rank = 0; rank < hosts->ranks; rank++)
-        count += is_on_host(hosts, rank, (base + (uint32_t)(rank / share)) % hosts->seats);
+        count += is_on_host(hosts, rank, (base + (uint32_t)(rank / share)) % hosts->targets);
     return count;
 }
 
-/* How many ranks from the first one on are on one host, and how many seats that has. */
-static void first_host(const struct hosts *hosts, int *ranks, int *seats)
+/* How many ranks from the first one on are on one host, and how many targets that has. */
+static void first_host(const struct hosts *hosts, int *ranks, int *targets)
 {
     *ranks = 1;
-    while (*ranks < hosts->ranks && memcmp(hosts->here, hosts->here + (size_t)*ranks * hosts->seats, hosts->seats) == 0)
+    while (*ranks < hosts->ranks && memcmp(hosts->here, hosts->here + (size_t)*ranks * hosts->targets, hosts->targets) == 0)
         ++*ranks;
-    *seats = 0;
-    for (uint32_t seat = 0; seat < hosts->seats; seat++)
-        *seats += is_on_host(hosts, 0, seat);
+    *targets = 0;
+    for (uint32_t target = 0; target < hosts->targets; target++)
+        *targets += is_on_host(hosts, 0, target);
 }
 
 /* Blocks of ranks: stripes of so many blocks that most ranks have theirs on their own host; whether any has. */
 static int by_ranks(struct file *file, const struct hosts *hosts, char *layout, size_t room)
 {
-    int ranks, seats, best = 0, shares[3];
+    int ranks, targets, best = 0, shares[3];
     uint32_t base = 0;
     int64_t stripe = 0;
-    first_host(hosts, &ranks, &seats);
+    first_host(hosts, &ranks, &targets);
     shares[0] = 1;
-    shares[1] = seats > 1 && ranks % seats == 0 ? ranks / seats : ranks;
+    shares[1] = targets > 1 && ranks % targets == 0 ? ranks / targets : ranks;
     shares[2] = ranks;
     for (int i = 0; i < 3; i++) {
         int64_t wanted = file->block * shares[i];
         if (wanted % STRIPE_UNIT || wanted > STRIPE_MOST)
             continue;
-        for (uint32_t seat = 0; seat < hosts->seats; seat++) {
-            int count = ranks_at_home(hosts, shares[i], seat);
+        for (uint32_t target = 0; target < hosts->targets; target++) {
+            int count = ranks_at_home(hosts, shares[i], target);
             if (count > best) {
                 best = count;
-                base = seat;
+                base = target;
                 stripe = wanted;
             }
         }
     }
-    snprintf(layout, room, "stripe=%lld width=%u base=%u", (long long)stripe, hosts->seats, base);
+    snprintf(layout, room, "stripe=%lld width=%u base=%u", (long long)stripe, hosts->targets, base);
     snprintf(file->placed, sizeof file->placed, "%d of %d ranks have their blocks on their host", best, hosts->ranks);
     return best > 0;
 }
 
-/* Wholly on a seat of the first rank's host; files of one process each take turns. */
+/* Wholly on a target of the first rank's host; files of one process each take turns. */
 static int by_first_rank(struct file *file, const struct hosts *hosts, char *layout, size_t room)
 {
     uint32_t usable = 0, turn = 0;
     int world = 0;
-    for (uint32_t seat = 0; seat < hosts->seats; seat++)
-        usable += (uint32_t)is_on_host(hosts, 0, seat);
+    for (uint32_t target = 0; target < hosts->targets; target++)
+        usable += (uint32_t)is_on_host(hosts, 0, target);
     if (usable == 0)
         return 0;
     PMPI_Comm_rank(MPI_COMM_WORLD, &world);
     turn = (uint32_t)world % usable;
-    for (uint32_t seat = 0; seat < hosts->seats; seat++)
-        if (is_on_host(hosts, 0, seat) && turn-- == 0)
-            snprintf(layout, room, "width=1 base=%u", seat);
+    for (uint32_t target = 0; target < hosts->targets; target++)
+        if (is_on_host(hosts, 0, target) && turn-- == 0)
+            snprintf(layout, room, "width=1 base=%u", target);
     snprintf(file->placed, sizeof file->placed, "on rank 0's host");
     return 1;
 }
@@ -119,21 +119,21 @@ int place_stripes(struct file *file, enum placement wanted)
     char layout[256];
     ssize_t length = bivouac_fgetxattr(file->data, "user.bivouac.layout", layout, sizeof layout - 1);
     layout[length > 0 ? length : 0] = 0;
-    size_t seats = (size_t)layout_number(layout, "seats=");
-    uint32_t *numbers = malloc(seats * sizeof *numbers);
-    char *mine = calloc(seats, 1), *all = file->rank == 0 ? calloc((size_t)file->ranks, seats) : NULL;
-    int class = seats == 0 ? MPI_ERR_IO : !numbers || !mine || (file->rank == 0 && !all) ? MPI_ERR_NO_MEM : MPI_SUCCESS;
+    size_t targets = (size_t)layout_number(layout, "targets=");
+    uint32_t *numbers = malloc(targets * sizeof *numbers);
+    char *mine = calloc(targets, 1), *all = file->rank == 0 ? calloc((size_t)file->ranks, targets) : NULL;
+    int class = targets == 0 ? MPI_ERR_IO : !numbers || !mine || (file->rank == 0 && !all) ? MPI_ERR_NO_MEM : MPI_SUCCESS;
     class = agree(file, class);
     if (!class) {
-        ssize_t count = bivouac_seats_here(file->data, numbers, seats);
-        for (ssize_t i = 0; i < count && (size_t)i < seats; i++)
-            if (numbers[i] < seats)
+        ssize_t count = bivouac_targets_here(file->data, numbers, targets);
+        for (ssize_t i = 0; i < count && (size_t)i < targets; i++)
+            if (numbers[i] < targets)
                 mine[numbers[i]] = 1;
-        if (PMPI_Gather(mine, (int)seats, MPI_BYTE, all, (int)seats, MPI_BYTE, 0, file->comm))
+        if (PMPI_Gather(mine, (int)targets, MPI_BYTE, all, (int)targets, MPI_BYTE, 0, file->comm))
             class = MPI_ERR_OTHER;
     }
     if (!class && file->rank == 0)
-        decide(file, &(struct hosts){ all, file->ranks, (uint32_t)seats }, wanted);
+        decide(file, &(struct hosts){ all, file->ranks, (uint32_t)targets }, wanted);
     if (!class && PMPI_Bcast(file->placed, sizeof file->placed, MPI_CHAR, 0, file->comm))
         class = MPI_ERR_OTHER;
     /* What this rank knows of the file is from before. */

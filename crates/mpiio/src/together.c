@@ -1,7 +1,7 @@
 /*
  * Collective access. Each rank can send its own list: right where all of the file is in memory of each rank's machine,
  * and where pieces are few, large, or far apart. Otherwise ranks exchange first (two-phase): each stripe has one rank
- * that reads or writes it, so that a seat is spoken to by few ranks, in pieces that are as large as the pieces of all
+ * that reads or writes it, so that a target is spoken to by few ranks, in pieces that are as large as the pieces of all
  * ranks are together.
  */
 #include <limits.h>
@@ -362,7 +362,7 @@ static int exchange_all(struct request *request, const struct summary *all, int6
     round.in_bytes = numbers + 5 * ranks;
     for (int i = 0; i < 4; i++)
         round.offsets[i] = numbers + (6 + (size_t)i) * ranks;
-    /* Each seat is some owners', and nobody else's. */
+    /* Each target is some owners', and nobody else's. */
     if (round.owners > file->stripe_count)
         round.owners -= round.owners % (int)file->stripe_count;
     round.file = cursor_at(&request->view->flat, request->view->disp, request->offset);

@@ -13,7 +13,7 @@ use bivouac_net::{
     Auth, Call, Identity, InProcess, LaneKind, Listener, Peer, PeerOptions, Reply, Secret, Server,
     ServerOptions, Service, Transport, call, call_into,
 };
-use bivouac_types::{ClientId, FormationId, Ino, Layout, NodeId, OpId, SeatIndex};
+use bivouac_types::{ClientId, FormationId, Ino, Layout, NodeId, OpId, TargetIndex};
 use bivouac_wire::{Decode, Frame, Op, ReadDone, ReadRequest, WriteRequest, Written, op};
 use rustix::net::sockopt;
 
@@ -66,7 +66,7 @@ fn frame() -> Frame {
 }
 
 fn served(listener: Listener, is_secure: bool) -> Outcome<(Peer, Server)> {
-    let identity = Identity { auth: auth(is_secure), client: ClientId(1), lane: LaneKind::Client };
+    let identity = Identity { auth: auth(is_secure), client: ClientId(1), lane: LaneKind::Client, epoch: 0 };
     let peer = Peer::to(NodeId(0), listener.address().clone(), identity, PeerOptions::default());
     let service = Arc::new(Void);
     let listeners = vec![(listener, LaneKind::Client)];
@@ -108,14 +108,14 @@ fn ways() -> Outcome<()> {
 }
 
 fn step(what: &str, peer: &Peer, space: &mut [u8]) -> Outcome<()> {
-    let layout = Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 };
+    let layout = Layout { stripe: 4096, width: 1, base: TargetIndex(0), targets: 1 };
     match what {
         "write" => {
-            let request = WriteRequest { ino: Ino(1), seat: SeatIndex(0), layout, epoch: 0, offset: 0 };
+            let request = WriteRequest { ino: Ino(1), target: TargetIndex(0), layout, epoch: 0, offset: 0 };
             call::<op::Write>(peer, frame(), &request, &[IoSlice::new(space)]).map(|_| ())?;
         }
         "read" => {
-            let request = ReadRequest { ino: Ino(1), seat: SeatIndex(0), offset: 0, len: LEN as u32 };
+            let request = ReadRequest { ino: Ino(1), target: TargetIndex(0), offset: 0, len: LEN as u32 };
             let mut into = [IoSliceMut::new(space)];
             call_into::<op::Read>(peer, frame(), &request, &[], &mut into).map(|_| ())?;
         }
@@ -204,10 +204,10 @@ fn rate(name: &str, connections: usize, step: impl Fn(usize) -> Outcome<()> + Sy
 }
 
 fn transfers(name: &str, transport: &dyn Transport, connections: usize) -> Outcome<()> {
-    let layout = Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 };
+    let layout = Layout { stripe: 4096, width: 1, base: TargetIndex(0), targets: 1 };
     rate(&format!("{name} write 1 MiB"), connections, |_| {
         let bytes = vec![1u8; LEN];
-        let request = WriteRequest { ino: Ino(1), seat: SeatIndex(0), layout, epoch: 0, offset: 0 };
+        let request = WriteRequest { ino: Ino(1), target: TargetIndex(0), layout, epoch: 0, offset: 0 };
         for _ in 0..TRANSFERS / connections {
             call::<op::Write>(transport, frame(), &request, &[IoSlice::new(&bytes)])?;
         }
@@ -215,7 +215,7 @@ fn transfers(name: &str, transport: &dyn Transport, connections: usize) -> Outco
     })?;
     rate(&format!("{name} read 1 MiB"), connections, |_| {
         let mut space = vec![0u8; LEN];
-        let request = ReadRequest { ino: Ino(1), seat: SeatIndex(0), offset: 0, len: LEN as u32 };
+        let request = ReadRequest { ino: Ino(1), target: TargetIndex(0), offset: 0, len: LEN as u32 };
         for _ in 0..TRANSFERS / connections {
             let mut into = [IoSliceMut::new(&mut space)];
             call_into::<op::Read>(transport, frame(), &request, &[], &mut into)?;

@@ -1,10 +1,7 @@
-//! Where a listener is.
+//! Addresses of listeners.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use crate::connect::connect;
 
 /// Address of a listener. Written as `host:port` or `unix:/path`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,24 +26,17 @@ impl Address {
     pub fn unix(path: impl AsRef<Path>) -> Address {
         Address::Unix(path.as_ref().to_owned())
     }
-}
 
-impl Address {
-    /// Whether it is the path of a socket that is there, whoever listens.
+    /// Returns whether it is the path of a socket that exists, whether or not a process listens there.
     #[must_use]
     pub fn is_on_this_machine(&self) -> bool {
         matches!(self, Address::Unix(path) if rustix::fs::stat(path).is_ok())
     }
 
-    /// Whether what is sent there leaves this machine, so that others may change it on the way: frames are sealed then.
+    /// Returns whether what is sent there leaves this machine, so that others may change it on the way: frames are
+    /// sealed then.
     pub(crate) fn is_sealed(&self) -> bool {
         matches!(self, Address::Tcp(_))
-    }
-
-    /// Whether somebody listens there, whoever it is.
-    #[must_use]
-    pub fn answers(&self, wait: Duration) -> bool {
-        connect(self, wait).is_ok()
     }
 }
 

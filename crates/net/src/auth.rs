@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io;
 
-use bivouac_types::{ClientId, FormationId};
-use bivouac_wire::Way;
+use bivouac_types::{ClientId, FormationId, NodeId};
+use bivouac_wire::FrameProtection;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
@@ -20,13 +20,13 @@ pub(crate) const KEY_LEN: usize = 32;
 /// Length of a proof, in bytes.
 pub(crate) const PROOF_LEN: usize = 32;
 
-/// What the secret is made with by which a host comes back to its formation.
+/// Label of the secret by which a host comes back to its formation.
 const RESUME: &[u8] = b"bivouac-resume-1";
 
-/// What a pad is made with, instead of a proof.
+/// Label of a pad, instead of a proof.
 const SEALED: &[u8] = b"bivouac-sealed-1";
 
-/// What all processes of a formation know and nobody else. Never printed.
+/// Secret that all processes of a formation know and nobody else. Never printed.
 #[derive(Clone)]
 pub struct Secret([u8; SECRET_LEN]);
 
@@ -59,24 +59,27 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What makes a process part of a formation.
+/// Node of a handshake that is for whoever answers.
+pub(crate) const NODE_ANY: u16 = u16::MAX;
+
+/// Credentials of a process of a formation.
 #[derive(Clone, Debug)]
 pub struct Auth {
-    /// Which formation.
+    /// The formation.
     pub formation: FormationId,
     /// Its secret.
     pub secret: Secret,
-    /// Whether all that leaves a machine is encrypted.
+    /// True if all that leaves a machine is encrypted.
     pub is_secure: bool,
 }
 
 impl Auth {
-    /// How frames are protected on a connection, after its handshake.
-    pub(crate) fn way(&self, is_of_one_machine: bool) -> Way {
+    /// Protection of frames on a connection, after its handshake.
+    pub(crate) fn way(&self, is_of_one_machine: bool) -> FrameProtection {
         match (is_of_one_machine, self.is_secure) {
-            (true, _) => Way::None,
-            (false, true) => Way::Record,
-            (false, false) => Way::Sum,
+            (true, _) => FrameProtection::None,
+            (false, true) => FrameProtection::Record,
+            (false, false) => FrameProtection::Sum,
         }
     }
 }
@@ -90,31 +93,60 @@ pub struct Identity {
     pub client: ClientId,
     /// The kind of listener at the other end.
     pub lane: LaneKind,
+    /// Epoch of the daemon, of a node that calls its peers; 0 of others.
+    pub epoch: u32,
 }
 
-/// Who makes a proof.
+/// A daemon of a node, told from those that the node had on other hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub struct DaemonId {
+    /// The node.
+    pub node: NodeId,
+    /// Epoch in which the node came to its host, as [`bivouac_wire::NodeEntry`] has it.
+    pub epoch: u32,
+}
+
+/// A client that has proven itself, and the daemon that it connects to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Introduction {
+    /// The client.
+    pub client: ClientId,
+    /// Number of the connection's generation; 0 for none.
+    pub generation: u64,
+    /// Epoch of the client's daemon, if the client is a node; 0 of others.
+    pub epoch: u32,
+    /// The daemon that the connection is for; `None` for whoever answers.
+    pub daemon: Option<DaemonId>,
+}
+
+/// Author of a proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HandshakeRole {
     Server,
     Client,
 }
 
-impl Side {
+impl HandshakeRole {
     fn label(self) -> &'static [u8] {
         match self {
-            Side::Server => b"bivouac-server-2",
-            Side::Client => b"bivouac-client-2",
+            HandshakeRole::Server => b"bivouac-server-2",
+            HandshakeRole::Client => b"bivouac-client-2",
         }
     }
 }
 
-/// What a proof is about: both sides' nonces and what the connection is for.
+/// Subject of a proof: both sides' nonces and the purpose of the connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Transcript {
     pub formation: FormationId,
     pub lane: LaneKind,
     pub client: ClientId,
-    pub way: Way,
+    /// Of the connection; 0 for none.
+    pub generation: u64,
+    /// Epochs of the client, and of the daemon that it connects to.
+    pub epoch: u32,
+    pub daemon: Option<DaemonId>,
+    pub way: FrameProtection,
     pub client_nonce: [u8; NONCE_LEN],
     pub server_nonce: [u8; NONCE_LEN],
     /// Public keys for this connection only; zeros where nothing is encrypted.
@@ -123,13 +155,20 @@ pub(crate) struct Transcript {
 }
 
 impl Transcript {
-    /// HMAC-SHA256 (RFC 2104) over label, formation, lane, client, way, and both sides' nonces and keys.
-    pub fn prove(&self, secret: &Secret, side: Side) -> [u8; PROOF_LEN] {
+    /// The client, and the daemon that it connects to.
+    pub fn introduction(&self) -> Introduction {
+        let Transcript { client, generation, epoch, daemon, .. } = *self;
+        Introduction { client, generation, epoch, daemon }
+    }
+
+    /// HMAC-SHA256 (RFC 2104) over label, formation, lane, client, way, generation, epoch, daemon, and both sides' nonces
+    /// and keys.
+    pub fn prove(&self, secret: &Secret, side: HandshakeRole) -> [u8; PROOF_LEN] {
         self.mac(secret, side).map(|mac| mac.finalize().into_bytes().into()).unwrap_or_default()
     }
 
-    /// Whether the other side made this proof; takes the same time for every wrong one.
-    pub fn verify(&self, secret: &Secret, side: Side, proof: &[u8; PROOF_LEN]) -> bool {
+    /// Returns whether the other side made this proof; takes the same time for every wrong one.
+    pub fn verify(&self, secret: &Secret, side: HandshakeRole, proof: &[u8; PROOF_LEN]) -> bool {
         self.mac(secret, side).is_some_and(|mac| mac.verify_slice(proof).is_ok())
     }
 
@@ -140,7 +179,7 @@ impl Transcript {
         mac.map(|mac| mac.finalize().into_bytes().into()).unwrap_or_default()
     }
 
-    fn mac(&self, secret: &Secret, side: Side) -> Option<Hmac<Sha256>> {
+    fn mac(&self, secret: &Secret, side: HandshakeRole) -> Option<Hmac<Sha256>> {
         self.labelled(secret, side.label())
     }
 
@@ -152,21 +191,26 @@ impl Transcript {
         mac.update(&[lane_byte(self.lane)]);
         mac.update(&self.client.0.to_le_bytes());
         mac.update(&[self.way as u8]);
+        mac.update(&self.generation.to_le_bytes());
+        mac.update(&self.epoch.to_le_bytes());
+        let (node, epoch) = self.daemon.map_or((NODE_ANY, 0), |daemon| (daemon.node.0, daemon.epoch));
+        mac.update(&node.to_le_bytes());
+        mac.update(&epoch.to_le_bytes());
         for part in [&self.client_nonce, &self.server_nonce, &self.client_key, &self.server_key] {
             mac.update(part);
         }
         Some(mac)
     }
 
-    /// What the keys of one side's records are made from: HKDF (RFC 5869) of what both made of their keys and of the secret. So it
-    /// takes the secret to take part, and one of the private keys, which nobody keeps, to read.
-    pub fn chain(&self, secret: &Secret, agreed: &[u8], side: Side) -> Option<[u8; CHAIN_LEN]> {
+    /// Source of the keys of one side's records: HKDF (RFC 5869) of what both made of their keys and of the secret. So
+    /// it takes the secret to take part, and one of the private keys, which nobody keeps, to read.
+    pub fn chain(&self, secret: &Secret, agreed: &[u8], side: HandshakeRole) -> Option<[u8; CHAIN_LEN]> {
         let nonces = [self.client_nonce, self.server_nonce].concat();
         let extracted = Hmac::<Sha256>::new_from_slice(&nonces).ok()?;
         let extracted = extracted.chain_update(agreed).chain_update(secret.expose()).finalize().into_bytes();
         let label: &[u8] = match side {
-            Side::Server => b"bivouac-server-records-1",
-            Side::Client => b"bivouac-client-records-1",
+            HandshakeRole::Server => b"bivouac-server-records-1",
+            HandshakeRole::Client => b"bivouac-client-records-1",
         };
         let expanded = self.labelled(&Secret(extracted.into()), label)?.chain_update([1]);
         Some(expanded.finalize().into_bytes().into())
@@ -178,6 +222,7 @@ pub(crate) fn lane_byte(lane: LaneKind) -> u8 {
     match lane {
         LaneKind::Client => 0,
         LaneKind::Peer => 1,
+        LaneKind::Mirror => 2,
     }
 }
 
@@ -200,7 +245,10 @@ mod tests {
             formation: FormationId([7; 16]),
             lane: LaneKind::Peer,
             client: ClientId(9),
-            way: Way::Record,
+            generation: 10,
+            epoch: 11,
+            daemon: Some(DaemonId { node: NodeId(12), epoch: 13 }),
+            way: FrameProtection::Record,
             client_nonce: [1; 32],
             server_nonce: [2; 32],
             client_key: [3; 32],
@@ -211,21 +259,25 @@ mod tests {
     #[test]
     fn a_proof_binds_every_part() {
         let (secret, original) = (Secret::new([5; 32]), transcript());
-        let proof = original.prove(&secret, Side::Client);
-        assert!(original.verify(&secret, Side::Client, &proof));
-        assert!(!original.verify(&secret, Side::Server, &proof));
-        assert!(!original.verify(&Secret::new([6; 32]), Side::Client, &proof));
+        let proof = original.prove(&secret, HandshakeRole::Client);
+        assert!(original.verify(&secret, HandshakeRole::Client, &proof));
+        assert!(!original.verify(&secret, HandshakeRole::Server, &proof));
+        assert!(!original.verify(&Secret::new([6; 32]), HandshakeRole::Client, &proof));
         let others = [
             Transcript { formation: FormationId([8; 16]), ..original },
             Transcript { lane: LaneKind::Client, ..original },
             Transcript { client: ClientId(8), ..original },
+            Transcript { generation: 11, ..original },
+            Transcript { epoch: 12, ..original },
+            Transcript { daemon: None, ..original },
+            Transcript { daemon: Some(DaemonId { node: NodeId(12), epoch: 14 }), ..original },
             Transcript { client_nonce: [3; 32], ..original },
             Transcript { server_nonce: [3; 32], ..original },
-            Transcript { way: Way::Sum, ..original },
+            Transcript { way: FrameProtection::Sum, ..original },
             Transcript { client_key: [5; 32], ..original },
             Transcript { server_key: [5; 32], ..original },
         ];
-        assert!(others.iter().all(|other| !other.verify(&secret, Side::Client, &proof)));
+        assert!(others.iter().all(|other| !other.verify(&secret, HandshakeRole::Client, &proof)));
         let pads: std::collections::BTreeSet<_> =
             others.iter().chain([&original]).map(|transcript| transcript.pad(&secret)).collect();
         assert_eq!(pads.len(), others.len() + 1);
@@ -234,10 +286,11 @@ mod tests {
             .iter()
             .chain([&original])
             .flat_map(|transcript| {
-                [Side::Client, Side::Server].map(|side| transcript.chain(&secret, &[6; 32], side))
+                [HandshakeRole::Client, HandshakeRole::Server]
+                    .map(|side| transcript.chain(&secret, &[6; 32], side))
             })
-            .chain([original.chain(&Secret::new([6; 32]), &[6; 32], Side::Client)])
-            .chain([original.chain(&secret, &[7; 32], Side::Client)])
+            .chain([original.chain(&Secret::new([6; 32]), &[6; 32], HandshakeRole::Client)])
+            .chain([original.chain(&secret, &[7; 32], HandshakeRole::Client)])
             .collect();
         assert_eq!(chains.len(), 2 * (others.len() + 1) + 2);
     }
@@ -245,9 +298,9 @@ mod tests {
     /// Computed with Python's `hmac` module.
     #[test]
     fn keys_follow_from_secret_and_agreement() {
-        let chain = transcript().chain(&Secret::new([5; 32]), &[6; 32], Side::Client).unwrap();
+        let chain = transcript().chain(&Secret::new([5; 32]), &[6; 32], HandshakeRole::Client).unwrap();
         let hex: String = chain.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, "b119a4772833c09c9964b7300fb0fa34d2b2405f60c43b8dd0c9b95036ef2911");
+        assert_eq!(hex, "09de171c5cf98af71176b1fd0f21510988a22953f239f8aac1c0fd6ccfa164b9");
     }
 
     /// Computed with Python's `hmac` module.

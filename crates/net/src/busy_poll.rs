@@ -1,4 +1,4 @@
-//! How to wait for an answer, or for the next request, that may be about to come.
+//! Busy polling for an answer, or for the next request, that may be about to come.
 //!
 //! Sleeping costs two changes of threads, and where a processor goes idle meanwhile, waking it costs ten times that. So
 //! whoever waits first looks again and again for a moment. Whether that pays is learned from what came of it, as with
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::processors;
 
-/// How long to look: about what it costs to sleep and be woken on an idle processor.
+/// Duration of busy polling: about what it costs to sleep and be woken on an idle processor.
 const LOOK: Duration = Duration::from_micros(50);
 /// Failures in a row after which looking is taken not to pay.
 const FAILURES_MAX: u32 = 3;
@@ -21,7 +21,7 @@ const TRIED_EVERY: u32 = 64;
 /// Instructions of rest between two looks.
 const RESTS: usize = 32;
 
-/// What was learned about waiting for one thing.
+/// Outcome of earlier waits for one thing.
 #[derive(Debug, Default)]
 pub struct BusyPoll {
     waits: AtomicU32,
@@ -30,7 +30,7 @@ pub struct BusyPoll {
 
 /// One wait; by default one that does not look.
 #[derive(Debug, Default)]
-pub(crate) struct Watching {
+pub(crate) struct PollAttempt {
     looks: bool,
     since: Option<Instant>,
 }
@@ -52,18 +52,18 @@ impl BusyPoll {
     }
 
     /// A wait begins.
-    pub(crate) fn begin(&self) -> Watching {
+    pub(crate) fn begin(&self) -> PollAttempt {
         self.begin_on(processors::are_spare())
     }
 
-    fn begin_on(&self, spare: bool) -> Watching {
+    fn begin_on(&self, spare: bool) -> PollAttempt {
         let is_trial = self.waits.fetch_add(1, Ordering::Relaxed).is_multiple_of(TRIED_EVERY);
         let pays = is_trial || self.failures.load(Ordering::Relaxed) < FAILURES_MAX;
-        Watching { looks: pays && spare, since: None }
+        PollAttempt { looks: pays && spare, since: None }
     }
 
-    /// How a wait ended: whether the answer came while it was looked for.
-    pub(crate) fn saw(&self, watching: &Watching, answered: bool) {
+    /// Notes the outcome of a wait: the answer came while it was polled for, or later.
+    pub(crate) fn saw(&self, watching: &PollAttempt, answered: bool) {
         if watching.since.is_some() {
             let failures = if answered { 0 } else { self.failures.load(Ordering::Relaxed).saturating_add(1) };
             self.failures.store(failures, Ordering::Relaxed);
@@ -71,7 +71,7 @@ impl BusyPoll {
     }
 }
 
-impl Watching {
+impl PollAttempt {
     /// There was no answer: whether to look again.
     pub fn goes_on(&mut self) -> bool {
         // Once in any case, however long this thread stood still.
@@ -116,6 +116,6 @@ mod tests {
     fn every_look_ends() {
         let mut watching = BusyPoll::default().begin_on(true);
         while watching.goes_on() {}
-        assert!(!Watching::default().goes_on());
+        assert!(!PollAttempt::default().goes_on());
     }
 }

@@ -89,13 +89,13 @@ impl<O: Operation> Started<'_, O> {
         self.pending.advance(&request, into)
     }
 
-    /// Whether all of the request has been given away.
+    /// Returns whether all of the request has been given away.
     #[must_use]
     pub fn is_sent(&self) -> bool {
         self.pending.is_sent()
     }
 
-    /// What has to happen before it can be carried on; `None` if nothing has.
+    /// Event that carries it on; `None` if it need not wait.
     #[must_use]
     pub fn wait(&self) -> Option<Wait<'_>> {
         self.pending.wait()
@@ -154,6 +154,7 @@ fn give_buffer(mut buffer: Vec<u8>) {
     buffer.clear();
     let _ends = BUFFERS.try_with(|buffers| {
         let mut buffers = buffers.borrow_mut();
+        // Most calls encode some dozens of bytes: a thread keeps a few small buffers, and gives large ones back.
         if buffers.len() < BUFFERS_MAX && buffer.capacity() <= BUFFER_LEN_MAX {
             buffers.push(buffer);
         }

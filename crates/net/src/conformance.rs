@@ -1,11 +1,11 @@
-//! What every transport must do, whatever carries it. Run by the tests of each implementation.
+//! Conformance suite of transports, run by the tests of each implementation.
 
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 use bivouac_types::limits::{FRAME_BODY_MAX, FRAME_PAYLOAD_MAX};
-use bivouac_types::{ClientId, Errno, FsError, Ino, Layout, OpId, SeatIndex};
+use bivouac_types::{ClientId, Errno, FsError, Ino, Layout, OpId, TargetIndex};
 use bivouac_wire::{Blob, Decode, Frame, Op, ReadDone, ReadRequest, WriteRequest, XattrName, op};
 use parking_lot::Mutex;
 
@@ -161,12 +161,12 @@ fn errors(transport: &dyn Transport) -> Result<(), String> {
 }
 
 fn read(ino: u64, offset: u64, len: u32) -> ReadRequest {
-    ReadRequest { ino: Ino(ino), seat: SeatIndex(0), offset, len }
+    ReadRequest { ino: Ino(ino), target: TargetIndex(0), offset, len }
 }
 
 fn write(ino: u64, offset: u64) -> WriteRequest {
-    let layout = Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 };
-    WriteRequest { ino: Ino(ino), seat: SeatIndex(0), layout, epoch: 3, offset }
+    let layout = Layout { stripe: 4096, width: 1, base: TargetIndex(0), targets: 1 };
+    WriteRequest { ino: Ino(ino), target: TargetIndex(0), layout, epoch: 3, offset }
 }
 
 fn payloads(transport: &dyn Transport) -> Result<(), String> {

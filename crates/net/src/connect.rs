@@ -10,7 +10,15 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::{Address, repetition};
+use crate::{Address, retransmission};
+
+impl Address {
+    /// Returns whether a process listens there, of this formation or not.
+    #[must_use]
+    pub fn answers(&self, wait: Duration) -> bool {
+        connect(self, wait).is_ok()
+    }
+}
 
 /// Connects a blocking socket.
 ///
@@ -39,8 +47,8 @@ fn connect_to(target: SocketAddr, wait: Duration) -> io::Result<OwnedFd> {
     let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
-    repetition::bound(&socket);
-    repetition::look_often(&socket);
+    retransmission::bound_retransmission(&socket);
+    retransmission::enable_keepalive(&socket);
     connect_within(&socket, &target, wait)?;
     // Asking a dead port of this host can connect a socket to itself, which then takes the port.
     if is_own_end(&socket)? {
@@ -71,13 +79,13 @@ pub(crate) fn begin_to_connect(target: SocketAddr) -> io::Result<OwnedFd> {
 pub(crate) fn begin_to_ask(target: SocketAddr) -> io::Result<OwnedFd> {
     let socket = begin_to_connect(target)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
-    repetition::bound(&socket);
-    repetition::look_often(&socket);
+    retransmission::bound_retransmission(&socket);
+    retransmission::enable_keepalive(&socket);
     rustix::io::ioctl_fionbio(&socket, false)?;
     Ok(socket)
 }
 
-/// Whether a socket is connected to itself.
+/// Returns whether a socket is connected to itself.
 pub(crate) fn is_own_end(socket: &OwnedFd) -> io::Result<bool> {
     Ok(rustix::net::getpeername(socket)? == Some(rustix::net::getsockname(socket)?))
 }

@@ -5,20 +5,20 @@ mod opening;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bivouac_types::OpId;
 use bivouac_types::limits::FRAME_HEADER_LEN;
-use bivouac_wire::{Frame, FrameError, Kind, Summing, Way};
+use bivouac_wire::{Frame, FrameChecksum, FrameError, FrameProtection, Kind};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
 
-use crate::busy_poll::{BusyPoll, Watching};
+use crate::busy_poll::{BusyPoll, PollAttempt};
 use crate::handshake::HandshakeError;
-use crate::records::{Channel, Forged, Sealing, Unread};
-use crate::steps::await_any;
+use crate::records::{Channel, Forged, RecordReadError, Sealing};
 use crate::{Address, Damage, Identity, NetError, Refusal, ReplyHead, Request, hook, slices};
 
 /// Bytes that the first read of a reply without payload takes.
@@ -30,27 +30,29 @@ const SUM_LEN: usize = 256 << 10;
 
 pub(crate) use self::opening::{Opened, Opening};
 
-/// How bytes are waited for.
+/// Way of waiting for bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pace {
-    /// The first of an answer, which may be about to come.
+enum ReceiveMode {
+    /// For the first bytes of an answer, with busy polling: they may be about to come.
     BusyPolling,
-    /// All of the rest, which is under way.
+    /// For all of the rest, which is under way.
     Whole,
-    /// Some of the rest.
+    /// For a part of the rest.
     Some,
 }
 
 /// A connected socket whose other side is a server of our formation.
 pub(crate) struct Connection {
-    socket: OwnedFd,
+    /// Shared with who may shut it down.
+    socket: Arc<OwnedFd>,
     address: Address,
     wait: Duration,
     instance: u64,
+    generation: u64,
     is_proven: bool,
-    /// How frames are protected, once the other side has proven itself.
-    way: Way,
-    /// What encrypts them, if anything does. One thread at a time works on a connection.
+    /// Protection of frames, once the other side has proven itself.
+    way: FrameProtection,
+    /// Encryption of frames, if there is any. One thread at a time works on a connection.
     channel: Option<Box<Mutex<Channel>>>,
     busy_poll: BusyPoll,
 }
@@ -62,16 +64,14 @@ impl AsFd for Connection {
 }
 
 impl Connection {
-    /// Connects and proves who we are, each within `wait`.
-    pub fn open(address: &Address, identity: &Identity, wait: Duration) -> Result<Connection, NetError> {
-        let mut opening = Opening::begin(address, identity, wait)?;
-        loop {
-            match opening.advance()? {
-                Opened::Connection(connection) => return Ok(connection),
-                Opened::NotYet(waits) => opening = waits,
-            }
-            let _it_is_the_only_one = await_any(&[opening.wait()], true);
-        }
+    /// Connects and proves who we are, each within `wait`; 0 for a connection that belongs to no generation.
+    pub fn open(
+        address: &Address,
+        identity: &Identity,
+        generation: u64,
+        wait: Duration,
+    ) -> Result<Connection, NetError> {
+        Opening::begin(address, identity, None, generation, wait)?.complete(|_| ())
     }
 
     /// Tells one run of the server from others.
@@ -79,12 +79,17 @@ impl Connection {
         self.instance
     }
 
+    /// Number of the generation that it belongs to; see [`crate::Generation`].
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// The socket, for what is not a plain question.
     pub fn socket(&self) -> &OwnedFd {
         &self.socket
     }
 
-    /// How long each step waits without progress.
+    /// Time that each step waits without progress.
     pub fn patience(&self) -> Duration {
         self.wait
     }
@@ -117,7 +122,7 @@ impl Connection {
         sent.map_err(|error| self.last_word(request, error))
     }
 
-    /// Why a connection ended while a request was being sent: a record did not open, perhaps, and the other side said so.
+    /// Reason why a connection ended while a request was being sent: if a record did not open, the other side said so.
     pub fn last_word(&self, request: &Request<'_>, error: NetError) -> NetError {
         let (mut header, mut have) = ([0; FRAME_HEADER_LEN], 0);
         while self.channel.is_some() && have < FRAME_HEADER_LEN {
@@ -214,13 +219,13 @@ impl Connection {
         });
         match read {
             Ok(len) => Ok(Some(len)),
-            Err(Unread::Link(None)) => Ok(None),
-            Err(Unread::Link(Some(error))) => Err(error),
-            Err(Unread::Forged) => Err(self.damaged(Damage::Answer)),
+            Err(RecordReadError::Link(None)) => Ok(None),
+            Err(RecordReadError::Link(Some(error))) => Err(error),
+            Err(RecordReadError::Forged) => Err(self.damaged(Damage::Answer)),
         }
     }
 
-    /// Whether more can be read although the socket may have nothing.
+    /// Returns whether more can be read although the socket may have nothing.
     pub fn holds_more(&self) -> bool {
         self.channel.as_ref().is_some_and(|channel| channel.lock().opening.is_ready())
     }
@@ -255,18 +260,21 @@ impl Connection {
         body: &mut Vec<u8>,
         into: &mut [IoSliceMut<'_>],
     ) -> Result<ReplyHead, NetError> {
+        // With room for a payload it is received in place, at the price of moving the body out of the way; without,
+        // a small buffer takes header and body in one call.
         let room = slices::total_mut(into);
         let (frame, early) =
             if room == 0 { self.receive_front(body)? } else { self.receive_scattered(into)? };
         self.check_reply(request, &frame, room)?;
         let early = if room == 0 { 0 } else { claim_body(&frame, early, body, into) };
         let (body_len, payload_len) = (frame.body_len as usize, frame.payload_len as usize);
+        // One question at a time is under way, so bytes behind this answer belong to nothing.
         if early > payload_len || body.len() > body_len {
             return Err(self.alien("more bytes than its header announces"));
         }
         self.receive_rest(body, body_len)?;
-        let mut summing = Summing::default();
-        if self.way != Way::Sum {
+        let mut summing = FrameChecksum::default();
+        if self.way != FrameProtection::Sum {
             self.receive_payload(into, early..payload_len)?;
         } else {
             summing.add(body);
@@ -276,19 +284,20 @@ impl Connection {
         Ok(ReplyHead { status: frame.status, payload_len })
     }
 
-    /// Whether what came behind a header is what was sent.
-    pub fn check_seal(&self, frame: &Frame, summing: &Summing) -> Result<(), NetError> {
-        if frame.seal.way() != self.way {
+    /// Returns whether what came behind a header is what was sent.
+    pub fn check_seal(&self, frame: &Frame, summing: &FrameChecksum) -> Result<(), NetError> {
+        if frame.seal.protection() != self.way {
             return Err(self.alien("an answer that is not protected as agreed"));
         }
         if summing.fits(frame.seal) { Ok(()) } else { Err(self.damaged(Damage::Answer)) }
     }
 
-    /// Whether this is an answer to `request` that there is room for.
+    /// Returns whether this is an answer to `request` that there is room for.
     pub fn check_reply(&self, request: &Request<'_>, frame: &Frame, room: usize) -> Result<(), NetError> {
+        // A connection has one request at a time, so an answer to another one means that the stream is out of step.
         let is_ours = frame.id == request.frame.id && frame.op == request.frame.op;
         // What cannot be opened has no name that could be told.
-        let is_nameless = self.way == Way::Record && (frame.op, frame.id) == (0, OpId(0));
+        let is_nameless = self.way == FrameProtection::Record && (frame.op, frame.id) == (0, OpId(0));
         if (is_ours || is_nameless) && frame.kind == Kind::Damaged {
             return Err(self.damaged(Damage::Request));
         }
@@ -306,7 +315,8 @@ impl Connection {
         let mut buffer = [0u8; FIRST_READ_LEN];
         let mut have = 0;
         while have < FRAME_HEADER_LEN {
-            have += self.receive_some(&mut [IoSliceMut::new(&mut buffer[have..])], Pace::BusyPolling)?;
+            have +=
+                self.receive_some(&mut [IoSliceMut::new(&mut buffer[have..])], ReceiveMode::BusyPolling)?;
         }
         let frame = self.decode(buffer.first_chunk())?;
         body.clear();
@@ -322,7 +332,7 @@ impl Connection {
             let mut parts = Vec::with_capacity(into.len() + 1);
             parts.push(IoSliceMut::new(&mut header[have..]));
             parts.extend(into.iter_mut().map(|slice| IoSliceMut::new(slice)));
-            have += self.receive_some(&mut parts, Pace::BusyPolling)?;
+            have += self.receive_some(&mut parts, ReceiveMode::BusyPolling)?;
         }
         Ok((self.decode(Some(&header))?, have - FRAME_HEADER_LEN))
     }
@@ -331,7 +341,7 @@ impl Connection {
         let mut have = body.len();
         body.resize(len, 0);
         while have < len {
-            have += self.receive_some(&mut [IoSliceMut::new(&mut body[have..])], Pace::Whole)?;
+            have += self.receive_some(&mut [IoSliceMut::new(&mut body[have..])], ReceiveMode::Whole)?;
         }
         Ok(())
     }
@@ -340,7 +350,7 @@ impl Connection {
         let mut have = wanted.start;
         while have < wanted.end {
             let mut parts = slices::window_mut(into, have, wanted.end - have);
-            have += self.receive_some(&mut parts, Pace::Whole)?;
+            have += self.receive_some(&mut parts, ReceiveMode::Whole)?;
         }
         Ok(())
     }
@@ -351,11 +361,12 @@ impl Connection {
         &self,
         into: &mut [IoSliceMut<'_>],
         wanted: Range<usize>,
-        summing: &mut Summing,
+        summing: &mut FrameChecksum,
     ) -> Result<(), NetError> {
         let (mut have, len) = (0, wanted.end);
         while have < len {
             let end = len.min(have + SUM_LEN);
+            // What came with the header is there already, and is summed up with the rest of its piece.
             self.receive_payload(into, wanted.start.clamp(have, end)..end)?;
             slices::window_mut(into, have, end - have).iter().for_each(|part| summing.add(part));
             have = end;
@@ -363,33 +374,36 @@ impl Connection {
         Ok(())
     }
 
-    fn receive_some(&self, parts: &mut [IoSliceMut<'_>], pace: Pace) -> Result<usize, NetError> {
-        let Some(channel) = &self.channel else { return self.receive_bytes(parts, pace) };
+    fn receive_some(&self, parts: &mut [IoSliceMut<'_>], mode: ReceiveMode) -> Result<usize, NetError> {
+        let Some(channel) = &self.channel else { return self.receive_bytes(parts, mode) };
         let receive = |into: &mut [u8]| {
-            let pace = if pace == Pace::Whole { Pace::Some } else { pace };
-            self.receive_bytes(&mut [IoSliceMut::new(into)], pace)
+            // A record has its own length: to wait for all that the caller wants would be to wait for records that
+            // were not asked for.
+            let mode = if mode == ReceiveMode::Whole { ReceiveMode::Some } else { mode };
+            self.receive_bytes(&mut [IoSliceMut::new(into)], mode)
         };
         channel.lock().opening.read(parts, receive).map_err(|error| match error {
-            Unread::Forged => self.damaged(Damage::Answer),
-            Unread::Link(error) => error,
+            RecordReadError::Forged => self.damaged(Damage::Answer),
+            RecordReadError::Link(error) => error,
         })
     }
 
-    fn receive_bytes(&self, parts: &mut [IoSliceMut<'_>], pace: Pace) -> Result<usize, NetError> {
+    fn receive_bytes(&self, parts: &mut [IoSliceMut<'_>], mode: ReceiveMode) -> Result<usize, NetError> {
         let count = parts.len().min(SLICES_MAX);
-        let flags = if pace == Pace::Whole { RecvFlags::WAITALL } else { RecvFlags::empty() };
+        let flags = if mode == ReceiveMode::Whole { RecvFlags::WAITALL } else { RecvFlags::empty() };
         let step = |wait| {
             let flags = if wait { flags } else { flags | RecvFlags::DONTWAIT };
             let mut control = RecvAncillaryBuffer::default();
             rustix::net::recvmsg(&self.socket, &mut parts[..count], &mut control, flags)
         };
-        let len = if pace == Pace::BusyPolling { self.busy_polling(step)? } else { self.patiently(step)? };
+        let len =
+            if mode == ReceiveMode::BusyPolling { self.busy_polling(step)? } else { self.patiently(step)? };
         if len.bytes == 0 { Err(self.lost(io::ErrorKind::UnexpectedEof.into())) } else { Ok(len.bytes) }
     }
 
     /// Makes a call that may wait; runs the thread's hook first if it really has to.
     fn patiently<T>(&self, step: impl FnMut(bool) -> rustix::io::Result<T>) -> Result<T, NetError> {
-        self.watchfully(if hook::is_set() { Some(Watching::default()) } else { None }, step)
+        self.watchfully(if hook::is_set() { Some(PollAttempt::default()) } else { None }, step)
     }
 
     /// As [`Connection::patiently`], and looks a few times whether it need not wait.
@@ -399,7 +413,7 @@ impl Connection {
 
     fn watchfully<T>(
         &self,
-        mut watching: Option<Watching>,
+        mut watching: Option<PollAttempt>,
         mut step: impl FnMut(bool) -> rustix::io::Result<T>,
     ) -> Result<T, NetError> {
         loop {
@@ -409,7 +423,7 @@ impl Connection {
                     return Ok(outcome);
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if watching.as_mut().is_some_and(Watching::goes_on) => {}
+                Err(Errno::AGAIN) if watching.as_mut().is_some_and(PollAttempt::goes_on) => {}
                 Err(Errno::AGAIN) => {
                     let Some(looked) = watching.take() else { return Err(self.timed_out()) };
                     self.busy_poll.saw(&looked, false);
@@ -440,13 +454,13 @@ impl Connection {
         NetError::Damaged { address: self.address.clone(), what, times: 1 }
     }
 
-    /// That the other side was silent for too long.
+    /// The error for an other side that was silent for too long.
     pub fn timed_out(&self) -> NetError {
         let waited_ms = u64::try_from(self.wait.as_millis()).unwrap_or(u64::MAX);
         NetError::TimedOut { address: self.address.clone(), waited_ms }
     }
 
-    /// That the library refused to encrypt, which it has no reason to.
+    /// The error for a library that refuses to encrypt, which it has no reason to.
     fn no_record(&self) -> NetError {
         NetError::System { what: "encrypt a message", cause: io::ErrorKind::Other.into() }
     }
@@ -486,6 +500,7 @@ fn claim_body(frame: &Frame, early: usize, body: &mut Vec<u8>, into: &mut [IoSli
     }
     let mut bytes = Vec::with_capacity(early);
     slices::window_mut(into, 0, early).iter().for_each(|slice| bytes.extend_from_slice(slice));
+    assert!(bytes.len() == early, "{} of {early} bytes came into the caller's buffers", bytes.len());
     let (front, rest) = bytes.split_at(early.min(frame.body_len as usize));
     body.extend_from_slice(front);
     let mut rest_left = rest;

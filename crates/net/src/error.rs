@@ -1,4 +1,4 @@
-//! What can go wrong between two processes.
+//! Errors between two processes.
 
 use std::io;
 
@@ -7,15 +7,15 @@ use bivouac_wire::VERSION;
 
 use crate::Address;
 
-/// Why an exchange failed. A reply with an errno is not such an error: it was carried well.
+/// Reason why an exchange failed. A reply with an errno is not such an error: it was carried well.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     /// No connection came about; the request was not sent.
     #[error("cannot connect to {address}: {cause}; is the daemon running there?")]
     Connect {
-        /// Where.
+        /// Address that was tried.
         address: Address,
-        /// What the kernel said.
+        /// The kernel's error.
         cause: io::Error,
     },
     /// The connection broke; the request may have been carried out.
@@ -23,13 +23,13 @@ pub enum NetError {
     Lost {
         /// To whom.
         address: Address,
-        /// What the kernel said.
+        /// The kernel's error.
         cause: io::Error,
     },
     /// Another process answers than before; the request was not sent.
     #[error("the daemon at {address} was restarted")]
     Restarted {
-        /// Where.
+        /// Address of the other side.
         address: Address,
     },
     /// The bytes of a request, or of its answer, were changed on the way.
@@ -37,17 +37,17 @@ pub enum NetError {
     Damaged {
         /// Between here and where.
         address: Address,
-        /// Which of the two, seen from here.
+        /// The damaged message, seen from here.
         what: Damage,
-        /// How often by now.
+        /// Number of times so far.
         times: u32,
     },
     /// No answer in time; the request may have been carried out.
     #[error("{address} did not answer within {waited_ms} ms")]
     TimedOut {
-        /// Who.
+        /// Address of the silent side.
         address: Address,
-        /// How long was waited, in milliseconds.
+        /// Time waited, in milliseconds.
         waited_ms: u64,
     },
     /// A node stayed away for as long as the caller was willing to wait.
@@ -57,7 +57,7 @@ pub enum NetError {
         node: NodeId,
         /// Its address.
         address: Address,
-        /// How long was waited, in seconds.
+        /// Time waited, in seconds.
         waited_s: f32,
         /// The last error.
         cause: Box<NetError>,
@@ -67,23 +67,23 @@ pub enum NetError {
     Dead {
         /// For how long, in seconds.
         dead_s: u64,
-        /// Whether the request may have been carried out before.
+        /// True if the request may have been carried out before.
         sent: bool,
     },
     /// The other side does not want us, or we do not trust it.
     #[error("{address} refused the connection: {reason}")]
     Refused {
-        /// Who.
+        /// Address of the refusing side.
         address: Address,
-        /// Why.
+        /// Its reason.
         reason: Refusal,
     },
     /// The other side sent bytes that make no sense.
     #[error("{address} does not keep to the protocol: {what}")]
     Protocol {
-        /// Who.
+        /// Address of the other side.
         address: Address,
-        /// What was wrong.
+        /// The violation.
         what: String,
     },
     /// Body or payload above the limit; nothing was sent.
@@ -103,25 +103,25 @@ pub enum NetError {
     /// A listener could not be made.
     #[error("cannot listen on {address}: {cause}; {remedy}")]
     Listen {
-        /// Where.
+        /// Address to listen on.
         address: Address,
-        /// What the kernel said.
+        /// The kernel's error.
         cause: io::Error,
-        /// What to do.
+        /// Action that helps.
         remedy: &'static str,
     },
     /// The system refused something that is not tied to a peer.
     #[error("cannot {what}: {cause}")]
     System {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         cause: io::Error,
     },
 }
 
 impl NetError {
-    /// Whether the request may have reached the other side.
+    /// Returns whether the request may have reached the other side.
     #[must_use]
     pub fn maybe_sent(&self) -> bool {
         match self {
@@ -133,7 +133,7 @@ impl NetError {
         }
     }
 
-    /// Whether a later attempt may succeed.
+    /// Returns whether a later attempt may succeed.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         let passes = matches!(
@@ -142,11 +142,12 @@ impl NetError {
                 | NetError::Lost { .. }
                 | NetError::Restarted { .. }
                 | NetError::Damaged { .. }
+                | NetError::Refused { reason: Refusal::Moved, .. }
         );
         passes && !self.is_fault()
     }
 
-    /// Whether this process has no descriptors left.
+    /// Returns whether this process has no descriptors left.
     #[must_use]
     pub fn is_starved(&self) -> bool {
         use rustix::io::Errno;
@@ -154,7 +155,7 @@ impl NetError {
         matches!(Errno::from_io_error(cause), Some(Errno::MFILE | Errno::NFILE))
     }
 
-    /// Whether nobody listens there, or somebody who does not know us.
+    /// Returns whether nobody listens there, or somebody who does not know us.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         match self {
@@ -166,21 +167,22 @@ impl NetError {
         }
     }
 
-    /// Whether the other side has closed the connection.
+    /// Returns whether the other side has closed the connection.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         let NetError::Lost { cause, .. } = self else { return false };
         cause.kind() == io::ErrorKind::UnexpectedEof
     }
 
-    /// Whether the node's socket is not there any more: its supervisor keeps that until the formation is taken down.
+    /// Returns whether the node's socket is not there any more: its supervisor keeps that until the formation is taken
+    /// down.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         let NetError::Connect { address: Address::Unix(_), cause } = self else { return false };
         cause.kind() == io::ErrorKind::NotFound
     }
 
-    /// Whether the caller's buffer cannot be read or written.
+    /// Returns whether the caller's buffer cannot be read or written.
     fn is_fault(&self) -> bool {
         let NetError::Lost { cause, .. } = self else { return false };
         rustix::io::Errno::from_io_error(cause) == Some(rustix::io::Errno::FAULT)
@@ -204,7 +206,7 @@ impl From<NetError> for FsError {
     }
 }
 
-/// What came with other bytes than it was sent with.
+/// Message that came with other bytes than it was sent with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
     /// The question: it was not carried out.
@@ -215,7 +217,7 @@ pub enum Damage {
     Answer,
 }
 
-/// Why a handshake ended without a connection.
+/// Reason why a handshake ended without a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Secrets differ.
@@ -239,6 +241,9 @@ pub enum Refusal {
     /// One of the two encrypts.
     #[error("one of the two encrypts and the other does not; use the map of the formation that runs there")]
     Way,
+    /// Another daemon is the node now, or another node is there; or the client is a node's former daemon.
+    #[error("the node has moved to another host; this is not its present daemon")]
+    Moved,
     /// Some other reason.
     #[error("it answered the handshake with error {status}")]
     Other {
@@ -292,5 +297,7 @@ mod tests {
         assert!(!restarted.maybe_sent() && restarted.is_passing());
         let refused = NetError::Refused { address: address(), reason: Refusal::Secret };
         assert!(!refused.maybe_sent() && !refused.is_passing());
+        let moved = NetError::Refused { address: address(), reason: Refusal::Moved };
+        assert!(!moved.maybe_sent() && moved.is_passing(), "a newer map says where the node is");
     }
 }

@@ -8,9 +8,9 @@ use bivouac_types::Errno;
 use bivouac_wire::Frame;
 use parking_lot::{Condvar, Mutex};
 
-use crate::{Address, NetError, Pending, ReplyHead, Request, Transport, Waiting};
+use crate::{Address, InFlightRequest, NetError, Pending, ReplyHead, Request, Transport};
 
-/// What happens to a request.
+/// Fate of a request.
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// The connection breaks before the request is sent; the caller cannot know that it was not.
@@ -93,10 +93,10 @@ impl FailingTransport {
             }
             Some(Fault::DropAfter) => {
                 let pending = self.inner.start(request);
-                Pending::new(Box::new(LostReply { pending, error: self.lost() }))
+                Pending::new(LostReply { pending, error: self.lost() })
             }
-            Some(Fault::Fail(errno)) => Pending::new(Box::new(Answer(errno))),
-            Some(Fault::Hold(latch)) => Pending::new(Box::new(Held { transport: self, latch })),
+            Some(Fault::Fail(errno)) => Pending::new(ErrorReply(errno)),
+            Some(Fault::Hold(latch)) => Pending::new(HeldRequest { transport: self, latch }),
         }
     }
 
@@ -128,7 +128,7 @@ struct LostReply<'t> {
     error: NetError,
 }
 
-impl Waiting for LostReply<'_> {
+impl InFlightRequest for LostReply<'_> {
     fn finish(
         self: Box<Self>,
         request: &Request<'_>,
@@ -139,9 +139,9 @@ impl Waiting for LostReply<'_> {
     }
 }
 
-struct Answer(Errno);
+struct ErrorReply(Errno);
 
-impl Waiting for Answer {
+impl InFlightRequest for ErrorReply {
     fn finish(
         self: Box<Self>,
         _request: &Request<'_>,
@@ -153,12 +153,12 @@ impl Waiting for Answer {
     }
 }
 
-struct Held<'t> {
+struct HeldRequest<'t> {
     transport: &'t FailingTransport,
     latch: Latch,
 }
 
-impl Waiting for Held<'_> {
+impl InFlightRequest for HeldRequest<'_> {
     fn finish(
         self: Box<Self>,
         request: &Request<'_>,

@@ -1,4 +1,4 @@
-//! What a thread does before it waits for the network.
+//! Hook that a thread runs before it waits for the network.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ pub fn on_block(hook: Option<Rc<dyn Fn()>>) -> Option<Rc<dyn Fn()>> {
     HOOK.try_with(|cell| cell.replace(hook)).ok().flatten()
 }
 
-/// Whether the current thread has a hook.
+/// Returns whether the current thread has a hook.
 pub(crate) fn is_set() -> bool {
     HOOK.try_with(|cell| cell.borrow().is_some()).unwrap_or(false)
 }

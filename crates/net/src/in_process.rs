@@ -4,8 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::service::{Asker, Reply, Target, dispatch};
-use crate::transport::State;
+use crate::service::{PayloadTarget, Reply, RequestOrigin, dispatch};
 use crate::{Address, LaneKind, NetError, Pending, ReplyHead, Request, Service, Transport, slices};
 
 /// Calls a service of the same process. The request runs when it is finished, in the caller's thread;
@@ -21,8 +20,22 @@ impl InProcess {
     pub fn new(service: Arc<dyn Service>, lane: LaneKind) -> InProcess {
         InProcess { service, lane }
     }
+}
 
-    pub(crate) fn serve(
+impl Transport for InProcess {
+    fn start(&self, _request: &Request<'_>) -> Pending<'_> {
+        Pending::deferred(self)
+    }
+
+    fn connect(&self, _wait: Duration) -> Result<(), NetError> {
+        Ok(())
+    }
+
+    fn address(&self) -> Address {
+        Address::InProcess
+    }
+
+    fn exchange(
         &self,
         request: &Request<'_>,
         body: &mut Vec<u8>,
@@ -33,33 +46,19 @@ impl InProcess {
         let mut target = InPlace(into);
         let mut reply = Reply::new(body, &mut target);
         let mut call =
-            || dispatch(&*self.service, (self.lane, Asker::HERE), request.frame, parts, &mut reply);
+            || dispatch(&*self.service, (self.lane, RequestOrigin::LOCAL), request.frame, parts, &mut reply);
         match self.lane {
             // Of another node, or as if it were: it would be in a thread of its own, with its own locks.
-            LaneKind::Peer => bivouac_ranks::on_behalf_of_peer(call),
+            LaneKind::Peer | LaneKind::Mirror => bivouac_ranks::on_behalf_of_peer(call),
             LaneKind::Client => call(),
         };
         Ok(ReplyHead { status: reply.status(), payload_len: reply.payload_len() })
     }
 }
 
-impl Transport for InProcess {
-    fn start(&self, _request: &Request<'_>) -> Pending<'_> {
-        Pending(State::InProcess(self))
-    }
-
-    fn connect(&self, _wait: Duration) -> Result<(), NetError> {
-        Ok(())
-    }
-
-    fn address(&self) -> Address {
-        Address::InProcess
-    }
-}
-
 struct InPlace<'a, 'd>(&'a mut [IoSliceMut<'d>]);
 
-impl Target for InPlace<'_, '_> {
+impl PayloadTarget for InPlace<'_, '_> {
     fn with(&mut self, max_len: usize, fill: &mut dyn FnMut(&mut [IoSliceMut<'_>])) {
         if slices::total_mut(self.0) <= max_len {
             fill(self.0);

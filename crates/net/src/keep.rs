@@ -1,4 +1,4 @@
-//! Where descriptors are kept that the program around does not know of.
+//! Descriptors that the program around does not know of, kept out of its way.
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;

@@ -7,8 +7,9 @@
 //! - Answering: a [`Server`] gives the frames that arrive on its [`Listener`]s to a [`Service`].
 //! - Both sides prove with [`Auth`] that they know the formation's secret before the first request.
 //! - Both ways at any time: a [`Link`] carries [`Message`]s between supervisors.
+//! - To other formations: an encrypted connection in two halves, [`SealedReader`] and [`SealedWriter`].
 //! - Over TCP each side compares what comes with its seal, or opens it; what was damaged is sent again, a few times.
-//! - Faults for tests: [`FailingTransport`], and a network that changes bytes, [`Meddler`]; what every transport must do: [`conformance`].
+//! - Faults for tests: [`FailingTransport`], and a network that changes bytes, [`TamperingProxy`]; what every transport must do: [`conformance`].
 
 mod address;
 mod auth;
@@ -19,6 +20,7 @@ mod connect;
 mod connection;
 mod error;
 mod failing;
+mod generation;
 mod handshake;
 mod hook;
 mod in_process;
@@ -30,8 +32,10 @@ mod liveness;
 mod meddling;
 mod peer;
 mod processors;
+mod readiness;
 mod records;
-mod repetition;
+mod retransmission;
+mod sealed;
 mod server;
 mod service;
 mod slices;
@@ -41,11 +45,12 @@ mod transport;
 mod watch;
 
 pub use address::Address;
-pub use auth::{Auth, Identity, Secret};
+pub use auth::{Auth, DaemonId, Identity, Introduction, Secret};
 pub use busy_poll::BusyPoll;
 pub use call::{Started, begin, call, call_into, start};
 pub use error::{Damage, NetError, Refusal};
 pub use failing::{FailingTransport, Fault, Latch};
+pub use generation::Generation;
 pub use hook::{before_waiting, on_block, pause};
 pub use in_process::InProcess;
 pub use keep::keep_sockets;
@@ -53,12 +58,13 @@ pub use line::Line;
 pub use link::{Link, Message};
 pub use listener::Listener;
 pub use liveness::LivenessTable;
-pub use meddling::{Meddler, Onward, Unit};
+pub use meddling::{ForwardedUnit, TamperingProxy, Unit};
 pub use peer::{OnReconnect, Peer, PeerOptions};
 pub use processors::looking_max;
-pub use server::{Served, Server, ServerOptions};
-pub use service::{Asker, Call, LaneKind, Reply, Service};
+pub use readiness::{Wait, await_any};
+pub use sealed::{SealedEnd, SealedReader, SealedWriter, accept_sealed, connect_sealed};
+pub use server::{Server, ServerOptions, ServiceListeners};
+pub use service::{Call, LaneKind, Reply, RequestOrigin, Service};
 pub use socket::{SocketOptions, SocketTransport};
-pub use steps::{Wait, await_any};
-pub use transport::{Pending, ReplyHead, Request, Transport, Waiting};
+pub use transport::{InFlightRequest, Pending, ReplyHead, Request, Transport};
 pub use watch::{Broken, Watch};

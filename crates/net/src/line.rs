@@ -21,7 +21,8 @@ use crate::{Address, Identity, NetError, ReplyHead, Request};
 /// Room for answers at first, in bytes: descriptors come with short ones.
 const ROOM: usize = FRAME_HEADER_LEN + 1024;
 
-/// A proven connection to a node of this machine. After an error it is not to be used any more.
+/// A proven connection to a node of this machine, of no [`crate::Generation`]: what is asked over it ends with it. After an
+/// error it is not to be used any more.
 pub struct Line {
     connection: Connection,
     address: Address,
@@ -37,7 +38,7 @@ impl Line {
     /// # Errors
     /// When nobody answers there, or somebody else.
     pub fn open(address: &Address, identity: &Identity, wait: Duration) -> Result<Line, NetError> {
-        let connection = Connection::open(address, identity, wait)?;
+        let connection = Connection::open(address, identity, 0, wait)?;
         let (address, client, buffer) = (address.clone(), identity.client, vec![0; ROOM]);
         Ok(Line { connection, address, client, buffer, busy_poll: BusyPoll::default() })
     }

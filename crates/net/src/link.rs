@@ -11,28 +11,28 @@ use std::time::Duration;
 
 use bivouac_types::limits::{FRAME_BODY_MAX, FRAME_HEADER_LEN, FRAME_PAYLOAD_MAX, HANDSHAKE_BODY_MAX};
 use bivouac_types::{ClientId, OpId};
-use bivouac_wire::{Frame, FrameError, Kind, Summing, Way};
+use bivouac_wire::{Frame, FrameChecksum, FrameError, FrameProtection, Kind};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 
 use crate::connect::{begin_to_connect, connect};
-use crate::handshake::{ClientSide, HandshakeError, ServerSide, Step, refusal};
-use crate::records::{Channel, Forged, Opening, Unread};
+use crate::handshake::{ClientSide, HandshakeError, HandshakeStep, ServerSide, refusal};
+use crate::records::{Channel, Forged, Opening, RecordReadError};
 use crate::{Address, Auth, Identity, LaneKind, NetError, Refusal, auth};
 
 /// Bytes that one call reads.
 const READ_LEN: usize = 1 << 16;
 /// Silence after which the kernel asks whether the other side lives.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(3600);
-/// What is said of bytes that are not those that were sent.
+/// Error for bytes that are not those that were sent.
 const DAMAGED: &str = "a message was damaged on the way: look for a bad cable, card or switch";
 /// Most bytes that wait to be sent to a side that does not take them.
 const OUTGOING_MAX: usize = 4 * FRAME_PAYLOAD_MAX;
 
-/// What one side tells the other.
+/// A message between the two sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// What it is; see docs/protocol.md.
+    /// Its operation; see docs/protocol.md.
     pub op: u16,
     /// Its encoded body.
     pub body: Vec<u8>,
@@ -45,9 +45,9 @@ pub struct Link {
     socket: OwnedFd,
     address: Address,
     stage: Stage,
-    /// How messages are protected, after the handshake.
-    way: Way,
-    /// What encrypts them, if anything does.
+    /// Protection of messages, after the handshake.
+    way: FrameProtection,
+    /// Encryption of messages, if there is any.
     channel: Option<Box<Channel>>,
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
@@ -103,13 +103,13 @@ impl Link {
         let to = Address::tcp(address.to_string());
         let socket =
             begin_to_connect(address).map_err(|cause| NetError::Connect { address: to.clone(), cause })?;
-        let client = Box::new(ClientSide::new(identity, false)?);
+        let client = Box::new(ClientSide::new(identity, None, 0, false)?);
         let outgoing = client.hello();
         let link = Link::over(socket, to, Stage::Asking(client), identity.auth.way(false))?;
         Ok(Link { outgoing, ..link })
     }
 
-    fn over(socket: OwnedFd, address: Address, stage: Stage, way: Way) -> Result<Link, NetError> {
+    fn over(socket: OwnedFd, address: Address, stage: Stage, way: FrameProtection) -> Result<Link, NetError> {
         let failed = |cause: Errno| NetError::System { what: "set up a socket", cause: cause.into() };
         rustix::io::ioctl_fionbio(&socket, true).map_err(failed)?;
         sockopt::set_tcp_nodelay(&socket, true).map_err(failed)?;
@@ -140,7 +140,7 @@ impl Link {
         SocketAddr::try_from(address).ok()
     }
 
-    /// Whether the other side has proven that it knows the secret.
+    /// Returns whether the other side has proven that it knows the secret.
     #[must_use]
     pub fn is_proven(&self) -> bool {
         matches!(self.stage, Stage::Proven(_))
@@ -156,7 +156,7 @@ impl Link {
         sealed
     }
 
-    /// Whether there is something to send that [`Link::flush`] could not.
+    /// Returns whether there is something to send that [`Link::flush`] could not.
     #[must_use]
     pub fn wants_to_send(&self) -> bool {
         !self.outgoing.is_empty()
@@ -173,6 +173,7 @@ impl Link {
                 return Err(NetError::TooLong { bytes, limit });
             }
         }
+        // The other side does not read. To keep on adding would make its trouble this side’s.
         if self.outgoing.len() > OUTGOING_MAX {
             return Err(self.lost(io::ErrorKind::TimedOut.into()));
         }
@@ -217,7 +218,7 @@ impl Link {
         Ok(())
     }
 
-    /// What the other side has said meanwhile; without waiting.
+    /// Receives the messages that have come, without waiting.
     ///
     /// # Errors
     /// That the connection broke or was closed, that the other side does not know the secret, or says what makes no sense.
@@ -229,18 +230,20 @@ impl Link {
             }
             match self.receive_some() {
                 Ok(()) => {}
-                Err(Unread::Link(Some(Errno::AGAIN))) => return Ok(messages),
+                Err(RecordReadError::Link(Some(Errno::AGAIN))) => return Ok(messages),
                 // What it said before it closed is heard first.
                 Err(_) if !messages.is_empty() => return Ok(messages),
-                Err(Unread::Link(Some(error))) => return Err(self.lost(error.into())),
-                Err(Unread::Link(None)) => return Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
-                Err(Unread::Forged) => return Err(self.alien(DAMAGED)),
+                Err(RecordReadError::Link(Some(error))) => return Err(self.lost(error.into())),
+                Err(RecordReadError::Link(None)) => {
+                    return Err(self.lost(io::ErrorKind::UnexpectedEof.into()));
+                }
+                Err(RecordReadError::Forged) => return Err(self.alien(DAMAGED)),
             }
         }
     }
 
     /// Takes what is there; [`None`] for an error is the end of the connection.
-    fn receive_some(&mut self) -> Result<(), Unread<Option<Errno>>> {
+    fn receive_some(&mut self) -> Result<(), RecordReadError<Option<Errno>>> {
         let mut buffer = vec![0; READ_LEN];
         let socket = &self.socket;
         let receive = |into: &mut [u8]| loop {
@@ -253,7 +256,7 @@ impl Link {
         };
         let len = match &mut self.channel {
             Some(channel) => channel.opening.read(&mut [IoSliceMut::new(&mut buffer)], receive)?,
-            None => receive(&mut buffer).map_err(Unread::Link)?,
+            None => receive(&mut buffer).map_err(RecordReadError::Link)?,
         };
         self.incoming.extend_from_slice(buffer.get(..len).unwrap_or_default());
         Ok(())
@@ -264,6 +267,8 @@ impl Link {
         let Some(header) = self.incoming.first_chunk::<FRAME_HEADER_LEN>() else { return Ok(None) };
         let frame = Frame::from_bytes(header).map_err(|error| self.not_ours(error))?;
         let (body, payload) = (frame.body_len as usize, frame.payload_len as usize);
+        // Before anything is kept for it: whoever has not proven itself must not make this side hold more than a
+        // handshake.
         if !self.is_proven() && (body > HANDSHAKE_BODY_MAX || payload > 0) {
             return Err(self.alien("a handshake that is too long"));
         }
@@ -272,7 +277,8 @@ impl Link {
             return Ok(None);
         }
         let rest: Vec<u8> = self.incoming.drain(..len).skip(FRAME_HEADER_LEN).collect();
-        let way = if self.is_proven() { self.way } else { Way::Sum };
+        // Handshakes are summed whatever carries them: neither side knows yet whether the other one encrypts.
+        let way = if self.is_proven() { self.way } else { FrameProtection::Sum };
         if !is_whole(&frame, &rest, way) {
             return Err(self.alien(DAMAGED));
         }
@@ -285,8 +291,10 @@ impl Link {
         mut rest: Vec<u8>,
         messages: &mut Vec<Message>,
     ) -> Result<(), NetError> {
+        let len = frame.body_len as usize + frame.payload_len as usize;
+        assert!(rest.len() == len, "{} bytes of a message of {len}", rest.len());
         if self.is_proven() {
-            let payload = rest.split_off((frame.body_len as usize).min(rest.len()));
+            let payload = rest.split_off(frame.body_len as usize);
             messages.push(Message { op: frame.op, body: rest, payload });
             return Ok(());
         }
@@ -294,20 +302,20 @@ impl Link {
             Stage::Proving(handshake, auth) => (handshake, auth),
             _ => return self.take_answer(frame, &rest),
         };
-        match handshake.take(auth, 0, frame, &rest) {
-            Step::Reply(answer) => self.outgoing.extend(answer),
-            Step::Admit(answer, _) => {
+        match handshake.take(auth, 0, |_| true, frame, &rest) {
+            HandshakeStep::Reply(answer) => self.outgoing.extend(answer),
+            HandshakeStep::Admit(answer, ..) => {
                 let (pad, channel) = (handshake.pad(auth).unwrap_or_default(), handshake.channel());
                 self.encrypt(channel)?;
                 self.put(&[&answer])?;
                 self.stage = Stage::Proven(pad);
             }
-            Step::Refuse(answer) => {
+            HandshakeStep::Refuse(answer) => {
                 self.outgoing.extend(answer);
                 let _it_may_be_gone = self.flush();
                 return Err(self.refused(Refusal::Secret));
             }
-            Step::Hang => return Err(self.alien("something else than a handshake")),
+            HandshakeStep::Hang => return Err(self.alien("something else than a handshake")),
         }
         self.flush()
     }
@@ -367,23 +375,23 @@ impl AsFd for Link {
     }
 }
 
-/// Whether a frame is protected as agreed, and what follows its header is what was sent.
-fn is_whole(frame: &Frame, rest: &[u8], way: Way) -> bool {
-    let mut summing = Summing::default();
-    if way == Way::Sum {
+/// Returns whether a frame is protected as agreed, and what follows its header is what was sent.
+pub(crate) fn is_whole(frame: &Frame, rest: &[u8], way: FrameProtection) -> bool {
+    let mut summing = FrameChecksum::default();
+    if way == FrameProtection::Sum {
         summing.add(rest);
     }
-    frame.seal.way() == way && summing.fits(frame.seal)
+    frame.seal.protection() == way && summing.fits(frame.seal)
 }
 
 /// The asking side's handshake, waiting for each answer: the bytes that hide a secret on this connection, and what encrypts it.
-fn shake_hands(
+pub(crate) fn shake_hands(
     socket: &OwnedFd,
     address: &Address,
     identity: &Identity,
 ) -> Result<([u8; 32], Option<Channel>), NetError> {
     let failed = handshake_failed(address);
-    let mut client = ClientSide::new(identity, false)?;
+    let mut client = ClientSide::new(identity, None, 0, false)?;
     let (frame, challenge) = exchange(socket, address, &client.hello(), None)?;
     let proof = client.prove(&frame, &challenge).map_err(&failed)?;
     let mut channel = client.channel().map_err(&failed)?;
@@ -417,8 +425,8 @@ fn exchange(
     let mut read = |into: &mut [u8]| match &mut channel {
         None => stream.read_exact(into).map_err(lost),
         Some(channel) => read_opened(&mut channel.opening, &mut stream, into).map_err(|error| match error {
-            Unread::Forged => alien(DAMAGED.into()),
-            Unread::Link(cause) => lost(cause),
+            RecordReadError::Forged => alien(DAMAGED.into()),
+            RecordReadError::Link(cause) => lost(cause),
         }),
     };
     let mut header = [0; FRAME_HEADER_LEN];
@@ -435,7 +443,7 @@ fn exchange(
     }
     let mut body = vec![0; len];
     read(&mut body)?;
-    if is_whole(&frame, &body, Way::Sum) { Ok((frame, body)) } else { Err(alien(DAMAGED.into())) }
+    if is_whole(&frame, &body, FrameProtection::Sum) { Ok((frame, body)) } else { Err(alien(DAMAGED.into())) }
 }
 
 /// Fills `into` with what is opened, and takes nothing from the stream that is behind it.
@@ -443,7 +451,7 @@ fn read_opened(
     opening: &mut Opening,
     stream: &mut TcpStream,
     into: &mut [u8],
-) -> Result<(), Unread<io::Error>> {
+) -> Result<(), RecordReadError<io::Error>> {
     opening.read_nothing_ahead(true);
     let mut have = 0;
     while let Some(rest) = into.get_mut(have..).filter(|rest| !rest.is_empty()) {
@@ -477,7 +485,7 @@ mod tests {
     }
 
     fn connect_with(address: Address, secret: u8) -> std::thread::JoinHandle<Result<Link, NetError>> {
-        let identity = Identity { auth: auth(secret), client: ClientId(5), lane: LaneKind::Peer };
+        let identity = Identity { auth: auth(secret), client: ClientId(5), lane: LaneKind::Peer, epoch: 0 };
         std::thread::spawn(move || Link::connect(&address, &identity, WAIT))
     }
 
@@ -538,7 +546,7 @@ mod tests {
 
     /// Both sides of a connection, neither of which waits: what came of the asking one.
     fn meet(listener: &TcpListener, asks: u8, answers: u8) -> (Result<Link, NetError>, Option<Link>) {
-        let identity = Identity { auth: auth(asks), client: ClientId(0), lane: LaneKind::Peer };
+        let identity = Identity { auth: auth(asks), client: ClientId(0), lane: LaneKind::Peer, epoch: 0 };
         let mut asking = Link::reach(listener.local_addr().unwrap(), &identity).unwrap();
         assert!(asking.wants_to_send() && !asking.is_proven());
         asking.flush().unwrap();
@@ -587,7 +595,7 @@ mod tests {
         let (listener, _) = listener();
         let at = listener.local_addr().unwrap();
         drop(listener);
-        let identity = Identity { auth: auth(1), client: ClientId(0), lane: LaneKind::Peer };
+        let identity = Identity { auth: auth(1), client: ClientId(0), lane: LaneKind::Peer, epoch: 0 };
         let failed = Link::reach(at, &identity).and_then(|mut link| {
             wait(&link);
             link.flush()
@@ -613,7 +621,7 @@ mod tests {
             let (listener, address) = listener();
             let heard = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
             let ears = std::sync::Arc::clone(&heard);
-            let meddler = crate::Meddler::between(address.to_string(), move |unit, mut bytes| {
+            let meddler = crate::TamperingProxy::between(address.to_string(), move |unit, mut bytes| {
                 ears.lock().extend_from_slice(&bytes);
                 let last = bytes.len() - 1;
                 bytes[last] ^= u8::from(change && unit.is_asked && unit.number == 2);

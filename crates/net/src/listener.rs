@@ -52,7 +52,7 @@ impl Listener {
         Ok(Listener { socket, address })
     }
 
-    /// Where it listens, with the port that was chosen.
+    /// Its address, with the port that was chosen.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address

@@ -1,17 +1,18 @@
-//! Which nodes are known to be dead, and since when: told by who watches them, heeded by who waits for them.
+//! Table of dead nodes, with the times of their deaths: written by who watches them, read by who waits for them.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bivouac_types::NodeId;
 
-/// What is known of the nodes of a formation.
+/// Liveness of the nodes of a formation.
 #[derive(Debug)]
 pub struct LivenessTable {
     since: Instant,
     /// By node: 0 if it lives, else when it became known that it does not, in milliseconds from `since`, and 1.
     dead: Vec<AtomicU64>,
-    /// How often this process's own node was taken for dead, or suspected, and said otherwise.
+    /// Incarnation of this process's own node: the number of times that it was suspected or taken for dead, and refuted
+    /// it.
     own: AtomicU32,
 }
 
@@ -47,7 +48,8 @@ impl LivenessTable {
         Some(self.since.elapsed().saturating_sub(Duration::from_millis(moment)))
     }
 
-    /// What is begun under locks carries this: others refuse it when they know of a higher incarnation of this node.
+    /// Fencing token of what is begun under locks: others refuse it when they know of a higher incarnation of this
+    /// node.
     #[must_use]
     pub fn token(&self) -> u32 {
         self.own.load(Ordering::Acquire).saturating_add(1)

@@ -13,38 +13,38 @@ use parking_lot::Mutex;
 use crate::Address;
 
 /// Makes what goes on of what came.
-type Meddle = dyn Fn(&Unit, Vec<u8>) -> Onward + Send + Sync;
+type Meddle = dyn Fn(&Unit, Vec<u8>) -> ForwardedUnit + Send + Sync;
 
-/// What passes: a frame, or a record of a connection whose records are sealed.
+/// A unit of the stream: a frame, or a record of a connection whose records are sealed.
 #[derive(Clone, Copy, Debug)]
 pub struct Unit {
-    /// Which connection, counted from 0.
+    /// Number of the connection, counted from 0.
     pub connection: u64,
-    /// Whether it goes to the one that listens.
+    /// True if it goes to the one that listens.
     pub is_asked: bool,
-    /// Which one of those that went this way over this connection, counted from 0.
+    /// Number of the unit among those that went this way over this connection, counted from 0.
     pub number: u64,
     /// Its header, as far as that can be read.
     pub frame: Option<Frame>,
 }
 
-/// What goes on instead of what came.
+/// Bytes that are forwarded instead of those that came.
 #[derive(Clone, Debug, Default)]
-pub struct Onward {
+pub struct ForwardedUnit {
     /// These bytes.
     pub bytes: Vec<u8>,
     /// And then the end of the connection.
     pub ends: bool,
 }
 
-impl From<Vec<u8>> for Onward {
-    fn from(bytes: Vec<u8>) -> Onward {
-        Onward { bytes, ends: false }
+impl From<Vec<u8>> for ForwardedUnit {
+    fn from(bytes: Vec<u8>) -> ForwardedUnit {
+        ForwardedUnit { bytes, ends: false }
     }
 }
 
 /// Something between two processes that passes frames on, not always as they came.
-pub struct Meddler {
+pub struct TamperingProxy {
     at: SocketAddr,
     shared: Arc<Shared>,
 }
@@ -58,7 +58,7 @@ struct Shared {
     streams: Mutex<Vec<TcpStream>>,
 }
 
-impl Meddler {
+impl TamperingProxy {
     /// Stands in front of `target` (`host:port`), and changes what follows headers that can be read.
     ///
     /// # Errors
@@ -66,8 +66,8 @@ impl Meddler {
     pub fn before(
         target: impl Into<String>,
         meddle: impl Fn(&Frame, &mut [u8]) + Send + Sync + 'static,
-    ) -> io::Result<Meddler> {
-        Meddler::between(target, move |unit, mut bytes| {
+    ) -> io::Result<TamperingProxy> {
+        TamperingProxy::between(target, move |unit, mut bytes| {
             if let (Some(frame), Some(rest)) = (&unit.frame, bytes.get_mut(FRAME_HEADER_LEN..)) {
                 meddle(frame, rest);
             }
@@ -81,8 +81,8 @@ impl Meddler {
     /// What the system says.
     pub fn between(
         target: impl Into<String>,
-        meddle: impl Fn(&Unit, Vec<u8>) -> Onward + Send + Sync + 'static,
-    ) -> io::Result<Meddler> {
+        meddle: impl Fn(&Unit, Vec<u8>) -> ForwardedUnit + Send + Sync + 'static,
+    ) -> io::Result<TamperingProxy> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let at = listener.local_addr()?;
         let shared = Arc::new(Shared {
@@ -94,17 +94,17 @@ impl Meddler {
         });
         let accepting = Arc::clone(&shared);
         thread::spawn(move || accepting.accept(&listener));
-        Ok(Meddler { at, shared })
+        Ok(TamperingProxy { at, shared })
     }
 
-    /// Where it is reached.
+    /// Its address.
     #[must_use]
     pub fn address(&self) -> Address {
         Address::tcp(self.at.to_string())
     }
 }
 
-impl Drop for Meddler {
+impl Drop for TamperingProxy {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Release);
         // It wakes who accepts; that it cannot be reached means that nobody does.

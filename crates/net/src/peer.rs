@@ -5,7 +5,8 @@
 //! callback; every other request waits until that is done, so nothing overtakes it.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bivouac_types::NodeId;
@@ -13,23 +14,25 @@ use bivouac_types::limits::WAIT_MS_DEFAULT;
 use bivouac_wire::{Flags, Op};
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 
-use crate::transport::State;
+use crate::transport::InFlightRequest;
 use crate::{
-    Address, Broken, Damage, Identity, LivenessTable, NetError, Pending, ReplyHead, Request, SocketOptions,
-    SocketTransport, Transport, Wait, Watch, hook, slices,
+    Address, Broken, DaemonId, Damage, Identity, LivenessTable, NetError, Pending, ReplyHead, Request,
+    SocketOptions, SocketTransport, Transport, Wait, Watch, hook, slices,
 };
 
 /// Runs after a loss, before anything else is sent to the node; it may use the given transport, which
 /// neither waits nor resends. An error means that the node is away again.
 pub type OnReconnect = dyn Fn(NodeId, &dyn Transport) -> Result<(), NetError> + Send + Sync;
 
-/// How a peer waits.
+type OnAway = dyn Fn() + Send + Sync;
+
+/// Settings of a peer's waiting.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerOptions {
-    /// How long to wait for a node that is away, in milliseconds, unless the request says otherwise.
+    /// Time to wait for a node that is away, in milliseconds, unless the request says otherwise.
     pub wait_ms: u64,
-    /// Whether this is a program of others: it does not wait until it may open something again, which may be never, nor for a
-    /// formation that has been taken down.
+    /// True if this is a program of others: it does not wait until it may open something again, which may be never, nor
+    /// for a formation that has been taken down.
     pub is_guest: bool,
 }
 
@@ -44,7 +47,7 @@ const BACKOFF_MS_FIRST: u64 = 5;
 /// Longest pause between attempts to connect, in milliseconds.
 const BACKOFF_MS_MAX: u64 = 250;
 
-/// How often a request is sent that is damaged on the way each time.
+/// Maximum of transmissions of a request that is damaged on the way each time.
 const DAMAGED_MAX: u32 = 8;
 
 /// A transport to one node that waits for it when it is away.
@@ -55,12 +58,19 @@ pub struct Peer {
     liveness: Option<Arc<LivenessTable>>,
     // Sending holds the lock shared, reconnecting holds it exclusively.
     link: RwLock<Link>,
+    // Episodes below this have ended with a loss. Noted without the lock: whoever sends at length holds that, and what is
+    // sent after a loss must not go over connections of before it.
+    lost_below: AtomicU64,
+    // Number of times that the node's address was replaced.
+    redirections: AtomicU64,
+    on_away: OnceLock<Box<OnAway>>,
     closed: Mutex<bool>,
     closing: Condvar,
 }
 
 struct Link {
-    up: bool,
+    // Redirections that it has seen: connections of before lead to a former daemon.
+    redirections: u64,
     // Raised by every reconnection, so that late news of an old loss does no harm.
     episode: u64,
     on_reconnect: Option<Box<OnReconnect>>,
@@ -70,13 +80,16 @@ impl Peer {
     /// A peer over any transport.
     #[must_use]
     pub fn new(node: NodeId, transport: Arc<dyn Transport>, options: PeerOptions) -> Peer {
-        let link = Link { up: true, episode: 0, on_reconnect: None };
+        let link = Link { redirections: 0, episode: 0, on_reconnect: None };
         Peer {
             node,
             transport,
             options,
             liveness: None,
             link: RwLock::new(link),
+            lost_below: AtomicU64::new(0),
+            redirections: AtomicU64::new(0),
+            on_away: OnceLock::new(),
             closed: Mutex::new(false),
             closing: Condvar::new(),
         }
@@ -86,7 +99,9 @@ impl Peer {
     #[must_use]
     pub fn to(node: NodeId, address: Address, identity: Identity, options: PeerOptions) -> Peer {
         let sockets = SocketOptions { wait_ms: options.wait_ms, ..SocketOptions::default() };
-        Peer::new(node, Arc::new(SocketTransport::new(address, identity, sockets)), options)
+        let transport =
+            SocketTransport::new(address, identity, sockets).of_daemon(DaemonId { node, epoch: 0 });
+        Peer::new(node, Arc::new(transport), options)
     }
 
     /// The same, with its connections under watch: [`Peer::revive`] is for when one of them breaks.
@@ -99,7 +114,9 @@ impl Peer {
         watch: &Arc<Watch>,
     ) -> Peer {
         let sockets = SocketOptions { wait_ms: options.wait_ms, ..SocketOptions::default() };
-        let transport = SocketTransport::new(address, identity, sockets).watched_by(watch, node);
+        let transport = SocketTransport::new(address, identity, sockets)
+            .of_daemon(DaemonId { node, epoch: 0 })
+            .watched_by(watch, node);
         Peer::new(node, Arc::new(transport), options)
     }
 
@@ -110,18 +127,25 @@ impl Peer {
         Peer { liveness: Some(Arc::clone(liveness)), ..self }
     }
 
+    /// The same, of a node that came to the address in this epoch.
+    #[must_use]
+    pub fn since(self, epoch: u32) -> Peer {
+        self.transport.redirect(epoch, &self.transport.address());
+        self
+    }
+
     /// Connects again after a connection broke that nobody used, and runs the reconnect callback, unless somebody
     /// else has done so since.
     ///
     /// # Errors
     /// When the node is still away after `wait`.
     pub fn revive(&self, broken: &Broken, wait: Duration) -> Result<(), NetError> {
-        let mut patience = Patience::new(millis(wait));
+        let mut patience = RetryBudget::new(millis(wait));
         let link = self.link.try_read_until(patience.deadline).ok_or_else(|| self.busy(&patience))?;
         let episode = link.episode;
         drop(link);
         if self.transport.leads_to(broken) {
-            self.lost(episode, patience.left());
+            self.lost(episode);
         }
         self.enter(&mut patience).map(drop)
     }
@@ -133,6 +157,12 @@ impl Peer {
         callback: impl Fn(NodeId, &dyn Transport) -> Result<(), NetError> + Send + Sync + 'static,
     ) {
         self.link.write().on_reconnect = Some(Box::new(callback));
+    }
+
+    /// Sets what is called, without locks, before each pause between attempts to reach the node, and when an answer did not
+    /// come in time: it may look elsewhere for where the node is, and [redirect](Transport::redirect) this. To be set once.
+    pub fn on_away(&self, look: impl Fn() + Send + Sync + 'static) {
+        assert!(self.on_away.set(Box::new(look)).is_ok(), "{} is looked for twice", self.node);
     }
 
     /// The node.
@@ -147,15 +177,21 @@ impl Peer {
         self.closing.notify_all();
     }
 
-    /// How long the request may take, in milliseconds; 0 if it is over before it begins, since it is known that nobody
+    /// Time that the request may take, in milliseconds; 0 if it is over before it begins, since it is known that nobody
     /// would answer.
     fn wait_ms(&self, request: &Request<'_>) -> u64 {
         let wanted = match request.frame.wait_ms {
             0 => self.options.wait_ms,
             wait_ms => u64::from(wait_ms),
         };
-        let dead = self.dead_for().filter(|_| !is_for_the_dead(request));
-        dead.map_or(wanted, |dead| wanted.min(self.options.wait_ms.saturating_sub(millis(dead))))
+        match self.dead_for().filter(|_| !is_for_the_dead(request)) {
+            // A guest is told of those alone that will not be started again.
+            Some(_) if self.options.is_guest => 0,
+            // Counted from its death, not from the request: programs that make many calls wait once for a dead
+            // node, and not once for each.
+            Some(dead) => wanted.min(self.options.wait_ms.saturating_sub(millis(dead))),
+            None => wanted,
+        }
     }
 
     fn dead_for(&self) -> Option<Duration> {
@@ -170,11 +206,11 @@ impl Peer {
         // Waiting for a node that is away is left to `finish`, so that others can be started meanwhile.
         let wait_ms = u32::try_from(self.wait_ms(request)).unwrap_or(u32::MAX);
         let hopeless = wait_ms == 0 && self.dead_for().is_some();
-        let started = self.link.try_read().filter(|link| link.up && !hopeless).map(|link| {
+        let started = self.link.try_read().filter(|link| self.is_up(link) && !hopeless).map(|link| {
             let frame = bivouac_wire::Frame { wait_ms, ..request.frame };
             (start(&Request { frame, ..*request }), link.episode)
         });
-        Pending(State::Peer(Box::new(InFlight { peer: self, started })))
+        Pending::new(PeerRequest { peer: self, started })
     }
 
     /// Sends the request again and again until it is answered or patience ends.
@@ -185,7 +221,7 @@ impl Peer {
         body: &mut Vec<u8>,
         into: &mut [IoSliceMut<'_>],
     ) -> Result<ReplyHead, NetError> {
-        let mut patience = Patience::new(self.wait_ms(request));
+        let mut patience = RetryBudget::new(self.wait_ms(request));
         if patience.wait.is_zero() && first.is_none() && self.dead_for().is_some() {
             return Err(self.busy(&patience));
         }
@@ -198,6 +234,7 @@ impl Peer {
             let link = self.enter(&mut patience)?;
             let episode = link.episode;
             request.frame.wait_ms = u32::try_from(patience.left().as_millis()).unwrap_or(u32::MAX).max(1);
+            // Without a copy as long as nothing was damaged: large payloads go from the program’s own pages.
             let outcome = if patience.damages == 0 {
                 let pending = self.transport.start(&request);
                 drop(link);
@@ -237,14 +274,26 @@ impl Peer {
         cause: NetError,
         episode: u64,
         request: &mut Request<'_>,
-        patience: &mut Patience,
+        patience: &mut RetryBudget,
     ) -> Result<(), NetError> {
         let cause = patience.count(cause);
+        // The other connections are probably dead too, and a request over them would only find out one after the
+        // other.
         if cause.is_passing() || cause.maybe_sent() {
-            self.lost(episode, patience.left());
+            self.lost(episode);
         }
         if matches!(cause, NetError::TimedOut { .. }) {
-            return Err(self.unreachable(cause, patience.wait));
+            let before = self.redirections.load(Ordering::Acquire);
+            if let Some(look) = self.on_away.get() {
+                look();
+            }
+            if self.redirections.load(Ordering::Acquire) == before {
+                return Err(self.unreachable(cause, patience.wait));
+            }
+            // The node has moved, and its former host is neither there nor gone: the request has all of its time again.
+            *patience = RetryBudget { damages: patience.damages, ..RetryBudget::new(millis(patience.wait)) };
+            request.frame.flags = request.frame.flags.with(Flags::RETRY);
+            return Ok(());
         }
         if !self.is_passing(&cause) || patience.damages >= DAMAGED_MAX {
             return Err(cause);
@@ -261,29 +310,37 @@ impl Peer {
     }
 
     /// Waits until requests may be sent, reconnecting if nobody else does.
-    fn enter(&self, patience: &mut Patience) -> Result<RwLockReadGuard<'_, Link>, NetError> {
+    fn enter(&self, patience: &mut RetryBudget) -> Result<RwLockReadGuard<'_, Link>, NetError> {
         loop {
             let link = self.link.try_read_until(patience.deadline).ok_or_else(|| self.busy(patience))?;
-            if link.up {
+            if self.is_up(&link) {
                 return Ok(link);
             }
             drop(link);
+            // Exclusive: the callback of a reconnection tells the node what this client has open, and no request
+            // may overtake that.
             let mut link = self.link.try_write_until(patience.deadline).ok_or_else(|| self.busy(patience))?;
-            if !link.up {
+            if !self.is_up(&link) {
                 self.reconnect(&mut link, patience)?;
             }
         }
     }
 
-    fn reconnect(&self, link: &mut Link, patience: &mut Patience) -> Result<(), NetError> {
+    fn reconnect(&self, link: &mut Link, patience: &mut RetryBudget) -> Result<(), NetError> {
         loop {
+            let redirections = self.redirections.load(Ordering::Acquire);
             let outcome = self.transport.connect(patience.left()).and_then(|()| match &link.on_reconnect {
                 Some(callback) => callback(self.node, &*self.transport),
                 None => Ok(()),
             });
             match outcome {
                 Ok(()) => {
-                    (link.up, link.episode) = (true, link.episode + 1);
+                    link.episode += 1;
+                    // If there was one meanwhile, the caller connects anew.
+                    link.redirections = redirections;
+                    // Nobody has seen this episode, so nobody can have lost it: requests would reconnect for ever.
+                    let is_lost = link.episode < self.lost_below.load(Ordering::Acquire);
+                    assert!(!is_lost, "episode {} of {} is lost already", link.episode, self.node);
                     log::info!("{} at {} is back", self.node, self.transport.address());
                     return Ok(());
                 }
@@ -297,10 +354,13 @@ impl Peer {
     }
 
     /// Lets a dead peer alone for a while. Nothing tells when a process lives again, so the pauses grow.
-    fn pause(&self, cause: NetError, patience: &Patience) -> Result<(), NetError> {
+    fn pause(&self, cause: NetError, patience: &RetryBudget) -> Result<(), NetError> {
         let left = patience.left();
         if left.is_zero() {
             return Err(self.unreachable(cause, patience.wait));
+        }
+        if let Some(look) = self.on_away.get() {
+            look();
         }
         let mut closed = self.closed.lock();
         if !*closed {
@@ -313,13 +373,14 @@ impl Peer {
         cause.is_passing() && !(self.options.is_guest && (cause.is_starved() || cause.is_gone()))
     }
 
-    fn lost(&self, episode: u64, patience: Duration) {
-        // Who cannot get the lock in time leaves it to the one that is reconnecting.
-        if let Some(mut link) = self.link.try_write_for(patience)
-            && link.episode == episode
-        {
-            link.up = false;
-        }
+    /// Has nothing more sent before a reconnection, unless there was one since that episode.
+    fn lost(&self, episode: u64) {
+        self.lost_below.fetch_max(episode + 1, Ordering::AcqRel);
+    }
+
+    fn is_up(&self, link: &Link) -> bool {
+        link.episode >= self.lost_below.load(Ordering::Acquire)
+            && link.redirections == self.redirections.load(Ordering::Acquire)
     }
 
     fn unreachable(&self, cause: NetError, waited: Duration) -> NetError {
@@ -331,13 +392,13 @@ impl Peer {
         NetError::Unreachable { node, address, waited_s: waited.as_secs_f32(), cause: Box::new(cause) }
     }
 
-    fn busy(&self, patience: &Patience) -> NetError {
+    fn busy(&self, patience: &RetryBudget) -> NetError {
         let waited_ms = millis(patience.wait);
         self.unreachable(NetError::TimedOut { address: self.transport.address(), waited_ms }, patience.wait)
     }
 }
 
-/// Whether a request is sent to nodes that are taken for dead as well: to find out whether they are.
+/// Returns whether a request is sent to nodes that are taken for dead as well: to find out whether they are.
 fn is_for_the_dead(request: &Request<'_>) -> bool {
     Op::from_number(request.frame.op).is_some_and(Op::seeks_life)
 }
@@ -346,20 +407,20 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How long a request goes on, counted from its first failure.
-struct Patience {
+/// The time that a request may take from its first failure on, and its failures so far.
+struct RetryBudget {
     wait: Duration,
     deadline: Instant,
     failures: u32,
-    /// How often the request or its answer was damaged on the way.
+    /// Number of times that the request or its answer was damaged on the way.
     damages: u32,
 }
 
-impl Patience {
-    fn new(wait_ms: u64) -> Patience {
+impl RetryBudget {
+    fn new(wait_ms: u64) -> RetryBudget {
         let wait = Duration::from_millis(wait_ms);
         let now = Instant::now();
-        Patience { wait, deadline: now.checked_add(wait).unwrap_or(now), failures: 0, damages: 0 }
+        RetryBudget { wait, deadline: now.checked_add(wait).unwrap_or(now), failures: 0, damages: 0 }
     }
 
     /// Counts damage; it says how much there was.
@@ -391,8 +452,18 @@ impl Transport for Peer {
 
     fn connect(&self, wait: Duration) -> Result<(), NetError> {
         let wait_ms = millis(wait);
-        drop(self.enter(&mut Patience::new(wait_ms))?);
+        drop(self.enter(&mut RetryBudget::new(wait_ms))?);
         self.transport.connect(wait)
+    }
+
+    fn redirect(&self, epoch: u32, address: &Address) -> bool {
+        // In this order: whoever has seen the new number connects to the new address.
+        let is_new = self.transport.redirect(epoch, address);
+        if is_new {
+            log::info!("{} is at {address} from now on, in epoch {epoch}", self.node);
+            self.redirections.fetch_add(1, Ordering::AcqRel);
+        }
+        is_new
     }
 
     fn address(&self) -> Address {
@@ -401,30 +472,31 @@ impl Transport for Peer {
 }
 
 /// A request that was given to a peer; not yet sent if the peer was away.
-pub(crate) struct InFlight<'t> {
+struct PeerRequest<'t> {
     peer: &'t Peer,
     started: Option<(Pending<'t>, u64)>,
 }
 
-impl InFlight<'_> {
-    pub fn advance(&mut self, request: &Request<'_>, into: &mut [IoSliceMut<'_>]) -> bool {
+impl InFlightRequest for PeerRequest<'_> {
+    fn advance(&mut self, request: &Request<'_>, into: &mut [IoSliceMut<'_>]) -> bool {
         self.started.as_mut().is_none_or(|(pending, _)| pending.advance(request, into))
     }
 
-    pub fn is_sent(&self) -> bool {
+    fn is_sent(&self) -> bool {
         self.started.as_ref().is_none_or(|(pending, _)| pending.is_sent())
     }
 
-    pub fn wait(&self) -> Option<Wait<'_>> {
+    fn wait(&self) -> Option<Wait<'_>> {
         self.started.as_ref().and_then(|(pending, _)| pending.wait())
     }
 
-    pub fn finish(
-        mut self,
+    fn finish(
+        mut self: Box<Self>,
         request: &Request<'_>,
         body: &mut Vec<u8>,
         into: &mut [IoSliceMut<'_>],
     ) -> Result<ReplyHead, NetError> {
+        // It was away when the request was started; waiting for it was left to this call.
         let Some((pending, episode)) = self.started.take() else {
             return self.peer.persist(None, request, body, into);
         };
@@ -435,12 +507,12 @@ impl InFlight<'_> {
     }
 }
 
-impl Drop for InFlight<'_> {
+impl Drop for PeerRequest<'_> {
     fn drop(&mut self) {
         // A request that was given up takes its connection with it, perhaps the last one.
         if let Some((pending, episode)) = self.started.take() {
             drop(pending);
-            self.peer.lost(episode, Duration::from_millis(BACKOFF_MS_MAX));
+            self.peer.lost(episode);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whether the machine has processors to spare for threads that look for work.
+//! Detection of processors to spare for threads that look for work.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -14,8 +14,8 @@ const SPARE: Duration = Duration::from_millis(4);
 /// Bytes of a file of the kernel's that are read.
 const TEXT_MAX: usize = 1024;
 
-/// How many threads of a kind may look for work at the same time: the other processors that this process may use are for
-/// those who ask.
+/// Maximum of threads of a kind that look for work at the same time: the other processors that this process may use are
+/// for those who ask.
 #[must_use]
 pub fn looking_max() -> usize {
     match available_parallelism().map_or(1, usize::from) {
@@ -24,8 +24,8 @@ pub fn looking_max() -> usize {
     }
 }
 
-/// Whether no more threads of this machine want to run than it has processors, the calling one included. A system that
-/// does not say so is taken to have processors to spare.
+/// Returns whether no more threads of this machine want to run than it has processors, the calling one included. A
+/// system that does not say so is taken to have processors to spare.
 pub(crate) fn are_spare() -> bool {
     thread_local! {
         static KNOWN: Cell<Option<(Instant, bool)>> = const { Cell::new(None) };
@@ -53,7 +53,7 @@ fn online() -> Option<usize> {
     *ONLINE.get_or_init(|| text("/sys/devices/system/cpu/online").and_then(|list| count(list.trim_end())))
 }
 
-/// How many numbers a list like `0-3,8` has.
+/// Number of numbers that a list like `0-3,8` has.
 fn count(list: &str) -> Option<usize> {
     let of_range = |range: &str| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

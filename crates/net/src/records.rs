@@ -1,4 +1,4 @@
-//! What an encrypted connection carries: records, each authenticated, in their order.
+//! Records, which an encrypted connection carries: each authenticated, in their order.
 //!
 //! ```text
 //! length u32 | the same inverted u32 | ciphertext | tag [16]      length: of ciphertext and tag
@@ -30,12 +30,12 @@ const RECORDS_PER_KEY: u64 = 1 << 22;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Forged;
 
-/// Why nothing was read.
+/// Reason why nothing was read.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Unread<E> {
-    /// What came is not what the other side sent next.
+pub(crate) enum RecordReadError<E> {
+    /// The bytes are not those that the other side sent next.
     Forged,
-    /// What the connection says.
+    /// An error of the connection.
     Link(E),
 }
 
@@ -72,6 +72,8 @@ impl Direction {
             self.chain = derived(&self.chain, b"bivouac-chain-1")?;
             (self.key, self.next) = (key_of(&self.chain)?, 0);
         }
+        // Two records with one key and number would show what both say, and let anybody make others (RFC 5116, 5.1.1).
+        assert!(self.next < self.records_per_key, "a key for more than {} records", self.records_per_key);
         let mut nonce = [0; NONCE_LEN];
         nonce[NONCE_LEN - 8..].copy_from_slice(&self.next.to_le_bytes());
         self.next += 1;
@@ -90,7 +92,7 @@ fn derived(chain: &[u8; CHAIN_LEN], info: &[u8]) -> Option<[u8; CHAIN_LEN]> {
     Some(mac.chain_update(info).chain_update([1]).finalize().into_bytes().into())
 }
 
-/// What a record begins with whose ciphertext and tag have `len` bytes.
+/// Header of a record whose ciphertext and tag have `len` bytes.
 fn header_of(len: usize) -> [u8; LEN_LEN] {
     let len = u32::try_from(len).unwrap_or(u32::MAX);
     (u64::from(!len) << 32 | u64::from(len)).to_le_bytes()
@@ -124,6 +126,7 @@ impl Sealing {
             out.extend_from_slice(now);
             left -= now.len();
         }
+        assert!(left == 0, "a record lacks {left} of {len} bytes");
         let nonce = self.direction.advance().ok_or(Forged)?;
         let plain = out.get_mut(from..).unwrap_or_default();
         let tag = self.direction.key.seal_in_place_separate_tag(nonce, Aad::from(header), plain);
@@ -133,6 +136,8 @@ impl Sealing {
 
     /// Seals the front of `parts` to be sent, once all that was sealed before is gone; how many bytes those are.
     pub fn take(&mut self, parts: &[IoSlice<'_>]) -> Result<usize, Forged> {
+        // The other side counts records: without this one it would open none of those that follow.
+        assert!(self.pending().is_empty(), "{} bytes of a record are not sent", self.pending().len());
         let mut record = std::mem::take(&mut self.pending);
         record.clear();
         let taken = self.seal(parts, &mut record);
@@ -140,7 +145,7 @@ impl Sealing {
         taken
     }
 
-    /// What is to be sent next.
+    /// Sealed bytes to be sent next.
     pub fn pending(&self) -> &[u8] {
         self.pending.get(self.done..).unwrap_or_default()
     }
@@ -148,7 +153,8 @@ impl Sealing {
     /// So much of it is gone.
     pub fn sent(&mut self, len: usize) {
         self.done += len;
-        if self.done >= self.pending.len() {
+        assert!(self.done <= self.pending.len(), "{} of {} sealed bytes", self.done, self.pending.len());
+        if self.done == self.pending.len() {
             // A connection that rests holds no memory for nothing.
             (self.pending, self.done) = (Vec::new(), 0);
         }
@@ -159,9 +165,9 @@ impl Sealing {
 pub(crate) struct Opening {
     direction: Direction,
     buffer: Vec<u8>,
-    /// What was opened and not taken.
+    /// Opened bytes that were not taken.
     plain: Range<usize>,
-    /// What came behind that.
+    /// Received bytes behind those.
     raw: Range<usize>,
     /// Bytes that are read when it is not known yet how long the next record is.
     first_read_len: usize,
@@ -173,12 +179,13 @@ impl Opening {
         Some(Opening { direction, buffer: Vec::new(), plain: 0..0, raw: 0..0, first_read_len })
     }
 
-    /// Whether nothing is received but what belongs to the record that is read, so that the rest is still the socket's.
+    /// Returns whether nothing is received but what belongs to the record that is read, so that the rest is still the
+    /// socket's.
     pub fn read_nothing_ahead(&mut self, nothing: bool) {
         self.first_read_len = if nothing { LEN_LEN } else { FIRST_READ_LEN };
     }
 
-    /// Whether there is something to be read without receiving.
+    /// Returns whether there is something to be read without receiving.
     pub fn is_ready(&self) -> bool {
         !self.plain.is_empty() || self.len().is_ok_and(|len| len.is_some_and(|len| len <= self.raw.len()))
     }
@@ -193,17 +200,23 @@ impl Opening {
         &mut self,
         parts: &mut [IoSliceMut<'_>],
         mut receive: impl FnMut(&mut [u8]) -> Result<usize, E>,
-    ) -> Result<usize, Unread<E>> {
+    ) -> Result<usize, RecordReadError<E>> {
         while self.plain.is_empty() {
-            match self.len().map_err(|Forged| Unread::Forged)? {
-                Some(len) if len <= self.raw.len() => self.open(len).map_err(|Forged| Unread::Forged)?,
+            match self.len().map_err(|Forged| RecordReadError::Forged)? {
+                Some(len) if len <= self.raw.len() => {
+                    self.open(len).map_err(|Forged| RecordReadError::Forged)?
+                }
                 len => {
                     let room = self.room(len.unwrap_or(self.first_read_len));
+                    let room_len = room.len();
                     match receive(room) {
-                        Ok(came) => self.raw.end += came,
+                        Ok(came) => {
+                            assert!(came <= room_len, "{came} bytes were received into {room_len}");
+                            self.raw.end += came;
+                        }
                         Err(error) => {
                             self.rest();
-                            return Err(Unread::Link(error));
+                            return Err(RecordReadError::Link(error));
                         }
                     }
                 }
@@ -290,7 +303,7 @@ mod tests {
     }
 
     /// Reads all of `bytes`, which come in pieces of at most `piece`.
-    fn read(opening: &mut Opening, mut bytes: &[u8], piece: usize) -> Result<Vec<u8>, Unread<()>> {
+    fn read(opening: &mut Opening, mut bytes: &[u8], piece: usize) -> Result<Vec<u8>, RecordReadError<()>> {
         let mut plain = Vec::new();
         loop {
             let mut part = [0; 1000];
@@ -305,7 +318,7 @@ mod tests {
             });
             match outcome {
                 Ok(len) => plain.extend_from_slice(&part[..len]),
-                Err(Unread::Link(())) => return Ok(plain),
+                Err(RecordReadError::Link(())) => return Ok(plain),
                 Err(error) => return Err(error),
             }
         }
@@ -316,14 +329,18 @@ mod tests {
         let (mut here, mut there) = pair();
         let records = ["one", "two", "three"].map(|text| sealed(&mut here.sealing, text.as_bytes()));
         assert_eq!(read(&mut there.opening, &records[0], 9).unwrap(), b"one");
-        assert_eq!(read(&mut there.opening, &records[0], 99), Err(Unread::Forged), "again");
+        assert_eq!(read(&mut there.opening, &records[0], 99), Err(RecordReadError::Forged), "again");
         let (mut here, mut there) = pair();
         let records = ["one", "two", "three"].map(|text| sealed(&mut here.sealing, text.as_bytes()));
-        assert_eq!(read(&mut there.opening, &records[1], 99), Err(Unread::Forged), "out of order");
+        assert_eq!(read(&mut there.opening, &records[1], 99), Err(RecordReadError::Forged), "out of order");
         // The way back has other keys.
-        assert_eq!(read(&mut pair().0.opening, &records[0], 99), Err(Unread::Forged));
+        assert_eq!(read(&mut pair().0.opening, &records[0], 99), Err(RecordReadError::Forged));
         let mut other = Channel::new([1; 32], [3; 32]).unwrap();
-        assert_eq!(read(&mut other.opening, &records[0], 99), Err(Unread::Forged), "another connection's");
+        assert_eq!(
+            read(&mut other.opening, &records[0], 99),
+            Err(RecordReadError::Forged),
+            "another connection's"
+        );
     }
 
     /// Computed with Python's `cryptography` module.
@@ -346,11 +363,19 @@ mod tests {
     ];
 
     #[test]
+    #[should_panic(expected = "bytes of a record are not sent")]
+    fn a_record_that_is_not_sent_is_not_replaced() {
+        let (mut here, _) = pair();
+        let taken = (0..2).map(|_| here.sealing.take(&[IoSlice::new(b"bivouac")]).unwrap());
+        assert_eq!(taken.sum::<usize>(), 14);
+    }
+
+    #[test]
     fn absurd_lengths_are_refused() {
         for len in [0, 1, 16, 65_536 + 17, u32::MAX] {
             let mut bytes = header_of(len as usize).to_vec();
             bytes.resize(100, 0);
-            assert_eq!(read(&mut pair().0.opening, &bytes, 100), Err(Unread::Forged), "{len}");
+            assert_eq!(read(&mut pair().0.opening, &bytes, 100), Err(RecordReadError::Forged), "{len}");
         }
     }
 
@@ -390,13 +415,13 @@ mod tests {
             let mut wire = sealed(&mut here.sealing, &vec![5; len]);
             let at = at % wire.len();
             wire[at] ^= 1 << bit;
-            prop_assert_eq!(read(&mut there.opening, &wire, wire.len()), Err(Unread::Forged));
+            prop_assert_eq!(read(&mut there.opening, &wire, wire.len()), Err(RecordReadError::Forged));
         }
 
         #[test]
         fn any_bytes_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let outcome = read(&mut pair().0.opening, &bytes, 100);
-            prop_assert!(outcome == Err(Unread::Forged) || outcome == Ok(Vec::new()));
+            prop_assert!(outcome == Err(RecordReadError::Forged) || outcome == Ok(Vec::new()));
         }
     }
 }

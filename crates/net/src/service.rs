@@ -1,13 +1,14 @@
-//! What a server does with a request, whoever carried it.
+//! Requests on the server's side, whatever carried them.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bivouac_types::limits::{FRAME_BODY_MAX, FRAME_PAYLOAD_MAX};
 use bivouac_types::{ClientId, Errno, FsError};
 use bivouac_wire::{Encode, Frame, Lane, Op};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::{Generation, Introduction};
 
 /// Longest text that explains an errno in a reply, in bytes.
 pub(crate) const DETAIL_MAX: usize = 1024;
@@ -16,6 +17,13 @@ pub(crate) const DETAIL_MAX: usize = 1024;
 pub trait Service: Send + Sync + 'static {
     /// Answers one request. Several threads call at once.
     fn serve(&self, call: &Call<'_>, reply: &mut Reply<'_>);
+
+    /// Returns whether a client that has proven itself may connect. It may not if it means another daemon than this one, or
+    /// is a daemon whose place another one has taken.
+    fn admits(&self, introduction: &Introduction) -> bool {
+        let _ = introduction;
+        true
+    }
 
     /// A client's first connection has proven itself. Calls of this and [`Service::client_gone`] are
     /// serialised in the order of the events and hold up other handshakes: return soon.
@@ -34,44 +42,59 @@ pub trait Service: Send + Sync + 'static {
     }
 }
 
-/// Who may connect to a listener, and so which operations it serves.
+/// Kind of a listener: the side that may connect, and so the operations that it serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LaneKind {
     /// Clients; handlers may call peers.
     Client,
     /// Peers; handlers call nobody.
     Peer,
+    /// Peers that change replicas here; handlers wait for nobody. Where there is this lane, it lets in all peers.
+    Mirror,
 }
 
-/// Who waits for an answer.
-#[derive(Clone, Copy, Debug)]
-pub struct Asker<'a>(Option<BorrowedFd<'a>>);
-
-impl<'a> Asker<'a> {
-    /// A caller in this process, who waits as long as it lives.
-    pub const HERE: Asker<'static> = Asker(None);
-
-    /// Somebody at the other end of a connection.
+impl LaneKind {
+    /// The lane on which a node asks a peer for this.
     #[must_use]
-    pub fn behind(connection: BorrowedFd<'a>) -> Asker<'a> {
-        Asker(Some(connection))
+    pub fn between_nodes(op: Op) -> LaneKind {
+        if op.lane() == Lane::Mirror { LaneKind::Mirror } else { LaneKind::Peer }
+    }
+}
+
+/// The connection that a reply goes to, or a caller in this process.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestOrigin<'a>(Option<(BorrowedFd<'a>, &'a Generation)>);
+
+impl<'a> RequestOrigin<'a> {
+    /// A caller in this process, which waits as long as it lives.
+    pub const LOCAL: RequestOrigin<'static> = RequestOrigin(None);
+
+    /// A connection of this generation.
+    #[must_use]
+    pub fn over(connection: BorrowedFd<'a>, generation: &'a Generation) -> RequestOrigin<'a> {
+        RequestOrigin(Some((connection, generation)))
     }
 
-    /// Whether descriptors can be sent along with the answer.
+    /// The connection's descriptor and generation; none for a caller in this process.
+    #[must_use]
+    pub fn connection(&self) -> Option<(RawFd, &'a Generation)> {
+        self.0.map(|(connection, generation)| (connection.as_raw_fd(), generation))
+    }
+
+    /// Returns whether descriptors can be sent along with the answer.
     #[must_use]
     pub fn takes_descriptors(&self) -> bool {
-        let Some(connection) = self.0 else { return false };
+        let Some((connection, _)) = self.0 else { return false };
         rustix::net::sockopt::socket_domain(connection)
             .is_ok_and(|domain| domain == rustix::net::AddressFamily::UNIX)
     }
 
-    /// Whether the other side has ended or hung up. It may have asked again by now over another connection,
-    /// and gone on from there: what it asked for over this one must not happen any more.
+    /// Returns whether the client has connected anew since, and may have asked again and gone on from there: what it
+    /// asked for over this connection must not happen any more. To be asked under the lock that orders the request and
+    /// its repetition.
     #[must_use]
-    pub fn is_gone(&self) -> bool {
-        let Some(connection) = self.0 else { return false };
-        let mut polled = [PollFd::from_borrowed_fd(connection, PollFlags::RDHUP)];
-        poll(&mut polled, Some(&Timespec::default())).is_ok_and(|events| events > 0)
+    pub fn is_superseded(&self) -> bool {
+        self.0.is_some_and(|(_, generation)| generation.is_superseded())
     }
 }
 
@@ -88,29 +111,31 @@ pub struct Call<'a> {
     pub body: &'a [u8],
     /// Its payload; together `frame.payload_len` bytes.
     pub payload: &'a [IoSlice<'a>],
-    /// Who waits for the answer.
-    pub asker: Asker<'a>,
+    /// The connection that carried it.
+    pub connection: RequestOrigin<'a>,
 }
 
 /// The answer while the service makes it. Untouched, it is success with an empty body.
 pub struct Reply<'a> {
     status: i32,
     body: &'a mut Vec<u8>,
-    target: &'a mut dyn Target,
+    target: &'a mut dyn PayloadTarget,
     payload_len: usize,
     descriptor: Option<OwnedFd>,
+    /// True if the connection is to be closed instead.
+    is_abandoned: bool,
 }
 
-/// Where the payload of a reply goes.
-pub(crate) trait Target {
+/// Destination of a reply's payload.
+pub(crate) trait PayloadTarget {
     /// Gives buffers of at most `max_len` bytes to `fill`.
     fn with(&mut self, max_len: usize, fill: &mut dyn FnMut(&mut [IoSliceMut<'_>]));
 }
 
 impl<'a> Reply<'a> {
-    pub(crate) fn new(body: &'a mut Vec<u8>, target: &'a mut dyn Target) -> Reply<'a> {
+    pub(crate) fn new(body: &'a mut Vec<u8>, target: &'a mut dyn PayloadTarget) -> Reply<'a> {
         body.clear();
-        Reply { status: 0, body, target, payload_len: 0, descriptor: None }
+        Reply { status: 0, body, target, payload_len: 0, descriptor: None, is_abandoned: false }
     }
 
     /// The encoded body of the reply, to be appended to.
@@ -124,7 +149,7 @@ impl<'a> Reply<'a> {
         value.encode(self.body);
     }
 
-    /// Sends a descriptor along, where the asker [takes descriptors](Asker::takes_descriptors).
+    /// Sends a descriptor along, where the connection [takes descriptors](RequestOrigin::takes_descriptors).
     pub fn descriptor(&mut self, descriptor: OwnedFd) {
         self.descriptor = Some(descriptor);
     }
@@ -143,6 +168,13 @@ impl<'a> Reply<'a> {
         self.body.extend_from_slice(detail.get(..end.unwrap_or(0)).unwrap_or_default().as_bytes());
     }
 
+    /// Closes the connection instead of answering, so that the client asks elsewhere: another daemon is the node by now, and
+    /// this one cannot tell what came of the request. A caller in this process gets the error.
+    pub fn abandon(&mut self, error: &FsError) {
+        self.fail(error);
+        self.is_abandoned = true;
+    }
+
     /// Sends what `fill` puts at the front of the buffers that it is given; it answers how many bytes those
     /// were. The buffers have at most `max_len` bytes together, fewer if the caller has room for fewer, and
     /// hold undefined content. In process they are the caller's own.
@@ -159,6 +191,8 @@ impl<'a> Reply<'a> {
         self.target.with(max_len.min(FRAME_PAYLOAD_MAX), &mut |slices| {
             if let Some(fill) = fill.take() {
                 let room: usize = slices.iter().map(|slice| slice.len()).sum();
+                // The caller has room for no more; a handler that counts what it could not put there must not make
+                // the frame longer than its bytes.
                 outcome = fill(slices).map(|len| len.min(room));
             }
         });
@@ -172,6 +206,10 @@ impl<'a> Reply<'a> {
         self.status
     }
 
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.is_abandoned
+    }
+
     /// Bytes of its payload.
     #[must_use]
     pub fn payload_len(&self) -> usize {
@@ -179,7 +217,7 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The service answered.
@@ -191,11 +229,13 @@ pub(crate) enum Outcome {
 /// Gives a request to the service if its lane may carry it. Every other request is answered with an error.
 pub(crate) fn dispatch(
     service: &dyn Service,
-    (lane, asker): (LaneKind, Asker<'_>),
+    (lane, connection): (LaneKind, RequestOrigin<'_>),
     frame: Frame,
     (body, payload): (&[u8], &[IoSlice<'_>]),
     reply: &mut Reply<'_>,
 ) -> Outcome {
+    // A handler of the client lane may wait for peers. On the peer lane it would take a thread that another node
+    // waits for, and nodes could wait for each other in a circle.
     let op = match admitted(&frame, lane) {
         Ok(op) => op,
         Err(error) => {
@@ -203,13 +243,26 @@ pub(crate) fn dispatch(
             return Outcome::Answered;
         }
     };
-    let call = Call { frame, op, lane, body, payload, asker };
+    let call = Call { frame, op, lane, body, payload, connection };
     // A panicking handler is a bug; it must not take the other clients with it.
-    if catch_unwind(AssertUnwindSafe(|| service.serve(&call, reply))).is_err() {
+    let serve = || {
+        let payload_len: usize = payload.iter().map(|part| part.len()).sum();
+        // Handlers take lengths from the header and bytes from the slices.
+        assert!(
+            body.len() == frame.body_len as usize,
+            "a body of {} bytes, not {}",
+            body.len(),
+            frame.body_len
+        );
+        assert!(payload_len == frame.payload_len as usize, "{payload_len} bytes, not {}", frame.payload_len);
+        service.serve(&call, reply);
+    };
+    if catch_unwind(AssertUnwindSafe(serve)).is_err() {
         log::error!("handler of {} panicked; its client gets an input/output error", op.name());
         reply.fail(&FsError::with(Errno::EIO, format!("the daemon failed while serving {}", op.name())));
         return Outcome::Panicked;
     }
+    // A client refuses such a frame and closes its connection; an errno tells it what happened.
     if reply.body.len() > FRAME_BODY_MAX {
         let text = format!("answer to {} has {} bytes, too long for a frame", op.name(), reply.body.len());
         reply.fail(&FsError::with(Errno::EIO, text));
@@ -222,25 +275,25 @@ fn admitted(frame: &Frame, lane: LaneKind) -> Result<Op, FsError> {
         let text = format!("operation {} is unknown; use one release of bivouac everywhere", frame.op);
         FsError::with(Errno::ENOSYS, text)
     })?;
-    match (op.lane(), lane) {
-        (Lane::Client, LaneKind::Peer) | (Lane::Peer, LaneKind::Client) => {
-            Err(FsError::with(Errno::EPROTO, format!("{} does not belong on the {lane:?} lane", op.name())))
-        }
-        _ => Ok(op),
-    }
+    let belongs = match op.lane() {
+        Lane::Client => lane == LaneKind::Client,
+        Lane::Peer => lane == LaneKind::Peer,
+        Lane::Mirror => lane == LaneKind::Mirror,
+        Lane::Both => lane != LaneKind::Mirror,
+    };
+    let alien = || format!("{} does not belong on the {lane:?} lane", op.name());
+    if belongs { Ok(op) } else { Err(FsError::with(Errno::EPROTO, alien())) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use bivouac_types::OpId;
-    use std::io::Write;
-    use std::os::fd::AsFd;
 
     /// Room for a payload of the given length.
     struct Room(Vec<u8>);
 
-    impl Target for Room {
+    impl PayloadTarget for Room {
         fn with(&mut self, max_len: usize, fill: &mut dyn FnMut(&mut [IoSliceMut<'_>])) {
             let len = max_len.min(self.0.len());
             fill(&mut [IoSliceMut::new(&mut self.0[..len])]);
@@ -260,7 +313,7 @@ mod tests {
         let (mut body, mut room) = (b"left over".to_vec(), Room(vec![0; 10]));
         let mut reply = Reply::new(&mut body, &mut room);
         let frame = Frame::request(op, OpId(1), ClientId(1), 0);
-        let source = (lane, Asker::HERE);
+        let source = (lane, RequestOrigin::LOCAL);
         let outcome = dispatch(&Scripted(script), source, frame, (&[], &[]), &mut reply);
         let (status, payload_len) = (reply.status(), reply.payload_len());
         (status, body, payload_len, outcome)
@@ -331,11 +384,12 @@ mod tests {
     #[test]
     fn each_operation_passes_on_its_lanes_only() {
         for op in Op::ALL {
-            for lane in [LaneKind::Client, LaneKind::Peer] {
+            for lane in [LaneKind::Client, LaneKind::Peer, LaneKind::Mirror] {
                 let belongs = match op.lane() {
-                    Lane::Both => true,
+                    Lane::Both => lane != LaneKind::Mirror,
                     Lane::Client => lane == LaneKind::Client,
                     Lane::Peer => lane == LaneKind::Peer,
+                    Lane::Mirror => lane == LaneKind::Mirror,
                 };
                 let expected = if belongs { 0 } else { Errno::EPROTO.code() };
                 assert_eq!(run(*op as u16, lane, |_, _| {}).0, expected, "{} on {lane:?}", op.name());
@@ -344,16 +398,5 @@ mod tests {
         for number in [0, 0xff01, u16::MAX] {
             assert_eq!(run(number, LaneKind::Client, |_, _| {}).0, Errno::ENOSYS.code());
         }
-    }
-
-    #[test]
-    fn who_hangs_up_is_gone_whatever_is_still_to_be_read() {
-        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        let asker = Asker::behind(ours.as_fd());
-        assert!(!asker.is_gone());
-        theirs.write_all(b"asked for").unwrap();
-        assert!(!asker.is_gone());
-        drop(theirs);
-        assert!(asker.is_gone() && !Asker::HERE.is_gone());
     }
 }

@@ -1,7 +1,8 @@
 //! Requests over sockets: a pool of proven connections to one address.
 
 use std::io::IoSliceMut;
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bivouac_types::NodeId;
@@ -9,17 +10,24 @@ use bivouac_types::limits::WAIT_MS_DEFAULT;
 use parking_lot::Mutex;
 
 use crate::connection::{Connection, Opened, Opening};
-use crate::steps::{Steps, Wait, await_any};
-use crate::transport::State;
+use crate::generation;
+use crate::readiness::{Wait, await_any};
+use crate::steps::ExchangeProgress;
+use crate::transport::InFlightRequest;
 use crate::watch::run_of;
-use crate::{Address, Broken, Identity, NetError, Pending, ReplyHead, Request, Transport, Watch, hook};
+use crate::{
+    Address, Broken, DaemonId, Identity, NetError, Pending, ReplyHead, Request, Transport, Watch, hook,
+};
 
-/// How sockets are used.
+/// Sockets that are noted before it is looked which of them are closed.
+const OPENED_MIN: usize = 32;
+
+/// Settings of sockets.
 #[derive(Clone, Copy, Debug)]
 pub struct SocketOptions {
     /// Most connections that are kept open while no request uses them.
     pub idle_max: usize,
-    /// How long to wait for an answer, in milliseconds, unless the request says otherwise.
+    /// Time to wait for an answer, in milliseconds, unless the request says otherwise.
     pub wait_ms: u64,
 }
 
@@ -30,30 +38,45 @@ impl Default for SocketOptions {
 }
 
 /// Carries requests over TCP or a Unix socket. Every request under way has a connection of its own; the one
-/// that was used last is used next. Nothing is sent again: that is [`crate::Peer`]'s business.
+/// that was used last is used next. Nothing is sent again: that is [`crate::Peer`]'s business. A client has one of these for
+/// each node: [`Transport::connect`] begins a new [`crate::Generation`] of the client's connections there.
 pub struct SocketTransport {
-    address: Address,
     identity: Identity,
     options: SocketOptions,
     pool: Mutex<Pool>,
-    /// Who is told when a connection breaks that nobody uses, and of which node.
+    /// Watch that is told when an unused connection breaks, and the node that it led to.
     watch: Option<(Arc<Watch>, NodeId)>,
 }
 
-#[derive(Default)]
 struct Pool {
+    address: Address,
+    /// The daemon that is meant; `None` for whoever answers.
+    daemon: Option<DaemonId>,
+    /// Sockets that were opened, as long as they are: those in use as well.
+    opened: Vec<Weak<OwnedFd>>,
+    /// Number of them at which those that are closed are dropped.
+    opened_max: usize,
     idle: Vec<Connection>,
     // The run of the server that requests are meant for.
     instance: Option<u64>,
-    // How often this was decided anew.
-    decided: u64,
+    // Number of the generation of its connections, which begins when this is decided anew.
+    generation: u64,
 }
 
 impl SocketTransport {
     /// Connects when there is something to send.
     #[must_use]
     pub fn new(address: Address, identity: Identity, options: SocketOptions) -> SocketTransport {
-        SocketTransport { address, identity, options, pool: Mutex::default(), watch: None }
+        let pool = Pool {
+            address,
+            daemon: None,
+            opened: Vec::new(),
+            opened_max: OPENED_MIN,
+            idle: Vec::new(),
+            instance: None,
+            generation: generation::next_number(0),
+        };
+        SocketTransport { identity, options, pool: Mutex::new(pool), watch: None }
     }
 
     /// The same, with its connections under watch as those to `node`.
@@ -62,11 +85,44 @@ impl SocketTransport {
         SocketTransport { watch: Some((Arc::clone(watch), node)), ..self }
     }
 
-    fn open(&self, wait: Duration) -> Result<Connection, NetError> {
+    /// The same, for the daemon of this node that came to the address in this epoch, and no other.
+    #[must_use]
+    pub fn of_daemon(self, daemon: DaemonId) -> SocketTransport {
+        self.pool.lock().daemon = Some(daemon);
+        self
+    }
+
+    fn open(&self, generation: u64, wait: Duration) -> Result<Connection, NetError> {
         hook::run();
-        let connection = Connection::open(&self.address, &self.identity, wait)?;
+        let opening = self.begin_opening(generation, wait)?;
+        let address = opening.address().clone();
+        let connection = opening.complete(|socket| self.register(socket, &address))?;
         self.watch(&connection);
         Ok(connection)
+    }
+
+    /// Begins to connect to the present address.
+    fn begin_opening(&self, generation: u64, wait: Duration) -> Result<Box<Opening>, NetError> {
+        let (address, daemon) = {
+            let pool = self.pool.lock();
+            (pool.address.clone(), pool.daemon)
+        };
+        let opening = Opening::begin(&address, &self.identity, daemon, generation, wait)?;
+        self.register(opening.socket(), &address);
+        Ok(opening)
+    }
+
+    /// Notes a socket, to be shut down when the node moves. If it has moved since the address was read, that is now.
+    fn register(&self, socket: Weak<OwnedFd>, address: &Address) {
+        let mut pool = self.pool.lock();
+        if pool.address != *address {
+            return shut_down(&socket);
+        }
+        if pool.opened.len() >= pool.opened_max {
+            pool.opened.retain(|socket| socket.strong_count() > 0);
+            pool.opened_max = OPENED_MIN.max(2 * pool.opened.len());
+        }
+        pool.opened.push(socket);
     }
 
     fn watch(&self, connection: &Connection) {
@@ -83,23 +139,23 @@ impl SocketTransport {
         Ok(connection)
     }
 
-    fn begin_steps(&self, request: &Request<'_>) -> Result<Stepwise<'_>, NetError> {
+    fn begin_steps(&self, request: &Request<'_>) -> Result<StepwiseRequest<'_>, NetError> {
         request.check()?;
         let wait = self.wait_of(request);
         let stage = match self.take_idle(wait)? {
             Some(connection) => {
-                let mut steps = Steps::new(&connection, request);
+                let mut steps = ExchangeProgress::new(&connection, request);
                 steps.send(&connection, request).inspect_err(|_| self.forget_idle())?;
                 Stage::Open(connection, steps)
             }
             None => {
                 // A connection of this machine, or the name of another one, may have to be waited for.
                 hook::run();
-                let decided = self.pool.lock().decided;
-                Stage::Opening(Opening::begin(&self.address, &self.identity, wait)?, decided)
+                let generation = self.pool.lock().generation;
+                Stage::Opening(self.begin_opening(generation, wait)?)
             }
         };
-        Ok(Stepwise { transport: self, stage, outcome: None })
+        Ok(StepwiseRequest { transport: self, stage, outcome: None })
     }
 
     fn wait_of(&self, request: &Request<'_>) -> Duration {
@@ -113,8 +169,9 @@ impl SocketTransport {
         if let Some(connection) = self.take_idle(wait)? {
             return Ok(connection);
         }
-        let connection = self.open(wait)?;
-        self.admit(&connection, &mut self.pool.lock())?;
+        let generation = self.pool.lock().generation;
+        let connection = self.open(generation, wait)?;
+        self.admit(&connection)?;
         Ok(connection)
     }
 
@@ -124,35 +181,30 @@ impl SocketTransport {
     }
 
     /// Takes the run of the server that a new connection leads to for the one that requests are meant for, unless that is
-    /// known to be another one.
-    fn admit(&self, connection: &Connection, pool: &mut Pool) -> Result<(), NetError> {
+    /// known to be another one, or was decided anew since the connection was begun.
+    fn admit(&self, connection: &Connection) -> Result<(), NetError> {
+        let mut pool = self.pool.lock();
+        if pool.generation != connection.generation() {
+            return Err(NetError::Restarted { address: pool.address.clone() });
+        }
         // What clients registered with the former daemon must be told to this one before anything else.
         if *pool.instance.get_or_insert(connection.instance()) != connection.instance() {
             pool.idle.clear();
-            return Err(NetError::Restarted { address: self.address.clone() });
+            return Err(NetError::Restarted { address: pool.address.clone() });
         }
         Ok(())
     }
 
-    /// As [`SocketTransport::admit`], of a connection that was begun when it had been decided so often which run requests
-    /// are meant for. Where that has changed since, the new daemon may be about to be told what the former one knew.
-    fn admit_begun(&self, connection: &Connection, decided: u64) -> Result<(), NetError> {
-        self.watch(connection);
-        let mut pool = self.pool.lock();
-        if pool.decided != decided {
-            return Err(NetError::Restarted { address: self.address.clone() });
-        }
-        self.admit(connection, &mut pool)
-    }
-
     fn give_back(&self, connection: Connection) {
         let mut pool = self.pool.lock();
-        if pool.instance == Some(connection.instance()) && pool.idle.len() < self.options.idle_max {
+        let is_current =
+            (pool.instance, pool.generation) == (Some(connection.instance()), connection.generation());
+        if is_current && pool.idle.len() < self.options.idle_max {
             pool.idle.push(connection);
         }
     }
 
-    /// Where one connection broke, the others are probably dead too.
+    /// Closes the other idle connections: where one broke, they are probably dead too.
     fn forget_idle(&self) {
         self.pool.lock().idle.clear();
     }
@@ -161,26 +213,33 @@ impl SocketTransport {
 impl Transport for SocketTransport {
     fn start(&self, request: &Request<'_>) -> Pending<'_> {
         match self.send(request) {
-            Ok(connection) => Pending(State::Socket(InFlight { transport: self, connection })),
+            Ok(connection) => Pending::new(SentRequest { transport: self, connection }),
             Err(error) => Pending::failed(error),
         }
     }
 
     fn begin(&self, request: &Request<'_>) -> Pending<'_> {
         match self.begin_steps(request) {
-            Ok(stepwise) => Pending(State::Stepwise(Box::new(stepwise))),
+            Ok(stepwise) => Pending::new(stepwise),
             Err(error) => Pending::failed(error),
         }
     }
 
     fn connect(&self, wait: Duration) -> Result<(), NetError> {
-        let connection = self.open(wait)?;
-        let mut pool = self.pool.lock();
-        pool.decided += 1;
-        if pool.instance.replace(connection.instance()) != Some(connection.instance()) {
+        // The node supersedes the former generation before it answers: what was sent over that, and is sent again, is
+        // carried out once.
+        let generation = {
+            let mut pool = self.pool.lock();
             pool.idle.clear();
+            pool.generation = generation::next_number(pool.generation);
+            pool.generation
+        };
+        let connection = self.open(generation, wait)?;
+        let mut pool = self.pool.lock();
+        if pool.generation == generation {
+            pool.instance = Some(connection.instance());
+            pool.idle.push(connection);
         }
-        pool.idle.push(connection);
         Ok(())
     }
 
@@ -188,20 +247,41 @@ impl Transport for SocketTransport {
         self.pool.lock().instance.is_none_or(|instance| run_of(instance) == broken.run)
     }
 
+    fn redirect(&self, epoch: u32, address: &Address) -> bool {
+        let mut pool = self.pool.lock();
+        let Some(daemon) = pool.daemon.filter(|daemon| epoch > daemon.epoch) else { return false };
+        pool.daemon = Some(DaemonId { epoch, ..daemon });
+        pool.address = address.clone();
+        // Of another daemon, and perhaps over connections that nobody will ever answer.
+        pool.idle.clear();
+        pool.instance = None;
+        pool.generation = generation::next_number(pool.generation);
+        std::mem::take(&mut pool.opened).iter().for_each(shut_down);
+        true
+    }
+
     fn address(&self) -> Address {
-        self.address.clone()
+        self.pool.lock().address.clone()
+    }
+}
+
+/// Ends what is under way over a socket, if it is still open.
+fn shut_down(socket: &Weak<OwnedFd>) {
+    if let Some(socket) = socket.upgrade() {
+        // It may be gone, or not be connected yet: then it does not matter.
+        let _nothing_to_end = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
     }
 }
 
 /// A request that was sent.
-pub(crate) struct InFlight<'t> {
+struct SentRequest<'t> {
     transport: &'t SocketTransport,
     connection: Connection,
 }
 
-impl InFlight<'_> {
-    pub fn finish(
-        self,
+impl InFlightRequest for SentRequest<'_> {
+    fn finish(
+        self: Box<Self>,
         request: &Request<'_>,
         body: &mut Vec<u8>,
         into: &mut [IoSliceMut<'_>],
@@ -220,69 +300,47 @@ impl InFlight<'_> {
 }
 
 /// A request that is carried on without waiting.
-pub(crate) struct Stepwise<'t> {
+struct StepwiseRequest<'t> {
     transport: &'t SocketTransport,
     stage: Stage,
     outcome: Option<Result<ReplyHead, NetError>>,
 }
 
-/// How far it is.
+/// Stage of the exchange.
 #[allow(clippy::large_enum_variant, reason = "what it is in is in a box")]
 enum Stage {
-    /// Its connection is being made. It had been decided so often which run of the server it is meant for.
-    Opening(Box<Opening>, u64),
+    /// Its connection is being made.
+    Opening(Box<Opening>),
     /// It is on its way.
-    Open(Connection, Steps),
+    Open(Connection, ExchangeProgress),
     /// There is no connection.
     Failed,
 }
 
-impl Stepwise<'_> {
-    pub fn is_sent(&self) -> bool {
+impl InFlightRequest for StepwiseRequest<'_> {
+    fn is_sent(&self) -> bool {
         self.outcome.is_some() || matches!(&self.stage, Stage::Open(_, steps) if steps.is_sent())
     }
 
-    pub fn wait(&self) -> Option<Wait<'_>> {
+    fn wait(&self) -> Option<Wait<'_>> {
         match &self.stage {
             _ if self.outcome.is_some() => None,
-            Stage::Opening(opening, _) => Some(opening.wait()),
+            Stage::Opening(opening) => Some(opening.wait()),
             Stage::Open(connection, steps) => Some(steps.wait(connection)),
             Stage::Failed => None,
         }
     }
 
     /// Does what goes without waiting; whether it is over.
-    pub fn advance(&mut self, request: &Request<'_>, into: &mut [IoSliceMut<'_>]) -> bool {
+    fn advance(&mut self, request: &Request<'_>, into: &mut [IoSliceMut<'_>]) -> bool {
         if self.outcome.is_none() {
             self.outcome = self.go_on(request, into).transpose();
         }
         self.outcome.is_some()
     }
 
-    fn go_on(
-        &mut self,
-        request: &Request<'_>,
-        into: &mut [IoSliceMut<'_>],
-    ) -> Result<Option<ReplyHead>, NetError> {
-        self.stage = match std::mem::replace(&mut self.stage, Stage::Failed) {
-            Stage::Opening(opening, decided) => match opening.advance()? {
-                Opened::NotYet(opening) => Stage::Opening(opening, decided),
-                Opened::Connection(connection) => {
-                    self.transport.admit_begun(&connection, decided)?;
-                    let steps = Steps::new(&connection, request);
-                    Stage::Open(connection, steps)
-                }
-            },
-            stage => stage,
-        };
-        match &mut self.stage {
-            Stage::Open(connection, steps) => steps.advance(connection, request, into),
-            Stage::Opening(..) | Stage::Failed => Ok(None),
-        }
-    }
-
-    pub fn finish(
-        mut self,
+    fn finish(
+        mut self: Box<Self>,
         request: &Request<'_>,
         body: &mut Vec<u8>,
         into: &mut [IoSliceMut<'_>],
@@ -304,7 +362,36 @@ impl Stepwise<'_> {
                 Err(error)
             }
             // It is over only with an outcome, and with an answer only over a connection.
-            (_, _) => Err(NetError::Restarted { address: self.transport.address.clone() }),
+            (_, _) => Err(NetError::Restarted { address: self.transport.address() }),
+        }
+    }
+}
+
+impl StepwiseRequest<'_> {
+    fn go_on(
+        &mut self,
+        request: &Request<'_>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<Option<ReplyHead>, NetError> {
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Failed) {
+            Stage::Opening(opening) => match opening.advance()? {
+                Opened::NotYet(opening) => Stage::Opening(opening),
+                Opened::Elsewhere(opening) => {
+                    self.transport.register(opening.socket(), opening.address());
+                    Stage::Opening(opening)
+                }
+                Opened::Connection(connection) => {
+                    self.transport.watch(&connection);
+                    self.transport.admit(&connection)?;
+                    let steps = ExchangeProgress::new(&connection, request);
+                    Stage::Open(connection, steps)
+                }
+            },
+            stage => stage,
+        };
+        match &mut self.stage {
+            Stage::Open(connection, steps) => steps.advance(connection, request, into),
+            Stage::Opening(..) | Stage::Failed => Ok(None),
         }
     }
 }

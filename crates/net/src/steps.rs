@@ -1,24 +1,23 @@
 //! A request and its answer, carried on without waiting, so that one thread can do so with many.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bivouac_types::limits::FRAME_HEADER_LEN;
-use bivouac_wire::{Frame, Summing, Way};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use bivouac_wire::{Frame, FrameChecksum, FrameProtection};
+use rustix::event::PollFlags;
 
 use crate::connection::Connection;
-use crate::{NetError, ReplyHead, Request, hook, slices};
+use crate::readiness::Wait;
+use crate::{NetError, ReplyHead, Request, slices};
 
-/// How far a request and its answer have got over one connection.
-pub(crate) struct Steps {
-    /// As it is sent, from the first byte to the last.
+/// The progress of a request and its answer over one connection.
+pub(crate) struct ExchangeProgress {
+    /// The header as it is sent.
     asked: [u8; FRAME_HEADER_LEN],
     len: usize,
     sent: usize,
-    /// Whether what was sent is gone: encrypted, it may wait.
+    /// True if all of it has left: encrypted records may wait in the channel.
     is_flushed: bool,
     header: [u8; FRAME_HEADER_LEN],
     came: usize,
@@ -26,33 +25,18 @@ pub(crate) struct Steps {
     moved: Instant,
 }
 
-/// What came behind a header.
+/// An answer whose header has come.
 struct Answer {
     frame: Frame,
     body: Vec<u8>,
     came: usize,
-    summing: Summing,
+    summing: FrameChecksum,
 }
 
-/// What a connection has to do for its request to go on.
-#[derive(Clone, Copy, Debug)]
-pub struct Wait<'a> {
-    socket: BorrowedFd<'a>,
-    events: PollFlags,
-    until: Instant,
-}
-
-impl<'a> Wait<'a> {
-    /// For these events, and no longer than until then.
-    pub(crate) fn new(connection: &'a Connection, events: PollFlags, until: Instant) -> Wait<'a> {
-        Wait { socket: connection.as_fd(), events, until }
-    }
-}
-
-impl Steps {
-    pub fn new(connection: &Connection, request: &Request<'_>) -> Steps {
+impl ExchangeProgress {
+    pub fn new(connection: &Connection, request: &Request<'_>) -> ExchangeProgress {
         let frame = &request.frame;
-        Steps {
+        ExchangeProgress {
             asked: connection.header(request),
             len: FRAME_HEADER_LEN + frame.body_len as usize + frame.payload_len as usize,
             sent: 0,
@@ -64,12 +48,12 @@ impl Steps {
         }
     }
 
-    /// Whether the request has been given away.
+    /// Returns whether the request has been given away.
     pub fn is_sent(&self) -> bool {
         self.sent == self.len && self.is_flushed
     }
 
-    /// What this waits for.
+    /// Event that carries it on.
     pub fn wait<'a>(&self, connection: &'a Connection) -> Wait<'a> {
         let events = if self.is_sent() { PollFlags::IN } else { PollFlags::OUT };
         Wait::new(connection, events, self.moved + connection.patience())
@@ -91,6 +75,7 @@ impl Steps {
                 Some(sent) => self.sent += sent,
                 None => return Ok(false),
             }
+            assert!(self.sent <= self.len, "{} of {} bytes of a request are sent", self.sent, self.len);
             self.moved = Instant::now();
         }
         if !self.is_flushed && connection.flush_now()? {
@@ -129,7 +114,7 @@ impl Steps {
                 let frame = connection.decode(Some(&self.header))?;
                 connection.check_reply(request, &frame, slices::total_mut(into))?;
                 let body = vec![0; frame.body_len as usize];
-                self.answer = Some(Answer { frame, body, came: 0, summing: Summing::default() });
+                self.answer = Some(Answer { frame, body, came: 0, summing: FrameChecksum::default() });
             }
         }
         let Some(answer) = &mut self.answer else { return Ok(None) };
@@ -141,8 +126,10 @@ impl Steps {
             parts.extend(slices::window_mut(into, paid, payload_len - paid));
             let room = slices::total_mut(&parts);
             let Some(came) = connection.receive_now(&mut parts)? else { return Ok(None) };
+            assert!(came <= room, "{came} bytes were received into {room}");
             answer.add(came, into);
             self.moved = Instant::now();
+            // Fewer bytes than asked for: the socket is empty, and to ask again would cost a call that says so.
             if came < room && !connection.holds_more() {
                 break;
             }
@@ -165,48 +152,12 @@ impl Answer {
     fn add(&mut self, came: usize, into: &mut [IoSliceMut<'_>]) {
         let (from, end) = (self.came, self.came + came);
         self.came = end;
-        if self.frame.seal.way() != Way::Sum {
+        if self.frame.seal.protection() != FrameProtection::Sum {
             return;
         }
         let body_len = self.body.len();
         self.summing.add(self.body.get(from.min(body_len)..end.min(body_len)).unwrap_or_default());
         let (paid, until) = (from.saturating_sub(body_len), end.saturating_sub(body_len));
         slices::window_mut(into, paid, until - paid).iter().for_each(|part| self.summing.add(part));
-    }
-}
-
-/// Waits until one of these can go on, or has waited for too long; only looks unless `may_wait`. Which can.
-#[must_use]
-pub fn await_any(waits: &[Wait<'_>], may_wait: bool) -> Vec<bool> {
-    let mut polled: Vec<PollFd<'_>> =
-        waits.iter().map(|wait| PollFd::from_borrowed_fd(wait.socket, wait.events)).collect();
-    if may_wait && !(hook::is_set() && look(&mut polled, Duration::ZERO)) {
-        hook::run();
-        let until = waits.iter().map(|wait| wait.until).min();
-        // Rounded up, so that the time has passed when the wait ends.
-        let left = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
-        look(&mut polled, left + Duration::from_millis(1));
-    } else if !may_wait {
-        look(&mut polled, Duration::ZERO);
-    }
-    let now = Instant::now();
-    let ready = |(polled, wait): (&PollFd<'_>, &Wait<'_>)| !polled.revents().is_empty() || wait.until <= now;
-    polled.iter().zip(waits).map(ready).collect()
-}
-
-/// Whether any of them is ready within `time`.
-fn look(polled: &mut [PollFd<'_>], time: Duration) -> bool {
-    let end = Instant::now() + time;
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        match poll(polled, Timespec::try_from(left).ok().as_ref()) {
-            Err(Errno::INTR) => {}
-            Ok(ready) => return ready > 0,
-            // Without memory for it, all are tried.
-            Err(_) => {
-                polled.iter_mut().for_each(PollFd::clear_revents);
-                return false;
-            }
-        }
     }
 }

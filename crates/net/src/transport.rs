@@ -1,4 +1,4 @@
-//! The seam between those who ask and those who carry.
+//! The interface between callers and what carries their requests.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
@@ -6,9 +6,23 @@ use std::time::Duration;
 use bivouac_types::limits::{FRAME_BODY_MAX, FRAME_PAYLOAD_MAX};
 use bivouac_wire::Frame;
 
-use crate::{Address, Broken, NetError, Wait, in_process, peer, slices, socket};
+use crate::readiness::Wait;
+use crate::{Address, Broken, NetError, slices};
 
-/// A request with the places where its bytes are.
+/// A request with the places where its bytes are. On a connection it is a frame (docs/protocol.md):
+///
+/// ```text
+///  0       4         6        8            16         20            24       28        30    31      32
+/// ┌───────┬─────────┬────────┬────────────┬──────────┬─────────────┬────────┬─────────┬─────┬───────┬───
+/// │ magic │ version │ op     │ request id │ body     │ payload     │ status │ channel │kind,│ flags │ …
+/// │ BVK1  │         │        │            │ length   │ length      │        │         │seal │       │
+/// └───────┴─────────┴────────┴────────────┴──────────┴─────────────┴────────┴─────────┴─────┴───────┴───
+///  32          40      44           48       56      60            64
+///  ───────────┬───────┬────────────┬────────┬───────┬─────────────┬────────────┬─────────────┐
+///   client id │ wait  │ seal's     │ origin │ fence │ crc of      │ body       │ payload     │
+///             │ in ms │ value      │        │       │ bytes 0..60 │            │             │
+///  ───────────┴───────┴────────────┴────────┴───────┴─────────────┴────────────┴─────────────┘
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The header; its lengths are those of `body` and `payload`.
@@ -41,7 +55,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What a reply says beside its body and payload.
+/// Head of a reply, without its body and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyHead {
     /// 0 or an errno.
@@ -69,10 +83,17 @@ pub trait Transport: Send + Sync {
     /// When no connection comes about within `wait`.
     fn connect(&self, wait: Duration) -> Result<(), NetError>;
 
-    /// Whether requests go to the server that this broken connection led to, not yet to a later one.
+    /// Returns whether requests go to the server that this broken connection led to, not yet to a later one.
     fn leads_to(&self, broken: &Broken) -> bool {
         let _ = broken;
         true
+    }
+
+    /// Goes to this address from now on, if the node came there in a later epoch than to the present one: nothing goes to
+    /// the former address any more, and what is under way there fails. Returns whether that is so.
+    fn redirect(&self, epoch: u32, address: &Address) -> bool {
+        let _ = (epoch, address);
+        false
     }
 
     /// The destination, for messages.
@@ -94,19 +115,34 @@ pub trait Transport: Send + Sync {
 
 /// A request under way. Dropping it gives the answer up.
 #[must_use = "the answer must be awaited"]
-pub struct Pending<'t>(pub(crate) State<'t>);
+pub struct Pending<'t>(PendingState<'t>);
 
-pub(crate) enum State<'t> {
+enum PendingState<'t> {
     Failed(NetError),
-    InProcess(&'t in_process::InProcess),
-    Socket(socket::InFlight<'t>),
-    Stepwise(Box<socket::Stepwise<'t>>),
-    Peer(Box<peer::InFlight<'t>>),
-    Other(Box<dyn Waiting + 't>),
+    // Not boxed: a request to a service of this process allocates nothing.
+    Deferred(&'t dyn Transport),
+    InFlight(Box<dyn InFlightRequest + 't>),
 }
 
-/// A request under way, as a decorating transport sees it.
-pub trait Waiting {
+/// A request that a transport has begun, as [`Pending`] carries it on. The defaults are for one that cannot be carried
+/// on in steps.
+pub trait InFlightRequest {
+    /// As [`Pending::advance`].
+    fn advance(&mut self, request: &Request<'_>, into: &mut [IoSliceMut<'_>]) -> bool {
+        let _ = (request, into);
+        true
+    }
+
+    /// As [`Pending::is_sent`].
+    fn is_sent(&self) -> bool {
+        true
+    }
+
+    /// As [`Pending::wait`].
+    fn wait(&self) -> Option<Wait<'_>> {
+        None
+    }
+
     /// As [`Pending::finish`].
     ///
     /// # Errors
@@ -120,14 +156,20 @@ pub trait Waiting {
 }
 
 impl<'t> Pending<'t> {
-    /// Wraps the pending request of a decorating transport.
-    pub fn new(waiting: Box<dyn Waiting + 't>) -> Pending<'t> {
-        Pending(State::Other(waiting))
+    /// A request that a transport has begun.
+    pub fn new(in_flight: impl InFlightRequest + 't) -> Pending<'t> {
+        Pending(PendingState::InFlight(Box::new(in_flight)))
+    }
+
+    /// A request that `transport` carries out by [`Transport::exchange`] when it is finished. That must not use
+    /// [`Transport::start`], as its default does.
+    pub(crate) fn deferred(transport: &'t dyn Transport) -> Pending<'t> {
+        Pending(PendingState::Deferred(transport))
     }
 
     /// A request that could not be started.
     pub fn failed(error: NetError) -> Pending<'t> {
-        Pending(State::Failed(error))
+        Pending(PendingState::Failed(error))
     }
 
     /// Carries on what was [begun](Transport::begin), as far as that goes without waiting: what is left of `request` is sent,
@@ -135,29 +177,26 @@ impl<'t> Pending<'t> {
     /// before [`Pending::finish`]; so it is for what cannot be carried on in steps.
     pub fn advance(&mut self, request: &Request<'_>, into: &mut [IoSliceMut<'_>]) -> bool {
         match &mut self.0 {
-            State::Stepwise(stepwise) => stepwise.advance(request, into),
-            State::Peer(in_flight) => in_flight.advance(request, into),
-            State::Failed(_) | State::InProcess(_) | State::Socket(_) | State::Other(_) => true,
+            PendingState::InFlight(in_flight) => in_flight.advance(request, into),
+            PendingState::Failed(_) | PendingState::Deferred(_) => true,
         }
     }
 
-    /// Whether all of the request has been given away.
+    /// Returns whether all of the request has been given away.
     #[must_use]
     pub fn is_sent(&self) -> bool {
         match &self.0 {
-            State::Stepwise(stepwise) => stepwise.is_sent(),
-            State::Peer(in_flight) => in_flight.is_sent(),
-            State::Failed(_) | State::InProcess(_) | State::Socket(_) | State::Other(_) => true,
+            PendingState::InFlight(in_flight) => in_flight.is_sent(),
+            PendingState::Failed(_) | PendingState::Deferred(_) => true,
         }
     }
 
-    /// What has to happen before it can be carried on; `None` if nothing has.
+    /// Event that carries it on; `None` if it need not wait.
     #[must_use]
     pub fn wait(&self) -> Option<Wait<'_>> {
         match &self.0 {
-            State::Stepwise(stepwise) => stepwise.wait(),
-            State::Peer(in_flight) => in_flight.wait(),
-            State::Failed(_) | State::InProcess(_) | State::Socket(_) | State::Other(_) => None,
+            PendingState::InFlight(in_flight) => in_flight.wait(),
+            PendingState::Failed(_) | PendingState::Deferred(_) => None,
         }
     }
 
@@ -174,12 +213,9 @@ impl<'t> Pending<'t> {
         into: &mut [IoSliceMut<'_>],
     ) -> Result<ReplyHead, NetError> {
         match self.0 {
-            State::Failed(error) => Err(error),
-            State::InProcess(transport) => transport.serve(request, body, into),
-            State::Socket(in_flight) => in_flight.finish(request, body, into),
-            State::Stepwise(stepwise) => stepwise.finish(request, body, into),
-            State::Peer(in_flight) => in_flight.finish(request, body, into),
-            State::Other(waiting) => waiting.finish(request, body, into),
+            PendingState::Failed(error) => Err(error),
+            PendingState::Deferred(transport) => transport.exchange(request, body, into),
+            PendingState::InFlight(in_flight) => in_flight.finish(request, body, into),
         }
     }
 }

@@ -84,7 +84,7 @@ impl Watch {
     }
 }
 
-/// What a watch remembers of the random number of a server's run.
+/// The part of the random number of a server's run that a watch keeps.
 pub(crate) fn run_of(instance: u64) -> u64 {
     instance & ((1 << RUN_BITS) - 1)
 }

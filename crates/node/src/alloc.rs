@@ -32,11 +32,15 @@ impl Allocator {
         if range.is_empty() {
             let end = range.start + BLOCK;
             let mut txn = records.txn(&[self.slot]);
+            let former = txn.get(self.slot, ALLOCATOR_KEY).and_then(|value| u64::from_bytes(value).ok());
+            assert!(former.is_none_or(|former| former < end), "numbers up to {end} are reserved twice");
             txn.put(self.slot, ALLOCATOR_KEY, &end.to_bytes());
             txn.commit()?;
             range.end = end;
         }
         let number = range.start;
+        // Behind the mark of the records, the next daemon would give it out again.
+        assert!(number < range.end, "number {number} is not reserved");
         range.start += 1;
         Ok(number)
     }

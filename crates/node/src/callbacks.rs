@@ -1,22 +1,22 @@
-//! The one callback: whoever has leases on what is about to change is asked to cache it no more. Handlers of the peer
-//! lane ask too: who is asked waits for nobody.
+//! Recall of leases: clients that may cache what is about to change are asked to invalidate it. Handlers of the peer lane
+//! ask, too: a client answers without waiting for any node.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bivouac_types::limits::LEASE_MS;
-use bivouac_types::{ClientId, FormationId, FsResult, Ino, Slot};
-use bivouac_wire::{Encode, FormationMap, InvalidateRequest, Invalidation, Op, op};
+use bivouac_types::{ClientId, FormationId, Ino};
+use bivouac_wire::{Encode, FormationMap, HasGrownRequest, InvalidateRequest, Invalidation, Op, op};
 
-use crate::dispatch::SYSTEM;
-use crate::leases::{Changing, Item, Leases, Principal};
-use crate::namespace::Change;
-use crate::node::Node;
+use crate::at_once::each_at_once;
+use crate::leases::{Changing, Item, Leases};
 use crate::peers::{PeerLane, PeerRequest};
 use crate::served::ServedClients;
 
 /// Shortest wait for a peer's answer that is worth the question.
 const WAIT_MIN: Duration = Duration::from_millis(1);
+/// Longest wait for a mount's kernel to learn of a size.
+const GROWTH_WAIT: Duration = Duration::from_millis(LEASE_MS);
 /// How long who cannot tell may go on with what it was told.
 const UNKNOWN: Duration = Duration::from_millis(LEASE_MS);
 
@@ -41,12 +41,12 @@ impl Callbacks {
         Callbacks { leases, formation: map.formation, served, peers }
     }
 
-    /// Asks a client that this process serves, or does not.
+    /// Has a client of this process invalidate entries of its cache. Returns how long it may still use them.
     pub fn invalidate(&self, client: ClientId, what: &[Invalidation]) -> Duration {
         self.served.get(client).cache.map_or(UNKNOWN, |cache| cache.invalidate(what))
     }
 
-    /// Asks a client, whichever node serves it, and waits for its word no longer than so long.
+    /// The same of a client of any node, whose answer is waited for as long as `wait`. `None` if none came.
     fn have_invalidated(
         &self,
         client: ClientId,
@@ -69,7 +69,39 @@ impl Callbacks {
             .map(|ms| Duration::from_millis(ms.into()))
     }
 
-    /// A change of these items is about to begin. To be called before a size is locked: a kernel that is asked
+    /// Tells a mount that this process serves, or does not, of the size of a file that it has open.
+    pub fn has_grown(&self, client: ClientId, ino: Ino, size: u64) {
+        if let Some(cache) = self.served.get(client).cache {
+            bivouac_net::before_waiting();
+            if let Err(error) = self.peers.make_deferred() {
+                log::debug!(why:% = error; "a mount is not told of the size of {ino}");
+                return;
+            }
+            cache.has_grown(ino, size);
+        }
+    }
+
+    /// Tells mounts, whichever nodes serve them, of the size of a file that was made longer through another one. Waits for
+    /// each no longer than [`GROWTH_WAIT`].
+    pub fn tell_growth(&self, mounts: &[ClientId], ino: Ino, size: u64) {
+        let tell = |client: ClientId| {
+            if self.served.get(client).cache.is_some() {
+                return self.has_grown(client, ino, size);
+            }
+            let Some(node) = client.mounted_through(self.formation).filter(|node| self.peers.has(*node))
+            else {
+                return;
+            };
+            let body = HasGrownRequest { client, ino, size }.to_bytes();
+            let request = PeerRequest::of_node(self.peers.id(), Op::HasGrown, &body);
+            if let Err(error) = self.peers.ask_within::<op::HasGrown>(Some(GROWTH_WAIT), node, &request) {
+                log::debug!(why:% = error; "{node} does not say that its mount knows the size of {ino}");
+            }
+        };
+        each_at_once(mounts, |client| tell(*client));
+    }
+
+    /// Recalls the leases on items that are about to change. To be called before a size is locked: a kernel that is asked
     /// may wait for what its programs are writing.
     pub fn begin(&self, items: &[Item]) -> Option<Changing<'_>> {
         self.leases.change(items, &|client, what, wait| self.have_invalidated(client, what, wait))
@@ -81,37 +113,5 @@ impl Callbacks {
         if origin.mounted_through(self.formation).is_some() {
             self.leases.hold(origin, name);
         }
-    }
-}
-
-impl Node {
-    /// Changes that had to wait for leases.
-    #[must_use]
-    pub fn lease_waits(&self) -> u64 {
-        self.callbacks.leases.waits()
-    }
-
-    /// A change of an inode's attributes is about to begin; see [`Callbacks::begin`].
-    pub(crate) fn quieten(&self, ino: Ino) -> Option<Changing<'_>> {
-        self.callbacks.begin(&[Item::Attrs(ino)])
-    }
-
-    /// As [`Node::quieten`], of a change that is nobody's: also who asked for what led to it may cache what was before.
-    pub(crate) fn quieten_all(&self, ino: Ino) -> Option<Changing<'_>> {
-        let _principal = Principal::on_behalf_of(SYSTEM);
-        self.quieten(ino)
-    }
-
-    /// As [`Node::change`], where nothing but an inode's attributes changes, and who may cache them has been asked.
-    pub(crate) fn change_of(&self, ino: Ino) -> FsResult<Change<'_>> {
-        self.check_slot(ino.slot())?;
-        let changing = self.callbacks.leases.change(&[Item::Attrs(ino)], &|_, _, _| None);
-        Ok(Change::begun(self, changing, &[ino.slot()]))
-    }
-
-    /// As [`Node::change`], where clients may cache nothing of what changes but these items.
-    pub(crate) fn change_at(&self, slots: &[Slot], items: &[Item]) -> FsResult<Change<'_>> {
-        slots.iter().try_for_each(|slot| self.check_slot(*slot))?;
-        Ok(Change::begun(self, self.callbacks.begin(items), slots))
     }
 }

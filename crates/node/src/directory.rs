@@ -3,14 +3,16 @@
 //! of them in a *shard*, and the home follows (`gather.rs`).
 
 use bivouac_layout::{entry_hash, slot_of_hash};
-use bivouac_types::{Errno, FsError, FsResult, Ino, Name, NodeId, PartitionId, Slot, mode};
+use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Name, NodeId, PartitionId, Slot, mode};
 use bivouac_wire::{Encode, Inherited};
 
 use crate::leases::Item;
-use crate::locks::{Guard, Target};
+use crate::locks::{Guard, LockTarget};
 use crate::namespace::{Change, decode};
 use crate::node::Node;
-use crate::record::{DENTRY_NAME_AT, Dentry, Inode, Shard, hashed_key, shard_key};
+use crate::record::{
+    DENTRY_NAME_AT, Dentry, Inode, Removed, Shard, hashed_key, removed_key, seen_by_key, seen_key, shard_key,
+};
 use crate::session::Ctx;
 
 /// The slot of a directory's entry with this hash, of so many slots: that of the directory, or if it is spread that of the hash.
@@ -19,17 +21,9 @@ pub fn entry_slot(dir: Ino, is_spread: bool, hash: u64, slots: u16) -> Slot {
     if is_spread { slot_of_hash(hash, slots) } else { dir.slot() }
 }
 
-/// The slot of the record of a directory's shard on the node that has the slots `own`: the same one always, another one for
-/// other directories, so that they do not wait for each other.
-#[must_use]
-pub fn shard_slot(own: &[Slot], dir: Ino) -> Slot {
-    let number = (dir.0 ^ dir.0 >> 32) as usize;
-    own.get(number % own.len().max(1)).copied().unwrap_or(Slot(0))
-}
-
 /// Where an entry of this node is, or would be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct EntryPlace {
     /// The directory.
     pub dir: Ino,
     /// The slot of the entry.
@@ -42,7 +36,7 @@ pub struct Place {
     key: Vec<u8>,
 }
 
-impl Place {
+impl EntryPlace {
     /// Whether the directory is spread.
     pub fn is_spread(&self) -> bool {
         self.inherited.is_none()
@@ -93,7 +87,8 @@ impl Inode {
     /// What new entries get from this directory.
     pub fn inherited(&self) -> Inherited {
         let (attr, placement) = (&self.attr, self.placement);
-        Inherited { mode: attr.mode & mode::SETGID, gid: attr.gid, layout: attr.layout, placement }
+        let Attr { gid, layout, contract, .. } = *attr;
+        Inherited { mode: attr.mode & mode::SETGID, gid, layout, placement, contract }
     }
 }
 
@@ -104,7 +99,7 @@ impl Node {
     /// # Errors
     /// `EREMOTE` at the home of a spread directory if the entry is on another node; `ENOENT`; `ESTALE` if it is not
     /// this node's to know.
-    pub(crate) fn place(&self, dir: Ino, name: &Name) -> FsResult<Place> {
+    pub(crate) fn place(&self, dir: Ino, name: &Name) -> FsResult<EntryPlace> {
         let hash = entry_hash(dir, name.as_bytes());
         let hashed = slot_of_hash(hash, self.map.slot_count());
         let key = hashed_key(dir, hash, name.as_bytes());
@@ -113,11 +108,17 @@ impl Node {
             let inode = self.inode(dir)?;
             if !inode.attr.is_spread() {
                 let inherited = Some(inode.inherited());
-                return Ok(Place { dir, slot: dir.slot(), book: dir.slot(), inherited, key });
+                return Ok(EntryPlace { dir, slot: dir.slot(), book: dir.slot(), inherited, key });
             }
         }
         if self.owns(hashed) {
-            return Ok(Place { dir, slot: hashed, book: self.shards.slot_of(dir), inherited: None, key });
+            return Ok(EntryPlace {
+                dir,
+                slot: hashed,
+                book: self.shards.slot_of(dir),
+                inherited: None,
+                key,
+            });
         }
         self.check_slot(dir.slot())?;
         Err(remote(dir))
@@ -136,22 +137,22 @@ impl Node {
     }
 
     /// The lock of an entry.
-    pub(crate) fn entry_target(dir: Ino, name: &Name) -> Target {
-        Target::Entry(dir, entry_hash(dir, name.as_bytes()))
+    pub(crate) fn entry_target(dir: Ino, name: &Name) -> LockTarget {
+        LockTarget::Entry(dir, entry_hash(dir, name.as_bytes()))
     }
 
     /// Locks entries, and keeps the entries of their directories where they are, as far as their homes are here.
     pub(crate) fn lock_entries(&self, entries: &[(Ino, &Name)]) -> FsResult<Vec<Guard<'_>>> {
         let own = entries.iter().map(|(dir, _)| *dir).filter(|dir| self.owns(dir.slot()));
         let names = entries.iter().map(|(dir, name)| Node::entry_target(*dir, name));
-        self.locks.lock_all(own.map(Target::Dir).chain(names))
+        self.locks.lock_all(own.map(LockTarget::Dir).chain(names))
     }
 
     /// Keeps a directory from spreading while its attributes change: the shards get them too.
     pub(crate) fn stay(&self, ino: Ino) -> FsResult<Option<Guard<'_>>> {
         let attr = self.inode(ino)?.attr;
         if attr.is_dir() && !attr.is_spread() {
-            self.locks.lock(Target::Dir(ino)).map(Some)
+            self.locks.lock(LockTarget::Dir(ino)).map(Some)
         } else {
             Ok(None)
         }
@@ -159,7 +160,7 @@ impl Node {
 
     /// As [`Ctx::done_before`], of an operation on an entry: its directory may have spread meanwhile.
     pub(crate) fn entry_done_before(&self, ctx: &Ctx<'_>, dir: Ino, name: &Name) -> FsResult<Option<u64>> {
-        ctx.check_awaited()?;
+        ctx.check_current()?;
         if !ctx.retry {
             return Ok(None);
         }
@@ -193,7 +194,7 @@ impl Node {
     }
 
     /// The entry at this place, if there is one.
-    pub(crate) fn dentry(&self, place: &Place) -> FsResult<Option<Dentry>> {
+    pub(crate) fn dentry(&self, place: &EntryPlace) -> FsResult<Option<Dentry>> {
         self.read_dentry(place.dir, place.slot, &place.key)
     }
 
@@ -202,7 +203,7 @@ impl Node {
     }
 
     /// What a new entry at this place gets from its directory.
-    pub(crate) fn inherited(&self, place: &Place) -> FsResult<Inherited> {
+    pub(crate) fn inherited(&self, place: &EntryPlace) -> FsResult<Inherited> {
         if let Some(inherited) = place.inherited {
             return Ok(inherited);
         }
@@ -218,7 +219,7 @@ impl Change<'_> {
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`; `EAGAIN` while somebody tries to remove the directory.
-    pub fn directory(&self, place: &Place) -> FsResult<Dir> {
+    pub fn directory(&self, place: &EntryPlace) -> FsResult<Dir> {
         if place.is_spread() {
             let shard = self.shard(place.book, place.dir)?.ok_or(Errno::ENOENT)?;
             return match shard.sealed {
@@ -242,20 +243,22 @@ impl Change<'_> {
     }
 
     /// As [`Node::dentry`], within the change.
-    pub fn dentry(&self, place: &Place) -> FsResult<Option<Dentry>> {
+    pub fn dentry(&self, place: &EntryPlace) -> FsResult<Option<Dentry>> {
         let bytes = self.txn.get(place.slot, &place.key);
         bytes.map(|bytes| decode(bytes, "entry", place.dir)).transpose()
     }
 
     /// Makes an entry where there is none.
-    pub fn add_entry(&mut self, dir: &mut Dir, place: &Place, dentry: Dentry) {
+    pub fn add_entry(&mut self, dir: &mut Dir, place: &EntryPlace, dentry: Dentry) {
+        // Entries of a compact directory live with it: whoever looks them up asks no other slot.
+        assert!(place.is_spread() || place.slot == place.dir.slot(), "an entry lives with its directory");
         self.touch(dentry.ino);
         self.txn.put(place.slot, &place.key, &dentry.to_bytes());
         self.count(dir, place, 1, i32::from(dentry.kind == mode::DIR));
     }
 
     /// Removes an entry that is there.
-    pub fn remove_entry(&mut self, dir: &mut Dir, place: &Place, dentry: Dentry) {
+    pub fn remove_entry(&mut self, dir: &mut Dir, place: &EntryPlace, dentry: Dentry) {
         self.touch(dentry.ino);
         self.note_removed(dir.partition(), place, dentry);
         self.txn.delete(place.slot, &place.key);
@@ -263,7 +266,7 @@ impl Change<'_> {
     }
 
     /// Makes an existing entry lead elsewhere.
-    pub fn replace_entry(&mut self, dir: &mut Dir, place: &Place, old: Dentry, new: Dentry) {
+    pub fn replace_entry(&mut self, dir: &mut Dir, place: &EntryPlace, old: Dentry, new: Dentry) {
         self.touch(old.ino);
         self.touch(new.ino);
         self.txn.put(place.slot, &place.key, &new.to_bytes());
@@ -272,7 +275,9 @@ impl Change<'_> {
     }
 
     /// A directory has more or fewer entries and subdirectories, and was changed now.
-    fn count(&mut self, dir: &mut Dir, place: &Place, entries: i64, subdirs: i32) {
+    fn count(&mut self, dir: &mut Dir, place: &EntryPlace, entries: i64, subdirs: i32) {
+        let is_part = matches!(dir, Dir::Part(_));
+        assert_eq!(is_part, place.is_spread(), "a directory's entries are counted where they are");
         match dir {
             Dir::Whole(inode) => {
                 let attr = &mut inode.attr;
@@ -303,4 +308,59 @@ impl Change<'_> {
 
 fn remote(dir: Ino) -> FsError {
     FsError::with(Errno::EREMOTE, format!("directory {dir} is spread: ask the node of the entry"))
+}
+
+impl Node {
+    /// Slot and key that an entry has in a spread directory; the slot is this node's.
+    pub(crate) fn shard_place(&self, dir: Ino, name: &Name) -> FsResult<(Slot, Vec<u8>)> {
+        let hash = entry_hash(dir, name.as_bytes());
+        let slot = slot_of_hash(hash, self.map.slot_count());
+        self.check_slot(slot)?;
+        Ok((slot, hashed_key(dir, hash, name.as_bytes())))
+    }
+}
+
+/// What site storage had under a name, and which inode that was, as they were written.
+pub type SeenRecords = [Option<Vec<u8>>; 2];
+
+fn seen_keys(place: &EntryPlace) -> [Vec<u8>; 2] {
+    let name = place.name();
+    [seen_key(place.dir, name), seen_by_key(place.dir, name)]
+}
+
+impl Change<'_> {
+    /// Forgets what site storage had under a name of a directory that is not spread, so that its removal is none there.
+    /// Returns the records.
+    pub(crate) fn forget_seen(&mut self, place: &EntryPlace) -> SeenRecords {
+        seen_keys(place).map(|key| {
+            let known = self.txn.get(place.slot, &key).map(<[u8]>::to_vec);
+            self.txn.delete(place.slot, &key);
+            known
+        })
+    }
+
+    /// Takes down again what was forgotten, unless more is known since.
+    pub(crate) fn restore_seen(&mut self, place: &EntryPlace, known: &SeenRecords) {
+        for (key, known) in seen_keys(place).iter().zip(known) {
+            if let Some(known) = known.as_ref().filter(|_| self.txn.get(place.slot, key).is_none()) {
+                self.txn.put(place.slot, key, known);
+            }
+        }
+    }
+
+    /// A name goes: what site storage has under it is to go as well, if its partition says so.
+    fn note_removed(&mut self, partition: PartitionId, place: &EntryPlace, dentry: Dentry) {
+        if !self.node.mirrors(partition) {
+            return;
+        }
+        let name = place.name();
+        // What has never been there need not be deleted. Of a spread directory its home knows.
+        if !place.is_spread() && self.txn.get(place.slot, &seen_key(place.dir, name)).is_none() {
+            return;
+        }
+        let is_dir = dentry.kind == mode::DIR;
+        let removed = Removed { ino: dentry.ino, is_dir, partition, seen: None };
+        self.txn.put(place.slot, &removed_key(place.dir, name), &removed.to_bytes());
+        self.node.mirror_later(partition);
+    }
 }

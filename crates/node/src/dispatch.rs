@@ -2,33 +2,34 @@
 
 use std::time::Instant;
 
-use bivouac_net::{Call, LaneKind, Reply, Service};
+use bivouac_net::{Call, DaemonId, Introduction, LaneKind, Reply, Service};
+use bivouac_store::{Mirror, ServeState, with_deferred_writes};
 use bivouac_types::limits::CLIENT_CHANNELS_MAX;
 use bivouac_types::{ClientId, Errno, FsError, FsResult};
-use bivouac_wire::{Decode, Encode, Op, Operation, Touches, op};
+use bivouac_wire::{Encode, Op, Touches, op};
 
 use crate::counters::{Served, is_look};
+use crate::handlers::fence::check_fence;
 use crate::handlers::{data, direct, list};
+use crate::identity::{SYSTEM, peer_of};
 use crate::leases::Principal;
 use crate::node::{Node, RECORDS_VOLUME};
-use crate::peers::peer_of;
-use crate::session::Ctx;
-
-/// The origin of steps that no client's request makes necessary.
-pub const SYSTEM: ClientId = ClientId(0);
-
-/// An operation that a node serves.
-pub trait Handle: Operation {
-    /// Serves one request.
-    ///
-    /// # Errors
-    /// What the client gets instead of the reply.
-    fn handle(node: &Node, ctx: &Ctx<'_>, request: Self::Request<'_>) -> FsResult<Self::Reply>;
-}
+use crate::session::{Ctx, context, request};
+use crate::step::Handle;
 
 impl Service for Node {
+    fn admits(&self, introduction: &Introduction) -> bool {
+        let own = DaemonId { node: self.id, epoch: self.own_epoch() };
+        let is_meant = introduction.daemon.is_none_or(|daemon| daemon == own);
+        let has_successor =
+            self.mirror.as_ref().is_some_and(|tended| tended.mirror.serve_state() == ServeState::Superseded);
+        let newest = self.newest_map.lock();
+        let peer = peer_of(introduction.client).and_then(|node| newest.nodes.get(usize::from(node.0)));
+        !has_successor && is_meant && peer.is_none_or(|entry| introduction.epoch >= entry.epoch)
+    }
+
     fn serve(&self, call: &Call<'_>, reply: &mut Reply<'_>) {
-        let (from_peer, begun) = (call.lane == LaneKind::Peer, Instant::now());
+        let (from_peer, begun) = (call.lane != LaneKind::Client, Instant::now());
         if !is_look(call.op) {
             self.recorder.tick(begun, &self.counters);
         }
@@ -55,6 +56,7 @@ impl Service for Node {
             Op::ListXattr => run::<op::ListXattr>,
             Op::SetXattr => run::<op::SetXattr>,
             Op::RemoveXattr => run::<op::RemoveXattr>,
+            Op::SetContract => run::<op::SetContract>,
             Op::Open => run::<op::Open>,
             Op::Close => run::<op::Close>,
             Op::Reassert => run::<op::Reassert>,
@@ -124,9 +126,19 @@ impl Service for Node {
             Op::LockHolders => run::<op::LockHolders>,
             Op::LockWaits => run::<op::LockWaits>,
             Op::LookAgain => run::<op::LookAgain>,
+            Op::SettleLocks => run::<op::SettleLocks>,
             Op::LocksGranted => run::<op::LocksGranted>,
             Op::ServesClient => run::<op::ServesClient>,
             Op::Invalidate => run::<op::Invalidate>,
+            Op::HasGrown => run::<op::HasGrown>,
+            Op::TakeTokens => run::<op::TakeTokens>,
+            Op::ReturnTokens => run::<op::ReturnTokens>,
+            Op::RecallTokens => run::<op::RecallTokens>,
+            Op::ReclaimTokens => run::<op::ReclaimTokens>,
+            Op::ReportAccesses => run::<op::ReportAccesses>,
+            Op::ListRaces => run::<op::ListRaces>,
+            Op::CancelTokens => run::<op::CancelTokens>,
+            Op::ListTokens => run::<op::ListTokens>,
             Op::FindOrigin => run::<op::FindOrigin>,
             Op::ListDirty => run::<op::ListDirty>,
             Op::ListSeen => run::<op::ListSeen>,
@@ -147,9 +159,17 @@ impl Service for Node {
             Op::Probe => run::<op::Probe>,
             Op::ProbeFor => run::<op::ProbeFor>,
             Op::Reached => run::<op::Reached>,
+            Op::BeginReplica => run::<op::BeginReplica>,
+            Op::ApplyChanges => run::<op::ApplyChanges>,
+            Op::RenewReplica => run::<op::RenewReplica>,
+            Op::SealReplica => run::<op::SealReplica>,
+            Op::SetBackup => run::<op::SetBackup>,
         };
         let beat = self.rounds.pulse.begin();
-        serve(self, call, reply);
+        match self.mirror.as_ref().filter(|_| needs_lease(call.op)) {
+            Some(tended) => serve_leased(self, &tended.mirror, (call, reply), serve),
+            None => serve(self, call, reply),
+        }
         drop(beat);
         self.counters.served(&Served {
             op: call.op,
@@ -169,7 +189,7 @@ impl Service for Node {
     }
 
     fn request_damaged(&self, lane: LaneKind) {
-        self.counters.add_damage(lane == LaneKind::Peer);
+        self.counters.add_damage(lane != LaneKind::Client);
     }
 
     fn client_gone(&self, client: ClientId) {
@@ -177,9 +197,58 @@ impl Service for Node {
     }
 }
 
+/// Returns whether an operation tells or changes what is on the volumes of the node, so that nobody else may have taken them
+/// over. The others are about the process, its clients, other nodes, or the mirror itself.
+fn needs_lease(op: Op) -> bool {
+    let is_of_process = matches!(op, Op::Ping | Op::GetMap | Op::Status | Op::AskHost | Op::Shutdown)
+        || matches!(op, Op::Probe | Op::ProbeFor | Op::Reached);
+    let is_of_clients = matches!(op, Op::Invalidate | Op::HasGrown | Op::LocksGranted | Op::ServesClient)
+        || matches!(op, Op::LookAgain | Op::LockWaits | Op::SettleLocks | Op::RecallTokens);
+    let is_of_mirrors = matches!(op, Op::BeginReplica | Op::ApplyChanges | Op::RenewReplica)
+        || matches!(op, Op::SealReplica | Op::SetBackup);
+    !is_of_process && !is_of_clients && !is_of_mirrors
+}
+
+/// Returns whether records that an operation changes may be on both sides of the mirror only by when it is answered: its
+/// handler tells nobody of them but by its answer and by what it asks peers.
+fn defers(op: Op) -> bool {
+    let is_of_names = matches!(op, Op::Make | Op::MakeUnnamed | Op::Put | Op::Link | Op::Unlink | Op::Rmdir)
+        || matches!(op, Op::Rename | Op::SetAttr | Op::SetXattr | Op::RemoveXattr);
+    let is_of_content = matches!(op, Op::Write | Op::Append | Op::Extend | Op::ExtendOver | Op::Touch);
+    let is_step = matches!(op, Op::PutInode | Op::DropInode | Op::RemoveDir | Op::AdjustLinks)
+        || matches!(op, Op::InstallEntry | Op::SetParent | Op::RemoveSubfiles);
+    is_of_names || is_of_content || is_step
+}
+
+/// Serves a request while no other daemon can have taken over. What was read counts only if the lease is still valid behind
+/// it.
+fn serve_leased(
+    node: &Node,
+    mirror: &Mirror,
+    (call, reply): (&Call<'_>, &mut Reply<'_>),
+    serve: fn(&Node, &Call<'_>, &mut Reply<'_>),
+) {
+    if mirror.wait_to_serve() == ServeState::Serves {
+        let may_defer = defers(call.op) && !node.partitions.have_sources();
+        with_deferred_writes(may_defer, || serve(node, call, reply));
+        // Also what others have changed meanwhile: this may have seen it.
+        let made = mirror.make_deferred();
+        if made.is_ok() && mirror.wait_to_serve() == ServeState::Serves {
+            return;
+        }
+    }
+    if mirror.serve_state() == ServeState::Superseded {
+        let text = "another daemon has taken over the volumes of this node";
+        return reply.abandon(&FsError::with(Errno::EIO, text));
+    }
+    let text =
+        "the backup of this node's volumes does not answer; bring it back, or give the node another one";
+    reply.fail(&FsError::with(Errno::EIO, text));
+}
+
 fn run<O: Handle>(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
-    let origin = if call.lane == LaneKind::Peer { call.frame.origin } else { call.frame.client };
-    if call.lane == LaneKind::Client && O::OP != Op::Reassert {
+    let origin = if call.lane != LaneKind::Client { call.frame.origin } else { call.frame.client };
+    if call.lane == LaneKind::Client && !matches!(O::OP, Op::Reassert | Op::ReclaimTokens) {
         node.reclaim(origin);
     }
     let touches = if origin == SYSTEM { Touches::Nothing } else { O::OP.touches() };
@@ -189,36 +258,25 @@ fn run<O: Handle>(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
         let text = format!("channel {} is above {CLIENT_CHANNELS_MAX}", call.frame.channel);
         return reply.fail(&FsError::with(Errno::EPROTO, text));
     }
-    // These look when the subfile is theirs.
+    // These check for themselves, under the lock of the subfile. On the peer lane nothing may wait.
     let writes = matches!(O::OP, Op::Write | Op::ChangeSpace | Op::CopyRange);
+    let has_cached_reply = writes && call.lane == LaneKind::Client;
     let makes = touches == Touches::Changes || O::OP == Op::MakeUnnamed;
-    let awaited = if makes { ctx.check_awaited() } else { Ok(()) };
+    let current = if makes { ctx.check_current() } else { Ok(()) };
     let alters = makes || writes;
     // An open may cut.
     let is_fenced = (alters || O::OP == Op::Open) && call.lane == LaneKind::Client;
-    let passing = if is_fenced { node.pass_fence().map(Some) } else { Ok(None) };
-    let outcome = awaited
-        .and_then(|()| check_fence(node, call))
-        .and(passing)
-        .and_then(|_passing| serve::<O>(node, call, &ctx));
+    let passing = if is_fenced { node.proxy.fence.pass().map(Some) } else { Ok(None) };
+    let outcome =
+        current.and_then(|()| check_fence(node, call)).and(passing).and_then(
+            |_passing| match has_cached_reply {
+                true => node.replies.once(&ctx, || serve::<O>(node, call, &ctx)),
+                false => serve::<O>(node, call, &ctx),
+            },
+        );
     match outcome {
         Ok(answer) => answer.encode(reply.body()),
-        Err(error) => reply.fail(&error),
-    }
-}
-
-/// Refuses what was begun under locks that may be somebody else's by now.
-fn check_fence(node: &Node, call: &Call<'_>) -> FsResult<()> {
-    let fence = call.frame.fence;
-    if fence == 0 || call.lane == LaneKind::Peer {
-        return Ok(());
-    }
-    match call.frame.client.mounted_through(node.map.formation) {
-        Some(host) if !node.members.admits(host, fence) => {
-            let text = format!("it was begun under a lock before {host} was taken for dead; lock again");
-            Err(FsError::with(Errno::EIO, text))
-        }
-        _ => Ok(()),
+        Err(error) => reply.fail(&node.error_for(&ctx, error)),
     }
 }
 
@@ -230,24 +288,4 @@ fn serve<O: Handle>(node: &Node, call: &Call<'_>, ctx: &Ctx<'_>) -> FsResult<O::
     let adds = matches!(O::OP, Op::Make | Op::MakeUnnamed | Op::Put | Op::Link | Op::SetXattr | Op::PutInode);
     let is_full = adds && outcome.as_ref().is_err_and(|error| error.errno() == Errno::ENOSPC);
     if is_full && node.reclaim_direct(RECORDS_VOLUME) { handle() } else { outcome }
-}
-
-/// The decoded request.
-pub fn request<'a, O: Operation>(call: &Call<'a>) -> FsResult<O::Request<'a>> {
-    O::Request::from_bytes(call.body)
-        .map_err(|e| FsError::with(Errno::EPROTO, format!("request {} does not decode: {e}", O::OP.name())))
-}
-
-pub fn context<'a>(call: &Call<'a>, origin: ClientId) -> Ctx<'a> {
-    Ctx {
-        client: call.frame.client,
-        origin,
-        channel: call.frame.channel,
-        id: call.frame.id,
-        retry: call.frame.flags.is_retry(),
-        leased: call.frame.flags.wants_lease(),
-        begun: Instant::now(),
-        payload: call.payload,
-        asker: call.asker,
-    }
 }

@@ -7,7 +7,7 @@ use bivouac_store::Records;
 use bivouac_types::{ClientId, FsResult, Slot};
 use bivouac_wire::Encode;
 
-use crate::peers::is_peer;
+use crate::identity::is_peer;
 use crate::record::{lock_of_key, number_of_key, table};
 
 /// Ends what clients had: their locks, their claim to files without names, and what says which of their operations were

@@ -1,36 +1,26 @@
 //! Records that are damaged in a way that no checksum shows: reading them ends, and what is accepted is consistent.
 
-use bivouac_types::{Attr, ClientId, Ino, Layout, PartitionId, Placement, SeatIndex, Timestamp, mode};
+use bivouac_types::{
+    Attr, ClientId, Contract, Ino, Layout, PartitionId, Placement, TargetIndex, Timestamp, mode,
+};
 use bivouac_wire::{Decode, Encode, LockKind, Origin, SiteVersion, Whence};
 
-use crate::intent::tests::{logged, reread};
-use crate::intent::{Cut, Intent, Move, NewDir, NewPartition, OldEntry};
+use crate::intent_record::{Cut, Intent, Move, NewDir, NewPartition, OldEntry};
 use crate::mutate::Mutator;
 use crate::record::{
-    Act, Dentry, Done, Folded, Garbage, Given, Held, Inode, Shard, SiteFile, act_key, dentry_of_key,
-    ino_of_act_key, ino_of_site_key, lock_key, lock_of_key, marks_key, marks_of_key, number_of_key, site_key,
+    Act, Dentry, Done, Folded, Garbage, Given, Held, Inode, PutContent, Shard, SiteFile, act_key,
+    dentry_of_key, ino_of_act_key, ino_of_site_key, lock_key, lock_of_key, marks_key, marks_of_key,
+    number_of_key, site_key,
 };
+use crate::testing::{logged, reread};
 
-const LAYOUT: Layout = Layout { stripe: 1 << 20, width: 2, base: SeatIndex(1), seats: 2 };
+const LAYOUT: Layout = Layout { stripe: 1 << 20, width: 2, base: TargetIndex(1), targets: 2 };
 const INO: Ino = Ino(0x0001_0000_0000_002f);
 
 fn inode() -> Inode {
     let time = Timestamp { secs: 1_700_000_000, nanos: 5 };
-    let attr = Attr {
-        ino: INO,
-        mode: mode::DIR | 0o755,
-        nlink: 2,
-        uid: 1000,
-        gid: 100,
-        rdev: 0,
-        size: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        epoch: 3,
-        layout: LAYOUT,
-        holes: 0,
-    };
+    let (uid, gid, contract) = (1000, 100, Some(Contract::Session));
+    let attr = Attr { uid, gid, epoch: 3, contract, ..Attr::new(INO, mode::DIR | 0o755, LAYOUT, time) };
     Inode { attr, parent: Ino::ROOT, placement: Some(Placement::Local) }
 }
 
@@ -56,7 +46,8 @@ fn records() {
     let given = Some(Given { perm: 0o600, uid: 1, gid: 2, mtime: Timestamp { secs: 4, nanos: 5 } });
     let (path, token, tag, seen) = (b"a/b".to_vec(), "t".to_owned(), "6".to_owned(), None);
     let (partition, dir, force) = (PartitionId(1), Ino(1), false);
-    let act = Act { partition, dir, path, token, tag, seen, force, given }.to_bytes();
+    let put = Some(PutContent { size: 7, mtime: Timestamp { secs: 4, nanos: 5 } });
+    let act = Act { partition, dir, path, token, tag, seen, force, given, put }.to_bytes();
     let small = [dentry.to_bytes(), done.to_bytes(), garbage.to_bytes(), Folded { versions: 3 }.to_bytes()];
     let seeds = [&small[..], &[inode().to_bytes(), shard.to_bytes(), lock, held, site, act]].concat();
     Mutator::new(seeds).each(100_000, |bytes| {
@@ -70,8 +61,8 @@ fn records() {
         consistent::<SiteFile>(bytes);
         consistent::<Act>(bytes);
         assert!(ino_of_act_key(bytes).is_none_or(|ino| act_key(ino)[1..] == bytes[1..]));
-        if let Some((ino, seat, block)) = marks_of_key(bytes) {
-            assert_eq!(marks_key(ino, seat, block)[1..], bytes[1..]);
+        if let Some((ino, target, block)) = marks_of_key(bytes) {
+            assert_eq!(marks_key(ino, target, block)[1..], bytes[1..]);
         }
         assert!(ino_of_site_key(bytes).is_none_or(|ino| site_key(ino)[1..] == bytes[1..]));
         if let Some((_, name)) = dentry_of_key(bytes) {
@@ -96,11 +87,13 @@ fn intents() {
         kind: mode::FILE,
         replaced: Some(INO),
         replaced_kind: mode::FILE,
+        expect_version: Some(7),
         exchange: false,
         turn: 7,
         partition: PartitionId(3),
     };
-    let cut = Cut { ino: INO, size: 5, epoch: 6, layout: LAYOUT, new_layout: LAYOUT };
+    let contract = Some(Contract::Strict);
+    let cut = Cut { ino: INO, size: 5, epoch: 6, layout: LAYOUT, new_layout: LAYOUT, contract };
     let intents = [
         Intent::MakeDir(NewDir { name: b"new".to_vec(), inode: inode(), site: None }),
         Intent::RemoveDir(old.clone()),

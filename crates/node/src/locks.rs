@@ -13,7 +13,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use bivouac_ranks::{Condvar, InOrder, Mutex, Place, Rank, rank};
+use bivouac_ranks::{Condvar, InOrder, LockPosition, Mutex, Rank, rank};
 use bivouac_types::{Errno, FsError, FsResult, Ino};
 
 const SHARDS: usize = 64;
@@ -22,7 +22,7 @@ const CLAIM_WAIT: Duration = Duration::from_secs(1);
 
 /// What can be locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Target {
+pub enum LockTarget {
     /// This node's turn at moving directories.
     Moves,
     /// That the entries of a directory stay where they are. Its home is here.
@@ -35,27 +35,27 @@ pub enum Target {
 
 /// Who has a target. No entry of the table is without anybody.
 #[derive(Default)]
-struct Held {
+struct HeldTarget {
     /// Requests that share it.
     shared: u32,
     /// A request has it alone, or claims it: nobody else comes in.
     alone: bool,
-    kept: Vec<Kept>,
+    kept: Vec<KeptTarget>,
 }
 
 /// An unfinished intent that has a target.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct KeptTarget {
     intent: u64,
     /// It finds no space to go on: nobody waits for that.
     is_starved: bool,
 }
 
-type Table = HashMap<Target, Held>;
+type LockTable = HashMap<LockTarget, HeldTarget>;
 
 /// The locks of a node.
 pub struct Locks {
-    shards: Vec<(Mutex<Table>, Condvar)>,
+    shards: Vec<(Mutex<LockTable>, Condvar)>,
     bound: Duration,
 }
 
@@ -63,7 +63,7 @@ pub struct Locks {
 #[must_use = "the lock is given up when this is dropped"]
 pub struct Guard<'a> {
     locks: &'a Locks,
-    target: Target,
+    target: LockTarget,
     is_alone: bool,
     _order: InOrder,
 }
@@ -80,7 +80,7 @@ impl Locks {
     /// # Errors
     /// `EIO` after the bounded time: a change that somebody began waits for a node that is away. `ENOSPC` at once where
     /// it waits for space.
-    pub fn lock(&self, target: Target) -> FsResult<Guard<'_>> {
+    pub fn lock(&self, target: LockTarget) -> FsResult<Guard<'_>> {
         target.place().check();
         let deadline = Instant::now() + self.bound;
         let (shard, freed) = self.shard(target);
@@ -103,7 +103,7 @@ impl Locks {
     }
 
     /// The lock if nobody has it in a way that excludes this.
-    pub fn try_lock(&self, target: Target) -> Option<Guard<'_>> {
+    pub fn try_lock(&self, target: LockTarget) -> Option<Guard<'_>> {
         let mut table = self.shard(target).0.lock();
         target.is_free(&table).then(|| self.taken(&mut table, target))
     }
@@ -112,15 +112,20 @@ impl Locks {
     ///
     /// # Errors
     /// As [`Locks::lock`].
-    pub fn lock_all(&self, targets: impl IntoIterator<Item = Target>) -> FsResult<Vec<Guard<'_>>> {
-        let mut sorted: Vec<Target> = targets.into_iter().collect();
+    pub fn lock_all(&self, targets: impl IntoIterator<Item = LockTarget>) -> FsResult<Vec<Guard<'_>>> {
+        let mut sorted: Vec<LockTarget> = targets.into_iter().collect();
         sorted.sort_unstable_by_key(|target| target.order());
         sorted.dedup();
         sorted.into_iter().map(|target| self.lock(target)).collect()
     }
 
-    fn taken(&self, table: &mut Table, target: Target) -> Guard<'_> {
+    fn taken(&self, table: &mut LockTable, target: LockTarget) -> Guard<'_> {
         let held = table.entry(target).or_default();
+        assert!(!held.alone, "{target:?} is given to two requests");
+        assert!(
+            target.is_shared() || held.kept.is_empty(),
+            "{target:?} is an intent's, and given to a request"
+        );
         match target.is_shared() {
             true => held.shared += 1,
             false => held.alone = true,
@@ -128,14 +133,14 @@ impl Locks {
         self.guard(target, !target.is_shared())
     }
 
-    fn guard(&self, target: Target, is_alone: bool) -> Guard<'_> {
+    fn guard(&self, target: LockTarget, is_alone: bool) -> Guard<'_> {
         Guard { locks: self, target, is_alone, _order: target.place().hold() }
     }
 
     /// Waits a moment until nobody is at work in a directory, lets nobody begin meanwhile, and has it alone then.
     /// `None` if somebody stays.
     pub fn claim(&self, dir: Ino) -> Option<Guard<'_>> {
-        let (target, deadline) = (Target::Dir(dir), Instant::now() + CLAIM_WAIT);
+        let (target, deadline) = (LockTarget::Dir(dir), Instant::now() + CLAIM_WAIT);
         target.place().check();
         let (shard, freed) = self.shard(target);
         let mut table = shard.lock();
@@ -145,7 +150,7 @@ impl Locks {
         }
         held.alone = true;
         let claim = self.guard(target, true);
-        let is_shared = |table: &Table| table.get(&target).is_some_and(|held| held.shared > 0);
+        let is_shared = |table: &LockTable| table.get(&target).is_some_and(|held| held.shared > 0);
         while is_shared(&table) && !freed.wait_until(&mut table, deadline).timed_out() {}
         let has_it = table.get(&target).is_some_and(|held| held.shared == 0 && held.kept.is_empty());
         // Who gives it up takes the lock of the table again.
@@ -154,19 +159,19 @@ impl Locks {
     }
 
     /// An unfinished intent has a target from now on, together with the request whose intent it is.
-    pub fn keep(&self, target: Target, intent: u64) {
+    pub fn keep(&self, target: LockTarget, intent: u64) {
         let mut table = self.shard(target).0.lock();
         let held = table.entry(target).or_default();
         // A handler that panicked after it had logged its intent left the lock to others: a daemon must start all the same.
         if !target.is_shared() && held.kept.iter().any(|other| other.intent != intent) {
             log::error!("bug: {target:?} is kept by {:?}, and now by intent {intent}", held.kept);
         }
-        held.kept.push(Kept { intent, is_starved: false });
+        held.kept.push(KeptTarget { intent, is_starved: false });
     }
 
     /// An intent that keeps these targets has found no space, or something else that it waits for: whoever waits for it
     /// hears of that.
-    pub fn starve(&self, intent: u64, targets: &[Target], is_starved: bool) {
+    pub fn starve(&self, intent: u64, targets: &[LockTarget], is_starved: bool) {
         for target in targets {
             let (shard, freed) = self.shard(*target);
             let mut table = shard.lock();
@@ -179,17 +184,17 @@ impl Locks {
     }
 
     /// Whether an unfinished intent has a target locked.
-    pub fn is_kept(&self, target: Target) -> bool {
+    pub fn is_kept(&self, target: LockTarget) -> bool {
         self.shard(target).0.lock().get(&target).is_some_and(|held| !held.kept.is_empty())
     }
 
     /// Ends what [`Locks::keep`] began.
-    pub fn release(&self, target: Target, intent: u64) {
+    pub fn release(&self, target: LockTarget, intent: u64) {
         self.change(target, |held| held.kept.retain(|kept| kept.intent != intent));
     }
 
     /// Somebody has the target no more.
-    fn change(&self, target: Target, act: impl FnOnce(&mut Held)) {
+    fn change(&self, target: LockTarget, act: impl FnOnce(&mut HeldTarget)) {
         let (shard, freed) = self.shard(target);
         let mut table = shard.lock();
         let Some(held) = table.get_mut(&target) else { return };
@@ -208,7 +213,7 @@ impl Locks {
         self.shards.iter().all(|(table, _)| table.try_lock_for(patience).is_some())
     }
 
-    fn shard(&self, target: Target) -> &(Mutex<Table>, Condvar) {
+    fn shard(&self, target: LockTarget) -> &(Mutex<LockTable>, Condvar) {
         &self.shards[target.number() as usize % SHARDS]
     }
 }
@@ -222,50 +227,50 @@ impl Drop for Guard<'_> {
     }
 }
 
-impl Target {
+impl LockTarget {
     /// Whether requests share it.
     fn is_shared(self) -> bool {
-        matches!(self, Target::Dir(_))
+        matches!(self, LockTarget::Dir(_))
     }
 
     /// Whether a request may have it now. What is shared, it shares with intents too.
-    fn is_free(self, table: &Table) -> bool {
-        let excludes = |held: &Held| held.alone || !self.is_shared();
+    fn is_free(self, table: &LockTable) -> bool {
+        let excludes = |held: &HeldTarget| held.alone || !self.is_shared();
         !table.get(&self).is_some_and(excludes)
     }
 
     /// Whether it is waited for in vain: an intent has it that finds no space.
-    fn is_starved(self, table: &Table) -> bool {
-        let finds_none = |held: &Held| held.kept.iter().any(|kept| kept.is_starved);
+    fn is_starved(self, table: &LockTable) -> bool {
+        let finds_none = |held: &HeldTarget| held.kept.iter().any(|kept| kept.is_starved);
         !self.is_shared() && table.get(&self).is_some_and(finds_none)
     }
 
     fn rank(self) -> Rank {
         match self {
-            Target::Moves => rank::MOVES,
-            Target::Dir(_) => rank::DIRECTORY,
-            Target::Entry(..) => rank::ENTRY,
-            Target::Size(_) => rank::FILE_SIZE,
+            LockTarget::Moves => rank::MOVES,
+            LockTarget::Dir(_) => rank::DIRECTORY,
+            LockTarget::Entry(..) => rank::ENTRY,
+            LockTarget::Size(_) => rank::FILE_SIZE,
         }
     }
 
-    fn place(self) -> Place {
-        Place::new(self.rank(), self.number())
+    fn place(self) -> LockPosition {
+        LockPosition::new(self.rank(), self.number())
     }
 
     /// Its number among those of its rank.
     fn number(self) -> u32 {
         let number = match self {
-            Target::Moves => 0,
-            Target::Dir(ino) | Target::Size(ino) => ino.0,
-            Target::Entry(dir, hash) => dir.0.rotate_left(32) ^ hash,
+            LockTarget::Moves => 0,
+            LockTarget::Dir(ino) | LockTarget::Size(ino) => ino.0,
+            LockTarget::Entry(dir, hash) => dir.0.rotate_left(32) ^ hash,
         };
         (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
     }
 
     /// Where it stands in the one order. Two of one rank and number, one pair in four thousand millions, stand as
     /// fixed.
-    fn order(self) -> (u16, u32, Target) {
+    fn order(self) -> (u16, u32, LockTarget) {
         (self.rank().number(), self.number(), self)
     }
 
@@ -278,7 +283,7 @@ impl Target {
 
     fn refused(self) -> FsError {
         let text = match self {
-            Target::Dir(dir) => format!("directory {dir} is being spread over the nodes: try again"),
+            LockTarget::Dir(dir) => format!("directory {dir} is being spread over the nodes: try again"),
             _ => format!("{self:?} waits for a change that another node must finish; see `bivouac status`"),
         };
         FsError::with(Errno::EIO, text)
@@ -301,7 +306,7 @@ mod tests {
                 std::thread::spawn(move || {
                     for _ in 0..1000 {
                         let guards =
-                            locks.lock_all([Target::Size(Ino(2)), Target::Entry(Ino(1), 3)]).unwrap();
+                            locks.lock_all([LockTarget::Size(Ino(2)), LockTarget::Entry(Ino(1), 3)]).unwrap();
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                         inside.fetch_sub(1, Ordering::SeqCst);
                         drop(guards);
@@ -314,7 +319,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_outlives_its_guard() {
-        let (locks, target) = (Locks::new(Duration::from_secs(60)), Target::Size(Ino(1)));
+        let (locks, target) = (Locks::new(Duration::from_secs(60)), LockTarget::Size(Ino(1)));
         let guard = locks.lock(target).unwrap();
         locks.keep(target, 5);
         drop(guard);
@@ -327,7 +332,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_what_waits_for_space() {
-        let (locks, target) = (Locks::new(Duration::from_secs(600)), Target::Size(Ino(1)));
+        let (locks, target) = (Locks::new(Duration::from_secs(600)), LockTarget::Size(Ino(1)));
         locks.keep(target, 5);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| locks.lock(target).map(drop).unwrap_err().errno());
@@ -344,7 +349,7 @@ mod tests {
     /// else's by then.
     #[test]
     fn a_guard_that_is_dropped_late_frees_nobody_elses_lock() {
-        let (locks, target) = (Locks::new(Duration::from_millis(1)), Target::Size(Ino(1)));
+        let (locks, target) = (Locks::new(Duration::from_millis(1)), LockTarget::Size(Ino(1)));
         let late = locks.lock(target).unwrap();
         locks.keep(target, 5);
         locks.release(target, 5);
@@ -359,11 +364,11 @@ mod tests {
     #[test]
     fn the_same_target_twice_is_one_lock() {
         let locks = Locks::new(Duration::from_secs(60));
-        assert_eq!(locks.lock_all([Target::Size(Ino(1)), Target::Size(Ino(1))]).unwrap().len(), 1);
-        drop(locks.lock(Target::Size(Ino(1))).unwrap());
+        assert_eq!(locks.lock_all([LockTarget::Size(Ino(1)), LockTarget::Size(Ino(1))]).unwrap().len(), 1);
+        drop(locks.lock(LockTarget::Size(Ino(1))).unwrap());
     }
 
-    const DIR: Target = Target::Dir(Ino(1));
+    const DIR: LockTarget = LockTarget::Dir(Ino(1));
 
     #[test]
     fn a_directory_is_claimed_when_nobody_is_at_work_in_it() {
@@ -376,7 +381,7 @@ mod tests {
             let claimed = locks.claim(Ino(1)).unwrap();
             assert!(locks.try_lock(DIR).is_none());
             assert!(scope.spawn(|| locks.claim(Ino(1)).is_none()).join().unwrap());
-            drop(locks.try_lock(Target::Dir(Ino(2))).unwrap());
+            drop(locks.try_lock(LockTarget::Dir(Ino(2))).unwrap());
             let waiting = scope.spawn(|| drop(locks.lock(DIR).unwrap()));
             drop(claimed);
             waiting.join().unwrap();
@@ -412,10 +417,10 @@ mod tests {
         let locks = Locks::new(Duration::from_secs(3600));
         let targets = |from: u64, to: u64| {
             [
-                Target::Entry(Ino(from), to),
-                Target::Dir(Ino(to)),
-                Target::Entry(Ino(to), from),
-                Target::Dir(Ino(from)),
+                LockTarget::Entry(Ino(from), to),
+                LockTarget::Dir(Ino(to)),
+                LockTarget::Entry(Ino(to), from),
+                LockTarget::Dir(Ino(from)),
             ]
         };
         std::thread::scope(|scope| {
@@ -432,17 +437,17 @@ mod tests {
     #[should_panic(expected = "is taken while the lock of an entry")]
     fn who_has_an_entry_takes_no_directory() {
         let locks = Locks::new(Duration::from_secs(60));
-        let _entry = locks.lock(Target::Entry(Ino(1), 3)).unwrap();
+        let _entry = locks.lock(LockTarget::Entry(Ino(1), 3)).unwrap();
         let _ = locks.lock(DIR);
     }
 
     #[test]
     fn nobody_waits_for_ever() {
         let locks = Locks::new(Duration::from_millis(1));
-        locks.keep(Target::Size(Ino(1)), 7);
-        let refusal = locks.lock(Target::Size(Ino(1))).map(drop).unwrap_err();
+        locks.keep(LockTarget::Size(Ino(1)), 7);
+        let refusal = locks.lock(LockTarget::Size(Ino(1))).map(drop).unwrap_err();
         assert_eq!(refusal.errno(), Errno::EIO);
         assert!(refusal.to_string().contains("another node must finish"));
-        drop(locks.lock(Target::Size(Ino(2))).unwrap());
+        drop(locks.lock(LockTarget::Size(Ino(2))).unwrap());
     }
 }

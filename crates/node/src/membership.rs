@@ -1,7 +1,8 @@
-//! Which nodes live: the protocol's state machine (crate `members`), and what carries its messages.
+//! Failure detection among nodes: the protocol's state machine (crate `members`), and the threads that carry its messages.
 //!
-//! One thread, shared by the nodes of a process (`rounds.rs`), waits for time to pass. What is to be sent goes on threads that end with their answer: there are a few per
-//! period, and a node that does not answer must hold up nobody. Nothing runs unless nodes watch each other.
+//! One thread, shared by the nodes of a process (`rounds.rs`), calls the state machine when a time-out is due. Each message
+//! is sent by a thread that ends with the answer: there are a few per period, and a node that does not answer must not
+//! delay the others. Nothing runs unless nodes watch each other.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,44 +12,64 @@ use std::time::{Duration, Instant};
 use bivouac_members::{Command, Event, Members, Options};
 use bivouac_net::LivenessTable;
 use bivouac_ranks::{Mutex, rank};
-use bivouac_types::{FsResult, Liveness, News, NodeId};
-use bivouac_wire::{Encode, NewsList, Operation, ProbeForRequest, Silent, op};
+use bivouac_types::{Errno, FsResult, Liveness, MembershipUpdate, NodeId};
+use bivouac_wire::{Encode, NewsList, Operation, ProbeForRequest, UnresponsiveNode, op};
 
-use crate::node::Node;
-use crate::peers::PeerRequest;
-use crate::rounds::{Next, Place, Round};
+use crate::peers::{PeerLane, PeerRequest};
+use crate::rounds::{NextVisit, Round, RoundPlace};
 
 /// Messages that may be under way at a time; further ones are taken for lost.
 const UNDER_WAY_MAX: usize = 64;
 const STACK: usize = 256 << 10;
+/// How long a message may take where nodes do not watch each other.
+const PATIENCE: Duration = Duration::from_secs(2);
 
-/// This node's part in it.
+/// Reactions of a node to the death or return of another one.
+pub trait MembershipObserver: Send + Sync {
+    /// A node is dead.
+    fn peer_is_dead(&self, node: NodeId);
+    /// A node that was taken for dead is not.
+    fn peer_is_alive(&self, node: NodeId);
+    /// A node has answered.
+    fn peer_answers(&self, node: NodeId);
+    /// Marks the locks of programs on this node as doubtful: they may have been given to others.
+    fn doubt_locks(&self);
+}
+
+/// The peers and the observer, which are there from the start of the node on.
+struct Links {
+    own: Weak<Membership>,
+    peers: Arc<PeerLane>,
+    observer: Weak<dyn MembershipObserver>,
+}
+
+/// One node in the membership protocol.
 pub struct Membership {
-    state: Mutex<State>,
+    state: Mutex<MembershipState>,
     /// Where somebody comes when time has passed.
-    place: OnceLock<Place>,
+    place: OnceLock<RoundPlace>,
     since: Instant,
     /// How long a message may take.
     patience: Duration,
     liveness: Arc<LivenessTable>,
-    node: OnceLock<Weak<Node>>,
+    links: OnceLock<Links>,
     under_way: AtomicUsize,
 }
 
-struct State {
+struct MembershipState {
     members: Members,
     /// Since when something else than life is known of a node.
     since: HashMap<NodeId, Instant>,
     /// What the node has not been told yet, in order.
-    untold: VecDeque<Turn>,
-    /// Whether a thread is telling it: one at a time does.
-    telling: bool,
+    pending: VecDeque<Notice>,
+    /// A thread is notifying it; one at a time does.
+    notifying: bool,
     stopping: bool,
 }
 
 /// What a node has to do something about.
 #[derive(Clone, Copy)]
-enum Turn {
+enum Notice {
     Died(NodeId),
     Back(NodeId),
     /// Others knew that this node is dead, or might be, and have been told otherwise, with this incarnation.
@@ -57,10 +78,10 @@ enum Turn {
 
 /// A message to another node.
 enum Outgoing {
-    Probe(Vec<News>),
+    Probe(Vec<MembershipUpdate>),
     ProbeFor(ProbeForRequest),
     Reached(ProbeForRequest),
-    Tell(Vec<News>),
+    Tell(Vec<MembershipUpdate>),
 }
 
 impl Membership {
@@ -79,25 +100,38 @@ impl Membership {
         let seed = u64::from(std::process::id()) << 16 ^ u64::from(id.0);
         let members = Members::new(id, count, options, seed, 0);
         Membership {
-            state: Mutex::new(rank::LEAF, State::new(members)),
+            state: Mutex::new(rank::LEAF, MembershipState::new(members)),
             place: OnceLock::new(),
             since: Instant::now(),
-            patience: Duration::from_millis(options.period_ms),
+            // Who does not watch has something to say all the same: to a node that was started again.
+            patience: if options.period_ms == 0 {
+                PATIENCE
+            } else {
+                Duration::from_millis(options.period_ms)
+            },
             liveness,
-            node: OnceLock::new(),
+            links: OnceLock::new(),
             under_way: AtomicUsize::new(0),
         }
     }
 
     /// Starts to watch, if there is anybody to watch.
-    pub fn start(&self, node: &Arc<Node>, round: &Arc<Round>) -> std::io::Result<()> {
-        // Told once.
-        let _ = self.node.set(Arc::downgrade(node));
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub fn start(
+        self: &Arc<Self>,
+        peers: Arc<PeerLane>,
+        observer: Weak<dyn MembershipObserver>,
+        round: &Arc<Round>,
+    ) -> std::io::Result<()> {
+        let own = Arc::downgrade(self);
+        // Begun once.
+        let _ = self.links.set(Links { own: Weak::clone(&own), peers, observer });
         if self.state.lock().members.next_tick().is_none() {
             return Ok(());
         }
-        let weak = Arc::downgrade(node);
-        let place = round.join(move || weak.upgrade().map_or(Next::Never, |node| node.members.tick()))?;
+        let place = round.join(move || own.upgrade().map_or(NextVisit::Never, |own| own.tick()))?;
         // Begun once.
         let _ = self.place.set(place);
         Ok(())
@@ -106,16 +140,16 @@ impl Membership {
     /// Ends the watching.
     pub fn stop(&self) {
         self.state.lock().stopping = true;
-        self.place.get().map(Place::call);
+        self.place.get().map(RoundPlace::call);
     }
 
     /// The epoch of a map of this version, and the nodes that do not answer.
-    pub fn summary(&self, version: u64) -> (u64, Vec<Silent>) {
+    pub fn summary(&self, version: u64) -> (u64, Vec<UnresponsiveNode>) {
         let state = self.state.lock();
-        let silent = |news: &News| {
+        let silent = |news: &MembershipUpdate| {
             let since = state.since.get(&news.node).map_or(Duration::ZERO, Instant::elapsed);
             let for_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-            Silent { node: news.node, liveness: news.liveness, for_ms }
+            UnresponsiveNode { node: news.node, liveness: news.liveness, for_ms }
         };
         let known = state.members.known().iter().filter(|news| news.liveness != Liveness::Alive);
         (state.members.epoch(version), known.map(silent).collect())
@@ -133,26 +167,41 @@ impl Membership {
         self.handle(&[Event::Lost(node)]);
     }
 
+    /// A node that was taken for dead has been started again: it hears that, and says that it lives.
+    pub fn returned(&self, node: NodeId) {
+        self.handle(&[Event::Returned(node)]);
+    }
+
+    /// Nodes that are known to be dead.
+    pub fn dead(&self) -> Vec<NodeId> {
+        self.liveness.dead()
+    }
+
     /// Takes what a node says, and answers with what there is to say to it.
-    pub fn hear(&self, from: NodeId, news: &[News], also: Option<Event<'_>>) -> Vec<News> {
+    pub fn hear(
+        &self,
+        from: NodeId,
+        news: &[MembershipUpdate],
+        also: Option<Event<'_>>,
+    ) -> Vec<MembershipUpdate> {
         let heard = Event::Heard { from, news };
         self.handle(&[Some(heard), also].into_iter().flatten().collect::<Vec<_>>());
         self.state.lock().members.news_for(from)
     }
 
     /// Does what is due; when to do so again.
-    fn tick(&self) -> Next {
+    fn tick(&self) -> NextVisit {
         let due = {
             let state = self.state.lock();
             if state.stopping {
-                return Next::Never;
+                return NextVisit::Never;
             }
             state.members.next_tick()
         };
         if due.is_some_and(|due| due <= self.now()) {
             self.handle(&[Event::Tick]);
         }
-        self.state.lock().members.next_tick().map_or(Next::Called, |at| Next::At(self.moment(at)))
+        self.state.lock().members.next_tick().map_or(NextVisit::Called, |at| NextVisit::At(self.moment(at)))
     }
 
     fn handle(&self, events: &[Event<'_>]) {
@@ -169,7 +218,7 @@ impl Membership {
         if let (Some(place), Some(at)) = (self.place.get(), after.filter(|_| after < before)) {
             place.call_at(self.moment(at));
         }
-        self.tell_node();
+        self.notify();
         commands.into_iter().for_each(|command| self.act(command));
     }
 
@@ -195,9 +244,7 @@ impl Membership {
         if accused != Liveness::Alive {
             log::warn!("other nodes took this one for {}", name(accused));
         }
-        if let Some(node) = self.node.get().and_then(Weak::upgrade) {
-            node.served.all().into_iter().filter_map(|served| served.locks).for_each(|locks| locks.doubt());
-        }
+        self.observer().inspect(|observer| observer.doubt_locks());
         self.liveness.set_incarnation(incarnation);
     }
 
@@ -208,42 +255,44 @@ impl Membership {
         known.is_none_or(|news| news.liveness != Liveness::Dead && fence > news.incarnation)
     }
 
-    /// Tells the node what it has to do something about, unless another thread is at it: that one goes on.
-    fn tell_node(&self) {
+    /// Calls the observer for what has changed, in order; if another thread does so, that one goes on.
+    fn notify(&self) {
         let mut told = false;
         loop {
-            // Not held while the node does something about it.
-            let turn = self.state.lock().next_turn(told);
-            let Some(turn) = turn else { return };
+            // The state is not locked during the call: the observer may look at it.
+            let notice = self.state.lock().next_notice(told);
+            let Some(notice) = notice else { return };
             told = true;
-            let node = self.node.get().and_then(Weak::upgrade);
-            match turn {
-                Turn::Accused(liveness, incarnation) => self.defend(liveness, incarnation),
-                Turn::Died(dead) => {
+            let observer = self.observer();
+            match notice {
+                Notice::Accused(liveness, incarnation) => self.defend(liveness, incarnation),
+                Notice::Died(dead) => {
                     log::error!("{dead} is dead: files that need it give EIO, others go on");
-                    node.inspect(|node| node.peer_is_dead(dead));
+                    observer.inspect(|observer| observer.peer_is_dead(dead));
                 }
-                Turn::Back(back) => {
+                Notice::Back(back) => {
                     log::warn!("{back} is back");
-                    node.inspect(|node| node.peer_is_alive(back));
+                    observer.inspect(|observer| observer.peer_is_alive(back));
                 }
             }
         }
     }
 
+    fn observer(&self) -> Option<Arc<dyn MembershipObserver>> {
+        self.links.get().and_then(|links| links.observer.upgrade())
+    }
+
     fn send(&self, to: NodeId, message: Outgoing) {
-        let Some(node) = self.node.get().and_then(Weak::upgrade) else { return };
+        // Nothing is sent for a node that has not started, or is gone.
+        let Some(own) = self.links.get().and_then(|links| links.own.upgrade()) else { return };
         if self.under_way.fetch_add(1, Ordering::AcqRel) >= UNDER_WAY_MAX {
             self.under_way.fetch_sub(1, Ordering::AcqRel);
             return;
         }
         let thread = std::thread::Builder::new().name("probe".into()).stack_size(STACK);
-        let sent = thread.spawn({
-            let node = Arc::clone(&node);
-            move || {
-                node.carry(to, &message);
-                node.members.under_way.fetch_sub(1, Ordering::AcqRel);
-            }
+        let sent = thread.spawn(move || {
+            own.carry(to, &message);
+            own.under_way.fetch_sub(1, Ordering::AcqRel);
         });
         if sent.is_err() {
             self.under_way.fetch_sub(1, Ordering::AcqRel);
@@ -259,9 +308,15 @@ impl Membership {
     }
 }
 
-impl State {
-    fn new(members: Members) -> State {
-        State { members, since: HashMap::new(), untold: VecDeque::new(), telling: false, stopping: false }
+impl MembershipState {
+    fn new(members: Members) -> MembershipState {
+        MembershipState {
+            members,
+            since: HashMap::new(),
+            pending: VecDeque::new(),
+            notifying: false,
+            stopping: false,
+        }
     }
 
     /// Writes down what is known now.
@@ -269,8 +324,8 @@ impl State {
         let news = match command {
             Command::Changed(news) => news,
             Command::Accused(liveness) => {
-                let turn = Turn::Accused(*liveness, self.members.incarnation());
-                return self.untold.push_back(turn);
+                let notice = Notice::Accused(*liveness, self.members.incarnation());
+                return self.pending.push_back(notice);
             }
             _ => return,
         };
@@ -282,24 +337,24 @@ impl State {
         let was_dead = table.dead_for(node).is_some();
         table.set_dead(node, is_dead);
         match (was_dead, news.liveness) {
-            (false, Liveness::Dead) => self.untold.push_back(Turn::Died(node)),
-            (true, Liveness::Alive | Liveness::Suspect) => self.untold.push_back(Turn::Back(node)),
+            (false, Liveness::Dead) => self.pending.push_back(Notice::Died(node)),
+            (true, Liveness::Alive | Liveness::Suspect) => self.pending.push_back(Notice::Back(node)),
             _ => {}
         }
     }
 
     /// What the node is to be told next by the thread that asks, which may have told it something just now.
-    fn next_turn(&mut self, told: bool) -> Option<Turn> {
-        if self.telling && !told {
+    fn next_notice(&mut self, told: bool) -> Option<Notice> {
+        if self.notifying && !told {
             return None;
         }
-        let turn = self.untold.pop_front();
-        self.telling = turn.is_some();
-        turn
+        let notice = self.pending.pop_front();
+        self.notifying = notice.is_some();
+        notice
     }
 }
 
-impl Node {
+impl Membership {
     /// Sends a message and takes its answer.
     fn carry(&self, to: NodeId, message: &Outgoing) {
         let (answer, probe) = match message {
@@ -312,22 +367,23 @@ impl Node {
             Ok(NewsList { news }) => {
                 let heard = Event::Heard { from: to, news: &news };
                 let answered = probe.then_some(Event::Answered(to));
-                self.members.handle(&[Some(heard), answered].into_iter().flatten().collect::<Vec<_>>());
-                self.peer_answers(to);
+                self.handle(&[Some(heard), answered].into_iter().flatten().collect::<Vec<_>>());
+                self.observer().inspect(|observer| observer.peer_answers(to));
             }
             Err(error) => {
                 log::debug!(why:% = error; "{to} was not reached");
                 if probe {
-                    self.members.handle(&[Event::Failed(to)]);
+                    self.handle(&[Event::Failed(to)]);
                 }
             }
         }
     }
 
     fn exchange<O: Operation>(&self, to: NodeId, request: &O::Request<'_>) -> FsResult<O::Reply> {
+        let links = self.links.get().ok_or(Errno::ENOTCONN)?;
         let body = request.to_bytes();
-        let request = PeerRequest::of_node(self.id, O::OP, &body);
-        self.peers.ask_within::<O>(Some(self.members.patience), to, &request)
+        let request = PeerRequest::of_node(links.peers.id(), O::OP, &body);
+        links.peers.ask_within::<O>(Some(self.patience), to, &request)
     }
 }
 
@@ -360,10 +416,13 @@ mod tests {
                 while !begun.load(Ordering::Acquire) {
                     std::hint::spin_loop();
                 }
-                let lives = News { node: other, incarnation, liveness: Liveness::Alive };
+                let lives = MembershipUpdate { node: other, incarnation, liveness: Liveness::Alive };
                 // The same of this one, which has itself told.
-                let accused =
-                    News { node: NodeId(0), incarnation: 2 * incarnation, liveness: Liveness::Dead };
+                let accused = MembershipUpdate {
+                    node: NodeId(0),
+                    incarnation: 2 * incarnation,
+                    liveness: Liveness::Dead,
+                };
                 members.hear(other, &[lives, accused], None);
             });
             let known = members.state.lock().members.known()[1].liveness;

@@ -1,16 +1,20 @@
 //! Reading and changing the namespace's records: the only place that knows how an entry, its
 //! directory and its inode depend on each other.
 
+mod site_records;
+
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use bivouac_store::Txn;
-use bivouac_types::limits::SPREAD_ENTRIES_MAX;
+use bivouac_types::limits::{INVALIDATIONS_MAX, SPREAD_ENTRIES_MAX};
 use bivouac_types::{
-    ClientId, Errno, FsError, FsResult, Ino, Layout, OpenId, PartitionId, Slot, SpreadAt, Timestamp, mode,
+    BEING_WRITTEN, ClientId, Errno, FsError, FsResult, Ino, Layout, OpenId, PartitionId, Slot, SpreadAt,
+    Timestamp, mode,
 };
 use bivouac_wire::{Decode, Encode};
 
+use crate::identity::SYSTEM;
 use crate::leases::{Changing, Item, Principal};
 use crate::node::Node;
 use crate::reaper::Job;
@@ -21,7 +25,7 @@ use crate::record::{
 use crate::session::Ctx;
 
 /// Among the clients that may have an inode without names open: whoever has just looked its name up.
-pub const LOOKED_UP: ClientId = crate::dispatch::SYSTEM;
+pub const LOOKED_UP: ClientId = SYSTEM;
 
 /// A directory that could not spread is tried again when it has so many entries more.
 const SPREAD_TURN: u64 = 64;
@@ -46,13 +50,69 @@ impl Node {
     pub(crate) fn told_inode(&self, ino: Ino, record: Option<&[u8]>) -> FsResult<Inode> {
         let mut inode: Inode =
             record.map_or(Err(Errno::ENOENT.into()), |bytes| decode(bytes, "inode", ino))?;
+        let recorded = inode.attr;
         self.lending.add_to(&mut inode.attr);
+        if inode.attr != recorded {
+            // Whoever stores these attributes stores the version of the content with them.
+            inode.attr.raise_data_version();
+        }
+        if inode.attr.is_file() && !inode.attr.is_laminated() && self.may_be_written(ino) {
+            inode.attr.data_version |= BEING_WRITTEN;
+        }
         Ok(inode)
+    }
+
+    /// Whether a client may write to the file without telling of each write: one that has told of a write and not closed it
+    /// since, one that it lends its size to, or one that has yet to say what it has open.
+    pub(crate) fn may_be_written(&self, ino: Ino) -> bool {
+        self.opens.has_writer(ino) || self.lending.is_lent(ino) || !self.sessions.awaiting().is_empty()
     }
 
     /// Begins a change of records in these slots, all of which must be this node's, of whatever clients may cache of them.
     pub(crate) fn change(&self, slots: &[Slot]) -> FsResult<Change<'_>> {
         self.change_at(slots, &slots.iter().copied().map(Item::Slot).collect::<Vec<_>>())
+    }
+
+    /// Recalls the leases on an inode's attributes but those of the client that the thread acts for: they are about to
+    /// change. See [`Callbacks::begin`](crate::callbacks::Callbacks::begin).
+    pub(crate) fn recall_other_attr_leases(&self, ino: Ino) -> Option<Changing<'_>> {
+        self.callbacks.begin(&[Item::Attrs(ino)])
+    }
+
+    /// Recalls all leases on an inode's attributes, for a change that no client asked for: also the client whose request led
+    /// to it may cache what was before.
+    pub(crate) fn recall_attr_leases(&self, ino: Ino) -> Option<Changing<'_>> {
+        let _principal = Principal::on_behalf_of(SYSTEM);
+        self.recall_other_attr_leases(ino)
+    }
+
+    /// A client has made a file longer. If it is a mount, the kernels of other mounts that have the file open learn of it: they
+    /// end asynchronous reads at the size that they know. To be called before the answer, and without the size locked: a
+    /// kernel that is told may wait for what its programs are writing. Not told are mounts that have made the file longer
+    /// themselves, so that writers of one file do not wait for each other, and where there are too many.
+    pub(crate) fn has_grown(&self, by: ClientId, ino: Ino, size: u64) {
+        let formation = self.map.formation;
+        if by.mounted_through(formation).is_none() {
+            return;
+        }
+        let mut others = self.opens.note_growth(ino, by);
+        others.retain(|client| client.mounted_through(formation).is_some());
+        if others.len() <= INVALIDATIONS_MAX {
+            self.callbacks.tell_growth(&others, ino, size);
+        }
+    }
+
+    /// As [`Node::change`], where nothing but an inode's attributes changes, and who may cache them has been asked.
+    pub(crate) fn change_of(&self, ino: Ino) -> FsResult<Change<'_>> {
+        self.check_slot(ino.slot())?;
+        let changing = self.callbacks.leases.change(&[Item::Attrs(ino)], &|_, _, _| None);
+        Ok(Change::begun(self, changing, &[ino.slot()]))
+    }
+
+    /// As [`Node::change`], where clients may cache nothing of what changes but these items.
+    pub(crate) fn change_at(&self, slots: &[Slot], items: &[Item]) -> FsResult<Change<'_>> {
+        slots.iter().try_for_each(|slot| self.check_slot(*slot))?;
+        Ok(Change::begun(self, self.callbacks.begin(items), slots))
     }
 
     /// Whether the slot is this node's.
@@ -116,8 +176,9 @@ impl<'a> Change<'a> {
 }
 
 impl Change<'_> {
-    /// Makes the change last, for this client's operation.
+    /// Makes the change last, for this client's operation, unless that is superseded.
     pub fn commit_for(mut self, ctx: &Ctx<'_>, slot: Slot, value: u64) -> FsResult<()> {
+        ctx.check_current()?;
         ctx.remember(&mut self.txn, slot, value);
         self.commit()
     }
@@ -132,6 +193,7 @@ impl Change<'_> {
 
     /// As [`Change::commit_quietly`], for this client's operation.
     pub fn commit_quietly_for(mut self, ctx: &Ctx<'_>, slot: Slot, value: u64) -> FsResult<()> {
+        ctx.check_current()?;
         ctx.remember(&mut self.txn, slot, value);
         self.commit_quietly()
     }
@@ -193,14 +255,19 @@ impl Change<'_> {
 
     /// Writes an inode.
     pub fn put_inode(&mut self, inode: &Inode) {
-        let ino = inode.attr.ino;
+        let (ino, mut record) = (inode.attr.ino, *inode);
         self.touch(ino);
-        self.txn.put(ino.slot(), &inode_key(ino), &inode.to_bytes());
+        // Whether it is being written is known of this moment only.
+        record.attr.data_version &= !BEING_WRITTEN;
+        self.txn.put(ino.slot(), &inode_key(ino), &record.to_bytes());
         self.note_changed(inode);
     }
 
     /// Writes an inode that was not there before.
     pub fn add_inode(&mut self, inode: &Inode) {
+        let ino = inode.attr.ino;
+        let is_free = self.txn.get(ino.slot(), &inode_key(ino)).is_none();
+        assert!(is_free, "inode number {ino} is used twice");
         self.files += 1;
         self.put_inode(inode);
     }
@@ -262,6 +329,7 @@ impl Change<'_> {
     /// An inode without names stays as long as somebody may have it open.
     fn orphan(&mut self, inode: &Inode, holders: &[ClientId]) {
         let ino = inode.attr.ino;
+        assert_eq!(inode.attr.nlink, 0, "inode {ino} has a name, and would be kept for its opens alone");
         if holders.is_empty() || !inode.attr.is_file() {
             return self.erase_inode(inode);
         }
@@ -289,7 +357,7 @@ impl Change<'_> {
             self.txn.delete(slot, &unnamed_key(ino));
         }
         if self.bound_dir(inode.attr.layout.partition()).is_some() {
-            self.node.forget_failing(ino);
+            self.node.proxy.failing.forget(ino);
             if !self.is_told_of(inode) {
                 let known = self.keys_below(slot, &site_prefix(ino));
                 known.iter().for_each(|key| self.txn.delete(slot, key));
@@ -301,8 +369,8 @@ impl Change<'_> {
         self.node.stale_tails.forget(ino);
         if inode.attr.is_file() && (inode.attr.size > 0 || inode.attr.epoch > 0 || rest) {
             // A file that was cut may have had another layout before.
-            let Layout { seats, .. } = inode.attr.layout;
-            let width = if inode.attr.epoch > 0 { seats } else { inode.attr.layout.width };
+            let Layout { targets, .. } = inode.attr.layout;
+            let width = if inode.attr.epoch > 0 { targets } else { inode.attr.layout.width };
             self.discard_subfiles(ino, Layout { width, ..inode.attr.layout });
         }
     }
@@ -350,9 +418,27 @@ impl Node {
         self.files.store(files, Ordering::Relaxed);
     }
 
-    /// Unregisters an open; an inode without names goes away with the last.
-    pub(crate) fn close(&self, client: ClientId, ino: Ino, open: OpenId) -> FsResult<()> {
-        if self.opens.remove(ino, client, open) { self.forget_orphan(ino, client) } else { Ok(()) }
+    /// Unregisters an open; an inode without names goes away with the last, at once or later.
+    pub(crate) fn close(&self, client: ClientId, ino: Ino, open: OpenId) {
+        if self.opens.remove(ino, client, open) {
+            self.release_orphan(ino, client);
+        }
+    }
+
+    /// As [`Node::forget_orphan`]. What cannot be logged is tried again in the background until it can: where a disk is
+    /// full, what is to be removed may be what fills it.
+    pub(crate) fn release_orphan(&self, ino: Ino, client: ClientId) {
+        match self.forget_orphan(ino, client) {
+            Ok(()) => {}
+            // A client may name any inode: nothing is kept for those that are not here.
+            Err(error) if error.errno() == Errno::ESTALE => {
+                log::debug!(why:% = error; "close of inode {ino}")
+            }
+            Err(error) => {
+                log::warn!(why:% = error; "inode {ino} has no name and is removed later");
+                self.reaper.add_once(Job::Orphan(ino, client));
+            }
+        }
     }
 
     /// A client has open what may have no name: if it has none, that is written down.
@@ -397,5 +483,27 @@ impl Node {
             change.txn.put(ino.slot(), &orphan_key(ino), &holders.to_bytes());
         }
         change.commit()
+    }
+}
+
+impl Node {
+    /// As [`Node::inode`], of a regular file.
+    ///
+    /// # Errors
+    /// `EISDIR` and `EINVAL` for anything else.
+    pub(crate) fn regular_file(&self, ino: Ino) -> FsResult<Inode> {
+        let inode = self.inode(ino)?;
+        match inode.attr.mode & mode::TYPE {
+            mode::FILE => Ok(inode),
+            mode::DIR => Err(Errno::EISDIR.into()),
+            _ => Err(Errno::EINVAL.into()),
+        }
+    }
+
+    /// Inodes without names that a client does not have open are not kept for it.
+    pub(crate) fn release_orphans(&self, client: ClientId) {
+        for ino in self.orphans().into_iter().filter(|ino| !self.opens.is_held(*ino, client)) {
+            self.release_orphan(ino, client);
+        }
     }
 }

@@ -1,18 +1,13 @@
-//! A node: its parts, and how it starts and ends.
+//! A node: its parts, and what all that works on it needs to know of it.
 
 use std::ops::ControlFlow;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
 
-use bivouac_net::LivenessTable;
 use bivouac_ranks::Mutex;
-use bivouac_store::{DataOptions, DataStore, Headroom, Records, RecordsOptions, Recovery, VolumeConfig};
-use bivouac_types::{
-    Attr, Checksum, ClientId, FsError, FsResult, Ino, Layout, NodeId, Placement, SeatIndex, Slot, SpreadAt,
-    mode,
-};
+use bivouac_store::{DataStore, Headroom, Records};
+use bivouac_types::{ClientId, Errno, FsResult, Ino, NodeId, Slot, SpreadAt};
 use bivouac_wire::{FormationMap, HostQuestion};
 
 use crate::advisory::Advisory;
@@ -21,25 +16,30 @@ use crate::away::Away;
 use crate::callbacks::Callbacks;
 use crate::clock::Clock;
 use crate::counters::Counters;
-use crate::direct::Lending;
-use crate::ended::end_clients;
-use crate::gather::{Gathers, Shards};
-use crate::intent::Intents;
+use crate::identity::node_as_client;
+use crate::intent_record::Intents;
+use crate::lending::Lending;
 use crate::locks::Locks;
 use crate::membership::Membership;
+use crate::mirror_link::TendedMirror;
 use crate::opens::Opens;
 use crate::partitions::Partitions;
-use crate::peers::{PeerLane, Peers};
-use crate::proxy::{Around, Proxy};
-use crate::reaper::{Job, Reaper};
-use crate::record::Inode;
+use crate::peers::PeerLane;
+use crate::proxy_state::{Around, LinkAccess, Proxy};
+use crate::races::Races;
+use crate::reaper::Reaper;
+use crate::record::{number_of_key, table};
 use crate::recorder::Recorder;
+use crate::replicas::Replicas;
+use crate::reply_cache::ReplyCache;
 use crate::rounds::Rounds;
 use crate::served::{Served, ServedClients};
 use crate::sessions::Sessions;
+use crate::shards::{GatheredShards, Shards};
 use crate::stale_tails::StaleTails;
-use crate::sweep::Sweeper;
-use crate::users::Users;
+use crate::sweeper::Sweeper;
+use crate::tokens::Tokens;
+use crate::users::DirectoryUsers;
 use crate::uses::Uses;
 use crate::watch::Watches;
 
@@ -48,51 +48,6 @@ type AnswerForHost = Box<dyn Fn(&HostQuestion<'_>) -> FsResult<Vec<u8>> + Send +
 
 /// The volume that a node keeps its records on.
 pub(crate) const RECORDS_VOLUME: u16 = 0;
-
-/// What was before this daemon.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Past {
-    /// The formation was killed as a whole and is recovered just now: none of its clients lives.
-    pub clients_ended: bool,
-    /// That has happened at some time: files may have bytes behind their ends whose writers nobody remembers.
-    pub was_recovered: bool,
-}
-
-/// What a node is made from.
-pub struct NodeConfig {
-    /// The map; gives this node its slots and seats.
-    pub map: Arc<FormationMap>,
-    /// Which node of the map this is.
-    pub id: NodeId,
-    /// The volumes it lends, in the map's order. The records are on the first.
-    pub volumes: Vec<VolumeConfig>,
-    /// Most subfiles that are kept open.
-    pub handles_max: usize,
-    /// Where blocks of new subfiles get checksums.
-    pub checksum: Checksum,
-    /// Owner of the root directory.
-    pub owner: (u32, u32),
-    /// How long clients that are gone may take to come back.
-    pub grace: Duration,
-    /// Entries at which a directory spreads over all nodes.
-    pub spread_at: SpreadAt,
-    /// After how long a node that does not answer is dead; without, nodes do not watch each other.
-    pub dead_after: Option<Duration>,
-    /// Where it is noted which nodes are dead.
-    pub liveness: Arc<LivenessTable>,
-    /// What the environment says of object stores.
-    pub objects: bivouac_source::Environment,
-    /// What is put around site storage.
-    pub around: Option<Around>,
-    /// The threads that it shares with other nodes of its process.
-    pub rounds: Rounds,
-    /// What was before this daemon.
-    pub past: Past,
-    /// Memory for what is recorded, which outlives daemons; without it, this one's.
-    pub recorded: Option<OwnedFd>,
-    /// The switch of each node of the map, by number, as far as that is known.
-    pub switches: Vec<Option<u16>>,
-}
 
 /// What the process does for its node.
 #[derive(Default)]
@@ -109,22 +64,33 @@ pub(crate) struct Hooks {
 
 /// A running node.
 pub struct Node {
+    /// For threads that must not keep the node alive; set when it starts.
+    pub(crate) this: OnceLock<Weak<Node>>,
+    /// The map that its daemon was started with: slots and targets stay as they are there.
     pub(crate) map: Arc<FormationMap>,
+    /// The newest map, which says where nodes are.
+    pub(crate) newest_map: Mutex<Arc<FormationMap>>,
     pub(crate) id: NodeId,
     pub(crate) records: Records,
     pub(crate) data: Arc<DataStore>,
+    /// The mirror of its volumes, if they are mirrored.
+    pub(crate) mirror: Option<TendedMirror>,
+    /// Replicas of other nodes' volumes.
+    pub(crate) replicas: Replicas,
     pub(crate) peers: Arc<PeerLane>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) allocator: Allocator,
     pub(crate) locks: Locks,
     pub(crate) shards: Shards,
-    pub(crate) gathers: Gathers,
+    pub(crate) gathers: GatheredShards,
     /// Changes over several nodes that this one drives.
     pub(crate) intents: Intents,
     /// Entries at which a directory spreads.
     pub(crate) spread_at: SpreadAt,
     /// What the environment says of object stores.
     pub(crate) objects: bivouac_source::Environment,
+    /// Credentials for links to other formations.
+    pub(crate) links: LinkAccess,
     /// What is put around site storage.
     pub(crate) around: Option<Around>,
     /// The locks that programs take.
@@ -132,9 +98,11 @@ pub struct Node {
     pub(crate) callbacks: Callbacks,
     /// The clients that this process serves.
     pub(crate) served: Arc<ServedClients>,
-    pub(crate) users: Users,
+    pub(crate) users: DirectoryUsers,
     pub(crate) opens: Opens,
     pub(crate) sessions: Sessions,
+    /// Replies to requests that change content.
+    pub(crate) replies: ReplyCache,
     pub(crate) partitions: Partitions,
     /// The switch of each node, as far as that is known.
     pub(crate) switches: Vec<Option<u16>>,
@@ -146,13 +114,17 @@ pub struct Node {
     pub(crate) reaper: Reaper,
     pub(crate) rounds: Rounds,
     /// Who lives.
-    pub(crate) members: Membership,
+    pub(crate) members: Arc<Membership>,
     pub(crate) hooks: Hooks,
     pub(crate) away: Away,
     pub(crate) sweeper: Sweeper,
     pub(crate) stale_tails: StaleTails,
     pub(crate) proxy: Proxy,
     pub(crate) lending: Lending,
+    /// Range tokens of strict files.
+    pub(crate) tokens: Tokens,
+    /// Races of all clients, if they are detected and this is the node that does it.
+    pub(crate) races: Option<Races>,
     /// What checks of the running formation look at.
     pub(crate) watches: Watches,
     pub(crate) files: AtomicU64,
@@ -161,114 +133,6 @@ pub struct Node {
 }
 
 impl Node {
-    /// Opens the volumes, reads the records back, and finishes what a killed daemon left half done as far as
-    /// it is this node's alone. [`Node::start`] does the rest.
-    ///
-    /// # Errors
-    /// A volume that is missing, foreign or full; records that are damaged: with object, cause and remedy.
-    pub fn open(
-        config: NodeConfig,
-        peers: Arc<dyn Peers>,
-        clock: Arc<dyn Clock>,
-    ) -> FsResult<(Arc<Node>, Recovery)> {
-        config.map.check().map_err(|text| FsError::with(bivouac_types::Errno::EINVAL, text))?;
-        let formation = config.map.formation;
-        let options = DataOptions { handles_max: config.handles_max, checksum: config.checksum };
-        let data = Arc::new(DataStore::open(&config.volumes, formation, config.id, &options)?);
-        let capacity = config.volumes.first().map_or(0, |volume| volume.capacity);
-        let (records, recovery) =
-            Records::open(data.volume(0)?, formation, config.id, records_options(&config.map, capacity))?;
-        records.count_in(data.records_room(RECORDS_VOLUME)?);
-        let slot = first_slot(&config.map, config.id);
-        if config.past.clients_ended {
-            end_clients(&records, slots_of(&config.map, config.id))?;
-        }
-        let (shards, gathers) =
-            (Shards::new(slots_of(&config.map, config.id).collect()), Gathers::new(&config.map));
-        let recorder = Recorder::open(config.recorded)
-            .map_err(|error| FsError::from_io(&error, "memory for what is recorded"))?;
-        let (served, counters) = (Arc::<ServedClients>::default(), Arc::new(recorder.counters()));
-        let lane = Arc::new(PeerLane::new(&config.map, config.id, Arc::clone(&peers), Arc::clone(&counters)));
-        let restarted = recovery.records > 0;
-        let callbacks = Callbacks::new(&config.map, restarted, Arc::clone(&served), Arc::clone(&lane));
-        let allocator = Allocator::open(&records, config.id, slot);
-        let sessions = Sessions::open(&records, slot, config.grace);
-        let partitions = Partitions::open(&records, slot, &config.map)?;
-        let own = slots_of(&config.map, config.id);
-        let had_opens = config.past.was_recovered || !sessions.awaiting().is_empty();
-        let node = Node {
-            advisory: Advisory::open(&records, config.id, own, peers, Arc::clone(&served)),
-            stale_tails: StaleTails::new(config.id, allocator.first(), had_opens),
-            sweeper: Sweeper::default(),
-            proxy: Proxy::default(),
-            lending: Lending::new(Arc::clone(&data)),
-            allocator,
-            sessions,
-            partitions,
-            switches: config.switches,
-            reaper: Reaper::new(config.grace),
-            rounds: config.rounds,
-            members: Membership::new(config.id, config.map.nodes.len(), config.dead_after, config.liveness),
-            hooks: Hooks::default(),
-            away: Away::new(config.grace),
-            watches: Watches::default(),
-            map: config.map,
-            id: config.id,
-            records,
-            data,
-            peers: lane,
-            clock,
-            locks: Locks::new(config.grace),
-            shards,
-            gathers,
-            intents: Intents::default(),
-            spread_at: config.spread_at,
-            objects: config.objects,
-            around: config.around,
-            callbacks,
-            served,
-            users: Users::default(),
-            opens: Opens::new(),
-            counters,
-            uses: Uses::open(&recorder),
-            recorder,
-            files: AtomicU64::new(0),
-            stopping: AtomicBool::new(false),
-            started: Instant::now(),
-        };
-        node.count_files();
-        node.limit_partitions();
-        node.make_root(config.owner)?;
-        node.adopt_intents()?;
-        if restarted {
-            node.adopt_moves_lock()?;
-        }
-        node.adopt_partitions();
-        node.adopt_shards();
-        node.adopt_garbage();
-        Ok((Arc::new(node), recovery))
-    }
-
-    /// Begins the background work: intents that were left half done, garbage, compaction.
-    ///
-    /// # Errors
-    /// When there is no thread for it.
-    pub fn start(self: &Arc<Self>) -> std::io::Result<()> {
-        self.proxy.serve(self);
-        self.sweeper.start(self);
-        if self.data.usage().iter().any(|volume| volume.files > 0) {
-            self.sweeper.request();
-        }
-        let weak = Arc::downgrade(self);
-        self.data.on_doubtful(move || {
-            if let Some(node) = weak.upgrade() {
-                node.reaper.add_once(Job::Sums);
-            }
-        });
-        self.members.start(self, &self.rounds.members)?;
-        self.reaper.start(self, &self.rounds.reaper)
-    }
-
     /// What a request to shut down calls, after its answer is on its way.
     pub fn on_shutdown(&self, act: impl Fn() + Send + 'static) {
         *self.hooks.shutdown.lock() = Some(Box::new(act));
@@ -304,24 +168,9 @@ impl Node {
         self.members.lost(node);
     }
 
-    /// Ends the background work, and what processes do by themselves, and makes everything durable.
-    ///
-    /// # Errors
-    /// When the records cannot be synced.
-    pub fn stop(&self) -> FsResult<()> {
-        self.members.stop();
-        self.reaper.dismiss();
-        // From here on they ask, and hear that nobody is there, rather than go on in files that nobody looks at.
-        self.lending.close_all();
-        self.write_down_sizes()?;
-        Ok(self.records.sync()?)
-    }
-
-    /// Ends the background work and nothing else, as a kill would.
-    pub fn halt(&self) {
-        self.members.stop();
-        self.reaper.stop();
-        self.sweeper.stop();
+    /// A node that was taken for dead has been started again, and serves.
+    pub fn has_returned(&self, node: NodeId) {
+        self.members.returned(node);
     }
 
     /// Bytes of subfiles on this node's volumes.
@@ -330,45 +179,46 @@ impl Node {
         self.data.usage().iter().map(|volume| volume.used).sum()
     }
 
-    /// The map.
+    /// The map that its daemon was started with. Nodes may have moved since.
     #[must_use]
     pub fn map(&self) -> &Arc<FormationMap> {
         &self.map
     }
 
+    /// The newest map.
+    #[must_use]
+    pub fn newest_map(&self) -> Arc<FormationMap> {
+        Arc::clone(&self.newest_map.lock())
+    }
+
+    /// Takes a newer map: peers that have moved are asked where they are from now on, and their former daemons are not heard
+    /// any more. Returns whether the map is newer than what is known.
+    pub fn take_map(&self, map: &Arc<FormationMap>) -> bool {
+        let moved: Vec<NodeId> = {
+            let mut newest = self.newest_map.lock();
+            if let Err(why) = map.check_succeeds(&newest) {
+                log::debug!(why:% = why; "a map is not taken");
+                return false;
+            }
+            let moved = map.moved_since(&newest).collect();
+            *newest = Arc::clone(map);
+            moved
+        };
+        self.peers.take_map(map);
+        // From here on they are not admitted; what they sent before must not be carried out either.
+        let hang_up = self.hooks.forgotten.get();
+        hang_up.iter().for_each(|hang_up| moved.iter().for_each(|node| hang_up(node_as_client(*node))));
+        true
+    }
+
+    /// Epoch in which this node came to the host of its daemon.
+    pub(crate) fn own_epoch(&self) -> u32 {
+        self.map.nodes.get(usize::from(self.id.0)).map_or(0, |entry| entry.epoch)
+    }
+
     /// Changes what a client of this process can be asked about.
     pub fn serve(&self, client: ClientId, act: impl FnOnce(&mut Served)) {
         self.served.change(client, act);
-    }
-
-    fn make_root(&self, owner: (u32, u32)) -> FsResult<()> {
-        if self.map.home(Ino::ROOT) != Some(self.id) {
-            return Ok(());
-        }
-        let mut change = self.change(&[Ino::ROOT.slot()])?;
-        if change.inode(Ino::ROOT).is_ok() {
-            return Ok(());
-        }
-        let seats = self.map.seat_count();
-        let width = if self.map.width == 0 { seats } else { self.map.width.min(seats) };
-        let layout = Layout { stripe: self.map.stripe, width, base: SeatIndex(0), seats };
-        let attr = Attr {
-            ino: Ino::ROOT,
-            mode: mode::DIR | 0o755,
-            nlink: 2,
-            uid: owner.0,
-            gid: owner.1,
-            rdev: 0,
-            size: 0,
-            atime: change.now,
-            mtime: change.now,
-            ctime: change.now,
-            epoch: 0,
-            layout,
-            holes: 0,
-        };
-        change.add_inode(&Inode { attr, parent: Ino::ROOT, placement: Some(Placement::Striped) });
-        change.commit()
     }
 
     /// Looks at all records of this node's slots whose keys begin so.
@@ -387,20 +237,41 @@ impl Node {
     }
 }
 
-fn slots_of(map: &FormationMap, id: NodeId) -> impl Iterator<Item = Slot> + '_ {
+pub(crate) fn slots_of(map: &FormationMap, id: NodeId) -> impl Iterator<Item = Slot> + '_ {
     let own = move |(slot, node): (usize, &NodeId)| (*node == id).then_some(Slot(slot as u16));
     map.slots.iter().enumerate().filter_map(own)
 }
 
-/// The log of a small volume is compacted before it takes much of it.
-fn records_options(map: &FormationMap, capacity: u64) -> RecordsOptions {
-    let mut options = RecordsOptions { slots: map.slot_count(), ..RecordsOptions::default() };
-    if capacity > 0 {
-        options.compact_log_bytes_min = options.compact_log_bytes_min.min(capacity / 16).max(1 << 16);
+impl Node {
+    /// This node's identity as a client of its peers.
+    pub(crate) fn as_client(&self) -> ClientId {
+        node_as_client(self.id)
     }
-    options
+
+    /// The node that an inode's record belongs to.
+    pub(crate) fn home_of(&self, ino: Ino) -> FsResult<NodeId> {
+        self.map.home(ino).ok_or_else(|| Errno::ESTALE.into())
+    }
+
+    /// Changes that had to wait for leases.
+    #[must_use]
+    pub fn lease_waits(&self) -> u64 {
+        self.callbacks.leases.waits()
+    }
 }
 
-fn first_slot(map: &FormationMap, id: NodeId) -> Slot {
-    Slot(map.slots.iter().position(|node| *node == id).unwrap_or(0) as u16)
+impl Node {
+    /// Slot and number of every record of a table with such keys.
+    pub(crate) fn numbers(&self, letter: u8) -> Vec<(Slot, u64)> {
+        let mut found = Vec::new();
+        self.each_record(&table(letter), |slot, key, _| {
+            found.extend(number_of_key(key).map(|number| (slot, number)));
+        });
+        found
+    }
+
+    /// Inodes without names that somebody had open when they lost the last.
+    pub(crate) fn orphans(&self) -> Vec<Ino> {
+        self.numbers(b'O').into_iter().map(|(_, ino)| Ino(ino)).collect()
+    }
 }

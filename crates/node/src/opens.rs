@@ -10,13 +10,21 @@ use std::time::Duration;
 
 use bivouac_types::{ClientId, Ino, OpenId};
 
-use crate::sessions::Told;
+use crate::sessions::ReclaimedOpens;
 use bivouac_ranks::{Mutex, rank};
 
 const SHARDS: usize = 64;
 
-/// Sorted.
-type Holders = Vec<(ClientId, OpenId)>;
+/// Who has an inode open.
+#[derive(Default)]
+struct Holders {
+    /// Sorted.
+    opens: Vec<(ClientId, OpenId)>,
+    /// Those who may write without telling of each write.
+    quiet_writers: Vec<ClientId>,
+    /// Mounts that have made the file longer since they opened it.
+    growers: Vec<ClientId>,
+}
 type Shard = HashMap<Ino, Holders>;
 
 /// The table of opens; in memory only: clients repeat theirs after a restart.
@@ -24,18 +32,20 @@ pub struct Opens {
     shards: Vec<Mutex<Shard>>,
     /// Number of opens.
     count: AtomicU64,
+    /// Number of writers, for a look without the locks.
+    writers: AtomicU64,
 }
 
 impl Opens {
     pub fn new() -> Opens {
         let shards = (0..SHARDS).map(|_| Mutex::new(rank::OPENS, Shard::new())).collect();
-        Opens { shards, count: AtomicU64::new(0) }
+        Opens { shards, count: AtomicU64::new(0), writers: AtomicU64::new(0) }
     }
 
-    /// One more open; `false` if it was overtaken: `floor` is asked under the lock that [`Opens::replace`] takes too.
-    pub fn add(&self, ino: Ino, client: ClientId, open: OpenId, floor: impl FnOnce() -> OpenId) -> bool {
+    /// One more open; `false` if it was overtaken, which is asked under the lock that [`Opens::replace`] takes too.
+    pub fn add(&self, ino: Ino, client: ClientId, open: OpenId, is_overtaken: impl FnOnce() -> bool) -> bool {
         let mut shard = self.shard(ino).lock();
-        if open < floor() {
+        if is_overtaken() {
             return false;
         }
         self.insert(&mut shard, ino, client, open);
@@ -44,26 +54,70 @@ impl Opens {
 
     /// One open less. Whether the client does not have the inode open now.
     pub fn remove(&self, ino: Ino, client: ClientId, open: OpenId) -> bool {
+        self.remove_unless(ino, client, open, || false)
+    }
+
+    /// As [`Opens::remove`], unless it was overtaken, which is asked under the lock that [`Opens::add`] takes too: then the
+    /// open is its repetition's.
+    pub fn remove_unless(
+        &self,
+        ino: Ino,
+        client: ClientId,
+        open: OpenId,
+        is_overtaken: impl FnOnce() -> bool,
+    ) -> bool {
         let mut shard = self.shard(ino).lock();
-        let Some(holders) = shard.get_mut(&ino) else { return true };
-        if let Ok(at) = holders.binary_search(&(client, open)) {
-            holders.remove(at);
-            self.count.fetch_sub(1, Ordering::Relaxed);
+        if is_overtaken() {
+            return false;
         }
+        let Some(holders) = shard.get_mut(&ino) else { return true };
+        self.retain_of(holders, |holder, other| (holder, other) != (client, open));
         let free = !holds(holders, client);
-        if holders.is_empty() {
+        if holders.opens.is_empty() {
             shard.remove(&ino);
         }
         free
     }
 
     /// The client has open what it has told, and what is not below its floor.
-    pub fn replace(&self, client: ClientId, told: &Told, floor: OpenId) {
+    pub fn replace(&self, client: ClientId, told: &ReclaimedOpens, floor: OpenId) {
         let stays = |ino: Ino, open: OpenId| open >= floor || told.contains(&(ino, open));
         self.retain(|ino, holder, open| holder != client || stays(ino, open));
         for (ino, open) in told {
             self.insert(&mut self.shard(*ino).lock(), *ino, client, *open);
         }
+    }
+
+    /// The client has told of a write to the inode, and need not tell of each that follows before it closes it. Nothing if it
+    /// does not have it open: then it tells of each.
+    pub fn mark_writer(&self, ino: Ino, client: ClientId) {
+        let mut shard = self.shard(ino).lock();
+        if let Some(holders) = shard.get_mut(&ino).filter(|holders| holds(holders, client))
+            && !holders.quiet_writers.contains(&client)
+        {
+            holders.quiet_writers.push(client);
+            self.writers.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Whether a client has the inode open that may write without telling of each write.
+    pub fn has_writer(&self, ino: Ino) -> bool {
+        self.writers.load(Ordering::Acquire) > 0
+            && self.shard(ino).lock().get(&ino).is_some_and(|holders| !holders.quiet_writers.is_empty())
+    }
+
+    /// A client has made a file longer. Which others have it open that have not.
+    pub fn note_growth(&self, ino: Ino, by: ClientId) -> Vec<ClientId> {
+        let mut shard = self.shard(ino).lock();
+        let Some(holders) = shard.get_mut(&ino) else { return Vec::new() };
+        if holds(holders, by) && !holders.growers.contains(&by) {
+            holders.growers.push(by);
+        }
+        let others = holders.opens.iter().map(|(client, _)| *client);
+        let mut others: Vec<ClientId> =
+            others.filter(|client| *client != by && !holders.growers.contains(client)).collect();
+        others.dedup();
+        others
     }
 
     /// Forgets all of a client's opens.
@@ -74,9 +128,17 @@ impl Opens {
     /// Who has the inode open.
     pub fn holders(&self, ino: Ino) -> Vec<ClientId> {
         let shard = self.shard(ino).lock();
-        let mut holders: Vec<ClientId> = shard.get(&ino).into_iter().flatten().map(|(c, _)| *c).collect();
+        let mut holders: Vec<ClientId> =
+            shard.get(&ino).into_iter().flat_map(|holders| &holders.opens).map(|(c, _)| *c).collect();
         holders.dedup();
         holders
+    }
+
+    /// Returns who has the inode open for writing.
+    pub fn writers(&self, ino: Ino) -> Vec<ClientId> {
+        let shard = self.shard(ino).lock();
+        let opens = shard.get(&ino).into_iter().flat_map(|holders| &holders.opens);
+        opens.filter(|(_, open)| open.is_for_writing()).map(|(client, _)| *client).collect()
     }
 
     /// What a client has open.
@@ -111,18 +173,33 @@ impl Opens {
     fn retain(&self, stays: impl Fn(Ino, ClientId, OpenId) -> bool) {
         for shard in &self.shards {
             shard.lock().retain(|ino, holders| {
-                let before = holders.len();
-                holders.retain(|(holder, open)| stays(*ino, *holder, *open));
-                self.count.fetch_sub((before - holders.len()) as u64, Ordering::Relaxed);
-                !holders.is_empty()
+                self.retain_of(holders, |holder, open| stays(*ino, holder, open));
+                !holders.opens.is_empty()
             });
         }
     }
 
+    fn retain_of(&self, holders: &mut Holders, stays: impl Fn(ClientId, OpenId) -> bool) {
+        let before = (holders.opens.len(), holders.quiet_writers.len());
+        holders.opens.retain(|(holder, open)| stays(*holder, *open));
+        let mut writers = std::mem::take(&mut holders.quiet_writers);
+        writers.retain(|writer| holds(holders, *writer));
+        holders.quiet_writers = writers;
+        let mut growers = std::mem::take(&mut holders.growers);
+        growers.retain(|grower| holds(holders, *grower));
+        holders.growers = growers;
+        assert!(holders.quiet_writers.len() <= holders.opens.len(), "a writer of a file has it open");
+        let (closed, quiet) = (before.0 - holders.opens.len(), before.1 - holders.quiet_writers.len());
+        let opens = self.count.fetch_sub(closed as u64, Ordering::Relaxed);
+        let writers = self.writers.fetch_sub(quiet as u64, Ordering::Release);
+        // `has_writer` looks at no file while the count is 0.
+        assert!(opens >= closed as u64 && writers >= quiet as u64, "more opens end than there are");
+    }
+
     fn insert(&self, shard: &mut Shard, ino: Ino, client: ClientId, open: OpenId) {
         let holders = shard.entry(ino).or_default();
-        if let Err(at) = holders.binary_search(&(client, open)) {
-            holders.insert(at, (client, open));
+        if let Err(at) = holders.opens.binary_search(&(client, open)) {
+            holders.opens.insert(at, (client, open));
             self.count.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -133,8 +210,8 @@ impl Opens {
 }
 
 fn holds(holders: &Holders, client: ClientId) -> bool {
-    let at = holders.partition_point(|(holder, _)| *holder < client);
-    holders.get(at).is_some_and(|(holder, _)| *holder == client)
+    let at = holders.opens.partition_point(|(holder, _)| *holder < client);
+    holders.opens.get(at).is_some_and(|(holder, _)| *holder == client)
 }
 
 #[cfg(test)]
@@ -147,7 +224,7 @@ mod tests {
 
     impl Opens {
         fn add_any(&self, ino: Ino, client: ClientId, open: OpenId) -> bool {
-            self.add(ino, client, open, || OpenId(0))
+            self.add(ino, client, open, || false)
         }
     }
 
@@ -169,18 +246,53 @@ mod tests {
     }
 
     #[test]
+    fn opens_for_writing_are_told_from_others() {
+        let opens = Opens::new();
+        for (client, open) in [(A, 2), (A, 5), (B, 4)] {
+            opens.add_any(INO, client, id(open));
+        }
+        assert_eq!((opens.writers(INO), opens.writers(Ino(8))), (vec![A], vec![]));
+        opens.remove(INO, A, id(5));
+        assert!(opens.writers(INO).is_empty() && opens.is_held(INO, A));
+    }
+
+    #[test]
     fn what_is_under_way_is_not_forgotten() {
         let opens = Opens::new();
         for number in [3, 5, 7] {
             opens.add_any(Ino(number), A, id(number));
         }
         opens.add_any(Ino(3), B, id(3));
-        opens.replace(A, &Told::from([(Ino(3), id(3)), (Ino(4), id(4))]), id(6));
+        opens.replace(A, &ReclaimedOpens::from([(Ino(3), id(3)), (Ino(4), id(4))]), id(6));
         let held = |ino| opens.is_held(Ino(ino), A);
         assert_eq!([3, 4, 5, 7].map(held), [true, true, false, true]);
         assert!(opens.is_held(Ino(3), B));
-        assert!(!opens.add(Ino(8), A, id(5), || id(6)), "it was overtaken");
-        assert!(opens.add(Ino(8), A, id(6), || id(6)));
+        assert!(!opens.add(Ino(8), A, id(6), || true), "it was overtaken");
+        assert!(opens.add(Ino(8), A, id(6), || false));
+        assert!(!opens.remove_unless(Ino(8), A, id(6), || true) && opens.is_held(Ino(8), A));
+        assert!(opens.remove_unless(Ino(8), A, id(6), || false) && !opens.is_held(Ino(8), A));
+        assert!(opens.add(Ino(8), A, id(6), || false));
+    }
+
+    #[test]
+    fn writers_are_those_who_have_told_of_a_write_and_not_closed() {
+        let opens = Opens::new();
+        opens.mark_writer(INO, A);
+        assert!(!opens.has_writer(INO), "who has it not open tells of each write");
+        for (client, open) in [(A, 1), (A, 2), (B, 1)] {
+            opens.add_any(INO, client, id(open));
+        }
+        assert!(!opens.has_writer(INO), "nobody has written");
+        [A, A, B].iter().for_each(|client| opens.mark_writer(INO, *client));
+        assert!(opens.has_writer(INO) && !opens.has_writer(Ino(8)));
+        opens.remove(INO, A, id(2));
+        opens.remove_client(B);
+        assert!(opens.has_writer(INO), "it has another open");
+        opens.replace(A, &ReclaimedOpens::from([(INO, id(1))]), id(3));
+        assert!(opens.has_writer(INO), "it was reclaimed");
+        opens.remove(INO, A, id(1));
+        opens.add_any(INO, A, id(3));
+        assert!(!opens.has_writer(INO) && opens.writers.load(Ordering::Relaxed) == 0);
     }
 
     #[test]

@@ -1,24 +1,16 @@
 //! Partitions as this node knows them. The *keeper*, the home of the root directory, knows all of them, and makes and
-//! changes them; nodes with seats of a partition are told before it can have files, so that steps of the peer lane
+//! changes them; nodes with targets of a partition are told before it can have files, so that steps of the peer lane
 //! never have to ask; the others ask the keeper when they first need one.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use bivouac_layout::{Wish, layout_for};
 use bivouac_ranks::{Mutex, RwLock, rank};
 use bivouac_store::Records;
 use bivouac_types::limits::PARTITIONS_MAX;
-use bivouac_types::{
-    Errno, FsError, FsResult, Ino, Layout, MasterHash, NodeId, PartitionId, Placement, SeatIndex, Slot,
-};
-use bivouac_wire::{
-    Decode, FormationMap, Inherited, ListPartitionsRequest, Partition, PartitionTable, SeatEntry, op,
-};
+use bivouac_types::{Errno, FsError, FsResult, PartitionId, Slot, TargetIndex};
+use bivouac_wire::{Decode, FormationMap, Partition, PartitionTable, TargetEntry};
 
-use crate::dispatch::SYSTEM;
-use crate::node::Node;
-use crate::peers::Steps;
 use crate::record::table;
 
 /// The partitions that a node knows.
@@ -30,21 +22,21 @@ pub struct Partitions {
     last: Mutex<PartitionId>,
 }
 
-/// The seats of a partition, in their order.
-pub enum Seats<'a> {
+/// The targets of a partition, in their order.
+pub enum Targets<'a> {
     /// All of the formation.
-    Root(&'a [SeatEntry]),
+    Root(&'a [TargetEntry]),
     /// Some of them.
-    Of(Arc<[SeatEntry]>),
+    Of(Arc<[TargetEntry]>),
 }
 
-impl std::ops::Deref for Seats<'_> {
-    type Target = [SeatEntry];
+impl std::ops::Deref for Targets<'_> {
+    type Target = [TargetEntry];
 
-    fn deref(&self) -> &[SeatEntry] {
+    fn deref(&self) -> &[TargetEntry] {
         match self {
-            Seats::Root(seats) => seats,
-            Seats::Of(seats) => seats,
+            Targets::Root(targets) => targets,
+            Targets::Of(targets) => targets,
         }
     }
 }
@@ -99,164 +91,33 @@ impl Partitions {
         self.table.read().get(id).cloned()
     }
 
+    /// Takes in what there is to know of a partition. Whether that was more than was known.
+    pub fn learn(&self, map: &FormationMap, partition: Partition) -> bool {
+        self.table.write().learn(map, partition)
+    }
+
+    /// Node and volume of a target of a known partition.
+    pub fn target(&self, map: &FormationMap, target: TargetIndex) -> Option<TargetEntry> {
+        self.table.read().target(map, target)
+    }
+
+    /// All targets of a known partition.
+    pub fn places(&self, id: PartitionId) -> Option<Arc<[TargetEntry]>> {
+        self.table.read().places(id).cloned()
+    }
+
     /// Whether none is known besides the root partition, so that nothing can be at site storage.
     pub fn is_empty(&self) -> bool {
         self.table.read().is_empty()
+    }
+
+    /// Returns whether any known partition stands in front of site storage.
+    pub fn have_sources(&self) -> bool {
+        !self.is_empty() && self.all().iter().any(|partition| partition.settings.source.is_some())
     }
 
     /// All that are known, in the order of their numbers.
     pub fn all(&self) -> Vec<Arc<Partition>> {
         self.table.read().all()
     }
-}
-
-impl Node {
-    /// The node that knows all partitions.
-    pub(crate) fn keeper(&self) -> FsResult<NodeId> {
-        self.home_of(Ino::ROOT)
-    }
-
-    /// Takes in what there is to know of a partition.
-    pub(crate) fn learn(&self, partition: Partition) {
-        let id = partition.id;
-        if !self.partitions.table.write().learn(&self.map, partition) {
-            return;
-        }
-        self.limit_partition(id);
-    }
-
-    /// Limits what the partitions may take of this node's volumes, as far as they are known.
-    pub(crate) fn limit_partitions(&self) {
-        self.partitions.all().iter().for_each(|partition| self.limit_partition(partition.id));
-    }
-
-    fn limit_partition(&self, id: PartitionId) {
-        let Some(partition) = self.partitions.get(id) else { return };
-        let own = partition.places(&self.map).into_iter().filter(|place| place.node == self.id);
-        for place in own {
-            if let Err(error) = self.data.limit_part(place.volume, id, partition.seat_capacity()) {
-                log::error!(why:% = error; "{id} is not limited on this node");
-            }
-        }
-    }
-
-    /// A partition; the keeper is asked if need be, so not from the peer lane.
-    ///
-    /// # Errors
-    /// `ESTALE` when there is none, `EIO` when the keeper does not answer.
-    pub(crate) fn partition(&self, id: PartitionId) -> FsResult<Arc<Partition>> {
-        if let Some(partition) = self.partitions.get(id) {
-            return Ok(partition);
-        }
-        let keeper = self.keeper()?;
-        if keeper != self.id {
-            let request = ListPartitionsRequest { only: Some(id), after: PartitionId::ROOT };
-            let list = self.step::<op::ListPartitions>(keeper, Steps::question(SYSTEM), 0, request)?;
-            list.partitions.into_iter().for_each(|partition| self.learn(partition));
-        }
-        self.partitions.get(id).ok_or_else(|| unknown(id))
-    }
-
-    /// Node and volume of a seat; the keeper is asked if need be, so not from the peer lane.
-    ///
-    /// # Errors
-    /// `ESTALE` for a seat that the formation does not have, `EIO` when the keeper does not answer.
-    pub(crate) fn seat_place(&self, seat: SeatIndex) -> FsResult<SeatEntry> {
-        if let Some(place) = self.known_seat(seat) {
-            return Ok(place);
-        }
-        if seat.partition() != PartitionId::ROOT {
-            self.partition(seat.partition())?;
-        }
-        self.known_seat(seat).ok_or_else(|| {
-            FsError::with(Errno::ESTALE, format!("the formation has no seat {seat}: get the map again"))
-        })
-    }
-
-    /// Node and volume of a seat, without asking.
-    pub(crate) fn known_seat(&self, seat: SeatIndex) -> Option<SeatEntry> {
-        match seat.partition() {
-            PartitionId::ROOT => self.map.seat(seat),
-            _ => self.partitions.table.read().seat(&self.map, seat),
-        }
-    }
-
-    /// All seats of a partition, without asking.
-    ///
-    /// # Errors
-    /// `ESTALE` when it is not known here.
-    pub(crate) fn known_seats(&self, id: PartitionId) -> FsResult<Seats<'_>> {
-        if id == PartitionId::ROOT {
-            return Ok(Seats::Root(&self.map.seats));
-        }
-        let places = self.partitions.table.read().places(id).cloned();
-        places.map(Seats::Of).ok_or_else(|| unknown(id))
-    }
-
-    /// Layout and placement of a new file in a directory that passes these on.
-    ///
-    /// # Errors
-    /// `EINVAL` for a layout that cannot be; as [`Node::partition`].
-    pub(crate) fn new_layout(
-        &self,
-        ino: Ino,
-        from: &Inherited,
-        name: &[u8],
-        near: Option<SeatIndex>,
-    ) -> FsResult<(Layout, Placement)> {
-        let Layout { stripe, width, seats, .. } = from.layout;
-        let (partition, placement) = (from.layout.partition(), from.placement.unwrap_or_default());
-        let mut wish =
-            Wish { partition, stripe, width, seats, placement, hash: MasterHash::Xxh3, name, local: &[] };
-        let mut local: Vec<u16> = near.map(SeatIndex::position).into_iter().collect();
-        if partition != PartitionId::ROOT {
-            let found = self.partition(partition)?;
-            let settings = &found.settings;
-            (wish.seats, wish.hash) = (found.seat_count(), settings.master_hash);
-            if from.placement.is_none() {
-                wish.stripe = settings.stripe_of(name);
-                (wish.width, wish.placement) = (settings.width, settings.placement);
-            }
-            local = self.positions_near(&found, near);
-        }
-        wish.local = &local;
-        let layout = layout_for(ino, &wish).map_err(|text| FsError::with(Errno::EINVAL, text))?;
-        Ok((layout, wish.placement))
-    }
-
-    /// Positions of a partition's seats that are nearest to a seat of the root partition: on its node, else on its
-    /// host, else behind its switch; none if the partition has no such seat.
-    fn positions_near(&self, partition: &Partition, near: Option<SeatIndex>) -> Vec<u16> {
-        let Some(own) = near.and_then(|seat| self.map.seat(seat)).map(|place| place.node) else {
-            return Vec::new();
-        };
-        let distances: Vec<Option<u8>> =
-            partition.places(&self.map).iter().map(|place| self.distance(own, place.node)).collect();
-        let nearest = distances.iter().flatten().min();
-        // On another node, and all of them alike: none is to be preferred.
-        if nearest.is_some_and(|nearest| *nearest > 0) && distances.iter().all(|one| one.as_ref() == nearest)
-        {
-            return Vec::new();
-        }
-        let places = (0..).zip(&distances);
-        let is_nearest = |distance: &Option<u8>| distance.is_some() && distance.as_ref() == nearest;
-        places.filter(|(_, distance)| is_nearest(distance)).map(|(position, _)| position).collect()
-    }
-
-    /// How far a node is from another one; nothing if it is no nearer than any other.
-    fn distance(&self, own: NodeId, other: NodeId) -> Option<u8> {
-        let host = |node: NodeId| self.map.nodes.get(usize::from(node.0)).map(|entry| &entry.host);
-        let switch = |node: NodeId| self.switches.get(usize::from(node.0)).copied().flatten();
-        if own == other {
-            return Some(0);
-        }
-        if host(own).is_some_and(|own| !own.is_empty()) && host(own) == host(other) {
-            return Some(1);
-        }
-        (switch(own).is_some() && switch(own) == switch(other)).then_some(2)
-    }
-}
-
-fn unknown(id: PartitionId) -> FsError {
-    FsError::with(Errno::ESTALE, format!("{id} is not known: the formation has none, or this node missed it"))
 }

@@ -1,18 +1,17 @@
 //! What a node asks of its peers: steps on the peer lane, which call nobody themselves.
 
 use std::io::IoSlice;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use bivouac_net::{Request, Transport};
+use bivouac_net::{Address, LaneKind, Request, Transport};
 use bivouac_ranks::Mutex;
+use bivouac_store::Mirror;
 use bivouac_types::{ClientId, Errno, FsError, FsResult, NodeId, OpId};
-use bivouac_wire::{Decode, Encode, Flags, FormationMap, Frame, Op, Operation};
+use bivouac_wire::{Decode, Flags, FormationMap, Frame, Op, Operation};
 
 use crate::counters::Counters;
-use crate::dispatch::{Handle, SYSTEM};
-use crate::node::Node;
-use crate::session::Ctx;
+use crate::identity::{SYSTEM, node_as_client};
 
 /// A step for a peer.
 pub struct PeerRequest<'a> {
@@ -71,6 +70,11 @@ pub trait Peers: Send + Sync {
         request: &PeerRequest<'_>,
         reply: &mut Vec<u8>,
     ) -> FsResult<()>;
+
+    /// Goes where this map has the peers from now on, as far as it is newer.
+    fn take_map(&self, map: &FormationMap) {
+        let _ = map;
+    }
 }
 
 /// The identity of all steps of one intent.
@@ -98,17 +102,6 @@ impl Steps {
 /// Steps that one intent can have: ids of steps are `tx * STEPS_MAX + step`.
 pub const STEPS_MAX: u64 = 16;
 
-/// Whether the client is a node.
-pub fn is_peer(client: ClientId) -> bool {
-    client.0 & ClientId::PEER_BIT != 0
-}
-
-/// The node that the client is, if it is one.
-pub fn peer_of(client: ClientId) -> Option<NodeId> {
-    let number = u16::try_from(client.0 & !ClientId::PEER_BIT).ok();
-    number.filter(|_| is_peer(client)).map(NodeId)
-}
-
 /// Channels towards peers, each for one intent at a time.
 #[derive(Default)]
 pub struct Channels {
@@ -129,7 +122,10 @@ impl Channels {
 
     /// Gives a channel back.
     pub fn put(&self, channel: u16) {
-        self.free.lock().0.push(channel);
+        let mut free = self.free.lock();
+        // Two intents on one channel would take each other's steps for repetitions.
+        debug_assert!(!free.0.contains(&channel), "channel {channel} is given back once");
+        free.0.push(channel);
     }
 
     /// Takes a particular channel that an intent of an earlier daemon used, before any other is taken.
@@ -149,17 +145,39 @@ pub struct PeerLane {
     nodes: usize,
     way: Arc<dyn Peers>,
     counters: Arc<Counters>,
+    /// The mirror of the node's volumes, if they are mirrored; it asks its backup over this lane.
+    mirror: OnceLock<Weak<Mirror>>,
 }
 
 impl PeerLane {
     /// The lane of a node of the map; what is asked is counted.
     pub fn new(map: &FormationMap, id: NodeId, way: Arc<dyn Peers>, counters: Arc<Counters>) -> PeerLane {
-        PeerLane { id, nodes: map.nodes.len(), way, counters }
+        PeerLane { id, nodes: map.nodes.len(), way, counters, mirror: OnceLock::new() }
+    }
+
+    /// From now on nothing is asked that may tell of changes which this mirror has deferred.
+    pub fn make_deferred_before_asking(&self, mirror: &Arc<Mirror>) {
+        // Told once, by whoever opens the node.
+        let _ = self.mirror.set(Arc::downgrade(mirror));
+    }
+
+    /// Returns once all that was changed here before is on both sides of the mirror: before anybody is told of it.
+    ///
+    /// # Errors
+    /// `EIO` if the backup does not answer in bounded time.
+    pub fn make_deferred(&self) -> FsResult<()> {
+        let Some(mirror) = self.mirror.get().and_then(Weak::upgrade) else { return Ok(()) };
+        mirror.make_deferred().map_err(|error| FsError::from_io(&error, "the mirror of this node's volumes"))
     }
 
     /// The node whose peers they are.
     pub fn id(&self) -> NodeId {
         self.id
+    }
+
+    /// As [`Peers::take_map`].
+    pub fn take_map(&self, map: &FormationMap) {
+        self.way.take_map(map);
     }
 
     /// Whether this is a peer.
@@ -179,6 +197,9 @@ impl PeerLane {
         target: NodeId,
         request: &PeerRequest<'_>,
     ) -> FsResult<O::Reply> {
+        if tells_of_changes(O::OP) {
+            self.make_deferred()?;
+        }
         let mut reply = Vec::new();
         self.counters.add_call(O::OP);
         match wait {
@@ -192,74 +213,32 @@ impl PeerLane {
     }
 }
 
-impl Node {
-    /// Has a step carried out where it belongs: here, or on the peer.
-    ///
-    /// # Errors
-    /// The step's own, or `EIO` when the peer does not answer within the bounded time.
-    pub(crate) fn step<O: Handle>(
-        &self,
-        target: NodeId,
-        steps: Steps,
-        number: u64,
-        request: O::Request<'_>,
-    ) -> FsResult<O::Reply> {
-        let id = OpId(steps.tx.wrapping_mul(STEPS_MAX) + number);
-        let (client, channel, retry) = (self.as_client(), steps.channel, steps.retry);
-        let origin = steps.origin;
-        if target == self.id {
-            let ctx = Ctx { channel, id, retry, origin, ..Ctx::of_node(client) };
-            return O::handle(self, &ctx, request);
-        }
-        let body = request.to_bytes();
-        let request =
-            PeerRequest { op: O::OP, id, client, channel, retry, origin, body: &body, payload: &[] };
-        let wait = if steps.background { Some(self.away.admit(target)?) } else { None };
-        let outcome = self.peers.ask_within::<O>(wait, target, &request);
-        match &outcome {
-            Err(error) if !is_answer(error) => {
-                if steps.background {
-                    self.away.is_silent(target);
-                }
-            }
-            _ => self.peer_answers(target),
-        }
-        outcome
-    }
-
-    /// A peer that may have been away is not.
-    pub(crate) fn peer_answers(&self, node: NodeId) {
-        if self.away.is_here(node) {
-            self.reaper.peer_is_back(node);
-        }
-    }
-
-    /// This node's identity as a client of its peers.
-    pub(crate) fn as_client(&self) -> ClientId {
-        node_as_client(self.id)
-    }
-}
-
-/// Whether an error may have come from the peer itself, rather than from the way to it.
-fn is_answer(error: &FsError) -> bool {
-    !matches!(error.errno(), Errno::EIO | Errno::ETIMEDOUT | Errno::ENOTCONN)
-}
-
-/// A node's identity as a client of its peers.
-pub fn node_as_client(id: NodeId) -> ClientId {
-    ClientId(ClientId::PEER_BIT | u64::from(id.0))
+/// Returns whether a request to a peer may tell it of what is on the volumes of the node that asks. The others are about
+/// who lives, about the mirror itself, or only have clients forget.
+fn tells_of_changes(op: Op) -> bool {
+    let is_about_nodes = matches!(op, Op::Ping | Op::GetMap | Op::Probe | Op::ProbeFor | Op::Reached);
+    let is_of_mirrors = matches!(op, Op::BeginReplica | Op::ApplyChanges | Op::RenewReplica);
+    !is_about_nodes && !is_of_mirrors && !matches!(op, Op::Invalidate | Op::RecallTokens)
 }
 
 /// The way over the network.
 pub struct NetPeers {
     peers: Vec<Option<Arc<dyn Transport>>>,
+    /// For changes of replicas, in connections of their own; none without mirrors.
+    mirrors: Vec<Option<Arc<dyn Transport>>>,
 }
 
 impl NetPeers {
     /// Transports by node id; none for the node itself.
     #[must_use]
     pub fn new(peers: Vec<Option<Arc<dyn Transport>>>) -> NetPeers {
-        NetPeers { peers }
+        NetPeers { peers, mirrors: Vec::new() }
+    }
+
+    /// The same with ways to backups.
+    #[must_use]
+    pub fn with_mirrors(self, mirrors: Vec<Option<Arc<dyn Transport>>>) -> NetPeers {
+        NetPeers { mirrors, ..self }
     }
 
     /// Carries a step over one way.
@@ -299,7 +278,20 @@ impl Peers for NetPeers {
         reply: &mut Vec<u8>,
     ) -> FsResult<()> {
         let unknown = || FsError::with(Errno::ESTALE, format!("{node} is not a peer"));
-        let way = self.peers.get(usize::from(node.0)).and_then(Option::as_ref).ok_or_else(unknown)?;
+        let ways = match LaneKind::between_nodes(request.op) {
+            LaneKind::Mirror => &self.mirrors,
+            _ => &self.peers,
+        };
+        let way = ways.get(usize::from(node.0)).and_then(Option::as_ref).ok_or_else(unknown)?;
         NetPeers::exchange(way.as_ref(), wait, request, reply)
+    }
+
+    fn take_map(&self, map: &FormationMap) {
+        for ways in [&self.peers, &self.mirrors] {
+            for (way, entry) in ways.iter().zip(&map.nodes) {
+                let address = Address::tcp(entry.peer_address.clone());
+                let _or_older = way.as_ref().map(|way| way.redirect(entry.epoch, &address));
+            }
+        }
     }
 }

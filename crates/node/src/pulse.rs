@@ -6,13 +6,10 @@
 //! A process without requests is not woken.
 
 use std::cell::Cell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bivouac_ranks::{Condvar, Mutex};
-
-use crate::node::Node;
 
 /// Threads that are told apart. Those beyond share their places with others.
 const THREADS_MAX: usize = 512;
@@ -36,7 +33,7 @@ impl Default for Patience {
 }
 
 /// The requests that are under way in a process.
-pub struct Pulse {
+pub struct ActiveRequests {
     start: Instant,
     /// For each thread: when its request began, in milliseconds since the start, and 1; 0 without a request.
     begun: Box<[AtomicU64]>,
@@ -46,9 +43,9 @@ pub struct Pulse {
     news: Condvar,
 }
 
-impl Default for Pulse {
-    fn default() -> Pulse {
-        Pulse {
+impl Default for ActiveRequests {
+    fn default() -> ActiveRequests {
+        ActiveRequests {
             start: Instant::now(),
             begun: (0..THREADS_MAX).map(|_| AtomicU64::new(0)).collect(),
             sleeps: AtomicBool::new(false),
@@ -60,7 +57,7 @@ impl Default for Pulse {
 
 /// A request under way.
 #[must_use = "the request is over when this is dropped"]
-pub struct Beat<'a>(Option<&'a AtomicU64>);
+pub struct ActiveRequest<'a>(Option<&'a AtomicU64>);
 
 thread_local! {
     static THREAD: Cell<Option<usize>> = const { Cell::new(None) };
@@ -76,12 +73,12 @@ fn place() -> usize {
     })
 }
 
-impl Pulse {
+impl ActiveRequests {
     /// A request begins. One within another, of a node that is asked by a function call, is part of it.
-    pub fn begin(&self) -> Beat<'_> {
-        let Some(begun) = self.begun.get(place()) else { return Beat(None) };
+    pub fn begin(&self) -> ActiveRequest<'_> {
+        let Some(begun) = self.begun.get(place()) else { return ActiveRequest(None) };
         if begun.load(Ordering::Relaxed) != 0 {
-            return Beat(None);
+            return ActiveRequest(None);
         }
         // In one order with `sleeps`: either the watch sees the request, or this sees that it sleeps.
         begun.store(self.start.elapsed().as_millis() as u64 + 1, Ordering::SeqCst);
@@ -89,7 +86,7 @@ impl Pulse {
             *self.has_news.lock() = true;
             self.news.notify_one();
         }
-        Beat(Some(begun))
+        ActiveRequest(Some(begun))
     }
 
     /// Watches until something stands still, and says what. `look` takes the locks.
@@ -126,39 +123,11 @@ impl Pulse {
     }
 }
 
-impl Drop for Beat<'_> {
+impl Drop for ActiveRequest<'_> {
     fn drop(&mut self) {
         if let Some(begun) = self.0 {
             begun.store(0, Ordering::Release);
         }
-    }
-}
-
-/// Watches nodes that share a process until one of them stands still, and says what.
-#[must_use]
-pub fn watch(nodes: &[Arc<Node>], patience: Patience) -> String {
-    let Some(first) = nodes.first() else { return "no node is watched".to_owned() };
-    first.rounds.pulse.watch(patience, |lock| nodes.iter().find_map(|node| node.standstill(lock)))
-}
-
-impl Node {
-    /// A lock of this node that cannot be had within a time.
-    fn standstill(&self, patience: Duration) -> Option<String> {
-        let stuck = self.stuck_lock(patience)?;
-        Some(format!("{}: the lock of {stuck} could not be had for {} s", self.id, patience.as_secs_f32()))
-    }
-
-    fn stuck_lock(&self, patience: Duration) -> Option<&'static str> {
-        let tables: [(&'static str, &dyn Fn(Duration) -> bool); 7] = [
-            ("locks of entries", &|time| self.locks.can_be_taken(time)),
-            ("programs' locks", &|time| self.advisory.can_be_taken(time)),
-            ("records", &|time| self.records.can_be_taken(time)),
-            ("opens", &|time| self.opens.can_be_taken(time)),
-            ("sessions", &|time| self.sessions.can_be_taken(time)),
-            ("leases", &|time| self.callbacks.leases.can_be_taken(time)),
-            ("the agenda", &|time| self.reaper.can_be_taken(time)),
-        ];
-        tables.into_iter().find(|(_, can_be_taken)| !can_be_taken(patience)).map(|(name, _)| name)
     }
 }
 
@@ -175,31 +144,8 @@ mod tests {
 
     /// S392.
     #[test]
-    fn a_lock_that_nobody_gives_up_is_named() {
-        let dir = tempfile::tempdir().unwrap();
-        let node = crate::intent::tests::alone(dir.path());
-        assert_eq!(node.standstill(SOON.lock), None);
-        let (held, begun) = (Arc::clone(&node), mpsc::channel());
-        let (end, ended) = mpsc::channel::<()>();
-        let holder = std::thread::spawn(move || {
-            let txn = held.records.txn(&[bivouac_types::Slot(1)]);
-            begun.0.send(()).unwrap();
-            let _ = ended.recv();
-            drop(txn);
-        });
-        begun.1.recv().unwrap();
-        let _beat = node.rounds.pulse.begin();
-        let what = watch(&[Arc::clone(&node)], SOON);
-        assert!(what.starts_with("node 0: the lock of records could not be had"), "{what}");
-        drop(end);
-        holder.join().unwrap();
-        assert_eq!(node.standstill(SOON.lock), None);
-    }
-
-    /// S392.
-    #[test]
     fn a_request_under_way_is_looked_after_until_something_stands_still() {
-        let pulse = Pulse::default();
+        let pulse = ActiveRequests::default();
         let (looked, news) = mpsc::channel();
         std::thread::scope(|scope| {
             let watch = scope.spawn(|| {
@@ -223,7 +169,7 @@ mod tests {
 
     #[test]
     fn who_has_no_requests_is_not_looked_after() {
-        let pulse = Pulse::default();
+        let pulse = ActiveRequests::default();
         drop(pulse.begin());
         let (looked, news) = mpsc::channel();
         std::thread::scope(|scope| {

@@ -4,8 +4,12 @@
 //! order of numbers; a directory's entries are in the order of their name's hash, which is also the
 //! cookie of a listing: it stays good while entries come and go.
 
-use bivouac_types::{Attr, ClientId, Ino, Layout, NodeId, PartitionId, Placement, SeatIndex, Timestamp};
-use bivouac_wire::{Inherited, LockKind, Origin, SiteVersion, Whence, codec_struct};
+use bivouac_types::{
+    Attr, ClientId, Ino, Layout, NodeId, PartitionId, Placement, TargetIndex, Timestamp, mode,
+};
+use bivouac_wire::{
+    Decode, DecodeError, Encode, Inherited, LockKind, Origin, Reader, SiteVersion, Whence, codec_struct,
+};
 
 /// Bytes in front of the hash in an entry's key.
 const DENTRY_HASH_AT: usize = 9;
@@ -111,8 +115,41 @@ pub struct SiteFile {
     pub name: Vec<u8>,
     /// As in [`Whence`].
     pub pin: u32,
+    /// Directory and name that it was given before, which may lead to it still: it is there under that if the last one is gone.
+    pub former: Option<(Ino, Vec<u8>)>,
 }
-codec_struct!(SiteFile { origin, limit, changed, flushing, listed, dir, name, pin });
+
+impl Encode for SiteFile {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let SiteFile { origin, limit, changed, flushing, listed, dir, name, pin, former } = self;
+        origin.encode(out);
+        limit.encode(out);
+        changed.encode(out);
+        flushing.encode(out);
+        listed.encode(out);
+        dir.encode(out);
+        name.encode(out);
+        pin.encode(out);
+        // Most have none, and take no room for it.
+        if let Some((dir, name)) = former {
+            dir.encode(out);
+            name.encode(out);
+        }
+    }
+}
+
+impl Decode<'_> for SiteFile {
+    fn decode(input: &mut Reader<'_>) -> Result<SiteFile, DecodeError> {
+        let (origin, limit, changed) =
+            (Decode::decode(input)?, Decode::decode(input)?, Decode::decode(input)?);
+        let (flushing, listed, dir) =
+            (Decode::decode(input)?, Decode::decode(input)?, Decode::decode(input)?);
+        let (name, pin) = (Decode::decode(input)?, Decode::decode(input)?);
+        let former =
+            if input.is_empty() { None } else { Some((Decode::decode(input)?, Decode::decode(input)?)) };
+        Ok(SiteFile { origin, limit, changed, flushing, listed, dir, name, pin, former })
+    }
+}
 
 /// What is about to be done for an inode at site storage, written down before: `J`. It stays when the inode goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,8 +170,44 @@ pub struct Act {
     pub force: bool,
     /// What is there only gets these.
     pub given: Option<Given>,
+    /// Size and time of content that takes the place; earlier releases did not keep them.
+    pub put: Option<PutContent>,
 }
-codec_struct!(Act { partition, dir, path, token, tag, seen, force, given });
+
+impl Encode for Act {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let Act { partition, dir, path, token, tag, seen, force, given, put } = self;
+        partition.encode(out);
+        dir.encode(out);
+        path.encode(out);
+        token.encode(out);
+        tag.encode(out);
+        seen.encode(out);
+        force.encode(out);
+        given.encode(out);
+        put.iter().for_each(|put| put.encode(out));
+    }
+}
+
+impl Decode<'_> for Act {
+    fn decode(input: &mut Reader<'_>) -> Result<Act, DecodeError> {
+        let (partition, dir, path) = (Decode::decode(input)?, Decode::decode(input)?, Decode::decode(input)?);
+        let (token, tag, seen) = (Decode::decode(input)?, Decode::decode(input)?, Decode::decode(input)?);
+        let (force, given) = (Decode::decode(input)?, Decode::decode(input)?);
+        let put = if input.is_empty() { None } else { Some(Decode::decode(input)?) };
+        Ok(Act { partition, dir, path, token, tag, seen, force, given, put })
+    }
+}
+
+/// Content that takes a place at site storage, as it is there then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PutContent {
+    /// Its size, in bytes.
+    pub size: u64,
+    /// The time that it is given.
+    pub mtime: Timestamp,
+}
+codec_struct!(PutContent { size, mtime });
 
 /// Attributes by which it is known whether they were given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -187,7 +260,7 @@ pub fn name_of_removed(key: &[u8]) -> Option<(Ino, &[u8])> {
     Some((Ino(number_of_key(number)?), name))
 }
 
-/// What a seat knows of the origin of a subfile: `Q`.
+/// What a target knows of the origin of a subfile: `Q`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// Where content comes from that is not here.
@@ -231,27 +304,27 @@ pub fn site_prefix(ino: Ino) -> [u8; 9] {
     tagged(b'H', ino.0)
 }
 
-/// Key of what a seat knows of the origin of a subfile, and what the keys of its marks begin with.
-pub fn held_key(ino: Ino, seat: SeatIndex) -> [u8; 13] {
+/// Key of what a target knows of the origin of a subfile, and what the keys of its marks begin with.
+pub fn held_key(ino: Ino, target: TargetIndex) -> [u8; 13] {
     let mut key = [0; 13];
     key[..9].copy_from_slice(&tagged(b'Q', ino.0));
-    key[9..].copy_from_slice(&seat.0.to_be_bytes());
+    key[9..].copy_from_slice(&target.0.to_be_bytes());
     key
 }
 
 /// Key of the marks of some stripes of a subfile.
-pub fn marks_key(ino: Ino, seat: SeatIndex, block: u32) -> [u8; 17] {
+pub fn marks_key(ino: Ino, target: TargetIndex, block: u32) -> [u8; 17] {
     let mut key = [0; 17];
-    key[..13].copy_from_slice(&held_key(ino, seat));
+    key[..13].copy_from_slice(&held_key(ino, target));
     key[13..].copy_from_slice(&block.to_be_bytes());
     key
 }
 
-/// File, seat and number of a key of marks.
-pub fn marks_of_key(key: &[u8]) -> Option<(Ino, SeatIndex, u32)> {
+/// File, target and number of a key of marks.
+pub fn marks_of_key(key: &[u8]) -> Option<(Ino, TargetIndex, u32)> {
     let key: &[u8; 17] = key.try_into().ok()?;
     let number = |at: usize| key.get(at..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
-    Some((Ino(number_of_key(&key[..9])?), SeatIndex(number(9)?), number(13)?))
+    Some((Ino(number_of_key(&key[..9])?), TargetIndex(number(9)?), number(13)?))
 }
 
 /// Key of how the root of a partition's site storage looked when this node first saw it.
@@ -431,6 +504,12 @@ fn tagged(letter: u8, number: u64) -> [u8; 9] {
     let mut key = [letter; 9];
     key[1..].copy_from_slice(&number.to_be_bytes());
     key
+}
+
+/// A mode without set-user-id, and without set-group-id where that means what it says.
+pub fn without_set_id(mode: u32) -> u32 {
+    let gid = if mode & mode::XGRP != 0 { mode::SETGID } else { 0 };
+    mode & !(mode::SETUID | gid)
 }
 
 #[cfg(test)]

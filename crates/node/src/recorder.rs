@@ -24,7 +24,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use bivouac_direct::Memory;
 use bivouac_ranks::{Mutex, rank};
-use bivouac_record::{Bin, History, RECORDS, SECOND_MS, Slot};
+use bivouac_record::{Bin, History, HistoryInterval, RECORDS, SECOND_MS};
 use bivouac_types::limits::{USES_FILES_MAX, USES_PROCESSES_MAX};
 use bivouac_types::{ClientId, OpId};
 use bivouac_wire::CloseRequest;
@@ -174,7 +174,7 @@ impl Recorder {
         drop(served);
         let at_ms = second.saturating_mul(SECOND_MS);
         if pending != Bin::default() && at_ms.saturating_add(SECOND_MS) > from_ms {
-            let slot = |at_ms| vec![Slot { at_ms, bin: pending }];
+            let slot = |at_ms| vec![HistoryInterval { at_ms, bin: pending }];
             let minute_ms = history.minute_ms;
             let minutes = slot(at_ms - at_ms % minute_ms.max(1));
             history.merge(&History { minute_ms, seconds: slot(at_ms), minutes }, 0);

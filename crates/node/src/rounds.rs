@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use bivouac_ranks::{Condvar, Mutex, rank};
 
-use crate::pulse::Pulse;
+use crate::pulse::ActiveRequests;
 
 const STACK: usize = 512 << 10;
 
@@ -21,7 +21,7 @@ pub struct Rounds {
     /// Who lives.
     pub(crate) members: Arc<Round>,
     /// Requests under way.
-    pub(crate) pulse: Arc<Pulse>,
+    pub(crate) pulse: Arc<ActiveRequests>,
 }
 
 impl Default for Rounds {
@@ -32,7 +32,7 @@ impl Default for Rounds {
 
 /// When to come again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextVisit {
     /// Then, or when called.
     At(Instant),
     /// When called.
@@ -41,12 +41,12 @@ pub(crate) enum Next {
     Never,
 }
 
-type Work = dyn Fn() -> Next + Send + Sync;
+type Work = dyn Fn() -> NextVisit + Send + Sync;
 
 /// One thread, and whom it visits.
 pub(crate) struct Round {
     name: &'static str,
-    state: Mutex<State>,
+    state: Mutex<RoundState>,
     /// Something is due earlier than was known.
     news: Condvar,
     /// A visit is over.
@@ -54,7 +54,7 @@ pub(crate) struct Round {
 }
 
 #[derive(Default)]
-struct State {
+struct RoundState {
     visited: HashMap<u64, Visited>,
     due: BTreeSet<(Instant, u64)>,
     last: u64,
@@ -69,7 +69,7 @@ struct Visited {
 }
 
 /// A place in a round, given up when this is dropped.
-pub(crate) struct Place {
+pub(crate) struct RoundPlace {
     round: Arc<Round>,
     key: u64,
 }
@@ -77,7 +77,7 @@ pub(crate) struct Place {
 impl Round {
     fn new(name: &'static str) -> Arc<Round> {
         let (state, news, left) =
-            (Mutex::new(rank::ROUNDS, State::default()), Condvar::new(), Condvar::new());
+            (Mutex::new(rank::ROUNDS, RoundState::default()), Condvar::new(), Condvar::new());
         Arc::new(Round { name, state, news, left })
     }
 
@@ -87,8 +87,8 @@ impl Round {
     /// When there is no thread.
     pub fn join(
         self: &Arc<Round>,
-        work: impl Fn() -> Next + Send + Sync + 'static,
-    ) -> std::io::Result<Place> {
+        work: impl Fn() -> NextVisit + Send + Sync + 'static,
+    ) -> std::io::Result<RoundPlace> {
         let mut state = self.state.lock();
         if !state.runs {
             let own = Arc::clone(self);
@@ -102,7 +102,7 @@ impl Round {
         state.set_due(key, Instant::now());
         drop(state);
         self.news.notify_one();
-        Ok(Place { round: Arc::clone(self), key })
+        Ok(RoundPlace { round: Arc::clone(self), key })
     }
 
     fn run(&self) {
@@ -118,7 +118,7 @@ impl Round {
                     let Some(work) = state.begin(key) else { continue };
                     drop(state);
                     // What panics has said so; others are to be looked after all the same.
-                    let next = catch_unwind(AssertUnwindSafe(|| work())).unwrap_or(Next::Never);
+                    let next = catch_unwind(AssertUnwindSafe(|| work())).unwrap_or(NextVisit::Never);
                     drop(work);
                     state = self.state.lock();
                     state.end(key, next);
@@ -130,7 +130,7 @@ impl Round {
     }
 }
 
-impl State {
+impl RoundState {
     /// Something is due for a node, unless something is due for it earlier. Whether that is now the first of all.
     fn set_due(&mut self, key: u64, moment: Instant) -> bool {
         let Some(visited) = self.visited.get_mut(&key) else { return false };
@@ -152,12 +152,12 @@ impl State {
         Some(Arc::clone(&visited.work))
     }
 
-    fn end(&mut self, key: u64, next: Next) {
+    fn end(&mut self, key: u64, next: NextVisit) {
         self.with = None;
         match next {
-            Next::At(moment) => drop(self.set_due(key, moment)),
-            Next::Called => {}
-            Next::Never => self.remove(key),
+            NextVisit::At(moment) => drop(self.set_due(key, moment)),
+            NextVisit::Called => {}
+            NextVisit::Never => self.remove(key),
         }
     }
 
@@ -168,7 +168,7 @@ impl State {
     }
 }
 
-impl Place {
+impl RoundPlace {
     /// Something is due at `moment`, if not earlier.
     pub fn call_at(&self, moment: Instant) {
         if self.round.state.lock().set_due(self.key, moment) {
@@ -186,14 +186,15 @@ impl Place {
         let mut state = self.round.state.lock();
         state.remove(self.key);
         let this = std::thread::current().id();
-        let at_work = |state: &mut State| state.with.is_some_and(|(key, by)| key == self.key && by != this);
+        let at_work =
+            |state: &mut RoundState| state.with.is_some_and(|(key, by)| key == self.key && by != this);
         self.round.left.wait_while(&mut state, at_work);
         drop(state);
         self.round.news.notify_one();
     }
 }
 
-impl Drop for Place {
+impl Drop for RoundPlace {
     fn drop(&mut self) {
         self.round.state.lock().remove(self.key);
         self.round.news.notify_one();
@@ -214,7 +215,7 @@ mod tests {
             let said = said.clone();
             let work = move || {
                 said.send((name, Instant::now())).unwrap();
-                Next::Called
+                NextVisit::Called
             };
             round.join(work).unwrap()
         };
@@ -227,7 +228,7 @@ mod tests {
         let gate = round.join(move || {
             begin.send(()).unwrap();
             let _ended = allowed.lock().recv();
-            Next::Never
+            NextVisit::Never
         });
         let gate = gate.unwrap();
         begun.recv().unwrap();
@@ -251,7 +252,7 @@ mod tests {
         let place = round.join(move || {
             said.send(()).unwrap();
             let _ended = allowed.lock().recv();
-            Next::Called
+            NextVisit::Called
         });
         let place = place.unwrap();
         heard.recv().unwrap();
@@ -270,7 +271,7 @@ mod tests {
         let bad = round.join(|| panic!("on purpose")).unwrap();
         let good = round.join(move || {
             said.send(()).unwrap();
-            Next::Called
+            NextVisit::Called
         });
         let good = good.unwrap();
         heard.recv().unwrap();
@@ -285,7 +286,7 @@ mod tests {
         let (said, heard) = channel();
         let again = round.join(move || {
             said.send(()).unwrap();
-            Next::Never
+            NextVisit::Never
         });
         heard.recv().unwrap();
         drop(again);

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bivouac_ranks::RwLock;
-use bivouac_types::ClientId;
-use bivouac_wire::{Dirty, FenceRequest, Invalidation, LockWait, PoolStatus};
+use bivouac_types::{ClientId, Ino};
+use bivouac_wire::{
+    Dirty, FenceRequest, Invalidation, LockWait, PoolStatus, RecallTokensRequest, RecalledTokens,
+};
 
 /// What hears of a client's locks.
 pub trait LockClient: Send + Sync {
@@ -16,6 +18,8 @@ pub trait LockClient: Send + Sync {
     fn waits(&self, owners: &[u64]) -> Vec<LockWait>;
     /// Has the client look whether the wait is part of a circle.
     fn look_again(&self, ticket: u64);
+    /// Waits, for a moment at most, until files that its programs have closed are closed for it as well.
+    fn settle(&self);
     /// Other nodes took this one for dead: whether the client still has its locks is not known.
     fn doubt(&self);
 }
@@ -26,6 +30,10 @@ pub trait Cache: Send + Sync {
     /// [`LEASE_MS`](bivouac_types::limits::LEASE_MS) from now on. For how long some of it may go on to be shown; zero
     /// if it surely is not. Waits for nobody.
     fn invalidate(&self, what: &[Invalidation]) -> Duration;
+
+    /// A file that the client has open was made longer through another mount, to at least `size` bytes. Returns when its kernel
+    /// knows, or after a moment.
+    fn has_grown(&self, _ino: Ino, _size: u64) {}
 }
 
 /// The page pool of a client, and what that has gathered otherwise.
@@ -37,6 +45,14 @@ pub trait PagePool: Send + Sync {
     fn tell_unsent(&self, request: &FenceRequest) -> Vec<Dirty>;
     /// Has the client tell how files are used that are open; homes that are other nodes hear of it soon.
     fn tell_uses(&self);
+    /// Reports the accesses that the client has gathered, where races are detected.
+    fn report_accesses(&self);
+}
+
+/// The range tokens of a client.
+pub trait TokenHolder: Send + Sync {
+    /// Gives tokens back, as far as no call uses them. Waits for nobody.
+    fn recall(&self, request: &RecallTokensRequest) -> RecalledTokens;
 }
 
 /// What a client that this process serves can be asked about, as far as it is there already.
@@ -48,6 +64,8 @@ pub struct Served {
     pub cache: Option<Arc<dyn Cache>>,
     /// Its pages.
     pub pages: Option<Arc<dyn PagePool>>,
+    /// Its range tokens.
+    pub tokens: Option<Arc<dyn TokenHolder>>,
 }
 
 /// Those that this process serves.
@@ -60,7 +78,8 @@ impl ServedClients {
         let mut all = self.0.write();
         let served = all.entry(client).or_default();
         act(served);
-        if served.locks.is_none() && served.cache.is_none() && served.pages.is_none() {
+        let Served { locks, cache, pages, tokens } = served;
+        if locks.is_none() && cache.is_none() && pages.is_none() && tokens.is_none() {
             all.remove(&client);
         }
     }

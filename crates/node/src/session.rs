@@ -1,19 +1,19 @@
 //! Exactly-once changes. A client whose answer was lost sends the request again with the same id and
 //! the retry mark. The change's transaction also wrote which operation of which client channel it was,
-//! as the slot tables of NFSv4.1 sessions do (RFC 8881, 2.10.6), so the second time is recognised.
+//! as the slot tables of NFSv4.1 sessions do (RFC 8881, 2.10.6), so the repetition is recognised. The original may still
+//! be under way then, over a half-open connection: it is refused, since its connection's generation is superseded.
 
 use std::io::IoSlice;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use bivouac_net::Asker;
+use bivouac_net::{Call, RequestOrigin};
 use bivouac_store::{Records, Txn};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, OpId, Slot};
-use bivouac_wire::{Decode, Encode};
+use bivouac_wire::{Decode, Encode, Operation};
 
-use crate::dispatch::SYSTEM;
-use crate::node::Node;
-use crate::peers::{STEPS_MAX, is_peer};
+use crate::identity::{SYSTEM, is_peer};
+use crate::peers::STEPS_MAX;
 use crate::record::{Done, done_key, done_prefix};
 
 /// Who asks, and what comes with the question besides the body.
@@ -35,8 +35,29 @@ pub struct Ctx<'a> {
     pub origin: ClientId,
     /// Bytes to write.
     pub payload: &'a [IoSlice<'a>],
-    /// Who waits for the answer.
-    pub asker: Asker<'a>,
+    /// What the request came over.
+    pub connection: RequestOrigin<'a>,
+}
+
+/// Returns the context of a request that is sent on behalf of `origin`.
+pub fn context<'a>(call: &Call<'a>, origin: ClientId) -> Ctx<'a> {
+    Ctx {
+        client: call.frame.client,
+        origin,
+        channel: call.frame.channel,
+        id: call.frame.id,
+        retry: call.frame.flags.is_retry(),
+        leased: call.frame.flags.wants_lease(),
+        begun: Instant::now(),
+        payload: call.payload,
+        connection: call.connection,
+    }
+}
+
+/// The decoded request.
+pub fn request<'a, O: Operation>(call: &Call<'a>) -> FsResult<O::Request<'a>> {
+    O::Request::from_bytes(call.body)
+        .map_err(|e| FsError::with(Errno::EPROTO, format!("request {} does not decode: {e}", O::OP.name())))
 }
 
 impl Ctx<'static> {
@@ -51,7 +72,7 @@ impl Ctx<'static> {
             begun: Instant::now(),
             origin: SYSTEM,
             payload: &[],
-            asker: Asker::HERE,
+            connection: RequestOrigin::LOCAL,
         }
     }
 }
@@ -83,14 +104,14 @@ impl Ctx<'_> {
         }
     }
 
-    /// To be called after any wait: a request that nobody waits for any more may have been overtaken by its own
-    /// repetition, and by what its client did then.
+    /// Refuses a request that its own repetition, and what its client did then, may have overtaken. To be called after
+    /// any wait, under the lock that orders the request and its repetition.
     ///
     /// # Errors
     /// `EIO`, which nobody reads.
-    pub fn check_awaited(&self) -> FsResult<()> {
-        match self.asker.is_gone() {
-            true => Err(FsError::with(Errno::EIO, "who asked for it is gone")),
+    pub fn check_current(&self) -> FsResult<()> {
+        match self.connection.is_superseded() {
+            true => Err(FsError::with(Errno::EIO, "request superseded: its client has connected anew since")),
             false => Ok(()),
         }
     }
@@ -99,7 +120,7 @@ impl Ctx<'_> {
     /// lock that a repetition of the operation takes too.
     ///
     /// # Errors
-    /// `EIO` when nobody waits for the operation any more.
+    /// As [`Ctx::check_current`].
     pub fn done_before(&self, records: &Records, slot: Slot) -> FsResult<Option<u64>> {
         self.find_done(|prefix, look| records.scan(slot, prefix, prefix, look))
     }
@@ -116,7 +137,7 @@ impl Ctx<'_> {
         &self,
         scan: impl FnOnce(&[u8], &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>),
     ) -> FsResult<Option<u64>> {
-        self.check_awaited()?;
+        self.check_current()?;
         let mut found = None;
         if self.retry {
             scan(&done_prefix(self.client), &mut |_, value| match Done::from_bytes(value) {
@@ -134,25 +155,5 @@ impl Ctx<'_> {
     pub fn remember(&self, txn: &mut Txn<'_>, slot: Slot, value: u64) {
         let done = Done { op: self.id.0, value };
         txn.put(slot, &self.done_key(), &done.to_bytes());
-    }
-}
-
-impl Node {
-    /// Nobody will ask again what came of a client's operations.
-    pub(crate) fn forget_outcomes(&self, client: ClientId) -> FsResult<()> {
-        let prefix = done_prefix(client);
-        for slot in self.own_slots() {
-            let mut keys = Vec::new();
-            self.records.scan(slot, &prefix, &prefix, |key, _| {
-                keys.push(key.to_vec());
-                ControlFlow::Continue(())
-            });
-            if !keys.is_empty() {
-                let mut txn = self.records.txn(&[slot]);
-                keys.iter().for_each(|key| txn.delete(slot, key));
-                txn.commit()?;
-            }
-        }
-        Ok(())
     }
 }

@@ -8,7 +8,6 @@
 //! [`Table`] is the machine: it is told what happened and when, and says what follows. [`Sessions`] has its lock, its
 //! records and who waits.
 
-mod ends;
 mod table;
 
 use std::ops::ControlFlow;
@@ -23,7 +22,7 @@ use bivouac_types::{ClientId, Errno, FormationId, FsError, FsResult, Ino, NodeId
 use crate::record::{number_of_key, session_key, table as records_of};
 use table::{Table, Work};
 
-pub use table::{News, Told};
+pub use table::{FloorOrder, ReclaimedOpens};
 
 /// The sessions of a node.
 pub struct Sessions {
@@ -138,7 +137,7 @@ impl Sessions {
     }
 
     /// No open of the client below `floor` is under way. How this fits with what was known.
-    pub fn raise_floor(&self, client: ClientId, floor: OpenId) -> News {
+    pub fn raise_floor(&self, client: ClientId, floor: OpenId) -> FloorOrder {
         self.table.lock().raise_floor(client, floor)
     }
 
@@ -238,7 +237,7 @@ impl Exclusive<'_> {
     }
 
     /// All that the client has told.
-    pub fn take_told(&self) -> Told {
+    pub fn take_told(&self) -> ReclaimedOpens {
         self.sessions.table.lock().take_told(self.client)
     }
 
@@ -267,7 +266,7 @@ impl Exclusive<'_> {
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
         let Exclusive { sessions, client } = self;
-        sessions.changed(&mut sessions.table.lock(), |table| table.is_over(*client));
+        sessions.changed(&mut sessions.table.lock(), |table| table.end_work(*client));
         self.sessions.over.notify_all();
     }
 }

@@ -18,11 +18,11 @@ pub struct StaleTails {
     old_below: u64,
     /// Whether any file is marked; for a look without the lock.
     any: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<StaleTailsState>,
 }
 
 #[derive(Default)]
-struct State {
+struct StaleTailsState {
     /// Files that a client had open which went away.
     marked: HashSet<Ino>,
     /// Files of an earlier daemon that were cut since.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bivouac_ranks::Mutex;
 use bivouac_types::{ClientId, Ino};
 
-use crate::dispatch::SYSTEM;
+use crate::identity::SYSTEM;
 
 /// Most directories whose users are known; beyond that they are learned anew.
 const DIRS_MAX: usize = 4096;
@@ -16,18 +16,18 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// The users of large directories, as far as they were seen.
 #[derive(Default)]
-pub struct Users {
+pub struct DirectoryUsers {
     any: AtomicBool,
-    dirs: Mutex<HashMap<Ino, User>>,
+    dirs: Mutex<HashMap<Ino, DirectoryUser>>,
 }
 
-enum User {
+enum DirectoryUser {
     One(ClientId),
     /// Since when, or since it was said last.
     Several(Instant),
 }
 
-impl Users {
+impl DirectoryUsers {
     /// A client changes a large directory. Whether several use it.
     pub fn change(&self, dir: Ino, client: ClientId) -> bool {
         let mut dirs = self.dirs.lock();
@@ -35,9 +35,11 @@ impl Users {
             dirs.clear();
         }
         self.any.store(true, Ordering::Release);
-        let user = dirs.entry(dir).or_insert(User::One(client));
+        let user = dirs.entry(dir).or_insert(DirectoryUser::One(client));
         user.joined_by(client);
-        matches!(user, User::Several(_))
+        let has_several = matches!(user, DirectoryUser::Several(_));
+        assert!(dirs.len() <= DIRS_MAX, "users of {} directories are noted", dirs.len());
+        has_several
     }
 
     /// A client looks for something in a directory. Whether it is a large one that should spread, since several look:
@@ -55,15 +57,15 @@ impl Users {
     }
 }
 
-impl User {
+impl DirectoryUser {
     /// Whether it is not alone any more now.
     fn joined_by(&mut self, client: ClientId) -> bool {
         let due = match self {
-            User::One(one) => *one != client,
-            User::Several(since) => since.elapsed() >= AGAIN,
+            DirectoryUser::One(one) => *one != client,
+            DirectoryUser::Several(since) => since.elapsed() >= AGAIN,
         };
         if due && client != SYSTEM {
-            *self = User::Several(Instant::now());
+            *self = DirectoryUser::Several(Instant::now());
         }
         due && client != SYSTEM
     }
@@ -77,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_directory_is_one_clients_until_another_one_comes() {
-        let (users, [a, b]) = (Users::default(), [ClientId(1), ClientId(2)]);
+        let (users, [a, b]) = (DirectoryUsers::default(), [ClientId(1), ClientId(2)]);
         assert!(!users.look(DIR, b), "nobody has made it large");
         assert!(!users.change(DIR, a) && !users.change(DIR, a));
         assert!(!users.look(DIR, a) && !users.look(Ino(6), b) && !users.look(DIR, SYSTEM));
@@ -89,7 +91,7 @@ mod tests {
 
     #[test]
     fn what_is_known_is_bounded() {
-        let users = Users::default();
+        let users = DirectoryUsers::default();
         (0..2 * DIRS_MAX as u64).for_each(|ino| assert!(!users.change(Ino(ino), ClientId(1))));
         assert!(users.dirs.lock().len() <= DIRS_MAX);
     }

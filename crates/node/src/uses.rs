@@ -9,7 +9,7 @@ use bivouac_ranks::{Mutex, rank};
 use bivouac_record::{Bin, History, OWN_PROGRAM, Pattern};
 use bivouac_types::limits::USES_FILES_MAX;
 use bivouac_types::{Attr, ClientId, Ino, PartitionId};
-use bivouac_wire::{Decode, Encode, FileUse, ProcessUse, Use, UseTable, codec_struct};
+use bivouac_wire::{Decode, Encode, FileUse, FileUseDelta, ProcessUse, UseTable, codec_struct};
 
 use crate::recorder::{Recorder, Ring, Rows};
 
@@ -81,9 +81,10 @@ impl Uses {
     }
 
     /// A client tells what it did. `now_ms` is the time since the first daemon was started.
-    pub fn note(&self, client: ClientId, told: &Use, known: Known, now_ms: u64) {
+    pub fn note(&self, client: ClientId, told: &FileUseDelta, known: Known, now_ms: u64) {
         let first_ms = now_ms.saturating_sub(told.first_ago_ms.max(told.last_ago_ms));
         let last_ms = now_ms.saturating_sub(told.last_ago_ms);
+        assert!(first_ms <= last_ms, "a use ends before it begins");
         let both = told.pattern.both();
         let mut table = self.0.lock();
         table.note_process(client, told, (first_ms, last_ms));
@@ -164,7 +165,13 @@ impl<K: Copy + Eq + Hash, V> Kept<K, V> {
 }
 
 impl Table {
-    fn note_file(&mut self, client: ClientId, told: &Use, known: Known, (first_ms, last_ms): (u64, u64)) {
+    fn note_file(
+        &mut self,
+        client: ClientId,
+        told: &FileUseDelta,
+        known: Known,
+        (first_ms, last_ms): (u64, u64),
+    ) {
         if !self.files.has_room(&told.ino) {
             self.drop_files();
         }
@@ -218,7 +225,7 @@ impl Table {
         self.rest_row.write(0, &self.rest.to_bytes());
     }
 
-    fn note_process(&mut self, client: ClientId, told: &Use, (first_ms, last_ms): (u64, u64)) {
+    fn note_process(&mut self, client: ClientId, told: &FileUseDelta, (first_ms, last_ms): (u64, u64)) {
         let key = (client, told.pid);
         if !self.processes.has_room(&key) {
             for (row, _) in self.processes.drop_half(|process| process.pattern.weight()) {
@@ -271,11 +278,11 @@ mod tests {
 
     const GONE: Known = Known { inode: None, is_mount: true };
 
-    fn told(ino: u64, pid: u32, bytes: u64) -> Use {
+    fn told(ino: u64, pid: u32, bytes: u64) -> FileUseDelta {
         let writes = Counts { ops: 1, bytes, ..Counts::default() };
         let pattern = Pattern { writes, ..Pattern::default() };
         let program = Program(b"app".to_vec());
-        Use { ino: Ino(ino), pid, program, first_ago_ms: 500, last_ago_ms: 100, pattern }
+        FileUseDelta { ino: Ino(ino), pid, program, first_ago_ms: 500, last_ago_ms: 100, pattern }
     }
 
     #[test]
@@ -303,7 +310,7 @@ mod tests {
     fn what_stages_copy_is_no_use_by_programs() {
         let uses = new();
         uses.note(ClientId(1), &told(7, 10, 100), GONE, 1000);
-        let own = Use { program: Program(OWN_PROGRAM.into()), ..told(7, 11, 5000) };
+        let own = FileUseDelta { program: Program(OWN_PROGRAM.into()), ..told(7, 11, 5000) };
         uses.note(ClientId(1), &own, GONE, 2000);
         let list = uses.list(0, 0);
         assert_eq!(

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bivouac_ranks::Mutex;
 use bivouac_types::limits::{WATCHED_MAX, WATCHERS_MAX};
 use bivouac_types::{ClientId, Ino};
-use bivouac_wire::Watched;
+use bivouac_wire::TouchedInos;
 
 /// Watched in place of an inode: touched when entries go from one slot to another as they are, since whoever reads one slot
 /// after the other may then see them twice or not at all.
@@ -41,6 +41,7 @@ impl Watches {
                 watches.pop_front();
             }
             let inos = inos.iter().copied().take(WATCHED_MAX).collect();
+            assert!(watches.len() < WATCHERS_MAX, "{} checks watch inodes", watches.len());
             watches.push_back(Watch { client, inos, touched: HashSet::new() });
         }
         self.active.store(!watches.is_empty(), Ordering::Release);
@@ -56,11 +57,11 @@ impl Watches {
     }
 
     /// What became of a client's watch.
-    pub fn look(&self, client: ClientId) -> Watched {
+    pub fn look(&self, client: ClientId) -> TouchedInos {
         let watches = self.watches.lock();
         match watches.iter().find(|watch| watch.client == client) {
-            Some(watch) => Watched { known: true, touched: watch.touched.iter().copied().collect() },
-            None => Watched { known: false, touched: Vec::new() },
+            Some(watch) => TouchedInos { known: true, touched: watch.touched.iter().copied().collect() },
+            None => TouchedInos { known: false, touched: Vec::new() },
         }
     }
 }
@@ -77,8 +78,8 @@ mod tests {
         watches.set(a, &[Ino(5), Ino(6)]);
         watches.set(b, &[Ino(6)]);
         watches.touch(&[Ino(5), Ino(7)]);
-        assert_eq!(watches.look(a), Watched { known: true, touched: vec![Ino(5)] });
-        assert_eq!(watches.look(b), Watched { known: true, touched: vec![] });
+        assert_eq!(watches.look(a), TouchedInos { known: true, touched: vec![Ino(5)] });
+        assert_eq!(watches.look(b), TouchedInos { known: true, touched: vec![] });
         watches.set(a, &[Ino(5)]);
         assert_eq!(watches.look(a).touched, [], "a new watch begins anew");
         watches.set(a, &[]);

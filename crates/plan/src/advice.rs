@@ -1,46 +1,46 @@
-//! How to form it: as a formation file.
+//! The advised formation, as a formation file.
 
 use std::fmt::Write;
 
-use crate::predict::{Prediction, Verdict, Work};
+use crate::predict::{JobWork, Prediction, Verdict};
 
-/// Files up to this size are whole on one seat with the default stripe anyway; a small stripe spreads those in between.
+/// Files up to this size are whole on one target with the default stripe anyway; a small stripe spreads those in between.
 const MEAN_SMALL: u64 = 4 << 20;
 /// From this mean size on, files are streamed: larger stripes mean fewer messages.
 const MEAN_LARGE: u64 = 256 << 20;
 
-/// What is recommended.
+/// A recommendation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advice {
     /// Nodes.
     pub nodes: u32,
     /// Bytes of a stripe.
     pub stripe: u64,
-    /// Whether checkpoints get a partition of their own, under the session contract.
+    /// True if checkpoints get a partition of their own, under the session contract.
     pub checkpoints: bool,
     /// Directories that get settings of their own, by what an earlier run did in them.
-    pub parts: Vec<Part>,
-    /// What else an earlier run says, in lines.
+    pub parts: Vec<PartitionAdvice>,
+    /// Further remarks on an earlier run, in lines.
     pub remarks: Vec<String>,
 }
 
 /// A directory with settings of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Part {
+pub struct PartitionAdvice {
     /// Its path in the formation.
     pub path: String,
-    /// Whether it gets the session contract.
+    /// True if it gets the session contract.
     pub is_session: bool,
     /// Bytes of a stripe, if not those of the rest.
     pub stripe: Option<u64>,
-    /// What speaks for it, in lines.
+    /// Reasons for it, in lines.
     pub reasons: Vec<String>,
 }
 
 impl Advice {
     /// For a job, by what is to be expected of it.
     #[must_use]
-    pub fn of(work: &Work, prediction: &Prediction) -> Advice {
+    pub fn of(work: &JobWork, prediction: &Prediction) -> Advice {
         let room = prediction.nodes_for_room.and_then(|nodes| u32::try_from(nodes).ok()).unwrap_or(1);
         let nodes = match prediction.verdict {
             Verdict::With { nodes } => nodes,

@@ -1,8 +1,8 @@
-//! What a job will do, by what it did before.
+//! Expected work of a job, by what it did before.
 
 use std::ops::Range;
 
-use crate::predict::Work;
+use crate::predict::JobWork;
 
 /// A burst has intervals with at least this part of what the busiest one wrote.
 const LOUD: u64 = 8;
@@ -10,12 +10,12 @@ const LOUD: u64 = 8;
 const BURSTS_MIN: usize = 3;
 /// The part of processes' bytes that those have who count.
 const MOST: f64 = 0.95;
-/// What is less than this part of all that was written is not told apart.
+/// Smaller parts of all that was written are not told apart.
 const LITTLE: u64 = 100;
 
-/// What a run did, as its report tells it. Bytes are those of programs, without what was staged.
+/// A former run, as its report tells it. Bytes are those of programs, without what was staged.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Earlier {
+pub struct FormerRun {
     /// Nodes that it had.
     pub nodes: u32,
     /// From the first use of a file to the last.
@@ -45,7 +45,7 @@ pub struct Earlier {
 pub struct UsedProcess {
     /// Bytes that it read and wrote.
     pub bytes: u64,
-    /// When it did so first, and last.
+    /// Times when it did so first, and last.
     pub used_ms: (u64, u64),
 }
 
@@ -58,16 +58,16 @@ pub struct UsedFile {
     pub read: u64,
     /// Bytes that were written.
     pub written: u64,
-    /// When it was used first, and last.
+    /// Times of its first and last use.
     pub used_ms: (u64, u64),
-    /// Whether it belongs to a directory that site storage is behind.
+    /// True if it belongs to a directory that site storage is behind.
     pub has_source: bool,
 }
 
 /// Bursts of writes that follow each other like checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bursts {
-    /// How many.
+    /// Number of them.
     pub count: u64,
     /// Bytes of one, the median.
     pub bytes: u64,
@@ -77,8 +77,8 @@ pub struct Bursts {
     pub every_ms: u64,
 }
 
-/// What was read and never written is input; what was written is output, checkpoints or scratch.
-struct Sides {
+/// Bytes and files of a job by role: what was read and never written is input; what was written is output, checkpoints or scratch.
+struct ByteRoles {
     inputs: u64,
     input_bytes: u64,
     input_read: u64,
@@ -87,10 +87,10 @@ struct Sides {
     flushed: (u64, u64),
 }
 
-impl Earlier {
-    /// What the same job will do. How much memory the application takes is not in a report.
+impl FormerRun {
+    /// Expected work of the same job. Memory that the application takes is not in a report.
     #[must_use]
-    pub fn work(&self) -> Work {
+    pub fn work(&self) -> JobWork {
         let sides = self.sides();
         let in_bytes = self.staged_in.0.max(sides.input_bytes);
         let (flushed_files, flushed) = sides.flushed;
@@ -105,7 +105,7 @@ impl Earlier {
         let scratch = left.saturating_sub(bursts.bytes.saturating_mul(checkpoints));
         let scratch = if scratch < self.written_bytes / LITTLE { 0 } else { scratch };
         let others = out_files.saturating_add(bursts.files.saturating_mul(checkpoints.min(1)));
-        Work {
+        JobWork {
             nodes: self.nodes.max(1),
             in_bytes,
             in_files: self.staged_in.1.max(sides.inputs),
@@ -124,7 +124,7 @@ impl Earlier {
         }
     }
 
-    fn sides(&self) -> Sides {
+    fn sides(&self) -> ByteRoles {
         let sum = |of: &dyn Fn(&UsedFile) -> u64| self.files.iter().map(of).fold(0, u64::saturating_add);
         let is_input = |file: &UsedFile| file.written == 0 && file.read > 0;
         let bytes = |file: &UsedFile| file.size.unwrap_or_else(|| file.read.max(file.written));
@@ -138,7 +138,7 @@ impl Earlier {
         let input_read = sum(&|file| if_input(file, file.read)).saturating_add(rest_read);
         let known = sum(&|file| if_input(file, bytes(file)));
         let written_files = self.files.iter().filter(|file| file.written > 0).count() as u64;
-        Sides {
+        ByteRoles {
             inputs: (self.files.iter().filter(|file| is_input(file)).count() as u64).saturating_add(rest_in),
             // Sizes of the rest are not known: what was copied in says more, else each is read once.
             input_bytes: if self.staged_in.0 > 0 { known } else { known.saturating_add(rest_read) },
@@ -172,6 +172,8 @@ impl Earlier {
         if !is_rhythm || written < self.written_bytes / 2 {
             return None;
         }
+        // A division by them tells how many checkpoints there were.
+        assert!(alike.iter().all(|(_, bytes)| *bytes > 0), "a burst in which nothing was written");
         let files = alike.iter().map(|(when, _)| self.files_written_in(when)).collect();
         Some(Bursts {
             count: alike.len() as u64,
@@ -233,15 +235,15 @@ impl Earlier {
 
 /// Of several runs of a job: of each figure the median, the lower one of two.
 #[must_use]
-pub fn middle(all: &[Work]) -> Option<Work> {
-    let number = |of: fn(&Work) -> u64| middle_of(all.iter().map(of).collect());
-    let small = |of: fn(&Work) -> u32| middle_of(all.iter().map(of).collect());
-    let fraction = |of: fn(&Work) -> f64| {
+pub fn middle(all: &[JobWork]) -> Option<JobWork> {
+    let number = |of: fn(&JobWork) -> u64| middle_of(all.iter().map(of).collect());
+    let small = |of: fn(&JobWork) -> u32| middle_of(all.iter().map(of).collect());
+    let fraction = |of: fn(&JobWork) -> f64| {
         let mut values: Vec<f64> = all.iter().map(of).collect();
         values.sort_by(f64::total_cmp);
         values.get(values.len().checked_sub(1)? / 2).copied()
     };
-    Some(Work {
+    Some(JobWork {
         nodes: small(|work| work.nodes)?,
         in_bytes: number(|work| work.in_bytes)?,
         in_files: number(|work| work.in_files)?,

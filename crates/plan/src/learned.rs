@@ -1,4 +1,4 @@
-//! What outcomes taught: by how much predictions were off.
+//! Factors by which predictions were off, learned from outcomes.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ pub const FACTOR_MAX: f64 = 64.0;
 
 /// Steps that are learned apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum LearnedStep {
     /// Starting the formation.
     Start,
     /// Copying in.
@@ -21,7 +21,7 @@ pub enum Step {
 /// Outcomes divided by what the site's model alone predicted, the latest last.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Learned {
+pub struct LearnedRatios {
     /// Of starting.
     #[serde(default)]
     pub start: Vec<f64>,
@@ -33,35 +33,36 @@ pub struct Learned {
     pub output: Vec<f64>,
 }
 
-impl Learned {
+impl LearnedRatios {
     /// Learns an outcome, in seconds, of what the model alone predicted. What makes no ratio teaches nothing.
-    pub fn learn(&mut self, step: Step, predicted: f64, outcome: f64) {
+    pub fn learn(&mut self, step: LearnedStep, predicted: f64, outcome: f64) {
         let ratio = outcome / predicted;
         if !ratio.is_finite() || ratio <= 0.0 || predicted <= 0.0 {
             return;
         }
         let ratios = self.of(step);
         ratios.push(ratio.clamp(1.0 / FACTOR_MAX, FACTOR_MAX));
+        // The latest count: a site changes, and what it did a year ago says little.
         let surplus = ratios.len().saturating_sub(KEPT_MAX);
         ratios.drain(..surplus);
     }
 
-    fn of(&mut self, step: Step) -> &mut Vec<f64> {
+    fn of(&mut self, step: LearnedStep) -> &mut Vec<f64> {
         match step {
-            Step::Start => &mut self.start,
-            Step::In => &mut self.input,
-            Step::Out => &mut self.output,
+            LearnedStep::Start => &mut self.start,
+            LearnedStep::In => &mut self.input,
+            LearnedStep::Out => &mut self.output,
         }
     }
 
-    /// What predictions are multiplied with: the least, the middle and the greatest of what was seen. The middle is the median, so
+    /// Factors of predictions: the least, the middle and the greatest of what was seen. The middle is the median, so
     /// that one odd run changes little. Nothing was seen: nothing, and the model's own doubt counts.
     #[must_use]
-    pub fn factors(&self, step: Step) -> Option<[f64; 3]> {
+    pub fn factors(&self, step: LearnedStep) -> Option<[f64; 3]> {
         let mut ratios = match step {
-            Step::Start => self.start.clone(),
-            Step::In => self.input.clone(),
-            Step::Out => self.output.clone(),
+            LearnedStep::Start => self.start.clone(),
+            LearnedStep::In => self.input.clone(),
+            LearnedStep::Out => self.output.clone(),
         };
         // What was read from a file may be anything.
         ratios.retain(|ratio| ratio.is_finite() && *ratio > 0.0);
@@ -72,6 +73,7 @@ impl Learned {
             odd if odd % 2 == 1 => ratios.get(odd / 2).map(bound)?,
             even => ratios.get(even / 2 - 1).map(bound)?.midpoint(ratios.get(even / 2).map(bound)?),
         };
+        assert!(first <= middle && middle <= last, "factors {first}, {middle}, {last}");
         Some([first, middle, last])
     }
 }

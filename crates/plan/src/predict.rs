@@ -1,10 +1,10 @@
-//! What a job takes.
+//! Prediction of the time of a job.
 
 use serde::{Deserialize, Serialize};
 
 use crate::formulas::{break_even, nodes_for};
-use crate::learned::{Learned, Step};
-use crate::site::{Point, Site, Storage};
+use crate::learned::{LearnedRatios, LearnedStep};
+use crate::site::{CurvePoint, Site, Storage};
 
 /// Of the memory that the application leaves, volumes may have the part 1/k: the rest is for the page cache and surprises.
 const K: f64 = 2.0;
@@ -13,17 +13,17 @@ const NODES_MAX: u32 = 16_384;
 /// Checkpoints that are there at the same time: the last whole one, and the one that is being written.
 const CHECKPOINTS_KEPT: u64 = 2;
 
-/// What a job will do.
+/// Work of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Work {
+pub struct JobWork {
     /// Nodes of the job.
     pub nodes: u32,
     /// Bytes that it reads from site storage.
     pub in_bytes: u64,
     /// Files that they are in.
     pub in_files: u64,
-    /// How often it reads them.
+    /// Number of times that it reads them.
     pub reads: f64,
     /// Bytes of results that go to site storage.
     pub out_bytes: u64,
@@ -45,7 +45,7 @@ pub struct Work {
     pub processes: u32,
     /// Memory that the application takes of each node.
     pub memory_bytes: u64,
-    /// How long it computes, in seconds.
+    /// Time that it computes, in seconds.
     pub run_seconds: f64,
 }
 
@@ -60,7 +60,7 @@ pub struct Seconds {
     pub high: f64,
 }
 
-/// Whether to use a formation.
+/// Verdict on the use of a formation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "word")]
 pub enum Verdict {
@@ -75,10 +75,10 @@ pub enum Verdict {
     },
 }
 
-/// What is to be expected.
+/// A prediction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
-    /// Whether to use it.
+    /// The verdict.
     pub verdict: Verdict,
     /// Starting it.
     pub start: Seconds,
@@ -94,7 +94,8 @@ pub struct Prediction {
     pub without: Seconds,
     /// Nodes from which on the formation alone is faster than site storage alone.
     pub break_even_nodes: Option<u64>,
-    /// How often the input must be read for copying it in to be worth it, on these nodes; nothing if it never is.
+    /// Number of times that the input must be read for copying it in to be worth it, on these nodes; nothing if it
+    /// never is.
     pub break_even_reads: Option<f64>,
     /// Fewest nodes with room for it.
     pub nodes_for_room: Option<u64>,
@@ -104,7 +105,7 @@ pub struct Prediction {
     pub node_hours_won: f64,
 }
 
-impl Work {
+impl JobWork {
     /// Of so many nodes or streams those that its processes can use.
     fn at_most(&self, count: u32) -> u32 {
         if self.processes == 0 { count } else { count.min(self.processes) }
@@ -126,7 +127,7 @@ impl Seconds {
     }
 
     /// As outcomes have taught, if there are any.
-    fn corrected(self, learned: &Learned, step: Step) -> Seconds {
+    fn corrected(self, learned: &LearnedRatios, step: LearnedStep) -> Seconds {
         match learned.factors(step) {
             Some([low, middle, high]) => {
                 Seconds { low: self.likely * low, likely: self.likely * middle, high: self.likely * high }
@@ -136,9 +137,15 @@ impl Seconds {
     }
 }
 
-/// How long site storage takes for bytes in files, over so many streams: what the bytes take at the rate of the curve, and what the
+/// Time of site storage for bytes in files, over so many streams: what the bytes take at the rate of the curve, and what the
 /// files cost, shared by the streams.
-fn storage(site: &Site, curve: &[Point], file_ms: f64, (bytes, files): (u64, u64), streams: u32) -> Seconds {
+fn storage(
+    site: &Site,
+    curve: &[CurvePoint],
+    file_ms: f64,
+    (bytes, files): (u64, u64),
+    streams: u32,
+) -> Seconds {
     if bytes == 0 && files == 0 {
         return Seconds::default();
     }
@@ -150,25 +157,25 @@ fn storage(site: &Site, curve: &[Point], file_ms: f64, (bytes, files): (u64, u64
     Seconds::around(likely, site.storage.spread)
 }
 
-/// What a copy in ([`Step::In`]) or out takes, as the model alone says and as outcomes have taught.
+/// Time of a copy in ([`LearnedStep::In`]) or out, as the model alone says and as outcomes have taught.
 #[must_use]
 pub fn staging(
     site: &Site,
-    learned: &Learned,
-    step: Step,
+    learned: &LearnedRatios,
+    step: LearnedStep,
     (bytes, files): (u64, u64),
     nodes: u32,
 ) -> (Seconds, Seconds) {
     let Storage { read, write, file_read_ms, file_write_ms, .. } = &site.storage;
     let streams = site.node.streams.saturating_mul(nodes.max(1));
     let alone = match step {
-        Step::Start => Seconds::around(site.node.start_ms / 1000.0, site.storage.spread),
-        Step::In => storage(site, read, *file_read_ms, (bytes, files), streams),
-        Step::Out => storage(site, write, *file_write_ms, (bytes, files), streams),
+        LearnedStep::Start => Seconds::around(site.node.start_ms / 1000.0, site.storage.spread),
+        LearnedStep::In => storage(site, read, *file_read_ms, (bytes, files), streams),
+        LearnedStep::Out => storage(site, write, *file_write_ms, (bytes, files), streams),
     };
     // The formation itself may be what is slower.
     let own = Seconds::around(inside(site, bytes as f64, nodes), site.storage.spread);
-    let alone = if step != Step::Start && own.likely > alone.likely { own } else { alone };
+    let alone = if step != LearnedStep::Start && own.likely > alone.likely { own } else { alone };
     (alone, alone.corrected(learned, step))
 }
 
@@ -176,15 +183,17 @@ fn inside(site: &Site, bytes: f64, nodes: u32) -> f64 {
     bytes / (f64::from(nodes.max(1)) * site.node.bytes_per_second)
 }
 
-/// What is to be expected of a job.
+/// Predicts the time of a job.
 #[must_use]
-pub fn predict(site: &Site, learned: &Learned, work: &Work) -> Prediction {
+pub fn predict(site: &Site, learned: &LearnedRatios, work: &JobWork) -> Prediction {
     let mut prediction = on(site, learned, work, work.nodes.max(1));
     if prediction.verdict != Verdict::Use {
         let mut nodes = work.nodes.max(1);
         while nodes < NODES_MAX {
+            // In growing steps: the answer is a hint for a job script, and need not be exact to the node.
             nodes = nodes.saturating_add((nodes / 16).max(1)).min(NODES_MAX);
             if on(site, learned, work, nodes).verdict == Verdict::Use {
+                assert!(nodes > work.nodes, "the job's own {nodes} nodes were found not to be worth it");
                 prediction.verdict = Verdict::With { nodes };
                 break;
             }
@@ -193,12 +202,12 @@ pub fn predict(site: &Site, learned: &Learned, work: &Work) -> Prediction {
     prediction
 }
 
-fn on(site: &Site, learned: &Learned, work: &Work, nodes: u32) -> Prediction {
+fn on(site: &Site, learned: &LearnedRatios, work: &JobWork, nodes: u32) -> Prediction {
     let Storage { read, write, file_read_ms, file_write_ms, .. } = &site.storage;
     let step = |step, amount| staging(site, learned, step, amount, nodes).1;
-    let start = step(Step::Start, (0, 0));
-    let stage_in = step(Step::In, (work.in_bytes, work.in_files));
-    let stage_out = step(Step::Out, (work.out_bytes, work.out_files));
+    let start = step(LearnedStep::Start, (0, 0));
+    let stage_in = step(LearnedStep::In, (work.in_bytes, work.in_files));
+    let stage_out = step(LearnedStep::Out, (work.out_bytes, work.out_files));
     let reads = work.reads.max(0.0);
     let checkpoints = work.checkpoint_bytes as f64 * work.checkpoints as f64;
     let scratch = work.scratch_bytes as f64 + work.scratch_read_bytes as f64;
@@ -208,16 +217,17 @@ fn on(site: &Site, learned: &Learned, work: &Work, nodes: u32) -> Prediction {
     let with = Seconds::sum(&[start, stage_in, inside, stage_out]);
     let streams = work.at_most(site.node.streams.saturating_mul(nodes));
     let once = storage(site, read, *file_read_ms, (work.in_bytes, work.in_files), streams)
-        .corrected(learned, Step::In);
+        .corrected(learned, LearnedStep::In);
     let results = storage(site, write, *file_write_ms, (work.out_bytes, work.out_files), streams)
-        .corrected(learned, Step::Out);
+        .corrected(learned, LearnedStep::Out);
     let checkpoint = (work.checkpoint_bytes, work.checkpoint_files);
-    let checkpoint = storage(site, write, *file_write_ms, checkpoint, streams).corrected(learned, Step::Out);
+    let checkpoint =
+        storage(site, write, *file_write_ms, checkpoint, streams).corrected(learned, LearnedStep::Out);
     let scratch = storage(site, write, *file_write_ms, (work.scratch_bytes, work.scratch_files), streams)
-        .corrected(learned, Step::Out);
+        .corrected(learned, LearnedStep::Out);
     let read_files = if work.scratch_read_bytes > 0 { work.scratch_files } else { 0 };
     let again = storage(site, read, *file_read_ms, (work.scratch_read_bytes, read_files), streams)
-        .corrected(learned, Step::In);
+        .corrected(learned, LearnedStep::In);
     let checkpoints = checkpoint.times(work.checkpoints as f64);
     let without = Seconds::sum(&[once.times(reads), results, checkpoints, scratch, again]);
 
@@ -250,6 +260,6 @@ fn on(site: &Site, learned: &Learned, work: &Work, nodes: u32) -> Prediction {
     }
 }
 
-fn inside_of_reads(site: &Site, work: &Work, nodes: u32) -> f64 {
+fn inside_of_reads(site: &Site, work: &JobWork, nodes: u32) -> f64 {
     inside(site, work.in_bytes as f64 * work.reads.max(0.0), nodes)
 }

@@ -1,4 +1,4 @@
-//! What is known of a site.
+//! Model of a site.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,13 +16,13 @@ pub struct Site {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Storage {
-    /// How fast it is read.
-    pub read: Vec<Point>,
-    /// How fast it is written.
-    pub write: Vec<Point>,
-    /// What each file costs to read besides its bytes, in milliseconds of one stream.
+    /// Speed of reads.
+    pub read: Vec<CurvePoint>,
+    /// Speed of writes.
+    pub write: Vec<CurvePoint>,
+    /// Cost of each file that is read besides its bytes, in milliseconds of one stream.
     pub file_read_ms: f64,
-    /// What each file costs to write besides its bytes, in milliseconds of one stream.
+    /// Cost of each file that is written besides its bytes, in milliseconds of one stream.
     pub file_write_ms: f64,
     /// By how much of their mean measurements differed, 0 to 1.
     #[serde(default = "spread")]
@@ -32,7 +32,7 @@ pub struct Storage {
 /// A point of a curve.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Point {
+pub struct CurvePoint {
     /// Streams at the same time.
     pub streams: u32,
     /// Bytes per second of all of them together.
@@ -50,7 +50,7 @@ pub struct Node {
     /// Streams that it copies with.
     #[serde(default = "streams")]
     pub streams: u32,
-    /// What a formation takes to start, in milliseconds.
+    /// Time that a formation takes to start, in milliseconds.
     #[serde(default = "start_ms")]
     pub start_ms: f64,
 }
@@ -68,7 +68,7 @@ fn start_ms() -> f64 {
 }
 
 impl Site {
-    /// What makes no sense in it.
+    /// Contradictions in it.
     ///
     /// # Errors
     /// The field, and what it must be.
@@ -106,7 +106,7 @@ impl Site {
 impl Storage {
     /// The rate of so many streams on a curve: between two points as on a line, outside of them as at the nearest one.
     #[must_use]
-    pub fn rate(curve: &[Point], streams: u32) -> f64 {
+    pub fn rate(curve: &[CurvePoint], streams: u32) -> f64 {
         let after = curve.iter().position(|point| point.streams >= streams);
         let (low, high) = match after {
             None => return curve.last().map_or(0.0, |point| point.bytes_per_second),

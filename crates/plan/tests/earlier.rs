@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use bivouac_plan::{Advice, Earlier, Part, UsedFile, UsedProcess, Work, formation_file, middle, predict};
+use bivouac_plan::{
+    Advice, FormerRun, JobWork, PartitionAdvice, UsedFile, UsedProcess, formation_file, middle, predict,
+};
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
@@ -21,7 +23,7 @@ fn written(size: u64, used_ms: (u64, u64)) -> UsedFile {
 
 /// A job that reads 100 MiB of input three times, writes four checkpoints of 64 MiB in two files each, every 10 s, a
 /// file of 8 MiB that it reads again, and results of 20 MiB.
-fn job() -> Earlier {
+fn job() -> FormerRun {
     let mut line = vec![0; 60];
     let mut files = vec![read(60 * MIB, 3), read(40 * MIB, 3)];
     for checkpoint in 0..4 {
@@ -35,7 +37,7 @@ fn job() -> Earlier {
     line[51] = 20 * MIB + 4 * MIB;
     files.push(UsedFile { read: 8 * MIB, ..written(8 * MIB, (50_000, 51_000)) });
     files.push(written(20 * MIB, (51_000, 51_500)));
-    Earlier {
+    FormerRun {
         nodes: 4,
         span_ms: 60_000,
         staged_in: (100 * MIB, 2),
@@ -79,17 +81,17 @@ fn a_report_is_a_job() {
 /// S537: what is no rhythm is no checkpoint, and counts as written for the job itself.
 #[test]
 fn what_is_no_rhythm_is_no_checkpoint() {
-    let steady = Earlier { written: vec![4 * MIB; 60], ..job() };
-    let two = Earlier { written: vec![9 * MIB, 0, 0, 9 * MIB, 0], ..job() };
-    let growing = Earlier {
+    let steady = FormerRun { written: vec![4 * MIB; 60], ..job() };
+    let two = FormerRun { written: vec![9 * MIB, 0, 0, 9 * MIB, 0], ..job() };
+    let growing = FormerRun {
         written: (0..60).map(|i| if i % 15 == 0 { MIB * 5_u64.pow(i / 15) } else { 0 }).collect(),
         ..job()
     };
-    let uneven = Earlier {
+    let uneven = FormerRun {
         written: (0..60).map(|i| if [0, 1, 2, 30, 59].contains(&i) { 50 * MIB } else { 0 }).collect(),
         ..job()
     };
-    let little = Earlier { written: (0..60).map(|i| if i % 10 == 0 { MIB } else { 0 }).collect(), ..job() };
+    let little = FormerRun { written: (0..60).map(|i| if i % 10 == 0 { MIB } else { 0 }).collect(), ..job() };
     for (name, earlier) in
         [("steady", steady), ("two", two), ("growing", growing), ("uneven", uneven), ("little", little)]
     {
@@ -103,7 +105,7 @@ fn what_is_no_rhythm_is_no_checkpoint() {
 /// S537: without stages, what came from site storage and went there is told by the directories that it is behind.
 #[test]
 fn a_partition_with_a_source_brings_and_gets_data() {
-    let mut earlier = Earlier { staged_in: (0, 0), staged_out: (0, 0), ..job() };
+    let mut earlier = FormerRun { staged_in: (0, 0), staged_out: (0, 0), ..job() };
     earlier.files.iter_mut().filter(|file| file.written == 20 * MIB).for_each(|file| file.has_source = true);
     let work = earlier.work();
     assert_eq!((work.in_bytes, work.in_files, work.reads), (100 * MIB, 2, 3.0));
@@ -113,7 +115,7 @@ fn a_partition_with_a_source_brings_and_gets_data() {
 /// S537: of several reports each figure is the median.
 #[test]
 fn of_several_runs_the_median_counts() {
-    let of = |in_bytes, reads| Work { nodes: 2, in_bytes, reads, ..Work::default() };
+    let of = |in_bytes, reads| JobWork { nodes: 2, in_bytes, reads, ..JobWork::default() };
     let work = middle(&[of(10, 1.0), of(1000, 9.0), of(12, 2.0)]).unwrap();
     assert_eq!((work.nodes, work.in_bytes, work.reads), (2, 12, 2.0));
     assert_eq!(middle(&[of(10, 1.0), of(20, 3.0)]).unwrap().in_bytes, 10);
@@ -123,7 +125,7 @@ fn of_several_runs_the_median_counts() {
 /// S533: whatever a directory is called, the formation file is TOML and names it.
 #[test]
 fn names_of_directories_are_strings_of_toml() {
-    let part = Part {
+    let part = PartitionAdvice {
         path: "/a\"b\\c\nd\u{7f}é".into(),
         is_session: true,
         stripe: Some(4 << 20),
@@ -152,7 +154,7 @@ proptest! {
         let file = |(size, read, written, first, last, has_source): &(Option<u64>, u64, u64, u64, u64, bool)| UsedFile {
             size: *size, read: *read, written: *written, used_ms: (*first, *last), has_source: *has_source,
         };
-        let earlier = Earlier {
+        let earlier = FormerRun {
             nodes: numbers[0] as u32, span_ms: numbers[1], staged_in: (numbers[2], numbers[3]), staged_out: (numbers[4], 7),
             read_bytes: numbers[5], written_bytes: numbers[6], files: files.iter().map(file).collect(), more_files: numbers[7],
             interval_ms: numbers[1], written,
@@ -162,13 +164,13 @@ proptest! {
         prop_assert!(work.reads.is_finite() && work.reads >= 0.0 && work.nodes > 0, "{work:?}");
         let site: bivouac_plan::Site = bivouac_plan::Site {
             storage: bivouac_plan::Storage {
-                read: vec![bivouac_plan::Point { streams: 1, bytes_per_second: 1e9 }],
-                write: vec![bivouac_plan::Point { streams: 1, bytes_per_second: 1e9 }],
+                read: vec![bivouac_plan::CurvePoint { streams: 1, bytes_per_second: 1e9 }],
+                write: vec![bivouac_plan::CurvePoint { streams: 1, bytes_per_second: 1e9 }],
                 file_read_ms: 1.0, file_write_ms: 1.0, spread: 0.1,
             },
             node: bivouac_plan::Node { bytes_per_second: 1e9, memory_bytes: 1 << 36, streams: 4, start_ms: 100.0 },
         };
-        let found = predict(&site, &bivouac_plan::Learned::default(), &work);
+        let found = predict(&site, &bivouac_plan::LearnedRatios::default(), &work);
         prop_assert!(found.with.likely.is_finite() && found.without.likely.is_finite(), "{found:?}");
     }
 }

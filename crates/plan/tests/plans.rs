@@ -3,15 +3,15 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use bivouac_plan::{
-    Advice, KEPT_MAX, Learned, Node, Point, Site, Step, Storage, Verdict, Work, break_even, formation_file,
-    nodes_for, predict, staging,
+    Advice, CurvePoint, JobWork, KEPT_MAX, LearnedRatios, LearnedStep, Node, Site, Storage, Verdict,
+    break_even, formation_file, nodes_for, predict, staging,
 };
 use proptest::prelude::*;
 
 const GB: f64 = 1e9;
 
 fn site(storage: f64, node: f64) -> Site {
-    let point = |streams, part: f64| Point { streams, bytes_per_second: storage * part };
+    let point = |streams, part: f64| CurvePoint { streams, bytes_per_second: storage * part };
     Site {
         storage: Storage {
             read: vec![point(1, 0.25), point(4, 0.75), point(16, 1.0)],
@@ -48,37 +48,43 @@ fn nodes_are_counted_by_room() {
 #[test]
 fn the_verdict_follows_from_what_the_job_does() {
     let site = site(2.0 * GB, 1.0 * GB);
-    let reads =
-        |nodes, reads| Work { nodes, in_bytes: 100_000_000_000, in_files: 100, reads, ..Work::default() };
-    let once = predict(&site, &Learned::default(), &reads(8, 1.0));
+    let reads = |nodes, reads| JobWork {
+        nodes,
+        in_bytes: 100_000_000_000,
+        in_files: 100,
+        reads,
+        ..JobWork::default()
+    };
+    let once = predict(&site, &LearnedRatios::default(), &reads(8, 1.0));
     assert_eq!(once.verdict, Verdict::Not, "what is read once is only copied twice: {once:?}");
-    let often = predict(&site, &Learned::default(), &reads(8, 20.0));
+    let often = predict(&site, &LearnedRatios::default(), &reads(8, 20.0));
     assert_eq!(often.verdict, Verdict::Use, "{often:?}");
     assert!(often.break_even_reads.unwrap() > 1.0 && often.break_even_reads.unwrap() < 20.0);
     assert!(often.node_hours_won > 0.0 && once.node_hours_won < 0.0);
     // Room for 100 GB in half of 64 GiB each: at least 3 nodes.
     assert_eq!(often.nodes_for_room, Some(3));
-    let few = predict(&site, &Learned::default(), &reads(1, 20.0));
+    let few = predict(&site, &LearnedRatios::default(), &reads(1, 20.0));
     assert!(matches!(few.verdict, Verdict::With { nodes } if nodes >= 3), "{few:?}");
     // An application that takes all memory leaves no room on any number of nodes.
-    let greedy = Work { memory_bytes: 64 << 30, ..reads(8, 20.0) };
-    assert_eq!(predict(&site, &Learned::default(), &greedy).verdict, Verdict::Not);
+    let greedy = JobWork { memory_bytes: 64 << 30, ..reads(8, 20.0) };
+    assert_eq!(predict(&site, &LearnedRatios::default(), &greedy).verdict, Verdict::Not);
     // Checkpoints are worth it: only the last ones stay.
-    let checkpoints = Work {
+    let checkpoints = JobWork {
         nodes: 8,
         checkpoint_bytes: 50_000_000_000,
         checkpoint_files: 8,
         checkpoints: 20,
-        ..Work::default()
+        ..JobWork::default()
     };
-    assert_eq!(predict(&site, &Learned::default(), &checkpoints).verdict, Verdict::Use);
+    assert_eq!(predict(&site, &LearnedRatios::default(), &checkpoints).verdict, Verdict::Use);
 }
 
 /// S531: many small files take as long as their number says, however few bytes they have.
 #[test]
 fn small_files_cost_by_their_number() {
     let site = site(2.0 * GB, 1.0 * GB);
-    let of = |files| staging(&site, &Learned::default(), Step::In, (1_000_000, files), 1).0.likely;
+    let of =
+        |files| staging(&site, &LearnedRatios::default(), LearnedStep::In, (1_000_000, files), 1).0.likely;
     assert!(of(1_000_000) > 100.0 * of(1000), "{} {}", of(1_000_000), of(1000));
     assert!((of(1_000_000) - (1_000_000.0 * 0.002 / 4.0 + 1e6 / (2.0 * GB * 0.75))).abs() < 1e-6);
 }
@@ -91,13 +97,13 @@ fn a_throttled_site_is_learned_within_five_runs() {
     let truth = |run: usize, bytes: u64| {
         bytes as f64 / (2.0 * GB * 0.75 / 7.0) * [0.9, 1.1, 1.0, 1.15, 0.95][run % 5]
     };
-    let (mut learned, mut errors) = (Learned::default(), Vec::new());
+    let (mut learned, mut errors) = (LearnedRatios::default(), Vec::new());
     for run in 0..12 {
         let bytes = 1_000_000_000 * (1 + run as u64 % 4);
-        let (alone, corrected) = staging(&site, &learned, Step::In, (bytes, 1), 1);
+        let (alone, corrected) = staging(&site, &learned, LearnedStep::In, (bytes, 1), 1);
         let outcome = truth(run, bytes);
         errors.push((corrected.likely / outcome - 1.0).abs());
-        learned.learn(Step::In, alone.likely, outcome);
+        learned.learn(LearnedStep::In, alone.likely, outcome);
     }
     assert!(errors[0] > 0.5);
     let mut later = errors[5..].to_vec();
@@ -110,15 +116,15 @@ proptest! {
     /// S532: bounded, whatever comes.
     #[test]
     fn what_is_learned_is_bounded(outcomes in proptest::collection::vec(proptest::num::f64::ANY, 0..40)) {
-        let mut learned = Learned::default();
-        outcomes.iter().for_each(|outcome| learned.learn(Step::Out, 1.0, *outcome));
-        learned.learn(Step::Out, 0.0, 1.0);
+        let mut learned = LearnedRatios::default();
+        outcomes.iter().for_each(|outcome| learned.learn(LearnedStep::Out, 1.0, *outcome));
+        learned.learn(LearnedStep::Out, 0.0, 1.0);
         prop_assert!(learned.output.len() <= KEPT_MAX);
-        if let Some([low, middle, high]) = learned.factors(Step::Out) {
+        if let Some([low, middle, high]) = learned.factors(LearnedStep::Out) {
             prop_assert!(1.0 / 64.0 <= low && low <= middle && middle <= high && high <= 64.0);
         }
-        let odd = Learned { input: outcomes, ..Learned::default() };
-        if let Some(factors) = odd.factors(Step::In) {
+        let odd = LearnedRatios { input: outcomes, ..LearnedRatios::default() };
+        if let Some(factors) = odd.factors(LearnedStep::In) {
             prop_assert!(factors.iter().all(|factor| factor.is_finite()));
         }
     }
@@ -129,14 +135,14 @@ proptest! {
         bytes in 0_u64..1 << 50, files in 0_u64..1 << 30, nodes in 1_u32..4096, more in 0_u64..1 << 40, reads in 0_u32..50,
     ) {
         let site = site(5.0 * GB, 1.0 * GB);
-        let of = |bytes, files, nodes| staging(&site, &Learned::default(), Step::In, (bytes, files), nodes).0;
+        let of = |bytes, files, nodes| staging(&site, &LearnedRatios::default(), LearnedStep::In, (bytes, files), nodes).0;
         let base = of(bytes, files, nodes);
         prop_assert!(base.low <= base.likely && base.likely <= base.high && base.high.is_finite());
         prop_assert!(of(bytes + more, files, nodes).likely >= base.likely * (1.0 - 1e-9));
         prop_assert!(of(bytes, files + more, nodes).likely >= base.likely * (1.0 - 1e-9) || files == 0);
         prop_assert!(of(bytes, files, nodes + 1).likely <= base.likely * (1.0 + 1e-9));
-        let work = Work { nodes, in_bytes: bytes, in_files: files, reads: f64::from(reads), ..Work::default() };
-        let found = predict(&site, &Learned::default(), &work);
+        let work = JobWork { nodes, in_bytes: bytes, in_files: files, reads: f64::from(reads), ..JobWork::default() };
+        let found = predict(&site, &LearnedRatios::default(), &work);
         prop_assert!(found.with.likely.is_finite() && found.without.likely.is_finite());
         if found.verdict == Verdict::Use {
             prop_assert!(found.with.likely < found.without.likely);
@@ -155,8 +161,9 @@ proptest! {
 /// S533.
 #[test]
 fn advice_is_a_formation_file() {
-    let work = Work { nodes: 4, checkpoints: 2, in_bytes: 1 << 30, in_files: 1 << 20, ..Work::default() };
-    let prediction = predict(&site(2.0 * GB, 1.0 * GB), &Learned::default(), &work);
+    let work =
+        JobWork { nodes: 4, checkpoints: 2, in_bytes: 1 << 30, in_files: 1 << 20, ..JobWork::default() };
+    let prediction = predict(&site(2.0 * GB, 1.0 * GB), &LearnedRatios::default(), &work);
     let advice = Advice::of(&work, &prediction);
     assert_eq!((advice.stripe, advice.checkpoints), (256 << 10, true));
     let text = formation_file(&advice, "why\nand how");

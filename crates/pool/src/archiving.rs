@@ -1,50 +1,12 @@
-//! Where the data of a pool is: on site storage, in an archive, or both.
+//! Archives of pools: the copy that an archive has, and where the data is since.
 
-use serde::Serialize;
-
+use crate::pool_state::{Location, PoolState};
 use crate::sql::params;
-use crate::{Change, Pool, PoolError, PoolRef, PoolResult, Pools, State, attached};
-
-pub(crate) const COLUMNS: &str = "
-ALTER TABLE pool ADD COLUMN location TEXT NOT NULL DEFAULT 'site';
-ALTER TABLE pool ADD COLUMN archive BLOB;
-ALTER TABLE pool ADD COLUMN archive_digest TEXT;
-ALTER TABLE pool ADD COLUMN archived_s INTEGER;
-";
-
-/// Where the data of a pool is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Location {
-    /// On site storage.
-    Site,
-    /// There, and as it was at some time in an archive.
-    Both,
-    /// In an archive alone.
-    Archive,
-}
-
-impl Location {
-    const ALL: [Location; 3] = [Location::Site, Location::Both, Location::Archive];
-
-    /// The word for it.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Location::Site => "site",
-            Location::Both => "both",
-            Location::Archive => "archive",
-        }
-    }
-
-    pub(crate) fn of_word(word: &str) -> Option<Location> {
-        Location::ALL.into_iter().find(|location| location.word() == word)
-    }
-}
+use crate::{ChangeOrigin, Pool, PoolError, PoolRef, PoolResult, Pools, attached};
 
 /// A copy in an archive.
 #[derive(Clone, Copy, Debug)]
-pub struct Copy<'a> {
+pub struct ArchiveCopy<'a> {
     /// Its path.
     pub path: &'a [u8],
     /// Digest of its names and contents.
@@ -52,11 +14,9 @@ pub struct Copy<'a> {
 }
 
 impl Pools {
-    /// Whether a pool can be archived now, and as it is: who asks is its owner, it lives, and is on site storage.
-    ///
-    /// # Errors
-    /// Why not.
-    pub fn archivable(&self, change: &Change<'_>, meant: &PoolRef) -> PoolResult<Pool> {
+    /// Returns the pool if it can be archived as it is now: the caller is its owner, it is live, and its data is on
+    /// site storage.
+    pub fn archivable(&self, change: &ChangeOrigin<'_>, meant: &PoolRef) -> PoolResult<Pool> {
         let pool = self.find(change.who, meant)?;
         pool.must_be_own(change.who)?;
         pool.must_live(meant, change.now_s)?;
@@ -68,7 +28,12 @@ impl Pools {
     ///
     /// # Errors
     /// That it is not the caller's, has ended, or is not on site storage.
-    pub fn archived(&mut self, change: &Change<'_>, meant: &PoolRef, copy: &Copy<'_>) -> PoolResult<Pool> {
+    pub fn archived(
+        &mut self,
+        change: &ChangeOrigin<'_>,
+        meant: &PoolRef,
+        copy: &ArchiveCopy<'_>,
+    ) -> PoolResult<Pool> {
         self.change(change, meant, |transaction, pool| {
             pool.must_be_own(change.who)?;
             pool.must_live(meant, change.now_s)?;
@@ -89,7 +54,7 @@ impl Pools {
     /// directory of its own.
     pub fn set_location(
         &mut self,
-        change: &Change<'_>,
+        change: &ChangeOrigin<'_>,
         meant: &PoolRef,
         location: Location,
         inode: Option<u64>,
@@ -113,7 +78,7 @@ impl Pools {
 }
 
 impl Pool {
-    /// Whether its copy on site storage can be given up.
+    /// Refuses a pool that is attached, whose copy on site storage cannot be dropped.
     fn must_be_free(&self, attached: &[attached::Attachment]) -> PoolResult<()> {
         if !self.is_made {
             let remedy = "remove it yourself, if it is yours to remove; then: bivouac pool release";
@@ -127,12 +92,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether its data is on site storage.
+    /// Refuses a pool whose data is not on site storage.
     ///
     /// # Errors
     /// That it is in an archive alone, and how to get it back.
     pub fn must_be_on_site(&self) -> PoolResult<()> {
-        if self.location != Location::Archive || self.state == State::Removed {
+        if self.location != Location::Archive || self.state == PoolState::Removed {
             return Ok(());
         }
         let path = String::from_utf8_lossy(self.archive.as_deref().unwrap_or_default());

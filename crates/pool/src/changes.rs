@@ -1,97 +1,56 @@
-//! What changes a pool. Each change is one transaction with its event, so that a command that is killed has done all of it or
-//! nothing; one that is sent again with the same request is recognised.
+//! Changes of pools: create, extend, release, restore, share.
 
-use crate::database::{Done, Undone, rules};
-use crate::reading::{by_id, done_before, latest};
-use crate::sql::{Transaction, params};
-use crate::{
-    Access, Grantee, Pool, PoolError, PoolName, PoolRef, PoolResult, Pools, Reminder, Share, State, Who,
-};
-
-/// Who changes what, and when.
-#[derive(Clone, Debug)]
-pub struct Change<'a> {
-    /// Who.
-    pub who: &'a Who,
-    /// The time, in seconds since 1970.
-    pub now_s: i64,
-    /// What tells this change from all others of this user, if it may be asked for again.
-    pub request: Option<&'a str>,
-}
+use crate::change::{ChangeOrigin, reread};
+use crate::database::{TransactionError, rules};
+use crate::reading::latest;
+use crate::sql::params;
+use crate::{Access, Grantee, Pool, PoolError, PoolName, PoolRef, PoolResult, PoolState, Pools, Reminder};
 
 /// A pool that is to be.
 #[derive(Clone, Debug)]
-pub struct New {
+pub struct NewPool {
     /// Its name.
     pub name: PoolName,
-    /// Group of who makes it.
+    /// Group id of the caller.
     pub gid: u32,
-    /// What people read about it.
+    /// Description.
     pub title: String,
     /// Days that it is given, if not the usual number.
     pub days: Option<u32>,
     /// Directory or URL that is there; without it one is made.
     pub source: Option<Vec<u8>>,
-    /// Bytes, as far as is known.
+    /// Bytes, if known.
     pub bytes: Option<u64>,
-    /// Files, as far as is known.
+    /// Files, if known.
     pub files: Option<u64>,
-    /// Who is reminded of its end, and when.
+    /// Reminder of its end.
     pub reminder: Option<Reminder>,
 }
 
-impl Change<'_> {
-    pub(crate) fn key(&self) -> Option<String> {
-        self.request.map(|request| format!("{}:{request}", self.who.uid))
-    }
-
-    /// The pool that this very request has changed before.
-    fn before(&self, transaction: &Transaction<'_>) -> Done<Option<Pool>> {
-        match done_before(transaction, self.key().as_deref())? {
-            Some(id) => Ok(by_id(transaction, id)?),
-            None => Ok(None),
-        }
-    }
-
-    pub(crate) fn note(
-        &self,
-        transaction: &Transaction<'_>,
-        pool: i64,
-        what: &str,
-        detail: &str,
-    ) -> Done<()> {
-        transaction.execute(
-            "INSERT INTO event (pool, at_s, uid, what, detail, request) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-            params![pool, self.now_s, self.who.uid, what, detail, self.key()],
-        )?;
-        Ok(())
-    }
-}
-
 impl Pools {
-    /// Makes a pool. `make` makes its directory, if it has no source, and answers its path and its number; it is called while the
-    /// change is not yet done, and again with the same number if it came to nothing.
+    /// Makes a pool. `make` makes its directory, if it has no source, and answers its path and its number; it is called
+    /// while the change is not yet done, and again with the same number if it came to nothing.
     ///
     /// # Errors
     /// That there is one of that name, or what the rules or the disk do not allow.
     pub fn create(
         &mut self,
-        change: &Change<'_>,
-        new: &New,
+        change: &ChangeOrigin<'_>,
+        new: &NewPool,
         make: impl FnOnce(i64) -> PoolResult<(Vec<u8>, u64)>,
     ) -> PoolResult<Pool> {
-        self.whole(|transaction| {
+        self.in_transaction(|transaction| {
             if let Some(pool) = change.before(transaction)? {
                 return Ok(pool);
             }
             let meant = PoolRef { owner: None, name: new.name.clone(), id: None };
-            if let Some(pool) = latest(transaction, change.who, &meant)?.filter(|pool| pool.state == State::Live) {
+            if let Some(pool) = latest(transaction, change.who, &meant)?.filter(|pool| pool.state == PoolState::Live) {
                 return Err(name_taken(&pool).into());
             }
             let rules = rules(transaction)?;
             let expires_s = rules.end(change.who, &new.name, change.now_s, new.days)?;
             let count = |number: Option<u64>| number.map(|number| i64::try_from(number).unwrap_or(i64::MAX));
-            // The next number, and not that of a counter, which would go on over a change that came to nothing.
+            // The next number in the same statement: a sequence would skip the numbers of rolled-back changes.
             let id = transaction.row(
                 "INSERT INTO pool (id, name, owner, gid, title, source, is_made, inode, bytes, files, state, created_s,
                  expires_s, extensions_left, remind_days, mail) VALUES ((SELECT coalesce(max(id), 0) + 1 FROM pool), ?1, ?2, ?3, ?4, ?10, 0, 0,
@@ -112,7 +71,7 @@ impl Pools {
                 ],
                 |row| row.get::<i64>(0),
             )?;
-            let id = id.ok_or_else(Undone::none)?;
+            let id = id.ok_or_else(TransactionError::no_row)?;
             let (source, inode) = match &new.source {
                 Some(source) => (source.clone(), 0),
                 None => make(id)?,
@@ -122,7 +81,7 @@ impl Pools {
                 params![id, source, new.source.is_none(), inode.cast_signed()],
             )?;
             change.note(transaction, id, "create", &String::from_utf8_lossy(&source))?;
-            now(transaction, id)
+            reread(transaction, id)
         })
     }
 
@@ -130,7 +89,12 @@ impl Pools {
     ///
     /// # Errors
     /// That it is not the caller's, has ended, or has been extended as often as is allowed.
-    pub fn extend(&mut self, change: &Change<'_>, meant: &PoolRef, days: Option<u32>) -> PoolResult<Pool> {
+    pub fn extend(
+        &mut self,
+        change: &ChangeOrigin<'_>,
+        meant: &PoolRef,
+        days: Option<u32>,
+    ) -> PoolResult<Pool> {
         self.change(change, meant, |transaction, pool| {
             pool.must_be_own(change.who)?;
             pool.must_live(meant, change.now_s)?;
@@ -152,10 +116,10 @@ impl Pools {
     ///
     /// # Errors
     /// That it is not the caller's, has ended, or is attached.
-    pub fn release(&mut self, change: &Change<'_>, meant: &PoolRef) -> PoolResult<Pool> {
+    pub fn release(&mut self, change: &ChangeOrigin<'_>, meant: &PoolRef) -> PoolResult<Pool> {
         self.change(change, meant, |transaction, pool| {
             pool.must_be_own(change.who)?;
-            if pool.state != State::Live {
+            if pool.state != PoolState::Live {
                 return Err(PoolError::Ended { name: meant.clone(), state: pool.state }.into());
             }
             if let Some(attachment) = crate::attached::of(transaction, pool.id)?.first() {
@@ -176,12 +140,17 @@ impl Pools {
     ///
     /// # Errors
     /// That it is not the caller's, lives, is being removed, or that its name is another's now.
-    pub fn restore(&mut self, change: &Change<'_>, meant: &PoolRef, days: Option<u32>) -> PoolResult<Pool> {
+    pub fn restore(
+        &mut self,
+        change: &ChangeOrigin<'_>,
+        meant: &PoolRef,
+        days: Option<u32>,
+    ) -> PoolResult<Pool> {
         self.change(change, meant, |transaction, pool| {
             pool.must_be_own(change.who)?;
             match pool.state_at(change.now_s) {
-                State::Released | State::Expired => {}
-                State::Live => {
+                PoolState::Released | PoolState::Expired => {}
+                PoolState::Live => {
                     let remedy = "an earlier one is restored by its number, NAME#7, when this one is released; see: bivouac pool \
                                   list";
                     return Err(PoolError::refused(meant, "it lives", remedy).into());
@@ -193,7 +162,7 @@ impl Pools {
             }
             let plain = PoolRef { owner: Some(pool.owner), name: meant.name.clone(), id: None };
             if let Some(other) = latest(transaction, change.who, &plain)?
-                && other.state == State::Live
+                && other.state == PoolState::Live
                 && other.id != pool.id
             {
                 let remedy = format!("release that one first: bivouac pool release {}", other.name);
@@ -209,13 +178,13 @@ impl Pools {
         })
     }
 
-    /// Gives somebody a right to a pool, or takes it.
+    /// Grants or revokes an access right to a pool.
     ///
     /// # Errors
     /// That it is not the caller's, or has ended.
     pub fn share(
         &mut self,
-        change: &Change<'_>,
+        change: &ChangeOrigin<'_>,
         meant: &PoolRef,
         to: Grantee,
         access: Option<Access>,
@@ -239,42 +208,9 @@ impl Pools {
             change.note(transaction, pool.id, "share", &format!("{kind} {grantee}: {share}"))
         })
     }
-
-    /// Changes one pool, once.
-    pub(crate) fn change(
-        &mut self,
-        change: &Change<'_>,
-        meant: &PoolRef,
-        act: impl FnOnce(&Transaction<'_>, &Pool) -> Done<()>,
-    ) -> PoolResult<Pool> {
-        self.whole(|transaction| {
-            if let Some(pool) = change.before(transaction)? {
-                return Ok(pool);
-            }
-            let pool = latest(transaction, change.who, meant)?;
-            let pool = pool.ok_or_else(|| PoolError::NotFound(meant.to_string()))?;
-            act(transaction, &pool)?;
-            now(transaction, pool.id)
-        })
-    }
 }
 
 fn name_taken(pool: &Pool) -> PoolError {
     let remedy = format!("choose another name, or release that one: bivouac pool release {}", pool.name);
     PoolError::refused(&pool.name, "there is one of that name, whose time may be over", remedy)
-}
-
-pub(crate) fn now(transaction: &Transaction<'_>, id: i64) -> Done<Pool> {
-    by_id(transaction, id)?.ok_or_else(Undone::none)
-}
-
-/// Rights in one line.
-impl std::fmt::Display for Share {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.to {
-            Grantee::User(id) => write!(f, "user {id}: {}", self.access.word()),
-            Grantee::Group(id) => write!(f, "group {id}: {}", self.access.word()),
-            Grantee::All => write!(f, "all: {}", self.access.word()),
-        }
-    }
 }

@@ -2,45 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::schema::MIGRATIONS;
 use crate::sql::{Address, Connection, ServerEnvironment, SqlError, SqlResult, Transaction, params};
-use crate::{PoolError, PoolResult, Rules};
+use crate::{PoolError, PoolResult, SiteRules};
 
-/// How a file of SQLite is named.
+/// Scheme of SQLite databases.
 const SQLITE: &str = "sqlite://";
-/// How a database of PostgreSQL is named.
+/// Schemes of PostgreSQL databases.
 const POSTGRES: [&str; 2] = ["postgres://", "postgresql://"];
-
-/// What makes a database of each version one of the next; the first makes it of nothing.
-const MIGRATIONS: [&str; 6] = [
-    "
-CREATE TABLE pool (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
-  name TEXT NOT NULL, owner INTEGER NOT NULL, gid INTEGER NOT NULL, title TEXT NOT NULL,
-  source BLOB NOT NULL, is_made INTEGER NOT NULL, inode INTEGER NOT NULL,
-  bytes INTEGER, files INTEGER,
-  state TEXT NOT NULL, created_s INTEGER NOT NULL, expires_s INTEGER NOT NULL, ended_s INTEGER,
-  extensions_left INTEGER NOT NULL);
-CREATE UNIQUE INDEX pool_live ON pool (owner, name) WHERE state = 'live';
-CREATE TABLE share (
-  pool INTEGER NOT NULL REFERENCES pool (id), kind TEXT NOT NULL, grantee INTEGER NOT NULL, access TEXT NOT NULL,
-  PRIMARY KEY (pool, kind, grantee));
-CREATE TABLE attachment (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
-  pool INTEGER NOT NULL REFERENCES pool (id), formation TEXT NOT NULL, host TEXT NOT NULL, uid INTEGER NOT NULL,
-  base BLOB NOT NULL, pid INTEGER NOT NULL, path TEXT NOT NULL, access TEXT NOT NULL, since_s INTEGER NOT NULL);
-CREATE TABLE event (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
-  pool INTEGER REFERENCES pool (id), at_s INTEGER NOT NULL, uid INTEGER NOT NULL,
-  what TEXT NOT NULL, detail TEXT NOT NULL, request TEXT UNIQUE);
-CREATE TABLE rule (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
-INSERT INTO rule VALUES ('days-max', 100), ('days-default', 30), ('extensions', 3), ('grace-days', 14);
-",
-    "ALTER TABLE attachment ADD COLUMN view TEXT NOT NULL DEFAULT ''",
-    crate::slots::TABLES,
-    crate::versions::TABLES,
-    crate::reminders::COLUMNS,
-    crate::archiving::COLUMNS,
-];
 
 /// All pools of a site, or of a user.
 #[derive(Debug)]
@@ -55,7 +24,7 @@ impl Pools {
     /// Opens a database, as [`Pools::within`] does, whatever is around.
     ///
     /// # Errors
-    /// What is wrong with it, or that a newer version has made it.
+    /// An unusable database, or one of a newer version.
     pub fn at(url: &str) -> PoolResult<Pools> {
         Pools::within(url, &ServerEnvironment::default())
     }
@@ -64,7 +33,7 @@ impl Pools {
     /// `postgres://HOST/DATABASE` and the like.
     ///
     /// # Errors
-    /// What is wrong with it, or that a newer version has made it.
+    /// An unusable database, or one of a newer version.
     pub fn within(url: &str, around: &ServerEnvironment) -> PoolResult<Pools> {
         if let Some(file) = url.strip_prefix(SQLITE) {
             return match file {
@@ -91,7 +60,7 @@ impl Pools {
     /// Opens a file of SQLite, which is made if there is none, and brought to this version.
     ///
     /// # Errors
-    /// What is wrong with the file, or that a newer version has made it.
+    /// An unusable database, or one of a newer version.
     pub fn open(file: &Path) -> PoolResult<Pools> {
         let place = file.display().to_string();
         let connection = Connection::file(file).map_err(|error| PoolError::database(&place, &error))?;
@@ -122,7 +91,8 @@ impl Pools {
         self.file.as_deref()
     }
 
-    /// Whether the role that asks sets the rules of a server: if it owns the tables. Of a file its owner does.
+    /// Returns whether the caller's role may set the rules of the database: on a server, if it owns the tables; of a
+    /// file, the file's owner may.
     ///
     /// # Errors
     /// That the server does not say.
@@ -133,7 +103,7 @@ impl Pools {
         Ok(found.map_err(|error| self.failed(&error))?.unwrap_or(false))
     }
 
-    /// What the clock of the database's server says, in seconds since 1970; a file has none.
+    /// Returns the time of the database server in seconds since 1970; `None` for a file.
     ///
     /// # Errors
     /// That the server does not say.
@@ -146,10 +116,7 @@ impl Pools {
     }
 
     /// The rules.
-    ///
-    /// # Errors
-    /// That they cannot be read.
-    pub fn rules(&self) -> PoolResult<Rules> {
+    pub fn rules(&self) -> PoolResult<SiteRules> {
         rules(&self.connection).map_err(|error| self.failed(&error))
     }
 
@@ -157,58 +124,70 @@ impl Pools {
         PoolError::database(&self.place, error)
     }
 
-    /// Does something whole or not at all, while nobody else changes anything.
-    pub(crate) fn whole<T>(&mut self, act: impl FnOnce(&Transaction<'_>) -> Done<T>) -> PoolResult<T> {
+    /// Runs `work` in one transaction that excludes all other changes.
+    pub(crate) fn in_transaction<T>(
+        &mut self,
+        act: impl FnOnce(&Transaction<'_>) -> TransactionResult<T>,
+    ) -> PoolResult<T> {
         let failed = |error: SqlError| PoolError::database(&self.place, &error);
         let transaction = self.connection.begin().map_err(failed)?;
         let answer = match act(&transaction) {
             Ok(answer) => answer,
-            Err(Undone::Refused(error)) => return Err(error),
-            Err(Undone::Database(error)) => return Err(failed(error)),
+            // The drop of the transaction rolls it back.
+            Err(TransactionError::Refused(error)) => return Err(error),
+            Err(TransactionError::Database(error)) => return Err(failed(error)),
         };
         transaction.commit().map_err(failed)?;
         Ok(answer)
     }
 }
 
-/// What a step of a transaction answers.
-pub(crate) type Done<T> = Result<T, Undone>;
+impl PoolError {
+    /// An error of the database at `place`.
+    pub(crate) fn database(place: &str, error: &SqlError) -> PoolError {
+        let (place, cause) = (place.to_owned(), error.to_string());
+        PoolError::Database { place, cause, remedy: error.remedy().into() }
+    }
+}
 
-/// Why a transaction comes to nothing.
-pub(crate) enum Undone {
+/// The result of a step of a transaction; an error rolls it back.
+pub(crate) type TransactionResult<T> = Result<T, TransactionError>;
+
+/// Reason why a transaction is rolled back.
+pub(crate) enum TransactionError {
     Refused(PoolError),
     Database(SqlError),
 }
 
-impl Undone {
-    /// What has just been written is not there.
-    pub(crate) fn none() -> Undone {
-        Undone::Database(SqlError::NoRow)
+impl TransactionError {
+    /// A row that was just written cannot be read back.
+    pub(crate) fn no_row() -> TransactionError {
+        TransactionError::Database(SqlError::NoRow)
     }
 }
 
-impl From<PoolError> for Undone {
-    fn from(error: PoolError) -> Undone {
-        Undone::Refused(error)
+impl From<PoolError> for TransactionError {
+    fn from(error: PoolError) -> TransactionError {
+        TransactionError::Refused(error)
     }
 }
 
-impl From<SqlError> for Undone {
-    fn from(error: SqlError) -> Undone {
-        Undone::Database(error)
+impl From<SqlError> for TransactionError {
+    fn from(error: SqlError) -> TransactionError {
+        TransactionError::Database(error)
     }
 }
 
-/// Answers the version, if it is newer than all that are known.
+/// Migrates the tables; returns their version if it is newer than this release supports.
 fn migrate(connection: &Connection) -> SqlResult<Option<i64>> {
     let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
-    // Who may only read it gets no further than this.
+    // Read-only users must not need a transaction.
     let now = connection.version()?;
     if now >= known {
         return Ok((now > known).then_some(now));
     }
     let transaction = connection.begin()?;
-    // Another process may have done it meanwhile.
+    // Read again under the lock: another process may have migrated since.
     let done = usize::try_from(transaction.version()?).unwrap_or(usize::MAX);
     for step in MIGRATIONS.iter().skip(done) {
         transaction.define(step)?;
@@ -218,13 +197,13 @@ fn migrate(connection: &Connection) -> SqlResult<Option<i64>> {
     Ok(None)
 }
 
-pub(crate) fn rules(connection: &Connection) -> SqlResult<Rules> {
+pub(crate) fn rules(connection: &Connection) -> SqlResult<SiteRules> {
     let of = |name: &str, default: u32| -> SqlResult<u32> {
         let order = "SELECT value FROM rule WHERE name = ?1";
         Ok(connection.row(order, params![name], |row| row.get(0))?.unwrap_or(default))
     };
-    let default = Rules::default();
-    Ok(Rules {
+    let default = SiteRules::default();
+    Ok(SiteRules {
         days_max: of("days-max", default.days_max)?,
         days_default: of("days-default", default.days_default)?,
         extensions: of("extensions", default.extensions)?,

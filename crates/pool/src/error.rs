@@ -1,15 +1,15 @@
-//! What can go wrong, in the user's words.
+//! Errors, in terms of the user.
 
 use std::fmt::Display;
 use std::path::PathBuf;
 
-use crate::sql::SqlError;
-use crate::{PoolRef, State};
+use crate::name::PoolRef;
+use crate::pool_state::PoolState;
 
 /// Answer of what can fail.
 pub type PoolResult<T> = Result<T, PoolError>;
 
-/// Why something was not done.
+/// Reason why a request was refused or has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// There is no such pool, or none that the caller may see.
@@ -17,38 +17,38 @@ pub enum PoolError {
         "pool {0}: there is none of that name that you may use; `bivouac pool list --all` shows those there are"
     )]
     NotFound(String),
-    /// It has ended.
+    /// The pool has ended.
     #[error("pool {name}: is {}; get it back with: bivouac pool restore {name}", state.word())]
     Ended {
-        /// Which.
+        /// The pool.
         name: PoolRef,
-        /// How.
-        state: State,
+        /// Its state.
+        state: PoolState,
     },
     /// The rules or the rights are against it.
     #[error("pool {object}: {cause}; {remedy}")]
     Refused {
-        /// Which pool.
+        /// The pool.
         object: String,
-        /// Why not.
+        /// The cause.
         cause: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
     /// A stage cannot have what it asks for.
     #[error("{object}: {cause}; {remedy}")]
     Staging {
-        /// What about.
+        /// The object.
         object: String,
-        /// Why not.
+        /// The cause.
         cause: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
-    /// What is to name a database names none.
+    /// The URL of a database is malformed.
     #[error("--db {what}; name a file, sqlite:///PATH, or a server, postgres://HOST/DATABASE")]
     Url {
-        /// What is wrong, without the words of it: there may be a password in them.
+        /// The cause, without the URL, which may contain a password.
         what: &'static str,
     },
     /// The database cannot do it.
@@ -56,19 +56,19 @@ pub enum PoolError {
     Database {
         /// Its file, or its server and name there.
         place: String,
-        /// What it says.
+        /// The cause.
         cause: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
     /// A file or directory cannot be made or looked at.
     #[error("{}: {cause}; {remedy}", path.display())]
     Path {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
 }
@@ -85,10 +85,5 @@ impl PoolError {
 
     pub(crate) fn slot(id: i64, cause: impl Into<String>, remedy: &str) -> PoolError {
         PoolError::staging(format_args!("slot {id}"), cause, remedy)
-    }
-
-    pub(crate) fn database(place: &str, error: &SqlError) -> PoolError {
-        let (place, cause) = (place.to_owned(), error.to_string());
-        PoolError::Database { place, cause, remedy: error.remedy().into() }
     }
 }

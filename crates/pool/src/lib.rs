@@ -3,6 +3,8 @@
 
 mod archiving;
 mod attached;
+pub mod calendar;
+mod change;
 mod changes;
 mod database;
 mod ending;
@@ -10,25 +12,29 @@ mod error;
 mod listing;
 mod model;
 mod name;
+mod pool_state;
 mod reading;
 mod reminders;
+mod schema;
 mod slots;
 mod sql;
 mod versions;
 
-pub use archiving::{Copy, Location};
-pub use attached::{Attachment, Former, Wanted};
-pub use changes::{Change, New};
+pub use archiving::ArchiveCopy;
+pub use attached::{AttachRequest, AttachingFormation, Attachment};
+pub use change::ChangeOrigin;
+pub use changes::NewPool;
 pub use database::Pools;
-pub use ending::{Due, Outcome};
+pub use ending::{ExpiryAction, Outcome};
 pub use error::{PoolError, PoolResult};
 pub use listing::{Entry, Listing};
-pub use model::{Access, Event, Grantee, Pool, Rules, Share, State, Who};
+pub use model::{Access, Caller, Event, Grantee, Pool, Share, SiteRules, is_url};
 pub use name::{PoolName, PoolRef};
+pub use pool_state::{Location, PoolState};
 pub use reminders::{Address, Reminder};
-pub use slots::{Announcement, Begun, Expected, SlotState, Slotted, Way, is_unset};
+pub use slots::{Announcement, Direction, JobForecast, ScheduledStage, SlotState, StartAnswer, is_unset};
 pub use sql::ServerEnvironment;
 pub use versions::{Origin, Version};
 
-/// What site storage gives to stages.
+/// Bandwidth limits of site storage.
 pub use bivouac_schedule::Limits as StorageLimits;

@@ -1,4 +1,4 @@
-//! What a pool's directory holds: names, sizes and times, so that two looks can be compared.
+//! Listing of a pool's directory with names, sizes and times, for comparison.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ const KEPT_MAX: u64 = 100_000;
 /// An entry of a directory tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Whether it is a regular file; else it is a link.
+    /// True for a regular file, false for a symbolic link.
     pub is_file: bool,
     /// Bytes.
     pub size: u64,
-    /// When its content was changed last: seconds since 1970, and nanoseconds.
+    /// Modification time: seconds since 1970, and nanoseconds.
     pub changed: (i64, u32),
 }
 
@@ -28,7 +28,7 @@ pub struct Listing {
     kept: BTreeMap<Vec<u8>, Entry>,
 }
 
-/// In what one differs from an earlier one.
+/// Difference between two listings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     /// Entries that were not there.
@@ -40,7 +40,7 @@ pub struct Difference {
 }
 
 impl Listing {
-    /// One more entry, by its path below the tree. Of the same tree they come in the same order.
+    /// Adds an entry by its path below the tree. Entries come in a fixed order.
     pub fn add(&mut self, path: &[u8], entry: Entry) {
         let mut row = Vec::with_capacity(path.len() + 32);
         write(&mut row, path, &entry);
@@ -53,11 +53,14 @@ impl Listing {
         if self.entries <= KEPT_MAX {
             self.kept.insert(path.to_vec(), entry);
         } else {
+            // Too many to be compared later: a part of them would be of no use.
             self.kept.clear();
         }
+        assert!(self.files <= self.entries, "{} of {} entries are files", self.files, self.entries);
+        assert!(self.kept.len() as u64 <= self.entries.min(KEPT_MAX), "{} entries are kept", self.kept.len());
     }
 
-    /// What tells it from others: of names, sizes and times, not of contents.
+    /// Returns a digest of names, sizes and times; contents are not read.
     #[must_use]
     pub fn digest(&self) -> String {
         self.hasher.finalize().to_hex().to_string()
@@ -70,8 +73,8 @@ impl Listing {
         bytes
     }
 
-    /// In what it differs from an earlier one, of which the number of entries and what [`Listing::to_bytes`] gave are
-    /// known; nothing where one of both was too large.
+    /// Returns the difference from an earlier listing, given its number of entries and the bytes of
+    /// [`Listing::to_bytes`]; `None` if one of the two was too large to store.
     pub(crate) fn since(&self, entries: u64, bytes: &[u8]) -> Option<Difference> {
         let mut before = BTreeMap::new();
         let mut rest = bytes;
@@ -79,7 +82,8 @@ impl Listing {
             let (path, entry) = read(&mut rest)?;
             before.insert(path, entry);
         }
-        let is_whole = before.len() as u64 == entries && self.kept.len() as u64 == self.entries;
+        let known = before.len() as u64;
+        let is_whole = known == entries && self.kept.len() as u64 == self.entries;
         let mut difference = Difference::default();
         for (path, entry) in &self.kept {
             match before.remove(path) {
@@ -88,10 +92,15 @@ impl Listing {
             }
         }
         difference.removed = before.len() as u64;
+        assert_eq!(
+            self.kept.len() as u64 + difference.removed,
+            known + difference.added,
+            "a path was neither there before, nor added, nor removed"
+        );
         is_whole.then_some(difference)
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub(crate) fn entries(&self) -> u64 {
         self.entries
     }

@@ -1,17 +1,20 @@
-//! What a pool is, and the rules: no clock, no files.
+//! Pools and their rules, without clock or files.
+
+use std::fmt;
 
 use serde::Serialize;
 
-use crate::{Location, PoolError, PoolName, PoolRef, PoolResult};
+use crate::pool_state::{Location, PoolState};
+use crate::{PoolError, PoolName, PoolRef, PoolResult};
 
 /// Seconds of a day.
 pub const DAY_S: i64 = 86_400;
 /// The user whom no rule binds.
 pub(crate) const ROOT: u32 = 0;
 
-/// Who asks.
+/// The caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Who {
+pub struct Caller {
     /// Effective user.
     pub uid: u32,
     /// All groups of the process.
@@ -20,29 +23,35 @@ pub struct Who {
 
 /// The site's rules, kept in the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Rules {
-    /// Most days that a pool is given at once.
+pub struct SiteRules {
+    /// Upper limit of a pool's lifetime per grant, in days.
     pub days_max: u32,
     /// Days of a pool that does not say.
     pub days_default: u32,
-    /// How often it can be extended or restored.
+    /// Number of times that a pool can be extended or restored.
     pub extensions: u32,
     /// Days after its end for which it can be restored.
     pub grace_days: u32,
 }
 
-impl Default for Rules {
-    fn default() -> Rules {
-        Rules { days_max: 100, days_default: 30, extensions: 3, grace_days: 14 }
+impl Default for SiteRules {
+    fn default() -> SiteRules {
+        SiteRules { days_max: 100, days_default: 30, extensions: 3, grace_days: 14 }
     }
 }
 
-impl Rules {
-    /// When a pool ends that is given `days` now.
+impl SiteRules {
+    /// Returns the end of a pool whose lifetime starts now.
     ///
     /// # Errors
     /// That it is more than one may have.
-    pub(crate) fn end(&self, who: &Who, name: &PoolName, now_s: i64, days: Option<u32>) -> PoolResult<i64> {
+    pub(crate) fn end(
+        &self,
+        who: &Caller,
+        name: &PoolName,
+        now_s: i64,
+        days: Option<u32>,
+    ) -> PoolResult<i64> {
         let days = days.unwrap_or(self.days_default.min(self.days_max));
         if days == 0 || days > self.days_max && who.uid != ROOT {
             let cause = format!("{days} days were asked for, and a pool has 1 to {} at once", self.days_max);
@@ -51,70 +60,28 @@ impl Rules {
         Ok(now_s.saturating_add(i64::from(days) * DAY_S))
     }
 
-    /// When a pool that ended then may be removed.
+    /// Returns the end of the time of grace.
     pub(crate) fn end_of_grace(&self, ended_s: i64) -> i64 {
         ended_s.saturating_add(i64::from(self.grace_days) * DAY_S)
     }
 }
 
-/// How far a pool is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum State {
-    /// In use.
-    Live,
-    /// Its owner gave it up; it can be restored.
-    Released,
-    /// Its time is over; it can be restored.
-    Expired,
-    /// Its data is being removed.
-    Removing,
-    /// Its data is gone, if it was made for the pool; only its history is left.
-    Removed,
+/// Returns whether a source or an archive is a URL, and not a directory.
+#[must_use]
+pub fn is_url(source: &[u8]) -> bool {
+    // The name of a directory may have `://` in it.
+    source.windows(3).any(|three| three == b"://") && !source.starts_with(b"/")
 }
 
-impl State {
-    const ALL: [State; 5] = [State::Live, State::Released, State::Expired, State::Removing, State::Removed];
-
-    /// The state as the database and users have it.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            State::Live => "live",
-            State::Released => "released",
-            State::Expired => "expired",
-            State::Removing => "removing",
-            State::Removed => "removed",
-        }
-    }
-
-    pub(crate) fn of_word(word: &str) -> Option<State> {
-        State::ALL.into_iter().find(|state| state.word() == word)
-    }
-}
-
-/// What somebody may do with a pool's data. Greater is more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Access {
-    /// Read.
-    Ro,
-    /// Read and write.
-    Rw,
-}
-
-impl Access {
-    /// The word for it.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Access::Ro => "ro",
-            Access::Rw => "rw",
-        }
-    }
-
-    pub(crate) fn of_word(word: &str) -> Option<Access> {
-        [Access::Ro, Access::Rw].into_iter().find(|access| access.word() == word)
+bivouac_types::words! {
+    /// Access to a pool's data, in ascending order.
+    #[derive(PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    Access ("access") {
+        /// Read.
+        Ro = "ro",
+        /// Read and write.
+        Rw = "rw",
     }
 }
 
@@ -144,7 +111,7 @@ impl Grantee {
         known.into_iter().find(|grantee| grantee.columns().0 == kind)
     }
 
-    fn is(self, who: &Who) -> bool {
+    fn is(self, who: &Caller) -> bool {
         match self {
             Grantee::User(uid) => uid == who.uid,
             Grantee::Group(gid) => who.gids.contains(&gid),
@@ -156,9 +123,9 @@ impl Grantee {
 /// A right that was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Share {
-    /// To whom.
+    /// The grantee.
     pub to: Grantee,
-    /// For what.
+    /// The access.
     pub access: Access,
 }
 
@@ -171,47 +138,47 @@ pub struct Pool {
     pub name: String,
     /// Whose it is.
     pub owner: u32,
-    /// The group of who made it.
+    /// Group id of its creator.
     pub gid: u32,
-    /// What people read about it.
+    /// Description.
     pub title: String,
     /// Directory or URL of site storage.
     #[serde(serialize_with = "as_text")]
     pub source: Vec<u8>,
-    /// Whether the directory was made for the pool, and goes with it.
+    /// True if the directory was created for the pool and is removed with it.
     pub is_made: bool,
     /// Number of that directory in its file system, so that no other is taken for it.
     #[serde(skip)]
     pub inode: u64,
-    /// Bytes, as far as is known.
+    /// Bytes, if known.
     pub bytes: Option<u64>,
-    /// Files, as far as is known.
+    /// Files, if known.
     pub files: Option<u64>,
-    /// How far it is.
-    pub state: State,
-    /// When it was made, in seconds since 1970.
+    /// State.
+    pub state: PoolState,
+    /// Creation time, in seconds since 1970.
     pub created_s: i64,
-    /// When it ends.
+    /// End of its lifetime.
     pub expires_s: i64,
-    /// When its end was noted.
+    /// Time at which its end was recorded.
     pub ended_s: Option<i64>,
-    /// How often it can still be extended or restored.
+    /// Remaining extensions and restorations.
     pub extensions_left: u32,
-    /// How many days before its end somebody is reminded of it.
+    /// Days before its end at which a reminder is sent.
     pub remind_days: Option<u32>,
-    /// Who is; for its owner to know.
+    /// Recipient of the reminder; shown only to the owner.
     #[serde(skip)]
     pub mail: Option<String>,
-    /// Where its data is.
+    /// Location of its data.
     pub location: Location,
     /// Its copy in an archive.
     #[serde(serialize_with = "as_text_if_any")]
     pub archive: Option<Vec<u8>>,
     /// Digest of names and contents of that.
     pub archive_digest: Option<String>,
-    /// When that was made.
+    /// Time of archiving.
     pub archived_s: Option<i64>,
-    /// Who else may use it.
+    /// Access of other users.
     pub shares: Vec<Share>,
 }
 
@@ -224,43 +191,43 @@ fn as_text_if_any<S: serde::Serializer>(bytes: &Option<Vec<u8>>, serializer: S) 
 }
 
 impl Pool {
-    /// The state at this time: who has not been noted as ended may have.
+    /// Returns the state at a time: the end of a pool may not have been recorded yet.
     #[must_use]
-    pub fn state_at(&self, now_s: i64) -> State {
+    pub fn state_at(&self, now_s: i64) -> PoolState {
         match self.state {
-            State::Live if now_s >= self.expires_s => State::Expired,
+            PoolState::Live if now_s >= self.expires_s => PoolState::Expired,
             state => state,
         }
     }
 
-    /// What somebody may do with its data.
+    /// Returns the caller's access to the data.
     #[must_use]
-    pub fn access(&self, who: &Who) -> Option<Access> {
+    pub fn access(&self, who: &Caller) -> Option<Access> {
         if self.is_own(who) {
             return Some(Access::Rw);
         }
         self.shares.iter().filter(|share| share.to.is(who)).map(|share| share.access).max()
     }
 
-    /// Whether somebody may change its life and its rights.
+    /// Returns whether the caller may change lifetime and access.
     #[must_use]
-    pub fn is_own(&self, who: &Who) -> bool {
+    pub fn is_own(&self, who: &Caller) -> bool {
         who.uid == self.owner || who.uid == ROOT
     }
 
-    /// How others than its owner mean it.
+    /// Returns the name by which users other than its owner refer to it.
     #[must_use]
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.owner, self.name)
     }
 
-    /// How it is meant.
+    /// Returns the reference to the pool.
     pub(crate) fn meant(&self) -> PoolResult<PoolRef> {
         let damaged = |cause| PoolError::refused(self.full_name(), cause, "look at the database");
         Ok(PoolRef { owner: Some(self.owner), name: self.name.parse().map_err(damaged)?, id: Some(self.id) })
     }
 
-    pub(crate) fn must_be_own(&self, who: &Who) -> PoolResult<()> {
+    pub(crate) fn must_be_own(&self, who: &Caller) -> PoolResult<()> {
         if self.is_own(who) {
             return Ok(());
         }
@@ -268,7 +235,7 @@ impl Pool {
         Err(PoolError::refused(self.full_name(), cause, "ask them"))
     }
 
-    pub(crate) fn must_allow(&self, who: &Who, wanted: Access) -> PoolResult<()> {
+    pub(crate) fn must_allow(&self, who: &Caller, wanted: Access) -> PoolResult<()> {
         if self.access(who).is_some_and(|access| access >= wanted) {
             return Ok(());
         }
@@ -280,13 +247,13 @@ impl Pool {
 
     pub(crate) fn must_live(&self, meant: &PoolRef, now_s: i64) -> PoolResult<()> {
         match self.state_at(now_s) {
-            State::Live => Ok(()),
+            PoolState::Live => Ok(()),
             state => Err(PoolError::Ended { name: meant.clone(), state }),
         }
     }
 
     /// Takes one of its extensions; root has no number of them.
-    pub(crate) fn one_extension_less(&self, who: &Who) -> PoolResult<u32> {
+    pub(crate) fn one_extension_less(&self, who: &Caller) -> PoolResult<u32> {
         match (self.extensions_left.checked_sub(1), who.uid) {
             (Some(left), _) => Ok(left),
             (None, ROOT) => Ok(0),
@@ -305,12 +272,23 @@ impl Pool {
 /// Something that happened to a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Event {
-    /// When, in seconds since 1970.
+    /// Time, in seconds since 1970.
     pub at_s: i64,
-    /// By whom.
+    /// User id.
     pub uid: u32,
-    /// What.
+    /// Operation.
     pub what: String,
-    /// More about it.
+    /// Details.
     pub detail: String,
+}
+
+/// Rights in one line.
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.to {
+            Grantee::User(id) => write!(f, "user {id}: {}", self.access.word()),
+            Grantee::Group(id) => write!(f, "group {id}: {}", self.access.word()),
+            Grantee::All => write!(f, "all: {}", self.access.word()),
+        }
+    }
 }

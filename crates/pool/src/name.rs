@@ -40,8 +40,8 @@ impl FromStr for PoolName {
     }
 }
 
-/// A pool as it is meant: one's own by its name, another user's as `UID/NAME`; of several of a name, which have ended, one by its
-/// number, as `NAME#7`.
+/// A pool as it is meant: one's own by its name, another user's as `UID/NAME`; of several of a name, which have ended,
+/// one by its number, as `NAME#7`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolRef {
     /// Whose it is; nothing means the caller's.

@@ -1,9 +1,7 @@
 //! Looking pools up.
 
 use crate::sql::{Connection, Row, SqlError, SqlResult, Value, params};
-use crate::{
-    Access, Event, Grantee, Location, Pool, PoolError, PoolRef, PoolResult, Pools, Share, State, Who,
-};
+use crate::{Access, Caller, Event, Grantee, Pool, PoolError, PoolRef, PoolResult, PoolState, Pools, Share};
 
 pub(crate) const COLUMNS: &str =
     "id, name, owner, gid, title, source, is_made, inode, bytes, files, state, created_s, expires_s, ended_s,
@@ -14,37 +12,28 @@ impl Pools {
     ///
     /// # Errors
     /// That there is none which the caller may see.
-    pub fn find(&self, who: &Who, meant: &PoolRef) -> PoolResult<Pool> {
+    pub fn find(&self, who: &Caller, meant: &PoolRef) -> PoolResult<Pool> {
         let found = latest(&self.connection, who, meant).map_err(|error| self.failed(&error))?;
         found.ok_or_else(|| PoolError::NotFound(meant.to_string()))
     }
 
     /// The pool with a number, if there is one that the caller may see.
-    ///
-    /// # Errors
-    /// That it cannot be read.
-    pub fn numbered(&self, who: &Who, id: i64) -> PoolResult<Option<Pool>> {
+    pub fn numbered(&self, who: &Caller, id: i64) -> PoolResult<Option<Pool>> {
         let found = by_id(&self.connection, id).map_err(|error| self.failed(&error))?;
         Ok(found.filter(|pool| pool.access(who).is_some()))
     }
 
     /// Pools that the caller may use, by owner and name; those that are gone only on demand.
-    ///
-    /// # Errors
-    /// That they cannot be read.
-    pub fn list(&self, who: &Who, with_removed: bool) -> PoolResult<Vec<Pool>> {
+    pub fn list(&self, who: &Caller, with_removed: bool) -> PoolResult<Vec<Pool>> {
         let order = format!("SELECT {COLUMNS} FROM pool ORDER BY owner, name, id");
         let all = pools(&self.connection, &order, &[]).map_err(|error| self.failed(&error))?;
         let shown =
-            |pool: &Pool| pool.access(who).is_some() && (with_removed || pool.state != State::Removed);
+            |pool: &Pool| pool.access(who).is_some() && (with_removed || pool.state != PoolState::Removed);
         Ok(all.into_iter().filter(shown).collect())
     }
 
     /// Pools that the caller may use and that have all of these words in name, title or source, in any case.
-    ///
-    /// # Errors
-    /// That they cannot be read.
-    pub fn search(&self, who: &Who, words: &[String]) -> PoolResult<Vec<Pool>> {
+    pub fn search(&self, who: &Caller, words: &[String]) -> PoolResult<Vec<Pool>> {
         let words: Vec<String> = words.iter().map(|word| word.to_lowercase()).collect();
         let has = |pool: &Pool| {
             let text = format!("{}\n{}\n{}", pool.name, pool.title, String::from_utf8_lossy(&pool.source));
@@ -54,10 +43,7 @@ impl Pools {
         Ok(self.list(who, false)?.into_iter().filter(has).collect())
     }
 
-    /// What happened to a pool, in order.
-    ///
-    /// # Errors
-    /// That it cannot be read.
+    /// Returns the events of a pool, in order.
     pub fn history(&self, pool: &Pool) -> PoolResult<Vec<Event>> {
         let order = "SELECT at_s, uid, what, detail FROM event WHERE pool = ?1 ORDER BY id";
         let event = |row: &Row| {
@@ -68,7 +54,7 @@ impl Pools {
 }
 
 /// The pool that is meant, if the caller may see it.
-pub(crate) fn latest(connection: &Connection, who: &Who, meant: &PoolRef) -> SqlResult<Option<Pool>> {
+pub(crate) fn latest(connection: &Connection, who: &Caller, meant: &PoolRef) -> SqlResult<Option<Pool>> {
     let order = format!(
         "SELECT {COLUMNS} FROM pool WHERE owner = ?1 AND name = ?2
          AND (id = ?3 OR ?3 IS NULL AND state <> 'removed') ORDER BY state = 'live' DESC, id DESC LIMIT 1"
@@ -112,14 +98,14 @@ fn pool(row: &Row) -> SqlResult<Pool> {
         inode: row.get::<i64>(7)?.cast_unsigned(),
         bytes: count(8)?,
         files: count(9)?,
-        state: State::of_word(&state).ok_or_else(|| unknown(10, &state))?,
+        state: state.parse().map_err(|_| unknown(10, &state))?,
         created_s: row.get(11)?,
         expires_s: row.get(12)?,
         ended_s: row.get(13)?,
         extensions_left: row.get(14)?,
         remind_days: row.get(15)?,
         mail: row.get(16)?,
-        location: Location::of_word(&location).ok_or_else(|| unknown(17, &location))?,
+        location: location.parse().map_err(|_| unknown(17, &location))?,
         archive: row.get(18)?,
         archive_digest: row.get(19)?,
         archived_s: row.get(20)?,
@@ -134,14 +120,14 @@ fn share(row: &Row) -> SqlResult<(i64, Share)> {
 }
 
 pub(crate) fn access_of(column: usize, word: &str) -> SqlResult<Access> {
-    Access::of_word(word).ok_or_else(|| unknown(column, word))
+    word.parse().map_err(|_| unknown(column, word))
 }
 
 pub(crate) fn unknown(column: usize, word: &str) -> SqlError {
     SqlError::Meaning { column, cause: format!("'{word}' means nothing here") }
 }
 
-/// Whether a request was carried out before, and on which pool.
+/// Returns the pool of an earlier execution of a request, if there was one.
 pub(crate) fn done_before(connection: &Connection, request: Option<&str>) -> SqlResult<Option<i64>> {
     let Some(request) = request else { return Ok(None) };
     let order = "SELECT pool FROM event WHERE request = ?1";

@@ -3,20 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::changes::now;
+use crate::change::reread;
 use crate::model::DAY_S;
 use crate::reading::pools;
 use crate::sql::params;
-use crate::{Change, Pool, PoolRef, PoolResult, Pools, State};
+use crate::{ChangeOrigin, Pool, PoolRef, PoolResult, PoolState, Pools};
 
-pub(crate) const COLUMNS: &str = "
-ALTER TABLE pool ADD COLUMN remind_days INTEGER;
-ALTER TABLE pool ADD COLUMN mail TEXT;
-ALTER TABLE pool ADD COLUMN reminded_s INTEGER;
-ALTER TABLE pool ADD COLUMN reminding_s INTEGER;
-";
-
-/// After so many seconds a command that has begun to send, and not said how that went, is taken for dead.
+/// Age in seconds from which on an unfinished attempt to send is attributed to a killed command.
 const SENDING_S: i64 = 3600;
 /// Longest address, by RFC 5321.
 const ADDRESS_MAX: usize = 254;
@@ -55,23 +48,23 @@ impl FromStr for Address {
     }
 }
 
-/// When and whom to remind.
+/// Time and recipient of a reminder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reminder {
     /// Days before the end.
     pub days: u32,
-    /// To whom.
+    /// Recipient.
     pub mail: Address,
 }
 
 impl Pools {
-    /// Sets when and whom to remind of a pool's end, or that nobody is.
+    /// Sets or clears the reminder of a pool's end.
     ///
     /// # Errors
     /// That it is not the caller's, or has ended.
     pub fn set_reminder(
         &mut self,
-        change: &Change<'_>,
+        change: &ChangeOrigin<'_>,
         meant: &PoolRef,
         reminder: Option<&Reminder>,
     ) -> PoolResult<Pool> {
@@ -88,11 +81,8 @@ impl Pools {
         })
     }
 
-    /// Pools of the caller of whose end somebody is to be reminded now, and was not.
-    ///
-    /// # Errors
-    /// That they cannot be read.
-    pub fn to_remind(&self, change: &Change<'_>) -> PoolResult<Vec<Pool>> {
+    /// Returns the caller's pools with a reminder that is due and not sent.
+    pub fn to_remind(&self, change: &ChangeOrigin<'_>) -> PoolResult<Vec<Pool>> {
         let order = format!(
             "SELECT {} FROM pool WHERE mail IS NOT NULL AND remind_days IS NOT NULL
              AND expires_s - remind_days * {DAY_S} <= ?1 AND (reminded_s IS NULL OR reminded_s <> expires_s)
@@ -106,17 +96,14 @@ impl Pools {
     }
 
     /// Takes it on to remind of a pool's end; nothing if another command has done so, or its end has moved.
-    ///
-    /// # Errors
-    /// That the database cannot be changed.
-    pub fn begin_reminder(&mut self, change: &Change<'_>, pool: &Pool) -> PoolResult<Option<Pool>> {
+    pub fn begin_reminder(&mut self, change: &ChangeOrigin<'_>, pool: &Pool) -> PoolResult<Option<Pool>> {
         let due = |pool: &Pool, all: &[Pool]| {
             all.iter().any(|one| one.id == pool.id && one.expires_s == pool.expires_s)
         };
         if !due(pool, &self.to_remind(change)?) {
             return Ok(None);
         }
-        self.whole(|transaction| {
+        self.in_transaction(|transaction| {
             let taken = transaction.execute(
                 &format!(
                     "UPDATE pool SET reminding_s = ?2 WHERE id = ?1 AND expires_s = ?3
@@ -128,23 +115,20 @@ impl Pools {
             if taken == 0 {
                 return Ok(None);
             }
-            now(transaction, pool.id).map(Some)
+            reread(transaction, pool.id).map(Some)
         })
     }
 
-    /// Says how that went: of what was not sent somebody is reminded by the next command.
-    ///
-    /// # Errors
-    /// That the database cannot be changed.
-    pub fn end_reminder(&mut self, change: &Change<'_>, pool: &Pool, was_sent: bool) -> PoolResult<()> {
-        self.whole(|transaction| {
+    /// Records the result of sending: a reminder that was not sent is repeated by the next command.
+    pub fn end_reminder(&mut self, change: &ChangeOrigin<'_>, pool: &Pool, was_sent: bool) -> PoolResult<()> {
+        self.in_transaction(|transaction| {
             let sent_for = was_sent.then_some(pool.expires_s);
             transaction.execute(
                 "UPDATE pool SET reminding_s = NULL, reminded_s = coalesce(?2, reminded_s) WHERE id = ?1",
                 params![pool.id, sent_for],
             )?;
             if was_sent {
-                let plain = Change { request: None, ..change.clone() };
+                let plain = ChangeOrigin { request: None, ..change.clone() };
                 plain.note(transaction, pool.id, "remind", pool.mail.as_deref().unwrap_or_default())?;
             }
             Ok(())
@@ -153,10 +137,10 @@ impl Pools {
 }
 
 impl Pool {
-    /// Whether its time is over at a time.
+    /// Returns whether the lifetime is over at a time.
     #[must_use]
     pub fn is_over(&self, now_s: i64) -> bool {
-        self.state_at(now_s) != State::Live
+        self.state_at(now_s) != PoolState::Live
     }
 }
 

@@ -2,44 +2,35 @@
 
 use serde::Serialize;
 
-use crate::changes::now;
-use crate::database::Done;
+use crate::change::reread;
+use crate::database::TransactionResult;
 use crate::listing::Listing;
 use crate::sql::{Row, Transaction, Value, params};
-use crate::{Access, Change, Pool, PoolRef, PoolResult, Pools};
-
-/// Only the last version has its entries: what the next is compared with.
-pub(crate) const TABLES: &str = "
-CREATE TABLE pool_version (
-  pool INTEGER NOT NULL REFERENCES pool (id), number INTEGER NOT NULL, at_s INTEGER NOT NULL, uid INTEGER NOT NULL,
-  what TEXT NOT NULL, job TEXT NOT NULL, files INTEGER NOT NULL, bytes INTEGER NOT NULL, entries INTEGER NOT NULL,
-  added INTEGER, changed INTEGER, removed INTEGER, digest TEXT NOT NULL, listing BLOB NOT NULL,
-  PRIMARY KEY (pool, number));
-";
+use crate::{Access, ChangeOrigin, Pool, PoolRef, PoolResult, Pools};
 
 const COLUMNS: &str = "number, at_s, uid, what, job, files, bytes, added, changed, removed, digest";
 
-/// What wrote into a pool.
+/// Origin of a change of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// What was done: `stage out`, `drain of FORMATION`, `count`.
+    /// The operation: `stage out`, `drain of FORMATION`, `count`.
     pub what: String,
     /// The job of a batch system in which it was done, if it was in one.
     pub job: String,
 }
 
-/// What a pool held at some time.
+/// A recorded state of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Version {
     /// Its number, from 1 on.
     pub number: i64,
-    /// When that was seen, in seconds since 1970.
+    /// Time of the record, in seconds since 1970.
     pub at_s: i64,
-    /// By whom.
+    /// User id.
     pub uid: u32,
-    /// What had been done.
+    /// The operation before it.
     pub what: String,
-    /// In which job; empty if in none.
+    /// Batch job; empty if there was none.
     pub job: String,
     /// Regular files.
     pub files: u64,
@@ -51,7 +42,7 @@ pub struct Version {
     pub changed: Option<u64>,
     /// Entries that only the version before had.
     pub removed: Option<u64>,
-    /// Of names, sizes and times, not of contents.
+    /// Digest of names, sizes and times; contents are not read.
     pub digest: String,
 }
 
@@ -63,7 +54,7 @@ impl Pools {
     /// That it has ended, or that the caller may not write it.
     pub fn count(
         &mut self,
-        change: &Change<'_>,
+        change: &ChangeOrigin<'_>,
         meant: &PoolRef,
         listing: &Listing,
         origin: &Origin,
@@ -81,34 +72,30 @@ impl Pools {
         })
     }
 
-    /// Notes what a pool holds whose number is known, at the end of a formation that had it, also if its time is over
-    /// by now.
+    /// Records the content of a pool at the end of a formation that had it attached, also after the pool's end.
     ///
     /// # Errors
     /// That it is gone, or that the caller may not write it.
     pub fn drained(
         &mut self,
-        change: &Change<'_>,
+        change: &ChangeOrigin<'_>,
         id: i64,
         listing: &Listing,
         origin: &Origin,
     ) -> PoolResult<Pool> {
-        self.whole(|transaction| {
-            let pool = now(transaction, id)?;
+        self.in_transaction(|transaction| {
+            let pool = reread(transaction, id)?;
             pool.must_allow(change.who, Access::Rw)?;
             transaction.execute(
                 "UPDATE pool SET bytes = ?2, files = ?3 WHERE id = ?1",
                 params![pool.id, signed(listing.bytes), signed(listing.files)],
             )?;
             note(transaction, change, &pool, listing, origin)?;
-            now(transaction, id)
+            reread(transaction, id)
         })
     }
 
     /// The versions of a pool, in order.
-    ///
-    /// # Errors
-    /// That they cannot be read.
     pub fn versions(&self, pool: &Pool) -> PoolResult<Vec<Version>> {
         let order = format!("SELECT {COLUMNS} FROM pool_version WHERE pool = ?1 ORDER BY number");
         self.connection.rows(&order, params![pool.id], version).map_err(|error| self.failed(&error))
@@ -133,19 +120,19 @@ fn version(row: &Row) -> crate::sql::SqlResult<Version> {
     })
 }
 
-/// What is known of the version before.
-struct Last {
+/// The previous version.
+struct PreviousVersion {
     number: i64,
     digest: String,
     entries: u64,
     listing: Vec<u8>,
 }
 
-fn last(transaction: &Transaction<'_>, pool: &Pool) -> Done<Option<Last>> {
+fn last(transaction: &Transaction<'_>, pool: &Pool) -> TransactionResult<Option<PreviousVersion>> {
     let order = "SELECT number, digest, entries, listing FROM pool_version WHERE pool = ?1 ORDER BY number DESC LIMIT 1";
     let read = |row: &Row| {
         let entries = u64::try_from(row.get::<i64>(2)?).unwrap_or(0);
-        Ok(Last { number: row.get(0)?, digest: row.get(1)?, entries, listing: row.get(3)? })
+        Ok(PreviousVersion { number: row.get(0)?, digest: row.get(1)?, entries, listing: row.get(3)? })
     };
     Ok(transaction.row(order, params![pool.id], read)?)
 }
@@ -153,11 +140,11 @@ fn last(transaction: &Transaction<'_>, pool: &Pool) -> Done<Option<Last>> {
 /// A version, if it is another one than the last.
 fn note(
     transaction: &Transaction<'_>,
-    change: &Change<'_>,
+    change: &ChangeOrigin<'_>,
     pool: &Pool,
     listing: &Listing,
     origin: &Origin,
-) -> Done<()> {
+) -> TransactionResult<()> {
     let (last, digest) = (last(transaction, pool)?, listing.digest());
     let is_first_and_empty = last.is_none() && listing.entries() == 0;
     if is_first_and_empty || last.as_ref().is_some_and(|last| last.digest == digest) {
@@ -186,6 +173,7 @@ fn note(
         digest,
         listing.to_bytes()
     ];
+    // Only the latest version is compared with, so earlier listings only take space.
     transaction.execute(
         "UPDATE pool_version SET listing = ?2 WHERE pool = ?1",
         params![pool.id, Vec::<u8>::new()],
@@ -195,7 +183,7 @@ fn note(
          listing) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
         values,
     )?;
-    let plain = Change { request: None, ..change.clone() };
+    let plain = ChangeOrigin { request: None, ..change.clone() };
     plain.note(transaction, pool.id, "version", &format!("{number}: {}", origin.what))
 }
 

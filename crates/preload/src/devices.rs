@@ -8,6 +8,7 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bivouac_types::mount_table::{FORMATION_FS_TYPE, MountLine, mount_lines, unescape};
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -15,14 +16,12 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 const KNOWN_MAX: usize = 32;
 /// Bytes of the list that there is room for at first.
 const ROOM: usize = 64 << 10;
-/// The type of the mounts, as the kernel lists it.
-const TYPE: &[u8] = b"fuse.bivouac";
 
 /// Number of the device · 2, + 1 if it is a formation's. 0 is no device of files.
 static KNOWN: [AtomicU64; KNOWN_MAX] = [const { AtomicU64::new(0) }; KNOWN_MAX];
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Whether a device is a formation's mount.
+/// Returns whether a device is a formation's mount.
 pub fn is_formation(device: u64) -> bool {
     // Others have hardware, or are numbered behind it.
     if rustix::fs::major(device) != 0 || device >= 1 << 62 {
@@ -48,7 +47,7 @@ pub struct Mount {
     pub path: Vec<u8>,
     /// Its numbers in the list, one for each place that it is at.
     pub ids: Vec<u64>,
-    /// Whether something is mounted below it, at that or at another place that it is at.
+    /// True if something is mounted below it, at that or at another place that it is at.
     pub has_others_below: bool,
 }
 
@@ -123,45 +122,20 @@ fn read(list: &OwnedFd) -> Option<Mounts> {
     }
 }
 
-/// Whether device 0:`minor` is in the list as a formation's mount.
+/// Returns whether device 0:`minor` is in the list as a formation's mount.
 fn lists(mounts: &[u8], minor: u32) -> bool {
-    let number = |word: &[u8]| std::str::from_utf8(word.strip_prefix(b"0:")?).ok()?.parse().ok();
-    mounts.split(|byte| *byte == b'\n').any(|line| {
-        let mut words = line.split(|byte| *byte == b' ');
-        words.nth(2).and_then(number) == Some(minor)
-            && words.skip_while(|word| *word != b"-").nth(1) == Some(TYPE)
-    })
+    let has_type = |mount: &MountLine<'_>| mount.fs_type == FORMATION_FS_TYPE.as_bytes();
+    mount_lines(mounts).any(|mount| mount.device == (0, minor) && has_type(&mount))
 }
 
-/// Where device 0:`minor` is mounted whole, by the list, the numbers of its mounts, and whether anything is mounted below one.
+/// The place where device 0:`minor` is mounted whole, by the list, the numbers of its mounts, and whether anything is
+/// mounted below one.
 fn find(mounts: &[u8], minor: u32) -> Option<Mount> {
-    let lines = || mounts.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b' '));
-    let device = format!("0:{minor}").into_bytes();
-    let own = || lines().filter(|words| words.clone().nth(2) == Some(&device[..]));
-    let number = |word: &[u8]| std::str::from_utf8(word).ok()?.parse::<u64>().ok();
-    let ids: Vec<u64> = own().filter_map(|mut words| number(words.next()?)).collect();
-    let path = own().find_map(|mut words| {
-        let (root, path) = (words.nth(3)?, words.next()?);
-        (root == b"/").then(|| unescaped(path))
-    })?;
-    let is_below = |mut words: std::slice::Split<'_, u8, _>| {
-        words.nth(1).and_then(number).is_some_and(|above| ids.contains(&above))
-    };
-    let has_others_below = lines().any(is_below);
+    let own = mount_lines(mounts).filter(|mount| mount.device == (0, minor));
+    let ids: Vec<u64> = own.clone().map(|mount| mount.id).collect();
+    let path = unescape(own.clone().find(|mount| mount.root == b"/")?.dir);
+    let has_others_below = mount_lines(mounts).any(|mount| ids.contains(&mount.parent));
     Some(Mount { path, ids, has_others_below })
-}
-
-/// A path of the list, in which some bytes are written as `\` and three octal digits.
-fn unescaped(path: &[u8]) -> Vec<u8> {
-    let (mut bytes, mut rest) = (Vec::with_capacity(path.len()), path);
-    while let Some((first, behind)) = rest.split_first() {
-        let digits =
-            behind.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
-        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        bytes.push(byte.unwrap_or(*first));
-        rest = if byte.is_some() { behind.get(3..).unwrap_or_default() } else { behind };
-    }
-    bytes
 }
 
 #[cfg(test)]
@@ -192,7 +166,6 @@ mod tests {
         assert_eq!(find(&calm, 39), mount(false));
         assert_eq!(find(fourth, 39), None);
         assert_eq!(find(first, 39), None, "nowhere whole");
-        assert_eq!(unescaped(b"\\04\\0"), b"\\04\\0");
     }
 
     #[test]

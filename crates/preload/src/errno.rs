@@ -16,15 +16,15 @@ pub fn set(errno: c_int) {
 }
 
 /// Keeps it as it is, whatever is done meanwhile.
-pub struct Kept(c_int);
+pub struct ErrnoGuard(c_int);
 
-impl Kept {
-    pub fn new() -> Kept {
-        Kept(get())
+impl ErrnoGuard {
+    pub fn new() -> ErrnoGuard {
+        ErrnoGuard(get())
     }
 }
 
-impl Drop for Kept {
+impl Drop for ErrnoGuard {
     fn drop(&mut self) {
         set(self.0);
     }

@@ -1,16 +1,17 @@
 //! Open file descriptions: what all descriptors have in common that were duplicated from one.
 //!
-//! They are taken from a pool and used again. Who finds one by a descriptor gets hold of it only if it is still the one
-//! that the descriptor meant, and keeps it from being used again as long as that takes. No locks: a signal handler may do it.
+//! They come from a pool and are used again. A reference by id is refused if the description was closed since, and keeps it
+//! from being used again while it lives. No locks: a signal handler may do it.
 #![allow(unsafe_code, reason = "what they own is reached by pointers")]
 
 use std::num::NonZeroU64;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use crate::adopt::Direct;
+use crate::direct_file::DirectFile;
+use crate::given_up::give_up;
 use crate::pool::{Pool, Zeroed};
-use crate::{pending, process};
+use crate::process;
 
 /// Most descriptions, in pieces of 1024. What is beyond is the kernel's.
 const CHUNKS: usize = 64;
@@ -22,7 +23,7 @@ static FREE: AtomicU64 = AtomicU64::new(0);
 /// A description. Zeros are one that is free.
 #[derive(Default)]
 pub struct File {
-    /// How often it was used before, and below it how many have hold of it.
+    /// Number of times that it was used before, and below it how many have hold of it.
     life: AtomicU64,
     next_free: AtomicU32,
     flags: AtomicU32,
@@ -34,35 +35,35 @@ pub struct File {
     bytes: AtomicU64,
     /// Its inode number, as far as it was looked at.
     ino: AtomicU64,
-    direct: AtomicPtr<Direct>,
+    direct: AtomicPtr<DirectFile>,
 }
 
 // SAFETY: it has atomic numbers and pointers only.
 unsafe impl Zeroed for File {}
 
-/// What is done with a file's calls.
+/// The route of a file's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum State {
-    /// Nobody has looked yet.
+pub enum CallRoute {
+    /// Not known yet.
     New = 0,
-    /// They are done here.
+    /// They are carried out by this library.
     Direct = 1,
-    /// A file of a formation, for the mount.
+    /// A file of a formation whose calls are left to the mount.
     Mount = 2,
-    /// Not a formation's.
+    /// No file of a formation: the kernel's.
     Alien = 3,
-    /// Somebody looks.
+    /// A thread is finding out.
     Looking = 4,
 }
 
-/// Names a description, also later, when it may be over.
+/// The id of a description: index and generation, so it stays unique when the description is used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Name(NonZeroU64);
+pub struct DescriptionId(NonZeroU64);
 
-/// A hold on a description.
+/// A reference to a description, which keeps it from being used again.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldDescription {
     index: usize,
     file: &'static File,
 }
@@ -73,41 +74,41 @@ impl std::fmt::Debug for File {
     }
 }
 
-impl Name {
-    fn new(index: usize, generation: u32) -> Option<Name> {
-        NonZeroU64::new(u64::from(generation) << 32 | (index as u64 + 1)).map(Name)
+impl DescriptionId {
+    fn new(index: usize, generation: u32) -> Option<DescriptionId> {
+        NonZeroU64::new(u64::from(generation) << 32 | (index as u64 + 1)).map(DescriptionId)
     }
 
     /// As one number, for a table.
-    pub fn from_number(number: u64) -> Option<Name> {
-        NonZeroU64::new(number).map(Name)
+    pub fn from_number(number: u64) -> Option<DescriptionId> {
+        NonZeroU64::new(number).map(DescriptionId)
     }
 
-    /// See [`Name::from_number`].
+    /// See [`DescriptionId::from_number`].
     pub fn number(self) -> u64 {
         self.0.get()
     }
 
-    /// Gets hold of the description, if it is not over.
-    pub fn hold(self) -> Option<Held> {
+    /// Takes a reference; `None` if the description is closed.
+    pub fn hold(self) -> Option<HeldDescription> {
         let index = (self.0.get() as u32).checked_sub(1)? as usize;
         let file = FILES.get(index)?;
         let generation = self.0.get() >> 32;
         let more = |life: u64| (life >> 32 == generation && life as u32 > 0).then_some(life + 1);
         file.life.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).ok()?;
-        Some(Held { index, file })
+        Some(HeldDescription { index, file })
     }
 
-    /// A hold that was given away with [`Held::give`].
-    pub fn take(self) -> Option<Held> {
+    /// A hold that was given away with [`HeldDescription::give`].
+    pub fn take(self) -> Option<HeldDescription> {
         let index = (self.0.get() as u32).checked_sub(1)? as usize;
-        FILES.get(index).map(|file| Held { index, file })
+        FILES.get(index).map(|file| HeldDescription { index, file })
     }
 }
 
-impl Held {
+impl HeldDescription {
     /// A new description, opened with these flags.
-    pub fn new(flags: i32) -> Option<Held> {
+    pub fn new(flags: i32) -> Option<HeldDescription> {
         let index = pop_free().or_else(|| FILES.take())?;
         let file = FILES.get(index)?;
         file.flags.store(flags.cast_unsigned(), Ordering::Relaxed);
@@ -115,26 +116,26 @@ impl Held {
         file.calls.store(0, Ordering::Relaxed);
         file.bytes.store(0, Ordering::Relaxed);
         file.ino.store(0, Ordering::Relaxed);
-        file.state.store(State::New as u8, Ordering::Relaxed);
+        file.state.store(CallRoute::New as u8, Ordering::Relaxed);
         // Nobody else changes it while it is free.
         file.life.store(file.life.load(Ordering::Relaxed) + 1, Ordering::Release);
-        Some(Held { index, file })
+        Some(HeldDescription { index, file })
     }
 
     /// Its name.
-    pub fn name(&self) -> Option<Name> {
-        Name::new(self.index, (self.file.life.load(Ordering::Relaxed) >> 32) as u32)
+    pub fn name(&self) -> Option<DescriptionId> {
+        DescriptionId::new(self.index, (self.file.life.load(Ordering::Relaxed) >> 32) as u32)
     }
 
     /// Leaves the hold to whoever takes it by its name.
-    pub fn give(self) -> Option<Name> {
+    pub fn give(self) -> Option<DescriptionId> {
         let name = self.name();
         std::mem::forget(self);
         name
     }
 }
 
-impl std::ops::Deref for Held {
+impl std::ops::Deref for HeldDescription {
     type Target = File;
 
     fn deref(&self) -> &File {
@@ -142,7 +143,7 @@ impl std::ops::Deref for Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldDescription {
     fn drop(&mut self) {
         let less =
             |life: u64| Some(if life as u32 == 1 { (life >> 32).wrapping_add(1) << 32 } else { life - 1 });
@@ -150,7 +151,7 @@ impl Drop for Held {
         if before.is_ok_and(|life| life as u32 == 1) {
             let direct = self.file.direct.swap(ptr::null_mut(), Ordering::AcqRel);
             push_free(self.index, self.file);
-            pending::give_up(direct);
+            give_up(direct);
         }
     }
 }
@@ -186,10 +187,11 @@ pub fn all() -> impl Iterator<Item = &'static File> {
 }
 
 /// Holds on all that are in use.
-pub fn held() -> impl Iterator<Item = Held> {
-    let name =
-        |(index, file): (usize, &File)| Name::new(index, (file.life.load(Ordering::Acquire) >> 32) as u32);
-    FILES.taken().filter_map(name).filter_map(Name::hold)
+pub fn held() -> impl Iterator<Item = HeldDescription> {
+    let name = |(index, file): (usize, &File)| {
+        DescriptionId::new(index, (file.life.load(Ordering::Acquire) >> 32) as u32)
+    };
+    FILES.taken().filter_map(name).filter_map(DescriptionId::hold)
 }
 
 /// In the child after a fork: what the parent does itself is the parent's.
@@ -198,8 +200,8 @@ pub fn renew() {
         // What it owns is left alone: its locks may be held by threads that there are not here.
         file.direct.store(ptr::null_mut(), Ordering::Relaxed);
         let was = file.state.load(Ordering::Relaxed);
-        if was == State::Direct as u8 || was == State::Looking as u8 {
-            file.state.store(State::New as u8, Ordering::Relaxed);
+        if was == CallRoute::Direct as u8 || was == CallRoute::Looking as u8 {
+            file.state.store(CallRoute::New as u8, Ordering::Relaxed);
         }
     }
 }
@@ -214,18 +216,18 @@ impl File {
         self.flags.store(flags.cast_unsigned(), Ordering::Relaxed);
     }
 
-    /// Whether another process may have it, and move its position or set its flags.
+    /// Returns whether another process may have it, and move its position or set its flags.
     pub fn is_shared(&self) -> bool {
         self.born.load(Ordering::Relaxed) != process::shares()
     }
 
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> CallRoute {
         match self.state.load(Ordering::Acquire) {
-            0 => State::New,
-            1 => State::Direct,
-            2 => State::Mount,
-            3 => State::Alien,
-            _ => State::Looking,
+            0 => CallRoute::New,
+            1 => CallRoute::Direct,
+            2 => CallRoute::Mount,
+            3 => CallRoute::Alien,
+            _ => CallRoute::Looking,
         }
     }
 
@@ -246,24 +248,24 @@ impl File {
 
     /// Takes it upon the caller to look what is to be done; one does.
     pub fn begin_look(&self) -> bool {
-        let (new, looking) = (State::New as u8, State::Looking as u8);
+        let (new, looking) = (CallRoute::New as u8, CallRoute::Looking as u8);
         self.state.compare_exchange(new, looking, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// What came of it.
-    pub fn end_look(&self, found: Result<Box<Direct>, State>) {
+    pub fn end_look(&self, found: Result<Box<DirectFile>, CallRoute>) {
         match found {
             Ok(direct) => {
                 self.direct.store(Box::into_raw(direct), Ordering::Release);
-                self.state.store(State::Direct as u8, Ordering::Release);
+                self.state.store(CallRoute::Direct as u8, Ordering::Release);
             }
             Err(state) => self.state.store(state as u8, Ordering::Release),
         }
     }
 
     /// What its calls are done with. Who holds the description may use it, unless the process ceases to do calls itself: see
-    /// [`pending::Inside`].
-    pub fn direct(&self) -> Option<&Direct> {
+    /// [`ServedCall`](crate::serving::ServedCall).
+    pub fn direct(&self) -> Option<&DirectFile> {
         let direct = self.direct.load(Ordering::Acquire);
         // SAFETY: it was a box's, and is given up when nobody holds the description, or nobody is inside any more.
         unsafe { direct.as_ref() }
@@ -271,11 +273,11 @@ impl File {
 
     /// From now on its calls are the mount's.
     pub fn leave_to_mount(&self) {
-        self.state.store(State::Mount as u8, Ordering::Release);
+        self.state.store(CallRoute::Mount as u8, Ordering::Release);
     }
 
     /// Takes away what its calls are done with.
-    pub fn take_direct(&self) -> *mut Direct {
+    pub fn take_direct(&self) -> *mut DirectFile {
         self.leave_to_mount();
         self.direct.swap(ptr::null_mut(), Ordering::AcqRel)
     }
@@ -287,22 +289,25 @@ mod tests {
 
     #[test]
     fn a_name_is_good_as_long_as_its_description() {
-        let held = Held::new(libc::O_RDWR).unwrap();
+        let held = HeldDescription::new(libc::O_RDWR).unwrap();
         let name = held.name().unwrap();
         let second = name.hold().unwrap();
-        assert_eq!((second.flags(), second.state(), second.name()), (libc::O_RDWR, State::New, Some(name)));
+        assert_eq!(
+            (second.flags(), second.state(), second.name()),
+            (libc::O_RDWR, CallRoute::New, Some(name))
+        );
         drop(held);
         assert!(name.hold().is_some(), "somebody still has it");
         drop(second);
         assert!(name.hold().is_none());
-        let others: Vec<Held> = (0..100).filter_map(|_| Held::new(0)).collect();
+        let others: Vec<HeldDescription> = (0..100).filter_map(|_| HeldDescription::new(0)).collect();
         assert!(others.iter().all(|other| other.name() != Some(name)), "it is used again by another name");
         assert!(name.hold().is_none());
     }
 
     #[test]
     fn holds_can_be_given_away() {
-        let name = Held::new(0).unwrap().give().unwrap();
+        let name = HeldDescription::new(0).unwrap().give().unwrap();
         assert!(name.hold().is_some());
         drop(name.take());
         assert!(name.hold().is_none());
@@ -310,16 +315,16 @@ mod tests {
 
     #[test]
     fn one_looks() {
-        let held = Held::new(0).unwrap();
+        let held = HeldDescription::new(0).unwrap();
         assert_eq!((held.count(10), held.count(5)), ((0, 0), (1, 10)));
         assert!(held.begin_look() && !held.begin_look());
-        held.end_look(Err(State::Alien));
-        assert!(held.state() == State::Alien && !held.begin_look() && held.direct().is_none());
+        held.end_look(Err(CallRoute::Alien));
+        assert!(held.state() == CallRoute::Alien && !held.begin_look() && held.direct().is_none());
     }
 
     #[test]
     fn what_was_shared_is_known() {
-        let before = Held::new(0).unwrap();
+        let before = HeldDescription::new(0).unwrap();
         process::share();
         assert!(before.is_shared());
     }

@@ -40,12 +40,12 @@ fn place(signal: c_int) -> Option<&'static AtomicUsize> {
     HANDLERS.get(usize::try_from(signal).ok()?)
 }
 
-/// Whether this thread is in one of them.
+/// Returns whether this thread is in one of them.
 pub fn is_running() -> bool {
     RUNNING.try_with(Cell::get) != Ok(0)
 }
 
-/// Whether a handler is ours, which counts.
+/// Returns whether a handler is ours, which counts.
 pub fn is_counted(handler: Handler) -> bool {
     handler == counted as Function as Handler
 }

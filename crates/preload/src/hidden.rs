@@ -32,7 +32,7 @@ pub fn keep(descriptor: OwnedFd) -> OwnedFd {
     moved
 }
 
-/// Whether it is one of this library's.
+/// Returns whether it is one of this library's.
 #[inline]
 pub fn is(fd: c_int) -> bool {
     place(fd).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)

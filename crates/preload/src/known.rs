@@ -41,12 +41,12 @@ impl Files {
         }
     }
 
-    /// Whether there are any.
+    /// Returns whether there are any.
     pub fn has_any(&self) -> bool {
         self.used.load(Ordering::Acquire) > 0
     }
 
-    /// Whether it is one of them.
+    /// Returns whether it is one of them.
     pub fn has(&self, device: u64, ino: u64) -> bool {
         let used = self.used.load(Ordering::Acquire);
         if used == 0 {

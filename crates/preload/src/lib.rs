@@ -6,7 +6,7 @@
 //!
 //! Rules: no threads, no exit, no unwinding into the program, no errno on success. What may run in a signal handler, or
 //! in a child of `vfork`, takes no lock and no memory ([`thread`], [`quiet`]). Why it is sound is in
-//! docs/decisions/0018-preload.md.
+//! docs/decisions/0017-local-direct-access.md.
 
 #![cfg_attr(
     test,
@@ -18,13 +18,17 @@
 mod calls;
 
 mod adopt;
+mod child;
 mod devices;
+mod direct_file;
 mod errno;
 mod file;
+mod given_up;
 mod handlers;
 mod hidden;
 mod known;
 mod members;
+mod memory;
 mod mpi;
 mod names;
 mod pending;
@@ -34,6 +38,7 @@ mod quiet;
 mod readable;
 mod real;
 mod report;
+mod serving;
 mod settings;
 mod stack;
 mod table;

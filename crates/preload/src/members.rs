@@ -13,20 +13,20 @@ use parking_lot::Mutex;
 /// How long a formation is left alone that could not be joined.
 const PAUSE: Duration = Duration::from_secs(5);
 
-type Known = Mutex<Vec<(FormationId, Joined)>>;
+type FormationTable = Mutex<Vec<(FormationId, JoinOutcome)>>;
 
-enum Joined {
+enum JoinOutcome {
     Member(Arc<Member>),
     /// Not before then.
     Failed(Instant),
 }
 
-static MEMBERS: AtomicPtr<Known> = AtomicPtr::new(ptr::null_mut());
+static MEMBERS: AtomicPtr<FormationTable> = AtomicPtr::new(ptr::null_mut());
 
-fn members() -> &'static Known {
+fn members() -> &'static FormationTable {
     let mut known = MEMBERS.load(Ordering::Acquire);
     if known.is_null() {
-        let new = Box::into_raw(Box::new(Known::default()));
+        let new = Box::into_raw(Box::new(FormationTable::default()));
         match MEMBERS.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => known = new,
             Err(other) => {
@@ -44,14 +44,14 @@ fn members() -> &'static Known {
 pub fn of(formation: &FormationPlace) -> Option<Arc<Member>> {
     let mut members = members().lock();
     match members.iter().find(|(id, _)| *id == formation.id) {
-        Some((_, Joined::Member(member))) => return Some(Arc::clone(member)),
-        Some((_, Joined::Failed(until))) if *until > Instant::now() => return None,
+        Some((_, JoinOutcome::Member(member))) => return Some(Arc::clone(member)),
+        Some((_, JoinOutcome::Failed(until))) if *until > Instant::now() => return None,
         _ => {}
     }
     let member = Member::join(&formation.directory, Duration::from_millis(formation.wait_ms)).map(Arc::new);
     let joined = match &member {
-        Ok(member) => Joined::Member(Arc::clone(member)),
-        Err(_) => Joined::Failed(Instant::now() + PAUSE),
+        Ok(member) => JoinOutcome::Member(Arc::clone(member)),
+        Err(_) => JoinOutcome::Failed(Instant::now() + PAUSE),
     };
     members.retain(|(id, _)| *id != formation.id);
     members.push((formation.id, joined));

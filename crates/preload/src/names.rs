@@ -4,7 +4,7 @@
 //! Whether that is so is seen by how long the kernel takes. A program that lists directories first has a kernel that knows
 //! all that it looks at; one that goes by a list of its own, or makes and tests many files, has not. What is not sure here
 //! is the kernel's: links, `..`, rights that depend on groups, other file systems. Why it is right is in
-//! docs/decisions/0118-names-without-the-kernel.md.
+//! docs/decisions/0017-local-direct-access.md.
 #![allow(unsafe_code, reason = "paths of the program are pointers, and some calls have no safe interface")]
 
 use std::ffi::{CString, c_char, c_int, c_long};
@@ -24,11 +24,11 @@ use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags, makedev, openat, stat
 
 use crate::devices::{self, Mount};
 use crate::known::MAPPED;
-use crate::pending::Inside;
-use crate::quiet::Quiet;
-use crate::report::{self, Call, Why};
-use crate::thread::Busy;
-use crate::{adopt, errno, hidden, members, pending, real, settings, stack, thread};
+use crate::quiet::SignalBlock;
+use crate::report::{self, Call, MountReason};
+use crate::serving::{self, ServedCall};
+use crate::thread::CallGuard;
+use crate::{adopt, errno, hidden, members, real, settings, stack, thread};
 
 /// From so long on a look took a request to the mount.
 const SLOW: Duration = Duration::from_micros(5);
@@ -69,15 +69,15 @@ struct Mounted {
     mount: Mutex<Mount>,
 }
 
-/// Why names are not looked for here.
-enum Refused {
+/// Reason why a name is not looked up in this process.
+enum LookupRefusal {
     /// It may be otherwise later.
     Now,
     Ever,
 }
 
 /// What was found.
-pub struct Found {
+pub struct FoundName {
     attr: Attr,
     block: u32,
     /// What the path began in: what files of a mount have in common is as there.
@@ -86,15 +86,15 @@ pub struct Found {
 
 /// What is wanted to know of a name.
 #[derive(Clone, Copy)]
-pub enum Wanted {
+pub enum NameQuery {
     /// Its attributes.
     Attributes,
     /// Whether it is there, and may be read if that is asked for.
     Access { read: bool },
 }
 
-/// A look that the kernel is asked for.
-pub struct Look {
+/// A look-up that the kernel answers.
+pub struct KernelLookup {
     call: Call,
     since: Option<Instant>,
 }
@@ -108,9 +108,9 @@ pub unsafe fn find(
     dir: c_int,
     path: *const c_char,
     follow: bool,
-    wanted: Wanted,
-) -> Option<Result<Found, Errno>> {
-    if MISSING.load(Ordering::Relaxed) > 0 || !pending::is_open() {
+    wanted: NameQuery,
+) -> Option<Result<FoundName, Errno>> {
+    if MISSING.load(Ordering::Relaxed) > 0 || !serving::is_open() {
         return None;
     }
     // SAFETY: as the caller says.
@@ -121,8 +121,8 @@ unsafe fn find_here(
     dir: c_int,
     path: *const c_char,
     follow: bool,
-    wanted: Wanted,
-) -> Option<Result<Found, Errno>> {
+    wanted: NameQuery,
+) -> Option<Result<FoundName, Errno>> {
     let is_trial = settings::after_calls() > 0
         && LOOKS.fetch_add(1, Ordering::Relaxed).wrapping_add(1).is_multiple_of(TRIED_EVERY);
     if is_trial {
@@ -149,8 +149,8 @@ unsafe fn find_here(
 
 /// Does what takes locks and memory.
 fn quietly<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
-    let _quiet = Quiet::enter(Busy::enter()?)?;
-    let _inside = Inside::enter()?;
+    let _quiet = SignalBlock::enter(CallGuard::enter()?)?;
+    let _call = ServedCall::begin()?;
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(None)
 }
 
@@ -165,20 +165,20 @@ pub fn stop() {
     MISSING.store(NEVER, Ordering::Relaxed);
 }
 
-fn call_of(wanted: Wanted) -> Call {
+fn call_of(wanted: NameQuery) -> Call {
     match wanted {
-        Wanted::Attributes => Call::Stat,
-        Wanted::Access { .. } => Call::Access,
+        NameQuery::Attributes => Call::Stat,
+        NameQuery::Access { .. } => Call::Access,
     }
 }
 
 /// The kernel is about to be asked.
-pub fn begin(wanted: Wanted) -> Look {
-    let counts = pending::is_open() && thread::is_idle() && MISSING.load(Ordering::Relaxed) != NEVER;
-    Look { call: call_of(wanted), since: counts.then(Instant::now) }
+pub fn begin(wanted: NameQuery) -> KernelLookup {
+    let counts = serving::is_open() && thread::is_idle() && MISSING.load(Ordering::Relaxed) != NEVER;
+    KernelLookup { call: call_of(wanted), since: counts.then(Instant::now) }
 }
 
-impl Look {
+impl KernelLookup {
     /// It has found a name on this device.
     pub fn found(&self, device: u64) {
         let Some(since) = self.since else { return };
@@ -194,7 +194,7 @@ impl Look {
         if !devices::is_formation(device) {
             return;
         }
-        report::mount(self.call, 0, Why::First);
+        report::mount(self.call, 0, MountReason::First);
         if !is_slow {
             // Above that it was tried in vain, and is to take its time.
             update(|missing| (missing < SLOW_LOOKS).then(|| (missing + 2).min(SLOW_LOOKS)));
@@ -210,8 +210,8 @@ impl Look {
         if update(|missing| (missing == 1 || at_once && missing > 0).then_some(SLOW_LOOKS_AGAIN)) {
             match if known.is_null() { take(device) } else { Ok(()) } {
                 Ok(()) => drop(update(|_| Some(0))),
-                Err(Refused::Now) => {}
-                Err(Refused::Ever) => stop(),
+                Err(LookupRefusal::Now) => {}
+                Err(LookupRefusal::Ever) => stop(),
             }
         } else {
             update(|missing| (missing > 1).then(|| missing - 1));
@@ -228,7 +228,7 @@ pub fn renew() {
 /// Joins the formation of a mount, if its names can be looked for here.
 #[cold]
 #[inline(never)]
-fn take(device: u64) -> Result<(), Refused> {
+fn take(device: u64) -> Result<(), LookupRefusal> {
     let taken = quietly(|| {
         Some(Mounted::at(device).map(|mounted| {
             let new = Box::into_raw(Box::new(mounted));
@@ -239,38 +239,38 @@ fn take(device: u64) -> Result<(), Refused> {
             }
         }))
     });
-    taken.unwrap_or(Err(Refused::Now))
+    taken.unwrap_or(Err(LookupRefusal::Now))
 }
 
 impl Mounted {
     /// Not if names can mean something else than to a client of the formation: other owners by a user namespace, or file
     /// systems that are mounted below it.
-    fn at(device: u64) -> Result<Mounted, Refused> {
+    fn at(device: u64) -> Result<Mounted, LookupRefusal> {
         if !["uid_map", "gid_map"].into_iter().all(maps_all) {
-            return Err(Refused::Ever);
+            return Err(LookupRefusal::Ever);
         }
-        let (mount, list) = devices::mount_of(device).ok_or(Refused::Now)?;
+        let (mount, list) = devices::mount_of(device).ok_or(LookupRefusal::Now)?;
         if mount.has_others_below {
-            return Err(Refused::Ever);
+            return Err(LookupRefusal::Ever);
         }
-        let path = CString::new(mount.path.clone()).map_err(|_| Refused::Ever)?;
-        let now = |_| Refused::Now;
+        let path = CString::new(mount.path.clone()).map_err(|_| LookupRefusal::Ever)?;
+        let now = |_| LookupRefusal::Now;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let root = openat(rustix::fs::CWD, &path, flags, Mode::empty()).map_err(now)?;
         let seen = statx(&root, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).map_err(now)?;
-        let FileIdentity { ino, formation } = adopt::ask(root.as_fd()).map_err(|_| Refused::Ever)?;
-        let member = members::of(&formation).ok_or(Refused::Now)?;
-        let attr = member.client().and_then(|client| client.getattr(ino)).map_err(|_| Refused::Now)?;
+        let FileIdentity { ino, formation } = adopt::ask(root.as_fd()).map_err(|_| LookupRefusal::Ever)?;
+        let member = members::of(&formation).ok_or(LookupRefusal::Now)?;
+        let attr = member.client().and_then(|client| client.getattr(ino)).map_err(|_| LookupRefusal::Now)?;
         let same = (seen.stx_uid, seen.stx_gid, u32::from(seen.stx_mode)) == (attr.uid, attr.gid, attr.mode);
         if !same || ino != Ino::ROOT || device_of(&seen) != device {
-            return Err(Refused::Ever);
+            return Err(LookupRefusal::Ever);
         }
         let (list, block, mount) = (hidden::keep(list), seen.stx_blksize, Mutex::new(mount));
         Ok(Mounted { device, path, place: formation, block, list, mount })
     }
 
-    /// Whether a mount is one of this formation's, below which there are no others; `None` if the kernel does not say. Each
-    /// look asks whether the list has changed.
+    /// Returns whether a mount is one of this formation's, below which there are no others; `None` if the kernel does
+    /// not say. Each look asks whether the list has changed.
     fn has(&self, id: u64) -> Option<bool> {
         let mut mount = self.mount.lock();
         let mut list = [PollFd::new(&self.list, PollFlags::PRI)];
@@ -313,7 +313,7 @@ fn device_of(seen: &Statx) -> u64 {
     makedev(seen.stx_dev_major, seen.stx_dev_minor)
 }
 
-/// Whether users, or groups, have the same numbers here as everywhere.
+/// Returns whether users, or groups, have the same numbers here as everywhere.
 fn maps_all(which: &str) -> bool {
     let text = std::fs::read_to_string(format!("/proc/self/{which}")).unwrap_or_default();
     text.split_whitespace().eq(["0", "0", "4294967295"])
@@ -327,8 +327,8 @@ unsafe fn look(
     dir: c_int,
     path: *const c_char,
     follow: bool,
-    wanted: Wanted,
-) -> Option<Result<Found, Errno>> {
+    wanted: NameQuery,
+) -> Option<Result<FoundName, Errno>> {
     // SAFETY: null, or never given back.
     let mounted = unsafe { MOUNTED.load(Ordering::Acquire).as_ref() }?;
     let mut room = [0; PATH_MAX];
@@ -342,7 +342,7 @@ unsafe fn look(
     }
     let who = Caller::now();
     // That is a question about who runs the program.
-    if matches!(wanted, Wanted::Access { .. }) && rustix::process::getuid().as_raw() != who.uid {
+    if matches!(wanted, NameQuery::Access { .. }) && rustix::process::getuid().as_raw() != who.uid {
         return None;
     }
     let member = members::of(&mounted.place)?;
@@ -354,8 +354,8 @@ unsafe fn look(
         Ok(attr) if attr.ino == Ino::ROOT => None,
         // The kernel knows when the program wrote to its mapping.
         Ok(attr) if MAPPED.has(mounted.device, attr.ino.0) => None,
-        Ok(attr) if matches!(wanted, Wanted::Access { read: true }) && !who.may(&attr, READ) => None,
-        Ok(attr) => Some(Ok(Found { attr, block: mounted.block, start })),
+        Ok(attr) if matches!(wanted, NameQuery::Access { read: true }) && !who.may(&attr, READ) => None,
+        Ok(attr) => Some(Ok(FoundName { attr, block: mounted.block, start })),
         Err(error) => Some(Err(error.errno())),
     }
 }
@@ -371,7 +371,8 @@ impl Caller {
         Caller { uid: rustix::process::geteuid().as_raw() }
     }
 
-    /// Whether it surely may do with an inode what this bit says for others. Where its groups decide it is not sure.
+    /// Returns whether it surely may do with an inode what this bit says for others. Where its groups decide it is not
+    /// sure.
     fn may(&self, attr: &Attr, for_others: u32) -> bool {
         let all = for_others | for_others << 3;
         let bits = if self.uid == attr.uid { for_others << 6 } else { all };
@@ -379,7 +380,7 @@ impl Caller {
     }
 }
 
-/// Whether this thread may search and read everything.
+/// Returns whether this thread may search and read everything.
 fn has_capabilities() -> bool {
     // Version 3, of the calling thread.
     let (header, mut sets) = ([0x2008_0522_u32, 0], [[0_u32; 3]; 2]);
@@ -412,14 +413,15 @@ unsafe fn copy(path: *const c_char, room: &mut [u8; PATH_MAX]) -> Option<&[u8]> 
     None
 }
 
-/// Whether there is room for attributes: on the stack of this thread, or by the kernel, which writes some there.
+/// Returns whether there is room for attributes: on the stack of this thread, or by the kernel, which writes some
+/// there.
 ///
 /// # Safety
 /// `into` is such that the kernel may write to it, or refuse to.
 pub unsafe fn has_room(into: *mut status) -> bool {
     // SAFETY: null, or never given back.
     let Some(mounted) = (unsafe { MOUNTED.load(Ordering::Acquire).as_ref() }) else { return false };
-    let _errno = errno::Kept::new();
+    let _errno = errno::ErrnoGuard::new();
     // SAFETY: as the caller says.
     stack::holds(into) || unsafe { real::fstat(mounted.list.as_raw_fd(), into) == 0 }
 }
@@ -431,13 +433,13 @@ pub unsafe fn has_room(into: *mut status) -> bool {
 pub unsafe fn has_room_for_statx(into: *mut libc::statx) -> bool {
     // SAFETY: null, or never given back.
     let Some(mounted) = (unsafe { MOUNTED.load(Ordering::Acquire).as_ref() }) else { return false };
-    let _errno = errno::Kept::new();
+    let _errno = errno::ErrnoGuard::new();
     let (list, basic) = (mounted.list.as_raw_fd(), libc::STATX_BASIC_STATS);
     // SAFETY: as the caller says.
     stack::holds(into) || unsafe { real::statx(list, c"".as_ptr(), libc::AT_EMPTY_PATH, basic, into) == 0 }
 }
 
-impl Found {
+impl FoundName {
     /// The attributes as `stat` has them.
     pub fn status(&self) -> status {
         let attr = &self.attr;

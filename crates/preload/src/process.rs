@@ -1,22 +1,24 @@
-//! Which process this is. A child starts anew: connections and grants are its parent's.
+//! Forks: how a child is noticed, also one that was made without libc, and since when descriptions are shared.
 #![allow(unsafe_code, reason = "a page that the kernel wipes in children has no safe interface")]
 
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
-
-use crate::{file, hidden, members, names, pending, report};
 
 const PAGE: usize = 4096;
 
 /// A word that is 1 in the process that wrote it, and 0 in its children, also those that were made without libc.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
-/// How often descriptions may have come to other processes.
+/// Makes a child a process of its own.
+static RENEW_CHILD: OnceLock<fn()> = OnceLock::new();
+/// Number of times that descriptions may have come to other processes.
 static SHARES: AtomicU32 = AtomicU32::new(0);
 
-/// Begins to watch for forks.
-pub fn watch() {
+/// Begins to watch for forks: `renew_child` runs in each child, before its first call is served. It must take no lock, as their
+/// holders may be threads that a child does not have.
+pub fn watch(renew_child: fn()) {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: no address is asked for, so nothing that is mapped already is touched.
     let Ok(page) = (unsafe { mmap_anonymous(ptr::null_mut(), PAGE, access, MapFlags::PRIVATE) }) else {
@@ -24,6 +26,8 @@ pub fn watch() {
     };
     // SAFETY: the page is ours. Without the advice children of `fork` are still noticed.
     let _ = unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) };
+    // Before the mark, from which on a child is noticed.
+    let _set_once = RENEW_CHILD.set(renew_child);
     MARK.store(page.cast(), Ordering::Release);
     mark().store(1, Ordering::Relaxed);
     // SAFETY: the functions are there as long as the library, which is never unloaded.
@@ -43,7 +47,7 @@ pub fn share() {
     SHARES.fetch_add(1, Ordering::AcqRel);
 }
 
-/// How often that was so.
+/// Returns the number of times that that was so.
 pub fn shares() -> u32 {
     SHARES.load(Ordering::Acquire)
 }
@@ -61,14 +65,9 @@ extern "C" fn prepare() {
     share();
 }
 
-/// Makes a child a process of its own. Takes no locks: their holders may be threads that there are not here.
 extern "C" fn renew() {
     mark().store(1, Ordering::Relaxed);
-    bivouac_client::forked();
-    file::renew();
-    members::renew();
-    names::renew();
-    pending::renew();
-    report::renew();
-    hidden::close_all_but(report::descriptor());
+    if let Some(renew_child) = RENEW_CHILD.get() {
+        renew_child();
+    }
 }

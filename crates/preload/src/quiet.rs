@@ -6,9 +6,9 @@ use std::ffi::{c_int, c_long};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::errno::Kept;
-use crate::thread::Busy;
-use crate::{handlers, real, stack};
+use crate::errno::ErrnoGuard;
+use crate::thread::CallGuard;
+use crate::{handlers, memory, real, stack};
 
 /// Signals by number, the first of them in the lowest bit, as the kernel has them.
 type Signals = u64;
@@ -20,7 +20,7 @@ const FAULTS: [c_int; 6] =
 
 /// Signals that the program has a handler for.
 static HANDLED: AtomicU64 = AtomicU64::new(0);
-/// Whether one of these may come again while it runs, and is not counted: then nobody can tell whether a handler runs.
+/// True if one of these may come again while it runs, and is not counted: then nobody can tell whether a handler runs.
 static NESTING: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
@@ -37,7 +37,7 @@ pub fn look(signal: c_int) {
     if bit(signal) == 0 || FAULTS.contains(&signal) {
         return;
     }
-    let _errno = Kept::new();
+    let _errno = ErrnoGuard::new();
     // SAFETY: zeros are a value of it.
     let mut found: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: nothing is set, and there is room for what is found.
@@ -60,26 +60,26 @@ pub fn look_at_all() {
 }
 
 /// Quiet as long as it lives. What the system says meanwhile is not seen in `errno`.
-pub struct Quiet {
-    busy: Option<Busy>,
+pub struct SignalBlock {
+    busy: Option<CallGuard>,
     before: Option<Signals>,
     cancelling: c_int,
-    _errno: Kept,
+    _errno: ErrnoGuard,
 }
 
-impl Quiet {
+impl SignalBlock {
     /// For a thread that serves a call, until the quiet ends: a handler that waited meanwhile may jump away then.
     /// `None` if there may be a handler under way already, where signals are kept waiting that have one; or if there is too
-    /// little room on the stack.
-    pub fn enter(busy: Busy) -> Option<Quiet> {
-        Quiet::begin(Some(busy))
+    /// little memory, or room on the stack.
+    pub fn enter(busy: CallGuard) -> Option<SignalBlock> {
+        SignalBlock::begin(Some(busy))
     }
 
-    fn begin(busy: Option<Busy>) -> Option<Quiet> {
+    fn begin(busy: Option<CallGuard>) -> Option<SignalBlock> {
         if handlers::is_running() {
             return None;
         }
-        let errno = Kept::new();
+        let errno = ErrnoGuard::new();
         let handled = HANDLED.load(Ordering::Acquire);
         let before = if handled == 0 { None } else { Some(change(libc::SIG_BLOCK, handled)?) };
         if let Some(before) = before.filter(|before| before & handled != 0 || NESTING.load(Ordering::Acquire))
@@ -88,7 +88,7 @@ impl Quiet {
             change(libc::SIG_SETMASK, before);
             return None;
         }
-        if !stack::has_room() {
+        if !memory::is_there() || !stack::has_room() {
             drop(busy);
             before.map(|before| change(libc::SIG_SETMASK, before));
             return None;
@@ -96,11 +96,11 @@ impl Quiet {
         let mut cancelling = 0;
         // SAFETY: there is room for the old state.
         unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut cancelling) };
-        Some(Quiet { busy, before, cancelling, _errno: errno })
+        Some(SignalBlock { busy, before, cancelling, _errno: errno })
     }
 }
 
-impl Drop for Quiet {
+impl Drop for SignalBlock {
     fn drop(&mut self) {
         drop(self.busy.take());
         // SAFETY: the state that was there before.
@@ -140,16 +140,16 @@ mod tests {
         let waiting = || change(libc::SIG_BLOCK, 0).unwrap();
         handle(libc::SIGWINCH, handler as extern "C" fn(c_int) as libc::sighandler_t);
         let before = waiting();
-        let quiet = Quiet::begin(None).unwrap();
+        let quiet = SignalBlock::begin(None).unwrap();
         assert_eq!(waiting(), before | bit(libc::SIGWINCH));
-        assert!(Quiet::begin(None).is_none());
+        assert!(SignalBlock::begin(None).is_none());
         drop(quiet);
         assert_eq!(waiting(), before);
         change(libc::SIG_BLOCK, bit(libc::SIGWINCH));
-        assert!(Quiet::begin(None).is_none(), "a handler may be under way");
+        assert!(SignalBlock::begin(None).is_none(), "a handler may be under way");
         change(libc::SIG_SETMASK, before);
         handle(libc::SIGWINCH, libc::SIG_DFL);
-        let quiet = Quiet::begin(None).unwrap();
+        let quiet = SignalBlock::begin(None).unwrap();
         assert_eq!(waiting(), before);
         drop(quiet);
     }
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn errno_stays_as_it_was() {
         crate::errno::set(libc::EXDEV);
-        let quiet = Quiet::begin(None).unwrap();
+        let quiet = SignalBlock::begin(None).unwrap();
         crate::errno::set(libc::EIO);
         drop(quiet);
         assert_eq!(crate::errno::get(), libc::EXDEV);

@@ -11,12 +11,12 @@ const POPULATE_READ: c_int = 22;
 /// Smallest page there is: rounding down to it is right for larger ones too, but then the kernel refuses the address.
 const PAGE_MIN: usize = 4096;
 
-/// Whether all bytes of a piece can be read.
+/// Returns whether all bytes of a piece can be read.
 pub fn is_readable(piece: &iovec) -> bool {
     if piece.iov_len == 0 {
         return true;
     }
-    let (_kept, (start, end)) = (errno::Kept::new(), pages(piece));
+    let (_kept, (start, end)) = (errno::ErrnoGuard::new(), pages(piece));
     match populate(start, end) {
         Ok(()) => true,
         // What may not be read looks like a question that is not understood. What surely may be tells which it is.
@@ -33,7 +33,7 @@ fn populate(start: usize, end: usize) -> Result<(), c_int> {
     if outcome == 0 { Ok(()) } else { Err(errno::get()) }
 }
 
-/// Whether this kernel knows the question.
+/// Returns whether this kernel knows the question.
 fn populate_known() -> bool {
     let here = 0u8;
     let (start, end) = pages(&iovec { iov_base: (&raw const here) as *mut c_void, iov_len: 1 });

@@ -25,13 +25,13 @@ fn find(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
 }
 
 /// What a function returns that this libc does not have.
-trait Absent {
+trait MissingFunctionResult {
     fn absent() -> Self;
 }
 
 macro_rules! absent {
     ($($ty:ty: $value:expr;)*) => {$(
-        impl Absent for $ty {
+        impl MissingFunctionResult for $ty {
             fn absent() -> $ty {
                 errno::set(libc::ENOSYS);
                 $value
@@ -70,7 +70,7 @@ macro_rules! real {
             };
             let found = find(&PLACE, NAME);
             if found.is_null() {
-                return Absent::absent();
+                return MissingFunctionResult::absent();
             }
             // SAFETY: libc's function of this name has this type.
             let function = unsafe { std::mem::transmute::<*mut c_void, Function>(found) };
@@ -212,7 +212,7 @@ real! {
 /// Where a function of libc is that takes any number of arguments; one that fails if there is none.
 pub fn address(name: &CStr) -> *const c_void {
     extern "C" fn none() -> c_int {
-        Absent::absent()
+        MissingFunctionResult::absent()
     }
     // SAFETY: the name ends with a NUL; the call has no other conditions.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };

@@ -35,9 +35,9 @@ const CALLS: [(Call, &str); 10] = [
     (Call::Access, "access"),
 ];
 
-/// Why a call went through the mount.
+/// Reason why a call went through the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum MountReason {
     /// The first calls of a file do, and looks at names that the kernel knows.
     First,
     /// Another process may have the same position.
@@ -46,7 +46,7 @@ pub enum Why {
     Flags,
     /// Pieces, which the mount takes as one request.
     Pieces,
-    /// A signal handler may be under way, or there is little room on the stack.
+    /// A signal handler may be under way, or there is little memory or room on the stack.
     Signal,
     /// The file is mapped, or the formation cannot be reached otherwise.
     Mapped,
@@ -54,14 +54,14 @@ pub enum Why {
     Odd,
 }
 
-const REASONS: [(Why, &str); 7] = [
-    (Why::First, "first calls of a file, or what the kernel knows"),
-    (Why::Shared, "position shared with other processes"),
-    (Why::Flags, "O_APPEND, O_SYNC, limits or flags"),
-    (Why::Pieces, "long lists of pieces"),
-    (Why::Signal, "handlers of signals, small stacks"),
-    (Why::Mapped, "mapped, or not to be reached"),
-    (Why::Odd, "left to the kernel"),
+const REASONS: [(MountReason, &str); 7] = [
+    (MountReason::First, "first calls of a file, or what the kernel knows"),
+    (MountReason::Shared, "position shared with other processes"),
+    (MountReason::Flags, "O_APPEND, O_SYNC, limits or flags"),
+    (MountReason::Pieces, "long lists of pieces"),
+    (MountReason::Signal, "handlers of signals, small stacks"),
+    (MountReason::Mapped, "mapped, or not to be reached"),
+    (MountReason::Odd, "left to the kernel"),
 ];
 
 struct Count {
@@ -109,7 +109,7 @@ pub fn direct(call: Call, bytes: usize) {
 }
 
 /// A call on a formation's file goes through the mount.
-pub fn mount(call: Call, bytes: usize, why: Why) {
+pub fn mount(call: Call, bytes: usize, why: MountReason) {
     if settings::reports() {
         count(call, 1, bytes);
         if let Some(count) = BECAUSE.get(why as usize) {
@@ -195,7 +195,7 @@ mod tests {
         count(Call::Pwrite, 0, 4096);
         count(Call::Pwrite, 0, 4096);
         count(Call::Read, 1, 10);
-        BECAUSE[Why::Shared as usize].fetch_add(1, Ordering::Relaxed);
+        BECAUSE[MountReason::Shared as usize].fetch_add(1, Ordering::Relaxed);
         let text = text().unwrap();
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[1], ["CALL", "DIRECT", "BYTES", "MOUNT", "BYTES"]);

@@ -10,12 +10,12 @@ const AFTER_CALLS: u32 = 6;
 /// Bytes that serve as well.
 pub const AFTER_BYTES: u64 = 512 << 10;
 /// Bytes that are worth it in one call, also in the first: the kernel would make requests of 1 MiB of them, one behind the
-/// other, and here they go to all seats at the same time.
+/// other, and here they go to all targets at the same time.
 pub const LARGE_BYTES: u64 = 4 << 20;
 
 static CALLS: AtomicU32 = AtomicU32::new(AFTER_CALLS);
 static REPORTS: AtomicBool = AtomicBool::new(false);
-/// Whether the size of the files that the program writes is limited.
+/// True if the size of the files that the program writes is limited.
 static LIMITED: AtomicBool = AtomicBool::new(false);
 
 /// Reads them. Whether this library may do anything at all.
@@ -35,12 +35,12 @@ fn may_act() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) == 0 }
 }
 
-/// Whether calls of MPI-IO may be taken over.
+/// Returns whether calls of MPI-IO may be taken over.
 pub fn takes_mpi() -> bool {
     may_act() && std::env::var_os("BIVOUAC_MPIIO").is_none_or(|value| value != "0")
 }
 
-/// Whether what was done is told at exit.
+/// Returns whether what was done is told at exit.
 pub fn reports() -> bool {
     REPORTS.load(Ordering::Relaxed)
 }

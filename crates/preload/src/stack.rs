@@ -8,13 +8,16 @@ use std::ptr;
 
 /// Bytes that there have to be. Joining a formation takes 42 KiB, and twice as much without optimisation.
 pub const ROOM: usize = if cfg!(debug_assertions) { 160 << 10 } else { 64 << 10 };
+const PAGE: usize = 4096;
 
 thread_local! {
     /// From where to where the thread's own stack is; zeros until somebody has looked.
     static BOUNDS: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+    /// From where on it surely has memory.
+    static MAPPED: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// Whether there is room in this thread, where it is now. Not to be asked in the middle of malloc.
+/// Returns whether there is room in this thread, where it is now. Not to be asked in the middle of malloc.
 pub fn has_room() -> bool {
     let mark = 0u8;
     let here = ptr::from_ref(&mark).addr();
@@ -24,11 +27,37 @@ pub fn has_room() -> bool {
             // Only a thread that ends has no place for them.
             let _ = BOUNDS.try_with(|bounds| bounds.set((low, high)));
         }
-        here < high && here.checked_sub(low).is_some_and(|left| left >= ROOM)
+        here < high && here.checked_sub(low).is_some_and(|left| left >= ROOM) && is_mapped(here - ROOM)
     })
 }
 
-/// Whether a value of the caller's is on this thread's own stack, above where it is now. Only right behind [`has_room`].
+/// Returns whether the stack has memory down to an address. The first thread's grows when it is used, which ends the
+/// process where the memory is used up (RLIMIT_AS).
+fn is_mapped(low: usize) -> bool {
+    let mapped = MAPPED.try_with(Cell::get).unwrap_or(usize::MAX);
+    if low >= mapped {
+        return true;
+    }
+    let page = low & !(PAGE - 1);
+    let mut resident = 0u8;
+    // SAFETY: there is room for the answer about one page; nothing is changed.
+    let is_there = unsafe { libc::mincore(ptr::without_provenance_mut(page), PAGE, &raw mut resident) } == 0;
+    if is_there {
+        // Only a thread that ends has no place for it.
+        let _ = MAPPED.try_with(|mapped| mapped.set(page));
+    }
+    is_there || memory_is_unlimited()
+}
+
+fn memory_is_unlimited() -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: there is room for the answer.
+    let got = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
+    got == 0 && limit.rlim_cur == libc::RLIM_INFINITY
+}
+
+/// Returns whether a value of the caller's is on this thread's own stack, above where it is now. Only right behind
+/// [`has_room`].
 pub fn holds<T>(value: *const T) -> bool {
     let mark = 0u8;
     let (here, first) = (ptr::from_ref(&mark).addr(), value.addr());

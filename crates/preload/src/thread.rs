@@ -15,42 +15,42 @@ thread_local! {
 }
 
 /// While it lives, the thread serves a call.
-pub struct Busy(());
+pub struct CallGuard(());
 
-impl Busy {
+impl CallGuard {
     /// `None` if the thread serves one already, or is a child's that has its parent's memory.
-    pub fn enter() -> Option<Busy> {
+    pub fn enter() -> Option<CallGuard> {
         let idle = STATE.try_with(|state| {
             state.get() == IDLE && {
                 state.set(BUSY);
                 true
             }
         });
-        let busy = idle.unwrap_or(false).then(|| Busy(()))?;
+        let busy = idle.unwrap_or(false).then(|| CallGuard(()))?;
         process::renew_if_forked();
         Some(busy)
     }
 }
 
-impl Drop for Busy {
+impl Drop for CallGuard {
     fn drop(&mut self) {
         // A thread that ends has no state any more.
         let _ = STATE.try_with(|state| state.set(IDLE));
     }
 }
 
-/// Whether the thread serves a call: then what is called is called by this library.
+/// Returns whether the thread serves a call: then what is called is called by this library.
 pub fn is_busy() -> bool {
     STATE.try_with(Cell::get) == Ok(BUSY)
 }
 
-/// Whether the thread is the program's own, in the program's own process: what it opens is the program's.
+/// Returns whether the thread is the program's own, in the program's own process: what it opens is the program's.
 #[inline]
 pub fn is_idle() -> bool {
     STATE.try_with(Cell::get) == Ok(IDLE)
 }
 
-/// Whether this is a child of `vfork`, in its parent's memory.
+/// Returns whether this is a child of `vfork`, in its parent's memory.
 pub fn is_vforked() -> bool {
     STATE.try_with(Cell::get) == Ok(VFORKED)
 }
@@ -71,15 +71,15 @@ mod tests {
 
     #[test]
     fn one_call_at_a_time_is_served() {
-        let busy = Busy::enter();
-        assert!(busy.is_some() && is_busy() && Busy::enter().is_none());
-        std::thread::spawn(|| assert!(Busy::enter().is_some())).join().unwrap();
+        let busy = CallGuard::enter();
+        assert!(busy.is_some() && is_busy() && CallGuard::enter().is_none());
+        std::thread::spawn(|| assert!(CallGuard::enter().is_some())).join().unwrap();
         assert!(is_busy(), "one that is refused changes nothing");
         drop(busy);
         assert!(!is_busy());
         set_vforked(true);
-        assert!(is_vforked() && Busy::enter().is_none() && is_vforked());
+        assert!(is_vforked() && CallGuard::enter().is_none() && is_vforked());
         set_vforked(false);
-        assert!(Busy::enter().is_some() && !is_vforked());
+        assert!(CallGuard::enter().is_some() && !is_vforked());
     }
 }

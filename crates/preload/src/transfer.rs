@@ -12,21 +12,24 @@ use bivouac_client::Client;
 use bivouac_types::{Errno, FsResult};
 use libc::{iovec, ssize_t};
 
-use crate::adopt::{Direct, adopt, identify, look_at};
-use crate::file::{File, Held, Name, State};
+use crate::adopt::{adopt, identify, look_at};
+use crate::direct_file::DirectFile;
+use crate::file::{CallRoute, DescriptionId, File, HeldDescription};
 use crate::known::WRITTEN;
-use crate::pending::{self, Inside};
-use crate::quiet::Quiet;
+use crate::quiet::SignalBlock;
 use crate::readable::is_readable;
-use crate::report::{self, Call, Why};
-use crate::thread::Busy;
-use crate::{errno, real, settings, table};
+use crate::report::{self, Call, MountReason};
+use crate::serving::{self, ServedCall};
+use crate::thread::CallGuard;
+use crate::{errno, given_up, memory, real, settings, table};
 
 /// Most bytes of one call, as in the kernel; what is more is left for the next.
 const BYTES_MAX: usize = 0x7fff_f000;
 /// Most pieces of one call that are put together here, and bytes of them.
 const PIECES_MAX: usize = 64;
 const GATHERED_MAX: usize = 256 << 10;
+/// Bytes of a call up to which the reserve of memory is enough for copies of them.
+const UNTRIED_MAX: usize = 512 << 10;
 /// Bytes that the kernel makes one request of, at most.
 const REQUEST_MAX: usize = 1 << 20;
 /// Flags by which a write is not for us: the home chooses the place of an append, and what has to be durable is synchronised by the
@@ -35,7 +38,7 @@ const KERNELS: c_int = libc::O_APPEND | libc::O_SYNC | libc::O_DSYNC;
 
 /// Where a call reads or writes.
 #[derive(Clone, Copy, Debug)]
-pub enum Place {
+pub enum CallPosition {
     /// At the description's position, which moves.
     Position,
     /// There.
@@ -44,24 +47,24 @@ pub enum Place {
 
 /// A call: what it is, on which descriptor, and where.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct DataCall {
     pub call: Call,
     pub fd: c_int,
-    pub place: Place,
+    pub place: CallPosition,
 }
 
-/// Why a call is not done here, after it was looked at.
-enum Miss {
-    Mount(Why),
+/// Reason why a call is not done here, after it was looked at.
+enum FallbackReason {
+    Mount(MountReason),
     /// Not a formation's: nothing to be told.
     Alien,
     /// It failed, and the kernel would say the same.
     Failed(Errno),
 }
 
-impl From<Why> for Miss {
-    fn from(why: Why) -> Miss {
-        Miss::Mount(why)
+impl From<MountReason> for FallbackReason {
+    fn from(why: MountReason) -> FallbackReason {
+        FallbackReason::Mount(why)
     }
 }
 
@@ -69,7 +72,7 @@ impl From<Why> for Miss {
 ///
 /// # Safety
 /// The pieces are such that the kernel may write to them, or refuse to.
-pub unsafe fn read(asked: Asked, name: Name, pieces: &[iovec]) -> Option<ssize_t> {
+pub unsafe fn read(asked: DataCall, name: DescriptionId, pieces: &[iovec]) -> Option<ssize_t> {
     serve(asked, name, pieces, libc::O_WRONLY, |direct, at| {
         let client = direct.client()?;
         match pieces {
@@ -84,7 +87,7 @@ pub unsafe fn read(asked: Asked, name: Name, pieces: &[iovec]) -> Option<ssize_t
 ///
 /// # Safety
 /// The pieces are such that the kernel may read them, or refuse to.
-pub unsafe fn write(asked: Asked, name: Name, pieces: &[iovec]) -> Option<ssize_t> {
+pub unsafe fn write(asked: DataCall, name: DescriptionId, pieces: &[iovec]) -> Option<ssize_t> {
     serve(asked, name, pieces, libc::O_RDONLY, |direct, at| {
         let (client, ino) = (direct.client()?, direct.ino);
         if client.is_spread_out() && !pieces.iter().all(is_readable) {
@@ -95,24 +98,24 @@ pub unsafe fn write(asked: Asked, name: Name, pieces: &[iovec]) -> Option<ssize_
             [piece] => client.write_at(ino, at, unsafe { bytes(piece) }),
             pieces => client.write_at(ino, at, &gathered(pieces)),
         }?;
-        direct.is_untold();
+        direct.mark_mtime_dirty();
         Ok(written)
     })
 }
 
 fn serve(
-    asked: Asked,
-    name: Name,
+    asked: DataCall,
+    name: DescriptionId,
     pieces: &[iovec],
     forbidden: c_int,
-    work: impl Fn(&Direct, u64) -> FsResult<usize>,
+    work: impl Fn(&DirectFile, u64) -> FsResult<usize>,
 ) -> Option<ssize_t> {
-    pending::close_given_up();
-    let busy = Busy::enter().filter(|_| pending::is_open())?;
+    given_up::close_given_up();
+    let busy = CallGuard::enter().filter(|_| serving::is_open())?;
     let held = name.hold()?;
     let count = total(pieces)?;
     if held.flags() & libc::O_ACCMODE == forbidden
-        || matches!(asked.place, Place::At(at) if !u64::try_from(at).is_ok_and(|at| is_place(at, count)))
+        || matches!(asked.place, CallPosition::At(at) if !u64::try_from(at).is_ok_and(|at| is_place(at, count)))
     {
         return None;
     }
@@ -122,7 +125,7 @@ fn serve(
     }
     let outcome = prepare(busy, &held, asked, name, writes, count).and_then(|quiet| {
         if !are_few(pieces) {
-            return Err(Why::Pieces.into());
+            return Err(MountReason::Pieces.into());
         }
         let done = perform(&held, asked, writes, count, work);
         // A handler that waited may jump away: nothing may be left to be done then.
@@ -135,20 +138,20 @@ fn serve(
             report::direct(asked.call, done);
             ssize_t::try_from(done).ok()
         }
-        Err(Miss::Failed(failure)) => {
+        Err(FallbackReason::Failed(failure)) => {
             report::direct(asked.call, 0);
             errno::set(failure.code());
             Some(-1)
         }
-        Err(Miss::Mount(why)) => {
+        Err(FallbackReason::Mount(why)) => {
             report::mount(asked.call, count, why);
             None
         }
-        Err(Miss::Alien) => None,
+        Err(FallbackReason::Alien) => None,
     }
 }
 
-/// Whether so many bytes can be there at all. If not, it is the kernel's to say.
+/// Returns whether so many bytes can be there at all. If not, it is the kernel's to say.
 fn is_place(at: u64, count: usize) -> bool {
     at.checked_add(count as u64).is_some_and(|end| i64::try_from(end).is_ok())
 }
@@ -162,54 +165,59 @@ fn total(pieces: &[iovec]) -> Option<usize> {
 
 /// Looks whether a call can be done here, and makes it so.
 fn prepare(
-    busy: Busy,
-    held: &Held,
-    asked: Asked,
-    name: Name,
+    busy: CallGuard,
+    held: &HeldDescription,
+    asked: DataCall,
+    name: DescriptionId,
     writes: bool,
     count: usize,
-) -> Result<Quiet, Miss> {
+) -> Result<SignalBlock, FallbackReason> {
     match held.state() {
-        State::Alien => {
+        CallRoute::Alien => {
             table::forget(asked.fd, name);
-            return Err(Miss::Alien);
+            return Err(FallbackReason::Alien);
         }
-        State::New | State::Looking if !is_due(held, asked.fd, count)? => return Err(Why::First.into()),
-        State::Mount => return Err(Why::Mapped.into()),
+        CallRoute::New | CallRoute::Looking if !is_due(held, asked.fd, count)? => {
+            return Err(MountReason::First.into());
+        }
+        CallRoute::Mount => return Err(MountReason::Mapped.into()),
         _ => {}
     }
-    if matches!(asked.place, Place::Position) && held.is_shared() {
-        return Err(Why::Shared.into());
+    if matches!(asked.place, CallPosition::Position) && held.is_shared() {
+        return Err(MountReason::Shared.into());
     }
     if writes && (flags_of(held, asked.fd) & KERNELS != 0 || settings::writes_are_limited()) {
-        return Err(Why::Flags.into());
+        return Err(MountReason::Flags.into());
     }
-    let quiet = Quiet::enter(busy).ok_or(Why::Signal)?;
+    let quiet = SignalBlock::enter(busy).ok_or(MountReason::Signal)?;
+    if count > UNTRIED_MAX && !memory::has(2 * count) {
+        return Err(MountReason::Odd.into());
+    }
     // Nothing is opened any more once all is being closed.
-    let _inside = Inside::enter().ok_or(Why::Odd)?;
+    let _call = ServedCall::begin().ok_or(MountReason::Odd)?;
     if held.begin_look() {
-        held.end_look(catch_unwind(AssertUnwindSafe(|| adopt(asked.fd))).unwrap_or(Err(State::Mount)));
+        held.end_look(catch_unwind(AssertUnwindSafe(|| adopt(asked.fd))).unwrap_or(Err(CallRoute::Mount)));
     }
     match held.state() {
-        State::Direct => Ok(quiet),
-        State::Alien => Err(Miss::Alien),
-        _ => Err(Why::Mapped.into()),
+        CallRoute::Direct => Ok(quiet),
+        CallRoute::Alien => Err(FallbackReason::Alien),
+        _ => Err(MountReason::Mapped.into()),
     }
 }
 
-/// Whether there were calls enough to look at the file. With a report, it is looked at from the first one.
-fn is_due(held: &File, fd: c_int, count: usize) -> Result<bool, Miss> {
+/// Returns whether there were calls enough to look at the file. With a report, it is looked at from the first one.
+fn is_due(held: &File, fd: c_int, count: usize) -> Result<bool, FallbackReason> {
     let (calls, bytes) = held.count(count);
     let due = calls >= settings::after_calls()
         || bytes >= settings::AFTER_BYTES
         || count as u64 > settings::LARGE_BYTES;
     if !due && !settings::reports() {
         // Whose file it is is not known; nothing would tell it either.
-        return Err(Miss::Alien);
+        return Err(FallbackReason::Alien);
     }
-    if !due && calls == 0 && identify(fd) == Err(State::Alien) && held.begin_look() {
-        held.end_look(Err(State::Alien));
-        return Err(Miss::Alien);
+    if !due && calls == 0 && identify(fd) == Err(CallRoute::Alien) && held.begin_look() {
+        held.end_look(Err(CallRoute::Alien));
+        return Err(FallbackReason::Alien);
     }
     Ok(due)
 }
@@ -235,22 +243,22 @@ fn look_at_end(held: &File, fd: c_int) {
 }
 
 fn perform(
-    held: &Held,
-    asked: Asked,
+    held: &HeldDescription,
+    asked: DataCall,
     writes: bool,
     count: usize,
-    work: impl Fn(&Direct, u64) -> FsResult<usize>,
-) -> Result<usize, Miss> {
-    let _inside = Inside::enter().ok_or(Why::Odd)?;
-    let direct = held.direct().ok_or(Why::Odd)?;
+    work: impl Fn(&DirectFile, u64) -> FsResult<usize>,
+) -> Result<usize, FallbackReason> {
+    let _call = ServedCall::begin().ok_or(MountReason::Odd)?;
+    let direct = held.direct().ok_or(MountReason::Odd)?;
     let guarded = |at: u64| {
         let outcome = catch_unwind(AssertUnwindSafe(|| work(direct, at)));
         let outcome = outcome.unwrap_or_else(|_| Err(Errno::EPROTO.into()));
         outcome.map_err(|error| judge(held, error.errno(), count))
     };
     match asked.place {
-        Place::At(at) => guarded(u64::try_from(at).map_err(|_| Why::Odd)?),
-        Place::Position => {
+        CallPosition::At(at) => guarded(u64::try_from(at).map_err(|_| MountReason::Odd)?),
+        CallPosition::Position => {
             let mut position = direct.position.lock();
             let at_position = AtPosition { fd: asked.fd, count };
             let end = if writes {
@@ -267,8 +275,8 @@ fn perform(
     }
 }
 
-/// Whether a read is likely to find everything.
-fn is_within(direct: &Direct, at: u64, count: usize) -> bool {
+/// Returns whether a read is likely to find everything.
+fn is_within(direct: &DirectFile, at: u64, count: usize) -> bool {
     let size = direct.client().ok().and_then(|client| client.homes.size_heard(direct.ino));
     at.checked_add(count as u64).is_some_and(|end| Some(end) <= size)
 }
@@ -281,41 +289,45 @@ struct AtPosition {
     count: usize,
 }
 
-type Done = Result<(u64, usize), Miss>;
+type PositionedResult = Result<(u64, usize), FallbackReason>;
 
 impl AtPosition {
     /// Moves the position behind what was read.
-    fn read(self, work: impl Fn(u64) -> Result<usize, Miss>) -> Done {
-        let at =
-            real::seek(self.fd, 0, libc::SEEK_CUR).filter(|at| is_place(*at, self.count)).ok_or(Why::Odd)?;
+    fn read(self, work: impl Fn(u64) -> Result<usize, FallbackReason>) -> PositionedResult {
+        let at = real::seek(self.fd, 0, libc::SEEK_CUR)
+            .filter(|at| is_place(*at, self.count))
+            .ok_or(MountReason::Odd)?;
         let read = work(at)?;
-        let end =
-            if read > 0 { real::seek(self.fd, read as i64, libc::SEEK_CUR).ok_or(Why::Odd)? } else { at };
+        let end = if read > 0 {
+            real::seek(self.fd, read as i64, libc::SEEK_CUR).ok_or(MountReason::Odd)?
+        } else {
+            at
+        };
         Ok((end, read))
     }
 
     /// The same with one system call less: the position is moved first, and back by what was not there.
-    fn read_within(self, work: impl Fn(u64) -> Result<usize, Miss>) -> Done {
+    fn read_within(self, work: impl Fn(u64) -> Result<usize, FallbackReason>) -> PositionedResult {
         let (end, at) = self.take()?;
         let read = work(at).inspect_err(|_| self.give_back(end, at))?;
         if read == self.count {
             return Ok((end, read));
         }
         let less = read as i64 - self.count as i64;
-        Ok((real::seek(self.fd, less, libc::SEEK_CUR).ok_or(Why::Odd)?, read))
+        Ok((real::seek(self.fd, less, libc::SEEK_CUR).ok_or(MountReason::Odd)?, read))
     }
 
     /// Moves the position first: nobody else gets this place.
-    fn write(self, work: impl Fn(u64) -> Result<usize, Miss>) -> Done {
+    fn write(self, work: impl Fn(u64) -> Result<usize, FallbackReason>) -> PositionedResult {
         let (end, at) = self.take()?;
         let written = work(at).inspect_err(|_| self.give_back(end, at))?;
         Ok((end, written))
     }
 
     /// Moves the position: where it is now, and where it was.
-    fn take(self) -> Result<(u64, u64), Miss> {
-        let end = real::seek(self.fd, self.count as i64, libc::SEEK_CUR).ok_or(Why::Odd)?;
-        Ok((end, end.checked_sub(self.count as u64).ok_or(Why::Odd)?))
+    fn take(self) -> Result<(u64, u64), FallbackReason> {
+        let end = real::seek(self.fd, self.count as i64, libc::SEEK_CUR).ok_or(MountReason::Odd)?;
+        Ok((end, end.checked_sub(self.count as u64).ok_or(MountReason::Odd)?))
     }
 
     /// Moves it back, unless somebody has taken the next place.
@@ -327,21 +339,21 @@ impl AtPosition {
 }
 
 /// What a failure means for the call: some are its answer, all others are for the kernel to find out anew.
-fn judge(held: &File, failure: Errno, count: usize) -> Miss {
+fn judge(held: &File, failure: Errno, count: usize) -> FallbackReason {
     match failure {
         // A part of it may have room.
-        Errno::ENOSPC | Errno::EDQUOT if count > REQUEST_MAX => Why::Odd.into(),
-        Errno::ENOSPC | Errno::EDQUOT | Errno::EIO => Miss::Failed(failure),
-        Errno::EFAULT | Errno::EFBIG => Why::Odd.into(),
+        Errno::ENOSPC | Errno::EDQUOT if count > REQUEST_MAX => MountReason::Odd.into(),
+        Errno::ENOSPC | Errno::EDQUOT | Errno::EIO => FallbackReason::Failed(failure),
+        Errno::EFAULT | Errno::EFBIG => MountReason::Odd.into(),
         _ => {
             held.leave_to_mount();
-            Why::Odd.into()
+            MountReason::Odd.into()
         }
     }
 }
 
 /// Reads in one, and parts it.
-fn read_pieces(client: &Client, direct: &Direct, at: u64, pieces: &[iovec]) -> FsResult<usize> {
+fn read_pieces(client: &Client, direct: &DirectFile, at: u64, pieces: &[iovec]) -> FsResult<usize> {
     let mut gathered = vec![0; pieces.iter().map(|piece| piece.iov_len).sum()];
     let read = client.read(direct.ino, at, &mut gathered)?;
     let mut rest = gathered.get(..read).unwrap_or_default();
@@ -362,7 +374,7 @@ fn gathered(pieces: &[iovec]) -> Vec<u8> {
     pieces.iter().flat_map(|piece| unsafe { bytes(piece) }).copied().collect()
 }
 
-/// Whether a list of pieces can be done here: short ones are put together, so that they stay one request.
+/// Returns whether a list of pieces can be done here: short ones are put together, so that they stay one request.
 fn are_few(pieces: &[iovec]) -> bool {
     pieces.len() == 1
         || pieces.len() <= PIECES_MAX && total(pieces).is_some_and(|count| count <= GATHERED_MAX)

@@ -1,4 +1,4 @@
-//! What this user has fetched before: where it lies, by digest, and what catalogues said.
+//! Cache of a user's fetches: paths by digest, and entries of catalogues.
 //!
 //! Nothing is kept twice: a file that was fetched stays where it was put, and is a holder of its content as any other
 //! as long as it is there unchanged, which its digests tell.
@@ -7,8 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::digest::Digest;
-use crate::known::Known;
-use crate::manifest::{Item, Manifest};
+use crate::known::CachedEntry;
+use crate::manifest::{DataSetFile, Manifest};
 use crate::{metalink, ro_crate};
 
 /// Longest path that is kept.
@@ -30,7 +30,7 @@ impl Cache {
         self.dir.join("content").join(digest.hex())
     }
 
-    /// Where content of this digest was put, if a file of this size is there.
+    /// Returns the recorded path of content with this digest, if a file of this size exists there.
     #[must_use]
     pub fn find(&self, digest: &Digest, size: u64) -> Option<PathBuf> {
         let path = fs::read_to_string(self.content(digest)).ok().filter(|path| path.len() <= PATH_MAX)?;
@@ -38,27 +38,27 @@ impl Cache {
         (seen.is_file() && seen.len() == size).then(|| path.into())
     }
 
-    /// Notes where content is. What cannot be noted is fetched again, which harms nobody.
+    /// Records where content is. Errors are ignored: what is not recorded is fetched again.
     pub fn note(&self, digest: &Digest, path: &Path) {
         if let Some(text) = path.to_str() {
             self.keep(&self.content(digest), text.as_bytes());
         }
     }
 
-    /// Keeps what a catalogue says of an entry: it does not change as long as it is there.
-    pub fn keep_entry(&self, catalogue: &str, manifest: &Manifest, items: &[Item]) {
+    /// Stores an entry of a catalogue, which does not change while it exists.
+    pub fn keep_entry(&self, catalogue: &str, manifest: &Manifest, items: &[DataSetFile]) {
         let (dir, metalink) = (self.entry(catalogue, &manifest.id), metalink::encode(items));
         self.keep(&dir.join("meta4"), metalink.as_bytes());
         self.keep(&dir.join("json"), ro_crate::encode(manifest, items, &metalink).as_bytes());
     }
 
-    /// What a catalogue said of an entry that it had.
+    /// Returns a stored entry of a catalogue.
     #[must_use]
-    pub fn find_entry(&self, catalogue: &str, id: &str) -> Option<(Manifest, Vec<Item>)> {
+    pub fn find_entry(&self, catalogue: &str, id: &str) -> Option<(Manifest, Vec<DataSetFile>)> {
         let dir = self.entry(catalogue, id);
         let described = fs::read_to_string(dir.join("json")).ok()?;
         let links = fs::read_to_string(dir.join("meta4")).ok()?;
-        let Known { manifest, items } = Known::of(&described, &links).ok()?;
+        let CachedEntry { manifest, items } = CachedEntry::of(&described, &links).ok()?;
         (manifest.id == id).then_some((manifest, items))
     }
 

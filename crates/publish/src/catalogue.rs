@@ -1,12 +1,13 @@
 //! Catalogues of published data sets, which outlive formations.
 
 use bivouac_source::Environment;
+use bivouac_types::hex::to_hex;
 
 use crate::digest::Digest;
 use crate::error::{Cause, PublishError, PublishResult};
-use crate::manifest::{Item, Manifest};
-use crate::place::Place;
-use crate::shelf::{Shelf, open};
+use crate::manifest::{DataSetFile, Manifest};
+use crate::place::Location;
+use crate::shelf::{CatalogueStore, open};
 use crate::web::Web;
 use crate::{metalink, ro_crate};
 
@@ -17,12 +18,12 @@ const SLUG_MAX: usize = 40;
 
 /// A catalogue.
 pub struct Catalogue<'w> {
-    shelf: Box<dyn Shelf + 'w>,
+    shelf: Box<dyn CatalogueStore + 'w>,
 }
 
-/// What a catalogue has, and what in it is damaged.
+/// Entries of a catalogue, and messages for damaged ones.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct CatalogueListing {
     /// Data sets, the newest first.
     pub entries: Vec<Manifest>,
     /// Sentences, each with the name of an entry that cannot be read.
@@ -34,11 +35,11 @@ impl<'w> Catalogue<'w> {
     ///
     /// # Errors
     /// That there is no way there.
-    pub fn open(place: &Place, here: &Environment, web: &'w Web) -> PublishResult<Catalogue<'w>> {
+    pub fn open(place: &Location, here: &Environment, web: &'w Web) -> PublishResult<Catalogue<'w>> {
         Ok(Catalogue { shelf: open(place, here, web)? })
     }
 
-    /// What it is called.
+    /// Returns the catalogue's name.
     #[must_use]
     pub fn name(&self) -> String {
         self.shelf.name()
@@ -48,7 +49,7 @@ impl<'w> Catalogue<'w> {
     ///
     /// # Errors
     /// What the place says; [`Cause::Usage`] for more files than an entry can have.
-    pub fn put(&self, manifest: &Manifest, items: &[Item]) -> PublishResult<()> {
+    pub fn put(&self, manifest: &Manifest, items: &[DataSetFile]) -> PublishResult<()> {
         let metalink = metalink::encode(items);
         let described = ro_crate::encode(manifest, items, &metalink);
         // Whoever reads it refuses what is larger, so nobody is to be given such a one.
@@ -61,12 +62,12 @@ impl<'w> Catalogue<'w> {
         self.shelf.put(&manifest.id, &[(&name, metalink.as_bytes()), (ro_crate::FILE, described.as_bytes())])
     }
 
-    /// What is said of all data sets.
+    /// Returns the descriptions of all data sets.
     ///
     /// # Errors
     /// That it cannot be listed.
-    pub fn list(&self) -> PublishResult<Found> {
-        let mut found = Found::default();
+    pub fn list(&self) -> PublishResult<CatalogueListing> {
+        let mut found = CatalogueListing::default();
         for id in self.shelf.list()?.iter().filter(|id| ro_crate::is_id(id)) {
             match self.describe(id) {
                 Ok((manifest, _)) => found.entries.push(manifest),
@@ -80,7 +81,7 @@ impl<'w> Catalogue<'w> {
         Ok(found)
     }
 
-    /// What is said of one, and what its metalink has to be.
+    /// Returns the description of a data set, and the expected digest of its metalink.
     ///
     /// # Errors
     /// [`Cause::NotFound`], [`Cause::Damaged`].
@@ -105,11 +106,8 @@ impl<'w> Catalogue<'w> {
         }
     }
 
-    /// One with its files.
-    ///
-    /// # Errors
-    /// As [`Catalogue::describe`].
-    pub fn get(&self, id: &str) -> PublishResult<(Manifest, Vec<Item>)> {
+    /// Returns a data set with its files.
+    pub fn get(&self, id: &str) -> PublishResult<(Manifest, Vec<DataSetFile>)> {
         let (manifest, digest) = self.describe(id)?;
         let text = self.shelf.get(id, &ro_crate::metalink_name(id), metalink::TEXT_MAX)?;
         if Digest::of(text.as_bytes()) != digest {
@@ -154,7 +152,7 @@ pub fn new_id(title: &str) -> PublishResult<String> {
     let letters = title.to_lowercase();
     let words = letters.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let slug: String = words.collect::<Vec<_>>().join("-").chars().take(SLUG_MAX).collect();
-    let random: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let random = to_hex(&random);
     let dash = if slug.is_empty() || slug.ends_with('-') { "" } else { "-" };
     Ok(format!("{slug}{dash}{random}"))
 }

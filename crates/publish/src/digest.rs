@@ -1,5 +1,6 @@
 //! SHA-256 of files and their pieces.
 
+use bivouac_types::hex::{from_hex, to_hex};
 use ring::digest::{Context, SHA256};
 
 /// Shortest piece, in bytes.
@@ -12,7 +13,7 @@ const PIECES: u64 = 1024;
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// Of bytes.
+    /// Returns the digest of bytes.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Digest {
         let mut hasher = Hasher::new();
@@ -23,22 +24,13 @@ impl Digest {
     /// From 64 hexadecimal digits.
     #[must_use]
     pub fn parse(text: &str) -> Option<Digest> {
-        let text = text.trim().as_bytes();
-        let mut bytes = [0; 32];
-        if text.len() != 64 {
-            return None;
-        }
-        for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
-            let digit = |at: usize| char::from(*pair.get(at)?).to_digit(16);
-            *byte = u8::try_from(digit(0)? * 16 + digit(1)?).ok()?;
-        }
-        Some(Digest(bytes))
+        from_hex(&text.trim().to_ascii_lowercase())?.try_into().ok().map(Digest)
     }
 
-    /// In hexadecimal.
+    /// Returns the digest in hexadecimal.
     #[must_use]
     pub fn hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        to_hex(&self.0)
     }
 }
 
@@ -46,7 +38,7 @@ impl Digest {
 pub struct Hasher(Context);
 
 impl Hasher {
-    /// Of nothing yet.
+    /// Creates an empty hasher.
     pub fn new() -> Hasher {
         Hasher(Context::new(&SHA256))
     }
@@ -56,11 +48,11 @@ impl Hasher {
         self.0.update(bytes);
     }
 
-    /// What it came to.
+    /// Returns the digest.
     pub fn end(self) -> Digest {
-        let mut digest = [0; 32];
-        // A SHA-256 has as many.
-        digest.iter_mut().zip(self.0.finish().as_ref()).for_each(|(to, from)| *to = *from);
+        let (mut digest, finished) = ([0; 32], self.0.finish());
+        assert_eq!(finished.as_ref().len(), digest.len(), "a SHA-256 has 32 bytes");
+        digest.copy_from_slice(finished.as_ref());
         Digest(digest)
     }
 }
@@ -68,7 +60,10 @@ impl Hasher {
 /// Length of the pieces of a file of a size, as the servers of formations have them too.
 #[must_use]
 pub fn piece_len(size: u64) -> u64 {
-    (size / PIECES).max(PIECE_MIN).next_multiple_of(PIECE_MIN)
+    let len = (size / PIECES).max(PIECE_MIN).next_multiple_of(PIECE_MIN);
+    // One more for what the division leaves.
+    assert!(size.div_ceil(len) <= PIECES + 1, "{size} bytes are more than {PIECES} pieces of {len}");
+    len
 }
 
 #[cfg(test)]

@@ -1,27 +1,27 @@
-//! What can go wrong, in the user's words.
+//! Errors, in terms of the user.
 
 use std::fmt;
 
-/// What kind of failure it is.
+/// Class of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// What was asked for makes no sense.
+    /// The request is malformed.
     Usage,
-    /// It is not there.
+    /// The object does not exist.
     NotFound,
     /// Something is there already.
     Exists,
-    /// It changed while it was looked at.
+    /// The object changed while it was read.
     Changed,
-    /// It is not what it should be: damaged, or made to harm.
+    /// The object is damaged or malicious.
     Damaged,
-    /// It may not be done.
+    /// Permission denied.
     Denied,
-    /// Who has it does not answer.
+    /// No holder answers.
     Unreachable,
-    /// Somebody interrupted it.
+    /// Interrupted by the user.
     Interrupted,
-    /// The system said something else.
+    /// Any other failure.
     Other,
 }
 
@@ -32,7 +32,7 @@ pub struct PublishError {
     text: String,
 }
 
-/// What may fail.
+/// Result of an operation.
 pub type PublishResult<T> = Result<T, PublishError>;
 
 impl PublishError {
@@ -42,7 +42,7 @@ impl PublishError {
         PublishError { cause, text: text.to_string() }
     }
 
-    /// What the system said of a thing.
+    /// Creates the error of a system call.
     pub fn system(object: impl fmt::Display, error: &std::io::Error) -> PublishError {
         let cause = match error.kind() {
             std::io::ErrorKind::NotFound => Cause::NotFound,

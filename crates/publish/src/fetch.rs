@@ -1,10 +1,10 @@
 //! Fetching: pieces of files from all that have them, each piece compared before it counts.
 //!
-//! Threads take pieces from one queue, and for each the holder that has least to do, if they can one that has the piece at a
-//! node of its own; a piece of which several have parts is so many parts there. Before it is known who has what of a file,
-//! nothing of it is in the queue. A holder that does not answer rests, longer each time; one that sends wrong bytes is left
-//! out and named. What is fetched lies beside its name
-//! until all of it is there; what an earlier run left is compared, and only the rest is fetched.
+//! Threads take pieces from one queue, and for each the holder that has least to do, if they can one that has the piece
+//! at a node of its own; a piece of which several have parts is so many parts there. Before it is known who has what of
+//! a file, nothing of it is in the queue. A holder that does not answer rests, longer each time; one that sends wrong
+//! bytes is left out and named. What is fetched lies beside its name until all of it is there; what an earlier run left
+//! is compared, and only the rest is fetched.
 
 mod health;
 mod near;
@@ -20,38 +20,38 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::digest::{Digest, Hasher};
 use crate::error::{Cause, PublishError, PublishResult};
 use crate::holder::Readers;
-use crate::manifest::Item;
-use crate::target::Target;
-use work::Work;
+use crate::manifest::DataSetFile;
+use crate::target::TargetDir;
+use work::FetchWork;
 
 /// Bytes that are compared at a time.
 const BUFFER: usize = 1 << 20;
 
-/// What is to be fetched.
-pub struct Order {
+/// A fetch request.
+pub struct FetchRequest {
     /// The files.
-    pub files: Vec<Wanted>,
-    /// What the holders are called, the nearest first.
+    pub files: Vec<WantedFile>,
+    /// URLs of the holders, the nearest first.
     pub holders: Vec<String>,
     /// The directory that the files are put into.
     pub into: PathBuf,
-    /// Whether what is there and differs is replaced.
+    /// True to replace existing files with other content.
     pub force: bool,
-    /// How many pieces at a time.
+    /// Number of parallel requests.
     pub jobs: usize,
 }
 
 /// A file that is to be fetched.
-pub struct Wanted {
-    /// It; its name is the one that it gets below the directory.
-    pub item: Item,
+pub struct WantedFile {
+    /// The file; its name is the path below the directory.
+    pub item: DataSetFile,
     /// Holders, by their number, and URLs there.
     pub places: Vec<(usize, String)>,
 }
 
 /// Hears how far it is.
-pub trait Watch: Sync {
-    /// How many files there are, with how many bytes.
+pub trait FetchObserver: Sync {
+    /// Reports the number of files and bytes.
     fn found(&self, _files: u64, _bytes: u64) {}
     /// Bytes were moved.
     fn moved(&self, _bytes: u64) {}
@@ -65,12 +65,12 @@ pub trait Watch: Sync {
     fn left_out(&self, _holder: &str, _why: &str) {}
 }
 
-/// What came of it.
+/// Result of a fetch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fetched {
+pub struct FetchResult {
     /// Files that are there now.
     pub files: u64,
-    /// Of these, those that were there before.
+    /// Files that existed before.
     pub already: u64,
     /// Bytes that were moved.
     pub moved: u64,
@@ -81,19 +81,21 @@ pub struct Fetched {
 /// Fetches files. Goes on after a failure, so that as much as possible is there.
 ///
 /// # Errors
-/// [`Cause::Exists`] if something else is there: nothing is fetched then. Otherwise everything that did not come.
+/// [`Cause::Exists`] if something else is there, [`Cause::Other`] if it does not fit: nothing is fetched then. Otherwise
+/// everything that did not come.
 pub fn fetch(
-    order: &Order,
+    order: &FetchRequest,
     readers: &Readers<'_>,
-    watch: &dyn Watch,
+    watch: &dyn FetchObserver,
     cancel: &AtomicBool,
-) -> PublishResult<Fetched> {
-    let target = Target::open(&order.into)?;
+) -> PublishResult<FetchResult> {
+    let target = TargetDir::open(&order.into)?;
     let sizes = order.files.iter().map(|wanted| wanted.item.size);
     watch.found(order.files.len() as u64, sizes.fold(0, u64::saturating_add));
     let missing = missing(order, &target, watch, cancel)?;
+    check_room(order, &target, &missing)?;
     let already = (order.files.len() - missing.len()) as u64;
-    let work = Work::new(order, &target, readers, watch, cancel, missing);
+    let work = FetchWork::new(order, &target, readers, watch, cancel, missing);
     std::thread::scope(|scope| {
         for _ in 0..order.jobs.max(1) {
             scope.spawn(|| work.run());
@@ -102,19 +104,19 @@ pub fn fetch(
     work.ended(already)
 }
 
-/// Which files are not there yet as they should be.
+/// Returns the files that are missing or differ.
 fn missing(
-    order: &Order,
-    target: &Target,
-    watch: &dyn Watch,
+    order: &FetchRequest,
+    target: &TargetDir,
+    watch: &dyn FetchObserver,
     cancel: &AtomicBool,
 ) -> PublishResult<Vec<usize>> {
     let (mut missing, mut different) = (Vec::new(), Vec::new());
-    for (number, Wanted { item, .. }) in order.files.iter().enumerate() {
+    for (number, WantedFile { item, .. }) in order.files.iter().enumerate() {
         if cancel.load(Ordering::Relaxed) {
             return Err(interrupted());
         }
-        // Nothing is made before all has been looked at.
+        // Nothing is created before all files have been examined.
         let Some(spot) = target.spot_if_there(&item.name, &tag(item))? else {
             missing.push(number);
             continue;
@@ -139,12 +141,23 @@ fn missing(
     Err(PublishError::new(Cause::Exists, text))
 }
 
+/// Refuses a fetch that does not fit. The sizes are claims of the sender.
+fn check_room(order: &FetchRequest, target: &TargetDir, missing: &[usize]) -> PublishResult<()> {
+    let mut needed = 0_u64;
+    for WantedFile { item, .. } in missing.iter().filter_map(|number| order.files.get(*number)) {
+        let left = target.spot_if_there(&item.name, &tag(item))?.map_or(0, |spot| spot.partial_space());
+        needed = needed.saturating_add(item.size.saturating_sub(left));
+    }
+    // Partial files of an earlier attempt occupy their space already.
+    target.check_fits(needed)
+}
+
 fn interrupted() -> PublishError {
     PublishError::new(Cause::Interrupted, "interrupted; the same command goes on with what is missing")
 }
 
-/// What tells this content from another, under the same name.
-fn tag(item: &Item) -> Digest {
+/// Returns the identity of a file's content, for its temporary name.
+fn tag(item: &DataSetFile) -> Digest {
     item.digest.unwrap_or_else(|| {
         let mut hasher = Hasher::new();
         item.pieces.iter().for_each(|piece| hasher.add(&piece.0));
@@ -152,8 +165,8 @@ fn tag(item: &Item) -> Digest {
     })
 }
 
-/// Whether a file is what was said of it, all of it.
-fn is_as_said(file: &File, item: &Item) -> io::Result<bool> {
+/// Returns whether a file has the expected content.
+fn is_as_said(file: &File, item: &DataSetFile) -> io::Result<bool> {
     if file.metadata()?.len() != item.size {
         return Ok(false);
     }
@@ -181,7 +194,11 @@ fn add_part(hasher: &mut Hasher, file: &File, offset: u64, len: u64, buffer: &mu
     let mut done = 0;
     while done < len {
         let want = usize::try_from(len - done).unwrap_or(usize::MAX).min(buffer.len());
-        let read = file.read_at(buffer.get_mut(..want).unwrap_or_default(), offset + done)?;
+        let read = match file.read_at(buffer.get_mut(..want).unwrap_or_default(), offset + done) {
+            // A signal says nothing about the file; as an error it would be taken for a cancelled fetch.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
         if read == 0 {
             return Ok(false);
         }

@@ -1,4 +1,4 @@
-//! Looking at what is to be published: every file read, with the digests of its pieces, and nothing changing meanwhile.
+//! Scan of what is published: every file is read and hashed, and must not change meanwhile.
 
 use std::fs::{self, File, Metadata};
 use std::io::Read as _;
@@ -10,53 +10,53 @@ use parking_lot::Mutex;
 
 use crate::digest::{Hasher, piece_len};
 use crate::error::{Cause, PublishError, PublishResult};
-use crate::fetch::Watch;
-use crate::holder::{Access, Readers, Trouble};
-use crate::manifest::{Holder, Item};
+use crate::fetch::FetchObserver;
+use crate::holder::{Access, ReadError, Readers};
+use crate::manifest::{DataSetFile, Holder};
 use crate::names::check;
 
 /// Bytes that are read at a time.
 const BUFFER: usize = 1 << 20;
 
-/// What was found at a path.
+/// Result of a scan.
 #[derive(Debug, Default)]
-pub struct Frozen {
+pub struct ScanResult {
     /// The files, by name; without places.
-    pub items: Vec<Item>,
-    /// Whether the path is one file.
+    pub items: Vec<DataSetFile>,
+    /// True if the path is a single file.
     pub is_file: bool,
-    /// What is no file, and so is not published.
+    /// Objects that are not published, because they are not files.
     pub skipped: Vec<Skipped>,
 }
 
 /// Something that is not published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
-    /// Where it is.
+    /// Path.
     pub path: PathBuf,
-    /// What it is.
+    /// Type.
     pub what: &'static str,
 }
 
 /// A file as it was found.
-struct Seen {
+struct ScannedFile {
     path: PathBuf,
     name: String,
-    state: State,
+    state: FileState,
 }
 
-/// What tells one state of a file from another.
+/// Identity of a file's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct State {
+struct FileState {
     file: (u64, u64),
     size: u64,
     mtime: (i64, i64),
     ctime: (i64, i64),
 }
 
-impl State {
-    fn of(seen: &Metadata) -> State {
-        State {
+impl FileState {
+    fn of(seen: &Metadata) -> FileState {
+        FileState {
             file: (seen.dev(), seen.ino()),
             size: seen.len(),
             mtime: (seen.mtime(), seen.mtime_nsec()),
@@ -70,7 +70,12 @@ impl State {
 /// # Errors
 /// [`Cause::Changed`] if a file is not at the end what it was at the beginning, [`Cause::Interrupted`], what the
 /// system says.
-pub fn freeze(path: &Path, jobs: usize, watch: &dyn Watch, cancel: &AtomicBool) -> PublishResult<Frozen> {
+pub fn freeze(
+    path: &Path,
+    jobs: usize,
+    watch: &dyn FetchObserver,
+    cancel: &AtomicBool,
+) -> PublishResult<ScanResult> {
     let failed = |error| PublishError::system(path.display(), &error);
     let top = fs::metadata(path).map_err(failed)?;
     let (mut files, mut skipped) = (Vec::new(), Vec::new());
@@ -78,7 +83,11 @@ pub fn freeze(path: &Path, jobs: usize, watch: &dyn Watch, cancel: &AtomicBool) 
         scan(path, "", &mut files, &mut skipped)?;
     } else {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        files.push(Seen { path: path.to_owned(), name: named(path, name)?, state: State::of(&top) });
+        files.push(ScannedFile {
+            path: path.to_owned(),
+            name: named(path, name)?,
+            state: FileState::of(&top),
+        });
     }
     if files.is_empty() {
         return Err(PublishError::new(Cause::Usage, format_args!("{}: has no files", path.display())));
@@ -88,10 +97,10 @@ pub fn freeze(path: &Path, jobs: usize, watch: &dyn Watch, cancel: &AtomicBool) 
     let items = hash_all(&files, jobs, watch, cancel)?;
     // Those that were read first have had the most time to change.
     files.iter().try_for_each(|file| match fs::metadata(&file.path) {
-        Ok(seen) if State::of(&seen) == file.state => Ok(()),
+        Ok(seen) if FileState::of(&seen) == file.state => Ok(()),
         _ => Err(changed(&file.path)),
     })?;
-    Ok(Frozen { items, is_file: top.is_file(), skipped })
+    Ok(ScanResult { items, is_file: top.is_file(), skipped })
 }
 
 fn changed(path: &Path) -> PublishError {
@@ -114,7 +123,12 @@ fn named(path: &Path, name: String) -> PublishResult<String> {
     Ok(name)
 }
 
-fn scan(dir: &Path, above: &str, files: &mut Vec<Seen>, skipped: &mut Vec<Skipped>) -> PublishResult<()> {
+fn scan(
+    dir: &Path,
+    above: &str,
+    files: &mut Vec<ScannedFile>,
+    skipped: &mut Vec<Skipped>,
+) -> PublishResult<()> {
     for entry in fs::read_dir(dir).map_err(|error| PublishError::system(dir.display(), &error))? {
         let entry = entry.map_err(|error| PublishError::system(dir.display(), &error))?;
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
@@ -125,7 +139,7 @@ fn scan(dir: &Path, above: &str, files: &mut Vec<Seen>, skipped: &mut Vec<Skippe
             scan(&path, &name, files, skipped)?;
         } else if seen.is_file() {
             let name = named(&path, name)?;
-            files.push(Seen { path, name, state: State::of(&seen) });
+            files.push(ScannedFile { path, name, state: FileState::of(&seen) });
         } else {
             let what = if seen.is_symlink() { "symbolic link" } else { "no file" };
             skipped.push(Skipped { path, what });
@@ -134,7 +148,12 @@ fn scan(dir: &Path, above: &str, files: &mut Vec<Seen>, skipped: &mut Vec<Skippe
     Ok(())
 }
 
-fn hash_all(files: &[Seen], jobs: usize, watch: &dyn Watch, cancel: &AtomicBool) -> PublishResult<Vec<Item>> {
+fn hash_all(
+    files: &[ScannedFile],
+    jobs: usize,
+    watch: &dyn FetchObserver,
+    cancel: &AtomicBool,
+) -> PublishResult<Vec<DataSetFile>> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(files.len())));
     let failure = Mutex::new(None);
     std::thread::scope(|scope| {
@@ -155,15 +174,16 @@ fn hash_all(files: &[Seen], jobs: usize, watch: &dyn Watch, cancel: &AtomicBool)
         return Err(error);
     }
     let mut items = done.into_inner();
-    items.sort_by(|a: &Item, b: &Item| a.name.cmp(&b.name));
+    assert_eq!(items.len(), files.len(), "a file was neither read nor reported");
+    items.sort_by(|a: &DataSetFile, b: &DataSetFile| a.name.cmp(&b.name));
     Ok(items)
 }
 
-fn hash(file: &Seen, watch: &dyn Watch, cancel: &AtomicBool) -> PublishResult<Item> {
+fn hash(file: &ScannedFile, watch: &dyn FetchObserver, cancel: &AtomicBool) -> PublishResult<DataSetFile> {
     let failed = |error: std::io::Error| PublishError::system(file.path.display(), &error);
     let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let mut open = File::options().read(true).custom_flags(flags).open(&file.path).map_err(failed)?;
-    if State::of(&open.metadata().map_err(failed)?) != file.state {
+    if FileState::of(&open.metadata().map_err(failed)?) != file.state {
         return Err(changed(&file.path));
     }
     let size = file.state.size;
@@ -193,11 +213,16 @@ fn hash(file: &Seen, watch: &dyn Watch, cancel: &AtomicBool) -> PublishResult<It
         }
         pieces.push(piece.end());
     }
-    if State::of(&open.metadata().map_err(failed)?) != file.state {
+    if FileState::of(&open.metadata().map_err(failed)?) != file.state {
         return Err(changed(&file.path));
     }
+    assert_eq!(
+        pieces.len() as u64,
+        size.div_ceil(len),
+        "a file has another number of digests than of pieces"
+    );
     watch.file_done(&file.name);
-    Ok(Item {
+    Ok(DataSetFile {
         name: file.name.clone(),
         size,
         digest: Some(whole.end()),
@@ -212,7 +237,7 @@ fn hash(file: &Seen, watch: &dyn Watch, cancel: &AtomicBool) -> PublishResult<It
 /// # Errors
 /// [`Cause::Changed`] with the name of the first file that is not the same there.
 pub fn compare(
-    frozen: &Frozen,
+    frozen: &ScanResult,
     holder: &Holder,
     readers: &Readers<'_>,
     cancel: &AtomicBool,
@@ -232,8 +257,8 @@ pub fn compare(
             let why = match read {
                 Ok(()) if Some(hasher.end()) == item.piece_digest(index) => continue,
                 Ok(()) => "has other bytes than what is published".to_owned(),
-                Err(Trouble::Passing(why) | Trouble::Lacks(why) | Trouble::Refused(why)) => why,
-                Err(Trouble::Here(error)) => error.to_string(),
+                Err(ReadError::Transient(why) | ReadError::Lacks(why) | ReadError::Permanent(why)) => why,
+                Err(ReadError::Local(error)) => error.to_string(),
             };
             let text =
                 format!("{url}: {why}; bring it there first, for instance by bivouac flush or stage out");
@@ -251,11 +276,11 @@ mod tests {
     use bivouac_source::Environment;
 
     struct Silent;
-    impl Watch for Silent {}
+    impl FetchObserver for Silent {}
 
     /// Changes a file when it has been read.
     struct Meddling(PathBuf);
-    impl Watch for Meddling {
+    impl FetchObserver for Meddling {
         fn file_done(&self, name: &str) {
             if name == "b" {
                 fs::write(&self.0, "other").unwrap();

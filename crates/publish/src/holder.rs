@@ -8,25 +8,25 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bivouac_source::{Environment, S3Place, S3Source, Source, Version};
+use bivouac_source::{Environment, S3Location, S3Source, Source, Version};
 use parking_lot::Mutex;
 use ureq::http::HeaderMap;
 use url::Url;
 
 use crate::error::{Cause, PublishError};
-use crate::place::Place;
-use crate::web::{Sent, Web};
+use crate::place::Location;
+use crate::web::{RequestOptions, Web};
 
 /// Bytes that are moved at a time.
 const BUFFER: usize = 1 << 20;
-/// How long a server may take to say something of a file, since pieces wait for that: where many begin at the same time,
-/// it comes later than usual, and is worth most.
+/// Timeout of a layout query, because pieces wait for it. When many fetches start at once, answers come later than
+/// usual and are worth most.
 const LOOK: Duration = Duration::from_secs(3);
 
-/// What there is of the piece of a file that is asked for.
+/// The range of a file to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Where the piece begins.
+    /// Offset of the range.
     pub offset: u64,
     /// Its length.
     pub len: u64,
@@ -34,24 +34,24 @@ pub struct Access {
     pub size: u64,
 }
 
-/// Why a piece did not come.
+/// Reason why a range was not read.
 #[derive(Debug)]
-pub enum Trouble {
-    /// It may come later.
-    Passing(String),
+pub enum ReadError {
+    /// A retry may succeed.
+    Transient(String),
     /// This file does not come from there.
     Lacks(String),
-    /// Nothing comes from there.
-    Refused(String),
-    /// Who takes the bytes cannot.
-    Here(std::io::Error),
+    /// The holder cannot serve it.
+    Permanent(String),
+    /// The receiver of the data failed.
+    Local(std::io::Error),
 }
 
-/// What a server says of a file.
-pub(crate) struct Seen {
+/// A server's report about a file.
+pub(crate) struct ServedFile {
     /// Its headers.
     pub headers: HeaderMap,
-    /// Where the file is.
+    /// URL of the file.
     pub url: Url,
 }
 
@@ -62,15 +62,15 @@ pub type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> std::io::Result<()>;
 pub struct Readers<'w> {
     here: Environment,
     web: &'w Web,
-    /// Where credentials are used besides the store that the environment names.
+    /// Stores that receive credentials besides the one in the environment.
     trusted: HashSet<String>,
     stores: Mutex<HashMap<String, Arc<S3Source>>>,
-    /// How objects looked when they were first read.
+    /// Versions of objects at their first read.
     versions: Mutex<HashMap<String, Version>>,
 }
 
 impl<'w> Readers<'w> {
-    /// With what the environment says of object stores.
+    /// Creates readers with the environment's settings for object stores.
     #[must_use]
     pub fn new(here: &Environment, web: &'w Web) -> Readers<'w> {
         let (stores, versions) = (Mutex::default(), Mutex::default());
@@ -79,54 +79,57 @@ impl<'w> Readers<'w> {
     }
 
     /// Uses credentials for the store of a place that the user named, too.
-    pub fn trust(&mut self, place: &Place) {
-        if let Place::S3 { endpoint: Some(endpoint), .. } = place {
+    pub fn trust(&mut self, place: &Location) {
+        if let Location::S3 { endpoint: Some(endpoint), .. } = place {
             self.trusted.insert(endpoint.clone());
         }
     }
 
     /// Reads a piece of the file at a URL.
-    pub(crate) fn read(&self, url: &str, access: Access, sink: Sink<'_>) -> Result<(), Trouble> {
-        match Place::of_url(url) {
-            Some(Place::Path(path)) => read_path(&path, access, sink),
-            Some(Place::Web(url)) => self.read_web(&url, access, sink),
-            Some(Place::S3 { bucket, key, endpoint, region }) => {
-                let place = S3Place { bucket, prefix: String::new(), endpoint, region };
+    pub(crate) fn read(&self, url: &str, access: Access, sink: Sink<'_>) -> Result<(), ReadError> {
+        match Location::of_url(url) {
+            Some(Location::Path(path)) => read_path(&path, access, sink),
+            Some(Location::Web(url)) => self.read_web(&url, access, sink),
+            Some(Location::S3 { bucket, key, endpoint, region }) => {
+                let place = S3Location { bucket, prefix: String::new(), endpoint, region };
                 self.read_store(url, place, key.as_bytes(), access, sink)
             }
-            None => Err(Trouble::Lacks(format!("{url:?} is no place that files are fetched from"))),
+            None => Err(ReadError::Lacks(format!("{url:?} is no place that files are fetched from"))),
         }
     }
 
-    /// Asks what a server says of the file at a URL, within [`LOOK`]; nothing where that is at no server.
-    pub(crate) fn look(&self, url: &str) -> Result<Option<Seen>, Trouble> {
-        let Some(Place::Web(url)) = Place::of_url(url) else { return Ok(None) };
-        let sent = Sent { within: Some(LOOK), ..Sent::default() };
+    /// Queries a server about the file at a URL, within [`LOOK`]; `None` for other holders.
+    pub(crate) fn look(&self, url: &str) -> Result<Option<ServedFile>, ReadError> {
+        let Some(Location::Web(url)) = Location::of_url(url) else { return Ok(None) };
+        let sent = RequestOptions { within: Some(LOOK), ..RequestOptions::default() };
         let mut answer = self.web.ask("HEAD", &url, &sent).map_err(of_error)?;
         match answer.status {
-            200 => Ok(Some(Seen { headers: answer.headers, url })),
+            200 => Ok(Some(ServedFile { headers: answer.headers, url })),
             _ => Err(of_error(answer.refusal())),
         }
     }
 
-    fn read_web(&self, url: &Url, access: Access, sink: Sink<'_>) -> Result<(), Trouble> {
+    fn read_web(&self, url: &Url, access: Access, sink: Sink<'_>) -> Result<(), ReadError> {
         let Access { offset, len, size } = access;
         let is_whole = offset == 0 && len == size;
         let mut headers = vec![("accept-encoding", "identity".to_owned())];
         if !is_whole {
             headers.push(("range", format!("bytes={offset}-{}", offset + len - 1)));
         }
-        let mut answer = self.web.ask("GET", url, &Sent { headers, ..Sent::default() }).map_err(of_error)?;
+        let mut answer = self
+            .web
+            .ask("GET", url, &RequestOptions { headers, ..RequestOptions::default() })
+            .map_err(of_error)?;
         match answer.status {
             200 if is_whole => {
                 let said = answer.header("content-length").and_then(|len| len.parse::<u64>().ok());
                 if said.is_some_and(|said| said != size) {
-                    return Err(Trouble::Lacks("has another size now".to_owned()));
+                    return Err(ReadError::Lacks("has another size now".to_owned()));
                 }
             }
-            200 => return Err(Trouble::Lacks("does not send parts of files".to_owned())),
-            206 => check_range(answer.header("content-range"), access).map_err(Trouble::Lacks)?,
-            416 => return Err(Trouble::Lacks("has another size now".to_owned())),
+            200 => return Err(ReadError::Lacks("does not send parts of files".to_owned())),
+            206 => check_range(answer.header("content-range"), access).map_err(ReadError::Lacks)?,
+            416 => return Err(ReadError::Lacks("has another size now".to_owned())),
             _ => return Err(of_error(answer.refusal())),
         }
         let mut reader = answer.reader().take(len);
@@ -135,13 +138,13 @@ impl<'w> Readers<'w> {
         loop {
             match reader.read(&mut buffer) {
                 Ok(0) if done == len => return Ok(()),
-                Ok(0) => return Err(Trouble::Passing("the connection broke off".to_owned())),
+                Ok(0) => return Err(ReadError::Transient("the connection broke off".to_owned())),
                 Ok(read) => {
                     done += read as u64;
-                    sink(buffer.get(..read).unwrap_or_default()).map_err(Trouble::Here)?;
+                    sink(buffer.get(..read).unwrap_or_default()).map_err(ReadError::Local)?;
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Trouble::Passing(error.to_string())),
+                Err(error) => return Err(ReadError::Transient(error.to_string())),
             }
         }
     }
@@ -149,15 +152,15 @@ impl<'w> Readers<'w> {
     fn read_store(
         &self,
         url: &str,
-        place: S3Place,
+        place: S3Location,
         path: &[u8],
         access: Access,
         sink: Sink<'_>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ReadError> {
         // Anybody can write an entry, and have requests signed that way.
         if let Some(endpoint) = place.endpoint.as_ref().filter(|endpoint| !self.trusted.contains(*endpoint)) {
             let remedy = "if you trust it, set AWS_ENDPOINT_URL_S3 to it";
-            return Err(Trouble::Refused(format!(
+            return Err(ReadError::Permanent(format!(
                 "no credentials are used for the store {endpoint}; {remedy}"
             )));
         }
@@ -172,18 +175,18 @@ impl<'w> Readers<'w> {
             }
         };
         if version.size != access.size {
-            return Err(Trouble::Lacks("has another size now".to_owned()));
+            return Err(ReadError::Lacks("has another size now".to_owned()));
         }
         let mut buffer = vec![0; buffer_len(access.len)];
         in_parts(access, &mut buffer, sink, |offset, into| {
             store.read(path, &version, offset, into).map_err(|error| match error.cause() {
-                bivouac_source::Cause::Changed => Trouble::Lacks("changed meanwhile".to_owned()),
+                bivouac_source::Cause::Changed => ReadError::Lacks("changed meanwhile".to_owned()),
                 _ => of_error(error.into()),
             })
         })
     }
 
-    fn store(&self, place: S3Place) -> Result<Arc<S3Source>, PublishError> {
+    fn store(&self, place: S3Location) -> Result<Arc<S3Source>, PublishError> {
         let name = format!("{} {:?} {:?}", place.bucket, place.endpoint, place.region);
         let mut stores = self.stores.lock();
         if let Some(store) = stores.get(&name) {
@@ -199,16 +202,16 @@ fn buffer_len(len: u64) -> usize {
     usize::try_from(len).unwrap_or(BUFFER).min(BUFFER)
 }
 
-fn of_error(error: PublishError) -> Trouble {
+fn of_error(error: PublishError) -> ReadError {
     let text = error.to_string();
     match error.cause() {
-        Cause::NotFound => Trouble::Lacks(text),
-        Cause::Denied | Cause::Usage => Trouble::Refused(text),
-        _ => Trouble::Passing(text),
+        Cause::NotFound => ReadError::Lacks(text),
+        Cause::Denied | Cause::Usage => ReadError::Permanent(text),
+        _ => ReadError::Transient(text),
     }
 }
 
-/// What a server says to have sent is what it was asked for.
+/// Checks that a server sent the requested range.
 fn check_range(said: Option<&str>, access: Access) -> Result<(), String> {
     let wrong = || "sends other parts than it is asked for".to_owned();
     let (range, size) =
@@ -223,21 +226,21 @@ fn check_range(said: Option<&str>, access: Access) -> Result<(), String> {
     Ok(())
 }
 
-fn read_path(path: &Path, access: Access, sink: Sink<'_>) -> Result<(), Trouble> {
-    let lacks = |error: std::io::Error| Trouble::Lacks(format!("{}: {error}", path.display()));
+fn read_path(path: &Path, access: Access, sink: Sink<'_>) -> Result<(), ReadError> {
+    let lacks = |error: std::io::Error| ReadError::Lacks(format!("{}: {error}", path.display()));
     // What an entry names may be a pipe, which would be waited for.
     let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = File::options().read(true).custom_flags(flags).open(path).map_err(lacks)?;
     let seen = file.metadata().map_err(lacks)?;
     if !seen.is_file() {
-        return Err(Trouble::Lacks(format!("{}: is no file", path.display())));
+        return Err(ReadError::Lacks(format!("{}: is no file", path.display())));
     }
     if seen.len() != access.size {
-        return Err(Trouble::Lacks("has another size now".to_owned()));
+        return Err(ReadError::Lacks("has another size now".to_owned()));
     }
     let mut buffer = vec![0; buffer_len(access.len)];
     in_parts(access, &mut buffer, sink, |offset, into| {
-        let failed = |error: std::io::Error| Trouble::Passing(format!("{}: {error}", path.display()));
+        let failed = |error: std::io::Error| ReadError::Transient(format!("{}: {error}", path.display()));
         file.read_at(into, offset).map_err(failed)
     })
 }
@@ -247,17 +250,17 @@ fn in_parts(
     access: Access,
     buffer: &mut [u8],
     sink: Sink<'_>,
-    mut read: impl FnMut(u64, &mut [u8]) -> Result<usize, Trouble>,
-) -> Result<(), Trouble> {
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<usize, ReadError>,
+) -> Result<(), ReadError> {
     let mut done = 0;
     while done < access.len {
         let want = buffer_len(access.len - done).min(buffer.len());
         let into = buffer.get_mut(..want).unwrap_or_default();
         let len = read(access.offset + done, into)?;
         if len == 0 {
-            return Err(Trouble::Lacks("has another size now".to_owned()));
+            return Err(ReadError::Lacks("has another size now".to_owned()));
         }
-        sink(into.get(..len).unwrap_or_default()).map_err(Trouble::Here)?;
+        sink(into.get(..len).unwrap_or_default()).map_err(ReadError::Local)?;
         done += len as u64;
     }
     Ok(())
@@ -267,7 +270,7 @@ fn in_parts(
 mod tests {
     use super::*;
 
-    fn read(url: &str, access: Access) -> Result<Vec<u8>, Trouble> {
+    fn read(url: &str, access: Access) -> Result<Vec<u8>, ReadError> {
         let (here, web) = (Environment::default(), Web::new(&Environment::default()));
         let mut bytes = Vec::new();
         Readers::new(&here, &web).read(url, access, &mut |part| {
@@ -285,14 +288,14 @@ mod tests {
         let url = format!("file://{}/a%20b", dir.path().display());
         let access = Access { offset: 3, len: 4, size: 10 };
         assert_eq!(read(&url, access).unwrap(), b"3456");
-        assert!(matches!(read(&url, Access { size: 9, ..access }), Err(Trouble::Lacks(_))));
-        assert!(matches!(read(&format!("{url}x"), access), Err(Trouble::Lacks(_))));
+        assert!(matches!(read(&url, Access { size: 9, ..access }), Err(ReadError::Lacks(_))));
+        assert!(matches!(read(&format!("{url}x"), access), Err(ReadError::Lacks(_))));
         let pipe = dir.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         for url in
             [format!("file://{}/pipe", dir.path().display()), "file:///dev/zero".into(), "data:x".into()]
         {
-            assert!(matches!(read(&url, access), Err(Trouble::Lacks(_))), "{url}");
+            assert!(matches!(read(&url, access), Err(ReadError::Lacks(_))), "{url}");
         }
     }
 
@@ -300,7 +303,7 @@ mod tests {
     fn credentials_are_for_stores_that_the_user_named() {
         let access = Access { offset: 0, len: 1, size: 1 };
         let refusal = read("s3://bucket/key?endpoint=http://127.0.0.1:1", access);
-        assert!(matches!(refusal, Err(Trouble::Refused(why)) if why.contains("AWS_ENDPOINT_URL_S3")));
+        assert!(matches!(refusal, Err(ReadError::Permanent(why)) if why.contains("AWS_ENDPOINT_URL_S3")));
     }
 
     #[test]

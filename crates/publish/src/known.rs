@@ -1,37 +1,36 @@
-//! An entry as somebody near by tells it who has seen it: what a catalogue has of it, in one text. It may come from
-//! anybody.
+//! A catalogue entry as text, for caches of other hosts. The input is untrusted.
 
 use serde_json::{Value, json};
 
 use crate::digest::Digest;
-use crate::manifest::{Item, Manifest};
+use crate::manifest::{DataSetFile, Manifest};
 use crate::{metalink, ro_crate};
 
-/// Largest entry that is told on, in bytes: about 10,000 files.
+/// Upper limit of a cached entry, in bytes: about 10,000 files.
 pub const KNOWN_MAX: usize = 8 << 20;
-/// For how long it is told on what a catalogue had, in seconds. So long may an entry be told of that was taken out.
+/// Validity of a cached entry, in seconds. An entry may be served that long after its removal.
 pub const FRESH_S: u64 = 3600;
 
 /// An entry of a catalogue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
-    /// What is said of it.
+pub struct CachedEntry {
+    /// Its description.
     pub manifest: Manifest,
     /// Its files.
-    pub items: Vec<Item>,
+    pub items: Vec<DataSetFile>,
 }
 
-/// Which entry.
+/// Identity of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Which<'a> {
-    /// The catalogue's name, as [`Catalogue::name`](crate::Catalogue::name) says it.
+pub struct EntryRef<'a> {
+    /// The catalogue's name, see [`Catalogue::name`](crate::Catalogue::name).
     pub catalogue: &'a str,
     /// The entry's.
     pub id: &'a str,
 }
 
-impl Known {
-    /// As a text; `None` if there is too much of it to be told on.
+impl CachedEntry {
+    /// Encodes the entry; `None` if it is too large to be cached.
     #[must_use]
     pub fn encode(&self, catalogue: &str) -> Option<String> {
         let metalink = metalink::encode(&self.items);
@@ -42,22 +41,16 @@ impl Known {
 
     /// Reads one. It counts if it is the one that was asked for, its files are those that it promises, and it has not
     /// expired.
-    ///
-    /// # Errors
-    /// What is wrong.
-    pub fn decode(text: &str, which: Which<'_>, now: u64) -> Result<Known, String> {
-        let (catalogue, known) = Known::decode_any(text, now)?;
+    pub fn decode(text: &str, which: EntryRef<'_>, now: u64) -> Result<CachedEntry, String> {
+        let (catalogue, known) = CachedEntry::decode_any(text, now)?;
         if catalogue != which.catalogue {
             return Err("is of another catalogue".to_owned());
         }
         if known.manifest.id == which.id { Ok(known) } else { Err("has the name of another".to_owned()) }
     }
 
-    /// The same of an entry that nobody has asked for by its name; and its catalogue.
-    ///
-    /// # Errors
-    /// What is wrong.
-    pub fn decode_any(text: &str, now: u64) -> Result<(String, Known), String> {
+    /// Decodes an entry and its catalogue without checking which entry it is.
+    pub fn decode_any(text: &str, now: u64) -> Result<(String, CachedEntry), String> {
         if text.len() > KNOWN_MAX {
             return Err(format!("is larger than {} MiB", KNOWN_MAX >> 20));
         }
@@ -65,20 +58,17 @@ impl Known {
         let part =
             |name: &str| document.get(name).and_then(Value::as_str).ok_or_else(|| format!("has no {name}"));
         let catalogue = part("catalogue")?.to_owned();
-        let known = Known::of(part("described")?, part("metalink")?)?;
+        let known = CachedEntry::of(part("described")?, part("metalink")?)?;
         if known.manifest.has_expired(now) { Err("has expired".to_owned()) } else { Ok((catalogue, known)) }
     }
 
     /// From the two files of an entry.
-    ///
-    /// # Errors
-    /// What is wrong.
-    pub(crate) fn of(described: &str, metalink: &str) -> Result<Known, String> {
+    pub(crate) fn of(described: &str, metalink: &str) -> Result<CachedEntry, String> {
         let (manifest, digest) = ro_crate::decode(described)?;
         if Digest::of(metalink.as_bytes()) != digest {
             return Err("its metalink is not the one that was published".to_owned());
         }
-        Ok(Known { manifest, items: metalink::decode(metalink)? })
+        Ok(CachedEntry { manifest, items: metalink::decode(metalink)? })
     }
 }
 
@@ -90,24 +80,24 @@ mod tests {
 
     const NOW: u64 = 1_700_000_000;
 
-    fn known() -> Known {
+    fn known() -> CachedEntry {
         let (manifest, items) = sample(vec![site()]);
         let manifest = Manifest { created: NOW - 10, expires: Some(NOW + 10), ..manifest };
-        Known { manifest, items }
+        CachedEntry { manifest, items }
     }
 
-    const WHICH: Which<'_> = Which { catalogue: "/catalogue", id: "wing-0011" };
+    const WHICH: EntryRef<'_> = EntryRef { catalogue: "/catalogue", id: "wing-0011" };
 
     #[test]
     fn what_is_told_is_what_was_asked_for() {
         let text = known().encode("/catalogue").unwrap();
-        assert_eq!(Known::decode(&text, WHICH, NOW), Ok(known()));
+        assert_eq!(CachedEntry::decode(&text, WHICH, NOW), Ok(known()));
         for (which, now, says) in [
-            (Which { catalogue: "/other", ..WHICH }, NOW, "another catalogue"),
-            (Which { id: "wing-0012", ..WHICH }, NOW, "name of another"),
+            (EntryRef { catalogue: "/other", ..WHICH }, NOW, "another catalogue"),
+            (EntryRef { id: "wing-0012", ..WHICH }, NOW, "name of another"),
             (WHICH, NOW + 10, "expired"),
         ] {
-            let refusal = Known::decode(&text, which, now).unwrap_err();
+            let refusal = CachedEntry::decode(&text, which, now).unwrap_err();
             assert!(refusal.contains(says), "{refusal}");
         }
     }
@@ -120,7 +110,7 @@ mod tests {
             let text = bad[name].as_str().unwrap();
             assert!(text.contains(from), "{from}");
             bad[name] = text.replace(from, to).into();
-            Known::decode(&bad.to_string(), WHICH, NOW).unwrap_err()
+            CachedEntry::decode(&bad.to_string(), WHICH, NOW).unwrap_err()
         };
         // Other digests, other places, and other files than were published.
         assert!(changed("metalink", "file:///site/a/b", "file:///etc/passwd").contains("not the one"));
@@ -132,15 +122,15 @@ mod tests {
         for missing in ["catalogue", "described", "metalink"] {
             let mut bad = good.clone();
             bad.as_object_mut().unwrap().remove(missing);
-            let refusal = Known::decode(&bad.to_string(), WHICH, NOW).unwrap_err();
+            let refusal = CachedEntry::decode(&bad.to_string(), WHICH, NOW).unwrap_err();
             assert!(refusal.contains(missing), "{refusal}");
             bad[missing] = 5.into();
-            assert!(Known::decode(&bad.to_string(), WHICH, NOW).is_err());
+            assert!(CachedEntry::decode(&bad.to_string(), WHICH, NOW).is_err());
         }
-        assert!(Known::decode(&" ".repeat(KNOWN_MAX + 1), WHICH, NOW).unwrap_err().contains("larger"));
+        assert!(CachedEntry::decode(&" ".repeat(KNOWN_MAX + 1), WHICH, NOW).unwrap_err().contains("larger"));
         let many = known().items.into_iter().cycle().take(60_000);
-        let items = many.enumerate().map(|(at, item)| Item { name: at.to_string(), ..item }).collect();
-        assert_eq!(Known { items, ..known() }.encode("/catalogue"), None, "too much to be told on");
+        let items = many.enumerate().map(|(at, item)| DataSetFile { name: at.to_string(), ..item }).collect();
+        assert_eq!(CachedEntry { items, ..known() }.encode("/catalogue"), None, "too much to be told on");
     }
 
     proptest! {
@@ -148,9 +138,9 @@ mod tests {
         fn bytes_of_strangers_never_panic(
             text in "\\PC{0,200}", described in "\\PC{0,100}", metalink in "\\PC{0,100}",
         ) {
-            let _ = Known::decode(&text, WHICH, NOW);
+            let _ = CachedEntry::decode(&text, WHICH, NOW);
             let wrapped = json!({"catalogue": "/catalogue", "described": described, "metalink": metalink});
-            prop_assert!(Known::decode(&wrapped.to_string(), WHICH, NOW).is_err());
+            prop_assert!(CachedEntry::decode(&wrapped.to_string(), WHICH, NOW).is_err());
         }
 
         #[test]
@@ -159,11 +149,11 @@ mod tests {
             let mut bad = good.clone().into_bytes();
             let at = at % bad.len();
             bad[at] = byte;
-            if let Ok(read) = Known::decode(std::str::from_utf8(&bad).unwrap(), WHICH, NOW) {
+            if let Ok(read) = CachedEntry::decode(std::str::from_utf8(&bad).unwrap(), WHICH, NOW) {
                 // What no digest is of is what people read.
                 prop_assert_eq!(read.items, known().items);
             }
-            prop_assert!(Known::decode(good.get(..at).unwrap(), WHICH, NOW).is_err());
+            prop_assert!(CachedEntry::decode(good.get(..at).unwrap(), WHICH, NOW).is_err());
         }
     }
 }

@@ -1,9 +1,9 @@
-//! What a data set is: its files, and who says so.
+//! Description of a data set.
 
 use crate::digest::Digest;
 use crate::place::encoded;
 
-/// Who has the files of a data set.
+/// Kind of a holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The servers of a formation, which ends.
@@ -20,16 +20,16 @@ pub enum Kind {
 /// A place that has all files of a data set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// URL of the directory, or of the one file, without a slash at its end.
     pub base: String,
-    /// SHA-256 of the server's certificate, where nobody else vouches for it.
+    /// SHA-256 of the server's certificate, if no authority vouches for it.
     pub fingerprint: Option<String>,
 }
 
 impl Holder {
-    /// Whether a URL is of this holder.
+    /// Returns whether a URL belongs to this holder.
     #[must_use]
     pub fn has(&self, url: &str) -> bool {
         let (base, query) = split_query(&self.base);
@@ -37,7 +37,7 @@ impl Holder {
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
-    /// Where it has a file; the name is empty where the data set is one file.
+    /// Returns the URL of a file; the name is empty for a data set of one file.
     #[must_use]
     pub fn url(&self, name: &str) -> String {
         let parts = name.split('/').filter(|part| !part.is_empty());
@@ -46,14 +46,14 @@ impl Holder {
     }
 }
 
-/// What says which store it is comes behind the name.
+/// Splits off the query, which names the store.
 fn split_query(base: &str) -> (&str, &str) {
     base.split_at(base.find('?').unwrap_or(base.len()))
 }
 
 /// A file of a data set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
+pub struct DataSetFile {
     /// Its name, with directories, as [`check_name`](crate::check_name) has it.
     pub name: String,
     /// Its size, in bytes.
@@ -62,14 +62,14 @@ pub struct Item {
     pub digest: Option<Digest>,
     /// Length of the pieces, but for the last.
     pub piece_len: u64,
-    /// Their digests; empty where only that of the whole is known.
+    /// Digests of the pieces; empty if only that of the file is known.
     pub pieces: Vec<Digest>,
-    /// Where it can be had, the best first.
+    /// URLs, the best first.
     pub urls: Vec<String>,
 }
 
-impl Item {
-    /// How many pieces it is fetched in.
+impl DataSetFile {
+    /// Returns the number of pieces.
     #[must_use]
     pub fn piece_count(&self) -> usize {
         match self.size {
@@ -78,7 +78,7 @@ impl Item {
         }
     }
 
-    /// Where a piece begins, and its length.
+    /// Returns offset and length of a piece.
     #[must_use]
     pub fn piece(&self, index: usize) -> (u64, u64) {
         if self.pieces.is_empty() {
@@ -88,7 +88,7 @@ impl Item {
         (begin, self.piece_len.min(self.size - begin))
     }
 
-    /// What a piece has to be.
+    /// Returns the expected digest of a piece.
     #[must_use]
     pub fn piece_digest(&self, index: usize) -> Option<Digest> {
         if self.pieces.is_empty() { self.digest } else { self.pieces.get(index).copied() }
@@ -98,40 +98,40 @@ impl Item {
 /// A data set as it was published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// What the catalogue calls it.
+    /// Id in the catalogue.
     pub id: String,
-    /// What people call it.
+    /// Title.
     pub title: String,
     /// Words that it is found by.
     pub words: String,
-    /// What may be done with it.
+    /// Licence.
     pub licence: Option<String>,
-    /// Who published it.
+    /// Publisher.
     pub who: String,
     /// The last name of the path that was published.
     pub name: String,
-    /// Whether that was one file.
+    /// True if it is a single file.
     pub is_file: bool,
-    /// When, in seconds since 1970.
+    /// Time of publication, in seconds since 1970.
     pub created: u64,
-    /// Until when it is to be found, in seconds since 1970.
+    /// Expiry, in seconds since 1970.
     pub expires: Option<u64>,
-    /// Who has it.
+    /// Holders.
     pub holders: Vec<Holder>,
-    /// How many files it has.
+    /// Number of files.
     pub files: u64,
-    /// How many bytes they have.
+    /// Total size, in bytes.
     pub bytes: u64,
 }
 
 impl Manifest {
-    /// Whether it is not to be found any more.
+    /// Returns whether it has expired.
     #[must_use]
     pub fn has_expired(&self, now: u64) -> bool {
         self.expires.is_some_and(|end| end <= now)
     }
 
-    /// Whether it has all of these words in what is said of it.
+    /// Returns whether its description contains all of these words.
     #[must_use]
     pub fn is_meant_by(&self, words: &[String]) -> bool {
         let said = [&self.id, &self.title, &self.words, &self.who, &self.name];
@@ -142,8 +142,8 @@ impl Manifest {
 
 /// A data set of one file, for tests.
 #[cfg(test)]
-pub(crate) fn sample(holders: Vec<Holder>) -> (Manifest, Vec<Item>) {
-    let item = Item {
+pub(crate) fn sample(holders: Vec<Holder>) -> (Manifest, Vec<DataSetFile>) {
+    let item = DataSetFile {
         name: "b".into(),
         size: 3,
         digest: Some(Digest::of(b"abc")),
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn pieces_cover_a_file() {
-        let mut item = Item {
+        let mut item = DataSetFile {
             name: "a".into(),
             size: 25,
             digest: Some(Digest::of(b"")),

@@ -1,25 +1,26 @@
-//! Files and where they can be had, as Metalink 4 (RFC 5854) writes it. What is read may come from anybody.
+//! Metalink 4 (RFC 5854): files and their URLs. The input is untrusted.
 
 use std::fmt::Write as _;
 
+use bivouac_types::escape_markup;
 use roxmltree::{Document, Node, ParsingOptions};
 
 use crate::digest::{Digest, piece_len};
-use crate::manifest::Item;
+use crate::manifest::DataSetFile;
 use crate::names::{check, clash};
-use crate::place::Place;
+use crate::place::Location;
 
 /// Largest metalink that is read, in bytes.
 pub const TEXT_MAX: usize = 64 << 20;
-/// Most parts of its XML, which take about as much memory as a hundred bytes each.
+/// Upper limit of XML nodes, which take about a hundred bytes each.
 const NODES_MAX: u32 = 4 << 20;
-/// Most places of one file.
+/// Upper limit of URLs per file.
 const URLS_MAX: usize = 256;
 const NAMESPACE: &str = "urn:ietf:params:xml:ns:metalink";
 
 /// Writes files down.
 #[must_use]
-pub fn encode(items: &[Item]) -> String {
+pub fn encode(items: &[DataSetFile]) -> String {
     let mut text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<metalink xmlns=\"{NAMESPACE}\">\n<generator>bivouac</generator>\n"
     );
@@ -28,8 +29,9 @@ pub fn encode(items: &[Item]) -> String {
     text
 }
 
-fn encode_item(item: &Item, text: &mut String) {
-    let _to_a_text = writeln!(text, "<file name=\"{}\">\n<size>{}</size>", escaped(&item.name), item.size);
+fn encode_item(item: &DataSetFile, text: &mut String) {
+    let _to_a_text =
+        writeln!(text, "<file name=\"{}\">\n<size>{}</size>", escape_markup(&item.name), item.size);
     if let Some(digest) = item.digest {
         let _to_a_text = writeln!(text, "<hash type=\"sha-256\">{}</hash>", digest.hex());
     }
@@ -41,7 +43,7 @@ fn encode_item(item: &Item, text: &mut String) {
         text.push_str("</pieces>\n");
     }
     for (place, url) in item.urls.iter().enumerate() {
-        let _to_a_text = writeln!(text, "<url priority=\"{}\">{}</url>", place + 1, escaped(url));
+        let _to_a_text = writeln!(text, "<url priority=\"{}\">{}</url>", place + 1, escape_markup(url));
     }
     text.push_str("</file>\n");
 }
@@ -50,7 +52,7 @@ fn encode_item(item: &Item, text: &mut String) {
 ///
 /// # Errors
 /// What is wrong, with the name of the file.
-pub fn decode(text: &str) -> Result<Vec<Item>, String> {
+pub fn decode(text: &str) -> Result<Vec<DataSetFile>, String> {
     if text.len() > TEXT_MAX {
         return Err(format!("is larger than {} MiB", TEXT_MAX >> 20));
     }
@@ -61,7 +63,7 @@ pub fn decode(text: &str) -> Result<Vec<Item>, String> {
     if root.tag_name().name() != "metalink" || root.tag_name().namespace() != Some(NAMESPACE) {
         return Err(format!("is no Metalink 4: its outermost element is not metalink of {NAMESPACE}"));
     }
-    let items: Vec<Item> = children(root, "file").map(item).collect::<Result<_, _>>()?;
+    let items: Vec<DataSetFile> = children(root, "file").map(item).collect::<Result<_, _>>()?;
     if items.is_empty() {
         return Err("has no files".to_owned());
     }
@@ -75,7 +77,7 @@ fn children<'a, 'd>(node: Node<'a, 'd>, name: &'static str) -> impl Iterator<Ite
     node.children().filter(move |child| child.has_tag_name((NAMESPACE, name)))
 }
 
-fn item(node: Node<'_, '_>) -> Result<Item, String> {
+fn item(node: Node<'_, '_>) -> Result<DataSetFile, String> {
     let name = node.attribute("name").unwrap_or_default();
     check(name).map_err(|why| format!("the name {name:?} {why}"))?;
     let wrong = |why: &str| format!("{name:?}: {why}");
@@ -100,12 +102,12 @@ fn item(node: Node<'_, '_>) -> Result<Item, String> {
     if urls.is_empty() {
         return Err(wrong("has no place that it can be fetched from: http, https, s3 or file"));
     }
-    Ok(Item { name: name.to_owned(), size, digest, piece_len, pieces, urls })
+    Ok(DataSetFile { name: name.to_owned(), size, digest, piece_len, pieces, urls })
 }
 
-/// Whether files are fetched from a URL. Control characters are no part of one, whatever parsers make of them.
+/// Returns whether files can be fetched from a URL. Control characters are refused, whatever parsers make of them.
 fn is_place(url: &str) -> bool {
-    !url.contains(char::is_control) && Place::of_url(url).is_some()
+    !url.contains(char::is_control) && Location::of_url(url).is_some()
 }
 
 fn digest(node: Node<'_, '_>) -> Option<Digest> {
@@ -124,7 +126,7 @@ fn pieces_of(node: Node<'_, '_>, size: u64) -> Result<(u64, Vec<Digest>), String
     Ok((if digests.is_empty() { piece_len(size) } else { len }, digests))
 }
 
-/// Where a file is, the best first.
+/// Returns the URLs of a file, the best first.
 fn urls(node: Node<'_, '_>) -> Vec<String> {
     let priority = |url: &Node<'_, '_>| url.attribute("priority").and_then(|number| number.parse().ok());
     let found = children(node, "url").take(URLS_MAX);
@@ -135,28 +137,14 @@ fn urls(node: Node<'_, '_>) -> Vec<String> {
     found.into_iter().map(|(_, url)| url).collect()
 }
 
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn sample(name: &str, size: u64) -> Item {
+    fn sample(name: &str, size: u64) -> DataSetFile {
         let len = 1 << 20;
-        Item {
+        DataSetFile {
             name: name.to_owned(),
             size,
             digest: Some(Digest::of(name.as_bytes())),

@@ -6,15 +6,12 @@ use std::collections::HashSet;
 const NAME_LEN_MAX: usize = 4095;
 /// Longest part between two slashes, in bytes.
 const PART_LEN_MAX: usize = 255;
-/// Most parts of a name.
+/// Upper limit of path components.
 const PARTS_MAX: usize = 64;
-/// What is being fetched has this in its name until it is complete.
+/// Marker in the name of an incomplete file.
 pub(crate) const UNFINISHED: &str = ".bivouac-";
 
-/// Whether a name leads to one place below a directory, and nowhere else.
-///
-/// # Errors
-/// Why not.
+/// Checks that a name leads to one path below a directory.
 pub fn check(name: &str) -> Result<(), &'static str> {
     if name.is_empty() {
         return Err("is empty");

@@ -8,12 +8,12 @@ use url::Url;
 
 use crate::error::{Cause, PublishError, PublishResult};
 
-/// What a name in a URL is written with as it is (RFC 3986, 2.3).
+/// Characters that are escaped in a URL (RFC 3986, 2.3).
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Where catalogues and files can be.
+/// Location of a catalogue or a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// A directory or file of a mounted file system.
     Path(PathBuf),
     /// Objects of a store that speaks S3.
@@ -22,21 +22,21 @@ pub enum Place {
         bucket: String,
         /// A key, or what keys begin with; without a slash at its end.
         key: String,
-        /// The store, unless the environment says it.
+        /// Endpoint, if it is not that of the environment.
         endpoint: Option<String>,
         /// Its region.
         region: Option<String>,
     },
-    /// What a web server has.
+    /// An HTTP server.
     Web(Url),
 }
 
-impl Place {
-    /// What somebody wrote; a relative path is one of this process.
+impl Location {
+    /// Parses a location; a relative path refers to the working directory.
     ///
     /// # Errors
     /// [`Cause::Usage`].
-    pub fn parse(text: &str) -> PublishResult<Place> {
+    pub fn parse(text: &str) -> PublishResult<Location> {
         let usage = |why: &str| PublishError::new(Cause::Usage, format_args!("{text}: {why}"));
         if text.is_empty() {
             return Err(usage("is no place; write a directory, s3://BUCKET/PREFIX, or a URL"));
@@ -47,46 +47,46 @@ impl Place {
         match text.split_once("://") {
             Some(("http" | "https", _)) => {
                 let url = Url::parse(text).map_err(|error| usage(&error.to_string()))?;
-                url.has_host().then_some(Place::Web(url)).ok_or_else(|| usage("names no host"))
+                url.has_host().then_some(Location::Web(url)).ok_or_else(|| usage("names no host"))
             }
-            Some(("s3" | "file", _)) => Place::of_url(text).ok_or_else(|| usage("is no such place")),
+            Some(("s3" | "file", _)) => Location::of_url(text).ok_or_else(|| usage("is no such place")),
             Some((scheme, _)) => Err(usage(&format!("'{scheme}' is none of file, s3, http, https"))),
             None => match std::path::absolute(text) {
-                Ok(path) => Ok(Place::Path(path)),
+                Ok(path) => Ok(Location::Path(path)),
                 Err(error) => Err(PublishError::system(text, &error)),
             },
         }
     }
 
-    /// What a URL of an entry names; `None` if it is none that files are fetched from.
+    /// Parses the URL of an entry; `None` if files cannot be fetched from it.
     #[must_use]
-    pub fn of_url(text: &str) -> Option<Place> {
+    pub fn of_url(text: &str) -> Option<Location> {
         let (scheme, rest) = text.split_once("://")?;
         match scheme {
-            "http" | "https" => Url::parse(text).ok().filter(Url::has_host).map(Place::Web),
+            "http" | "https" => Url::parse(text).ok().filter(Url::has_host).map(Location::Web),
             "file" => {
                 let path = decoded(rest)?;
                 let is_plain = path.starts_with('/') && !path.split('/').any(|part| part == "..");
-                is_plain.then(|| Place::Path(path.into()))
+                is_plain.then(|| Location::Path(path.into()))
             }
             "s3" => {
                 let site = text.parse::<Source>().ok()?;
                 let Site::S3 { bucket, prefix, endpoint, region } = site.site().clone() else { return None };
                 let key = decoded(prefix.trim_end_matches('/'))?;
-                Some(Place::S3 { bucket, key, endpoint, region })
+                Some(Location::S3 { bucket, key, endpoint, region })
             }
             _ => None,
         }
     }
 
-    /// As a URL without a slash at its end.
+    /// Returns the URL without a slash at its end.
     ///
     /// # Errors
     /// [`Cause::Usage`] for a path that is no text.
     pub fn url(&self) -> PublishResult<String> {
         match self {
-            Place::Path(path) => file_url(path),
-            Place::S3 { bucket, key, endpoint, region } => {
+            Location::Path(path) => file_url(path),
+            Location::S3 { bucket, key, endpoint, region } => {
                 let parts = key.split('/').filter(|part| !part.is_empty());
                 let path: String = parts.map(|part| format!("/{}", encoded(part.as_bytes()))).collect();
                 let said = [("endpoint", endpoint), ("region", region)];
@@ -96,26 +96,31 @@ impl Place {
                 let mark = if query.is_empty() { "" } else { "?" };
                 Ok(format!("s3://{bucket}{path}{mark}{query}"))
             }
-            Place::Web(url) => Ok(url.as_str().trim_end_matches('/').to_owned()),
+            Location::Web(url) => Ok(url.as_str().trim_end_matches('/').to_owned()),
         }
     }
 
-    /// What is below it under a name, which may have slashes.
+    /// Returns the location of a name, which may contain slashes, below this one.
     #[must_use]
-    pub fn join(&self, name: &str) -> Place {
+    pub fn join(&self, name: &str) -> Location {
         match self {
-            Place::Path(path) => Place::Path(path.join(name)),
-            Place::S3 { bucket, key, endpoint, region } => {
+            Location::Path(path) => Location::Path(path.join(name)),
+            Location::S3 { bucket, key, endpoint, region } => {
                 let slash = if key.is_empty() { "" } else { "/" };
                 let key = format!("{key}{slash}{name}");
-                Place::S3 { bucket: bucket.clone(), key, endpoint: endpoint.clone(), region: region.clone() }
+                Location::S3 {
+                    bucket: bucket.clone(),
+                    key,
+                    endpoint: endpoint.clone(),
+                    region: region.clone(),
+                }
             }
-            Place::Web(url) => {
+            Location::Web(url) => {
                 let mut url = url.clone();
                 let base = url.path().trim_end_matches('/').to_owned();
                 let parts = name.split('/').map(|part| format!("/{}", encoded(part.as_bytes())));
                 url.set_path(&parts.fold(base, |path, part| path + &part));
-                Place::Web(url)
+                Location::Web(url)
             }
         }
     }
@@ -155,24 +160,24 @@ mod tests {
             "s3://bucket/a?endpoint=http://127.0.0.1:9&region=here",
             "https://h:8443/a%20b",
         ] {
-            let place = Place::parse(text).unwrap();
+            let place = Location::parse(text).unwrap();
             assert_eq!(place.url().unwrap(), text);
-            assert_eq!(Place::of_url(&place.url().unwrap()), Some(place));
+            assert_eq!(Location::of_url(&place.url().unwrap()), Some(place));
         }
-        assert_eq!(Place::parse("/a").unwrap(), Place::Path("/a".into()));
-        assert!(matches!(Place::parse("x").unwrap(), Place::Path(path) if path.is_absolute()));
+        assert_eq!(Location::parse("/a").unwrap(), Location::Path("/a".into()));
+        assert!(matches!(Location::parse("x").unwrap(), Location::Path(path) if path.is_absolute()));
         for wrong in ["", "ftp://a/b", "http://", "s3://", "file://a/../b", "a\nb"] {
-            assert_eq!(Place::parse(wrong).unwrap_err().cause(), Cause::Usage, "{wrong:?}");
+            assert_eq!(Location::parse(wrong).unwrap_err().cause(), Cause::Usage, "{wrong:?}");
         }
     }
 
     #[test]
     fn urls_of_entries_lead_to_files_and_nowhere_else() {
         for wrong in ["file://host/a", "file:///a/../b", "file:///a/%2e%2e/b", "file:///a%00b", "ftp://h/a"] {
-            assert_eq!(Place::of_url(wrong), None, "{wrong}");
+            assert_eq!(Location::of_url(wrong), None, "{wrong}");
         }
         for wrong in ["javascript:alert(1)", "http:a", "gopher://x", "", "://", "file:/a", "s3:///a"] {
-            assert_eq!(Place::of_url(wrong), None, "{wrong}");
+            assert_eq!(Location::of_url(wrong), None, "{wrong}");
         }
     }
 
@@ -184,7 +189,7 @@ mod tests {
             ("s3://bucket", "s3://bucket/b%20c/d"),
             ("http://h/a/", "http://h/a/b%20c/d"),
         ] {
-            assert_eq!(Place::parse(base).unwrap().join("b c/d").url().unwrap(), joined);
+            assert_eq!(Location::parse(base).unwrap().join("b c/d").url().unwrap(), joined);
         }
     }
 }

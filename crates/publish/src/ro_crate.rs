@@ -1,4 +1,4 @@
-//! What is said of a data set, as RO-Crate 1.1 writes it. What is read may come from anybody.
+//! RO-Crate 1.1: description of a data set. The input is untrusted.
 //!
 //! The files themselves, their pieces and places are in the metalink beside it, whose digest is here: an entry is
 //! whole if both are there and fit.
@@ -7,30 +7,30 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::digest::Digest;
-use crate::manifest::{Holder, Item, Kind, Manifest};
+use crate::manifest::{DataSetFile, Holder, Kind, Manifest};
 
-/// What the file is called.
+/// Name of the file.
 pub const FILE: &str = "ro-crate-metadata.json";
 /// Largest one that is read, in bytes.
 pub const TEXT_MAX: usize = 32 << 20;
-/// Most files that are listed one by one; the metalink has all of them.
+/// Upper limit of files that are listed individually; the metalink has all of them.
 const LISTED_MAX: usize = 10_000;
 /// Longest text of one property that is taken, in bytes.
 const PROPERTY_MAX: usize = 16 << 10;
-/// Most holders.
+/// Upper limit of holders.
 const HOLDERS_MAX: usize = 256;
 const CONTEXT: &str = "https://w3id.org/ro/crate/1.1/context";
 const CONFORMS_TO: &str = "https://w3id.org/ro/crate/1.1";
 
-/// What the metalink beside it is called.
+/// Returns the name of the metalink beside it.
 #[must_use]
 pub fn metalink_name(id: &str) -> String {
     format!("{id}.meta4")
 }
 
-/// Writes down what is said of a data set with these files and this metalink.
+/// Encodes the description of a data set.
 #[must_use]
-pub fn encode(manifest: &Manifest, items: &[Item], metalink: &str) -> String {
+pub fn encode(manifest: &Manifest, items: &[DataSetFile], metalink: &str) -> String {
     let listed = items.get(..items.len().min(LISTED_MAX)).unwrap_or_default();
     let metalink_id = metalink_name(&manifest.id);
     let mut graph = vec![
@@ -58,7 +58,7 @@ pub fn encode(manifest: &Manifest, items: &[Item], metalink: &str) -> String {
     text.unwrap_or_default() + "\n"
 }
 
-fn root(manifest: &Manifest, listed: &[Item], metalink_id: &str) -> Value {
+fn root(manifest: &Manifest, listed: &[DataSetFile], metalink_id: &str) -> Value {
     let number = |name: &str, value: String| json!({"@type": "PropertyValue", "name": name, "value": value});
     let parts = [metalink_id]
         .into_iter()
@@ -118,7 +118,7 @@ fn holder_entity(number: usize, holder: &Holder) -> Value {
     entity
 }
 
-fn file(item: &Item) -> Value {
+fn file(item: &DataSetFile) -> Value {
     let more: Vec<&String> = item.urls.iter().skip(1).collect();
     let mut entity = json!({
         "@id": item.urls.first(), "@type": "File", "name": item.name, "contentSize": item.size.to_string(),
@@ -135,10 +135,7 @@ fn date(secs: u64) -> String {
     Timestamp::from_second(secs).unwrap_or(Timestamp::MAX).to_string()
 }
 
-/// Reads what is said of a data set, and what the metalink beside it has to be.
-///
-/// # Errors
-/// What is wrong.
+/// Decodes the description of a data set, and the expected digest of its metalink.
 pub fn decode(text: &str) -> Result<(Manifest, Digest), String> {
     if text.len() > TEXT_MAX {
         return Err(format!("is larger than {} MiB", TEXT_MAX >> 20));
@@ -178,7 +175,7 @@ pub fn decode(text: &str) -> Result<(Manifest, Digest), String> {
     Ok((manifest, metalink))
 }
 
-/// Whether a text can be the id of an entry: what catalogues name directories by.
+/// Returns whether a text is a valid entry id, which catalogues use as a directory name.
 #[must_use]
 pub fn is_id(text: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -206,7 +203,7 @@ fn holders(graph: &Graph<'_>, root: &Value) -> Vec<Holder> {
             (Some(name), Some(id)) => Kind::Formation { name: name.to_owned(), id },
             _ => Kind::Site,
         };
-        let base = text_of(entity.get("contentUrl")).filter(|url| crate::Place::of_url(url).is_some())?;
+        let base = text_of(entity.get("contentUrl")).filter(|url| crate::Location::of_url(url).is_some())?;
         Some(Holder { kind, base, fingerprint: text_of(entity.get("sha256")) })
     })
     .collect()
@@ -235,7 +232,7 @@ mod tests {
     use crate::manifest::site;
     use proptest::prelude::*;
 
-    fn sample() -> (Manifest, Vec<Item>) {
+    fn sample() -> (Manifest, Vec<DataSetFile>) {
         let formation = Holder {
             kind: Kind::Formation { name: "camp".into(), id: "00ff".into() },
             base: "https://h:1/a".into(),

@@ -1,24 +1,24 @@
-//! Where a catalogue keeps its files: small ones, put whole, listed one directory deep.
+//! Storage of a catalogue: small files that are written as a whole, one directory per entry.
 
 mod bucket;
 mod dir;
 mod server;
 
-use bivouac_source::{Environment, S3Place, S3Source};
+use bivouac_source::{Environment, S3Location, S3Source};
 
 use crate::error::{Cause, PublishError, PublishResult};
-use crate::place::Place;
+use crate::place::Location;
 use crate::web::Web;
 use bucket::Bucket;
 use dir::Dir;
 use server::Server;
 
 /// The files of a catalogue.
-pub trait Shelf: Send + Sync {
-    /// What it is called.
+pub trait CatalogueStore: Send + Sync {
+    /// Returns its name.
     fn name(&self) -> String;
 
-    /// Puts the files of a new entry, the last one last: whoever sees that one sees all.
+    /// Writes the files of a new entry in order: the last one makes the entry visible.
     ///
     /// # Errors
     /// [`Cause::Exists`] if there is such an entry; nothing is changed then.
@@ -36,7 +36,7 @@ pub trait Shelf: Send + Sync {
     /// What the place says.
     fn list(&self) -> PublishResult<Vec<String>>;
 
-    /// Removes files of an entry, the first one first: whoever does not see that one sees none.
+    /// Removes the files of an entry in order: the first one makes it invisible.
     ///
     /// # Errors
     /// [`Cause::NotFound`] if the first is not there.
@@ -47,17 +47,21 @@ pub trait Shelf: Send + Sync {
 ///
 /// # Errors
 /// That it is none, or that there are no credentials for it.
-pub fn open<'a>(place: &Place, here: &Environment, web: &'a Web) -> PublishResult<Box<dyn Shelf + 'a>> {
+pub fn open<'a>(
+    place: &Location,
+    here: &Environment,
+    web: &'a Web,
+) -> PublishResult<Box<dyn CatalogueStore + 'a>> {
     match place {
-        Place::Path(path) => Ok(Box::new(Dir(path.clone()))),
-        Place::S3 { bucket, key, endpoint, region } => {
+        Location::Path(path) => Ok(Box::new(Dir(path.clone()))),
+        Location::S3 { bucket, key, endpoint, region } => {
             let slash = if key.is_empty() { "" } else { "/" };
             let prefix = format!("{key}{slash}");
             let (bucket, endpoint, region) = (bucket.clone(), endpoint.clone(), region.clone());
-            let store = S3Source::open(&S3Place { bucket, prefix, endpoint, region }, here)?;
+            let store = S3Source::open(&S3Location { bucket, prefix, endpoint, region }, here)?;
             Ok(Box::new(Bucket { store, name: place.url()? }))
         }
-        Place::Web(url) => Ok(Box::new(Server { url: url.clone(), web })),
+        Location::Web(url) => Ok(Box::new(Server { url: url.clone(), web })),
     }
 }
 

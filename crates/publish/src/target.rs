@@ -10,53 +10,59 @@ use rustix::io::Errno;
 use crate::digest::Digest;
 use crate::error::{Cause, PublishError, PublishResult};
 use crate::names::{UNFINISHED, check};
+use crate::space::check_fits;
+
+/// Unit of `st_blocks`, in bytes.
+const STAT_BLOCK: u64 = 512;
 
 /// The directory, kept open.
-pub struct Target {
+pub struct TargetDir {
     dir: OwnedFd,
     path: PathBuf,
 }
 
-/// Where one file is to be: its directory, and its name in it.
-pub struct Spot {
+/// Target of a file: its directory and name.
+pub struct TargetFile {
     dir: OwnedFd,
     name: String,
     partial: String,
-    /// As users know it.
+    /// Path for messages.
     pub path: PathBuf,
 }
 
-impl Target {
+impl TargetDir {
     /// A directory, made with all above it if it is not there.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn open(path: &Path) -> PublishResult<Target> {
+    pub fn open(path: &Path) -> PublishResult<TargetDir> {
         let failed = |error: std::io::Error| PublishError::system(path.display(), &error);
         std::fs::create_dir_all(path).map_err(failed)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
-        Ok(Target { dir, path: path.to_owned() })
+        Ok(TargetDir { dir, path: path.to_owned() })
     }
 
-    /// Where a file of this name and digest is to be; its directories are made. Links are not followed.
+    /// Returns the target of a file with this name and digest, and creates its directories. Links are not followed.
     ///
     /// # Errors
     /// [`Cause::Damaged`] for a name that leads elsewhere; otherwise what the system says.
-    pub fn spot(&self, name: &str, tag: &Digest) -> PublishResult<Spot> {
+    pub fn spot(&self, name: &str, tag: &Digest) -> PublishResult<TargetFile> {
         let gone = || PublishError::system(self.path.join(name).display(), &Errno::NOENT.into());
         self.walk(name, tag, true)?.ok_or_else(gone)
     }
 
     /// The same without making anything; `None` if its directories are not there.
-    ///
-    /// # Errors
-    /// As [`Target::spot`].
-    pub fn spot_if_there(&self, name: &str, tag: &Digest) -> PublishResult<Option<Spot>> {
+    pub fn spot_if_there(&self, name: &str, tag: &Digest) -> PublishResult<Option<TargetFile>> {
         self.walk(name, tag, false)
     }
 
-    fn walk(&self, name: &str, tag: &Digest, makes: bool) -> PublishResult<Option<Spot>> {
+    /// Refuses what certainly does not fit there.
+    ///
+    /// # Errors
+    /// [`Cause::NoRoom`] with the needed and the free bytes.
+    pub fn check_fits(&self, needed: u64) -> PublishResult<()> {
+        check_fits(&self.dir, needed, &self.path.display())
+    }
+
+    fn walk(&self, name: &str, tag: &Digest, makes: bool) -> PublishResult<Option<TargetFile>> {
         check(name)
             .map_err(|why| PublishError::new(Cause::Damaged, format_args!("the name {name:?} {why}")))?;
         let (parents, last) = name.rsplit_once('/').map_or(("", name), |(parents, last)| (parents, last));
@@ -71,6 +77,7 @@ impl Target {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(self.failed(&so_far, error)),
             }
+            // The tree may be shared: a link in place of a directory must not lead the write elsewhere.
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             dir = match rustix::fs::openat(&dir, part, flags, Mode::empty()) {
                 Ok(dir) => dir,
@@ -80,10 +87,10 @@ impl Target {
             };
         }
         let tag = tag.hex();
-        // Cut on a boundary of letters, so that name and tag fit.
+        // Cut at a character boundary, so that name and tag fit into a file name.
         let begin: String = last.chars().take(40).collect();
         let partial = format!(".{begin}{UNFINISHED}{}", tag.get(..24).unwrap_or_default());
-        Ok(Some(Spot { dir, name: last.to_owned(), partial, path: self.path.join(name) }))
+        Ok(Some(TargetFile { dir, name: last.to_owned(), partial, path: self.path.join(name) }))
     }
 
     fn no_directory(&self, name: &str) -> PublishError {
@@ -99,8 +106,8 @@ impl Target {
     }
 }
 
-impl Spot {
-    /// What is there already: `None` if nothing.
+impl TargetFile {
+    /// Opens an existing file; `None` if there is none.
     ///
     /// # Errors
     /// [`Cause::Exists`] if it is something else than a file.
@@ -142,7 +149,7 @@ impl Spot {
                 Err(error) => return Err(self.failed(error)),
             }
             self.check_is_ours(&file)?;
-            // Whoever had the lock may have given the file its name meanwhile.
+            // The previous owner of the lock may have renamed the file: then the next attempt creates a new one.
             let ours = rustix::fs::fstat(&file).map_err(|error| self.failed(error))?;
             match rustix::fs::statat(&self.dir, &self.partial, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(there) if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino) => return Ok(file),
@@ -152,7 +159,20 @@ impl Spot {
         }
     }
 
-    /// In a directory that others write to, somebody may have made it in advance, to have it afterwards.
+    /// Bytes that an earlier run left of the file, as far as they take space.
+    pub fn partial_space(&self) -> u64 {
+        let stat = rustix::fs::statat(&self.dir, &self.partial, AtFlags::SYMLINK_NOFOLLOW);
+        stat.map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(STAT_BLOCK))
+    }
+
+    /// Removes the file that is being fetched, which this process has.
+    pub fn discard(&self) {
+        // Best effort: the failure that led here is reported.
+        let _left = rustix::fs::unlinkat(&self.dir, &self.partial, AtFlags::empty());
+    }
+
+    /// Refuses a file of another user: in a shared directory somebody may have created it in advance, to own the
+    /// content.
     fn check_is_ours(&self, file: &File) -> PublishResult<()> {
         let stat = rustix::fs::fstat(file).map_err(|error| self.failed(error))?;
         let is_file = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
@@ -169,6 +189,7 @@ impl Spot {
     /// # Errors
     /// [`Cause::Exists`] if there is something by now and it is not to be replaced.
     pub fn commit(&self, file: &File, replace: bool) -> PublishResult<()> {
+        // Content before name: after a crash the name never leads to an incomplete file.
         file.sync_all().map_err(|error| PublishError::system(self.path.display(), &error))?;
         if replace {
             rustix::fs::renameat(&self.dir, &self.partial, &self.dir, &self.name)
@@ -185,7 +206,7 @@ impl Spot {
     fn rename_to_free(&self) -> Result<(), Errno> {
         let flags = RenameFlags::NOREPLACE;
         match rustix::fs::renameat_with(&self.dir, &self.partial, &self.dir, &self.name, flags) {
-            // Not every file system has this kind of rename; a link replaces nothing either.
+            // A file system without this kind of rename; a hard link does not replace an existing name either.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 rustix::fs::linkat(&self.dir, &self.partial, &self.dir, &self.name, AtFlags::empty())?;
                 rustix::fs::unlinkat(&self.dir, &self.partial, AtFlags::empty())
@@ -230,7 +251,7 @@ mod tests {
     #[test]
     fn a_name_appears_with_all_that_is_in_it() {
         let dir = tempfile::tempdir().unwrap();
-        let target = Target::open(&dir.path().join("new/dst")).unwrap();
+        let target = TargetDir::open(&dir.path().join("new/dst")).unwrap();
         let spot = target.spot("a/b", &Digest::of(b"x")).unwrap();
         assert!(spot.existing().unwrap().is_none());
         let mut file = spot.partial().unwrap();
@@ -257,7 +278,7 @@ mod tests {
         let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         std::os::unix::fs::symlink(outside.path(), dir.path().join("link")).unwrap();
         std::os::unix::fs::symlink(outside.path().join("f"), dir.path().join("file")).unwrap();
-        let target = Target::open(dir.path()).unwrap();
+        let target = TargetDir::open(dir.path()).unwrap();
         let tag = Digest::of(b"");
         let refusal = target.spot("link/x", &tag).err().unwrap();
         assert!(refusal.to_string().contains("link") && refusal.cause() == Cause::Exists, "{refusal}");

@@ -1,4 +1,4 @@
-//! Servers whose certificate nobody vouches for but who said its SHA-256.
+//! Servers with a pinned certificate.
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -12,17 +12,17 @@ use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, Signa
 
 use crate::digest::Digest;
 
-/// How long a server may take to say who it is, step by step.
+/// Timeout of each step of the handshake.
 const STEP_WAIT: Duration = Duration::from_secs(10);
 
-/// The certificate of a server, if its SHA-256 is the one that was said, and the server has the key to it.
+/// Returns the certificate of a server, if its SHA-256 is the expected one and the server has the key.
 ///
 /// # Errors
 /// That it does not answer, or has another one.
 pub fn certificate(host: &str, port: u16, fingerprint: &str) -> io::Result<Vec<u8>> {
     let wanted = parse(fingerprint).ok_or_else(|| io::Error::other("its fingerprint is no SHA-256"))?;
     let provider = Arc::new(ring::default_provider());
-    let verifier = Arc::new(Pinned { wanted, provider: Arc::clone(&provider) });
+    let verifier = Arc::new(PinnedCertificate { wanted, provider: Arc::clone(&provider) });
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
@@ -60,14 +60,14 @@ fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     Err(failure)
 }
 
-/// Takes one certificate and no other.
+/// A verifier that accepts one certificate and no other.
 #[derive(Debug)]
-struct Pinned {
+struct PinnedCertificate {
     wanted: Digest,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedCertificate {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

@@ -18,29 +18,29 @@ use url::{Host, Url};
 use crate::error::{Cause, PublishError, PublishResult};
 use crate::trust;
 
-/// How long a connection, the beginning of an answer, and a silence may take.
+/// Timeouts of connecting, of the start of a response, and of inactivity.
 const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(30);
-/// How long an answer may take for which a server reads all of a large file.
+/// Timeout of a response for which the server reads a whole file.
 const ANSWER_SLOW: Duration = Duration::from_secs(600);
 const SILENCE: Duration = Duration::from_secs(30);
-/// How often it is looked whether requests are to end.
+/// Interval at which requests check for cancellation.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Most redirects of one request.
+/// Upper limit of redirects per request.
 const REDIRECTS_MAX: usize = 5;
 /// Largest refusal that is read, in bytes.
 const REFUSAL_MAX: u64 = 4 << 10;
 
-/// What a request has besides method and URL.
+/// Options of a request.
 #[derive(Clone, Debug, Default)]
-pub struct Sent<'a> {
+pub struct RequestOptions<'a> {
     /// Headers.
     pub headers: Vec<(&'static str, String)>,
-    /// What is put.
+    /// Body of a PUT.
     pub body: Option<&'a [u8]>,
-    /// Whether the server has to read a whole file for the answer.
+    /// True if the server has to read a whole file to respond.
     pub is_slow: bool,
-    /// How long all of it may take, from the connection to the answer; as long as there is life, if that is not said.
+    /// Timeout of the whole request; none if the response may take as long as data arrives.
     pub within: Option<Duration>,
 }
 
@@ -50,7 +50,7 @@ pub struct Answer {
     pub status: u16,
     /// Its headers.
     pub headers: HeaderMap,
-    /// Where it came from, after all redirects.
+    /// Final URL after redirects.
     pub url: Url,
     body: ureq::Body,
 }
@@ -83,7 +83,7 @@ impl Answer {
         String::from_utf8(bytes).map_err(|_| damaged("is no text"))
     }
 
-    /// What a status means that is none of success.
+    /// Returns the error that a status stands for.
     pub fn refusal(&mut self) -> PublishError {
         let mut text = Vec::new();
         let _as_far_as_it_comes = self.body.as_reader().take(REFUSAL_MAX).read_to_end(&mut text);
@@ -106,22 +106,22 @@ impl Answer {
 /// The way to web servers.
 pub struct Web {
     here: Environment,
-    /// What is shown to which origin.
+    /// Credentials by origin.
     keys: HashMap<String, String>,
     /// SHA-256 of the certificate of which origin.
     pins: HashMap<String, String>,
-    ways: Arc<Ways>,
+    ways: Arc<AgentPool>,
 }
 
 #[derive(Default)]
-struct Ways {
+struct AgentPool {
     agents: Mutex<Agents>,
     ended: Condvar,
 }
 
 #[derive(Default)]
 struct Agents {
-    /// By origin where that is pinned; the others share one.
+    /// Agents of origins with a pinned certificate; all others share one.
     by_name: HashMap<String, ureq::Agent>,
     is_over: bool,
 }
@@ -134,7 +134,7 @@ impl Web {
         Web { here: here.clone(), keys, pins, ways }
     }
 
-    /// Has all requests end at once when this is set, those too that are waiting for an answer.
+    /// Cancels all requests when this is set, including those that wait for a response.
     pub fn heed(&self, cancel: &Arc<AtomicBool>) {
         let (ways, cancel) = (Arc::clone(&self.ways), Arc::clone(cancel));
         std::thread::spawn(move || {
@@ -154,7 +154,7 @@ impl Web {
         self.keys.insert(origin_of(url), key.to_owned());
     }
 
-    /// Whether the server of a URL is shown one.
+    /// Returns whether credentials are known for a URL's server.
     #[must_use]
     pub fn has_key(&self, url: &Url) -> bool {
         self.keys.contains_key(&origin_of(url))
@@ -170,7 +170,7 @@ impl Web {
     /// # Errors
     /// [`Cause::Unreachable`] if nobody answers; [`Cause::Denied`] for certificates and redirects that are not to be
     /// trusted.
-    pub fn ask(&self, method: &str, url: &Url, sent: &Sent<'_>) -> PublishResult<Answer> {
+    pub fn ask(&self, method: &str, url: &Url, sent: &RequestOptions<'_>) -> PublishResult<Answer> {
         let mut url = url.clone();
         for _ in 0..=REDIRECTS_MAX {
             let answer = self.ask_once(method, &url, sent)?;
@@ -181,8 +181,9 @@ impl Web {
         Err(PublishError::new(Cause::Other, format_args!("{}: leads on and on", shown(&url))))
     }
 
-    fn ask_once(&self, method: &str, url: &Url, sent: &Sent<'_>) -> PublishResult<Answer> {
+    fn ask_once(&self, method: &str, url: &Url, sent: &RequestOptions<'_>) -> PublishResult<Answer> {
         let agent = self.agent(url)?;
+        // Credentials go into a header: request lines are logged by servers and proxies.
         let mut plain = url.clone();
         let _has_a_host = plain.set_username("").and_then(|()| plain.set_password(None));
         plain.set_fragment(None);
@@ -215,7 +216,7 @@ impl Web {
         failed(url, error)
     }
 
-    /// What is shown to the server of a URL: what the URL says itself, or the key for it.
+    /// Returns the credentials for a URL: those in the URL itself, or those of its origin.
     fn authorization(&self, url: &Url) -> Option<String> {
         if let Some(password) = url.password() {
             let decoded = |text| percent_decode_str(text).decode_utf8_lossy().into_owned();
@@ -244,6 +245,7 @@ impl Web {
         let mut config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .allow_non_standard_methods(true)
+            // Followed by `ask`, where each place is judged, and gets no key but its own.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .user_agent(concat!("bivouac/", env!("CARGO_PKG_VERSION")))
@@ -258,6 +260,7 @@ impl Web {
         }
         let agent = config.build().new_agent();
         let mut agents = self.ways.agents.lock();
+        // Cancelled while it was made, so it was not shut down with the others.
         if agents.is_over {
             agent.clone().shutdown();
         }
@@ -279,7 +282,7 @@ impl Agents {
     }
 }
 
-/// What tells servers apart: scheme, host and port.
+/// Returns the origin: scheme, host and port.
 #[must_use]
 pub fn origin_of(url: &Url) -> String {
     url.origin().ascii_serialization()
@@ -304,7 +307,7 @@ fn redirected(from: &Url, place: &str) -> PublishResult<Url> {
     }
 }
 
-/// Whether a server is on this host or a private network, where no proxy leads.
+/// Returns whether a server is on this host or a private network, which no proxy reaches.
 fn is_near(url: &Url) -> bool {
     match url.host() {
         Some(Host::Ipv4(address)) => address.is_loopback() || address.is_private() || address.is_link_local(),

@@ -2,19 +2,19 @@
 
 use crate::Rank;
 
-/// A lock's place: its rank, and its number among those of one rank that may be held together. Also of one that is a
-/// row of a table, whose owner says when it is waited for and held.
+/// Position of a lock in the lock order: its rank, and its number among those of one rank that may be held together. A
+/// lock that is a row of a table has one, too; its owner calls [`LockPosition::check`] and [`LockPosition::hold`].
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct LockPosition {
     #[cfg(debug_assertions)]
     rank: Rank,
     #[cfg(debug_assertions)]
     number: u32,
 }
 
-/// That the thread holds a lock; ends when dropped.
+/// A lock that the thread holds, until this is dropped.
 #[must_use = "it is not held any more when this is dropped"]
-pub struct Held {
+pub struct HeldLock {
     #[cfg(debug_assertions)]
     entry: u64,
     // Guards stay in the thread that took the lock; so does this.
@@ -23,7 +23,7 @@ pub struct Held {
 
 #[cfg(debug_assertions)]
 mod checked {
-    use super::{Held, Place};
+    use super::{HeldLock, LockPosition};
     use crate::Rank;
     use std::cell::RefCell;
 
@@ -31,18 +31,18 @@ mod checked {
     #[derive(Default)]
     struct Stack {
         next: u64,
-        entries: Vec<(u64, Place)>,
+        entries: Vec<(u64, LockPosition)>,
     }
 
     thread_local! {
         static STACK: RefCell<Stack> = RefCell::default();
     }
 
-    impl Place {
+    impl LockPosition {
         /// The place of the lock of this rank that has this number.
         #[must_use]
-        pub const fn new(rank: Rank, number: u32) -> Place {
-            Place { rank, number }
+        pub const fn new(rank: Rank, number: u32) -> LockPosition {
+            LockPosition { rank, number }
         }
 
         /// Before the lock is waited for: it must stand behind everything that the thread holds.
@@ -55,6 +55,7 @@ mod checked {
                 stack.entries.iter().map(|(_, place)| *place).find(|held| !held.is_before(self))
             });
             if let Ok(Some(held)) = broken {
+                // Destructors of a thread that panics take locks in any order; a second panic would end the process.
                 assert!(
                     std::thread::panicking(),
                     "lock order: {} is taken while {} is held; crates/ranks/src/rank.rs has the order",
@@ -73,11 +74,11 @@ mod checked {
             }
         }
 
-        fn is(self, other: Place) -> bool {
+        fn is(self, other: LockPosition) -> bool {
             (self.rank.number(), self.number) == (other.rank.number(), other.number)
         }
 
-        fn is_before(self, next: Place) -> bool {
+        fn is_before(self, next: LockPosition) -> bool {
             match self.rank.number().cmp(&next.rank.number()) {
                 std::cmp::Ordering::Less => true,
                 std::cmp::Ordering::Equal => self.rank.has_siblings() && self.number < next.number,
@@ -86,7 +87,7 @@ mod checked {
         }
 
         /// The lock is taken.
-        pub fn hold(self) -> Held {
+        pub fn hold(self) -> HeldLock {
             let push = |stack: &RefCell<Stack>| {
                 let mut stack = stack.borrow_mut();
                 stack.next += 1;
@@ -95,11 +96,11 @@ mod checked {
                 entry
             };
             // A thread that ends checks nothing any more.
-            Held { entry: STACK.try_with(push).unwrap_or(0), _here: std::marker::PhantomData }
+            HeldLock { entry: STACK.try_with(push).unwrap_or(0), _here: std::marker::PhantomData }
         }
     }
 
-    impl Drop for Held {
+    impl Drop for HeldLock {
         fn drop(&mut self) {
             let _ = STACK.try_with(|stack| {
                 let entries = &mut stack.borrow_mut().entries;
@@ -111,7 +112,7 @@ mod checked {
     }
 
     /// The innermost lock that the thread holds of those for which `is_it` says so, but for one.
-    fn find(except: Option<&Held>, is_it: impl Fn(&Rank) -> bool) -> Option<Rank> {
+    fn find(except: Option<&HeldLock>, is_it: impl Fn(&Rank) -> bool) -> Option<Rank> {
         let find = |stack: &std::cell::RefCell<Stack>| {
             let stack = stack.borrow();
             let mut held = stack.entries.iter().rev();
@@ -121,16 +122,18 @@ mod checked {
         STACK.try_with(find).ok().flatten()
     }
 
-    /// Takes everything from the stack.
-    pub(crate) struct Apart(Vec<(u64, Place)>);
+    /// The thread's stack of held locks, which is empty until this is dropped.
+    pub(crate) struct SuspendedStack(Vec<(u64, LockPosition)>);
 
-    impl Apart {
-        pub(crate) fn begin() -> Apart {
-            Apart(STACK.try_with(|stack| std::mem::take(&mut stack.borrow_mut().entries)).unwrap_or_default())
+    impl SuspendedStack {
+        pub(crate) fn begin() -> SuspendedStack {
+            SuspendedStack(
+                STACK.try_with(|stack| std::mem::take(&mut stack.borrow_mut().entries)).unwrap_or_default(),
+            )
         }
     }
 
-    impl Drop for Apart {
+    impl Drop for SuspendedStack {
         fn drop(&mut self) {
             let _ = STACK.try_with(|stack| {
                 let entries = &mut stack.borrow_mut().entries;
@@ -141,17 +144,17 @@ mod checked {
         }
     }
 
-    pub(crate) fn short_held(except: Option<&Held>) -> Option<Rank> {
+    pub(crate) fn short_held(except: Option<&HeldLock>) -> Option<Rank> {
         find(except, |rank| !rank.may_wait())
     }
 }
 
 #[cfg(not(debug_assertions))]
-impl Place {
+impl LockPosition {
     /// The place of the lock of this rank that has this number.
     #[must_use]
-    pub const fn new(_: Rank, _: u32) -> Place {
-        Place {}
+    pub const fn new(_: Rank, _: u32) -> LockPosition {
+        LockPosition {}
     }
 
     /// Nothing is checked.
@@ -163,8 +166,8 @@ impl Place {
 
     /// The lock is taken.
     #[inline(always)]
-    pub fn hold(self) -> Held {
-        Held { _here: std::marker::PhantomData }
+    pub fn hold(self) -> HeldLock {
+        HeldLock { _here: std::marker::PhantomData }
     }
 }
 
@@ -173,7 +176,15 @@ impl Place {
 pub fn on_behalf_of_peer<R>(act: impl FnOnce() -> R) -> R {
     assert_may_wait("another node is asked");
     #[cfg(debug_assertions)]
-    let _apart = checked::Apart::begin();
+    let _apart = checked::SuspendedStack::begin();
+    act()
+}
+
+/// Does what a backup is asked, and waits for it. All locks may be held, also those that are held for a moment only: a
+/// backup waits for nobody, and what it does takes locks of its own.
+pub fn wait_for_backup<R>(act: impl FnOnce() -> R) -> R {
+    #[cfg(debug_assertions)]
+    let _apart = checked::SuspendedStack::begin();
     act()
 }
 
@@ -191,7 +202,7 @@ pub fn assert_may_wait(what: &str) {
 /// As [`assert_may_wait`], but for one lock, which is given up meanwhile.
 #[inline(always)]
 #[track_caller]
-pub(crate) fn assert_only(what: &str, except: Option<&Held>) {
+pub(crate) fn assert_only(what: &str, except: Option<&HeldLock>) {
     #[cfg(debug_assertions)]
     if let Some(rank) = checked::short_held(except) {
         assert!(std::thread::panicking(), "{what} while {rank} is held, under which nobody may wait");

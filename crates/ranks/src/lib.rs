@@ -11,7 +11,7 @@ mod mutex;
 pub mod rank;
 mod rwlock;
 
-pub use held::{Held as InOrder, Place, assert_may_wait, on_behalf_of_peer};
+pub use held::{HeldLock as InOrder, LockPosition, assert_may_wait, on_behalf_of_peer, wait_for_backup};
 pub use mutex::{Condvar, Mutex, MutexGuard};
 pub use rank::Rank;
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};

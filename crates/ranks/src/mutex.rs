@@ -5,11 +5,11 @@ use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use crate::Rank;
-use crate::held::{Held, Place, assert_only};
+use crate::held::{HeldLock, LockPosition, assert_only};
 
 /// As `parking_lot::Mutex`.
 pub struct Mutex<T: ?Sized> {
-    place: Place,
+    place: LockPosition,
     inner: parking_lot::Mutex<T>,
 }
 
@@ -18,7 +18,7 @@ pub struct Mutex<T: ?Sized> {
 pub struct MutexGuard<'a, T: ?Sized> {
     // Dropped first: the lock is free before the thread is said not to hold it.
     inner: parking_lot::MutexGuard<'a, T>,
-    held: Held,
+    held: HeldLock,
 }
 
 impl<T> Mutex<T> {
@@ -30,7 +30,7 @@ impl<T> Mutex<T> {
     /// The lock with a number among those of its rank. Where a thread may have several of these, it takes them in
     /// the order of their numbers.
     pub const fn numbered(rank: Rank, number: u32, value: T) -> Mutex<T> {
-        Mutex { place: Place::new(rank, number), inner: parking_lot::Mutex::new(value) }
+        Mutex { place: LockPosition::new(rank, number), inner: parking_lot::Mutex::new(value) }
     }
 
     /// The value of a lock that nobody else knows any more.

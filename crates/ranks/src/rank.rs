@@ -91,6 +91,8 @@ ranks! {
 
     /// The one thread that compacts the records.
     COMPACTION = 200, "compaction of records", long;
+    /// Syncs of the records' log.
+    RECORDS_SYNC = 205, "a sync of the records", long;
     /// Advisory locks of files.
     ADVISORY = 210, "advisory locks of a file";
     /// Numbers of new inodes.
@@ -102,14 +104,22 @@ ranks! {
     OPENS = 320, "opens";
     /// The sessions of clients.
     SESSIONS = 330, "the sessions";
+    /// Range tokens.
+    TOKENS = 340, "range tokens";
     /// Direct sessions and grants.
     DIRECT_TABLE = 400, "the table of direct grants";
+    /// Syncs of a subfile.
+    SUBFILE_SYNC = 490, "a sync of a subfile", long;
+    /// Syncs of a directory of subfiles.
+    SUBFILE_DIR_SYNC = 495, "a sync of a directory of subfiles", long;
     /// A subfile.
     SUBFILE = 500, "a subfile", long;
     /// Open subfiles.
     SUBFILE_CACHE = 510, "open subfiles";
     /// Blocks that are wrong, and subfiles that wait for checksums.
     DAMAGE = 515, "wrong blocks";
+    /// Syncs of subfiles that failed.
+    SYNC_FAILURES = 516, "syncs that failed";
     /// Which subfiles a volume has.
     SUBFILE_TABLE = 517, "the table of a volume's subfiles";
     /// Rooms of partitions on a volume.
@@ -118,6 +128,18 @@ ranks! {
     GRANT_TABLE = 530, "the next session of the grant table";
     /// The tail of the records' log.
     RECORDS_LOG = 600, "the log of records";
+    /// A file of a mirrored volume, while it is changed.
+    MIRRORED_FILE = 610, "a mirrored file", long, numbered;
+    /// Files of a mirrored volume that are open.
+    MIRRORED_FILES = 612, "the table of mirrored files";
+    /// The turn at making the deferred writes of a mirror.
+    MIRROR_DEFERRED = 613, "a mirror's deferred writes", long;
+    /// The session of a mirror with its backup, while it is used.
+    MIRROR_SESSION = 614, "a mirror's session", long;
+    /// The replicas of a node, while they are changed.
+    REPLICA = 620, "a node's replicas", long;
+    /// A channel of the session of a replica.
+    REPLICA_CHANNEL = 622, "a channel of a replica", long;
 
     /// What is known of partitions.
     PARTITION_TABLE = 650, "the table of partitions";

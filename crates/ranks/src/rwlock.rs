@@ -5,12 +5,12 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use crate::Rank;
-use crate::held::{Held, Place};
+use crate::held::{HeldLock, LockPosition};
 
 /// As `parking_lot::RwLock`. A thread that reads may not read once more: a writer in between would wait for the one
 /// and keep the other waiting.
 pub struct RwLock<T: ?Sized> {
-    place: Place,
+    place: LockPosition,
     inner: parking_lot::RwLock<T>,
 }
 
@@ -18,14 +18,14 @@ pub struct RwLock<T: ?Sized> {
 #[must_use = "the lock is given up when this is dropped"]
 pub struct RwLockReadGuard<'a, T: ?Sized> {
     inner: parking_lot::RwLockReadGuard<'a, T>,
-    _held: Held,
+    _held: HeldLock,
 }
 
 /// The lock for writing, until it is dropped.
 #[must_use = "the lock is given up when this is dropped"]
 pub struct RwLockWriteGuard<'a, T: ?Sized> {
     inner: parking_lot::RwLockWriteGuard<'a, T>,
-    _held: Held,
+    _held: HeldLock,
 }
 
 impl<T> RwLock<T> {
@@ -36,7 +36,7 @@ impl<T> RwLock<T> {
 
     /// The lock with a number among those of its rank, as [`crate::Mutex::numbered`].
     pub const fn numbered(rank: Rank, number: u32, value: T) -> RwLock<T> {
-        RwLock { place: Place::new(rank, number), inner: parking_lot::RwLock::new(value) }
+        RwLock { place: LockPosition::new(rank, number), inner: parking_lot::RwLock::new(value) }
     }
 }
 

@@ -1,8 +1,9 @@
-//! What is counted of accesses.
+//! Counters of accesses.
 
 use serde::{Deserialize, Serialize};
 
-/// How the kernel calls the command itself: what that copies into a formation and out of it is no use by programs.
+/// Way in which the kernel calls the command itself: what that copies into a formation and out of it is no use by
+/// programs.
 pub const OWN_PROGRAM: &str = "bivouac";
 /// Ranges of sizes.
 pub const SIZE_RANGES: usize = 9;
@@ -13,7 +14,7 @@ pub const SIZE_BOUNDS: [u64; SIZE_RANGES - 1] =
 /// Reads, or writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// How many.
+    /// Number of them.
     pub ops: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -27,16 +28,16 @@ pub struct Counts {
     pub crossing: u64,
     /// About how long they took, in nanoseconds: of small ones, one of several is measured.
     pub spent_ns: u64,
-    /// How many were of which size.
+    /// Number of accesses of each range of sizes.
     pub sizes: [u64; SIZE_RANGES],
 }
 
 /// Reads and writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pattern {
-    /// What was read.
+    /// Reads.
     pub reads: Counts,
-    /// What was written.
+    /// Writes.
     pub writes: Counts,
 }
 
@@ -87,7 +88,7 @@ impl Counts {
         self.bytes.checked_div(self.ops).unwrap_or(0)
     }
 
-    /// How long one took, in nanoseconds.
+    /// Mean duration, in nanoseconds.
     #[must_use]
     pub fn mean_ns(&self) -> u64 {
         self.spent_ns.checked_div(self.ops).unwrap_or(0)
@@ -115,7 +116,7 @@ impl Pattern {
         both
     }
 
-    /// How much there is to be said of it: bytes, and each call as if it had a KiB more.
+    /// Its weight in a list: bytes, and each call as if it had a KiB more.
     #[must_use]
     pub fn weight(&self) -> u64 {
         let both = self.both();
@@ -127,7 +128,9 @@ impl Pattern {
 pub fn range_of(len: u64) -> usize {
     let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
     let first = SIZE_BOUNDS[0].ilog2();
-    (bits.saturating_sub(first).div_ceil(2) as usize).min(SIZE_RANGES - 1)
+    let range = (bits.saturating_sub(first).div_ceil(2) as usize).min(SIZE_RANGES - 1);
+    assert!(SIZE_BOUNDS.get(range).is_none_or(|bound| len <= *bound), "{len} bytes count in range {range}");
+    range
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! What rules look at.
+//! Inputs of rules.
 
 use serde::{Deserialize, Serialize};
 
 use crate::counts::{Counts, Pattern};
 
-/// How a formation was used.
+/// Use of a formation.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// Its directories: partitions, and directories of the root directory.
@@ -16,11 +16,11 @@ pub struct Facts {
 pub struct Group {
     /// Its path in the formation.
     pub place: String,
-    /// Whether it is a partition.
+    /// True if it is a partition.
     pub is_partition: bool,
-    /// Whether it has the session contract.
+    /// True if it has the session contract.
     pub is_session: bool,
-    /// Whether site storage is behind it.
+    /// True if site storage is behind it.
     pub has_source: bool,
     /// Stripe of its files, in bytes.
     pub stripe: u64,
@@ -36,7 +36,7 @@ pub struct Group {
     pub span_ms: u64,
     /// From the first use of each file by each process to the last, all together.
     pub held_ms: u64,
-    /// What was done.
+    /// The step.
     pub pattern: Pattern,
     /// Reads and writes that came through mounts.
     pub mounted: u64,

@@ -1,7 +1,6 @@
-//! What was done in each second of the last half hour, and in each minute of a whole life.
+//! History of work in each second of the last half hour, and in each minute of a whole life.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -9,44 +8,32 @@ use crate::timeline::{Bin, Timeline};
 
 /// A second, in milliseconds.
 pub const SECOND_MS: u64 = 1000;
-/// How many of them are known.
+/// Number of seconds that are kept.
 pub const SECONDS: usize = 1800;
 /// A minute, in milliseconds: the first length of an interval of a life.
 pub const MINUTE_MS: u64 = 60_000;
 /// Intervals of a life. When there are more, each becomes twice as long.
 pub const MINUTES: usize = 1440;
 
-/// What was done in an interval.
+/// Work in an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Slot {
-    /// When it began, in milliseconds since the history did.
+pub struct HistoryInterval {
+    /// Time when it began, in milliseconds since the history did.
     pub at_ms: u64,
-    /// What was done in it.
+    /// The work.
     #[serde(flatten)]
     pub bin: Bin,
 }
 
-/// What was done when; nothing was in intervals that are left out.
+/// Work by time; intervals that are left out had none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
-    /// How long the intervals of the whole life are, in milliseconds.
+    /// Time that the intervals of the whole life are, in milliseconds.
     pub minute_ms: u64,
     /// Each second of the last half hour, in order.
-    pub seconds: Vec<Slot>,
+    pub seconds: Vec<HistoryInterval>,
     /// Each interval of the whole life, in order.
-    pub minutes: Vec<Slot>,
-}
-
-/// The intervals of `width` that a time lies in, by number, and what of it was done in each: as much in all of them,
-/// and in the last one what is left. Where there are more than `most`, the last ones have all of it.
-pub fn spread(time: Range<u64>, width: u64, most: u64, what: Bin) -> impl Iterator<Item = (u64, Bin)> {
-    let width = width.max(1);
-    let (first, last) = (time.start.min(time.end) / width, time.start.max(time.end) / width);
-    let first = first.max((last + 1).saturating_sub(most.max(1)));
-    let count = last - first + 1;
-    let share = what.map(|value| value / count);
-    let rest = what.zip(share, |value, share| value - share * (count - 1));
-    (first..=last).map(move |index| (index, if index == last { rest } else { share }))
+    pub minutes: Vec<HistoryInterval>,
 }
 
 impl History {
@@ -72,36 +59,32 @@ impl History {
     }
 }
 
-fn merged(own: &[Slot], others: &[Slot], later_ms: u64, width: u64) -> Vec<Slot> {
+fn merged(
+    own: &[HistoryInterval],
+    others: &[HistoryInterval],
+    later_ms: u64,
+    width: u64,
+) -> Vec<HistoryInterval> {
     let mut sums = BTreeMap::<u64, Bin>::new();
     let later = others.iter().map(|slot| (slot.at_ms.saturating_add(later_ms), slot.bin));
     for (at, bin) in own.iter().map(|slot| (slot.at_ms, slot.bin)).chain(later) {
+        // Nodes do not begin in the same millisecond; put on one grid, what they did at the same time is in one
+        // interval.
         sums.entry(at - at % width.max(1)).or_default().add(bin);
     }
-    sums.into_iter().map(|(at_ms, bin)| Slot { at_ms, bin }).collect()
+    sums.into_iter().map(|(at_ms, bin)| HistoryInterval { at_ms, bin }).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
-    fn slots(all: &[(u64, u64)]) -> Vec<Slot> {
-        all.iter().map(|(at_ms, written)| Slot { at_ms: *at_ms, bin: bin(*written) }).collect()
+    fn slots(all: &[(u64, u64)]) -> Vec<HistoryInterval> {
+        all.iter().map(|(at_ms, written)| HistoryInterval { at_ms: *at_ms, bin: bin(*written) }).collect()
     }
 
     fn bin(written: u64) -> Bin {
         Bin { written, ..Bin::default() }
-    }
-
-    #[test]
-    fn what_took_long_is_in_all_of_its_intervals() {
-        let written = |time, most| -> Vec<_> {
-            spread(time, 1000, most, bin(10)).map(|(index, bin)| (index, bin.written)).collect()
-        };
-        assert_eq!(written(1500..3999, 100), [(1, 3), (2, 3), (3, 4)]);
-        assert_eq!(written(1500..3999, 2), [(2, 5), (3, 5)]);
-        assert_eq!(written(7..7, 0), [(0, 10)]);
     }
 
     #[test]
@@ -126,14 +109,5 @@ mod tests {
         let long = History { minutes: slots(&[(0, 5), (7_200_000, 9)]), ..short };
         let line = long.timeline();
         assert_eq!((line.total().written, line.bins[0].written), (14, 5));
-    }
-
-    proptest! {
-        #[test]
-        fn sums_stay(start: u64, end: u64, width: u64, most in 0..100_u64, written: u64) {
-            let all: Vec<(u64, Bin)> = spread(start..end, width.max(u64::MAX / 1000), most, bin(written)).collect();
-            prop_assert_eq!(all.iter().map(|(_, bin)| bin.written).sum::<u64>(), written);
-            prop_assert_eq!(all.last().unwrap().0, start.max(end) / width.max(u64::MAX / 1000));
-        }
     }
 }

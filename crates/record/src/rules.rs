@@ -1,4 +1,4 @@
-//! Which setting to change: a table of rules. Each looks at a directory and says what it sees, and what would be gained.
+//! Table of rules for settings. Each looks at a directory and says what it sees, and what would be gained.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::facts::{Facts, Group};
 
 /// Fewer calls than these show no habit.
 const OPS_MIN: u64 = 1000;
-/// What takes a smaller part of the time of its processes is not worth a change.
+/// Smallest part of the time of its processes for which a change is worth it.
 const SHARE_MIN: f64 = 0.3;
 /// The last range of sizes that is small: up to 64 KiB.
 const SMALL: usize = 4;
@@ -16,54 +16,54 @@ const MOST: f64 = 0.8;
 /// From how many nanoseconds on a small call is a message rather than a copy: docs/performance/figures.md, library-local (4
 /// KiB write, 99 of 100: 4 µs) and remote-4k (27 µs at best).
 const MESSAGE_NS: u64 = 10_000;
-/// What a call costs that only goes to pages, in nanoseconds: figures.md, library-local, 4 KiB write.
+/// Cost of a call that only goes to pages, in nanoseconds: figures.md, library-local, 4 KiB write.
 const PAGE_NS: f64 = 2_500.0;
-/// What each byte costs that is sent in large messages, in nanoseconds: figures.md, remote (0.77 to 0.91 GB/s).
+/// Cost of each byte that is sent in large messages, in nanoseconds: figures.md, remote (0.77 to 0.91 GB/s).
 const SENT_BYTE_NS: f64 = 1.0 / 0.77;
-/// What a call costs on its way through a mount at least, in nanoseconds: figures.md, mount-4k-one-core, bare FUSE.
+/// Least cost of a call on its way through a mount, in nanoseconds: figures.md, mount-4k-one-core, bare FUSE.
 const MOUNT_NS: f64 = 13_000.0;
 /// The same where the program and the mount have processors of their own: figures.md, mount-4k, bare FUSE.
 const MOUNT_AWAY_NS: f64 = 90_000.0;
-/// What a call costs the preload where the content is on its own machine, in nanoseconds.
+/// Cost of a call of the preload where the content is on its own machine, in nanoseconds.
 const DIRECT_NS: f64 = 2_500.0;
 /// The part of calls that reach into a second stripe from which on that is worth a change.
 const CROSSING_MIN: f64 = 0.3;
-/// How many calls a stripe should have room for.
+/// Number of calls that a stripe should have room for.
 const CALLS_PER_STRIPE: u64 = 16;
 /// The largest stripe there is.
 const STRIPE_MAX: u64 = 1 << 30;
 
-/// What a rule found.
+/// Finding of a rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
     /// The rule's name.
     pub rule: String,
     /// The directory.
     pub place: String,
-    /// What to change.
+    /// The setting to change.
     pub setting: String,
-    /// What speaks for it.
+    /// Evidence for it.
     pub evidence: String,
-    /// What has to be so for it.
+    /// Condition under which it helps.
     pub condition: String,
-    /// How many times faster its programs may be: at least and at most.
+    /// Speed-up of its programs: at least and at most.
     pub gain: (f64, f64),
-    /// Where the numbers come from.
+    /// Source of the numbers.
     pub source: String,
 }
 
 /// A rule.
 pub struct Rule {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// What has to be so, besides what it looks at.
+    /// Condition, besides what it looks at.
     pub condition: &'static str,
     /// Measurements and decisions that thresholds and gains come from.
     pub source: &'static str,
-    look: fn(&Group) -> Option<Seen>,
+    look: fn(&Group) -> Option<RuleMatch>,
 }
 
-struct Seen {
+struct RuleMatch {
     setting: String,
     evidence: String,
     gain: (f64, f64),
@@ -86,18 +86,18 @@ pub const RULES: &[Rule] = &[
     Rule {
         name: "through-the-mount",
         condition: "the programs are dynamically linked, and run on hosts that have the content",
-        source: "docs/decisions/0018-preload.md; docs/performance/figures.md, mount-4k-one-core, library-4k-one-core",
+        source: "docs/decisions/0017-local-direct-access.md; docs/performance/figures.md, mount-4k-one-core, library-4k-one-core",
         look: through_the_mount,
     },
     Rule {
         name: "crossed-stripes",
         condition: "it holds for files that are made afterwards",
-        source: "docs/performance/messages.md: a message per seat that a call reaches",
+        source: "docs/performance/messages.md: a message per target that a call reaches",
         look: crossed_stripes,
     },
 ];
 
-/// What the rules say, what gains most first.
+/// Findings of the rules, what gains most first.
 #[must_use]
 pub fn findings(facts: &Facts) -> Vec<Finding> {
     let looked = facts.groups.iter().flat_map(|group| RULES.iter().map(move |rule| (group, rule)));
@@ -125,25 +125,25 @@ fn saved_ns(group: &Group, (least, most): (f64, f64)) -> f64 {
     group.time_ns() * (1.0 - 1.0 / (least * most).sqrt().max(1.0))
 }
 
-/// How much faster everything is when a part of it is: Amdahl, 1967.
+/// Speed-up of everything when a part of it is faster: Amdahl, 1967.
 fn amdahl(share: f64, factor: f64) -> f64 {
     let share = share.clamp(0.0, 0.99);
     1.0 / (1.0 - share + share / factor.max(1.0))
 }
 
-fn small_writes(group: &Group) -> Option<Seen> {
+fn small_writes(group: &Group) -> Option<RuleMatch> {
     let counts = &group.pattern.writes;
     // Writes behind need not be in order: what is contiguous in the end is sent as one.
     gathered(group, counts, "writes", counts.in_order() >= counts.random())
 }
 
-fn small_reads(group: &Group) -> Option<Seen> {
+fn small_reads(group: &Group) -> Option<RuleMatch> {
     let counts = &group.pattern.reads;
     gathered(group, counts, "reads", counts.part(counts.in_order()) >= MOST)
 }
 
 /// Small calls that each are a message, where pages may be.
-fn gathered(group: &Group, counts: &Counts, what: &str, is_ordered: bool) -> Option<Seen> {
+fn gathered(group: &Group, counts: &Counts, what: &str, is_ordered: bool) -> Option<RuleMatch> {
     let share = group.share(counts);
     let small = counts.median_range().filter(|range| *range <= SMALL)?;
     let is_mixed = group.mixed.saturating_mul(10) > group.files;
@@ -173,11 +173,11 @@ fn gathered(group: &Group, counts: &Counts, what: &str, is_ordered: bool) -> Opt
             format!("--contract session on {place}: bivouac partition create, before it is filled")
         }
     };
-    Some(Seen { setting, evidence, gain })
+    Some(RuleMatch { setting, evidence, gain })
 }
 
 /// Small calls that cost little besides their way through a mount.
-fn through_the_mount(group: &Group) -> Option<Seen> {
+fn through_the_mount(group: &Group) -> Option<RuleMatch> {
     let counts = group.pattern.both();
     let small = counts.median_range().filter(|range| *range <= SMALL)?;
     let mean = counts.mean_ns() as f64;
@@ -198,7 +198,7 @@ fn through_the_mount(group: &Group) -> Option<Seen> {
     );
     let setting =
         "the preload: run the programs with `bivouac exec -- COMMAND` (see `bivouac explain --pid`)";
-    Some(Seen { setting: setting.into(), evidence, gain: (gain(MOUNT_NS), gain(MOUNT_AWAY_NS)) })
+    Some(RuleMatch { setting: setting.into(), evidence, gain: (gain(MOUNT_NS), gain(MOUNT_AWAY_NS)) })
 }
 
 /// The stripe in which most calls to a directory would fit, in bytes.
@@ -209,8 +209,8 @@ pub fn wider_stripe(group: &Group) -> u64 {
     stripe.next_power_of_two().clamp(group.stripe.saturating_mul(2).min(STRIPE_MAX), STRIPE_MAX)
 }
 
-/// Calls that reach into a second stripe, and so to a second seat.
-fn crossed_stripes(group: &Group) -> Option<Seen> {
+/// Calls that reach into a second stripe, and so to a second target.
+fn crossed_stripes(group: &Group) -> Option<RuleMatch> {
     let counts = group.pattern.both();
     let (crossing, share) = (counts.part(counts.crossing), group.share(&counts));
     if counts.ops < OPS_MIN || crossing < CROSSING_MIN || share < SHARE_MIN {
@@ -230,7 +230,7 @@ fn crossed_stripes(group: &Group) -> Option<Seen> {
     let most = amdahl(share, (1.0 + crossing) / (1.0 + left));
     let setting = format!("--stripe {} for {}", size_word(stripe), group.place);
     // Both messages are under way together, so it may be that nothing is gained.
-    Some(Seen { setting, evidence, gain: (1.0, most) })
+    Some(RuleMatch { setting, evidence, gain: (1.0, most) })
 }
 
 fn size(bytes: u64) -> String {

@@ -1,18 +1,16 @@
-//! What was done when, in a fixed number of intervals: when time goes on behind the last one, each becomes twice as long.
+//! Work by time, in a fixed number of intervals: when time goes on behind the last one, each becomes twice as long.
 //! So has Darshan's heat map it: Snyder et al., "Modular HPC I/O characterization with Darshan", ESPT 2016.
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::history::spread;
-
 /// Intervals of a timeline.
 pub const BINS: usize = 60;
 /// The shortest interval, in milliseconds.
 const SHORTEST_MS: u64 = 1000;
 
-/// What was done in an interval.
+/// Work in an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bin {
     /// Bytes read.
@@ -21,14 +19,14 @@ pub struct Bin {
     pub written: u64,
     /// Reads and writes.
     pub ops: u64,
-    /// How long they took, in nanoseconds, all together.
+    /// Time that they took, in nanoseconds, all together.
     pub spent_ns: u64,
 }
 
 /// The intervals.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeline {
-    /// How long each is, in milliseconds.
+    /// Length of each, in milliseconds.
     pub width_ms: u64,
     /// One after the other, [`BINS`] of them.
     pub bins: Vec<Bin>,
@@ -67,11 +65,25 @@ impl Bin {
         *self = self.zip(other, u64::saturating_add);
     }
 
-    /// What it has more than an earlier one.
+    /// Difference from an earlier one.
     #[must_use]
     pub fn since(self, earlier: Bin) -> Bin {
         self.zip(earlier, u64::saturating_sub)
     }
+}
+
+/// Divides `what` evenly among the intervals of `width` that overlap `time`, and returns each by its number; the last one
+/// gets the remainder. Of more than `most` intervals only the last `most` get a share.
+pub fn spread(time: Range<u64>, width: u64, most: u64, what: Bin) -> impl Iterator<Item = (u64, Bin)> {
+    let width = width.max(1);
+    let (first, last) = (time.start.min(time.end) / width, time.start.max(time.end) / width);
+    let first = first.max((last + 1).saturating_sub(most.max(1)));
+    let count = last - first + 1;
+    // The shares add up to the whole: nothing that was done is counted twice or dropped.
+    assert!((1..=most.max(1)).contains(&count), "{count} intervals of at most {most}");
+    let share = what.map(|value| value / count);
+    let rest = what.zip(share, |value, share| value - share * (count - 1));
+    (first..=last).map(move |index| (index, if index == last { rest } else { share }))
 }
 
 impl Timeline {
@@ -117,6 +129,16 @@ mod tests {
     }
 
     #[test]
+    fn all_intervals_of_a_time_get_a_share() {
+        let written = |time, most| -> Vec<_> {
+            spread(time, 1000, most, bin(10)).map(|(index, bin)| (index, bin.written)).collect()
+        };
+        assert_eq!(written(1500..3999, 100), [(1, 3), (2, 3), (3, 4)]);
+        assert_eq!(written(1500..3999, 2), [(2, 5), (3, 5)]);
+        assert_eq!(written(7..7, 0), [(0, 10)]);
+    }
+
+    #[test]
     fn what_took_long_is_in_all_of_its_intervals() {
         let mut line = Timeline::default();
         line.add(1500..3999, bin(10));
@@ -135,6 +157,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn shares_add_up(start: u64, end: u64, width: u64, most in 0..100_u64, written: u64) {
+            let all: Vec<(u64, Bin)> = spread(start..end, width.max(u64::MAX / 1000), most, bin(written)).collect();
+            prop_assert_eq!(all.iter().map(|(_, bin)| bin.written).sum::<u64>(), written);
+            prop_assert_eq!(all.last().unwrap().0, start.max(end) / width.max(u64::MAX / 1000));
+        }
+
         #[test]
         fn sums_stay(times in proptest::collection::vec((any::<u32>(), any::<u32>(), 0..1_000_000_u64), 0..30)) {
             let (mut line, mut sum) = (Timeline::default(), 0);

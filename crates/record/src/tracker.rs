@@ -4,9 +4,9 @@ use crate::counts::{Pattern, range_of};
 
 const PAGE: u64 = 4096;
 
-/// Where in the file.
+/// Position in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum AccessPosition {
     /// From this byte on.
     At(u64),
     /// Behind its end, wherever that is.
@@ -16,23 +16,23 @@ pub enum Place {
 /// A read or a write.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
-    /// Whether it writes.
+    /// True if it writes.
     pub writes: bool,
-    /// Where.
-    pub place: Place,
+    /// The location.
+    pub place: AccessPosition,
     /// Bytes.
     pub len: u64,
-    /// How long it took, with the weight of those that are not measured, in nanoseconds.
+    /// Time that it took, with the weight of those that are not measured, in nanoseconds.
     pub spent_ns: u64,
 }
 
-/// What the next access is compared with.
+/// A stream of accesses that the next one is compared with.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
-    /// Where the last one began, and where it ended.
+    /// Beginning of the last one, and its end.
     last: u64,
     end: u64,
-    /// How far it was from the one before.
+    /// Distance from the one before.
     step: u64,
 }
 
@@ -65,9 +65,10 @@ impl Tracker {
         };
         let first = !std::mem::replace(&mut self.has_begun[usize::from(access.writes)], true);
         let (at, known) = match access.place {
-            Place::At(at) => (at, true),
-            Place::End => (stream.end, false),
+            AccessPosition::At(at) => (at, true),
+            AccessPosition::End => (stream.end, false),
         };
+        // Backwards too: programs read matrices from their last column to their first.
         let step = at.wrapping_sub(stream.last);
         if first || at == stream.end {
             counts.sequential += 1;
@@ -80,6 +81,7 @@ impl Tracker {
         counts.bytes = counts.bytes.saturating_add(access.len);
         counts.spent_ns = counts.spent_ns.saturating_add(access.spent_ns);
         counts.sizes[range_of(access.len)] += 1;
+        assert!(counts.in_order() <= counts.ops, "more accesses are in order than there are");
         if known {
             counts.off_page += u64::from(!at.is_multiple_of(PAGE));
             // What lies in one stripe has the same bits above those within.
@@ -88,12 +90,12 @@ impl Tracker {
         }
     }
 
-    /// What was counted since the last time, and is not counted any more.
+    /// Takes the counts since the last time.
     pub fn take(&mut self) -> Pattern {
         std::mem::take(&mut self.pattern)
     }
 
-    /// Whether anything was counted since.
+    /// Returns whether anything was counted since.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pattern.reads.ops == 0 && self.pattern.writes.ops == 0
@@ -109,7 +111,7 @@ mod tests {
     fn track(stripe: u64, accesses: impl IntoIterator<Item = (bool, u64, u64)>) -> Pattern {
         let mut tracker = Tracker::new(stripe);
         for (writes, at, len) in accesses {
-            tracker.note(&Access { writes, place: Place::At(at), len, spent_ns: 7 });
+            tracker.note(&Access { writes, place: AccessPosition::At(at), len, spent_ns: 7 });
         }
         tracker.take()
     }
@@ -163,7 +165,7 @@ mod tests {
     fn appends_are_sequential_wherever_they_go() {
         let mut tracker = Tracker::new(4096);
         for _ in 0..5 {
-            tracker.note(&Access { writes: true, place: Place::End, len: 3000, spent_ns: 0 });
+            tracker.note(&Access { writes: true, place: AccessPosition::End, len: 3000, spent_ns: 0 });
         }
         let writes = tracker.take().writes;
         assert_eq!(

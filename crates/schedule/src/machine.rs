@@ -1,89 +1,90 @@
-//! The machine: events in, slots out.
+//! The scheduler as a pure state machine: events in, slots out.
 
+use crate::allocation::{advance, allocate};
 use crate::model::GRACE_S;
-use crate::place::{pass, plan};
-use crate::{Entry, Limits, Phase, Refusal, Request, Slot};
+use crate::{Entry, Limits, Phase, Request, ScheduleError, Slot};
 
-/// What happens.
+/// Input of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A job says what it needs.
+    /// A job announces a transfer.
     Announce(Request),
-    /// It needs nothing any more.
+    /// A job cancels its transfer, by id.
     Withdraw(i64),
-    /// A stage wants to begin. Said again while it runs, it is answered the same.
+    /// A transfer asks to start, by id. Idempotent while it runs.
     Begin(i64),
-    /// A stage is done.
+    /// A transfer has ended, by id.
     End(i64),
-    /// A job is expected to start at another time.
-    Move {
-        /// Which request.
+    /// The expected start of a job has changed.
+    Reschedule {
+        /// Id of the request.
         id: i64,
-        /// When it can begin at the earliest.
+        /// New earliest start.
         earliest_s: i64,
-        /// When it has to be done.
+        /// New deadline.
         deadline_s: i64,
     },
-    /// Site storage gives more or less.
+    /// The bandwidth of site storage has changed.
     Limit(Limits),
-    /// Time passes.
-    Look,
+    /// Time has passed.
+    Tick,
 }
 
-/// What came of it.
+/// Result of an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
-    /// The slot of the request that the event was about.
+pub struct EventOutcome {
+    /// Slot of the request that the event named.
     pub slot: Option<Slot>,
-    /// Requests that are over without having been done: nobody came, or the stage was given up.
+    /// Ids of requests that were dropped: never started, or overdue.
     pub given_up: Vec<i64>,
 }
 
-/// All requests that wait or run, with their slots.
+/// All waiting and running requests with their slots.
 ///
-/// At no time are more than the limits given away, and nothing is kept back that somebody could use. Who was promised a deadline
-/// keeps it, whatever others announce: it may have to wait or to pause, but only so that no promise is broken. What breaks
-/// promises is only what nobody announces: stages that take longer than they were given, deadlines that come nearer, less
-/// bandwidth.
+/// At no time are more than the limits given away, and nothing is kept back that somebody could use. Who was promised a
+/// deadline keeps it, whatever others announce: it may have to wait or to pause, but only so that no promise is broken.
+/// What breaks promises is only what nobody announces: stages that take longer than they were given, deadlines that
+/// come nearer, less bandwidth.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     limits: Limits,
     entries: Vec<Entry>,
-    /// The time at which something was last taken notice of: a clock that jumps gives nobody up.
-    looked_s: i64,
+    /// Time of the last event. Requests are dropped by two observations of the clock, so that a clock that jumps drops
+    /// none.
+    last_event_s: i64,
 }
 
 impl Schedule {
-    /// What was so far, and when that was.
+    /// Restores a schedule from its entries and the time of its last event.
     #[must_use]
-    pub fn new(limits: Limits, entries: Vec<Entry>, looked_s: i64) -> Schedule {
-        Schedule { limits, entries, looked_s }
+    pub fn new(limits: Limits, entries: Vec<Entry>, last_event_s: i64) -> Schedule {
+        Schedule { limits, entries, last_event_s }
     }
 
-    /// When something was last taken notice of.
+    /// Returns the time of the last event.
     #[must_use]
-    pub fn looked_s(&self) -> i64 {
-        self.looked_s
+    pub fn last_event_s(&self) -> i64 {
+        self.last_event_s
     }
 
-    /// All that wait or run.
+    /// Returns all waiting and running requests.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// What site storage gives.
+    /// Returns the limits of site storage.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Takes notice of an event.
+    /// Applies an event.
     ///
     /// # Errors
     /// Why it cannot be. Nothing but the time has changed then.
-    pub fn apply(&mut self, now_s: i64, event: Event) -> Result<Answer, Refusal> {
-        let given_up = self.pass(now_s);
+    pub fn apply(&mut self, now_s: i64, event: Event) -> Result<EventOutcome, ScheduleError> {
+        let given_up = self.advance(now_s);
         let id = match event {
             Event::Announce(request) => {
                 self.announce(now_s, request)?;
@@ -97,12 +98,12 @@ impl Schedule {
             Event::Begin(id) => {
                 let entry = self.entry(id)?;
                 if entry.phase != Phase::Running && entry.slot.begin_s > now_s {
-                    return Err(Refusal::NotYet(entry.slot));
+                    return Err(ScheduleError::NotYet(entry.slot));
                 }
                 entry.phase = Phase::Running;
                 Some(id)
             }
-            Event::Move { id, earliest_s, deadline_s } => {
+            Event::Reschedule { id, earliest_s, deadline_s } => {
                 let entry = self.entry(id)?;
                 (entry.request.earliest_s, entry.request.deadline_s) = (earliest_s, deadline_s);
                 entry.rank_s = deadline_s;
@@ -112,26 +113,27 @@ impl Schedule {
                 self.limits = limits;
                 None
             }
-            Event::Look => None,
+            Event::Tick => None,
         };
-        plan(&self.limits, now_s, &mut self.entries);
+        allocate(&self.limits, now_s, &mut self.entries);
         let slot = id.map(|id| self.entry(id).map(|entry| entry.slot)).transpose()?;
-        Ok(Answer { slot, given_up })
+        Ok(EventOutcome { slot, given_up })
     }
 
-    fn entry(&mut self, id: i64) -> Result<&mut Entry, Refusal> {
-        self.entries.iter_mut().find(|entry| entry.request.id == id).ok_or(Refusal::Unknown)
+    fn entry(&mut self, id: i64) -> Result<&mut Entry, ScheduleError> {
+        self.entries.iter_mut().find(|entry| entry.request.id == id).ok_or(ScheduleError::Unknown)
     }
 
-    /// Time has passed: who takes longer than expected, who did not come, who is given up.
-    fn pass(&mut self, now_s: i64) -> Vec<i64> {
-        // What passed before anybody looked was nothing; a clock that goes back is not believed either.
-        if self.looked_s != i64::MIN {
-            pass(&self.limits, self.looked_s, now_s, &mut self.entries);
+    /// Advances time: extends overdue transfers, marks missed slots, and drops requests that are given up.
+    fn advance(&mut self, now_s: i64) -> Vec<i64> {
+        // The first event of a new schedule has no previous time. A clock that goes back subtracts nothing.
+        if self.last_event_s != i64::MIN {
+            advance(&self.limits, self.last_event_s, now_s, &mut self.entries);
         }
         for entry in &mut self.entries {
             match entry.phase {
-                // Nobody knows how much longer: a fourth is as good as any.
+                // The transfer needs longer than reserved, and its remainder is unknown. It is extended by a fourth of
+                // its work, at least a minute, until it is given up.
                 Phase::Running if entry.left == 0 => {
                     let minute = self.limits.rate_of(&entry.request).saturating_mul(60);
                     entry.left = (entry.request.work / 4).max(minute);
@@ -143,32 +145,42 @@ impl Schedule {
                 _ => {}
             }
         }
-        let twice_s = now_s.min(self.looked_s);
+        // The earlier of two observations: a clock that jumps ahead gives the requests until the next event.
+        let twice_s = now_s.min(self.last_event_s);
         let limits = self.limits;
         let is_over = |entry: &Entry| entry.is_given_up(twice_s, &limits);
         let given_up: Vec<i64> =
             self.entries.iter().filter(|entry| is_over(entry)).map(|entry| entry.request.id).collect();
+        let before = self.entries.len();
         self.entries.retain(|entry| !is_over(entry));
-        self.looked_s = now_s;
-        plan(&self.limits, now_s, &mut self.entries);
+        assert_eq!(
+            self.entries.len() + given_up.len(),
+            before,
+            "a request was dropped without a report of it"
+        );
+        self.last_event_s = now_s;
+        allocate(&self.limits, now_s, &mut self.entries);
         given_up
     }
 
-    /// A promise, if that breaks none; else what others leave, or a refusal.
-    fn announce(&mut self, now_s: i64, request: Request) -> Result<(), Refusal> {
+    /// Admits a request with a promise if no other promise is broken by it; otherwise best-effort, or not at all.
+    fn announce(&mut self, now_s: i64, request: Request) -> Result<(), ScheduleError> {
         let left = self.limits.given(&request);
         let slot = Slot { begin_s: i64::MAX, end_s: i64::MAX, rate: 0 };
         let with = |promised: bool, rank_s: i64| {
             let mut all = self.entries.clone();
             all.push(Entry { request, slot, left, given: left, rank_s, promised, phase: Phase::Waiting });
-            plan(&self.limits, now_s, &mut all);
+            allocate(&self.limits, now_s, &mut all);
             all
         };
-        let broken = |all: &[Entry]| all.iter().map(Entry::broken_s).fold(0, i64::saturating_add);
+        let broken = |all: &[Entry]| all.iter().map(Entry::delay_past_promise_s).fold(0, i64::saturating_add);
         let ranks = self.entries.iter().filter(|entry| entry.promised).map(|entry| entry.rank_s);
         let last_s = ranks.max().unwrap_or(i64::MIN).saturating_add(1);
+        // First by deadline; if that breaks a promise, behind all promises, where it delays none but may still be in
+        // time.
         for rank_s in [request.deadline_s, request.deadline_s.max(last_s)] {
             let all = with(true, rank_s);
+            // Promises that are late already must not keep new requests out, so the totals are compared.
             if broken(&all) <= broken(&self.entries) {
                 self.entries = all;
                 return Ok(());
@@ -176,8 +188,9 @@ impl Schedule {
         }
         let all = with(false, request.deadline_s);
         let could = all.last().map_or(slot, |entry| entry.slot);
+        // The attempt without a promise is only the answer then: the schedule is unchanged.
         if !request.or_later {
-            return Err(Refusal::TooLate(could));
+            return Err(ScheduleError::TooLate(could));
         }
         self.entries = all;
         Ok(())

@@ -1,43 +1,44 @@
-//! What is announced, and what is given.
+//! Requests and slots.
 
 use serde::Serialize;
 
-/// A stage is given up that had so many times its bytes, and as many more as it can take in this many seconds.
+/// A running transfer is dropped after this multiple of its bytes plus its bandwidth for `OVERDUE_S` seconds.
 const OVERDUE_TIMES: u64 = 3;
 const OVERDUE_S: u64 = 600;
-/// For how long a slot is kept for who does not come, in seconds.
+/// Time for which a slot is kept for a transfer that does not start, in seconds.
 pub(crate) const GRACE_S: i64 = 60;
-/// A stage is given more than its bytes need, by this many seconds and this part of them: who begins a little late, or is a
-/// little slower, makes nobody else late.
+/// Reserve of each slot: its bandwidth for this many seconds, and this fraction of its bytes. It absorbs late starts
+/// and slow transfers.
 const CUSHION_S: u64 = 10;
 const CUSHION_PART: u64 = 16;
 
-/// What site storage gives to stages.
+/// Bandwidth limits of site storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Limits {
-    /// Bytes per second of all stages together.
+    /// Total bandwidth of all transfers, in bytes per second.
     pub bandwidth: u64,
-    /// Percent of them that one user may have at the same time.
+    /// Largest share of one user, in percent.
     pub user_percent: u32,
-    /// Bytes that take as long as a file does besides its bytes.
+    /// Cost of a file in addition to its bytes, in bytes.
     pub file_bytes: u64,
 }
 
 impl Limits {
-    /// What so many bytes in so many files count as, in bytes.
+    /// Returns the cost of a transfer, in bytes.
     #[must_use]
     pub fn work(&self, bytes: u64, files: u64) -> u64 {
         bytes.saturating_add(files.saturating_mul(self.file_bytes)).max(1)
     }
 
-    /// Bytes per second that one user may have.
+    /// Returns the largest bandwidth of one user, in bytes per second.
     #[must_use]
     pub fn user_share(&self) -> u64 {
+        // In 128 bits: bandwidth times percent may exceed 64.
         let share = u128::from(self.bandwidth) * u128::from(self.user_percent.min(100)) / 100;
         u64::try_from(share).unwrap_or(u64::MAX).max(1)
     }
 
-    /// What a request is given, in bytes.
+    /// Returns the reservation of a request with its reserve, in bytes.
     #[must_use]
     pub fn given(&self, request: &Request) -> u64 {
         let cushion =
@@ -45,90 +46,91 @@ impl Limits {
         request.work.saturating_add(cushion)
     }
 
-    /// The most that a request can be given.
+    /// Returns the largest bandwidth of a request, in bytes per second.
     #[must_use]
     pub(crate) fn rate_of(&self, request: &Request) -> u64 {
         self.user_share().min(self.bandwidth).min(request.rate_max.unwrap_or(u64::MAX)).max(1)
     }
 }
 
-/// What a job announces. Times are seconds since 1970.
+/// A transfer announced by a job. Times are seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Request {
-    /// Tells it from all others. Of two with one deadline the lower number goes first.
+    /// Unique id. Of two requests with the same deadline the lower id goes first.
     pub id: i64,
-    /// Whose it is.
+    /// User id.
     pub user: u32,
-    /// Bytes, with what its files count as.
+    /// Cost in bytes, see [`Limits::work`].
     pub work: u64,
-    /// When it can begin at the earliest.
+    /// Earliest start.
     pub earliest_s: i64,
-    /// When it has to be done.
+    /// Deadline.
     pub deadline_s: i64,
-    /// Bytes per second that it can take at most.
+    /// Largest rate that the transfer can use, in bytes per second.
     pub rate_max: Option<u64>,
-    /// Whether it takes what there is if its deadline cannot be met. Such a request makes nobody else late.
+    /// True if the request accepts best effort when its deadline cannot be met. Such a request delays no other.
     pub or_later: bool,
 }
 
-/// A time and a rate.
+/// A reservation: a time span and a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Slot {
-    /// When it begins.
+    /// Start.
     pub begin_s: i64,
-    /// When it is done: this second is no part of it.
+    /// End, exclusive.
     pub end_s: i64,
-    /// Bytes per second: of what waits, when it begins; of what runs, at present, which may be none.
+    /// Bytes per second: at the start for a waiting request, at present for a running one, where it may be 0.
     pub rate: u64,
 }
 
-/// How far a request is.
+/// Progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Its slot is to come.
+    /// The slot lies in the future.
     Waiting,
-    /// Its slot has passed without it: it gets what others leave, until its deadline.
+    /// The slot has passed unused. The request gets spare bandwidth until its deadline.
     Missed,
-    /// It is being copied.
+    /// The transfer runs.
     Running,
 }
 
 /// A request with its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Entry {
-    /// What was announced.
+    /// The request.
     #[serde(flatten)]
     pub request: Request,
-    /// What it was given.
+    /// Its slot.
     #[serde(flatten)]
     pub slot: Slot,
-    /// Bytes that it is still to be given.
+    /// Bytes of the reservation that are not used yet.
     pub left: u64,
-    /// Bytes that it is given in all, if it takes longer than it should.
+    /// Bytes reserved in total, including extensions of an overdue transfer.
     pub given: u64,
-    /// Its place among the promised: its deadline, or a later time, if only so everybody's is met.
+    /// Order among the promised requests: the deadline, or a later time if only that keeps all promises.
     pub rank_s: i64,
-    /// Whether it was told that its deadline will be met.
+    /// True if the deadline has been promised.
     pub promised: bool,
-    /// How far it is.
+    /// Progress.
     pub phase: Phase,
 }
 
 impl Entry {
-    /// Whether it will be done after its deadline.
+    /// Returns whether the slot ends after the deadline.
     #[must_use]
     pub fn is_late(&self) -> bool {
         self.slot.end_s > self.request.deadline_s
     }
 
-    /// By how much a promise is broken, in seconds.
-    pub(crate) fn broken_s(&self) -> i64 {
+    /// Returns by how much a promise is broken, in seconds.
+    pub(crate) fn delay_past_promise_s(&self) -> i64 {
         if self.promised { self.slot.end_s.saturating_sub(self.request.deadline_s).max(0) } else { 0 }
     }
 
     pub(crate) fn is_given_up(&self, now_s: i64, limits: &Limits) -> bool {
         match self.phase {
+            // A waiting request becomes `Missed` first, and keeps its chance until the deadline.
             Phase::Waiting => false,
             Phase::Missed => now_s > self.request.deadline_s,
             Phase::Running => {
@@ -139,13 +141,13 @@ impl Entry {
     }
 }
 
-/// Why something was not done.
+/// Reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// Its deadline cannot be met beside what was promised to others; this is what could be had.
+pub enum ScheduleError {
+    /// The deadline cannot be met without breaking a promise; contains the best possible slot.
     TooLate(Slot),
-    /// It is not its time yet; this is its slot.
+    /// The slot has not begun; contains it.
     NotYet(Slot),
-    /// There is no request of this number that waits or runs.
+    /// No waiting or running request has this id.
     Unknown,
 }

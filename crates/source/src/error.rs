@@ -1,44 +1,44 @@
-//! What can go wrong at site storage.
+//! Errors of site storage.
 
 use bivouac_types::{Errno, FsError};
 
-/// What kind of failure it is; decides what is done about it.
+/// The class of a failure. Callers decide by it whether to retry, report or give up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// There is no such file or directory.
+    /// The file or directory does not exist.
     NotFound,
-    /// There is one already, and nothing was overwritten.
+    /// The target exists already; nothing was overwritten.
     Exists,
     /// Permission denied.
     Denied,
-    /// No room, or no more quota.
+    /// No space is left, or a quota is exhausted.
     Full,
-    /// The storage takes no changes.
+    /// The storage is mounted read-only.
     ReadOnly,
-    /// The storage takes no name as long as this, or none of this form.
+    /// The name is too long or malformed for this storage.
     BadName,
-    /// The file is not what it was when it was last looked at.
+    /// The file has changed since it was last looked at.
     Changed,
-    /// Something in the way is a directory, or is none.
+    /// A path component is not a directory, or the object is a directory where a file is required.
     WrongKind,
     /// The directory is not empty.
     NotEmpty,
-    /// The storage does not answer, or is not where it was.
+    /// The storage does not answer, or another file system is mounted in its place.
     Lost,
-    /// The storage cannot hold this.
+    /// The storage does not support the object or the operation.
     Unsupported,
-    /// Anything else.
+    /// Any other failure.
     Other,
 }
 
 impl Cause {
-    /// Whether the same may succeed later without anybody doing anything about this file.
+    /// Returns whether a retry may succeed without a change to this file.
     #[must_use]
     pub fn may_pass(self) -> bool {
         matches!(self, Cause::Full | Cause::ReadOnly | Cause::Lost | Cause::Other)
     }
 
-    /// The errno that a program sees.
+    /// Returns the errno that an application sees.
     #[must_use]
     pub fn errno(self) -> Errno {
         match self {
@@ -73,7 +73,7 @@ impl Cause {
     }
 }
 
-/// A failure of site storage: the kind, and a sentence with object and cause.
+/// A failure of site storage: its cause, and a message with object and remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct SourceError {
@@ -85,24 +85,24 @@ pub struct SourceError {
 pub type SourceResult<T> = Result<T, SourceError>;
 
 impl SourceError {
-    /// A failure with a sentence.
+    /// Creates an error from a cause and a message.
     #[must_use]
     pub fn new(cause: Cause, text: impl Into<String>) -> SourceError {
         SourceError { cause, text: text.into() }
     }
 
-    /// The failure of a system call on `object`.
+    /// Creates the error of a system call on `object`.
     pub(crate) fn system(object: &str, error: rustix::io::Errno) -> SourceError {
         let cause = Cause::of(Errno::from_code(error.raw_os_error()));
         SourceError { cause, text: format!("{object}: {error}") }
     }
 
-    /// A file that is not what it was.
+    /// Creates the error of a file that has changed since it was looked at.
     pub(crate) fn changed(object: &str) -> SourceError {
         SourceError::new(Cause::Changed, format!("{object}: changed at the source meanwhile"))
     }
 
-    /// The kind.
+    /// Returns the cause.
     #[must_use]
     pub fn cause(&self) -> Cause {
         self.cause

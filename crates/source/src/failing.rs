@@ -1,38 +1,40 @@
-//! A source that fails when it is told to, and counts what it is asked for.
+//! A source with injected failures and operation counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::{
-    Attrs, Cause, Entry, Expect, Kept, Meta, Piece, Source, SourceError, SourceResult, Upload, Version,
+    Attrs, Cause, Entry, Listing, Meta, Piece, Precondition, PutOutcome, Source, SourceError, SourceResult,
+    Upload, Version,
 };
 
-/// A source around another, for tests.
+/// A wrapper around a source for tests.
 pub struct FailingSource<S> {
     inner: S,
-    /// What every operation fails with, after so many more have succeeded.
+    /// The number of operations that still succeed, and the cause that all later ones fail with.
     fault: Mutex<Option<(u64, Cause)>>,
     read: AtomicU64,
 }
 
 impl<S: Source> FailingSource<S> {
-    /// A source that does not fail yet.
+    /// Wraps a source; no failure is injected yet.
     pub fn new(inner: S) -> FailingSource<S> {
         FailingSource { inner, fault: Mutex::new(None), read: AtomicU64::new(0) }
     }
 
-    /// Every operation fails, after `after` more have succeeded.
+    /// Makes every operation fail after `after` more have succeeded.
     pub fn fail(&self, after: u64, cause: Cause) {
         *self.fault.lock() = Some((after, cause));
     }
 
-    /// Nothing fails any more.
+    /// Ends the injection of failures.
     pub fn heal(&self) {
         *self.fault.lock() = None;
     }
 
-    /// Bytes that were read.
+    /// Returns the number of bytes read.
     pub fn bytes_read(&self) -> u64 {
         self.read.load(Ordering::Relaxed)
     }
@@ -56,6 +58,36 @@ impl<S: Source> Source for FailingSource<S> {
 
     fn list(&self, dir: &[u8]) -> SourceResult<Vec<Entry>> {
         self.pass()?.list(dir)
+    }
+
+    fn names_valid_for(&self) -> Option<Duration> {
+        self.inner.names_valid_for()
+    }
+
+    fn list_changed(&self, dir: &[u8], known: Option<u128>) -> SourceResult<Option<Listing>> {
+        self.pass()?.list_changed(dir, known)
+    }
+
+    fn pieces_under_way(&self, piece_len: u64) -> Option<usize> {
+        self.inner.pieces_under_way(piece_len)
+    }
+
+    fn whole_len_max(&self) -> u64 {
+        self.inner.whole_len_max()
+    }
+
+    fn plan_whole(&self, path: &[u8], data: &[u8]) -> SourceResult<Upload> {
+        self.inner.plan_whole(path, data)
+    }
+
+    fn put_whole(
+        &self,
+        plan: &Upload,
+        data: &[u8],
+        attrs: &Attrs,
+        expect: &Precondition,
+    ) -> SourceResult<PutOutcome> {
+        self.pass()?.put_whole(plan, data, attrs, expect)
     }
 
     fn stat(&self, path: &[u8]) -> SourceResult<Meta> {
@@ -84,6 +116,10 @@ impl<S: Source> Source for FailingSource<S> {
         self.pass()?.put(upload, offset, data)
     }
 
+    fn verifies_for_all(&self) -> bool {
+        self.inner.verifies_for_all()
+    }
+
     fn verify(&self, upload: &Upload, pieces: &[Piece]) -> SourceResult<()> {
         self.pass()?.verify(upload, pieces)
     }
@@ -93,8 +129,8 @@ impl<S: Source> Source for FailingSource<S> {
         upload: &Upload,
         pieces: &[Piece],
         attrs: &Attrs,
-        expect: &Expect,
-    ) -> SourceResult<Kept> {
+        expect: &Precondition,
+    ) -> SourceResult<PutOutcome> {
         self.pass()?.commit(upload, pieces, attrs, expect)
     }
 
@@ -106,19 +142,19 @@ impl<S: Source> Source for FailingSource<S> {
         self.inner.is_made_by(found, tag)
     }
 
-    fn resume(&self, upload: &Upload, expect: &Expect) -> SourceResult<Option<Version>> {
+    fn resume(&self, upload: &Upload, expect: &Precondition) -> SourceResult<Option<Version>> {
         self.pass()?.resume(upload, expect)
     }
 
-    fn put_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
+    fn put_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<PutOutcome> {
         self.pass()?.put_dir(path, attrs)
     }
 
-    fn put_open_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
+    fn put_open_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<PutOutcome> {
         self.pass()?.put_open_dir(path, attrs)
     }
 
-    fn put_dir_times(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
+    fn put_dir_times(&self, path: &[u8], attrs: &Attrs) -> SourceResult<PutOutcome> {
         self.pass()?.put_dir_times(path, attrs)
     }
 
@@ -126,16 +162,22 @@ impl<S: Source> Source for FailingSource<S> {
         self.pass()?.start_link(plan, target)
     }
 
-    fn put_link(&self, link: &Upload, target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
+    fn put_link(
+        &self,
+        link: &Upload,
+        target: &[u8],
+        attrs: &Attrs,
+        expect: &Precondition,
+    ) -> SourceResult<PutOutcome> {
         self.pass()?.put_link(link, target, attrs, expect)
     }
 
-    fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<Kept> {
+    fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<PutOutcome> {
         self.pass()?.set_attrs(path, version, attrs)
     }
 
-    fn is_given(&self, found: &Meta, was: &Version, attrs: &Attrs) -> bool {
-        self.inner.is_given(found, was, attrs)
+    fn has_attrs_applied(&self, found: &Meta, was: &Version, attrs: &Attrs) -> bool {
+        self.inner.has_attrs_applied(found, was, attrs)
     }
 
     fn finish_removal(&self, path: &[u8], version: &Version) -> SourceResult<()> {

@@ -1,40 +1,45 @@
-//! A source that is no faster than it may be: to protect site storage, and to test against a slow one.
+//! A source with limited bandwidth: it protects site storage, and stands for slow storage in tests.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::{Attrs, Entry, Expect, Kept, Meta, Piece, Source, SourceResult, Upload, Version};
+use crate::{
+    Attrs, Entry, Listing, Meta, Piece, Precondition, PutOutcome, Source, SourceResult, Upload, Version,
+};
 
-/// Nanoseconds of a second.
+/// Nanoseconds per second.
 const NANOS: u64 = 1_000_000_000;
 
-/// A source with a limited rate and a time that each operation takes at least.
+/// A wrapper that limits the byte rate and sets a minimum duration of each operation.
 pub struct LimitedSource<S> {
     inner: S,
-    /// Bytes per second, both ways together; 0 is no limit.
+    /// Bytes per second, reads and writes together; 0 is no limit.
     rate: u64,
     each: Duration,
-    /// When the next byte may move.
+    /// Time at which the budget allows the next byte.
     free_at: Mutex<Instant>,
     never: Condvar,
 }
 
 impl<S: Source> LimitedSource<S> {
-    /// Limits a source to `rate` bytes per second (0: none), each operation taking `each` at least.
+    /// Wraps a source with a limit of `rate` bytes per second (0: none) and a minimum duration `each` per operation.
     pub fn new(inner: S, rate: u64, each: Duration) -> LimitedSource<S> {
         LimitedSource { inner, rate, each, free_at: Mutex::new(Instant::now()), never: Condvar::new() }
     }
 
-    /// Waits until an operation that moves so many bytes is over.
-    fn pay(&self, bytes: u64) {
+    /// Blocks until the rate limit allows an operation that moves `bytes`.
+    fn throttle(&self, bytes: u64) {
         let begun = Instant::now();
         let mut free_at = self.free_at.lock();
         let moving = bytes.saturating_mul(NANOS).checked_div(self.rate).unwrap_or(0);
         let moved = (*free_at).max(begun) + Duration::from_nanos(moving);
+        // Reserved under the lock before the wait, so that concurrent operations queue up instead of sharing one
+        // budget.
         *free_at = moved;
         let over = moved.max(begun + self.each);
-        // Nobody tells: it is about the time alone. Others pay meanwhile.
+        // The condition variable is never notified: it only releases the lock while this thread sleeps, so that other
+        // operations can reserve their share meanwhile.
         while !self.never.wait_until(&mut free_at, over).timed_out() {}
     }
 }
@@ -45,17 +50,49 @@ impl<S: Source> Source for LimitedSource<S> {
     }
 
     fn list(&self, dir: &[u8]) -> SourceResult<Vec<Entry>> {
-        self.pay(0);
+        self.throttle(0);
         self.inner.list(dir)
     }
 
+    fn names_valid_for(&self) -> Option<Duration> {
+        self.inner.names_valid_for()
+    }
+
+    fn list_changed(&self, dir: &[u8], known: Option<u128>) -> SourceResult<Option<Listing>> {
+        self.throttle(0);
+        self.inner.list_changed(dir, known)
+    }
+
+    fn pieces_under_way(&self, piece_len: u64) -> Option<usize> {
+        self.inner.pieces_under_way(piece_len)
+    }
+
+    fn whole_len_max(&self) -> u64 {
+        self.inner.whole_len_max()
+    }
+
+    fn plan_whole(&self, path: &[u8], data: &[u8]) -> SourceResult<Upload> {
+        self.inner.plan_whole(path, data)
+    }
+
+    fn put_whole(
+        &self,
+        plan: &Upload,
+        data: &[u8],
+        attrs: &Attrs,
+        expect: &Precondition,
+    ) -> SourceResult<PutOutcome> {
+        self.throttle(data.len() as u64);
+        self.inner.put_whole(plan, data, attrs, expect)
+    }
+
     fn stat(&self, path: &[u8]) -> SourceResult<Meta> {
-        self.pay(0);
+        self.throttle(0);
         self.inner.stat(path)
     }
 
     fn read(&self, path: &[u8], version: &Version, offset: u64, into: &mut [u8]) -> SourceResult<usize> {
-        self.pay(into.len() as u64);
+        self.throttle(into.len() as u64);
         self.inner.read(path, version, offset, into)
     }
 
@@ -64,7 +101,7 @@ impl<S: Source> Source for LimitedSource<S> {
     }
 
     fn start(&self, plan: Upload, attrs: &Attrs) -> SourceResult<Upload> {
-        self.pay(0);
+        self.throttle(0);
         self.inner.start(plan, attrs)
     }
 
@@ -73,12 +110,16 @@ impl<S: Source> Source for LimitedSource<S> {
     }
 
     fn put(&self, upload: &Upload, offset: u64, data: &[u8]) -> SourceResult<Piece> {
-        self.pay(data.len() as u64);
+        self.throttle(data.len() as u64);
         self.inner.put(upload, offset, data)
     }
 
+    fn verifies_for_all(&self) -> bool {
+        self.inner.verifies_for_all()
+    }
+
     fn verify(&self, upload: &Upload, pieces: &[Piece]) -> SourceResult<()> {
-        self.pay(0);
+        self.throttle(0);
         self.inner.verify(upload, pieces)
     }
 
@@ -87,14 +128,14 @@ impl<S: Source> Source for LimitedSource<S> {
         upload: &Upload,
         pieces: &[Piece],
         attrs: &Attrs,
-        expect: &Expect,
-    ) -> SourceResult<Kept> {
-        self.pay(0);
+        expect: &Precondition,
+    ) -> SourceResult<PutOutcome> {
+        self.throttle(0);
         self.inner.commit(upload, pieces, attrs, expect)
     }
 
     fn abort(&self, upload: &Upload) -> SourceResult<()> {
-        self.pay(0);
+        self.throttle(0);
         self.inner.abort(upload)
     }
 
@@ -102,52 +143,58 @@ impl<S: Source> Source for LimitedSource<S> {
         self.inner.is_made_by(found, tag)
     }
 
-    fn resume(&self, upload: &Upload, expect: &Expect) -> SourceResult<Option<Version>> {
-        self.pay(0);
+    fn resume(&self, upload: &Upload, expect: &Precondition) -> SourceResult<Option<Version>> {
+        self.throttle(0);
         self.inner.resume(upload, expect)
     }
 
-    fn put_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
-        self.pay(0);
+    fn put_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<PutOutcome> {
+        self.throttle(0);
         self.inner.put_dir(path, attrs)
     }
 
-    fn put_open_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
-        self.pay(0);
+    fn put_open_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<PutOutcome> {
+        self.throttle(0);
         self.inner.put_open_dir(path, attrs)
     }
 
-    fn put_dir_times(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
-        self.pay(0);
+    fn put_dir_times(&self, path: &[u8], attrs: &Attrs) -> SourceResult<PutOutcome> {
+        self.throttle(0);
         self.inner.put_dir_times(path, attrs)
     }
 
     fn start_link(&self, plan: Upload, target: &[u8]) -> SourceResult<Upload> {
-        self.pay(0);
+        self.throttle(0);
         self.inner.start_link(plan, target)
     }
 
-    fn put_link(&self, link: &Upload, target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
-        self.pay(0);
+    fn put_link(
+        &self,
+        link: &Upload,
+        target: &[u8],
+        attrs: &Attrs,
+        expect: &Precondition,
+    ) -> SourceResult<PutOutcome> {
+        self.throttle(0);
         self.inner.put_link(link, target, attrs, expect)
     }
 
-    fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<Kept> {
-        self.pay(0);
+    fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<PutOutcome> {
+        self.throttle(0);
         self.inner.set_attrs(path, version, attrs)
     }
 
-    fn is_given(&self, found: &Meta, was: &Version, attrs: &Attrs) -> bool {
-        self.inner.is_given(found, was, attrs)
+    fn has_attrs_applied(&self, found: &Meta, was: &Version, attrs: &Attrs) -> bool {
+        self.inner.has_attrs_applied(found, was, attrs)
     }
 
     fn finish_removal(&self, path: &[u8], version: &Version) -> SourceResult<()> {
-        self.pay(0);
+        self.throttle(0);
         self.inner.finish_removal(path, version)
     }
 
     fn remove(&self, path: &[u8], version: Option<&Version>) -> SourceResult<()> {
-        self.pay(0);
+        self.throttle(0);
         self.inner.remove(path, version)
     }
 }

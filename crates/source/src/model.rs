@@ -1,4 +1,4 @@
-//! What site storage is said to hold: names, attributes, versions, uploads.
+//! Data types of site storage: names, attributes, versions, uploads.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use parking_lot::Mutex;
 use crate::error::Cause;
 use crate::{SourceError, SourceResult};
 
-/// How a file looked when it was last seen. Two looks that agree are taken for the same content.
+/// Identity of a file's content, as far as the storage can tell. Equal versions are taken for equal content.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Version {
     /// Size in bytes.
     pub size: u64,
-    /// Time of the last change of content; zero where the tag says it better.
+    /// Time of the last change of content; zero where the tag is more precise.
     pub mtime: Timestamp,
-    /// What else tells contents apart: an object's `ETag`, a file's inode number.
+    /// Distinguishes contents of equal size and time: an object's `ETag`, a file's inode number.
     pub tag: String,
 }
 
-/// Attributes that a source keeps for a file, as far as it can.
+/// Attributes that a source stores with a file, as far as it supports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attrs {
     /// Permission bits with set-id and sticky bits.
@@ -40,13 +40,13 @@ pub struct Attrs {
 /// One file, directory or link at the source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
-    /// Type bits.
+    /// File type bits of `st_mode`.
     pub kind: u32,
     /// Its attributes.
     pub attrs: Attrs,
-    /// How it looks now.
+    /// Current version.
     pub version: Version,
-    /// Names that it has; more than one of a file means hard links.
+    /// Number of hard links.
     pub links: u64,
     /// Target of a symbolic link.
     pub target: Vec<u8>,
@@ -55,66 +55,77 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// Whether it is a directory.
+    /// Returns whether it is a directory.
     #[must_use]
     pub fn is_dir(&self) -> bool {
         self.kind == mode::DIR
     }
 
-    /// Whether it is a regular file.
+    /// Returns whether it is a regular file.
     #[must_use]
     pub fn is_file(&self) -> bool {
         self.kind == mode::FILE
     }
 }
 
-/// An entry of a directory.
+/// A directory entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its name.
     pub name: Vec<u8>,
-    /// What it is.
+    /// Its metadata.
     pub meta: Meta,
 }
 
-/// A file in the making, beside its target. Anybody who has this may write parts of it.
+/// A directory with all of its entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Upload {
-    /// Path that it is to have.
-    pub path: Vec<u8>,
-    /// Size that it is to have, in bytes.
-    pub size: u64,
-    /// How the source names it until then.
-    pub token: String,
-    /// What tells that a file came of it, see [`Source::is_made_by`](crate::Source::is_made_by); empty where that is
-    /// known only when it has been started.
-    pub tag: String,
-    /// What the source keeps open for it as long as this lives.
-    pub opened: Opened,
+pub struct Listing {
+    /// The directory itself.
+    pub dir: Meta,
+    /// Its entries, in no particular order.
+    pub entries: Vec<Entry>,
+    /// Digest of the above; 0 where the storage has none.
+    pub digest: u128,
 }
 
-/// What nothing else has been called yet.
+/// A file that is being written beside its target. Any process that has this record may write pieces of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Upload {
+    /// Target path.
+    pub path: Vec<u8>,
+    /// Final size, in bytes.
+    pub size: u64,
+    /// Name of the temporary file, or upload id of the store.
+    pub token: String,
+    /// Identifies the file that results, see [`Source::is_made_by`](crate::Source::is_made_by); empty while it is not
+    /// known before [`Source::start`](crate::Source::start).
+    pub tag: String,
+    /// Descriptor that the source keeps open for the upload.
+    pub opened: CachedFd,
+}
+
+/// Returns a name of 128 random bits.
 ///
 /// # Errors
 /// When the system has no random numbers.
-pub(crate) fn unique_name() -> SourceResult<String> {
+pub fn unique_name() -> SourceResult<String> {
     let no_numbers = |error| SourceError::new(Cause::Other, format!("random numbers: {error}"));
     let numbers = [getrandom::u64().map_err(no_numbers)?, getrandom::u64().map_err(no_numbers)?];
     Ok(format!("{:016x}{:016x}", numbers[0], numbers[1]))
 }
 
-/// A file that is opened once for all that is done with an upload: on some storage that costs as much as writing. It says
-/// nothing of the upload, so all are equal.
+/// A descriptor that is opened once for all operations on an upload: on some storage an open costs as much as a write.
+/// It carries no information about the upload, so all values are equal.
 #[derive(Clone, Default)]
-pub struct Opened(Arc<Mutex<Option<Arc<OwnedFd>>>>);
+pub struct CachedFd(Arc<Mutex<Option<Arc<OwnedFd>>>>);
 
-impl Opened {
-    /// One that is open already.
-    pub(crate) fn holding(file: OwnedFd) -> Opened {
-        Opened(Arc::new(Mutex::new(Some(Arc::new(file)))))
+impl CachedFd {
+    /// Wraps an open descriptor.
+    pub(crate) fn holding(file: OwnedFd) -> CachedFd {
+        CachedFd(Arc::new(Mutex::new(Some(Arc::new(file)))))
     }
 
-    /// The file, opened by the first who asks while others wait.
+    /// Returns the descriptor; the first caller opens it while others wait.
     pub(crate) fn get<E>(&self, open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Arc<OwnedFd>, E> {
         let mut opened = self.0.lock();
         if let Some(file) = &*opened {
@@ -123,53 +134,54 @@ impl Opened {
         Ok(Arc::clone(opened.insert(Arc::new(open()?))))
     }
 
-    /// It is thrown away.
+    /// Closes the descriptor.
     pub(crate) fn close(&self) {
         *self.0.lock() = None;
     }
 }
 
-impl PartialEq for Opened {
-    fn eq(&self, _: &Opened) -> bool {
+impl PartialEq for CachedFd {
+    // `Upload` derives equality, and two records of one upload are equal whether or not the file is open.
+    fn eq(&self, _: &CachedFd) -> bool {
         true
     }
 }
 
-impl Eq for Opened {}
+impl Eq for CachedFd {}
 
-impl std::fmt::Debug for Opened {
+impl std::fmt::Debug for CachedFd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Opened")
+        f.write_str("CachedFd")
     }
 }
 
-/// A part of an upload that the source has.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A part of an upload that is stored at the source.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it begins.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Its length.
+    /// Length, in bytes.
     pub len: u64,
-    /// What the source calls it, or a digest of it.
+    /// The store's `ETag` of the part, or a digest of its content.
     pub tag: String,
 }
 
-/// What must be at the target for an upload to take its place.
+/// Precondition on the target of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Expect {
-    /// Nothing.
+pub enum Precondition {
+    /// The target does not exist.
     Absent,
-    /// A file that still looks like this.
+    /// The target still has this version.
     Version(Version),
-    /// Whatever it is, it is overwritten.
+    /// No condition: the target is overwritten.
     Anything,
 }
 
-/// What came of an upload or change, and what the source could not keep of it.
+/// Result of a write: the new version, and attributes that the source cannot store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
-    /// How it looks now.
+pub struct PutOutcome {
+    /// Version after the write.
     pub version: Version,
-    /// Sentences, each with the name of what was not kept.
+    /// Messages, each with the name of an attribute that was not stored.
     pub lost: Vec<String>,
 }

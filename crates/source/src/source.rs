@@ -1,9 +1,13 @@
-//! The seam to site storage.
+//! The interface to site storage.
+
+use std::time::Duration;
 
 use bivouac_types::Timestamp;
 
 use crate::error::Cause;
-use crate::{Attrs, Entry, Expect, Kept, Meta, Piece, SourceError, SourceResult, Upload, Version};
+use crate::{
+    Attrs, Entry, Listing, Meta, Piece, Precondition, PutOutcome, SourceError, SourceResult, Upload, Version,
+};
 
 /// Site storage below one root. Paths are relative to it, without `.`, `..`, empty parts or a leading slash; the
 /// root itself is the empty path. Symbolic links are never followed.
@@ -13,44 +17,65 @@ use crate::{Attrs, Entry, Expect, Kept, Meta, Piece, SourceError, SourceResult, 
 /// know after a kill what became of it writes the upload down after the first two of these
 /// ([`resume`](Source::resume)).
 pub trait Source: Send + Sync {
-    /// Whether the storage is where it was, and answers.
+    /// Checks that the storage responds and is still the same.
     ///
     /// # Errors
     /// [`Cause::Lost`].
     fn check(&self) -> SourceResult<()>;
 
-    /// All entries of a directory, in no particular order.
+    /// Returns all entries of a directory, in no particular order.
     ///
     /// # Errors
     /// [`Cause::NotFound`], [`Cause::WrongKind`], [`Cause::Denied`], [`Cause::Lost`].
     fn list(&self, dir: &[u8]) -> SourceResult<Vec<Entry>>;
 
-    /// What is at a path.
+    /// Returns how long the names of a listing count, for storage whose names change while it is used; `None` where a
+    /// directory is listed once.
+    fn names_valid_for(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Returns a directory with its entries, unless it is still as a listing with the digest `known` was.
+    ///
+    /// # Errors
+    /// As [`Source::list`].
+    fn list_changed(&self, dir: &[u8], known: Option<u128>) -> SourceResult<Option<Listing>> {
+        let _ = known;
+        Ok(Some(Listing { dir: self.stat(dir)?, entries: self.list(dir)?, digest: 0 }))
+    }
+
+    /// Returns how many pieces of this length have to be under way to keep the storage busy; `None` for the few that
+    /// suffice for storage near by.
+    fn pieces_under_way(&self, piece_len: u64) -> Option<usize> {
+        let _ = piece_len;
+        None
+    }
+
+    /// Returns the metadata of a path.
     ///
     /// # Errors
     /// As [`Source::list`].
     fn stat(&self, path: &[u8]) -> SourceResult<Meta>;
 
-    /// Fills `into` from a file that still looks like `version`; fewer bytes only at its end.
+    /// Reads into `into` from a file that still has `version`; returns fewer bytes only at its end.
     ///
     /// # Errors
     /// [`Cause::Changed`] when it does not; as [`Source::list`].
     fn read(&self, path: &[u8], version: &Version, offset: u64, into: &mut [u8]) -> SourceResult<usize>;
 
-    /// Names what is to be put at a path, a file of `size` bytes or a link, as nothing else is named. Nothing is done
-    /// yet.
+    /// Plans an upload of `size` bytes, or of a link, to a path, with a unique name. Changes nothing at the storage.
     ///
     /// # Errors
     /// [`Cause::BadName`]; [`Cause::Other`] when the system has no random numbers.
     fn plan(&self, path: &[u8], size: u64) -> SourceResult<Upload>;
 
-    /// Begins a file beside its target.
+    /// Creates the temporary file or the multipart upload.
     ///
     /// # Errors
     /// [`Cause::Full`], [`Cause::ReadOnly`], [`Cause::Denied`], [`Cause::BadName`], [`Cause::Lost`].
     fn start(&self, plan: Upload, attrs: &Attrs) -> SourceResult<Upload>;
 
-    /// Both, for who writes nothing down.
+    /// Plans and starts an upload that is not recorded for recovery.
     ///
     /// # Errors
     /// As [`Source::plan`] and [`Source::start`].
@@ -58,76 +83,119 @@ pub trait Source: Send + Sync {
         self.start(self.plan(path, size)?, attrs)
     }
 
-    /// Smallest size of the pieces of an upload of `size` bytes, all but the last, if there is one: they must cover all
-    /// of it then. Pieces of other uploads may begin anywhere, and what no piece covers is zeros.
+    /// Returns the smallest size of the pieces of an upload of `size` bytes, except for the last one; such pieces must
+    /// cover the file. With `None` pieces may begin anywhere, and ranges without a piece read as zeros.
     fn piece_size(&self, size: u64) -> Option<u64>;
 
-    /// Writes one piece. The same piece again replaces it.
+    /// Writes one piece. A repeated piece replaces the earlier one.
     ///
     /// # Errors
     /// As [`Source::begin`].
     fn put(&self, upload: &Upload, offset: u64, data: &[u8]) -> SourceResult<Piece>;
 
-    /// Makes pieces that this process has put durable, and reads them again or has the source say that it has them
-    /// as they were.
+    /// Returns whether [`Source::verify`] does for pieces that other processes have written, and [`Source::commit`] for
+    /// those that it gets.
+    fn verifies_for_all(&self) -> bool {
+        false
+    }
+
+    /// Makes pieces that this process has written durable, and verifies their content.
     ///
     /// # Errors
     /// [`Cause::Other`] when they are not the same; as [`Source::begin`].
     fn verify(&self, upload: &Upload, pieces: &[Piece]) -> SourceResult<()>;
 
-    /// Puts the upload in the place of its target, all pieces of it having been verified.
+    /// Moves the upload to its target. All its pieces must have been verified, but for those that are given to storage that
+    /// [verifies for all](Source::verifies_for_all).
     ///
     /// # Errors
     /// [`Cause::Changed`] when the target is not what is expected: nothing is overwritten then. As
     /// [`Source::begin`].
-    fn commit(&self, upload: &Upload, pieces: &[Piece], attrs: &Attrs, expect: &Expect)
-    -> SourceResult<Kept>;
+    fn commit(
+        &self,
+        upload: &Upload,
+        pieces: &[Piece],
+        attrs: &Attrs,
+        expect: &Precondition,
+    ) -> SourceResult<PutOutcome>;
 
-    /// Throws an upload away; none there is no error.
+    /// Returns the length up to which [`Source::put_whole`] saves requests; 0 where it does not.
+    fn whole_len_max(&self) -> u64 {
+        0
+    }
+
+    /// Puts a planned file that is not longer than [`Source::whole_len_max`] as a whole, in place of start, put, verify
+    /// and commit. `plan` is recorded for [`Source::resume`] before.
+    ///
+    /// # Errors
+    /// As [`Source::commit`].
+    fn put_whole(
+        &self,
+        plan: &Upload,
+        data: &[u8],
+        attrs: &Attrs,
+        expect: &Precondition,
+    ) -> SourceResult<PutOutcome> {
+        let upload = self.start(plan.clone(), attrs)?;
+        let piece = self.put(&upload, 0, data)?;
+        self.verify(&upload, std::slice::from_ref(&piece))?;
+        self.commit(&upload, &[piece], attrs, expect)
+    }
+
+    /// Returns the plan of an upload with what [`Source::resume`] recognises it by if it is put as a whole.
+    ///
+    /// # Errors
+    /// As [`Source::plan`].
+    fn plan_whole(&self, path: &[u8], data: &[u8]) -> SourceResult<Upload> {
+        self.plan(path, data.len() as u64)
+    }
+
+    /// Discards an upload. Succeeds if it does not exist.
     ///
     /// # Errors
     /// As [`Source::begin`].
     fn abort(&self, upload: &Upload) -> SourceResult<()>;
 
-    /// Whether what was found at its path came of the upload with this tag: after a kill a file is known again. Without
-    /// a tag it had not been started.
+    /// Returns whether a file results from the upload with this tag. Used after a crash; an upload without a tag had
+    /// not been started.
     fn is_made_by(&self, found: &Version, tag: &str) -> bool {
         !tag.is_empty() && found.tag == tag
     }
 
-    /// What became of an upload, known by path, token and tag, whose maker was killed while it was to take the place of
-    /// what is expected: how it looks if it has, and otherwise it is thrown away. The same again answers the same.
+    /// Decides after a crash whether an upload, given by path, token and tag, has reached its target: returns the
+    /// version if it has, and discards the upload otherwise. Idempotent.
     ///
     /// # Errors
     /// As [`Source::commit`].
-    fn resume(&self, upload: &Upload, expect: &Expect) -> SourceResult<Option<Version>> {
+    fn resume(&self, upload: &Upload, expect: &Precondition) -> SourceResult<Option<Version>> {
         let _ = expect;
         match self.stat(&upload.path) {
             Ok(meta) if self.is_made_by(&meta.version, &upload.tag) => Ok(Some(meta.version)),
+            // An error must not discard the upload: it may be the only copy of the data.
             Err(error) if error.cause() != Cause::NotFound => Err(error),
             _ => self.abort(upload).map(|()| None),
         }
     }
 
-    /// Makes a directory, or gives an existing one these attributes.
+    /// Creates a directory, or sets the attributes of an existing one.
     ///
     /// # Errors
     /// [`Cause::WrongKind`] when something else is there; as [`Source::begin`].
-    fn put_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept>;
+    fn put_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<PutOutcome>;
 
-    /// As [`Source::put_dir`], of a directory that more is to be put into: its times can be left as they come.
+    /// As [`Source::put_dir`], for a directory whose entries follow: its times need not be set.
     ///
     /// # Errors
     /// As [`Source::put_dir`].
-    fn put_open_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
+    fn put_open_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<PutOutcome> {
         self.put_dir(path, attrs)
     }
 
-    /// Gives a directory only its times, which what was put into it has moved on. One that is not there is made.
+    /// Sets only the times of a directory, after its entries have been written. Creates it if it is missing.
     ///
     /// # Errors
     /// As [`Source::put_dir`].
-    fn put_dir_times(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
+    fn put_dir_times(&self, path: &[u8], attrs: &Attrs) -> SourceResult<PutOutcome> {
         let found = match self.stat(path) {
             Err(error) if error.cause() == Cause::NotFound => None,
             found => Some(found?).filter(Meta::is_dir),
@@ -137,32 +205,38 @@ pub trait Source: Send + Sync {
         self.put_dir(path, &Attrs { mtime, atime, ..there })
     }
 
-    /// Begins a symbolic link beside the place that it is to have.
+    /// Creates a symbolic link under a temporary name.
     ///
     /// # Errors
     /// As [`Source::start`].
     fn start_link(&self, plan: Upload, target: &[u8]) -> SourceResult<Upload>;
 
-    /// Puts a symbolic link that was started in its place.
+    /// Moves a symbolic link to its target path.
     ///
     /// # Errors
     /// [`Cause::Changed`] when the path is not what is expected; as [`Source::begin`].
-    fn put_link(&self, link: &Upload, target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept>;
+    fn put_link(
+        &self,
+        link: &Upload,
+        target: &[u8],
+        attrs: &Attrs,
+        expect: &Precondition,
+    ) -> SourceResult<PutOutcome>;
 
-    /// Gives an existing file that still looks like `version` other attributes, leaving its content alone.
+    /// Sets the attributes of a file that still has `version`; its content does not change.
     ///
     /// # Errors
     /// [`Cause::Changed`] when it does not; as [`Source::begin`].
-    fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<Kept>;
+    fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<PutOutcome>;
 
-    /// Whether what is found at a path is what looked like `was` with these attributes: after a kill in the middle of
-    /// [`Source::set_attrs`] it is known whether that was done.
-    fn is_given(&self, found: &Meta, was: &Version, attrs: &Attrs) -> bool {
+    /// Returns whether the metadata found is the result of [`Source::set_attrs`] on `was` with `attrs`. Used after a
+    /// crash.
+    fn has_attrs_applied(&self, found: &Meta, was: &Version, attrs: &Attrs) -> bool {
         let version = &found.version;
         (version.size, &version.tag) == (was.size, &was.tag) && is_time_kept(version.mtime, attrs.mtime)
     }
 
-    /// Finishes a removal of what looked like `version` whose maker was killed, or takes it back. None is no error.
+    /// Completes or reverts a removal after a crash. Succeeds if there was none.
     ///
     /// # Errors
     /// As [`Source::remove`].
@@ -171,23 +245,25 @@ pub trait Source: Send + Sync {
         Ok(())
     }
 
-    /// Removes a file or link that still looks like `version`, or an empty directory that is still that one; none there
-    /// is no error.
+    /// Removes a file or link that still has `version`, or an empty directory with the same tag. Succeeds if nothing is
+    /// there.
     ///
     /// # Errors
     /// [`Cause::Changed`], [`Cause::NotEmpty`]; as [`Source::begin`].
     fn remove(&self, path: &[u8], version: Option<&Version>) -> SourceResult<()>;
 }
 
-/// Whether storage shows a time that was given as this one: some keep only its first digits.
-fn is_time_kept(found: Timestamp, given: Timestamp) -> bool {
+/// Returns whether storage with a coarser clock may show `given` as `found`.
+#[must_use]
+pub fn is_time_kept(found: Timestamp, given: Timestamp) -> bool {
     const UNITS_NS: [u32; 7] = [1, 100, 1000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
     let is_cut = |unit: u32| found.nanos == given.nanos - given.nanos % unit;
     let is_even = given.secs - given.secs.rem_euclid(2) == found.secs && found.nanos == 0;
+    // FAT has two seconds, ext3 and HTTP one second, others hundreds of nanoseconds.
     found.secs == given.secs && UNITS_NS.into_iter().any(is_cut) || is_even
 }
 
-/// Whether a path has the form that sources take.
+/// Checks that a path has the form that sources accept.
 ///
 /// # Errors
 /// [`Cause::BadName`].
@@ -200,7 +276,7 @@ pub fn check_path(path: &[u8]) -> SourceResult<()> {
     Ok(())
 }
 
-/// The directory of a path, and the name in it.
+/// Splits a path into its directory and its last name.
 #[must_use]
 pub fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|byte| *byte == b'/') {
@@ -211,7 +287,7 @@ pub fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// A path below a directory.
+/// Joins a directory and a name.
 #[must_use]
 pub fn join_path(dir: &[u8], name: &[u8]) -> Vec<u8> {
     if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }

@@ -4,18 +4,20 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
-/// One thing to copy. The side that is in the formation is relative to its root, without `..`; empty
-/// for the root itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One thing to copy. The path in the formation is relative to its root and has no `..`; it is empty for the root
+/// itself.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Transfer {
-    /// What to copy.
+    /// Source path.
     pub src: PathBuf,
-    /// The path it shall have.
+    /// Target path.
     pub dst: PathBuf,
 }
 
-/// Reads `SRC[:DST]`: `SRC` is a path of this machine, `DST` one in the formation (an absolute one counts
-/// from its root), by default the last name of `SRC`. `\:` is a colon in a name, `\\` a backslash.
+/// Parses `SRC[:DST]`: `SRC` is a path of this machine, `DST` one in the formation (an absolute one counts from its
+/// root), by default the last name of `SRC`. A `DST` with a slash at its end is the directory that `SRC` is copied
+/// into.
+/// `\:` is a colon in a name, `\\` a backslash.
 ///
 /// # Errors
 /// A sentence that names the argument, what is wrong with it and what to write.
@@ -23,14 +25,15 @@ pub fn parse_in(argument: impl AsRef<OsStr>) -> Result<Transfer, String> {
     let argument = argument.as_ref();
     let (src, dst) = sides(argument)?;
     let dst = match dst {
-        Some(dst) => dst,
+        Some(dst) => into_dir(&src, dst),
         None => src.file_name().map(PathBuf::from).ok_or_else(|| no_last_name(argument))?,
     };
     Ok(Transfer { dst: inside(argument, &dst)?, src })
 }
 
-/// Reads `SRC:DST`: `SRC` is a path in the formation (an absolute one counts from its root), `DST` one of
-/// this machine. `\:` is a colon in a name, `\\` a backslash.
+/// Parses `SRC:DST`: `SRC` is a path in the formation (an absolute one counts from its root), `DST` one of this
+/// machine. A `DST` with a slash at its end is the directory that `SRC` is copied into. `\:` is a colon in a name, `\\`
+/// a backslash.
 ///
 /// # Errors
 /// A sentence that names the argument, what is wrong with it and what to write.
@@ -38,10 +41,20 @@ pub fn parse_out(argument: impl AsRef<OsStr>) -> Result<Transfer, String> {
     let argument = argument.as_ref();
     let (src, dst) = sides(argument)?;
     let dst = dst.ok_or_else(|| refusal(argument, "has no target; write SRC:DST"))?;
-    Ok(Transfer { src: inside(argument, &src)?, dst })
+    let src = inside(argument, &src)?;
+    Ok(Transfer { dst: into_dir(&src, dst), src })
 }
 
-/// Refuses what looks like a URL: copies are made between paths.
+/// Returns the target path of `src` with the rule of `cp`: below a target that ends in a slash. A source without a
+/// name, as the formation's root, has its entries copied there.
+fn into_dir(src: &Path, dst: PathBuf) -> PathBuf {
+    match src.file_name() {
+        Some(name) if dst.as_os_str().as_bytes().ends_with(b"/") => dst.join(name),
+        _ => dst,
+    }
+}
+
+/// Refuses a URL with an explanation: copies are made between paths.
 ///
 /// # Errors
 /// A sentence that says what to do instead.
@@ -87,7 +100,7 @@ fn sides(argument: &OsStr) -> Result<(PathBuf, Option<PathBuf>), String> {
     }
 }
 
-/// A path of the formation, relative to its root.
+/// Returns a path in the formation, relative to its root.
 fn inside(argument: &OsStr, path: &Path) -> Result<PathBuf, String> {
     let mut relative = PathBuf::new();
     for component in path.components() {
@@ -139,7 +152,10 @@ mod tests {
             ("a/b", "a/b", "b"),
             ("/data/set/", "/data/set/", "set"),
             ("../up/x", "../up/x", "x"),
-            ("a:/x/./y/", "a", "x/y"),
+            ("a:/x/./y/", "a", "x/y/a"),
+            ("d/f:sub/", "d/f", "sub/f"),
+            ("d/f/:/", "d/f/", "f"),
+            ("..:sub/", "..", "sub"),
             (".:/", ".", ""),
             (r"a\:b", "a:b", "a:b"),
             (r"a\:b:c\:d", "a:b", "c:d"),
@@ -155,6 +171,9 @@ mod tests {
     fn out_arguments() {
         assert_eq!(pair(parse_out("/res/x:../keep/x")), ("res/x".into(), "../keep/x".into()));
         assert_eq!(pair(parse_out(".:/site/all")), (String::new(), "/site/all".into()));
+        assert_eq!(pair(parse_out("/res/x:od/")), ("res/x".into(), "od/x".into()));
+        assert_eq!(pair(parse_out("x/:/")), ("x".into(), "/x".into()));
+        assert_eq!(pair(parse_out(".:od/")), (String::new(), "od/".into()));
     }
 
     #[test]

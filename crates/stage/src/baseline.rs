@@ -1,54 +1,62 @@
-//! What was staged, by the formation's own records: everything that is not as it says has changed.
+//! Versions and digests of objects after their last copy; what differs from them has changed.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use blake3::Hash;
 
-use crate::line::{Line, LineKind};
-use crate::meta::{Mark, Time};
+use crate::manifest_line::{Line, LineKind};
+use crate::meta::{InodeVersion, UnixTime};
+use crate::paths::below;
 
-/// The state of a tree of the formation at some time.
+/// A snapshot of a tree in the formation.
 ///
-/// An object is unchanged if its path was staged, it still is the inode that was made then, and that inode's
-/// last change is the one that staging made. Inode numbers are never used twice, every change of content, attributes or names
-/// changes the ctime, and nobody sets a ctime: no clock has to agree with another, and none is compared.
+/// An object is unchanged if its path was staged, it still is the inode that was made then, and that inode's last
+/// change is the one that staging made. Inode numbers are never used twice, every change of content, attributes or
+/// names changes the ctime, and nobody sets a ctime: no clock has to agree with another, and none is compared.
 #[derive(Clone, Debug, Default)]
 pub struct Baseline {
     numbers: HashMap<PathBuf, u64>,
-    changes: HashMap<u64, Time>,
-    /// What a file's bytes were at that change.
+    changes: HashMap<u64, UnixTime>,
+    /// Digest of each inode's content, by inode number.
     digests: HashMap<u64, Hash>,
-    /// Instead of what was staged: everything that changed after this is changed.
-    since: Option<Time>,
+    /// Set instead of versions: everything with a later change has changed.
+    since: Option<UnixTime>,
 }
 
 impl Baseline {
-    /// Everything that changed at or after a time, by the clocks of the formation's nodes.
+    /// Creates a baseline of everything that changed before `time`, by the clocks of the formation's nodes.
     #[must_use]
-    pub fn since(time: Time) -> Baseline {
+    pub fn since(time: UnixTime) -> Baseline {
         Baseline { since: Some(time), ..Baseline::default() }
     }
 
-    /// Adds what a line of a manifest says of the formation's side. Later lines replace earlier ones.
-    pub(crate) fn add(&mut self, path: PathBuf, mark: Mark) {
-        self.changes.insert(mark.ino, mark.ctime);
-        self.numbers.insert(path, mark.ino);
+    /// Adds the version of an object. Later ones replace earlier ones.
+    pub(crate) fn add(&mut self, path: PathBuf, version: InodeVersion) {
+        self.changes.insert(version.ino, version.ctime);
+        self.numbers.insert(path, version.ino);
     }
 
-    /// Adds what a file's bytes were when it had this mark.
-    pub(crate) fn add_digest(&mut self, mark: Mark, digest: Hash) {
-        self.changes.insert(mark.ino, mark.ctime);
-        self.digests.insert(mark.ino, digest);
+    /// Adds the digest of a file at this version.
+    pub(crate) fn add_digest(&mut self, version: InodeVersion, digest: Hash) {
+        self.changes.insert(version.ino, version.ctime);
+        self.digests.insert(version.ino, digest);
     }
 
-    /// What the bytes of a file are, whatever it is called, if it has not changed since they were staged.
-    pub(crate) fn digest(&self, mark: Mark) -> Option<Hash> {
-        let is_unchanged = self.changes.get(&mark.ino) == Some(&mark.ctime);
-        self.digests.get(&mark.ino).copied().filter(|_| is_unchanged)
+    /// Returns the digest of a file under any name, if it has not changed since it was copied.
+    pub(crate) fn digest(&self, version: InodeVersion) -> Option<Hash> {
+        let is_unchanged = self.changes.get(&version.ino) == Some(&version.ctime);
+        self.digests.get(&version.ino).copied().filter(|_| is_unchanged)
     }
 
-    /// What lies below a path, relative to it.
+    /// Returns whether the source's content differs from the known digest of the same version, which means silent
+    /// corruption.
+    pub(crate) fn is_altered(&self, line: &Line) -> bool {
+        let expected = line.source.and_then(|version| self.digest(version));
+        expected.is_some_and(|expected| line.digest != Some(expected))
+    }
+
+    /// Returns the part below a path, with relative paths.
     #[must_use]
     pub fn below(&self, root: &Path) -> Baseline {
         let paths = self.numbers.iter();
@@ -56,64 +64,71 @@ impl Baseline {
         Baseline { numbers: numbers.collect(), ..self.clone() }
     }
 
-    /// Whether an object is as it was. Of a directory only that it is the same one: what is in it is looked at by itself.
-    pub(crate) fn has(&self, path: &Path, mark: Mark, is_dir: bool) -> bool {
+    /// Returns whether an object is unchanged. For a directory only its identity counts: its entries are compared
+    /// themselves.
+    pub(crate) fn is_unchanged(&self, path: &Path, version: InodeVersion, is_dir: bool) -> bool {
         if let Some(since) = self.since {
-            return mark.ctime < since;
+            return version.ctime < since;
         }
-        let same = self.numbers.get(path) == Some(&mark.ino);
-        same && (is_dir || self.changes.get(&mark.ino) == Some(&mark.ctime))
+        let same = self.numbers.get(path) == Some(&version.ino);
+        // The ctime of a directory changes with its entries, which are compared themselves.
+        same && (is_dir || self.changes.get(&version.ino) == Some(&version.ctime))
     }
 
-    /// All paths that were staged.
+    /// Returns whether a path was copied, in any version.
+    pub(crate) fn contains(&self, path: &Path) -> bool {
+        self.numbers.contains_key(path)
+    }
+
+    /// Returns all paths that were copied.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
         self.numbers.keys().map(PathBuf::as_path)
     }
 }
 
-/// The paths and marks that the lines of one transfer give, on the side that is in the formation.
-pub(crate) fn marks<'a>(
+/// Returns paths and versions from the journal lines of one transfer, for the side in the formation.
+pub(crate) fn manifest_versions<'a>(
     lines: impl Iterator<Item = &'a Line>,
     root: &'a Path,
-    mark: impl Fn(&Line) -> Option<Mark>,
-) -> Vec<(PathBuf, Mark)> {
-    let mut found: Vec<(bool, PathBuf, Mark)> = lines
+    version: impl Fn(&Line) -> Option<InodeVersion>,
+) -> Vec<(PathBuf, InodeVersion)> {
+    let mut found: Vec<(bool, PathBuf, InodeVersion)> = lines
         .filter_map(|line| {
             let is_late = line.kind == LineKind::HardLink;
-            Some((is_late, crate::scan::below(root, &line.name), mark(line)?))
+            Some((is_late, below(root, &line.name), version(line)?))
         })
         .collect();
-    // Making a further name changes the file, so what was noted then is what counts.
-    found.sort_by_key(|(is_late, _, mark)| (*is_late, mark.ctime));
-    found.into_iter().map(|(_, path, mark)| (path, mark)).collect()
+    // A hard link changes the ctime of the file, so the lines of links come last.
+    found.sort_by_key(|(is_late, _, version)| (*is_late, version.ctime));
+    found.into_iter().map(|(_, path, version)| (path, version)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn mark(ino: u64, secs: i64) -> Mark {
-        Mark { ino, ctime: (secs, 5) }
+    fn version(ino: u64, secs: i64) -> InodeVersion {
+        InodeVersion { ino, ctime: (secs, 5) }
     }
 
     #[test]
     fn same_path_same_inode_same_change_is_unchanged_and_nothing_else() {
         let mut baseline = Baseline::default();
-        baseline.add("d".into(), mark(1, 10));
-        baseline.add("d/a".into(), mark(2, 11));
-        baseline.add("d/b".into(), mark(3, 12));
-        let has = |path: &str, mark| baseline.has(Path::new(path), mark, false);
-        assert!(has("d/a", mark(2, 11)));
-        assert!(!has("d/a", mark(2, 12)), "written to");
-        assert!(!has("d/a", mark(2, 9)), "written to while a clock went back");
-        assert!(!has("d/a", mark(3, 12)), "another file under the name");
-        assert!(!has("d/new", mark(2, 11)), "a new name");
+        baseline.add("d".into(), version(1, 10));
+        baseline.add("d/a".into(), version(2, 11));
+        baseline.add("d/b".into(), version(3, 12));
+        let has = |path: &str, version| baseline.is_unchanged(Path::new(path), version, false);
+        assert!(has("d/a", version(2, 11)));
+        assert!(!has("d/a", version(2, 12)), "written to");
+        assert!(!has("d/a", version(2, 9)), "written to while a clock went back");
+        assert!(!has("d/a", version(3, 12)), "another file under the name");
+        assert!(!has("d/new", version(2, 11)), "a new name");
         assert!(
-            baseline.has(Path::new("d"), mark(1, 99), true)
-                && !baseline.has(Path::new("d"), mark(7, 10), true)
+            baseline.is_unchanged(Path::new("d"), version(1, 99), true)
+                && !baseline.is_unchanged(Path::new("d"), version(7, 10), true)
         );
         let below = baseline.below(Path::new("d"));
-        assert!(below.has(Path::new("b"), mark(3, 12), false));
+        assert!(below.is_unchanged(Path::new("b"), version(3, 12), false));
         assert_eq!(below.paths().count(), 3);
     }
 
@@ -121,19 +136,19 @@ mod tests {
     fn the_digest_is_known_of_what_has_not_changed() {
         let mut baseline = Baseline::default();
         let (first, second) = (blake3::hash(b"first"), blake3::hash(b"second"));
-        baseline.add_digest(mark(2, 11), first);
-        assert_eq!(baseline.digest(mark(2, 11)), Some(first));
-        assert_eq!((baseline.digest(mark(2, 12)), baseline.digest(mark(3, 11))), (None, None));
-        baseline.add_digest(mark(2, 15), second);
-        assert_eq!((baseline.digest(mark(2, 15)), baseline.digest(mark(2, 11))), (Some(second), None));
+        baseline.add_digest(version(2, 11), first);
+        assert_eq!(baseline.digest(version(2, 11)), Some(first));
+        assert_eq!((baseline.digest(version(2, 12)), baseline.digest(version(3, 11))), (None, None));
+        baseline.add_digest(version(2, 15), second);
+        assert_eq!((baseline.digest(version(2, 15)), baseline.digest(version(2, 11))), (Some(second), None));
     }
 
     #[test]
     fn a_time_compares_with_the_last_change() {
         let baseline = Baseline::since((100, 0));
         assert!(
-            baseline.has(Path::new("x"), mark(1, 99), false)
-                && !baseline.has(Path::new("x"), mark(1, 100), false)
+            baseline.is_unchanged(Path::new("x"), version(1, 99), false)
+                && !baseline.is_unchanged(Path::new("x"), version(1, 100), false)
         );
     }
 
@@ -141,8 +156,8 @@ mod tests {
     fn the_last_name_of_a_file_has_its_last_change() {
         let line = |kind, name: &str, secs| Line {
             kind,
-            target: Some(mark(4, secs)),
-            ..Line::said(crate::line::State::Done, Path::new(name), "")
+            target: Some(version(4, secs)),
+            ..Line::outcome_only(crate::manifest_line::ObjectOutcome::Done, Path::new(name), "")
         };
         let lines = [
             line(LineKind::HardLink, "b", 8),
@@ -150,9 +165,9 @@ mod tests {
             line(LineKind::HardLink, "c", 9),
         ];
         let mut baseline = Baseline::default();
-        for (path, mark) in marks(lines.iter(), Path::new("r"), |line| line.target) {
-            baseline.add(path, mark);
+        for (path, version) in manifest_versions(lines.iter(), Path::new("r"), |line| line.target) {
+            baseline.add(path, version);
         }
-        assert!(baseline.has(Path::new("r/a"), mark(4, 9), false));
+        assert!(baseline.is_unchanged(Path::new("r/a"), version(4, 9), false));
     }
 }

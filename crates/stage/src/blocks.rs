@@ -1,4 +1,4 @@
-//! Contents of files, block by block: copied with their digests, and compared.
+//! Block-wise copy and comparison of file contents, with their BLAKE3 hashes.
 
 use std::fs::File;
 use std::io;
@@ -10,27 +10,29 @@ use blake3::{Hash, Hasher};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-/// Bytes that are hashed by themselves: a subtree of BLAKE3's tree, so a power of two of its chunks.
+/// Size of a separately hashed block: a subtree of BLAKE3's hash tree, so a power of two of its chunks.
 pub(crate) const BLOCK: u64 = 4 << 20;
-/// Bytes that are read at once.
+/// Bytes of a file that one worker copies or compares at a time; a multiple of the block size.
+pub(crate) const PART: u64 = 4 * BLOCK;
+/// Size of a read.
 pub(crate) const BUFFER: usize = 1 << 20;
-/// Runs of zeros of this length become holes again, where the source has holes.
+/// Minimum length of a run of zeros that becomes a hole, in files that have holes at the source.
 const ZERO_RUN: usize = 1 << 16;
 
-/// Why a block is not copied.
+/// Reason why a block was not copied.
 #[derive(Debug)]
 pub(crate) enum BlockError {
     Read(io::Error),
     Write(io::Error),
-    /// The source ended before its size.
+    /// The source ended before its recorded size.
     Short,
 }
 
-/// What is known of the bytes of a block: its place in the hash tree of the whole file.
-pub(crate) type Value = [u8; 32];
+/// Chaining value of a block in the BLAKE3 tree of the whole file.
+pub(crate) type BlockHash = [u8; 32];
 
-/// The digest of a file, from the values of its blocks: the BLAKE3 of its bytes, as `b3sum` has it.
-pub(crate) fn file_digest(values: &[Value]) -> Hash {
+/// Returns the BLAKE3 digest of a file from the hashes of its blocks, equal to that of `b3sum`.
+pub(crate) fn file_digest(values: &[BlockHash]) -> Hash {
     match values {
         [] => blake3::hash(b""),
         [only] => Hash::from_bytes(*only),
@@ -41,9 +43,9 @@ pub(crate) fn file_digest(values: &[Value]) -> Hash {
     }
 }
 
-fn merged(values: &[Value]) -> Value {
+fn merged(values: &[BlockHash]) -> BlockHash {
     match values {
-        [] => Value::default(),
+        [] => BlockHash::default(),
         [only] => *only,
         _ => {
             let (left, right) = values.split_at(left_of(values.len()));
@@ -52,20 +54,23 @@ fn merged(values: &[Value]) -> Value {
     }
 }
 
-/// The left side of a node of the tree has the greatest power of two of blocks that leaves some for the right.
+/// Returns the number of blocks in the left subtree: the greatest power of two below `blocks`.
 fn left_of(blocks: usize) -> usize {
-    blocks.next_power_of_two() / 2
+    let left = blocks.next_power_of_two() / 2;
+    assert!(0 < left && left < blocks, "a subtree without blocks");
+    left
 }
 
-/// Hashes one block of a file.
+/// Hasher of one block.
 struct BlockHasher {
     hasher: Hasher,
     is_whole: bool,
 }
 
 impl BlockHasher {
-    /// For the block that begins at `start`; `is_whole` if it is all that the file has.
+    /// Creates a hasher for the block at offset `start`; `is_whole` if the file has no other.
     fn new(start: u64, is_whole: bool) -> BlockHasher {
+        assert!(is_whole || start.is_multiple_of(BLOCK), "a block does not begin at a multiple of its size");
         let mut hasher = Hasher::new();
         if !is_whole {
             hasher.set_input_offset(start);
@@ -82,13 +87,13 @@ impl BlockHasher {
         self.hasher.update(ZEROS.split_at(rest).0);
     }
 
-    fn value(&self) -> Value {
+    fn value(&self) -> BlockHash {
         if self.is_whole { *self.hasher.finalize().as_bytes() } else { self.hasher.finalize_non_root() }
     }
 }
 
-/// The value of a block, of which these are the bytes.
-pub(crate) fn value_of(bytes: &[u8], start: u64, is_whole: bool) -> Value {
+/// Returns the hash of a block.
+pub(crate) fn block_hash(bytes: &[u8], start: u64, is_whole: bool) -> BlockHash {
     let mut hasher = BlockHasher::new(start, is_whole);
     hasher.hasher.update(bytes);
     hasher.value()
@@ -99,41 +104,41 @@ pub(crate) fn value_of(bytes: &[u8], start: u64, is_whole: bool) -> Value {
 pub(crate) struct Block {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Whether the file has no other.
+    /// True if the file has no other block.
     pub(crate) is_whole: bool,
-    /// Whether the file has holes.
+    /// True if the file has holes.
     pub(crate) sparse: bool,
 }
 
-/// A file that is written. Where only one at a time is let in, those who want to take turns before they ask.
+/// A file to write to. Where the file system admits one writer at a time, writers take a lock before the system call.
 #[derive(Clone, Copy)]
-pub(crate) struct Sink<'a> {
+pub(crate) struct BlockWriter<'a> {
     pub(crate) file: &'a File,
     pub(crate) turn: Option<&'a Mutex<()>>,
 }
 
-impl Sink<'_> {
+impl BlockWriter<'_> {
     fn write(&self, bytes: &[u8], start: u64, sparse: bool) -> io::Result<()> {
         let _turn = self.turn.map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
         write(self.file, bytes, start, sparse)
     }
 }
 
-/// Copies a block of a file into one that has zeros there. Returns its value.
+/// Copies a block into a file that has zeros there. Returns its hash.
 pub(crate) fn copy_block(
     from: &File,
-    to: Sink<'_>,
+    to: BlockWriter<'_>,
     block: Block,
     buffer: &mut [u8],
-) -> Result<Value, BlockError> {
+) -> Result<BlockHash, BlockError> {
     each_run(from, block, buffer, |bytes, at| to.write(bytes, at, block.sparse))
 }
 
-/// Whether a block of a file has this value.
+/// Returns whether a block of a file has this hash.
 pub(crate) fn block_is(
     file: &File,
     block: Block,
-    expected: &Value,
+    expected: &BlockHash,
     buffer: &mut [u8],
 ) -> Result<bool, BlockError> {
     match each_run(file, block, buffer, |_, _| Ok(())) {
@@ -142,23 +147,23 @@ pub(crate) fn block_is(
     }
 }
 
-/// Copies a block over what is there, which need not be zeros.
+/// Copies a block over existing data. Zeros are written, too.
 pub(crate) fn rewrite_block(
     from: &File,
-    to: Sink<'_>,
+    to: BlockWriter<'_>,
     block: Block,
     buffer: &mut [u8],
-) -> Result<Value, BlockError> {
+) -> Result<BlockHash, BlockError> {
     copy_block(from, to, Block { sparse: false, ..block }, buffer)
 }
 
-/// Hashes a block, giving what is data to `data`; holes need no reading.
+/// Hashes a block, and passes its data to `data`; holes are not read.
 fn each_run(
     from: &File,
     block: Block,
     buffer: &mut [u8],
     mut data: impl FnMut(&[u8], u64) -> io::Result<()>,
-) -> Result<Value, BlockError> {
+) -> Result<BlockHash, BlockError> {
     let Block { start, end, is_whole, sparse } = block;
     let mut hasher = BlockHasher::new(start, is_whole);
     let mut at = start;
@@ -173,6 +178,7 @@ fn each_run(
             at += bytes.len() as u64;
         }
     }
+    assert_eq!(at, end, "a block was hashed beyond its end");
     Ok(hasher.value())
 }
 
@@ -190,7 +196,7 @@ fn read_some<'a>(file: &File, at: u64, end: u64, buffer: &'a mut [u8]) -> Result
     }
 }
 
-/// Writes bytes; where the source has holes, only what is between long runs of zeros.
+/// Writes bytes; if `sparse`, long runs of zeros are skipped.
 pub(crate) fn write(to: &File, bytes: &[u8], start: u64, sparse: bool) -> io::Result<()> {
     if !sparse {
         return to.write_all_at(bytes, start);
@@ -198,7 +204,7 @@ pub(crate) fn write(to: &File, bytes: &[u8], start: u64, sparse: bool) -> io::Re
     let is_zero = |run: &&[u8]| run.iter().all(|byte| *byte == 0);
     let runs: Vec<&[u8]> = bytes.chunks(ZERO_RUN).collect();
     let mut at = 0;
-    // Neighbours go in one write: that there are holes somewhere must not make everything slow.
+    // Adjacent runs of data are written at once, so that a file with few holes is not written in small pieces.
     for neighbours in runs.chunk_by(|a, b| is_zero(a) == is_zero(b)) {
         let len = neighbours.iter().map(|run| run.len()).sum::<usize>();
         if !neighbours.first().is_some_and(is_zero) {
@@ -206,15 +212,16 @@ pub(crate) fn write(to: &File, bytes: &[u8], start: u64, sparse: bool) -> io::Re
         }
         at += len;
     }
+    assert_eq!(at, bytes.len(), "a write left out part of its data");
     Ok(())
 }
 
-/// The next bytes within `at .. end` that are not in a hole; `(end, end)` if there are none.
+/// Returns the next range of data within `at .. end`; `(end, end)` if only a hole is left.
 fn next_data(file: &File, at: u64, end: u64) -> (u64, u64) {
     let data = match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(data) => data.clamp(at, end),
         Err(Errno::NXIO) => end,
-        // A file system that knows no holes: everything is data.
+        // The file system does not support SEEK_DATA: everything counts as data.
         Err(_) => return (at, end),
     };
     let hole = rustix::fs::seek(file, SeekFrom::Hole(data)).unwrap_or(end);
@@ -267,13 +274,17 @@ mod tests {
             let to = tempfile::tempfile().unwrap();
             to.set_len(SIZE).unwrap();
             let copy = |block| {
-                let value =
-                    copy_block(&from, Sink { file: &to, turn: Some(&Mutex::default()) }, block, &mut buffer)
-                        .unwrap();
+                let value = copy_block(
+                    &from,
+                    BlockWriter { file: &to, turn: Some(&Mutex::default()) },
+                    block,
+                    &mut buffer,
+                )
+                .unwrap();
                 assert!(block_is(&to, block, &value, &mut buffer).unwrap());
                 value
             };
-            let values: Vec<Value> = blocks(SIZE, sparse).map(copy).collect();
+            let values: Vec<BlockHash> = blocks(SIZE, sparse).map(copy).collect();
             assert_eq!(file_digest(&values), blake3::hash(&contents));
             assert!(read(&to) == contents);
             assert_eq!(to.metadata().unwrap().blocks() * 512 < BLOCK, sparse);
@@ -287,8 +298,8 @@ mod tests {
         let to = tempfile::tempfile().unwrap();
         to.write_all_at(&vec![7; SIZE as usize], 0).unwrap();
         let rewrite =
-            |block| rewrite_block(&from, Sink { file: &to, turn: None }, block, &mut buffer).unwrap();
-        let values: Vec<Value> = blocks(SIZE, true).map(rewrite).collect();
+            |block| rewrite_block(&from, BlockWriter { file: &to, turn: None }, block, &mut buffer).unwrap();
+        let values: Vec<BlockHash> = blocks(SIZE, true).map(rewrite).collect();
         assert_eq!(file_digest(&values), blake3::hash(&contents));
         assert!(read(&to) == contents);
     }
@@ -297,7 +308,7 @@ mod tests {
     fn a_flipped_bit_and_a_lost_tail_are_noticed() {
         let (file, _) = sparse_source();
         let mut buffer = vec![0; BUFFER];
-        let values: Vec<Value> = blocks(SIZE, true)
+        let values: Vec<BlockHash> = blocks(SIZE, true)
             .map(|block| each_run(&file, block, &mut buffer, |_, _| Ok(())).unwrap())
             .collect();
         let first = blocks(SIZE, true).next().unwrap();
@@ -316,7 +327,7 @@ mod tests {
         from.set_len(10).unwrap();
         let to = tempfile::tempfile().unwrap();
         let first = blocks(SIZE, false).next().unwrap();
-        let outcome = copy_block(&from, Sink { file: &to, turn: None }, first, &mut vec![0; BUFFER]);
+        let outcome = copy_block(&from, BlockWriter { file: &to, turn: None }, first, &mut vec![0; BUFFER]);
         assert!(matches!(outcome, Err(BlockError::Short)), "{outcome:?}");
     }
 
@@ -330,7 +341,7 @@ mod tests {
         for size in
             [1, 1024, 1025, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK + 5, 4 * BLOCK, 5 * BLOCK + 1]
         {
-            let values: Vec<Value> = blocks(size, false)
+            let values: Vec<BlockHash> = blocks(size, false)
                 .map(|block| each_run(&file, block, &mut buffer, |_, _| Ok(())).unwrap())
                 .collect();
             assert_eq!(file_digest(&values), blake3::hash(&contents[..size as usize]), "{size} bytes");

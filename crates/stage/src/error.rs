@@ -1,4 +1,4 @@
-//! Why something was not copied.
+//! Errors of a copy.
 
 use std::fmt;
 use std::io;
@@ -7,67 +7,68 @@ use std::path::{Path, PathBuf};
 use bivouac_types::Errno;
 use bivouac_types::units::format_size;
 
-use crate::{Summary, escape};
+use crate::escape::escape;
+use crate::summary::Summary;
 
-/// Why a copy failed.
+/// Reason why a copy failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
-    /// The caller's flag was set. Nothing temporary is left, except of a copy that can be resumed.
+    /// Cancelled by the caller. Temporary files remain only if the copy can be resumed.
     #[error("cancelled")]
     Cancelled,
-    /// Source or target as a whole cannot be used; nothing was copied.
+    /// Source or target cannot be used at all; nothing was copied.
     #[error("{0}")]
     Root(Failure),
-    /// Everything is in place except what is listed.
+    /// Some objects failed; all others are complete.
     #[error("{}", list(failures))]
     Incomplete {
-        /// What is in place.
+        /// Totals of the complete objects.
         summary: Box<Summary>,
-        /// What is not; never empty.
+        /// The failures; never empty.
         failures: Vec<Failure>,
     },
 }
 
-/// One object that was not copied.
+/// An object that was not copied.
 #[derive(Debug)]
 pub struct Failure {
-    /// The object that the failing operation was on, at the source or at the target.
+    /// The object of the failed operation, at the source or the target.
     pub path: PathBuf,
-    /// What went wrong.
+    /// The cause.
     pub cause: Cause,
 }
 
-/// What went wrong with one object.
+/// Cause of a failure.
 #[derive(Debug)]
 pub enum Cause {
-    /// The system refused.
+    /// A system call failed.
     Io {
-        /// The operation, as in `could not …`.
+        /// The operation, to complete `could not …`.
         doing: &'static str,
-        /// The refusal.
+        /// The error.
         error: io::Error,
     },
-    /// The file was written to or replaced while it was copied.
+    /// The file was modified or replaced during its copy.
     Changed,
-    /// What was read back is not what was written.
+    /// The target's content differs from what was written.
     Differs {
-        /// Start of the first block that differs, in bytes.
+        /// Start of the first differing block, in bytes.
         offset: u64,
     },
-    /// The source is not what was copied in or out before, though nobody has changed it since.
+    /// The source's content differs from its last copy although its version is the same.
     Altered,
-    /// The target is not what it was: something was mounted over it, or taken away from under it.
+    /// The target directory was replaced: a file system was mounted over it or unmounted.
     Vanished,
-    /// There is less room than it needs.
+    /// The target has too little space.
     NoRoom {
-        /// Bytes that are to be written.
+        /// Bytes to write.
         needed: u64,
-        /// Bytes that are free.
+        /// Free bytes.
         free: u64,
     },
-    /// What is asked for contradicts what is there.
+    /// The request contradicts what exists at the target.
     Conflict(&'static str),
-    /// The caller's flag was set.
+    /// Cancelled by the caller.
     Cancelled,
 }
 
@@ -80,7 +81,7 @@ impl Failure {
         Failure::new(path, Cause::Io { doing, error: error.into() })
     }
 
-    /// The system's error number, if the system refused.
+    /// Returns the errno of a failed system call.
     #[must_use]
     pub fn errno(&self) -> Option<Errno> {
         match &self.cause {
@@ -135,13 +136,13 @@ fn remedy(errno: Errno) -> &'static str {
         Errno::ENOSPC | Errno::EDQUOT => "; free space at the target or copy less",
         Errno::EACCES | Errno::EPERM => "; check owner and permissions",
         Errno::ENAMETOOLONG => "; shorten the name",
-        Errno::EROFS => "; the target is mounted read-only",
+        Errno::EROFS => "; the target is mounted read-only, or what is there is laminated",
         Errno::EEXIST => "; move it away or allow overwriting",
         _ => "",
     }
 }
 
-/// The first failures, one per line.
+/// Formats the first failures, one per line.
 fn list(failures: &[Failure]) -> String {
     const SHOWN: usize = 20;
     let mut text = format!("{} not copied:", failures.len());

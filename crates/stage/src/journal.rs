@@ -1,9 +1,10 @@
-//! The journal of a copy: what is complete at the target, so that an interrupted copy can go on and be undone.
+//! The journal of a copy: complete objects, from which an interrupted copy is resumed or undone.
 //!
 //! Lines are appended in one write each time; what a kill cut off has no end and counts as not written. Besides the
 //! lines of the manifest there are, with `#` in front: `transfer N` (what follows belongs to it), `scan FILES BYTES`,
 //! `mount PATH`, `above PATH`, `dir PATH` (temporary files may be in it), `made PATH` (the directory is ours), `part …`
-//! (a piece of a large file), `gone PATH` (the pieces of a file that are not there any more) and `end WORD`.
+//! (a piece of a large file), `gone PATH` (the pieces of a file that are not there any more), `copied FILES BYTES`
+//! (instead of their lines) and `end WORD`.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
@@ -11,39 +12,40 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use crate::Totals;
-use crate::blocks::{BLOCK, Value};
-use crate::job::PART;
-use crate::line::{Line, State, escape, unescape};
-use crate::meta::Mark;
+use crate::blocks::{BLOCK, BlockHash, PART};
+use crate::escape::{escape, unescape};
+use crate::manifest_line::{Line, LineKind, ObjectOutcome};
+use crate::meta::InodeVersion;
+use crate::summary::Totals;
 
-/// What hears of each step of a copy.
+/// Recorder of the steps of a copy.
 pub(crate) trait Recorder: Sync {
-    /// Writes lines down, each with its end.
+    /// Appends lines, each with its line end.
     fn note(&self, lines: &str) -> io::Result<()>;
 }
 
-/// Writes nothing: for copies that are undone when they are interrupted.
-pub(crate) struct Nowhere;
+/// Records nothing: for copies that are undone when they are interrupted.
+pub(crate) struct NullRecorder;
 
-impl Recorder for Nowhere {
+impl Recorder for NullRecorder {
     fn note(&self, _lines: &str) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// The journal of a copy that can be resumed.
+/// The journal of a resumable copy.
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: Mutex<File>,
 }
 
 impl Journal {
-    /// Opens a journal at its end; makes it if there is none.
+    /// Opens or creates a journal. A torn last line is cut off.
     pub(crate) fn open(path: &Path) -> io::Result<(Journal, History)> {
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
+        // A crash may leave a torn line. The next line must not be appended to it.
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         file.set_len(whole as u64)?;
         bytes.truncate(whole);
@@ -53,28 +55,31 @@ impl Journal {
 
 impl Recorder for Journal {
     fn note(&self, lines: &str) -> io::Result<()> {
+        // One write per call, so that lines of concurrent workers do not mix.
+        assert!(lines.is_empty() || lines.ends_with('\n'), "a journal line without its end");
         self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(lines.as_bytes())
     }
 }
 
-/// A piece of a large file that was copied.
+/// A completed part of a large file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) number: u64,
     pub(crate) size: u64,
-    pub(crate) source: Mark,
-    /// Of its blocks; none if the file has holes: then it is copied anew.
-    pub(crate) values: Vec<Value>,
+    pub(crate) source: InodeVersion,
+    /// Hashes of its blocks; none if the file has holes, which are copied again.
+    pub(crate) values: Vec<BlockHash>,
 }
 
 impl Part {
     pub(crate) fn encode(&self, name: &Path) -> String {
+        assert!(self.values.len() as u64 <= PART / BLOCK, "a part has more blocks than its size");
         let values: String =
             self.values.iter().map(|value| blake3::Hash::from_bytes(*value).to_hex().to_string()).collect();
         format!("#part\t{}\t{}\t{}\t{}\t{values}\n", escape(name), self.number, self.size, self.source)
     }
 
-    /// Its bytes, as far as they need not be copied again.
+    /// Returns the bytes that need not be copied again.
     fn bytes(&self) -> u64 {
         let left = self.size.saturating_sub(self.number.saturating_mul(PART));
         left.min(BLOCK.saturating_mul(self.values.len() as u64))
@@ -86,41 +91,43 @@ impl Part {
         let part = Part {
             number: number.parse().ok()?,
             size: size.parse().ok()?,
-            source: Mark::parse(source)?,
+            source: InodeVersion::parse(source)?,
             values: values.as_bytes().chunks(64).map(value).collect::<Option<_>>()?,
         };
         Some((unescape(name)?, part))
     }
 }
 
-/// What a journal says of one of its transfers.
+/// Journal content of one transfer.
 #[derive(Debug, Default)]
-pub(crate) struct Past {
-    /// The last line of each object, by its path below the target.
+pub(crate) struct TransferHistory {
+    /// Last line of each object, by its path below the target.
     pub(crate) lines: HashMap<PathBuf, Line>,
-    /// Pieces of large files that are not complete.
+    /// Parts of incomplete large files.
     pub(crate) parts: HashMap<PathBuf, Vec<Part>>,
-    /// Directories at the target that the copy made.
+    /// Directories that the copy created at the target.
     pub(crate) made: HashSet<PathBuf>,
     pub(crate) totals: Totals,
+    /// Totals of copies whose lines have been condensed.
+    pub(crate) condensed: Totals,
 }
 
-/// What a journal says.
+/// Content of a journal.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    pub(crate) transfers: Vec<Past>,
-    /// Directories at the target in which temporary files may be.
+    pub(crate) transfers: Vec<TransferHistory>,
+    /// Directories at the target that may contain temporary objects.
     pub(crate) dirs: Vec<PathBuf>,
-    /// Directories above a target that were made.
+    /// Directories above a target that the copy created.
     pub(crate) above: Vec<PathBuf>,
-    /// Where the formation was mounted, the last time.
+    /// Mount of the formation at the last run.
     pub(crate) mount: Option<PathBuf>,
-    /// The word with which the copy ended the last time.
+    /// Result word of the last run.
     pub(crate) end: Option<String>,
 }
 
 impl History {
-    /// What is no line is left out: then what it told of is done again.
+    /// Parses a journal. Malformed lines are skipped: what they recorded is copied again.
     pub(crate) fn read(bytes: &[u8]) -> History {
         let mut history = History::default();
         let mut current = 0;
@@ -141,13 +148,14 @@ impl History {
         match fields {
             ["transfer", number] => {
                 *current = number.parse().unwrap_or(*current).min(TRANSFERS_MAX);
+                // A transfer line after an end marks a resumed run.
                 self.end = None;
                 self.past(*current);
             }
             ["scan", files, bytes] => {
-                let totals = Totals { files: files.parse().unwrap_or(0), bytes: bytes.parse().unwrap_or(0) };
-                self.past(*current).totals = totals;
+                self.past(*current).totals = parse_totals(files, bytes);
             }
+            ["copied", files, bytes] => self.past(*current).condensed = parse_totals(files, bytes),
             ["dir", path] => self.dirs.extend(unescape(path)),
             ["mount", path] => self.mount = unescape(path),
             ["above", path] => self.above.extend(unescape(path)),
@@ -167,43 +175,54 @@ impl History {
         }
     }
 
-    pub(crate) fn past(&mut self, number: usize) -> &mut Past {
+    /// Returns whether the copy ended without failures.
+    pub(crate) fn is_done(&self) -> bool {
+        self.end.as_deref() == Some("done")
+    }
+
+    pub(crate) fn past(&mut self, number: usize) -> &mut TransferHistory {
         if self.transfers.len() <= number {
-            self.transfers.resize_with(number + 1, Past::default);
+            self.transfers.resize_with(number + 1, TransferHistory::default);
         }
-        // It was made just now.
+        // Resized just above.
         &mut self.transfers[number]
     }
 }
 
-/// Most transfers of one job: more than an argument list holds.
+/// Upper limit of transfers per job; more than an argument list holds.
 pub(crate) const TRANSFERS_MAX: usize = 1 << 16;
 
-impl Past {
+impl TransferHistory {
     fn add(&mut self, line: Line) {
-        if line.state == State::Done {
+        if line.state == ObjectOutcome::Done {
+            // The file is complete, so its parts are of no interest any more.
             self.parts.remove(&line.name);
             self.lines.insert(line.name.clone(), line);
         }
     }
 
-    /// Files that are complete, their bytes, and those of pieces of files that are not.
+    /// Returns complete files, their bytes, and the bytes of parts of incomplete files.
     pub(crate) fn done(&self) -> Totals {
-        let files = self.lines.values().filter(|line| line.kind == crate::line::LineKind::File);
+        let files = self.lines.values().filter(|line| line.kind == LineKind::File);
         let pieces = Totals { files: 0, bytes: self.parts.values().map(|parts| bytes_of(parts)).sum() };
-        files.fold(pieces, |sum, line| sum.plus(Totals { files: 1, bytes: line.size }))
+        files.fold(self.condensed.plus(pieces), |sum, line| sum.plus(Totals { files: 1, bytes: line.size }))
     }
 }
 
-/// Bytes of the pieces of a file as it was when the last one was written, each counted once.
+fn parse_totals(files: &str, bytes: &str) -> Totals {
+    Totals { files: files.parse().unwrap_or(0), bytes: bytes.parse().unwrap_or(0) }
+}
+
+/// Returns the bytes of the parts that belong to the latest version of a file, each counted once.
 fn bytes_of(parts: &[Part]) -> u64 {
     let Some(last) = parts.last() else { return 0 };
+    // Parts of an earlier version of the file do not count.
     let same = parts.iter().filter(|part| (part.size, part.source) == (last.size, last.source));
     let by_number: HashMap<u64, u64> = same.map(|part| (part.number, part.bytes())).collect();
     by_number.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
-/// A control line.
+/// Formats a control line.
 pub(crate) fn control(word: &str, path: &Path) -> String {
     format!("#{word}\t{}\n", escape(path))
 }
@@ -211,11 +230,11 @@ pub(crate) fn control(word: &str, path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::line::LineKind;
+    use crate::manifest_line::LineKind;
     use proptest::prelude::*;
 
     fn done(name: &str, size: u64) -> Line {
-        Line { kind: LineKind::File, size, ..Line::said(State::Done, Path::new(name), "") }
+        Line { kind: LineKind::File, size, ..Line::outcome_only(ObjectOutcome::Done, Path::new(name), "") }
     }
 
     #[test]
@@ -225,7 +244,7 @@ mod tests {
         let part = Part {
             number: 1,
             size: 9,
-            source: Mark { ino: 4, ctime: (5, 6) },
+            source: InodeVersion { ino: 4, ctime: (5, 6) },
             values: vec![[7; 32], [8; 32]],
         };
         let (journal, history) = Journal::open(&path).unwrap();
@@ -240,7 +259,9 @@ mod tests {
             )
             .unwrap();
         journal.note(&(done("a", 3).encode() + &done("c", 9).encode())).unwrap();
-        journal.note("done\tf\t0644").unwrap();
+        // A crash in the middle of a write.
+        let mut torn = OpenOptions::new().append(true).open(&path).unwrap();
+        torn.write_all(b"done\tf\t0644").unwrap();
         drop(journal);
 
         let (journal, mut history) = Journal::open(&path).unwrap();
@@ -262,7 +283,7 @@ mod tests {
     #[test]
     fn pieces_count_once_and_only_those_of_the_file_as_it_is() {
         let part = |number, ino, blocks| {
-            let source = Mark { ino, ctime: (5, 6) };
+            let source = InodeVersion { ino, ctime: (5, 6) };
             let part = Part { number, size: PART + 5, source, values: vec![[7; 32]; blocks] };
             part.encode(Path::new("big"))
         };
@@ -281,7 +302,7 @@ mod tests {
 
     #[test]
     fn only_what_is_done_counts() {
-        let failed = Line { state: State::Failed, ..done("a", 3) };
+        let failed = Line { state: ObjectOutcome::Failed, ..done("a", 3) };
         let history = History::read((failed.encode() + "#transfer\tx\n#part\tx\n").as_bytes());
         assert!(history.transfers[0].lines.is_empty() && history.transfers[0].parts.is_empty());
     }

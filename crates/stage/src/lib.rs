@@ -1,4 +1,4 @@
-//! Copies trees in and out, verified: what a reader of the target gets is compared with what was read at the source.
+//! Verified copies of trees: the target is read back and compared with what was read at the source.
 //!
 //! [`copy_tree`] copies a file or directory from one plain path to another; usually one of the two is
 //! under the mount of a formation. What it promises:
@@ -10,9 +10,21 @@
 //!   lists the rest. When cancelled, everything temporary is removed.
 //!
 //! Kept are contents with their holes, mode, modification time, symbolic and hard links, empty
-//! directories, named pipes and `user.` attributes; the owner too, where root copies. Attributes and owners of
-//! directories that existed at the target stay as they were. A `SRC` that is a symbolic link is followed;
-//! one of a formation only as far as it stays there, else it is copied as the links below it are.
+//! directories, named pipes and `user.` attributes; the owner too, where root copies. Directories that existed at the
+//! target get the times of the source; their mode, owner and attributes stay as they were. A `SRC` that is a symbolic
+//! link is followed; one of a formation only as far as it stays there, else it is copied as the links below it are.
+//!
+//! Layers, from the lowest; a module uses those of its own line and of the lines above it:
+//! - names and bytes: `escape`, `paths`, `args`, `select`, `blocks`, `rate_limit`, `queue`, `temporary_tag`
+//! - files on paths without links: `nofollow`, `mount_views`; what an object is: `meta`, `manifest_line`; what is told:
+//!   `summary`,
+//!   `error`, `progress`
+//! - what of a source is copied: `options`, `baseline`, `scan`
+//! - where copies are made: `temporary`, `put_ioctl`, `target`; what is written down: `journal`
+//! - whether it fits: `space_check`; one file: `small_file`, `large_file`; files together: `sync_group`
+//! - the workers: `engine`, `resumed_files`
+//! - `tree`: a tree
+//! - jobs and archives: `jobs`, which resolves paths of the formation (`resolve`), and `archive`
 //!
 //! # Digest
 //! ```text
@@ -25,113 +37,48 @@
 pub mod archive;
 mod args;
 mod baseline;
-mod beneath;
 mod blocks;
-mod compare;
-mod draft;
 mod engine;
 mod error;
-mod group;
-mod job;
+mod escape;
 pub mod jobs;
 mod journal;
-mod limit;
-mod line;
+mod large_file;
+mod manifest_line;
 mod meta;
-mod put;
+mod mount_views;
+mod nofollow;
+mod options;
+mod paths;
+pub mod periodic;
+mod progress;
+mod put_ioctl;
 mod queue;
-mod report;
-mod room;
+mod rate_limit;
+mod resolve;
+mod resumed_files;
 mod scan;
 mod select;
-mod small;
-mod straight;
-mod tag;
+mod small_file;
+mod space_check;
+mod summary;
+mod sync_group;
 mod target;
+mod temporary;
+mod temporary_tag;
 mod tree;
-mod views;
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use args::{Transfer, parse_in, parse_out, refuse_url};
 pub use baseline::Baseline;
 pub use error::{Cause, Failure, StageError};
-pub use limit::Limiter;
-pub use line::{Line, LineKind, State, escape};
-pub use meta::{Mark, Time};
-pub use report::{Anew, Progress, Silent, Skipped, Summary, Totals};
-pub use select::Select;
-pub use straight::remove_tree;
+pub use escape::escape;
+pub use manifest_line::{Line, LineKind, ObjectOutcome};
+pub use meta::{InodeVersion, UnixTime};
+pub use mount_views::MountViews;
+pub use nofollow::remove_tree;
+pub use options::{CopyOptions, FormationSide};
+pub use progress::{NoProgress, Progress, RestartedFile};
+pub use rate_limit::Limiter;
+pub use select::PathFilter;
+pub use summary::{Skipped, Summary, Totals};
 pub use tree::copy_tree;
-pub use views::Views;
-
-/// How to copy.
-#[derive(Clone, Debug)]
-pub struct CopyOptions {
-    /// Threads that copy; 0 means one per processor, but 4 to 32: most of them wait for storage.
-    pub jobs: usize,
-    /// Whether to read back what was written and compare it with what was read at the source; and what was copied in and not
-    /// changed since, with what it was then.
-    pub verify: bool,
-    /// Whether a file may replace one that exists at the target. Without it that is a failure of the file.
-    pub overwrite: bool,
-    /// Which side is in a formation.
-    pub side: Side,
-    /// Whether what certainly does not fit is refused before anything is written.
-    pub checks_room: bool,
-    /// What of the source is wanted.
-    pub select: Select,
-    /// Bytes per second that may be moved; shared by all copies that have the same.
-    pub limit: Option<Arc<Limiter>>,
-    /// The ways to the formation.
-    pub views: Views,
-    /// Set it, from any thread or signal handler, to stop.
-    pub cancel: Arc<AtomicBool>,
-}
-
-/// Which side of a copy is in a formation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// None.
-    Neither,
-    /// The target: what the formation has acknowledged need not be written to stable storage.
-    Target,
-    /// The source.
-    Source,
-}
-
-impl Default for CopyOptions {
-    fn default() -> CopyOptions {
-        CopyOptions {
-            jobs: 0,
-            verify: true,
-            overwrite: true,
-            side: Side::Neither,
-            checks_room: false,
-            select: Select::default(),
-            limit: None,
-            views: Views::default(),
-            cancel: Arc::default(),
-        }
-    }
-}
-
-impl CopyOptions {
-    fn cancelled(&self) -> bool {
-        self.cancel.load(Ordering::Relaxed)
-            || self.limit.as_ref().is_some_and(|limit| limit.ended().is_some())
-    }
-
-    /// Waits until so many bytes may be moved.
-    fn wait_for(&self, bytes: u64) {
-        if let Some(limit) = &self.limit {
-            limit.take(bytes, &self.cancel);
-        }
-    }
-
-    fn threads(&self) -> usize {
-        let processors = || std::thread::available_parallelism().map_or(4, usize::from);
-        if self.jobs == 0 { processors().clamp(4, 32) } else { self.jobs }
-    }
-}

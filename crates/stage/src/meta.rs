@@ -1,4 +1,4 @@
-//! What a file is besides its contents: mode, owner, times, attributes.
+//! File metadata: mode, owner, times, extended attributes.
 
 use std::ffi::{CStr, CString};
 use std::fs::{File, Metadata};
@@ -9,19 +9,31 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use crate::line::{parse_time, time};
-use crate::straight;
+use crate::nofollow;
 
 /// Seconds since 1970 and nanoseconds, as in `struct timespec`.
-pub type Time = (i64, i64);
+pub type UnixTime = (i64, i64);
 
-/// What is carried over to a copy.
+/// Formats seconds with nine decimals. The decimals count upwards from the second, also before 1970.
+pub(crate) fn format_time((secs, nanos): UnixTime) -> String {
+    format!("{secs}.{nanos:09}")
+}
+
+/// Parses what [`format_time`] wrote.
+pub(crate) fn parse_time(text: &str) -> Option<UnixTime> {
+    let (secs, nanos) = text.split_once('.')?;
+    let nanos =
+        (nanos.len() == 9).then(|| nanos.parse().ok())?.filter(|nanos| (0..1_000_000_000).contains(nanos))?;
+    Some((secs.parse().ok()?, nanos))
+}
+
+/// Attributes that a copy preserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attrs {
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    pub(crate) mtime: Time,
+    pub(crate) mtime: UnixTime,
 }
 
 impl Attrs {
@@ -34,15 +46,17 @@ impl Attrs {
         }
     }
 
-    /// Gives an open file or directory these attributes.
+    /// Sets these attributes on an open file or directory.
     pub(crate) fn apply(&self, file: &File) -> io::Result<()> {
         self.apply_over(file, file.metadata()?)
     }
 
-    /// The same for one that was made like `made`: asks for no change of what is right already.
+    /// As [`Attrs::apply`] with known metadata `made`; skips changes that are not needed.
     pub(crate) fn apply_over(&self, file: &File, mut made: Metadata) -> io::Result<()> {
         if rustix::process::geteuid().is_root() && (made.uid(), made.gid()) != (self.uid, self.gid) {
+            // Before the mode: a change of owner clears set-id bits.
             tolerate(rustix::fs::fchown(file, Some(self.owner()), Some(self.group())))?;
+            // The change has cleared bits of the mode.
             made = file.metadata()?;
         }
         let mode = self.mode_for(&made);
@@ -53,23 +67,38 @@ impl Attrs {
         Ok(())
     }
 
-    /// Gives a link or pipe these attributes, without following or opening it.
+    /// Sets these attributes on a link or pipe, without following or opening it.
     pub(crate) fn apply_at(&self, path: &Path) -> io::Result<()> {
-        let (dir, name) = straight::enter(path)?;
+        let (dir, name) = nofollow::enter(path)?;
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         if rustix::process::geteuid().is_root() {
             let (uid, gid) = (Some(self.owner()), Some(self.group()));
             tolerate(rustix::fs::chownat(&dir, name, uid, gid, flags))?;
         }
-        let made = straight::look(path)?;
+        let made = nofollow::lstat(path)?;
+        // Links have no mode of their own.
         if !made.is_symlink() {
-            straight::set_mode(path, self.mode_for(&made))?;
+            nofollow::set_mode(path, self.mode_for(&made))?;
         }
         rustix::fs::utimensat(&dir, name, &self.times(), flags)?;
         Ok(())
     }
 
-    /// The mode for a copy. Running as the owner or group is carried over only to a file of the same.
+    /// Sets the modification time of an existing directory, which the copy has changed. Ignores a directory of another
+    /// owner.
+    pub(crate) fn set_mtime_at(&self, path: &Path) -> io::Result<()> {
+        let there = Attrs::of(&nofollow::lstat(path)?);
+        if there.mtime == self.mtime {
+            return Ok(());
+        }
+        let (dir, name) = nofollow::enter(path)?;
+        match rustix::fs::utimensat(&dir, name, &self.times(), AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::PERM | Errno::ACCESS | Errno::ROFS) => Ok(()),
+            dated => Ok(dated?),
+        }
+    }
+
+    /// Returns the mode of the copy. Set-id bits are kept only if owner and group are the same.
     fn mode_for(&self, copy: &Metadata) -> u32 {
         let suid = if copy.uid() == self.uid { 0 } else { 0o4000 };
         let sgid = if copy.is_dir() || copy.gid() == self.gid { 0 } else { 0o2000 };
@@ -92,7 +121,7 @@ impl Attrs {
     }
 }
 
-/// Accepts that the target cannot keep owners: it is a user namespace, or a file system without them.
+/// Ignores that the target cannot store owners: a user namespace, or a file system without them.
 fn tolerate(result: rustix::io::Result<()>) -> rustix::io::Result<()> {
     match result {
         Err(Errno::PERM | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::OVERFLOW) => Ok(()),
@@ -100,57 +129,62 @@ fn tolerate(result: rustix::io::Result<()>) -> rustix::io::Result<()> {
     }
 }
 
-/// Which object, and its last change. A change of anything but the time of access changes it.
+/// Identity and last change of an inode. Every change except of the access time changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct InodeVersion {
     /// Inode number.
     pub ino: u64,
     /// Time of the last change.
-    pub ctime: Time,
+    pub ctime: UnixTime,
 }
 
-impl Mark {
-    pub(crate) fn of(meta: &Metadata) -> Mark {
-        Mark { ino: meta.ino(), ctime: (meta.ctime(), meta.ctime_nsec()) }
+impl InodeVersion {
+    pub(crate) fn of(meta: &Metadata) -> InodeVersion {
+        InodeVersion { ino: meta.ino(), ctime: (meta.ctime(), meta.ctime_nsec()) }
     }
 
-    pub(crate) fn parse(text: &str) -> Option<Mark> {
+    pub(crate) fn parse(text: &str) -> Option<InodeVersion> {
         let (ino, ctime) = text.split_once('@')?;
-        Some(Mark { ino: ino.parse().ok()?, ctime: parse_time(ctime)? })
+        Some(InodeVersion { ino: ino.parse().ok()?, ctime: parse_time(ctime)? })
     }
 }
 
-impl std::fmt::Display for Mark {
+impl std::fmt::Display for InodeVersion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}@{}", self.ino, time(self.ctime))
+        write!(f, "{}@{}", self.ino, format_time(self.ctime))
     }
 }
 
-/// What tells whether a file changed.
+/// Metadata that shows whether a file has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
+pub(crate) struct MetadataStamp {
     dev: u64,
-    pub(crate) mark: Mark,
+    pub(crate) version: InodeVersion,
     pub(crate) size: u64,
     pub(crate) attrs: Attrs,
 }
 
-impl Stamp {
-    pub(crate) fn of(meta: &Metadata) -> Stamp {
-        Stamp { dev: meta.dev(), mark: Mark::of(meta), size: meta.size(), attrs: Attrs::of(meta) }
+impl MetadataStamp {
+    pub(crate) fn of(meta: &Metadata) -> MetadataStamp {
+        MetadataStamp {
+            dev: meta.dev(),
+            version: InodeVersion::of(meta),
+            size: meta.size(),
+            attrs: Attrs::of(meta),
+        }
     }
 }
 
-/// Attributes that the formation makes itself; they describe a place, not a file.
+/// Prefix of attributes that the formation generates; they describe placement, not content.
 const OWN_ATTRIBUTES: &[u8] = b"user.bivouac.";
 
-/// Access lists, which are kept in attributes of these names.
+/// Prefix of attributes with access control lists.
 const ACCESS_LISTS: &[u8] = b"system.posix_acl_";
 
-/// An attribute: its name and its value.
+/// An extended attribute: name and value.
 pub(crate) type Xattr = (CString, Vec<u8>);
 
-/// Copies `user.` attributes and access lists. Returns the names of those that the target does not take.
+/// Copies `user.` attributes and access control lists. Returns the names that the target does not support.
 pub(crate) fn copy_xattrs(from: &File, to: &File) -> io::Result<Vec<String>> {
     set_xattrs(to, &xattrs_of(from)?)
 }
@@ -165,12 +199,13 @@ pub(crate) fn xattrs_of(from: &File) -> io::Result<Vec<Xattr>> {
     Ok(found)
 }
 
-/// Sets attributes. Returns the names of those that the target does not take.
+/// Sets extended attributes. Returns the names that the target does not support.
 pub(crate) fn set_xattrs(to: &File, xattrs: &[Xattr]) -> io::Result<Vec<String>> {
     let mut refused = Vec::new();
     for (name, value) in xattrs {
         match rustix::fs::fsetxattr(to, name.as_c_str(), value, XattrFlags::empty()) {
             Ok(()) => {}
+            // Reported as skipped attributes; the content is copied all the same.
             Err(Errno::OPNOTSUPP | Errno::PERM | Errno::NOSPC | Errno::TOOBIG | Errno::RANGE) => {
                 refused.push(name.to_string_lossy().into_owned());
             }
@@ -180,12 +215,12 @@ pub(crate) fn set_xattrs(to: &File, xattrs: &[Xattr]) -> io::Result<Vec<String>>
     Ok(refused)
 }
 
-/// Whether a file has attributes that are copied.
+/// Returns whether a file has attributes that are copied.
 pub(crate) fn has_xattrs(file: &File) -> io::Result<bool> {
     kept_xattrs(file).map(|names| !names.is_empty())
 }
 
-/// Whether attributes of this name are copied.
+/// Returns whether attributes of this name are copied.
 pub(crate) fn is_kept(name: &[u8]) -> bool {
     (name.starts_with(b"user.") || name.starts_with(ACCESS_LISTS)) && !name.starts_with(OWN_ATTRIBUTES)
 }
@@ -266,11 +301,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let stamp = |name: &str, text: &str| {
             fs::write(dir.path().join(name), text).unwrap();
-            Stamp::of(&dir.path().join(name).metadata().unwrap())
+            MetadataStamp::of(&dir.path().join(name).metadata().unwrap())
         };
         let first = stamp("a", "x");
         assert_ne!(stamp("b", "x"), first);
         assert_ne!(stamp("a", "xy"), first);
-        assert_eq!(Stamp::of(&dir.path().join("b").metadata().unwrap()).size, 1);
+        assert_eq!(MetadataStamp::of(&dir.path().join("b").metadata().unwrap()).size, 1);
     }
 }

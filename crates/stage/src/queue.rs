@@ -1,26 +1,26 @@
-//! Tasks for several threads. A task may add tasks; the work is done when none is left or running.
+//! Task queue for several threads. A task may add tasks; the work ends when none is queued or running.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The tasks that nobody has taken yet.
+/// The queue.
 pub(crate) struct Queue<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<QueueState<T>>,
     changed: Condvar,
 }
 
-struct State<T> {
+struct QueueState<T> {
     tasks: VecDeque<T>,
     running: usize,
 }
 
 impl<T> Queue<T> {
     pub(crate) fn new(tasks: impl IntoIterator<Item = T>) -> Queue<T> {
-        let state = State { tasks: tasks.into_iter().collect(), running: 0 };
+        let state = QueueState { tasks: tasks.into_iter().collect(), running: 0 };
         Queue { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Puts tasks before all others: what is begun is finished first.
+    /// Puts tasks at the front, so that work in progress is finished first.
     pub(crate) fn push_first(&self, tasks: impl DoubleEndedIterator<Item = T>) {
         let mut state = self.lock();
         tasks.rev().for_each(|task| state.tasks.push_front(task));
@@ -28,10 +28,10 @@ impl<T> Queue<T> {
         self.changed.notify_all();
     }
 
-    /// Runs tasks until there are none; to be called by each thread.
+    /// Runs tasks until there are none; called by each thread.
     pub(crate) fn work(&self, mut run: impl FnMut(T)) {
         while let Some(task) = self.take() {
-            let _running = Running(self);
+            let _running = RunningTask(self);
             run(task);
         }
     }
@@ -43,6 +43,7 @@ impl<T> Queue<T> {
                 state.running += 1;
                 return Some(task);
             }
+            // A running task may still add tasks.
             if state.running == 0 {
                 return None;
             }
@@ -50,17 +51,21 @@ impl<T> Queue<T> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A task that runs. A drop guard, so that the other threads end even if the task panics.
-struct Running<'a, T>(&'a Queue<T>);
+/// A running task. A drop guard, so that the other threads end even if the task panics.
+struct RunningTask<'a, T>(&'a Queue<T>);
 
-impl<T> Drop for Running<'_, T> {
+impl<T> Drop for RunningTask<'_, T> {
     fn drop(&mut self) {
-        self.0.lock().running -= 1;
+        let mut state = self.0.lock();
+        assert!(state.running > 0, "a task ended that was not running");
+        state.running -= 1;
+        drop(state);
+        // Wakes all: the end of the last task ends every worker.
         self.0.changed.notify_all();
     }
 }

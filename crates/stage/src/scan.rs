@@ -1,4 +1,4 @@
-//! Looks through the source: what there is to copy.
+//! Scan of the source.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::Metadata;
@@ -6,13 +6,18 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::baseline::Baseline;
-use crate::meta::{Mark, Stamp};
-use crate::room::space_of;
-use crate::straight;
-use crate::tag::is_temporary;
-use crate::{CopyOptions, Failure, Skipped, Totals};
+use crate::error::Failure;
+use crate::meta::{InodeVersion, MetadataStamp};
+use crate::nofollow;
+use crate::options::CopyOptions;
+use crate::paths::below;
+use crate::summary::{Skipped, Totals};
+use crate::temporary_tag::is_temporary;
 
-/// What there is at the source, by name; a directory before what is in it.
+/// Unit of `st_blocks`, in bytes.
+pub(crate) const STAT_BLOCK: u64 = 512;
+
+/// Objects to copy, by name; each directory before its entries.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) root: PathBuf,
@@ -20,58 +25,57 @@ pub(crate) struct Plan {
     pub(crate) totals: Totals,
     pub(crate) skipped: Vec<Skipped>,
     pub(crate) failures: Vec<Failure>,
-    /// Objects that are as they were when they were staged.
+    /// Objects that are unchanged since they were staged.
     pub(crate) unchanged: u64,
-    /// Paths below the root that were staged and are not there.
+    /// Paths below the root that were staged and no longer exist.
     pub(crate) deleted: Vec<PathBuf>,
 }
 
-/// One object at the source.
+/// An object at the source.
 #[derive(Debug)]
 pub(crate) struct Entry {
     /// Relative to the root; empty for the root itself.
     pub(crate) path: PathBuf,
-    pub(crate) kind: Kind,
-    pub(crate) stamp: Stamp,
-    /// Whether it is a file with holes.
+    pub(crate) kind: ObjectKind,
+    pub(crate) stamp: MetadataStamp,
+    /// True for a file with holes.
     pub(crate) sparse: bool,
-    /// Bytes that it takes at least.
+    /// Minimum space, in bytes.
     pub(crate) space: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ObjectKind {
     Dir,
     File,
-    /// A further name of the file that is the entry of this number.
+    /// A further name of the file at this entry number.
     HardLink(usize),
     Symlink,
     Fifo,
 }
 
 impl Plan {
-    /// Path of an entry at the source.
+    /// Returns the path of an entry at the source.
     pub(crate) fn source(&self, entry: &Entry) -> PathBuf {
         below(&self.root, &entry.path)
     }
 
     pub(crate) fn is_dir(&self) -> bool {
-        self.entries.first().is_some_and(|entry| entry.kind == Kind::Dir)
+        self.entries.first().is_some_and(|entry| entry.kind == ObjectKind::Dir)
     }
 }
 
-/// `root/path`, and just `root` for the empty path, without the slash that `join` would add.
-pub(crate) fn below(root: &Path, path: &Path) -> PathBuf {
-    if path.as_os_str().is_empty() { root.to_owned() } else { root.join(path) }
+/// Returns the minimum space of a file: holes take none.
+fn space_of(meta: &Metadata) -> u64 {
+    meta.len().min(meta.blocks().saturating_mul(STAT_BLOCK))
 }
 
-/// Whether a file takes less space than its size.
+/// Returns whether a file occupies less space than its size.
 pub(crate) fn has_holes(meta: &Metadata) -> bool {
-    meta.blocks().saturating_mul(512) < meta.len()
+    meta.blocks().saturating_mul(STAT_BLOCK) < meta.len()
 }
 
-/// Looks through `root`. What cannot be looked at is among the failures, and everything else that is wanted, and changed
-/// where there is a baseline, in the plan.
+/// Scans `root`. The plan has all selected objects that differ from the baseline, and the failures.
 pub(crate) fn scan(root: PathBuf, opts: &CopyOptions, baseline: Option<&Baseline>) -> Plan {
     let plan = Plan { root: root.clone(), ..Plan::default() };
     let mut scan = Scan { plan, opts, baseline, names: HashMap::new(), seen: HashSet::new() };
@@ -83,12 +87,12 @@ pub(crate) fn scan(root: PathBuf, opts: &CopyOptions, baseline: Option<&Baseline
         if scan.leaves_out(&path) {
             continue;
         }
-        let looked = straight::look(&path).and_then(|meta| {
+        let looked = nofollow::lstat(&path).and_then(|meta| {
             scan.add(&path, &meta);
-            if meta.is_dir() { straight::list(&path) } else { Ok(Vec::new()) }
+            if meta.is_dir() { nofollow::read_dir(&path) } else { Ok(Vec::new()) }
         });
         match looked {
-            // The last one is the next.
+            // Pushed in reverse, so that the names are visited in order.
             Ok(names) => left.extend(names.iter().rev().map(|name| path.join(name))),
             Err(error) => scan.plan.failures.push(Failure::io("look at it", &path, error)),
         }
@@ -100,9 +104,9 @@ struct Scan<'a> {
     plan: Plan,
     opts: &'a CopyOptions,
     baseline: Option<&'a Baseline>,
-    /// Number of the entry by which a file with several names is copied.
+    /// Entry number of the first name of each file with several names.
     names: HashMap<(u64, u64), usize>,
-    /// What was staged and is there.
+    /// Staged paths that still exist.
     seen: HashSet<PathBuf>,
 }
 
@@ -129,40 +133,41 @@ impl Scan<'_> {
                 return;
             }
         };
-        if kind != Kind::Dir && !self.opts.select.includes(&relative) {
+        if kind != ObjectKind::Dir && !self.opts.select.includes(&relative) {
             return;
         }
         if let Some(baseline) = self.baseline {
-            let unchanged = baseline.has(&relative, Mark::of(meta), kind == Kind::Dir);
-            if kind != Kind::Dir && unchanged {
+            let unchanged = baseline.is_unchanged(&relative, InodeVersion::of(meta), kind == ObjectKind::Dir);
+            if kind != ObjectKind::Dir && unchanged {
                 self.plan.unchanged += 1;
                 self.seen.insert(relative);
                 return;
             }
             self.seen.insert(relative.clone());
         }
-        let kind = if kind == Kind::File { self.file_kind(meta) } else { kind };
-        let sparse = kind == Kind::File && has_holes(meta);
+        let kind = if kind == ObjectKind::File { self.file_kind(meta) } else { kind };
+        let sparse = kind == ObjectKind::File && has_holes(meta);
         self.plan.entries.push(Entry {
             path: relative,
             kind,
-            stamp: Stamp::of(meta),
+            stamp: MetadataStamp::of(meta),
             sparse,
             space: space_of(meta),
         });
     }
 
-    fn file_kind(&mut self, meta: &Metadata) -> Kind {
+    fn file_kind(&mut self, meta: &Metadata) -> ObjectKind {
         if meta.nlink() > 1 {
             let next = self.plan.entries.len();
+            // The first name in the order of the scan becomes the file, all further ones links.
             let first = *self.names.entry((meta.dev(), meta.ino())).or_insert(next);
             if first != next {
-                return Kind::HardLink(first);
+                return ObjectKind::HardLink(first);
             }
         }
         self.plan.totals.files += 1;
         self.plan.totals.bytes = self.plan.totals.bytes.saturating_add(meta.len());
-        Kind::File
+        ObjectKind::File
     }
 
     fn finish(mut self) -> Plan {
@@ -174,17 +179,24 @@ impl Scan<'_> {
         if self.opts.select.is_partial() || self.baseline.is_some() {
             self.drop_needless_dirs();
         }
+        let entries = &self.plan.entries;
+        let is_file = |number: usize| entries.get(number).is_some_and(|entry| entry.kind == ObjectKind::File);
+        let is_resolved = |(number, entry): (usize, &Entry)| match entry.kind {
+            ObjectKind::HardLink(first) => first < number && is_file(first),
+            _ => true,
+        };
+        assert!(entries.iter().enumerate().all(is_resolved), "a hard link refers to no earlier file");
         self.plan
     }
 
-    /// Keeps of the directories the root, those that lead to something, and those that are new since the baseline.
+    /// Removes directories that are neither the root, nor above an object to copy, nor new since the baseline.
     fn drop_needless_dirs(&mut self) {
         let entries = &self.plan.entries;
         let mut needed = HashSet::new();
         for entry in entries {
-            let is_new = |baseline: &Baseline| !baseline.has(&entry.path, entry.stamp.mark, true);
-            let wanted = entry.kind != Kind::Dir || self.baseline.is_some_and(is_new);
-            if wanted && (entry.kind != Kind::Dir || !self.opts.select.is_partial()) {
+            let is_new = |baseline: &Baseline| !baseline.is_unchanged(&entry.path, entry.stamp.version, true);
+            let wanted = entry.kind != ObjectKind::Dir || self.baseline.is_some_and(is_new);
+            if wanted && (entry.kind != ObjectKind::Dir || !self.opts.select.is_partial()) {
                 needed.extend(entry.path.ancestors().map(Path::to_owned));
             }
         }
@@ -192,6 +204,7 @@ impl Scan<'_> {
             .iter()
             .map(|entry| entry.path.as_os_str().is_empty() || needed.contains(&entry.path))
             .collect();
+        // Hard links refer to entries by number, which change.
         let mut places = Vec::with_capacity(keep.len());
         let mut kept = 0;
         for keep in &keep {
@@ -201,20 +214,20 @@ impl Scan<'_> {
         let mut numbers = keep.iter();
         self.plan.entries.retain(|_| numbers.next().copied().unwrap_or(true));
         for entry in &mut self.plan.entries {
-            if let Kind::HardLink(first) = &mut entry.kind {
+            if let ObjectKind::HardLink(first) = &mut entry.kind {
                 *first = places.get(*first).copied().unwrap_or(*first);
             }
         }
     }
 }
 
-fn kind_of(meta: &Metadata) -> Result<Kind, &'static str> {
+fn kind_of(meta: &Metadata) -> Result<ObjectKind, &'static str> {
     let kind = meta.file_type();
     match () {
-        () if kind.is_dir() => Ok(Kind::Dir),
-        () if kind.is_file() => Ok(Kind::File),
-        () if kind.is_symlink() => Ok(Kind::Symlink),
-        () if kind.is_fifo() => Ok(Kind::Fifo),
+        () if kind.is_dir() => Ok(ObjectKind::Dir),
+        () if kind.is_file() => Ok(ObjectKind::File),
+        () if kind.is_symlink() => Ok(ObjectKind::Symlink),
+        () if kind.is_fifo() => Ok(ObjectKind::Fifo),
         () if kind.is_socket() => Err("socket"),
         () => Err("device"),
     }
@@ -239,12 +252,12 @@ mod tests {
         let plan = scan(root.to_owned(), &CopyOptions::default(), None);
         let found: Vec<_> = plan.entries.iter().map(|e| (e.path.display().to_string(), e.kind)).collect();
         let expected = [
-            ("", Kind::Dir),
-            ("a", Kind::File),
-            ("b", Kind::Dir),
-            ("b/again", Kind::HardLink(1)),
-            ("b/empty", Kind::Dir),
-            ("link", Kind::Symlink),
+            ("", ObjectKind::Dir),
+            ("a", ObjectKind::File),
+            ("b", ObjectKind::Dir),
+            ("b/again", ObjectKind::HardLink(1)),
+            ("b/empty", ObjectKind::Dir),
+            ("link", ObjectKind::Symlink),
         ];
         assert_eq!(found, expected.map(|(path, kind)| (path.to_owned(), kind)));
         assert_eq!(plan.totals, Totals { files: 1, bytes: 5 });

@@ -1,38 +1,46 @@
-//! Which objects of a tree are wanted.
+//! Selection of objects by patterns.
 
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bivouac_types::Glob;
 
-/// Patterns for what is copied, of names or of paths below the source. What is excluded takes with it what is in it. With
-/// inclusions, only what matches one of them is copied, and the directories that lead to it.
+/// Include and exclude patterns of names or of paths below the source. An excluded directory excludes everything below
+/// it. With include patterns, only matching objects are copied, and the directories above them.
 #[derive(Clone, Debug, Default)]
-pub struct Select {
+pub struct PathFilter {
     include: Vec<Glob>,
     exclude: Vec<Glob>,
+    /// Excluded paths below the source.
+    without: Vec<PathBuf>,
 }
 
-impl Select {
-    /// From the patterns' texts; no inclusions include everything.
+impl PathFilter {
+    /// Parses patterns; no include pattern means all.
     ///
     /// # Errors
     /// A sentence that names the pattern and what is wrong with it.
-    pub fn new(include: &[String], exclude: &[String]) -> Result<Select, String> {
-        Ok(Select { include: globs(include)?, exclude: globs(exclude)? })
+    pub fn new(include: &[String], exclude: &[String]) -> Result<PathFilter, String> {
+        Ok(PathFilter { include: globs(include)?, exclude: globs(exclude)?, without: Vec::new() })
     }
 
-    /// Whether an object, and what is in it, is left out.
+    /// Also excludes these paths below the source, with everything below them.
+    pub(crate) fn without(self, without: Vec<PathBuf>) -> PathFilter {
+        PathFilter { without, ..self }
+    }
+
+    /// Returns whether an object, with everything below it, is excluded.
     pub(crate) fn excludes(&self, path: &Path) -> bool {
-        !path.as_os_str().is_empty() && any(&self.exclude, path)
+        let is_named = self.without.iter().any(|without| path.starts_with(without));
+        !path.as_os_str().is_empty() && (is_named || any(&self.exclude, path))
     }
 
-    /// Whether only some objects are wanted.
+    /// Returns whether there are include patterns.
     pub(crate) fn is_partial(&self) -> bool {
         !self.include.is_empty()
     }
 
-    /// Whether something that is no directory is wanted, by its own name or one of a directory above it.
+    /// Returns whether an object other than a directory is included, by its own path or that of a directory above it.
     pub(crate) fn includes(&self, path: &Path) -> bool {
         !self.is_partial()
             || path.as_os_str().is_empty()
@@ -53,9 +61,9 @@ mod tests {
     use super::*;
     use std::ffi::OsStr;
 
-    fn select(include: &[&str], exclude: &[&str]) -> Select {
+    fn select(include: &[&str], exclude: &[&str]) -> PathFilter {
         let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-        Select::new(&owned(include), &owned(exclude)).unwrap()
+        PathFilter::new(&owned(include), &owned(exclude)).unwrap()
     }
 
     #[test]
@@ -76,7 +84,7 @@ mod tests {
         {
             assert_eq!(select.excludes(Path::new(path)), excluded, "{path}");
         }
-        assert!(select.is_partial() && !Select::default().is_partial());
+        assert!(select.is_partial() && !PathFilter::default().is_partial());
     }
 
     #[test]
@@ -93,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_broken_pattern_is_named() {
-        let refusal = Select::new(&["a[".into()], &[]).unwrap_err();
+        let refusal = PathFilter::new(&["a[".into()], &[]).unwrap_err();
         assert!(refusal.contains("'a['") && refusal.contains("not closed"), "{refusal}");
     }
 }

@@ -1,77 +1,100 @@
-//! The target: where new objects are made and how they get in place.
+//! The target: creation of temporary objects, and their renames to final names.
 
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::draft::{Draft, rename_to_free, temporary};
-use crate::meta::{Attrs, Mark};
-use crate::put::Putter;
-use crate::scan::below;
-use crate::straight;
-use crate::tag::Tag;
-use crate::views::Views;
-use crate::{Cause, Failure};
+use crate::error::{Cause, Failure};
+use crate::meta::{Attrs, InodeVersion};
+use crate::mount_views::MountViews;
+use crate::nofollow;
+use crate::paths::{below, containing};
+use crate::put_ioctl::PutIoctl;
+use crate::temporary::{TemporaryObject, rename_to_free, temporary_path};
+use crate::temporary_tag::Tag;
 
-/// The target of a copy. Dropped before [`Target::commit`], everything temporary is removed, and the
-/// directories that were made above the target, as far as they are empty; unless the copy can be resumed.
+/// The target of a copy. Dropped before [`CopyTarget::commit`], it removes temporary objects and the directories
+/// created above the target, as far as they are empty; unless the copy is resumable.
 #[derive(Debug)]
-pub(crate) struct Target {
-    pub(crate) spot: Spot,
-    /// Directories above the target that were made, topmost first.
+pub(crate) struct CopyTarget {
+    pub(crate) writer: TargetWriter,
+    /// Directories created above the target, topmost first.
     pub(crate) parents: Vec<PathBuf>,
-    /// Whether what is temporary stays when the copy is interrupted.
+    /// True if temporary objects remain when the copy is interrupted.
     is_resumable: bool,
-    /// The directory that everything is put into, and what it was at the beginning.
+    /// True if a new tree replaces the one at the target.
+    replaces: bool,
+    /// The directory that receives all names, and its identity at the beginning.
     anchor: (PathBuf, Identity),
 }
 
-/// Device and number.
+/// Device and inode number.
 type Identity = (u64, u64);
 
-/// How a copy may leave its target.
+/// Options of a target.
 #[derive(Clone, Debug)]
-pub(crate) struct Manner {
+pub(crate) struct TargetOptions {
     pub(crate) overwrite: bool,
     pub(crate) is_resumable: bool,
+    /// True if an existing directory is replaced as a whole instead of merged.
+    pub(crate) replaces: bool,
     pub(crate) tag: Tag,
 }
 
-/// Where a worker makes what it makes.
+/// A worker's access to the target.
 #[derive(Clone, Debug)]
-pub(crate) struct Spot {
-    /// The path that the copy shall have.
+pub(crate) struct TargetWriter {
+    /// Final path of the copy.
     place: PathBuf,
-    /// Where a new tree is made before it is in place.
+    /// Path of a new tree, or of the file of a set, before its rename.
     staged: Option<PathBuf>,
+    /// True if the staged path is a directory that only its owner can enter.
+    is_private: bool,
     overwrite: bool,
     tag: Tag,
 }
 
-impl Target {
-    /// Prepares a target: a directory beside it if a directory is to be copied and nothing is there.
-    pub(crate) fn open(place: &Path, for_dir: bool, manner: &Manner) -> Result<Target, Failure> {
-        let exists = check(place, for_dir)?;
+impl CopyTarget {
+    /// Prepares a target: a staged directory if a directory is copied and the target does not exist or is replaced. The
+    /// file of a set is staged, too.
+    pub(crate) fn open(place: &Path, for_dir: bool, options: &TargetOptions) -> Result<CopyTarget, Failure> {
+        let TargetOptions { overwrite, is_resumable, replaces: is_set, ref tag } = *options;
+        if is_set {
+            give_back_replaced(place, tag)
+                .map_err(|error| Failure::io("give it its name again", place, error))?;
+        }
+        let there = if is_set { check_itself(place, for_dir)? } else { check(place, for_dir)? };
+        let replaces = is_set && there && for_dir;
+        // A directory to be replaced is treated as absent until the new one is complete.
+        let exists = there && !replaces;
         let parents = make_parents(place)?;
         let anchor = if exists && for_dir { place } else { containing(place).unwrap_or(place) };
         let identity = identity(anchor).map_err(|error| Failure::io("look at it", anchor, error))?;
-        let Manner { overwrite, is_resumable, ref tag } = *manner;
-        let spot = Spot { place: place.to_owned(), staged: None, overwrite, tag: tag.clone() };
-        let mut target = Target { spot, parents, is_resumable, anchor: (anchor.to_owned(), identity) };
-        if for_dir && !exists {
-            let staged = temporary(place, tag);
-            make_own_dir(&staged).map_err(|error| Failure::io("make it", place, error))?;
-            target.spot.staged = Some(staged);
+        let (place_of, tag_of) = (place.to_owned(), tag.clone());
+        let writer =
+            TargetWriter { place: place_of, staged: None, is_private: false, overwrite, tag: tag_of };
+        let anchor = (anchor.to_owned(), identity);
+        let mut target = CopyTarget { writer, parents, is_resumable, replaces, anchor };
+        if for_dir && exists && is_resumable {
+            remove_draft(&temporary_path(place, tag))
+                .map_err(|error| Failure::io("remove it", place, error))?;
+        }
+        if for_dir && !exists || is_set {
+            let staged = temporary_path(place, tag);
+            if for_dir {
+                make_own_dir(&staged).map_err(|error| Failure::io("make it", place, error))?;
+            }
+            (target.writer.staged, target.writer.is_private) = (Some(staged), for_dir);
         }
         Ok(target)
     }
 
-    /// That objects still get where they should: an unmounted target shows what is below it.
-    pub(crate) fn still_there(&self) -> Result<(), Failure> {
+    /// Checks that the target directory is still the same: after an unmount, the path leads to the directory below.
+    pub(crate) fn check_anchor(&self) -> Result<(), Failure> {
         let (anchor, before) = &self.anchor;
         match identity(anchor) {
             Ok(now) if now == *before => Ok(()),
@@ -80,58 +103,76 @@ impl Target {
         }
     }
 
-    /// The directory that everything is put into.
+    /// Returns the directory that the new tree replaces, if it exists.
+    pub(crate) fn replaced(&self) -> Option<&Path> {
+        self.replaces.then_some(&self.writer.place)
+    }
+
+    /// Returns the directory that receives all names.
     pub(crate) fn anchor(&self) -> &Path {
         &self.anchor.0
     }
 
-    /// Puts a new tree in place, and makes sure that its name survives.
-    pub(crate) fn commit(mut self) -> Result<(), Failure> {
-        if let Err(failure) = self.still_there() {
-            // What is there now is not ours.
+    /// Renames a new tree to its final name and syncs the name.
+    pub(crate) fn commit(self) -> Result<(), Failure> {
+        self.commit_over(&|_| Ok(()))
+    }
+
+    /// As [`CopyTarget::commit`]; a replaced tree is removed only if `check_removal` accepts its present path.
+    /// Otherwise it gets its name back.
+    pub(crate) fn commit_over(mut self, check_removal: &RemovalCheck<'_>) -> Result<(), Failure> {
+        if let Err(failure) = self.check_anchor() {
+            // The path leads to another file system now, where nothing must be removed.
             self.is_resumable = true;
             return Err(failure);
         }
-        let place = self.spot.place.clone();
-        if let Some(staged) = &self.spot.staged {
-            rename_to_free(staged, &place).map_err(|error| Failure::io("make it", &place, error))?;
-            self.spot.staged = None;
+        assert!(!self.replaces || self.writer.is_staged(), "a tree is replaced without a staged one");
+        let place = self.writer.place.clone();
+        if let Some(staged) = &self.writer.staged {
+            let made = |error| Failure::io("make it", &place, error);
+            match (self.replaces, self.writer.is_private) {
+                (true, _) => replace(staged, &place, &self.writer.tag, check_removal)?,
+                (false, true) => rename_to_free(staged, &place).map_err(made)?,
+                (false, false) => nofollow::rename(staged, &place, RenameFlags::empty()).map_err(made)?,
+            }
+            self.writer.staged = None;
         }
         let parents = std::mem::take(&mut self.parents);
         let named = parents.iter().map(PathBuf::as_path).chain([place.as_path()]);
         for dir in named.filter_map(containing) {
+            // The directories above the new name must survive a crash, too.
             sync_dir(dir).map_err(|error| Failure::io("write to stable storage", dir, error))?;
         }
         Ok(())
     }
 }
 
-impl Spot {
-    /// As a worker goes to it.
-    pub(crate) fn seen(&self, views: &Views, worker: usize) -> Spot {
-        Spot {
+impl TargetWriter {
+    /// Returns the access through the mount of a worker.
+    pub(crate) fn for_worker(&self, views: &MountViews, worker: usize) -> TargetWriter {
+        TargetWriter {
             place: views.path(worker, &self.place),
             staged: self.staged.as_ref().map(|staged| views.path(worker, staged)),
             ..self.clone()
         }
     }
 
-    /// Whether the target is a new tree, which nobody sees yet.
+    /// Returns whether the copy is made under a temporary name and renamed in the end.
     pub(crate) fn is_staged(&self) -> bool {
         self.staged.is_some()
     }
 
-    /// Where the object at a relative path is made or looked for while copying.
+    /// Returns the path of an object during the copy.
     pub(crate) fn path(&self, relative: &Path) -> PathBuf {
         below(self.staged.as_deref().unwrap_or(&self.place), relative)
     }
 
-    /// The name that the object at a relative path has in the end: for messages.
+    /// Returns the final path of an object, for messages.
     pub(crate) fn place(&self, relative: &Path) -> PathBuf {
         below(&self.place, relative)
     }
 
-    /// Makes a directory. Returns whether it is new.
+    /// Creates a directory. Returns whether it is new.
     pub(crate) fn dir(&self, relative: &Path) -> io::Result<bool> {
         let path = self.path(relative);
         if self.is_staged() {
@@ -141,130 +182,212 @@ impl Spot {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => return made.map(|()| true),
         }
-        if straight::look(&path)?.is_dir() { Ok(false) } else { Err(Errno::NOTDIR.into()) }
+        if nofollow::lstat(&path)?.is_dir() { Ok(false) } else { Err(Errno::NOTDIR.into()) }
     }
 
-    /// Makes an empty file, and opens it for writing; if `reads`, for reading too, which costs a formation's mount a request
-    /// when it is closed. In a tree that nobody sees yet it has the permissions at once.
-    pub(crate) fn file(&self, relative: &Path, mode: u32, reads: bool) -> io::Result<(Draft, File)> {
-        // Attributes are set by who may write.
-        let mode = if self.is_staged() && mode & 0o200 != 0 { mode & 0o777 } else { 0o600 };
+    /// Creates an empty file and opens it for writing; with `reads` also for reading, which costs a formation's mount a
+    /// request at the close. In a private tree it gets its permissions at once.
+    pub(crate) fn file(
+        &self,
+        relative: &Path,
+        mode: u32,
+        reads: bool,
+    ) -> io::Result<(TemporaryObject, File)> {
+        // The owner needs write permission until the attributes are set.
+        let mode = if self.is_private && mode & 0o200 != 0 { mode & 0o777 } else { 0o600 };
         self.draft(relative, |path| {
             let access = if reads { OFlags::RDWR } else { OFlags::WRONLY };
-            straight::open(path, access | OFlags::CREATE | OFlags::EXCL, mode)
+            nofollow::open(path, access | OFlags::CREATE | OFlags::EXCL, mode)
         })
     }
 
-    /// Makes a whole file at once; `None` if it has to be made in steps. In a tree that nobody sees yet: elsewhere names are
-    /// looked for first, and what the kernel caches of them is in the way.
+    /// Creates a complete file by one ioctl; `None` if it must be created in steps. Only in a private tree: elsewhere
+    /// existing names must be looked up first, and the kernel's negative dentries would hide the new file.
     pub(crate) fn put_file(
         &self,
         relative: &Path,
-        putter: &mut Putter,
+        putter: &mut PutIoctl,
         attrs: &Attrs,
         content: &[u8],
-    ) -> io::Result<Option<(Draft, Mark)>> {
-        if !self.is_staged() {
+    ) -> io::Result<Option<(TemporaryObject, InodeVersion)>> {
+        if !self.is_private {
             return Ok(None);
         }
+        assert!(self.is_staged(), "a private target without a staged tree");
         let (draft, made) = self.draft(relative, |path| {
             let made = putter.put(path, attrs, content);
             if made.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::AlreadyExists) {
-                // It may be there, and empty.
-                let _ = straight::remove_file(path);
+                // The failed creation may have left an empty file.
+                let _ = nofollow::remove_file(path);
             }
             made
         })?;
         match made {
-            Some(mark) => Ok(Some((draft, mark))),
+            Some(version) => Ok(Some((draft, version))),
             None => {
-                // Nothing was made.
+                // No file was created, so the drop must not remove one.
                 draft.keep();
                 Ok(None)
             }
         }
     }
 
-    /// The file that an interrupted copy began; `None` if there is none that is only ours.
-    pub(crate) fn begun(&self, relative: &Path) -> Option<(Draft, File)> {
+    /// Returns the temporary file of an interrupted copy; `None` if there is none, or it has other names.
+    pub(crate) fn begun(&self, relative: &Path) -> Option<(TemporaryObject, File)> {
         let place = self.path(relative);
-        let path = if self.is_staged() { place.clone() } else { temporary(&place, &self.tag) };
+        let path = if self.is_staged() { place.clone() } else { temporary_path(&place, &self.tag) };
+        // A second name means that the file is complete somewhere: it must not be written to.
         let is_ours = |meta: &Metadata| meta.is_file() && meta.nlink() == 1;
-        straight::look(&path).ok().filter(is_ours)?;
-        let open = |path: &Path| straight::open(path, OFlags::RDWR, 0);
+        nofollow::lstat(&path).ok().filter(is_ours)?;
+        let open = |path: &Path| nofollow::open(path, OFlags::RDWR, 0);
         if self.is_staged() {
-            Draft::in_place(place, open).ok()
+            TemporaryObject::in_place(place, open).ok()
         } else {
-            Draft::beside(place, &self.tag, open).ok()
+            TemporaryObject::beside(place, &self.tag, open).ok()
         }
     }
 
-    pub(crate) fn symlink(&self, relative: &Path, to: &Path) -> io::Result<Draft> {
-        Ok(self.draft(relative, |path| straight::symlink(to, path))?.0)
+    pub(crate) fn symlink(&self, relative: &Path, to: &Path) -> io::Result<TemporaryObject> {
+        Ok(self.draft(relative, |path| nofollow::symlink(to, path))?.0)
     }
 
-    pub(crate) fn fifo(&self, relative: &Path) -> io::Result<Draft> {
-        Ok(self.draft(relative, straight::fifo)?.0)
+    pub(crate) fn fifo(&self, relative: &Path) -> io::Result<TemporaryObject> {
+        Ok(self.draft(relative, nofollow::fifo)?.0)
     }
 
-    /// Makes another name of a file that is in place.
-    pub(crate) fn hard_link(&self, relative: &Path, of: &Path) -> io::Result<Draft> {
+    /// Creates a hard link to a complete file.
+    pub(crate) fn hard_link(&self, relative: &Path, of: &Path) -> io::Result<TemporaryObject> {
         let of = self.path(of);
-        Ok(self.draft(relative, |path| straight::hard_link(&of, path))?.0)
+        Ok(self.draft(relative, |path| nofollow::hard_link(&of, path))?.0)
     }
 
-    /// Puts an object in place. Answers where it is.
-    pub(crate) fn put(&self, draft: Draft) -> io::Result<PathBuf> {
+    /// Renames an object to its final name. Returns its path.
+    pub(crate) fn put(&self, draft: TemporaryObject) -> io::Result<PathBuf> {
         draft.commit(self.overwrite)
     }
 
-    fn draft<T>(&self, relative: &Path, make: impl FnMut(&Path) -> io::Result<T>) -> io::Result<(Draft, T)> {
+    fn draft<T>(
+        &self,
+        relative: &Path,
+        make: impl FnMut(&Path) -> io::Result<T>,
+    ) -> io::Result<(TemporaryObject, T)> {
         let path = self.path(relative);
         if self.is_staged() {
-            return Draft::in_place(path, make);
+            return TemporaryObject::in_place(path, make);
         }
-        // Also finds out about a name that is too long although its temporary one is not.
-        match straight::look(&path) {
+        // Fails early for a name that is too long, whose temporary name is cut and would be accepted.
+        match nofollow::lstat(&path) {
             Ok(there) if there.is_dir() => return Err(Errno::ISDIR.into()),
             Ok(_) if !self.overwrite => return Err(Errno::EXIST.into()),
             Err(error) if error.kind() == io::ErrorKind::InvalidFilename => return Err(error),
             _ => {}
         }
-        Draft::beside(path, &self.tag, make)
+        TemporaryObject::beside(path, &self.tag, make)
     }
 }
 
-impl Drop for Target {
+impl Drop for CopyTarget {
     fn drop(&mut self) {
         if self.is_resumable {
             return;
         }
-        if let Some(staged) = &self.spot.staged {
-            // What is left of it is named by whoever looks; nobody is there to be told.
-            let _ = straight::remove_tree(staged);
+        if let Some(staged) = &self.writer.staged {
+            // A drop cannot report an error; what remains has a temporary name, which the next scan lists.
+            let _ = nofollow::remove_tree(staged);
         }
         for parent in self.parents.iter().rev() {
-            let _ = straight::remove_dir(parent);
+            let _ = nofollow::remove_dir(parent);
         }
     }
 }
 
+/// Decides whether a replaced tree may be removed, given its present path.
+pub(crate) type RemovalCheck<'a> = dyn Fn(&Path) -> Result<(), Failure> + 'a;
+
+/// Replaces a tree by another one and removes the old tree if `check_removal` accepts; otherwise both are where they
+/// were. The names are exchanged atomically; where the file system cannot do that, the name is missing for a moment.
+fn replace(staged: &Path, place: &Path, tag: &Tag, check_removal: &RemovalCheck<'_>) -> Result<(), Failure> {
+    let made = |error| Failure::io("make it", place, error);
+    let removed = |error| Failure::io("remove what it replaces", place, error);
+    let aside = set_aside(place, tag);
+    // The new tree gets the name of replaced trees first: whichever tree a crash leaves under it, it is not taken for a
+    // staged tree to resume.
+    assert_ne!(staged, aside, "a new tree and the one it replaces have the same temporary name");
+    rename_to_free(staged, &aside).map_err(made)?;
+    let exchange = || nofollow::rename(&aside, place, RenameFlags::EXCHANGE);
+    let error = match exchange() {
+        Ok(()) => {
+            if let Err(refusal) = check_removal(&aside) {
+                exchange().map_err(made)?;
+                rename_to_free(&aside, staged).map_err(made)?;
+                return Err(refusal);
+            }
+            return nofollow::remove_tree(&aside).map_err(removed);
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return rename_to_free(&aside, place).map_err(made);
+        }
+        Err(error) => error,
+    };
+    rename_to_free(&aside, staged).map_err(made)?;
+    let unknown = [Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP].map(Errno::raw_os_error);
+    if !error.raw_os_error().is_some_and(|errno| unknown.contains(&errno)) {
+        return Err(made(error));
+    }
+    replace_by_steps(staged, place, &aside, check_removal)
+}
+
+/// As [`replace`], for file systems that cannot exchange names.
+fn replace_by_steps(
+    staged: &Path,
+    place: &Path,
+    aside: &Path,
+    check_removal: &RemovalCheck<'_>,
+) -> Result<(), Failure> {
+    let made = |error| Failure::io("make it", place, error);
+    nofollow::rename(place, aside, RenameFlags::empty()).map_err(made)?;
+    let named = check_removal(aside).and_then(|()| rename_to_free(staged, place).map_err(made));
+    if let Err(failure) = named {
+        rename_to_free(aside, place).map_err(made)?;
+        return Err(failure);
+    }
+    nofollow::remove_tree(aside).map_err(|error| Failure::io("remove what it replaces", place, error))
+}
+
+/// Returns the temporary path of a tree that is being replaced.
+fn set_aside(place: &Path, tag: &Tag) -> PathBuf {
+    let mut name = place.file_name().unwrap_or_default().to_owned();
+    name.push(".old");
+    temporary_path(&place.with_file_name(name), tag)
+}
+
+/// Renames a replaced tree back after a crash, unless the new tree has the name.
+pub(crate) fn give_back_replaced(place: &Path, tag: &Tag) -> io::Result<()> {
+    let aside = set_aside(place, tag);
+    match nofollow::lstat(&aside) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        // A component of the path is missing or not a directory.
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(()),
+        seen => seen?,
+    };
+    match nofollow::lstat(place) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => rename_to_free(&aside, place),
+        // Both exist: the exchange took place, and only the removal of the old tree is missing.
+        Ok(_) => nofollow::remove_tree(&aside),
+        Err(error) => Err(error),
+    }
+}
+
 fn identity(dir: &Path) -> io::Result<Identity> {
-    straight::look(dir).map(|meta| (meta.dev(), meta.ino()))
+    nofollow::lstat(dir).map(|meta| (meta.dev(), meta.ino()))
 }
 
-/// The directory that holds a path's last name.
-pub(crate) fn containing(path: &Path) -> Option<&Path> {
-    let parent = path.parent()?;
-    Some(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
-}
-
-/// Writes a directory's entries to stable storage, where the file system has such a thing.
+/// Syncs a directory, where the file system supports it.
 pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
-    sync(&straight::open_dir(dir)?)
+    sync(&nofollow::open_dir(dir)?)
 }
 
-/// As [`sync_dir`], for one that is open.
+/// As [`sync_dir`], for an open directory.
 pub(crate) fn sync(dir: &File) -> io::Result<()> {
     match rustix::fs::fsync(dir) {
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::ROFS) => Ok(()),
@@ -272,7 +395,7 @@ pub(crate) fn sync(dir: &File) -> io::Result<()> {
     }
 }
 
-/// Whether the target exists. An error if it cannot be what is to be copied.
+/// Returns whether the target exists. Fails if it has another type than the source.
 fn check(place: &Path, for_dir: bool) -> Result<bool, Failure> {
     let conflict = |what| Err(Failure::new(place, Cause::Conflict(what)));
     match fs::metadata(place) {
@@ -284,21 +407,41 @@ fn check(place: &Path, for_dir: bool) -> Result<bool, Failure> {
     }
 }
 
-fn make_dir(path: &Path) -> io::Result<()> {
-    straight::make_dir(path, 0o700)
+/// As [`check`], without following a link: a link itself is replaced.
+fn check_itself(place: &Path, for_dir: bool) -> Result<bool, Failure> {
+    let conflict = |what| Err(Failure::new(place, Cause::Conflict(what)));
+    match nofollow::lstat(place) {
+        Ok(there) if there.is_dir() && !for_dir => conflict("is a directory; move it away"),
+        Ok(there) if !there.is_dir() && for_dir => conflict("is not a directory; move it away"),
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && place.file_name().is_some() => Ok(false),
+        Err(error) => Err(Failure::io("look at it", place, error)),
+    }
 }
 
-/// Makes a directory in a place that is all ours, where an interrupted copy may have made it, and closed it, before.
+/// Removes the staged tree of an earlier run: the target has appeared since, so the copy merges into it.
+fn remove_draft(path: &Path) -> io::Result<()> {
+    match nofollow::remove_tree(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+fn make_dir(path: &Path) -> io::Result<()> {
+    nofollow::make_dir(path, 0o700)
+}
+
+/// Creates a directory in a private tree, where an interrupted copy may have created it.
 fn make_own_dir(path: &Path) -> io::Result<()> {
     match make_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && straight::look(path)?.is_dir() => {
-            straight::set_mode(path, 0o700)
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && nofollow::lstat(path)?.is_dir() => {
+            nofollow::set_mode(path, 0o700)
         }
         made => made,
     }
 }
 
-/// The directories above `place` that are not there, topmost first.
+/// Returns the missing directories above `place`, topmost first.
 pub(crate) fn missing_parents(place: &Path) -> Vec<PathBuf> {
     let missing = |dir: &&Path| matches!(fs::metadata(dir), Err(e) if e.kind() == io::ErrorKind::NotFound);
     let above = place.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty());
@@ -307,12 +450,12 @@ pub(crate) fn missing_parents(place: &Path) -> Vec<PathBuf> {
     missing
 }
 
-/// Makes the directories above `place`. Returns those that are new; if it fails, none are left.
+/// Creates the directories above `place`. Returns the new ones; removes them again on failure.
 fn make_parents(place: &Path) -> Result<Vec<PathBuf>, Failure> {
     let wanted = missing_parents(place);
     for (made, dir) in wanted.iter().enumerate() {
-        if let Err(error) = straight::make_dir(dir, 0o777) {
-            wanted.iter().take(made).rev().for_each(|dir| drop(straight::remove_dir(dir)));
+        if let Err(error) = nofollow::make_dir(dir, 0o777) {
+            wanted.iter().take(made).rev().for_each(|dir| drop(nofollow::remove_dir(dir)));
             return Err(Failure::io("make it", dir, error));
         }
     }
@@ -324,8 +467,12 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn open(place: &Path, for_dir: bool) -> Result<Target, Failure> {
-        Target::open(place, for_dir, &Manner { overwrite: true, is_resumable: false, tag: Tag::draw() })
+    fn open(place: &Path, for_dir: bool) -> Result<CopyTarget, Failure> {
+        CopyTarget::open(
+            place,
+            for_dir,
+            &TargetOptions { overwrite: true, is_resumable: false, replaces: false, tag: Tag::random() },
+        )
     }
 
     fn names(dir: &Path) -> Vec<String> {
@@ -342,11 +489,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("above/tree");
         let target = open(&place, true).unwrap();
-        assert!(target.spot.dir(Path::new("")).unwrap() && target.spot.dir(Path::new("sub")).unwrap());
-        let (draft, _file) = target.spot.file(Path::new("sub/file"), 0o644, true).unwrap();
-        target.spot.put(draft).unwrap();
+        assert!(target.writer.dir(Path::new("")).unwrap() && target.writer.dir(Path::new("sub")).unwrap());
+        let (draft, _file) = target.writer.file(Path::new("sub/file"), 0o644, true).unwrap();
+        target.writer.put(draft).unwrap();
         assert!(!place.exists());
-        assert_eq!(target.spot.place(Path::new("sub/file")), place.join("sub/file"));
+        assert_eq!(target.writer.place(Path::new("sub/file")), place.join("sub/file"));
         target.commit().unwrap();
         assert_eq!(names(&place.join("sub")), ["file"]);
         assert_eq!(names(&dir.path().join("above")), ["tree"]);
@@ -356,10 +503,10 @@ mod tests {
     fn what_is_not_committed_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let target = open(&dir.path().join("a/b/tree"), true).unwrap();
-        target.spot.dir(Path::new("sealed")).unwrap();
-        let (draft, _file) = target.spot.file(Path::new("sealed/file"), 0o644, true).unwrap();
-        target.spot.put(draft).unwrap();
-        let sealed = target.spot.path(Path::new("sealed"));
+        target.writer.dir(Path::new("sealed")).unwrap();
+        let (draft, _file) = target.writer.file(Path::new("sealed/file"), 0o644, true).unwrap();
+        target.writer.put(draft).unwrap();
+        let sealed = target.writer.path(Path::new("sealed"));
         fs::set_permissions(&sealed, fs::Permissions::from_mode(0o500)).unwrap();
         drop(target);
         assert_eq!(names(dir.path()), [""; 0]);
@@ -389,7 +536,7 @@ mod tests {
     fn a_long_name_is_refused_although_its_temporary_name_would_fit() {
         let dir = tempfile::tempdir().unwrap();
         let target = open(dir.path(), true).unwrap();
-        let refusal = target.spot.file(Path::new(&"n".repeat(256)), 0o644, true).unwrap_err();
+        let refusal = target.writer.file(Path::new(&"n".repeat(256)), 0o644, true).unwrap_err();
         assert_eq!(refusal.kind(), io::ErrorKind::InvalidFilename);
         assert_eq!(names(dir.path()), [""; 0]);
     }
@@ -398,22 +545,85 @@ mod tests {
     fn a_copy_that_can_be_resumed_stays_and_is_found_again() {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("tree");
-        let manner = Manner { overwrite: true, is_resumable: true, tag: Tag::draw() };
-        let target = Target::open(&place, true, &manner).unwrap();
-        target.spot.dir(Path::new("sub")).unwrap();
-        fs::set_permissions(target.spot.path(Path::new("sub")), fs::Permissions::from_mode(0o500)).unwrap();
-        target.spot.file(Path::new("begun"), 0o600, true).unwrap().0.keep();
+        let options =
+            TargetOptions { overwrite: true, is_resumable: true, replaces: false, tag: Tag::random() };
+        let target = CopyTarget::open(&place, true, &options).unwrap();
+        target.writer.dir(Path::new("sub")).unwrap();
+        fs::set_permissions(target.writer.path(Path::new("sub")), fs::Permissions::from_mode(0o500)).unwrap();
+        target.writer.file(Path::new("begun"), 0o600, true).unwrap().0.keep();
         drop(target);
-        let again = Target::open(&place, true, &manner).unwrap();
-        assert!(again.spot.dir(Path::new("sub")).unwrap());
-        let (draft, _file) = again.spot.begun(Path::new("begun")).unwrap();
-        again.spot.put(draft).unwrap();
-        assert!(again.spot.begun(Path::new("sub")).is_none());
+        let again = CopyTarget::open(&place, true, &options).unwrap();
+        assert!(again.writer.dir(Path::new("sub")).unwrap());
+        let (draft, _file) = again.writer.begun(Path::new("begun")).unwrap();
+        again.writer.put(draft).unwrap();
+        assert!(again.writer.begun(Path::new("sub")).is_none());
         again.commit().unwrap();
         assert_eq!(
             (names(dir.path()), names(&place)),
             (vec!["tree".into()], vec!["begun".into(), "sub".into()])
         );
+    }
+
+    /// A tree `old` in place, and a copy of one that replaces it.
+    fn replacing(place: &Path, tag: &Tag) -> CopyTarget {
+        fs::create_dir_all(place).unwrap();
+        let options = TargetOptions { overwrite: true, is_resumable: true, replaces: true, tag: tag.clone() };
+        CopyTarget::open(place, true, &options).unwrap()
+    }
+
+    fn content(dir: &Path) -> Vec<String> {
+        names(dir)
+            .iter()
+            .map(|name| name.clone() + "=" + &fs::read_to_string(dir.join(name)).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn a_kill_after_the_exchange_mixes_no_old_files_into_the_draft() {
+        let dir = tempfile::tempdir().unwrap();
+        let (place, tag) = (nofollow::canonical(dir.path()).join("set"), Tag::random());
+        let target = replacing(&place, &tag);
+        fs::write(place.join("only-old"), "old").unwrap();
+        fs::write(target.writer.path(Path::new("a")), "new").unwrap();
+        let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            target.commit_over(&|tree| panic!("killed when {} lost its name", tree.display()))
+        }));
+        assert!(killed.is_err());
+        assert_eq!(content(&place), ["a=new"]);
+        let again = replacing(&place, &tag);
+        assert_eq!(names(&again.writer.path(Path::new(""))), [""; 0]);
+        fs::write(again.writer.path(Path::new("a")), "new").unwrap();
+        again.commit().unwrap();
+        assert_eq!((content(&place), names(dir.path())), (vec!["a=new".into()], vec!["set".into()]));
+    }
+
+    #[test]
+    fn a_tree_that_may_not_go_keeps_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let (place, tag) = (nofollow::canonical(dir.path()).join("set"), Tag::random());
+        let staged = temporary_path(&place, &tag);
+        let refuse = |tree: &Path| {
+            assert_eq!(content(tree), ["a=old", "notes=mine"]);
+            Err(Failure::new(tree, Cause::Conflict("is in the way")))
+        };
+        for exchanges in [true, false] {
+            let target = replacing(&place, &tag);
+            fs::write(place.join("a"), "old").unwrap();
+            fs::write(place.join("notes"), "mine").unwrap();
+            fs::write(staged.join("a"), "new").unwrap();
+            let refusal = match exchanges {
+                true => target.commit_over(&refuse),
+                false => replace_by_steps(&staged, &place, &set_aside(&place, &tag), &refuse),
+            };
+            assert!(matches!(refusal.unwrap_err().cause, Cause::Conflict("is in the way")));
+            assert_eq!(
+                (content(&place), content(&staged)),
+                (vec!["a=old".into(), "notes=mine".into()], vec!["a=new".into()])
+            );
+            assert_eq!(names(dir.path()).len(), 2);
+        }
+        replace_by_steps(&staged, &place, &set_aside(&place, &tag), &|_| Ok(())).unwrap();
+        assert_eq!((content(&place), names(dir.path())), (vec!["a=new".into()], vec!["set".into()]));
     }
 
     #[test]
@@ -422,9 +632,9 @@ mod tests {
         let place = dir.path().join("tree");
         fs::create_dir(&place).unwrap();
         let target = open(&place, true).unwrap();
-        target.still_there().unwrap();
+        target.check_anchor().unwrap();
         fs::rename(&place, dir.path().join("away")).unwrap();
-        assert_eq!(target.still_there().unwrap_err().errno(), Some(bivouac_types::Errno::ENOENT));
+        assert_eq!(target.check_anchor().unwrap_err().errno(), Some(bivouac_types::Errno::ENOENT));
         fs::create_dir(&place).unwrap();
         assert!(matches!(target.commit().unwrap_err().cause, Cause::Vanished));
     }

@@ -1,4 +1,4 @@
-//! What every [`Volume`] must do. Run it on each implementation: it panics where one differs.
+//! Conformance suite of [`Volume`]: run on each implementation, it panics where one differs.
 #![allow(clippy::unwrap_used, reason = "a conformance suite is a test, wherever it is called from")]
 
 use std::io::{IoSlice, IoSliceMut};

@@ -17,6 +17,7 @@ mod spec;
 mod subfile;
 mod summed;
 mod sums;
+mod sync;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -24,27 +25,28 @@ mod tests;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bivouac_types::limits::{FILE_SIZE_MAX, SUBFILE_HEADER_LEN, SUM_BLOCK, SUMMED_DATA_AT};
 use bivouac_types::{Checksum, FormationId, NodeId, PartitionId};
 
-pub use awaited::Awaited;
+pub use awaited::ChangeCondition;
 pub use damage::{Scrubbed, WrongPart};
 pub use holders::{Access, Granted, Holder, MARK_WORDS, Written};
 pub use lent::{PartUsage, VolumeConfig, VolumeUsage};
 pub use offline::Subfiles;
-pub use room::{Headroom, RecordsRoom};
+pub use room::{Headroom, RecordsRoom, ReplicaRoom};
 pub use scan::ListedSubfile;
 pub use space::SpaceChange;
 pub use spec::{SubfileId, SubfileSpec, SubfileStat};
 
-use self::cache::{Cache, Place};
+use self::cache::{Cache, SubfileHandle};
 use self::damage::Damage;
-use self::lent::Lent;
-use self::room::Room;
+use self::lent::LentVolume;
+use self::room::SpaceAccount;
 use self::subfile::{AccessError, OpenSubfile};
-pub(crate) use self::table::{TABLE_NAME, check_table, empty_table, renew_table};
+use self::sync::SyncFailures;
 use crate::{DirVolume, Places, StoreError, StoreResult, Volume, VolumeFile, VolumeIdentity, VolumeKind};
 
 /// Settings of a [`DataStore`].
@@ -52,7 +54,7 @@ use crate::{DirVolume, Places, StoreError, StoreResult, Volume, VolumeFile, Volu
 pub struct DataOptions {
     /// Most subfiles that are kept open without being in use.
     pub handles_max: usize,
-    /// Where blocks of new subfiles get checksums.
+    /// Volumes on which blocks of new subfiles get checksums.
     pub checksum: Checksum,
 }
 
@@ -68,7 +70,7 @@ impl Default for DataOptions {
 pub struct LocalFile {
     file: Arc<dyn VolumeFile>,
     data_at: u64,
-    _place: Arc<Place>,
+    _place: Arc<SubfileHandle>,
 }
 
 impl LocalFile {
@@ -78,7 +80,7 @@ impl LocalFile {
         self.file.as_fd()
     }
 
-    /// Where data begins in the file, in bytes.
+    /// Offset of the data in the file, in bytes.
     #[must_use]
     pub fn data_offset(&self) -> u64 {
         self.data_at
@@ -91,10 +93,28 @@ impl LocalFile {
 /// Locks are taken in this order: a subfile's, then the cache's.
 #[derive(Debug)]
 pub struct DataStore {
-    volumes: Vec<Lent>,
+    volumes: Vec<LentVolume>,
     formation: FormationId,
     cache: Cache,
     damage: Damage,
+    sync_failures: SyncFailures,
+}
+
+/// Opens the directories that a node lends, each with its capacity.
+///
+/// # Errors
+/// As [`DirVolume::open`].
+pub fn open_volumes(
+    volumes: &[VolumeConfig],
+    formation: FormationId,
+    node: NodeId,
+) -> StoreResult<Vec<(Arc<dyn Volume>, u64)>> {
+    let open = |(index, config): (u16, &VolumeConfig)| {
+        let identity = VolumeIdentity { formation, node, index };
+        let volume = DirVolume::open(&config.path, identity, config.create)?;
+        Ok((Arc::new(volume) as Arc<dyn Volume>, config.capacity))
+    };
+    (0..=u16::MAX).zip(volumes).map(open).collect()
 }
 
 impl DataStore {
@@ -108,13 +128,7 @@ impl DataStore {
         node: NodeId,
         options: &DataOptions,
     ) -> StoreResult<DataStore> {
-        let open = |(index, config): (u16, &VolumeConfig)| {
-            let identity = VolumeIdentity { formation, node, index };
-            let volume = DirVolume::open(&config.path, identity, config.create)?;
-            Ok((Arc::new(volume) as Arc<dyn Volume>, config.capacity))
-        };
-        let opened: StoreResult<Vec<_>> = (0..=u16::MAX).zip(volumes).map(open).collect();
-        DataStore::with_volumes(opened?, formation, options)
+        DataStore::with_volumes(open_volumes(volumes, formation, node)?, formation, options)
     }
 
     /// A store on volumes that are open, each with its capacity in bytes (0: what is there).
@@ -127,12 +141,13 @@ impl DataStore {
         options: &DataOptions,
     ) -> StoreResult<DataStore> {
         let lent = |(index, (volume, capacity)): (u16, (Arc<dyn Volume>, u64))| {
-            Lent::new(volume, index, capacity, options.checksum)
+            LentVolume::new(volume, index, capacity, options.checksum)
         };
-        let volumes: Vec<Lent> = (0..=u16::MAX).zip(volumes).map(lent).collect::<StoreResult<_>>()?;
+        let volumes: Vec<LentVolume> = (0..=u16::MAX).zip(volumes).map(lent).collect::<StoreResult<_>>()?;
         volumes.iter().try_for_each(scan::take_stock)?;
-        let (cache, damage) = (Cache::new(options.handles_max), Damage::default());
-        Ok(DataStore { volumes, formation, cache, damage })
+        let cache = Cache::new(options.handles_max);
+        let (damage, sync_failures) = (Damage::default(), SyncFailures::default());
+        Ok(DataStore { volumes, formation, cache, damage, sync_failures })
     }
 
     /// A volume, for the records that are kept on it.
@@ -158,6 +173,13 @@ impl DataStore {
         Ok(RecordsRoom { room: lent.room.clone(), path: lent.volume.path().to_owned() })
     }
 
+    /// The directories of the volumes, with their space as replicas of other nodes' volumes take it.
+    #[must_use]
+    pub fn replica_rooms(&self) -> Vec<(PathBuf, ReplicaRoom)> {
+        let room = |lent: &LentVolume| (lent.volume.path().to_owned(), ReplicaRoom(Arc::clone(&lent.room)));
+        self.volumes.iter().map(room).collect()
+    }
+
     /// Reads from `offset` of the data on; returns the number of bytes, less than wanted only at the end of the
     /// subfile, and the subfile's epoch; both 0 if there is none. Holes are zeros. The slices may be advanced.
     ///
@@ -169,7 +191,7 @@ impl DataStore {
             if offset > open.len_max() {
                 return Ok((0, 0));
             }
-            let read = open.read(offset, bufs).map_err(|error| self.access_error(id, "read", error))?;
+            let read = open.read(offset, bufs).map_err(|error| self.damaged(id, open, "read", error))?;
             Ok((read, open.epoch()))
         };
         if let Some(open) = place.state.read().as_ref().filter(|open| !open.holders.may_write()) {
@@ -202,6 +224,8 @@ impl DataStore {
         let place = self.place(id)?;
         let state = place.state.read();
         let there = |open: &&OpenSubfile| {
+            // The kernel sends these bytes without this process having seen them, so they cannot be compared with a
+            // checksum.
             let is_plain = !open.is_summed() && !open.holders.may_write();
             is_plain && open.epoch() <= epoch && range.end <= open.len()
         };
@@ -223,7 +247,7 @@ impl DataStore {
         offset: u64,
         bufs: &[IoSlice<'_>],
     ) -> StoreResult<u32> {
-        self.write_awaited(id, spec, (epoch, offset), bufs, Awaited::ALWAYS)
+        self.write_awaited(id, spec, (epoch, offset), bufs, ChangeCondition::ALWAYS)
     }
 
     /// As [`DataStore::write`], if that is still awaited when its turn has come.
@@ -236,11 +260,11 @@ impl DataStore {
         spec: &SubfileSpec<'_>,
         (epoch, offset): (u32, u64),
         bufs: &[IoSlice<'_>],
-        awaited: Awaited<'_>,
+        awaited: ChangeCondition<'_>,
     ) -> StoreResult<u32> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let end = self.end_of(id, offset, len as u64)?;
-        let way = |open: &mut OpenSubfile, room: &Room, is_beside: bool| match is_beside {
+        let way = |open: &mut OpenSubfile, room: &SpaceAccount, is_beside: bool| match is_beside {
             true => open.write_within(offset, bufs),
             false => open.write(room, offset, bufs, end),
         };
@@ -258,11 +282,11 @@ impl DataStore {
         spec: &SubfileSpec<'_>,
         epoch: u32,
         places: &Places<'_>,
-        awaited: Awaited<'_>,
+        awaited: ChangeCondition<'_>,
     ) -> StoreResult<u32> {
         let span = places.span();
         self.end_of(id, span.start, span.end - span.start)?;
-        let way = |open: &mut OpenSubfile, room: &Room, is_beside: bool| match is_beside {
+        let way = |open: &mut OpenSubfile, room: &SpaceAccount, is_beside: bool| match is_beside {
             true => open.write_places_within(places),
             false => open.write_places(room, places),
         };
@@ -274,8 +298,8 @@ impl DataStore {
         &self,
         (id, spec, epoch): (SubfileId, &SubfileSpec<'_>, u32),
         range: &Range<u64>,
-        awaited: Awaited<'_>,
-        write: impl FnOnce(&mut OpenSubfile, &Room, bool) -> Result<(), AccessError>,
+        awaited: ChangeCondition<'_>,
+        write: impl FnOnce(&mut OpenSubfile, &SpaceAccount, bool) -> Result<(), AccessError>,
     ) -> StoreResult<u32> {
         if range.is_empty() {
             return Ok(epoch);
@@ -283,13 +307,16 @@ impl DataStore {
         let place = self.place(id)?;
         let room = &*self.room(id)?;
         let mut state = place.state.write();
+        // Under the lock, not before it: while this waited, the client may have gone and its successor written.
         awaited.check()?;
         let made = self.opened(id, &mut state)?.is_none();
         if made {
             self.reserve_new(id, range.start, range.end)?;
             self.make(id, spec, epoch, &mut state)?;
         }
-        let Some(open) = state.as_mut() else { return Ok(epoch) };
+        let Some(open) = state.as_mut() else { return Err(self.lost(id)) };
+        // The file was cut since the client read its size: what it writes there would come back from behind the
+        // end.
         if epoch < open.epoch() {
             return Err(StoreError::StaleEpoch { current: open.epoch() });
         }
@@ -297,7 +324,7 @@ impl DataStore {
         let written = write(open, room, is_beside);
         let epoch = open.epoch();
         if written.is_ok() {
-            self.is_as_written(id, open, range);
+            self.note_written(id, open, range);
         }
         if made && written.is_err() {
             // What cannot be removed is an empty subfile, which does no harm.
@@ -327,12 +354,17 @@ impl DataStore {
                 room.correct(0, SUBFILE_HEADER_LEN);
                 self.make(id, spec, epoch, &mut state)
             }
+            // A cut that was sent again, or that a later one has overtaken.
             Some(open) if epoch <= open.epoch() => Ok(()),
             Some(open) => {
+                // What is left would be made longer, and zeros.
+                if len_max > 0 {
+                    self.check_len(id, open)?;
+                }
                 let header = spec.header(id, self.formation, epoch, open.is_summed())?;
                 self.end_holders(id, open)?;
                 open.trim(room, &header, len_max).map_err(|error| self.io_error(id, "cut", error))?;
-                self.is_as_written(id, open, &(len_max..u64::MAX));
+                self.note_written(id, open, &(len_max..u64::MAX));
                 Ok(())
             }
         }
@@ -350,6 +382,7 @@ impl DataStore {
             return self.discard(id, &mut state).map(|()| true);
         }
         let Some(file) = self.open_file(id)? else {
+            // The file may be lost while its slot stays: without it, reads of it would be errors for ever.
             let forgotten = self.lent(id.volume)?.table.remove(id);
             return forgotten.map_err(|error| self.io_error(id, "note removal", error)).map(|_| false);
         };
@@ -375,25 +408,12 @@ impl DataStore {
         Ok(Some(SubfileStat { len, allocated, front, data_at, epoch, path }))
     }
 
-    /// Makes a subfile's bytes outlive the host, as far as its volume does. One that is not there needs nothing.
-    ///
-    /// # Errors
-    /// `NoVolume`, `Corrupt` and the like, `Io`.
-    pub fn sync(&self, id: SubfileId) -> StoreResult<()> {
-        let place = self.place(id)?;
-        let file = self.opened(id, &mut place.state.write())?.map(|open| open.file().clone());
-        let Some(file) = file else { return Ok(()) };
-        let volume = &self.lent(id.volume)?.volume;
-        let synced = file.sync().and_then(|()| volume.sync_dir(&names::dir_of(id)));
-        synced.map_err(|error| self.io_error(id, "sync", error))
-    }
-
     /// All subfiles of a volume, read from the volume itself. What is made or removed meanwhile may be in it or not.
     ///
     /// # Errors
     /// `NoVolume`, `Io`. A damaged subfile is an item with an error in it.
     pub fn list(&self, volume: u16) -> StoreResult<impl Iterator<Item = ListedSubfile>> {
-        scan::Walk::begin(&*self.lent(volume)?.volume, volume, self.formation)
+        scan::SubfileWalk::begin(&*self.lent(volume)?.volume, volume, self.formation)
     }
 
     /// The names of all subfiles of a volume, whatever is in them, and of those that are known not to be there any more.
@@ -405,7 +425,7 @@ impl DataStore {
         Ok(scan::ids(&*lent.volume, volume)?.chain(lent.table.lost()))
     }
 
-    /// Some subfiles of a volume behind `after`, in the order of directory, file and seat, at least one if there are
+    /// Some subfiles of a volume behind `after`, in the order of directory, file and target, at least one if there are
     /// any; and whether they were the last. Those that were made and are not there any more are `LostSubfile`. As
     /// [`DataStore::list`] otherwise.
     ///
@@ -423,7 +443,7 @@ impl DataStore {
         scan::page((&*lent.volume, volume, self.formation), table, after, max)
     }
 
-    /// Whether a subfile was made and is not there any more.
+    /// Returns whether a subfile was made and is not there any more.
     fn is_lost(&self, id: SubfileId) -> StoreResult<bool> {
         let place = self.place(id)?;
         let mut state = place.state.write();
@@ -433,10 +453,10 @@ impl DataStore {
     /// State of all volumes, in order.
     #[must_use]
     pub fn usage(&self) -> Vec<VolumeUsage> {
-        self.volumes.iter().map(Lent::usage).collect()
+        self.volumes.iter().map(LentVolume::usage).collect()
     }
 
-    /// What a partition has of a volume.
+    /// A partition's share of a volume.
     ///
     /// # Errors
     /// `NoVolume`.
@@ -452,17 +472,18 @@ impl DataStore {
         self.lent(volume).map(|lent| lent.room_of(partition).set_limit(limit))
     }
 
-    /// What a subfile takes its bytes from.
-    fn room(&self, id: SubfileId) -> StoreResult<Arc<Room>> {
-        self.lent(id.volume).map(|lent| lent.room_of(id.seat.partition()))
+    /// The account that a subfile takes its bytes from.
+    fn room(&self, id: SubfileId) -> StoreResult<Arc<SpaceAccount>> {
+        self.lent(id.volume).map(|lent| lent.room_of(id.target.partition()))
     }
 
     /// Whole blocks in this range of data are right now, or gone.
-    fn is_as_written(&self, id: SubfileId, open: &OpenSubfile, data: &Range<u64>) {
+    fn note_written(&self, id: SubfileId, open: &OpenSubfile, data: &Range<u64>) {
         if open.is_summed() && self.damage.is_wrong(id) {
             self.damage.forget(id, data.start.div_ceil(SUM_BLOCK)..data.end / SUM_BLOCK);
         }
         self.damage.expect(id, open);
+        self.sync_failures.rewritten(id, data);
     }
 
     /// The end of a write to a subfile, if it can be there.
@@ -471,7 +492,7 @@ impl DataStore {
         end_of(offset, len, if is_summed { SUMMED_DATA_AT } else { SUBFILE_HEADER_LEN })
     }
 
-    fn lent(&self, index: u16) -> StoreResult<&Lent> {
+    fn lent(&self, index: u16) -> StoreResult<&LentVolume> {
         self.volumes.get(usize::from(index)).ok_or(StoreError::NoVolume { index })
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong on a node's volumes, and the errno that each case is.
+//! Errors of a node's volumes, each with its errno.
 
 use std::io;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub enum StoreError {
     NotWritable {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The directory holds files that no formation put there.
@@ -42,7 +42,7 @@ pub enum StoreError {
     BadIdentity {
         /// The directory.
         path: PathBuf,
-        /// What is wrong with the file.
+        /// Defect of the file.
         cause: &'static str,
     },
     /// The volume is another formation's.
@@ -55,7 +55,7 @@ pub enum StoreError {
         path: PathBuf,
         /// Whose it is.
         found: FormationId,
-        /// Who asked.
+        /// The formation that opened it.
         expected: FormationId,
     },
     /// The volume is another node's, or another place of this node's.
@@ -68,9 +68,9 @@ pub enum StoreError {
         path: PathBuf,
         /// Whose it is.
         found_node: NodeId,
-        /// Which of that node's.
+        /// Position among that node's volumes.
         found_index: u16,
-        /// Who asked.
+        /// The node that opened it.
         node: NodeId,
         /// As which volume.
         index: u16,
@@ -84,6 +84,16 @@ pub enum StoreError {
         found: u16,
         /// Newest version that this release reads.
         supported: u16,
+    },
+    /// Written by an older release, in a way that this one does not read.
+    #[error("{}: format version {found} is older than {oldest}; use the release that wrote it", path.display())]
+    OlderFormat {
+        /// The directory or file.
+        path: PathBuf,
+        /// Version found.
+        found: u16,
+        /// Oldest version that this release reads.
+        oldest: u16,
     },
     /// Another process has the volume open.
     #[error("volume {}: in use by another daemon; bring that one down first", path.display())]
@@ -102,9 +112,9 @@ pub enum StoreError {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// Where in it, in bytes.
+        /// Offset of the damage, in bytes.
         offset: u64,
-        /// What is wrong.
+        /// Kind of damage.
         cause: String,
     },
     /// A subfile that was made, never removed, and is not there.
@@ -140,6 +150,17 @@ pub enum StoreError {
         /// Behind the last one.
         to: u64,
     },
+    /// An earlier sync failed, and the bytes that it may have cost were not written anew.
+    #[error(
+        "{}: not on stable storage: an earlier sync failed, and what was written since the last one that succeeded is lost when the host goes down; {remedy}",
+        path.display()
+    )]
+    NotSynced {
+        /// File or directory to sync.
+        path: PathBuf,
+        /// Action that helps.
+        remedy: &'static str,
+    },
     /// A write that was overtaken by a cut of its file.
     #[error(
         "write is older than the last cut of the file (epoch now {current}); ask for the attributes and write again"
@@ -148,15 +169,15 @@ pub enum StoreError {
         /// The subfile's epoch.
         current: u32,
     },
-    /// A change that came to its turn when nobody waited for it any more.
-    #[error("who asked for it is gone")]
+    /// A change that came to its turn when its client had connected anew, or given up.
+    #[error("request superseded: its client has connected anew since")]
     NotAwaited,
     /// A subfile that cannot be, as its file's layout is.
     #[error("inode {ino}: impossible layout: {cause}")]
     BadLayout {
         /// The file.
         ino: Ino,
-        /// What is wrong.
+        /// Contradiction in the layout.
         cause: String,
     },
     /// The volume cannot take this much more.
@@ -199,7 +220,7 @@ pub enum StoreError {
     /// An offset or length beyond what a file or record can have.
     #[error("{what} is too large: {len} bytes, at most {max}")]
     TooLarge {
-        /// What.
+        /// The thing that is too large.
         what: &'static str,
         /// Its length or end.
         len: u64,
@@ -211,7 +232,7 @@ pub enum StoreError {
     BadSlot {
         /// The slot.
         slot: u16,
-        /// What it should be.
+        /// The slots that are allowed.
         expected: &'static str,
     },
     /// A system call failed.
@@ -219,7 +240,7 @@ pub enum StoreError {
     Io {
         /// The file, and what was done with it.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -233,8 +254,8 @@ impl StoreError {
         move |source| StoreError::Io { what, source }
     }
 
-    /// Whether there may be room once something else is removed: by the volume's capacity, by what its file system has,
-    /// or by a quota there.
+    /// Returns whether there may be room once something else is removed: by the volume's capacity, by what its file
+    /// system has, or by a quota there.
     #[must_use]
     pub fn is_full(&self) -> bool {
         matches!(self.errno(), Errno::ENOSPC | Errno::EDQUOT)
@@ -248,7 +269,7 @@ impl StoreError {
             StoreError::NotADirectory { .. } => Errno::ENOTDIR,
             StoreError::Alien { .. } => Errno::ENOTEMPTY,
             StoreError::WrongFormation { .. } | StoreError::WrongNode { .. } => Errno::EEXIST,
-            StoreError::NewerFormat { .. } => Errno::EOPNOTSUPP,
+            StoreError::NewerFormat { .. } | StoreError::OlderFormat { .. } => Errno::EOPNOTSUPP,
             StoreError::InUse { .. } => Errno::EBUSY,
             StoreError::NoVolume { .. } => Errno::ENXIO,
             StoreError::BadIdentity { .. }
@@ -256,6 +277,7 @@ impl StoreError {
             | StoreError::LostSubfile { .. }
             | StoreError::NoTable { .. }
             | StoreError::WrongBlock { .. }
+            | StoreError::NotSynced { .. }
             | StoreError::NotAwaited => Errno::EIO,
             StoreError::StaleEpoch { .. } => Errno::ESTALE,
             StoreError::NoSpace { .. } | StoreError::NamesFull { .. } => Errno::ENOSPC,

@@ -14,6 +14,7 @@ mod reader;
 mod recover;
 mod salvage;
 mod sift;
+mod sync;
 #[cfg(test)]
 mod tests;
 mod txn;
@@ -22,7 +23,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bivouac_ranks::{Mutex, rank};
 use bivouac_types::limits::{SLOTS_DEFAULT, SLOTS_MAX};
@@ -37,6 +38,7 @@ use self::format::Origin;
 use self::log::Tail;
 use self::map::{Change, SlotMap};
 use self::memory::MemoryUse;
+use crate::group_sync::GroupSync;
 use crate::{Headroom, RecordsRoom, StoreError, StoreResult, Volume};
 
 /// Settings of [`Records`].
@@ -56,7 +58,7 @@ impl Default for RecordsOptions {
     }
 }
 
-/// What was found when the records were opened.
+/// Report of opening the records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Records in memory now.
@@ -114,11 +116,15 @@ pub struct Records {
     slots: Box<[Mutex<SlotMap>]>,
     log: Mutex<Tail>,
     totals: Totals,
-    /// Held by the one thread that compacts.
-    compacting: Mutex<()>,
-    /// Where their bytes are counted.
+    /// Held by the one thread that compacts; when it last failed to make durable what a sync could not.
+    compacting: Mutex<Option<Instant>>,
+    /// The turn at syncing the log.
+    syncing: GroupSync,
+    /// Generation of the newest log of which a sync failed and that no snapshot has replaced; 0 if there is none.
+    unsynced_log: AtomicU64,
+    /// Account of their bytes on the volume.
     room: OnceLock<RecordsRoom>,
-    /// What they take of memory.
+    /// Account of their memory.
     memory: MemoryUse,
     /// After a compaction that failed: bytes of logs at which the next one is tried.
     retry_above: AtomicU64,
@@ -135,8 +141,11 @@ struct Totals {
 impl Totals {
     fn change(&self, change: Change) {
         // Two's complement: adding a negative number wraps to a subtraction.
-        self.records.fetch_add(change.records as u64, Ordering::Relaxed);
-        self.bytes.fetch_add(change.bytes as u64, Ordering::Relaxed);
+        let records = self.records.fetch_add(change.records as u64, Ordering::Relaxed);
+        let bytes = self.bytes.fetch_add(change.bytes as u64, Ordering::Relaxed);
+        // Each commit is counted while its slots are locked, so no record is taken away before it was added.
+        assert!(records.checked_add_signed(change.records).is_some(), "fewer records than none");
+        assert!(bytes.checked_add_signed(change.bytes).is_some(), "records of fewer bytes than none");
     }
 }
 
@@ -170,6 +179,7 @@ impl Records {
         totals.log_bytes.store(recovered.log_bytes, Ordering::Relaxed);
         totals.snapshot_bytes.store(recovered.snapshot_bytes, Ordering::Relaxed);
         let memory = MemoryUse::default();
+        // Not reserved: what was acknowledged is read back even where it is more than the bound allows now.
         memory.change(recovered.total.memory, 0);
         let records = Records {
             volume,
@@ -181,7 +191,9 @@ impl Records {
                 .collect(),
             log: Mutex::new(rank::RECORDS_LOG, recovered.tail),
             totals,
-            compacting: Mutex::new(rank::COMPACTION, ()),
+            compacting: Mutex::new(rank::COMPACTION, None),
+            syncing: GroupSync::new(rank::RECORDS_SYNC),
+            unsynced_log: AtomicU64::new(0),
             retry_above: AtomicU64::new(0),
             room: OnceLock::new(),
             memory,
@@ -202,21 +214,22 @@ impl Records {
         self.memory.bound(max, left);
     }
 
-    /// Whether memory for them has no room for one more of the longest attributes.
+    /// Returns whether memory for them has no room for one more of the longest attributes.
     #[must_use]
     pub fn is_memory_full(&self) -> bool {
         self.memory.is_full()
     }
 
-    /// Whether so much was removed since it was last asked that the memory is worth to be given back to the system.
+    /// Returns whether so much was removed since it was last asked that the memory is worth to be given back to the
+    /// system.
     #[must_use]
     pub fn has_shrunk(&self) -> bool {
         self.memory.has_shrunk()
     }
 
-    /// That memory is being given back.
-    pub fn is_given_back(&self) {
-        self.memory.is_given_back();
+    /// Restarts the count of removed memory: it is being given back to the system.
+    pub fn note_given_back(&self) {
+        self.memory.note_given_back();
     }
 
     /// Node and number of slots of the records on a volume; `None` where there are none.
@@ -263,15 +276,6 @@ impl Records {
         self.origin.slots
     }
 
-    /// Makes every finished commit outlive the host.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn sync(&self) -> StoreResult<()> {
-        let file = self.log.lock().file.clone();
-        file.sync().map_err(|error| self.log_error("sync", error))
-    }
-
     /// Counts, each by itself exact, together only roughly while commits go on.
     #[must_use]
     pub fn stats(&self) -> RecordsStats {
@@ -288,7 +292,8 @@ impl Records {
         }
     }
 
-    /// Whether all slots and the log can be locked within a time each: who has them gives them up after a moment.
+    /// Returns whether all slots and the log can be locked within a time each: who has them gives them up after a
+    /// moment.
     #[must_use]
     pub fn can_be_taken(&self, patience: Duration) -> bool {
         let slots = self.slots.iter().all(|slot| slot.try_lock_for(patience).is_some());

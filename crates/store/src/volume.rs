@@ -10,6 +10,7 @@ mod memory;
 mod note;
 mod places;
 mod read_only;
+pub(crate) mod subfile_table;
 pub(crate) mod transfer;
 
 use std::fmt;
@@ -20,18 +21,20 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use claim::{claim_existing, claim_existing_within, identity_of, remove_volume};
-pub use crash::{CrashVolume, Loss};
+pub use crash::{CrashLoss, CrashVolume};
 pub use dir::DirVolume;
 pub use failing::{FailingVolume, Fault, Operation, OperationKind};
 pub use identity::{IDENTITY_NAME, VolumeIdentity};
 pub use memory::MemVolume;
+pub use note::REPLICA_DIR_PREFIX;
 pub use note::{LIVES_NAME, NOTE_LEN_MAX, NOTE_NAME, read_lives, read_note, write_lives, write_note};
+pub(crate) use note::{MIRROR_NOTE_NAME, MIRROR_NOTE_UNFINISHED_NAME, read_text, write_text};
 pub use places::Places;
 pub use read_only::ReadOnlyVolume;
 
 use bivouac_types::Errno;
 
-/// What the bytes of a volume are kept in.
+/// Medium of a volume's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VolumeKind {
     /// Main memory (tmpfs): outlives the daemon, not the host.
@@ -72,13 +75,13 @@ pub struct FileStat {
 pub struct Entry {
     /// The last component of the name.
     pub name: String,
-    /// Whether it is a directory.
+    /// True if it is a directory.
     pub is_dir: bool,
     /// Its size; nothing for a directory.
     pub stat: FileStat,
 }
 
-/// How a file is opened. All files are opened for reading and writing.
+/// Mode of opening a file. All files are opened for reading and writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
     /// It must exist.
@@ -94,10 +97,10 @@ pub enum OpenMode {
 /// Errors are the system's: `ENOENT`, `EEXIST`, `ENOTEMPTY`, `ENOSPC`, … as of the system calls of the same
 /// names; a name with another shape is `EINVAL`. [`crate::conformance::volume`] is the specification.
 pub trait Volume: Send + Sync + fmt::Debug {
-    /// Where it is, for messages and status.
+    /// Its path, for messages and status.
     fn path(&self) -> &Path;
 
-    /// What its bytes are kept in.
+    /// Medium of its bytes.
     fn kind(&self) -> VolumeKind;
 
     /// Room on the file system below.
@@ -111,6 +114,16 @@ pub trait Volume: Send + Sync + fmt::Debug {
     /// # Errors
     /// `ENOENT` (also when its directory does not exist), `EEXIST`, `EISDIR`, and the system's.
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn VolumeFile>>;
+
+    /// Makes a file that must not exist, with this content. After an error it may be there, with a part of that.
+    ///
+    /// # Errors
+    /// As [`Volume::open`] and [`VolumeFile::write_vectored_at`].
+    fn create_filled(&self, name: &str, content: &[u8]) -> io::Result<Arc<dyn VolumeFile>> {
+        let file = self.open(name, OpenMode::CreateNew)?;
+        transfer::write_all_at(&*file, &[IoSlice::new(content)], 0)?;
+        Ok(file)
+    }
 
     /// Gives a file another name, replacing what has that name.
     ///
@@ -130,7 +143,7 @@ pub trait Volume: Send + Sync + fmt::Debug {
     /// `EEXIST`, and the system's.
     fn make_dir(&self, name: &str) -> io::Result<()>;
 
-    /// What is in a directory, in no order; the empty name is the volume itself.
+    /// The entries of a directory, in no order; the empty name is the volume itself.
     ///
     /// # Errors
     /// `ENOENT`, and the system's.
@@ -158,6 +171,15 @@ pub trait VolumeFile: Send + Sync + fmt::Debug {
     /// # Errors
     /// The system's.
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize>;
+
+    /// Writes all of some bytes: now, or, of a mirrored volume and for a caller that may leave that to the mirror, before
+    /// anybody is answered.
+    ///
+    /// # Errors
+    /// The system's; then none of it was written, or some.
+    fn write_deferred(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        transfer::write_all_at(self, &[IoSlice::new(bytes)], offset)
+    }
 
     /// Writes all of some places, counted from `base` on, of which each page from the first to the last has a part.
     ///
@@ -218,8 +240,8 @@ pub trait VolumeFile: Send + Sync + fmt::Debug {
     }
 }
 
-/// Whether a name is `file` or `directory/file`, and stays within the volume.
-fn check_name(name: &str) -> io::Result<()> {
+/// Returns whether a name is `file` or `directory/file`, and stays within the volume.
+pub(crate) fn check_name(name: &str) -> io::Result<()> {
     let good = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
     let mut parts = name.split('/');
     let fits = parts.by_ref().take(2).all(good) && parts.next().is_none();
@@ -231,6 +253,6 @@ fn parent_of(name: &str) -> &str {
     name.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-fn system_error(errno: Errno) -> io::Error {
+pub(crate) fn system_error(errno: Errno) -> io::Error {
     io::Error::from_raw_os_error(errno.code())
 }

@@ -11,7 +11,7 @@ pub struct Address {
     pub interface: String,
     /// The address.
     pub ip: IpAddr,
-    /// How many leading bits are those of its network.
+    /// Number of leading bits that are those of its network.
     pub prefix: u8,
     /// Bits per second of the interface, if it says so.
     pub speed_bits: Option<u64>,

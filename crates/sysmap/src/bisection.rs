@@ -1,4 +1,4 @@
-//! What flows between two halves of the hosts, for the worst way to halve them.
+//! Bisection bandwidth: the flow between two halves of the hosts, for the worst way to halve them.
 //!
 //! The least over all halvings of what the narrowest cut between both halves carries. That is easy in a tree, and hard in
 //! general (NP-hard, Garey, Johnson and Stockmeyer, 1976), so: exact in trees, by trying all halvings of few hosts, and otherwise
@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use crate::bandwidth::{Bits, Graphs, bounded};
-use crate::flow::{Graph, UNBOUNDED};
+use crate::bits::BandwidthRange;
+use crate::flow::{Graph, UNBOUNDED, bounded};
 
 /// Up to so many hosts all halvings are tried.
 pub const EXACT_HOSTS_MAX: usize = 12;
@@ -19,23 +19,28 @@ const TREE_HOSTS_MAX: usize = 4096;
 /// Halvings that are tried where not all can be.
 const TRIED_MAX: usize = 64;
 
-/// What flows from one half of the hosts to the other, at the same time, for the worst halves. Of an odd number one half has one more.
+/// Flow from one half of the hosts to the other, at the same time, for the worst halves. Of an odd number one half has
+/// one more.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bisection {
     /// Bits per second in one direction.
-    pub bits: Bits,
-    /// Whether it is exact: not only bounds, and no link of unknown speed matters.
+    pub bits: BandwidthRange,
+    /// True if it is exact: not only bounds, and no link of unknown speed matters.
     pub exact: bool,
-    /// How it was found: `tree`, `all halvings` or `bounds`.
+    /// Method by which it was found: `tree`, `all halvings` or `bounds`.
     pub method: String,
 }
 
-pub(crate) fn bisection(graphs: &Graphs<'_>) -> Bisection {
-    let hosts = graphs.hosts.len();
-    let (low, _, method) = halves(&graphs.low, hosts);
-    let (_, high, _) = halves(&graphs.high, hosts);
+/// Returns the bisection of two graphs of one network: `low` without its links of unknown speed, `high` with them unbounded.
+/// The first `hosts` vertices of both are the hosts.
+pub(crate) fn bisection(hosts: usize, low: &Graph, high: &Graph) -> Bisection {
+    assert!(hosts <= low.vertices() && low.vertices() == high.vertices(), "graphs of two networks");
+    let (low, _, method) = halves(low, hosts);
+    let (_, high, _) = halves(high, hosts);
     let high = bounded(high);
-    Bisection { bits: Bits { low, high }, exact: high == Some(low), method: method.into() }
+    // Links of unknown speed only add to what flows.
+    assert!(high.is_none_or(|high| low <= high), "a bisection of {low} to {high:?} bits");
+    Bisection { bits: BandwidthRange { low, high }, exact: high == Some(low), method: method.into() }
 }
 
 /// At least, at most, and how that is known. The first `hosts` vertices are hosts.
@@ -50,20 +55,21 @@ fn halves(graph: &Graph, hosts: usize) -> (u64, u64, &'static str) {
         let bits = all_halvings(graph, hosts);
         return (bits, bits, "all halvings");
     }
+    // Any halving is a bound from above, so it matters that some of those tried are bad ones, and not which.
     let high = some_halvings(graph, hosts);
     (from_below(graph, hosts).min(high), high, "bounds")
 }
 
 /// Neighbours with what joins them, each pair of vertices once.
-type Adjacent = Vec<Vec<(usize, u64)>>;
+type AdjacencyList = Vec<Vec<(usize, u64)>>;
 
-fn adjacent(graph: &Graph) -> Adjacent {
+fn adjacent(graph: &Graph) -> AdjacencyList {
     let mut joined: BTreeMap<(usize, usize), u64> = BTreeMap::new();
     for (from, to, capacity) in graph.edges() {
         let sum = joined.entry((*from.min(to), *from.max(to))).or_default();
         *sum = sum.saturating_add(*capacity).min(UNBOUNDED);
     }
-    let mut adjacent: Adjacent = vec![Vec::new(); graph.vertices()];
+    let mut adjacent: AdjacencyList = vec![Vec::new(); graph.vertices()];
     for ((a, b), capacity) in joined {
         for (here, there) in [(a, b), (b, a)] {
             adjacent.get_mut(here).into_iter().for_each(|list| list.push((there, capacity)));
@@ -73,7 +79,7 @@ fn adjacent(graph: &Graph) -> Adjacent {
 }
 
 /// The neighbours, if there is no circle.
-fn forest(graph: &Graph) -> Option<Adjacent> {
+fn forest(graph: &Graph) -> Option<AdjacencyList> {
     let adjacent = adjacent(graph);
     let edges: usize = adjacent.iter().map(Vec::len).sum::<usize>() / 2;
     let components = roots(&adjacent).len();
@@ -81,7 +87,7 @@ fn forest(graph: &Graph) -> Option<Adjacent> {
 }
 
 /// One vertex of each connected part.
-fn roots(adjacent: &Adjacent) -> Vec<usize> {
+fn roots(adjacent: &AdjacencyList) -> Vec<usize> {
     let mut seen = vec![false; adjacent.len()];
     let mut roots = Vec::new();
     for root in 0..adjacent.len() {
@@ -97,7 +103,7 @@ fn roots(adjacent: &Adjacent) -> Vec<usize> {
 }
 
 /// The vertices of a connected part from a root on: each with the one before it and what joins them.
-fn walk(adjacent: &Adjacent, root: usize) -> Vec<(usize, Option<usize>, u64)> {
+fn walk(adjacent: &AdjacencyList, root: usize) -> Vec<(usize, Option<usize>, u64)> {
     let mut seen = vec![false; adjacent.len()];
     let mut order = Vec::new();
     let mut queue = VecDeque::from([(root, None, 0)]);
@@ -115,14 +121,14 @@ fn walk(adjacent: &Adjacent, root: usize) -> Vec<(usize, Option<usize>, u64)> {
 }
 
 /// The least that is cut with k hosts on the first side, for each k; by the side of the vertex at the top.
-type Cuts = [Vec<u64>; 2];
+type MinCuts = [Vec<u64>; 2];
 
 /// Exact, from the leaves upwards.
-fn of_tree(adjacent: &Adjacent, hosts: usize) -> u64 {
+fn of_tree(adjacent: &AdjacencyList, hosts: usize) -> u64 {
     let mut whole = vec![0];
     for root in roots(adjacent) {
         let order = walk(adjacent, root);
-        let mut cuts: BTreeMap<usize, Cuts> = BTreeMap::new();
+        let mut cuts: BTreeMap<usize, MinCuts> = BTreeMap::new();
         for (vertex, before, capacity) in order.into_iter().rev() {
             // Whoever is below has been added already.
             let mine = cuts.remove(&vertex);
@@ -138,11 +144,12 @@ fn of_tree(adjacent: &Adjacent, hosts: usize) -> u64 {
             cuts.insert(before, [join(&above[0], &to_first), join(&above[1], &to_second)]);
         }
     }
+    assert_eq!(whole.len(), hosts + 1, "a host is on neither side of the tree's cuts");
     whole.get(hosts / 2).copied().unwrap_or(0).min(UNBOUNDED)
 }
 
 /// With the vertex itself, which counts if it is a host.
-fn own(below: Option<Cuts>, is_host: bool) -> Cuts {
+fn own(below: Option<MinCuts>, is_host: bool) -> MinCuts {
     let [mut first, mut second] = below.unwrap_or_else(|| [vec![0], vec![0]]);
     if is_host {
         first.insert(0, UNBOUNDED);
@@ -153,15 +160,17 @@ fn own(below: Option<Cuts>, is_host: bool) -> Cuts {
 
 /// On the same side for nothing, on the other one for the link.
 fn cheaper(same: &[u64], other: &[u64], capacity: u64) -> Vec<u64> {
+    assert_eq!(same.len(), other.len(), "both sides count the same hosts");
     same.iter().zip(other).map(|(same, other)| *same.min(&other.saturating_add(capacity))).collect()
 }
 
-fn least(cuts: &Cuts) -> Vec<u64> {
+fn least(cuts: &MinCuts) -> Vec<u64> {
     cheaper(&cuts[0], &cuts[1], 0)
 }
 
 /// Two parts side by side.
 fn join(a: &[u64], b: &[u64]) -> Vec<u64> {
+    assert!(!a.is_empty() && !b.is_empty(), "a part of a tree has no way to be cut");
     let mut sum = vec![u64::MAX; a.len() + b.len() - 1];
     for (i, a) in a.iter().enumerate() {
         for (j, b) in b.iter().enumerate() {
@@ -225,7 +234,7 @@ fn from_below(graph: &Graph, hosts: usize) -> u64 {
     pairs.max(shared as u64).min(UNBOUNDED)
 }
 
-/// What each pair of hosts gets if all send to each other over all shortest ways, each vertex sharing alike among them.
+/// Share of each pair of hosts if all send to each other over all shortest ways, each vertex sharing alike among them.
 fn concurrent(graph: &Graph, hosts: usize) -> f64 {
     let adjacent = adjacent(graph);
     let mut loads: BTreeMap<(usize, usize), f64> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What changed between two maps: what they have, not how busy they are.
+//! Differences between two maps: in what they have, not in how busy they are.
 
 use std::collections::BTreeSet;
 
@@ -7,19 +7,19 @@ use serde_json::Value;
 
 use crate::network::Map;
 
-/// What is different every time.
+/// Members that differ every time.
 const LEFT_OUT: [&str; 4] = ["load", "available", "sources", "measured"];
-/// What members of a list are known by, the first that they have.
+/// Members by which those of a list are identified, by the first that they have.
 const NAMES: [&str; 6] = ["name", "path", "address", "id", "level", "from"];
 
 /// Something that is not as it was.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Change {
-    /// Where: `hosts.n1.memory.total_bytes`.
+    /// Path of the member: `hosts.n1.memory.total_bytes`.
     pub path: String,
-    /// What was there; nothing if it is new.
+    /// Former value; nothing if it is new.
     pub before: Option<Value>,
-    /// What is there; nothing if it is gone.
+    /// Present value; nothing if it is gone.
     pub after: Option<Value>,
 }
 
@@ -58,13 +58,13 @@ fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, changes: &
     }
 }
 
-/// Whether all members of a list have names, each its own.
+/// Returns whether all members of a list have names, each its own.
 fn are_named(list: &[Value]) -> bool {
     let names: BTreeSet<String> = list.iter().map(name).collect();
     names.len() == list.len() && list.iter().all(Value::is_object)
 }
 
-/// What a member is known by. A link is known by both its ends and ports, a cache by its level and kind.
+/// Identity of a member. A link is identified by both its ends and ports, a cache by its level and kind.
 fn name(member: &Value) -> String {
     let text = |value: &Value| match value {
         Value::String(text) => text.clone(),

@@ -1,9 +1,9 @@
-//! What fails together: hosts of one switch. And an order in which neighbours do not.
+//! Failure domains: hosts of one switch. And an order in which neighbours are of different ones.
 
 use std::collections::BTreeMap;
 
 use crate::merge::is_same_host;
-use crate::network::{End, Map};
+use crate::network::{LinkEnd, Map};
 use crate::paths::switch_of;
 
 /// The switch of each of these hosts, as far as the map knows it, by the network that knows most of them; named as
@@ -13,7 +13,7 @@ pub fn domains(map: &Map, hosts: &[&str]) -> Vec<Option<String>> {
     let of = |network: &crate::network::Network| -> Vec<Option<String>> {
         let known = |host: &str| {
             let ends = network.links.iter().flat_map(|link| [&link.from, &link.to]);
-            ends.filter_map(End::host).find(|name| is_same_host(name, host)).map(str::to_owned)
+            ends.filter_map(LinkEnd::host).find(|name| is_same_host(name, host)).map(str::to_owned)
         };
         let switch = |host: &&str| {
             let id = switch_of(network, &known(host)?)?;

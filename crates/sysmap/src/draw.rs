@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 
 use crate::host::{DeviceKind, Host, InterfaceKind, MountKind};
-use crate::network::{End, Map, Network};
+use crate::network::{LinkEnd, Map, Network};
 
 /// Width and height of a box, and the room around it.
 const BOX: (usize, usize) = (150, 76);
@@ -28,9 +28,9 @@ pub fn dot(map: &Map) -> String {
             let _ = writeln!(text, "  {id} [label={}, shape=ellipse];", quoted(name));
         }
         for ((from, to), (count, bits)) in bundles(network) {
-            let id = |end: &End| match end {
-                End::Host(name) => quoted(&format!("host {name}")),
-                End::Switch(id) => quoted(&format!("{number} {id}")),
+            let id = |end: &LinkEnd| match end {
+                LinkEnd::Host(name) => quoted(&format!("host {name}")),
+                LinkEnd::Switch(id) => quoted(&format!("{number} {id}")),
             };
             let _ = writeln!(text, "  {} -- {} [label={}];", id(from), id(to), quoted(&speed(count, bits)));
         }
@@ -38,7 +38,7 @@ pub fn dot(map: &Map) -> String {
     text + "}\n"
 }
 
-/// What is drawn inside of a host.
+/// Text inside of a host.
 fn caption(host: &Host) -> Vec<String> {
     let mut lines = Vec::new();
     let cores = host.processors.as_ref().and_then(|processors| processors.cores.or(processors.threads));
@@ -72,8 +72,8 @@ fn size(bytes: u64) -> String {
 }
 
 /// Links with the same ends, as one: how many, and their speed if all of it is known.
-fn bundles(network: &Network) -> BTreeMap<(&End, &End), (usize, Option<u64>)> {
-    let mut bundles: BTreeMap<(&End, &End), (usize, Option<u64>)> = BTreeMap::new();
+fn bundles(network: &Network) -> BTreeMap<(&LinkEnd, &LinkEnd), (usize, Option<u64>)> {
+    let mut bundles: BTreeMap<(&LinkEnd, &LinkEnd), (usize, Option<u64>)> = BTreeMap::new();
     for link in &network.links {
         let (count, bits) = bundles.entry((&link.from, &link.to)).or_insert((0, Some(0)));
         *count += 1;
@@ -108,7 +108,7 @@ pub fn svg(map: &Map) -> String {
     );
     for (number, network) in map.networks.iter().enumerate() {
         for ((from, to), (count, bits)) in bundles(network) {
-            let place = |end: &End| places.get(&key(number, end)).copied();
+            let place = |end: &LinkEnd| places.get(&key(number, end)).copied();
             let (Some(from), Some(to)) = (place(from), place(to)) else { continue };
             let center = |(x, y): (usize, usize)| (x + BOX.0 / 2, y + BOX.1 / 2);
             let ((x1, y1), (x2, y2)) = (center(from), center(to));
@@ -120,13 +120,13 @@ pub fn svg(map: &Map) -> String {
             );
         }
         for switch in &network.switches {
-            let Some(place) = places.get(&key(number, &End::Switch(switch.id.clone()))) else { continue };
+            let Some(place) = places.get(&key(number, &LinkEnd::Switch(switch.id.clone()))) else { continue };
             let name = switch.name.clone().unwrap_or_else(|| switch.id.clone());
             draw_box(&mut text, *place, "#e8eef6", &[name, network.name.clone()]);
         }
     }
     for host in &map.hosts {
-        let Some(place) = places.get(&key(0, &End::Host(host.name.clone()))) else { continue };
+        let Some(place) = places.get(&key(0, &LinkEnd::Host(host.name.clone()))) else { continue };
         let mut lines = vec![host.name.clone()];
         lines.extend(caption(host));
         lines.extend(fastest(host));
@@ -160,26 +160,26 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// What is drawn: a host, or a switch of a network.
-fn key(network: usize, end: &End) -> (Option<usize>, End) {
-    (matches!(end, End::Switch(_)).then_some(network), end.clone())
+/// Key of a shape: of a host, or of a switch of a network.
+fn key(network: usize, end: &LinkEnd) -> (Option<usize>, LinkEnd) {
+    (matches!(end, LinkEnd::Switch(_)).then_some(network), end.clone())
 }
 
-type Places = BTreeMap<(Option<usize>, End), (usize, usize)>;
+type Places = BTreeMap<(Option<usize>, LinkEnd), (usize, usize)>;
 
-/// Where everything is drawn, and the size of the picture.
+/// Positions of all shapes, and the size of the picture.
 fn places(map: &Map) -> (Places, (usize, usize)) {
-    let mut rows: Vec<Vec<(Option<usize>, End)>> = Vec::new();
+    let mut rows: Vec<Vec<(Option<usize>, LinkEnd)>> = Vec::new();
     for (number, network) in map.networks.iter().enumerate() {
         let levels = levels(network);
         let highest = levels.values().copied().max().unwrap_or(0);
         for level in (1..=highest).rev() {
             let here = levels.iter().filter(|(_, at)| **at == level);
-            rows.push(here.map(|(id, _)| key(number, &End::Switch((*id).to_owned()))).collect());
+            rows.push(here.map(|(id, _)| key(number, &LinkEnd::Switch((*id).to_owned()))).collect());
         }
     }
-    rows.push(map.hosts.iter().map(|host| key(0, &End::Host(host.name.clone()))).collect());
-    let rows: Vec<&[(Option<usize>, End)]> = rows.iter().flat_map(|row| row.chunks(ROW)).collect();
+    rows.push(map.hosts.iter().map(|host| key(0, &LinkEnd::Host(host.name.clone()))).collect());
+    let rows: Vec<&[(Option<usize>, LinkEnd)]> = rows.iter().flat_map(|row| row.chunks(ROW)).collect();
     let widest = rows.iter().map(|row| row.len()).max().unwrap_or(1).max(1);
     let (step_x, step_y) = (BOX.0 + GAP.0, BOX.1 + GAP.1);
     let mut places = Places::new();
@@ -192,10 +192,10 @@ fn places(map: &Map) -> (Places, (usize, usize)) {
     (places, (GAP.0 + widest * step_x, GAP.0 + rows.len().max(1) * step_y))
 }
 
-/// How far each switch is from the nearest host; those without any are as near as their neighbours make them, or 1.
+/// Distance of each switch from the nearest host; those without any are as near as their neighbours make them, or 1.
 fn levels(network: &Network) -> BTreeMap<&str, usize> {
     let mut levels: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut queue: VecDeque<(&End, usize)> = network
+    let mut queue: VecDeque<(&LinkEnd, usize)> = network
         .links
         .iter()
         .flat_map(|link| [&link.from, &link.to])
@@ -206,7 +206,7 @@ fn levels(network: &Network) -> BTreeMap<&str, usize> {
         for link in &network.links {
             let other = if link.from == *end { &link.to } else { &link.from };
             if (link.from == *end || link.to == *end)
-                && let End::Switch(id) = other
+                && let LinkEnd::Switch(id) = other
                 && !levels.contains_key(id.as_str())
             {
                 levels.insert(id, level + 1);

@@ -5,6 +5,11 @@ use std::collections::VecDeque;
 /// More than any sum of real capacities, and far from where sums overflow.
 pub(crate) const UNBOUNDED: u64 = u64::MAX / 1024;
 
+/// Returns the flow, or `None` if it crosses an unbounded edge.
+pub(crate) fn bounded(flow: u64) -> Option<u64> {
+    (flow < UNBOUNDED).then_some(flow)
+}
+
 /// A graph of edges with capacities.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
@@ -13,7 +18,7 @@ pub struct Graph {
 }
 
 #[derive(Debug)]
-struct Arc {
+struct FlowArc {
     to: usize,
     left: u64,
     back: usize,
@@ -33,7 +38,7 @@ impl Graph {
         }
     }
 
-    /// How many vertices there are.
+    /// Number of vertices.
     #[must_use]
     pub fn vertices(&self) -> usize {
         self.vertices
@@ -53,7 +58,7 @@ impl Graph {
             return 0;
         }
         let (source, sink) = (self.vertices, self.vertices + 1);
-        let mut arcs: Vec<Vec<Arc>> = Vec::new();
+        let mut arcs: Vec<Vec<FlowArc>> = Vec::new();
         arcs.resize_with(self.vertices + 2, Vec::new);
         for (from, to, capacity) in &self.edges {
             pair(&mut arcs, (*from, *capacity), (*to, *capacity));
@@ -62,6 +67,8 @@ impl Graph {
         sinks.iter().for_each(|vertex| pair(&mut arcs, (*vertex, UNBOUNDED), (sink, 0)));
         let mut total = 0_u64;
         while let Some(levels) = levels(&arcs, source, sink) {
+            // Arcs that were found to lead nowhere stay out of all paths of this level graph, which is what makes
+            // the algorithm quick.
             let mut next = vec![0; arcs.len()];
             loop {
                 let pushed = push(&mut arcs, &levels, &mut next, (source, sink));
@@ -76,18 +83,18 @@ impl Graph {
 }
 
 /// An arc each way: with what each carries away from its vertex.
-fn pair(arcs: &mut [Vec<Arc>], (from, there): (usize, u64), (to, back): (usize, u64)) {
+fn pair(arcs: &mut [Vec<FlowArc>], (from, there): (usize, u64), (to, back): (usize, u64)) {
     let places = (arcs.get(from).map_or(0, Vec::len), arcs.get(to).map_or(0, Vec::len));
     if let Some(list) = arcs.get_mut(from) {
-        list.push(Arc { to, left: there, back: places.1 });
+        list.push(FlowArc { to, left: there, back: places.1 });
     }
     if let Some(list) = arcs.get_mut(to) {
-        list.push(Arc { to: from, left: back, back: places.0 });
+        list.push(FlowArc { to: from, left: back, back: places.0 });
     }
 }
 
-/// How far each vertex is from the source over arcs with something left; nothing if the sink is out of reach.
-fn levels(arcs: &[Vec<Arc>], source: usize, sink: usize) -> Option<Vec<usize>> {
+/// Distance of each vertex from the source over arcs with something left; nothing if the sink is out of reach.
+fn levels(arcs: &[Vec<FlowArc>], source: usize, sink: usize) -> Option<Vec<usize>> {
     let mut levels = vec![usize::MAX; arcs.len()];
     let mut queue = VecDeque::from([source]);
     *levels.get_mut(source)? = 0;
@@ -105,7 +112,12 @@ fn levels(arcs: &[Vec<Arc>], source: usize, sink: usize) -> Option<Vec<usize>> {
 }
 
 /// Sends as much as one path of the level graph carries; 0 if there is none left. `next` remembers which arcs lead nowhere.
-fn push(arcs: &mut [Vec<Arc>], levels: &[usize], next: &mut [usize], (source, sink): (usize, usize)) -> u64 {
+fn push(
+    arcs: &mut [Vec<FlowArc>],
+    levels: &[usize],
+    next: &mut [usize],
+    (source, sink): (usize, usize),
+) -> u64 {
     let mut path: Vec<(usize, usize)> = Vec::new();
     let mut vertex = source;
     while vertex != sink {
@@ -124,10 +136,12 @@ fn push(arcs: &mut [Vec<Arc>], levels: &[usize], next: &mut [usize], (source, si
             }
         }
     }
-    let arc = |arcs: &[Vec<Arc>], (vertex, at): (usize, usize)| {
+    let arc = |arcs: &[Vec<FlowArc>], (vertex, at): (usize, usize)| {
         arcs.get(vertex).and_then(|list| list.get(at)).map(|arc| (arc.left, arc.to, arc.back))
     };
     let least = path.iter().filter_map(|step| arc(arcs, *step)).map(|(left, ..)| left).min().unwrap_or(0);
+    // The search would find the same path for ever.
+    assert!(least > 0, "a path that carries nothing");
     for step in path {
         let Some((_, to, back)) = arc(arcs, step) else { continue };
         if let Some(there) = arcs.get_mut(step.0).and_then(|list| list.get_mut(step.1)) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::available::Available;
+use crate::available::{IdleDisk, IdleInterface, IdleMount, IdleResources};
 use crate::load::Load;
 
 /// Name and version of the form in which maps are written.
@@ -17,7 +17,7 @@ pub struct Host {
     pub name: String,
     /// Release of its kernel.
     pub kernel: Option<String>,
-    /// Which source each kind of knowledge comes from: `disks` from `sysfs`.
+    /// Source of each part: `disks` from `sysfs`.
     pub sources: BTreeMap<String, String>,
     /// Processors, if any source knew them.
     pub processors: Option<Processors>,
@@ -33,16 +33,48 @@ pub struct Host {
     pub mounts: Vec<Mount>,
     /// Network interfaces.
     pub interfaces: Vec<Interface>,
-    /// How busy it was, if that was looked at.
+    /// Load, if that was looked at.
     pub load: Option<Load>,
-    /// What is left: what it has, less what is used. Only beside `load`.
-    pub available: Option<Available>,
+    /// Rest: what it has, less what is used. Only beside `load`.
+    pub available: Option<IdleResources>,
+}
+
+impl Host {
+    /// Returns the unused resources by capacity and load; `None` if the load was not measured.
+    #[must_use]
+    pub fn compute_available(&self) -> Option<IdleResources> {
+        let load = self.load.as_ref()?;
+        let threads = self.processors.as_ref().and_then(|processors| processors.threads);
+        let memory = self.memory.as_ref().map(|memory| memory.total_bytes);
+        let mounts = load.mounts.iter().filter_map(|used| {
+            let size = self.mounts.iter().find(|mount| mount.path == used.path)?.size_bytes?;
+            Some(IdleMount { path: used.path.clone(), bytes: size.saturating_sub(used.used_bytes) })
+        });
+        let interfaces = load.interfaces.iter().filter_map(|used| {
+            let speed = self.interfaces.iter().find(|one| one.name == used.name)?.speed_bits? as f64;
+            let left = |used: f64| (speed - used).max(0.0);
+            let (receive_bits, send_bits) = (left(used.received_bits), left(used.sent_bits));
+            Some(IdleInterface { name: used.name.clone(), receive_bits, send_bits })
+        });
+        let idle = |busy: f64| (1.0 - busy).clamp(0.0, 1.0);
+        Some(IdleResources {
+            processors: threads.zip(load.processors).map(|(all, busy)| (f64::from(all) - busy).max(0.0)),
+            memory_bytes: memory.zip(load.memory_bytes).map(|(all, used)| all.saturating_sub(used)),
+            disks: load
+                .disks
+                .iter()
+                .map(|disk| IdleDisk { name: disk.name.clone(), idle: idle(disk.busy) })
+                .collect(),
+            mounts: mounts.collect(),
+            interfaces: interfaces.collect(),
+        })
+    }
 }
 
 /// All processors of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Processors {
-    /// What the maker calls them.
+    /// The maker's name for them.
     pub model: Option<String>,
     /// Sockets, by number.
     pub sockets: Vec<Socket>,
@@ -74,7 +106,7 @@ pub struct Cache {
     pub kind: String,
     /// Bytes of one of them.
     pub size_bytes: u64,
-    /// How many there are in the host.
+    /// Number of them in the host.
     pub count: u32,
 }
 
@@ -96,11 +128,11 @@ pub struct NumaNode {
     pub processors: String,
     /// Its memory.
     pub memory_bytes: Option<u64>,
-    /// How far each part is, itself being 10.
+    /// Distance of each part, itself being 10.
     pub distances: Vec<u32>,
 }
 
-/// What a device is for.
+/// Kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
@@ -119,9 +151,9 @@ pub enum DeviceKind {
 /// A device with a place on a bus. Bridges and the like are left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// Where it is: domain, bus, device, function.
+    /// Its location: domain, bus, device, function.
     pub address: String,
-    /// What it is for.
+    /// Its kind.
     pub kind: DeviceKind,
     /// The PCI class, as the kernel writes it.
     pub class: String,
@@ -129,13 +161,13 @@ pub struct Device {
     pub vendor: Option<String>,
     /// The maker's number for it.
     pub device: Option<String>,
-    /// What drives it.
+    /// Its driver.
     pub driver: Option<String>,
     /// The part of the machine that it is nearest to.
     pub numa: Option<u32>,
 }
 
-/// What a disk is.
+/// Kind of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DiskKind {
@@ -156,17 +188,17 @@ pub enum DiskKind {
 pub struct Disk {
     /// The kernel's name.
     pub name: String,
-    /// What it is, where that can be told.
+    /// Its kind, where that can be told.
     pub kind: Option<DiskKind>,
     /// Its size.
     pub size_bytes: Option<u64>,
-    /// What the maker calls it.
+    /// The maker's name for it.
     pub model: Option<String>,
     /// Requests that may wait in its queue.
     pub queue_depth: Option<u32>,
-    /// Who orders the queue.
+    /// Scheduler of its queue.
     pub scheduler: Option<String>,
-    /// Where it is on the bus.
+    /// Its address on the bus.
     pub address: Option<String>,
     /// The part of the machine that it is nearest to.
     pub numa: Option<u32>,
@@ -183,7 +215,7 @@ pub struct Part {
     pub size_bytes: Option<u64>,
 }
 
-/// Where a file system keeps its content.
+/// Kind of a file system, by where it keeps its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MountKind {
@@ -202,18 +234,18 @@ pub enum MountKind {
 /// A mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// Where it is mounted.
+    /// Mount point.
     pub path: String,
-    /// What is mounted.
+    /// Source of the mount.
     pub source: String,
     /// Its type, as the kernel calls it.
     #[serde(rename = "type")]
     pub fs_type: String,
-    /// Where its content is, where the type says so.
+    /// Location of its content, where the type says so.
     pub kind: Option<MountKind>,
     /// Of site storage: what it is called.
     pub product: Option<String>,
-    /// Whether it may be written.
+    /// True if it may be written.
     pub read_only: bool,
     /// Its size.
     pub size_bytes: Option<u64>,
@@ -221,7 +253,7 @@ pub struct Mount {
     pub disk: Option<String>,
 }
 
-/// What an interface is.
+/// Kind of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InterfaceKind {
@@ -240,9 +272,9 @@ pub enum InterfaceKind {
 pub struct Interface {
     /// The kernel's name.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: Option<InterfaceKind>,
-    /// Whether it has a link.
+    /// True if it has a link.
     pub up: Option<bool>,
     /// Bits per second in each direction.
     pub speed_bits: Option<u64>,
@@ -250,9 +282,9 @@ pub struct Interface {
     pub mtu: Option<u32>,
     /// Its hardware address.
     pub hardware_address: Option<String>,
-    /// What drives it.
+    /// Its driver.
     pub driver: Option<String>,
-    /// Where its device is on the bus.
+    /// Address of its device on the bus.
     pub address: Option<String>,
     /// The part of the machine that it is nearest to.
     pub numa: Option<u32>,

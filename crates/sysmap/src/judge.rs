@@ -1,4 +1,4 @@
-//! What transfers between hosts say of the links between them.
+//! Judgement of links by transfers between hosts.
 //!
 //! A host's link is as good as the best that the host sends to anybody, or receives from anybody. It is slow if that is
 //! far less than what its peers have. A pair is slow if it carries far less than what both ends carry with others; what
@@ -7,35 +7,35 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::measured::{Direction, MeasuredHost, Place, SlowLink};
-use crate::network::{End, Network};
+use crate::measured::{Direction, MeasuredHost, SlowLink, SlowLinkLocation};
+use crate::network::{LinkEnd, Network};
 use crate::paths::crossings;
 
-/// What is below this part of what its peers carry is slow.
+/// A link below this part of what its peers carry is slow.
 pub const SLOW_BELOW: f64 = 0.75;
 
 /// Bits per second by sender and receiver, and whether nobody else sent meanwhile.
-pub type Flows = BTreeMap<(usize, usize), (u64, bool)>;
+pub type MeasuredFlows = BTreeMap<(usize, usize), (u64, bool)>;
 
 /// Pairs of hosts, by index.
 type Pairs = Vec<(usize, usize)>;
-/// From switch to switch.
-type Wire = (String, String);
+/// A link, by the switches at its ends.
+type SwitchPair = (String, String);
 
-/// What flows are judged by.
+/// Inputs by which flows are judged.
 #[derive(Clone, Copy, Debug)]
-pub struct Judge<'a> {
+pub struct LinkJudgement<'a> {
     /// The hosts.
     pub hosts: &'a [MeasuredHost],
-    /// What joins them, if the map knows.
+    /// The network that joins them, if the map has it.
     pub network: Option<&'a Network>,
 }
 
-impl Judge<'_> {
+impl LinkJudgement<'_> {
     /// Transfers to make again while nobody else sends, the most doubtful first: the best one of each host whose link
     /// seems slow, and pairs that seem slow.
     #[must_use]
-    pub fn doubtful(&self, flows: &Flows) -> Vec<(usize, usize)> {
+    pub fn doubtful(&self, flows: &MeasuredFlows) -> Vec<(usize, usize)> {
         let mut doubtful = Vec::new();
         for (host, direction, _) in self.slow_hosts(flows) {
             let of_host = flows.iter().filter(|(pair, _)| end(**pair, direction) == host);
@@ -52,7 +52,7 @@ impl Judge<'_> {
 
     /// The links that are slow, as far as that was seen while nobody else sent.
     #[must_use]
-    pub fn slow(&self, flows: &Flows) -> Vec<SlowLink> {
+    pub fn slow(&self, flows: &MeasuredFlows) -> Vec<SlowLink> {
         let is_seen_alone = |host: usize, direction| {
             flows.iter().any(|(pair, (_, alone))| *alone && end(*pair, direction) == host)
         };
@@ -63,14 +63,14 @@ impl Judge<'_> {
             };
             let Some(known) = self.hosts.get(host) else { continue };
             let (name, interface) = (known.name.clone(), known.interface.clone());
-            let link = Place::Host { host: name, interface, direction };
+            let link = SlowLinkLocation::Host { host: name, interface, direction };
             slow.push(slow_link(link, known.expected_bits, bits, peers));
         }
         let mut pairs = self.slow_pairs(flows);
         pairs.retain(|(pair, ..)| flows.get(pair).is_some_and(|(_, alone)| *alone));
         slow.extend(self.of_switches(flows, &mut pairs));
         slow.extend(pairs.into_iter().map(|((from, to), bits, ends)| {
-            let link = Place::Pair { from: self.name(from), to: self.name(to) };
+            let link = SlowLinkLocation::Pair { from: self.name(from), to: self.name(to) };
             slow_link(link, None, bits, ends)
         }));
         slow
@@ -82,7 +82,7 @@ impl Judge<'_> {
 
     /// Hosts whose best is far below that of their peers, with what peers would have on that interface. Of two hosts
     /// nobody can say whose link it is.
-    fn slow_hosts(&self, flows: &Flows) -> Vec<(usize, Direction, u64)> {
+    fn slow_hosts(&self, flows: &MeasuredFlows) -> Vec<(usize, Direction, u64)> {
         let speeds: Option<Vec<u64>> =
             self.hosts.iter().map(|host| host.expected_bits.filter(|bits| *bits > 0)).collect();
         // Where speeds differ, a host is to reach the part of its own that others reach of theirs.
@@ -110,7 +110,7 @@ impl Judge<'_> {
 
     /// Pairs that carry far less than both ends do with others, each with what those carry. Of two hosts both
     /// directions are compared. What a host that is slow itself does with one or another says nothing.
-    fn slow_pairs(&self, flows: &Flows) -> Vec<((usize, usize), u64, u64)> {
+    fn slow_pairs(&self, flows: &MeasuredFlows) -> Vec<((usize, usize), u64, u64)> {
         let ends = |(from, to): (usize, usize)| {
             if self.hosts.len() == 2 {
                 return flows.get(&(to, from)).map_or(0, |(bits, _)| *bits);
@@ -130,12 +130,16 @@ impl Judge<'_> {
 
     /// Links between switches that all pairs over them are slow by, as far as those were seen alone. What they explain
     /// is taken out of the pairs.
-    fn of_switches(&self, flows: &Flows, slow: &mut Vec<((usize, usize), u64, u64)>) -> Vec<SlowLink> {
+    fn of_switches(
+        &self,
+        flows: &MeasuredFlows,
+        slow: &mut Vec<((usize, usize), u64, u64)>,
+    ) -> Vec<SlowLink> {
         let Some(network) = self.network else { return Vec::new() };
         let names: Vec<&str> = self.hosts.iter().map(|host| host.name.as_str()).collect();
         let alone: Vec<(usize, usize)> =
             flows.iter().filter(|(_, (_, alone))| *alone).map(|(pair, _)| *pair).collect();
-        let mut over: BTreeMap<Pairs, Vec<Wire>> = BTreeMap::new();
+        let mut over: BTreeMap<Pairs, Vec<SwitchPair>> = BTreeMap::new();
         for (link, pairs) in crossings(network, &names, &alone) {
             over.entry(pairs).or_default().push(link);
         }
@@ -154,21 +158,26 @@ impl Judge<'_> {
             let ends = explained.iter().map(|(.., ends)| *ends).max().unwrap_or(0);
             let expected = links.iter().map(|link| speed(network, link)).collect::<Option<Vec<u64>>>();
             let expected = expected.and_then(|all| all.into_iter().min());
-            found.push(slow_link(Place::Switches { links }, expected, bits, ends));
+            found.push(slow_link(SlowLinkLocation::Switches { links }, expected, bits, ends));
         }
         found
     }
 }
 
-/// What all wires between two switches carry together.
+/// Speed of all wires between two switches together.
 fn speed(network: &Network, (from, to): &(String, String)) -> Option<u64> {
-    let ends = (End::Switch(from.clone()), End::Switch(to.clone()));
-    let joins = |a: &End, b: &End| (a, b) == (&ends.0, &ends.1) || (b, a) == (&ends.0, &ends.1);
+    let ends = (LinkEnd::Switch(from.clone()), LinkEnd::Switch(to.clone()));
+    let joins = |a: &LinkEnd, b: &LinkEnd| (a, b) == (&ends.0, &ends.1) || (b, a) == (&ends.0, &ends.1);
     let wires = network.links.iter().filter(|link| joins(&link.from, &link.to));
     wires.map(|link| link.speed_bits).try_fold(0, |sum: u64, bits| Some(sum.saturating_add(bits?)))
 }
 
-fn slow_link(link: Place, expected_bits: Option<u64>, measured_bits: u64, peers_bits: u64) -> SlowLink {
+fn slow_link(
+    link: SlowLinkLocation,
+    expected_bits: Option<u64>,
+    measured_bits: u64,
+    peers_bits: u64,
+) -> SlowLink {
     let below_percent = (100.0 * (1.0 - part(measured_bits, peers_bits))).round().max(0.0) as u64;
     SlowLink { link, expected_bits, measured_bits, peers_bits, below_percent }
 }
@@ -184,11 +193,11 @@ fn end((from, to): (usize, usize), direction: Direction) -> usize {
 
 /// The best that a host did with anybody.
 #[must_use]
-pub fn best(flows: &Flows, host: usize, direction: Direction) -> Option<u64> {
+pub fn best(flows: &MeasuredFlows, host: usize, direction: Direction) -> Option<u64> {
     let own = flows.iter().filter(|(pair, _)| end(**pair, direction) == host);
     own.map(|(_, (bits, _))| *bits).max()
 }
 
-fn partners(flows: &Flows, host: usize, direction: Direction) -> usize {
+fn partners(flows: &MeasuredFlows, host: usize, direction: Direction) -> usize {
     flows.keys().filter(|pair| end(**pair, direction) == host).count()
 }

@@ -1,11 +1,11 @@
-//! How busy a machine is.
+//! Load of a machine.
 
 use serde::{Deserialize, Serialize};
 
-/// What was used, over a while.
+/// Use of a machine, over a while.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// How long it was looked at, in milliseconds.
+    /// Time that it was looked at, in milliseconds.
     pub over_ms: u64,
     /// Hardware threads that were busy, in the mean.
     pub processors: Option<f64>,
@@ -21,7 +21,7 @@ pub struct Load {
     pub interfaces: Vec<InterfaceLoad>,
 }
 
-/// How busy a disk is.
+/// Load of a disk.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DiskLoad {
     /// The disk.
@@ -34,10 +34,10 @@ pub struct DiskLoad {
     pub busy: f64,
 }
 
-/// How full a file system is.
+/// Use of a file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountLoad {
-    /// Where it is mounted.
+    /// Mount point.
     pub path: String,
     /// Bytes that this user cannot have.
     pub used_bytes: u64,
@@ -45,7 +45,7 @@ pub struct MountLoad {
     pub used_files: Option<u64>,
 }
 
-/// How busy an interface is.
+/// Load of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct InterfaceLoad {
     /// The interface.

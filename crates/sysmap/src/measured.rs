@@ -1,13 +1,13 @@
-//! What was measured between hosts.
+//! Measured bandwidth between hosts, and the links that are slow.
 
 use serde::{Deserialize, Serialize};
 
-use crate::bandwidth::Bits;
+use crate::bits::BandwidthRange;
 
-/// What was measured between hosts.
+/// Measured bandwidth between hosts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// How long one transfer took, in milliseconds.
+    /// Duration of one transfer, in milliseconds.
     pub step_ms: u64,
     /// Connections of one transfer.
     pub streams: usize,
@@ -17,15 +17,15 @@ pub struct Measured {
     pub rounds_of_all: usize,
     /// The hosts, with the best that each did.
     pub hosts: Vec<MeasuredHost>,
-    /// What each transfer carried.
+    /// Bandwidth of each transfer.
     pub transfers: Vec<Transfer>,
-    /// What flowed while all sent at the same time.
-    pub together: Option<Together>,
+    /// Bandwidth while all sent at the same time.
+    pub together: Option<BisectionMeasurement>,
     /// Links that are slow.
     pub slow: Vec<SlowLink>,
 }
 
-/// What a host did.
+/// Traffic of a host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredHost {
     /// Its name.
@@ -45,21 +45,21 @@ pub struct MeasuredHost {
 /// A transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transfer {
-    /// Who sent.
+    /// The sender.
     pub from: String,
-    /// Who received.
+    /// The receiver.
     pub to: String,
     /// Bits per second that were received.
     pub bits: u64,
     /// Bits per second that can flow by the map, at most.
     pub expected_bits: Option<u64>,
-    /// Whether nobody else sent meanwhile.
+    /// True if nobody else sent meanwhile.
     pub alone: bool,
 }
 
 /// All hosts of one half sent to one of the other half each, and those back, at the same time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Together {
+pub struct BisectionMeasurement {
     /// One half.
     pub half: Vec<String>,
     /// The other half.
@@ -69,10 +69,10 @@ pub struct Together {
     /// And back.
     pub back_bits: u64,
     /// Bits per second that can flow between these halves by the map, in each direction.
-    pub expected: Bits,
+    pub expected: BandwidthRange,
 }
 
-/// Which way bits went.
+/// Direction of bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -82,10 +82,10 @@ pub enum Direction {
     Receives,
 }
 
-/// What is slow.
+/// The part that is slow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
-pub enum Place {
+pub enum SlowLinkLocation {
     /// The link of a host, in one direction.
     Host {
         /// The host.
@@ -95,11 +95,11 @@ pub enum Place {
         /// The direction.
         direction: Direction,
     },
-    /// What joins two hosts, though each is good with others.
+    /// The connection of two hosts, though each is good with others.
     Pair {
-        /// Who sent.
+        /// The sender.
         from: String,
-        /// Who received.
+        /// The receiver.
         to: String,
     },
     /// One of these links between switches: each is on the ways of the same slow pairs.
@@ -112,14 +112,14 @@ pub enum Place {
 /// A link that is slow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlowLink {
-    /// Where.
-    pub link: Place,
+    /// The location.
+    pub link: SlowLinkLocation,
     /// Bits per second by the map.
     pub expected_bits: Option<u64>,
     /// Bits per second that it carried at best.
     pub measured_bits: u64,
     /// Bits per second that its peers carry.
     pub peers_bits: u64,
-    /// How far it is below its peers, in percent.
+    /// Percent by which it is below its peers.
     pub below_percent: u64,
 }

@@ -1,13 +1,12 @@
-//! One map of many.
+//! Merges maps of single hosts into one map.
 
 use std::collections::BTreeSet;
 
-use crate::available::available;
-use crate::bandwidth::bandwidth;
+use crate::capacity::bandwidth;
 use crate::host::Host;
-use crate::network::{End, Link, Map, Network, Switch};
+use crate::network::{Link, LinkEnd, Map, Network, NetworkSwitch};
 
-/// Whether two names are one host's: one may be with its domain, and the other without.
+/// Returns whether two names are one host's: one may be with its domain, and the other without.
 #[must_use]
 pub fn is_same_host(one: &str, other: &str) -> bool {
     let short = |name: &str| name.split_once('.').map_or(name, |(short, _)| short).to_ascii_lowercase();
@@ -42,7 +41,7 @@ pub fn merge(maps: Vec<Map>) -> Map {
         settle(network, &whole.hosts);
     }
     for host in &mut whole.hosts {
-        host.available = available(host);
+        host.available = host.compute_available();
     }
     whole
 }
@@ -81,9 +80,9 @@ fn add_network(networks: &mut Vec<Network>, network: Network) {
 /// Names hosts as the map does, drops links of others, and counts each wire once.
 fn settle(network: &mut Network, hosts: &[Host]) {
     let mut others = BTreeSet::new();
-    let mut named = |end: End| match end {
-        End::Host(name) => match hosts.iter().find(|host| is_same_host(&host.name, &name)) {
-            Some(host) => Some(End::Host(host.name.clone())),
+    let mut named = |end: LinkEnd| match end {
+        LinkEnd::Host(name) => match hosts.iter().find(|host| is_same_host(&host.name, &name)) {
+            Some(host) => Some(LinkEnd::Host(host.name.clone())),
             None => {
                 others.insert(name);
                 None
@@ -109,7 +108,7 @@ fn settle(network: &mut Network, hosts: &[Host]) {
     });
     network.links = links;
     network.other_hosts = network.other_hosts.max(others.len());
-    let mut switches: Vec<Switch> = std::mem::take(&mut network.switches);
+    let mut switches: Vec<NetworkSwitch> = std::mem::take(&mut network.switches);
     switches.sort_by(|a, b| (&a.id, b.name.is_some()).cmp(&(&b.id, a.name.is_some())));
     switches.dedup_by(|next, first| next.id == first.id);
     network.switches = switches;
@@ -124,29 +123,29 @@ mod tests {
         Host { name: name.into(), ..Host::default() }
     }
 
-    fn link(from: End, to: End, speed: Option<u64>) -> Link {
+    fn link(from: LinkEnd, to: LinkEnd, speed: Option<u64>) -> Link {
         Link { from, from_port: Some("1".into()), to, to_port: Some("2".into()), speed_bits: speed }
     }
 
     /// S524.
     #[test]
     fn hosts_and_wires_are_counted_once_however_often_they_are_seen() {
-        let (a, s) = (End::Host("n2.site.example".into()), End::Switch("s".into()));
+        let (a, s) = (LinkEnd::Host("n2.site.example".into()), LinkEnd::Switch("s".into()));
         let back = Link {
             from: s.clone(),
             from_port: Some("2".into()),
-            to: End::Host("n2".into()),
+            to: LinkEnd::Host("n2".into()),
             to_port: Some("1".into()),
             speed_bits: Some(5),
         };
         let network = |links| Network {
             name: "lldp".into(),
             source: "lldpcli".into(),
-            switches: vec![Switch { id: "s".into(), name: None }],
+            switches: vec![NetworkSwitch { id: "s".into(), name: None }],
             links,
             ..Network::default()
         };
-        let stranger = link(End::Host("other".into()), s.clone(), Some(1));
+        let stranger = link(LinkEnd::Host("other".into()), s.clone(), Some(1));
         let maps = vec![
             Map { hosts: vec![host("n10")], networks: vec![network(vec![back])], ..Map::default() },
             Map {
@@ -161,7 +160,7 @@ mod tests {
         assert_eq!(names, ["n2", "n10"]);
         let network = &whole.networks[0];
         assert_eq!((network.links.len(), network.other_hosts, network.switches.len()), (1, 1, 1));
-        assert_eq!(network.links[0].from, End::Host("n2".into()));
+        assert_eq!(network.links[0].from, LinkEnd::Host("n2".into()));
         assert_eq!(network.links[0].speed_bits, Some(5));
         assert_eq!(whole.notes, ["x"]);
         assert_eq!(merge(vec![whole.clone()]), whole, "merging again changes nothing");

@@ -1,4 +1,4 @@
-//! Which part of a machine a daemon is to run on, where the machine has several parts and several daemons.
+//! Choice of the part of a machine that a daemon runs on, where the machine has several parts and several daemons.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use crate::host::Host;
 
 /// Parts of a machine that are near to what a daemon uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Nearest {
+pub struct NumaPlacement {
     /// Their numbers, as the kernel counts.
     pub parts: Vec<u32>,
     /// Their processors, as the kernel writes them.
@@ -15,11 +15,11 @@ pub struct Nearest {
     pub disk: Option<String>,
 }
 
-/// Where the daemon with these volumes is to run, the `index`-th of `count` on a host: on its share of the parts of
+/// The place of the daemon with these volumes, the `index`-th of `count` on a host: on its share of the parts of
 /// memory, that with the disk of its volumes if all are on disks of one place, else they take turns. Nothing if there
 /// is only one daemon, or one part, or the map does not say: then it may run anywhere.
 #[must_use]
-pub fn nearest(host: &Host, volumes: &[&str], index: usize, count: usize) -> Option<Nearest> {
+pub fn nearest(host: &Host, volumes: &[&str], index: usize, count: usize) -> Option<NumaPlacement> {
     let parts: Vec<_> = host.numa.iter().filter(|part| !part.processors.is_empty()).collect();
     let groups = parts.len().min(count);
     if groups < 2 {
@@ -30,7 +30,7 @@ pub fn nearest(host: &Host, volumes: &[&str], index: usize, count: usize) -> Opt
     let by_disk = disk.and_then(|(_, numa)| parts.iter().position(|part| part.id == numa)).map(group_of);
     let group = by_disk.unwrap_or(index % groups);
     let own = || parts.iter().enumerate().filter(|(at, _)| group_of(*at) == group).map(|(_, part)| part);
-    Some(Nearest {
+    Some(NumaPlacement {
         parts: own().map(|part| part.id).collect(),
         processors: own().map(|part| part.processors.as_str()).collect::<Vec<_>>().join(","),
         disk: by_disk.and(disk).map(|(name, _)| name.to_owned()),

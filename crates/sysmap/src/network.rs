@@ -1,4 +1,4 @@
-//! What joins machines, and the map as a whole.
+//! Networks between machines, and the map as a whole.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,9 +15,9 @@ pub struct Map {
     pub hosts: Vec<Host>,
     /// The networks, by name.
     pub networks: Vec<Network>,
-    /// What could not be looked at, and why.
+    /// Parts that could not be looked at, with the reasons.
     pub notes: Vec<String>,
-    /// What transfers between the hosts carried, if that was measured.
+    /// Bandwidth of transfers between the hosts, if that was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Measured>,
 }
@@ -28,31 +28,31 @@ pub struct Map {
 pub struct Network {
     /// `infiniband`, `slurm` or `lldp`.
     pub name: String,
-    /// What said so.
+    /// Source of the network.
     pub source: String,
     /// Its switches.
-    pub switches: Vec<Switch>,
+    pub switches: Vec<NetworkSwitch>,
     /// Its links, between hosts and switches of this map.
     pub links: Vec<Link>,
-    /// How many hosts it joins that are not in this map; their links are left out.
+    /// Number of hosts that it joins that are not in this map; their links are left out.
     pub other_hosts: usize,
-    /// What it carries; none if it joins fewer than two hosts of the map.
+    /// Its bandwidth; none if it joins fewer than two hosts of the map.
     pub bandwidth: Option<Bandwidth>,
 }
 
 /// A switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Switch {
-    /// What it is known by within its network.
+pub struct NetworkSwitch {
+    /// Its identity within its network.
     pub id: String,
-    /// What people call it.
+    /// Its name for people.
     pub name: Option<String>,
 }
 
 /// One end of a link.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum End {
+pub enum LinkEnd {
     /// A host, by name.
     Host(String),
     /// A switch, by id.
@@ -63,11 +63,11 @@ pub enum End {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Link {
     /// One end.
-    pub from: End,
+    pub from: LinkEnd,
     /// Its port there.
     pub from_port: Option<String>,
     /// The other end.
-    pub to: End,
+    pub to: LinkEnd,
     /// Its port there.
     pub to_port: Option<String>,
     /// Bits per second in each direction.
@@ -95,7 +95,7 @@ impl Map {
         let links = self.networks.iter_mut().flat_map(|network| &mut network.links);
         for end in links.flat_map(|link| [&mut link.from, &mut link.to]) {
             if end.host() == Some(old) {
-                *end = End::Host(new.to_owned());
+                *end = LinkEnd::Host(new.to_owned());
             }
         }
     }
@@ -113,13 +113,13 @@ impl Link {
     }
 }
 
-impl End {
+impl LinkEnd {
     /// The host, if it is one.
     #[must_use]
     pub fn host(&self) -> Option<&str> {
         match self {
-            End::Host(name) => Some(name),
-            End::Switch(_) => None,
+            LinkEnd::Host(name) => Some(name),
+            LinkEnd::Switch(_) => None,
         }
     }
 }

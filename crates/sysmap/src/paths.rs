@@ -1,8 +1,8 @@
-//! Which links between switches are on the ways between hosts.
+//! Links between switches that are on the ways between hosts.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::network::{End, Network};
+use crate::network::{LinkEnd, Network};
 
 /// Pairs of hosts, by index.
 type Pairs = Vec<(usize, usize)>;
@@ -14,7 +14,7 @@ pub(crate) fn crossings(
     hosts: &[&str],
     pairs: &[(usize, usize)],
 ) -> BTreeMap<(String, String), Pairs> {
-    let mut neighbours: BTreeMap<&End, Vec<&End>> = BTreeMap::new();
+    let mut neighbours: BTreeMap<&LinkEnd, Vec<&LinkEnd>> = BTreeMap::new();
     for link in &network.links {
         neighbours.entry(&link.from).or_default().push(&link.to);
         neighbours.entry(&link.to).or_default().push(&link.from);
@@ -33,7 +33,9 @@ pub(crate) fn crossings(
 #[must_use]
 pub fn switch_of<'a>(network: &'a Network, host: &str) -> Option<&'a str> {
     let other = |link: &'a crate::network::Link| match (&link.from, &link.to) {
-        (End::Host(name), End::Switch(id)) | (End::Switch(id), End::Host(name)) if name == host => {
+        (LinkEnd::Host(name), LinkEnd::Switch(id)) | (LinkEnd::Switch(id), LinkEnd::Host(name))
+            if name == host =>
+        {
             Some(id.as_str())
         }
         _ => None,
@@ -42,9 +44,9 @@ pub fn switch_of<'a>(network: &'a Network, host: &str) -> Option<&'a str> {
 }
 
 /// The links between switches of a shortest way, through no other host.
-fn way(neighbours: &BTreeMap<&End, Vec<&End>>, from: &str, to: &str) -> Vec<(String, String)> {
-    let (first, last) = (End::Host(from.into()), End::Host(to.into()));
-    let mut before: BTreeMap<&End, &End> = BTreeMap::new();
+fn way(neighbours: &BTreeMap<&LinkEnd, Vec<&LinkEnd>>, from: &str, to: &str) -> Vec<(String, String)> {
+    let (first, last) = (LinkEnd::Host(from.into()), LinkEnd::Host(to.into()));
+    let mut before: BTreeMap<&LinkEnd, &LinkEnd> = BTreeMap::new();
     let mut queue = VecDeque::from([&first]);
     while let Some(vertex) = queue.pop_front() {
         if *vertex == last {
@@ -63,7 +65,7 @@ fn way(neighbours: &BTreeMap<&End, Vec<&End>>, from: &str, to: &str) -> Vec<(Str
     let mut links = Vec::new();
     let mut vertex = &last;
     while let Some(previous) = before.get(vertex) {
-        if let (End::Switch(from), End::Switch(to)) = (*previous, vertex) {
+        if let (LinkEnd::Switch(from), LinkEnd::Switch(to)) = (*previous, vertex) {
             links.push((from.clone(), to.clone()));
         }
         vertex = *previous;

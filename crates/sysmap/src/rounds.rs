@@ -1,4 +1,4 @@
-//! Who sends to whom at the same time: a round-robin tournament, in which nobody plays twice in a round.
+//! Schedule of transfers: a round-robin tournament, in which nobody plays twice in a round.
 
 /// Rounds in which every two of so many hosts meet once, and none is in two pairs of a round. One of an odd number is
 /// left out of each round. By the circle method: one stays, the others move on by a place.

@@ -4,14 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bivouac_sysmap::{End, Link, Map, Network, Switch, domains, spread_over};
+use bivouac_sysmap::{Link, LinkEnd, Map, Network, NetworkSwitch, domains, spread_over};
 use proptest::prelude::*;
 
 fn network(name: &str, hosts: &[(&str, &str)]) -> Network {
     let link = |(host, switch): &(&str, &str)| Link {
-        from: End::Host((*host).into()),
+        from: LinkEnd::Host((*host).into()),
         from_port: None,
-        to: End::Switch((*switch).into()),
+        to: LinkEnd::Switch((*switch).into()),
         to_port: None,
         speed_bits: None,
     };
@@ -19,7 +19,7 @@ fn network(name: &str, hosts: &[(&str, &str)]) -> Network {
 }
 
 proptest! {
-    /// S539: each domain has about its share of any seats that follow each other, also over the end.
+    /// S539: each domain has about its share of any targets that follow each other, also over the end.
     #[test]
     fn neighbours_are_of_as_many_domains_as_can_be(domains in proptest::collection::vec(0_u8..6, 1..60), width in 1_usize..60) {
         let order = spread_over(&domains);
@@ -64,7 +64,7 @@ proptest! {
 #[test]
 fn hosts_are_behind_the_switches_of_the_network_that_knows_most_of_them() {
     let mut fabric = network("infiniband", &[("n1.site", "0xa"), ("n2", "0xa"), ("n3", "0xb")]);
-    fabric.switches = vec![Switch { id: "0xa".into(), name: Some("leaf1".into()) }];
+    fabric.switches = vec![NetworkSwitch { id: "0xa".into(), name: Some("leaf1".into()) }];
     let map = Map { networks: vec![network("lldp", &[("n1", "x")]), fabric], ..Map::default() };
     let of = |hosts: &[&str]| -> Vec<String> {
         domains(&map, hosts).into_iter().map(|domain| domain.unwrap_or_else(|| "?".into())).collect()

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use bivouac_sysmap::{End, Graph, Link, Network, bandwidth};
+use bivouac_sysmap::{Graph, Link, LinkEnd, Network, bandwidth};
 use proptest::prelude::*;
 
 /// The narrowest cut between two sets of vertices, by trying all.
@@ -31,7 +31,11 @@ fn edges(vertices: usize, most: usize) -> impl Strategy<Value = Vec<(usize, usiz
 /// Hosts are the first vertices; the others are switches.
 fn network(hosts: usize, edges: &[(usize, usize, u64)]) -> Network {
     let end = |vertex: usize| {
-        if vertex < hosts { End::Host(format!("h{vertex:02}")) } else { End::Switch(format!("s{vertex}")) }
+        if vertex < hosts {
+            LinkEnd::Host(format!("h{vertex:02}"))
+        } else {
+            LinkEnd::Switch(format!("s{vertex}"))
+        }
     };
     let link = |(at, (a, b, bits)): (usize, &(usize, usize, u64))| Link {
         from: end(*a),

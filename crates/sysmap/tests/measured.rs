@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 
 use bivouac_sysmap::{
-    Address, Direction, End, Flows, Judge, Link, MeasuredHost, Network, Place, SlowLink, common,
-    fastest_first, rounds, spread,
+    Address, Direction, Link, LinkEnd, LinkJudgement, MeasuredFlows, MeasuredHost, Network, SlowLink,
+    SlowLinkLocation, common, fastest_first, rounds, spread,
 };
 use proptest::prelude::*;
 
@@ -22,8 +22,8 @@ fn host(name: &str, speed: Option<u64>) -> MeasuredHost {
 }
 
 /// What flows between hosts that send and receive so much, less a part that noise takes, in percent.
-fn flows(sends: &[u64], receives: &[u64], noise: impl Fn(usize, usize) -> u64) -> Flows {
-    let mut flows = Flows::new();
+fn flows(sends: &[u64], receives: &[u64], noise: impl Fn(usize, usize) -> u64) -> MeasuredFlows {
+    let mut flows = MeasuredFlows::new();
     for (from, out) in sends.iter().enumerate() {
         for (to, into) in receives.iter().enumerate().filter(|(to, _)| *to != from) {
             flows.insert((from, to), (out.min(into) * (100 - noise(from, to)) / 100, true));
@@ -34,9 +34,9 @@ fn flows(sends: &[u64], receives: &[u64], noise: impl Fn(usize, usize) -> u64) -
 
 fn names(slow: &[SlowLink]) -> Vec<String> {
     let name = |slow: &SlowLink| match &slow.link {
-        Place::Host { host, direction, .. } => format!("{host} {direction:?}"),
-        Place::Pair { from, to } => format!("{from}-{to}"),
-        Place::Switches { links } => format!("{links:?}"),
+        SlowLinkLocation::Host { host, direction, .. } => format!("{host} {direction:?}"),
+        SlowLinkLocation::Pair { from, to } => format!("{from}-{to}"),
+        SlowLinkLocation::Switches { links } => format!("{links:?}"),
     };
     slow.iter().map(name).collect()
 }
@@ -80,11 +80,11 @@ proptest! {
         let noise = |a: usize, b: usize| (seed >> ((a * 7 + b * 3) % 50)) % 20;
         let measured = flows(&out, &into, noise);
         let hosts: Vec<_> = (0..hosts).map(|n| host(&format!("n{n}"), known.then_some(2_000_000))).collect();
-        let judge = Judge { hosts: &hosts, network: None };
+        let judge = LinkJudgement { hosts: &hosts, network: None };
         let direction = if receives { Direction::Receives } else { Direction::Sends };
         prop_assert_eq!(names(&judge.slow(&measured)), [format!("n{slow} {direction:?}")]);
         prop_assert!(judge.doubtful(&measured).is_empty(), "all was seen alone");
-        let busy: Flows = measured.iter().map(|(pair, (bits, _))| (*pair, (*bits, false))).collect();
+        let busy: MeasuredFlows = measured.iter().map(|(pair, (bits, _))| (*pair, (*bits, false))).collect();
         prop_assert!(judge.slow(&busy).is_empty(), "what others may have disturbed proves nothing");
         let (from, to) = judge.doubtful(&busy)[0];
         prop_assert_eq!(if receives { to } else { from }, slow);
@@ -107,9 +107,9 @@ proptest! {
 fn slower_cards_are_no_slow_links() {
     let hosts = [host("a", Some(100)), host("b", Some(100)), host("c", Some(10)), host("d", Some(10))];
     let measured = flows(&[90, 90, 9, 9], &[90, 90, 9, 9], |_, _| 0);
-    assert_eq!(names(&Judge { hosts: &hosts, network: None }.slow(&measured)), Vec::<String>::new());
+    assert_eq!(names(&LinkJudgement { hosts: &hosts, network: None }.slow(&measured)), Vec::<String>::new());
     let measured = flows(&[90, 90, 4, 9], &[90, 90, 9, 9], |_, _| 0);
-    let slow = Judge { hosts: &hosts, network: None }.slow(&measured);
+    let slow = LinkJudgement { hosts: &hosts, network: None }.slow(&measured);
     assert_eq!(names(&slow), ["c Sends"]);
     assert_eq!((slow[0].expected_bits, slow[0].measured_bits, slow[0].peers_bits), (Some(10), 4, 9));
     assert_eq!(slow[0].below_percent, 56);
@@ -118,25 +118,25 @@ fn slower_cards_are_no_slow_links() {
 #[test]
 fn of_two_hosts_the_pair_is_named() {
     let hosts = [host("a", None), host("b", None)];
-    let judge = Judge { hosts: &hosts, network: None };
-    let measured = Flows::from([((0, 1), (100, true)), ((1, 0), (50, true))]);
+    let judge = LinkJudgement { hosts: &hosts, network: None };
+    let measured = MeasuredFlows::from([((0, 1), (100, true)), ((1, 0), (50, true))]);
     assert_eq!(names(&judge.slow(&measured)), ["b-a"]);
-    assert!(judge.slow(&Flows::from([((0, 1), (100, true)), ((1, 0), (95, true))])).is_empty());
+    assert!(judge.slow(&MeasuredFlows::from([((0, 1), (100, true)), ((1, 0), (95, true))])).is_empty());
 }
 
 #[test]
 fn what_slow_pairs_have_in_common_is_a_link_of_switches() {
-    let link = |from: End, to: &str, speed| Link {
+    let link = |from: LinkEnd, to: &str, speed| Link {
         from,
         from_port: None,
-        to: End::Switch(to.into()),
+        to: LinkEnd::Switch(to.into()),
         to_port: None,
         speed_bits: Some(speed),
     };
     let mut links = vec![];
     for (leaf, hosts) in [("l1", ["a", "b"]), ("l2", ["c", "d"]), ("l3", ["e", "f"])] {
-        links.extend(hosts.map(|host| link(End::Host(host.into()), leaf, 100)));
-        links.push(link(End::Switch(leaf.into()), "spine", 400));
+        links.extend(hosts.map(|host| link(LinkEnd::Host(host.into()), leaf, 100)));
+        links.push(link(LinkEnd::Switch(leaf.into()), "spine", 400));
     }
     let network = Network { name: "test".into(), links, ..Network::default() };
     let hosts: Vec<_> = ["a", "b", "c", "d", "e", "f"].iter().map(|name| host(name, Some(100))).collect();
@@ -146,13 +146,13 @@ fn what_slow_pairs_have_in_common_is_a_link_of_switches() {
             *bits = 20;
         }
     }
-    let slow = Judge { hosts: &hosts, network: Some(&network) }.slow(&measured);
+    let slow = LinkJudgement { hosts: &hosts, network: Some(&network) }.slow(&measured);
     assert_eq!(names(&slow), [r#"[("l1", "spine")]"#]);
     assert_eq!((slow[0].expected_bits, slow[0].measured_bits, slow[0].below_percent), (Some(400), 20, 79));
     // One pair alone is a pair.
     let mut measured = flows(&[95; 6], &[95; 6], |_, _| 0);
     measured.insert((1, 3), (20, true));
-    assert_eq!(names(&Judge { hosts: &hosts, network: Some(&network) }.slow(&measured)), ["b-d"]);
+    assert_eq!(names(&LinkJudgement { hosts: &hosts, network: Some(&network) }.slow(&measured)), ["b-d"]);
 }
 
 #[test]

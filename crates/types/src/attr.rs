@@ -1,6 +1,6 @@
 //! What `stat` shows, and what may be changed of it.
 
-use crate::{Ino, Layout, Timestamp};
+use crate::{Contract, Errno, FsError, FsResult, Ino, Layout, Timestamp};
 
 /// Type bits of a mode.
 pub mod mode {
@@ -68,9 +68,41 @@ pub struct Attr {
     pub layout: Layout,
     /// Bytes below the size of a regular file that occupied nothing when they were last counted.
     pub holes: u64,
+    /// Raised by every change of a regular file's content, with [`BEING_WRITTEN`] while that is not known to be the last.
+    pub data_version: u64,
+    /// What readers may expect of writers; `None` leaves it to the partition. For a directory the contract of what is made
+    /// in it.
+    pub contract: Option<Contract>,
 }
 
+/// Set in a data version that is no validator: a client may write without telling the home of each write. Two answers with it
+/// may be of different content, though all else is the same. Never in a record.
+pub const BEING_WRITTEN: u64 = 1 << 63;
+
 impl Attr {
+    /// Attributes of an inode that is made at `now`: root's, empty, with one name, or as a directory has them without
+    /// subdirectories.
+    #[must_use]
+    pub const fn new(ino: Ino, mode: u32, layout: Layout, now: Timestamp) -> Attr {
+        Attr {
+            ino,
+            mode,
+            nlink: if mode & mode::TYPE == mode::DIR { 2 } else { 1 },
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            epoch: 0,
+            layout,
+            holes: 0,
+            data_version: 0,
+            contract: None,
+        }
+    }
+
     /// Whether this is a directory.
     #[must_use]
     pub fn is_dir(&self) -> bool {
@@ -89,10 +121,72 @@ impl Attr {
         self.mode & mode::TYPE == mode::FILE
     }
 
+    /// Returns whether this is a laminated file, whose content does not change.
+    #[must_use]
+    pub fn is_laminated(&self) -> bool {
+        self.contract == Some(Contract::Laminated)
+    }
+
+    /// Refuses a change of the content of a laminated file.
+    ///
+    /// # Errors
+    /// `EROFS`.
+    pub fn check_changeable(&self) -> FsResult<()> {
+        check_changeable(self.ino, self.contract)
+    }
+
+    /// Whether the data version is no validator, as [`BEING_WRITTEN`] says.
+    #[must_use]
+    pub fn is_being_written(&self) -> bool {
+        self.data_version & BEING_WRITTEN != 0
+    }
+
+    /// The content changes: the data version rises.
+    pub fn raise_data_version(&mut self) {
+        // The mark is no part of the count: it is of the moment, and in no record.
+        let version = (self.data_version & !BEING_WRITTEN) + 1;
+        self.data_version = version | (self.data_version & BEING_WRITTEN);
+    }
+
     /// Blocks of 512 bytes that the size needs, without the holes that are known.
     #[must_use]
     pub fn blocks(&self) -> u64 {
         self.size.saturating_sub(self.holes).div_ceil(512)
+    }
+}
+
+/// Refuses a change of the content of a file that has this contract of its own, if it is laminated.
+///
+/// # Errors
+/// `EROFS`.
+pub fn check_changeable(ino: Ino, contract: Option<Contract>) -> FsResult<()> {
+    if contract != Some(Contract::Laminated) {
+        return Ok(());
+    }
+    let text = format!(
+        "inode {ino} is laminated, its content does not change; `bivouac laminate --undo PATH` makes it writable again"
+    );
+    Err(FsError::with(Errno::EROFS, text))
+}
+
+/// A condition of a rename or an unlink: the file that the name that is taken over or removed must lead to, and the
+/// content that the file must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpectedFile {
+    /// The file.
+    pub ino: Ino,
+    /// Its data version; `None` for any.
+    pub data_version: Option<u64>,
+}
+
+impl ExpectedFile {
+    /// Whether a file is the expected one. No content is known to be the expected one while it is being written.
+    #[must_use]
+    pub fn is_met_by(&self, attr: &Attr) -> bool {
+        self.ino == attr.ino
+            && self
+                .data_version
+                .is_none_or(|version| version == attr.data_version && !attr.is_being_written())
     }
 }
 

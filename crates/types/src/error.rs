@@ -76,6 +76,7 @@ errnos! {
     EBADMSG = 74, "bad message";
     EOVERFLOW = 75, "value too large";
     EILSEQ = 84, "invalid characters";
+    ERESTART = 85, "to be begun again";
     ENOTSOCK = 88, "not a socket";
     EMSGSIZE = 90, "message too long";
     ENOPROTOOPT = 92, "no such option of the protocol";

@@ -17,22 +17,22 @@ pub struct NodeId(pub u16);
 pub struct PartitionId(pub u16);
 
 impl PartitionId {
-    /// What is in no other partition is in this one: its seats are all seats of the map.
+    /// What is in no other partition is in this one: its targets are all targets of the map.
     pub const ROOT: PartitionId = PartitionId(0);
 }
 
-/// A seat: partition (16 bits), position in its ordered list (16 bits).
+/// A target: partition (16 bits), position in its ordered list (16 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SeatIndex(pub u32);
+pub struct TargetIndex(pub u32);
 
-impl SeatIndex {
-    /// Puts a seat together.
+impl TargetIndex {
+    /// Puts a target together.
     #[must_use]
-    pub const fn new(partition: PartitionId, position: u16) -> SeatIndex {
-        SeatIndex((partition.0 as u32) << 16 | position as u32)
+    pub const fn new(partition: PartitionId, position: u16) -> TargetIndex {
+        TargetIndex((partition.0 as u32) << 16 | position as u32)
     }
 
-    /// The partition whose seat it is.
+    /// The partition whose target it is.
     #[must_use]
     pub const fn partition(self) -> PartitionId {
         PartitionId((self.0 >> 16) as u16)
@@ -51,7 +51,7 @@ impl fmt::Display for PartitionId {
     }
 }
 
-impl fmt::Display for SeatIndex {
+impl fmt::Display for TargetIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.partition() {
             PartitionId::ROOT => write!(f, "{}", self.position()),
@@ -80,7 +80,11 @@ impl ClientId {
     #[must_use]
     pub fn of_process(formation: FormationId, random: u64) -> ClientId {
         let id = ClientId(random & !Self::PEER_BIT);
-        if id.mounted_through(formation).is_some() { ClientId(id.0 ^ Self::PEER_BIT >> 1) } else { id }
+        // Homes take the word of a mount's node for whether the mount lives; nobody answers for a process.
+        let is_like_a_mount = id.mounted_through(formation).is_some();
+        let id = if is_like_a_mount { ClientId(id.0 ^ Self::PEER_BIT >> 1) } else { id };
+        assert!(id.mounted_through(formation).is_none(), "a process has the number of a mount");
+        id
     }
 
     /// Another number of such a process, for what it caches: so it is called back for what it changes itself.
@@ -108,15 +112,31 @@ fn salt(formation: FormationId) -> u64 {
 pub struct OpId(pub u64);
 
 /// One open of a file by a client. Numbers rise, and those of a later process of the client are above all
-/// numbers of the earlier ones.
+/// numbers of the earlier ones. Those of opens for writing are odd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpenId(pub u64);
 
 impl OpenId {
+    /// From an even number to the next one.
+    pub const STEP: u64 = 2;
+
     /// The first number of a client's process, of which there were `incarnation` before.
     #[must_use]
     pub fn first(incarnation: u32) -> OpenId {
         OpenId(u64::from(incarnation) << OPEN_COUNTER_BITS)
+    }
+
+    /// This number, which is even, or that of an open for writing in its place.
+    #[must_use]
+    pub fn for_access(self, writes: bool) -> OpenId {
+        assert!(self.0.is_multiple_of(Self::STEP), "the last bit of an open's number says what it is for");
+        OpenId(self.0 | u64::from(writes))
+    }
+
+    /// Returns whether the file is open for writing.
+    #[must_use]
+    pub fn is_for_writing(self) -> bool {
+        !self.0.is_multiple_of(Self::STEP)
     }
 
     /// The first number of the process that this number belongs to.

@@ -3,17 +3,17 @@
 use std::fmt;
 
 use crate::limits::{STRIPE_MAX, STRIPE_MIN};
-use crate::{PartitionId, SeatIndex};
+use crate::{PartitionId, TargetIndex};
 
-/// How the base seat and width of a new file are chosen.
+/// How the base target and width of a new file are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Placement {
-    /// Stripes go round over `width` seats from a base seat that the file's number decides.
+    /// Stripes go round over `width` targets from a base target that the file's number decides.
     #[default]
     Striped,
-    /// All bytes on one seat of the node that the file was created through.
+    /// All bytes on one target of the node that the file was created through.
     Local,
-    /// The whole file on one seat, chosen by the file's number.
+    /// The whole file on one target, chosen by the file's number.
     Hashed,
 }
 
@@ -40,18 +40,18 @@ impl std::str::FromStr for Placement {
     }
 }
 
-/// Where the bytes of one file are. Stripe `k` is on seat `(base + k mod width) mod seats` of the partition that `base`
-/// is a seat of.
+/// Where the bytes of one file are. Stripe `k` is on target `(base + k mod width) mod targets` of the partition that `base`
+/// is a target of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// Bytes per stripe; a power of two is not required, a multiple of 4096 is.
     pub stripe: u32,
-    /// Seats that the file uses, 1 ..= `seats`.
+    /// Targets that the file uses, 1 ..= `targets`.
     pub width: u16,
-    /// Seat of stripe 0; its position is below `seats`.
-    pub base: SeatIndex,
-    /// Seats of the partition.
-    pub seats: u16,
+    /// Target of stripe 0; its position is below `targets`.
+    pub base: TargetIndex,
+    /// Targets of the partition.
+    pub targets: u16,
 }
 
 impl Layout {
@@ -61,11 +61,11 @@ impl Layout {
     /// A sentence that names the parameter, its value and what is allowed.
     pub fn check(&self) -> Result<(), String> {
         check_stripe(u64::from(self.stripe))?;
-        if self.width == 0 || self.width > self.seats {
-            return Err(format!("width {} is not within 1 and {} (seats)", self.width, self.seats));
+        if self.width == 0 || self.width > self.targets {
+            return Err(format!("width {} is not within 1 and {} (targets)", self.width, self.targets));
         }
-        if self.base.position() >= self.seats {
-            return Err(format!("base seat {} is not below {} (seats)", self.base, self.seats));
+        if self.base.position() >= self.targets {
+            return Err(format!("base target {} is not below {} (targets)", self.base, self.targets));
         }
         Ok(())
     }
@@ -93,7 +93,7 @@ pub fn check_stripe(stripe: u64) -> Result<(), String> {
 
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "stripe={} width={} base={} seats={}", self.stripe, self.width, self.base, self.seats)
+        write!(f, "stripe={} width={} base={} targets={}", self.stripe, self.width, self.base, self.targets)
     }
 }
 
@@ -103,13 +103,13 @@ mod tests {
 
     #[test]
     fn absurd_parameters_are_refused_by_name() {
-        let good = Layout { stripe: 4096, width: 2, base: SeatIndex(1), seats: 2 };
+        let good = Layout { stripe: 4096, width: 2, base: TargetIndex(1), targets: 2 };
         assert_eq!(good.check(), Ok(()));
         let refusal = |layout: Layout| layout.check().unwrap_err();
         assert!(refusal(Layout { stripe: 0, ..good }).contains("stripe size 0"));
         assert!(refusal(Layout { stripe: 5000, ..good }).contains("multiple"));
         assert!(refusal(Layout { width: 3, ..good }).contains("width 3"));
         assert!(refusal(Layout { width: 0, ..good }).contains("width 0"));
-        assert!(refusal(Layout { base: SeatIndex(2), ..good }).contains("base seat 2"));
+        assert!(refusal(Layout { base: TargetIndex(2), ..good }).contains("base target 2"));
     }
 }

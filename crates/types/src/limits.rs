@@ -18,8 +18,8 @@ pub const SLOTS_DEFAULT: u16 = 1024;
 pub const SLOTS_MAX: u16 = 1 << INO_SLOT_BITS;
 /// Most nodes a formation can have.
 pub const NODES_MAX: usize = 1 << INO_ALLOCATOR_BITS;
-/// Most seats (volumes of all nodes) a formation can have.
-pub const SEATS_MAX: usize = 16_384;
+/// Most targets (volumes of all nodes) a formation can have.
+pub const TARGETS_MAX: usize = 16_384;
 
 /// Longest name of a directory entry, in bytes.
 pub const NAME_LEN_MAX: usize = 255;
@@ -112,9 +112,9 @@ pub const HANDSHAKES_MAX: usize = 256;
 /// Time a connection has to prove itself, in milliseconds.
 pub const HANDSHAKE_MS_MAX: u64 = 10_000;
 
-/// Most bytes of one read or write that a client sends to one seat in one message.
+/// Most bytes of one read or write that a client sends to one target in one message.
 pub const TRANSFER_MAX: usize = 1 << 22;
-/// Most places that a client reads or writes in one message to one seat.
+/// Most places that a client reads or writes in one message to one target.
 pub const LIST_EXTENTS_MAX: usize = 16_384;
 /// Most bytes of directory entries in one answer.
 pub const READDIR_BYTES_MAX: usize = 1 << 16;
@@ -125,6 +125,10 @@ pub const WATCHED_MAX: usize = 16_384;
 pub const WATCHERS_MAX: usize = 4;
 /// Most bytes of records in one answer to a check.
 pub const LIST_BYTES_MAX: usize = 1 << 16;
+
+/// Name of a mount's threads that may wait in the kernel until the mount has answered programs. Those of a killed daemon
+/// stay until its successor answers, and do nothing else.
+pub const NOTIFY_THREAD: &str = "mount-notify";
 
 /// How long a node leaves what it told a client as it is, in milliseconds.
 pub const LEASE_MS: u64 = 100;
@@ -249,8 +253,8 @@ const _: () = assert!(LOCKS_PER_MESSAGE_MAX * 100 + 1024 <= FRAME_BODY_MAX);
 const _: () =
     assert!(LOCK_LOOK_MS < LOCK_ASK_MS && LOCK_TURN_MS <= LOCK_ASK_MS && LOCK_ASK_MS < LOCK_SILENCE_MS / 10);
 const _: () = assert!(TRANSFER_MAX <= FRAME_PAYLOAD_MAX);
-// A partition travels in one body, with four bytes per seat.
-const _: () = assert!(SEATS_MAX * 4 + PARTITION_TEXT_MAX + 1024 <= FRAME_BODY_MAX);
+// A partition travels in one body, with four bytes per target.
+const _: () = assert!(TARGETS_MAX * 4 + PARTITION_TEXT_MAX + 1024 <= FRAME_BODY_MAX);
 // Offset and length of each, and then some.
 const _: () = assert!(LIST_EXTENTS_MAX * 12 + 1024 <= FRAME_BODY_MAX);
 const _: () = assert!(STRIPE_MIN as u64 >= SUBFILE_HEADER_LEN);

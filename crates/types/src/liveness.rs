@@ -24,10 +24,10 @@ impl Liveness {
     }
 }
 
-/// What is said of a node. News of one node have an order, the same for everybody, so all who hear the same news, in
-/// whatever order, know the same.
+/// Liveness of one incarnation of a node, as SWIM spreads it. Updates of a node have an order, the same everywhere, so
+/// all nodes with the same updates agree, in whatever order these came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct News {
+pub struct MembershipUpdate {
     /// The node.
     pub node: NodeId,
     /// How often it had to say that it lives: only the node itself raises this.
@@ -36,16 +36,16 @@ pub struct News {
     pub liveness: Liveness,
 }
 
-impl News {
+impl MembershipUpdate {
     /// What is known of a node of which nothing was ever said.
     #[must_use]
-    pub fn first(node: NodeId) -> News {
-        News { node, incarnation: 0, liveness: Liveness::Alive }
+    pub fn first(node: NodeId) -> MembershipUpdate {
+        MembershipUpdate { node, incarnation: 0, liveness: Liveness::Alive }
     }
 
     /// Whether this is newer than something else that was said of the same node.
     #[must_use]
-    pub fn overrides(&self, other: &News) -> bool {
+    pub fn overrides(&self, other: &MembershipUpdate) -> bool {
         (self.incarnation, self.liveness) > (other.incarnation, other.liveness)
     }
 
@@ -59,7 +59,7 @@ impl News {
 /// The epoch of a map of which this is known: the map's version, and more with every death and every return. It
 /// never falls, and is the same for all who know the same.
 #[must_use]
-pub fn epoch_of<'a>(version: u64, known: impl IntoIterator<Item = &'a News>) -> u64 {
+pub fn epoch_of<'a>(version: u64, known: impl IntoIterator<Item = &'a MembershipUpdate>) -> u64 {
     known.into_iter().fold(version, |epoch, news| epoch.saturating_add(news.weight()))
 }
 
@@ -67,8 +67,8 @@ pub fn epoch_of<'a>(version: u64, known: impl IntoIterator<Item = &'a News>) -> 
 mod tests {
     use super::*;
 
-    fn news(incarnation: u32, liveness: Liveness) -> News {
-        News { node: NodeId(1), incarnation, liveness }
+    fn news(incarnation: u32, liveness: Liveness) -> MembershipUpdate {
+        MembershipUpdate { node: NodeId(1), incarnation, liveness }
     }
 
     #[test]

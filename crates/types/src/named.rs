@@ -17,8 +17,8 @@ pub fn named(text: &str) -> Cow<'_, str> {
     }
     let (mut said, mut rest) = (String::with_capacity(text.len()), text);
     while let Some((before, behind)) = rest.split_once(MARK) {
-        match Known::of(before, behind) {
-            Some(Known { errno, words, behind }) => {
+        match SystemErrorText::of(before, behind) {
+            Some(SystemErrorText { errno, words, behind }) => {
                 said.push_str(before.get(..before.len() - words).unwrap_or(before));
                 said.push_str(&errno.to_string());
                 rest = behind;
@@ -34,23 +34,23 @@ pub fn named(text: &str) -> Cow<'_, str> {
     Cow::Owned(said)
 }
 
-/// An error of the table, as the system says it.
-struct Known<'a> {
+/// The system's text for an errno of the table.
+struct SystemErrorText<'a> {
     errno: Errno,
     /// Length of the system's words.
     words: usize,
     behind: &'a str,
 }
 
-impl Known<'_> {
-    fn of<'a>(before: &str, behind: &'a str) -> Option<Known<'a>> {
+impl SystemErrorText<'_> {
+    fn of<'a>(before: &str, behind: &'a str) -> Option<SystemErrorText<'a>> {
         let (number, behind) = behind.split_once(')')?;
         let code: i32 = number.parse().ok()?;
         let errno = Errno::from_code(code);
         let system = io::Error::from_raw_os_error(code).to_string();
         let (words, _) = system.split_once(MARK)?;
         let is_known = errno.code() == code && errno.name().is_some() && before.ends_with(words);
-        is_known.then_some(Known { errno, words: words.len(), behind })
+        is_known.then_some(SystemErrorText { errno, words: words.len(), behind })
     }
 }
 

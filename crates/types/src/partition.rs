@@ -8,7 +8,7 @@ mod rule;
 mod settings;
 mod source;
 
-pub use choices::{Contract, FsyncPolicy, MasterHash, MirrorDeletes, Pin, VolumeKind};
+pub use choices::{Contract, FsyncPolicy, Laminate, MasterHash, MirrorDeletes, Pin, VolumeKind};
 pub use glob::Glob;
 pub use policy::{ReadPolicy, WritePolicy};
 pub use rule::Rule;

@@ -78,6 +78,12 @@ impl<'a> NewFile<'a> {
         for number in [mtime.nanos, mode, content.len() as u32, name.len() as u32] {
             into.extend(number.to_le_bytes());
         }
+        // The decoder finds name and content by the length of the header alone.
+        assert_eq!(
+            into.len(),
+            HEADER_LEN,
+            "the header of a new file has another length than its decoder takes"
+        );
         into.extend(name);
         into.extend(content);
         true

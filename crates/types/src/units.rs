@@ -57,6 +57,30 @@ pub fn format_count(number: u64, thing: &str) -> String {
     if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }
 
+/// Writes milliseconds in at most two units: `1.5 s`, `3 min`, `2 h 5 min`, `4 d 1 h`.
+#[must_use]
+pub fn format_duration(ms: u64) -> String {
+    let secs = ms / 1000;
+    match secs {
+        0..60 => format!("{:.1} s", ms as f64 / 1000.0),
+        60..3600 => format!("{} min", secs / 60),
+        3600..86_400 => format!("{} h {} min", secs / 3600, secs % 3600 / 60),
+        _ => format!("{} d {} h", secs / 86_400, secs % 86_400 / 3600),
+    }
+}
+
+/// Writes microseconds in few letters: `8 µs`, `1.0 ms`, `33 s`.
+#[must_use]
+pub fn format_micros(us: u64) -> String {
+    match us {
+        0..1_000 => format!("{us} µs"),
+        1_000..10_000 => format!("{:.1} ms", us as f64 / 1e3),
+        10_000..1_000_000 => format!("{} ms", us / 1_000),
+        1_000_000..10_000_000 => format!("{:.1} s", us as f64 / 1e6),
+        _ => format!("{} s", us / 1_000_000),
+    }
+}
+
 /// Seconds since 1970 as a date: the civil calendar of Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
 #[must_use]
 pub fn format_utc(secs: u64) -> String {
@@ -69,6 +93,7 @@ pub fn format_utc(secs: u64) -> String {
     let day = of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
+    assert!((1..=12).contains(&month) && (1..=31).contains(&day), "{secs} s is a date that no calendar has");
     let (hour, minute, second) = (rest / 3600, rest % 3600 / 60, rest % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")
 }
@@ -122,6 +147,15 @@ pub fn parse_duration_ms(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_have_two_units_at_most() {
+        for (ms, text) in
+            [(1500, "1.5 s"), (61_000, "1 min"), (7_500_000, "2 h 5 min"), (349_200_000, "4 d 1 h")]
+        {
+            assert_eq!(format_duration(ms), text);
+        }
+    }
 
     #[test]
     fn one_is_one_thing() {

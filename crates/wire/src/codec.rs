@@ -2,11 +2,11 @@
 //! count; options behind a byte that is 0 or 1; structures field by field in their order.
 
 use bivouac_types::{
-    Attr, ClientId, FormationId, Ino, Layout, NodeId, OpId, OpenId, PartitionId, Placement, SeatIndex,
-    SetAttr, SetTime, Slot, StatFs, Timestamp,
+    Attr, ClientId, Contract, ExpectedFile, FormationId, Ino, Layout, NodeId, OpId, OpenId, PartitionId,
+    Placement, SetAttr, SetTime, Slot, StatFs, TargetIndex, Timestamp,
 };
 
-/// Why bytes could not be decoded.
+/// Reason why bytes could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
     /// The input ends inside a value.
@@ -75,7 +75,7 @@ impl<'a> Reader<'a> {
         Reader(bytes)
     }
 
-    /// Whether nothing is left.
+    /// Returns whether nothing is left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -128,7 +128,7 @@ macro_rules! newtypes {
         }
     )*};
 }
-newtypes!(Ino, Slot, NodeId, PartitionId, SeatIndex, ClientId, OpId, OpenId, FormationId);
+newtypes!(Ino, Slot, NodeId, PartitionId, TargetIndex, ClientId, OpId, OpenId, FormationId);
 
 impl<const N: usize> Encode for [u8; N] {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -142,6 +142,26 @@ impl<const N: usize> Decode<'_> for [u8; N] {
     }
 }
 
+macro_rules! arrays {
+    ($($ty:ty),*) => {$(
+        impl<const N: usize> Encode for [$ty; N] {
+            fn encode(&self, out: &mut Vec<u8>) {
+                self.iter().for_each(|item| item.encode(out));
+            }
+        }
+        impl<const N: usize> Decode<'_> for [$ty; N] {
+            fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+                let mut items = [0; N];
+                for item in &mut items {
+                    *item = Decode::decode(input)?;
+                }
+                Ok(items)
+            }
+        }
+    )*};
+}
+arrays!(u32, u64);
+
 impl Encode for bool {
     fn encode(&self, out: &mut Vec<u8>) {
         out.push(u8::from(*self));
@@ -150,6 +170,7 @@ impl Encode for bool {
 
 impl Decode<'_> for bool {
     fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        // Other numbers are refused, so that a value has one encoding alone.
         match u8::decode(input)? {
             0 => Ok(false),
             1 => Ok(true),
@@ -160,6 +181,7 @@ impl Decode<'_> for bool {
 
 impl Encode for &[u8] {
     fn encode(&self, out: &mut Vec<u8>) {
+        assert!(u32::try_from(self.len()).is_ok(), "{} bytes in one value", self.len());
         (self.len() as u32).encode(out);
         out.extend_from_slice(self);
     }
@@ -187,8 +209,12 @@ impl Decode<'_> for String {
 
 impl<T: Encode> Encode for Vec<T> {
     fn encode(&self, out: &mut Vec<u8>) {
+        assert!(u32::try_from(self.len()).is_ok(), "{} items in one list", self.len());
         (self.len() as u32).encode(out);
+        let begin = out.len();
         self.iter().for_each(|item| item.encode(out));
+        // The decoder takes a list with more items than bytes for damaged.
+        assert!(out.len() - begin >= self.len(), "an item of a list takes no byte");
     }
 }
 
@@ -252,23 +278,82 @@ macro_rules! codec_struct {
     };
 }
 
+/// Defines messages that own their fields.
+macro_rules! owned {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident: $ty:ty),* $(,)? })*) => {$(
+        $(#[$doc])* #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $name { $($(#[$fdoc])* pub $field: $ty),* }
+        $crate::codec_struct!($name { $($field),* });
+    )*};
+}
+
+/// Implements the codec of an enumeration: the number of the variant as a byte, then its fields in their order. `$what`
+/// names it in the error for an unknown number.
+#[macro_export]
+macro_rules! codec_enum {
+    ($ty:ident, $what:literal {
+        $($variant:ident $(($($item:ident),*))? $({ $($field:ident),* })? = $number:literal),* $(,)?
+    }) => {
+        impl $crate::Encode for $ty {
+            fn encode(&self, out: &mut Vec<u8>) {
+                match self {
+                    $($ty::$variant $(($($item),*))? $({ $($field),* })? => {
+                        out.push($number);
+                        $($($crate::Encode::encode($item, out);)*)?
+                        $($($crate::Encode::encode($field, out);)*)?
+                    })*
+                }
+            }
+        }
+        impl $crate::Decode<'_> for $ty {
+            fn decode(input: &mut $crate::Reader<'_>) -> Result<Self, $crate::DecodeError> {
+                Ok(match <u8 as $crate::Decode>::decode(input)? {
+                    $($number => {
+                        $($(let $item = $crate::Decode::decode(input)?;)*)?
+                        $($(let $field = $crate::Decode::decode(input)?;)*)?
+                        $ty::$variant $(($($item),*))? $({ $($field),* })?
+                    })*
+                    _ => return Err($crate::DecodeError::Invalid($what)),
+                })
+            }
+        }
+    };
+}
+
 codec_struct!(Timestamp { secs, nanos });
-codec_struct!(Attr { ino, mode, nlink, uid, gid, rdev, size, atime, mtime, ctime, epoch, layout, holes });
+codec_struct!(Attr {
+    ino,
+    mode,
+    nlink,
+    uid,
+    gid,
+    rdev,
+    size,
+    atime,
+    mtime,
+    ctime,
+    epoch,
+    layout,
+    holes,
+    data_version,
+    contract
+});
+codec_struct!(ExpectedFile { ino, data_version });
 codec_struct!(SetAttr { mode, uid, gid, size, atime, mtime, ctime, kill_suid });
 codec_struct!(StatFs { block_size, blocks, blocks_free, files, files_free });
 
 impl Encode for Layout {
     fn encode(&self, out: &mut Vec<u8>) {
         (self.stripe, self.width).encode(out);
-        (self.base, self.seats).encode(out);
+        (self.base, self.targets).encode(out);
     }
 }
 
 impl Decode<'_> for Layout {
     fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let (stripe, width) = Decode::decode(input)?;
-        let (base, seats) = Decode::decode(input)?;
-        let layout = Layout { stripe, width, base, seats };
+        let (base, targets) = Decode::decode(input)?;
+        let layout = Layout { stripe, width, base, targets };
         layout.check().map_err(|_| DecodeError::Invalid("layout"))?;
         Ok(layout)
     }
@@ -287,48 +372,11 @@ impl<'a, A: Decode<'a>, B: Decode<'a>> Decode<'a> for (A, B) {
     }
 }
 
-impl Encode for SetTime {
-    fn encode(&self, out: &mut Vec<u8>) {
-        match self {
-            SetTime::Now => out.push(0),
-            SetTime::At(time) => {
-                out.push(1);
-                time.encode(out);
-            }
-        }
-    }
-}
+codec_enum!(SetTime, "time" { Now = 0, At(time) = 1 });
 
-impl Decode<'_> for SetTime {
-    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        match u8::decode(input)? {
-            0 => Ok(SetTime::Now),
-            1 => Timestamp::decode(input).map(SetTime::At),
-            _ => Err(DecodeError::Invalid("time")),
-        }
-    }
-}
+codec_enum!(Contract, "contract" { Coherent = 0, Session = 1, Strict = 2, Laminated = 3 });
 
-impl Encode for Placement {
-    fn encode(&self, out: &mut Vec<u8>) {
-        out.push(match self {
-            Placement::Striped => 0,
-            Placement::Local => 1,
-            Placement::Hashed => 2,
-        });
-    }
-}
-
-impl Decode<'_> for Placement {
-    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        match u8::decode(input)? {
-            0 => Ok(Placement::Striped),
-            1 => Ok(Placement::Local),
-            2 => Ok(Placement::Hashed),
-            _ => Err(DecodeError::Invalid("placement")),
-        }
-    }
-}
+codec_enum!(Placement, "placement" { Striped = 0, Local = 1, Hashed = 2 });
 
 #[cfg(test)]
 mod tests {
@@ -341,7 +389,7 @@ mod tests {
         assert_eq!((&b"ab"[..]).to_bytes(), [2, 0, 0, 0, b'a', b'b']);
         assert_eq!(Some(7u8).to_bytes(), [1, 7]);
         assert_eq!(vec![1u16, 2].to_bytes(), [2, 0, 0, 0, 1, 0, 2, 0]);
-        let layout = Layout { stripe: 4096, width: 2, base: SeatIndex::new(PartitionId(3), 1), seats: 4 };
+        let layout = Layout { stripe: 4096, width: 2, base: TargetIndex::new(PartitionId(3), 1), targets: 4 };
         assert_eq!(layout.to_bytes(), [0, 16, 0, 0, 2, 0, 1, 0, 3, 0, 4, 0]);
         assert_eq!(SetTime::Now.to_bytes(), [0]);
         assert_eq!(

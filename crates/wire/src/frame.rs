@@ -16,7 +16,7 @@ use crate::seal::Seal;
 /// First four bytes of every frame: `BVK1`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"BVK1");
 /// Version of the protocol. Peers of another version are refused in the handshake.
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,19 +41,19 @@ impl Flags {
     /// It is asked again because the last answer to it was damaged on the way.
     pub const ANSWER_DAMAGED: Flags = Flags(4);
 
-    /// Whether the request may have been carried out before.
+    /// Returns whether the request may have been carried out before.
     #[must_use]
     pub fn is_retry(self) -> bool {
         self.0 & Flags::RETRY.0 != 0
     }
 
-    /// Whether the last answer to it was damaged on the way.
+    /// Returns whether the last answer to it was damaged on the way.
     #[must_use]
     pub fn is_answer_damaged(self) -> bool {
         self.0 & Flags::ANSWER_DAMAGED.0 != 0
     }
 
-    /// Whether who asks keeps what it is told, as long as it may.
+    /// Returns whether who asks keeps what it is told, as long as it may.
     #[must_use]
     pub fn wants_lease(self) -> bool {
         self.0 & Flags::NO_LEASE.0 == 0
@@ -104,7 +104,7 @@ pub struct Frame {
     pub seal: Seal,
 }
 
-/// Why a header was refused.
+/// Reason why a header was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
     /// Not one of our frames.
@@ -184,6 +184,7 @@ impl Frame {
         put(20, &self.payload_len.to_le_bytes());
         put(24, &self.status.to_le_bytes());
         put(28, &self.channel.to_le_bytes());
+        // A sum of its own: where body or payload are damaged, it is still known whose request it was.
         let (seal, sum) = self.seal.to_parts();
         put(30, &[self.kind as u8 | seal << SEAL_SHIFT, self.flags.0]);
         put(32, &self.client.0.to_le_bytes());
@@ -191,6 +192,7 @@ impl Frame {
         put(44, &sum.to_le_bytes());
         put(48, &self.origin.0.to_le_bytes());
         put(56, &self.fence.to_le_bytes());
+        // Last: it covers all that is in front of it.
         let crc = checksum(&out);
         out[60..].copy_from_slice(&crc.to_le_bytes());
         out
@@ -254,8 +256,8 @@ fn checksum(bytes: &[u8; FRAME_HEADER_LEN]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[..60]) as u32
 }
 
-/// Whether a header that does not fit its checksum is a damaged one of ours, and not something else altogether: it has the
-/// magic, or the rest fits with it.
+/// Returns whether a header that does not fit its checksum is a damaged one of ours, and not something else altogether:
+/// it has the magic, or the rest fits with it.
 fn is_ours_but_for_the_magic(bytes: &[u8; FRAME_HEADER_LEN]) -> bool {
     let mut ours = *bytes;
     ours[..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -294,7 +296,7 @@ mod tests {
     #[test]
     fn golden_vector() {
         let bytes = sample().to_bytes();
-        assert_eq!(&bytes[..16], b"BVK1\x09\x00\x03\x00\x08\x07\x06\x05\x04\x03\x02\x01");
+        assert_eq!(&bytes[..16], b"BVK1\x0a\x00\x03\x00\x08\x07\x06\x05\x04\x03\x02\x01");
         assert_eq!(&bytes[16..32], &[10, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 5, 0, 0x10, 1]);
         assert_eq!(&bytes[40..48], &[0x30, 0x75, 0, 0, 1, 2, 3, 4]);
         assert_eq!(Frame::from_bytes(&bytes), Ok(sample()));

@@ -1,9 +1,7 @@
 //! The versioned description of a formation that every node and client holds.
 
-use bivouac_types::limits::{NODES_MAX, SEATS_MAX, SLOTS_MAX};
-use bivouac_types::{FormationId, Ino, NodeId, PartitionId, SeatIndex, Slot};
-
-use crate::codec_struct;
+use bivouac_types::limits::{NODES_MAX, SLOTS_MAX, TARGETS_MAX};
+use bivouac_types::{FormationId, Ino, NodeId, PartitionId, Slot, TargetIndex};
 
 /// One node of the formation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,18 +14,30 @@ pub struct NodeEntry {
     pub peer_address: String,
     /// Path of the Unix socket of the client lane on that host; empty when there is none.
     pub unix_path: String,
+    /// Mirror epoch in which the node moved to that host; 0 if it was started there.
+    pub epoch: u32,
 }
-codec_struct!(NodeEntry { host, client_address, peer_address, unix_path });
+codec_struct!(NodeEntry { host, client_address, peer_address, unix_path, epoch });
 
-/// One seat: a volume of a node.
+/// One target: a volume of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SeatEntry {
+pub struct TargetEntry {
     /// The node.
     pub node: NodeId,
     /// Position of the volume on the node.
     pub volume: u16,
 }
-codec_struct!(SeatEntry { node, volume });
+codec_struct!(TargetEntry { node, volume });
+
+/// The mirror of a node's volumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MirrorEntry {
+    /// The node that keeps the replicas; none while the node's volumes are not mirrored.
+    pub backup: Option<NodeId>,
+    /// Raised whenever the backup changes or a daemon takes over from the replicas: who has an older one is cut off.
+    pub epoch: u32,
+}
+codec_struct!(MirrorEntry { backup, epoch });
 
 /// The map.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,16 +52,32 @@ pub struct FormationMap {
     pub slots: Vec<NodeId>,
     /// The nodes; position is the id.
     pub nodes: Vec<NodeEntry>,
-    /// The seats of the root partition, in order.
-    pub seats: Vec<SeatEntry>,
+    /// The targets of the root partition, in order.
+    pub targets: Vec<TargetEntry>,
     /// Stripe size of new files unless their directory says otherwise, in bytes.
     pub stripe: u32,
-    /// Width of new files unless their directory says otherwise; 0 is all seats.
+    /// Width of new files unless their directory says otherwise; 0 is all targets.
     pub width: u16,
     /// Whether all that goes over TCP is encrypted.
     pub is_secure: bool,
+    /// True if clients report what they access, so that races are found.
+    pub detects_races: bool,
+    /// The mirror of each node; empty if no node's volumes are mirrored.
+    pub mirrors: Vec<MirrorEntry>,
 }
-codec_struct!(FormationMap { version, formation, name, slots, nodes, seats, stripe, width, is_secure });
+codec_struct!(FormationMap {
+    version,
+    formation,
+    name,
+    slots,
+    nodes,
+    targets,
+    stripe,
+    width,
+    is_secure,
+    detects_races,
+    mirrors
+});
 
 impl FormationMap {
     /// Whether every reference inside the map leads somewhere.
@@ -59,21 +85,88 @@ impl FormationMap {
     /// # Errors
     /// A sentence that names what is wrong.
     pub fn check(&self) -> Result<(), String> {
-        let (slots, nodes, seats) = (self.slots.len(), self.nodes.len(), self.seats.len());
+        let (slots, nodes, targets) = (self.slots.len(), self.nodes.len(), self.targets.len());
         if !slots.is_power_of_two() || slots > usize::from(SLOTS_MAX) {
             return Err(format!("map has {slots} slots, not a power of two up to {SLOTS_MAX}"));
         }
         if nodes == 0 || nodes > NODES_MAX {
             return Err(format!("map has {nodes} nodes, not 1 to {NODES_MAX}"));
         }
-        if seats == 0 || seats > SEATS_MAX {
-            return Err(format!("map has {seats} seats, not 1 to {SEATS_MAX}"));
+        if targets == 0 || targets > TARGETS_MAX {
+            return Err(format!("map has {targets} targets, not 1 to {TARGETS_MAX}"));
         }
-        let used = self.slots.iter().copied().chain(self.seats.iter().map(|seat| seat.node));
+        self.check_mirrors()?;
+        let used = self.slots.iter().copied().chain(self.targets.iter().map(|target| target.node));
         match used.max_by_key(|node| node.0) {
             Some(node) if usize::from(node.0) >= nodes => Err(format!("map names {node} of {nodes}")),
             _ => Ok(()),
         }
+    }
+
+    fn check_mirrors(&self) -> Result<(), String> {
+        let (mirrors, nodes) = (self.mirrors.len(), self.nodes.len());
+        if mirrors != 0 && mirrors != nodes {
+            return Err(format!("map has {mirrors} mirrors of {nodes} nodes"));
+        }
+        for (node, mirror) in (0u16..).map(NodeId).zip(&self.mirrors) {
+            match mirror.backup {
+                Some(backup) if usize::from(backup.0) >= nodes => {
+                    return Err(format!("map names {backup} of {nodes} as the backup of {node}"));
+                }
+                Some(backup) if backup == node => {
+                    return Err(format!("map names {node} as the backup of itself"));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The mirror of a node's volumes; `None` if they are not mirrored.
+    #[must_use]
+    pub fn mirror(&self, node: NodeId) -> Option<(NodeId, u32)> {
+        let entry = self.mirrors.get(usize::from(node.0))?;
+        Some((entry.backup?, entry.epoch))
+    }
+
+    /// Checks that this map may take the place of `former`: it is a later one of the same formation, in which nothing but
+    /// mirrors and places of nodes has changed, and each place with a later epoch.
+    ///
+    /// # Errors
+    /// A sentence that names what is against it.
+    pub fn check_succeeds(&self, former: &FormationMap) -> Result<(), String> {
+        self.check()?;
+        if self.formation != former.formation {
+            return Err(format!("map is of another formation than '{}'", former.name));
+        }
+        if self.version <= former.version {
+            return Err(format!("map has version {}, not above {}", self.version, former.version));
+        }
+        if (self.nodes.len(), &self.slots, &self.targets)
+            != (former.nodes.len(), &former.slots, &former.targets)
+        {
+            return Err("map has other nodes, slots or targets".into());
+        }
+        let entries = self.nodes.iter().zip(&former.nodes).zip((0..).map(NodeId));
+        for ((entry, before), node) in entries {
+            // A daemon that was cut off may listen at the former address still; the epoch fences it.
+            let moved = entry.epoch > before.epoch;
+            if entry != before && !moved {
+                let (now, then) = (entry.epoch, before.epoch);
+                return Err(format!(
+                    "map has {node} in another place in epoch {now}, which it left in {then}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The nodes that this map has in another place than `former`.
+    pub fn moved_since<'m>(&'m self, former: &'m FormationMap) -> impl Iterator<Item = NodeId> + 'm {
+        // `check_succeeds` is asked first: by position, entries of two formations would be compared.
+        assert_eq!(self.nodes.len(), former.nodes.len(), "maps of different formations are compared");
+        let entries = (0..).map(NodeId).zip(self.nodes.iter().zip(&former.nodes));
+        entries.filter(|(_, (entry, before))| entry.epoch > before.epoch).map(|(node, _)| node)
     }
 
     /// Number of slots.
@@ -82,10 +175,10 @@ impl FormationMap {
         self.slots.len() as u16
     }
 
-    /// Number of seats.
+    /// Number of targets.
     #[must_use]
-    pub fn seat_count(&self) -> u16 {
-        self.seats.len() as u16
+    pub fn target_count(&self) -> u16 {
+        self.targets.len() as u16
     }
 
     /// The node that holds a slot; `None` for a slot that the formation does not have.
@@ -100,14 +193,14 @@ impl FormationMap {
         self.slot_node(ino.slot())
     }
 
-    /// Node and volume of a seat of the root partition; `None` for any other, which [`PartitionTable`] knows, and for one
+    /// Node and volume of a target of the root partition; `None` for any other, which [`PartitionTable`] knows, and for one
     /// that the formation does not have.
     ///
     /// [`PartitionTable`]: crate::PartitionTable
     #[must_use]
-    pub fn seat(&self, seat: SeatIndex) -> Option<SeatEntry> {
-        let is_root = seat.partition() == PartitionId::ROOT;
-        self.seats.get(usize::from(seat.position())).copied().filter(|_| is_root)
+    pub fn target(&self, target: TargetIndex) -> Option<TargetEntry> {
+        let is_root = target.partition() == PartitionId::ROOT;
+        self.targets.get(usize::from(target.position())).copied().filter(|_| is_root)
     }
 }
 
@@ -122,6 +215,7 @@ mod tests {
             client_address: "127.0.0.1:1".into(),
             peer_address: "127.0.0.1:2".into(),
             unix_path: String::new(),
+            epoch: 0,
         };
         FormationMap {
             version: 1,
@@ -129,10 +223,15 @@ mod tests {
             name: "demo".into(),
             slots: vec![NodeId(0), NodeId(1)],
             nodes: vec![node.clone(), node],
-            seats: vec![SeatEntry { node: NodeId(0), volume: 0 }, SeatEntry { node: NodeId(1), volume: 0 }],
+            targets: vec![
+                TargetEntry { node: NodeId(0), volume: 0 },
+                TargetEntry { node: NodeId(1), volume: 0 },
+            ],
             stripe: 4096,
             width: 0,
             is_secure: false,
+            detects_races: false,
+            mirrors: Vec::new(),
         }
     }
 
@@ -145,9 +244,48 @@ mod tests {
     }
 
     #[test]
+    fn a_mirror_is_on_another_node_of_the_map() {
+        let mirror = |backup| MirrorEntry { backup, epoch: 3 };
+        let of = |mirrors| FormationMap { mirrors, ..map() };
+        let good = of(vec![mirror(Some(NodeId(1))), mirror(None)]);
+        assert_eq!(good.check(), Ok(()));
+        assert_eq!(FormationMap::from_bytes(&good.to_bytes()), Ok(good.clone()));
+        assert_eq!((good.mirror(NodeId(0)), good.mirror(NodeId(1))), (Some((NodeId(1), 3)), None));
+        assert_eq!((map().mirror(NodeId(0)), good.mirror(NodeId(9))), (None, None));
+        assert!(of(vec![mirror(None)]).check().unwrap_err().contains("1 mirrors of 2"));
+        assert!(of(vec![mirror(Some(NodeId(2))), mirror(None)]).check().unwrap_err().contains("node 2"));
+        assert!(of(vec![mirror(Some(NodeId(0))), mirror(None)]).check().unwrap_err().contains("itself"));
+    }
+
+    /// S812.
+    #[test]
+    fn only_a_later_map_succeeds_and_only_places_change() {
+        let former = map();
+        let mut later = FormationMap { version: 2, ..map() };
+        assert_eq!(later.check_succeeds(&former), Ok(()));
+        assert_eq!(later.moved_since(&former).count(), 0);
+        assert!(former.check_succeeds(&later).unwrap_err().contains("version 1, not above 2"));
+        assert!(later.check_succeeds(&later.clone()).is_err());
+        later.nodes[1].client_address = "127.0.0.1:9".into();
+        assert!(
+            later.check_succeeds(&former).unwrap_err().contains("node 1"),
+            "the epoch says that it moved"
+        );
+        later.nodes[1].epoch = 2;
+        assert_eq!(later.check_succeeds(&former), Ok(()));
+        assert_eq!(later.moved_since(&former).collect::<Vec<_>>(), [NodeId(1)]);
+        let back = FormationMap { version: 3, ..map() };
+        assert!(back.check_succeeds(&later).unwrap_err().contains("node 1"));
+        let other = FormationMap { version: 3, slots: vec![NodeId(1), NodeId(1)], ..later.clone() };
+        assert!(other.check_succeeds(&later).unwrap_err().contains("slots"));
+        let alien = FormationMap { version: 3, formation: FormationId([8; 16]), ..later.clone() };
+        assert!(alien.check_succeeds(&later).unwrap_err().contains("another formation"));
+    }
+
+    #[test]
     fn a_map_that_leads_nowhere_is_refused() {
         let mut bad = map();
-        bad.seats[1].node = NodeId(2);
+        bad.targets[1].node = NodeId(2);
         assert!(bad.check().unwrap_err().contains("node 2"));
         bad = map();
         bad.slots.push(NodeId(0));

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bivouac_types::limits::{PARTITION_TEXT_MAX, SEATS_MAX};
-use bivouac_types::{Ino, Layout, PartitionId, PartitionSettings, SeatIndex};
+use bivouac_types::limits::{PARTITION_TEXT_MAX, TARGETS_MAX};
+use bivouac_types::{Ino, Layout, PartitionId, PartitionSettings, TargetIndex};
 
-use crate::{Decode, DecodeError, Encode, FormationMap, Reader, SeatEntry};
+use crate::{Decode, DecodeError, Encode, FormationMap, Reader, TargetEntry};
 
 /// How far a partition is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,11 +15,11 @@ pub enum PartitionState {
     Making,
     /// It is there.
     Live,
-    /// It is gone, or never came to be. Its seats stay known: there may be rests of its files.
+    /// It is gone, or never came to be. Its targets stay known: there may be rests of its files.
     Removed,
 }
 
-/// A partition. Its number, directory and seats never change.
+/// A partition. Its number, directory and targets never change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
     /// Its number.
@@ -32,32 +32,32 @@ pub struct Partition {
     pub dir: Ino,
     /// The partition that the directory was in.
     pub outer: PartitionId,
-    /// Its seats in their order, as seats of the root partition.
-    pub seats: Vec<SeatIndex>,
+    /// Its targets in their order, as targets of the root partition.
+    pub targets: Vec<TargetIndex>,
     /// What it was told.
     pub settings: PartitionSettings,
 }
 
 impl Partition {
-    /// Whether it can be in a formation with this map.
+    /// Returns whether it can be in a formation with this map.
     ///
     /// # Errors
-    /// A sentence that names the seat or setting, and what is allowed.
+    /// A sentence that names the target or setting, and what is allowed.
     pub fn check(&self, map: &FormationMap) -> Result<(), String> {
-        let (seats, all) = (&self.seats, map.seat_count());
-        if seats.is_empty() || seats.len() > SEATS_MAX {
-            return Err(format!("a partition has 1 to {SEATS_MAX} seats, not {}", seats.len()));
+        let (targets, all) = (&self.targets, map.target_count());
+        if targets.is_empty() || targets.len() > TARGETS_MAX {
+            return Err(format!("a partition has 1 to {TARGETS_MAX} targets, not {}", targets.len()));
         }
-        if let Some(alien) = seats.iter().find(|seat| map.seat(**seat).is_none()) {
-            return Err(format!("seat {alien} is not among the {all} of the formation"));
+        if let Some(alien) = targets.iter().find(|target| map.target(**target).is_none()) {
+            return Err(format!("target {alien} is not among the {all} of the formation"));
         }
-        let mut sorted = seats.clone();
+        let mut sorted = targets.clone();
         sorted.sort_unstable();
         if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(format!("seat {} is named twice", twice[0]));
+            return Err(format!("target {} is named twice", twice[0]));
         }
-        if usize::from(self.settings.width) > seats.len() {
-            return Err(format!("width {} is more than its {} seats", self.settings.width, seats.len()));
+        if usize::from(self.settings.width) > targets.len() {
+            return Err(format!("width {} is more than its {} targets", self.settings.width, targets.len()));
         }
         match self.settings.to_string().len() {
             len if len > PARTITION_TEXT_MAX => {
@@ -67,42 +67,44 @@ impl Partition {
         }
     }
 
-    /// Number of its seats.
+    /// Number of its targets.
     #[must_use]
-    pub fn seat_count(&self) -> u16 {
-        self.seats.len() as u16
+    pub fn target_count(&self) -> u16 {
+        self.targets.len() as u16
     }
 
     /// What its directory and those below say of new files, as long as nobody says otherwise for one of them.
     #[must_use]
     pub fn layout(&self) -> Layout {
-        let seats = self.seat_count();
-        let width = if self.settings.width == 0 { seats } else { self.settings.width };
-        Layout { stripe: self.settings.stripe, width, base: SeatIndex::new(self.id, 0), seats }
+        let targets = self.target_count();
+        let width = if self.settings.width == 0 { targets } else { self.settings.width };
+        Layout { stripe: self.settings.stripe, width, base: TargetIndex::new(self.id, 0), targets }
     }
 
-    /// Its seats with their nodes and volumes; those that the map does not have are left out.
+    /// Its targets with their nodes and volumes; those that the map does not have are left out.
     #[must_use]
-    pub fn places(&self, map: &FormationMap) -> Vec<SeatEntry> {
-        self.seats.iter().filter_map(|seat| map.seat(*seat)).collect()
+    pub fn places(&self, map: &FormationMap) -> Vec<TargetEntry> {
+        self.targets.iter().filter_map(|target| map.target(*target)).collect()
     }
 
-    /// Most bytes that it may take on one seat: an even part of its capacity.
+    /// Most bytes that it may take on one target: an even part of its capacity.
     #[must_use]
-    pub fn seat_capacity(&self) -> Option<u64> {
-        self.settings.capacity.map(|bytes| bytes.div_ceil(self.seats.len().max(1) as u64))
+    pub fn target_capacity(&self) -> Option<u64> {
+        // Each node enforces its part alone: sharing what is left would cost a message per growing write.
+        self.settings.capacity.map(|bytes| bytes.div_ceil(self.targets.len().max(1) as u64))
     }
 }
 
-/// Partitions by number, for finding out where their seats are.
+/// Partitions by number, for finding out where their targets are.
 #[derive(Clone, Debug, Default)]
 pub struct PartitionTable {
-    known: HashMap<PartitionId, (Arc<Partition>, Arc<[SeatEntry]>)>,
+    known: HashMap<PartitionId, (Arc<Partition>, Arc<[TargetEntry]>)>,
 }
 
 impl PartitionTable {
     /// Takes in what is known of a partition, unless more is known already. Whether it was news.
     pub fn learn(&mut self, map: &FormationMap, partition: Partition) -> bool {
+        // Messages come in any order, and twice: what is older, or less far, than what is known changes nothing.
         let rank = |known: &Partition| (known.version, known.state as u8);
         let id = partition.id;
         if self.known.get(&id).is_some_and(|(known, _)| rank(known) >= rank(&partition)) {
@@ -119,22 +121,22 @@ impl PartitionTable {
         self.known.get(&id).map(|(partition, _)| partition)
     }
 
-    /// The places of a partition's seats, in their order.
+    /// The places of a partition's targets, in their order.
     #[must_use]
-    pub fn places(&self, id: PartitionId) -> Option<&Arc<[SeatEntry]>> {
+    pub fn places(&self, id: PartitionId) -> Option<&Arc<[TargetEntry]>> {
         self.known.get(&id).map(|(_, places)| places)
     }
 
-    /// Node and volume of a seat; `None` if its partition is not known, or has no such seat.
+    /// Node and volume of a target; `None` if its partition is not known, or has no such target.
     #[must_use]
-    pub fn seat(&self, map: &FormationMap, seat: SeatIndex) -> Option<SeatEntry> {
-        match seat.partition() {
-            PartitionId::ROOT => map.seat(seat),
-            id => self.places(id)?.get(usize::from(seat.position())).copied(),
+    pub fn target(&self, map: &FormationMap, target: TargetIndex) -> Option<TargetEntry> {
+        match target.partition() {
+            PartitionId::ROOT => map.target(target),
+            id => self.places(id)?.get(usize::from(target.position())).copied(),
         }
     }
 
-    /// Whether none is known besides the root partition.
+    /// Returns whether none is known besides the root partition.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
@@ -149,22 +151,7 @@ impl PartitionTable {
     }
 }
 
-impl Encode for PartitionState {
-    fn encode(&self, out: &mut Vec<u8>) {
-        out.push(*self as u8);
-    }
-}
-
-impl Decode<'_> for PartitionState {
-    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        match u8::decode(input)? {
-            0 => Ok(PartitionState::Making),
-            1 => Ok(PartitionState::Live),
-            2 => Ok(PartitionState::Removed),
-            _ => Err(DecodeError::Invalid("state of a partition")),
-        }
-    }
-}
+codec_enum!(PartitionState, "state of a partition" { Making = 0, Live = 1, Removed = 2 });
 
 /// As text, so that a release with more settings can read what this one wrote.
 impl Encode for PartitionSettings {
@@ -179,7 +166,7 @@ impl Decode<'_> for PartitionSettings {
     }
 }
 
-crate::codec_struct!(Partition { id, version, state, dir, outer, seats, settings });
+crate::codec_struct!(Partition { id, version, state, dir, outer, targets, settings });
 
 #[cfg(test)]
 mod tests {
@@ -188,25 +175,27 @@ mod tests {
     use proptest::prelude::*;
 
     fn map() -> FormationMap {
-        let entry = |volume| SeatEntry { node: NodeId(volume), volume };
+        let entry = |volume| TargetEntry { node: NodeId(volume), volume };
         FormationMap {
             version: 1,
             formation: FormationId([0; 16]),
             name: String::new(),
             slots: vec![NodeId(0)],
             nodes: Vec::new(),
-            seats: (0..4).map(entry).collect(),
+            targets: (0..4).map(entry).collect(),
             stripe: 4096,
             width: 0,
             is_secure: false,
+            detects_races: false,
+            mirrors: Vec::new(),
         }
     }
 
     fn sample() -> Partition {
         let settings: PartitionSettings = "stripe=64k\nwidth=2\ncapacity=10\n".parse().unwrap();
         let (id, outer) = (PartitionId(3), PartitionId::ROOT);
-        let seats = [2, 0, 3].map(SeatIndex).to_vec();
-        Partition { id, version: 1, state: PartitionState::Live, dir: Ino(77), outer, seats, settings }
+        let targets = [2, 0, 3].map(TargetIndex).to_vec();
+        Partition { id, version: 1, state: PartitionState::Live, dir: Ino(77), outer, targets, settings }
     }
 
     #[test]
@@ -214,7 +203,7 @@ mod tests {
         assert_eq!(Partition::from_bytes(&sample().to_bytes()), Ok(sample()));
         let layout = sample().layout();
         assert_eq!((layout.check(), layout.partition(), layout.width), (Ok(()), PartitionId(3), 2));
-        assert_eq!((sample().check(&map()), sample().seat_capacity()), (Ok(()), Some(4)));
+        assert_eq!((sample().check(&map()), sample().target_capacity()), (Ok(()), Some(4)));
     }
 
     #[test]
@@ -224,21 +213,21 @@ mod tests {
             change(&mut partition);
             partition.check(&map()).unwrap_err()
         };
-        assert!(refusal(&|p| p.seats.clear()).contains("not 0"));
-        assert!(refusal(&|p| p.seats.push(SeatIndex(4))).contains("seat 4 is not among the 4"));
-        assert!(refusal(&|p| p.seats.push(SeatIndex(2))).contains("seat 2 is named twice"));
+        assert!(refusal(&|p| p.targets.clear()).contains("not 0"));
+        assert!(refusal(&|p| p.targets.push(TargetIndex(4))).contains("target 4 is not among the 4"));
+        assert!(refusal(&|p| p.targets.push(TargetIndex(2))).contains("target 2 is named twice"));
         assert!(refusal(&|p| p.settings.width = 4).contains("width 4"));
     }
 
     #[test]
-    fn seats_are_found_by_partition_and_position() {
+    fn targets_are_found_by_partition_and_position() {
         let (mut table, map) = (PartitionTable::default(), map());
         assert!(table.learn(&map, sample()));
         assert!(!table.learn(&map, sample()));
-        let node = |seat| table.seat(&map, seat).map(|entry| entry.node.0);
-        let of = |position| SeatIndex::new(PartitionId(3), position);
+        let node = |target| table.target(&map, target).map(|entry| entry.node.0);
+        let of = |position| TargetIndex::new(PartitionId(3), position);
         assert_eq!([0, 1, 2, 3].map(|position| node(of(position))), [Some(2), Some(0), Some(3), None]);
-        assert_eq!((node(SeatIndex(1)), node(SeatIndex::new(PartitionId(4), 0))), (Some(1), None));
+        assert_eq!((node(TargetIndex(1)), node(TargetIndex::new(PartitionId(4), 0))), (Some(1), None));
         let gone = Partition { state: PartitionState::Removed, ..sample() };
         assert!(table.learn(&map, gone) && !table.learn(&map, sample()));
         assert_eq!(table.get(PartitionId(3)).map(|p| p.state), Some(PartitionState::Removed));

@@ -1,11 +1,11 @@
 //! What the supervisors of a formation's hosts say to the one that starts it, and it to them. These messages
 //! have numbers among those of the operations, but no node serves them: they travel on connections of their own.
 
-use crate::{Decode, DecodeError, Encode, FormationMap, Reader, codec_struct};
+use crate::FormationMap;
 
-/// Number of [`Join`], from a host; its [`Past`] is the payload, if its part is being recovered.
+/// Number of [`Join`], from a host; its [`PreviousPart`] is the payload, if its part is being recovered.
 pub const JOIN: u16 = 82;
-/// Number of [`Begin`], to a host; the map is its payload.
+/// Number of [`FormationStart`], to a host; the map is its payload.
 pub const BEGIN: u16 = 83;
 /// Number of [`Order`], to a host.
 pub const ORDER: u16 = 84;
@@ -14,85 +14,119 @@ pub const REPORT: u16 = 85;
 /// Number of [`Resume`], from a host, on a connection that takes the place of its former one.
 pub const RESUME: u16 = 200;
 
-/// A host is there: the first message of its supervisor.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Join {
-    /// The release that runs there.
-    pub release: String,
-    /// How the launcher calls the host; the host's own name if it does not say.
-    pub host: String,
-    /// The host's own name.
-    pub machine: String,
-    /// Its clock, in milliseconds since 1970.
-    pub now_unix_ms: u64,
-    /// The formation's directory there.
-    pub directory: String,
-    /// Why it cannot take part, if it cannot.
-    pub trouble: Option<String>,
-    /// Its nodes.
-    pub nodes: Vec<JoinNode>,
-}
-codec_struct!(Join { release, host, machine, now_unix_ms, directory, trouble, nodes });
+/// Number of [`NewMap`], to a host; the map is its payload.
+pub const MAP: u16 = 201;
 
-/// What a host's part was before all of its processes were killed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Past {
-    /// Id of its first node; the others follow.
-    pub first_node: u16,
-    /// The map that it had, with addresses of then.
-    pub map: FormationMap,
-    /// The lives of the formation that all of its volumes have seen, the newest last.
-    pub lives: Vec<u64>,
-    /// The newest of those that were served.
-    pub served: Option<u64>,
-}
-codec_struct!(Past { first_node, map, lives, served });
+/// Number of [`RecordHead`], from a keeper to a host that votes; the record's body is its payload.
+pub const RECORD: u16 = 202;
+/// Number of [`VoteRequest`], from a candidate to a host that votes.
+pub const VOTE: u16 = 203;
+/// Number of [`Vote`], the answer; the body of the voter's record is its payload, if it agrees.
+pub const VOTED: u16 = 204;
+/// Number of [`Question`], from a command on another host to the keeper.
+pub const ASK: u16 = 205;
+/// Number of [`Reply`], the answer; the formation's state is its payload, if it says so.
+pub const REPLY: u16 = 206;
 
-/// A node that a host brings.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JoinNode {
-    /// `address:port` of the client lane.
-    pub client_address: String,
-    /// `address:port` of the peer lane.
-    pub peer_address: String,
-    /// Its volumes, by index.
-    pub volumes: Vec<JoinVolume>,
+owned! {
+    /// A host is there: the first message of its supervisor.
+    Join {
+        /// The release that runs there.
+        release: String,
+        /// How the launcher calls the host; the host's own name if it does not say.
+        host: String,
+        /// The host's own name.
+        machine: String,
+        /// Its clock, in milliseconds since 1970.
+        now_unix_ms: u64,
+        /// The formation's directory there.
+        directory: String,
+        /// Reason why it cannot take part, if it cannot.
+        trouble: Option<String>,
+        /// Its nodes.
+        nodes: Vec<JoinNode>,
+    }
+    /// A host's part before all of its processes were killed, as its volumes tell it.
+    PreviousPart {
+        /// Id of its first node; the others follow.
+        first_node: u16,
+        /// The map that it had, with addresses of then.
+        map: FormationMap,
+        /// The lives of the formation that all of its volumes have seen, the newest last.
+        lives: Vec<u64>,
+        /// The newest of those that were served.
+        served: Option<u64>,
+    }
+    /// A node that a host brings.
+    JoinNode {
+        /// `address:port` of the client lane.
+        client_address: String,
+        /// `address:port` of the peer lane.
+        peer_address: String,
+        /// Its volumes, by index.
+        volumes: Vec<JoinVolume>,
+    }
+    /// A volume that a node brings.
+    JoinVolume {
+        /// The directory, as people read it.
+        path: String,
+        /// `memory` or `disk`.
+        kind: String,
+        /// Most bytes it may hold.
+        capacity_bytes: u64,
+    }
+    /// What a host needs to start its daemons, sent when all hosts have joined.
+    FormationStart {
+        /// Id of the host's first node; the others follow.
+        first_node: u16,
+        /// The formation's secret, hidden by the connection's pad.
+        sealed_secret: [u8; 32],
+        /// Addresses of other hosts that this one must be able to reach.
+        reach: Vec<String>,
+    }
+    /// A new connection of a host that takes part. The answer is an [`Order`], or a [`Report`] that the host was given up.
+    #[derive(Copy)]
+    Resume {
+        /// Id of the host's first node.
+        first_node: u16,
+        /// Rises with every attempt of the host: the latest one counts, in whatever order they arrive.
+        turn: u32,
+    }
+    /// All that the keepers of a formation have decided, as its body is.
+    RecordHead {
+        /// Term of the keeper that wrote it.
+        term: u32,
+        /// Its number; rises from record to record.
+        version: u64,
+        /// Positions of the hosts that vote.
+        voters: Vec<u16>,
+        /// Hosts that voted before a change of voters, until that is accepted.
+        former: Vec<u16>,
+    }
+    /// A host wants to be the keeper.
+    #[derive(Copy)]
+    VoteRequest {
+        /// The term that it asks for.
+        term: u32,
+        /// True if it only asks whether it would be elected.
+        is_trial: bool,
+    }
+    /// A voter's answer.
+    Vote {
+        /// The request.
+        request: VoteRequest,
+        /// The highest term that it has promised.
+        promised: u32,
+        /// The newest record that it has accepted, if it agrees.
+        record: Option<RecordHead>,
+    }
+    /// There is a newer map.
+    #[derive(Copy)]
+    NewMap {
+        /// Its version.
+        version: u64,
+    }
 }
-codec_struct!(JoinNode { client_address, peer_address, volumes });
-
-/// A volume that a node brings.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JoinVolume {
-    /// The directory, as people read it.
-    pub path: String,
-    /// `memory` or `disk`.
-    pub kind: String,
-    /// Most bytes it may hold.
-    pub capacity_bytes: u64,
-}
-codec_struct!(JoinVolume { path, kind, capacity_bytes });
-
-/// All are there: what a host needs to start its daemons.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Begin {
-    /// Id of the host's first node; the others follow.
-    pub first_node: u16,
-    /// The formation's secret, hidden by the connection's pad.
-    pub sealed_secret: [u8; 32],
-    /// Addresses of other hosts that this one must be able to reach.
-    pub reach: Vec<String>,
-}
-codec_struct!(Begin { first_node, sealed_secret, reach });
-
-/// A host that is of the formation has connected anew. The answer is an [`Order`], or a [`Report`] that it was given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Resume {
-    /// Id of the host's first node.
-    pub first_node: u16,
-    /// Rises with every attempt of the host: the latest one counts, in whatever order they arrive.
-    pub turn: u32,
-}
-codec_struct!(Resume { first_node, turn });
 
 /// What a host is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,6 +146,54 @@ pub enum Order {
     },
     /// The recovery is done on all hosts: what your volumes hold is the formation's again, and goes with it.
     Recovered,
+    /// Take over a node whose host is lost.
+    Adopt {
+        /// The node.
+        node: u16,
+        /// The host's node that has the replicas of its volumes.
+        backup: u16,
+        /// Mirror epoch of the node from then on.
+        epoch: u32,
+        /// Kind and capacity of each of its volumes.
+        volumes: Vec<(String, u64)>,
+    },
+    /// A keeper's first words on a connection.
+    Keepers {
+        /// Its term.
+        term: u32,
+        /// Addresses where this keeper and its successors can be reached, `address:port`.
+        addresses: Vec<String>,
+        /// True if it has a successor on another host when it is lost.
+        is_succeeded: bool,
+    },
+}
+
+/// What a command on another host asks the keeper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// The formation's state, once all hosts have told how they are.
+    Look,
+    /// Take the formation down.
+    Down,
+}
+
+/// The keeper's answer to a command on another host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// The formation's state is the payload, as the state file has it.
+    State,
+    /// All hosts have taken their parts down.
+    Down {
+        /// Processes, mounts, files and sockets that are left, on all hosts together.
+        left: [u32; 4],
+        /// Hosts that could not say so, or not all, and why.
+        notes: Vec<String>,
+    },
+    /// It cannot be done.
+    Refused {
+        /// Reason.
+        text: String,
+    },
 }
 
 /// What happened on a host.
@@ -148,90 +230,115 @@ pub enum Report {
     },
     /// It lives.
     Alive,
+    /// It has sealed the replicas of a node and opened its sockets; the daemon starts when the map says so.
+    Adopted {
+        /// The node.
+        node: u16,
+        /// Its mirror epoch.
+        epoch: u32,
+        /// Where it is, as the map is to have it, and directories of its volumes.
+        place: AdoptedPlace,
+    },
+    /// It cannot take a node over.
+    NotAdopted {
+        /// The node.
+        node: u16,
+        /// Epoch in which it was to.
+        epoch: u32,
+        /// Reason.
+        text: String,
+    },
+    /// Its daemons have the map of this version.
+    HasMap {
+        /// The version.
+        version: u64,
+    },
+    /// It can vote, and run the keeper.
+    CanKeep {
+        /// `address:port` where it is asked for its vote.
+        vote_address: String,
+        /// `address:port` of a keeper there.
+        keeper_address: String,
+    },
+    /// It has accepted a record.
+    Accepted {
+        /// The keeper's term.
+        term: u32,
+        /// The record's number.
+        version: u64,
+    },
+    /// It has promised a later term than that of the keeper it tells this.
+    Deposed {
+        /// The later term.
+        term: u32,
+    },
 }
 
-/// How a node of a host is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeReport {
-    /// Process of its daemon there; 0 for none.
-    pub pid: u32,
-    /// `starting`, `ready`, `restarting`, `failed` or `stopped`.
-    pub life: String,
-    /// How its last daemon ended, if one did.
-    pub message: Option<String>,
-    /// Daemons of it that died.
-    pub deaths: u64,
-}
-codec_struct!(NodeReport { pid, life, message, deaths });
-
-impl Encode for Order {
-    fn encode(&self, out: &mut Vec<u8>) {
-        match self {
-            Order::Live => out.push(0),
-            Order::Mount => out.push(1),
-            Order::Look => out.push(2),
-            Order::Down => out.push(3),
-            Order::Lost { nodes } => (4u8, nodes.clone()).encode(out),
-            Order::Recovered => out.push(5),
-        }
+owned! {
+    /// Place of a node that a host has taken over.
+    AdoptedPlace {
+        /// `address:port` of the client lane.
+        client_address: String,
+        /// `address:port` of the peer lane.
+        peer_address: String,
+        /// Unix socket of the client lane there.
+        unix_path: String,
+        /// Directories of its volumes.
+        volumes: Vec<String>,
+    }
+    /// How a node of a host is.
+    NodeReport {
+        /// Its id.
+        node: u16,
+        /// Process of its daemon there; 0 for none.
+        pid: u32,
+        /// `starting`, `ready`, `restarting`, `failed` or `stopped`.
+        life: String,
+        /// How its last daemon ended, if one did.
+        message: Option<String>,
+        /// Daemons of it that died.
+        deaths: u64,
     }
 }
 
-impl Decode<'_> for Order {
-    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        match u8::decode(input)? {
-            0 => Ok(Order::Live),
-            1 => Ok(Order::Mount),
-            2 => Ok(Order::Look),
-            3 => Ok(Order::Down),
-            4 => Ok(Order::Lost { nodes: Decode::decode(input)? }),
-            5 => Ok(Order::Recovered),
-            _ => Err(DecodeError::Invalid("order")),
-        }
-    }
-}
+codec_enum!(Order, "order" {
+    Live = 0,
+    Mount = 1,
+    Look = 2,
+    Down = 3,
+    Lost { nodes } = 4,
+    Recovered = 5,
+    Adopt { node, backup, epoch, volumes } = 6,
+    Keepers { term, addresses, is_succeeded } = 7,
+});
 
-impl Encode for Report {
-    fn encode(&self, out: &mut Vec<u8>) {
-        match self {
-            Report::Ready { steps } => (0u8, steps.clone()).encode(out),
-            Report::Failed { text } => (1u8, text.clone()).encode(out),
-            Report::Mounted { dir } => (2u8, dir.clone()).encode(out),
-            Report::Nodes { nodes, trouble } => {
-                (3u8, nodes.clone()).encode(out);
-                trouble.encode(out);
-            }
-            Report::Down { left, trouble } => {
-                out.push(4);
-                left.iter().for_each(|count| count.encode(out));
-                trouble.encode(out);
-            }
-            Report::Alive => out.push(5),
-        }
-    }
-}
+codec_enum!(Question, "question" { Look = 0, Down = 1 });
 
-impl Decode<'_> for Report {
-    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Ok(match u8::decode(input)? {
-            0 => Report::Ready { steps: Decode::decode(input)? },
-            1 => Report::Failed { text: Decode::decode(input)? },
-            2 => Report::Mounted { dir: Decode::decode(input)? },
-            3 => Report::Nodes { nodes: Decode::decode(input)?, trouble: Decode::decode(input)? },
-            4 => {
-                let (a, b) = Decode::decode(input)?;
-                let (c, d) = Decode::decode(input)?;
-                Report::Down { left: [a, b, c, d], trouble: Decode::decode(input)? }
-            }
-            5 => Report::Alive,
-            _ => return Err(DecodeError::Invalid("report")),
-        })
-    }
-}
+codec_enum!(Reply, "reply" {
+    State = 0,
+    Down { left, notes } = 1,
+    Refused { text } = 2,
+});
+
+codec_enum!(Report, "report" {
+    Ready { steps } = 0,
+    Failed { text } = 1,
+    Mounted { dir } = 2,
+    Nodes { nodes, trouble } = 3,
+    Down { left, trouble } = 4,
+    Alive = 5,
+    Adopted { node, epoch, place } = 6,
+    NotAdopted { node, epoch, text } = 7,
+    HasMap { version } = 8,
+    CanKeep { vote_address, keeper_address } = 9,
+    Accepted { term, version } = 10,
+    Deposed { term } = 11,
+});
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Decode, Encode};
     use proptest::prelude::*;
 
     fn join() -> Join {
@@ -255,18 +362,55 @@ mod tests {
     #[test]
     fn messages_travel() {
         assert_eq!(Join::from_bytes(&join().to_bytes()), Ok(join()));
-        let begin = Begin { first_node: 3, sealed_secret: [7; 32], reach: vec!["10.0.0.2:1".into()] };
-        assert_eq!(Begin::from_bytes(&begin.to_bytes()), Ok(begin));
+        let begin =
+            FormationStart { first_node: 3, sealed_secret: [7; 32], reach: vec!["10.0.0.2:1".into()] };
+        assert_eq!(FormationStart::from_bytes(&begin.to_bytes()), Ok(begin));
         let resume = Resume { first_node: 3, turn: 1 };
         assert_eq!(Resume::from_bytes(&resume.to_bytes()), Ok(resume));
         for order in [Order::Live, Order::Mount, Order::Look, Order::Down, Order::Lost { nodes: vec![2, 7] }]
         {
             assert_eq!(Order::from_bytes(&order.to_bytes()), Ok(order));
         }
-        let node = NodeReport { pid: 7, life: "ready".into(), message: None, deaths: 2 };
+        let adopt = Order::Adopt { node: 1, backup: 2, epoch: 3, volumes: vec![("disk".into(), 4)] };
+        assert_eq!(Order::from_bytes(&adopt.to_bytes()), Ok(adopt));
+        assert_eq!(NewMap::from_bytes(&NewMap { version: 9 }.to_bytes()), Ok(NewMap { version: 9 }));
+        let head = RecordHead { term: 1, version: 2, voters: vec![0, 1, 2], former: vec![3] };
+        let request = VoteRequest { term: 3, is_trial: true };
+        for record in [None, Some(head)] {
+            let vote = Vote { request, promised: 2, record };
+            assert_eq!(Vote::from_bytes(&vote.to_bytes()), Ok(vote));
+        }
+        for question in [Question::Look, Question::Down] {
+            assert_eq!(Question::from_bytes(&question.to_bytes()), Ok(question));
+        }
+        for reply in [
+            Reply::State,
+            Reply::Down { left: [1, 2, 3, 4], notes: vec!["x".into()] },
+            Reply::Refused { text: "x".into() },
+        ] {
+            assert_eq!(Reply::from_bytes(&reply.to_bytes()), Ok(reply));
+        }
+        let keepers = Order::Keepers { term: 1, addresses: vec!["10.0.0.1:7".into()], is_succeeded: true };
+        assert_eq!(Order::from_bytes(&keepers.to_bytes()), Ok(keepers));
+        let node = NodeReport { node: 3, pid: 7, life: "ready".into(), message: None, deaths: 2 };
         for report in [
             Report::Ready { steps: vec![("records".into(), 1)] },
             Report::Failed { text: "no space".into() },
+            Report::Adopted {
+                node: 1,
+                epoch: 2,
+                place: AdoptedPlace {
+                    client_address: "10.0.0.3:1".into(),
+                    peer_address: "10.0.0.3:2".into(),
+                    unix_path: "/run/n1".into(),
+                    volumes: vec!["/local/replica".into()],
+                },
+            },
+            Report::NotAdopted { node: 1, epoch: 2, text: "not in sync".into() },
+            Report::HasMap { version: 7 },
+            Report::CanKeep { vote_address: "10.0.0.1:1".into(), keeper_address: "10.0.0.1:2".into() },
+            Report::Accepted { term: 1, version: 2 },
+            Report::Deposed { term: 3 },
             Report::Mounted { dir: "/m".into() },
             Report::Nodes { nodes: vec![node], trouble: Some("x".into()) },
             Report::Down { left: [1, 2, 3, 4], trouble: None },
@@ -291,7 +435,7 @@ mod tests {
 
     #[test]
     fn no_node_serves_their_numbers() {
-        for number in [JOIN, BEGIN, ORDER, REPORT, RESUME] {
+        for number in [JOIN, BEGIN, ORDER, REPORT, RESUME, MAP, RECORD, VOTE, VOTED, ASK, REPLY] {
             assert_eq!(crate::Op::from_number(number), None);
         }
     }
@@ -302,7 +446,7 @@ mod tests {
             if let Ok(join) = Join::from_bytes(&bytes) {
                 prop_assert_eq!(join.to_bytes(), bytes.clone());
             }
-            if let Ok(begin) = Begin::from_bytes(&bytes) {
+            if let Ok(begin) = FormationStart::from_bytes(&bytes) {
                 prop_assert_eq!(begin.to_bytes(), bytes.clone());
             }
             if let Ok(resume) = Resume::from_bytes(&bytes) {
@@ -310,6 +454,12 @@ mod tests {
             }
             if let Ok(order) = Order::from_bytes(&bytes) {
                 prop_assert_eq!(order.to_bytes(), bytes.clone());
+            }
+            if let Ok(vote) = Vote::from_bytes(&bytes) {
+                prop_assert_eq!(vote.to_bytes(), bytes.clone());
+            }
+            if let Ok(reply) = Reply::from_bytes(&bytes) {
+                prop_assert_eq!(reply.to_bytes(), bytes.clone());
             }
             if let Ok(report) = Report::from_bytes(&bytes) {
                 prop_assert_eq!(report.to_bytes(), bytes);

@@ -2,30 +2,30 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// A way to protect frames. All of a connection come the same way.
+/// Protection of the frames of a connection, the same for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// Not at all: over sockets of one machine, whose kernel copies memory.
+pub enum FrameProtection {
+    /// None: over sockets of one machine, whose kernel copies memory.
     None = 0,
-    /// By their CRC-32C, which finds what happens by itself.
+    /// Their CRC-32C, which finds accidental damage.
     Sum = 1,
-    /// By the records that they come in, which are encrypted and authenticated.
+    /// The records that they come in, which are encrypted and authenticated.
     Record = 2,
 }
 
-impl Way {
-    /// The seal of what goes this way.
+impl FrameProtection {
+    /// The seal of a body and its payload under this protection.
     #[must_use]
     pub fn seal<'a>(self, body: &[u8], payload: impl IntoIterator<Item = &'a [u8]>) -> Seal {
         match self {
-            Way::None => Seal::None,
-            Way::Sum => seal_of(body, payload),
-            Way::Record => Seal::Record,
+            FrameProtection::None => Seal::None,
+            FrameProtection::Sum => seal_of(body, payload),
+            FrameProtection::Record => Seal::Record,
         }
     }
 }
 
-/// How body and payload of a frame are protected. A number in the header says which way.
+/// Protection of the body and payload of one frame. A number in the header says which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seal {
     /// Not at all.
@@ -37,20 +37,20 @@ pub enum Seal {
 }
 
 impl Seal {
-    /// The way that it is of.
+    /// The protection that it belongs to.
     #[must_use]
-    pub fn way(self) -> Way {
+    pub fn protection(self) -> FrameProtection {
         match self {
-            Seal::None => Way::None,
-            Seal::Sum(_) => Way::Sum,
-            Seal::Record => Way::Record,
+            Seal::None => FrameProtection::None,
+            Seal::Sum(_) => FrameProtection::Sum,
+            Seal::Record => FrameProtection::Record,
         }
     }
 
-    /// The number of the way, and the value in the header.
+    /// The number of the protection, and the value in the header.
     pub(crate) fn to_parts(self) -> (u8, u32) {
         let value = if let Seal::Sum(sum) = self { sum } else { 0 };
-        (self.way() as u8, value)
+        (self.protection() as u8, value)
     }
 
     pub(crate) fn from_parts(way: u8, value: u32) -> Option<Seal> {
@@ -63,17 +63,17 @@ impl Seal {
     }
 }
 
-/// Bytes behind a header, summed up as they come.
+/// Running CRC-32C of the bytes behind a header.
 #[derive(Clone)]
-pub struct Summing(Digest);
+pub struct FrameChecksum(Digest);
 
-impl Default for Summing {
-    fn default() -> Summing {
-        Summing(Digest::new(CrcAlgorithm::Crc32Iscsi))
+impl Default for FrameChecksum {
+    fn default() -> FrameChecksum {
+        FrameChecksum(Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
 }
 
-impl Summing {
+impl FrameChecksum {
     /// Takes the next bytes.
     pub fn add(&mut self, bytes: &[u8]) {
         // What is empty may be empty often, and each call costs a little.
@@ -88,17 +88,17 @@ impl Summing {
         Seal::Sum(self.0.finalize() as u32)
     }
 
-    /// Whether a seal fits what was added; those that have no sum fit everything.
+    /// Returns whether a seal fits what was added; those that have no sum fit everything.
     #[must_use]
     pub fn fits(&self, seal: Seal) -> bool {
-        seal.way() != Way::Sum || seal == self.seal()
+        seal.protection() != FrameProtection::Sum || seal == self.seal()
     }
 }
 
 /// The seal of a body and the parts of a payload.
 #[must_use]
 pub fn seal_of<'a>(body: &[u8], payload: impl IntoIterator<Item = &'a [u8]>) -> Seal {
-    let mut summing = Summing::default();
+    let mut summing = FrameChecksum::default();
     summing.add(body);
     payload.into_iter().for_each(|part| summing.add(part));
     summing.seal()
@@ -113,13 +113,13 @@ mod tests {
     fn it_is_the_sum_that_others_know() {
         assert_eq!(seal_of(b"1234", [&b"56"[..], b"", b"789"]), Seal::Sum(0xe306_9283), "RFC 3720, B.4");
         assert_eq!(seal_of(b"", []), Seal::Sum(0));
-        assert!(Summing::default().fits(Seal::None) && Summing::default().fits(Seal::Sum(0)));
+        assert!(FrameChecksum::default().fits(Seal::None) && FrameChecksum::default().fits(Seal::Sum(0)));
     }
 
     proptest! {
         #[test]
         fn wherever_it_is_cut_the_sum_is_one(bytes: Vec<u8>, cuts in proptest::collection::vec(0usize..100, 0..5)) {
-            let (mut summing, mut rest) = (Summing::default(), bytes.as_slice());
+            let (mut summing, mut rest) = (FrameChecksum::default(), bytes.as_slice());
             for cut in cuts {
                 let (front, back) = rest.split_at(cut.min(rest.len()));
                 summing.add(front);
@@ -134,7 +134,7 @@ mod tests {
             let seal = seal_of(&bytes, []);
             let at = at % bytes.len();
             bytes[at] ^= 1 << bit;
-            let mut summing = Summing::default();
+            let mut summing = FrameChecksum::default();
             summing.add(&bytes);
             prop_assert!(!summing.fits(seal));
         }

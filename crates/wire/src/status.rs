@@ -1,72 +1,66 @@
 //! What a node tells about itself.
 
-use bivouac_types::{Ino, Liveness, NodeId, SeatIndex};
+use bivouac_types::{Ino, Liveness, NodeId, TargetIndex};
 
-use crate::codec_struct;
-
-/// State of one volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VolumeStatus {
-    /// Directory on the node.
-    pub path: String,
-    /// `memory` or `disk`.
-    pub kind: String,
-    /// Most bytes it may hold.
-    pub capacity_bytes: u64,
-    /// Bytes that subfiles take.
-    pub used_bytes: u64,
-    /// Bytes that the node's records take, and that are kept for them.
-    pub records_bytes: u64,
-    /// Subfiles on it.
-    pub subfiles: u64,
-    /// Whether blocks of new subfiles get checksums.
-    pub checksum: bool,
+owned! {
+    /// State of one volume.
+    VolumeStatus {
+        /// Directory on the node.
+        path: String,
+        /// `memory` or `disk`.
+        kind: String,
+        /// Most bytes it may hold.
+        capacity_bytes: u64,
+        /// Bytes that subfiles take.
+        used_bytes: u64,
+        /// Bytes that the node's records take, and that are kept for them.
+        records_bytes: u64,
+        /// Subfiles on it.
+        subfiles: u64,
+        /// True if blocks of new subfiles get checksums.
+        checksum: bool,
+    }
+    /// Bytes at rest that turned out not to be what was written.
+    #[derive(Default)]
+    DamageStatus {
+        /// Reads and writes that were refused for it, since the daemon started.
+        refused: u64,
+        /// What is known to be wrong, in bytes of whole blocks.
+        wrong_bytes: u64,
+        /// The first stretches of it.
+        wrong: Vec<WrongBytes>,
+        /// Subfiles that were made, and are known not to be there any more.
+        lost: u64,
+    }
+    /// A stretch of a subfile that is not what was written.
+    WrongBytes {
+        /// The file.
+        ino: Ino,
+        /// The target.
+        target: TargetIndex,
+        /// First byte in the subfile's data.
+        from: u64,
+        /// Behind the last one.
+        to: u64,
+        /// The subfile on its node.
+        path: String,
+    }
 }
-codec_struct!(VolumeStatus { path, kind, capacity_bytes, used_bytes, records_bytes, subfiles, checksum });
-
-/// Bytes at rest that turned out not to be what was written.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DamageStatus {
-    /// Reads and writes that were refused for it, since the daemon started.
-    pub refused: u64,
-    /// What is known to be wrong, in bytes of whole blocks.
-    pub wrong_bytes: u64,
-    /// The first stretches of it.
-    pub wrong: Vec<WrongBytes>,
-    /// Subfiles that were made, and are known not to be there any more.
-    pub lost: u64,
-}
-codec_struct!(DamageStatus { refused, wrong_bytes, wrong, lost });
-
-/// A stretch of a subfile that is not what was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WrongBytes {
-    /// The file.
-    pub ino: Ino,
-    /// The seat.
-    pub seat: SeatIndex,
-    /// First byte in the subfile's data.
-    pub from: u64,
-    /// Behind the last one.
-    pub to: u64,
-    /// The subfile on its node.
-    pub path: String,
-}
-codec_struct!(WrongBytes { ino, seat, from, to, path });
 
 /// For how many ranges of time requests are counted.
 pub const TIME_RANGES: usize = 26;
 
-/// How long requests took, from when a node had them until their answers were made.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Times {
-    /// All of them together, in microseconds.
-    pub total_us: u64,
-    /// How many took how long: at index i at most 2^i microseconds and more than half of that, at the last one
-    /// (33 s) also all that took longer. Zeros at the end are left out.
-    pub counts: Vec<u64>,
+owned! {
+    /// How long requests took, from when a node had them until their answers were made.
+    #[derive(Default)]
+    Times {
+        /// All of them together, in microseconds.
+        total_us: u64,
+        /// How many took how long: at index i at most 2^i microseconds and more than half of that, at the last one
+        /// (33 s) also all that took longer. Zeros at the end are left out.
+        counts: Vec<u64>,
+    }
 }
-codec_struct!(Times { total_us, counts });
 
 impl Times {
     /// How many requests these are.
@@ -101,6 +95,7 @@ impl Times {
     /// it is at most twice too long. `None` without requests.
     #[must_use]
     pub fn quantile_us(&self, share: f64) -> Option<u64> {
+        assert!((0.0..=1.0).contains(&share), "{share} is no part of all requests");
         let wanted = (self.count() as f64 * share).ceil().max(1.0);
         let mut seen = 0.0;
         let index = self.counts.iter().position(|count| {
@@ -111,59 +106,48 @@ impl Times {
     }
 }
 
-/// How often a node served an operation, and how often it asked others for it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OpCount {
-    /// Name of the operation.
-    pub name: String,
-    /// Requests from clients.
-    pub client: u64,
-    /// Requests from peers.
-    pub peer: u64,
-    /// Requests of its own to peers, however often each had to be sent.
-    pub calls: u64,
-    /// Bytes of content that came with requests.
-    pub received_bytes: u64,
-    /// Bytes of content that went with answers.
-    pub sent_bytes: u64,
-    /// How long those of clients took.
-    pub client_times: Times,
-    /// How long those of peers took.
-    pub peer_times: Times,
-    /// Those of clients and peers that daemons were killed in the middle of.
-    pub cut_off: u64,
+owned! {
+    /// Number of times that a node served an operation, and how often it asked others for it.
+    #[derive(Default)]
+    OpCount {
+        /// Name of the operation.
+        name: String,
+        /// Requests from clients.
+        client: u64,
+        /// Requests from peers.
+        peer: u64,
+        /// Requests of its own to peers, however often each had to be sent.
+        calls: u64,
+        /// Bytes of content that came with requests.
+        received_bytes: u64,
+        /// Bytes of content that went with answers.
+        sent_bytes: u64,
+        /// How long those of clients took.
+        client_times: Times,
+        /// How long those of peers took.
+        peer_times: Times,
+        /// Those of clients and peers that daemons were killed in the middle of.
+        cut_off: u64,
+    }
+    /// The page pools of a daemon's mounts together, in bytes but for hits and misses.
+    #[derive(Copy, Default)]
+    PoolStatus {
+        /// Most that they may take.
+        size_bytes: u64,
+        /// What they take.
+        used_bytes: u64,
+        /// Written by programs and not sent yet.
+        unsent_bytes: u64,
+        /// Small reads that found all they wanted.
+        hits: u64,
+        /// Small reads that did not.
+        misses: u64,
+        /// Written behind and arrived, since the daemon started.
+        sent_bytes: u64,
+        /// Given up, after the program had been told, since the daemon started.
+        dropped_bytes: u64,
+    }
 }
-codec_struct!(OpCount {
-    name,
-    client,
-    peer,
-    calls,
-    received_bytes,
-    sent_bytes,
-    client_times,
-    peer_times,
-    cut_off
-});
-
-/// The page pools of a daemon's mounts together, in bytes but for hits and misses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PoolStatus {
-    /// Most that they may take.
-    pub size_bytes: u64,
-    /// What they take.
-    pub used_bytes: u64,
-    /// Written by programs and not sent yet.
-    pub unsent_bytes: u64,
-    /// Small reads that found all they wanted.
-    pub hits: u64,
-    /// Small reads that did not.
-    pub misses: u64,
-    /// Written behind and arrived, since the daemon started.
-    pub sent_bytes: u64,
-    /// Given up, after the program had been told, since the daemon started.
-    pub dropped_bytes: u64,
-}
-codec_struct!(PoolStatus { size_bytes, used_bytes, unsent_bytes, hits, misses, sent_bytes, dropped_bytes });
 
 impl std::iter::Sum for PoolStatus {
     fn sum<I: Iterator<Item = PoolStatus>>(pools: I) -> PoolStatus {
@@ -179,66 +163,69 @@ impl std::iter::Sum for PoolStatus {
     }
 }
 
-/// A node that does not answer another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Silent {
-    /// The node.
-    pub node: NodeId,
-    /// What is known of it.
-    pub liveness: Liveness,
-    /// For how long that is known, in milliseconds.
-    pub for_ms: u64,
+owned! {
+    /// A node that does not answer another.
+    #[derive(Copy)]
+    UnresponsiveNode {
+        /// The node.
+        node: NodeId,
+        /// What is known of it.
+        liveness: Liveness,
+        /// For how long that is known, in milliseconds.
+        for_ms: u64,
+    }
+    /// State of one node.
+    NodeStatus {
+        /// Position in the map.
+        id: u16,
+        /// Process id of the daemon.
+        pid: u32,
+        /// Milliseconds since the daemon started.
+        uptime_ms: u64,
+        /// Inodes whose home this node is.
+        files: u64,
+        /// Open files registered here.
+        open_files: u64,
+        /// Records and their bytes in memory.
+        records: u64,
+        /// Bytes of the records.
+        record_bytes: u64,
+        /// Memory that the records take.
+        names_bytes: u64,
+        /// Memory that they may take.
+        names_max_bytes: u64,
+        /// Volumes.
+        volumes: Vec<VolumeStatus>,
+        /// Pages of its mounts.
+        page_pool: PoolStatus,
+        /// Requests per operation.
+        operations: Vec<OpCount>,
+        /// The map's version, and more with every death and return of a node that this one knows of.
+        epoch: u64,
+        /// Nodes that this one takes for dead, or suspects.
+        silent: Vec<UnresponsiveNode>,
+        /// What turned out to be wrong at rest.
+        damage: DamageStatus,
+        /// Links that it uses.
+        links: Vec<LinkStatus>,
+    }
+    /// A link to another formation, as a node has seen it.
+    LinkStatus {
+        /// Its name.
+        name: String,
+        /// Address of the gateway.
+        address: String,
+        /// True if there is a connection.
+        is_up: bool,
+        /// The shortest round trip of late, in microseconds.
+        round_trip_us: u64,
+        /// The greatest rate of late, in bytes per second.
+        rate: u64,
+        /// Connections that broke.
+        breaks: u64,
+        /// Time of the last error of a connection, in milliseconds since 1970; 0 for none.
+        error_unix_ms: u64,
+        /// That error.
+        last_error: String,
+    }
 }
-codec_struct!(Silent { node, liveness, for_ms });
-
-/// State of one node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeStatus {
-    /// Position in the map.
-    pub id: u16,
-    /// Process id of the daemon.
-    pub pid: u32,
-    /// Milliseconds since the daemon started.
-    pub uptime_ms: u64,
-    /// Inodes whose home this node is.
-    pub files: u64,
-    /// Open files registered here.
-    pub open_files: u64,
-    /// Records and their bytes in memory.
-    pub records: u64,
-    /// Bytes of the records.
-    pub record_bytes: u64,
-    /// Memory that the records take.
-    pub names_bytes: u64,
-    /// Memory that they may take.
-    pub names_max_bytes: u64,
-    /// Volumes.
-    pub volumes: Vec<VolumeStatus>,
-    /// Pages of its mounts.
-    pub page_pool: PoolStatus,
-    /// Requests per operation.
-    pub operations: Vec<OpCount>,
-    /// The map's version, and more with every death and return of a node that this one knows of.
-    pub epoch: u64,
-    /// Nodes that this one takes for dead, or suspects.
-    pub silent: Vec<Silent>,
-    /// What turned out to be wrong at rest.
-    pub damage: DamageStatus,
-}
-codec_struct!(NodeStatus {
-    id,
-    pid,
-    uptime_ms,
-    files,
-    open_files,
-    records,
-    record_bytes,
-    names_bytes,
-    names_max_bytes,
-    volumes,
-    page_pool,
-    operations,
-    epoch,
-    silent,
-    damage
-});

@@ -1,10 +1,10 @@
-//! The header of a subfile: what one seat holds of one file, and how the file is put together
+//! The header of a subfile: what one target holds of one file, and how the file is put together
 //! again. Byte by byte in docs/format.md.
 
 use bivouac_types::limits::{SUBFILE_HEADER_LEN, SUMMED_DATA_AT};
-use bivouac_types::{FormationId, Ino, Layout, NodeId, PartitionId, Placement, SeatIndex};
+use bivouac_types::{FormationId, Ino, Layout, NodeId, PartitionId, Placement, TargetIndex};
 
-use crate::SeatEntry;
+use crate::TargetEntry;
 
 /// Length of the header, in bytes.
 pub const HEADER_LEN: usize = SUBFILE_HEADER_LEN as usize;
@@ -33,21 +33,21 @@ pub struct SubfileHeader {
     pub formation: FormationId,
     /// The file.
     pub ino: Ino,
-    /// The seat whose part of the file this is, of the file's partition.
-    pub seat: SeatIndex,
+    /// The target whose part of the file this is, of the file's partition.
+    pub target: TargetIndex,
     /// Where the bytes of the file are; names the partition.
     pub layout: Layout,
     /// How that was chosen.
     pub placement: Placement,
     /// Epoch of the last cut that the subfile took part in.
     pub trim_epoch: u32,
-    /// Where the file's seats are, from the base seat on; the first [`PLACES_MAX`] of them, or fewer with checksums.
-    pub places: Vec<SeatEntry>,
-    /// Whether its blocks have checksums.
+    /// Where the file's targets are, from the base target on; the first [`PLACES_MAX`] of them, or fewer with checksums.
+    pub places: Vec<TargetEntry>,
+    /// True if its blocks have checksums.
     pub sums: bool,
 }
 
-/// Why bytes are not the header of a subfile.
+/// Reason why bytes are not the header of a subfile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubfileError {
     /// Fewer bytes than a header has.
@@ -96,21 +96,23 @@ impl SubfileHeader {
         let mut out = [0u8; HEADER_LEN];
         let places_max = places_max(self.sums);
         let places = self.places.get(..places_max).unwrap_or(&self.places);
+        // Of a wider file the first places are written, and the flag says that there are more.
         let cut = usize::from(self.layout.width) > places_max;
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, MAGIC);
         put(8, &(if self.sums { VERSION } else { PLAIN }).to_le_bytes());
         put(10, &[placement_number(self.placement), if cut { FLAG_CUT } else { 0 }]);
-        put(12, &self.seat.position().to_le_bytes());
+        put(12, &self.target.position().to_le_bytes());
         put(14, &self.layout.base.position().to_le_bytes());
         put(16, &self.formation.0);
         put(32, &self.ino.0.to_le_bytes());
         put(40, &self.layout.stripe.to_le_bytes());
         put(44, &self.layout.width.to_le_bytes());
-        put(46, &self.layout.seats.to_le_bytes());
+        put(46, &self.layout.targets.to_le_bytes());
         put(48, &u32::from(self.layout.partition().0).to_le_bytes());
         put(52, &self.trim_epoch.to_le_bytes());
         put(56, &(places.len() as u16).to_le_bytes());
+        // With them a file is put together from its subfiles alone, when records and map are lost.
         for (index, place) in places.iter().enumerate() {
             put(PLACES_AT + index * PLACE_LEN, &place.node.0.to_le_bytes());
             put(PLACES_AT + index * PLACE_LEN + 2, &place.volume.to_le_bytes());
@@ -122,7 +124,7 @@ impl SubfileHeader {
     /// Reads a header from the front of `bytes`.
     ///
     /// # Errors
-    /// See [`SubfileError`]. In an accepted header layout, seat and places fit together.
+    /// See [`SubfileError`]. In an accepted header layout, target and places fit together.
     pub fn from_bytes(bytes: &[u8]) -> Result<SubfileHeader, SubfileError> {
         let (bytes, _) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(SubfileError::Short)?;
         if !bytes.starts_with(MAGIC) {
@@ -141,21 +143,21 @@ impl SubfileHeader {
         Ok(header)
     }
 
-    /// Position of this subfile's seat among the seats of the file: stripe `k` with `k mod width` equal to
-    /// it is here. `None` if the file does not use the seat.
+    /// Position of this subfile's target among the targets of the file: stripe `k` with `k mod width` equal to
+    /// it is here. `None` if the file does not use the target.
     #[must_use]
     pub fn column(&self) -> Option<u16> {
-        let Layout { base, seats, width, .. } = self.layout;
-        let (seats, seat) = (u32::from(seats), u32::from(self.seat.position()));
-        let behind_base = (seat + seats).checked_sub(u32::from(base.position()))?.checked_rem(seats)?;
-        let same = self.seat.partition() == base.partition();
+        let Layout { base, targets, width, .. } = self.layout;
+        let (targets, target) = (u32::from(targets), u32::from(self.target.position()));
+        let behind_base = (target + targets).checked_sub(u32::from(base.position()))?.checked_rem(targets)?;
+        let same = self.target.partition() == base.partition();
         u16::try_from(behind_base).ok().filter(|column| same && *column < width)
     }
 
     fn check(&self, count: u16, flags: u8) -> Result<(), SubfileError> {
         self.layout.check().map_err(|_| SubfileError::Invalid("layout"))?;
-        if self.seat.position() >= self.layout.seats || self.column().is_none() {
-            return Err(SubfileError::Invalid("seat"));
+        if self.target.position() >= self.layout.targets || self.column().is_none() {
+            return Err(SubfileError::Invalid("target"));
         }
         let width = usize::from(self.layout.width);
         let (cut, places_max) = (flags & FLAG_CUT != 0, places_max(self.sums));
@@ -171,20 +173,20 @@ fn fields(bytes: &[u8; HEADER_LEN], sums: bool) -> Result<SubfileHeader, Subfile
     formation.copy_from_slice(&bytes[16..32]);
     let count = usize::from(half(bytes, 56)).min(places_max(sums));
     let partition = u16::try_from(word(bytes, 48)).map_err(|_| SubfileError::Invalid("partition"))?;
-    let seat = |position| SeatIndex::new(PartitionId(partition), position);
+    let target = |position| TargetIndex::new(PartitionId(partition), position);
     let place = |index: usize| {
         let at = PLACES_AT + index * PLACE_LEN;
-        SeatEntry { node: NodeId(half(bytes, at)), volume: half(bytes, at + 2) }
+        TargetEntry { node: NodeId(half(bytes, at)), volume: half(bytes, at + 2) }
     };
     Ok(SubfileHeader {
         formation: FormationId(formation),
         ino: Ino(u64::from(word(bytes, 32)) | u64::from(word(bytes, 36)) << 32),
-        seat: seat(half(bytes, 12)),
+        target: target(half(bytes, 12)),
         layout: Layout {
             stripe: word(bytes, 40),
             width: half(bytes, 44),
-            base: seat(half(bytes, 14)),
-            seats: half(bytes, 46),
+            base: target(half(bytes, 14)),
+            targets: half(bytes, 46),
         },
         placement: placement_of(bytes[10])?,
         trim_epoch: word(bytes, 52),
@@ -248,11 +250,14 @@ mod tests {
         SubfileHeader {
             formation: formation(),
             ino: Ino(0x0001_0000_0000_002f),
-            seat: SeatIndex(0),
-            layout: Layout { stripe: 1 << 20, width: 2, base: SeatIndex(3), seats: 4 },
+            target: TargetIndex(0),
+            layout: Layout { stripe: 1 << 20, width: 2, base: TargetIndex(3), targets: 4 },
             placement: Placement::Striped,
             trim_epoch: 7,
-            places: vec![SeatEntry { node: NodeId(3), volume: 0 }, SeatEntry { node: NodeId(0), volume: 0 }],
+            places: vec![
+                TargetEntry { node: NodeId(3), volume: 0 },
+                TargetEntry { node: NodeId(0), volume: 0 },
+            ],
             sums: false,
         }
     }
@@ -271,7 +276,7 @@ mod tests {
         assert_eq!(
             bytes[32..48],
             [0x2f, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0x10, 0, 2, 0, 4, 0],
-            "inode, stripe, width, seats"
+            "inode, stripe, width, targets"
         );
         assert_eq!(bytes[48..64], [0, 0, 0, 0, 7, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes[64..72], [3, 0, 0, 0, 0, 0, 0, 0]);
@@ -282,8 +287,8 @@ mod tests {
 
     #[test]
     fn a_very_wide_file_keeps_what_fits() {
-        let layout = Layout { stripe: 4096, width: 2000, base: SeatIndex(0), seats: 2000 };
-        let place = |k: u16| SeatEntry { node: NodeId(k), volume: k % 2 };
+        let layout = Layout { stripe: 4096, width: 2000, base: TargetIndex(0), targets: 2000 };
+        let place = |k: u16| TargetEntry { node: NodeId(k), volume: k % 2 };
         let wide = SubfileHeader { layout, places: (0..2000).map(place).collect(), ..sample() };
         let bytes = wide.to_bytes();
         assert_eq!(bytes[11], FLAG_CUT);
@@ -311,7 +316,7 @@ mod tests {
         assert_eq!(refusal(8, &[3, 0]), SubfileError::Version(3));
         assert_eq!(refusal(10, &[3]), SubfileError::Invalid("placement"));
         assert_eq!(refusal(11, &[1]), SubfileError::Invalid("number of places"));
-        assert_eq!(refusal(12, &[1, 0]), SubfileError::Invalid("seat"));
+        assert_eq!(refusal(12, &[1, 0]), SubfileError::Invalid("target"));
         assert_eq!(refusal(40, &[1]), SubfileError::Invalid("layout"));
         assert_eq!(refusal(50, &[1]), SubfileError::Invalid("partition"));
         assert_eq!(refusal(56, &[255, 255]), SubfileError::Invalid("number of places"));
@@ -342,15 +347,15 @@ mod tests {
         }
 
         #[test]
-        fn headers_come_back(sums in any::<bool>(), ino in any::<u64>(), seats in 1u16..2000, pick in any::<(u16, u16, u16)>(), epoch in any::<u32>(), partition in any::<u16>()) {
-            let width = pick.0 % seats + 1;
-            let base = pick.1 % seats;
-            let seat = ((u32::from(base) + u32::from(pick.2 % width)) % u32::from(seats)) as u16;
-            let of = |position| SeatIndex::new(PartitionId(partition), position);
+        fn headers_come_back(sums in any::<bool>(), ino in any::<u64>(), targets in 1u16..2000, pick in any::<(u16, u16, u16)>(), epoch in any::<u32>(), partition in any::<u16>()) {
+            let width = pick.0 % targets + 1;
+            let base = pick.1 % targets;
+            let target = ((u32::from(base) + u32::from(pick.2 % width)) % u32::from(targets)) as u16;
+            let of = |position| TargetIndex::new(PartitionId(partition), position);
             let header = SubfileHeader {
-                ino: Ino(ino), seat: of(seat), trim_epoch: epoch, placement: Placement::Hashed,
-                layout: Layout { stripe: 8192, width, base: of(base), seats },
-                places: (0..width.min(places_max(sums) as u16)).map(|k| SeatEntry { node: NodeId(k), volume: 1 }).collect(),
+                ino: Ino(ino), target: of(target), trim_epoch: epoch, placement: Placement::Hashed,
+                layout: Layout { stripe: 8192, width, base: of(base), targets },
+                places: (0..width.min(places_max(sums) as u16)).map(|k| TargetEntry { node: NodeId(k), volume: 1 }).collect(),
                 sums,
                 ..sample()
             };

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::Hash;
+use std::ops::Range;
 
 /// One operation from its call to its return, in steps of the schedule.
 #[derive(Clone, Debug)]
@@ -107,6 +108,46 @@ impl Model for Stripe {
                 Some(next)
             }
         }
+    }
+}
+
+/// A region of a strict file: of each block, the marks that it may have, of which nobody has seen which it is.
+pub struct Region;
+
+/// What is done to blocks of a region.
+#[derive(Clone, Debug)]
+pub enum RegionOp {
+    /// All of them get a mark.
+    Write(Range<usize>, u32),
+    /// Some of them get a mark, nobody knows which.
+    WriteSome(Range<usize>, u32),
+    /// The marks of all of them.
+    Read(usize, Vec<u32>),
+}
+
+impl Model for Region {
+    type State = Vec<Vec<u32>>;
+    type Op = RegionOp;
+
+    fn apply(&self, state: &Vec<Vec<u32>>, op: &RegionOp) -> Option<Vec<Vec<u32>>> {
+        let mut next = state.clone();
+        match op {
+            RegionOp::Write(blocks, mark) => next[blocks.clone()].fill(vec![*mark]),
+            RegionOp::WriteSome(blocks, mark) => next[blocks.clone()].iter_mut().for_each(|may_have| {
+                may_have.push(*mark);
+                may_have.sort_unstable();
+                may_have.dedup();
+            }),
+            RegionOp::Read(at, seen) => {
+                for (may_have, mark) in next[*at..at + seen.len()].iter_mut().zip(seen) {
+                    if !may_have.contains(mark) {
+                        return None;
+                    }
+                    *may_have = vec![*mark];
+                }
+            }
+        }
+        Some(next)
     }
 }
 
@@ -312,6 +353,34 @@ mod tests {
         late[0].maybe = true;
         late.push(entry(8, 9, RegisterOp::Get(Some(1))));
         assert_eq!(explain(&Register, None, &late), Verdict::Explained, "until it is over nobody knows");
+    }
+
+    #[test]
+    fn a_region_is_seen_whole_unless_its_writer_was_lost() {
+        let judge = |second: Entry<RegionOp>, seen: Vec<u32>| {
+            let entries = [
+                entry(1, 2, RegionOp::Write(0..2, 1)),
+                second,
+                entry(5, 6, RegionOp::Read(0, seen.clone())),
+                entry(7, 8, RegionOp::Read(0, seen)),
+            ];
+            explain(&Region, vec![vec![0]; 2], &entries)
+        };
+        let under_way = entry(3, 9, RegionOp::Write(0..2, 2));
+        assert_eq!(judge(under_way.clone(), vec![1, 1]), Verdict::Explained);
+        assert_eq!(judge(under_way.clone(), vec![2, 2]), Verdict::Explained);
+        assert!(matches!(judge(under_way, vec![2, 1]), Verdict::Impossible(_)));
+        let lost = Entry { maybe: true, ..entry(3, u64::MAX, RegionOp::WriteSome(0..2, 2)) };
+        assert_eq!(judge(lost.clone(), vec![2, 1]), Verdict::Explained);
+        assert!(matches!(judge(lost.clone(), vec![0, 1]), Verdict::Impossible(_)));
+        // It is seen at once, or in part, but not more of it later.
+        let more = [
+            entry(1, 2, RegionOp::Write(0..2, 1)),
+            lost,
+            entry(5, 6, RegionOp::Read(0, vec![2, 1])),
+            entry(7, 8, RegionOp::Read(0, vec![2, 2])),
+        ];
+        assert!(matches!(explain(&Region, vec![vec![0]; 2], &more), Verdict::Impossible(_)));
     }
 
     #[test]

@@ -1,16 +1,19 @@
 //! What must hold of what was seen, and of what the volumes keep.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::PathBuf;
 
-use bivouac_fsck::{Kind, Leave, OfflineArgs, Outcome as Judgement, Progress, check_offline};
+use bivouac_fsck::{Kind, OfflineArgs, Outcome as Judgement, Progress, RepairOptions, check_offline};
+use bivouac_sim_kernel as sim;
 use bivouac_wire::FormationMap;
 
 use crate::history::{
-    Entry, NameOp, Names, Register, RegisterOp, Said, Stripe, StripeOp, Target, Verdict, explain,
+    Entry, NameOp, Names, Region, RegionOp, Register, RegisterOp, Said, Stripe, StripeOp, Target, Verdict,
+    explain,
 };
-use crate::scenario::{BLOCKS, Deed, KEYS, STRIPES};
-use crate::world::{Done, Outcome};
+use crate::scenario::{BLOCKS, CHANGING, Deed, KEYS, REGIONS, STRIPES};
+use crate::world::{Done, Outcome, REGION_BLOCKS, stripes_of};
 
 /// What is wrong with what was seen; nothing if all of it can be explained.
 #[must_use]
@@ -24,6 +27,11 @@ pub fn judge(history: &[Done]) -> Vec<String> {
     for key in 0..KEYS {
         let entries = register_entries(history, key);
         wrong.extend(said(&format!("attribute {key}"), explain(&Register, None, &entries), &entries));
+    }
+    for region in 0..REGIONS {
+        let entries = region_entries(history, region);
+        let start = vec![vec![0]; REGION_BLOCKS];
+        wrong.extend(said(&format!("region {region}"), explain(&Region, start, &entries), &entries));
     }
     let entries = name_entries(history);
     wrong.extend(said("names", explain(&Names, BTreeMap::new(), &entries), &entries));
@@ -82,6 +90,45 @@ fn stripe_entries(history: &[Done], stripe: u8) -> Vec<Entry<StripeOp>> {
         }
     }
     entries
+}
+
+/// Writes and reads of a region. Where it may be coherent meanwhile, those of each stripe are on their own.
+fn region_entries(history: &[Done], region: u8) -> Vec<Entry<RegionOp>> {
+    let mut entries = Vec::new();
+    for done in history {
+        let parts = match region == CHANGING && !is_strict(history, done) {
+            true => stripes_of(region),
+            false => vec![0..REGION_BLOCKS],
+        };
+        match (done.deed, &done.outcome) {
+            (Deed::Look(of), Outcome::Marks(marks)) if of == region => {
+                let seen = |part: Range<usize>| RegionOp::Read(part.start, marks[part].to_vec());
+                entries.extend(parts.into_iter().map(|part| entry(done, seen(part))));
+            }
+            (Deed::Fill(of), Outcome::Said(Said::Ok)) if of == region => {
+                entries.extend(parts.into_iter().map(|part| entry(done, RegionOp::Write(part, done.mark))));
+            }
+            // It was given up, or its client is lost: a part of it may be there, from one moment on.
+            (Deed::Fill(of), Outcome::Unknown) if of == region => {
+                let some = |part| RegionOp::WriteSome(part, done.mark);
+                entries.extend(parts.into_iter().map(|part| entry(done, some(part))));
+            }
+            _ => {}
+        }
+    }
+    entries
+}
+
+/// Whether the file whose contract is changed is surely strict from the call of an operation to its end.
+fn is_strict(history: &[Done], op: &Done) -> bool {
+    let changes = || history.iter().filter(|done| matches!(done.deed, Deed::Contract(_)));
+    let over = |done: &Done| entry(done, ()).ret;
+    // It is strict in the beginning.
+    let begun = changes().filter(|done| done.deed == Deed::Contract(true));
+    let begun = begun.filter(|done| over(done) <= op.call).map(|done| done.call).max().unwrap_or(0);
+    let ended =
+        |done: &Done| done.deed == Deed::Contract(false) && over(done) > begun && done.call < over(op);
+    !changes().any(ended)
 }
 
 fn register_entries(history: &[Done], key: u8) -> Vec<Entry<RegisterOp>> {
@@ -213,7 +260,7 @@ impl Progress for Quiet {
 #[must_use]
 pub fn check_volumes(volumes: Vec<PathBuf>, map: &FormationMap) -> Vec<String> {
     let arguments = OfflineArgs { volumes, map: Some(map.clone()), repair: false, compare: true };
-    match check_offline(&arguments, Leave::default(), &Quiet) {
+    match check_offline(&arguments, RepairOptions::default(), &Quiet) {
         Ok(report) => {
             let _explained_by_kills = (Kind::Unreferenced, Judgement::Left);
             let findings =
@@ -222,4 +269,15 @@ pub fn check_volumes(volumes: Vec<PathBuf>, map: &FormationMap) -> Vec<String> {
         }
         Err(error) => vec![format!("fsck: {error}")],
     }
+}
+
+/// The mark that all of a block has.
+pub fn one_mark(block: &[u8]) -> u32 {
+    let marks: Vec<u32> =
+        block.chunks(4).map(|mark| mark.try_into().map_or(u32::MAX, u32::from_le_bytes)).collect();
+    let first = marks.first().copied().unwrap_or(u32::MAX);
+    if marks.iter().any(|mark| *mark != first) {
+        sim::fail(&format!("a block is torn: {first} and others of {} marks", marks.len()));
+    }
+    first
 }

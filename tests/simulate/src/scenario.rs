@@ -13,6 +13,11 @@ pub const STRIPES: u8 = 3;
 pub const BLOCKS: u8 = 4;
 /// Attributes that are set and removed.
 pub const KEYS: u8 = 2;
+/// Regions of files under the strict contract, each of which is read and written as a whole: two beside each other in one
+/// file, and one of a file whose contract is changed.
+pub const REGIONS: u8 = 3;
+/// The one of the file whose contract is changed.
+pub const CHANGING: u8 = 2;
 
 /// One thing that a client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +52,12 @@ pub enum Deed {
     Get(u8),
     /// Does nothing for some milliseconds.
     Rest(u16),
+    /// Writes a region of a strict file.
+    Fill(u8),
+    /// Reads one.
+    Look(u8),
+    /// Has a file be strict, or coherent.
+    Contract(bool),
 }
 
 impl Display for Deed {
@@ -68,6 +79,9 @@ impl Display for Deed {
             Deed::Unset(k) => write!(f, "unset {k}"),
             Deed::Get(k) => write!(f, "get {k}"),
             Deed::Rest(ms) => write!(f, "rest {ms}"),
+            Deed::Fill(r) => write!(f, "fill {r}"),
+            Deed::Look(r) => write!(f, "look {r}"),
+            Deed::Contract(strict) => write!(f, "contract {}", if *strict { "strict" } else { "coherent" }),
         }
     }
 }
@@ -81,6 +95,9 @@ pub enum Mishap {
     KillClient(u8),
     /// Nothing goes from one host to another for so many milliseconds; hosts of nodes first, then those of clients.
     Cut(u8, u8, u16),
+    /// Connections of one host to another end for the first alone, which connects again; the other one notices that after so
+    /// many milliseconds, and until then may receive what was sent before.
+    HalfOpen(u8, u8, u16),
     /// One in so many writes of a node fails for so many milliseconds.
     WriteFails(u8, u16, u16),
     /// One in so many writes of a node finds no space.
@@ -89,6 +106,11 @@ pub enum Mishap {
     SyncFails(u8, u16, u16),
     /// One in so many calls of a node takes long.
     Slow(u8, u16, u16),
+    /// A host is lost for good with all that is on it; its nodes move so many milliseconds later. Only where volumes are
+    /// mirrored, and while their replicas have everything.
+    LoseHost(u8, u16),
+    /// The same of a host that lives on, and that no host of a node reaches any more: clients do.
+    CutOffHost(u8, u16),
 }
 
 /// When it does: so many steps after so many deeds have begun.
@@ -109,10 +131,13 @@ impl Display for Fault {
             Mishap::KillNode(n, ms) => write!(f, "kill-node {n} {ms}"),
             Mishap::KillClient(c) => write!(f, "kill-client {c}"),
             Mishap::Cut(a, b, ms) => write!(f, "cut {a} {b} {ms}"),
+            Mishap::HalfOpen(a, b, ms) => write!(f, "half-open {a} {b} {ms}"),
             Mishap::WriteFails(n, one_in, ms) => write!(f, "write-fails {n} {one_in} {ms}"),
             Mishap::Full(n, one_in, ms) => write!(f, "full {n} {one_in} {ms}"),
             Mishap::SyncFails(n, one_in, ms) => write!(f, "sync-fails {n} {one_in} {ms}"),
             Mishap::Slow(n, one_in, ms) => write!(f, "slow {n} {one_in} {ms}"),
+            Mishap::LoseHost(h, ms) => write!(f, "lose-host {h} {ms}"),
+            Mishap::CutOffHost(h, ms) => write!(f, "cut-off-host {h} {ms}"),
         }
     }
 }
@@ -136,6 +161,12 @@ pub struct Scenario {
     pub dead_after: u64,
     /// Whether clients take leases, as mounts do.
     pub leases: bool,
+    /// Whether there are files under the strict contract.
+    pub strict: bool,
+    /// Whether the volumes of each node are mirrored to the next one.
+    pub mirrored: bool,
+    /// So many of the clients, the first, are mounts: part of a node's daemon.
+    pub mounts: u8,
     /// Who does what: the actor (its client is the remainder by their number), and the deed.
     pub deeds: Vec<(u8, Deed)>,
     /// What goes wrong.
@@ -156,8 +187,12 @@ impl Scenario {
         let about = chance.below(4);
         let deeds = (0..count).map(|_| (chance.below(actors) as u8, deed(&mut chance, about))).collect();
         let wild = *chance.pick(&[0, 1, 2, 2, 3, 5]);
-        let faults = (0..wild).map(|_| fault(&mut chance, count, nodes, clients)).collect();
-        Scenario {
+        let mut faults: Vec<Fault> = (0..wild).map(|_| fault(&mut chance, count, nodes, clients)).collect();
+        // Drawn apart: all else of a run is as without them.
+        let mut apart = Chance::new(seed.wrapping_mul(0x9e6c_63d0_876a_3f6b) ^ 0x4a1f);
+        let half_open = if apart.one_in(3) { *apart.pick(&[1, 1, 2, 4]) } else { 0 };
+        faults.extend((0..half_open).map(|_| half_open_fault(&mut apart, count, nodes, clients)));
+        let scenario = Scenario {
             seed,
             nodes: nodes as u8,
             clients: clients as u8,
@@ -166,9 +201,59 @@ impl Scenario {
             spread: *chance.pick(&[2, 1024, 1024]),
             dead_after: *chance.pick(&[0, 0, 2000]),
             leases: chance.below(3) > 0,
+            strict: false,
+            mirrored: false,
+            mounts: 0,
             deeds,
             faults,
+        };
+        // Likewise.
+        let mut apart = Chance::new(seed.wrapping_mul(0xd6e8_feb8_6659_fd93) ^ 0x57a1);
+        let scenario = if apart.one_in(3) { scenario.with_strict(&mut apart) } else { scenario };
+        let mut apart = Chance::new(seed.wrapping_mul(0xa076_1d64_78bd_642f) ^ 0x3c11);
+        let may_be_mirrored = scenario.nodes > 1 && !scenario.strict;
+        if may_be_mirrored && apart.one_in(2) { scenario.with_mirrors(&mut apart) } else { scenario }
+    }
+
+    /// The same with mirrored volumes, of which hosts are lost.
+    fn with_mirrors(mut self, chance: &mut Chance) -> Scenario {
+        let deeds = self.deeds.len() as u64;
+        for _ in 0..*chance.pick(&[0, 1, 1, 2]) {
+            let host = chance.below(u64::from(self.nodes)) as u8;
+            let span = *chance.pick(&[5, 500, 8000]);
+            let time = chance.within(1, span) as u16;
+            let mishap =
+                if chance.one_in(2) { Mishap::LoseHost(host, time) } else { Mishap::CutOffHost(host, time) };
+            let reach = *chance.pick(&[30, 300, 3000]);
+            let steps = chance.below(reach) as u32;
+            self.faults.push(Fault { deeds: chance.below(deeds.max(1)) as u16, steps, mishap });
         }
+        Scenario { mirrored: true, ..self }
+    }
+
+    /// The same with strict files, at least two clients, and mounts among them.
+    fn with_strict(self, chance: &mut Chance) -> Scenario {
+        let clients = u64::from(self.clients).max(*chance.pick(&[2, 2, 3]));
+        let mounts = chance.below(clients + 1);
+        let actors = clients * *chance.pick(&[1, 1, 2]);
+        let (first, last) = *chance.pick(&[(0, 2), (0, 2), (0, 0), (0, 1), (2, 2)]);
+        let others = *chance.pick(&[0, 2, 4]);
+        let one = |(_, deed): (u8, Deed)| {
+            let actor = chance.below(actors) as u8;
+            if matches!(deed, Deed::Rest(_)) || others > 0 && chance.one_in(others) {
+                return (actor, deed);
+            }
+            let region = chance.within(first, last) as u8;
+            let is_change = region == CHANGING && chance.one_in(4);
+            let deed = match chance.below(2) {
+                half if is_change => Deed::Contract(half == 0),
+                0 => Deed::Fill(region),
+                _ => Deed::Look(region),
+            };
+            (actor, deed)
+        };
+        let deeds = self.deeds.into_iter().map(one).collect();
+        Scenario { clients: clients as u8, strict: true, mounts: mounts as u8, deeds, ..self }
     }
 
     /// Reads what [`Display`] wrote.
@@ -178,6 +263,7 @@ impl Scenario {
     pub fn parse(text: &str) -> Result<Scenario, String> {
         let mut scenario = Scenario::drawn(0, 0);
         (scenario.deeds, scenario.faults) = (Vec::new(), Vec::new());
+        (scenario.strict, scenario.mirrored, scenario.mounts) = (false, false, 0);
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
             scenario.take(line).ok_or_else(|| format!("this line makes no sense: {line}"))?;
         }
@@ -196,6 +282,9 @@ impl Scenario {
             "spread" => self.spread = number(1)?,
             "dead-after" => self.dead_after = number(1)?,
             "leases" => self.leases = number(1)? != 0,
+            "strict" => self.strict = number(1)? != 0,
+            "mirrored" => self.mirrored = number(1)? != 0,
+            "mounts" => self.mounts = number(1)? as u8,
             "do" => self.deeds.push((number(1)? as u8, parse_deed(words.get(2..)?)?)),
             "fault" => {
                 let mishap = parse_mishap(words.get(3..)?)?;
@@ -214,6 +303,12 @@ impl Display for Scenario {
         writeln!(f, "switch {}\nlatency {least} {most}\nspread {}", self.switch, self.spread)?;
         writeln!(f, "dead-after {}\nleases {}", self.dead_after, u8::from(self.leases))?;
         let mut text = String::new();
+        if self.strict {
+            let _ = writeln!(text, "strict 1\nmounts {}", self.mounts);
+        }
+        if self.mirrored {
+            let _ = writeln!(text, "mirrored 1");
+        }
         for (actor, deed) in &self.deeds {
             let _ = writeln!(text, "do {actor} {deed}");
         }
@@ -284,6 +379,18 @@ fn fault(chance: &mut Chance, deeds: u64, nodes: u64, clients: u64) -> Fault {
     Fault { deeds: chance.below(deeds.max(1)) as u16, steps: chance.below(reach) as u32, mishap }
 }
 
+/// Clients, or nodes among each other, lose their connections to a node.
+fn half_open_fault(chance: &mut Chance, deeds: u64, nodes: u64, clients: u64) -> Fault {
+    let to = chance.below(nodes);
+    let other_nodes = nodes - 1;
+    let from = chance.below(other_nodes + clients);
+    let from = if from < other_nodes { (to + 1 + from) % nodes } else { nodes + from - other_nodes };
+    let longest = *chance.pick(&[100, 3000, 60_000]);
+    let mishap = Mishap::HalfOpen(from as u8, to as u8, chance.within(1, longest) as u16);
+    let reach = *chance.pick(&[30, 300, 3000]);
+    Fault { deeds: chance.below(deeds.max(1)) as u16, steps: chance.below(reach) as u32, mishap }
+}
+
 fn parse_deed(words: &[&str]) -> Option<Deed> {
     let name = |at: usize| Some(NAMES.iter().position(|name| words.get(at) == Some(name))? as u8);
     let number = |at: usize| words.get(at)?.parse::<u16>().ok();
@@ -304,6 +411,9 @@ fn parse_deed(words: &[&str]) -> Option<Deed> {
         "unset" => Deed::Unset(small(1)?),
         "get" => Deed::Get(small(1)?),
         "rest" => Deed::Rest(number(1)?),
+        "fill" => Deed::Fill(small(1)?),
+        "look" => Deed::Look(small(1)?),
+        "contract" => Deed::Contract(*words.get(1)? == "strict"),
         _ => return None,
     })
 }
@@ -315,10 +425,13 @@ fn parse_mishap(words: &[&str]) -> Option<Mishap> {
         "kill-node" => Mishap::KillNode(small(1)?, number(2)?),
         "kill-client" => Mishap::KillClient(small(1)?),
         "cut" => Mishap::Cut(small(1)?, small(2)?, number(3)?),
+        "half-open" => Mishap::HalfOpen(small(1)?, small(2)?, number(3)?),
         "write-fails" => Mishap::WriteFails(small(1)?, number(2)?, number(3)?),
         "full" => Mishap::Full(small(1)?, number(2)?, number(3)?),
         "sync-fails" => Mishap::SyncFails(small(1)?, number(2)?, number(3)?),
         "slow" => Mishap::Slow(small(1)?, number(2)?, number(3)?),
+        "lose-host" => Mishap::LoseHost(small(1)?, number(2)?),
+        "cut-off-host" => Mishap::CutOffHost(small(1)?, number(2)?),
         _ => return None,
     })
 }

@@ -1,10 +1,11 @@
 //! Nodes and clients of a run: real code on simulated hosts.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bivouac_client::{Client, ClientOptions, NewInode};
+use bivouac_client::{Client, ClientOptions, NewInode, OpCtx};
 use bivouac_net::{
     Address, Auth, Identity, LaneKind, Listener, LivenessTable, Peer, PeerOptions, Secret, Server,
     ServerOptions, Transport,
@@ -13,15 +14,24 @@ use bivouac_node::{NetPeers, Node, NodeConfig, Past, Patience, Rounds, SystemClo
 use bivouac_sim_kernel as sim;
 use bivouac_store::VolumeConfig;
 use bivouac_types::limits::PAGE_POOL_MIN;
-use bivouac_types::{ClientId, Errno, FormationId, FsError, FsResult, Ino, NodeId, SpreadAt, mode};
-use bivouac_wire::{FormationMap, NodeEntry, SeatEntry};
+use bivouac_types::{
+    ClientId, Contract, Errno, FormationId, FsError, FsResult, Ino, NodeId, OpId, SpreadAt, mode,
+};
+use bivouac_wire::{FormationMap, MirrorEntry, NodeEntry, TargetEntry};
 
 use crate::history::Said;
-use crate::scenario::{BLOCKS, Deed, Mishap, NAMES, STRIPES, Scenario};
+use crate::keeper::{Keeper, Loss, next_time};
+use crate::mounts::{self, Serving};
+use crate::oracles::one_mark;
+use crate::scenario::{BLOCKS, CHANGING, Deed, Mishap, NAMES, REGIONS, STRIPES, Scenario};
+use crate::ways::{Ways, entry_on};
 
 /// Bytes of a stripe; a block is a part of it.
 const STRIPE: usize = 4096;
 const BLOCK: usize = STRIPE / BLOCKS as usize;
+/// Blocks of a region: two stripes and a half.
+pub const REGION_BLOCKS: usize = BLOCKS as usize * 5 / 2;
+const REGION: usize = REGION_BLOCKS * BLOCK;
 /// Bytes of a record that is appended.
 const RECORD: usize = 64;
 /// How long clients and nodes wait for a node that does not answer.
@@ -72,7 +82,7 @@ pub struct Done {
 
 /// What all threads of the run share. Taken for a moment only, in which nobody else goes on.
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     history: Vec<Done>,
     /// By actor, what it has still to do, last first.
     todo: Vec<Vec<Deed>>,
@@ -82,12 +92,20 @@ struct State {
     marks: u32,
     /// By client: its process, and how many of its actors are not done.
     clients: Vec<(u32, usize)>,
+    /// By client: how many processes it had before, of a mount.
+    incarnations: Vec<u32>,
+    /// By actor: its call that the kernel sends to the next process of its mount.
+    under_way: Vec<Option<Call>>,
+    /// Number of the last operation through a mount.
+    mount_ops: u64,
     client_numbers: u64,
-    nodes: Vec<Daemon>,
+    pub nodes: Vec<Daemon>,
+    /// Who decides where nodes are.
+    pub keeper: Keeper,
     faults: Vec<crate::scenario::Fault>,
     /// What ends when: simulated time, and what.
     ends: Vec<(Duration, End)>,
-    calm: bool,
+    pub calm: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -96,22 +114,39 @@ enum End {
     Disk(u8),
 }
 
-struct Daemon {
-    process: u32,
-    start_at: Option<Duration>,
+pub(crate) struct Daemon {
+    pub process: u32,
+    pub start_at: Option<Duration>,
     /// Its server side, of the daemon that runs; never dropped.
-    node: Option<&'static Arc<Node>>,
+    pub node: Option<&'static Serving>,
+}
+
+/// A call that is sent again if its daemon is killed.
+#[derive(Clone, Copy)]
+struct Call {
+    /// Its place in the history.
+    at: usize,
+    ctx: OpCtx,
+}
+
+/// Who does things: an actor of a client.
+struct Actor<'a> {
+    number: usize,
+    channel: u16,
+    client: &'a Client,
+    /// Whether the client is a mount.
+    is_mount: bool,
 }
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 /// Where those wait who look after nodes and clients.
-const NEWS: usize = 1;
+pub(crate) const NEWS: usize = 1;
 
-fn state() -> StateGuard {
+pub(crate) fn state() -> StateGuard {
     StateGuard(STATE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-struct StateGuard(MutexGuard<'static, Option<State>>);
+pub(crate) struct StateGuard(MutexGuard<'static, Option<State>>);
 
 impl std::ops::Deref for StateGuard {
     type Target = State;
@@ -128,11 +163,15 @@ impl std::ops::DerefMut for StateGuard {
 
 /// What a run is made of.
 pub struct World {
-    scenario: Scenario,
-    map: Arc<FormationMap>,
+    pub(crate) scenario: Scenario,
     auth: Auth,
-    root: PathBuf,
-    listeners: Vec<(Listener, Listener)>,
+    /// Of each node, those of the hosts that it can be on.
+    listeners: Vec<Vec<(Listener, Listener)>>,
+}
+
+/// Of a scenario's number: nodes first, then clients.
+pub(crate) fn host(number: u8) -> u32 {
+    u32::from(number) + 1
 }
 
 fn host_of_client(scenario: &Scenario, client: u8) -> u32 {
@@ -142,12 +181,9 @@ fn host_of_client(scenario: &Scenario, client: u8) -> u32 {
 impl World {
     /// Hosts, listeners and an empty formation. Volumes are below `root`.
     pub fn new(scenario: &Scenario, root: &Path) -> &'static World {
-        let entry = |i: u8| NodeEntry {
-            host: format!("n{i}"),
-            client_address: format!("10.0.0.{}:7000", i + 1),
-            peer_address: format!("10.0.0.{}:7001", i + 1),
-            unix_path: String::new(),
-        };
+        let entry = |node: u8| entry_on(node, node, 0);
+        let backup =
+            |node: u16, count: u16| MirrorEntry { backup: Some(NodeId((node + 1) % count)), epoch: 1 };
         let nodes = u16::from(scenario.nodes);
         let map = FormationMap {
             version: 1,
@@ -155,25 +191,33 @@ impl World {
             name: "sim".into(),
             slots: (0..SLOTS).map(|slot| NodeId(slot % nodes)).collect(),
             nodes: (0..scenario.nodes).map(entry).collect(),
-            seats: (0..nodes).map(|node| SeatEntry { node: NodeId(node), volume: 0 }).collect(),
+            targets: (0..nodes).map(|node| TargetEntry { node: NodeId(node), volume: 0 }).collect(),
             stripe: STRIPE as u32,
             width: 0,
             is_secure: false,
+            detects_races: false,
+            mirrors: (0..if scenario.mirrored { nodes } else { 0 }).map(|node| backup(node, nodes)).collect(),
         };
         let auth = Auth { formation: map.formation, secret: Secret::new([7; 32]), is_secure: false };
         let bind = |address: &str| Listener::bind_tcp(address).unwrap_or_else(|e| sim::fail(&format!("{e}")));
-        let listeners = map.nodes.iter().map(|n| (bind(&n.client_address), bind(&n.peer_address))).collect();
+        let bind_on = |node: u8, host: u8| {
+            let entry = entry_on(node, host, 0);
+            (bind(&entry.client_address), bind(&entry.peer_address))
+        };
+        let hosts = |node: u8| if scenario.mirrored { 0..scenario.nodes } else { node..node + 1 };
+        let listeners =
+            (0..scenario.nodes).map(|node| hosts(node).map(|host| bind_on(node, host)).collect()).collect();
         let daemon = |_| Daemon { process: 0, start_at: Some(Duration::ZERO), node: None };
-        let state = State { nodes: (0..nodes).map(daemon).collect(), ..State::default() };
+        let volumes = (0..scenario.nodes).map(|node| root.join(format!("n{node}"))).collect();
+        let keeper = Keeper::new(map, volumes);
+        let state = State { nodes: (0..nodes).map(daemon).collect(), keeper, ..State::default() };
         *STATE.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
-        let world =
-            World { scenario: scenario.clone(), map: Arc::new(map), auth, root: root.to_owned(), listeners };
-        Box::leak(Box::new(world))
+        Box::leak(Box::new(World { scenario: scenario.clone(), auth, listeners }))
     }
 
     /// Where a node's volume is.
     pub fn volume(&self, node: u8) -> PathBuf {
-        self.root.join(format!("n{node}"))
+        state().keeper.volumes[usize::from(node)].clone()
     }
 
     /// Does everything that is to be done, and waits until nothing is left; what was seen.
@@ -192,6 +236,8 @@ impl World {
                 state.todo[usize::from(*actor)].push(*deed);
             }
             state.clients = vec![(0, 0); clients];
+            state.incarnations = vec![0; clients];
+            state.under_way = vec![None; state.todo.len()];
             state.faults.clone_from(&self.scenario.faults);
             (state.begun, state.begun_at) = (0, sim::steps());
         }
@@ -232,7 +278,6 @@ impl World {
 
     fn strike(&'static self, mishap: Mishap) {
         let later = |ms: u16| sim::now() + Duration::from_millis(u64::from(ms));
-        let host = |number: u8| u32::from(number) + 1;
         let disk = |node: u8, ms: u16, disk: sim::Disk| {
             let process = state().nodes[usize::from(node)].process;
             sim::log_line(&format!("disk of node {node}: {disk:?} for {ms} ms"));
@@ -243,7 +288,7 @@ impl World {
             Mishap::KillNode(node, ms) => self.kill_node(node, later(ms)),
             Mishap::KillClient(client) => {
                 let process = state().clients.get(usize::from(client)).map_or(0, |(process, _)| *process);
-                if process != 0 {
+                if process != 0 && client >= self.scenario.mounts {
                     sim::kill(process);
                     sim::wake_all(NEWS);
                 }
@@ -251,6 +296,9 @@ impl World {
             Mishap::Cut(from, to, ms) => {
                 sim::cut(host(from), host(to));
                 state().ends.push((later(ms), End::Cut));
+            }
+            Mishap::HalfOpen(from, to, ms) => {
+                sim::leave_half_open(host(from), host(to), Duration::from_millis(u64::from(ms)));
             }
             Mishap::WriteFails(node, one_in, ms) => {
                 disk(node, ms, sim::Disk { write_fails: u64::from(one_in), ..sim::Disk::default() });
@@ -264,6 +312,8 @@ impl World {
             Mishap::Slow(node, one_in, ms) => {
                 disk(node, ms, sim::Disk { slow: u64::from(one_in), ..sim::Disk::default() });
             }
+            Mishap::LoseHost(host, ms) => self.ask_for_loss(Loss { host, ms, is_cut_off: false }),
+            Mishap::CutOffHost(host, ms) => self.ask_for_loss(Loss { host, ms, is_cut_off: true }),
         }
     }
 
@@ -284,6 +334,7 @@ impl World {
     /// Starts daemons and clients that are due, until all clients are done.
     fn look_after(&'static self) {
         loop {
+            self.keep();
             self.start_nodes();
             self.start_clients();
             let is_done = {
@@ -294,9 +345,7 @@ impl World {
                 return;
             }
             let now = sim::now();
-            let next = state().nodes.iter().filter_map(|daemon| daemon.start_at).min();
-            let time = next.map(|at| at.saturating_sub(now) + Duration::from_micros(1));
-            sim::wait_on("news of nodes and clients", NEWS, time);
+            sim::wait_on("news of nodes and clients", NEWS, next_time(now));
         }
     }
 
@@ -307,7 +356,8 @@ impl World {
             if !is_due {
                 continue;
             }
-            let process = sim::new_process(&format!("node{node}"), u32::from(node) + 1);
+            let place = state().keeper.places[usize::from(node)];
+            let process = sim::new_process(&format!("node{node}"), host(place));
             {
                 let mut state = state();
                 let daemon = &mut state.nodes[usize::from(node)];
@@ -336,8 +386,10 @@ impl World {
                 if current {
                     sim::log_line("serves");
                 }
+                // Nodes may have moved since it was begun.
+                served.node.take_map(&self.map());
                 sim::wake_all(NEWS);
-                let what = bivouac_node::watch(&[Arc::clone(served)], Patience::default());
+                let what = bivouac_node::watch(&[Arc::clone(&served.node)], Patience::default());
                 sim::fail(&format!("node {node} stands still: {what}"));
             }
             Err(error) => {
@@ -350,48 +402,55 @@ impl World {
         }
     }
 
-    fn open(&'static self, number: u8) -> FsResult<&'static Arc<Node>> {
-        let (id, count) = (NodeId(u16::from(number)), self.map.nodes.len());
+    fn open(&'static self, number: u8) -> FsResult<&'static Serving> {
+        let (map, place, volume, has_moved) = state().keeper.place_of(number);
+        let (id, count) = (NodeId(u16::from(number)), map.nodes.len());
+        let epoch = map.nodes[usize::from(number)].epoch;
         let liveness = Arc::new(LivenessTable::new(count));
-        let way = |(other, entry): (u16, &NodeEntry)| -> Option<Arc<dyn Transport>> {
+        let way = |lane: LaneKind, (other, entry): (u16, &NodeEntry)| -> Option<Arc<dyn Transport>> {
             let client = ClientId(ClientId::PEER_BIT | u64::from(id.0));
-            let identity = Identity { auth: self.auth.clone(), client, lane: LaneKind::Peer };
+            let identity = Identity { auth: self.auth.clone(), client, lane, epoch };
             let options = PeerOptions { wait_ms: WAIT.as_millis() as u64, ..PeerOptions::default() };
-            let peer =
-                || Peer::to(NodeId(other), Address::tcp(entry.peer_address.clone()), identity, options);
+            let address = Address::tcp(entry.peer_address.clone());
+            let peer = || Peer::to(NodeId(other), address, identity, options).since(entry.epoch);
             (other != id.0).then(|| Arc::new(peer().heeding(&liveness)) as Arc<dyn Transport>)
         };
-        let ways = (0..).zip(&self.map.nodes).map(way).collect();
+        let ways = |lane| (0..).zip(&map.nodes).map(|node| way(lane, node)).collect();
+        let ways = NetPeers::new(ways(LaneKind::Peer)).with_mirrors(ways(LaneKind::Mirror));
         let dead_after = Some(self.scenario.dead_after).filter(|ms| *ms > 0).map(Duration::from_millis);
         let config = NodeConfig {
-            map: Arc::clone(&self.map),
+            map,
             id,
-            volumes: vec![VolumeConfig { path: self.volume(number), capacity: 0, create: true }],
+            volumes: vec![VolumeConfig { path: volume, capacity: 0, create: !has_moved }],
             handles_max: 64,
             checksum: bivouac_types::Checksum::Off,
             owner: (0, 0),
             grace: GRACE,
             spread_at: SpreadAt::entries(self.scenario.spread),
             dead_after,
-            liveness,
+            liveness: Arc::clone(&liveness),
             objects: bivouac_source::Environment::default(),
+            secret: [0; 32],
             around: None,
             rounds: Rounds::default(),
             past: Past::default(),
             recorded: None,
             switches: Vec::new(),
         };
-        let (node, recovery) = Node::open(config, Arc::new(NetPeers::new(ways)), Arc::new(SystemClock))?;
+        let (node, recovery) = Node::open(config, Arc::new(Ways(ways)), Arc::new(SystemClock))?;
         sim::log_line(&format!("has its records: {recovery:?}"));
-        let (client, peer) = &self.listeners[usize::from(number)];
+        let of_node = &self.listeners[usize::from(number)];
+        let (client, peer) = &of_node[if self.scenario.mirrored { usize::from(place) } else { 0 }];
         let listeners = vec![(client.try_clone()?, LaneKind::Client), (peer.try_clone()?, LaneKind::Peer)];
         let service = Arc::<Node>::clone(&node);
-        let server = Server::start(listeners, service, self.auth.clone(), ServerOptions::default())?;
+        let threads_mirror = if self.scenario.mirrored { 4 } else { 0 };
+        let options = ServerOptions { threads_mirror, ..ServerOptions::default() };
+        let server = Server::start(listeners, service, self.auth.clone(), options)?;
         node.on_forgotten(server.hang_up(0));
         node.start().map_err(|e| FsError::with(Errno::EIO, e.to_string()))?;
         // A daemon ends by being killed: nothing of it is dropped.
         std::mem::forget(server);
-        Ok(Box::leak(Box::new(node)))
+        Ok(Box::leak(Box::new(Serving { id, node, liveness })))
     }
 
     fn client(&self, near: Option<NodeId>) -> Client {
@@ -408,9 +467,9 @@ impl World {
             page_pool: PAGE_POOL_MIN,
         };
         if self.scenario.leases {
-            Client::new(Arc::clone(&self.map), &self.auth, None, &options)
+            Client::new(self.map(), &self.auth, None, &options)
         } else {
-            Client::nearby(Arc::clone(&self.map), &self.auth, &options)
+            Client::nearby(self.map(), &self.auth, &options)
         }
     }
 
@@ -437,10 +496,9 @@ impl World {
 
     fn await_process(&'static self, process: u32) {
         while sim::is_alive(process) {
+            self.keep();
             self.start_nodes();
-            let next = state().nodes.iter().filter_map(|daemon| daemon.start_at).min();
-            let time = next.map(|at| at.saturating_sub(sim::now()) + Duration::from_micros(1));
-            sim::wait_on("a process' end", NEWS, time);
+            sim::wait_on("a process' end", NEWS, next_time(sim::now()));
         }
     }
 
@@ -454,6 +512,18 @@ impl World {
             client.close(file.ino);
             let file = client.create(&op(), Ino::ROOT, b"log", &new(mode::FILE | 0o644), true, false)?.attr;
             client.close(file.ino);
+            if self.scenario.strict {
+                let strict = Some(Contract::Strict);
+                let dir = client.mknod(&op(), Ino::ROOT, b"s", &new(mode::DIR | 0o755))?.ino;
+                client.set_contract(&op(), dir, strict)?;
+                let made = client.create(&op(), dir, b"whole", &new(mode::FILE | 0o644), true, false)?.attr;
+                client.write(&op(), made.ino, 0, &[0; 2 * REGION], false)?;
+                client.close(made.ino);
+                let made =
+                    client.create(&op(), dir, b"changing", &new(mode::FILE | 0o644), true, false)?.attr;
+                client.write(&op(), made.ino, 0, &[0; REGION], false)?;
+                client.close(made.ino);
+            }
             Ok(())
         };
         if let Err(error) = done() {
@@ -466,8 +536,10 @@ impl World {
         for number in 0..clients {
             let (process, is_wanted) = {
                 let state = state();
-                let mine = state.todo.iter().skip(number).step_by(clients);
-                (state.clients[number].0, mine.into_iter().any(|todo| !todo.is_empty()))
+                let mut mine = (number..state.todo.len()).step_by(clients);
+                let is_wanted =
+                    mine.any(|actor| !state.todo[actor].is_empty() || state.under_way[actor].is_some());
+                (state.clients[number].0, is_wanted)
             };
             if process != 0 && !sim::is_alive(process) {
                 state().clients[number].0 = 0;
@@ -475,6 +547,10 @@ impl World {
                 continue;
             }
             if !is_wanted {
+                continue;
+            }
+            if number < usize::from(self.scenario.mounts) {
+                self.start_mount(number);
                 continue;
             }
             let host = host_of_client(&self.scenario, number as u8);
@@ -493,7 +569,7 @@ impl World {
                     .map(|actor| {
                         let client = Arc::clone(&client);
                         let name = std::thread::Builder::new().name(format!("actor{actor}"));
-                        name.spawn(move || self.act(actor, &client))
+                        name.spawn(move || self.act(actor, &client, false))
                     })
                     .collect();
                 threads.into_iter().flatten().for_each(|thread| drop(thread.join()));
@@ -507,27 +583,74 @@ impl World {
         }
     }
 
+    /// Starts a mount in the daemon of its node, once that serves.
+    fn start_mount(&'static self, number: usize) {
+        let clients = usize::from(self.scenario.clients);
+        let id = NodeId(number as u16 % u16::from(self.scenario.nodes));
+        let (process, node, incarnation, actors) = {
+            let mut state = state();
+            let Daemon { process, node, .. } = state.nodes[usize::from(id.0)];
+            let Some(node) = node else { return };
+            let actors: Vec<usize> = (number..state.todo.len()).step_by(clients).collect();
+            state.clients[number] = (process, actors.len());
+            state.incarnations[number] += 1;
+            (process, node, state.incarnations[number] - 1, actors)
+        };
+        let options = ClientOptions {
+            id: ClientId::of_mount(self.map().formation, id, number as u32 + 1),
+            wait: WAIT,
+            near: Some(id),
+            incarnation,
+            page_pool: PAGE_POOL_MIN,
+        };
+        let begin = move || {
+            let mount = mounts::start(&self.map(), &self.auth, node, &options);
+            let threads: Vec<_> = actors
+                .into_iter()
+                .map(|actor| {
+                    let client = Arc::clone(&mount);
+                    let name = std::thread::Builder::new().name(format!("actor{actor}"));
+                    name.spawn(move || self.act(actor, &client, true))
+                })
+                .collect();
+            threads.into_iter().flatten().for_each(|thread| drop(thread.join()));
+            mounts::end(&mount, node, options.id);
+            drop(mount);
+            state().clients[number].0 = 0;
+            sim::wake_all(NEWS);
+        };
+        let thread = std::thread::Builder::new().name(format!("mount{number}"));
+        drop(sim::spawn_in(process, || thread.spawn(begin)));
+    }
+
     /// What one actor does, one after the other.
-    fn act(&'static self, actor: usize, client: &Client) {
-        let channel = (actor / usize::from(self.scenario.clients)) as u16;
+    fn act(&'static self, number: usize, client: &Client, is_mount: bool) {
+        let channel = (number / usize::from(self.scenario.clients)) as u16;
+        let actor = Actor { number, channel, client, is_mount };
+        let interrupted = state().under_way[number];
+        if let Some(call) = interrupted {
+            let deed = state().history[call.at].deed;
+            sim::log_line(&format!("#{} {deed} once more", call.at));
+            self.go_on(&actor, call.at);
+        }
         loop {
             let next = {
                 let mut state = state();
-                let next = state.todo[actor].pop();
+                let next = state.todo[number].pop();
                 if next.is_some() {
                     (state.begun, state.begun_at) = (state.begun + 1, sim::steps());
                 }
                 next
             };
             match next {
-                Some(deed) => drop(self.carry_out(client, channel, deed)),
+                Some(deed) => drop(self.carry_out(&actor, deed)),
                 None => return,
             }
         }
     }
 
     /// Does something, and notes what came of it.
-    fn carry_out(&'static self, client: &Client, channel: u16, deed: Deed) -> Outcome {
+    fn carry_out(&'static self, actor: &Actor<'_>, deed: Deed) -> Outcome {
         let (at, mark) = {
             let mut state = state();
             state.marks += 1;
@@ -538,13 +661,25 @@ impl World {
             (state.history.len() - 1, mark)
         };
         sim::log_line(&format!("#{at} {deed} ({mark})"));
+        self.go_on(actor, at)
+    }
+
+    /// Does what was noted.
+    fn go_on(&'static self, actor: &Actor<'_>, at: usize) -> Outcome {
+        let (deed, mark) = {
+            let state = state();
+            (state.history[at].deed, state.history[at].mark)
+        };
         let begun = sim::now();
-        let outcome = self.attempt(client, channel, at, deed, mark);
+        let outcome = self.attempt(actor, at, deed, mark);
         let took = sim::now() - begun;
         sim::log_line(&format!("#{at} {deed}: {outcome:?}"));
         let mut state = state();
         let done = &mut state.history[at];
         (done.ret, done.outcome) = (Some(sim::steps()), outcome.clone());
+        if actor.is_mount {
+            state.under_way[actor.number] = None;
+        }
         drop(state);
         if took > DEED_MAX {
             sim::fail(&format!("#{at} {deed} took {took:?}"));
@@ -552,13 +687,48 @@ impl World {
         outcome
     }
 
-    fn attempt(&'static self, client: &Client, channel: u16, at: usize, deed: Deed, mark: u32) -> Outcome {
+    /// The identity of an operation: of a mount's, the same when it is sent again.
+    fn op(&self, actor: &Actor<'_>) -> OpCtx {
+        if !actor.is_mount {
+            return actor.client.new_op(actor.channel, 0, 0);
+        }
+        let mut state = state();
+        state.mount_ops += 1;
+        // As of a mount's threads: those of the last processes are not used.
+        let incarnation = state.incarnations[actor.number % usize::from(self.scenario.clients)] as u16;
+        let channel = incarnation % 64 * 16 + actor.channel;
+        OpCtx { id: OpId(1 << 32 | state.mount_ops), channel, retry: false, uid: 0, gid: 0, pid: 1 }
+    }
+
+    /// Writes a region. Through a mount, the kernel sends every second one once more if the daemon is killed; of the others
+    /// the program is killed as well.
+    fn fill(&self, actor: &Actor<'_>, at: usize, region: u8, mark: u32) -> FsResult<Outcome> {
+        let ino = self.open_region(actor, region)?;
+        let again = state().under_way[actor.number].map(|call| OpCtx { retry: true, ..call.ctx });
+        let ctx = again.unwrap_or_else(|| self.op(actor));
+        if actor.is_mount && mark.is_multiple_of(2) {
+            state().under_way[actor.number] = Some(Call { at, ctx });
+        }
+        let bytes = mark.to_le_bytes().repeat(REGION / 4);
+        let written = actor.client.write(&ctx, ino, place_of(region), &bytes, false);
+        actor.client.close(ino);
+        written.map(|_| Outcome::Said(Said::Ok))
+    }
+
+    fn open_region(&self, actor: &Actor<'_>, region: u8) -> FsResult<Ino> {
+        let dir = actor.client.lookup(Ino::ROOT, b"s")?.ino;
+        let name: &[u8] = if region == CHANGING { b"changing" } else { b"whole" };
+        Ok(actor.client.open(&self.op(actor), actor.client.lookup(dir, name)?.ino, 0)?.ino)
+    }
+
+    fn attempt(&'static self, actor: &Actor<'_>, at: usize, deed: Deed, mark: u32) -> Outcome {
+        let client = actor.client;
         let outcome = match deed {
             Deed::Link(from, to) => match self.look_up(client, from) {
                 Ok(Some(found)) => {
                     // Noted now: whoever is killed later has seen it.
                     state().history[at].linked = Some(found);
-                    self.link(client, channel, found.0, to)
+                    self.link(actor, found.0, to)
                 }
                 Ok(None) => Ok(Outcome::Found(None)),
                 Err(error) => {
@@ -567,7 +737,8 @@ impl World {
                     Ok(Outcome::Nothing)
                 }
             },
-            other => self.do_it(client, channel, other, mark),
+            Deed::Fill(region) => self.fill(actor, at, region, mark),
+            other => self.do_it(actor, other, mark),
         };
         outcome.unwrap_or_else(|error| {
             sim::log_line(&format!("{error}"));
@@ -603,14 +774,15 @@ impl World {
         }
     }
 
-    fn link(&self, client: &Client, channel: u16, ino: u64, to: u8) -> FsResult<Outcome> {
-        let (dir, name) = self.place(client, NAMES[usize::from(to)])?;
-        client.link(&client.new_op(channel, 0, 0), Ino(ino), dir, name)?;
+    fn link(&self, actor: &Actor<'_>, ino: u64, to: u8) -> FsResult<Outcome> {
+        let (dir, name) = self.place(actor.client, NAMES[usize::from(to)])?;
+        actor.client.link(&self.op(actor), Ino(ino), dir, name)?;
         Ok(Outcome::Said(Said::Ok))
     }
 
-    fn do_it(&self, client: &Client, channel: u16, deed: Deed, mark: u32) -> FsResult<Outcome> {
-        let op = || client.new_op(channel, 0, 0);
+    fn do_it(&self, actor: &Actor<'_>, deed: Deed, mark: u32) -> FsResult<Outcome> {
+        let client = actor.client;
+        let op = || self.op(actor);
         let name = |name: u8| self.place(client, NAMES[usize::from(name)]);
         let new = |mode: u32| NewInode { mode, rdev: 0, target: b"" };
         let file = |name: &[u8]| -> FsResult<Ino> {
@@ -705,7 +877,24 @@ impl World {
                 sim::sleep(Duration::from_millis(u64::from(ms)));
                 Ok(Outcome::Nothing)
             }
-            Deed::Link(..) => Ok(Outcome::Nothing),
+            Deed::Look(region) => {
+                let ino = self.open_region(actor, region)?;
+                let mut bytes = vec![0xee; REGION];
+                let read = client.read(ino, place_of(region), &mut bytes);
+                client.close(ino);
+                if read? != REGION {
+                    sim::fail("a read of what is there came back short");
+                }
+                Ok(Outcome::Marks(bytes.chunks_exact(BLOCK).map(one_mark).collect()))
+            }
+            Deed::Contract(strict) => {
+                let dir = client.lookup(Ino::ROOT, b"s")?.ino;
+                let ino = client.lookup(dir, b"changing")?.ino;
+                let contract = if strict { Contract::Strict } else { Contract::Coherent };
+                client.set_contract(&op(), ino, Some(contract))?;
+                Ok(Outcome::Said(Said::Ok))
+            }
+            Deed::Link(..) | Deed::Fill(_) => Ok(Outcome::Nothing),
         }
     }
 
@@ -725,20 +914,24 @@ impl World {
         }
         sim::advise(64, (20, 60));
         loop {
+            self.keep();
             self.start_nodes();
-            let next = state().nodes.iter().filter_map(|daemon| daemon.start_at).min();
-            let all_serve = state().nodes.iter().all(|daemon| daemon.node.is_some());
-            if next.is_none() && all_serve {
+            let (all_serve, rests) = {
+                let state = state();
+                let all_serve =
+                    state.nodes.iter().all(|daemon| daemon.start_at.is_none() && daemon.node.is_some());
+                (all_serve, state.keeper.rests())
+            };
+            if all_serve && rests {
                 break;
             }
-            let time = next.map(|at| at.saturating_sub(sim::now()) + Duration::from_micros(1));
-            sim::wait_on("daemons to serve", NEWS, time);
+            sim::wait_on("daemons to serve", NEWS, next_time(sim::now()));
         }
         // Connections that ended behind a cut are noticed, sessions of those who were killed end, what was postponed is done.
         sim::sleep(UNNOTICED_MAX + GRACE * 3);
         for turn in 0.. {
             let nodes: Vec<_> = state().nodes.iter().filter_map(|daemon| daemon.node).collect();
-            let unfinished: u64 = nodes.iter().map(|node| node.unfinished()).sum();
+            let unfinished: u64 = nodes.iter().map(|serving| serving.node.unfinished()).sum();
             if unfinished == 0 {
                 break;
             }
@@ -751,8 +944,10 @@ impl World {
             let everything = (0..STRIPES).map(Deed::Read).chain((0..NAMES.len() as u8).map(Deed::Stat));
             let everything =
                 everything.chain([Deed::Records]).chain((0..crate::scenario::KEYS).map(Deed::Get));
-            for deed in everything {
-                if matches!(world.carry_out(client, 0, deed), Outcome::Unknown) {
+            let regions = if world.scenario.strict { REGIONS } else { 0 };
+            let actor = Actor { number: 0, channel: 0, client, is_mount: false };
+            for deed in everything.chain((0..regions).map(Deed::Look)) {
+                if matches!(world.carry_out(&actor, deed), Outcome::Unknown) {
                     sim::fail(&format!("{deed} fails with nothing going wrong"));
                 }
             }
@@ -776,21 +971,30 @@ impl World {
             let process = state().nodes[usize::from(node)].process;
             sim::kill(process);
         }
+        let former = state().keeper.former.clone();
+        former.into_iter().for_each(sim::kill);
     }
 
-    /// The map, for who looks at the volumes.
-    pub fn map(&self) -> &FormationMap {
-        &self.map
+    /// The newest map.
+    pub fn map(&self) -> Arc<FormationMap> {
+        Arc::clone(&state().keeper.map)
     }
 }
 
-/// The mark that all of a block has.
-fn one_mark(block: &[u8]) -> u32 {
-    let marks: Vec<u32> =
-        block.chunks(4).map(|mark| mark.try_into().map_or(u32::MAX, u32::from_le_bytes)).collect();
-    let first = marks.first().copied().unwrap_or(u32::MAX);
-    if marks.iter().any(|mark| *mark != first) {
-        sim::fail(&format!("a block is torn: {first} and others of {} marks", marks.len()));
+/// Where a region begins in its file.
+fn place_of(region: u8) -> u64 {
+    if region == CHANGING { 0 } else { u64::from(region) * REGION as u64 }
+}
+
+/// The blocks of a region that are in each stripe.
+pub fn stripes_of(region: u8) -> Vec<Range<usize>> {
+    let first = place_of(region) as usize / BLOCK;
+    let mut stripes: Vec<Range<usize>> = Vec::new();
+    for block in 0..REGION_BLOCKS {
+        match stripes.last_mut().filter(|_| !(first + block).is_multiple_of(usize::from(BLOCKS))) {
+            Some(stripe) => stripe.end = block + 1,
+            None => stripes.push(block..block + 1),
+        }
     }
-    first
+    stripes
 }

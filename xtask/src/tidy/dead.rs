@@ -66,7 +66,7 @@ fn without_dots(path: &str) -> String {
 }
 
 /// The name in `mod name;`, with any visibility and after any attribute.
-fn declaration(line: &str) -> Option<&str> {
+pub fn declaration(line: &str) -> Option<&str> {
     let (before, name) = line.trim().strip_suffix(';')?.rsplit_once("mod ")?;
     let before = before.trim();
     let is_name = name.chars().all(|c| c.is_alphanumeric() || c == '_');

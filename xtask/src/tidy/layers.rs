@@ -8,15 +8,17 @@ use serde_json::Value;
 use super::Violation;
 
 /// The layers from the bottom up, as in the architecture document. `dev` crates are used by no other.
-const LAYERS: [(&str, &[&str]); 11] = [
+const LAYERS: [(&str, &[&str]); 13] = [
     ("base", &["types", "ranks", "record"]),
-    ("pure", &["layout", "wire", "members", "plan", "schedule", "sysmap"]),
+    ("pure", &["layout", "wire", "members", "mirror", "plan", "schedule", "sysmap", "tokens", "races"]),
     ("memory", &["direct"]),
     ("mechanism", &["net", "store", "source", "extract"]),
+    ("reach", &["link"]),
     ("use", &["client"]),
     ("serve", &["node"]),
     ("compose", &["launch", "stage", "bench", "fsck", "pool", "publish"]),
     ("gather", &["hosts"]),
+    ("observe", &["monitor", "survey"]),
     ("adapt", &["mount", "preload", "capi", "mpiio", "http", "python"]),
     ("operate", &["cli"]),
     ("dev", &["sim", "posix", "objects", "xtask"]),
@@ -24,10 +26,13 @@ const LAYERS: [(&str, &[&str]); 11] = [
 
 /// Lower crates that a crate or layer may nevertheless not use, and why.
 const FORBIDDEN: [(&str, &[&str], &str); 4] = [
-    ("client", &["store", "source"], "clients and nodes meet in `wire` only"),
+    ("client", &["store", "source", "link"], "clients and nodes meet in `wire` only"),
     (
         "adapt",
-        &["net", "wire", "node", "store", "direct", "source", "launch", "hosts", "stage", "fsck"],
+        &[
+            "net", "wire", "node", "store", "direct", "source", "link", "launch", "hosts", "monitor",
+            "survey", "stage", "fsck",
+        ],
         "front ends see `client` and `types`",
     ),
     ("bench", &["net", "wire", "node", "store"], "what users call is measured: paths, commands and `client`"),

@@ -1,12 +1,15 @@
-//! The rows of the contract, docs/semantics.md, and the tests that quote them (`S20`): every row is quoted by a test, or
-//! stands here with the reason why none can show it; and what is quoted exists.
+//! The rows of the contract, the pages of docs/semantics, and the tests that quote them (`S20`). Every row is on one
+//! page and quoted by a test, or stands here with the reason why none can show it; what is quoted exists; a cell is a
+//! phrase.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Violation;
 use super::source::Source;
 
-const CONTRACT: &str = "docs/semantics.md";
+const CONTRACT: &str = "docs/semantics/";
+/// Longest cell of a table, in characters, without the targets of links.
+const CELL_MAX: usize = 120;
 
 /// Rows that no test quotes, and why.
 const UNTESTED: [(&str, &str); 2] = [
@@ -16,8 +19,29 @@ const UNTESTED: [(&str, &str); 2] = [
 
 /// Compares the rows with what tests quote.
 pub fn check(files: &[(String, String)], sources: &[Source], violations: &mut Vec<Violation>) {
-    let Some((_, contract)) = files.iter().find(|(path, _)| path == CONTRACT) else { return };
-    let rows = rows(contract);
+    let pages = || files.iter().filter(|(path, _)| path.starts_with(CONTRACT) && path.ends_with(".md"));
+    if pages().next().is_none() {
+        return;
+    }
+    let mut rows: BTreeMap<String, (&str, usize)> = BTreeMap::new();
+    for (path, text) in pages() {
+        for (index, length) in
+            text.lines().map(longest_cell).enumerate().filter(|(_, length)| *length > CELL_MAX)
+        {
+            let text = format!(
+                "a cell of {length} characters; say it in a phrase, and its conditions below the table"
+            );
+            violations.push(Violation::new(path, index + 1, "row", text));
+        }
+        for (row, line) in rows_of(text) {
+            if let Some((first, at)) = rows.get(&row) {
+                let text = format!("{row} is in {first}:{at} already");
+                violations.push(Violation::new(path, line, "row", text));
+                continue;
+            }
+            rows.insert(row, (path.as_str(), line));
+        }
+    }
     let mut quotes = BTreeMap::new();
     for source in sources {
         quoted_by(source, &mut quotes);
@@ -25,14 +49,14 @@ pub fn check(files: &[(String, String)], sources: &[Source], violations: &mut Ve
     for (path, text) in files.iter().filter(|(path, _)| is_list(path)) {
         text.lines().enumerate().for_each(|(index, line)| collect(path, index + 1, line, &mut quotes));
     }
-    for (row, line) in &rows {
+    for (row, (path, line)) in &rows {
         let untested = UNTESTED.iter().any(|(name, _)| name == row);
         let text = match (quotes.contains_key(row), untested) {
             (false, false) => format!("no test quotes {row}; write `{row}` beside the test that shows it"),
             (true, true) => format!("{row} is quoted by a test; take it from the list of untested rows"),
             _ => continue,
         };
-        violations.push(Violation::new(CONTRACT, *line, "row", text));
+        violations.push(Violation::new(path, *line, "row", text));
     }
     for (row, (path, line)) in quotes.iter().filter(|(row, _)| !rows.contains_key(*row)) {
         violations.push(Violation::new(path, *line, "row", format!("{CONTRACT} has no row {row}")));
@@ -44,10 +68,24 @@ pub fn check(files: &[(String, String)], sources: &[Source], violations: &mut Ve
 }
 
 /// Rows `| S1 | ...`, with their lines.
-fn rows(contract: &str) -> BTreeMap<String, usize> {
-    let lines = contract.lines().enumerate();
+fn rows_of(page: &str) -> Vec<(String, usize)> {
+    let lines = page.lines().enumerate();
     let row = |line: &str| Some(line.strip_prefix("| ")?.split_once(" |")?.0.to_owned());
     lines.filter_map(|(index, line)| Some((row(line).filter(|name| is_row(name))?, index + 1))).collect()
+}
+
+/// Characters of the longest cell of a line; 0 where it is not of a table.
+fn longest_cell(line: &str) -> usize {
+    let cells = line.starts_with('|').then(|| line.split('|'));
+    cells.into_iter().flatten().map(shown_length).max().unwrap_or(0)
+}
+
+/// Characters that a reader sees: links without their targets.
+fn shown_length(cell: &str) -> usize {
+    let mut parts = cell.trim().split("](");
+    let first = parts.next().map_or(0, |text| text.chars().count());
+    let after = parts.map(|part| part.split_once(')').map_or(part, |(_, text)| text).chars().count());
+    first + after.sum::<usize>()
 }
 
 fn is_row(word: &str) -> bool {
@@ -88,7 +126,12 @@ mod tests {
     use super::*;
 
     fn checked(contract: &str, test: &str) -> Vec<String> {
-        let files = [(CONTRACT.to_owned(), contract.to_owned())];
+        checked_pages(&[contract], test)
+    }
+
+    fn checked_pages(pages: &[&str], test: &str) -> Vec<String> {
+        let page = |(index, text): (usize, &&str)| (format!("{CONTRACT}{index}.md"), (*text).to_owned());
+        let files: Vec<_> = pages.iter().enumerate().map(page).collect();
         let mut violations = Vec::new();
         check(&files, &[Source::new("crates/a/tests/a.rs", test)], &mut violations);
         let untested = |text: &str| UNTESTED.iter().any(|(row, _)| text.contains(row));
@@ -112,12 +155,31 @@ mod tests {
     #[test]
     fn quotes_of_rows_that_are_not_there_are_named() {
         let stale = checked("| S1 | a |\n", "// S1, S7; HAS8, S1234 and S1x are no rows");
-        assert_eq!(stale, ["crates/a/tests/a.rs:1: row: docs/semantics.md has no row S7"]);
+        assert_eq!(stale, ["crates/a/tests/a.rs:1: row: docs/semantics/ has no row S7"]);
+    }
+
+    #[test]
+    fn cells_are_phrases() {
+        let long = "word ".repeat(25);
+        let said = checked(&format!("prose {long}\n| S1 | {long} |\n"), "// S1");
+        assert!(
+            said.len() == 1 && said[0].starts_with("docs/semantics/0.md:2: row: a cell of 124"),
+            "{said:?}"
+        );
+        let target = "a".repeat(120);
+        assert_eq!(checked(&format!("| S1 | [why]({target}) [how]({target}) |\n"), "// S1"), [""; 0]);
+    }
+
+    #[test]
+    fn rows_are_on_one_page() {
+        let pages = ["| S1 | a |\n", "| S2 | b |\n\n| S1 | c |\n"];
+        let twice = checked_pages(&pages, "// S1, S2");
+        assert_eq!(twice, ["docs/semantics/1.md:3: row: S1 is in docs/semantics/0.md:1 already"]);
     }
 
     #[test]
     fn production_code_does_not_quote() {
-        let files = [(CONTRACT.to_owned(), "| S1 | a |\n".to_owned())];
+        let files = [(format!("{CONTRACT}data.md"), "| S1 | a |\n".to_owned())];
         let mut violations = Vec::new();
         check(&files, &[Source::new("crates/a/src/a.rs", "// S1\nfn a() {}")], &mut violations);
         assert!(violations.iter().any(|violation| violation.to_string().contains("no test quotes S1")));

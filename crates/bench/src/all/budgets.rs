@@ -1,4 +1,4 @@
-//! What was promised, and whether it is kept.
+//! Budgets of figures, and the check that they are kept.
 
 use std::fmt::Write;
 
@@ -18,7 +18,7 @@ use crate::startup::{nodes_name, times};
 use crate::stats::{Summary, ratios};
 use crate::{BenchError, report};
 
-/// What a budget bounds.
+/// Bound of a budget.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Bound {
     /// At least this part of the limit in the same run.
@@ -87,8 +87,8 @@ const BUDGETS: [Budget; 31] = [
 ];
 
 /// One huge directory, on a formation of its own (`bench meta --big`).
-pub const DIRECTORY: &str = "directory";
-/// What the names of tables end with whose processes were all on one processor.
+const DIRECTORY: &str = "directory";
+/// Suffix of the names of tables whose processes were all on one processor.
 pub const ONE_CORE: &str = "-one-core";
 /// Small requests over TCP: at most so many times the bare ping-pong.
 const PINGS_MAX: f64 = 1.5;
@@ -104,10 +104,10 @@ const OF_BARE: [(&str, &str, &str, f64); 5] = [
 /// More processes than the best number of them: at least this part of the best. The rest is noise.
 const DECLINE: f64 = 0.85;
 
-/// Whether a promise is kept.
+/// Verdict on a budget.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
-    /// What was promised.
+    /// The budget.
     pub what: String,
     /// The bound.
     pub budget: String,
@@ -115,7 +115,7 @@ pub struct Verdict {
     pub found: String,
     /// Median, least and greatest.
     pub summary: Option<Summary>,
-    /// Whether it is kept.
+    /// True if it is kept.
     pub kept: bool,
 }
 
@@ -203,6 +203,12 @@ fn small_requests(report: &Report, call: &str) -> Option<Verdict> {
     let summary = Summary::of(&ratios(&library.values, &bare.values))?;
     let what = format!("remote data, TCP, 4 KiB, {call}, latency");
     Some(Verdict::of(&what, Bound::AtMost(PINGS_MAX), "times a bare ping-pong of 32 bytes", summary))
+}
+
+/// Returns the verdicts on the table of one huge directory, as text.
+#[must_use]
+pub fn directory_verdicts(report: &Report) -> String {
+    text(&judge(DIRECTORY, report))
 }
 
 /// A table for a terminal.

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::scratch::kib_of;
 
-/// What a reader must know of the machine to place its figures.
+/// Properties of the machine that a reader must know to place its figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
     kernel: String,

@@ -20,9 +20,6 @@ const TURN: u64 = 64 << 10;
 const COUNTS: [u32; 5] = [12, 8, 4, 2, 1];
 
 /// One shared file: strided beside segmented.
-///
-/// # Errors
-/// What the file system refuses.
 pub fn strided(host: &Host<'_>, dir: &Path, size: &Size) -> BenchResult<Report> {
     let plan = |arrangement| IoPlan {
         procs: PROCS,
@@ -42,9 +39,6 @@ pub fn strided(host: &Host<'_>, dir: &Path, size: &Size) -> BenchResult<Report> 
 }
 
 /// A file each, by more and more processes.
-///
-/// # Errors
-/// What the file system refuses.
 pub fn clients(host: &Host<'_>, dir: &Path, size: &Size) -> BenchResult<Report> {
     let plan = |procs: u32| IoPlan {
         procs,

@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 
-use crate::net::MEMORY_DIR;
 use crate::output::{OutputArgs, write_chart, write_json};
 use crate::report::Report;
+use crate::scratch::MEMORY_DIR;
 use crate::{BenchError, BenchResult, Host, chart, startup};
 use budgets::{Verdict, markdown, text};
 use machine::Machine;
-use steps::{Size, Step};
+use steps::{Size, SuiteStep};
 
 /// Measure every budget beside its limit: mount, library, remote data, metadata, start, idle
 #[derive(Args, Clone, Debug)]
@@ -61,8 +61,8 @@ pub fn run(host: &Host<'_>, args: &AllArgs) -> BenchResult<()> {
     let machine = Machine::look();
     host.print(&format!("{machine}\n"))?;
     let mut outcome = Outcome { machine, verdicts: Vec::new(), tables: Vec::new() };
-    for step in Step::ALL {
-        host.say(step.name());
+    for step in SuiteStep::ALL.iter().copied() {
+        host.say(step.word());
         match step.measure(host, &args.memory, &size) {
             Ok(tables) => {
                 for (name, report) in tables {
@@ -72,7 +72,7 @@ pub fn run(host: &Host<'_>, args: &AllArgs) -> BenchResult<()> {
                 }
             }
             Err(error) if error.kind() == crate::Kind::Interrupted => return Err(error),
-            Err(error) => outcome.verdicts.push(Verdict::failed(step.name(), &error)),
+            Err(error) => outcome.verdicts.push(Verdict::failed(step.word(), &error)),
         }
     }
     host.print(&format!("\n{}", text(&outcome.verdicts)))?;
@@ -80,9 +80,9 @@ pub fn run(host: &Host<'_>, args: &AllArgs) -> BenchResult<()> {
 }
 
 /// A directory that was made, and goes again if nothing comes into it.
-struct Made<'d>(&'d Path);
+struct EmptyDirGuard<'d>(&'d Path);
 
-impl Drop for Made<'_> {
+impl Drop for EmptyDirGuard<'_> {
     fn drop(&mut self) {
         // Refused as soon as it has something in it.
         let _ = std::fs::remove_dir(self.0);
@@ -90,7 +90,7 @@ impl Drop for Made<'_> {
 }
 
 /// Sees to it that figures can be written into a directory, before they are measured.
-fn place_for(dir: &Path) -> BenchResult<Option<Made<'_>>> {
+fn place_for(dir: &Path) -> BenchResult<Option<EmptyDirGuard<'_>>> {
     let is_new = !dir.exists();
     std::fs::create_dir_all(dir).map_err(|error| {
         BenchError::usage(
@@ -99,7 +99,7 @@ fn place_for(dir: &Path) -> BenchResult<Option<Made<'_>>> {
             "name a directory that can be written to",
         )
     })?;
-    let made = is_new.then(|| Made(dir));
+    let made = is_new.then(|| EmptyDirGuard(dir));
     OutputArgs { json: Some(dir.join("figures.json")), svg: None }.check()?;
     Ok(made)
 }
@@ -169,7 +169,7 @@ mod tests {
         // There is no binary to start formations with.
         run(&host(), &args).unwrap();
         let json = std::fs::read_to_string(dir.path().join("out/figures.json")).unwrap();
-        assert_eq!(json.matches("bivouac up: No such file").count(), Step::ALL.len(), "{json}");
+        assert_eq!(json.matches("bivouac up: No such file").count(), SuiteStep::ALL.len(), "{json}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "only `out` is left");
     }
 }

@@ -1,4 +1,4 @@
-//! What is measured, how much of it, and on which formations.
+//! Steps of a whole run: the measurements, their sizes, and the formations that they use.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::fuse::{BARE_FUSE, BareFuse};
 use crate::idle::{self, IdleArgs};
 use crate::io::{self, Api, Arrangement, IoOp, IoPlan, Mode};
 use crate::latency::{self, Call, LatencyArgs};
-use crate::meta::{self, Layout, MetaPlan, Target};
+use crate::meta::{self, Layout, MeasuredTarget, MetaPlan};
 use crate::net::{self, CopyPlan, NetArgs};
 use crate::one_core::OneCore;
 use crate::output::OutputArgs;
@@ -47,15 +47,15 @@ pub const REMOTE_SMALL: &str = "remote-4k";
 pub const STARTUP: &str = "startup";
 /// Doing nothing.
 pub const IDLE: &str = "idle";
-/// What the mount is called in tables.
+/// Name of the mount in tables.
 pub const MOUNT: &str = "mount";
-/// What the limit of local data is called in tables.
+/// Name of the limit of local data in tables.
 pub const TMPFS: &str = "tmpfs";
 
 /// Bytes of the file that small requests go to.
 const SMALL_FILE: u64 = 32 << 20;
 
-/// How much is measured.
+/// Size of a run.
 pub struct Size {
     /// Repetitions.
     pub reps: u32,
@@ -98,62 +98,34 @@ impl Size {
     }
 }
 
-/// What shares a formation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// One node and its mount.
-    Mount,
-    /// The same, all processes on one processor.
-    MountOneCore,
-    /// One node and its mount, many processes.
-    Many,
-    /// One node, from another process of its machine.
-    Library,
-    /// The same with small calls.
-    LibrarySmall,
-    /// Nodes over TCP.
-    Remote,
-    /// The same with small requests.
-    RemoteSmall,
-    /// Formations of several sizes.
-    Startup,
-    /// One node that nobody asks.
-    Idle,
+bivouac_types::words! {
+    /// Measurements that share a formation, in their order.
+    SuiteStep ("measurement") {
+        /// One node and its mount.
+        Mount = "mount beside tmpfs",
+        /// The same, all processes on one processor.
+        MountOneCore = "mount beside tmpfs, on one processor",
+        /// One node and its mount, many processes.
+        Many = "many processes on a mount",
+        /// One node, from another process of its machine.
+        Library = "library beside tmpfs",
+        /// The same with small calls.
+        LibrarySmall = "small calls of the library beside tmpfs",
+        /// Nodes over TCP.
+        Remote = "library over TCP beside bare TCP",
+        /// The same with small requests.
+        RemoteSmall = "small requests over TCP beside bare TCP",
+        /// Formations of several sizes.
+        Startup = "start and stop",
+        /// One node that nobody asks.
+        Idle = "idle daemon",
+    }
 }
 
 /// Tables by the names of their files.
 type Tables = Vec<(&'static str, Report)>;
 
-impl Step {
-    /// All of them, in order.
-    pub const ALL: [Step; 9] = [
-        Step::Mount,
-        Step::MountOneCore,
-        Step::Many,
-        Step::Library,
-        Step::LibrarySmall,
-        Step::Remote,
-        Step::RemoteSmall,
-        Step::Startup,
-        Step::Idle,
-    ];
-
-    /// What it is called.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Step::Mount => "mount beside tmpfs",
-            Step::MountOneCore => "mount beside tmpfs, on one processor",
-            Step::Many => "many processes on a mount",
-            Step::Library => "library beside tmpfs",
-            Step::LibrarySmall => "small calls of the library beside tmpfs",
-            Step::Remote => "library over TCP beside bare TCP",
-            Step::RemoteSmall => "small requests over TCP beside bare TCP",
-            Step::Startup => "start and stop",
-            Step::Idle => "idle daemon",
-        }
-    }
-
+impl SuiteStep {
     /// Measures it on formations of its own.
     ///
     /// # Errors
@@ -161,13 +133,13 @@ impl Step {
     pub fn measure(self, host: &Host<'_>, memory: &Path, size: &Size) -> BenchResult<Tables> {
         let output = OutputArgs::default;
         match self {
-            Step::Mount => on_mount(host, memory, |targets| {
+            SuiteStep::Mount => on_mount(host, memory, |targets| {
                 let large = transfer(host, memory, targets, &transfers(1 << 20, size.large), size.reps)?;
                 let small = transfer(host, memory, targets, &transfers(4096, size.small), size.reps)?;
                 let files = names(host, memory, targets, size)?;
                 Ok(vec![(MOUNT_LARGE, large), (MOUNT_SMALL, small), (META, files)])
             }),
-            Step::MountOneCore => {
+            SuiteStep::MountOneCore => {
                 // Before the formation starts, so that its daemon is there, too.
                 let _one_core = OneCore::enter()?;
                 on_mount(host, memory, |targets| {
@@ -177,13 +149,13 @@ impl Step {
                     Ok(vec![(MOUNT_SMALL_ONE_CORE, small), (META_ONE_CORE, files)])
                 })
             }
-            Step::Many => on_mount(host, memory, |targets| {
+            SuiteStep::Many => on_mount(host, memory, |targets| {
                 let Some((_, mount)) = targets.first() else { return Ok(Vec::new()) };
                 let strided = many::strided(host, mount, size)?;
                 let clients = many::clients(host, mount, size)?;
                 Ok(vec![(TURNS, strided), (CLIENTS, clients), (LATENCY, latencies(host, targets, size)?)])
             }),
-            Step::LibrarySmall => {
+            SuiteStep::LibrarySmall => {
                 let two = on_mount(host, memory, |targets| {
                     Ok(vec![(LIBRARY_SMALL, small_calls(host, targets, size)?)])
                 })?;
@@ -193,18 +165,18 @@ impl Step {
                 })?;
                 Ok(two.into_iter().chain(one).collect())
             }
-            Step::Library => {
+            SuiteStep::Library => {
                 let formation = Formation::up(host, &["--no-mount"])?;
                 let report = net::compare_local(host, formation.name(), &copies(memory, size))?;
                 formation.down(host)?;
                 Ok(vec![(LIBRARY_LOCAL, report)])
             }
-            Step::Remote => {
+            SuiteStep::Remote => {
                 let mut args = copies(memory, size);
                 args.plan.calls = 0;
                 Ok(vec![(REMOTE, remote(host, &args)?)])
             }
-            Step::RemoteSmall => {
+            SuiteStep::RemoteSmall => {
                 let _one_core = OneCore::enter()?;
                 let mut args = copies(memory, size);
                 args.plan.total = args.plan.total.min(SMALL_FILE);
@@ -216,7 +188,7 @@ impl Step {
                 );
                 Ok(vec![(REMOTE_SMALL, report)])
             }
-            Step::Startup => {
+            SuiteStep::Startup => {
                 let (nodes, reps) = (size.nodes.clone(), size.reps);
                 let args = {
                     let (no_mount, in_process, host_delay_ms) = (false, false, None);
@@ -224,7 +196,7 @@ impl Step {
                 };
                 Ok(vec![(STARTUP, startup::measure(host, &args)?)])
             }
-            Step::Idle => {
+            SuiteStep::Idle => {
                 let args = IdleArgs { pid: None, seconds: size.idle_s, no_mount: false, output: output() };
                 Ok(vec![(IDLE, idle::measure(host, &args)?)])
             }
@@ -323,8 +295,8 @@ fn on_mount(
     Ok(tables)
 }
 
-fn single_mounts(targets: &[(String, PathBuf)]) -> Vec<Target> {
-    targets.iter().map(|(name, dir)| Target::new(name, dir.clone())).collect()
+fn single_mounts(targets: &[(String, PathBuf)]) -> Vec<MeasuredTarget> {
+    targets.iter().map(|(name, dir)| MeasuredTarget::new(name, dir.clone())).collect()
 }
 
 fn files(size: &Size) -> MetaPlan {

@@ -15,42 +15,41 @@ use self::tree::{NEEDLE, Tree};
 use crate::formation::Formation;
 use crate::measure::{alternate, check_reps, in_range};
 use crate::meta::targets::{self, LIMIT};
-use crate::net::MEMORY_DIR;
 use crate::output::{OutputArgs, show};
 use crate::report::{Figure, Report, Unit};
-use crate::scratch::{Scratch, check_room};
+use crate::scratch::{MEMORY_DIR, Scratch, check_room};
 use crate::startup::nodes_name;
 use crate::{BenchError, BenchResult, Host, clock, command};
 
 /// Most files of a tree of the measurement's own.
 const FILES_MAX: u64 = 1_000_000;
-/// How often a directory has the bytes of the tree at once: unpacked, copied, and as git's objects.
+/// Copies of the tree that a directory has at once: unpacked, copied, and as git's objects.
 const COPIES: u64 = 3;
-/// What a small file takes at most besides its bytes.
+/// Largest cost of a small file besides its bytes.
 const FILE_COST: u64 = 8 << 10;
 /// Stands for the path of the archive.
 const ARCHIVE: &str = "{archive}";
-/// Where the tree is unpacked, and copied to.
+/// Directory that the tree is unpacked and copied to.
 const TREE: &str = "tree";
 const COPY: &str = "copy";
 
 /// One program's work, with its arguments; everything is done in a directory that has an empty git repository `tree`.
-struct Step {
+struct TimedStep {
     what: &'static str,
     program: &'static str,
     arguments: &'static [&'static str],
 }
 
-const STEPS: [Step; 7] = [
-    Step { what: "tar xf", program: "tar", arguments: &["xf", ARCHIVE, "-C", TREE] },
-    Step { what: "find -size", program: "find", arguments: &[TREE, "-type", "f", "-size", "+64k"] },
-    Step { what: "grep -rl", program: "grep", arguments: &["-rl", "--exclude-dir=.git", NEEDLE, TREE] },
-    Step { what: "cp -r", program: "cp", arguments: &["-r", TREE, COPY] },
-    Step { what: "git add -A", program: "git", arguments: &["-C", TREE, "add", "-A"] },
-    Step { what: "git status", program: "git", arguments: &["-C", TREE, "status", "--porcelain"] },
-    Step { what: "rm -r", program: "rm", arguments: &["-r", COPY] },
+const STEPS: [TimedStep; 7] = [
+    TimedStep { what: "tar xf", program: "tar", arguments: &["xf", ARCHIVE, "-C", TREE] },
+    TimedStep { what: "find -size", program: "find", arguments: &[TREE, "-type", "f", "-size", "+64k"] },
+    TimedStep { what: "grep -rl", program: "grep", arguments: &["-rl", "--exclude-dir=.git", NEEDLE, TREE] },
+    TimedStep { what: "cp -r", program: "cp", arguments: &["-r", TREE, COPY] },
+    TimedStep { what: "git add -A", program: "git", arguments: &["-C", TREE, "add", "-A"] },
+    TimedStep { what: "git status", program: "git", arguments: &["-C", TREE, "status", "--porcelain"] },
+    TimedStep { what: "rm -r", program: "rm", arguments: &["-r", COPY] },
 ];
-/// How `grep` ends where nothing is found.
+/// Exit status of `grep` where nothing is found.
 const NOTHING_FOUND: i32 = 1;
 
 /// Unpack, search, copy, keep in git and remove a tree of small files, by the programs of this machine
@@ -79,8 +78,8 @@ pub struct WorkArgs {
     pub output: OutputArgs,
 }
 
-/// Where the work is done. What is declared first ends first.
-struct Place<'h, 'a> {
+/// Directory of the work, with what it stands on. Members that are declared first end first.
+struct WorkDir<'h, 'a> {
     name: String,
     formation: Option<Formation<'h, 'a>>,
     dir: PathBuf,
@@ -126,8 +125,12 @@ pub fn run(host: &Host<'_>, args: &WorkArgs) -> BenchResult<()> {
     show(host, &Report { title, notes, rows }, &args.output)
 }
 
-fn places<'h, 'a>(host: &'h Host<'a>, args: &WorkArgs, memory: &Scratch) -> BenchResult<Vec<Place<'h, 'a>>> {
-    let plain = |name: String, dir: PathBuf| Place { name, formation: None, dir, _mounts: None };
+fn places<'h, 'a>(
+    host: &'h Host<'a>,
+    args: &WorkArgs,
+    memory: &Scratch,
+) -> BenchResult<Vec<WorkDir<'h, 'a>>> {
+    let plain = |name: String, dir: PathBuf| WorkDir { name, formation: None, dir, _mounts: None };
     if !args.dirs.is_empty() {
         return Ok(args.dirs.iter().map(|dir| plain(dir.display().to_string(), dir.clone())).collect());
     }
@@ -136,7 +139,7 @@ fn places<'h, 'a>(host: &'h Host<'a>, args: &WorkArgs, memory: &Scratch) -> Benc
         let mounts = Scratch::new(&args.memory)?;
         let formation = targets::up(host, *nodes, &mounts)?;
         let dir = formation.mounts().into_iter().next().unwrap_or_default();
-        places.push(Place {
+        places.push(WorkDir {
             name: nodes_name(*nodes),
             formation: Some(formation),
             dir,
@@ -150,12 +153,12 @@ fn places<'h, 'a>(host: &'h Host<'a>, args: &WorkArgs, memory: &Scratch) -> Benc
 struct Work {
     archive: PathBuf,
     files: u64,
-    /// How many lines each program said the first time: it must say as many wherever it works.
+    /// Number of lines that each program printed the first time; it must print as many everywhere.
     found: RefCell<BTreeMap<&'static str, usize>>,
 }
 
 impl Work {
-    fn once(&self, host: &Host<'_>, place: &Place<'_, '_>) -> BenchResult<Vec<Figure>> {
+    fn once(&self, host: &Host<'_>, place: &WorkDir<'_, '_>) -> BenchResult<Vec<Figure>> {
         let scratch = Scratch::new(&place.dir)?;
         let dir = scratch.path();
         scratch.subdir(TREE)?;
@@ -178,7 +181,7 @@ impl Work {
     }
 
     /// Does one program's work; how many lines it says.
-    fn perform(&self, host: &Host<'_>, step: &Step, dir: &Path) -> BenchResult<usize> {
+    fn perform(&self, host: &Host<'_>, step: &TimedStep, dir: &Path) -> BenchResult<usize> {
         let argument = |text: &&'static str| -> &OsStr {
             if *text == ARCHIVE { self.archive.as_os_str() } else { OsStr::new(*text) }
         };
@@ -213,8 +216,8 @@ impl Work {
     }
 }
 
-impl Place<'_, '_> {
-    /// How many requests its nodes have served, if they are a formation's.
+impl WorkDir<'_, '_> {
+    /// Requests that its nodes have served, if they are a formation's.
     fn requests(&self) -> BenchResult<Option<u64>> {
         self.formation.as_ref().map(Formation::requests).transpose()
     }
@@ -284,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_program_that_is_missing_is_named() {
-        let step = Step { what: "x", program: "no-such-program", arguments: &[] };
+        let step = TimedStep { what: "x", program: "no-such-program", arguments: &[] };
         let work = Work { archive: PathBuf::new(), files: 1, found: RefCell::default() };
         let error = work.perform(&host(), &step, Path::new("/")).unwrap_err();
         assert_eq!(error.to_string(), "x: is not on this machine; install it");

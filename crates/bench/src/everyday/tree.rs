@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::pattern::mix;
 use crate::{BenchError, BenchResult};
 
-/// What one of fifty files of a tree that was made for it has.
+/// Text of one of fifty files of a tree that was made for it.
 pub const NEEDLE: &str = "bivouac_needle";
 const HAS_NEEDLE: u32 = 50;
 /// Files of a directory, and directories of one.
@@ -16,7 +16,7 @@ const DIRS_EACH: u32 = 20;
 const LEAST: u64 = 200;
 const DOUBLINGS: u64 = 8;
 const LARGE: (u32, u64) = (100, 300 << 10);
-/// What files consist of, as text does.
+/// Words of the files.
 const WORDS: [&str; 16] = [
     "static", "int", "return", "struct", "node", "->next", "if (", ") {", "}\n", "for", "size_t", "=",
     "len;\n", "/*", "*/", "NULL",
@@ -27,14 +27,14 @@ const WORDS: [&str; 16] = [
 pub struct Tree {
     /// The directory.
     pub dir: PathBuf,
-    /// How many files there are, without those of git.
+    /// Number of files, without those of git.
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
 impl Tree {
-    /// What there is.
+    /// Counts the files of a directory.
     ///
     /// # Errors
     /// A directory that cannot be read.
@@ -57,9 +57,6 @@ impl Tree {
     }
 
     /// Makes one, the same each time: sizes as of source code, text that can be compressed.
-    ///
-    /// # Errors
-    /// What the file system refuses.
     pub fn make(dir: &Path, files: u32) -> BenchResult<Tree> {
         for number in 0..files {
             let leaf = number / FILES_EACH;

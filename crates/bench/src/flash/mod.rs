@@ -16,9 +16,9 @@ use crate::output::{OutputArgs, write_chart, write_json};
 use crate::report::{Figure, Report, Row, Unit};
 use crate::scratch::check_room;
 use crate::startup::nodes_name;
-use crate::task::{Task, Timed};
+use crate::timed_part::TimedPart;
 use crate::{BenchError, BenchResult, Host, clock, stats, team};
-use places::{Dirs, Places};
+use places::{Dirs, FlashDirs};
 use plan::{FlashPlan, Kind};
 
 pub use work::{FlashTask, perform};
@@ -30,9 +30,9 @@ const EDGES: [u32; 2] = [8, 16];
 const DELAY_MS_MAX: u64 = 1000;
 /// The limit's name in tables.
 const DIRECT: &str = "direct";
-/// What was written when the last process has closed the file.
+/// Name of the rate until the last process has closed the file.
 const SEEN: &str = "application";
-/// What was written when the source has it.
+/// Name of the rate until the source has all of it.
 const THERE: &str = "source";
 const ASKED: &str = "requests";
 
@@ -91,7 +91,7 @@ const STEPS: [(&str, &[Kind]); 2] =
 /// Arguments that make no sense, too little room, what the source and the commands refuse, a byte that did not arrive.
 pub fn run(host: &Host<'_>, args: &FlashArgs) -> BenchResult<()> {
     let plans = plans(args)?;
-    let places = Places::make(host, args)?;
+    let places = FlashDirs::make(host, args)?;
     let report = measure(host, args, &plans, &places);
     let ended = places.end(host);
     let report = report?;
@@ -123,7 +123,7 @@ fn measure(
     host: &Host<'_>,
     args: &FlashArgs,
     plans: &[FlashPlan],
-    places: &Places<'_, '_>,
+    places: &FlashDirs<'_, '_>,
 ) -> BenchResult<Report> {
     let targets = [nodes_name(args.nodes), DIRECT.to_owned()];
     let (mut rows, mut seed) = (Vec::new(), 0);
@@ -141,7 +141,7 @@ fn measure(
 /// One repetition on one target, of which nothing stays.
 fn once(
     host: &Host<'_>,
-    places: &Places<'_, '_>,
+    places: &FlashDirs<'_, '_>,
     plan: FlashPlan,
     in_front: bool,
     seed: u64,
@@ -178,20 +178,20 @@ fn write(
     plan: FlashPlan,
     kinds: &[Kind],
     seed: u64,
-) -> BenchResult<Vec<Vec<Timed>>> {
+) -> BenchResult<Vec<Vec<TimedPart>>> {
     let task = |rank: u32| {
         let dir = dirs.shown.get(rank as usize % dirs.shown.len().max(1)).cloned().unwrap_or_default();
-        Task::Flash(FlashTask { dir, rank, plan, kinds: kinds.to_vec(), seed })
+        FlashTask { dir, rank, plan, kinds: kinds.to_vec(), seed }
     };
     team::run(host, &(0..plan.procs).map(task).collect::<Vec<_>>())
 }
 
 /// Bytes per second as the application sees it: from the first start to the last close, file by file; and until the
 /// source has all of it.
-fn speeds(name: &str, outcomes: &[Vec<Timed>], there_ns: u64) -> [Figure; 2] {
+fn speeds(name: &str, outcomes: &[Vec<TimedPart>], there_ns: u64) -> [Figure; 2] {
     let all = || outcomes.iter().flatten();
     let bytes = all().map(|timed| timed.units).sum();
-    let span = |file: &Timed| {
+    let span = |file: &TimedPart| {
         let of_file = || all().filter(|timed| timed.what == file.what);
         let (start, end) =
             (of_file().map(|timed| timed.start_ns).min(), of_file().map(|timed| timed.end_ns).max());
@@ -207,7 +207,7 @@ fn speeds(name: &str, outcomes: &[Vec<Timed>], there_ns: u64) -> [Figure; 2] {
     [speed(SEEN, seen_ns), speed(THERE, end_ns.saturating_sub(start_ns))]
 }
 
-/// What is done by several processes.
+/// Name of work by several processes.
 fn among(what: &str, procs: u32) -> String {
     format!("{what}, {procs} proc")
 }
@@ -243,7 +243,7 @@ fn notes(args: &FlashArgs) -> Vec<String> {
     notes
 }
 
-/// How much faster than writing directly, over the number of processes.
+/// Chart of the speed-up over writing directly, by number of processes.
 fn chart(report: &Report, plans: &[FlashPlan]) -> String {
     let curve = |what: String| {
         let ratio = |procs| Some(report.row(&among(&what, procs))?.targets.first()?.ratio?.median);
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn files_count_one_by_one_and_the_flush_with_all() {
-        let timed = |what: &str, start: u64, end: u64| Timed {
+        let timed = |what: &str, start: u64, end: u64| TimedPart {
             what: what.into(),
             units: 1_000_000,
             start_ns: start * 1_000_000,

@@ -1,4 +1,4 @@
-//! Where checkpoints are written to: a slow source itself, and a formation whose partition stands in front of it.
+//! Destinations of checkpoints: a slow source itself, and a formation whose partition stands in front of it.
 
 use std::path::{Path, PathBuf};
 
@@ -8,13 +8,13 @@ use crate::scratch::Scratch;
 use crate::slow::{Counts, SlowDir, Slowness};
 use crate::{BenchError, BenchResult, Host};
 
-/// Where mounts are made.
+/// Directory in which mounts are made.
 const PLACE: &str = "/tmp";
 /// The partition's directory.
 const PARTITION: &str = "flash";
 
-/// All of it. What is declared first ends first.
-pub struct Places<'h, 'a> {
+/// Directories of a measurement, with what serves them. Fields are dropped in the order of their declaration.
+pub struct FlashDirs<'h, 'a> {
     formation: Formation<'h, 'a>,
     /// In the source: directories for who writes to it and for the partition.
     direct: PathBuf,
@@ -34,12 +34,12 @@ pub struct Dirs {
     _scratches: [Option<Scratch>; 2],
 }
 
-impl<'h, 'a> Places<'h, 'a> {
+impl<'h, 'a> FlashDirs<'h, 'a> {
     /// Mounts the slow source unless there is one, starts a formation and makes its partition.
     ///
     /// # Errors
     /// Where this user may not mount; what the commands say.
-    pub fn make(host: &'h Host<'a>, args: &FlashArgs) -> BenchResult<Places<'h, 'a>> {
+    pub fn make(host: &'h Host<'a>, args: &FlashArgs) -> BenchResult<FlashDirs<'h, 'a>> {
         let place = Scratch::new(Path::new(PLACE))?;
         let slow = match &args.source {
             Some(_) => None,
@@ -51,7 +51,7 @@ impl<'h, 'a> Places<'h, 'a> {
         let (direct, front) = (in_source.subdir("direct")?, in_source.subdir("front")?);
         let (each, nodes) = (place.subdir("mounts")?.display().to_string(), args.nodes.to_string());
         let formation = Formation::up(host, &["--nodes", &nodes, "--mount-each", &each])?;
-        let places = Places { formation, direct, front, _in_source: in_source, slow, _mounts: place };
+        let places = FlashDirs { formation, direct, front, _in_source: in_source, slow, _mounts: place };
         places.make_partition(args)?;
         Ok(places)
     }
@@ -103,7 +103,7 @@ impl<'h, 'a> Places<'h, 'a> {
         self.formation.run(&["flush", &self.partition()?.display().to_string()]).map(drop)
     }
 
-    /// What was asked of the source so far, if it counts.
+    /// Requests to the source so far, if it counts them.
     ///
     /// # Errors
     /// When it does not answer.

@@ -1,4 +1,4 @@
-//! Which bytes of which file each process writes, as FLASH-IO does: a simulation on blocks of cells writes its state to
+//! Bytes of each file that each process writes, as FLASH-IO does: a simulation on blocks of cells writes its state to
 //! a checkpoint, and a few variables for pictures to two plot files. A file is a dataset per variable, one behind the
 //! other; a dataset has the blocks of all processes, process by process.
 //!
@@ -41,7 +41,7 @@ impl Kind {
     }
 }
 
-/// How large the workload is.
+/// Size of the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlashPlan {
     /// Processes.
@@ -53,9 +53,9 @@ pub struct FlashPlan {
 /// Bytes that one call writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// How many.
+    /// Number of bytes.
     pub len: u64,
 }
 
@@ -85,7 +85,7 @@ impl FlashPlan {
         self.dataset(kind) * kind.variables()
     }
 
-    /// What a process writes of a file, in its order.
+    /// Pieces that a process writes of a file, in its order.
     pub fn pieces(self, kind: Kind, rank: u32) -> impl Iterator<Item = Piece> {
         let len = if kind == Kind::Checkpoint { self.share(kind) } else { self.block_len(kind) };
         let first = u64::from(rank) * self.share(kind);

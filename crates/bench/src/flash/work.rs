@@ -9,9 +9,10 @@ use rustix::fs::Advice;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{FlashPlan, Kind, Piece};
+use crate::barrier::Barrier;
+use crate::member_protocol::MemberTask;
 use crate::pattern::Pattern;
-use crate::task::Timed;
-use crate::worker::Meet;
+use crate::timed_part::TimedPart;
 use crate::{BenchError, BenchResult, clock};
 
 /// Bytes that are compared at once.
@@ -22,34 +23,35 @@ const COMPARED: u64 = 1 << 20;
 pub struct FlashTask {
     /// An empty directory, as this process's mount shows it.
     pub dir: PathBuf,
-    /// Which process this is.
+    /// Number of the process.
     pub rank: u32,
-    /// What all write.
+    /// Plan of all processes.
     pub plan: FlashPlan,
     /// The files, one after the other.
     pub kinds: Vec<Kind>,
-    /// What the content is made of; different for each repetition.
+    /// Seed of the content; different for each repetition.
     pub seed: u64,
+}
+
+impl MemberTask for FlashTask {
+    const KIND: &'static str = "Flash";
 }
 
 /// Does one process's part: all meet; the first makes the file and gives it its size; all meet, open, write their
 /// pieces, close.
-///
-/// # Errors
-/// What the file system refuses.
-pub fn perform(task: &FlashTask, meet: &mut dyn Meet) -> BenchResult<Vec<Timed>> {
+pub fn perform(task: &FlashTask, barrier: &mut dyn Barrier) -> BenchResult<Vec<TimedPart>> {
     let mut files: Vec<Content> = task.kinds.iter().map(|kind| Content::of(task, *kind)).collect();
     let mut timed = Vec::new();
     for content in &mut files {
         let path = task.dir.join(content.kind.file_name());
         let failed = |error| BenchError::system(path.display())(error);
-        meet.barrier()?;
+        barrier.wait()?;
         let start_ns = clock::now_ns();
         if task.rank == 0 {
             let made = File::create_new(&path).map_err(failed)?;
             made.set_len(task.plan.file_len(content.kind)).map_err(failed)?;
         }
-        meet.barrier()?;
+        barrier.wait()?;
         let file = OpenOptions::new().write(true).open(&path).map_err(failed)?;
         let mut units = 0;
         for piece in task.plan.pieces(content.kind, task.rank) {
@@ -58,13 +60,13 @@ pub fn perform(task: &FlashTask, meet: &mut dyn Meet) -> BenchResult<Vec<Timed>>
         }
         drop(file);
         let what = content.kind.file_name().to_owned();
-        timed.push(Timed { what, units, start_ns, end_ns: clock::now_ns() });
+        timed.push(TimedPart { what, units, start_ns, end_ns: clock::now_ns() });
     }
     Ok(timed)
 }
 
-/// What a process writes to a file, made before the clock runs as far as that takes a while: small pieces as a whole, of
-/// large ones all but the stamps of their pages.
+/// Content that a process writes to a file, made before the clock runs as far as that takes a while: small pieces as a
+/// whole, of large ones all but the stamps of their pages.
 struct Content {
     kind: Kind,
     pattern: Pattern,
@@ -131,14 +133,14 @@ pub fn verify(dir: &Path, plan: FlashPlan, kind: Kind, seed: u64) -> BenchResult
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::Alone;
+    use crate::barrier::LoneProcess;
 
     const KINDS: [Kind; 3] = [Kind::Checkpoint, Kind::Centred, Kind::Corner];
 
-    fn written(dir: &Path, plan: FlashPlan, seed: u64) -> Vec<Vec<Timed>> {
+    fn written(dir: &Path, plan: FlashPlan, seed: u64) -> Vec<Vec<TimedPart>> {
         let task = |rank| FlashTask { dir: dir.to_owned(), rank, plan, kinds: KINDS.to_vec(), seed };
         // One after the other: the first makes the files, and the others find them.
-        (0..plan.procs).map(|rank| perform(&task(rank), &mut Alone(0)).unwrap()).collect()
+        (0..plan.procs).map(|rank| perform(&task(rank), &mut LoneProcess(0)).unwrap()).collect()
     }
 
     #[test]
@@ -172,11 +174,11 @@ mod tests {
     #[test]
     fn all_meet_twice_per_file() {
         let (dir, plan) = (tempfile::tempdir().unwrap(), FlashPlan { procs: 1, edge: 2 });
-        let mut meet = Alone(0);
+        let mut barrier = LoneProcess(0);
         let task = FlashTask { dir: dir.path().to_owned(), rank: 0, plan, kinds: KINDS.to_vec(), seed: 0 };
-        perform(&task, &mut meet).unwrap();
-        assert_eq!(meet.0, 6);
-        let error = perform(&FlashTask { dir: "/nonexistent".into(), ..task }, &mut meet).unwrap_err();
+        perform(&task, &mut barrier).unwrap();
+        assert_eq!(barrier.0, 6);
+        let error = perform(&FlashTask { dir: "/nonexistent".into(), ..task }, &mut barrier).unwrap_err();
         assert!(error.to_string().starts_with("/nonexistent/checkpoint: "), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! What the bare file system holds.
+//! Content of the bare file system.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -29,7 +29,7 @@ struct Node {
 }
 
 /// Inode and number of a block.
-type Place = (u64, usize);
+type BlockId = (u64, usize);
 
 /// The files, and blocks that were used before: their memory is there.
 pub struct Files {
@@ -56,13 +56,13 @@ impl Files {
     }
 
     /// Takes the memory of a request as a block, and gives that block's memory for the next request.
-    pub fn keep(&mut self, (ino, index): Place, block: &mut Box<[u8]>) {
+    pub fn keep(&mut self, (ino, index): BlockId, block: &mut Box<[u8]>) {
         if let Some(there) = self.nodes.get_mut(&ino).and_then(|node| node.blocks.get_mut(index)) {
             std::mem::swap(there, block);
         }
     }
 
-    /// What a read answers with. A read that goes over the end of a block answers less; none of the measurement's does.
+    /// Answer to a read. A read that goes over the end of a block answers less; none of the measurement's does.
     pub fn data(&self, request: &Request<'_>) -> &[u8] {
         let read = || {
             let node = self.nodes.get(&request.ino)?;
@@ -79,7 +79,7 @@ impl Files {
     }
 
     /// Serves a request; of a write that is a block, which one it is.
-    pub fn serve(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> Result<Option<Place>, Errno> {
+    pub fn serve(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> Result<Option<BlockId>, Errno> {
         match request.op {
             op::INIT => init(out),
             op::LOOKUP => {
@@ -156,7 +156,7 @@ impl Files {
         Ok(())
     }
 
-    fn write(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> Result<Option<Place>, Errno> {
+    fn write(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> Result<Option<BlockId>, Errno> {
         let (offset, data) = (request.long(8)?, request.payload());
         let end = offset + data.len() as u64;
         if end > self.node(request.ino)?.size {

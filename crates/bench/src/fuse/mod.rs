@@ -11,17 +11,26 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use serde::Serialize;
 
 use self::files::Files;
 use self::wire::{Request, header};
-use crate::task::{Said, Task};
+use crate::member_protocol::{MemberMessage, MemberTask};
 use crate::team::Member;
 use crate::{BenchError, BenchResult, Host};
 
-/// What it is called in tables.
+/// Its name in tables.
 pub const BARE_FUSE: &str = "bare FUSE";
 /// Header of a request and arguments of a write, in bytes: what is in front of a write's data.
 const HEAD: usize = 80;
+
+/// The part of a process that serves a bare file system at this directory.
+#[derive(Debug, Serialize)]
+pub struct BareFuseTask(PathBuf);
+
+impl MemberTask for BareFuseTask {
+    const KIND: &'static str = "BareFuse";
+}
 
 /// A bare file system that a process of its own serves; taken out of the tree with this value.
 pub struct BareFuse {
@@ -35,9 +44,9 @@ impl BareFuse {
     /// # Errors
     /// Where this user may not mount.
     pub fn at(host: &Host<'_>, dir: &Path) -> BenchResult<BareFuse> {
-        let mut server = Member::start(host, &Task::BareFuse(dir.to_owned()))?;
+        let mut server = Member::start(host, &BareFuseTask(dir.to_owned()))?;
         match server.hear(host)? {
-            Said::Serving => Ok(BareFuse { dir: dir.to_owned(), _server: server }),
+            MemberMessage::Serving => Ok(BareFuse { dir: dir.to_owned(), _server: server }),
             _ => Err(BenchError::refused(BARE_FUSE, "did not say that it serves")),
         }
     }
@@ -53,9 +62,6 @@ impl Drop for BareFuse {
 }
 
 /// Does the part of the process that serves: mounts, says so, serves until it is unmounted.
-///
-/// # Errors
-/// What the system refuses.
 pub fn serve(dir: &Path, ready: impl FnOnce() -> BenchResult<()>) -> BenchResult<()> {
     let device = attach(dir)?;
     ready()?;
@@ -94,9 +100,6 @@ pub fn attach(dir: &Path) -> BenchResult<OwnedFd> {
 }
 
 /// The next request, its beginning into `head` and the rest into `block`: its length. `None` when it is unmounted.
-///
-/// # Errors
-/// What the device says.
 pub fn receive(device: &OwnedFd, head: &mut [u8], block: &mut [u8]) -> BenchResult<Option<usize>> {
     loop {
         let parts = &mut [IoSliceMut::new(head), IoSliceMut::new(block)];
@@ -124,9 +127,6 @@ fn answer(
 }
 
 /// Answers with these parts of a message.
-///
-/// # Errors
-/// What the device says.
 pub fn tell(device: &OwnedFd, parts: &[IoSlice<'_>]) -> BenchResult<()> {
     match rustix::io::writev(device.as_fd(), parts) {
         // Who asked is gone, or the whole file system.

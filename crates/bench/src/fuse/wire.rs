@@ -42,7 +42,7 @@ impl<'a> Request<'a> {
         Request::of(message, &[], message.len())
     }
 
-    /// Whether the kernel waits.
+    /// Returns whether the kernel waits.
     pub fn expects_reply(&self) -> bool {
         !matches!(self.op, op::FORGET | op::BATCH_FORGET | op::INTERRUPT)
     }
@@ -69,7 +69,7 @@ impl<'a> Request<'a> {
         all.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect::<Vec<_>>().into_iter()
     }
 
-    /// What is behind arguments of `at` bytes, of a request that came as one message.
+    /// The bytes behind arguments of `at` bytes, of a request that came as one message.
     pub fn behind(&self, at: usize) -> &'a [u8] {
         self.head.get(at..).unwrap_or_default()
     }

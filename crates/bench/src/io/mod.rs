@@ -12,18 +12,17 @@ use bivouac_types::units::{format_size, parse_size};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use crate::measure::{alternate, check_reps, in_range};
+use crate::measure::{PROCS_MAX, alternate, check_reps, in_range};
+use crate::member_protocol::MemberTask;
 use crate::output::{OutputArgs, show};
 use crate::report::{Figure, Report, Unit, procs_name};
 use crate::scratch::{Scratch, check_room};
-use crate::task::{Task, Timed, rates};
+use crate::timed_part::{TimedPart, rates};
 use crate::{BenchError, BenchResult, Host, team};
 
 pub use order::Order;
 pub use work::perform;
 
-/// Most processes of a measurement.
-pub const PROCS_MAX: u64 = 1024;
 /// Largest transfer, in bytes.
 const TRANSFER_MAX: u64 = 1 << 30;
 
@@ -36,7 +35,7 @@ pub enum Mode {
     Own,
 }
 
-/// Where a process's blocks are.
+/// Position of a process's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Arrangement {
     /// One behind the other
@@ -47,7 +46,7 @@ pub enum Arrangement {
     Random,
 }
 
-/// How files of formations are reached.
+/// Interface by which files of formations are reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Api {
     /// By system calls
@@ -56,7 +55,7 @@ pub enum Api {
     Client,
 }
 
-/// What is done.
+/// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum IoOp {
     /// Write a new file
@@ -120,24 +119,24 @@ pub struct IoArgs {
     pub output: OutputArgs,
 }
 
-/// What all processes of a repetition know.
+/// Plan of a repetition, known to all processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IoPlan {
     /// Number of processes.
     pub procs: u32,
     /// Whose files.
     pub mode: Mode,
-    /// Where the blocks are.
+    /// Position of the blocks.
     pub arrangement: Arrangement,
     /// Bytes of a call.
     pub transfer: u64,
     /// Bytes of a process.
     pub size: u64,
-    /// What to do.
+    /// Action that helps.
     pub ops: Vec<IoOp>,
-    /// How formations are reached.
+    /// Interface by which formations are reached.
     pub api: Api,
-    /// Whether to compare at the end.
+    /// True if to compare at the end.
     pub verify: bool,
 }
 
@@ -146,10 +145,14 @@ pub struct IoPlan {
 pub struct IoTask {
     /// An empty directory.
     pub dir: PathBuf,
-    /// Which process this is.
+    /// Number of the process.
     pub rank: u32,
-    /// What all do.
+    /// Plan of all processes.
     pub plan: IoPlan,
+}
+
+impl MemberTask for IoTask {
+    const KIND: &'static str = "Io";
 }
 
 /// Runs `bench io`.
@@ -163,9 +166,6 @@ pub fn run(host: &Host<'_>, args: &IoArgs) -> BenchResult<()> {
 }
 
 /// Measures named directories side by side.
-///
-/// # Errors
-/// As [`run`].
 pub fn compare(
     host: &Host<'_>,
     targets: &[(String, PathBuf)],
@@ -212,9 +212,9 @@ pub(crate) fn once(host: &Host<'_>, dirs: &[PathBuf], plan: &IoPlan) -> BenchRes
     let of_rank = |rank: u32| (rank as usize * dirs.len() / plan.procs.max(1) as usize).min(dirs.len() - 1);
     let task = |rank| {
         let dir = scratches.get(of_rank(rank)).map_or_else(PathBuf::new, |scratch| scratch.path().to_owned());
-        Task::Io(IoTask { dir, rank, plan: plan.clone() })
+        IoTask { dir, rank, plan: plan.clone() }
     };
-    let outcomes: Vec<Vec<Timed>> = team::run(host, &(0..plan.procs).map(task).collect::<Vec<_>>())?;
+    let outcomes: Vec<Vec<TimedPart>> = team::run(host, &(0..plan.procs).map(task).collect::<Vec<_>>())?;
     let figures = |(what, bytes_per_second): (String, f64)| {
         let small = plan.transfer < SMALL;
         let (unit, per) =

@@ -5,27 +5,27 @@ use std::path::PathBuf;
 
 use super::file::{Access, Open};
 use super::{IoOp, IoTask, Mode, Order};
+use crate::barrier::Barrier;
 use crate::pattern::Pattern;
-use crate::task::Timed;
-use crate::worker::Meet;
+use crate::timed_part::TimedPart;
 use crate::{BenchError, BenchResult, Host, clock};
 
 /// Does one process's part.
 ///
 /// # Errors
 /// What the file system refuses; a byte that is not what was written.
-pub fn perform(host: &Host<'_>, task: &IoTask, meet: &mut dyn Meet) -> BenchResult<Vec<Timed>> {
+pub fn perform(host: &Host<'_>, task: &IoTask, barrier: &mut dyn Barrier) -> BenchResult<Vec<TimedPart>> {
     let access = Access::to(host, &task.dir, task.plan.api)?;
     let mut part = Part::new(task, &access);
     let mut timed = Vec::new();
     if task.plan.ops.first() != Some(&IoOp::Write) {
-        part.timed(IoOp::Write, meet)?;
+        part.timed(IoOp::Write, barrier)?;
     }
     for op in &task.plan.ops {
-        timed.push(part.timed(*op, meet)?);
+        timed.push(part.timed(*op, barrier)?);
     }
     if task.plan.verify {
-        meet.barrier()?;
+        barrier.wait()?;
         part.verify()?;
     }
     Ok(timed)
@@ -36,7 +36,7 @@ struct Part<'t> {
     access: &'t Access,
     order: Order,
     buffer: Vec<u8>,
-    /// What the file holds; a new one for each writing, so that old data does not pass for new.
+    /// Content of the file; a new one for each writing, so that old data does not pass for new.
     content: Pattern,
     generation: u64,
 }
@@ -48,20 +48,20 @@ impl<'t> Part<'t> {
         Part { task, access, order, buffer, content: Pattern::new(0), generation: 0 }
     }
 
-    fn timed(&mut self, op: IoOp, meet: &mut dyn Meet) -> BenchResult<Timed> {
+    fn timed(&mut self, op: IoOp, barrier: &mut dyn Barrier) -> BenchResult<TimedPart> {
         let creates = op == IoOp::Write;
         if op != IoOp::Read {
             self.generation += 1;
             self.content = Pattern::new(self.generation);
         }
         self.content.fill(&mut self.buffer, 0);
-        meet.barrier()?;
+        barrier.wait()?;
         let start_ns = clock::now_ns();
         if creates && (self.task.rank == 0 || self.task.plan.mode == Mode::Own) {
             self.create()?;
         }
         if creates && self.task.plan.procs > 1 {
-            meet.barrier()?;
+            barrier.wait()?;
         }
         let file = self.open(op != IoOp::Read)?;
         if op == IoOp::Read {
@@ -71,7 +71,7 @@ impl<'t> Part<'t> {
         }
         drop(file);
         let (what, units) = (op.name().to_owned(), self.order.bytes());
-        Ok(Timed { what, units, start_ns, end_ns: clock::now_ns() })
+        Ok(TimedPart { what, units, start_ns, end_ns: clock::now_ns() })
     }
 
     fn path(&self) -> PathBuf {
@@ -123,15 +123,15 @@ impl<'t> Part<'t> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::barrier::LoneProcess;
     use crate::io::tests::small;
     use crate::io::{Arrangement, IoPlan};
-    use crate::worker::Alone;
     use std::os::unix::fs::FileExt;
 
-    fn work(dir: &std::path::Path, plan: &IoPlan) -> BenchResult<(Vec<Timed>, usize)> {
-        let mut meet = Alone(0);
+    fn work(dir: &std::path::Path, plan: &IoPlan) -> BenchResult<(Vec<TimedPart>, usize)> {
+        let mut barrier = LoneProcess(0);
         let task = IoTask { dir: dir.to_owned(), rank: 0, plan: plan.clone() };
-        perform(&crate::tests::host(), &task, &mut meet).map(|timed| (timed, meet.0))
+        perform(&crate::tests::host(), &task, &mut barrier).map(|timed| (timed, barrier.0))
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
         let plan = IoPlan { procs: 1, ..small() };
         let task = IoTask { dir: dir.path().to_owned(), rank: 0, plan };
         let mut part = Part::new(&task, &Access::Calls);
-        part.timed(IoOp::Write, &mut Alone(0)).unwrap();
+        part.timed(IoOp::Write, &mut LoneProcess(0)).unwrap();
         part.verify().unwrap();
         let file = std::fs::File::options().write(true).open(part.path()).unwrap();
         file.write_all_at(b"?!", 12_345).unwrap();

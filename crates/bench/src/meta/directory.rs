@@ -15,21 +15,18 @@ use super::growth::{GrowTask, Growth, first_and_last};
 use super::plan::FILES_MAX;
 use super::targets::{LIMIT, on_one_core, up};
 use super::{FILE_COST, MetaArgs, QUICK};
-use crate::all::budgets;
-use crate::formation::{Formation, NodeSeen};
+use crate::formation::{Formation, NodeView};
 use crate::idle::own_memory;
-use crate::io::PROCS_MAX;
-use crate::measure::{check_reps, in_range};
+use crate::measure::{PROCS_MAX, check_reps, in_range};
 use crate::output::show;
 use crate::report::{Collector, Figure, Report, Unit, procs_name};
 use crate::scratch::{Scratch, check_room};
 use crate::startup::nodes_name;
-use crate::task::Task;
 use crate::{BenchError, BenchResult, Host, clock, team};
 
 /// Files, processes and repetitions unless options say otherwise.
 const USUAL: (u32, u32, u32) = (1_000_000, 4, 1);
-/// How long a killed daemon may take to be back.
+/// Time that a killed daemon may take to be back.
 const BACK_S_MAX: u64 = 120;
 /// The formation in tables.
 pub const MOUNT: &str = "mount";
@@ -37,12 +34,12 @@ pub const MOUNT: &str = "mount";
 pub const LAST_TO_FIRST: &str = "create, last tenth to first";
 /// The whole directory, as `ls -f` does it.
 pub const LISTING: &str = "list all";
-/// What the daemons grew by.
+/// Name of the growth of the daemons.
 pub const MEMORY: &str = "memory per file";
 /// From kill -9 until the mount answers again.
 pub const RESTART: &str = "restart, until usable";
 
-/// What is to be done.
+/// An action for the caller.
 struct Plan {
     files: u64,
     procs: u32,
@@ -50,17 +47,17 @@ struct Plan {
     memory: PathBuf,
 }
 
-/// Runs `bench meta --big`.
+/// Runs `bench meta --big`; `verdicts` says which budgets the table keeps.
 ///
 /// # Errors
 /// Arguments that make no sense, too little room, what the file system and the commands refuse, entries that are
 /// missing; not budgets that are not met.
-pub fn run(host: &Host<'_>, args: &MetaArgs) -> BenchResult<()> {
+pub fn run(host: &Host<'_>, args: &MetaArgs, verdicts: impl Fn(&Report) -> String) -> BenchResult<()> {
     let (plan, reps) = plan(args)?;
     let measure = || measure(host, &plan, reps);
     let report = if args.one_core { on_one_core(measure)? } else { measure()? };
     show(host, &report, &args.output)?;
-    host.print(&budgets::text(&budgets::judge(budgets::DIRECTORY, &report)))
+    host.print(&verdicts(&report))
 }
 
 fn plan(args: &MetaArgs) -> BenchResult<(Plan, u32)> {
@@ -126,7 +123,7 @@ fn once(host: &Host<'_>, plan: &Plan) -> BenchResult<Vec<Figure>> {
     Ok(figures)
 }
 
-fn memory_of(nodes: &[NodeSeen]) -> BenchResult<u64> {
+fn memory_of(nodes: &[NodeView]) -> BenchResult<u64> {
     nodes.iter().map(|node| own_memory(node.pid)).sum()
 }
 
@@ -136,7 +133,7 @@ fn grow(host: &Host<'_>, plan: &Plan, dirs: &[PathBuf]) -> BenchResult<Vec<Figur
     let share = |rank: u64| {
         let (first, end) = (plan.files * rank / procs, plan.files * (rank + 1) / procs);
         let dir = dirs.get(rank as usize % dirs.len().max(1)).cloned().unwrap_or_default();
-        Task::Grow(GrowTask { dir, first, files: end - first })
+        GrowTask { dir, first, files: end - first }
     };
     let growths: Vec<Growth> = team::run(host, &(0..procs).map(share).collect::<Vec<_>>())?;
     let (first, last) =
@@ -165,7 +162,7 @@ fn list(dir: &Path, files: u64) -> BenchResult<Figure> {
 fn restart(
     host: &Host<'_>,
     formation: &Formation<'_, '_>,
-    nodes: &[NodeSeen],
+    nodes: &[NodeView],
     files: u64,
 ) -> BenchResult<Figure> {
     let heaviest = nodes.iter().enumerate().max_by_key(|(_, node)| node.records);
@@ -181,7 +178,8 @@ fn restart(
     Ok(Figure::new(RESTART, Unit::Milliseconds, ns as f64 / 1e6))
 }
 
-/// How long after `start` the directory's mount answered. Before Linux 6.9 requests that were under way fail with the daemon.
+/// Time after `start` at which the directory's mount answered. Before Linux 6.9 requests that were under way fail with
+/// the daemon.
 fn answered(host: &Host<'_>, dir: &Path, start: u64) -> BenchResult<u64> {
     let name = c(dir)?;
     loop {

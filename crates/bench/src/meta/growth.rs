@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::calls::create;
-use crate::worker::Meet;
+use crate::barrier::Barrier;
+use crate::member_protocol::MemberTask;
 use crate::{BenchError, BenchResult, clock};
 
-/// How often a process looks at the clock, in parts of its share.
+/// Looks of a process at the clock, in parts of its share.
 const MARKS: u64 = 200;
 
 /// One process's part of the files of a directory.
@@ -20,27 +21,28 @@ pub struct GrowTask {
     pub dir: PathBuf,
     /// Number of the first file.
     pub first: u64,
-    /// How many it makes.
+    /// Number of files that it makes.
     pub files: u64,
 }
 
-/// When how many of a process's files were there.
+impl MemberTask for GrowTask {
+    const KIND: &'static str = "Grow";
+}
+
+/// Times at which numbers of a process's files were there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Growth {
-    /// When it began, by the machine's clock.
+    /// Time when it began, by the machine's clock.
     pub start_ns: u64,
     /// Files made since the mark before, and when.
     pub marks: Vec<(u64, u64)>,
 }
 
 /// Makes the files of a share.
-///
-/// # Errors
-/// What the file system refuses.
-pub fn perform(task: &GrowTask, meet: &mut dyn Meet) -> BenchResult<Growth> {
+pub fn perform(task: &GrowTask, barrier: &mut dyn Barrier) -> BenchResult<Growth> {
     let mut path = task.dir.join("file-").as_os_str().as_bytes().to_vec();
     let prefix = path.len();
-    meet.barrier()?;
+    barrier.wait()?;
     let mut growth = Growth { start_ns: clock::now_ns(), marks: Vec::new() };
     let step = task.files.div_ceil(MARKS).max(1);
     for done in 1..=task.files {
@@ -85,18 +87,18 @@ pub fn first_and_last(growths: &[Growth]) -> Option<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::Alone;
+    use crate::barrier::LoneProcess;
 
     #[test]
     fn a_share_is_made_and_marked() {
         let dir = tempfile::tempdir().unwrap();
         let task = GrowTask { dir: dir.path().to_owned(), first: 100, files: 401 };
-        let growth = perform(&task, &mut Alone(0)).unwrap();
+        let growth = perform(&task, &mut LoneProcess(0)).unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 401);
         assert!(dir.path().join("file-100").exists() && dir.path().join("file-500").exists());
         assert_eq!(growth.marks.iter().map(|(count, _)| count).sum::<u64>(), 401);
         assert!(growth.marks.is_sorted_by_key(|(_, ns)| *ns));
-        let error = perform(&task, &mut Alone(0)).unwrap_err().to_string();
+        let error = perform(&task, &mut LoneProcess(0)).unwrap_err().to_string();
         assert!(error.contains("file-100: create: "), "{error}");
     }
 

@@ -16,25 +16,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::chart::{Curve, curves};
 use crate::measure::{alternate, check_reps};
-use crate::net::MEMORY_DIR;
+use crate::member_protocol::MemberTask;
 use crate::output::{OutputArgs, show, write_chart, write_json};
 use crate::report::{Figure, Report, Row, Unit};
-use crate::scratch::check_room;
-use crate::task::{Task, Timed, rates};
+use crate::scratch::{MEMORY_DIR, check_room};
+use crate::timed_part::{TimedPart, rates};
 use crate::{BenchError, BenchResult, Host, team};
 
 pub use plan::MetaPlan;
-pub use targets::Target;
+pub use targets::MeasuredTarget;
 pub use work::perform;
 
-/// What a file costs at least in a file system in memory, in bytes.
+/// Least cost of a file in a file system in memory, in bytes.
 const FILE_COST: u64 = 4096;
 /// Files of a process, processes and repetitions with `--quick`.
 const QUICK: (u32, [u32; 2], u32) = (500, [1, 4], 2);
 /// The same without.
 const USUAL: (u32, [u32; 1], u32) = (10_000, [1], 5);
 
-/// How files are spread over directories.
+/// Distribution of files over directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Layout {
     /// In the leaves of a tree of directories
@@ -51,7 +51,7 @@ pub enum Layout {
 pub struct MetaArgs {
     /// Directories to measure in turn: each one, or several mounts of one file system, separated by commas
     #[arg(required_unless_present_any = ["nodes", "big"], value_name = "DIR[,DIR...]")]
-    pub dirs: Vec<Target>,
+    pub dirs: Vec<MeasuredTarget>,
     /// Measure a formation of N nodes, started for it and mounted through each, beside --memory
     #[arg(long, conflicts_with = "dirs", value_name = "N")]
     pub nodes: Option<u16>,
@@ -107,23 +107,27 @@ pub struct MetaArgs {
 pub struct MetaTask {
     /// An empty directory, as each mount shows it.
     pub dirs: Vec<PathBuf>,
-    /// Which process this is.
+    /// Number of the process.
     pub rank: u32,
-    /// What all do.
+    /// Plan of all processes.
     pub plan: MetaPlan,
 }
 
-/// Runs `bench meta`.
+impl MemberTask for MetaTask {
+    const KIND: &'static str = "Meta";
+}
+
+/// Runs `bench meta`; `verdicts` says which budgets the table of one huge directory keeps.
 ///
 /// # Errors
 /// Arguments that make no sense, too little room, what the file systems refuse.
-pub fn run(host: &Host<'_>, args: &MetaArgs) -> BenchResult<()> {
+pub fn run(host: &Host<'_>, args: &MetaArgs, verdicts: impl Fn(&Report) -> String) -> BenchResult<()> {
     if args.big {
-        return directory::run(host, args);
+        return directory::run(host, args, verdicts);
     }
     let plans = plan::plans(args)?;
     let reps = args.reps.unwrap_or(if args.quick { QUICK.2 } else { USUAL.2 });
-    let measure = |targets: &[Target]| series(host, targets, &plans, reps);
+    let measure = |targets: &[MeasuredTarget]| series(host, targets, &plans, reps);
     let report = match args.nodes {
         None if args.one_core => targets::on_one_core(|| measure(&args.dirs))?,
         None => measure(&args.dirs)?,
@@ -136,7 +140,7 @@ pub fn run(host: &Host<'_>, args: &MetaArgs) -> BenchResult<()> {
 }
 
 /// A table for all numbers of processes; their rows are told apart by it.
-fn series(host: &Host<'_>, targets: &[Target], plans: &[MetaPlan], reps: u32) -> BenchResult<Report> {
+fn series(host: &Host<'_>, targets: &[MeasuredTarget], plans: &[MetaPlan], reps: u32) -> BenchResult<Report> {
     let mut reports = Vec::new();
     for plan in plans {
         let mut report = compare(host, targets, plan, reps)?;
@@ -150,16 +154,18 @@ fn series(host: &Host<'_>, targets: &[Target], plans: &[MetaPlan], reps: u32) ->
     Ok(Report { title, notes: notes(targets), rows })
 }
 
-/// What is done by several processes.
+/// Name of work by several processes.
 fn among(what: &str, procs: u32) -> String {
     format!("{what}, {procs} proc")
 }
 
 /// Measures directories side by side.
-///
-/// # Errors
-/// As [`run`].
-pub fn compare(host: &Host<'_>, targets: &[Target], plan: &MetaPlan, reps: u32) -> BenchResult<Report> {
+pub fn compare(
+    host: &Host<'_>,
+    targets: &[MeasuredTarget],
+    plan: &MetaPlan,
+    reps: u32,
+) -> BenchResult<Report> {
     check_reps(reps)?;
     let files = u64::from(plan.files) * u64::from(plan.procs);
     for target in targets {
@@ -173,17 +179,17 @@ pub fn compare(host: &Host<'_>, targets: &[Target], plan: &MetaPlan, reps: u32) 
     Ok(Report { title: plan.title(std::slice::from_ref(plan), reps), notes: notes(targets), rows })
 }
 
-fn once(host: &Host<'_>, target: &Target, plan: &MetaPlan) -> BenchResult<Vec<Figure>> {
+fn once(host: &Host<'_>, target: &MeasuredTarget, plan: &MetaPlan) -> BenchResult<Vec<Figure>> {
     let (_scratch, dirs) = target.scratch()?;
-    let task = |rank| Task::Meta(MetaTask { dirs: dirs.clone(), rank, plan: plan.clone() });
-    let outcomes: Vec<Vec<Timed>> = team::run(host, &(0..plan.procs).map(task).collect::<Vec<_>>())?;
+    let task = |rank| MetaTask { dirs: dirs.clone(), rank, plan: plan.clone() };
+    let outcomes: Vec<Vec<TimedPart>> = team::run(host, &(0..plan.procs).map(task).collect::<Vec<_>>())?;
     check_counts(&outcomes, plan)?;
     let figure = |(what, rate)| Figure::new(what, Unit::PerSecond, rate);
     Ok(rates(&outcomes).into_iter().map(figure).collect())
 }
 
-/// What all processes did together, beside what there was to do.
-fn check_counts(outcomes: &[Vec<Timed>], plan: &MetaPlan) -> BenchResult<()> {
+/// Compares what all processes did together with what there was to do.
+fn check_counts(outcomes: &[Vec<TimedPart>], plan: &MetaPlan) -> BenchResult<()> {
     for what in outcomes.first().into_iter().flatten().map(|timed| &timed.what) {
         let all = outcomes.iter().flatten().filter(|timed| timed.what == *what);
         let (found, wanted) = (all.map(|timed| timed.units).sum::<u64>(), plan.units(what));
@@ -194,7 +200,7 @@ fn check_counts(outcomes: &[Vec<Timed>], plan: &MetaPlan) -> BenchResult<()> {
     Ok(())
 }
 
-fn notes(targets: &[Target]) -> Vec<String> {
+fn notes(targets: &[MeasuredTarget]) -> Vec<String> {
     let mut notes = vec![
         "stat comes when kernels cache nothing any more; stat, cached is the second of two, by rounds of 256 files".to_owned(),
         "open is open and close; read is open, read, compare, close; readdir counts entries".to_owned(),
@@ -251,7 +257,7 @@ pub(crate) mod tests {
 
     #[test]
     fn counts_that_are_wrong_are_errors() {
-        let timed = |what: &str, units| Timed { what: what.into(), units, start_ns: 0, end_ns: 1 };
+        let timed = |what: &str, units| TimedPart { what: what.into(), units, start_ns: 0, end_ns: 1 };
         let plan = MetaPlan { procs: 2, ..small(Layout::Tree, false) };
         let fine = vec![vec![timed("mkdir", 3), timed("create", 250)]; 2];
         assert_eq!(check_counts(&fine, &plan), Ok(()));

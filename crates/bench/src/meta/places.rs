@@ -1,4 +1,4 @@
-//! Where the files of a process are.
+//! Paths of the files of a process.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +9,7 @@ use crate::{BenchError, BenchResult};
 
 /// Through which of several mounts a process goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum FileSpread {
     /// The one through which it makes, writes and removes.
     Own,
     /// The next one, whose kernel side knows nothing of what this process made: where it looks and reads.
@@ -19,30 +19,27 @@ pub enum Way {
 /// Everything that one process makes, as the system wants names. Paths are made when they are asked for, before
 /// the clock runs: those of all phases together would take more memory than what is measured.
 #[derive(Debug)]
-pub struct Places<'t> {
+pub struct WorkloadPaths<'t> {
     task: &'t MetaTask,
 }
 
-impl<'t> Places<'t> {
+impl<'t> WorkloadPaths<'t> {
     /// The places of a process.
     #[must_use]
-    pub fn of(task: &'t MetaTask) -> Places<'t> {
-        Places { task }
+    pub fn of(task: &'t MetaTask) -> WorkloadPaths<'t> {
+        WorkloadPaths { task }
     }
 
     /// Its topmost directory, which is not timed. Others may make the same.
     ///
     /// # Errors
     /// For a directory whose name has a zero byte.
-    pub fn top(&self, way: Way) -> BenchResult<CString> {
+    pub fn top(&self, way: FileSpread) -> BenchResult<CString> {
         c(self.top_path(way))
     }
 
     /// The directories that this process makes, parents first; none if files go into the topmost.
-    ///
-    /// # Errors
-    /// As [`Places::top`].
-    pub fn made(&self, way: Way) -> BenchResult<Vec<CString>> {
+    pub fn made(&self, way: FileSpread) -> BenchResult<Vec<CString>> {
         let MetaTask { rank, plan, .. } = self.task;
         if plan.layout == Layout::Single {
             return Ok(Vec::new());
@@ -61,10 +58,7 @@ impl<'t> Places<'t> {
     }
 
     /// The directories that this process lists.
-    ///
-    /// # Errors
-    /// As [`Places::top`].
-    pub fn listed(&self, way: Way) -> BenchResult<Vec<CString>> {
+    pub fn listed(&self, way: FileSpread) -> BenchResult<Vec<CString>> {
         match self.task.plan.layout {
             Layout::Single => Ok(vec![self.top(way)?]),
             Layout::Tree => self.made(way),
@@ -72,10 +66,7 @@ impl<'t> Places<'t> {
     }
 
     /// Its files.
-    ///
-    /// # Errors
-    /// As [`Places::top`].
-    pub fn files(&self, way: Way) -> BenchResult<Vec<CString>> {
+    pub fn files(&self, way: FileSpread) -> BenchResult<Vec<CString>> {
         let MetaTask { rank, plan, .. } = self.task;
         let top = self.top_path(way);
         let first = if plan.shared { u64::from(*rank) * u64::from(plan.files) } else { 0 };
@@ -87,9 +78,9 @@ impl<'t> Places<'t> {
         (0..u64::from(plan.files)).map(path).map(c).collect()
     }
 
-    fn top_path(&self, way: Way) -> PathBuf {
+    fn top_path(&self, way: FileSpread) -> PathBuf {
         let MetaTask { dirs, rank, plan } = self.task;
-        let turn = *rank as usize + usize::from(way == Way::Next);
+        let turn = *rank as usize + usize::from(way == FileSpread::Next);
         let dir = dirs.get(turn % dirs.len().max(1)).cloned().unwrap_or_default();
         if plan.shared { dir.join("all") } else { dir.join(format!("rank-{rank}")) }
     }
@@ -150,15 +141,15 @@ mod tests {
     #[test]
     fn own_files_are_below_an_own_directory() {
         let single = task(2, &small(Layout::Single, false));
-        let single = Places::of(&single);
-        assert_eq!(single.top(Way::Own).unwrap().to_str(), Ok("/d/rank-2"));
-        assert_eq!(texts(single.made(Way::Own)), Vec::<String>::new());
-        assert_eq!(texts(single.files(Way::Own))[7], "/d/rank-2/file-2-7");
-        assert_eq!(texts(single.listed(Way::Own)), ["/d/rank-2"]);
+        let single = WorkloadPaths::of(&single);
+        assert_eq!(single.top(FileSpread::Own).unwrap().to_str(), Ok("/d/rank-2"));
+        assert_eq!(texts(single.made(FileSpread::Own)), Vec::<String>::new());
+        assert_eq!(texts(single.files(FileSpread::Own))[7], "/d/rank-2/file-2-7");
+        assert_eq!(texts(single.listed(FileSpread::Own)), ["/d/rank-2"]);
         let tree = task(2, &small(Layout::Tree, false));
-        let tree = Places::of(&tree);
-        assert_eq!(texts(tree.made(Way::Own)), ["/d/rank-2/d0", "/d/rank-2/d1", "/d/rank-2/d2"]);
-        assert_eq!(texts(tree.files(Way::Own))[249], "/d/rank-2/d2/file-2-249");
+        let tree = WorkloadPaths::of(&tree);
+        assert_eq!(texts(tree.made(FileSpread::Own)), ["/d/rank-2/d0", "/d/rank-2/d1", "/d/rank-2/d2"]);
+        assert_eq!(texts(tree.files(FileSpread::Own))[249], "/d/rank-2/d2/file-2-249");
     }
 
     #[test]
@@ -166,29 +157,29 @@ mod tests {
         let plan = small(Layout::Tree, false);
         for (rank, own, next) in [(0, "/d", "/e"), (1, "/e", "/d"), (2, "/d", "/e")] {
             let task = task(rank, &plan);
-            let places = Places::of(&task);
+            let places = WorkloadPaths::of(&task);
             let at = |way| texts(places.files(way))[0].clone();
-            assert_eq!(at(Way::Own), format!("{own}/rank-{rank}/d0/file-{rank}-0"));
-            assert_eq!(at(Way::Next), format!("{next}/rank-{rank}/d0/file-{rank}-0"));
+            assert_eq!(at(FileSpread::Own), format!("{own}/rank-{rank}/d0/file-{rank}-0"));
+            assert_eq!(at(FileSpread::Next), format!("{next}/rank-{rank}/d0/file-{rank}-0"));
         }
         let alone = MetaTask { dirs: vec!["/d".into()], ..task(0, &plan) };
-        let places = Places::of(&alone);
-        assert_eq!(texts(places.files(Way::Next)), texts(places.files(Way::Own)));
+        let places = WorkloadPaths::of(&alone);
+        assert_eq!(texts(places.files(FileSpread::Next)), texts(places.files(FileSpread::Own)));
     }
 
     #[test]
     fn a_deep_tree_has_its_files_in_the_leaves() {
         let plan = MetaPlan { depth: 3, branch: 2, ..small(Layout::Tree, false) };
         let task = task(0, &plan);
-        let places = Places::of(&task);
-        let made = texts(places.made(Way::Own));
+        let places = WorkloadPaths::of(&task);
+        let made = texts(places.made(FileSpread::Own));
         assert_eq!((made.len(), plan.leaves()), (2 + 4 + 8, 8));
         for (at, dir) in made.iter().enumerate() {
             let known = parent(dir) == "/d/rank-0" || made[..at].contains(&parent(dir));
             assert!(known, "{dir} comes behind its parent");
         }
         let holders: BTreeSet<String> =
-            texts(places.files(Way::Own)).iter().map(|file| parent(file)).collect();
+            texts(places.files(FileSpread::Own)).iter().map(|file| parent(file)).collect();
         assert_eq!(holders, made[6..].iter().cloned().collect());
     }
 
@@ -198,13 +189,13 @@ mod tests {
             let plan = MetaPlan { procs: 3, depth, branch, ..small(Layout::Tree, true) };
             let tasks: Vec<MetaTask> =
                 (0..3).map(|rank| MetaTask { dirs: vec!["/d".into()], ..task(rank, &plan) }).collect();
-            let all = |of: fn(&Places<'_>) -> BenchResult<Vec<CString>>| -> Vec<String> {
-                tasks.iter().flat_map(|task| texts(of(&Places::of(task)))).collect()
+            let all = |of: fn(&WorkloadPaths<'_>) -> BenchResult<Vec<CString>>| -> Vec<String> {
+                tasks.iter().flat_map(|task| texts(of(&WorkloadPaths::of(task)))).collect()
             };
-            let made = all(|places| places.made(Way::Own));
+            let made = all(|places| places.made(FileSpread::Own));
             let unique: BTreeSet<String> = made.iter().cloned().collect();
             assert_eq!(made.len(), unique.len());
-            let files = all(|places| places.files(Way::Own));
+            let files = all(|places| places.files(FileSpread::Own));
             let holders: BTreeSet<String> = files.iter().map(|file| parent(file)).collect();
             assert!(holders.is_subset(&unique) && holders.len() as u64 == plan.leaves());
             assert_eq!(files.iter().collect::<BTreeSet<_>>().len(), 750);
@@ -214,6 +205,6 @@ mod tests {
     #[test]
     fn a_zero_byte_is_refused() {
         let task = MetaTask { dirs: vec!["/a\0b".into()], rank: 0, plan: small(Layout::Single, true) };
-        assert!(Places::of(&task).top(Way::Own).unwrap_err().to_string().contains("zero byte"));
+        assert!(WorkloadPaths::of(&task).top(FileSpread::Own).unwrap_err().to_string().contains("zero byte"));
     }
 }

@@ -1,12 +1,11 @@
-//! How much is done, and whether that makes sense.
+//! Size of the work, and checks that it makes sense.
 
 use bivouac_types::units::format_size;
 use serde::{Deserialize, Serialize};
 
 use super::{Layout, MetaArgs, QUICK, USUAL};
 use crate::BenchResult;
-use crate::io::PROCS_MAX;
-use crate::measure::in_range;
+use crate::measure::{PROCS_MAX, in_range};
 use crate::report::procs_name;
 
 /// Most files of a process.
@@ -20,24 +19,24 @@ const DIRS_MAX: u64 = 1_000_000;
 /// Files in one directory of a tree, unless options say otherwise.
 const FILES_PER_DIR: u64 = 100;
 
-/// What all processes of a repetition know.
+/// Plan of a repetition, known to all processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetaPlan {
     /// Number of processes.
     pub procs: u32,
     /// Files of a process.
     pub files: u32,
-    /// How they are spread.
+    /// Their distribution.
     pub layout: Layout,
     /// Levels of a tree's directories.
     pub depth: u32,
     /// Directories in each directory of a tree but the last ones, which hold the files.
     pub branch: u64,
-    /// Whether all processes use the same directories.
+    /// True if all processes use the same directories.
     pub shared: bool,
     /// Bytes of a file.
     pub bytes: u64,
-    /// Whether a file gets its bytes when it is made.
+    /// True if a file gets its bytes when it is made.
     pub filled: bool,
 }
 
@@ -80,7 +79,7 @@ impl MetaPlan {
         }
     }
 
-    /// How much of a phase there is for all processes together.
+    /// Units of a phase for all processes together.
     #[must_use]
     pub fn units(&self, what: &str) -> u64 {
         let procs = u64::from(self.procs);
@@ -94,7 +93,7 @@ impl MetaPlan {
         }
     }
 
-    /// What is done, in a sentence; `all` are the plans of one table, which differ by their processes.
+    /// Title of a table; `all` are the plans in it, which differ by their processes.
     #[must_use]
     pub fn title(&self, all: &[MetaPlan], reps: u32) -> String {
         let layout = match self.layout {

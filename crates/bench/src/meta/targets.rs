@@ -1,4 +1,4 @@
-//! What is measured: directories, several mounts of one file system, formations of a measurement's own.
+//! Targets of a measurement: directories, several mounts of one file system, formations of a measurement's own.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -11,34 +11,34 @@ use crate::{BenchError, BenchResult, Host};
 
 /// Most nodes of a formation on one machine.
 const NODES_MAX: u64 = 256;
-/// What the limit is called in tables.
+/// Name of the limit in tables.
 pub const LIMIT: &str = "tmpfs";
 
 /// A file system, through one mount or several.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// What it is called in tables.
+pub struct MeasuredTarget {
+    /// Its name in tables.
     pub name: String,
     /// A directory of it, as each of its mounts shows it; at least one.
     pub dirs: Vec<PathBuf>,
 }
 
-impl FromStr for Target {
+impl FromStr for MeasuredTarget {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Target, String> {
+    fn from_str(text: &str) -> Result<MeasuredTarget, String> {
         if text.split(',').any(str::is_empty) {
             return Err("an empty name; write DIR, or DIR,DIR for two mounts of one file system".to_owned());
         }
-        Ok(Target { name: text.to_owned(), dirs: text.split(',').map(PathBuf::from).collect() })
+        Ok(MeasuredTarget { name: text.to_owned(), dirs: text.split(',').map(PathBuf::from).collect() })
     }
 }
 
-impl Target {
+impl MeasuredTarget {
     /// A directory under a name for tables.
     #[must_use]
-    pub fn new(name: &str, dir: PathBuf) -> Target {
-        Target { name: name.to_owned(), dirs: vec![dir] }
+    pub fn new(name: &str, dir: PathBuf) -> MeasuredTarget {
+        MeasuredTarget { name: name.to_owned(), dirs: vec![dir] }
     }
 
     /// The directory through the first mount.
@@ -82,14 +82,16 @@ pub fn with_formation<T>(
     host: &Host<'_>,
     (nodes, one_core): (u16, bool),
     memory: &Path,
-    measure: impl FnOnce(&[Target]) -> BenchResult<T>,
+    measure: impl FnOnce(&[MeasuredTarget]) -> BenchResult<T>,
 ) -> BenchResult<T> {
     let whole = || {
         let scratch = Scratch::new(memory)?;
         let formation = up(host, nodes, &scratch)?;
         let name = crate::startup::nodes_name(nodes);
-        let targets =
-            [Target { name, dirs: formation.mounts() }, Target::new(LIMIT, scratch.subdir("plain")?)];
+        let targets = [
+            MeasuredTarget { name, dirs: formation.mounts() },
+            MeasuredTarget::new(LIMIT, scratch.subdir("plain")?),
+        ];
         let outcome = measure(&targets)?;
         formation.down(host)?;
         Ok(outcome)
@@ -98,9 +100,6 @@ pub fn with_formation<T>(
 }
 
 /// A formation that is mounted through each of its nodes, below a scratch directory.
-///
-/// # Errors
-/// As [`with_formation`].
 pub fn up<'h, 'a>(host: &'h Host<'a>, nodes: u16, scratch: &Scratch) -> BenchResult<Formation<'h, 'a>> {
     in_range("--nodes", u64::from(nodes), 1, NODES_MAX)?;
     let (each, nodes) = (scratch.subdir("mounts")?.display().to_string(), nodes.to_string());
@@ -117,16 +116,16 @@ mod tests {
 
     #[test]
     fn commas_separate_mounts() {
-        let target: Target = "/a,/b".parse().unwrap();
-        assert_eq!(target, Target { name: "/a,/b".into(), dirs: vec!["/a".into(), "/b".into()] });
-        assert_eq!("/a".parse(), Ok(Target::new("/a", "/a".into())));
-        assert!("/a,".parse::<Target>().is_err() && "".parse::<Target>().is_err());
+        let target: MeasuredTarget = "/a,/b".parse().unwrap();
+        assert_eq!(target, MeasuredTarget { name: "/a,/b".into(), dirs: vec!["/a".into(), "/b".into()] });
+        assert_eq!("/a".parse(), Ok(MeasuredTarget::new("/a", "/a".into())));
+        assert!("/a,".parse::<MeasuredTarget>().is_err() && "".parse::<MeasuredTarget>().is_err());
     }
 
     #[test]
     fn mounts_of_different_file_systems_are_told_apart() {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let mut target = Target::new("x", one.path().to_owned());
+        let mut target = MeasuredTarget::new("x", one.path().to_owned());
         target.dirs.push(one.path().join("."));
         assert_eq!(target.scratch().unwrap().1.len(), 2);
         target.dirs.push(two.path().to_owned());

@@ -9,10 +9,10 @@ use rustix::io::Errno;
 
 use super::MetaTask;
 use super::calls::{create, entries, open, read, stat, write};
-use super::places::{Places, Way};
+use super::places::{FileSpread, WorkloadPaths};
+use crate::barrier::Barrier;
 use crate::pattern::Pattern;
-use crate::task::Timed;
-use crate::worker::Meet;
+use crate::timed_part::TimedPart;
 use crate::{BenchError, BenchResult, clock};
 
 /// Files that are looked at again while the kernel may still cache what it was told of them: it may for some ten
@@ -25,12 +25,12 @@ const FORGETS: Duration = Duration::from_millis(3 * LEASE_MS);
 ///
 /// # Errors
 /// What the file system refuses; a size, a number of entries or a byte that is not what it must be.
-pub fn perform(task: &MetaTask, meet: &mut dyn Meet) -> BenchResult<Vec<Timed>> {
-    let places = Places::of(task);
+pub fn perform(task: &MetaTask, barrier: &mut dyn Barrier) -> BenchResult<Vec<TimedPart>> {
+    let places = WorkloadPaths::of(task);
     let mut content = vec![0; usize::try_from(task.plan.bytes).unwrap_or(0)];
     Pattern::new(u64::from(task.rank)).fill(&mut content, 0);
-    make_top(&places.top(Way::Own)?)?;
-    let mut phases = Phases { meet, timed: Vec::new() };
+    make_top(&places.top(FileSpread::Own)?)?;
+    let mut phases = Phases { barrier, timed: Vec::new() };
     phases.make(task, &places, &content)?;
     phases.look(task, &places, &content)?;
     phases.remove(&places)?;
@@ -39,34 +39,34 @@ pub fn perform(task: &MetaTask, meet: &mut dyn Meet) -> BenchResult<Vec<Timed>> 
 
 /// The phases, each behind a barrier; empty ones are left out of the outcome.
 struct Phases<'m> {
-    meet: &'m mut dyn Meet,
-    timed: Vec<Timed>,
+    barrier: &'m mut dyn Barrier,
+    timed: Vec<TimedPart>,
 }
 
 impl Phases<'_> {
-    fn make(&mut self, task: &MetaTask, places: &Places<'_>, content: &[u8]) -> BenchResult<()> {
-        self.each("mkdir", &places.made(Way::Own)?, |dir| rustix::fs::mkdirat(CWD, dir, Mode::RWXU))?;
+    fn make(&mut self, task: &MetaTask, places: &WorkloadPaths<'_>, content: &[u8]) -> BenchResult<()> {
+        self.each("mkdir", &places.made(FileSpread::Own)?, |dir| rustix::fs::mkdirat(CWD, dir, Mode::RWXU))?;
         let at_once = if task.plan.filled { content } else { &[] };
-        self.each("create", &places.files(Way::Own)?, |file| create(file, at_once))
+        self.each("create", &places.files(FileSpread::Own)?, |file| create(file, at_once))
     }
 
-    fn look(&mut self, task: &MetaTask, places: &Places<'_>, content: &[u8]) -> BenchResult<()> {
-        let files = places.files(Way::Next)?;
+    fn look(&mut self, task: &MetaTask, places: &WorkloadPaths<'_>, content: &[u8]) -> BenchResult<()> {
+        let files = places.files(FileSpread::Next)?;
         let size = if task.plan.filled { content.len() } else { 0 };
-        self.meet.barrier()?;
+        self.barrier.wait()?;
         clock::pass(FORGETS);
         self.each("stat", &files, |file| stat(file, size))?;
         self.again("stat, cached", &files, |file| stat(file, size))?;
         if !task.plan.filled {
-            self.each("write", &places.files(Way::Own)?, |file| write(file, content))?;
+            self.each("write", &places.files(FileSpread::Own)?, |file| write(file, content))?;
         }
         self.each("open", &files, |file| open(file, rustix::fs::OFlags::RDONLY).map(drop))?;
         let mut buffer = vec![0; content.len() + 1];
         self.each("read", &files, |file| read(file, &mut buffer, content))?;
-        self.list(&places.listed(Way::Next)?)
+        self.list(&places.listed(FileSpread::Next)?)
     }
 
-    /// What all processes list together is compared with what there is by the one who leads them.
+    /// Lists directories. The leader compares what all processes list together with what there is.
     fn list(&mut self, dirs: &[CString]) -> BenchResult<()> {
         self.phase("readdir", || {
             let mut found = 0;
@@ -77,12 +77,12 @@ impl Phases<'_> {
         })
     }
 
-    fn remove(&mut self, places: &Places<'_>) -> BenchResult<()> {
-        self.each("remove", &places.files(Way::Own)?, |file| rustix::fs::unlink(file))?;
-        let children_first: Vec<CString> = places.made(Way::Own)?.into_iter().rev().collect();
+    fn remove(&mut self, places: &WorkloadPaths<'_>) -> BenchResult<()> {
+        self.each("remove", &places.files(FileSpread::Own)?, |file| rustix::fs::unlink(file))?;
+        let children_first: Vec<CString> = places.made(FileSpread::Own)?.into_iter().rev().collect();
         self.each("rmdir", &children_first, |dir| rustix::fs::rmdir(dir))?;
-        self.meet.barrier()?;
-        let top = places.top(Way::Next)?;
+        self.barrier.wait()?;
+        let top = places.top(FileSpread::Next)?;
         match entries(&top) {
             Ok(0) => Ok(()),
             Ok(left) => Err(BenchError::refused(
@@ -114,7 +114,7 @@ impl Phases<'_> {
         paths: &[CString],
         mut act: impl FnMut(&CStr) -> Result<(), Errno>,
     ) -> BenchResult<()> {
-        self.meet.barrier()?;
+        self.barrier.wait()?;
         let (start_ns, mut spent_ns) = (clock::now_ns(), 0);
         for round in paths.chunks(ROUND) {
             let mut all =
@@ -125,17 +125,17 @@ impl Phases<'_> {
             spent_ns += clock::now_ns().saturating_sub(second);
         }
         let units = paths.len() as u64;
-        self.timed.push(Timed { what: what.to_owned(), units, start_ns, end_ns: start_ns + spent_ns });
+        self.timed.push(TimedPart { what: what.to_owned(), units, start_ns, end_ns: start_ns + spent_ns });
         Ok(())
     }
 
     fn phase(&mut self, what: &str, act: impl FnOnce() -> BenchResult<u64>) -> BenchResult<()> {
-        self.meet.barrier()?;
+        self.barrier.wait()?;
         let start_ns = clock::now_ns();
         let units = act()?;
         let end_ns = clock::now_ns();
         if units > 0 {
-            self.timed.push(Timed { what: what.to_owned(), units, start_ns, end_ns });
+            self.timed.push(TimedPart { what: what.to_owned(), units, start_ns, end_ns });
         }
         Ok(())
     }
@@ -145,7 +145,7 @@ fn failed(what: &str, path: &CStr, error: Errno) -> BenchError {
     BenchError::refused(path.to_string_lossy(), format_args!("{what}: {error}"))
 }
 
-/// Where all processes share it, any of them makes it.
+/// Makes the top directory; where all processes share it, any of them does.
 fn make_top(top: &CStr) -> BenchResult<()> {
     match rustix::fs::mkdirat(CWD, top, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
@@ -156,13 +156,13 @@ fn make_top(top: &CStr) -> BenchResult<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::barrier::LoneProcess;
     use crate::meta::tests::small;
     use crate::meta::{Layout, MetaPlan};
-    use crate::worker::Alone;
 
     fn work(dir: &std::path::Path, plan: MetaPlan) -> BenchResult<Vec<(String, u64)>> {
         let task = MetaTask { dirs: vec![dir.to_owned()], rank: 0, plan };
-        let timed = perform(&task, &mut Alone(0))?;
+        let timed = perform(&task, &mut LoneProcess(0))?;
         assert!(timed.iter().all(|timed| timed.start_ns <= timed.end_ns));
         Ok(timed.into_iter().map(|timed| (timed.what, timed.units)).collect())
     }

@@ -1,4 +1,4 @@
-//! What TCP can do by itself: a server that copies between connections and one file, and its client.
+//! Bare TCP, for comparison: a server that copies between connections and one file, and its client.
 //!
 //! A request is 32 bytes (operation, offset, length, each 8 bytes little-endian, and 8 reserved) and
 //! the data of a write; the answer is 32 bytes and the data of a read.
@@ -12,8 +12,8 @@ use std::path::Path;
 use rustix::net::sockopt;
 
 use super::NetTask;
-use super::copy::{Outcome, Way, copy};
-use crate::worker::Meet;
+use super::copy::{CopyMethod, Outcome, copy};
+use crate::barrier::Barrier;
 use crate::{BenchError, BenchResult};
 
 const HEAD: usize = 32;
@@ -75,7 +75,7 @@ fn answer(mut stream: TcpStream, file: &File) -> Io<()> {
     Ok(())
 }
 
-/// Whether there is one more request.
+/// Returns whether there is one more request.
 fn read_head(stream: &mut TcpStream, head: &mut [u8; HEAD]) -> Io<bool> {
     let first = stream.read(head)?;
     let Some(rest) = head.get_mut(first..).filter(|_| first > 0) else { return Ok(false) };
@@ -132,10 +132,10 @@ fn head(operation: u64, offset: u64, len: u64) -> [u8; HEAD] {
 ///
 /// # Errors
 /// When the server is gone.
-pub fn perform(task: &NetTask, meet: &mut dyn Meet) -> BenchResult<Outcome> {
+pub fn perform(task: &NetTask, barrier: &mut dyn Barrier) -> BenchResult<Outcome> {
     let connect = |_| Connection::to(task.port).map_err(broken);
     let mut ways = (0..task.plan.streams).map(connect).collect::<BenchResult<Vec<_>>>()?;
-    copy(&task.plan, &mut ways, meet)
+    copy(&task.plan, &mut ways, barrier)
 }
 
 fn broken(error: std::io::Error) -> BenchError {
@@ -162,7 +162,7 @@ impl Connection {
     }
 }
 
-impl Way for Connection {
+impl CopyMethod for Connection {
     fn write(&mut self, offset: u64, data: &[u8]) -> BenchResult<()> {
         self.exchange(head(WRITE, offset, data.len() as u64), data, &mut []).map_err(broken)
     }
@@ -179,22 +179,26 @@ impl Way for Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::barrier::LoneProcess;
     use crate::net::tests::small;
     use crate::pattern::Pattern;
-    use crate::worker::Alone;
     use std::sync::mpsc::channel;
+
+    /// The port of a server that ends with this process.
+    fn served(dir: &std::path::Path) -> u16 {
+        let (announced, port) = channel();
+        let dir = dir.to_owned();
+        std::thread::spawn(move || {
+            serve(&dir, |port| announced.send(port).map_err(|_| BenchError::interrupted()))
+        });
+        port.recv().unwrap()
+    }
 
     #[test]
     fn the_server_keeps_what_its_clients_write() {
         let dir = tempfile::tempdir().unwrap();
-        let (announced, port) = channel();
-        let path = dir.path().to_owned();
-        // The server ends with this process.
-        std::thread::spawn(move || {
-            serve(&path, |port| announced.send(port).map_err(|_| BenchError::interrupted()))
-        });
-        let task = NetTask { port: port.recv().unwrap(), plan: small() };
-        let outcome = perform(&task, &mut Alone(0)).unwrap();
+        let task = NetTask { port: served(dir.path()), plan: small() };
+        let outcome = perform(&task, &mut LoneProcess(0)).unwrap();
         assert_eq!(outcome.timed.iter().map(|timed| timed.units).collect::<Vec<_>>(), [65_536; 3]);
         let content = std::fs::read(dir.path().join("data")).unwrap();
         assert_eq!(content.len(), 65_536);
@@ -205,12 +209,7 @@ mod tests {
     #[test]
     fn reading_behind_the_end_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
-        let (announced, port) = channel();
-        let path = dir.path().to_owned();
-        std::thread::spawn(move || {
-            serve(&path, |port| announced.send(port).map_err(|_| BenchError::interrupted()))
-        });
-        let mut connection = Connection::to(port.recv().unwrap()).unwrap();
+        let mut connection = Connection::to(served(dir.path())).unwrap();
         connection.write(0, &[7; 10]).unwrap();
         let mut back = [0; 10];
         connection.read(0, &mut back).unwrap();

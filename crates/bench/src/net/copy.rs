@@ -3,20 +3,17 @@
 use serde::{Deserialize, Serialize};
 
 use super::CopyPlan;
+use crate::barrier::Barrier;
 use crate::pattern::{Pattern, mix};
-use crate::task::Timed;
-use crate::worker::Meet;
+use crate::timed_part::TimedPart;
 use crate::{BenchError, BenchResult, clock};
 
 /// Bytes of a small request.
 const SMALL: usize = 4096;
 
 /// One connection.
-pub trait Way: Send {
+pub trait CopyMethod: Send {
     /// Writes all of `data` at `offset`.
-    ///
-    /// # Errors
-    /// What the other side refuses.
     fn write(&mut self, offset: u64, data: &[u8]) -> BenchResult<()>;
 
     /// Reads all of `into` from `offset`.
@@ -26,17 +23,14 @@ pub trait Way: Send {
     fn read(&mut self, offset: u64, into: &mut [u8]) -> BenchResult<()>;
 
     /// The smallest request there is.
-    ///
-    /// # Errors
-    /// What the other side refuses.
     fn ping(&mut self) -> BenchResult<()>;
 }
 
-/// What came of it.
+/// Result of a copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// The large requests.
-    pub timed: Vec<Timed>,
+    pub timed: Vec<TimedPart>,
     /// The times of small requests, in nanoseconds.
     pub latencies_ns: Vec<(String, Vec<u64>)>,
 }
@@ -45,17 +39,21 @@ pub struct Outcome {
 ///
 /// # Errors
 /// The first failure; bytes that are not those that were written.
-pub fn copy<W: Way>(plan: &CopyPlan, ways: &mut [W], meet: &mut dyn Meet) -> BenchResult<Outcome> {
+pub fn copy<W: CopyMethod>(
+    plan: &CopyPlan,
+    ways: &mut [W],
+    barrier: &mut dyn Barrier,
+) -> BenchResult<Outcome> {
     let content = Pattern::new(1);
     let mut buffers: Vec<Vec<u8>> = ways.iter().map(|_| vec![1; plan.size as usize]).collect();
     let mut timed = Vec::new();
     for (what, writes) in [("write", true), ("rewrite", true), ("read", false)] {
         buffers.iter_mut().for_each(|buffer| content.fill(buffer, 0));
-        meet.barrier()?;
+        barrier.wait()?;
         let start_ns = clock::now_ns();
         together(ways, &mut buffers, |index, way, buffer| one(plan, &content, index, way, buffer, writes))?;
         let units = plan.total * ways.len() as u64;
-        timed.push(Timed { what: what.to_owned(), units, start_ns, end_ns: clock::now_ns() });
+        timed.push(TimedPart { what: what.to_owned(), units, start_ns, end_ns: clock::now_ns() });
     }
     let last = plan.total.saturating_sub(plan.size);
     if buffers.first().is_some_and(|read| content.mismatch(read, last).is_some()) {
@@ -66,7 +64,7 @@ pub fn copy<W: Way>(plan: &CopyPlan, ways: &mut [W], meet: &mut dyn Meet) -> Ben
 }
 
 /// Everything that one connection copies.
-fn one<W: Way>(
+fn one<W: CopyMethod>(
     plan: &CopyPlan,
     content: &Pattern,
     index: u64,
@@ -87,7 +85,7 @@ fn one<W: Way>(
 }
 
 /// Has every connection do its part: the only one in this thread, several in one each.
-fn together<W: Way>(
+fn together<W: CopyMethod>(
     ways: &mut [W],
     buffers: &mut [Vec<u8>],
     act: impl Fn(u64, &mut W, &mut [u8]) -> BenchResult<()> + Sync,
@@ -107,7 +105,7 @@ fn together<W: Way>(
     })
 }
 
-fn latencies<W: Way>(plan: &CopyPlan, way: &mut W) -> BenchResult<Vec<(String, Vec<u64>)>> {
+fn latencies<W: CopyMethod>(plan: &CopyPlan, way: &mut W) -> BenchResult<Vec<(String, Vec<u64>)>> {
     let mut buffer = vec![1; SMALL.min(plan.total as usize)];
     let blocks = (plan.total / SMALL as u64).max(1);
     let place = |at: u64| mix(at) % blocks * SMALL as u64;
@@ -130,15 +128,15 @@ fn times(calls: u32, mut call: impl FnMut(u64) -> BenchResult<()>) -> BenchResul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::barrier::LoneProcess;
     use crate::net::tests::small;
-    use crate::worker::Alone;
     use std::sync::{Arc, Mutex};
 
     /// A file in this process.
     #[derive(Clone, Default)]
     struct Memory(Arc<Mutex<Vec<u8>>>);
 
-    impl Way for Memory {
+    impl CopyMethod for Memory {
         fn write(&mut self, offset: u64, data: &[u8]) -> BenchResult<()> {
             let (mut file, start) = (self.0.lock().unwrap(), offset as usize);
             let len = file.len().max(start + data.len());
@@ -163,7 +161,7 @@ mod tests {
             let file = Memory::default();
             let plan = CopyPlan { streams, calls: 0, ..small() };
             let mut ways = vec![file.clone(); streams as usize];
-            let outcome = copy(&plan, &mut ways, &mut Alone(0)).unwrap();
+            let outcome = copy(&plan, &mut ways, &mut LoneProcess(0)).unwrap();
             let names: Vec<&str> = outcome.timed.iter().map(|timed| timed.what.as_str()).collect();
             assert_eq!(names, ["write", "rewrite", "read"]);
             assert!(outcome.timed.iter().all(|timed| timed.units == 32_768 * u64::from(streams)));
@@ -175,7 +173,7 @@ mod tests {
 
     #[test]
     fn small_requests_are_timed_one_by_one() {
-        let outcome = copy(&small(), &mut [Memory::default()], &mut Alone(0)).unwrap();
+        let outcome = copy(&small(), &mut [Memory::default()], &mut LoneProcess(0)).unwrap();
         let counts: Vec<(&str, usize)> =
             outcome.latencies_ns.iter().map(|(what, times)| (what.as_str(), times.len())).collect();
         assert_eq!(counts, [("ping", 20), ("4 KiB write", 20), ("4 KiB read", 20)]);
@@ -185,7 +183,7 @@ mod tests {
     fn a_failure_of_any_connection_is_the_outcome() {
         #[derive(Clone)]
         struct Refusing;
-        impl Way for Refusing {
+        impl CopyMethod for Refusing {
             fn write(&mut self, offset: u64, _: &[u8]) -> BenchResult<()> {
                 if offset > 40_000 { Err(BenchError::refused("write", "no")) } else { Ok(()) }
             }
@@ -196,11 +194,11 @@ mod tests {
                 Ok(())
             }
         }
-        let error = copy(&small(), &mut [Refusing, Refusing], &mut Alone(0)).unwrap_err();
+        let error = copy(&small(), &mut [Refusing, Refusing], &mut LoneProcess(0)).unwrap_err();
         assert_eq!(error.to_string(), "write: no");
         let plan = CopyPlan { streams: 1, ..small() };
         struct Lying;
-        impl Way for Lying {
+        impl CopyMethod for Lying {
             fn write(&mut self, _: u64, _: &[u8]) -> BenchResult<()> {
                 Ok(())
             }
@@ -212,7 +210,7 @@ mod tests {
                 Ok(())
             }
         }
-        let error = copy(&plan, &mut [Lying], &mut Alone(0)).unwrap_err();
+        let error = copy(&plan, &mut [Lying], &mut LoneProcess(0)).unwrap_err();
         assert_eq!(error.to_string(), "read: bytes are not those that were written");
     }
 }

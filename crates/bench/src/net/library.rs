@@ -4,20 +4,20 @@ use bivouac_client::{Client, NewInode, OpCtx};
 use bivouac_types::{Attr, FsError, Ino, mode};
 
 use super::RemoteTask;
-use super::copy::{Outcome, Way, copy};
-use crate::worker::Meet;
+use super::copy::{CopyMethod, Outcome, copy};
+use crate::barrier::Barrier;
 use crate::{BenchError, BenchResult, Host, reach};
 
 /// Does the part of a process with the client library.
 ///
 /// # Errors
 /// A formation that cannot be reached; what it refuses.
-pub fn perform_remote(host: &Host<'_>, task: &RemoteTask, meet: &mut dyn Meet) -> BenchResult<Outcome> {
+pub fn perform_remote(host: &Host<'_>, task: &RemoteTask, barrier: &mut dyn Barrier) -> BenchResult<Outcome> {
     let client = reach::client(host, &task.formation, task.reach)?;
     let file = OpenFile::new(&client)?;
     let way = |channel: u32| Stream { file: &file, ctx: file.ctx(channel as u16 + 1) };
     let mut ways: Vec<Stream<'_>> = (0..task.plan.streams).map(way).collect();
-    copy(&task.plan, &mut ways, meet)
+    copy(&task.plan, &mut ways, barrier)
 }
 
 /// A new file, open, without a name: gone with this value, and with its process however that ends.
@@ -59,7 +59,7 @@ struct Stream<'f> {
     ctx: OpCtx,
 }
 
-impl Way for Stream<'_> {
+impl CopyMethod for Stream<'_> {
     fn write(&mut self, offset: u64, data: &[u8]) -> BenchResult<()> {
         let OpenFile { client, attr, .. } = self.file;
         client.write(&self.ctx, attr.ino, offset, data, false).map(drop).map_err(refused)

@@ -12,14 +12,14 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use crate::formation::Formation;
-use crate::latency::percentiles;
 use crate::measure::{alternate, check_reps, in_range};
+use crate::member_protocol::{MemberMessage, MemberTask};
 use crate::output::{OutputArgs, show};
-use crate::reach::Reach;
-use crate::report::{Figure, Report, Unit};
-use crate::scratch::{Scratch, check_room};
-use crate::task::{Said, Task, rates};
+use crate::reach::NodeConnections;
+use crate::report::{Figure, Report, Unit, percentiles};
+use crate::scratch::{MEMORY_DIR, Scratch, check_room};
 use crate::team::{self, Member};
+use crate::timed_part::rates;
 use crate::{BenchError, BenchResult, Host};
 
 pub use bare::{perform, serve};
@@ -27,11 +27,11 @@ pub use copy::Outcome;
 pub use file::perform_file;
 pub use library::perform_remote;
 
-/// What the bare copy is called in tables.
+/// Name of the bare copy in tables.
 pub const BARE: &str = "bare TCP";
-/// What a plain file is called in tables.
+/// Name of a plain file in tables.
 pub const FILE: &str = "tmpfs";
-/// What the client library is called in tables.
+/// Name of the client library in tables.
 pub const LIBRARY: &str = "library";
 /// Percentiles of small requests that are shown.
 const SHOWN: [&str; 2] = [" p50", " p99"];
@@ -39,10 +39,8 @@ const SHOWN: [&str; 2] = [" p50", " p99"];
 const STREAMS_MAX: u64 = 64;
 /// Largest request, in bytes.
 const SIZE_MAX: u64 = 64 << 20;
-/// Where the bare copy keeps its file, unless chosen otherwise.
-pub const MEMORY_DIR: &str = "/dev/shm";
 
-/// What is copied, and how.
+/// Plan of a copy.
 #[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyPlan {
     /// Bytes of a request
@@ -90,13 +88,25 @@ pub struct RemoteArgs {
     pub net: NetArgs,
 }
 
+/// The part of a process that serves a file below this directory over bare TCP.
+#[derive(Debug, Serialize)]
+pub struct TcpServerTask(PathBuf);
+
+impl MemberTask for TcpServerTask {
+    const KIND: &'static str = "TcpServer";
+}
+
 /// A process of the bare copy.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NetTask {
-    /// Where the server listens on the loopback.
+    /// Port of the server on the loopback.
     pub port: u16,
-    /// What to copy.
+    /// Plan of the copy.
     pub plan: CopyPlan,
+}
+
+impl MemberTask for NetTask {
+    const KIND: &'static str = "TcpClient";
 }
 
 /// A process with a plain file.
@@ -104,8 +114,12 @@ pub struct NetTask {
 pub struct FileTask {
     /// An empty directory.
     pub dir: PathBuf,
-    /// What to copy.
+    /// Plan of the copy.
     pub plan: CopyPlan,
+}
+
+impl MemberTask for FileTask {
+    const KIND: &'static str = "File";
 }
 
 /// A process with the client library.
@@ -113,10 +127,14 @@ pub struct FileTask {
 pub struct RemoteTask {
     /// The formation.
     pub formation: String,
-    /// How to reach its nodes.
-    pub reach: Reach,
-    /// What to copy.
+    /// Connections to its nodes.
+    pub reach: NodeConnections,
+    /// Plan of the copy.
     pub plan: CopyPlan,
+}
+
+impl MemberTask for RemoteTask {
+    const KIND: &'static str = "Remote";
 }
 
 /// Runs `bench net`.
@@ -151,14 +169,11 @@ pub fn run_remote(host: &Host<'_>, args: &RemoteArgs) -> BenchResult<()> {
 }
 
 /// The library on a formation beside the bare copy.
-///
-/// # Errors
-/// As [`run_remote`].
 pub fn compare(host: &Host<'_>, formation: &str, args: &NetArgs) -> BenchResult<Report> {
     check(args)?;
     let rows = alternate(host, &[LIBRARY.to_owned(), BARE.to_owned()], args.reps, |index| {
         if index == 0 {
-            library_once(host, formation, Reach::Network, &args.plan)
+            library_once(host, formation, NodeConnections::Network, &args.plan)
         } else {
             bare_once(host, args)
         }
@@ -167,14 +182,11 @@ pub fn compare(host: &Host<'_>, formation: &str, args: &NetArgs) -> BenchResult<
 }
 
 /// The library on a formation of this machine beside the same calls on a plain file.
-///
-/// # Errors
-/// As [`run_remote`].
 pub fn compare_local(host: &Host<'_>, formation: &str, args: &NetArgs) -> BenchResult<Report> {
     check(args)?;
     let rows = alternate(host, &[LIBRARY.to_owned(), FILE.to_owned()], args.reps, |index| {
         if index == 0 {
-            library_once(host, formation, Reach::Best, &args.plan)
+            library_once(host, formation, NodeConnections::Best, &args.plan)
         } else {
             file_once(host, args)
         }
@@ -185,24 +197,29 @@ pub fn compare_local(host: &Host<'_>, formation: &str, args: &NetArgs) -> BenchR
 
 fn file_once(host: &Host<'_>, args: &NetArgs) -> BenchResult<Vec<Figure>> {
     let scratch = Scratch::new(&args.dir)?;
-    one(host, Task::File(FileTask { dir: scratch.path().to_owned(), plan: args.plan.clone() }))
+    one(host, &FileTask { dir: scratch.path().to_owned(), plan: args.plan.clone() })
 }
 
 fn bare_once(host: &Host<'_>, args: &NetArgs) -> BenchResult<Vec<Figure>> {
     let scratch = Scratch::new(&args.dir)?;
-    let mut server = Member::start(host, &Task::TcpServer(scratch.path().to_owned()))?;
-    let Said::Port(port) = server.hear(host)? else {
+    let mut server = Member::start(host, &TcpServerTask(scratch.path().to_owned()))?;
+    let MemberMessage::Port(port) = server.hear(host)? else {
         return Err(BenchError::refused("the server of the bare copy", "did not name its port"));
     };
-    one(host, Task::TcpClient(NetTask { port, plan: args.plan.clone() }))
+    one(host, &NetTask { port, plan: args.plan.clone() })
 }
 
-fn library_once(host: &Host<'_>, formation: &str, reach: Reach, plan: &CopyPlan) -> BenchResult<Vec<Figure>> {
-    one(host, Task::Remote(RemoteTask { formation: formation.to_owned(), reach, plan: plan.clone() }))
+fn library_once(
+    host: &Host<'_>,
+    formation: &str,
+    reach: NodeConnections,
+    plan: &CopyPlan,
+) -> BenchResult<Vec<Figure>> {
+    one(host, &RemoteTask { formation: formation.to_owned(), reach, plan: plan.clone() })
 }
 
-fn one(host: &Host<'_>, task: Task) -> BenchResult<Vec<Figure>> {
-    let outcomes: Vec<Outcome> = team::run(host, &[task])?;
+fn one(host: &Host<'_>, task: &impl MemberTask) -> BenchResult<Vec<Figure>> {
+    let outcomes: Vec<Outcome> = team::run(host, std::slice::from_ref(task))?;
     Ok(outcomes.into_iter().flat_map(figures).collect())
 }
 
@@ -241,7 +258,7 @@ fn check(args: &NetArgs) -> BenchResult<()> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::task::Timed;
+    use crate::timed_part::TimedPart;
 
     /// Two connections with four requests each.
     pub(crate) fn small() -> CopyPlan {
@@ -269,8 +286,12 @@ pub(crate) mod tests {
 
     #[test]
     fn an_outcome_becomes_figures() {
-        let timed =
-            vec![Timed { what: "write".into(), units: 4_000_000_000, start_ns: 0, end_ns: 2_000_000_000 }];
+        let timed = vec![TimedPart {
+            what: "write".into(),
+            units: 4_000_000_000,
+            start_ns: 0,
+            end_ns: 2_000_000_000,
+        }];
         let latencies_ns = vec![("ping".to_owned(), vec![7000; 10])];
         let found = figures(Outcome { timed, latencies_ns });
         let expected = [

@@ -8,13 +8,13 @@ use std::time::Instant;
 /// Answers in the order in which they are due.
 #[derive(Default)]
 pub struct Answers {
-    state: Mutex<State>,
+    state: Mutex<AnswerQueue>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    /// When, in which order of those at the same time, and what.
+struct AnswerQueue {
+    /// Times of answers, with their order among those of the same time, and their bytes.
     due: BinaryHeap<Reverse<(Instant, u64, Vec<u8>)>>,
     count: u64,
     is_over: bool,
@@ -61,7 +61,7 @@ impl Answers {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, AnswerQueue> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -23,7 +23,7 @@ use self::serve::{COUNTS, Site};
 use self::throttle::{Cost, Throttle};
 use crate::fuse::wire::{BLOCK, Request};
 use crate::fuse::{attach, receive, tell};
-use crate::task::{Said, Task};
+use crate::member_protocol::{MemberMessage, MemberTask};
 use crate::team::Member;
 use crate::{BenchError, BenchResult, Host};
 
@@ -32,17 +32,21 @@ pub use serve::Counts;
 /// Room for a request without its data, in bytes.
 const HEAD: usize = 4096;
 
-/// How slow a directory is, and where.
+/// Settings of a slow directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slowness {
     /// An empty directory to mount it at.
     pub dir: PathBuf,
-    /// What each request takes at least, in milliseconds.
+    /// Least time of each request, in milliseconds.
     pub delay_ms: u32,
     /// Bytes per second of all requests together; 0 is no limit.
     pub rate: u64,
-    /// Whether reading costs what writing does.
+    /// True if reading costs what writing does.
     pub pays_for_reads: bool,
+}
+
+impl MemberTask for Slowness {
+    const KIND: &'static str = "SlowDir";
 }
 
 /// A slow directory that a process of its own serves; taken out of the tree with this value.
@@ -58,9 +62,9 @@ impl SlowDir {
     /// Where this user may not mount.
     pub fn at(host: &Host<'_>, slowness: Slowness) -> BenchResult<SlowDir> {
         let dir = slowness.dir.clone();
-        let mut server = Member::start(host, &Task::SlowDir(slowness))?;
+        let mut server = Member::start(host, &slowness)?;
         match server.hear(host) {
-            Ok(Said::Serving) => Ok(SlowDir { dir, _server: server }),
+            Ok(MemberMessage::Serving) => Ok(SlowDir { dir, _server: server }),
             Ok(_) => Err(BenchError::refused("the slow source", "did not say that it serves")),
             Err(error) if error.kind() == crate::Kind::Interrupted => Err(error),
             Err(error) => {
@@ -71,12 +75,12 @@ impl SlowDir {
         }
     }
 
-    /// Where it is.
+    /// Its location.
     pub fn path(&self) -> &Path {
         &self.dir
     }
 
-    /// What was asked of it so far.
+    /// Requests to it so far.
     ///
     /// # Errors
     /// When it does not answer.
@@ -96,9 +100,6 @@ impl Drop for SlowDir {
 }
 
 /// Does the part of the process that serves: mounts, says so, serves until it is unmounted.
-///
-/// # Errors
-/// What the system refuses.
 pub fn serve(slowness: &Slowness, ready: impl FnOnce() -> BenchResult<()>) -> BenchResult<()> {
     let device = attach(&slowness.dir)?;
     ready()?;
@@ -157,7 +158,9 @@ mod tests {
             return;
         }
         let shell = crate::Host { own: "/bin/true".into(), ..crate::tests::host() };
-        let server_of_none = Member::start(&shell, &Task::TcpServer("/d".into())).unwrap();
+        let server_of_none =
+            Member::start(&shell, &Slowness { dir: "/d".into(), delay_ms: 0, rate: 0, pays_for_reads })
+                .unwrap();
         let slow = SlowDir { dir, _server: server_of_none };
         work(&slow);
         drop(slow);

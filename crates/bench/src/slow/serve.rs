@@ -1,4 +1,4 @@
-//! What the kernel asks of the slow directory, and what that costs.
+//! Requests of the kernel to the slow directory, and their cost.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const NO_REPLACE: u32 = 1;
 pub const COUNTS: &str = ".requests";
 const COUNTS_INO: u64 = 2;
 
-/// What was asked so far.
+/// Requests so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Requests by kind.
@@ -35,7 +35,7 @@ impl Counts {
         self.requests.values().sum()
     }
 
-    /// What was asked since an earlier look.
+    /// Requests since an earlier look.
     pub fn since(&self, earlier: &Counts) -> Counts {
         let before = |kind: &String| earlier.requests.get(kind).copied().unwrap_or(0);
         let requests =
@@ -80,8 +80,8 @@ impl Site {
         Some((message, cost))
     }
 
-    /// What is answered by the kernel's side alone costs nothing: that there is no such request, that it begins, that a
-    /// file is closed, and the counts.
+    /// Charges a request. Answers of the kernel's side alone cost nothing: that there is no such request, that it
+    /// begins, that a file is closed, and the counts.
     fn charge(&mut self, request: &Request<'_>, error: Option<Errno>) -> Cost {
         let is_counts = request.ino == COUNTS_INO
             || request.op == op::LOOKUP && request.ino == ROOT && request.name(0) == COUNTS.as_bytes();
@@ -214,7 +214,7 @@ impl Site {
     }
 }
 
-/// What a request is counted as; none for those that the storage does not hear of.
+/// Kind as which a request is counted; none for those that the storage does not hear of.
 fn kind(number: u32) -> Option<&'static str> {
     Some(match number {
         op::LOOKUP => "lookup",

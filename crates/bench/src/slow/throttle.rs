@@ -1,11 +1,11 @@
-//! When requests are over: none sooner than the delay, and their bytes one behind the other at the rate.
+//! Ends of requests: none sooner than the delay, and their bytes one behind the other at the rate.
 
 use std::time::{Duration, Instant};
 
 /// Nanoseconds of a second.
 const NANOS: u64 = 1_000_000_000;
 
-/// What a request costs.
+/// Cost of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost {
     /// Nothing: the storage is not asked.
@@ -20,7 +20,7 @@ pub struct Throttle {
     delay: Duration,
     /// Bytes per second; 0 is no limit.
     rate: u64,
-    /// When the next byte may move.
+    /// Time when the next byte may move.
     free_at: Instant,
 }
 
@@ -30,7 +30,7 @@ impl Throttle {
         Throttle { delay, rate, free_at: now }
     }
 
-    /// When a request that comes now is over. Delays of requests overlap, their bytes do not.
+    /// Time when a request that comes now is over. Delays of requests overlap, their bytes do not.
     pub fn over(&mut self, now: Instant, cost: Cost) -> Instant {
         match cost {
             Cost::Free => now,

@@ -14,7 +14,7 @@ const BLOCK: u64 = 1 << 16;
 const DIR: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 
-/// What is kept about a file or directory.
+/// Attributes that are kept of a file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attrs {
     /// Type and permissions.
@@ -30,13 +30,13 @@ pub struct Attrs {
 }
 
 impl Attrs {
-    /// Whether it is a directory.
+    /// Returns whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.mode & DIR != 0
     }
 }
 
-/// What is to be changed.
+/// A change of attributes.
 #[derive(Clone, Debug, Default)]
 pub struct Change {
     /// Permissions.
@@ -55,7 +55,7 @@ struct Node {
     attrs: Attrs,
     blocks: BTreeMap<u64, Box<[u8]>>,
     entries: BTreeMap<Vec<u8>, u64>,
-    /// How often the kernel has been told of it and has not forgotten it.
+    /// Lookups of it that the kernel has not forgotten.
     known: u64,
     has_name: bool,
 }
@@ -100,7 +100,7 @@ impl Tree {
         Ok((&node.attrs, if node.attrs.is_dir() { 2 } else { u32::from(node.has_name) }))
     }
 
-    /// What a name leads to; the kernel knows of it from here on.
+    /// Looks a name up; the kernel knows of it from here on.
     pub fn lookup(&mut self, dir: u64, name: &[u8]) -> Result<u64, Errno> {
         let ino = *self.node(dir)?.entries.get(name).ok_or(Errno::NOENT)?;
         self.node_mut(ino)?.known += 1;

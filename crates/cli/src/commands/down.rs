@@ -2,46 +2,55 @@
 
 use std::process::ExitCode;
 
-use bivouac_hosts::take_down_hosts;
+use bivouac_hosts::{look_elsewhere, take_down_hosts};
+use bivouac_launch::mount_views::own_namespace;
 use bivouac_launch::{
-    Amount, CODE_KEEP, Environment, FormationName, Kind, LaunchError, LaunchResult, State, StateDir, discard,
-    recoverable, settled, take_down,
+    Amount, CODE_KEEP, Environment, FormationName, FormationState, Kind, LaunchError, LaunchResult, StateDir,
+    discard, recoverable, refuse_kept, settled, take_down,
 };
 
-use crate::asking::{can_ask, is_agreed, what_goes};
+use crate::asking::{Answer, answer, can_ask, what_goes};
 use crate::closing::Closing;
 use crate::environment;
 use crate::failure::Failure;
 use crate::forming_hosts::part_of;
 use crate::options::{DatabaseArgs, DownArgs};
+use crate::staging::enter_mounts;
 use crate::unflushed::has_sources;
 use crate::{unsaved, versions};
 
 /// Takes a formation down and says what is left: nothing. Refuses while it holds what is nowhere else.
 pub fn run(here: &Environment, args: &DownArgs) -> Result<ExitCode, Failure> {
-    let (found, dir) = match StateDir::find_whole(here, args.which.name.as_ref()) {
+    let (found, dir) = match StateDir::find_whole(here, args.which.name()) {
         Err(error) if error.kind() == Kind::NotRunning => {
-            let name = args.which.name.clone().map_or_else(|| "default".parse(), Ok);
-            return match name {
-                Ok(name) if StateDir::was_being_ended(here, &name)? => Ok(ended_by_another(&name)),
-                _ => discard_left(here, args, error),
-            };
+            let name = here.meant_name(args.which.name());
+            if StateDir::was_being_ended(here, &name)? {
+                return Ok(ended_by_another(&name));
+            }
+            return discard_left(here, &name, args.discard, error);
         }
         found => found?,
     };
     let Some(state) = settled(&dir)? else { return Ok(ended_by_another(&found)) };
+    let elsewhere = state.part.as_ref().and_then(|_| look_elsewhere(&dir, &state));
+    let is_kept_elsewhere = elsewhere.is_some();
+    let state = elsewhere.unwrap_or(state);
     if !state.is_over_hosts() {
         refuse_part(&state)?;
-    }
-    // To ask hundreds of hosts what they have takes longer than to take it away: only where somebody decides by it.
-    let is_said = !state.is_over_hosts() || can_ask();
-    if let Some(what) = is_said.then(|| what_goes(&dir, &state)).flatten() {
-        errln!("bivouac: formation {}: {what}", state.name);
-        if !is_agreed(args.yes || args.discard) {
-            let text =
-                format!("formation {} was not taken down: nobody agreed; say so with --yes", state.name);
-            return Err(Failure::new(1, text));
+        // Where its mounts are it can be seen whether promises are kept, and they can be taken away. What cannot be seen counts
+        // as not kept, so this may fail.
+        let before = own_namespace();
+        if let Err(failure) = enter_mounts(&dir, &state, Vec::new()) {
+            // In the other namespace paths of volumes may be something else: nothing is removed by them.
+            if own_namespace() != before {
+                return Err(failure);
+            }
+            errln!("bivouac: {failure}");
         }
+    }
+    // What is refused whoever agrees is not asked for.
+    if args.discard || !keeps(here, &dir, &state)? {
+        agree(&dir, &state, args.yes || args.discard)?;
     }
     let waits =
         || errln!("bivouac: formation {}: another command takes it down; waiting for that", state.name);
@@ -49,7 +58,7 @@ pub fn run(here: &Environment, args: &DownArgs) -> Result<ExitCode, Failure> {
         return Ok(ended_by_another(&state.name));
     };
     // The other one may have changed something, and given up.
-    let state = dir.read()?.unwrap_or(state);
+    let state = if is_kept_elsewhere { state } else { dir.read()?.unwrap_or(state) };
     let (name, may_have_pools) = (state.name.clone(), has_sources(&dir, &state));
     let code = take_away(here, &dir, state, args.discard)?;
     if may_have_pools {
@@ -59,16 +68,37 @@ pub fn run(here: &Environment, args: &DownArgs) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
+/// Says what goes, and asks for it. A script that was not told to agree agrees to nothing.
+fn agree(dir: &StateDir, state: &FormationState, was_said: bool) -> Result<(), Failure> {
+    // To ask hundreds of hosts what they have takes longer than to take it away: only where somebody decides by it.
+    let is_said = !state.is_over_hosts() || !was_said || can_ask();
+    let Some(what) = is_said.then(|| what_goes(dir, state)).flatten() else { return Ok(()) };
+    let name = &state.name;
+    errln!("bivouac: formation {name}: {what}");
+    let why = match answer(was_said) {
+        Answer::Yes => return Ok(()),
+        Answer::No => "nobody agreed",
+        Answer::Unasked => "nobody can be asked without a terminal",
+    };
+    let text =
+        format!("formation {name} was not taken down: {why}; say so with: bivouac down --name {name} --yes");
+    Err(Failure::new(1, text))
+}
+
 fn ended_by_another(name: &FormationName) -> ExitCode {
     outln!("formation {name} is down: another command took it down");
     ExitCode::SUCCESS
 }
 
 /// Throws away what is left of a formation whose state is gone, if that is wished.
-fn discard_left(here: &Environment, args: &DownArgs, error: LaunchError) -> Result<ExitCode, Failure> {
-    let name = args.which.name.as_ref().map_or("default", FormationName::as_str);
+fn discard_left(
+    here: &Environment,
+    name: &FormationName,
+    is_wished: bool,
+    error: LaunchError,
+) -> Result<ExitCode, Failure> {
     let mut left = recoverable(here);
-    left.retain(|found| found.name.as_str() == name && found.dir.is_none());
+    left.retain(|found| found.name == *name && found.dir.is_none());
     let Some(first) = left.first() else { return Err(error.into()) };
     if left.len() > 1 {
         let text = format!(
@@ -78,7 +108,7 @@ fn discard_left(here: &Environment, args: &DownArgs, error: LaunchError) -> Resu
         return Err(Failure::new(2, text));
     }
     let amount = first.amount();
-    if !args.discard && (!amount.is_nothing() || first.is_over_hosts()) {
+    if !is_wished && (!amount.is_nothing() || first.is_over_hosts()) {
         let hosts = if first.is_over_hosts() { ", each of its hosts has what it has itself" } else { "" };
         let text = format!(
             "formation {name}: was killed as a whole, and its state is gone; its volumes here hold {amount}{hosts}; have it back: bivouac \
@@ -99,19 +129,18 @@ fn discard_left(here: &Environment, args: &DownArgs, error: LaunchError) -> Resu
 pub fn take_away(
     here: &Environment,
     dir: &StateDir,
-    state: State,
+    state: FormationState,
     discard: bool,
 ) -> Result<ExitCode, Failure> {
     let mut notice = |text: &str| errln!("bivouac: {text}");
     let name = &state.name;
-    // What is copied goes through this host's part, and is written down there.
-    let part = if state.is_over_hosts() { part_of(here, name, &state.formation) } else { None };
-    let copied_at = part.as_ref().unwrap_or(dir);
-    let kept = state.keep.as_deref();
-    let is_void = discard || promises_are_kept(name, copied_at, kept)? || kept.is_none();
-    // What is kept for another reason is refused below.
+    let is_void = discard || !keeps(here, dir, &state)?;
+    if !is_void {
+        // Before any job is cancelled: a formation that stays keeps the jobs that can still bring its data out.
+        refuse_kept(&state, discard)?;
+    }
     let closing = if is_void && !discard { Closing::decide(name, dir, &state)? } else { None };
-    unsaved::cancel_jobs(copied_at, &mut notice);
+    unsaved::cancel_jobs(&copied_at(here, dir, &state), &mut notice);
     let down = end(here, dir, &state, is_void, discard, &mut notice);
     if let (Err(_), Some(closing)) = (&down, closing) {
         closing.lift();
@@ -122,7 +151,7 @@ pub fn take_away(
 fn end(
     here: &Environment,
     dir: &StateDir,
-    state: &State,
+    state: &FormationState,
     is_void: bool,
     discard: bool,
     notice: &mut dyn FnMut(&str),
@@ -140,6 +169,19 @@ fn end(
     }
     outln!("formation {name} is down; {remains}");
     Ok(if remains.is_nothing() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The directory of whatever copies: what is copied goes through this host's part, and is written down there.
+fn copied_at(here: &Environment, dir: &StateDir, state: &FormationState) -> StateDir {
+    let part = if state.is_over_hosts() { part_of(here, &state.name, &state.formation) } else { None };
+    part.unwrap_or_else(|| dir.clone())
+}
+
+/// Returns whether something keeps the formation that only `--discard` overrides. Refuses while something is not copied
+/// out.
+fn keeps(here: &Environment, dir: &StateDir, state: &FormationState) -> Result<bool, Failure> {
+    let kept = state.keep.as_deref();
+    Ok(!promises_are_kept(&state.name, &copied_at(here, dir, state), kept)? && kept.is_some())
 }
 
 /// Refuses while something is not copied out; otherwise says whether all that keeps the formation is promises, which are
@@ -163,7 +205,7 @@ fn promises_are_kept(
 }
 
 /// One host's part of a formation is not taken from the others by accident; what is left of a dead one may be removed.
-fn refuse_part(state: &State) -> LaunchResult<()> {
+fn refuse_part(state: &FormationState) -> LaunchResult<()> {
     let Some(part) = &state.part else { return Ok(()) };
     if !state.supervisor.is_some_and(|supervisor| supervisor.is_alive()) {
         return Ok(());

@@ -4,11 +4,12 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use bivouac_launch::{Environment, FormationName, State, StateDir, become_command};
+use bivouac_launch::{Environment, FormationName, FormationState, StateDir, become_command};
 
 use crate::failure::{CODE_NOT_STARTED, Failure};
 use crate::options::ExecArgs;
-use crate::{environment, preloading, reach};
+use crate::staging::{UsableMounts, enter_mounts};
+use crate::{environment, preloading};
 
 /// Becomes the command. Returns only if that fails.
 pub fn run(here: &Environment, args: &ExecArgs) -> Result<ExitCode, Failure> {
@@ -17,9 +18,13 @@ pub fn run(here: &Environment, args: &ExecArgs) -> Result<ExitCode, Failure> {
         _ => failure.with_code(CODE_NOT_STARTED),
     };
     let (dir, state) = formation(here, args.which.name.as_ref()).map_err(not_started)?;
-    let mount = state.mounts.iter().min_by_key(|mount| mount.id).map(|mount| mount.dir.as_path());
+    if !args.no_mount {
+        enter_mounts(&dir, &state, Vec::new()).map_err(not_started)?;
+    }
+    let usable = UsableMounts::find(&state);
+    let mount = usable.mounts.first().map(|mount| mount.dir.as_path());
     if mount.is_none() && !args.no_mount && args.cd.is_none() {
-        return Err(not_mounted(&state));
+        return Err(not_mounted(&state, &usable));
     }
     let work_dir = args.cd.as_deref().map(|below| work_dir(&state, mount, below)).transpose()?;
     let preload = preloading::value(&args.preload, std::env::var_os(preloading::VARIABLE).as_deref())?;
@@ -33,7 +38,10 @@ pub fn run(here: &Environment, args: &ExecArgs) -> Result<ExitCode, Failure> {
 }
 
 /// The formation that is named; else the one of the command that we are called by; else as every command has it.
-fn formation(here: &Environment, name: Option<&FormationName>) -> Result<(StateDir, State), Failure> {
+fn formation(
+    here: &Environment,
+    name: Option<&FormationName>,
+) -> Result<(StateDir, FormationState), Failure> {
     let (name_of, dir_of) = environment::around();
     let around = dir_of.filter(|_| name.is_none()).map(StateDir::at);
     let dir = match around.filter(|dir| dir.read().is_ok_and(|state| state.is_some())) {
@@ -43,22 +51,24 @@ fn formation(here: &Environment, name: Option<&FormationName>) -> Result<(StateD
             StateDir::find(here, name.or(around.as_ref()))?.1
         }
     };
-    let state = reach::living(&dir)?;
+    let state = dir.read_living()?;
     Ok((dir, state))
 }
 
 /// A command that finds no `BIVOUAC` would take another directory for it, the root among them.
-fn not_mounted(state: &State) -> Failure {
+fn not_mounted(state: &FormationState, usable: &UsableMounts<'_>) -> Failure {
+    let why = usable.left_out.iter().map(|(mount, why)| format!(" (mount {}: {why})", mount.dir.display()));
     let text = format!(
-        "formation {0} is not mounted on this host, so BIVOUAC cannot be set; mount it: bivouac mount --name {0} DIR, or say \
+        "formation {0} is not mounted on this host, so BIVOUAC cannot be set{1}; mount it: bivouac mount --name {0} DIR, or say \
          that the command does without: bivouac exec --no-mount",
-        state.name
+        state.name,
+        why.collect::<String>()
     );
     Failure::new(CODE_NOT_STARTED, text)
 }
 
 /// Where in the mount the command begins.
-fn work_dir(state: &State, mount: Option<&Path>, below: &Path) -> Result<PathBuf, Failure> {
+fn work_dir(state: &FormationState, mount: Option<&Path>, below: &Path) -> Result<PathBuf, Failure> {
     let Some(mount) = mount else {
         let text = format!(
             "--cd: formation {0} is not mounted on this host; mount it: bivouac mount --name {0} DIR",

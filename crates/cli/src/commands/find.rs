@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 
 use bivouac_launch::Environment;
-use bivouac_publish::{Catalogue, Cause, Found, Holder, Kind, Manifest, Place, PublishError, Which};
+use bivouac_publish::{
+    Catalogue, CatalogueListing, Cause, EntryRef, Holder, Kind, Location, Manifest, PublishError,
+};
 use bivouac_types::units::{format_size, format_utc};
 use serde_json::{Value, json};
 
@@ -12,12 +14,12 @@ use crate::environment;
 use crate::failure::Failure;
 use crate::near_by;
 use crate::options::{CatalogueArgs, FindArgs, UnpublishArgs};
-use crate::publishing::{Ways, failed};
+use crate::publishing::{ServerAccess, failed};
 use crate::table::layout;
 
 /// Shows data sets that have all words.
 pub fn find(here: &Environment, args: &FindArgs) -> Result<ExitCode, Failure> {
-    let (place, mut ways) = (place(&args.which)?, Ways::new(here, &args.which.key)?);
+    let (place, mut ways) = (place(&args.which)?, ServerAccess::new(here, &args.which.key)?);
     ways.open(&place, false);
     let found = entries(args, &place, &mut ways)?;
     let now = bivouac_http::keys::now();
@@ -35,7 +37,11 @@ pub fn find(here: &Environment, args: &FindArgs) -> Result<ExitCode, Failure> {
 }
 
 /// All that the catalogue has, which only it knows; where it does not answer, what formations near by know of it.
-fn entries(args: &FindArgs, place: &Place, ways: &mut Ways<'_>) -> Result<Found, Failure> {
+fn entries(
+    args: &FindArgs,
+    place: &Location,
+    ways: &mut ServerAccess<'_>,
+) -> Result<CatalogueListing, Failure> {
     let catalogue = Catalogue::open(place, &environment::objects(), &ways.web).map_err(failed)?;
     let name = catalogue.name();
     let listed = if args.known { None } else { Some(catalogue.list()) };
@@ -45,7 +51,8 @@ fn entries(args: &FindArgs, place: &Place, ways: &mut Ways<'_>) -> Result<Found,
         Some(Ok(found)) => return Ok(found),
         Some(Err(error)) => error,
     };
-    let known = if is_away(&error) { near_by::list(ways, &args.near, &name) } else { Found::default() };
+    let known =
+        if is_away(&error) { near_by::list(ways, &args.near, &name) } else { CatalogueListing::default() };
     if known.entries.is_empty() {
         return Err(failed(error));
     }
@@ -53,14 +60,14 @@ fn entries(args: &FindArgs, place: &Place, ways: &mut Ways<'_>) -> Result<Found,
     Ok(known)
 }
 
-/// Whether a catalogue does not answer, or is a directory that this host does not have now.
+/// Returns whether a catalogue does not answer, or is a directory that this host does not have now.
 fn is_away(error: &PublishError) -> bool {
     matches!(error.cause(), Cause::Unreachable | Cause::NotFound | Cause::Other)
 }
 
 /// Takes a data set out of a catalogue.
 pub fn unpublish(here: &Environment, args: &UnpublishArgs) -> Result<ExitCode, Failure> {
-    let (place, mut ways) = (place(&args.which)?, Ways::new(here, &args.which.key)?);
+    let (place, mut ways) = (place(&args.which)?, ServerAccess::new(here, &args.which.key)?);
     ways.open(&place, true);
     let catalogue = Catalogue::open(&place, &environment::objects(), &ways.web).map_err(failed)?;
     catalogue.remove(&args.entry).map_err(failed)?;
@@ -69,17 +76,17 @@ pub fn unpublish(here: &Environment, args: &UnpublishArgs) -> Result<ExitCode, F
     }
     let name = catalogue.name();
     drop(catalogue);
-    near_by::forget(&mut ways, Which { catalogue: &name, id: &args.entry });
+    near_by::forget(&mut ways, EntryRef { catalogue: &name, id: &args.entry });
     outln!("{} is out of {name}; its files are where they were", args.entry);
     Ok(ExitCode::SUCCESS)
 }
 
 /// Where the catalogue is that was named.
-pub fn place(args: &CatalogueArgs) -> Result<Place, Failure> {
+pub fn place(args: &CatalogueArgs) -> Result<Location, Failure> {
     let text = args.catalogue.as_ref().ok_or_else(|| {
         Failure::new(2, "no catalogue is named; write --in CATALOGUE, or set BIVOUAC_CATALOGUE")
     })?;
-    Place::parse(text).map_err(failed)
+    Location::parse(text).map_err(failed)
 }
 
 fn text_of(entries: &[&Manifest], now: u64) -> String {

@@ -3,15 +3,15 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bivouac_client::Client;
+use bivouac_client::{Client, FlushOptions, FlushOutcome, FlushTarget, flush_target};
 use bivouac_launch::Environment;
 use bivouac_stage::escape;
+use bivouac_types::PartitionId;
 use bivouac_types::units::{format_count, format_size};
 
 use crate::failure::Failure;
-use crate::flushing::{Manner, Outcome, Target, bring_all};
 use crate::options::FlushArgs;
-use crate::reach::{self, Reached};
+use crate::reach::{self, MountedPath};
 
 /// How long a node may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
@@ -20,17 +20,21 @@ const ANSWER_WAIT: Duration = Duration::from_secs(30);
 pub fn run(here: &Environment, args: &FlushArgs) -> Result<ExitCode, Failure> {
     let mut code = ExitCode::SUCCESS;
     for path in &args.paths {
-        let Reached { client, entry, resolved } = reach::of_path(here, path, ANSWER_WAIT)?;
+        let MountedPath { client, entry, resolved } = reach::of_path(here, path, ANSWER_WAIT)?;
         let below = resolved.strip_prefix(&entry.dir).unwrap_or(&resolved);
-        let target = Target::at(&client, &entry.dir, below)?;
+        let subtree = FlushTarget::find(&client, &entry.dir, below)?;
+        if subtree.top.attr.layout.partition() == PartitionId::ROOT {
+            let text = "is in no partition with a source: nothing is to be flushed";
+            return Err(Failure::new(1, format_args!("{}: {text}", entry.dir.join(below).display())));
+        }
         client.site.send_behind()?;
         if args.dry_run {
-            announce(&escape(path), &client, &target)?;
+            announce(&escape(path), &client, &subtree)?;
             client.leave();
             continue;
         }
-        let manner = Manner { force: args.force, jobs: args.jobs };
-        let outcome = bring_all(&client, &target, &client.site.unsaved()?, manner)?;
+        let options = FlushOptions { force: args.force, jobs: args.jobs };
+        let outcome = flush_target(&client, &subtree, &client.site.unsaved()?, options)?;
         client.leave();
         if !tell(&escape(path), &outcome, args.quiet) {
             code = ExitCode::FAILURE;
@@ -40,18 +44,18 @@ pub fn run(here: &Environment, args: &FlushArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Says what would be brought there.
-fn announce(what: &str, client: &Client, target: &Target) -> Result<(), Failure> {
+fn announce(what: &str, client: &Client, subtree: &FlushTarget) -> Result<(), Failure> {
     let unsaved = client.site.unsaved()?;
-    let plan = target.plan(client, &unsaved)?;
+    let plan = subtree.plan(client, &unsaved)?;
     let bytes: u64 = plan.files.iter().map(|file| unsaved.bytes_of(file.attr.ino).min(file.attr.size)).sum();
-    plan.files.iter().for_each(|file| outln!("{}", escape(&target.path_of(file))));
+    plan.files.iter().for_each(|file| outln!("{}", escape(&subtree.path_of(file))));
     let files = format_count(plan.files.len() as u64, "file");
     outln!("{what}: would flush {files}, about {}", format_size(bytes));
     Ok(())
 }
 
 /// Says what came of it; whether all is there.
-fn tell(what: &str, outcome: &Outcome, quiet: bool) -> bool {
+fn tell(what: &str, outcome: &FlushOutcome, quiet: bool) -> bool {
     for lost in &outcome.lost {
         errln!("bivouac: {lost}");
     }

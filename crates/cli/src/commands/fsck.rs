@@ -8,10 +8,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bivouac_fsck::{
-    Destination, Finding, Leave, OfflineArgs, Outcome, Progress, Rebuilt, RebuiltFile, Report, check_offline,
-    check_online, rebuild_files,
+    Destination, Finding, OfflineArgs, Outcome, Progress, RebuildResult, RebuiltFile, RepairOptions, Report,
+    check_offline, check_online, rebuild_files,
 };
-use bivouac_launch::{Environment, FormationName, State, StateDir};
+use bivouac_launch::{Environment, FormationName, FormationState, StateDir};
+use bivouac_monitor::connect;
 use bivouac_store::IDENTITY_NAME;
 use bivouac_types::units::{format_count, format_size};
 use bivouac_wire::FormationMap;
@@ -20,7 +21,6 @@ use serde::Serialize;
 
 use crate::failure::{CODE_FSCK_FAILED, CODE_FSCK_USAGE, Failure};
 use crate::options::FsckArgs;
-use crate::reach;
 use crate::table::layout;
 
 /// How long a node may take to answer.
@@ -59,23 +59,23 @@ fn online(here: &Environment, args: &FsckArgs) -> Result<u8, Failure> {
         }
     };
     let (_, dir) = StateDir::find_whole(here, named.as_ref())?;
-    let client = reach::client(&dir, &reach::living(&dir)?, ANSWER_WAIT)?;
-    let told = Told::begin();
+    let client = connect(&dir, &dir.read_living()?, ANSWER_WAIT)?;
+    let told = CheckProgress::begin();
     let report = check_online(&client, args.scrub, &told);
     told.end();
     show(&report?, args)
 }
 
-fn name_of(target: &Path) -> Result<FormationName, Failure> {
-    let text = target.to_string_lossy();
+fn name_of(operand: &Path) -> Result<FormationName, Failure> {
+    let text = operand.to_string_lossy();
     text.parse()
         .map_err(|error| usage(format_args!("'{text}' is no formation: {error}; volumes need --offline")))
 }
 
 fn offline(here: &Environment, args: &FsckArgs) -> Result<u8, Failure> {
-    let Found { volumes, map } = find(here, args)?;
-    let leave = Leave { discard_unreferenced: args.discard_unreferenced };
-    let told = Told::begin();
+    let OfflineVolumes { volumes, map } = find(here, args)?;
+    let leave = RepairOptions { discard_unreferenced: args.discard_unreferenced };
+    let told = CheckProgress::begin();
     let report =
         check_offline(&OfflineArgs { volumes, map, repair: args.repair, compare: args.scrub }, leave, &told);
     told.end();
@@ -84,20 +84,20 @@ fn offline(here: &Environment, args: &FsckArgs) -> Result<u8, Failure> {
 
 /// What the named places hold.
 #[derive(Default)]
-struct Found {
+struct OfflineVolumes {
     volumes: Vec<PathBuf>,
     map: Option<FormationMap>,
 }
 
 /// The volumes that are meant: named themselves, or by a formation, its directory or its state file.
-fn find(here: &Environment, args: &FsckArgs) -> Result<Found, Failure> {
-    let mut found = Found::default();
+fn find(here: &Environment, args: &FsckArgs) -> Result<OfflineVolumes, Failure> {
+    let mut found = OfflineVolumes::default();
     if args.targets.is_empty() {
         let (_, dir) = StateDir::find(here, args.which.name.as_ref())?;
         found.add_state(&dir)?;
     }
-    for target in &args.targets {
-        found.add(here, target)?;
+    for operand in &args.targets {
+        found.add(here, operand)?;
     }
     match found.volumes.is_empty() {
         true => Err(Failure::new(
@@ -108,20 +108,20 @@ fn find(here: &Environment, args: &FsckArgs) -> Result<Found, Failure> {
     }
 }
 
-impl Found {
-    fn add(&mut self, here: &Environment, target: &Path) -> Result<(), Failure> {
-        if target.join(IDENTITY_NAME).exists() {
-            self.volumes.push(target.to_owned());
+impl OfflineVolumes {
+    fn add(&mut self, here: &Environment, operand: &Path) -> Result<(), Failure> {
+        if operand.join(IDENTITY_NAME).exists() {
+            self.volumes.push(operand.to_owned());
             return Ok(());
         }
-        if target.join(STATE_FILE).exists() {
-            return self.add_state(&StateDir::at(target.to_owned()));
+        if operand.join(STATE_FILE).exists() {
+            return self.add_state(&StateDir::at(operand.to_owned()));
         }
-        if target.ends_with(STATE_FILE) && target.exists() {
-            return self.add_state(&StateDir::at(target.parent().unwrap_or(Path::new(".")).to_owned()));
+        if operand.ends_with(STATE_FILE) && operand.exists() {
+            return self.add_state(&StateDir::at(operand.parent().unwrap_or(Path::new(".")).to_owned()));
         }
-        let is_dir = target.is_dir();
-        let below = if is_dir { volumes_below(target)? } else { None };
+        let is_dir = operand.is_dir();
+        let below = if is_dir { volumes_below(operand)? } else { None };
         if let Some(below) = below {
             self.volumes.extend(below);
             return Ok(());
@@ -131,16 +131,16 @@ impl Found {
             true => "is no volume, nor are directories in it; name volumes",
             false => "is not there; name volumes, or the directory of a formation's state",
         };
-        let name = name_of(target).map_err(|_| usage(format_args!("{}: {what}", target.display())))?;
+        let name = name_of(operand).map_err(|_| usage(format_args!("{}: {what}", operand.display())))?;
         match StateDir::find(here, Some(&name)) {
-            Err(_) if is_dir => Err(usage(format_args!("{}: {what}", target.display()))),
+            Err(_) if is_dir => Err(usage(format_args!("{}: {what}", operand.display()))),
             found => self.add_state(&found?.1),
         }
     }
 
     fn add_state(&mut self, dir: &StateDir) -> Result<(), Failure> {
         let none = || usage(format_args!("{}: has no state of a formation", dir.path().display()));
-        let state: State = dir.read()?.ok_or_else(none)?;
+        let state: FormationState = dir.read()?.ok_or_else(none)?;
         if dir.is_held() {
             let name = &state.name;
             let text = format_args!(
@@ -169,13 +169,13 @@ fn show(report: &Report, args: &FsckArgs) -> Result<u8, Failure> {
     let code = report.exit_code();
     if args.json {
         #[derive(Serialize)]
-        struct Shown<'a> {
+        struct CheckOutput<'a> {
             exit_code: u8,
             #[serde(flatten)]
             report: &'a Report,
         }
-        let shown = Shown { exit_code: code, report };
-        outln!("{}", serde_json::to_string_pretty(&shown).map_err(io::Error::from)?);
+        let shown = CheckOutput { exit_code: code, report };
+        outln!("{}", crate::output::json(&shown, true)?);
     } else {
         out!("{}", to_text(report));
     }
@@ -228,10 +228,10 @@ fn kind(finding: &Finding) -> String {
 }
 
 fn rebuild(here: &Environment, args: &FsckArgs) -> Result<u8, Failure> {
-    let Found { volumes, .. } = find(here, args)?;
+    let OfflineVolumes { volumes, .. } = find(here, args)?;
     let dir = args.out.as_deref().ok_or_else(|| usage("--from-subfiles needs --out DIR"))?;
     let out = Directory::make(dir)?;
-    let told = Told::begin();
+    let told = CheckProgress::begin();
     let rebuilt = rebuild_files(&volumes, &out, &told);
     told.end();
     let (files, unusable) = rebuilt?;
@@ -239,36 +239,36 @@ fn rebuild(here: &Environment, args: &FsckArgs) -> Result<u8, Failure> {
     let code = if all_well { 0 } else { 4 };
     if args.json {
         #[derive(Serialize)]
-        struct Shown {
+        struct CheckOutput {
             exit_code: u8,
-            files: Vec<Rebuilt>,
+            files: Vec<RebuildResult>,
             unusable: Vec<String>,
         }
-        let shown = Shown { exit_code: code, files, unusable };
-        outln!("{}", serde_json::to_string_pretty(&shown).map_err(io::Error::from)?);
+        let shown = CheckOutput { exit_code: code, files, unusable };
+        outln!("{}", crate::output::json(&shown, true)?);
     } else {
         out!("{}", rebuilt_text(&files, &unusable, dir));
     }
     Ok(code)
 }
 
-fn rebuilt_text(files: &[Rebuilt], unusable: &[String], dir: &Path) -> String {
-    let seats = |seats: &[u16]| match seats {
+fn rebuilt_text(files: &[RebuildResult], unusable: &[String], dir: &Path) -> String {
+    let targets = |targets: &[u16]| match targets {
         [] => "-".to_owned(),
         some => some.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
     };
-    let row = |file: &Rebuilt| {
+    let row = |file: &RebuildResult| {
         let state = if file.complete { "complete" } else { "incomplete" };
         vec![
             file.inode.clone(),
             file.size.to_string(),
             state.into(),
-            seats(&file.missing_seats),
-            seats(&file.empty_seats),
+            targets(&file.missing_targets),
+            targets(&file.empty_targets),
             conflicts_of(file),
         ]
     };
-    let head = ["FILE", "SIZE", "STATE", "SEATS MISSING", "SEATS EMPTY", "CONFLICTS"];
+    let head = ["FILE", "SIZE", "STATE", "TARGETS MISSING", "TARGETS EMPTY", "CONFLICTS"];
     let rows: Vec<Vec<String>> = files.iter().map(row).collect();
     let mut text = layout(&head, &[1], &rows);
     unusable.iter().for_each(|what| text.push_str(&format!("not used: {what}\n")));
@@ -282,7 +282,7 @@ fn rebuilt_text(files: &[Rebuilt], unusable: &[String], dir: &Path) -> String {
 }
 
 /// What does not fit together, and what is not what was written.
-fn conflicts_of(file: &Rebuilt) -> String {
+fn conflicts_of(file: &RebuildResult) -> String {
     let wrong = |(from, to): &(u64, u64)| format!("bytes {from} to {to} are wrong by their checksums");
     file.conflicts.iter().cloned().chain(file.wrong.iter().map(wrong)).collect::<Vec<_>>().join("; ")
 }
@@ -334,11 +334,11 @@ impl RebuiltFile for OutFile {
 }
 
 /// Shows on a terminal how far a check is.
-struct Told(Option<ProgressBar>);
+struct CheckProgress(Option<ProgressBar>);
 
-impl Told {
-    fn begin() -> Told {
-        Told(io::stderr().is_terminal().then(ProgressBar::new_spinner))
+impl CheckProgress {
+    fn begin() -> CheckProgress {
+        CheckProgress(io::stderr().is_terminal().then(ProgressBar::new_spinner))
     }
 
     fn end(&self) {
@@ -348,7 +348,7 @@ impl Told {
     }
 }
 
-impl Progress for Told {
+impl Progress for CheckProgress {
     fn at(&self, phase: &'static str, done: u64) {
         if let Some(bar) = &self.0 {
             bar.set_message(format!("{phase}: {done}"));
@@ -375,9 +375,14 @@ mod tests {
 
     #[test]
     fn rebuilt_files_are_listed_with_what_they_lack() {
-        let file = Rebuilt { inode: "2f".into(), size: 7, missing_seats: vec![1, 2], ..Rebuilt::default() };
+        let file = RebuildResult {
+            inode: "2f".into(),
+            size: 7,
+            missing_targets: vec![1, 2],
+            ..RebuildResult::default()
+        };
         let text = rebuilt_text(&[file], &["x: damaged".into()], Path::new("/o"));
-        assert!(text.contains("2f       7  incomplete  1,2            -"), "{text}");
+        assert!(text.contains("2f       7  incomplete  1,2              -"), "{text}");
         assert!(text.contains("not used: x: damaged\n1 file in /o, 0 of them complete"), "{text}");
     }
 

@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicBool;
 use bivouac_http::keys;
 use bivouac_launch::Environment;
 use bivouac_publish::{
-    Cache, Catalogue, Fetched, Holder, Item, Known, Manifest, Order, Place, Plain, Readers, Wanted, Which,
-    fetch, fetch_plain, is_dir, look, metalink, ro_crate, split,
+    Cache, CachedEntry, Catalogue, DataSetFile, EntryRef, FetchRequest, FetchResult, Holder, Location,
+    Manifest, Readers, UrlContent, WantedFile, fetch, fetch_plain, is_dir, look, metalink, ro_crate, split,
 };
 use bivouac_types::units::{exact_size, format_count, format_utc};
 use serde_json::{Value, json};
@@ -21,29 +21,29 @@ use crate::failure::Failure;
 use crate::near_by;
 use crate::options::GetArgs;
 use crate::progress::print_line;
-use crate::publishing::{Meter, Ways, failed, interruptible, server_of};
+use crate::publishing::{Meter, ServerAccess, failed, interruptible, server_of};
 
 /// What holders are called that are this user's own earlier copies.
 const CACHE: &str = "fetched before";
 
 /// What is to be fetched.
-enum Found {
+enum FetchItem {
     /// And who said what it is.
-    Entry(Box<Manifest>, Vec<Item>, String),
-    Files(Vec<Item>),
+    Entry(Box<Manifest>, Vec<DataSetFile>, String),
+    Files(Vec<DataSetFile>),
     Bytes(Url, String),
 }
 
 /// Fetches something.
 pub fn run(here: &Environment, args: &GetArgs) -> Result<ExitCode, Failure> {
-    let mut ways = Ways::new(here, &args.which.key)?;
+    let mut ways = ServerAccess::new(here, &args.which.key)?;
     interruptible(|cancel| {
         ways.web.heed(cancel);
         let meter = Meter::new("get", args.json, args.talk);
         let done = match find(args, &mut ways)? {
-            Found::Bytes(url, name) => bytes(args, &url, &name, &ways, &meter, cancel),
-            Found::Files(items) => files(args, None, items, &mut ways, &meter, cancel),
-            Found::Entry(manifest, items, from) => {
+            FetchItem::Bytes(url, name) => bytes(args, &url, &name, &ways, &meter, cancel),
+            FetchItem::Files(items) => files(args, None, items, &mut ways, &meter, cancel),
+            FetchItem::Entry(manifest, items, from) => {
                 check_time(args, &manifest)?;
                 if args.json {
                     print_line(&json!({"event": "found", "entry": manifest.id, "from": from}));
@@ -61,16 +61,16 @@ pub fn cache() -> Option<Cache> {
     environment::cache_home().map(|home| Cache::at(home.join("bivouac/published")))
 }
 
-fn find(args: &GetArgs, ways: &mut Ways<'_>) -> Result<Found, Failure> {
+fn find(args: &GetArgs, ways: &mut ServerAccess<'_>) -> Result<FetchItem, Failure> {
     let what = args.what.as_str();
     if what.contains("://") {
-        return find_place(args, &Place::parse(what).map_err(failed)?, ways);
+        return find_place(args, &Location::parse(what).map_err(failed)?, ways);
     }
     if ro_crate::is_id(what) && args.which.catalogue.is_some() {
         return find_entry(args, &find::place(&args.which)?, what, ways);
     }
     if Path::new(what).exists() {
-        return find_place(args, &Place::parse(what).map_err(failed)?, ways);
+        return find_place(args, &Location::parse(what).map_err(failed)?, ways);
     }
     let text = format!(
         "{what}: is neither a file here nor a URL; for an entry of a catalogue write --in CATALOGUE, and see: bivouac find"
@@ -79,14 +79,19 @@ fn find(args: &GetArgs, ways: &mut Ways<'_>) -> Result<Found, Failure> {
 }
 
 /// An entry of a catalogue: what was fetched before, then formations near by, then the catalogue.
-fn find_entry(args: &GetArgs, place: &Place, id: &str, ways: &mut Ways<'_>) -> Result<Found, Failure> {
+fn find_entry(
+    args: &GetArgs,
+    place: &Location,
+    id: &str,
+    ways: &mut ServerAccess<'_>,
+) -> Result<FetchItem, Failure> {
     ways.open(place, false);
     let name = Catalogue::open(place, &environment::objects(), &ways.web).map_err(failed)?.name();
     let cache = cache().filter(|_| !args.no_cache);
     if let Some((manifest, items)) = cache.as_ref().and_then(|cache| cache.find_entry(&name, id)) {
-        return Ok(Found::Entry(Box::new(manifest), items, CACHE.to_owned()));
+        return Ok(FetchItem::Entry(Box::new(manifest), items, CACHE.to_owned()));
     }
-    let which = Which { catalogue: &name, id };
+    let which = EntryRef { catalogue: &name, id };
     let near = if args.no_cache { None } else { near_by::find(ways, &args.near, which) };
     let (known, from) = match near {
         Some((known, from)) => (known, from),
@@ -94,51 +99,51 @@ fn find_entry(args: &GetArgs, place: &Place, id: &str, ways: &mut Ways<'_>) -> R
             let catalogue = Catalogue::open(place, &environment::objects(), &ways.web).map_err(failed)?;
             let (manifest, items) = catalogue.get(id).map_err(failed)?;
             drop(catalogue);
-            let known = Known { manifest, items };
+            let known = CachedEntry { manifest, items };
             near_by::tell(ways, &name, &known);
             (known, name.clone())
         }
     };
-    let Known { manifest, items } = known;
+    let CachedEntry { manifest, items } = known;
     if let Some(cache) = cache {
         cache.keep_entry(&name, &manifest, &items);
     }
-    Ok(Found::Entry(Box::new(manifest), items, from))
+    Ok(FetchItem::Entry(Box::new(manifest), items, from))
 }
 
 /// What is at a place: an entry's directory or its description, a metalink, or any file of a server.
-fn find_place(args: &GetArgs, place: &Place, ways: &mut Ways<'_>) -> Result<Found, Failure> {
+fn find_place(args: &GetArgs, place: &Location, ways: &mut ServerAccess<'_>) -> Result<FetchItem, Failure> {
     let is_metalink = |name: &str| [".meta4", ".metalink"].iter().any(|end| name.ends_with(end));
     match place {
-        Place::Path(path) if path.is_dir() => {
+        Location::Path(path) if path.is_dir() => {
             let (parent, id) = split(path).map_err(failed)?;
-            find_entry(args, &Place::Path(parent), &id, ways)
+            find_entry(args, &Location::Path(parent), &id, ways)
         }
-        Place::Path(path) if path.to_str().is_some_and(is_metalink) => metalink_in(path),
-        Place::Path(path) if path.ends_with(ro_crate::FILE) => {
+        Location::Path(path) if path.to_str().is_some_and(is_metalink) => metalink_in(path),
+        Location::Path(path) if path.ends_with(ro_crate::FILE) => {
             let dir = path.parent().unwrap_or(path);
-            find_place(args, &Place::Path(dir.to_owned()), ways)
+            find_place(args, &Location::Path(dir.to_owned()), ways)
         }
-        Place::Path(path) => {
+        Location::Path(path) => {
             let text =
                 "is neither an entry of a catalogue nor a metalink; to copy a file, use cp or bivouac stage";
             Err(Failure::new(2, format_args!("{}: {text}", path.display())))
         }
-        Place::S3 { bucket, key, endpoint, region } => {
+        Location::S3 { bucket, key, endpoint, region } => {
             let key = key.trim_end_matches(ro_crate::FILE).trim_end_matches('/');
             let (parent, id) = key.rsplit_once('/').unwrap_or(("", key));
             let (bucket, endpoint, region) = (bucket.clone(), endpoint.clone(), region.clone());
-            let place = Place::S3 { bucket, key: parent.to_owned(), endpoint, region };
+            let place = Location::S3 { bucket, key: parent.to_owned(), endpoint, region };
             find_entry(args, &place, id, ways)
         }
-        Place::Web(url) => {
+        Location::Web(url) => {
             ways.open_server(url, args.fingerprint.as_deref(), false, true);
             // The names of other servers come from this one: they are not shown its key.
             match entry_at(url) {
-                Some((parent, id)) => find_entry(args, &Place::Web(parent), &id, ways),
+                Some((parent, id)) => find_entry(args, &Location::Web(parent), &id, ways),
                 None => Ok(match look(url, &ways.web).map_err(failed)? {
-                    Plain::Files(items) => Found::Files(items),
-                    Plain::Bytes { url, name } => Found::Bytes(url, name),
+                    UrlContent::Files(items) => FetchItem::Files(items),
+                    UrlContent::Bytes { url, name } => FetchItem::Bytes(url, name),
                 }),
             }
         }
@@ -154,14 +159,14 @@ fn entry_at(url: &Url) -> Option<(Url, String)> {
     Some((catalogue, id.to_owned()))
 }
 
-fn metalink_in(path: &Path) -> Result<Found, Failure> {
+fn metalink_in(path: &Path) -> Result<FetchItem, Failure> {
     let refused = |why: &dyn std::fmt::Display| Failure::new(1, format_args!("{}: {why}", path.display()));
     let len = std::fs::metadata(path).map_err(|error| refused(&error))?.len();
     if len > metalink::TEXT_MAX as u64 {
         return Err(refused(&"is too large for a metalink"));
     }
     let text = std::fs::read_to_string(path).map_err(|error| refused(&error))?;
-    metalink::decode(&text).map(Found::Files).map_err(|why| refused(&why))
+    metalink::decode(&text).map(FetchItem::Files).map_err(|why| refused(&why))
 }
 
 fn check_time(args: &GetArgs, manifest: &Manifest) -> Result<(), Failure> {
@@ -184,7 +189,7 @@ fn bytes(
     args: &GetArgs,
     url: &Url,
     name: &str,
-    ways: &Ways<'_>,
+    ways: &ServerAccess<'_>,
     meter: &Meter,
     cancel: &AtomicBool,
 ) -> Result<(), Failure> {
@@ -193,7 +198,8 @@ fn bytes(
         Some(dst) => dst.clone(),
         None => refuse_hidden(name).map(|()| PathBuf::from(name))?,
     };
-    let (len, digest) = fetch_plain(url, &to, args.force, &ways.web, meter, cancel).map_err(failed)?;
+    let (len, digest) =
+        fetch_plain(url, &to, args.force, args.max_size, &ways.web, meter, cancel).map_err(failed)?;
     meter.clear();
     let sum = meter.sum(1, len);
     let warning = "its server says no digests, so nothing was compared";
@@ -216,8 +222,8 @@ fn ends_with_slash(path: &Path) -> bool {
 fn files(
     args: &GetArgs,
     manifest: Option<&Manifest>,
-    items: Vec<Item>,
-    ways: &mut Ways<'_>,
+    items: Vec<DataSetFile>,
+    ways: &mut ServerAccess<'_>,
     meter: &Meter,
     cancel: &AtomicBool,
 ) -> Result<(), Failure> {
@@ -225,11 +231,11 @@ fn files(
     let cache = cache();
     let known = cache.as_ref().filter(|_| !args.no_cache);
     let (holders, files) = places(args, manifest, items, known, ways);
-    let order = Order { files, holders, into, force: args.force, jobs: args.jobs };
+    let order = FetchRequest { files, holders, into, force: args.force, jobs: args.jobs };
     let here = environment::objects();
     let mut readers = Readers::new(&here, &ways.web);
     let named = [args.which.catalogue.as_deref(), Some(args.what.as_str())];
-    named.into_iter().flatten().filter_map(Place::of_url).for_each(|place| readers.trust(&place));
+    named.into_iter().flatten().filter_map(Location::of_url).for_each(|place| readers.trust(&place));
     let fetched = fetch(&order, &readers, meter, cancel);
     meter.clear();
     if args.json {
@@ -247,8 +253,8 @@ fn files(
 fn targets(
     args: &GetArgs,
     manifest: Option<&Manifest>,
-    mut items: Vec<Item>,
-) -> Result<(PathBuf, Vec<Item>), Failure> {
+    mut items: Vec<DataSetFile>,
+) -> Result<(PathBuf, Vec<DataSetFile>), Failure> {
     let is_one = manifest.map_or(items.len() == 1, |manifest| manifest.is_file) && items.len() == 1;
     let dst = args.dst.as_deref();
     if let (true, Some(dst)) = (is_one, dst.filter(|dst| !is_dir(dst) && !ends_with_slash(dst))) {
@@ -275,7 +281,7 @@ fn refuse_hidden(name: &str) -> Result<(), Failure> {
     Err(Failure::new(2, text))
 }
 
-/// Whether a holder has the certificate that the user named.
+/// Returns whether a holder has the certificate that the user named.
 fn is_same(named: Option<&str>, holder: &Holder) -> bool {
     let bare = |text: &str| text.replace(':', "").to_lowercase();
     named.map(bare).is_some_and(|named| holder.fingerprint.as_deref().map(bare) == Some(named))
@@ -285,10 +291,10 @@ fn is_same(named: Option<&str>, holder: &Holder) -> bool {
 fn places(
     args: &GetArgs,
     manifest: Option<&Manifest>,
-    items: Vec<Item>,
+    items: Vec<DataSetFile>,
     cache: Option<&Cache>,
-    ways: &mut Ways<'_>,
-) -> (Vec<String>, Vec<Wanted>) {
+    ways: &mut ServerAccess<'_>,
+) -> (Vec<String>, Vec<WantedFile>) {
     let (mut names, known) = (vec![CACHE.to_owned()], manifest.map_or(&[][..], |manifest| &manifest.holders));
     let mut numbers: HashMap<String, usize> = HashMap::new();
     for holder in known {
@@ -300,7 +306,7 @@ fn places(
         numbers.insert(holder.base.clone(), names.len());
         names.push(publish::shown(holder));
     }
-    let mut number_of = |url: &str, ways: &mut Ways<'_>| {
+    let mut number_of = |url: &str, ways: &mut ServerAccess<'_>| {
         let holder: Option<&Holder> = known.iter().find(|holder| holder.has(url));
         let server = server_of(url);
         let name = match (holder, &server) {
@@ -319,24 +325,24 @@ fn places(
     };
     let files = items.into_iter().map(|mut item| {
         let own = item.digest.and_then(|digest| cache?.find(&digest, item.size));
-        let own = own.and_then(|path| Place::Path(path).url().ok()).map(|url| (0, url));
+        let own = own.and_then(|path| Location::Path(path).url().ok()).map(|url| (0, url));
         let others = std::mem::take(&mut item.urls).into_iter().map(|url| (number_of(&url, ways), url));
         let places = own.into_iter().chain(others).collect();
-        Wanted { item, places }
+        WantedFile { item, places }
     });
     let files = files.collect();
     (names, files)
 }
 
-fn note(cache: &Cache, order: &Order) {
-    for Wanted { item, .. } in &order.files {
+fn note(cache: &Cache, order: &FetchRequest) {
+    for WantedFile { item, .. } in &order.files {
         if let (Some(digest), Ok(path)) = (item.digest, std::path::absolute(order.into.join(&item.name))) {
             cache.note(&digest, &path);
         }
     }
 }
 
-fn tell(order: &Order, fetched: &Fetched, meter: &Meter) {
+fn tell(order: &FetchRequest, fetched: &FetchResult, meter: &Meter) {
     let bytes = order.files.iter().map(|wanted| wanted.item.size).sum();
     let from = fetched.parts.iter().map(|(name, parts)| {
         let (parts, from) = (format_count(*parts, "part"), if name == CACHE { "" } else { "from " });
@@ -346,7 +352,7 @@ fn tell(order: &Order, fetched: &Fetched, meter: &Meter) {
     let from = if from.is_empty() { "all was there".to_owned() } else { from.join(", ") };
     let sum = meter.sum(fetched.files, bytes);
     let to = match order.files.as_slice() {
-        [Wanted { item, .. }] => order.into.join(&item.name),
+        [WantedFile { item, .. }] => order.into.join(&item.name),
         _ => order.into.clone(),
     };
     let to = to.strip_prefix(".").unwrap_or(&to);
@@ -354,7 +360,7 @@ fn tell(order: &Order, fetched: &Fetched, meter: &Meter) {
     log::info!("fetched {} files, {} moved", fetched.files, exact_size(fetched.moved));
 }
 
-fn ended(fetched: &Result<Fetched, bivouac_publish::PublishError>, meter: &Meter) -> Value {
+fn ended(fetched: &Result<FetchResult, bivouac_publish::PublishError>, meter: &Meter) -> Value {
     let left_out: Vec<Value> =
         meter.left_out().iter().map(|(holder, why)| json!({"holder": holder, "why": why})).collect();
     match fetched {

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use bivouac_hosts::{JoinOptions, Mounter, join};
 use bivouac_launch::{
-    Environment, Kind, LaunchError, LaunchResult, LogFormat, MountWay, State, StateDir, cannot_mount,
+    Environment, FormationState, Kind, LaunchError, LaunchResult, LogFormat, MountWay, StateDir, cannot_mount,
 };
 use bivouac_mount::fusermount;
 
 use super::supervise::supervise_at;
-use crate::attach::{Wanted, attach, wait_usable};
+use crate::attach::{MountRequest, attach, wait_usable};
 use crate::failure::Failure;
 use crate::logging;
 use crate::options::JoinArgs;
@@ -55,13 +55,13 @@ impl Mounter for Fuse<'_> {
     fn mount(
         &self,
         dir: &StateDir,
-        state: &State,
+        state: &FormationState,
         at: &Path,
         own_dir: bool,
         allow_other: bool,
     ) -> Result<PathBuf, String> {
         let node = state.nodes.first().map_or(0, |node| node.id);
-        let wanted = Wanted { node, dir: at, own_dir, allow_other };
+        let wanted = MountRequest { node, dir: at, own_dir, allow_other };
         let mount = attach(self.0, dir, state, wanted).map_err(|failure| failure.to_string())?;
         let bound = Duration::from_millis(state.wait_ms);
         wait_usable(&mount, bound).map_err(|failure| failure.to_string())?;

@@ -5,8 +5,9 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use bivouac_launch::mount_views::MountViews;
 use bivouac_launch::{
-    Amount, Environment, FormationName, NodeLife, Recoverable, Stage, State, StateDir, other_bases,
+    Amount, Environment, FormationName, FormationState, NodeLife, Recoverable, Stage, StateDir, other_bases,
     recoverable, settled,
 };
 use bivouac_types::units::format_utc;
@@ -14,14 +15,15 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::options::ListAllArgs;
+use crate::start_report::MountLocation;
 use crate::table::layout;
 
 /// Directories of formations, by name.
-type Dirs = Vec<(FormationName, StateDir)>;
+type FormationDirs = Vec<(FormationName, StateDir)>;
 
 /// A formation as it is shown.
-#[derive(Debug, Serialize)]
-struct Listed {
+#[derive(Debug, Default, Serialize)]
+struct FormationListing {
     name: String,
     formation: String,
     state: &'static str,
@@ -31,13 +33,23 @@ struct Listed {
     directory: Option<PathBuf>,
     /// What `BIVOUAC_RUNTIME_DIR` has to be for a command that is about it, where it is in another place than this one.
     runtime_dir: Option<PathBuf>,
-    mounts: Vec<PathBuf>,
+    /// Mounts that this process reaches at these paths.
+    mounts: Vec<MountLocation>,
+    /// Mount points whose mount it does not reach there: what is written to such a path goes elsewhere.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreachable: Vec<Unreachable>,
     /// What it left, if no process of it lives.
-    left: Option<Left>,
+    left: Option<RecoverableRow>,
 }
 
 #[derive(Debug, Serialize)]
-struct Left {
+struct Unreachable {
+    dir: PathBuf,
+    why: String,
+}
+
+#[derive(Debug, Serialize)]
+struct RecoverableRow {
     files: u64,
     bytes: u64,
     changed_unix_ms: u64,
@@ -75,19 +87,21 @@ fn names(here: &Environment) -> BTreeSet<String> {
 }
 
 /// Those of which a process lives; of one over several hosts that was started here the whole, not this host's part.
-fn living(parts: Dirs, wholes: Dirs) -> Vec<Listed> {
+fn living(parts: FormationDirs, wholes: FormationDirs) -> Vec<FormationListing> {
     let parts = parts.into_iter().filter(|(name, _)| !wholes.iter().any(|whole| whole.0 == *name));
     let held = parts.chain(wholes.iter().cloned()).filter(|(_, dir)| dir.is_held());
     held.filter_map(|(_, dir)| {
         let state = settled(&dir).ok()??;
+        let (mounts, unreachable) = seen(&state);
         let running = if is_whole(&state) { "running" } else { "degraded" };
-        Some(Listed {
+        Some(FormationListing {
             state: match state.stage {
                 Stage::Starting => "starting",
                 Stage::Stopping => "stopping",
                 Stage::Running => running,
             },
-            mounts: state.mounts.iter().map(|mount| mount.dir.clone()).collect(),
+            mounts,
+            unreachable,
             directory: Some(dir.path().to_owned()),
             ..listed(&state)
         })
@@ -95,25 +109,38 @@ fn living(parts: Dirs, wholes: Dirs) -> Vec<Listed> {
     .collect()
 }
 
+/// The mounts that are at their places, as this process sees them, and the others.
+fn seen(state: &FormationState) -> (Vec<MountLocation>, Vec<Unreachable>) {
+    let views = MountViews::of(state);
+    let (mut here, mut others) = (Vec::new(), Vec::new());
+    for mount in &state.mounts {
+        match views.view(mount).trouble() {
+            None => here.push(MountLocation { dir: mount.dir.clone(), node: Some(mount.node) }),
+            Some(why) => others.push(Unreachable { dir: mount.dir.clone(), why }),
+        }
+    }
+    (here, others)
+}
+
 /// Those of another place of this user. Of the dead only that they are there: what they hold is looked at from their own.
-fn elsewhere(here: &Environment, base: &Path) -> Vec<Listed> {
+fn elsewhere(here: &Environment, base: &Path) -> Vec<FormationListing> {
     let (parts, wholes) = (StateDir::list_in(base), StateDir::wholes_in(base));
     let dead = parts.iter().chain(&wholes).filter(|(_, dir)| !dir.is_held()).filter_map(|(_, dir)| {
-        Some(Listed { directory: Some(dir.path().to_owned()), ..listed(&dir.read().ok()??) })
+        Some(FormationListing { directory: Some(dir.path().to_owned()), ..listed(&dir.read().ok()??) })
     });
-    let mut all: Vec<Listed> = dead.collect();
+    let mut all: Vec<FormationListing> = dead.collect();
     all.extend(living(parts, wholes));
     all.iter_mut().for_each(|one| one.runtime_dir = Some(here.runtime_dir_of(base)));
     all
 }
 
-fn is_whole(state: &State) -> bool {
+fn is_whole(state: &FormationState) -> bool {
     let hosts = state.hosts.iter().all(|host| host.life == bivouac_launch::HostLife::Up);
     let nodes = state.nodes.iter().all(|node| node.life == NodeLife::Ready);
     hosts && nodes && state.supervisor.is_some_and(|supervisor| supervisor.is_alive())
 }
 
-fn listed(state: &State) -> Listed {
+fn listed(state: &FormationState) -> FormationListing {
     let mut hosts: Vec<String> = match state.hosts.as_slice() {
         // Of a part, all that the whole is over.
         [] => match state.map() {
@@ -124,48 +151,40 @@ fn listed(state: &State) -> Listed {
     };
     hosts.dedup();
     let over_hosts: usize = state.hosts.iter().map(|host| host.nodes.len()).sum();
-    Listed {
+    FormationListing {
         name: state.name.to_string(),
         formation: state.formation.clone(),
         state: "dead",
         created_unix_ms: state.created_unix_ms,
         nodes: state.nodes.len().max(over_hosts),
         hosts,
-        directory: None,
-        runtime_dir: None,
-        mounts: Vec::new(),
-        left: None,
+        ..FormationListing::default()
     }
 }
 
 /// One of which no process lives.
-fn dead(found: &Recoverable) -> Listed {
+fn dead(found: &Recoverable) -> FormationListing {
     let (amount, missing) = (found.amount(), found.missing());
     let volumes = found.state.iter().flat_map(|state| &state.nodes).flat_map(|node| &node.volumes);
-    let left = Left {
+    let left = RecoverableRow {
         files: amount.files,
         bytes: amount.bytes,
         changed_unix_ms: amount.changed_unix_ms,
         volumes: volumes.map(|volume| volume.path.clone()).collect(),
         unreadable: amount.unreadable.clone(),
-        why_kept: found.state.as_ref().and_then(State::why_kept),
+        why_kept: found.state.as_ref().and_then(FormationState::why_kept),
         text: said(&amount, &missing, found.is_over_hosts()),
         missing,
     };
     let base = found.whole.as_ref().or(found.state.as_ref()).map(listed);
-    let base = base.unwrap_or_else(|| Listed {
+    let base = base.unwrap_or_else(|| FormationListing {
         name: found.name.to_string(),
         formation: found.formation.clone(),
         state: "dead",
         created_unix_ms: found.created_unix_ms,
-        nodes: 0,
-        hosts: Vec::new(),
-        directory: None,
-        runtime_dir: None,
-        mounts: Vec::new(),
-        left: None,
+        ..FormationListing::default()
     });
-    Listed {
+    FormationListing {
         state: match &left {
             left if !left.missing.is_empty() => "incomplete",
             _ => "recoverable",
@@ -189,11 +208,11 @@ fn said(amount: &Amount, missing: &[String], is_over_hosts: bool) -> String {
     text
 }
 
-fn text(all: &[Listed]) -> String {
+fn text(all: &[FormationListing]) -> String {
     if all.is_empty() {
         return "no formation of this user is running or could be recovered on this host\n".into();
     }
-    let row = |one: &Listed| {
+    let row = |one: &FormationListing| {
         vec![
             one.name.clone(),
             one.state.to_owned(),
@@ -218,8 +237,9 @@ fn text(all: &[Listed]) -> String {
     text
 }
 
-fn at(one: &Listed) -> String {
-    let mut at: Vec<String> = one.mounts.iter().map(|dir| dir.display().to_string()).collect();
+fn at(one: &FormationListing) -> String {
+    let mut at: Vec<String> = one.mounts.iter().map(|mount| mount.dir.display().to_string()).collect();
+    at.extend(one.unreachable.iter().map(|one| format!("{} ({})", one.dir.display(), one.why)));
     if let (Some(_), Some(dir)) = (&one.runtime_dir, &one.directory) {
         at.push(format!("its state is in {}", dir.display()));
     }
@@ -233,7 +253,7 @@ mod tests {
     #[test]
     fn nothing_and_something_are_said() {
         assert!(text(&[]).starts_with("no formation"));
-        let one = Listed {
+        let one = FormationListing {
             name: "x".into(),
             formation: "07".into(),
             state: "recoverable",
@@ -243,7 +263,8 @@ mod tests {
             directory: None,
             runtime_dir: None,
             mounts: Vec::new(),
-            left: Some(Left {
+            unreachable: Vec::new(),
+            left: Some(RecoverableRow {
                 files: 1,
                 bytes: 2,
                 changed_unix_ms: 0,

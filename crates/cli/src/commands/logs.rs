@@ -1,7 +1,7 @@
 //! `bivouac logs`: what the processes of a formation wrote, on all of its hosts, in one stream.
 
-mod elsewhere;
 mod line;
+mod remote;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,28 +9,28 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use bivouac_launch::{CAUGHT, Environment, LaunchError, Signals, StateDir, asks_to_end};
+use bivouac_launch::{CAUGHT, Environment, FormationState, LaunchError, Signals, StateDir, asks_to_end};
+use bivouac_monitor::Hosts;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
 use crate::failure::Failure;
 use crate::forming_hosts::part_of;
-use crate::host_notes::{Hosts, own_nodes};
 use crate::options::LogsArgs;
 use crate::output;
-use elsewhere::Elsewhere;
-use line::{Line, merged};
+use line::{LogLine, merged};
+use remote::RemoteLogs;
 
 /// At most so much of a log is looked at, from its end, in bytes.
 const TAIL_MAX: u64 = 64 << 20;
 /// At most so much is read at once while following, in bytes.
 const PIECE_MAX: u64 = 4 << 20;
-/// How often it is looked whether the formation is there, where the kernel does not say what changed.
+/// Number of times that it is looked whether the formation is there, where the kernel does not say what changed.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Shows the logs, and what is added to them.
 pub fn run(here: &Environment, args: &LogsArgs) -> Result<ExitCode, Failure> {
-    let (_, dir) = StateDir::find_whole(here, args.which.name.as_ref())?;
+    let (_, dir) = StateDir::find_whole(here, args.which.name())?;
     let mut dirs = vec![dir.path().to_owned()];
     let state = dir.read()?;
     if let Some(state) = state.as_ref().filter(|state| state.is_over_hosts()) {
@@ -38,7 +38,7 @@ pub fn run(here: &Environment, args: &LogsArgs) -> Result<ExitCode, Failure> {
     }
     let hosts = state.and_then(|state| Some((Hosts::of(&dir, &state, &own_nodes(here, &state))?, state)));
     let others =
-        hosts.map(|(hosts, state)| Hosts::client(&dir, &state).map(|client| Elsewhere::of(hosts, client)));
+        hosts.map(|(hosts, state)| Hosts::client(&dir, &state).map(|client| RemoteLogs::of(hosts, client)));
     let others = others.transpose()?;
     let mut logs = Logs { dirs, args, seen: BTreeMap::new(), others };
     // Watched before the first look, so that nothing is missed in between.
@@ -69,8 +69,18 @@ pub fn run(here: &Environment, args: &LogsArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The nodes of this host.
+fn own_nodes(here: &Environment, state: &FormationState) -> Vec<u16> {
+    let ids = |state: &FormationState| state.nodes.iter().map(|node| node.id).collect();
+    if !state.is_over_hosts() {
+        return ids(state);
+    }
+    let part = part_of(here, &state.name, &state.formation).and_then(|part| part.read().ok().flatten());
+    part.as_ref().map_or_else(Vec::new, ids)
+}
+
 /// All lines by their time that are wanted.
-fn chosen<'a>(read: &'a [(String, Vec<String>)], args: &LogsArgs) -> Vec<Line<'a>> {
+fn chosen<'a>(read: &'a [(String, Vec<String>)], args: &LogsArgs) -> Vec<LogLine<'a>> {
     let mut lines = merged(read);
     lines.retain(|line| line.is_at_least(args.level));
     lines
@@ -82,7 +92,7 @@ struct Logs<'a> {
     /// How far each was read.
     seen: BTreeMap<PathBuf, u64>,
     /// Those of the formation's other hosts.
-    others: Option<Elsewhere>,
+    others: Option<RemoteLogs>,
 }
 
 impl Logs<'_> {
@@ -102,7 +112,7 @@ impl Logs<'_> {
     fn check(&self) -> Result<(), Failure> {
         let found = self.files()?;
         let known = found.iter().map(|(name, _)| name.as_str());
-        let known: Vec<&str> = known.chain(self.others.iter().flat_map(Elsewhere::names)).collect();
+        let known: Vec<&str> = known.chain(self.others.iter().flat_map(RemoteLogs::names)).collect();
         let missing = self.args.nodes.iter().find(|node| !known.contains(&format!("n{node}").as_str()));
         missing.map_or(Ok(()), |node| {
             let text = format!(
@@ -207,7 +217,7 @@ fn wide(logs: &[(String, Vec<String>)]) -> usize {
 }
 
 /// Writes lines, with who wrote them in front where that is one of `wide` letters.
-fn show(lines: &[Line<'_>], wide: usize, as_json: bool) -> Result<(), Failure> {
+fn show(lines: &[LogLine<'_>], wide: usize, as_json: bool) -> Result<(), Failure> {
     for line in lines {
         if as_json {
             outln!("{}", serde_json::to_string(&line.parsed()).map_err(std::io::Error::from)?);

@@ -116,7 +116,9 @@ mod tests {
         };
         let status = of(&["status"]);
         assert!(
-            status.starts_with("bivouac status [--name NAME] [--watch[=DURATION]] [--operations] [--json]"),
+            status.starts_with(
+                "bivouac status [--name NAME] [--watch[=DURATION]] [--operations] [--lost] [--json]"
+            ),
             "{status}"
         );
         let copy = of(&["stage", "in"]);

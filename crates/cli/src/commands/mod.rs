@@ -3,17 +3,22 @@
 mod bench;
 mod completions;
 mod config;
+mod contract;
+mod doctor;
 mod down;
 mod end;
 mod exec;
-pub mod explain;
+mod explain;
 mod find;
 mod flush;
 mod fsck;
+mod gateway;
 mod get;
 mod join;
 mod keep;
 pub mod key;
+mod laminate;
+mod link;
 mod list;
 mod logs;
 mod man;
@@ -21,13 +26,15 @@ mod metrics;
 mod mount;
 mod node;
 pub mod partition;
+mod path;
 mod pin;
 mod plan;
-pub mod pool;
+mod pool;
 mod pool_archive;
 mod pool_count;
 mod pool_remind;
 mod publish;
+mod races;
 mod reap;
 mod recover;
 mod report;
@@ -35,7 +42,7 @@ mod run;
 mod scrub;
 mod serve;
 mod share;
-pub mod slots;
+mod slots;
 pub mod stage;
 mod status;
 mod supervise;
@@ -50,7 +57,7 @@ use std::process::ExitCode;
 use bivouac_launch::Environment;
 
 use crate::failure::Failure;
-use crate::options::{Command, Started};
+use crate::options::{Command, InternalCommand};
 
 /// Does what a command says; answers its exit code.
 ///
@@ -60,6 +67,8 @@ pub fn run(here: &Environment, command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Up(args) => up::run(here, &args),
         Command::Status(args) => status::run(here, &args),
+        Command::Doctor(args) => doctor::run(here, &args),
+        Command::Path(args) => path::run(here, &args),
         Command::Top(args) => top::run(here, &args),
         Command::Report(args) => report::run(here, &args),
         Command::Metrics(args) => metrics::run(here, &args),
@@ -78,35 +87,40 @@ pub fn run(here: &Environment, command: Command) -> Result<ExitCode, Failure> {
         Command::Pin(args) => pin::pin(here, &args),
         Command::Unpin(args) => pin::unpin(here, &args),
         Command::Partition(args) => partition::run(here, &args.command),
+        Command::Contract(args) => contract::run(&args.command),
+        Command::Laminate(args) => laminate::run(&args),
         Command::Fsck(args) => fsck::run(here, &args),
         Command::Plan(args) => plan::run(here, &args),
         Command::Pool(args) => pool::run(here, &args),
         Command::System(args) => system::run(here, &args),
         Command::Scrub(args) => scrub::run(here, &args),
+        Command::Races(args) => races::run(here, &args),
         Command::Key(args) => key::run(here, &args),
+        Command::Link(args) => link::run(here, &args.command),
         Command::Publish(args) => publish::run(here, &args),
         Command::Find(args) => find::find(here, &args),
         Command::Unpublish(args) => find::unpublish(here, &args),
         Command::Get(args) => get::run(here, &args),
         Command::Share(args) => share::run(here, &args),
         Command::Bench(_) => bench::run(),
-        Command::Config(args) => config::run(&args),
+        Command::Config(args) => config::run(here, &args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
-        Command::Started(command) => run_started(here, command),
+        Command::InternalCommand(command) => run_internal(here, command),
     }
 }
 
-fn run_started(here: &Environment, command: Started) -> Result<ExitCode, Failure> {
+fn run_internal(here: &Environment, command: InternalCommand) -> Result<ExitCode, Failure> {
     bivouac_launch::close_inherited()?;
     bivouac_launch::unblock()?;
     match command {
-        Started::Node(_) => node::run(here),
-        Started::Supervise(args) => supervise::run(here, args),
-        Started::End(args) => end::run(here, args),
-        Started::Join(args) => join::run(here, args),
-        Started::Keep(args) => keep::run(here, args),
-        Started::Tell(args) => tell::run(here, &args),
-        Started::Serve(args) => serve::run(here, args.dir),
+        InternalCommand::Node(_) => node::run(here),
+        InternalCommand::Supervise(args) => supervise::run(here, args),
+        InternalCommand::End(args) => end::run(here, args),
+        InternalCommand::Join(args) => join::run(here, args),
+        InternalCommand::Keep(args) => keep::run(here, args),
+        InternalCommand::Tell(args) => tell::run(here, &args),
+        InternalCommand::Serve(args) => serve::run(here, args.dir),
+        InternalCommand::Gateway(args) => gateway::run(here, args.dir),
     }
 }

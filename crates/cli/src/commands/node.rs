@@ -11,7 +11,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use bivouac_launch::handover::{DaemonConfig, FromNode, Handover, NodeHandles, NodeShare, Start, Told};
+use bivouac_launch::handover::{
+    DaemonConfig, FromNode, Handover, NodeHandles, NodeShare, Start, SupervisorMessage,
+};
 use bivouac_launch::{
     Environment, LaunchError, MemoryGauge, Phases, ProcessId, Signals, StateDir, inherit,
     raise_descriptor_limit, stacks_of_all_threads,
@@ -29,7 +31,7 @@ use crate::environment;
 use crate::failure::Failure;
 use crate::logging;
 use host_peers::HostPeers;
-use part::{Made, Part};
+use part::{Part, UnservedPart};
 
 /// Descriptors that are left for connections and other things; half of the rest is for open subfiles.
 const HANDLES_MIN: usize = 64;
@@ -40,6 +42,8 @@ const HANDLES_SHARED_MIN: usize = 2;
 const DESCRIPTORS_PER_NODE: usize = 12;
 /// Threads that serve the clients of many nodes: more requests wait for peers at once than at one node.
 const THREADS_SHARED: usize = 32;
+/// Threads that change replicas, where volumes are mirrored.
+const THREADS_MIRROR: usize = 4;
 
 /// Serves until told to end.
 pub fn run(here: &Environment) -> Result<ExitCode, Failure> {
@@ -67,8 +71,8 @@ pub fn run(here: &Environment) -> Result<ExitCode, Failure> {
     }
 }
 
-/// What the nodes of a daemon have in common.
-struct Shared {
+/// Parts that the nodes of a daemon share.
+struct DaemonContext {
     map: Arc<FormationMap>,
     auth: Auth,
     config: DaemonConfig,
@@ -85,7 +89,7 @@ struct Shared {
 
 /// The parts of a daemon.
 struct Daemon {
-    shared: Arc<Shared>,
+    shared: Arc<DaemonContext>,
     parts: Vec<Part>,
     /// This program's own file.
     program: PathBuf,
@@ -114,7 +118,7 @@ impl Daemon {
             secret: Secret::new(config.secret()?),
             is_secure: map.is_secure,
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(DaemonContext {
             host_peers: Arc::new(HostPeers::new(config.nodes.iter().map(|node| NodeId(node.node)))),
             rounds: Rounds::default(),
             memory: Arc::new(MemoryGauge::default()),
@@ -130,7 +134,11 @@ impl Daemon {
         let (parts, served): (Vec<Part>, Vec<_>) = made.into_iter().unzip();
         shared.host_peers.meet(parts.iter().map(|part| (part.id, &part.node)));
         let shutdown = shutdown_pipe(&parts)?;
-        let server = Server::start_all(served, shared.auth.clone(), server_options(parts.len()));
+        let server = Server::start_all(
+            served,
+            shared.auth.clone(),
+            server_options(parts.len(), !shared.map.mirrors.is_empty()),
+        );
         let server = server.map_err(failed)?;
         for (position, Part { node, .. }) in parts.iter().enumerate() {
             node.on_forgotten(server.hang_up(position));
@@ -180,11 +188,28 @@ impl Daemon {
     /// Takes what the supervisor says; answers whether there is still one.
     fn take_told(&self, handover: &Arc<Handover>) -> bool {
         match handover.next() {
-            Ok(Some(Told::Serve(mount))) => match self.parts.iter().find(|part| part.id == mount.node) {
-                Some(part) => part.start_mount(&self.shared, handover, mount),
-                None => log::error!("{} is none of this daemon: it serves no mount", mount.node),
-            },
-            Ok(Some(Told::Lost(node))) => self.parts.iter().for_each(|part| part.node.is_lost(node)),
+            Ok(Some(SupervisorMessage::Serve(mount))) => {
+                match self.parts.iter().find(|part| part.id == mount.node) {
+                    Some(part) => part.start_mount(&self.shared, handover, mount),
+                    None => log::error!("{} is none of this daemon: it serves no mount", mount.node),
+                }
+            }
+            Ok(Some(SupervisorMessage::Lost(node))) => {
+                self.parts.iter().for_each(|part| part.node.is_lost(node))
+            }
+            Ok(Some(SupervisorMessage::Map(map))) => {
+                let map = Arc::new(*map);
+                self.parts.iter().for_each(|part| part.take_map(&map));
+            }
+            Ok(Some(SupervisorMessage::Seal { backup, node, epoch })) => {
+                match self.parts.iter().find(|part| part.id == backup) {
+                    Some(part) => part.seal(handover, node, epoch),
+                    None => log::error!("{backup} is none of this daemon: it has no replicas of {node}"),
+                }
+            }
+            Ok(Some(SupervisorMessage::Returned(node))) => {
+                self.parts.iter().for_each(|part| part.node.has_returned(node));
+            }
             Ok(None) => {
                 log::warn!("the supervisor is gone; this daemon serves on, but nobody starts it again");
                 self.look_after_the_end();
@@ -222,13 +247,13 @@ impl Daemon {
 }
 
 /// Opens all nodes, several at a time.
-fn make_all(shared: &Shared, handles: Vec<NodeHandles>) -> Result<Vec<Made>, Failure> {
+fn make_all(shared: &DaemonContext, handles: Vec<NodeHandles>) -> Result<Vec<UnservedPart>, Failure> {
     // It is looked for in several files, so not for one node.
     let processors = || available_parallelism().map_or(1, usize::from);
     let threads = if handles.len() == 1 { 1 } else { processors().min(handles.len()).max(1) };
     let each = handles.len().div_ceil(threads);
     let mut todo = shared.config.nodes.iter().zip(handles);
-    let make = |some: Vec<(&NodeShare, NodeHandles)>| -> Result<Vec<Made>, Failure> {
+    let make = |some: Vec<(&NodeShare, NodeHandles)>| -> Result<Vec<UnservedPart>, Failure> {
         some.into_iter().map(|(share, handles)| Part::open(shared, share, handles)).collect()
     };
     let panicked = || Failure::new(1, "a node could not be opened: it panicked");
@@ -245,9 +270,15 @@ fn make_all(shared: &Shared, handles: Vec<NodeHandles>) -> Result<Vec<Made>, Fai
 }
 
 /// One node's threads are enough for it; those of many are shared.
-fn server_options(nodes: usize) -> ServerOptions {
-    let one = ServerOptions::default();
-    if nodes == 1 { one } else { ServerOptions { threads_client: THREADS_SHARED, ..one } }
+fn server_options(nodes: usize, is_mirrored: bool) -> ServerOptions {
+    let mut options = ServerOptions::default();
+    if nodes > 1 {
+        options.threads_client = THREADS_SHARED;
+    }
+    if is_mirrored {
+        options.threads_mirror = THREADS_MIRROR;
+    }
+    options
 }
 
 /// How many subfiles a node may keep open, of so many descriptors for so many nodes.

@@ -7,15 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use bivouac_client::{Client, Found};
+use bivouac_client::{Client, FlushTarget, Found};
 use bivouac_launch::Environment;
 use bivouac_types::units::{format_count, format_size};
 use bivouac_types::{Errno, FsError, Ino};
 
 use crate::failure::Failure;
-use crate::flushing::Target;
 use crate::options::PinArgs;
-use crate::reach::{self, Reached};
+use crate::reach::{self, MountedPath};
 
 /// How long a node may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
@@ -24,10 +23,10 @@ const JOBS: usize = 8;
 
 /// Brings files whole and has them stay.
 pub fn pin(here: &Environment, args: &PinArgs) -> Result<ExitCode, Failure> {
-    each(here, args, |client, shown, target| {
-        let files = files_of(client, target)?;
+    each(here, args, |client, shown, subtree| {
+        let files = files_of(client, subtree)?;
         let before: HashSet<Ino> = client.site.pinned()?.into_iter().map(|file| file.ino).collect();
-        check_fits(client, shown, target, &files)?;
+        check_fits(client, shown, subtree, &files)?;
         let failed = on_all(&files, true, |file| {
             client.site.pin(file.attr.ino, true)?;
             client.site.bring_file(file.attr.ino)
@@ -38,21 +37,21 @@ pub fn pin(here: &Environment, args: &PinArgs) -> Result<ExitCode, Failure> {
         let is_new = |file: &&Found| !before.contains(&file.attr.ino);
         let new: Vec<Found> = files.iter().filter(is_new).cloned().collect();
         let left = on_all(&new, false, |file| client.site.pin(file.attr.ino, false));
-        Err(refused(target, failed, &left))
+        Err(refused(subtree, failed, &left))
     })
 }
 
 /// Lets files make room again.
 pub fn unpin(here: &Environment, args: &PinArgs) -> Result<ExitCode, Failure> {
-    each(here, args, |client, shown, target| {
+    each(here, args, |client, shown, subtree| {
         let pinned: HashSet<Ino> = client.site.pinned()?.into_iter().map(|file| file.ino).collect();
-        let mut files = files_of(client, target)?;
+        let mut files = files_of(client, subtree)?;
         files.retain(|file| pinned.contains(&file.attr.ino));
         let failed = on_all(&files, false, |file| client.site.pin(file.attr.ino, false));
         match failed.first() {
             None => Ok(said(shown, "unpinned", &files)),
             Some((file, error)) => {
-                let (place, count) = (target.path_of(file), failed.len());
+                let (place, count) = (subtree.path_of(file), failed.len());
                 Err(Failure::new(
                     1,
                     format_args!("{}: is still pinned, one of {count}: {error}", place.display()),
@@ -66,13 +65,13 @@ pub fn unpin(here: &Environment, args: &PinArgs) -> Result<ExitCode, Failure> {
 fn each(
     here: &Environment,
     args: &PinArgs,
-    act: impl Fn(&Client, &Path, &Target) -> Result<String, Failure>,
+    act: impl Fn(&Client, &Path, &FlushTarget) -> Result<String, Failure>,
 ) -> Result<ExitCode, Failure> {
     for path in &args.paths {
-        let Reached { client, entry, resolved } = reach::of_path(here, path, ANSWER_WAIT)?;
+        let MountedPath { client, entry, resolved } = reach::of_path(here, path, ANSWER_WAIT)?;
         let below = resolved.strip_prefix(&entry.dir).unwrap_or(&resolved);
-        let said = match target(&client, &entry.dir, below)? {
-            Some(target) => act(&client, path, &target)?,
+        let said = match subtree(&client, &entry.dir, below)? {
+            Some(subtree) => act(&client, path, &subtree)?,
             None => {
                 format!("{}: is in no partition with a source: nothing of it ever leaves", path.display())
             }
@@ -84,15 +83,15 @@ fn each(
 }
 
 /// What is at a path, if it is in a partition with a source.
-fn target(client: &Client, mount: &Path, below: &Path) -> Result<Option<Target>, Failure> {
-    let target = Target::find(client, mount, below)?;
-    let partition = client.partitions.get(target.top.attr.layout.partition())?;
-    Ok(partition.is_some_and(|partition| partition.settings.source.is_some()).then_some(target))
+fn subtree(client: &Client, mount: &Path, below: &Path) -> Result<Option<FlushTarget>, Failure> {
+    let subtree = FlushTarget::find(client, mount, below)?;
+    let partition = client.partitions.get(subtree.top.attr.layout.partition())?;
+    Ok(partition.is_some_and(|partition| partition.settings.source.is_some()).then_some(subtree))
 }
 
 /// The files that are meant. Directories that nobody has looked into are listed at the source.
-fn files_of(client: &Client, target: &Target) -> Result<Vec<Found>, Failure> {
-    let top = &target.top;
+fn files_of(client: &Client, subtree: &FlushTarget) -> Result<Vec<Found>, Failure> {
+    let top = &subtree.top;
     if !top.attr.is_dir() {
         return Ok(if top.attr.is_file() { vec![top.clone()] } else { Vec::new() });
     }
@@ -110,14 +109,14 @@ fn files_of(client: &Client, target: &Target) -> Result<Vec<Found>, Failure> {
 }
 
 /// What can never fit is refused before anything is moved.
-fn check_fits(client: &Client, shown: &Path, target: &Target, files: &[Found]) -> Result<(), Failure> {
-    let partition = target.top.attr.layout.partition();
+fn check_fits(client: &Client, shown: &Path, subtree: &FlushTarget, files: &[Found]) -> Result<(), Failure> {
+    let partition = subtree.top.attr.layout.partition();
     let wanted: HashSet<Ino> = files.iter().map(|file| file.attr.ino).collect();
     let pinned = client.site.pinned()?;
     let others = pinned.iter().filter(|file| file.partition == partition && !wanted.contains(&file.ino));
     let (others, bytes): (u64, u64) =
         (others.map(|file| file.bytes).sum(), files.iter().map(|file| file.attr.size).sum());
-    let space = client.homes.statfs(target.top.attr.ino)?;
+    let space = client.homes.statfs(subtree.top.attr.ino)?;
     let room = space.blocks * u64::from(space.block_size);
     if bytes.saturating_add(others) <= room {
         return Ok(());
@@ -166,10 +165,10 @@ fn said(shown: &Path, what: &str, files: &[Found]) -> String {
     format!("{}: {what} {count}, {}", shown.display(), format_size(bytes))
 }
 
-/// Why nothing is pinned that was not before; or what could not be unpinned again.
-fn refused(target: &Target, failed: Vec<(&Found, FsError)>, left: &[(&Found, FsError)]) -> Failure {
+/// Returns the reason why nothing is pinned that was not before; or what could not be unpinned again.
+fn refused(subtree: &FlushTarget, failed: Vec<(&Found, FsError)>, left: &[(&Found, FsError)]) -> Failure {
     let Some((file, error)) = failed.first() else { return Failure::new(1, "nothing was pinned") };
-    let place = |file: &Found| -> PathBuf { target.path_of(file) };
+    let place = |file: &Found| -> PathBuf { subtree.path_of(file) };
     let why = match error.errno() {
         Errno::ENOSPC => format!(
             "does not fit beside what is pinned, or not yet at the source: pin less, or flush first ({error})"

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use bivouac_launch::Environment;
 use bivouac_plan::{
-    Advice, Learned, Prediction, Seconds, Site, Step, Verdict, Work, formation_file, predict,
+    Advice, JobWork, LearnedRatios, LearnedStep, Prediction, Seconds, Site, Verdict, formation_file, predict,
 };
 use bivouac_types::units::{format_count, format_size};
 use serde_json::json;
@@ -12,20 +12,20 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::formation_file;
 use crate::options::{PlanAction, PlanArgs};
-use crate::planning::{Before, Kept, calibrate, earlier, work};
+use crate::planning::{EarlierRuns, SiteFiles, calibrate, earlier, work};
 
 /// Plans a job, measures a site, or forgets what was learned of it.
 pub fn run(here: &Environment, args: &PlanArgs) -> Result<ExitCode, Failure> {
     match &args.action {
         Some(PlanAction::Calibrate(calibration)) => {
-            let kept = Kept::of(here, &calibration.site)?;
+            let kept = SiteFiles::of(here, &calibration.site)?;
             let site = calibrate(here, calibration)?;
             kept.write(&toml_of(&site, &calibration.dir.display().to_string()))?;
             out!("{}", of_site(&site));
             outln!("written to {}; what it says can be changed there", kept.model.display());
         }
         Some(PlanAction::Reset(reset)) => {
-            let kept = Kept::of(here, &reset.site)?;
+            let kept = SiteFiles::of(here, &reset.site)?;
             let was = if kept.forget()? { "is forgotten" } else { "was nothing" };
             outln!("what runs have taught about {} {was}", kept.model.display());
         }
@@ -35,7 +35,7 @@ pub fn run(here: &Environment, args: &PlanArgs) -> Result<ExitCode, Failure> {
 }
 
 fn plan(here: &Environment, args: &PlanArgs) -> Result<(), Failure> {
-    let kept = Kept::of(here, &args.site)?;
+    let kept = SiteFiles::of(here, &args.site)?;
     let (site, learned) = (kept.site()?, kept.learned());
     let before = args.from_report.as_deref().map(earlier).transpose()?;
     let work = work(here, args, before.as_ref().map(|before| &before.work))?;
@@ -60,7 +60,7 @@ fn plan(here: &Environment, args: &PlanArgs) -> Result<(), Failure> {
             "formation": text,
             "reports": before.as_ref().map_or(0, |before| before.reports),
         });
-        outln!("{}", serde_json::to_string_pretty(&all).map_err(std::io::Error::from)?);
+        outln!("{}", crate::output::json(&all, true)?);
     } else {
         outln!("{verdict}");
         out!("{}", said(&work, &prediction, &learned, before.as_ref()));
@@ -75,7 +75,7 @@ fn plan(here: &Environment, args: &PlanArgs) -> Result<(), Failure> {
 }
 
 /// The verdict, with its reason.
-fn sentence(work: &Work, prediction: &Prediction) -> String {
+fn sentence(work: &JobWork, prediction: &Prediction) -> String {
     let Prediction { with, without, nodes_for_room, .. } = prediction;
     let times = format!("{} with a formation, {} without", time(with.likely), time(without.likely));
     match prediction.verdict {
@@ -92,32 +92,24 @@ fn sentence(work: &Work, prediction: &Prediction) -> String {
     }
 }
 
-fn said(work: &Work, prediction: &Prediction, learned: &Learned, before: Option<&Before>) -> String {
+fn said(
+    work: &JobWork,
+    prediction: &Prediction,
+    learned: &LearnedRatios,
+    before: Option<&EarlierRuns>,
+) -> String {
     let between = |seconds: &Seconds| {
         format!("{} ({} to {})", time(seconds.likely), time(seconds.low), time(seconds.high))
+    };
+    let copy = |seconds: &Seconds, bytes: u64, files: u64| {
+        format!("{}, {} in {}", between(seconds), format_size(bytes), format_count(files, "file"))
     };
     let known = |value: Option<String>| value.unwrap_or_else(|| "never".into());
     let mut rows = vec![
         ("start", between(&prediction.start)),
-        (
-            "copy in",
-            format!(
-                "{}, {} in {}",
-                between(&prediction.stage_in),
-                format_size(work.in_bytes),
-                format_count(work.in_files, "file")
-            ),
-        ),
+        ("copy in", copy(&prediction.stage_in, work.in_bytes, work.in_files)),
         ("read and write inside", between(&prediction.inside)),
-        (
-            "copy out",
-            format!(
-                "{}, {} in {}",
-                between(&prediction.stage_out),
-                format_size(work.out_bytes),
-                format_count(work.out_files, "file")
-            ),
-        ),
+        ("copy out", copy(&prediction.stage_out, work.out_bytes, work.out_files)),
         ("all of it", between(&prediction.with)),
         ("on site storage", between(&prediction.without)),
         (
@@ -138,14 +130,14 @@ fn said(work: &Work, prediction: &Prediction, learned: &Learned, before: Option<
         ),
         ("node-hours won", format!("{:.2}", prediction.node_hours_won + 0.0)),
     ];
-    rows.extend(before.map(Before::rows).unwrap_or_default());
+    rows.extend(before.map(EarlierRuns::rows).unwrap_or_default());
     if work.checkpoints > 0 {
         rows.push(("checkpoints", format!("{} of {}", work.checkpoints, format_size(work.checkpoint_bytes))));
     }
     for (step, name, runs) in [
-        (Step::Start, "start", learned.start.len()),
-        (Step::In, "copies in", learned.input.len()),
-        (Step::Out, "copies out", learned.output.len()),
+        (LearnedStep::Start, "start", learned.start.len()),
+        (LearnedStep::In, "copies in", learned.input.len()),
+        (LearnedStep::Out, "copies out", learned.output.len()),
     ] {
         if let Some([low, middle, high]) = learned.factors(step) {
             rows.push((
@@ -189,8 +181,8 @@ fn of_site(site: &Site) -> String {
 
 /// The model as it is written down, with what each value is. It is written by hand: the crate that reads TOML here writes none.
 fn toml_of(site: &Site, dir: &str) -> String {
-    let points = |curve: &[bivouac_plan::Point]| {
-        let point = |point: &bivouac_plan::Point| {
+    let points = |curve: &[bivouac_plan::CurvePoint]| {
+        let point = |point: &bivouac_plan::CurvePoint| {
             format!(
                 "  {{ streams = {}, bytes_per_second = {:.1} }},\n",
                 point.streams, point.bytes_per_second

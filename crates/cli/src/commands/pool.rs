@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use bivouac_launch::Environment;
-use bivouac_launch::mounts::{MountEntry, mounted};
+use bivouac_launch::mount_table::MountEntry;
+use bivouac_launch::mounts::mounted;
 use bivouac_pool::{
-    Access, Attachment, Change, Due, Grantee, Location, New, Outcome, Pool, PoolError, PoolResult, Pools,
-    State, Version, Who,
+    Access, Attachment, Caller, ChangeOrigin, ExpiryAction, Grantee, Location, NewPool, Outcome, Pool,
+    PoolError, PoolResult, PoolState, Pools, Version, is_url,
 };
 use bivouac_types::PartitionSettings;
 use bivouac_types::units::{format_count, format_size, format_utc};
@@ -55,7 +56,7 @@ pub fn run(here: &Environment, args: &PoolArgs) -> Result<ExitCode, Failure> {
             let (attachments, versions) = (pools.attachments(&pool)?, pools.versions(&pool)?);
             if args.json {
                 let state_now = pool.state_at(now_s());
-                print_json(&Shown { state_now, pool: &pool, attachments, versions: Some(versions) })?;
+                print_json(&PoolOutput { state_now, pool: &pool, attachments, versions: Some(versions) })?;
             } else {
                 let mail = pool.mail.as_deref().filter(|_| pool.is_own(&who));
                 out!("{}{}", text_of(&pool, &attachments, mail), text_of_versions(&versions));
@@ -99,7 +100,7 @@ pub fn run(here: &Environment, args: &PoolArgs) -> Result<ExitCode, Failure> {
         PoolCommand::Restore(args) => {
             let mut pools = opened(here, &args.change.database)?;
             let found = pools.find(&who, &args.change.pool)?;
-            if found.location == Location::Archive && found.state_at(now_s()) == State::Live {
+            if found.location == Location::Archive && found.state_at(now_s()) == PoolState::Live {
                 pool_archive::bring_back(&mut pools, &who, &found, &args.change.request.request)?;
                 return Ok(ExitCode::SUCCESS);
             }
@@ -125,19 +126,19 @@ pub fn run(here: &Environment, args: &PoolArgs) -> Result<ExitCode, Failure> {
 
 /// A pool for scripts.
 #[derive(Serialize)]
-struct Shown<'a> {
+struct PoolOutput<'a> {
     #[serde(flatten)]
     pool: &'a Pool,
     /// What it is by now, noted or not.
-    state_now: State,
+    state_now: PoolState,
     attachments: Vec<Attachment>,
     /// Of one that is shown alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     versions: Option<Vec<Version>>,
 }
 
-pub(super) fn changing<'a>(who: &'a Who, request: &'a Option<String>) -> Change<'a> {
-    Change { who, now_s: now_s(), request: request.as_deref() }
+pub(super) fn changing<'a>(who: &'a Caller, request: &'a Option<String>) -> ChangeOrigin<'a> {
+    ChangeOrigin { who, now_s: now_s(), request: request.as_deref() }
 }
 
 /// The database, in which what is attached is so. Who may only read it sees also what was.
@@ -149,7 +150,7 @@ pub(super) fn opened(here: &Environment, args: &DatabaseArgs) -> Result<Pools, F
     Ok(pools)
 }
 
-fn create(here: &Environment, who: &Who, args: &PoolCreateArgs) -> Result<(), Failure> {
+fn create(here: &Environment, who: &Caller, args: &PoolCreateArgs) -> Result<(), Failure> {
     let mut pools = opened(here, &args.database)?;
     let source = args.from.as_ref().map(|from| source(from)).transpose()?;
     let directory = source.as_ref().filter(|source| !is_url(source));
@@ -157,7 +158,7 @@ fn create(here: &Environment, who: &Who, args: &PoolCreateArgs) -> Result<(), Fa
         (Some(dir), None) => Some(listing(Path::new(OsStr::from_bytes(dir)))?),
         _ => None,
     };
-    let new = New {
+    let new = NewPool {
         name: args.name.clone(),
         gid: rustix::process::getegid().as_raw(),
         title: args.title.clone(),
@@ -192,10 +193,6 @@ fn source(from: &Path) -> Result<Vec<u8>, Failure> {
         return Err(failed(&"is no directory; name the one that it is in"));
     }
     Ok(real.into_os_string().into_vec())
-}
-
-pub fn is_url(source: &[u8]) -> bool {
-    source.windows(3).any(|three| three == b"://") && !source.starts_with(b"/")
 }
 
 /// Name of a directory that is made for a pool. What is removed has to have it.
@@ -262,7 +259,7 @@ pub(super) fn remove_dir(pool: &Pool, uid: u32) -> Result<(), String> {
 }
 
 /// Forgets attachments that cannot be seen from here, because somebody knows better.
-fn detach(here: &Environment, who: &Who, args: &PoolDetachArgs) -> Result<(), Failure> {
+fn detach(here: &Environment, who: &Caller, args: &PoolDetachArgs) -> Result<(), Failure> {
     let mut pools = opened(here, &args.database)?;
     let pool = pools.find(who, &args.pool)?;
     let is_meant =
@@ -286,7 +283,7 @@ fn detach(here: &Environment, who: &Who, args: &PoolDetachArgs) -> Result<(), Fa
     Ok(())
 }
 
-fn share(pools: &mut Pools, change: &Change<'_>, args: &PoolShareArgs) -> Result<(), Failure> {
+fn share(pools: &mut Pools, change: &ChangeOrigin<'_>, args: &PoolShareArgs) -> Result<(), Failure> {
     let to = match (args.user, args.group) {
         (Some(uid), _) => Grantee::User(uid),
         (_, Some(gid)) => Grantee::Group(gid),
@@ -306,7 +303,7 @@ fn share(pools: &mut Pools, change: &Change<'_>, args: &PoolShareArgs) -> Result
 }
 
 /// Prints one path: of this formation, of another that is mounted here, or of site storage.
-fn path(here: &Environment, who: &Who, args: &PoolPathArgs) -> Result<ExitCode, Failure> {
+fn path(here: &Environment, who: &Caller, args: &PoolPathArgs) -> Result<ExitCode, Failure> {
     let pools = opened(here, &args.database)?;
     let pool = pools.find(who, &args.pool)?;
     pool_lives(&pool, args)?;
@@ -335,7 +332,7 @@ fn path(here: &Environment, who: &Who, args: &PoolPathArgs) -> Result<ExitCode, 
 
 fn pool_lives(pool: &Pool, args: &PoolPathArgs) -> Result<(), Failure> {
     match pool.state_at(now_s()) {
-        State::Live => Ok(()),
+        PoolState::Live => Ok(()),
         state => Err(PoolError::Ended { name: args.pool.clone(), state }.into()),
     }
 }
@@ -348,7 +345,7 @@ fn inside(attachment: &Attachment, mounts: &[MountEntry]) -> Option<PathBuf> {
     paths.find(|path| path.is_dir())
 }
 
-fn expire(here: &Environment, who: &Who, args: &PoolExpireArgs) -> Result<ExitCode, Failure> {
+fn expire(here: &Environment, who: &Caller, args: &PoolExpireArgs) -> Result<ExitCode, Failure> {
     let mut pools = open(here, &args.database)?;
     refuse_wrong_clock(&pools)?;
     forget_gone(here, &mut pools)?;
@@ -357,18 +354,22 @@ fn expire(here: &Environment, who: &Who, args: &PoolExpireArgs) -> Result<ExitCo
         let would = if args.dry_run { "would be " } else { "is " };
         let text = match (due, failed) {
             (_, Some(cause)) => format!("is not removed: {cause}"),
-            (Due::Ends, None) => format!("{would}noted as expired"),
-            (Due::Removal, None) if pool.is_made => format!("{would}removed, with {}", shown(&pool.source)),
-            (Due::Removal, None) => format!("{would}forgotten; its data stays: {}", shown(&pool.source)),
-            (Due::Attached, None) => "stays: a formation has it attached".to_owned(),
-            (Due::Owner, None) => format!("is for user {}: bivouac pool expire", pool.owner),
-            (Due::Revives, None) => {
+            (ExpiryAction::Ends, None) => format!("{would}noted as expired"),
+            (ExpiryAction::Removal, None) if pool.is_made => {
+                format!("{would}removed, with {}", shown(&pool.source))
+            }
+            (ExpiryAction::Removal, None) => {
+                format!("{would}forgotten; its data stays: {}", shown(&pool.source))
+            }
+            (ExpiryAction::Attached, None) => "stays: a formation has it attached".to_owned(),
+            (ExpiryAction::Owner, None) => format!("is for user {}: bivouac pool expire", pool.owner),
+            (ExpiryAction::Revives, None) => {
                 format!("{would}there again: the clock was ahead when its end was noted")
             }
-            (Due::Unsure, None) => "is removed by the next look that finds the same".to_owned(),
+            (ExpiryAction::Unsure, None) => "is removed by the next look that finds the same".to_owned(),
         };
         outln!("pool {}: {text}", pool.full_name());
-        if let (Due::Removal, Some(archive)) = (due, pool_archive::said(pool)) {
+        if let (ExpiryAction::Removal, Some(archive)) = (due, pool_archive::said(pool)) {
             outln!("pool {}: its copy in the archive stays: {}", pool.full_name(), plain(&archive));
         }
     }
@@ -392,10 +393,10 @@ fn refuse_wrong_clock(pools: &Pools) -> Result<(), Failure> {
     Err(Failure::new(1, text))
 }
 
-fn show_all(all: &[Pool], who: &Who, json: bool) -> Result<(), Failure> {
+fn show_all(all: &[Pool], who: &Caller, json: bool) -> Result<(), Failure> {
     let now_s = now_s();
     if json {
-        let shown = |pool| Shown {
+        let shown = |pool| PoolOutput {
             state_now: Pool::state_at(pool, now_s),
             pool,
             attachments: Vec::new(),
@@ -410,7 +411,7 @@ fn show_all(all: &[Pool], who: &Who, json: bool) -> Result<(), Failure> {
     let row = |pool: &Pool| {
         let mut name = if pool.owner == who.uid { pool.name.clone() } else { pool.full_name() };
         // Of those that have ended there may be several of a name.
-        if pool.state != State::Live {
+        if pool.state != PoolState::Live {
             name.push_str(&format!("#{}", pool.id));
         }
         let bytes = pool.bytes.map_or_else(|| "?".into(), format_size);
@@ -509,6 +510,6 @@ pub(super) fn plain(text: &str) -> String {
 }
 
 pub(super) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    outln!("{}", serde_json::to_string_pretty(value).map_err(std::io::Error::from)?);
+    outln!("{}", crate::output::json(value, true)?);
     Ok(())
 }

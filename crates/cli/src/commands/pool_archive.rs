@@ -14,14 +14,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use bivouac_launch::{CAUGHT, Environment, LaunchError, Signals};
-use bivouac_pool::{Copy, Location, Pool, PoolRef, Pools, Who};
+use bivouac_pool::{ArchiveCopy, Caller, Location, Pool, PoolRef, Pools, is_url};
 use bivouac_stage::{Summary, remove_tree};
+use bivouac_types::hex::to_hex;
 use bivouac_types::units::{format_count, format_size};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use self::bucket::Bucket;
-use super::pool::{changing, dir_name, is_url, opened, plain, remove_dir};
+use super::pool::{changing, dir_name, opened, plain, remove_dir};
 use crate::failure::Failure;
 use crate::options::PoolArchiveArgs;
 use crate::pools::now_s;
@@ -36,7 +37,7 @@ const CHANGED: &str =
     "was changed while it was archived, so nothing is noted or removed; ask again when nobody writes there";
 
 /// What is to be archived.
-struct Asked<'a> {
+struct ArchiveRequest<'a> {
     meant: &'a PoolRef,
     pool: &'a Pool,
     site: &'a Path,
@@ -47,25 +48,25 @@ struct Asked<'a> {
     before: &'a str,
 }
 
-/// A copy that is there.
-struct Copied {
+/// An archive that is complete.
+struct CompletedArchive {
     summary: Summary,
     /// Its path, or its URL.
     place: Vec<u8>,
 }
 
-impl Asked<'_> {
+impl ArchiveRequest<'_> {
     fn failed(&self, cause: impl Display) -> Failure {
         Failure::new(1, format_args!("pool {}: {cause}", self.meant))
     }
 
-    /// Whether what was copied to a place may be the pool's copy there.
+    /// Returns whether what was copied to a place may be the pool's copy there.
     fn must_be_kept(&self, summary: &Summary, place: &[u8]) -> Result<(), Failure> {
         let noted = self.pool.archive_digest.as_ref().filter(|_| self.pool.archive.as_deref() == Some(place));
         if listing(self.site)?.digest() != self.before {
             return Err(self.failed(CHANGED));
         }
-        if noted.is_some_and(|noted| *noted != hex(&summary.digest)) {
+        if noted.is_some_and(|noted| *noted != to_hex(&summary.digest)) {
             return Err(self.failed(DAMAGED));
         }
         Ok(())
@@ -76,7 +77,7 @@ impl Asked<'_> {
 ///
 /// # Errors
 /// Why it is not archived: then it is as it was, but for a copy that the next command of the same content goes on with.
-pub fn run(here: &Environment, who: &Who, args: &PoolArchiveArgs) -> Result<(), Failure> {
+pub fn run(here: &Environment, who: &Caller, args: &PoolArchiveArgs) -> Result<(), Failure> {
     let mut pools = opened(here, &args.change.database)?;
     let meant = &args.change.pool;
     let found = pools.find(who, meant)?;
@@ -99,12 +100,12 @@ pub fn run(here: &Environment, who: &Who, args: &PoolArchiveArgs) -> Result<(), 
     let before = listing(&site)?.digest();
     let name = dir_name(pool.owner, &pool.name, pool.id);
     let signs = before.get(..SIGNS).unwrap_or(&before);
-    let asked = Asked { meant, pool: &pool, site: &site, name: &name, signs, before: &before };
-    let Copied { summary, place } = match &bucket {
+    let asked = ArchiveRequest { meant, pool: &pool, site: &site, name: &name, signs, before: &before };
+    let CompletedArchive { summary, place } = match &bucket {
         Some(bucket) => bucket.put(&asked)?,
         None => directory::put(&args.to, &asked)?,
     };
-    let noted = Copy { path: &place, digest: &hex(&summary.digest) };
+    let noted = ArchiveCopy { path: &place, digest: &to_hex(&summary.digest) };
     pools.archived(&changing(who, &args.change.request.request), meant, &noted)?;
     outln!(
         "pool {} is archived, {} in {}: {}",
@@ -125,7 +126,7 @@ pub fn run(here: &Environment, who: &Who, args: &PoolArchiveArgs) -> Result<(), 
 }
 
 /// From when it is noted nobody attaches it; what has come in between keeps it.
-fn free(pools: &mut Pools, who: &Who, pool: &Pool, before: &str) -> Result<(), Failure> {
+fn free(pools: &mut Pools, who: &Caller, pool: &Pool, before: &str) -> Result<(), Failure> {
     let meant = meant(pool)?;
     pools.set_location(&changing(who, &None), &meant, Location::Archive, None)?;
     let site = Path::new(OsStr::from_bytes(&pool.source));
@@ -137,7 +138,7 @@ fn free(pools: &mut Pools, who: &Who, pool: &Pool, before: &str) -> Result<(), F
 }
 
 /// What was asked for before: what a command has left that was killed goes as well.
-fn freed(who: &Who, pool: &Pool) -> Result<(), Failure> {
+fn freed(who: &Caller, pool: &Pool) -> Result<(), Failure> {
     remove_dir(pool, who.uid).map_err(|cause| not_removed(pool, &cause))?;
     let archive = String::from_utf8_lossy(pool.archive.as_deref().unwrap_or_default());
     outln!("pool {} is in its archive alone: {}", pool.name, plain(&archive));
@@ -156,7 +157,7 @@ fn not_removed(pool: &Pool, cause: &str) -> Failure {
 /// That it cannot be copied, or that the archive does not hold what it held.
 pub fn bring_back(
     pools: &mut Pools,
-    who: &Who,
+    who: &Caller,
     pool: &Pool,
     request: &Option<String>,
 ) -> Result<(), Failure> {
@@ -169,7 +170,7 @@ pub fn bring_back(
     if !named || !pool.is_made {
         return Err(failed(&format_args!("{} is not the directory that was made for it", site.display())));
     }
-    let workshop = Workshop::open(&site, who.uid)?;
+    let workshop = AssemblyDir::open(&site, who.uid)?;
     // Another command may have done it until then.
     let pool = pools.find(who, &meant(pool)?)?;
     if pool.location == Location::Archive {
@@ -181,10 +182,10 @@ pub fn bring_back(
 
 fn put_back(
     pools: &mut Pools,
-    who: &Who,
+    who: &Caller,
     pool: &Pool,
     request: &Option<String>,
-    workshop: &Workshop,
+    workshop: &AssemblyDir,
 ) -> Result<(), Failure> {
     let failed = |cause: &dyn Display| Failure::new(1, format_args!("pool {}: {cause}", pool.full_name()));
     let (site, tree) = (&workshop.site, &workshop.tree);
@@ -201,7 +202,7 @@ fn put_back(
         }
         _ => directory::copied(Path::new(OsStr::from_bytes(archive)), tree)?,
     };
-    if pool.archive_digest.as_deref() != Some(hex(&summary.digest).as_str()) {
+    if pool.archive_digest.as_deref() != Some(to_hex(&summary.digest).as_str()) {
         let text = "does not hold any more what was archived, so nothing is brought back; look at it, or put a copy back";
         return Err(failed(&format_args!("{shown} {text}")));
     }
@@ -217,15 +218,15 @@ fn put_back(
 
 /// The directory beside a pool's, in which one command at a time puts its tree together: what does not fit the digest
 /// never gets its name. It goes when this does.
-struct Workshop {
+struct AssemblyDir {
     site: PathBuf,
     tree: PathBuf,
     dir: PathBuf,
     _alone: File,
 }
 
-impl Workshop {
-    fn open(site: &Path, uid: u32) -> Result<Workshop, Failure> {
+impl AssemblyDir {
+    fn open(site: &Path, uid: u32) -> Result<AssemblyDir, Failure> {
         let mut dir = OsString::from(site);
         dir.push(".restored");
         let dir = PathBuf::from(dir);
@@ -252,11 +253,11 @@ impl Workshop {
             remove_tree(&entry.map_err(system)?.path()).map_err(system)?;
         }
         let tree = dir.join(site.file_name().unwrap_or_default());
-        Ok(Workshop { site: site.to_owned(), tree, dir, _alone: alone })
+        Ok(AssemblyDir { site: site.to_owned(), tree, dir, _alone: alone })
     }
 }
 
-impl Drop for Workshop {
+impl Drop for AssemblyDir {
     fn drop(&mut self) {
         // The next command removes what stays.
         let _ = remove_tree(&self.dir);
@@ -295,13 +296,9 @@ fn unless_interrupted<T>(what: &str, work: impl FnOnce(Arc<AtomicBool>) -> T) ->
     }
 }
 
-/// Whether a text is what a digest begins with in the name of a copy.
+/// Returns whether a text is what a digest begins with in the name of a copy.
 fn is_signs(text: &str) -> bool {
     text.len() == SIGNS && text.bytes().all(|sign| sign.is_ascii_hexdigit())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Where the copy of a pool in an archive is, for people.

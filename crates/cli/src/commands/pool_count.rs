@@ -5,10 +5,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use bivouac_launch::Environment;
-use bivouac_pool::{Access, Pool, PoolRef, Who};
+use bivouac_pool::{Access, Caller, Pool, PoolRef, is_url};
 use bivouac_types::units::{format_count, format_size};
 
-use super::pool::{changing, is_url, opened};
+use super::pool::{changing, opened};
 use crate::failure::Failure;
 use crate::options::{DatabaseArgs, PoolChangeArgs};
 use crate::pools::now_s;
@@ -18,7 +18,7 @@ use crate::versions::{listing, origin};
 ///
 /// # Errors
 /// That it may not be written, that its data cannot be looked at, or is not a directory.
-pub fn run(here: &Environment, who: &Who, args: &PoolChangeArgs) -> Result<(), Failure> {
+pub fn run(here: &Environment, who: &Caller, args: &PoolChangeArgs) -> Result<(), Failure> {
     let pool = count(here, who, &args.database, &args.pool, &args.request.request, "count")?;
     let (files, bytes) = (pool.files.unwrap_or(0), pool.bytes.unwrap_or(0));
     outln!("pool {} holds {} in {}", pool.name, format_size(bytes), format_count(files, "file"));
@@ -26,12 +26,9 @@ pub fn run(here: &Environment, who: &Who, args: &PoolChangeArgs) -> Result<(), F
 }
 
 /// Counts what a pool holds after something was done, by itself or by hand.
-///
-/// # Errors
-/// As of [`run`].
 pub fn count(
     here: &Environment,
-    who: &Who,
+    who: &Caller,
     database: &DatabaseArgs,
     meant: &PoolRef,
     request: &Option<String>,

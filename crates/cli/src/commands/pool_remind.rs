@@ -6,11 +6,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bivouac_launch::{Environment, feed};
-use bivouac_pool::{Pool, Pools, Reminder, Who};
+use bivouac_pool::{Caller, Pool, Pools, Reminder, calendar};
 use bivouac_types::units::format_size;
 
 use super::pool::{changing, opened, plain, time};
-use crate::calendar;
 use crate::failure::Failure;
 use crate::options::{PoolIcalArgs, PoolRemindArgs, PoolReminderArgs, ReminderArgs};
 use crate::pools::{now_s, open};
@@ -25,10 +24,7 @@ pub fn wanted(args: &ReminderArgs) -> Option<Reminder> {
 }
 
 /// Sends the reminders that are due.
-///
-/// # Errors
-/// That the database cannot be used.
-pub fn remind(here: &Environment, who: &Who, args: &PoolRemindArgs) -> Result<ExitCode, Failure> {
+pub fn remind(here: &Environment, who: &Caller, args: &PoolRemindArgs) -> Result<ExitCode, Failure> {
     let mut pools = open(here, &args.database)?;
     let mut has_failed = false;
     for pool in pools.to_remind(&changing(who, &None))? {
@@ -56,7 +52,7 @@ pub fn remind(here: &Environment, who: &Who, args: &PoolRemindArgs) -> Result<Ex
 }
 
 /// Takes it on, sends, and notes how that went. Killed in between, it is sent again an hour later at the earliest.
-fn remind_of(pools: &mut Pools, who: &Who, pool: &Pool, args: &PoolRemindArgs) -> Result<bool, Failure> {
+fn remind_of(pools: &mut Pools, who: &Caller, pool: &Pool, args: &PoolRemindArgs) -> Result<bool, Failure> {
     let Some(pool) = pools.begin_reminder(&changing(who, &None), pool)? else { return Ok(false) };
     let sent = send(&pool, &args.sendmail);
     pools.end_reminder(&changing(who, &None), &pool, sent.is_ok())?;
@@ -98,10 +94,7 @@ fn message(pool: &Pool, mail: &str, now_s: i64) -> String {
 }
 
 /// Sets or ends the reminder of a pool.
-///
-/// # Errors
-/// That it is not the caller's, or has ended.
-pub fn set(here: &Environment, who: &Who, args: &PoolReminderArgs) -> Result<(), Failure> {
+pub fn set(here: &Environment, who: &Caller, args: &PoolReminderArgs) -> Result<(), Failure> {
     let mut pools = opened(here, &args.change.database)?;
     let reminder = wanted(&args.reminder);
     let change = changing(who, &args.change.request.request);
@@ -118,10 +111,7 @@ pub fn set(here: &Environment, who: &Who, args: &PoolReminderArgs) -> Result<(),
 }
 
 /// Prints the end of a pool as an entry of a calendar.
-///
-/// # Errors
-/// That there is no such pool.
-pub fn ical(here: &Environment, who: &Who, args: &PoolIcalArgs) -> Result<(), Failure> {
+pub fn ical(here: &Environment, who: &Caller, args: &PoolIcalArgs) -> Result<(), Failure> {
     let pool = opened(here, &args.database)?.find(who, &args.pool)?;
     out!("{}", calendar::entry(&pool, &here.host, now_s()));
     Ok(())

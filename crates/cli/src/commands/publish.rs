@@ -5,23 +5,23 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use bivouac_http::{Target as HttpPath, announce, keys};
+use bivouac_client::FlushTarget;
+use bivouac_http::{RequestPath as HttpPath, announce, keys};
 use bivouac_launch::Environment;
 use bivouac_publish::{
-    Catalogue, Cause, Frozen, Holder, Kind, Known, Manifest, Place, Readers, Web, check_name, compare,
-    freeze, new_id,
+    CachedEntry, Catalogue, Cause, Holder, Kind, Location, Manifest, Readers, ScanResult, Web, check_name,
+    compare, freeze, new_id,
 };
 use bivouac_types::units::format_count;
 
 use crate::commands::find::json_of;
 use crate::environment;
 use crate::failure::Failure;
-use crate::flushing::Target;
 use crate::near_by;
 use crate::options::PublishArgs;
 use crate::progress::print_line;
-use crate::publishing::{Meter, Ways, failed, interruptible};
-use crate::reach::{self, Reached};
+use crate::publishing::{Meter, ServerAccess, failed, interruptible};
+use crate::reach::{self, MountedPath};
 
 /// How long a node may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
@@ -36,8 +36,8 @@ pub fn run(here: &Environment, args: &PublishArgs) -> Result<ExitCode, Failure> 
     for (text, option) in [(&args.title, "--title"), (&args.words, "--words")] {
         plain(text, option)?;
     }
-    let place = Place::parse(&args.catalogue).map_err(failed)?;
-    let mut ways = Ways::new(here, &args.key)?;
+    let place = Location::parse(&args.catalogue).map_err(failed)?;
+    let mut ways = ServerAccess::new(here, &args.key)?;
     interruptible(|cancel| {
         let meter = Meter::new("publish", args.json, args.talk);
         let holders = holders(here, args, &path)?;
@@ -76,14 +76,14 @@ pub fn shown(holder: &Holder) -> String {
 }
 
 /// A place that may have the files.
-struct Candidate {
+struct SourceCandidate {
     holder: Holder,
-    look: Look,
+    look: PresenceCheck,
 }
 
-/// How it is known whether it does.
+/// Check of whether a candidate has the files.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum PresenceCheck {
     /// It is what is read for the digests.
     Read,
     /// The user says that it does: all of it is compared, and has to be the same.
@@ -92,15 +92,18 @@ enum Look {
     Found,
 }
 
-fn holders(here: &Environment, args: &PublishArgs, path: &Path) -> Result<Vec<Candidate>, Failure> {
+fn holders(here: &Environment, args: &PublishArgs, path: &Path) -> Result<Vec<SourceCandidate>, Failure> {
     let mut all = Vec::new();
     match bivouac_launch::mounts::mount_of(path) {
         Some(entry) if entry.source.starts_with("bivouac:") => all.extend(of_formation(here, path)?),
-        _ => all.push(Candidate { holder: site(&Place::Path(path.to_owned()))?, look: Look::Read }),
+        _ => all.push(SourceCandidate {
+            holder: site(&Location::Path(path.to_owned()))?,
+            look: PresenceCheck::Read,
+        }),
     }
     for text in &args.sites {
-        let place = Place::parse(text).map_err(failed)?;
-        all.push(Candidate { holder: site(&place)?, look: Look::Named });
+        let place = Location::parse(text).map_err(failed)?;
+        all.push(SourceCandidate { holder: site(&place)?, look: PresenceCheck::Named });
     }
     if all.is_empty() {
         let text = format!(
@@ -113,8 +116,8 @@ fn holders(here: &Environment, args: &PublishArgs, path: &Path) -> Result<Vec<Ca
     Ok(all)
 }
 
-fn site(place: &Place) -> Result<Holder, Failure> {
-    if let Place::Web(url) = place
+fn site(place: &Location) -> Result<Holder, Failure> {
+    if let Location::Web(url) = place
         && (!url.username().is_empty() || url.password().is_some() || url.query().is_some())
     {
         let text =
@@ -125,31 +128,31 @@ fn site(place: &Place) -> Result<Holder, Failure> {
 }
 
 /// The servers of a formation, and site storage that the path's partition stands in front of.
-fn of_formation(here: &Environment, path: &Path) -> Result<Vec<Candidate>, Failure> {
+fn of_formation(here: &Environment, path: &Path) -> Result<Vec<SourceCandidate>, Failure> {
     use std::os::unix::ffi::OsStrExt as _;
-    let Reached { client, entry, resolved } = reach::of_path(here, path, ANSWER_WAIT)?;
+    let MountedPath { client, entry, resolved } = reach::of_path(here, path, ANSWER_WAIT)?;
     let below = resolved.strip_prefix(&entry.dir).unwrap_or(&resolved);
     let usage = |why: &str| Failure::new(2, format_args!("{}: {why}", path.display()));
     let target = HttpPath::plain(below.as_os_str().as_bytes()).map_err(usage)?;
     let target = HttpPath { is_dir: false, ..target };
     let map = client.map();
     let (name, id) = (map.name.clone(), map.formation.to_string());
-    let servers = announce::list(&client)?.into_iter().map(|server| Candidate {
+    let servers = announce::list(&client)?.into_iter().map(|server| SourceCandidate {
         holder: Holder {
             kind: Kind::Formation { name: name.clone(), id: id.clone() },
             base: format!("{}{}", server.url, target.encoded().trim_end_matches('/')),
             fingerprint: server.fingerprint,
         },
-        look: Look::Read,
+        look: PresenceCheck::Read,
     });
-    let mut all: Vec<Candidate> = servers.collect();
-    let target = Target::find(&client, &entry.dir, below)?;
+    let mut all: Vec<SourceCandidate> = servers.collect();
+    let target = FlushTarget::find(&client, &entry.dir, below)?;
     let partition = client.partitions.get(target.top.attr.layout.partition())?;
     if let Some(source) = partition.as_ref().and_then(|partition| partition.settings.source.as_ref()) {
-        let place = Place::parse(source.as_str()).map_err(failed)?;
+        let place = Location::parse(source.as_str()).map_err(failed)?;
         let below = String::from_utf8_lossy(&target.top.path).into_owned();
         let place = if below.is_empty() { place } else { place.join(&below) };
-        all.push(Candidate { holder: site(&place)?, look: Look::Found });
+        all.push(SourceCandidate { holder: site(&place)?, look: PresenceCheck::Found });
     }
     client.leave();
     Ok(all)
@@ -157,21 +160,22 @@ fn of_formation(here: &Environment, path: &Path) -> Result<Vec<Candidate>, Failu
 
 /// Those that have the very bytes. The servers of the formation have what was just read through its mount.
 fn looked_at(
-    candidates: Vec<Candidate>,
-    frozen: &Frozen,
+    candidates: Vec<SourceCandidate>,
+    frozen: &ScanResult,
     web: &Web,
     cancel: &AtomicBool,
 ) -> Result<Vec<Holder>, Failure> {
     let here = environment::objects();
     let mut readers = Readers::new(&here, web);
-    let places = candidates.iter().filter_map(|candidate| Place::of_url(&candidate.holder.base));
+    let places = candidates.iter().filter_map(|candidate| Location::of_url(&candidate.holder.base));
     places.for_each(|place| readers.trust(&place));
     let mut holders = Vec::new();
-    for Candidate { holder, look } in candidates {
-        let compared = if look == Look::Read { Ok(()) } else { compare(frozen, &holder, &readers, cancel) };
+    for SourceCandidate { holder, look } in candidates {
+        let compared =
+            if look == PresenceCheck::Read { Ok(()) } else { compare(frozen, &holder, &readers, cancel) };
         match compared {
             Ok(()) => holders.push(holder),
-            Err(error) if look == Look::Named || error.cause() == Cause::Interrupted => {
+            Err(error) if look == PresenceCheck::Named || error.cause() == Cause::Interrupted => {
                 return Err(failed(error));
             }
             Err(error) => errln!("bivouac: site storage is not named in the entry: {error}"),
@@ -189,11 +193,11 @@ fn put(
     here: &Environment,
     args: &PublishArgs,
     path: &Path,
-    frozen: Frozen,
+    frozen: ScanResult,
     holders: Vec<Holder>,
     catalogue: &Catalogue<'_>,
-) -> Result<Known, Failure> {
-    let Frozen { mut items, is_file, .. } = frozen;
+) -> Result<CachedEntry, Failure> {
+    let ScanResult { mut items, is_file, .. } = frozen;
     for item in &mut items {
         let name = if is_file { "" } else { &item.name };
         item.urls = holders.iter().map(|holder| holder.url(name)).collect();
@@ -221,7 +225,7 @@ fn put(
     };
     catalogue.put(&manifest, &items).map_err(failed)?;
     log::info!("published {}: {}", manifest.id, format_count(manifest.files, "file"));
-    Ok(Known { manifest, items })
+    Ok(CachedEntry { manifest, items })
 }
 
 /// What readers take of a text.

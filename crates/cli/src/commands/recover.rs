@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bivouac_hosts::{HostArg, HostsWishes, hosts_of, parse_hosts, read_hostfile, start_hosts};
+use bivouac_launch::control::{Request, ask};
 use bivouac_launch::{
-    CAUGHT, Environment, LaunchError, MountWay, Recovery, Signals, Started, Whole, cannot_mount, recover,
-    table, whole,
+    CAUGHT, Environment, LaunchError, MountWay, NodeLife, Recovery, Signals, Started, StateDir,
+    WholeFormation, cannot_mount, recover, whole,
 };
+use bivouac_monitor::connect;
 use bivouac_mount::fusermount;
 use bivouac_types::NodeId;
 use bivouac_types::units::format_count;
@@ -19,13 +21,21 @@ use crate::failure::Failure;
 use crate::forming::mount_all;
 use crate::forming_hosts::{mount_of_hosts, say_who_is_missing};
 use crate::options::{AgainArgs, RecoverArgs};
-use crate::reach;
+use crate::output;
+use crate::start_report::StartReport;
 
+/// How long the supervisor may take to answer, in milliseconds.
+const ASK_MS: u64 = 10_000;
+/// Number of times that it is looked whether a node serves.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long a node may take to say what it misses.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
 /// Starts a formation again that was killed as a whole, and mounts it.
 pub fn run(here: &Environment, args: &RecoverArgs) -> Result<ExitCode, Failure> {
+    if let Some(node) = args.node {
+        return revive(here, args, node);
+    }
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
     let wanted = Recovery {
         name: args.formation.clone().or_else(|| args.name.clone()),
@@ -63,9 +73,47 @@ pub fn run(here: &Environment, args: &RecoverArgs) -> Result<ExitCode, Failure> 
     Ok(ExitCode::SUCCESS)
 }
 
+/// Starts a node of a running formation once more that was given up, and waits until it serves.
+fn revive(here: &Environment, args: &RecoverArgs, node: u16) -> Result<ExitCode, Failure> {
+    let name = args.formation.as_ref().or(args.name.as_ref());
+    let (name, dir) = StateDir::find(here, name)?;
+    dir.read_living()?;
+    ask(&dir, &Request::Revive { node }, &[], ASK_MS)?;
+    let deadline = Instant::now() + Duration::from_millis(args.start_timeout.0);
+    loop {
+        let state = dir.read_living()?;
+        let found = state.nodes.iter().find(|found| found.id == node);
+        let message = || found.and_then(|found| found.message.clone()).unwrap_or_default();
+        match found.map(|found| found.life) {
+            Some(NodeLife::Ready) => break,
+            Some(NodeLife::Failed) => {
+                let text = format!("node {node} of formation {name} does not start: {}", message());
+                return Err(Failure::new(
+                    1,
+                    format_args!("{text}; its log: {}", dir.node_log(node).display()),
+                ));
+            }
+            _ if Instant::now() >= deadline => {
+                let text = "has not come up in time; see: bivouac status; wait longer: --start-timeout";
+                return Err(Failure::new(1, format_args!("node {node} of formation {name} {text}")));
+            }
+            _ => std::thread::park_timeout(LOOK_EVERY),
+        }
+    }
+    if args.json {
+        outln!("{}", output::json(&serde_json::json!({ "name": name.to_string(), "node": node }), false)?);
+    } else {
+        outln!("node {node} of formation {name} serves again, with what its volumes have");
+        outln!(
+            "mounts that it served are gone for good: bivouac unmount DIR, then bivouac mount --name {name} DIR"
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Says that volumes came back without a part of what they had. Who does not answer is asked by `status` again.
 fn say_what_is_lost(started: &Started) {
-    let Ok(client) = reach::client(&started.dir, &started.state, ANSWER_WAIT) else { return };
+    let Ok(client) = connect(&started.dir, &started.state, ANSWER_WAIT) else { return };
     let nodes = started.state.nodes.iter().filter_map(|node| client.nodes().status(NodeId(node.id)).ok());
     let lost: u64 = nodes.map(|status| status.damage.lost).sum();
     client.leave();
@@ -83,7 +131,7 @@ fn say_what_is_lost(started: &Started) {
 fn over_hosts(
     here: &Environment,
     args: &RecoverArgs,
-    whole: Whole,
+    whole: WholeFormation,
     wanted: &Recovery,
     bound: Duration,
     signals: &Signals,
@@ -130,15 +178,13 @@ fn hosts(args: &AgainArgs, before: &[HostArg]) -> Result<Vec<HostArg>, Failure> 
 }
 
 fn show(json: bool, started: Started, mounts: &[PathBuf]) -> Result<(), Failure> {
-    let (name, dir, steps) = (started.name, started.dir, started.phases.into_steps());
+    let whole = started.state.is_over_hosts().then_some(&started.dir);
+    let steps = started.phases.into_steps();
+    let report = StartReport::new(&started.name, &started.dir, whole, mounts, &steps)?;
     if json {
-        let shown =
-            serde_json::json!({ "name": name, "directory": dir.path(), "mounts": mounts, "steps": steps });
-        outln!("{}", serde_json::to_string_pretty(&shown).map_err(std::io::Error::from)?);
-        return Ok(());
+        outln!("{}", output::json(&report, true)?);
+    } else {
+        out!("{}{}", report.to_text("is recovered"), report.time_text());
     }
-    outln!("formation {name} is recovered");
-    mounts.iter().for_each(|mount| outln!("mounted at {}", mount.display()));
-    out!("{}", table(&steps));
     Ok(())
 }

@@ -6,28 +6,33 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use bivouac_client::FlushOptions;
 use bivouac_hosts::HostArg;
 use bivouac_launch::control::{Request, ask};
 use bivouac_launch::{
     CAUGHT, Environment, FormationName, LaunchError, Launcher, MountWay, ProcessId, Signals, StateDir,
-    enter_namespaces, run_command,
+    check_command, enter_namespaces, run_command,
 };
+use bivouac_monitor::report::gather;
 use bivouac_mount::fusermount;
-use bivouac_plan::Step;
-use bivouac_stage::Transfer;
-use bivouac_stage::jobs::{Changed, Jobs, Order, Way};
+use bivouac_plan::LearnedStep;
+use bivouac_stage::jobs::{ChangeFilter, Direction, JobSpec, Jobs};
+use bivouac_stage::periodic::PeriodicPlan;
+use bivouac_stage::{Transfer, escape};
 use bivouac_types::code_of_signal;
+use rustix::fs::{Access, AtFlags};
 
 use crate::environment::OF_COMMANDS;
 use crate::failure::{CODE_NOT_CLEAN, CODE_NOT_STAGED_IN, CODE_NOT_STAGED_OUT, CODE_NOT_STARTED, Failure};
-use crate::flushing::Manner;
-use crate::forming::{Formed, form};
-use crate::forming_hosts::{self, Ends};
+use crate::forming::{RunningFormation, form};
+use crate::forming_hosts::{self, Lifetime};
 use crate::options::{FormationArgs, RunArgs};
+use crate::periodic_out::PeriodicOut;
 use crate::planning::{Amount, Watch};
 use crate::preloading;
-use crate::report::{Form, Target, gather};
-use crate::staging::{self, NotCopied, copy_all, way_on};
+use crate::race_list::RaceList;
+use crate::report_file::{ReportFormat, ReportTarget};
+use crate::staging::{self, CopyFailure, copy_all, living_mounts, way_on};
 use crate::unflushed::flush_all;
 use crate::unsaved::{self, KEEP_WAIT_MS};
 use crate::versions;
@@ -38,7 +43,11 @@ const FLUSH_JOBS: usize = 8;
 /// Runs a command on a formation of its own.
 pub fn run(here: &Environment, args: &RunArgs) -> Result<ExitCode, Failure> {
     check_inputs(args)?;
-    let target = |path: &PathBuf| Target::new(path, Form::of(path));
+    check_outputs(args)?;
+    check_rounds(args)?;
+    let mounts: Vec<&Path> = args.place.dir.iter().chain(&args.place.each).map(PathBuf::as_path).collect();
+    check_command(here, &args.command, &mounts).map_err(|(code, text)| Failure::new(code, text))?;
+    let target = |path: &PathBuf| ReportTarget::new(path, ReportFormat::of(path));
     let report = args.report.as_ref().map(target).transpose().map_err(|f| f.with_code(CODE_NOT_STARTED))?;
     let preload = preloading::value(&args.preload, std::env::var_os(preloading::VARIABLE).as_deref())?;
     if args.formation.hosts.meet.is_some() {
@@ -76,7 +85,7 @@ fn watch(here: &Environment, args: &RunArgs, nodes: u32) -> Result<Option<Watch>
 
 fn started(mut watch: Option<Watch>, begin: Instant) -> RefCell<Option<Watch>> {
     if let Some(watch) = &mut watch {
-        watch.saw(Step::Start, Amount::default(), begin);
+        watch.saw(LearnedStep::Start, Amount::default(), begin);
     }
     RefCell::new(watch)
 }
@@ -93,7 +102,7 @@ fn run_on_hosts(
     args: &RunArgs,
     hosts: (Launcher, Vec<HostArg>),
     preload: Option<OsString>,
-    report: Option<Target>,
+    report: Option<ReportTarget>,
 ) -> Result<ExitCode, Failure> {
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
     let (name, place) = (name(args)?, Some(&args.place));
@@ -102,7 +111,7 @@ fn run_on_hosts(
     let watch = watch(here, args, nodes)?;
     let begin = Instant::now();
     let formed =
-        forming_hosts::form(here, name, (&formation, &args.file), hosts, place, Ends::WithUs, &signals);
+        forming_hosts::form(here, name, (&formation, &args.file), hosts, place, Lifetime::WithUs, &signals);
     let formed = formed.map_err(|failure| {
         if failure.exit_code() == 2 { failure } else { failure.with_code(CODE_NOT_STARTED) }
     })?;
@@ -132,7 +141,7 @@ fn run_on_hosts(
 struct Job<'a> {
     here: &'a Environment,
     args: &'a RunArgs,
-    formed: Formed,
+    formed: RunningFormation,
     signals: Signals,
     /// When the command is told to end.
     until: Option<Instant>,
@@ -142,13 +151,13 @@ struct Job<'a> {
     /// What compares all that with what was predicted.
     watch: RefCell<Option<Watch>>,
     /// Where it is to be written what the job did.
-    report: Option<Target>,
+    report: Option<ReportTarget>,
 }
 
 impl Job<'_> {
     fn run(self) -> Result<ExitCode, Failure> {
         let mount = self.formed.mounts.first().map_or_else(|| self.formed.dir.default_mount(), Clone::clone);
-        if let Err(not_copied) = self.copy(Way::In) {
+        if let Err(not_copied) = self.copy(Direction::In, Vec::new()) {
             let code = not_copied.signal.map_or(CODE_NOT_STAGED_IN, code_of_signal);
             self.report();
             self.end()?;
@@ -162,7 +171,12 @@ impl Job<'_> {
         if self.args.out_always {
             self.owe_outputs();
         }
-        let ended = run_command(&self.args.command, &environment, &self.signals, self.until);
+        let periodic = self.periodic();
+        let work = || run_command(&self.args.command, &environment, &self.signals, self.until);
+        let (ended, stopped) = match &periodic {
+            Some(periodic) => periodic.beside(&self.signals, work),
+            None => (work(), None),
+        };
         let (code, how) = match ended {
             Ok(ended) => {
                 ended.trouble.iter().for_each(|trouble| errln!("bivouac: {trouble}"));
@@ -181,9 +195,14 @@ impl Job<'_> {
                 (CODE_NOT_STARTED, "it was not started".to_owned())
             }
         };
-        let out = self.copy_out(code, &how);
+        let out = match stopped.filter(|_| code == 0 || self.args.out_always) {
+            Some(signal) => Err(CopyFailure::interrupted(signal)),
+            None => self.copy_out(code, &how, periodic.as_ref()),
+        };
+        periodic.iter().for_each(PeriodicOut::summarize);
         self.compare();
         self.report();
+        self.races();
         match out {
             Ok(()) if self.args.keep => self.leave(&mount, code),
             Ok(()) => self.finish(code),
@@ -191,22 +210,44 @@ impl Job<'_> {
         }
     }
 
-    fn copy(&self, way: Way) -> Result<(), NotCopied> {
-        let given = if way == Way::In { &self.args.inputs } else { &self.args.outputs };
+    /// The periodic copy of outputs, if `--out-every` asks for one.
+    fn periodic(&self) -> Option<PeriodicOut> {
+        let every = Duration::from_millis(self.args.out_every?.0);
+        let plan = PeriodicPlan {
+            every,
+            transfers: self.args.outputs.iter().map(|output| absolute(Direction::Out, output)).collect(),
+            verify: !self.args.no_verify,
+            limit: self.args.limit.unwrap_or(0),
+        };
+        let RunningFormation { name, dir, mounts, .. } = &self.formed;
+        Some(PeriodicOut::new(name.clone(), dir.clone(), mounts.clone(), plan, self.args.talk.quiet))
+    }
+
+    /// Copies the inputs in, or the outputs out but for these paths.
+    fn copy(&self, way: Direction, except: Vec<PathBuf>) -> Result<(), CopyFailure> {
+        let given = if way == Direction::In { &self.args.inputs } else { &self.args.outputs };
         let transfers = given.iter().map(|transfer| absolute(way, transfer)).collect();
-        let changed = if way == Way::In || self.args.out_all { Changed::All } else { Changed::SinceStaged };
-        let mut order = Order::new(way, transfers);
-        (order.changed, order.verify) = (changed, !self.args.no_verify);
+        let changed = if way == Direction::In || self.args.out_all {
+            ChangeFilter::All
+        } else {
+            ChangeFilter::SinceStaged
+        };
+        let mut order = JobSpec::new(way, transfers);
+        (order.changed, order.verify, order.except) = (changed, !self.args.no_verify, except);
         order.limit = self.args.limit.unwrap_or(0);
         let jobs = Jobs::at(self.formed.dir.stage_path());
         let is_plain =
             self.formed.dir.read().is_ok_and(|state| state.is_some_and(|state| state.sources.is_none()));
-        let manner =
-            staging::Manner { json: false, talk: self.args.talk, checks_room: way == Way::Out || is_plain };
+        let manner = staging::CopySettings {
+            json: false,
+            talk: self.args.talk,
+            checks_room: way == Direction::Out || is_plain,
+        };
         let begin = Instant::now();
-        let copied = copy_all(&jobs, order, &self.formed.mounts, manner, &self.signals)?;
+        let mounts = living_mounts(&self.formed.dir, &self.formed.mounts);
+        let copied = copy_all(&jobs, order, &mounts, manner, &self.signals)?;
         if let Some(watch) = self.watch.borrow_mut().as_mut() {
-            let step = if way == Way::In { Step::In } else { Step::Out };
+            let step = if way == Direction::In { LearnedStep::In } else { LearnedStep::Out };
             watch.saw(step, Amount { bytes: copied.bytes, files: copied.files }, begin);
         }
         Ok(())
@@ -229,28 +270,48 @@ impl Job<'_> {
     /// What the job did. A run does not fail for that.
     fn report(&self) {
         let Some(target) = &self.report else { return };
-        if let Err(failure) = gather(self.whole()).and_then(|report| target.write(&report, None)) {
+        if let Err(failure) =
+            gather(self.whole()).map_err(Failure::from).and_then(|report| target.write(&report, None))
+        {
             errln!("bivouac: what the job did is not told: {failure}");
         }
     }
 
+    /// Lists the races that were found. A run does not fail for them.
+    fn races(&self) {
+        if !self.args.formation.detect_races {
+            return;
+        }
+        match RaceList::of_formation(self.whole()) {
+            Ok(list) => errln!("bivouac: races:\n{}", list.to_text(false).trim_end()),
+            Err(failure) => errln!("bivouac: races are not listed: {failure}"),
+        }
+    }
+
     /// Brings what was written to the sources of partitions.
-    fn flush(&self) -> Result<(), NotCopied> {
-        let not_copied = |text| NotCopied { text, signal: None, job: None, is_stopped: false };
-        let manner = Manner { force: false, jobs: FLUSH_JOBS };
+    fn flush(&self) -> Result<(), CopyFailure> {
+        let not_copied = |text| CopyFailure { text, signal: None, job: None, is_stopped: false };
+        let options = FlushOptions { force: false, jobs: FLUSH_JOBS };
         let dir = self.formed.whole.as_ref().unwrap_or(&self.formed.dir);
-        let outcome = flush_all(dir, manner).map_err(|failure| not_copied(failure.to_string()))?;
+        let outcome = flush_all(dir, options).map_err(|failure| not_copied(failure.to_string()))?;
         outcome.lost.iter().for_each(|lost| errln!("bivouac: {lost}"));
         let failed: Vec<String> =
             outcome.failed.iter().map(|(path, error)| format!("{}: {error}", path.display())).collect();
         if failed.is_empty() { Ok(()) } else { Err(not_copied(failed.join("\n"))) }
     }
 
-    fn copy_out(&self, code: u8, how: &str) -> Result<(), NotCopied> {
+    fn copy_out(&self, code: u8, how: &str, periodic: Option<&PeriodicOut>) -> Result<(), CopyFailure> {
         self.flush()?;
         if code == 0 || self.args.out_always {
             self.owe_outputs();
-            return self.copy(Way::Out).inspect(|()| self.mark(None));
+            let rest = |periodic: &PeriodicOut| periodic.copy_rest(code == 0, &self.signals);
+            let except = periodic.map_or(Ok(Vec::new()), rest)?;
+            for path in &except {
+                let text =
+                    "was changed since it was copied out, and the command failed: the target keeps the copy";
+                errln!("bivouac: /{}: {text}", escape(path));
+            }
+            return self.copy(Direction::Out, except).inspect(|()| self.mark(None));
         }
         if !self.args.outputs.is_empty() {
             errln!(
@@ -312,7 +373,7 @@ impl Job<'_> {
     }
 
     /// Something did not come out: the formation stays, marked so that nobody takes it down by accident.
-    fn save(&self, mount: &Path, code: u8, not_copied: &NotCopied) -> Result<ExitCode, Failure> {
+    fn save(&self, mount: &Path, code: u8, not_copied: &CopyFailure) -> Result<ExitCode, Failure> {
         let name = &self.formed.name;
         let code = if code == 0 { CODE_NOT_STAGED_OUT } else { code };
         let reason = unsaved::reason(not_copied.job, &not_copied.text);
@@ -335,25 +396,23 @@ impl Job<'_> {
 
     /// How to get at the data.
     fn way_in(&self, mount: &Path) -> String {
-        let supervisor = self.formed.dir.read().ok().flatten().and_then(|state| state.supervisor);
-        match supervisor {
-            Some(process) if self.in_namespaces => format!(
-                ", mounted at {} inside its namespaces (nsenter --user --mount --preserve-credentials --target {})",
-                mount.display(),
-                process.pid
-            ),
-            _ => format!(", mounted at {}", mount.display()),
+        let (mount, name) = (mount.display(), &self.formed.name);
+        if self.in_namespaces {
+            return format!(
+                ", mounted at {mount} inside its namespaces, which bivouac exec --name {name} -- COMMAND and bivouac stage enter"
+            );
         }
+        format!(", mounted at {mount}")
     }
 }
 
 /// The side that is on this machine, for whoever goes on with the copy from elsewhere.
-fn absolute(way: Way, transfer: &Transfer) -> Transfer {
+fn absolute(way: Direction, transfer: &Transfer) -> Transfer {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let Transfer { src, dst } = transfer;
     match way {
-        Way::In => Transfer { src: absolute(src), dst: dst.clone() },
-        Way::Out => Transfer { src: src.clone(), dst: absolute(dst) },
+        Direction::In => Transfer { src: absolute(src), dst: dst.clone() },
+        Direction::Out => Transfer { src: src.clone(), dst: absolute(dst) },
     }
 }
 
@@ -365,6 +424,50 @@ fn check_inputs(args: &RunArgs) -> Result<(), Failure> {
         let text = format!("--in {}: {error}; check its path", input.src.display());
         Err(Failure::new(CODE_NOT_STAGED_IN, text))
     })
+}
+
+/// Before anything is started: where nothing can be made nothing comes out in the end.
+fn check_outputs(args: &RunArgs) -> Result<(), Failure> {
+    for output in &args.outputs {
+        let refused = |at: &Path, why: &dyn std::fmt::Display| {
+            let text = format!(
+                "--out {}: {}: {why}; the command was not started, name another target",
+                output.dst.display(),
+                at.display()
+            );
+            Failure::new(CODE_NOT_STARTED, text)
+        };
+        let dst = std::path::absolute(&output.dst)?;
+        let seen = |dir: &Path| match std::fs::metadata(dir) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            seen => Some((dir.to_owned(), seen)),
+        };
+        // A directory that is there is merged; whatever else is there is replaced, which is a change of the one around it.
+        let begin = if dst.is_dir() { 0 } else { 1 };
+        let Some((dir, seen)) = dst.ancestors().skip(begin).find_map(seen) else { continue };
+        match seen {
+            Ok(there) if there.is_dir() => {}
+            Ok(_) => return Err(refused(&dir, &"is not a directory")),
+            Err(error) => return Err(refused(&dir, &error)),
+        }
+        rustix::fs::accessat(rustix::fs::CWD, &dir, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
+            .map_err(|error| refused(&dir, &std::io::Error::from(error)))?;
+    }
+    Ok(())
+}
+
+/// Before anything is started: rounds that would never begin.
+fn check_rounds(args: &RunArgs) -> Result<(), Failure> {
+    match (args.out_every, args.formation.ttl) {
+        (Some(every), Some(ttl)) if every.0 >= ttl.0 => {
+            let cause = format!(
+                "is not less than the life time (--ttl {ttl}), so nothing would come out before the end"
+            );
+            let remedy = "write a shorter one, for instance a tenth of it";
+            Err(LaunchError::usage(format_args!("--out-every {every}"), cause, remedy).into())
+        }
+        _ => Ok(()),
+    }
 }
 
 fn name(args: &RunArgs) -> Result<FormationName, Failure> {

@@ -6,18 +6,18 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bivouac_client::{Client, Found};
+use bivouac_client::{Client, FlushTarget, Found};
 use bivouac_fsck::{ScrubArgs as What, ScrubReport, WrongContent};
 use bivouac_launch::{Environment, StateDir};
+use bivouac_monitor::connect;
 use bivouac_types::units::{format_count, format_size};
 use bivouac_types::{Attr, Ino};
 use indicatif::ProgressBar;
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::flushing::Target;
 use crate::options::ScrubArgs;
-use crate::reach::{self, Reached};
+use crate::reach::{self, MountedPath};
 use crate::table::layout;
 
 /// How long a node may take to compare a piece.
@@ -28,7 +28,7 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Compares; the exit code is 1 if something is wrong, 2 if something could not be looked at.
 pub fn run(here: &Environment, args: &ScrubArgs) -> Result<ExitCode, Failure> {
     let (client, files) = chosen(here, args)?;
-    let told = Told::begin(args.json);
+    let told = ScrubProgress::begin(args.json);
     let outcome = bivouac_fsck::scrub(&client, &What { files, rate: args.rate }, &|bytes| told.add(bytes));
     told.end();
     let report = outcome?;
@@ -51,14 +51,14 @@ pub fn run(here: &Environment, args: &ScrubArgs) -> Result<ExitCode, Failure> {
 fn chosen(here: &Environment, args: &ScrubArgs) -> Result<(Client, Option<Vec<Attr>>), Failure> {
     let Some(path) = &args.path else {
         let (_, dir) = StateDir::find_whole(here, args.which.name.as_ref())?;
-        return Ok((reach::client(&dir, &reach::living(&dir)?, ANSWER_WAIT)?, None));
+        return Ok((connect(&dir, &dir.read_living()?, ANSWER_WAIT)?, None));
     };
-    let Reached { client, entry, resolved } = reach::of_path(here, path, ANSWER_WAIT)?;
+    let MountedPath { client, entry, resolved } = reach::of_path(here, path, ANSWER_WAIT)?;
     let below = resolved.strip_prefix(&entry.dir).unwrap_or(&resolved);
     if below.as_os_str().is_empty() {
         return Ok((client, None));
     }
-    let top = Target::find(&client, &entry.dir, below)?.top;
+    let top = FlushTarget::find(&client, &entry.dir, below)?.top;
     let mut files = Vec::new();
     let mut add = |found: &Found| {
         files.extend(found.attr.is_file().then_some(found.attr));
@@ -85,7 +85,7 @@ fn to_json(report: &ScrubReport, paths: &Paths) -> serde_json::Value {
             "from": wrong.from,
             "to": wrong.to,
             "node": wrong.node.0,
-            "seat": wrong.seat.position(),
+            "target": wrong.target.position(),
         })
     };
     json!({
@@ -102,13 +102,13 @@ fn to_json(report: &ScrubReport, paths: &Paths) -> serde_json::Value {
 fn to_text(report: &ScrubReport, paths: &Paths) -> String {
     let row = |wrong: &WrongContent| {
         let path = path_of(paths, wrong.ino).unwrap_or_else(|| format!("inode {}", wrong.ino));
-        let WrongContent { from, to, node, seat, .. } = wrong;
-        vec![path, from.to_string(), to.to_string(), node.0.to_string(), seat.position().to_string()]
+        let WrongContent { from, to, node, target, .. } = wrong;
+        vec![path, from.to_string(), to.to_string(), node.0.to_string(), target.position().to_string()]
     };
     let mut text = String::new();
     if !report.wrong.is_empty() {
         let rows: Vec<Vec<String>> = report.wrong.iter().map(row).collect();
-        text.push_str(&layout(&["WRONG", "FROM", "TO", "NODE", "SEAT"], &[1, 2, 3, 4], &rows));
+        text.push_str(&layout(&["WRONG", "FROM", "TO", "NODE", "TARGET"], &[1, 2, 3, 4], &rows));
         text.push_str("these bytes are not served: restore the files from copies, or write the bytes anew\n");
     }
     report.failed.iter().for_each(|what| text.push_str(&format!("not compared: {what}\n")));
@@ -138,7 +138,7 @@ fn to_text(report: &ScrubReport, paths: &Paths) -> String {
 }
 
 /// Tells how far it is: people on a terminal, scripts by lines of JSON.
-struct Told {
+struct ScrubProgress {
     bar: Option<ProgressBar>,
     json: bool,
     begun: Instant,
@@ -146,11 +146,11 @@ struct Told {
     told_ms: AtomicU64,
 }
 
-impl Told {
-    fn begin(json: bool) -> Told {
+impl ScrubProgress {
+    fn begin(json: bool) -> ScrubProgress {
         let bar = (!json && io::stderr().is_terminal()).then(ProgressBar::new_spinner);
         let zero = AtomicU64::default;
-        Told { bar, json, begun: Instant::now(), bytes: zero(), told_ms: zero() }
+        ScrubProgress { bar, json, begun: Instant::now(), bytes: zero(), told_ms: zero() }
     }
 
     fn add(&self, bytes: u64) {
@@ -178,11 +178,12 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_types::{NodeId, SeatIndex};
+    use bivouac_types::{NodeId, TargetIndex};
 
     #[test]
     fn what_is_wrong_is_named_by_path() {
-        let wrong = WrongContent { ino: Ino(7), from: 4096, to: 8192, node: NodeId(1), seat: SeatIndex(2) };
+        let wrong =
+            WrongContent { ino: Ino(7), from: 4096, to: 8192, node: NodeId(1), target: TargetIndex(2) };
         let other = WrongContent { ino: Ino(8), ..wrong.clone() };
         let report = ScrubReport {
             wrong: vec![wrong, other],

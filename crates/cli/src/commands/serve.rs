@@ -3,18 +3,19 @@
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
-use bivouac_client::Member;
+use bivouac_client::{Client, Member};
 use bivouac_http::{Options, Page, Route};
 use bivouac_launch::handover::FromNode;
-use bivouac_launch::{Environment, HttpHandover, LaunchError, StateDir, raise_descriptor_limit};
+use bivouac_launch::{Environment, HttpHandover, HttpNews, LaunchError, StateDir, raise_descriptor_limit};
+use bivouac_monitor::status::look;
+use bivouac_monitor::{MetricsFormat, render_metrics};
+use bivouac_types::NodeId;
 
 use crate::failure::Failure;
-use crate::metrics::render;
-use crate::options::MetricsForm;
-use crate::status::look;
-use crate::{logging, reach, web};
+use crate::{logging, web};
 
 /// Serves until the supervisor is gone, or ends it.
 pub fn run(here: &Environment, dir: PathBuf) -> Result<ExitCode, Failure> {
@@ -26,19 +27,36 @@ pub fn run(here: &Environment, dir: PathBuf) -> Result<ExitCode, Failure> {
         // It will see the end of this process in any case.
         let _or_gone = handover.tell(&FromNode::Failed { message: failure.to_string() });
     })?;
+    let follow = followed(options.member.client().ok(), handover);
     let ready = move || {
-        if let Err(error) = handover.tell(&FromNode::Ready { phases: Vec::new() }) {
-            log::warn!(why:% = error; "the supervisor does not hear");
-        }
-        std::thread::spawn(move || {
-            handover.wait();
-            // Nobody would start it again, and `down` would not know of later ones.
-            log::warn!("the supervisor is gone: ending");
-            std::process::exit(0);
-        });
+        std::thread::spawn(follow);
     };
     bivouac_http::serve(options, ready).map_err(|error| LaunchError::system("the server for HTTP", error))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says that a server is ready, and then keeps its client to what the supervisor says of nodes, until that is gone: then
+/// the process ends.
+pub(super) fn followed(client: Option<&Client>, handover: HttpHandover) -> impl FnOnce() + Send + 'static {
+    let liveness = client.and_then(|client| client.liveness()).cloned();
+    let places = client.map(Client::places);
+    move || {
+        if let Err(error) = handover.tell(&FromNode::Ready { phases: Vec::new() }) {
+            log::warn!(why:% = error; "the supervisor does not hear");
+        }
+        handover.wait(|news| match news {
+            HttpNews::Dead { node, dead } => {
+                liveness.iter().for_each(|liveness| liveness.set_dead(node, dead));
+            }
+            HttpNews::Map(map) => {
+                let map = Arc::new(*map);
+                let _or_older = places.as_ref().map(|places| places.take_map(&map));
+            }
+        });
+        // Nobody would start it again, and `down` would not know of later ones.
+        log::warn!("the supervisor is gone: ending");
+        std::process::exit(0);
+    }
 }
 
 fn options(
@@ -47,7 +65,7 @@ fn options(
     listener: TcpListener,
     nodes: Vec<u16>,
 ) -> Result<Options, Failure> {
-    let state = reach::living(dir)?;
+    let state = dir.read_living()?;
     let wish = state.http.as_ref().map(|http| &http.wish);
     let domain = wish.and_then(|wish| wish.domain.as_ref()).map(|domain| domain.0.clone());
     let address = listener.local_addr()?;
@@ -62,11 +80,17 @@ fn options(
         names.extend((!address.ip().is_unspecified()).then(|| address.ip().to_string()));
         names.sort();
         names.dedup();
-        Some(dir.http_certificate(|| bivouac_http::make_certificate(&names))?)
+        let (certificate, key) = dir.http_certificate(|| bivouac_http::make_certificate(&names))?;
+        Some(certificate + &key)
     };
+    let member = Member::join(dir.path(), Duration::from_millis(state.wait_ms))?;
+    // Those that are lost later the supervisor tells.
+    if let Some(liveness) = member.client()?.liveness() {
+        state.lost().for_each(|node| liveness.set_dead(NodeId(node), true));
+    }
     Ok(Options {
         listener,
-        member: Member::join(dir.path(), Duration::from_millis(state.wait_ms))?,
+        member,
         secret: dir.secret()?,
         pem,
         host: here.host.clone(),
@@ -98,12 +122,12 @@ pub const METRICS: &str = "/metrics";
 fn metrics(dir: StateDir) -> Route {
     let page = move |accept: &str| {
         let (form, content_type) = if accept.contains("application/openmetrics-text") {
-            (MetricsForm::Openmetrics, "application/openmetrics-text; version=1.0.0; charset=utf-8")
+            (MetricsFormat::Openmetrics, "application/openmetrics-text; version=1.0.0; charset=utf-8")
         } else {
-            (MetricsForm::Prometheus, "text/plain; version=0.0.4; charset=utf-8")
+            (MetricsFormat::Prometheus, "text/plain; version=0.0.4; charset=utf-8")
         };
         let report = look(&dir).map_err(|failure| failure.to_string())?;
-        Ok(Page { content_type, bytes: render(&report, form).into_bytes() })
+        Ok(Page { content_type, bytes: render_metrics(&report, form).into_bytes() })
     };
     Route { path: METRICS, page: Box::new(page) }
 }

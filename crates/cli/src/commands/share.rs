@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bivouac_http::keys::{Deriver, Key};
-use bivouac_http::{Target, announce, keys};
+use bivouac_http::{RequestPath, announce, keys};
 use bivouac_launch::{Environment, StateDir};
 use bivouac_types::units::format_utc;
 use url::Url;
@@ -13,7 +13,8 @@ use url::Url;
 use crate::commands::key;
 use crate::failure::Failure;
 use crate::options::ShareArgs;
-use crate::reach::{self, Reached};
+use crate::private_file;
+use crate::reach::{self, MountedPath};
 
 /// How long a node may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
@@ -24,19 +25,27 @@ const ANYBODY: &str = "link";
 pub fn run(here: &Environment, args: &ShareArgs) -> Result<ExitCode, Failure> {
     let failed =
         |why: &dyn std::fmt::Display| Failure::new(1, format_args!("{}: {why}", args.path.display()));
-    let Reached { client, entry, resolved } = reach::of_path(here, &args.path, ANSWER_WAIT)?;
+    let MountedPath { client, entry, resolved } = reach::of_path(here, &args.path, ANSWER_WAIT)?;
     let below = resolved.strip_prefix(&entry.dir).unwrap_or(&resolved);
-    let target = Target::plain(below.as_os_str().as_bytes()).map_err(|why| failed(&why))?;
-    let target = Target { is_dir: resolved.is_dir(), ..target };
+    let target = RequestPath::plain(below.as_os_str().as_bytes()).map_err(|why| failed(&why))?;
+    let target = RequestPath { is_dir: resolved.is_dir(), ..target };
     let servers = announce::list(&client)?;
     if servers.is_empty() {
         return Err(failed(&"no server is running that could show it; start the formation with --http PORT"));
     }
-    let path = String::from_utf8(Target { is_dir: false, ..target.clone() }.path())
+    let path = String::from_utf8(RequestPath { is_dir: false, ..target.clone() }.path())
         .map_err(|_| failed(&"its name is no text; rename it"))?;
     let now = keys::now();
     let end = now.saturating_add(args.expires.0.div_ceil(1000));
-    let wanted = Key { id: String::new(), path, read_only: true, created: now, expires: Some(end) };
+    let wanted = Key {
+        id: String::new(),
+        path,
+        read_only: true,
+        created: now,
+        expires: Some(end),
+        link: false,
+        made_by: None,
+    };
     let ctx = reach::ctx(here, &client);
     let name = entry.source.strip_prefix("bivouac:").and_then(|name| name.parse().ok());
     let (_, dir) = StateDir::find(here, name.as_ref())?;
@@ -51,6 +60,7 @@ pub fn run(here: &Environment, args: &ShareArgs) -> Result<ExitCode, Failure> {
         made.id
     );
     let key = Deriver::new(&secret).key(&made.id);
+    private_file::warn_of_readers("");
     for server in &servers {
         let link = format!("{}{}", server.url, target.encoded());
         let mut link = Url::parse(&link).map_err(|error| failed(&error))?;

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bivouac_launch::Environment;
-use bivouac_pool::{Access, Announcement, Begun, Pools, Slotted, StorageLimits, Way, Who, is_unset};
+use bivouac_pool::{
+    Access, Announcement, Caller, Direction, Pools, ScheduledStage, StartAnswer, StorageLimits, is_unset,
+};
 use bivouac_types::units::format_size;
 use serde::Serialize;
 
@@ -21,13 +23,13 @@ use crate::options::{
 use crate::pools::{now_s, open};
 use crate::queue;
 use crate::slots::wait;
-use crate::table::{duration, layout};
+use crate::table::layout;
 
 /// Columns of the chart.
 const COLUMNS: i64 = 60;
 
 /// Does what a command says.
-pub fn run(here: &Environment, who: &Who, command: &PoolCommand) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, who: &Caller, command: &PoolCommand) -> Result<ExitCode, Failure> {
     match command {
         PoolCommand::Stage(args) => return staged(here, who, args),
         PoolCommand::Announce(args) => announce(here, who, args)?,
@@ -65,7 +67,7 @@ pub fn run(here: &Environment, who: &Who, command: &PoolCommand) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-fn announce(here: &Environment, who: &Who, args: &PoolAnnounceArgs) -> Result<(), Failure> {
+fn announce(here: &Environment, who: &Caller, args: &PoolAnnounceArgs) -> Result<(), Failure> {
     let mut pools = opened(here, &args.database)?;
     let pool = args.pool.as_ref().map(|meant| pools.find(who, meant)).transpose()?;
     let known = |of_pool: Option<u64>, said: Option<u64>| said.or(of_pool);
@@ -93,7 +95,7 @@ fn announce(here: &Environment, who: &Who, args: &PoolAnnounceArgs) -> Result<()
         }
     };
     let what = Announcement {
-        way: if args.is_in { Way::In } else { Way::Out },
+        way: if args.is_in { Direction::In } else { Direction::Out },
         title: args.title.clone(),
         bytes: bytes.ok_or_else(unknown)?,
         files: known(pool.as_ref().and_then(|pool| pool.files), args.files).unwrap_or(1),
@@ -109,31 +111,17 @@ fn announce(here: &Environment, who: &Who, args: &PoolAnnounceArgs) -> Result<()
     if args.json {
         return print_json(&slot);
     }
-    outln!("{}", said(&slot));
+    outln!("{slot}");
     Ok(())
 }
 
-/// A slot in a line.
-pub fn said(slot: &Slotted) -> String {
-    let Slotted { id, begin_s, end_s, rate, deadline_s, .. } = *slot;
-    let against = match deadline_s.saturating_sub(end_s) {
-        left_s if left_s >= 0 => format!("{} before its deadline", span(left_s)),
-        left_s => format!("{} late", span(left_s.saturating_neg())),
-    };
-    format!("slot {id}: {} to {}, {}/s, {against}", time(begin_s), time(end_s), format_size(rate))
-}
-
-fn span(seconds: i64) -> String {
-    duration(u64::try_from(seconds).unwrap_or(0).saturating_mul(1000))
-}
-
-fn begin(here: &Environment, who: &Who, args: &PoolBeginArgs) -> Result<(), Failure> {
+fn begin(here: &Environment, who: &Caller, args: &PoolBeginArgs) -> Result<(), Failure> {
     let mut pools = open(here, &args.slot.database)?;
     let id = args.slot.id;
     let rate = if args.no_wait {
         match pools.begin(&changing(who, &None), id)? {
-            Begun::Now(slot) => slot.rate,
-            Begun::NotYet(slot) => {
+            StartAnswer::Now(slot) => slot.rate,
+            StartAnswer::NotYet(slot) => {
                 let text =
                     format_args!("slot {id}: begins at {}; wait for it, or come again", time(slot.begin_s))
                         .to_string();
@@ -147,7 +135,7 @@ fn begin(here: &Environment, who: &Who, args: &PoolBeginArgs) -> Result<(), Fail
     Ok(())
 }
 
-fn show(pools: &Pools, who: &Who, args: &PoolSlotsArgs) -> Result<(), Failure> {
+fn show(pools: &Pools, who: &Caller, args: &PoolSlotsArgs) -> Result<(), Failure> {
     let all = pools.slots(who, now_s(), args.all)?;
     if args.json {
         return print_json(&all);
@@ -156,7 +144,7 @@ fn show(pools: &Pools, who: &Who, args: &PoolSlotsArgs) -> Result<(), Failure> {
         outln!("nothing is announced");
         return Ok(());
     }
-    let row = |slot: &Slotted| {
+    let row = |slot: &ScheduledStage| {
         let late = if slot.is_late() { ", late" } else { "" };
         vec![
             slot.id.to_string(),
@@ -177,7 +165,7 @@ fn show(pools: &Pools, who: &Who, args: &PoolSlotsArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn what(slot: &Slotted) -> String {
+fn what(slot: &ScheduledStage) -> String {
     let parts = [slot.pool_name.clone(), slot.job.clone(), Some(slot.title.clone())];
     let parts: Vec<String> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
     parts.join(" ")
@@ -188,10 +176,10 @@ fn what(slot: &Slotted) -> String {
 struct Chart<'a> {
     now_s: i64,
     storage: StorageLimits,
-    slots: &'a [Slotted],
+    slots: &'a [ScheduledStage],
 }
 
-fn draw(pools: &Pools, who: &Who, args: &PoolSlotsArgs) -> Result<(), Failure> {
+fn draw(pools: &Pools, who: &Caller, args: &PoolSlotsArgs) -> Result<(), Failure> {
     let (now_s, limits) = (now_s(), pools.storage()?);
     let all = pools.slots(who, now_s, args.all)?;
     if args.json {
@@ -203,14 +191,15 @@ fn draw(pools: &Pools, who: &Who, args: &PoolSlotsArgs) -> Result<(), Failure> {
 }
 
 /// A line per slot: `=` waits, `#` is copied, `-` is over or was missed, `|` has to be done.
-fn chart(all: &[Slotted], now_s: i64) -> String {
+fn chart(all: &[ScheduledStage], now_s: i64) -> String {
     let begin_s = all.iter().map(|slot| slot.begin_s).fold(now_s, i64::min);
     let end_s = all.iter().map(|slot| slot.end_s).fold(now_s.saturating_add(COLUMNS), i64::max);
     // Rounded up, so that the last second is in it.
     let step_s = (end_s.saturating_sub(begin_s) / COLUMNS).saturating_add(1);
     let columns = || (0..COLUMNS).map(|column| begin_s.saturating_add(column.saturating_mul(step_s)));
-    let is_in = |slot: &Slotted, at_s: i64| slot.begin_s < at_s.saturating_add(step_s) && slot.end_s > at_s;
-    let bar = |slot: &Slotted| -> String {
+    let is_in =
+        |slot: &ScheduledStage, at_s: i64| slot.begin_s < at_s.saturating_add(step_s) && slot.end_s > at_s;
+    let bar = |slot: &ScheduledStage| -> String {
         let sign = match slot.state.word() {
             "waiting" => '=',
             "running" => '#',
@@ -223,7 +212,7 @@ fn chart(all: &[Slotted], now_s: i64) -> String {
         };
         columns().map(at).collect()
     };
-    let row = |slot: &Slotted| {
+    let row = |slot: &ScheduledStage| {
         let late = if slot.is_late() { " late" } else { "" };
         vec![
             slot.id.to_string(),
@@ -239,7 +228,7 @@ fn chart(all: &[Slotted], now_s: i64) -> String {
     layout(&["SLOT", "USER", "WAY", &over, "RATE", "WHAT"], &[0], &rows)
 }
 
-fn storage(here: &Environment, who: &Who, args: &PoolStorageArgs) -> Result<(), Failure> {
+fn storage(here: &Environment, who: &Caller, args: &PoolStorageArgs) -> Result<(), Failure> {
     let mut pools = open(here, &args.database)?;
     let now = pools.storage()?;
     let wanted = StorageLimits {
@@ -268,8 +257,8 @@ fn storage(here: &Environment, who: &Who, args: &PoolStorageArgs) -> Result<(), 
     Ok(())
 }
 
-/// Whether a user sets the rules: the owner of the file, and root; at a server whoever owns the tables.
-fn sets_rules(pools: &Pools, who: &Who) -> Result<bool, Failure> {
+/// Returns whether a user sets the rules: the owner of the file, and root; at a server whoever owns the tables.
+fn sets_rules(pools: &Pools, who: &Caller) -> Result<bool, Failure> {
     let Some(file) = pools.file() else { return Ok(pools.is_ruled_by_role()?) };
     let owner = std::fs::metadata(file)?.uid();
     Ok(who.uid == owner || who.uid == 0)
@@ -288,26 +277,26 @@ fn in_words(limits: &StorageLimits) -> String {
 }
 
 /// Copies between a pool's own place and a formation.
-fn staged(here: &Environment, who: &Who, args: &PoolStageArgs) -> Result<ExitCode, Failure> {
+fn staged(here: &Environment, who: &Caller, args: &PoolStageArgs) -> Result<ExitCode, Failure> {
     let (args, way) = match &args.action {
-        PoolStageAction::In(args) => (args, Way::In),
-        PoolStageAction::Out(args) => (args, Way::Out),
+        PoolStageAction::In(args) => (args, Direction::In),
+        PoolStageAction::Out(args) => (args, Direction::Out),
     };
     let pools = opened(here, &args.how.slot.database)?;
-    let access = if way == Way::In { Access::Ro } else { Access::Rw };
+    let access = if way == Direction::In { Access::Ro } else { Access::Rw };
     let pool = pools.usable(who, &args.pool, access, now_s())?;
     drop(pools);
     let site = PathBuf::from(OsStr::from_bytes(&pool.source));
     let inside = args.at.clone().unwrap_or_else(|| PathBuf::from("/").join(&pool.name));
     let (which, how) = (args.which.clone(), args.how.clone());
     let action = match way {
-        Way::In => StageAction::In(StageCopyArgs { which, paths: vec![site, inside], how }),
-        Way::Out => {
+        Direction::In => StageAction::In(StageCopyArgs { which, paths: vec![site, inside], how }),
+        Direction::Out => {
             StageAction::Out(StageOutArgs { which, paths: vec![inside, site], changed_since: None, how })
         }
     };
     let code = stage::run(here, &StageArgs { action })?;
-    if way == Way::Out && code == ExitCode::SUCCESS {
+    if way == Direction::Out && code == ExitCode::SUCCESS {
         // All is out: that it was not counted is no reason to copy it again.
         let counted = pool_count::count(here, who, &args.how.slot.database, &args.pool, &None, "stage out");
         if let Err(failure) = counted {

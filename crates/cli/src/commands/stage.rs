@@ -4,10 +4,11 @@ use std::io::IsTerminal;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
-use bivouac_launch::{CAUGHT, Environment, FormationName, LaunchError, Signals, State, StateDir};
-use bivouac_stage::jobs::{Changed, Held, Jobs, Known, Order, Stage, Way};
-use bivouac_stage::{Select, Totals, Transfer, escape, refuse_url};
-use bivouac_types::units::{format_count, format_size};
+use bivouac_launch::{CAUGHT, Environment, FormationName, FormationState, LaunchError, Signals, StateDir};
+use bivouac_monitor::job_json;
+use bivouac_stage::jobs::{ChangeFilter, Direction, JobSpec, JobState, JobStatus, Jobs, LockedJob};
+use bivouac_stage::{PathFilter, Totals, Transfer, escape, refuse_url};
+use bivouac_types::units::{format_count, format_duration, format_size};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -15,50 +16,88 @@ use crate::options::{
     NameArgs, StageAction, StageArgs, StageCopyArgs, StageHowArgs, StageOutArgs, StageResumeArgs,
     StageStatusArgs, TalkArgs,
 };
-use crate::progress::{name, places, print_line};
-use crate::reach::living;
-use crate::slots::{Kept, awaited};
-use crate::staging::{Manner, mounts_of, way_on, work};
-use crate::table::{duration, layout};
+use crate::progress::print_line;
+use crate::slots::{BegunSlot, awaited};
+use crate::staging::{CopySettings, UsableMounts, enter_mounts, mounts_of, way_on, work};
+use crate::table::layout;
 use crate::unflushed::has_sources;
 use crate::unsaved::drained;
 
 /// Copies in or out, or looks after jobs that do.
 pub fn run(here: &Environment, args: &StageArgs) -> Result<ExitCode, Failure> {
     match &args.action {
-        StageAction::In(args) => Desk::open(here, &args.which)?.copy_in(here, args),
-        StageAction::Out(args) => Desk::open(here, &args.which)?.copy_out(here, args),
+        StageAction::In(args) => {
+            let outside =
+                |_: &Jobs| all_but_last(&args.paths).iter().chain(&args.how.manifest).cloned().collect();
+            StageSession::open(here, &args.which, outside)?.copy_in(here, args)
+        }
+        StageAction::Out(args) => {
+            let promised =
+                |jobs: &Jobs| jobs.promises().unwrap_or_default().into_iter().map(|promise| promise.dst);
+            let outside = |jobs: &Jobs| match args.paths.last() {
+                Some(dst) => std::iter::once(dst).chain(&args.how.manifest).cloned().collect(),
+                None => promised(jobs).chain(args.how.manifest.clone()).collect(),
+            };
+            StageSession::open(here, &args.which, outside)?.copy_out(here, args)
+        }
         StageAction::Status(args) => status(here, args),
-        StageAction::Resume(args) => Desk::open(here, &args.job.which)?.resume(here, args),
+        StageAction::Resume(args) => {
+            let outside = |jobs: &Jobs| outside_of(jobs, args.job.id);
+            StageSession::open(here, &args.job.which, outside)?.resume(here, args)
+        }
         StageAction::Cancel(args) => cancel(here, &args.which, args.id),
     }
 }
 
+fn all_but_last(paths: &[PathBuf]) -> &[PathBuf] {
+    paths.split_last().map_or(&[], |(_, all)| all)
+}
+
+/// The paths of a job that are not in the formation.
+fn outside_of(jobs: &Jobs, id: u64) -> Vec<PathBuf> {
+    let Some(job) = jobs.list().into_iter().find(|job| job.number == id) else { return Vec::new() };
+    let JobSpec { way, transfers, manifest, .. } = job.order;
+    let outside =
+        transfers.into_iter().map(|transfer| if way == Direction::In { transfer.src } else { transfer.dst });
+    outside.chain(manifest).collect()
+}
+
 /// A formation that can be copied to and from.
-struct Desk {
+struct StageSession {
     formation: FormationName,
     dir: StateDir,
     jobs: Jobs,
     mounts: Vec<PathBuf>,
     signals: Signals,
-    /// Whether it makes room by itself while files come in.
+    /// True if it makes room by itself while files come in.
     has_sources: bool,
 }
 
-impl Desk {
-    fn open(here: &Environment, which: &NameArgs) -> Result<Desk, Failure> {
+impl StageSession {
+    /// `outside` names what is to be read or written outside the formation.
+    fn open(
+        here: &Environment,
+        which: &NameArgs,
+        outside: impl FnOnce(&Jobs) -> Vec<PathBuf>,
+    ) -> Result<StageSession, Failure> {
         let (formation, dir) = StateDir::find(here, which.name.as_ref())?;
+        let state = dir.read_living()?;
+        let jobs = Jobs::at(dir.stage_path());
+        enter_mounts(&dir, &state, outside(&jobs))?;
         let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
-        let state = living(&dir)?;
-        let (mounts, has_sources) = (mounts_of(&state)?, has_sources(&dir, &state));
-        Ok(Desk { has_sources, formation, jobs: Jobs::at(dir.stage_path()), dir, mounts, signals })
+        let usable = UsableMounts::find(&state);
+        let (mounts, has_sources) = (usable.places(&state)?, has_sources(&dir, &state));
+        for (mount, why) in &usable.left_out {
+            errln!("bivouac: mount {} is not used: {why}", mount.dir.display());
+        }
+        Ok(StageSession { has_sources, formation, jobs, dir, mounts, signals })
     }
 
     fn copy_in(&self, here: &Environment, args: &StageCopyArgs) -> Result<ExitCode, Failure> {
         let (sources, dst) = split(&args.paths)?;
         let place = |src: &Path| self.inside(&target(src, &dst, sources.len())?);
         let transfers = sources.iter().map(|src| Ok(Transfer { src: outside(src)?, dst: place(src)? }));
-        let order = Order::new(Way::In, transfers.collect::<Result<_, Failure>>()?);
+        let order = JobSpec::new(Direction::In, transfers.collect::<Result<_, Failure>>()?);
         sources.iter().try_for_each(|src| is_there(src, src))?;
         self.start(here, order, &args.how)
     }
@@ -75,15 +114,15 @@ impl Desk {
             if there.is_empty() {
                 return Ok(ExitCode::SUCCESS);
             }
-            let mut order = Order::new(Way::Out, there);
-            order.changed = Changed::SinceStaged;
+            let mut order = JobSpec::new(Direction::Out, there);
+            order.changed = ChangeFilter::SinceStaged;
             order
         } else {
             let (sources, dst) = split(&args.paths)?;
             let place = |src: &Path| outside(&target(src, &dst, sources.len())?);
             let transfers =
                 sources.iter().map(|src| Ok(Transfer { src: self.inside(src)?, dst: place(src)? }));
-            let order = Order::new(Way::Out, transfers.collect::<Result<_, Failure>>()?);
+            let order = JobSpec::new(Direction::Out, transfers.collect::<Result<_, Failure>>()?);
             let seen = |src: &PathBuf| is_there(src, &self.mounted().join(self.inside(src)?));
             sources.iter().try_for_each(seen)?;
             order
@@ -100,13 +139,13 @@ impl Desk {
         };
         let (missing, there): (Vec<_>, Vec<_>) = promises.into_iter().partition(is_missing);
         for promise in missing {
-            errln!(" out {}: is not there, so there is nothing to copy", name(Way::Out, &promise));
+            errln!(" out {}: is not there, so there is nothing to copy", Direction::Out.describe(&promise));
         }
         there
     }
 
-    fn start(&self, here: &Environment, mut order: Order, how: &StageHowArgs) -> Result<ExitCode, Failure> {
-        Select::new(&how.include, &how.exclude).map_err(|text| usage(&text))?;
+    fn start(&self, here: &Environment, mut order: JobSpec, how: &StageHowArgs) -> Result<ExitCode, Failure> {
+        PathFilter::new(&how.include, &how.exclude).map_err(|text| usage(&text))?;
         order.include.clone_from(&how.include);
         order.exclude.clone_from(&how.exclude);
         (order.verify, order.jobs, order.limit) = (!how.no_verify, how.jobs, how.limit.unwrap_or(0));
@@ -128,8 +167,8 @@ impl Desk {
     /// Works in a slot, if there is one: it is over when all is copied, so that what was interrupted can go on in it.
     fn work_in(
         &self,
-        held: &mut Held,
-        kept: Option<Kept>,
+        held: &mut LockedJob,
+        kept: Option<BegunSlot>,
         json: bool,
         talk: TalkArgs,
     ) -> Result<ExitCode, Failure> {
@@ -143,15 +182,15 @@ impl Desk {
     }
 
     /// Says what an order would copy.
-    fn preview(&self, order: &Order, how: &StageHowArgs) -> Result<ExitCode, Failure> {
+    fn preview(&self, order: &JobSpec, how: &StageHowArgs) -> Result<ExitCode, Failure> {
         let previews =
             self.jobs.preview(order, self.mounted()).map_err(|failure| Failure::new(1, failure))?;
         for preview in &previews {
-            let what = name(order.way, &preview.transfer);
+            let what = order.way.describe(&preview.transfer);
             if how.json {
                 let paths: Vec<_> = preview.paths.iter().map(|path| path.to_string_lossy()).collect();
                 let Totals { files, bytes } = preview.totals;
-                let (src, dst) = places(order.way, &preview.transfer);
+                let (src, dst) = order.way.absolute(&preview.transfer);
                 print_line(&json!({
                     "event": "would-copy", "src": src, "dst": dst, "files": files, "bytes": bytes, "paths": paths,
                 }));
@@ -180,20 +219,22 @@ impl Desk {
         if failures.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(Failure::new(1, failures.join("\n"))) }
     }
 
-    fn work(&self, held: &Held, json: bool, talk: TalkArgs) -> Result<ExitCode, Failure> {
+    fn work(&self, held: &LockedJob, json: bool, talk: TalkArgs) -> Result<ExitCode, Failure> {
         if json {
             print_line(&json!({"event": "job", "job": held.number}));
         } else if !talk.quiet {
             errln!("{:>4} job {}", held.order.way.word(), held.number);
         }
-        let manner = Manner { json, talk, checks_room: held.order.way == Way::Out || !self.has_sources };
+        // Where there are sources, room is made while it is copied in: clean content is evicted.
+        let manner =
+            CopySettings { json, talk, checks_room: held.order.way == Direction::Out || !self.has_sources };
         let worked = work(held, &self.mounts, manner, &self.signals);
         if json {
             let known = self.jobs.list().into_iter().find(|job| job.number == held.number);
             let state = match &worked {
-                Ok(_) => Stage::Done,
-                Err(failed) if failed.is_stopped => Stage::Interrupted,
-                Err(_) => Stage::Incomplete,
+                Ok(_) => JobState::Done,
+                Err(failed) if failed.is_stopped => JobState::Interrupted,
+                Err(_) => JobState::Incomplete,
             };
             let manifest = known.and_then(|job| job.manifest).map(|path| path.to_string_lossy().into_owned());
             print_line(
@@ -242,10 +283,10 @@ impl Desk {
     }
 }
 
-fn way_of(order: &Order) -> bivouac_pool::Way {
+fn way_of(order: &JobSpec) -> bivouac_pool::Direction {
     match order.way {
-        Way::In => bivouac_pool::Way::In,
-        Way::Out => bivouac_pool::Way::Out,
+        Direction::In => bivouac_pool::Direction::In,
+        Direction::Out => bivouac_pool::Direction::Out,
     }
 }
 
@@ -293,11 +334,11 @@ fn not_known(formation: &FormationName, id: u64) -> Failure {
     Failure::new(1, format_args!("job {id} is not known; see: bivouac stage status --name {formation}"))
 }
 
-fn take(jobs: &Jobs, formation: &FormationName, id: u64) -> Result<Held, Failure> {
+fn take(jobs: &Jobs, formation: &FormationName, id: u64) -> Result<LockedJob, Failure> {
     let Some(known) = jobs.list().into_iter().find(|job| job.number == id) else {
         return Err(not_known(formation, id));
     };
-    if known.stage == Stage::Done {
+    if known.stage == JobState::Done {
         return Err(Failure::new(1, format_args!("job {id} is done; nothing is left to do")));
     }
     let held = jobs.take(id).map_err(|failure| Failure::new(1, failure))?;
@@ -308,10 +349,14 @@ fn take(jobs: &Jobs, formation: &FormationName, id: u64) -> Result<Held, Failure
 
 fn cancel(here: &Environment, which: &NameArgs, id: u64) -> Result<ExitCode, Failure> {
     let (formation, dir) = StateDir::find(here, which.name.as_ref())?;
-    let held = take(&Jobs::at(dir.stage_path()), &formation, id)?;
-    let state: Option<State> = living(&dir).ok();
+    let jobs = Jobs::at(dir.stage_path());
+    let state: Option<FormationState> = dir.read_living().ok();
+    if let Some(state) = &state {
+        enter_mounts(&dir, state, outside_of(&jobs, id))?;
+    }
+    let held = take(&jobs, &formation, id)?;
     let mount = state.and_then(|state| mounts_of(&state).ok()).and_then(|mounts| mounts.into_iter().next());
-    if held.order.way == Way::In && mount.is_none() {
+    if held.order.way == Direction::In && mount.is_none() {
         let text = "the formation is not mounted, so what the job left in it cannot be removed; mount it: bivouac mount";
         return Err(Failure::new(1, text));
     }
@@ -331,23 +376,18 @@ fn status(here: &Environment, args: &StageStatusArgs) -> Result<ExitCode, Failur
         }
     }
     if args.json {
-        outln!("{}", serde_json::to_string_pretty(&json_of(&known)).map_err(std::io::Error::from)?);
+        outln!(
+            "{}",
+            serde_json::to_string_pretty(&known.iter().map(job_json).collect::<Value>())
+                .map_err(std::io::Error::from)?
+        );
     } else {
         out!("{}", status_text(&known));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The jobs of a formation, as `stage status --json` says them.
-pub fn jobs_json(dir: &StateDir) -> Value {
-    json_of(&Jobs::at(dir.stage_path()).list())
-}
-
-fn json_of(known: &[Known]) -> Value {
-    known.iter().map(job_json).collect()
-}
-
-fn status_text(known: &[Known]) -> String {
+fn status_text(known: &[JobStatus]) -> String {
     if known.is_empty() {
         return "no jobs\n".to_owned();
     }
@@ -361,35 +401,24 @@ fn status_text(known: &[Known]) -> String {
     text
 }
 
-fn rows(job: &Known) -> Vec<Vec<String>> {
+fn rows(job: &JobStatus) -> Vec<Vec<String>> {
     let (done, found) = (job.done, job.found);
-    let since = Held::now_secs().saturating_sub(job.begun_secs).saturating_mul(1000);
+    let since = LockedJob::now_secs().saturating_sub(job.begun_secs).saturating_mul(1000);
     let first = vec![
         job.number.to_string(),
         job.order.way.word().to_owned(),
         job.stage.word().to_owned(),
         format!("{}/{}", done.files, found.files),
         format!("{}/{}", format_size(done.bytes), format_size(found.bytes)),
-        duration(since),
+        format_duration(since),
     ];
-    let whats = job.order.transfers.iter().map(|transfer| name(job.order.way, transfer));
+    let whats = job.order.transfers.iter().map(|transfer| job.order.way.describe(transfer));
     let row = |(number, what): (usize, String)| {
         let mut row = if number == 0 { first.clone() } else { vec![String::new(); first.len()] };
         row.push(what);
         row
     };
     whats.enumerate().map(row).collect()
-}
-
-fn job_json(job: &Known) -> Value {
-    let lossy = |path: &Path| path.to_string_lossy().into_owned();
-    let ends = job.order.transfers.iter().map(|transfer| places(job.order.way, transfer));
-    let transfers: Vec<_> = ends.map(|(src, dst)| json!({"src": src, "dst": dst})).collect();
-    json!({
-        "job": job.number, "way": job.order.way.word(), "state": job.stage.word(), "begun_unix_s": job.begun_secs,
-        "files": job.done.files, "files_found": job.found.files, "bytes": job.done.bytes,
-        "bytes_found": job.found.bytes, "transfers": transfers, "manifest": job.manifest.as_deref().map(lossy),
-    })
 }
 
 #[cfg(test)]
@@ -410,16 +439,16 @@ mod tests {
 
     #[test]
     fn people_see_jobs_and_what_they_do() {
-        let order = Order::new(Way::In, vec![Transfer { src: "/a".into(), dst: "b".into() }; 2]);
+        let order = JobSpec::new(Direction::In, vec![Transfer { src: "/a".into(), dst: "b".into() }; 2]);
         let found = bivouac_stage::Totals { files: 4, bytes: 2048 };
         let done = bivouac_stage::Totals { files: 1, bytes: 1024 };
-        let known = Known {
+        let known = JobStatus {
             number: 3,
             order,
-            stage: Stage::Interrupted,
+            stage: JobState::Interrupted,
             found,
             done,
-            begun_secs: Held::now_secs(),
+            begun_secs: LockedJob::now_secs(),
             manifest: Some("/m".into()),
         };
         let text = status_text(std::slice::from_ref(&known));

@@ -5,20 +5,26 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bivouac_launch::{CAUGHT, Environment, LaunchError, Signals, StateDir, asks_to_end};
+use bivouac_monitor::status::{StatusReport, look};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failure::Failure;
 use crate::options::StatusArgs;
-use crate::status::{Report, look};
+use crate::output;
 
 /// Moves to the first line and removes what is there and below.
 const CLEAR: &str = "\x1b[H\x1b[2J\x1b[3J";
 
 /// Shows a formation, once or again and again.
 pub fn run(here: &Environment, args: &StatusArgs) -> Result<ExitCode, Failure> {
-    let (_, dir) = StateDir::find_whole(here, args.which.name.as_ref())?;
+    let (_, dir) = StateDir::find_whole(here, args.which.name())?;
     let Some(every) = args.watch else {
         let report = look(&dir)?;
+        if args.lost {
+            let lost = &report.lost;
+            out!("{}", if args.json { output::json(lost, true)? + "\n" } else { lost.to_text() });
+            return Ok(ExitCode::from(lost.exit_code()));
+        }
         out!("{}", shown(&report, args, false)?);
         return Ok(ExitCode::from(report.exit_code()));
     };
@@ -39,7 +45,7 @@ fn watch(dir: &StateDir, args: &StatusArgs, every: Duration) -> Result<ExitCode,
         let between = if args.json || is_first { "" } else { "\n" };
         out!("{}{text}", if clears { CLEAR } else { between });
         is_first = false;
-        if report.state == "dead" || crate::output::is_closed() || is_over(&signals, every) {
+        if report.state == "dead" || output::is_closed() || is_over(&signals, every) {
             return Ok(ExitCode::from(report.exit_code()));
         }
     }
@@ -52,12 +58,22 @@ pub fn is_over(signals: &Signals, every: Duration) -> bool {
     std::iter::from_fn(|| signals.next()).any(asks_to_end)
 }
 
-fn shown(report: &Report, args: &StatusArgs, is_one_of_many: bool) -> Result<String, Failure> {
+fn shown(report: &StatusReport, args: &StatusArgs, is_one_of_many: bool) -> Result<String, Failure> {
     if !args.json {
-        return Ok(report.to_text(args.operations));
+        return Ok(report.to_text(args.operations, output::columns()));
     }
     // One line each, for whoever reads line by line.
-    let json =
-        if is_one_of_many { serde_json::to_string(report) } else { serde_json::to_string_pretty(report) };
-    Ok(json.map_err(std::io::Error::from)? + "\n")
+    Ok(output::json(report, !is_one_of_many)? + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use bivouac_monitor::status::LIST_COMMAND;
+
+    use crate::options::Cli;
+
+    #[test]
+    fn the_command_for_dead_formations_is_one() {
+        assert!(Cli::read(LIST_COMMAND.split(' ').map(Into::into).collect()).is_ok());
+    }
 }

@@ -1,14 +1,19 @@
 //! `bivouac system`: what the machines are and what joins them.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use bivouac_launch::Environment;
+use bivouac_monitor::status::CODE_DEGRADED;
+use bivouac_survey::{
+    HostQuery, LocalQuery, MeasureQuery, gather_hosts, gather_local, measure, read_map, read_maps,
+};
 use bivouac_sysmap::{Map, diff, dot, svg};
 use jsonpath_rust::JsonPath;
 
-use crate::failure::{CODE_DEGRADED, Failure};
-use crate::options::{MapForm, SystemArgs};
-use crate::system::{changes, gather, measure, of_file, text, to_xml, to_yaml};
+use crate::failure::Failure;
+use crate::options::{MapFormat, SystemArgs, WhoseArgs};
+use crate::system::{changes, text, to_xml, to_yaml};
 
 /// Longest expression, in bytes; and how deep brackets may be in each other.
 const QUERY_MAX: usize = 4096;
@@ -19,8 +24,8 @@ const CODE_NOTHING_FOUND: u8 = 1;
 /// Shows the map of this host, or of others.
 pub fn run(here: &Environment, args: &SystemArgs) -> Result<ExitCode, Failure> {
     args.query.as_deref().map_or(Ok(()), check)?;
-    let old = args.diff.as_deref().map(of_file).transpose()?;
-    let map = if args.measure { measure(here, args)? } else { gather(here, args)? };
+    let old = args.diff.as_deref().map(read_map).transpose()?;
+    let map = map_of(here, args)?;
     let mut is_found = true;
     if let Some(old) = old {
         let found = diff(&bivouac_sysmap::merge(vec![old]), &map);
@@ -32,9 +37,9 @@ pub fn run(here: &Environment, args: &SystemArgs) -> Result<ExitCode, Failure> {
     } else if let Some(query) = &args.query {
         is_found = select(&map, query)?;
     } else {
-        show(&map, if args.json { MapForm::Json } else { args.format })?;
+        show(&map, if args.json { MapFormat::Json } else { args.format })?;
     }
-    if args.json || args.query.is_some() || args.format != MapForm::Table {
+    if args.json || args.query.is_some() || args.format != MapFormat::Table {
         map.notes.iter().for_each(|note| errln!("bivouac: not known: {note}"));
     }
     let is_slow = map.measured.as_ref().is_some_and(|measured| !measured.slow.is_empty());
@@ -45,14 +50,42 @@ pub fn run(here: &Environment, args: &SystemArgs) -> Result<ExitCode, Failure> {
     })
 }
 
-fn show(map: &Map, form: MapForm) -> Result<(), Failure> {
+/// The map that is asked for, as far as it can be had.
+fn map_of(here: &Environment, args: &SystemArgs) -> Result<Map, Failure> {
+    let WhoseArgs { name, hosts, hostfile, here: only_here, from, launcher, program, answer_timeout } =
+        &args.whose;
+    let query = HostQuery {
+        formation: name.clone(),
+        hosts: hosts.clone(),
+        hostfile: hostfile.clone(),
+        launcher: launcher.clone(),
+        program: program.clone(),
+        answer_timeout: Duration::from_millis(answer_timeout.0),
+        load_ms: args.load.0,
+    };
+    if args.measure {
+        let bound = Duration::from_millis(args.measure_time.0);
+        return Ok(measure(here, &query, &MeasureQuery { bound, network: args.network.clone() })?);
+    }
+    if !from.is_empty() {
+        return Ok(read_maps(from)?);
+    }
+    let (root, record) = (args.root.as_deref(), args.record.as_deref());
+    let only_here = *only_here || root.is_some() || record.is_some();
+    match if only_here { None } else { gather_hosts(here, &query)? } {
+        Some(map) => Ok(map),
+        None => Ok(gather_local(here, &LocalQuery { root, record, load_ms: args.load.0 })?),
+    }
+}
+
+fn show(map: &Map, form: MapFormat) -> Result<(), Failure> {
     match form {
-        MapForm::Table => out!("{}", text(map)),
-        MapForm::Json => outln!("{}", serde_json::to_string_pretty(map).map_err(std::io::Error::from)?),
-        MapForm::Yaml => out!("{}", to_yaml(map)?),
-        MapForm::Xml => out!("{}", to_xml(map)?),
-        MapForm::Dot => out!("{}", dot(map)),
-        MapForm::Svg => out!("{}", svg(map)),
+        MapFormat::Table => out!("{}", text(map)),
+        MapFormat::Json => outln!("{}", serde_json::to_string_pretty(map).map_err(std::io::Error::from)?),
+        MapFormat::Yaml => out!("{}", to_yaml(map)?),
+        MapFormat::Xml => out!("{}", to_xml(map)?),
+        MapFormat::Dot => out!("{}", dot(map)),
+        MapFormat::Svg => out!("{}", svg(map)),
     }
     Ok(())
 }

@@ -5,25 +5,25 @@ use std::time::Duration;
 
 use bivouac_hosts::{answer_lines, write_answer};
 use bivouac_launch::Environment;
+use bivouac_survey::{StationAnswer, map_of_this_host, open_station};
 
 use crate::failure::Failure;
 use crate::options::TellArgs;
-use crate::system::{Told, of_this_host, open};
 
 /// Says what this host is, and, to be measured, where it takes orders.
 pub fn run(here: &Environment, args: &TellArgs) -> Result<ExitCode, Failure> {
-    let map = of_this_host(here, args.load);
+    let map = map_of_this_host(here, args.load);
     let Some(patience) = args.station else {
         answer(here, args, &map)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let (mut station, waiting) = open(args.network.as_ref())?;
+    let (mut station, waiting) = open_station(args.network.as_ref())?;
     station.addresses.iter_mut().for_each(|address| {
         let known =
             map.hosts.iter().flat_map(|host| &host.interfaces).find(|one| one.name == address.interface);
         address.speed_bits = known.and_then(|one| one.speed_bits);
     });
-    answer(here, args, &Told { map, station })?;
+    answer(here, args, &StationAnswer { map, station })?;
     if let Some(waiting) = waiting {
         waiting.serve(Duration::from_millis(patience));
     }

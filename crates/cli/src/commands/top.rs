@@ -8,46 +8,47 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use bivouac_launch::{CAUGHT, Environment, LaunchError, Signals, StateDir, asks_to_end};
+use bivouac_launch::{CAUGHT, Environment, LaunchError, LaunchResult, Signals, StateDir, asks_to_end};
+use bivouac_monitor::rates::{RateSampler, Rates};
 use ratatui::crossterm::event::{self, Event};
 
 use crate::commands::status::is_over;
 use crate::environment::{has_colors, has_utf8, is_dumb_terminal};
 use crate::failure::Failure;
 use crate::options::TopArgs;
-use crate::top::{Looks, Rates, Screen, Turn, table};
+use crate::top::{KeyAction, Screen, table};
 
-/// How often keys and news are looked for.
+/// Number of times that keys and news are looked for.
 const KEYS_EVERY: Duration = Duration::from_millis(50);
 
 /// Shows a formation at work.
 pub fn run(here: &Environment, args: &TopArgs) -> Result<ExitCode, Failure> {
-    let (_, dir) = StateDir::find_whole(here, args.which.name.as_ref())?;
+    let (_, dir) = StateDir::find_whole(here, args.which.name())?;
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
-    let looks = Looks::begin_with_uses(dir)?;
+    let sampler = RateSampler::begin_with_uses(dir)?;
     let every = Duration::from_millis(args.every.0);
     if args.json || args.once || !std::io::stdout().is_terminal() || is_dumb_terminal() {
-        in_turn(looks, args, every, &signals)
+        in_turn(sampler, args, every, &signals)
     } else {
-        on_screen(looks, every, &signals)
+        on_screen(sampler, every, &signals)
     }
 }
 
 /// Interval after interval as text or JSON.
 fn in_turn(
-    mut looks: Looks,
+    mut sampler: RateSampler,
     args: &TopArgs,
     every: Duration,
     signals: &Signals,
 ) -> Result<ExitCode, Failure> {
-    for rates in args.since.map(|since| looks.past(since.0)).transpose()?.unwrap_or_default() {
-        outln!("{}", serde_json::to_string(&rates).map_err(std::io::Error::from)?);
+    for rates in args.since.map(|since| sampler.past(since.0)).transpose()?.unwrap_or_default() {
+        outln!("{}", crate::output::json(&rates, false)?);
     }
     let mut between = "";
     while !is_over(signals, every) {
-        let Some(rates) = looks.next()? else { break };
+        let Some(rates) = sampler.sample()? else { break };
         if args.json {
-            outln!("{}", serde_json::to_string(&rates).map_err(std::io::Error::from)?);
+            outln!("{}", crate::output::json(&rates, false)?);
         } else {
             out!("{between}{}", table(&rates));
         }
@@ -60,15 +61,15 @@ fn in_turn(
 }
 
 /// What a thread that looks has seen: nodes that do not answer do not keep keys waiting.
-type Seen = Receiver<Result<Option<Rates>, Failure>>;
+type RateReceiver = Receiver<LaunchResult<Option<Rates>>>;
 
-fn on_screen(looks: Looks, every: Duration, signals: &Signals) -> Result<ExitCode, Failure> {
+fn on_screen(sampler: RateSampler, every: Duration, signals: &Signals) -> Result<ExitCode, Failure> {
     let every_ms = Arc::new(AtomicU64::new(0));
     let set = |every: Duration| {
         every_ms.store(u64::try_from(every.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     };
     set(every);
-    let (seen, looker) = begin_looking(looks, Arc::clone(&every_ms))?;
+    let (seen, looker) = begin_looking(sampler, Arc::clone(&every_ms))?;
     let mut screen = Screen::new(every, has_colors(), has_utf8());
     let mut terminal = ratatui::try_init()?;
     let outcome = (|| {
@@ -78,9 +79,9 @@ fn on_screen(looks: Looks, every: Duration, signals: &Signals) -> Result<ExitCod
                 && let Event::Key(key) = event::read()?
             {
                 match screen.key(key) {
-                    Turn::Stay => {}
-                    Turn::End => return Ok(false),
-                    Turn::Every(every) => {
+                    KeyAction::Stay => {}
+                    KeyAction::End => return Ok(false),
+                    KeyAction::Every(every) => {
                         set(every);
                         looker.unpark();
                     }
@@ -107,7 +108,10 @@ fn on_screen(looks: Looks, every: Duration, signals: &Signals) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-fn begin_looking(mut looks: Looks, every_ms: Arc<AtomicU64>) -> Result<(Seen, Thread), Failure> {
+fn begin_looking(
+    mut sampler: RateSampler,
+    every_ms: Arc<AtomicU64>,
+) -> Result<(RateReceiver, Thread), Failure> {
     let (sender, seen) = channel();
     let looker = thread::Builder::new().name("looks".into()).spawn(move || {
         loop {
@@ -119,7 +123,7 @@ fn begin_looking(mut looks: Looks, every_ms: Arc<AtomicU64>) -> Result<(Seen, Th
                     None => break,
                 }
             }
-            let rates = looks.next();
+            let rates = sampler.sample();
             let is_last = !matches!(rates, Ok(Some(_)));
             if sender.send(rates).is_err() || is_last {
                 return;

@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 
 use bivouac_launch::mount_table::Table;
-use bivouac_launch::mounts::{FS_TYPE, WhenBusy, mounted, unmount};
+use bivouac_launch::mounts::{WhenBusy, mounted, unmount};
 use bivouac_launch::{Environment, Kind, LaunchError};
+use bivouac_types::mount_table::FORMATION_FS_TYPE;
 
 use crate::failure::Failure;
 use crate::options::UnmountArgs;
@@ -18,7 +19,7 @@ pub fn run(here: &Environment, args: &UnmountArgs) -> Result<ExitCode, Failure> 
     // This very process must not be what keeps it busy.
     std::env::set_current_dir("/")?;
     let table = Table::here();
-    if let Some(top) = table.at(&dir).filter(|top| top.kind != FS_TYPE) {
+    if let Some(top) = table.at(&dir).filter(|top| top.kind != FORMATION_FS_TYPE) {
         let cause = format!("is a mount of something else ({})", top.source);
         let remedy = "unmount that first if a formation's is below it";
         return Err(LaunchError::new(Kind::Refused, dir.display(), cause, remedy).into());

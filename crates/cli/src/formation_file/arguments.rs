@@ -10,6 +10,10 @@ use super::{formation, read};
 use crate::failure::Failure;
 use crate::options::Cli;
 
+/// Keys of files, and what on the command line counts instead of them although it is called otherwise.
+const INSTEAD: [(&[&str], &[&str]); 2] =
+    [(&["name"], &["formation_name"]), (&["mount", "mount-each"], &["dir", "each", "no_mount"])];
+
 /// The arguments of this program, with those of a formation file put in that are not given themselves.
 ///
 /// # Errors
@@ -19,16 +23,35 @@ pub fn with_file(arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
         return Ok(arguments);
     }
     let Ok(matches) = Cli::command().try_get_matches_from(&arguments) else { return Ok(arguments) };
-    let Some(("up" | "run", command)) = matches.subcommand() else { return Ok(arguments) };
+    let Some((name @ ("up" | "run"), command)) = matches.subcommand() else { return Ok(arguments) };
     let Some(path) = command.get_one::<PathBuf>("config") else { return Ok(arguments) };
     let options = formation::options();
+    let is_said = |id: &str| {
+        command.ids().any(|known| known.as_str() == id)
+            && command.value_source(id) == Some(ValueSource::CommandLine)
+    };
     let is_given = |key: &str| {
         let id =
             options.get_arguments().find(|argument| argument.get_long() == Some(key)).map(clap::Arg::get_id);
-        id.is_some_and(|id| command.value_source(id.as_str()) == Some(ValueSource::CommandLine))
+        let id = id.map_or("", |id| id.as_str());
+        is_said(id)
+            || INSTEAD.iter().any(|(keys, ids)| keys.contains(&key) && ids.iter().any(|id| is_said(id)))
     };
-    let added = read(path)?.formation.into_iter().filter(|(key, _)| !is_given(key));
-    let added = added.map(|(key, value)| OsString::from(format!("--{key}={value}")));
+    let (said, mut has_inputs) = (read(path)?.formation, false);
+    let added = said.into_iter().filter(|(key, _)| !is_given(key)).filter(|(key, _)| {
+        let is_for_run_alone = key == "in" && name == "up";
+        has_inputs |= is_for_run_alone;
+        !is_for_run_alone
+    });
+    let added: Vec<_> = added.collect();
+    if has_inputs {
+        errln!(
+            "bivouac: {}: `up` copies nothing in, as `run` does: bivouac stage in SRC... DST",
+            path.display()
+        );
+    }
+    let added = added.into_iter();
+    let added = added.map(|(key, value)| OsString::from(formation::as_argument(&key, &value)));
     // Behind the command's name, in front of everything else: a command to run stays last.
     let (front, rest) = arguments.split_at(arguments.len().min(2));
     Ok(front.iter().cloned().chain(added).chain(rest.iter().cloned()).collect())
@@ -66,6 +89,21 @@ mod tests {
             ["run", "--nodes=4", "--stripe=64k", "--volume", "/c", "--", "app", "--stripe", "1m"]
         );
         assert_eq!(merged("", &["up"]), ["up"]);
+        let job = "[formation]\nname = \"camp\"\nmount = \"/m\"\npool = [\"mesh:ro\"]\nin = [\"a\", \"b:c\"]\nout = \"r:/r\"\nallow-other = false\n";
+        let pool = "--pool=mesh:ro";
+        assert_eq!(
+            merged(job, &["run", "--", "app"]),
+            ["run", "--name=camp", "--mount=/m", pool, "--in=a", "--in=b:c", "--out=r:/r", "--", "app"]
+        );
+        // `up` copies nothing in.
+        assert_eq!(
+            merged(job, &["up", "mine", "--no-mount"]),
+            ["up", pool, "--out=r:/r", "mine", "--no-mount"]
+        );
+        assert_eq!(
+            merged(job, &["up", "--mount-each", "/e", "--out", "x:y"]),
+            ["up", "--name=camp", pool, "--mount-each", "/e", "--out", "x:y"]
+        );
         let many = "[formation]\nnodes = 1000\nin-process = true\n";
         assert_eq!(merged(many, &["up"]), ["up", "--nodes=1000", "--in-process=true"]);
         assert_eq!(merged(many, &["up", "--in-process"]), ["up", "--nodes=1000", "--in-process"]);

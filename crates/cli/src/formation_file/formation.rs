@@ -1,30 +1,42 @@
 //! The table `[formation]`: keys and values are checked by the option table of `up` itself.
 
 use bivouac_launch::Wishes;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args, Command, FromArgMatches};
 use toml::de::{DeTable, DeValue};
 
 use super::{Problem, unknown, values};
-use crate::options::FormationArgs;
+use crate::options::{FileKeyArgs, FormationArgs};
+
+/// The one key whose option takes no value: there is no need to say that it is false.
+const SWITCH: &str = "allow-other";
 
 /// The options that the table may have.
 pub fn options() -> Command {
-    FormationArgs::augment_args(Command::default().name("formation").no_binary_name(true))
+    let formation = FormationArgs::augment_args(Command::default().name("formation").no_binary_name(true));
+    FileKeyArgs::augment_args(formation)
+}
+
+/// A key and its value as an argument.
+pub fn as_argument(key: &str, value: &str) -> String {
+    if key == SWITCH { format!("--{key}") } else { format!("--{key}={value}") }
 }
 
 /// Reads the table, which begins at `start`.
 pub fn read(table: &DeTable<'_>, start: usize, problems: &mut Vec<Problem>) -> Vec<(String, String)> {
     let options = options();
-    let known: Vec<&str> = options.get_arguments().filter_map(|argument| argument.get_long()).collect();
+    // The database of pools is the user's, not the formation's.
+    let keys: Vec<&Arg> = options.get_arguments().filter(|argument| argument.get_id() != "db").collect();
+    let known: Vec<&str> = keys.iter().filter_map(|argument| argument.get_long()).collect();
     let (mut said, mut places) = (Vec::new(), Vec::new());
     for (key, value) in table {
         let (at, name) = (key.span().start, key.get_ref().as_ref());
-        let Some(argument) = options.get_arguments().find(|argument| argument.get_long() == Some(name))
-        else {
+        let Some(argument) = keys.iter().find(|argument| argument.get_long() == Some(name)) else {
             problems.push(unknown(at, name, &known));
             continue;
         };
         let given = match (argument.get_action(), value.get_ref()) {
+            (_, DeValue::Boolean(false)) if name == SWITCH => Vec::new(),
             (_, DeValue::Boolean(word)) if is_switch(argument) => {
                 vec![(value.span().start, word.to_string())]
             }
@@ -47,14 +59,19 @@ pub fn read(table: &DeTable<'_>, start: usize, problems: &mut Vec<Problem>) -> V
     said
 }
 
-/// Whether an option is on or off.
+/// Returns whether an option is on or off.
 fn is_switch(argument: &Arg) -> bool {
     argument.get_possible_values().iter().any(|word| word.get_name() == "true")
 }
 
-/// Whether an option takes this value.
+/// Returns whether an option takes this value.
 fn one(key: &str, value: &str) -> Result<(), String> {
-    let parsed = options().try_get_matches_from([format!("--{key}={value}")]);
+    let parsed = options().try_get_matches_from([as_argument(key, value)]);
+    // What it goes with may be further down.
+    let parsed = match parsed {
+        Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => return Ok(()),
+        parsed => parsed,
+    };
     parsed.map(drop).map_err(|error| {
         let text = error.to_string();
         let first = text.lines().next().unwrap_or_default();
@@ -65,10 +82,39 @@ fn one(key: &str, value: &str) -> Result<(), String> {
     })
 }
 
-/// Whether all of them together can be a formation.
+/// Keys that exclude each other, or need others.
+fn contradiction(error: &clap::Error, places: &[(String, usize)], start: usize) -> Problem {
+    let strings = |kind| match error.get(kind) {
+        Some(ContextValue::String(one)) => vec![one.clone()],
+        Some(ContextValue::Strings(all)) => all.clone(),
+        _ => Vec::new(),
+    };
+    // `--http <[ADDR:]PORT>` is the key `http` here.
+    let key =
+        |text: &String| text.split([' ', '=', '[']).next().unwrap_or(text).trim_start_matches('-').to_owned();
+    let named: Vec<String> = strings(ContextKind::InvalidArg).iter().map(key).collect();
+    let others: Vec<String> = strings(ContextKind::PriorArg).iter().map(key).collect();
+    let at = places.iter().filter(|(known, _)| named.contains(known) || others.contains(known));
+    let at = at.map(|(_, at)| *at).max().unwrap_or(start);
+    let text = match error.kind() {
+        ErrorKind::MissingRequiredArgument => {
+            format!("it needs {} as well: write that, too", named.join(", "))
+        }
+        ErrorKind::ArgumentConflict if !others.is_empty() => {
+            format!("{} and {} exclude each other: leave one out", named.join(", "), others.join(", "))
+        }
+        _ => error.to_string().lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned(),
+    };
+    Problem::new(at, text)
+}
+
+/// Returns whether all of them together can be a formation.
 fn together(said: &[(String, String)], places: &[(String, usize)], start: usize) -> Option<Problem> {
-    let arguments = said.iter().map(|(key, value)| format!("--{key}={value}"));
-    let matches = options().try_get_matches_from(arguments).ok()?;
+    let arguments = said.iter().map(|(key, value)| as_argument(key, value));
+    let matches = match options().try_get_matches_from(arguments) {
+        Ok(matches) => matches,
+        Err(error) => return Some(contradiction(&error, places, start)),
+    };
     let wishes: Wishes = FormationArgs::from_arg_matches(&matches).ok()?.wishes("x".parse().ok()?, 1, None);
     let refusal = wishes.check().err()?.to_string();
     // It begins with the option that it is about.

@@ -3,6 +3,7 @@
 //! ```toml
 //! [formation]            # keys are the long options of `up`
 //! nodes = 4
+//! name = "camp"
 //! volume = ["/local:100g"]
 //! stripe = "1m"
 //!
@@ -25,6 +26,7 @@ use crate::failure::Failure;
 use crate::partitioning::Plan;
 
 pub use arguments::with_file;
+pub use formation::as_argument;
 
 /// Most bytes of a formation file.
 const FILE_MAX: u64 = 1 << 20;
@@ -176,6 +178,10 @@ width = 2
         let sizing = input.sizing.unwrap();
         assert_eq!((sizing.bytes, sizing.keep, input.settings.width), (30 << 30, 0.8, 2));
         assert_eq!(parse(""), Ok(FormationFile::default()));
+        let served = parse("[formation]\nhttp = \"8443\"\nhttp-domain = \"s3.camp\"\n").unwrap();
+        assert_eq!(served.formation.len(), 2, "keys that need others are taken with them");
+        let open = parse("[formation]\nallow-other = true\nmount = \"/m\"\n").unwrap();
+        assert_eq!(open.formation.len(), 2);
     }
 
     #[test]
@@ -189,10 +195,16 @@ width = 2
             ("[formation]\nnodes = 5000\n", 2, "at most 256 nodes"),
             ("[formation]\nstripe = 5000\n", 2, "not a multiple of 4096"),
             ("[formation]\nstripe = \"big\"\n", 2, "'big' is not a size"),
-            ("[formation]\nwidth = 3\nnodes = 2\n", 2, "only 2 seats"),
+            ("[formation]\nwidth = 3\nnodes = 2\n", 2, "only 2 targets"),
             ("[formation]\nwait = true\n", 2, "wait: true is no value"),
             ("[formation]\nnodes = [1, 2]\n", 2, "nodes: takes one value"),
-            ("[formation]\nname = \"x\"\n", 2, "unknown key 'name'"),
+            ("[formation]\nname = \"a/b\"\n", 2, "has the character '/'"),
+            ("[formation]\ndb = \"x\"\n", 2, "unknown key 'db'"),
+            ("[formation]\nttl = 5\n", 2, "'5' has no unit"),
+            ("[formation]\nin = \"a\"\nout = \"x\"\n", 3, "has no target"),
+            ("[formation]\nhosts = \"a,b\"\nnodes = 2\n", 3, "exclude each other"),
+            ("[formation]\nmount = \"/a\"\nmount-each = \"/b\"\n", 3, "exclude each other"),
+            ("[formation]\nstripe = \"1m\"\nhttp-domain = \"a.b\"\n", 1, "it needs http as well"),
             ("[formation]\nnodes = 1\nnodes = 2\n", 3, "duplicate key"),
             ("[formation]\nnodes = \n", 2, "string"),
             ("formation = 3\n", 1, "write [formation]"),

@@ -6,7 +6,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{Problem, unknown, values};
-use crate::partitioning::{Plan, Sharing, Sizing, parse_fraction};
+use crate::partitioning::{ClientSharing, Plan, Sizing, parse_fraction};
 
 /// Which part of a node's volumes a computed number of nodes may count on, unless it is said.
 const KEEP: f64 = 0.8;
@@ -15,7 +15,7 @@ const KEYS: [&str; 6] = ["path", "nodes", "for", "keep", "sharing", "clients"];
 
 /// What has been read of a table so far, each with its place.
 #[derive(Default)]
-struct Said {
+struct PartitionTable {
     path: Option<(usize, String)>,
     nodes: Option<(usize, crate::partitioning::Nodes)>,
     size: Option<u64>,
@@ -32,7 +32,7 @@ pub fn read(table: &Spanned<DeValue<'_>>, problems: &mut Vec<Problem>) -> Option
         problems.push(Problem::new(start, "a partition is a table: write [[partition]]"));
         return None;
     };
-    let mut said = Said::default();
+    let mut said = PartitionTable::default();
     let mut settings = PartitionSettings::default();
     for (key, value) in table {
         let at = key.span().start;
@@ -76,7 +76,7 @@ fn rules(
     Ok(())
 }
 
-impl Said {
+impl PartitionTable {
     fn assign(&mut self, key: &str, at: usize, text: &str) -> Result<(), String> {
         match key {
             "path" => self.path = Some((at, check_path(text)?)),
@@ -84,7 +84,7 @@ impl Said {
             "for" => self.size = Some(parse_size(text)?),
             "keep" => self.keep = Some((at, parse_fraction(text)?)),
             "sharing" => {
-                let way = Sharing::named(text);
+                let way = ClientSharing::named(text);
                 let way = way.ok_or_else(|| {
                     format!("sharing '{text}' is none of dedicated, semi-dedicated, shared")
                 })?;
@@ -129,7 +129,7 @@ impl Said {
             path,
             nodes: self.nodes.map(|(_, nodes)| nodes),
             sizing: self.size.map(|bytes| Sizing { bytes, keep }),
-            sharing: sharing.map(|((_, clients_per), (_, clients))| Sharing { clients_per, clients }),
+            sharing: sharing.map(|((_, clients_per), (_, clients))| ClientSharing { clients_per, clients }),
             settings,
             says_stripe: self.says_stripe,
         }

@@ -3,18 +3,28 @@
 use clap::CommandFactory;
 
 use super::Cli;
+use super::groups::grouped;
 
-/// Commands and what to type; those of `stage` and `partition` have two words.
+/// Commands and what to type; those of `stage`, `partition` and others have two words.
 const EXAMPLES: &[(&str, &[&str])] = &[
     (
         "up",
         &[
             "bivouac up --nodes 4",
-            "bivouac up --nodes 2 --volume /local/scratch:100g --name camp",
+            "bivouac up camp --nodes 2 --volume /local/scratch:100g",
             "bivouac up --hosts n[1-4] --owner $$",
         ],
     ),
-    ("status", &["bivouac status", "bivouac status --name camp --json", "bivouac status --watch=5s"]),
+    (
+        "status",
+        &[
+            "bivouac status",
+            "bivouac status camp --json",
+            "bivouac status --watch=5s",
+            "bivouac status --lost",
+        ],
+    ),
+    ("path", &["bivouac path", "bivouac path camp --node 1"]),
     ("top", &["bivouac top", "bivouac top --name camp --every 5s", "bivouac top --once --json"]),
     (
         "report",
@@ -26,7 +36,12 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     ("metrics", &["bivouac metrics", "bivouac metrics --name camp --format prometheus"]),
     ("logs", &["bivouac logs", "bivouac logs --node 0 --supervisor -n 20", "bivouac logs --follow --json"]),
-    ("down", &["bivouac down", "bivouac down --name camp --yes"]),
+    (
+        "races",
+        &["bivouac races", "bivouac races --json /tmp/camp/results", "bivouac races --name camp --all"],
+    ),
+    ("down", &["bivouac down", "bivouac down camp --yes"]),
+    ("doctor", &["bivouac doctor", "bivouac doctor --hosts n[1-4] --json"]),
     ("list", &["bivouac list", "bivouac list --json"]),
     (
         "recover",
@@ -38,6 +53,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "bivouac run --nodes 4 --in data --out results:results -- ./analyse.sh",
             "bivouac run --in mesh --out out:/project/out -- sh -c 'cd $BIVOUAC && mpirun solver'",
+            "bivouac run --out ckpt:/project/ckpt --out-every 10m -- srun solver",
         ],
     ),
     ("exec", &["bivouac exec -- sh -c 'ls $BIVOUAC'", "bivouac exec --name camp --cd=run -- ./solver"]),
@@ -81,8 +97,28 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("partition show", &["bivouac partition show project"]),
     ("partition set", &["bivouac partition set project --capacity 10g"]),
     ("partition remove", &["bivouac partition remove project"]),
+    ("contract", &["bivouac contract show results"]),
+    ("contract show", &["bivouac contract show results", "bivouac contract show --json results/*.h5"]),
+    (
+        "contract set",
+        &["bivouac contract set strict shared.h5", "bivouac contract set --recursive session checkpoints"],
+    ),
+    (
+        "laminate",
+        &[
+            "bivouac laminate inputs results/final.h5",
+            "bivouac laminate --verify inputs",
+            "bivouac laminate --undo results/final.h5",
+        ],
+    ),
     ("key", &["bivouac key list"]),
-    ("key create", &["bivouac key create", "bivouac key create --path /results --read-only --expires 8h"]),
+    (
+        "key create",
+        &[
+            "bivouac key create --header-file key",
+            "bivouac key create --path /results --read-only --expires 8h --key-file results.key",
+        ],
+    ),
     ("key list", &["bivouac key list", "bivouac key list --json"]),
     ("key revoke", &["bivouac key revoke BVKABCDEFGHIJKLMNOPQ"]),
     (
@@ -105,6 +141,18 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         ],
     ),
     ("share", &["bivouac share results/a.h5 --expires 8h"]),
+    ("link", &["bivouac link add far login2.other.example:7000 --key-file far.key"]),
+    (
+        "link add",
+        &[
+            "bivouac link add far login2.other.example:7000 --key-file far.key",
+            "bivouac link add meshes 10.2.0.1:7000 --key-file meshes.key --at /inputs/meshes",
+        ],
+    ),
+    ("link list", &["bivouac link list", "bivouac link list --name camp --json"]),
+    ("link show", &["bivouac link show far", "bivouac link show far --json"]),
+    ("link listen", &["bivouac link listen 0.0.0.0:7000"]),
+    ("link remove", &["bivouac link remove far"]),
     ("config", &["bivouac config --check camp.toml"]),
     (
         "fsck",
@@ -202,7 +250,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
 
 /// The table of commands and options, with examples.
 pub fn command() -> clap::Command {
-    with_examples(Cli::command(), "")
+    grouped(with_examples(Cli::command(), ""))
 }
 
 fn with_examples(command: clap::Command, above: &str) -> clap::Command {

@@ -83,6 +83,22 @@ pub struct ScrubArgs {
     pub json: bool,
 }
 
+/// Arguments of `races`.
+#[derive(Debug, Args)]
+pub struct RacesArgs {
+    #[command(flatten)]
+    pub which: NameArgs,
+    /// Files, or directories with all below them, in a mounted formation [default: everything]
+    #[arg(value_name = "PATH", conflicts_with = "name")]
+    pub paths: Vec<PathBuf>,
+    /// Show also conflicting accesses that are ordered, but would not be under the session contract
+    #[arg(long)]
+    pub all: bool,
+    /// Write JSON to standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
 fn rate(text: &str) -> Result<u64, String> {
     parse_size(text).and_then(|rate| if rate > 0 { Ok(rate) } else { Err("a rate is above 0".into()) })
 }

@@ -46,50 +46,52 @@ impl fmt::Display for Topology {
     }
 }
 
+/// What the help calls these. A heading of the whole would hold for all options behind them, too.
+const HEADING: &str = "Several hosts";
+
 /// Over which hosts a formation is, and how they are reached.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Several hosts")]
 pub struct HostsArgs {
     /// The formation's hosts: names as for ssh, ranges in brackets, a number of nodes behind a colon (n1,n[2-4]:2)
     #[arg(long, value_name = "HOST[,HOST...]", conflicts_with_all = ["nodes", "hostfile"])]
     pub hosts: Option<String>,
     /// File with the formation's hosts, one per line
-    #[arg(long, value_name = "FILE", conflicts_with = "nodes")]
+    #[arg(long, value_name = "FILE", conflicts_with = "nodes", help_heading = HEADING)]
     pub hostfile: Option<PathBuf>,
     /// Nodes on each host that does not say otherwise
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "nodes", allow_negative_numbers = true, value_parser = number::<u16>(1, 256))]
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "nodes", allow_negative_numbers = true, value_parser = number::<u16>(1, 256), help_heading = HEADING)]
     pub nodes_per_host: u16,
     /// What starts processes on the hosts: ssh, slurm, pbs, flux, mpi, or a command with {host}, and {args} or, where a shell reads it again, {command} in it
     ///
     /// Inside an allocation of Slurm or PBS that batch system does it, over the job's hosts unless others are named; elsewhere ssh.
-    #[arg(long = "launch", value_name = "LAUNCHER", conflicts_with = "nodes")]
+    #[arg(long = "launch", value_name = "LAUNCHER", conflicts_with = "nodes", help_heading = HEADING)]
     pub launcher: Option<Launcher>,
     /// Send a program along instead of using what is installed on the hosts: this one, or a static build at this path
-    #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true, default_missing_value = "/proc/self/exe", conflicts_with_all = ["nodes", "program"])]
+    #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true, default_missing_value = "/proc/self/exe", conflicts_with_all = ["nodes", "program"], help_heading = HEADING)]
     pub send: Option<PathBuf>,
     /// Path of bivouac on the hosts [default: this program's own path]
-    #[arg(long, value_name = "PATH", conflicts_with = "nodes")]
+    #[arg(long, value_name = "PATH", conflicts_with = "nodes", help_heading = HEADING)]
     pub program: Option<String>,
     /// Start with this many nodes, if the others do not come
-    #[arg(long, value_name = "N", conflicts_with = "nodes", allow_negative_numbers = true, value_parser = number::<u16>(1, 65_535))]
+    #[arg(long, value_name = "N", conflicts_with = "nodes", allow_negative_numbers = true, value_parser = number::<u16>(1, 65_535), help_heading = HEADING)]
     pub min_nodes: Option<u16>,
     /// The network that the hosts use among themselves: 10.1.0.0/16, or the name of an interface of this host [default: the one over which they reach this host]
-    #[arg(long, value_name = "CIDR|NAME", conflicts_with = "nodes")]
+    #[arg(long, value_name = "CIDR|NAME", conflicts_with = "nodes", help_heading = HEADING)]
     pub network: Option<Network>,
     /// Which hosts are behind one switch, so that stripes of a file are not: auto, as Slurm knows it inside its jobs;
     /// none; or a file written by `bivouac system --json`
-    #[arg(long, value_name = "auto|none|FILE", default_value = "auto", conflicts_with = "nodes")]
+    #[arg(long, value_name = "auto|none|FILE", default_value = "auto", conflicts_with = "nodes", help_heading = HEADING)]
     pub topology: Topology,
     /// The hosts come by themselves: something runs this very command on each of them, and they meet at this port of the first one
     ///
     /// Each returns when the formation can be used on its host. For scripts that run everywhere anyway, such as a batch system's prolog.
-    #[arg(long, value_name = "[HOST:]PORT", conflicts_with_all = ["nodes", "launcher", "send", "program"], requires = "meet_secret")]
+    #[arg(long, value_name = "[HOST:]PORT", conflicts_with_all = ["nodes", "launcher", "send", "program"], requires = "meet_secret", help_heading = HEADING)]
     pub meet: Option<MeetingPlace>,
     /// File with what all hosts of a meeting know and nobody else does, 16 random bytes or more; new for each formation
-    #[arg(long, value_name = "FILE", requires = "meet")]
+    #[arg(long, value_name = "FILE", requires = "meet", help_heading = HEADING)]
     pub meet_secret: Option<PathBuf>,
     /// How long a host goes on while it hears nothing from where the formation was started, before it takes its part down
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration, conflicts_with = "nodes")]
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration, conflicts_with = "nodes", help_heading = HEADING)]
     pub silence_max: Duration,
 }
 

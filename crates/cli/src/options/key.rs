@@ -1,5 +1,7 @@
 //! The options of `key`.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 
 use super::{Duration, NameArgs, duration};
@@ -14,7 +16,7 @@ pub struct KeyArgs {
 /// What to do with keys.
 #[derive(Debug, Subcommand)]
 pub enum KeyAction {
-    /// Make a key; it is the last line of the output, and is not stored anywhere
+    /// Make a key; it is the last line of the output, or in the file that is named, and is not stored anywhere else
     Create(KeyCreateArgs),
     /// List the keys: what they are for, not what they are
     List(KeyListArgs),
@@ -27,15 +29,25 @@ pub enum KeyAction {
 pub struct KeyCreateArgs {
     #[command(flatten)]
     pub which: NameArgs,
-    /// File or directory of the formation that the key is for, with what is below it; /metrics for the figures alone
+    /// File or directory of the formation that the key is for, with what is below it; /metrics for the figures alone; for
+    /// links a directory
     #[arg(long, value_name = "PATH", default_value = "/")]
     pub path: String,
+    /// The key is for `bivouac link add` in another formation, and not for HTTP
+    #[arg(long, conflicts_with = "header_file")]
+    pub link: bool,
     /// The key can read only
     #[arg(long)]
     pub read_only: bool,
     /// How long it can be used [default: as long as the formation lives]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub expires: Option<Duration>,
+    /// Write the key to this file, which only you can read, and not to standard output
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Write it to this file, which only you can read, as the header that curl takes with -H @FILE, and not to standard output
+    #[arg(long, value_name = "FILE")]
+    pub header_file: Option<PathBuf>,
 }
 
 /// Arguments of `key list`.

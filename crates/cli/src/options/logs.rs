@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use super::NameArgs;
+use super::WhichArgs;
 use super::numbers::number;
 
 /// How severe something is, the most severe first.
@@ -19,7 +19,7 @@ pub enum LogLevel {
 #[derive(Debug, Args)]
 pub struct LogsArgs {
     #[command(flatten)]
-    pub which: NameArgs,
+    pub which: WhichArgs,
     /// Show only what the daemon of this node wrote; may be given several times
     #[arg(long = "node", value_name = "I", allow_negative_numbers = true, value_parser = number::<u16>(0, 65_535))]
     pub nodes: Vec<u16>,

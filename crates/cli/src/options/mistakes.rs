@@ -2,8 +2,8 @@
 
 use std::ffi::{OsStr, OsString};
 
-use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgAction, Command};
 
 use super::{Cli, command};
 
@@ -17,6 +17,30 @@ pub fn hint(arguments: &[OsString]) -> Option<String> {
         "config" => Some("write --check FILE".to_owned()),
         _ => None,
     })
+}
+
+/// Whether the arguments ask for JSON on standard output. Some commands write it to a file that `--json` names.
+pub fn wants_json(arguments: &[OsString]) -> bool {
+    let given = arguments.split(|argument| argument == "--").next().unwrap_or_default();
+    if !given.iter().any(|argument| argument == "--json") {
+        return false;
+    }
+    let table = command();
+    let option = chosen(&table, given).get_arguments().find(|arg| arg.get_long() == Some("json"));
+    option.is_some_and(|arg| matches!(arg.get_action(), ArgAction::SetTrue))
+}
+
+/// Commands that have both: options whose value may be left out, and a formation's name as their only operand.
+const WITH_NAMES: [&str; 2] = ["up", "status"];
+
+/// The value that was meant for an option and stands behind a space, where it would count as the name of a formation.
+pub fn value_taken_for_a_name(arguments: &[OsString]) -> Option<String> {
+    // Every command starts here, and the table takes longer to make than a daemon to start.
+    let name = arguments.get(1)?.to_str().filter(|name| WITH_NAMES.contains(name))?;
+    let table = command();
+    let command = table.find_subcommand(name)?;
+    let [_, value] = arguments.windows(2).find(|pair| takes_no_operand(command, pair))? else { return None };
+    Some(value.to_string_lossy().into_owned())
 }
 
 /// How an option is written whose value may be left out, where one is given behind a space; and which values there are,
@@ -95,6 +119,7 @@ mod tests {
             ("bivouac status --name x --watch 500ms --json", "write --watch=500ms"),
             ("bivouac exec --cd run -- ./solver", "write --cd=run"),
             ("bivouac up --in-process true", "write --in-process=true"),
+            ("bivouac up --in-process camp", "write --in-process=true|false"),
             ("bivouac run --secure true -- true", "write --secure=true"),
             ("bivouac partition set --mirror-deletes yes p", "write --mirror-deletes=yes"),
             ("bivouac up --hosts a,b --send static/bivouac", "write --send=static/bivouac"),
@@ -109,6 +134,19 @@ mod tests {
         ] {
             assert!(Cli::read(line.split(' ').map(OsString::from).collect()).is_err(), "{line}");
             assert_eq!(hinted(line).as_deref(), Some(says));
+        }
+    }
+
+    #[test]
+    fn scripts_are_told_apart_by_what_they_ask_for() {
+        let wants = |line: &str| wants_json(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        for line in ["bivouac status --json", "bivouac stage in --json a", "bivouac up --nods 3 --json"] {
+            assert!(wants(line), "{line}");
+        }
+        for line in
+            ["bivouac status", "bivouac run -- app --json", "bivouac report --json f", "bivouac down --json"]
+        {
+            assert!(!wants(line), "{line}");
         }
     }
 

@@ -8,7 +8,7 @@ use clap::builder::ValueParser;
 use clap::{Args, Subcommand};
 
 use super::NameArgs;
-use crate::partitioning::{Nodes, Sharing, Sizing, parse_fraction};
+use crate::partitioning::{ClientSharing, Nodes, Sizing, parse_fraction};
 
 /// Arguments of `partition`.
 #[derive(Debug, Args)]
@@ -47,13 +47,13 @@ pub struct SettingArgs {
     /// Stripe size of new files, in bytes; a multiple of 4096
     #[arg(long, value_name = "SIZE", value_parser = setting("stripe"))]
     pub stripe: Option<String>,
-    /// Number of seats that a new file is striped over; 0 means all of the partition
+    /// Number of targets that a new file is striped over; 0 means all of the partition
     #[arg(long, value_name = "N", value_parser = setting("width"))]
     pub width: Option<String>,
-    /// How the seats of a new file are chosen: over several, all on the node where it is made, or all on one by its number
+    /// How the targets of a new file are chosen: over several, all on the node where it is made, or all on one by its number
     #[arg(long, value_name = "striped|local|hashed", value_parser = setting("placement"))]
     pub placement: Option<String>,
-    /// What decides on the first seat of a file: a hash of its number, or the published sum of its name's bytes, which
+    /// What decides on the first target of a file: a hash of its number, or the published sum of its name's bytes, which
     /// crowds numbered names
     #[arg(long, value_name = "xxh3|byte-sum", value_parser = setting("master-hash"))]
     pub master_hash: Option<String>,
@@ -61,8 +61,11 @@ pub struct SettingArgs {
     #[arg(long, value_name = "any|memory|disk", value_parser = setting("volumes"))]
     pub volumes: Option<String>,
     /// What readers may expect of writers
-    #[arg(long, value_name = "coherent|session", value_parser = setting("contract"))]
+    #[arg(long, value_name = "coherent|session|strict", value_parser = setting("contract"))]
     pub contract: Option<String>,
+    /// Requests that make files final: `bivouac laminate` only, or also taking away their last permission to write (chmod a-w)
+    #[arg(long, value_name = "on-request|on-chmod", value_parser = setting("laminate"))]
+    pub laminate: Option<String>,
     /// Site storage that the partition stands in front of: a directory, or s3://BUCKET/PREFIX; none for none
     #[arg(long, value_name = "URL", value_parser = setting("source"))]
     pub source: Option<String>,
@@ -79,17 +82,17 @@ pub struct SettingArgs {
     #[arg(long, value_name = "no|yes", num_args = 0..=1, require_equals = true, default_missing_value = "yes",
           value_parser = setting("mirror-deletes"))]
     pub mirror_deletes: Option<String>,
-    /// Most bytes on its seats together, shared out evenly among them; none for no limit but that of the volumes
+    /// Most bytes on its targets together, shared out evenly among them; none for no limit but that of the volumes
     #[arg(long, value_name = "SIZE", value_parser = setting("capacity"))]
     pub capacity: Option<String>,
     /// Exception for files whose names match; the first that says something about a matter decides. May be given several times
-    #[arg(long = "rule", value_name = "GLOB: read=… write=… stripe=… pin=…", value_parser = setting("rule"))]
+    #[arg(long = "rule", value_name = "GLOB: read=… write=… stripe=… pin=… contract=…", value_parser = setting("rule"))]
     pub rules: Vec<String>,
 }
 
 /// Which nodes a partition gets.
 #[derive(Clone, Debug, Default, Args)]
-pub struct SeatArgs {
+pub struct TargetArgs {
     /// Nodes: a number of them (4: those with most free space), or a list (0-3,7 or 4,), whose order is kept [default: all]
     #[arg(long, value_name = "COUNT|LIST", conflicts_with = "size")]
     pub nodes: Option<Nodes>,
@@ -119,7 +122,7 @@ pub struct CreateArgs {
     #[command(flatten)]
     pub place: PathArgs,
     #[command(flatten)]
-    pub seats: SeatArgs,
+    pub targets: TargetArgs,
     #[command(flatten)]
     pub settings: SettingArgs,
     /// Write JSON to standard output
@@ -184,6 +187,7 @@ impl SettingArgs {
             ("master-hash", &self.master_hash),
             ("volumes", &self.volumes),
             ("contract", &self.contract),
+            ("laminate", &self.laminate),
             ("source", &self.source),
             ("read", &self.read),
             ("write", &self.write),
@@ -207,18 +211,18 @@ impl SettingArgs {
     }
 }
 
-impl SeatArgs {
+impl TargetArgs {
     /// For how much data it is to be.
     pub fn sizing(&self) -> Option<Sizing> {
         self.size.map(|bytes| Sizing { bytes, keep: self.keep })
     }
 
     /// How the volumes are to be shared out.
-    pub fn sharing(&self) -> Option<Sharing> {
+    pub fn sharing(&self) -> Option<ClientSharing> {
         let ways =
             [("dedicated", self.dedicated), ("semi-dedicated", self.semi_dedicated), ("shared", self.shared)];
         let (name, _) = ways.into_iter().find(|(_, is_asked)| *is_asked)?;
-        Some(Sharing { clients_per: Sharing::named(name)?, clients: self.clients? })
+        Some(ClientSharing { clients_per: ClientSharing::named(name)?, clients: self.clients? })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bivouac_pool::{Address, PoolName, PoolRef};
+use bivouac_pool::{Address, AttachRequest, PoolName, PoolRef};
 use bivouac_types::units::parse_size;
 use clap::{Args, Subcommand};
 
@@ -11,7 +11,6 @@ use super::slots::{
     PoolAnnounceArgs, PoolBeginArgs, PoolFollowArgs, PoolSlotArgs, PoolSlotsArgs, PoolStageArgs,
     PoolStorageArgs,
 };
-use crate::pools::{Attach, parse_attach};
 
 /// Arguments of `pool`.
 #[derive(Debug, Args)]
@@ -26,7 +25,7 @@ pub struct PoolArgs {
 pub struct DatabaseArgs {
     /// Database of pools: sqlite://FILE, or postgres://[ROLE[:PASSWORD]@]HOST/DATABASE[?sslmode=MODE] [default:
     /// pools.sqlite in bivouac's directory of XDG_STATE_HOME]
-    #[arg(long, value_name = "URL", env = "BIVOUAC_DB", hide_env_values = true)]
+    #[arg(long, value_name = "URL", env = "BIVOUAC_DB", hide_env_values = true, help_heading = "Pools")]
     pub db: Option<String>,
 }
 
@@ -37,8 +36,8 @@ pub struct AttachArgs {
     ///
     /// It is a partition whose source is the pool's data. With ro, which is the default, nothing is ever brought to the pool; with rw what
     /// is written goes there, at the latest before the formation goes down.
-    #[arg(long = "pool", value_name = "NAME[:ro|:rw][@PATH]", value_parser = parse_attach)]
-    pub pools: Vec<Attach>,
+    #[arg(long = "pool", value_name = "NAME[:ro|:rw][@PATH]", help_heading = "Pools")]
+    pub pools: Vec<AttachRequest>,
     #[command(flatten)]
     pub database: DatabaseArgs,
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use bivouac_types::units::parse_size;
 use clap::Args;
 
 use super::numbers::number;
@@ -126,6 +127,9 @@ pub struct GetArgs {
     /// Fetch also what has expired
     #[arg(long)]
     pub expired: bool,
+    /// Most bytes of a URL whose server says no length
+    #[arg(long, value_name = "SIZE", default_value = "100g", value_parser = parse_size)]
+    pub max_size: u64,
     /// Use no cache, neither for entries nor for content, and ask the catalogue itself
     #[arg(long)]
     pub no_cache: bool,

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::NameArgs;
+use super::WhichArgs;
 
 /// Arguments of `report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
     #[command(flatten)]
-    pub which: NameArgs,
+    pub which: WhichArgs,
     /// Show this report, written by --json or by run --report, instead of asking a formation
     #[arg(long, value_name = "FILE", conflicts_with = "name")]
     pub from: Option<PathBuf>,

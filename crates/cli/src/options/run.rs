@@ -9,7 +9,7 @@ use bivouac_types::units::parse_size;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use super::{FileArgs, FormationArgs, NameArgs, PlaceArgs, SiteArgs, TalkArgs};
+use super::{Duration, FileArgs, FormationArgs, NameArgs, PlaceArgs, SiteArgs, TalkArgs, round};
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]
@@ -29,6 +29,14 @@ pub struct RunArgs {
     /// File or directory of the formation to copy out when the command has succeeded, and the path it shall have
     #[arg(long = "out", value_name = "SRC:DST", value_parser = OsStringValueParser::new().try_map(parse_out))]
     pub outputs: Vec<Transfer>,
+    /// Copy out, while the command runs, what of the outputs is complete: each entry of a directory by itself, the newest first
+    ///
+    /// An entry is complete when nothing of it has changed for 10 s (half of DURATION, if that is less) and no process on this
+    /// host has a file of it open for writing. It is at its target as a whole or not at all: it is copied beside it, compared,
+    /// and renamed if it has not changed meanwhile. Names that begin with a dot or end in .tmp or ~ come out in the end. When the
+    /// command has failed, what is at the target stays as it is.
+    #[arg(long, value_name = "DURATION", requires = "outputs", value_parser = round)]
+    pub out_every: Option<Duration>,
     /// Copy the outputs out also when the command has failed or was interrupted
     #[arg(long)]
     pub out_always: bool,

@@ -24,33 +24,33 @@ pub struct SlotArgs {
 
 /// A time as people write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum TimeSpec {
     /// So many seconds from now.
     In(i64),
     /// Seconds since 1970.
     At(i64),
 }
 
-impl When {
+impl TimeSpec {
     /// The time, in seconds since 1970.
     pub fn at_s(self, now_s: i64) -> i64 {
         match self {
-            When::In(seconds) => now_s.saturating_add(seconds),
-            When::At(at_s) => at_s,
+            TimeSpec::In(seconds) => now_s.saturating_add(seconds),
+            TimeSpec::At(at_s) => at_s,
         }
     }
 }
 
 /// Reads a duration from now, or `@SECONDS` since 1970.
-fn parse_when(text: &str) -> Result<When, String> {
+fn parse_when(text: &str) -> Result<TimeSpec, String> {
     let wrong =
         || format!("'{text}' is no time; write a duration from now such as 90m, or @SECONDS since 1970");
     if let Some(at) = text.strip_prefix('@') {
         let at_s = at.parse().ok().filter(|at_s| (0..=TIME_MAX).contains(at_s));
-        return at_s.map(When::At).ok_or_else(wrong);
+        return at_s.map(TimeSpec::At).ok_or_else(wrong);
     }
     let ms = parse_duration_ms(text).map_err(|_| wrong())?;
-    i64::try_from(ms / 1000).ok().filter(|seconds| *seconds <= TIME_MAX).map(When::In).ok_or_else(wrong)
+    i64::try_from(ms / 1000).ok().filter(|seconds| *seconds <= TIME_MAX).map(TimeSpec::In).ok_or_else(wrong)
 }
 
 /// Arguments of `pool announce`.
@@ -73,10 +73,10 @@ pub struct PoolAnnounceArgs {
     pub files: Option<u64>,
     /// When it has to be done: a duration from now (90m), or @SECONDS since 1970
     #[arg(long, value_name = "TIME", value_parser = parse_when, required_unless_present = "job")]
-    pub by: Option<When>,
+    pub by: Option<TimeSpec>,
     /// When it can begin [default: now]
     #[arg(long, value_name = "TIME", value_parser = parse_when)]
-    pub from: Option<When>,
+    pub from: Option<TimeSpec>,
     /// Most bytes per second that it can take
     #[arg(long, value_name = "RATE", value_parser = parse_size)]
     pub rate: Option<u64>,
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn times_are_read() {
-        assert_eq!(parse_when("90m"), Ok(When::In(5400)));
+        assert_eq!(parse_when("90m"), Ok(TimeSpec::In(5400)));
         assert_eq!(parse_when("@12").unwrap().at_s(99), 12);
         assert_eq!(parse_when("5").unwrap().at_s(99), 104);
         for wrong in ["", "@", "@-1", "@9999999999999", "99999999999999999999d", "noon"] {

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use bivouac_stage::Time;
-use bivouac_stage::jobs::Changed;
+use bivouac_stage::UnixTime;
+use bivouac_stage::jobs::ChangeFilter;
 use bivouac_types::units::{parse_duration_ms, parse_size};
 use clap::{Args, Subcommand};
 
@@ -62,7 +62,7 @@ pub struct StageOutArgs {
     pub paths: Vec<PathBuf>,
     /// Copy only what changed: since it was staged in (in), or since a time: a duration ago (90m) or @SECONDS since 1970
     #[arg(long, value_name = "in|TIME", value_parser = parse_changed)]
-    pub changed_since: Option<Changed>,
+    pub changed_since: Option<ChangeFilter>,
     #[command(flatten)]
     pub how: StageHowArgs,
 }
@@ -152,19 +152,19 @@ pub struct StageJobArgs {
 }
 
 /// Reads `in`, `@SECONDS` since 1970, or a duration ago.
-fn parse_changed(text: &str) -> Result<Changed, String> {
+fn parse_changed(text: &str) -> Result<ChangeFilter, String> {
     if text == "in" {
-        return Ok(Changed::SinceIn);
+        return Ok(ChangeFilter::SinceIn);
     }
     let wrong = || format!("'{text}' is no time; write in, a duration such as 90m, or @SECONDS since 1970");
     if let Some(at) = text.strip_prefix('@') {
-        return Ok(Changed::Since((at.parse().map_err(|_| wrong())?, 0)));
+        return Ok(ChangeFilter::Since((at.parse().map_err(|_| wrong())?, 0)));
     }
     let ms = parse_duration_ms(text).map_err(|_| wrong())?;
-    Ok(Changed::Since(ago(ms)))
+    Ok(ChangeFilter::Since(ago(ms)))
 }
 
-fn ago(ms: u64) -> Time {
+fn ago(ms: u64) -> UnixTime {
     let now = std::time::SystemTime::now().checked_sub(std::time::Duration::from_millis(ms));
     let since = now.and_then(|then| then.duration_since(std::time::UNIX_EPOCH).ok()).unwrap_or_default();
     (since.as_secs().cast_signed(), i64::from(since.subsec_nanos()))
@@ -176,9 +176,9 @@ mod tests {
 
     #[test]
     fn times_are_read() {
-        assert_eq!(parse_changed("in"), Ok(Changed::SinceIn));
-        assert_eq!(parse_changed("@12"), Ok(Changed::Since((12, 0))));
-        let Ok(Changed::Since((secs, _))) = parse_changed("1h") else { panic!() };
+        assert_eq!(parse_changed("in"), Ok(ChangeFilter::SinceIn));
+        assert_eq!(parse_changed("@12"), Ok(ChangeFilter::Since((12, 0))));
+        let Ok(ChangeFilter::Since((secs, _))) = parse_changed("1h") else { panic!() };
         assert!(ago(0).0 - secs >= 3600 && ago(0).0 - secs < 3700);
         for wrong in ["", "@", "@x", "yesterday"] {
             assert!(parse_changed(wrong).unwrap_err().contains("write in, a duration"), "{wrong}");

@@ -7,9 +7,9 @@ use clap::{Args, ValueEnum};
 
 use super::{Duration, duration};
 
-/// In which form a map is written.
+/// Format of a map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum MapForm {
+pub enum MapFormat {
     /// Columns for people
     #[default]
     Table,
@@ -61,8 +61,8 @@ pub struct SystemArgs {
     #[command(flatten)]
     pub whose: WhoseArgs,
     /// Form of the map
-    #[arg(long, value_enum, value_name = "FORM", default_value_t = MapForm::Table)]
-    pub format: MapForm,
+    #[arg(long, value_enum, value_name = "FORM", default_value_t = MapFormat::Table)]
+    pub format: MapFormat,
     /// Write JSON to standard output: the same as --format json
     #[arg(long, conflicts_with = "format")]
     pub json: bool,

@@ -1,4 +1,4 @@
-use bivouac_launch::{Tolerance, VolumeArg};
+use bivouac_launch::{FormationName, Tolerance, VolumeArg};
 use clap::CommandFactory;
 
 use super::*;
@@ -24,11 +24,16 @@ fn the_table_is_consistent_and_every_option_is_explained() {
 #[test]
 fn up_has_its_defaults() {
     let Ok(Command::Up(up)) = parse(&["up"]) else { panic!() };
-    let wishes = up.formation.wishes(up.name.clone(), 1, None);
+    let wishes = up.formation.wishes(FormationName::default(), 1, None);
+    assert!(up.name().is_none());
     assert_eq!((wishes.name.as_str(), wishes.nodes, wishes.volumes.len()), ("default", 1, 0));
     assert!(!wishes.in_process);
     assert_eq!((wishes.stripe, wishes.width, wishes.wait_ms, wishes.port), (1 << 20, 0, 30_000, 0));
-    assert_eq!(up.formation.wishes(up.name, 2, None).stripe, 256 << 10, "over several hosts");
+    assert_eq!(
+        up.formation.wishes(FormationName::default(), 2, None).stripe,
+        256 << 10,
+        "over several hosts"
+    );
     assert_eq!(up.formation.start_timeout, Duration(60_000));
 }
 

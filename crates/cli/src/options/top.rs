@@ -2,13 +2,13 @@
 
 use clap::Args;
 
-use super::{Duration, NameArgs, duration, interval};
+use super::{Duration, WhichArgs, duration, interval};
 
 /// Arguments of `top`.
 #[derive(Debug, Args)]
 pub struct TopArgs {
     #[command(flatten)]
-    pub which: NameArgs,
+    pub which: WhichArgs,
     /// How long an interval is
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = interval)]
     pub every: Duration,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use bivouac_launch::FormationName;
-use bivouac_stage::{Transfer, parse_out};
+use bivouac_stage::{Transfer, parse_in, parse_out};
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
@@ -13,23 +13,26 @@ use super::{AttachArgs, FormationArgs};
 /// Where a formation is mounted.
 #[derive(Clone, Debug, Default, Args)]
 pub struct PlaceArgs {
-    /// Mount point, an empty directory [default: mnt in the formation's own directory; over several hosts /tmp/bivouac-UID/NAME+mount on each, made if it is missing]
+    /// Mount point, an empty directory, made if it is missing [default: mnt in the formation's own directory; over several hosts /tmp/bivouac-UID/NAME+mount on each]
     #[arg(long = "mount", value_name = "DIR", conflicts_with = "each")]
     pub dir: Option<PathBuf>,
     /// Mount the formation at DIR/0, DIR/1 and so on, each through its own node
-    #[arg(long = "mount-each", value_name = "DIR")]
+    #[arg(long = "mount-each", value_name = "DIR", help_heading = "Mounting")]
     pub each: Option<PathBuf>,
     /// Let other users in too, as far as permissions go; needs user_allow_other in /etc/fuse.conf unless root mounts
-    #[arg(long)]
+    #[arg(long, help_heading = "Mounting")]
     pub allow_other: bool,
 }
 
 /// Arguments of `up`.
 #[derive(Debug, Args)]
 pub struct UpArgs {
-    /// Name of the formation: 1 to 64 of A-Z a-z 0-9 . _ -
-    #[arg(long, value_name = "NAME", default_value = "default")]
-    pub name: FormationName,
+    /// Name of the formation: 1 to 64 of A-Z a-z 0-9 . _ - [default: default; inside a batch job job-NUMBER]
+    #[arg(value_name = "NAME")]
+    formation_name: Option<FormationName>,
+    /// Name of the formation, as all commands take it
+    #[arg(long, value_name = "NAME", conflicts_with = "formation_name")]
+    name: Option<FormationName>,
     #[command(flatten)]
     pub file: FileArgs,
     #[command(flatten)]
@@ -49,6 +52,31 @@ pub struct UpArgs {
     /// Write JSON to standard output: name, mounts, and the steps of the start in microseconds
     #[arg(long)]
     pub json: bool,
+}
+
+/// What the table `[formation]` of a formation file may have besides what a formation is made of, as `up` and `run` take it.
+#[derive(Clone, Debug, Default, Args)]
+pub struct FileKeyArgs {
+    /// Name of the formation: 1 to 64 of A-Z a-z 0-9 . _ -
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<FormationName>,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    #[command(flatten)]
+    pub attach: AttachArgs,
+    /// File or directory to copy into the formation first, for `run`
+    #[arg(long = "in", value_name = "SRC[:DST]", value_parser = OsStringValueParser::new().try_map(parse_in))]
+    pub inputs: Vec<Transfer>,
+    /// File or directory of the formation to copy out
+    #[arg(long = "out", value_name = "SRC:DST", value_parser = OsStringValueParser::new().try_map(parse_out))]
+    pub outputs: Vec<Transfer>,
+}
+
+impl UpArgs {
+    /// The name, if one was given.
+    pub fn name(&self) -> Option<&FormationName> {
+        self.formation_name.as_ref().or(self.name.as_ref())
+    }
 }
 
 /// A formation file.

@@ -1,18 +1,16 @@
 //! Makes partitions as commands and formation files ask for them.
 
 mod overlap;
-mod seats;
+mod targets;
 
 use bivouac_client::{Client, NewInode, Partition};
-use bivouac_launch::State;
-use bivouac_types::{
-    Attr, Errno, FsError, Ino, NodeId, PartitionSettings, SeatIndex, Site, VolumeKind, mode,
-};
+use bivouac_launch::FormationState;
+use bivouac_types::{Attr, Errno, FsError, NodeId, PartitionSettings, Site, TargetIndex, VolumeKind, mode};
 
 use crate::failure::Failure;
 
 pub use overlap::{refuse_mounted, refuse_source};
-pub use seats::{Candidate, Nodes, Sizing, choose, parse_fraction};
+pub use targets::{Candidate, Nodes, Sizing, choose, parse_fraction};
 
 /// Permissions of a directory that is made for a partition, as `mkdir` with the usual umask gives them.
 const DIR_MODE: u32 = 0o755;
@@ -25,14 +23,14 @@ const VOLUMES_PER_GROUP: usize = 4;
 
 /// How many clients share the volumes of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sharing {
+pub struct ClientSharing {
     /// Clients per partition.
     pub clients_per: u16,
     /// Clients altogether.
     pub clients: u16,
 }
 
-impl Sharing {
+impl ClientSharing {
     /// The way of sharing with this name.
     pub fn named(name: &str) -> Option<u16> {
         SHARINGS.iter().find(|(known, _)| *known == name).map(|(_, clients)| *clients)
@@ -54,27 +52,27 @@ pub struct Plan {
     /// How much it is for, if that is to decide on their number.
     pub sizing: Option<Sizing>,
     /// Whether it is to be several ones, below the directory.
-    pub sharing: Option<Sharing>,
+    pub sharing: Option<ClientSharing>,
     /// What it is told.
     pub settings: PartitionSettings,
-    /// Whether that says the stripe size; otherwise it is the formation's, or one that a bucket takes.
+    /// True if that says the stripe size; otherwise it is the formation's, or one that a bucket takes.
     pub says_stripe: bool,
 }
 
 /// A partition that was made.
 #[derive(Debug)]
-pub struct Made {
+pub struct MadePartition {
     /// Where.
     pub path: String,
     /// What.
     pub partition: Partition,
-    /// How its seats were come to, if there is something to say.
+    /// How its targets were come to, if there is something to say.
     pub reason: Option<String>,
 }
 
 /// Who makes it.
 #[derive(Clone, Copy)]
-pub struct Maker<'a> {
+pub struct PartitionMaker<'a> {
     /// The way to the formation.
     pub client: &'a Client,
     /// Owner of directories that are made.
@@ -82,16 +80,13 @@ pub struct Maker<'a> {
     /// Their group.
     pub gid: u32,
     /// The formation, whose mounts no source may overlap.
-    pub state: &'a State,
+    pub state: &'a FormationState,
 }
 
-impl Maker<'_> {
+impl PartitionMaker<'_> {
     /// Makes a partition, and its directory if there is none; or, if it is to be shared out, one for each group of
     /// clients, in directories `0`, `1` and so on.
-    ///
-    /// # Errors
-    /// What cannot be, in the user's words.
-    pub fn make(&self, plan: &Plan) -> Result<Vec<Made>, Failure> {
+    pub fn make(&self, plan: &Plan) -> Result<Vec<MadePartition>, Failure> {
         let shown = String::from_utf8_lossy(&plan.path).into_owned();
         let says = |cause: String| Failure::new(1, format_args!("partition {shown}: {cause}"));
         refuse_mounted(self.state, plan.settings.source.as_ref()).map_err(says)?;
@@ -106,33 +101,35 @@ impl Maker<'_> {
         let chosen =
             choose(&candidates, plan.settings.volumes, plan.nodes.as_ref(), plan.sizing).map_err(says)?;
         let Some(sharing) = plan.sharing else {
-            let partition = self.make_at(&plan.path, chosen.seats, &settings)?;
-            return Ok(vec![Made { path: shown, partition, reason: chosen.reason }]);
+            let partition = self.make_at(&plan.path, chosen.targets, &settings)?;
+            return Ok(vec![MadePartition { path: shown, partition, reason: chosen.reason }]);
         };
         let needed = sharing.groups() * VOLUMES_PER_GROUP;
-        if chosen.seats.len() < needed {
+        if chosen.targets.len() < needed {
             let cause = format!(
                 "{} clients, {} to {VOLUMES_PER_GROUP} volumes, need {needed} volumes, and there are {}",
                 sharing.clients,
                 sharing.clients_per,
-                chosen.seats.len()
+                chosen.targets.len()
             );
             return Err(says(cause));
         }
         self.directory(&plan.path)?;
         let mut made = Vec::new();
-        for (group, seats) in chosen.seats.chunks(VOLUMES_PER_GROUP).take(sharing.groups()).enumerate() {
+        for (group, targets) in chosen.targets.chunks(VOLUMES_PER_GROUP).take(sharing.groups()).enumerate() {
+            assert_eq!(targets.len(), VOLUMES_PER_GROUP, "group {group} is short of volumes");
             let path = [&plan.path, format!("/{group}").as_bytes()].concat();
-            let partition = self.make_at(&path, seats.to_vec(), &settings)?;
-            made.push(Made { path: format!("{shown}/{group}"), partition, reason: None });
+            let partition = self.make_at(&path, targets.to_vec(), &settings)?;
+            made.push(MadePartition { path: format!("{shown}/{group}"), partition, reason: None });
         }
+        assert_eq!(made.len(), sharing.groups(), "a group of clients has no partition");
         Ok(made)
     }
 
     fn make_at(
         &self,
         path: &[u8],
-        seats: Vec<SeatIndex>,
+        targets: Vec<TargetIndex>,
         settings: &PartitionSettings,
     ) -> Result<Partition, Failure> {
         let named = |error: FsError| {
@@ -140,7 +137,7 @@ impl Maker<'_> {
         };
         let (dir, is_new) = self.directory(path)?;
         let ctx = self.client.new_op(0, self.uid, self.gid);
-        let made = self.client.partitions.make(&ctx, dir.ino, seats, settings.clone());
+        let made = self.client.partitions.make(&ctx, dir.ino, targets, settings.clone());
         made.map_err(|error| {
             // A partition that may still come to be keeps its directory.
             if is_new && error.errno() != Errno::EIO {
@@ -150,11 +147,7 @@ impl Maker<'_> {
         })
     }
 
-    /// The directory at a path, made if there is none; and whether it was.
     /// The directory at a path, made if there is none; answers also whether it was made.
-    ///
-    /// # Errors
-    /// When it can neither be found nor made.
     pub fn directory(&self, path: &[u8]) -> Result<(Attr, bool), Failure> {
         let named =
             |error: FsError| Failure::new(1, format_args!("{}: {error}", String::from_utf8_lossy(path)));
@@ -183,19 +176,19 @@ impl Maker<'_> {
         self.client.rmdir(&ctx, place.parent, &place.name)
     }
 
-    /// The volumes of the nodes that answer, by seats; with their switches only if they are to take turns by them.
+    /// The volumes of the nodes that answer, by targets; with their switches only if they are to take turns by them.
     fn candidates(&self, in_turns: bool) -> Vec<Candidate> {
         let map = self.client.map();
         let nodes = (0..map.nodes.len()).map(|node| NodeId(node as u16));
         let states: Vec<_> = nodes.map(|node| self.client.nodes().status(node).ok()).collect();
         let known = self.state.domains().filter(|_| in_turns);
-        let candidate = |(seat, place): (u32, &bivouac_client::SeatEntry)| {
+        let candidate = |(target, place): (u32, &bivouac_client::TargetEntry)| {
             let state = states.get(usize::from(place.node.0))?.as_ref()?;
             let volume = state.volumes.get(usize::from(place.volume))?;
             let host = map.nodes.get(usize::from(place.node.0)).map(|entry| &entry.host);
             let held = volume.used_bytes.saturating_add(volume.records_bytes);
             Some(Candidate {
-                seat: SeatIndex(seat),
+                target: TargetIndex(target),
                 node: place.node,
                 kind: if volume.kind == "memory" { VolumeKind::Memory } else { VolumeKind::Disk },
                 capacity: volume.capacity_bytes,
@@ -203,39 +196,7 @@ impl Maker<'_> {
                 switch: known.zip(host).and_then(|(known, host)| known.switch_of(host).map(str::to_owned)),
             })
         };
-        (0..).zip(&map.seats).filter_map(candidate).collect()
-    }
-}
-
-/// The path of a directory from the formation's own on, found by going up from it; `None` if it is gone.
-///
-/// # Errors
-/// `EIO` when a node on the way does not answer.
-pub fn path_of(client: &Client, dir: Ino) -> Result<Option<String>, FsError> {
-    let (mut ino, mut names) = (dir, Vec::new());
-    while ino != Ino::ROOT {
-        let parent = match client.parent(ino) {
-            Err(error) if error.errno() == Errno::ENOENT => return Ok(None),
-            parent => parent?,
-        };
-        let Some(name) = name_in(client, parent, ino)? else { return Ok(None) };
-        names.push(name);
-        ino = parent;
-    }
-    names.reverse();
-    Ok(Some(names.iter().map(|name| format!("/{name}")).collect()))
-}
-
-/// The name that leads to an inode in a directory.
-fn name_in(client: &Client, dir: Ino, ino: Ino) -> Result<Option<String>, FsError> {
-    let mut cookie = 0;
-    loop {
-        let page = client.readdir(dir, cookie, bivouac_types::limits::READDIR_BYTES_MAX, false)?;
-        let Some(last) = page.last() else { return Ok(None) };
-        cookie = last.cookie;
-        if let Some(found) = page.iter().find(|entry| entry.ino == ino) {
-            return Ok(Some(String::from_utf8_lossy(&found.name).into_owned()));
-        }
+        (0..).zip(&map.targets).filter_map(candidate).collect()
     }
 }
 
@@ -246,12 +207,12 @@ mod tests {
     #[test]
     fn four_clients_have_four_two_or_one_partition() {
         let groups = |name: &str| {
-            let clients_per = Sharing::named(name).unwrap();
-            [1, 2, 4, 5].map(|clients| Sharing { clients_per, clients }.groups())
+            let clients_per = ClientSharing::named(name).unwrap();
+            [1, 2, 4, 5].map(|clients| ClientSharing { clients_per, clients }.groups())
         };
         assert_eq!(groups("dedicated"), [1, 2, 4, 5]);
         assert_eq!(groups("semi-dedicated"), [1, 1, 2, 3]);
         assert_eq!(groups("shared"), [1, 1, 1, 2]);
-        assert_eq!(Sharing::named("private"), None);
+        assert_eq!(ClientSharing::named("private"), None);
     }
 }

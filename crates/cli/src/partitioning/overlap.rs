@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use bivouac_launch::{State, overlapping};
+use bivouac_launch::{FormationState, overlapping};
 use bivouac_types::{Site, Source};
 
 /// The directory of a source, without links where it can be looked at.
@@ -14,10 +14,7 @@ fn directory(source: &Source) -> Option<PathBuf> {
 }
 
 /// Refuses a source that overlaps a mount of the formation.
-///
-/// # Errors
-/// Which mount, and what to do.
-pub fn refuse_mounted(state: &State, source: Option<&Source>) -> Result<(), String> {
+pub fn refuse_mounted(state: &FormationState, source: Option<&Source>) -> Result<(), String> {
     let Some(dir) = source.and_then(directory) else { return Ok(()) };
     let mut on_hosts = state.hosts.iter().filter_map(|host| host.mount.as_ref());
     let on_host = on_hosts.find(|mount| overlap(mount, &dir)).cloned();
@@ -28,9 +25,6 @@ pub fn refuse_mounted(state: &State, source: Option<&Source>) -> Result<(), Stri
 }
 
 /// Refuses a mount point that overlaps one of these sources.
-///
-/// # Errors
-/// Which source, and what to do.
 pub fn refuse_source<'a>(mount: &Path, sources: impl IntoIterator<Item = &'a Source>) -> Result<(), String> {
     let overlapping = sources.into_iter().filter_map(directory).find(|dir| overlap(mount, dir));
     overlapping.map_or(Ok(()), |dir| Err(refusal(&dir, mount)))

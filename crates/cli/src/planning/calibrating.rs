@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use bivouac_launch::{CAUGHT, Environment, LaunchError, Signals, available_memory};
-use bivouac_plan::{Node, Point, Site, Storage};
+use bivouac_plan::{CurvePoint, Node, Site, Storage};
+use bivouac_survey::map_of_this_host;
 use bivouac_sysmap::InterfaceKind;
 use bivouac_types::{code_of_signal, format_signal};
 use rustix::fs::{Advice, fadvise};
@@ -16,7 +17,6 @@ use rustix::fs::{Advice, fadvise};
 use crate::failure::Failure;
 use crate::options::CalibrateArgs;
 use crate::staging::interruptible;
-use crate::system::of_this_host;
 
 /// Bytes of one call.
 const CALL: usize = 1 << 20;
@@ -43,7 +43,7 @@ pub fn calibrate(here: &Environment, args: &CalibrateArgs) -> Result<Site, Failu
 }
 
 fn measure(here: &Environment, args: &CalibrateArgs, cancel: &Arc<AtomicBool>) -> Result<Site, Failure> {
-    let scratch = Scratch::in_dir(&args.dir, cancel)?;
+    let scratch = ScratchDir::in_dir(&args.dir, cancel)?;
     let mut spread = 0.0_f64;
     let (mut read, mut write) = (Vec::new(), Vec::new());
     let mut streams = 1;
@@ -59,7 +59,7 @@ fn measure(here: &Environment, args: &CalibrateArgs, cancel: &Arc<AtomicBool>) -
             let middle = rates.get(TIMES / 2).copied().unwrap_or(1.0);
             let ends = rates.last().copied().unwrap_or(middle) - rates.first().copied().unwrap_or(middle);
             spread = spread.max(ends / middle / 2.0);
-            curve.push(Point { streams, bytes_per_second: middle });
+            curve.push(CurvePoint { streams, bytes_per_second: middle });
         }
         streams *= 2;
     }
@@ -78,7 +78,7 @@ fn measure(here: &Environment, args: &CalibrateArgs, cancel: &Arc<AtomicBool>) -
 
 /// What a node takes: as fast as its memory, and, where the speed of its network is known, no faster than that.
 fn of_this_node(here: &Environment, size: u64, cancel: &Arc<AtomicBool>) -> Result<f64, Failure> {
-    let scratch = Scratch::in_dir(Path::new(MEMORY), cancel)?;
+    let scratch = ScratchDir::in_dir(Path::new(MEMORY), cancel)?;
     let mut rates = Vec::new();
     for _ in 0..TIMES {
         let (write, read) = scratch.streams(1, size)?;
@@ -86,7 +86,7 @@ fn of_this_node(here: &Environment, size: u64, cancel: &Arc<AtomicBool>) -> Resu
     }
     rates.sort_by(f64::total_cmp);
     let memory = rates.get(TIMES / 2).copied().unwrap_or(1.0);
-    let map = of_this_host(here, 0);
+    let map = map_of_this_host(here, 0);
     let interfaces = map.hosts.iter().flat_map(|host| &host.interfaces);
     let real = interfaces.filter(|one| one.up != Some(false) && one.kind != Some(InterfaceKind::Loopback));
     let network = real.filter_map(|one| one.speed_bits).max().map(|bits| bits as f64 / 8.0);
@@ -94,20 +94,20 @@ fn of_this_node(here: &Environment, size: u64, cancel: &Arc<AtomicBool>) -> Resu
 }
 
 /// A directory that is removed again.
-struct Scratch {
+struct ScratchDir {
     dir: PathBuf,
     /// Whether the user does not want it any more.
     cancel: Arc<AtomicBool>,
 }
 
-impl Scratch {
-    fn in_dir(dir: &Path, cancel: &Arc<AtomicBool>) -> Result<Scratch, Failure> {
+impl ScratchDir {
+    fn in_dir(dir: &Path, cancel: &Arc<AtomicBool>) -> Result<ScratchDir, Failure> {
         let path = dir.join(format!(".bivouac-calibrate-{}", std::process::id()));
         let made = std::fs::create_dir(&path);
         made.map_err(|e| {
             Failure::new(1, format_args!("{}: {e}; name a directory that you may write", dir.display()))
         })?;
-        Ok(Scratch { dir: path, cancel: Arc::clone(cancel) })
+        Ok(ScratchDir { dir: path, cancel: Arc::clone(cancel) })
     }
 
     fn failed(&self, e: std::io::Error) -> Failure {
@@ -187,7 +187,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.dir) {
             errln!("bivouac: {}: {error}; remove it", self.dir.display());

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use bivouac_plan::{Advice, Bursts, Earlier, Part, UsedFile, UsedProcess, Work, middle};
+use bivouac_monitor::report::{FileRow, JobReport, ProcessRow, summary};
+use bivouac_plan::{Advice, Bursts, FormerRun, JobWork, PartitionAdvice, UsedFile, UsedProcess, middle};
 use bivouac_record::{Facts, Finding, Group, OWN_PROGRAM, findings, wider_stripe};
-use bivouac_types::units::{format_count, format_size};
+use bivouac_types::units::{format_count, format_duration, format_size};
 
 use crate::failure::Failure;
 use crate::partitioning::BUCKET_STRIPE;
-use crate::report::{ProcessRow, Report, summary};
-use crate::table::duration;
+use crate::report_file;
 
 /// The option that names them.
 const OPTION: &str = "--from-report";
@@ -20,30 +20,27 @@ const CHECKPOINT_STRIPE: u64 = 4 << 20;
 
 /// What is known of earlier runs.
 #[derive(Debug)]
-pub struct Before {
+pub struct EarlierRuns {
     /// What they did; of several, the median of each figure.
-    pub work: Work,
+    pub work: JobWork,
     /// How many there are.
     pub reports: usize,
     /// The least and the greatest bytes of them that programs read and wrote.
     between: (u64, u64),
     bursts: Option<Bursts>,
     /// The latest of them.
-    latest: Report,
+    latest: JobReport,
 }
 
 /// Reads a report, or all reports of a directory: what ends in `.json` there.
-///
-/// # Errors
-/// What of it is no report, or of another version.
-pub fn earlier(path: &Path) -> Result<Before, Failure> {
+pub fn earlier(path: &Path) -> Result<EarlierRuns, Failure> {
     let found = std::fs::metadata(path);
     let is_dir = found.map_err(|error| failed(path, format!("{error}; check its path")))?.is_dir();
     let files = if is_dir { reports_in(path)? } else { vec![path.to_owned()] };
-    let read = |file: &PathBuf| Report::read(OPTION, file);
-    let mut reports: Vec<Report> = files.iter().map(read).collect::<Result<_, _>>()?;
-    let runs: Vec<Earlier> = reports.iter().map(run).collect();
-    let works: Vec<Work> = runs.iter().map(Earlier::work).collect();
+    let read = |file: &PathBuf| report_file::read(OPTION, file);
+    let mut reports: Vec<JobReport> = files.iter().map(read).collect::<Result<_, _>>()?;
+    let runs: Vec<FormerRun> = reports.iter().map(run).collect();
+    let works: Vec<JobWork> = runs.iter().map(FormerRun::work).collect();
     let moved = runs.iter().map(|run| run.read_bytes.saturating_add(run.written_bytes));
     let between = (moved.clone().min().unwrap_or(0), moved.max().unwrap_or(0));
     let last = (0..reports.len()).max_by_key(|index| reports.get(*index).map(|report| report.unix_ms));
@@ -51,8 +48,8 @@ pub fn earlier(path: &Path) -> Result<Before, Failure> {
         || failed(path, "has no report, a file that ends in .json; name one, or a directory of some".into());
     let last = last.ok_or_else(none)?;
     let work = middle(&works).ok_or_else(none)?;
-    let bursts = runs.get(last).and_then(Earlier::bursts).filter(|_| work.checkpoints > 0);
-    Ok(Before { work, reports: works.len(), between, bursts, latest: reports.swap_remove(last) })
+    let bursts = runs.get(last).and_then(FormerRun::bursts).filter(|_| work.checkpoints > 0);
+    Ok(EarlierRuns { work, reports: works.len(), between, bursts, latest: reports.swap_remove(last) })
 }
 
 fn failed(path: &Path, cause: String) -> Failure {
@@ -79,10 +76,10 @@ fn reports_in(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// A report as the plan has it.
-fn run(report: &Report) -> Earlier {
+fn run(report: &JobReport) -> FormerRun {
     let sources: Vec<&Group> = report.places.iter().filter(|place| place.has_source).collect();
     let has_source = |path: &str| sources.iter().any(|place| is_below(path, &place.place));
-    let file = |row: &crate::report::FileRow| UsedFile {
+    let file = |row: &FileRow| UsedFile {
         size: row.size,
         read: row.pattern.reads.bytes,
         written: row.pattern.writes.bytes,
@@ -90,7 +87,7 @@ fn run(report: &Report) -> Earlier {
         has_source: has_source(&row.path),
     };
     let programs = report.processes.iter().filter(|process| process.program != OWN_PROGRAM);
-    Earlier {
+    FormerRun {
         nodes: u32::try_from(report.nodes).unwrap_or(u32::MAX),
         span_ms: report.span_ms,
         staged_in: (report.site.staged_in, report.site.files_in),
@@ -114,7 +111,7 @@ fn is_below(path: &str, dir: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with('/'))
 }
 
-impl Before {
+impl EarlierRuns {
     /// What is said of them.
     pub fn rows(&self) -> Vec<(&'static str, String)> {
         let work = &self.work;
@@ -145,7 +142,7 @@ impl Before {
                     "{} of {} in {files}, every {}",
                     bursts.count,
                     format_size(bursts.bytes),
-                    duration(bursts.every_ms)
+                    format_duration(bursts.every_ms)
                 ),
             ));
         }
@@ -156,7 +153,7 @@ impl Before {
     pub fn advise(&self, advice: &mut Advice) {
         let found = findings(&Facts { groups: self.latest.places.clone() });
         let places = self.latest.places.iter().filter(|place| is_plain(&place.place));
-        let mut parts: Vec<Part> = places.filter_map(|place| part(place, &found)).collect();
+        let mut parts: Vec<PartitionAdvice> = places.filter_map(|place| part(place, &found)).collect();
         if let Some(place) = self.bursts.and_then(|_| self.written_most()).filter(|_| advice.checkpoints) {
             // Who writes them is seen in the report, so none is made up.
             advice.checkpoints = false;
@@ -166,7 +163,7 @@ impl Before {
                     part.is_session = true;
                     part.reasons.push(reason);
                 }
-                None => parts.push(Part {
+                None => parts.push(PartitionAdvice {
                     path: place.place.clone(),
                     is_session: true,
                     stripe: Some(stripe_of(place, CHECKPOINT_STRIPE)),
@@ -199,7 +196,7 @@ fn stripe_of(place: &Group, stripe: u64) -> u64 {
     if place.has_source { stripe.max(BUCKET_STRIPE.into()) } else { stripe }
 }
 
-/// Whether a directory can be a partition.
+/// Returns whether a directory can be a partition.
 fn is_plain(place: &str) -> bool {
     let mut names = place.split('/');
     names.next() == Some("") && place.len() > 1 && names.all(|name| !matches!(name, "" | "." | ".." | "?"))
@@ -216,8 +213,12 @@ fn in_a_line(finding: &Finding) -> String {
 
 /// A directory that was one of its own, or that a rule says should be. Those of a source come with it, and get their
 /// settings here if they need any: who attaches a pool there has them.
-fn part(place: &Group, found: &[Finding]) -> Option<Part> {
-    let mut part = Part { path: place.place.clone(), is_session: place.is_session, ..Part::default() };
+fn part(place: &Group, found: &[Finding]) -> Option<PartitionAdvice> {
+    let mut part = PartitionAdvice {
+        path: place.place.clone(),
+        is_session: place.is_session,
+        ..PartitionAdvice::default()
+    };
     for finding in found.iter().filter(|finding| finding.place == place.place) {
         match finding.rule.as_str() {
             "small-writes" | "small-reads" => part.is_session = true,

@@ -10,13 +10,13 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use bivouac_launch::Environment;
-use bivouac_plan::{Learned, Site};
+use bivouac_plan::{LearnedRatios, Site};
 
 use crate::failure::Failure;
 use crate::options::SiteArgs;
 
 pub use calibrating::calibrate;
-pub use earlier::{Before, earlier};
+pub use earlier::{EarlierRuns, earlier};
 pub use outcome::Watch;
 pub use scan::{Amount, scan};
 pub use work::work;
@@ -26,30 +26,23 @@ const FILE_MAX: u64 = 1 << 20;
 
 /// Where a site's model is kept, and what was learned of it.
 #[derive(Debug)]
-pub struct Kept {
-    /// The model.
+pub struct SiteFiles {
     pub model: PathBuf,
     learned: PathBuf,
 }
 
-impl Kept {
+impl SiteFiles {
     /// The site that is meant.
-    ///
-    /// # Errors
-    /// That there is no place for it.
-    pub fn of(here: &Environment, args: &SiteArgs) -> Result<Kept, Failure> {
+    pub fn of(here: &Environment, args: &SiteArgs) -> Result<SiteFiles, Failure> {
         let own = || here.state_home.as_ref().map(|home| home.join("bivouac/site.toml"));
         let no_home = || Failure::new(1, "neither XDG_STATE_HOME nor HOME is set; name a file: --site");
         let model = args.site.clone().or_else(own).ok_or_else(no_home)?;
         let mut learned = model.clone().into_os_string();
         learned.push(".learned.json");
-        Ok(Kept { model, learned: learned.into() })
+        Ok(SiteFiles { model, learned: learned.into() })
     }
 
     /// The model.
-    ///
-    /// # Errors
-    /// That there is none, or what is wrong with it.
     pub fn site(&self) -> Result<Site, Failure> {
         let failed =
             |code, cause: String| Failure::new(code, format_args!("{}: {cause}", self.model.display()));
@@ -62,33 +55,29 @@ impl Kept {
     }
 
     /// What runs have taught; nothing yet is no error, and what cannot be read is said and then nothing.
-    pub fn learned(&self) -> Learned {
+    pub fn learned(&self) -> LearnedRatios {
         let read = read(&self.learned).map_err(|e| e.to_string());
         let parsed = read.and_then(|text| {
-            text.map_or(Ok(Learned::default()), |text| serde_json::from_str(&text).map_err(|e| e.to_string()))
+            text.map_or(Ok(LearnedRatios::default()), |text| {
+                serde_json::from_str(&text).map_err(|e| e.to_string())
+            })
         });
         parsed.unwrap_or_else(|error| {
             errln!(
                 "bivouac: {}: {error}; it counts as empty (remove it: bivouac plan reset)",
                 self.learned.display()
             );
-            Learned::default()
+            LearnedRatios::default()
         })
     }
 
     /// Writes down what was learned: whole or not at all.
-    ///
-    /// # Errors
-    /// That it cannot be written.
-    pub fn learn(&self, learned: &Learned) -> Result<(), Failure> {
+    pub fn learn(&self, learned: &LearnedRatios) -> Result<(), Failure> {
         let text = serde_json::to_string_pretty(learned).map_err(std::io::Error::from)?;
         replace(&self.learned, &text)
     }
 
     /// Writes the model.
-    ///
-    /// # Errors
-    /// That it cannot be written.
     pub fn write(&self, text: &str) -> Result<(), Failure> {
         if let Some(dir) = self.model.parent() {
             std::fs::create_dir_all(dir).map_err(|e| {
@@ -99,9 +88,6 @@ impl Kept {
     }
 
     /// Forgets what was learned; answers whether there was anything.
-    ///
-    /// # Errors
-    /// That it cannot be removed.
     pub fn forget(&self) -> Result<bool, Failure> {
         match std::fs::remove_file(&self.learned) {
             Ok(()) => Ok(true),

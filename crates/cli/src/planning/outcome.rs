@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use bivouac_launch::Environment;
-use bivouac_plan::{Learned, Seconds, Site, Step, staging};
+use bivouac_plan::{LearnedRatios, LearnedStep, Seconds, Site, staging};
 use serde_json::json;
 
-use super::{Amount, Kept};
+use super::{Amount, SiteFiles};
 use crate::failure::Failure;
 use crate::options::SiteArgs;
 use crate::table::layout;
@@ -14,17 +14,17 @@ use crate::table::layout;
 /// Watches a run.
 #[derive(Debug)]
 pub struct Watch {
-    kept: Kept,
+    kept: SiteFiles,
     site: Site,
-    learned: Learned,
+    learned: LearnedRatios,
     nodes: u32,
-    seen: Vec<Seen>,
+    seen: Vec<CompletedStep>,
 }
 
 /// A step that is over.
 #[derive(Debug)]
-struct Seen {
-    step: Step,
+struct CompletedStep {
+    step: LearnedStep,
     amount: Amount,
     /// What the model alone said.
     alone: Seconds,
@@ -34,36 +34,30 @@ struct Seen {
 
 impl Watch {
     /// Of a run that begins.
-    ///
-    /// # Errors
-    /// That there is no model of the site.
     pub fn new(here: &Environment, args: &SiteArgs, nodes: u32) -> Result<Watch, Failure> {
-        let kept = Kept::of(here, args)?;
+        let kept = SiteFiles::of(here, args)?;
         let site = kept.site()?;
         let learned = kept.learned();
         Ok(Watch { kept, site, learned, nodes, seen: Vec::new() })
     }
 
     /// A step is over that began then.
-    pub fn saw(&mut self, step: Step, amount: Amount, begin: Instant) {
+    pub fn saw(&mut self, step: LearnedStep, amount: Amount, begin: Instant) {
         self.took(step, amount, begin.elapsed());
     }
 
-    fn took(&mut self, step: Step, amount: Amount, took: Duration) {
+    fn took(&mut self, step: LearnedStep, amount: Amount, took: Duration) {
         let (alone, predicted) =
             staging(&self.site, &self.learned, step, (amount.bytes, amount.files), self.nodes);
         // What has nothing to do teaches nothing.
         if alone.likely > 0.0 {
-            self.seen.push(Seen { step, amount, alone, predicted, took: took.as_secs_f64() });
+            self.seen.push(CompletedStep { step, amount, alone, predicted, took: took.as_secs_f64() });
         }
     }
 
     /// Prediction and outcome side by side, for people; and writes down what was learned.
-    ///
-    /// # Errors
-    /// That it cannot be written down.
     pub fn end(self) -> Result<String, Failure> {
-        let row = |seen: &Seen| {
+        let row = |seen: &CompletedStep| {
             let Seconds { low, likely, high } = seen.predicted;
             vec![
                 word(seen.step).to_owned(),
@@ -89,7 +83,7 @@ impl Watch {
 
     /// The same for programs.
     pub fn json(&self) -> String {
-        let step = |seen: &Seen| {
+        let step = |seen: &CompletedStep| {
             json!({
                 "step": word(seen.step),
                 "files": seen.amount.files,
@@ -102,10 +96,10 @@ impl Watch {
     }
 }
 
-fn word(step: Step) -> &'static str {
+fn word(step: LearnedStep) -> &'static str {
     match step {
-        Step::Start => "start",
-        Step::In => "in",
-        Step::Out => "out",
+        LearnedStep::Start => "start",
+        LearnedStep::In => "in",
+        LearnedStep::Out => "out",
     }
 }

@@ -14,9 +14,6 @@ pub struct Amount {
 }
 
 /// Looks through paths, without following links below them. Nothing is read but names and sizes.
-///
-/// # Errors
-/// What cannot be looked at.
 pub fn scan(paths: &[PathBuf]) -> Result<Amount, Failure> {
     let failed = |path: &Path, e| Failure::new(1, format_args!("{}: {e}; check its path", path.display()));
     let mut amount = Amount::default();

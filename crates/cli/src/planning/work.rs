@@ -2,7 +2,7 @@
 
 use bivouac_hosts::hosts_of_job;
 use bivouac_launch::Environment;
-use bivouac_plan::Work;
+use bivouac_plan::JobWork;
 use serde::Deserialize;
 
 use super::{Amount, scan};
@@ -29,15 +29,12 @@ struct JobFile {
 }
 
 /// What the job does: options count before the file, and that before what it did earlier.
-///
-/// # Errors
-/// What is wrong with them, or that nobody says what it does.
-pub fn work(here: &Environment, args: &PlanArgs, before: Option<&Work>) -> Result<Work, Failure> {
+pub fn work(here: &Environment, args: &PlanArgs, before: Option<&JobWork>) -> Result<JobWork, Failure> {
     let file = job_file(args)?;
     let of_job = hosts_of_job(here, 1)?.map(|(_, hosts)| u32::try_from(hosts.len()).unwrap_or(u32::MAX));
-    let base = before.cloned().unwrap_or(Work { nodes: 1, reads: 1.0, ..Work::default() });
+    let base = before.cloned().unwrap_or(JobWork { nodes: 1, reads: 1.0, ..JobWork::default() });
     let nodes = args.nodes.or(file.nodes).or(of_job).unwrap_or(base.nodes).max(1);
-    let mut work = Work { nodes, ..base };
+    let mut work = JobWork { nodes, ..base };
     if let Some(reads) = args.reads.or(file.reads) {
         work.reads = f64::from(reads);
     }
@@ -61,7 +58,7 @@ pub fn work(here: &Environment, args: &PlanArgs, before: Option<&Work>) -> Resul
     Ok(work)
 }
 
-fn input(work: &mut Work, args: &PlanArgs, file: &JobFile) -> Result<(), Failure> {
+fn input(work: &mut JobWork, args: &PlanArgs, file: &JobFile) -> Result<(), Failure> {
     let found = if args.scan.is_empty() { None } else { Some(scan(&args.scan)?) };
     let bytes = size(args.in_bytes, "in-bytes", &file.in_bytes)?;
     let files = args.in_files.or(file.in_files);
@@ -75,7 +72,7 @@ fn input(work: &mut Work, args: &PlanArgs, file: &JobFile) -> Result<(), Failure
 }
 
 /// Results, and what it writes for itself.
-fn output(work: &mut Work, args: &PlanArgs, file: &JobFile) -> Result<(), Failure> {
+fn output(work: &mut JobWork, args: &PlanArgs, file: &JobFile) -> Result<(), Failure> {
     if let Some(bytes) = size(args.out_bytes, "out-bytes", &file.out_bytes)? {
         (work.out_bytes, work.out_files) = (bytes, bytes.min(1));
     }
@@ -95,7 +92,7 @@ fn output(work: &mut Work, args: &PlanArgs, file: &JobFile) -> Result<(), Failur
     Ok(())
 }
 
-fn checkpoints(work: &mut Work, args: &PlanArgs, file: &JobFile) -> Result<(), Failure> {
+fn checkpoints(work: &mut JobWork, args: &PlanArgs, file: &JobFile) -> Result<(), Failure> {
     let every = time(args.checkpoint_every.map(|t| t.0), "checkpoint-every", &file.checkpoint_every)?;
     if let Some(run_ms) = time(args.run_time.map(|t| t.0), "run-time", &file.run_time)? {
         work.run_seconds = run_ms as f64 / 1000.0;

@@ -8,9 +8,10 @@ mod slurm;
 use std::time::Duration;
 
 use bivouac_launch::{Environment, output_of};
-use bivouac_pool::{Announcement, Change, Expected, PoolRef, Pools, Slotted, Way, Who};
+use bivouac_pool::{
+    Announcement, Caller, ChangeOrigin, Direction, JobForecast, PoolRef, Pools, ScheduledStage,
+};
 
-use crate::commands::slots::said;
 use crate::failure::Failure;
 use crate::options::DatabaseArgs;
 use crate::pools::{now_s, open};
@@ -53,17 +54,14 @@ pub struct Job {
     also: Option<String>,
     /// When it starts or did, if that is known.
     pub start_s: Option<i64>,
-    /// How often it was put back into the queue.
+    /// Number of times that it was put back into the queue.
     pub restarts: u32,
     /// Pools that it names.
     pools: Vec<String>,
 }
 
 /// One job of the caller, and how the job of a slot is named.
-///
-/// # Errors
-/// That it is not in the queue, or that nobody says.
-pub fn expected(here: &Environment, who: &Who, wanted: &str) -> Result<(String, Job), Failure> {
+pub fn expected(here: &Environment, who: &Caller, wanted: &str) -> Result<(String, Job), Failure> {
     let mut failures = Vec::new();
     let mut asked = Vec::new();
     for batch in BATCHES.iter().filter(|batch| batch.is_here(here)) {
@@ -86,10 +84,7 @@ pub fn expected(here: &Environment, who: &Who, wanted: &str) -> Result<(String, 
 }
 
 /// Moves the slots of the caller's jobs to where the batch systems expect them, and says what has changed.
-///
-/// # Errors
-/// That nobody says, or that the database cannot be changed.
-pub fn follow(here: &Environment, who: &Who, database: &DatabaseArgs) -> Result<(), Failure> {
+pub fn follow(here: &Environment, who: &Caller, database: &DatabaseArgs) -> Result<(), Failure> {
     let (mut answers, mut failures) = (Vec::new(), Vec::new());
     for batch in BATCHES.iter().filter(|batch| batch.is_here(here)) {
         match batch.jobs(here, who) {
@@ -134,7 +129,7 @@ impl Batch {
     }
 
     /// The caller's jobs that wait or run.
-    fn jobs(&self, here: &Environment, who: &Who) -> Result<Vec<Job>, Failure> {
+    fn jobs(&self, here: &Environment, who: &Caller) -> Result<Vec<Job>, Failure> {
         let silent = |what: &str| Failure::new(1, format_args!("{} of {} {what}", self.program, self.name));
         let question = (self.question)(who.uid);
         let words: Vec<&str> = question.iter().map(String::as_str).collect();
@@ -156,22 +151,22 @@ impl Batch {
 /// Moves the slots of one batch system's jobs.
 fn moved(
     pools: &mut Pools,
-    who: &Who,
+    who: &Caller,
     (batch, jobs): (&Batch, &[Job]),
     failures: &mut Vec<String>,
 ) -> Result<(), Failure> {
-    let own = |slot: &Slotted| slot.uid == who.uid;
+    let own = |slot: &ScheduledStage| slot.uid == who.uid;
     for slot in pools.slots(who, now_s(), true)?.into_iter().filter(own) {
         let id = slot.job.as_deref().and_then(|job| job.strip_prefix(batch.prefix)).map(str::to_owned);
         let Some(id) = id else { continue };
         let expected = match jobs.iter().find(|job| job.id == id) {
-            None => Expected::Gone,
+            None => JobForecast::Gone,
             // Nobody knows when: what was announced stays.
             Some(job) => {
-                Expected::Start { at_s: job.start_s.unwrap_or(slot.deadline_s), restarts: job.restarts }
+                JobForecast::Start { at_s: job.start_s.unwrap_or(slot.deadline_s), restarts: job.restarts }
             }
         };
-        let change = Change { who, now_s: now_s(), request: None };
+        let change = ChangeOrigin { who, now_s: now_s(), request: None };
         let after = match pools.expect(&change, slot.id, expected) {
             Ok(after) => after,
             Err(error) => {
@@ -183,14 +178,14 @@ fn moved(
             outln!("slot {}: {}, job {id}", after.id, after.state.word());
         }
         if !after.state.is_over() && (after.deadline_s, after.state) != (slot.deadline_s, slot.state) {
-            outln!("{}", said(&after));
+            outln!("{after}");
         }
     }
     Ok(())
 }
 
 /// Announces the pools that a job names, once.
-fn announced(pools: &mut Pools, who: &Who, batch: &Batch, job: &Job) -> Result<(), Failure> {
+fn announced(pools: &mut Pools, who: &Caller, batch: &Batch, job: &Job) -> Result<(), Failure> {
     for name in &job.pools {
         let request = format!("{} {name}", batch.name_of(job));
         let meant: PoolRef =
@@ -204,7 +199,7 @@ fn announced(pools: &mut Pools, who: &Who, batch: &Batch, job: &Job) -> Result<(
         .to_string();
         let what = Announcement {
             pool: Some(pool.id),
-            way: Way::In,
+            way: Direction::In,
             title: String::new(),
             bytes: pool.bytes.ok_or_else(|| Failure::new(1, no_size))?,
             files: pool.files.unwrap_or(1),
@@ -218,9 +213,9 @@ fn announced(pools: &mut Pools, who: &Who, batch: &Batch, job: &Job) -> Result<(
         };
         let known = pools.slots(who, now_s(), true)?;
         let is_known = known.iter().any(|slot| slot.job == what.job && slot.pool == what.pool);
-        let slot = pools.announce(&Change { who, now_s: now_s(), request: Some(&request) }, &what)?;
+        let slot = pools.announce(&ChangeOrigin { who, now_s: now_s(), request: Some(&request) }, &what)?;
         if !is_known {
-            outln!("{}", said(&slot));
+            outln!("{slot}");
         }
     }
     Ok(())

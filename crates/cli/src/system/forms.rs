@@ -1,22 +1,17 @@
 //! The same map in other languages than JSON.
 
 use bivouac_sysmap::Map;
+use bivouac_types::escape_markup;
 use serde_json::Value;
 
 use crate::failure::Failure;
 
 /// As YAML.
-///
-/// # Errors
-/// That it cannot be written.
 pub fn to_yaml(map: &Map) -> Result<String, Failure> {
     yaml_serde::to_string(map).map_err(|error| Failure::new(1, error))
 }
 
 /// As XML: an element for each field, `item` for each member of a list; what is not known has no element.
-///
-/// # Errors
-/// That it cannot be written.
 pub fn to_xml(map: &Map) -> Result<String, Failure> {
     let value = serde_json::to_value(map).map_err(|error| Failure::new(1, error))?;
     let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
@@ -33,7 +28,7 @@ fn element(text: &mut String, depth: usize, name: &str, value: &Value) {
                 element(text, depth + 1, child, value);
             } else {
                 let indent = "  ".repeat(depth + 1);
-                let (child, value) = (escaped(child), escaped(&plain(value)));
+                let (child, value) = (escape_markup(child), escape_markup(&plain(value)));
                 text.push_str(&format!("{indent}<item name=\"{child}\">{value}</item>\n"));
             }
         }
@@ -43,7 +38,7 @@ fn element(text: &mut String, depth: usize, name: &str, value: &Value) {
         Value::Null => {}
         Value::Object(fields) => inner(text, &mut fields.iter().map(|(name, value)| (name.as_str(), value))),
         Value::Array(all) => inner(text, &mut all.iter().map(|value| ("item", value))),
-        other => text.push_str(&format!("{indent}<{name}>{}</{name}>\n", escaped(&plain(other)))),
+        other => text.push_str(&format!("{indent}<{name}>{}</{name}>\n", escape_markup(&plain(other)))),
     }
 }
 
@@ -54,22 +49,6 @@ fn is_name(name: &str) -> bool {
 
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
-
-/// Control characters cannot be written in XML at all.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            c if c.is_control() && !matches!(c, '\n' | '\t') => escaped.push('\u{fffd}'),
-            c => escaped.push(c),
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! What was measured, for people.
 
-use bivouac_sysmap::{Bits, Direction, Measured, MeasuredHost, Place, SLOW_BELOW, SlowLink, Together};
+use bivouac_sysmap::{
+    BandwidthRange, BisectionMeasurement, Direction, Measured, MeasuredHost, SLOW_BELOW, SlowLink,
+    SlowLinkLocation,
+};
 use bivouac_types::units::format_count;
 
 use super::tables::{bits, known, speed};
@@ -38,14 +41,16 @@ fn table(hosts: &[MeasuredHost]) -> String {
     layout(&["HOST", "INTERFACE", "ADDRESS", "EXPECTED", "SENDS", "RECEIVES"], &[3, 4, 5], &rows)
 }
 
-fn all_together(together: &Together) -> String {
-    let Together { half, other_half, there_bits, back_bits, expected } = together;
+fn all_together(together: &BisectionMeasurement) -> String {
+    let BisectionMeasurement { half, other_half, there_bits, back_bits, expected } = together;
     let names = |half: &[String]| {
         if half.len() > NAMED_MAX { format_count(half.len() as u64, "host") } else { half.join(",") }
     };
     let expected = match expected {
-        Bits { low: 0, high: None } => String::new(),
-        Bits { low: 0, high: Some(high) } => format!("; by the map at most {}", speed(*high as f64)),
+        BandwidthRange { low: 0, high: None } => String::new(),
+        BandwidthRange { low: 0, high: Some(high) } => {
+            format!("; by the map at most {}", speed(*high as f64))
+        }
         known => format!("; by the map {}", bits(*known)),
     };
     format!(
@@ -61,12 +66,12 @@ fn all_together(together: &Together) -> String {
 fn slow_text(slow: &SlowLink) -> String {
     let SlowLink { link, expected_bits, measured_bits, peers_bits, below_percent } = slow;
     let (what, peers) = match link {
-        Place::Host { host, interface, direction } => {
+        SlowLinkLocation::Host { host, interface, direction } => {
             let verb = if *direction == Direction::Sends { "sends" } else { "receives" };
             (format!("{host} ({interface}) {verb}"), "its peers, which have")
         }
-        Place::Pair { from, to } => (format!("from {from} to {to} flow"), "what flows otherwise,"),
-        Place::Switches { links } => {
+        SlowLinkLocation::Pair { from, to } => (format!("from {from} to {to} flow"), "what flows otherwise,"),
+        SlowLinkLocation::Switches { links } => {
             let links: Vec<String> = links.iter().map(|(from, to)| format!("{from} to {to}")).collect();
             (format!("between switches, {}, flow", links.join(" or ")), "what flows otherwise,")
         }
@@ -83,7 +88,11 @@ mod tests {
 
     #[test]
     fn a_slow_link_is_named_with_its_figures() {
-        let link = Place::Host { host: "n3".into(), interface: "eth0".into(), direction: Direction::Sends };
+        let link = SlowLinkLocation::Host {
+            host: "n3".into(),
+            interface: "eth0".into(),
+            direction: Direction::Sends,
+        };
         let slow = SlowLink {
             link,
             expected_bits: Some(1_000_000_000),
@@ -93,7 +102,7 @@ mod tests {
         };
         let says = "slow: n3 (eth0) sends 95 Mbit/s, 90% below its peers, which have 940 Mbit/s; by the map 1 Gbit/s\n";
         assert_eq!(slow_text(&slow), says);
-        let pair = Place::Pair { from: "a".into(), to: "b".into() };
+        let pair = SlowLinkLocation::Pair { from: "a".into(), to: "b".into() };
         let text = slow_text(&SlowLink { link: pair, expected_bits: None, ..slow.clone() });
         assert!(
             text.starts_with("slow: from a to b flow 95 Mbit/s, 90% below what flows otherwise, 940"),

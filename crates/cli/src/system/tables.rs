@@ -1,7 +1,8 @@
 //! A map as columns.
 
 use bivouac_sysmap::{
-    Bits, Change, Device, DeviceKind, Disk, Host, Interface, InterfaceKind, Map, Mount, MountKind, Network,
+    BandwidthRange, Change, Device, DeviceKind, Disk, Host, Interface, InterfaceKind, Map, Mount, MountKind,
+    Network,
 };
 use bivouac_types::units::format_size;
 
@@ -258,7 +259,7 @@ fn counted(number: usize, thing: &str) -> String {
 }
 
 /// `100 Gbit/s`, `50 Gbit/s to 100 Gbit/s`.
-pub(super) fn bits(bits: Bits) -> String {
+pub(super) fn bits(bits: BandwidthRange) -> String {
     match bits.high {
         Some(high) if high == bits.low => speed(high as f64),
         Some(high) => format!("{} to {}", speed(bits.low as f64), speed(high as f64)),

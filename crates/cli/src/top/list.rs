@@ -18,33 +18,33 @@ pub struct List {
     pub rows: Vec<(Vec<String>, Style)>,
     /// Stands for what was cut off.
     pub mark: char,
-    /// Whether the end of the first column says more than its beginning.
+    /// True if the end of the first column says more than its beginning.
     pub keeps_end: bool,
 }
 
 /// What is shown of a list: numbers and widths of columns, and what is between them.
 #[derive(Debug, PartialEq, Eq)]
-struct Fit {
+struct ListLayout {
     columns: Vec<(usize, usize)>,
     spacing: usize,
 }
 
-impl Fit {
+impl ListLayout {
     /// Of columns of these widths, of which the first `texts` can be cut: closer together first, then text is cut, then
     /// columns are left out.
-    fn new(widths: &[usize], texts: usize, least: &[usize], room: usize) -> Fit {
+    fn new(widths: &[usize], texts: usize, least: &[usize], room: usize) -> ListLayout {
         let mut columns: Vec<(usize, usize)> = widths.iter().copied().enumerate().collect();
         if needed(&columns, 2) <= room {
-            return Fit { columns, spacing: 2 };
+            return ListLayout { columns, spacing: 2 };
         }
         let mut least = least.iter();
         loop {
             let excess = needed(&columns, 1).saturating_sub(room);
             let mut cut = columns.clone();
             if shrink(&mut cut, texts, excess) {
-                return Fit { columns: cut, spacing: 1 };
+                return ListLayout { columns: cut, spacing: 1 };
             }
-            let Some(left_out) = least.next() else { return Fit { columns: cut, spacing: 1 } };
+            let Some(left_out) = least.next() else { return ListLayout { columns: cut, spacing: 1 } };
             columns.retain(|(column, _)| column != left_out);
         }
     }
@@ -69,7 +69,7 @@ impl List {
     pub fn draw(&self, frame: &mut Frame<'_>, area: Rect, offset: usize) {
         let visible = usize::from(area.height.saturating_sub(1));
         let offset = offset.min(self.rows.len().saturating_sub(visible));
-        let fit = Fit::new(&self.widths(), self.right, &self.least, usize::from(area.width));
+        let fit = ListLayout::new(&self.widths(), self.right, &self.least, usize::from(area.width));
         let shown = self.rows.iter().skip(offset).take(visible);
         let rows = shown.map(|(texts, style)| Row::new(self.cells(texts, &fit)).style(*style));
         let constraints = fit.columns.iter().map(|(_, width)| Constraint::Length(narrow(*width)));
@@ -88,7 +88,7 @@ impl List {
         (0..self.head.len()).map(width).collect()
     }
 
-    fn cells(&self, texts: &[String], fit: &Fit) -> Vec<Cell<'static>> {
+    fn cells(&self, texts: &[String], fit: &ListLayout) -> Vec<Cell<'static>> {
         let cell = |(column, width): &(usize, usize)| {
             let cut = if self.keeps_end && *column == 0 { cut_front } else { cut };
             let text = texts.get(*column).map_or_else(String::new, |text| cut(text, *width, self.mark));
@@ -111,7 +111,10 @@ pub fn cut(text: &str, width: usize, mark: char) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }
-    text.chars().take(width.saturating_sub(1)).chain((width > 0).then_some(mark)).collect()
+    let short: String =
+        text.chars().take(width.saturating_sub(1)).chain((width > 0).then_some(mark)).collect();
+    assert_eq!(short.chars().count(), width, "a cell is cut to another width than its column has");
+    short
 }
 
 /// The same, with the mark at its beginning.
@@ -140,6 +143,10 @@ pub fn wrapped(text: &str, width: usize) -> Vec<String> {
         }
         lines.last_mut().into_iter().for_each(|line| line.extend(letters.iter()));
     }
+    assert!(
+        lines.iter().all(|line| line.chars().count() <= width),
+        "a line is wider than the {width} it has"
+    );
     lines
 }
 
@@ -151,14 +158,17 @@ mod tests {
     #[test]
     fn columns_move_closer_then_text_is_cut_then_columns_are_left_out() {
         let widths = [4, 20, 8, 6, 9];
-        let fit = |room| Fit::new(&widths, 3, &[3, 2], room);
+        let fit = |room| ListLayout::new(&widths, 3, &[3, 2], room);
         let whole: Vec<(usize, usize)> = widths.into_iter().enumerate().collect();
-        assert_eq!(fit(55), Fit { columns: whole.clone(), spacing: 2 });
-        assert_eq!(fit(54), Fit { columns: whole, spacing: 1 });
-        assert_eq!(fit(45), Fit { columns: vec![(0, 4), (1, 14), (2, 8), (3, 6), (4, 9)], spacing: 1 });
-        assert_eq!(fit(35), Fit { columns: vec![(0, 4), (1, 6), (2, 6), (3, 6), (4, 9)], spacing: 1 });
-        assert_eq!(fit(34), Fit { columns: vec![(0, 4), (1, 10), (2, 8), (4, 9)], spacing: 1 });
-        assert_eq!(fit(21), Fit { columns: vec![(0, 4), (1, 6), (4, 9)], spacing: 1 });
+        assert_eq!(fit(55), ListLayout { columns: whole.clone(), spacing: 2 });
+        assert_eq!(fit(54), ListLayout { columns: whole, spacing: 1 });
+        assert_eq!(
+            fit(45),
+            ListLayout { columns: vec![(0, 4), (1, 14), (2, 8), (3, 6), (4, 9)], spacing: 1 }
+        );
+        assert_eq!(fit(35), ListLayout { columns: vec![(0, 4), (1, 6), (2, 6), (3, 6), (4, 9)], spacing: 1 });
+        assert_eq!(fit(34), ListLayout { columns: vec![(0, 4), (1, 10), (2, 8), (4, 9)], spacing: 1 });
+        assert_eq!(fit(21), ListLayout { columns: vec![(0, 4), (1, 6), (4, 9)], spacing: 1 });
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use bivouac_monitor::rates::{FULL, NodeRates, Rates};
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::Rect;
@@ -11,10 +12,9 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
 use super::list::{List, cut, wrapped};
-use super::rates::{FULL, NodeRates};
-use super::sections::{SECTIONS, Section, Shown, shares};
+use super::sections::{SECTIONS, Section, SectionView, shares};
 use super::text::{headline, space};
-use super::{Rates, bandwidth, rate};
+use super::{bandwidth, rate};
 
 /// Intervals that the curves remember: more than any terminal has columns.
 const HISTORY: usize = 512;
@@ -45,7 +45,7 @@ const KEYS: [(&str, &str); 10] = [
 
 /// What a key asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum KeyAction {
     /// To show what has changed.
     Stay,
     /// To end.
@@ -100,14 +100,14 @@ impl Screen {
     }
 
     /// Does what a key asks for.
-    pub fn key(&mut self, key: KeyEvent) -> Turn {
+    pub fn key(&mut self, key: KeyEvent) -> KeyAction {
         if key.kind == KeyEventKind::Release {
-            return Turn::Stay;
+            return KeyAction::Stay;
         }
         let page = 10;
         match key.code {
-            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Turn::End,
-            KeyCode::Char('q') | KeyCode::F(10) => return Turn::End,
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return KeyAction::End,
+            KeyCode::Char('q') | KeyCode::F(10) => return KeyAction::End,
             KeyCode::Esc if self.shows_keys => self.shows_keys = false,
             KeyCode::Char('h' | '?') | KeyCode::F(1) => self.shows_keys = !self.shows_keys,
             KeyCode::Tab => {
@@ -127,12 +127,12 @@ impl Screen {
             _ => {}
         }
         self.offset = self.offset.min(self.longest().saturating_sub(1));
-        Turn::Stay
+        KeyAction::Stay
     }
 
-    fn set_every(&mut self, every: Duration) -> Turn {
+    fn set_every(&mut self, every: Duration) -> KeyAction {
         self.every = every.clamp(EVERY_MIN, EVERY_MAX);
-        Turn::Every(self.every)
+        KeyAction::Every(self.every)
     }
 
     /// Entries of the list that is moved in.
@@ -253,7 +253,7 @@ impl Screen {
 
     fn list(&self, section: Section, rates: &Rates) -> List {
         let order = self.order_of(section);
-        let Shown { head, right, least, rows, nodes } = section.shown(rates, order);
+        let SectionView { head, right, least, rows, nodes } = section.shown(rates, order);
         let styles = nodes.into_iter().map(|node| self.style_of(node)).chain(std::iter::repeat(Style::new()));
         let rows = rows.into_iter().zip(styles).collect();
         List { head, right, least, rows, mark: self.mark(), keeps_end: section == Section::Files }
@@ -310,10 +310,10 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::Beside;
-    use super::super::busy::{FileRates, Pace, ProcessRates};
-    use super::super::rates::{OperationRates, Work};
-    use super::super::stages::JobRates;
+    use bivouac_monitor::rates::{
+        Activity, FileRates, IntervalWork, JobRates, OperationRates, ProcessRates, UseRates,
+    };
+
     use super::*;
 
     fn node(id: u16, load: f64) -> NodeRates {
@@ -321,13 +321,13 @@ mod tests {
             id,
             host: format!("n{id}"),
             state: if id == 2 { "dead" } else { "ready" },
-            work: Work {
+            work: IntervalWork {
                 requests: 1000.0,
                 written: 1024.0 * 1024.0,
                 load,
                 capacity_bytes: 100,
                 used_bytes: 41,
-                ..Work::default()
+                ..IntervalWork::default()
             },
         }
     }
@@ -344,7 +344,7 @@ mod tests {
             name: "camp".into(),
             state: "running",
             unix_ms: 61_000,
-            total: Work { written: 3.0 * 1024.0 * 1024.0, ..node(0, 1.0).work },
+            total: IntervalWork { written: 3.0 * 1024.0 * 1024.0, ..node(0, 1.0).work },
             files: 7,
             nodes,
             operations: vec![operation("Write"), operation("Lookup")],
@@ -361,7 +361,7 @@ mod tests {
         (0..rows).map(|row| line(row).trim_end().to_owned()).collect()
     }
 
-    fn press(screen: &mut Screen, code: KeyCode) -> Turn {
+    fn press(screen: &mut Screen, code: KeyCode) -> KeyAction {
         screen.key(KeyEvent::new(code, KeyModifiers::NONE))
     }
 
@@ -407,8 +407,8 @@ mod tests {
         assert!(narrow.contains("P99"), "{narrow}");
     }
 
-    fn beside() -> Beside {
-        let pace = |calls, written| Pace { calls, written, read: 512.0 };
+    fn activity() -> Activity {
+        let pace = |calls, written| UseRates { calls, written, read: 512.0 };
         let file = |path: &str, pace| FileRates { path: path.into(), ino: 9, pace };
         let process = |program: &str, pid, pace| ProcessRates {
             program: program.into(),
@@ -416,7 +416,7 @@ mod tests {
             host: Some("n0".into()),
             pace,
         };
-        Beside {
+        Activity {
             busy_seconds: 2.0,
             busy_files: vec![file("/out/a", pace(1.0, 4096.0)), file("/out/b", pace(20.0, 1024.0))],
             busy_processes: vec![
@@ -441,7 +441,7 @@ mod tests {
     fn what_is_busy_and_what_waits_is_shown_where_there_is_room() {
         let mut screen = Screen::new(Duration::from_secs(2), false, false);
         let rates = Rates {
-            beside: Some(beside()),
+            activity: Some(activity()),
             unflushed_files: Some(12),
             unflushed_bytes: Some(5 << 20),
             ..rates(2)
@@ -487,15 +487,15 @@ mod tests {
     #[test]
     fn busy_files_are_ordered_by_another_column() {
         let mut screen = Screen::new(Duration::from_secs(2), false, false);
-        screen.show(Rates { beside: Some(beside()), ..rates(1) });
-        (0..3).for_each(|_| assert_eq!(press(&mut screen, KeyCode::Tab), Turn::Stay));
+        screen.show(Rates { activity: Some(activity()), ..rates(1) });
+        (0..3).for_each(|_| assert_eq!(press(&mut screen, KeyCode::Tab), KeyAction::Stay));
         let seen = |screen: &Screen| {
             let shown = lines(screen, 80, 24);
             let at = shown.iter().position(|line| line.starts_with("FILE")).unwrap();
             shown[at..=at + 2].to_vec()
         };
         assert!(seen(&screen)[0].contains("TOTAL*") && seen(&screen)[1].starts_with("/out/a"));
-        (0..2).for_each(|_| assert_eq!(press(&mut screen, KeyCode::Char('>')), Turn::Stay));
+        (0..2).for_each(|_| assert_eq!(press(&mut screen, KeyCode::Char('>')), KeyAction::Stay));
         assert!(seen(&screen)[0].contains("CALLS/S*") && seen(&screen)[1].starts_with("/out/b"));
         press(&mut screen, KeyCode::Char('<'));
         assert!(seen(&screen)[0].contains("FILE*") && seen(&screen)[1].starts_with("/out/a"));
@@ -507,7 +507,7 @@ mod tests {
         screen.show(rates(100));
         let first = |screen: &Screen| lines(screen, 80, 24)[8].split_whitespace().next().unwrap().to_owned();
         assert_eq!(first(&screen), "6", "the load is largest");
-        (0..3).for_each(|_| assert_eq!(press(&mut screen, KeyCode::Char('>')), Turn::Stay));
+        (0..3).for_each(|_| assert_eq!(press(&mut screen, KeyCode::Char('>')), KeyAction::Stay));
         assert_eq!(first(&screen), "0", "by their numbers");
         press(&mut screen, KeyCode::PageDown);
         assert_eq!(first(&screen), "10");
@@ -524,27 +524,27 @@ mod tests {
         assert!(!lines(&screen, 80, 24).iter().any(|line| line.starts_with("OPERATION")));
         press(&mut screen, KeyCode::Tab);
         assert!(lines(&screen, 80, 24)[7].starts_with("OPERATION"));
-        (0..3).for_each(|_| assert_eq!(press(&mut screen, KeyCode::Tab), Turn::Stay));
+        (0..3).for_each(|_| assert_eq!(press(&mut screen, KeyCode::Tab), KeyAction::Stay));
         press(&mut screen, KeyCode::Char('h'));
         assert!(lines(&screen, 80, 24)[0].contains("Ctrl-C"));
         press(&mut screen, KeyCode::Esc);
         press(&mut screen, KeyCode::Char(' '));
         screen.show(Rates::default());
         assert!(lines(&screen, 80, 24)[0].contains("camp"), "it stands still");
-        assert_eq!(press(&mut screen, KeyCode::Char('+')), Turn::Every(Duration::from_secs(1)));
+        assert_eq!(press(&mut screen, KeyCode::Char('+')), KeyAction::Every(Duration::from_secs(1)));
         for _ in 0..9 {
             press(&mut screen, KeyCode::Char('-'));
         }
-        assert_eq!(press(&mut screen, KeyCode::Char('-')), Turn::Every(EVERY_MAX));
-        assert_eq!(press(&mut screen, KeyCode::Char('q')), Turn::End);
+        assert_eq!(press(&mut screen, KeyCode::Char('-')), KeyAction::Every(EVERY_MAX));
+        assert_eq!(press(&mut screen, KeyCode::Char('q')), KeyAction::End);
         let stop = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(screen.key(stop), Turn::End);
+        assert_eq!(screen.key(stop), KeyAction::End);
     }
 
     #[test]
     fn every_size_of_a_terminal_is_drawn_on() {
         let mut screen = Screen::new(Duration::from_secs(2), true, true);
-        screen.show(Rates { beside: Some(beside()), ..rates(30) });
+        screen.show(Rates { activity: Some(activity()), ..rates(30) });
         for (columns, rows) in [(1, 1), (2, 3), (10, 7), (20, 12), (40, 13), (300, 100)] {
             for _ in 0..6 {
                 lines(&screen, columns, rows);

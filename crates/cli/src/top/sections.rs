@@ -2,15 +2,13 @@
 
 use std::cmp::Ordering;
 
+use bivouac_monitor::rates::{Activity, FileRates, NodeRates, ProcessRates, Rates, UseRates};
 use ratatui::layout::Rect;
 
-use super::busy::{FileRates, Pace, ProcessRates};
-use super::rates::NodeRates;
 use super::text::{
     FILES, NODES, OPERATIONS, PROCESSES, QUEUE, file_row, has_hosts, operation_row, process_row, queue_rows,
     row,
 };
-use super::{Beside, Rates};
 
 /// Rows that a list has at least, if it has as many.
 const ROWS_MIN: u16 = 3;
@@ -37,7 +35,7 @@ pub const SECTIONS: [Section; 5] =
     [Section::Nodes, Section::Operations, Section::Files, Section::Processes, Section::Queue];
 
 /// What a list shows.
-pub struct Shown<'a> {
+pub struct SectionView<'a> {
     pub head: Vec<String>,
     /// Columns from here on are numbers.
     pub right: usize,
@@ -62,7 +60,6 @@ impl Section {
         }
     }
 
-    /// Its columns.
     pub fn columns(self) -> &'static [&'static str] {
         match self {
             Section::Nodes => &NODES,
@@ -84,7 +81,7 @@ impl Section {
     }
 
     /// What it shows, ordered by a column.
-    pub fn shown(self, rates: &Rates, order: usize) -> Shown<'_> {
+    pub fn shown(self, rates: &Rates, order: usize) -> SectionView<'_> {
         let (right, least): (usize, &[usize]) = match self {
             Section::Nodes => (3, &LEAST_OF_NODES),
             Section::Operations => (1, &LEAST_OF_OPERATIONS),
@@ -92,17 +89,17 @@ impl Section {
             Section::Processes => (2, &LEAST_OF_PROCESSES),
             Section::Queue => (2, &LEAST_OF_QUEUE),
         };
-        let none = Beside::default();
-        let beside = rates.beside.as_ref().unwrap_or(&none);
+        let none = Activity::default();
+        let activity = rates.activity.as_ref().unwrap_or(&none);
         let nodes = if self == Section::Nodes { nodes(rates, order) } else { Vec::new() };
         let rows: Vec<Vec<String>> = match self {
             Section::Nodes => nodes.iter().map(|node| row(node).to_vec()).collect(),
             Section::Operations => rates.operations.iter().map(|one| operation_row(one).to_vec()).collect(),
-            Section::Files => sorted(&beside.busy_files, order, by_file)
+            Section::Files => sorted(&activity.busy_files, order, by_file)
                 .into_iter()
                 .map(|one| file_row(one).into())
                 .collect(),
-            Section::Processes => sorted(&beside.busy_processes, order, by_process)
+            Section::Processes => sorted(&activity.busy_processes, order, by_process)
                 .into_iter()
                 .map(|one| process_row(one).into())
                 .collect(),
@@ -113,7 +110,7 @@ impl Section {
             false => (*name).to_owned(),
         };
         let head = self.columns().iter().enumerate().map(head).collect();
-        let mut shown = Shown { head, right, least: least.to_vec(), rows, nodes };
+        let mut shown = SectionView { head, right, least: least.to_vec(), rows, nodes };
         if matches!(self, Section::Processes | Section::Queue) && !has_hosts(rates) {
             shown.leave_out(1);
         }
@@ -121,7 +118,7 @@ impl Section {
     }
 }
 
-impl Shown<'_> {
+impl SectionView<'_> {
     /// A column of text.
     fn leave_out(&mut self, column: usize) {
         self.head.remove(column);
@@ -173,8 +170,8 @@ fn by_process(a: &ProcessRates, b: &ProcessRates, order: usize) -> Ordering {
 }
 
 /// By calls, bytes written, bytes read, or both.
-fn by_pace(a: &Pace, b: &Pace, order: usize) -> Ordering {
-    let value = |pace: &Pace| match order {
+fn by_pace(a: &UseRates, b: &UseRates, order: usize) -> Ordering {
+    let value = |pace: &UseRates| match order {
         1 => pace.calls,
         2 => pace.written,
         3 => pace.read,

@@ -1,11 +1,11 @@
 //! An interval as text, for logs and terminals that understand nothing else.
 
-use bivouac_types::units::{format_count, format_size};
+use bivouac_monitor::rates::{FileRates, NodeRates, OperationRates, ProcessRates, Rates, UseRates};
+use bivouac_types::units::{format_count, format_duration, format_micros, format_size};
 
-use super::busy::{FileRates, Pace, ProcessRates};
-use super::sections::{Section, Shown};
-use super::{Rates, bandwidth, rate};
-use crate::table::{duration, layout, short_time};
+use super::sections::{Section, SectionView};
+use super::{bandwidth, rate};
+use crate::table::layout;
 
 /// The formation, its nodes, its operations, what is busy and what waits, and what is not as it should be.
 pub fn table(rates: &Rates) -> String {
@@ -19,7 +19,7 @@ pub fn table(rates: &Rates) -> String {
         text.push_str(&format!("\n{}", layout(&OPERATIONS, &[1, 2, 3, 4, 5, 6], &rows)));
     }
     for section in [Section::Files, Section::Processes, Section::Queue] {
-        let Shown { head, right, rows, .. } = section.shown(rates, usize::MAX);
+        let SectionView { head, right, rows, .. } = section.shown(rates, usize::MAX);
         let head: Vec<&str> = head.iter().map(String::as_str).collect();
         let numbers: Vec<usize> = (right..head.len()).collect();
         if !rows.is_empty() {
@@ -31,7 +31,7 @@ pub fn table(rates: &Rates) -> String {
 
 /// What it is, and for how long.
 pub fn headline(rates: &Rates) -> String {
-    let age = duration(rates.unix_ms.saturating_sub(rates.created_unix_ms));
+    let age = format_duration(rates.unix_ms.saturating_sub(rates.created_unix_ms));
     let nodes = format_count(rates.nodes.len() as u64, "node");
     format!("formation {}: {}, {nodes}, {age} old", rates.name, rates.state)
 }
@@ -62,7 +62,7 @@ pub const NODES: [&str; 9] =
     ["NODE", "HOST", "STATE", "REQ/S", "WRITTEN", "READ", "LOAD", "UNDER WAY", "FULL"];
 
 /// A node in these.
-pub fn row(node: &super::rates::NodeRates) -> [String; 9] {
+pub fn row(node: &NodeRates) -> [String; 9] {
     let work = &node.work;
     [
         node.id.to_string(),
@@ -81,8 +81,8 @@ pub fn row(node: &super::rates::NodeRates) -> [String; 9] {
 pub const OPERATIONS: [&str; 7] = ["OPERATION", "CLIENTS/S", "PEERS/S", "LOAD", "UNDER WAY", "P50", "P99"];
 
 /// An operation in these.
-pub fn operation_row(operation: &super::rates::OperationRates) -> [String; 7] {
-    let time = |us: Option<u64>| us.map_or_else(|| "-".into(), short_time);
+pub fn operation_row(operation: &OperationRates) -> [String; 7] {
+    let time = |us: Option<u64>| us.map_or_else(|| "-".into(), format_micros);
     [
         operation.name.clone(),
         rate(operation.client),
@@ -114,7 +114,7 @@ pub fn process_row(process: &ProcessRates) -> [String; 7] {
     [process.program.clone(), host, pid, calls, written, read, total]
 }
 
-fn paces(pace: &Pace) -> [String; 4] {
+fn paces(pace: &UseRates) -> [String; 4] {
     [rate(pace.calls), bandwidth(pace.written), bandwidth(pace.read), bandwidth(pace.total())]
 }
 
@@ -124,7 +124,7 @@ pub const QUEUE: [&str; 6] = ["QUEUE", "HOST", "FILES", "BYTES", "DONE", "RATE"]
 /// Jobs of staging in these, and what waits to be flushed.
 pub fn queue_rows(rates: &Rates) -> Vec<[String; 6]> {
     let none = || "-".to_owned();
-    let jobs = rates.beside.iter().flat_map(|beside| &beside.stages).map(|job| {
+    let jobs = rates.activity.iter().flat_map(|activity| &activity.stages).map(|job| {
         let share = match (job.bytes_found, job.files_found) {
             (0, 0) => none(),
             (0, files) => format!("{:.0} %", job.files as f64 / files as f64 * 100.0),
@@ -150,7 +150,7 @@ pub fn queue_rows(rates: &Rates) -> Vec<[String; 6]> {
     jobs.chain(flushes.into_iter().flatten()).collect()
 }
 
-/// Whether the formation is over several hosts.
+/// Returns whether the formation is over several hosts.
 pub fn has_hosts(rates: &Rates) -> bool {
     rates.nodes.iter().any(|node| rates.nodes.first().is_some_and(|first| first.host != node.host))
 }

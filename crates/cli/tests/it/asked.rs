@@ -1,13 +1,11 @@
 //! What people ask and are asked: before something is removed, of logs, of names in lists of processes, of numbers.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::harness::{Camp, Place, Said, said, wait_until};
+use crate::harness::{Camp, Place, Said, assert_contains, documented, said, wait_until};
 use serde_json::Value;
 
 /// S370: without a mount `BIVOUAC` would be empty, and `rm -rf $BIVOUAC/*` about the root.
@@ -16,11 +14,7 @@ fn a_command_without_a_mount_is_refused_unless_it_says_so() {
     let camp = Camp::start_in(Place::new(), &["--no-mount"]);
     let refused = camp.run("exec", &["--", "sh", "-c", "echo ran"]);
     assert_eq!((refused.code, refused.out.as_str()), (125, ""), "{}", refused.err);
-    assert!(
-        refused.err.contains("is not mounted on this host") && refused.err.contains("--no-mount"),
-        "{}",
-        refused.err
-    );
+    assert_contains(&refused.err, &["is not mounted on this host", "--no-mount"]);
     let said = camp.run("exec", &["--no-mount", "--", "sh", "-c", "echo ${BIVOUAC-unset} $BIVOUAC_NAME"]);
     assert_eq!((said.code, said.out), (0, format!("unset {}\n", camp.name())), "{}", said.err);
     camp.down();
@@ -37,6 +31,73 @@ fn on_a_terminal(camp: &Camp, command: &str, typed: &str) -> Said {
     said(&child.wait_with_output().unwrap())
 }
 
+/// The command with a pipe as its standard input.
+fn piped(camp: &Camp, command: &str, typed: &str) -> Said {
+    let mut command = camp.place().command(&[command, "--name", camp.name()]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // It may have ended without reading it.
+    let _gone = child.stdin.take().unwrap().write_all(typed.as_bytes());
+    said(&child.wait_with_output().unwrap())
+}
+
+/// What programs are told has a version, is described, and has mounts in one shape; failures are JSON, too.
+#[test]
+fn what_programs_read_is_documented_and_has_a_version() {
+    let page = include_str!("../../../../docs/json.md");
+    let place = Place::new();
+    if !crate::harness::can_mount() {
+        return;
+    }
+    let read = |arguments: &[&str]| serde_json::from_str::<Value>(&place.ok(arguments)).unwrap();
+    let up = read(&["up", "camp", "--nodes", "2", "--json"]);
+    let status = read(&["status", "camp", "--json"]);
+    // Formations of other tests are in the list, too.
+    let all = read(&["list", "--json"]);
+    let listed = all.as_array().unwrap().iter().find(|one| one["directory"] == up["directory"]).unwrap();
+    let mount = &status["mounts"][0];
+    assert_eq!((&up["mounts"][0], &listed["mounts"][0]), (mount, mount));
+    assert_eq!((&mount["node"], mount["dir"].is_string()), (&0.into(), true));
+    let capacity = &status["totals"]["capacity_bytes"];
+    assert_eq!((&up["capacity_bytes"], &up["nodes"]), (capacity, &2.into()));
+    std::fs::write(Path::new(mount["dir"].as_str().unwrap()).join("f"), "x").unwrap();
+    let explained = read(&["explain", &format!("{}/f", mount["dir"].as_str().unwrap()), "--json"]);
+    let doctor = serde_json::from_str::<Value>(&place.run(&["doctor", "--json"]).out).unwrap();
+    let all = [
+        ("up", &up),
+        ("status", &status),
+        ("doctor", &doctor),
+        ("list", listed),
+        ("explain PATH", &explained),
+    ];
+    for (command, document) in all {
+        let known = documented(command);
+        for field in document.as_object().unwrap().keys().filter(|field| *field != "schema") {
+            let is_known = known.contains(field) || command == "explain PATH" && page.contains('…');
+            assert!(is_known, "{command}: {field} is not in docs/json.md: {known:?}");
+        }
+        assert_eq!(document.get("schema").is_some(), command != "list", "{command}");
+    }
+    place.ok(&["down", "camp", "--yes"]);
+    for (arguments, code) in [
+        (&["status", "camp", "--json"][..], 1),
+        (&["explain", "/nonexistent", "--json"], 1),
+        (&["up", "--nodes", "0", "--json"], 2),
+        (&["status", "--wotch", "--json"], 2),
+    ] {
+        let said = place.run(arguments);
+        let told: Value = serde_json::from_str(&said.out).unwrap();
+        assert_eq!(
+            (said.code, &told["error"]["code"], &told["schema"]),
+            (code, &code.into(), &1.into()),
+            "{said:?}"
+        );
+        let message = told["error"]["message"].as_str().unwrap();
+        assert!(said.err.contains(message.lines().next().unwrap()), "{said:?}");
+    }
+    assert_eq!(place.run(&["status", "camp"]).out, "", "people read standard error");
+}
+
 /// S371: `down` says what goes, and asks on a terminal.
 #[test]
 fn down_says_what_it_removes_and_asks_on_a_terminal() {
@@ -44,26 +105,23 @@ fn down_says_what_it_removes_and_asks_on_a_terminal() {
     for number in 0..40 {
         std::fs::write(camp.mount().join(format!("f{number}")), [7; 1000]).unwrap();
     }
-    let refused = on_a_terminal(&camp, "down", "n\n");
-    assert_eq!(refused.code, 1, "{}", refused.out);
-    assert!(
-        refused.out.contains("removes 40 files and directories") && refused.out.contains("[y/N]"),
-        "{}",
-        refused.out
-    );
+    on_a_terminal(&camp, "down", "n\n").fails(1, &[]).prints(&["removes 40 files and directories", "[y/N]"]);
     assert_eq!(std::fs::read(camp.mount().join("f39")).unwrap(), [7; 1000]);
-    let agreed = on_a_terminal(&camp, "down", "y\n");
-    assert!(agreed.code == 0 && agreed.out.contains("nothing left"), "{}", agreed.out);
+    on_a_terminal(&camp, "down", "y\n").succeeds().prints(&["nothing left"]);
     assert!(camp.place().is_empty());
 
     let Some(camp) = Camp::start(&[]) else { return };
     std::fs::write(camp.mount().join("f"), "x").unwrap();
-    let told = camp.run("down", &[]);
-    assert!(
-        told.code == 0 && told.err.contains("removes 1 file or directory"),
-        "nobody to ask: {}",
-        told.err
-    );
+    // What standard input has is no answer: nobody knows what it is meant for.
+    for typed in ["", "n\n", "y\n"] {
+        piped(&camp, "down", typed)
+            .fails(1, &["removes 1 file or directory", &format!("down --name {} --yes", camp.name())]);
+    }
+    assert_eq!(std::fs::read(camp.mount().join("f")).unwrap(), b"x");
+    camp.down();
+    let Some(camp) = Camp::start(&[]) else { return };
+    let told = camp.place().run(&["down", camp.name()]);
+    assert!(told.code == 0 && told.out.contains("nothing left"), "an empty one: {}", told.err);
     let Some(camp) = Camp::start(&[]) else { return };
     std::fs::write(camp.mount().join("f"), "x").unwrap();
     let told = on_a_terminal(&camp, "down --yes", "");
@@ -74,8 +132,7 @@ fn down_says_what_it_removes_and_asks_on_a_terminal() {
 #[test]
 fn logs_are_shown_and_followed() {
     let camp = Camp::start_in(Place::new(), &["--no-mount", "--nodes", "2"]);
-    let all = camp.run("logs", &[]);
-    assert_eq!(all.code, 0, "{}", all.err);
+    let all = camp.run("logs", &[]).succeeds();
     for who in ["n0          2", "n1          2", "supervisor  2"] {
         assert!(all.out.lines().any(|line| line.starts_with(who)), "{who}: {}", all.out);
     }
@@ -88,8 +145,7 @@ fn logs_are_shown_and_followed() {
         one.out
     );
     assert_eq!(camp.run("logs", &["-n", "1"]).out.lines().count(), 1);
-    let missing = camp.run("logs", &["--node", "7"]);
-    assert!(missing.code == 1 && missing.err.contains("node 7: has no log"), "{}", missing.err);
+    camp.run("logs", &["--node", "7"]).fails(1, &["node 7: has no log"]);
 
     let mut follow = camp.place().command(&["logs", "--name", camp.name(), "--follow", "-n", "1"]);
     let mut follow = follow.stdout(Stdio::piped()).spawn().unwrap();
@@ -167,8 +223,7 @@ fn staging_says_first_what_it_would_do_and_whether_it_fits() {
         all.extend(arguments);
         camp.place().run(&all)
     };
-    let dry = stage(&["-n", "--exclude", "*.tmp", &src, "/in"]);
-    assert_eq!(dry.code, 0, "{}", dry.err);
+    let dry = stage(&["-n", "--exclude", "*.tmp", &src, "/in"]).succeeds();
     assert!(
         dry.out.contains("src/a\n") && !dry.out.contains("b.tmp") && dry.out.contains("would copy 1 file, "),
         "{}",
@@ -179,8 +234,7 @@ fn staging_says_first_what_it_would_do_and_whether_it_fits() {
     let quiet = stage(&["-q", &src, "/in"]);
     assert_eq!((quiet.code, quiet.out.as_str(), quiet.err.as_str()), (0, "", ""));
     assert_eq!(std::fs::read(camp.mount().join("in/a")).unwrap(), [1; 5000]);
-    let verbose = stage(&["-v", &src, "/again"]);
-    assert!(verbose.err.contains("in a\n") && verbose.err.contains("in b.tmp\n"), "{}", verbose.err);
+    stage(&["-v", &src, "/again"]).tells(&["in a\n", "in b.tmp\n"]);
     camp.down();
 }
 
@@ -193,9 +247,9 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let src = dir.path().join("large");
     std::fs::write(&src, vec![7; 20 << 20]).unwrap();
-    let refused = camp.place().run(&["stage", "in", "--name", camp.name(), src.to_str().unwrap(), "/large"]);
-    assert_eq!(refused.code, 1, "{}", refused.err);
-    assert!(refused.err.contains("does not fit: 20 MiB are to be written"), "{}", refused.err);
+    camp.place()
+        .run(&["stage", "in", "--name", camp.name(), src.to_str().unwrap(), "/large"])
+        .fails(1, &["does not fit: 20 MiB are to be written"]);
     assert_eq!(std::fs::read_dir(camp.mount()).unwrap().count(), 0);
     camp.down();
 }
@@ -207,8 +261,7 @@ fn arguments_that_make_no_sense_are_refused_in_words() {
     let said = place.run(&["up", "--nodes", "100000"]);
     assert!(said.code == 2 && said.err.starts_with("bivouac: "), "{}", said.err);
     assert!(said.err.contains("100000 is too many; at most 256"), "{}", said.err);
-    let help = place.run(&["stage", "in", "--help"]);
-    assert!(help.code == 0 && help.out.contains("Examples:\n  bivouac stage in "), "{}", help.out);
+    place.run(&["stage", "in", "--help"]).succeeds().prints(&["Examples:\n  bivouac stage in "]);
 }
 
 /// What a checker of metrics says, if there is one on this machine.

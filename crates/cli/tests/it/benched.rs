@@ -1,7 +1,5 @@
 //! Measurements that start formations by themselves, with the real binary: what they count must be right, and nothing is left.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::path::Path;
 use std::process::Command;
 
@@ -18,8 +16,7 @@ fn bench(words: &[&str]) -> Option<(Value, String)> {
     let (memory, json) = (dir.path().to_str().unwrap(), place.path().join("out.json"));
     let mut all = vec!["bench", "meta", "--memory", memory, "--json", json.to_str().unwrap()];
     all.extend(words);
-    let said = place.run(&all);
-    assert_eq!(said.code, 0, "{}", said.err);
+    let said = place.run(&all).succeeds();
     assert!(place.is_empty(), "a formation is left");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "files are left");
     Some((serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap(), said.out))
@@ -36,11 +33,9 @@ fn what_measures_is_found_beside_the_program_or_in_path_or_named() {
         said(&Command::new(program).arg("bench").args(words).env("PATH", path).output().unwrap())
     };
     let (here, there) = (dir.path(), all.parent().unwrap());
-    let help = run(&alone, &["io", "--help"], here);
-    assert!(help.code == 0 && help.out.contains("--transfer"), "{help:?}");
+    run(&alone, &["io", "--help"], here).succeeds().prints(&["--transfer"]);
     let nothing_to_measure = ["idle", "--seconds", "0"];
-    let missing = run(&alone, &nothing_to_measure, here);
-    assert_eq!(missing.code, 1, "{missing:?}");
+    let missing = run(&alone, &nothing_to_measure, here).fails(1, &[]);
     let says = format!("bivouac: bivouac-bench: is neither in {} nor in PATH; install it", here.display());
     assert!(missing.err.starts_with(&says), "{missing:?}");
     for found in [run(all, &nothing_to_measure, here), run(&alone, &nothing_to_measure, there)] {
@@ -89,16 +84,12 @@ fn a_huge_directory_is_filled_listed_and_survives_its_daemon() {
 
 #[test]
 fn checkpoints_arrive_at_a_slow_source_through_a_formation() {
-    if !can_mount() {
-        return;
-    }
-    let place = Place::new();
+    let Some(place) = Place::mountable() else { return };
     let json = place.path().join("out.json");
     for how in [&["--write", "on-flush"], &["--write", "delayed=1s"]] {
         let size = ["--procs", "2", "--nodes", "2", "--stripe", "64k", "--reps", "1"];
         let slow = ["--delay", "1", "--rate", "2g", "--json", json.to_str().unwrap()];
-        let said = place.run(&[&["bench", "flash"], &size[..], &slow, &how[..]].concat());
-        assert_eq!(said.code, 0, "{}", said.err);
+        place.run(&[&["bench", "flash"], &size[..], &slow, &how[..]].concat()).succeeds();
         assert!(place.is_empty(), "a formation is left");
         let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
         let files = ["checkpoint", "plots"];

@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::harness::library::{create, library, read, write};
-use crate::harness::{Camp, wait_until};
+use crate::harness::library::{create, library, open, read, write};
+use crate::harness::{Camp, assert_contains, wait_until};
 use bivouac_types::limits::SUMMED_DATA_AT;
 use serde_json::Value;
 
@@ -18,10 +18,14 @@ struct Disk {
 
 impl Disk {
     fn start(nodes: &str, checksum: &str) -> Option<Disk> {
+        Disk::start_with(nodes, checksum, &[])
+    }
+
+    fn start_with(nodes: &str, checksum: &str, more: &[&str]) -> Option<Disk> {
         let dir = tempfile::tempdir().unwrap();
         let volume = dir.path().display().to_string();
         let arguments = ["--nodes", nodes, "--stripe", "64k", "--volume", &volume, "--checksum", checksum];
-        let camp = Camp::start(&[&arguments[..], &["--deaths-max", "99/1ms"]].concat())?;
+        let camp = Camp::start(&[&arguments[..], &["--deaths-max", "99/1ms"], more].concat())?;
         Some(Disk { camp, dir })
     }
 
@@ -35,8 +39,12 @@ impl Disk {
         let offset = offset.to_string();
         let said = self.camp.place().run(&["explain", "--json", "--offset", &offset, path.to_str().unwrap()]);
         let json: Value = serde_json::from_str(&said.out).unwrap_or_else(|_| panic!("{}", said.err));
-        let seat = json["seats"].as_array().unwrap().iter().find(|seat| seat["seat"] == json["byte"]["seat"]);
-        let subfile = seat.unwrap()["subfile"].as_str().unwrap();
+        let target = json["targets"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|target| target["target"] == json["byte"]["target"]);
+        let subfile = target.unwrap()["subfile"].as_str().unwrap();
         (PathBuf::from(subfile), json["byte"]["local_file_offset"].as_u64().unwrap())
     }
 
@@ -100,25 +108,19 @@ fn a_bit_that_flips_on_a_disk_is_refused_named_and_found() {
     assert_eq!(fs::read(disk.path("other")).unwrap(), content);
 
     let status = disk.run(&["status", "--name", disk.camp.name()]);
-    assert!(
-        status.out.contains("/deep/file: bytes") && status.out.contains("bivouac scrub"),
-        "{}",
-        status.out
-    );
+    assert_contains(&status.out, &["/deep/file: bytes", "bivouac scrub"]);
     let json = disk.camp.status();
     for node in json["nodes"].as_array().unwrap() {
         assert_eq!(node["damage"]["wrong_bytes"], 4096);
         assert!(node["damage"]["refused"].as_u64().unwrap() > 0);
         assert_eq!(node["volumes"][0]["checksum"], true);
     }
-    let known = disk.run(&["fsck", disk.camp.name()]);
-    assert!(known.code == 4 && known.out.contains("/deep/file: bytes"), "{}{}", known.out, known.err);
+    disk.run(&["fsck", disk.camp.name()]).fails(4, &[]).prints(&["/deep/file: bytes"]);
 
     // What nobody has read is found by looking.
     disk.flip("other", 7 * STRIPE);
-    let said = disk.run(&["scrub", "--name", disk.camp.name()]);
-    assert_eq!(said.code, 1, "{}", said.err);
-    assert!(said.out.contains("/deep/file") && said.out.contains("/other"), "{}", said.out);
+    let said =
+        disk.run(&["scrub", "--name", disk.camp.name()]).fails(1, &[]).prints(&["/deep/file", "/other"]);
     assert!(said.out.ends_with("12 KiB are wrong\n"), "{}", said.out);
     let (code, json) = disk.scrub(&disk.path("other"));
     assert_eq!(
@@ -126,8 +128,7 @@ fn a_bit_that_flips_on_a_disk_is_refused_named_and_found() {
         (1, &"/other".into(), 1)
     );
     assert_eq!(json["wrong"][0]["from"], 7 * STRIPE);
-    let found = disk.run(&["fsck", "--scrub", disk.camp.name()]);
-    assert!(found.code == 4 && found.out.contains("wrong-content"), "{}{}", found.out, found.err);
+    disk.run(&["fsck", "--scrub", disk.camp.name()]).fails(4, &[]).prints(&["wrong-content"]);
 
     // Written anew it is sound, and a file that is removed is no trouble.
     let file = File::options().write(true).open(disk.path("deep/file")).unwrap();
@@ -143,8 +144,7 @@ fn a_bit_that_flips_on_a_disk_is_refused_named_and_found() {
     let (code, json) = disk.scrub(disk.camp.mount());
     assert_eq!((code, json["wrong"].as_array().unwrap().len()), (0, 0), "{json}");
     assert!(json["compared_bytes"].as_u64().unwrap() >= content.len() as u64);
-    let said = disk.run(&["fsck", "--scrub", disk.camp.name()]);
-    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    disk.run(&["fsck", "--scrub", disk.camp.name()]).succeeds();
     disk.camp.down();
 }
 
@@ -157,21 +157,19 @@ fn the_volumes_of_a_dead_formation_are_compared_too() {
     let (subfile, at) = disk.place_of("file", STRIPE + 9);
     disk.camp.kill_all();
     let volumes = disk.dir.path().display().to_string();
-    let said = disk.run(&["fsck", "--offline", "--scrub", &volumes]);
-    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    disk.run(&["fsck", "--offline", "--scrub", &volumes]).succeeds();
     flip_at(&subfile, at);
-    let said = disk.run(&["fsck", "--offline", "--scrub", &volumes]);
-    assert_eq!(said.code, 4, "{}{}", said.out, said.err);
-    assert!(said.out.contains("/file: bytes 65536 to 69632"), "{}", said.out);
+    disk.run(&["fsck", "--offline", "--scrub", &volumes])
+        .fails(4, &[])
+        .prints(&["/file: bytes 65536 to 69632"]);
     let rebuilt = tempfile::tempdir().unwrap();
     let out = rebuilt.path().join("out").display().to_string();
-    let said = disk.run(&["fsck", "--from-subfiles", "--out", &out, &volumes]);
-    assert_eq!(said.code, 4, "{}{}", said.out, said.err);
-    assert!(said.out.contains("bytes 65536 to 69632 are wrong by their checksums"), "{}", said.out);
+    disk.run(&["fsck", "--from-subfiles", "--out", &out, &volumes])
+        .fails(4, &[])
+        .prints(&["bytes 65536 to 69632 are wrong by their checksums"]);
 
     // Recovered, it is as it was: refused where it is wrong, and nowhere else.
-    let said = disk.run(&["recover", disk.camp.name()]);
-    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    disk.run(&["recover", disk.camp.name()]).succeeds();
     let file = File::open(disk.path("file")).unwrap();
     is_refused(file.read_exact_at(&mut [0], STRIPE).unwrap_err());
     let mut first = vec![0; STRIPE as usize];
@@ -199,8 +197,9 @@ fn disks_have_checksums_and_memory_has_none_unless_asked() {
     let (kind, summed) = kinds("auto", disk.path()).unwrap();
     assert_eq!(summed, kind == "disk");
     assert_eq!(kinds("off", disk.path()).map(|(_, summed)| summed), Some(false));
-    let said = crate::harness::Place::new().run(&["up", "--checksum", "perhaps"]);
-    assert!(said.code == 2 && said.err.contains("none of auto, on and off"), "{}", said.err);
+    crate::harness::Place::new()
+        .run(&["up", "--checksum", "perhaps"])
+        .fails(2, &["none of auto, on and off"]);
 }
 
 /// S398 and S399: daemons are killed while programs write through the mount and by themselves.
@@ -241,6 +240,46 @@ fn killed_daemons_leave_no_good_block_wrong() {
     disk.camp.down();
 }
 
+/// S393, S399: what others are served is compared, and who reads itself ends with the first damage that is known.
+#[test]
+fn no_block_is_served_that_was_not_compared() {
+    let Some(disk) = Disk::start_with("1", "on", &["--http", "0", "--http-plain"]) else { return };
+    let server = crate::http::served(&disk.camp);
+    let content = pattern(5 * STRIPE as usize, 1);
+    for name in ["served", "read"] {
+        fs::write(disk.path(name), &content).unwrap();
+    }
+    // Often enough that a program is lent the file.
+    let client = library(&disk.camp.dir());
+    let ino = client.find(b"read", true).unwrap().ino;
+    open(&client, ino);
+    for _ in 0..8 {
+        assert!(server.get("/served") == content);
+        assert!(read(&client, ino, 0, content.len()) == content);
+    }
+    let at = 3 * STRIPE + 5000;
+    // Nobody but the server has read it since.
+    disk.flip("served", at);
+    let request = format!(
+        "GET /served HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\r\n",
+        server.key
+    );
+    for _ in 0..3 {
+        let reply = crate::http::raw(&server.address, request.as_bytes()).unwrap();
+        assert!(reply.body.len() < content.len(), "{}", reply.status);
+        assert!(reply.status != 200 || content.starts_with(&reply.body), "what came is right");
+    }
+    disk.flip("read", at);
+    is_refused(fs::read(disk.path("read")).map(drop).unwrap_err());
+    for _ in 0..3 {
+        assert_eq!(client.read(ino, at, &mut [0; 100]).unwrap_err().errno().code(), 5);
+        assert!(read(&client, ino, 0, STRIPE as usize) == content[..STRIPE as usize]);
+    }
+    client.close(ino);
+    drop(client);
+    disk.camp.down();
+}
+
 /// S403.
 #[test]
 fn a_wrong_block_is_never_flushed_as_good() {
@@ -248,8 +287,7 @@ fn a_wrong_block_is_never_flushed_as_good() {
     let site = tempfile::tempdir().unwrap();
     let (part, source) = (disk.path("part"), site.path().to_str().unwrap().to_owned());
     let part = part.to_str().unwrap();
-    let said = disk.run(&["partition", "create", part, "--stripe", "64k", "--source", &source]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    disk.run(&["partition", "create", part, "--stripe", "64k", "--source", &source]).succeeds();
     fs::write(disk.path("part/good"), pattern(200_000, 1)).unwrap();
     fs::write(disk.path("part/bad"), pattern(200_000, 2)).unwrap();
     disk.flip("part/bad", 70_000);
@@ -260,8 +298,7 @@ fn a_wrong_block_is_never_flushed_as_good() {
     assert!(!site.path().join("bad").exists());
     is_refused(fs::read(disk.path("part/bad")).unwrap_err());
     fs::write(disk.path("part/bad"), pattern(200_000, 3)).unwrap();
-    let said = disk.run(&["flush", part]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    disk.run(&["flush", part]).succeeds();
     assert!(fs::read(site.path().join("bad")).unwrap() == pattern(200_000, 3));
     disk.camp.down();
 }

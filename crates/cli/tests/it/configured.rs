@@ -1,8 +1,6 @@
 //! Formation files: checked, and given to `up` and `run`.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-use crate::harness::{Camp, Place, can_mount};
+use crate::harness::{Camp, Place, assert_contains};
 
 const FILE: &str = r#"
 [formation]
@@ -29,8 +27,7 @@ fn written(place: &Place, text: &str) -> String {
 fn a_file_that_makes_sense_is_said_to_and_mistakes_have_lines() {
     let place = Place::new();
     let file = written(&place, FILE);
-    let said = place.run(&["config", "--check", &file]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    let said = place.run(&["config", "--check", &file]).succeeds();
     for line in [": makes sense\n", "--nodes 3\n", "partition /chk: nodes 2,1,; width=0 placement=hashed"] {
         assert!(said.out.contains(line), "{}", said.out);
     }
@@ -42,25 +39,17 @@ fn a_file_that_makes_sense_is_said_to_and_mistakes_have_lines() {
     ] {
         let said = place.run(command);
         assert_eq!(said.code, 2, "{command:?}");
-        assert!(
-            said.err.contains(&format!("{file}:2: unknown key 'nods': did you mean 'nodes'?\n")),
-            "{}",
-            said.err
-        );
+        assert_contains(&said.err, &[&format!("{file}:2: unknown key 'nods': did you mean 'nodes'?\n")]);
         assert!(said.err.contains(&format!("{file}:6: stripe size 5 is not within")), "{}", said.err);
         assert!(place.is_empty());
     }
-    let said = place.run(&["config", "--check", "/nonexistent"]);
-    assert!(said.code == 1 && said.err.contains("/nonexistent: "), "{}", said.err);
+    place.run(&["config", "--check", "/nonexistent"]).fails(1, &["/nonexistent: "]);
     assert_eq!(place.run(&["config"]).code, 2);
 }
 
 #[test]
 fn up_makes_what_the_file_says_and_options_count_more() {
-    if !can_mount() {
-        return;
-    }
-    let place = Place::new();
+    let Some(place) = Place::mountable() else { return };
     let file = written(&place, FILE);
     let camp = Camp::start_in(place, &["--config", &file, "--stripe", "8k"]);
     let status = camp.status();
@@ -68,19 +57,16 @@ fn up_makes_what_the_file_says_and_options_count_more() {
     let partitions = status["partitions"].as_array().unwrap();
     let of = |at: usize, key: &str| partitions[at][key].clone();
     assert_eq!((of(0, "path"), of(1, "path")), ("/chk".into(), "/in".into()));
-    assert_eq!(of(0, "seats"), serde_json::json!([[2, 0], [1, 0]]));
+    assert_eq!(of(0, "targets"), serde_json::json!([[2, 0], [1, 0]]));
     assert_eq!(of(0, "settings")[0], serde_json::json!(["stripe", "8k"]), "that of the formation");
-    assert_eq!(of(1, "seats").as_array().unwrap().len(), 1, "one node is enough for 1 MiB");
+    assert_eq!(of(1, "targets").as_array().unwrap().len(), 1, "one node is enough for 1 MiB");
     std::fs::write(camp.mount().join("chk/f"), "x").unwrap();
     camp.down();
 }
 
 #[test]
 fn run_makes_it_for_its_command_and_nothing_is_left_of_what_cannot_be() {
-    if !can_mount() {
-        return;
-    }
-    let place = Place::new();
+    let Some(place) = Place::mountable() else { return };
     let file = written(&place, FILE);
     let said = place.run(&[
         "run",
@@ -93,8 +79,65 @@ fn run_makes_it_for_its_command_and_nothing_is_left_of_what_cannot_be() {
     ]);
     assert_eq!((said.code, said.out.as_str()), (0, "chk\nin\nmade\n"), "{}", said.err);
     let file = written(&place, "[formation]\nnodes = 2\n[[partition]]\npath = \"/a\"\nnodes = \"5,\"\n");
-    let said = place.run(&["up", "--config", &file, "--name", &Place::unique_name()]);
-    assert_eq!(said.code, 1);
-    assert!(said.err.contains("partition /a: node 5 is not there"), "{}", said.err);
+    place
+        .run(&["up", "--config", &file, "--name", &Place::unique_name()])
+        .fails(1, &["partition /a: node 5 is not there"]);
     assert!(place.is_empty());
+}
+
+/// What `up` refuses for what is in the file, or for what this machine lacks, `config --check` refuses as well.
+#[test]
+fn a_check_refuses_what_up_refuses() {
+    let place = Place::new();
+    for (text, says) in [
+        ("[formation]\nhosts = \"a,b\"\nnodes = 2\n", "exclude each other"),
+        ("[formation]\nhosts = \"a b[\"\n", "its brackets make no sense"),
+        ("[formation]\nnodes-per-host = 2\n", "is for several hosts"),
+        ("[formation]\nmeet = \"7000\"\n", "meet-secret"),
+        ("[formation]\nvolume = \"/nonexistent\"\n", "volume /nonexistent: is missing"),
+        ("[formation]\nnodes = 2\n[[partition]]\npath = \"/a\"\nnodes = \"0-3\"\n", "node 2 is not there"),
+        (
+            "[formation]\nnodes = 2\n[[partition]]\npath = \"/a\"\nwidth = 3\n",
+            "width 3 is more than its 2 targets",
+        ),
+        ("[[partition]]\npath = \"/a\"\nsource = \"/nonexistent/x\"\n", "/nonexistent/x: no such file"),
+        ("[[partition]]\npath = \"/a/b\"\n", "/a"),
+    ] {
+        let file = written(&place, text);
+        let checked = place.run(&["config", "--check", &file]);
+        let started = place.run(&["up", "--no-mount", "--config", &file, "--name", &Place::unique_name()]);
+        assert!(started.code != 0 && checked.code != 0, "{text}: {} {}", started.err, checked.err);
+        assert!(checked.err.contains(&file) && checked.err.contains(says), "{text}: {}", checked.err);
+        assert_eq!(checked.out, "", "{text}");
+        assert!(place.is_empty(), "{text}");
+    }
+    let good =
+        "[formation]\nnodes = 2\n[[partition]]\npath = \"/a\"\nwidth = 2\n[[partition]]\npath = \"/a/b\"\n";
+    place.ok(&["config", "--check", &written(&place, good)]);
+}
+
+/// Name, mount point, inputs and outputs of a job are in its file, as its nodes are.
+#[test]
+fn a_file_has_all_of_a_job() {
+    let Some(place) = Place::mountable() else { return };
+    let (name, work) = (Place::unique_name(), tempfile::tempdir().unwrap());
+    std::fs::write(work.path().join("in"), "made of").unwrap();
+    let dir = work.path().display();
+    let text = format!(
+        "[formation]\nname = \"{name}\"\nmount = \"{dir}/mnt\"\nin = \"{dir}/in\"\nout = \"out:{dir}/out\"\n"
+    );
+    let file = written(&place, &text);
+    place.ok(&["config", "--check", &file]);
+    let script = "cat in > out; pwd; echo $BIVOUAC_NAME";
+    let run = format!("cd $BIVOUAC && {{ {script}; }}");
+    let said = place.ok(&["run", "--config", &file, "--", "sh", "-c", &run]);
+    assert!(said.starts_with(&format!("{dir}/mnt\n{name}\n")), "{said}");
+    assert_eq!(std::fs::read_to_string(work.path().join("out")).unwrap(), "made of");
+    let up = place.run(&["up", "--config", &file, "--no-mount"]);
+    assert!(up.code == 0 && up.out.starts_with(&format!("formation {name} is up\n")), "{}", up.err);
+    assert!(up.err.contains("`up` copies nothing in") && up.err.contains("bivouac stage in"), "{}", up.err);
+    let kept = place.run(&["down", "--name", &name, "--yes"]);
+    assert_eq!(kept.code, 3, "what the file says is to come out first: {}", kept.err);
+    place.ok(&["down", "--name", &name, "--discard"]);
+    assert!(place.is_empty() && !work.path().join("mnt").exists());
 }

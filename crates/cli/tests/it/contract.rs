@@ -22,6 +22,7 @@ fn looked_at(camp: &Camp, looks: usize, mut work: impl FnMut(usize), look: impl 
         }
     };
     std::thread::scope(|scope| {
+        scopeguard::defer! { stop.store(true, Ordering::Relaxed) }
         let lookers: Vec<_> = camp.mounts()[1..].iter().map(|mount| scope.spawn(|| watch(mount))).collect();
         let mut round = 0;
         wait_until("it is looked at", || {
@@ -29,7 +30,6 @@ fn looked_at(camp: &Camp, looks: usize, mut work: impl FnMut(usize), look: impl 
             round += 1;
             seen.load(Ordering::Relaxed) >= looks || lookers.iter().any(|looker| looker.is_finished())
         });
-        stop.store(true, Ordering::Relaxed);
     });
 }
 

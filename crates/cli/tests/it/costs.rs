@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
+use crate::harness::Camp;
 use crate::harness::library::far_library;
-use crate::harness::{Camp, wait_until};
 use bivouac_client::Client;
 use bivouac_types::NodeId;
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, StatxFlags, openat, renameat, statx, unlinkat};
@@ -14,6 +14,8 @@ use rustix::io::{read, write};
 
 const PAGE: &str = include_str!("../../../../docs/performance/messages.md");
 const SMALL: [u8; 3901] = [7; 3901];
+/// Number of attempts of which one is undisturbed also on a busy machine.
+const ATTEMPTS_MAX: usize = 1000;
 
 /// Prepares a call on a name in a directory; answers what it needs.
 type Prepare = fn(&OwnedFd, &str) -> Option<OwnedFd>;
@@ -147,7 +149,7 @@ fn system_calls_cost_what_the_page_says_whatever_the_number_of_nodes() {
         let asking = far_library(&camp.dir());
         for (number, (call, prepare, act)) in CALLS.into_iter().enumerate() {
             let wanted = row(call);
-            let mut tries = (0..).map(|attempt| {
+            let attempt = |attempt: usize| {
                 // A directory that many names were asked of in vain would have the mount ask for all it has.
                 let dir = camp.mount().join(format!("{number}-{attempt}"));
                 std::fs::create_dir(&dir).unwrap();
@@ -158,9 +160,8 @@ fn system_calls_cost_what_the_page_says_whatever_the_number_of_nodes() {
                 let before = counts(&asking, nodes);
                 act(&dir, "name", needed);
                 since(&before, counts(&asking, nodes))
-            });
-            wait_until(&format!("{nodes} nodes, {call}: {wanted:?}"), || {
-                let counted = tries.next().unwrap();
+            };
+            let mut seen = (0..ATTEMPTS_MAX).map(attempt).map(|counted| {
                 assert!(counted.values().all(|counts| counts[1] == 0), "{call}: {counted:?} among nodes");
                 let of_clients: BTreeMap<String, u64> =
                     counted.iter().map(|(op, counts)| (op.clone(), counts[0])).collect();
@@ -168,8 +169,9 @@ fn system_calls_cost_what_the_page_says_whatever_the_number_of_nodes() {
                     ["Lookup", "GetAttr"].contains(&op.as_str()) || wanted.get(op) == Some(count)
                 };
                 assert!(of_clients.iter().all(besides), "{call}: {counted:?} instead of {wanted:?}");
-                of_clients == wanted
+                of_clients
             });
+            assert!(seen.any(|seen| seen == wanted), "{nodes} nodes, {call}: never {wanted:?} alone");
         }
         drop(asking);
         camp.down();

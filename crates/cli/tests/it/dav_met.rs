@@ -80,8 +80,7 @@ fn what_is_put_while_it_moves_between_partitions_is_not_lost() {
     let Some(camp) = Camp::start(SERVED) else { return };
     let (server, mount) = (served(&camp), camp.mount());
     let part = mount.join("part");
-    let said = camp.place().run(&["partition", "create", part.to_str().unwrap(), "--stripe", "8k"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    camp.place().run(&["partition", "create", part.to_str().unwrap(), "--stripe", "8k"]).succeeds();
     fs::write(part.join("still"), vec![5; 100_000]).unwrap();
     fs::create_dir_all(part.join("tree/in")).unwrap();
     fs::write(part.join("tree/in/f"), b"in it").unwrap();

@@ -68,6 +68,7 @@ fn nobody_sees_half_of_a_write() {
         let (writers, reader) = clients.split_at(2);
         let (done, reader) = (&done, &reader[0]);
         scope.spawn(move || {
+            scopeguard::defer! { done.store(true, Ordering::Relaxed) }
             let uniform = |bytes: &[u8]| bytes.len() == STRIPE && bytes.iter().all(|byte| *byte == bytes[0]);
             let mut through_mount = vec![0; STRIPE];
             for turn in 0..3000 {
@@ -78,7 +79,6 @@ fn nobody_sees_half_of_a_write() {
                     assert!(uniform(&through_mount), "torn through the mount");
                 }
             }
-            done.store(true, Ordering::Relaxed);
         });
         for (client, start) in writers.iter().zip([0u8, 128]) {
             scope.spawn(move || {
@@ -104,6 +104,7 @@ fn a_cut_takes_everything_behind_it_and_nothing_that_comes_after() {
     let turn = AtomicU32::new(0);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        scopeguard::defer! { done.store(true, Ordering::Relaxed) }
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 let next = turn.load(Ordering::Relaxed) + 1;
@@ -116,7 +117,6 @@ fn a_cut_takes_everything_behind_it_and_nothing_that_comes_after() {
             wait_until("the writer writes", || turn.load(Ordering::Relaxed) > round);
             cut(&cutter, ino, (round as u64 % 5) * STRIPE as u64 / 2);
         }
-        done.store(true, Ordering::Relaxed);
     });
     write(&writer, ino, 0, &[250; 6 * STRIPE]);
     assert_eq!(read(&cutter, ino, 0, 7 * STRIPE), [250; 6 * STRIPE], "a later write is whole");
@@ -327,14 +327,6 @@ fn names_get_the_room_that_writers_were_promised_and_do_not_use() {
 }
 
 /// S13, S17, S19, S27.
-struct Stops<'a>(&'a AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn space_changes_beside_a_process_that_writes() {
     const PUNCH: u32 = 3;
@@ -359,8 +351,7 @@ fn space_changes_beside_a_process_that_writes() {
             round as u8
         });
         let end = 2 * STRIPE as u64;
-        // Also if something is wrong below: then the thread must not go on for ever.
-        let _stops = Stops(&stop);
+        scopeguard::defer! { stop.store(true, Ordering::Relaxed) }
         for turn in 0..30u64 {
             let seen = rounds.load(Ordering::Relaxed);
             wait_until("more was written", || rounds.load(Ordering::Relaxed) > seen);

@@ -10,7 +10,7 @@ use crate::harness::library::{create, ctx, far_library, far_library_over, open, 
 use bivouac_client::Client;
 use bivouac_launch::StateDir;
 use bivouac_net::{
-    Auth, Identity, LaneKind, Meddler, NetError, Refusal, SocketOptions, SocketTransport, Transport,
+    Auth, Identity, LaneKind, NetError, Refusal, SocketOptions, SocketTransport, TamperingProxy, Transport,
 };
 use bivouac_types::{ClientId, Ino};
 
@@ -32,7 +32,7 @@ struct Overheard {
     heard: Arc<Mutex<Vec<u8>>>,
     changes: Arc<AtomicU64>,
     is_changing: Arc<AtomicBool>,
-    _between: Vec<Meddler>,
+    _between: Vec<TamperingProxy>,
 }
 
 fn overheard(camp: &Camp) -> Overheard {
@@ -42,7 +42,7 @@ fn overheard(camp: &Camp) -> Overheard {
         for node in &mut map.nodes {
             let (heard, changes, seen) = (Arc::clone(&heard), Arc::clone(&changes), AtomicU64::new(0));
             let is_changing = Arc::clone(&is_changing);
-            let meddler = Meddler::between(node.client_address.clone(), move |unit, mut bytes| {
+            let meddler = TamperingProxy::between(node.client_address.clone(), move |unit, mut bytes| {
                 heard.lock().unwrap().extend_from_slice(&bytes);
                 let turn = seen.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
                 if unit.frame.is_none() && is_changing.load(Ordering::Relaxed) && turn.is_multiple_of(20) {
@@ -60,7 +60,7 @@ fn overheard(camp: &Camp) -> Overheard {
     Overheard { client, heard, changes, is_changing, _between: between }
 }
 
-/// P15, S421, S422, S427: who has the map and the secret follows without being told.
+/// P15, S421, S422, S424: who has the map and the secret follows without being told.
 #[test]
 fn nothing_is_overheard_or_changed() {
     let Some(camp) = Camp::start(SECURE) else { return };
@@ -111,7 +111,7 @@ fn who_does_not_encrypt_or_has_another_secret_is_refused() {
     let state = StateDir::at(camp.dir()).read().unwrap().unwrap();
     let address = state.nodes[0].client_address.clone();
     let refused = |auth: Auth| {
-        let identity = Identity { auth, client: ClientId(99), lane: LaneKind::Client };
+        let identity = Identity { auth, client: ClientId(99), lane: LaneKind::Client, epoch: 0 };
         let options = SocketOptions::default();
         let transport = SocketTransport::new(bivouac_net::Address::tcp(&*address), identity, options);
         match transport.connect(Duration::from_secs(20)) {

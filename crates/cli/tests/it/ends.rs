@@ -5,7 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-use crate::harness::{Camp, Place, can_mount, is_alive, kill_with_standby, reaping, signal, wait_until};
+use crate::harness::{
+    Camp, Place, assert_contains, is_alive, kill_with_standby, reaping, signal, wait_until,
+};
 use rustix::process::Signal;
 
 /// A process that a formation can be made for; killed with this value at the latest.
@@ -87,8 +89,7 @@ fn what_was_promised_and_is_out_keeps_no_formation() {
     let mut owner = Owner::new();
     let Some(camp) = Camp::start(&["--owner", &owner.pid(), "--out", &format!("f:{target}")]) else { return };
     fs::write(camp.mount().join("f"), "out").unwrap();
-    let said = camp.place().run(&["stage", "out", "--name", camp.name(), "/f", &target]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    camp.place().run(&["stage", "out", "--name", camp.name(), "/f", &target]).succeeds();
     let traces = Traces::of(&camp);
     owner.end();
     wait_until("nothing is left", || traces.gone(camp.place()));
@@ -109,8 +110,9 @@ fn a_formation_ends_with_its_owner() {
 
 #[test]
 fn an_owner_has_to_live() {
-    let said = Place::new().run(&["up", "--no-mount", "--owner", "4000000"]);
-    assert!(said.code == 2 && said.err.contains("--owner 4000000: there is no such process"), "{}", said.err);
+    Place::new()
+        .run(&["up", "--no-mount", "--owner", "4000000"])
+        .fails(2, &["--owner 4000000: there is no such process"]);
 }
 
 /// S74, S77.
@@ -141,10 +143,7 @@ fn endless_run(place: &Place, options: &[&str]) -> (Child, u64, String) {
 
 #[test]
 fn a_killed_run_leaves_nothing() {
-    if !can_mount() {
-        return;
-    }
-    let place = Place::new();
+    let Some(place) = Place::mountable() else { return };
     let (mut run, command, _) = endless_run(&place, &[]);
     run.kill().unwrap();
     run.wait().unwrap();
@@ -154,10 +153,7 @@ fn a_killed_run_leaves_nothing() {
 
 #[test]
 fn a_killed_run_whose_outputs_are_owed_keeps_them() {
-    if !can_mount() {
-        return;
-    }
-    let place = Place::new();
+    let Some(place) = Place::mountable() else { return };
     let target = place.path().join("result");
     let output = format!("result:{}", target.display());
     let (mut run, command, name) = endless_run(&place, &["--out", &output, "--out-always"]);
@@ -168,18 +164,14 @@ fn a_killed_run_whose_outputs_are_owed_keeps_them() {
     wait_until("it is said why it stays", || {
         status().out.contains("the process that it was made for has ended, but its data is kept")
     });
-    let said = place.run(&["down", "--name", &name]);
-    assert!(said.code == 3 && said.err.contains("outputs were not yet copied out"), "{}", said.err);
+    place.run(&["down", "--name", &name, "--yes"]).fails(3, &["outputs were not yet copied out"]);
     assert_eq!(place.run(&["down", "--name", &name, "--discard"]).code, 0);
     assert!(place.is_empty());
 }
 
 #[test]
 fn a_command_that_takes_longer_than_its_formation_lives_is_told_to_end() {
-    if !can_mount() {
-        return;
-    }
-    let place = Place::new();
+    let Some(place) = Place::mountable() else { return };
     let said = place.run(&["run", "--ttl", "1500ms", "--", "sleep", "1000"]);
     assert_eq!(said.code, 128 + Signal::TERM.as_raw(), "{}", said.err);
     assert!(said.err.contains("the life time (--ttl) was over"), "{}", said.err);
@@ -188,13 +180,9 @@ fn a_command_that_takes_longer_than_its_formation_lives_is_told_to_end() {
 
 #[test]
 fn what_a_run_leaves_running_ends_in_time() {
-    if !can_mount() {
-        return;
-    }
-    let place = Place::new();
+    let Some(place) = Place::mountable() else { return };
     let name = Place::unique_name();
-    let said = place.run(&["run", "--name", &name, "--ttl", "5s", "--keep", "--", "true"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    place.run(&["run", "--name", &name, "--ttl", "5s", "--keep", "--", "true"]).succeeds();
     assert_eq!(place.run(&["status", "--name", &name]).code, 0, "it outlives the command that made it");
     wait_until("nothing is left", || place.is_empty());
 }
@@ -212,8 +200,7 @@ fn what_a_crash_left_is_named_and_removed() {
     let said = place.run(&["reap", "--dry-run"]);
     assert!(said.out.contains(&format!("would remove {named}")), "{}", said.out);
     assert!(!traces.gone(place), "only named");
-    let said = place.run(&["reap"]);
-    assert!(said.code == 0 && said.out.contains(&format!("removed {named}")), "{}{}", said.out, said.err);
+    place.run(&["reap"]).succeeds().prints(&[&format!("removed {named}")]);
     assert!(traces.gone(place));
 }
 
@@ -231,24 +218,17 @@ fn memory_and_mounts_whose_state_is_lost_are_removed() {
     fs::remove_dir_all(camp.dir()).unwrap();
     let said = camp.place().run(&["reap"]);
     let root = traces.paths[0].parent().unwrap();
-    assert!(
-        said.out.contains(&format!("removed memory of a dead formation: {}", root.display())),
-        "{}",
-        said.out
-    );
+    assert_contains(&said.out, &[&format!("removed memory of a dead formation: {}", root.display())]);
     assert!(said.out.contains(&format!("removed dead mount: {}", mount.display())), "{}", said.out);
     assert!(traces.gone(camp.place()));
 }
 
 #[test]
 fn data_that_is_to_be_kept_is_only_named() {
-    if !can_mount() {
-        return;
-    }
-    let place = Place::new();
+    let Some(place) = Place::mountable() else { return };
     let name = Place::unique_name();
-    let said = place.run(&["run", "--name", &name, "--out", "missing:/nonexistent/x", "--", "true"]);
-    assert_eq!(said.code, 121, "{}", said.err);
+    let out = format!("missing:{}", place.path().join("x").display());
+    place.run(&["run", "--name", &name, "--out", &out, "--", "true"]).fails(121, &[]);
     let status: serde_json::Value =
         serde_json::from_str(&place.run(&["status", "--name", &name, "--json"]).out).unwrap();
     let [supervisor, node] = [&status["supervisor"], &status["nodes"][0]].map(|p| p["pid"].as_u64().unwrap());

@@ -129,10 +129,9 @@ fn rounds() -> usize {
 /// How long `up` takes here.
 fn whole_us(place: &Place) -> usize {
     let (name, begun) = (Place::unique_name(), Instant::now());
-    let said = interrupted(place, &name, 0, Signal::CONT);
-    assert_eq!(said.code, 0, "{}", said.err);
+    interrupted(place, &name, 0, Signal::CONT).succeeds();
     let whole = begun.elapsed().as_micros() as usize;
-    assert_eq!(place.run(&["down", "--name", &name]).code, 0);
+    assert_eq!(place.run(&["down", "--name", &name, "--yes"]).code, 0);
     whole
 }
 
@@ -145,7 +144,7 @@ fn who_interrupts_it_finds_nothing() {
         // The first moments are those before it listens to signals.
         let said = interrupted(&place, &name, whole / 20 + random.below(whole), Signal::INT);
         if said.code == 0 {
-            let down = place.run(&["down", "--name", &name]);
+            let down = place.run(&["down", "--name", &name, "--yes"]);
             assert_eq!(down.code, 0, "round {round}: {}{}", down.out, down.err);
         }
         nothing_is_left(&place, &name, &format!("round {round}: {} {}", said.code, said.err));
@@ -167,12 +166,12 @@ fn who_kills_it_finds_a_formation_or_nothing() {
             !has_process(&name) || place.run(&["status", "--name", &name, "--json"]).code == 0
         });
         if place.run(&["status", "--name", &name, "--json"]).code == 0 {
-            let down = place.run(&["down", "--name", &name]);
+            let down = place.run(&["down", "--name", &name, "--yes"]);
             assert_eq!(down.code, 0, "{after}: {}{}", down.out, down.err);
         } else if random.once_in(2) {
             let up = place.run(&["up", "--name", &name, "--no-mount"]);
             assert_eq!(up.code, 0, "{after}: {}", up.err);
-            assert_eq!(place.run(&["down", "--name", &name]).code, 0);
+            assert_eq!(place.run(&["down", "--name", &name, "--yes"]).code, 0);
         } else {
             let _alone = reaping();
             let reap = place.run(&["reap"]);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::harness::{Camp, rss_kib, wait_until};
 use bivouac_net::{Address, Auth, Identity, LaneKind, SocketOptions, SocketTransport, Started, call, start};
 use bivouac_types::limits::OPENS_MAX;
-use bivouac_types::{ClientId, Errno, FsResult, Ino, OpId, OpenId, SeatIndex};
+use bivouac_types::{ClientId, Errno, FsResult, Ino, OpId, OpenId, TargetIndex};
 use bivouac_wire::{CloseRequest, Frame, InoOnly, OpenRequest, Operation, ReadRequest, ReassertRequest, op};
 use rustix::fs::{XattrFlags, setxattr};
 
@@ -29,7 +29,8 @@ struct Flood {
 
 impl Flood {
     fn new(id: u64, address: &str, auth: &Auth) -> Flood {
-        let identity = Identity { auth: auth.clone(), client: ClientId(id), lane: LaneKind::Client };
+        let identity =
+            Identity { auth: auth.clone(), client: ClientId(id), lane: LaneKind::Client, epoch: 0 };
         let transport = SocketTransport::new(Address::tcp(address), identity, SocketOptions::default());
         Flood { id: ClientId(id), transport }
     }
@@ -77,14 +78,6 @@ impl Program {
     }
 }
 
-struct StopsWork<'a>(&'a Program);
-
-impl Drop for StopsWork<'_> {
-    fn drop(&mut self) {
-        self.0.stop.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Lets `flood` do its worst to node 0 while a program works through node 1.
 fn undisturbed(flood: impl FnOnce(&dyn Fn(u64) -> Flood, Ino, &dyn Fn())) {
     let Some(camp) = Camp::start_each(&["--nodes", "2"]) else { return };
@@ -98,7 +91,7 @@ fn undisturbed(flood: impl FnOnce(&dyn Fn(u64) -> Flood, Ino, &dyn Fn())) {
     let program = Program { stop: AtomicBool::new(false), rounds: AtomicU64::new(0) };
     std::thread::scope(|scope| {
         scope.spawn(|| program.work(&camp.mounts()[1]));
-        let _stops = StopsWork(&program);
+        scopeguard::defer! { program.stop.store(true, Ordering::Relaxed) }
         flood(&|id| Flood::new(id, &address, &auth), ino, &|| program.goes_on(pid));
     });
     assert_eq!((camp.node_pid(0), &camp.status()["nodes"][0]["deaths"]), (pid, &0.into()));
@@ -109,7 +102,7 @@ fn undisturbed(flood: impl FnOnce(&dyn Fn(u64) -> Flood, Ino, &dyn Fn())) {
 fn answers_that_nobody_fetches_are_not_kept_for_ever() {
     undisturbed(|client, ino, goes_on| {
         let floods: Vec<Flood> = (0..300).map(|i| client(1000 + i)).collect();
-        let request = ReadRequest { ino, seat: SeatIndex(0), offset: 0, len: LEN as u32 };
+        let request = ReadRequest { ino, target: TargetIndex(0), offset: 0, len: LEN as u32 };
         let mut started: Vec<_> = floods.iter().map(|flood| flood.start::<op::Read>(&request)).collect();
         goes_on();
         // Who has waited longest was hung up on; who came last has an answer.

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::harness::{Camp, Place, can_mount, signal, wait_until};
+use crate::harness::{Camp, Place, can_mount, signal, text, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -50,22 +50,17 @@ impl Site {
 
     fn subfile(&self, path: &str) -> PathBuf {
         let ino = self.files[path].0;
-        let names = (0..3u16).map(|seat| {
-            self.volumes[usize::from(seat)].join(format!("{:02x}/{ino:016x}-{seat:04x}", ino & 0xff))
+        let names = (0..3u16).map(|target| {
+            self.volumes[usize::from(target)].join(format!("{:02x}/{ino:016x}-{target:04x}", ino & 0xff))
         });
         names.into_iter().find(|path| path.exists()).unwrap()
     }
 }
 
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
 #[test]
 fn a_running_formation_is_checked_and_left_alone() {
     let Some(site) = Site::new() else { return };
-    let said = site.run(&[site.camp.name()]);
-    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    let said = site.run(&[site.camp.name()]).succeeds();
     assert!(
         said.out.ends_with("no findings\n") && said.out.contains("3 nodes: 7 inodes, 3 of them"),
         "{}",
@@ -79,8 +74,7 @@ fn a_running_formation_is_checked_and_left_alone() {
         (&Value::from(7), 0)
     );
     for place in [site.camp.dir().to_str().unwrap(), text(&site.volumes[0])] {
-        let said = site.run(&["--offline", place]);
-        assert_eq!(said.code, 8, "{}", said.err);
+        let said = site.run(&["--offline", place]).fails(8, &[]);
         let says = said.err.contains("is running; check it with `bivouac fsck t")
             || said.err.contains("n0: in use by another daemon; bring that one down first");
         assert!(says, "{}", said.err);
@@ -103,9 +97,7 @@ fn damage_is_found_on_a_running_formation_and_repaired_on_a_stopped_one() {
     let subfile = site.subfile("deep/er/three");
     let file = std::fs::File::options().write(true).open(&subfile).unwrap();
     file.write_all_at(b"junk", 20).unwrap();
-    let said = site.run(&[site.camp.name()]);
-    assert_eq!(said.code, 4, "{}{}", said.out, said.err);
-    assert!(said.out.contains("bad-header") && said.out.contains("/deep/er/three"), "{}", said.out);
+    let said = site.run(&[site.camp.name()]).fails(4, &[]).prints(&["bad-header", "/deep/er/three"]);
     assert!(said.out.ends_with("1 findings: 0 repaired, 1 left\n"), "{}", said.out);
     site.camp.kill_all();
     let offline = |more: &[&str]| {
@@ -123,22 +115,20 @@ fn damage_is_found_on_a_running_formation_and_repaired_on_a_stopped_one() {
     assert_eq!(offline(&["--repair"]), (0, Value::Null, Value::Null));
     // Without the state the map is worked out; a directory stands for the volumes in it.
     let parent = text(site.volumes[0].parent().unwrap()).to_owned();
-    let said = site.run(&["--offline", &parent]);
-    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
-    let said = site.run(&["--offline", text(&site.volumes[0]), text(&site.volumes[2])]);
-    assert_eq!(said.code, 8, "{}{}", said.out, said.err);
-    assert!(said.out.contains("not checked: volume 0 of node 1 was not given\n"), "{}", said.out);
+    site.run(&["--offline", &parent]).succeeds();
+    site.run(&["--offline", text(&site.volumes[0]), text(&site.volumes[2])])
+        .fails(8, &[])
+        .prints(&["not checked: volume 0 of node 1 was not given\n"]);
     let rebuilt = site.camp.place().path().join("rebuilt");
     std::fs::remove_dir_all(site.volumes[1].join("records")).unwrap();
-    let said = site.run(&["--from-subfiles", &parent, "--out", text(&rebuilt)]);
-    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
-    assert!(said.out.contains("4 files in ") && said.out.contains("4 of them complete"), "{}", said.out);
+    site.run(&["--from-subfiles", &parent, "--out", text(&rebuilt)])
+        .succeeds()
+        .prints(&["4 files in ", "4 of them complete"]);
     for (path, (ino, content)) in &site.files {
         assert_eq!(std::fs::read(rebuilt.join(format!("{ino:016x}"))).unwrap(), *content, "{path}");
     }
-    let said = site.run(&["--from-subfiles", &parent, "--out", text(&rebuilt)]);
-    assert_eq!(said.code, 16, "{}", said.err);
-    assert!(said.err.contains("is not empty; name an empty directory, or one to be made"), "{}", said.err);
+    site.run(&["--from-subfiles", &parent, "--out", text(&rebuilt)])
+        .fails(16, &["is not empty; name an empty directory, or one to be made"]);
 }
 
 /// S310. The supervisor gave the node up after five starts in a second, and nothing could bring it back.
@@ -160,8 +150,7 @@ fn a_node_with_damaged_records_serves_again_once_they_are_repaired() {
     // More often than a daemon may die that crashes.
     wait_until("it is tried again and again", || deaths() > 6);
     assert!(status().contains("restarting"), "{}", status());
-    let said = site.run(&["--offline", "--repair", text(volume)]);
-    assert!(said.out.contains("records") && said.out.contains("repaired"), "{}{}", said.out, said.err);
+    site.run(&["--offline", "--repair", text(volume)]).prints(&["records", "repaired"]);
     wait_until("it serves again", || site.camp.state() == "running");
     for (path, (_, content)) in &site.files {
         assert_eq!(std::fs::read(site.camp.mount().join(path)).unwrap(), *content, "{path}");
@@ -221,6 +210,7 @@ fn nothing_is_found_while_four_mounts_are_in_use() {
     (0..4).for_each(|i| std::fs::create_dir(camp.mount().join(format!("d{i}"))).unwrap());
     let (over, changes) = (AtomicBool::new(false), AtomicU64::new(0));
     let reports = std::thread::scope(|scope| {
+        scopeguard::defer! { over.store(true, Ordering::Relaxed) }
         for (at, mount) in camp.mounts().iter().enumerate() {
             let (over, changes) = (&over, &changes);
             scope.spawn(move || {
@@ -235,7 +225,6 @@ fn nothing_is_found_while_four_mounts_are_in_use() {
         while changes.load(Ordering::Relaxed) < CHANGES || reports.len() < 5 {
             reports.push(camp.run("fsck", &["--json"]));
         }
-        over.store(true, Ordering::Relaxed);
         reports
     });
     for said in reports.into_iter().chain([camp.run("fsck", &["--json"])]) {

@@ -56,10 +56,10 @@ fn free(camp: &Camp) -> u64 {
     capacity - data - records
 }
 
-/// A file whose content is on one seat only.
-fn make_on_seat(path: &Path, seat: usize) {
+/// A file whose content is on one target only.
+fn make_on_target(path: &Path, target: usize) {
     File::create(path).unwrap();
-    let layout = format!("width=1 base={seat}");
+    let layout = format!("width=1 base={target}");
     setxattr(path, "user.bivouac.layout", layout.as_bytes(), XattrFlags::empty()).unwrap();
 }
 
@@ -144,12 +144,12 @@ fn one_full_volume_of_several_stops_only_what_needs_it() {
     let at = |node: usize, name: &str| camp.mounts()[node].join(name);
     let kept = Random::new(2).bytes(500_000);
     fs::write(at(0, "kept"), &kept).unwrap();
-    make_on_seat(&at(0, "fill"), 1);
+    make_on_target(&at(0, "fill"), 1);
     let content = fill(&at(2, "fill"), OpenOptions::new().write(true));
     for node in 0..3 {
         assert!(is_full(fs::write(at(node, "striped"), vec![1; 200_000])), "through node {node}");
         let other = [0, 2][node % 2];
-        make_on_seat(&at(node, "elsewhere"), other);
+        make_on_target(&at(node, "elsewhere"), other);
         fs::write(at(node, "elsewhere"), vec![2; 1 << 20]).unwrap();
         assert_eq!(fs::read(at((node + 1) % 3, "elsewhere")).unwrap(), vec![2; 1 << 20]);
         fs::remove_file(at(node, "elsewhere")).unwrap();

@@ -10,40 +10,25 @@ use std::sync::Arc;
 use bivouac_record::Pattern;
 use bivouac_store::{MemVolume, OpenMode, Volume};
 use bivouac_types::{
-    Attr, ClientId, Ino, Layout, Liveness, NodeId, OpId, OpenId, PartitionId, Placement, SeatIndex, SetAttr,
-    SetTime, Slot, Timestamp,
+    Attr, ClientId, Ino, Layout, Liveness, NodeId, OpId, OpenId, PartitionId, Placement, SetAttr, SetTime,
+    Slot, TargetIndex, Timestamp,
 };
 use bivouac_wire::subfile::SubfileHeader;
 use bivouac_wire::{
-    CloseRequest, DamageStatus, DirEntry, DirPage, Encode, EntryName, FileUse, FormationMap, Frame,
-    HostQuestion, MakeRequest, NodeEntry, NodeStatus, Op, OpCount, PoolStatus, ProcessUse, Program,
-    ReassertRequest, RenameRequest, SeatEntry, SetAttrRequest, SetXattrRequest, Silent, Use, UseTable,
-    VolumeStatus, WriteRequest, WrongBytes, rendezvous,
+    CloseRequest, DamageStatus, DirEntry, DirPage, Encode, EntryName, FileUse, FileUseDelta, FormationMap,
+    Frame, HostQuestion, LinkStatus, MakeRequest, NodeEntry, NodeStatus, Op, OpCount, PoolStatus, ProcessUse,
+    Program, ReassertRequest, RenameRequest, SetAttrRequest, SetXattrRequest, TargetEntry, UnresponsiveNode,
+    UseTable, VolumeStatus, WriteRequest, WrongBytes, rendezvous,
 };
 use decoders::{FORMATION, LOG};
 use mutate::{Mutator, crc32c};
 
-const LAYOUT: Layout = Layout { stripe: 1 << 20, width: 2, base: SeatIndex(1), seats: 2 };
+const LAYOUT: Layout = Layout { stripe: 1 << 20, width: 2, base: TargetIndex(1), targets: 2 };
 const INO: Ino = Ino(0x0001_0000_0000_002f);
 
 fn attr() -> Attr {
     let time = Timestamp { secs: 1_700_000_000, nanos: 5 };
-    let (ino, mode, nlink, uid, gid, rdev, size) = (INO, 0o100_644, 1, 1000, 100, 0, 12_345);
-    Attr {
-        ino,
-        mode,
-        nlink,
-        uid,
-        gid,
-        rdev,
-        size,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        epoch: 3,
-        layout: LAYOUT,
-        holes: 0,
-    }
+    Attr { uid: 1000, gid: 100, size: 12_345, epoch: 3, ..Attr::new(INO, 0o100_644, LAYOUT, time) }
 }
 
 fn map() -> FormationMap {
@@ -52,6 +37,7 @@ fn map() -> FormationMap {
         client_address: format!("127.0.0.1:{}", 4000 + id),
         peer_address: format!("127.0.0.1:{}", 5000 + id),
         unix_path: format!("/run/n{id}"),
+        epoch: 0,
     };
     FormationMap {
         version: 1,
@@ -59,10 +45,12 @@ fn map() -> FormationMap {
         name: "name".into(),
         slots: (0..16).map(|slot| NodeId(slot % 2)).collect(),
         nodes: vec![node(0), node(1)],
-        seats: vec![SeatEntry { node: NodeId(0), volume: 0 }, SeatEntry { node: NodeId(1), volume: 0 }],
+        targets: vec![TargetEntry { node: NodeId(0), volume: 0 }, TargetEntry { node: NodeId(1), volume: 0 }],
         stripe: 1 << 20,
         width: 0,
         is_secure: false,
+        detects_races: false,
+        mirrors: Vec::new(),
     }
 }
 
@@ -90,23 +78,39 @@ fn status() -> NodeStatus {
         page_pool: PoolStatus { size_bytes: 1, used_bytes: 2, unsent_bytes: 3, ..PoolStatus::default() },
         operations: vec![OpCount { name: "Read".into(), client: 1, peer: 2, calls: 3, ..OpCount::default() }],
         epoch: 1,
-        silent: vec![Silent { node: NodeId(1), liveness: Liveness::Dead, for_ms: 9 }],
+        silent: vec![UnresponsiveNode { node: NodeId(1), liveness: Liveness::Dead, for_ms: 9 }],
         damage: DamageStatus {
             refused: 1,
             wrong_bytes: 4096,
-            wrong: vec![WrongBytes { ino: INO, seat: SeatIndex(1), from: 0, to: 4096, path: "/v/2f".into() }],
+            wrong: vec![WrongBytes {
+                ino: INO,
+                target: TargetIndex(1),
+                from: 0,
+                to: 4096,
+                path: "/v/2f".into(),
+            }],
             lost: 2,
         },
+        links: vec![LinkStatus {
+            name: "far".into(),
+            address: "host:1".into(),
+            is_up: true,
+            round_trip_us: 1,
+            rate: 2,
+            breaks: 3,
+            error_unix_ms: 4,
+            last_error: "down".into(),
+        }],
     }
 }
 
-fn used() -> Use {
+fn used() -> FileUseDelta {
     let program = Program(b"solver".to_vec());
-    Use { ino: INO, pid: 7, program, first_ago_ms: 90, last_ago_ms: 9, pattern: Pattern::default() }
+    FileUseDelta { ino: INO, pid: 7, program, first_ago_ms: 90, last_ago_ms: 9, pattern: Pattern::default() }
 }
 
 fn use_table() -> UseTable {
-    let Use { ino, pid, program, pattern, .. } = used();
+    let FileUseDelta { ino, pid, program, pattern, .. } = used();
     let file = FileUse {
         ino,
         parent: Ino::ROOT,
@@ -144,7 +148,7 @@ fn messages() -> Vec<Vec<u8>> {
         target: b"where/to",
         open: Some(OpenId(7)),
         exclusive: false,
-        near: Some(SeatIndex(1)),
+        near: Some(TargetIndex(1)),
     };
     let set = SetAttr { mode: Some(0o600), size: Some(7), mtime: Some(SetTime::Now), ..SetAttr::default() };
     let entry = |cookie, attr| DirEntry { ino: INO, kind: 0o100_000, cookie, name: name.into(), attr };
@@ -152,7 +156,10 @@ fn messages() -> Vec<Vec<u8>> {
     vec![
         numbered(Op::Lookup, &EntryName { parent, name }),
         numbered(Op::Make, &make),
-        numbered(Op::Rename, &RenameRequest { parent, name, new_parent: INO, new_name: b"new", flags: 1 }),
+        numbered(
+            Op::Rename,
+            &RenameRequest { parent, name, new_parent: INO, new_name: b"new", flags: 1, expect: None },
+        ),
         numbered(Op::SetAttr, &SetAttrRequest { ino: INO, set }),
         numbered(Op::SetXattr, &SetXattrRequest { ino: INO, name: b"user.x", value: &[7; 50], flags: 0 }),
         numbered(
@@ -169,7 +176,7 @@ fn messages() -> Vec<Vec<u8>> {
         ),
         numbered(
             Op::Write,
-            &WriteRequest { ino: INO, seat: SeatIndex(1), layout: LAYOUT, epoch: 3, offset: 99 },
+            &WriteRequest { ino: INO, target: TargetIndex(1), layout: LAYOUT, epoch: 3, offset: 99 },
         ),
         numbered(Op::ReadDir, &page),
         numbered(Op::AdjustLinks, &attr()),
@@ -197,10 +204,16 @@ fn rendezvous_messages() -> Vec<Vec<u8>> {
         trouble: Some("no space".into()),
         nodes: vec![node.clone(), node],
     };
-    let begin = rendezvous::Begin { first_node: 1, sealed_secret: [7; 32], reach: vec!["10.0.0.2:1".into()] };
-    let node = rendezvous::NodeReport { pid: 7, life: "ready".into(), message: None, deaths: 1 };
+    let begin = rendezvous::FormationStart {
+        first_node: 1,
+        sealed_secret: [7; 32],
+        reach: vec!["10.0.0.2:1".into()],
+    };
+    let node = rendezvous::NodeReport { node: 1, pid: 7, life: "ready".into(), message: None, deaths: 1 };
     let reports = [
         rendezvous::Report::Ready { steps: vec![("records".into(), 1)] },
+        rendezvous::Report::NotAdopted { node: 1, epoch: 2, text: "x".into() },
+        rendezvous::Report::HasMap { version: 2 },
         rendezvous::Report::Nodes { nodes: vec![node], trouble: None },
         rendezvous::Report::Down { left: [1, 2, 3, 4], trouble: Some("x".into()) },
     ];
@@ -208,6 +221,7 @@ fn rendezvous_messages() -> Vec<Vec<u8>> {
     let mut messages =
         vec![message(rendezvous::JOIN, join.to_bytes()), message(rendezvous::BEGIN, begin.to_bytes())];
     messages.extend(reports.map(|report| message(rendezvous::REPORT, report.to_bytes())));
+    messages.push(message(rendezvous::MAP, rendezvous::NewMap { version: 7 }.to_bytes()));
     messages.push(message(rendezvous::RESUME, rendezvous::Resume { first_node: 1, turn: 7 }.to_bytes()));
     messages
 }
@@ -256,11 +270,11 @@ fn subfile_headers() {
         sums: placement == Placement::Hashed,
         formation: FORMATION,
         ino: INO,
-        seat: SeatIndex(1),
+        target: TargetIndex(1),
         layout,
         placement,
         trim_epoch: 3,
-        places: (0..layout.width).map(|node| SeatEntry { node: NodeId(node), volume: 0 }).collect(),
+        places: (0..layout.width).map(|node| TargetEntry { node: NodeId(node), volume: 0 }).collect(),
     };
     let narrow = Layout { width: 1, ..LAYOUT };
     let headers = [header(LAYOUT, Placement::Striped), header(narrow, Placement::Hashed)];
@@ -293,6 +307,9 @@ fn texts() {
         b"5/60s",
         state,
     ];
-    assert!(bivouac_launch::State::parse(state, std::path::Path::new("s")).is_ok(), "the seed is valid");
+    assert!(
+        bivouac_launch::FormationState::parse(state, std::path::Path::new("s")).is_ok(),
+        "the seed is valid"
+    );
     Mutator::new(seeds.map(<[u8]>::to_vec).to_vec()).each(150_000, decoders::text);
 }

@@ -130,7 +130,7 @@ fn a_hole_is_seen_at_once_until_it_is_filled() {
 
 /// Bytes behind the end, as a client leaves them that dies between its data and its size.
 fn leave_behind_the_end(client: &Client, ino: Ino, blocks: std::ops::Range<usize>) {
-    let subfile = client.content.seats(&client.getattr(ino).unwrap()).unwrap()[0].subfile.clone();
+    let subfile = client.content.targets(&client.getattr(ino).unwrap()).unwrap()[0].subfile.clone();
     let file = fs::OpenOptions::new().write(true).open(&subfile.path).unwrap();
     file.write_all_at(&vec![0xdd; blocks.len() * BLOCK], subfile.data_at + (blocks.start * BLOCK) as u64)
         .unwrap();

@@ -46,8 +46,7 @@ impl Hosts {
         // The first host is the one where the command runs.
         std::fs::remove_dir(self.runtime("a")).unwrap();
         std::os::unix::fs::symlink(".", self.runtime("a")).unwrap();
-        let said = self.up(hosts, "", &["--http", "0", "--http-plain"]);
-        assert_eq!(said.code, 0, "{}", said.err);
+        let said = self.up(hosts, "", &["--http", "0", "--http-plain"]).succeeds();
         let key = self.place.run(&["key", "create", "--name", &self.name]).out.trim().to_owned();
         let pages = said.out.lines().filter_map(|line| line.strip_prefix("to look at it: http://"));
         let server =
@@ -61,7 +60,7 @@ impl Hosts {
     }
 
     pub fn down(&self) -> Said {
-        self.place.run(&["down", "--name", &self.name])
+        self.place.run(&["down", "--name", &self.name, "--yes"])
     }
 
     fn are_empty(&self) -> bool {
@@ -69,13 +68,13 @@ impl Hosts {
     }
 
     /// The keeper, once it has a standby.
-    fn keeper_with_standby(&self) -> u64 {
+    pub fn keeper_with_standby(&self) -> u64 {
         let keeper = self.keeper();
         wait_until("the keeper has a standby", || standby_of(keeper).is_some());
         keeper
     }
 
-    fn keeper(&self) -> u64 {
+    pub fn keeper(&self) -> u64 {
         let state = self.place.path().join(format!("bivouac/{}+hosts/state.json", self.name));
         let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
         state["supervisor"]["pid"].as_u64().unwrap()
@@ -115,8 +114,7 @@ fn texts<'a>(report: &'a Value, list: &str, field: &str) -> Vec<&'a str> {
 #[test]
 fn nodes_of_a_host_share_a_process_and_talk_to_those_of_others() {
     let hosts = Hosts::new();
-    let said = hosts.up("a:3,b:4", "", &["--in-process", "--stripe", "4096"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    hosts.up("a:3,b:4", "", &["--in-process", "--stripe", "4096"]).succeeds();
     let status = hosts.status();
     let nodes = status["nodes"].as_array().unwrap();
     assert!(nodes.iter().all(|node| node["state"] == "ready"), "{status}");
@@ -162,21 +160,19 @@ fn nodes_of_a_host_share_a_process_and_talk_to_those_of_others() {
 #[test]
 fn hosts_come_together_and_go() {
     let hosts = Hosts::new();
-    let said = hosts.up("a,b:2", "", &[]);
-    assert_eq!(said.code, 0, "{said:?}");
+    hosts.up("a,b:2", "", &[]).succeeds();
     let report = hosts.status();
     assert_eq!(report["state"], "running");
     assert_eq!(texts(&report, "hosts", "name"), ["a", "b"]);
     assert_eq!(texts(&report, "nodes", "host"), ["a", "b", "b"]);
     assert_eq!(texts(&report, "nodes", "state"), ["ready"; 3]);
     // Each has its part, and knows that it is one.
-    let part = hosts.place.command(&["down"]).env("XDG_RUNTIME_DIR", hosts.runtime("b")).output().unwrap();
+    let part =
+        hosts.place.command(&["down", "--yes"]).env("XDG_RUNTIME_DIR", hosts.runtime("b")).output().unwrap();
     let refusal = String::from_utf8(part.stderr).unwrap();
     assert!(refusal.contains("was started elsewhere"), "{refusal}");
-    let said = hosts.place.run(&["fsck", &hosts.name]);
-    assert_eq!(said.code, 0, "{said:?}");
-    let said = hosts.down();
-    assert!(said.out.contains("down on all its hosts; nothing left: 0 processes"), "{said:?}");
+    hosts.place.run(&["fsck", &hosts.name]).succeeds();
+    hosts.down().prints(&["down on all its hosts; nothing left: 0 processes"]);
     assert!(hosts.are_empty() && hosts.place.is_empty());
 }
 
@@ -184,13 +180,11 @@ fn hosts_come_together_and_go() {
 fn who_does_not_come_is_named() {
     let hosts = Hosts::new();
     let trouble = "if [ {host} = b ]; then echo no room for it >&2; exit 3; fi;";
-    let said = hosts.up("a,b,c", trouble, &[]);
-    assert_eq!(said.code, 1);
-    assert!(said.err.contains("only 2 of 3 nodes are there, 3 are wanted:"), "{said:?}");
-    assert!(said.err.contains("host b: no room for it (exit code 3)"), "{said:?}");
+    hosts
+        .up("a,b,c", trouble, &[])
+        .fails(1, &["only 2 of 3 nodes are there, 3 are wanted:", "host b: no room for it (exit code 3)"]);
     assert!(hosts.are_empty() && hosts.place.is_empty());
-    let said = hosts.up("a,b,c", trouble, &["--min-nodes", "2"]);
-    assert_eq!(said.code, 0, "{said:?}");
+    hosts.up("a,b,c", trouble, &["--min-nodes", "2"]).succeeds();
     let report = hosts.status();
     assert_eq!(report["state"], "degraded");
     assert_eq!(texts(&report, "hosts", "state"), ["up", "missing", "up"]);
@@ -228,8 +222,7 @@ fn a_keeper_that_is_killed_is_followed_by_its_standby() {
     let b = library(&hosts.runtime("b").join("bivouac").join(&hosts.name));
     assert_eq!(read(&b, file, 0, 100), b"after after after ");
     drop((a, b));
-    let said = hosts.down();
-    assert!(said.out.contains("down on all its hosts; nothing left: 0 processes"), "{said:?}");
+    hosts.down().prints(&["down on all its hosts; nothing left: 0 processes"]);
     assert!(hosts.are_empty() && hosts.place.is_empty());
 }
 
@@ -264,8 +257,7 @@ fn without_their_keeper_and_its_standby_hosts_leave_nothing() {
     assert_eq!(hosts.up("a,b", "", &[]).code, 0);
     kill_with_standby(hosts.keeper_with_standby());
     wait_until("the parts are gone", || hosts.are_empty());
-    let said = hosts.down();
-    assert!(said.out.contains("host b: the process that kept the hosts together was killed"), "{said:?}");
+    hosts.down().prints(&["host b: the process that kept the hosts together was killed"]);
     assert!(hosts.place.is_empty());
 }
 
@@ -410,8 +402,7 @@ fn partitions_of_a_formation_file_are_made_over_hosts_or_nothing_is_left() {
     let said = hosts.up("a,b", "", &["--config", &file_with_partition(&hosts, "9")]);
     assert!(said.code != 0 && said.err.contains('9'), "{said:?}");
     assert!(hosts.are_empty());
-    let said = hosts.up("a,b", "", &["--config", &file_with_partition(&hosts, "1,0")]);
-    assert_eq!(said.code, 0, "{said:?}");
+    hosts.up("a,b", "", &["--config", &file_with_partition(&hosts, "1,0")]).succeeds();
     assert_eq!(texts(&hosts.status(), "partitions", "path"), ["/p"]);
     assert!(hosts.down().out.contains("down on all its hosts; nothing left"));
     assert!(hosts.are_empty());
@@ -424,18 +415,16 @@ fn promises_are_kept_of_the_formation_that_made_them() {
     let local = ["up", "--name", &hosts.name, "--nodes", "1", "--no-mount", promise[0], promise[1]];
     assert_eq!(hosts.place.run(&local).code, 0);
     // Another formation of the same name, over other hosts, promises nothing.
-    let said = hosts.up("a,b", "", &[]);
-    assert_eq!(said.code, 0, "{said:?}");
+    hosts.up("a,b", "", &[]).succeeds();
     assert!(hosts.down().out.contains("down on all its hosts; nothing left"));
-    let said = hosts.down();
-    assert!(said.code == 3 && said.err.contains("nowhere else"), "{said:?}");
+    hosts.down().fails(3, &["nowhere else"]);
     assert_eq!(hosts.place.run(&["down", "--name", &hosts.name, "--discard"]).code, 0);
-    let said = hosts.up("a,b", "", &promise);
-    assert_eq!(said.code, 0, "{said:?}");
-    let said = hosts.down();
-    assert!(said.code == 3 && said.err.contains("nowhere else"), "{said:?}");
-    let said = hosts.place.run(&["down", "--name", &hosts.name, "--discard"]);
-    assert!(said.out.contains("down on all its hosts; nothing left"), "{said:?}");
+    hosts.up("a,b", "", &promise).succeeds();
+    hosts.down().fails(3, &["nowhere else"]);
+    hosts
+        .place
+        .run(&["down", "--name", &hosts.name, "--discard"])
+        .prints(&["down on all its hosts; nothing left"]);
     assert!(hosts.are_empty() && hosts.place.is_empty());
 }
 
@@ -498,7 +487,7 @@ fn hosts_that_come_by_themselves_meet() {
     assert_eq!(texts(&report, "hosts", "name"), ["a", "b", "c"]);
     assert_eq!(texts(&report, "nodes", "state"), ["ready"; 3]);
     assert!(at("b", &["down"]).contains("was started elsewhere"));
-    assert!(at("a", &["down"]).contains("is down on all its hosts; nothing left: 0 processes"));
+    assert!(at("a", &["down", "--yes"]).contains("is down on all its hosts; nothing left: 0 processes"));
     assert!(hosts.are_empty());
 }
 
@@ -546,8 +535,7 @@ fn top_shows_what_is_busy_on_every_host() {
     // The first host is the one where the command runs.
     std::fs::remove_dir(hosts.runtime("a")).unwrap();
     std::os::unix::fs::symlink(".", hosts.runtime("a")).unwrap();
-    let said = hosts.up("a:1,b:1", "", &[]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    hosts.up("a:1,b:1", "", &[]).succeeds();
     let on_b = |arguments: &[&str]| {
         let mut command = hosts.place.command(arguments);
         command.env("XDG_RUNTIME_DIR", hosts.runtime("b"));
@@ -565,8 +553,7 @@ fn top_shows_what_is_busy_on_every_host() {
         let mut on_a = hosts.place.command(&arguments);
         for command in [&mut on_a, &mut on_b(&arguments)] {
             let mut look = || -> Value {
-                let said = crate::harness::said(&command.output().unwrap());
-                assert_eq!(said.code, 0, "{}", said.err);
+                let said = crate::harness::said(&command.output().unwrap()).succeeds();
                 serde_json::from_str(&said.out).unwrap()
             };
             let busy = |of: &Value| {
@@ -582,8 +569,7 @@ fn top_shows_what_is_busy_on_every_host() {
         stage.kill().unwrap();
         stage.wait().unwrap();
     }
-    let down = hosts.down();
-    assert_eq!(down.code, 0, "{}", down.err);
+    hosts.down().succeeds();
 }
 
 /// S487. The page is of all nodes on each host; a host that does not answer is shown as such, and the others go on.
@@ -604,8 +590,7 @@ fn the_page_is_of_all_nodes_on_every_host() {
     // Where nothing can be mounted, nothing is staged.
     let is_mounted = on_b(&["mount", "--name", &hosts.name, mount.to_str().unwrap()]).code == 0;
     if is_mounted {
-        let staged = on_b(&["stage", "in", "--name", &hosts.name, input.to_str().unwrap(), "/staged"]);
-        assert_eq!(staged.code, 0, "{}", staged.err);
+        on_b(&["stage", "in", "--name", &hosts.name, input.to_str().unwrap(), "/staged"]).succeeds();
     }
     for server in &servers {
         let status = part(server, "status.json");
@@ -644,8 +629,7 @@ fn the_page_is_of_all_nodes_on_every_host() {
     let (status, says) = silent().expect("a host that is silent");
     signal(daemon, Signal::CONT);
     assert_eq!((&status["state"], says), (&Value::from("degraded"), true), "{status}");
-    let down = hosts.down();
-    assert_eq!(down.code, 0, "{}", down.err);
+    hosts.down().succeeds();
 }
 
 /// Figures of an interval, of which there are none before the second look.
@@ -663,8 +647,7 @@ fn wait_for_rates(mut ask: impl FnMut() -> Value) -> Value {
 #[test]
 fn logs_of_all_hosts_are_shown_on_each() {
     let hosts = Hosts::new();
-    let said = hosts.up("a:2,b:1", "", &[]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    hosts.up("a:2,b:1", "", &[]).succeeds();
     let on = |host: &str, arguments: &[&str]| {
         let mut command = hosts.place.command(arguments);
         crate::harness::said(&command.env("XDG_RUNTIME_DIR", hosts.runtime(host)).output().unwrap())
@@ -685,24 +668,21 @@ fn logs_of_all_hosts_are_shown_on_each() {
                 && one.out.lines().all(|line| line.starts_with(&format!("n{elsewhere} ")))
         );
     }
-    let missing = on("a", &["logs", "--name", &hosts.name, "--node", "7"]);
-    assert!(missing.code == 1 && missing.err.contains("n2") && missing.err.contains("n0"), "{}", missing.err);
+    on("a", &["logs", "--name", &hosts.name, "--node", "7"]).fails(1, &["n2", "n0"]);
     let daemon = hosts.processes("b").daemon;
     signal(daemon, Signal::STOP);
     let some = on("a", &["logs", "--name", &hosts.name]);
     signal(daemon, Signal::CONT);
     assert!(some.code == 0 && some.err.contains("are not among these"), "{}", some.err);
     assert!(some.out.lines().any(|line| line.starts_with("n0 ")), "{}", some.out);
-    let down = hosts.down();
-    assert_eq!(down.code, 0, "{}", down.err);
+    hosts.down().succeeds();
 }
 
 /// Each host serves all files, and each server is known as that of its nodes.
 #[test]
 fn every_host_has_a_server_for_http() {
     let hosts = Hosts::new();
-    let said = hosts.up("a,b", "", &["--http", "0", "--http-plain"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    hosts.up("a,b", "", &["--http", "0", "--http-plain"]).succeeds();
     let on = |host: &str, arguments: &[&str]| {
         let mut command = hosts.place.command(arguments);
         crate::harness::said(&command.env("XDG_RUNTIME_DIR", hosts.runtime(host)).output().unwrap())
@@ -712,7 +692,6 @@ fn every_host_has_a_server_for_http() {
     assert!(
         on("b", &["key", "list", "--name", &hosts.name]).out.starts_with(key.out.split('.').next().unwrap())
     );
-    let down = hosts.down();
-    assert_eq!(down.code, 0, "{}", down.err);
+    hosts.down().succeeds();
     wait_until("nothing is left", || hosts.are_empty());
 }

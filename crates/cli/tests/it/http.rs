@@ -1,8 +1,10 @@
 //! Files over HTTP, as a client sees them that writes its requests itself; others are in tests/http.
 
 use std::collections::HashMap;
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -33,6 +35,24 @@ impl Reply {
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
+
+    /// The body without the marks of its chunks. It panics if the last chunk is missing.
+    pub fn content(&self) -> Vec<u8> {
+        if self.header("transfer-encoding") != "chunked" {
+            return self.body.clone();
+        }
+        let (mut rest, mut content) = (self.body.as_slice(), Vec::new());
+        loop {
+            let end = rest.windows(2).position(|pair| pair == b"\r\n").unwrap();
+            let len = usize::from_str_radix(std::str::from_utf8(&rest[..end]).unwrap(), 16).unwrap();
+            let (chunk, behind) = rest[end + 2..].split_at(len);
+            if len == 0 {
+                return content;
+            }
+            content.extend_from_slice(chunk);
+            rest = &behind[2..];
+        }
+    }
 }
 
 fn content(len: usize, seed: u8) -> Vec<u8> {
@@ -43,8 +63,7 @@ fn content(len: usize, seed: u8) -> Vec<u8> {
 pub fn key(camp: &Camp, arguments: &[&str]) -> String {
     let mut all = vec!["key", "create", "--name", camp.name()];
     all.extend(arguments);
-    let said = camp.place().run(&all);
-    assert_eq!(said.code, 0, "{}", said.err);
+    let said = camp.place().run(&all).succeeds();
     let key = said.out.lines().last().unwrap().to_owned();
     assert_eq!(said.out, format!("{key}\n"), "alone on its line");
     key
@@ -532,7 +551,11 @@ fn a_certificate_of_ones_own_is_served() {
     };
     let (made, own) = (Place::unique_name(), Place::unique_name());
     let first = place.run(&["up", "--no-mount", "--name", &made, "--http", "0"]);
-    let pem = place.formation_dir(&made).join("http.pem").display().to_string();
+    let text = ["http.pem", "http.key"]
+        .map(|file| std::fs::read_to_string(place.formation_dir(&made).join(file)).unwrap());
+    assert!(!text[0].contains("PRIVATE"), "clients are pointed to it");
+    let pem = place.path().join("both.pem").display().to_string();
+    std::fs::write(&pem, text.concat()).unwrap();
     let second = up(&own, &pem);
     assert_eq!((first.code, second.code), (0, 0), "{}", second.err);
     assert_eq!(fingerprint(&first), fingerprint(&second));
@@ -545,9 +568,50 @@ fn a_certificate_of_ones_own_is_served() {
         let refused = up(&Place::unique_name(), &wrong);
         assert!(refused.code == 1 && refused.err.contains(&wrong), "{}: {}", refused.code, refused.err);
     }
-    std::fs::remove_file(damaged).unwrap();
+    for file in [damaged, pem.into()] {
+        std::fs::remove_file(file).unwrap();
+    }
     for name in [made, own] {
-        assert_eq!(place.run(&["down", "--name", &name]).code, 0);
+        assert_eq!(place.run(&["down", "--name", &name, "--yes"]).code, 0);
     }
     assert!(place.is_empty());
+}
+
+/// A directory as an archive, unpacked by tar, is the directory.
+#[test]
+fn a_directory_is_downloaded_as_an_archive() {
+    let Some(camp) = Camp::start(SERVED) else { return };
+    let server = served(&camp);
+    let top = camp.mount().join("run 1");
+    let deep = top.join("d".repeat(120)).join("e".repeat(120));
+    fs::create_dir_all(&deep).unwrap();
+    for (name, len) in [("empty", 0), ("record", 512), ("odd", 700_001), ("large", 3_000_000)] {
+        fs::write(top.join(name), vec![name.len() as u8; len]).unwrap();
+    }
+    fs::write(deep.join("deep"), "deep").unwrap();
+    std::os::unix::fs::symlink("odd", top.join("link")).unwrap();
+    let reply = server.ask("GET", "/run%201/?tar", &[], b"");
+    assert_eq!((reply.status, reply.header("content-type")), (200, "application/x-tar"));
+    assert_eq!(reply.header("content-disposition"), "attachment; filename*=UTF-8''run%201.tar");
+    let place = camp.place().path().join("unpacked");
+    fs::create_dir(&place).unwrap();
+    fs::write(place.join("a.tar"), reply.content()).unwrap();
+    let tar = Command::new("tar").args(["xf", "a.tar"]).current_dir(&place).output().unwrap();
+    assert!(tar.status.success() && tar.stderr.is_empty(), "{}", String::from_utf8_lossy(&tar.stderr));
+    let same = Command::new("diff")
+        .args(["-r", "--no-dereference"])
+        .arg(&top)
+        .arg(place.join("run 1"))
+        .output()
+        .unwrap();
+    assert!(same.status.success(), "{}", String::from_utf8_lossy(&same.stdout));
+    let bound = key(&camp, &["--path", "/run 1/link"]);
+    assert_eq!(server.ask_as(&bound, "GET", "/run%201/?tar", &[], b"").status, 403);
+    // Who only asks what it would be gets the same head, and nothing behind it.
+    let head = server.ask("HEAD", "/run%201/?tar", &[], b"");
+    assert_eq!((head.status, head.body.len()), (200, 0));
+    for name in ["content-type", "content-disposition", "cache-control"] {
+        assert_eq!(head.header(name), reply.header(name), "{name}");
+    }
+    assert!(!head.headers.contains_key("content-length"), "nobody knows its length before");
 }

@@ -188,10 +188,65 @@ fn a_part_gets_its_name_in_one_step() {
     };
     assert_eq!(put(Some(("If-None-Match", "*"))), (201, [0, 0, 1]));
     assert_eq!(put(None), (204, [0, 0, 1]));
-    // What it is exchanged for never has the part's name.
     let tag = server.ask("HEAD", "/f", &[], b"").header("etag").to_owned();
-    assert_eq!(put(Some(("If-Match", &tag))), (204, [0, 1, 2]));
+    assert_eq!(put(Some(("If-Match", &tag))), (204, [0, 0, 1]));
+    assert_eq!(put(Some(("If-Match", "*"))), (204, [0, 0, 1]));
+    // A whole file has a second name until then, and what is refused never has the name.
+    let tag = server.ask("HEAD", "/f", &[], b"").header("etag").to_owned();
+    let before = name_changes(&camp);
+    assert_eq!(server.status("PUT", "/f", &[("If-Match", &tag)], b"ours"), 204);
+    let after = name_changes(&camp);
+    assert_eq!([0, 1, 2].map(|op| after[op] - before[op]), [1, 0, 1]);
     assert_eq!(names(mount), ["f"]);
+    camp.down();
+}
+
+/// S668: a program writes within the size, at once again, and gives the file its time of before.
+#[test]
+fn validators_change_with_every_write() {
+    use std::os::unix::fs::FileExt as _;
+    let Some(camp) = Camp::start(SERVED) else { return };
+    let (server, file) = (served(&camp), camp.mount().join("f"));
+    std::fs::write(&file, b"0000000000").unwrap();
+    let wants = ("Want-Repr-Digest", "sha-256=1");
+    let look = || {
+        let head = server.ask("HEAD", "/f", &[wants], b"");
+        (head.header("etag").to_owned(), head.header("repr-digest").to_owned())
+    };
+    let (mut tags, mut digests) = (vec![], vec![]);
+    let mut see = |what: &str| {
+        let (tag, digest) = look();
+        assert!(!tags.contains(&tag) && !digests.contains(&digest), "{what}: {tag} {digest}");
+        tags.push(tag.clone());
+        digests.push(digest);
+        tag
+    };
+    // A close reaches the home after `close` has returned, and may move the times and so the tag.
+    let closed = || wait_until("the file is closed", || camp.status()["totals"]["open_files"] == 0);
+    closed();
+    let first = see("at first");
+    assert_eq!(server.status("GET", "/f", &[("If-None-Match", &first)], b""), 304);
+    let open = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+    let mut seen = first;
+    for (round, byte) in (b'1'..b'6').enumerate() {
+        open.write_all_at(&[byte; 10], 0).unwrap();
+        assert_eq!(server.status("PUT", "/f", &[("If-Match", &seen)], b"lost update"), 412, "{round}");
+        let got = server.ask("GET", "/f", &[("If-None-Match", &seen)], b"");
+        assert_eq!((got.status, got.body), (200, vec![byte; 10]), "{round}");
+        seen = see("while it is open");
+    }
+    let modified = std::fs::metadata(&file).unwrap().modified().unwrap();
+    drop(open);
+    for byte in b'6'..b'9' {
+        let open = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+        open.write_all_at(&[byte; 10], 0).unwrap();
+        open.set_modified(modified).unwrap();
+        drop(open);
+        closed();
+        let seen = see("with the same time");
+        assert_eq!(server.status("GET", "/f", &[("If-None-Match", &seen)], b""), 304);
+        assert_eq!(server.status("GET", "/f", &[("If-Match", &seen)], b""), 200);
+    }
     camp.down();
 }
 
@@ -202,8 +257,18 @@ fn of_writers_at_the_same_time_one_replaces_what_all_have_seen() {
     let (server, mount) = (served(&camp), camp.mount());
     for round in 0..10 {
         std::fs::write(mount.join("f"), format!("round {round}")).unwrap();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
         let tag = server.ask("HEAD", "/f", &[], b"").header("etag").to_owned();
+        let mut seen = std::collections::BTreeSet::new();
         let done: Vec<(usize, u16)> = std::thread::scope(|scope| {
+            scopeguard::defer! { is_over.store(true, std::sync::atomic::Ordering::Relaxed) }
+            let reading = scope.spawn(|| {
+                let mut seen = std::collections::BTreeSet::new();
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    seen.insert(std::fs::read_to_string(mount.join("f")).unwrap());
+                }
+                seen
+            });
             let put = |writer: usize| {
                 let (server, tag) = (&server, tag.as_str());
                 move || {
@@ -211,13 +276,19 @@ fn of_writers_at_the_same_time_one_replaces_what_all_have_seen() {
                 }
             };
             let all: Vec<_> = (0..8).map(|writer| scope.spawn(put(writer))).collect();
-            all.into_iter().map(|one| one.join().unwrap()).collect()
+            let done = all.into_iter().map(|one| one.join().unwrap()).collect();
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            seen = reading.join().unwrap();
+            done
         });
         let won: Vec<usize> =
             done.iter().filter(|(_, status)| *status == 204).map(|(writer, _)| *writer).collect();
         assert_eq!(won.len(), 1, "{done:?}");
         assert!(done.iter().all(|(_, status)| matches!(status, 204 | 412)), "{done:?}");
         assert_eq!(std::fs::read_to_string(mount.join("f")).unwrap(), won[0].to_string());
+        // What was refused is never there, not even for a moment.
+        let may_be = [format!("round {round}"), won[0].to_string()];
+        assert!(seen.iter().all(|content| may_be.contains(content)), "{seen:?}");
     }
     assert_eq!(names(mount), ["f"]);
     camp.down();
@@ -232,7 +303,17 @@ fn nothing_is_collected_of_who_has_no_key() {
     let form = "POST /bucket?X-Amz-Signature=x HTTP/1.1\r\nHost: x\r\n";
     for kind in ["multipart/form-data; boundary=x", "Multipart/Form-Data; boundary=x"] {
         let request = format!("{form}Content-Type: {kind}\r\nContent-Length: 9000000000000\r\n\r\n--x\r\n");
-        assert_eq!(raw(&server.address, request.as_bytes()).unwrap().status, 501);
+        assert_eq!(raw(&server.address, request.as_bytes()).unwrap().status, 403);
+    }
+    // The file of a form without a signature is not waited for.
+    let file = "--x\r\nContent-Disposition: form-data; name=\"key\"\r\n\r\nk\r\n--x\r\nContent-Disposition: form-data; \
+                name=\"file\"; filename=\"f\"\r\n\r\nbegins";
+    for (length, expected) in [(60_000_000, 403), (67_108_865, 413)] {
+        let head = "POST /bucket HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
+        let kind = "Content-Type: multipart/form-data; boundary=x\r\n";
+        let request = format!("{head}{kind}Content-Length: {length}\r\n\r\n{file}");
+        let reply = raw(&server.address, request.as_bytes()).unwrap();
+        assert_eq!(reply.status, expected, "{}", reply.text());
     }
     // Whoever knows the id of a key can claim a signature.
     let now = Command::new("date").args(["-u", "+%Y%m%dT%H%M%SZ"]).output().unwrap();
@@ -454,6 +535,53 @@ pub fn by_s3(server: &Server, method: &str, path: &str, body: &str) -> (u16, Str
     let said = String::from_utf8(output.stdout).unwrap();
     let (text, status) = said.rsplit_once('\n').unwrap();
     (status.parse().unwrap(), text.to_owned())
+}
+
+/// Many send the same request to put parts together, as clients do whose answers are late. What is put behind the
+/// first answer is replaced by none of them, and what is removed stays so.
+#[test]
+fn parts_are_put_together_once() {
+    const SENT: usize = 6;
+    if Command::new("curl").arg("--version").output().is_err() {
+        println!("skipped: curl is not installed");
+        return;
+    }
+    let Some(camp) = Camp::start(SERVED) else { return };
+    let server = served(&camp);
+    assert_eq!(by_s3(&server, "PUT", "/bucket", "").0, 200);
+    let file = camp.mount().join("bucket/f");
+    let body = "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber></Part></CompleteMultipartUpload>";
+    for round in 0..8 {
+        let (status, text) = by_s3(&server, "POST", "/bucket/f?uploads=", "");
+        assert_eq!(status, 200, "{text}");
+        let id = text.split("<UploadId>").nth(1).unwrap().split('<').next().unwrap().to_owned();
+        assert_eq!(by_s3(&server, "PUT", &format!("/bucket/f?partNumber=1&uploadId={id}"), "parts").0, 200);
+        let (answers, answered) = std::sync::mpsc::channel();
+        let later = format!("later {round}");
+        std::thread::scope(|scope| {
+            for _ in 0..SENT {
+                let (answers, id, server) = (answers.clone(), &id, &server);
+                scope.spawn(move || {
+                    answers.send(by_s3(server, "POST", &format!("/bucket/f?uploadId={id}"), body)).unwrap();
+                });
+            }
+            let (status, text) = answered.recv().unwrap();
+            assert!(status == 200 && text.contains("CompleteMultipartUploadResult"), "{text}");
+            if round % 2 == 0 {
+                assert_eq!(server.status("PUT", "/bucket/f", &[], later.as_bytes()), 204);
+            } else {
+                assert_eq!(server.status("DELETE", "/bucket/f", &[], b""), 204);
+            }
+            for (status, text) in (1..SENT).map(|_| answered.recv().unwrap()) {
+                assert!(status == 200 || (status == 404 && text.contains("NoSuchUpload")), "{status} {text}");
+            }
+        });
+        let found = std::fs::read_to_string(&file).ok();
+        assert_eq!(found, (round % 2 == 0).then_some(later), "round {round}");
+        let left = names(&camp.mount().join("bucket"));
+        assert!(left.iter().all(|name| name == "f"), "{left:?}");
+    }
+    camp.down();
 }
 
 /// Directories are made one in the other, not each from the top, and there are not any number of them.

@@ -20,8 +20,7 @@ fn start(arguments: &[&str]) -> Option<Camp> {
 fn mount_at(camp: &Camp, node: usize) -> std::path::PathBuf {
     let at = camp.place().path().join(format!("m{node}"));
     std::fs::create_dir(&at).unwrap();
-    let said = camp.run("mount", &["--node", &node.to_string(), at.to_str().unwrap()]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    camp.run("mount", &["--node", &node.to_string(), at.to_str().unwrap()]).succeeds();
     at
 }
 
@@ -36,19 +35,19 @@ fn threads(pid: u64) -> usize {
 
 /// Positions of the nodes that have parts of a file, as `explain` says.
 fn nodes_with(camp: &Camp, file: &Path) -> BTreeSet<u64> {
-    let said = camp.place().run(&["explain", "--json", file.to_str().unwrap()]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    let said = camp.place().run(&["explain", "--json", file.to_str().unwrap()]).succeeds();
     let explained: Value = serde_json::from_str(&said.out).unwrap();
-    let (seats, base) = (explained["seats"].as_array().unwrap(), explained["base_seat"].as_u64().unwrap());
-    for (column, seat) in seats.iter().enumerate() {
-        // One volume per node: the seat's number is the node's.
+    let (targets, base) =
+        (explained["targets"].as_array().unwrap(), explained["base_target"].as_u64().unwrap());
+    for (column, target) in targets.iter().enumerate() {
+        // One volume per node: the target's number is the node's.
         let number = (base + column as u64) % NODES as u64;
         assert_eq!(
-            (&seat["column"], &seat["seat"], &seat["node"]),
+            (&target["column"], &target["target"], &target["node"]),
             (&column.into(), &number.into(), &number.into())
         );
     }
-    seats.iter().map(|seat| seat["node"].as_u64().unwrap()).collect()
+    targets.iter().map(|target| target["node"].as_u64().unwrap()).collect()
 }
 
 /// S99.
@@ -66,7 +65,7 @@ fn a_hundred_nodes_in_one_process_are_a_formation_like_any_other() {
     let pid = *processes.first().unwrap();
     assert!(threads(pid) < NODES, "{} threads", threads(pid));
 
-    // Striped over all seats, written through one mount and read through another that is far from it.
+    // Striped over all targets, written through one mount and read through another that is far from it.
     let whole = content(1, 3 * NODES * STRIPE + 100);
     std::fs::write(camp.mount().join("whole"), &whole).unwrap();
     assert_eq!(std::fs::read(other.join("whole")).unwrap(), whole);
@@ -92,9 +91,7 @@ fn a_hundred_nodes_in_one_process_are_a_formation_like_any_other() {
         std::fs::rename(other.join(&from), other.join(&to)).unwrap();
         assert_eq!(std::fs::read(camp.mount().join(&to)).unwrap(), content(number, 2 * STRIPE), "{to}");
     }
-    let fsck = camp.run("fsck", &[]);
-    assert_eq!(fsck.code, 0, "{}{}", fsck.out, fsck.err);
-    assert!(fsck.out.contains("no findings"), "{}", fsck.out);
+    camp.run("fsck", &[]).succeeds().prints(&["no findings"]);
     assert!(rss_kib(pid) < 400 << 10, "{} KiB resident", rss_kib(pid));
     camp.down();
 }
@@ -128,8 +125,7 @@ fn what_was_acknowledged_survives_the_death_of_all_nodes_at_once() {
         assert_ne!(node["pid"].as_u64(), Some(first), "{node}");
         assert_eq!(node["deaths"], 1, "what ends one of them ends all: {node}");
     }
-    let fsck = camp.run("fsck", &[]);
-    assert!(fsck.out.contains("no findings"), "{}{}", fsck.out, fsck.err);
+    camp.run("fsck", &[]).prints(&["no findings"]);
     drop(open);
     camp.down();
 }
@@ -151,13 +147,13 @@ fn nodes_of_a_process_watch_each_other_if_told_to() {
         status["nodes"].as_array().unwrap().iter().map(of).collect()
     };
     wait_until("every node has probed others", || calls().iter().all(|calls| *calls > 2));
-    // Probes that are under way have threads of their own, as many as it takes.
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", camp.node_pid(0))).unwrap();
-    let name = |task: &std::io::Result<std::fs::DirEntry>| {
-        std::fs::read_to_string(task.as_ref().unwrap().path().join("comm"))
+    let watching_threads = || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", camp.node_pid(0))).unwrap();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        names.filter(|name| name.trim_end() == "members").count()
     };
-    let watch = tasks.filter(|task| name(task).is_ok_and(|name| name.trim_end() == "members")).count();
-    assert_eq!(watch, 1, "one thread watches for all");
+    // A probe's thread carries the name of the thread that made it until it has run for the first time.
+    wait_until("one thread watches for all", || watching_threads() == 1);
     camp.down();
 }
 
@@ -168,10 +164,14 @@ fn a_limit_of_open_files_that_is_too_low_is_named_before_anything_is_made() {
     let mut limited = Command::new("sh");
     limited.args(["-c", "ulimit -n 1000 && exec \"$0\" \"$@\""]).arg(up.get_program()).args(up.get_args());
     limited.envs(up.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let said = said(&limited.output().unwrap());
-    assert_eq!(said.code, 1, "{}", said.out);
-    assert!(said.err.contains("--nodes 1000: needs a process with 12200 open files"), "{}", said.err);
-    assert!(said.err.contains("the limit (RLIMIT_NOFILE) is 1000") && said.err.contains("ulimit -Hn 12200"));
+    said(&limited.output().unwrap()).fails(
+        1,
+        &[
+            "--nodes 1000: needs a process with 12200 open files",
+            "the limit (RLIMIT_NOFILE) is 1000",
+            "ulimit -Hn 12200",
+        ],
+    );
     assert!(place.is_empty());
 }
 

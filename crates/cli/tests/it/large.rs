@@ -44,7 +44,7 @@ fn a_large_call_over_tcp_is_what_everybody_sees() {
         let asked = served(&reader, "Read").unwrap();
         assert!(read(&reader, ino, 0, 2 * LEN) == model, "stripes of {stripe}");
         let messages = served(&reader, "Read").unwrap() - asked;
-        // Messages of 1 MiB, of which the first and the last of each seat may be shorter.
+        // Messages of 1 MiB, of which the first and the last of each target may be shorter.
         assert!((26..=30).contains(&messages), "{messages} messages with stripes of {stripe}");
         drop((writer, reader));
         camp.down();

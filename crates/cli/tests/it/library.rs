@@ -47,6 +47,7 @@ fn succeed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// S792, and the rest of the header.
 #[test]
 fn every_function_does_what_the_header_says() {
     let Some(camp) = Camp::start(&["--nodes", "3", "--stripe", "16k"]) else { return };

@@ -1,7 +1,5 @@
 //! Formations come up, are seen, and go down without a trace.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -137,21 +135,18 @@ fn a_mount_is_added_and_taken_away() {
     assert_eq!((said.code, said.out.trim()), (0, place), "{}", said.err);
     fs::write(second.path().join("x"), "1").unwrap();
     assert_eq!(fs::read(camp.mount().join("x")).unwrap(), b"1");
-    let again = camp.run("mount", &[place]);
-    assert!(again.code == 1 && again.err.contains("has a mount already"), "{}", again.err);
+    camp.run("mount", &[place]).fails(1, &["has a mount already"]);
     let open = fs::File::open(second.path().join("x")).unwrap();
     let busy = camp.place().run(&["unmount", place]);
     let pid = std::process::id().to_string();
     assert!(busy.code == 1 && busy.err.contains("is in use by") && busy.err.contains(&pid), "{}", busy.err);
     drop(open);
-    let said = camp.place().run(&["unmount", place]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    camp.place().run(&["unmount", place]).succeeds();
     assert_eq!(fs::read_dir(second.path()).unwrap().count(), 0);
     crate::harness::wait_until("the mount is forgotten", || {
         camp.status()["mounts"].as_array().unwrap().len() == 1
     });
-    let nowhere = camp.run("mount", &["--node", "7", place]);
-    assert!(nowhere.err.contains("there is no node 7; nodes are 0 to 1"), "{}", nowhere.err);
+    camp.run("mount", &["--node", "7", place]).tells(&["there is no node 7; nodes are 0 to 1"]);
     assert_eq!(
         fs::read_dir(second.path()).unwrap().count(),
         0,
@@ -165,26 +160,26 @@ fn a_file_is_explained() {
     let Some(camp) = Camp::start(&["--nodes", "3", "--stripe", "4k", "--width", "2"]) else { return };
     let path = camp.mount().join("f");
     fs::write(&path, vec![7; 10_000]).unwrap();
-    let said = camp.place().run(&["explain", "--json", "--offset", "4096", path.to_str().unwrap()]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    let said =
+        camp.place().run(&["explain", "--json", "--offset", "4096", path.to_str().unwrap()]).succeeds();
     let json: serde_json::Value = serde_json::from_str(&said.out).unwrap();
     assert_eq!(
         (&json["size"], &json["stripe_bytes"], &json["width"]),
         (&10_000.into(), &4096.into(), &2.into())
     );
-    let seats = json["seats"].as_array().unwrap();
-    let lens: Vec<u64> = seats.iter().map(|seat| seat["data_bytes"].as_u64().unwrap()).collect();
+    let targets = json["targets"].as_array().unwrap();
+    let lens: Vec<u64> = targets.iter().map(|target| target["data_bytes"].as_u64().unwrap()).collect();
     assert_eq!(lens, [4096 + 1808, 4096]);
-    for seat in seats {
-        let subfile = fs::read(seat["subfile"].as_str().unwrap()).unwrap();
+    for target in targets {
+        let subfile = fs::read(target["subfile"].as_str().unwrap()).unwrap();
         assert!(subfile.starts_with(b"BVKSUBF1"));
         assert!(subfile[4096..].iter().all(|byte| *byte == 7));
     }
-    assert_eq!(json["byte"]["seat"], seats[1]["seat"]);
+    assert_eq!(json["byte"]["target"], targets[1]["target"]);
     let text = camp.place().run(&["explain", path.to_str().unwrap()]).out;
     assert!(text.contains("stripe k = offset div 4096") && text.contains("5904 of 5904"), "{text}");
     let text = camp.place().run(&["explain", camp.mount().to_str().unwrap()]).out;
-    assert!(text.contains("directory of formation") && text.contains("over 2 of 3 seats"), "{text}");
+    assert!(text.contains("directory of formation") && text.contains("over 2 of 3 targets"), "{text}");
     camp.down();
 }
 
@@ -192,25 +187,53 @@ fn a_file_is_explained() {
 fn down_takes_a_mount_from_those_who_use_it_and_says_so() {
     let Some(camp) = Camp::start(&[]) else { return };
     let mut file = fs::File::create(camp.mount().join("x")).unwrap();
-    let said = camp.run("down", &[]);
-    assert_eq!(said.code, 0, "{}", said.err);
-    assert!(
-        said.err.contains("was in use by") && said.err.contains(&std::process::id().to_string()),
-        "{}",
-        said.err
-    );
-    assert!(said.out.contains("nothing left"), "{}", said.out);
+    camp.run("down", &["--yes"])
+        .succeeds()
+        .tells(&["was in use by", &std::process::id().to_string()])
+        .prints(&["nothing left"]);
     assert!(file.write_all(b"x").is_err());
 }
 
 #[test]
 fn down_works_from_inside_the_mount() {
     let Some(camp) = Camp::start(&[]) else { return };
-    let inside =
-        camp.place().command(&["down", "--name", camp.name()]).current_dir(camp.mount()).output().unwrap();
+    let inside = camp
+        .place()
+        .command(&["down", "--name", camp.name(), "--yes"])
+        .current_dir(camp.mount())
+        .output()
+        .unwrap();
     assert!(inside.status.success());
     assert_eq!(String::from_utf8(inside.stderr).unwrap(), "", "nobody else is in the way");
     assert!(camp.place().is_empty());
+}
+
+/// S681: a promise that is kept in another mount namespace is looked at there, and a mount point without its mount never is.
+#[test]
+fn down_looks_at_promises_where_the_mount_is() {
+    if !can_mount() {
+        return;
+    }
+    let (place, name) = (Place::new(), Place::unique_name());
+    let kept = place.path().join("kept");
+    let promise = format!("r:{}", kept.display());
+    let ours = place.command(&["up", "--name", &name, "--out", &promise]);
+    let mut apart = Command::new("unshare");
+    apart.arg("-m").arg(ours.get_program()).args(ours.get_args());
+    apart.envs(ours.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let up = apart.output().unwrap();
+    if !up.status.success() {
+        return println!("skipped: {}", String::from_utf8_lossy(&up.stderr));
+    }
+    let write = ["exec", "--name", &name, "--", "sh", "-c", "echo precious > \"$BIVOUAC/r\""];
+    place.ok(&write);
+    let mount_point = place.formation_dir(&name).join("mnt");
+    assert_eq!(fs::read_dir(&mount_point).unwrap().count(), 0, "nothing is written beside the mount");
+    place.run(&["down", "--yes", "--name", &name]).fails(3, &["/r to "]);
+    place.ok(&["stage", "out", "--name", &name]);
+    assert_eq!(fs::read(&kept).unwrap(), b"precious\n");
+    assert_eq!(place.run(&["down", "--yes", "--name", &name]).code, 0);
+    assert!(place.is_empty());
 }
 
 /// S649: processes are known by their starts, which a time namespace shows otherwise.

@@ -80,8 +80,7 @@ fn people_read_them_as_ever_and_programs_with_their_fields() {
     camp.kill_node(1);
     camp.node_pid(1);
     let told = |arguments: &[&str]| {
-        let said = camp.run("logs", arguments);
-        assert_eq!(said.code, 0, "{}", said.err);
+        let said = camp.run("logs", arguments).succeeds();
         said.out
     };
     let plain = told(&[]);
@@ -104,16 +103,16 @@ fn people_read_them_as_ever_and_programs_with_their_fields() {
     assert_eq!((&death["by"], &death["process"]), (&"supervisor".into(), &"supervisor".into()));
     assert!(death["text"].as_str().unwrap().starts_with("the daemon of node 1 ended: killed"), "{death}");
     assert!(json(&["--json", "--node", "0"]).iter().all(|event| event["by"] == "n0" && event["node"] == 0));
-    let wrong = camp.place().run(&["up", "--log-format", "xml", "--no-mount"]);
-    assert!(wrong.code == 2 && wrong.err.contains("'xml' is none of plain and json"), "{}", wrong.err);
+    camp.place()
+        .run(&["up", "--log-format", "xml", "--no-mount"])
+        .fails(2, &["'xml' is none of plain and json"]);
     camp.down();
 }
 
 #[test]
 fn also_over_hosts_and_what_their_parts_say_when_they_fail_is_for_people() {
     let hosts = Hosts::new();
-    let said = hosts.up("a,b", "", &["--log-format", "json"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    hosts.up("a,b", "", &["--log-format", "json"]).succeeds();
     let keeper = events(&hosts.place.path().join(format!("bivouac/{}+hosts/supervisor.log", hosts.name)));
     assert!(of(&keeper, "keeper")["node"].is_null());
     for (node, host) in ["a", "b"].into_iter().enumerate() {

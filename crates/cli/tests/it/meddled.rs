@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::harness::Camp;
 use crate::harness::library::{create, ctx, cut, far_library, far_library_over, open, read, write};
 use bivouac_client::Client;
-use bivouac_net::Meddler;
+use bivouac_net::TamperingProxy;
 use bivouac_types::{Errno, NodeId};
 use bivouac_wire::Frame;
 
@@ -26,7 +26,7 @@ struct Bad {
     changes: Arc<AtomicU64>,
     /// Whether all that has a payload is changed.
     hopeless: Arc<AtomicBool>,
-    _between: Vec<Meddler>,
+    _between: Vec<TamperingProxy>,
 }
 
 impl Bad {
@@ -50,7 +50,7 @@ impl Bad {
                         changes.fetch_add(1, Ordering::Relaxed);
                     }
                 };
-                let meddler = Meddler::before(node.client_address.clone(), meddle).unwrap();
+                let meddler = TamperingProxy::before(node.client_address.clone(), meddle).unwrap();
                 node.client_address = meddler.address().to_string();
                 between.push(meddler);
             }
@@ -102,8 +102,7 @@ fn no_wrong_byte_is_stored_or_read() {
     }
     let (changes, counted) = (bad.changes(), bad.counted());
     assert!(changes > 20 && counted > 10, "{changes} changes, {counted} noticed");
-    let said = bad.camp.run("status", &[]);
-    assert!(said.out.contains("changed on the way and sent again"), "{}", said.out);
+    bad.camp.run("status", &[]).prints(&["changed on the way and sent again"]);
     drop(clean);
     let Bad { camp, client, .. } = bad;
     drop(client);

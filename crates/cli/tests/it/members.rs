@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use crate::harness::{Camp, signal, wait_until};
+use crate::harness::{Camp, assert_contains, signal, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -34,9 +34,13 @@ fn homes(camp: &Camp, nodes: usize) -> Vec<PathBuf> {
         let said = camp.place().run(&["explain", "--json", dir.join("f").to_str().unwrap()]);
         let told: Value = serde_json::from_str(&said.out).unwrap();
         let home = told["home"].as_u64().unwrap() as usize;
-        let seats: Vec<u64> =
-            told["seats"].as_array().unwrap().iter().map(|seat| seat["node"].as_u64().unwrap()).collect();
-        if seats == [home as u64] {
+        let targets: Vec<u64> = told["targets"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|target| target["node"].as_u64().unwrap())
+            .collect();
+        if targets == [home as u64] {
             found[home].get_or_insert(dir);
         }
         if found.iter().all(Option::is_some) {
@@ -61,10 +65,7 @@ fn a_node_that_is_given_up_is_dead_to_all_at_once_and_nobody_waits_for_it_again_
     wait_until("all know that it is dead", || dead(&camp) == [1] && epoch(&camp) == 2);
     assert!(log_of(&camp, 0).contains("node 1 is dead: files that need it give EIO, others go on"));
     let said = camp.run("status", &[]).out;
-    assert!(
-        said.contains(" has been dead to the others for ") && said.contains(": what needs it gives EIO\n"),
-        "{said}"
-    );
+    assert_contains(&said, &[" has been dead to the others for ", ": what needs it gives EIO\n"]);
     // Three seconds for the first few, and next to nothing for the rest: half an hour if each waited.
     for turn in 0..500 {
         let error = fs::read(homes[1].join(format!("n{turn}"))).unwrap_err();
@@ -75,6 +76,85 @@ fn a_node_that_is_given_up_is_dead_to_all_at_once_and_nobody_waits_for_it_again_
         assert_eq!(fs::read(home.join("f")).unwrap(), b"content");
         fs::write(home.join("g"), "others go on").unwrap();
     }
+    camp.down();
+}
+
+/// S80, S691, S692 and S693.
+#[test]
+fn around_a_node_that_was_given_up_all_goes_on_and_it_can_be_had_back() {
+    let options = ["--nodes", "3", "--deaths-max", "1/60s", "--wait", "20s", "--http", "0", "--http-plain"];
+    let options = [&options[..], &["--stripe", "64k"]].concat();
+    let Some(camp) = Camp::start(&options) else { return };
+    let (server, top) = (crate::http::served(&camp), camp.mount());
+    // A directory that is homed at node 1, and a file that has a part there.
+    let of = |path: &Path| -> Value {
+        let said = camp.place().run(&["explain", "--json", path.to_str().unwrap()]);
+        serde_json::from_str(&said.out).unwrap_or_else(|_| panic!("{}{}", said.out, said.err))
+    };
+    let mut dirs = (0..).map(|number| top.join(format!("d{number}")));
+    let is_here = |dir: &PathBuf| {
+        fs::create_dir(dir).unwrap();
+        of(dir)["home"] == 1
+    };
+    let lost_dir = dirs.find(is_here).unwrap();
+    let mut living = (0..).map(|number| top.join(format!("l{number}")));
+    let is_elsewhere = |dir: &PathBuf| {
+        fs::create_dir(dir).unwrap();
+        of(dir)["home"] != 1
+    };
+    let living = living.find(is_elsewhere).unwrap();
+    let content: Vec<u8> = (0..600_000).map(|at| (at % 251) as u8).collect();
+    fs::write(living.join("wide"), &content).unwrap();
+    fs::write(lost_dir.join("f"), "of node 1").unwrap();
+    camp.kill_node(1);
+    wait_until("all know that it is dead", || dead(&camp) == [1]);
+
+    // New files avoid it, narrow or wide.
+    for number in 0..24 {
+        let path = living.join(format!("new{number}"));
+        fs::write(&path, &content[..if number % 2 == 0 { 4096 } else { 300_000 }]).unwrap();
+        let targets = of(&path)["targets"].as_array().unwrap().clone();
+        assert!(targets.iter().all(|target| target["node"] != 1), "{path:?}: {targets:?}");
+    }
+    for number in 0..24 {
+        let dir = living.join(format!("dir{number}"));
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("f"), "in a new directory").unwrap();
+    }
+    // What is there is listed, and what is not is named.
+    let list = || -> Value {
+        let reply = server.ask("GET", "/?json", &[], b"");
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        serde_json::from_str(&crate::dav::whole(&reply)).unwrap()
+    };
+    let listed = list();
+    let entry = |name: &str| {
+        let found = listed.as_array().unwrap().iter().find(|entry| entry["name"] == name);
+        found.unwrap_or_else(|| panic!("{name}: {listed}")).clone()
+    };
+    assert_eq!(entry(living.file_name().unwrap().to_str().unwrap())["type"], "directory");
+    let lost = lost_dir.file_name().unwrap().to_str().unwrap();
+    assert_eq!(
+        (&entry(lost)["type"], &entry(lost)["error"]),
+        (&"unknown".into(), &"its node does not answer".into())
+    );
+    // What is known of a file with a part there is shown.
+    let told = of(&living.join("wide"));
+    let targets = told["targets"].as_array().unwrap();
+    assert_eq!(targets.len(), 3);
+    assert!(targets.iter().all(|target| target["error"].is_string() == (target["node"] == 1)), "{told}");
+    assert!(targets.iter().all(|target| target["subfile"].is_string() == (target["node"] != 1)), "{told}");
+
+    let refused = camp.run("recover", &["--node", "2"]);
+    assert!(refused.code != 0 && refused.err.contains("has not failed"), "{}", refused.err);
+    camp.run("recover", &["--node", "1"]).succeeds();
+    wait_until("it is back to the others", || dead(&camp).is_empty());
+    assert_eq!(fs::read(living.join("wide")).unwrap(), content);
+    assert_eq!(fs::read(lost_dir.join("f")).unwrap(), b"of node 1");
+    fs::write(lost_dir.join("g"), "it goes on").unwrap();
+    assert_eq!(server.get(&format!("/{lost}/g")), b"it goes on");
+    let listed = list();
+    assert!(listed.as_array().unwrap().iter().all(|entry| entry["type"] == "directory"), "{listed}");
     camp.down();
 }
 
@@ -96,10 +176,7 @@ fn a_stopped_node_is_dead_to_the_others_and_goes_on_as_the_same_when_it_is_back(
     let silent = &camp.status()["silent"][0];
     assert!(silent["node"] == 1 && silent["state"] == "dead" && silent["for_ms"].is_u64(), "{silent}");
     let said = camp.run("status", &[]).out;
-    assert!(
-        said.contains("what needs it gives EIO; when it answers again it goes on with its data"),
-        "{said}"
-    );
+    assert_contains(&said, &["what needs it gives EIO; when it answers again it goes on with its data"]);
     fs::write(homes[2].join("g"), "others go on").unwrap();
     // Who asks within the bounded time waits, and is served by whom it asked.
     let waiting = homes[1].join("new");
@@ -128,15 +205,15 @@ fn a_restarted_daemon_is_never_dead_to_anybody() {
     camp.down();
 }
 
-/// A file whose home is one node and whose only seat is another's.
-fn file_between(camp: &Camp, home: u64, seat: u64) -> String {
+/// A file whose home is one node and whose only target is another's.
+fn file_between(camp: &Camp, home: u64, target: u64) -> String {
     for number in 0.. {
         let name = format!("f{number}");
         let path = camp.mount().join(&name);
         fs::write(&path, "0").unwrap();
         let said = camp.place().run(&["explain", "--json", path.to_str().unwrap()]);
         let told: Value = serde_json::from_str(&said.out).unwrap();
-        if told["home"] == home && told["seats"][0]["node"] == seat {
+        if told["home"] == home && told["targets"][0]["node"] == target {
             return name;
         }
         fs::remove_file(&path).unwrap();
@@ -216,10 +293,10 @@ fn who_comes_back_does_not_write_under_a_lock_that_is_somebody_elses_by_now() {
     let Some(camp) = Camp::start_each(&options) else { return };
     let told = camp.place().run(&["explain", "--json", camp.mount().to_str().unwrap()]);
     let told: Value = serde_json::from_str(&told.out).unwrap();
-    // Files in the root have their home where it has; the stopped node is neither that nor the seat.
+    // Files in the root have their home where it has; the stopped node is neither that nor the target.
     let home = told["home"].as_u64().unwrap();
-    let [stopped, seat] = [(home + 1) % 3, (home + 2) % 3];
-    let name = file_between(&camp, home, seat);
+    let [stopped, target] = [(home + 1) % 3, (home + 2) % 3];
+    let name = file_between(&camp, home, target);
     let at = |node: u64| camp.mounts()[node as usize].join(&name);
     let mut holder = Holder::new(&at(stopped));
     assert_eq!(holder.ask("1"), "ok");

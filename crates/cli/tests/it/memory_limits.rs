@@ -61,14 +61,9 @@ impl Job {
             return None;
         }
         let group = Group::make()?;
-        // The group is the test's own for as long as it starts something: what it starts is born there.
-        let place = Place::new();
-        let enter =
-            |group: &Path| fs::write(group.join("cgroup.procs"), std::process::id().to_string()).unwrap();
-        let before = group_of_this_process(&group.0);
-        enter(&group.0);
+        let mut place = Place::new();
+        place.set_control_group(&group.0);
         let camp = Camp::start_in(place, arguments);
-        enter(&before);
         Some(Job { camp, group })
     }
 
@@ -111,23 +106,8 @@ fn block(number: u64) -> Vec<u8> {
     vec![number as u8 ^ 0x5a; MIB as usize]
 }
 
-/// Where this process is in the hierarchy that a group is in.
-fn group_of_this_process(group: &Path) -> PathBuf {
-    let text = fs::read_to_string("/proc/self/cgroup").unwrap();
-    let controller = if group.starts_with("/sys/fs/cgroup/memory") { "memory" } else { "" };
-    let line = text.lines().find(|line| line.split(':').nth(1) == Some(controller)).unwrap();
-    let path = line.splitn(3, ':').nth(2).unwrap();
-    group.parent().unwrap().join(path.trim_start_matches('/'))
-}
-
-/// S326, S327, S328, P13: one after the other, because this process goes from group to group.
+/// S326, P13.
 #[test]
-fn memory_that_is_not_there_is_neither_offered_nor_taken() {
-    what_is_offered_is_what_the_job_has_left();
-    what_others_take_is_not_there();
-    deaths_for_want_of_memory_are_named_and_not_counted();
-}
-
 fn what_is_offered_is_what_the_job_has_left() {
     let Some(job) = Job::start(&[]) else { return };
     assert!(job.capacity() <= LIMIT / 2, "{}", job.capacity());
@@ -138,6 +118,8 @@ fn what_is_offered_is_what_the_job_has_left() {
     job.camp.down();
 }
 
+/// S327, P13.
+#[test]
 fn what_others_take_is_not_there() {
     let dir = tempfile::Builder::new().prefix("bvk").tempdir_in("/dev/shm").unwrap();
     let volume = format!("{}:1g", dir.path().join("v").display());
@@ -153,12 +135,15 @@ fn what_others_take_is_not_there() {
     assert_eq!(job.deaths(), 0, "{:?}", job.camp.status()["nodes"]);
     // What is given back can be used.
     fs::remove_file(&other).unwrap();
-    assert!(job.fill("c") >= 50);
+    let more = job.fill("c");
+    assert!(more >= 50, "{more} MiB after {count}");
     job.check("b", count);
     assert_eq!(job.deaths(), 0);
     job.camp.down();
 }
 
+/// S328.
+#[test]
 fn deaths_for_want_of_memory_are_named_and_not_counted() {
     let Some(job) = Job::start(&[]) else { return };
     fs::write(job.camp.mount().join("kept"), block(7)).unwrap();

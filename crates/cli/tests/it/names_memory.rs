@@ -88,7 +88,6 @@ fn names_end_where_df_says_so() {
     fs::remove_file(at(1)).unwrap();
     fs::remove_file(at(2)).unwrap();
     wait_until("there is room for one", || fs::write(at(1), "more").is_ok());
-    let refused = Place::new().run(&["up", "--names-memory", "5k"]);
-    assert!(refused.code == 2 && refused.err.contains("at least 1 MiB"), "{refused:?}");
+    Place::new().run(&["up", "--names-memory", "5k"]).fails(2, &["at least 1 MiB"]);
     camp.down();
 }

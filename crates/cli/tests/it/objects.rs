@@ -21,8 +21,7 @@ fn start(server: &Server) -> Option<Camp> {
     let camp = Camp::start_in(place, &["--nodes", "3", "--mount-each", each.to_str().unwrap()]);
     let dir = part(&camp, 0);
     let arguments = ["partition", "create", dir.to_str().unwrap(), "--stripe", "5m"];
-    let said = camp.place().run(&[&arguments[..], &["--source", "s3://bucket/run 7"]].concat());
-    assert_eq!(said.code, 0, "{}", said.err);
+    camp.place().run(&[&arguments[..], &["--source", "s3://bucket/run 7"]].concat()).succeeds();
     Some(camp)
 }
 
@@ -104,7 +103,9 @@ fn after_a_kill_of_all_daemons_nothing_is_asked_of_the_store_again() {
     server.put("run 7/input", &input, &[]);
     let Some(camp) = start(&server) else { return };
     assert!(fs::read(part(&camp, 1).join("input")).unwrap() == input);
-    assert_eq!(server.count("GET", "/input?"), 3, "three stripes");
+    // With their ranges: those of a stripe that is brought twice are the same, those after an answer that broke off are not.
+    let gets = || server.asked("GET", "/input?");
+    assert_eq!(gets().len(), 3, "three stripes: {:#?}", gets());
     let output = bytes(6 << 20, 2);
     fs::write(part(&camp, 2).join("output"), &output).unwrap();
     let pids: Vec<u64> = (0..3).map(|node| camp.node_pid(node)).collect();
@@ -113,10 +114,9 @@ fn after_a_kill_of_all_daemons_nothing_is_asked_of_the_store_again() {
     for node in 0..3 {
         assert!(fs::read(part(&camp, node).join("input")).unwrap() == input, "{node}");
     }
-    assert_eq!(server.count("GET", "/input?"), 3, "none of them again");
+    assert_eq!(gets().len(), 3, "none of them again: {:#?}", gets());
     assert!(server.object("run 7/output").is_none());
-    let said = flush(&camp);
-    assert_eq!(said.code, 0, "{}", said.err);
+    flush(&camp).succeeds();
     assert!(server.object("run 7/output").unwrap().bytes[..] == output);
     assert_eq!((server.count("PUT", "/input?"), server.count("POST", "/input?")), (0, 0));
     camp.down();

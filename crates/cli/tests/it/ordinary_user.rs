@@ -3,13 +3,11 @@
 //! Run by root, each test becomes an ordinary user, in a mount namespace where `/dev/fuse` is open to everybody as it
 //! is on most machines. It is skipped, and says so, where that is not possible.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::harness::Place;
+use crate::harness::{Place, copy_program};
 
 /// A user whom every distribution knows by name; the helper wants one.
 const USER: u32 = 1;
@@ -61,7 +59,7 @@ fn stay_user(script: &str) -> Option<Output> {
 /// A directory with a copy of the binary that everybody may run.
 fn user_dir() -> tempfile::TempDir {
     let dir = tempfile::Builder::new().prefix("bvk").tempdir().unwrap();
-    std::fs::copy(env!("CARGO_BIN_EXE_bivouac"), dir.path().join("program")).unwrap();
+    copy_program(Path::new(env!("CARGO_BIN_EXE_bivouac")), &dir.path().join("program"));
     dir
 }
 
@@ -80,7 +78,7 @@ fn a_formation_is_mounted_through_the_helper_and_goes_down() {
     }
     let script = "set -e; $B up --nodes 2 --name $F >/dev/null; M=$D/bivouac/$F/mnt; echo content > $M/f; cat $M/f; \
                   mkdir $D/second; $B mount --node 1 $D/second >/dev/null; cat $D/second/f; $B unmount $D/second; \
-                  $B down --name $F";
+                  $B down --name $F --yes";
     let Some((code, out, err)) = as_user(script) else { return };
     assert_eq!(code, 0, "{out}{err}");
     assert!(out.starts_with("content\ncontent\nformation u is down; nothing left"), "{out}");
@@ -96,6 +94,42 @@ fn without_helper_run_makes_namespaces_of_its_own() {
     }
     assert_eq!((code, out.as_str()), (1, "content\ncode 6\n"), "{err}");
     assert!(err.contains("no formation is running"), "{err}");
+}
+
+/// S681: what such a `run` keeps is reached from outside its namespaces, and its mount point is no place to write to.
+#[test]
+fn commands_enter_the_namespaces_that_a_formation_is_mounted_in() {
+    let script = "set -e; cd $D; M=$D/bivouac/$F/mnt; export PATH=/nonexistent:$PATH; echo input > $D/src; \
+                  PATH=/nonexistent $B run --nodes 2 --name $F --keep -- /bin/sh -c 'echo content > $BIVOUAC/f'; \
+                  $B stage in --name $F src /got; ls -A $M | wc -l; $B stage out --name $F /f back; cat back; \
+                  $B exec --name $F -- sh -c 'cat $BIVOUAC/got; echo more > $BIVOUAC/g; pwd'; ls -A $M | wc -l; \
+                  $B list | grep \"^$F \" | grep -c 'in another mount namespace'; \
+                  $B status --name $F | grep -c 'mnt (node 0): is in another mount namespace'; $B down --name $F --yes";
+    let Some((code, out, err)) = as_user(script) else { return };
+    if err.contains("a user namespace") {
+        return println!("skipped: {err}");
+    }
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!((code, &lines[..3]), (0, &["0", "content", "input"][..]), "{out}{err}");
+    assert_eq!(&lines[4..7], ["0", "1", "1"], "{out}{err}");
+    assert!(lines[7].starts_with("formation u is down; nothing left"), "{out}{err}");
+}
+
+/// What may not be read is not archived: neither a directory, nor a directory or file below it.
+#[test]
+fn an_archive_has_nothing_that_may_not_be_read() {
+    if !has_helper() || Command::new("curl").arg("--version").output().is_err() {
+        return println!("skipped: the helper of fuse3 or curl is not installed");
+    }
+    let script = "set -e; $B up --nodes 2 --http 0 --http-plain --name $F >/dev/null; M=$D/bivouac/$F/mnt; \
+                  mkdir -p $M/run/a; echo secret > $M/run/a/file; \
+                  A=$($B key create --name $F --header-file $D/key 2>&1 | grep -o 'http://[^/]*'); \
+                  for n in run run/a run/a/file; do chmod 200 $M/$n; for m in GET HEAD; do \
+                  test $m = GET || I=-I; curl -s ${I-} -H @$D/key -o $D/got -w \"$m %{http_code}\n\" $A/run/?tar; unset I; \
+                  grep -c secret $D/got || :; done; chmod 700 $M/$n; done; \
+                  curl -s -H @$D/key $A/run/?tar | tar xO run/a/file";
+    let Some((code, out, err)) = as_user(script) else { return };
+    assert_eq!((code, out), (0, format!("{}secret\n", "GET 403\n0\nHEAD 403\n0\n".repeat(3))), "{err}");
 }
 
 #[test]
@@ -120,8 +154,8 @@ fn a_source_that_denies_keeps_nobody_from_the_rest() {
                   $B partition create $P --source $D/site >/dev/null; cat $P/readable; chmod 000 secret; \
                   if cat $P/secret; then exit 9; fi; echo changed > $P/closed/f; echo new > $P/open/g; \
                   if $B flush $P; then exit 9; fi; cat closed/f open/g $P/closed/f; \
-                  if $B down --name $F; then exit 9; fi; chmod 755 closed; chmod 644 secret; \
-                  $B flush $P >/dev/null; cat closed/f $P/secret; $B down --name $F";
+                  if $B down --name $F --yes; then exit 9; fi; chmod 755 closed; chmod 644 secret; \
+                  $B flush $P >/dev/null; cat closed/f $P/secret; $B down --name $F --yes";
     let Some((code, out, err)) = as_user(&format!("{prepare}{script}")) else { return };
     assert_eq!(code, 0, "{out}{err}");
     assert!(out.contains("content\n") && out.contains("old\nnew\nchanged\n"), "{out}");
@@ -143,7 +177,7 @@ fn what_a_file_was_given_is_not_told_to_who_may_not_read_it() {
                   SET='<propertyupdate xmlns=\"DAV:\"><set><prop><who xmlns=\"urn:x\">ada</who></prop></set></propertyupdate>'; \
                   ask PROPPATCH -d \"$SET\"; ask PROPFIND -H 'Depth: 0' | grep -c '>ada<'; chmod 200 $M/f; \
                   if ask PROPFIND -H 'Depth: 0' | grep '>ada<'; then exit 9; fi; \
-                  ask PROPFIND -H 'Depth: 0' | grep -c getcontentlength; $B down --name $F";
+                  ask PROPFIND -H 'Depth: 0' | grep -c getcontentlength; $B down --name $F --yes";
     let Some((code, out, err)) = as_user(script) else { return };
     assert_eq!(code, 0, "{out}{err}");
     assert!(out.contains("200 OK") && out.contains("\n1\n1\nformation u is down"), "{out}");
@@ -166,7 +200,7 @@ fn a_directory_that_cannot_be_removed_is_not_replaced() {
                   K=$($B key create --name $F); U=$($B status --json | grep -o '\"address\": *\"[^\"]*\"' | head -1 | cut -d'\"' -f4); \
                   mkdir -p a b/zz b/first; echo new > a/f; echo kept > b/zz/g; echo kept > b/first/h; chmod 555 b/zz; \
                   for m in MOVE COPY; do curl -sS -o $D/said -w '%{http_code}\\n' -X $m -H \"Authorization: Bearer $K\" \
-                  -H 'Destination: /b' http://$U/a; cat a/f b/zz/g b/first/h; ls -A; done; cd /; $B down --name $F";
+                  -H 'Destination: /b' http://$U/a; cat a/f b/zz/g b/first/h; ls -A; done; cd /; $B down --name $F --yes";
     let Some((code, out, err)) = as_user(script) else { return };
     assert_eq!(code, 0, "{out}{err}");
     let once = "403\nnew\nkept\nkept\na\nb\n";

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::harness::browser::Browser;
-use crate::harness::{Camp, wait_until};
+use crate::harness::{Camp, Place, wait_until};
 use crate::http::{SERVED, Server, key, raw, served};
 
 const PAGE: &str = "/.bivouac-page/";
@@ -88,13 +88,17 @@ fn what_the_page_shows_is_what_the_commands_say() {
     let mut command: Value =
         serde_json::from_str(&camp.place().run(&["explain", "--json", file.to_str().unwrap()]).out).unwrap();
     let mut shown = json_of(&server, &server.key, "explain.json?path=%2Fa%2520b.bin");
-    assert_eq!((&shown["kind"], &shown["seats"][0]["node"]), (&json!("file"), &json!(0)));
+    assert_eq!((&shown["kind"], &shown["targets"][0]["node"]), (&json!("file"), &json!(0)));
     for explained in [&mut command, &mut shown] {
         // Who has no mount is served by no daemon of one.
         let fields = explained.as_object_mut().unwrap();
         fields.remove("path");
         fields.remove("mounted_through");
-        explained["seats"].as_array_mut().unwrap().iter_mut().for_each(|seat| seat["way"] = Value::Null);
+        explained["targets"]
+            .as_array_mut()
+            .unwrap()
+            .iter_mut()
+            .for_each(|target| target["way"] = Value::Null);
     }
     assert_eq!(shown, command);
     let status = json_of(&server, &server.key, "status.json");
@@ -143,7 +147,7 @@ fn a_key_sees_what_it_is_for() {
     let known = json_of(&server, &bound, "key.json");
     assert_eq!(
         known,
-        json!({"formation": camp.name(), "path": "/in/", "href": "/in/", "whole": false, "read_only": true, "expires": null})
+        json!({"formation": camp.name(), "path": "/in/", "href": "/in/", "whole": false, "read_only": true, "expires": null, "shares": true})
     );
     for name in ["status.json", "top.json", "stage.json", "report.json", "report.html"] {
         assert_eq!(server.ask_as(&bound, "GET", &part(name), &[], b"").status, 403, "{name}");
@@ -161,11 +165,101 @@ fn a_key_sees_what_it_is_for() {
     }
     // Where a file is it may know, but not the places on the nodes.
     let explained = json_of(&server, &bound, "explain.json?path=%2Fin%2Frun8.h5");
-    assert_eq!((&explained["size"], &explained["seats"][0]["subfile"]), (&json!(10), &Value::Null));
+    assert_eq!((&explained["size"], &explained["targets"][0]["subfile"]), (&json!(10), &Value::Null));
     assert_eq!(server.ask_as(&bound, "DELETE", "/in/run8.h5", &[], b"").status, 403);
     for wrong in ["find.json", "find.json?dir=%2F", "find.json?dir=%2F..%2F&words=a", "explain.json?path=x"] {
         assert_eq!(server.status("GET", &part(wrong), &[], b""), 400, "{wrong}");
     }
+}
+
+fn shared(server: &Server, key: &str, path: &str, seconds: u64) -> (u16, Value) {
+    let part = part(&format!("shares.json?path={path}&seconds={seconds}"));
+    let reply = server.ask_as(key, "PUT", &part, &[], b"");
+    (reply.status, serde_json::from_slice(&reply.body).unwrap_or_else(|_| reply.text().into()))
+}
+
+/// A link reads what it is for, until it or the key that made it ends, and makes no others.
+#[test]
+fn a_shared_link_reads_one_thing_for_a_while() {
+    let Some(camp) = Camp::start(SERVED) else { return };
+    let server = served(&camp);
+    fs::create_dir_all(camp.mount().join("in/deep")).unwrap();
+    for name in ["in/a b", "in/deep/c", "out"] {
+        fs::write(camp.mount().join(name), name).unwrap();
+    }
+    std::os::unix::fs::symlink("../out", camp.mount().join("in/link")).unwrap();
+    let bound = key(&camp, &["--path", "/in", "--expires", "1h"]);
+    let (status, made) = shared(&server, &bound, "%2Fin%2Fa%2520b", 600);
+    assert_eq!((status, &made["path"], &made["href"]), (200, &json!("/in/a b"), &json!("/in/a%20b")));
+    let end = made["expires"].as_u64().unwrap();
+    assert_eq!(end - made["created"].as_u64().unwrap(), 600);
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let (link, id) = (text(&made["key"]), text(&made["id"]));
+    let status_of = |key: &str, method: &str, path: &str| server.ask_as(key, method, path, &[], b"x").status;
+    assert_eq!(server.ask_as(&link, "GET", "/in/a%20b", &[], b"").body, b"in/a b");
+    for (method, path) in [
+        ("GET", "/in/deep/c"),
+        ("GET", "/in/"),
+        ("GET", "/out"),
+        ("PUT", "/in/a%20b"),
+        ("DELETE", "/in/a%20b"),
+    ] {
+        assert_eq!(status_of(&link, method, path), 403, "{method} {path}");
+    }
+    let known = json_of(&server, &link, "key.json");
+    assert_eq!(
+        (&known["read_only"], &known["shares"], &known["expires"]),
+        (&json!(true), &json!(false), &json!(end))
+    );
+    assert_eq!(shared(&server, &link, "%2Fin%2Fa%2520b", 600).0, 403, "a link makes no links");
+    assert_eq!(json_of(&server, &link, "shares.json"), json!({"shares": []}));
+    // Nothing outside of the key's path, nothing that is not there, and nothing for ever; never longer than the key
+    // itself.
+    for (path, seconds, status) in [
+        ("%2Fout", 600, 403),
+        ("%2Fin%2Flink", 600, 400),
+        ("%2Fin%2Fnone", 600, 404),
+        ("%2F", 600, 400),
+        ("%2Fin", 5, 400),
+        ("%2Fin", 400 * 24 * 3600, 400),
+    ] {
+        assert_eq!(shared(&server, &bound, path, seconds).0, status, "{path} {seconds}");
+    }
+    let (_, long) = shared(&server, &bound, "%2Fin%2Fdeep%2F", 24 * 3600);
+    assert_eq!(long["expires"], json_of(&server, &bound, "key.json")["expires"]);
+    let deep = text(&long["key"]);
+    assert_eq!((status_of(&deep, "GET", "/in/deep/c"), status_of(&deep, "GET", "/in/a%20b")), (200, 403));
+    // What a directory on the way is replaced by leads a link nowhere else.
+    let (way, aside) = (camp.mount().join("in/deep"), camp.mount().join("in/aside"));
+    fs::create_dir_all(camp.mount().join("other")).unwrap();
+    fs::write(camp.mount().join("other/c"), "not shared").unwrap();
+    fs::rename(&way, &aside).unwrap();
+    std::os::unix::fs::symlink("../other", &way).unwrap();
+    assert!(status_of(&deep, "GET", "/in/deep/c") >= 400);
+    fs::remove_file(&way).unwrap();
+    fs::rename(&aside, &way).unwrap();
+    assert_eq!(status_of(&deep, "GET", "/in/deep/c"), 200);
+    // They are listed for the key that made them, and ended by it alone.
+    let listed = json_of(&server, &bound, "shares.json");
+    let ids: Vec<&str> =
+        listed["shares"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, [id.as_str(), long["id"].as_str().unwrap()]);
+    assert_eq!(json_of(&server, &server.key, "shares.json"), json!({"shares": []}));
+    let ended = |key: &str, id: &str| {
+        server.ask_as(key, "DELETE", &part(&format!("shares.json?id={id}")), &[], b"").status
+    };
+    assert_eq!((ended(&server.key, &id), ended(&link, &id), ended(&bound, "BVK")), (404, 404, 404));
+    assert_eq!(ended(&bound, &id), 200);
+    assert_eq!(status_of(&link, "GET", "/in/a%20b"), 401);
+    // A page of another place makes none.
+    let elsewhere = [("Origin", "https://example.org")];
+    let path = part("shares.json?path=%2Fin&seconds=600");
+    assert_eq!(server.ask_as(&bound, "PUT", &path, &elsewhere, b"").status, 403);
+    // With the key that made it a link ends, too.
+    let revoked = bound.split('.').next().unwrap();
+    assert_eq!(camp.place().run(&["key", "revoke", "--name", camp.name(), revoked]).code, 0);
+    assert_eq!(status_of(&deep, "GET", "/in/deep/c"), 401);
+    camp.down();
 }
 
 /// S489.
@@ -256,8 +350,7 @@ fn a_browser_shows_the_formation() {
     assert_eq!(said.code, 0, "{}", said.err);
     let part = camp.mount().join("part");
     let arguments = ["partition", "create", part.to_str().unwrap(), "--source", outside.to_str().unwrap()];
-    let said = camp.place().run(&arguments);
-    assert_eq!(said.code, 0, "{}", said.err);
+    camp.place().run(&arguments).succeeds();
     fs::write(camp.mount().join("part/new"), vec![4; 100_000]).unwrap();
     browser.screen(1100, 900, "light");
     open(&mut browser, &server, &server.key, "");
@@ -306,6 +399,74 @@ fn a_browser_shows_the_formation() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
+/// A file is shared, its link copied and opened by somebody else, and ended, by keyboard.
+#[test]
+fn a_browser_shares_a_file() {
+    let Some(camp) = Camp::start(SERVED) else { return };
+    let Some(mut browser) = Browser::start(camp.place()) else { return };
+    let server = served(&camp);
+    fs::create_dir(camp.mount().join("in")).unwrap();
+    for name in ["in/a \"b\".txt", "in/c.txt"] {
+        fs::write(camp.mount().join(name), format!("content of {name}")).unwrap();
+    }
+    browser.screen(1100, 900, "light");
+    open(&mut browser, &server, &server.key, "#files=/in/");
+    let button = "[...document.querySelectorAll('button')].find((b) => b.ariaLabel === 'Share a \"b\".txt')";
+    browser.wait_for(button);
+    browser.value(&format!("{button}.focus()"));
+    browser.press("Enter");
+    browser.wait_for("document.querySelector('dialog[open] select')");
+    assert!(browser.text().contains("can read it, without a key, and change nothing"), "{}", browser.text());
+    has_names(&mut browser, "share");
+    picture(&mut browser, "share-ask");
+    browser.value("document.querySelector('dialog button.main').focus()");
+    browser.press("Enter");
+    browser.wait_for("document.querySelector('dialog input[readonly]')");
+    let link = browser.value("document.activeElement.value");
+    let link = link.as_str().unwrap().to_owned();
+    assert!(link.starts_with("http://link:BVK") && link.ends_with("/in/a%20%22b%22.txt"), "{link}");
+    let text = browser.text();
+    for said in ["Good until", "bivouac key revoke --name", "is known on this machine alone"] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    has_names(&mut browser, "share");
+    for (width, scheme) in [(1100, "light"), (1100, "dark"), (360, "light"), (360, "dark")] {
+        browser.screen(width, 900, scheme);
+        fits(&mut browser, "share");
+        picture(&mut browser, &format!("share-{width}-{scheme}"));
+    }
+    browser.screen(1100, 900, "light");
+    browser.press("Tab");
+    browser.press("Enter");
+    browser.wait_for("document.querySelector('dialog [role=status]').textContent");
+    browser.press("Escape");
+    browser.wait_for("!document.querySelector('dialog')");
+    assert_eq!(browser.value(&format!("document.activeElement === {button}")), true, "the focus goes back");
+    // Somebody else, without the key.
+    let elsewhere = Place::new();
+    let Some(mut other) = Browser::start(&elsewhere) else { return };
+    other.open(&link);
+    wait_until("the file", || other.text().contains("content of in/a"));
+    let page = link.replace("/in/a%20%22b%22.txt", PAGE);
+    other.open(&page);
+    wait_until("the page", || other.text().contains("Download"));
+    assert!(!other.text().contains("Share") && !other.text().contains("c.txt"), "{}", other.text());
+    drop(other);
+    browser.value("[...document.querySelectorAll('summary')].at(-1).click()");
+    let end = "document.querySelector('button[aria-label^=\"End the link to\"]')";
+    browser.wait_for(end);
+    picture(&mut browser, "links");
+    browser.value(&format!("{end}.focus()"));
+    browser.press("Enter");
+    browser.wait_for("document.querySelector('dialog[open]')");
+    browser.press("Tab");
+    browser.press("Enter");
+    browser.wait_for(&format!("!{end}"));
+    let ended = link.split("link:").nth(1).unwrap().split('@').next().unwrap();
+    assert_eq!(server.ask_as(ended, "GET", "/in/a%20%22b%22.txt", &[], b"").status, 401);
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
 /// S487. S488. Names are names, whatever is in them; files come and go without a mouse.
 #[test]
 fn a_browser_brings_and_takes_files() {
@@ -340,7 +501,7 @@ fn a_browser_brings_and_takes_files() {
     let local = camp.place().path().join("up 1.bin");
     fs::write(&local, vec![5; 1_500_000]).unwrap();
     browser.choose("#uploaded", &[&local]);
-    browser.wait_for("document.getElementById('says').textContent === 'up 1.bin is uploaded.'");
+    browser.wait_for("document.getElementById('says').textContent === 'up 1.bin is uploaded.' && !document.getElementById('uploaded').value");
     assert!(fs::read(camp.mount().join("up 1.bin")).unwrap() == vec![5; 1_500_000]);
     fs::write(&local, "second").unwrap();
     for (keys, len) in [(vec!["Escape"], 1_500_000), (vec!["Tab", "Enter"], 6)] {
@@ -363,6 +524,33 @@ fn a_browser_brings_and_takes_files() {
     browser.press("Tab");
     browser.press("Enter");
     wait_until("no directory", || !camp.mount().join("<b>new<b>").exists());
+    // Sorted by size, the largest first; a second press turns it round.
+    let first = "document.querySelector('tbody th a[download]').textContent";
+    for (size, turn) in [(1_500_000, "descending"), (0, "ascending")] {
+        fs::write(camp.mount().join("by-size"), vec![6; size]).unwrap();
+        go(&mut browser, "overview");
+        browser.wait_for("document.querySelector('canvas')");
+        go(&mut browser, "files");
+        browser.wait_for("document.body.innerText.includes('by-size')");
+        browser.value("document.querySelector('[data-sort=Size]').click()");
+        if turn == "ascending" {
+            browser.value("document.querySelector('[data-sort=Size]').click()");
+        }
+        browser.wait_for(&format!("document.querySelector('th[aria-sort={turn}]')"));
+        assert_eq!(browser.value(first), "by-size", "{turn}");
+    }
+    // Several entries are selected and deleted together; what is not selected stays.
+    for name in ["by-size", "up 1.bin"] {
+        browser.value(&format!("document.querySelector('input[aria-label=\"Select {name}\"]').click()"));
+    }
+    assert!(browser.text().contains("2 selected"), "{}", browser.text());
+    browser.value("[...document.querySelectorAll('button.bad')].find((b) => b.textContent === 'Delete' && !b.ariaLabel).click()");
+    browser.wait_for("document.querySelector('dialog[open]')");
+    browser.press("Tab");
+    browser.press("Enter");
+    browser.wait_for("document.getElementById('says').textContent === '2 of 2 entries are deleted.'");
+    assert!(!camp.mount().join("by-size").exists() && !camp.mount().join("up 1.bin").exists());
+    assert!(camp.mount().join("in").is_dir());
     // Search.
     fs::write(camp.mount().join("in/needle.txt"), "x").unwrap();
     browser.value("document.querySelector('input[type=search]').focus()");

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::harness::{Camp, Place, Said, can_mount, signal, wait_until};
+use crate::harness::{Camp, Place, Said, can_mount, signal, text, wait_until};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -21,10 +21,6 @@ fn partition(camp: &Camp, arguments: &[&str]) -> Said {
 
 fn json(said: &Said) -> Value {
     serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {} {}", said.out, said.err))
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 /// Local files of subfiles on a node's volume.
@@ -48,7 +44,7 @@ fn files_of_a_partition_are_on_its_volumes_over_restarts_and_kills() {
     let said = partition(&camp, &["create", text(&dir), "--nodes", "2,1", "--stripe", "64k"]);
     assert_eq!(
         (said.code, said.out.as_str()),
-        (0, "partition 1 is /chk over 2 seats, on nodes 2, 1\n"),
+        (0, "partition 1 is /chk over 2 targets, on nodes 2, 1\n"),
         "{}",
         said.err
     );
@@ -80,18 +76,21 @@ fn files_of_a_partition_are_on_its_volumes_over_restarts_and_kills() {
     let file = dir.join("d2/f");
     let explained = json(&camp.place().run(&["explain", "--json", "--offset", "65536", text(&file)]));
     assert_eq!(explained["partition"]["nodes"], serde_json::json!([2, 1]));
-    let nodes: Vec<u64> =
-        explained["seats"].as_array().unwrap().iter().map(|seat| seat["node"].as_u64().unwrap()).collect();
+    let nodes: Vec<u64> = explained["targets"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|target| target["node"].as_u64().unwrap())
+        .collect();
     assert!(nodes == [2, 1] || nodes == [1, 2], "{explained}");
     assert_eq!(explained["byte"]["node"], nodes[1]);
     let shown = camp.place().run(&["explain", text(&dir)]).out;
-    assert!(shown.contains("partition 1: 2 seats, on nodes 2, 1\n"), "{shown}");
-    assert!(shown.contains("stripes of 64 KiB over 2 of 2 seats"), "{shown}");
+    assert!(shown.contains("partition 1: 2 targets, on nodes 2, 1\n"), "{shown}");
+    assert!(shown.contains("stripes of 64 KiB over 2 of 2 targets"), "{shown}");
     let status = camp.run("status", &[]);
     assert!(status.out.contains("/chk  2, 1"), "{}", status.out);
     assert_eq!(camp.status()["partitions"][0]["path"], "/chk");
-    let checked = camp.run("fsck", &[]);
-    assert_eq!(checked.code, 0, "{}{}", checked.out, checked.err);
+    camp.run("fsck", &[]).succeeds();
     camp.down();
 }
 
@@ -129,12 +128,12 @@ fn a_partition_is_shown_changed_and_removed() {
     let dir = camp.mount().join("part");
     assert_eq!(
         partition(&camp, &["list", "--name", camp.name()]).out,
-        "no partitions but the formation's own, over all seats\n"
+        "no partitions but the formation's own, over all targets\n"
     );
     let create =
         ["create", text(&dir), "--nodes", "0-1", "--capacity", "2m", "--rule", "*.h5: stripe=128k", "--json"];
     let made = json(&partition(&camp, &create));
-    assert_eq!(made[0]["seats"], serde_json::json!([[0, 0], [1, 0]]));
+    assert_eq!(made[0]["targets"], serde_json::json!([[0, 0], [1, 0]]));
     let space = rustix::fs::statvfs(&dir).unwrap();
     assert_eq!(space.f_blocks * space.f_frsize, 2 << 20);
     assert!(rustix::fs::statvfs(camp.mount()).unwrap().f_blocks > space.f_blocks);
@@ -160,11 +159,10 @@ fn a_partition_is_shown_changed_and_removed() {
     assert!(layout(&dir.join("b.h5")).starts_with("stripe=16384 "));
     assert_eq!(layout(&dir), "stripe=16384 width=2 placement=partition partition=1");
     let shown = partition(&camp, &["show", text(&dir.join("b.h5"))]);
-    assert!(shown.out.starts_with("partition 1: /part\n2 seats, on nodes 0, 1\n"), "{}", shown.out);
+    assert!(shown.out.starts_with("partition 1: /part\n2 targets, on nodes 0, 1\n"), "{}", shown.out);
     let listed = partition(&camp, &["list", "--name", camp.name(), "--json"]);
     assert_eq!(json(&listed)[0]["settings"][0], serde_json::json!(["stripe", "16k"]));
-    let refused = partition(&camp, &["remove", text(&dir)]);
-    assert!(refused.code == 1 && refused.err.contains("/part: has files"), "{}", refused.err);
+    partition(&camp, &["remove", text(&dir)]).fails(1, &["/part: has files"]);
     assert_eq!(std::fs::read(dir.join("b.h5")).unwrap(), b"x");
     std::fs::remove_file(dir.join("a.h5")).unwrap();
     std::fs::remove_file(dir.join("b.h5")).unwrap();
@@ -200,11 +198,11 @@ fn volumes_are_shared_out_among_clients() {
         ));
         let made = made.as_array().unwrap();
         assert_eq!(made.len(), groups, "{way}");
-        let seats: Vec<&Value> = made.iter().flat_map(|one| one["seats"].as_array().unwrap()).collect();
-        assert_eq!(seats.len(), groups * 4);
+        let targets: Vec<&Value> = made.iter().flat_map(|one| one["targets"].as_array().unwrap()).collect();
+        assert_eq!(targets.len(), groups * 4);
         assert_eq!(
-            seats.iter().collect::<std::collections::HashSet<_>>().len(),
-            seats.len(),
+            targets.iter().collect::<std::collections::HashSet<_>>().len(),
+            targets.len(),
             "no volume twice"
         );
         (0..groups).for_each(|group| {
@@ -227,15 +225,10 @@ fn volumes_are_shared_out_among_clients() {
     ];
     bench.extend(["--reps", "1", "--ops", "write,read", "--verify"]);
     bench.extend(dirs.iter().map(|dir| text(dir)));
-    let said = camp.place().run(&bench);
-    assert!(said.code == 0 && said.out.contains("semi-dedicated"), "{}{}", said.out, said.err);
+    camp.place().run(&bench).succeeds().prints(&["semi-dedicated"]);
     let many = camp.mount().join("many");
-    let refused = partition(&camp, &["create", text(&many), "--dedicated", "--clients", "5"]);
-    assert!(
-        refused.err.contains("5 clients, 1 to 4 volumes, need 20 volumes, and there are 16"),
-        "{}",
-        refused.err
-    );
+    partition(&camp, &["create", text(&many), "--dedicated", "--clients", "5"])
+        .tells(&["5 clients, 1 to 4 volumes, need 20 volumes, and there are 16"]);
     assert!(!many.exists());
     camp.down();
 }
@@ -257,7 +250,7 @@ fn what_cannot_be_is_refused_and_nothing_is_left() {
         (&["create", dir, "--nodes", "1", "--for", "1g"], 2, "cannot be used with"),
         (&["create", dir, "--keep", "0.5"], 2, "--for"),
         (&["create", dir, "--for", "1g", "--keep", "2"], 2, "'2' is not a part of a whole"),
-        (&["create", dir, "--width", "5"], 1, "width 5 is more than its 4 seats"),
+        (&["create", dir, "--width", "5"], 1, "width 5 is more than its 4 targets"),
         (&["create", dir, "--stripe", "5000"], 2, "not a multiple of 4096"),
         (&["create", dir, "--placement", "far"], 2, "none of striped, local, hashed"),
         (&["create", dir, "--source", "s3://bucket/prefix"], 1, "no credentials: set AWS_ACCESS_KEY_ID"),
@@ -328,8 +321,7 @@ fn daemons_that_are_killed_while_partitions_are_made_make_them_wholly_or_not_at_
         assert_eq!(explained["stripe_bytes"] == 8192, listed);
         assert_eq!(std::fs::metadata(&dir).unwrap().nlink(), 2);
     }
-    let checked = camp.run("fsck", &[]);
-    assert_eq!(checked.code, 0, "{}{}", checked.out, checked.err);
+    camp.run("fsck", &[]).succeeds();
     camp.down();
 }
 
@@ -349,25 +341,21 @@ fn files_of_partitions_are_checked_repaired_and_rebuilt_when_all_is_stopped() {
             ["fsck"].iter().chain(arguments).copied().chain(places.iter().map(|p| text(p))).collect();
         camp.place().run(&all)
     };
-    let said = fsck(&["--offline"]);
-    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    fsck(&["--offline"]).succeeds();
     // A header that is damaged is written anew, with the places of the partition.
     let damaged = subfiles(volumes.path(), 1);
     let header = std::fs::read(&damaged[0]).unwrap();
     let broken = [b"junk".as_slice(), &header[4..]].concat();
     std::fs::write(&damaged[0], broken).unwrap();
     assert_eq!(fsck(&["--offline"]).code, 4);
-    let said = fsck(&["--offline", "--repair"]);
-    assert_eq!(said.code, 1, "{}{}", said.out, said.err);
+    fsck(&["--offline", "--repair"]).fails(1, &[]);
     assert!(std::fs::read(&damaged[0]).unwrap() == header, "as it was");
     // The parts alone are enough.
     let out = volumes.path().join("out");
-    let said = fsck(&["--from-subfiles", "--out", text(&out)]);
-    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    fsck(&["--from-subfiles", "--out", text(&out)]).succeeds();
     assert!(std::fs::read(out.join(format!("{ino:016x}"))).unwrap() == bytes);
     let two = [text(&places[0]), text(&places[1])];
     let out = volumes.path().join("half");
     let all = [&["fsck", "--from-subfiles", "--out", text(&out)], &two[..]].concat();
-    let said = camp.place().run(&all);
-    assert!(said.code == 4 && said.out.contains("incomplete  0 "), "{}{}", said.out, said.err);
+    camp.place().run(&all).fails(4, &[]).prints(&["incomplete  0 "]);
 }

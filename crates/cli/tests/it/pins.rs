@@ -35,18 +35,8 @@ impl Pins {
         let camp = Camp::start_each(&["--nodes", "2", "--volume", &volume, "--deaths-max", "1000/1s"])?;
         let pins = Pins { camp, site, _lent: lent };
         let (part, source) = (pins.part(""), pins.site.path().to_str().unwrap().to_owned());
-        let said = pins.run(&[
-            "partition",
-            "create",
-            &part,
-            "--stripe",
-            "64k",
-            "--width",
-            width,
-            "--source",
-            &source,
-        ]);
-        assert_eq!(said.code, 0, "{}", said.err);
+        pins.run(&["partition", "create", &part, "--stripe", "64k", "--width", width, "--source", &source])
+            .succeeds();
         Some(pins)
     }
 
@@ -131,13 +121,7 @@ fn what_does_not_fit_is_not_pinned_in_part() {
     pins.fill();
     assert!(fs::read(pins.part("both/not")).unwrap() == bytes(30 * MB, 8), "it is read all the same");
     let outside = pins.camp.mounts()[0].to_str().unwrap().to_owned();
-    let said = pins.run(&["pin", &outside]);
-    assert!(
-        said.code == 0 && said.out.contains("is in no partition with a source"),
-        "{}{}",
-        said.out,
-        said.err
-    );
+    pins.run(&["pin", &outside]).succeeds().prints(&["is in no partition with a source"]);
     refusal(
         pins.run(&["pin", &pins.part("none")]),
         &["none: no such file or directory (ENOENT)", "check its path"],

@@ -1,6 +1,6 @@
 //! `bivouac plan`, and `run --plan` with real formations.
 
-use crate::harness::{Place, can_mount};
+use crate::harness::{Place, assert_contains, can_mount};
 use serde_json::Value;
 
 const SITE: &str = r#"
@@ -37,22 +37,18 @@ fn the_advice_can_be_formed() {
     let job =
         ["plan", "--site", &site, "--nodes", "2", "--in-bytes", "10g", "--in-files", "100", "--reads", "30"];
     let more = ["--checkpoint", "1g", "--checkpoint-every", "10m", "--run-time", "1h", "--write", file];
-    let said = place.run(&[&job[..], &more].concat());
-    assert_eq!(said.code, 0, "{}", said.err);
+    let said = place.run(&[&job[..], &more].concat()).succeeds();
     assert!(said.out.starts_with("use it: ") && said.out.contains("break-even"), "{}", said.out);
-    let checked = place.run(&["config", "--check", file]);
-    assert_eq!(checked.code, 0, "{}", checked.err);
+    place.run(&["config", "--check", file]).succeeds();
     if !can_mount() {
         return;
     }
     let name = Place::unique_name();
-    let up = place.run(&["up", "--name", &name, "--config", file, "--no-mount"]);
-    assert_eq!(up.code, 0, "{}", up.err);
+    place.run(&["up", "--name", &name, "--config", file, "--no-mount"]).succeeds();
     let status = json(&place.run(&["status", "--name", &name, "--json"]).out);
     // Nodes are those of a job, and here is none: they are not made on one machine instead.
     assert_eq!(status["nodes"].as_array().unwrap().len(), 1);
-    let shown = place.run(&["partition", "show", "--name", &name, "/checkpoints"]);
-    assert!(shown.code == 0 && shown.out.contains("session"), "{} {}", shown.out, shown.err);
+    place.run(&["partition", "show", "--name", &name, "/checkpoints"]).succeeds().prints(&["session"]);
     assert_eq!(place.run(&["down", "--name", &name, "--yes"]).code, 0);
 }
 
@@ -94,13 +90,10 @@ fn jobs_come_from_options_files_and_scans() {
         assert!(said.code == code && said.err.contains(says), "{arguments:?}: {said:?}");
     }
     std::fs::write(job, "cores = 4\n").unwrap();
-    let said = plan(&["--job", job]);
-    assert!(said.code == 2 && said.err.contains("cores"), "{said:?}");
+    plan(&["--job", job]).fails(2, &["cores"]);
     std::fs::write(&site, SITE.replace("streams = 8", "streams = 1")).unwrap();
-    let said = plan(&["--in-bytes", "1g"]);
-    assert!(said.code == 2 && said.err.contains("from few streams to many"), "{said:?}");
-    let said = place.run(&["plan", "--in-bytes", "1g"]);
-    assert!(said.code == 1 && said.err.contains("bivouac plan calibrate DIR"), "{said:?}");
+    plan(&["--in-bytes", "1g"]).fails(2, &["from few streams to many"]);
+    place.run(&["plan", "--in-bytes", "1g"]).fails(1, &["bivouac plan calibrate DIR"]);
 }
 
 /// S534.
@@ -110,16 +103,13 @@ fn a_site_is_measured_and_leaves_nothing_in_it() {
     let storage = place.path().join("storage");
     std::fs::create_dir(&storage).unwrap();
     let dir = storage.to_str().unwrap();
-    let said = place.run(&["plan", "calibrate", "--size", "1m", "--files", "5", "--streams", "4", dir]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    place.run(&["plan", "calibrate", "--size", "1m", "--files", "5", "--streams", "4", dir]).succeeds();
     assert_eq!(std::fs::read_dir(&storage).unwrap().count(), 0);
     let model = std::fs::read_to_string(place.path().join("state/bivouac/site.toml")).unwrap();
     let model: toml::Table = model.parse().unwrap();
     assert_eq!(model["storage"]["read"].as_array().unwrap().len(), 3, "1, 2 and 4 streams");
-    let said = place.run(&["plan", "--in-bytes", "1g", "--reads", "2"]);
-    assert_eq!(said.code, 0, "{}", said.err);
-    let said = place.run(&["plan", "calibrate", "/does/not/exist"]);
-    assert!(said.code == 1 && said.err.contains("name a directory that you may write"), "{said:?}");
+    place.run(&["plan", "--in-bytes", "1g", "--reads", "2"]).succeeds();
+    place.run(&["plan", "calibrate", "/does/not/exist"]).fails(1, &["name a directory that you may write"]);
 }
 
 /// S532: a source that is many times slower than what was measured.
@@ -149,13 +139,8 @@ fn a_throttled_source_is_learned_in_five_runs_and_forgotten_when_told() {
             "1m",
             "--no-verify",
         ];
-        let said = place.run(&[&arguments[..], &["--", "true"]].concat());
-        assert_eq!(said.code, 0, "{}", said.err);
-        assert!(
-            said.err.contains("predicted, and what it took") && said.err.contains("PREDICTED"),
-            "{}",
-            said.err
-        );
+        let said = place.run(&[&arguments[..], &["--", "true"]].concat()).succeeds();
+        assert_contains(&said.err, &["predicted, and what it took", "PREDICTED"]);
         let steps = json(&std::fs::read_to_string(seen).unwrap());
         let step = steps.as_array().unwrap().iter().find(|step| step["step"] == "in").unwrap();
         assert_eq!((&step["bytes"], &step["files"]), (&Value::from(2 << 20), &Value::from(1)));
@@ -171,15 +156,14 @@ fn a_throttled_source_is_learned_in_five_runs_and_forgotten_when_told() {
     assert!(later[later.len() / 2] <= 0.25, "{errors:?}");
     let planned = place.run(&["plan", "--site", &site, "--in-bytes", "1g"]);
     assert!(planned.out.contains("copies in took") && planned.out.contains("in 8 runs"), "{}", planned.out);
-    let said = place.run(&["plan", "reset", "--site", &site]);
-    assert!(said.code == 0 && said.out.contains("is forgotten"), "{said:?}");
+    place.run(&["plan", "reset", "--site", &site]).succeeds().prints(&["is forgotten"]);
     let planned = place.run(&["plan", "--site", &site, "--in-bytes", "1g"]);
     assert!(!planned.out.contains("copies in took"), "{}", planned.out);
-    let said = place.run(&["plan", "reset", "--site", &site]);
-    assert!(said.code == 0 && said.out.contains("was nothing"), "{said:?}");
+    place.run(&["plan", "reset", "--site", &site]).succeeds().prints(&["was nothing"]);
     // A run without a model is refused before anything is started.
-    let said = place.run(&["run", "--plan", "--site", "/does/not/exist", "--", "true"]);
-    assert!(said.code == 1 && said.err.contains("there is no model of the site"), "{said:?}");
+    place
+        .run(&["run", "--plan", "--site", "/does/not/exist", "--", "true"])
+        .fails(1, &["there is no model of the site"]);
 }
 
 fn counts(ops: u64, bytes: u64) -> Value {
@@ -234,8 +218,7 @@ fn reports_of_earlier_runs_are_planned() {
         (&5.into(), &(1 << 30).into(), &2.into())
     );
     assert_eq!((&work["run_seconds"], &found["reports"]), (&600.0.into(), &1.into()));
-    let said = plan(dir, &["--write", camp.to_str().unwrap()]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    let said = plan(dir, &["--write", camp.to_str().unwrap()]).succeeds();
     for part in ["3 reports", "bursts of writes", "every 1 min", "5 of 1 GiB"] {
         assert!(said.out.contains(part), "{part}: {}", said.out);
     }
@@ -252,8 +235,7 @@ fn reports_of_earlier_runs_are_planned() {
 
 fn flush(place: &Place, name: &str, pool: &str) {
     let mount = place.run(&["exec", "--name", name, "--", "printenv", "BIVOUAC"]).out;
-    let said = place.run(&["flush", &format!("{}/pools/{pool}", mount.trim_end())]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    place.run(&["flush", &format!("{}/pools/{pool}", mount.trim_end())]).succeeds();
 }
 
 /// S533, S336: what a job wrote into a pool is planned for that pool: the formation file has its settings, and `--pool`
@@ -273,8 +255,7 @@ fn what_a_plan_says_of_pools_goes_with_attaching_them() {
     bursts["places"][0]["has_source"] = true.into();
     bursts["places"][0]["is_partition"] = true.into();
     std::fs::write(from, bursts.to_string()).unwrap();
-    let said = place.run(&["plan", "--site", &site, "--from-report", from, "--write", camp]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    place.run(&["plan", "--site", &site, "--from-report", from, "--write", camp]).succeeds();
     let text = std::fs::read_to_string(camp).unwrap();
     assert!(text.contains("path = \"/pools/out\"\ncontract = \"session\"\nstripe = \"8192k\""), "{text}");
     assert!(text.contains("attach it with --pool") && !text.contains("/checkpoints"), "{text}");
@@ -287,8 +268,7 @@ fn what_a_plan_says_of_pools_goes_with_attaching_them() {
         place.run(&[&["up", "--name", &name, "--config", camp][..], &pools].concat())
     };
     let shown = |path: &str| place.run(&["partition", "show", "--name", &name, path]).out;
-    let said = up(&["out:rw", "in"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    up(&["out:rw", "in"]).succeeds();
     let (out, input) = (shown("/pools/out"), shown("/pools/in"));
     for line in ["contract = session", "stripe = 8m", "write = on-flush", "0-out-1"] {
         assert!(out.contains(line), "{line}: {out}");
@@ -312,11 +292,7 @@ fn what_a_plan_says_of_pools_goes_with_attaching_them() {
         ("sharing = \"shared\"\nclients = 4", "several partitions at /pools/out; leave sharing out"),
     ] {
         std::fs::write(camp, format!("{text}{more}\n")).unwrap();
-        let said = up(&["out:rw"]);
-        assert!(
-            said.code == 1 && said.err.contains("pool out: cannot be attached: ") && said.err.contains(says),
-            "{said:?}"
-        );
+        up(&["out:rw"]).fails(1, &["pool out: cannot be attached: ", says]);
         assert!(!place.run(&["pool", "show", "out"]).out.contains("attached to"));
     }
 }
@@ -341,8 +317,7 @@ fn a_bucket_is_attached_beside_small_stripes() {
     assert_eq!(place.run(&plan).code, 0);
     assert!(std::fs::read_to_string(camp).unwrap().contains("stripe = \"256k\""));
     let name = Place::unique_name();
-    let said = place.run(&["up", "--name", &name, "--config", camp, "--pool", "far:rw"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    place.run(&["up", "--name", &name, "--config", camp, "--pool", "far:rw"]).succeeds();
     let script = "cat $BIVOUAC/pools/far/f && echo back >$BIVOUAC/pools/far/g";
     assert_eq!(place.run(&["exec", "--name", &name, "--", "sh", "-c", script]).out, "from a bucket");
     flush(&place, &name, "far");
@@ -358,8 +333,7 @@ fn what_is_no_report_is_not_planned() {
     std::fs::create_dir(&dir).unwrap();
     let plan = |from: &str| place.run(&["plan", "--site", &site, "--from-report", from]);
     let path = dir.to_str().unwrap();
-    let empty = plan(path);
-    assert!(empty.code == 1 && empty.err.contains("has no report"), "{empty:?}");
+    plan(path).fails(1, &["has no report"]);
     let mut newer = report("/out", 5);
     newer["report"] = 2.into();
     newer.as_object_mut().unwrap().remove("places");
@@ -386,10 +360,8 @@ fn what_is_no_report_is_not_planned() {
             assert!(said.err.contains("--from-report") && said.out.is_empty(), "{said:?}");
         }
     }
-    let said = plan("/does/not/exist");
-    assert!(said.code == 1 && said.err.contains("check its path"), "{said:?}");
-    let said = plan("/dev/null");
-    assert!(said.code == 1 && said.err.contains("is no regular file"), "{said:?}");
+    plan("/does/not/exist").fails(1, &["check its path"]);
+    plan("/dev/null").fails(1, &["is no regular file"]);
     // Directories that cannot be partitions are left out of the formation file.
     for odd in ["/", "/..", "/a/../b", "relative", "/?", ""] {
         std::fs::write(format!("{path}/good.json"), report(odd, 5).to_string()).unwrap();
@@ -425,24 +397,24 @@ fn a_run_is_planned_again() {
     let script = "cd $BIVOUAC && cat data/a data/b data/a data/b >/dev/null && \
         head -c 1048576 data/a >scratch && cat scratch >/dev/null && mkdir res && head -c 2097152 data/b >res/r";
     let [data, out, report] = [&data, &out, &report].map(|path| path.to_str().unwrap().to_owned());
-    let said = place.run(&[
-        "run",
-        "--nodes",
-        "2",
-        "--report",
-        &report,
-        "--in",
-        &format!("{data}:data"),
-        "--out",
-        &format!("res:{out}"),
-        "--",
-        "sh",
-        "-c",
-        script,
-    ]);
-    assert_eq!(said.code, 0, "{}", said.err);
-    let planned = place.run(&["plan", "--site", &site, "--from-report", &report, "--json"]);
-    assert_eq!(planned.code, 0, "{}", planned.err);
+    place
+        .run(&[
+            "run",
+            "--nodes",
+            "2",
+            "--report",
+            &report,
+            "--in",
+            &format!("{data}:data"),
+            "--out",
+            &format!("res:{out}"),
+            "--",
+            "sh",
+            "-c",
+            script,
+        ])
+        .succeeds();
+    let planned = place.run(&["plan", "--site", &site, "--from-report", &report, "--json"]).succeeds();
     let work = &json(&planned.out)["work"];
     let number = |key: &str| work[key].as_u64().unwrap_or_else(|| panic!("{key}: {work}"));
     assert_eq!((number("in_bytes"), number("in_files"), number("nodes")), (6 << 20, 2, 2), "{work}");

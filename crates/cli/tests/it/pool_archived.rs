@@ -68,8 +68,7 @@ fn is_filled(dir: &Path) {
 fn a_pool_goes_into_an_archive_and_comes_back() {
     let site = Site::new();
     let dir = site.fill();
-    let said = site.archive(&[]);
-    assert!(said.code == 0 && said.out.contains("is archived, 293 KiB in 2 files"), "{said:?}");
+    site.archive(&[]).succeeds().prints(&["is archived, 293 KiB in 2 files"]);
     let copies = site.copies();
     assert_eq!((copies.len(), site.shown()["location"].as_str()), (1, Some("both")));
     is_filled(&copies[0]);
@@ -83,19 +82,16 @@ fn a_pool_goes_into_an_archive_and_comes_back() {
         std::fs::File::options().write(true).open(dir.join("run")).unwrap().set_modified(run).unwrap();
     };
     damage("#!/bin/si\n");
-    let said = site.archive(&["--free"]);
-    assert!(said.code == 1 && said.err.contains("one of both is damaged"), "{said:?}");
+    site.archive(&["--free"]).fails(1, &["one of both is damaged"]);
     assert!(dir.exists() && site.copies() == copies);
     is_filled(&copies[0]);
     damage("#!/bin/sh\n");
     std::fs::write(dir.join("more"), "x").unwrap();
     assert_eq!((site.archive(&[]).code, site.copies().len()), (0, 2));
     std::fs::remove_file(dir.join("more")).unwrap();
-    let said = site.archive(&["--free"]);
-    assert!(said.code == 0 && said.out.contains("bivouac pool restore mesh"), "{said:?}");
+    site.archive(&["--free"]).succeeds().prints(&["bivouac pool restore mesh"]);
     assert!(!dir.exists() && site.shown()["location"] == "archive");
-    let again = site.archive(&["--free"]);
-    assert!(again.code == 0 && again.out.contains("is in its archive alone"), "{again:?}");
+    site.archive(&["--free"]).succeeds().prints(&["is in its archive alone"]);
     assert!(site.place.ok(&["pool", "show", "mesh"]).contains("; only there"));
     let name = Place::unique_name();
     let mut refused = vec![
@@ -114,11 +110,7 @@ fn a_pool_goes_into_an_archive_and_comes_back() {
     // Somebody has changed the archive: nothing of it comes back.
     let (file, content) = (copies[0].join("run"), "#!/bin/sh\n");
     std::fs::write(&file, "#!/bin/si\n").unwrap();
-    let damaged = site.place.run(&["pool", "restore", "mesh"]);
-    assert!(
-        damaged.code == 1 && damaged.err.contains("does not hold any more what was archived"),
-        "{damaged:?}"
-    );
+    site.place.run(&["pool", "restore", "mesh"]).fails(1, &["does not hold any more what was archived"]);
     assert_eq!(std::fs::read_dir(dir.parent().unwrap()).unwrap().count(), 0);
     std::fs::write(&file, content).unwrap();
     let back = site.place.ok(&["pool", "restore", "mesh"]);
@@ -155,8 +147,7 @@ fn ways_into_an_archive_and_back_are_whole_whenever_they_are_killed() {
             is_filled(&site.copies()[0]);
         } else {
             is_filled(&dir);
-            let said = site.archive(&["--free"]);
-            assert_eq!(said.code, 0, "{said:?}");
+            site.archive(&["--free"]).succeeds();
         }
         kill(&["pool", "restore", "mesh"], round);
         if site.shown()["location"] == "archive" {
@@ -180,14 +171,14 @@ fn what_is_not_to_be_given_up_stays() {
     std::fs::write(data.join("a"), "1").unwrap();
     site.place.ok(&["pool", "create", "theirs", "--from", data.to_str().unwrap()]);
     let to = site.archive.to_str().unwrap();
-    let kept = site.place.run(&["pool", "archive", "theirs", "--to", to, "--free"]);
-    assert!(kept.code == 1 && kept.err.contains("was there before the pool"), "{kept:?}");
+    site.place
+        .run(&["pool", "archive", "theirs", "--to", to, "--free"])
+        .fails(1, &["was there before the pool"]);
     assert_eq!(std::fs::read_to_string(data.join("a")).unwrap(), "1");
     if can_mount() {
         let name = Place::unique_name();
         site.place.ok(&["up", "--name", &name, "--pool", "mesh:rw", "--no-mount"]);
-        let kept = site.archive(&["--free"]);
-        assert!(kept.code == 1 && kept.err.contains("is attached to formation"), "{kept:?}");
+        site.archive(&["--free"]).fails(1, &["is attached to formation"]);
         is_filled(&dir);
         site.place.ok(&["down", "--name", &name, "--yes"]);
     }
@@ -201,7 +192,6 @@ fn what_is_not_to_be_given_up_stays() {
     }
     rustix::fs::mknodat(rustix::fs::CWD, dir.join("socket"), rustix::fs::FileType::Socket, 0o600.into(), 0)
         .unwrap();
-    let said = site.archive(&["--free"]);
-    assert!(said.code == 1 && said.err.contains("no whole copy"), "{said:?}");
+    site.archive(&["--free"]).fails(1, &["no whole copy"]);
     assert!(dir.join("socket").exists() && site.shown()["location"] != "archive");
 }

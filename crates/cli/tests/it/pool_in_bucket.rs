@@ -114,8 +114,7 @@ impl Site {
 }
 
 fn nothing_comes_back(site: &Site, says: &str) {
-    let said = site.restore();
-    assert!(said.code == 1 && said.err.contains(says), "{said:?}");
+    site.restore().fails(1, &[says]);
     assert_eq!((site.beside(), site.location().as_str()), (vec![], "archive"));
 }
 
@@ -202,8 +201,7 @@ fn a_pool_goes_into_a_bucket_and_comes_back() {
     let dir = site.dir();
     fill_oddly(&dir);
     let before = described(&dir);
-    let said = site.archive(&["--free"]);
-    assert!(said.code == 0 && said.out.contains(" in 5 files: s3://bucket/cold/0-mesh-1/"), "{said:?}");
+    site.archive(&["--free"]).succeeds().prints(&[" in 5 files: s3://bucket/cold/0-mesh-1/"]);
     assert!(!dir.exists() && site.has_no_uploads());
     let shown = site.shown();
     let place = shown["archive"].as_str().unwrap().to_owned();
@@ -218,22 +216,16 @@ fn a_pool_goes_into_a_bucket_and_comes_back() {
         refused.push(vec!["up", "--name", &name, "--pool", "mesh"]);
     }
     for arguments in refused {
-        let said = site.place.run(&arguments);
-        assert!(
-            said.code == 1 && said.err.contains("bivouac pool restore mesh") && said.err.contains(&place),
-            "{said:?}"
-        );
+        site.place.run(&arguments).fails(1, &["bivouac pool restore mesh", &place]);
     }
     let beside = site.base.join("0-mesh-1.restored");
     std::fs::write(&beside, "").unwrap();
-    let said = site.restore();
-    assert!(said.code == 1 && said.err.contains("is in the way"), "{said:?}");
+    site.restore().fails(1, &["is in the way"]);
     std::fs::remove_file(&beside).unwrap();
     // What a command has left that was killed before it gave a whole tree its name.
     std::fs::create_dir_all(beside.join("0-mesh-1/empty")).unwrap();
     std::fs::write(beside.join("0-mesh-1/run"), "of before").unwrap();
-    let back = site.restore();
-    assert!(back.code == 0 && back.out.contains("is on site storage again"), "{back:?}");
+    site.restore().succeeds().prints(&["is on site storage again"]);
     assert_eq!((described(&dir), site.location()), (before.clone(), "both".to_owned()));
     assert_eq!(site.beside(), ["0-mesh-1"]);
     // The same content is the same copy, and nothing is sent; it goes into a directory as well, and another bucket's URL.
@@ -325,8 +317,7 @@ fn who_is_interrupted_leaves_what_is_whole() {
         std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap().count() == 1
     });
     site.server.heal();
-    let said = crate::harness::said(&child.wait_with_output().unwrap());
-    assert!(said.code == 1 && said.err.contains("(SIGTERM)"), "{said:?}");
+    crate::harness::said(&child.wait_with_output().unwrap()).fails(1, &["(SIGTERM)"]);
     assert!(site.has_no_uploads() && described(&dir) == before && site.location() == "site");
     assert_eq!(site.archive(&["--free"]).code, 0);
     assert_eq!((site.restore().code, described(&dir)), (0, before));
@@ -427,14 +418,13 @@ fn one_command_at_a_time_works_on_a_pool() {
         crate::harness::said(&child.wait_with_output().unwrap())
     };
     let archive = ["pool", "archive", "mesh", "--to", TO, "--free"];
-    let said = held(&archive, &|| std::fs::write(dir.join("new"), "x").unwrap());
-    assert!(said.code == 1 && said.err.contains("was changed while it was archived"), "{said:?}");
+    held(&archive, &|| std::fs::write(dir.join("new"), "x").unwrap())
+        .fails(1, &["was changed while it was archived"]);
     assert!(dir.join("new").exists() && site.location() == "site");
     assert_eq!(site.server.contents().objects.keys().collect::<Vec<_>>(), [""; 0]);
     let before = described(&dir);
     let refused = |arguments: &[&str]| {
-        let said = site.place.run(arguments);
-        assert!(said.code == 1 && said.err.contains("another command copies it; wait for that"), "{said:?}");
+        site.place.run(arguments).fails(1, &["another command copies it; wait for that"]);
     };
     let said = held(&archive, &|| {
         refused(&archive);
@@ -494,11 +484,7 @@ fn what_cannot_be_archived_or_brought_back_is_named() {
     );
     std::fs::remove_dir_all(dir.join("x".repeat(250))).unwrap();
     rustix::fs::mknodat(CWD, dir.join("socket"), FileType::Socket, 0o600.into(), 0).unwrap();
-    let said = site.archive(&["--free"]);
-    assert!(
-        said.code == 1 && said.err.contains("socket: is a socket, of which there is no copy"),
-        "{said:?}"
-    );
+    site.archive(&["--free"]).fails(1, &["socket: is a socket, of which there is no copy"]);
     std::fs::remove_file(dir.join("socket")).unwrap();
     assert_eq!(site.server.count("PUT", ""), 0);
     // A byte that nobody has written, here or there.
@@ -511,13 +497,7 @@ fn what_cannot_be_archived_or_brought_back_is_named() {
         std::fs::File::options().write(true).open(dir.join("d/a")).unwrap().set_modified(time).unwrap();
     };
     damage("b");
-    let said = site.archive(&["--free"]);
-    assert!(
-        said.code == 1
-            && said.err.contains("again: has other contents")
-            && said.err.contains("one of both is damaged"),
-        "{said:?}"
-    );
+    site.archive(&["--free"]).fails(1, &["again: has other contents", "one of both is damaged"]);
     assert!(dir.exists() && site.server.object(&key).unwrap().bytes == whole.bytes);
     damage("a");
     let before = described(&dir);
@@ -538,11 +518,9 @@ fn what_cannot_be_archived_or_brought_back_is_named() {
     nothing_comes_back(&site, "connection refused: is the store running?");
     site.server.serve();
     site.place.set("AWS_SECRET_ACCESS_KEY", "wrong");
-    let said = site.restore();
-    assert!(said.code == 1 && said.err.contains("the secret does not fit the key"), "{said:?}");
+    site.restore().fails(1, &["the secret does not fit the key"]);
     site.place.set("AWS_SECRET_ACCESS_KEY", "");
-    let said = site.restore();
-    assert!(said.code == 1 && said.err.contains("no credentials"), "{said:?}");
+    site.restore().fails(1, &["no credentials"]);
     site.place.set("AWS_SECRET_ACCESS_KEY", SECRET_KEY);
     assert_eq!((site.restore().code, described(&dir)), (0, before));
 }

@@ -1,10 +1,9 @@
 //! Versions of pools, and reminders of their ends, with a real database, directories, a formation, and a program for
 //! mail.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::harness::{Place, can_mount};
+use crate::harness::{Place, can_mount, write_program};
 use serde_json::Value;
 
 fn place() -> Place {
@@ -108,8 +107,7 @@ fn sendmail(place: &Place) -> PathBuf {
         "#!/bin/sh\ncd '{}' || exit 9\nprintf '%s\\n' \"$@\" > args\ncat > mail\necho x >> count\n[ ! -e fails ] || {{ echo no way >&2; exit 75; }}\n",
         dir.display()
     );
-    std::fs::write(&program, script).unwrap();
-    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    write_program(&program, &script);
     program
 }
 
@@ -130,15 +128,10 @@ fn reminders_are_sent_once_and_hold_what_users_write() {
     let create = ["pool", "create", "mesh", "--from", &from, "--days", "5", "--title", title];
     place.ok(&[&create[..], &["--remind", "7", "--mail", "me@site.example"]].concat());
     let remind = |more: &[&str]| place.run(&[&["pool", "remind", "--sendmail", &program][..], more].concat());
-    let would = remind(&["--dry-run"]);
-    assert!(would.code == 0 && would.out.contains("me@site.example would be reminded"), "{would:?}");
+    remind(&["--dry-run"]).succeeds().prints(&["me@site.example would be reminded"]);
     assert_eq!(sent(&place, "count"), "");
     std::fs::write(place.path().join("sent/fails"), "").unwrap();
-    let failed = remind(&[]);
-    assert!(
-        failed.code == 1 && failed.err.contains("no way") && failed.err.contains("is not reminded"),
-        "{failed:?}"
-    );
+    remind(&[]).fails(1, &["no way", "is not reminded"]);
     std::fs::remove_file(place.path().join("sent/fails")).unwrap();
     assert!(remind(&[]).out.contains("is reminded of its end"));
     assert_eq!((remind(&[]).out.as_str(), sent(&place, "count").as_str()), ("", "x\nx\n"));
@@ -164,16 +157,14 @@ fn reminders_are_sent_once_and_hold_what_users_write() {
     }
     // Whoever may write the database can write anything there: it goes nowhere.
     forge(&place, "UPDATE pool SET mail = '-X/tmp/log me@x', reminded_s = NULL");
-    let forged = remind(&[]);
-    assert!(forged.code == 1 && forged.err.contains("no address for mail"), "{forged:?}");
+    remind(&[]).fails(1, &["no address for mail"]);
     assert_eq!(sent(&place, "count"), "x\nx\n");
     place.ok(&["pool", "reminder", "mesh", "--none"]);
     assert_eq!((remind(&[]).code, remind(&["-n"]).out.as_str()), (0, ""));
     assert_eq!(place.run(&["pool", "reminder", "mesh"]).code, 2);
     let missing = ["pool", "reminder", "mesh", "--remind", "6", "--mail", "me@x"];
     place.ok(&missing);
-    let none = place.run(&["pool", "remind", "--sendmail", "/does/not/exist"]);
-    assert!(none.code == 1 && none.err.contains("/does/not/exist"), "{none:?}");
+    place.run(&["pool", "remind", "--sendmail", "/does/not/exist"]).fails(1, &["/does/not/exist"]);
 }
 
 /// S448: the entry of a calendar has the end, an alarm, and nothing that users write but as text.

@@ -22,12 +22,10 @@ fn a_pool_of_data_that_is_there() {
     );
     assert!(!place.ok(&["pool", "list"]).contains('\u{1b}'));
     std::fs::remove_dir_all(&data).unwrap();
-    let gone = place.run(&["pool", "path", "mesh"]);
-    assert!(gone.code == 1 && gone.err.contains("is gone; put it back"), "{}", gone.err);
+    place.run(&["pool", "path", "mesh"]).fails(1, &["is gone; put it back"]);
     place.ok(&["pool", "release", "mesh"]);
     assert!(place.ok(&["pool", "history", "mesh"]).contains("release"));
-    let ended = place.run(&["pool", "path", "mesh"]);
-    assert!(ended.err.contains("bivouac pool restore mesh"), "{}", ended.err);
+    place.run(&["pool", "path", "mesh"]).tells(&["bivouac pool restore mesh"]);
 }
 
 /// S335: killed at any time, `create` has made the pool with its directory, or it makes it when it is asked again.
@@ -73,8 +71,7 @@ fn a_formation_has_pools() {
     assert!(inside.ends_with("pools/out") && !inside.starts_with(place.path().join("out")), "{path}");
     assert_eq!(std::fs::read_to_string(inside.join("a")).unwrap(), "out");
     std::fs::write(inside.join("result"), "42").unwrap();
-    let refused = place.run(&["pool", "release", "out"]);
-    assert!(refused.code == 1 && refused.err.contains("is attached to formation"), "{}", refused.err);
+    place.run(&["pool", "release", "out"]).fails(1, &["is attached to formation"]);
     place.ok(&["flush", inside.to_str().unwrap()]);
     // Nothing gets into the one that is only read, whoever asks.
     let read_only = inside.with_file_name("mesh");
@@ -96,8 +93,7 @@ fn a_formation_has_pools() {
     assert_eq!(std::fs::read_to_string(place.path().join("mesh/a")).unwrap(), "mesh");
     assert_eq!(std::fs::read_to_string(place.path().join("out/result")).unwrap(), "42");
     place.ok(&["pool", "release", "out"]);
-    let missing = place.run(&["up", "--name", &name, "--pool", "out"]);
-    assert!(missing.code == 1 && missing.err.contains("is released"), "{}", missing.err);
+    place.run(&["up", "--name", &name, "--pool", "out"]).fails(1, &["is released"]);
 }
 
 fn private(dir: &std::path::Path) {
@@ -133,11 +129,9 @@ fn a_formation_that_cannot_be_seen_is_not_taken_for_dead() {
     place.ok(&["down", "--name", "another", "--yes"]);
     std::fs::remove_dir_all(&run).unwrap();
     std::fs::rename(&away, &run).unwrap();
-    let here = place.run(&["pool", "detach", "out"]);
-    assert!(here.code == 1 && here.err.contains("take it down: bivouac down --name"), "{}", here.err);
+    place.run(&["pool", "detach", "out"]).fails(1, &["take it down: bivouac down --name"]);
     std::fs::rename(&run, &away).unwrap();
-    let other = place.run(&["pool", "detach", "out", "--formation", "another"]);
-    assert!(other.code == 1 && other.err.contains("no such formation has it"), "{}", other.err);
+    place.run(&["pool", "detach", "out", "--formation", "another"]).fails(1, &["no such formation has it"]);
     assert!(place.ok(&["pool", "detach", "out"]).contains("no longer attached to formation"));
     place.ok(&["pool", "release", "out"]);
     assert!(place.ok(&["pool", "list"]).contains("out#1  released"));
@@ -171,8 +165,7 @@ fn a_forged_removal_takes_nothing() {
             rusqlite::params![path.to_str().unwrap().as_bytes(), inode(path).cast_signed()],
         )
         .unwrap();
-        let kept = place.run(&["pool", "expire"]);
-        assert!(kept.code == 1 && kept.out.contains("nothing is removed"), "{}{}", kept.out, kept.err);
+        place.run(&["pool", "expire"]).fails(1, &[]).prints(&["nothing is removed"]);
     }
     assert_eq!(std::fs::read_to_string(made.join("result")).unwrap(), "42");
     db.execute("UPDATE pool SET source = ?1", [made.to_str().unwrap().as_bytes()]).unwrap();
@@ -203,20 +196,17 @@ fn what_names_no_database_is_refused() {
 fn the_environment_says_how_servers_are_reached() {
     let mut place = Place::new();
     place.set("PGSSLMODE", "trusting");
-    let said = place.run(&["pool", "list", "--db", "postgres://db.example/site"]);
-    assert!(
-        said.code == 2 && said.err.contains("PGSSLMODE has an sslmode other than disable"),
-        "{}",
-        said.err
-    );
+    place
+        .run(&["pool", "list", "--db", "postgres://db.example/site"])
+        .fails(2, &["PGSSLMODE has an sslmode other than disable"]);
     let mut place = Place::new();
     place.set("PGSSLMODE", "verify-full");
-    let said = place.run(&["pool", "list", "--db", "postgres://db.example/site"]);
-    assert!(said.code == 1 && said.err.contains(".postgresql/root.crt: is not there"), "{}", said.err);
+    place
+        .run(&["pool", "list", "--db", "postgres://db.example/site"])
+        .fails(1, &[".postgresql/root.crt: is not there"]);
     let missing = place.path().join("no.pem");
     place.set("PGSSLROOTCERT", missing.to_str().unwrap());
-    let said = place.run(&["pool", "list", "--db", "postgres://db.example/site"]);
-    assert!(said.code == 1 && said.err.contains("no.pem: "), "{}", said.err);
+    place.run(&["pool", "list", "--db", "postgres://db.example/site"]).fails(1, &["no.pem: "]);
 }
 
 /// S332: a clock that is not that of the database's server removes nothing.
@@ -236,8 +226,7 @@ fn a_clock_that_is_not_the_servers_removes_nothing() {
     server.client("site").batch_execute(orders).unwrap();
     let behind = format!("{url}?options=-c%20search_path%3Dother%2Cpublic%2Cpg_catalog");
     for _ in 0..3 {
-        let said = place.run(&["pool", "expire", "--db", &behind]);
-        assert!(said.code == 1 && said.err.contains("s ahead of that of database site"), "{}", said.err);
+        place.run(&["pool", "expire", "--db", &behind]).fails(1, &["s ahead of that of database site"]);
     }
     assert_eq!(std::fs::read_dir(&base).unwrap().count(), 1);
     place.ok(&["pool", "expire"]);

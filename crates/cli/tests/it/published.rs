@@ -14,7 +14,10 @@ use bivouac_objects::{ACCESS_KEY, SECRET_KEY};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{Camp, Place, Said, can_mount, is_alive, said, signal, wait_until, wait_within};
+use crate::harness::{
+    Camp, Place, Said, assert_contains, can_mount, events, is_alive, said, signal, text, wait_until,
+    wait_within,
+};
 
 const SERVED: &[&str] = &["--nodes", "2", "--stripe", "64k", "--http", "0"];
 
@@ -55,15 +58,10 @@ fn same(a: &Path, b: &Path) {
     assert_eq!((names(a), names(&a.join("d/ä b"))), (names(b), names(&b.join("d/ä b"))), "and nothing else");
 }
 
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
 /// Publishes, and answers the entry's name.
 fn publish(place: &Place, path: &Path, catalogue: &str, more: &[&str]) -> String {
     let all = ["publish", text(path), "--title", "Wing, fine mesh", "--to", catalogue];
-    let said = place.run(&[&all, more].concat());
-    assert_eq!(said.code, 0, "{}", said.err);
+    let said = place.run(&[&all, more].concat()).succeeds();
     let id = said.out.trim().to_owned();
     assert_eq!(said.out, format!("{id}\n"), "alone on its line");
     id
@@ -71,7 +69,7 @@ fn publish(place: &Place, path: &Path, catalogue: &str, more: &[&str]) -> String
 
 /// The last line of JSON.
 fn ended(said: &Said) -> Value {
-    serde_json::from_str(said.out.lines().last().unwrap()).unwrap_or_else(|_| panic!("{}", said.err))
+    events("get", &said.out).pop().unwrap_or_else(|| panic!("{}", said.err))
 }
 
 /// S560, S561, S562: from the formation, and when it is gone from site storage, by the entry alone.
@@ -100,8 +98,8 @@ fn a_data_set_outlives_its_formation() {
     assert!(camp.place().run(&["find", "boat", "--in", text(&catalogue)]).out.contains("nothing found"));
 
     // By all who have it, with a key that is gone afterwards.
-    let got = camp.place().run(&["get", &id, text(&at("one")), "--in", text(&catalogue), "--json"]);
-    assert_eq!(got.code, 0, "{}", got.err);
+    let got =
+        camp.place().run(&["get", &id, text(&at("one")), "--in", text(&catalogue), "--json"]).succeeds();
     same(&source, &at("one"));
     let parts = ended(&got)["parts"].as_object().unwrap().clone();
     assert!(parts.len() == 2 && parts.keys().any(|holder| holder.starts_with("formation ")), "{parts:?}");
@@ -111,37 +109,30 @@ fn a_data_set_outlives_its_formation() {
     let mut changed = content((5 << 20) + 7, 1);
     changed.iter_mut().for_each(|byte| *byte ^= 1);
     fs::write(source.join("d/ä b/large"), changed).unwrap();
-    let got = camp.place().run(&["get", text(&catalogue.join(&id)), text(&at("two")), "--no-cache"]);
-    assert_eq!(got.code, 0, "{}", got.err);
+    let got =
+        camp.place().run(&["get", text(&catalogue.join(&id)), text(&at("two")), "--no-cache"]).succeeds();
     same(&at("site"), &at("two"));
-    assert!(
-        got.err.contains("left out: formation ") && got.err.contains("wrong bytes of d/ä b/large"),
-        "{}",
-        got.err
-    );
+    assert_contains(&got.err, &["left out: formation ", "wrong bytes of d/ä b/large"]);
 
     let (name, runtime) = (camp.name().to_owned(), camp.place().path().to_owned());
     let down = camp.run("down", &["--discard"]);
     assert_eq!(down.code, 0, "{} {name} {}", down.err, runtime.display());
-    let got = camp.place().run(&["get", text(&catalogue.join(&id)), text(&at("three")), "--no-cache"]);
-    assert_eq!(got.code, 0, "{}", got.err);
+    camp.place().run(&["get", text(&catalogue.join(&id)), text(&at("three")), "--no-cache"]).succeeds();
     same(&at("site"), &at("three"));
 
     // What was fetched before is the nearest holder, and the catalogue need not be there.
     fs::rename(at("site"), at("away")).unwrap();
     fs::rename(&catalogue, at("elsewhere")).unwrap();
-    let got = camp.place().run(&["get", &id, text(&at("four")), "--in", text(&catalogue), "--json"]);
-    assert_eq!(got.code, 0, "{}", got.err);
+    let got =
+        camp.place().run(&["get", &id, text(&at("four")), "--in", text(&catalogue), "--json"]).succeeds();
     same(&at("three"), &at("four"));
     assert_eq!(ended(&got)["parts"].as_object().unwrap().keys().collect::<Vec<_>>(), ["fetched before"]);
     fs::rename(at("elsewhere"), &catalogue).unwrap();
 
-    let gone = camp.place().run(&["unpublish", &id, "--in", text(&catalogue)]);
-    assert_eq!(gone.code, 0, "{}", gone.err);
+    camp.place().run(&["unpublish", &id, "--in", text(&catalogue)]).succeeds();
     assert_eq!(fs::read_dir(&catalogue).unwrap().count(), 0);
     for command in ["unpublish", "get"] {
-        let said = camp.place().run(&[command, &id, "--in", text(&catalogue)]);
-        assert!(said.code == 1 && said.err.contains("has no entry"), "{}", said.err);
+        camp.place().run(&[command, &id, "--in", text(&catalogue)]).fails(1, &["has no entry"]);
     }
 }
 
@@ -176,8 +167,9 @@ fn what_cannot_be_had_is_not_published() {
     let Some(camp) = camp(&["--nodes", "1"]) else { return };
     fs::write(camp.mount().join("f"), "x").unwrap();
     let file = camp.mount().join("f");
-    let said = camp.place().run(&["publish", text(&file), "--title", "x", "--to", text(&catalogue)]);
-    assert!(said.code == 1 && said.err.contains("start the formation with --http"), "{}", said.err);
+    camp.place()
+        .run(&["publish", text(&file), "--title", "x", "--to", text(&catalogue)])
+        .fails(1, &["start the formation with --http"]);
     assert_eq!(fs::read_dir(&catalogue).unwrap().count(), 0);
     camp.down();
 }
@@ -193,14 +185,12 @@ fn entries_expire() {
     let dst = dir.path().join("g");
     assert!(place.run(&["find", "--in", text(&catalogue)]).out.contains("nothing found"));
     assert!(place.run(&["find", "--expired", "--in", text(&catalogue)]).out.contains("expired"));
-    let said = place.run(&["get", &id, text(&dst), "--in", text(&catalogue)]);
-    assert!(said.code == 1 && said.err.contains("ask ada@"), "{}", said.err);
+    place.run(&["get", &id, text(&dst), "--in", text(&catalogue)]).fails(1, &["ask ada@"]);
     let said = place.run(&["get", &id, text(&dst), "--in", text(&catalogue), "--expired"]);
     assert_eq!((said.code, fs::read(&dst).unwrap()), (0, b"content".to_vec()), "{}", said.err);
     // What is there and differs stays.
     fs::write(&dst, "mine").unwrap();
-    let said = place.run(&["get", &id, text(&dst), "--in", text(&catalogue), "--expired"]);
-    assert!(said.code == 1 && said.err.contains("--force"), "{}", said.err);
+    place.run(&["get", &id, text(&dst), "--in", text(&catalogue), "--expired"]).fails(1, &["--force"]);
     assert_eq!(fs::read(&dst).unwrap(), b"mine");
 }
 
@@ -222,13 +212,11 @@ fn buckets_have_entries_and_files() {
     let found = place.run(&["find", "wing", "--in", "s3://bucket/all sets"]);
     assert!(found.out.contains(&id), "{}{}", found.out, found.err);
     let dst = dir.path().join("dst");
-    let got = place.run(&["get", &id, text(&dst), "--in", "s3://bucket/all sets"]);
-    assert_eq!(got.code, 0, "{}", got.err);
+    place.run(&["get", &id, text(&dst), "--in", "s3://bucket/all sets"]).succeeds();
     same(&dir.path().join("away"), &dst);
     let entry = format!("s3://bucket/all sets/{id}");
     let again = dir.path().join("again");
-    let got = place.run(&["get", &entry, text(&again), "--no-cache"]);
-    assert_eq!(got.code, 0, "{}", got.err);
+    place.run(&["get", &entry, text(&again), "--no-cache"]).succeeds();
     same(&dst, &again);
     assert_eq!(place.run(&["unpublish", &id, "--in", "s3://bucket/all sets"]).code, 0);
     assert!(place.run(&["find", "--in", "s3://bucket/all sets"]).out.contains("nothing found"));
@@ -248,22 +236,20 @@ fn web_servers_have_entries_and_links_end() {
     assert!(camp.place().run(&["find", "wing", "--in", &catalogue]).out.contains(&id));
     let entry = format!("{catalogue}/{id}/");
     let dst = dir.path().join("dst");
-    let got = camp.place().run(&["get", &entry, text(&dst), "--no-cache"]);
-    assert_eq!(got.code, 0, "{}", got.err);
+    camp.place().run(&["get", &entry, text(&dst), "--no-cache"]).succeeds();
     same(&source, &dst);
     // A file by its URL, and by a link that anybody can use who knows the certificate.
     let file = dir.path().join("file");
-    let got = camp.place().run(&["get", &format!("{server}/results/d/ä b/large"), text(&file), "--no-cache"]);
-    assert_eq!(got.code, 0, "{}", got.err);
+    camp.place()
+        .run(&["get", &format!("{server}/results/d/ä b/large"), text(&file), "--no-cache"])
+        .succeeds();
     assert!(fs::read(&file).unwrap() == fs::read(source.join("d/ä b/large")).unwrap());
     let shared = source.join("d/ä b/large");
-    let said = camp.place().run(&["share", text(&shared), "--expires", "1h"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    let said = camp.place().run(&["share", text(&shared), "--expires", "1h"]).succeeds();
     let link = said.out.trim().to_owned();
     let fingerprint = said.err.split("SHA-256 ").nth(1).unwrap().split(')').next().unwrap();
     let (stranger, to) = (place(), dir.path().join("linked"));
-    let got = stranger.run(&["get", &link, text(&to), "--fingerprint", fingerprint]);
-    assert_eq!(got.code, 0, "{}", got.err);
+    let got = stranger.run(&["get", &link, text(&to), "--fingerprint", fingerprint]).succeeds();
     assert!(fs::read(&to).unwrap() == fs::read(&file).unwrap());
     let secret = link.split(['.', '@']).nth(1).unwrap();
     assert!(!got.err.contains(secret), "{}", got.err);
@@ -275,8 +261,7 @@ fn web_servers_have_entries_and_links_end() {
     assert_eq!(camp.place().run(&["key", "revoke", "--name", camp.name(), &key]).code, 0);
     let got = stranger.run(&["get", &link, text(&other), "--fingerprint", fingerprint]);
     assert!(got.code == 1 && got.err.contains("401") && !other.exists(), "{}", got.err);
-    let gone = camp.place().run(&["unpublish", &id, "--in", &catalogue]);
-    assert_eq!(gone.code, 0, "{}", gone.err);
+    camp.place().run(&["unpublish", &id, "--in", &catalogue]).succeeds();
     assert_eq!(fs::read_dir(camp.mount().join("sets")).unwrap().count(), 0);
     camp.down();
 }
@@ -313,15 +298,19 @@ fn formations_near_by_answer_for_entries() {
         said.err
     );
     same(&results, &got);
-    let found = camp.place().run(&["find", "wing", "--in", text(&catalogue)]);
-    assert!(found.code == 0 && found.out.contains(&id) && found.err.contains("near by"), "{}", found.err);
+    camp.place()
+        .run(&["find", "wing", "--in", text(&catalogue)])
+        .succeeds()
+        .tells(&["near by"])
+        .prints(&[&id]);
     let known = camp.place().run(&["find", "wing", "--known", "--in", text(&catalogue)]);
     assert!(known.code == 0 && known.out.contains(&id) && known.err.is_empty(), "{}", known.err);
     let other = text(&away).replace("away", "other");
     let none = camp.place().run(&["find", "--known", "--in", &other]);
     assert_eq!((none.code, none.out.as_str()), (0, "nothing found\n"));
-    let asked = camp.place().run(&["get", &id, text(&got), "--in", text(&catalogue), "--no-cache"]);
-    assert!(asked.code == 1 && asked.err.contains("has no entry"), "{}", asked.err);
+    camp.place()
+        .run(&["get", &id, text(&got), "--in", text(&catalogue), "--no-cache"])
+        .fails(1, &["has no entry"]);
     // Somebody else with a key, by its server.
     let read = crate::http::key(&camp, &["--read-only"]);
     let near = format!("http://x:{read}@{}/", server.address);
@@ -334,8 +323,7 @@ fn formations_near_by_answer_for_entries() {
         said.err
     );
     same(&results, &copy);
-    let found = stranger(&camp, &["find", "mesh", "--known", "--in", text(&catalogue)], &near);
-    assert!(found.code == 0 && found.out.contains(&id), "{}", found.err);
+    stranger(&camp, &["find", "mesh", "--known", "--in", text(&catalogue)], &near).succeeds().prints(&[&id]);
     // Who may ask, and what for.
     let query = format!("catalogue={}&id={id}", text(&catalogue).replace('/', "%2F"));
     let entry = format!("/.bivouac-published/entry.json?{query}");
@@ -405,8 +393,7 @@ fn formations_near_by_answer_for_entries() {
     let said = crate::harness::said(&command.env("XDG_CACHE_HOME", &elsewhere).output().unwrap());
     assert_eq!((said.code, from(&said)["from"].as_str()), (0, Some(text(&catalogue))), "{}", said.err);
     assert_eq!(server.status("GET", &entry, &[], b""), 200);
-    let unpublished = camp.place().run(&["unpublish", &id, "--in", text(&catalogue)]);
-    assert_eq!(unpublished.code, 0, "{}", unpublished.err);
+    camp.place().run(&["unpublish", &id, "--in", text(&catalogue)]).succeeds();
     assert_eq!(server.status("GET", &entry, &[], b""), 404);
     // One that ends is told until then.
     let id = publish(camp.place(), &results, text(&catalogue), &["--expires", "2s"]);
@@ -564,8 +551,7 @@ fn a_killed_download_goes_on_where_it_was() {
     getting.kill().unwrap();
     getting.wait().unwrap();
     assert!(!dst.exists());
-    let again = place.run(&arguments);
-    assert_eq!(again.code, 0, "{}", again.err);
+    let again = place.run(&arguments).succeeds();
     assert!(fs::read(&dst).unwrap() == *bytes);
     assert_eq!((ended(&again)["bytes_moved"].as_u64(), server.asked()), (Some(3 << 20), 9));
     let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -609,8 +595,7 @@ fn who_waits_for_a_holder_that_hangs_can_leave_at_once_or_be_killed() {
         assert!(!dst.exists());
     }
     lets_go.store(1, Ordering::SeqCst);
-    let again = place.run(&arguments);
-    assert_eq!(again.code, 0, "{}", again.err);
+    let again = place.run(&arguments).succeeds();
     assert!(fs::read(&dst).unwrap() == *bytes);
     assert_eq!(ended(&again)["bytes_moved"].as_u64(), Some(5 << 20));
 }
@@ -656,8 +641,7 @@ fn hostile_servers_and_entries_do_no_harm() {
     let urls: Vec<String> = servers.iter().map(|(server, path)| server.url(path)).collect();
     let path = metalink(dir.path(), "f", &bytes, &urls);
     let dst = dir.path().join("dst");
-    let got = place.run(&["get", text(&path), text(&dst), "--no-cache"]);
-    assert_eq!(got.code, 0, "{}", got.err);
+    let got = place.run(&["get", text(&path), text(&dst), "--no-cache"]).succeeds();
     assert!(fs::read(&dst).unwrap() == *bytes);
     assert!(got.err.contains("wrong bytes of dst") && got.err.contains("file:///etc/passwd"), "{}", got.err);
 
@@ -726,8 +710,7 @@ fn entries_get_no_keys() {
     let is_silent = !seen.contains("authorization") && !seen.contains("secret");
     assert!(seen.contains("get /f") && is_silent, "{seen}");
     // The server that the user names is shown it.
-    let said = place.run(&["get", &server.url("/f"), text(&at("other")), "--key-file", text(&key)]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    place.run(&["get", &server.url("/f"), text(&at("other")), "--key-file", text(&key)]).succeeds();
     assert!(heads.lock().unwrap().contains("Bearer BVKSECRET.secret"));
 }
 
@@ -741,11 +724,11 @@ fn plain_urls_are_fetched_too() {
     };
     let (place, server) = (place(), Odd::start(Box::new(answer)));
     let dst = dir.path().join("dst");
-    let got = place.run(&["get", &server.url("/a/b%20c?x"), &format!("{}/", text(&dst))]);
-    assert!(got.code == 0 && got.err.contains("nothing was compared"), "{}", got.err);
+    place
+        .run(&["get", &server.url("/a/b%20c?x"), &format!("{}/", text(&dst))])
+        .fails(0, &["nothing was compared"]);
     assert_eq!(fs::read(dst.join("b c")).unwrap(), b"content");
-    let got = place.run(&["get", &server.url("/a/b%20c?x"), &format!("{}/", text(&dst))]);
-    assert!(got.code == 1 && got.err.contains("--force"), "{}", got.err);
+    place.run(&["get", &server.url("/a/b%20c?x"), &format!("{}/", text(&dst))]).fails(1, &["--force"]);
 }
 
 /// S560: other clients take the metalink that is in an entry.

@@ -76,8 +76,8 @@ fn a_directory_says_how_its_new_files_are_placed() {
     };
     for (placement, says) in [
         ("local", "new files lie wholly on the node that makes them (placement=local)"),
-        ("hashed", "new files lie wholly on one seat each, spread over all 2 (placement=hashed)"),
-        ("striped", "new files get stripes of 1 MiB over 2 of 2 seats"),
+        ("hashed", "new files lie wholly on one target each, spread over all 2 (placement=hashed)"),
+        ("striped", "new files get stripes of 1 MiB over 2 of 2 targets"),
     ] {
         let dir = camp.mount().join(placement);
         std::fs::create_dir(&dir).unwrap();
@@ -130,16 +130,12 @@ fn a_report_can_be_read_and_compared_when_its_formation_is_gone() {
     let read = camp.run("report", &[]).out;
     assert_eq!(camp.run("report", &["--json", after]).code, 0);
     camp.down();
-    let said = place.run(&["report", "--from", after]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    let said = place.run(&["report", "--from", after]).succeeds();
     let files = |text: &str| text.lines().filter(|line| line.starts_with("/f ")).map(str::to_owned).next();
     assert!(files(&said.out).is_some() && files(&said.out) == files(&read), "{} {read}", said.out);
-    let said = place.run(&["report", "--from", after, "--compare", before]);
-    assert!(said.code == 0 && said.out.contains("\nCompared\n"), "{} {}", said.out, said.err);
+    place.run(&["report", "--from", after, "--compare", before]).succeeds().prints(&["\nCompared\n"]);
     for (file, says) in [("/nonexistent", "--from /nonexistent: "), ("/etc/passwd", "is no report")] {
-        let said = place.run(&["report", "--from", file]);
-        assert!(said.code == 1 && said.err.contains(says), "{}", said.err);
-        assert!(said.err.contains("bivouac report --json FILE"), "{}", said.err);
+        place.run(&["report", "--from", file]).fails(1, &[says, "bivouac report --json FILE"]);
     }
     assert_eq!(place.run(&["report", "--from", after, "--name", "x"]).code, 2);
 }
@@ -196,6 +192,5 @@ fn what_a_slip_meant_is_said() {
     let said = place.run(&["pool", "announce", "--out", "--by", "2h"]);
     assert!(!said.err.contains("  --in\n"), "one way is enough: {}", said.err);
     // A name, and no path of a program.
-    let said = place.run(&["recover", "--send", "camp"]);
-    assert!(said.code == 1 && said.err.contains("formation camp: nothing is known"), "{}", said.err);
+    place.run(&["recover", "--send", "camp"]).fails(1, &["formation camp: nothing is known"]);
 }

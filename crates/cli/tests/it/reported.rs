@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::harness::library::{create, far_library, read, write};
-use crate::harness::{Camp, Place, can_mount, wait_until};
+use crate::harness::{Camp, Place, wait_until};
 
 const PIECE: usize = 4096;
 /// As many that a rule looks at them.
@@ -95,8 +95,7 @@ fn small_remote_writes_want_the_session_contract_and_it_is_seen_when_they_have_i
     assert!(text.contains("Change one setting") && text.contains("2000 writes of up to 4 KiB"), "{text}");
 
     let s = camp.mount().join("s");
-    let made = camp.place().run(&["partition", "create", s.to_str().unwrap(), "--contract", "session"]);
-    assert_eq!(made.code, 0, "{}", made.err);
+    camp.place().run(&["partition", "create", s.to_str().unwrap(), "--contract", "session"]).succeeds();
     write_pieces(&s.join("g"), MANY);
     let report = json(&camp);
     let group = report["places"].as_array().unwrap().iter().find(|group| group["place"] == "/s").unwrap();
@@ -214,10 +213,7 @@ fn what_a_killed_daemon_recorded_is_known_to_the_next() {
 
 #[test]
 fn a_run_reports_also_when_its_command_fails() {
-    if !can_mount() {
-        return;
-    }
-    let (place, site) = (Place::new(), tempfile::tempdir().unwrap());
+    let Some((place, site)) = Place::with_site() else { return };
     let path = site.path().join("report.json");
     let shown = path.display().to_string();
     let script = "echo abc > \"$BIVOUAC/f\"; exit 3";
@@ -234,12 +230,12 @@ fn a_report_that_cannot_be_written_is_refused_before_the_job() {
     let (place, site) = (Place::new(), tempfile::tempdir().unwrap());
     let (nowhere, ran) = (site.path().join("no/r.html"), site.path().join("ran"));
     let script = format!("touch {}", ran.display());
-    let said = place.run(&["run", "--report", nowhere.to_str().unwrap(), "--", "sh", "-c", &script]);
-    assert!(said.code == 125 && said.err.contains("the report cannot be written there"), "{}", said.err);
+    place
+        .run(&["run", "--report", nowhere.to_str().unwrap(), "--", "sh", "-c", &script])
+        .fails(125, &["the report cannot be written there"]);
     assert!(!ran.exists() && place.is_empty());
     // Nor is an earlier one taken that is none.
     let other = site.path().join("other.json");
     File::create(&other).unwrap().write_all(b"{}").unwrap();
-    let said = place.run(&["report", "--compare", other.to_str().unwrap()]);
-    assert!(said.code == 1 && said.err.contains("is no report"), "{}", said.err);
+    place.run(&["report", "--compare", other.to_str().unwrap()]).fails(1, &["is no report"]);
 }

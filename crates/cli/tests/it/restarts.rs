@@ -1,11 +1,10 @@
 //! Daemons and supervisors that die.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::Path;
 
-use crate::harness::{Camp, Place, is_alive, signal, standby_of, wait_until};
+use crate::harness::{Camp, Place, assert_contains, is_alive, signal, standby_of, wait_until};
 use rustix::process::Signal;
 
 /// S70.
@@ -39,7 +38,7 @@ fn a_killed_daemon_comes_back_with_everything() {
 /// Another node's mount that asks for nothing.
 #[test]
 fn an_idle_mount_tells_a_restarted_home_what_is_open() {
-    let Some(camp) = Camp::start_each(&["--nodes", "2", "--wait", "2"]) else { return };
+    let Some(camp) = Camp::start_each(&["--nodes", "2", "--wait", "2s"]) else { return };
     let [here, there] = [0, 1].map(|node| camp.mounts()[node].join("f"));
     fs::write(&here, "content").unwrap();
     let mut open = fs::File::open(&there).unwrap();
@@ -57,6 +56,51 @@ fn an_idle_mount_tells_a_restarted_home_what_is_open() {
     camp.down();
 }
 
+/// S682: what goes by a path goes by a mount that somebody serves.
+#[test]
+fn copies_go_by_mounts_that_are_served() {
+    let Some(camp) = Camp::start_each(&["--nodes", "2"]) else { return };
+    let names: Vec<String> = (0..24).map(|number| format!("f{number}")).collect();
+    names.iter().for_each(|name| fs::write(camp.mount().join(name), name).unwrap());
+    let explained = |name: &String| -> serde_json::Value {
+        let path = camp.mount().join(name);
+        serde_json::from_str(&camp.place().ok(&["explain", "--json", path.to_str().unwrap()])).unwrap()
+    };
+    // Of a small directory all files have one home.
+    let home = explained(&names[0])["home"].as_u64().unwrap();
+    let kept: Vec<&String> = names.iter().filter(|name| explained(name)["base_target"] == home).collect();
+    assert!(kept.len() > 2, "{kept:?}");
+    let (living, dead) = (usize::try_from(home).unwrap(), usize::try_from(1 - home).unwrap());
+    for _ in 0..5 {
+        camp.kill_node(dead);
+    }
+    wait_until("the node is given up", || camp.status()["nodes"][dead]["state"] == "failed");
+    let out = camp.place().path().join("out/").display().to_string();
+    let mut arguments = vec!["--jobs", "4"];
+    arguments.extend(kept.iter().map(|name| name.as_str()));
+    arguments.push(&out);
+    let out_of = |arguments: &[&str]| {
+        let mut all = vec!["stage", "out", "--name", camp.name()];
+        all.extend(arguments);
+        camp.place().run(&all)
+    };
+    let said = out_of(&arguments);
+    let unused = format!("mount {} is not used: node {dead}", camp.mounts()[dead].display());
+    assert!(said.code == 0 && said.err.contains(&unused), "{}", said.err);
+    assert!(kept.iter().all(|name| fs::read(Path::new(&out).join(name)).unwrap() == name.as_bytes()));
+    let shown = camp.run("exec", &["--", "sh", "-c", "echo $BIVOUAC"]);
+    assert_eq!(shown.out.trim(), camp.mounts()[living].display().to_string(), "{}", shown.err);
+    rustix::mount::unmount(&camp.mounts()[living], rustix::mount::UnmountFlags::DETACH).unwrap();
+    let refused = out_of(&arguments);
+    let gone = format!("node {dead}, which served it, has failed");
+    assert!(
+        refused.code == 1 && refused.err.contains(&gone) && refused.err.contains("bivouac mount"),
+        "{}",
+        refused.err
+    );
+    assert_eq!(camp.run("down", &["--discard"]).code, 0);
+}
+
 #[test]
 fn after_too_many_deaths_a_node_is_given_up_and_the_others_go_on() {
     let camp = Camp::start_in(Place::new(), &["--nodes", "2", "--no-mount"]);
@@ -66,10 +110,7 @@ fn after_too_many_deaths_a_node_is_given_up_and_the_others_go_on() {
     wait_until("node 0 is given up", || camp.status()["nodes"][0]["state"] == "failed");
     let status = camp.status();
     let message = status["nodes"][0]["message"].as_str().unwrap();
-    assert!(
-        message.contains("died 5 times within 60 s") && message.contains("killed by signal 9"),
-        "{message}"
-    );
+    assert_contains(message, &["died 5 times within 60 s", "killed by signal 9"]);
     assert_eq!((&status["state"], &status["nodes"][1]["state"]), (&"degraded".into(), &"ready".into()));
     let said = camp.run("mount", &[camp.place().path().to_str().unwrap()]);
     assert_ne!(said.code, 0);
@@ -117,8 +158,8 @@ fn daemons_serve_on_without_their_supervisor() {
     assert_eq!(camp.state(), "degraded");
     let text = camp.run("status", &[]).out;
     assert!(text.contains("supervisor gone: nothing is restarted"), "{text}");
-    let said = camp.run("mount", &[tempfile::tempdir().unwrap().path().to_str().unwrap()]);
-    assert!(said.code == 1 && said.err.contains("supervisor of the formation: is gone"), "{}", said.err);
+    camp.run("mount", &[tempfile::tempdir().unwrap().path().to_str().unwrap()])
+        .fails(1, &["supervisor of the formation: is gone"]);
     camp.down();
 }
 
@@ -128,13 +169,7 @@ fn what_a_killed_formation_left_that_held_nothing_is_removed_by_the_next() {
     camp.kill_all();
     wait_until("it is seen", || camp.state() == "dead");
     assert_eq!(camp.run("status", &[]).code, 1);
-    let said = camp.run("up", &["--json"]);
-    assert_eq!(said.code, 0, "{}", said.err);
-    assert!(
-        said.err.contains("was killed earlier") && said.err.contains("removing what it left"),
-        "{}",
-        said.err
-    );
+    camp.run("up", &["--json"]).succeeds().tells(&["was killed earlier", "removing what it left"]);
     assert_eq!(camp.state(), "running");
     assert_eq!(fs::read_dir(camp.mount()).unwrap().count(), 0);
     camp.down();

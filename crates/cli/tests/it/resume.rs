@@ -8,7 +8,7 @@ use crate::harness::{Place, said, wait_until};
 use bivouac_net::{Address, Auth, Identity, LaneKind, Link, Message, NetError, Refusal, Secret};
 use bivouac_types::{ClientId, FormationId};
 use bivouac_wire::rendezvous::{
-    BEGIN, Begin, JOIN, Join, JoinNode, JoinVolume, ORDER, Order, REPORT, RESUME, Report, Resume,
+    BEGIN, FormationStart, JOIN, Join, JoinNode, JoinVolume, ORDER, Order, REPORT, RESUME, Report, Resume,
 };
 use bivouac_wire::{Decode, Encode};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -51,7 +51,11 @@ struct Way {
 impl Way {
     fn connect(&self) -> Result<Link, NetError> {
         let auth = Auth { formation: self.formation, secret: self.secret.clone(), is_secure: false };
-        Link::connect(&self.address, &Identity { auth, client: ClientId(0), lane: LaneKind::Peer }, WAIT)
+        Link::connect(
+            &self.address,
+            &Identity { auth, client: ClientId(0), lane: LaneKind::Peer, epoch: 0 },
+            WAIT,
+        )
     }
 
     fn resume(&self, first_node: u16, turn: u32) -> Link {
@@ -129,11 +133,10 @@ fn hosts_come_back_as_long_as_they_are_of_the_formation_and_nobody_else_does() {
     for link in &mut links {
         let all = hear(link, |message| message.op == BEGIN).unwrap();
         let begin = all.iter().find(|message| message.op == BEGIN).unwrap();
-        secret = link.seal(&Begin::from_bytes(&begin.body).unwrap().sealed_secret);
+        secret = link.seal(&FormationStart::from_bytes(&begin.body).unwrap().sealed_secret);
         say(link, REPORT, Report::Ready { steps: vec![] }.to_bytes());
     }
-    let out = said(&up.wait_with_output().unwrap());
-    assert_eq!(out.code, 0, "{}", out.err);
+    said(&up.wait_with_output().unwrap()).succeeds();
 
     // Neither the ticket nor the formation's own secret, which its clients have, lets anybody in.
     for secret in [once.secret.clone(), Secret::new(secret)] {
@@ -164,7 +167,7 @@ fn hosts_come_back_as_long_as_they_are_of_the_formation_and_nobody_else_does() {
     assert!(is(&Order::Live)(&told[0]), "{told:?}");
 
     // Taken down while one of them does not hear: it is told when it comes back.
-    let down = place.command(&["down", "--name", &name]).stdout(Stdio::piped()).spawn().unwrap();
+    let down = place.command(&["down", "--name", &name, "--yes"]).stdout(Stdio::piped()).spawn().unwrap();
     hear(&mut first, is(&Order::Down)).unwrap();
     say(&mut first, REPORT, Report::Down { left: [0; 4], trouble: None }.to_bytes());
     let mut back = way.resume(1, 4);

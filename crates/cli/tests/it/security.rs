@@ -190,18 +190,16 @@ fn a_place_that_others_made_first_is_refused() {
     let base = place.path().join("bivouac");
     fs::create_dir(&base).unwrap();
     chown(&base, Some(OTHER), Some(OTHER)).unwrap();
-    let said = place.run(&["up", "--name", &Place::unique_name()]);
-    assert!(said.code == 1 && said.err.contains("belongs to user 4242"), "{said:?}");
+    place.run(&["up", "--name", &Place::unique_name()]).fails(1, &["belongs to user 4242"]);
     chown(&base, Some(0), Some(0)).unwrap();
     fs::set_permissions(&base, fs::Permissions::from_mode(0o777)).unwrap();
-    let said = place.run(&["up", "--name", &Place::unique_name()]);
-    assert!(said.code == 1 && said.err.contains("is open to other users"), "{said:?}");
+    place.run(&["up", "--name", &Place::unique_name()]).fails(1, &["is open to other users"]);
     fs::remove_dir(&base).unwrap();
     // The directory that it is in could be exchanged as well.
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    let said = place.run(&["up", "--name", &Place::unique_name()]);
-    assert!(said.code == 1 && said.err.contains("may be written by all users"), "{said:?}");
-    assert!(said.err.contains("BIVOUAC_RUNTIME_DIR"), "{said:?}");
+    place
+        .run(&["up", "--name", &Place::unique_name()])
+        .fails(1, &["may be written by all users", "BIVOUAC_RUNTIME_DIR"]);
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o700)).unwrap();
 }
 
@@ -215,13 +213,12 @@ fn volumes_that_others_could_replace_are_refused() {
     let up =
         |name: &str| place.run(&["up", "--no-mount", "--name", name, "--volume", volume.to_str().unwrap()]);
     fs::set_permissions(&around, fs::Permissions::from_mode(0o777)).unwrap();
-    let said = up(&Place::unique_name());
-    assert!(said.code == 1 && said.err.contains("may be written by all users"), "{said:?}");
+    up(&Place::unique_name()).fails(1, &["may be written by all users"]);
     fs::set_permissions(&around, fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(&volume, fs::Permissions::from_mode(0o755)).unwrap();
     let name = Place::unique_name();
     assert_eq!(up(&name).code, 0);
     is_private(&volume, Path::new("/nowhere"));
-    assert_eq!(place.run(&["down", "--name", &name]).code, 0);
+    assert_eq!(place.run(&["down", "--name", &name, "--yes"]).code, 0);
     assert_eq!(fs::read_dir(&volume).unwrap().count(), 0);
 }

@@ -12,12 +12,12 @@ use crate::harness::random::Random;
 use crate::harness::{Camp, wait_until};
 
 /// A formation with mounts through all nodes, and in it a partition with the session contract over these nodes.
-fn camp_with(arguments: &[&str], seats_on: &str) -> Option<Camp> {
+fn camp_with(arguments: &[&str], targets_on: &str) -> Option<Camp> {
     let camp = Camp::start_each(arguments)?;
     let dir = camp.mount().join("s");
-    let create = ["partition", "create", dir.to_str().unwrap(), "--contract", "session", "--nodes", seats_on];
-    let said = camp.place().run(&[&create[..], &["--stripe", "64k"]].concat());
-    assert_eq!(said.code, 0, "{}", said.err);
+    let create =
+        ["partition", "create", dir.to_str().unwrap(), "--contract", "session", "--nodes", targets_on];
+    camp.place().run(&[&create[..], &["--stripe", "64k"]].concat()).succeeds();
     Some(camp)
 }
 
@@ -118,7 +118,7 @@ fn mappings_and_calls_of_one_mount_agree() {
 
 /// S204: a message costs more than the bytes in it.
 #[test]
-fn small_calls_at_a_remote_seat_are_few_messages() {
+fn small_calls_at_a_remote_target_are_few_messages() {
     let Some(camp) = camp_with(&["--nodes", "2"], "1,") else { return };
     const LEN: usize = 64 << 20;
     let block: Vec<u8> = Random::new(3).bytes(1 << 20);
@@ -193,6 +193,7 @@ fn a_kill_of_any_daemon_loses_nothing_that_was_written_behind() {
     // Calls that have returned. Daemons that live for less than a call takes keep it from ever returning.
     let calls = AtomicUsize::new(0);
     std::thread::scope(|scope| {
+        scopeguard::defer! { ends.store(true, Ordering::Relaxed) }
         scope.spawn(|| {
             let mut turn = 0;
             while !ends.load(Ordering::Relaxed) {
@@ -218,7 +219,6 @@ fn a_kill_of_any_daemon_loses_nothing_that_was_written_behind() {
             drop(file);
             calls.fetch_add(1, Ordering::Relaxed);
         }
-        ends.store(true, Ordering::Relaxed);
     });
     for mount in 0..2 {
         assert!(std::fs::read(at(&camp, mount, "f")).unwrap() == content, "through mount {mount}");

@@ -177,6 +177,7 @@ fn a_name_that_is_replaced_is_never_missing() {
         }
     };
     std::thread::scope(|scope| {
+        scopeguard::defer! { stop.store(true, Ordering::Relaxed) }
         let lookers: Vec<_> =
             camp.mounts()[1..].iter().map(|mount| scope.spawn(move || look(mount))).collect();
         for value in 1..800 {
@@ -187,7 +188,6 @@ fn a_name_that_is_replaced_is_never_missing() {
                 break;
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert!(seen.load(Ordering::Relaxed) > 100, "somebody looked");
     camp.down();
@@ -368,6 +368,7 @@ fn change_what_is_cached(case: &Case, turn: &Mutex<()>) {
 fn look_while_it_changes(case: &Case, at: &Path, from: &Path) {
     let (warm, changed) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
+        scopeguard::defer! { changed.store(true, Ordering::Release) }
         let looker = scope.spawn(|| {
             let mut looks = 0;
             loop {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::harness::random::Random;
-use crate::harness::{Camp, is_alive, signal, wait_until};
+use crate::harness::{Camp, assert_contains, is_alive, signal, wait_until};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -34,8 +34,7 @@ impl Proxied {
     fn bind_with(&self, site: &Path, more: &[&str]) {
         let part = self.part(0);
         let arguments = ["partition", "create", part.to_str().unwrap(), "--stripe", "64k", "--source"];
-        let said = self.camp.place().run(&[&arguments[..], &[site.to_str().unwrap()], more].concat());
-        assert_eq!(said.code, 0, "{}", said.err);
+        self.camp.place().run(&[&arguments[..], &[site.to_str().unwrap()], more].concat()).succeeds();
     }
 
     fn part(&self, node: usize) -> PathBuf {
@@ -48,8 +47,7 @@ impl Proxied {
     }
 
     fn down(self) {
-        let said = self.camp.run("fsck", &[]);
-        assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+        self.camp.run("fsck", &[]).succeeds();
         self.camp.down();
     }
 }
@@ -73,14 +71,13 @@ fn down_waits_for_what_is_not_at_the_source() {
     fs::write(proxied.part(1).join("out/result"), bytes(200_000, 2)).unwrap();
     fs::write(proxied.part(1).join("input"), b"mine").unwrap();
     fs::write(proxied.site.path().join("input"), b"theirs").unwrap();
-    let refused = proxied.camp.run("down", &[]);
+    let refused = proxied.camp.run("down", &["--yes"]);
     assert_ne!(refused.code, 0);
     assert!(refused.err.contains("/part/input") && refused.err.contains("--discard"), "{}", refused.err);
     assert!(refused.err.contains("both are kept"), "{}", refused.err);
     // Everybody goes on.
     fs::write(proxied.part(2).join("out/result"), bytes(100_000, 3)).unwrap();
-    let said = proxied.flush(&["--force"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    proxied.flush(&["--force"]).succeeds();
     assert_eq!(diff(&proxied.part(0), proxied.site.path()), "");
     fs::write(proxied.part(1).join("out/last"), bytes(200_000, 4)).unwrap();
     let site = proxied.site.path().to_owned();
@@ -142,8 +139,7 @@ fn what_is_written_behind_reaches_the_source() {
     // Of a file that is open, a flush finds what its program was told to be written.
     let old = fs::OpenOptions::new().write(true).open(proxied.part(1).join("old")).unwrap();
     old.write_all_at(&content[..1000], 70_000).unwrap();
-    let said = proxied.flush(&[]);
-    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    proxied.flush(&[]).succeeds();
     let mut expected = bytes(300_000, 1);
     expected[70_000..71_000].copy_from_slice(&content[..1000]);
     assert!(fs::read(at("old")).unwrap() == expected);
@@ -170,7 +166,7 @@ fn after_a_kill_of_everything_the_data_is_kept_until_it_is_discarded() {
     let Some(proxied) = Proxied::start(&["--nodes", "2"], |_| {}) else { return };
     fs::write(proxied.part(0).join("only-here"), "x").unwrap();
     proxied.camp.kill_all();
-    let refused = proxied.camp.run("down", &[]);
+    let refused = proxied.camp.run("down", &["--yes"]);
     assert!(refused.code != 0 && refused.err.contains("--discard"), "{}", refused.err);
     assert_eq!(proxied.camp.run("down", &["--discard"]).code, 0);
 }
@@ -252,25 +248,17 @@ fn a_full_source_and_one_that_is_unmounted_leave_the_data_here() {
     let Some((proxied, _unmount)) = on_small_source(&["--nodes", "2"]) else { return };
     fs::write(proxied.part(0).join("small"), bytes(100_000, 1)).unwrap();
     fs::write(proxied.part(0).join("large"), bytes(3_000_000, 2)).unwrap();
-    let said = proxied.flush(&[]);
-    assert_eq!(said.code, 1);
-    assert!(
-        said.err.contains("large: not flushed") && said.err.contains("no space left (ENOSPC)"),
-        "{}",
-        said.err
-    );
+    proxied.flush(&[]).fails(1, &["large: not flushed", "no space left (ENOSPC)"]);
     // It fits, but found the source full if the large one, which goes there at the same time, was faster.
     let small = proxied.part(0).join("small");
-    let said = proxied.camp.place().run(&["flush", small.to_str().unwrap()]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    proxied.camp.place().run(&["flush", small.to_str().unwrap()]).succeeds();
     assert!(fs::read(proxied.site.path().join("small")).unwrap() == bytes(100_000, 1));
     assert_eq!(fs::read_dir(proxied.site.path()).unwrap().count(), 1, "what was begun is gone");
     assert!(fs::read(proxied.part(1).join("large")).unwrap() == bytes(3_000_000, 2));
     fs::write(proxied.part(0).join("large"), bytes(300_000, 3)).unwrap();
     let unmounted = Command::new("umount").arg("-l").arg(proxied.site.path()).status().unwrap();
     assert!(unmounted.success());
-    let said = proxied.flush(&[]);
-    assert!(said.code == 1 && said.err.contains("mount the file system again"), "{}", said.err);
+    proxied.flush(&[]).fails(1, &["mount the file system again"]);
     assert_eq!(fs::read_dir(proxied.site.path()).unwrap().count(), 0);
     assert!(fs::read(proxied.part(1).join("large")).unwrap() == bytes(300_000, 3));
     assert_eq!(proxied.camp.run("down", &["--discard"]).code, 0);
@@ -373,8 +361,7 @@ fn policies_hold_for_programs() {
         .unwrap();
     assert!(closed.status.success(), "{closed:?}");
     assert_eq!(there("sub1/result").unwrap()[..10], [0; 10]);
-    let status = proxied.camp.run("status", &[]);
-    assert!(status.out.contains("not at their source: "), "{}", status.out);
+    proxied.camp.run("status", &[]).prints(&["not at their source: "]);
     drop(log);
     proxied.camp.down();
 }
@@ -419,8 +406,7 @@ fn after_a_kill_of_all_daemons_what_is_dirty_is_flushed_and_nothing_is_fetched_a
     }
     let unsaved = &proxied.camp.run("status", &[]).out;
     assert!(unsaved.contains("not at their source"), "{unsaved}");
-    let said = proxied.flush(&[]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    proxied.flush(&[]).succeeds();
     let mut expected = bytes(500_000, 2);
     expected[100_000..100_007].copy_from_slice(b"changed");
     assert!(fs::read(proxied.site.path().join("partly")).unwrap() == expected);
@@ -455,7 +441,7 @@ fn two_formations_on_one_source_keep_what_both_have_written() {
     assert!(there("both") == bytes(150_000, seed));
     assert!(fs::read(loser.part(0).join("both")).unwrap() == bytes(150_000, 3 - seed));
     assert!((1..3).all(|seed| there(&format!("shared/of-{seed}")) == bytes(200_000, seed)));
-    let refused = loser.camp.run("down", &[]);
+    let refused = loser.camp.run("down", &["--yes"]);
     assert!(refused.code != 0 && refused.err.contains("/part/both"), "{}", refused.err);
     assert_eq!(winner.flush(&[]).code, 0);
     assert_eq!(loser.flush(&["--force"]).code, 0);
@@ -479,8 +465,11 @@ fn deletions_go_to_the_source_where_it_is_said() {
     let proxied = Proxied { camp, site };
     proxied.bind_with(proxied.site.path(), &["--mirror-deletes"]);
     let there = |name: &str| proxied.site.path().join(name).exists();
-    let shown = proxied.camp.place().run(&["partition", "show", proxied.part(0).to_str().unwrap()]);
-    assert!(shown.out.contains("mirror-deletes") && shown.out.contains("yes"), "{}", shown.out);
+    proxied
+        .camp
+        .place()
+        .run(&["partition", "show", proxied.part(0).to_str().unwrap()])
+        .prints(&["mirror-deletes", "yes"]);
     fs::remove_dir_all(proxied.part(1).join("old")).unwrap();
     fs::remove_file(proxied.part(2).join("theirs")).unwrap();
     fs::rename(proxied.part(0).join("renamed"), proxied.part(0).join("new name")).unwrap();
@@ -498,19 +487,15 @@ fn deletions_go_to_the_source_where_it_is_said() {
     fs::write(proxied.site.path().join("theirs"), "changed there").unwrap();
     let away = proxied.site.path().with_extension("away");
     fs::rename(proxied.site.path(), &away).unwrap();
-    let refused = proxied.camp.run("down", &[]);
+    let refused = proxied.camp.run("down", &["--yes"]);
     assert!(refused.code != 0 && refused.err.contains("8 deletions that were not made"), "{}", refused.err);
-    assert!(
-        refused.err.contains("/part/old/deep/0: ")
-            && refused.err.contains("no such file or directory (ENOENT)"),
-        "{}",
-        refused.err
-    );
+    assert_contains(&refused.err, &["/part/old/deep/0: ", "no such file or directory (ENOENT)"]);
     fs::rename(&away, proxied.site.path()).unwrap();
-    let said = proxied.flush(&[]);
-    assert_eq!(said.code, 0, "{}", said.err);
-    assert!(said.out.contains("deleted 7"), "{}", said.out);
-    assert!(said.err.contains("part/theirs: deleted here, and stays at the source"), "{}", said.err);
+    proxied
+        .flush(&[])
+        .succeeds()
+        .tells(&["part/theirs: deleted here, and stays at the source"])
+        .prints(&["deleted 7"]);
     assert_eq!(fs::read(proxied.site.path().join("theirs")).unwrap(), b"changed there");
     assert!(!there("old") && !there("renamed") && there("kept"));
     assert_eq!(fs::read(proxied.site.path().join("new name")).unwrap(), b"renamed");
@@ -526,7 +511,6 @@ fn deletions_go_to_the_source_where_it_is_said() {
 #[test]
 fn run_flushes_at_its_end_only_what_is_there_to_be_flushed() {
     let Some(camp) = Camp::start(&["--nodes", "1"]) else { return };
-    let refused = camp.place().run(&["flush", camp.mount().to_str().unwrap()]);
-    assert!(refused.code == 1 && refused.err.contains("no partition with a source"), "{}", refused.err);
+    camp.place().run(&["flush", camp.mount().to_str().unwrap()]).fails(1, &["no partition with a source"]);
     camp.down();
 }

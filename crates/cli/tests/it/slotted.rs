@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::database_server::Server;
 use crate::harness::random::Random;
-use crate::harness::{Camp, Place, Said, can_mount, signal};
+use crate::harness::{Camp, Place, Said, assert_contains, can_mount, signal, write_program};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -95,9 +95,7 @@ fn jobs_of_flux_and_pbs_are_followed() {
     };
     for name in ["flux", "qstat"] {
         let script = format!("#!/bin/sh\nexec cat {}/{name}.json\n", dir.display());
-        std::fs::write(bin.join(name), script).unwrap();
-        std::fs::set_permissions(bin.join(name), std::os::unix::fs::PermissionsExt::from_mode(0o755))
-            .unwrap();
+        write_program(&bin.join(name), &script);
     }
     let of_flux = format!(
         "{{\"id\": 91, \"jobid\": \"ƒx\", \"annotations\": {{\"sched\": {{\"t_estimate\": {soon}.5}}, \"user\": {{\"bivouac-announce\": \"mesh\"}}}}}}"
@@ -130,9 +128,10 @@ fn jobs_of_flux_and_pbs_are_followed() {
     // One that cannot be understood keeps the other from nothing.
     std::fs::write(dir.join("flux.json"), "flux-jobs: ERROR").unwrap();
     pbs(&of_pbs(soon + 1200, user.trim()));
-    let said = place.run(&["pool", "follow"]);
-    assert!(said.code == 1 && said.err.contains("flux of Flux says what is not understood"), "{}", said.err);
-    assert!(said.out.contains("slot 2: "), "{}", said.out);
+    place
+        .run(&["pool", "follow"])
+        .fails(1, &["flux of Flux says what is not understood"])
+        .prints(&["slot 2: "]);
     // By hand, for one job, however it is written.
     let announce = |job: &str| place.run(&["pool", "announce", "--in", "--size", "1", "--job", job]);
     for job in ["12", "12.head", "pbs:12.head"] {
@@ -257,10 +256,7 @@ fn a_stage_stops_with_its_slot() {
     place.ok(&["pool", "withdraw", "1"]);
     std::io::Read::read_to_string(&mut said, &mut text).unwrap();
     assert_eq!(staging.wait().unwrap().code(), Some(1), "{text}");
-    assert!(
-        text.contains("slot 1: is withdrawn; announce it again") && text.contains("job 1 is kept"),
-        "{text}"
-    );
+    assert_contains(&text, &["slot 1: is withdrawn; announce it again", "job 1 is kept"]);
     place.ok(&["pool", "announce", "mesh", "--in", "--by", "10h"]);
     place.ok(&["stage", "resume", "1", "--name", &name, "--slot", "2"]);
     assert_eq!(std::fs::read(camp.mount().join("mesh/a")).unwrap(), vec![7; 8 << 20]);

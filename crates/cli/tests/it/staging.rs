@@ -9,7 +9,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::harness::random::Random;
-use crate::harness::{Camp, Place, Said, can_mount, signal, wait_until};
+use crate::harness::{Camp, Place, Said, can_mount, events, signal, wait_until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -142,8 +142,8 @@ fn a_tree_goes_in_and_comes_out_through_all_nodes() {
     let site = site();
     make_tree(&site.path().join("src"));
     let (src, out) = (site.path().join("src"), site.path().join("new/out"));
-    let said = stage(&camp, &["in", src.to_str().unwrap(), "/deep/data", "--verify", "--limit", "2g"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+
+    stage(&camp, &["in", src.to_str().unwrap(), "/deep/data", "--verify", "--limit", "2g"]).succeeds();
     for mount in camp.mounts() {
         same(&mount.join("deep/data"), &src);
         let blocks = fs::metadata(mount.join("deep/data/large")).unwrap().blocks();
@@ -161,29 +161,28 @@ fn a_tree_goes_in_and_comes_out_through_all_nodes() {
             "--manifest",
             manifest.to_str().unwrap(),
         ],
-    );
-    assert_eq!(said.code, 0, "{}", said.err);
+    )
+    .succeeds();
     same(&out, &src);
-    let events: Vec<Value> = said.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let events = events("stage", &said.out);
     let ended = events.iter().find(|event| event["event"] == "ended").unwrap();
     assert_eq!((&ended["files"], &ended["ok"]), (&Value::from(121), &Value::from(true)));
     assert_eq!(events.last().unwrap()["state"], "done");
+    let dry = stage(&camp, &["out", inside.to_str().unwrap(), "elsewhere", "--json", "--dry-run"]);
+    assert_eq!(crate::harness::events("stage", &dry.out)[0]["files"], 121);
     assert_eq!(
         fs::read_to_string(manifest).unwrap().lines().filter(|line| line.starts_with("done\t")).count(),
         129
     );
-    let several = stage(&camp, &["in", src.to_str().unwrap(), out.join("d1").to_str().unwrap(), "into"]);
-    assert_eq!(several.code, 0, "{}", several.err);
+    stage(&camp, &["in", src.to_str().unwrap(), out.join("d1").to_str().unwrap(), "into"]).succeeds();
     same(&camp.mount().join("into/src"), &src);
     same(&camp.mount().join("into/d1"), &src.join("d1"));
     assert!(jobs(&camp).iter().all(|job| job["state"] == "done"));
-    let done = stage(&camp, &["resume", "1"]);
-    assert!(done.code == 1 && done.err.contains("job 1 is done"), "{}", done.err);
+    stage(&camp, &["resume", "1"]).fails(1, &["job 1 is done"]);
     assert!(stage(&camp, &["cancel", "9"]).err.contains("job 9 is not known"));
     assert_eq!(stage(&camp, &["in", "x", "../y"]).code, 2);
     for (way, paths) in [("in", ["s3://bucket/run", "data"]), ("out", ["deep/data", "s3://bucket/run"])] {
-        let refused = stage(&camp, &[way, paths[0], paths[1]]);
-        assert!(refused.code == 2 && refused.err.contains("partition create"), "{}", refused.err);
+        stage(&camp, &[way, paths[0], paths[1]]).fails(2, &["partition create"]);
     }
     camp.down();
 }
@@ -213,12 +212,8 @@ fn what_was_damaged_since_it_was_staged_does_not_come_out_as_verified() {
         let dst = site.path().join(dst);
         stage(&camp, &[&["out", "data", dst.to_str().unwrap()], more].concat())
     };
-    let said = stage(&camp, &["in", src.to_str().unwrap(), "/data"]);
-    assert!(
-        said.code == 0 && said.err.contains("3 files") && said.err.contains(", verified"),
-        "{}",
-        said.err
-    );
+
+    stage(&camp, &["in", src.to_str().unwrap(), "/data"]).succeeds().tells(&["3 files", ", verified"]);
     assert!(out("sound", &[]).err.contains(", verified"));
     for name in ["small", "large"] {
         let ino = fs::metadata(camp.mount().join("data").join(name)).unwrap().ino();
@@ -235,8 +230,7 @@ fn what_was_damaged_since_it_was_staged_does_not_come_out_as_verified() {
     let there: Vec<bool> =
         ["small", "large", "sound"].map(|name| site.path().join("damaged").join(name).exists()).to_vec();
     assert_eq!(there, [false, false, true]);
-    let said = out("all", &["--no-verify"]);
-    assert!(said.code == 0 && said.err.contains("copied without comparing"), "{}", said.err);
+    let said = out("all", &["--no-verify"]).succeeds().tells(&["copied without comparing"]);
     assert!(!said.err.contains("verified"), "{}", said.err);
     camp.run("down", &["--discard"]);
 }
@@ -259,8 +253,7 @@ fn small_files_of_a_new_tree_are_made_by_one_request_each() {
     // A mount that has just begun makes files in steps for a moment, so the second copy is the one that is counted.
     for name in ["first", "second"] {
         let before = puts(&camp);
-        let said = stage(&camp, &["in", src.to_str().unwrap(), name]);
-        assert_eq!(said.code, 0, "{}", said.err);
+        stage(&camp, &["in", src.to_str().unwrap(), name]).succeeds();
         camp.mounts().iter().for_each(|mount| same(&mount.join(name), &src));
         let mut made = without_dirs(&camp.mount().join(name));
         made.retain(|_, line| line.starts_with("10"));
@@ -274,8 +267,7 @@ fn small_files_of_a_new_tree_are_made_by_one_request_each() {
     assert_eq!((said.code, puts(&camp) - before), (0, 0), "{}", said.err);
     equal(&without_dirs(&camp.mount().join("second")), &without_dirs(&src));
     let out = site.path().join("out");
-    let said = stage(&camp, &["out", "first", out.to_str().unwrap(), "--changed-since", "in"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    stage(&camp, &["out", "first", out.to_str().unwrap(), "--changed-since", "in"]).succeeds();
     assert_eq!(
         without_dirs(&out).into_keys().collect::<Vec<_>>(),
         Vec::<String>::new(),
@@ -295,8 +287,7 @@ fn a_copy_that_is_killed_at_any_moment_is_resumed_or_cancelled_without_a_trace()
     make_tree(&src);
     make_links(&src);
     let begun = Instant::now();
-    let said = stage(&camp, &["in", src.to_str().unwrap(), "data"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    stage(&camp, &["in", src.to_str().unwrap(), "data"]).succeeds();
     let whole_us = begun.elapsed().as_micros() as usize;
     let (out, expected) = (site.path().join("out"), without_dirs(&src));
     for round in 0..rounds {
@@ -323,8 +314,7 @@ fn a_copy_that_is_killed_at_any_moment_is_resumed_or_cancelled_without_a_trace()
             let id = job["job"].to_string();
             match random.below(4) {
                 0 => {
-                    let said = stage(&camp, &["cancel", &id]);
-                    assert_eq!(said.code, 0, "{}", said.err);
+                    stage(&camp, &["cancel", &id]).succeeds();
                     assert_eq!(temporary(&parent), Vec::<PathBuf>::new());
                 }
                 1 => kill_after(&mut start(&camp, &["resume", &id]), random.below(whole_us)),
@@ -336,8 +326,7 @@ fn a_copy_that_is_killed_at_any_moment_is_resumed_or_cancelled_without_a_trace()
         }
         // What was cancelled, or killed before it was written down, is done anew.
         if !at.exists() || existed {
-            let said = stage(&camp, &[if into_formation { "in" } else { "out" }, from, to]);
-            assert_eq!(said.code, 0, "{}", said.err);
+            stage(&camp, &[if into_formation { "in" } else { "out" }, from, to]).succeeds();
         }
         equal(&without_dirs(&at), &expected);
         assert_eq!(temporary(&parent), Vec::<PathBuf>::new(), "round {round}");
@@ -383,8 +372,7 @@ fn a_signal_ends_it_and_leaves_it_to_be_resumed() {
     wait_until("it copies", || !temporary(camp.mount()).is_empty());
     assert_eq!(jobs(&camp)[0]["state"], "running");
     assert!(stage(&camp, &["resume", "1"]).err.contains("is running"));
-    let refused = camp.run("down", &[]);
-    assert!(refused.code == 3 && refused.err.contains("job 1 (in ") && refused.err.contains("is running"));
+    camp.run("down", &["--yes"]).fails(3, &["job 1 (in ", "is running"]);
     signal(child.id().into(), Signal::INT);
     assert_eq!(child.wait().unwrap().code(), Some(130));
     let job = &jobs(&camp)[0];
@@ -408,9 +396,7 @@ fn what_does_not_fit_is_refused_and_follows_when_there_is_room() {
     let src = site.path().join("src");
     make_tree(&src);
     fs::write(camp.mount().join("ballast"), vec![1; 28 << 20]).unwrap();
-    let said = stage(&camp, &["in", src.to_str().unwrap(), "data"]);
-    assert!(said.code == 1 && said.err.contains("does not fit"), "{}", said.err);
-    assert!(said.err.contains("bivouac stage resume"), "{}", said.err);
+    stage(&camp, &["in", src.to_str().unwrap(), "data"]).fails(1, &["does not fit", "bivouac stage resume"]);
     assert!(!camp.mount().join("data").exists(), "nothing was begun");
     assert_eq!(jobs(&camp)[0]["state"], "incomplete");
     fs::remove_file(camp.mount().join("ballast")).unwrap();
@@ -431,17 +417,11 @@ fn down_refuses_what_was_promised_and_is_not_out() {
     let camp = Camp::start_in(Place::new(), &["--out", &promise]);
     fs::create_dir(camp.mount().join("res")).unwrap();
     fs::write(camp.mount().join("res/a"), "one").unwrap();
-    let refused = camp.run("down", &[]);
-    assert!(
-        refused.code == 3 && refused.err.contains("/res/a") && refused.err.contains("--discard"),
-        "{}",
-        refused.err
-    );
+    camp.run("down", &["--yes"]).fails(3, &["/res/a", "--discard"]);
     assert_eq!(stage(&camp, &["out"]).code, 0);
     assert_eq!(fs::read_to_string(kept.join("a")).unwrap(), "one");
     fs::write(camp.mount().join("res/a"), "two").unwrap();
-    let refused = camp.run("down", &[]);
-    assert!(refused.code == 3 && refused.err.contains("1 not copied out:\n  /res/a"), "{}", refused.err);
+    camp.run("down", &["--yes"]).fails(3, &["1 not copied out:\n  /res/a"]);
     assert_eq!(stage(&camp, &["out"]).code, 0);
     assert_eq!(fs::read_to_string(kept.join("a")).unwrap(), "two");
     camp.down();
@@ -461,8 +441,7 @@ fn promises_of_what_was_never_made_are_kept() {
         "{said:?}"
     );
     fs::write(camp.mount().join("made"), "one").unwrap();
-    let said = stage(&camp, &["out"]);
-    assert!(said.code == 0 && said.err.contains("/never to "), "{said:?}");
+    stage(&camp, &["out"]).succeeds().tells(&["/never to "]);
     assert_eq!(fs::read_to_string(site.path().join("made")).unwrap(), "one");
     assert!(!site.path().join("never").exists());
     camp.down();
@@ -478,14 +457,8 @@ fn what_is_discarded_leaves_nothing_at_the_target() {
     wait_until("it has begun", || !temporary(site.path()).is_empty());
     child.kill().unwrap();
     child.wait().unwrap();
-    let refused = camp.run("down", &[]);
-    assert!(
-        refused.code == 3
-            && refused.err.contains("job 1 (out /data to")
-            && refused.err.contains("is interrupted")
-    );
-    let said = camp.run("down", &["--discard"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    camp.run("down", &["--yes"]).fails(3, &["job 1 (out /data to", "is interrupted"]);
+    camp.run("down", &["--discard"]).succeeds();
     assert_eq!(fs::read_dir(site.path()).unwrap().count(), 0);
     assert!(camp.place().is_empty());
 }
@@ -508,8 +481,8 @@ fn only_what_changed_goes_out() {
     camp.kill_node(1);
     camp.node_pid(1);
     let out = site.path().join("out");
-    let said = stage(&camp, &["out", "--changed-since", "in", "data", out.to_str().unwrap(), "--json"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    let said =
+        stage(&camp, &["out", "--changed-since", "in", "data", out.to_str().unwrap(), "--json"]).succeeds();
     let ended: Value = said
         .out
         .lines()
@@ -555,9 +528,7 @@ fn run_copies_out_what_the_command_changed() {
             "-c",
             "echo new > $BIVOUAC/data/d1/result; echo more >> $BIVOUAC/data/d0/f5",
         ]);
-        let said = place.run(&all);
-        assert_eq!(said.code, 0, "{}", said.err);
-        said
+        place.run(&all).succeeds()
     };
     let before = describe(&src);
     run(&[], "elsewhere");
@@ -565,8 +536,7 @@ fn run_copies_out_what_the_command_changed() {
     assert_eq!(whole.len(), before.len() + 1, "nothing was there yet");
     let inode = |name: &str| fs::metadata(src.join(name)).unwrap().ino();
     let untouched = inode("d2/f2");
-    let said = run(&[], "src");
-    assert!(said.err.contains("2 files") && said.err.contains("unchanged"), "{}", said.err);
+    run(&[], "src").tells(&["2 files", "unchanged"]);
     assert_eq!(fs::read_to_string(src.join("d1/result")).unwrap(), "new\n");
     assert_eq!(inode("d2/f2"), untouched);
     run(&["--out-all"], "all");
@@ -589,8 +559,7 @@ fn two_that_copy_one_tree_to_one_place_at_once_both_succeed() {
             };
             let arguments = [way, operands[0], operands[1], "--limit", "60m"];
             let mut others: Vec<Child> = (0..3).map(|_| start(&camp, &arguments)).collect();
-            let said = stage(&camp, &arguments);
-            assert_eq!(said.code, 0, "{}", said.err);
+            stage(&camp, &arguments).succeeds();
             others.iter_mut().for_each(|other| assert!(other.wait().unwrap().success()));
             let copy = if way == "in" { camp.mount().join(&inside) } else { outside };
             // Times of directories are those of what was made in them again.
@@ -619,20 +588,17 @@ fn what_never_was_and_could_not_be_copied_out_is_no_debt() {
     let Some(camp) = Camp::start(&[]) else { return };
     let site = site();
     let out = site.path().join("out");
-    let refused = stage(&camp, &["out", "never", out.to_str().unwrap()]);
-    assert!(refused.code == 1 && refused.err.contains("never"), "{}", refused.err);
+    stage(&camp, &["out", "never", out.to_str().unwrap()]).fails(1, &["never"]);
     fs::write(camp.mount().join("there"), "one").unwrap();
-    let refused = stage(&camp, &["out", "there", "/proc/no/such/place"]);
-    assert_eq!(refused.code, 1, "{}", refused.err);
-    let kept = camp.run("down", &[]);
+    stage(&camp, &["out", "there", "/proc/no/such/place"]).fails(1, &[]);
+    let kept = camp.run("down", &["--yes"]);
     assert!(
         kept.code == 3 && kept.err.contains("out /there") && !kept.err.contains("/never"),
         "{}",
         kept.err
     );
     fs::remove_file(camp.mount().join("there")).unwrap();
-    let said = camp.run("down", &[]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    camp.run("down", &["--yes"]).succeeds();
     assert!(!out.exists() && camp.place().is_empty());
 }
 

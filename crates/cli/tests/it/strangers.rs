@@ -3,10 +3,10 @@
 
 use std::fs::{Permissions, create_dir, set_permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
-use crate::harness::{Camp, Place, can_mount, wait_until};
+use crate::harness::{Camp, Place, can_mount, text, wait_until};
 
 /// A user who is not us.
 const OTHER: u32 = 4242;
@@ -17,10 +17,6 @@ fn is_root() -> bool {
         println!("skipped: only root can play another user, or mount something else");
     }
     is_root
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 fn mount(arguments: &[&str]) {
@@ -112,12 +108,10 @@ fn nothing_is_mounted_over_a_mount_and_none_of_others_is_taken_away() {
         (camp.mount(), format!("bivouac:{}", camp.name())),
         (others.mount(), format!("bivouac:{}", others.name())),
     ] {
-        let said = camp.run("mount", &[text(at)]);
-        assert_eq!(said.code, 1);
-        assert!(said.err.contains(&format!("has a mount already ({source})")), "{}", said.err);
+        camp.run("mount", &[text(at)]).fails(1, &[&format!("has a mount already ({source})")]);
     }
-    let said = camp.place().run(&["unmount", text(&theirs)]);
-    assert!(said.code == 1 && said.err.contains("is a mount of something else (someones)"), "{said:?}");
+
+    camp.place().run(&["unmount", text(&theirs)]).fails(1, &["is a mount of something else (someones)"]);
     // Somebody's mount on top of ours stays, with its content, and is named.
     let more = dir.path().join("more");
     create_dir(&more).unwrap();
@@ -125,7 +119,7 @@ fn nothing_is_mounted_over_a_mount_and_none_of_others_is_taken_away() {
     let _end = (Unmount(more.clone()), Unmount(more.clone()));
     mount(&["-t", "tmpfs", "on-it", text(&more)]);
     std::fs::write(more.join("thesis"), "x").unwrap();
-    let said = camp.run("down", &[]);
+    let said = camp.run("down", &["--yes"]);
     assert!(said.err.contains("more is left: another mount (on-it) is on it"), "{said:?}");
     assert_eq!((said.code, std::fs::read(more.join("thesis")).unwrap()), (1, b"x".to_vec()));
     assert!(said.out.contains("left: 0 processes, 1 mounts"), "{said:?}");
@@ -139,8 +133,7 @@ fn a_formation_of_the_same_name_keeps_its_mount() {
     let other = Place::new();
     let name = camp.name().to_owned();
     assert_eq!(other.run(&["up", "--name", &name]).code, 0);
-    let said = other.run(&["down", "--name", &name]);
-    assert!(said.code == 0 && said.out.contains("nothing left"), "{said:?}");
+    other.run(&["down", "--name", &name, "--yes"]).succeeds().prints(&["nothing left"]);
     std::fs::write(camp.mount().join("file"), "still here").unwrap();
     assert_eq!(std::fs::read(camp.mount().join("file")).unwrap(), b"still here");
     camp.down();
@@ -179,8 +172,7 @@ fn links_of_a_job_do_not_lead_copies_out_of_the_formation() {
     assert_eq!(stage(&["in", text(&at("input")), "latest/input"]).code, 0);
     assert_eq!(std::fs::read(inside("run-7/input")).unwrap(), b"input");
     // What is read, too: the link itself comes out, as it would from below.
-    let said = stage(&["out", "link/shadow", text(&at("stolen"))]);
-    assert!(said.code == 1 && said.err.contains("leads out of the formation"), "{said:?}");
+    stage(&["out", "link/shadow", text(&at("stolen"))]).fails(1, &["leads out of the formation"]);
     for (name, target) in [("link", at("secrets")), ("file-link", at("secrets/shadow"))] {
         let out = at(&format!("out-{name}"));
         assert_eq!(stage(&["out", name, text(&out)]).code, 0);
@@ -205,8 +197,7 @@ fn run_copies_no_file_of_others_out() {
     std::fs::write(&secret, "secret").unwrap();
     let script = format!("ln -s {} $BIVOUAC/link", text(&secret));
     let transfer = format!("link:{}", text(&out));
-    let said = place.run(&["run", "--out", &transfer, "--", "sh", "-c", &script]);
-    assert_eq!(said.code, 0, "{said:?}");
+    place.run(&["run", "--out", &transfer, "--", "sh", "-c", &script]).succeeds();
     assert_eq!(std::fs::read_link(&out).unwrap(), secret);
 }
 
@@ -218,14 +209,12 @@ fn a_formation_does_not_stand_in_front_of_its_own_mount() {
     let around = camp.mount().parent().unwrap();
     for source in [camp.mount(), &camp.mount().join("in/it"), around] {
         let create = ["partition", "create", "--name", camp.name(), "--source", text(source), "part"];
-        let said = camp.place().run(&create);
-        assert!(said.code == 1 && said.err.contains("would wait for itself"), "{said:?}");
+        camp.place().run(&create).fails(1, &["would wait for itself"]);
     }
     let create = ["partition", "create", "--name", camp.name(), "--source", text(dir.path()), "part"];
     assert_eq!(camp.place().run(&create).code, 0);
     create_dir(dir.path().join("m")).unwrap();
-    let said = camp.run("mount", &[text(&dir.path().join("m"))]);
-    assert!(said.code == 1 && said.err.contains("would wait for itself"), "{said:?}");
+    camp.run("mount", &[text(&dir.path().join("m"))]).fails(1, &["would wait for itself"]);
     camp.down();
 }
 
@@ -300,12 +289,11 @@ fn hosts_mount_below_a_directory_of_the_user() {
     let (place, name) = (Place::new(), Place::unique_name());
     create_dir(place.path().join("a")).unwrap();
     let launch = format!("XDG_RUNTIME_DIR={}/{{host}} exec {{args}}", text(place.path()));
-    let said = place.run(&["up", "--name", &name, "--hosts", "a", "--launch", &launch]);
-    assert_eq!(said.code, 0, "{said:?}");
+    let said = place.run(&["up", "--name", &name, "--hosts", "a", "--launch", &launch]).succeeds();
     let at = PathBuf::from(format!("/tmp/bivouac-0/{name}+mount"));
     assert!(said.out.contains(text(&at)), "{said:?}");
     std::fs::write(at.join("file"), "x").unwrap();
     assert_eq!(at.parent().unwrap().metadata().unwrap().permissions().mode() & 0o7777, 0o700);
-    let said = place.run(&["down", "--name", &name]);
+    let said = place.run(&["down", "--name", &name, "--yes"]);
     assert!(said.code == 0 && said.out.contains("nothing left") && !at.exists(), "{said:?}");
 }

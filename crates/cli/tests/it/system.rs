@@ -17,8 +17,7 @@ fn json(text: &str) -> Value {
 #[test]
 fn this_machine_is_shown_in_every_form() {
     let place = Place::new();
-    let said = place.run(&["system", "--here", "--json", "--load", "10ms"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    let said = place.run(&["system", "--here", "--json", "--load", "10ms"]).succeeds();
     let map = json(&said.out);
     assert_eq!(map["schema"], "bivouac-system/1");
     let host = &map["hosts"][0];
@@ -51,8 +50,8 @@ fn hosts_are_asked_in_one_round_and_merged() {
         "echo x >>{}; case {{host}} in c) echo no route to host >&2; exit 255;; esac; echo welcome; exec {{args}}",
         counted.display()
     );
-    let said = place.run(&["system", "--hosts", "a,b,c", "--launch", &launch, "--json", "--load", "0s"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    let said =
+        place.run(&["system", "--hosts", "a,b,c", "--launch", &launch, "--json", "--load", "0s"]).succeeds();
     let map = json(&said.out);
     let names: Vec<&str> =
         map["hosts"].as_array().unwrap().iter().map(|h| h["name"].as_str().unwrap()).collect();
@@ -61,19 +60,20 @@ fn hosts_are_asked_in_one_round_and_merged() {
     assert!(said.err.contains("not known: host c: no route to host"), "{}", said.err);
     assert_eq!(std::fs::read_to_string(&counted).unwrap(), "x\nx\nx\n", "each host once");
 
-    let said = place.run(&["system", "--hosts", "c", "--launch", &launch]);
-    assert_eq!(said.code, 1, "{}", said.out);
-    assert!(said.err.contains("no host answered") && said.err.contains("no route to host"), "{}", said.err);
-    let said = place.run(&[
-        "system",
-        "--hosts",
-        "d",
-        "--launch",
-        "exec sleep 1000; {host} {args}",
-        "--answer-timeout",
-        "50ms",
-    ]);
-    assert!(said.code == 1 && said.err.contains("host d: took too long"), "{}", said.err);
+    place
+        .run(&["system", "--hosts", "c", "--launch", &launch])
+        .fails(1, &["no host answered", "no route to host"]);
+    place
+        .run(&[
+            "system",
+            "--hosts",
+            "d",
+            "--launch",
+            "exec sleep 1000; {host} {args}",
+            "--answer-timeout",
+            "50ms",
+        ])
+        .fails(1, &["host d: took too long"]);
 }
 
 /// S524: the hosts of a formation that this host has no part of.
@@ -107,10 +107,10 @@ fn what_machines_said_earlier_is_mapped_queried_compared_and_drawn() {
         let arguments: Vec<&str> = ["system"].iter().chain(&from).chain(more).copied().collect();
         place.run(&arguments)
     };
-    let said = with(&[]);
-    assert_eq!(said.code, 0, "{}", said.err);
-    assert!(said.out.contains("network infiniband (ibnetdiscover): 3 switches, 7 links"), "{}", said.out);
-    assert!(said.out.contains("between two halves of 4 hosts: 100 Gbit/s (exact"), "{}", said.out);
+    with(&[]).succeeds().prints(&[
+        "network infiniband (ibnetdiscover): 3 switches, 7 links",
+        "between two halves of 4 hosts: 100 Gbit/s (exact",
+    ]);
     let names = with(&["--query", "$.hosts[?@.memory.total_bytes > 1000000].name"]);
     assert_eq!(names.out, "\"n1\"\n\"n2\"\n\"n3\"\n\"n4\"\n", "{}", names.err);
     let lustre = with(&["--query", "$.hosts[0].mounts[?@.product == 'Lustre'].path"]);
@@ -121,8 +121,7 @@ fn what_machines_said_earlier_is_mapped_queried_compared_and_drawn() {
     let wrong = with(&["--query", "hosts"]);
     assert_eq!((wrong.code, wrong.out.as_str()), (2, ""));
     assert!(wrong.err.contains("is no JSONPath") && wrong.err.contains("$.hosts"), "{}", wrong.err);
-    let dot = with(&["--format", "dot"]);
-    assert!(dot.out.contains("MF0;leaf1") && dot.out.contains("100 Gbit/s"), "{}", dot.out);
+    with(&["--format", "dot"]).prints(&["MF0;leaf1", "100 Gbit/s"]);
     let svg = with(&["--format", "svg"]);
     let drawn = roxmltree::Document::parse(&svg.out).unwrap();
     assert_eq!(
@@ -155,8 +154,7 @@ fn what_a_machine_says_can_be_written_down_and_other_roots_read() {
     let place = Place::new();
     let path = place.path().join("here.record");
     let path = path.to_str().unwrap();
-    let said = place.run(&["system", "--record", path, "--json", "--load", "10ms"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    let said = place.run(&["system", "--record", path, "--json", "--load", "10ms"]).succeeds();
     let again = place.run(&["system", "--from", path, "--json"]);
     let (first, second) = (json(&said.out), json(&again.out));
     for part in ["processors", "memory", "disks", "mounts", "interfaces", "load", "available"] {
@@ -177,6 +175,5 @@ fn what_a_machine_says_can_be_written_down_and_other_roots_read() {
         let said = place.run(&["system", "--from", path]);
         assert!(said.code == 1 && said.err.contains(says), "{content}: {}", said.err);
     }
-    let said = place.run(&["system", "--from", "/does/not/exist"]);
-    assert!(said.code == 1 && said.err.contains("check its path"), "{}", said.err);
+    place.run(&["system", "--from", "/does/not/exist"]).fails(1, &["check its path"]);
 }

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::harness::{Place, said, wait_until};
+use crate::harness::{Place, said, wait_until, write_program};
 use bivouac_net::{Address, Auth, Identity, LaneKind, Link, Message, Secret};
 use bivouac_types::{ClientId, FormationId, NodeId};
 use bivouac_wire::rendezvous::{
-    BEGIN, Begin, JOIN, Join, JoinNode, JoinVolume, ORDER, Order, REPORT, Report,
+    BEGIN, FormationStart, JOIN, Join, JoinNode, JoinVolume, ORDER, Order, REPORT, Report,
 };
 use bivouac_wire::{Decode, Encode, FormationMap};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,7 +26,7 @@ const SRUN: &str =
 /// A host's agent.
 struct Agent {
     link: Link,
-    begin: Option<Begin>,
+    begin: Option<FormationStart>,
     is_down: bool,
 }
 
@@ -65,7 +65,7 @@ impl Agent {
             secret: Secret::new(bytes(&ticket["secret"]).try_into().unwrap()),
             is_secure: false,
         };
-        let identity = Identity { auth, client: ClientId(0), lane: LaneKind::Peer };
+        let identity = Identity { auth, client: ClientId(0), lane: LaneKind::Peer, epoch: 0 };
         let address = Address::tcp(ticket["addresses"][0].as_str().unwrap());
         let mut link = Link::connect(&address, &identity, Duration::from_secs(60)).unwrap();
         say(&mut link, JOIN, join(ticket, host).to_bytes());
@@ -78,7 +78,7 @@ impl Agent {
         for message in self.link.receive().unwrap_or_else(|error| panic!("not let in: {error}")) {
             match message.op {
                 BEGIN => {
-                    self.begin = Some(Begin::from_bytes(&message.body).unwrap());
+                    self.begin = Some(FormationStart::from_bytes(&message.body).unwrap());
                     map = Some(message.payload);
                     say(&mut self.link, REPORT, Report::Ready { steps: vec![] }.to_bytes());
                 }
@@ -121,10 +121,7 @@ fn attend(
 fn write_srun(place: &Place) -> std::path::PathBuf {
     let programs = place.path().join("programs");
     std::fs::create_dir(&programs).unwrap();
-    // By another process: a program that any process, forked meanwhile, has open for writing cannot be run.
-    let write = ["-c", r#"printf %s "$1" > "$2" && chmod 700 "$2""#, "sh", SRUN];
-    let written = std::process::Command::new("sh").args(write).arg(programs.join("srun")).status();
-    assert!(written.unwrap().success());
+    write_program(&programs.join("srun"), SRUN);
     programs
 }
 
@@ -166,21 +163,23 @@ fn a_thousand_agents_meet_and_part() {
         maps.insert(map);
     };
     attend(&mut agents, heard, |agent| agent.begin.is_some());
-    let said = said(&up.wait_with_output().unwrap());
-    assert_eq!(said.code, 0, "{}", said.err);
+    said(&up.wait_with_output().unwrap()).succeeds();
     assert_eq!((secrets.len(), maps.len()), (1, 1), "all have the same");
     let map = FormationMap::from_bytes(maps.first().unwrap()).unwrap();
-    assert_eq!((map.check(), map.nodes.len(), map.seat_count()), (Ok(()), HOSTS, HOSTS as u16));
+    assert_eq!((map.check(), map.nodes.len(), map.target_count()), (Ok(()), HOSTS, HOSTS as u16));
     for (host, node) in map.nodes.iter().enumerate() {
         assert_eq!((node.client_address.clone(), node.peer_address.clone()), addresses(host));
         assert!(map.slots.contains(&NodeId(host as u16)), "n{} has a slot", host + 1);
     }
 
-    let down =
-        place.command(&["down", "--name", &name]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let down = place
+        .command(&["down", "--name", &name, "--yes"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
     attend(&mut agents, |_, _, _| {}, |agent| agent.is_down);
-    let said = crate::harness::said(&down.wait_with_output().unwrap());
-    assert!(said.out.contains("nothing left: 0 processes, 0 mounts, 0 files, 0 sockets"), "{said:?}");
+    crate::harness::said(&down.wait_with_output().unwrap())
+        .prints(&["nothing left: 0 processes, 0 mounts, 0 files, 0 sockets"]);
     assert!(place.is_empty());
 }
 

@@ -1,7 +1,5 @@
 //! What `top` shows of a formation at work.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -10,15 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::harness::{Camp, Place, signal};
 use rustix::process::Signal;
 use serde_json::Value;
-
-/// Says that it is over, also if a test fails.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 fn once(camp: &Camp, every: &str) -> Value {
     let said = camp.run("top", &["--once", "--json", "--every", every]);
@@ -32,7 +21,7 @@ fn top_shows_what_is_done_meanwhile() {
     let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
     let is_over = AtomicBool::new(false);
     let (busy, text) = std::thread::scope(|scope| {
-        let _until_then = Over(&is_over);
+        scopeguard::defer! { is_over.store(true, Ordering::Relaxed) }
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 std::fs::write(camp.mount().join("f"), vec![7; 1 << 20]).unwrap();
@@ -152,16 +141,14 @@ fn top_shows_what_waits_to_be_flushed() {
     let part = camp.mount().join("part");
     let arguments = ["partition", "create", part.to_str().unwrap(), "--source"];
     let more = [site.path().to_str().unwrap(), "--write", "on-flush"];
-    let made = camp.place().run(&[&arguments[..], &more].concat());
-    assert_eq!(made.code, 0, "{}", made.err);
+    camp.place().run(&[&arguments[..], &more].concat()).succeeds();
     std::fs::write(part.join("result"), vec![3; 100_000]).unwrap();
     let waits = |text: &str| text.lines().any(|line| line.starts_with("flush "));
     let seen = || (once(&camp, "100ms"), camp.run("top", &["--once", "--every", "100ms"]).out);
     let (before, text) = seen();
     assert_eq!(before["unflushed_files"], 1, "{before}");
     assert!(before["unflushed_bytes"].as_u64() >= Some(100_000) && waits(&text), "{before} {text}");
-    let flushed = camp.place().run(&["flush", part.to_str().unwrap()]);
-    assert_eq!(flushed.code, 0, "{}", flushed.err);
+    camp.place().run(&["flush", part.to_str().unwrap()]).succeeds();
     let (after, text) = seen();
     assert_eq!((&after["unflushed_files"], waits(&text)), (&Value::from(0), false), "{after} {text}");
     camp.down();

@@ -1,17 +1,23 @@
 //! Calls on content: locks fence them, what was written behind goes first, and site storage has what its policy says before
 //! they return.
 
-use bivouac_record::Place;
+use bivouac_record::AccessPosition;
 use bivouac_types::limits::FILE_SIZE_MAX;
-use bivouac_types::{Errno, FsResult, Ino};
+use bivouac_types::{ByteRange, Errno, FsResult, Ino, RaceEvent, Refresh};
 use bivouac_wire::op;
 
-use super::{Client, OpCtx, SeekKind};
+use super::{Client, OpCtx};
 use crate::content::copy::{COPY_MAX, CopyJob};
+use crate::content::data::Appending;
 use crate::content::direct::Wish;
 use crate::content::local::SendPart;
 use crate::content::shown::Show;
+use crate::content::space::SeekKind;
 use crate::opens::uses::Begun;
+use crate::tokens::{Access, CallRange};
+
+/// Modes of the kernel's `fallocate` that change content: `FALLOC_FL_PUNCH_HOLE` and `FALLOC_FL_ZERO_RANGE`.
+const CHANGES_CONTENT: u32 = 0x02 | 0x10;
 
 impl Client {
     /// Reads into `into`; fewer bytes than fit only at the end of the file. Holes read as zeros.
@@ -20,8 +26,12 @@ impl Client {
     /// `ENOENT`, `EIO` when a node cannot be reached.
     pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
         let begun = Begun::now(into.len());
-        let len = self.sessions.read(ino, offset, into)?;
-        self.opens.used(ino, false, [(Place::At(offset), len)], &begun);
+        let range = ByteRange::at(offset, into.len() as u64);
+        let len = self
+            .tokens
+            .covered(CallRange::read(ino, range), |file| self.sessions.read(file, offset, into))?;
+        self.opens.used(ino, false, [(AccessPosition::At(offset), len)], &begun);
+        self.accessed(ino, false, [(offset, len)]);
         Ok(len)
     }
 
@@ -29,9 +39,13 @@ impl Client {
     /// for a disk or another thread: what is in one subfile, for which there is a grant. Otherwise `None`.
     #[must_use]
     pub fn read_granted(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Option<()> {
+        if self.detects_races() {
+            // What is reported may have to be sent.
+            return None;
+        }
         let begun = Begun::now(into.len());
         self.content.read_granted(ino, offset, into)?;
-        self.opens.used_at_once(ino, (Place::At(offset), into.len()), &begun);
+        self.opens.used_at_once(ino, (AccessPosition::At(offset), into.len()), &begun);
         Some(())
     }
 
@@ -42,9 +56,12 @@ impl Client {
     /// As [`Client::read`].
     pub fn read_list(&self, ino: Ino, places: &mut [(u64, &mut [u8])]) -> FsResult<Vec<usize>> {
         let begun = Begun::now(places.iter().map(|(_, into)| into.len()).sum());
-        let counts = self.sessions.read_list(ino, places)?;
-        let read = places.iter().zip(&counts).map(|((at, _), len)| (Place::At(*at), *len));
+        let range = span(places.iter().map(|(at, into)| (*at, into.len())));
+        let counts =
+            self.tokens.covered(CallRange::read(ino, range), |file| self.sessions.read_list(file, places))?;
+        let read = places.iter().zip(&counts).map(|((at, _), len)| (AccessPosition::At(*at), *len));
         self.opens.used(ino, false, read, &begun);
+        self.accessed(ino, false, places.iter().map(|(at, _)| *at).zip(counts.iter().copied()));
         Ok(counts)
     }
 
@@ -62,15 +79,29 @@ impl Client {
         show: &mut Show<'_>,
     ) -> FsResult<Option<usize>> {
         let (begun, is_write) = (Begun::now(len), wish == Wish::Write);
+        if is_write && self.tokens.is_strict(ino) {
+            // Others would see what was written before it turns out that not all can be shown.
+            return Ok(None);
+        }
         let _fenced = is_write.then(|| self.locks.guard(ino)).transpose()?;
-        let moved = self.sessions.show(ino, wish, offset, len as u64, show)?;
+        let range = ByteRange::at(offset, len as u64);
+        let call = if is_write { CallRange::write(ino, range) } else { CallRange::read(ino, range) };
+        let moved =
+            self.tokens.covered(call, |file| self.sessions.show(file, wish, offset, len as u64, show))?;
         if let Some(len) = moved {
             if is_write {
                 self.site.save_written(ino)?;
             }
-            self.opens.used(ino, is_write, [(Place::At(offset), len)], &begun);
+            self.opens.used(ino, is_write, [(AccessPosition::At(offset), len)], &begun);
+            self.accessed(ino, is_write, [(offset, len)]);
         }
         Ok(moved)
+    }
+
+    /// From now on every block that has a checksum is read by its daemon, which compares it, instead of directly: for
+    /// programs that serve what they read to others. It costs a message for each read of such a file.
+    pub fn compare_reads(&self) {
+        self.content.compare_reads();
     }
 
     /// As [`Client::read`], for what is in one place of this process's node: has `send` send it from there. `None` if
@@ -87,9 +118,13 @@ impl Client {
         if self.sessions.prefers_pages(ino, len)? {
             return Ok(None);
         }
-        let sent = self.content.send(ino, offset, len, send)?;
+        let range = ByteRange::at(offset, len as u64);
+        let sent = self
+            .tokens
+            .covered(CallRange::read(ino, range), |file| self.content.send(file, offset, len, send))?;
         if let Some(len) = sent {
-            self.opens.used(ino, false, [(Place::At(offset), len)], &begun);
+            self.opens.used(ino, false, [(AccessPosition::At(offset), len)], &begun);
+            self.accessed(ino, false, [(offset, len)]);
         }
         Ok(sent)
     }
@@ -102,13 +137,17 @@ impl Client {
     pub fn write(&self, ctx: &OpCtx, ino: Ino, offset: u64, data: &[u8], append: bool) -> FsResult<usize> {
         let _fenced = self.locks.guard(ino)?;
         if !append {
-            return self.write_at(ino, offset, data);
+            let call = CallRange::write(ino, ByteRange::at(offset, data.len() as u64)).of(ctx);
+            return self.write_covered(call, offset, data);
         }
         let (begun, len) = (Begun::now(data.len()), data.len());
+        let mut appended = Appending::default();
         // The home says where it goes: behind what was written before.
-        self.sessions.past_pages(ino, || self.content.append(ctx, ino, data))?;
+        self.tokens.covered_behind(ctx, ino, |file, from| {
+            self.sessions.past_pages(ino, || self.content.append(ctx, (file, from), data, &mut appended))
+        })?;
         self.site.save_written(ino)?;
-        self.opens.used(ino, true, [(Place::End, len)], &begun);
+        self.opens.used(ino, true, [(AccessPosition::End, len)], &begun);
         Ok(len)
     }
 
@@ -117,10 +156,15 @@ impl Client {
     /// # Errors
     /// As [`Client::write`].
     pub fn write_at(&self, ino: Ino, offset: u64, data: &[u8]) -> FsResult<usize> {
-        let (begun, len) = (Begun::now(data.len()), data.len());
-        self.sessions.write(ino, offset, data)?;
+        self.write_covered(CallRange::write(ino, ByteRange::at(offset, data.len() as u64)), offset, data)
+    }
+
+    fn write_covered(&self, call: CallRange, offset: u64, data: &[u8]) -> FsResult<usize> {
+        let (begun, len, ino) = (Begun::now(data.len()), data.len(), call.ino);
+        self.tokens.covered(call, |file| self.sessions.write(file, offset, data))?;
         self.site.save_written(ino)?;
-        self.opens.used(ino, true, [(Place::At(offset), len)], &begun);
+        self.opens.used(ino, true, [(AccessPosition::At(offset), len)], &begun);
+        self.accessed(ino, true, [(offset, len)]);
         Ok(len)
     }
 
@@ -132,10 +176,14 @@ impl Client {
     pub fn write_list(&self, ino: Ino, places: &[(u64, &[u8])]) -> FsResult<()> {
         let begun = Begun::now(places.iter().map(|(_, data)| data.len()).sum());
         let _fenced = self.locks.guard(ino)?;
-        self.sessions.past_pages(ino, || self.content.write_list(ino, places))?;
+        let range = span(places.iter().map(|(at, data)| (*at, data.len())));
+        self.tokens.covered(CallRange::write(ino, range), |file| {
+            self.sessions.past_pages(ino, || self.content.write_list(file, places))
+        })?;
         self.site.save_written(ino)?;
-        let written = places.iter().map(|(at, data)| (Place::At(*at), data.len()));
+        let written = places.iter().map(|(at, data)| (AccessPosition::At(*at), data.len()));
         self.opens.used(ino, true, written, &begun);
+        self.accessed(ino, true, places.iter().map(|(at, data)| (*at, data.len())));
         Ok(())
     }
 
@@ -144,15 +192,34 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::read`] and [`Client::write`], if nothing was copied.
-    pub fn copy(&self, _ctx: &OpCtx, copy: &CopyJob) -> FsResult<u64> {
+    pub fn copy(&self, ctx: &OpCtx, copy: &CopyJob) -> FsResult<u64> {
         let _fenced = self.locks.guard(copy.to)?;
         let end = copy.to_offset.checked_add(copy.len.min(COPY_MAX)).ok_or(Errno::EFBIG)?;
         if end > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
         }
         self.sessions.send_unsent(copy.from)?;
-        let copied = self.sessions.past_pages(copy.to, || self.content.copy(copy))?;
+        let copied = self.covered_copy(ctx, copy, end)?;
+        let len = usize::try_from(copied).unwrap_or(usize::MAX);
+        self.accessed(copy.from, false, [(copy.from_offset, len)]);
+        self.accessed(copy.to, true, [(copy.to_offset, len)]);
         self.site.save_written(copy.to).map(|()| copied)
+    }
+
+    /// Copies with both ranges covered.
+    fn covered_copy(&self, ctx: &OpCtx, copy: &CopyJob, end: u64) -> FsResult<u64> {
+        let len = end - copy.to_offset;
+        let (from, to) = (ByteRange::at(copy.from_offset, len), ByteRange::at(copy.to_offset, len));
+        let (read, write) = (CallRange::read(copy.from, from), CallRange::write(copy.to, to).of(ctx));
+        let copied = |from: Access, to: Access| {
+            self.sessions.past_pages(copy.to, || self.content.copy(copy, (from, to)))
+        };
+        if copy.from == copy.to {
+            // One call has one range.
+            let range = from.hull(&to);
+            return self.tokens.covered(CallRange { range, ..write }, |file| copied(file, file));
+        }
+        self.tokens.covered_both([read, write], copied)
     }
 
     /// Reserves, frees or zeroes a range; `mode` is the kernel's.
@@ -166,8 +233,14 @@ impl Client {
         if len == 0 {
             return Err(Errno::EINVAL.into());
         }
-        self.sessions.past_pages(ino, || self.content.fallocate(ctx, ino, mode, offset..end))?;
+        let call = CallRange::write(ino, ByteRange { start: offset, end }).of(ctx);
+        self.tokens.covered(call, |file| {
+            self.sessions.past_pages(ino, || self.content.fallocate(ctx, file, mode, offset..end))
+        })?;
         self.content.count_holes(ino);
+        if mode & CHANGES_CONTENT != 0 {
+            self.changed_at_once(ino, ByteRange { start: offset, end });
+        }
         self.site.save_changed(ino)
     }
 
@@ -203,7 +276,10 @@ impl Client {
         if attr.is_file() {
             self.content.sync(&attr)?;
         }
-        self.ways.ask::<op::SyncRecords>(self.ways.home(ino)?, &())?;
+        self.connections.ask::<op::SyncRecords>(self.connections.home(ino)?, &())?;
+        if attr.is_file() {
+            self.report([RaceEvent::Publish(ino), RaceEvent::Refresh(ino, Refresh::Sync)]);
+        }
         if attr.is_file() { self.site.save_synced(ino) } else { Ok(()) }
     }
 
@@ -211,6 +287,12 @@ impl Client {
     /// the kernel: a buffer that is not there would be no error but its end.
     #[must_use]
     pub fn is_spread_out(&self) -> bool {
-        self.ways.is_spread_out()
+        self.connections.is_spread_out()
     }
+}
+
+/// From the first of some places to the end of the last.
+fn span(places: impl IntoIterator<Item = (u64, usize)>) -> ByteRange {
+    let ranges = places.into_iter().map(|(at, len)| ByteRange::at(at, len as u64));
+    ranges.reduce(|one, other| one.hull(&other)).unwrap_or(ByteRange::at(0, 0))
 }

@@ -33,7 +33,7 @@ impl Client {
     /// Whether this process made it, rather than one that forked it. Connections and sessions are their maker's alone.
     #[must_use]
     pub fn is_own(&self) -> bool {
-        self.ways.is_own()
+        self.connections.is_own()
     }
 }
 

@@ -1,23 +1,27 @@
 //! The client: the mechanisms that it is made of, how it is made, and the calls of programs (in the files beside this
 //! one), which put what mechanisms do together. No mechanism sees the client.
 
+mod connect;
+mod contract;
 mod data;
 pub mod join;
 pub mod member;
 mod names;
 mod opens;
 pub mod paths;
+mod reported;
 mod tree;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bivouac_direct::Untold;
+use bivouac_direct::PendingTimeCounters;
 use bivouac_layout::entry_hash;
 use bivouac_net::{Address, Auth, Identity, InProcess, LaneKind, LivenessTable, Peer, Service, Transport};
-use bivouac_types::{Attr, ClientId, Ino, NodeId, OpId, SeatIndex};
+use bivouac_types::{Attr, Ino, NodeId, TargetIndex};
 use bivouac_wire::{Flags, FormationMap, Invalidation, NodeEntry};
 
+use crate::connections::{Connections, address_of};
 use crate::content::Content;
 use crate::content::direct::Direct;
 use crate::content::local::LocalFiles;
@@ -25,38 +29,28 @@ use crate::homes::Homes;
 use crate::homes::known::KnownFiles;
 use crate::homes::partitions::Partitions;
 use crate::locks::{Heeded, LockDesk};
+use crate::moved_nodes::MapSeeker;
 use crate::names::Names;
 use crate::names::entries::EntryCache;
 use crate::nodes::Nodes;
 use crate::opens::Opens;
 use crate::opens::closings::Closings;
 use crate::opens::watch::Keeper;
-use crate::room::Room;
+use crate::operation::OpCtx;
+use crate::options::ClientOptions;
+use crate::races::AccessReporter;
 use crate::session::Sessions;
 use crate::site::Site;
-use crate::ways::{Way, Ways, address_of, keeper};
+use crate::space_reclaimer::SpaceReclaimer;
+use crate::tokens::{TokenTable, Tokens};
+use connect::{Connector, keeper};
 
 /// `O_TRUNC` of the kernel.
 const O_TRUNC: u32 = 0o1000;
+/// `O_RDWR` of the kernel.
+const O_RDWR: u32 = 2;
 /// Longest wait for a socket that is to be on this machine.
 const PROBE: Duration = Duration::from_millis(200);
-
-/// Identity of one changing operation, so that it happens once however often it is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpCtx {
-    /// Unique within the client and channel.
-    pub id: OpId,
-    /// One changing operation at a time.
-    pub channel: u16,
-    /// Whether an earlier process of this client may have sent it before.
-    pub retry: bool,
-    /// Owner of what is made.
-    pub uid: u32,
-    /// Group of what is made.
-    pub gid: u32,
-    /// The process that asks.
-    pub pid: u32,
-}
 
 /// An inode to be made.
 #[derive(Clone, Copy, Debug)]
@@ -78,15 +72,6 @@ pub struct Opened {
     pub existed: bool,
 }
 
-/// What to seek.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SeekKind {
-    /// The next byte that is not in a hole.
-    Data,
-    /// The next hole.
-    Hole,
-}
-
 /// The node in the client's own process.
 pub struct LocalNode {
     /// Which it is.
@@ -98,26 +83,12 @@ pub struct LocalNode {
     /// Its content.
     pub files: Arc<dyn LocalFiles>,
     /// Where other processes of the machine see what this client has not told, if there is such a place.
-    pub untold: Option<Arc<Untold>>,
-}
-
-/// Settings of a client.
-pub struct ClientOptions {
-    /// Who this is; stable over restarts of its process if operations are to survive them.
-    pub id: ClientId,
-    /// How long to wait for a node that does not answer.
-    pub wait: Duration,
-    /// The node that "local" means: files of local placement go there.
-    pub near: Option<NodeId>,
-    /// How many processes have been this client before.
-    pub incarnation: u32,
-    /// Most bytes of pages under the session contract.
-    pub page_pool: u64,
+    pub untold: Option<Arc<PendingTimeCounters>>,
 }
 
 /// A formation, seen from one process: the calls of programs, made of what mechanisms do. None of those sees this.
 pub struct Client {
-    ways: Arc<Ways>,
+    connections: Arc<Connections>,
     known: Arc<KnownFiles>,
     names: Names,
     opens: Opens,
@@ -131,17 +102,47 @@ pub struct Client {
     pub sessions: Arc<Sessions>,
     /// The locks that programs take.
     pub locks: Arc<LockDesk>,
+    /// What makes calls on strict files atomic.
+    pub tokens: Arc<Tokens>,
     /// What site storage behind partitions has.
     pub site: Site,
+    /// Reports of accesses while races are detected.
+    races: Option<Arc<AccessReporter>>,
+    /// Nodes that are dead for good, of a guest.
+    liveness: Option<Arc<LivenessTable>>,
+}
+
+/// Places of the nodes that a client is connected to.
+#[derive(Clone)]
+pub struct NodePlaces(Arc<Connections>);
+
+impl NodePlaces {
+    /// As [`Client::take_map`].
+    pub fn take_map(&self, map: &Arc<FormationMap>) -> bool {
+        self.0.take_map(map)
+    }
 }
 
 /// What a client has that is of the node in its own process, or may start threads.
-#[derive(Default)]
 struct Own {
     files: Option<Arc<dyn LocalFiles>>,
     keeper: Option<Keeper>,
     closings: Option<Closings>,
     entries: Option<EntryCache>,
+    tokens: Arc<TokenTable>,
+}
+
+impl Own {
+    /// Nothing but these tokens.
+    fn of(tokens: Arc<TokenTable>) -> Own {
+        Own { files: None, keeper: None, closings: None, entries: None, tokens }
+    }
+}
+
+/// No tokens yet. A mount can be asked to give back what it keeps.
+fn token_table(map: &FormationMap, options: &ClientOptions) -> Arc<TokenTable> {
+    let keeps = options.id.mounted_through(map.formation).is_some();
+    Arc::new(TokenTable::new(keeps, options.incarnation == 0))
 }
 
 impl Client {
@@ -156,14 +157,26 @@ impl Client {
         let untold = local.as_ref().and_then(|node| node.untold.clone());
         let known = Arc::new(KnownFiles::new(options.incarnation, untold));
         let keeper = keeper(&map, &known);
-        let doubts = Arc::new(OnceLock::new());
+        let (doubts, tokens) = (Arc::new(OnceLock::new()), token_table(&map, options));
         let (doubting, keeping) = (Some(&doubts), keeper.as_ref());
-        let way = Way { map: &map, known: &known, auth, options, keeper: keeping, doubts: doubting };
+        let seeker = Arc::<MapSeeker>::default();
+        let connector = Connector {
+            map: &map,
+            known: &known,
+            tokens: &tokens,
+            auth,
+            options,
+            keeper: keeping,
+            doubts: doubting,
+            seeker: &seeker,
+        };
         let host = local.as_ref().and_then(|node| map.nodes.get(usize::from(node.id.0)));
         let peer = |(id, entry): (u16, &NodeEntry)| match &local {
             Some(node) if node.id.0 == id => None,
-            Some(node) => Some(way.to(NodeId(id), address_of(entry, host)).heeding(&node.liveness)),
-            None => Some(way.to(NodeId(id), address_of(entry, None))),
+            Some(node) => {
+                Some(connector.to(NodeId(id), entry.epoch, address_of(entry, host)).heeding(&node.liveness))
+            }
+            None => Some(connector.to(NodeId(id), entry.epoch, address_of(entry, None))),
         };
         let peers: Vec<Option<Arc<Peer>>> =
             (0..).zip(&map.nodes).map(|node| peer(node).map(Arc::new)).collect();
@@ -178,9 +191,10 @@ impl Client {
         let (local, files) = local.map(|node| ((node.id, node.liveness), node.files)).unzip();
         let keeper = keeper.map(|(keeper, _)| keeper);
         let own = local.as_ref().map(|(id, _)| *id);
-        let ways = Ways::new(options.id, Flags::default(), map, nodes, own);
-        let own = Own { files, keeper, closings, entries: None };
-        let client = Client::with(ways, Direct::none(known), own, options);
+        let connections = Connections::new(options, Flags::default(), map, nodes, own);
+        let own = Own { files, keeper, closings, entries: None, tokens };
+        let client = Client::with(connections, Direct::none(known), own, options);
+        seeker.set(&client.connections);
         // Told once; no connection is made before.
         let _ = doubts.set(client.locks.doubts());
         if let Some((_, liveness)) = local {
@@ -203,21 +217,42 @@ impl Client {
         let near = options.near.or_else(|| here.first().map(|(id, _)| *id));
         let options = ClientOptions { near, ..*options };
         let known = Arc::new(KnownFiles::new(options.incarnation, None));
-        let way = Way { map: &map, known: &known, auth, options: &options, keeper: None, doubts: None };
+        let tokens = token_table(&map, &options);
+        let seeker = Arc::<MapSeeker>::default();
+        let connector = Connector {
+            map: &map,
+            known: &known,
+            tokens: &tokens,
+            auth,
+            options: &options,
+            keeper: None,
+            doubts: None,
+            seeker: &seeker,
+        };
+        let liveness = Arc::new(LivenessTable::new(map.nodes.len()));
         let connect = |(id, entry): (u16, &NodeEntry)| -> Arc<dyn Transport> {
             let address = here.iter().find(|(node, _)| node.0 == id).map(|(_, address)| address.clone());
             let address = address.unwrap_or_else(|| Address::tcp(entry.client_address.clone()));
-            Arc::new(way.to(NodeId(id), address))
+            Arc::new(connector.to(NodeId(id), entry.epoch, address).heeding(&liveness))
         };
         let nodes = (0..).zip(&map.nodes).map(connect).collect();
-        let identity = Identity { auth: auth.clone(), client: options.id, lane: LaneKind::Client };
+        let identity = Identity { auth: auth.clone(), client: options.id, lane: LaneKind::Client, epoch: 0 };
         let looks = Identity { client: options.id.of_cache(), ..identity.clone() };
         let entries = Some(EntryCache::new(Arc::clone(&map), &here, &looks));
         let direct = Direct::with(known, here, &identity, options.wait);
         // There is no kernel to cache anything, and others' changes would wait for its leases. What this process caches
         // itself, it is told under another number.
-        let ways = Ways::new(options.id, Flags::NO_LEASE, Arc::clone(&map), nodes, None);
-        Client::with(ways, direct, Own { entries, ..Own::default() }, &options)
+        let connections = Connections::new(&options, Flags::NO_LEASE, Arc::clone(&map), nodes, None);
+        let client = Client::with(connections, direct, Own { entries, ..Own::of(tokens) }, &options);
+        seeker.set(&client.connections);
+        Client { liveness: Some(liveness), ..client }
+    }
+
+    /// What is known of the nodes, of a client made by [`Client::nearby`]: who is dead there is asked nothing any more.
+    /// Nobody but the caller says so.
+    #[must_use]
+    pub fn liveness(&self) -> Option<&Arc<LivenessTable>> {
+        self.liveness.as_ref()
     }
 
     /// A client over given ways to the nodes, in the order of the map. They must wait for nodes that are
@@ -229,45 +264,78 @@ impl Client {
         local: Option<NodeId>,
         options: &ClientOptions,
     ) -> Client {
-        let ways = Ways::new(options.id, Flags::default(), map, nodes, local);
+        let connections = Connections::new(options, Flags::default(), map, nodes, local);
         let known = Arc::new(KnownFiles::new(options.incarnation, None));
-        Client::with(ways, Direct::none(known), Own::default(), options)
+        let own = Own::of(token_table(&connections.map, options));
+        Client::with(connections, Direct::none(known), own, options)
     }
 
-    fn with(ways: Ways, direct: Direct, own: Own, options: &ClientOptions) -> Client {
-        let Own { files, keeper, closings, entries } = own;
-        let (ways, closings, known) = (Arc::new(ways), closings.map(Arc::new), Arc::clone(&direct.known));
-        let partitions = Arc::new(Partitions::new(ways.clone()));
-        let homes = Arc::new(Homes::new(ways.clone(), known.clone(), partitions.clone()));
-        let room = Room { ways: ways.clone(), closings: closings.clone() };
-        let near = options.near.map_or(Vec::new(), |node| seats_of(&ways.map, node));
-        let names = Names::new(ways.clone(), homes.clone(), room.clone(), near, entries);
-        let opens = Opens::new(ways.clone(), known.clone(), keeper, closings);
-        let locks = Arc::new(LockDesk::new(ways.clone()));
-        let content = Content::new(ways.clone(), homes.clone(), partitions.clone(), room, direct, files);
+    fn with(connections: Connections, direct: Direct, own: Own, options: &ClientOptions) -> Client {
+        let Own { files, keeper, closings, entries, tokens } = own;
+        let (connections, closings, known) =
+            (Arc::new(connections), closings.map(Arc::new), Arc::clone(&direct.known));
+        let partitions = Arc::new(Partitions::new(connections.clone()));
+        let homes = Arc::new(Homes::new(connections.clone(), known.clone(), partitions.clone()));
+        let reclaimer = SpaceReclaimer { connections: connections.clone(), closings: closings.clone() };
+        let near = options.near.map_or(Vec::new(), |node| targets_of(&connections.map, node));
+        let names = Names::new(connections.clone(), homes.clone(), reclaimer.clone(), near, entries);
+        let opens = Opens::new(connections.clone(), known.clone(), keeper, closings);
+        let locks = Arc::new(LockDesk::new(connections.clone()));
+        let content =
+            Content::new(connections.clone(), homes.clone(), partitions.clone(), reclaimer, direct, files);
         let content = Arc::new(content);
-        let sessions = Arc::new(Sessions::new(content.clone(), locks.clone(), options.page_pool));
-        let site = Site::new(ways.clone(), homes.clone(), partitions.clone());
-        Client { ways, known, homes, partitions, names, opens, content, sessions, locks, site }
+        let sessions =
+            Arc::new(Sessions::new(content.clone(), locks.clone(), tokens.clone(), options.page_pool));
+        let tokens = Tokens::new(connections.clone(), homes.clone(), partitions.clone(), tokens);
+        let site = Site::new(connections.clone(), homes.clone(), partitions.clone());
+        let was_killed = options.incarnation > 0;
+        let races = AccessReporter::new(&connections, &known, &partitions, options.near, was_killed);
+        Client {
+            connections,
+            known,
+            homes,
+            partitions,
+            names,
+            opens,
+            content,
+            sessions,
+            locks,
+            tokens: Arc::new(tokens),
+            site,
+            races: races.map(Arc::new),
+            liveness: None,
+        }
     }
 
-    /// The map.
+    /// The map that it was made from. Nodes may have moved since.
     #[must_use]
     pub fn map(&self) -> &Arc<FormationMap> {
-        &self.ways.map
+        &self.connections.map
+    }
+
+    /// Follows nodes that have moved, if this map is newer than what is known; returns whether it is. Requests that are under way
+    /// at their former hosts are sent again.
+    pub fn take_map(&self, map: &Arc<FormationMap>) -> bool {
+        self.connections.take_map(map)
+    }
+
+    /// The places of its nodes, to be changed by others than its owner.
+    #[must_use]
+    pub fn places(&self) -> NodePlaces {
+        NodePlaces(Arc::clone(&self.connections))
     }
 
     /// What nodes say of themselves.
     #[must_use]
     pub fn nodes(&self) -> Nodes<'_> {
-        Nodes(&self.ways)
+        Nodes(&self.connections)
     }
 
     /// An identity for a changing operation of a front end that has none of its own, for instance a tool:
     /// `channel` must be used by one thread at a time.
     #[must_use]
     pub fn new_op(&self, channel: u16, uid: u32, gid: u32) -> OpCtx {
-        OpCtx { id: self.ways.next_id(), channel, retry: false, uid, gid, pid: std::process::id() }
+        OpCtx { id: self.connections.next_id(), channel, retry: false, uid, gid, pid: std::process::id() }
     }
 
     /// For how long the attributes that this thread has just been told may be cached: this client is asked before
@@ -307,14 +375,15 @@ impl Client {
     pub fn leave(&self) {
         self.sessions.send_all();
         self.tell_uses();
+        self.report_accesses();
         self.opens.send(None);
-        self.ways.leave();
+        self.connections.leave();
     }
 }
 
-fn seats_of(map: &FormationMap, node: NodeId) -> Vec<SeatIndex> {
-    let own = |(seat, entry): (usize, &bivouac_wire::SeatEntry)| {
-        (entry.node == node).then_some(SeatIndex(seat as u32))
+fn targets_of(map: &FormationMap, node: NodeId) -> Vec<TargetIndex> {
+    let own = |(target, entry): (usize, &bivouac_wire::TargetEntry)| {
+        (entry.node == node).then_some(TargetIndex(target as u32))
     };
-    map.seats.iter().enumerate().filter_map(own).collect()
+    map.targets.iter().enumerate().filter_map(own).collect()
 }

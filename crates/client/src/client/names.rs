@@ -7,16 +7,18 @@ use bivouac_layout::entry_hash;
 use bivouac_types::limits::{READDIR_BYTES_MAX, STRIPE_MIN};
 use bivouac_types::put::NewFile;
 use bivouac_types::{
-    Attr, Errno, FsError, FsResult, Ino, Layout, NodeId, OpenId, SeatIndex, SetAttr, Slot, Timestamp, mode,
+    Attr, ByteRange, CONTRACT_XATTR, Errno, ExpectedFile, FsError, FsResult, Ino, Layout, NodeId, OpenId,
+    POINT_XATTR, Refresh, SetAttr, Slot, TargetIndex, Timestamp, mode, parse_contract, parse_point,
 };
 use bivouac_wire::{
     DirEntry, EntryName, Found, InoOnly, LinkRequest, Made, MakeRequest, MakeUnnamedRequest, PutRequest,
-    ReadDirRequest, RenameRequest, Seen, SetAttrRequest, SetXattrRequest, XattrName, op,
+    ReadDirRequest, RenameRequest, Seen, SetAttrRequest, SetXattrRequest, UnlinkRequest, XattrName, op,
 };
 
-use super::{Client, NewInode, O_TRUNC, OpCtx, Opened};
+use super::{Client, NewInode, O_RDWR, O_TRUNC, OpCtx, Opened};
+use crate::connections::retry_in_progress;
 use crate::homes::leases::Moment;
-use crate::ways::when_here;
+use crate::tokens::CallRange;
 
 /// How often an entry is looked at again because what it led to is gone.
 const OVERTAKEN_MAX: usize = 64;
@@ -26,19 +28,22 @@ const AT_ONCE: u32 = 4;
 /// replaces an entry takes a few messages.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(10));
 
+/// Permissions to write.
+const WRITABLE: u32 = 0o222;
+
 impl Client {
     /// Attributes of an entry.
     ///
     /// # Errors
     /// `ENOENT`, `ENAMETOOLONG`, `EIO` when a node cannot be reached.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        self.look_up(parent, name, |ino| self.getattr(ino))
+        self.saw_name((parent, name), self.look_up(parent, name, |ino| self.getattr(ino)))
     }
 
     /// As [`Client::lookup`], for a kernel: attributes that do not come with the entry are those of a
     /// [glance](Client::glance).
     pub fn glance_at(&self, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        self.look_up(parent, name, |ino| self.glance(ino))
+        self.saw_name((parent, name), self.look_up(parent, name, |ino| self.glance(ino)))
     }
 
     fn look_up(&self, parent: Ino, name: &[u8], ask: impl Fn(Ino) -> FsResult<Attr>) -> FsResult<Attr> {
@@ -48,7 +53,7 @@ impl Client {
         self.until_stable(|| {
             let asked = self.homes.leases.now();
             let found = self.homes.at_entry(parent, name, false, |node, slot| {
-                let found = self.ways.ask::<op::Lookup>(node, &EntryName { parent, name })?;
+                let found = self.connections.ask::<op::Lookup>(node, &EntryName { parent, name })?;
                 self.found(slot, (parent, name), asked, &found);
                 if found.is_there() { Ok(found) } else { Err(Errno::ENOENT.into()) }
             })?;
@@ -114,6 +119,7 @@ impl Client {
     /// `EISDIR`, `EINVAL`, `EFBIG` for a size that cannot be; `ENOENT`, `EIO`.
     pub fn setattr(&self, ctx: &OpCtx, ino: Ino, set: &SetAttr) -> FsResult<Attr> {
         let _fenced = set.size.map(|_| self.locks.guard(ino)).transpose()?;
+        let heard = set.size.and_then(|_| self.homes.size_heard(ino));
         let change = || {
             if set.mtime.is_some() {
                 // The time that is set now is later than what the home has not heard of yet, or is hearing just now.
@@ -123,22 +129,36 @@ impl Client {
                 self.known.take_dirty(ino);
             }
             let request = SetAttrRequest { ino, set: *set };
-            let (home, asked) = (self.ways.home(ino)?, self.homes.leases.now());
-            let seen =
-                self.homes.changing(ino, || self.ways.change::<op::SetAttr>(home, ctx, &request, &[]))?;
+            let (home, asked) = (self.connections.home(ino)?, self.homes.leases.now());
+            let seen = self
+                .homes
+                .changing(ino, || self.connections.change::<op::SetAttr>(home, ctx, &request, &[]))?;
             Ok((asked, seen))
         };
         let changed = match set.size {
-            Some(0) => self.sessions.cut_to_nothing(ino, change),
-            Some(_) => self.sessions.past_pages(ino, change),
+            Some(size) => {
+                let behind = ByteRange::from(heard.map_or(size, |heard| heard.min(size)));
+                self.tokens.covered(CallRange::write(ino, behind).of(ctx), |_| match size {
+                    0 => self.sessions.cut_to_nothing(ino, change),
+                    _ => self.sessions.past_pages(ino, change),
+                })
+            }
             None if set.mtime.is_some() => self.sessions.send_unsent(ino).and_then(|()| change()),
             None => change(),
         };
         let (asked, seen) = changed?;
+        // One that makes the file longer changes no bytes.
+        if let Some(size) = set.size.filter(|size| heard.is_none_or(|heard| heard > *size)) {
+            self.changed_at_once(ino, ByteRange::from(size));
+        }
         self.names.glimpses.forget(ino);
         let attr = self.homes.saw(asked, seen);
         if attr.is_file() {
             self.site.save_seen(&attr)?;
+        }
+        self.site.save_unopened(&attr)?;
+        if set.mode.is_some_and(|mode| mode & WRITABLE == 0) {
+            return Ok(self.laminate_unwritable(ctx, attr));
         }
         Ok(attr)
     }
@@ -146,7 +166,8 @@ impl Client {
     /// Makes and opens a regular file, or opens the one that is there.
     ///
     /// # Errors
-    /// `EEXIST` if it exists and `exclusive`; `EISDIR`; `ENOENT`, `ENOTDIR`, `EIO`.
+    /// `EEXIST` if it exists and `exclusive`; `EISDIR`; `ENOENT`, `ENOTDIR`, `EIO`, also for a file that an earlier
+    /// transmission made and another client has removed since.
     pub fn create(
         &self,
         ctx: &OpCtx,
@@ -156,21 +177,41 @@ impl Client {
         exclusive: bool,
         truncate: bool,
     ) -> FsResult<Opened> {
-        self.until_stable(|| {
-            let opening = self.known.under_way.begin();
+        let flags = if truncate { O_RDWR | O_TRUNC } else { O_RDWR };
+        self.create_for(ctx, parent, name, new, exclusive, flags)
+    }
+
+    /// As [`Client::create`], of a file that is opened with these flags if it is there; a new one is open for writing.
+    ///
+    /// # Errors
+    /// As [`Client::create`].
+    pub fn create_for(
+        &self,
+        ctx: &OpCtx,
+        parent: Ino,
+        name: &[u8],
+        new: &NewInode<'_>,
+        exclusive: bool,
+        flags: u32,
+    ) -> FsResult<Opened> {
+        let created = self.until_stable(|| {
+            let opening = self.known.under_way.begin(true);
             let made = self.make(ctx, parent, name, new, Some(opening.id), exclusive)?;
             if made.existed {
                 drop(opening);
-                let flags = if truncate { O_TRUNC } else { 0 };
+                // Before a truncation by the open is reported: who gave the file this name came first.
+                self.saw_name((parent, name), Ok(()))?;
                 let opened = unless_gone(self.open(ctx, made.found.ino, flags))?;
                 return Ok(opened.map(|attr| Opened { attr, existed: true }));
             }
-            let attr = self.attr_of(made.found)?;
+            let attr = self.attr_of(made.found).map_err(removed_before_its_open)?;
             self.known.add(attr.ino, opening.id);
             self.known.changed(&attr);
+            self.refreshed(attr.ino, Refresh::Open);
             self.site.save_seen(&attr)?;
             Ok(Some(Opened { attr, existed: false }))
-        })
+        });
+        self.saw_name((parent, name), created)
     }
 
     /// Makes an inode of any kind, without opening it.
@@ -178,7 +219,7 @@ impl Client {
     /// # Errors
     /// `EEXIST`, `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`, `EIO`.
     pub fn mknod(&self, ctx: &OpCtx, parent: Ino, name: &[u8], new: &NewInode<'_>) -> FsResult<Attr> {
-        let made = self.make(ctx, parent, name, new, None, true)?;
+        let made = self.saw_name((parent, name), self.make(ctx, parent, name, new, None, true))?;
         let ino = made.found.ino;
         let attr = match self.attr_of(made.found) {
             // An earlier try made it, and somebody has removed it since: it was made all the same.
@@ -187,7 +228,8 @@ impl Client {
             }
             found => found?,
         };
-        self.site.save_seen(&attr).map(|()| attr)
+        self.site.save_seen(&attr)?;
+        self.site.save_unopened(&attr).map(|()| attr)
     }
 
     fn make(
@@ -199,17 +241,19 @@ impl Client {
         open: Option<OpenId>,
         exclusive: bool,
     ) -> FsResult<Made> {
+        self.site.check_permitted(parent)?;
         let NewInode { mode, rdev, target } = *new;
-        let near = if mode & mode::TYPE == mode::FILE { self.names.near_seat() } else { None };
+        let near = if mode & mode::TYPE == mode::FILE { self.names.near_target() } else { None };
         let (uid, gid) = (ctx.uid, ctx.gid);
         let request = MakeRequest { parent, name, mode, uid, gid, rdev, target, open, exclusive, near };
         let asked = self.homes.leases.now();
-        let made = self.names.making(parent, name, || {
+        self.changing_names(&[(parent, name)]);
+        let made = self.names.making(ctx, parent, name, |ctx| {
             self.homes.at_entry(parent, name, ctx.retry, |node, slot| {
                 if open.is_some() {
                     self.opens.watch(node);
                 }
-                let made = self.ways.change::<op::Make>(node, ctx, &request, &[])?;
+                let made = self.connections.change::<op::Make>(node, ctx, &request, &[])?;
                 self.found(slot, (parent, name), asked, &made.found);
                 Ok(made)
             })
@@ -222,18 +266,19 @@ impl Client {
 
     /// Makes a file with its content, permissions and time; who asks owns it. It is not open afterwards.
     ///
-    /// # Errors
-    /// `EEXIST`; `EACCES` for a directory that is not theirs; `EOPNOTSUPP` where it has to be made in steps: in large
-    /// directories, those that pass on their group, and in front of site storage. `ENOENT`, `ENOSPC`, `EIO`: then there may be an empty file.
+    /// # Errors `EEXIST`; `EACCES` for a directory that is not theirs; `EOPNOTSUPP` where it has to be made in steps: in large
+    /// directories, those that pass on their group, and in front of site storage. `ENOENT`, `ENOSPC`, `EIO`: then there may be an
+    /// empty file.
     pub fn put(&self, ctx: &OpCtx, parent: Ino, file: &NewFile<'_>) -> FsResult<Attr> {
         let NewFile { name, mode, mtime, content } = *file;
-        let (uid, gid, near) = (ctx.uid, ctx.gid, self.names.near_seat());
+        let (uid, gid, near) = (ctx.uid, ctx.gid, self.names.near_target());
         let request = PutRequest { parent, name, mode, uid, gid, mtime, near };
         let asked = self.homes.leases.now();
-        let seen = self.names.making(parent, name, || {
+        self.changing_names(&[(parent, name)]);
+        let seen = self.names.making(ctx, parent, name, |ctx| {
             let payload = [IoSlice::new(content)];
             self.homes.at_entry(parent, name, ctx.retry, |node, _| {
-                self.ways.change::<op::Put>(node, ctx, &request, &payload)
+                self.connections.change::<op::Put>(node, ctx, &request, &payload)
             })
         })?;
         self.names.glimpses.changed(parent, 1, 0);
@@ -245,9 +290,28 @@ impl Client {
     /// # Errors
     /// `ENOENT`, `EISDIR`, `EIO`.
     pub fn unlink(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()> {
-        self.remove(ctx, parent, name, 0, |node| {
+        self.unlink_entry(ctx, &UnlinkRequest { parent, name, expect: None })
+    }
+
+    /// Removes an entry that leads to a certain file, with a certain content if one is given. The home compares and
+    /// removes in one step.
+    ///
+    /// # Errors
+    /// `ECANCELED` if it leads to another file, or the content has changed; otherwise as [`Client::unlink`].
+    pub fn unlink_expected(
+        &self,
+        ctx: &OpCtx,
+        parent: Ino,
+        name: &[u8],
+        expected: ExpectedFile,
+    ) -> FsResult<()> {
+        self.unlink_entry(ctx, &UnlinkRequest { parent, name, expect: Some(expected) })
+    }
+
+    fn unlink_entry(&self, ctx: &OpCtx, request: &UnlinkRequest<'_>) -> FsResult<()> {
+        self.remove(ctx, request.parent, request.name, 0, |node| {
             self.opens.send(Some(node));
-            self.ways.change::<op::Unlink>(node, ctx, &EntryName { parent, name }, &[])
+            self.connections.change::<op::Unlink>(node, ctx, request, &[])
         })
     }
 
@@ -256,7 +320,7 @@ impl Client {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, `EIO`.
     pub fn rmdir(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()> {
-        let change = |node| self.ways.change::<op::Rmdir>(node, ctx, &EntryName { parent, name }, &[]);
+        let change = |node| self.connections.change::<op::Rmdir>(node, ctx, &EntryName { parent, name }, &[]);
         self.remove(ctx, parent, name, -1, change)
     }
 
@@ -268,8 +332,10 @@ impl Client {
         subdirs: i32,
         change: impl Fn(NodeId) -> FsResult<()>,
     ) -> FsResult<()> {
+        self.site.check_permitted(parent)?;
         let remove = || self.homes.at_entry(parent, name, ctx.retry, |node, _| change(node));
-        self.names.removing(ctx, parent, name, remove)?;
+        self.changing_names(&[(parent, name)]);
+        self.saw_name((parent, name), self.names.removing(ctx, parent, name, remove))?;
         self.names.glimpses.changed(parent, -1, subdirs);
         self.site.save_removed(parent, name)
     }
@@ -287,13 +353,37 @@ impl Client {
         new_name: &[u8],
         flags: u32,
     ) -> FsResult<()> {
-        let request = RenameRequest { parent, name, new_parent, new_name, flags };
-        self.names.making(new_parent, new_name, || {
+        self.move_entry(ctx, &RenameRequest { parent, name, new_parent, new_name, flags, expect: None })
+    }
+
+    /// Moves a file over another one, if that is the expected one: its home compares and replaces in one step.
+    ///
+    /// # Errors
+    /// `ECANCELED` if the new name leads to another file or to nothing, or to a content that is not known to be the expected
+    /// one; nothing has changed then. Otherwise as [`Client::rename`].
+    pub fn rename_over(
+        &self,
+        ctx: &OpCtx,
+        (parent, name): (Ino, &[u8]),
+        (new_parent, new_name): (Ino, &[u8]),
+        expected: ExpectedFile,
+    ) -> FsResult<()> {
+        let (flags, expect) = (0, Some(expected));
+        self.move_entry(ctx, &RenameRequest { parent, name, new_parent, new_name, flags, expect })
+    }
+
+    fn move_entry(&self, ctx: &OpCtx, request: &RenameRequest<'_>) -> FsResult<()> {
+        let RenameRequest { parent, name, new_parent, new_name, .. } = *request;
+        self.site.check_permitted(parent)?;
+        self.site.check_permitted(new_parent)?;
+        self.changing_names(&[(parent, name), (new_parent, new_name)]);
+        let moved = self.names.making(ctx, new_parent, new_name, |ctx| {
             self.homes.at_entry(parent, name, ctx.retry, |node, _| {
                 self.opens.send(Some(node));
-                self.ways.change::<op::Rename>(node, ctx, &request, &[])
+                self.connections.change::<op::Rename>(node, ctx, request, &[])
             })
-        })?;
+        });
+        self.saw_name((parent, name), self.saw_name((new_parent, new_name), moved))?;
         // What it replaced is not known here.
         self.names.glimpses.forget(parent);
         self.names.glimpses.forget(new_parent);
@@ -306,17 +396,22 @@ impl Client {
     /// # Errors
     /// `EEXIST`, `EPERM` for a directory, `EMLINK`, `ENOENT`, `EIO`.
     pub fn link(&self, ctx: &OpCtx, ino: Ino, new_parent: Ino, new_name: &[u8]) -> FsResult<Attr> {
+        self.site.check_permitted(new_parent)?;
         let request = LinkRequest { ino, parent: new_parent, name: new_name };
-        let (home, asked) = (self.ways.home(ino)?, self.homes.leases.now());
-        let seen = self.names.making(new_parent, new_name, || {
+        let (home, asked) = (self.connections.home(ino)?, self.homes.leases.now());
+        self.changing_names(&[(new_parent, new_name)]);
+        let linked = self.names.making(ctx, new_parent, new_name, |ctx| {
             self.homes.at_entry(new_parent, new_name, ctx.retry, |node, _| {
-                let seen = self.ways.change::<op::Link>(node, ctx, &request, &[])?;
+                let seen = self.connections.change::<op::Link>(node, ctx, &request, &[])?;
                 // Only the inode's home can promise anything of its attributes.
                 Ok(if node == home { seen } else { Seen { lease_ms: 0, ..seen } })
             })
-        })?;
+        });
+        let seen = self.saw_name((new_parent, new_name), linked)?;
         self.names.glimpses.changed(new_parent, 1, 0);
-        Ok(self.homes.saw(asked, seen))
+        let attr = self.homes.saw(asked, seen);
+        self.site.save_named(new_parent, || Ok(attr))?;
+        Ok(attr)
     }
 
     /// Target of a symbolic link.
@@ -324,7 +419,7 @@ impl Client {
     /// # Errors
     /// `EINVAL` for anything else; `ENOENT`, `EIO`.
     pub fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
-        Ok(self.ways.ask::<op::ReadLink>(self.ways.home(ino)?, &InoOnly { ino })?.bytes)
+        Ok(self.connections.ask::<op::ReadLink>(self.connections.home(ino)?, &InoOnly { ino })?.bytes)
     }
 
     /// Makes and opens a regular file without a name; `linkable` says whether it may get one later.
@@ -332,16 +427,17 @@ impl Client {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOSPC`, `EIO`.
     pub fn tmpfile(&self, ctx: &OpCtx, parent: Ino, new: &NewInode<'_>, linkable: bool) -> FsResult<Attr> {
-        let (mode, uid, gid, near) = (new.mode, ctx.uid, ctx.gid, self.names.near_seat());
-        let (home, asked) = (self.ways.home(parent)?, self.homes.leases.now());
+        self.site.check_permitted(parent)?;
+        let (mode, uid, gid, near) = (new.mode, ctx.uid, ctx.gid, self.names.near_target());
+        let (home, asked) = (self.connections.home(parent)?, self.homes.leases.now());
         self.opens.watch(home);
-        let opening = self.known.under_way.begin();
+        let opening = self.known.under_way.begin(true);
         let open = opening.id;
         let request = MakeUnnamedRequest { parent, mode, uid, gid, linkable, open, near };
-        let made =
-            self.names.room.when_there_is(|| self.ways.change::<op::MakeUnnamed>(home, ctx, &request, &[]));
-        let seen = made?;
+        let make = |ctx: &OpCtx| self.connections.change::<op::MakeUnnamed>(home, ctx, &request, &[]);
+        let seen = self.names.reclaimer.retry_after_reclaim(ctx.repeatable(make))?;
         self.known.add(seen.attr.ino, open);
+        self.refreshed(seen.attr.ino, Refresh::Open);
         Ok(self.homes.saw(asked, seen))
     }
 
@@ -352,7 +448,11 @@ impl Client {
     /// `ENOTDIR`, `ENOENT`, `EIO`.
     pub fn readdir(&self, ino: Ino, cookie: u64, max_bytes: usize, attrs: bool) -> FsResult<Vec<DirEntry>> {
         let max_bytes = max_bytes.min(READDIR_BYTES_MAX) as u32;
-        self.list(&ReadDirRequest { ino, cookie, max_bytes, attrs, shard: false, here: false, each: false })
+        let request =
+            ReadDirRequest { ino, cookie, max_bytes, attrs, shard: false, here: false, each: false };
+        let entries = self.list(&request)?;
+        self.saw_names(ino);
+        Ok(entries)
     }
 
     /// As [`Client::readdir`], of what is here: entries that are still at site storage only are left out.
@@ -370,7 +470,7 @@ impl Client {
     }
 
     fn list(&self, request: &ReadDirRequest) -> FsResult<Vec<DirEntry>> {
-        let mut page = when_here(|| self.homes.dir_page(request))?;
+        let mut page = retry_in_progress(|| self.homes.dir_page(request))?;
         for entry in &mut page.entries {
             entry.attr = entry.attr.filter(|attr| !self.has_unsent_times(attr.ino));
         }
@@ -382,7 +482,7 @@ impl Client {
     /// # Errors
     /// `ENODATA`, `EOPNOTSUPP` for access control lists, `ENOENT`, `EIO`.
     pub fn getxattr(&self, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
-        Ok(self.ways.ask::<op::GetXattr>(self.ways.home(ino)?, &XattrName { ino, name })?.bytes)
+        Ok(self.connections.ask::<op::GetXattr>(self.connections.home(ino)?, &XattrName { ino, name })?.bytes)
     }
 
     /// Names of all attributes, each with a NUL behind it.
@@ -390,7 +490,7 @@ impl Client {
     /// # Errors
     /// `ENOENT`, `EIO`.
     pub fn listxattr(&self, ino: Ino) -> FsResult<Vec<u8>> {
-        Ok(self.ways.ask::<op::ListXattr>(self.ways.home(ino)?, &InoOnly { ino })?.bytes)
+        Ok(self.connections.ask::<op::ListXattr>(self.connections.home(ino)?, &InoOnly { ino })?.bytes)
     }
 
     /// Sets an attribute; `flags` are the kernel's.
@@ -398,9 +498,21 @@ impl Client {
     /// # Errors
     /// `EEXIST`, `ENODATA` as the flags ask; `E2BIG`, `ENOSPC`, `EINVAL` for a layout that cannot be, `EIO`.
     pub fn setxattr(&self, ctx: &OpCtx, ino: Ino, name: &[u8], value: &[u8], flags: u32) -> FsResult<()> {
+        if name == CONTRACT_XATTR {
+            let text = std::str::from_utf8(value).map_err(|_| Errno::EINVAL)?;
+            let contract = parse_contract(text).map_err(|text| FsError::with(Errno::EINVAL, text))?;
+            return self.choose_contract(ctx, ino, contract, flags).map(drop);
+        }
+        if name == POINT_XATTR {
+            let text = std::str::from_utf8(value).map_err(|_| Errno::EINVAL)?;
+            let event = parse_point(text).map_err(|text| FsError::with(Errno::EINVAL, text))?;
+            self.report([event]);
+            return Ok(());
+        }
         let request = SetXattrRequest { ino, name, value, flags };
-        let home = self.ways.home(ino)?;
-        self.names.room.when_there_is(|| self.ways.change::<op::SetXattr>(home, ctx, &request, &[]))
+        let home = self.connections.home(ino)?;
+        let set = |ctx: &OpCtx| self.connections.change::<op::SetXattr>(home, ctx, &request, &[]);
+        self.names.reclaimer.retry_after_reclaim(ctx.repeatable(set))
     }
 
     /// Removes an attribute.
@@ -408,7 +520,15 @@ impl Client {
     /// # Errors
     /// `ENODATA`, `ENOENT`, `EIO`.
     pub fn removexattr(&self, ctx: &OpCtx, ino: Ino, name: &[u8]) -> FsResult<()> {
-        self.ways.change::<op::RemoveXattr>(self.ways.home(ino)?, ctx, &XattrName { ino, name }, &[])
+        if name == CONTRACT_XATTR {
+            return self.set_contract(ctx, ino, None).map(drop);
+        }
+        self.connections.change::<op::RemoveXattr>(
+            self.connections.home(ino)?,
+            ctx,
+            &XattrName { ino, name },
+            &[],
+        )
     }
 
     /// The directory that holds a directory.
@@ -416,7 +536,7 @@ impl Client {
     /// # Errors
     /// `ENOTDIR`, `ENOENT`, `EIO`.
     pub fn parent(&self, ino: Ino) -> FsResult<Ino> {
-        self.ways.ask::<op::Parent>(self.ways.home(ino)?, &InoOnly { ino })
+        self.connections.ask::<op::Parent>(self.connections.home(ino)?, &InoOnly { ino })
     }
 
     /// The inode at a path below the root; symbolic links are not followed.
@@ -443,24 +563,27 @@ fn unless_gone<T>(outcome: FsResult<T>) -> FsResult<Option<T>> {
     }
 }
 
+/// The error of an opening create whose file is gone: there is nothing to open, and ENOENT would speak of the directory.
+fn removed_before_its_open(error: FsError) -> FsError {
+    match error.errno() {
+        Errno::ENOENT => FsError::with(
+            Errno::EIO,
+            "the file was made, and another client has removed it before it could be opened",
+        ),
+        _ => error,
+    }
+}
+
 /// What is said of an inode that was made and is not there any more.
 fn removed_since(ctx: &OpCtx, ino: Ino, new: &NewInode<'_>) -> Attr {
-    let never = Timestamp::default();
     let NewInode { mode, rdev, target } = *new;
-    let layout = Layout { stripe: STRIPE_MIN, width: 1, base: SeatIndex(0), seats: 1 };
+    let layout = Layout { stripe: STRIPE_MIN, width: 1, base: TargetIndex(0), targets: 1 };
     Attr {
-        ino,
-        mode,
         nlink: 0,
         uid: ctx.uid,
         gid: ctx.gid,
         rdev,
         size: target.len() as u64,
-        atime: never,
-        mtime: never,
-        ctime: never,
-        epoch: 0,
-        layout,
-        holes: 0,
+        ..Attr::new(ino, mode, layout, Timestamp::default())
     }
 }

@@ -86,7 +86,7 @@ impl Client {
 }
 
 /// Where a path leads.
-struct Way {
+struct Connector {
     place: Place,
     /// What was found there, if it was looked at.
     found: Option<FsResult<Attr>>,
@@ -117,7 +117,7 @@ impl Walk<'_> {
         Err(FsError::with(Errno::EXDEV, "the path leads out of the directory that it begins in"))
     }
 
-    fn go(&mut self, path: &[u8], follow: bool) -> FsResult<Way> {
+    fn go(&mut self, path: &[u8], follow: bool) -> FsResult<Connector> {
         if path.is_empty() {
             return Err(Errno::ENOENT.into());
         }
@@ -136,7 +136,7 @@ impl Walk<'_> {
             let dir = self.dir();
             let place = Place { parent: dir, name: name.to_vec(), is_dir: last && ends_in_slash };
             if last && !follow && !ends_in_slash {
-                return Ok(Way { place, found: None });
+                return Ok(Connector { place, found: None });
             }
             match self.client.lookup(dir, name) {
                 Ok(attr) if attr.mode & mode::TYPE == mode::LINK => {
@@ -155,14 +155,14 @@ impl Walk<'_> {
                         self.trail.push(attr.ino);
                     }
                 }
-                found if last => return Ok(Way { place, found: Some(found) }),
+                found if last => return Ok(Connector { place, found: Some(found) }),
                 Ok(attr) if attr.is_dir() => self.trail.push(attr.ino),
                 Ok(_) => return Err(Errno::ENOTDIR.into()),
                 Err(error) => return Err(error),
             }
         }
         let place = Place { parent: self.dir(), name: Vec::new(), is_dir: true };
-        Ok(Way { place, found: None })
+        Ok(Connector { place, found: None })
     }
 
     fn target(&mut self, link: Ino) -> FsResult<Vec<u8>> {
@@ -179,7 +179,7 @@ impl Walk<'_> {
         Ok(target)
     }
 
-    fn attr(&self, way: Way) -> FsResult<Attr> {
+    fn attr(&self, way: Connector) -> FsResult<Attr> {
         match (way.found, way.place.name.as_slice()) {
             (Some(found), _) => found,
             (None, b"") => self.client.getattr(way.place.parent),

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use bivouac_types::limits::READDIR_BYTES_MAX;
 use bivouac_types::{Errno, FsResult, Ino};
 
 use super::Client;
@@ -56,6 +57,38 @@ impl Client {
             paths.len() < wanted.len() && seen < entries_max
         })?;
         Ok(paths)
+    }
+
+    /// The path of a directory from the root of the formation, found by going up from it; `None` if it is gone.
+    ///
+    /// # Errors
+    /// `EIO` when a node on the way does not answer.
+    pub fn path_of_dir(&self, dir: Ino) -> FsResult<Option<String>> {
+        let (mut ino, mut names) = (dir, Vec::new());
+        while ino != Ino::ROOT {
+            let parent = match self.parent(ino) {
+                Err(error) if error.errno() == Errno::ENOENT => return Ok(None),
+                parent => parent?,
+            };
+            let Some(name) = self.name_in(parent, ino)? else { return Ok(None) };
+            names.push(name);
+            ino = parent;
+        }
+        names.reverse();
+        Ok(Some(names.iter().map(|name| format!("/{name}")).collect()))
+    }
+
+    /// The name that leads to an inode in a directory.
+    fn name_in(&self, dir: Ino, ino: Ino) -> FsResult<Option<String>> {
+        let mut cookie = 0;
+        loop {
+            let page = self.readdir(dir, cookie, READDIR_BYTES_MAX, false)?;
+            let Some(last) = page.last() else { return Ok(None) };
+            cookie = last.cookie;
+            if let Some(found) = page.iter().find(|entry| entry.ino == ino) {
+                return Ok(Some(String::from_utf8_lossy(&found.name).into_owned()));
+            }
+        }
     }
 
     /// Everything below a directory that is in the same partition, a directory before what is in it, as far as

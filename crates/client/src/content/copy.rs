@@ -1,15 +1,17 @@
 //! Copies between files of the formation: in large pieces, holes kept, and without a way through this process where
-//! both files have the bytes on the same seats.
+//! both files have the bytes on the same targets.
 
-use bivouac_layout::SeatRange;
+use bivouac_layout::TargetRange;
 use bivouac_types::limits::TRANSFER_MAX;
-use bivouac_types::{Errno, FsResult, Ino, Layout};
+use bivouac_types::{Errno, FsError, FsResult, Ino, Layout};
 use bivouac_wire::{Copied, CopyRequest, op};
 
+use super::carry::Carried;
 use super::publish::{OVERTAKEN_MAX, Update};
-use super::{Content, finish_all};
-use crate::client::SeekKind;
+use super::space::SeekKind;
+use super::{Content, finish_numbered};
 use crate::homes::known::Known;
+use crate::tokens::Access;
 
 /// Most bytes that one call copies: a program must be able to end in between.
 pub const COPY_MAX: u64 = 1 << 27;
@@ -37,28 +39,32 @@ impl CopyJob {
 }
 
 impl Content {
-    /// Copies what the seats have: the number of bytes.
-    pub(crate) fn copy(&self, copy: &CopyJob) -> FsResult<u64> {
+    /// Copies what the targets have: the number of bytes.
+    pub(crate) fn copy(&self, copy: &CopyJob, (from, to): (Access, Access)) -> FsResult<u64> {
         let size = self.homes.attr(copy.from)?.size;
         let len = size.saturating_sub(copy.from_offset).min(copy.len).min(COPY_MAX);
         let (mut done, mut turns_left) = (0, OVERTAKEN_MAX);
         while done < len {
-            match self.copy_run(&copy.part(done, len - done)) {
+            match self.copy_run(&copy.part(done, len - done), (from, to)) {
                 // Either the end came nearer, or what was data is a hole by now.
                 Ok(0) if turns_left == 0 || self.homes.attr(copy.from)?.size <= copy.from_offset + done => {
                     break;
                 }
                 Ok(0) => turns_left -= 1,
                 Ok(copied) => done += copied,
-                Err(_) if done > 0 => break,
+                Err(error) if done > 0 && error.errno() != Errno::ERESTART => break,
                 Err(error) => return Err(error),
             }
+        }
+        if from.epoch().is_some() {
+            // Holes are not read as of an epoch: up to now nobody else has been given what covers them.
+            self.checked(&from, self.homes.ask(copy.from)?)?;
         }
         Ok(done)
     }
 
     /// Copies the hole or the data at the beginning.
-    fn copy_run(&self, copy: &CopyJob) -> FsResult<u64> {
+    fn copy_run(&self, copy: &CopyJob, (from, to): (Access, Access)) -> FsResult<u64> {
         let at = copy.from_offset;
         let data = match self.seek(copy.from, at, SeekKind::Data) {
             Err(error) if error.errno() == Errno::ENXIO => {
@@ -69,36 +75,36 @@ impl Content {
         };
         let hole = (data - at).min(copy.len);
         if hole > 0 || data > at {
-            return self.copy_hole(&CopyJob { len: hole, ..*copy }).map(|()| hole);
+            return self.copy_hole(&CopyJob { len: hole, ..*copy }, to).map(|()| hole);
         }
         let end = match self.seek(copy.from, at, SeekKind::Hole) {
             Err(error) if error.errno() == Errno::ENXIO => return Ok(0),
             end => end?,
         };
-        self.copy_data(&CopyJob { len: copy.len.min(end - at), ..*copy })
+        self.copy_data(&CopyJob { len: copy.len.min(end - at), ..*copy }, (from, to))
     }
 
-    fn copy_hole(&self, copy: &CopyJob) -> FsResult<()> {
+    fn copy_hole(&self, copy: &CopyJob, to: Access) -> FsResult<()> {
         let (start, end) = (copy.to_offset, copy.to_offset + copy.len);
         let size = self.homes.attr(copy.to)?.size;
         if start < size {
-            self.punch(copy.to, start..end.min(size))?;
+            self.punch(to, start..end.min(size))?;
             self.known.fill(copy.to);
         }
         if size >= end {
             return Ok(());
         }
-        self.publish(&Update { has_bytes: false, ..Update::of(copy.to, end) }, |_| end, |_| Ok(true))
+        self.publish(&Update { has_bytes: false, ..Update::of(to, end) }, |_| end, |_, _| Ok(true))
     }
 
-    fn copy_data(&self, copy: &CopyJob) -> FsResult<u64> {
+    fn copy_data(&self, copy: &CopyJob, files: (Access, Access)) -> FsResult<u64> {
         let mut buffer = Vec::new();
         let mut done = 0;
         while done < copy.len {
             let part = copy.part(done, (copy.len - done).min(TRANSFER_MAX as u64));
-            let copied = match self.copy_at_seats(&part)? {
+            let copied = match self.copy_at_targets(&part, files)? {
                 true => part.len,
-                false => self.copy_through(&part, &mut buffer)?,
+                false => self.copy_through(&part, files, &mut buffer)?,
             };
             done += copied;
             if copied < part.len {
@@ -109,80 +115,113 @@ impl Content {
     }
 
     /// Reads and writes.
-    fn copy_through(&self, copy: &CopyJob, buffer: &mut Vec<u8>) -> FsResult<u64> {
+    fn copy_through(
+        &self,
+        copy: &CopyJob,
+        (from, to): (Access, Access),
+        buffer: &mut Vec<u8>,
+    ) -> FsResult<u64> {
         buffer.resize(copy.len as usize, 0);
-        let read = self.read(copy.from, copy.from_offset, buffer)?;
-        self.write(copy.to, copy.to_offset, buffer.get(..read).unwrap_or_default())?;
+        let read = self.read(from, copy.from_offset, buffer)?;
+        self.write(to, copy.to_offset, buffer.get(..read).unwrap_or_default())?;
         Ok(read as u64)
     }
 
-    /// Has the seats copy, if each byte stays on its seat. Whether that was so, and all of it was copied.
-    fn copy_at_seats(&self, copy: &CopyJob) -> FsResult<bool> {
-        let (from, to) = (self.homes.know(copy.from)?, self.homes.know(copy.to)?);
-        if !stay_on_seats(copy, &from.layout, &to.layout) || self.is_local(&to.layout) {
+    /// Has the targets copy, if each byte stays on its target. Whether that was so, and all of it was copied.
+    fn copy_at_targets(&self, copy: &CopyJob, (source, file): (Access, Access)) -> FsResult<bool> {
+        let from = self.checked(&source, self.homes.know(copy.from)?)?;
+        let to = self.homes.know(copy.to)?;
+        if !stay_on_targets(copy, &from.layout, &to.layout) || self.is_local(&to.layout) {
             return Ok(false);
         }
-        let update = Update { tries: 1, ..Update::of(copy.to, copy.to_offset + copy.len) };
-        self.publish_within(&update, |_| copy.to_offset, |to| self.copy_ranges(copy, &from, to))
+        let update = Update { tries: 1, ..Update::of(file, copy.to_offset + copy.len) };
+        let carry = |to: &Known, carried: &mut Carried| self.copy_ranges(copy, &from, to, carried);
+        self.publish_within(&update, |_| copy.to_offset, carry)
     }
 
-    /// Whether none had a newer epoch than these.
-    fn copy_ranges(&self, copy: &CopyJob, from: &Known, to: &Known) -> FsResult<bool> {
-        if !stay_on_seats(copy, &from.layout, &to.layout) {
+    /// Has the targets copy what is not copied yet. Whether none had a newer epoch than these.
+    fn copy_ranges(&self, copy: &CopyJob, from: &Known, to: &Known, carried: &mut Carried) -> FsResult<bool> {
+        if !stay_on_targets(copy, &from.layout, &to.layout) {
             return Ok(false);
         }
         let sources = bivouac_layout::split(&from.layout, copy.from_offset, copy.len);
         let targets = bivouac_layout::split(&to.layout, copy.to_offset, copy.len);
-        let started = sources.zip(targets).map(|(source, target)| {
-            let (node, request) =
-                (self.partitions.seat_node(&target)?, request(copy, &source, &target, from, to));
-            self.ways.start::<op::CopyRange>(node, &request, &[])
+        let lens: Vec<u64> = targets.clone().map(|target| target.len).collect();
+        let left = sources.zip(targets).enumerate().filter(|(number, _)| !carried.has(*number));
+        let started = left.map(|(number, (source, target))| {
+            let part = carried.part(number);
+            let request = request((copy, part), &source, &target, from, to);
+            let start = |node| self.connections.start::<op::CopyRange>(node, &request, &[]);
+            (number, self.partitions.target_node(&target).and_then(start))
         });
-        let copied = finish_all(started)?;
-        Ok(copied.iter().all(|copied: &Copied| copied.accepted && copied.current))
+        let started = started.collect();
+        let judge = |number: usize, copied: &Copied, carried: &mut Carried| {
+            if !copied.accepted || !copied.current {
+                return Ok(false);
+            }
+            let part = carried.part(number).saturating_add(copied.len.into());
+            if part < lens[number] {
+                carried.add_part(number, copied.len.into());
+                // The next attempt says why the rest is not.
+                return Err(FsError::with(
+                    Errno::EINPROGRESS,
+                    format!("{part} of {} bytes are copied", lens[number]),
+                ));
+            }
+            Ok(true)
+        };
+        finish_numbered::<op::CopyRange>(started, judge, carried)
     }
 
-    /// Whether all seats are this process's own: then going through it costs no message.
+    /// Whether all targets are this process's own: then going through it costs no message.
     fn is_local(&self, layout: &Layout) -> bool {
-        let here =
-            |seat| self.partitions.seat_place(seat).is_ok_and(|place| Some(place.node) == self.ways.local);
-        self.ways.local.is_some() && bivouac_layout::seats_of(layout).all(here)
+        let here = |target| {
+            self.partitions.target_place(target).is_ok_and(|place| Some(place.node) == self.connections.local)
+        };
+        self.connections.local.is_some() && bivouac_layout::targets_of(layout).all(here)
     }
 }
 
-/// Whether every byte has its copy on its own seat.
-fn stay_on_seats(copy: &CopyJob, from: &Layout, to: &Layout) -> bool {
+/// Whether every byte has its copy on its own target.
+fn stay_on_targets(copy: &CopyJob, from: &Layout, to: &Layout) -> bool {
     let round = u64::from(to.stripe) * u64::from(to.width);
     from == to && copy.from_offset % round.max(1) == copy.to_offset % round.max(1)
 }
 
-fn request(copy: &CopyJob, source: &SeatRange, target: &SeatRange, from: &Known, to: &Known) -> CopyRequest {
+/// What a target is to copy, but for its first `part` bytes.
+fn request(
+    (copy, part): (&CopyJob, u64),
+    source: &TargetRange,
+    target: &TargetRange,
+    from: &Known,
+    to: &Known,
+) -> CopyRequest {
     CopyRequest {
         from: copy.from,
-        from_offset: source.subfile_offset,
+        from_offset: source.subfile_offset + part,
         from_epoch: from.epoch,
         to: copy.to,
-        seat: target.seat,
+        target: target.target,
         layout: to.layout,
         epoch: to.epoch,
-        offset: target.subfile_offset,
-        len: target.len as u32,
+        offset: target.subfile_offset + part,
+        len: target.len.saturating_sub(part) as u32,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_types::SeatIndex;
+    use bivouac_types::TargetIndex;
 
     #[test]
-    fn bytes_stay_on_their_seats_if_layouts_and_places_in_the_round_agree() {
-        let layout = Layout { stripe: 4096, width: 3, base: SeatIndex(1), seats: 4 };
+    fn bytes_stay_on_their_targets_if_layouts_and_places_in_the_round_agree() {
+        let layout = Layout { stripe: 4096, width: 3, base: TargetIndex(1), targets: 4 };
         let copy =
             |from_offset, to_offset| CopyJob { from: Ino(1), from_offset, to: Ino(2), to_offset, len: 9 };
-        assert!(stay_on_seats(&copy(5, 5), &layout, &layout));
-        assert!(stay_on_seats(&copy(5, 5 + 4096 * 6), &layout, &layout));
-        assert!(!stay_on_seats(&copy(5, 5 + 4096), &layout, &layout));
-        assert!(!stay_on_seats(&copy(5, 5), &layout, &Layout { base: SeatIndex(2), ..layout }));
+        assert!(stay_on_targets(&copy(5, 5), &layout, &layout));
+        assert!(stay_on_targets(&copy(5, 5 + 4096 * 6), &layout, &layout));
+        assert!(!stay_on_targets(&copy(5, 5 + 4096), &layout, &layout));
+        assert!(!stay_on_targets(&copy(5, 5), &layout, &Layout { base: TargetIndex(2), ..layout }));
     }
 }

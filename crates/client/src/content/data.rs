@@ -2,18 +2,19 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
-use bivouac_layout::SeatRange;
+use bivouac_layout::TargetRange;
 use bivouac_net::Started;
 use bivouac_types::limits::{FILE_SIZE_MAX, TRANSFER_MAX};
-use bivouac_types::{Errno, FsResult, Ino, OpId, PartitionId};
-use bivouac_wire::{InoOnly, ReadRequest, WriteRequest, op};
+use bivouac_types::{Contract, Errno, FsError, FsResult, Ino, OpId, PartitionId};
+use bivouac_wire::{AppendRequest, ReadRequest, WriteRequest, op};
 
 use super::Content;
-use super::carry::{Call, Messages, Verdict};
+use super::carry::{Call, Carried, Messages, Verdict};
 use super::plan::cut;
 use super::publish::{OVERTAKEN_MAX, Update, overtaken};
-use crate::client::OpCtx;
 use crate::homes::known::Known;
+use crate::operation::OpCtx;
+use crate::tokens::Access;
 use crate::traffic::count_content;
 
 /// Most bytes of a call that are carried at a time. Between two such parts links wait for an answer; what overtakes or ends
@@ -27,21 +28,31 @@ impl Content {
         if wanted <= TRANSFER_MAX || self.homes.may_be_bound(ino) { TRANSFER_MAX } else { STRETCH_MAX }
     }
 
+    /// From now on no block that has a checksum is read without being compared; see [`Direct::compare_reads`].
+    pub(crate) fn compare_reads(&self) {
+        self.direct.compare_reads();
+    }
+
     /// Reads into `into`; fewer bytes than fit only at the end of the file. Holes read as zeros.
-    pub(crate) fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
-        self.read_by(self.stretch(ino, into.len()), ino, offset, into)
+    pub(crate) fn read(&self, file: impl Into<Access>, offset: u64, into: &mut [u8]) -> FsResult<usize> {
+        let file = file.into();
+        self.read_by(self.stretch(file.ino, into.len()), file, offset, into)
     }
 
     /// Reads all of a range of a file of the root partition, if that takes no message and no waiting for a disk or another
     /// thread: it is in one subfile, for which there is a grant. Whether it did.
     pub(crate) fn read_granted(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Option<()> {
-        let known = self.known.get(ino).filter(|known| known.layout.partition() == PartitionId::ROOT)?;
+        // What is strict needs tokens first.
+        let is_plain = |known: &Known| {
+            known.layout.partition() == PartitionId::ROOT && known.contract != Some(Contract::Strict)
+        };
+        let known = self.known.get(ino).filter(is_plain)?;
         if offset.checked_add(into.len() as u64)? > known.size {
             return None;
         }
         let mut ranges = bivouac_layout::split(&known.layout, offset, into.len() as u64);
         let (range, rest) = (ranges.next()?, ranges.next());
-        let handle = self.direct.held(ino, range.seat).filter(|_| rest.is_none())?;
+        let handle = self.direct.held(ino, range.target).filter(|_| rest.is_none())?;
         let len = handle.read_at_once(range.subfile_offset, into)?;
         // What is longer than its home knows, or was cut since, is read as always.
         if len < into.len() || handle.epoch() > known.epoch {
@@ -52,14 +63,14 @@ impl Content {
     }
 
     /// Reads so many bytes at a time. Where cuts come in between, what is read again is kept short.
-    fn read_by(&self, step: usize, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
+    fn read_by(&self, step: usize, file: Access, offset: u64, into: &mut [u8]) -> FsResult<usize> {
         let mut done = 0;
         for part in into.chunks_mut(step) {
             let (wanted, at) = (part.len(), offset.saturating_add(done as u64));
-            let read = match self.read_part(ino, at, part)? {
+            let read = match self.read_part(file, at, part)? {
                 Some(read) => read,
-                None if wanted > TRANSFER_MAX => self.read_by(TRANSFER_MAX, ino, at, part)?,
-                None => return Err(overtaken(ino)),
+                None if wanted > TRANSFER_MAX => self.read_by(TRANSFER_MAX, file, at, part)?,
+                None => return Err(overtaken(file.ino)),
             };
             done += read;
             if read < wanted {
@@ -70,24 +81,25 @@ impl Content {
     }
 
     /// Reads what is within the size: the number of bytes, or `None`. The rest is as for [`Content::read_within`].
-    fn read_part(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<Option<usize>> {
-        let (wanted, tries) = (into.len(), tries(into.len()));
+    fn read_part(&self, file: Access, offset: u64, into: &mut [u8]) -> FsResult<Option<usize>> {
+        let (ino, wanted, tries) = (file.ino, into.len(), tries(into.len()));
         let known = self.homes.know_up_to(ino, offset.saturating_add(wanted as u64))?;
-        let size = self.read_within(tries, ino, known, |known| {
+        let size = self.read_within(tries, file, known, |known| {
             match into.get_mut(..len_within(known.size, offset, wanted)) {
-                Some(part) if !part.is_empty() => self.read_seats(ino, known, offset, part),
+                Some(part) if !part.is_empty() => self.read_targets(ino, known, offset, part),
                 _ => Ok(true),
             }
         })?;
         Ok(size.map(|size| len_within(size, offset, wanted)))
     }
 
-    /// Reads from all seats, zeros where they have nothing. Whether they had everything, as of this epoch.
-    fn read_seats(&self, ino: Ino, known: &Known, offset: u64, into: &mut [u8]) -> FsResult<bool> {
+    /// Reads from all targets, zeros where they have nothing. Whether they had everything, as of this epoch.
+    fn read_targets(&self, ino: Ino, known: &Known, offset: u64, into: &mut [u8]) -> FsResult<bool> {
         if into.len() > TRANSFER_MAX {
             let ranges = cut(&known.layout, offset, into.len() as u64);
             let (nodes, slices) = (self.content_nodes(&ranges)?, scatter(&ranges, into));
-            return self.in_turns((ino, known), &nodes, &ranges, Reading { ranges: &ranges, slices });
+            let reading = Reading { ranges: &ranges, slices };
+            return self.in_turns((ino, known), &nodes, &ranges, reading, &mut Carried::default());
         }
         let mut ranges = bivouac_layout::split(&known.layout, offset, into.len() as u64);
         if ranges.len() == 1
@@ -100,67 +112,113 @@ impl Content {
                 None => {
                     let request = request(ino, &range);
                     let buffers = &mut [IoSliceMut::new(into)];
-                    let (done, len) = self.ways.ask_into::<op::Read>(node, &request, buffers)?;
+                    let (done, len) = self.connections.ask_into::<op::Read>(node, &request, buffers)?;
                     (len, done.epoch)
                 }
             };
             into.get_mut(len..).unwrap_or_default().fill(0);
             return Ok(len == into.len() && epoch <= known.epoch);
         }
-        let ranges: Vec<SeatRange> = ranges.collect();
+        let ranges: Vec<TargetRange> = ranges.collect();
         let (nodes, slices) = (self.content_nodes(&ranges)?, scatter(&ranges, into));
-        self.at_once((ino, known), &nodes, Reading { ranges: &ranges, slices })
+        self.at_once((ino, known), &nodes, Reading { ranges: &ranges, slices }, &mut Carried::default())
     }
 
     /// Writes `data` at `offset`: all of it, or an error.
-    pub(crate) fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
-        self.write_by(self.stretch(ino, data.len()), ino, offset, data)
+    pub(crate) fn write(&self, file: impl Into<Access>, offset: u64, data: &[u8]) -> FsResult<()> {
+        let file = file.into();
+        self.write_by(self.stretch(file.ino, data.len()), file, offset, data)
     }
 
     /// Writes so many bytes at a time. Where cuts come in between, what is written again is kept short.
-    fn write_by(&self, step: usize, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
+    fn write_by(&self, step: usize, file: Access, offset: u64, data: &[u8]) -> FsResult<()> {
         let mut at = offset;
         for part in data.chunks(step) {
             let end =
                 at.checked_add(part.len() as u64).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
-            let update = Update { tries: tries(part.len()), ..Update::of(ino, end) };
-            if !self.publish_within(&update, |_| at, |known| self.write_seats(ino, known, at, part))? {
+            let update = Update { tries: tries(part.len()), ..Update::of(file, end) };
+            let write = |known: &Known, carried: &mut Carried| {
+                self.write_targets(file.ino, known, (at, part), carried)
+            };
+            if !self.publish_within(&update, |_| at, write)? {
                 if part.len() <= TRANSFER_MAX {
-                    return Err(overtaken(ino));
+                    return Err(overtaken(file.ino));
                 }
-                self.write_by(TRANSFER_MAX, ino, at, part)?;
+                self.write_by(TRANSFER_MAX, file, at, part)?;
             }
             at = end;
         }
         Ok(())
     }
 
-    /// Writes to all seats. Whether none had a newer epoch.
-    fn write_seats(&self, ino: Ino, known: &Known, offset: u64, data: &[u8]) -> FsResult<bool> {
+    /// Writes to all targets, but for what is carried already. Whether none had a newer epoch.
+    fn write_targets(
+        &self,
+        ino: Ino,
+        known: &Known,
+        (offset, data): (u64, &[u8]),
+        carried: &mut Carried,
+    ) -> FsResult<bool> {
         let (is_long, len) = (data.len() > TRANSFER_MAX, data.len() as u64);
         let split = || bivouac_layout::split(&known.layout, offset, len).collect();
-        let ranges: Vec<SeatRange> = if is_long { cut(&known.layout, offset, len) } else { split() };
+        let ranges: Vec<TargetRange> = if is_long { cut(&known.layout, offset, len) } else { split() };
         let payloads: Vec<Vec<IoSlice<'_>>> = ranges.iter().map(|range| gather(range, data)).collect();
         let nodes = self.content_nodes(&ranges)?;
         let writing = Writing { ranges: &ranges, payloads: &payloads };
         match is_long {
-            true => self.in_turns((ino, known), &nodes, &ranges, writing),
-            false => self.at_once((ino, known), &nodes, writing),
+            true => self.in_turns((ino, known), &nodes, &ranges, writing, carried),
+            false => self.at_once((ino, known), &nodes, writing, carried),
         }
     }
 
-    /// Writes `data` where the home says: behind the end.
-    pub(crate) fn append(&self, ctx: &OpCtx, ino: Ino, data: &[u8]) -> FsResult<()> {
-        for (turn, part) in (0..).zip(data.chunks(TRANSFER_MAX)) {
+    /// Writes `data` where the home says: behind the end. Begun again, it goes on with what is left.
+    pub(crate) fn append(
+        &self,
+        ctx: &OpCtx,
+        (file, from): (Access, u64),
+        data: &[u8],
+        appended: &mut Appending,
+    ) -> FsResult<()> {
+        let (ino, epoch) = (file.ino, file.epoch());
+        // What the call has lost its tokens of meanwhile others may have cut, or appended to.
+        if appended.parts > 0 && epoch.is_some() && self.homes.know(ino)?.size != appended.end {
+            return Err(overtaken_append(ino));
+        }
+        for (turn, part) in (0..).zip(data.chunks(TRANSFER_MAX)).skip(appended.parts) {
             // Each part is an operation of its own.
             let ctx = OpCtx { id: OpId(ctx.id.0 ^ turn << 48), ..*ctx };
-            let (home, payload) = (self.ways.home(ino)?, [IoSlice::new(part)]);
-            let append = || self.ways.change::<op::Append>(home, &ctx, &InoOnly { ino }, &payload);
-            let done = self.homes.changing(ino, || self.room.when_there_is(append))?;
+            let (home, payload) = (self.connections.home(ino)?, [IoSlice::new(part)]);
+            let request = AppendRequest { ino, epoch, from: epoch.map_or(0, |_| from) };
+            let append =
+                ctx.repeatable(|ctx| self.connections.change::<op::Append>(home, ctx, &request, &payload));
+            let outcome = self.homes.changing(ino, || self.reclaimer.retry_after_reclaim(append));
+            let done = outcome.map_err(|error| match error.errno() {
+                // Begun at another place, what is there already would be there twice.
+                Errno::ECANCELED if turn > 0 => overtaken_append(ino),
+                _ => error,
+            })?;
             self.known.changed(&done.attr);
+            appended.parts += 1;
+            appended.end = done.offset.saturating_add(part.len() as u64);
         }
         Ok(())
     }
+}
+
+/// Part of an append that is done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Appending {
+    /// Number of messages whose bytes are there.
+    parts: usize,
+    /// Where the last of them ends.
+    end: u64,
+}
+
+fn overtaken_append(ino: Ino) -> FsError {
+    let text = format!(
+        "inode {ino} was cut or appended to by others while it was appended to: a part of it is there"
+    );
+    FsError::with(Errno::EIO, text)
 }
 
 /// How often so many bytes are read or written again because cuts overtake them.
@@ -175,7 +233,7 @@ pub fn len_within(size: u64, offset: u64, wanted: usize) -> usize {
 
 /// Of a call that writes.
 struct Writing<'a> {
-    ranges: &'a [SeatRange],
+    ranges: &'a [TargetRange],
     payloads: &'a [Vec<IoSlice<'a>>],
 }
 
@@ -184,7 +242,7 @@ impl<'a> Messages<'a> for Writing<'a> {
 
     fn request(&self, call: &Call<'_>, message: usize) -> WriteRequest {
         let (range, layout, epoch) = (&self.ranges[message], call.known.layout, call.known.epoch);
-        WriteRequest { ino: call.ino, seat: range.seat, layout, epoch, offset: range.subfile_offset }
+        WriteRequest { ino: call.ino, target: range.target, layout, epoch, offset: range.subfile_offset }
     }
 
     fn payload(&self, message: usize) -> &'a [IoSlice<'a>] {
@@ -203,7 +261,7 @@ impl<'a> Messages<'a> for Writing<'a> {
 
 /// Of a call that reads.
 struct Reading<'a, 'b> {
-    ranges: &'a [SeatRange],
+    ranges: &'a [TargetRange],
     slices: Vec<Vec<IoSliceMut<'b>>>,
 }
 
@@ -247,17 +305,17 @@ impl<'a> Messages<'a> for Reading<'_, '_> {
     }
 }
 
-fn request(ino: Ino, range: &SeatRange) -> ReadRequest {
-    ReadRequest { ino, seat: range.seat, offset: range.subfile_offset, len: range.len as u32 }
+fn request(ino: Ino, range: &TargetRange) -> ReadRequest {
+    ReadRequest { ino, target: range.target, offset: range.subfile_offset, len: range.len as u32 }
 }
 
-/// The parts of `part` that belong to one seat.
-fn gather<'a>(range: &SeatRange, part: &'a [u8]) -> Vec<IoSlice<'a>> {
+/// The parts of `part` that belong to one target.
+fn gather<'a>(range: &TargetRange, part: &'a [u8]) -> Vec<IoSlice<'a>> {
     range.pieces().filter_map(|piece| part.get(piece.range()).map(IoSlice::new)).collect()
 }
 
-/// The parts of `into` that belong to each of the seats, in their order in the subfiles.
-pub fn scatter<'a>(ranges: &[SeatRange], into: &'a mut [u8]) -> Vec<Vec<IoSliceMut<'a>>> {
+/// The parts of `into` that belong to each of the targets, in their order in the subfiles.
+pub fn scatter<'a>(ranges: &[TargetRange], into: &'a mut [u8]) -> Vec<Vec<IoSliceMut<'a>>> {
     let mut pieces: Vec<(usize, usize, usize)> = Vec::new();
     for (index, range) in ranges.iter().enumerate() {
         pieces.extend(range.pieces().map(|piece| (piece.buffer_offset, piece.len, index)));
@@ -276,13 +334,13 @@ pub fn scatter<'a>(ranges: &[SeatRange], into: &'a mut [u8]) -> Vec<Vec<IoSliceM
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_types::{Layout, SeatIndex};
+    use bivouac_types::{Layout, TargetIndex};
 
     #[test]
     fn what_is_gathered_is_scattered_to_the_same_places() {
-        let layout = Layout { stripe: 4096, width: 3, base: SeatIndex(1), seats: 4 };
+        let layout = Layout { stripe: 4096, width: 3, base: TargetIndex(1), targets: 4 };
         let data: Vec<u8> = (0..50_000u32).map(|i| (i % 251) as u8).collect();
-        let ranges: Vec<SeatRange> = bivouac_layout::split(&layout, 1000, data.len() as u64).collect();
+        let ranges: Vec<TargetRange> = bivouac_layout::split(&layout, 1000, data.len() as u64).collect();
         let mut back = vec![0; data.len()];
         let mut slices = scatter(&ranges, &mut back);
         for (range, into) in ranges.iter().zip(&mut slices) {

@@ -8,13 +8,13 @@ mod way;
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use bivouac_layout::SeatRange;
+use bivouac_layout::TargetRange;
 use bivouac_net::{Address, Identity};
 use bivouac_types::limits::DIRECT_CALM_MS;
-use bivouac_types::{Errno, FsResult, Ino, NodeId, SeatIndex};
+use bivouac_types::{Errno, FsResult, Ino, NodeId, TargetIndex};
 use parking_lot::Mutex;
 
 pub use self::handle::{Handle, Missed};
@@ -48,17 +48,21 @@ enum State {
     Asking,
     /// Not before then.
     Refused(Instant),
+    /// Blocks have checksums, so the daemon reads and compares them.
+    Compared,
     Held(Arc<Handle>),
 }
 
-type Seats = Vec<(SeatIndex, State)>;
+type Targets = Vec<(TargetIndex, State)>;
 
 /// The subfiles that a client reads and writes itself.
 pub struct Direct {
-    ways: HashMap<NodeId, Way>,
-    shards: Vec<Mutex<HashMap<Ino, Seats>>>,
+    connections: HashMap<NodeId, Way>,
+    shards: Vec<Mutex<HashMap<Ino, Targets>>>,
     handles: Arc<AtomicUsize>,
     handles_max: usize,
+    /// Whether blocks with checksums are read by their daemon, which compares them.
+    compares: AtomicBool,
     /// Sizes of files that this process makes longer.
     pub sizes: Sizes,
     pub known: Arc<KnownFiles>,
@@ -67,8 +71,8 @@ pub struct Direct {
 impl Direct {
     /// For no nodes.
     pub fn none(known: Arc<KnownFiles>) -> Direct {
-        let (ways, shards, handles, sizes) = Default::default();
-        Direct { ways, shards, handles, handles_max: 0, sizes, known }
+        let (connections, shards, handles, compares, sizes) = Default::default();
+        Direct { connections, shards, handles, handles_max: 0, compares, sizes, known }
     }
 
     /// For these nodes of this machine.
@@ -80,7 +84,7 @@ impl Direct {
     ) -> Direct {
         let way = |(node, address)| (node, Way::new(address, identity.clone(), wait));
         Direct {
-            ways: nodes.into_iter().map(way).collect(),
+            connections: nodes.into_iter().map(way).collect(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             handles_max: files_max().map_or(HANDLES_MAX, |max| (max / HANDLES_SHARE).min(HANDLES_MAX)),
             ..Direct::none(known)
@@ -89,7 +93,12 @@ impl Direct {
 
     /// Whether a node is on this machine.
     pub fn is_here(&self, node: NodeId) -> bool {
-        self.ways.contains_key(&node)
+        self.connections.contains_key(&node)
+    }
+
+    /// From now on no block that has a checksum is read without being compared, which costs a message for each read.
+    pub fn compare_reads(&self) {
+        self.compares.store(true, Ordering::Relaxed);
     }
 
     /// Reads from a subfile of this machine; the number of bytes and the subfile's epoch. `None` if a message
@@ -98,7 +107,7 @@ impl Direct {
         &self,
         node: NodeId,
         ino: Ino,
-        range: &SeatRange,
+        range: &TargetRange,
         into: &mut [IoSliceMut<'_>],
     ) -> Option<(usize, u32)> {
         self.read_granted(node, ino, range, |handle| {
@@ -111,7 +120,7 @@ impl Direct {
         &self,
         node: NodeId,
         ino: Ino,
-        range: &SeatRange,
+        range: &TargetRange,
         mut read: impl FnMut(&Handle) -> Result<T, Missed>,
     ) -> Option<T> {
         for _ in 0..GRANTS_MAX {
@@ -131,7 +140,7 @@ impl Direct {
         &self,
         node: NodeId,
         ino: Ino,
-        range: &SeatRange,
+        range: &TargetRange,
         epoch: u32,
         payload: &[IoSlice<'_>],
     ) -> Option<bool> {
@@ -145,7 +154,7 @@ impl Direct {
         &self,
         node: NodeId,
         ino: Ino,
-        range: &SeatRange,
+        range: &TargetRange,
         epoch: u32,
         mut write: impl FnMut(&Handle) -> Result<(), Missed>,
     ) -> Option<bool> {
@@ -172,7 +181,7 @@ impl Direct {
         &self,
         node: NodeId,
         ino: Ino,
-        range: &SeatRange,
+        range: &TargetRange,
         epoch: u32,
         wish: Wish,
         show: &mut dyn FnMut(*mut [u8]),
@@ -193,17 +202,17 @@ impl Direct {
     }
 
     /// The handle for an access, if it is granted.
-    fn handle(&self, node: NodeId, ino: Ino, range: &SeatRange, wish: Wish) -> Option<Arc<Handle>> {
-        let way = self.ways.get(&node)?;
+    fn handle(&self, node: NodeId, ino: Ino, range: &TargetRange, wish: Wish) -> Option<Arc<Handle>> {
+        let way = self.connections.get(&node)?;
         let before = {
             let mut shard = self.shard(ino)?.lock();
             if !shard.contains_key(&ino) && !self.known.is_open(ino) {
                 return None;
             }
-            let seats = shard.entry(ino).or_default();
-            let Some((_, state)) = seats.iter_mut().find(|(seat, _)| *seat == range.seat) else {
+            let targets = shard.entry(ino).or_default();
+            let Some((_, state)) = targets.iter_mut().find(|(target, _)| *target == range.target) else {
                 // An access that stays the only one is not worth a grant.
-                seats.push((range.seat, State::Used));
+                targets.push((range.target, State::Used));
                 return None;
             };
             match state {
@@ -213,6 +222,7 @@ impl Direct {
                 // Nobody writes and reads what others write, too; the daemon does.
                 State::Held(handle) if handle.is_open() && wish == Wish::Read => return None,
                 State::Refused(until) if *until > Instant::now() => return None,
+                State::Compared if wish == Wish::Read => return None,
                 State::Asking => return None,
                 state => std::mem::replace(state, State::Asking),
             }
@@ -222,27 +232,32 @@ impl Direct {
             handle.retire();
         }
         let room = self.handles.load(Ordering::Relaxed) < self.handles_max;
-        let granted = room.then(|| way.ask(node, ino, range, wish, &self.handles)).flatten().map(Arc::new);
-        self.conclude(ino, range.seat, granted)
-    }
-
-    /// Writes down what came of asking.
-    fn conclude(&self, ino: Ino, seat: SeatIndex, granted: Option<Arc<Handle>>) -> Option<Arc<Handle>> {
-        let mut shard = self.shard(ino)?.lock();
-        // Closed meanwhile: nobody would give the grant back.
-        let seats = shard.get_mut(&ino).filter(|_| self.known.is_open(ino))?;
-        let (_, state) = seats.iter_mut().find(|(known, _)| *known == seat)?;
-        *state = match &granted {
-            Some(handle) => State::Held(Arc::clone(handle)),
+        let granted = room.then(|| way.ask(node, ino, range, wish, &self.handles)).flatten();
+        let is_compared = |handle: &Handle| self.compares.load(Ordering::Relaxed) && handle.is_summed();
+        let after = match granted {
+            Some(handle) if is_compared(&handle) && wish == Wish::Read => State::Compared,
+            Some(handle) if is_compared(&handle) => State::Held(Arc::new(handle.without_reads())),
+            Some(handle) => State::Held(Arc::new(handle)),
             None => State::Refused(Instant::now() + Duration::from_millis(DIRECT_CALM_MS)),
         };
+        self.conclude(ino, range.target, after)
+    }
+
+    /// Writes down what came of asking; the handle, if it was granted.
+    fn conclude(&self, ino: Ino, target: TargetIndex, after: State) -> Option<Arc<Handle>> {
+        let mut shard = self.shard(ino)?.lock();
+        // Closed meanwhile: nobody would give the grant back.
+        let targets = shard.get_mut(&ino).filter(|_| self.known.is_open(ino))?;
+        let (_, state) = targets.iter_mut().find(|(known, _)| *known == target)?;
+        let granted = if let State::Held(handle) = &after { Some(Arc::clone(handle)) } else { None };
+        *state = after;
         granted
     }
 
     /// The handle for reading a subfile, if there is one already.
-    pub fn held(&self, ino: Ino, seat: SeatIndex) -> Option<Arc<Handle>> {
+    pub fn held(&self, ino: Ino, target: TargetIndex) -> Option<Arc<Handle>> {
         let shard = self.shard(ino)?.lock();
-        match shard.get(&ino)?.iter().find(|(of, _)| *of == seat)? {
+        match shard.get(&ino)?.iter().find(|(of, _)| *of == target)? {
             (_, State::Held(handle)) if handle.is_open() && handle.allows(Wish::Read) => {
                 Some(Arc::clone(handle))
             }
@@ -251,8 +266,8 @@ impl Direct {
     }
 
     /// Has the window of a handle made wide enough for an access; whether that was granted.
-    fn widen(&self, handle: &Handle, range: &SeatRange) -> bool {
-        self.ways.get(&handle.node()).is_some_and(|way| way.widen(handle, range))
+    fn widen(&self, handle: &Handle, range: &TargetRange) -> bool {
+        self.connections.get(&handle.node()).is_some_and(|way| way.widen(handle, range))
     }
 
     /// Gives the grants of a file back, and its size.
@@ -262,7 +277,7 @@ impl Direct {
         drop(forgotten);
     }
 
-    fn shard(&self, ino: Ino) -> Option<&Mutex<HashMap<Ino, Seats>>> {
+    fn shard(&self, ino: Ino) -> Option<&Mutex<HashMap<Ino, Targets>>> {
         self.shards.get(ino.0 as usize % SHARDS)
     }
 }

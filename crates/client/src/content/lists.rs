@@ -1,22 +1,24 @@
-//! Many places of a file at once: one message per seat, whatever their number.
+//! Many places of a file at once: one message per target, whatever their number.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 
-use bivouac_direct::Mapped;
-use bivouac_layout::SeatRange;
+use bivouac_direct::WritablePages;
+use bivouac_layout::TargetRange;
 use bivouac_net::Started;
 use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX, TRANSFER_MAX};
-use bivouac_types::{Errno, FsResult, Ino, Layout, NodeId, SeatIndex};
+use bivouac_types::{Errno, FsError, FsResult, Ino, Layout, NodeId, TargetIndex};
 use bivouac_wire::{ListRequest, op};
 
 use super::Content;
-use super::carry::{Call, Messages, Verdict};
+use super::carry::{Call, Carried, Messages, Verdict};
 use super::data::{len_within, scatter};
 use super::publish::{OVERTAKEN_MAX, Update, overtaken};
 use crate::homes::known::Known;
+use crate::tokens::Access;
 
 /// A place of a subfile. There may be many: each is small.
 struct Place {
@@ -26,20 +28,23 @@ struct Place {
     buffers: u32,
 }
 
-// A batch has no longer place, and for a seat no more bytes; no buffer is empty.
+// A batch has no longer place, and for a target no more bytes; no buffer is empty.
 const _: () = assert!(TRANSFER_MAX <= u32::MAX as usize);
 
-/// The places of one seat, and their buffers.
-struct SeatList<S> {
+/// The places of one target, and their buffers.
+struct TargetList<S> {
     /// The first place, as it was split.
-    first: SeatRange,
+    first: TargetRange,
     places: Vec<Place>,
     slices: Vec<S>,
     /// Of all places.
     bytes: u64,
+    /// How many places, from the first, the target has written. They are not written again: another client may have replaced
+    /// their bytes since.
+    written: Cell<usize>,
 }
 
-impl<S> SeatList<S> {
+impl<S> TargetList<S> {
     fn push(&mut self, offset: u64, len: u64, slices: impl IntoIterator<Item = S>) {
         self.places.push(Place { offset, len: len as u32, buffers: self.slices.len() as u32 });
         self.slices.extend(slices);
@@ -57,13 +62,23 @@ impl<S> SeatList<S> {
         self.buffers(&(place..place + 1))
     }
 
-    /// Places that are better accessed together.
+    /// The places that are not written yet, and their buffers.
+    fn left(&self) -> (&[Place], &[S]) {
+        let left = self.written.get().min(self.places.len())..self.places.len();
+        let buffers = self.slices.get(self.buffers(&left)).unwrap_or_default();
+        (self.places.get(left).unwrap_or_default(), buffers)
+    }
+
+    /// Places that are better accessed together, of those that are not written yet.
     fn runs(&self) -> Vec<Range<usize>> {
-        bivouac_layout::runs(self.places.iter().map(|place| (place.offset, place.len.into())))
+        let left = self.left().0;
+        let first = self.places.len() - left.len();
+        let runs = bivouac_layout::runs(left.iter().map(|place| (place.offset, place.len.into())));
+        runs.into_iter().map(|run| run.start + first..run.end + first).collect()
     }
 
     /// From the first of some places to the end of the last.
-    fn span(&self, places: &[Place]) -> Option<SeatRange> {
+    fn span(&self, places: &[Place]) -> Option<TargetRange> {
         let (first, last) = (places.first()?, places.last()?);
         let mut span = self.first.clone();
         span.subfile_offset = first.offset;
@@ -72,10 +87,10 @@ impl<S> SeatList<S> {
     }
 }
 
-/// Something of each seat that a list of places touches.
-struct BySeat<T> {
+/// Something of each target that a list of places touches.
+struct ByTarget<T> {
     all: Vec<T>,
-    of: BTreeMap<SeatIndex, usize>,
+    of: BTreeMap<TargetIndex, usize>,
     near: Option<Stripe>,
 }
 
@@ -87,23 +102,26 @@ struct Stripe {
     index: usize,
 }
 
-impl<S> BySeat<SeatList<S>> {
-    fn add(&mut self, range: SeatRange, slices: impl IntoIterator<Item = S>) -> FsResult<()> {
-        let (seat, offset, len) = (range.seat, range.subfile_offset, range.len);
-        let new = || Ok(SeatList { first: range, places: Vec::new(), slices: Vec::new(), bytes: 0 });
-        self.of(seat, new)?.push(offset, len, slices);
+impl<S> ByTarget<TargetList<S>> {
+    fn add(&mut self, range: TargetRange, slices: impl IntoIterator<Item = S>) -> FsResult<()> {
+        let (target, offset, len) = (range.target, range.subfile_offset, range.len);
+        let new = || {
+            let (places, slices) = (Vec::new(), Vec::new());
+            Ok(TargetList { first: range, places, slices, bytes: 0, written: Cell::new(0) })
+        };
+        self.of(target, new)?.push(offset, len, slices);
         Ok(())
     }
 }
 
-impl<T> BySeat<T> {
-    fn new() -> BySeat<T> {
-        BySeat { all: Vec::new(), of: BTreeMap::new(), near: None }
+impl<T> ByTarget<T> {
+    fn new() -> ByTarget<T> {
+        ByTarget { all: Vec::new(), of: BTreeMap::new(), near: None }
     }
 
-    /// What there is of a seat, made where there is nothing yet.
-    fn of(&mut self, seat: SeatIndex, make: impl FnOnce() -> FsResult<T>) -> FsResult<&mut T> {
-        let index = match self.of.entry(seat) {
+    /// What there is of a target, made where there is nothing yet.
+    fn of(&mut self, target: TargetIndex, make: impl FnOnce() -> FsResult<T>) -> FsResult<&mut T> {
+        let index = match self.of.entry(target) {
             Entry::Occupied(entry) => *entry.get(),
             Entry::Vacant(entry) => {
                 self.all.push(make()?);
@@ -113,7 +131,7 @@ impl<T> BySeat<T> {
         self.all.get_mut(index).ok_or_else(|| Errno::EIO.into())
     }
 
-    /// What there is of the seat of a place in the stripe of the one before, and where in its subfile the place is.
+    /// What there is of the target of a place in the stripe of the one before, and where in its subfile the place is.
     fn near(&mut self, offset: u64, len: u64) -> Option<(&mut T, u64)> {
         let stripe = self.near.as_ref()?;
         let is_within = offset >= stripe.file.start && offset.saturating_add(len) <= stripe.file.end;
@@ -121,11 +139,11 @@ impl<T> BySeat<T> {
         Some((self.all.get_mut(stripe.index)?, at))
     }
 
-    /// A place begins in a stripe of whose seat there is something.
+    /// A place begins in a stripe of whose target there is something.
     fn meet(&mut self, layout: &Layout, offset: u64) {
         let here = bivouac_layout::locate(layout, offset);
         let behind = u64::from(layout.stripe.max(1)).saturating_sub(here.run);
-        self.near = self.of.get(&here.seat).map(|index| Stripe {
+        self.near = self.of.get(&here.target).map(|index| Stripe {
             file: offset - behind..offset.saturating_add(here.run),
             subfile_offset: here.subfile_offset - behind,
             index: *index,
@@ -135,7 +153,13 @@ impl<T> BySeat<T> {
 
 impl Content {
     /// As [`Content::read`], of several places, each for itself.
-    pub(crate) fn read_list(&self, ino: Ino, places: &mut [(u64, &mut [u8])]) -> FsResult<Vec<usize>> {
+    pub(crate) fn read_list(
+        &self,
+        file: impl Into<Access>,
+        places: &mut [(u64, &mut [u8])],
+    ) -> FsResult<Vec<usize>> {
+        let file = file.into();
+        let ino = file.ino;
         let mut counts = Vec::with_capacity(places.len());
         let mut rest = places;
         while !rest.is_empty() {
@@ -144,72 +168,76 @@ impl Content {
             let (batch, behind) = rest.split_at_mut(count);
             match batch {
                 // Alone, and perhaps too long for one message.
-                [(offset, into)] => counts.push(self.read(ino, *offset, into)?),
-                batch => counts.extend(self.read_batch(ino, batch)?),
+                [(offset, into)] => counts.push(self.read(file, *offset, into)?),
+                batch => counts.extend(self.read_batch(file, batch)?),
             }
             rest = behind;
         }
         Ok(counts)
     }
 
-    fn read_batch(&self, ino: Ino, batch: &mut [(u64, &mut [u8])]) -> FsResult<Vec<usize>> {
+    fn read_batch(&self, file: Access, batch: &mut [(u64, &mut [u8])]) -> FsResult<Vec<usize>> {
+        let ino = file.ino;
         let end = batch.iter().map(|(offset, into)| offset.saturating_add(into.len() as u64)).max();
         let within = |size: u64, batch: &[(u64, &mut [u8])]| -> Vec<usize> {
             batch.iter().map(|(offset, into)| len_within(size, *offset, into.len())).collect()
         };
         let known = self.homes.know_up_to(ino, end.unwrap_or(0))?;
-        let size = self.read_within(OVERTAKEN_MAX, ino, known, |known| {
+        let size = self.read_within(OVERTAKEN_MAX, file, known, |known| {
             let counts = within(known.size, batch);
-            self.read_list_seats(ino, known, batch, &counts)
+            self.read_list_targets(ino, known, batch, &counts)
         })?;
         Ok(within(size.ok_or_else(|| overtaken(ino))?, batch))
     }
 
-    /// Reads from all seats, zeros where they have nothing. Whether they had everything, as of this epoch.
-    fn read_list_seats(
+    /// Reads from all targets, zeros where they have nothing. Whether they had everything, as of this epoch.
+    fn read_list_targets(
         &self,
         ino: Ino,
         known: &Known,
         batch: &mut [(u64, &mut [u8])],
         counts: &[usize],
     ) -> FsResult<bool> {
-        let mut seats: BySeat<SeatList<IoSliceMut<'_>>> = BySeat::new();
+        let mut targets: ByTarget<TargetList<IoSliceMut<'_>>> = ByTarget::new();
         for ((offset, into), count) in batch.iter_mut().zip(counts) {
             let into = into.get_mut(..*count).filter(|into| !into.is_empty());
             let Some(into) = into else { continue };
             let len = into.len() as u64;
-            if let Some((list, at)) = seats.near(*offset, len) {
+            if let Some((list, at)) = targets.near(*offset, len) {
                 list.push(at, len, [IoSliceMut::new(into)]);
                 continue;
             }
-            let ranges: Vec<SeatRange> = bivouac_layout::split(&known.layout, *offset, len).collect();
+            let ranges: Vec<TargetRange> = bivouac_layout::split(&known.layout, *offset, len).collect();
             let scattered = scatter(&ranges, into);
             for (range, slices) in ranges.into_iter().zip(scattered) {
-                seats.add(range, slices)?;
+                targets.add(range, slices)?;
             }
-            seats.meet(&known.layout, *offset);
+            targets.meet(&known.layout, *offset);
         }
-        let nodes = self.list_nodes(&seats.all)?;
-        self.at_once((ino, known), &nodes, seats.all.as_mut_slice())
+        let nodes = self.list_nodes(&targets.all)?;
+        self.at_once((ino, known), &nodes, targets.all.as_mut_slice(), &mut Carried::default())
     }
 
     /// As [`Content::write`], of several places, each for itself, in no particular order.
-    pub(crate) fn write_list(&self, ino: Ino, places: &[(u64, &[u8])]) -> FsResult<()> {
+    pub(crate) fn write_list(&self, file: impl Into<Access>, places: &[(u64, &[u8])]) -> FsResult<()> {
+        let file = file.into();
+        let ino = file.ino;
         let mut rest = places;
         while !rest.is_empty() {
             let layout = self.homes.know(ino)?.layout;
             let places = rest.iter().map(|(offset, data)| (*offset, data.len()));
             let (batch, behind) = rest.split_at(batch_len(&layout, places));
             match batch {
-                [(offset, data)] => self.write(ino, *offset, data)?,
-                batch => self.write_batch(ino, batch)?,
+                [(offset, data)] => self.write(file, *offset, data)?,
+                batch => self.write_batch(file, batch)?,
             }
             rest = behind;
         }
         Ok(())
     }
 
-    fn write_batch(&self, ino: Ino, batch: &[(u64, &[u8])]) -> FsResult<()> {
+    fn write_batch(&self, file: Access, batch: &[(u64, &[u8])]) -> FsResult<()> {
+        let ino = file.ino;
         let mut sorted: Vec<Range<u64>> = Vec::new();
         if !ranges(batch).is_sorted_by_key(|range| range.start) {
             sorted.extend(ranges(batch));
@@ -226,7 +254,16 @@ impl Content {
         if end > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
         }
-        self.publish(&Update::of(ino, end), start, |known| self.write_list_seats(ino, known, batch))?;
+        // The lists of one epoch stay for all of its attempts: they say what is written.
+        let mut lists: Option<(u32, Vec<TargetList<IoSlice<'_>>>)> = None;
+        let write = |known: &Known, carried: &mut Carried| {
+            if lists.as_ref().is_none_or(|(epoch, _)| *epoch != known.epoch) {
+                lists = Some((known.epoch, target_lists(known, batch)?));
+            }
+            let lists = lists.as_ref().map(|(_, lists)| lists.as_slice()).unwrap_or_default();
+            self.at_once((ino, known), &self.list_nodes(lists)?, lists, carried)
+        };
+        self.publish(&Update::of(file, end), start, write)?;
         // The home counted all in front of the last gap as a hole.
         if start(0) > 0 {
             self.known.fill(ino);
@@ -234,32 +271,31 @@ impl Content {
         Ok(())
     }
 
-    /// Writes to all seats. Whether none had a newer epoch.
-    fn write_list_seats(&self, ino: Ino, known: &Known, batch: &[(u64, &[u8])]) -> FsResult<bool> {
-        let mut seats: BySeat<SeatList<IoSlice<'_>>> = BySeat::new();
-        for (offset, data) in batch.iter().filter(|(_, data)| !data.is_empty()) {
-            let len = data.len() as u64;
-            if let Some((list, at)) = seats.near(*offset, len) {
-                list.push(at, len, [IoSlice::new(data)]);
-                continue;
-            }
-            for range in bivouac_layout::split(&known.layout, *offset, len) {
-                let slices = range.pieces().filter_map(|piece| data.get(piece.range()).map(IoSlice::new));
-                seats.add(range.clone(), slices)?;
-            }
-            seats.meet(&known.layout, *offset);
-        }
-        let nodes = self.list_nodes(&seats.all)?;
-        self.at_once((ino, known), &nodes, seats.all.as_slice())
-    }
-
     /// The nodes of lists, to which content is about to go, or from which it comes.
-    fn list_nodes<S>(&self, lists: &[SeatList<S>]) -> FsResult<Vec<NodeId>> {
+    fn list_nodes<S>(&self, lists: &[TargetList<S>]) -> FsResult<Vec<NodeId>> {
         lists.iter().map(|list| self.count_content(&list.first, list.bytes)).collect()
     }
 }
 
-impl<'a> Messages<'a> for &'a [SeatList<IoSlice<'a>>] {
+/// The lists of all targets of a batch that is to be written.
+fn target_lists<'d>(known: &Known, batch: &[(u64, &'d [u8])]) -> FsResult<Vec<TargetList<IoSlice<'d>>>> {
+    let mut targets: ByTarget<TargetList<IoSlice<'d>>> = ByTarget::new();
+    for (offset, data) in batch.iter().filter(|(_, data)| !data.is_empty()) {
+        let len = data.len() as u64;
+        if let Some((list, at)) = targets.near(*offset, len) {
+            list.push(at, len, [IoSlice::new(data)]);
+            continue;
+        }
+        for range in bivouac_layout::split(&known.layout, *offset, len) {
+            let slices = range.pieces().filter_map(|piece| data.get(piece.range()).map(IoSlice::new));
+            targets.add(range.clone(), slices)?;
+        }
+        targets.meet(&known.layout, *offset);
+    }
+    Ok(targets.all)
+}
+
+impl<'a> Messages<'a> for &'a [TargetList<IoSlice<'a>>] {
     type Op = op::AccessList;
 
     fn request(&self, call: &Call<'_>, message: usize) -> ListRequest {
@@ -267,7 +303,7 @@ impl<'a> Messages<'a> for &'a [SeatList<IoSlice<'a>>] {
     }
 
     fn payload(&self, message: usize) -> &'a [IoSlice<'a>] {
-        &self[message].slices
+        self[message].left().1
     }
 
     fn here(&mut self, call: &Call<'_>, message: usize) -> Option<Verdict> {
@@ -275,7 +311,7 @@ impl<'a> Messages<'a> for &'a [SeatList<IoSlice<'a>>] {
         for run in list.runs() {
             let places = list.places.get(run.clone())?;
             let (span, count) = (list.span(places)?, places.len());
-            let maps = Mapped::pays(count, span.len);
+            let maps = WritablePages::pays(count, span.len);
             let taken = call.direct.write_granted(node, call.ino, &span, epoch, |handle| {
                 if maps && handle.is_in_memory() {
                     let slices = list.slices.get(list.buffers(&run)).unwrap_or_default();
@@ -283,24 +319,41 @@ impl<'a> Messages<'a> for &'a [SeatList<IoSlice<'a>>] {
                     let placed = bivouac_layout::placed(extents, slices.iter().map(|slice| &**slice));
                     return handle.write_mapped(span.subfile_offset, span.len, placed);
                 }
-                run.clone().zip(places).try_for_each(|(index, place)| {
+                // Those that were written behind an earlier grant of the run stay as they are.
+                let left = run.clone().zip(places).skip_while(|(index, _)| *index < list.written.get());
+                for (index, place) in left {
                     let slices = list.slices.get(list.buffers_of(index)).unwrap_or_default();
-                    handle.write(place.offset, place.len.into(), &mut slices.to_vec())
-                })
+                    handle.write(place.offset, place.len.into(), &mut slices.to_vec())?;
+                    list.written.set(index + 1);
+                }
+                Ok(())
             });
             if !taken? {
                 return Some(Verdict::Overtaken);
             }
+            list.written.set(run.end);
         }
         Some(Verdict::Whole)
     }
 
-    fn finish(&mut self, _: &Call<'_>, _: usize, started: Started<'_, op::AccessList>) -> FsResult<Verdict> {
-        Ok(Verdict::of_write(started.finish(&mut [])?.0.accepted))
+    fn finish(
+        &mut self,
+        _: &Call<'_>,
+        message: usize,
+        started: Started<'_, op::AccessList>,
+    ) -> FsResult<Verdict> {
+        let (done, list) = (started.finish(&mut [])?.0, &self[message]);
+        if done.accepted && !done.whole {
+            list.written.set(list.written.get() + done.places as usize);
+            // The next attempt says why the rest is not.
+            let text = format!("{} of {} places are written", list.written.get(), list.places.len());
+            return Err(FsError::with(Errno::EINPROGRESS, text));
+        }
+        Ok(Verdict::of_write(done.accepted))
     }
 }
 
-impl<'a> Messages<'a> for &mut [SeatList<IoSliceMut<'_>>] {
+impl<'a> Messages<'a> for &mut [TargetList<IoSliceMut<'_>>] {
     type Op = op::AccessList;
 
     fn request(&self, call: &Call<'_>, message: usize) -> ListRequest {
@@ -350,10 +403,10 @@ impl<'a> Messages<'a> for &mut [SeatList<IoSliceMut<'_>>] {
     }
 }
 
-fn request<S>(call: &Call<'_>, write: bool, list: &SeatList<S>) -> ListRequest {
-    let extents = list.places.iter().map(|place| (place.offset, place.len)).collect();
+fn request<S>(call: &Call<'_>, write: bool, list: &TargetList<S>) -> ListRequest {
+    let extents = list.left().0.iter().map(|place| (place.offset, place.len)).collect();
     let Known { layout, epoch, .. } = *call.known;
-    ListRequest { ino: call.ino, seat: list.first.seat, layout, epoch, write, extents }
+    ListRequest { ino: call.ino, target: list.first.target, layout, epoch, write, extents }
 }
 
 /// Where in the file there is something to write; saturated where no file reaches.
@@ -375,9 +428,9 @@ fn last_run(sorted: impl Iterator<Item = Range<u64>>, size: u64) -> u64 {
     start
 }
 
-/// How many of the places, given by offset and length, fit into one message to each seat; at least one.
+/// How many of the places, given by offset and length, fit into one message to each target; at least one.
 fn batch_len(layout: &Layout, places: impl Iterator<Item = (u64, usize)> + Clone) -> usize {
-    // What is little for one seat is little for all.
+    // What is little for one target is little for all.
     let mut bytes = 0usize;
     let is_little = |(index, (_, len)): (usize, (u64, usize))| {
         bytes = bytes.saturating_add(len);
@@ -386,7 +439,7 @@ fn batch_len(layout: &Layout, places: impl Iterator<Item = (u64, usize)> + Clone
     if places.clone().enumerate().all(is_little) {
         return places.count().max(1);
     }
-    let mut seats: BySeat<(usize, u64)> = BySeat::new();
+    let mut targets: ByTarget<(usize, u64)> = ByTarget::new();
     let takes = |(extents, bytes): &mut (usize, u64), len: u64| {
         (*extents, *bytes) = (*extents + 1, *bytes + len);
         *extents <= LIST_EXTENTS_MAX && *bytes <= TRANSFER_MAX as u64
@@ -395,13 +448,14 @@ fn batch_len(layout: &Layout, places: impl Iterator<Item = (u64, usize)> + Clone
         if *len > TRANSFER_MAX {
             return false;
         }
-        if let Some((seat, _)) = seats.near(*offset, *len as u64) {
-            return takes(seat, *len as u64);
+        if let Some((target, _)) = targets.near(*offset, *len as u64) {
+            return takes(target, *len as u64);
         }
         let mut ranges = bivouac_layout::split(layout, *offset, *len as u64);
-        let fit =
-            ranges.all(|range| seats.of(range.seat, || Ok((0, 0))).is_ok_and(|seat| takes(seat, range.len)));
-        seats.meet(layout, *offset);
+        let fit = ranges.all(|range| {
+            targets.of(range.target, || Ok((0, 0))).is_ok_and(|target| takes(target, range.len))
+        });
+        targets.meet(layout, *offset);
         fit
     };
     places.take_while(fits).count().max(1)
@@ -430,20 +484,20 @@ mod tests {
             stripe in prop::sample::select(vec![4096u32, 65_536]),
             places in prop::collection::vec((0u64..400_000, 0u64..20_000), 1..40),
         ) {
-            let layout = Layout { stripe, width, base: SeatIndex(base), seats: 5 };
-            let mut seats: BySeat<SeatIndex> = BySeat::new();
+            let layout = Layout { stripe, width, base: TargetIndex(base), targets: 5 };
+            let mut targets: ByTarget<TargetIndex> = ByTarget::new();
             for (offset, len) in places {
                 let split: Vec<_> = bivouac_layout::split(&layout, offset, len).collect();
-                if let (Some((seat, at)), true) = (seats.near(offset, len), len > 0) {
+                if let (Some((target, at)), true) = (targets.near(offset, len), len > 0) {
                     prop_assert_eq!(split.len(), 1);
-                    prop_assert_eq!((split[0].seat, split[0].subfile_offset), (*seat, at));
+                    prop_assert_eq!((split[0].target, split[0].subfile_offset), (*target, at));
                 }
                 for range in split {
-                    prop_assert_eq!(*seats.of(range.seat, || Ok(range.seat)).unwrap(), range.seat);
+                    prop_assert_eq!(*targets.of(range.target, || Ok(range.target)).unwrap(), range.target);
                 }
-                seats.meet(&layout, offset);
+                targets.meet(&layout, offset);
                 if len > 0 {
-                    prop_assert!(seats.near(offset, 1).is_some());
+                    prop_assert!(targets.near(offset, 1).is_some());
                 }
             }
         }
@@ -451,8 +505,8 @@ mod tests {
 
     #[test]
     fn batches_fit_into_messages() {
-        let of = |seats: u16, lens: &[usize]| {
-            let layout = Layout { stripe: 4096, width: seats, base: SeatIndex(0), seats };
+        let of = |targets: u16, lens: &[usize]| {
+            let layout = Layout { stripe: 4096, width: targets, base: TargetIndex(0), targets };
             let places = lens.iter().scan(0, |at, len| {
                 let offset = *at;
                 *at += *len as u64;
@@ -464,7 +518,7 @@ mod tests {
         assert_eq!(of(1, &[TRANSFER_MAX, 1]), 1);
         assert_eq!(of(1, &[TRANSFER_MAX + 1, 1]), 1);
         assert_eq!(of(1, &[1, TRANSFER_MAX - 1, 1]), 2);
-        assert_eq!(of(2, &[TRANSFER_MAX, TRANSFER_MAX, 1]), 2, "half of each is on each seat");
+        assert_eq!(of(2, &[TRANSFER_MAX, TRANSFER_MAX, 1]), 2, "half of each is on each target");
         assert_eq!(of(1, &[1; 50_000]), LIST_EXTENTS_MAX);
         assert_eq!(of(4, &[1; 50_000]), 50_000);
     }

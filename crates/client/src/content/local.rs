@@ -3,9 +3,10 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use bivouac_types::{FsResult, Ino, SeatIndex};
+use bivouac_types::{FsResult, Ino, TargetIndex};
 
 use super::Content;
+use crate::tokens::Access;
 
 /// Sends a part of an open file: descriptor, offset in it and number of bytes. Whether it did.
 pub type SendPart<'a> = dyn FnMut(BorrowedFd<'_>, u64, usize) -> bool + 'a;
@@ -17,7 +18,7 @@ pub trait LocalFiles: Send + Sync {
     fn send_part(
         &self,
         ino: Ino,
-        seat: SeatIndex,
+        target: TargetIndex,
         epoch: u32,
         range: Range<u64>,
         send: &mut SendPart<'_>,
@@ -28,18 +29,19 @@ impl Content {
     /// Has `send` send what is in one place of this process's node. `None` if it has to be read.
     pub(crate) fn send(
         &self,
-        ino: Ino,
+        file: Access,
         offset: u64,
         len: usize,
         send: &mut SendPart<'_>,
     ) -> FsResult<Option<usize>> {
+        let ino = file.ino;
         let Some(files) = &self.files else { return Ok(None) };
         // Before the home is asked for the size: who reads from another node asks it again.
         let first = bivouac_layout::split(&self.homes.know(ino)?.layout, offset, 1).next();
-        if first.map(|range| self.partitions.seat_node(&range)).transpose()? != self.ways.local {
+        if first.map(|range| self.partitions.target_node(&range)).transpose()? != self.connections.local {
             return Ok(None);
         }
-        let known = self.homes.know_up_to(ino, offset.saturating_add(len as u64))?;
+        let known = self.checked(&file, self.homes.know_up_to(ino, offset.saturating_add(len as u64))?)?;
         let len = known.size.saturating_sub(offset).min(len as u64);
         if len == 0 {
             return Ok(Some(0));
@@ -47,7 +49,7 @@ impl Content {
         let mut ranges = bivouac_layout::split(&known.layout, offset, len);
         let (Some(range), None) = (ranges.next(), ranges.next()) else { return Ok(None) };
         let part = range.subfile_offset..range.subfile_offset + len;
-        let sent = files.send_part(ino, range.seat, known.epoch, part, send);
+        let sent = files.send_part(ino, range.target, known.epoch, part, send);
         Ok(sent.then_some(len as usize))
     }
 }

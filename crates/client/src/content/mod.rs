@@ -1,56 +1,57 @@
-//! Bytes of files, at their seats, whichever way they go: all ways share the loops of [`publish`], and all but appends
+//! Bytes of files, at their targets, whichever way they go: all connections share the loops of [`publish`], and all but appends
 //! are carried by [`carry`].
 
 mod carry;
 pub mod copy;
-mod data;
+pub mod data;
 pub mod direct;
 mod lists;
 pub mod local;
 mod plan;
 pub mod publish;
 pub mod shown;
-mod space;
+pub mod space;
 
 use std::sync::Arc;
 
-use bivouac_layout::{SeatRange, seat_of};
+use bivouac_layout::{TargetRange, target_of};
 use bivouac_net::Started;
-use bivouac_types::{Attr, FsResult, Ino, NodeId, SeatIndex};
-use bivouac_wire::{Operation, SubfileName, op};
+use bivouac_types::{Attr, FsResult, Ino, NodeId, TargetIndex};
+use bivouac_wire::{Operation, SubfileName, SubfileState, op};
 
+use crate::connections::Connections;
 use crate::homes::Homes;
-use crate::homes::known::KnownFiles;
+use crate::homes::known::{Known, KnownFiles};
 use crate::homes::partitions::Partitions;
-use crate::nodes::SeatReport;
-use crate::room::Room;
+use crate::nodes::TargetReport;
+use crate::space_reclaimer::SpaceReclaimer;
 use crate::traffic::count_content;
-use crate::ways::Ways;
+use carry::Carried;
 use direct::Direct;
 use local::LocalFiles;
 
-/// Reads and writes at seats.
+/// Reads and writes at targets.
 pub struct Content {
-    ways: Arc<Ways>,
+    connections: Arc<Connections>,
     pub(crate) known: Arc<KnownFiles>,
     pub(crate) homes: Arc<Homes>,
     pub(crate) partitions: Arc<Partitions>,
-    room: Room,
+    reclaimer: SpaceReclaimer,
     direct: Direct,
     files: Option<Arc<dyn LocalFiles>>,
 }
 
 impl Content {
     pub(crate) fn new(
-        ways: Arc<Ways>,
+        connections: Arc<Connections>,
         homes: Arc<Homes>,
         partitions: Arc<Partitions>,
-        room: Room,
+        reclaimer: SpaceReclaimer,
         direct: Direct,
         files: Option<Arc<dyn LocalFiles>>,
     ) -> Content {
         let known = Arc::clone(&direct.known);
-        Content { ways, known, homes, partitions, room, direct, files }
+        Content { connections, known, homes, partitions, reclaimer, direct, files }
     }
 
     /// Nobody has the file open any more: what is granted of it is given back.
@@ -58,69 +59,124 @@ impl Content {
         self.direct.forget(ino);
     }
 
+    /// Gives the size of a file back to its home, if it was lent.
+    pub(crate) fn return_size(&self, ino: Ino) {
+        self.direct.sizes.forget(ino);
+    }
+
+    /// Whether the size of a file is lent to this client.
+    pub(crate) fn has_size(&self, ino: Ino) -> bool {
+        self.direct.sizes.is_lent(ino)
+    }
+
     /// Makes content durable on its volumes.
     pub(crate) fn sync(&self, attr: &Attr) -> FsResult<()> {
-        let seats = bivouac_layout::split(&attr.layout, 0, attr.size);
-        let name = |range: &SeatRange| SubfileName { ino: attr.ino, seat: range.seat };
-        self.ask_seats::<op::SyncSubfile>(seats, name).map(drop)
+        let targets = bivouac_layout::split(&attr.layout, 0, attr.size);
+        let name = |range: &TargetRange| SubfileName { ino: attr.ino, target: range.target };
+        self.ask_targets::<op::SyncSubfile>(targets, name).map(drop)
     }
 
-    /// Positions, within the partition of an open file, of the seats of this machine.
+    /// Positions, within the partition of an open file, of the targets of this machine.
     ///
     /// # Errors
     /// `EIO` when a node cannot be reached.
-    pub fn seats_here(&self, ino: Ino) -> FsResult<Vec<u16>> {
+    pub fn targets_here(&self, ino: Ino) -> FsResult<Vec<u16>> {
         let layout = self.homes.know(ino)?.layout;
         let here = |position: u16| {
-            let place = self.partitions.seat_place(SeatIndex::new(layout.partition(), position))?;
+            let place = self.partitions.target_place(TargetIndex::new(layout.partition(), position))?;
             Ok(self.is_here(place.node).then_some(position))
         };
-        (0..layout.seats).filter_map(|position| here(position).transpose()).collect()
+        (0..layout.targets).filter_map(|position| here(position).transpose()).collect()
     }
 
-    /// The seats that a regular file uses, and what each holds of it.
+    /// The targets that a regular file uses, and what each holds of it.
     ///
     /// # Errors
     /// `EIO` when a node cannot be reached.
-    pub fn seats(&self, attr: &Attr) -> FsResult<Vec<SeatReport>> {
+    pub fn targets(&self, attr: &Attr) -> FsResult<Vec<TargetReport>> {
+        let mut reports = self.targets_there(attr)?;
+        match reports.iter_mut().find_map(|report| report.error.take()) {
+            Some(error) => Err(error),
+            None => Ok(reports),
+        }
+    }
+
+    /// As [`Content::targets`], with an error in the report of each target whose node cannot be reached.
+    ///
+    /// # Errors
+    /// Where the targets of its partition are not known.
+    pub fn targets_there(&self, attr: &Attr) -> FsResult<Vec<TargetReport>> {
         let report = |column: u16| {
-            let seat = seat_of(&attr.layout, column);
-            let place = self.partitions.seat_place(seat)?;
-            let name = SubfileName { ino: attr.ino, seat };
-            let subfile = self.ways.ask::<op::StatSubfile>(place.node, &name)?;
-            Ok(SeatReport { column, seat, node: place.node, volume: place.volume, subfile })
+            let target = target_of(&attr.layout, column);
+            let place = self.partitions.target_place(target)?;
+            let name = SubfileName { ino: attr.ino, target };
+            let (subfile, error) = match self.connections.ask::<op::StatSubfile>(place.node, &name) {
+                Ok(subfile) => (subfile, None),
+                Err(error) => (unknown_subfile(), Some(error)),
+            };
+            Ok(TargetReport { column, target, node: place.node, volume: place.volume, subfile, error })
         };
         (0..attr.layout.width).map(report).collect()
     }
 
-    /// Asks the seats of some ranges, all together; the answers in their order.
-    fn ask_seats<'r, O: Operation>(
+    /// Asks the targets of some ranges, all together; the answers in their order.
+    fn ask_targets<'r, O: Operation>(
         &self,
-        ranges: impl IntoIterator<Item = SeatRange>,
-        request: impl Fn(&SeatRange) -> O::Request<'r>,
+        ranges: impl IntoIterator<Item = TargetRange>,
+        request: impl Fn(&TargetRange) -> O::Request<'r>,
     ) -> FsResult<Vec<O::Reply>> {
-        let ask = |range: SeatRange| {
-            self.ways.start::<O>(self.partitions.seat_node(&range)?, &request(&range), &[])
+        let ask = |range: TargetRange| {
+            self.connections.start::<O>(self.partitions.target_node(&range)?, &request(&range), &[])
         };
         finish_all(ranges.into_iter().map(ask))
     }
 
     /// Whether a node is on this machine.
     fn is_here(&self, node: NodeId) -> bool {
-        self.ways.local == Some(node) || self.direct.is_here(node)
+        self.connections.local == Some(node) || self.direct.is_here(node)
+    }
+
+    /// Whether all bytes of a file are on this machine.
+    pub(crate) fn is_all_here(&self, known: &Known) -> FsResult<bool> {
+        for column in 0..known.layout.width {
+            let place = self.partitions.target_place(target_of(&known.layout, column))?;
+            if !self.is_here(place.node) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The nodes of ranges, to which content is about to go, or from which it comes.
-    fn content_nodes(&self, ranges: &[SeatRange]) -> FsResult<Vec<NodeId>> {
+    fn content_nodes(&self, ranges: &[TargetRange]) -> FsResult<Vec<NodeId>> {
         ranges.iter().map(|range| self.count_content(range, range.len)).collect()
     }
 
-    /// Counts content that is about to go to a range's seat, or comes from it; its node.
-    fn count_content(&self, range: &SeatRange, len: u64) -> FsResult<NodeId> {
-        let node = self.partitions.seat_node(range)?;
+    /// Counts content that is about to go to a range's target, or comes from it; its node.
+    fn count_content(&self, range: &TargetRange, len: u64) -> FsResult<NodeId> {
+        let node = self.partitions.target_node(range)?;
         count_content(self.is_here(node), len);
         Ok(node)
     }
+}
+
+/// Awaits all answers, and notes which of the numbered messages were accepted, as `judge` says. Whether all were; the
+/// first failure if there is one.
+fn finish_numbered<'a, O: Operation>(
+    started: Vec<(usize, FsResult<Started<'a, O>>)>,
+    mut judge: impl FnMut(usize, &O::Reply, &mut Carried) -> FsResult<bool>,
+    carried: &mut Carried,
+) -> FsResult<bool> {
+    let (mut whole, mut failure) = (true, None);
+    for (message, started) in started {
+        let answer = started.and_then(|started| started.finish(&mut []));
+        match answer.and_then(|(reply, _)| judge(message, &reply, carried)) {
+            Ok(true) => carried.add(message),
+            Ok(false) => whole = false,
+            Err(error) => _ = failure.get_or_insert(error),
+        }
+    }
+    failure.map_or(Ok(whole), Err)
 }
 
 /// Starts all, and awaits all answers; the first failure if there is one.
@@ -131,4 +187,9 @@ fn finish_all<'a, O: Operation>(
     let answers: Vec<FsResult<O::Reply>> =
         started.into_iter().map(|started| started.finish(&mut []).map(|(reply, _)| reply)).collect();
     answers.into_iter().collect()
+}
+
+/// What is reported of a subfile whose node does not say.
+fn unknown_subfile() -> SubfileState {
+    SubfileState { exists: false, len: 0, allocated: 0, front: 0, data_at: 0, path: String::new() }
 }

@@ -2,62 +2,68 @@
 
 use std::collections::VecDeque;
 
-use bivouac_layout::{SeatRange, split};
+use bivouac_layout::{TargetRange, split};
 use bivouac_types::Layout;
 use bivouac_types::limits::TRANSFER_MAX;
 
-/// Messages that are under way to one seat at a time, and to all of them.
+/// Messages that are under way to one target at a time, and to all of them.
 pub(super) const WINDOW: usize = 3;
 pub(super) const UNDER_WAY_MAX: usize = 16 * WINDOW;
 /// Most bytes of one message.
 pub(super) const MESSAGE_MAX: u64 = 1 << 20;
 
-// Seats hold no more for a large call than for one that is a single request.
+// Targets hold no more for a large call than for one that is a single request.
 const _: () = assert!(WINDOW as u64 * MESSAGE_MAX <= TRANSFER_MAX as u64);
 
 /// Which messages have been begun, and which may be.
 ///
 /// A message is a number; lower ones begin further in front in the file.
 pub(super) struct StreamPlan {
-    /// Of each message, its seat's.
+    /// Of each message, its target's.
     columns: Vec<usize>,
-    seats: Vec<Seat>,
+    targets: Vec<Target>,
     here: VecDeque<usize>,
     under_way: usize,
 }
 
-/// Messages to one seat.
+/// Messages to one target.
 #[derive(Clone, Default)]
-struct Seat {
+struct Target {
     waiting: VecDeque<usize>,
     under_way: usize,
 }
 
 impl StreamPlan {
     /// The order of these messages. Those that are `here` need not be sent.
-    pub fn new(ranges: &[SeatRange], is_here: impl Fn(usize) -> bool) -> StreamPlan {
+    pub fn new(ranges: &[TargetRange], is_here: impl Fn(usize) -> bool) -> StreamPlan {
         let columns: Vec<usize> = ranges.iter().map(|range| usize::from(range.column)).collect();
-        let mut seats = vec![Seat::default(); columns.iter().max().map_or(0, |last| last + 1)];
+        let mut targets = vec![Target::default(); columns.iter().max().map_or(0, |last| last + 1)];
         let mut here = VecDeque::new();
         for (message, range) in ranges.iter().enumerate() {
             let queue =
-                if is_here(message) { &mut here } else { &mut seats[usize::from(range.column)].waiting };
+                if is_here(message) { &mut here } else { &mut targets[usize::from(range.column)].waiting };
             queue.push_back(message);
         }
-        StreamPlan { columns, seats, here, under_way: 0 }
+        StreamPlan { columns, targets, here, under_way: 0 }
     }
 
-    /// The message to begin now, if any may be; it is taken as begun. Seats take turns: those come first to which least is
+    /// Leaves out the messages that need not go.
+    pub fn leave_out(&mut self, is_done: impl Fn(usize) -> bool) {
+        self.targets.iter_mut().for_each(|target| target.waiting.retain(|message| !is_done(*message)));
+        self.here.retain(|message| !is_done(*message));
+    }
+
+    /// The message to begin now, if any may be; it is taken as begun. Targets take turns: those come first to which least is
     /// under way.
     pub fn next(&mut self) -> Option<usize> {
         if self.under_way >= UNDER_WAY_MAX {
             return None;
         }
-        let free = |seat: &&mut Seat| seat.under_way < WINDOW && !seat.waiting.is_empty();
-        let seats = self.seats.iter_mut().filter(free);
-        let seat = seats.min_by_key(|seat| (seat.under_way, seat.waiting.front().copied()))?;
-        let message = seat.waiting.pop_front()?;
-        seat.under_way += 1;
+        let free = |target: &&mut Target| target.under_way < WINDOW && !target.waiting.is_empty();
+        let targets = self.targets.iter_mut().filter(free);
+        let target = targets.min_by_key(|target| (target.under_way, target.waiting.front().copied()))?;
+        let message = target.waiting.pop_front()?;
+        target.under_way += 1;
         self.under_way += 1;
         Some(message)
     }
@@ -65,39 +71,39 @@ impl StreamPlan {
     /// A message to be done here, if one may be.
     pub fn next_here(&mut self) -> Option<usize> {
         let message = *self.here.front()?;
-        let is_free = self.seat(message).is_some_and(|seat| seat.under_way < WINDOW);
+        let is_free = self.target(message).is_some_and(|target| target.under_way < WINDOW);
         if is_free { self.here.pop_front() } else { None }
     }
 
     /// A message that was to be done here is begun after all.
     pub fn begun_here(&mut self, message: usize) {
-        if let Some(seat) = self.seat(message) {
-            seat.under_way += 1;
+        if let Some(target) = self.target(message) {
+            target.under_way += 1;
             self.under_way += 1;
         }
     }
 
     /// A message that was begun is not under way any more, whatever came of it.
     pub fn ended(&mut self, message: usize) {
-        if let Some(seat) = self.seat(message).filter(|seat| seat.under_way > 0) {
-            seat.under_way -= 1;
+        if let Some(target) = self.target(message).filter(|target| target.under_way > 0) {
+            target.under_way -= 1;
             self.under_way -= 1;
         }
     }
 
     /// Nothing more is begun.
     pub fn stop(&mut self) {
-        self.seats.iter_mut().for_each(|seat| seat.waiting.clear());
+        self.targets.iter_mut().for_each(|target| target.waiting.clear());
         self.here.clear();
     }
 
-    fn seat(&mut self, message: usize) -> Option<&mut Seat> {
-        self.seats.get_mut(*self.columns.get(message)?)
+    fn target(&mut self, message: usize) -> Option<&mut Target> {
+        self.targets.get_mut(*self.columns.get(message)?)
     }
 }
 
 /// The messages of a call, those further in front in the file first. Stripes stay whole where they fit.
-pub(super) fn cut(layout: &Layout, offset: u64, len: u64) -> Vec<SeatRange> {
+pub(super) fn cut(layout: &Layout, offset: u64, len: u64) -> Vec<TargetRange> {
     let stripe = u64::from(layout.stripe.max(1));
     let step = if stripe > MESSAGE_MAX { MESSAGE_MAX } else { MESSAGE_MAX / stripe * stripe };
     let mut messages = Vec::new();
@@ -114,22 +120,22 @@ pub(super) fn cut(layout: &Layout, offset: u64, len: u64) -> Vec<SeatRange> {
     messages
 }
 
-fn first(range: &SeatRange) -> usize {
+fn first(range: &TargetRange) -> usize {
     range.pieces().next().map_or(0, |piece| piece.buffer_offset)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_types::SeatIndex;
+    use bivouac_types::TargetIndex;
     use proptest::prelude::*;
 
     fn layout(stripe: u32, width: u16) -> Layout {
-        Layout { stripe, width, base: SeatIndex(0), seats: width }
+        Layout { stripe, width, base: TargetIndex(0), targets: width }
     }
 
     /// Column, start in the subfile and length, in KiB.
-    fn shown(ranges: &[SeatRange]) -> Vec<(u16, u64, u64)> {
+    fn shown(ranges: &[TargetRange]) -> Vec<(u16, u64, u64)> {
         ranges.iter().map(|r| (r.column, r.subfile_offset >> 10, r.len >> 10)).collect()
     }
 
@@ -144,12 +150,12 @@ mod tests {
             of(384, 100, 3072),
             [(0, 100, 668), (1, 0, 768), (0, 768, 768), (1, 768, 768), (0, 1536, 100)]
         );
-        // Stripes that are longer than a message are cut, and all seats have something to do.
+        // Stripes that are longer than a message are cut, and all targets have something to do.
         assert_eq!(of(2048, 0, 4096), [(0, 0, 1024), (0, 1024, 1024), (1, 0, 1024), (1, 1024, 1024)]);
     }
 
     #[test]
-    fn seats_take_turns_where_stripes_are_long() {
+    fn targets_take_turns_where_stripes_are_long() {
         let ranges = cut(&layout(8 << 20, 3), 0, 24 << 20);
         let mut plan = StreamPlan::new(&ranges, |_| false);
         let begun: Vec<usize> = std::iter::from_fn(|| plan.next()).collect();
@@ -218,8 +224,8 @@ mod tests {
                 }
                 prop_assert!(under_way.len() <= UNDER_WAY_MAX);
                 for column in 0..width {
-                    let of_seat = under_way.iter().filter(|message| ranges[**message].column == column);
-                    prop_assert!(of_seat.count() <= WINDOW);
+                    let of_target = under_way.iter().filter(|message| ranges[**message].column == column);
+                    prop_assert!(of_target.count() <= WINDOW);
                 }
                 if under_way.is_empty() {
                     break;

@@ -9,6 +9,7 @@ use bivouac_types::{FsResult, Ino};
 use super::Content;
 use super::direct::Wish;
 use crate::homes::known::Known;
+use crate::tokens::Access;
 use crate::traffic::count_content;
 
 /// Most bytes of a stretch: others wait while one is shown.
@@ -27,17 +28,19 @@ impl Content {
     /// `EOPNOTSUPP`: it is not in memory of this machine; the rest is the same then. `EIO` when a node cannot be reached.
     pub(crate) fn show(
         &self,
-        ino: Ino,
+        file: Access,
         wish: Wish,
         offset: u64,
         len: u64,
         show: &mut Show<'_>,
     ) -> FsResult<Option<usize>> {
+        let ino = file.ino;
         let Some(end) = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX) else { return Ok(None) };
         let known = match wish {
             Wish::Read => self.homes.know_up_to(ino, end)?,
             Wish::Write => self.homes.know(ino)?,
         };
+        let known = self.checked(&file, known)?;
         if end > known.size {
             return Ok(None);
         }
@@ -48,9 +51,7 @@ impl Content {
         if wish == Wish::Write && moved > 0 {
             // Holes among these pages are none any more.
             self.known.fill(ino);
-            if self.known.written(ino) {
-                self.homes.touch(ino)?;
-            }
+            self.tell_write(ino)?;
         }
         let is_shown = shown?;
         if is_shown {
@@ -74,7 +75,7 @@ impl Content {
             let Some(part) = bivouac_layout::split(&known.layout, at, run.min(range.end - at)).next() else {
                 return Ok(false);
             };
-            let node = self.partitions.seat_node(&part)?;
+            let node = self.partitions.target_node(&part)?;
             if !self.direct.show(node, ino, &part, known.epoch, wish, &mut |bytes| show(at, bytes))? {
                 return Ok(false);
             }

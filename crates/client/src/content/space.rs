@@ -2,49 +2,62 @@
 
 use std::ops::Range;
 
-use bivouac_layout::{SeatRange, file_offset, subfile_len};
+use bivouac_layout::{TargetRange, file_offset, subfile_len};
 use bivouac_types::{Attr, Errno, FsResult, Ino};
 use bivouac_wire::{
     ClaimRequest, CountRequest, FindDataRequest, FoundData, SpaceKind, SpaceRequest, SubfileName,
     SubfileState, op,
 };
 
-use super::Content;
+use super::carry::Carried;
 use super::publish::{OVERTAKEN_MAX, Update, overtaken};
-use crate::client::{OpCtx, SeekKind};
+use super::{Content, finish_numbered};
 use crate::homes::known::Known;
+use crate::operation::OpCtx;
+use crate::tokens::Access;
+
+/// The target of a seek: data or a hole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekKind {
+    /// The next byte that is not in a hole.
+    Data,
+    /// The next hole.
+    Hole,
+}
 
 /// `FALLOC_FL_KEEP_SIZE`, `FALLOC_FL_PUNCH_HOLE` and `FALLOC_FL_ZERO_RANGE` of the kernel.
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 16;
-/// Bytes that a seat is asked to reserve or to zero at once: it must answer within the bounded time.
+/// Bytes that a target is asked to reserve or to zero at once: it must answer within the bounded time.
 const PIECE: u64 = 1 << 28;
-/// Bytes that a seat is asked to free at once.
+/// Bytes that a target is asked to free at once.
 const HOLE: u64 = 1 << 34;
 
 /// A change of the space of a range of a file.
 #[derive(Clone, Copy)]
 struct Change {
     ino: Ino,
+    file: Access,
     offset: u64,
     end: u64,
-    /// Names the change at the seats.
+    /// Names the change at the targets.
     ticket: u64,
 }
 
 impl Content {
     /// Reserves, frees or zeroes a range that is not empty; `mode` is the kernel's.
-    pub(crate) fn fallocate(&self, ctx: &OpCtx, ino: Ino, mode: u32, range: Range<u64>) -> FsResult<()> {
+    pub(crate) fn fallocate(&self, ctx: &OpCtx, file: Access, mode: u32, range: Range<u64>) -> FsResult<()> {
+        let ino = file.ino;
         // The same for a repetition, and for nothing else.
-        let ticket = self.ways.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ctx.id.0;
-        let change = Change { ino, offset: range.start, end: range.end, ticket };
+        let ticket = self.connections.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ctx.id.0;
+        let change = Change { ino, file, offset: range.start, end: range.end, ticket };
         match mode {
             0 => self.reserve(&change, false, false),
             KEEP_SIZE => self.reserve(&change, false, true),
             ZERO_RANGE => self.reserve(&change, true, false),
             mode if mode == KEEP_SIZE | ZERO_RANGE => self.reserve(&change, true, true),
-            mode if mode == KEEP_SIZE | PUNCH_HOLE => self.punch(ino, range),
+            mode if mode == KEEP_SIZE | PUNCH_HOLE => self.punch(file, range),
             _ => Err(Errno::EOPNOTSUPP.into()),
         }
     }
@@ -52,10 +65,9 @@ impl Content {
     /// Tells the home how much of a file occupies nothing. What cannot be counted now is as it was.
     pub(crate) fn count_holes(&self, ino: Ino) {
         self.known.take_filled(ino);
-        let counted = self
-            .homes
-            .attr(ino)
-            .and_then(|attr| self.ways.ask::<op::Count>(self.ways.home(ino)?, &self.count(&attr)?));
+        let counted = self.homes.attr(ino).and_then(|attr| {
+            self.connections.ask::<op::Count>(self.connections.home(ino)?, &self.count(&attr)?)
+        });
         if let Err(error) = counted {
             log::info!(why:% = error; "holes of inode {ino} are not counted");
         }
@@ -63,23 +75,26 @@ impl Content {
 
     fn count(&self, attr: &Attr) -> FsResult<CountRequest> {
         let ranges = bivouac_layout::split(&attr.layout, 0, attr.size);
-        let name = |range: &SeatRange| SubfileName { ino: attr.ino, seat: range.seat };
-        let states = self.ask_seats::<op::StatSubfile>(ranges, name)?;
+        let name = |range: &TargetRange| SubfileName { ino: attr.ino, target: range.target };
+        let states = self.ask_targets::<op::StatSubfile>(ranges, name)?;
         let data = |state: &SubfileState| state.allocated.saturating_sub(state.front);
         let occupied: u64 = states.iter().map(data).sum();
         Ok(CountRequest { ino: attr.ino, holes: attr.size.saturating_sub(occupied), epoch: attr.epoch })
     }
 
     /// Makes a range a hole. The size stays.
-    pub(crate) fn punch(&self, ino: Ino, range: Range<u64>) -> FsResult<()> {
-        let change = Change { ino, offset: range.start, end: range.end, ticket: 0 };
-        let update = Update { has_bytes: false, ..Update::of(ino, 0) };
-        self.publish(&update, |_| 0, |known| self.change_seats(&change, known, SpaceKind::Punch, 0))
+    pub(crate) fn punch(&self, file: Access, range: Range<u64>) -> FsResult<()> {
+        let change = Change { ino: file.ino, file, offset: range.start, end: range.end, ticket: 0 };
+        let update = Update { has_bytes: false, ..Update::of(file, 0) };
+        let punch = |known: &Known, carried: &mut Carried| {
+            self.change_targets(&change, known, (SpaceKind::Punch, 0), carried)
+        };
+        self.publish(&update, |_| 0, punch)
     }
 
-    /// First all seats have the space, then content changes, then the size.
+    /// First all targets have the space, then content changes, then the size.
     fn reserve(&self, change: &Change, zero: bool, keep_size: bool) -> FsResult<()> {
-        let Change { ino, offset, end, .. } = *change;
+        let Change { ino, file, offset, end, .. } = *change;
         let mut attr = self.homes.attr(ino)?;
         if keep_size && attr.size == 0 && attr.epoch == 0 {
             // Otherwise its home would not know that there is something to remove with it.
@@ -89,42 +104,60 @@ impl Content {
         // What is merely reserved shows what was there: nothing, the home sees to that.
         let start = if zero { offset } else { end };
         let end = if keep_size { 0 } else { end };
-        let update = Update { has_bytes: false, ..Update::of(ino, end) };
+        let update = Update { has_bytes: false, ..Update::of(file, end) };
         let reserved = self.publish(
             &update,
             |_| start,
-            |known| {
-                let change_seats = |kind| self.change_seats(change, known, kind, known.size.max(end));
-                let changed = change_seats(SpaceKind::Reserve)
-                    .and_then(|taken| if taken && zero { change_seats(SpaceKind::Zero) } else { Ok(taken) });
-                // Seats forget what they have reserved for whom when they make room.
+            |known, carried| {
+                let size = known.size.max(end);
+                let change_targets =
+                    |kind, carried: &mut Carried| self.change_targets(change, known, (kind, size), carried);
+                // Targets forget what they have reserved for whom when they make room: each attempt reserves all of it.
+                let reserved = change_targets(SpaceKind::Reserve, &mut Carried::default());
+                let changed = match reserved {
+                    Ok(true) if zero => change_targets(SpaceKind::Zero, carried),
+                    reserved => reserved,
+                };
                 changed.inspect_err(|_| self.take_back(change, known))
             },
         );
         reserved.inspect_err(|_| self.take_back(change, &Known::from(&attr)))
     }
 
-    /// Has all seats change their parts, in steps. Whether none had a newer epoch.
-    fn change_seats(&self, change: &Change, known: &Known, kind: SpaceKind, size: u64) -> FsResult<bool> {
+    /// Has all targets change their parts, in steps, but for what is carried already. Whether none had a newer epoch.
+    fn change_targets(
+        &self,
+        change: &Change,
+        known: &Known,
+        (kind, size): (SpaceKind, u64),
+        carried: &mut Carried,
+    ) -> FsResult<bool> {
         let piece = if kind == SpaceKind::Punch { HOLE } else { PIECE };
         let step = piece.saturating_mul(u64::from(known.layout.width.max(1)));
-        let mut at = change.offset;
+        let (mut at, mut number) = (change.offset, 0);
         while at < change.end {
             let len = step.min(change.end - at);
-            let ranges = bivouac_layout::split(&known.layout, at, len);
-            let request = |range: &SeatRange| space_request(change, known, kind, size, range);
-            if !self.ask_seats::<op::ChangeSpace>(ranges, request)?.iter().all(|written| written.accepted) {
+            let ranges: Vec<TargetRange> = bivouac_layout::split(&known.layout, at, len).collect();
+            let behind = number + ranges.len();
+            let left = (number..).zip(&ranges).filter(|(number, _)| !carried.has(*number));
+            let started = left.map(|(number, range)| {
+                let request = space_request(change, known, kind, size, range);
+                let start = |node| self.connections.start::<op::ChangeSpace>(node, &request, &[]);
+                (number, self.partitions.target_node(range).and_then(start))
+            });
+            let started = started.collect();
+            if !finish_numbered::<op::ChangeSpace>(started, |_, written, _| Ok(written.accepted), carried)? {
                 return Ok(false);
             }
-            at += len;
+            (at, number) = (at + len, behind);
         }
         Ok(true)
     }
 
     fn take_back(&self, change: &Change, known: &Known) {
         let ranges = bivouac_layout::split(&known.layout, change.offset, change.end - change.offset);
-        let request = |range: &SeatRange| space_request(change, known, SpaceKind::TakeBack, 0, range);
-        if let Err(error) = self.ask_seats::<op::ChangeSpace>(ranges, request) {
+        let request = |range: &TargetRange| space_request(change, known, SpaceKind::TakeBack, 0, range);
+        if let Err(error) = self.ask_targets::<op::ChangeSpace>(ranges, request) {
             log::warn!(why:% = error; "inode {}: what was reserved in part is not given back", change.ino);
         }
     }
@@ -135,9 +168,9 @@ impl Content {
     /// `ENXIO` behind the end, or where no data follows; `ENOENT`, `EIO`.
     pub(crate) fn seek(&self, ino: Ino, offset: u64, kind: SeekKind) -> FsResult<u64> {
         let (known, mut found) = (self.homes.ask(ino)?, None);
-        let size = self.read_within(OVERTAKEN_MAX, ino, known, |known| {
+        let size = self.read_within(OVERTAKEN_MAX, ino.into(), known, |known| {
             let current;
-            (found, current) = self.seek_seats(ino, known, offset, kind)?;
+            (found, current) = self.seek_targets(ino, known, offset, kind)?;
             Ok(current)
         })?;
         let size = size.ok_or_else(|| overtaken(ino))?;
@@ -148,19 +181,19 @@ impl Content {
         }
     }
 
-    /// The first place that any seat knows of, and whether all are of the known epoch. One message per seat.
-    fn seek_seats(
+    /// The first place that any target knows of, and whether all are of the known epoch. One message per target.
+    fn seek_targets(
         &self,
         ino: Ino,
         known: &Known,
         offset: u64,
         kind: SeekKind,
     ) -> FsResult<(Option<u64>, bool)> {
-        let ranges: Vec<SeatRange> =
+        let ranges: Vec<TargetRange> =
             bivouac_layout::split(&known.layout, offset, known.size.saturating_sub(offset)).collect();
         let request =
-            |range: &SeatRange| FindDataRequest { ino, seat: range.seat, offset: range.subfile_offset };
-        let answers = self.ask_seats::<op::FindData>(ranges.iter().cloned(), request)?;
+            |range: &TargetRange| FindDataRequest { ino, target: range.target, offset: range.subfile_offset };
+        let answers = self.ask_targets::<op::FindData>(ranges.iter().cloned(), request)?;
         let current = answers.iter().all(|found| found.epoch <= known.epoch);
         let places = ranges.iter().zip(&answers).filter_map(|(range, found)| {
             let place = place_in(range, found, kind)?;
@@ -175,15 +208,16 @@ impl Content {
     /// # Errors
     /// `EFBIG`, `ENOENT`, `EIO`.
     pub(crate) fn claim(&self, ctx: &OpCtx, ino: Ino, len: u64) -> FsResult<u64> {
-        let (home, request) = (self.ways.home(ino)?, ClaimRequest { ino, len });
-        let claimed = self.homes.changing(ino, || self.ways.change::<op::Claim>(home, ctx, &request, &[]))?;
+        let (home, request) = (self.connections.home(ino)?, ClaimRequest { ino, len });
+        let claimed =
+            self.homes.changing(ino, || self.connections.change::<op::Claim>(home, ctx, &request, &[]))?;
         self.known.changed(&claimed.attr);
         Ok(claimed.offset)
     }
 }
 
-/// Where, in a seat's part of what is looked through, the wanted place is.
-fn place_in(range: &SeatRange, found: &FoundData, kind: SeekKind) -> Option<u64> {
+/// Where, in a target's part of what is looked through, the wanted place is.
+fn place_in(range: &TargetRange, found: &FoundData, kind: SeekKind) -> Option<u64> {
     let (start, end) = (range.subfile_offset, range.subfile_offset + range.len);
     let place = match kind {
         SeekKind::Data if found.start == found.end => return None,
@@ -199,11 +233,11 @@ fn space_request(
     known: &Known,
     kind: SpaceKind,
     size: u64,
-    range: &SeatRange,
+    range: &TargetRange,
 ) -> SpaceRequest {
     let (offset, len) = (range.subfile_offset, range.len);
     let grow = subfile_len(&known.layout, range.column, size).min(offset + len);
     let Change { ino, ticket, .. } = *change;
     let (layout, epoch) = (known.layout, known.epoch);
-    SpaceRequest { ino, seat: range.seat, layout, epoch, kind, offset, len, grow, ticket }
+    SpaceRequest { ino, target: range.target, layout, epoch, kind, offset, len, grow, ticket }
 }

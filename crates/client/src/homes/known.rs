@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bivouac_direct::Untold;
-use bivouac_types::{Attr, Ino, Layout, OpenId};
+use bivouac_direct::PendingTimeCounters;
+use bivouac_types::{Attr, Contract, FsResult, Ino, Layout, OpenId};
 use parking_lot::Mutex;
 
 use crate::homes::leases::Moment;
@@ -28,6 +28,8 @@ pub struct Known {
     pub epoch: u32,
     /// Whether it has holes, as last heard.
     pub sparse: bool,
+    /// Its contract, if it is not that of its partition.
+    pub contract: Option<Contract>,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +53,14 @@ struct Shard {
     changed: Moment,
     /// Changes of sizes by this client that are under way: others may have seen them already.
     changing: u32,
+    /// Opens that were told once more to a home that knew of none.
+    reclaim_count: u64,
+}
+
+/// A write that the home has to be told of, and what this client knew of the home then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DueTouch {
+    reclaim_count: u64,
 }
 
 /// The open files of a client.
@@ -64,13 +74,24 @@ pub struct KnownFiles {
 
 impl From<&Attr> for Known {
     fn from(attr: &Attr) -> Known {
-        Known { layout: attr.layout, size: attr.size, epoch: attr.epoch, sparse: attr.holes > 0 }
+        let Attr { layout, size, epoch, contract, .. } = *attr;
+        Known { layout, size, epoch, sparse: attr.holes > 0, contract }
+    }
+}
+
+impl Known {
+    /// Refuses a change of the content of a laminated file.
+    ///
+    /// # Errors
+    /// `EROFS`.
+    pub fn check_changeable(&self, ino: Ino) -> FsResult<()> {
+        bivouac_types::check_changeable(ino, self.contract)
     }
 }
 
 impl KnownFiles {
     /// For the process of a client before which there were `incarnation` others, and which shows there what it has not told.
-    pub fn new(incarnation: u32, untold: Option<Arc<Untold>>) -> KnownFiles {
+    pub fn new(incarnation: u32, untold: Option<Arc<PendingTimeCounters>>) -> KnownFiles {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         let under_way = UnderWay::new(OpenId::first(incarnation));
         KnownFiles { shards, under_way, tellings: Tellings::new(untold) }
@@ -82,12 +103,14 @@ impl KnownFiles {
         shard.files.entry(ino).or_default().opens.push(open);
     }
 
-    /// One open less: which, and whether the home must still hear that the content changed. Those of one file are
-    /// all alike.
-    pub fn remove(&self, ino: Ino) -> Option<(OpenId, bool)> {
+    /// One open less, for writing or not: which, and whether the home must still hear that the content changed. Those
+    /// for one access are all alike; one for the other access goes where there is none, as of a file that was made to
+    /// be read.
+    pub fn remove(&self, ino: Ino, writes: bool) -> Option<(OpenId, bool)> {
         let mut shard = self.shard(ino).lock();
         let entry = shard.files.get_mut(&ino)?;
-        let open = entry.opens.pop();
+        let at = entry.opens.iter().rposition(|open| open.is_for_writing() == writes);
+        let open = at.or(entry.opens.len().checked_sub(1)).map(|at| entry.opens.swap_remove(at));
         let dirty = self.set_dirty(ino, entry, false);
         if entry.opens.is_empty() {
             shard.files.remove(&ino);
@@ -163,20 +186,39 @@ impl KnownFiles {
         }
     }
 
-    /// Content changed within the size. Whether the home should hear of it now.
-    pub fn written(&self, ino: Ino) -> bool {
+    /// Notes that content changed within the size. Returns what [`KnownFiles::told_write`] takes if the home has to be told
+    /// before the write returns: until it was, each writer tells it.
+    pub fn note_write(&self, ino: Ino) -> Option<DueTouch> {
         let mut shard = self.shard(ino).lock();
-        let Some(entry) = shard.files.get_mut(&ino) else { return true };
-        let due = entry.touched.is_none_or(|at| at.elapsed() >= TOUCH_EVERY);
-        if due {
+        let due = DueTouch { reclaim_count: shard.reclaim_count };
+        let Some(entry) = shard.files.get_mut(&ino) else { return Some(due) };
+        let is_due = entry.touched.is_none_or(|at| at.elapsed() >= TOUCH_EVERY);
+        if is_due && entry.touched.is_some() {
+            // The home takes this client for a writer already: one of several writers tells it the time.
             entry.touched = Some(Instant::now());
         }
         // What was not told before is until this is.
-        if !due {
+        if !is_due {
             self.set_dirty(ino, entry, true);
         }
         entry.filled |= entry.known.is_some_and(|known| known.sparse);
-        due
+        is_due.then_some(due)
+    }
+
+    /// The home was told of a write within the size, and takes this client for a writer from now on: unless it was started
+    /// again meanwhile, and knows of no writers.
+    pub fn told_write(&self, ino: Ino, due: DueTouch) {
+        let mut shard = self.shard(ino).lock();
+        if shard.reclaim_count == due.reclaim_count
+            && let Some(entry) = shard.files.get_mut(&ino)
+        {
+            entry.touched = Some(Instant::now());
+        }
+    }
+
+    /// Whether the home has heard of a write within the size, and need not hear of each that follows.
+    pub fn is_writer(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().files.get(&ino).is_some_and(|entry| entry.touched.is_some())
     }
 
     /// The home may have counted more holes of the file than there are.
@@ -223,6 +265,21 @@ impl KnownFiles {
         self.shards.iter().flat_map(of).collect()
     }
 
+    /// The same for a home that does not know of them any more, nor which of them are written: it is told of the next write to
+    /// each before that returns.
+    pub fn reclaimed(&self, wanted: impl Fn(Ino) -> bool) -> Vec<(Ino, OpenId)> {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.reclaim_count += 1;
+            shard
+                .files
+                .iter_mut()
+                .filter(|(ino, _)| wanted(**ino))
+                .for_each(|(_, entry)| entry.touched = None);
+        }
+        self.opens(wanted)
+    }
+
     /// Whether any of those that `wanted` names is open.
     pub fn has_any(&self, wanted: impl Fn(Ino) -> bool) -> bool {
         self.shards.iter().any(|shard| shard.lock().files.keys().any(|ino| wanted(*ino)))
@@ -240,30 +297,28 @@ impl KnownFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_types::{SeatIndex, Timestamp};
+    use bivouac_types::{TargetIndex, Timestamp};
 
     fn attr(ino: u64, size: u64) -> Attr {
         let (time, layout) =
-            (Timestamp::default(), Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 });
-        Attr {
-            ino: Ino(ino),
-            mode: 0o100_644,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            epoch: 3,
-            layout,
-            holes: 0,
-        }
+            (Timestamp::default(), Layout { stripe: 4096, width: 1, base: TargetIndex(0), targets: 1 });
+        Attr { size, epoch: 3, ..Attr::new(Ino(ino), 0o100_644, layout, time) }
     }
 
-    const FIRST: OpenId = OpenId(1);
-    const SECOND: OpenId = OpenId(2);
+    const FIRST: OpenId = OpenId(2);
+    const SECOND: OpenId = OpenId(4);
+
+    #[test]
+    fn an_open_ends_that_was_for_the_same_access() {
+        let files = KnownFiles::new(0, None);
+        let [read, write] = [OpenId(2), OpenId(5)];
+        for (opens, writes, ended) in [([read, write], true, write), ([write, read], false, read)] {
+            opens.iter().for_each(|open| files.add(Ino(7), *open));
+            assert_eq!(files.remove(Ino(7), writes), Some((ended, false)));
+            let other = if writes { read } else { write };
+            assert_eq!(files.remove(Ino(7), writes), Some((other, false)), "none for this access is left");
+        }
+    }
 
     #[test]
     fn a_file_is_known_while_it_is_open() {
@@ -277,9 +332,9 @@ mod tests {
         assert_eq!(files.get(Ino(7)).map(|known| (known.size, known.epoch)), Some((20, 3)));
         assert_eq!(files.opens(|_| true), [(Ino(7), FIRST), (Ino(7), SECOND)]);
         assert!(files.has_any(|ino| ino == Ino(7)) && !files.has_any(|ino| ino == Ino(8)));
-        assert_eq!(files.remove(Ino(7)), Some((SECOND, false)));
-        assert_eq!(files.remove(Ino(7)), Some((FIRST, false)));
-        assert_eq!(files.remove(Ino(7)), None);
+        assert_eq!(files.remove(Ino(7), false), Some((SECOND, false)));
+        assert_eq!(files.remove(Ino(7), false), Some((FIRST, false)));
+        assert_eq!(files.remove(Ino(7), false), None);
         assert!(files.get(Ino(7)).is_none());
     }
 
@@ -333,10 +388,28 @@ mod tests {
     fn the_home_hears_of_the_first_write_and_of_the_last() {
         let files = KnownFiles::new(0, None);
         files.add(Ino(7), FIRST);
-        assert!(files.written(Ino(7)), "the first is told at once");
-        assert!(!files.written(Ino(7)), "those after it are not");
-        assert_eq!(files.remove(Ino(7)), Some((FIRST, true)), "the close tells");
-        assert!(files.written(Ino(9)), "a file that is not open has nobody to tell later");
+        let due = files.note_write(Ino(7)).unwrap();
+        assert_eq!(files.note_write(Ino(7)), Some(due), "and so is another one before the home knows");
+        files.told_write(Ino(7), due);
+        assert_eq!(files.note_write(Ino(7)), None, "those after it are not");
+        assert_eq!(files.remove(Ino(7), false), Some((FIRST, true)), "the close tells");
+        assert!(files.note_write(Ino(9)).is_some(), "a file that is not open has nobody to tell later");
+    }
+
+    /// A home that was restarted knows of no writers.
+    #[test]
+    fn a_home_that_forgot_is_told_of_the_next_write() {
+        let files = KnownFiles::new(0, None);
+        [7, 8].iter().for_each(|ino| files.add(Ino(*ino), FIRST));
+        let tell = |ino: Ino| files.note_write(ino).map(|due| files.told_write(ino, due)).is_some();
+        assert!(tell(Ino(7)) && tell(Ino(8)));
+        let late = files.note_write(Ino(9)).unwrap();
+        assert_eq!(files.reclaimed(|ino| ino == Ino(7)), [(Ino(7), FIRST)]);
+        assert!(files.note_write(Ino(7)).is_some());
+        // What was told before the home was started again, it does not know.
+        files.told_write(Ino(7), late);
+        assert!(files.note_write(Ino(7)).is_some());
+        assert!(files.note_write(Ino(8)).is_none());
     }
 
     /// S34.
@@ -344,9 +417,10 @@ mod tests {
     fn a_time_that_was_set_is_not_overtaken() {
         let files = KnownFiles::new(0, None);
         files.add(Ino(7), FIRST);
-        files.written(Ino(7));
-        files.written(Ino(7));
+        let due = files.note_write(Ino(7)).unwrap();
+        files.told_write(Ino(7), due);
+        assert_eq!(files.note_write(Ino(7)), None);
         assert!(files.take_dirty(Ino(7)));
-        assert_eq!(files.remove(Ino(7)), Some((FIRST, false)));
+        assert_eq!(files.remove(Ino(7), false), Some((FIRST, false)));
     }
 }

@@ -9,10 +9,10 @@ pub mod under_way;
 
 use std::sync::Arc;
 
-use bivouac_types::{Attr, FsResult, Ino, NodeId, PartitionId, StatFs};
+use bivouac_types::{Attr, Contract, FsResult, Ino, NodeId, PartitionId, StatFs};
 use bivouac_wire::{InoOnly, Partition, Seen, StatFsRequest, op};
 
-use crate::ways::Ways;
+use crate::connections::Connections;
 use known::{Known, KnownFiles};
 use leases::{Leases, Moment};
 use partitions::Partitions;
@@ -20,7 +20,7 @@ use spread::SpreadDirs;
 
 /// Asks homes, and takes in what they say.
 pub struct Homes {
-    ways: Arc<Ways>,
+    connections: Arc<Connections>,
     known: Arc<KnownFiles>,
     partitions: Arc<Partitions>,
     /// What they promise.
@@ -30,16 +30,20 @@ pub struct Homes {
 }
 
 impl Homes {
-    pub(crate) fn new(ways: Arc<Ways>, known: Arc<KnownFiles>, partitions: Arc<Partitions>) -> Homes {
-        let (leases, spread) = (Leases::new(ways.map.slot_count()), SpreadDirs::default());
-        Homes { ways, known, partitions, leases, spread }
+    pub(crate) fn new(
+        connections: Arc<Connections>,
+        known: Arc<KnownFiles>,
+        partitions: Arc<Partitions>,
+    ) -> Homes {
+        let (leases, spread) = (Leases::new(connections.map.slot_count()), SpreadDirs::default());
+        Homes { connections, known, partitions, leases, spread }
     }
 
     /// Attributes of an inode as its home has them.
     pub(crate) fn attr(&self, ino: Ino) -> FsResult<Attr> {
         self.tell_times(ino)?;
-        let (home, asked) = (self.ways.home(ino)?, self.leases.now());
-        let seen = self.ways.ask::<op::GetAttr>(home, &InoOnly { ino })?;
+        let (home, asked) = (self.connections.home(ino)?, self.leases.now());
+        let seen = self.connections.ask::<op::GetAttr>(home, &InoOnly { ino })?;
         Ok(self.looked(asked, seen))
     }
 
@@ -75,7 +79,7 @@ impl Homes {
     /// What is known of a file, for a read: how long it is at this moment, if that is less than `end`.
     pub(crate) fn know_up_to(&self, ino: Ino, end: u64) -> FsResult<Known> {
         let known = self.know(ino)?;
-        if end <= known.size {
+        if end <= known.size || known.contract == Some(Contract::Laminated) {
             return Ok(known);
         }
         self.known.current(ino, self.leases.now()).map_or_else(|| self.ask(ino), Ok)
@@ -84,6 +88,22 @@ impl Homes {
     /// What the home says of a file.
     pub(crate) fn ask(&self, ino: Ino) -> FsResult<Known> {
         self.attr(ino).map(|attr| Known::from(&attr))
+    }
+
+    /// What is known of a file, if it is open.
+    pub(crate) fn known(&self, ino: Ino) -> Option<Known> {
+        self.known.get(ino)
+    }
+
+    /// Whether a file is open.
+    pub(crate) fn is_open(&self, ino: Ino) -> bool {
+        self.known.is_open(ino)
+    }
+
+    /// Takes in what a home said of a file, without a promise.
+    pub(crate) fn told(&self, attr: &Attr) -> Known {
+        self.known.changed(attr);
+        Known::from(attr)
     }
 
     /// The size of an open file as last heard: it may be another one by now.
@@ -112,7 +132,10 @@ impl Homes {
     pub(crate) fn touch(&self, ino: Ino) -> FsResult<()> {
         let _telling = self.known.tellings.begin(ino);
         self.known.take_dirty(ino);
-        let told = self.ways.home(ino).and_then(|home| self.ways.ask::<op::Touch>(home, &InoOnly { ino }));
+        let told = self
+            .connections
+            .home(ino)
+            .and_then(|home| self.connections.ask::<op::Touch>(home, &InoOnly { ino }));
         told.inspect_err(|_| self.known.mark_dirty(ino))
     }
 
@@ -136,7 +159,7 @@ impl Homes {
         let id = if ino == Ino::ROOT { PartitionId::ROOT } else { self.attr(ino)?.layout.partition() };
         let Some(partition) = self.partitions.get(id)? else { return self.statfs_all() };
         let mut nodes: Vec<NodeId> =
-            partition.places(&self.ways.map).iter().map(|place| place.node).collect();
+            partition.places(&self.connections.map).iter().map(|place| place.node).collect();
         nodes.sort_unstable();
         nodes.dedup();
         let parts: FsResult<Vec<StatFs>> = self.statfs_of(id, nodes)?.into_iter().collect();
@@ -146,7 +169,7 @@ impl Homes {
 
     /// Of all nodes that can be reached.
     fn statfs_all(&self) -> FsResult<StatFs> {
-        let answers = self.statfs_of(PartitionId::ROOT, self.ways.node_ids())?;
+        let answers = self.statfs_of(PartitionId::ROOT, self.connections.node_ids())?;
         let (parts, failures): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
         match failures.into_iter().find_map(Result::err) {
             Some(failure) if parts.is_empty() => Err(failure),
@@ -159,7 +182,7 @@ impl Homes {
         partition: PartitionId,
         nodes: impl IntoIterator<Item = NodeId>,
     ) -> FsResult<Vec<FsResult<StatFs>>> {
-        let ask = |node| self.ways.start::<op::StatFs>(node, &StatFsRequest { partition }, &[]);
+        let ask = |node| self.connections.start::<op::StatFs>(node, &StatFsRequest { partition }, &[]);
         let started = nodes.into_iter().map(ask).collect::<FsResult<Vec<_>>>()?;
         Ok(started.into_iter().map(|started| started.finish(&mut []).map(|(part, _)| part)).collect())
     }

@@ -1,41 +1,49 @@
-//! Partitions: which there are, where their seats are, and changing them.
+//! Partitions: which there are, where their targets are, and changing them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bivouac_layout::SeatRange;
-use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, PartitionId, PartitionSettings, SeatIndex};
+use bivouac_layout::TargetRange;
+use bivouac_types::{
+    Attr, Contract, Errno, FsError, FsResult, Ino, NodeId, PartitionId, PartitionSettings, TargetIndex,
+};
 use bivouac_wire::{
-    ListPartitionsRequest, Partition, PartitionChange, PartitionState, PartitionTable, SeatEntry, op,
+    ListPartitionsRequest, Partition, PartitionChange, PartitionState, PartitionTable, TargetEntry, op,
 };
 use parking_lot::{Mutex, RwLock};
 
-use crate::client::OpCtx;
-use crate::ways::Ways;
+use crate::connections::Connections;
+use crate::homes::known::Known;
+use crate::operation::OpCtx;
 
 /// How long the settings of a partition are cached when a file is opened.
 const BELIEVED: Duration = Duration::from_secs(1);
 
 /// The partitions that a client has come across.
 pub struct Partitions {
-    ways: Arc<Ways>,
+    connections: Arc<Connections>,
     known: RwLock<PartitionTable>,
-    /// Whether anything was seen that is in a partition.
+    /// Partitions of which an inode was seen.
+    seen: RwLock<BTreeSet<PartitionId>>,
+    /// True once there is one, for a look without the lock.
     any: AtomicBool,
     /// When settings were last asked for.
     asked: Mutex<Vec<(PartitionId, Instant)>>,
 }
 
 impl Partitions {
-    pub(crate) fn new(ways: Arc<Ways>) -> Partitions {
-        let (known, any, asked) = Default::default();
-        Partitions { ways, known, any, asked }
+    pub(crate) fn new(connections: Arc<Connections>) -> Partitions {
+        let (known, seen, any, asked) = Default::default();
+        Partitions { connections, known, seen, any, asked }
     }
 
     /// Takes note that there are partitions.
     pub(crate) fn note(&self, attr: &Attr) {
-        if attr.layout.partition() != PartitionId::ROOT {
+        let id = attr.layout.partition();
+        if id != PartitionId::ROOT && !self.seen.read().contains(&id) {
+            self.seen.write().insert(id);
             self.any.store(true, Ordering::Relaxed);
         }
     }
@@ -45,13 +53,30 @@ impl Partitions {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// The node that knows all partitions.
-    fn keeper(&self) -> FsResult<NodeId> {
-        self.ways.home(Ino::ROOT)
+    /// Returns whether a partition that was seen refuses changes, as a link with a key that can only read does, or may.
+    pub(crate) fn may_refuse_changes(&self) -> bool {
+        if !self.any() {
+            return false;
+        }
+        let seen: Vec<PartitionId> = self.seen.read().iter().copied().collect();
+        seen.into_iter().any(|id| match self.get(id) {
+            Ok(partition) => partition.is_some_and(|partition| partition.settings.check_permitted().is_err()),
+            // There is no such partition any more.
+            Err(error) if error.errno() == Errno::ESTALE => {
+                self.seen.write().remove(&id);
+                false
+            }
+            Err(_) => true,
+        })
     }
 
-    /// A partition as it was when this client first came across it: its seats never change. `None` for the root
-    /// partition, which has all seats.
+    /// The node that knows all partitions.
+    fn keeper(&self) -> FsResult<NodeId> {
+        self.connections.home(Ino::ROOT)
+    }
+
+    /// A partition as it was when this client first came across it: its targets never change. `None` for the root
+    /// partition, which has all targets.
     ///
     /// # Errors
     /// `ESTALE` when there is none, `EIO` when the root directory's home cannot be reached.
@@ -71,10 +96,10 @@ impl Partitions {
     /// As [`Partitions::get`].
     pub fn now(&self, id: PartitionId) -> FsResult<Arc<Partition>> {
         let request = ListPartitionsRequest { only: Some(id), after: PartitionId::ROOT };
-        let list = self.ways.ask::<op::ListPartitions>(self.keeper()?, &request)?;
+        let list = self.connections.ask::<op::ListPartitions>(self.keeper()?, &request)?;
         let mut known = self.known.write();
         for partition in list.partitions {
-            known.learn(&self.ways.map, partition);
+            known.learn(&self.connections.map, partition);
         }
         known
             .get(id)
@@ -90,7 +115,7 @@ impl Partitions {
         let (mut all, mut after) = (Vec::new(), PartitionId::ROOT);
         loop {
             let list = self
-                .ways
+                .connections
                 .ask::<op::ListPartitions>(self.keeper()?, &ListPartitionsRequest { only: None, after })?;
             after = list.partitions.last().map_or(after, |last| last.id);
             let is_last = list.end || list.partitions.is_empty();
@@ -101,20 +126,20 @@ impl Partitions {
         }
     }
 
-    /// Makes an empty directory the root of a partition over these seats of the root partition.
+    /// Makes an empty directory the root of a partition over these targets of the root partition.
     ///
     /// # Errors
-    /// `ENOTDIR`, `ENOTEMPTY`, `EEXIST` for a directory that is one already; `EINVAL` for seats and settings that cannot
+    /// `ENOTDIR`, `ENOTEMPTY`, `EEXIST` for a directory that is one already; `EINVAL` for targets and settings that cannot
     /// be; `EOPNOTSUPP` for those that this release does not have; `EIO` when a node of them does not answer: then it
     /// is made later, by itself.
     pub fn make(
         &self,
         ctx: &OpCtx,
         dir: Ino,
-        seats: Vec<SeatIndex>,
+        targets: Vec<TargetIndex>,
         settings: PartitionSettings,
     ) -> FsResult<Partition> {
-        self.change(ctx, &PartitionChange::Make { dir, seats, settings })
+        self.change(ctx, &PartitionChange::Make { dir, targets, settings })
     }
 
     /// Gives a partition other settings, for what is done from now on; `version` is that of the known ones.
@@ -132,6 +157,23 @@ impl Partitions {
         self.change(ctx, &PartitionChange::Set { id, version, settings })
     }
 
+    /// Checks that all nodes go by a version of a partition, or a later one.
+    ///
+    /// # Errors
+    /// `EIO` for a node that does not answer, `EBUSY` for one that does not know it yet.
+    pub fn check_known(&self, id: PartitionId, version: u32) -> FsResult<()> {
+        let request = ListPartitionsRequest { only: Some(id), after: PartitionId::ROOT };
+        for node in self.connections.node_ids() {
+            let list = self.connections.ask::<op::ListPartitions>(node, &request)?;
+            if !list.partitions.iter().any(|known| known.id == id && known.version >= version) {
+                let text =
+                    format!("{node} still goes by earlier settings of {id}: try again when it answers");
+                return Err(FsError::with(Errno::EBUSY, text));
+            }
+        }
+        Ok(())
+    }
+
     /// Forgets a partition whose directory is gone.
     ///
     /// # Errors
@@ -141,29 +183,39 @@ impl Partitions {
     }
 
     fn change(&self, ctx: &OpCtx, change: &PartitionChange) -> FsResult<Partition> {
-        let partition = self.ways.change::<op::ChangePartition>(self.keeper()?, ctx, change, &[])?;
-        self.known.write().learn(&self.ways.map, partition.clone());
+        let partition = self.connections.change::<op::ChangePartition>(self.keeper()?, ctx, change, &[])?;
+        self.known.write().learn(&self.connections.map, partition.clone());
         Ok(partition)
     }
 
-    /// Node and volume of a seat.
+    /// Node and volume of a target.
     ///
     /// # Errors
-    /// `ESTALE` for a seat that the formation does not have; as [`Partitions::get`].
-    pub fn seat_place(&self, seat: SeatIndex) -> FsResult<SeatEntry> {
-        let place = match seat.partition() {
-            PartitionId::ROOT => self.ways.map.seat(seat),
+    /// `ESTALE` for a target that the formation does not have; as [`Partitions::get`].
+    pub fn target_place(&self, target: TargetIndex) -> FsResult<TargetEntry> {
+        let place = match target.partition() {
+            PartitionId::ROOT => self.connections.map.target(target),
             id => {
                 self.get(id)?;
-                self.known.read().seat(&self.ways.map, seat)
+                self.known.read().target(&self.connections.map, target)
             }
         };
-        place.ok_or_else(|| FsError::with(Errno::ESTALE, format!("seat {seat} is not in the map")))
+        place.ok_or_else(|| FsError::with(Errno::ESTALE, format!("target {target} is not in the map")))
     }
 
-    /// Node of a range's seat.
-    pub(crate) fn seat_node(&self, range: &SeatRange) -> FsResult<NodeId> {
-        self.seat_place(range.seat).map(|place| place.node)
+    /// Node of a range's target.
+    pub(crate) fn target_node(&self, range: &TargetRange) -> FsResult<NodeId> {
+        self.target_place(range.target).map(|place| place.node)
+    }
+
+    /// The contract of a file: its own, or its partition's.
+    pub(crate) fn contract(&self, known: &Known) -> FsResult<Contract> {
+        if let Some(contract) = known.contract {
+            return Ok(contract);
+        }
+        Ok(self
+            .get(known.layout.partition())?
+            .map_or(Contract::default(), |partition| partition.settings.contract))
     }
 
     /// A partition, if it stands in front of site storage.

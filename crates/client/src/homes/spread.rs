@@ -11,7 +11,6 @@ use bivouac_wire::{DirPage, ReadDirRequest, op};
 use parking_lot::RwLock;
 
 use super::Homes;
-use crate::ways::when_here;
 
 /// The directories that are known to be spread. What is forgotten is learned again by a detour over the home.
 #[derive(Default)]
@@ -57,36 +56,26 @@ impl Homes {
         retry: bool,
         act: impl Fn(NodeId, Slot) -> FsResult<T>,
     ) -> FsResult<T> {
-        when_here(|| self.at_entry_here(dir, name, retry, &act))
-    }
-
-    fn at_entry_here<T>(
-        &self,
-        dir: Ino,
-        name: &[u8],
-        retry: bool,
-        act: &impl Fn(NodeId, Slot) -> FsResult<T>,
-    ) -> FsResult<T> {
         if retry || !self.spread.has(dir) {
-            match act(self.ways.home(dir)?, dir.slot()) {
+            match act(self.connections.home(dir)?, dir.slot()) {
                 Err(error) if error.errno() == Errno::EREMOTE => self.spread.add(dir),
                 outcome => return outcome,
             }
         }
         let slot = self.shard_slot(dir, name);
-        act(self.ways.map.slot_node(slot).ok_or(Errno::ESTALE)?, slot)
+        act(self.connections.map.slot_node(slot).ok_or(Errno::ESTALE)?, slot)
     }
 
     /// The slot of an entry of a spread directory.
     fn shard_slot(&self, dir: Ino, name: &[u8]) -> Slot {
-        slot_of_hash(entry_hash(dir, name), self.ways.map.slot_count())
+        slot_of_hash(entry_hash(dir, name), self.connections.map.slot_count())
     }
 
     /// Entries behind a cookie. No entries mean the end.
     pub(crate) fn dir_page(&self, request: &ReadDirRequest) -> FsResult<DirPage> {
         let asked = self.leases.now();
         if !self.spread.has(request.ino) {
-            match self.ways.ask::<op::ReadDir>(self.ways.home(request.ino)?, request) {
+            match self.connections.ask::<op::ReadDir>(self.connections.home(request.ino)?, request) {
                 Err(error) if error.errno() == Errno::EREMOTE => self.spread.add(request.ino),
                 outcome => {
                     return outcome.inspect(|page| self.leases.of_page(request.ino, asked, page.lease_ms));
@@ -98,16 +87,17 @@ impl Homes {
 
     /// Goes from node to node in the order of the hashes.
     fn shard_page(&self, request: &ReadDirRequest) -> FsResult<DirPage> {
-        let slots = self.ways.map.slot_count();
+        let slots = self.connections.map.slot_count();
         let mut request = ReadDirRequest { shard: true, ..request.clone() };
         loop {
             let slot = slot_of_hash(request.cookie.saturating_add(1), slots);
-            let node = self.ways.map.slot_node(slot).ok_or(Errno::ESTALE)?;
-            let page = self.ways.ask::<op::ReadDir>(node, &request)?;
+            let node = self.connections.map.slot_node(slot).ok_or(Errno::ESTALE)?;
+            let page = self.connections.ask::<op::ReadDir>(node, &request)?;
             if !page.entries.is_empty() {
                 return Ok(page);
             }
-            let next = (slot.0..slots).map(Slot).find(|slot| self.ways.map.slot_node(*slot) != Some(node));
+            let next =
+                (slot.0..slots).map(Slot).find(|slot| self.connections.map.slot_node(*slot) != Some(node));
             match next.and_then(|slot| first_hash_of_slot(slot, slots)) {
                 Some(hash) => request.cookie = hash - 1,
                 None => return Ok(page),

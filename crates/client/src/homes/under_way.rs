@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bivouac_direct::Untold;
+use bivouac_direct::PendingTimeCounters;
 use bivouac_types::{Ino, OpenId};
 use bivouac_wire::Invalidation;
 use parking_lot::{Condvar, Mutex};
@@ -30,10 +30,10 @@ impl UnderWay {
     }
 
     /// A number for an open that is about to be asked for.
-    pub fn begin(&self) -> Opening<'_> {
+    pub fn begin(&self, writes: bool) -> Opening<'_> {
         let mut numbers = self.0.lock();
-        let id = numbers.next;
-        numbers.next = OpenId(id.0 + 1);
+        let id = numbers.next.for_access(writes);
+        numbers.next = OpenId(numbers.next.0 + OpenId::STEP);
         numbers.open.insert(id);
         Opening { numbers: self, id }
     }
@@ -59,7 +59,7 @@ pub struct Tellings {
     /// How many there are, for a look without the lock.
     count: AtomicUsize,
     /// Where other processes of the machine see which files these are.
-    shown: Option<Arc<Untold>>,
+    shown: Option<Arc<PendingTimeCounters>>,
 }
 
 /// A telling under way.
@@ -69,7 +69,7 @@ pub struct Telling<'a> {
 }
 
 impl Tellings {
-    pub fn new(shown: Option<Arc<Untold>>) -> Tellings {
+    pub fn new(shown: Option<Arc<PendingTimeCounters>>) -> Tellings {
         Tellings { shown, ..Tellings::default() }
     }
 
@@ -130,12 +130,12 @@ mod tests {
     fn the_floor_is_the_oldest_open_under_way() {
         let numbers = UnderWay::new(OpenId(10));
         assert_eq!(numbers.floor(), OpenId(10));
-        let (first, second) = (numbers.begin(), numbers.begin());
-        assert_eq!((first.id, second.id, numbers.floor()), (OpenId(10), OpenId(11), OpenId(10)));
+        let (first, second) = (numbers.begin(false), numbers.begin(true));
+        assert_eq!((first.id, second.id, numbers.floor()), (OpenId(10), OpenId(13), OpenId(10)));
         drop(second);
         assert_eq!(numbers.floor(), OpenId(10));
         drop(first);
-        assert_eq!(numbers.floor(), OpenId(12));
+        assert_eq!(numbers.floor(), OpenId(14));
     }
 
     #[test]

@@ -6,7 +6,6 @@
 //! - is begun only if the home still knows of the locks, once there is any doubt of that;
 //! - is not begun if the home is dead to this side: it may be that only this side is cut off.
 
-use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,41 +16,16 @@ use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId};
 use parking_lot::Mutex;
 
 use super::LockDesk;
-
-thread_local! {
-    static TOKEN: Cell<u32> = const { Cell::new(0) };
-}
-
-/// While this lives, what this thread sends carries the token of its operation.
-pub(crate) struct Fenced {
-    before: u32,
-}
-
-impl Fenced {
-    fn with(token: u32) -> Fenced {
-        Fenced { before: TOKEN.replace(token) }
-    }
-
-    /// The token of what this thread does; 0 if it is under no lock.
-    pub(crate) fn token() -> u32 {
-        TOKEN.get()
-    }
-}
-
-impl Drop for Fenced {
-    fn drop(&mut self) {
-        TOKEN.set(self.before);
-    }
-}
+use crate::fencing_token::FencingScope;
 
 /// Homes that may have dropped locks.
 #[derive(Debug, Default)]
-pub(crate) struct Doubts {
+pub(crate) struct HomesInDoubt {
     any: AtomicBool,
     homes: Mutex<HashSet<NodeId>>,
 }
 
-impl Doubts {
+impl HomesInDoubt {
     /// A home may have dropped what this client has locked there.
     pub(crate) fn add(&self, home: NodeId) {
         self.homes.lock().insert(home);
@@ -85,23 +59,23 @@ impl LockDesk {
     ///
     /// # Errors
     /// `EIO` when what this client had locked of the file is lost, or may be.
-    pub(crate) fn guard(&self, ino: Ino) -> FsResult<Fenced> {
+    pub(crate) fn guard(&self, ino: Ino) -> FsResult<FencingScope> {
         if !self.used.load(Ordering::Acquire) {
-            return Ok(Fenced::with(0));
+            return Ok(FencingScope::with(0));
         }
         // The token first: what is found out later is then no older than it.
         let token = self.heeded.get().map_or(0, |heeded| heeded.liveness.token());
         if !self.state.lock().marks.has_any(ino) {
-            return Ok(Fenced::with(0));
+            return Ok(FencingScope::with(0));
         }
-        let home = self.ways.home(ino)?;
+        let home = self.connections.home(ino)?;
         self.check_reach(home, ino)?;
         if self.doubts.has(home) {
             self.verify(home)?;
         }
         match self.state.lock().lost.contains(&ino) {
             true => Err(lost(ino, DROPPED)),
-            false => Ok(Fenced::with(token)),
+            false => Ok(FencingScope::with(token)),
         }
     }
 
@@ -130,14 +104,14 @@ impl LockDesk {
 
     /// All locks are in doubt: other nodes took this one for dead.
     pub fn doubt(&self) {
-        for home in self.state.lock().marks.homes(&self.ways.map) {
+        for home in self.state.lock().marks.homes(&self.connections.map) {
             self.doubts.add(home);
         }
     }
 
     /// Asks a home which locks this client still has there; files of which it has none any more are lost to it.
     fn verify(&self, home: NodeId) -> FsResult<()> {
-        let before = self.state.lock().sure.files(home, &self.ways.map);
+        let before = self.state.lock().sure.files(home, &self.connections.map);
         let held = self.held(home)?;
         let mut state = self.state.lock();
         for (ino, since) in before {

@@ -40,7 +40,7 @@ impl LockDesk {
             return Verdict::Waits;
         }
         let Some(youngest) = youngest(&circle) else { return Verdict::Waits };
-        if (youngest.of.client, youngest.ticket) == (self.ways.id, ticket) {
+        if (youngest.of.client, youngest.ticket) == (self.connections.id, ticket) {
             return Verdict::Refuse;
         }
         let mut state = self.state.lock();
@@ -52,10 +52,10 @@ impl LockDesk {
     /// Has another client look at its wait.
     pub(super) fn have_looked_at(&self, wait: &LockWait) {
         let request = LockTicket { client: wait.of.client, ino: wait.of.ino, ticket: wait.ticket };
-        if wait.of.client == self.ways.id {
+        if wait.of.client == self.connections.id {
             self.look_again(wait.ticket);
         } else if let Some(node) = wait.of.node
-            && let Err(error) = self.ways.try_asking::<op::LookAgain>(node, &request, SHORT_WAIT_MS)
+            && let Err(error) = self.connections.try_asking::<op::LookAgain>(node, &request, SHORT_WAIT_MS)
         {
             log::debug!(why:% = error; "{node} does not look at a wait");
         }
@@ -68,7 +68,7 @@ impl LockDesk {
             let found = state.tickets.get(&ticket).filter(|found| state.may_be_in_a_circle(found))?;
             self.wait(ticket, found)
         };
-        let start = (self.ways.id, own.of.lock.owner);
+        let start = (self.connections.id, own.of.lock.owner);
         // Each owner that was come upon, with the wait that led there.
         let mut led_by: HashMap<Owner, LockWait> = HashMap::new();
         let mut waits = vec![own];
@@ -98,17 +98,17 @@ impl LockDesk {
 
     fn holders(&self, wait: &LockWait) -> Vec<LockOf> {
         let asked = self
-            .ways
+            .connections
             .home(wait.of.ino)
-            .and_then(|home| self.ways.try_asking::<op::LockHolders>(home, &wait.of, SHORT_WAIT_MS));
+            .and_then(|home| self.connections.try_asking::<op::LockHolders>(home, &wait.of, SHORT_WAIT_MS));
         let holders = asked.map_or(Vec::new(), |list| list.holders);
         holders.into_iter().filter(|holder| holder.lock.kind == LockKind::Range).collect()
     }
 
     fn waits_at(&self, node: NodeId, owners: Vec<Owner>) -> Vec<LockWait> {
-        if Some(node) == self.ways.local {
+        if Some(node) == self.connections.local {
             let (own, others): (Vec<Owner>, Vec<Owner>) =
-                owners.into_iter().partition(|(client, _)| *client == self.ways.id);
+                owners.into_iter().partition(|(client, _)| *client == self.connections.id);
             let own: Vec<u64> = own.into_iter().map(|(_, owner)| owner).collect();
             return [self.waits(&own), self.ask_waits(node, others)].concat();
         }
@@ -119,7 +119,7 @@ impl LockDesk {
         if owners.is_empty() {
             return Vec::new();
         }
-        let asked = self.ways.try_asking::<op::LockWaits>(node, &LockOwners { owners }, SHORT_WAIT_MS);
+        let asked = self.connections.try_asking::<op::LockWaits>(node, &LockOwners { owners }, SHORT_WAIT_MS);
         asked.map_or(Vec::new(), |list| list.waits)
     }
 }

@@ -19,19 +19,22 @@ use std::time::Instant;
 use std::collections::HashSet;
 
 use bivouac_types::limits::LOCK_LOOK_WAIT_MS;
-use bivouac_types::{Errno, FsResult, Ino, NodeId};
+use bivouac_types::{ClientId, Errno, FsResult, Ino, NodeId};
 use bivouac_wire::{
-    FileLock, LOCK_END_MAX, ListLocksRequest, LockKind, LockMode, LockOf, LockWait, SetLockRequest,
-    UnlockScope, op,
+    FileLock, LOCK_END_MAX, ListLocksRequest, LockKind, LockMode, LockOf, LockOwners, LockWait,
+    SetLockRequest, UnlockScope, op,
 };
 use parking_lot::{Condvar, Mutex};
 
-use crate::ways::Ways;
-pub(crate) use fence::{Doubts, Fenced, Heeded};
+use crate::connections::Connections;
+pub(crate) use fence::{Heeded, HomesInDoubt};
 use state::{Concluded, State, Ticket, Unsent};
 
 /// How long what is tried again anyway waits for a node, in milliseconds.
 const SHORT_WAIT_MS: u32 = LOCK_LOOK_WAIT_MS as u32;
+
+/// Waits, for a moment at most, until files that programs have closed are closed here as well.
+pub type SettleLocks = Arc<dyn Fn() + Send + Sync>;
 
 /// What hears the outcome of a request that waited.
 pub type LockAnswer = Box<dyn FnOnce(FsResult<()>) + Send>;
@@ -55,25 +58,27 @@ pub enum Locked {
 
 /// The locks of one client.
 pub struct LockDesk {
-    ways: Arc<Ways>,
+    connections: Arc<Connections>,
     state: Mutex<State>,
     news: Condvar,
     /// Whether anything was ever locked, or may be: while not, closing a file looks no further.
     used: AtomicBool,
     /// Homes that may have dropped locks of this client.
-    doubts: Arc<Doubts>,
+    doubts: Arc<HomesInDoubt>,
     heeded: OnceLock<Heeded>,
+    settle: Mutex<Option<SettleLocks>>,
 }
 
 impl LockDesk {
-    pub(crate) fn new(ways: Arc<Ways>) -> LockDesk {
+    pub(crate) fn new(connections: Arc<Connections>) -> LockDesk {
         let (state, news) = (Mutex::default(), Condvar::new());
         let (doubts, heeded) = (Arc::default(), OnceLock::new());
-        LockDesk { ways, state, news, used: AtomicBool::new(false), doubts, heeded }
+        let (used, settle) = (AtomicBool::new(false), Mutex::default());
+        LockDesk { connections, state, news, used, doubts, heeded, settle }
     }
 
     /// Homes that may have dropped locks of this client: to be told of by whoever notices.
-    pub(crate) fn doubts(&self) -> Arc<Doubts> {
+    pub(crate) fn doubts(&self) -> Arc<HomesInDoubt> {
         Arc::clone(&self.doubts)
     }
 
@@ -93,7 +98,7 @@ impl LockDesk {
         lock: &FileLock,
         waiting: Option<LockWaiting>,
     ) -> FsResult<Locked> {
-        let home = self.ways.home(ino)?;
+        let home = self.connections.home(ino)?;
         self.send_unsent(ino, lock)?;
         if lock.mode == LockMode::Unlock {
             return self.unlock(home, ino, lock);
@@ -103,7 +108,14 @@ impl LockDesk {
             Some(waiting) => self.acquire(home, ino, lock, waiting),
             None => {
                 let begun = self.state.lock().begin(ino, lock);
-                let asked = self.ask_for(home, &self.request(ino, lock, None));
+                let request = self.request(ino, lock, None);
+                let is_refused = |asked: &FsResult<bool>| {
+                    asked.as_ref().is_err_and(|error| error.errno() == Errno::EAGAIN)
+                };
+                let mut asked = self.ask_for(home, &request);
+                if is_refused(&asked) && self.settle_holders(home, ino, lock) {
+                    asked = self.ask_for(home, &request);
+                }
                 self.state.lock().end(ino, lock, begun, asked.is_ok());
                 asked.map(|_| Locked::Done)
             }
@@ -139,7 +151,7 @@ impl LockDesk {
                 }
                 state.sure.of(ino)
             };
-            let asked = self.ways.try_asking::<op::SetLock>(
+            let asked = self.connections.try_asking::<op::SetLock>(
                 home,
                 &SetLockRequest { holds: held.is_some(), ..*request },
                 0,
@@ -178,7 +190,7 @@ impl LockDesk {
             }
             state.sure.begin_unlocking(ino, lock);
         }
-        let asked = self.ways.try_asking::<op::SetLock>(home, &self.request(ino, lock, None), 0);
+        let asked = self.connections.try_asking::<op::SetLock>(home, &self.request(ino, lock, None), 0);
         self.state.lock().sure.end_unlocking(ino, lock);
         asked.map(|_| Locked::Done)
     }
@@ -188,11 +200,59 @@ impl LockDesk {
     /// # Errors
     /// `EINVAL`, `EIO`.
     pub fn test(&self, ino: Ino, lock: &FileLock) -> FsResult<Option<FileLock>> {
-        let request = LockOf { client: self.ways.id, node: self.ways.local, ino, lock: *lock };
-        let found = self.ways.try_asking::<op::TestLock>(self.ways.home(ino)?, &request, 0)?;
+        let request = LockOf { client: self.connections.id, node: self.connections.local, ino, lock: *lock };
+        let home = self.connections.home(ino)?;
+        let mut found = self.connections.try_asking::<op::TestLock>(home, &request, 0)?;
+        if found.is_some() && self.settle_holders(home, ino, lock) {
+            found = self.connections.try_asking::<op::TestLock>(home, &request, 0)?;
+        }
         // Numbers of processes mean something on their own host only.
-        let pid = |of: &LockOf| if of.client == self.ways.id { of.lock.pid } else { 0 };
+        let pid = |of: &LockOf| if of.client == self.connections.id { of.lock.pid } else { 0 };
         Ok(found.map(|of| FileLock { pid: pid(&of), ..of.lock }))
+    }
+
+    /// Sets the way to wait until files that programs have closed are closed here as well; a mount has one.
+    pub fn settle_with(&self, settle: SettleLocks) {
+        *self.settle.lock() = Some(settle);
+    }
+
+    /// Waits until files that programs of this client have closed are closed here as well.
+    pub fn settle(&self) {
+        let settle = self.settle.lock().clone();
+        if let Some(settle) = settle {
+            settle();
+        }
+    }
+
+    /// Has the clients whose locks are in the way of this one close what their programs have closed: a kernel says so only
+    /// after `close` has returned. Whether it may be free now.
+    fn settle_holders(&self, home: NodeId, ino: Ino, lock: &FileLock) -> bool {
+        let request = LockOf { client: self.connections.id, node: self.connections.local, ino, lock: *lock };
+        let list = self.connections.try_asking::<op::LockHolders>(home, &request, SHORT_WAIT_MS);
+        let mut holders: Vec<(Option<NodeId>, ClientId)> =
+            list.map_or(Vec::new(), |list| list.holders).iter().map(|of| (of.node, of.client)).collect();
+        holders.sort_unstable();
+        holders.dedup();
+        // Those that there were have gone meanwhile.
+        let mut is_settled = holders.is_empty();
+        for holders in holders.chunk_by(|a, b| a.0 == b.0) {
+            let (own, others): (Vec<_>, Vec<_>) =
+                holders.iter().map(|(_, client)| *client).partition(|client| *client == self.connections.id);
+            if !own.is_empty() {
+                self.settle();
+                is_settled |= self.settle.lock().is_some();
+            }
+            if let (Some((Some(node), _)), false) = (holders.first(), others.is_empty()) {
+                let owners = others.into_iter().map(|client| (client, 0)).collect();
+                let asked = self.connections.try_asking::<op::SettleLocks>(
+                    *node,
+                    &LockOwners { owners },
+                    SHORT_WAIT_MS,
+                );
+                is_settled |= asked.is_ok();
+            }
+        }
+        is_settled
     }
 
     /// A process closed the file: all that it has locked of it in ranges is unlocked, through whichever open file.
@@ -221,13 +281,13 @@ impl LockDesk {
         if !self.used.load(Ordering::Acquire) {
             return;
         }
-        let Ok(home) = self.ways.home(ino) else { return };
+        let Ok(home) = self.connections.home(ino) else { return };
         let sure = !self.state.lock().unsure.contains(&home) || self.learn(home, SHORT_WAIT_MS).is_ok();
         let chosen = choose(&self.state.lock(), sure);
         for (lock, marks) in chosen {
             let request = SetLockRequest { scope, ..self.request(ino, &lock, None) };
             self.state.lock().sure.begin_unlocking(ino, &lock);
-            let sent = self.ways.try_asking::<op::SetLock>(home, &request, 0);
+            let sent = self.connections.try_asking::<op::SetLock>(home, &request, 0);
             let mut state = self.state.lock();
             state.sure.end_unlocking(ino, &lock);
             marks.iter().for_each(|mark| state.marks.remove(ino, mark));
@@ -289,7 +349,7 @@ impl LockDesk {
         let mut after = None;
         loop {
             let request = ListLocksRequest { drop_waits: drop_waits && after.is_none(), after };
-            let list = self.ways.try_asking::<op::ListLocks>(home, &request, wait_ms)?;
+            let list = self.connections.try_asking::<op::ListLocks>(home, &request, wait_ms)?;
             after = list.locks.last().copied();
             list.locks.iter().for_each(&mut take);
             if list.end || after.is_none() {
@@ -306,10 +366,10 @@ impl LockDesk {
 
     /// Drops everything, at the end of the client.
     pub fn close(&self) {
-        let homes = self.state.lock().close(&self.ways.map);
+        let homes = self.state.lock().close(&self.connections.map);
         self.news.notify_all();
         for home in homes {
-            if let Err(error) = self.ways.try_asking::<op::ReleaseLocks>(home, &(), 0) {
+            if let Err(error) = self.connections.try_asking::<op::ReleaseLocks>(home, &(), 0) {
                 log::warn!(why:% = error; "what was locked at {home} stays so until it takes this client for gone");
             }
         }
@@ -346,7 +406,7 @@ impl LockDesk {
         let SetLockRequest { ino, lock, .. } = ticket.request;
         let waited_ms = u64::try_from(ticket.since.elapsed().as_millis()).unwrap_or(u64::MAX);
         LockWait {
-            of: LockOf { client: self.ways.id, node: self.ways.local, ino, lock },
+            of: LockOf { client: self.connections.id, node: self.connections.local, ino, lock },
             ticket: number,
             waited_ms,
         }
@@ -359,7 +419,7 @@ impl LockDesk {
             scope: UnlockScope::Range,
             holds: false,
             ticket,
-            node: self.ways.local,
+            node: self.connections.local,
         }
     }
 }

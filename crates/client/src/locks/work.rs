@@ -43,7 +43,7 @@ impl LockDesk {
                 Job::Ask(ticket, request) => self.ask_again(home, ticket, &request),
                 Job::Cancel(ticket, request, errno) => self.take_back(home, ticket, &request, errno),
                 Job::Send(request) => {
-                    let sent = self.ways.try_asking::<op::SetLock>(home, &request, SHORT_WAIT_MS);
+                    let sent = self.connections.try_asking::<op::SetLock>(home, &request, SHORT_WAIT_MS);
                     self.sent(&request, sent.is_ok());
                 }
             }
@@ -93,7 +93,7 @@ impl LockDesk {
     }
 
     fn take_back(&self, home: NodeId, ticket: u64, request: &SetLockRequest, errno: Errno) {
-        let asked = self.ways.try_asking::<op::CancelLock>(home, request, 0);
+        let asked = self.connections.try_asking::<op::CancelLock>(home, request, 0);
         if let Err(error) = &asked {
             log::warn!(
                 why:% = error; "a request for a lock is not taken back, {home} drops it when nobody asks again"
@@ -111,7 +111,7 @@ impl LockDesk {
     /// One request has waited for the home for the bounded time. If it is the home that is away, and not this request
     /// that went wrong, the others have waited for it too, and do not do so one after the other.
     fn give_up_if_away(&self, home: NodeId) {
-        if self.ways.try_asking::<op::Ping>(home, &(), SHORT_WAIT_MS).is_ok() {
+        if self.connections.try_asking::<op::Ping>(home, &(), SHORT_WAIT_MS).is_ok() {
             return;
         }
         let given_up = self.state.lock().give_up(home);
@@ -135,7 +135,7 @@ impl LockDesk {
                 found.busy = true;
                 (found.home, found.request)
             };
-            let sent = self.ways.try_asking::<op::SetLock>(home, &request, 0);
+            let sent = self.connections.try_asking::<op::SetLock>(home, &request, 0);
             self.sent(&request, sent.is_ok());
             sent?;
         }

@@ -1,10 +1,10 @@
 //! What a process that is no mount caches of names and attributes: what nodes of its machine say of them, as long as their
 //! leases run and no callback ends it. Callbacks are words in memory that the process shares with the node
 //! ([`Invalidations`]), so going by what is cached takes no message, no thread that listens, and no lock that is held while
-//! anybody is asked. Why it is right: docs/decisions/0116-callbacks-without-a-message.md.
+//! anybody is asked. Why it is right: docs/decisions/0073-leases.md.
 //!
 //! Of a directory in which names are asked for again and again all of them are asked for at once: then it is known, too,
-//! which there are not (docs/decisions/0118-names-without-the-kernel.md).
+//! which there are not (docs/decisions/0017-local-direct-access.md).
 //!
 //! The process is a client of its own here: so it is called back for what it changes itself, as for anybody's change.
 
@@ -13,7 +13,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bivouac_direct::{Counts, Invalidations, Session, Untold};
+use bivouac_direct::{Counts, Invalidations, PendingTimeCounters, Session};
 use bivouac_layout::{entry_hash, slot_of_hash};
 use bivouac_net::{Address, Identity, Line};
 use bivouac_types::limits::{LEASE_MS, NAME_LEN_MAX, READDIR_BYTES_MAX};
@@ -72,7 +72,7 @@ struct Door {
     identity: Identity,
     line: Mutex<Way>,
     /// What the node's mounts have not told, by the present connection or the last one.
-    untold: RwLock<Option<Arc<Untold>>>,
+    untold: RwLock<Option<Arc<PendingTimeCounters>>>,
 }
 
 enum Way {
@@ -232,17 +232,23 @@ impl Door {
         let (line, session) = open_session(&self.address, &self.identity, WAIT)?;
         let refused = |error| FsError::from_io(&error, "a session to be called back by");
         let words = Arc::new(session.invalidations().map_err(refused)?);
-        // Without it nobody looks in the place of a kernel.
+        // Without it nobody looks in the place of a kernel: then it is tried again.
         *self.untold.write() = session.untold().ok().map(Arc::new);
         Ok(Open { line, session, words, before: Counts::default() })
     }
 
     /// What the node's mounts have not told; `None` if nobody can say.
-    fn untold(&self) -> Option<Arc<Untold>> {
+    fn untold(&self) -> Option<Arc<PendingTimeCounters>> {
         let known = self.untold.read().clone();
         known.or_else(|| {
-            self.with_open(|_| Ok(()))?;
-            self.untold.read().clone()
+            self.with_open(|open| {
+                let mut known = self.untold.write();
+                if known.is_none() {
+                    *known = open.session.untold().ok().map(Arc::new);
+                }
+                Ok(known.clone())
+            })
+            .flatten()
         })
     }
 }

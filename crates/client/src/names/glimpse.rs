@@ -141,28 +141,12 @@ fn now() -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_types::{Layout, SeatIndex, mode};
+    use bivouac_types::{Layout, TargetIndex, mode};
 
     fn attr(size: u64) -> Attr {
+        let layout = Layout { stripe: 4096, width: 1, base: TargetIndex(0), targets: 1 };
         let time = Timestamp { secs: 5, nanos: 0 };
-        let layout = Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 };
-        let (atime, mtime, ctime) = (time, time, time);
-        let (mode, nlink, uid, gid, rdev) = (mode::DIR | 0o755, 3, 0, 0, 0);
-        Attr {
-            ino: Ino(9),
-            mode,
-            nlink,
-            uid,
-            gid,
-            rdev,
-            size,
-            atime,
-            mtime,
-            ctime,
-            epoch: 1,
-            layout,
-            holes: 0,
-        }
+        Attr { nlink: 3, size, epoch: 1, ..Attr::new(Ino(9), mode::DIR | 0o755, layout, time) }
     }
 
     #[test]

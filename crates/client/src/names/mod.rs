@@ -6,22 +6,22 @@ pub mod whole;
 
 use std::sync::Arc;
 
-use bivouac_types::SeatIndex;
+use bivouac_types::TargetIndex;
 
+use crate::connections::Connections;
 use crate::homes::Homes;
-use crate::room::Room;
-use crate::ways::Ways;
+use crate::space_reclaimer::SpaceReclaimer;
 use entries::EntryCache;
 use glimpse::Glimpses;
 use whole::WholeDirs;
 
 /// What is known of names.
 pub struct Names {
-    ways: Arc<Ways>,
+    connections: Arc<Connections>,
     homes: Arc<Homes>,
-    pub room: Room,
-    /// Seats of the near node.
-    near: Vec<SeatIndex>,
+    pub reclaimer: SpaceReclaimer,
+    /// Targets of the near node.
+    near: Vec<TargetIndex>,
     pub whole: WholeDirs,
     pub glimpses: Glimpses,
     /// In a process that is no node.
@@ -30,19 +30,19 @@ pub struct Names {
 
 impl Names {
     pub fn new(
-        ways: Arc<Ways>,
+        connections: Arc<Connections>,
         homes: Arc<Homes>,
-        room: Room,
-        near: Vec<SeatIndex>,
+        reclaimer: SpaceReclaimer,
+        near: Vec<TargetIndex>,
         entries: Option<EntryCache>,
     ) -> Names {
         let (whole, glimpses) = Default::default();
-        Names { ways, homes, room, near, whole, glimpses, entries }
+        Names { connections, homes, reclaimer, near, whole, glimpses, entries }
     }
 
-    /// A seat of the near node; files take turns.
-    pub fn near_seat(&self) -> Option<SeatIndex> {
-        let turn = self.ways.asked() as usize;
+    /// A target of the near node; files take turns.
+    pub fn near_target(&self) -> Option<TargetIndex> {
+        let turn = self.connections.asked() as usize;
         self.near.get(turn.checked_rem(self.near.len())?).copied()
     }
 }

@@ -8,8 +8,8 @@
 //! itself makes is added before it is asked for. A name that it removed is taken out if nothing else happened in between: one too many costs a
 //! question only.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bivouac_layout::entry_hash;
@@ -19,18 +19,23 @@ use bivouac_wire::{InoOnly, op};
 use parking_lot::Mutex;
 
 use super::Names;
-use crate::client::OpCtx;
 use crate::homes::leases::Run;
+use crate::operation::OpCtx;
 
 /// So many entries are made before the names are fetched; twice as many before each further time, since others seem to work there.
 const MADE_FIRST: u32 = 16;
+
+/// Names that may be made at any time; beyond that, no name is taken for absent any more.
+const UNSURE_MAX: usize = 1024;
 
 /// What is known of names, by directory.
 #[derive(Default)]
 pub struct WholeDirs {
     dirs: Mutex<HashMap<Ino, Dir>>,
-    /// Something may be made at any time: nobody answered. Then nothing is known any more.
-    unsure: AtomicBool,
+    /// Hashes of names that may be made at any time, since nobody answered. The others are known all the same.
+    unsure: Mutex<HashSet<u64>>,
+    /// There were too many of these: nothing is known any more.
+    is_unsure: AtomicBool,
 }
 
 struct Dir {
@@ -59,7 +64,22 @@ impl WholeDirs {
         let (dirs, Some(run)) = (self.dirs.lock(), run) else { return false };
         let names = dirs.get(&dir).and_then(|dir| dir.names.as_ref());
         let lacks = names.is_some_and(|names| names.run == run && !names.hashes.contains_key(&hash));
-        lacks && !self.unsure.load(Ordering::Acquire)
+        if !lacks {
+            return false;
+        }
+        // Under the lock: a name that is over the limit is noted by the flag and leaves the set in one step.
+        let unsure = self.unsure.lock();
+        !self.is_unsure.load(Ordering::Acquire) && !unsure.contains(&hash)
+    }
+
+    /// Nobody answered whether a name was made: it may be, at any time.
+    fn may_be_made(&self, hash: u64) {
+        let mut unsure = self.unsure.lock();
+        unsure.insert(hash);
+        if unsure.len() > UNSURE_MAX {
+            self.is_unsure.store(true, Ordering::Release);
+            *unsure = HashSet::new();
+        }
     }
 
     /// A name is about to be made.
@@ -159,15 +179,22 @@ impl Names {
     }
 
     /// Does what makes an entry.
-    pub fn making<T>(&self, dir: Ino, name: &[u8], make: impl FnMut() -> FsResult<T>) -> FsResult<T> {
+    pub fn making<T>(
+        &self,
+        ctx: &OpCtx,
+        dir: Ino,
+        name: &[u8],
+        make: impl FnMut(&OpCtx) -> FsResult<T>,
+    ) -> FsResult<T> {
+        let make = ctx.repeatable(make);
         if !self.is_elsewhere(dir) {
-            return self.room.when_there_is(make);
+            return self.reclaimer.retry_after_reclaim(make);
         }
         let hash = entry_hash(dir, name);
         self.whole.begin(dir, hash);
-        let made = self.room.when_there_is(make);
+        let made = self.reclaimer.retry_after_reclaim(make);
         if made.as_ref().is_err_and(|error| error.errno() == Errno::EIO) {
-            self.whole.unsure.store(true, Ordering::Release);
+            self.whole.may_be_made(hash);
         }
         if self.whole.end(dir, hash, made.is_ok(), self.homes.leases.run(dir.slot())) {
             self.whole.fetched(dir, self.names_of(dir).unwrap_or_default());
@@ -194,12 +221,15 @@ impl Names {
 
     /// Whether asking for a name takes a message, to one node that knows all the others.
     fn is_elsewhere(&self, dir: Ino) -> bool {
-        !self.homes.spread.has(dir) && self.ways.take_leases() && self.ways.map.home(dir) != self.ways.local
+        !self.homes.spread.has(dir)
+            && self.connections.take_leases()
+            && self.connections.map.home(dir) != self.connections.local
     }
 
     fn names_of(&self, dir: Ino) -> FsResult<Option<(Vec<u64>, Run)>> {
         let asked = self.homes.leases.now();
-        let names = self.ways.ask::<op::ListHashes>(self.ways.home(dir)?, &InoOnly { ino: dir })?;
+        let names =
+            self.connections.ask::<op::ListHashes>(self.connections.home(dir)?, &InoOnly { ino: dir })?;
         let run = self.homes.leases.renew(dir.slot(), asked, names.lease_ms);
         Ok(run.filter(|_| names.all).map(|run| (names.hashes, run)))
     }
@@ -279,13 +309,15 @@ mod tests {
     }
 
     #[test]
-    fn after_silence_nothing_is_known() {
+    fn after_silence_the_name_that_it_was_about_is_not_known() {
         let dirs = WholeDirs::default();
         assert!(make(&dirs, 1, MADE_FIRST));
         dirs.fetched(DIR, Some((Vec::new(), Run(3))));
-        assert!(dirs.lacks(DIR, 70, RUN));
-        dirs.unsure.store(true, Ordering::Release);
-        assert!(!dirs.lacks(DIR, 70, RUN));
+        assert!(dirs.lacks(DIR, 70, RUN) && dirs.lacks(DIR, 71, RUN));
+        dirs.may_be_made(70);
+        assert!(!dirs.lacks(DIR, 70, RUN) && dirs.lacks(DIR, 71, RUN));
+        (0..UNSURE_MAX as u64).for_each(|hash| dirs.may_be_made(1000 + hash));
+        assert!(!dirs.lacks(DIR, 71, RUN), "there were too many");
     }
 
     #[test]

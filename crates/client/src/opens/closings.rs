@@ -13,7 +13,7 @@ use std::time::Duration;
 use bivouac_net::Transport;
 use bivouac_types::limits::USES_PER_MESSAGE_MAX;
 use bivouac_types::{ClientId, Ino, NodeId, OpenId};
-use bivouac_wire::{CloseRequest, Frame, Use, op};
+use bivouac_wire::{CloseRequest, FileUseDelta, Frame, op};
 use parking_lot::Mutex;
 
 use crate::attendant::Attendant;
@@ -38,12 +38,17 @@ struct Desk {
 }
 
 /// What a node has yet to hear.
-type Queue = Mutex<Untold>;
+#[derive(Default)]
+struct Queue {
+    untold: Mutex<Untold>,
+    /// Held while a batch is on its way: who sends what there is waits for the batch before.
+    sending: Mutex<()>,
+}
 
 #[derive(Default)]
 struct Untold {
     opens: Vec<(Ino, OpenId)>,
-    uses: Vec<Use>,
+    uses: Vec<FileUseDelta>,
 }
 
 impl Untold {
@@ -55,15 +60,15 @@ impl Untold {
 impl Closings {
     /// For a client of these nodes.
     pub fn new(client: ClientId, known: Arc<KnownFiles>, nodes: &[Arc<dyn Transport>]) -> Closings {
-        let nodes = nodes.iter().map(|node| (Arc::clone(node), Mutex::default())).collect();
+        let nodes = nodes.iter().map(|node| (Arc::clone(node), Queue::default())).collect();
         Closings(Arc::new(Desk { client, known, nodes, clerk: Attendant::default() }))
     }
 
     /// Has a node hear soon that an open has ended, if one has, and how files were used.
-    pub fn put(&self, node: NodeId, open: Option<(Ino, OpenId)>, uses: Vec<Use>) {
+    pub fn put(&self, node: NodeId, open: Option<(Ino, OpenId)>, uses: Vec<FileUseDelta>) {
         let Some((_, queue)) = self.0.nodes.get(usize::from(node.0)) else { return };
         let (before, now) = {
-            let mut queue = queue.lock();
+            let mut queue = queue.untold.lock();
             let before = queue.count();
             queue.opens.extend(open);
             queue.uses.extend(uses);
@@ -76,7 +81,8 @@ impl Closings {
         }
     }
 
-    /// Has a node hear now what it has not heard yet, or all of them.
+    /// Has a node hear now what it has not heard yet, or all of them: also what another thread is telling it. When this
+    /// returns, it has heard of all closes before, if it answers.
     pub fn send(&self, node: Option<NodeId>) {
         node.map_or_else(|| self.0.send_all(), |node| self.0.send(node));
     }
@@ -119,7 +125,8 @@ impl Desk {
 
     fn send(&self, node: NodeId) {
         let Some((transport, queue)) = self.nodes.get(usize::from(node.0)) else { return };
-        let Untold { opens, mut uses } = std::mem::take(&mut *queue.lock());
+        let _turn = queue.sending.lock();
+        let Untold { opens, mut uses } = std::mem::take(&mut *queue.untold.lock());
         if opens.is_empty() && uses.is_empty() {
             return;
         }
@@ -127,7 +134,7 @@ impl Desk {
         uses.truncate(USES_PER_MESSAGE_MAX);
         let request = CloseRequest { floor: self.known.under_way.floor(), opens, uses };
         // A number that no other message of this client has: one that comes twice is noted once.
-        let id = CloseRequest::id(self.known.under_way.begin().id);
+        let id = CloseRequest::id(self.known.under_way.begin(false).id);
         let frame = Frame { wait_ms: WAIT_MS, ..Frame::request(0, id, self.client, 0) };
         if let Err(error) = bivouac_net::call::<op::Close>(&**transport, frame, &request, &[]) {
             log::info!(why:% = error; "{node} hears of {} closed files when it is back", request.opens.len());
@@ -206,6 +213,37 @@ mod tests {
         opens.sort_unstable();
         assert_eq!(opens, many);
         assert!(homes[1].told.lock().is_empty());
+    }
+
+    /// A home that hears of closes late.
+    struct Slow(bivouac_net::Latch, Arc<Home>);
+
+    impl Service for Slow {
+        fn serve(&self, call: &Call<'_>, reply: &mut Reply<'_>) {
+            self.0.pass();
+            Told(Arc::clone(&self.1)).serve(call, reply);
+        }
+    }
+
+    /// An unlink found the file open, and so did whoever waited for its space.
+    #[test]
+    fn a_removal_waits_for_closes_that_are_on_their_way() {
+        let (latch, home) = (bivouac_net::Latch::default(), Arc::<Home>::default());
+        let service = Arc::new(Slow(latch.clone(), Arc::clone(&home)));
+        let way: Arc<dyn Transport> = Arc::new(InProcess::new(service, LaneKind::Client));
+        let closings = Closings::new(ClientId(7), Arc::new(KnownFiles::new(0, None)), &[way]);
+        closings.put(NodeId(0), Some(open(1)), Vec::new());
+        thread::scope(|scope| {
+            // By whichever thread, it is on its way.
+            scope.spawn(|| closings.send(Some(NodeId(0))));
+            latch.await_arrivals(1);
+            let removal = scope.spawn(|| {
+                closings.send(Some(NodeId(0)));
+                home.told.lock().concat()
+            });
+            latch.open();
+            assert_eq!(removal.join().unwrap(), [open(1)]);
+        });
     }
 
     #[test]

@@ -7,13 +7,13 @@ pub mod watch;
 use std::sync::Arc;
 
 use bivouac_net::{NetError, Request, Transport};
-use bivouac_record::{Access, Place, RECORDS};
+use bivouac_record::{Access, AccessPosition, RECORDS};
 use bivouac_types::limits::USES_PER_MESSAGE_MAX;
 use bivouac_types::{ClientId, Errno, FsResult, Ino, NodeId, OpId, OpenId};
-use bivouac_wire::{CloseRequest, Encode, Frame, Op, ReassertRequest, Use, op};
+use bivouac_wire::{CloseRequest, Encode, FileUseDelta, Frame, Op, ReassertRequest, op};
 
+use crate::connections::Connections;
 use crate::homes::known::KnownFiles;
-use crate::ways::Ways;
 use closings::Closings;
 use uses::{Begun, Uses};
 use watch::Keeper;
@@ -23,7 +23,7 @@ const BATCH: usize = 8192;
 
 /// What homes are told of open files.
 pub struct Opens {
-    ways: Arc<Ways>,
+    connections: Arc<Connections>,
     known: Arc<KnownFiles>,
     /// How files are used.
     pub uses: Uses,
@@ -34,33 +34,38 @@ pub struct Opens {
 
 impl Opens {
     pub fn new(
-        ways: Arc<Ways>,
+        connections: Arc<Connections>,
         known: Arc<KnownFiles>,
         keeper: Option<Keeper>,
         closings: Option<Arc<Closings>>,
     ) -> Opens {
-        Opens { ways, known, uses: Uses::new(), keeper, closings }
+        Opens { connections, known, uses: Uses::new(), keeper, closings }
     }
 
     /// Something is about to be opened at a node: from now on its connections matter also while they are idle.
     pub fn watch(&self, node: NodeId) {
-        if let Some(keeper) = self.keeper.as_ref().filter(|_| self.ways.local != Some(node)) {
+        if let Some(keeper) = self.keeper.as_ref().filter(|_| self.connections.local != Some(node)) {
             keeper.start();
         }
     }
 
     /// Tells a home that an open has ended, and how files were used: at once if that is no message, or if it cannot be done
     /// later.
-    pub fn tell(&self, home: NodeId, closed: Option<(Ino, OpenId)>, mut uses: Vec<Use>) -> FsResult<()> {
-        if let Some(closings) = self.closings.as_ref().filter(|_| self.ways.local != Some(home)) {
+    pub fn tell(
+        &self,
+        home: NodeId,
+        closed: Option<(Ino, OpenId)>,
+        mut uses: Vec<FileUseDelta>,
+    ) -> FsResult<()> {
+        if let Some(closings) = self.closings.as_ref().filter(|_| self.connections.local != Some(home)) {
             closings.put(home, closed, uses);
             return Ok(());
         }
         uses.truncate(USES_PER_MESSAGE_MAX);
         let floor = self.known.under_way.floor();
-        let id = closed.map_or_else(|| self.known.under_way.begin().id, |(_, open)| open);
+        let id = closed.map_or_else(|| self.known.under_way.begin(false).id, |(_, open)| open);
         let request = CloseRequest { floor, opens: closed.into_iter().collect(), uses };
-        self.ways.ask_as::<op::Close>(home, CloseRequest::id(id), &request)
+        self.connections.ask_as::<op::Close>(home, CloseRequest::id(id), &request)
     }
 
     /// Has a node hear now which files are closed, or all of them. Before a name is removed there, so that it does not keep
@@ -74,7 +79,7 @@ impl Opens {
         &self,
         ino: Ino,
         writes: bool,
-        places: impl IntoIterator<Item = (Place, usize)>,
+        places: impl IntoIterator<Item = (AccessPosition, usize)>,
         begun: &Begun,
     ) {
         if !RECORDS {
@@ -86,7 +91,7 @@ impl Opens {
     }
 
     /// A program has read one place, on a thread that may ask nobody.
-    pub fn used_at_once(&self, ino: Ino, (place, len): (Place, usize), begun: &Begun) {
+    pub fn used_at_once(&self, ino: Ino, (place, len): (AccessPosition, usize), begun: &Begun) {
         if RECORDS {
             let access = Access { writes: false, place, len: len as u64, spent_ns: 0 };
             let stripe = || self.known.get(ino).map(|known| u64::from(known.layout.stripe));
@@ -96,9 +101,9 @@ impl Opens {
 
     /// Tells homes how files are used, not with a close: soon, if somebody else does that, or now. What cannot be told is
     /// not worth waiting for.
-    pub fn tell_used(&self, uses: Vec<Use>) {
+    pub fn tell_used(&self, uses: Vec<FileUseDelta>) {
         for told in uses {
-            let Ok(home) = self.ways.home(told.ino) else { continue };
+            let Ok(home) = self.connections.home(told.ino) else { continue };
             let ino = told.ino;
             if let Err(error) = self.tell(home, None, vec![told]) {
                 log::debug!(why:% = error; "how inode {ino} was used is not told");
@@ -109,7 +114,9 @@ impl Opens {
     /// Tells a home what an earlier process of this client had open there and still has; also when there is nothing: the rest
     /// may be forgotten. No open below `floor` may have been under way when the list was begun.
     pub fn reassert(&self, node: NodeId, floor: OpenId, opens: Vec<(Ino, OpenId)>) -> FsResult<()> {
-        in_batches(floor, opens).iter().try_for_each(|batch| self.ways.ask::<op::Reassert>(node, batch))
+        in_batches(floor, opens)
+            .iter()
+            .try_for_each(|batch| self.connections.ask::<op::Reassert>(node, batch))
     }
 }
 

@@ -1,7 +1,7 @@
 //! How files are used: gathered per file and thread in a few integer operations per call, and told to the file's home
 //! with the close. Files that stay open are told of now and then, by who uses them.
 //!
-//! What is counted is what programs ask for, whichever way it goes. Why it is so: docs/decisions/0077-report.md.
+//! What is counted is what programs ask for, whichever way it goes. Why it is so: docs/decisions/0075-recording.md.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bivouac_record::{Access, RECORDS, Tracker};
 use bivouac_types::Ino;
 use bivouac_types::limits::PROGRAM_LEN_MAX;
-use bivouac_wire::{Program, Use};
+use bivouac_wire::{FileUseDelta, Program};
 use parking_lot::Mutex;
 
 const SHARDS: usize = 64;
@@ -47,6 +47,11 @@ pub fn on_behalf_of(thread: u32, who: fn(u32) -> Caller) {
     FOR.set((thread, who));
 }
 
+/// Returns the thread for which this one reads and writes, and how to find out its process.
+pub fn caller() -> (u32, fn(u32) -> Caller) {
+    FOR.get()
+}
+
 fn own(_: u32) -> Caller {
     let program = rustix::thread::name().map_or_else(|_| Vec::new(), std::ffi::CString::into_bytes);
     Caller { pid: std::process::id(), program }
@@ -79,7 +84,7 @@ struct Used {
 
 impl Used {
     /// What is to be told; nothing if there is nothing.
-    fn take(&mut self, ino: Ino, now: Instant) -> Option<Use> {
+    fn take(&mut self, ino: Ino, now: Instant) -> Option<FileUseDelta> {
         if self.tracker.is_empty() {
             return None;
         }
@@ -89,7 +94,14 @@ impl Used {
         let (first_ago_ms, last_ago_ms) = (ago(self.first), ago(self.last));
         self.first = now;
         let pattern = self.tracker.take();
-        Some(Use { ino, pid: self.caller.pid, program: Program(program), first_ago_ms, last_ago_ms, pattern })
+        Some(FileUseDelta {
+            ino,
+            pid: self.caller.pid,
+            program: Program(program),
+            first_ago_ms,
+            last_ago_ms,
+            pattern,
+        })
     }
 }
 
@@ -115,7 +127,7 @@ impl Uses {
         begun: &Begun,
         accesses: impl IntoIterator<Item = Access>,
         stripe: impl FnOnce() -> Option<u64>,
-    ) -> Vec<Use> {
+    ) -> Vec<FileUseDelta> {
         let (thread, who) = FOR.get();
         let end = begun.0.as_ref().map(|(at, weight)| (Instant::now(), *at, *weight));
         let Some(shard) = self.shard(ino) else { return Vec::new() };
@@ -154,7 +166,7 @@ impl Uses {
     }
 
     /// What was gathered of a file that nobody has open any more.
-    pub fn end(&self, ino: Ino) -> Vec<Use> {
+    pub fn end(&self, ino: Ino) -> Vec<FileUseDelta> {
         let now = Instant::now();
         let Some(shard) = self.shard(ino) else { return Vec::new() };
         let ended = shard.lock().extract_if(|(of, _), _| *of == ino).collect::<Vec<_>>();
@@ -162,9 +174,9 @@ impl Uses {
     }
 
     /// All that was gathered and not told.
-    pub fn take_all(&self) -> Vec<Use> {
+    pub fn take_all(&self) -> Vec<FileUseDelta> {
         let now = Instant::now();
-        let of = |shard: &Mutex<Shard>| -> Vec<Use> {
+        let of = |shard: &Mutex<Shard>| -> Vec<FileUseDelta> {
             shard.lock().iter_mut().filter_map(|((ino, _), used)| used.take(*ino, now)).collect()
         };
         self.shards.iter().flat_map(of).collect()
@@ -201,11 +213,11 @@ impl Hasher for Fold {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_record::Place;
+    use bivouac_record::AccessPosition;
 
     /// A write.
-    pub fn note(uses: &Uses, ino: Ino, at: u64, len: u64, stripe: Option<u64>) -> Vec<Use> {
-        let access = Access { writes: true, place: Place::At(at), len, spent_ns: 0 };
+    pub fn note(uses: &Uses, ino: Ino, at: u64, len: u64, stripe: Option<u64>) -> Vec<FileUseDelta> {
+        let access = Access { writes: true, place: AccessPosition::At(at), len, spent_ns: 0 };
         uses.note(true, ino, &Begun::now(len as usize), [access], || stripe)
     }
 
@@ -244,7 +256,8 @@ mod tests {
         let uses = Uses::new();
         let shards = SHARDS as u64;
         let files = 1..=3 * KEPT_MAX as u64;
-        let told: Vec<Use> = files.flat_map(|file| note(&uses, Ino(file * shards), 0, 10, Some(1))).collect();
+        let told: Vec<FileUseDelta> =
+            files.flat_map(|file| note(&uses, Ino(file * shards), 0, 10, Some(1))).collect();
         assert_eq!(told.len(), 2 * KEPT_MAX);
         assert_eq!(uses.take_all().len(), KEPT_MAX);
         let own = std::process::id();

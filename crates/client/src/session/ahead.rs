@@ -8,7 +8,7 @@ const STEP_MAX: u64 = 1 << 30;
 /// First, smallest and largest window, in bytes.
 const WINDOW: u64 = 256 << 10;
 const WINDOW_MIN: u64 = 64 << 10;
-/// Largest window, in bytes: what one message per seat may carry.
+/// Largest window, in bytes: what one message per target may carry.
 pub const WINDOW_MAX: u64 = 4 << 20;
 /// Reads in the same distance before more is read where it was in vain before.
 const CAUTION: u32 = 4;

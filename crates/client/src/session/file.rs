@@ -33,7 +33,7 @@ pub struct Pages {
     pub is_sending: bool,
     /// How often pages were dropped: what was read before one of those must not be taken in.
     pub drops: u64,
-    /// Reads from the seats that are under way: what was written here meanwhile stays.
+    /// Reads from the targets that are under way: what was written here meanwhile stays.
     pub reads: u32,
     /// Bytes were given up that a program had written, while the file was open.
     pub has_lost: bool,
@@ -82,12 +82,18 @@ impl CachedFile {
 
 /// Page numbers of a range, each with the part of the range that is in it.
 pub fn pages_of(range: Range<u64>) -> impl Iterator<Item = (u64, Range<u32>)> {
-    let numbers = range.start / PAGE..range.end.div_ceil(PAGE).max(range.start / PAGE);
-    numbers.map(move |page| {
-        let at = page * PAGE;
-        let part = range.start.max(at) - at..range.end.min(at.saturating_add(PAGE)) - at;
-        (page, part.start as u32..part.end as u32)
-    })
+    numbers_of(&range).map(move |page| (page, part_of(&range, page)))
+}
+
+fn numbers_of(range: &Range<u64>) -> Range<u64> {
+    range.start / PAGE..range.end.div_ceil(PAGE).max(range.start / PAGE)
+}
+
+/// The part of a range that is in one of its pages.
+fn part_of(range: &Range<u64>, page: u64) -> Range<u32> {
+    let at = page * PAGE;
+    let part = range.start.max(at) - at..range.end.min(at.saturating_add(PAGE)) - at;
+    part.start as u32..part.end as u32
 }
 
 impl Pages {
@@ -254,31 +260,17 @@ impl Pages {
         self.pages.insert(number, Page { slot, valid: unsent.clone(), unsent, version: 1, used: true });
     }
 
-    /// Drops all that is only a copy; the slots that are free then.
-    pub fn drop_copies(&mut self) -> Vec<u32> {
+    /// Drops what of a range is only a copy; the slots that are free then.
+    pub fn drop_copies(&mut self, range: Range<u64>) -> Vec<u32> {
         self.drops += 1;
-        for page in self.pages.values_mut() {
-            page.valid = page.unsent.clone();
-        }
         let mut freed = Vec::new();
-        self.pages.retain(|_, page| {
-            let stays = !page.valid.is_empty();
-            freed.extend((!stays).then_some(page.slot));
-            stays
-        });
-        freed
-    }
-
-    /// Drops copies of a range's bytes.
-    pub fn drop_range(&mut self, range: Range<u64>) {
-        self.drops += 1;
-        for (number, part) in pages_of(range) {
-            if let Some(page) = self.pages.get_mut(&number) {
-                let unsent: Vec<_> = page.unsent.within(part.clone()).collect();
-                page.valid.remove(part);
-                unsent.into_iter().for_each(|span| page.valid.add(span));
-            }
+        for (number, page) in self.pages.range_mut(numbers_of(&range)) {
+            page.valid.remove(part_of(&range, *number));
+            page.unsent.iter().for_each(|span| page.valid.add(span));
+            freed.extend(page.valid.is_empty().then_some((*number, page.slot)));
         }
+        freed.iter().for_each(|(number, _)| _ = self.pages.remove(number));
+        freed.into_iter().map(|(_, slot)| slot).collect()
     }
 
     /// Drops everything, sent or not; the slots, each with whether it had unsent bytes.

@@ -1,8 +1,10 @@
-//! The *session* contract: what is written is sent later, in large messages, and what is read is read ahead; others see it
-//! after close or fsync, and who opens a file later sees that. Why it is right: docs/decisions/0021-session-contract.md.
+//! The page pool of a client, and what the contracts do with it. Under the *session* contract what is written is sent later,
+//! in large messages, and what is read is read ahead; others see it after close or fsync, and who opens a file later sees
+//! that: docs/decisions/0021-session-contract.md. Under the *strict* contract pages are copies of what tokens cover, and
+//! writes are sent at once: docs/decisions/0144-pages-under-tokens.md.
 //!
 //! Everything but reading and writing begins by sending what was written, so only these two know of pages. In a mount's
-//! daemon threads send it beside the programs, too ([`beside`]): docs/decisions/0044-sending-beside.md.
+//! daemon threads send it beside the programs, too ([`writeback`]).
 
 mod ahead;
 mod arena;
@@ -20,14 +22,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bivouac_types::limits::{PAGE_POOL_MAX, PAGE_POOL_MIN};
-use bivouac_types::{Contract, Errno, FsError, FsResult, Ino, Layout, PartitionId};
+use bivouac_types::{ByteRange, Contract, Errno, FsError, FsResult, Ino};
 use bivouac_wire::PoolStatus;
 
 use crate::content::Content;
 use crate::homes::Homes;
-use crate::homes::known::KnownFiles;
+use crate::homes::known::{Known, KnownFiles};
 use crate::homes::partitions::Partitions;
 use crate::locks::LockDesk;
+use crate::tokens::{Access, TokenTable};
 use file::CachedFile;
 use hold::Holds;
 use pool::Pool;
@@ -37,15 +40,18 @@ use writing::Sending;
 /// Reads and writes of so many bytes are messages that are large enough.
 const LARGE: usize = 512 << 10;
 
-/// Reads and writes by the contract of a file's partition.
+/// The pages of a client, once there are any; none if they cannot be had.
+type SharedPool = Arc<OnceLock<Option<Arc<Pool>>>>;
+
+/// Reads and writes by the contract of a file.
 pub struct Sessions {
     content: Arc<Content>,
     homes: Arc<Homes>,
     known: Arc<KnownFiles>,
     partitions: Arc<Partitions>,
     locks: Arc<LockDesk>,
-    /// The pages, once there are any.
-    pool: OnceLock<Option<Arc<Pool>>>,
+    tokens: Arc<TokenTable>,
+    pool: SharedPool,
     /// Most bytes of them.
     size: u64,
     /// Where threads may be started: who sends what rests.
@@ -55,11 +61,22 @@ pub struct Sessions {
 
 impl Sessions {
     /// With at most so many bytes of pages, within the limits of pools.
-    pub(crate) fn new(content: Arc<Content>, locks: Arc<LockDesk>, size: u64) -> Sessions {
-        let (pool, beside, holds) = Default::default();
+    pub(crate) fn new(
+        content: Arc<Content>,
+        locks: Arc<LockDesk>,
+        tokens: Arc<TokenTable>,
+        size: u64,
+    ) -> Sessions {
+        let (pool, (beside, holds)) = (SharedPool::default(), Default::default());
         let (known, size) = (Arc::clone(&content.known), size.clamp(PAGE_POOL_MIN, PAGE_POOL_MAX));
         let (homes, partitions) = (Arc::clone(&content.homes), Arc::clone(&content.partitions));
-        Sessions { content, homes, known, partitions, locks, pool, size, beside, holds }
+        let pages = Arc::clone(&pool);
+        tokens.keep_copies(Box::new(move |ino, range| {
+            if let Some(Some(pool)) = pages.get() {
+                pool.drop_copies(ino, range.start..range.end);
+            }
+        }));
+        Sessions { content, homes, known, partitions, locks, tokens, pool, size, beside, holds }
     }
 
     /// Keeps the page pool in a file that outlives this process, from `base` on, and takes up what an earlier process
@@ -96,27 +113,35 @@ impl Sessions {
     /// Whether writes to an open file may be sent later, so that its program must hear at close what came of them.
     #[must_use]
     pub fn writes_behind(&self, ino: Ino) -> bool {
-        self.known.get(ino).is_some_and(|known| self.is_session(&known.layout).unwrap_or(true))
+        let contract = |known: Known| self.partitions.contract(&known).unwrap_or(Contract::Session);
+        self.known.get(ino).is_some_and(|known| contract(known) == Contract::Session)
     }
 
-    fn is_session(&self, layout: &Layout) -> FsResult<bool> {
-        let id = layout.partition();
-        if id == PartitionId::ROOT {
-            return Ok(false);
-        }
-        let partition = self.partitions.get(id)?;
-        Ok(partition.is_some_and(|partition| partition.settings.contract == Contract::Session))
+    /// Whether an open file is left to mounts by programs with the preload: under any contract but coherent.
+    #[must_use]
+    pub fn is_for_mounts_only(&self, ino: Ino) -> bool {
+        self.known.get(ino).is_some_and(|known| self.partitions.contract(&known) != Ok(Contract::Coherent))
     }
 
-    /// The pool, if the pages of this file belong there.
-    fn pool_for(&self, ino: Ino) -> FsResult<Option<&Arc<Pool>>> {
+    /// The pool, if pages of this file belong there, and the contract by which they do.
+    fn pool_for(&self, ino: Ino) -> FsResult<Option<(&Arc<Pool>, Contract)>> {
         let known = match self.known.get(ino) {
             Some(known) => known,
             None if self.known.is_open(ino) => self.homes.know(ino)?,
             // Nobody would be told at close what came of it.
             None => return Ok(None),
         };
-        if !self.is_session(&known.layout)? {
+        let contract = self.partitions.contract(&known)?;
+        // Written behind while its contract changed.
+        if contract != Contract::Session && self.has_unsent(ino) {
+            self.send_unsent(ino)?;
+        }
+        let is_paged = match contract {
+            Contract::Session => true,
+            Contract::Strict => self.keeps_copies(ino, &known)?,
+            Contract::Coherent | Contract::Laminated => false,
+        };
+        if !is_paged {
             return Ok(None);
         }
         let make = || {
@@ -124,7 +149,21 @@ impl Sessions {
             made.inspect_err(|error| log::warn!(why:% = error; "no page pool, nothing is written behind"))
                 .ok()
         };
-        Ok(self.pool.get_or_init(|| make().map(Arc::new)).as_ref())
+        let pool = self.pool.get_or_init(|| make().map(Arc::new));
+        Ok(pool.as_ref().map(|pool| (pool, contract)))
+    }
+
+    /// Returns whether copies of a strict file are kept. In front of site storage content comes and goes without tokens, and
+    /// what is all on this node gains nothing.
+    fn keeps_copies(&self, ino: Ino, known: &Known) -> FsResult<bool> {
+        Ok(self.tokens.keeps() && !self.content.is_all_here(known)? && !self.homes.may_be_bound(ino))
+    }
+
+    /// Confirms that the tokens by which pages were read still count, before the pages are shown: by the home's lease, or by
+    /// asking it.
+    fn confirm(&self, file: Access) -> FsResult<()> {
+        let known = self.homes.know_up_to(file.ino, u64::MAX)?;
+        self.content.checked(&file, known).map(drop)
     }
 
     fn pool(&self) -> Option<&Arc<Pool>> {
@@ -151,15 +190,19 @@ impl Sessions {
 
     /// From now on this client sees what others have made visible before.
     pub(crate) fn drop_copies(&self, ino: Ino) {
+        self.drop_range(ino, ByteRange::ALL);
+    }
+
+    fn drop_range(&self, ino: Ino, range: ByteRange) {
         if let Some(pool) = self.pool() {
-            pool.drop_copies(ino);
+            pool.drop_copies(ino, range.start..range.end);
         }
     }
 
     /// As [`Sessions::drop_copies`], for when this client cannot be named.
     pub(crate) fn copies_of(&self, ino: Ino) -> impl FnOnce() + Send + 'static {
         let pool = self.pool().map(Arc::clone);
-        move || pool.iter().for_each(|pool| pool.drop_copies(ino))
+        move || pool.iter().for_each(|pool| pool.drop_copies(ino, 0..u64::MAX))
     }
 
     /// Changes content without pages: what was written before comes first, and no copy outlives it, also if it fails,
@@ -182,7 +225,7 @@ impl Sessions {
         let done = cut();
         match done {
             Ok(_) => drop(pool.discard(&file)),
-            Err(_) => pool.drop_copies(ino),
+            Err(_) => self.drop_copies(ino),
         }
         done
     }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -166,10 +167,10 @@ impl Pool {
         fullest.filter(|(unsent, _)| *unsent > 0).map(|(_, file)| file)
     }
 
-    /// Drops copies of a file's content.
-    pub fn drop_copies(&self, ino: Ino) {
+    /// Drops copies of a range of a file's content.
+    pub fn drop_copies(&self, ino: Ino, range: Range<u64>) {
         if let Some(file) = self.find(ino) {
-            let slots = file.state.lock().drop_copies();
+            let slots = file.state.lock().drop_copies(range);
             self.give_back(slots);
         }
     }

@@ -4,12 +4,13 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX, TRANSFER_MAX};
-use bivouac_types::{Errno, FsError, FsResult, Ino};
+use bivouac_types::{ByteRange, Contract, Errno, FsError, FsResult, Ino};
 
 use super::arena::PAGE;
 use super::file::{Batch, CachedFile};
 use super::pool::Pool;
 use super::{LARGE, Sessions, broken};
+use crate::tokens::Access;
 
 /// Unsent bytes of one file from which on who writes sends them first: as many as one message may carry.
 pub const SEND_AT: u64 = TRANSFER_MAX as u64;
@@ -42,8 +43,14 @@ impl Drop for Sending<'_> {
 
 impl Sessions {
     /// Writes `data` at `offset`: all of it, or an error, which may be about what was written before.
-    pub(crate) fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
-        let Some(pool) = self.pool_for(ino)? else { return self.content.write(ino, offset, data) };
+    pub(crate) fn write(&self, target: Access, offset: u64, data: &[u8]) -> FsResult<()> {
+        let ino = target.ino;
+        let Some((pool, Contract::Session)) = self.pool_for(ino)? else {
+            // What is acknowledged is where others read it. What was read before it came there is dropped.
+            let written = self.content.write(target, offset, data);
+            self.drop_range(ino, ByteRange::at(offset, data.len() as u64));
+            return written;
+        };
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
         let range = offset..end.ok_or(Errno::EFBIG)?;
         let file = pool.file(ino);
@@ -56,8 +63,8 @@ impl Sessions {
         if file.state.lock().has_unsent(range.clone()) {
             self.send_pages(pool, &file)?;
         }
-        let written = self.content.write(ino, offset, data);
-        file.state.lock().drop_range(range);
+        let written = self.content.write(target, offset, data);
+        pool.drop_copies(ino, range);
         written
     }
 
@@ -180,7 +187,7 @@ impl Sessions {
         }
     }
 
-    /// One message per seat, whatever the number of places.
+    /// One message per target, whatever the number of places.
     fn send_batch(&self, ino: Ino, batch: &Batch) -> FsResult<()> {
         let bytes = |range: &Range<usize>| batch.bytes.get(range.clone()).unwrap_or_default();
         match batch.places.as_slice() {

@@ -14,9 +14,9 @@ use bivouac_wire::{
 };
 use parking_lot::Mutex;
 
+use crate::connections::Connections;
 use crate::homes::Homes;
 use crate::homes::partitions::Partitions;
-use crate::ways::Ways;
 
 /// For how long writes go through if the process that asks for it says no more, in milliseconds.
 const HOLD_MS: u32 = 5000;
@@ -99,7 +99,7 @@ pub type SeenNames = HashMap<Vec<u8>, SiteVersion>;
 /// What site storage has of what is here, and what it is given. All of it fails with `EIO` when a node cannot be reached:
 /// what that has is not known then.
 pub struct Site {
-    ways: Arc<Ways>,
+    connections: Arc<Connections>,
     homes: Arc<Homes>,
     partitions: Arc<Partitions>,
     /// A directory, and the partition that it is in for ever.
@@ -107,8 +107,8 @@ pub struct Site {
 }
 
 impl Site {
-    pub(crate) fn new(ways: Arc<Ways>, homes: Arc<Homes>, partitions: Arc<Partitions>) -> Site {
-        Site { ways, homes, partitions, last_dir: Mutex::default() }
+    pub(crate) fn new(connections: Arc<Connections>, homes: Arc<Homes>, partitions: Arc<Partitions>) -> Site {
+        Site { connections, homes, partitions, last_dir: Mutex::default() }
     }
 
     /// What site storage does not have, on all nodes.
@@ -118,7 +118,7 @@ impl Site {
             *files.entry(dirty.ino).or_insert(0) += dirty.bytes;
             failing.extend((!dirty.why.is_empty()).then(|| dirty.why.clone()));
         };
-        self.ways.ask_pages::<op::ListDirty, _>(
+        self.connections.ask_pages::<op::ListDirty, _>(
             |after| ListDirtyRequest { after },
             |page| {
                 page.files.iter().for_each(&mut take);
@@ -136,21 +136,22 @@ impl Site {
     /// # Errors
     /// `EINVAL` for what is no file in front of site storage; `EIO` when a node cannot be reached.
     pub fn pin(&self, ino: Ino, pin: bool) -> FsResult<()> {
-        self.ways.ask::<op::Pin>(self.ways.home(ino)?, &PinRequest { ino, pin })
+        self.connections.ask::<op::Pin>(self.connections.home(ino)?, &PinRequest { ino, pin })
     }
 
     /// Whether a file is pinned.
     pub fn is_pinned(&self, ino: Ino) -> FsResult<bool> {
         let before = Some(Ino(ino.0.wrapping_sub(1))).filter(|before| before.slot() == ino.slot());
-        let page =
-            self.ways.ask::<op::ListPinned>(self.ways.home(ino)?, &ListPinnedRequest { after: before })?;
+        let page = self
+            .connections
+            .ask::<op::ListPinned>(self.connections.home(ino)?, &ListPinnedRequest { after: before })?;
         Ok(page.files.iter().any(|file| file.ino == ino))
     }
 
     /// All files that are pinned.
     pub fn pinned(&self) -> FsResult<Vec<Pinned>> {
         let mut files = Vec::new();
-        self.ways.ask_pages::<op::ListPinned, _>(
+        self.connections.ask_pages::<op::ListPinned, _>(
             |after| ListPinnedRequest { after },
             |page| {
                 files.extend(page.files);
@@ -165,7 +166,7 @@ impl Site {
         let mut request = ListSeenRequest { dir, after: Vec::new() };
         let mut names = SeenNames::new();
         loop {
-            let page = self.ways.ask::<op::ListSeen>(self.ways.home(dir)?, &request)?;
+            let page = self.connections.ask::<op::ListSeen>(self.connections.home(dir)?, &request)?;
             let last = page.names.last().map(|name| name.name.clone());
             names.extend(page.names.into_iter().map(|name| (name.name, name.seen)));
             match last {
@@ -182,9 +183,9 @@ impl Site {
     /// `EBUSY` while somebody else holds changes up; `EIO` when a node cannot be reached.
     pub fn fence(&self, token: u64, hold_ms: u32) -> FsResult<bool> {
         let request = FenceRequest { token, hold_ms };
-        self.ways
+        self.connections
             .node_ids()
-            .try_fold(true, |held, node| Ok(self.ways.ask::<op::Fence>(node, &request)? && held))
+            .try_fold(true, |held, node| Ok(self.connections.ask::<op::Fence>(node, &request)? && held))
     }
 
     /// Brings one file, directory or link to site storage.
@@ -209,9 +210,9 @@ impl Site {
 
     fn flush_by(&self, found: &Found, mut request: FlushRequest) -> FsResult<Flushed> {
         self.homes.tell_times(request.ino)?;
-        let home = self.ways.home(request.ino)?;
+        let home = self.connections.home(request.ino)?;
         loop {
-            let state = self.ways.ask::<op::Flush>(home, &request)?;
+            let state = self.connections.ask::<op::Flush>(home, &request)?;
             if !state.done {
                 request.job = state.job;
                 continue;
@@ -220,7 +221,7 @@ impl Site {
                 let name = found.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
                 let (dir, seen, by) = (found.dir, Some(version.clone()), Some(found.attr.ino));
                 let note = NoteSeenRequest { dir, name, seen, by };
-                self.ways.ask::<op::NoteSeen>(self.ways.home(found.dir)?, &note)?;
+                self.connections.ask::<op::NoteSeen>(self.connections.home(found.dir)?, &note)?;
             }
             return Ok(Flushed { bytes: state.moved, changed: state.version.is_some(), lost: state.lost });
         }
@@ -229,8 +230,8 @@ impl Site {
     /// Asks all mounts what they have written behind and not sent; as [`crate::Sessions::tell_unsent`].
     pub fn ask_unsent(&self, token: u64, hold_ms: u32) -> FsResult<Vec<Dirty>> {
         let (request, mut left) = (FenceRequest { token, hold_ms }, Vec::new());
-        for node in self.ways.node_ids() {
-            left.extend(self.ways.ask::<op::SendUnsent>(node, &request)?);
+        for node in self.connections.node_ids() {
+            left.extend(self.connections.ask::<op::SendUnsent>(node, &request)?);
         }
         Ok(left)
     }
@@ -251,9 +252,9 @@ impl Site {
 
     /// Has all mounts send what was written behind in front of site storage up to now. What is left has failed.
     pub fn send_behind(&self) -> FsResult<Vec<Dirty>> {
-        let left = self.hold_behind(self.ways.id.0, HOLD_MS);
+        let left = self.hold_behind(self.connections.id.0, HOLD_MS);
         // After an error they go on by themselves.
-        left.and_then(|left| self.ask_unsent(self.ways.id.0, 0).map(|_| left))
+        left.and_then(|left| self.ask_unsent(self.connections.id.0, 0).map(|_| left))
     }
 }
 

@@ -47,7 +47,7 @@ impl Site {
 
     fn mirror_once(&self, request: &MirrorRequest) -> FsResult<Removals> {
         let mut all = Removals::default();
-        self.ways.ask_pages::<op::Mirror, _>(
+        self.connections.ask_pages::<op::Mirror, _>(
             |after| MirrorRequest { after: after.or_else(|| request.after.clone()), ..request.clone() },
             |page| {
                 all.done += page.done;
@@ -69,6 +69,8 @@ impl Site {
         }
         let only = Some((dir, name.to_vec()));
         let request = MirrorRequest { only, below: None, after: None, act: true, last: false };
-        self.homes.at_entry(dir, name, false, |node, _| self.ways.ask::<op::Mirror>(node, &request)).map(drop)
+        self.homes
+            .at_entry(dir, name, false, |node, _| self.connections.ask::<op::Mirror>(node, &request))
+            .map(drop)
     }
 }

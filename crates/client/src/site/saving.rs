@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use bivouac_types::{
-    Attr, Contract, FsResult, FsyncPolicy, Ino, PartitionId, PartitionSettings, ReadPolicy, Rule, WritePolicy,
+    Attr, Contract, Errno, FsResult, FsyncPolicy, Ino, PartitionId, PartitionSettings, ReadPolicy, Rule,
+    Source, WritePolicy,
 };
-use bivouac_wire::{BringRequest, FlushHereRequest, Occasion, Partition, op};
+use bivouac_wire::{BringRequest, FlushHereRequest, FlushTrigger, Partition, op};
 
 use super::Site;
 
@@ -44,7 +45,7 @@ impl Site {
         let Some(bound) = self.homes.bound(ino)? else { return Ok(()) };
         self.homes.tell_times(ino)?;
         if writes(&bound.settings, |policy| matches!(policy, WritePolicy::OnClose | WritePolicy::Through)) {
-            self.save(ino, Occasion::Close)?;
+            self.save(ino, FlushTrigger::Close)?;
         }
         Ok(())
     }
@@ -52,9 +53,13 @@ impl Site {
     /// A file was written to, and who wrote waits. Under the session contract that is told when it is synced or closed.
     pub(crate) fn save_written(&self, ino: Ino) -> FsResult<()> {
         match self.homes.bound(ino)? {
-            Some(bound) if bound.settings.contract != Contract::Session => self.save_through(ino, &bound),
+            Some(bound) if !self.is_session(ino)? => self.save_through(ino, &bound),
             _ => Ok(()),
         }
+    }
+
+    fn is_session(&self, ino: Ino) -> FsResult<bool> {
+        Ok(self.partitions.contract(&self.homes.know(ino)?)? == Contract::Session)
     }
 
     /// A file was changed otherwise, and who changed it waits.
@@ -67,9 +72,42 @@ impl Site {
         if attr.layout.partition() == PartitionId::ROOT { Ok(()) } else { self.save_changed(attr.ino) }
     }
 
+    /// Before names in a directory change: a link whose key permits no changes takes none, unless they are to stay here.
+    ///
+    /// # Errors
+    /// `EROFS`.
+    pub(crate) fn check_permitted(&self, dir: Ino) -> FsResult<()> {
+        // To ask where the directory is costs a message.
+        if !self.partitions.may_refuse_changes() {
+            return Ok(());
+        }
+        // What is here of a link that is being removed is removed by its directories.
+        let is_kept =
+            |bound: &Arc<Partition>| !bound.settings.source.as_ref().is_some_and(Source::is_detached);
+        self.bound_dir(dir)?.filter(is_kept).map_or(Ok(()), |bound| bound.settings.check_permitted())
+    }
+
+    /// Something was made or got other attributes below a link. What this client has not open goes to the other side now,
+    /// as no close follows.
+    pub(crate) fn save_unopened(&self, attr: &Attr) -> FsResult<()> {
+        if attr.layout.partition() == PartitionId::ROOT || self.homes.is_open(attr.ino) {
+            return Ok(());
+        }
+        let Some(bound) = self.partitions.bound(attr.layout.partition())? else { return Ok(()) };
+        let is_link = bound.settings.source.as_ref().is_some_and(Source::is_link);
+        match is_link && writes(&bound.settings, |policy| policy == WritePolicy::OnClose) {
+            // It was made or changed; who has removed it meanwhile has not undone that.
+            true => match self.save(attr.ino, FlushTrigger::Close) {
+                Err(error) if error.errno() == Errno::ENOENT => Ok(()),
+                saved => saved,
+            },
+            false => Ok(()),
+        }
+    }
+
     fn save_through(&self, ino: Ino, bound: &Partition) -> FsResult<()> {
         let goes_through = writes(&bound.settings, |policy| policy == WritePolicy::Through);
-        if goes_through { self.save(ino, Occasion::Write) } else { Ok(()) }
+        if goes_through { self.save(ino, FlushTrigger::Write) } else { Ok(()) }
     }
 
     /// What was written behind by who is gone, and sent now, is at site storage as if it had been closed.
@@ -91,22 +129,22 @@ impl Site {
         }
         let attr = look()?;
         // Directories come with what is in them.
-        if attr.is_dir() { Ok(()) } else { self.save(attr.ino, Occasion::Close) }
+        if attr.is_dir() { Ok(()) } else { self.save(attr.ino, FlushTrigger::Close) }
     }
 
     /// A file was synced.
     pub(crate) fn save_synced(&self, ino: Ino) -> FsResult<()> {
         match self.homes.bound(ino)? {
-            Some(bound) if bound.settings.fsync == FsyncPolicy::Source => self.save(ino, Occasion::Sync),
-            Some(bound) if bound.settings.contract == Contract::Session => self.save_through(ino, &bound),
+            Some(bound) if bound.settings.fsync == FsyncPolicy::Source => self.save(ino, FlushTrigger::Sync),
+            Some(bound) if self.is_session(ino)? => self.save_through(ino, &bound),
             _ => Ok(()),
         }
     }
 
-    fn save(&self, ino: Ino, occasion: Occasion) -> FsResult<()> {
+    fn save(&self, ino: Ino, occasion: FlushTrigger) -> FsResult<()> {
         let mut request = FlushHereRequest { ino, occasion, job: 0 };
         loop {
-            let state = self.ways.ask::<op::FlushHere>(self.ways.home(ino)?, &request)?;
+            let state = self.connections.ask::<op::FlushHere>(self.connections.home(ino)?, &request)?;
             if state.done {
                 return Ok(());
             }
@@ -135,7 +173,7 @@ impl Site {
 
     fn bring_by(&self, ino: Ino, opened: bool) -> FsResult<()> {
         let mut request = BringRequest { ino, from: 0, opened };
-        while let Some(next) = self.ways.ask::<op::BringFile>(self.ways.home(ino)?, &request)? {
+        while let Some(next) = self.connections.ask::<op::BringFile>(self.connections.home(ino)?, &request)? {
             request.from = next;
         }
         Ok(())

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bivouac_sysmap::{Processors, Socket};
 
-use crate::look::Source;
 use crate::machine::Machine;
+use crate::sources::Source;
 
 pub const SOURCE: Source<Processors> = Source { name: "procfs", look };
 
@@ -13,7 +13,7 @@ const PATH: &str = "/proc/cpuinfo";
 /// Keys of the model's name, by architecture.
 const MODELS: [&str; 3] = ["model name", "cpu model", "cpu"];
 
-/// What the maker calls the processors.
+/// The maker's name for the processors.
 pub fn model(machine: &dyn Machine) -> Option<String> {
     let text = machine.text(PATH)?;
     MODELS.iter().find_map(|model| field(text.lines(), model).map(str::to_owned))
@@ -25,6 +25,16 @@ fn field<'a>(lines: impl Iterator<Item = &'a str>, key: &str) -> Option<&'a str>
         .find(|(name, _)| name.trim() == key)
         .map(|(_, value)| value.trim())
         .filter(|value| !value.is_empty())
+}
+
+/// Sockets by id, from the set of their cores and the number of their threads.
+pub(super) fn listed_sockets<C>(sockets: BTreeMap<u32, (BTreeSet<C>, u32)>) -> Vec<Socket> {
+    let socket = |(id, (cores, threads)): (u32, (BTreeSet<C>, u32))| {
+        let cores = u32::try_from(cores.len()).unwrap_or(u32::MAX);
+        assert!(cores <= threads, "socket {id} has {cores} cores with {threads} threads");
+        Socket { id, cores, threads }
+    };
+    sockets.into_iter().map(socket).collect()
 }
 
 fn look(machine: &dyn Machine) -> Option<Processors> {
@@ -41,14 +51,7 @@ fn look(machine: &dyn Machine) -> Option<Processors> {
             *threads += 1;
         }
     }
-    let sockets: Vec<Socket> = sockets
-        .into_iter()
-        .map(|(id, (cores, threads))| Socket {
-            id,
-            cores: u32::try_from(cores.len()).unwrap_or(u32::MAX),
-            threads,
-        })
-        .collect();
+    let sockets = listed_sockets(sockets);
     (threads > 0).then(|| Processors {
         model: model(machine),
         cores: (!sockets.is_empty()).then(|| sockets.iter().map(|socket| socket.cores).sum()),

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use bivouac_sysmap::{Cache, Memory, NumaNode, Processors, Socket};
 use roxmltree::{Document, Node, ParsingOptions};
 
-use crate::look::Source;
 use crate::machine::Machine;
+use crate::sources::Source;
 
 pub const SOURCE: Source<Processors> = Source { name: "hwloc", look: processors };
 pub const MEMORY: Source<Memory> = Source { name: "hwloc", look: memory };

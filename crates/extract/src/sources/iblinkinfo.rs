@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use bivouac_sysmap::{End, Link, Network, Switch};
+use bivouac_sysmap::{Link, LinkEnd, Network, NetworkSwitch};
 
-use crate::look::Source;
 use crate::machine::Machine;
+use crate::sources::Source;
 
 pub const SOURCE: Source<Network> = Source { name: "iblinkinfo", look };
 
@@ -33,7 +33,7 @@ fn look(machine: &dyn Machine) -> Option<Network> {
             && switches.insert(port.lid, guid).is_none()
         {
             let name = Some(name.trim().to_owned()).filter(|name| !name.is_empty());
-            network.switches.push(Switch { id: guid.to_owned(), name });
+            network.switches.push(NetworkSwitch { id: guid.to_owned(), name });
         }
     }
     let mut is_switch = false;
@@ -44,14 +44,14 @@ fn look(machine: &dyn Machine) -> Option<Network> {
             && let Some(from) = switches.get(port.lid)
         {
             let to = match switches.get(port.peer_lid) {
-                Some(peer) => End::Switch((*peer).to_owned()),
+                Some(peer) => LinkEnd::Switch((*peer).to_owned()),
                 None => match port.peer_name.split_whitespace().next() {
-                    Some(host) => End::Host(host.to_owned()),
+                    Some(host) => LinkEnd::Host(host.to_owned()),
                     None => continue,
                 },
             };
             let link = Link {
-                from: End::Switch((*from).to_owned()),
+                from: LinkEnd::Switch((*from).to_owned()),
                 from_port: Some(port.port.to_owned()),
                 to,
                 to_port: Some(port.peer_port.to_owned()),

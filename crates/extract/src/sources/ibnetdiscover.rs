@@ -1,16 +1,16 @@
 //! The InfiniBand fabric by `ibnetdiscover`.
 
-use bivouac_sysmap::{End, Link, Network, Switch};
+use bivouac_sysmap::{Link, LinkEnd, Network, NetworkSwitch};
 
-use crate::look::Source;
 use crate::machine::Machine;
+use crate::sources::Source;
 
 pub const SOURCE: Source<Network> = Source { name: "ibnetdiscover", look };
 
 fn look(machine: &dyn Machine) -> Option<Network> {
     let text = machine.output(&["ibnetdiscover"])?;
     let mut network = Network { name: "infiniband".into(), source: SOURCE.name.into(), ..Network::default() };
-    let mut current: Option<End> = None;
+    let mut current: Option<LinkEnd> = None;
     for line in text.lines() {
         if let Some(node) = node(line) {
             let (end, switch) = node;
@@ -25,7 +25,7 @@ fn look(machine: &dyn Machine) -> Option<Network> {
 }
 
 /// `Switch  36 "S-7cfe900300a1b2c0"  # "MF0;leaf1:MSB7700/U1" enhanced port 0 lid 1 lmc 0`, `Ca  1 "H-7cfe9003009a1b2c"  # "n001 HCA-1"`.
-fn node(line: &str) -> Option<(End, Option<Switch>)> {
+fn node(line: &str) -> Option<(LinkEnd, Option<NetworkSwitch>)> {
     let is_switch = line.starts_with("Switch");
     if !is_switch && !line.starts_with("Ca") && !line.starts_with("Rt") {
         return None;
@@ -33,20 +33,20 @@ fn node(line: &str) -> Option<(End, Option<Switch>)> {
     let (node, comment) = line.split_once('#').unwrap_or((line, ""));
     let id = quoted(node)?;
     let name = quoted(comment).map(str::trim).filter(|name| !name.is_empty());
-    let switch = is_switch.then(|| Switch { id: id.to_owned(), name: name.map(str::to_owned) });
+    let switch = is_switch.then(|| NetworkSwitch { id: id.to_owned(), name: name.map(str::to_owned) });
     Some((end(id, name), switch))
 }
 
 /// A switch by its id; a host by the first word of its description, which is what its operating system sets there.
-fn end(id: &str, name: Option<&str>) -> End {
+fn end(id: &str, name: Option<&str>) -> LinkEnd {
     match name.and_then(|name| name.split_whitespace().next()) {
-        Some(host) if id.starts_with("H-") => End::Host(host.to_owned()),
-        _ => End::Switch(id.to_owned()),
+        Some(host) if id.starts_with("H-") => LinkEnd::Host(host.to_owned()),
+        _ => LinkEnd::Switch(id.to_owned()),
     }
 }
 
 /// `[17]  "H-7cfe9003009a1b2c"[1](7cfe9003009a1b2c)  # "n001 HCA-1" lid 5 4xEDR`; those of switches name all links.
-fn link(switch: &End, line: &str) -> Option<Link> {
+fn link(switch: &LinkEnd, line: &str) -> Option<Link> {
     let (wire, comment) = line.split_once('#')?;
     let port = wire.strip_prefix('[')?.split_once(']')?.0;
     let id = quoted(wire)?;

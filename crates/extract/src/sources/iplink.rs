@@ -3,8 +3,8 @@
 use bivouac_sysmap::{Interface, InterfaceKind};
 use serde_json::Value;
 
-use crate::look::Source;
 use crate::machine::Machine;
+use crate::sources::Source;
 
 pub const SOURCE: Source<Vec<Interface>> = Source { name: "ip", look };
 

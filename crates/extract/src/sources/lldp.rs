@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use bivouac_sysmap::{End, Host, Link, Network, Switch};
+use bivouac_sysmap::{Host, Link, LinkEnd, Network, NetworkSwitch};
 
 use crate::machine::Machine;
 
-/// What joins a host to its switches.
+/// Network that joins a host to its switches.
 pub fn look(machine: &dyn Machine, host: &Host) -> Option<Network> {
     let text = machine.output(&["lldpcli", "-f", "keyvalue", "show", "neighbors"])?;
     // lldp.eth0.chassis.name=leaf1
@@ -31,14 +31,14 @@ pub fn look(machine: &dyn Machine, host: &Host) -> Option<Network> {
         }
         let port = neighbour.get("port.ifname").or_else(|| neighbour.get("port.local"));
         let speed = host.interfaces.iter().find(|one| one.name == name).and_then(|one| one.speed_bits);
-        network.switches.push(Switch {
+        network.switches.push(NetworkSwitch {
             id: (*id).to_owned(),
             name: neighbour.get("chassis.name").map(|name| (*name).to_owned()),
         });
         let link = Link {
-            from: End::Host(host.name.clone()),
+            from: LinkEnd::Host(host.name.clone()),
             from_port: Some(name.to_owned()),
-            to: End::Switch((*id).to_owned()),
+            to: LinkEnd::Switch((*id).to_owned()),
             to_port: port.or_else(|| neighbour.get("port.mac")).map(|port| (*port).to_owned()),
             speed_bits: speed,
         };

@@ -4,8 +4,8 @@ use bivouac_sysmap::{Disk, Part};
 use serde_json::Value;
 
 use super::sysblock::{is_disk, kind};
-use crate::look::Source;
 use crate::machine::Machine;
+use crate::sources::Source;
 
 pub const SOURCE: Source<Vec<Disk>> = Source { name: "lsblk", look };
 

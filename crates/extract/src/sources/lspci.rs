@@ -3,8 +3,8 @@
 use bivouac_sysmap::Device;
 
 use super::syspci::kind;
-use crate::look::Source;
 use crate::machine::Machine;
+use crate::sources::Source;
 
 pub const SOURCE: Source<Vec<Device>> = Source { name: "lspci", look };
 

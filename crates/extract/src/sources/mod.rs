@@ -21,6 +21,15 @@ pub mod syspci;
 
 use crate::machine::Machine;
 
+/// A source of one kind of facts about a machine.
+#[derive(Debug)]
+pub struct Source<T> {
+    /// Its name in the map.
+    pub name: &'static str,
+    /// Reads the facts of a machine; `None` if this source does not have them.
+    pub look: fn(&dyn Machine) -> Option<T>,
+}
+
 /// A word of a file.
 fn word(machine: &dyn Machine, path: &str) -> Option<String> {
     Some(machine.text(path)?.trim().to_owned()).filter(|word| !word.is_empty())

@@ -1,10 +1,11 @@
 //! Mounted file systems by /proc/self/mountinfo and what each says of its room.
 
 use bivouac_sysmap::{Mount, MountKind};
+use bivouac_types::mount_table::{MountLine, mount_lines, unescape};
 
 use super::last;
-use crate::look::Source;
 use crate::machine::Machine;
+use crate::sources::Source;
 
 pub const SOURCE: Source<Vec<Mount>> = Source { name: "mountinfo", look };
 
@@ -67,12 +68,13 @@ const LOCAL: [&str; 14] = [
 
 fn look(machine: &dyn Machine) -> Option<Vec<Mount>> {
     let text = machine.text("/proc/self/mountinfo")?;
-    let mut mounts: Vec<Mount> = text.lines().filter_map(|line| mount(machine, line)).collect();
+    let mut mounts: Vec<Mount> =
+        mount_lines(text.as_bytes()).filter_map(|line| mount(machine, line)).collect();
     hide(&mut mounts);
     Some(mounts)
 }
 
-/// What is mounted over another one hides it: of several at one path the last one is there.
+/// Removes mounts that are hidden by another one: of several at one path the last one is there.
 pub fn hide(mounts: &mut Vec<Mount>) {
     let mut seen = Vec::new();
     mounts.reverse();
@@ -84,35 +86,36 @@ pub fn hide(mounts: &mut Vec<Mount>) {
     mounts.reverse();
 }
 
-/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`
-fn mount(machine: &dyn Machine, line: &str) -> Option<Mount> {
-    let (fields, rest) = line.split_once(" - ")?;
-    let fields: Vec<&str> = fields.split(' ').collect();
-    let mut rest = rest.split(' ');
-    let (fs_type, source, of_all) = (rest.next()?, rest.next()?, rest.next().unwrap_or_default());
-    let (device, path, options) = (fields.get(2)?, fields.get(4)?, fields.get(5)?);
-    let read_only = [options, &of_all].iter().any(|options| options.split(',').any(|option| option == "ro"));
-    let found = Found { path: unescaped(path), source: unescaped(source), fs_type, read_only };
-    let mut mount = found.mount(machine)?;
+fn mount(machine: &dyn Machine, line: MountLine<'_>) -> Option<Mount> {
+    let is_read_only = |options: &[u8]| options.split(|byte| *byte == b',').any(|option| option == b"ro");
+    let read_only = is_read_only(line.options) || is_read_only(line.fs_options);
+    let (path, source) = (unescaped(line.dir), unescaped(line.source));
+    let mut mount = ListedMount { path, source, fs_type: str::from_utf8(line.fs_type).ok()?, read_only }
+        .mount(machine)?;
     if mount.kind == Some(MountKind::Local) {
-        let disk = machine.real(&format!("/sys/dev/block/{device}")).map(|path| last(&path).to_owned());
-        mount.disk = disk.or(mount.disk);
+        let device = format!("/sys/dev/block/{}:{}", line.device.0, line.device.1);
+        mount.disk = machine.real(&device).map(|path| last(&path).to_owned()).or(mount.disk);
     }
     Some(mount)
 }
 
-/// What a line of either list says.
-pub struct Found<'a> {
+/// A path or source of either list as text.
+pub fn unescaped(field: &[u8]) -> String {
+    String::from_utf8_lossy(&unescape(field)).into_owned()
+}
+
+/// A line of either list.
+pub struct ListedMount<'a> {
     pub path: String,
     pub source: String,
     pub fs_type: &'a str,
     pub read_only: bool,
 }
 
-impl Found<'_> {
+impl ListedMount<'_> {
     /// As the map has it; nothing if there is no storage behind it.
     pub fn mount(self, machine: &dyn Machine) -> Option<Mount> {
-        let Found { path, source, fs_type, read_only } = self;
+        let ListedMount { path, source, fs_type, read_only } = self;
         if PSEUDO.contains(&fs_type) {
             return None;
         }
@@ -142,25 +145,4 @@ fn kind(fs_type: &str) -> Option<MountKind> {
         other if other == "fuse" || other.starts_with("fuse.") => Some(MountKind::Fuse),
         _ => None,
     }
-}
-
-/// Blanks and the like are written as octal numbers: `\040`.
-pub fn unescaped(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let digits = after.get(..3).filter(|digits| digits.iter().all(|c| (b'0'..=b'7').contains(c)));
-        match digits.filter(|_| *first == b'\\') {
-            Some(digits) => {
-                let value = digits.iter().fold(0_u32, |value, digit| value * 8 + u32::from(digit - b'0'));
-                bytes.push((value & 0xff) as u8);
-                rest = after.get(3..).unwrap_or_default();
-            }
-            None => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -2,9 +2,9 @@
 
 use bivouac_sysmap::Mount;
 
-use super::mountinfo::{Found, hide, unescaped};
-use crate::look::Source;
+use super::mountinfo::{ListedMount, hide, unescaped};
 use crate::machine::Machine;
+use crate::sources::Source;
 
 pub const SOURCE: Source<Vec<Mount>> = Source { name: "mounts", look };
 
@@ -14,7 +14,13 @@ fn look(machine: &dyn Machine) -> Option<Vec<Mount>> {
         let fields: Vec<&str> = line.split(' ').collect();
         let [source, path, fs_type, options, ..] = fields.as_slice() else { return None };
         let read_only = options.split(',').any(|option| option == "ro");
-        Found { path: unescaped(path), source: unescaped(source), fs_type, read_only }.mount(machine)
+        ListedMount {
+            path: unescaped(path.as_bytes()),
+            source: unescaped(source.as_bytes()),
+            fs_type,
+            read_only,
+        }
+        .mount(machine)
     };
     let mut mounts: Vec<Mount> = text.lines().filter_map(mount).collect();
     hide(&mut mounts);

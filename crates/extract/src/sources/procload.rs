@@ -1,4 +1,4 @@
-//! How busy a machine is, by procfs: two looks with some time between them.
+//! Load of a machine, by procfs: two looks with some time between them.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use bivouac_sysmap::{DiskLoad, Host, InterfaceLoad, Load, MountLoad};
 use super::meminfo;
 use crate::machine::Machine;
 
-/// What /proc/diskstats counts in.
+/// Unit of /proc/diskstats, in bytes.
 const SECTOR: f64 = 512.0;
 
-/// What the kernel has counted up to now.
+/// Counters of the kernel.
 struct Counts {
     /// Time of all processors: busy, and all of it.
     processors: Option<(u64, u64)>,

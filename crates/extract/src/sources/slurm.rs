@@ -1,15 +1,15 @@
 //! The network as Slurm was told: `scontrol show topology`, or the file. Its speeds have no unit, so they say nothing here.
 
-use bivouac_sysmap::{End, Link, Network, Switch};
+use bivouac_sysmap::{Link, LinkEnd, Network, NetworkSwitch};
 
-use crate::look::Source;
 use crate::machine::Machine;
 use crate::names::hosts_of_list;
+use crate::sources::Source;
 
 pub const SHOWN: Source<Network> = Source { name: "scontrol", look: shown };
 pub const WRITTEN: Source<Network> = Source { name: "topology.conf", look: written };
 
-/// Where the file may be.
+/// Possible paths of the file.
 const PATHS: [&str; 3] =
     ["/etc/slurm/topology.conf", "/etc/slurm-llnl/topology.conf", "/usr/local/etc/topology.conf"];
 
@@ -30,14 +30,14 @@ fn network(source: &str, text: &str) -> Option<Network> {
         };
         let Some(name) = field("SwitchName") else { continue };
         // Of a switch that has others below it, it names all hosts that can be reached through it.
-        let below: Vec<End> = match (field("Switches"), field("Nodes")) {
-            (Some(list), _) => hosts_of_list(list)?.into_iter().map(End::Switch).collect(),
-            (None, Some(list)) => hosts_of_list(list)?.into_iter().map(End::Host).collect(),
+        let below: Vec<LinkEnd> = match (field("Switches"), field("Nodes")) {
+            (Some(list), _) => hosts_of_list(list)?.into_iter().map(LinkEnd::Switch).collect(),
+            (None, Some(list)) => hosts_of_list(list)?.into_iter().map(LinkEnd::Host).collect(),
             (None, None) => Vec::new(),
         };
-        network.switches.push(Switch { id: name.to_owned(), name: None });
+        network.switches.push(NetworkSwitch { id: name.to_owned(), name: None });
         network.links.extend(below.into_iter().map(|end| {
-            let up = End::Switch(name.to_owned());
+            let up = LinkEnd::Switch(name.to_owned());
             Link { from: up, from_port: None, to: end, to_port: None, speed_bits: None }.in_order()
         }));
     }

@@ -3,13 +3,13 @@
 use bivouac_sysmap::{Disk, DiskKind, Part};
 
 use super::{numa, number, pci_address, word};
-use crate::look::Source;
 use crate::machine::Machine;
+use crate::sources::Source;
 
 pub const SOURCE: Source<Vec<Disk>> = Source { name: "sysfs", look };
 
 const BLOCK: &str = "/sys/block";
-/// What sysfs counts sizes in, whatever the disk does.
+/// Unit of sizes in sysfs, whatever the disk does, in bytes.
 const SECTOR: u64 = 512;
 
 fn look(machine: &dyn Machine) -> Option<Vec<Disk>> {

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bivouac_sysmap::{Cache, Processors, Socket, listed};
+use bivouac_sysmap::{Cache, Processors, listed};
 
 use super::{cpuinfo, number, word};
-use crate::look::Source;
 use crate::machine::Machine;
+use crate::sources::Source;
 
 pub const SOURCE: Source<Processors> = Source { name: "sysfs", look };
 
@@ -47,14 +47,7 @@ fn look(machine: &dyn Machine) -> Option<Processors> {
         size_bytes,
         count: u32::try_from(all.len()).unwrap_or(u32::MAX),
     });
-    let sockets: Vec<Socket> = sockets
-        .into_iter()
-        .map(|(id, (cores, threads))| Socket {
-            id,
-            cores: u32::try_from(cores.len()).unwrap_or(u32::MAX),
-            threads,
-        })
-        .collect();
+    let sockets = cpuinfo::listed_sockets(sockets);
     Some(Processors {
         model: cpuinfo::model(machine),
         cores: Some(sockets.iter().map(|socket| socket.cores).sum()),

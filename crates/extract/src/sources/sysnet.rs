@@ -3,8 +3,8 @@
 use bivouac_sysmap::{Interface, InterfaceKind};
 
 use super::{last, numa, number, pci_address, word};
-use crate::look::Source;
 use crate::machine::Machine;
+use crate::sources::Source;
 
 pub const SOURCE: Source<Vec<Interface>> = Source { name: "sysfs", look };
 

@@ -3,8 +3,8 @@
 use bivouac_sysmap::NumaNode;
 
 use super::{meminfo, word};
-use crate::look::Source;
 use crate::machine::Machine;
+use crate::sources::Source;
 
 pub const SOURCE: Source<Vec<NumaNode>> = Source { name: "sysfs", look };
 

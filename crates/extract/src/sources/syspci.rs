@@ -3,8 +3,8 @@
 use bivouac_sysmap::{Device, DeviceKind};
 
 use super::{last, numa, word};
-use crate::look::Source;
 use crate::machine::Machine;
+use crate::sources::Source;
 
 pub const SOURCE: Source<Vec<Device>> = Source { name: "sysfs", look };
 

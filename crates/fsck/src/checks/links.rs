@@ -1,4 +1,4 @@
-//! Entries and the inodes that they lead to.
+//! Checks of entries against the inodes that they refer to.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use super::Check;
 use crate::facts::{DIR, EntryRow, FILE, InodeRow, kind_name};
 use crate::finding::{Finding, Kind};
 use crate::gather::place_of_entry;
-use crate::repair::Fix;
+use crate::repair_action::RepairAction;
 
 impl Check<'_> {
     pub(super) fn links(&mut self) {
@@ -16,7 +16,7 @@ impl Check<'_> {
         self.counts();
     }
 
-    /// Every entry leads to an inode of the kind that it says, and is in a directory.
+    /// Checks that every entry refers to an inode of its type and lies in a directory.
     fn entries(&mut self) {
         let mut missing_parents = HashSet::new();
         for entry in &self.facts.entries {
@@ -52,7 +52,7 @@ impl Check<'_> {
         let cause = format!("is on {} in slot {}, where nobody looks for it", entry.node, entry.slot.0);
         let finding =
             Finding::new(Kind::Misplaced, self.paths.entry(entry), cause).of([entry.parent, entry.ino]);
-        let fix = Fix::MoveEntry { entry: *entry, slot };
+        let fix = RepairAction::MoveEntry { entry: *entry, slot };
         Some(finding.fix("--repair moves it to its place, unless there is one", fix))
     }
 
@@ -65,13 +65,13 @@ impl Check<'_> {
         match entry.kind {
             FILE if has_subfiles && self.is_possible(entry.ino) => {
                 let remedy = "--repair makes it anew from its subfiles, with mode 0600";
-                finding.fix(remedy, Fix::RebuildFile { ino: entry.ino })
+                finding.fix(remedy, RepairAction::RebuildFile { ino: entry.ino })
             }
             DIR if self.is_possible(entry.ino) && has_entries() => {
                 let remedy = "--repair makes it anew for its entries, with mode 0700";
-                finding.fix(remedy, Fix::RebuildDir { ino: entry.ino, parent: entry.parent })
+                finding.fix(remedy, RepairAction::RebuildDir { ino: entry.ino, parent: entry.parent })
             }
-            _ => finding.fix("--repair removes the entry", Fix::DropEntry(*entry)),
+            _ => finding.fix("--repair removes the entry", RepairAction::DropEntry(*entry)),
         }
     }
 
@@ -79,7 +79,7 @@ impl Check<'_> {
         let cause = format!("says {}, its inode is a {}", kind_name(entry.kind), kind_name(row.kind));
         let finding =
             Finding::new(Kind::WrongType, self.paths.entry(entry), cause).of([entry.ino, entry.parent]);
-        finding.fix("--repair corrects the entry", Fix::EntryKind { entry: *entry, kind: row.kind })
+        finding.fix("--repair corrects the entry", RepairAction::EntryKind { entry: *entry, kind: row.kind })
     }
 
     fn no_directory(&mut self, parent: Ino) {
@@ -92,9 +92,9 @@ impl Check<'_> {
         let finding = Finding::new(Kind::MissingInode, object, cause).of([parent]);
         let named = self.facts.names_of(parent).first();
         let finding = match row {
-            // Made anew for the entry that leads to it, if there is one.
+            // If an entry refers to it, the repair of that entry creates it.
             None if named.is_none() => {
-                let fix = Fix::RebuildDir { ino: parent, parent: Ino::ROOT };
+                let fix = RepairAction::RebuildDir { ino: parent, parent: Ino::ROOT };
                 finding.fix("--repair makes it anew for its entries, with mode 0700", fix)
             }
             None => return,
@@ -103,7 +103,7 @@ impl Check<'_> {
         self.report(finding);
     }
 
-    /// Link counts are numbers of names, sizes of directories numbers of entries.
+    /// Checks link counts against names, and sizes of directories against entries.
     fn counts(&mut self) {
         for row in self.wanted() {
             if row.kind == DIR {
@@ -122,11 +122,10 @@ impl Check<'_> {
         let cause = format!("says that it has {} entries, there are {}", row.size, row.entries);
         let finding =
             Finding::new(Kind::EntryCount, format!("directory {}", self.paths.path(row.ino)), cause);
-        Some(
-            finding
-                .of([row.ino])
-                .fix("--repair corrects the count", Fix::Size { ino: row.ino, size: row.entries.into() }),
-        )
+        Some(finding.of([row.ino]).fix(
+            "--repair corrects the count",
+            RepairAction::Size { ino: row.ino, size: row.entries.into() },
+        ))
     }
 
     fn directory_links(&self, row: &InodeRow) -> Option<Finding> {
@@ -137,13 +136,13 @@ impl Check<'_> {
         self.wrong_links(row, nlink, format!("2 and {} subdirectories", row.subdirs))
     }
 
-    /// Whether the counts of a directory are meant to be up to date: those of a spread one follow when they are asked for.
+    /// Returns whether the counts of a directory must be current: those of a spread directory are updated on demand.
     fn follows(&self, row: &InodeRow) -> bool {
         !row.is_spread() || self.complete && self.facts.is_folded(row)
     }
 
     fn links_of(&self, row: &InodeRow) -> Option<Finding> {
-        // Without a name it is unreachable; with a home missing there may be names that nobody has seen.
+        // An inode without names is reported as unreachable; if a home is missing there may be further names.
         if row.names == 0 || !self.complete && row.names < row.nlink {
             return None;
         }
@@ -157,6 +156,6 @@ impl Check<'_> {
         let object = format!("{} {}", kind_name(row.kind), self.paths.path(row.ino));
         let cause = format!("has a link count of {}, but {what}", row.nlink);
         let finding = Finding::new(Kind::LinkCount, object, cause).of([row.ino]);
-        Some(finding.fix("--repair corrects the count", Fix::Links { ino: row.ino, nlink }))
+        Some(finding.fix("--repair corrects the count", RepairAction::Links { ino: row.ino, nlink }))
     }
 }

@@ -1,4 +1,4 @@
-//! What must hold, a file per group of invariants. Each check only compares what was read.
+//! Invariants of the file system, a file per group. A check only compares what has been gathered.
 
 mod links;
 mod numbers;
@@ -11,26 +11,31 @@ use std::collections::HashSet;
 
 use bivouac_types::Ino;
 
-use crate::facts::{Facts, InodeRow};
+use crate::facts::{FormationFacts, InodeRow};
 use crate::finding::Finding;
 use crate::paths::Paths;
 use crate::source::{Source, has_all_records};
 
-/// What a check works on.
+/// State of a check run.
 pub struct Check<'a> {
     pub source: &'a dyn Source,
-    pub facts: &'a Facts,
+    pub facts: &'a FormationFacts,
     pub paths: Paths<'a>,
-    /// Whether every home's records were read: otherwise there may be names that nobody has seen.
+    /// True if the records of every home were read; otherwise there may be names that were not seen.
     pub complete: bool,
-    /// The inodes that were read, if not all: of the others nothing is known.
+    /// The gathered inodes, if not all; nothing is known of others.
     pub only: Option<&'a HashSet<Ino>>,
     pub found: Vec<Finding>,
 }
 
-/// Compares everything, or what was read, with everything it must agree with. With `named` things are called by
-/// their paths, which takes a look at each name on the way.
-pub fn run(source: &dyn Source, facts: &Facts, only: Option<&HashSet<Ino>>, named: bool) -> Vec<Finding> {
+/// Runs all checks on what was gathered. With `named` objects are reported by their paths, which takes a look-up of
+/// each name on the way.
+pub fn run(
+    source: &dyn Source,
+    facts: &FormationFacts,
+    only: Option<&HashSet<Ino>>,
+    named: bool,
+) -> Vec<Finding> {
     let mut check = Check {
         source,
         facts,
@@ -49,22 +54,22 @@ pub fn run(source: &dyn Source, facts: &Facts, only: Option<&HashSet<Ino>>, name
 }
 
 impl<'a> Check<'a> {
-    /// Whether the home of an inode could be asked.
+    /// Returns whether the records of the inode's home were read.
     pub fn is_known(&self, ino: Ino) -> bool {
         self.source.map().home(ino).is_some_and(|node| self.source.has_records(node))
     }
 
-    /// Whether a number can be of this formation at all.
+    /// Returns whether an inode number can belong to this formation.
     pub fn is_possible(&self, ino: Ino) -> bool {
         self.source.map().home(ino).is_some()
     }
 
-    /// Whether what is known of an inode is everything.
+    /// Returns whether everything about an inode was gathered.
     pub fn wants(&self, ino: Ino) -> bool {
         self.only.is_none_or(|only| only.contains(&ino))
     }
 
-    /// The inodes of which everything is known.
+    /// Returns the inodes of which everything was gathered.
     pub fn wanted(&self) -> impl Iterator<Item = &'a InodeRow> + use<'a> {
         let only = self.only;
         self.facts.inodes.iter().filter(move |row| only.is_none_or(|only| only.contains(&row.ino)))

@@ -1,18 +1,18 @@
-//! Records by themselves: they decode, are where they are looked for, and belong to something.
+//! Checks of single records: they decode, are at their place, and belong to an inode.
 
 use bivouac_node::record::{garbage_key, orphan_key, target_key, xattr_key};
 use bivouac_types::Ino;
 
 use super::Check;
-use crate::facts::{FILE, LINK, RecordPlace, kind_name};
+use crate::facts::{FILE, LINK, RecordLocation, kind_name};
 use crate::finding::{Finding, Kind};
-use crate::repair::Fix;
+use crate::repair_action::RepairAction;
 
 impl Check<'_> {
     pub(super) fn records(&mut self) {
         self.undecodable();
         self.misplaced();
-        self.targets();
+        self.link_targets();
         self.xattrs();
         self.orphans();
         self.garbage();
@@ -25,7 +25,7 @@ impl Check<'_> {
                 .of(number_of(&place.key))
                 .fix(
                     "--repair removes it, and rebuilds what it can from what is left",
-                    Fix::Delete(place.clone()),
+                    RepairAction::Delete(place.clone()),
                 );
             self.found.push(finding);
         }
@@ -36,15 +36,15 @@ impl Check<'_> {
             let object = format!("{} on {}, slot {}", table_of(&place.key), place.node, place.slot.0);
             let finding = Finding::new(Kind::Misplaced, object, "is where nobody looks for it")
                 .of(number_of(&place.key));
-            let fix = Fix::Move(place.clone());
+            let fix = RepairAction::Move(place.clone());
             self.found.push(finding.fix("--repair moves it to its place, unless there is one", fix));
         }
     }
 
-    /// Symbolic links have a target of the length that they say, and nothing else has one.
-    fn targets(&mut self) {
+    /// Checks that symbolic links, and only they, have a target of the recorded length.
+    fn link_targets(&mut self) {
         for row in self.wanted() {
-            let cause = match (row.kind == LINK, row.target) {
+            let cause = match (row.kind == LINK, row.link_target_len) {
                 (true, None) => "has no target",
                 (true, Some(len)) if u64::from(len) != row.size => {
                     "has a target of another length than its size"
@@ -54,19 +54,18 @@ impl Check<'_> {
             };
             let object = format!("{} {}", kind_name(row.kind), self.paths.path(row.ino));
             let finding = Finding::new(Kind::Target, object, cause).of([row.ino]);
-            let finding = match (row.kind == LINK, row.target) {
-                (true, Some(len)) => {
-                    finding.fix("--repair sets its size", Fix::Size { ino: row.ino, size: len.into() })
-                }
+            let finding = match (row.kind == LINK, row.link_target_len) {
+                (true, Some(len)) => finding
+                    .fix("--repair sets its size", RepairAction::Size { ino: row.ino, size: len.into() }),
                 (true, None) => finding.remedy("the target is lost: remove the link, and make it again"),
                 _ => {
                     let place = self.place(row.ino, target_key(row.ino).to_vec());
-                    finding.fix("--repair removes the target", Fix::Delete(place))
+                    finding.fix("--repair removes the target", RepairAction::Delete(place))
                 }
             };
             self.found.push(finding);
         }
-        for ino in self.facts.targets.clone() {
+        for ino in self.facts.stray_link_targets.clone() {
             let place = self.place(ino, target_key(ino).to_vec());
             self.stray(Kind::Target, "target", ino, place);
         }
@@ -81,12 +80,12 @@ impl Check<'_> {
                     format!("extended attributes of inode {ino}"),
                     "belong to an inode that is not there",
                 );
-                self.report(finding.of([ino]).fix("--repair removes them", Fix::DeleteAll(place)));
+                self.report(finding.of([ino]).fix("--repair removes them", RepairAction::DeleteAll(place)));
             }
         }
     }
 
-    /// Inodes without names are marked, as long as somebody may have them open; others are not.
+    /// Checks that inodes without names are marked as orphans, and no others.
     fn orphans(&mut self) {
         for ino in self.facts.orphans.clone() {
             let row = self.facts.inode(ino);
@@ -100,7 +99,7 @@ impl Check<'_> {
                     let object = self.paths.path(ino);
                     let cause = "is marked to be removed when it is closed, but has names";
                     let finding = Finding::new(Kind::StaleOrphan, object, cause).of([ino]);
-                    self.report(finding.fix("--repair removes the mark", Fix::Delete(place)));
+                    self.report(finding.fix("--repair removes the mark", RepairAction::Delete(place)));
                 }
             }
         }
@@ -113,21 +112,21 @@ impl Check<'_> {
                 let (object, cause) =
                     (self.paths.path(ino), "its subfiles are marked for removal, but it is there");
                 let finding = Finding::new(Kind::WrongGarbage, object, cause).of([ino]);
-                self.report(finding.fix("--repair removes the mark", Fix::Delete(place)));
+                self.report(finding.fix("--repair removes the mark", RepairAction::Delete(place)));
             }
         }
     }
 
-    fn stray(&mut self, kind: Kind, what: &str, ino: Ino, place: RecordPlace) {
+    fn stray(&mut self, kind: Kind, what: &str, ino: Ino, place: RecordLocation) {
         let object = format!("{what} of inode {ino}");
         let finding = Finding::new(kind, object, "belongs to an inode that is not there").of([ino]);
-        self.report(finding.fix("--repair removes it", Fix::Delete(place)));
+        self.report(finding.fix("--repair removes it", RepairAction::Delete(place)));
     }
 
-    /// Where a record of an inode is.
-    pub(super) fn place(&self, ino: Ino, key: Vec<u8>) -> RecordPlace {
+    /// Returns the place of an inode's record.
+    pub(super) fn place(&self, ino: Ino, key: Vec<u8>) -> RecordLocation {
         let node = self.source.map().home(ino).unwrap_or(bivouac_types::NodeId(0));
-        RecordPlace { node, slot: ino.slot(), key }
+        RecordLocation { node, slot: ino.slot(), key }
     }
 }
 

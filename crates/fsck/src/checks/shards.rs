@@ -1,4 +1,4 @@
-//! The parts of spread directories: each node has one, counts its entries right, and gives them what the directory says.
+//! Checks of spread directories: each node has a shard with correct counts and inherited attributes.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,9 @@ use bivouac_types::{NodeId, mode};
 use bivouac_wire::Inherited;
 
 use super::Check;
-use crate::facts::{InodeRow, RecordPlace, ShardRow};
+use crate::facts::{InodeRow, RecordLocation, ShardRow};
 use crate::finding::{Finding, Kind};
-use crate::repair::Fix;
+use crate::repair_action::RepairAction;
 
 impl Check<'_> {
     pub(super) fn shards(&mut self) {
@@ -29,7 +29,7 @@ impl Check<'_> {
                 let place = self.place(*dir, folded_key(*dir).to_vec());
                 let object = format!("count of the parts of directory {dir}");
                 let finding = Finding::new(Kind::Shard, object, "belongs to no spread directory").of([*dir]);
-                self.found.push(finding.fix("--repair removes it", Fix::Delete(place)));
+                self.found.push(finding.fix("--repair removes it", RepairAction::Delete(place)));
             }
         }
     }
@@ -40,7 +40,7 @@ impl Check<'_> {
 
     fn stray_part(&self, shard: &ShardRow) -> Finding {
         let finding = Finding::new(Kind::Shard, self.object_of(shard), "belongs to no spread directory");
-        finding.of([shard.dir]).fix("--repair removes it", Fix::Delete(place_of(shard)))
+        finding.of([shard.dir]).fix("--repair removes it", RepairAction::Delete(place_of(shard)))
     }
 
     fn part(&self, shard: &ShardRow) -> Vec<Finding> {
@@ -53,18 +53,21 @@ impl Check<'_> {
                 "says that it has {} entries with {} directories, there are {entries} with {subdirs}",
                 record.entries, record.subdirs
             );
-            let fix = Fix::ShardCounts { place: place_of(shard), entries, subdirs };
+            let fix = RepairAction::ShardCounts { place: place_of(shard), entries, subdirs };
             found.push(new(Kind::ShardCount, cause).fix("--repair corrects the counts", fix));
         }
         if record.sealed.is_some() {
             let cause = "is closed for a removal that nobody is at".to_owned();
-            found.push(new(Kind::Shard, cause).fix("--repair opens it", Fix::Unseal(place_of(shard))));
+            found.push(
+                new(Kind::Shard, cause).fix("--repair opens it", RepairAction::Unseal(place_of(shard))),
+            );
         }
         if let Some(expected) =
             self.facts.inherited.get(&shard.dir).filter(|expected| differ(expected, &record.inherited))
         {
-            let cause = "gives its entries another group or layout than the directory says".to_owned();
-            let fix = Fix::Inherit { place: place_of(shard), inherited: *expected };
+            let cause =
+                "gives its entries another group, layout or contract than the directory says".to_owned();
+            let fix = RepairAction::Inherit { place: place_of(shard), inherited: *expected };
             found.push(new(Kind::Shard, cause).fix("--repair corrects it", fix));
         }
         found
@@ -78,18 +81,18 @@ impl Check<'_> {
         let finding = |node: NodeId| {
             let object = format!("part of directory {} on {node}", self.paths.path(row.ino));
             let finding = Finding::new(Kind::Shard, object, "is not there").of([row.ino]);
-            finding.fix("--repair makes it anew", Fix::AddShard { node, dir: row.ino })
+            finding.fix("--repair makes it anew", RepairAction::AddShard { node, dir: row.ino })
         };
         nodes.into_iter().filter(lacks).map(finding).collect()
     }
 }
 
-fn place_of(shard: &ShardRow) -> RecordPlace {
-    RecordPlace { node: shard.node, slot: shard.slot, key: shard_key(shard.dir).to_vec() }
+fn place_of(shard: &ShardRow) -> RecordLocation {
+    RecordLocation { node: shard.node, slot: shard.slot, key: shard_key(shard.dir).to_vec() }
 }
 
-/// Whether new entries get other things; permissions of the directory are none of them.
+/// Returns whether new entries would inherit different attributes; permissions are not inherited.
 fn differ(a: &Inherited, b: &Inherited) -> bool {
-    let what = |i: &Inherited| (i.mode & mode::SETGID, i.gid, i.layout, i.placement);
+    let what = |i: &Inherited| (i.mode & mode::SETGID, i.gid, i.layout, i.placement, i.contract);
     what(a) != what(b)
 }

@@ -1,12 +1,12 @@
-//! Subfiles and the files that they are parts of.
+//! Checks of subfiles against their files.
 
-use bivouac_layout::{seats_of, subfile_len};
-use bivouac_types::{Ino, SeatIndex};
+use bivouac_layout::{subfile_len, targets_of};
+use bivouac_types::{Ino, TargetIndex};
 
 use super::Check;
 use crate::facts::{FILE, InodeRow, SubfileRow};
 use crate::finding::{Finding, Kind};
-use crate::repair::Fix;
+use crate::repair_action::RepairAction;
 
 impl Check<'_> {
     pub(super) fn subfiles(&mut self) {
@@ -22,9 +22,9 @@ impl Check<'_> {
         for row in self.wanted().filter(|row| row.kind == FILE && row.epoch > 0) {
             self.found.extend(self.missing(row));
         }
-        for (ino, seat) in &self.facts.lost {
+        for (ino, target) in &self.facts.lost {
             let row = self.facts.inode(*ino).filter(|row| row.kind == FILE && self.wants(*ino));
-            self.found.extend(row.and_then(|row| self.lost(row, *seat)));
+            self.found.extend(row.and_then(|row| self.lost(row, *target)));
         }
     }
 
@@ -42,19 +42,19 @@ impl Check<'_> {
         }
     }
 
-    /// What a subfile is called to users.
+    /// Returns the name of a subfile for messages.
     fn object(&self, subfile: &SubfileRow) -> String {
-        let SubfileRow { ino, seat, node, volume, .. } = subfile;
+        let SubfileRow { ino, target, node, volume, .. } = subfile;
         let path = if self.facts.inode(*ino).is_some() {
             format!(" ({})", self.paths.path(*ino))
         } else {
             String::new()
         };
-        format!("subfile {ino}-{:04x} on volume {volume} of {node}{path}", seat.0)
+        format!("subfile {ino}-{:04x} on volume {volume} of {node}{path}", target.0)
     }
 
     fn wrong_place(&self, subfile: &SubfileRow) -> Option<Finding> {
-        let place = self.facts.place_of(self.source.map(), subfile.seat);
+        let place = self.facts.place_of(self.source.map(), subfile.target);
         if place.is_some_and(|place| (place.node, place.volume) == (subfile.node, subfile.volume)) {
             return None;
         }
@@ -63,21 +63,25 @@ impl Check<'_> {
         };
         Some(match place {
             Some(place) => finding(
-                format!("is of seat {}, which is volume {} of {}", subfile.seat, place.volume, place.node),
+                format!(
+                    "is of target {}, which is volume {} of {}",
+                    subfile.target, place.volume, place.node
+                ),
                 "move the local file there while the formation is down".into(),
             ),
             None => finding(
-                format!("is of seat {}, which the formation does not have", subfile.seat),
+                format!("is of target {}, which the formation does not have", subfile.target),
                 "rescue it with --from-subfiles, then remove the local file".into(),
             ),
         })
     }
 
     fn header(&self, row: &InodeRow, subfile: &SubfileRow, all: &[SubfileRow]) -> Option<Finding> {
+        assert_eq!(row.ino, subfile.ino, "a subfile is compared with another file");
         let layout = self.facts.layouts.get(row.layout);
         let of_file = |kind, cause: String| Finding::new(kind, self.object(subfile), cause).of([row.ino]);
-        let rewrite = |epoch| Fix::Header { subfile: *subfile, layout, epoch };
-        let used = seats_of(&layout).any(|seat| seat == subfile.seat);
+        let rewrite = |epoch| RepairAction::Header { subfile: *subfile, layout, epoch };
+        let used = targets_of(&layout).any(|target| target == subfile.target);
         let found = match subfile.layout {
             Err(problem) => {
                 let cause = self.facts.problems.get(problem as usize).cloned().unwrap_or_default();
@@ -90,18 +94,23 @@ impl Check<'_> {
             }
             Ok(number) => self.facts.layouts.get(number),
         };
+        // The truncation reached the target but not the home: the later epoch is the true one.
         if subfile.epoch > row.epoch {
             let cause = format!("has epoch {}, its file has {}", subfile.epoch, row.epoch);
-            let fix = Fix::Epoch { ino: row.ino, epoch: subfile.epoch };
+            let fix = RepairAction::Epoch { ino: row.ino, epoch: subfile.epoch };
             return Some(of_file(Kind::EpochAhead, cause).fix("--repair raises the file's epoch", fix));
         }
-        // A seat that a later layout does without keeps the one that it had, and no data.
+        // A target that the present layout does not use keeps its old header, and no data.
         if used && (found != layout || !subfile.places_right) {
-            let what =
-                if found == layout { "other places of its seats".into() } else { format!("layout {found}") };
+            let what = if found == layout {
+                "other places of its targets".into()
+            } else {
+                format!("layout {found}")
+            };
             let cause = format!("says {what}, its file has layout {layout}");
             let finding = of_file(Kind::HeaderMismatch, cause);
             let agree = all.iter().filter(|other| other.layout == subfile.layout).count();
+            // If all subfiles agree against the inode, the inode may be the damaged one.
             return Some(if agree > 1 && agree == all.len() && found != layout {
                 finding.remedy("all its subfiles say so: compare with what --from-subfiles makes of it")
             } else {
@@ -120,7 +129,7 @@ impl Check<'_> {
         let named = self.facts.names_of(ino).iter().any(|entry| entry.kind == FILE);
         let leaving = [&self.facts.garbage, &self.facts.pending];
         if leaving.iter().any(|list| list.binary_search(&ino).is_ok()) || named && self.is_possible(ino) {
-            // To be removed; or reported with the entry that leads to it.
+            // Already being removed, or reported with the entry that refers to the file.
             return;
         }
         let sound = subfiles.iter().any(|subfile| subfile.layout.is_ok());
@@ -134,52 +143,54 @@ impl Check<'_> {
                     format!(
                         "--repair makes its file anew as /lost+found/{ino}, --discard-unreferenced removes it"
                     ),
-                    Fix::RebuildFile { ino },
+                    RepairAction::RebuildFile { ino },
                 ),
                 (false, 0) => {
-                    finding.fix("--repair removes it, it has no data", Fix::RemoveSubfile(*subfile))
+                    finding.fix("--repair removes it, it has no data", RepairAction::RemoveSubfile(*subfile))
                 }
                 (false, _) => finding.fix(
                     "rescue it with --from-subfiles; --discard-unreferenced removes it",
-                    Fix::DiscardSubfile(*subfile),
+                    RepairAction::DiscardSubfile(*subfile),
                 ),
             };
             self.found.push(finding);
         }
     }
 
-    /// A file that was ever cut has a subfile on each of its seats.
+    /// Checks that a file that was truncated has a subfile on each of its targets.
     fn missing(&self, row: &InodeRow) -> Vec<Finding> {
         let mut found = Vec::new();
         let layout = self.facts.layouts.get(row.layout);
         let there = self.facts.subfiles_of(row.ino);
-        for (column, seat) in seats_of(&layout).enumerate() {
-            let place = self.facts.place_of(self.source.map(), seat);
+        for (column, target) in targets_of(&layout).enumerate() {
+            let place = self.facts.place_of(self.source.map(), target);
             let looked = place.is_some_and(|place| self.source.has_volume(place.node, place.volume));
-            let is_there = there.iter().any(|subfile| subfile.seat == seat);
-            if !looked || is_there || self.facts.is_lost(row.ino, seat) {
+            let is_there = there.iter().any(|subfile| subfile.target == target);
+            if !looked || is_there || self.facts.is_lost(row.ino, target) {
                 continue;
             }
             let bytes = subfile_len(&layout, column as u16, row.size);
-            let cause = format!("its subfile on seat {seat} is not there: up to {bytes} bytes read as zeros");
+            let cause =
+                format!("its subfile on target {target} is not there: up to {bytes} bytes read as zeros");
             let finding = Finding::new(Kind::MissingSubfile, self.paths.path(row.ino), cause).of([row.ino]);
             found.push(finding.remedy("restore the file from a copy, or remove it"));
         }
         found
     }
 
-    /// A subfile that its volume had. One on a seat that the file does without now had no data.
-    fn lost(&self, row: &InodeRow, seat: SeatIndex) -> Option<Finding> {
+    /// Reports a subfile that is in the volume's table but missing. On a target that the present layout does not use it
+    /// had no data.
+    fn lost(&self, row: &InodeRow, target: TargetIndex) -> Option<Finding> {
         let layout = self.facts.layouts.get(row.layout);
-        let column = seats_of(&layout).position(|used| used == seat)?;
+        let column = targets_of(&layout).position(|used| used == target)?;
         let bytes = subfile_len(&layout, u16::try_from(column).ok()?, row.size);
-        let place = self.facts.place_of(self.source.map(), seat)?;
+        let place = self.facts.place_of(self.source.map(), target)?;
         let cause = format!(
             "its subfile {:02x}/{}-{:04x} was on volume {} of {} and is not there any more: up to {bytes} bytes are lost, \
              and reading them fails",
             row.ino.0 & 0xff,
             row.ino,
-            seat.0,
+            target.0,
             place.volume,
             place.node
         );

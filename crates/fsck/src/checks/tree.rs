@@ -1,4 +1,4 @@
-//! Directories form a tree, and everything is in it.
+//! Checks that directories form a tree that contains everything.
 
 use std::collections::HashMap;
 
@@ -7,14 +7,14 @@ use bivouac_types::Ino;
 use super::Check;
 use crate::facts::{DIR, EntryRow, InodeRow, kind_name};
 use crate::finding::{Finding, Kind};
-use crate::repair::Fix;
+use crate::repair_action::RepairAction;
 
-/// How a directory relates to the root.
+/// Visiting state of a directory in the search for loops.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Seen {
-    /// On the way that is being followed, with the number of that way.
-    OnWay(u32),
-    Done,
+enum VisitState {
+    /// On the path that starts at the directory with this number.
+    OnPath(u32),
+    Finished,
 }
 
 impl Check<'_> {
@@ -33,7 +33,7 @@ impl Check<'_> {
     fn root(&mut self) {
         if self.is_known(Ino::ROOT) && self.facts.inode(Ino::ROOT).is_none_or(|row| row.kind != DIR) {
             let finding = Finding::new(Kind::MissingInode, "root directory", "is not there").of([Ino::ROOT]);
-            let fix = Fix::RebuildDir { ino: Ino::ROOT, parent: Ino::ROOT };
+            let fix = RepairAction::RebuildDir { ino: Ino::ROOT, parent: Ino::ROOT };
             self.report(finding.fix("--repair makes it anew for its entries, with mode 0700", fix));
         }
         for entry in self.facts.names_of(Ino::ROOT) {
@@ -42,12 +42,12 @@ impl Check<'_> {
                 self.paths.name(entry),
                 "is an entry that leads to the root",
             );
-            let fix = Fix::DropEntry(*entry);
+            let fix = RepairAction::DropEntry(*entry);
             self.found.push(finding.of([Ino::ROOT, entry.parent]).fix("--repair removes the entry", fix));
         }
     }
 
-    /// A directory has one name.
+    /// Checks that a directory has one name.
     fn one_name(&self, row: &InodeRow) -> Vec<Finding> {
         let names = self.facts.names_of(row.ino);
         let kept = self.true_name(row);
@@ -58,13 +58,13 @@ impl Check<'_> {
             let inos = [row.ino, entry.parent];
             Finding::new(Kind::SeveralNames, self.paths.entry(entry), cause).of(inos).fix(
                 "--repair keeps the name in the directory's own parent, and removes this one",
-                Fix::DropEntry(*entry),
+                RepairAction::DropEntry(*entry),
             )
         };
         extra.map(|(_, entry)| finding(entry)).collect()
     }
 
-    /// Which of its names a directory keeps: that in the parent that it names, else the first.
+    /// Returns which of its names a directory keeps: that in its recorded parent, else the first.
     fn true_name(&self, row: &InodeRow) -> Option<usize> {
         let names = self.facts.names_of(row.ino);
         names.iter().position(|entry| entry.parent == row.parent).or((!names.is_empty()).then_some(0))
@@ -78,11 +78,12 @@ impl Check<'_> {
         let cause = format!("names {} as its parent, its entry is in {}", row.parent, entry.parent);
         let finding =
             Finding::new(Kind::ParentPointer, format!("directory {}", self.paths.path(row.ino)), cause);
-        let fix = Fix::Parent { ino: row.ino, parent: entry.parent };
+        let fix = RepairAction::Parent { ino: row.ino, parent: entry.parent };
         Some(finding.of([row.ino, entry.parent]).fix("--repair corrects it", fix))
     }
 
     fn unreachable(&self, row: &InodeRow) -> Option<Finding> {
+        // An open file without names is no finding.
         let orphan = row.nlink == 0 && self.facts.orphans.binary_search(&row.ino).is_ok();
         if row.names > 0 || row.ino == Ino::ROOT || orphan || !self.complete {
             return None;
@@ -92,11 +93,11 @@ impl Check<'_> {
         let name = String::from_utf8_lossy(&self.facts.found_name(row.ino)).into_owned();
         Some(finding.fix(
             format!("--repair links it as /lost+found/{name}{}", self.former_place(row)),
-            Fix::Relink { ino: row.ino, from: None },
+            RepairAction::Relink { ino: row.ino, from: None },
         ))
     }
 
-    /// Where an inode without names was: by what is lost of records, or the directory that it was made in.
+    /// Returns the former directory of an inode without names, from damaged records or its recorded parent.
     fn former_place(&self, row: &InodeRow) -> String {
         let (parent, how) = match self.facts.lost_names.get(&row.ino) {
             Some(lost) => (lost.parent, "by what is left of the damaged records it was in"),
@@ -110,19 +111,19 @@ impl Check<'_> {
         }
     }
 
-    /// Follows every directory up to the root, each only once.
+    /// Searches for loops by following every directory to the root, each once.
     fn loops(&mut self) {
-        let mut seen: HashMap<Ino, Seen> = HashMap::from([(Ino::ROOT, Seen::Done)]);
+        let mut seen: HashMap<Ino, VisitState> = HashMap::from([(Ino::ROOT, VisitState::Finished)]);
         let mut way = Vec::new();
         for (number, row) in self.facts.inodes.iter().enumerate().filter(|(_, row)| row.kind == DIR) {
             let (number, mut at) = (number as u32, row.ino);
             let closed = loop {
                 match seen.get(&at) {
-                    Some(Seen::OnWay(other)) if *other == number => break true,
+                    Some(VisitState::OnPath(other)) if *other == number => break true,
                     Some(_) => break false,
                     None => {}
                 }
-                seen.insert(at, Seen::OnWay(number));
+                seen.insert(at, VisitState::OnPath(number));
                 way.push(at);
                 let up =
                     self.facts.inode(at).and_then(|row| self.facts.names_of(at).get(self.true_name(row)?));
@@ -133,10 +134,12 @@ impl Check<'_> {
             };
             if closed {
                 let ring: Vec<Ino> = way.iter().copied().skip_while(|ino| *ino != at).collect();
+                assert!(!ring.is_empty(), "a loop without a directory, at {at}");
                 let wanted = ring.iter().all(|ino| self.wants(*ino));
                 self.found.extend(wanted.then(|| self.ring(&ring)).flatten());
             }
-            seen.extend(way.drain(..).map(|ino| (ino, Seen::Done)));
+            // Directories that lead to the root, to a reported loop, or to a missing parent are not visited again.
+            seen.extend(way.drain(..).map(|ino| (ino, VisitState::Finished)));
         }
     }
 
@@ -148,6 +151,6 @@ impl Check<'_> {
         let cause = format!("is in itself, {} directories round, and not below the root", ring.len());
         let finding = Finding::new(Kind::Loop, object, cause).of(ring.iter().copied());
         let remedy = format!("--repair opens the loop and links it as /lost+found/{first}");
-        Some(finding.fix(remedy, Fix::Relink { ino: first, from: Some(entry) }))
+        Some(finding.fix(remedy, RepairAction::Relink { ino: first, from: Some(entry) }))
     }
 }

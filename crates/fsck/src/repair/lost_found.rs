@@ -13,7 +13,7 @@ use crate::source::Source;
 const NAME: &[u8] = b"lost+found";
 
 impl Repairer<'_> {
-    /// Links an inode as `/lost+found/INO`, with its name in front if that is known, after removing the entry that it had in a loop.
+    /// Links an inode as `/lost+found/INO`, after its former name if that is known, and removes its entry in a loop.
     pub(super) fn relink(&self, ino: Ino, from: Option<&EntryRow>) -> FsResult<bool> {
         let dir = self.lost_found()?;
         self.forget_orphan(ino)?;
@@ -22,6 +22,7 @@ impl Repairer<'_> {
             self.edit(ino, |inode| inode.parent = dir)?;
         }
         let kind = inode.attr.mode & mode::TYPE;
+        // The new entry first: after a crash the inode has two names, which the next run resolves, and not none.
         self.add_entry(dir, &self.facts.found_name(ino), Dentry { ino, kind })?;
         if let Some(entry) = from {
             self.drop_entry(entry)?;
@@ -29,7 +30,7 @@ impl Repairer<'_> {
         Ok(true)
     }
 
-    /// An entry, and its directory's counts with it.
+    /// Adds an entry and updates the counts of its directory.
     fn add_entry(&self, dir: Ino, name: &[u8], dentry: Dentry) -> FsResult<()> {
         let (slot, key) = self.entry_place(dir, name)?;
         let holder = self.stores.map().slot_node(slot).ok_or(Errno::ESTALE)?;
@@ -37,6 +38,7 @@ impl Repairer<'_> {
         let is_new = txn.get(slot, &key).is_none();
         txn.put(slot, &key, &dentry.to_bytes());
         txn.commit()?;
+        // A repeated repair must not count the entry twice.
         if is_new {
             self.edit(dir, |inode| {
                 inode.attr.size += 1;
@@ -46,7 +48,7 @@ impl Repairer<'_> {
         Ok(())
     }
 
-    /// Slot and key of an entry. Counts of a spread directory are set right in the next round.
+    /// Returns slot and key of an entry. Counts of a spread directory are corrected in the next round.
     fn entry_place(&self, dir: Ino, name: &[u8]) -> FsResult<(Slot, Vec<u8>)> {
         let hash = bivouac_layout::entry_hash(dir, Name::new(name)?.as_bytes());
         let is_spread = self.read_inode(dir)?.is_some_and(|inode| inode.attr.is_spread());
@@ -59,7 +61,7 @@ impl Repairer<'_> {
         Ok(bytes.and_then(|bytes| Inode::from_bytes(&bytes).ok()))
     }
 
-    /// The directory, made if it is not there.
+    /// Returns `/lost+found`; creates it if it does not exist.
     fn lost_found(&self) -> FsResult<Ino> {
         let root = Ino::ROOT;
         let (slot, key) = self.entry_place(root, NAME)?;
@@ -84,7 +86,7 @@ impl Repairer<'_> {
         Ok(ino)
     }
 
-    /// A number in the root's slot that nobody has had: its node's mark, which is raised first.
+    /// Returns a new number in the root's slot; its allocator's mark is raised first.
     fn new_ino(&self) -> FsResult<Ino> {
         let slot = Ino::ROOT.slot();
         let node = self.stores.map().slot_node(slot).ok_or(Errno::ESTALE)?;
@@ -93,12 +95,13 @@ impl Repairer<'_> {
             self.node(node)?.read(own, MARK, |bytes| bytes.and_then(|bytes| u64::from_bytes(bytes).ok()));
         let highest = self.facts.highest.get(usize::from(node.0)).map_or(0, |(highest, _)| *highest);
         let number = mark.unwrap_or(INO_COUNTER_FIRST).max(highest + 1).max(INO_COUNTER_FIRST);
+        // Raised before the number is used, as the allocator does.
         self.raise_mark(node, number + 1)?;
         Ok(Ino::new(slot, node, number))
     }
 }
 
-/// Attributes with all times set.
+/// Returns attributes with all times set.
 fn at(attr: Attr, time: Timestamp) -> Attr {
     Attr { atime: time, mtime: time, ctime: time, ..attr }
 }

@@ -1,8 +1,8 @@
-//! Inodes that are lost, made anew from what is left of them.
+//! Reconstruction of lost inodes.
 
-use bivouac_layout::{file_size_from, seats_of};
+use bivouac_layout::{file_size_from, targets_of};
 use bivouac_node::record::{Inode, inode_key};
-use bivouac_types::{Attr, FsResult, Ino, Layout, Placement, SeatIndex, Timestamp, mode};
+use bivouac_types::{Attr, FsResult, Ino, Layout, Placement, TargetIndex, Timestamp, mode};
 use bivouac_wire::{Decode, Encode};
 
 use super::Repairer;
@@ -12,19 +12,19 @@ use crate::source::Source;
 const DIR_MODE: u32 = mode::DIR | 0o700;
 const FILE_MODE: u32 = mode::FILE | 0o600;
 
-/// What the subfiles of a file say together.
+/// Layout, epoch and size of a file, from its subfiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FromSubfiles {
+pub struct RebuiltInode {
     /// The layout of the newest of them.
     pub layout: Layout,
     /// The highest epoch.
     pub epoch: u32,
-    /// The smallest size that explains their lengths.
+    /// Smallest size that is consistent with their lengths.
     pub size: u64,
 }
 
-/// The layout that most of a file's data is kept in: a seat that a later layout does without keeps the old one
-/// in its header, and no data.
+/// Returns the layout that holds most of a file's data: a target that a later layout does not use keeps the old one in
+/// its header, and no data.
 pub fn best_layout(subfiles: impl Iterator<Item = (Layout, u32, u64)>) -> Option<(Layout, u32)> {
     let weight = |(_, epoch, len): &(Layout, u32, u64)| (*epoch, *len > 0, *len);
     subfiles.max_by_key(weight).map(|(layout, epoch, _)| (layout, epoch))
@@ -32,12 +32,12 @@ pub fn best_layout(subfiles: impl Iterator<Item = (Layout, u32, u64)>) -> Option
 
 impl Repairer<'_> {
     pub(super) fn rebuild_dir(&self, ino: Ino, parent: Ino) -> FsResult<()> {
-        // One that was spread has parts on its nodes.
+        // Shards prove that the directory was spread.
         let epoch = u32::from(!self.facts.shards_of(ino).is_empty());
         self.add_inode(ino, parent, DIR_MODE, 2, 0, self.default_layout(), epoch)
     }
 
-    /// Makes a file of subfiles that belong to none; or removes them if that is wished and nothing names them.
+    /// Creates a file from unreferenced subfiles; or removes them if that is permitted and no entry refers to them.
     pub(super) fn rebuild_or_discard(&self, ino: Ino) -> FsResult<bool> {
         let subfiles = self.facts.subfiles_of(ino);
         let names = self.facts.names_of(ino);
@@ -45,37 +45,37 @@ impl Repairer<'_> {
             subfiles.iter().try_for_each(|subfile| self.remove_subfile(subfile))?;
             return Ok(true);
         }
-        let Some(found) = self.as_subfiles_say(subfiles) else { return Ok(false) };
+        let Some(found) = self.inode_from_subfiles(subfiles) else { return Ok(false) };
         let parent = names.first().map_or(Ino::ROOT, |entry| entry.parent);
         let links = names.len() as u32;
         self.add_inode(ino, parent, FILE_MODE, links, found.size, found.layout, found.epoch)?;
         Ok(true)
     }
 
-    fn as_subfiles_say(&self, subfiles: &[SubfileRow]) -> Option<FromSubfiles> {
+    fn inode_from_subfiles(&self, subfiles: &[SubfileRow]) -> Option<RebuiltInode> {
         let known = |row: &SubfileRow| {
             let number = row.layout.ok()?;
             Some((self.facts.layouts.get(number), row.epoch, row.len))
         };
         let (layout, epoch) = best_layout(subfiles.iter().filter_map(known))?;
-        let len_on = |seat: SeatIndex| {
+        let len_on = |target: TargetIndex| {
             subfiles
                 .iter()
-                .filter(|row| row.seat == seat && row.layout.is_ok())
+                .filter(|row| row.target == target && row.layout.is_ok())
                 .map(|row| row.len)
                 .max()
                 .unwrap_or(0)
         };
-        let lens: Vec<u64> = seats_of(&layout).map(len_on).collect();
-        Some(FromSubfiles { layout, epoch, size: file_size_from(&layout, &lens)? })
+        let lens: Vec<u64> = targets_of(&layout).map(len_on).collect();
+        Some(RebuiltInode { layout, epoch, size: file_size_from(&layout, &lens)? })
     }
 
-    /// The layout that new files of rebuilt directories get: that of the root, if it is there.
+    /// Returns the layout of new files in rebuilt directories: that of the root, if it exists.
     fn default_layout(&self) -> Layout {
         let map = self.stores.map();
         let root = self.facts.inode(Ino::ROOT).map(|row| self.facts.layouts.get(row.layout));
-        let seats = map.seat_count();
-        root.unwrap_or(Layout { stripe: map.stripe, width: seats, base: SeatIndex(0), seats })
+        let targets = map.target_count();
+        root.unwrap_or(Layout { stripe: map.stripe, width: targets, base: TargetIndex(0), targets })
     }
 
     #[allow(clippy::too_many_arguments, reason = "an inode has so many parts; all callers are above")]
@@ -93,16 +93,34 @@ impl Repairer<'_> {
         let (uid, gid, time) = self.owner();
         let (atime, mtime, ctime) = (time, time, time);
         let (rdev, holes) = (0, 0);
-        let attr = Attr { ino, mode, nlink, uid, gid, rdev, size, holes, atime, mtime, ctime, epoch, layout };
+        let data_version = 0;
+        let attr = Attr {
+            ino,
+            mode,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size,
+            holes,
+            atime,
+            mtime,
+            ctime,
+            epoch,
+            layout,
+            data_version,
+            contract: None,
+        };
         let inode = Inode { attr, parent, placement: Some(Placement::Striped) };
         let mut txn = self.home(ino)?.txn(&[slot]);
+        // An existing inode is never overwritten.
         if txn.get(slot, &inode_key(ino)).is_none() {
             txn.put(slot, &inode_key(ino), &inode.to_bytes());
         }
         Ok(txn.commit()?)
     }
 
-    /// Owner and time of the root directory stand in for what is lost.
+    /// Returns owner and time of the root directory, in place of lost ones.
     pub(super) fn owner(&self) -> (u32, u32, Timestamp) {
         let unknown = (0, 0, Timestamp { secs: 0, nanos: 0 });
         let Ok(records) = self.home(Ino::ROOT) else { return unknown };

@@ -2,11 +2,11 @@
 
 use crate::world::formation::first_page;
 use crate::world::{World, kinds};
-use bivouac_fsck::{Kind, Leave, Outcome, Report, check_offline};
+use bivouac_fsck::{Kind, Outcome, RepairOptions, Report, check_offline};
 use bivouac_node::record::{
     ALLOCATOR_KEY, Dentry, Garbage, garbage_key, inode_key, orphan_key, target_key, xattr_key,
 };
-use bivouac_types::{Ino, Layout, NodeId, SeatIndex, Slot, mode};
+use bivouac_types::{Ino, Layout, NodeId, Slot, TargetIndex, mode};
 use bivouac_wire::Encode;
 use std::os::unix::fs::FileExt;
 
@@ -258,7 +258,7 @@ fn attributes_targets_and_marks_of_nothing_go() {
 fn marks_that_would_remove_a_living_file_go() {
     let mut world = World::new();
     let ino = world.file("/a/f2");
-    let layout = Layout { stripe: 4096, width: 3, base: SeatIndex(0), seats: 3 };
+    let layout = Layout { stripe: 4096, width: 3, base: TargetIndex(0), targets: 3 };
     world.damage(ino.slot(), |txn| {
         txn.put(ino.slot(), &garbage_key(ino), &Garbage { layout }.to_bytes());
         txn.put(ino.slot(), &orphan_key(ino), &Vec::<bivouac_types::ClientId>::new().to_bytes());
@@ -294,11 +294,23 @@ fn an_allocator_behind_its_numbers_is_put_before_them() {
 }
 
 #[test]
+fn a_number_that_lost_and_found_takes_is_not_given_out_again() {
+    let world = World::new();
+    let slot = Slot(0);
+    world.remove_entry(world.dir("/b"), "f1");
+    world.damage(slot, |txn| txn.put(slot, ALLOCATOR_KEY, &16u64.to_bytes()));
+    let report = world.check(true);
+    assert_finding(&report, Kind::FutureNumber, "allocator of node 0: would give out number 16 next");
+    assert_finding(&report, Kind::Unreachable, "no name leads to it");
+    assert_clean(&world);
+}
+
+#[test]
 fn a_damaged_header_is_written_anew() {
     let mut world = World::new();
     let ino = world.file("/a/f2");
-    let seat = world.seat_of(ino);
-    let file = std::fs::File::options().write(true).open(world.subfile(ino, seat)).unwrap();
+    let target = world.target_of(ino);
+    let file = std::fs::File::options().write(true).open(world.subfile(ino, target)).unwrap();
     file.write_all_at(&[0xff; 8], 40).unwrap();
     repaired(&mut world, Kind::BadHeader, "subfile header is damaged (checksum)", &[]);
 }
@@ -307,9 +319,9 @@ fn a_damaged_header_is_written_anew() {
 fn a_header_that_contradicts_its_file_is_written_anew() {
     let mut world = World::new();
     let (ino, other) = (world.file("/a/f2"), world.file("/b/f2"));
-    let seat = world.seat_of(ino);
+    let target = world.target_of(ino);
     // A header of the same file with another stripe.
-    let path = world.subfile(ino, seat);
+    let path = world.subfile(ino, target);
     let mut header = bivouac_wire::subfile::SubfileHeader::from_bytes(&first_page(&path)).unwrap();
     header.layout.stripe = 8192;
     // Checksums of blocks lie behind it.
@@ -319,7 +331,7 @@ fn a_header_that_contradicts_its_file_is_written_anew() {
     write(&header.to_bytes()[..header.own_len()]);
     repaired(&mut world, Kind::HeaderMismatch, "says layout ", &[]);
     // The header of another file.
-    let alien = first_page(world.subfile(other, world.seat_of(other)));
+    let alien = first_page(world.subfile(other, world.target_of(other)));
     write(&alien[..header.own_len()]);
     repaired(&mut world, Kind::BadHeader, &format!("header is of inode {other}"), &[]);
 }
@@ -335,13 +347,13 @@ fn an_epoch_ahead_of_its_file_is_taken_over() {
 fn a_missing_subfile_is_named_and_left() {
     let mut world = World::new();
     let ino = world.file("/b/f2");
-    let seat = world.seat_of(ino);
-    std::fs::remove_file(world.subfile(ino, seat)).unwrap();
+    let target = world.target_of(ino);
+    std::fs::remove_file(world.subfile(ino, target)).unwrap();
     let report = world.check(true);
     assert_finding(
         &report,
         Kind::MissingSubfile,
-        &format!("/b/f2: its subfile {:02x}/{ino}-{seat:04x} was on volume", ino.0 & 0xff),
+        &format!("/b/f2: its subfile {:02x}/{ino}-{target:04x} was on volume", ino.0 & 0xff),
     );
     assert_eq!((report.exit_code(), kinds(&report)), (4, vec![Kind::MissingSubfile]));
     world.assert_content_but(&["/b/f2"]);
@@ -366,11 +378,11 @@ fn subfiles_of_no_file_are_removed_if_told_so() {
     world.remove_entry(world.dir("/a"), "f2");
     world.remove_inode(ino);
     world.edit_inode(world.dir("/a"), |inode| inode.attr.size -= 1);
-    let seat = world.seat_of(ino);
-    let leave = Leave { discard_unreferenced: true };
+    let target = world.target_of(ino);
+    let leave = RepairOptions { discard_unreferenced: true };
     let report = check_offline(&world.args(true), leave, &()).unwrap();
     assert_eq!(report.exit_code(), 1, "{report:#?}");
-    assert!(!world.subfile(ino, seat).exists());
+    assert!(!world.subfile(ino, target).exists());
     assert_clean(&world);
     world.assert_content_but(&["/a/f2"]);
 }
@@ -385,7 +397,7 @@ fn a_subfile_of_no_file_with_a_damaged_header_is_left_unless_told_so() {
     let report = world.check(true);
     assert_eq!((report.exit_code(), kinds(&report)), (4, vec![Kind::Unreferenced]), "{report:#?}");
     assert!(path.exists());
-    let report = check_offline(&world.args(true), Leave { discard_unreferenced: true }, &()).unwrap();
+    let report = check_offline(&world.args(true), RepairOptions { discard_unreferenced: true }, &()).unwrap();
     assert_eq!((report.exit_code(), path.exists()), (1, false), "{report:#?}");
     assert_clean(&world);
 }
@@ -394,17 +406,17 @@ fn a_subfile_of_no_file_with_a_damaged_header_is_left_unless_told_so() {
 fn a_subfile_on_another_volume_is_named_and_left() {
     let world = World::new();
     let ino = world.file("/a/f2");
-    let seat = world.seat_of(ino);
-    let other = (seat + 1) % crate::world::NODES;
-    let name = format!("{:02x}/{:016x}-{seat:04x}", ino.0 & 0xff, ino.0);
+    let target = world.target_of(ino);
+    let other = (target + 1) % crate::world::NODES;
+    let name = format!("{:02x}/{:016x}-{target:04x}", ino.0 & 0xff, ino.0);
     let path = world.formation.volume(other).join(name);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    std::fs::rename(world.subfile(ino, seat), &path).unwrap();
+    std::fs::rename(world.subfile(ino, target), &path).unwrap();
     let report = world.check(true);
     assert_finding(
         &report,
         Kind::MisplacedSubfile,
-        &format!("is of seat {seat}, which is volume 0 of node {seat}"),
+        &format!("is of target {target}, which is volume 0 of node {target}"),
     );
     assert_eq!(report.exit_code(), 4);
 }

@@ -101,6 +101,7 @@ fn nothing_is_found_in(formation: &Formation) {
     // Clients of their own: the check's client is none of those who change.
     let checker = formation.client_as(0, 5000);
     std::thread::scope(|scope| {
+        scopeguard::defer! { over.store(true, Ordering::Relaxed) }
         for (i, client) in formation.clients.iter().enumerate() {
             let (dirs, over, changes) = (&dirs, &over, &changes);
             scope.spawn(move || {
@@ -111,15 +112,11 @@ fn nothing_is_found_in(formation: &Formation) {
                 }
             });
         }
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            while changes.load(Ordering::Relaxed) < CHANGES {
-                let report = check_online(&checker, false, &()).unwrap();
-                assert!(report.findings.is_empty(), "{report:#?}");
-                assert!(report.totals.inodes > 6, "{report:?}");
-            }
-        }));
-        over.store(true, Ordering::Relaxed);
-        outcome.unwrap();
+        while changes.load(Ordering::Relaxed) < CHANGES {
+            let report = check_online(&checker, false, &()).unwrap();
+            assert!(report.findings.is_empty(), "{report:#?}");
+            assert!(report.totals.inodes > 6, "{report:?}");
+        }
     });
     let report = check_online(&checker, false, &()).unwrap();
     assert_eq!(report.exit_code(), 0, "{report:#?}");
@@ -191,6 +188,7 @@ fn true_findings_are_found_under_load_too() {
     let over = AtomicBool::new(false);
     let checker = world.formation.client_as(0, 5000);
     let report = std::thread::scope(|scope| {
+        scopeguard::defer! { over.store(true, Ordering::Relaxed) }
         let client = &world.formation.clients[1];
         let over = &over;
         scope.spawn(move || {
@@ -203,9 +201,7 @@ fn true_findings_are_found_under_load_too() {
                 }
             }
         });
-        let report = check_online(&checker, false, &());
-        over.store(true, Ordering::Relaxed);
-        report.unwrap()
+        check_online(&checker, false, &()).unwrap()
     });
     assert_eq!(kinds(&report), [Kind::MissingInode, Kind::LinkCount], "{report:#?}");
     let texts: Vec<String> = report.findings.iter().map(ToString::to_string).collect();

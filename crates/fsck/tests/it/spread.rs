@@ -6,7 +6,7 @@ use bivouac_layout::{entry_hash, slot_of_hash};
 use bivouac_node::record::{Folded, Inode, Shard, folded_key, inode_key, shard_key};
 use bivouac_node::shard_slot;
 use bivouac_store::{DirVolume, Records, RecordsOptions};
-use bivouac_types::{ClientId, Ino, NodeId, Slot};
+use bivouac_types::{ClientId, Contract, Ino, NodeId, Slot};
 use bivouac_wire::{Decode, Encode};
 
 /// A directory that is spread.
@@ -93,7 +93,9 @@ fn a_part_gives_what_its_directory_says() {
     let mut world = World::spread();
     let (_, dir) = spread_dir(&world);
     edit_shard(&world, 0, dir, |shard| shard.inherited.gid += 1);
-    repaired(&mut world, Kind::Shard, "gives its entries another group or layout");
+    repaired(&mut world, Kind::Shard, "gives its entries another group, layout or contract");
+    edit_shard(&world, 0, dir, |shard| shard.inherited.contract = Some(Contract::Strict));
+    repaired(&mut world, Kind::Shard, "gives its entries another group, layout or contract");
 }
 
 #[test]

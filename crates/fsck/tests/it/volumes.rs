@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use crate::world::{World, dentry_key, kinds};
-use bivouac_fsck::{Destination, Kind, Leave, Rebuilt, RebuiltFile, check_offline, rebuild_files};
+use bivouac_fsck::{
+    Destination, Kind, RebuildResult, RebuiltFile, RepairOptions, check_offline, rebuild_files,
+};
 use bivouac_node::record::inode_key;
 use bivouac_types::Errno;
 
@@ -20,7 +22,7 @@ fn log_of(world: &World, node: u16) -> PathBuf {
 fn a_volume_that_a_daemon_has_is_refused() {
     let mut world = World::new();
     world.formation.start();
-    let error = check_offline(&world.args(true), Leave::default(), &()).unwrap_err();
+    let error = check_offline(&world.args(true), RepairOptions::default(), &()).unwrap_err();
     assert_eq!(error.errno(), Errno::EBUSY);
     assert!(error.to_string().contains("in use by another daemon"), "{error}");
     world.formation.stop();
@@ -31,7 +33,7 @@ fn volumes_that_are_missing_are_named_and_the_rest_is_checked() {
     let world = World::new();
     let mut args = world.args(false);
     args.volumes.remove(1);
-    let report = check_offline(&args, Leave::default(), &()).unwrap();
+    let report = check_offline(&args, RepairOptions::default(), &()).unwrap();
     assert_eq!(report.unchecked, ["volume 0 of node 1 was not given", "the records of node 1 are not there"]);
     assert!(report.findings.is_empty(), "{report:#?}");
     assert_eq!(report.exit_code(), 8);
@@ -39,7 +41,7 @@ fn volumes_that_are_missing_are_named_and_the_rest_is_checked() {
     let ino = world.files.values().map(|(ino, _)| *ino).find(here).unwrap();
     world.edit_inode(ino, |inode| inode.attr.size = 1 << 40);
     world.edit_inode(bivouac_types::Ino::ROOT, |inode| inode.attr.size = 9);
-    let report = check_offline(&args, Leave::default(), &()).unwrap();
+    let report = check_offline(&args, RepairOptions::default(), &()).unwrap();
     assert_eq!((report.exit_code(), kinds(&report)), (12, vec![Kind::EntryCount]), "{report:#?}");
 }
 
@@ -48,7 +50,7 @@ fn one_volume_named_twice_is_refused() {
     let world = World::new();
     let mut args = world.args(false);
     args.volumes.push(args.volumes[0].clone());
-    let error = check_offline(&args, Leave::default(), &()).unwrap_err();
+    let error = check_offline(&args, RepairOptions::default(), &()).unwrap_err();
     assert_eq!(error.errno(), Errno::EBUSY, "the first holds it: {error}");
 }
 
@@ -181,7 +183,7 @@ impl RebuiltFile for OnShelf {
     }
 }
 
-fn of<'a>(rebuilt: &'a [Rebuilt], ino: &bivouac_types::Ino) -> &'a Rebuilt {
+fn of<'a>(rebuilt: &'a [RebuildResult], ino: &bivouac_types::Ino) -> &'a RebuildResult {
     rebuilt.iter().find(|file| file.inode == ino.to_string()).unwrap()
 }
 
@@ -207,7 +209,7 @@ fn files_come_back_from_subfiles_alone() {
 }
 
 #[test]
-fn what_is_missing_is_said_seat_by_seat() {
+fn what_is_missing_is_said_target_by_target() {
     let world = World::new();
     let (ino, content) = world.files["/b/f2"].clone();
     let mut volumes = world.args(false).volumes;
@@ -215,7 +217,7 @@ fn what_is_missing_is_said_seat_by_seat() {
     let shelf = Shelf::default();
     let (rebuilt, _) = rebuild_files(&volumes, &shelf, &()).unwrap();
     let file = of(&rebuilt, &ino);
-    assert_eq!((file.complete, file.missing_seats.as_slice()), (false, &[2][..]));
+    assert_eq!((file.complete, file.missing_targets.as_slice()), (false, &[2][..]));
     let back = shelf.0.borrow()[&ino.to_string()].borrow().clone();
     let lost = back.iter().zip(&content).filter(|(is, was)| is != was).count();
     assert!(back.len() <= content.len() && lost > 0, "{lost}");
@@ -229,8 +231,8 @@ fn what_is_missing_is_said_seat_by_seat() {
 fn headers_that_disagree_are_said_and_left_out() {
     let world = World::new();
     let (ino, _) = world.files["/b/f2"].clone();
-    let seat = world.seat_of(ino);
-    let path = world.subfile(ino, seat);
+    let target = world.target_of(ino);
+    let path = world.subfile(ino, target);
     let mut header =
         bivouac_wire::subfile::SubfileHeader::from_bytes(&crate::world::formation::first_page(&path))
             .unwrap();
@@ -238,7 +240,7 @@ fn headers_that_disagree_are_said_and_left_out() {
     header.trim_epoch = 0;
     std::fs::File::options().write(true).open(&path).unwrap().write_all_at(&header.to_bytes(), 0).unwrap();
     let damaged = world.file("/a/f2");
-    let broken = world.subfile(damaged, world.seat_of(damaged));
+    let broken = world.subfile(damaged, world.target_of(damaged));
     std::fs::File::options().write(true).open(&broken).unwrap().write_all_at(b"junk", 0).unwrap();
     let (rebuilt, unusable) = rebuild_files(&world.args(false).volumes, &Shelf::default(), &()).unwrap();
     let file = of(&rebuilt, &ino);

@@ -1,6 +1,7 @@
 //! From step to step: hosts report, start, mount, and in the end take their parts down.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use bivouac_launch::control::Answer;
@@ -10,20 +11,20 @@ use bivouac_launch::{
     first_map, packets,
 };
 use bivouac_net::Secret;
-use bivouac_wire::rendezvous::{self, Begin, Join, JoinNode, Order};
+use bivouac_wire::rendezvous::{self, FormationStart, Join, JoinNode, Order, Reply};
 use bivouac_wire::{Encode, FormationMap};
 use rustix::process::Signal;
 
 use super::launched::Launched;
-use super::{DOWN_MS, HostSeen, Keeper, LAUNCHER_MS, Step};
-use crate::contact::{SIGNS_OF_LIFE, Tie};
+use super::{Asker, DOWN_MS, HostSeen, Keeper, KeeperState, LAUNCHER_MS};
+use crate::contact::HostContact;
 use crate::inventory::{Presence, Verdict};
 use crate::network::addresses;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// Where hosts report: the socket, and the addresses that they may reach it at.
+/// Opens the socket that hosts report to; with the addresses that they may reach it at.
 pub(super) fn listen(network: Option<&Network>, port: u16) -> LaunchResult<(TcpListener, Vec<String>)> {
     let ips = addresses(network)?;
     let any = if ips.iter().any(IpAddr::is_ipv6) {
@@ -47,11 +48,21 @@ pub(super) fn listen(network: Option<&Network>, port: u16) -> LaunchResult<(TcpL
     Ok((listener, addresses))
 }
 
+/// Listens at the address that hosts were told of before this keeper was elected; with that address.
+pub(super) fn listen_again(socket: OwnedFd) -> LaunchResult<(TcpListener, Vec<String>)> {
+    let refused = |e: std::io::Error| LaunchError::system("the port of this host's keeper", e);
+    rustix::net::listen(&socket, BACKLOG).map_err(|e| refused(e.into()))?;
+    let listener = TcpListener::from(socket);
+    listener.set_nonblocking(true).map_err(refused)?;
+    let address = listener.local_addr().map_err(refused)?.to_string();
+    Ok((listener, vec![address]))
+}
+
 impl Keeper {
     /// Does what has become possible.
     pub(super) fn go_on(&mut self) {
         match self.step {
-            Step::Gathering => match self.inventory.verdict() {
+            KeeperState::Gathering => match self.inventory.verdict() {
                 Verdict::Wait => {}
                 Verdict::Go => self.begin(),
                 Verdict::TooFew => {
@@ -60,11 +71,11 @@ impl Keeper {
                     self.give_up(self.inventory.too_few() + &lost + &said);
                 }
             },
-            Step::Starting if self.all_done() => self.mount(),
-            Step::Mounting if self.all_done() => self.be_ready(),
-            Step::Starting | Step::Mounting => {}
-            Step::Running => self.end_if_all_are_gone(),
-            Step::Ending => self.finish_if_all_have_ended(),
+            KeeperState::Starting if self.all_done() => self.mount(),
+            KeeperState::Mounting if self.all_done() => self.be_ready(),
+            KeeperState::Starting | KeeperState::Mounting => {}
+            KeeperState::Running => self.end_if_all_are_gone(),
+            KeeperState::Ending => self.finish_if_all_have_ended(),
         }
         if !self.looking.is_empty() && self.hosts.iter().all(|host| !host.asked) {
             self.answer_lookers();
@@ -88,6 +99,9 @@ impl Keeper {
         if self.live_due.is_some_and(|due| due <= now) {
             self.live(now);
         }
+        if self.move_due.is_some_and(|due| due <= now) {
+            self.drive_moves(true);
+        }
         if self.return_due().is_some_and(|due| due <= now) {
             self.give_up_silent(HostSeen::is_away, now);
         }
@@ -97,7 +111,7 @@ impl Keeper {
     fn time_is_up(&mut self) {
         let waited_s = self.plan.ticket.start_ms / 1000;
         match self.step {
-            Step::Gathering => {
+            KeeperState::Gathering => {
                 for host in 0..self.inventory.len() {
                     let words = self.launched.iter().find(|launched| launched.reaches(host));
                     let words = words.and_then(|launched| launched.words(host));
@@ -106,9 +120,10 @@ impl Keeper {
                             .miss(host, format!("did not report within {waited_s} s; it said: {words}"));
                     }
                 }
+                // After the launchers have been asked: their output says more than that a host is late.
                 self.inventory.time_is_up(waited_s);
             }
-            Step::Starting | Step::Mounting => {
+            KeeperState::Starting | KeeperState::Mounting => {
                 let slow: Vec<&str> = (0..self.hosts.len())
                     .filter(|host| self.hosts.get(*host).is_some_and(|seen| seen.is_tied() && !seen.done))
                     .map(|host| self.inventory.host(host))
@@ -119,8 +134,8 @@ impl Keeper {
                 );
                 self.give_up(text);
             }
-            Step::Running => {}
-            Step::Ending => self.end_launchers(),
+            KeeperState::Running => {}
+            KeeperState::Ending => self.end_launchers(),
         }
     }
 
@@ -147,7 +162,7 @@ impl Keeper {
             return self.give_up(error.to_string());
         }
         self.send_begin(&map);
-        self.enter(Step::Starting, "hosts");
+        self.enter(KeeperState::Starting, "hosts");
     }
 
     /// The map of a new formation.
@@ -170,6 +185,9 @@ impl Keeper {
                 state.nodes = (first..nodes.len() as u16).collect();
             }
         }
+        // The map names nodes by their positions.
+        let numbered = nodes.iter().zip(0..).all(|(node, id): (&NodeState, u16)| node.id == id);
+        assert!(numbered && self.state.nodes.is_empty(), "nodes are numbered twice");
         self.state.nodes = nodes;
     }
 
@@ -190,9 +208,12 @@ impl Keeper {
             let Some(sealed_secret) = self.links.link(id).map(|link| link.seal(&self.secret)) else {
                 continue;
             };
-            let begin = Begin { first_node: *first_node, sealed_secret, reach };
+            let begin = FormationStart { first_node: *first_node, sealed_secret, reach };
             self.links.send(id, rendezvous::BEGIN, begin.to_bytes(), map.to_vec());
         }
+        let version = self.state.map().map_or(0, |map| map.version);
+        self.hosts.iter_mut().for_each(|seen| seen.map_known = version);
+        self.note_mirrors();
     }
 
     fn mount(&mut self) {
@@ -204,7 +225,7 @@ impl Keeper {
             return self.be_ready();
         }
         self.order_all(&Order::Mount);
-        self.enter(Step::Mounting, "daemons");
+        self.enter(KeeperState::Mounting, "daemons");
     }
 
     fn be_ready(&mut self) {
@@ -216,8 +237,8 @@ impl Keeper {
         if self.plan.ticket.recovers {
             self.order_all(&Order::Recovered);
         }
-        let name = if self.step == Step::Mounting { "mount" } else { "daemons" };
-        self.enter(Step::Running, name);
+        let name = if self.step == KeeperState::Mounting { "mount" } else { "daemons" };
+        self.enter(KeeperState::Running, name);
         self.step_due = None;
         if let (Some(report), Some(phases)) = (&self.report, self.phases.take())
             && let Err(error) = packets::send(report, &Report::Ready { phases: phases.into_steps() }, &[])
@@ -227,10 +248,13 @@ impl Keeper {
         if !self.plan.tied {
             self.report = None;
         }
+        self.choose_voters();
     }
 
-    fn enter(&mut self, step: Step, ended: &str) {
+    fn enter(&mut self, step: KeeperState, ended: &str) {
         self.phases.iter_mut().for_each(|phases| phases.end(ended));
+        // Hosts that are taking their parts down would be told to start, or to mount, what is going.
+        assert!(step > self.step, "{step:?} after {:?}", self.step);
         self.step = step;
         self.hosts.iter_mut().for_each(|host| host.done = false);
         self.write_state();
@@ -244,21 +268,34 @@ impl Keeper {
         self.end();
     }
 
-    /// Has all hosts take their parts down.
+    /// Ends the formation: all hosts take their parts down, once the voters agree.
     pub(super) fn end(&mut self) {
-        if self.step == Step::Ending {
+        let is_any_up = self.state.hosts.iter().any(|host| host.life == HostLife::Up);
+        if self.step != KeeperState::Running || !self.is_voted_on() || !is_any_up {
+            return self.end_now();
+        }
+        if self.state.stage != Stage::Stopping {
+            self.state.stage = Stage::Stopping;
+            self.record();
+        }
+    }
+
+    pub(super) fn end_now(&mut self) {
+        if self.step == KeeperState::Ending {
             return;
         }
         self.standby.dismiss();
         self.state.stage = Stage::Stopping;
-        if self.step == Step::Running && self.plan.ticket.recovers {
+        if self.step == KeeperState::Running && self.plan.ticket.recovers {
             self.order_all(&Order::Recovered);
         }
-        self.step = Step::Ending;
+        self.step = KeeperState::Ending;
         self.write_state();
         if self.state.nodes.is_empty() {
             self.listener = None;
         }
+        // The state is on the disk before any host is told: a keeper that is killed here is followed by one that
+        // goes on with it.
         self.order_all(&Order::Down);
         // Those that are on their way find nobody, and end.
         for launched in self.launched.iter_mut().filter(|_| self.state.nodes.is_empty()) {
@@ -273,6 +310,11 @@ impl Keeper {
             return;
         }
         if self.launched.iter().all(Launched::has_ended) {
+            assert!(
+                self.step == KeeperState::Ending,
+                "the keeper ends while the formation is {:?}",
+                self.step
+            );
             self.finished = true;
             return;
         }
@@ -285,7 +327,7 @@ impl Keeper {
     /// They had their time.
     fn end_launchers(&mut self) {
         let patient = self.hosts.iter().any(HostSeen::is_tied);
-        self.hosts.iter_mut().for_each(|host| (host.link, host.tie) = (None, Tie::default()));
+        self.hosts.iter_mut().for_each(|host| (host.link, host.tie) = (None, HostContact::default()));
         self.launched.iter_mut().for_each(Launched::close);
         self.launched
             .iter()
@@ -294,7 +336,8 @@ impl Keeper {
     }
 
     fn end_if_all_are_gone(&mut self) {
-        if self.state.hosts.iter().any(|host| host.life == HostLife::Up) {
+        // Of a keeper that is cut off, all hosts are lost for itself only.
+        if self.state.hosts.iter().any(|host| host.life == HostLife::Up) || !self.is_agreed() {
             return;
         }
         log::warn!("no host of this formation is left");
@@ -316,9 +359,11 @@ impl Keeper {
     /// Tells all that this process lives, and sees who has not been heard for so long that it is gone.
     fn live(&mut self, now: u64) {
         self.order_all(&Order::Live);
-        let silence_ms = self.plan.ticket.silence_ms;
-        self.live_due = Some(now + silence_ms / SIGNS_OF_LIFE);
-        self.give_up_silent(HostSeen::is_tied, now);
+        let due = self.live_due.replace(now + self.sign_ms());
+        self.resign_if_cut_off(due.unwrap_or(now), now);
+        if !self.has_resigned {
+            self.give_up_silent(HostSeen::is_tied, now);
+        }
     }
 
     fn answer_lookers(&mut self) {
@@ -332,8 +377,14 @@ impl Keeper {
         }
         self.hosts.iter_mut().for_each(|host| host.asked = false);
         self.write_state();
-        for token in std::mem::take(&mut self.looking) {
-            self.callers.answer(token, &Answer::Done);
+        for asker in std::mem::take(&mut self.looking) {
+            match asker {
+                Asker::Local(token) => self.callers.answer(token, &Answer::Done),
+                Asker::Remote(link) => {
+                    let state = serde_json::to_vec(&self.state).unwrap_or_default();
+                    self.reply(link, &Reply::State, state);
+                }
+            }
         }
     }
 }
@@ -355,6 +406,7 @@ pub(super) fn node_state(id: u16, host: &str, join: &Join, node: &JoinNode) -> N
         client_address: node.client_address.clone(),
         peer_address: node.peer_address.clone(),
         unix_path: StateDir::at(PathBuf::from(&join.directory)).node_socket(id),
+        epoch: 0,
         volumes: node.volumes.iter().map(volume).collect(),
     }
 }

@@ -5,20 +5,22 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use bivouac_launch::spawned::{End, Spawned};
+use bivouac_launch::hex::to_hex;
+use bivouac_launch::spawned::{ProcessEnd, Spawned};
 use bivouac_launch::start::not_by_hand;
 use bivouac_launch::{Kind, LaunchError, LaunchResult, Launcher, StateDir, for_people, unblock_in};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
+use sha2::{Digest, Sha256};
 
-use crate::launcher::{Call, Remote, Way, calls, way};
-use crate::start::{Plan, read_program};
+use crate::launcher::{LauncherCall, RemoteCommand, SentProgram, TicketDelivery, calls, ticket_delivery};
+use crate::start::Plan;
 use crate::ticket::Ticket;
 
 /// So much of what a launcher says is kept, in bytes.
@@ -36,14 +38,16 @@ pub(super) struct Launched {
     process: Spawned,
     /// Its standard input: open as long as the hosts shall go on.
     input: Option<OwnedFd>,
-    /// What is still to be given to it.
+    /// Input that is still to be given to it.
     pending: VecDeque<(Arc<Vec<u8>>, usize)>,
     /// Its standard output and standard error.
     output: Option<OwnedFd>,
     said: Vec<u8>,
     hosts: Vec<usize>,
     names: Vec<String>,
-    ended: Option<End>,
+    ended: Option<ProcessEnd>,
+    /// True if it goes on without this process.
+    is_left: bool,
     program: String,
     is_ssh: bool,
     /// The ticket's file, removed with this.
@@ -57,14 +61,14 @@ pub(super) fn launch(dir: &StateDir, plan: &Plan) -> LaunchResult<Vec<Launched>>
             let (content, remote) = read_program(path)?;
             (Some(Arc::new(content)), remote)
         }
-        None => (None, Remote::installed(&plan.program, None)),
+        None => (None, RemoteCommand::installed(&plan.program, None)),
     };
-    let (remote, file) = match way(&plan.launcher) {
-        Way::File => {
+    let (remote, file) = match ticket_delivery(&plan.launcher) {
+        TicketDelivery::File => {
             let path = write_ticket(dir, plan)?;
-            (Remote::installed(&plan.program, path.to_str()), Some(path))
+            (RemoteCommand::installed(&plan.program, path.to_str()), Some(path))
         }
-        Way::Input | Way::Environment => (remote, None),
+        TicketDelivery::Input | TicketDelivery::Environment => (remote, None),
     };
     let calls = calls(&plan.launcher, &plan.hosts, &remote, plan.mpi, plan.ticket.silence_ms);
     let mut file = file;
@@ -73,7 +77,7 @@ pub(super) fn launch(dir: &StateDir, plan: &Plan) -> LaunchResult<Vec<Launched>>
 
 fn start(
     plan: &Plan,
-    call: Call,
+    call: LauncherCall,
     content: Option<&Arc<Vec<u8>>>,
     file: Option<PathBuf>,
 ) -> LaunchResult<Launched> {
@@ -94,14 +98,16 @@ fn start(
     let mut command = Command::new(program);
     command.args(arguments).stdout(theirs.try_clone().map_err(refused)?).stderr(theirs);
     let mut pending = VecDeque::new();
-    match way(&plan.launcher) {
-        Way::Input => {
+    match ticket_delivery(&plan.launcher) {
+        TicketDelivery::Input => {
             command.stdin(Stdio::piped());
             pending.extend(content.map(|content| (Arc::clone(content), 0)));
             pending.push_back((Arc::new(ticket.into_bytes()), 0));
         }
-        Way::Environment => drop(command.stdin(Stdio::null()).env("BIVOUAC_TICKET", ticket.trim_end())),
-        Way::File => drop(command.stdin(Stdio::null())),
+        TicketDelivery::Environment => {
+            command.stdin(Stdio::null()).env("BIVOUAC_TICKET", ticket.trim_end());
+        }
+        TicketDelivery::File => drop(command.stdin(Stdio::null())),
     }
     // What the terminal sends to the user's command is none of its business.
     command.process_group(0);
@@ -122,6 +128,7 @@ fn start(
         hosts: call.hosts,
         names,
         ended: None,
+        is_left: false,
         program: plan.program.clone(),
         is_ssh: plan.launcher == Launcher::Ssh,
         file,
@@ -134,13 +141,14 @@ fn write_ticket(dir: &StateDir, plan: &Plan) -> LaunchResult<PathBuf> {
     let path = home.join(format!(".bivouac-ticket-{}", plan.ticket.formation));
     let refused = |e| LaunchError::path(&path, "write the ticket", e);
     let mut open = std::fs::OpenOptions::new();
+    // New, and readable for this user only: the home directory is on every host, and others may look into it.
     let mut file = open.write(true).create_new(true).mode(0o600).open(&path).map_err(refused)?;
     file.write_all(plan.ticket.to_line().as_bytes()).map_err(refused)?;
     Ok(path)
 }
 
 impl Launched {
-    /// What it is to be woken for.
+    /// Descriptors to poll, with their events.
     pub fn descriptors(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
         let input = self.input.as_ref().filter(|_| !self.pending.is_empty());
         let end = Some(self.process.as_fd()).filter(|_| self.ended.is_none());
@@ -163,6 +171,7 @@ impl Launched {
         self.hear();
         if self.ended.is_none() {
             self.ended = self.process.look();
+            // Heard once more: what it wrote just before its end is still in the pipe.
             if self.ended.is_some() {
                 self.hear();
                 self.input = None;
@@ -196,6 +205,7 @@ impl Launched {
                 Err(_) => self.output = None,
             }
         }
+        // The end is kept: a launcher that fails says why in its last lines.
         let surplus = self.said.len().saturating_sub(SAID_MAX);
         self.said.drain(..surplus);
     }
@@ -206,7 +216,7 @@ impl Launched {
         self.hosts.iter().filter_map(ended).collect()
     }
 
-    /// Why a host will not report any more; `None` as long as it may.
+    /// Reason why a host will not report any more; `None` as long as it may.
     pub fn reason(&self, host: usize) -> Option<String> {
         let text = self.said();
         if self.hosts.len() > 1 {
@@ -223,14 +233,14 @@ impl Launched {
         Some(explain(end, &last, &self.program, self.is_ssh))
     }
 
-    /// What a launcher of several hosts says, if it says of none of them how that one ended.
+    /// Output of a launcher of several hosts, if none of it says of a host how that one ended.
     pub fn of_no_host(&self) -> Option<String> {
         let text = self.said();
         let silent = self.names.iter().all(|name| exit_line(&text, name).is_none());
         (self.hosts.len() > 1 && silent).then(|| quoted(&text))
     }
 
-    /// What a host has said last, though it may still report.
+    /// Last output of a host, though it may still report.
     pub fn words(&self, host: usize) -> Option<String> {
         let text = self.said();
         let position = self.hosts.iter().position(|known| *known == host)?;
@@ -251,6 +261,11 @@ impl Launched {
         }
     }
 
+    /// It is not killed when this process ends.
+    pub fn leave_running(&mut self) {
+        self.is_left = true;
+    }
+
     /// The hosts behind it see the end of their input.
     pub fn close(&mut self) {
         self.pending.clear();
@@ -268,13 +283,16 @@ impl Launched {
 impl Drop for Launched {
     fn drop(&mut self) {
         self.forget_ticket();
+        if self.is_left {
+            return;
+        }
         self.kill(Signal::KILL);
         self.process.wait();
     }
 }
 
-/// What happened, as far as the exit code says it.
-fn explain(end: End, last: &str, program: &str, is_ssh: bool) -> String {
+/// Explanation of an end, as far as the exit code gives one.
+fn explain(end: ProcessEnd, last: &str, program: &str, is_ssh: bool) -> String {
     let missing = ["no such file", "not found"].iter().any(|text| last.to_lowercase().contains(text));
     match end.code() {
         Some(CODE_SSH) if is_ssh || last.starts_with("ssh: ") => format!("unreachable: {last}"),
@@ -313,13 +331,28 @@ fn labelled(text: &str, task: usize) -> Option<String> {
     Some(line.strip_prefix("bivouac: ").unwrap_or(line).to_owned())
 }
 
-/// What `srun` says of a task that ended: `srun: error: n3: task 2: Exited with exit code 2`.
+/// The line in which `srun` reports the end of a task: `srun: error: n3: task 2: Exited with exit code 2`.
 fn exit_line(text: &str, host: &str) -> Option<String> {
     text.lines().rev().find_map(|line| {
         let (_, rest) = line.split_once(&format!("error: {host}: task"))?;
         let (_, how) = rest.split_once(": ")?;
         Some(how.trim().to_owned())
     })
+}
+
+/// The program to send, and what is to be started to receive it.
+fn read_program(path: &Path) -> LaunchResult<(Vec<u8>, RemoteCommand)> {
+    let content = std::fs::read(path).map_err(|e| LaunchError::path(path, "read the program to send", e))?;
+    if !content.starts_with(b"\x7fELF") {
+        return Err(LaunchError::new(
+            Kind::Refused,
+            path.display(),
+            "is no program",
+            "send a build of bivouac",
+        ));
+    }
+    let sent = SentProgram { len: content.len(), digest: to_hex(&Sha256::digest(&content)) };
+    Ok((content, RemoteCommand::sent(&sent)))
 }
 
 #[cfg(test)]
@@ -330,7 +363,7 @@ mod tests {
 
     #[test]
     fn reasons_are_told_from_exit_codes() {
-        let code = |code: i32| End(Some(ExitStatus::from_raw(code << 8)));
+        let code = |code: i32| ProcessEnd(Some(ExitStatus::from_raw(code << 8)));
         let ssh = "ssh: connect to host n9 port 22: No route to host";
         assert_eq!(explain(code(255), ssh, "/b", true), format!("unreachable: {ssh}"));
         let missing = explain(code(127), "sh: 1: /b: not found", "/b", true);
@@ -338,7 +371,7 @@ mod tests {
         let old = explain(code(2), "error: unrecognized subcommand 'join'", "/b", true);
         assert!(old.starts_with("version: "), "{old}");
         assert_eq!(explain(code(1), "no space", "/b", true), "no space (exit code 1)");
-        let killed = explain(End(Some(ExitStatus::from_raw(9))), "x", "/b", true);
+        let killed = explain(ProcessEnd(Some(ExitStatus::from_raw(9))), "x", "/b", true);
         assert_eq!(killed, "x (killed by signal 9 (SIGKILL))");
     }
 

@@ -15,7 +15,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 /// Most connections of which nobody has proven who they are; the oldest goes for a newer one.
 const UNPROVEN_MAX: usize = 256;
-/// How long one may take to prove itself.
+/// Time one may take to prove itself.
 const UNPROVEN_WAIT: Duration = Duration::from_secs(10);
 /// Connections that are taken care of in a row.
 const READY_MAX: usize = 256;
@@ -33,7 +33,7 @@ struct Slot {
     link: Link,
     host: Option<usize>,
     since: Duration,
-    /// Whether it is watched for room to send.
+    /// True if it is watched for room to send.
     sends: bool,
 }
 
@@ -57,6 +57,7 @@ impl Links {
     /// Takes the next connection. `now` is a time that rises.
     pub fn accept(&mut self, listener: &TcpListener, auth: &Auth, now: Duration) -> Result<(), NetError> {
         let link = Link::accept(listener, auth)?;
+        // Late ones first: a stranger that opens many connections must not push out hosts that are proving themselves.
         self.drop_late(now);
         if self.unproven.len() >= UNPROVEN_MAX {
             self.unproven.first().copied().into_iter().for_each(|id| self.drop(id));
@@ -69,7 +70,7 @@ impl Links {
         Ok(())
     }
 
-    /// Who did not prove itself in time, goes. A host may take longer to prepare its part.
+    /// Drops connections that did not prove themselves in time. A host may take longer to prepare its part.
     pub fn drop_late(&mut self, now: Duration) {
         let is_late =
             |id: &u64| self.links.get(id).is_none_or(|slot| now.saturating_sub(slot.since) >= UNPROVEN_WAIT);
@@ -80,6 +81,7 @@ impl Links {
 
     /// Nobody is let in any more.
     pub fn drop_strangers(&mut self) {
+        // The one-time secret is of no use any more, and whoever still has it comes too late.
         self.links.retain(|_, slot| slot.host.is_some());
         self.unproven.clear();
     }
@@ -129,6 +131,7 @@ impl Links {
 
     pub fn belongs(&mut self, id: u64, host: usize) {
         if let Some(slot) = self.links.get_mut(&id) {
+            assert!(slot.host.is_none(), "a connection of hosts {:?} and {host}", slot.host);
             slot.host = Some(host);
         }
     }

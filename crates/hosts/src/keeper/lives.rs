@@ -1,10 +1,11 @@
-//! Who of the formation lives, and for how long the whole does.
+//! Liveness of the formation's hosts, and the time for which the whole lives.
 
 use bivouac_launch::purpose::Guard;
-use bivouac_launch::{HostLife, NodeLife, ProcessId, unix_ms};
+use bivouac_launch::{HostLife, NodeLife, ProcessId, Stage, unix_ms};
 use bivouac_wire::rendezvous::{NodeReport, Order};
 
-use super::{Keeper, Step};
+use super::{Keeper, KeeperState};
+use crate::moves::MoveEvent;
 
 impl Keeper {
     pub(super) fn note_lost(&mut self, host: usize, text: String) {
@@ -14,8 +15,25 @@ impl Keeper {
         }
         let nodes = self.state.hosts.get(host).map(|host| host.nodes.clone()).unwrap_or_default();
         self.set_nodes(host, NodeLife::Failed);
-        self.write_state();
-        self.tell_lost(nodes);
+        if !self.mirrored && self.state.moves.is_empty() {
+            self.lose(nodes);
+        } else {
+            // Which of them go on elsewhere is written down with the loss: a keeper that goes on from there must not take
+            // them for dead.
+            self.move_event(MoveEvent::HostLost { host, nodes });
+        }
+        self.choose_voters();
+    }
+
+    /// Writes down that nodes are dead for good, and tells all hosts.
+    fn lose(&mut self, nodes: Vec<u16>) {
+        if self.is_voted_on() {
+            self.untold_lost.extend(nodes);
+            self.record();
+        } else {
+            self.write_state();
+            self.tell_lost(nodes);
+        }
     }
 
     pub(super) fn set_nodes(&mut self, host: usize, life: NodeLife) {
@@ -31,8 +49,10 @@ impl Keeper {
         let Some(state) = self.state.hosts.get_mut(host) else { return };
         state.message = trouble;
         let mut lost = Vec::new();
-        for (id, report) in state.nodes.iter().zip(reports) {
-            let Some(node) = self.state.nodes.get_mut(usize::from(*id)) else { continue };
+        let mut serve = Vec::new();
+        for report in reports.iter().filter(|report| state.nodes.contains(&report.node)) {
+            let id = report.node;
+            let Some(node) = self.state.nodes.get_mut(usize::from(id)) else { continue };
             node.process = (report.pid != 0).then_some(ProcessId { pid: report.pid, started_ticks: 0 });
             node.message.clone_from(&report.message);
             node.deaths = report.deaths;
@@ -44,19 +64,25 @@ impl Keeper {
                 _ => NodeLife::Failed,
             };
             if life == NodeLife::Failed && node.life != NodeLife::Failed {
-                lost.push(*id);
+                lost.push(id);
             }
+            serve.extend((life == NodeLife::Ready && node.epoch > 0).then_some(id));
             node.life = life;
         }
+        for node in serve {
+            self.move_event(MoveEvent::Serves { host, node });
+        }
+        for node in &lost {
+            self.move_event(MoveEvent::Failed { node: *node });
+        }
         if !lost.is_empty() {
-            self.write_state();
-            self.tell_lost(lost);
+            self.lose(lost);
         }
     }
 
     /// The nodes of all hosts need not wait any more for some that will not come back.
-    fn tell_lost(&mut self, nodes: Vec<u16>) {
-        if self.step == Step::Running && !nodes.is_empty() {
+    pub(super) fn tell_lost(&mut self, nodes: Vec<u16>) {
+        if self.step == KeeperState::Running && !nodes.is_empty() {
             log::warn!("all hosts are told that nodes {nodes:?} are dead");
             self.order_all(&Order::Lost { nodes });
         }
@@ -65,9 +91,10 @@ impl Keeper {
     /// Has the formation taken down when its purpose is over, unless it holds data that is nowhere else.
     pub(super) fn end_when_over(&mut self) {
         match self.step {
-            Step::Ending => return,
-            Step::Running => {}
-            Step::Gathering | Step::Starting | Step::Mounting => {
+            _ if self.state.stage == Stage::Stopping => return,
+            KeeperState::Ending => return,
+            KeeperState::Running => {}
+            KeeperState::Gathering | KeeperState::Starting | KeeperState::Mounting => {
                 if let Some(why) = self.guard.due() {
                     self.give_up(format!("before it was usable, {why}"));
                 }

@@ -2,10 +2,12 @@
 //! connections whose end is the end of each host's part. One thread, one poll; it never waits for anybody.
 
 mod forming;
+pub(crate) mod group;
 mod launched;
 mod links;
 mod lives;
 mod loss;
+mod node_moves;
 mod past;
 mod returns;
 mod succession;
@@ -16,35 +18,41 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
-use bivouac_launch::control::{Answer, Request, listen_at, timespec};
+use bivouac_launch::control::{Answer, Request, listen_at};
 use bivouac_launch::handover::take_stdin;
+use bivouac_launch::polling::timespec;
 use bivouac_launch::purpose::Guard;
-use bivouac_launch::recovery::{forget_whole, remember_whole};
+use bivouac_launch::recovery_notes::{forget_whole, remember_whole};
 use bivouac_launch::standby::Standby;
 use bivouac_launch::start::{not_by_hand, take_begin};
 use bivouac_launch::{
-    Callers, Environment, HostLife, LaunchError, LaunchResult, NodeLife, Phases, ProcessId, Report,
-    SECRET_LEN, Signals, Stage, State, StateDir, in_words, packets, raise_descriptor_limit, unix_ms,
+    Callers, Environment, FormationState, HostLife, LaunchError, LaunchResult, NodeLife, Phases, ProcessId,
+    Report, SECRET_LEN, Signals, Stage, StateDir, in_words, packets, raise_descriptor_limit, unix_ms,
 };
 use bivouac_net::{Auth, Message, NetError, Secret};
 use bivouac_wire::Decode;
-use bivouac_wire::rendezvous::{self, Join, Order, Past, Report as HostReport, Resume};
+use bivouac_wire::rendezvous::{
+    self, Join, Order, PreviousPart, Question, Reply, Report as HostReport, Resume,
+};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::Signal;
 
-use super::contact::Tie;
+use super::consensus::Proposal;
+use super::contact::HostContact;
 use super::inventory::Inventory;
+use super::moves::MoveEvent;
 use super::start::Plan;
 
 use launched::Launched;
 use links::Links;
+use node_moves::SentOrders;
 
-/// How long hosts may take to tell how they are, in milliseconds.
+/// Time hosts may take to tell how they are, in milliseconds.
 const LOOK_MS: u64 = 2000;
-/// How long hosts may take to take their parts down, in milliseconds.
+/// Time hosts may take to take their parts down, in milliseconds.
 const DOWN_MS: u64 = 60_000;
-/// How long a launcher may take to end when the hosts that it reached have ended, in milliseconds.
+/// Time a launcher may take to end when the hosts that it reached have ended, in milliseconds.
 const LAUNCHER_MS: u64 = 3000;
 /// Longest time that is waited for at once, in milliseconds: what is later is looked at again.
 const WAIT_MS_MAX: u64 = 1 << 30;
@@ -59,10 +67,11 @@ pub fn keep(here: &Environment, dir: PathBuf) -> LaunchResult<()> {
     raise_descriptor_limit();
     let signals = Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP])
         .map_err(|e| LaunchError::system("signals", e))?;
-    let [lock, plan] = <[OwnedFd; 2]>::try_from(take_begin(&report)?).map_err(|_| not_by_hand())?;
+    let mut handed = take_begin(&report)?.into_iter();
+    let (lock, plan) = handed.next().zip(handed.next()).ok_or_else(not_by_hand)?;
     let plan = packets::from_memory(plan).map_err(|_| not_by_hand())?;
     let to_tell = report.try_clone().map_err(|e| LaunchError::system("keeper", e))?;
-    let made = Keeper::new(here, StateDir::at(dir), [lock, report], signals, plan);
+    let made = Keeper::new(here, StateDir::at(dir), [lock, report], signals, (plan, handed.next()));
     let keeper = made.inspect_err(|error| {
         let _nobody_waits = packets::send(&to_tell, &Report::Failed { message: error.to_string() }, &[]);
     })?;
@@ -70,9 +79,9 @@ pub fn keep(here: &Environment, dir: PathBuf) -> LaunchResult<()> {
     keeper.run()
 }
 
-/// How far a formation is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+/// Stage of a formation's life. It only goes forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum KeeperState {
     /// Hosts are called and report.
     Gathering,
     /// All are there, and start their daemons.
@@ -85,36 +94,49 @@ enum Step {
     Ending,
 }
 
-/// What is known of a host beside what the state file says.
+/// State of a host beside what the state file says.
 #[derive(Clone, Debug, Default)]
 struct HostSeen {
     /// Its connection.
     link: Option<u64>,
-    /// Whether it has done what the present step asks of it.
+    /// True if it has done what the present step asks of it.
     done: bool,
-    /// Whether it has yet to tell how it is.
+    /// True if it has yet to tell how it is.
     asked: bool,
-    /// What it said is left of its part.
+    /// Remains of its part, as it reported them.
     left: Option<([u32; 4], Option<String>)>,
-    /// Whether it was heard, and until when it may connect anew.
-    tie: Tie,
+    /// Time when it was heard, and until when it may connect anew.
+    tie: HostContact,
+    /// Version of the newest map that its daemons have, as it says.
+    map_known: u64,
+    /// Orders that it was sent over this connection.
+    sent: SentOrders,
 }
 
 impl HostSeen {
-    /// Whether it is of the formation: it has a connection, or may come back on a new one.
+    /// Returns whether it is of the formation: it has a connection, or may come back on a new one.
     fn is_tied(&self) -> bool {
         self.link.is_some() || self.is_away()
     }
 
-    /// Whether it has no connection, and may come back on a new one.
+    /// Returns whether it has no connection, and may come back on a new one.
     fn is_away(&self) -> bool {
         self.tie.is_away()
     }
 }
 
+/// A command that waits.
+#[derive(Clone, Copy, Debug)]
+enum Asker {
+    /// On this host.
+    Local(u64),
+    /// On another host, over a connection.
+    Remote(u64),
+}
+
 struct Keeper {
     dir: StateDir,
-    state: State,
+    state: FormationState,
     secret: [u8; SECRET_LEN],
     plan: Plan,
     _lock: OwnedFd,
@@ -123,36 +145,55 @@ struct Keeper {
     /// The command that started us; as long as it waits, or for ever if the formation ends with it.
     report: Option<OwnedFd>,
     callers: Callers,
-    /// Where hosts report, and where they come back to.
+    /// The socket that hosts report and come back to.
     listener: Option<TcpListener>,
     auth: Auth,
     links: Links,
     launched: Vec<Launched>,
     inventory: Inventory,
     hosts: Vec<HostSeen>,
-    step: Step,
+    step: KeeperState,
     phases: Option<Phases>,
-    /// Why the formation does not start.
+    /// Reason why the formation does not start.
     failure: Option<String>,
     /// Commands that wait until hosts have told how they are, or have taken their parts down.
-    looking: Vec<u64>,
-    stopping: Vec<u64>,
+    looking: Vec<Asker>,
+    stopping: Vec<Asker>,
+    /// Commands that wait until the voters have accepted what they were for.
+    promised: Vec<u64>,
+    /// The newest record for the voters, and how far it is.
+    record: Vec<u8>,
+    proposal: Proposal,
+    /// The voters of whom all hosts were told.
+    told_voters: Option<Vec<u16>>,
+    /// True if it has ended so that another keeper can go on.
+    has_resigned: bool,
     since: Instant,
-    /// When the present step, a look, and the next sign of life are due, in milliseconds.
+    /// Times at which the present step, a look, and the next sign of life are due, in milliseconds.
     step_due: Option<u64>,
     look_due: Option<u64>,
     live_due: Option<u64>,
-    /// What the formation is there for.
+    /// Guard of the formation's purpose.
     guard: Guard,
     here: Environment,
-    /// What the hosts' parts were, if they are being recovered.
-    pasts: BTreeMap<usize, Past>,
+    /// Former state of the hosts' parts, if they are being recovered.
+    pasts: BTreeMap<usize, PreviousPart>,
     /// Nodes that a recovered formation goes on without.
     absent: Vec<u16>,
-    /// Whether it was in use.
+    /// True if it was in use.
     was_usable: bool,
     finished: bool,
-    /// What takes this process's place if it is killed.
+    /// True if the formation has mirrors: its nodes can move.
+    is_protected: bool,
+    /// True if volumes of some node are mirrored now.
+    mirrored: bool,
+    /// True if moves that were decided are not written down yet.
+    is_move_unrecorded: bool,
+    /// Nodes that are dead for good, of which hosts are told once that is written down.
+    untold_lost: Vec<u16>,
+    /// Time when it is to be looked again what hosts have to do for moves, in milliseconds.
+    move_due: Option<u64>,
+    /// The copy that takes this process's place if it is killed.
     standby: Standby,
 }
 
@@ -176,36 +217,49 @@ impl Keeper {
         dir: StateDir,
         [lock, report]: [OwnedFd; 2],
         signals: Signals,
-        mut plan: Plan,
+        (mut plan, socket): (Plan, Option<OwnedFd>),
     ) -> LaunchResult<Keeper> {
         let mut phases = Phases::begin();
         let mut state = dir.read()?.ok_or_else(not_by_hand)?;
         state.supervisor = Some(ProcessId::current());
         let (formation, one_time) = plan.ticket.credentials()?;
-        let (listener, addresses) = forming::listen(plan.network.as_ref(), plan.port)?;
+        let (elected, secret) = (plan.elected.take(), dir.secret()?);
+        let (listener, addresses) = match socket {
+            Some(socket) => forming::listen_again(socket)?,
+            None => forming::listen(plan.network.as_ref(), plan.port)?,
+        };
         plan.ticket.addresses = addresses;
         let control = listen_at(&dir)?;
-        let launched = launched::launch(&dir, &plan)?;
+        let (launched, auth_secret) = match elected {
+            // The hosts run already.
+            Some(_) => (Vec::new(), Secret::new(secret).to_resume()),
+            None => (launched::launch(&dir, &plan)?, Secret::new(one_time)),
+        };
         phases.end("call hosts");
         let hosts = vec![HostSeen::default(); plan.hosts.len()];
         let mut keeper = Keeper {
-            secret: dir.secret()?,
+            secret,
             control,
             _lock: lock,
             signals,
             report: Some(report),
             callers: Callers::default(),
             listener: Some(listener),
-            auth: Auth { formation, secret: Secret::new(one_time), is_secure: plan.ticket.secure },
+            auth: Auth { formation, secret: auth_secret, is_secure: plan.ticket.secure },
             links: Links::new().map_err(|e| LaunchError::system("the hosts' connections", e))?,
             launched,
             inventory: Inventory::new(plan.hosts.clone(), plan.min_nodes),
             hosts,
-            step: Step::Gathering,
+            step: KeeperState::Gathering,
             phases: Some(phases),
             failure: None,
             looking: Vec::new(),
             stopping: Vec::new(),
+            promised: Vec::new(),
+            record: Vec::new(),
+            proposal: Proposal::default(),
+            told_voters: None,
+            has_resigned: false,
             since: Instant::now(),
             step_due: Some(plan.ticket.start_ms),
             look_due: None,
@@ -217,12 +271,20 @@ impl Keeper {
             absent: Vec::new(),
             was_usable: false,
             finished: false,
+            is_protected: false,
+            mirrored: false,
+            is_move_unrecorded: false,
+            untold_lost: Vec::new(),
+            move_due: None,
             standby: Standby::default(),
             dir,
             state,
             plan,
         };
-        keeper.write_state();
+        match elected {
+            Some(term) => keeper.take_office(term),
+            None => keeper.write_state(),
+        }
         Ok(keeper)
     }
 
@@ -232,6 +294,9 @@ impl Keeper {
                 self.take(source);
             }
             self.look_at_clock();
+            if self.has_resigned {
+                break;
+            }
             self.end_when_over();
             // One step may be all that the next one waits for.
             let mut before = None;
@@ -241,7 +306,7 @@ impl Keeper {
             }
             self.renew_standby();
         }
-        self.take_leave()
+        if self.has_resigned { Ok(()) } else { self.take_leave() }
     }
 
     fn wait(&self) -> LaunchResult<Vec<Source>> {
@@ -250,9 +315,11 @@ impl Keeper {
             .iter()
             .map(|(_, descriptor, events)| PollFd::from_borrowed_fd(*descriptor, *events))
             .collect();
-        let due = [self.step_due, self.look_due, self.live_due, self.return_due()].into_iter().flatten();
+        let due = [self.step_due, self.look_due, self.live_due, self.return_due(), self.move_due]
+            .into_iter()
+            .flatten();
         let left = due.map(|at| at.saturating_sub(self.now_ms()).saturating_add(1));
-        let of_guard = self.guard.wait_ms().filter(|_| self.step != Step::Ending);
+        let of_guard = self.guard.wait_ms().filter(|_| self.step != KeeperState::Ending);
         let timeout =
             left.chain(of_guard).chain(self.standby.wait_ms()).min().map(|ms| timespec(ms.min(WAIT_MS_MAX)));
         retry_on_intr(|| poll(&mut polled, timeout.as_ref())).map_err(|e| LaunchError::system("poll", e))?;
@@ -267,7 +334,7 @@ impl Keeper {
             (Source::Control, self.control.as_fd(), input),
         ];
         sources.extend(self.report.iter().map(|report| (Source::Report, report.as_fd(), input)));
-        let guard = self.guard.descriptors().filter(|_| self.step != Step::Ending);
+        let guard = self.guard.descriptors().filter(|_| self.step != KeeperState::Ending);
         sources.extend(guard.map(|descriptor| (Source::Guard, descriptor, input)));
         sources.extend(self.listener.iter().map(|listener| (Source::Listener, listener.as_fd(), input)));
         sources.extend(self.callers.iter().map(|(token, socket)| (Source::Caller(token), socket, input)));
@@ -297,7 +364,7 @@ impl Keeper {
         while let Some(signal) = self.signals.next() {
             if signal.number != Signal::HUP.as_raw() {
                 log::info!("{}: taking the formation down", bivouac_types::format_signal(signal.number));
-                if self.step == Step::Running && !self.plan.tied {
+                if self.step == KeeperState::Running && !self.plan.tied {
                     self.report_loss(&bivouac_types::format_signal(signal.number));
                 }
                 self.end();
@@ -308,7 +375,7 @@ impl Keeper {
     /// The command that started us is gone, and has not been told that the formation is up, or the formation is its own.
     fn take_report_end(&mut self) {
         self.report = None;
-        if self.step != Step::Running || self.plan.tied {
+        if self.step != KeeperState::Running || self.plan.tied {
             log::info!("the command that started this formation is gone: taking it down");
             self.end();
         }
@@ -319,11 +386,11 @@ impl Keeper {
         log::info!("asked: {}", request.describe());
         match request {
             Request::Stop => {
-                self.stopping.push(token);
+                self.stopping.push(Asker::Local(token));
                 self.end();
             }
-            Request::Look => self.look(token),
-            Request::Keep { reason: Some(_) } if self.step == Step::Ending => {
+            Request::Look => self.look(Asker::Local(token)),
+            Request::Keep { reason: Some(_) } if self.state.stage == Stage::Stopping => {
                 let message = "the formation is being taken down".into();
                 self.callers.answer(token, &Answer::Refused { message });
             }
@@ -344,7 +411,13 @@ impl Keeper {
                 self.leave(ttl_ms);
                 self.promise(token);
             }
-            Request::Mount { .. } | Request::Lost { .. } | Request::Recovered => {
+            Request::Mount { .. }
+            | Request::Lost { .. }
+            | Request::Adopt { .. }
+            | Request::Map
+            | Request::Revive { .. }
+            | Request::Listen { .. }
+            | Request::Recovered => {
                 let message = "this is no host's part; ask on a host of the formation".into();
                 self.callers.answer(token, &Answer::Refused { message });
             }
@@ -353,15 +426,20 @@ impl Keeper {
 
     /// Answers a command when whoever takes this process's place knows of it as well.
     fn promise(&mut self, token: u64) {
+        if self.is_voted_on() {
+            self.promised.push(token);
+            return self.record();
+        }
         self.remember();
         self.renew_standby();
         self.callers.answer(token, &Answer::Done);
     }
 
     /// Asks all hosts how they are.
-    fn look(&mut self, token: u64) {
-        self.looking.push(token);
+    fn look(&mut self, asker: Asker) {
+        self.looking.push(asker);
         for host in &mut self.hosts {
+            // One without a connection cannot answer, and nobody who looks should wait for it.
             host.asked = host.link.is_some();
         }
         self.order_all(&Order::Look);
@@ -410,7 +488,7 @@ impl Keeper {
             (rendezvous::JOIN, None) => {
                 let join = Join::from_bytes(body).map_err(|e| e.to_string())?;
                 let past = match join.trouble.is_none() && self.plan.ticket.recovers {
-                    true => Some(Past::from_bytes(&message.payload).map_err(|e| e.to_string())?),
+                    true => Some(PreviousPart::from_bytes(&message.payload).map_err(|e| e.to_string())?),
                     false => None,
                 };
                 self.take_join(id, join, past);
@@ -426,13 +504,24 @@ impl Keeper {
                 self.take_report(host, report);
                 Ok(())
             }
+            (rendezvous::ASK, None) => {
+                match Question::from_bytes(body).map_err(|e| e.to_string())? {
+                    Question::Look => self.look(Asker::Remote(id)),
+                    Question::Down => {
+                        log::info!("asked on another host: end");
+                        self.stopping.push(Asker::Remote(id));
+                        self.end();
+                    }
+                }
+                Ok(())
+            }
             _ => Err(format!("says something else ({op}) than is expected")),
         }
     }
 
-    fn take_join(&mut self, id: u64, join: Join, past: Option<Past>) {
+    fn take_join(&mut self, id: u64, join: Join, past: Option<PreviousPart>) {
         let came = match self.step {
-            Step::Gathering => self.inventory.came(join, unix_ms()),
+            KeeperState::Gathering => self.inventory.came(join, unix_ms()),
             _ => Err("the formation has started without it".into()),
         };
         let now = self.now_ms();
@@ -441,7 +530,8 @@ impl Keeper {
                 self.links.belongs(id, host);
                 self.pasts.extend(past.map(|past| (host, past)));
                 if let Some(seen) = self.hosts.get_mut(host) {
-                    (seen.link, seen.tie) = (Some(id), Tie::new(now));
+                    assert!(seen.link.is_none(), "host {host} is there twice");
+                    (seen.link, seen.tie) = (Some(id), HostContact::new(now));
                 }
             }
             Err(text) => {
@@ -457,17 +547,30 @@ impl Keeper {
         seen.tie.heard(now);
         match report {
             HostReport::Alive => {}
+            HostReport::CanKeep { vote_address, keeper_address } => {
+                self.can_keep(host, vote_address, keeper_address);
+            }
+            HostReport::Accepted { term, version } => self.record_accepted(host, term, version),
+            HostReport::Deposed { term } => {
+                self.resign(&format!("the hosts have promised to follow another one, in term {term}"));
+            }
+            HostReport::HasMap { version } => seen.map_known = seen.map_known.max(version),
+            HostReport::Adopted { node, epoch, place } => self.node_adopted(host, node, epoch, place),
+            HostReport::NotAdopted { node, epoch, text } => {
+                log::error!(why:% = text; "host {} cannot take node {node} over", self.inventory.host(host));
+                self.move_event(MoveEvent::NotAdopted { host, node, epoch, why: text });
+            }
             HostReport::Ready { steps } => {
                 let steps = in_words(steps.iter().map(|(name, us)| (name, *us)));
                 log::info!("{}: ready: {steps}", self.inventory.host(host));
                 // Said again over a new connection, it is older than what is known of the nodes.
-                if self.step == Step::Starting {
+                if self.step == KeeperState::Starting {
                     seen.done = true;
                     self.set_nodes(host, NodeLife::Ready);
                 }
             }
             HostReport::Mounted { dir } => {
-                seen.done |= self.step == Step::Mounting;
+                seen.done |= self.step == KeeperState::Mounting;
                 if let Some(state) = self.state.hosts.get_mut(host) {
                     state.mount = Some(dir.into());
                 }
@@ -481,7 +584,7 @@ impl Keeper {
                 seen.left = Some((left, trouble));
                 let link = seen.link.take();
                 link.into_iter().for_each(|link| self.links.drop(link));
-                if self.step != Step::Ending {
+                if self.step != KeeperState::Ending {
                     self.lost(host, "it has taken its part down".into());
                 }
             }
@@ -491,7 +594,7 @@ impl Keeper {
     /// A host cannot do what it is to do.
     fn failed(&mut self, host: usize, text: &str) {
         match self.step {
-            Step::Starting | Step::Mounting => {
+            KeeperState::Starting | KeeperState::Mounting => {
                 self.give_up(format!("host {}: {text}", self.inventory.host(host)));
             }
             _ => log::warn!(why:% = text; "host {}", self.inventory.host(host)),
@@ -501,19 +604,19 @@ impl Keeper {
     /// A host is gone.
     fn lost(&mut self, host: usize, text: String) {
         if let Some(seen) = self.hosts.get_mut(host) {
-            (seen.link, seen.tie) = (None, Tie::default());
+            (seen.link, seen.tie) = (None, HostContact::default());
             seen.asked = false;
         }
         // Its launcher knows better, if it has ended already.
         let text = self.last_words(host).unwrap_or(text);
         log::warn!(why:% = text; "host {} is gone", self.inventory.host(host));
         match self.step {
-            Step::Gathering => self.inventory.miss(host, text),
-            Step::Starting | Step::Mounting => {
+            KeeperState::Gathering => self.inventory.miss(host, text),
+            KeeperState::Starting | KeeperState::Mounting => {
                 self.give_up(format!("host {} is gone: {text}", self.inventory.host(host)));
             }
-            Step::Running => self.note_lost(host, text),
-            Step::Ending => {}
+            KeeperState::Running => self.note_lost(host, text),
+            KeeperState::Ending => {}
         }
     }
 
@@ -525,7 +628,7 @@ impl Keeper {
             // One that is connected is lost with its connection, not before.
             match self.hosts.get(host) {
                 Some(seen) if seen.tie.is_away() => self.launcher_of_away_ended(host, said),
-                Some(seen) if seen.link.is_none() && self.step == Step::Gathering => {
+                Some(seen) if seen.link.is_none() && self.step == KeeperState::Gathering => {
                     self.inventory.miss(host, said);
                 }
                 _ => {}
@@ -536,7 +639,7 @@ impl Keeper {
         }
     }
 
-    /// What the launcher of a host said in the end, if it has ended.
+    /// Last output of a host's launcher, if it has ended.
     fn last_words(&mut self, host: usize) -> Option<String> {
         let launched = self.launched.iter_mut().find(|launched| launched.reaches(host))?;
         launched.attend();
@@ -550,7 +653,7 @@ impl Keeper {
     /// A full disk must not end what keeps the hosts together.
     fn write_state(&mut self) {
         match self.dir.write(&self.state) {
-            Ok(()) => self.standby.is_known(),
+            Ok(()) => self.standby.end_succession(),
             Err(error) => log::error!(error:%; "{error}"),
         }
         self.standby.outdate();
@@ -577,8 +680,16 @@ impl Keeper {
         if self.was_usable {
             forget_whole(&self.here, &self.state.formation);
         }
-        for token in std::mem::take(&mut self.stopping) {
-            self.callers.answer(token, &Answer::Down { left, notes: notes.clone() });
+        for asker in std::mem::take(&mut self.stopping) {
+            match asker {
+                Asker::Local(token) => {
+                    self.callers.answer(token, &Answer::Down { left, notes: notes.clone() });
+                }
+                Asker::Remote(link) => {
+                    let left = left.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+                    self.reply(link, &Reply::Down { left, notes: notes.clone() }, Vec::new());
+                }
+            }
         }
         if let (Some(message), Some(report)) = (&self.failure, &self.report) {
             let _nobody_waits = packets::send(report, &Report::Failed { message: message.clone() }, &[]);
@@ -600,7 +711,7 @@ impl Keeper {
                             .map(|trouble| format!("host {}: {trouble}", self.inventory.host(host))),
                     );
                 }
-                None if was_there && self.step == Step::Ending && !self.state.map.is_empty() => {
+                None if was_there && self.step == KeeperState::Ending && !self.state.map.is_empty() => {
                     let text = "its connection ended before it said that nothing is left there; it takes its part down by itself";
                     notes.push(format!("host {}: {text}", self.inventory.host(host)));
                 }

@@ -1,9 +1,9 @@
 //! The hosts of a formation that is recovered: each says which nodes it was, in whatever order it comes.
 
-use bivouac_launch::recovery::older_host;
+use bivouac_launch::recovery_notes::older_host;
 use bivouac_launch::{HostLife, NodeLife, NodeState, VolumeState};
 use bivouac_types::Ino;
-use bivouac_wire::rendezvous::Past;
+use bivouac_wire::rendezvous::PreviousPart;
 use bivouac_wire::{FormationMap, NodeEntry};
 
 use super::Keeper;
@@ -11,10 +11,10 @@ use super::forming::node_state;
 
 /// A host that is there: what it is called, how many nodes it brings, and what it was.
 #[derive(Clone, Copy)]
-struct Came<'a> {
+struct RecoveredHost<'a> {
     host: &'a str,
     nodes: usize,
-    past: &'a Past,
+    past: &'a PreviousPart,
 }
 
 impl Keeper {
@@ -29,8 +29,10 @@ impl Keeper {
                 let remedy = "bring them back, with all hosts named; or go on without them: --min-nodes";
                 return Err(format!("{what}; {remedy}"));
             }
+            // Without the root directory no path leads anywhere, so nothing that is left could be used.
             if map.home(Ino::ROOT).is_some_and(|home| missing.contains(&home.0)) {
-                let remedy = "bring it back, or rebuild files: bivouac fsck --offline VOLUME... --from-subfiles --out DIR";
+                let remedy =
+                    "bring it back, or rebuild files: bivouac fsck --from-subfiles VOLUME... --out DIR";
                 return Err(format!(
                     "{what}; the root directory is there, so nothing could be reached; {remedy}"
                 ));
@@ -60,7 +62,7 @@ impl Keeper {
         }
         self.state.nodes = nodes;
         self.absent = missing;
-        map.is_secure = self.plan.ticket.secure;
+        (map.is_secure, map.detects_races) = (self.plan.ticket.secure, self.plan.ticket.detect_races);
         Ok(map)
     }
 
@@ -69,7 +71,7 @@ impl Keeper {
         if self.plan.ticket.with_older {
             return Ok(());
         }
-        let pasts: Vec<(&str, &Past)> = self.came().iter().map(|one| (one.host, one.past)).collect();
+        let pasts: Vec<(&str, &PreviousPart)> = self.came().iter().map(|one| (one.host, one.past)).collect();
         older_host(&pasts).map_or(Ok(()), |older| {
             let remedy = "bring back volumes of one moment; or leave that host out (--hosts without it, --min-nodes); or take \
                           them as they are (--with-older): what was changed meanwhile may be old or mixed";
@@ -77,7 +79,7 @@ impl Keeper {
         })
     }
 
-    /// What cannot be had without those that are not there, to be said where too few are.
+    /// The part of the formation that cannot be had without the missing hosts, for the message that too few are there.
     pub(super) fn what_is_missing(&self) -> String {
         let came = self.came();
         match map_of(&came) {
@@ -86,22 +88,23 @@ impl Keeper {
         }
     }
 
-    fn came(&self) -> Vec<Came<'_>> {
+    fn came(&self) -> Vec<RecoveredHost<'_>> {
         let came = self.inventory.here().filter_map(|(index, host, join)| {
-            Some(Came { host: &host.name, nodes: join.nodes.len(), past: self.pasts.get(&index)? })
+            Some(RecoveredHost { host: &host.name, nodes: join.nodes.len(), past: self.pasts.get(&index)? })
         });
         came.collect()
     }
 }
 
 /// The one map that all of them had, if each is other nodes of it.
-fn map_of(came: &[Came<'_>]) -> Result<FormationMap, String> {
+fn map_of(came: &[RecoveredHost<'_>]) -> Result<FormationMap, String> {
     let first = came.first().ok_or("no host is there that has a part of it")?;
     let map = &first.past.map;
     let mut owners: Vec<Option<&str>> = vec![None; map.nodes.len()];
     for one in came {
         let theirs = &one.past.map;
-        if (theirs.slots.as_slice(), theirs.seats.as_slice()) != (map.slots.as_slice(), map.seats.as_slice())
+        if (theirs.slots.as_slice(), theirs.targets.as_slice())
+            != (map.slots.as_slice(), map.targets.as_slice())
         {
             return Err(format!(
                 "hosts {} and {} do not agree on which node keeps what; use the volumes of one formation",
@@ -112,6 +115,8 @@ fn map_of(came: &[Came<'_>]) -> Result<FormationMap, String> {
         let Some(own) = owners.get_mut(from..from + one.nodes) else {
             return Err(format!("host {} has nodes that the formation does not have", one.host));
         };
+        // Two copies of one volume would both serve its slots, and each acknowledge changes that the other does not
+        // have.
         if let Some(other) = own.iter().flatten().next() {
             return Err(format!(
                 "hosts {other} and {} both have node {from}: one is a copy; name one",
@@ -124,14 +129,14 @@ fn map_of(came: &[Came<'_>]) -> Result<FormationMap, String> {
 }
 
 /// Nodes that no host is.
-fn missing(map: &FormationMap, came: &[Came<'_>]) -> Vec<u16> {
+fn missing(map: &FormationMap, came: &[RecoveredHost<'_>]) -> Vec<u16> {
     let is_there = |id: u16| {
         came.iter().any(|one| (one.past.first_node..one.past.first_node + one.nodes as u16).contains(&id))
     };
     (0..map.nodes.len() as u16).filter(|id| !is_there(*id)).collect()
 }
 
-/// What that means, in words.
+/// The consequences, in words.
 fn what_is_lost(map: &FormationMap, missing: &[u16]) -> String {
     let name = |id: &u16| {
         let host = map.nodes.get(usize::from(*id)).map_or("?", |node| node.host.as_str());
@@ -140,13 +145,13 @@ fn what_is_lost(map: &FormationMap, missing: &[u16]) -> String {
     let nodes: Vec<String> = missing.iter().map(name).collect();
     let is_theirs = |node: u16| missing.contains(&node);
     let slots = map.slots.iter().filter(|node| is_theirs(node.0)).count();
-    let seats = map.seats.iter().filter(|seat| is_theirs(seat.node.0)).count();
+    let targets = map.targets.iter().filter(|target| is_theirs(target.node.0)).count();
     format!(
-        "missing: {}; without that, {} % of all names, attributes and sizes and {seats} of {} parts of the content of files cannot \
+        "missing: {}; without that, {} % of all names, attributes and sizes and {targets} of {} parts of the content of files cannot \
          be reached (EIO)",
         nodes.join(", "),
         (100 * slots).div_ceil(map.slots.len().max(1)),
-        map.seats.len(),
+        map.targets.len(),
     )
 }
 
@@ -164,7 +169,8 @@ fn gone(map: &FormationMap, id: u16, node: &NodeEntry) -> NodeState {
         client_address: node.client_address.clone(),
         peer_address: node.peer_address.clone(),
         unix_path: node.unix_path.clone().into(),
-        volumes: map.seats.iter().filter(|seat| seat.node.0 == id).map(|_| volume.clone()).collect(),
+        epoch: node.epoch,
+        volumes: map.targets.iter().filter(|target| target.node.0 == id).map(|_| volume.clone()).collect(),
     }
 }
 
@@ -172,7 +178,7 @@ fn gone(map: &FormationMap, id: u16, node: &NodeEntry) -> NodeState {
 mod tests {
     use super::*;
     use bivouac_types::{FormationId, NodeId};
-    use bivouac_wire::SeatEntry;
+    use bivouac_wire::TargetEntry;
 
     /// Four nodes on hosts h0 to h3.
     fn map() -> FormationMap {
@@ -181,6 +187,7 @@ mod tests {
             client_address: format!("127.0.0.1:{}", 2 * id + 1),
             peer_address: format!("127.0.0.1:{}", 2 * id + 2),
             unix_path: format!("/run/n{id}"),
+            epoch: 0,
         };
         FormationMap {
             version: 1,
@@ -188,27 +195,29 @@ mod tests {
             name: "sample".into(),
             slots: (0..16).map(|slot| NodeId(slot % 4)).collect(),
             nodes: (0..4).map(node).collect(),
-            seats: (0..4).map(|node| SeatEntry { node: NodeId(node), volume: 0 }).collect(),
+            targets: (0..4).map(|node| TargetEntry { node: NodeId(node), volume: 0 }).collect(),
             stripe: 1 << 20,
             width: 0,
             is_secure: false,
+            detects_races: false,
+            mirrors: Vec::new(),
         }
     }
 
-    fn past(first_node: u16) -> Past {
-        Past { first_node, map: map(), lives: Vec::new(), served: None }
+    fn past(first_node: u16) -> PreviousPart {
+        PreviousPart { first_node, map: map(), lives: Vec::new(), served: None }
     }
 
     #[test]
     fn hosts_are_who_they_were_in_any_order() {
         let (a, b, c) = (past(3), past(0), past(1));
-        let came = |host, nodes, past| Came { host, nodes, past };
+        let came = |host, nodes, past| RecoveredHost { host, nodes, past };
         let mut all = vec![came("x", 1, &a), came("y", 1, &b)];
         assert_eq!(map_of(&all).unwrap(), map());
         assert_eq!(missing(&map(), &all), [1, 2]);
         all.push(came("z", 2, &c));
         assert_eq!((map_of(&all).is_ok(), missing(&map(), &all)), (true, vec![]));
-        let says = |came: &[Came<'_>]| map_of(came).unwrap_err();
+        let says = |came: &[RecoveredHost<'_>]| map_of(came).unwrap_err();
         assert!(says(&[]).contains("no host is there"));
         assert!(says(&[all[1], all[1]]).contains("hosts y and y both have node 0"));
         assert!(says(&[came("x", 2, &a)]).contains("nodes that the formation does not have"));
@@ -220,7 +229,7 @@ mod tests {
     /// S593.
     #[test]
     fn a_host_that_was_away_is_told() {
-        let of = |lives: &[u64], served| Past { lives: lives.into(), served, ..past(0) };
+        let of = |lives: &[u64], served| PreviousPart { lives: lives.into(), served, ..past(0) };
         let (now, begun) = (of(&[1, 2], Some(2)), of(&[1, 2], Some(1)));
         assert_eq!(older_host(&[("a", &now), ("b", &begun)]), None);
         let away = of(&[1], Some(1));

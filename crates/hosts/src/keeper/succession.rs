@@ -2,18 +2,17 @@
 //! whose end is the end of hosts' parts, and the port that hosts come back to.
 
 use bivouac_launch::purpose::Guard;
-use bivouac_launch::standby::{Succession, Waiting, give_up};
-use bivouac_launch::{HostLife, ProcessId, State};
+use bivouac_launch::standby::{TurnToSucceed, Waiting, give_up};
+use bivouac_launch::{FormationState, ProcessId};
 
 use super::links::Links;
-use super::{HostSeen, Keeper, Step};
-use crate::contact::Tie;
+use super::{Keeper, KeeperState};
 
 impl Keeper {
     /// Sees to it that a copy of this process waits that is as this one. In the copy this comes back when its turn has
     /// come.
     pub(super) fn renew_standby(&mut self) {
-        let is_used = self.step == Step::Running;
+        let is_used = self.step == KeeperState::Running;
         if let Some(waiting) = is_used.then(|| self.standby.keep_up(&self.dir)).flatten() {
             self.stand_by(waiting);
         }
@@ -28,27 +27,28 @@ impl Keeper {
         self.callers.let_go();
         self.looking.clear();
         self.stopping.clear();
+        self.promised.clear();
         let (promised, succession) = waiting.wait(&self.dir, &self.signals);
         self.succeed(promised, succession);
     }
 
     /// Is the keeper from now on: hosts come back as after a cut, but for those of which the former one has written
     /// down that they are lost.
-    fn succeed(&mut self, promised: State, succession: Succession) {
+    fn succeed(&mut self, promised: FormationState, succession: TurnToSucceed) {
         log::error!("the keeper, process {}, was killed: this one takes its place", succession.former.pid);
-        self.state = State { supervisor: Some(ProcessId::current()), ..promised };
+        self.state = FormationState { supervisor: Some(ProcessId::current()), ..promised };
         let now = self.now_ms();
-        let silence_ms = self.plan.ticket.silence_ms;
-        for (seen, host) in self.hosts.iter_mut().zip(&self.state.hosts) {
-            *seen = HostSeen::default();
-            if host.life == HostLife::Up {
-                seen.tie = Tie::new(now);
-                seen.tie.broke(false, silence_ms, now);
-            }
-        }
+        self.await_hosts(now);
         (self.step_due, self.look_due, self.live_due) = (None, None, Some(now));
-        self.standby.has_succeeded(succession);
+        (self.move_due, self.is_move_unrecorded) = (None, false);
+        self.note_mirrors();
+        self.reckon_absence(now, 1);
+        self.standby.begin_succession(succession);
         self.guard = Guard::of(&self.state);
         self.write_state();
+        // What the former one has written down last may have reached no voter.
+        if self.is_voted_on() {
+            self.record();
+        }
     }
 }

@@ -13,35 +13,33 @@ use hyper::Response;
 use hyper::StatusCode;
 use hyper::header::{self, HeaderMap, HeaderValue};
 
-use super::asked::{self, Depth};
-use super::kept;
-use super::locks::{self, Lock};
-use super::props::{self, Thing};
-use super::xml::{self, DAV, Name, Wanted};
-use crate::body::{Body, Producer, full, pull};
-use crate::refusal::Refusal;
-use crate::target::{Target, is_reserved};
+use super::bodies::{self, RequestedProperties};
+use super::props::{self, LiveProperties};
+use crate::body::{Body, BodySource, full, pull};
+use crate::dav_headers::{self, Depth};
+use crate::dead_properties;
+use crate::error_response::ErrorResponse;
+use crate::locks::{self, Lock};
+use crate::request_path::{RequestPath, is_reserved};
 use crate::tree::{Access, READ, Tree};
+use crate::xml::{self, DAV, Name};
 
 /// A request.
-pub struct Finding {
+pub struct PropfindRequest {
     pub access: Access,
-    pub target: Target,
+    pub target: RequestPath,
     pub headers: HeaderMap,
     pub body: Bytes,
 }
 
 /// Carries it out. This may block.
-///
-/// # Errors
-/// Why not.
-pub fn find(tree: &Arc<Tree>, finding: Finding) -> Result<Response<Body>, Refusal> {
-    let Finding { access, target, headers, body } = finding;
-    let depth = asked::depth(&headers)?.unwrap_or(Depth::Infinity);
+pub fn find(tree: &Arc<Tree>, finding: PropfindRequest) -> Result<Response<Body>, ErrorResponse> {
+    let PropfindRequest { access, target, headers, body } = finding;
+    let depth = dav_headers::depth(&headers)?.unwrap_or(Depth::Infinity);
     if depth == Depth::Infinity {
-        return Err(Refusal::xml(StatusCode::FORBIDDEN, xml::error("propfind-finite-depth", None)));
+        return Err(ErrorResponse::xml(StatusCode::FORBIDDEN, xml::error("propfind-finite-depth", None)));
     }
-    let wanted = xml::propfind(&body)?;
+    let wanted = bodies::propfind(&body)?;
     let attr = tree.attr(&access, &target)?;
     let has_entries = depth == Depth::One && attr.is_dir();
     if has_entries {
@@ -51,14 +49,14 @@ pub fn find(tree: &Arc<Tree>, finding: Finding) -> Result<Response<Body>, Refusa
         true => Some(tree.client()?.homes.statfs(attr.ino)?),
         false => None,
     };
-    let found = Found {
+    let found = PropfindAnswer {
         tree: Arc::clone(tree),
         access,
         dir: attr,
         target,
         wanted,
         space,
-        locks: kept::all(tree)?,
+        locks: locks::all(tree)?,
         cookie: 0,
         read: VecDeque::new(),
         done: !has_entries,
@@ -72,30 +70,30 @@ pub fn find(tree: &Arc<Tree>, finding: Finding) -> Result<Response<Body>, Refusa
     Ok(response)
 }
 
-fn wants_space(wanted: &Wanted) -> bool {
-    let (Wanted::These(names) | Wanted::All(names)) = wanted else { return false };
+fn wants_space(wanted: &RequestedProperties) -> bool {
+    let (RequestedProperties::These(names) | RequestedProperties::All(names)) = wanted else { return false };
     names.iter().any(|name| name.space == DAV && name.local.starts_with("quota-"))
 }
 
 /// About how much of an answer is made at a time, in bytes.
 const PIECE: usize = 256 << 10;
 
-/// What of an answer is still to be sent.
-struct Found {
+/// A PROPFIND response in progress.
+struct PropfindAnswer {
     tree: Arc<Tree>,
     access: Access,
     dir: Attr,
-    target: Target,
-    wanted: Wanted,
+    target: RequestPath,
+    wanted: RequestedProperties,
     space: Option<StatFs>,
     locks: Vec<Lock>,
     cookie: u64,
-    /// Entries that were read and are not said yet.
+    /// Entries that have been read and not sent.
     read: VecDeque<DirEntry>,
     done: bool,
 }
 
-impl Found {
+impl PropfindAnswer {
     /// The beginning, with what the request names.
     fn first(&self) -> FsResult<Bytes> {
         let mut text = format!("{}<D:multistatus xmlns:D=\"DAV:\">\n", xml::HEAD);
@@ -106,35 +104,35 @@ impl Found {
         Ok(text.into())
     }
 
-    fn write(&self, target: &Target, attr: &Attr, text: &mut String) -> FsResult<()> {
-        let target = Target { is_dir: attr.is_dir(), ..target.clone() };
+    fn write(&self, target: &RequestPath, attr: &Attr, text: &mut String) -> FsResult<()> {
+        let target = RequestPath { is_dir: attr.is_dir(), ..target.clone() };
         let path = locks::path(&target);
         let covering: Vec<&Lock> = self.locks.iter().filter(|lock| lock.covers(&path)).collect();
         let name = target.name().unwrap_or_default();
-        let thing = Thing { name, attr, locks: &covering, space: self.space.as_ref() };
+        let thing = LiveProperties { name, attr, locks: &covering, space: self.space.as_ref() };
         let _to_a_text = write!(text, "<D:response><D:href>{}</D:href>", target.encoded());
         self.write_props(&thing, text)?;
         text.push_str("</D:response>\n");
         Ok(())
     }
 
-    fn write_props(&self, thing: &Thing<'_>, text: &mut String) -> FsResult<()> {
+    fn write_props(&self, thing: &LiveProperties<'_>, text: &mut String) -> FsResult<()> {
         let client = self.tree.client()?;
         let given = || match self.tree.may(thing.attr, READ) {
-            // In a mount, too, they are for who may read it.
+            // As in a mount, attributes require read permission.
             Err(_) => Ok(Vec::new()),
-            Ok(()) => match props::given(client, thing.attr.ino) {
+            Ok(()) => match dead_properties::read(client, thing.attr.ino) {
                 Err(error) if error.errno() == Errno::ENOENT => Ok(Vec::new()),
                 read => read,
             },
         };
         let (mut has, mut lacks) = (String::new(), String::new());
         match &self.wanted {
-            Wanted::Names => {
+            RequestedProperties::Names => {
                 thing.said().for_each(|local| has.push_str(&Name::dav(local).empty()));
                 given()?.iter().for_each(|given| has.push_str(&given.name.empty()));
             }
-            Wanted::All(besides) => {
+            RequestedProperties::All(besides) => {
                 for local in thing.said() {
                     thing.write(local, &mut has);
                 }
@@ -144,8 +142,8 @@ impl Found {
                     thing.write(&name.local, &mut has);
                 }
             }
-            Wanted::These(names) => {
-                // Most clients want nothing of what somebody has given a file: then it is not asked for.
+            RequestedProperties::These(names) => {
+                // Most clients request no dead properties, so they are read on request only.
                 let given = if names.iter().all(props::is_live) { Vec::new() } else { given()? };
                 for name in names {
                     let own = given.iter().find(|given| given.name == *name);
@@ -167,7 +165,7 @@ impl Found {
     }
 
     /// An entry as a client sees it: where a link leads, as far as it leads anywhere.
-    fn behind(&self, entry: &DirEntry, target: &Target) -> Option<Attr> {
+    fn behind(&self, entry: &DirEntry, target: &RequestPath) -> Option<Attr> {
         let attr = entry.attr?;
         if attr.mode & mode::TYPE != mode::LINK {
             return Some(attr);
@@ -187,7 +185,7 @@ pub fn write_status(props: &str, status: StatusCode, text: &mut String) {
     );
 }
 
-impl Producer for Found {
+impl BodySource for PropfindAnswer {
     fn produce(&mut self) -> io::Result<Bytes> {
         if self.read.is_empty() {
             let entries = self.tree.entries(self.dir.ino, self.cookie).map_err(io::Error::other)?;
@@ -204,9 +202,9 @@ impl Producer for Found {
             if is_reserved(&entry.name) {
                 continue;
             }
-            let mut target = Target { is_dir: false, ..self.target.clone() };
+            let mut target = RequestPath { is_dir: false, ..self.target.clone() };
             target.names.push(entry.name.clone());
-            // What is gone meanwhile is left out.
+            // Entries that are gone are omitted.
             if let Some(attr) = self.behind(&entry, &target) {
                 self.write(&target, &attr, &mut text).map_err(io::Error::other)?;
             }

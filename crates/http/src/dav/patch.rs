@@ -3,41 +3,42 @@
 use std::sync::Arc;
 
 use bivouac_types::{Errno, Ino};
-use bytes::Bytes;
-use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::header::HeaderMap;
 use hyper::{Response, StatusCode};
 
+use super::bodies;
 use super::find::write_status;
-use super::guard::{Asks, Guard};
-use super::locks::Reach;
 use super::props;
-use super::xml::{self, Change, Name};
-use crate::body::{Body, full};
-use crate::refusal::Refusal;
-use crate::target::Target;
+use crate::body::{Body, typed};
+use crate::dead_properties::{self, PropertyChange};
+use crate::error_response::ErrorResponse;
+use crate::locks::{ChangeScope, LockConditions, RequestHead};
+use crate::request_path::RequestPath;
 use crate::tree::{Access, Tree};
+use crate::xml::{self, Name};
 
 /// Carries it out. This may block.
-///
-/// # Errors
-/// Why not.
 pub fn patch(
     tree: &Arc<Tree>,
-    (access, target): (&Access, &Target),
+    (access, target): (&Access, &RequestPath),
     headers: &HeaderMap,
     body: &[u8],
-) -> Result<Response<Body>, Refusal> {
-    let changes = xml::proppatch(body)?;
+) -> Result<Response<Body>, ErrorResponse> {
+    let changes = bodies::proppatch(body)?;
     tree.may_change(access, &tree.attr(access, target)?)?;
-    Guard::of(headers)?.check(tree, Asks { access, target, headers }, &[(target, Reach::Content)])?;
-    // What replaces it takes over what it was given, before or behind this.
+    LockConditions::of(headers)?.check(
+        tree,
+        RequestHead { access, target, headers },
+        &[(target, ChangeScope::Content)],
+    )?;
+    // Under the lock of the name: a replacement copies the properties, either before or after this change.
     let name = tree.client()?.place_beneath(Ino::ROOT, &target.path(), true)?;
     let _named = tree.names.of(&name).lock();
     let attr = tree.attr(access, target)?;
     tree.may_change(access, &attr)?;
-    let refused = |change: &Change| props::is_live(named(change));
+    let refused = |change: &PropertyChange| props::is_live(named(change));
     let all = if changes.iter().any(refused) {
-        let status = |change: &Change| match refused(change) {
+        let status = |change: &PropertyChange| match refused(change) {
             true => StatusCode::FORBIDDEN,
             false => StatusCode::FAILED_DEPENDENCY,
         };
@@ -45,9 +46,9 @@ pub fn patch(
     } else {
         let _alone = tree.inodes.of_inode(attr.ino).lock();
         let change = tree.member().change()?;
-        let status = match props::give(tree.client()?, &change.ctx, attr.ino, &changes) {
+        let status = match dead_properties::change(tree.client()?, &change.ctx, attr.ino, &changes) {
             Ok(()) => StatusCode::OK,
-            // More than a file can be given.
+            // More than an extended attribute can hold.
             Err(error) if matches!(error.errno(), Errno::E2BIG | Errno::ENOSPC) => {
                 StatusCode::INSUFFICIENT_STORAGE
             }
@@ -55,15 +56,15 @@ pub fn patch(
         };
         changes.iter().map(|change| (named(change), status)).collect()
     };
-    Ok(answer(&Target { is_dir: attr.is_dir(), ..target.clone() }, all))
+    Ok(answer(&RequestPath { is_dir: attr.is_dir(), ..target.clone() }, all))
 }
 
-fn named(change: &Change) -> &Name {
-    let (Change::Set(name, _) | Change::Remove(name)) = change;
+fn named(change: &PropertyChange) -> &Name {
+    let (PropertyChange::Set(name, _) | PropertyChange::Remove(name)) = change;
     name
 }
 
-fn answer(target: &Target, all: Vec<(&Name, StatusCode)>) -> Response<Body> {
+fn answer(target: &RequestPath, all: Vec<(&Name, StatusCode)>) -> Response<Body> {
     let mut text = format!(
         "{}<D:multistatus xmlns:D=\"DAV:\"><D:response><D:href>{}</D:href>",
         xml::HEAD,
@@ -77,8 +78,5 @@ fn answer(target: &Target, all: Vec<(&Name, StatusCode)>) -> Response<Body> {
         write_status(&names.collect::<String>(), status, &mut text);
     }
     text.push_str("</D:response></D:multistatus>\n");
-    let mut response = Response::new(full(Bytes::from(text)));
-    *response.status_mut() = StatusCode::MULTI_STATUS;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(xml::KIND));
-    response
+    typed(StatusCode::MULTI_STATUS, xml::KIND, text)
 }

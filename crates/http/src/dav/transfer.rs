@@ -5,53 +5,52 @@ use std::sync::Arc;
 
 use bivouac_client::Attr;
 use bivouac_types::{Errno, FsError};
-use bytes::Bytes;
 use hyper::header::HeaderMap;
 use hyper::{Method, Response, StatusCode};
 
-use super::asked::{self, Depth};
-use super::guard::{Asks, Guard};
-use super::locking::{forget, no_parent};
-use super::locks::{Lock, Reach};
-use crate::body::{Body, full};
+use crate::body::{Body, empty};
+use crate::cancellation::Cancellation;
 use crate::conditions;
-use crate::placing::{Landed, State};
-use crate::refusal::Refusal;
-use crate::target::Target;
-use crate::tree::{Access, Asker, Tree};
-use crate::trees::Copying;
+use crate::copying::CopyRequest;
+use crate::dav_headers::{self, Depth};
+use crate::error_response::{ErrorResponse, no_parent};
+use crate::locks::{ChangeScope, Lock, LockConditions, RequestHead, forget};
+use crate::placing::PlacementOutcome;
+use crate::request_path::RequestPath;
+use crate::tree::{Access, Tree};
+use crate::tree_state::TreeState;
 
 /// A request.
 pub struct Transfer {
     pub access: Access,
-    /// What goes.
-    pub from: Target,
-    /// Where to.
-    pub to: Target,
+    /// Source.
+    pub from: RequestPath,
+    /// Destination.
+    pub to: RequestPath,
     pub headers: HeaderMap,
-    /// Whether it is copied.
+    /// True for COPY, false for MOVE.
     pub is_copy: bool,
-    pub asker: Asker,
+    pub cancellation: Cancellation,
 }
 
 impl Transfer {
-    /// Of a request.
+    /// Parses the transfer of a request.
     ///
     /// # Errors
-    /// Why it makes no sense.
+    /// A description of what is malformed.
     pub fn new(
         method: &Method,
-        (access, from): (Access, Target),
+        (access, from): (Access, RequestPath),
         headers: HeaderMap,
-    ) -> Result<Transfer, Refusal> {
-        let to = asked::destination(&headers)?;
+    ) -> Result<Transfer, ErrorResponse> {
+        let to = dav_headers::destination(&headers)?;
         let is_copy = method.as_str() == "COPY";
         let (from, to) = (named(from), named(to));
-        let overlap = |text| Err(Refusal::new(StatusCode::FORBIDDEN, text));
+        let overlap = |text| Err(ErrorResponse::new(StatusCode::FORBIDDEN, text));
         if to == from {
             return overlap("the Destination is what is to go there");
         }
-        if to.below(&from).is_some() && (!is_copy || asked::depth(&headers)? != Some(Depth::Zero)) {
+        if to.below(&from).is_some() && (!is_copy || dav_headers::depth(&headers)? != Some(Depth::Zero)) {
             return overlap("the Destination is inside of what is to go there");
         }
         if from.below(&to).is_some() {
@@ -59,26 +58,23 @@ impl Transfer {
                 "what is to go there is inside of the Destination, and would be replaced with it",
             );
         }
-        Ok(Transfer { access, from, to, headers, is_copy, asker: Asker::default() })
+        Ok(Transfer { access, from, to, headers, is_copy, cancellation: Cancellation::default() })
     }
 }
 
-/// What is at a path, with or without a slash.
-fn named(target: Target) -> Target {
-    Target { is_dir: false, ..target }
+/// Returns the path without its trailing slash.
+fn named(target: RequestPath) -> RequestPath {
+    RequestPath { is_dir: false, ..target }
 }
 
 /// Carries it out. This may block.
-///
-/// # Errors
-/// Why not.
-pub fn transfer(tree: &Arc<Tree>, transfer: &Transfer) -> Result<Response<Body>, Refusal> {
+pub fn transfer(tree: &Arc<Tree>, transfer: &Transfer) -> Result<Response<Body>, ErrorResponse> {
     let Transfer { access, from, to, headers, is_copy, .. } = transfer;
-    let replace = asked::overwrite(headers)?;
-    let depth = asked::depth(headers)?.unwrap_or(Depth::Infinity);
+    let replace = dav_headers::overwrite(headers)?;
+    let depth = dav_headers::depth(headers)?.unwrap_or(Depth::Infinity);
     if depth == Depth::One || depth == Depth::Zero && !is_copy {
         let text = "what is moved is moved with all that is in it, and copied with that or without";
-        return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
+        return Err(ErrorResponse::bad_request(text));
     }
     let attr = if *is_copy { tree.attr(access, from)? } else { moved(tree, access, from)? };
     conditions::check(&Method::PUT, headers, Some(&attr))?;
@@ -90,37 +86,35 @@ pub fn transfer(tree: &Arc<Tree>, transfer: &Transfer) -> Result<Response<Body>,
     if !is_copy {
         forget(tree, &all, from)?;
     }
-    // A file that was replaced by a file is locked as it was: whoever saves so still has it.
-    if landed == Landed::OnTree {
+    // A replaced file keeps its lock: clients save by moving a new file over the old one.
+    if landed == PlacementOutcome::OnTree {
         forget(tree, &all, to)?;
     }
-    let mut response = Response::new(full(Bytes::new()));
-    *response.status_mut() = if landed == Landed::New { StatusCode::CREATED } else { StatusCode::NO_CONTENT };
-    Ok(response)
+    Ok(empty(if landed == PlacementOutcome::New { StatusCode::CREATED } else { StatusCode::NO_CONTENT }))
 }
 
-/// What is to be moved: a link itself, and not what it leads to.
-fn moved(tree: &Tree, access: &Access, from: &Target) -> Result<Attr, Refusal> {
+/// Returns the object to move: a link itself, not its target.
+fn moved(tree: &Tree, access: &Access, from: &RequestPath) -> Result<Attr, ErrorResponse> {
     let place = tree.place(access, from, false)?;
     Ok(tree.at(&place)?.ok_or_else(|| FsError::from(Errno::ENOENT))?)
 }
 
-/// What is replaced may be a directory, with locks in it.
-fn check_locks(tree: &Arc<Tree>, transfer: &Transfer) -> Result<Vec<Lock>, Refusal> {
+/// Checks locks at source and destination; a replaced directory may contain locks.
+fn check_locks(tree: &Arc<Tree>, transfer: &Transfer) -> Result<Vec<Lock>, ErrorResponse> {
     let Transfer { access, from, to, headers, is_copy, .. } = transfer;
     let is_there = match tree.place(access, to, false).and_then(|place| tree.at(&place)) {
         Ok(found) => found,
         Err(error) => return Err(no_parent(error)),
     };
     let reach = match is_there {
-        Some(found) if found.is_file() && *is_copy => Reach::Content,
-        _ => Reach::Tree,
+        Some(found) if found.is_file() && *is_copy => ChangeScope::Content,
+        _ => ChangeScope::Tree,
     };
     let mut changes = vec![(to, reach)];
     if !is_copy {
-        changes.push((from, Reach::Tree));
+        changes.push((from, ChangeScope::Tree));
     }
-    Guard::of(headers)?.check(tree, Asks { access, target: from, headers }, &changes)
+    LockConditions::of(headers)?.check(tree, RequestHead { access, target: from, headers }, &changes)
 }
 
 /// Copies, and looks at locks again before what is copied gets its name: it may have taken long.
@@ -128,8 +122,8 @@ fn copy_all(
     tree: &Arc<Tree>,
     transfer: &Transfer,
     (attr, replace, deep): (&Attr, bool, bool),
-    may_land: impl Fn(State) -> Result<(), Refusal>,
-) -> Result<Landed, Refusal> {
+    may_land: impl Fn(TreeState) -> Result<(), ErrorResponse>,
+) -> Result<PlacementOutcome, ErrorResponse> {
     let why_not = RefCell::new(None);
     let ask = |copied| {
         let asked = check_locks(tree, transfer).and_then(|_| may_land(copied));
@@ -139,7 +133,7 @@ fn copy_all(
         })
     };
     let remember = !transfer.is_copy;
-    let copying = Copying { deep, asker: &transfer.asker, remember, may_land: &ask };
+    let copying = CopyRequest { deep, cancellation: &transfer.cancellation, remember, may_land: &ask };
     let landed = tree.copy_all((&transfer.access, attr), (&transfer.to, replace), &copying);
     match why_not.take() {
         Some(refusal) => Err(refusal),
@@ -147,14 +141,14 @@ fn copy_all(
     }
 }
 
-fn refused(error: FsError) -> Refusal {
+fn refused(error: FsError) -> ErrorResponse {
     match error.errno() {
         Errno::EEXIST => {
-            Refusal::new(StatusCode::PRECONDITION_FAILED, "something is at the Destination already")
+            ErrorResponse::new(StatusCode::PRECONDITION_FAILED, "something is at the Destination already")
         }
         Errno::EINVAL => {
             let text = "the Destination is what is to go there, or inside of that";
-            Refusal::new(StatusCode::FORBIDDEN, text)
+            ErrorResponse::new(StatusCode::FORBIDDEN, text)
         }
         _ => no_parent(error),
     }
@@ -164,7 +158,7 @@ fn move_all(
     tree: &Arc<Tree>,
     transfer: &Transfer,
     (attr, replace): (&Attr, bool),
-) -> Result<Landed, Refusal> {
+) -> Result<PlacementOutcome, ErrorResponse> {
     let Transfer { access, from, to, .. } = transfer;
     let (source, target) = (tree.place(access, from, false)?, tree.place(access, to, false)?);
     match tree.put_in_place(&source, &target, replace) {
@@ -173,8 +167,8 @@ fn move_all(
     }
     // Between partitions files are copied; and only what was copied is removed.
     tree.may_remove(attr)?;
-    let changed = |text| Refusal::new(StatusCode::CONFLICT, text);
-    let was_copied = Cell::new(State::default());
+    let changed = |text| ErrorResponse::new(StatusCode::CONFLICT, text);
+    let was_copied = Cell::new(TreeState::default());
     let landed = copy_all(tree, transfer, (attr, replace, true), |copied| {
         let now = tree.at(&source)?.map(|top| tree.state(&top)).transpose()?;
         let is_as_it_was = now.as_ref() == Some(&copied);

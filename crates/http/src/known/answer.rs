@@ -1,21 +1,21 @@
-//! What the server says of entries that the formation knows.
+//! Responses about published entries that the formation has cached.
 
 use std::sync::Arc;
 
-use bivouac_publish::Which;
+use bivouac_publish::EntryRef;
 use hyper::header::{self, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::{PLACE, find, list};
-use crate::body::{Body, full};
+use crate::body::{Body, typed};
+use crate::error_response::ErrorResponse;
 use crate::keys;
-use crate::page::value;
-use crate::refusal::Refusal;
-use crate::target::behind;
+use crate::query::value;
+use crate::request_path::behind;
 use crate::tree::{Access, Tree};
 
-/// What of it a request's path names; nothing, if it is not of it.
+/// Returns the part of a request's path below the prefix; `None` for other paths.
 #[must_use]
 pub fn part_of(path: &str) -> Option<&str> {
     behind(path, PLACE)
@@ -30,21 +30,20 @@ pub fn answer(
     access: &Access,
     part: &str,
     query: Option<&str>,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<Body>, ErrorResponse> {
     if !access.prefix.names.is_empty() {
         let text = "entries are of the whole formation, and the key is for a path in it; ask for one that is for all";
-        return Err(Refusal::new(StatusCode::FORBIDDEN, text));
+        return Err(ErrorResponse::new(StatusCode::FORBIDDEN, text));
     }
-    let missing =
-        |what: &str| Refusal::new(StatusCode::BAD_REQUEST, format!("the parameter {what} is missing"));
+    let missing = |what: &str| ErrorResponse::bad_request(format!("the parameter {what} is missing"));
     let catalogue = value(query, "catalogue")?.ok_or_else(|| missing("catalogue"))?;
     let (client, now) = (tree.client()?, keys::now());
     match part {
         "/entry.json" => {
             let id = value(query, "id")?.ok_or_else(|| missing("id"))?;
-            let found = find(client, Which { catalogue: &catalogue, id: &id }, now)?;
+            let found = find(client, EntryRef { catalogue: &catalogue, id: &id }, now)?;
             let text = found.and_then(|known| known.encode(&catalogue));
-            let unknown = || Refusal::new(StatusCode::NOT_FOUND, "not known here; ask the catalogue");
+            let unknown = || ErrorResponse::new(StatusCode::NOT_FOUND, "not known here; ask the catalogue");
             Ok(sent(text.ok_or_else(unknown)?))
         }
         "/find.json" => {
@@ -53,14 +52,12 @@ pub fn answer(
                 known.filter_map(|known| known.encode(&catalogue)).map(Value::from).collect();
             Ok(sent(json!({"entries": texts}).to_string()))
         }
-        _ => Err(Refusal::new(StatusCode::NOT_FOUND, "there are entry.json and find.json")),
+        _ => Err(ErrorResponse::new(StatusCode::NOT_FOUND, "there are entry.json and find.json")),
     }
 }
 
 fn sent(text: String) -> Response<Body> {
-    let mut response = Response::new(full(text.into()));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    let mut response = typed(StatusCode::OK, "application/json", text);
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

@@ -1,9 +1,9 @@
 // What is copied from and to site storage: stages, and what is still to be flushed.
 
 import { ask } from "./ask.js";
-import { lines } from "./charts.js";
+import { BYTES, lines } from "./charts.js";
 import { el, replace, table, visible } from "./dom.js";
-import { follow, latest, pace } from "./overview.js";
+import { follow, latest, pace, state } from "./overview.js";
 import { percent, size, span } from "./units.js";
 
 const JOBS_EVERY = 2000;
@@ -24,7 +24,7 @@ function jobs(all) {
   if (!list.length && missing) return el("section", {}, el("h2", {}, "Staging"), missing);
   if (!list.length) return el("section", {}, el("h2", {}, "Staging"), el("p", {}, "No stage was started."));
   const named = list.some((job) => job.host);
-  const rows = list.map((job) => [String(job.job), ...(named ? [visible(job.host)] : []), job.way, job.state, done(job), `${job.files} of ${job.files_found}`,
+  const rows = list.map((job) => [String(job.job), ...(named ? [visible(job.host)] : []), job.way, state(job.state), done(job), `${job.files} of ${job.files_found}`,
     `${size(job.bytes)} of ${size(job.bytes_found)}`, span(Date.now() - job.begun_unix_s * 1000),
     job.transfers.map((one) => el("div", {}, visible(`${one.src} → ${one.dst}`)))]);
   const head = ["Job", ...(named ? ["Host"] : []), "Way", "State", "Copied", "Files", "Bytes", "Since", "What"];
@@ -62,6 +62,6 @@ export function activity({ heading, body, signal }) {
     const known = all.filter((at) => at.unflushed_bytes !== null);
     const queues = [{ name: "not sent by mounts", kind: "written", value: (at) => at.unsent_bytes }];
     if (known.length) queues.unshift({ name: "not flushed", kind: "read", value: (at) => at.unflushed_bytes ?? 0 });
-    replace(chart, lines("What waits", all, queues, size));
+    replace(chart, lines("Data not written yet", all, queues, size, "bytes", BYTES));
   });
 }

@@ -33,6 +33,13 @@ export async function ask(part, parameters = {}, signal = undefined) {
   return answer.json();
 }
 
+// As `ask`, of what changes something.
+export async function order(method, part, parameters) {
+  const query = new URLSearchParams(parameters).toString().replaceAll("+", "%20");
+  const answer = await send(`${PLACE}${part}?${query}`, { method });
+  return answer.json();
+}
+
 export const change = (method, path) => send(path, { method });
 
 // Entries of a directory, an object a line, until there are `most`. One of a million names is not fetched whole.

@@ -1,57 +1,47 @@
-//! What is asked about one file.
+//! Page of one file.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
-use hyper::{Response, StatusCode};
-use percent_encoding::percent_decode_str;
+use hyper::Response;
 
-use super::{Explained, Views, made};
+use super::{ExplainRequest, Views, made};
 use crate::body::Body;
-use crate::refusal::Refusal;
-use crate::target::{Target, parameters};
+use crate::error_response::ErrorResponse;
+use crate::query::value;
+use crate::request_path::RequestPath;
 use crate::tree::{Access, Tree};
 
-/// The value of a parameter, decoded.
-///
-/// # Errors
-/// That it is no text.
-pub fn value<'q>(query: Option<&'q str>, name: &str) -> Result<Option<Cow<'q, str>>, Refusal> {
-    let found = parameters(query).find(|(known, _)| *known == name).and_then(|(_, value)| value);
-    found.map(|value| percent_decode_str(value).decode_utf8()).transpose().map_err(|_| {
-        Refusal::new(StatusCode::BAD_REQUEST, format!("the parameter {name} is no UTF-8; encode it"))
-    })
-}
-
-/// What a parameter names: a path as a request writes it, encoded once more.
+/// Returns the path in a parameter, encoded as in a request.
 ///
 /// # Errors
 /// That it names nothing.
-pub fn target(query: Option<&str>, name: &str) -> Result<Target, Refusal> {
-    let missing = || Refusal::new(StatusCode::BAD_REQUEST, format!("the parameter {name} is missing"));
+pub fn target(query: Option<&str>, name: &str) -> Result<RequestPath, ErrorResponse> {
+    let missing = || ErrorResponse::bad_request(format!("the parameter {name} is missing"));
     let path = value(query, name)?.ok_or_else(missing)?;
-    Target::parse(&path).map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, format!("{name}: {why}")))
+    RequestPath::parse(&path).map_err(|why| ErrorResponse::bad_request(format!("{name}: {why}")))
 }
 
-/// Where the bytes of a file are.
+/// Returns the location of a file's bytes.
 pub fn explain(
     tree: &Arc<Tree>,
     views: &Views,
     access: &Access,
     query: Option<&str>,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<Body>, ErrorResponse> {
     let target = target(query, "path")?;
     let attr = tree.attr(access, &target)?;
     let path = target.path();
     let path = String::from_utf8_lossy(&path);
     let sees_places = access.prefix.names.is_empty();
-    let explained = Explained { client: tree.client()?, path: &path, ino: attr.ino, sees_places };
+    let dir = target.parent().and_then(|dir| tree.attr(access, &dir).ok()).map(|dir| dir.ino);
+    let explained = ExplainRequest { client: tree.client()?, path: &path, ino: attr.ino, dir, sees_places };
     made("explain.json", (views.explain)(explained))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hyper::StatusCode;
 
     #[test]
     fn parameters_are_decoded_once() {

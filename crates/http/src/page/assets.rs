@@ -1,12 +1,12 @@
 //! The page's text, in the program: nothing of it comes from elsewhere.
 
-/// A part of the page that is the same for everybody.
+/// A static part of the page.
 pub struct Asset {
     /// Its name.
     pub name: &'static str,
     /// Its type.
     pub content_type: &'static str,
-    /// What is in it.
+    /// Content.
     pub text: &'static str,
 }
 
@@ -15,7 +15,7 @@ pub const INDEX: &str = include_str!("index.html");
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// What it takes along.
+/// All static parts.
 pub const ASSETS: &[Asset] = &[
     Asset { name: "page.css", content_type: "text/css; charset=utf-8", text: include_str!("page.css") },
     Asset { name: "icon.svg", content_type: "image/svg+xml", text: include_str!("icon.svg") },
@@ -29,6 +29,7 @@ pub const ASSETS: &[Asset] = &[
     Asset { name: "changes.js", content_type: SCRIPT, text: include_str!("changes.js") },
     Asset { name: "where.js", content_type: SCRIPT, text: include_str!("where.js") },
     Asset { name: "activity.js", content_type: SCRIPT, text: include_str!("activity.js") },
+    Asset { name: "shares.js", content_type: SCRIPT, text: include_str!("shares.js") },
     Asset { name: "report.js", content_type: SCRIPT, text: include_str!("report.js") },
 ];
 

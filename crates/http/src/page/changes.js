@@ -25,15 +25,27 @@ async function tried(work) {
   }
 }
 
-export async function remove(href, shown, isDir, done) {
-  const what = isDir ? `the directory ${shown}, if it is empty` : shown;
-  if (!(await agree(`Delete ${what}? It cannot be had back.`, "Delete"))) return;
-  await tried(async () => {
-    // With a slash at its end, all that is in it would go.
-    await change("DELETE", href.replace(/\/$/, ""));
-    say(`${shown} is deleted.`);
-  });
+// Removes files, links and empty directories, each with its address and the text that stands for it.
+export async function remove(items, done) {
+  const [{ shown, isDir }] = items;
+  const what = items.length > 1
+    ? `${items.length} entries; directories only if they are empty`
+    : isDir ? `the directory ${shown}, if it is empty` : shown;
+  if (!(await agree(`Delete ${what}? It cannot be undone.`, "Delete"))) return;
+  const failed = [];
+  complain("");
+  for (const item of items) {
+    try {
+      // A slash at the end would delete the directory with everything in it.
+      await change("DELETE", item.href.replace(/\/$/, ""));
+    } catch (error) {
+      failed.push(`${item.shown}: ${error.message}`);
+    }
+  }
+  const deleted = items.length - failed.length;
+  if (deleted) say(items.length > 1 ? `${deleted} of ${items.length} entries are deleted.` : `${shown} is deleted.`);
   await done();
+  if (failed.length) complain(failed.join("; "));
 }
 
 async function upload(dir, file, place) {

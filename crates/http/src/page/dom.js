@@ -33,9 +33,11 @@ export function complain(text) {
   if (place.textContent !== text) place.textContent = text;
 }
 
-// A table whose cells are texts or elements; the first of a row is its head. `right` are columns of numbers. On small
+// A table whose cells are texts or elements; the first of a row is its head. A head is a text, or a label with the
+// element that shows it and how the column is sorted. `right` are columns of numbers. On small
 // screens each row is a card, in which cells have the names of their columns.
-export function table(caption, head, right, rows) {
+export function table(caption, heads, right, rows) {
+  const head = heads.map((one) => one.label ?? one);
   const side = (column) => (right.includes(column) ? "n" : undefined);
   const cell = (content, column) =>
     column === 0
@@ -48,8 +50,8 @@ export function table(caption, head, right, rows) {
       "table",
       { class: "cards" },
       el("caption", {}, caption),
-      el("thead", {}, el("tr", {}, head.map((name, column) =>
-        name ? el("th", { scope: "col", class: side(column) }, name) : el("td", {})))),
+      el("thead", {}, el("tr", {}, heads.map((one, column) =>
+        one ? el("th", { scope: "col", class: side(column), "aria-sort": one.sort }, one.content ?? one) : el("td", {})))),
       el("tbody", {}, rows.map((row) => el("tr", {}, row.map(cell)))),
     ),
   );

@@ -1,12 +1,13 @@
 //! The page for browsers. It is where no file can be: names that begin with `.bivouac-` are the server's own.
 //!
-//! Everything of it needs a key, which the browser asks for and keeps for this address and port alone; a cookie would be
-//! shown to every server of the host. What the page shows comes from whoever put the server together ([`View`]), and is for
-//! keys of the whole formation; of files ([`asked`]) each key sees what is below its path.
+//! Everything of it needs a key, which the browser asks for and keeps for this address and port alone; a cookie would
+//! be shown to every server of the host. What the page shows comes from whoever put the server together ([`View`]), and
+//! is for keys of the whole formation; of files ([`asked`]) each key sees what is below its path.
 
 mod asked;
 mod assets;
 mod search;
+mod shares;
 
 use std::sync::Arc;
 
@@ -16,32 +17,45 @@ use bivouac_client::Client;
 use bivouac_types::{Errno, FsError, Ino};
 use bytes::Bytes;
 use hyper::header::{self, HeaderName, HeaderValue};
-use hyper::{Response, StatusCode};
+use hyper::{Method, Response, StatusCode};
 use serde_json::json;
 
-use crate::body::{Body, full};
-use crate::refusal::Refusal;
-use crate::service::{Page, Policy};
-use crate::tree::{Access, Asker, Tree};
+use crate::body::{Body, typed};
+use crate::cancellation::Cancellation;
+use crate::error_response::ErrorResponse;
+use crate::keys::Deriver;
+use crate::tree::{Access, Tree};
 #[cfg(test)]
 pub use asked::target;
-pub use asked::value;
 use assets::{ASSETS, INDEX};
 
-/// Where the page is, without the slash behind it.
+/// URL prefix of the page, without its trailing slash.
 pub const PLACE: &str = "/.bivouac-page";
 
-/// What a page of another place in the browser must not load from here, or into itself.
+/// Header that forbids other sites to load the page or parts of it.
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
 
 /// Random bytes of what marks the scripts of one answer.
 const NONCE_LEN: usize = 16;
-/// What stands for it in the page.
+/// Placeholder of the nonce in the page.
 const NONCE: &str = "{nonce}";
 
+/// A page that is made for each request.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// Its type.
+    pub content_type: &'static str,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// Content security policy of a response that differs from the default.
+#[derive(Clone, Debug)]
+pub struct ContentPolicy(pub HeaderValue);
+
 /// Something that is seen of the whole formation.
-pub struct View {
+pub struct PageView {
     /// Its name below the page's place.
     pub name: &'static str,
     /// Makes it, of the request's parameters. It may block. An error is a sentence for the log.
@@ -53,35 +67,43 @@ pub type MakeView = Box<dyn Fn(Option<&str>) -> Result<Page, String> + Send + Sy
 
 /// A file or directory that is to be explained.
 #[derive(Clone, Copy)]
-pub struct Explained<'a> {
+pub struct ExplainRequest<'a> {
     /// The formation.
     pub client: &'a Client,
     /// Its path, for people.
     pub path: &'a str,
     /// Its inode.
     pub ino: Ino,
-    /// Whether whoever asks may know the places of subfiles on the nodes.
+    /// Its directory, if the client may see that.
+    pub dir: Option<Ino>,
+    /// True if the client may see the places of subfiles.
     pub sees_places: bool,
 }
 
 /// Says where the bytes of a file are. It may block. An error is a sentence for the log.
-pub type Explain = Box<dyn Fn(Explained<'_>) -> Result<Page, String> + Send + Sync>;
+pub type PathExplainer = Box<dyn Fn(ExplainRequest<'_>) -> Result<Page, String> + Send + Sync>;
 
-/// What the page is made of, besides its own text.
+/// Dynamic content of the page.
 pub struct Views {
-    /// What is seen of the whole formation.
-    pub of_all: Vec<View>,
-    /// What is seen of a file.
-    pub explain: Explain,
+    /// Views of the whole formation.
+    pub of_all: Vec<PageView>,
+    /// View of a file.
+    pub explain: PathExplainer,
 }
 
-/// What of the page a request's path names; nothing, if it is not of the page.
+/// Returns the part of a request's path below the prefix; `None` for other paths.
 #[must_use]
 pub fn part_of(path: &str) -> Option<&str> {
-    crate::target::behind(path, PLACE)
+    crate::request_path::behind(path, PLACE)
 }
 
-/// Whether a part of the page may wait for nodes: what is the page's own text does not.
+/// Returns whether requests to this part of the page may change something.
+#[must_use]
+pub fn is_changed(part: &str) -> bool {
+    part.strip_prefix('/') == Some(shares::NAME)
+}
+
+/// Returns whether a part of the page may wait for nodes; static parts do not.
 #[must_use]
 pub fn takes_long(part: &str) -> bool {
     let name = part.trim_start_matches('/');
@@ -90,29 +112,28 @@ pub fn takes_long(part: &str) -> bool {
 
 /// A request for a part of the page.
 #[derive(Debug)]
-pub struct Wanted {
+pub struct PageRequest {
     /// The part: nothing, or a slash and what is behind it.
     pub part: String,
+    /// The method: GET, or what changes the links that were shared.
+    pub method: Method,
     /// Its parameters.
     pub query: Option<String>,
-    /// Who waits for the answer.
-    pub asker: Asker,
+    /// Cancellation by the client.
+    pub cancellation: Cancellation,
 }
 
 /// Answers it. This may block.
-///
-/// # Errors
-/// Why not.
 pub fn answer(
     tree: &Arc<Tree>,
-    views: &Views,
+    (views, keys): (&Views, &Deriver),
     access: &Access,
-    wanted: &Wanted,
-) -> Result<Response<Body>, Refusal> {
+    wanted: &PageRequest,
+) -> Result<Response<Body>, ErrorResponse> {
     let query = wanted.query.as_deref();
     let Some(name) = wanted.part.strip_prefix('/') else {
         let place = HeaderValue::from_static("/.bivouac-page/");
-        return Err(Refusal::new(StatusCode::MOVED_PERMANENTLY, "the page has a slash at its end")
+        return Err(ErrorResponse::new(StatusCode::MOVED_PERMANENTLY, "the page has a slash at its end")
             .with(header::LOCATION, place));
     };
     if name.is_empty() {
@@ -123,8 +144,9 @@ pub fn answer(
     }
     match name {
         "key.json" => of_json(&key(tree, access)?),
-        "find.json" => of_json(&search::find(tree, access, query, &wanted.asker)?),
+        "find.json" => of_json(&search::find(tree, access, query, &wanted.cancellation)?),
         "explain.json" => asked::explain(tree, views, access, query),
+        shares::NAME => of_json(&shares::answer(tree, keys, access, (&wanted.method, query))?),
         _ => of_all(views, access, name, query),
     }
 }
@@ -134,27 +156,27 @@ fn of_all(
     access: &Access,
     name: &str,
     query: Option<&str>,
-) -> Result<Response<Body>, Refusal> {
-    let missing = || Refusal::new(StatusCode::NOT_FOUND, "the page has no such part");
+) -> Result<Response<Body>, ErrorResponse> {
+    let missing = || ErrorResponse::new(StatusCode::NOT_FOUND, "the page has no such part");
     let view = views.of_all.iter().find(|view| view.name == name).ok_or_else(missing)?;
     if !access.prefix.names.is_empty() {
         let text =
             "this is of the whole formation, and the key is for a path in it; ask for one that is for all";
-        return Err(Refusal::new(StatusCode::FORBIDDEN, text));
+        return Err(ErrorResponse::new(StatusCode::FORBIDDEN, text));
     }
     made(name, (view.make)(query))
 }
 
-fn made(name: &str, page: Result<Page, String>) -> Result<Response<Body>, Refusal> {
+fn made(name: &str, page: Result<Page, String>) -> Result<Response<Body>, ErrorResponse> {
     let page = page.map_err(|error| {
         log::error!(why:% = error; "{PLACE}/{name}");
-        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "it could not be made; see: bivouac logs")
+        ErrorResponse::new(StatusCode::INTERNAL_SERVER_ERROR, "it could not be made; see: bivouac logs")
     })?;
     Ok(sent(page.content_type, page.bytes.into()))
 }
 
-/// What the key that is shown is for.
-fn key(tree: &Tree, access: &Access) -> Result<serde_json::Value, Refusal> {
+/// Returns the access of the presented key.
+fn key(tree: &Tree, access: &Access) -> Result<serde_json::Value, ErrorResponse> {
     let mut top = access.prefix.clone();
     top.is_dir = tree.attr(access, &access.prefix)?.is_dir();
     Ok(json!({
@@ -164,10 +186,11 @@ fn key(tree: &Tree, access: &Access) -> Result<serde_json::Value, Refusal> {
         "whole": top.names.is_empty(),
         "read_only": access.key.read_only,
         "expires": access.key.expires,
+        "shares": shares::may_share(&access.key),
     }))
 }
 
-fn index() -> Result<Response<Body>, Refusal> {
+fn index() -> Result<Response<Body>, ErrorResponse> {
     let mut random = [0; NONCE_LEN];
     getrandom::fill(&mut random)
         .map_err(|error| FsError::with(Errno::EIO, format!("draw random bytes: {error}")))?;
@@ -181,18 +204,17 @@ fn index() -> Result<Response<Body>, Refusal> {
     );
     let policy = HeaderValue::from_str(&policy)
         .map_err(|error| FsError::with(Errno::EIO, format!("the page's policy: {error}")))?;
-    response.extensions_mut().insert(Policy(policy));
+    response.extensions_mut().insert(ContentPolicy(policy));
     Ok(response)
 }
 
-fn of_json(value: &serde_json::Value) -> Result<Response<Body>, Refusal> {
+fn of_json(value: &serde_json::Value) -> Result<Response<Body>, ErrorResponse> {
     Ok(sent("application/json", value.to_string().into()))
 }
 
 fn sent(content_type: &'static str, bytes: Bytes) -> Response<Body> {
-    let mut response = Response::new(full(bytes));
+    let mut response = typed(StatusCode::OK, content_type, bytes);
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     headers.insert(RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
@@ -203,7 +225,7 @@ fn sent(content_type: &'static str, bytes: Bytes) -> Response<Body> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::is_reserved;
+    use crate::request_path::is_reserved;
 
     #[test]
     fn the_page_is_where_no_file_is() {
@@ -221,7 +243,7 @@ mod tests {
     #[test]
     fn each_answer_has_a_mark_of_its_own() {
         let nonce = |response: &Response<Body>| {
-            let Policy(policy) = response.extensions().get().unwrap();
+            let ContentPolicy(policy) = response.extensions().get().unwrap();
             policy
                 .to_str()
                 .unwrap()

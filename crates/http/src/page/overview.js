@@ -1,7 +1,7 @@
 // What the formation does now: rates, load by node, times of operations, how full volumes are.
 
 import { ask } from "./ask.js";
-import { HeatMap, lines, WINDOW } from "./charts.js";
+import { BYTES, HeatMap, lines, WINDOW } from "./charts.js";
 import { byId, complain, el, replace, table, visible } from "./dom.js";
 import { bandwidth, clock, micros, percent, rate, size, span } from "./units.js";
 
@@ -59,8 +59,16 @@ function facts(last) {
   const pairs = [["Age", span(last.unix_ms - last.created_unix_ms)],
     ["Requests", `${rate(total.requests)}/s`], ["Under way", String(total.under_way)],
     ["Files", String(last.files)], ["Open", String(last.open_files)],
-    ["Used", `${size(total.used_bytes)} of ${size(total.capacity_bytes)}`], ...unflushed];
+    ["Used", [size(total.used_bytes), " ", el("span", { class: "dim" }, `of ${size(total.capacity_bytes)}`)]], ...unflushed];
   return el("dl", { class: "facts" }, pairs.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+}
+
+// The state of a node, a host or a job: a word, and a colour for those who see it.
+const GOOD = ["ready", "up", "done"];
+const UNDER_WAY = ["starting", "running", "waiting", "leaving"];
+export function state(text, kind = undefined) {
+  const found = kind ?? (GOOD.includes(text) ? "good" : UNDER_WAY.includes(text) ? "busy" : "bad");
+  return el("span", { class: `state ${found}` }, text);
 }
 
 // How much of something there is. From `high` on it is too much.
@@ -95,7 +103,8 @@ function hosts(last) {
   }
   if (sums.size < 2) return undefined;
   const rows = [...sums].map(([host, sum]) => [visible(host),
-    sum.ready ? `${sum.ready} of ${sum.nodes} nodes ready` : "does not answer", rate(sum.requests), bandwidth(sum.written),
+    state(sum.ready ? `${sum.ready} of ${sum.nodes} nodes ready` : "does not answer", sum.ready === sum.nodes ? "good" : "bad"),
+    rate(sum.requests), bandwidth(sum.written),
     bandwidth(sum.read), sum.load.toFixed(2), fullness(sum.used, sum.capacity, `host ${host}`)]);
   return el("section", {}, table("Hosts", ["Host", "State", "Requests/s", "Written", "Read", "Load", "Full"], [2, 3, 4, 5], rows));
 }
@@ -103,7 +112,7 @@ function hosts(last) {
 function nodes(last) {
   return el("section", {}, table("Nodes",
     ["Node", "Host", "State", "Requests/s", "Written", "Read", "Load", "Under way", "Full"], [3, 4, 5, 6, 7],
-    last.nodes.map((node) => [String(node.id), node.host, node.state, rate(node.requests), bandwidth(node.written),
+    last.nodes.map((node) => [String(node.id), node.host, state(node.state), rate(node.requests), bandwidth(node.written),
       bandwidth(node.read), node.load.toFixed(2), String(node.under_way),
       fullness(node.used_bytes, node.capacity_bytes, `node ${node.id}`)])));
 }
@@ -111,10 +120,10 @@ function nodes(last) {
 function operations(last) {
   const rows = last.operations.map((one) => [one.name, rate(one.client), rate(one.peer), one.load.toFixed(2),
     micros(one.p50_us), micros(one.p99_us)]);
-  const caption = "Operations: how many, and how long clients waited for nodes";
+  const caption = "Operations of programs: rates, and how long clients waited for nodes";
   return el("section", {}, rows.length
     ? table(caption, ["Operation", "Clients/s", "Peers/s", "Load", "Half within", "99 of 100 within"], [1, 2, 3, 4, 5], rows)
-    : el("p", {}, "No operations."));
+    : el("p", {}, "Programs ask for nothing."));
 }
 
 function volumes(status) {
@@ -147,13 +156,15 @@ export function overview({ heading, body, signal }) {
     when.textContent = `As of ${clock(last.unix_ms)}, over ${last.seconds.toFixed(1)} s`;
     replace(top, warnings(last), facts(last));
     replace(charts,
-      lines("Content", all, [{ name: "read", kind: "read", value: (at) => at.total.read },
-        { name: "written", kind: "written", value: (at) => at.total.written }], bandwidth),
-      lines("Requests", all, [{ name: "requests/s", kind: "read", value: (at) => at.total.requests }], rate),
-      lines("Requests worked on at the same time", all, [{ name: "load", kind: "read", value: (at) => at.total.load }], (value) => value.toFixed(2)),
-      // As many as are there, by how many come (Little's law).
-      lines("Time of a request at its node, on average", all, [{ name: "time", kind: "read",
-        value: (at) => (at.total.requests ? (at.total.load * 1e6) / at.total.requests : 0) }], (us) => micros(Math.round(us))));
+      lines("Data", all, [{ name: "read", kind: "read", value: (at) => at.total.read },
+        { name: "written", kind: "written", value: (at) => at.total.written }], bandwidth, "bytes per second", BYTES),
+      lines("Requests", all, [{ name: "requests", kind: "read", value: (at) => at.total.requests }], rate, "per second", { floor: 10 }),
+      lines("Load", all, [{ name: "load", kind: "read", value: (at) => at.total.load }], (value) => value.toFixed(2),
+        "requests in progress", { floor: 0.2 }),
+      // Requests in progress divided by requests per second (Little's law).
+      lines("Latency", all, [{ name: "mean", kind: "read",
+        value: (at) => (at.total.requests ? (at.total.load * 1e6) / at.total.requests : undefined) }],
+      (us) => micros(Math.round(us)), "per request, at its node", { floor: 100 }));
     heat.show(all);
     replace(rest, hosts(last), nodes(last), operations(last));
   };

@@ -5,27 +5,33 @@ use std::sync::Arc;
 
 use bivouac_client::DirEntry;
 use bivouac_types::{Errno, FsError, Ino};
-use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use super::asked::{target, value};
-use crate::listing::object;
-use crate::refusal::Refusal;
-use crate::target::{Target, is_reserved};
-use crate::tree::{Access, Asker, READ, Tree};
+use super::asked::target;
+use crate::cancellation::Cancellation;
+use crate::error_response::ErrorResponse;
+use crate::json_entry::object;
+use crate::query::value;
+use crate::request_path::{RequestPath, is_reserved};
+use crate::tree::{Access, READ, Tree};
 
 /// Entries that are looked at, at most.
 const LOOKED_MAX: u64 = 200_000;
-/// Files that are told, at most.
+/// Upper limit of search results.
 const FOUND_MAX: usize = 500;
 
-/// What is below a directory and has all words in its name, in whatever case; what is nearest first. Links are not followed.
-/// It says whether it was through.
-pub fn find(tree: &Arc<Tree>, access: &Access, query: Option<&str>, asker: &Asker) -> Result<Value, Refusal> {
+/// Searches below a directory for names with all words, case-insensitively, nearest first. Links are not followed. The
+/// result says whether the search was complete.
+pub fn find(
+    tree: &Arc<Tree>,
+    access: &Access,
+    query: Option<&str>,
+    cancellation: &Cancellation,
+) -> Result<Value, ErrorResponse> {
     let words = value(query, "words")?.unwrap_or_default().to_lowercase();
     let words: Vec<&str> = words.split_whitespace().collect();
     if words.is_empty() {
-        return Err(Refusal::new(StatusCode::BAD_REQUEST, "there are no words to search for"));
+        return Err(ErrorResponse::bad_request("there are no words to search for"));
     }
     let top = target(query, "dir")?;
     let attr = tree.attr(access, &top)?;
@@ -36,7 +42,7 @@ pub fn find(tree: &Arc<Tree>, access: &Access, query: Option<&str>, asker: &Aske
     let mut search =
         Search { tree, words, found: Vec::new(), looked: 0, dirs: VecDeque::from([(attr.ino, top)]) };
     while let Some((ino, dir)) = search.dirs.pop_front() {
-        asker.must_be_there()?;
+        cancellation.check_cancelled()?;
         search.look_into(ino, &dir)?;
         if search.is_enough() {
             break;
@@ -51,7 +57,7 @@ struct Search<'a> {
     words: Vec<&'a str>,
     found: Vec<Value>,
     looked: u64,
-    dirs: VecDeque<(Ino, Target)>,
+    dirs: VecDeque<(Ino, RequestPath)>,
 }
 
 impl Search<'_> {
@@ -59,11 +65,11 @@ impl Search<'_> {
         self.looked >= LOOKED_MAX || self.found.len() >= FOUND_MAX
     }
 
-    fn look_into(&mut self, ino: Ino, dir: &Target) -> Result<(), Refusal> {
+    fn look_into(&mut self, ino: Ino, dir: &RequestPath) -> Result<(), ErrorResponse> {
         let mut cookie = 0;
         while !self.is_enough() {
             let entries = match self.tree.entries(ino, cookie) {
-                // Removed meanwhile.
+                // Removed since the listing.
                 Err(error) if error.errno() == Errno::ENOENT => return Ok(()),
                 entries => entries?,
             };
@@ -74,12 +80,12 @@ impl Search<'_> {
         Ok(())
     }
 
-    fn look_at(&mut self, dir: &Target, entry: &DirEntry) {
+    fn look_at(&mut self, dir: &RequestPath, entry: &DirEntry) {
         let Some(attr) = entry.attr.as_ref().filter(|_| !is_reserved(&entry.name)) else { return };
         self.looked += 1;
         let mut names = dir.names.clone();
         names.push(entry.name.clone());
-        let target = Target { names, is_dir: attr.is_dir() };
+        let target = RequestPath { names, is_dir: attr.is_dir() };
         if self.found.len() < FOUND_MAX && has_all(&entry.name, &self.words) {
             let mut found = object(&entry.name, attr);
             if let Some(found) = found.as_object_mut() {
@@ -88,7 +94,7 @@ impl Search<'_> {
             }
             self.found.push(found);
         }
-        // What may not be read is not looked into, and what it holds is not told.
+        // Unreadable directories are skipped, and their content is not revealed.
         if attr.is_dir() && self.tree.may(attr, READ).is_ok() {
             self.dirs.push_back((attr.ino, target));
         }

@@ -1,5 +1,5 @@
-//! Checksums of S3 besides the MD5: said in front of a body or in trailers behind it, compared before the name is
-//! given, and kept so that who reads can compare them too.
+//! Checksums of S3 besides MD5: declared in headers or trailers, compared before the object gets its name, and stored
+//! for readers.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 
 /// The header that names the trailers which come behind a body.
 const ANNOUNCED: &str = "x-amz-trailer";
-/// What the header or trailer of a checksum begins with.
+/// Prefix of checksum headers and trailers.
 const HEADER_START: &str = "x-amz-checksum-";
 
-/// What a checksum is computed by.
+/// Algorithm of a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kind {
     Crc32,
@@ -29,12 +29,12 @@ pub enum Kind {
 }
 
 /// Checksums of some bytes, in base64.
-pub type Sums = BTreeMap<Kind, String>;
+pub type Checksums = BTreeMap<Kind, String>;
 
 /// The checksums that a type of the protocol has.
 macro_rules! sums {
     ($from:expr) => {{
-        use $crate::s3::checksums::{Kind, Sums};
+        use $crate::s3::checksums::{Checksums, Kind};
         let from = &$from;
         let all = [
             (Kind::Crc32, &from.checksum_crc32),
@@ -43,7 +43,7 @@ macro_rules! sums {
             (Kind::Sha1, &from.checksum_sha1),
             (Kind::Sha256, &from.checksum_sha256),
         ];
-        all.into_iter().filter_map(|(kind, sum)| Some((kind, sum.clone()?))).collect::<Sums>()
+        all.into_iter().filter_map(|(kind, sum)| Some((kind, sum.clone()?))).collect::<Checksums>()
     }};
 }
 
@@ -64,7 +64,7 @@ pub(super) use {set_sums, sums};
 impl Kind {
     const ALL: [Kind; 5] = [Kind::Crc32, Kind::Crc32c, Kind::Crc64Nvme, Kind::Sha1, Kind::Sha256];
 
-    /// As S3 writes it.
+    /// Returns its name in S3.
     const fn name(self) -> &'static str {
         match self {
             Kind::Crc32 => ChecksumAlgorithm::CRC32,
@@ -121,7 +121,7 @@ impl Kind {
     }
 }
 
-/// What computes checksums.
+/// Creates a hasher of several algorithms.
 pub fn hasher(kinds: impl IntoIterator<Item = Kind>) -> ChecksumHasher {
     let mut hasher = ChecksumHasher::default();
     for kind in kinds {
@@ -136,19 +136,23 @@ pub fn hasher(kinds: impl IntoIterator<Item = Kind>) -> ChecksumHasher {
     hasher
 }
 
-/// What a request says of its body, in front of it and behind it.
+/// Checksums that a request declares in headers and trailers.
 #[derive(Debug, Default)]
-pub struct Said {
+pub struct DeclaredChecksums {
     pub md5: Option<String>,
-    sums: Sums,
+    sums: Checksums,
     announced: Vec<Kind>,
     trailers: Option<TrailingHeaders>,
 }
 
-impl Said {
+impl DeclaredChecksums {
     /// # Errors
     /// For checksums that can be none, and trailers that there are not.
-    pub fn new<I>(request: &mut S3Request<I>, sums: Sums, md5: Option<String>) -> S3Result<Said> {
+    pub fn new<I>(
+        request: &mut S3Request<I>,
+        sums: Checksums,
+        md5: Option<String>,
+    ) -> S3Result<DeclaredChecksums> {
         if let Some((kind, _)) = sums.iter().find(|(kind, sum)| kind.bytes(sum).is_none()) {
             let text = format!("the checksum {} has another length, in base64", kind.name());
             return Err(S3Error::with_message(S3ErrorCode::InvalidRequest, text));
@@ -158,19 +162,19 @@ impl Said {
         if !announced.is_empty() && trailers.is_none() {
             return Err(s3_error!(InvalidRequest, "trailers come behind a body by chunks (aws-chunked)"));
         }
-        Ok(Said { md5, sums, announced, trailers })
+        Ok(DeclaredChecksums { md5, sums, announced, trailers })
     }
 
-    /// What computes all that is said.
+    /// Creates a hasher of all declared checksums.
     pub fn hasher(&self) -> ChecksumHasher {
         hasher(self.sums.keys().chain(&self.announced).copied())
     }
 
-    /// Compares what has come with what is said, when all of the body has been read.
+    /// Compares the body with the declared checksums, after all of it has been read.
     ///
     /// # Errors
     /// `BadDigest` for other bytes, `MalformedTrailerError` for other trailers than those that were announced.
-    pub fn compare(&self, md5: &[u8], sums: &Sums) -> S3Result<()> {
+    pub fn compare(&self, md5: &[u8], sums: &Checksums) -> S3Result<()> {
         if self.md5.as_ref().is_some_and(|said| *said != STANDARD.encode(md5)) {
             return Err(s3_error!(BadDigest));
         }
@@ -194,14 +198,14 @@ fn announced(headers: &HeaderMap) -> S3Result<Vec<Kind>> {
 }
 
 /// The checksums in trailers: each that was announced, once, and nothing else.
-fn behind_body(trailers: &HeaderMap, announced: &[Kind]) -> S3Result<Sums> {
+fn behind_body(trailers: &HeaderMap, announced: &[Kind]) -> S3Result<Checksums> {
     let wrong = || {
         let text = "the body ends with the trailers that x-amz-trailer names, each once, and with no others";
         let mut refused = S3Error::with_message(S3ErrorCode::Custom("MalformedTrailerError".into()), text);
         refused.set_status_code(StatusCode::BAD_REQUEST);
         refused
     };
-    let mut sums = Sums::new();
+    let mut sums = Checksums::new();
     for (name, value) in trailers {
         let kind =
             Kind::of_header(name.as_str()).filter(|kind| announced.contains(kind)).ok_or_else(wrong)?;
@@ -213,7 +217,7 @@ fn behind_body(trailers: &HeaderMap, announced: &[Kind]) -> S3Result<Sums> {
     if announced.iter().all(|kind| sums.contains_key(kind)) { Ok(sums) } else { Err(wrong()) }
 }
 
-fn check_all(said: &Sums, are: &Sums) -> S3Result<()> {
+fn check_all(said: &Checksums, are: &Checksums) -> S3Result<()> {
     match said.iter().find(|(kind, sum)| are.get(kind) != Some(sum)) {
         None => Ok(()),
         Some((kind, _)) => {
@@ -223,36 +227,36 @@ fn check_all(said: &Sums, are: &Sums) -> S3Result<()> {
     }
 }
 
-/// What is kept of an object.
+/// The checksums that are kept of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
-    pub sums: Sums,
-    /// Whether they are of the checksums of parts, and not of the bytes.
+pub struct StoredChecksums {
+    pub sums: Checksums,
+    /// True if the checksum covers the checksums of parts instead of the bytes.
     #[serde(default)]
     pub is_composite: bool,
 }
 
-impl Kept {
-    pub fn of(sums: Sums) -> Kept {
-        Kept { sums, is_composite: false }
+impl StoredChecksums {
+    pub fn of(sums: Checksums) -> StoredChecksums {
+        StoredChecksums { sums, is_composite: false }
     }
 
-    /// What they are of, as S3 says it.
+    /// Returns its type in S3.
     pub fn kind(&self) -> Option<ChecksumType> {
         (!self.sums.is_empty()).then(|| type_of(!self.is_composite))
     }
 
-    /// Of an upload in parts, when each part has a checksum of the kind: of all bytes, or of the checksums of the
+    /// Returns the checksum of a multipart upload whose parts all have one: of all bytes, or of the checksums of the
     /// parts.
-    pub fn joined(kind: Kind, is_whole: bool, parts: &[(Sums, u64)]) -> Option<Kept> {
+    pub fn joined(kind: Kind, is_whole: bool, parts: &[(Checksums, u64)]) -> Option<StoredChecksums> {
         let all = parts.iter().map(|(sums, len)| Some((kind.bytes(sums.get(&kind)?)?, *len)));
         let all: Vec<(Vec<u8>, u64)> = all.collect::<Option<_>>()?;
         let sum = if is_whole { whole(kind, &all)? } else { composite(kind, &all)? };
-        Some(Kept { sums: Sums::from([(kind, sum)]), is_composite: !is_whole })
+        Some(StoredChecksums { sums: Checksums::from([(kind, sum)]), is_composite: !is_whole })
     }
 }
 
-/// How S3 calls a checksum of the whole, or of the checksums of parts.
+/// Returns the S3 type of a full-object or composite checksum.
 pub fn type_of(is_whole: bool) -> ChecksumType {
     let kind = if is_whole { ChecksumType::FULL_OBJECT } else { ChecksumType::COMPOSITE };
     ChecksumType::from_static(kind)
@@ -284,7 +288,7 @@ pub fn fuzzed(text: &str, bytes: &[u8]) {
         .collect();
     let kinds = announced(&headers).unwrap_or_default();
     assert!(kinds.is_empty() || behind_body(&HeaderMap::new(), &kinds).is_err());
-    let _ = (Kind::Sha1.bytes(text), serde_json::from_slice::<Kept>(bytes));
+    let _ = (Kind::Sha1.bytes(text), serde_json::from_slice::<StoredChecksums>(bytes));
 }
 
 #[cfg(test)]
@@ -299,7 +303,7 @@ mod tests {
         map
     }
 
-    fn of(kind: Kind, bytes: &[u8]) -> Sums {
+    fn of(kind: Kind, bytes: &[u8]) -> Checksums {
         let mut hasher = hasher([kind]);
         hasher.update(bytes);
         sums!(hasher.finalize())
@@ -319,7 +323,7 @@ mod tests {
             let len = kind.bytes(expected).map(|bytes| bytes.len());
             assert_eq!(
                 (len, &sums),
-                (Some(kind.len()), &Sums::from([(kind, expected.to_owned())])),
+                (Some(kind.len()), &Checksums::from([(kind, expected.to_owned())])),
                 "{kind:?}"
             );
             assert_eq!(Kind::named(&kind.algorithm()).unwrap(), kind);
@@ -331,15 +335,18 @@ mod tests {
     fn parts_give_the_checksum_of_the_whole() {
         for kind in [Kind::Crc32, Kind::Crc32c, Kind::Crc64Nvme] {
             let parts = [&b"12"[..], b"", b"3456789"].map(|part| (of(kind, part), part.len() as u64));
-            let kept = Kept::joined(kind, true, &parts).unwrap();
-            assert_eq!(kept, Kept::of(of(kind, b"123456789")), "{kind:?}");
-            assert!(Kept::joined(kind, false, &parts).unwrap().sums[&kind].ends_with("-3"), "{kind:?}");
+            let kept = StoredChecksums::joined(kind, true, &parts).unwrap();
+            assert_eq!(kept, StoredChecksums::of(of(kind, b"123456789")), "{kind:?}");
+            assert!(
+                StoredChecksums::joined(kind, false, &parts).unwrap().sums[&kind].ends_with("-3"),
+                "{kind:?}"
+            );
         }
         let parts = [(of(Kind::Sha1, b"x"), 1)];
-        assert_eq!(Kept::joined(Kind::Sha1, true, &parts), None);
-        assert_eq!(Kept::joined(Kind::Sha256, false, &parts), None);
-        assert!(Kept::joined(Kind::Sha1, false, &parts).unwrap().is_composite);
-        assert_eq!(Kept::joined(Kind::Crc32, true, &[]), None);
+        assert_eq!(StoredChecksums::joined(Kind::Sha1, true, &parts), None);
+        assert_eq!(StoredChecksums::joined(Kind::Sha256, false, &parts), None);
+        assert!(StoredChecksums::joined(Kind::Sha1, false, &parts).unwrap().is_composite);
+        assert_eq!(StoredChecksums::joined(Kind::Crc32, true, &[]), None);
     }
 
     #[test]
@@ -355,7 +362,7 @@ mod tests {
         let sum = ("x-amz-checksum-crc32", "y/Q5Jg==");
         let behind = |lines: &[_], kinds: &[Kind]| behind_body(&headers(lines), kinds);
         assert_eq!(behind(&[sum], &[Kind::Crc32]).unwrap(), of(Kind::Crc32, b"123456789"));
-        assert_eq!(behind(&[], &[]).unwrap(), Sums::new());
+        assert_eq!(behind(&[], &[]).unwrap(), Checksums::new());
         for (lines, kinds) in [
             (&[][..], &[Kind::Crc32][..]),
             (&[sum], &[]),
@@ -372,9 +379,9 @@ mod tests {
 
     #[test]
     fn other_bytes_are_refused() {
-        let said = Said { sums: of(Kind::Crc32c, b"said"), ..Said::default() };
+        let said = DeclaredChecksums { sums: of(Kind::Crc32c, b"said"), ..DeclaredChecksums::default() };
         assert!(said.compare(b"", &of(Kind::Crc32c, b"said")).is_ok());
-        for other in [of(Kind::Crc32c, b"sent"), Sums::new()] {
+        for other in [of(Kind::Crc32c, b"sent"), Checksums::new()] {
             assert_eq!(*said.compare(b"", &other).unwrap_err().code(), S3ErrorCode::BadDigest);
         }
     }

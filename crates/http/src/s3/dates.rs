@@ -1,5 +1,5 @@
-//! When a request was signed. Signatures in a header are good for a quarter of an hour before and after, so that who has
-//! seen one cannot send it again later; links that are signed say themselves how long they are good for.
+//! Times of signatures. Signatures in a header are good for a quarter of an hour before and after, so that who has seen
+//! one cannot send it again later; links that are signed say themselves how long they are good for.
 
 use std::time::SystemTime;
 
@@ -8,22 +8,30 @@ use hyper::header::{self, HeaderMap};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-use crate::refusal::Refusal;
-use crate::target::parameters;
+use crate::error_response::ErrorResponse;
+use crate::query::parameters;
 
-/// By how much clocks may differ, in seconds, as in S3.
+/// Tolerated clock difference, in seconds, as in S3.
 const SKEW_S: i64 = 900;
 /// The longest that a signed link may be good for, in seconds, as in S3.
-const LINK_S_MAX: u64 = 604_800;
+pub const LINK_S_MAX: u64 = 604_800;
 
 /// Refuses what was signed too long ago, or is to be.
-pub fn check(headers: &HeaderMap, query: Option<&str>, now: SystemTime) -> Result<(), Refusal> {
+pub fn check(headers: &HeaderMap, query: Option<&str>, now: SystemTime) -> Result<(), ErrorResponse> {
+    let now = jiff::Timestamp::try_from(now).map_or(0, jiff::Timestamp::as_second);
     if let Some((_, expires)) = parameters(query).find(|(name, _)| *name == "X-Amz-Expires") {
         let is_bounded = expires
             .and_then(|expires| expires.parse::<u64>().ok())
             .is_some_and(|seconds| (1..=LINK_S_MAX).contains(&seconds));
         let text = "X-Amz-Expires is a number of seconds from 1 to 604800";
-        return if is_bounded { Ok(()) } else { Err(Refusal::new(StatusCode::BAD_REQUEST, text)) };
+        if !is_bounded {
+            return Err(ErrorResponse::bad_request(text));
+        }
+        let date = parameters(query).find(|(name, _)| *name == "X-Amz-Date").and_then(|(_, date)| date);
+        let is_later = date.and_then(seconds).is_some_and(|signed| signed.saturating_sub(now) > SKEW_S);
+        let text =
+            "RequestTimeTooSkewed: the link is signed for more than 15 minutes from now; set the clock";
+        return if is_later { Err(ErrorResponse::new(StatusCode::FORBIDDEN, text)) } else { Ok(()) };
     }
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     if text(header::AUTHORIZATION.as_str()).is_none() {
@@ -35,14 +43,13 @@ pub fn check(headers: &HeaderMap, query: Option<&str>, now: SystemTime) -> Resul
             .and_then(|date| httpdate::parse_http_date(date).ok())
             .map(|date| jiff::Timestamp::try_from(date).map_or(i64::MIN, jiff::Timestamp::as_second)),
     };
-    let now = jiff::Timestamp::try_from(now).map_or(0, jiff::Timestamp::as_second);
     match signed {
         Some(signed) if signed.saturating_sub(now).unsigned_abs() <= SKEW_S.unsigned_abs() => Ok(()),
         Some(_) => {
             let text = "RequestTimeTooSkewed: it was signed more than 15 minutes from now; set the clock, and sign it anew";
-            Err(Refusal::new(StatusCode::FORBIDDEN, text))
+            Err(ErrorResponse::new(StatusCode::FORBIDDEN, text))
         }
-        None => Err(Refusal::new(
+        None => Err(ErrorResponse::new(
             StatusCode::FORBIDDEN,
             "AccessDenied: a signed request has a date, in x-amz-date",
         )),
@@ -98,6 +105,8 @@ mod tests {
         let link =
             |expires: &str| status(&[], Some(&format!("X-Amz-Signature=a&X-Amz-Expires={expires}")), then);
         assert_eq!((link("604800"), link("1")), (None, None));
+        let from = |date: &str| link(&format!("60&X-Amz-Date={date}"));
+        assert_eq!((from(date), from("20261125T093000Z"), from("20261125T093001Z")), (None, None, forbidden));
         for expires in ["604801", "0", "-1", "", "x"] {
             assert_eq!(link(expires), Some(StatusCode::BAD_REQUEST), "{expires}");
         }

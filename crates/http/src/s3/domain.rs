@@ -1,4 +1,4 @@
-//! Buckets in the name of the host: `BUCKET.DOMAIN`, where the domain is said to be one whose names all lead here.
+//! Virtual-hosted buckets, `BUCKET.DOMAIN`, for a configured domain whose names all resolve to this server.
 
 use hyper::header::{self, HeaderMap};
 use s3s::S3Result;
@@ -6,13 +6,13 @@ use s3s::host::{S3Host, VirtualHost};
 
 /// The domain, in small letters.
 #[derive(Clone, Debug)]
-pub struct Domain(String);
+pub struct BucketDomain(String);
 
-impl Domain {
-    /// Of this name.
+impl BucketDomain {
+    /// Creates the domain of this name.
     #[must_use]
-    pub fn new(name: &str) -> Domain {
-        Domain(name.trim_end_matches('.').to_ascii_lowercase())
+    pub fn new(name: &str) -> BucketDomain {
+        BucketDomain(name.trim_end_matches('.').to_ascii_lowercase())
     }
 
     /// The bucket that a host has in its name, be there a port behind it or not. Hosts that are not of the domain have
@@ -24,15 +24,20 @@ impl Domain {
         if bucket.is_empty() { None } else { Some(bucket.to_owned()) }
     }
 
-    /// Whether a request has a bucket in the name of its host.
+    /// Returns whether the host name of a request contains a bucket.
     #[must_use]
     pub fn has_bucket(&self, headers: &HeaderMap) -> bool {
-        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-        host.is_some_and(|host| self.bucket(host).is_some())
+        self.bucket_of(headers).is_some()
+    }
+
+    /// The bucket that a request has in the name of its host.
+    #[must_use]
+    pub fn bucket_of(&self, headers: &HeaderMap) -> Option<String> {
+        self.bucket(headers.get(header::HOST)?.to_str().ok()?)
     }
 }
 
-impl S3Host for Domain {
+impl S3Host for BucketDomain {
     fn parse_host_header<'a>(&'a self, host: &'a str) -> S3Result<VirtualHost<'a>> {
         Ok(match self.bucket(host) {
             Some(bucket) => VirtualHost::new(&*self.0).with_bucket(bucket),
@@ -48,7 +53,7 @@ mod tests {
     /// S645.
     #[test]
     fn buckets_are_in_front_of_the_domain_and_nowhere_else() {
-        let domain = Domain::new("S3.Camp.example.");
+        let domain = BucketDomain::new("S3.Camp.example.");
         for (host, bucket) in [
             ("data.s3.camp.example", Some("data")),
             ("Data.S3.camp.example:8443", Some("data")),

@@ -1,5 +1,5 @@
-//! Bodies of requests, bounded before anything of them is collected: whose signature is over a digest of the body is only known
-//! when all of it is here, and so is what is XML.
+//! Bodies of requests, bounded before anything of them is collected: whose signature is over a digest of the body is
+//! only known when all of it is here, and so is what is XML.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -13,15 +13,15 @@ use hyper::{Method, StatusCode, Uri};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-use crate::refusal::Refusal;
-use crate::target::parameters;
-use crate::writing::SILENCE_MAX;
+use crate::error_response::ErrorResponse;
+use crate::query::parameters;
+use crate::upload_pipe::SILENCE_MAX;
 
 /// Longest body that is XML, in bytes.
 const XML_MAX: u64 = 8 << 20;
-/// Longest body that is collected because its signature is over its digest, in bytes.
+/// Longest body that is collected because its signature is over its digest, or because it is a form, in bytes.
 const SIGNED_MAX: u64 = 64 << 20;
-/// Most bytes of bodies that are collected, of all requests together.
+/// Upper limit of collected bodies of all requests together, in bytes.
 const COLLECTED_MAX: usize = 256 << 20;
 /// Longest time for a body that is collected.
 const COLLECTED_FOR: Duration = Duration::from_secs(600);
@@ -34,7 +34,7 @@ const TRAILERS_MAX: u64 = 4 << 10;
 
 const CONTENT_SHA256: &str = "x-amz-content-sha256";
 const DECODED_LEN: &str = "x-amz-decoded-content-length";
-/// By chunks: each signed, without and with trailers, or only with trailers.
+/// Values of `x-amz-content-sha256` for chunked bodies: each chunk signed, with and without trailers, or only trailers.
 const BY_CHUNKS: [&str; 3] = [
     "STREAMING-AWS4-HMAC-SHA256-PAYLOAD",
     "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER",
@@ -42,65 +42,75 @@ const BY_CHUNKS: [&str; 3] = [
 ];
 const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 
-/// How the service will take a body.
+/// Method of reading a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Taken {
+enum BodyHandling {
     /// Piece by piece.
     AsItComes,
-    /// By chunks.
+    /// As `aws-chunked`.
     ByChunks,
     /// All at once, at most so many bytes.
     Whole(u64),
 }
 
-/// Where a request names its bucket.
+/// Position of the bucket in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// In front of the key.
+pub enum BucketPosition {
+    /// Before the key.
     InPath,
-    /// In the name of the host.
+    /// In the host name.
     InHost,
 }
 
-/// How a body is taken. What is not known to be taken piece by piece is taken for XML.
-fn taken(method: &Method, uri: &Uri, headers: &HeaderMap, place: Place) -> Taken {
+/// Returns whether a body is an HTML form, which may contain a file.
+pub fn is_form(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).map(|kind| kind.as_bytes().trim_ascii());
+    let form = b"multipart/form-data";
+    kind.and_then(|kind| kind.get(..form.len())).is_some_and(|kind| kind.eq_ignore_ascii_case(form))
+}
+
+/// Returns how a body is read. Unknown requests are assumed to have XML.
+fn taken(method: &Method, uri: &Uri, headers: &HeaderMap, place: BucketPosition) -> BodyHandling {
     let path = uri.path().trim_start_matches('/');
-    let key = if place == Place::InHost { path } else { path.split_once('/').unwrap_or_default().1 };
+    let key = if place == BucketPosition::InHost { path } else { path.split_once('/').unwrap_or_default().1 };
     let has_key = !key.is_empty();
     let is_plain = |name: &str| {
         matches!(name, "partNumber" | "uploadId" | "x-id") || name.to_ascii_lowercase().starts_with("x-amz-")
     };
+    if *method == Method::POST && is_form(headers) {
+        return BodyHandling::Whole(SIGNED_MAX);
+    }
     if *method != Method::PUT || !has_key || !parameters(uri.query()).all(|(name, _)| is_plain(name)) {
-        return Taken::Whole(XML_MAX);
+        return BodyHandling::Whole(XML_MAX);
     }
     let says = |name: &str| headers.get(name).map(HeaderValue::as_bytes);
     match says(CONTENT_SHA256) {
-        _ if says(header::AUTHORIZATION.as_str()).is_none() => Taken::AsItComes,
-        Some(sum) if sum == UNSIGNED.as_bytes() => Taken::AsItComes,
-        Some(sum) if BY_CHUNKS.iter().any(|known| sum == known.as_bytes()) => Taken::ByChunks,
-        _ => Taken::Whole(SIGNED_MAX),
+        _ if says(header::AUTHORIZATION.as_str()).is_none() => BodyHandling::AsItComes,
+        Some(sum) if sum == UNSIGNED.as_bytes() => BodyHandling::AsItComes,
+        Some(sum) if BY_CHUNKS.iter().any(|known| sum == known.as_bytes()) => BodyHandling::ByChunks,
+        _ => BodyHandling::Whole(SIGNED_MAX),
     }
 }
 
-/// Where all collected bytes are counted, in KiB.
+/// The limit on bytes of all bodies that are collected, in KiB.
 #[derive(Clone)]
-pub struct Room(Arc<Semaphore>);
+pub struct CollectedBytes(Arc<Semaphore>);
 
-impl Default for Room {
-    fn default() -> Room {
-        Room(Arc::new(Semaphore::new(COLLECTED_MAX >> 10)))
+impl Default for CollectedBytes {
+    fn default() -> CollectedBytes {
+        CollectedBytes(Arc::new(Semaphore::new(COLLECTED_MAX >> 10)))
     }
 }
 
-/// Why a body was not taken.
-pub type Cause = Arc<OnceLock<StatusCode>>;
+/// Status of a refused body.
+pub type RefusalStatus = Arc<OnceLock<StatusCode>>;
 
-/// What is said of a request whose body was not taken.
-pub fn refusal(status: StatusCode) -> Refusal {
+/// Returns the response to a request whose body was refused.
+pub fn refusal(status: StatusCode) -> ErrorResponse {
     let text = match status {
         StatusCode::PAYLOAD_TOO_LARGE => {
-            "bodies of XML have at most 8 MiB, those signed by their digest 64 MiB, chunks 16 MiB; send larger ones in parts, \
-             or with UNSIGNED-PAYLOAD"
+            "bodies of XML have at most 8 MiB, forms and those signed by their digest 64 MiB, chunks 16 MiB; send larger ones \
+             in parts, or with UNSIGNED-PAYLOAD"
         }
         StatusCode::BAD_REQUEST => {
             "the body has no such chunks as it should, or not as many bytes as x-amz-decoded-content-length says"
@@ -108,15 +118,15 @@ pub fn refusal(status: StatusCode) -> Refusal {
         StatusCode::REQUEST_TIMEOUT => "the body did not come in time",
         _ => "too many bodies that have to be collected come at the same time; try again",
     };
-    Refusal::new(status, text).with(header::RETRY_AFTER, HeaderValue::from_static("1"))
+    ErrorResponse::new(status, text).with(header::RETRY_AFTER, HeaderValue::from_static("1"))
 }
 
 /// A body that is not longer, and does not take longer, than can be borne.
-pub struct Bounded<B> {
+pub struct BoundedBody<B> {
     body: B,
-    cause: Cause,
+    cause: RefusalStatus,
     left: Option<u64>,
-    room: Room,
+    room: CollectedBytes,
     held: Vec<OwnedSemaphorePermit>,
     /// Bytes for which there is room, but which have not come.
     spare: usize,
@@ -125,7 +135,7 @@ pub struct Bounded<B> {
     end: Option<Pin<Box<Sleep>>>,
 }
 
-impl<B: Body<Data = Bytes>> Bounded<B> {
+impl<B: Body<Data = Bytes>> BoundedBody<B> {
     /// The body of a request.
     ///
     /// # Errors
@@ -133,30 +143,30 @@ impl<B: Body<Data = Bytes>> Bounded<B> {
     pub fn new(
         body: B,
         (method, uri, headers): (&Method, &Uri, &HeaderMap),
-        place: Place,
-        room: &Room,
-    ) -> Result<(Bounded<B>, Cause), Refusal> {
+        place: BucketPosition,
+        room: &CollectedBytes,
+    ) -> Result<(BoundedBody<B>, RefusalStatus), ErrorResponse> {
         let taken = taken(method, uri, headers, place);
-        let left = if let Taken::Whole(max) = taken { Some(max) } else { None };
+        let left = if let BodyHandling::Whole(max) = taken { Some(max) } else { None };
         if left.is_some_and(|max| body.size_hint().lower() > max) {
             return Err(refusal(StatusCode::PAYLOAD_TOO_LARGE));
         }
-        let cause = Cause::default();
-        let bounded = Bounded {
+        let cause = RefusalStatus::default();
+        let bounded = BoundedBody {
             body,
             cause: Arc::clone(&cause),
             left,
             room: room.clone(),
             held: Vec::new(),
             spare: 0,
-            chunks: (taken == Taken::ByChunks).then(|| Chunks::new(headers)),
+            chunks: (taken == BodyHandling::ByChunks).then(|| Chunks::new(headers)),
             silence: Box::pin(sleep(SILENCE_MAX)),
             end: left.map(|_| Box::pin(sleep(COLLECTED_FOR))),
         };
         Ok((bounded, cause))
     }
 
-    /// Whether what has come may be taken.
+    /// Accepts or refuses received bytes.
     fn take(&mut self, bytes: &[u8]) -> Result<(), StatusCode> {
         if let Some(chunks) = &mut self.chunks {
             chunks.take(bytes)?;
@@ -181,7 +191,7 @@ impl<B: Body<Data = Bytes>> Bounded<B> {
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Bounded<B>
+impl<B: Body<Data = Bytes> + Unpin> Body for BoundedBody<B>
 where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
@@ -215,7 +225,7 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        // Whether all chunks have come is only said at the very end.
+        // Completeness is known only after the last chunk.
         self.chunks.is_none() && self.body.is_end_stream()
     }
 
@@ -229,11 +239,11 @@ where
 #[derive(Debug, Default)]
 struct Chunks {
     line: Vec<u8>,
-    /// What is left of a chunk, with the end of its line.
+    /// Remaining bytes of the chunk, with its line end.
     left: u64,
     /// Bytes of chunks so far.
     len: u64,
-    /// How many there are to be, if that is said.
+    /// Declared number of bytes.
     wanted: Option<u64>,
     /// Bytes behind the last chunk.
     trailers: Option<u64>,
@@ -246,12 +256,12 @@ impl Chunks {
         Chunks { wanted, ..Chunks::default() }
     }
 
-    /// Whether all chunks have come.
+    /// Returns whether the last chunk has been received.
     fn is_whole(&self) -> bool {
         self.trailers.is_some() && self.wanted.is_none_or(|wanted| wanted == self.len)
     }
 
-    /// Whether all chunks so far have lengths that can be borne.
+    /// Consumes bytes; refuses chunks that are too long.
     fn take(&mut self, mut bytes: &[u8]) -> Result<(), StatusCode> {
         while let Some((first, rest)) = bytes.split_first() {
             if let Some(trailers) = &mut self.trailers {
@@ -291,7 +301,7 @@ impl Chunks {
             }
             Some(_) => return Err(StatusCode::PAYLOAD_TOO_LARGE),
         }
-        // More than is said is not kept until the end shows it.
+        // Bytes beyond the declared length are refused at once.
         if self.wanted.is_some_and(|wanted| self.len > wanted) {
             Err(StatusCode::BAD_REQUEST)
         } else {
@@ -313,9 +323,9 @@ mod tests {
     use super::*;
     use http_body_util::{BodyExt as _, Full};
 
-    fn of(method: &str, path: &str, headers: &[(&'static str, &str)]) -> Taken {
+    fn of(method: &str, path: &str, headers: &[(&'static str, &str)]) -> BodyHandling {
         let headers = headers.iter().map(|(n, v)| (n.parse().unwrap(), v.parse().unwrap())).collect();
-        taken(&method.parse().unwrap(), &path.parse().unwrap(), &headers, Place::InPath)
+        taken(&method.parse().unwrap(), &path.parse().unwrap(), &headers, BucketPosition::InPath)
     }
 
     /// S645.
@@ -327,9 +337,14 @@ mod tests {
         ]
         .into_iter()
         .collect();
-        let of = |path: &'static str| taken(&Method::PUT, &Uri::from_static(path), &unsigned, Place::InHost);
-        assert_eq!((of("/k"), of("/k/l?partNumber=1&uploadId=a")), (Taken::AsItComes, Taken::AsItComes));
-        assert_eq!((of("/"), of("/k?acl")), (Taken::Whole(XML_MAX), Taken::Whole(XML_MAX)));
+        let of = |path: &'static str| {
+            taken(&Method::PUT, &Uri::from_static(path), &unsigned, BucketPosition::InHost)
+        };
+        assert_eq!(
+            (of("/k"), of("/k/l?partNumber=1&uploadId=a")),
+            (BodyHandling::AsItComes, BodyHandling::AsItComes)
+        );
+        assert_eq!((of("/"), of("/k?acl")), (BodyHandling::Whole(XML_MAX), BodyHandling::Whole(XML_MAX)));
     }
 
     #[test]
@@ -338,32 +353,39 @@ mod tests {
         let unsigned: &[_] = &[("authorization", "AWS4-HMAC-SHA256 x"), (CONTENT_SHA256, UNSIGNED)];
         let [chunks, signed, trailers] =
             BY_CHUNKS.map(|sum| [("authorization", "AWS4-HMAC-SHA256 x"), (CONTENT_SHA256, sum)]);
+        let form: &[_] = &[("content-type", "Multipart/form-data; boundary=x")];
+        let mixed: &[_] = &[("content-type", "multipart/mixed; boundary=x")];
         let part = "/b/k?partNumber=1&uploadId=ab";
         for (method, path, headers, expected) in [
-            ("PUT", "/b/k", unsigned, Taken::AsItComes),
-            ("PUT", part, unsigned, Taken::AsItComes),
-            ("PUT", part, &chunks, Taken::ByChunks),
-            ("PUT", part, &signed, Taken::ByChunks),
-            ("PUT", "/b/k", &trailers, Taken::ByChunks),
-            ("PUT", "/b/k?X-Amz-Signature=x&X-Amz-Date=y", &[], Taken::AsItComes),
-            ("PUT", part, by_digest, Taken::Whole(SIGNED_MAX)),
-            ("PUT", "/b/k", &unsigned[..1], Taken::Whole(SIGNED_MAX)),
-            ("PUT", "/b/k?acl", unsigned, Taken::Whole(XML_MAX)),
-            ("PUT", "/b/k?tagging=", unsigned, Taken::Whole(XML_MAX)),
-            ("PUT", "/b/k?%61cl", unsigned, Taken::Whole(XML_MAX)),
-            ("PUT", "/b", unsigned, Taken::Whole(XML_MAX)),
-            ("PUT", "/b/", unsigned, Taken::Whole(XML_MAX)),
-            ("POST", "/b?delete", unsigned, Taken::Whole(XML_MAX)),
-            ("POST", "/b/k", unsigned, Taken::Whole(XML_MAX)),
+            ("PUT", "/b/k", unsigned, BodyHandling::AsItComes),
+            ("PUT", part, unsigned, BodyHandling::AsItComes),
+            ("PUT", part, &chunks, BodyHandling::ByChunks),
+            ("PUT", part, &signed, BodyHandling::ByChunks),
+            ("PUT", "/b/k", &trailers, BodyHandling::ByChunks),
+            ("PUT", "/b/k?X-Amz-Signature=x&X-Amz-Date=y", &[], BodyHandling::AsItComes),
+            ("PUT", part, by_digest, BodyHandling::Whole(SIGNED_MAX)),
+            ("PUT", "/b/k", &unsigned[..1], BodyHandling::Whole(SIGNED_MAX)),
+            ("PUT", "/b/k?acl", unsigned, BodyHandling::Whole(XML_MAX)),
+            ("PUT", "/b/k?tagging=", unsigned, BodyHandling::Whole(XML_MAX)),
+            ("PUT", "/b/k?%61cl", unsigned, BodyHandling::Whole(XML_MAX)),
+            ("PUT", "/b", unsigned, BodyHandling::Whole(XML_MAX)),
+            ("PUT", "/b/", unsigned, BodyHandling::Whole(XML_MAX)),
+            ("POST", "/b?delete", unsigned, BodyHandling::Whole(XML_MAX)),
+            ("POST", "/b/k", unsigned, BodyHandling::Whole(XML_MAX)),
+            ("POST", "/b", form, BodyHandling::Whole(SIGNED_MAX)),
+            ("POST", "/b", mixed, BodyHandling::Whole(XML_MAX)),
         ] {
             assert_eq!(of(method, path, headers), expected, "{method} {path} {headers:?}");
         }
     }
 
-    async fn collect(len: usize, room: &Room) -> Result<(Bytes, Bounded<Full<Bytes>>), StatusCode> {
+    async fn collect(
+        len: usize,
+        room: &CollectedBytes,
+    ) -> Result<(Bytes, BoundedBody<Full<Bytes>>), StatusCode> {
         let request = (&Method::POST, &Uri::from_static("/b?delete"), &HeaderMap::new());
         let body = Full::new(Bytes::from(vec![0; len]));
-        let Ok((mut bounded, cause)) = Bounded::new(body, request, Place::InPath, room) else {
+        let Ok((mut bounded, cause)) = BoundedBody::new(body, request, BucketPosition::InPath, room) else {
             return Err(StatusCode::PAYLOAD_TOO_LARGE);
         };
         match (&mut bounded).collect().await {
@@ -374,7 +396,7 @@ mod tests {
 
     #[tokio::test]
     async fn bodies_together_have_room_and_give_it_back() {
-        let room = Room(Arc::new(Semaphore::new(10)));
+        let room = CollectedBytes(Arc::new(Semaphore::new(10)));
         let (bytes, held) = collect(6 << 10, &room).await.unwrap();
         assert_eq!(bytes.len(), 6 << 10);
         assert_eq!(collect(6 << 10, &room).await.err(), Some(StatusCode::SERVICE_UNAVAILABLE));
@@ -448,8 +470,13 @@ mod tests {
             ("", Some(StatusCode::BAD_REQUEST)),
         ] {
             let request = (&Method::PUT, &Uri::from_static("/b/k"), &headers);
-            let (bounded, cause) =
-                Bounded::new(Full::new(Bytes::from(text)), request, Place::InPath, &Room::default()).unwrap();
+            let (bounded, cause) = BoundedBody::new(
+                Full::new(Bytes::from(text)),
+                request,
+                BucketPosition::InPath,
+                &CollectedBytes::default(),
+            )
+            .unwrap();
             assert_eq!(bounded.collect().await.is_err(), expected.is_some(), "{text:?}");
             assert_eq!(cause.get().copied(), expected, "{text:?}");
         }

@@ -4,27 +4,27 @@ use bivouac_client::Attr;
 use bivouac_types::{Errno, Ino, mode};
 use s3s::dto::{
     CommonPrefix, ListObjectsInput, ListObjectsOutput, ListObjectsV2Input, ListObjectsV2Output,
-    Object as Listed,
+    Object as Listed, Owner,
 };
 use s3s::{S3Result, s3_error};
 
-use super::objects::{e_tag, time};
+use super::objects::{e_tag, empty_tag, time};
 use super::xml::{self, Coding};
-use super::{On, bucket, error};
-use crate::target::{Target, is_reserved};
+use super::{S3Context, bucket, error, marks};
+use crate::request_path::{RequestPath, is_reserved};
 
-/// Most keys of a page.
+/// Upper limit of keys per page.
 const KEYS_MAX: usize = 1000;
 
-/// What is listed.
+/// A page of a listing.
 struct Page {
     prefix: String,
-    /// Whether what is below a directory is one entry.
-    by_directory: bool,
+    /// Keys that are the same up to it, behind the prefix, are one entry.
+    delimiter: Option<String>,
     after: String,
     coding: Coding,
     max: usize,
-    /// How many keys cannot be written.
+    /// Number of keys that cannot be represented in XML.
     left_out: usize,
     found: Vec<(String, Option<Attr>)>,
     is_truncated: bool,
@@ -32,19 +32,35 @@ struct Page {
 
 /// A directory that a listing is in.
 struct Level {
-    /// What its keys begin with.
+    /// Key prefix.
     start: String,
     entries: std::vec::IntoIter<(String, Attr)>,
 }
 
 impl Page {
-    /// Whether a directory can have anything behind the last key of the page before.
+    /// Returns whether a directory can contain keys behind the last one of the previous page.
     fn is_behind(&self, key: &str) -> bool {
         key > self.after.as_str()
     }
+
+    /// Returns whether everything below a directory is one common prefix.
+    fn is_by_directory(&self) -> bool {
+        self.delimiter.as_deref() == Some("/")
+    }
+
+    /// Returns the common prefix that a key belongs to, if any.
+    fn common<'a>(&self, key: &'a str) -> Option<&'a str> {
+        common_prefix(key, &self.prefix, self.delimiter.as_deref()?)
+    }
 }
 
-impl On {
+/// Returns a key up to the first delimiter behind the prefix; `None` if it has no delimiter there.
+pub fn common_prefix<'a>(key: &'a str, prefix: &str, delimiter: &str) -> Option<&'a str> {
+    let at = key.strip_prefix(prefix)?.find(delimiter)?;
+    key.get(..prefix.len() + at + delimiter.len())
+}
+
+impl S3Context {
     /// Entries of a directory in the order of the keys that they are, those of a name that is no text left out.
     pub fn entries(&self, dir: Ino) -> S3Result<Vec<(String, Attr)>> {
         let (mut all, mut cookie) = (Vec::new(), 0);
@@ -80,17 +96,20 @@ impl On {
         Ok(())
     }
 
-    fn look(&self, top: &mut Target, page: &mut Page) -> S3Result<()> {
+    fn look(&self, top: &mut RequestPath, page: &mut Page) -> S3Result<()> {
         let dir = page.prefix.rfind('/').map_or("", |end| &page.prefix[..=end]);
         // No key has such a path.
-        let Ok(below) = Target::plain(dir.as_bytes()) else { return Ok(()) };
+        let Ok(below) = RequestPath::plain(dir.as_bytes()) else { return Ok(()) };
         if dir.split_terminator('/').any(str::is_empty) {
             return Ok(());
         }
         let dir = dir.to_owned();
         top.names.extend(below.names);
         match self.tree.attr(&self.access, top) {
-            Ok(attr) if attr.is_dir() => self.below(top, attr.ino, &dir, page),
+            Ok(attr) if attr.is_dir() => {
+                self.folder(page, &dir, &attr)?;
+                self.below(top, attr.ino, &dir, page)
+            }
             Ok(_) => Ok(()),
             Err(missing) if matches!(missing.errno(), Errno::ENOENT | Errno::ENOTDIR) => Ok(()),
             Err(other) => Err(error(other)),
@@ -98,7 +117,7 @@ impl On {
     }
 
     /// Goes through a directory and, unless they are entries themselves, the directories in it, however deep they are.
-    fn below(&self, place: &Target, dir: Ino, start: &str, page: &mut Page) -> S3Result<()> {
+    fn below(&self, place: &RequestPath, dir: Ino, start: &str, page: &mut Page) -> S3Result<()> {
         let mut place = place.clone();
         let mut levels = vec![Level { start: start.to_owned(), entries: self.entries(dir)?.into_iter() }];
         while let Some(level) = levels.last_mut() {
@@ -114,7 +133,8 @@ impl On {
                 if !may_have || !(page.is_behind(&key) || page.after.starts_with(&key)) {
                     continue;
                 }
-                if !page.by_directory {
+                if !page.is_by_directory() {
+                    self.folder(page, &key, &attr)?;
                     place.names.push(name.into_bytes());
                     levels.push(Level { start: key, entries: self.entries(attr.ino)?.into_iter() });
                 } else if page.is_behind(&key) {
@@ -131,16 +151,36 @@ impl On {
         Ok(())
     }
 
+    /// Notes a directory that was put as an object.
+    fn folder(&self, page: &mut Page, key: &str, dir: &Attr) -> S3Result<()> {
+        let is_asked = !key.is_empty() && key.starts_with(&page.prefix) && page.is_behind(key);
+        if is_asked && marks::is_folder(self.tree.client().map_err(error)?, dir.ino).map_err(error)? {
+            self.found(page, key.to_owned(), Some(*dir));
+        }
+        Ok(())
+    }
+
     fn found(&self, page: &mut Page, key: String, attr: Option<Attr>) {
+        let (key, attr) = match page.common(&key) {
+            Some(common) => (common.to_owned(), None),
+            None => (key, attr),
+        };
+        let is_last = page.found.last().is_some_and(|(last, _)| *last == key);
+        if attr.is_none() && (is_last || !page.is_behind(&key)) {
+            return;
+        }
         if !page.coding.can_write(&key) {
             page.left_out += 1;
             return;
         }
+        // The next page continues behind the last key of this one: a key that comes late would be in no page.
+        let is_in_order = page.found.last().is_none_or(|(last, _)| *last <= key);
+        assert!(is_in_order, "key {key} comes late in a listing");
         if page.found.len() < page.max { page.found.push((key, attr)) } else { page.is_truncated = true }
     }
 
     /// A regular file, also where a link leads to one.
-    fn file(&self, place: &Target, name: &str, attr: Attr) -> Option<Attr> {
+    fn file(&self, place: &RequestPath, name: &str, attr: Attr) -> Option<Attr> {
         if attr.mode & mode::TYPE != mode::LINK {
             return attr.is_file().then_some(attr);
         }
@@ -150,19 +190,24 @@ impl On {
         self.tree.attr(&self.access, &link).ok().filter(Attr::is_file)
     }
 
-    fn listed(&self, page: Page) -> S3Result<(Vec<Listed>, Vec<CommonPrefix>)> {
+    fn listed(&self, page: Page, with_owner: bool) -> S3Result<(Vec<Listed>, Vec<CommonPrefix>)> {
         let (mut contents, mut prefixes) = (Vec::new(), Vec::new());
         for (key, attr) in page.found {
             let key = page.coding.write(key);
             match attr {
                 None => prefixes.push(CommonPrefix { prefix: Some(key) }),
-                Some(attr) => contents.push(Listed {
-                    key: Some(key),
-                    size: i64::try_from(attr.size).ok(),
-                    e_tag: Some(e_tag(&self.tag(&attr)?)),
-                    last_modified: Some(time(&attr)),
-                    ..Default::default()
-                }),
+                Some(attr) => {
+                    let (size, tag) =
+                        if attr.is_dir() { (0, empty_tag()) } else { (attr.size, self.tag(&attr)?) };
+                    contents.push(Listed {
+                        key: Some(key),
+                        size: i64::try_from(size).ok(),
+                        e_tag: Some(e_tag(&tag)),
+                        last_modified: Some(time(&attr)),
+                        owner: with_owner.then(|| owner(&attr)),
+                        ..Default::default()
+                    });
+                }
             }
         }
         Ok((contents, prefixes))
@@ -175,17 +220,18 @@ impl On {
         let mut page =
             page((input.prefix.clone(), after), input.delimiter.as_deref(), input.max_keys, coding)?;
         let (prefix, start_after) = (coding.repeat(input.prefix)?, coding.repeat(input.start_after)?);
+        let delimiter = coding.repeat(input.delimiter)?;
         let max_keys = page.max as i32;
         self.page(&input.bucket, &mut page)?;
         let is_truncated = page.is_truncated;
         let next = page.found.last().map(|(key, _)| xml::encoded(key)).filter(|_| is_truncated);
         let key_count = i32::try_from(page.found.len()).ok();
-        let (contents, common_prefixes) = self.listed(page)?;
+        let (contents, common_prefixes) = self.listed(page, input.fetch_owner.unwrap_or(false))?;
         Ok(ListObjectsV2Output {
             common_prefixes: Some(common_prefixes),
             contents: Some(contents),
             continuation_token: input.continuation_token.and_then(xml::text),
-            delimiter: input.delimiter,
+            delimiter,
             encoding_type: input.encoding_type,
             is_truncated: Some(is_truncated),
             key_count,
@@ -203,18 +249,19 @@ impl On {
         let at = (input.prefix.clone(), input.marker.clone());
         let mut page = page(at, input.delimiter.as_deref(), input.max_keys, coding)?;
         let (prefix, marker) = (coding.repeat(input.prefix)?, coding.repeat(input.marker)?);
+        let delimiter = coding.repeat(input.delimiter)?;
         let max_keys = page.max as i32;
         self.page(&input.bucket, &mut page)?;
         let is_truncated = page.is_truncated;
         let next = page.found.last().map(|(key, _)| coding.write(key.clone())).filter(|_| is_truncated);
-        let (contents, common_prefixes) = self.listed(page)?;
+        let (contents, common_prefixes) = self.listed(page, true)?;
         Ok(ListObjectsOutput {
             common_prefixes: Some(common_prefixes),
             contents: Some(contents),
-            delimiter: input.delimiter,
+            delimiter,
             encoding_type: input.encoding_type,
             is_truncated: Some(is_truncated),
-            marker,
+            marker: Some(marker.unwrap_or_default()),
             max_keys: Some(max_keys),
             name: Some(input.bucket),
             next_marker: next,
@@ -224,19 +271,43 @@ impl On {
     }
 }
 
+/// The user that a file is of, by its number: there are no accounts.
+fn owner(attr: &Attr) -> Owner {
+    let id = attr.uid.to_string();
+    Owner { display_name: Some(id.clone()), id: Some(id) }
+}
+
 fn page(
     (prefix, after): (Option<String>, Option<String>),
     delimiter: Option<&str>,
     max: Option<i32>,
     coding: Coding,
 ) -> S3Result<Page> {
-    let by_directory = match delimiter {
-        None | Some("") => false,
-        Some("/") => true,
-        Some(_) => return Err(s3_error!(NotImplemented, "keys are paths: the delimiter is /")),
-    };
+    let delimiter = delimiter.filter(|delimiter| !delimiter.is_empty()).map(str::to_owned);
     let max = usize::try_from(max.unwrap_or(KEYS_MAX as i32)).map_err(|_| s3_error!(InvalidArgument))?;
     let (prefix, after) = (prefix.unwrap_or_default(), after.unwrap_or_default());
     let (max, found) = (max.min(KEYS_MAX), Vec::new());
-    Ok(Page { prefix, by_directory, after, coding, max, left_out: 0, found, is_truncated: false })
+    Ok(Page { prefix, delimiter, after, coding, max, left_out: 0, found, is_truncated: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_in_common_what_is_up_to_a_delimiter() {
+        for (key, prefix, delimiter, common) in [
+            ("a/b/c", "", "/", Some("a/")),
+            ("a/b/c", "a/", "/", Some("a/b/")),
+            ("a/b", "a/", "/", None),
+            ("a/", "a/", "/", None),
+            ("foo-1.h5", "", "-", Some("foo-")),
+            ("foo-1-2", "foo-", "-", Some("foo-1-")),
+            ("foo/bar-1", "foo", "r-", Some("foo/bar-")),
+            ("ä€x", "ä", "€", Some("ä€")),
+            ("b", "a", "/", None),
+        ] {
+            assert_eq!(common_prefix(key, prefix, delimiter), common, "{key} {prefix} {delimiter}");
+        }
+    }
 }

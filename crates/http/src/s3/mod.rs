@@ -1,16 +1,24 @@
-//! The same files as objects: a directory of the root is a bucket, what is below it are keys. Signatures are those of keys:
-//! the access key is a key's id, the secret key is the key.
+//! The same files as objects: a directory of the root is a bucket, what is below it are keys. Signatures are those of
+//! keys: the access key is a key's id, the secret key is the key.
 
+mod attributes;
 mod checksums;
+mod conditions;
+mod cors;
 mod dates;
 mod domain;
+mod error_answers;
 mod incoming;
 mod list;
 mod marks;
 mod objects;
 mod parts;
 mod region;
+mod removal;
+mod request_gate;
+mod signed_headers;
 mod tags;
+mod unsigned_forms;
 mod xml;
 
 use std::sync::Arc;
@@ -19,20 +27,24 @@ use std::time::SystemTime;
 use bivouac_types::{Errno, FsError};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use hyper::header::{self, HeaderMap};
+use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use s3s::auth::{S3Auth, SecretKey};
+use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, CompleteMultipartUploadInput,
     CompleteMultipartUploadOutput, CopyObjectInput, CopyObjectOutput, CreateBucketInput, CreateBucketOutput,
-    CreateMultipartUploadInput, CreateMultipartUploadOutput, DeleteBucketInput, DeleteBucketOutput,
-    DeleteObjectInput, DeleteObjectOutput, DeleteObjectTaggingInput, DeleteObjectTaggingOutput,
-    DeleteObjectsInput, DeleteObjectsOutput, GetBucketLocationInput, GetBucketLocationOutput, GetObjectInput,
-    GetObjectOutput, GetObjectTaggingInput, GetObjectTaggingOutput, HeadBucketInput, HeadBucketOutput,
-    HeadObjectInput, HeadObjectOutput, ListBucketsInput, ListBucketsOutput, ListMultipartUploadsInput,
-    ListMultipartUploadsOutput, ListObjectsInput, ListObjectsOutput, ListObjectsV2Input, ListObjectsV2Output,
-    ListPartsInput, ListPartsOutput, PutObjectInput, PutObjectOutput, PutObjectTaggingInput,
-    PutObjectTaggingOutput, UploadPartCopyInput, UploadPartCopyOutput, UploadPartInput, UploadPartOutput,
+    CreateMultipartUploadInput, CreateMultipartUploadOutput, DeleteBucketCorsInput, DeleteBucketCorsOutput,
+    DeleteBucketInput, DeleteBucketOutput, DeleteObjectInput, DeleteObjectOutput, DeleteObjectTaggingInput,
+    DeleteObjectTaggingOutput, DeleteObjectsInput, DeleteObjectsOutput, GetBucketCorsInput,
+    GetBucketCorsOutput, GetBucketLocationInput, GetBucketLocationOutput, GetObjectAttributesInput,
+    GetObjectAttributesOutput, GetObjectInput, GetObjectOutput, GetObjectTaggingInput,
+    GetObjectTaggingOutput, HeadBucketInput, HeadBucketOutput, HeadObjectInput, HeadObjectOutput,
+    ListBucketsInput, ListBucketsOutput, ListMultipartUploadsInput, ListMultipartUploadsOutput,
+    ListObjectsInput, ListObjectsOutput, ListObjectsV2Input, ListObjectsV2Output, ListPartsInput,
+    ListPartsOutput, PutBucketCorsInput, PutBucketCorsOutput, PutObjectInput, PutObjectOutput,
+    PutObjectTaggingInput, PutObjectTaggingOutput, UploadPartCopyInput, UploadPartCopyOutput,
+    UploadPartInput, UploadPartOutput,
 };
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
@@ -40,32 +52,50 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
 use crate::body::Body;
-use crate::dav::{Asks, Guard, Reach};
+use crate::error_response::ErrorResponse;
 use crate::keys::Deriver;
-use crate::refusal::Refusal;
-use crate::target::{Target, has_parameter, is_reserved};
+use crate::locks::{ChangeScope, LockConditions, RequestHead};
+use crate::query::has_parameter;
+use crate::request_path::{RequestPath, is_reserved};
 use crate::tree::{Access, LEVELS_MAX, Tree};
-use domain::Domain;
-use incoming::{Bounded, Place, Room};
+use conditions::WriteConditions;
+use domain::BucketDomain;
+use incoming::{BoundedBody, BucketPosition, CollectedBytes};
+use request_gate::RequestGate;
+use unsigned_forms::{UnsignedForms, note_key, with_key_noted};
 
-/// Whether a request is signed as S3 has it; then it is meant for that.
+/// Longest field of a form that is no file, in bytes.
+const FORM_FIELD_MAX: usize = 64 << 10;
+/// Longest fields of a form together, with what of its file comes in one piece with them, in bytes.
+const FORM_FIELDS_MAX: usize = 2 << 20;
+
+/// Returns whether a request has an S3 signature.
 #[must_use]
 pub fn is_signed(headers: &HeaderMap, query: Option<&str>) -> bool {
     let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     authorization.is_some_and(|text| text.starts_with("AWS4-HMAC-SHA256"))
         || has_parameter(query, "X-Amz-Signature")
+        || is_signed_by_version_2(headers, query)
 }
 
-/// What answers requests of S3.
+/// Returns whether a request has a signature of version 2, which is refused.
+fn is_signed_by_version_2(headers: &HeaderMap, query: Option<&str>) -> bool {
+    let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    authorization.is_some_and(|text| text.starts_with("AWS "))
+        || has_parameter(query, "AWSAccessKeyId") && has_parameter(query, "Signature")
+}
+
+/// Handler of S3 requests.
 pub struct S3Front {
     service: S3Service,
-    domain: Option<Domain>,
-    room: Room,
+    domain: Option<BucketDomain>,
+    room: CollectedBytes,
+    tree: Arc<Tree>,
+    rule_readers: cors::RuleReaders,
 }
 
 impl S3Front {
-    /// For a formation. What takes long is done for a bounded number of requests at a time. Of hosts in the domain, the
-    /// first part of the name is a bucket.
+    /// Creates the handler; `long` limits expensive requests. For hosts in the domain, the first label is a bucket.
     #[must_use]
     pub fn new(
         tree: &Arc<Tree>,
@@ -73,55 +103,131 @@ impl S3Front {
         long: &Arc<Semaphore>,
         domain: Option<&str>,
     ) -> S3Front {
-        let mut builder = S3ServiceBuilder::new(Front { tree: Arc::clone(tree), long: Arc::clone(long) });
+        let mut builder =
+            S3ServiceBuilder::new(S3Handlers { tree: Arc::clone(tree), long: Arc::clone(long) });
         builder.set_auth(Secrets { tree: Arc::clone(tree), keys: Arc::clone(keys) });
-        let domain = domain.map(Domain::new);
+        builder.set_access(RequestGate);
+        builder.set_route(UnsignedForms);
+        // Forms are good for as long as their policy says, 7 days at most; signatures of others are bounded by `dates`.
+        let mut config = S3Config::default();
+        config.presigned_url_max_skew_time_secs = dates::LINK_S_MAX as u32;
+        config.form_max_field_size = FORM_FIELD_MAX;
+        config.form_max_fields_size = FORM_FIELDS_MAX;
+        builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
+        let domain = domain.map(BucketDomain::new);
         if let Some(domain) = domain.clone() {
             builder.set_host(domain);
         }
-        S3Front { service: builder.build(), domain, room: Room::default() }
+        S3Front {
+            service: builder.build(),
+            domain,
+            room: CollectedBytes::default(),
+            tree: Arc::clone(tree),
+            rule_readers: cors::RuleReaders::default(),
+        }
     }
 
     /// Answers a request.
-    ///
-    /// # Errors
-    /// When it is not even looked at, or the service itself fails.
-    pub async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
-        if is_form(&request) {
-            let text = "objects are put by PUT, not by forms";
-            return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, text));
+    pub async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+        let id = getrandom::u64().map_or_else(|_| String::from("0"), |drawn| format!("{drawn:016X}"));
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let origin = request.headers().get(header::ORIGIN).cloned();
+        let bucket = origin.as_ref().map(|_| self.bucket_of(&path, request.headers()));
+        let answered = self.answer_or_refuse(request).await;
+        let mut response = answered.unwrap_or_else(|refusal| error_answers::answer(refusal, &id));
+        // The service has no status for it.
+        if response.status() == StatusCode::OK && response.headers().contains_key(header::CONTENT_RANGE) {
+            *response.status_mut() = StatusCode::PARTIAL_CONTENT;
         }
+        if response.status().is_server_error() && response.status() != StatusCode::NOT_IMPLEMENTED {
+            let status = response.status().as_u16();
+            log::warn!("S3 request {id} was answered {status}: {method} {path}");
+        }
+        if let (Some(origin), Some(bucket)) =
+            (origin.as_ref().and_then(|origin| origin.to_str().ok()), bucket)
+        {
+            match self.rules(bucket).await {
+                Ok(rules) => cors::allow(&rules, (origin, method.as_str()), response.headers_mut()),
+                Err(refusal) => log::warn!("rules of a bucket could not be read: {}", refusal.text()),
+            }
+        }
+        error_answers::complete(response, &id).await
+    }
+
+    /// Says whether a page of another place may have a request made. It needs no key, and changes nothing.
+    pub async fn preflight(&self, path: &str, headers: &HeaderMap) -> Response<Body> {
+        let answer = match self.rules(self.bucket_of(path, headers)).await {
+            Ok(rules) => cors::preflight(&rules, headers),
+            Err(refusal) => Err(refusal),
+        };
+        answer.unwrap_or_else(|refusal| error_answers::answer(refusal, "0"))
+    }
+
+    /// The bucket that a request names, be there one or not.
+    fn bucket_of(&self, path: &str, headers: &HeaderMap) -> String {
+        let in_host = self.domain.as_ref().and_then(|domain| domain.bucket_of(headers));
+        in_host.unwrap_or_else(|| path.split('/').nth(1).unwrap_or_default().to_owned())
+    }
+
+    async fn rules(&self, bucket: String) -> Result<Vec<cors::Rule>, ErrorResponse> {
+        let tree = Arc::clone(&self.tree);
+        Ok(self.rule_readers.read(move || cors::rules(&tree, &bucket)).await??)
+    }
+
+    async fn answer_or_refuse(&self, request: Request<Incoming>) -> Result<Response<Body>, ErrorResponse> {
+        if is_signed_by_version_2(request.headers(), request.uri().query()) {
+            let text = "InvalidRequest: signatures of version 2 are not taken, sign with AWS4-HMAC-SHA256: aws s3 \
+                        presign does so with --region eu-central-1, or after: aws configure set s3.signature_version s3v4";
+            return Err(ErrorResponse::bad_request(text));
+        }
+        if is_form(&request) {
+            request_gate::check_form_head(request.headers(), request.uri().query())?;
+            return self.serve(request).await;
+        }
+        signed_headers::check(request.headers(), request.uri().query())?;
         dates::check(request.headers(), request.uri().query(), SystemTime::now())?;
         if let Some(told) = region::refused(request.headers()) {
             return Ok(told);
         }
+        self.serve(request).await
+    }
+
+    /// Handles a request.
+    async fn serve(&self, request: Request<Incoming>) -> Result<Response<Body>, ErrorResponse> {
         let (parts, body) = request.into_parts();
         let in_host = self.domain.as_ref().is_some_and(|domain| domain.has_bucket(&parts.headers));
-        let place = if in_host { Place::InHost } else { Place::InPath };
+        let place = if in_host { BucketPosition::InHost } else { BucketPosition::InPath };
         let said = (&parts.method, &parts.uri, &parts.headers);
-        let (body, cause) = Bounded::new(body, said, place, &self.room)?;
+        let (body, cause) = BoundedBody::new(body, said, place, &self.room)?;
         let request = Request::from_parts(parts, s3s::Body::http_body_unsync(body));
-        let answered = self.service.call(request).await;
+        let answered = with_key_noted(self.service.call(request)).await;
         if let Some(status) = cause.get() {
             return Err(incoming::refusal(*status));
         }
         let response = answered.map_err(|error| {
             log::error!("a request of S3 failed: {}", s3s::StdError::from(error));
-            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the server could not do it; see: bivouac logs")
+            ErrorResponse::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the server could not do it; see: bivouac logs",
+            )
         })?;
         Ok(response.map(|body| body.map_err(std::io::Error::other).boxed_unsync()))
     }
 }
 
-/// Whether an object is to be put by a form of HTML, whose signature is in its body.
-fn is_form<B>(request: &Request<B>) -> bool {
-    let kind = request.headers().get(header::CONTENT_TYPE).map(|kind| kind.as_bytes().trim_ascii());
-    let form = b"multipart/";
-    *request.method() == Method::POST
-        && kind.and_then(|kind| kind.get(..form.len())).is_some_and(|kind| kind.eq_ignore_ascii_case(form))
+/// Returns whether a request puts an object by an HTML form, whose signature is in its body.
+#[must_use]
+pub fn is_form<B>(request: &Request<B>) -> bool {
+    *request.method() == Method::POST && incoming::is_form(request.headers())
 }
 
-/// Who may sign.
+/// Returns whether a request is a CORS preflight.
+#[must_use]
+pub fn is_preflight<B>(request: &Request<B>) -> bool {
+    *request.method() == Method::OPTIONS && cors::is_preflight(request.headers())
+}
+
+/// Secrets of the keys that may sign.
 struct Secrets {
     tree: Arc<Tree>,
     keys: Arc<Deriver>,
@@ -133,29 +239,32 @@ impl S3Auth for Secrets {
         let (tree, id) = (Arc::clone(&self.tree), access_key.to_owned());
         let known = spawn_blocking(move || tree.access(&id)).await.map_err(S3Error::internal_error)?;
         match known.map_err(error)? {
-            Some(_) => Ok(self.keys.key(access_key).into()),
+            Some(_) => {
+                note_key();
+                Ok(self.keys.key(access_key).into())
+            }
             None => Err(s3_error!(InvalidAccessKeyId, "there is no such key, or it has expired")),
         }
     }
 }
 
-struct Front {
+struct S3Handlers {
     tree: Arc<Tree>,
     long: Arc<Semaphore>,
 }
 
-/// What a request works on.
-struct On {
+/// The formation, and what of it the key of a request reaches.
+struct S3Context {
     tree: Arc<Tree>,
     access: Access,
 }
 
-impl On {
-    /// Refuses to change what somebody has locked over WebDAV.
-    fn check_locks(&self, place: &Target, reach: Reach) -> S3Result<()> {
+impl S3Context {
+    /// Refuses to change a resource that is locked by WebDAV.
+    fn check_locks(&self, place: &RequestPath, reach: ChangeScope) -> S3Result<()> {
         let headers = HeaderMap::new();
-        let asks = Asks { access: &self.access, target: place, headers: &headers };
-        let checked = Guard::default().check(&self.tree, asks, &[(place, reach)]);
+        let asks = RequestHead { access: &self.access, target: place, headers: &headers };
+        let checked = LockConditions::default().check(&self.tree, asks, &[(place, reach)]);
         checked.map(drop).map_err(|refusal| match refusal.status() {
             StatusCode::LOCKED => s3_error!(OperationAborted, "somebody has locked it over WebDAV"),
             StatusCode::FORBIDDEN => s3_error!(AccessDenied),
@@ -165,14 +274,14 @@ impl On {
     }
 }
 
-/// What S3 calls an error of the formation.
+/// Returns the S3 error of an error of the formation.
 fn error(error: FsError) -> S3Error {
     let code = match error.errno() {
         Errno::ENOENT | Errno::ENOTDIR => S3ErrorCode::NoSuchKey,
         Errno::EACCES | Errno::EPERM | Errno::EXDEV | Errno::ELOOP | Errno::EROFS => {
             S3ErrorCode::AccessDenied
         }
-        Errno::EEXIST | Errno::ESTALE => S3ErrorCode::PreconditionFailed,
+        Errno::EEXIST | Errno::ESTALE | Errno::ECANCELED => S3ErrorCode::PreconditionFailed,
         Errno::ENAMETOOLONG => {
             let text = format!("a name has more than 255 bytes, or the key more than {LEVELS_MAX} levels");
             return S3Error::with_message(S3ErrorCode::KeyTooLongError, text);
@@ -181,31 +290,37 @@ fn error(error: FsError) -> S3Error {
         Errno::EFBIG => S3ErrorCode::EntityTooLarge,
         Errno::EAGAIN | Errno::ETIMEDOUT | Errno::ENOTCONN => S3ErrorCode::ServiceUnavailable,
         Errno::ENOSPC | Errno::EDQUOT => {
-            return S3Error::with_message(S3ErrorCode::InternalError, "no space left in the formation");
+            return error_answers::no_space();
+        }
+        Errno::E2BIG => {
+            return s3_error!(
+                MetadataTooLarge,
+                "metadata, tags and headers of an object have at most 64 KiB"
+            );
         }
         _ => {
             log::error!(why:% = error; "a request of S3 failed");
-            return S3Error::with_message(S3ErrorCode::InternalError, "see: bivouac logs");
+            return s3_error!(InternalError, "the formation could not do it; see: bivouac logs");
         }
     };
     S3Error::with_message(code, FsError::from(error.errno()).to_string())
 }
 
 /// The place of a bucket.
-fn bucket(name: &str) -> S3Result<Target> {
-    let target = Target::plain(name.as_bytes()).map_err(|_| s3_error!(InvalidBucketName))?;
+fn bucket(name: &str) -> S3Result<RequestPath> {
+    let target = RequestPath::plain(name.as_bytes()).map_err(|_| s3_error!(InvalidBucketName))?;
     if target.names.len() == 1 {
-        Ok(Target { is_dir: false, ..target })
+        Ok(RequestPath { is_dir: false, ..target })
     } else {
         Err(s3_error!(InvalidBucketName))
     }
 }
 
 /// The place of an object. Keys that would be the same file as another key are none.
-fn object(bucket_name: &str, key: &str) -> S3Result<Target> {
+fn object(bucket_name: &str, key: &str) -> S3Result<RequestPath> {
     let mut target = bucket(bucket_name)?;
     let wrong = || s3_error!(InvalidArgument, "a key is a path without empty names, . and ..");
-    let below = Target::plain(key.as_bytes()).map_err(|_| wrong())?;
+    let below = RequestPath::plain(key.as_bytes()).map_err(|_| wrong())?;
     let plain = key.strip_suffix('/').unwrap_or(key);
     if plain.is_empty() || plain.split('/').any(str::is_empty) {
         return Err(wrong());
@@ -218,12 +333,12 @@ fn object(bucket_name: &str, key: &str) -> S3Result<Target> {
     Ok(target)
 }
 
-impl Front {
-    /// Does something for who has signed a request, on a thread that may block.
+impl S3Handlers {
+    /// Runs an operation for the signer of a request on a thread that may block.
     async fn on<I: Send + 'static, O: Send + 'static>(
         &self,
         request: S3Request<I>,
-        act: impl FnOnce(On, I) -> S3Result<O> + Send + 'static,
+        act: impl FnOnce(S3Context, I) -> S3Result<O> + Send + 'static,
     ) -> S3Result<S3Response<O>> {
         let on = self.who(&request);
         let input = request.input;
@@ -235,7 +350,7 @@ impl Front {
     async fn on_long<I: Send + 'static, O: Send + 'static>(
         &self,
         request: S3Request<I>,
-        act: impl FnOnce(On, I) -> S3Result<O> + Send + 'static,
+        act: impl FnOnce(S3Context, I) -> S3Result<O> + Send + 'static,
     ) -> S3Result<S3Response<O>> {
         let turn = Arc::clone(&self.long).acquire_owned().await.map_err(S3Error::internal_error)?;
         self.on(request, move |on, input| {
@@ -245,67 +360,80 @@ impl Front {
         .await
     }
 
-    fn who<I>(&self, request: &S3Request<I>) -> S3Result<Who> {
+    fn who<I>(&self, request: &S3Request<I>) -> S3Result<Signer> {
         let signed = request.credentials.as_ref().ok_or_else(|| s3_error!(AccessDenied))?;
-        Ok(Who { tree: Arc::clone(&self.tree), id: signed.access_key.clone() })
+        Ok(Signer { tree: Arc::clone(&self.tree), id: signed.access_key.clone() })
     }
 }
 
-/// Who has signed a request, before it is looked up what that allows.
-struct Who {
+/// Signer of a request, before its access is known.
+struct Signer {
     tree: Arc<Tree>,
     id: String,
 }
 
-impl Who {
-    fn look(self) -> S3Result<On> {
+impl Signer {
+    fn look(self) -> S3Result<S3Context> {
         let access =
             self.tree.access(&self.id).map_err(error)?.ok_or_else(|| s3_error!(InvalidAccessKeyId))?;
-        Ok(On { tree: self.tree, access })
+        Ok(S3Context { tree: self.tree, access })
     }
 }
 
-#[async_trait::async_trait]
-impl S3 for Front {
-    async fn list_buckets(
-        &self,
-        req: S3Request<ListBucketsInput>,
-    ) -> S3Result<S3Response<ListBucketsOutput>> {
-        self.on(req, |on, _| on.list_buckets()).await
-    }
+/// Implements the trait: operations that are one call of [`S3Context`] by a row each, the others in full.
+macro_rules! operations {
+    ({ $($name:ident($input:ty) -> $output:ty = $runs:ident $act:expr;)* } $($others:tt)*) => {
+        #[async_trait::async_trait]
+        impl S3 for S3Handlers {
+            $(async fn $name(&self, req: S3Request<$input>) -> S3Result<S3Response<$output>> {
+                self.$runs(req, $act).await
+            })*
 
-    async fn create_bucket(
-        &self,
-        req: S3Request<CreateBucketInput>,
-    ) -> S3Result<S3Response<CreateBucketOutput>> {
-        self.on(req, |on, input| on.create_bucket(&input.bucket)).await
-    }
+            $($others)*
+        }
+    };
+}
 
-    async fn delete_bucket(
-        &self,
-        req: S3Request<DeleteBucketInput>,
-    ) -> S3Result<S3Response<DeleteBucketOutput>> {
-        self.on_long(req, |on, input| on.delete_bucket(&input.bucket)).await
-    }
-
-    async fn head_bucket(&self, req: S3Request<HeadBucketInput>) -> S3Result<S3Response<HeadBucketOutput>> {
-        self.on(req, |on, input| on.is_bucket(&input.bucket).map(|_| HeadBucketOutput::default())).await
-    }
-
-    async fn get_bucket_location(
-        &self,
-        req: S3Request<GetBucketLocationInput>,
-    ) -> S3Result<S3Response<GetBucketLocationOutput>> {
-        self.on(req, |on, input| on.is_bucket(&input.bucket).map(|_| GetBucketLocationOutput::default()))
-            .await
+operations! {
+    {
+        list_buckets(ListBucketsInput) -> ListBucketsOutput = on |on, input| on.list_buckets(input);
+        create_bucket(CreateBucketInput) -> CreateBucketOutput = on |on, input| on.create_bucket(&input.bucket);
+        delete_bucket(DeleteBucketInput) -> DeleteBucketOutput = on_long |on, input| on.delete_bucket(&input.bucket);
+        head_bucket(HeadBucketInput) -> HeadBucketOutput = on |on, input| on.is_bucket(&input.bucket).map(|_| HeadBucketOutput::default());
+        get_bucket_location(GetBucketLocationInput) -> GetBucketLocationOutput = on |on, input| on.is_bucket(&input.bucket).map(|_| GetBucketLocationOutput::default());
+        get_bucket_cors(GetBucketCorsInput) -> GetBucketCorsOutput = on |on, input| on.cors(&input);
+        put_bucket_cors(PutBucketCorsInput) -> PutBucketCorsOutput = on |on, input| on.set_cors(input);
+        delete_bucket_cors(DeleteBucketCorsInput) -> DeleteBucketCorsOutput = on |on, input| on.remove_cors(&input);
+        get_object_attributes(GetObjectAttributesInput) -> GetObjectAttributesOutput = on |on, input| on.attributes(&input);
+        delete_object(DeleteObjectInput) -> DeleteObjectOutput = on |on, input| on.delete(input);
+        delete_objects(DeleteObjectsInput) -> DeleteObjectsOutput = on_long |on, input| on.delete_several(input);
+        list_objects(ListObjectsInput) -> ListObjectsOutput = on_long |on, input| on.list_old(input);
+        list_objects_v2(ListObjectsV2Input) -> ListObjectsV2Output = on_long |on, input| on.list(input);
+        create_multipart_upload(CreateMultipartUploadInput) -> CreateMultipartUploadOutput = on |on, input| on.begin_parts(input);
+        upload_part_copy(UploadPartCopyInput) -> UploadPartCopyOutput = on_long |on, input| on.copy_part(&input);
+        list_parts(ListPartsInput) -> ListPartsOutput = on_long |on, input| on.list_parts(input);
+        list_multipart_uploads(ListMultipartUploadsInput) -> ListMultipartUploadsOutput = on_long |on, input| on.list_uploads(input);
+        get_object_tagging(GetObjectTaggingInput) -> GetObjectTaggingOutput = on |on, input| on.tags_of(input);
+        put_object_tagging(PutObjectTaggingInput) -> PutObjectTaggingOutput = on |on, input| on.set_tags_of(input);
+        delete_object_tagging(DeleteObjectTaggingInput) -> DeleteObjectTaggingOutput = on |on, input| on.remove_tags_of(input);
+        complete_multipart_upload(CompleteMultipartUploadInput) -> CompleteMultipartUploadOutput = on_long |on, input| on.complete_parts(input);
+        abort_multipart_upload(AbortMultipartUploadInput) -> AbortMultipartUploadOutput = on_long |on, input| on.abort_parts(&input);
     }
 
     async fn head_object(&self, req: S3Request<HeadObjectInput>) -> S3Result<S3Response<HeadObjectOutput>> {
-        self.on(req, |on, input| on.head(&input)).await
+        let headers = req.headers.clone();
+        let answer = self.on(req, move |on, input| on.head(&input, &headers)).await?;
+        let (output, tags) = answer.output;
+        let mut response = S3Response::new(output);
+        if tags > 0 {
+            response.headers.insert("x-amz-tagging-count", HeaderValue::from(tags));
+        }
+        Ok(response)
     }
 
     async fn get_object(&self, req: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
-        self.on(req, |on, input| on.get(&input)).await
+        let headers = req.headers.clone();
+        self.on(req, move |on, input| on.get(&input, &headers)).await
     }
 
     async fn put_object(&self, req: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
@@ -314,104 +442,17 @@ impl S3 for Front {
     }
 
     async fn copy_object(&self, req: S3Request<CopyObjectInput>) -> S3Result<S3Response<CopyObjectOutput>> {
-        self.on_long(req, |on, input| on.copy(&input)).await
-    }
-
-    async fn delete_object(
-        &self,
-        req: S3Request<DeleteObjectInput>,
-    ) -> S3Result<S3Response<DeleteObjectOutput>> {
-        self.on(req, |on, input| on.delete(&input)).await
-    }
-
-    async fn delete_objects(
-        &self,
-        req: S3Request<DeleteObjectsInput>,
-    ) -> S3Result<S3Response<DeleteObjectsOutput>> {
-        self.on_long(req, |on, input| on.delete_several(input)).await
-    }
-
-    async fn list_objects(
-        &self,
-        req: S3Request<ListObjectsInput>,
-    ) -> S3Result<S3Response<ListObjectsOutput>> {
-        self.on_long(req, |on, input| on.list_old(input)).await
-    }
-
-    async fn list_objects_v2(
-        &self,
-        req: S3Request<ListObjectsV2Input>,
-    ) -> S3Result<S3Response<ListObjectsV2Output>> {
-        self.on_long(req, |on, input| on.list(input)).await
-    }
-
-    async fn create_multipart_upload(
-        &self,
-        req: S3Request<CreateMultipartUploadInput>,
-    ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
-        self.on(req, |on, input| on.begin_parts(input)).await
+        let conditions = WriteConditions::of_headers(&req.headers)?;
+        self.on_long(req, move |on, input| on.copy(&input, &conditions)).await
     }
 
     async fn upload_part(&self, req: S3Request<UploadPartInput>) -> S3Result<S3Response<UploadPartOutput>> {
         let who = self.who(&req)?;
         parts::put(who, req).await.map(S3Response::new)
     }
-
-    async fn upload_part_copy(
-        &self,
-        req: S3Request<UploadPartCopyInput>,
-    ) -> S3Result<S3Response<UploadPartCopyOutput>> {
-        self.on_long(req, |on, input| on.copy_part(&input)).await
-    }
-
-    async fn list_parts(&self, req: S3Request<ListPartsInput>) -> S3Result<S3Response<ListPartsOutput>> {
-        self.on_long(req, |on, input| on.list_parts(input)).await
-    }
-
-    async fn list_multipart_uploads(
-        &self,
-        req: S3Request<ListMultipartUploadsInput>,
-    ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
-        self.on_long(req, |on, input| on.list_uploads(input)).await
-    }
-
-    async fn get_object_tagging(
-        &self,
-        req: S3Request<GetObjectTaggingInput>,
-    ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
-        self.on(req, |on, input| on.tags_of(input)).await
-    }
-
-    async fn put_object_tagging(
-        &self,
-        req: S3Request<PutObjectTaggingInput>,
-    ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
-        self.on(req, |on, input| on.set_tags_of(input)).await
-    }
-
-    async fn delete_object_tagging(
-        &self,
-        req: S3Request<DeleteObjectTaggingInput>,
-    ) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
-        self.on(req, |on, input| on.remove_tags_of(input)).await
-    }
-
-    async fn complete_multipart_upload(
-        &self,
-        req: S3Request<CompleteMultipartUploadInput>,
-    ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
-        self.on_long(req, |on, input| on.complete_parts(input)).await
-    }
-
-    async fn abort_multipart_upload(
-        &self,
-        req: S3Request<AbortMultipartUploadInput>,
-    ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
-        self.on_long(req, |on, input| on.abort_parts(&input)).await
-    }
 }
 
-/// What is read of requests and attributes, for arbitrary text.
+/// Entry points for fuzzing of parsers.
 #[cfg(test)]
 pub mod fuzzed {
     use super::*;
@@ -429,6 +470,8 @@ pub mod fuzzed {
         let _ = is_signed(&HeaderMap::new(), Some(text));
         incoming::fuzzed(bytes);
         checksums::fuzzed(text, bytes);
+        request_gate::fuzzed(text);
+        error_answers::fuzzed(text);
     }
 }
 

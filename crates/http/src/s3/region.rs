@@ -1,33 +1,30 @@
 //! The region that a request is signed for. Any is taken, if it is written as regions are; others are told one, as S3
 //! does, so that clients sign again: s3cmd begins with `US`.
 
-use bytes::Bytes;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Response, StatusCode};
 
-use crate::body::{Body, full};
+use crate::body::{Body, typed};
 
-/// The region that clients are told.
+/// Region that is reported to clients.
 const TOLD: &str = "us-east-1";
 const TOLD_BY: &str = "x-amz-bucket-region";
 const MALFORMED: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>AuthorizationHeaderMalformed</Code>\
     <Message>a region has small letters, digits and dashes; sign for us-east-1</Message><Region>us-east-1</Region></Error>";
 
-/// What is said to who has signed for a region that cannot be one.
+/// Returns the redirection of a client that has signed for a malformed region.
 pub fn refused(headers: &HeaderMap) -> Option<Response<Body>> {
     let region = region(headers.get(header::AUTHORIZATION)?.to_str().ok()?)?;
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if region.bytes().all(is_plain) {
         return None;
     }
-    let mut response = Response::new(full(Bytes::from_static(MALFORMED.as_bytes())));
-    *response.status_mut() = StatusCode::BAD_REQUEST;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+    let mut response = typed(StatusCode::BAD_REQUEST, "application/xml", MALFORMED);
     response.headers_mut().insert(TOLD_BY, HeaderValue::from_static(TOLD));
     Some(response)
 }
 
-/// Of `AWS4-HMAC-SHA256 Credential=ID/DATE/REGION/SERVICE/aws4_request, …`.
+/// Parses the region of `AWS4-HMAC-SHA256 Credential=ID/DATE/REGION/SERVICE/aws4_request, …`.
 fn region(authorization: &str) -> Option<&str> {
     let (_, rest) = authorization.split_once("Credential=")?;
     rest.split([',', ' ']).next()?.split('/').nth(2)

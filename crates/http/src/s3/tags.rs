@@ -12,8 +12,8 @@ use s3s::dto::{
 use s3s::{S3Result, s3_error};
 
 use super::marks::optional;
-use super::{On, error, object};
-use crate::dav::Reach;
+use super::{S3Context, error, object};
+use crate::locks::ChangeScope;
 
 const TAGS: &[u8] = b"user.s3.tags";
 /// Most tags of an object.
@@ -51,31 +51,25 @@ fn checked(tags: impl IntoIterator<Item = (String, String)>) -> S3Result<Tags> {
 /// Tags as the header of a PUT writes them, as parameters.
 ///
 /// # Errors
-/// What is wrong with them.
+/// A description of what is malformed.
 pub fn said(header: &str) -> S3Result<Tags> {
     let text = |part: &str| {
         let part = part.replace('+', " ");
         let decoded = percent_decode_str(&part).decode_utf8().map(std::borrow::Cow::into_owned);
         decoded.map_err(|_| s3_error!(InvalidTag, "a tag is not UTF-8"))
     };
-    let pairs = crate::target::parameters(Some(header));
+    let pairs = crate::query::parameters(Some(header));
     let tags = pairs.map(|(key, value)| Ok((text(key)?, text(value.unwrap_or_default())?)));
     checked(tags.collect::<S3Result<Vec<_>>>()?)
 }
 
 /// The tags of a file.
-///
-/// # Errors
-/// What the formation says.
 pub fn tags(client: &Client, ino: Ino) -> FsResult<Tags> {
     let kept = optional(client.getxattr(ino, TAGS))?;
     Ok(kept.and_then(|value| serde_json::from_slice(&value).ok()).unwrap_or_default())
 }
 
 /// Keeps the tags of a file.
-///
-/// # Errors
-/// What the formation says.
 pub fn set_tags(client: &Client, ctx: &OpCtx, ino: Ino, tags: &Tags) -> FsResult<()> {
     if tags.is_empty() {
         return optional(client.removexattr(ctx, ino, TAGS)).map(drop);
@@ -83,12 +77,12 @@ pub fn set_tags(client: &Client, ctx: &OpCtx, ino: Ino, tags: &Tags) -> FsResult
     client.setxattr(ctx, ino, TAGS, &serde_json::to_vec(tags).unwrap_or_default(), 0)
 }
 
-impl On {
+impl S3Context {
     fn tagged(&self, bucket: &str, key: &str, changes: bool) -> S3Result<Attr> {
         let place = object(bucket, key)?;
         let attr = self.open(&place)?.attr;
         if changes {
-            self.check_locks(&place, Reach::Content)?;
+            self.check_locks(&place, ChangeScope::Content)?;
             self.tree.may_change(&self.access, &attr).map_err(error)?;
         }
         Ok(attr)

@@ -5,10 +5,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 use s3s::dto::EncodingType;
 use s3s::{S3Result, s3_error};
 
-/// What `encoding-type=url` leaves as it is.
+/// Characters that `encoding-type=url` does not encode.
 const LEFT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'*');
 
-/// Whether all of a text can be written, and comes out as it was.
+/// Returns whether XML can represent a text without change.
 pub fn is_text(text: &str) -> bool {
     text.chars().all(|letter| match letter {
         '\t' | '\n' => true,
@@ -17,17 +17,17 @@ pub fn is_text(text: &str) -> bool {
     })
 }
 
-/// What a request says itself, in its answer; nothing if it cannot be written.
+/// Returns a request's text for its response; `None` if XML cannot represent it.
 pub fn text(said: String) -> Option<String> {
     Some(said).filter(|said| is_text(said))
 }
 
-/// As in a URL.
+/// Encodes as in a URL.
 pub fn encoded(text: &str) -> String {
     utf8_percent_encode(text, LEFT).to_string()
 }
 
-/// Out of what a page said for the next one.
+/// Decodes a marker of the previous page.
 ///
 /// # Errors
 /// For what no page says.
@@ -38,7 +38,7 @@ pub fn decoded(text: &str) -> S3Result<String> {
         .map_err(|_| s3_error!(InvalidArgument, "no page has said this continuation-token"))
 }
 
-/// How the keys of a listing are written.
+/// Encoding of keys in a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
     Plain,
@@ -64,7 +64,7 @@ impl Coding {
         if self == Coding::Url { encoded(&key) } else { key }
     }
 
-    /// What the request said.
+    /// Returns a parameter of the request in this encoding.
     ///
     /// # Errors
     /// For what can only be written as in a URL.

@@ -2,11 +2,6 @@
 //!
 //! Nothing is lost by a recovery that fails or is killed: the volumes stay as they are, and it can be made again.
 
-mod amount;
-mod found;
-mod index;
-mod lives;
-mod note;
 mod part;
 mod whole;
 
@@ -15,38 +10,32 @@ use std::time::Duration;
 
 use bivouac_store::{StoreError, VolumeIdentity, claim_existing_within};
 
+use crate::clock::unix_ms;
 use crate::environment::Environment;
+use crate::first_map::first_map;
 use crate::forked::OwnChild;
 use crate::hex::to_hex;
 use crate::name::FormationName;
 use crate::phases::Phases;
-use crate::places::{states_elsewhere, way_to};
-use crate::plan::first_map;
 use crate::process::ProcessId;
-use crate::purpose::unix_ms;
+use crate::recoverable::{self, Recoverable, recoverable};
+use crate::recovery_notes::{forget, forget_whole, lives, remember, volume_note};
+use crate::runtime_dirs::{states_elsewhere, way_to};
 use crate::signals::Signals;
 use crate::start::{GIVE_UP_MS, Started, end_supervisor, start_supervisor, vanished, wait_ready};
-use crate::state::{NodeLife, Stage, State};
+use crate::state::{FormationState, NodeLife, Stage};
 use crate::state_dir::{Claim, StateDir};
 use crate::teardown::remove_volumes;
 use crate::unmounting::unmount_all;
 use crate::{Kind, LaunchError, LaunchResult, memory_root};
 
-pub use amount::Amount;
-pub use found::{Recoverable, recoverable};
-pub(crate) use found::{why_volumes_are_kept, without_state};
-pub(crate) use index::{forget, noted_directories};
-pub use index::{forget_former, forget_whole, remember, remember_whole};
-pub use lives::older_host;
-pub(crate) use lives::{begin as begin_life, serve as serve_life};
-pub(crate) use note::write_all as write_notes;
 pub use part::{PartWish, part_again};
-pub use whole::{Whole, whole};
+pub use whole::{WholeFormation, whole};
 
-/// How long somebody may look at a volume that is to be recovered.
+/// Time that others may look at a volume that is to be recovered.
 const LOOK_WAIT: Duration = Duration::from_millis(1000);
 
-/// What is to be recovered, and how it is to live then.
+/// A formation to recover, with the settings that it gets then.
 #[derive(Clone, Debug, Default)]
 pub struct Recovery {
     /// The formation's name; the only one that there is, if none is given.
@@ -57,9 +46,9 @@ pub struct Recovery {
     pub port: Option<u16>,
     /// The process that it ends with; what it was made for before is over.
     pub owner: Option<ProcessId>,
-    /// How long it lives, in milliseconds.
+    /// Time that it lives, in milliseconds.
     pub ttl_ms: Option<u64>,
-    /// Whether volumes that are older than the others are taken as they are.
+    /// True if volumes that are older than the others are taken as they are.
     pub with_older: bool,
 }
 
@@ -96,7 +85,7 @@ pub fn recover(
     claim.dir.make_secret()?;
     remember(here, claim.dir.path(), &state);
     phases.end("volumes");
-    let (report, child) = start_supervisor(here, &claim, "supervise", None)?;
+    let (report, child) = start_supervisor(here, &claim, "supervise", &[])?;
     drop(claim.lock);
     phases.end("supervisor");
     let steps = wait_ready(&report, signals, bound, &claim.dir).map_err(|error| {
@@ -146,7 +135,7 @@ impl Drop for Unfinished<'_> {
 }
 
 /// The state of what is to be recovered, with its volumes where they are.
-fn choose(here: &Environment, wanted: &Recovery) -> LaunchResult<State> {
+fn choose(here: &Environment, wanted: &Recovery) -> LaunchResult<FormationState> {
     if wanted.volumes.is_empty() {
         let found = by_name(here, wanted.name.as_ref())?;
         let missing = found.missing();
@@ -159,7 +148,7 @@ fn choose(here: &Environment, wanted: &Recovery) -> LaunchResult<State> {
     let volumes = volumes_in(&wanted.volumes)?;
     let formation = formation_of(&volumes)?;
     let known = recoverable(here).into_iter().find(|found| found.formation == formation);
-    let state = known.and_then(|found| found.state).or_else(|| note::newest(&volumes)).ok_or_else(|| {
+    let state = known.and_then(|found| found.state).or_else(|| volume_note::newest(&volumes)).ok_or_else(|| {
         let cause = "no volume that was named says what it is part of, or none that can be read";
         let remedy =
             "name all volumes of the formation; what they hold is seen by: bivouac fsck --offline VOLUME...";
@@ -176,7 +165,7 @@ fn choose(here: &Environment, wanted: &Recovery) -> LaunchResult<State> {
 
 /// Refuses one whose state is in another place: it would be there a second time, and go with what is left there.
 fn refuse_elsewhere(here: &Environment, formation: &str) -> LaunchResult<()> {
-    let is_it = |(_, other): &(StateDir, State)| other.formation == formation;
+    let is_it = |(_, other): &(StateDir, FormationState)| other.formation == formation;
     let Some((dir, state)) = states_elsewhere(here).into_iter().find(is_it) else { return Ok(()) };
     let way = way_to(here, &dir, &format!("recover {}", state.name));
     let object = format!("formation {}", state.name);
@@ -190,9 +179,9 @@ fn volumes_in(dirs: &[PathBuf]) -> LaunchResult<Vec<(PathBuf, VolumeIdentity)>> 
     for dir in dirs {
         let resolved = dir.canonicalize().map_err(|e| LaunchError::path(dir, "find the volume", e))?;
         let (mut of_itself, mut of_others) = (Vec::new(), Vec::new());
-        let mut here = note::volumes_at([resolved.clone()], &mut |doubt| of_itself.push(doubt));
+        let mut here = volume_note::volumes_at([resolved.clone()], &mut |doubt| of_itself.push(doubt));
         if here.is_empty() && of_itself.is_empty() {
-            here = note::volumes_at(found::below(&resolved), &mut |doubt| of_others.push(doubt));
+            here = volume_note::volumes_at(recoverable::below(&resolved), &mut |doubt| of_others.push(doubt));
         }
         if here.is_empty() {
             let cause = of_itself.pop().unwrap_or_else(|| none_in(&of_others));
@@ -205,7 +194,7 @@ fn volumes_in(dirs: &[PathBuf]) -> LaunchResult<Vec<(PathBuf, VolumeIdentity)>> 
     Ok(all)
 }
 
-/// What is said of a directory without volumes, some of whose directories could not be looked at.
+/// The error for a directory without volumes, some of whose directories could not be looked at.
 fn none_in(doubts: &[String]) -> String {
     let none = "is no volume, nor has any in it";
     match doubts {
@@ -232,7 +221,7 @@ fn formation_of(volumes: &[(PathBuf, VolumeIdentity)]) -> LaunchResult<String> {
 }
 
 /// A state whose volumes are where these are.
-fn placed(mut state: State, volumes: &[(PathBuf, VolumeIdentity)]) -> LaunchResult<State> {
+fn placed(mut state: FormationState, volumes: &[(PathBuf, VolumeIdentity)]) -> LaunchResult<FormationState> {
     for (path, identity) in volumes {
         if let Some((twin, _)) = volumes.iter().find(|(other, same)| same == identity && other != path) {
             let (index, node) = (identity.index, identity.node);
@@ -265,11 +254,12 @@ fn by_name(here: &Environment, name: Option<&FormationName>) -> LaunchResult<Rec
     match name {
         Some(name) => found.retain(|one| one.name == *name),
         None if found.len() > 1 => {
-            if !found.iter().any(|one| one.name.as_str() == "default") {
+            let is_there = |name: &FormationName| found.iter().any(|one| one.name == *name);
+            let Some(name) = Some(here.default_name()).filter(is_there) else {
                 let cause = format!("several formations could be recovered: {}", names.join(", "));
                 return Err(LaunchError::usage("the name is missing", cause, "write: bivouac recover NAME"));
-            }
-            found.retain(|one| one.name.as_str() == "default");
+            };
+            found.retain(|one| one.name == name);
         }
         None => {}
     }
@@ -295,7 +285,7 @@ fn nothing(here: &Environment, name: Option<&FormationName>, others: &[String]) 
     {
         return living(here, name);
     }
-    let named = |(_, state): &(StateDir, State)| name.is_some_and(|name| *name == state.name);
+    let named = |(_, state): &(StateDir, FormationState)| name.is_some_and(|name| *name == state.name);
     if let Some((_, state)) = states_elsewhere(here).into_iter().find(named)
         && let Err(error) = refuse_elsewhere(here, &state.formation)
     {
@@ -320,7 +310,7 @@ fn living(here: &Environment, name: &FormationName) -> LaunchError {
     let orphaned = state.filter(|state| !state.supervisor.is_some_and(|supervisor| supervisor.is_alive()));
     let daemons: Vec<String> = orphaned
         .iter()
-        .flat_map(State::processes)
+        .flat_map(FormationState::processes)
         .filter(ProcessId::is_alive)
         .map(|process| process.pid.to_string())
         .collect();
@@ -337,7 +327,7 @@ fn living(here: &Environment, name: &FormationName) -> LaunchError {
 }
 
 /// Refuses what cannot be brought back whole.
-fn check_whole(state: &State) -> LaunchResult<()> {
+fn check_whole(state: &FormationState) -> LaunchResult<()> {
     let object = format!("formation {}", state.name);
     if state.nodes.is_empty() || state.nodes.iter().any(|node| node.volumes.is_empty()) {
         let cause = "what is left of it does not say which volumes it has";
@@ -348,7 +338,7 @@ fn check_whole(state: &State) -> LaunchResult<()> {
             "name them: bivouac recover --volume DIR",
         ));
     }
-    let missing = found::missing(state);
+    let missing = recoverable::missing(state);
     if missing.is_empty() {
         return Ok(());
     }
@@ -360,9 +350,9 @@ fn check_whole(state: &State) -> LaunchResult<()> {
         true => String::new(),
         false => format!("all names, attributes and sizes that node {} keeps, and ", homes.join(", ")),
     };
-    let seats: usize = state.nodes.iter().map(|node| node.volumes.len()).sum();
+    let targets: usize = state.nodes.iter().map(|node| node.volumes.len()).sum();
     let cause = format!(
-        "missing: {}; without that, {names}{} of {seats} parts of the content of files would be lost",
+        "missing: {}; without that, {names}{} of {targets} parts of the content of files would be lost",
         which.join(", "),
         missing.len()
     );
@@ -372,7 +362,7 @@ fn check_whole(state: &State) -> LaunchResult<()> {
 }
 
 /// Takes the name.
-fn claim(here: &Environment, old: &State) -> LaunchResult<Claim> {
+fn claim(here: &Environment, old: &FormationState) -> LaunchResult<Claim> {
     let claim = StateDir::claim(here, &old.name).map_err(|error| match error.kind() {
         Kind::Running => living(here, &old.name),
         _ => error,
@@ -392,7 +382,7 @@ fn claim(here: &Environment, old: &State) -> LaunchResult<Claim> {
 }
 
 /// Refuses volumes that somebody has.
-fn check_unused(state: &State) -> LaunchResult<()> {
+fn check_unused(state: &FormationState) -> LaunchResult<()> {
     for volume in state.nodes.iter().flat_map(|node| &node.volumes) {
         match claim_existing_within(&volume.path, LOOK_WAIT) {
             Ok(_not_in_use) => {}
@@ -413,7 +403,12 @@ fn check_unused(state: &State) -> LaunchResult<()> {
 }
 
 /// The state of a formation that is about to be started again.
-fn again(here: &Environment, old: &State, wanted: &Recovery, dir: &StateDir) -> LaunchResult<State> {
+fn again(
+    here: &Environment,
+    old: &FormationState,
+    wanted: &Recovery,
+    dir: &StateDir,
+) -> LaunchResult<FormationState> {
     let mut state = anew(here, old, dir);
     state.owner = wanted.owner;
     state.ends_unix_ms = wanted.ttl_ms.map(|ttl| unix_ms().saturating_add(ttl));
@@ -421,15 +416,28 @@ fn again(here: &Environment, old: &State, wanted: &Recovery, dir: &StateDir) -> 
     let formation = state.formation_id().ok_or_else(|| damaged(&state, "names no formation"))?;
     let new = first_map(&state, formation);
     new.check().map_err(|error| damaged(&state, &error.to_string()))?;
-    let same = old.map().is_none_or(|map| (map.slots, map.seats) == (new.slots, new.seats));
+    let same = old.map().is_none_or(|map| (map.slots, map.targets) == (new.slots, new.targets));
     if !same {
         return Err(damaged(&state, "was made by a release that placed files in another way; use that one"));
     }
     Ok(state)
 }
 
+/// Refuses a formation of which a node has moved to another host: what its former host has is older than what it went on with,
+/// and which volumes belong together is noted nowhere.
+fn check_unmoved(state: &FormationState) -> LaunchResult<()> {
+    let moved = state.moves.iter().map(|moved| moved.node);
+    let map = state.map().map(|map| map.nodes).unwrap_or_default();
+    let there = (0u16..).zip(&map).filter(|(_, entry)| entry.epoch > 0).map(|(node, _)| node);
+    let Some(node) = moved.chain(there).next() else { return Ok(()) };
+    let cause =
+        format!("node {node} had moved to another host, and volumes of two hosts do not say which are newer");
+    let remedy = "rebuild files from its volumes: bivouac fsck --from-subfiles VOLUME... --out DIR";
+    Err(LaunchError::new(Kind::Refused, format_args!("formation {}", state.name), cause, remedy))
+}
+
 /// A state with all that ended with the processes as at the beginning, on this host.
-fn anew(here: &Environment, old: &State, dir: &StateDir) -> State {
+fn anew(here: &Environment, old: &FormationState, dir: &StateDir) -> FormationState {
     let mut state = old.clone();
     state.stage = Stage::Starting;
     (state.supervisor, state.message) = (None, None);
@@ -440,6 +448,10 @@ fn anew(here: &Environment, old: &State, dir: &StateDir) -> State {
     if let Some(http) = &mut state.http {
         (http.process, http.life, http.message, http.deaths) = (None, NodeLife::Starting, None, 0);
     }
+    if let Some(gateway) = &mut state.gateway {
+        (gateway.process, gateway.life, gateway.message, gateway.deaths) =
+            (None, NodeLife::Starting, None, 0);
+    }
     for node in &mut state.nodes {
         node.host = here.host.clone();
         (node.process, node.life, node.message, node.deaths) = (None, NodeLife::Starting, None, 0);
@@ -448,7 +460,7 @@ fn anew(here: &Environment, old: &State, dir: &StateDir) -> State {
     state
 }
 
-fn damaged(state: &State, cause: &str) -> LaunchError {
+fn damaged(state: &FormationState, cause: &str) -> LaunchError {
     let remedy = "name its volumes: bivouac recover --volume DIR";
     LaunchError::new(Kind::Refused, format_args!("formation {}", state.name), cause, remedy)
 }
@@ -479,7 +491,7 @@ mod tests {
         let says = "formation sample: missing: volume 0 of node 0 (/dev/shm/x/n0); without that, all names, attributes and \
                     sizes that node 0 keeps, and 1 of 1 parts of the content of files would be lost; mount or";
         assert!(error.starts_with(says), "{error}");
-        let none = State { nodes: Vec::new(), ..sample() };
+        let none = FormationState { nodes: Vec::new(), ..sample() };
         assert!(check_whole(&none).unwrap_err().to_string().contains("does not say which volumes"));
     }
 
@@ -508,7 +520,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let here = crate::environment::tests::environment(Some(dir.path()));
         let home = StateDir::at(dir.path().join("x"));
-        let mut old = State { keep: Some("why".into()), ends_unix_ms: Some(1), port: 700, ..sample() };
+        let mut old =
+            FormationState { keep: Some("why".into()), ends_unix_ms: Some(1), port: 700, ..sample() };
         old.owner = Some(ProcessId { pid: 1, started_ticks: 1 });
         old.nodes[0].deaths = 3;
         let new = again(&here, &old, &Recovery { ttl_ms: Some(1000), ..Recovery::default() }, &home).unwrap();
@@ -516,7 +529,7 @@ mod tests {
         assert_eq!((&new.keep, new.nodes[0].deaths, new.supervisor), (&old.keep, 0, None));
         assert!(new.ends_unix_ms.is_some_and(|ends| ends > 1000));
         assert_eq!(new.nodes[0].unix_path, home.node_socket(0));
-        let gone = State { formation: "zz".into(), ..old };
+        let gone = FormationState { formation: "zz".into(), ..old };
         assert!(again(&here, &gone, &Recovery::default(), &home).is_err());
     }
 }

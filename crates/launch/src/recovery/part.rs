@@ -4,23 +4,22 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use bivouac_store::VolumeIdentity;
-use bivouac_wire::rendezvous::Past;
+use bivouac_wire::rendezvous::PreviousPart;
 
-use super::found::{below, of_formation, recoverable};
-use super::lives::Common;
-use super::{
-    Unfinished, anew, check_unused, check_whole, claim, damaged, index, lives, living, note, placed,
-};
+use super::{Unfinished, anew, check_unmoved, check_unused, check_whole, claim, damaged, living, placed};
 use crate::environment::Environment;
 use crate::name::FormationName;
 use crate::process::ProcessId;
 use crate::reach::Reach;
-use crate::state::{PartState, State};
+use crate::recoverable::{below, of_formation, recoverable};
+use crate::recovery_notes::lives::CommonLives;
+use crate::recovery_notes::{index, lives, volume_note};
+use crate::state::{FormationState, PartState};
 use crate::state_dir::{Claim, StateDir};
 use crate::unmounting::unmount_all;
 use crate::{Kind, LaunchError, LaunchResult, memory_root};
 
-/// Which formation a host is to have its part of again, and where.
+/// A request for a host's part of a formation.
 #[derive(Clone, Copy, Debug)]
 pub struct PartWish<'a> {
     /// The formation's name.
@@ -29,15 +28,15 @@ pub struct PartWish<'a> {
     pub formation: &'a str,
     /// Directories where its volumes may be, besides those that are noted.
     pub volumes: &'a [PathBuf],
-    /// Whether volumes that are older than the others are taken as they are.
+    /// True if volumes that are older than the others are taken as they are.
     pub with_older: bool,
     /// The address of this host that the nodes listen at.
     pub bind: IpAddr,
     /// First port to listen on; 0 for any.
     pub port: u16,
-    /// Where the formation is started from, for messages.
+    /// Host that the formation is started from, for messages.
     pub started_from: &'a str,
-    /// How all hosts are reached.
+    /// Way in which all hosts are reached.
     pub reach: Option<&'a Reach>,
 }
 
@@ -46,8 +45,12 @@ pub struct PartWish<'a> {
 ///
 /// # Errors
 /// That nothing of it is here, that it lives, or what is missing.
-pub fn part_again(here: &Environment, wish: &PartWish<'_>) -> LaunchResult<(Claim, State, Past)> {
+pub fn part_again(
+    here: &Environment,
+    wish: &PartWish<'_>,
+) -> LaunchResult<(Claim, FormationState, PreviousPart)> {
     let old = find(here, wish)?;
+    check_unmoved(&old)?;
     check_whole(&old)?;
     let past = past_of(&old, lives::check(&old, wish.with_older)?)?;
     let claim = claim(here, &old)?;
@@ -72,11 +75,11 @@ pub fn part_again(here: &Environment, wish: &PartWish<'_>) -> LaunchResult<(Clai
     Ok((claim, state, past))
 }
 
-/// What is known of it here, with its volumes where they are.
-fn find(here: &Environment, wish: &PartWish<'_>) -> LaunchResult<State> {
+/// Finds its former state here, with its volumes where they are.
+fn find(here: &Environment, wish: &PartWish<'_>) -> LaunchResult<FormationState> {
     let volumes = volumes(here, wish);
     let known = recoverable(here).into_iter().find(|found| found.formation == wish.formation);
-    let state = known.and_then(|found| found.state).or_else(|| note::newest(&volumes));
+    let state = known.and_then(|found| found.state).or_else(|| volume_note::newest(&volumes));
     if let Some(state) = state {
         return placed(state, &volumes);
     }
@@ -100,17 +103,17 @@ fn volumes(here: &Environment, wish: &PartWish<'_>) -> Vec<(PathBuf, VolumeIdent
     }
     places.sort();
     places.dedup();
-    let found = note::volumes_at(places, &mut |doubt| log::warn!(error:% = doubt; "{doubt}"));
+    let found = volume_note::volumes_at(places, &mut |doubt| log::warn!(error:% = doubt; "{doubt}"));
     of_formation(found, wish.formation)
 }
 
-/// Which nodes it was, of which map, and in which lives of the formation it was there.
-fn past_of(old: &State, common: Common) -> LaunchResult<Past> {
+/// Its nodes, their map, and the lives of the formation in which it was there.
+fn past_of(old: &FormationState, common: CommonLives) -> LaunchResult<PreviousPart> {
     let map = old.map().ok_or_else(|| damaged(old, "what is left of it does not have its map"))?;
     let ids: Vec<u16> = old.nodes.iter().map(|node| node.id).collect();
     let first_node = ids.first().copied().unwrap_or_default();
     if !ids.iter().copied().eq(first_node..first_node.saturating_add(ids.len() as u16)) {
         return Err(damaged(old, "the numbers of its nodes do not follow each other"));
     }
-    Ok(Past { first_node, map, lives: common.lives, served: common.served })
+    Ok(PreviousPart { first_node, map, lives: common.lives, served: common.served })
 }

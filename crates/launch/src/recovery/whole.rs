@@ -1,25 +1,28 @@
 //! A formation over several hosts that was killed, as this host knows it: from the state of the whole, where it was started,
 //! or from what any of its hosts has on its volumes.
 
-use super::{Recoverable, Recovery, by_name, formation_of, note, recoverable, volumes_in};
+use super::{Recovery, by_name, check_unmoved, formation_of, volumes_in};
 use crate::environment::Environment;
 use crate::plan::Wishes;
 use crate::reach::{Launcher, Reach};
-use crate::state::{HostLife, HostState, State};
+use crate::recoverable::{Recoverable, recoverable};
+use crate::recovery_notes::volume_note;
+use crate::state::{FormationState, HostLife, HostState};
 use crate::volumes::VolumeArg;
 use crate::{Kind, LaunchError, LaunchResult};
 
-/// What is needed to start it again.
+/// Input of a new start of the whole.
 #[derive(Clone, Debug)]
-pub struct Whole {
-    /// What it was.
-    pub state: State,
-    /// How they were reached.
+pub struct WholeFormation {
+    /// Its former state.
+    pub state: FormationState,
+    /// Way in which they were reached.
     pub reach: Reach,
 }
 
-impl Whole {
-    /// What it is to be: as it was, but for how long. Its volumes are where they were, or where they are said to be now.
+impl WholeFormation {
+    /// Its new settings: the former ones, but for its life time. Its volumes are where they were, or where they are
+    /// said to be now.
     #[must_use]
     pub fn wishes(&self, wanted: &Recovery) -> Wishes {
         let state = &self.state;
@@ -46,8 +49,11 @@ impl Whole {
             port: wanted.port.unwrap_or(state.port),
             in_process: state.in_process,
             secure: state.secure,
+            detect_races: state.detect_races,
+            protect: state.protect,
             // Its hosts know theirs.
             http: None,
+            link_listen: None,
             tolerance: state.tolerance,
             ttl_ms: wanted.ttl_ms,
             owner: wanted.owner,
@@ -55,23 +61,24 @@ impl Whole {
     }
 }
 
-/// What is to be recovered, if that is over several hosts.
+/// Finds the formation to recover, if that is over several hosts.
 ///
 /// # Errors
 /// As [`super::recover`].
-pub fn whole(here: &Environment, wanted: &Recovery) -> LaunchResult<Option<Whole>> {
+pub fn whole(here: &Environment, wanted: &Recovery) -> LaunchResult<Option<WholeFormation>> {
     let found = choose(here, wanted)?;
     let Some(state) = found.and_then(|found| found.whole.or_else(|| whole_of_part(found.state?))) else {
         return Ok(None);
     };
+    check_unmoved(&state)?;
     let Some(reach) = state.reach.clone() else {
         let cause = "what is left of it does not say how its hosts were reached";
-        let remedy = "use the release that made it, or rebuild files: bivouac fsck --offline VOLUME... --from-subfiles --out DIR";
+        let remedy = "use the release that made it, or rebuild files: bivouac fsck --from-subfiles VOLUME... --out DIR";
         return Err(LaunchError::new(Kind::Refused, format_args!("formation {}", state.name), cause, remedy));
     };
     // Nobody comes by himself any more.
     let launcher = if reach.launcher == Launcher::Meet { Launcher::Ssh } else { reach.launcher };
-    Ok(Some(Whole { state, reach: Reach { launcher, ..reach } }))
+    Ok(Some(WholeFormation { state, reach: Reach { launcher, ..reach } }))
 }
 
 fn choose(here: &Environment, wanted: &Recovery) -> LaunchResult<Option<Recoverable>> {
@@ -86,7 +93,7 @@ fn choose(here: &Environment, wanted: &Recovery) -> LaunchResult<Option<Recovera
         return by_name(here, Some(name)).map(|found| Some(found).filter(Recoverable::is_over_hosts));
     }
     let formation = formation_of(&volumes)?;
-    let noted = note::newest(&volumes).map(|state| Recoverable {
+    let noted = volume_note::newest(&volumes).map(|state| Recoverable {
         name: state.name.clone(),
         formation: state.formation.clone(),
         created_unix_ms: state.created_unix_ms,
@@ -100,7 +107,7 @@ fn choose(here: &Environment, wanted: &Recovery) -> LaunchResult<Option<Recovera
 }
 
 /// The whole by what one of its parts knows; `None` for a formation on one host.
-fn whole_of_part(part: State) -> Option<State> {
+fn whole_of_part(part: FormationState) -> Option<FormationState> {
     let map = part.part.as_ref().and_then(|_| part.map())?;
     let mut hosts: Vec<HostState> = Vec::new();
     for (node, id) in map.nodes.iter().zip(0..) {
@@ -115,15 +122,22 @@ fn whole_of_part(part: State) -> Option<State> {
             }),
         }
     }
-    Some(State { part: None, hosts, nodes: Vec::new(), stripe: map.stripe, width: map.width, ..part })
+    Some(FormationState {
+        part: None,
+        hosts,
+        nodes: Vec::new(),
+        stripe: map.stripe,
+        width: map.width,
+        ..part
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::environment::tests::environment;
+    use crate::first_map::first_map;
     use crate::hex::to_hex;
-    use crate::plan::first_map;
     use crate::state::tests::sample;
     use crate::state::{NodeState, PartState};
     use crate::state_dir::StateDir;
@@ -131,8 +145,8 @@ mod tests {
     use bivouac_wire::Encode;
 
     /// The part of host b, which is the last node of three on a and b.
-    fn part() -> State {
-        let mut state = State { width: 2, ..sample() };
+    fn part() -> FormationState {
+        let mut state = FormationState { width: 2, ..sample() };
         let node = |(id, host): (u16, &str)| NodeState { id, host: host.into(), ..state.nodes[0].clone() };
         state.nodes = [(0, "a"), (1, "a"), (2, "b")].map(node).to_vec();
         state.map = to_hex(&first_map(&state, FormationId([7; 16])).to_bytes());
@@ -147,7 +161,7 @@ mod tests {
             domains: None,
         });
         // What a host plans for itself.
-        State { nodes: vec![state.nodes[2].clone()], width: 0, ..state }
+        FormationState { nodes: vec![state.nodes[2].clone()], width: 0, ..state }
     }
 
     /// S302.
@@ -166,10 +180,10 @@ mod tests {
         assert_eq!((whole.reach.launcher.clone(), whole.reach.silence_ms), (Launcher::Ssh, 9));
         let wishes = whole.wishes(&Recovery { port: Some(7), ..Recovery::default() });
         assert_eq!((wishes.width, wishes.port, wishes.nodes), (2, 7, 1));
-        let alone = State { part: None, reach: None, ..part() };
+        let alone = FormationState { part: None, reach: None, ..part() };
         home.write(&alone).unwrap();
         assert!(super::whole(&here, &wanted).unwrap().is_none(), "one host is no whole");
-        let unknown = State { reach: None, ..part() };
+        let unknown = FormationState { reach: None, ..part() };
         home.write(&unknown).unwrap();
         let error = super::whole(&here, &wanted).unwrap_err().to_string();
         assert!(error.contains("does not say how its hosts were reached"), "{error}");

@@ -45,7 +45,7 @@ impl Callers {
         self.connected.insert(self.last, socket);
     }
 
-    /// What a command asks for. One that says nothing sensible, or ended, is forgotten.
+    /// Receives the request of a command. One that says nothing sensible, or ended, is forgotten.
     pub fn receive(&mut self, token: u64) -> Option<(Request, Vec<OwnedFd>)> {
         match packets::receive(self.connected.get(&token)?) {
             Ok(Some(request)) => return Some(request),

@@ -9,34 +9,71 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use super::DaemonProgram;
+use crate::fuse_connection::{abort, refuse_all};
 use crate::handover::{DaemonConfig, FromNode, NodeHandles, ToNode, hand_nodes};
-use crate::http::Serve;
+use crate::http::ToHttp;
 use crate::log_events::Event;
 use crate::packets;
 use crate::process::ProcessId;
-use crate::spawned::Spawned;
-use crate::state::State;
+use crate::spawned::{ProcessEnd, Spawned};
+use crate::state::FormationState;
 use crate::state_dir::{SECRET_LEN, StateDir};
 use crate::{Kind, LaunchError, LaunchResult};
 
 /// So much of the end of a log is looked at, in bytes.
 const LOG_TAIL: u64 = 4096;
 
-/// The command that serves HTTP.
-const SERVE: &str = "serve";
+/// For so long after its connection a process is looked at again and again whether it has ended.
+const ENDS_WITHIN: Duration = Duration::from_secs(30);
 
-/// What belongs to its nodes for ever, and their present process.
+/// Text for the end of a process of which threads are left.
+const LINGERS: &str = "killed, but for threads that wait in the kernel for its successor";
+
+/// The commands that serve HTTP and links.
+const SERVE: &str = "serve";
+const GATEWAY: &str = "gateway";
+
+/// Handles of the nodes, which last, and their present process.
 #[derive(Debug)]
 pub(super) struct Daemon {
     /// Their positions among the nodes of this machine.
     pub(super) nodes: Range<usize>,
     handles: Vec<NodeHandles>,
     pub(super) mounts: Vec<HeldMount>,
-    pub(super) running: Option<Running>,
-    /// The port of the server for HTTP, if this is that one and no node.
-    http: Option<TcpListener>,
+    pub(super) running: Option<DaemonProcess>,
+    /// Former processes of which threads wait in the kernel for what the present one is to answer.
+    pub(super) former: Vec<Spawned>,
+    /// The server and its port, if it is no node.
+    server: Option<(Server, TcpListener)>,
+}
+
+/// A server that is supervised as nodes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Server {
+    /// The server for HTTP.
+    Http,
+    /// The gateway that other formations link to.
+    Gateway,
+}
+
+impl Server {
+    /// The command that it is.
+    fn command(self) -> &'static str {
+        match self {
+            Server::Http => SERVE,
+            Server::Gateway => GATEWAY,
+        }
+    }
+
+    pub(super) fn log(self, dir: &StateDir) -> PathBuf {
+        match self {
+            Server::Http => dir.http_log(),
+            Server::Gateway => dir.gateway_log(),
+        }
+    }
 }
 
 /// A mount that goes from one process to its successor.
@@ -53,17 +90,19 @@ pub(super) struct HeldMount {
     pub(super) connection: u32,
 }
 
-/// A process.
+/// A daemon, or a server, that runs.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct DaemonProcess {
     pub(super) process: Spawned,
-    /// What it says; `None` when it will say no more.
+    /// Socket that it speaks over; `None` when it will say no more.
     pub(super) socket: Option<OwnedFd>,
-    /// Why it said that it cannot serve.
+    /// Reason why it said that it cannot serve.
     pub(super) failure: Option<String>,
+    /// Time when it ceased to be connected: it ends.
+    pub(super) cut: Option<Instant>,
 }
 
-/// How a process ended.
+/// End of a process.
 #[derive(Debug)]
 pub(super) struct Death {
     pub(super) how: String,
@@ -75,17 +114,18 @@ pub(super) struct Death {
 
 impl Daemon {
     pub(super) fn new(first: usize, handles: Vec<NodeHandles>) -> Daemon {
-        Daemon { nodes: first..first + handles.len(), handles, mounts: Vec::new(), running: None, http: None }
+        let nodes = first..first + handles.len();
+        Daemon { nodes, handles, mounts: Vec::new(), running: None, former: Vec::new(), server: None }
     }
 
-    /// The server for HTTP, which is supervised as they are; `count` is how many nodes there are.
-    pub(super) fn of_http(count: usize, listener: TcpListener) -> Daemon {
-        Daemon { http: Some(listener), ..Daemon::new(count, Vec::new()) }
+    /// A server, which is supervised as they are; `count` is how many nodes there are.
+    pub(super) fn of_server(count: usize, server: Server, listener: TcpListener) -> Daemon {
+        Daemon { server: Some((server, listener)), ..Daemon::new(count, Vec::new()) }
     }
 
-    /// Whether it is the server for HTTP.
-    pub(super) fn is_http(&self) -> bool {
-        self.http.is_some()
+    /// The server that it is, if it is no node.
+    pub(super) fn server(&self) -> Option<Server> {
+        self.server.as_ref().map(|(server, _)| *server)
     }
 
     /// The daemons of all nodes of this machine: one of each, or one of all.
@@ -101,19 +141,22 @@ impl Daemon {
         &mut self,
         program: &DaemonProgram,
         dir: &StateDir,
-        state: &State,
+        state: &FormationState,
         secret: &[u8; SECRET_LEN],
         lock: &OwnedFd,
     ) -> LaunchResult<ProcessId> {
+        // It would wait for the volumes' locks, which the other one has, and then both for the nodes' listeners.
+        assert!(self.running.is_none(), "nodes {:?} have a daemon already", self.nodes);
         let refused = |e: std::io::Error| LaunchError::system("a daemon's process", e);
         let (socket, theirs) = packets::pair().map_err(refused)?;
         let mut command = Command::new(&program.program);
         command.arg0("bivouac");
-        if let Some(listener) = &self.http {
-            let serve = Serve { nodes: state.nodes.iter().map(|node| node.id).collect() };
+        if let Some((server, listener)) = &self.server {
+            let serve = ToHttp::Serve { nodes: state.nodes.iter().map(|node| node.id).collect() };
             packets::send(&socket, &serve, &[listener.as_fd(), lock.as_fd()]).map_err(refused)?;
-            command.arg(SERVE).arg(dir.path());
-            return self.spawn(command, socket, theirs, StateDir::open_log(&dir.http_log())?);
+            command.arg(server.command()).arg(dir.path());
+            let log = StateDir::open_log(&server.log(dir))?;
+            return self.spawn(command, socket, theirs, log);
         }
         let config = DaemonConfig::of(state, dir, secret, self.nodes.clone()).ok_or_else(|| {
             LaunchError::new(
@@ -142,11 +185,13 @@ impl Daemon {
     ) -> LaunchResult<ProcessId> {
         let refused = |e: std::io::Error| LaunchError::system("a daemon's process", e);
         rustix::io::ioctl_fionbio(&socket, true).map_err(|e| refused(e.into()))?;
+        // Standard input is the socket: a descriptor that every program passes on, and that needs no number on the
+        // command line.
         command.stdin(theirs).stdout(Stdio::null()).stderr(log).current_dir("/");
         // It has the volumes: it is watched, or it is killed.
         let process = command.spawn().and_then(Spawned::watch).map_err(refused)?;
         let id = process.id();
-        self.running = Some(Running { process, socket: Some(socket), failure: None });
+        self.running = Some(DaemonProcess { process, socket: Some(socket), failure: None, cut: None });
         Ok(ProcessId::of(id).unwrap_or(ProcessId { pid: id, started_ticks: 0 }))
     }
 
@@ -158,23 +203,67 @@ impl Daemon {
         }
     }
 
-    /// Tells the process that another node is dead for good.
-    pub(super) fn tell_lost(&self, node: u16) {
-        if self.is_http() {
-            return;
+    /// Tells the process that a node is dead for good, or that one which was serves again.
+    pub(super) fn tell_dead(&self, node: u16, dead: bool) {
+        let Some(socket) = self.running.as_ref().and_then(|running| running.socket.as_ref()) else { return };
+        let told = match (self.server.is_some(), dead) {
+            (true, _) => packets::send(socket, &ToHttp::Dead { node, dead }, &[]),
+            (false, true) => packets::send(socket, &ToNode::Lost { node }, &[]),
+            (false, false) => packets::send(socket, &ToNode::Returned { node }, &[]),
+        };
+        if let Err(error) = told {
+            log::warn!(why:% = error; "a daemon does not hear how node {node} is");
         }
+    }
+
+    /// Kills the process.
+    pub(super) fn kill_now(&self) {
+        if let Some(running) = &self.running {
+            let _gone_meanwhile =
+                rustix::process::pidfd_send_signal(&running.process, rustix::process::Signal::KILL);
+        }
+    }
+
+    /// Hands a newer map over.
+    pub(super) fn tell_map(&self, bytes: &[u8]) {
+        let Some(socket) = self.running.as_ref().and_then(|running| running.socket.as_ref()) else { return };
+        let told = packets::to_memory(&bytes).and_then(|memory| match self.server.is_some() {
+            true => packets::send(socket, &ToHttp::Map, &[memory.as_fd()]),
+            false => packets::send(socket, &ToNode::Map, &[memory.as_fd()]),
+        });
+        if let Err(error) = told {
+            log::warn!(why:% = error; "a daemon does not hear of a newer map");
+        }
+    }
+
+    /// Orders the daemon to seal the replicas that its node `backup` has of a node's volumes; returns whether the order
+    /// was sent.
+    pub(super) fn seal(&self, backup: u16, node: u16, epoch: u32) -> bool {
         let socket = self.running.as_ref().and_then(|running| running.socket.as_ref());
-        if let Some(socket) = socket
-            && let Err(error) = packets::send(socket, &ToNode::Lost { node }, &[])
-        {
-            log::warn!(why:% = error; "a daemon does not hear that node {node} is dead");
-        }
+        socket.is_some_and(|socket| packets::send(socket, &ToNode::Seal { backup, node, epoch }, &[]).is_ok())
     }
 
     /// Hands all mounts over.
     pub(super) fn serve_all(&self) {
         if let Some(running) = &self.running {
             self.mounts.iter().for_each(|mount| running.serve(mount));
+        }
+    }
+
+    /// Forgets all mounts, which nobody will serve any more: who waits for them is refused.
+    pub(super) fn drop_mounts(&mut self) {
+        let mounts = std::mem::take(&mut self.mounts);
+        if self.former.is_empty() {
+            // With the last descriptor of a device the kernel refuses everything.
+            return;
+        }
+        // Threads that wait for what nobody will answer have the devices as well.
+        for mount in mounts {
+            // Kernels without that file leave a thread that waits in the kernel; each of its requests gets an error
+            // instead.
+            if !abort(mount.connection) {
+                refuse_all(mount.device);
+            }
         }
     }
 
@@ -192,28 +281,50 @@ impl Daemon {
             match packets::receive::<FromNode>(socket) {
                 Ok(Some((message, _))) => heard.push(message),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-                Ok(None) | Err(_) => running.socket = None,
+                Ok(None) | Err(_) => {
+                    running.socket = None;
+                    running.cut = Some(Instant::now());
+                }
             }
         }
         heard
     }
 
-    /// Says how the process ended, if it did; its log says more when it did not say itself.
+    /// Returns whether it was connected until a moment ago, and has not ended: it has to be looked at again soon.
+    pub(super) fn is_ending(&self) -> bool {
+        let cut = self.running.as_ref().and_then(|running| running.cut);
+        cut.is_some_and(|at| at.elapsed() < ENDS_WITHIN)
+    }
+
+    /// Says how the process ended, if it did; its log says more when it did not say itself. One of which only threads are
+    /// left that wait for its successor counts as ended.
     pub(super) fn bury(&mut self, log: &Path) -> Option<Death> {
+        // Looked at with each death: what a former process leaves behind is of no use once its threads have been
+        // answered.
+        self.former.retain_mut(|former| former.look().is_none());
         let running = self.running.as_mut()?;
-        let end = running.process.look()?;
+        let (end, is_gone) = match running.process.look() {
+            Some(end) => (end, true),
+            None if running.socket.is_none() && running.process.waits_for_successor() => {
+                (ProcessEnd(None), false)
+            }
+            None => return None,
+        };
         let failure = running.failure.take();
-        self.running = None;
+        if let Some(running) = self.running.take().filter(|_| !is_gone) {
+            self.former.push(running.process);
+        }
         let is_said = failure.is_some();
+        let ended = if is_gone { end.to_string() } else { LINGERS.to_owned() };
         let how = failure.unwrap_or_else(|| match last_line(log) {
-            Some(line) => format!("{end}; its log ends with: {line}"),
-            None => end.to_string(),
+            Some(line) => format!("{ended}; its log ends with: {line}"),
+            None => ended,
         });
         Some(Death { how, is_said, may_be_killed: end.may_be_killed() && !is_said })
     }
 }
 
-impl Running {
+impl DaemonProcess {
     fn serve(&self, mount: &HeldMount) {
         let message = ToNode::Serve { node: mount.node, mount: mount.id, dir: mount.dir.clone() };
         let Some(socket) = &self.socket else { return };
@@ -223,7 +334,7 @@ impl Running {
     }
 }
 
-/// What a list of processes shows of its nodes.
+/// Numbers of its nodes as a list of processes shows them.
 fn called(config: &DaemonConfig) -> String {
     match config.nodes.as_slice() {
         [first, .., last] => format!("{}-{}", first.node, last.node),

@@ -8,10 +8,10 @@ use bivouac_direct::Memory;
 use bivouac_wire::Encode;
 
 use crate::control::for_this_user_only;
+use crate::first_map::first_map;
 use crate::handover::NodeHandles;
 use crate::hex::to_hex;
-use crate::plan::first_map;
-use crate::state::{NodeState, State};
+use crate::state::{FormationState, NodeState};
 use crate::{Kind, LaunchError, LaunchResult, grant_tables};
 
 /// Most connections that wait to be accepted.
@@ -21,7 +21,7 @@ const BACKLOG: i32 = 1024;
 pub(super) type Ports = (TcpListener, TcpListener);
 
 /// Opens the sockets of all nodes, and writes addresses and map into the state.
-pub(super) fn open(state: &mut State) -> LaunchResult<Vec<NodeHandles>> {
+pub(super) fn open(state: &mut FormationState) -> LaunchResult<Vec<NodeHandles>> {
     let ports = open_ports(state)?;
     let all = open_here(state, ports)?;
     write_map(state)?;
@@ -29,7 +29,7 @@ pub(super) fn open(state: &mut State) -> LaunchResult<Vec<NodeHandles>> {
 }
 
 /// Opens the ports of all nodes, and writes their addresses into the state.
-pub(super) fn open_ports(state: &mut State) -> LaunchResult<Vec<Ports>> {
+pub(super) fn open_ports(state: &mut FormationState) -> LaunchResult<Vec<Ports>> {
     let ip = state.part.as_ref().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |part| part.bind);
     let mut port = state.port;
     let mut tcp = || {
@@ -46,7 +46,7 @@ pub(super) fn open_ports(state: &mut State) -> LaunchResult<Vec<Ports>> {
 }
 
 /// Opens what is for this machine alone, of nodes whose ports are open.
-pub(super) fn open_here(state: &State, ports: Vec<Ports>) -> LaunchResult<Vec<NodeHandles>> {
+pub(super) fn open_here(state: &FormationState, ports: Vec<Ports>) -> LaunchResult<Vec<NodeHandles>> {
     let open = |(node, (client, peer)): (&NodeState, Ports)| {
         let unix = UnixListener::bind(&node.unix_path)
             .map_err(|e| LaunchError::path(&node.unix_path, "listen there", e))?;
@@ -61,7 +61,7 @@ pub(super) fn open_here(state: &State, ports: Vec<Ports>) -> LaunchResult<Vec<No
     state.nodes.iter().zip(ports).map(open).collect()
 }
 
-fn write_map(state: &mut State) -> LaunchResult<()> {
+fn write_map(state: &mut FormationState) -> LaunchResult<()> {
     let formation = state.formation_id().ok_or_else(|| {
         LaunchError::new(
             Kind::Refused,

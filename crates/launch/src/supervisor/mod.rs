@@ -1,6 +1,7 @@
-//! What `up` leaves behind on a machine: it owns everything that must outlive a daemon, and starts a
+//! The process that `up` leaves behind on a machine: it owns everything that must outlive a daemon, and starts a
 //! daemon again that died. One thread, one poll; it never waits for anybody and never touches a mount.
 
+mod adoption;
 mod callers;
 mod daemon;
 mod listeners;
@@ -9,6 +10,7 @@ mod places;
 mod succession;
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -17,31 +19,38 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 use serde::{Deserialize, Serialize};
 
-use crate::control::{Answer, Request, listen_at, timespec};
+use crate::adopted::{AdoptedNode, Adoption};
+use crate::clock::unix_ms;
+use crate::control::{Answer, Request, listen_at};
 use crate::fuse_connection::{abort, refuse_all};
 use crate::handover::FromNode;
-use crate::http::{self, HttpState};
+use crate::http;
 use crate::memory::Killer;
 use crate::memory_root::hold_all;
 use crate::packets;
 use crate::phases::{Phase, Phases, in_words};
+use crate::polling::timespec;
 use crate::process::ProcessId;
-use crate::purpose::{Guard, unix_ms};
-use crate::recovery::{begin_life, serve_life, write_notes};
-use crate::restarts::{Command, Event, Life, Policy, Restarts};
+use crate::purpose::Guard;
+use crate::recovery_notes::{begin_life, serve_life, write_notes};
+use crate::restarts::{Command, DaemonState, Event, Policy, Restarts};
 use crate::signals::Signals;
 use crate::standby::Standby;
-use crate::state::{MountState, NodeLife, NodeState, Stage, State};
+use crate::state::{
+    FormationState, GatewayState, HttpState, MountState, NodeLife, NodeState, ServerState, Stage,
+};
 use crate::state_dir::{SECRET_LEN, StateDir};
 use crate::{Kind, LaunchError, LaunchResult};
 
 pub use callers::Callers;
-use daemon::{Daemon, HeldMount};
+use daemon::{Daemon, HeldMount, Server};
 pub use part::PartBegins;
-use places::Places;
+use places::MountWatch;
 
 /// Pause before a state that could not be written is written again, in milliseconds.
 const REWRITE_MS: u64 = 1000;
+/// Time between two looks at a process that is about to end, in milliseconds.
+const ENDING_MS: u64 = 20;
 
 /// Longest time that is waited for at once, in milliseconds: what is later is looked at again.
 const WAIT_MS_MAX: u64 = 1 << 30;
@@ -66,16 +75,32 @@ pub enum Report {
         /// Client and peer lane of each node, `address:port`.
         addresses: Vec<(String, String)>,
     },
+    /// A node of another host is here, and waits for the map.
+    Adopted {
+        /// Where it is.
+        adopted: AdoptedNode,
+    },
+    /// A node of another host cannot be taken over.
+    NotAdopted {
+        /// The node.
+        node: u16,
+        /// Epoch in which it was to be.
+        epoch: u32,
+        /// The reason.
+        message: String,
+    },
+    /// A node of another host that was taken over serves.
+    Serves,
     /// Of one host's part: a node is dead for good, which the other hosts do not know yet.
     GaveUp,
     /// The formation cannot be started; the supervisor ends.
     Failed {
-        /// Why.
+        /// The reason.
         message: String,
     },
 }
 
-/// How daemons are started.
+/// Way in which daemons are started.
 #[derive(Clone, Debug)]
 pub struct DaemonProgram {
     /// The program.
@@ -88,7 +113,7 @@ pub struct DaemonProgram {
 #[derive(Debug)]
 pub struct Supervisor {
     dir: StateDir,
-    state: State,
+    state: FormationState,
     secret: [u8; SECRET_LEN],
     program: DaemonProgram,
     lock: OwnedFd,
@@ -99,7 +124,7 @@ pub struct Supervisor {
     /// The `up` that started us, until it has been told how that went.
     report: Option<OwnedFd>,
     callers: Callers,
-    places: Places,
+    places: MountWatch,
     killer: Killer,
     daemons: Vec<Daemon>,
     restarts: Restarts,
@@ -108,13 +133,17 @@ pub struct Supervisor {
     mounts_made: u32,
     guard: Guard,
     finished: bool,
-    /// Whether the one that holds this host's part of a formation is gone.
+    /// Nodes that were given up and are being started once more.
+    revived: Vec<u16>,
+    /// Nodes of other hosts whose replicas are being sealed.
+    adoptions: Vec<Adoption>,
+    /// True if the one that holds this host's part of a formation is gone.
     abandoned: bool,
-    /// Whether the state has to be written.
+    /// True if the state has to be written.
     changed: bool,
-    /// Whether the last attempt failed.
+    /// True if the last attempt failed.
     unwritten: bool,
-    /// What takes this process's place if it is killed.
+    /// The copy that takes this process's place if it is killed.
     standby: Standby,
 }
 
@@ -133,13 +162,14 @@ enum Source {
 }
 
 impl Source {
-    /// Whether nothing changes by it alone but what is written down, or what a copy lets go of: that a command has
-    /// connected. The table of mounts changes with every mount of anybody.
+    /// Returns whether nothing changes by it alone but what is written down, or what a copy lets go of: that a command
+    /// has connected. The table of mounts changes with every mount of anybody.
     fn says_little(self) -> bool {
         matches!(self, Source::Control | Source::Mounts | Source::Guard | Source::Standby)
     }
 
-    /// What it wakes the supervisor by: the kernel's table of mounts is always readable, and says otherwise that it changed.
+    /// Events that wake the supervisor: the kernel's table of mounts is always readable, and says otherwise that it
+    /// changed.
     fn events(self) -> PollFlags {
         if matches!(self, Source::Mounts) { PollFlags::PRI } else { PollFlags::IN }
     }
@@ -174,7 +204,11 @@ impl Supervisor {
         };
         let mut daemons = Daemon::of_all(handles, state.in_process);
         if let Some(http) = &mut state.http {
-            daemons.push(Daemon::of_http(state.nodes.len(), http::listen(http)?));
+            daemons.push(Daemon::of_server(state.nodes.len(), Server::Http, http::listen(http)?));
+        }
+        if let Some(gateway) = &mut state.gateway {
+            let listener = http::listen_for_links(gateway)?;
+            daemons.push(Daemon::of_server(state.nodes.len(), Server::Gateway, listener));
         }
         dir.write_map(&state)?;
         phases.end("bind");
@@ -195,7 +229,7 @@ impl Supervisor {
             signals,
             report: Some(report),
             callers: Callers::default(),
-            places: Places::default(),
+            places: MountWatch::default(),
             killer: Killer::watch(),
             daemons,
             since: Instant::now(),
@@ -203,6 +237,8 @@ impl Supervisor {
             mounts_made: state_mounts,
             guard,
             finished: false,
+            revived: Vec::new(),
+            adoptions: Vec::new(),
             abandoned: false,
             changed: true,
             unwritten: false,
@@ -216,6 +252,7 @@ impl Supervisor {
     /// # Errors
     /// When the system refuses to poll.
     pub fn run(mut self) -> LaunchResult<bool> {
+        // All at once: their starts wait for disks, and not for each other.
         (0..self.daemons.len()).for_each(|index| self.start(index));
         if let Some(phases) = &mut self.phases {
             phases.end("spawn");
@@ -236,6 +273,9 @@ impl Supervisor {
                 }
                 self.take(source);
             }
+            let ending = |(index, daemon): (usize, &Daemon)| daemon.is_ending().then_some(index);
+            let ending: Vec<usize> = self.daemons.iter().enumerate().filter_map(ending).collect();
+            ending.into_iter().for_each(|index| self.take_death(index));
             self.event(Event::Tick);
             self.end_when_over();
         }
@@ -257,7 +297,7 @@ impl Supervisor {
         }
         self.unwritten = written.is_err();
         if written.is_ok() {
-            self.standby.is_known();
+            self.standby.end_succession();
         }
         written
     }
@@ -270,7 +310,9 @@ impl Supervisor {
 
     /// Changes what whoever takes the formation down goes by, and answers when that is written down; otherwise it is as it
     /// was.
-    fn change_purpose(&mut self, token: u64, change: impl FnOnce(&mut State)) {
+    fn change_purpose(&mut self, token: u64, change: impl FnOnce(&mut FormationState)) {
+        // Whole, since `change` may touch any of it, and a promise that is not on the disk must not stay in memory
+        // either.
         let before = self.state.clone();
         change(&mut self.state);
         let answer = match self.write_state() {
@@ -295,11 +337,13 @@ impl Supervisor {
             .collect();
         let tick = self.restarts.next_tick().map(|at| at.saturating_sub(self.now_ms()));
         let rewrite = self.unwritten.then_some(REWRITE_MS);
+        let ending = self.daemons.iter().any(Daemon::is_ending).then_some(ENDING_MS);
         let timeout = tick
             .into_iter()
             .chain(self.guard.wait_ms())
             .chain(self.standby.wait_ms())
             .chain(rewrite)
+            .chain(ending)
             .min()
             .map(|ms| timespec(ms.min(WAIT_MS_MAX)));
         retry_on_intr(|| poll(&mut polled, timeout.as_ref())).map_err(|e| LaunchError::system("poll", e))?;
@@ -320,6 +364,9 @@ impl Supervisor {
         {
             sources.extend(running.socket.as_ref().map(|socket| (Source::Said(index), socket.as_fd())));
             sources.push((Source::Died(index), running.process.as_fd()));
+        }
+        for (index, daemon) in self.daemons.iter().enumerate() {
+            sources.extend(daemon.former.iter().map(|former| (Source::Died(index), former.as_fd())));
         }
         sources
     }
@@ -384,11 +431,35 @@ impl Supervisor {
                 self.try_write_state();
                 self.callers.answer(token, &Answer::Done);
             }
+            Request::Adopt { adoption } => {
+                let answer = match self.adopt(adoption) {
+                    Ok(()) => Answer::Done,
+                    Err(message) => Answer::Refused { message },
+                };
+                self.callers.answer(token, &answer);
+            }
+            Request::Map => {
+                let taken = match descriptors.into_iter().next() {
+                    Some(memory) => self.take_map(memory),
+                    None => Err("a map comes with a descriptor".into()),
+                };
+                let answer = taken.map_or_else(|message| Answer::Refused { message }, |()| Answer::Done);
+                self.callers.answer(token, &answer);
+            }
             Request::Recovered => {
                 self.note_life(serve_life);
                 self.change_purpose(token, |state| {
                     state.part.iter_mut().for_each(|part| part.leaves_volumes = false);
                 });
+            }
+            Request::Revive { node } => {
+                let answer = self.revive(node);
+                self.callers.answer(token, &answer);
+            }
+            Request::Listen { wish } => {
+                let taken = self.serve_links(wish);
+                let answer = taken.map_or_else(|message| Answer::Refused { message }, |()| Answer::Done);
+                self.callers.answer(token, &answer);
             }
             Request::Look => self.callers.answer(token, &Answer::Done),
             Request::Stop => {
@@ -398,15 +469,62 @@ impl Supervisor {
         }
     }
 
+    /// Begins to serve links; the gateway is looked after as one that was there from the start.
+    fn serve_links(&mut self, wish: SocketAddr) -> Result<(), String> {
+        if let Some(gateway) = &self.state.gateway {
+            let address = gateway.address.unwrap_or(gateway.wish);
+            return Err(format!("links are served already, at {address}"));
+        }
+        let mut gateway = GatewayState::from(wish);
+        let listener = http::listen_for_links(&mut gateway).map_err(|error| error.to_string())?;
+        self.state.gateway = Some(gateway);
+        // Behind all nodes: those that are taken over later come behind it.
+        self.daemons.push(Daemon::of_server(self.state.nodes.len(), Server::Gateway, listener));
+        let index = self.restarts.add();
+        assert!(index + 1 == self.daemons.len(), "daemon {index} of {}", self.daemons.len());
+        self.event(Event::Begin(index));
+        self.changed = true;
+        self.try_write_state();
+        Ok(())
+    }
+
     /// Nodes of other hosts are dead for good; also those are told that are started later.
     fn lost_elsewhere(&mut self, nodes: Vec<u16>) {
         for node in nodes {
             if self.state.index_of(node).is_none() && !self.state.lost_elsewhere.contains(&node) {
                 self.state.lost_elsewhere.push(node);
                 self.changed = true;
-                self.daemons.iter().for_each(|daemon| daemon.tell_lost(node));
+                self.daemons.iter().for_each(|daemon| daemon.tell_dead(node, true));
             }
         }
+    }
+
+    /// Starts a node once more that was given up. Whether it comes up is in the state.
+    fn revive(&mut self, node: u16) -> Answer {
+        let refuse = |message: String| Answer::Refused { message };
+        if self.state.part.is_some() {
+            let text = "the other hosts have given it up for good; copy out what is needed, take the formation down, and have it back as a whole: bivouac recover";
+            return refuse(format!("node {node}: {text}"));
+        }
+        let index =
+            self.daemon_of(node).filter(|index| self.restarts.life(*index) == Some(DaemonState::Failed));
+        let Some(index) = index else {
+            return refuse(format!("node {node} has not failed, or is none; see: bivouac status"));
+        };
+        let revived: Vec<u16> = self.nodes_of(index).iter().map(|node| node.id).collect();
+        self.revived.extend(revived);
+        self.event(Event::Revive(index));
+        self.try_write_state();
+        Answer::Done
+    }
+
+    /// Has all know of a daemon's nodes that serve again, if they were given up before.
+    fn tell_revived(&mut self, index: usize) {
+        let ready: Vec<u16> = self.nodes_of(index).iter().map(|node| node.id).collect();
+        let (back, rest): (Vec<u16>, Vec<u16>) =
+            std::mem::take(&mut self.revived).into_iter().partition(|node| ready.contains(node));
+        self.revived = rest;
+        back.iter().for_each(|node| self.daemons.iter().for_each(|daemon| daemon.tell_dead(*node, false)));
     }
 
     /// Has the formation taken down when its purpose is over.
@@ -447,7 +565,7 @@ impl Supervisor {
             let message = format!("there is no node {node}{here}; nodes are {first} to {last}");
             return self.callers.answer(token, &refuse(message));
         };
-        if matches!(life, Some(Life::Failed | Life::Stopped)) {
+        if matches!(life, Some(DaemonState::Failed | DaemonState::Stopped)) {
             return self
                 .callers
                 .answer(token, &refuse(format!("node {node} has failed; see: bivouac status")));
@@ -465,7 +583,7 @@ impl Supervisor {
         }
         self.state.mounts.push(MountState { id, dir, node, connection, trouble: None });
         self.changed = true;
-        if life == Some(Life::Ready) {
+        if life == Some(DaemonState::Ready) {
             daemon.serve(id);
         }
     }
@@ -482,16 +600,20 @@ impl Supervisor {
         self.state.nodes.get_mut(nodes).unwrap_or_default()
     }
 
-    /// The state of the server for HTTP, if a daemon is that one.
-    fn http_of(&mut self, index: usize) -> Option<&mut HttpState> {
-        self.state.http.as_mut().filter(|_| self.daemons.get(index).is_some_and(Daemon::is_http))
+    /// The state of a server, if a daemon is one.
+    fn server_of(&mut self, index: usize) -> Option<ServerState<'_>> {
+        match self.daemons.get(index).and_then(Daemon::server)? {
+            Server::Http => self.state.http.as_mut().map(HttpState::server),
+            Server::Gateway => self.state.gateway.as_mut().map(GatewayState::server),
+        }
     }
 
     /// A daemon, for messages.
     fn called(&self, index: usize) -> String {
-        match self.daemons.get(index) {
-            Some(daemon) if daemon.is_http() => "the server for HTTP".into(),
-            _ => format!("the daemon of node {}", self.first_node(index)),
+        match self.daemons.get(index).and_then(Daemon::server) {
+            Some(Server::Http) => "the server for HTTP".into(),
+            Some(Server::Gateway) => "the gateway of links".into(),
+            None => format!("the daemon of node {}", self.first_node(index)),
         }
     }
 
@@ -506,6 +628,7 @@ impl Supervisor {
             match message {
                 FromNode::Ready { phases } => self.node_ready(index, &phases),
                 FromNode::Failed { message } => self.node_failed(index, message),
+                FromNode::Sealed { sealed } => self.replica_sealed(&sealed),
                 FromNode::Serving { mount } => self.mount_served(index, mount),
                 FromNode::Ended { mount, message } => self.mount_ended(index, mount, message),
             }
@@ -522,6 +645,12 @@ impl Supervisor {
         self.event(Event::Ready(index));
         if let Some(daemon) = self.daemons.get_mut(index) {
             daemon.serve_all();
+        }
+        self.tell_revived(index);
+        if self.nodes_of(index).iter().any(|node| node.epoch > 0) {
+            // Who is told reads how its nodes are.
+            self.try_write_state();
+            self.tell(&Report::Serves);
         }
     }
 
@@ -552,18 +681,26 @@ impl Supervisor {
     }
 
     fn take_death(&mut self, index: usize) {
+        // What it said last comes first: why it failed, or that a mount is over.
         self.take_said(index);
-        let is_http = self.daemons.get(index).is_some_and(Daemon::is_http);
-        let log = if is_http { self.dir.http_log() } else { self.dir.node_log(self.first_node(index)) };
+        let server = self.daemons.get(index).and_then(Daemon::server);
+        let node_log = || self.dir.node_log(self.first_node(index));
+        let log = server.map_or_else(node_log, |server| server.log(&self.dir));
         let Some(death) = self.daemons.get_mut(index).and_then(|daemon| daemon.bury(&log)) else { return };
+        if self.restarts.life(index) == Some(DaemonState::Failed) {
+            // Its node has moved: what is said of that stays.
+            self.nodes_of(index).iter_mut().for_each(|node| node.process = None);
+            self.changed = true;
+            return;
+        }
         let starved = if death.may_be_killed { self.killer.explains() } else { None };
-        let cannot_begin = death.is_said && self.restarts.life(index) == Some(Life::Starting);
+        let cannot_begin = death.is_said && self.restarts.life(index) == Some(DaemonState::Starting);
         let is_hindered = starved.is_some() || cannot_begin;
         let how = starved.unwrap_or(death.how);
         log::warn!(cause:% = how; "{} ended", self.called(index));
-        if let Some(http) = self.state.http.as_mut().filter(|_| is_http) {
-            http.process = None;
-            http.deaths += 1;
+        if let Some(server) = self.server_of(index) {
+            *server.process = None;
+            *server.deaths += 1;
         }
         for node in self.nodes_of(index) {
             node.process = None;
@@ -571,7 +708,7 @@ impl Supervisor {
         }
         self.set_life(index, NodeLife::Restarting, Some(how.clone()));
         self.event(if is_hindered { Event::Hindered(index, how) } else { Event::Died(index, how) });
-        if self.restarts.life(index) == Some(Life::Stopped) {
+        if self.restarts.life(index) == Some(DaemonState::Stopped) {
             self.set_life(index, NodeLife::Stopped, None);
         }
     }
@@ -603,8 +740,8 @@ impl Supervisor {
                     node.process = Some(process);
                     node.life = NodeLife::Starting;
                 }
-                if let Some(http) = self.http_of(index) {
-                    (http.process, http.life) = (Some(process), NodeLife::Starting);
+                if let Some(server) = self.server_of(index) {
+                    (*server.process, *server.life) = (Some(process), NodeLife::Starting);
                 }
                 self.changed = true;
             }
@@ -613,6 +750,7 @@ impl Supervisor {
                 let why = error.to_string();
                 log::warn!(why:% = why; "{} cannot be started", self.called(index));
                 self.set_life(index, NodeLife::Restarting, Some(why.clone()));
+                // It is tried again, later and later, so this does not go round at once.
                 self.event(Event::Hindered(index, why));
             }
         }
@@ -623,11 +761,12 @@ impl Supervisor {
         log::error!(why:% = reason; "{called} is not started again");
         // Without the device, programs on its mounts get an error instead of waiting for ever.
         if let Some(daemon) = self.daemons.get_mut(index) {
-            daemon.mounts.clear();
+            daemon.drop_mounts();
         }
         self.set_life(index, NodeLife::Failed, Some(reason.clone()));
         let lost: Vec<u16> = self.nodes_of(index).iter().map(|node| node.id).collect();
-        lost.iter().for_each(|id| self.daemons.iter().for_each(|daemon| daemon.tell_lost(*id)));
+        self.revived.retain(|node| !lost.contains(node));
+        lost.iter().for_each(|id| self.daemons.iter().for_each(|daemon| daemon.tell_dead(*id, true)));
         if self.phases.is_none() && self.state.part.is_some() && !lost.is_empty() {
             // Who is told reads how its nodes are.
             self.try_write_state();
@@ -682,9 +821,9 @@ impl Supervisor {
             node.life = life;
             node.message = message.clone().or(node.message.take());
         }
-        if let Some(http) = self.http_of(index) {
-            http.life = life;
-            http.message = message.or(http.message.take());
+        if let Some(server) = self.server_of(index) {
+            *server.life = life;
+            *server.message = message.or(server.message.take());
         }
         self.changed = true;
     }
@@ -707,7 +846,7 @@ impl Supervisor {
     }
 
     /// Notes something of the life that a recovery began; the first one needs no note.
-    fn note_life(&self, note: fn(&State, &[u8; SECRET_LEN])) {
+    fn note_life(&self, note: fn(&FormationState, &[u8; SECRET_LEN])) {
         if self.state.recoveries > 0 {
             note(&self.state, &self.secret);
         }

@@ -9,11 +9,11 @@ use super::listeners::{open_here, open_ports};
 use crate::handover::NodeHandles;
 use crate::hex::from_hex;
 use crate::packets;
-use crate::state::State;
+use crate::state::FormationState;
 use crate::state_dir::StateDir;
 use crate::{Kind, LaunchError, LaunchResult};
 
-/// What a part waits for, in memory that its packet brings.
+/// The input that a part waits for, in memory that its packet brings.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct PartBegins {
     /// Id of its first node.
@@ -25,7 +25,11 @@ pub struct PartBegins {
 }
 
 /// Opens ports, says which, waits until the nodes are known, and opens the rest.
-pub(super) fn open(dir: &StateDir, state: &mut State, report: &OwnedFd) -> LaunchResult<Vec<NodeHandles>> {
+pub(super) fn open(
+    dir: &StateDir,
+    state: &mut FormationState,
+    report: &OwnedFd,
+) -> LaunchResult<Vec<NodeHandles>> {
     let ports = open_ports(state)?;
     // From here on whoever takes this part down knows of this process.
     dir.write(state)?;

@@ -1,37 +1,37 @@
-//! Whether mounts are still at the places where they were made: what is written to such a place would go elsewhere otherwise, and
-//! nobody would be told.
+//! Watch of mounts at the places where they were made: what is written to such a place would go elsewhere otherwise,
+//! and nobody would be told.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use crate::mount_table::{Seen, Table};
+use crate::mount_table::{MountPresence, Table};
 
 /// The mounts that the supervisor sees, and the kernel's table of them, which wakes it when it changes.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(super) struct MountWatch {
     table: Option<File>,
-    watched: Vec<Watched>,
+    watched: Vec<WatchedMount>,
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedMount {
     id: u32,
     dir: PathBuf,
     connection: u32,
-    seen: Seen,
+    seen: MountPresence,
 }
 
-impl Places {
+impl MountWatch {
     /// Looks after a mount from now on. One that was made in a mount namespace of its own is not seen here, and left alone.
     pub(super) fn watch(&mut self, id: u32, dir: &Path, connection: u32) {
-        if Table::here().see(dir, connection) != Seen::Here {
+        if Table::here().see(dir, connection) != MountPresence::Here {
             return;
         }
         if self.table.is_none() {
             self.open();
         }
-        self.watched.push(Watched { id, dir: dir.to_owned(), connection, seen: Seen::Here });
+        self.watched.push(WatchedMount { id, dir: dir.to_owned(), connection, seen: MountPresence::Here });
     }
 
     /// Opens the table as this process has it.
@@ -46,7 +46,7 @@ impl Places {
         self.watched.retain(|watched| watched.id != id);
     }
 
-    /// What says that the table has changed, while there is something to look after.
+    /// Descriptor that says that the table has changed, while there is something to look after.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.table.as_ref().filter(|_| !self.watched.is_empty()).map(AsFd::as_fd)
     }
@@ -66,11 +66,13 @@ impl Places {
     }
 }
 
-fn describe(seen: &Seen) -> Option<String> {
+fn describe(seen: &MountPresence) -> Option<String> {
     match seen {
-        Seen::Here => None,
-        Seen::Gone => Some("was taken away from its place: what is written there goes elsewhere".into()),
-        Seen::Covered(source) => {
+        MountPresence::Here => None,
+        MountPresence::Gone => {
+            Some("was taken away from its place: what is written there goes elsewhere".into())
+        }
+        MountPresence::Covered(source) => {
             Some(format!("is covered by another mount ({source}): what is written there goes elsewhere"))
         }
     }
@@ -82,15 +84,15 @@ mod tests {
 
     #[test]
     fn what_is_not_seen_here_is_not_watched() {
-        let mut places = Places::default();
+        let mut places = MountWatch::default();
         places.watch(1, Path::new("/no/such/place"), 4_000_000);
         assert!(places.descriptor().is_none() && places.look().is_empty());
     }
 
     #[test]
     fn what_is_wrong_is_said() {
-        assert_eq!(describe(&Seen::Here), None);
-        assert!(describe(&Seen::Gone).is_some_and(|text| text.contains("taken away")));
-        assert!(describe(&Seen::Covered("x".into())).is_some_and(|text| text.contains("(x)")));
+        assert_eq!(describe(&MountPresence::Here), None);
+        assert!(describe(&MountPresence::Gone).is_some_and(|text| text.contains("taken away")));
+        assert!(describe(&MountPresence::Covered("x".into())).is_some_and(|text| text.contains("(x)")));
     }
 }

@@ -5,8 +5,8 @@ use super::Supervisor;
 use super::callers::CALLERS_MAX;
 use crate::process::ProcessId;
 use crate::purpose::Guard;
-use crate::standby::Succession;
-use crate::state::{Stage, State};
+use crate::standby::TurnToSucceed;
+use crate::state::{FormationState, Stage};
 
 /// Each connected command can have had one made.
 const MOUNTS_SKIPPED: u32 = CALLERS_MAX as u32;
@@ -23,7 +23,7 @@ impl Supervisor {
         self.succeed(promised, succession);
     }
 
-    /// Who has killed the supervisor and the one that holds the part has meant the whole: its data stays, as if this
+    /// Keeps the data: who has killed the supervisor and the one that holds the part has meant the whole, as if this
     /// process had been killed as well.
     pub(super) fn leave_what_was_killed(&mut self) {
         if self.standby.is_new() {
@@ -32,17 +32,21 @@ impl Supervisor {
     }
 
     /// Is the supervisor from now on. A daemon that the former one has started since the copy was made ends by itself.
-    fn succeed(&mut self, promised: State, succession: Succession) {
+    fn succeed(&mut self, promised: FormationState, succession: TurnToSucceed) {
         log::error!(
             "the supervisor, process {}, was killed: this one takes its place",
             succession.former.pid
         );
-        self.standby.has_succeeded(succession);
-        self.state = State { supervisor: Some(ProcessId::current()), ..promised };
+        self.standby.begin_succession(succession);
+        self.state = FormationState { supervisor: Some(ProcessId::current()), ..promised };
         // Mounts of which nobody knows have numbers of their own: as many as can have been made in one turn.
         self.mounts_made = self.mounts_made.saturating_add(MOUNTS_SKIPPED);
         self.guard = Guard::in_supervisor(&self.state);
         self.places.open();
+        // The former one may have written a map down, and nothing more.
+        if let Some(map) = self.state.map().filter(|map| !map.mirrors.is_empty()) {
+            self.follow_map(&map);
+        }
         self.try_write_state();
     }
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use bivouac_layout::{
-    COOKIE_FIRST, base_seat, byte_sum_hash, dir_slot, entry_hash, first_hash_of_slot, slot_of_hash,
+    COOKIE_FIRST, base_target, byte_sum_hash, dir_slot, entry_hash, first_hash_of_slot, slot_of_hash,
     slot_to_node,
 };
 use bivouac_types::limits::SLOTS_DEFAULT;
@@ -30,15 +30,15 @@ fn golden_entry_hashes() {
 }
 
 #[test]
-fn golden_base_seats() {
-    for (ino, seats) in [
+fn golden_base_targets() {
+    for (ino, targets) in [
         (Ino(0), [0, 2, 3, 49, 12_766]),
         (Ino(1), [0, 0, 0, 11, 3055]),
         (Ino(2), [0, 0, 0, 8, 2081]),
         (DIR, [0, 1, 1, 26, 6861]),
         (Ino(u64::MAX), [0, 0, 1, 20, 5188]),
     ] {
-        assert_eq!([1, 3, 4, 64, 16_384].map(|n| base_seat(ino, n)), seats, "{ino}");
+        assert_eq!([1, 3, 4, 64, 16_384].map(|n| base_target(ino, n)), targets, "{ino}");
     }
 }
 
@@ -90,7 +90,7 @@ fn real_names() -> Vec<String> {
 fn masters_by_number_are_even_and_masters_by_name_depend_on_the_names() {
     let by_number = |names: &[String]| {
         let mut numbers = 16..;
-        let choose = |_: &[u8]| base_seat(Ino(DIR.0 + numbers.next().unwrap_or(0)), 64);
+        let choose = |_: &[u8]| base_target(Ino(DIR.0 + numbers.next().unwrap_or(0)), 64);
         let choose = std::cell::RefCell::new(choose);
         fullness(names.iter().cloned(), 64, |name| (choose.borrow_mut())(name))
     };
@@ -99,20 +99,20 @@ fn masters_by_number_are_even_and_masters_by_name_depend_on_the_names() {
     assert!(real.len() > 200, "{} names", real.len());
     // Among so few names either may be uneven by chance; the sum is not worse by its nature.
     assert!(by_name(&real) < 3.0 && by_number(&real) < 3.0, "{} {}", by_name(&real), by_number(&real));
-    // Numbers differ in few digits, so their sums are few: most seats get nothing.
+    // Numbers differ in few digits, so their sums are few: most targets get nothing.
     let numbered: Vec<String> = (0..1000).map(|step| format!("flash_chk_{step:04}")).collect();
     let (sums, numbers) = (by_name(&numbered), by_number(&numbered));
-    assert!(sums > 4.5 && numbers < 2.0, "the fullest seat has {sums} and {numbers} times the mean");
+    assert!(sums > 4.5 && numbers < 2.0, "the fullest target has {sums} and {numbers} times the mean");
 }
 
 #[test]
-fn inodes_of_one_allocator_spread_over_seats() {
-    for seats in [3u16, 4, 64] {
-        let mut counts = vec![0u32; usize::from(seats)];
-        for counter in 16..16 + 1000 * u64::from(seats) {
-            counts[usize::from(base_seat(Ino(DIR.0 + counter), seats))] += 1;
+fn inodes_of_one_allocator_spread_over_targets() {
+    for targets in [3u16, 4, 64] {
+        let mut counts = vec![0u32; usize::from(targets)];
+        for counter in 16..16 + 1000 * u64::from(targets) {
+            counts[usize::from(base_target(Ino(DIR.0 + counter), targets))] += 1;
         }
-        assert!(counts.iter().all(|count| (850..1150).contains(count)), "{seats} seats: {counts:?}");
+        assert!(counts.iter().all(|count| (850..1150).contains(count)), "{targets} targets: {counts:?}");
     }
 }
 
@@ -142,7 +142,7 @@ proptest! {
     fn nothing_panics(ino: u64, name: Vec<u8>, hash: u64, slots: u16, nodes: u16, slot: u16) {
         prop_assert!(slot_of_hash(hash, slots).0 < slots.max(1));
         prop_assert!(dir_slot(Ino(ino), &name, slots).0 < slots.max(1));
-        prop_assert!(base_seat(Ino(ino), nodes) < nodes.max(1));
+        prop_assert!(base_target(Ino(ino), nodes) < nodes.max(1));
         prop_assert!(byte_sum_hash(&name, nodes) < nodes.max(1));
         prop_assert!(slot_to_node(Slot(slot), slots, nodes).0 < nodes.max(1));
         let _ = first_hash_of_slot(Slot(slot), slots);

@@ -1,7 +1,7 @@
 //! The arithmetic against a brute-force oracle that deals out a file byte by byte, and its properties.
 
-use bivouac_layout::{SeatRange, file_offset, file_size_from, locate, split, subfile_len};
-use bivouac_types::{Layout, PartitionId, SeatIndex};
+use bivouac_layout::{TargetRange, file_offset, file_size_from, locate, split, subfile_len};
+use bivouac_types::{Layout, PartitionId, TargetIndex};
 use proptest::prelude::*;
 
 /// The subfiles of a file: for each column the file offsets of its bytes, in subfile order.
@@ -24,15 +24,20 @@ fn deal(layout: &Layout, file_size: u64) -> Vec<Vec<u64>> {
 fn small() -> impl Strategy<Value = Layout> {
     // Stripes far below what a formation accepts make the oracle quick; the arithmetic is the same.
     (1u32..9, 1u16..6, 0u16..4, 0u16..9).prop_map(|(stripe, width, more, base)| {
-        let seats = width + more;
-        Layout { stripe, width, base: SeatIndex::new(PartitionId(base), base % seats), seats }
+        let targets = width + more;
+        Layout { stripe, width, base: TargetIndex::new(PartitionId(base), base % targets), targets }
     })
 }
 
 fn accepted() -> impl Strategy<Value = Layout> {
     (1u32..=1 << 18, 1u16.., 1u16.., any::<u16>()).prop_map(|(pages, a, b, base)| {
-        let (width, seats) = (a.min(b), a.max(b));
-        Layout { stripe: pages * 4096, width, base: SeatIndex::new(PartitionId(base), base % seats), seats }
+        let (width, targets) = (a.min(b), a.max(b));
+        Layout {
+            stripe: pages * 4096,
+            width,
+            base: TargetIndex::new(PartitionId(base), base % targets),
+            targets,
+        }
     })
 }
 
@@ -40,12 +45,12 @@ proptest! {
     #[test]
     fn every_byte_is_where_the_oracle_puts_it(layout in small(), size in 0u64..200) {
         for (column, subfile) in deal(&layout, size).iter().enumerate() {
-            let position = (layout.base.position() + column as u16) % layout.seats;
-            let seat = SeatIndex::new(layout.partition(), position);
+            let position = (layout.base.position() + column as u16) % layout.targets;
+            let target = TargetIndex::new(layout.partition(), position);
             prop_assert_eq!(subfile_len(&layout, column as u16, size), subfile.len() as u64);
             for (at, offset) in subfile.iter().enumerate() {
                 let location = locate(&layout, *offset);
-                prop_assert_eq!((usize::from(location.column), location.seat), (column, seat));
+                prop_assert_eq!((usize::from(location.column), location.target), (column, target));
                 prop_assert_eq!(location.subfile_offset, at as u64);
                 prop_assert_eq!(file_offset(&layout, column as u16, at as u64), Some(*offset));
             }
@@ -75,7 +80,7 @@ proptest! {
     fn a_range_that_is_cut_has_the_same_bytes_in_the_same_places(
         layout in small(), offset in 0u64..150, len in 0u64..150, at in 0u64..90,
     ) {
-        let places = |range: &SeatRange| range.pieces().flat_map(|piece| piece.range()).collect::<Vec<_>>();
+        let places = |range: &TargetRange| range.pieces().flat_map(|piece| piece.range()).collect::<Vec<_>>();
         for range in split(&layout, offset, len) {
             let all = places(&range);
             let (start, total, column) = (range.subfile_offset, range.len, range.column);
@@ -111,7 +116,7 @@ proptest! {
     fn locating_inverts_for_every_offset(layout in accepted(), offset: u64) {
         prop_assert_eq!(layout.check(), Ok(()));
         let location = locate(&layout, offset);
-        prop_assert!(location.column < layout.width && location.seat.position() < layout.seats);
+        prop_assert!(location.column < layout.width && location.target.position() < layout.targets);
         prop_assert!((1..=u64::from(layout.stripe)).contains(&location.run));
         prop_assert_eq!(file_offset(&layout, location.column, location.subfile_offset), Some(offset));
     }
@@ -138,21 +143,21 @@ proptest! {
         let len = len.min(u64::MAX - offset);
         let ranges: Vec<_> = split(&layout, offset, len).collect();
         prop_assert_eq!(split(&layout, offset, len).len(), ranges.len());
-        let mut seats: Vec<_> = ranges.iter().map(|range| range.seat).collect();
-        seats.sort_unstable();
-        seats.dedup();
-        prop_assert_eq!(seats.len(), ranges.len(), "a seat twice");
+        let mut targets: Vec<_> = ranges.iter().map(|range| range.target).collect();
+        targets.sort_unstable();
+        targets.dedup();
+        prop_assert_eq!(targets.len(), ranges.len(), "a target twice");
         prop_assert!(ranges.iter().all(|range| range.len > 0));
         prop_assert_eq!(ranges.iter().map(|range| range.len).sum::<u64>(), len);
         for range in ranges.iter().take(8) {
             let first = range.pieces().next().map(|piece| locate(&layout, offset + piece.buffer_offset as u64));
-            prop_assert_eq!(first.map(|l| (l.seat, l.subfile_offset)), Some((range.seat, range.subfile_offset)));
+            prop_assert_eq!(first.map(|l| (l.target, l.subfile_offset)), Some((range.target, range.subfile_offset)));
         }
     }
 
     #[test]
-    fn nothing_panics(stripe: u32, width: u16, base: u16, seats: u16, a: u64, b: u64, column: u16, lens: Vec<u64>) {
-        let layout = Layout { stripe, width, base: SeatIndex::new(PartitionId(base), base), seats };
+    fn nothing_panics(stripe: u32, width: u16, base: u16, targets: u16, a: u64, b: u64, column: u16, lens: Vec<u64>) {
+        let layout = Layout { stripe, width, base: TargetIndex::new(PartitionId(base), base), targets };
         let location = locate(&layout, a);
         prop_assert!(location.run > 0 && location.subfile_offset <= a);
         prop_assert!(subfile_len(&layout, column, a) <= a);

@@ -135,11 +135,11 @@ fn probes_are_made_for_others() {
 #[test]
 fn who_is_taken_for_dead_says_otherwise_and_is_believed() {
     let mut members = Members::new(node(0), 4, OPTIONS, 7, 0);
-    let dead = News { node: node(0), incarnation: 0, liveness: Liveness::Dead };
+    let dead = MembershipUpdate { node: node(0), incarnation: 0, liveness: Liveness::Dead };
     let commands = members.handle(0, &Event::Heard { from: node(1), news: &[dead] });
     assert!(commands.contains(&Command::Accused(Liveness::Dead)));
     let own = members.news_for(node(1))[0];
-    assert_eq!(own, News { node: node(0), incarnation: 1, liveness: Liveness::Alive });
+    assert_eq!(own, MembershipUpdate { node: node(0), incarnation: 1, liveness: Liveness::Alive });
     let mut other = Members::new(node(1), 4, OPTIONS, 8, 0);
     other.handle(0, &Event::Heard { from: node(2), news: &[dead] });
     assert_eq!(other.news_for(node(0))[1], dead, "who is dead hears so first");
@@ -153,7 +153,7 @@ fn who_is_taken_for_dead_says_otherwise_and_is_believed() {
 #[test]
 fn a_restarted_node_learns_its_incarnation() {
     let mut members = Members::new(node(0), 2, OPTIONS, 7, 0);
-    let known = News { node: node(0), incarnation: 5, liveness: Liveness::Alive };
+    let known = MembershipUpdate { node: node(0), incarnation: 5, liveness: Liveness::Alive };
     let commands = members.handle(0, &Event::Heard { from: node(1), news: &[known] });
     assert!(commands.contains(&Command::Accused(Liveness::Alive)), "{commands:?}");
     assert_eq!((members.known()[0], members.incarnation()), (known, 5));
@@ -196,4 +196,23 @@ fn limits_follow_from_how_soon_a_death_is_to_be_known() {
         assert!(period_ms > 0 && direct_ms > 0 && direct_ms <= period_ms);
         assert!(2 * period_ms + suspect_ms <= ms.max(5));
     }
+}
+
+#[test]
+#[should_panic(expected = "node 1 has incarnation 2 after 3")]
+fn an_incarnation_never_goes_back() {
+    let mut members = Members::new(NodeId(0), 2, Options::dead_after(1000), 7, 0);
+    let news = |incarnation| MembershipUpdate { node: NodeId(1), incarnation, liveness: Liveness::Alive };
+    let heard = Event::Heard { from: NodeId(1), news: &[news(3), news(2)] };
+    members.handle(0, &heard);
+    assert_eq!(members.known()[1], news(3), "older news are none");
+    members.learn(0, news(2), None, &mut Vec::new());
+}
+
+#[test]
+fn the_highest_incarnation_is_no_way_back_to_the_first() {
+    let mut members = Members::new(NodeId(0), 2, Options::dead_after(1000), 7, 0);
+    let news = [MembershipUpdate { node: NodeId(0), incarnation: u32::MAX, liveness: Liveness::Suspect }];
+    members.handle(0, &Event::Heard { from: NodeId(1), news: &news });
+    assert_eq!(members.incarnation(), u32::MAX);
 }

@@ -34,6 +34,7 @@ pub mod setattr {
     pub const SIZE: u32 = 1 << 3;
     pub const ATIME: u32 = 1 << 4;
     pub const MTIME: u32 = 1 << 5;
+    pub const FH: u32 = 1 << 6;
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
     pub const CTIME: u32 = 1 << 10;
@@ -44,12 +45,15 @@ pub mod setattr {
 pub mod opened {
     #![allow(missing_docs, reason = "the names are the kernel's")]
     pub const DIRECT_IO: u32 = 1 << 0;
+    pub const KEEP_CACHE: u32 = 1 << 1;
     pub const NOFLUSH: u32 = 1 << 5;
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
 /// `open_flags` of `fuse_open_in`: the opener may not keep set-id bits of a file that it cuts.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
+/// `read_flags`: a process reads by itself; without it the kernel reads for its page cache.
+pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// `write_flags`: written back from the page cache, so not at the offset of an append.
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// `write_flags`: the writer may not keep set-id bits.

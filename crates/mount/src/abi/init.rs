@@ -69,13 +69,13 @@ impl InitRequest {
         Ok(InitRequest { major, minor, max_readahead, flags: low | high << 32 })
     }
 
-    /// Whether the kernel is ahead of us by a major version: it is answered with ours and asks again.
+    /// Returns whether the kernel is ahead of us by a major version: it is answered with ours and asks again.
     #[must_use]
     pub fn is_ahead(&self) -> bool {
         self.major > MAJOR
     }
 
-    /// Whether the kernel is too old to talk to.
+    /// Returns whether the kernel is too old to talk to.
     #[must_use]
     pub fn is_too_old(&self) -> bool {
         self.major < MAJOR || (self.major == MAJOR && self.minor < MINOR_MIN)
@@ -84,7 +84,7 @@ impl InitRequest {
 
 /// What this mount would like.
 #[derive(Clone, Copy, Debug)]
-pub struct Wishes {
+pub struct MountPreferences {
     /// Largest payload of one write, in bytes.
     pub max_write: u32,
     /// Attributes with directory entries. Only worth its price where entries may be cached.
@@ -105,11 +105,11 @@ pub struct Negotiated {
 }
 
 impl Negotiated {
-    /// What `request` and `wishes` have in common.
+    /// What `request` and `preferences` have in common.
     #[must_use]
-    pub fn new(request: &InitRequest, wishes: Wishes) -> Negotiated {
-        let plus = if wishes.readdirplus { flag::DO_READDIRPLUS | flag::READDIRPLUS_AUTO } else { 0 };
-        let max_write = wishes.max_write.clamp(*MAX_WRITE_RANGE.start(), *MAX_WRITE_RANGE.end());
+    pub fn new(request: &InitRequest, preferences: MountPreferences) -> Negotiated {
+        let plus = if preferences.readdirplus { flag::DO_READDIRPLUS | flag::READDIRPLUS_AUTO } else { 0 };
+        let max_write = preferences.max_write.clamp(*MAX_WRITE_RANGE.start(), *MAX_WRITE_RANGE.end());
         Negotiated {
             minor: request.minor.min(MINOR_MAX),
             flags: request.flags & (WANTED | plus),
@@ -118,7 +118,7 @@ impl Negotiated {
         }
     }
 
-    /// Whether a capability was agreed on.
+    /// Returns whether a capability was agreed on.
     #[must_use]
     pub fn has(&self, flag: u64) -> bool {
         self.flags & flag != 0
@@ -152,7 +152,7 @@ impl Negotiated {
 mod tests {
     use super::*;
 
-    const WISHES: Wishes = Wishes { max_write: 1 << 20, readdirplus: false };
+    const PREFERENCES: MountPreferences = MountPreferences { max_write: 1 << 20, readdirplus: false };
 
     fn request(minor: u32, flags: u64) -> InitRequest {
         let mut bytes = Vec::new();
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn only_common_capabilities_are_agreed() {
-        let all = Negotiated::new(&request(45, u64::MAX), WISHES);
+        let all = Negotiated::new(&request(45, u64::MAX), PREFERENCES);
         assert!(
             all.has(flag::HAS_RESEND)
                 && all.has(flag::DIRECT_IO_ALLOW_MMAP)
@@ -175,9 +175,10 @@ mod tests {
                 && all.has(flag::POSIX_LOCKS | flag::FLOCK_LOCKS)
                 && !all.has(flag::DO_READDIRPLUS)
         );
-        let plus = Negotiated::new(&request(45, u64::MAX), Wishes { readdirplus: true, ..WISHES });
+        let plus =
+            Negotiated::new(&request(45, u64::MAX), MountPreferences { readdirplus: true, ..PREFERENCES });
         assert!(plus.has(flag::DO_READDIRPLUS) && plus.has(flag::READDIRPLUS_AUTO));
-        let old = Negotiated::new(&request(34, flag::ASYNC_READ | flag::MAX_PAGES), WISHES);
+        let old = Negotiated::new(&request(34, flag::ASYNC_READ | flag::MAX_PAGES), PREFERENCES);
         assert_eq!((old.minor, old.flags), (34, flag::ASYNC_READ | flag::MAX_PAGES));
     }
 
@@ -210,7 +211,9 @@ mod tests {
 
     #[test]
     fn absurd_write_sizes_are_brought_into_range() {
-        let granted = |max_write| Negotiated::new(&request(45, 0), Wishes { max_write, ..WISHES }).max_write;
+        let granted = |max_write| {
+            Negotiated::new(&request(45, 0), MountPreferences { max_write, ..PREFERENCES }).max_write
+        };
         assert_eq!((granted(0), granted(5000), granted(u32::MAX)), (4096, 4096, 1 << 24));
     }
 }

@@ -10,7 +10,7 @@ mod reader;
 mod reply;
 mod request;
 
-pub use init::{InitRequest, Negotiated, Wishes};
+pub use init::{InitRequest, MountPreferences, Negotiated};
 pub use opcode::Opcode;
 pub use reader::{Malformed, Reader};
 pub use reply::{Entry, Reply, Validity};
@@ -31,6 +31,35 @@ pub const NOTIFY_RESEND: i32 = 7;
 /// Notification that makes the kernel forget what it knows of an inode.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 
+/// Notification that makes the kernel forget a name.
+pub const NOTIFY_INVAL_ENTRY: i32 = 3;
+
+/// Notification that stores content in the kernel's page cache, and makes the file at least as long.
+pub const NOTIFY_STORE: i32 = 4;
+
+/// Body of [`NOTIFY_STORE`] (`fuse_notify_store_out`) in front of `len` bytes of content.
+#[must_use]
+pub fn store(nodeid: u64, offset: u64, len: u32) -> [u8; 24] {
+    let mut body = [0; 24];
+    body[..8].copy_from_slice(&nodeid.to_ne_bytes());
+    body[8..16].copy_from_slice(&offset.to_ne_bytes());
+    body[16..20].copy_from_slice(&len.to_ne_bytes());
+    body
+}
+
+/// Body of [`NOTIFY_INVAL_ENTRY`] (`fuse_notify_inval_entry_out`, and the name with a zero byte).
+#[must_use]
+pub fn inval_entry(parent: u64, name: &[u8]) -> Vec<u8> {
+    let mut body = Vec::with_capacity(16 + name.len() + 1);
+    body.extend(parent.to_ne_bytes());
+    body.extend(u32::try_from(name.len()).unwrap_or(u32::MAX).to_ne_bytes());
+    // No flags: the name goes, whatever inode it leads to.
+    body.extend(0u32.to_ne_bytes());
+    body.extend(name);
+    body.push(0);
+    body
+}
+
 /// Body of [`NOTIFY_INVAL_INODE`] for the attributes alone (`fuse_notify_inval_inode_out`).
 #[must_use]
 pub fn inval_inode(nodeid: u64) -> [u8; 24] {
@@ -38,6 +67,17 @@ pub fn inval_inode(nodeid: u64) -> [u8; 24] {
     body[..8].copy_from_slice(&nodeid.to_ne_bytes());
     // No pages: an offset below 0.
     body[8..16].copy_from_slice(&(-1i64).to_ne_bytes());
+    body
+}
+
+/// Body of [`NOTIFY_INVAL_INODE`] for the attributes and the pages of a range; 0 bytes are all to the end.
+#[must_use]
+pub fn inval_pages(nodeid: u64, offset: u64, len: u64) -> [u8; 24] {
+    let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX).to_ne_bytes();
+    let mut body = [0; 24];
+    body[..8].copy_from_slice(&nodeid.to_ne_bytes());
+    body[8..16].copy_from_slice(&signed(offset));
+    body[16..].copy_from_slice(&signed(len));
     body
 }
 

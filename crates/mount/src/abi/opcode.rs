@@ -91,13 +91,13 @@ opcodes! {
 }
 
 impl Opcode {
-    /// Whether the kernel waits for an answer.
+    /// Returns whether the kernel waits for an answer.
     #[must_use]
     pub fn expects_reply(self) -> bool {
         !matches!(self, Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt | Opcode::NotifyReply)
     }
 
-    /// Whether the thread that it comes from stands still until it is answered, whatever it asked for before.
+    /// Returns whether the thread that it comes from stands still until it is answered, whatever it asked for before.
     #[must_use]
     pub fn is_waited_for(self) -> bool {
         use Opcode::{Access, Create, GetAttr, GetXattr, IoCtl, Link, ListXattr, Lookup, MkDir, MkNod, Open};

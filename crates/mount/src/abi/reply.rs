@@ -70,7 +70,7 @@ impl Reply {
 
     /// Appends `fuse_attr`.
     fn attr(&mut self, attr: &Attr) {
-        let times = [attr.atime, attr.mtime, attr.ctime];
+        let (times, begin) = ([attr.atime, attr.mtime, attr.ctime], self.bytes.len());
         self.u64(attr.ino.0);
         self.u64(attr.size);
         self.u64(attr.blocks());
@@ -79,6 +79,7 @@ impl Reply {
         for word in [attr.mode, attr.nlink, attr.uid, attr.gid, attr.rdev, ADVISED_BLOCK, 0] {
             self.u32(word);
         }
+        assert_eq!(self.bytes.len() - begin, ATTR_LEN, "a fuse_attr has the kernel's length");
     }
 
     /// Appends `fuse_attr_out`.
@@ -92,6 +93,7 @@ impl Reply {
     /// Appends `fuse_entry_out`. The node id is the inode number, generation 0: numbers are never
     /// used twice.
     pub fn entry_out(&mut self, attr: &Attr, validity: Validity) {
+        let begin = self.bytes.len();
         self.u64(attr.ino.0);
         self.u64(0);
         self.u64(validity.entry_ms / 1000);
@@ -99,6 +101,7 @@ impl Reply {
         self.u32(nanos(validity.entry_ms));
         self.u32(nanos(validity.attr_ms));
         self.attr(attr);
+        assert_eq!(self.bytes.len() - begin, ENTRY_LEN, "a fuse_entry_out has the kernel's length");
     }
 
     /// Appends a `fuse_entry_out` that says that there is no such entry.
@@ -179,13 +182,15 @@ impl Reply {
     }
 
     fn dirent_unchecked(&mut self, entry: &Entry<'_>) {
-        let len = DIRENT_LEN + entry.name.len();
+        let (len, begin) = (DIRENT_LEN + entry.name.len(), self.bytes.len());
         self.u64(entry.ino.0);
         self.u64(entry.next);
         self.u32(entry.name.len() as u32);
         self.u32((entry.kind >> 12) & 0o17);
         self.raw(entry.name);
         self.zeros(padded(len) - len);
+        // `dirent` and `direntplus` have compared this length with the room that is left.
+        assert_eq!(self.bytes.len() - begin, padded(len), "a directory entry is as long as was reckoned");
     }
 }
 
@@ -213,7 +218,7 @@ fn padded(len: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_types::{Layout, SeatIndex};
+    use bivouac_types::{Layout, TargetIndex};
 
     fn attr() -> Attr {
         let time = |secs| Timestamp { secs, nanos: 5 };
@@ -229,8 +234,10 @@ mod tests {
             mtime: time(2),
             ctime: time(3),
             epoch: 0,
-            layout: Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 },
+            layout: Layout { stripe: 4096, width: 1, base: TargetIndex(0), targets: 1 },
             holes: 0,
+            data_version: 0,
+            contract: None,
         }
     }
 

@@ -29,7 +29,7 @@ kernel_structs! {
     }
     /// `fuse_setattr_in`
     SetAttrIn {
-        valid: u32, _padding: u32, _fh: u64, size: u64, _lock_owner: u64,
+        valid: u32, _padding: u32, fh: u64, size: u64, _lock_owner: u64,
         atime: u64, mtime: u64, ctime: u64, atimensec: u32, mtimensec: u32, ctimensec: u32,
         mode: u32, _unused4: u32, uid: u32, gid: u32, _unused5: u32,
     }
@@ -53,7 +53,7 @@ kernel_structs! {
     ReleaseIn { fh: u64, _flags: u32, _release_flags: u32, _lock_owner: u64 }
     /// `fuse_read_in`
     ReadIn {
-        _fh: u64, offset: u64, size: u32, _read_flags: u32, _lock_owner: u64, _flags: u32, _padding: u32,
+        fh: u64, offset: u64, size: u32, read_flags: u32, _lock_owner: u64, _flags: u32, _padding: u32,
     }
     /// `fuse_write_in`
     WriteIn {
@@ -98,7 +98,7 @@ impl Header {
         Ok((header, body))
     }
 
-    /// Whether the kernel sends the request again because nobody answered it.
+    /// Returns whether the kernel sends the request again because nobody answered it.
     #[must_use]
     pub fn is_resent(&self) -> bool {
         self.unique & UNIQUE_RESEND != 0

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use bivouac_types::mount_table::FORMATION_FS_TYPE;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -21,13 +22,13 @@ const DEVICE: &str = "/dev/fuse";
 pub struct AttachOptions {
     /// The formation's name: the source in `/proc/mounts`.
     pub source: String,
-    /// Whether other users may enter. Permission bits are checked in any case.
+    /// True if other users may enter. Permission bits are checked in any case.
     pub allow_other: bool,
-    /// Whether most content is on other machines. If not, reads are no longer than what a pipe takes.
+    /// True if most content is on other machines. If not, reads are no longer than what a pipe takes.
     pub remote: bool,
 }
 
-/// Why the file system is not in the tree.
+/// Reason why the file system is not in the tree.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// There is no device.
@@ -75,9 +76,6 @@ pub fn mount_fuse(dir: &Path, options: &AttachOptions) -> Result<OwnedFd, Attach
 }
 
 /// As [`mount_fuse`], at a directory that is open, whatever is at its path `dir` meanwhile.
-///
-/// # Errors
-/// As [`mount_fuse`].
 pub fn mount_fuse_at(
     place: BorrowedFd<'_>,
     dir: &Path,
@@ -89,7 +87,7 @@ pub fn mount_fuse_at(
     let data = mount_data(&device, options, may_do_everything());
     let data = CString::new(data).map_err(|_| AttachError::Other(dir.into(), Errno::INVAL.into()))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    match rustix::mount::mount(options.source.as_str(), at, "fuse.bivouac", flags, data.as_c_str()) {
+    match rustix::mount::mount(options.source.as_str(), at, FORMATION_FS_TYPE, flags, data.as_c_str()) {
         Ok(()) => Ok(device),
         Err(Errno::PERM | Errno::ACCESS) => Err(AttachError::NotPermitted(dir.into())),
         Err(error) => Err(AttachError::Other(dir.into(), error.into())),
@@ -113,7 +111,7 @@ pub fn unmount(dir: &Path) -> Result<(), AttachError> {
     })
 }
 
-/// Whether `dir` is an empty directory without a dead mount on it.
+/// Returns whether `dir` is an empty directory without a dead mount on it.
 ///
 /// # Errors
 /// Which of these it is not.
@@ -142,7 +140,7 @@ fn open_device() -> Result<OwnedFd, AttachError> {
     })
 }
 
-/// Whether permission bits are nothing to this process.
+/// Returns whether permission bits are nothing to this process.
 fn may_do_everything() -> bool {
     let able = |sets: rustix::thread::CapabilitySets| sets.effective.contains(CapabilitySet::DAC_OVERRIDE);
     geteuid().is_root() && capabilities(None).is_ok_and(able)

@@ -2,13 +2,14 @@
 
 use std::time::Instant;
 
-use bivouac_types::{Errno, FsResult, SetAttr, SetTime, Timestamp, mode};
+use bivouac_types::{Errno, FsError, FsResult, Ino, SetAttr, SetTime, Timestamp, mode};
 
 use super::{Answer, Call};
 use crate::abi::flags::{ACCESS_EXECUTE, setattr as valid};
 use crate::abi::{AccessIn, SetAttrIn, Validity};
 use crate::caller;
 use crate::fs::FileSystem;
+use crate::opens::Handle;
 
 /// GETATTR.
 pub fn getattr<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
@@ -39,9 +40,27 @@ pub fn access<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
 
 /// SETATTR.
 pub fn setattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
-    let mut set = changes(&SetAttrIn::decode(&mut call.input)?);
-    if (set.uid.is_some() || set.gid.is_some()) && set.mode.is_none() {
-        set.mode = mode_of_a_stranger(&call)?;
+    let request = SetAttrIn::decode(&mut call.input)?;
+    let mut set = changes(&request);
+    let failed = call.session.failed_writes.take(call.header.pid, call.ino());
+    if let (Some(size), Some(known), true) = (set.size, failed, request.valid & valid::FH != 0) {
+        match known {
+            Some(known) if size >= known => return resize_uncut(call, size, known),
+            Some(_) => {}
+            None => {
+                let ino = call.ino();
+                let text =
+                    format!("{ino} is not cut: its size is not known after a write that failed; try again");
+                return Err(FsError::with(Errno::EIO, text));
+            }
+        }
+    }
+    let request_kills = set.kill_suid && set.mode.is_none();
+    let may_have_set_id = request.valid & valid::FH == 0
+        || set.size.is_none()
+        || call.session.opens.may_have_set_id(Handle(request.fh)).is_some();
+    if request_kills && may_have_set_id {
+        set.mode = mode_of_a_stranger(&call, call.ino())?;
     }
     let attr = call.session.fs.setattr(&call.ctx(), call.ino(), &set)?;
     if set.mode.is_some_and(|mode| mode & (mode::SETUID | mode::SETGID) != 0) {
@@ -52,13 +71,23 @@ pub fn setattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Reply)
 }
 
-/// The mode that a change of owner or group leaves where it depends on who asks: set-group-id without execution by the
-/// group stays for who is in that group, and for root.
-fn mode_of_a_stranger<F: FileSystem>(call: &Call<'_, F>) -> FsResult<Option<u32>> {
+/// A change of size that may be the kernel's cut after a write that failed: it cuts nothing, see [`crate::failed_writes`].
+/// A program may want the file longer.
+fn resize_uncut<F: FileSystem>(call: Call<'_, F>, size: u64, known: u64) -> FsResult<Answer> {
+    if size > known && call.session.fs.glance(call.ino())?.size < size {
+        // Others may make the file longer at the same time, which a change of the size would cut again.
+        call.session.fs.fallocate(&call.ctx(), call.ino(), 0, size - 1, 1)?;
+    }
+    getattr(call)
+}
+
+/// The mode that a change of owner, group or content leaves where it depends on the caller: set-group-id without execution
+/// by the group stays for members of that group, and for root.
+pub fn mode_of_a_stranger<F: FileSystem>(call: &Call<'_, F>, ino: Ino) -> FsResult<Option<u32>> {
     if call.header.uid == 0 {
         return Ok(None);
     }
-    let attr = call.session.fs.glance(call.ino())?;
+    let attr = call.session.fs.glance(ino)?;
     let is_marked = attr.mode & (mode::SETGID | mode::XGRP) == mode::SETGID && !attr.is_dir();
     if !is_marked || attr.gid == call.header.gid || caller::groups(call.header.pid).contains(&attr.gid) {
         return Ok(None);

@@ -26,8 +26,9 @@ pub fn nothing<F: FileSystem>(_call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Nothing)
 }
 
-/// IOCTL: a small file to be made at once, or what says which file it is. Of a file whose writes are sent later that is nobody else's business: what
-/// has not been sent is here.
+/// IOCTL: a small file to be made at once, or what says which file it is. Files under another contract than coherent
+/// stay with the mount: what has not been sent is here, and so are the tokens of ranges. All files do while races are
+/// detected: to those, the processes of a mount are one client.
 pub fn ioctl<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = IoCtlIn::decode(&mut call.input)?;
     // Who asks is about to write the file by itself: what it was told so far is no longer on its way.
@@ -38,8 +39,9 @@ pub fn ioctl<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let asked = request.cmd == IDENTIFY
         && request.flags & flags::IOCTL_UNRESTRICTED == 0
         && (request.in_size, request.out_size as usize) == (0, IDENTITY_LEN);
-    let formation =
-        call.session.formation.as_ref().filter(|_| asked && !call.session.fs.writes_behind(call.ino()));
+    let is_ours = || call.session.fs.is_for_mounts_only(call.ino()) || call.session.fs.detects_races();
+    let is_for_others = asked && !is_ours();
+    let formation = call.session.formation.as_ref().filter(|_| is_for_others);
     let identity = formation
         .and_then(|formation| FileIdentity { ino: call.ino(), formation: Arc::clone(formation) }.to_bytes());
     let Some(identity) = identity else { return Err(FsError::new(Errno::ENOTTY)) };

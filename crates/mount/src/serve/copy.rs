@@ -2,7 +2,7 @@
 
 use bivouac_types::{FsResult, Ino};
 
-use super::data::content_changed;
+use super::data::{content_changed, drop_set_id_once};
 use super::{Answer, Call};
 use crate::abi::CopyFileRangeIn;
 use crate::fs::{CopyJob, FileSystem};
@@ -34,6 +34,10 @@ fn copy<F: FileSystem>(mut call: Call<'_, F>, len_max: u64) -> FsResult<(&mut cr
     };
     let handle = Handle(request.fh_out);
     let may_have_set_id = call.session.opens.may_have_set_id(handle);
+    // The kernel does not say here whether the caller may keep the bits.
+    if call.header.uid != 0 {
+        drop_set_id_once(&call, job.to, handle)?;
+    }
     let copied = call.session.fs.copy(&call.ctx(), &job);
     if let Some(as_of) = may_have_set_id {
         content_changed(call.session, job.to, handle, as_of);

@@ -1,5 +1,6 @@
 //! Listings of directories. A listing has no state here: a cookie says where to go on.
 
+use bivouac_client::entry_hash;
 use bivouac_types::{FsResult, mode};
 
 use super::{Answer, Call};
@@ -42,9 +43,9 @@ fn shown(entry: &DirEntry) -> Entry<'_> {
     Entry { ino: entry.ino, next: entry.cookie, kind: entry.kind, name: &entry.name }
 }
 
-type Put = fn(&mut Reply, &DirEntry, usize, Validity) -> bool;
+type AppendEntry = fn(&mut Reply, &DirEntry, usize, Validity) -> bool;
 
-fn list<F: FileSystem>(mut call: Call<'_, F>, with_attrs: bool, put: Put) -> FsResult<Answer> {
+fn list<F: FileSystem>(mut call: Call<'_, F>, with_attrs: bool, put: AppendEntry) -> FsResult<Answer> {
     let request = ReadIn::decode(&mut call.input)?;
     let limit = (request.size as usize).min(call.session.negotiated.max_write as usize);
     for entry in dots(&call, request.offset)? {
@@ -61,6 +62,10 @@ fn list<F: FileSystem>(mut call: Call<'_, F>, with_attrs: bool, put: Put) -> FsR
     for entry in call.session.fs.readdir(call.ino(), cookie, room, with_attrs)? {
         let validity =
             entry.attr.as_ref().map_or(Validity::default(), |attr| call.validity(&entry.name, attr));
+        if with_attrs && entry.kind == mode::DIR {
+            let key = (call.ino(), entry_hash(call.ino(), &entry.name));
+            call.session.directory_names.listed(entry.ino, key, &entry.name);
+        }
         if !put(call.out, &entry, limit, validity) {
             break;
         }

@@ -15,7 +15,7 @@ use bivouac_client::entry_hash;
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, OpId};
 
 use crate::abi::{Header, Opcode, Reader, Reply, Validity};
-use crate::cached_attrs::Hearer;
+use crate::cached_attrs::AnswerRecipient;
 use crate::fs::{FileSystem, OpCtx};
 use crate::opens::Handle;
 use crate::session::Session;
@@ -81,7 +81,7 @@ impl<F: FileSystem> Call<'_, F> {
     /// The same of a file that the answer opens.
     fn attr_validity_of(&self, attr: &Attr, opens: Option<Handle>) -> Validity {
         let lease = self.session.fs.lease(attr.ino);
-        let to = Hearer { thread: self.header.pid, opens };
+        let to = AnswerRecipient { thread: self.header.pid, opens };
         let lease = self.session.cached_attrs.tell(attr.ino, to, lease);
         Validity { entry_ms: 0, attr_ms: millis(lease) }
     }
@@ -103,8 +103,8 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(0)
 }
 
-/// Whether an error says that the inode is gone which the kernel asks about by its number. For `ESTALE`, and not
-/// for `ENOENT`, the kernel looks the name up again: it may lead to another inode by now.
+/// Returns whether an error says that the inode is gone which the kernel asks about by its number. For `ESTALE`, and
+/// not for `ENOENT`, the kernel looks the name up again: it may lead to another inode by now.
 #[must_use]
 pub fn is_gone(op: Opcode, error: &FsError) -> bool {
     let attrs = matches!(op, Opcode::Open | Opcode::GetAttr | Opcode::SetAttr | Opcode::ReadLink);

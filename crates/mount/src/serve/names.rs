@@ -7,11 +7,15 @@ use bivouac_types::{Attr, Errno, FsResult, Ino, mode};
 
 use super::{Answer, Call, millis};
 use crate::abi::{LinkIn, MkDirIn, MkNodIn, Rename2In, RenameIn, Validity};
+use crate::directory_names::DirectoryName;
 use crate::fs::{FileSystem, NewInode};
 use crate::negative_entries::Look;
 
 /// `RENAME_EXCHANGE` of the kernel.
 const RENAME_EXCHANGE: u32 = 2;
+
+/// For so long at most a LOOKUP is overtaken by others who remove what it has found.
+const HOLD_MAX: Duration = Duration::from_secs(10);
 
 /// LOOKUP.
 pub fn lookup<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
@@ -23,12 +27,42 @@ pub fn lookup<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     match call.session.fs.glance_at(call.ino(), name) {
         Ok(attr) => {
             let of = (call.ino(), entry_hash(call.ino(), name));
+            let attr = if call.session.held_lookups.looks_again(call.header.pid, of, Instant::now()) {
+                match hold(&call, name, attr) {
+                    Err(error) if error.errno() == Errno::ENOENT => return absent(call, name, look),
+                    held => held?,
+                }
+            } else {
+                attr
+            };
             call.session.looked_up.found(call.header.pid, of, &attr, Instant::now());
             entry(call, name, &attr)
         }
         Err(error) if error.errno() == Errno::ENOENT => absent(call, name, look),
         Err(error) => Err(error),
     }
+}
+
+/// Has the mount open what a name leads to, if that is a file, for a thread that was overtaken by others' changes of the
+/// name; see [`crate::held_lookups`]. Returns the attributes of what it leads to by now.
+fn hold<F: FileSystem>(call: &Call<'_, F>, name: &[u8], mut found: Attr) -> FsResult<Attr> {
+    let (session, thread, begun) = (call.session, call.header.pid, Instant::now());
+    while found.is_file() {
+        match session.fs.open(&call.ctx(), found.ino, 0) {
+            Ok(attr) => {
+                for ino in session.held_lookups.hold(thread, attr.ino, Instant::now()) {
+                    session.fs.close_open(ino, 0);
+                }
+                return Ok(attr);
+            }
+            Err(error) if error.errno() == Errno::ENOENT && begun.elapsed() < HOLD_MAX => {
+                found = session.fs.glance_at(call.ino(), name)?;
+            }
+            // What the program asks for next says why.
+            Err(_) => break,
+        }
+    }
+    Ok(found)
 }
 
 /// LOOKUP of an inode itself, or of a directory's parent: how the kernel comes from a handle of a file
@@ -106,9 +140,12 @@ fn move_entry<F: FileSystem>(mut call: Call<'_, F>, new_parent: Ino, flags: u32)
     let (old, new) =
         ((call.ino(), entry_hash(call.ino(), name)), (new_parent, entry_hash(new_parent, new_name)));
     let both = [(old, new), (new, old)];
-    let moves = if flags & RENAME_EXCHANGE == 0 { &both[..1] } else { &both };
+    let exchanges = flags & RENAME_EXCHANGE != 0;
+    let moves = if exchanges { &both[..] } else { &both[..1] };
     let _moving = call.session.cached_names.moving(moves);
     call.session.fs.rename(&call.ctx(), call.ino(), name, new_parent, new_name, flags)?;
+    let (from, to) = (DirectoryName::new(old, name), DirectoryName::new(new, new_name));
+    call.session.directory_names.renamed(&from, &to, exchanges);
     Ok(Answer::Reply)
 }
 
@@ -121,6 +158,12 @@ pub fn link<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
 }
 
 fn entry<F: FileSystem>(call: Call<'_, F>, name: &[u8], attr: &Attr) -> FsResult<Answer> {
+    let key = (call.ino(), entry_hash(call.ino(), name));
+    if !attr.is_dir() {
+        call.session.directory_names.is_none(key);
+    } else if let Some(old) = call.session.directory_names.looked_up(attr.ino, key, name) {
+        call.session.forget_name(attr.ino, old);
+    }
     let validity = call.validity(name, attr);
     call.out.entry_out(attr, validity);
     Ok(Answer::Reply)

@@ -8,13 +8,13 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, XattrFlags};
 
-use bivouac_mount::Options;
-use bivouac_types::Ino;
+use bivouac_mount::{FileSystem, OpCtx, Options};
+use bivouac_types::{Ino, OpId};
 
 use crate::attached::{Attached, Bare};
 use crate::memory::{Memory, SEED};
@@ -77,6 +77,37 @@ fn what_is_replaced_as_often_as_it_is_looked_up_is_never_missing() {
     let missing = fs::metadata(at.path("nowhere")).unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::NotFound);
     at.end();
+}
+
+/// S42: others remove a file and make it again each time before it is opened by its number; the second time that it is
+/// looked up it stays until it is open.
+#[test]
+fn a_file_that_is_replaced_twice_before_it_is_opened_is_opened() {
+    let fs: Arc<OnceLock<Weak<Memory>>> = Arc::default();
+    let looks = Arc::new(AtomicU64::new(0));
+    let (of_gate, counted) = (Arc::clone(&fs), Arc::clone(&looks));
+    let gate = move |operation: &str, _: Ino| {
+        if operation == "open to append"
+            && let Some(fs) = of_gate.get().and_then(Weak::upgrade)
+        {
+            // What was found is gone, unless somebody has it open.
+            counted.fetch_add(1, Ordering::Relaxed);
+            fs.replace(FILE);
+        }
+    };
+    let Some(at) = Bare::new().map(|bare| bare.serve(Memory::with_gate(gate), Options::default())) else {
+        return;
+    };
+    fs::write(at.path(FILE), "").unwrap();
+    fs.set(Arc::downgrade(&at.fs)).unwrap();
+    for round in 0..20 {
+        let file = OpenOptions::new().append(true).create(true).open(at.path(FILE));
+        assert!(file.is_ok(), "round {round}: {file:?}");
+    }
+    assert!(looks.load(Ordering::Relaxed) >= 20);
+    let fs = Arc::clone(&at.fs);
+    at.end();
+    assert_eq!(fs.opens(), [], "nothing is held any more");
 }
 
 /// S20: what has become of it since it was looked up, nobody knows.
@@ -144,6 +175,45 @@ fn names_are_moved_linked_and_exchanged() {
 }
 
 /// S22.
+/// S92: the kernel has one name for a directory, and moves it only while no program renames between directories.
+#[test]
+fn a_directory_that_others_moved_is_found_during_a_rename() {
+    let Some(bare) = Bare::new() else { return };
+    let (arrived, arrivals) = mpsc::channel();
+    let (release, gate) = mpsc::channel::<()>();
+    let (held, gate) = (Arc::new(AtomicU64::new(0)), Mutex::new(gate));
+    let from = Arc::clone(&held);
+    let memory = Memory::with_gate(move |operation, ino| {
+        if operation == "rename" && ino.0 == from.load(Ordering::SeqCst) {
+            arrived.send(()).unwrap();
+            gate.lock().unwrap().recv().unwrap();
+        }
+    });
+    let at = bare.serve(memory, Options { readers_max: 2, ..Options::default() });
+    for name in ["a", "b", "x", "y", "a/dir"] {
+        fs::create_dir(at.path(name)).unwrap();
+    }
+    for name in ["x/file", "a/dir/inner"] {
+        fs::write(at.path(name), name).unwrap();
+    }
+    let ino = |name: &str| Ino(fs::metadata(at.path(name)).unwrap().ino());
+    let (a, b) = (ino("a"), ino("b"));
+    assert_eq!(fs::read(at.path("a/dir/inner")).unwrap(), b"a/dir/inner");
+    held.store(ino("x").0, Ordering::SeqCst);
+    let (source, target) = (at.path("x/file"), at.path("y/file"));
+    let renamer = std::thread::spawn(move || fs::rename(source, target));
+    arrivals.recv().unwrap();
+    let ctx = OpCtx { id: OpId(1), channel: 0, retry: false, uid: 0, gid: 0, pid: 0 };
+    for (from, to, name) in [(a, b, "b"), (b, a, "a")] {
+        at.fs.rename(&ctx, from, b"dir", to, b"dir", 0).unwrap();
+        let inner = at.path(name).join("dir/inner");
+        assert_eq!(fs::read(inner).map_err(|error| error.kind()), Ok(b"a/dir/inner".to_vec()));
+    }
+    release.send(()).unwrap();
+    renamer.join().unwrap().unwrap();
+    at.end();
+}
+
 #[test]
 fn a_listing_of_10_000_entries_survives_deletions() {
     const COUNT: usize = 10_000;
@@ -323,6 +393,39 @@ fn a_write_by_another_user_drops_set_id_bits() {
             Command::new("sh").args(["-c", script]).arg(&path).uid(65_534).gid(65_534).status().unwrap();
         assert!(status.success());
         assert_eq!(mode(), 0o777, "{script}");
+    }
+    at.end();
+}
+
+/// S30: what is done to a file by somebody who is not in its group.
+#[test]
+fn set_group_id_without_execution_goes_with_changes_by_others() {
+    let Some(at) = Attached::new() else { return };
+    if !can_be_another_user() {
+        return;
+    }
+    let path = at.path("seed");
+    fs::set_permissions(path.parent().unwrap(), Permissions::from_mode(0o777)).unwrap();
+    let mode = || fs::metadata(&path).unwrap().mode() & 0o7777;
+    let acts = ["os.pwrite(f, b'y', 0)", "os.ftruncate(f, 100)", "os.posix_fallocate(f, 0, 30000)"];
+    for (before, after) in [(0o2666, 0o666), (0o6666, 0o666), (0o2676, 0o676)] {
+        for act in acts {
+            fs::write(&path, [b'x'; 20_000]).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(before)).unwrap();
+            let script = format!("import os, sys; f = os.open(sys.argv[1], os.O_RDWR); {act}");
+            let mut command = Command::new("python3");
+            let Ok(status) = command.args(["-c", &script]).arg(&path).uid(65_534).gid(65_534).status() else {
+                eprintln!("skipped: no python3");
+                return;
+            };
+            assert!(status.success());
+            assert_eq!(mode(), after, "{act} on {before:o}");
+            fs::set_permissions(&path, Permissions::from_mode(before)).unwrap();
+            let status = command.gid(0).status().unwrap();
+            assert!(status.success());
+            let kept = if before & 0o010 == 0 { before & !0o4000 } else { after };
+            assert_eq!(mode(), kept, "{act} on {before:o} by a member");
+        }
     }
     at.end();
 }

@@ -173,6 +173,27 @@ fn closing_unlocks_what_it_should() {
     daemon.ended().unwrap();
 }
 
+/// S106: the kernel does not wait for its RELEASE before `close` returns.
+#[test]
+fn a_lock_whose_file_is_closed_is_given_back_before_others_are_refused() {
+    let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
+    let mut open = Vec::new();
+    words(&mut open, &[2, 0]);
+    for _ in 0..50 {
+        let fh = long(&kernel.ask(14, SEED.0, &open).body, 0);
+        assert_eq!(kernel.ask(SETLK, SEED.0, &lock(fh, 7, WRITE, 1)).error, 0);
+        let mut release = Vec::new();
+        longs(&mut release, &[fh, 2 << 32, 7]);
+        let closed = kernel.send(RELEASE, SEED.0, &release);
+        let settle = daemon.fs.settle.lock().clone().unwrap();
+        settle();
+        assert!(daemon.fs.locks.lock().holder().is_none());
+        assert_eq!(kernel.receive().unique, closed);
+    }
+    kernel.unmount();
+    daemon.ended().unwrap();
+}
+
 /// S109.
 #[test]
 fn without_resending_a_wait_fails_instead_of_hanging() {

@@ -2,11 +2,13 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "helpers of tests count as tests")]
 
+mod asynchronous;
 mod attached;
 mod everyday;
 mod fuzzed;
 mod helper;
 mod locks;
+mod mappings;
 mod memory;
 #[path = "../../../../fuzz/mutate.rs"]
 mod mutate;

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use bivouac_mount::{
     CopyJob, DirEntry, FileLock, FileSystem, LockKind, LockWaiting, Locked, NewInode, OpCtx, Opened,
-    SeekKind, SendPart,
+    SeekKind, SendPart, SettleLocks,
 };
 use bivouac_types::put::NewFile;
 use bivouac_types::{
-    Attr, Errno, FsError, FsResult, Ino, Layout, SeatIndex, SetAttr, SetTime, StatFs, Timestamp, mode,
+    Attr, Errno, FsError, FsResult, Ino, Layout, SetAttr, SetTime, StatFs, TargetIndex, Timestamp, mode,
 };
 use parking_lot::{Mutex, MutexGuard};
 
@@ -21,12 +21,13 @@ use crate::locks::OneLock;
 pub const SEED: Ino = Ino(16);
 pub const SEED_NAME: &str = "seed";
 
-const LAYOUT: Layout = Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 };
+const LAYOUT: Layout = Layout { stripe: 4096, width: 1, base: TargetIndex(0), targets: 1 };
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
 /// Files stay below this, in bytes.
 const SIZE_END: u64 = 1 << 30;
 const O_TRUNC: u32 = 0o1000;
+const O_APPEND: u32 = 0o2000;
 
 type Gate = dyn Fn(&str, Ino) + Send + Sync;
 
@@ -37,13 +38,16 @@ pub struct Memory {
     lease: Mutex<Duration>,
     pub locks: Mutex<OneLock>,
     locks_used: AtomicBool,
+    /// Whether writes fail when half of their bytes are there.
+    pub fails_half: AtomicBool,
+    pub settle: Mutex<Option<SettleLocks>>,
 }
 
 struct Inner {
     nodes: HashMap<Ino, Node>,
     counter: u64,
     opens: BTreeMap<Ino, u32>,
-    reasserted: Vec<(Ino, u32)>,
+    reasserted: Vec<(Ino, u32, u32)>,
     mutations: Vec<(&'static str, OpCtx)>,
 }
 
@@ -75,6 +79,8 @@ impl Memory {
             lease: Mutex::default(),
             locks: Mutex::default(),
             locks_used: AtomicBool::new(false),
+            fails_half: AtomicBool::new(false),
+            settle: Mutex::default(),
         }
     }
 
@@ -111,7 +117,7 @@ impl Memory {
         self.inner.lock().opens.iter().map(|(&ino, &count)| (ino, count)).collect()
     }
 
-    pub fn reasserted(&self) -> Vec<(Ino, u32)> {
+    pub fn reasserted(&self) -> Vec<(Ino, u32, u32)> {
         self.inner.lock().reasserted.clone()
     }
 
@@ -135,21 +141,7 @@ impl Memory {
 impl Node {
     fn new(ino: Ino, mode: u32, parent: Ino, data: &[u8]) -> Node {
         let time = Timestamp { secs: 1_700_000_000, nanos: 0 };
-        let attr = Attr {
-            ino,
-            mode,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: data.len() as u64,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            epoch: 0,
-            layout: LAYOUT,
-            holes: 0,
-        };
+        let attr = Attr { nlink: 1, size: data.len() as u64, ..Attr::new(ino, mode, LAYOUT, time) };
         Node {
             attr,
             data: data.into(),
@@ -337,6 +329,7 @@ impl FileSystem for Memory {
         new_name: &[u8],
         flags: u32,
     ) -> FsResult<()> {
+        self.pass("rename", parent);
         let mut inner = self.note("rename", ctx);
         let (cookie, ino) = inner.child(parent, name)?;
         let target = inner.node(new_parent)?.find(new_name);
@@ -417,6 +410,9 @@ impl FileSystem for Memory {
     }
 
     fn open(&self, ctx: &OpCtx, ino: Ino, flags: u32) -> FsResult<Attr> {
+        if flags & O_APPEND != 0 {
+            self.pass("open to append", ino);
+        }
         let mut inner = self.note("open", ctx);
         let node = inner.node(ino)?;
         if flags & O_TRUNC != 0 {
@@ -433,7 +429,7 @@ impl FileSystem for Memory {
     fn save_at_close(&self, _: Ino) -> FsResult<()> {
         Ok(())
     }
-    fn close(&self, ino: Ino) {
+    fn close_open(&self, ino: Ino, _flags: u32) {
         let mut inner = self.inner.lock();
         let left = inner.opens.get_mut(&ino).map(|count| {
             *count -= 1;
@@ -447,9 +443,12 @@ impl FileSystem for Memory {
         }
     }
 
-    fn reassert_opens(&self, opens: &[(Ino, u32)]) -> FsResult<()> {
+    fn reassert_opens(&self, opens: &[(Ino, u32, u32)]) -> FsResult<()> {
         let mut inner = self.inner.lock();
-        inner.opens = opens.iter().copied().collect();
+        inner.opens = BTreeMap::new();
+        for (ino, _, count) in opens {
+            *inner.opens.entry(*ino).or_default() += count;
+        }
         inner.reasserted = opens.into();
         Ok(())
     }
@@ -475,6 +474,11 @@ impl FileSystem for Memory {
         let end = at.checked_add(data.len() as u64).filter(|&end| end < SIZE_END).ok_or(Errno::EFBIG)?;
         if end > node.attr.size {
             node.resize(end);
+        }
+        if self.fails_half.load(Ordering::Relaxed) {
+            let half = data.len() / 2;
+            node.data[at as usize..at as usize + half].copy_from_slice(&data[..half]);
+            return fail(Errno::EIO);
         }
         node.data[at as usize..end as usize].copy_from_slice(data);
         Ok(data.len())
@@ -526,6 +530,14 @@ impl FileSystem for Memory {
         false
     }
 
+    fn detects_races(&self) -> bool {
+        false
+    }
+
+    fn is_for_mounts_only(&self, _ino: Ino) -> bool {
+        false
+    }
+
     fn send_unsent(&self, _ino: Ino) -> FsResult<()> {
         Ok(())
     }
@@ -548,6 +560,10 @@ impl FileSystem for Memory {
 
     fn test_lock(&self, _ino: Ino, lock: &FileLock) -> FsResult<Option<FileLock>> {
         Ok(self.locks.lock().holder().filter(|held| held.owner != lock.owner))
+    }
+
+    fn settle_locks_with(&self, settle: SettleLocks) {
+        *self.settle.lock() = Some(settle);
     }
 
     fn interrupt_lock(&self, ticket: u64) {

@@ -4,10 +4,10 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use bivouac_client::{FileIdentity, FormationPlace, IDENTIFY, IDENTITY_LEN};
-use bivouac_mount::{FileSystem, MountError, Options};
+use bivouac_mount::{FileSystem, MountError, OpCtx, Options};
 use bivouac_types::limits::LEASE_MS;
 use bivouac_types::put::{self, MadeFile, NewFile};
-use bivouac_types::{FormationId, Ino, NodeId, Timestamp};
+use bivouac_types::{FormationId, Ino, NodeId, OpId, SetAttr, Timestamp};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 
@@ -166,6 +166,36 @@ fn writes_are_passed_on_with_who_asked_and_under_which_number() {
     daemon.ended().unwrap();
 }
 
+/// S6. The kernel cuts to the size that it knows by then, which others may have raised, or have fallen below.
+#[test]
+fn the_cut_after_a_write_that_failed_cuts_nothing_whatever_the_kernel_knows() {
+    let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
+    let fh = opened(&mut kernel);
+    let other = OpCtx { id: OpId(1 << 40), channel: 9, retry: false, uid: 0, gid: 0, pid: 0 };
+    let resize = |size| {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        daemon.fs.setattr(&other, SEED, &set).unwrap();
+    };
+    for (at_failure, meanwhile, asked, left) in
+        [(100, 300, 100, 300), (100, 300, 200, 300), (50, 300, 100, 300), (100, 40, 100, 40)]
+            .into_iter()
+            .chain([(100, 300, 50, 50), (100, 100, 200, 200), (0, 0, 1, 1)])
+    {
+        resize(at_failure);
+        assert_eq!(kernel.ask(16, SEED.0, &write_body(fh, 1 << 30, b"x", 0)).error, -27);
+        resize(meanwhile);
+        let mut cut = Vec::new();
+        words(&mut cut, &[1 << 3 | 1 << 6, 0]);
+        longs(&mut cut, &[fh, asked]);
+        cut.resize(88, 0);
+        let answer = kernel.ask(4, SEED.0, &cut);
+        assert_eq!((answer.error, long(&answer.body, 16 + 8)), (0, left), "the kernel is told the size");
+        assert_eq!(daemon.fs.glance(SEED).unwrap().size, left, "{at_failure}, {meanwhile}, {asked}");
+    }
+    kernel.unmount();
+    daemon.ended().unwrap();
+}
+
 #[test]
 fn sizes_that_lie_are_refused() {
     let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
@@ -299,7 +329,7 @@ fn the_next_daemon_registers_opens_and_asks_for_what_is_unanswered() {
     let second = kernel.daemon(Memory::new(), Options::default());
     let notification = kernel.receive();
     assert_eq!((notification.unique, notification.error, notification.body.len()), (0, 7, 0));
-    assert_eq!(second.fs.reasserted(), [(SEED, 2)]);
+    assert_eq!(second.fs.reasserted(), [(SEED, 2, 2)]);
     // The open whose answer was lost is sent again: same handle, and no further open is registered.
     for _ in 0..4 {
         kernel.send_as(opener | UNIQUE_RESEND, 14, SEED.0, &open);

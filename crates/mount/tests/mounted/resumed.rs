@@ -73,7 +73,7 @@ fn a_killed_daemon_is_replaced_under_open_files_and_unanswered_requests() {
 
     let attached = bare.serve(Memory::new(), Options::default());
     assert_eq!(writer.join().unwrap(), 24);
-    assert_eq!(attached.fs.reasserted(), [(SEED, 1)]);
+    assert_eq!(attached.fs.reasserted(), [(SEED, 2, 1)]);
     let mutations = attached.fs.mutations();
     let (_, write) = mutations.iter().find(|(name, _)| *name == "write").unwrap();
     assert!(write.retry && write.id.0 < 1 << 63, "{write:?}");
@@ -112,6 +112,7 @@ fn programs_notice_nothing_of_daemons_that_are_killed_one_after_another_under_lo
         }
     };
     thread::scope(|scope| {
+        scopeguard::defer! { is_over.store(true, Ordering::Release) }
         let programs: Vec<_> = (0..PROGRAMS)
             .map(|_| {
                 let tell = tell.clone();

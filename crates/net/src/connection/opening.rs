@@ -3,11 +3,12 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use std::vec::IntoIter;
 
 use bivouac_types::limits::{FRAME_HEADER_LEN, HANDSHAKE_BODY_MAX};
-use bivouac_wire::{Frame, Kind, Summing};
+use bivouac_wire::{Frame, FrameChecksum, Kind};
 use parking_lot::Mutex;
 use rustix::event::PollFlags;
 
@@ -16,13 +17,13 @@ use crate::busy_poll::BusyPoll;
 use crate::connect::{begin_to_ask, connect, is_own_end};
 use crate::handshake::ClientSide;
 use crate::keep::kept;
-use crate::steps::Wait;
-use crate::{Address, Damage, Identity, NetError};
+use crate::readiness::{Wait, await_any};
+use crate::{Address, DaemonId, Damage, Identity, NetError};
 
 /// Longest wait for one attempt to connect.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 
-/// How far the making of a connection has got.
+/// A connection that is being made.
 pub(crate) struct Opening {
     connection: Connection,
     client: ClientSide,
@@ -34,17 +35,25 @@ pub(crate) struct Opening {
     moved: Instant,
 }
 
-/// What became of it.
+/// Result of a step.
 pub(crate) enum Opened {
     /// It is made.
     Connection(Connection),
     /// It waits for the other side.
     NotYet(Box<Opening>),
+    /// It waits, and has another socket than before.
+    Elsewhere(Box<Opening>),
 }
 
 impl Opening {
-    /// Begins to connect. Each step that comes then takes `wait` at most.
-    pub fn begin(address: &Address, identity: &Identity, wait: Duration) -> Result<Box<Opening>, NetError> {
+    /// Begins to connect, as one connection of a generation. Each step that comes then takes `wait` at most.
+    pub fn begin(
+        address: &Address,
+        identity: &Identity,
+        daemon: Option<DaemonId>,
+        generation: u64,
+        wait: Duration,
+    ) -> Result<Box<Opening>, NetError> {
         let failed = |cause| NetError::Connect { address: address.clone(), cause };
         let mut others = match address {
             Address::Tcp(host_port) => host_port.to_socket_addrs().map_err(failed)?,
@@ -56,23 +65,50 @@ impl Opening {
             Address::Unix(_) | Address::InProcess => connect(address, wait.min(CONNECT_MAX)).map(kept),
         };
         let mut connection = Connection {
-            socket: socket.map_err(failed)?,
+            socket: Arc::new(socket.map_err(failed)?),
             address: address.clone(),
             wait: Duration::ZERO,
             instance: 0,
+            generation,
             is_proven: false,
             way: identity.auth.way(!address.is_sealed()),
             channel: None,
             busy_poll: BusyPoll::default(),
         };
         connection.set_wait(wait)?;
-        let client = ClientSide::new(identity, !address.is_sealed())?;
+        let client = ClientSide::new(identity, daemon, generation, !address.is_sealed())?;
         let outgoing = client.hello();
         let (incoming, moved) = (Vec::new(), Instant::now());
         Ok(Box::new(Opening { connection, client, others, is_connected: false, outgoing, incoming, moved }))
     }
 
-    /// What this waits for.
+    /// Its socket, to be shut down by others.
+    pub fn socket(&self) -> Weak<OwnedFd> {
+        Arc::downgrade(&self.connection.socket)
+    }
+
+    /// Where it goes.
+    pub fn address(&self) -> &Address {
+        &self.connection.address
+    }
+
+    /// Carries it on until it is made; tells of other sockets that it gets.
+    pub fn complete(self: Box<Self>, tell: impl Fn(Weak<OwnedFd>)) -> Result<Connection, NetError> {
+        let mut opening = self;
+        loop {
+            match opening.advance()? {
+                Opened::Connection(connection) => return Ok(connection),
+                Opened::NotYet(waits) => opening = waits,
+                Opened::Elsewhere(waits) => {
+                    tell(waits.socket());
+                    opening = waits;
+                }
+            }
+            let _it_is_the_only_one = await_any(&[opening.wait()], true);
+        }
+    }
+
+    /// Event that carries it on.
     pub fn wait(&self) -> Wait<'_> {
         let events = if self.outgoing.is_empty() { PollFlags::IN } else { PollFlags::OUT };
         Wait::new(&self.connection, events, self.moved + self.patience())
@@ -101,13 +137,13 @@ impl Opening {
             return Err(NetError::Connect { address, cause });
         }
         let socket = first_of(&mut self.others).map_err(|cause| NetError::Connect { address, cause })?;
-        (self.connection.socket, self.connection.wait) = (socket, Duration::ZERO);
+        (self.connection.socket, self.connection.wait) = (Arc::new(socket), Duration::ZERO);
         self.connection.set_wait(wait)?;
         self.moved = Instant::now();
-        Ok(Opened::NotYet(self))
+        Ok(Opened::Elsewhere(self))
     }
 
-    /// Whether all has been said and heard.
+    /// Returns whether all has been said and heard.
     fn shake_hands(&mut self) -> Result<bool, NetError> {
         loop {
             let Some((frame, body)) = (if self.say()? { self.hear()? } else { None }) else {
@@ -170,7 +206,7 @@ impl Opening {
     }
 
     fn whole(&self, frame: Frame, body: Vec<u8>) -> Result<(Frame, Vec<u8>), NetError> {
-        let mut summing = Summing::default();
+        let mut summing = FrameChecksum::default();
         summing.add(&body);
         if frame.kind == Kind::Damaged || !summing.fits(frame.seal) {
             // The next attempt shakes hands anew.

@@ -36,11 +36,13 @@ impl Buffers {
         let reused = self.idle.lock().take(capacity);
         // Fresh memory comes as zero pages, which cost nothing before bytes arrive in them.
         let bytes = reused.unwrap_or_else(|| vec![0; capacity]);
+        assert!(bytes.len() >= len, "a buffer of {} bytes for {len}", bytes.len());
         Buffer { bytes, len, home: Arc::clone(self) }
     }
 
     fn give_back(&self, bytes: Vec<u8>) {
         let mut idle = self.idle.lock();
+        // More would be memory that the node’s volumes, which are files in memory, cannot have.
         if idle.bytes + bytes.len() <= self.idle_bytes_max {
             idle.bytes += bytes.len();
             idle.by_len.entry(bytes.len()).or_default().push(bytes);
@@ -51,6 +53,12 @@ impl Buffers {
 impl Idle {
     fn take(&mut self, capacity: usize) -> Option<Vec<u8>> {
         let bytes = self.by_len.get_mut(&capacity)?.pop()?;
+        assert!(
+            bytes.len() == capacity && self.bytes >= capacity,
+            "{} of {} idle bytes",
+            bytes.len(),
+            self.bytes
+        );
         self.bytes -= bytes.len();
         Some(bytes)
     }
@@ -84,7 +92,7 @@ impl Drop for Buffer {
 }
 
 /// Connections that hold payload memory while they wait for the other side.
-pub(super) struct Stalled {
+pub(super) struct StalledConnections {
     bytes_max: usize,
     entries: Mutex<Entries>,
 }
@@ -97,14 +105,14 @@ struct Entries {
     next: u64,
 }
 
-impl Stalled {
+impl StalledConnections {
     /// Lets stalled connections hold at most `bytes_max` bytes together.
-    pub fn new(bytes_max: usize) -> Stalled {
-        Stalled { bytes_max, entries: Mutex::default() }
+    pub fn new(bytes_max: usize) -> StalledConnections {
+        StalledConnections { bytes_max, entries: Mutex::default() }
     }
 
     /// Notes that a connection holds `bytes` and waits; hangs up on others that have waited longer if that
-    /// is too much. The number is for [`Stalled::remove`].
+    /// is too much. The number is for [`StalledConnections::remove`].
     pub fn add(&self, connection: &Arc<Connection>, bytes: usize) -> u64 {
         let mut entries = self.entries.lock();
         let number = entries.next;
@@ -114,6 +122,7 @@ impl Stalled {
         while entries.bytes > self.bytes_max
             && let Some((_, (oldest, bytes))) = entries.by_age.pop_first()
         {
+            assert!(entries.bytes >= bytes, "{bytes} of {} bytes are held", entries.bytes);
             entries.bytes -= bytes;
             log::warn!("a connection takes no part in its transfer; closed to free {bytes} bytes");
             oldest.hang_up();
@@ -124,7 +133,9 @@ impl Stalled {
     /// Forgets a connection that went on.
     pub fn remove(&self, number: u64) {
         let mut entries = self.entries.lock();
+        // One that was hung up on is not here any more.
         if let Some((_, bytes)) = entries.by_age.remove(&number) {
+            assert!(entries.bytes >= bytes, "{bytes} of {} bytes are held", entries.bytes);
             entries.bytes -= bytes;
         }
     }
@@ -167,14 +178,14 @@ mod tests {
 
     fn connection(key: u64) -> (Arc<Connection>, UnixStream) {
         let (own, other) = UnixStream::pair().unwrap();
-        let handshake = ServerSide::new(LaneKind::Client, bivouac_wire::Way::None, [0; 32]);
+        let handshake = ServerSide::new(LaneKind::Client, bivouac_wire::FrameProtection::None, [0; 32]);
         let hosted = Arc::new(Hosted { service: Arc::new(Mute), clients: Clients::default() });
         (Arc::new(Connection::new(key, own.into(), hosted, handshake)), other)
     }
 
     #[test]
     fn who_has_stalled_longest_makes_room() {
-        let stalled = Stalled::new(100);
+        let stalled = StalledConnections::new(100);
         let ((first, mut far), (second, _second), (third, _third)) =
             (connection(1), connection(2), connection(3));
         let old = stalled.add(&first, 50);

@@ -2,24 +2,23 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bivouac_ranks::{Mutex, rank};
 use bivouac_types::limits::{FRAME_HEADER_LEN, HANDSHAKE_BODY_MAX};
 use bivouac_types::{ClientId, Errno as FsErrno, FsError, OpId};
-use bivouac_wire::{Frame, FrameError, Kind, Seal, Summing, Way, seal_of};
+use bivouac_wire::{Frame, FrameChecksum, FrameError, FrameProtection, Kind, Seal, seal_of};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
 
 use super::buffers::Buffer;
-use super::transfer::{Hitch, Incoming, Outgoing, Pooled, receive_over, send, send_along};
+use super::transfer::{Incoming, Outgoing, Pooled, TransferError, receive_over, send, send_along};
 use super::{Hosted, Shared};
 use crate::busy_poll::BusyPoll;
-use crate::handshake::{self, ServerSide, Step};
+use crate::handshake::{self, HandshakeStep, ServerSide};
 use crate::records::Channel;
-use crate::service::{Asker, Outcome, Reply, dispatch};
-use crate::{LaneKind, Refusal};
+use crate::service::{Outcome, Reply, RequestOrigin, dispatch};
+use crate::{Generation, Introduction, LaneKind, Refusal};
 
 /// Bytes that one read takes: small requests with their payloads in one call, and little to copy at the
 /// front of a large payload.
@@ -28,7 +27,7 @@ const SCRATCH_LEN: usize = 16 << 10;
 /// Bytes of reply body that a thread keeps room for.
 const BODY_LEN_MAX: usize = 64 << 10;
 
-/// What a thread keeps from one connection to the next.
+/// Buffers that a thread keeps from one connection to the next.
 pub(super) struct Worker {
     scratch: Box<[u8]>,
     body: Vec<u8>,
@@ -40,9 +39,9 @@ impl Default for Worker {
     }
 }
 
-/// What a connection waits for.
+/// Event that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum Interest {
     Read,
     Write,
     Close,
@@ -52,17 +51,25 @@ pub(super) enum Next {
 pub(super) struct Connection {
     key: u64,
     socket: OwnedFd,
-    /// How frames are protected once the client has proven itself.
-    way: Way,
+    /// Protection of frames once the client has proven itself.
+    way: FrameProtection,
     /// Whose listener accepted it.
     hosted: Arc<Hosted>,
-    /// Number of the proven client, for those who do not work on the connection; 0 before.
-    client: AtomicU64,
+    /// The client, once it has proven itself.
+    proven: OnceLock<ProvenClient>,
     busy_poll: BusyPoll,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
 }
 
-struct State {
+/// Who has proven itself.
+struct ProvenClient {
+    client: ClientId,
+    /// Of its connections on this lane, to which this one belongs.
+    generation: Generation,
+    lane: LaneKind,
+}
+
+struct ConnectionState {
     phase: Phase,
     // What encrypts, if anything does: once the client has proven itself.
     channel: Option<Box<Channel>>,
@@ -92,7 +99,7 @@ impl Phase {
     }
 }
 
-/// What there is to work with while a connection advances.
+/// Connection, server and lane of a step.
 struct Context<'a> {
     connection: &'a Connection,
     shared: &'a Shared,
@@ -102,7 +109,7 @@ struct Context<'a> {
 impl Connection {
     pub fn new(key: u64, socket: OwnedFd, hosted: Arc<Hosted>, handshake: ServerSide) -> Connection {
         let way = handshake.way();
-        let state = State {
+        let state = ConnectionState {
             phase: Phase::Shaking(Box::new(handshake)),
             channel: None,
             inbox: Vec::new(),
@@ -112,17 +119,22 @@ impl Connection {
             stalled: None,
         };
         let state = Mutex::new(rank::CONNECTION, state);
-        let (client, busy_poll) = (AtomicU64::new(0), BusyPoll::default());
-        Connection { key, socket, way, hosted, client, busy_poll, state }
+        let (proven, busy_poll) = (OnceLock::new(), BusyPoll::default());
+        Connection { key, socket, way, hosted, proven, busy_poll, state }
     }
 
     pub fn key(&self) -> u64 {
         self.key
     }
 
-    /// Whether it is this client's, to this service.
+    /// Returns whether it is this client's, to this service.
     pub fn is_of(&self, hosted: &Arc<Hosted>, client: ClientId) -> bool {
-        Arc::ptr_eq(&self.hosted, hosted) && self.client.load(Ordering::Acquire) == client.0
+        Arc::ptr_eq(&self.hosted, hosted) && self.proven.get().is_some_and(|own| own.client == client)
+    }
+
+    /// The lane that the client asked for, once it has proven itself.
+    pub fn lane(&self) -> Option<LaneKind> {
+        self.proven.get().map(|proven| proven.lane)
     }
 
     /// Looks for a moment whether more comes, or the end; whether something has.
@@ -144,7 +156,7 @@ impl Connection {
         lane: LaneKind,
         worker: &mut Worker,
         proven: impl FnOnce(),
-    ) -> Next {
+    ) -> Interest {
         let mut state = self.state.lock();
         if let Some(number) = state.stalled.take() {
             shared.stalled.remove(number);
@@ -152,16 +164,19 @@ impl Connection {
         let was_shaking = matches!(state.phase, Phase::Shaking(_));
         let context = Context { connection: self, shared, lane };
         let next = match state.advance(&context, worker) {
-            Err(Hitch::Forged) => state.refuse_forged(&context),
+            Err(TransferError::Forged) => state.refuse_forged(&context),
             next => next,
         };
-        let next = next.unwrap_or(Next::Close);
+        let next = next.unwrap_or(Interest::Close);
         if was_shaking && matches!(state.phase, Phase::Open(_)) {
             proven();
         }
+        // One large answer must not keep its memory for the life of the thread.
         worker.body.shrink_to(BODY_LEN_MAX);
         let held = state.held_bytes();
-        if next != Next::Close && held > 0 {
+        if next != Interest::Close && held > 0 {
+            // Held until the other side goes on; if too much is held altogether, those that have waited longest
+            // lose their connections.
             state.stalled = Some(shared.stalled.add(self, held));
         }
         next
@@ -173,6 +188,7 @@ impl Connection {
         if let Some(number) = state.stalled.take() {
             shared.stalled.remove(number);
         }
+        // Buffers go back now: a thread that still has the connection would keep them until it looks at it again.
         (state.incoming, state.outgoing) = (None, None);
         let client = state.phase.client();
         state.phase = Phase::Ending(None);
@@ -189,11 +205,13 @@ impl AsFd for Connection {
     }
 }
 
-impl State {
-    fn advance(&mut self, context: &Context<'_>, worker: &mut Worker) -> Result<Next, Hitch> {
+impl ConnectionState {
+    fn advance(&mut self, context: &Context<'_>, worker: &mut Worker) -> Result<Interest, TransferError> {
         loop {
+            // The client reads answers in the order of its requests, so nothing is served while one waits to be
+            // sent. It also bounds what a client that does not read can make the server hold.
             if !self.flush(context)? {
-                return Ok(Next::Write);
+                return Ok(Interest::Write);
             }
             if self.incoming.is_none() {
                 self.read_small(context, worker)?;
@@ -203,37 +221,37 @@ impl State {
                 self.serve_incoming(context, worker)?;
             }
             if self.outgoing.is_some() {
-                return Ok(Next::Write);
+                return Ok(Interest::Write);
             }
             // The socket does not tell of what was received and not asked for yet.
             if !self.channel.as_ref().is_some_and(|channel| channel.opening.is_ready()) {
-                return Ok(Next::Read);
+                return Ok(Interest::Read);
             }
         }
     }
 
     /// Sends what is left of an answer; whether nothing is left.
-    fn flush(&mut self, context: &Context<'_>) -> Result<bool, Hitch> {
+    fn flush(&mut self, context: &Context<'_>) -> Result<bool, TransferError> {
         if let Some(outgoing) = &mut self.outgoing {
             if !outgoing.send(&context.connection.socket, self.channel.as_deref_mut())? {
                 return Ok(false);
             }
             self.outgoing = None;
         }
-        if matches!(self.phase, Phase::Ending(_)) { Err(Hitch::Close) } else { Ok(true) }
+        if matches!(self.phase, Phase::Ending(_)) { Err(TransferError::Close) } else { Ok(true) }
     }
 
     /// Reads the rest of a frame that did not fit into one read; whether it is whole.
-    fn fill(&mut self, context: &Context<'_>) -> Result<bool, Hitch> {
+    fn fill(&mut self, context: &Context<'_>) -> Result<bool, TransferError> {
         let Some(incoming) = &mut self.incoming else { return Ok(false) };
         match incoming.receive(&context.connection.socket, self.channel.as_deref_mut()) {
             Ok(()) => Ok(incoming.is_whole()),
-            Err(Hitch::Wait) => Ok(false),
+            Err(TransferError::Wait) => Ok(false),
             Err(hitch) => Err(hitch),
         }
     }
 
-    fn serve_incoming(&mut self, context: &Context<'_>, worker: &mut Worker) -> Result<(), Hitch> {
+    fn serve_incoming(&mut self, context: &Context<'_>, worker: &mut Worker) -> Result<(), TransferError> {
         let Some(incoming) = self.incoming.take() else { return Ok(()) };
         if !incoming.is_sound() {
             return self.refuse_damaged(context, &incoming.frame);
@@ -243,15 +261,17 @@ impl State {
     }
 
     /// Reads what is there, up to one scratch full, and serves every whole frame in it.
-    fn read_small(&mut self, context: &Context<'_>, worker: &mut Worker) -> Result<(), Hitch> {
+    fn read_small(&mut self, context: &Context<'_>, worker: &mut Worker) -> Result<(), TransferError> {
         let Worker { scratch, body } = worker;
-        let mut len = self.inbox.len().min(scratch.len());
-        scratch[..len].copy_from_slice(&self.inbox[..len]);
+        let mut len = self.inbox.len();
+        // More than one read was never kept, and what does not fit here would be lost in the middle of the stream.
+        assert!(len <= scratch.len(), "{len} bytes were kept of a connection");
+        scratch[..len].copy_from_slice(&self.inbox);
         if !self.held_back {
             let mut parts = [IoSliceMut::new(&mut scratch[len..])];
             match receive_over(&context.connection.socket, self.channel.as_deref_mut(), &mut parts) {
                 Ok(received) => len += received,
-                Err(Hitch::Wait) => return Ok(()),
+                Err(TransferError::Wait) => return Ok(()),
                 Err(hitch) => return Err(hitch),
             }
         }
@@ -265,7 +285,7 @@ impl State {
         context: &Context<'_>,
         bytes: &'b [u8],
         reply: &mut Vec<u8>,
-    ) -> Result<&'b [u8], Hitch> {
+    ) -> Result<&'b [u8], TransferError> {
         let mut rest = bytes;
         while self.outgoing.is_none()
             && let Some((header, behind)) = rest.split_first_chunk::<FRAME_HEADER_LEN>()
@@ -274,8 +294,8 @@ impl State {
             let (body_len, payload_len) = (frame.body_len as usize, frame.payload_len as usize);
             let Some((body, behind)) = behind.split_at_checked(body_len) else { break };
             let Some((payload, behind)) = behind.split_at_checked(payload_len) else { break };
-            let (mut summing, was_open) = (Summing::default(), self.channel.is_none());
-            if frame.seal.way() == Way::Sum {
+            let (mut summing, was_open) = (FrameChecksum::default(), self.channel.is_none());
+            if frame.seal.protection() == FrameProtection::Sum {
                 summing.add(body);
                 summing.add(payload);
             }
@@ -286,7 +306,7 @@ impl State {
             }
             if was_open && self.channel.is_some() && !behind.is_empty() {
                 // Encrypted bytes come only after ours, which the client has not seen yet.
-                return Err(Hitch::Close);
+                return Err(TransferError::Close);
             }
             rest = behind;
         }
@@ -294,7 +314,7 @@ impl State {
     }
 
     /// Keeps bytes for later: as a frame under way if its header is there.
-    fn keep(&mut self, context: &Context<'_>, rest: &[u8]) -> Result<(), Hitch> {
+    fn keep(&mut self, context: &Context<'_>, rest: &[u8]) -> Result<(), TransferError> {
         self.held_back = self.outgoing.is_some() && !rest.is_empty();
         let header = if self.held_back { None } else { rest.split_first_chunk::<FRAME_HEADER_LEN>() };
         let Some((header, behind)) = header else {
@@ -309,44 +329,53 @@ impl State {
     }
 
     /// Reads a header; strangers are allowed little.
-    fn header(&mut self, context: &Context<'_>, bytes: &[u8; FRAME_HEADER_LEN]) -> Result<Frame, Hitch> {
+    fn header(
+        &mut self,
+        context: &Context<'_>,
+        bytes: &[u8; FRAME_HEADER_LEN],
+    ) -> Result<Frame, TransferError> {
         let shaking = matches!(self.phase, Phase::Shaking(_));
         let frame = match Frame::from_bytes(bytes) {
             Ok(frame) => frame,
+            // A program of another release is told so, and by whom: it would report a damaged connection otherwise.
             Err(FrameError::Version(theirs)) if shaking => {
                 let refusal = handshake::refusal(Refusal::Version { theirs });
                 let _ = send(&context.connection.socket, &[IoSlice::new(&refusal)]);
-                return Err(Hitch::Close);
+                return Err(TransferError::Close);
             }
-            Err(_) => return Err(Hitch::Close),
+            Err(_) => return Err(TransferError::Close),
         };
         // Handshakes are summed up whatever carries them.
-        if !shaking && frame.seal.way() != context.connection.way || shaking && frame.seal.way() != Way::Sum {
-            return Err(Hitch::Close);
+        if !shaking && frame.seal.protection() != context.connection.way
+            || shaking && frame.seal.protection() != FrameProtection::Sum
+        {
+            return Err(TransferError::Close);
         }
         let too_long = frame.body_len as usize > HANDSHAKE_BODY_MAX || frame.payload_len > 0;
-        if frame.kind != Kind::Request || shaking && too_long { Err(Hitch::Close) } else { Ok(frame) }
+        if frame.kind != Kind::Request || shaking && too_long { Err(TransferError::Close) } else { Ok(frame) }
     }
 
-    /// As [`State::refuse_damaged`], where nobody knows what it was that was sent.
-    fn refuse_forged(&mut self, context: &Context<'_>) -> Result<Next, Hitch> {
+    /// As [`ConnectionState::refuse_damaged`], where nobody knows what it was that was sent.
+    fn refuse_forged(&mut self, context: &Context<'_>) -> Result<Interest, TransferError> {
         (self.incoming, self.outgoing) = (None, None);
         let client = self.phase.client().unwrap_or(ClientId(0));
         self.refuse_damaged(context, &Frame::request(0, OpId(0), client, 0))?;
-        Ok(Next::Write)
+        Ok(Interest::Write)
     }
 
     /// Tells the asker that what it sent came with other bytes, and closes: another connection may take another way.
-    fn refuse_damaged(&mut self, context: &Context<'_>, frame: &Frame) -> Result<(), Hitch> {
+    fn refuse_damaged(&mut self, context: &Context<'_>, frame: &Frame) -> Result<(), TransferError> {
         let (client, op) = (frame.client.0, frame.op);
         log::warn!(
             "a request of client {client} (operation {op}) was damaged on the way, and is not carried out"
         );
+        // Counted by the service: a cable that damages messages shows in the metrics before it costs anybody an
+        // error.
         context.connection.hosted.service.request_damaged(context.lane);
         self.phase = Phase::Ending(self.phase.client());
         let seal = if self.channel.is_some() { Seal::Record } else { seal_of(&[], []) };
         self.send(context, Outgoing::message(Frame { seal, ..frame.damaged() }.to_bytes().to_vec()))?;
-        if self.outgoing.is_some() { Ok(()) } else { Err(Hitch::Close) }
+        if self.outgoing.is_some() { Ok(()) } else { Err(TransferError::Close) }
     }
 
     fn serve(
@@ -356,38 +385,49 @@ impl State {
         body: &[u8],
         payload: &[u8],
         reply: &mut Vec<u8>,
-    ) -> Result<(), Hitch> {
+    ) -> Result<(), TransferError> {
         match &mut self.phase {
             Phase::Shaking(handshake) => {
-                let step = handshake.take(&context.shared.auth, context.shared.instance, &frame, body);
+                let lane = handshake.lane();
+                let service = &context.connection.hosted.service;
+                let admits = |introduction: &Introduction| service.admits(introduction);
+                let (auth, instance) = (&context.shared.auth, context.shared.instance);
+                let step = handshake.take(auth, instance, admits, &frame, body);
                 self.channel = handshake.channel().map(Box::new);
-                self.shake(context, step)
+                self.shake(context, lane, step)
             }
             Phase::Open(client) => {
                 let client = *client;
                 self.answer(context, client, frame, (body, payload), reply)
             }
-            Phase::Ending(_) => Err(Hitch::Close),
+            Phase::Ending(_) => Err(TransferError::Close),
         }
     }
 
-    fn shake(&mut self, context: &Context<'_>, step: Step) -> Result<(), Hitch> {
+    fn shake(
+        &mut self,
+        context: &Context<'_>,
+        lane: LaneKind,
+        step: HandshakeStep,
+    ) -> Result<(), TransferError> {
         let hosted = &context.connection.hosted;
         match step {
-            Step::Reply(message) => self.send(context, Outgoing::message(message)),
-            Step::Admit(message, client) => {
-                // Told before the client hears of its success, so before its first request.
-                hosted.clients.connected(client, &*hosted.service);
-                context.connection.client.store(client.0, Ordering::Release);
+            HandshakeStep::Reply(message) => self.send(context, Outgoing::message(message)),
+            HandshakeStep::Admit(message, Introduction { client, generation, epoch, .. }) => {
+                // Before the client hears of its success, so before its first request, and before it repeats any.
+                let number = (epoch, generation);
+                let generation = hosted.clients.connected((client, lane), number, &*hosted.service);
+                let proven = context.connection.proven.set(ProvenClient { client, generation, lane });
+                assert!(proven.is_ok(), "a second handshake of client {}", client.0);
                 self.phase = Phase::Open(client);
                 self.send(context, Outgoing::message(message))
             }
-            Step::Refuse(message) => {
+            HandshakeStep::Refuse(message) => {
                 self.phase = Phase::Ending(None);
                 self.send(context, Outgoing::message(message))?;
-                if self.outgoing.is_some() { Ok(()) } else { Err(Hitch::Close) }
+                if self.outgoing.is_some() { Ok(()) } else { Err(TransferError::Close) }
             }
-            Step::Hang => Err(Hitch::Close),
+            HandshakeStep::Hang => Err(TransferError::Close),
         }
     }
 
@@ -398,23 +438,37 @@ impl State {
         frame: Frame,
         (body, payload): (&[u8], &[u8]),
         reply_body: &mut Vec<u8>,
-    ) -> Result<(), Hitch> {
+    ) -> Result<(), TransferError> {
+        let Some(ProvenClient { generation, lane, .. }) = context.connection.proven.get() else {
+            return Err(TransferError::Close);
+        };
         let mut target = Pooled { buffers: &context.shared.buffers, buffer: None };
         let mut reply = Reply::new(reply_body, &mut target);
-        let outcome = if context.lane == LaneKind::Client && frame.client != client {
+        let outcome = if *lane == LaneKind::Client && frame.client != client {
             let text = format!("request of client {} on a connection of client {}", frame.client.0, client.0);
             reply.fail(&FsError::with(FsErrno::EPROTO, text));
             Outcome::Answered
         } else {
             let slices = [IoSlice::new(payload)];
             let slices = if payload.is_empty() { &slices[..0] } else { &slices[..] };
-            let source = (context.lane, Asker::behind(context.connection.as_fd()));
+            let origin = RequestOrigin::over(context.connection.as_fd(), generation);
+            let source = (*lane, origin);
             dispatch(&*context.connection.hosted.service, source, frame, (body, slices), &mut reply)
         };
+        if reply.is_abandoned() {
+            return Err(TransferError::Close);
+        }
         let (status, payload_len, descriptor) =
             (reply.status(), reply.payload_len(), reply.take_descriptor());
+        // Asked after the service answered, since the generation may have ended while that waited.
+        if status != 0 && generation.is_superseded() {
+            // It may have been refused for that alone. Whoever still waits here asks again over another connection.
+            return Err(TransferError::Close);
+        }
         let mut head = frame.reply(status, reply_body.len() as u32, payload_len as u32);
         let payload = target.buffer.as_deref().and_then(|buffer| buffer.get(..payload_len));
+        // The header announces it: an answer with less would take the next one's bytes.
+        assert!(payload_len == payload.map_or(0, <[u8]>::len), "no payload of {payload_len} bytes");
         head.seal = context.connection.way.seal(reply_body, payload);
         let header = head.to_bytes();
         if outcome == Outcome::Panicked {
@@ -424,14 +478,25 @@ impl State {
             Some(descriptor) => self.send_along(context, &[&header[..], reply_body].concat(), &descriptor)?,
             None => self.send_reply(context, &header, reply_body, target.buffer, payload_len)?,
         }
-        if outcome == Outcome::Panicked && self.outgoing.is_none() { Err(Hitch::Close) } else { Ok(()) }
+        if outcome == Outcome::Panicked && self.outgoing.is_none() {
+            Err(TransferError::Close)
+        } else {
+            Ok(())
+        }
     }
 
     /// Sends a short answer with a descriptor. An asker that has not read its earlier answers gets no other.
-    fn send_along(&mut self, context: &Context<'_>, bytes: &[u8], descriptor: &OwnedFd) -> Result<(), Hitch> {
+    fn send_along(
+        &mut self,
+        context: &Context<'_>,
+        bytes: &[u8],
+        descriptor: &OwnedFd,
+    ) -> Result<(), TransferError> {
+        // These bytes are not sealed; descriptors go over Unix sockets alone, which are not encrypted.
+        assert!(self.channel.is_none(), "an answer in the clear on an encrypted connection");
         match send_along(&context.connection.socket, bytes, descriptor) {
             Ok(sent) if sent == bytes.len() => Ok(()),
-            _ => Err(Hitch::Close),
+            _ => Err(TransferError::Close),
         }
     }
 
@@ -443,7 +508,8 @@ impl State {
         body: &[u8],
         payload: Option<Buffer>,
         payload_len: usize,
-    ) -> Result<(), Hitch> {
+    ) -> Result<(), TransferError> {
+        assert!(self.outgoing.is_none(), "an answer before the one that is being sent");
         if self.channel.is_some() {
             return self
                 .send(context, Outgoing { head: [header, body].concat(), payload, payload_len, done: 0 });
@@ -452,7 +518,7 @@ impl State {
         let parts = [IoSlice::new(header), IoSlice::new(body), IoSlice::new(bytes)];
         let done = match send(&context.connection.socket, &parts) {
             Ok(sent) => sent,
-            Err(Hitch::Wait) => 0,
+            Err(TransferError::Wait) => 0,
             Err(hitch) => return Err(hitch),
         };
         if done < header.len() + body.len() + bytes.len() {
@@ -462,7 +528,8 @@ impl State {
         Ok(())
     }
 
-    fn send(&mut self, context: &Context<'_>, mut outgoing: Outgoing) -> Result<(), Hitch> {
+    fn send(&mut self, context: &Context<'_>, mut outgoing: Outgoing) -> Result<(), TransferError> {
+        assert!(self.outgoing.is_none(), "a message before the one that is being sent");
         if !outgoing.send(&context.connection.socket, self.channel.as_deref_mut())? {
             self.outgoing = Some(outgoing);
         }

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -17,12 +18,12 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, sockopt};
 
-use super::connection::{Connection, Next, Worker};
-use super::crew::Crew;
+use super::connection::{Connection, Interest, Worker};
+use super::lane_threads::LaneThreads;
 use super::registry::Handshakes;
-use super::{Hosted, Running, Shared};
+use super::{Hosted, RunningThread, Shared};
 use crate::handshake::{self, ServerSide};
-use crate::{LaneKind, Listener, Refusal, auth, looking_max, on_block, repetition};
+use crate::{LaneKind, Listener, Refusal, auth, looking_max, on_block, retransmission};
 
 /// Number of the event that ends the threads.
 const KEY_WAKE: u64 = 0;
@@ -50,12 +51,14 @@ pub(super) struct Lane {
     epoll: OwnedFd,
     wake: OwnedFd,
     listeners: Vec<(Listener, Arc<Hosted>)>,
+    /// The lane that connections go on to which have come here and belong to another one.
+    others: Option<Arc<Lane>>,
     connections: RwLock<HashMap<u64, Arc<Connection>>>,
     handshakes: Mutex<Handshakes>,
     next_key: AtomicU64,
     // Descriptors have run out: listeners are not armed.
     starved: AtomicBool,
-    crew: Crew,
+    threads: LaneThreads,
     /// Threads that wait for something to do.
     idle: AtomicUsize,
     /// Threads that look for the next request of the connection that they have served.
@@ -70,6 +73,7 @@ impl Lane {
         kind: LaneKind,
         shared: Arc<Shared>,
         listeners: Vec<(Listener, Arc<Hosted>)>,
+        others: Option<Arc<Lane>>,
         threads_max: usize,
     ) -> io::Result<Lane> {
         let limit = Duration::from_millis(shared.options.handshake_ms);
@@ -79,11 +83,12 @@ impl Lane {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             listeners,
+            others,
             connections: RwLock::default(),
             handshakes: Mutex::new(rank::LEAF, Handshakes::new(limit)),
             next_key: AtomicU64::new(KEY_CONNECTIONS),
             starved: AtomicBool::new(false),
-            crew: Crew::new(threads_max),
+            threads: LaneThreads::new(threads_max),
             idle: AtomicUsize::new(0),
             looking: AtomicUsize::new(0),
             looking_max: looking_max(),
@@ -92,6 +97,8 @@ impl Lane {
         for (key, (listener, _)) in (KEY_LISTENERS..).zip(&lane.listeners) {
             rustix::io::ioctl_fionbio(listener, true)?;
             rustix::net::listen(listener, BACKLOG)?;
+            // One shot, here and for connections: an event wakes one thread, and no other gets it before this one
+            // has rearmed it.
             epoll::add(&lane.epoll, listener, EventData::new_u64(key), EventFlags::IN | EventFlags::ONESHOT)?;
         }
         Ok(lane)
@@ -99,12 +106,13 @@ impl Lane {
 
     /// Starts a thread that serves until the server stops, unless there are as many as there may be.
     pub fn add_thread(self: &Arc<Lane>) -> io::Result<()> {
-        let Some(number) = self.crew.join() else { return Ok(()) };
+        let Some(number) = self.threads.join() else { return Ok(()) };
         let name = match self.kind {
             LaneKind::Client => format!("client-{number}"),
             LaneKind::Peer => format!("peer-{number}"),
+            LaneKind::Mirror => format!("replicas-{number}"),
         };
-        let (own, running) = (Arc::clone(self), Running::new(&self.shared));
+        let (own, running) = (Arc::clone(self), RunningThread::new(&self.shared));
         let spawned = std::thread::Builder::new().name(name).spawn(move || {
             let _running = running;
             own.run();
@@ -116,7 +124,7 @@ impl Lane {
                 threads.push(thread);
             }
             Err(error) => {
-                self.crew.leave();
+                self.threads.leave();
                 return Err(error);
             }
         }
@@ -125,7 +133,7 @@ impl Lane {
 
     /// A thread's request is about to wait: requests that come meanwhile do not wait with it.
     fn begin_waiting(self: &Arc<Lane>) {
-        self.crew.begin_waiting();
+        self.threads.begin_waiting();
         self.leave_one();
     }
 
@@ -155,16 +163,18 @@ impl Lane {
             self.idle.fetch_add(1, Ordering::AcqRel);
             let event = self.next_event(&mut events);
             self.idle.fetch_sub(1, Ordering::AcqRel);
+            // Before the request is read: the handler may wait for a peer whose answer needs a thread of this lane.
             if event.is_some_and(|key| key >= KEY_CONNECTIONS) {
                 self.leave_one();
             }
             match event {
                 Some(KEY_WAKE) => break,
                 Some(key) if key < KEY_CONNECTIONS => self.accept_some(key),
-                Some(key) => self.serve(key, &mut worker, &waits),
+                Some(key) => self.serve_caught(key, &mut worker, &waits),
                 None => self.retry_accepting(),
             }
-            if waits.take() && self.crew.end_waiting() {
+            // Another thread has taken this one’s place while it waited; of the two one is enough.
+            if waits.take() && self.threads.end_waiting() {
                 break;
             }
             self.sweep();
@@ -246,6 +256,7 @@ impl Lane {
             match rustix::net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok(socket) => self.welcome(socket, listener, hosted),
                 Err(Errno::AGAIN) => break,
+                // The other side was gone before it was accepted; others wait behind it.
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => return self.starve(listener, error),
             }
@@ -274,14 +285,19 @@ impl Lane {
             );
             return;
         }
+        // The user of a Unix socket's other side is told by the kernel, before any handshake costs anything.
         if !listener.is_unix() {
             tune(&socket);
         }
+        // Without random numbers nobody can be let in safely, and the client tries again.
         let Ok(nonce) = auth::nonce() else { return };
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
-        let handshake = ServerSide::new(self.kind, self.shared.auth.way(listener.is_unix()), nonce);
+        let asked = if self.kind == LaneKind::Client { LaneKind::Client } else { LaneKind::Peer };
+        let handshake = ServerSide::new(asked, self.shared.auth.way(listener.is_unix()), nonce);
         let connection = Arc::new(Connection::new(key, socket, Arc::clone(hosted), handshake));
         self.connections.write().insert(key, Arc::clone(&connection));
+        // Strangers can open connections as fast as they like; so many at a time are kept, the newest, each for a
+        // bounded time.
         let surplus = self.handshakes.lock().begin(key, Instant::now());
         if let Some(surplus) = surplus {
             self.hang_up(surplus);
@@ -293,25 +309,61 @@ impl Lane {
         }
     }
 
+    /// As [`Lane::serve`]. A bug that shows as a panic ends the connection that it shows on; the thread goes on with others.
+    fn serve_caught(&self, key: u64, worker: &mut Worker, waits: &Cell<bool>) {
+        if catch_unwind(AssertUnwindSafe(|| self.serve(key, worker, waits))).is_ok() {
+            return;
+        }
+        let connection = self.connections.read().get(&key).cloned();
+        if let Some(connection) = connection {
+            log::error!("a connection is closed, since the daemon failed while it worked on it");
+            connection.hang_up();
+            self.close(&connection);
+        }
+    }
+
     fn serve(&self, key: u64, worker: &mut Worker, waits: &Cell<bool>) {
         let connection = self.connections.read().get(&key).cloned();
         let Some(connection) = connection else { return };
         let mut advance =
             || connection.advance(&self.shared, self.kind, worker, || self.handshakes.lock().end(key));
         let mut next = advance();
-        while next == Next::Read && !waits.get() && self.has_more(&connection) {
+        let is_of_another_lane = || connection.lane().is_some_and(|lane| lane != self.kind);
+        // A client that asks one thing after the other is served by one thread without a sleep in between: to be
+        // woken costs more than the request.
+        while next == Interest::Read && !is_of_another_lane() && !waits.get() && self.has_more(&connection) {
             next = advance();
         }
-        match next {
-            Next::Read => self.arm(connection.as_fd(), key, EventFlags::IN),
-            Next::Write => self.arm(connection.as_fd(), key, EventFlags::OUT),
-            Next::Close => self.close(&connection),
+        if next != Interest::Close && is_of_another_lane() {
+            return self.pass_on(&connection, next);
         }
+        match next {
+            Interest::Read => self.arm(connection.as_fd(), key, EventFlags::IN),
+            Interest::Write => self.arm(connection.as_fd(), key, EventFlags::OUT),
+            Interest::Close => self.close(&connection),
+        }
+    }
+
+    /// Gives a connection to the lane that it belongs to. Its key is unique there, since all come from here.
+    fn pass_on(&self, connection: &Arc<Connection>, next: Interest) {
+        let Some(other) = &self.others else { return self.close(connection) };
+        let _ = epoll::delete(&self.epoll, connection);
+        let key = connection.key();
+        other.connections.write().insert(key, Arc::clone(connection));
+        self.connections.write().remove(&key);
+        let direction = if next == Interest::Write { EventFlags::OUT } else { EventFlags::IN };
+        let (data, flags) = (EventData::new_u64(key), direction | EventFlags::ONESHOT);
+        if let Err(error) = epoll::add(&other.epoll, connection.as_fd(), data, flags) {
+            log::warn!(why:% = error; "cannot watch a new connection, which is closed");
+            return other.close(connection);
+        }
+        other.leave_one();
     }
 
     /// Looks for the next request of a connection for a moment, if nothing else waits for the calling thread.
     fn has_more(&self, connection: &Connection) -> bool {
         let is_free = self.idle.load(Ordering::Acquire) > 0 && !self.shared.is_stopping();
+        // Counted before it is decided, so that two threads that come at once do not both take the last place.
         let looks = self.looking.fetch_add(1, Ordering::Relaxed) < self.looking_max;
         let has_more = is_free && looks && connection.has_more();
         self.looking.fetch_sub(1, Ordering::Relaxed);
@@ -334,6 +386,7 @@ impl Lane {
 
     fn close(&self, connection: &Arc<Connection>) {
         let _ = epoll::delete(&self.epoll, connection.as_fd());
+        // Out of the set first: an event that another thread has got already finds no connection then.
         self.connections.write().remove(&connection.key());
         self.handshakes.lock().end(connection.key());
         connection.end(&self.shared);
@@ -353,5 +406,5 @@ fn tune(socket: &OwnedFd) {
     let _ = sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE);
     let _ = sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL);
     let _ = sockopt::set_tcp_keepcnt(socket, KEEPALIVE_COUNT);
-    repetition::bound(socket);
+    retransmission::bound_retransmission(socket);
 }

@@ -9,8 +9,8 @@
 
 mod buffers;
 mod connection;
-mod crew;
 mod lane;
+mod lane_threads;
 mod registry;
 mod transfer;
 
@@ -24,7 +24,7 @@ use bivouac_types::ClientId;
 use bivouac_types::limits::HANDSHAKE_MS_MAX;
 
 use crate::{Auth, LaneKind, Listener, NetError, Service, auth};
-use buffers::{Buffers, Stalled};
+use buffers::{Buffers, StalledConnections};
 use lane::Lane;
 use registry::Clients;
 
@@ -35,9 +35,11 @@ pub struct ServerOptions {
     pub threads_client: usize,
     /// Most threads that serve peers.
     pub threads_peer: usize,
+    /// Greatest number of threads that change replicas; 0 where this node keeps none.
+    pub threads_mirror: usize,
     /// Time that a connection has to prove itself, in milliseconds.
     pub handshake_ms: u64,
-    /// How long [`Server::stop`] waits for running handlers, in milliseconds.
+    /// Time that [`Server::stop`] waits for running handlers, in milliseconds.
     pub stop_ms: u64,
     /// Most bytes of payload that connections without progress may hold; beyond it, the one that has made
     /// no progress for longest is closed.
@@ -51,6 +53,7 @@ impl Default for ServerOptions {
         ServerOptions {
             threads_client: 8,
             threads_peer: 4,
+            threads_mirror: 0,
             handshake_ms: HANDSHAKE_MS_MAX,
             stop_ms: 2_000,
             stalled_bytes_max: 256 << 20,
@@ -60,10 +63,10 @@ impl Default for ServerOptions {
 }
 
 /// One of the services that a server's threads answer for.
-pub struct Served {
-    /// Where it is reached.
+pub struct ServiceListeners {
+    /// Its listeners.
     pub listeners: Vec<(Listener, LaneKind)>,
-    /// What answers.
+    /// The service that answers.
     pub service: Arc<dyn Service>,
 }
 
@@ -80,14 +83,14 @@ pub(crate) struct Hosted {
     clients: Clients,
 }
 
-/// What all lanes have in common.
+/// State that all lanes share.
 pub(crate) struct Shared {
     auth: Auth,
     options: ServerOptions,
     // Random: tells this run from the one before a restart.
     instance: u64,
     buffers: Arc<Buffers>,
-    stalled: Stalled,
+    stalled: StalledConnections,
     stopping: AtomicBool,
     running: Mutex<usize>,
     ended: Condvar,
@@ -105,17 +108,21 @@ impl Server {
         auth: Auth,
         options: ServerOptions,
     ) -> Result<Server, NetError> {
-        Server::start_all(vec![Served { listeners, service }], auth, options)
+        Server::start_all(vec![ServiceListeners { listeners, service }], auth, options)
     }
 
     /// Starts to answer for several services, with the same threads.
     ///
     /// # Errors
     /// As [`Server::start`].
-    pub fn start_all(services: Vec<Served>, auth: Auth, options: ServerOptions) -> Result<Server, NetError> {
+    pub fn start_all(
+        services: Vec<ServiceListeners>,
+        auth: Auth,
+        options: ServerOptions,
+    ) -> Result<Server, NetError> {
         let shared = Arc::new(Shared::new(auth, options)?);
         let (mut hosted, mut client, mut peer) = (Vec::new(), Vec::new(), Vec::new());
-        for Served { listeners, service } in services {
+        for ServiceListeners { listeners, service } in services {
             let own = Arc::new(Hosted { service, clients: Clients::default() });
             for (listener, kind) in listeners {
                 let lane = if kind == LaneKind::Client { &mut client } else { &mut peer };
@@ -124,8 +131,18 @@ impl Server {
             hosted.push(own);
         }
         let mut server = Server { shared, hosted, lanes: Vec::new() };
-        server.open_lane(LaneKind::Client, client, options.threads_client)?;
-        server.open_lane(LaneKind::Peer, peer, options.threads_peer)?;
+        server.open_lane(LaneKind::Client, client, None, options.threads_client)?;
+        if options.threads_mirror == 0 {
+            server.open_lane(LaneKind::Peer, peer, None, options.threads_peer)?;
+            return Ok(server);
+        }
+        // All peers are let in by threads that wait for nobody: where all others wait for backups, these can still come.
+        let failed = |cause| NetError::System { what: "set up a server", cause };
+        let lane =
+            Lane::new(LaneKind::Peer, Arc::clone(&server.shared), Vec::new(), None, options.threads_peer);
+        let lane = Arc::new(lane.map_err(failed)?);
+        server.lanes.push(Arc::clone(&lane));
+        server.open_lane(LaneKind::Mirror, peer, Some(lane), options.threads_mirror)?;
         Ok(server)
     }
 
@@ -133,13 +150,14 @@ impl Server {
         &mut self,
         kind: LaneKind,
         listeners: Vec<(Listener, Arc<Hosted>)>,
+        others: Option<Arc<Lane>>,
         threads: usize,
     ) -> Result<(), NetError> {
         if listeners.is_empty() {
             return Ok(());
         }
         let failed = |cause| NetError::System { what: "set up a server", cause };
-        let lane = Lane::new(kind, Arc::clone(&self.shared), listeners, threads).map_err(failed)?;
+        let lane = Lane::new(kind, Arc::clone(&self.shared), listeners, others, threads).map_err(failed)?;
         let lane = Arc::new(lane);
         self.lanes.push(Arc::clone(&lane));
         lane.add_thread().map_err(failed)
@@ -151,12 +169,16 @@ impl Server {
         self.hosted.iter().map(|hosted| hosted.clients.connections()).sum()
     }
 
-    /// What ends all connections of a client to one of the services, by its position among them; the client then has to
-    /// connect again and to say who it is.
+    /// A function that ends all connections of a client to one of the services, by its position among them; the client
+    /// then has to connect again and to say who it is.
     pub fn hang_up(&self, service: usize) -> impl Fn(ClientId) + Send + Sync + use<> {
         let (lanes, hosted) = (self.lanes.clone(), self.hosted.get(service).cloned());
         move |client| {
-            hosted.iter().for_each(|hosted| lanes.iter().for_each(|lane| lane.hang_up_on(hosted, client)));
+            if let Some(hosted) = &hosted {
+                // First: what is under way over them is not to be done any more.
+                hosted.clients.supersede(client);
+                lanes.iter().for_each(|lane| lane.hang_up_on(hosted, client));
+            }
         }
     }
 
@@ -194,7 +216,7 @@ impl Shared {
             options,
             instance: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
             buffers: Buffers::new(options.idle_bytes_max),
-            stalled: Stalled::new(options.stalled_bytes_max),
+            stalled: StalledConnections::new(options.stalled_bytes_max),
             stopping: AtomicBool::new(false),
             running: Mutex::default(),
             ended: Condvar::new(),
@@ -214,16 +236,16 @@ impl Shared {
 }
 
 /// Counts a thread as long as it runs, however it ends.
-struct Running(Arc<Shared>);
+struct RunningThread(Arc<Shared>);
 
-impl Running {
-    fn new(shared: &Arc<Shared>) -> Running {
+impl RunningThread {
+    fn new(shared: &Arc<Shared>) -> RunningThread {
         *shared.running.lock() += 1;
-        Running(Arc::clone(shared))
+        RunningThread(Arc::clone(shared))
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningThread {
     fn drop(&mut self) {
         *self.0.running.lock() -= 1;
         self.0.ended.notify_all();

@@ -1,4 +1,4 @@
-//! Who is connected, and who has yet to prove itself.
+//! Registry of connected clients, and of connections that have yet to prove themselves.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -7,10 +7,49 @@ use bivouac_ranks::{Mutex, rank};
 use bivouac_types::ClientId;
 use bivouac_types::limits::HANDSHAKES_MAX;
 
-use crate::Service;
+use crate::{Generation, LaneKind, Service};
 
 /// Proven connections per client.
-pub(super) struct Clients(Mutex<HashMap<ClientId, usize>>);
+pub(super) struct Clients(Mutex<HashMap<ClientId, Connections>>);
+
+/// Those of one client.
+#[derive(Default)]
+struct Connections {
+    count: usize,
+    /// Newest generation on the client's own lane, and on the mirror lane.
+    own: NewestGeneration,
+    mirror: NewestGeneration,
+}
+
+/// The newest generation, and its number behind the epoch of the client's daemon: clocks of two hosts do not compare.
+#[derive(Default)]
+struct NewestGeneration {
+    number: (u32, u64),
+    generation: Generation,
+}
+
+impl NewestGeneration {
+    /// The generation of a new connection. A higher number than before supersedes what there was.
+    fn join(&mut self, number: (u32, u64)) -> Generation {
+        match number {
+            // It takes no part.
+            (_, 0) => Generation::default(),
+            number if number < self.number => {
+                let late = Generation::default();
+                // Its handshake was overtaken by that of a newer one, and the client no longer uses it.
+                late.supersede();
+                late
+            }
+            number => {
+                if number > self.number {
+                    self.generation.supersede();
+                    *self = NewestGeneration { number, generation: Generation::default() };
+                }
+                self.generation.clone()
+            }
+        }
+    }
+}
 
 impl Default for Clients {
     fn default() -> Clients {
@@ -21,26 +60,48 @@ impl Default for Clients {
 impl Clients {
     /// Proven connections of all clients.
     pub fn connections(&self) -> usize {
-        self.0.lock().values().sum()
+        self.0.lock().values().map(|connections| connections.count).sum()
     }
 
-    /// Counts a connection. The service is told under the lock, so that it hears of a client's coming and
-    /// going in their order.
-    pub fn connected(&self, client: ClientId, service: &dyn Service) {
+    /// Counts a connection, and returns its generation. The service is told under the lock, so that it hears of a
+    /// client's coming and going in their order.
+    pub fn connected(
+        &self,
+        (client, lane): (ClientId, LaneKind),
+        generation: (u32, u64),
+        service: &dyn Service,
+    ) -> Generation {
         let mut clients = self.0.lock();
-        let count = clients.entry(client).or_default();
-        *count += 1;
-        if *count == 1 {
+        // Told before it is counted: if the service panics, the next connection is the first one again.
+        if !clients.contains_key(&client) {
             service.client_connected(client);
+        }
+        let connections = clients.entry(client).or_default();
+        connections.count += 1;
+        match lane {
+            LaneKind::Client | LaneKind::Peer => connections.own.join(generation),
+            LaneKind::Mirror => connections.mirror.join(generation),
+        }
+    }
+
+    /// Has requests over the connections that the client has now change nothing any more.
+    pub fn supersede(&self, client: ClientId) {
+        if let Some(connections) = self.0.lock().get_mut(&client) {
+            // The number stays: the client may come back before it has heard of the end of the others.
+            for newest in [&mut connections.own, &mut connections.mirror] {
+                std::mem::take(&mut newest.generation).supersede();
+            }
         }
     }
 
     /// Forgets a connection.
     pub fn disconnected(&self, client: ClientId, service: &dyn Service) {
         let mut clients = self.0.lock();
-        let Some(count) = clients.get_mut(&client) else { return };
-        *count -= 1;
-        if *count == 0 {
+        let Some(connections) = clients.get_mut(&client) else { return };
+        // The service hears of a client's end once, with its last connection: its locks and opens go then.
+        assert!(connections.count > 0, "client {} has no connection to lose", client.0);
+        connections.count -= 1;
+        if connections.count == 0 {
             clients.remove(&client);
             service.client_gone(client);
         }
@@ -73,7 +134,7 @@ impl Handshakes {
         self.deadlines.remove(&key);
     }
 
-    /// When the next connection's time is over; `None` while there is none.
+    /// Deadline of the oldest handshake; `None` while there is none.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.deadlines.first_key_value().map(|(_, deadline)| *deadline)
     }
@@ -108,7 +169,7 @@ mod tests {
     fn only_first_and_last_connection_are_told() {
         let (clients, diary) = (Clients::default(), Diary::default());
         for client in [1, 1, 2] {
-            clients.connected(ClientId(client), &diary);
+            clients.connected((ClientId(client), LaneKind::Peer), (0, 1), &diary);
         }
         assert_eq!(clients.connections(), 3);
         for client in [1, 2, 1, 1] {
@@ -116,6 +177,40 @@ mod tests {
         }
         assert_eq!(*diary.0.lock(), ["+1", "+2", "-2", "-1"]);
         assert_eq!(clients.connections(), 0);
+    }
+
+    #[test]
+    fn a_newer_generation_supersedes_those_before_and_no_others() {
+        let (clients, diary) = (Clients::default(), Diary::default());
+        let connect_on =
+            |lane, client, number| clients.connected((ClientId(client), lane), (0, number), &diary);
+        let connect = |client, number| connect_on(LaneKind::Peer, client, number);
+        let (first, other, apart) = (connect(1, 5), connect(2, 5), connect(1, 0));
+        let same = connect(1, 5);
+        assert!(!first.is_superseded() && !same.is_superseded());
+        let second = connect(1, 6);
+        assert!(first.is_superseded() && same.is_superseded());
+        assert!(connect(1, 5).is_superseded(), "it was begun before the newer one");
+        // Those for replicas are made apart.
+        let mirror = connect_on(LaneKind::Mirror, 1, 3);
+        assert!(!mirror.is_superseded() && !second.is_superseded());
+        assert!(!connect_on(LaneKind::Mirror, 1, 4).is_superseded() && mirror.is_superseded());
+        assert!(!connect(1, 0).is_superseded());
+        assert!(!second.is_superseded() && !other.is_superseded() && !apart.is_superseded());
+        clients.supersede(ClientId(1));
+        assert!(second.is_superseded() && !other.is_superseded());
+        assert!(!connect(1, 6).is_superseded() && connect(1, 5).is_superseded());
+    }
+
+    #[test]
+    fn a_node_that_moved_supersedes_its_former_daemon_whatever_its_clock_says() {
+        let (clients, diary) = (Clients::default(), Diary::default());
+        let connect = |number| clients.connected((ClientId(1), LaneKind::Peer), number, &diary);
+        let former = connect((0, 1_000_000));
+        let moved = connect((2, 5));
+        assert!(former.is_superseded() && !moved.is_superseded());
+        assert!(connect((0, 2_000_000)).is_superseded() && !moved.is_superseded());
+        assert!(!connect((2, 5)).is_superseded());
     }
 
     #[test]

@@ -6,32 +6,34 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use bivouac_wire::{Frame, Summing, Way};
+use bivouac_wire::{Frame, FrameChecksum, FrameProtection};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::buffers::{Buffer, Buffers};
-use crate::records::{Channel, Forged, Sealing, Unread};
-use crate::service::Target;
+use crate::records::{Channel, Forged, RecordReadError, Sealing};
+use crate::service::PayloadTarget;
 
-/// Why there is no going on now.
+/// Reason why a transfer over a connection stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hitch {
+pub(super) enum TransferError {
+    /// The socket is not ready; it goes on after the next event.
     Wait,
+    /// The connection is broken, or is to be closed.
     Close,
-    /// What came is not what the other side sent next.
+    /// A record is not the one that the other side sent next.
     Forged,
 }
 
 /// Reads what is there.
-pub(super) fn receive(socket: &OwnedFd, parts: &mut [IoSliceMut<'_>]) -> Result<usize, Hitch> {
+pub(super) fn receive(socket: &OwnedFd, parts: &mut [IoSliceMut<'_>]) -> Result<usize, TransferError> {
     loop {
         let mut control = RecvAncillaryBuffer::default();
         match rustix::net::recvmsg(socket, parts, &mut control, RecvFlags::DONTWAIT) {
             Ok(message) if message.bytes > 0 => return Ok(message.bytes),
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Err(Hitch::Wait),
-            _ => return Err(Hitch::Close),
+            Err(Errno::AGAIN) => return Err(TransferError::Wait),
+            _ => return Err(TransferError::Close),
         }
     }
 }
@@ -41,30 +43,34 @@ pub(super) fn receive_over(
     socket: &OwnedFd,
     channel: Option<&mut Channel>,
     parts: &mut [IoSliceMut<'_>],
-) -> Result<usize, Hitch> {
+) -> Result<usize, TransferError> {
     let Some(channel) = channel else { return receive(socket, parts) };
     let read = channel.opening.read(parts, |into| receive(socket, &mut [IoSliceMut::new(into)]));
     read.map_err(|error| match error {
-        Unread::Forged => Hitch::Forged,
-        Unread::Link(hitch) => hitch,
+        RecordReadError::Forged => TransferError::Forged,
+        RecordReadError::Link(hitch) => hitch,
     })
 }
 
 /// Writes as much as fits.
-pub(super) fn send(socket: &OwnedFd, parts: &[IoSlice<'_>]) -> Result<usize, Hitch> {
+pub(super) fn send(socket: &OwnedFd, parts: &[IoSlice<'_>]) -> Result<usize, TransferError> {
     loop {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         match rustix::net::sendmsg(socket, parts, &mut SendAncillaryBuffer::default(), flags) {
             Ok(sent) => return Ok(sent),
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Err(Hitch::Wait),
-            Err(_) => return Err(Hitch::Close),
+            Err(Errno::AGAIN) => return Err(TransferError::Wait),
+            Err(_) => return Err(TransferError::Close),
         }
     }
 }
 
 /// Writes bytes with a descriptor.
-pub(super) fn send_along(socket: &OwnedFd, bytes: &[u8], descriptor: &OwnedFd) -> Result<usize, Hitch> {
+pub(super) fn send_along(
+    socket: &OwnedFd,
+    bytes: &[u8],
+    descriptor: &OwnedFd,
+) -> Result<usize, TransferError> {
     loop {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -74,7 +80,7 @@ pub(super) fn send_along(socket: &OwnedFd, bytes: &[u8], descriptor: &OwnedFd) -
         match rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags) {
             Ok(sent) => return Ok(sent),
             Err(Errno::INTR) => {}
-            Err(_) => return Err(Hitch::Close),
+            Err(_) => return Err(TransferError::Close),
         }
     }
 }
@@ -85,7 +91,7 @@ pub(super) struct Incoming {
     pub body: Vec<u8>,
     pub payload: Option<Buffer>,
     have: usize,
-    summing: Summing,
+    summing: FrameChecksum,
 }
 
 /// An answer that the socket did not take at once.
@@ -110,7 +116,7 @@ impl Incoming {
             }
             payload
         });
-        let mut incoming = Incoming { frame, body, payload, have: 0, summing: Summing::default() };
+        let mut incoming = Incoming { frame, body, payload, have: 0, summing: FrameChecksum::default() };
         incoming.add(front.len());
         incoming
     }
@@ -119,7 +125,9 @@ impl Incoming {
     fn add(&mut self, came: usize) {
         let (from, end) = (self.have, self.have + came);
         self.have = end;
-        if self.frame.seal.way() != Way::Sum {
+        // Bytes of the next frame would be taken for this one's.
+        assert!(end <= self.len(), "{end} bytes of a frame of {}", self.len());
+        if self.frame.seal.protection() != FrameProtection::Sum {
             return;
         }
         let (body_len, payload) = (self.body.len(), self.payload.as_deref().unwrap_or_default());
@@ -128,18 +136,27 @@ impl Incoming {
         self.summing.add(payload.get(from..end).unwrap_or_default());
     }
 
-    /// Whether body and payload, once they are whole, are what was sent.
+    /// Returns whether body and payload, once they are whole, are what was sent.
     pub fn is_sound(&self) -> bool {
         self.summing.fits(self.frame.seal)
     }
 
-    /// Whether all of it has come.
+    /// Returns whether all of it has come.
     pub fn is_whole(&self) -> bool {
-        self.have >= self.body.len() + self.payload.as_deref().map_or(0, <[u8]>::len)
+        self.have >= self.len()
+    }
+
+    /// Bytes of body and payload.
+    fn len(&self) -> usize {
+        self.body.len() + self.payload.as_deref().map_or(0, <[u8]>::len)
     }
 
     /// Reads until it is whole or nothing more is there.
-    pub fn receive(&mut self, socket: &OwnedFd, mut channel: Option<&mut Channel>) -> Result<(), Hitch> {
+    pub fn receive(
+        &mut self,
+        socket: &OwnedFd,
+        mut channel: Option<&mut Channel>,
+    ) -> Result<(), TransferError> {
         while !self.is_whole() {
             let (body_len, payload) = (self.body.len(), self.payload.as_deref_mut().unwrap_or_default());
             let body = self.body.get_mut(self.have..).unwrap_or_default();
@@ -159,7 +176,11 @@ impl Outgoing {
     }
 
     /// Sends until all is gone (true) or the socket takes no more.
-    pub fn send(&mut self, socket: &OwnedFd, mut channel: Option<&mut Channel>) -> Result<bool, Hitch> {
+    pub fn send(
+        &mut self,
+        socket: &OwnedFd,
+        mut channel: Option<&mut Channel>,
+    ) -> Result<bool, TransferError> {
         let payload = self.payload.as_deref().and_then(|payload| payload.get(..self.payload_len));
         let payload = payload.unwrap_or_default();
         while self.done < self.head.len() + payload.len() {
@@ -168,27 +189,33 @@ impl Outgoing {
             let parts = [IoSlice::new(head), IoSlice::new(tail)];
             let sent = match &mut channel {
                 None => send(socket, &parts),
+                // One record at a time: what is sealed has a number, and nothing may be sent before it.
                 Some(channel) => match flush(socket, &mut channel.sealing)? {
-                    true => channel.sealing.take(&parts).map_err(|Forged| Hitch::Close),
-                    false => Err(Hitch::Wait),
+                    true => channel.sealing.take(&parts).map_err(|Forged| TransferError::Close),
+                    false => Err(TransferError::Wait),
                 },
             };
             match sent {
                 Ok(sent) => self.done += sent,
-                Err(Hitch::Wait) => return Ok(false),
+                Err(TransferError::Wait) => return Ok(false),
                 Err(hitch) => return Err(hitch),
             }
+            assert!(
+                self.done <= self.head.len() + payload.len(),
+                "{} bytes of an answer are sent",
+                self.done
+            );
         }
         channel.map_or(Ok(true), |channel| flush(socket, &mut channel.sealing))
     }
 }
 
 /// Sends what is sealed until all is gone (true) or the socket takes no more.
-fn flush(socket: &OwnedFd, sealing: &mut Sealing) -> Result<bool, Hitch> {
+fn flush(socket: &OwnedFd, sealing: &mut Sealing) -> Result<bool, TransferError> {
     while !sealing.pending().is_empty() {
         match send(socket, &[IoSlice::new(sealing.pending())]) {
             Ok(sent) => sealing.sent(sent),
-            Err(Hitch::Wait) => return Ok(false),
+            Err(TransferError::Wait) => return Ok(false),
             Err(hitch) => return Err(hitch),
         }
     }
@@ -201,7 +228,7 @@ pub(super) struct Pooled<'a> {
     pub buffer: Option<Buffer>,
 }
 
-impl Target for Pooled<'_> {
+impl PayloadTarget for Pooled<'_> {
     fn with(&mut self, max_len: usize, fill: &mut dyn FnMut(&mut [IoSliceMut<'_>])) {
         let mut buffer = self.buffers.take(max_len);
         fill(&mut [IoSliceMut::new(&mut buffer)]);

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use crate::world::{World, auth, frame, identity, options, read_request, write_request};
 use bivouac_net::conformance::Memory;
 use bivouac_net::{
-    Address, Auth, Identity, Listener, Meddler, NetError, Onward, Peer, PeerOptions, Refusal, Request,
-    Secret, SocketOptions, SocketTransport, Transport, Unit, begin, call, call_into,
+    Address, Auth, ForwardedUnit, Identity, Listener, NetError, Peer, PeerOptions, Refusal, Request, Secret,
+    SocketOptions, SocketTransport, TamperingProxy, Transport, Unit, begin, call, call_into,
 };
 use bivouac_types::{Errno, NodeId};
 use bivouac_wire::{Encode, Frame, MAGIC, Op, Seal, VERSION, op, seal_of};
@@ -17,15 +17,15 @@ use parking_lot::Mutex;
 /// A server, and what is between it and its clients.
 struct Between {
     memory: Arc<Memory>,
-    meddler: Meddler,
+    meddler: TamperingProxy,
     _world: World,
 }
 
 impl Between {
-    fn with(meddle: impl Fn(&Unit, Vec<u8>) -> Onward + Send + Sync + 'static) -> Between {
+    fn with(meddle: impl Fn(&Unit, Vec<u8>) -> ForwardedUnit + Send + Sync + 'static) -> Between {
         let memory = Arc::new(Memory::default());
         let world = World::new(memory.clone());
-        let meddler = Meddler::between(world.address.to_string(), meddle).unwrap();
+        let meddler = TamperingProxy::between(world.address.to_string(), meddle).unwrap();
         Between { memory, meddler, _world: world }
     }
 
@@ -75,7 +75,7 @@ fn overheard(is_secure: bool, data: &[u8]) -> Vec<u8> {
     let world = World::of(auth.clone(), listener, Arc::new(Memory::default()), options());
     let heard = Arc::new(Mutex::new(Vec::new()));
     let ears = Arc::clone(&heard);
-    let meddler = Meddler::between(world.address.to_string(), move |_, bytes| {
+    let meddler = TamperingProxy::between(world.address.to_string(), move |_, bytes| {
         ears.lock().extend_from_slice(&bytes);
         bytes.into()
     });
@@ -188,12 +188,12 @@ fn records_that_are_repeated_left_out_or_exchanged_are_refused() {
                     }
                     _ if unit.number != which => bytes.into(),
                     Trick::Repeat => [&bytes[..], &bytes].concat().into(),
-                    Trick::Leave => Onward::default(),
+                    Trick::Leave => ForwardedUnit::default(),
                     Trick::Exchange => {
                         *held.lock() = bytes;
-                        Onward::default()
+                        ForwardedUnit::default()
                     }
-                    Trick::Cut => Onward { bytes: bytes[..bytes.len() / 2].to_vec(), ends: true },
+                    Trick::Cut => ForwardedUnit { bytes: bytes[..bytes.len() / 2].to_vec(), ends: true },
                 }
             });
             let (peer, data) = (between.peer(), content(300_000));
@@ -216,7 +216,7 @@ fn a_request_that_was_recorded_is_not_carried_out_again() {
                 2 if is_request && recorded.is_empty() => {
                     recorded.clone_from(&bytes);
                     let ends = elsewhere;
-                    Onward { bytes, ends }
+                    ForwardedUnit { bytes, ends }
                 }
                 2 | 3 if is_request && unit.connection < 2 => [&recorded[..], &bytes].concat().into(),
                 _ => bytes.into(),
@@ -274,7 +274,7 @@ fn nobody_in_between_turns_encryption_off() {
         let listener = Listener::bind_tcp("127.0.0.1:0").unwrap();
         let other =
             World::of(Auth { is_secure: is_encrypting, ..auth() }, listener, memory.clone(), options());
-        let meddler = Meddler::between(other.address.to_string(), |unit, mut bytes| {
+        let meddler = TamperingProxy::between(other.address.to_string(), |unit, mut bytes| {
             if unit.number == 0 && unit.is_asked {
                 bytes[64 + 17] = 1;
                 mend(&mut bytes);

@@ -11,8 +11,8 @@ use std::time::Duration;
 use crate::world::{Raw, World, frame, identity, is_hung_up, read_request, write_request};
 use bivouac_net::conformance::{CLIENT, Memory};
 use bivouac_net::{
-    Address, Call, Damage, LaneKind, Listener, Meddler, NetError, Peer, PeerOptions, Pending, Reply, Request,
-    Service, SocketOptions, SocketTransport, Transport, begin, call, call_into,
+    Address, Call, Damage, LaneKind, Listener, NetError, Peer, PeerOptions, Pending, Reply, Request, Service,
+    SocketOptions, SocketTransport, TamperingProxy, Transport, begin, call, call_into,
 };
 use bivouac_types::limits::FRAME_HEADER_LEN;
 use bivouac_types::{Errno, NodeId};
@@ -40,7 +40,7 @@ impl Service for Counted {
 /// A server, what is between it and its clients, and how often that changed something.
 struct Bad {
     service: Arc<Counted>,
-    meddler: Meddler,
+    meddler: TamperingProxy,
     changes: Arc<AtomicU32>,
     _world: World,
 }
@@ -52,7 +52,7 @@ impl Bad {
         let world = World::new(service.clone());
         let (changes, seen) = (Arc::new(AtomicU32::new(0)), Mutex::new(HashMap::new()));
         let changed = Arc::clone(&changes);
-        let meddler = Meddler::before(world.address.to_string(), move |frame, rest| {
+        let meddler = TamperingProxy::before(world.address.to_string(), move |frame, rest| {
             let mut seen = seen.lock();
             let times: &mut u32 = seen.entry((frame.op, frame.id, frame.kind as u8)).or_default();
             *times += 1;
@@ -199,7 +199,7 @@ fn headers_that_were_changed_are_sent_again() {
 fn with_headers_changed_at(at: usize, target: &str) {
     let (data, changes) = (content(300 + at), Arc::new(AtomicU32::new(0)));
     let (changed, seen) = (Arc::clone(&changes), Mutex::new(HashSet::new()));
-    let meddler = Meddler::between(target, move |unit, mut bytes| {
+    let meddler = TamperingProxy::between(target, move |unit, mut bytes| {
         if seen.lock().insert(unit.frame.map(|frame| (frame.op, frame.kind as u8))) {
             bytes[at] ^= 1 << (at % 8);
             changed.fetch_add(1, Ordering::Relaxed);

@@ -33,7 +33,7 @@ fn noise(len: usize, seed: u64) -> Vec<u8> {
 }
 
 fn hello() -> Vec<u8> {
-    let body = [&auth().formation.0[..], &[0, 1], &[3; 32], &[0; 32]].concat();
+    let body = [&auth().formation.0[..], &[0, 1], &[0; 12], &[0xff; 2], &[0; 4], &[3; 32], &[0; 32]].concat();
     message(Frame::request(HELLO, OpId(0), CLIENT, 0), &body, &[])
 }
 
@@ -156,7 +156,7 @@ fn a_server_of_another_version_is_named() {
     let address = bivouac_net::Address::tcp(listener.local_addr().unwrap().to_string());
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let mut hello = [0u8; 146];
+        let mut hello = [0u8; 154];
         stream.read_exact(&mut hello).unwrap();
         let mut reply = Frame::request(HELLO, OpId(0), CLIENT, 0).reply(71, 0, 0).to_bytes();
         crate::world::speak_version(&mut reply, VERSION + 1);

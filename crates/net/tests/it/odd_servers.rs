@@ -77,11 +77,11 @@ fn manner() -> impl Strategy<Value = Manner> {
 /// The server's half of the handshake, as docs/protocol.md has it.
 fn admit(stream: &mut TcpStream) {
     let (hello, body) = receive(stream);
-    assert_eq!((hello.op, body.len()), (0xff01, 82));
+    assert_eq!((hello.op, body.len()), (0xff01, 100));
     let nonce = [8u8; 32];
     let label: &[u8] = b"bivouac-server-2";
     let (key, client) = ([0; 32], hello.client.0.to_le_bytes());
-    let about = [label, &body[..17], &client, &body[17..50], &nonce, &body[50..], &key].concat();
+    let about = [label, &body[..17], &client, &body[17..68], &nonce, &body[68..], &key].concat();
     let mut mac = Hmac::<Sha256>::new_from_slice(auth().secret.expose()).unwrap();
     mac.update(&about);
     let challenge = [&nonce[..], &key, &mac.finalize().into_bytes()].concat();

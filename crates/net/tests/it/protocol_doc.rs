@@ -4,7 +4,7 @@ use bivouac_net::Request;
 use bivouac_types::limits::{
     FRAME_BODY_MAX, FRAME_PAYLOAD_MAX, HANDSHAKE_BODY_MAX, HANDSHAKE_MS_MAX, HANDSHAKES_MAX, RECORD_LEN_MAX,
 };
-use bivouac_types::{ClientId, Ino, OpId, SeatIndex};
+use bivouac_types::{ClientId, Ino, OpId, TargetIndex};
 use bivouac_wire::{Encode, Flags, Frame, Lane, Op, ReadRequest, VERSION, seal_of};
 
 const PAGE: &str = include_str!("../../../../docs/protocol.md");
@@ -20,8 +20,9 @@ fn dump(bytes: &[u8]) -> String {
 }
 
 fn example() -> (Frame, Vec<u8>) {
-    let body = ReadRequest { ino: Ino(0x0010_0000_0000_002f), seat: SeatIndex(5), offset: 0x2000, len: 4096 }
-        .to_bytes();
+    let body =
+        ReadRequest { ino: Ino(0x0010_0000_0000_002f), target: TargetIndex(5), offset: 0x2000, len: 4096 }
+            .to_bytes();
     let frame = Frame {
         wait_ms: 30_000,
         origin: ClientId(3),
@@ -72,9 +73,22 @@ fn every_operation_is_in_the_table() {
             Lane::Client => "client",
             Lane::Peer => "peer",
             Lane::Both => "both",
+            Lane::Mirror => "mirror",
         };
         let row = format!("| {} | {} | {lane} |", *op as u16, op.name());
         assert!(PAGE.contains(&row), "the page should have {row}");
+    }
+}
+
+/// What happens when a request arrives twice is decided for each operation, not found out.
+#[test]
+fn every_operation_says_how_a_repetition_is_harmless() {
+    let page = include_str!("../../../../docs/design/exactly-once.md");
+    let cells = page.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
+    let named = |cell: &str, name: &str| cell.split(|c: char| !c.is_alphanumeric()).any(|word| word == name);
+    let rows: Vec<&str> = cells.map(|(operations, _)| operations).collect();
+    for op in Op::ALL {
+        assert!(rows.iter().any(|row| named(row, op.name())), "the page should have a row for {}", op.name());
     }
 }
 

@@ -5,17 +5,120 @@ use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::world::{World, auth, frame, identity, options, read_request, write_request};
 use bivouac_net::conformance::Memory;
 use bivouac_net::{
-    Call, FailingTransport, Fault, InProcess, LaneKind, Latch, Listener, LivenessTable, NetError, Peer,
-    PeerOptions, Reply, ServerOptions, Service, Transport, Watch, call, call_into, on_block, start,
+    Call, DaemonId, FailingTransport, Fault, InProcess, Introduction, LaneKind, Latch, Listener,
+    LivenessTable, NetError, Peer, PeerOptions, Reply, ServerOptions, Service, Transport, Watch, call,
+    call_into, on_block, start,
 };
-use bivouac_types::{Errno, NodeId, OpId};
+use bivouac_types::{Errno, FsError, NodeId, OpId};
 use bivouac_wire::{Frame, NewsList, Op, op};
 use parking_lot::Mutex;
+
+/// A service that is a node's daemon of one epoch, and refuses who means another.
+struct OfEpoch {
+    memory: Memory,
+    epoch: u32,
+    stalls: Latch,
+    has_successor: AtomicBool,
+}
+
+impl OfEpoch {
+    fn new(epoch: u32, stalls: bool) -> Arc<OfEpoch> {
+        let latch = Latch::default();
+        if !stalls {
+            latch.open();
+        }
+        let has_successor = AtomicBool::new(false);
+        Arc::new(OfEpoch { memory: Memory::default(), epoch, stalls: latch, has_successor })
+    }
+}
+
+impl Service for OfEpoch {
+    fn serve(&self, call: &Call<'_>, reply: &mut Reply<'_>) {
+        self.stalls.pass();
+        if self.has_successor.load(Ordering::Acquire) {
+            return reply.abandon(&FsError::with(Errno::EIO, "superseded"));
+        }
+        self.memory.serve(call, reply);
+    }
+
+    fn admits(&self, introduction: &Introduction) -> bool {
+        let is_meant = introduction.daemon == Some(DaemonId { node: NodeId(4), epoch: self.epoch });
+        is_meant && !self.has_successor.load(Ordering::Acquire)
+    }
+}
+
+fn listening(service: Arc<OfEpoch>) -> (bivouac_net::Server, bivouac_net::Address) {
+    let listener = Listener::bind_tcp("127.0.0.1:0").unwrap();
+    let address = listener.address().clone();
+    let options = ServerOptions { stop_ms: 0, ..ServerOptions::default() };
+    let listeners = vec![(listener, LaneKind::Client)];
+    (bivouac_net::Server::start(listeners, service, auth(), options).unwrap(), address)
+}
+
+/// S810: what is under way at a daemon that will never answer is sent to its successor, once, with the mark, and behind
+/// what the client reclaims there.
+#[test]
+fn a_node_that_moves_is_followed_also_by_what_is_under_way() {
+    let (former, successor) = (OfEpoch::new(0, true), OfEpoch::new(3, false));
+    let (_first, old) = listening(Arc::clone(&former));
+    let (_second, new) = listening(Arc::clone(&successor));
+    let peer = Arc::new(Peer::to(NodeId(4), old.clone(), identity(), PeerOptions::default()));
+    peer.on_reconnect(|_, transport| {
+        let reclaimed = call::<op::Ping>(transport, frame(77), &(), &[]);
+        reclaimed.map(drop).map_err(|_| NetError::Closed { address: transport.address() })
+    });
+    let asker = Arc::clone(&peer);
+    let under_way = std::thread::spawn(move || call::<op::Ping>(&*asker, frame(5), &(), &[]));
+    former.stalls.await_arrivals(1);
+    assert!(peer.redirect(3, &new));
+    under_way.join().unwrap().unwrap();
+    assert_eq!(ids_and_marks(&successor.memory), [(77, false), (5, true)]);
+    // Older news changes nothing, and nobody means the former daemon any more.
+    assert!(!peer.redirect(3, &old) && !peer.redirect(2, &old) && !peer.redirect(0, &old));
+    call::<op::Ping>(&*peer, frame(6), &(), &[]).unwrap();
+    assert_eq!(ids_and_marks(&successor.memory).last(), Some(&(6, false)));
+    former.stalls.open();
+}
+
+/// S811: at an address where another daemon of the node is than the one that is meant, nobody is served.
+#[test]
+fn another_daemon_of_the_node_serves_nobody_who_means_its_successor() {
+    let former = OfEpoch::new(0, false);
+    let (_server, address) = listening(Arc::clone(&former));
+    let options = PeerOptions { wait_ms: 40, ..PeerOptions::default() };
+    let peer = Peer::to(NodeId(4), address, identity(), options).since(3);
+    let looked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&looked);
+    peer.on_away(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    let error = call::<op::Ping>(&peer, frame(5), &(), &[]).unwrap_err().to_string();
+    assert!(error.contains("has moved to another host"), "{error}");
+    assert!(former.memory.seen().is_empty() && looked.load(Ordering::Relaxed) > 0);
+}
+
+/// S811: a daemon that finds that it has a successor answers nothing; who asked it looks for the successor.
+#[test]
+fn a_daemon_that_has_a_successor_answers_nobody() {
+    let (former, successor) = (OfEpoch::new(0, false), OfEpoch::new(3, false));
+    let (_first, old) = listening(Arc::clone(&former));
+    let (_second, new) = listening(Arc::clone(&successor));
+    let peer = Arc::new(Peer::to(NodeId(4), old, identity(), PeerOptions::default()));
+    call::<op::Ping>(&*peer, frame(1), &(), &[]).unwrap();
+    let looking = Arc::downgrade(&peer);
+    peer.on_away(move || {
+        looking.upgrade().inspect(|peer| assert!(peer.redirect(3, &new) || peer.address() == new));
+    });
+    former.has_successor.store(true, Ordering::Release);
+    call::<op::Ping>(&*peer, frame(2), &(), &[]).unwrap();
+    assert_eq!(ids_and_marks(&former.memory), [(1, false)]);
+    assert_eq!(ids_and_marks(&successor.memory), [(2, true)]);
+}
 
 /// A peer over a service in this process, with one fault per request in order, then none.
 fn faulty(service: Arc<Memory>, faults: Vec<Option<Fault>>, wait_ms: u64) -> Peer {
@@ -243,6 +346,37 @@ fn a_plain_transport_notices_another_daemon_at_the_address() {
     assert!(matches!(ping(3), Err(NetError::Restarted { .. })));
     transport.connect(std::time::Duration::from_secs(20)).unwrap();
     ping(4).unwrap();
+}
+
+/// Refuses what is superseded once the latch has opened.
+struct Refusing(Memory, Latch);
+
+impl Service for Refusing {
+    fn serve(&self, call: &Call<'_>, reply: &mut Reply<'_>) {
+        self.1.pass();
+        if call.connection.is_superseded() {
+            reply.fail(&Errno::EIO.into());
+        } else {
+            self.0.serve(call, reply);
+        }
+    }
+}
+
+/// Another request had lost its connection, and this one's was whole.
+#[test]
+fn what_is_refused_as_superseded_is_asked_again_over_another_connection() {
+    let latch = Latch::default();
+    let service = Arc::new(Refusing(Memory::default(), latch.clone()));
+    let world = World::new(Arc::clone(&service) as Arc<dyn Service>);
+    let peer = world.peer();
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| call::<op::Ping>(&peer, frame(5), &(), &[]));
+        latch.await_arrivals(1);
+        peer.connect(std::time::Duration::from_secs(20)).unwrap();
+        latch.open();
+        asking.join().unwrap().unwrap();
+    });
+    assert_eq!(ids_and_marks(&service.0), [(5, true)], "the first one was not carried out");
 }
 
 /// Holds writes until the latch opens; everything else as in memory.

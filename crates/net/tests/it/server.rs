@@ -9,9 +9,12 @@ use std::time::Duration;
 
 use crate::world::{Raw, World, frame, is_hung_up, message, read_request, write_request};
 use bivouac_net::conformance::{CLIENT, Memory};
-use bivouac_net::{Call, Reply, Service, Transport, call, call_into};
+use bivouac_net::{
+    Call, Identity, LaneKind, Reply, ServerOptions, Service, SocketOptions, SocketTransport, Transport, call,
+    call_into,
+};
 use bivouac_types::{ClientId, Errno, OpId};
-use bivouac_wire::{Encode, Frame, Op, op};
+use bivouac_wire::{Encode, Frame, Op, ReplicaOutcome, ReplicaSessionRequest, op};
 use proptest::prelude::*;
 
 fn request(op: Op, id: u64) -> Frame {
@@ -149,6 +152,28 @@ fn a_panic_is_an_error_of_one_request() {
     assert!(is_hung_up(&mut raw.0));
 }
 
+/// Panics where no request is at fault: when one of its clients comes.
+struct Unwelcoming;
+
+impl Service for Unwelcoming {
+    fn serve(&self, _call: &Call<'_>, _reply: &mut Reply<'_>) {}
+
+    fn client_connected(&self, client: ClientId) {
+        assert!(client != ClientId(13), "a test");
+    }
+}
+
+#[test]
+fn a_panic_outside_of_handlers_costs_one_connection() {
+    let world = World::new(Arc::new(Unwelcoming));
+    // More of them than threads.
+    for id in 0..2 * crate::world::options().threads_client as u64 {
+        let frame = Frame { client: ClientId(13), ..frame(id) };
+        call::<op::Ping>(&world.transport_as(13), frame, &(), &[]).unwrap_err();
+    }
+    ping(&world.transport_as(5), 5, 1);
+}
+
 /// Answers when as many requests are there at once.
 struct Together(std::sync::Barrier);
 
@@ -281,4 +306,59 @@ proptest! {
         prop_assert_eq!(got, whole.len().min(room));
         prop_assert!(spaces.concat()[..got] == whole[..got]);
     }
+}
+
+/// A service of which a request on the peer lane waits for one on the mirror lane.
+#[derive(Default)]
+struct WaitsForReplicas {
+    is_asked: AtomicBool,
+    is_renewed: (parking_lot::Mutex<bool>, parking_lot::Condvar),
+}
+
+impl Service for WaitsForReplicas {
+    fn serve(&self, call: &Call<'_>, reply: &mut Reply<'_>) {
+        let (renewed, changed) = &self.is_renewed;
+        match (call.op, call.lane) {
+            (Op::ServesClient, LaneKind::Peer) => {
+                self.is_asked.store(true, Ordering::SeqCst);
+                changed.wait_while(&mut renewed.lock(), |renewed| !*renewed);
+                reply.send(&true);
+            }
+            (Op::RenewReplica, LaneKind::Mirror) => {
+                *renewed.lock() = true;
+                changed.notify_all();
+                reply.send(&ReplicaOutcome::Done);
+            }
+            (op, lane) => panic!("{op:?} on {lane:?}"),
+        }
+    }
+}
+
+#[test]
+fn changes_of_replicas_are_served_while_the_only_thread_of_the_peer_lane_waits_for_one() {
+    let service = Arc::new(WaitsForReplicas::default());
+    let options = ServerOptions { threads_mirror: 1, ..crate::world::options() };
+    let world = World::with(Arc::clone(&service) as Arc<_>, options);
+    let on = |lane| {
+        let identity = Identity { lane, ..crate::world::identity() };
+        SocketTransport::new(world.peer_address.clone(), identity, SocketOptions::default())
+    };
+    let (peer, mirror) = (on(LaneKind::Peer), on(LaneKind::Mirror));
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| call::<op::ServesClient>(&peer, frame(1), &CLIENT, &[]).unwrap());
+        while !service.is_asked.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        let request = ReplicaSessionRequest { epoch: 1, session: 1, is_complete: false };
+        for id in 2..20 {
+            let renewed = call::<op::RenewReplica>(&mirror, frame(id), &request, &[]).unwrap();
+            assert_eq!(renewed, ReplicaOutcome::Done);
+        }
+        assert!(asked.join().unwrap());
+    });
+    // Connections for replicas come to peers' listeners only, and nothing else is asked for over them.
+    let identity = Identity { lane: LaneKind::Mirror, ..crate::world::identity() };
+    let astray = SocketTransport::new(world.address.clone(), identity, SocketOptions::default());
+    assert!(call::<op::Ping>(&astray, frame(1), &(), &[]).is_err());
+    assert_eq!(call::<op::Ping>(&mirror, frame(30), &(), &[]).unwrap_err().errno(), Errno::EPROTO);
 }

@@ -11,7 +11,7 @@ use super::ranges::{Delta, Owner, Ranges};
 
 /// A request for a lock.
 #[derive(Clone, Copy, Debug)]
-pub struct Want {
+pub struct LockRequest {
     pub client: ClientId,
     pub node: Option<NodeId>,
     pub lock: FileLock,
@@ -24,7 +24,7 @@ pub struct Want {
 /// A request that waits.
 #[derive(Debug)]
 struct Waiter {
-    want: Want,
+    want: LockRequest,
     ticket: u64,
     since: Instant,
     /// When its client asked for it last.
@@ -44,13 +44,13 @@ pub type Save<'a> = &'a dyn Fn(Owner, &Delta) -> FsResult<()>;
 /// Client and number of a request that has its lock now, and the node that serves the client.
 pub type Granted = (ClientId, Option<NodeId>, u64);
 
-impl Want {
+impl LockRequest {
     fn owner(&self) -> Owner {
         Owner::of(self.client, &self.lock)
     }
 
     /// Whether only one of the two can be granted.
-    fn excludes(&self, other: &Want) -> bool {
+    fn excludes(&self, other: &LockRequest) -> bool {
         let writes = self.lock.mode == LockMode::Write || other.lock.mode == LockMode::Write;
         let meets = self.lock.start <= other.lock.end && other.lock.start <= self.lock.end;
         self.lock.kind == other.lock.kind && self.owner() != other.owner() && writes && meets
@@ -69,7 +69,7 @@ impl LockedFile {
     /// # Errors
     /// `EAGAIN` for a request that may not wait; `EBADF` for one of a client whose locks were dropped without its knowing;
     /// `ENOLCK`; those of `save`.
-    pub fn acquire(&mut self, want: &Want, now: Instant, save: Save<'_>) -> FsResult<bool> {
+    pub fn acquire(&mut self, want: &LockRequest, now: Instant, save: Save<'_>) -> FsResult<bool> {
         let owner = want.owner();
         if want.holds && self.ranges.owners_of(want.client).is_empty() {
             return Err(FsError::with(Errno::EBADF, "what its client had locked of the file was dropped"));
@@ -106,7 +106,7 @@ impl LockedFile {
     ///
     /// # Errors
     /// `ENOLCK` when that would make too many pieces; those of `save`.
-    pub fn release(&mut self, want: &Want, scope: UnlockScope, save: Save<'_>) -> FsResult<()> {
+    pub fn release(&mut self, want: &LockRequest, scope: UnlockScope, save: Save<'_>) -> FsResult<()> {
         let owner = want.owner();
         if scope != UnlockScope::Range {
             self.waiters.retain(|waiter| {
@@ -119,13 +119,13 @@ impl LockedFile {
     }
 
     /// Takes a waiting request out of the queue; says whether it was there.
-    pub fn cancel(&mut self, want: &Want) -> bool {
+    pub fn cancel(&mut self, want: &LockRequest) -> bool {
         let place = self.place(want);
         place.and_then(|at| self.waiters.remove(at)).is_some()
     }
 
     /// Whether the owner has locked all that is wanted.
-    pub fn has(&self, want: &Want) -> bool {
+    pub fn has(&self, want: &LockRequest) -> bool {
         self.ranges.covers(want.owner(), &want.lock)
     }
 
@@ -176,7 +176,7 @@ impl LockedFile {
         self.waiters.retain(|waiter| now.saturating_duration_since(waiter.asked) < silence);
     }
 
-    fn place(&self, want: &Want) -> Option<usize> {
+    fn place(&self, want: &LockRequest) -> Option<usize> {
         let ticket = want.ticket?;
         self.waiters.iter().position(|waiter| (waiter.want.client, waiter.ticket) == (want.client, ticket))
     }
@@ -184,7 +184,7 @@ impl LockedFile {
     /// Whether earlier requests that want the same come first. Who has locked something here already does not
     /// wait for them, since they may wait for it; and nobody does for long, since what they wait for may,
     /// through other files, wait for this request: `flock` has no other remedy against such circles.
-    fn lets_others_go_first(&self, want: &Want, place: Option<usize>, now: Instant) -> bool {
+    fn lets_others_go_first(&self, want: &LockRequest, place: Option<usize>, now: Instant) -> bool {
         if want.ticket.is_none() || self.ranges.holds(want.owner()) {
             return false;
         }
@@ -199,7 +199,7 @@ impl LockedFile {
 
     /// An `flock` of another mode is given up before the new one is sought, as Linux does: two that both have a
     /// shared lock and want an exclusive one would otherwise wait for each other.
-    fn give_up_other_mode(&mut self, owner: Owner, want: &Want, save: Save<'_>) -> FsResult<()> {
+    fn give_up_other_mode(&mut self, owner: Owner, want: &LockRequest, save: Save<'_>) -> FsResult<()> {
         let write = want.lock.mode == LockMode::Write;
         let other = self.ranges.iter().any(|(held, _, span)| held == owner && span.write != write);
         if !other {
@@ -209,7 +209,7 @@ impl LockedFile {
         self.change(owner, &delta, save)
     }
 
-    fn take(&mut self, want: &Want, save: Save<'_>) -> FsResult<()> {
+    fn take(&mut self, want: &LockRequest, save: Save<'_>) -> FsResult<()> {
         let owner = want.owner();
         let delta = self.ranges.plan_lock(owner, &want.lock, want.node);
         self.change(owner, &delta, save)
@@ -230,7 +230,7 @@ impl LockedFile {
 
 /// The refusal of what goes beyond a limit.
 pub fn too_many(what: &str, limit: usize) -> FsError {
-    FsError::with(Errno::ENOLCK, format!("{limit} {what}, which is the limit; see docs/semantics.md"))
+    FsError::with(Errno::ENOLCK, format!("{limit} {what}, which is the limit; see docs/semantics/locks.md"))
 }
 
 #[cfg(test)]
@@ -240,15 +240,15 @@ mod tests {
 
     const KEPT: Save<'static> = &|_, _| Ok(());
 
-    fn want(client: u64, mode: LockMode, ticket: u64) -> Want {
+    fn want(client: u64, mode: LockMode, ticket: u64) -> LockRequest {
         let (kind, end) = (LockKind::Range, LOCK_END_MAX);
         let lock = FileLock { kind, mode, owner: client, handle: client, pid: 1, start: 0, end };
-        Want { client: ClientId(client), node: None, lock, ticket: Some(ticket), holds: false }
+        LockRequest { client: ClientId(client), node: None, lock, ticket: Some(ticket), holds: false }
     }
 
-    fn whole(client: u64, mode: LockMode, ticket: Option<u64>) -> Want {
+    fn whole(client: u64, mode: LockMode, ticket: Option<u64>) -> LockRequest {
         let ranged = want(client, mode, 0);
-        Want { lock: FileLock { kind: LockKind::Whole, ..ranged.lock }, ticket, ..ranged }
+        LockRequest { lock: FileLock { kind: LockKind::Whole, ..ranged.lock }, ticket, ..ranged }
     }
 
     fn granted(file: &mut LockedFile, now: Instant) -> Vec<u64> {
@@ -321,7 +321,7 @@ mod tests {
         let (mut file, now) = (LockedFile::default(), Instant::now());
         file.acquire(&want(1, LockMode::Read, 1), now, KEPT).unwrap();
         file.acquire(&want(2, LockMode::Write, 2), now, KEPT).unwrap();
-        let attempt = |client, mode| Want { ticket: None, ..want(client, mode, 0) };
+        let attempt = |client, mode| LockRequest { ticket: None, ..want(client, mode, 0) };
         let refused = file.acquire(&attempt(3, LockMode::Write), now, KEPT).unwrap_err();
         assert_eq!((refused.errno(), file.waiters.len()), (Errno::EAGAIN, 1));
         assert_eq!(file.acquire(&attempt(3, LockMode::Read), now, KEPT), Ok(true));

@@ -27,7 +27,7 @@ use file::{Granted, LockedFile, too_many};
 use hints::Hints;
 use ranges::{Delta, Owner, Span};
 
-pub use file::Want;
+pub use file::LockRequest;
 
 const SHARDS: usize = 64;
 
@@ -83,7 +83,7 @@ impl Advisory {
         &self,
         records: &Records,
         ino: Ino,
-        want: &Want,
+        want: &LockRequest,
         check: impl FnOnce() -> FsResult<()>,
     ) -> FsResult<bool> {
         self.with(records, ino, |file, save, granted| {
@@ -106,7 +106,7 @@ impl Advisory {
         &self,
         records: &Records,
         ino: Ino,
-        want: &Want,
+        want: &LockRequest,
         scope: UnlockScope,
         check: impl FnOnce() -> FsResult<()>,
     ) -> FsResult<()> {
@@ -119,7 +119,7 @@ impl Advisory {
     }
 
     /// Takes a waiting request back. Whether it has its lock already.
-    pub fn cancel(&self, records: &Records, ino: Ino, want: &Want) -> bool {
+    pub fn cancel(&self, records: &Records, ino: Ino, want: &LockRequest) -> bool {
         self.with(records, ino, |file, save, granted| {
             let waited = file.cancel(want);
             file.grant(Instant::now(), save, granted);

@@ -3,20 +3,24 @@
 use bivouac_types::{Attr, Errno, FsResult, Ino, Name, SetAttr, SetTime, Timestamp, mode};
 use bivouac_wire::{Blob, EntryName, Found, InoOnly, Seen, SetAttrRequest, op};
 
-use crate::dispatch::Handle;
-use crate::intent::Intent;
+use crate::identity::is_peer;
+use crate::intent_record::Intent;
 use crate::leases::Item;
-use crate::locks::Target;
+use crate::locks::LockTarget;
 use crate::node::Node;
-use crate::peers::is_peer;
 use crate::reaper::Job;
-use crate::record::{Dentry, Inode, target_key};
+use crate::record::{Dentry, Inode, target_key, without_set_id};
 use crate::session::Ctx;
+use crate::step::Handle;
 
 impl Handle for op::Lookup {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: EntryName<'_>) -> FsResult<Found> {
         let name = Name::new(request.name)?;
-        node.bring_entries(request.parent)?;
+        if is_peer(ctx.client) {
+            node.bring_first_entries(request.parent)?;
+        } else {
+            node.bring_entries(request.parent)?;
+        }
         node.note_user(ctx, request.parent);
         let (dentry, slot) = node.look_up(request.parent, &name)?;
         let item = Item::of_name(slot, request.parent, request.name);
@@ -56,6 +60,9 @@ impl Node {
     /// An entry with its attributes, if they are at hand.
     pub(crate) fn found(&self, ctx: &Ctx<'_>, dentry: Dentry, name: Item) -> FsResult<Found> {
         let at_hand = self.map.home(dentry.ino) == Some(self.id);
+        if at_hand {
+            self.settle_sizes_of(dentry.ino);
+        }
         let attr = match self.inode(dentry.ino) {
             _ if !at_hand => None,
             // It went since its entry was read; who asks for it next learns that.
@@ -78,6 +85,7 @@ impl Node {
 
 impl Handle for op::GetAttr {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: InoOnly) -> FsResult<Seen> {
+        node.settle_sizes_of(request.ino);
         Ok(node.seen(ctx, node.gathered(ctx, request.ino)?.attr))
     }
 }
@@ -106,20 +114,25 @@ impl Handle for op::SetAttr {
         // it shows its name.
         let all = [Item::Attrs(ino), Item::Slot(ino.slot())];
         let _quiet = node.callbacks.begin(if set.uid.is_some() { &all } else { &all[..1] });
-        if let Some(size) = set.size {
-            node.resize_once(ctx, ino, size)?;
+        if set.size.is_some() {
+            node.check_permitted(&node.inode(ino)?.attr)?;
         }
+        let done = match set.size {
+            Some(size) => node.resize_once(ctx, ino, size)?.1,
+            None => 0,
+        };
         let _dir = node.stay(ino)?;
         let mut change = node.change_of(ino)?;
-        ctx.check_awaited()?;
+        ctx.check_current()?;
         let mut inode = change.inode(ino)?;
+        node.check_permitted(&inode.attr)?;
         if inode.attr.is_spread() {
             drop(change);
             return node.set_spread(ctx, ino, |inode, now| apply(&mut inode.attr, &set, now));
         }
         apply(&mut inode.attr, &set, change.now);
         change.put_inode(&inode);
-        change.commit_for(ctx, ino.slot(), 0)?;
+        change.commit_for(ctx, ino.slot(), done)?;
         Ok(node.seen(ctx, inode.attr))
     }
 }
@@ -133,7 +146,7 @@ impl Node {
         dir: Ino,
         set: impl Fn(&mut Inode, Timestamp),
     ) -> FsResult<Seen> {
-        let _size = self.locks.lock(Target::Size(dir))?;
+        let _size = self.locks.lock(LockTarget::Size(dir))?;
         self.gather(ctx.origin, dir)?;
         let changed = || {
             let mut change = self.change_of(dir)?;
@@ -172,12 +185,6 @@ fn apply(attr: &mut Attr, set: &SetAttr, now: Timestamp) {
     attr.atime = set.atime.map_or(attr.atime, time);
     attr.mtime = set.mtime.map_or(attr.mtime, time);
     attr.ctime = set.ctime.unwrap_or(now);
-}
-
-/// A mode without set-user-id, and without set-group-id where that means what it says.
-pub fn without_set_id(mode: u32) -> u32 {
-    let gid = if mode & mode::XGRP != 0 { mode::SETGID } else { 0 };
-    mode & !(mode::SETUID | gid)
 }
 
 #[cfg(test)]

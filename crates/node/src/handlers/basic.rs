@@ -7,12 +7,12 @@ use bivouac_types::limits::{HOST_ANSWER_MAX, WRONG_LISTED_MAX};
 use bivouac_types::{Errno, FsResult, PartitionId, StatFs};
 use bivouac_wire::{
     Blob, DamageStatus, FormationMap, HistoryRequest, HistoryTable, HostQuestion, NodeStatus, OpCount,
-    SeatEntry, StatFsRequest, UseTable, VolumeStatus, WrongBytes, op,
+    StatFsRequest, TargetEntry, UseTable, VolumeStatus, WrongBytes, op,
 };
 
-use crate::dispatch::Handle;
 use crate::node::Node;
 use crate::session::Ctx;
+use crate::step::Handle;
 
 /// What a file with a name of usual length takes, of memory and in the log, in bytes.
 const BYTES_PER_FILE: u64 = 512;
@@ -27,7 +27,7 @@ impl Handle for op::Ping {
 
 impl Handle for op::GetMap {
     fn handle(node: &Node, _: &Ctx<'_>, (): ()) -> FsResult<FormationMap> {
-        Ok((*node.map).clone())
+        Ok((*node.newest_map()).clone())
     }
 }
 
@@ -62,12 +62,12 @@ impl Node {
         memory.min(volume) / BYTES_PER_FILE
     }
 
-    /// The same of a partition's seats here.
+    /// The same of a partition's targets here.
     fn space_of(&self, partition: PartitionId) -> FsResult<Vec<(u64, u64)>> {
-        // Asked on the peer lane too, and a node that does not know the partition has no seats of it.
-        let Ok(seats) = self.known_seats(partition) else { return Ok(Vec::new()) };
-        let own = seats.iter().filter(|place| place.node == self.id);
-        let of = |place: &SeatEntry| {
+        // Asked on the peer lane too, and a node that does not know the partition has no targets of it.
+        let Ok(targets) = self.known_targets(partition) else { return Ok(Vec::new()) };
+        let own = targets.iter().filter(|place| place.node == self.id);
+        let of = |place: &TargetEntry| {
             let usage = self.data.part_usage(place.volume, partition)?;
             Ok((usage.capacity, usage.free))
         };
@@ -78,7 +78,7 @@ impl Node {
 impl Handle for op::Status {
     fn handle(node: &Node, _: &Ctx<'_>, (): ()) -> FsResult<NodeStatus> {
         let records = node.records.stats();
-        let (epoch, silent) = node.members.summary(node.map.version);
+        let (epoch, silent) = node.members.summary(node.newest_map().version);
         Ok(NodeStatus {
             id: node.id.0,
             pid: std::process::id(),
@@ -95,6 +95,7 @@ impl Handle for op::Status {
             epoch,
             silent,
             damage: damage(node),
+            links: node.links.statuses(),
         })
     }
 }
@@ -139,7 +140,7 @@ fn operations(node: &Node) -> Vec<OpCount> {
 fn damage(node: &Node) -> DamageStatus {
     let wrong = node.data.wrong(WRONG_LISTED_MAX).into_iter().map(|WrongPart { id, range }| WrongBytes {
         ino: id.ino,
-        seat: id.seat,
+        target: id.target,
         from: range.start,
         to: range.end,
         path: node.data.path_of(id),

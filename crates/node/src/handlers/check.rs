@@ -7,12 +7,12 @@ use bivouac_types::limits::{LIST_BYTES_MAX, WATCHED_MAX};
 use bivouac_types::{Errno, FsError, FsResult, Slot};
 use bivouac_wire::{
     HeaderFacts, Inos, ListRecordsRequest, ListSubfilesRequest, ListedRecord, RecordPage, ScrubDone,
-    ScrubRequest, SubfileFacts, SubfilePage, Watched, op,
+    ScrubRequest, SubfileFacts, SubfilePage, TouchedInos, op,
 };
 
-use crate::dispatch::Handle;
 use crate::node::Node;
 use crate::session::Ctx;
+use crate::step::Handle;
 
 /// Bytes of a record on the wire besides key and value.
 const RECORD_EXTRA: usize = 14;
@@ -87,7 +87,7 @@ impl Page<'_> {
 impl Handle for op::ListSubfiles {
     fn handle(node: &Node, _: &Ctx<'_>, request: ListSubfilesRequest) -> FsResult<SubfilePage> {
         let volume = request.volume;
-        let after = request.after.map(|(ino, seat)| SubfileId { volume, ino, seat });
+        let after = request.after.map(|(ino, target)| SubfileId { volume, ino, target });
         let max = (request.max as usize).clamp(1, SUBFILES_MAX);
         let (listed, mut end) = node.data.list_page(volume, after, max)?;
         let mut subfiles = Vec::with_capacity(listed.len());
@@ -119,13 +119,13 @@ pub fn subfile_facts(found: ListedSubfile) -> SubfileFacts {
         Err(StoreError::Corrupt { cause, .. }) => (None, cause),
         Err(error) => (None, error.to_string()),
     };
-    let SubfileId { ino, seat, .. } = id;
-    SubfileFacts { ino, seat, len, allocated, header, problem, lost }
+    let SubfileId { ino, target, .. } = id;
+    SubfileFacts { ino, target, len, allocated, header, problem, lost }
 }
 
 impl Handle for op::Scrub {
     fn handle(node: &Node, _: &Ctx<'_>, request: ScrubRequest) -> FsResult<ScrubDone> {
-        let id = node.subfile(request.ino, request.seat)?;
+        let id = node.subfile(request.ino, request.target)?;
         let found = node.data.scrub(id, request.from, request.bytes)?;
         let Scrubbed { next, compared, settled, skipped, wrong } = found;
         let wrong = wrong.into_iter().map(|range| (range.start, range.end)).collect();
@@ -145,7 +145,7 @@ impl Handle for op::Watch {
 }
 
 impl Handle for op::ListTouched {
-    fn handle(node: &Node, ctx: &Ctx<'_>, (): ()) -> FsResult<Watched> {
+    fn handle(node: &Node, ctx: &Ctx<'_>, (): ()) -> FsResult<TouchedInos> {
         Ok(node.watches.look(ctx.client))
     }
 }

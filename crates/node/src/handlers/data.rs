@@ -1,26 +1,25 @@
-//! Reading and writing subfiles. All of it is local to the seat's node.
+//! Reading and writing subfiles. All of it is local to the target's node.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use bivouac_net::{Asker, Call, Reply};
-use bivouac_store::{Awaited, Places, StoreError, StoreResult, SubfileId, SubfileSpec};
+use bivouac_net::{Call, Reply, RequestOrigin};
+use bivouac_store::{ChangeCondition, Places, StoreError, StoreResult, SubfileId, SubfileSpec};
 use bivouac_types::limits::FRAME_PAYLOAD_MAX;
-use bivouac_types::{Errno, FsError, FsResult, Ino, Layout, Placement, SeatIndex};
+use bivouac_types::{Errno, FsError, FsResult, Ino, TargetIndex};
 use bivouac_wire::{
     Encode, Op, ReadDone, ReadRequest, SubfileName, SubfileState, Subfiles, TrimRequest, WriteRequest,
     Written, op,
 };
 
 use crate::counters::Served;
-use crate::dispatch::{Handle, request};
+use crate::identity::is_peer;
 use crate::node::Node;
-use crate::partitions::Seats;
-use crate::peers::is_peer;
-use crate::proxy::{Evicted, is_making_room, making_room};
-use crate::session::Ctx;
+use crate::proxy::is_making_room;
+use crate::session::{Ctx, request};
+use crate::step::Handle;
 
 /// How much of a read is brought at a time where all of it does not fit beside what else is on the volume.
 const READ_PIECE: u64 = 64 << 10;
@@ -44,8 +43,8 @@ pub fn serve_read(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
 }
 
 fn read_at_once(node: &Node, read: &ReadRequest, reply: &mut Reply<'_>) -> FsResult<ReadDone> {
-    let id = node.subfile(read.ino, read.seat)?;
-    let _here = node.bring(read.ino, read.seat, read.offset, u64::from(read.len))?;
+    let id = node.subfile(read.ino, read.target)?;
+    let _here = node.bring(read.ino, read.target, read.offset, u64::from(read.len))?;
     let mut epoch = 0;
     let outcome = reply.payload(read.len as usize, |bufs| {
         let (len, found) = node.data.read(id, read.offset, bufs)?;
@@ -57,11 +56,11 @@ fn read_at_once(node: &Node, read: &ReadRequest, reply: &mut Reply<'_>) -> FsRes
 
 /// Reads piece after piece, of which each may go again before the next one is brought.
 fn read_in_pieces(node: &Node, read: &ReadRequest, reply: &mut Reply<'_>) -> FsResult<ReadDone> {
-    let id = node.subfile(read.ino, read.seat)?;
+    let id = node.subfile(read.ino, read.target)?;
     let (mut content, mut end, mut epoch) = (vec![0; read.len as usize], 0, None);
     let mut from = read.offset;
     for piece in content.chunks_mut(READ_PIECE as usize) {
-        let _here = node.bring(read.ino, read.seat, from, piece.len() as u64)?;
+        let _here = node.bring(read.ino, read.target, from, piece.len() as u64)?;
         let (len, found) = node.data.read(id, from, &mut [IoSliceMut::new(piece)])?;
         if *epoch.get_or_insert(found) != found {
             return Err(FsError::with(Errno::EINPROGRESS, "the file was cut while it was read: ask again"));
@@ -87,7 +86,7 @@ fn read_in_pieces(node: &Node, read: &ReadRequest, reply: &mut Reply<'_>) -> FsR
 impl Handle for op::Write {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: WriteRequest) -> FsResult<Written> {
         // On the peer lane nobody may be called, not even to make room.
-        write(node, &request, ctx.payload, (ctx.asker, !is_peer(ctx.client)))
+        write(node, &request, ctx.payload, (ctx.connection, !is_peer(ctx.client)))
     }
 }
 
@@ -97,7 +96,7 @@ pub fn write(
     node: &Node,
     request: &WriteRequest,
     payload: &[IoSlice<'_>],
-    who: (Asker<'_>, bool),
+    who: (RequestOrigin<'_>, bool),
 ) -> FsResult<Written> {
     let len: u64 = payload.iter().map(|slice| slice.len() as u64).sum();
     write_by(node, request, len, who, |id, spec, awaited| {
@@ -110,7 +109,7 @@ pub fn write_places(
     node: &Node,
     request: &WriteRequest,
     places: &Places<'_>,
-    who: (Asker<'_>, bool),
+    who: (RequestOrigin<'_>, bool),
 ) -> FsResult<Written> {
     let span = places.span();
     write_by(node, request, span.end - span.start, who, |id, spec, awaited| {
@@ -122,32 +121,35 @@ fn write_by(
     node: &Node,
     request: &WriteRequest,
     len: u64,
-    (asker, may_collect): (Asker<'_>, bool),
-    write: impl Fn(SubfileId, &SubfileSpec<'_>, Awaited<'_>) -> StoreResult<u32>,
+    (origin, may_collect): (RequestOrigin<'_>, bool),
+    write: impl Fn(SubfileId, &SubfileSpec<'_>, ChangeCondition<'_>) -> StoreResult<u32>,
 ) -> FsResult<Written> {
-    let id = node.subfile(request.ino, request.seat)?;
+    let id = node.subfile(request.ino, request.target)?;
     let spec = node.spec(request.layout)?;
-    let at = (request.ino, request.seat);
+    let at = (request.ino, request.target);
     let how = (&request.layout, request.epoch);
     let _writing = node.before_write(at, how, request.offset, len, may_collect)?;
-    node.with_room(id.volume, may_collect, || write(id, &spec.get(), Awaited::by(&|| !asker.is_gone())))
+    let is_awaited = || !origin.is_superseded();
+    node.with_room(id.volume, may_collect, || write(id, &spec.get(), ChangeCondition::by(&is_awaited)))
 }
 
 impl Handle for op::Trim {
     fn handle(node: &Node, _: &Ctx<'_>, request: TrimRequest) -> FsResult<()> {
-        let id = node.subfile(request.ino, request.seat)?;
+        let id = node.subfile(request.ino, request.target)?;
         let spec = node.spec(request.layout)?;
+        // The new epoch is at the backup behind the intent that it belongs to.
+        node.peers.make_deferred()?;
         Ok(node.data.trim(id, &spec.get(), request.epoch, request.len)?)
     }
 }
 
 impl Handle for op::RemoveSubfiles {
     fn handle(node: &Node, _: &Ctx<'_>, request: Subfiles) -> FsResult<()> {
-        request.subfiles.iter().try_for_each(|(ino, seat)| {
-            let id = node.subfile(*ino, *seat)?;
+        request.subfiles.iter().try_for_each(|(ino, target)| {
+            let id = node.subfile(*ino, *target)?;
             node.data.remove(id)?;
             node.lending.removed(id);
-            node.forget_part(*ino, *seat)?;
+            node.forget_part(*ino, *target)?;
             Ok(())
         })
     }
@@ -155,7 +157,7 @@ impl Handle for op::RemoveSubfiles {
 
 impl Handle for op::StatSubfile {
     fn handle(node: &Node, _: &Ctx<'_>, request: SubfileName) -> FsResult<SubfileState> {
-        let stat = node.data.stat(node.subfile(request.ino, request.seat)?)?;
+        let stat = node.data.stat(node.subfile(request.ino, request.target)?)?;
         Ok(match stat {
             Some(stat) => SubfileState {
                 exists: true,
@@ -179,61 +181,25 @@ impl Handle for op::StatSubfile {
 
 impl Handle for op::SyncSubfile {
     fn handle(node: &Node, _: &Ctx<'_>, request: SubfileName) -> FsResult<()> {
-        Ok(node.data.sync(node.subfile(request.ino, request.seat)?)?)
+        Ok(node.data.sync(node.subfile(request.ino, request.target)?)?)
     }
 }
 
 impl Node {
-    /// Changes a subfile. If there is no room it is tried again: after what processes that write directly do not need
-    /// of their windows was taken back, and if `may_collect` after garbage was removed.
-    pub(crate) fn with_room(
-        &self,
-        volume: u16,
-        may_collect: bool,
-        change: impl Fn() -> StoreResult<u32>,
-    ) -> FsResult<Written> {
-        let mut outcome = change();
-        if matches!(outcome, Err(StoreError::NoSpace { .. } | StoreError::Quota { .. }))
-            && self.reclaim_direct(volume)
-        {
-            outcome = change();
-        }
-        if may_collect && outcome.as_ref().is_err_and(StoreError::is_full) {
-            self.make_room();
-            outcome = change();
-        }
-        let mut is_flushed = false;
-        while outcome.as_ref().is_err_and(StoreError::is_full) {
-            match self.evict(volume) {
-                Evicted::Some => outcome = change(),
-                // Those who read are done in a moment, and what is flushed meanwhile can go: the asker asks again.
-                Evicted::Later => return Err(making_room()),
-                Evicted::Nothing if self.flush_for_room(volume) => return Err(making_room()),
-                // What could not go at the first look, and needed no flush at the second, was flushed in between.
-                Evicted::Nothing if !is_flushed => is_flushed = true,
-                Evicted::Nothing => break,
-            }
-        }
-        match outcome {
-            Ok(epoch) => Ok(Written { accepted: true, epoch }),
-            Err(StoreError::StaleEpoch { current }) => Ok(Written { accepted: false, epoch: current }),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Has `send` send a range of a subfile's data from its file, if all of it is there; see [`bivouac_store::DataStore::send_part`].
+    /// Has `send` send a range of a subfile's data from its file, if all of it is there; see
+    /// [`bivouac_store::DataStore::send_part`].
     pub fn send_part(
         &self,
         ino: Ino,
-        seat: SeatIndex,
+        target: TargetIndex,
         epoch: u32,
         range: &Range<u64>,
         send: impl FnOnce(BorrowedFd<'_>, u64) -> bool,
     ) -> bool {
-        let Ok(id) = self.subfile(ino, seat) else { return false };
+        let Ok(id) = self.subfile(ino, target) else { return false };
         let begun = Instant::now();
         // What has to be brought first is a hole in the file.
-        let Ok(_here) = self.bring(ino, seat, range.start, range.end - range.start) else { return false };
+        let Ok(_here) = self.bring(ino, target, range.start, range.end - range.start) else { return false };
         let sent = self.data.send_part(id, epoch, range, send).unwrap_or(false);
         if sent {
             self.recorder.tick(begun, &self.counters);
@@ -242,38 +208,5 @@ impl Node {
             self.counters.served(&Served { op, from_peer, took, received: 0, sent: range.end - range.start });
         }
         sent
-    }
-
-    /// The subfile of a file on one of this node's seats.
-    pub(crate) fn subfile(&self, ino: Ino, seat: SeatIndex) -> FsResult<SubfileId> {
-        match self.known_seat(seat) {
-            Some(place) if place.node == self.id => Ok(SubfileId { volume: place.volume, ino, seat }),
-            _ => Err(FsError::with(Errno::ESTALE, format!("seat {seat} is not on {}", self.id))),
-        }
-    }
-
-    /// What the header of a new subfile says.
-    pub(crate) fn spec(&self, layout: Layout) -> FsResult<Spec<'_>> {
-        let seats = self.known_seats(layout.partition())?;
-        if usize::from(layout.seats) != seats.len() {
-            let text =
-                format!("layout {layout} is not of {}, which has {} seats", layout.partition(), seats.len());
-            return Err(FsError::with(Errno::EINVAL, text));
-        }
-        Ok(Spec { layout, seats })
-    }
-}
-
-/// What the header of a new subfile says, with the seats that it may name.
-pub(crate) struct Spec<'a> {
-    layout: Layout,
-    seats: Seats<'a>,
-}
-
-impl Spec<'_> {
-    /// As the store wants it.
-    pub(crate) fn get(&self) -> SubfileSpec<'_> {
-        let placement = if self.layout.width == 1 { Placement::Hashed } else { Placement::Striped };
-        SubfileSpec { layout: self.layout, placement, seats: &self.seats }
     }
 }

@@ -7,15 +7,15 @@ use bivouac_net::{Call, Reply};
 use bivouac_store::Access;
 use bivouac_types::{Errno, FsError, FsResult};
 use bivouac_wire::{
-    DirectSession, Encode, Grant, GrantRequest, InvalidateRequest, LendSizeRequest, SizeLease, WidenRequest,
-    Window, op,
+    DirectSession, Encode, Grant, GrantRequest, HasGrownRequest, InvalidateRequest, LendSizeRequest,
+    SizeLease, WidenRequest, Window, op,
 };
 
-use crate::direct::NOT_LENT;
-use crate::dispatch::{Handle, request};
-use crate::locks::Target;
+use crate::lending::NOT_LENT;
+use crate::locks::LockTarget;
 use crate::node::Node;
-use crate::session::Ctx;
+use crate::session::{Ctx, request};
+use crate::step::Handle;
 
 const REFUSED: Grant =
     Grant { granted: false, gate: 0, turn: 0, epoch: 0, data_at: 0, reads: false, from: 0, to: 0 };
@@ -30,7 +30,10 @@ pub fn serve_session(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
 
 /// Grants access to a subfile.
 pub fn serve_grant(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
-    node.reclaim(call.frame.client);
+    // These connections reclaim nothing: those that do have to come first.
+    if node.sessions.awaiting().contains(&call.frame.client) {
+        return answer(reply, Ok((REFUSED, None)));
+    }
     let granted = request::<op::GrantDirect>(call).and_then(|wish| {
         check_asker(call)?;
         grant(node, call, &wish)
@@ -39,9 +42,9 @@ pub fn serve_grant(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
 }
 
 fn grant(node: &Node, call: &Call<'_>, wish: &GrantRequest) -> FsResult<(Grant, Option<OwnedFd>)> {
-    let id = node.subfile(wish.ino, wish.seat)?;
+    let id = node.subfile(wish.ino, wish.target)?;
     // Who reads or writes past this node does not bring, and leaves no marks.
-    if node.is_bound(wish.seat.partition()) {
+    if node.is_bound(wish.target.partition()) {
         return Ok((REFUSED, None));
     }
     let access = if wish.write { Access::Write } else { Access::Read };
@@ -72,13 +75,17 @@ impl Handle for op::WidenDirect {
 impl Handle for op::LendSize {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: LendSizeRequest) -> FsResult<SizeLease> {
         let LendSizeRequest { session, ino } = request;
-        let _quiet = node.quieten(ino);
+        // What a process has in its memory goes with its host.
+        if node.mirror.is_some() {
+            return Ok(NOT_LENT);
+        }
+        let _quiet = node.recall_other_attr_leases(ino);
         // A size that nobody has written down would not be known to be flushed.
         if node.is_bound(node.inode(ino)?.attr.layout.partition()) {
             return Ok(NOT_LENT);
         }
         // While somebody else has it locked, sizes are told by messages, which wait for that.
-        let Some(_size) = node.locks.try_lock(Target::Size(ino)) else { return Ok(NOT_LENT) };
+        let Some(_size) = node.locks.try_lock(LockTarget::Size(ino)) else { return Ok(NOT_LENT) };
         node.lend_size(ctx.client, session, ino)
     }
 }
@@ -91,13 +98,20 @@ impl Handle for op::Invalidate {
     }
 }
 
+impl Handle for op::HasGrown {
+    fn handle(node: &Node, _: &Ctx<'_>, request: HasGrownRequest) -> FsResult<()> {
+        node.callbacks.has_grown(request.client, request.ino, request.size);
+        Ok(())
+    }
+}
+
 fn range_of(offset: u64, len: u64) -> FsResult<Range<u64>> {
     let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
     Ok(offset..end)
 }
 
 fn check_asker(call: &Call<'_>) -> FsResult<()> {
-    if call.asker.takes_descriptors() {
+    if call.connection.takes_descriptors() {
         return Ok(());
     }
     Err(FsError::with(

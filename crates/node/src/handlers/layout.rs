@@ -1,14 +1,16 @@
-//! Layouts and partitions as extended attributes: `user.bivouac.layout` shows and sets, `user.bivouac.partition` shows.
+//! Layouts, partitions and contracts as extended attributes: `user.bivouac.layout` shows and sets, `user.bivouac.partition` and
+//! `user.bivouac.contract` show.
 
 use bivouac_types::{
-    Errno, FsError, FsResult, Ino, Layout, PartitionId, Placement, SeatIndex, check_stripe, mode, units,
+    CONTRACT_XATTR, Contract, DIGEST_XATTR, Errno, FsError, FsResult, Ino, Layout, PartitionId, Placement,
+    TargetIndex, check_stripe, format_contract, mode, units,
 };
 use bivouac_wire::Partition;
 
+use crate::identity::is_peer;
 use crate::leases::Item;
 use crate::node::Node;
-use crate::peers::is_peer;
-use crate::record::Inode;
+use crate::record::{Inode, xattr_key};
 use crate::session::Ctx;
 
 /// Name of the attribute that shows and sets the layout.
@@ -36,10 +38,26 @@ impl Node {
         match name {
             LAYOUT_XATTR if id == PartitionId::ROOT => Ok(Some(describe(inode, None))),
             LAYOUT_XATTR => Ok(Some(describe(inode, Some(&*partition()?)))),
+            CONTRACT_XATTR => {
+                let own = inode.attr.contract;
+                let effective = match own {
+                    Some(own) => own,
+                    None if id == PartitionId::ROOT => Contract::default(),
+                    None => partition()?.settings.contract,
+                };
+                Ok(Some(format_contract(own, effective)))
+            }
+            DIGEST_XATTR if inode.attr.is_laminated() => Ok(self.kept_digest(inode.attr.ino)),
             PARTITION_XATTR if id == PartitionId::ROOT => Ok(None),
             PARTITION_XATTR => Ok(Some(format!("id={}\n{}", id.0, partition()?.settings))),
             _ => Ok(None),
         }
+    }
+
+    /// The digest that was taken of a file when it was laminated, in hexadecimal digits.
+    fn kept_digest(&self, ino: Ino) -> Option<String> {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.records.read(ino.slot(), &xattr_key(ino, DIGEST_XATTR), |bytes| bytes.map(hex))
     }
 
     /// Sets the layout of an empty file, or the default of a directory's new files.
@@ -47,6 +65,7 @@ impl Node {
         let _dir = self.stay(ino)?;
         let size = self.lock_size(ino)?;
         let mut inode = self.inode(ino)?;
+        inode.attr.check_changeable()?;
         let text = std::str::from_utf8(value).map_err(|_| Errno::EINVAL)?;
         let said = parse(text, self.effective(&inode)?)
             .map_err(|text| FsError::with(Errno::EINVAL, format!("user.bivouac.layout: {text}")))?;
@@ -105,10 +124,10 @@ fn has_layout(inode: &Inode) -> bool {
 fn describe(inode: &Inode, partition: Option<&Partition>) -> String {
     let of_partition = partition.filter(|_| inode.placement.is_none());
     let layout = of_partition.map_or(inode.attr.layout, Partition::layout);
-    let Layout { stripe, width, base, seats } = layout;
+    let Layout { stripe, width, base, targets } = layout;
     let number = partition.map_or(String::new(), |partition| format!(" partition={}", partition.id.0));
     if !inode.attr.is_dir() {
-        return format!("stripe={stripe} width={width} base={} seats={seats}{number}", base.position());
+        return format!("stripe={stripe} width={width} base={} targets={targets}{number}", base.position());
     }
     let placement = match (of_partition, inode.placement) {
         (Some(_), _) => OF_PARTITION.to_owned(),
@@ -129,10 +148,10 @@ fn parse(text: &str, (mut layout, mut placement): Said) -> Result<Said, String> 
                 check_stripe(stripe)?;
                 layout.stripe = stripe as u32;
             }
-            "width" => layout.width = if number()? == 0 { layout.seats } else { number()? },
-            "base" => layout.base = SeatIndex::new(layout.partition(), number()?),
-            "seats" if number()? == layout.seats => {}
-            "seats" => return Err(format!("seats={value}: there are {}", layout.seats)),
+            "width" => layout.width = if number()? == 0 { layout.targets } else { number()? },
+            "base" => layout.base = TargetIndex::new(layout.partition(), number()?),
+            "targets" if number()? == layout.targets => {}
+            "targets" => return Err(format!("targets={value}: there are {}", layout.targets)),
             "partition" if number()? == layout.partition().0 => {}
             "partition" => return Err(format!("partition={value}: a file stays in its partition, copy it")),
             "placement" if value == OF_PARTITION && layout.partition() != PartitionId::ROOT => {
@@ -150,7 +169,7 @@ fn parse(text: &str, (mut layout, mut placement): Said) -> Result<Said, String> 
 mod tests {
     use super::*;
 
-    const OLD: Layout = Layout { stripe: 1 << 20, width: 4, base: SeatIndex(2), seats: 4 };
+    const OLD: Layout = Layout { stripe: 1 << 20, width: 4, base: TargetIndex(2), targets: 4 };
     const SAID: Said = (OLD, Some(Placement::Striped));
 
     #[test]
@@ -158,12 +177,12 @@ mod tests {
         let (layout, placement) = parse("stripe=64k width=2", SAID).unwrap();
         assert_eq!(
             (layout.stripe, layout.width, layout.base, placement),
-            (65_536, 2, SeatIndex(2), Some(Placement::Striped))
+            (65_536, 2, TargetIndex(2), Some(Placement::Striped))
         );
         assert_eq!(parse("placement=local,width=0\0", SAID), Ok((OLD, Some(Placement::Local))));
-        let inside = Layout { base: SeatIndex::new(PartitionId(7), 2), ..OLD };
+        let inside = Layout { base: TargetIndex::new(PartitionId(7), 2), ..OLD };
         let base = |text| parse(text, (inside, None)).map(|(layout, placement)| (layout.base, placement));
-        assert_eq!(base("base=1 partition=7"), Ok((SeatIndex::new(PartitionId(7), 1), None)));
+        assert_eq!(base("base=1 partition=7"), Ok((TargetIndex::new(PartitionId(7), 1), None)));
         assert_eq!(base("placement=hashed placement=partition"), Ok((inside.base, None)));
     }
 
@@ -174,19 +193,19 @@ mod tests {
         assert!(refusal("stripe=5000").contains("5000"));
         assert!(refusal("colour=red").contains("colour"));
         assert!(refusal("stripe").contains("key=value"));
-        assert!(refusal("seats=9").contains("there are 4"));
+        assert!(refusal("targets=9").contains("there are 4"));
         assert!(refusal("partition=1").contains("copy it"));
         assert!(refusal("placement=partition").contains("none of striped, local, hashed"));
     }
 
     #[test]
     fn whatever_is_written_is_read_or_refused() {
-        let seeds = ["stripe=64k width=2 placement=local", "base=1,seats=4\n", "width=0 stripe=1m"];
+        let seeds = ["stripe=64k width=2 placement=local", "base=1,targets=4\n", "width=0 stripe=1m"];
         let seeds = seeds.map(|seed| seed.as_bytes().to_vec()).to_vec();
         crate::mutate::Mutator::new(seeds).each(100_000, |bytes| {
             let Ok(text) = std::str::from_utf8(bytes) else { return };
             if let Ok((layout, _)) = parse(text, SAID) {
-                assert_eq!((layout.check(), layout.seats), (Ok(()), OLD.seats));
+                assert_eq!((layout.check(), layout.targets), (Ok(()), OLD.targets));
             }
         });
     }

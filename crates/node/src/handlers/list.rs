@@ -3,22 +3,29 @@
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 
-use bivouac_net::{Call, Reply};
+use bivouac_net::{Call, LaneKind, Reply};
 use bivouac_store::Places;
 use bivouac_types::limits::{LIST_EXTENTS_MAX, TRANSFER_MAX};
-use bivouac_types::{Errno, FsError, FsResult, Ino, SeatIndex};
+use bivouac_types::{Errno, FsError, FsResult, Ino, TargetIndex};
 use bivouac_wire::{Encode, ListDone, ListRequest, WriteRequest, op};
 
-use crate::dispatch::request;
 use crate::handlers::data;
+use crate::handlers::fence::check_fence;
+use crate::identity::is_peer;
 use crate::node::Node;
-use crate::peers::is_peer;
+use crate::session::{context, request};
 
 /// Reads straight into the caller's buffers, or writes.
 pub fn serve(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
     let outcome = request::<op::AccessList>(call).and_then(|list| {
         check(&list)?;
-        if list.write { write(node, call, &list) } else { read(node, &list, reply) }
+        match (list.write, call.lane) {
+            (true, LaneKind::Client) => {
+                node.replies.once(&context(call, call.frame.client), || write(node, call, &list))
+            }
+            (true, _) => write(node, call, &list),
+            (false, _) => read(node, &list, reply),
+        }
     });
     match outcome {
         Ok(done) => done.encode(reply.body()),
@@ -39,7 +46,7 @@ fn total(list: &ListRequest) -> u64 {
 }
 
 fn read(node: &Node, list: &ListRequest, reply: &mut Reply<'_>) -> FsResult<ListDone> {
-    let mut done = ListDone { accepted: true, epoch: 0, whole: true };
+    let mut done = ListDone { accepted: true, epoch: 0, whole: true, places: 0 };
     reply.payload(total(list) as usize, |bufs| {
         let room: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
         if room < total(list) {
@@ -48,9 +55,9 @@ fn read(node: &Node, list: &ListRequest, reply: &mut Reply<'_>) -> FsResult<List
         let mut rest: VecDeque<&mut [u8]> = bufs.iter_mut().map(|buf| &mut **buf).collect();
         for run in bivouac_layout::runs(list.extents.iter().map(|(offset, len)| (*offset, u64::from(*len)))) {
             let extents = list.extents.get(run).unwrap_or_default();
-            let mut places: Vec<Place<'_>> =
+            let mut places: Vec<ListPart<'_>> =
                 extents.iter().map(|(offset, len)| (*offset, take_front(&mut rest, *len as usize))).collect();
-            read_run(node, (list.ino, list.seat), &mut places, &mut done)?;
+            read_run(node, (list.ino, list.target), &mut places, &mut done)?;
         }
         Ok(total(list) as usize)
     })?;
@@ -58,24 +65,24 @@ fn read(node: &Node, list: &ListRequest, reply: &mut Reply<'_>) -> FsResult<List
 }
 
 /// Where in the subfile, and the buffers for what is there.
-type Place<'b> = (u64, Vec<&'b mut [u8]>);
+type ListPart<'b> = (u64, Vec<&'b mut [u8]>);
 
-fn len_of((_, parts): &Place<'_>) -> u64 {
+fn len_of((_, parts): &ListPart<'_>) -> u64 {
     parts.iter().map(|part| part.len() as u64).sum()
 }
 
 /// Reads places that are neighbours by one call. What is wrong between them is nobody's: then each is read by its own.
 fn read_run(
     node: &Node,
-    (ino, seat): (Ino, SeatIndex),
-    places: &mut [Place<'_>],
+    (ino, target): (Ino, TargetIndex),
+    places: &mut [ListPart<'_>],
     done: &mut ListDone,
 ) -> FsResult<()> {
     let (Some(first), Some(last)) = (places.first(), places.last()) else { return Ok(()) };
     let (start, end) = (first.0, last.0.saturating_add(len_of(last)));
-    let id = node.subfile(ino, seat)?;
+    let id = node.subfile(ino, target)?;
     let read = |into: &mut [IoSliceMut<'_>]| {
-        let _here = node.bring(ino, seat, start, end - start)?;
+        let _here = node.bring(ino, target, start, end - start)?;
         Ok::<_, FsError>(node.data.read(id, start, into)?)
     };
     if let [(_, parts)] = places {
@@ -100,7 +107,7 @@ fn read_run(
         }
         Err(_) => places
             .iter_mut()
-            .try_for_each(|place| read_run(node, (ino, seat), std::slice::from_mut(place), done)),
+            .try_for_each(|place| read_run(node, (ino, target), std::slice::from_mut(place), done)),
     }
 }
 
@@ -121,12 +128,13 @@ fn take_front<'b>(rest: &mut VecDeque<&'b mut [u8]>, mut len: usize) -> Vec<&'b 
 }
 
 fn write(node: &Node, call: &Call<'_>, list: &ListRequest) -> FsResult<ListDone> {
-    let _passing = node.pass_fence()?;
+    check_fence(node, call)?;
+    let _passing = node.proxy.fence.pass()?;
     let payload: usize = call.payload.iter().map(|slice| slice.len()).sum();
     if payload as u64 != total(list) {
         return Err(FsError::with(Errno::EPROTO, "payload and list differ in length"));
     }
-    let mut done = ListDone { accepted: true, epoch: 0, whole: true };
+    let mut done = ListDone { accepted: true, epoch: 0, whole: true, places: 0 };
     let mut rest: VecDeque<&[u8]> = call.payload.iter().map(|slice| &**slice).collect();
     let extents: Vec<(u64, u32)> = list.extents.iter().copied().filter(|(_, len)| *len > 0).collect();
     for run in bivouac_layout::runs(extents.iter().map(|(offset, len)| (*offset, u64::from(*len)))) {
@@ -134,17 +142,23 @@ fn write(node: &Node, call: &Call<'_>, list: &ListRequest) -> FsResult<ListDone>
         let parts = front_of(&mut rest, run.iter().map(|(_, len)| *len as usize).sum());
         let places = Places::new(run, &parts)
             .ok_or_else(|| FsError::with(Errno::EFBIG, "places of a list lie behind the end of any file"))?;
-        let ListRequest { ino, seat, layout, epoch, .. } = *list;
-        let request = WriteRequest { ino, seat, layout, epoch, offset: places.span().start };
-        let who = (call.asker, !is_peer(call.frame.client));
+        let ListRequest { ino, target, layout, epoch, .. } = *list;
+        let request = WriteRequest { ino, target, layout, epoch, offset: places.span().start };
+        let who = (call.connection, !is_peer(call.frame.client));
         let written = match places.count() {
-            1 => data::write(node, &request, &parts, who)?,
-            _ => data::write_places(node, &request, &places, who)?,
+            1 => data::write(node, &request, &parts, who),
+            _ => data::write_places(node, &request, &places, who),
+        };
+        // Whoever asks for the rest again must not write these once more: others may have replaced them.
+        let written = match written {
+            Err(_) if done.places > 0 => return Ok(ListDone { whole: false, ..done }),
+            written => written?,
         };
         (done.accepted, done.epoch) = (written.accepted, written.epoch);
         if !written.accepted {
             break;
         }
+        done.places += run.len() as u32;
     }
     Ok(done)
 }

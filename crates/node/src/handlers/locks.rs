@@ -1,30 +1,35 @@
 //! Locks that programs take.
 
+use std::time::{Duration, Instant};
+
 use bivouac_types::{ClientId, Errno, FsError, FsResult};
 use bivouac_wire::{
     GrantedLocks, ListLocksRequest, LockHolderList, LockList, LockMode, LockOf, LockOwners, LockTicket,
     LockWaitList, SetLockRequest, op,
 };
 
-use crate::advisory::{Want, check};
-use crate::dispatch::Handle;
+use crate::advisory::{LockRequest, check};
 use crate::node::Node;
 use crate::session::Ctx;
+use crate::step::Handle;
+
+/// After so long no other client of the same request is waited for.
+const SETTLE_MAX: Duration = Duration::from_millis(100);
 
 impl Handle for op::SetLock {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: SetLockRequest) -> FsResult<bool> {
         let SetLockRequest { ino, lock, scope, holds, ticket, node: place } = request;
         check(&lock)?;
         node.check_slot(ino.slot())?;
-        let want = Want { client: ctx.client, node: place, lock, ticket, holds };
-        // A request that nobody waits for may have been overtaken by its repetition and the end of that lock.
-        let awaited = || ctx.check_awaited();
+        let want = LockRequest { client: ctx.client, node: place, lock, ticket, holds };
+        // A superseded request may have been overtaken by its repetition and the end of that lock.
+        let current = || ctx.check_current();
         if lock.mode == LockMode::Unlock {
-            return node.advisory.release(&node.records, ino, &want, scope, awaited).map(|()| true);
+            return node.advisory.release(&node.records, ino, &want, scope, current).map(|()| true);
         }
         node.inode(ino)?;
         node.sessions.note(&node.records, ctx.client)?;
-        node.advisory.acquire(&node.records, ino, &want, awaited)
+        node.advisory.acquire(&node.records, ino, &want, current)
     }
 }
 
@@ -33,7 +38,7 @@ impl Handle for op::CancelLock {
         let SetLockRequest { ino, lock, ticket, node: place, .. } = request;
         check(&lock)?;
         node.check_slot(ino.slot())?;
-        let want = Want { client: ctx.client, node: place, lock, ticket, holds: false };
+        let want = LockRequest { client: ctx.client, node: place, lock, ticket, holds: false };
         Ok(node.advisory.cancel(&node.records, ino, &want))
     }
 }
@@ -61,7 +66,7 @@ impl Handle for op::ListLocks {
 
 impl Handle for op::ReleaseLocks {
     fn handle(node: &Node, ctx: &Ctx<'_>, (): ()) -> FsResult<()> {
-        ctx.check_awaited()?;
+        ctx.check_current()?;
         node.advisory.forget(&node.records, ctx.client, true)
     }
 }
@@ -87,6 +92,24 @@ impl Handle for op::LookAgain {
     fn handle(node: &Node, _: &Ctx<'_>, request: LockTicket) -> FsResult<()> {
         let gone = || FsError::with(Errno::ENOENT, "the client is not served here");
         node.served.get(request.client).locks.ok_or_else(gone)?.look_again(request.ticket);
+        Ok(())
+    }
+}
+
+impl Handle for op::SettleLocks {
+    fn handle(node: &Node, _: &Ctx<'_>, request: LockOwners) -> FsResult<()> {
+        let mut clients: Vec<ClientId> = request.owners.iter().map(|(client, _)| *client).collect();
+        clients.sort_unstable();
+        clients.dedup();
+        let begun = Instant::now();
+        for client in clients {
+            // Each client waits for a bounded time, and all of them together for not much more.
+            if begun.elapsed() < SETTLE_MAX
+                && let Some(served) = node.served.get(client).locks
+            {
+                served.settle();
+            }
+        }
         Ok(())
     }
 }

@@ -1,17 +1,16 @@
 //! `Make`: a new entry with a new inode.
 
-use bivouac_layout::dir_slot;
 use bivouac_types::limits::SYMLINK_LEN_MAX;
-use bivouac_types::{Attr, Errno, FsResult, Ino, Name, Timestamp, mode};
-use bivouac_wire::{Found, Inherited, Made, MakeRequest, op};
+use bivouac_types::{Errno, FsResult, Ino, Name, mode};
+use bivouac_wire::{Found, Made, MakeRequest, op};
 
-use crate::directory::Place;
-use crate::dispatch::Handle;
-use crate::intent::{Intent, NewDir};
+use crate::directory::EntryPlace;
+use crate::intent_record::{Intent, NewDir};
 use crate::leases::Item;
 use crate::node::Node;
 use crate::record::{Dentry, Inode, SiteFile};
 use crate::session::Ctx;
+use crate::step::Handle;
 
 impl Handle for op::Make {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: MakeRequest<'_>) -> FsResult<Made> {
@@ -36,41 +35,6 @@ fn check(request: &MakeRequest<'_>) -> FsResult<()> {
     Ok(())
 }
 
-/// The inode that the request asks for, in a directory that passes on its group, layout and placement.
-pub(super) fn new_inode(
-    node: &Node,
-    ino: Ino,
-    request: &MakeRequest<'_>,
-    from: &Inherited,
-    now: Timestamp,
-) -> FsResult<Inode> {
-    let is_dir = request.mode & mode::TYPE == mode::DIR;
-    let inherits_group = from.mode & mode::SETGID != 0;
-    let (layout, placement) = match is_dir {
-        true => (from.layout, from.placement),
-        false => {
-            let (layout, placement) = node.new_layout(ino, from, request.name, request.near)?;
-            (layout, Some(placement))
-        }
-    };
-    let attr = Attr {
-        ino,
-        mode: request.mode | if inherits_group && is_dir { mode::SETGID } else { 0 },
-        nlink: if is_dir { 2 } else { 1 },
-        uid: request.uid,
-        gid: if inherits_group { from.gid } else { request.gid },
-        rdev: request.rdev,
-        size: request.target.len() as u64,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        epoch: 0,
-        layout,
-        holes: 0,
-    };
-    Ok(Inode { attr, parent: request.parent, placement })
-}
-
 impl Node {
     fn make(&self, ctx: &Ctx<'_>, request: &MakeRequest<'_>, name: &Name) -> FsResult<Made> {
         let _entry = self.lock_entries(&[(request.parent, name)])?;
@@ -92,26 +56,12 @@ impl Node {
         }
     }
 
-    /// A new inode for an entry of this place, as the request describes it.
-    pub(crate) fn new_inode_at(
-        &self,
-        place: &Place,
-        name: &Name,
-        request: &MakeRequest<'_>,
-    ) -> FsResult<Inode> {
-        let is_dir = request.mode & mode::TYPE == mode::DIR;
-        let home =
-            if is_dir { dir_slot(place.dir, name.as_bytes(), self.map.slot_count()) } else { place.slot };
-        let ino = self.allocator.next_ino(&self.records, home)?;
-        new_inode(self, ino, request, &self.inherited(place)?, self.clock.now())
-    }
-
     /// All records are this node's: one transaction.
     pub(super) fn make_here(
         &self,
         ctx: &Ctx<'_>,
         request: &MakeRequest<'_>,
-        place: &Place,
+        place: &EntryPlace,
         inode: &Inode,
     ) -> FsResult<Made> {
         let ino = inode.attr.ino;
@@ -119,6 +69,7 @@ impl Node {
         let items = [place.items(), vec![Item::Attrs(ino)]].concat();
         let mut change = self.change_at(&[slot, book, ino.slot()], &items)?;
         let mut parent = change.directory(place)?;
+        self.check_permitted_in(parent.partition())?;
         if let Some(dentry) = change.dentry(place)? {
             drop(change);
             return self.existing(ctx, place, dentry, request);
@@ -148,7 +99,7 @@ impl Node {
     }
 
     /// The inode of a new directory belongs to a peer.
-    fn make_there(&self, ctx: &Ctx<'_>, place: &Place, name: &Name, inode: Inode) -> FsResult<Made> {
+    fn make_there(&self, ctx: &Ctx<'_>, place: &EntryPlace, name: &Name, inode: Inode) -> FsResult<Made> {
         let is_bound = self.is_bound(inode.attr.layout.partition());
         let site = is_bound.then(|| SiteFile::named_here(place.dir, name.as_bytes()));
         let new = NewDir { name: name.as_bytes().to_vec(), inode, site };
@@ -162,7 +113,7 @@ impl Node {
     fn existing(
         &self,
         ctx: &Ctx<'_>,
-        place: &Place,
+        place: &EntryPlace,
         dentry: Dentry,
         request: &MakeRequest<'_>,
     ) -> FsResult<Made> {
@@ -189,9 +140,7 @@ impl Node {
 
     fn register_new(&self, ctx: &Ctx<'_>, request: &MakeRequest<'_>, ino: Ino) -> FsResult<()> {
         match request.open {
-            Some(open) if request.mode & mode::TYPE == mode::FILE => {
-                self.register_open(ino, ctx.client, open)
-            }
+            Some(open) if request.mode & mode::TYPE == mode::FILE => self.register_open(ctx, ino, open),
             _ => Ok(()),
         }
     }

@@ -4,10 +4,10 @@ use bivouac_members::Event;
 use bivouac_types::{Errno, FsError, FsResult, NodeId};
 use bivouac_wire::{NewsList, ProbeForRequest, op};
 
-use crate::dispatch::Handle;
+use crate::identity::peer_of;
 use crate::node::Node;
-use crate::peers::peer_of;
 use crate::session::Ctx;
+use crate::step::Handle;
 
 impl Handle for op::Probe {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: NewsList) -> FsResult<NewsList> {

@@ -10,14 +10,15 @@ use std::ops::ControlFlow;
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino};
 use bivouac_wire::{Decode, Encode, Ticket, codec_struct, op};
 
-use crate::dispatch::{Handle, SYSTEM};
-use crate::locks::Target;
+use crate::identity::SYSTEM;
+use crate::locks::LockTarget;
 use crate::namespace::{Change, decode};
 use crate::node::Node;
 use crate::peers::Steps;
 use crate::reaper::Job;
 use crate::record::{moves_key, table};
 use crate::session::Ctx;
+use crate::step::Handle;
 
 /// A node's last turn: `M`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,10 +82,10 @@ impl Node {
     /// Runs `act` while nobody else moves a directory, and beyond it if `act` leaves a change to be finished later.
     pub(super) fn with_moves_lock<R>(&self, act: impl FnOnce(u64) -> FsResult<R>) -> FsResult<R> {
         // The keeper knows nodes only: the requests of one node take turns here.
-        let turn = self.locks.lock(Target::Moves)?;
+        let turn = self.locks.lock(LockTarget::Moves)?;
         let ticket = self.allocator.next(&self.records)?;
         let outcome = self.take_moves_lock(ticket).and_then(|()| act(ticket));
-        let is_left = self.locks.is_kept(Target::Moves);
+        let is_left = self.locks.is_kept(LockTarget::Moves);
         drop(turn);
         if !is_left {
             self.give_moves_lock_back(ticket);
@@ -118,7 +119,7 @@ impl Node {
 
     /// A killed daemon may have had the lock. If it left no change that needs it, it is given back.
     pub(crate) fn adopt_moves_lock(&self) -> FsResult<()> {
-        if !self.locks.is_kept(Target::Moves) {
+        if !self.locks.is_kept(LockTarget::Moves) {
             self.reaper.add(Job::Moves(self.allocator.next(&self.records)?));
         }
         Ok(())

@@ -4,33 +4,39 @@ use bivouac_types::limits::OPENS_MAX;
 use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpenId, mode};
 use bivouac_wire::{CloseRequest, OpenRequest, ReassertRequest, Seen, op};
 
-use crate::dispatch::Handle;
 use crate::leases::Principal;
 use crate::node::Node;
 use crate::session::Ctx;
-use crate::sessions::{News, Told};
+use crate::sessions::{FloorOrder, ReclaimedOpens};
+use crate::step::Handle;
 use crate::uses::Known;
 
 impl Handle for op::Open {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: OpenRequest) -> FsResult<Seen> {
-        let OpenRequest { ino, id, floor, .. } = request;
+        let OpenRequest { ino, id, floor, truncate } = request;
         node.sessions.note(&node.records, ctx.client)?;
         node.hear_of_opens(ctx.client, floor)?;
         // Registered before it is looked at: an unlink in between then leaves it alive.
-        node.register_open(ino, ctx.client, id)?;
-        let refreshed = if request.truncate { Ok(()) } else { node.refresh(ino) };
-        let opened =
-            refreshed.and_then(|()| node.inode(ino)).and_then(|inode| match inode.attr.mode & mode::TYPE {
-                mode::FILE if request.truncate && inode.attr.size > 0 => {
+        node.register_open(ctx, ino, id)?;
+        let refreshed = if truncate { Ok(()) } else { node.refresh(ino) };
+        let opened = refreshed.and_then(|()| node.inode(ino)).and_then(|inode| {
+            if truncate || id.is_for_writing() {
+                inode.attr.check_changeable()?;
+                node.check_permitted(&inode.attr)?;
+            }
+            match inode.attr.mode & mode::TYPE {
+                mode::FILE if truncate && inode.attr.size > 0 => {
                     let _principal = Principal::on_behalf_of(ctx.origin);
-                    let _quiet = node.quieten(ino);
-                    node.resize_once(ctx, ino, 0)
+                    let _quiet = node.recall_other_attr_leases(ino);
+                    node.resize_once(ctx, ino, 0).map(|(attr, _)| attr)
                 }
                 _ => Ok(inode.attr),
-            });
+            }
+        });
         let opened = opened.and_then(|attr| node.hold_nameless(ctx.client, &attr));
-        if opened.is_err() {
-            node.close(ctx.client, ino, id)?;
+        let is_superseded = || ctx.connection.is_superseded();
+        if opened.is_err() && node.opens.remove_unless(ino, ctx.client, id, is_superseded) {
+            node.release_orphan(ino, ctx.client);
         }
         opened.map(|attr| node.seen(ctx, attr))
     }
@@ -50,30 +56,19 @@ impl Node {
     ///
     /// # Errors
     /// `EMFILE` when there are too many; `EIO`, which nobody reads, for one that comes too late.
-    pub(super) fn register_open(&self, ino: Ino, client: ClientId, open: OpenId) -> FsResult<()> {
+    pub(super) fn register_open(&self, ctx: &Ctx<'_>, ino: Ino, open: OpenId) -> FsResult<()> {
+        let client = ctx.client;
         if self.opens.count() >= OPENS_MAX {
             return Err(too_many(self.id));
         }
-        if self.opens.add(ino, client, open, || self.sessions.floor(client)) {
-            Ok(())
-        } else {
-            Err(overtaken())
-        }
+        let is_overtaken = || ctx.connection.is_superseded() || open < self.sessions.floor(client);
+        if self.opens.add(ino, client, open, is_overtaken) { Ok(()) } else { Err(overtaken()) }
     }
 
     /// Who asks for anything has said before what it has open, if it has anything open.
     pub(crate) fn reclaim(&self, client: ClientId) {
         if self.sessions.has_reclaimed(client) {
-            self.has_closed_orphans(client);
-        }
-    }
-
-    /// Inodes without names that a client does not have open are not kept for it.
-    pub(crate) fn has_closed_orphans(&self, client: ClientId) {
-        for ino in self.orphans().into_iter().filter(|ino| !self.opens.is_held(*ino, client)) {
-            if let Err(error) = self.forget_orphan(ino, client) {
-                log::warn!(why:% = error; "inode {ino} has no name and could not be removed");
-            }
+            self.release_orphans(client);
         }
     }
 
@@ -81,13 +76,16 @@ impl Node {
     /// it has not said again, is not open any more.
     fn hear_of_opens(&self, client: ClientId, floor: OpenId) -> FsResult<()> {
         match self.sessions.raise_floor(client, floor) {
-            News::OfAnotherProcess => self.replace_opens(client, &Told::new()),
-            News::InOrder | News::Late => Ok(()),
+            FloorOrder::OfAnotherProcess => {
+                self.hand_on_tokens(client);
+                self.replace_opens(client, &ReclaimedOpens::new())
+            }
+            FloorOrder::InOrder | FloorOrder::Late => Ok(()),
         }
     }
 
     /// A client has open what it has told, and what is under way.
-    fn replace_opens(&self, client: ClientId, told: &Told) -> FsResult<()> {
+    fn replace_opens(&self, client: ClientId, told: &ReclaimedOpens) -> FsResult<()> {
         self.opens.replace(client, told, self.sessions.floor(client));
         for (ino, _) in told {
             self.hold_orphan(*ino, client)?;
@@ -95,7 +93,7 @@ impl Node {
         // The opens are known now. Who may have any file open by no more than not having said so is not asked for
         // what it has any more, only after that: in between both look at an unlink.
         self.sessions.finish_reclaim(client);
-        self.has_closed_orphans(client);
+        self.release_orphans(client);
         Ok(())
     }
 
@@ -111,11 +109,14 @@ impl Node {
 impl Handle for op::Close {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: CloseRequest) -> FsResult<()> {
         node.hear_of_opens(ctx.client, request.floor)?;
-        request.opens.iter().try_for_each(|(ino, open)| {
-            // Its process has given the size back before it said this.
-            node.sweep_sizes_of(*ino)?;
-            node.close(ctx.client, *ino, *open)
-        })?;
+        for (ino, open) in &request.opens {
+            // Its process has given the size back before it said this. What is not written down now is later.
+            if let Err(error) = node.sweep_sizes_of(*ino) {
+                log::warn!(why:% = error; "size of inode {ino} is not in its record yet");
+            }
+            // Each by itself: what is wrong with one does not keep the others open.
+            node.close(ctx.client, *ino, *open);
+        }
         let is_mount = ctx.client.mounted_through(node.map.formation).is_some();
         // What came before a kill of this daemon is not noted twice.
         if request.uses.is_empty() || node.recorder.hears(ctx.client, ctx.id) {
@@ -142,9 +143,11 @@ impl Handle for op::Reassert {
             return Ok(());
         }
         let told = reclaim.take_told();
-        ctx.check_awaited()?;
-        if node.sessions.raise_floor(client, request.floor) == News::Late {
-            return Err(overtaken());
+        ctx.check_current()?;
+        match node.sessions.raise_floor(client, request.floor) {
+            FloorOrder::Late => return Err(overtaken()),
+            FloorOrder::OfAnotherProcess => node.hand_on_tokens(client),
+            FloorOrder::InOrder => {}
         }
         node.replace_opens(client, &told)
     }
@@ -152,7 +155,7 @@ impl Handle for op::Reassert {
 
 impl Handle for op::Leave {
     fn handle(node: &Node, ctx: &Ctx<'_>, (): ()) -> FsResult<()> {
-        ctx.check_awaited()?;
+        ctx.check_current()?;
         node.forget_client(ctx.client)?;
         node.forget_outcomes(ctx.client)
     }
@@ -170,8 +173,8 @@ mod tests {
     #[test]
     fn who_reclaims_is_found_by_an_unlink_at_every_moment() {
         let dir = tempfile::tempdir().unwrap();
-        let node = crate::intent::tests::alone(dir.path());
-        let told: Told = (1..400).map(|number| (Ino(number), OpenId(number))).collect();
+        let node = crate::testing::alone(dir.path());
+        let told: ReclaimedOpens = (1..400).map(|number| (Ino(number), OpenId(number))).collect();
         for _ in 0..200 {
             node.sessions.await_reclaim(A);
             let done = AtomicBool::new(false);

@@ -1,13 +1,15 @@
 //! Partitions: made, changed and forgotten by their keeper; told to nodes; and directories that come to belong to them.
 
-use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId, PartitionId, PartitionSettings, SeatIndex};
+use bivouac_types::{
+    Errno, FsError, FsResult, Ino, NodeId, PartitionId, PartitionSettings, Source, TargetIndex,
+};
 use bivouac_wire::{
     BindDirectoryRequest, Encode, ListPartitionsRequest, Partition, PartitionChange, PartitionList,
     PartitionState, op,
 };
 
-use crate::dispatch::{Handle, SYSTEM};
-use crate::intent::{Intent, NewPartition};
+use crate::identity::SYSTEM;
+use crate::intent_record::{Intent, NewPartition};
 use crate::leases::Item;
 use crate::node::Node;
 use crate::peers::Steps;
@@ -15,6 +17,7 @@ use crate::proxy::{check_stripes, open};
 use crate::reaper::Job;
 use crate::record::partition_key;
 use crate::session::Ctx;
+use crate::step::Handle;
 
 /// Most bytes of partitions in one answer, unless one alone has more.
 const PAGE_BYTES: usize = 1 << 16;
@@ -59,6 +62,8 @@ impl Handle for op::BindDirectory {
             return Err(FsError::with(Errno::EBUSY, text));
         }
         (inode.attr.layout, inode.placement, inode.attr.ctime) = (layout, placement, change.now);
+        // The partition has one, which a directory's own would hide.
+        inode.attr.contract = None;
         change.put_inode(&inode);
         change.commit()
     }
@@ -73,7 +78,9 @@ impl Handle for op::ChangePartition {
             return node.partition(PartitionId(id as u16)).map(|partition| (*partition).clone());
         }
         match change {
-            PartitionChange::Make { dir, seats, settings } => node.make_partition(ctx, dir, seats, settings),
+            PartitionChange::Make { dir, targets, settings } => {
+                node.make_partition(ctx, dir, targets, settings)
+            }
             PartitionChange::Set { id, version, settings } => node.set_partition(ctx, id, |partition| {
                 check_change(partition, version, &settings)?;
                 node.check_available(&settings, false)?;
@@ -90,14 +97,14 @@ impl Node {
         &self,
         ctx: &Ctx<'_>,
         dir: Ino,
-        seats: Vec<SeatIndex>,
+        targets: Vec<TargetIndex>,
         settings: PartitionSettings,
     ) -> FsResult<Partition> {
         self.check_available(&settings, true)?;
         let outer = self.check_directory(ctx, dir)?;
         let (version, state) = (0, PartitionState::Making);
         let id = PartitionId::ROOT;
-        let mut partition = Partition { id, version, state, dir, outer, seats, settings };
+        let mut partition = Partition { id, version, state, dir, outer, targets, settings };
         partition.check(&self.map).map_err(|text| FsError::with(Errno::EINVAL, text))?;
         partition.id = self.partitions.next_id()?;
         let (id, slot) = (partition.id, self.partitions.slot);
@@ -226,21 +233,6 @@ impl Node {
         let own = self.id;
         (0..self.map.nodes.len()).map(|node| NodeId(node as u16)).filter(move |node| *node != own)
     }
-
-    /// Writes down what there is to know of a partition, unless more is known.
-    pub(crate) fn put_partition(&self, partition: Partition) -> FsResult<()> {
-        let slot = self.partitions.slot;
-        let mut change = self.change_at(&[slot], &[])?;
-        let known = self.partitions.get(partition.id);
-        let rank = |partition: &Partition| (partition.version, partition.state as u8);
-        if known.is_some_and(|known| rank(&known) >= rank(&partition)) {
-            return Ok(());
-        }
-        change.txn.put(slot, &partition_key(partition.id), &partition.to_bytes());
-        change.commit()?;
-        self.learn(partition);
-        Ok(())
-    }
 }
 
 /// Whether a directory has nothing that would have to change its partition.
@@ -273,7 +265,10 @@ fn check_change(partition: &Partition, version: u32, settings: &PartitionSetting
             "the contract of a partition is chosen when it is made: programs count on it; make another one";
         return Err(FsError::with(Errno::EINVAL, text));
     }
-    if partition.settings.source != settings.source {
+    let is_detached = |source: &Source| settings.source == source.detached();
+    if partition.settings.source != settings.source
+        && !partition.settings.source.as_ref().is_some_and(is_detached)
+    {
         let text = "the source of a partition is chosen when it is made: make another one";
         return Err(FsError::with(Errno::EINVAL, text));
     }
@@ -284,8 +279,8 @@ impl Node {
     /// Refuses what this release has no implementation of, and what the source is not up to; of a new partition it must
     /// be there.
     fn check_available(&self, settings: &PartitionSettings, is_new: bool) -> FsResult<()> {
-        if let Some(source) = &settings.source {
-            let source = open(source.site(), &self.objects)?;
+        if let Some(source) = settings.source.as_ref().filter(|source| !source.is_detached()) {
+            let source = open(source.site(), &self.objects, &self.links)?;
             let of_rules = settings.rules.iter().filter_map(|rule| rule.stripe);
             check_stripes(&*source, of_rules.chain([settings.stripe]))?;
             if is_new {

@@ -4,9 +4,9 @@ use bivouac_types::limits::PUT_LEN_MAX;
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Name, mode};
 use bivouac_wire::{MakeRequest, PutRequest, Seen, op};
 
-use crate::dispatch::Handle;
 use crate::node::Node;
 use crate::session::Ctx;
+use crate::step::Handle;
 
 /// Permissions that the owner of a directory needs to make entries in it.
 const MAY_MAKE: u32 = 0o300;
@@ -40,25 +40,30 @@ impl Node {
         // Nobody cuts it meanwhile.
         let _size = self.lock_size(ino)?;
         let inode = self.regular_file(ino)?;
-        if ctx.retry && is_put(&inode.attr, request, length(ctx))? {
+        if is_put(&inode.attr, request, length(ctx))? {
             return Ok(self.seen(ctx, inode.attr));
         }
+        inode.attr.check_changeable()?;
+        // The name, and the number's reservation, are at the backup before content is.
+        self.peers.make_deferred()?;
         if let Err(error) = self.write_striped(&inode, 0, ctx.payload) {
-            // What some seats took must not come up when somebody makes it longer.
+            // What some targets took must not come up when somebody makes it longer.
             self.mark_tails(vec![ino]);
             return Err(error);
         }
         let mut change = self.change_of(ino)?;
+        ctx.check_current().inspect_err(|_| self.mark_tails(vec![ino]))?;
         let mut inode = change.inode(ino)?;
         inode.attr.size = length(ctx);
         inode.attr.mtime = request.mtime;
         inode.attr.ctime = change.now;
+        inode.attr.raise_data_version();
         change.put_inode(&inode);
         change.commit().inspect_err(|_| self.mark_tails(vec![ino]))?;
         Ok(self.seen(ctx, inode.attr))
     }
 
-    /// Makes the file, empty.
+    /// Makes the file, empty, unless this request has made it.
     fn put_name(&self, ctx: &Ctx<'_>, request: &PutRequest<'_>, name: &Name) -> FsResult<Ino> {
         let place = self.place(request.parent, name)?;
         if place.is_spread() {
@@ -81,7 +86,10 @@ impl Node {
             return Err(not_here("the directory is in front of site storage"));
         }
         if self.dentry(&place)?.is_some() {
-            return Err(Errno::EEXIST.into());
+            // It may be its own: the content did not fit, and room has been made since.
+            let again = Ctx { retry: true, ..*ctx };
+            let own = self.entry_done_before(&again, request.parent, name)?;
+            return own.map(Ino).ok_or_else(|| Errno::EEXIST.into());
         }
         let PutRequest { parent, name: bytes, uid, gid, near, .. } = *request;
         let mode = mode::FILE | request.mode;

@@ -1,19 +1,19 @@
 //! `Rename`: driven by the node of the source entry.
 
-use bivouac_types::{Errno, FsError, FsResult, Ino, Name, NodeId, PartitionId, Slot, mode};
+use bivouac_types::{Errno, ExpectedFile, FsError, FsResult, Ino, Name, NodeId, PartitionId, Slot, mode};
 use bivouac_wire::{EntryName, Found, InoOnly, RenameRequest, op};
 
-use crate::directory::Place;
-use crate::dispatch::Handle;
-use crate::intent::{Intent, Move};
+use crate::directory::EntryPlace;
+use crate::intent_record::{Intent, Move};
 use crate::leases::Item;
-use crate::locks::Target;
+use crate::locks::LockTarget;
 use crate::namespace::Change;
 use crate::node::Node;
 use crate::peers::Steps;
 use crate::reaper::Pause;
-use crate::record::Dentry;
+use crate::record::{Dentry, Inode};
 use crate::session::Ctx;
+use crate::step::Handle;
 
 /// `RENAME_NOREPLACE` of the kernel.
 const NOREPLACE: u32 = 1;
@@ -36,6 +36,9 @@ struct Wanted<'a> {
 impl Handle for op::Rename {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: RenameRequest<'_>) -> FsResult<()> {
         if request.flags & !(NOREPLACE | EXCHANGE) != 0 || request.flags == NOREPLACE | EXCHANGE {
+            return Err(Errno::EINVAL.into());
+        }
+        if request.flags != 0 && request.expect.is_some() {
             return Err(Errno::EINVAL.into());
         }
         let (name, new_name) = (Name::new(request.name)?, Name::new(request.new_name)?);
@@ -81,7 +84,7 @@ impl Node {
     /// What is to be moved, if it is there; nothing at all if it has been moved.
     fn rename_source(&self, ctx: &Ctx<'_>, wanted: &Wanted<'_>) -> FsResult<Option<Option<Dentry>>> {
         let (dir, name) = (wanted.request.parent, &wanted.name);
-        let _dir = self.owns(dir.slot()).then(|| self.locks.lock(Target::Dir(dir))).transpose()?;
+        let _dir = self.owns(dir.slot()).then(|| self.locks.lock(LockTarget::Dir(dir))).transpose()?;
         match self.entry_done_before(ctx, dir, name)? {
             Some(_) => {
                 self.tell_again(ctx, wanted.request.new_parent);
@@ -129,8 +132,14 @@ impl Node {
         if exchange && target.ok_or(Errno::ENOENT)?.kind == mode::DIR {
             self.check_no_loop(ctx, target, parent)?;
         }
+        if let Some(expected) = request.expect {
+            self.check_expected(ctx, target, &expected)?;
+        }
         if !may_replace(source, target, request.flags)? {
             return Ok(());
+        }
+        if let Some(replaced) = target.filter(|target| !exchange && target.kind == mode::FILE) {
+            self.check_replaceable(ctx, replaced)?;
         }
         if node == self.id && self.all_here([Some(source), target]) {
             let new_place = self.place(new_parent, &wanted.new_name)?;
@@ -149,8 +158,8 @@ impl Node {
         &self,
         ctx: &Ctx<'_>,
         wanted: &Wanted<'_>,
-        (place, source): (&Place, Dentry),
-        (new_place, target): (&Place, Option<Dentry>),
+        (place, source): (&EntryPlace, Dentry),
+        (new_place, target): (&EntryPlace, Option<Dentry>),
     ) -> FsResult<()> {
         let request = wanted.request;
         let mut slots: Vec<Slot> = [place.slots(), new_place.slots()].concat();
@@ -170,7 +179,13 @@ impl Node {
         if change.directory(place)?.partition() != change.directory(new_place)?.partition() {
             return Err(Errno::EXDEV.into());
         }
-        change.txn.may_not_grow_for_ever();
+        if let Some(expected) = request.expect {
+            self.check_expected_in(&change, target, &expected)?;
+        }
+        if let Some(replaced) = target.filter(|_| request.flags & EXCHANGE == 0) {
+            change.inode(replaced.ino)?.attr.check_changeable()?;
+        }
+        change.txn.bound_growth();
         match target {
             Some(target) if request.flags & EXCHANGE != 0 => {
                 change.exchange((place, source), (new_place, target))?;
@@ -182,6 +197,50 @@ impl Node {
         }
         change.moved_to(source.ino, request.new_parent, request.new_name, false)?;
         change.commit_for(ctx, place.slot, 0)
+    }
+
+    /// Refuses to put something in the place of a laminated file: whoever reads under the name would read another
+    /// content.
+    fn check_replaceable(&self, ctx: &Ctx<'_>, replaced: Dentry) -> FsResult<()> {
+        match self.attr_of(ctx, replaced.ino) {
+            Ok(attr) => attr.check_changeable(),
+            // It goes just now; what its name leads to then is compared with what was found here.
+            Err(error) if error.errno() == Errno::ENOENT => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Refuses a change whose condition is not met by what the name leads to. A file whose home is the node of the
+    /// name is compared again in the transaction that replaces or removes it.
+    pub(super) fn check_expected(
+        &self,
+        ctx: &Ctx<'_>,
+        target: Option<Dentry>,
+        expected: &ExpectedFile,
+    ) -> FsResult<()> {
+        let Some(target) = target.filter(|target| target.ino == expected.ino) else {
+            return Err(unexpected());
+        };
+        match self.attr_of(ctx, target.ino) {
+            Ok(found) if expected.is_met_by(&found) => Ok(()),
+            Ok(_) => Err(unexpected()),
+            Err(error) if error.errno() == Errno::ENOENT => Err(unexpected()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As [`Node::check_expected`], of a file of this node in the transaction that replaces or removes it.
+    pub(super) fn check_expected_in(
+        &self,
+        change: &Change<'_>,
+        target: Option<Dentry>,
+        expected: &ExpectedFile,
+    ) -> FsResult<()> {
+        // Somebody may have written to it since it was looked at, or may write without telling from now on.
+        if expected.data_version.is_some() && self.may_be_written(expected.ino) {
+            return Err(unexpected());
+        }
+        met(expected, target.map(|target| change.inode(target.ino)).transpose()?)
     }
 
     fn all_here(&self, dentries: [Option<Dentry>; 2]) -> bool {
@@ -225,8 +284,8 @@ impl Change<'_> {
     /// The new name leads to what the old one led to, and the old one goes.
     fn move_over(
         &mut self,
-        (place, source): (&Place, Dentry),
-        (new_place, target): (&Place, Option<Dentry>),
+        (place, source): (&EntryPlace, Dentry),
+        (new_place, target): (&EntryPlace, Option<Dentry>),
     ) -> FsResult<()> {
         match target {
             Some(target) if target.kind == mode::DIR => drop(self.remove_dir(target.ino, false)?),
@@ -246,8 +305,8 @@ impl Change<'_> {
     /// Each name leads to what the other one led to.
     fn exchange(
         &mut self,
-        (place, source): (&Place, Dentry),
-        (new_place, target): (&Place, Dentry),
+        (place, source): (&EntryPlace, Dentry),
+        (new_place, target): (&EntryPlace, Dentry),
     ) -> FsResult<()> {
         let mut new_parent = self.directory(new_place)?;
         self.replace_entry(&mut new_parent, new_place, target, source);
@@ -268,11 +327,28 @@ impl Wanted<'_> {
             kind: source.kind,
             replaced: target.map(|target| target.ino),
             replaced_kind: target.map_or(0, |target| target.kind),
+            expect_version: self.request.expect.and_then(|expected| expected.data_version),
             exchange: self.request.flags & EXCHANGE != 0,
             turn: self.turn.map_or(0, |(ticket, _)| ticket),
             partition,
         }
     }
+}
+
+/// Refuses what is not the expected file.
+fn met(expected: &ExpectedFile, found: Option<Inode>) -> FsResult<()> {
+    match found {
+        Some(found) if expected.is_met_by(&found.attr) => Ok(()),
+        _ => Err(unexpected()),
+    }
+}
+
+/// The error of a rename or an unlink whose condition does not hold.
+pub(super) fn unexpected() -> FsError {
+    FsError::with(
+        Errno::ECANCELED,
+        "the name leads to another file than expected, or its content has changed",
+    )
 }
 
 /// Whether somebody else is at the same entries, or was faster.

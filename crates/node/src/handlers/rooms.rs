@@ -2,8 +2,8 @@
 
 use bivouac_types::{Errno, FsResult};
 
+use crate::identity::is_peer;
 use crate::node::{Node, RECORDS_VOLUME};
-use crate::peers::is_peer;
 use crate::proxy::{Evicted, making_room};
 use crate::session::Ctx;
 

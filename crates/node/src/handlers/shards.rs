@@ -1,17 +1,16 @@
 //! Steps for spread directories. They call nobody, and each may come twice.
 
-use bivouac_layout::{entry_hash, slot_of_hash};
 use bivouac_types::{Errno, FsError, FsResult, Ino, Name, NodeId, Slot, mode};
 use bivouac_wire::{
     DirChangedRequest, DropShardRequest, Encode, Inherited, InoOnly, InstallShardRequest, SealRequest,
     ShardState, UpdateShardRequest, op,
 };
 
-use crate::dispatch::Handle;
 use crate::namespace::Change;
 use crate::node::Node;
-use crate::record::{Dentry, Inode, Shard, dentry_prefix, hashed_key, shard_key};
+use crate::record::{Dentry, Inode, Shard, dentry_prefix, shard_key};
 use crate::session::Ctx;
+use crate::step::Handle;
 use crate::watch::ENTRIES_MOVE;
 
 impl Shard {
@@ -27,7 +26,7 @@ impl Handle for op::InstallShard {
         let slots = node.own_slots().collect::<Vec<Slot>>();
         let mut change = node.change(&slots)?;
         // A message of a driver that has given up and said so must not bring anything back.
-        ctx.check_awaited()?;
+        ctx.check_current()?;
         let mut shard = match change.shard(book, request.dir)? {
             // Changed since: the directory is spread, and this is a repetition that was under way for long.
             Some(shard) if shard.tx == request.tx && shard.version > 0 => return Ok(()),
@@ -49,16 +48,6 @@ impl Handle for op::InstallShard {
         }
         change.put_shard(book, request.dir, &shard);
         change.commit()
-    }
-}
-
-impl Node {
-    /// Slot and key that an entry has in a spread directory; the slot is this node's.
-    pub(crate) fn shard_place(&self, dir: Ino, name: &Name) -> FsResult<(Slot, Vec<u8>)> {
-        let hash = entry_hash(dir, name.as_bytes());
-        let slot = slot_of_hash(hash, self.map.slot_count());
-        self.check_slot(slot)?;
-        Ok((slot, hashed_key(dir, hash, name.as_bytes())))
     }
 }
 

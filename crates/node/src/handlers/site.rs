@@ -10,11 +10,11 @@ use bivouac_wire::{
     SeenPage, SitePlace, Whence, op,
 };
 
-use crate::dispatch::Handle;
+use crate::identity::is_peer;
 use crate::node::Node;
-use crate::peers::is_peer;
 use crate::proxy::{PEER_WAIT, WAIT};
 use crate::session::Ctx;
+use crate::step::Handle;
 
 impl Handle for op::FindOrigin {
     fn handle(node: &Node, _: &Ctx<'_>, InoOnly { ino }: InoOnly) -> FsResult<Whence> {
@@ -100,7 +100,7 @@ impl Handle for op::ListPinned {
 
 impl Handle for op::Fence {
     fn handle(node: &Node, _: &Ctx<'_>, request: FenceRequest) -> FsResult<bool> {
-        node.hold_fence(&request)
+        node.proxy.fence.hold(&request)
     }
 }
 

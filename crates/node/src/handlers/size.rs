@@ -2,36 +2,44 @@
 
 use std::io::IoSlice;
 
-use bivouac_net::Asker;
+use bivouac_net::RequestOrigin;
 use bivouac_types::limits::FILE_SIZE_MAX;
-use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, mode};
+use bivouac_types::{Attr, Errno, FsError, FsResult, Ino};
 use bivouac_wire::{
-    Appended, ClaimRequest, CountRequest, Encode, ExtendOverRequest, ExtendRequest, Extended, FlushMark,
-    InoOnly, MarkFlushRequest, Op, WriteRequest, Written, op,
+    AppendRequest, Appended, ClaimRequest, CountRequest, Encode, ExtendOverRequest, ExtendRequest, Extended,
+    FlushMark, InoOnly, MarkFlushRequest, Op, WriteRequest, Written, op,
 };
 
-use super::attrs::without_set_id;
 use super::data;
-use crate::dispatch::Handle;
-use crate::intent::{Cut, Intent};
-use crate::locks::Target;
+use crate::intent_record::{Cut, Intent, LoggedIntent};
+use crate::locks::LockTarget;
 use crate::node::Node;
 use crate::peers::{PeerRequest, Steps};
-use crate::record::Inode;
+use crate::record::{Inode, without_set_id};
 use crate::session::Ctx;
+use crate::step::Handle;
+
+/// The remembered outcome of a size change that made the file longer.
+const GROWN: u64 = 1;
 
 impl Handle for op::Extend {
-    fn handle(node: &Node, _: &Ctx<'_>, request: ExtendRequest) -> FsResult<Extended> {
-        let _quiet = node.quieten(request.ino);
-        let _size = node.locks.lock(Target::Size(request.ino))?;
-        node.extend(&request, 0)
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: ExtendRequest) -> FsResult<Extended> {
+        let _quiet = node.recall_other_attr_leases(request.ino);
+        let size = node.locks.lock(LockTarget::Size(request.ino))?;
+        let (extended, may_have_grown) = node.extend(ctx, &request, 0)?;
+        drop(size);
+        if may_have_grown {
+            node.has_grown(ctx.client, request.ino, extended.attr.size);
+        }
+        Ok(extended)
     }
 }
 
 impl Handle for op::Count {
-    fn handle(node: &Node, _: &Ctx<'_>, request: CountRequest) -> FsResult<()> {
-        let _quiet = node.quieten(request.ino);
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: CountRequest) -> FsResult<()> {
+        let _quiet = node.recall_other_attr_leases(request.ino);
         let mut change = node.change_of(request.ino)?;
+        ctx.check_current()?;
         let mut inode = change.inode(request.ino)?;
         let holes = request.holes.min(inode.attr.size);
         if inode.attr.epoch != request.epoch || inode.attr.holes == holes {
@@ -47,28 +55,38 @@ impl Handle for op::Count {
 impl Handle for op::ExtendOver {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: ExtendOverRequest) -> FsResult<Extended> {
         let ExtendOverRequest { ino, start, end, epoch } = request;
-        let _quiet = node.quieten(ino);
-        let _size = node.locks.lock(Target::Size(ino))?;
+        let _quiet = node.recall_other_attr_leases(ino);
+        let size = node.locks.lock(LockTarget::Size(ino))?;
         let mut inode = node.regular_file(ino)?;
+        inode.attr.check_changeable()?;
         if inode.attr.epoch == epoch && start > inode.attr.size && node.stale_tails.may_have_tail(ino) {
-            node.have_size_back(ino)?;
+            node.recall_size_lease(ino)?;
             inode = node.regular_file(ino)?;
             node.cut_rest(ctx, &inode)?;
             return Ok(Extended { accepted: false, attr: node.inode(ino)?.attr });
         }
-        node.extend(&ExtendRequest { ino, end, epoch }, start)
+        let (extended, may_have_grown) = node.extend(ctx, &ExtendRequest { ino, end, epoch }, start)?;
+        drop(size);
+        if may_have_grown {
+            node.has_grown(ctx.client, ino, extended.attr.size);
+        }
+        Ok(extended)
     }
 }
 
 impl Node {
-    /// Takes note of the end of a write and of a hole in front of its start. The caller holds the lock on the size.
-    fn extend(&self, request: &ExtendRequest, start: u64) -> FsResult<Extended> {
+    /// Takes note of the end of a write and of a hole in front of its start, and says whether the file has grown, also by the
+    /// first try of this request, behind which others may not have been told. The caller holds the lock on the size.
+    fn extend(&self, ctx: &Ctx<'_>, request: &ExtendRequest, start: u64) -> FsResult<(Extended, bool)> {
         let mut change = self.change_of(request.ino)?;
+        ctx.check_current()?;
         let mut inode = change.inode(request.ino)?;
+        inode.attr.check_changeable()?;
         if inode.attr.epoch != request.epoch || request.end > FILE_SIZE_MAX {
-            return Ok(Extended { accepted: false, attr: inode.attr });
+            return Ok((Extended { accepted: false, attr: inode.attr }, false));
         }
-        if request.end > inode.attr.size {
+        let has_grown = request.end > inode.attr.size;
+        if has_grown {
             let gap = start.min(request.end).saturating_sub(inode.attr.size);
             self.lending.wrote(request.ino, request.end - inode.attr.size - gap);
             inode.attr.holes = inode.attr.holes.saturating_add(gap);
@@ -77,15 +95,20 @@ impl Node {
         written(&mut inode.attr, change.now);
         change.put_inode(&inode);
         change.commit()?;
-        Ok(Extended { accepted: true, attr: inode.attr })
+        Ok((Extended { accepted: true, attr: inode.attr }, has_grown || ctx.retry))
     }
 }
 
 impl Handle for op::Touch {
-    fn handle(node: &Node, _: &Ctx<'_>, request: InoOnly) -> FsResult<()> {
-        let _quiet = node.quieten(request.ino);
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: InoOnly) -> FsResult<()> {
+        let _quiet = node.recall_other_attr_leases(request.ino);
+        node.inode(request.ino)?.attr.check_changeable()?;
+        // Before the version rises: nobody is told that one as a validator while the client goes on writing.
+        node.opens.mark_writer(request.ino, ctx.client);
         let mut change = node.change_of(request.ino)?;
+        ctx.check_current()?;
         let mut inode = change.inode(request.ino)?;
+        inode.attr.check_changeable()?;
         written(&mut inode.attr, change.now);
         change.put_inode(&inode);
         change.commit()
@@ -97,16 +120,29 @@ fn written(attr: &mut Attr, now: bivouac_types::Timestamp) {
     attr.mtime = now;
     attr.ctime = now;
     attr.mode = without_set_id(attr.mode);
+    attr.raise_data_version();
 }
 
 impl Handle for op::Append {
-    fn handle(node: &Node, ctx: &Ctx<'_>, request: InoOnly) -> FsResult<Appended> {
-        let ino = request.ino;
-        let _quiet = node.quieten(ino);
-        let _size = node.lock_size(ino)?;
+    fn handle(
+        node: &Node,
+        ctx: &Ctx<'_>,
+        AppendRequest { ino, epoch, from }: AppendRequest,
+    ) -> FsResult<Appended> {
+        let _quiet = node.recall_other_attr_leases(ino);
+        let size = node.lock_size(ino)?;
         let inode = node.regular_file(ino)?;
         if let Some(offset) = ctx.done_before(&node.records, ino.slot())? {
+            drop(size);
+            node.has_grown(ctx.client, ino, inode.attr.size);
             return Ok(Appended { offset, attr: inode.attr });
+        }
+        inode.attr.check_changeable()?;
+        if epoch.is_some_and(|epoch| epoch != inode.attr.epoch) {
+            return Err(Errno::ERESTART.into());
+        }
+        if inode.attr.size < from {
+            return Err(Errno::ECANCELED.into());
         }
         let offset = inode.attr.size;
         let len: u64 = ctx.payload.iter().map(|piece| piece.len() as u64).sum();
@@ -121,17 +157,22 @@ impl Handle for op::Append {
             change.commit_for(ctx, ino.slot(), offset)?;
             Ok(Appended { offset, attr: inode.attr })
         };
-        // What some seats took must not come up when somebody makes it longer.
-        append().inspect_err(|_: &FsError| node.mark_tails(vec![ino]))
+        // What some targets took must not come up when somebody makes it longer.
+        let appended = append().inspect_err(|_: &FsError| node.mark_tails(vec![ino]))?;
+        drop(size);
+        node.has_grown(ctx.client, ino, end);
+        Ok(appended)
     }
 }
 
 impl Handle for op::Claim {
     fn handle(node: &Node, ctx: &Ctx<'_>, ClaimRequest { ino, len }: ClaimRequest) -> FsResult<Appended> {
-        let _quiet = node.quieten(ino);
-        let _size = node.lock_size(ino)?;
+        let _quiet = node.recall_other_attr_leases(ino);
+        let size = node.lock_size(ino)?;
         let inode = node.regular_file(ino)?;
         if let Some(offset) = ctx.done_before(&node.records, ino.slot())? {
+            drop(size);
+            node.has_grown(ctx.client, ino, inode.attr.size);
             return Ok(Appended { offset, attr: inode.attr });
         }
         let offset = inode.attr.size;
@@ -139,6 +180,7 @@ impl Handle for op::Claim {
         if len == 0 {
             return Ok(Appended { offset, attr: inode.attr });
         }
+        inode.attr.check_changeable()?;
         if node.stale_tails.may_have_tail(ino) {
             node.cut_rest(ctx, &inode)?;
         }
@@ -149,49 +191,65 @@ impl Handle for op::Claim {
         written(&mut inode.attr, change.now);
         change.put_inode(&inode);
         change.commit_for(ctx, ino.slot(), offset)?;
+        drop(size);
+        node.has_grown(ctx.client, ino, end);
         Ok(Appended { offset, attr: inode.attr })
     }
 }
 
 impl Handle for op::CutTail {
     fn handle(node: &Node, ctx: &Ctx<'_>, InoOnly { ino }: InoOnly) -> FsResult<()> {
-        let _quiet = node.quieten(ino);
+        let _quiet = node.recall_other_attr_leases(ino);
         let _size = node.lock_size(ino)?;
         let inode = node.regular_file(ino)?;
+        if inode.attr.is_laminated() {
+            // Targets have refused what was behind its end.
+            return Ok(());
+        }
         node.cut(ctx, &inode, inode.attr.size, inode.attr.layout)
     }
 }
 
 impl Node {
-    /// Cuts or extends a file: once, however often it is asked for.
-    pub(crate) fn resize_once(&self, ctx: &Ctx<'_>, ino: Ino, size: u64) -> FsResult<Attr> {
+    /// Cuts or extends a file: once, however often it is asked for. Says what its operation leaves when it is done, too, see
+    /// [`Done`](crate::record::Done): [`GROWN`] if the file has grown, otherwise 0.
+    pub(crate) fn resize_once(&self, ctx: &Ctx<'_>, ino: Ino, size: u64) -> FsResult<(Attr, u64)> {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
         }
-        let _size = self.lock_size(ino)?;
-        match ctx.done_before(&self.records, ino.slot())? {
-            Some(_) => Ok(self.inode(ino)?.attr),
-            None => self.resize(ctx, ino, size),
+        let lock = self.lock_size(ino)?;
+        let (attr, done) = match ctx.done_before(&self.records, ino.slot())? {
+            Some(done) => (self.inode(ino)?.attr, done),
+            None => self.resize(ctx, ino, size)?,
+        };
+        drop(lock);
+        if done == GROWN {
+            self.has_grown(ctx.client, ino, attr.size);
         }
+        Ok((attr, done))
     }
 
-    fn resize(&self, ctx: &Ctx<'_>, ino: Ino, size: u64) -> FsResult<Attr> {
+    fn resize(&self, ctx: &Ctx<'_>, ino: Ino, size: u64) -> FsResult<(Attr, u64)> {
         let inode = self.regular_file(ino)?;
+        inode.attr.check_changeable()?;
         if size < inode.attr.size {
             self.cut(ctx, &inode, size, inode.attr.layout)?;
-            return self.attr_of(ctx, ino);
+            return Ok((self.attr_of(ctx, ino)?, 0));
         }
         if size > inode.attr.size && self.stale_tails.may_have_tail(ino) {
             self.cut_rest(ctx, &inode)?;
         }
         let mut change = self.change_of(ino)?;
+        ctx.check_current()?;
         let mut inode = change.inode(ino)?;
+        let done = if size > inode.attr.size { GROWN } else { 0 };
         inode.attr.holes = inode.attr.holes.saturating_add(size.saturating_sub(inode.attr.size));
         inode.attr.size = size;
         written(&mut inode.attr, change.now);
         change.put_inode(&inode);
-        change.commit()?;
-        Ok(inode.attr)
+        // With the growth itself: a repetition may not cut what others append behind it.
+        change.commit_for(ctx, ino.slot(), done)?;
+        Ok((inode.attr, done))
     }
 
     /// Cuts a file, and lets it go on with a layout that only an empty file may change.
@@ -202,16 +260,53 @@ impl Node {
         size: u64,
         new_layout: bivouac_types::Layout,
     ) -> FsResult<()> {
-        let Attr { ino, layout, epoch, .. } = inode.attr;
-        let cut = Cut { ino, size, epoch: epoch.wrapping_add(1), layout, new_layout };
+        let Attr { ino, layout, epoch, contract, .. } = inode.attr;
+        let cut = Cut { ino, size, epoch: epoch.wrapping_add(1), layout, new_layout, contract };
         self.carry_out(ctx, ino.slot(), Intent::Cut(cut))
     }
 
     /// Cuts off what clients that died may have left behind the end. This is nobody's operation: the one that
     /// makes it necessary has yet to be done.
     fn cut_rest(&self, ctx: &Ctx<'_>, inode: &Inode) -> FsResult<()> {
-        let nobody = Ctx { client: crate::dispatch::SYSTEM, channel: 0, id: bivouac_types::OpId(0), ..*ctx };
+        let nobody = Ctx { client: crate::identity::SYSTEM, channel: 0, id: bivouac_types::OpId(0), ..*ctx };
         self.cut(&nobody, inode, inode.attr.size, inode.attr.layout)
+    }
+
+    /// Gives a file a new epoch, and changes nothing else, if that is wanted once nobody else does: whoever goes by the present
+    /// one is refused by its targets, and shows no copies without asking, the asking client included. Then `done`.
+    pub(crate) fn raise_epoch(
+        &self,
+        ctx: &Ctx<'_>,
+        ino: Ino,
+        is_wanted: impl FnOnce() -> bool,
+        done: impl FnOnce(),
+    ) -> FsResult<()> {
+        let _quiet = self.recall_attr_leases(ino);
+        let _size = self.lock_size(ino)?;
+        if is_wanted() {
+            self.cut_to_new_epoch(ctx, &self.regular_file(ino)?.attr)?;
+            done();
+        }
+        Ok(())
+    }
+
+    /// Gives a file a new epoch, and changes nothing else. The caller has the size locked.
+    pub(super) fn cut_to_new_epoch(&self, ctx: &Ctx<'_>, attr: &Attr) -> FsResult<()> {
+        let Attr { ino, size, epoch, layout, contract, .. } = *attr;
+        let cut = Cut { ino, size, epoch: epoch.wrapping_add(1), layout, new_layout: layout, contract };
+        // Nobody's operation, as above; and no change of content, so times stay, and so does the data version unless a client
+        // has gone away that may have written: the cut ends what reminds of that.
+        let nobody = Ctx { client: crate::identity::SYSTEM, channel: 0, id: bivouac_types::OpId(0), ..*ctx };
+        let begin = |_: &LoggedIntent| {
+            let mut change = self.change_of(ino)?;
+            if self.stale_tails.may_have_tail(ino) {
+                let mut inode = change.inode(ino)?;
+                inode.attr.raise_data_version();
+                change.put_inode(&inode);
+            }
+            Ok(change)
+        };
+        self.carry_out_begun(&nobody, ino.slot(), Intent::Cut(cut), begin)
     }
 
     pub(crate) fn attr_of(&self, ctx: &Ctx<'_>, ino: Ino) -> FsResult<Attr> {
@@ -223,26 +318,18 @@ impl Node {
             .attr)
     }
 
-    pub(crate) fn regular_file(&self, ino: Ino) -> FsResult<Inode> {
-        let inode = self.inode(ino)?;
-        match inode.attr.mode & mode::TYPE {
-            mode::FILE => Ok(inode),
-            mode::DIR => Err(Errno::EISDIR.into()),
-            _ => Err(Errno::EINVAL.into()),
-        }
-    }
-
-    /// Writes the pieces of a contiguous range of the file to its seats, here and on peers.
+    /// Writes the pieces of a contiguous range of the file to its targets, here and on peers.
     pub(super) fn write_striped(&self, inode: &Inode, offset: u64, payload: &[IoSlice<'_>]) -> FsResult<()> {
         let bytes = contiguous(payload);
         let Attr { ino, layout, epoch, .. } = inode.attr;
         for range in bivouac_layout::split(&layout, offset, bytes.len() as u64) {
-            let place = self.seat_place(range.seat)?;
+            let place = self.target_place(range.target)?;
             let pieces: Vec<IoSlice<'_>> =
                 range.pieces().filter_map(|piece| bytes.get(piece.range()).map(IoSlice::new)).collect();
-            let request = WriteRequest { ino, seat: range.seat, layout, epoch, offset: range.subfile_offset };
+            let request =
+                WriteRequest { ino, target: range.target, layout, epoch, offset: range.subfile_offset };
             if place.node == self.id {
-                accepted(&data::write(self, &request, &pieces, (Asker::HERE, true))?)?;
+                accepted(&data::write(self, &request, &pieces, (RequestOrigin::LOCAL, true))?)?;
             } else {
                 let body = request.to_bytes();
                 let step =
@@ -263,13 +350,13 @@ impl Node {
 
 impl Node {
     /// Has a peer bring a range of its subfile that a step is about to write.
-    fn have_brought(&self, inode: &Inode, range: &bivouac_layout::SeatRange) -> FsResult<()> {
-        let (ino, seat) = (inode.attr.ino, range.seat);
+    fn have_brought(&self, inode: &Inode, range: &bivouac_layout::TargetRange) -> FsResult<()> {
+        let (ino, target) = (inode.attr.ino, range.target);
         let (whence, offset, len) = (self.whence(ino)?, range.subfile_offset, range.len);
         let mark = FlushMark::Known { epoch: inode.attr.epoch, whence, offset, len };
-        let request = MarkFlushRequest { ino, seat, mark };
-        let steps = Steps::question(crate::dispatch::SYSTEM);
-        self.step::<op::MarkFlush>(self.seat_place(seat)?.node, steps, 0, request).map(drop)
+        let request = MarkFlushRequest { ino, target, mark };
+        let steps = Steps::question(crate::identity::SYSTEM);
+        self.step::<op::MarkFlush>(self.target_place(target)?.node, steps, 0, request).map(drop)
     }
 }
 

@@ -1,21 +1,22 @@
-//! Steps of the peer lane. They call nobody, and each may come twice. One that nobody waits for any more is refused when
-//! its turn has come: its change may be over and undone, and nobody would undo it again.
+//! Steps of the peer lane. They call nobody, and each may come twice. One that came over a superseded connection is refused
+//! when its turn has come: its change may be over and undone, and nobody would undo it again.
 
-use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Name};
+use bivouac_types::{Attr, Errno, ExpectedFile, FsError, FsResult, Ino, Name};
 use bivouac_wire::{
     AdjustLinksRequest, Encode, InoOnly, InstallEntryRequest, PutInodeRequest, RemoveDirRequest, RemovedDir,
     SetParentRequest, op,
 };
 
-use crate::directory::Place;
-use crate::dispatch::Handle;
+use super::rename::unexpected;
+use crate::directory::EntryPlace;
 use crate::leases::Item;
-use crate::locks::Target;
+use crate::locks::LockTarget;
 use crate::namespace::{Change, decode};
 use crate::node::Node;
 use crate::proxy::not_listed;
 use crate::record::{Aside, Dentry, Inode, aside_key};
 use crate::session::Ctx;
+use crate::step::Handle;
 
 impl Handle for op::PutInode {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: PutInodeRequest<'_>) -> FsResult<()> {
@@ -24,7 +25,7 @@ impl Handle for op::PutInode {
             return Err(Errno::EINVAL.into());
         }
         let mut change = node.change_at(&[request.ino.slot()], &[Item::Attrs(request.ino)])?;
-        ctx.check_awaited()?;
+        ctx.check_current()?;
         if change.inode(request.ino).is_ok() {
             return Ok(());
         }
@@ -60,12 +61,12 @@ impl Handle for op::RemoveDir {
             return Err(not_listed(ino));
         }
         let mut change = node.change_at(&[ino.slot()], &[Item::Attrs(ino)])?;
-        ctx.check_awaited()?;
+        ctx.check_current()?;
         match change.aside(ino)? {
             Some(was) if aside && (was.driver, was.tx) == ctx.intent() => {
                 return Ok(RemovedDir { record: was.inode.to_bytes() });
             }
-            Some(_) => return Err(FsError::with(Errno::EBUSY, format!("directory {ino} is being replaced"))),
+            Some(_) => return Err(being_replaced(ino)),
             None => {}
         }
         if change.inode(ino).is_err_and(|error| error.errno() == Errno::ENOENT) {
@@ -102,11 +103,17 @@ impl Handle for op::DropDir {
     }
 }
 
+/// The error of a request for a directory that a rename has set aside. The caller repeats it.
+fn being_replaced(ino: Ino) -> FsError {
+    FsError::with(Errno::EBUSY, format!("directory {ino} is being replaced"))
+}
+
 impl Change<'_> {
     /// Removes an empty directory's inode. Of a spread one, the shards must be `sealed`.
     ///
     /// # Errors
-    /// `ENOTEMPTY`, `ENOTDIR`, `ENOENT`; `EREMOTE` for a spread one whose shards may have entries.
+    /// `ENOTEMPTY`, `ENOTDIR`, `ENOENT`; `EREMOTE` for a spread one whose shards may have entries; `EBUSY` for one that
+    /// a rename replaces just now.
     pub(crate) fn remove_dir(&mut self, ino: Ino, sealed: bool) -> FsResult<Inode> {
         let inode = self.removable_dir(ino, sealed)?;
         self.erase_inode(&inode);
@@ -114,6 +121,10 @@ impl Change<'_> {
     }
 
     fn removable_dir(&self, ino: Ino, sealed: bool) -> FsResult<Inode> {
+        // Its inode is hidden until the rename over it is finished or undone; until then its name is not free.
+        if self.aside(ino)?.is_some() {
+            return Err(being_replaced(ino));
+        }
         let inode = self.inode(ino)?;
         match (inode.attr.is_dir(), inode.attr.is_spread()) {
             (false, _) => Err(Errno::ENOTDIR.into()),
@@ -149,7 +160,7 @@ impl Change<'_> {
     /// Tells a moved inode; a directory learns its parent.
     pub(crate) fn moved_to(&mut self, ino: Ino, parent: Ino, name: &[u8], back: bool) -> FsResult<()> {
         if self.aside(ino)?.is_some() {
-            return Err(FsError::with(Errno::EBUSY, format!("directory {ino} is being replaced")));
+            return Err(being_replaced(ino));
         }
         let mut inode = self.inode(ino)?;
         inode.attr.ctime = self.now;
@@ -167,7 +178,7 @@ impl Handle for op::AdjustLinks {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: AdjustLinksRequest) -> FsResult<Attr> {
         let AdjustLinksRequest { ino, delta } = request;
         let mut change = node.change_at(&[ino.slot()], &[Item::Attrs(ino)])?;
-        ctx.check_awaited()?;
+        ctx.check_current()?;
         if ctx.step_done(&change.txn, ino.slot())? {
             // Gone when the earlier try took the last name; who asked for that needs no attributes.
             return change.inode(ino).map(|inode| inode.attr);
@@ -190,7 +201,7 @@ impl Handle for op::InstallEntry {
         // A peer must not change what a request of this node is about to change, or what is about to move.
         let own = ctx.client == node.as_client();
         let at_home = node.owns(dir.slot());
-        let inside = (!own && at_home).then(|| node.locks.try_lock(Target::Dir(dir)));
+        let inside = (!own && at_home).then(|| node.locks.try_lock(LockTarget::Dir(dir)));
         let lock = (!own).then(|| node.locks.try_lock(Node::entry_target(dir, &name)));
         // Looked at first: by the time of a repetition the directory may be spread, or gone.
         for slot in [dir.slot(), node.hashed_slot(dir, &name)] {
@@ -203,16 +214,28 @@ impl Handle for op::InstallEntry {
         // Peers who ask for this tell the home, unless it is this node.
         let is_told = place.is_spread() && at_home;
         let home = if is_told { dir.slot() } else { slot };
-        let mut change = node.change_at(&[slot, book, home], &place.items())?;
+        // The file that is replaced, if it must have a certain content and is of this node.
+        let checked = request.expect.filter(|ino| request.expect_version.is_some() && node.owns(ino.slot()));
+        let slots = [slot, book, home, checked.map_or(slot, Ino::slot)];
+        let mut change = node.change_at(&slots, &place.items())?;
         if ctx.step_done(&change.txn, slot)? {
             return Ok(());
         }
-        ctx.check_awaited()?;
+        ctx.check_current()?;
         if matches!(lock, Some(None)) || matches!(inside, Some(None)) {
             return Err(FsError::with(Errno::EAGAIN, format!("entry '{name}' is being changed: try again")));
         }
         node.callbacks.moves_to(ctx.origin, place.name_item());
-        change.txn.may_not_grow_for_ever();
+        if let Some(ino) = checked {
+            let expected = ExpectedFile { ino, data_version: request.expect_version };
+            match change.inode(ino) {
+                Ok(found) if expected.is_met_by(&found.attr) && !node.may_be_written(ino) => {}
+                Ok(_) => return Err(unexpected()),
+                Err(error) if error.errno() == Errno::ENOENT => return Err(unexpected()),
+                Err(error) => return Err(error),
+            }
+        }
+        change.txn.bound_growth();
         change.install_entry(&place, &name, &request)?;
         if let Some(inode) = if is_told { change.spread_dir(dir)? } else { None } {
             node.gathers.is_ahead(dir, node.id);
@@ -225,7 +248,7 @@ impl Handle for op::InstallEntry {
 impl Change<'_> {
     fn install_entry(
         &mut self,
-        place: &Place,
+        place: &EntryPlace,
         name: &Name,
         request: &InstallEntryRequest<'_>,
     ) -> FsResult<()> {
@@ -253,7 +276,7 @@ impl Handle for op::SetParent {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: SetParentRequest) -> FsResult<()> {
         let slot = request.ino.slot();
         let mut change = node.change_at(&[slot], &[Item::Attrs(request.ino)])?;
-        ctx.check_awaited()?;
+        ctx.check_current()?;
         if ctx.step_done(&change.txn, slot)? {
             return Ok(());
         }
@@ -266,12 +289,11 @@ impl Handle for op::SetParent {
 mod tests {
     use std::io::IoSlice;
     use std::os::fd::AsFd;
-    use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::intent::tests::alone;
-    use bivouac_net::Asker;
-    use bivouac_types::{ClientId, OpId, SeatIndex};
+    use crate::testing::alone;
+    use bivouac_net::{Generation, RequestOrigin};
+    use bivouac_types::{ClientId, OpId, TargetIndex};
     use bivouac_wire::{SpaceKind, SpaceRequest, WriteRequest};
 
     const DIR: Ino = Ino(0x1234);
@@ -288,14 +310,14 @@ mod tests {
 
     /// What waited for its turn on a node while its driver gave up.
     #[test]
-    fn a_step_that_nobody_waits_for_changes_nothing() {
+    fn a_step_that_is_superseded_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let node = alone(dir.path());
-        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (socket, generation) = (std::io::stdin(), Generation::default());
         let peer = ClientId(ClientId::PEER_BIT | 3);
         let awaited = Ctx { client: peer, id: OpId(160), ..Ctx::of_node(peer) };
-        let late = Ctx { asker: Asker::behind(ours.as_fd()), ..awaited };
-        drop(theirs);
+        let late = Ctx { connection: RequestOrigin::over(socket.as_fd(), &generation), ..awaited };
+        generation.supersede();
         let record = kept_as(DIR, &node);
         let put = || PutInodeRequest { ino: DIR, record: &record, target: &[], site: None };
         refused(op::PutInode::handle(&node, &late, put()));
@@ -313,29 +335,66 @@ mod tests {
         assert_eq!(node.inode(DIR).unwrap().to_bytes(), record);
     }
 
-    /// It would undo what its client has done since, or make a subfile of a file that is gone.
+    /// Over a half-open connection: the repetition was carried out meanwhile, and the name was made anew.
     #[test]
-    fn a_write_that_nobody_waits_for_writes_nothing() {
+    fn a_change_that_was_superseded_while_it_waited_for_its_entry_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let node = alone(dir.path());
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let (ino, seat, layout) = (DIR, SeatIndex(0), node.inode(Ino::ROOT).unwrap().attr.layout);
+        let (socket, generation) = (std::io::stdin(), Generation::default());
+        let client = Ctx::of_node(ClientId(7));
+        let make = bivouac_wire::MakeRequest {
+            parent: Ino::ROOT,
+            name: b"f",
+            mode: bivouac_types::mode::FILE | 0o600,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            target: b"",
+            open: None,
+            exclusive: true,
+            near: None,
+        };
+        let made = op::Make::handle(&node, &Ctx { id: OpId(1), ..client }, make).unwrap().found.ino;
+        let (parent, name) = (Ino::ROOT, Name::new(b"f").unwrap());
+        let entry = || bivouac_wire::EntryName { parent, name: b"f" };
+        let held = node.lock_entries(&[(parent, &name)]).unwrap();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let connection = RequestOrigin::over(socket.as_fd(), &generation);
+                let unlink = bivouac_wire::UnlinkRequest { parent, name: b"f", expect: None };
+                op::Unlink::handle(&node, &Ctx { connection, ..client }, unlink)
+            });
+            generation.supersede();
+            drop(held);
+            refused(waits.join().unwrap());
+        });
+        let found = op::Lookup::handle(&node, &client, entry()).unwrap();
+        assert_eq!(found.ino, made);
+    }
+
+    /// It would undo what its client has done since, or make a subfile of a file that is gone.
+    #[test]
+    fn a_write_that_is_superseded_writes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = alone(dir.path());
+        let (socket, generation) = (std::io::stdin(), Generation::default());
+        let (ino, target, layout) = (DIR, TargetIndex(0), node.inode(Ino::ROOT).unwrap().attr.layout);
         let write = |ctx: &Ctx<'_>, bytes: &[u8]| {
-            let request = WriteRequest { ino, seat, layout, epoch: 0, offset: 0 };
+            let request = WriteRequest { ino, target, layout, epoch: 0, offset: 0 };
             op::Write::handle(&node, &Ctx { payload: &[IoSlice::new(bytes)], ..*ctx }, request)
         };
         let awaited = Ctx::of_node(ClientId(7));
-        let late = Ctx { asker: Asker::behind(ours.as_fd()), ..awaited };
-        assert!(write(&late, b"written by").unwrap().accepted, "somebody waits still");
-        drop(theirs);
+        let late = Ctx { connection: RequestOrigin::over(socket.as_fd(), &generation), ..awaited };
+        assert!(write(&late, b"written by").unwrap().accepted, "it is current still");
+        generation.supersede();
         assert!(write(&awaited, b"the second").unwrap().accepted);
         refused(write(&late, b"THE FIRST!"));
         for kind in [SpaceKind::Zero, SpaceKind::Punch, SpaceKind::Reserve] {
             let (epoch, offset, len, grow, ticket) = (0, 0, 5, 5, 1);
-            let request = SpaceRequest { ino, seat, layout, epoch, offset, len, grow, ticket, kind };
+            let request = SpaceRequest { ino, target, layout, epoch, offset, len, grow, ticket, kind };
             refused(op::ChangeSpace::handle(&node, &late, request));
         }
-        let id = node.subfile(ino, seat).unwrap();
+        let id = node.subfile(ino, target).unwrap();
         let mut found = [0; 10];
         node.data.read(id, 0, &mut [std::io::IoSliceMut::new(&mut found)]).unwrap();
         assert_eq!(&found, b"the second");

@@ -3,12 +3,12 @@
 use bivouac_types::{Errno, FsResult, Ino, mode};
 use bivouac_wire::{Encode, MakeRequest, MakeUnnamedRequest, Seen, op};
 
-use super::make::new_inode;
-use crate::dispatch::Handle;
-use crate::locks::Target;
+use crate::locks::LockTarget;
+use crate::new_inode::new_inode;
 use crate::node::Node;
 use crate::record::{orphan_key, unnamed_key};
 use crate::session::Ctx;
+use crate::step::Handle;
 
 impl Handle for op::MakeUnnamed {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: MakeUnnamedRequest) -> FsResult<Seen> {
@@ -25,12 +25,13 @@ impl Node {
     fn make_unnamed(&self, ctx: &Ctx<'_>, request: &MakeUnnamedRequest) -> FsResult<Seen> {
         let (node, slot) = (self, request.parent.slot());
         // A repetition waits here for the first try.
-        let _turn = node.locks.lock(Target::Entry(request.parent, ctx.client.0 ^ u64::from(ctx.channel)))?;
+        let _turn =
+            node.locks.lock(LockTarget::Entry(request.parent, ctx.client.0 ^ u64::from(ctx.channel)))?;
         node.sessions.note(&node.records, ctx.client)?;
         if let Some(ino) = ctx.done_before(&node.records, slot)?.map(Ino)
             && let Ok(inode) = node.inode(ino)
         {
-            node.register_open(ino, ctx.client, request.open)?;
+            node.register_open(ctx, ino, request.open)?;
             return Ok(node.seen(ctx, inode.attr));
         }
         // Made before and gone again: its maker was killed before it had taken note of it, and then did not name it
@@ -50,7 +51,7 @@ impl Node {
         if request.linkable {
             change.txn.put(slot, &unnamed_key(ino), &[]);
         }
-        node.register_open(ino, ctx.client, request.open)?;
+        node.register_open(ctx, ino, request.open)?;
         if let Err(error) = change.commit_for(ctx, slot, ino.0) {
             node.opens.remove(ino, ctx.client, request.open);
             return Err(error);

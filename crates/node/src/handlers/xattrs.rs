@@ -1,17 +1,18 @@
-//! Extended attributes. `user.bivouac.layout` and `user.bivouac.partition` are not kept, but made from what they show.
+//! Extended attributes. `user.bivouac.layout`, `user.bivouac.partition` and `user.bivouac.contract` are not kept, but made from
+//! what they show.
 
 use std::ops::ControlFlow;
 
 use bivouac_types::limits::{NAME_LEN_MAX, XATTR_LIST_LEN_MAX, XATTR_VALUE_LEN_MAX};
-use bivouac_types::{Errno, FsError, FsResult, Ino};
+use bivouac_types::{CONTRACT_XATTR, DIGEST_XATTR, Errno, FsError, FsResult, Ino};
 use bivouac_wire::{Blob, InoOnly, SetXattrRequest, XattrName, op};
 
 use super::layout::{LAYOUT_XATTR, PARTITION_XATTR};
-use crate::dispatch::Handle;
 use crate::leases::Item;
 use crate::node::Node;
 use crate::record::xattr_key;
 use crate::session::Ctx;
+use crate::step::Handle;
 
 /// What names may begin with.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
@@ -26,6 +27,10 @@ impl Handle for op::GetXattr {
         let inode = node.inode(request.ino)?;
         if let Some(text) = node.made_value(ctx, &inode, request.name)? {
             return Ok(Blob { bytes: text.into_bytes() });
+        }
+        // It is kept as bytes, of laminated files only.
+        if request.name == DIGEST_XATTR {
+            return Err(Errno::ENODATA.into());
         }
         let key = xattr_key(request.ino, request.name);
         let value = node.records.read(request.ino.slot(), &key, |bytes| bytes.map(<[u8]>::to_vec));
@@ -51,6 +56,12 @@ impl Handle for op::SetXattr {
             let text = "partitions are changed with `bivouac partition set`";
             return Err(FsError::with(Errno::EPERM, text));
         }
+        if request.name == CONTRACT_XATTR {
+            return Err(FsError::with(Errno::EPERM, "contracts are changed by an operation of their own"));
+        }
+        if request.name == DIGEST_XATTR {
+            return Err(FsError::with(Errno::EPERM, "the digest of a file is taken when it is laminated"));
+        }
         if request.name == LAYOUT_XATTR {
             return node.set_layout(ctx, request.ino, request.value);
         }
@@ -68,13 +79,9 @@ impl Node {
             return Ok(());
         }
         let mut inode = change.inode(ino)?;
+        self.check_permitted(&inode.attr)?;
         let key = xattr_key(ino, request.name);
-        match (change.txn.get(slot, &key).is_some(), request.flags) {
-            (true, CREATE) => return Err(Errno::EEXIST.into()),
-            (false, REPLACE) => return Err(Errno::ENODATA.into()),
-            (_, 0 | CREATE | REPLACE) => {}
-            _ => return Err(Errno::EINVAL.into()),
-        }
+        check_flags(change.txn.get(slot, &key).is_some(), request.flags)?;
         change.txn.must_fit();
         change.txn.put(slot, &key, request.value);
         let mut names = 0;
@@ -94,6 +101,12 @@ impl Node {
 impl Handle for op::RemoveXattr {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: XattrName<'_>) -> FsResult<()> {
         check_name(request.name)?;
+        if request.name == DIGEST_XATTR {
+            return Err(FsError::with(
+                Errno::EPERM,
+                "the digest of a laminated file stays as long as it is that",
+            ));
+        }
         let (ino, slot) = (request.ino, request.ino.slot());
         node.check_slot(slot)?;
         let mut change = node.change_at(&[slot], &[Item::Attrs(ino)])?;
@@ -101,9 +114,10 @@ impl Handle for op::RemoveXattr {
             return Ok(());
         }
         let mut inode = change.inode(ino)?;
+        node.check_permitted(&inode.attr)?;
         let key = xattr_key(ino, request.name);
         if change.txn.get(slot, &key).is_none() {
-            let refusal = if [LAYOUT_XATTR, PARTITION_XATTR].contains(&request.name) {
+            let refusal = if [LAYOUT_XATTR, PARTITION_XATTR, CONTRACT_XATTR].contains(&request.name) {
                 Errno::EPERM
             } else {
                 Errno::ENODATA
@@ -114,6 +128,16 @@ impl Handle for op::RemoveXattr {
         inode.attr.ctime = change.now;
         change.put_inode(&inode);
         change.commit_for(ctx, slot, 0)
+    }
+}
+
+/// Checks the flags of `setxattr` for an attribute that is there, or is not.
+pub fn check_flags(is_there: bool, flags: u32) -> FsResult<()> {
+    match (is_there, flags) {
+        (true, CREATE) => Err(Errno::EEXIST.into()),
+        (false, REPLACE) => Err(Errno::ENODATA.into()),
+        (_, 0 | CREATE | REPLACE) => Ok(()),
+        _ => Err(Errno::EINVAL.into()),
     }
 }
 
@@ -136,8 +160,12 @@ impl Node {
     fn xattr_names(&self, ino: Ino) -> Vec<u8> {
         let (prefix, mut names) = (xattr_key(ino, b""), Vec::new());
         self.records.scan(ino.slot(), &prefix, &prefix, |key, _| {
-            names.extend_from_slice(key.get(prefix.len()..).unwrap_or_default());
-            names.push(0);
+            let name = key.get(prefix.len()..).unwrap_or_default();
+            // A copy of the file is not laminated.
+            if name != DIGEST_XATTR {
+                names.extend_from_slice(name);
+                names.push(0);
+            }
             ControlFlow::Continue(())
         });
         names

@@ -1,11 +1,12 @@
 //! Making a file shorter: its size first, so that readers see the end; then its subfiles, which from
 //! then on refuse writers of the old epoch; then the new epoch, which lets those writers go on.
 
-use bivouac_layout::seats_of;
-use bivouac_types::{FsResult, SeatIndex};
+use bivouac_layout::targets_of;
+use bivouac_types::{FsResult, TargetIndex};
 use bivouac_wire::{TrimRequest, op};
 
-use super::{Cut, Logged, Outcome};
+use super::Outcome;
+use crate::intent_record::{Cut, LoggedIntent};
 use crate::namespace::Change;
 use crate::node::Node;
 use crate::peers::Steps;
@@ -19,31 +20,33 @@ impl Node {
         inode.attr.holes = inode.attr.holes.min(cut.size);
         inode.attr.mtime = change.now;
         inode.attr.ctime = change.now;
+        inode.attr.raise_data_version();
         change.put_inode(&inode);
         Ok(change)
     }
 
     /// Steps: every subfile at its node; then the epoch.
-    pub(super) fn finish_cut(&self, cut: &Cut, logged: &Logged, steps: Steps) -> FsResult<Outcome> {
-        for (column, seat) in seats_of(&cut.layout).enumerate() {
-            self.trim(cut, column as u16, seat, steps)?;
+    pub(super) fn finish_cut(&self, cut: &Cut, logged: &LoggedIntent, steps: Steps) -> FsResult<Outcome> {
+        for (column, target) in targets_of(&cut.layout).enumerate() {
+            self.trim(cut, column as u16, target, steps)?;
         }
-        // Also those that only the new layout has: a file that was ever cut has a subfile on each of its seats, so
+        // Also those that only the new layout has: a file that was ever cut has a subfile on each of its targets, so
         // that a lost one is noticed.
-        let added = |seat: &SeatIndex| seats_of(&cut.layout).all(|old| old != *seat);
-        for seat in seats_of(&cut.new_layout).filter(added) {
-            self.trim(cut, 0, seat, steps)?;
+        let added = |target: &TargetIndex| targets_of(&cut.layout).all(|old| old != *target);
+        for target in targets_of(&cut.new_layout).filter(added) {
+            self.trim(cut, 0, target, steps)?;
         }
         let mut change = self.change_of(cut.ino)?;
         match change.inode(cut.ino) {
             Ok(mut inode) => {
                 inode.attr.epoch = cut.epoch;
                 inode.attr.layout = cut.new_layout;
+                inode.attr.contract = cut.contract;
                 change.put_inode(&inode);
             }
             // It lost its last name meanwhile. The steps may have made subfiles anew behind those who removed them.
             Err(_) => {
-                let width = cut.layout.seats;
+                let width = cut.layout.targets;
                 change.discard_subfiles(cut.ino, bivouac_types::Layout { width, ..cut.layout });
             }
         }
@@ -52,18 +55,18 @@ impl Node {
         Ok(outcome)
     }
 
-    /// A seat that the new layout does without keeps the old one in its header: the epoch there must go on
+    /// A target that the new layout does without keeps the old one in its header: the epoch there must go on
     /// refusing writers who know nothing of the new one.
-    fn trim(&self, cut: &Cut, column: u16, seat: SeatIndex, steps: Steps) -> FsResult<()> {
-        let kept = seats_of(&cut.new_layout).any(|kept| kept == seat);
+    fn trim(&self, cut: &Cut, column: u16, target: TargetIndex, steps: Steps) -> FsResult<()> {
+        let kept = targets_of(&cut.new_layout).any(|kept| kept == target);
         let request = TrimRequest {
             ino: cut.ino,
-            seat,
+            target,
             layout: if kept { cut.new_layout } else { cut.layout },
             epoch: cut.epoch,
             len: bivouac_layout::subfile_len(&cut.layout, column, cut.size),
         };
-        let place = self.seat_place(seat)?;
+        let place = self.target_place(target)?;
         self.step::<op::Trim>(place.node, steps, 0, request)
     }
 }

@@ -1,17 +1,26 @@
 //! Intents on one entry: make or remove a directory, unlink, link.
 
 use bivouac_types::{Errno, FsResult, Ino, Name, PartitionId, mode};
-use bivouac_wire::{AdjustLinksRequest, Encode, InoOnly, PutInodeRequest, op};
+use bivouac_wire::{AdjustLinksRequest, Encode, InoOnly, PutInodeRequest, SetParentRequest, op};
 
-use super::{Logged, NewDir, OldEntry, Outcome, dentry_of, refused, refused_or_full};
+use super::{Outcome, dentry_of, refused, refused_or_full};
+use crate::intent_record::{LoggedIntent, NewDir, OldEntry};
 use crate::namespace::Change;
 use crate::node::Node;
 use crate::peers::Steps;
 use crate::record::{Dentry, intent_key};
 
+/// Number of the step of a link by which an inode learns its new name; 0 and 1 count its links.
+const NOTE_NAME: u64 = 2;
+
 impl Node {
     /// Steps: the inode at its home; then the entry.
-    pub(super) fn finish_make_dir(&self, new: &NewDir, logged: &Logged, steps: Steps) -> FsResult<Outcome> {
+    pub(super) fn finish_make_dir(
+        &self,
+        new: &NewDir,
+        logged: &LoggedIntent,
+        steps: Steps,
+    ) -> FsResult<Outcome> {
         let (ino, name) = (new.inode.attr.ino, Name::new(&new.name)?);
         let home = self.home_of(ino)?;
         let record = new.inode.to_bytes();
@@ -38,7 +47,7 @@ impl Node {
         dir: Ino,
         name: &Name,
         (dentry, partition): (Dentry, PartitionId),
-        logged: &Logged,
+        logged: &LoggedIntent,
     ) -> FsResult<FsResult<Change<'_>>> {
         let place = match refused(self.place(dir, name))? {
             Ok(place) => place,
@@ -61,7 +70,7 @@ impl Node {
     pub(super) fn finish_remove_dir(
         &self,
         old: &OldEntry,
-        logged: &Logged,
+        logged: &LoggedIntent,
         steps: Steps,
     ) -> FsResult<Outcome> {
         let removed = match self.remove_dir_steps(old.ino, false, steps, 0)? {
@@ -76,7 +85,12 @@ impl Node {
     }
 
     /// A change that removes an entry if it still leads where the intent says.
-    pub(super) fn forget_last(&self, old: &OldEntry, kind: u32, logged: &Logged) -> FsResult<Change<'_>> {
+    pub(super) fn forget_last(
+        &self,
+        old: &OldEntry,
+        kind: u32,
+        logged: &LoggedIntent,
+    ) -> FsResult<Change<'_>> {
         let place = self.place(old.parent, &Name::new(&old.name)?)?;
         let [slot, book] = place.slots();
         let mut change = self.change_at(&[logged.slot, slot, book], &place.items())?;
@@ -88,7 +102,7 @@ impl Node {
     }
 
     /// The name goes first, together with the intent: what is left of an unlink cannot be refused.
-    pub(super) fn begin_unlink(&self, old: &OldEntry, logged: &Logged) -> FsResult<Change<'_>> {
+    pub(super) fn begin_unlink(&self, old: &OldEntry, logged: &LoggedIntent) -> FsResult<Change<'_>> {
         let place = self.place(old.parent, &Name::new(&old.name)?)?;
         let [slot, book] = place.slots();
         let mut change = self.change_at(&[slot, book], &place.items())?;
@@ -102,7 +116,12 @@ impl Node {
     }
 
     /// Steps: one name less at the inode's home.
-    pub(super) fn finish_unlink(&self, old: &OldEntry, logged: &Logged, steps: Steps) -> FsResult<Outcome> {
+    pub(super) fn finish_unlink(
+        &self,
+        old: &OldEntry,
+        logged: &LoggedIntent,
+        steps: Steps,
+    ) -> FsResult<Outcome> {
         let request = AdjustLinksRequest { ino: old.ino, delta: -1 };
         if let Err(error) = refused(self.step::<op::AdjustLinks>(self.home_of(old.ino)?, steps, 0, request))?
         {
@@ -114,14 +133,24 @@ impl Node {
         Ok(Outcome::Done)
     }
 
-    /// Steps: one name more at the inode's home; then the entry.
-    pub(super) fn finish_link(&self, new: &OldEntry, logged: &Logged, steps: Steps) -> FsResult<Outcome> {
+    /// Steps: one name more at the inode's home, which notes it if the inode is in front of site storage; then the entry.
+    pub(super) fn finish_link(
+        &self,
+        new: &OldEntry,
+        logged: &LoggedIntent,
+        steps: Steps,
+    ) -> FsResult<Outcome> {
         let (home, name) = (self.home_of(new.ino)?, Name::new(&new.name)?);
         let request = AdjustLinksRequest { ino: new.ino, delta: 1 };
         let attr = match refused(self.step::<op::AdjustLinks>(home, steps, 0, request))? {
             Ok(attr) => attr,
             Err(error) => return Ok(Outcome::Refused(error)),
         };
+        if self.is_bound(attr.layout.partition()) {
+            let request =
+                SetParentRequest { ino: new.ino, parent: new.parent, name: new.name.clone(), back: false };
+            self.step::<op::SetParent>(home, steps, NOTE_NAME, request)?;
+        }
         let dentry = Dentry { ino: new.ino, kind: attr.mode & mode::TYPE };
         match self.add_last(new.parent, &name, (dentry, attr.layout.partition()), logged)? {
             Ok(change) => self.clear(change, logged, steps, 0),
@@ -141,7 +170,7 @@ impl Node {
     pub(super) fn clear(
         &self,
         mut change: Change<'_>,
-        logged: &Logged,
+        logged: &LoggedIntent,
         steps: Steps,
         value: u64,
     ) -> FsResult<Outcome> {

@@ -1,30 +1,21 @@
-//! Making a partition: the nodes of its seats learn of it; then its directory comes to belong to it; then it is
+//! Making a partition: the nodes of its targets learn of it; then its directory comes to belong to it; then it is
 //! there. Until the second step nothing of it can be seen.
 
-use bivouac_types::{FsResult, Ino, NodeId, PartitionId};
-use bivouac_wire::{BindDirectoryRequest, Encode, Partition, PartitionState, codec_struct, op};
+use bivouac_types::{FsResult, NodeId};
+use bivouac_wire::{BindDirectoryRequest, Encode, Partition, PartitionState, op};
 
-use super::{Logged, Outcome, refused};
+use super::{Outcome, refused};
+use crate::intent_record::{LoggedIntent, NewPartition};
 use crate::node::Node;
 use crate::peers::Steps;
 use crate::record::partition_key;
 
-/// A partition in the making.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NewPartition {
-    /// Its number.
-    pub id: PartitionId,
-    /// The directory that is to be its root.
-    pub dir: Ino,
-}
-codec_struct!(NewPartition { id, dir });
-
 impl Node {
-    /// Steps: the partition to the nodes of its seats; then the directory.
+    /// Steps: the partition to the nodes of its targets; then the directory.
     pub(super) fn finish_make_partition(
         &self,
         new: NewPartition,
-        logged: &Logged,
+        logged: &LoggedIntent,
         steps: Steps,
     ) -> FsResult<Outcome> {
         let making = &*self.partition(new.id)?;
@@ -69,15 +60,32 @@ impl Node {
 
     /// The other nodes that must know of a partition before there is anything in it, each once.
     fn nodes_of(&self, partition: &Partition) -> Vec<NodeId> {
-        let seats = partition.places(&self.map);
+        let targets = partition.places(&self.map);
         let mut nodes: Vec<NodeId> = match partition.settings.source {
             // Homes of its inodes must know as well: what changes there is not at the source.
             Some(_) => (0..self.map.nodes.len()).map(|node| NodeId(node as u16)).collect(),
-            None => seats.iter().map(|place| place.node).collect(),
+            None => targets.iter().map(|place| place.node).collect(),
         };
         nodes.retain(|node| *node != self.id);
         nodes.sort_unstable();
         nodes.dedup();
         nodes
+    }
+}
+
+impl Node {
+    /// Writes down what there is to know of a partition, unless more is known.
+    pub(crate) fn put_partition(&self, partition: Partition) -> FsResult<()> {
+        let slot = self.partitions.slot;
+        let mut change = self.change_at(&[slot], &[])?;
+        let known = self.partitions.get(partition.id);
+        let rank = |partition: &Partition| (partition.version, partition.state as u8);
+        if known.is_some_and(|known| rank(&known) >= rank(&partition)) {
+            return Ok(());
+        }
+        change.txn.put(slot, &partition_key(partition.id), &partition.to_bytes());
+        change.commit()?;
+        self.learn(partition);
+        Ok(())
     }
 }

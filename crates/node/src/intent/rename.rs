@@ -1,54 +1,15 @@
 //! Moving an entry between nodes. For a moment both names lead to the inode, never neither.
 
-use bivouac_types::{Errno, FsResult, Ino, Name, NodeId, PartitionId, mode};
-use bivouac_wire::{AdjustLinksRequest, InoOnly, InstallEntryRequest, SetParentRequest, codec_struct, op};
+use bivouac_types::{Errno, FsResult, Ino, Name, NodeId, mode};
+use bivouac_wire::{AdjustLinksRequest, InoOnly, InstallEntryRequest, SetParentRequest, op};
 
 use super::spread::Removed;
-use super::{Logged, OldEntry, Outcome, refused, refused_or_full};
+use super::{Outcome, refused, refused_or_full};
+use crate::intent_record::{LoggedIntent, Move, OldEntry};
 use crate::namespace::Change;
 use crate::node::Node;
 use crate::peers::Steps;
 use crate::record::Dentry;
-
-/// A move, as it was found to be possible.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Move {
-    /// The directory that holds the entry.
-    pub parent: Ino,
-    /// Its name there.
-    pub name: Vec<u8>,
-    /// The directory that is to hold it.
-    pub new_parent: Ino,
-    /// Its name there.
-    pub new_name: Vec<u8>,
-    /// What is moved.
-    pub ino: Ino,
-    /// Type bits of that.
-    pub kind: u32,
-    /// What the new name led to.
-    pub replaced: Option<Ino>,
-    /// Type bits of that.
-    pub replaced_kind: u32,
-    /// Whether the old name is to lead to what the new name led to.
-    pub exchange: bool,
-    /// The turn at moving directories that it needs; 0 for none.
-    pub turn: u64,
-    /// The partition of both directories.
-    pub partition: PartitionId,
-}
-codec_struct!(Move {
-    parent,
-    name,
-    new_parent,
-    new_name,
-    ino,
-    kind,
-    replaced,
-    replaced_kind,
-    exchange,
-    turn,
-    partition
-});
 
 /// Numbers of a move's steps.
 const REMOVE_DIR: u64 = 0;
@@ -61,20 +22,15 @@ const OTHER_PARENT: u64 = 6;
 const OTHER_PARENT_BACK: u64 = 7;
 const DROP_DIR: u64 = 8;
 
-impl Move {
-    fn replaced_dir(&self) -> Option<Ino> {
-        self.replaced.filter(|_| self.replaced_kind == mode::DIR && !self.exchange)
-    }
-
-    fn replaced_file(&self) -> Option<Ino> {
-        self.replaced.filter(|_| self.replaced_kind != mode::DIR && !self.exchange)
-    }
-}
-
 impl Node {
     /// Steps: a replaced directory goes; the moved inode learns it; the new name leads to the
     /// inode; a replaced file loses a name; the old name goes, or leads to what the new one led to.
-    pub(super) fn finish_rename(&self, moved: &Move, logged: &Logged, steps: Steps) -> FsResult<Outcome> {
+    pub(super) fn finish_rename(
+        &self,
+        moved: &Move,
+        logged: &LoggedIntent,
+        steps: Steps,
+    ) -> FsResult<Outcome> {
         let mut removed = Removed::default();
         if let Some(ino) = moved.replaced_dir() {
             match self.remove_dir_steps(ino, true, steps, REMOVE_DIR)? {
@@ -111,7 +67,7 @@ impl Node {
     }
 
     /// The last change: the old name goes, or leads to what the new one led to.
-    fn leave_old_name(&self, moved: &Move, logged: &Logged) -> FsResult<Change<'_>> {
+    fn leave_old_name(&self, moved: &Move, logged: &LoggedIntent) -> FsResult<Change<'_>> {
         let old = OldEntry { parent: moved.parent, name: moved.name.clone(), ino: moved.ino };
         let Some(ino) = moved.replaced.filter(|_| moved.exchange) else {
             return self.forget_last(&old, moved.kind, logged);
@@ -177,6 +133,7 @@ impl Node {
                 name: &moved.new_name,
                 expect: moved.replaced,
                 expect_dir: moved.replaced_kind == mode::DIR,
+                expect_version: moved.expect_version,
                 partition: moved.partition,
                 ino: moved.ino,
                 kind: moved.kind,

@@ -10,8 +10,9 @@ use bivouac_wire::{
     UpdateShardRequest, op,
 };
 
-use super::{Intent, Logged, Outcome, refused};
-use crate::dispatch::SYSTEM;
+use super::{Outcome, refused};
+use crate::identity::SYSTEM;
+use crate::intent_record::{Intent, LoggedIntent};
 use crate::leases::{Item, Principal};
 use crate::node::Node;
 use crate::peers::Steps;
@@ -78,7 +79,7 @@ impl Node {
 
     /// Steps: the entries to their nodes, where nobody looks yet; then, in one change, they go from here and the
     /// directory says that it is spread.
-    pub(super) fn finish_spread(&self, dir: Ino, logged: &Logged, steps: Steps) -> FsResult<Outcome> {
+    pub(super) fn finish_spread(&self, dir: Ino, logged: &LoggedIntent, steps: Steps) -> FsResult<Outcome> {
         let inherited = self.inode(dir)?.inherited();
         let mut parts = self.parts_of(dir)?;
         let own = parts.remove(&self.id).unwrap_or_default();
@@ -171,7 +172,12 @@ impl Node {
     }
 
     /// What an attempt to spread has left on other nodes goes; the directory is as it was.
-    pub(super) fn give_up_spreading(&self, dir: Ino, logged: &Logged, steps: Steps) -> FsResult<Outcome> {
+    pub(super) fn give_up_spreading(
+        &self,
+        dir: Ino,
+        logged: &LoggedIntent,
+        steps: Steps,
+    ) -> FsResult<Outcome> {
         for node in self.gathers.nodes.iter().filter(|node| **node != self.id) {
             self.step::<op::DropShard>(*node, steps, 1, DropShardRequest { dir, tx: steps.tx })?;
         }
@@ -182,7 +188,7 @@ impl Node {
     }
 
     /// Steps: every shard learns what new entries get. The change itself came with the intent.
-    pub(super) fn finish_inherit(&self, dir: Ino, logged: &Logged, steps: Steps) -> FsResult<Outcome> {
+    pub(super) fn finish_inherit(&self, dir: Ino, logged: &LoggedIntent, steps: Steps) -> FsResult<Outcome> {
         if let Ok(inode) = self.inode(dir) {
             let request = UpdateShardRequest { dir, inherited: inode.inherited() };
             for node in &self.gathers.nodes {

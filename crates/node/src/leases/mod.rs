@@ -7,9 +7,9 @@
 //! its items, nor for an answer that was begun before it was over; then leases that are short beside
 //! the time since, for what a kernel knows of names it cannot be told to forget: so changes wait for a small part of
 //! the time only, however they come. Who had to be waited for several times gets none at this node for a while.
-//! The idea is that of Gray and Cheriton, "Leases", SOSP 1989; see docs/decisions/0073-one-callback.md.
+//! The idea is that of Gray and Cheriton, "Leases", SOSP 1989; see docs/decisions/0073-leases.md.
 //!
-//! [`State`] is the machine, for each slot; [`Leases`] has the locks, and asks and waits outside of them.
+//! [`SlotLeases`] is the machine, for each slot; [`Leases`] has the locks, and asks and waits outside of them.
 
 mod contention;
 mod item;
@@ -26,8 +26,9 @@ use bivouac_types::ClientId;
 use bivouac_types::limits::{INVALIDATIONS_MAX, LEASE_MARGIN_MS, LEASE_MS, LEASE_MS_MIN};
 use bivouac_wire::Invalidation;
 
+use crate::at_once::each_at_once;
 use contention::Contention;
-use slot::{Holder, State};
+use slot::{Holder, SlotLeases};
 
 pub use item::Item;
 pub use principal::Principal;
@@ -41,7 +42,7 @@ pub type Ask<'a> = &'a (dyn Fn(ClientId, Vec<Invalidation>, Duration) -> Option<
 
 /// The leases of a node.
 pub struct Leases {
-    slots: Vec<Mutex<State>>,
+    slots: Vec<Mutex<SlotLeases>>,
     contention: Contention,
     /// Until when leases of an earlier daemon may run.
     earlier: Option<Instant>,
@@ -156,7 +157,9 @@ impl Leases {
         let may_ask = far.len() <= INVALIDATIONS_MAX;
         let ask_holder = |held: &Held| self.ask_holder(held, ask, may_ask);
         if may_ask {
-            answers.extend(each_at_once(&far, ask_holder));
+            // One that panics has not answered.
+            let asked = each_at_once(&far, ask_holder).into_iter().zip(&far);
+            answers.extend(asked.map(|(answer, held)| answer.unwrap_or(Some(held.until))));
         } else {
             answers.extend(far.iter().map(ask_holder));
         }
@@ -228,7 +231,7 @@ impl Leases {
         }
     }
 
-    fn state(&self, item: Item) -> Option<MutexGuard<'_, State>> {
+    fn state(&self, item: Item) -> Option<MutexGuard<'_, SlotLeases>> {
         self.slots.get(usize::from(item.slot().0)).map(Mutex::lock)
     }
 
@@ -252,26 +255,4 @@ impl Drop for Changing<'_> {
     fn drop(&mut self) {
         self.leases.end(self.client, &self.items);
     }
-}
-
-/// Asks all at once, each but the last in a thread of its own: one that is silent uses no other's time.
-fn each_at_once(holders: &[Held], ask: impl Fn(&Held) -> Option<Instant> + Sync) -> Vec<Option<Instant>> {
-    let Some((last, others)) = holders.split_last() else { return Vec::new() };
-    std::thread::scope(|scope| {
-        let ask = &ask;
-        let spawn =
-            |held| std::thread::Builder::new().name("ask".into()).spawn_scoped(scope, move || ask(held));
-        let asked: Vec<_> = others.iter().map(|held| (held, spawn(held))).collect();
-        let of_last = ask(last);
-        if !asked.is_empty() {
-            bivouac_net::before_waiting();
-        }
-        // Without a thread it is asked now; one that panics has not answered.
-        let answer =
-            |(held, asked): (&Held, std::io::Result<std::thread::ScopedJoinHandle<'_, _>>)| match asked {
-                Ok(thread) => thread.join().unwrap_or(Some(held.until)),
-                Err(_) => ask(held),
-            };
-        asked.into_iter().map(answer).chain([of_last]).collect()
-    })
 }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use bivouac_types::ClientId;
 
-use crate::dispatch::SYSTEM;
+use crate::identity::SYSTEM;
 
 thread_local! {
     static ACTS_FOR: Cell<Option<ClientId>> = const { Cell::new(None) };

@@ -20,11 +20,11 @@ const GIVEN_UP_MAX: usize = 32;
 
 /// The leases on the items of a slot.
 #[derive(Default)]
-pub struct State {
+pub struct SlotLeases {
     pub holders: Vec<Holder>,
     /// Changes of everything; and of items, by place, once there are any.
-    all: Place,
-    places: Vec<Place>,
+    all: ChangesAtPlace,
+    places: Vec<ChangesAtPlace>,
 }
 
 /// A client that has leases.
@@ -47,7 +47,7 @@ pub struct Holder {
 
 /// Who changes something at a place, and who did lately.
 #[derive(Default)]
-pub struct Place {
+pub struct ChangesAtPlace {
     /// Changes under way, by client.
     active: Vec<(ClientId, u32)>,
     /// Who ended a change last, and when; and when others than that one did.
@@ -55,21 +55,21 @@ pub struct Place {
     before: Option<Instant>,
 }
 
-impl State {
+impl SlotLeases {
     /// Where changes of an item are noted.
-    pub fn place(&mut self, item: Item) -> &mut Place {
+    pub fn place(&mut self, item: Item) -> &mut ChangesAtPlace {
         if item.is_all() {
             return &mut self.all;
         }
         if self.places.is_empty() {
-            self.places.resize_with(PLACES, Place::default);
+            self.places.resize_with(PLACES, ChangesAtPlace::default);
         }
         &mut self.places[item.key() as usize >> 32 & (PLACES - 1)]
     }
 
     /// For how long a client may get a lease on an item, in milliseconds, by an answer that was begun then.
     pub fn leaves_others(&self, client: ClientId, item: Item, begun: Instant, now: Instant) -> u64 {
-        let of = |place: &Place| place.leaves_others(client, begun, now);
+        let of = |place: &ChangesAtPlace| place.leaves_others(client, begun, now);
         let at = item.key() as usize >> 32 & (PLACES - 1);
         let ms = match item.is_all() {
             true => self.places.iter().map(of).min(),
@@ -161,7 +161,7 @@ impl Holder {
     }
 }
 
-impl Place {
+impl ChangesAtPlace {
     /// A client's change begins.
     pub fn begin(&mut self, client: ClientId) {
         match self.active.iter_mut().find(|(other, _)| *other == client) {

@@ -5,16 +5,17 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use bivouac_source::{Attrs, Cause, Expect, SourceResult, Upload, Version, split_path};
+use bivouac_source::{Attrs, Cause, Precondition, SourceResult, Upload, Version, is_time_kept, split_path};
 use bivouac_types::{FsResult, Ino, PartitionId};
 use bivouac_wire::{Encode, Origin, Whence};
 
 use super::bring::in_progress;
 use super::flush::{WAIT, explained};
-use super::sites::{Site, from_wire, to_wire};
+use super::sites::{from_wire, to_wire};
 use crate::namespace::decode;
 use crate::node::Node;
-use crate::record::{Act, Given, Removed, SiteFile, act_key, ino_of_act_key, table};
+use crate::proxy_state::Site;
+use crate::record::{Act, Given, PutContent, Removed, SiteFile, act_key, ino_of_act_key, table};
 
 /// First and longest pause before what could not be looked at is looked at again.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -49,10 +50,13 @@ impl Node {
             },
             None => None,
         };
-        let Some(version) = done else {
+        let Some(mut version) = done else {
             self.conclude_act(ino, None)?;
             return Ok(None);
         };
+        if let Some(put) = act.put.as_ref().filter(|_| self.changes_there(act.partition)) {
+            version = as_put(version, put);
+        }
         let (name, origin) =
             (split_path(&act.path).1, Origin { path: act.path.clone(), seen: to_wire(version) });
         self.tell_seen(act.dir, name, Some(origin.seen.clone()), Some(ino))?;
@@ -122,7 +126,7 @@ impl Node {
     /// What earlier daemons were about to do when they were killed is found out, whoever asks for it.
     pub(crate) fn resume_acts(&self) {
         let mut left = self.acts();
-        let Some(node) = self.proxy.node.get().cloned().filter(|_| !left.is_empty()) else { return };
+        let Some(node) = self.this.get().cloned().filter(|_| !left.is_empty()) else { return };
         let work = move || {
             let mut pause = PAUSES.0;
             while let Some(node) = node.upgrade() {
@@ -173,11 +177,12 @@ fn find_out(site: &Site, act: &Act, force: bool) -> SourceResult<Option<Version>
     let seen = act.seen.clone().map(from_wire);
     let Some(given) = &act.given else {
         let (path, token, tag) = (act.path.clone(), act.token.clone(), act.tag.clone());
-        let upload = Upload { path, token, tag, ..Upload::default() };
+        let size = act.put.as_ref().map_or(0, |put| put.size);
+        let upload = Upload { path, size, token, tag, ..Upload::default() };
         let expect = match seen {
-            _ if force || act.force => Expect::Anything,
-            Some(seen) => Expect::Version(seen),
-            None => Expect::Absent,
+            _ if force || act.force => Precondition::Anything,
+            Some(seen) => Precondition::Version(seen),
+            None => Precondition::Absent,
         };
         return site.source.resume(&upload, &expect);
     };
@@ -187,8 +192,14 @@ fn find_out(site: &Site, act: &Act, force: bool) -> SourceResult<Option<Version>
         Err(error) if error.cause() == Cause::NotFound => Ok(None),
         found => {
             let found = found?;
-            let is_given = seen.is_some_and(|seen| site.source.is_given(&found, &seen, &attrs));
+            let is_given = seen.is_some_and(|seen| site.source.has_attrs_applied(&found, &seen, &attrs));
             Ok(is_given.then_some(found.version))
         }
     }
+}
+
+/// The version that an upload had when it took its place: a later write there makes another one.
+fn as_put(found: Version, put: &PutContent) -> Version {
+    let mtime = if is_time_kept(found.mtime, put.mtime) { found.mtime } else { put.mtime };
+    Version { size: put.size, mtime, ..found }
 }

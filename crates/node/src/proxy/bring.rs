@@ -2,26 +2,29 @@
 
 use std::io::IoSlice;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bivouac_layout::file_offset;
 use bivouac_source::Cause;
-use bivouac_types::{Errno, FsError, FsResult, Ino, Layout, SeatIndex};
+use bivouac_types::{Errno, FsError, FsResult, Ino, Layout, TargetIndex};
 use bivouac_wire::{Decode, Encode, FoundData, InoOnly, Whence, op};
 
-use super::evict::{Here, Writing};
-use super::marks::{Part, Turn, turn_in};
+use super::marks::{MarksChange, turn_in};
 use super::pin::keep_pin;
 use super::sites::from_wire;
-use crate::dispatch::SYSTEM;
+use crate::identity::SYSTEM;
 use crate::namespace::decode;
 use crate::node::Node;
 use crate::peers::Steps;
+use crate::proxy_state::{Part, PresentStripes, WritePass};
 use crate::record::{Held, held_key};
 
 /// Stripes that one node brings at the same time, at most: the other threads serve what is here. Who asks for one more
 /// asks again.
 const BRINGING_MAX: usize = 5;
+/// Stripes that are brought ahead when the first one of a file is read.
+const AHEAD_AT_FIRST: usize = 2;
 /// Longest wait for a stripe that somebody else brings, before its asker asks again.
 const WAIT: Duration = Duration::from_secs(2);
 /// How often what is known of an origin is asked for anew for one request.
@@ -39,11 +42,11 @@ impl Node {
     pub(crate) fn bring(
         &self,
         ino: Ino,
-        seat: SeatIndex,
+        target: TargetIndex,
         offset: u64,
         len: u64,
-    ) -> FsResult<Option<Here<'_>>> {
-        self.bring_by(Part { ino, seat }, offset, len, |part| self.held(part))
+    ) -> FsResult<Option<PresentStripes<'_>>> {
+        self.bring_by(Part { ino, target }, offset, len, |part| self.held(part))
     }
 
     /// As [`Node::bring`], for a step, which asks nobody: whence the content comes is told by the file's home, as of an epoch.
@@ -56,7 +59,7 @@ impl Node {
         known: Held,
         offset: u64,
         len: u64,
-    ) -> FsResult<Option<Here<'_>>> {
+    ) -> FsResult<Option<PresentStripes<'_>>> {
         if known.epoch < self.subfile_epoch(part)? {
             return Err(in_progress(part.ino));
         }
@@ -72,8 +75,8 @@ impl Node {
         offset: u64,
         len: u64,
         whence: impl Fn(Part) -> FsResult<Held>,
-    ) -> FsResult<Option<Here<'_>>> {
-        if len == 0 || !self.is_bound(part.seat.partition()) {
+    ) -> FsResult<Option<PresentStripes<'_>>> {
+        if len == 0 || !self.is_bound(part.target.partition()) {
             return Ok(None);
         }
         self.proxy.uses.note(part);
@@ -84,6 +87,11 @@ impl Node {
             let held = whence(part)?;
             let here = self.proxy.uses.stay();
             let Some(stripe) = self.first_missing(part, &held.whence, offset, len)? else {
+                let stripe_len = u64::from(held.whence.layout.stripe).max(1);
+                if offset.is_multiple_of(stripe_len) {
+                    // A reader that goes on does not wait until it finds one missing.
+                    self.bring_ahead(part, &held, offset / stripe_len);
+                }
                 return Ok(Some(here));
             };
             drop(here);
@@ -117,11 +125,11 @@ impl Node {
     }
 
     pub(super) fn subfile_epoch(&self, part: Part) -> FsResult<u32> {
-        Ok(self.data.read(self.subfile(part.ino, part.seat)?, 0, &mut [])?.1)
+        Ok(self.data.read(self.subfile(part.ino, part.target)?, 0, &mut [])?.1)
     }
 
     pub(super) fn stored_held(&self, part: Part) -> FsResult<Option<Held>> {
-        let key = held_key(part.ino, part.seat);
+        let key = held_key(part.ino, part.target);
         self.records.read(self.part_slot(part.ino), &key, |bytes| {
             bytes.map(|bytes| decode(bytes, "origin", part.ino)).transpose()
         })
@@ -129,13 +137,13 @@ impl Node {
 
     /// Takes down whence content comes. What came from something else is not believed any more.
     pub(super) fn hold(&self, part: Part, held: Held) -> FsResult<Held> {
-        let (slot, key) = (self.part_slot(part.ino), held_key(part.ino, part.seat));
+        let (slot, key) = (self.part_slot(part.ino), held_key(part.ino, part.target));
         let mut txn = self.records.txn(&[slot]);
         let held = keep_pin(&txn, slot, part, held);
         let old = txn.get(slot, &key).map(Held::from_bytes);
         let seen = |held: &Held| held.whence.origin.as_ref().map(|origin| origin.seen.clone());
         if matches!(&old, Some(Ok(old)) if seen(old) != seen(&held)) {
-            turn_in(&mut txn, slot, part, Turn::Forget)?;
+            turn_in(&mut txn, slot, part, MarksChange::Forget)?;
         }
         txn.put(slot, &key, &held.to_bytes());
         self.commit_note(txn)?;
@@ -147,7 +155,7 @@ impl Node {
         let slot = self.part_slot(part.ino);
         let mut txn = self.records.txn(&[slot]);
         let held = keep_pin(&txn, slot, part, held);
-        txn.put(slot, &held_key(part.ino, part.seat), &held.to_bytes());
+        txn.put(slot, &held_key(part.ino, part.target), &held.to_bytes());
         self.commit_note(txn)
     }
 
@@ -157,7 +165,7 @@ impl Node {
             return Ok(None);
         }
         for stripe in stripes(&whence.layout, offset, len) {
-            if offset_in_file(whence, part.seat, stripe).is_none_or(|at| at >= whence.limit) {
+            if offset_in_file(whence, part.target, stripe).is_none_or(|at| at >= whence.limit) {
                 return Ok(None);
             }
             if !self.marks(part, stripe)?.is_present(stripe) {
@@ -175,16 +183,24 @@ impl Node {
         {
             let mut bringing = self.proxy.bringing.lock();
             if bringing.contains(&(part, stripe)) {
+                drop(bringing);
+                self.bring_ahead(part, held, stripe);
+                let mut bringing = self.proxy.bringing.lock();
+                if !bringing.contains(&(part, stripe)) {
+                    return Ok(true);
+                }
                 return match self.proxy.brought.wait_for(&mut bringing, WAIT).timed_out() {
                     true => Err(in_progress(part.ino)),
                     false => Ok(true),
                 };
             }
-            if bringing.len() >= BRINGING_MAX {
+            let ahead = self.proxy.ahead.load(Ordering::Relaxed);
+            if bringing.len().saturating_sub(ahead) >= BRINGING_MAX {
                 return Err(in_progress(part.ino));
             }
             bringing.insert((part, stripe));
         }
+        self.bring_ahead(part, held, stripe);
         let brought = match self.marks(part, stripe) {
             Ok(marks) if marks.is_present(stripe) => Ok(true),
             Ok(_) => {
@@ -198,12 +214,86 @@ impl Node {
         brought
     }
 
+    /// Has stripes behind one brought that nobody has asked for yet, as many as a source far away takes to be busy: if
+    /// the one in front is here, too, or it is the first one.
+    fn bring_ahead(&self, part: Part, held: &Held, stripe: u64) {
+        if !self.changes_there(part.target.partition()) {
+            return;
+        }
+        let Ok(Some(site)) = self.site(part.target.partition()) else { return };
+        let layout = &held.whence.layout;
+        let Some(depth) = site.source.pieces_under_way(layout.stripe.into()) else { return };
+        let is_here = |stripe| self.marks(part, stripe).is_ok_and(|marks| marks.is_present(stripe));
+        let count = match stripe.checked_sub(1) {
+            None => depth.min(AHEAD_AT_FIRST) as u64,
+            Some(before) if is_here(before) || self.proxy.bringing.lock().contains(&(part, before)) => {
+                // Those of all targets are under way together.
+                depth.div_ceil(usize::from(layout.width.max(1))) as u64
+            }
+            Some(_) => return,
+        };
+        for next in stripe + 1..=stripe + count {
+            let is_behind =
+                offset_in_file(&held.whence, part.target, next).is_none_or(|at| at >= held.whence.limit);
+            if is_behind {
+                return;
+            }
+            match self.begin_ahead(part, next, depth) {
+                None => return,
+                Some(false) => continue,
+                Some(true) => {}
+            }
+            if is_here(next) {
+                self.end_ahead(part, next);
+                continue;
+            }
+            let Some(node) = self.this.get().and_then(std::sync::Weak::upgrade) else {
+                return self.end_ahead(part, next);
+            };
+            let held = held.clone();
+            let work = move || {
+                // Whoever wants it learns why it did not come.
+                if let Err(error) = node.bring_now(part, &held, next) {
+                    log::debug!(why:% = error; "a stripe of inode {} was not brought ahead", part.ino);
+                }
+                node.end_ahead(part, next);
+            };
+            if std::thread::Builder::new().name("ahead".to_owned()).spawn(work).is_err() {
+                return self.end_ahead(part, next);
+            }
+        }
+    }
+
+    /// Whether a stripe that nobody waits for is to be brought, as it is not on its way; `None` when enough are.
+    fn begin_ahead(&self, part: Part, stripe: u64, depth: usize) -> Option<bool> {
+        let mut bringing = self.proxy.bringing.lock();
+        if self.proxy.ahead.load(Ordering::Relaxed) >= depth {
+            return None;
+        }
+        let is_new = bringing.insert((part, stripe));
+        if is_new {
+            self.proxy.ahead.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(is_new)
+    }
+
+    fn end_ahead(&self, part: Part, stripe: u64) {
+        let mut bringing = self.proxy.bringing.lock();
+        assert!(
+            bringing.remove(&(part, stripe)),
+            "stripe {stripe} was brought ahead, and was not on its way"
+        );
+        self.proxy.ahead.fetch_sub(1, Ordering::Relaxed);
+        drop(bringing);
+        self.proxy.brought.notify_all();
+    }
+
     fn bring_now(&self, part: Part, held: &Held, stripe: u64) -> FsResult<bool> {
         let content = match self.read_origin(part, &held.whence, stripe) {
             Err(error) if error.errno() == Errno::ESTALE => return self.changed_origin(part, held, error),
             content => content?,
         };
-        let id = self.subfile(part.ino, part.seat)?;
+        let id = self.subfile(part.ino, part.target)?;
         let spec = self.spec(held.whence.layout)?;
         let start = stripe * u64::from(held.whence.layout.stripe);
         for run in data_runs(&content) {
@@ -228,12 +318,12 @@ impl Node {
     /// The content of a stripe at site storage.
     pub(super) fn read_origin(&self, part: Part, whence: &Whence, stripe: u64) -> FsResult<Vec<u8>> {
         let Some(origin) = &whence.origin else { return Ok(Vec::new()) };
-        let from = offset_in_file(whence, part.seat, stripe).ok_or(Errno::EINVAL)?;
+        let from = offset_in_file(whence, part.target, stripe).ok_or(Errno::EINVAL)?;
         let len = whence.limit.saturating_sub(from).min(u64::from(whence.layout.stripe));
         let mut content = vec![0; len as usize];
         let version = from_wire(origin.seen.clone());
         let read =
-            self.site_of(part.seat.partition())?.source.read(&origin.path, &version, from, &mut content);
+            self.site_of(part.target.partition())?.source.read(&origin.path, &version, from, &mut content);
         match read {
             Ok(read) if read as u64 == len => Ok(content),
             Ok(read) => {
@@ -268,19 +358,19 @@ impl Node {
     /// As [`Node::bring`]; on the peer lane `EINPROGRESS` when something has to be brought first.
     pub(crate) fn before_write(
         &self,
-        (ino, seat): (Ino, SeatIndex),
+        (ino, target): (Ino, TargetIndex),
         (layout, epoch): (&Layout, u32),
         offset: u64,
         len: u64,
         may_ask: bool,
-    ) -> FsResult<Option<Writing<'_>>> {
-        if len == 0 || !self.is_bound(seat.partition()) {
+    ) -> FsResult<Option<WritePass<'_>>> {
+        if len == 0 || !self.is_bound(target.partition()) {
             return Ok(None);
         }
-        let part = Part { ino, seat };
+        let part = Part { ino, target };
         let _here;
         if may_ask {
-            _here = self.bring(ino, seat, offset, len)?;
+            _here = self.bring(ino, target, offset, len)?;
         } else {
             _here = Some(self.proxy.uses.stay());
             let now = self.subfile_epoch(part)?;
@@ -302,14 +392,14 @@ impl Node {
     pub(crate) fn find_brought(
         &self,
         ino: Ino,
-        seat: SeatIndex,
+        target: TargetIndex,
         offset: u64,
         found: FoundData,
     ) -> FsResult<FoundData> {
-        if !self.is_bound(seat.partition()) {
+        if !self.is_bound(target.partition()) {
             return Ok(found);
         }
-        let part = Part { ino, seat };
+        let part = Part { ino, target };
         let held = self.held(part)?;
         let stripe_len = u64::from(held.whence.layout.stripe);
         let end = if found.start == u64::MAX { held.whence.limit } else { found.start };
@@ -325,12 +415,12 @@ impl Node {
     }
 
     /// The subfile goes: nothing about it need be known.
-    pub(crate) fn forget_part(&self, ino: Ino, seat: SeatIndex) -> FsResult<()> {
-        if !self.is_bound(seat.partition()) {
+    pub(crate) fn forget_part(&self, ino: Ino, target: TargetIndex) -> FsResult<()> {
+        if !self.is_bound(target.partition()) {
             return Ok(());
         }
-        self.proxy.uses.forget(Part { ino, seat });
-        self.turn_marks(Part { ino, seat }, Turn::Remove).map(drop)
+        self.proxy.uses.forget(Part { ino, target });
+        self.turn_marks(Part { ino, target }, MarksChange::Remove).map(drop)
     }
 }
 
@@ -358,10 +448,11 @@ pub fn stripes(layout: &Layout, offset: u64, len: u64) -> Range<u64> {
 }
 
 /// Where in the file a stripe of a subfile begins.
-pub fn offset_in_file(whence: &Whence, seat: SeatIndex, stripe: u64) -> Option<u64> {
+pub fn offset_in_file(whence: &Whence, target: TargetIndex, stripe: u64) -> Option<u64> {
     let layout = &whence.layout;
-    let seats = u32::from(layout.seats.max(1));
-    let behind = (u32::from(seat.position()) + seats).checked_sub(u32::from(layout.base.position()))? % seats;
+    let targets = u32::from(layout.targets.max(1));
+    let behind =
+        (u32::from(target.position()) + targets).checked_sub(u32::from(layout.base.position()))? % targets;
     file_offset(layout, u16::try_from(behind).ok()?, stripe.checked_mul(u64::from(layout.stripe))?)
 }
 
@@ -397,7 +488,7 @@ mod tests {
 
     #[test]
     fn stripes_of_a_range_are_all_that_it_touches() {
-        let layout = Layout { stripe: 4096, width: 2, base: SeatIndex(0), seats: 2 };
+        let layout = Layout { stripe: 4096, width: 2, base: TargetIndex(0), targets: 2 };
         assert_eq!(stripes(&layout, 0, 1), 0..1);
         assert_eq!(stripes(&layout, 4095, 2), 0..2);
         assert_eq!(stripes(&layout, 8192, 4096), 2..3);

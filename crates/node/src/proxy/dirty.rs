@@ -9,7 +9,7 @@ use bivouac_wire::{
 };
 
 use super::marks::read_marks;
-use crate::dispatch::SYSTEM;
+use crate::identity::SYSTEM;
 use crate::namespace::decode;
 use crate::node::Node;
 use crate::peers::Steps;
@@ -69,11 +69,11 @@ impl Node {
                 why: self.proxy.failing.reason(ino),
             }));
         }
-        let Some((ino, seat, _)) = marks_of_key(key).filter(|_| key.first() == Some(&b'Q')) else {
+        let Some((ino, target, _)) = marks_of_key(key).filter(|_| key.first() == Some(&b'Q')) else {
             return Ok(None);
         };
         let stripes = read_marks(Some(value), ino)?.unsaved();
-        let stripe = self.stripe_of(ino, seat)?;
+        let stripe = self.stripe_of(ino, target)?;
         Ok((stripes > 0).then(|| Dirty { ino, bytes: stripes * stripe, why: self.proxy.failing.reason(ino) }))
     }
 
@@ -114,12 +114,18 @@ impl Node {
         self.step::<op::NoteSeen>(self.home_of(dir)?, Steps::question(SYSTEM), 0, note)
     }
 
-    /// Takes down what site storage has under a name; without a name, that it has nothing of a directory that is gone.
+    /// Takes down what site storage has under a name; without a name, that it has nothing of a directory that is gone
+    /// here, or, with an inode, that a directory of this node is gone there.
     pub(crate) fn note_seen(&self, note: &NoteSeenRequest) -> FsResult<()> {
         let NoteSeenRequest { dir, name, seen, by } = note;
         self.check_slot(dir.slot())?;
-        if name.is_empty() {
-            return self.forget_dir(*dir);
+        match by {
+            _ if !name.is_empty() => {}
+            Some(_) => {
+                self.empty_gone_dir_later(*dir);
+                return Ok(());
+            }
+            None => return self.forget_dir(*dir),
         }
         let (slot, key, by_key) = (dir.slot(), seen_key(*dir, name), seen_by_key(*dir, name));
         let mut txn = self.records.txn(&[slot]);

@@ -1,16 +1,16 @@
 //! Making the entries of a directory that is at site storage: all in one go, when somebody first looks into it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use bivouac_source::{Entry, Meta, join_path};
-use bivouac_types::{Errno, FsError, FsResult, Ino, Name, mode};
+use bivouac_source::{Entry, Listing, Meta, join_path};
+use bivouac_types::{DIGEST_XATTR, Errno, FsError, FsResult, Ino, Name, mode};
 use bivouac_wire::{Encode, MakeRequest, NoteSeenRequest};
 
 use super::sites::to_wire;
-use crate::directory::Place;
-use crate::intent::{Intent, NewDir};
+use crate::directory::EntryPlace;
+use crate::intent_record::{Intent, NewDir};
 use crate::leases::Item;
-use crate::locks::Target;
+use crate::locks::LockTarget;
 use crate::node::Node;
 use crate::record::{Dentry, Inode, SiteFile, seen_by_key, seen_key, xattr_key};
 use crate::session::Ctx;
@@ -26,13 +26,27 @@ impl Node {
     /// # Errors
     /// `EINPROGRESS` when the asker is to ask again; `EIO` and others when site storage cannot be listed.
     pub(crate) fn bring_entries(&self, dir: Ino) -> FsResult<()> {
+        self.bring_unlisted(dir)?.map_or(Ok(()), |inode| self.relist(&inode))
+    }
+
+    /// As [`Node::bring_entries`], for peers, which do not wait for names to be looked at again.
+    ///
+    /// # Errors
+    /// As [`Node::bring_entries`].
+    pub(crate) fn bring_first_entries(&self, dir: Ino) -> FsResult<()> {
+        self.bring_unlisted(dir).map(drop)
+    }
+
+    /// Makes the entries of a directory of a partition, if that has yet to be done; returns the directory if it was done
+    /// before.
+    fn bring_unlisted(&self, dir: Ino) -> FsResult<Option<Inode>> {
         // A directory that has spread has had its entries made before.
         if self.partitions.is_empty() || self.check_slot(dir.slot()).is_err() {
-            return Ok(());
+            return Ok(None);
         }
         loop {
-            let Ok(inode) = self.inode(dir) else { return Ok(()) };
-            let Some(file) = self.unlisted(&inode)? else { return Ok(()) };
+            let Ok(inode) = self.inode(dir) else { return Ok(None) };
+            let Some(file) = self.unlisted(&inode)? else { return Ok(Some(inode)) };
             if self.proxy.listing.lock().contains(&dir) {
                 bivouac_net::before_waiting();
             }
@@ -52,7 +66,7 @@ impl Node {
             let made = self.make_entries(&inode, &file);
             self.proxy.listing.lock().remove(&dir);
             self.proxy.listed.notify_all();
-            return made;
+            return made.map(|()| None);
         }
     }
 
@@ -65,7 +79,8 @@ impl Node {
     }
 
     fn unlisted(&self, inode: &Inode) -> FsResult<Option<SiteFile>> {
-        if !inode.attr.is_dir() || inode.attr.is_spread() || !self.is_bound(inode.attr.layout.partition()) {
+        if !inode.attr.is_dir() || inode.attr.is_spread() || !self.brings_names(inode.attr.layout.partition())
+        {
             return Ok(None);
         }
         Ok(self.site_file(inode.attr.ino)?.filter(|file| !file.listed))
@@ -80,21 +95,28 @@ impl Node {
         let site = self.site_of(inode.attr.layout.partition())?;
         let path = file.origin.as_ref().map(|origin| origin.path.clone()).unwrap_or_default();
         site.source.check()?;
-        let (meta, entries) = (site.source.stat(&path)?, site.source.list(&path)?);
-        let _quiet = self.quieten_all(dir);
+        let asked = Instant::now();
+        let Some(Listing { dir: meta, entries, digest }) = site.source.list_changed(&path, None)? else {
+            return Err(super::bring::in_progress(dir));
+        };
+        let _quiet = self.recall_attr_leases(dir);
         for entry in &entries {
             self.make_entry(dir, &path, entry)?;
         }
-        let _size = self.locks.lock(Target::Size(dir))?;
+        let _size = self.locks.lock(LockTarget::Size(dir))?;
         let mut change = self.change_of(dir)?;
         let mut inode = change.inode(dir)?;
         inode.attr.mtime = meta.attrs.mtime;
         change.put_inode(&inode);
         change.put_site_file(dir, &SiteFile { listed: true, ..file.clone() });
-        change.commit()
+        change.commit()?;
+        if site.source.names_valid_for().is_some() {
+            self.proxy.relists.note(dir, asked, digest);
+        }
+        Ok(())
     }
 
-    fn make_entry(&self, dir: Ino, path: &[u8], entry: &Entry) -> FsResult<()> {
+    pub(super) fn make_entry(&self, dir: Ino, path: &[u8], entry: &Entry) -> FsResult<()> {
         let path = join_path(path, &entry.name);
         let name = match Name::new(&entry.name) {
             Ok(name) if has_known_kind(&entry.meta) => name,
@@ -128,7 +150,7 @@ impl Node {
         self.note_seen(&NoteSeenRequest { dir, name, seen, by: Some(ino) })
     }
 
-    fn inode_brought(&self, place: &Place, name: &Name, meta: &Meta) -> FsResult<Inode> {
+    fn inode_brought(&self, place: &EntryPlace, name: &Name, meta: &Meta) -> FsResult<Inode> {
         let request = MakeRequest {
             parent: place.dir,
             name: name.as_bytes(),
@@ -154,7 +176,7 @@ impl Node {
     /// All records are this node's: one transaction.
     fn put_entry(
         &self,
-        place: &Place,
+        place: &EntryPlace,
         name: &[u8],
         meta: &Meta,
         inode: &Inode,
@@ -174,7 +196,8 @@ impl Node {
         if meta.kind == mode::LINK {
             change.put_target(ino, &meta.target);
         }
-        for (name, value) in &meta.attrs.xattrs {
+        // A digest is one that was taken here.
+        for (name, value) in meta.attrs.xattrs.iter().filter(|(name, _)| name != DIGEST_XATTR) {
             change.txn.put(ino.slot(), &xattr_key(ino, name), value);
         }
         let before = change.site_file(dir)?;

@@ -2,88 +2,47 @@
 //! not lost: it counts as changed again.
 
 use std::collections::HashMap;
-use std::ops::ControlFlow;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bivouac_layout::seats_of;
-use bivouac_ranks::{Condvar, Mutex};
-use bivouac_source::{Attrs, Cause, Expect, Kept, Piece, SourceError, Upload, check_path, split_path};
-use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, SeatIndex, mode};
+use bivouac_layout::{split, targets_of};
+use bivouac_ranks::{Mutex, rank};
+use bivouac_source::{
+    Attrs, Cause, Piece, Precondition, PutOutcome, SourceError, Upload, check_path, for_each_parallel,
+    split_path,
+};
+use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, TargetIndex, mode};
 use bivouac_wire::{
     FlushMark, FlushPartsRequest, FlushRequest, FlushState, MarkFlushRequest, Origin, SiteVersion, Whence, op,
 };
 
-use super::sites::{Site, from_wire, to_wire};
-use crate::dispatch::SYSTEM;
+use super::bring::offset_in_file;
+use super::sites::{from_wire, to_wire};
+use crate::identity::SYSTEM;
 use crate::node::Node;
 use crate::peers::Steps;
-use crate::record::{Act, Given, Inode, SiteFile, act_key, target_key, xattr_key};
+use crate::proxy_state::{FlushEnd, FlushJob, FlushJobs, Part, Site};
+use crate::record::{Act, Given, Inode, PutContent, SiteFile, act_key, target_key};
 
 /// How long a flush is waited for before its asker asks again: a client, or a peer, whose lane is for short answers.
 pub const WAIT: Duration = Duration::from_secs(2);
 pub const PEER_WAIT: Duration = Duration::from_millis(20);
 
+/// Bytes of all targets together that are put, and then verified, as one range by a source far away; and ranges of a target
+/// that are put or verified at the same time.
+const RANGE_BYTES: u64 = 16 << 20;
+const RANGES_AT_ONCE: usize = 3;
+
 /// What lets the owner of a directory bring files into it.
 const OPEN: u32 = 0o700;
-
-/// A flush under way.
-pub struct Job {
-    number: u64,
-    moved: AtomicU64,
-    outcome: Mutex<Option<FsResult<FlushState>>>,
-    over: Condvar,
-}
-
-/// Jobs by the inode that they are about.
-pub type Jobs = Mutex<HashMap<Ino, Arc<Job>>>;
-
-impl Job {
-    /// What is answered when it is over.
-    pub(super) fn ended(&self) -> FlushState {
-        FlushState { done: true, ..self.running() }
-    }
-
-    fn wait(&self, wait: Duration) -> Option<FsResult<FlushState>> {
-        if self.outcome.lock().is_none() {
-            bivouac_net::before_waiting();
-        }
-        let mut outcome = self.outcome.lock();
-        if outcome.is_none() {
-            self.over.wait_for(&mut outcome, wait);
-        }
-        outcome.clone()
-    }
-
-    fn end(&self, outcome: FsResult<FlushState>) {
-        *self.outcome.lock() = Some(outcome);
-        self.over.notify_all();
-    }
-
-    fn running(&self) -> FlushState {
-        let moved = self.moved.load(Ordering::Relaxed);
-        FlushState { done: false, job: self.number, moved, version: None, lost: Vec::new() }
-    }
-}
-
-/// Who waits for a job hears of its end, also of a bad one.
-struct End<'a> {
-    job: &'a Job,
-    outcome: FsResult<FlushState>,
-}
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.job.end(self.outcome.clone());
-    }
-}
 
 /// What is flushed.
 struct Flush<'a> {
     node: &'a Node,
     request: &'a FlushRequest,
-    job: &'a Job,
+    job: &'a FlushJob,
     site: &'a Site,
     inode: Inode,
     file: SiteFile,
@@ -114,7 +73,7 @@ impl Node {
         &self,
         key: (Ino, u64),
         wait: Duration,
-        work: impl FnOnce(&Node, &Job) -> FsResult<FlushState> + Send + 'static,
+        work: impl FnOnce(&Node, &FlushJob) -> FsResult<FlushState> + Send + 'static,
     ) -> FsResult<FlushState> {
         self.run_job_of(&self.proxy.jobs, key, wait, work)
     }
@@ -122,10 +81,10 @@ impl Node {
     /// The same among other jobs than flushes.
     pub(super) fn run_job_of(
         &self,
-        jobs: &Jobs,
+        jobs: &FlushJobs,
         (ino, wanted): (Ino, u64),
         wait: Duration,
-        work: impl FnOnce(&Node, &Job) -> FsResult<FlushState> + Send + 'static,
+        work: impl FnOnce(&Node, &FlushJob) -> FsResult<FlushState> + Send + 'static,
     ) -> FsResult<FlushState> {
         let (job, is_new) = self.job(jobs, ino, wanted)?;
         if is_new && let Err(error) = self.start_flush(&job, work) {
@@ -143,9 +102,9 @@ impl Node {
     }
 
     /// The job that was asked for, or a new one. One that is over and nobody has asked for again is forgotten.
-    fn job(&self, all: &Jobs, ino: Ino, wanted: u64) -> FsResult<(Arc<Job>, bool)> {
-        let asked_for = |jobs: &HashMap<Ino, Arc<Job>>| {
-            let is_it = |job: &&Arc<Job>| job.number == wanted || job.outcome.lock().is_none();
+    fn job(&self, all: &FlushJobs, ino: Ino, wanted: u64) -> FsResult<(Arc<FlushJob>, bool)> {
+        let asked_for = |jobs: &HashMap<Ino, Arc<FlushJob>>| {
+            let is_it = |job: &&Arc<FlushJob>| job.number == wanted || job.outcome.lock().is_none();
             jobs.get(&ino).filter(is_it).cloned()
         };
         if let Some(job) = asked_for(&all.lock()) {
@@ -158,7 +117,7 @@ impl Node {
             return Ok((job, false));
         }
         let (moved, outcome, over) = Default::default();
-        let job = Arc::new(Job { number, moved, outcome, over });
+        let job = Arc::new(FlushJob { number, moved, outcome, over });
         jobs.insert(ino, Arc::clone(&job));
         Ok((job, true))
     }
@@ -171,14 +130,15 @@ impl Node {
 
     fn start_flush(
         &self,
-        job: &Arc<Job>,
-        flush: impl FnOnce(&Node, &Job) -> FsResult<FlushState> + Send + 'static,
+        job: &Arc<FlushJob>,
+        flush: impl FnOnce(&Node, &FlushJob) -> FsResult<FlushState> + Send + 'static,
     ) -> FsResult<()> {
         let stopping = || FsError::with(Errno::EIO, "the node is about to end");
-        let node = self.proxy.node.get().and_then(std::sync::Weak::upgrade).ok_or_else(stopping)?;
+        let node = self.this.get().and_then(std::sync::Weak::upgrade).ok_or_else(stopping)?;
         let job = Arc::clone(job);
         let work = move || {
-            let mut end = End { job: &job, outcome: Err(FsError::with(Errno::EIO, "the flush ended early")) };
+            let mut end =
+                FlushEnd { job: &job, outcome: Err(FsError::with(Errno::EIO, "the flush ended early")) };
             let outcome = flush(&node, &job);
             // Who hears of the end may want to end the node.
             drop(node);
@@ -188,7 +148,7 @@ impl Node {
         thread.map(drop).map_err(|error| FsError::from_io(&error, "thread of a flush"))
     }
 
-    pub(super) fn flush_now(&self, request: &FlushRequest, job: &Job) -> FsResult<FlushState> {
+    pub(super) fn flush_now(&self, request: &FlushRequest, job: &FlushJob) -> FsResult<FlushState> {
         let inode = self.inode(request.ino)?;
         let site = self.site_of(inode.attr.layout.partition())?;
         self.settle_act(request.ino, request.force)?;
@@ -238,7 +198,7 @@ impl Node {
 
 impl Flush<'_> {
     /// Brings it there; nothing if it was there already.
-    fn run(&mut self) -> FsResult<Option<Kept>> {
+    fn run(&mut self) -> FsResult<Option<PutOutcome>> {
         let path = &self.request.path[..];
         match self.inode.attr.mode & mode::TYPE {
             mode::DIR if path.is_empty() => self.nothing(),
@@ -249,18 +209,18 @@ impl Flush<'_> {
             _ => {
                 let name = String::from_utf8_lossy(path);
                 let lost = vec![format!("'{name}': pipes, sockets and devices are not kept at the source")];
-                Ok(Some(Kept { lost, ..Kept::default() }))
+                Ok(Some(PutOutcome { lost, ..PutOutcome::default() }))
             }
         }
     }
 
     /// Nothing has to be done; who is asked for more sees by himself whether the source is what it was.
-    fn nothing(&self) -> FsResult<Option<Kept>> {
+    fn nothing(&self) -> FsResult<Option<PutOutcome>> {
         self.site.source.check()?;
         Ok(None)
     }
 
-    fn put_link(&mut self) -> FsResult<Kept> {
+    fn put_link(&mut self) -> FsResult<PutOutcome> {
         let (site, target) = (self.site, self.target()?);
         let (plan, expect) =
             (site.source.plan(&self.request.path, target.len() as u64)?, self.expected_now()?);
@@ -272,7 +232,7 @@ impl Flush<'_> {
 
     /// Of a directory that has not changed here only the times are given back, which changes in it have moved on; so they
     /// need not be given while it is open for such changes.
-    fn put_dir(&self) -> FsResult<Kept> {
+    fn put_dir(&self) -> FsResult<PutOutcome> {
         let (path, source, mut attrs) = (&self.request.path[..], &self.site.source, self.attrs());
         if self.is_there() {
             return Ok(source.put_dir_times(path, &attrs)?);
@@ -298,7 +258,7 @@ impl Flush<'_> {
         !self.file.is_unsaved() && self.file.origin.as_ref().is_some_and(same)
     }
 
-    fn run_file(&mut self) -> FsResult<Option<Kept>> {
+    fn run_file(&mut self) -> FsResult<Option<PutOutcome>> {
         let dirty = self.mark_all(&FlushMark::Begin)?;
         let outcome = self.put_file(dirty);
         let mark = match (&outcome, &self.file.origin) {
@@ -319,7 +279,7 @@ impl Flush<'_> {
         }
     }
 
-    fn put_file(&mut self, dirty: u64) -> FsResult<Option<Kept>> {
+    fn put_file(&mut self, dirty: u64) -> FsResult<Option<PutOutcome>> {
         if dirty == 0 && self.is_there() {
             return self.nothing();
         }
@@ -339,6 +299,9 @@ impl Flush<'_> {
                 kept => return self.placed(kept.map_err(explained)?, None).map(Some),
             }
         }
+        if let Some(content) = self.whole_content(size)? {
+            return self.put_whole(&content).map(Some);
+        }
         let (plan, expect) = (self.site.source.plan(&self.request.path, size)?, self.expected_now()?);
         self.note_upload(&plan, &expect)?;
         let upload = self.site.source.start(plan, &self.attrs())?;
@@ -347,26 +310,57 @@ impl Flush<'_> {
         self.placed(kept, Some(size)).map(Some)
     }
 
-    fn put_content(&mut self, upload: &Upload, expect: &Expect) -> FsResult<Kept> {
+    /// The content of a file that goes in one request: it is short, and all on this node.
+    fn whole_content(&self, size: u64) -> FsResult<Option<Vec<u8>>> {
+        let (layout, ino) = (self.inode.attr.layout, self.request.ino);
+        let len_max = self.site.source.whole_len_max();
+        if len_max == 0 || size > len_max || size > u64::from(layout.stripe) {
+            return Ok(None);
+        }
+        let target = split(&layout, 0, size.max(1)).next().map(|range| range.target);
+        let Some(target) = target else { return Ok(None) };
+        if self.node.target_place(target)?.node != self.node.id {
+            return Ok(None);
+        }
+        let (origin, limit, pin) = (self.file.origin.clone(), self.file.limit, self.file.pin);
+        let whence = Whence { origin, limit, layout, pin };
+        self.node.only_stripe(Part { ino, target }, &whence, size as usize).map(Some)
+    }
+
+    fn put_whole(&mut self, content: &[u8]) -> FsResult<PutOutcome> {
+        let plan = self.site.source.plan_whole(&self.request.path, content)?;
+        let expect = self.expected_now()?;
+        // The times as they are now.
+        self.inode = self.node.inode(self.request.ino)?;
+        self.note_upload(&plan, &expect)?;
+        let kept = self.site.source.put_whole(&plan, content, &self.attrs(), &expect).map_err(explained)?;
+        self.job.moved.fetch_add(content.len() as u64, Ordering::Relaxed);
+        self.placed(kept, Some(content.len() as u64))
+    }
+
+    fn put_content(&mut self, upload: &Upload, expect: &Precondition) -> FsResult<PutOutcome> {
         let mut pieces = self.put_parts(upload)?;
         pieces.sort_by_key(|piece| piece.offset);
         // The times as they are now.
-        self.inode = self.node.inode(self.request.ino)?;
+        let before = std::mem::replace(&mut self.inode, self.node.inode(self.request.ino)?);
+        if before.attr.mtime != self.inode.attr.mtime {
+            self.note_upload(upload, expect)?;
+        }
         let kept = self.site.source.commit(upload, &pieces, &self.attrs(), expect);
         Ok(kept.map_err(explained)?)
     }
 
-    /// Every seat puts its own stripes, all at the same time.
+    /// Every target puts its own stripes, all at the same time.
     fn put_parts(&self, upload: &Upload) -> FsResult<Vec<Piece>> {
         let layout = self.inode.attr.layout;
         let (origin, limit, pin) = (self.file.origin.clone(), self.file.limit, self.file.pin);
         let whence = Whence { origin, limit, layout, pin };
         let parts = std::thread::scope(|scope| {
-            let start = |seat| {
+            let start = |target| {
                 let whence = whence.clone();
-                scope.spawn(move || self.put_seat(upload, whence, seat))
+                scope.spawn(move || self.put_target(upload, whence, target))
             };
-            let threads: Vec<_> = seats_of(&layout).map(start).collect();
+            let threads: Vec<_> = targets_of(&layout).map(start).collect();
             let died = |_| Err(FsError::with(Errno::EIO, "a thread of a flush ended early"));
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(died)).collect::<Vec<_>>()
         });
@@ -376,18 +370,53 @@ impl Flush<'_> {
         })
     }
 
-    fn put_seat(&self, upload: &Upload, whence: Whence, seat: SeatIndex) -> FsResult<Vec<Piece>> {
-        let (node, steps) = (self.node.seat_place(seat)?.node, Steps::question(SYSTEM));
-        let (mut from, mut pieces) = (0, Vec::new());
+    fn put_target(&self, upload: &Upload, whence: Whence, target: TargetIndex) -> FsResult<Vec<Piece>> {
+        if self.site.source.verifies_for_all() {
+            return self.put_ranges(upload, &whence, target);
+        }
+        self.put_range(upload, &whence, target, 0..u64::MAX)
+    }
+
+    /// Puts the stripes of a target in ranges. One is verified while the next are put; the last one is left to the commit,
+    /// and returned.
+    fn put_ranges(&self, upload: &Upload, whence: &Whence, target: TargetIndex) -> FsResult<Vec<Piece>> {
+        let (stripe, width) = (u64::from(whence.layout.stripe).max(1), u64::from(whence.layout.width).max(1));
+        let first = offset_in_file(whence, target, 0).unwrap_or(u64::MAX);
+        let count = upload.size.saturating_sub(first).div_ceil(stripe * width);
+        let range_len = (RANGE_BYTES / (stripe * width)).max(1);
+        let ranges = count.div_ceil(range_len);
+        let last = Mutex::new(rank::LEAF, Vec::new());
+        for_each_parallel(ranges, RANGES_AT_ONCE, |number| {
+            let range = number * range_len..(number + 1) * range_len;
+            let pieces = self.put_range(upload, whence, target, range)?;
+            match number + 1 == ranges {
+                true => last.lock().extend(pieces),
+                false => self.site.source.verify(upload, &pieces)?,
+            }
+            Ok::<(), FsError>(())
+        })?;
+        Ok(last.into_inner())
+    }
+
+    fn put_range(
+        &self,
+        upload: &Upload,
+        whence: &Whence,
+        target: TargetIndex,
+        stripes: Range<u64>,
+    ) -> FsResult<Vec<Piece>> {
+        let (node, steps) = (self.node.target_place(target)?.node, Steps::question(SYSTEM));
+        let (mut from, mut pieces) = (stripes.start, Vec::new());
         loop {
             let request = FlushPartsRequest {
                 ino: self.request.ino,
-                seat,
+                target,
                 whence: whence.clone(),
                 path: upload.path.clone(),
                 size: upload.size,
                 token: upload.token.clone(),
                 from,
+                to: stripes.end,
             };
             let put = self.node.step::<op::FlushParts>(node, steps, 0, request)?;
             for part in put.parts {
@@ -401,12 +430,12 @@ impl Flush<'_> {
         }
     }
 
-    /// Marks the subfiles at all seats, also behind one that does not answer. Answers the bytes that are not saved.
+    /// Marks the subfiles at all targets, also behind one that does not answer. Answers the bytes that are not saved.
     fn mark_all(&self, mark: &FlushMark) -> FsResult<u64> {
         let ino = self.request.ino;
-        let marked = seats_of(&self.inode.attr.layout).map(|seat| {
-            let request = MarkFlushRequest { ino, seat, mark: mark.clone() };
-            let (node, steps) = (self.node.seat_place(seat)?.node, Steps::question(SYSTEM));
+        let marked = targets_of(&self.inode.attr.layout).map(|target| {
+            let request = MarkFlushRequest { ino, target, mark: mark.clone() };
+            let (node, steps) = (self.node.target_place(target)?.node, Steps::question(SYSTEM));
             self.node.step::<op::MarkFlush>(node, steps, 0, request)
         });
         // All are asked before the first failure counts.
@@ -414,39 +443,41 @@ impl Flush<'_> {
     }
 
     /// What has to be at its path for it to take the place.
-    fn expected(&self) -> Expect {
+    fn expected(&self) -> Precondition {
         let FlushRequest { path, seen, force, .. } = self.request;
         let own = self.file.origin.as_ref().filter(|origin| origin.path == *path);
         match own.map(|origin| &origin.seen).or(self.former.as_ref()).or(seen.as_ref()) {
-            _ if *force => Expect::Anything,
-            Some(seen) => Expect::Version(from_wire(seen.clone())),
-            None => Expect::Absent,
+            _ if *force => Precondition::Anything,
+            Some(seen) => Precondition::Version(from_wire(seen.clone())),
+            None => Precondition::Absent,
         }
     }
 
     /// The same. Where names that go here go there, too, one that is gone already is as well: by a deletion that was
     /// cut off.
-    fn expected_now(&self) -> FsResult<Expect> {
+    fn expected_now(&self) -> FsResult<Precondition> {
         let (expected, path) = (self.expected(), &self.request.path);
         let is_own = self.file.origin.as_ref().is_some_and(|origin| origin.path == *path);
         let partition = self.inode.attr.layout.partition();
-        if is_own || !matches!(expected, Expect::Version(_)) || !self.node.mirrors(partition) {
+        if is_own || !matches!(expected, Precondition::Version(_)) || !self.node.mirrors(partition) {
             return Ok(expected);
         }
         match self.site.source.stat(path) {
-            Err(error) if error.cause() == Cause::NotFound => Ok(Expect::Absent),
+            Err(error) if error.cause() == Cause::NotFound => Ok(Precondition::Absent),
             found => found.map(|_| expected).map_err(Into::into),
         }
     }
 
     /// Written down before the upload begins, and before it takes its place: after a kill it is known again.
-    fn note_upload(&mut self, upload: &Upload, expect: &Expect) -> FsResult<()> {
+    fn note_upload(&mut self, upload: &Upload, expect: &Precondition) -> FsResult<()> {
         let seen = match expect {
-            Expect::Version(version) => Some(to_wire(version.clone())),
-            Expect::Absent | Expect::Anything => None,
+            Precondition::Version(version) => Some(to_wire(version.clone())),
+            Precondition::Absent | Precondition::Anything => None,
         };
         let (token, tag) = (upload.token.clone(), upload.tag.clone());
-        self.note(Act { token, tag, seen, force: *expect == Expect::Anything, ..self.act() })
+        let put = PutContent { size: upload.size, mtime: self.inode.attr.mtime };
+        let (put, force) = (self.inode.attr.is_file().then_some(put), *expect == Precondition::Anything);
+        self.note(Act { token, tag, seen, force, put, ..self.act() })
     }
 
     fn note_attrs(&mut self, origin: &Origin, attrs: &Attrs) -> FsResult<()> {
@@ -458,8 +489,8 @@ impl Flush<'_> {
     fn act(&self) -> Act {
         let FlushRequest { dir, path, .. } = self.request;
         let (partition, dir, path) = (self.inode.attr.layout.partition(), *dir, path.clone());
-        let (token, tag, seen, force, given) = Default::default();
-        Act { partition, dir, path, token, tag, seen, force, given }
+        let (token, tag, seen, force, given, put) = Default::default();
+        Act { partition, dir, path, token, tag, seen, force, given, put }
     }
 
     fn note(&mut self, act: Act) -> FsResult<()> {
@@ -468,7 +499,7 @@ impl Flush<'_> {
     }
 
     /// What it is there is told to the home of its directory, so that who takes the name next knows what is there.
-    fn tell(&self, kept: Option<&Kept>) -> FsResult<()> {
+    fn tell(&self, kept: Option<&PutOutcome>) -> FsResult<()> {
         let FlushRequest { ino, dir, path, .. } = self.request;
         let Some(kept) = kept.filter(|_| !path.is_empty()) else { return Ok(()) };
         self.node.tell_seen(*dir, split_path(path).1, Some(to_wire(kept.version.clone())), Some(*ino))
@@ -489,7 +520,7 @@ impl Flush<'_> {
     }
 
     /// It has taken its place. All of its first `whole` bytes are there, unless it was cut meanwhile.
-    fn placed(&mut self, kept: Kept, whole: Option<u64>) -> FsResult<Kept> {
+    fn placed(&mut self, kept: PutOutcome, whole: Option<u64>) -> FsResult<PutOutcome> {
         let (path, seen) = (self.request.path.clone(), to_wire(kept.version.clone()));
         self.file.origin = Some(Origin { path, seen });
         let (mut limit, mut known) = (self.file.limit, self.known);
@@ -506,7 +537,7 @@ impl Flush<'_> {
     }
 
     /// Its name may have gone while it took its place there.
-    fn look_back(&self, kept: &Kept) -> FsResult<()> {
+    fn look_back(&self, kept: &PutOutcome) -> FsResult<()> {
         let (ino, partition) = (self.request.ino, self.inode.attr.layout.partition());
         let (path, name) = (&self.request.path, &self.file.name[..]);
         if split_path(path).1 != name {
@@ -518,7 +549,7 @@ impl Flush<'_> {
 
     /// What was changed since the flush began stays changed; everything else is saved, or is as it was. What was
     /// written down before goes if `is_told`.
-    fn end(&mut self, kept: Option<&Kept>, is_told: bool) -> FsResult<()> {
+    fn end(&mut self, kept: Option<&PutOutcome>, is_told: bool) -> FsResult<()> {
         let (is_dir, is_left_open) = (self.inode.attr.is_dir(), self.is_left_open());
         if let (Some(kept), true) = (kept, !self.inode.attr.is_file()) {
             let (path, seen) = (self.request.path.clone(), to_wire(kept.version.clone()));
@@ -556,20 +587,14 @@ impl Flush<'_> {
     fn attrs(&self) -> Attrs {
         let attr = &self.inode.attr;
         let (perm, uid, gid) = (attr.mode & mode::PERM, attr.uid, attr.gid);
-        Attrs { perm, uid, gid, mtime: attr.mtime, atime: attr.atime, xattrs: self.xattrs() }
-    }
-
-    fn xattrs(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let (ino, mut found) = (self.request.ino, Vec::new());
-        let prefix = xattr_key(ino, b"");
-        self.node.records.scan(ino.slot(), &prefix, &prefix, |key, value| {
-            let name = key.get(prefix.len()..).unwrap_or_default();
-            if name.starts_with(b"user.") {
-                found.push((name.to_vec(), value.to_vec()));
-            }
-            ControlFlow::Continue(())
-        });
-        found
+        Attrs {
+            perm,
+            uid,
+            gid,
+            mtime: attr.mtime,
+            atime: attr.atime,
+            xattrs: self.node.user_xattrs(self.request.ino),
+        }
     }
 
     fn target(&self) -> FsResult<Vec<u8>> {
@@ -579,7 +604,7 @@ impl Flush<'_> {
     }
 }
 
-fn forget_job(jobs: &Jobs, ino: Ino, job: &Arc<Job>) {
+fn forget_job(jobs: &FlushJobs, ino: Ino, job: &Arc<FlushJob>) {
     let mut jobs = jobs.lock();
     if jobs.get(&ino).is_some_and(|known| Arc::ptr_eq(known, job)) {
         jobs.remove(&ino);

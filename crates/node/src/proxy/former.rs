@@ -6,16 +6,15 @@ use std::time::{Duration, Instant};
 use bivouac_source::split_path;
 use bivouac_types::{Errno, FsError, FsResult, Ino};
 use bivouac_wire::{
-    FlushHereRequest, FlushMark, FlushRequest, FlushState, InoOnly, Occasion, Origin, OwnRequest,
+    FlushHereRequest, FlushMark, FlushRequest, FlushState, FlushTrigger, InoOnly, Origin, OwnRequest,
     SiteVersion, op,
 };
 
 use super::bring::stripes;
-use super::flush::Job;
-use super::marks::Part;
-use crate::dispatch::SYSTEM;
+use crate::identity::SYSTEM;
 use crate::node::Node;
 use crate::peers::Steps;
+use crate::proxy_state::{FlushJob, Part};
 use crate::record::{Held, SiteFile};
 
 /// Bytes of a file that are brought at once.
@@ -92,7 +91,7 @@ impl Node {
         })
     }
 
-    fn own_now(&self, ino: Ino, origin: &Origin, job: &Job) -> FsResult<FlushState> {
+    fn own_now(&self, ino: Ino, origin: &Origin, job: &FlushJob) -> FsResult<FlushState> {
         let mut from = 0;
         while let Some(end) = self.own_some(ino, origin, from)? {
             from = end;
@@ -139,7 +138,7 @@ impl Node {
     /// What finds no room here is brought to the name that the file has now, if it has one: then it needs nothing from
     /// the old one. The number of that flush, to ask again with.
     fn flush_instead(&self, ino: Ino, job: u64) -> u64 {
-        let request = FlushHereRequest { ino, occasion: Occasion::Room, job };
+        let request = FlushHereRequest { ino, occasion: FlushTrigger::Room, job };
         self.flush_here(&request, PAUSE).map_or(0, |state| if state.done { 0 } else { state.job })
     }
 

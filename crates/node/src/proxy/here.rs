@@ -1,78 +1,28 @@
 //! Flushes that nobody but the formation asks for: the home of a file finds out where it belongs at site storage, brings
 //! directories on the way there first, and lets those wait for a while that could not be flushed.
 
-use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bivouac_ranks::Mutex;
 use bivouac_source::join_path;
 use bivouac_types::{Errno, FsError, FsResult, Ino, Name, PartitionSettings, WritePolicy};
 use bivouac_wire::{
-    EntryName, FindPlaceRequest, FlushHereRequest, FlushRequest, FlushState, Occasion, SitePlace,
+    EntryName, FindPlaceRequest, FlushHereRequest, FlushRequest, FlushState, FlushTrigger, SitePlace,
     SiteVersion, op,
 };
 
-use super::flush::Job;
-use crate::dispatch::SYSTEM;
+use crate::identity::SYSTEM;
 use crate::namespace::decode;
 use crate::node::Node;
 use crate::peers::Steps;
+use crate::proxy_state::FlushJob;
 use crate::record::{seen_by_key, seen_key};
 
-/// First and longest pause before what could not be flushed is tried again by itself.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 /// How deep a tree may be before a walk to its root is taken for damage.
 const DEPTH_MAX: usize = 100_000;
 /// Pause before a directory is looked at again that somebody brings to site storage.
 const DIR_PAUSE: Duration = Duration::from_millis(5);
 
-/// Files that could not be flushed.
-#[derive(Default)]
-pub struct Failing(Mutex<HashMap<Ino, Failed>>);
-
-struct Failed {
-    error: FsError,
-    pause: Duration,
-    until: Instant,
-}
-
-impl Failing {
-    /// What came of a flush.
-    pub fn note<T>(&self, ino: Ino, outcome: &FsResult<T>) {
-        let mut failing = self.0.lock();
-        let Err(error) = outcome else {
-            failing.remove(&ino);
-            return;
-        };
-        let pause = failing.get(&ino).map_or(PAUSES.0, |failed| (failed.pause * 2).min(PAUSES.1));
-        failing.insert(ino, Failed { error: error.clone(), pause, until: Instant::now() + pause });
-    }
-
-    /// Why a file could not be flushed, if it is not time to try again.
-    pub fn waits(&self, ino: Ino) -> FsResult<()> {
-        match self.0.lock().get(&ino) {
-            Some(failed) if failed.until > Instant::now() => Err(failed.error.clone()),
-            _ => Ok(()),
-        }
-    }
-
-    /// Why a file could not be flushed the last time; empty if it could.
-    pub fn reason(&self, ino: Ino) -> String {
-        self.0.lock().get(&ino).map_or(String::new(), |failed| failed.error.to_string())
-    }
-
-    /// A file is gone.
-    pub fn forget(&self, ino: Ino) {
-        self.0.lock().remove(&ino);
-    }
-}
-
 impl Node {
-    /// A file is gone: nothing of it fails any more.
-    pub(crate) fn forget_failing(&self, ino: Ino) {
-        self.proxy.failing.forget(ino);
-    }
-
     /// Begins a flush of a file where its policy says so, or tells how far one is.
     pub(crate) fn flush_here(&self, request: &FlushHereRequest, wait: Duration) -> FsResult<FlushState> {
         let FlushHereRequest { ino, occasion, job } = *request;
@@ -86,28 +36,28 @@ impl Node {
         })
     }
 
-    fn is_wanted(&self, ino: Ino, occasion: Occasion) -> FsResult<bool> {
+    fn is_wanted(&self, ino: Ino, occasion: FlushTrigger) -> FsResult<bool> {
         let inode = self.inode(ino)?;
         let Some(file) = self.site_file(ino)?.filter(|_| inode.attr.nlink > 0) else { return Ok(false) };
-        if matches!(occasion, Occasion::Age | Occasion::Room) {
+        if matches!(occasion, FlushTrigger::Age | FlushTrigger::Room) {
             self.proxy.failing.waits(ino)?;
         }
-        if occasion == Occasion::Room {
+        if occasion == FlushTrigger::Room {
             return Ok(true);
         }
-        if occasion == Occasion::Close && !file.is_unsaved() {
+        if occasion == FlushTrigger::Close && !file.is_unsaved() {
             return Ok(false);
         }
         let Some(partition) = self.partitions.get(inode.attr.layout.partition()) else { return Ok(false) };
         let settings = &partition.settings;
-        if occasion == Occasion::Sync && settings.fsync == bivouac_types::FsyncPolicy::Source {
+        if occasion == FlushTrigger::Sync && settings.fsync == bivouac_types::FsyncPolicy::Source {
             return Ok(true);
         }
         let path = if has_write_rules(settings) { self.path_in_partition(ino)? } else { Vec::new() };
         Ok(match settings.write_of(&path) {
             WritePolicy::Through => true,
-            WritePolicy::OnClose => occasion == Occasion::Close,
-            WritePolicy::Delayed { .. } => occasion == Occasion::Age,
+            WritePolicy::OnClose => occasion == FlushTrigger::Close,
+            WritePolicy::Delayed { .. } => occasion == FlushTrigger::Age,
             WritePolicy::OnFlush | WritePolicy::Never => false,
         })
     }
@@ -159,10 +109,17 @@ impl Node {
         Ok(SitePlace { path, dir, name: file.name, seen, by })
     }
 
-    fn flush_where_it_belongs(&self, ino: Ino, job: &Job) -> FsResult<FlushState> {
+    fn flush_where_it_belongs(&self, ino: Ino, job: &FlushJob) -> FsResult<FlushState> {
         let file = self.site_file(ino)?.ok_or_else(|| nameless(ino))?;
-        let (dir, name) = (file.dir, Name::new(&file.name)?);
-        self.check_name(ino, dir, &name)?;
+        let (mut dir, mut name) = (file.dir, Name::new(&file.name)?);
+        if let Err(error) = self.check_name(ino, dir, &name) {
+            // The last name may be gone, or was never made; the one before may be there.
+            let Some((former_dir, former)) = file.former.filter(|_| error.errno() == Errno::ENOENT) else {
+                return Err(error);
+            };
+            (dir, name) = (former_dir, Name::new(&former)?);
+            self.check_name(ino, dir, &name)?;
+        }
         let parent = self.dir_at_site(dir, 0)?;
         let seen = self.place_at_site(dir, name.as_bytes())?.seen;
         let path = join_path(&parent, name.as_bytes());

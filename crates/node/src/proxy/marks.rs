@@ -3,11 +3,12 @@
 use std::ops::ControlFlow;
 
 use bivouac_store::Txn;
-use bivouac_types::{FsResult, Ino, SeatIndex, Slot};
+use bivouac_types::{FsResult, Ino, Slot};
 use bivouac_wire::{Encode, codec_struct};
 
 use crate::namespace::decode;
 use crate::node::Node;
+use crate::proxy_state::Part;
 use crate::record::{held_key, marks_key, marks_of_key};
 
 /// Bytes of marks of one kind in one record.
@@ -15,18 +16,9 @@ const BLOCK_BYTES: usize = 128;
 /// Stripes whose marks are in one record.
 pub const BLOCK_STRIPES: u64 = BLOCK_BYTES as u64 * 8;
 
-/// A subfile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Part {
-    /// The file.
-    pub ino: Ino,
-    /// The seat that holds it.
-    pub seat: SeatIndex,
-}
-
 /// The marks of some consecutive stripes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Marks {
+pub struct StripeMarks {
     /// Content that site storage has is here as well: it was brought, or flushed.
     present: [u8; BLOCK_BYTES],
     /// Written here, and not at site storage.
@@ -34,11 +26,11 @@ pub struct Marks {
     /// The same, of what a flush is about.
     flushing: [u8; BLOCK_BYTES],
 }
-codec_struct!(Marks { present, dirty, flushing });
+codec_struct!(StripeMarks { present, dirty, flushing });
 
-impl Default for Marks {
-    fn default() -> Marks {
-        Marks { present: [0; BLOCK_BYTES], dirty: [0; BLOCK_BYTES], flushing: [0; BLOCK_BYTES] }
+impl Default for StripeMarks {
+    fn default() -> StripeMarks {
+        StripeMarks { present: [0; BLOCK_BYTES], dirty: [0; BLOCK_BYTES], flushing: [0; BLOCK_BYTES] }
     }
 }
 
@@ -61,9 +53,9 @@ fn count(bits: &[u8; BLOCK_BYTES]) -> u64 {
     bits.iter().map(|byte| u64::from(byte.count_ones())).sum()
 }
 
-impl Marks {
+impl StripeMarks {
     /// Whether the content of a stripe is here. What was written here is, whatever site storage has by now: a flush may
-    /// have put an older state of it there, whose end this seat has not heard of.
+    /// have put an older state of it there, whose end this target has not heard of.
     pub fn is_present(&self, stripe: u64) -> bool {
         has(&self.present, stripe) || has(&self.dirty, stripe) || has(&self.flushing, stripe)
     }
@@ -114,7 +106,7 @@ impl Marks {
 
 /// What becomes of all marks of a subfile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum MarksChange {
     /// A flush begins.
     Begin,
     /// It failed.
@@ -136,8 +128,8 @@ impl Node {
     }
 
     /// The marks of the block that a stripe is in.
-    pub(super) fn marks(&self, part: Part, stripe: u64) -> FsResult<Marks> {
-        let key = marks_key(part.ino, part.seat, block_of(stripe));
+    pub(super) fn marks(&self, part: Part, stripe: u64) -> FsResult<StripeMarks> {
+        let key = marks_key(part.ino, part.target, block_of(stripe));
         self.records.read(self.part_slot(part.ino), &key, |bytes| read_marks(bytes, part.ino))
     }
 
@@ -178,15 +170,15 @@ impl Node {
         for stripe in stripes {
             if !self.marks(part, stripe)?.is_dirty(stripe) {
                 self.change_marks(part, stripe, |marks| set(&mut marks.dirty, stripe))?;
-                let bytes = self.stripe_of(part.ino, part.seat)?;
-                self.note_written(part.ino, part.seat.partition(), bytes);
+                let bytes = self.stripe_of(part.ino, part.target)?;
+                self.note_written(part.ino, part.target.partition(), bytes);
             }
         }
         Ok(())
     }
 
-    fn change_marks(&self, part: Part, stripe: u64, change: impl FnOnce(&mut Marks)) -> FsResult<()> {
-        let (slot, key) = (self.part_slot(part.ino), marks_key(part.ino, part.seat, block_of(stripe)));
+    fn change_marks(&self, part: Part, stripe: u64, change: impl FnOnce(&mut StripeMarks)) -> FsResult<()> {
+        let (slot, key) = (self.part_slot(part.ino), marks_key(part.ino, part.target, block_of(stripe)));
         let mut txn = self.records.txn(&[slot]);
         let mut marks = read_marks(txn.get(slot, &key), part.ino)?;
         change(&mut marks);
@@ -195,7 +187,7 @@ impl Node {
     }
 
     /// Changes all marks of a subfile. Answers how many stripes are not saved afterwards.
-    pub(super) fn turn_marks(&self, part: Part, turn: Turn) -> FsResult<u64> {
+    pub(super) fn turn_marks(&self, part: Part, turn: MarksChange) -> FsResult<u64> {
         let slot = self.part_slot(part.ino);
         let mut txn = self.records.txn(&[slot]);
         let unsaved = turn_in(&mut txn, slot, part, turn)?;
@@ -205,8 +197,8 @@ impl Node {
 }
 
 /// As [`Node::turn_marks`], within a transaction.
-pub fn turn_in(txn: &mut Txn<'_>, slot: Slot, part: Part, turn: Turn) -> FsResult<u64> {
-    let prefix = held_key(part.ino, part.seat);
+pub fn turn_in(txn: &mut Txn<'_>, slot: Slot, part: Part, turn: MarksChange) -> FsResult<u64> {
+    let prefix = held_key(part.ino, part.target);
     let mut found = Vec::new();
     txn.scan(slot, &prefix, &prefix, |key, value| {
         found.push((key.to_vec(), value.to_vec()));
@@ -214,7 +206,7 @@ pub fn turn_in(txn: &mut Txn<'_>, slot: Slot, part: Part, turn: Turn) -> FsResul
     });
     let mut unsaved = 0;
     for (key, value) in found {
-        if turn == Turn::Remove {
+        if turn == MarksChange::Remove {
             txn.delete(slot, &key);
             continue;
         }
@@ -224,11 +216,11 @@ pub fn turn_in(txn: &mut Txn<'_>, slot: Slot, part: Part, turn: Turn) -> FsResul
         let before = read_marks(Some(&value), part.ino)?;
         let mut marks = before;
         match turn {
-            Turn::Begin => marks.begin(),
-            Turn::Fail => marks.fail(),
-            Turn::End => marks.end(),
-            Turn::Forget => marks.forget(),
-            Turn::Count | Turn::Remove => {}
+            MarksChange::Begin => marks.begin(),
+            MarksChange::Fail => marks.fail(),
+            MarksChange::End => marks.end(),
+            MarksChange::Forget => marks.forget(),
+            MarksChange::Count | MarksChange::Remove => {}
         }
         unsaved += marks.unsaved();
         if marks != before {
@@ -243,8 +235,8 @@ fn block_of(stripe: u64) -> u32 {
 }
 
 /// The marks of a record; none without one.
-pub fn read_marks(bytes: Option<&[u8]>, ino: Ino) -> FsResult<Marks> {
-    bytes.map_or(Ok(Marks::default()), |bytes| decode(bytes, "mark", ino))
+pub fn read_marks(bytes: Option<&[u8]>, ino: Ino) -> FsResult<StripeMarks> {
+    bytes.map_or(Ok(StripeMarks::default()), |bytes| decode(bytes, "mark", ino))
 }
 
 #[cfg(test)]
@@ -254,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_flush_takes_what_was_written_before_it() {
-        let mut marks = Marks::default();
+        let mut marks = StripeMarks::default();
         set(&mut marks.dirty, 3);
         marks.begin();
         set(&mut marks.dirty, 1024 + 4);
@@ -267,12 +259,12 @@ mod tests {
         marks.end();
         assert_eq!((marks.unsaved(), marks.is_dirty(4)), (1, true));
         assert!(marks.is_clean(3) && marks.is_present(4) && !marks.is_clean(4));
-        assert_eq!(Marks::from_bytes(&marks.to_bytes()), Ok(marks));
+        assert_eq!(StripeMarks::from_bytes(&marks.to_bytes()), Ok(marks));
     }
 
     #[test]
     fn what_was_written_here_is_believed_when_the_origin_is_not() {
-        let mut marks = Marks::default();
+        let mut marks = StripeMarks::default();
         [1, 2].into_iter().for_each(|stripe| set(&mut marks.present, stripe));
         set(&mut marks.dirty, 2);
         marks.forget();

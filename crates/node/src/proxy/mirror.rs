@@ -1,25 +1,22 @@
 //! Deleting at site storage what was deleted here, where the partition says so. The change that takes a name away leaves a
 //! record of it; whoever carries it out looks first that the name is still gone, and that nobody needs what it led to.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use bivouac_ranks::{Condvar, Mutex};
 use bivouac_source::{Cause, SourceError, join_path};
-use bivouac_types::{Errno, FsResult, Ino, MirrorDeletes, Name, PartitionId, Slot, WritePolicy, mode};
+use bivouac_types::{Errno, FsResult, Ino, Name, PartitionId, Slot, WritePolicy, mode};
 use bivouac_wire::{Encode, EntryName, InoOnly, MirrorPage, MirrorRequest, Removal, SiteVersion, op};
 
 use super::bring::in_progress;
 use super::sites::from_wire;
-use crate::directory::Place;
-use crate::dispatch::SYSTEM;
-use crate::namespace::{Change, decode};
+use crate::identity::SYSTEM;
+use crate::namespace::decode;
 use crate::node::Node;
 use crate::peers::Steps;
-use crate::record::{Dentry, Removed, inode_key, name_of_removed, removed_key, seen_key, site_key, table};
+use crate::proxy_state::MirrorDeletions;
+use crate::record::{Removed, inode_key, name_of_removed, removed_key, site_key, table};
 
 /// Requests that are carried out at the same time, at most: the other threads serve what is here.
 const UNDER_WAY_MAX: usize = 3;
@@ -27,23 +24,6 @@ const UNDER_WAY_MAX: usize = 3;
 const TIME_MAX: Duration = Duration::from_millis(500);
 /// Names in one answer, at most.
 const PAGE: usize = 1000;
-/// First and longest pause before what was not possible is tried again by itself.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-
-/// When deletions are carried out by themselves, and why some were not possible.
-#[derive(Default)]
-pub struct Mirror {
-    state: Mutex<State>,
-    changed: Condvar,
-    under_way: AtomicUsize,
-}
-
-#[derive(Default)]
-struct State {
-    due: Option<Instant>,
-    has_thread: bool,
-    why: HashMap<Vec<u8>, String>,
-}
 
 /// Counts requests under way.
 struct UnderWay<'a>(&'a AtomicUsize);
@@ -96,15 +76,30 @@ enum Outcome {
     NotNow,
 }
 
-impl Node {
-    /// Whether deletions in a partition go to its source.
-    pub(crate) fn mirrors(&self, partition: PartitionId) -> bool {
-        let known = self.partitions.get(partition);
-        known.is_some_and(|known| {
-            known.settings.source.is_some() && known.settings.mirror_deletes == MirrorDeletes::Yes
-        })
+impl MirrorDeletions for Node {
+    fn mirror_by_policy(&self) -> bool {
+        let (mut after, mut is_done) = (None, true);
+        loop {
+            let (found, is_end) = self.removed_behind(after.as_ref());
+            for gone in found {
+                match self.mirror_one(&gone, For::Policy) {
+                    Ok(Outcome::Waits(_) | Outcome::Needed) => is_done = false,
+                    Ok(_) => {}
+                    Err(error) => {
+                        log::warn!(why:% = error; "a deletion in inode {} waits", gone.dir);
+                        is_done = false;
+                    }
+                }
+                after = Some((gone.slot, gone.key));
+            }
+            if is_end {
+                return is_done;
+            }
+        }
     }
+}
 
+impl Node {
     /// Deletes what was asked for, or tells of it.
     ///
     /// # Errors
@@ -155,7 +150,7 @@ impl Node {
         };
         if !request.act {
             // What is not there need not be deleted.
-            page.left.extend(path.is_some().then(|| left(self.proxy.mirror.why(gone), false, false)));
+            page.left.extend(path.is_some().then(|| left(self.proxy.mirror.why(&gone.key), false, false)));
             return Ok(());
         }
         match self.mirror_one(gone, if request.last { For::LastFlush } else { For::Flush })? {
@@ -190,6 +185,8 @@ impl Node {
         let gone = Gone { slot: place.slot, key, dir, name: name.clone(), removed };
         match self.mirror_one(&gone, For::Policy)? {
             Outcome::Done => page.done = 1,
+            // What was in it goes first, and may be open for a moment still: it is tried again.
+            Outcome::Waits(error) if error.cause() == Cause::NotEmpty => {}
             Outcome::Kept(error) | Outcome::Waits(error) => return Err(error.into()),
             Outcome::Moot | Outcome::Needed | Outcome::NotNow => {}
         }
@@ -235,7 +232,7 @@ impl Node {
             None => Outcome::Moot,
         };
         match &outcome {
-            Outcome::Waits(error) => self.proxy.mirror.note(gone, error),
+            Outcome::Waits(error) => self.proxy.mirror.note(&gone.key, error),
             Outcome::Needed | Outcome::NotNow => {}
             Outcome::Moot => self.forget_removed(gone)?,
             Outcome::Done | Outcome::Kept(_) => {
@@ -358,67 +355,6 @@ impl Node {
         self.commit_note(txn)
     }
 
-    /// Something was deleted in a partition: sees to it that it is deleted there by itself, where a policy says so.
-    fn mirror_later(&self, partition: PartitionId) {
-        let Some(known) = self.partitions.get(partition) else { return };
-        let rules = known.settings.rules.iter().filter_map(|rule| rule.write);
-        let wait = |policy| match policy {
-            WritePolicy::OnFlush | WritePolicy::Never => None,
-            WritePolicy::Delayed { age_ms, .. } => Some(Duration::from_millis(age_ms)),
-            // For those whose client does not come and see to it.
-            WritePolicy::Through | WritePolicy::OnClose => Some(PAUSES.0),
-        };
-        let Some(wait) = rules.chain([known.settings.write]).filter_map(wait).min() else { return };
-        let Some(node) = self.proxy.node.get().cloned() else { return };
-        let mirror = Arc::clone(&self.proxy.mirror);
-        let mut state = mirror.state.lock();
-        let at = Instant::now() + wait;
-        state.due = Some(state.due.map_or(at, |due| due.min(at)));
-        mirror.changed.notify_all();
-        if state.has_thread {
-            return;
-        }
-        let acting = Arc::clone(&mirror);
-        let work = move || {
-            let mut pause = PAUSES.0;
-            while acting.wait_until_due() {
-                let Some(node) = node.upgrade() else { return };
-                let is_done = node.mirror_by_policy();
-                drop(node);
-                pause = if is_done { PAUSES.0 } else { (pause * 2).min(PAUSES.1) };
-                if !is_done {
-                    acting.state.lock().due.get_or_insert(Instant::now() + pause);
-                }
-            }
-        };
-        match std::thread::Builder::new().name("mirror".to_owned()).spawn(work) {
-            Ok(_) => state.has_thread = true,
-            Err(error) => log::error!(why:% = error; "deletions wait for a flush: no thread"),
-        }
-    }
-
-    /// Carries out all that need no flush. Whether none is left to be tried again.
-    fn mirror_by_policy(&self) -> bool {
-        let (mut after, mut is_done) = (None, true);
-        loop {
-            let (found, is_end) = self.removed_behind(after.as_ref());
-            for gone in found {
-                match self.mirror_one(&gone, For::Policy) {
-                    Ok(Outcome::Waits(_) | Outcome::Needed) => is_done = false,
-                    Ok(_) => {}
-                    Err(error) => {
-                        log::warn!(why:% = error; "a deletion in inode {} waits", gone.dir);
-                        is_done = false;
-                    }
-                }
-                after = Some((gone.slot, gone.key));
-            }
-            if is_end {
-                return is_done;
-            }
-        }
-    }
-
     /// What an earlier daemon left to be deleted by itself.
     pub(crate) fn resume_mirror(&self) {
         let (found, _) = self.removed_behind(None);
@@ -429,34 +365,6 @@ impl Node {
     }
 }
 
-impl Mirror {
-    /// Waits for the next turn; whether there is one.
-    fn wait_until_due(&self) -> bool {
-        let mut state = self.state.lock();
-        loop {
-            match state.due {
-                None => {
-                    state.has_thread = false;
-                    return false;
-                }
-                Some(due) if due <= Instant::now() => {
-                    state.due = None;
-                    return true;
-                }
-                Some(due) => drop(self.changed.wait_until(&mut state, due)),
-            }
-        }
-    }
-
-    fn note(&self, gone: &Gone, error: &SourceError) {
-        self.state.lock().why.insert(gone.key.clone(), error.to_string());
-    }
-
-    fn why(&self, gone: &Gone) -> String {
-        self.state.lock().why.get(&gone.key).cloned().unwrap_or_default()
-    }
-}
-
 fn gone_of(slot: Slot, key: &[u8], value: &[u8]) -> Option<Gone> {
     let (dir, name) = name_of_removed(key)?;
     let decoded = decode(value, "deleted name", dir);
@@ -464,22 +372,4 @@ fn gone_of(slot: Slot, key: &[u8], value: &[u8]) -> Option<Gone> {
         .inspect_err(|error| log::error!(why:% = error; "a deletion is not made at the source"))
         .ok()?;
     Some(Gone { slot, key: key.to_vec(), dir, name: Name::new(name).ok()?, removed })
-}
-
-impl Change<'_> {
-    /// A name goes: what site storage has under it is to go as well, if its partition says so.
-    pub(crate) fn note_removed(&mut self, partition: PartitionId, place: &Place, dentry: Dentry) {
-        if !self.node.mirrors(partition) {
-            return;
-        }
-        let name = place.name();
-        // What has never been there need not be deleted. Of a spread directory its home knows.
-        if !place.is_spread() && self.txn.get(place.slot, &seen_key(place.dir, name)).is_none() {
-            return;
-        }
-        let is_dir = dentry.kind == mode::DIR;
-        let removed = Removed { ino: dentry.ino, is_dir, partition, seen: None };
-        self.txn.put(place.slot, &removed_key(place.dir, name), &removed.to_bytes());
-        self.node.mirror_later(partition);
-    }
 }

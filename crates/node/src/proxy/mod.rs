@@ -1,17 +1,17 @@
 //! Partitions that stand in front of site storage. The home of a directory makes its entries when somebody first
-//! looks into it; the node of a seat brings a stripe when somebody first reads or writes it; a flush writes a
-//! file beside its target, every node its own stripes, and the home puts it in its place.
+//! looks into it; the node of a target brings a stripe when somebody first reads or writes it; a flush writes a
+//! temporary file at site storage, every node its own stripes, and the home puts it in its place.
 //!
 //! What is kept: of each inode what site storage has of it (`SiteFile`, at its home), of each subfile whence its
-//! content comes (`Held`) and which stripes are here or written (`marks.rs`), at its seat. All of it is logged before
+//! content comes (`Held`) and which stripes are here or written (`marks.rs`), at its target. All of it is logged before
 //! it is acted upon, so a restarted daemon brings nothing twice and forgets nothing that was written.
 
 mod acts;
+mod attrs;
 mod bring;
 mod dirty;
 mod entries;
 mod evict;
-mod fence;
 mod flush;
 mod flusher;
 mod former;
@@ -21,60 +21,29 @@ mod mirror;
 mod parts;
 mod pin;
 mod refresh;
+mod relist;
 mod sites;
-mod stale;
 mod status;
 
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, OnceLock, Weak};
-
-use bivouac_ranks::{Condvar, Mutex, rank};
 use bivouac_store::Txn;
-use bivouac_types::{FsResult, Ino};
+use bivouac_types::FsResult;
 
 use crate::node::Node;
-use evict::Uses;
-use fence::Fence;
-use flush::Jobs;
-use flusher::Flusher;
-use here::Failing;
-use marks::Part;
-use mirror::Mirror;
-use sites::Sites;
-use stale::Stale;
 
 pub use bring::{is_making_room, making_room};
 pub use entries::not_listed;
 pub use evict::Evicted;
 pub use flush::{PEER_WAIT, WAIT};
-pub use sites::{Around, check_stripes, open};
-
-/// What a node does between its volumes and site storage.
-pub struct Proxy {
-    sites: Sites,
-    uses: Uses,
-    fence: Fence,
-    /// Stripes that are being brought.
-    bringing: Mutex<HashSet<(Part, u64)>>,
-    brought: Condvar,
-    /// Directories whose entries are being made.
-    listing: Mutex<HashSet<Ino>>,
-    listed: Condvar,
-    /// Files that are being flushed.
-    jobs: Jobs,
-    /// Files whose content is being brought, since others take their places there.
-    owning: Jobs,
-    flusher: Arc<Flusher>,
-    mirror: Arc<Mirror>,
-    /// Files that are looked at there.
-    looking: AtomicUsize,
-    failing: Failing,
-    stale: Stale,
-    node: OnceLock<Weak<Node>>,
-}
+pub use sites::{check_stripes, open};
 
 impl Node {
+    /// Goes on with what an earlier daemon left half done between its volumes and site storage.
+    pub(crate) fn resume_site_work(&self) {
+        self.resume_acts();
+        self.resume_flushes();
+        self.resume_mirror();
+    }
+
     /// Makes a change of what is kept about subfiles and names last.
     fn commit_note(&self, txn: Txn<'_>) -> FsResult<()> {
         txn.commit()?;
@@ -82,41 +51,5 @@ impl Node {
             self.reaper.wake();
         }
         Ok(())
-    }
-}
-
-impl Default for Proxy {
-    fn default() -> Proxy {
-        let (sites, uses, fence, bringing, brought, listing, listed) = Default::default();
-        let (flusher, mirror, looking, failing, stale, node) = Default::default();
-        let [jobs, owning] = [(); 2].map(|()| Mutex::new(rank::FLUSH_JOBS, HashMap::new()));
-        Proxy {
-            sites,
-            uses,
-            fence,
-            bringing,
-            brought,
-            listing,
-            listed,
-            jobs,
-            owning,
-            flusher,
-            mirror,
-            looking,
-            failing,
-            stale,
-            node,
-        }
-    }
-}
-
-impl Proxy {
-    /// Background work keeps the node no longer than others do.
-    pub fn serve(&self, node: &Arc<Node>) {
-        // Only the first start counts.
-        let _ = self.node.set(Arc::downgrade(node));
-        node.resume_acts();
-        node.resume_flushes();
-        node.resume_mirror();
     }
 }

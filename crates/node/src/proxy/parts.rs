@@ -1,25 +1,25 @@
-//! A seat's part of a flush: its stripes are written beside the target, made durable and read again.
+//! A target's part of a flush: its stripes are written beside the file at site storage, made durable and read again.
 
 use std::io::IoSliceMut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bivouac_source::{Piece, Upload};
-use bivouac_types::{Errno, FsResult, Ino, SeatIndex};
+use bivouac_types::{Errno, FsResult, Ino, TargetIndex};
 use bivouac_wire::{FlushMark, FlushPartsRequest, FlushedPart, FlushedParts, MarkFlushRequest, Whence};
 
 use bivouac_ranks::{Mutex, rank};
 
 use super::bring::offset_in_file;
-use super::marks::{Part, Turn};
-use super::sites::Site;
+use super::marks::MarksChange;
 use crate::node::Node;
+use crate::proxy_state::{Part, Site};
 use crate::record::Held;
 
 /// Bytes that one request moves at most, and for how long it goes on at most: it is answered within the bounded time.
 const BYTES_MAX: u64 = 64 << 20;
 const TIME_MAX: Duration = Duration::from_secs(2);
-/// Seats with different times, by their positions: while one syncs and reads again, the others put.
+/// Targets with different times, by their positions: while one syncs and reads again, the others put.
 const TIMES: u16 = 4;
 /// Bytes of a page.
 const PAGE: usize = 4096;
@@ -27,6 +27,8 @@ const PAGE: usize = 4096;
 /// most unless a single one is larger: what has been begun has to end within the bounded time, too.
 const AT_ONCE_MAX: u64 = 8;
 const AT_ONCE_BYTES: u64 = 4 << 20;
+/// The least that is put at the same time of each range of a target to a source far away.
+const FAR_AT_ONCE_MIN: u64 = 2;
 /// So many bytes that were put are synced and read again by one of the threads while the others go on putting: at the end
 /// the storage would wait meanwhile.
 const SETTLE_BYTES: u64 = 8 << 20;
@@ -40,9 +42,9 @@ fn on_a_page(memory: &mut [u8], len: usize) -> &mut [u8] {
     rest.split_at_mut(len).0
 }
 
-/// For how long a request of a seat goes on.
-fn time_of(seat: SeatIndex) -> Duration {
-    TIME_MAX * u32::from(seat.position() % TIMES + TIMES) / u32::from(2 * TIMES - 1)
+/// For how long a request of a target goes on.
+fn time_of(target: TargetIndex) -> Duration {
+    TIME_MAX * u32::from(target.position() % TIMES + TIMES) / u32::from(2 * TIMES - 1)
 }
 
 /// The stripes of one request, as several threads put them.
@@ -108,12 +110,12 @@ impl Putting {
 impl Node {
     /// Marks what a flush takes, or what came of it. Answers the bytes that are not saved.
     pub(crate) fn mark_flush(&self, request: MarkFlushRequest) -> FsResult<u64> {
-        let part = Part { ino: request.ino, seat: request.seat };
-        self.subfile(part.ino, part.seat)?;
+        let part = Part { ino: request.ino, target: request.target };
+        self.subfile(part.ino, part.target)?;
         let stripes = match request.mark {
             FlushMark::Begin => {
                 let _alone = self.proxy.uses.no_writes(part);
-                self.turn_marks(part, Turn::Begin)?
+                self.turn_marks(part, MarksChange::Begin)?
             }
             FlushMark::Known { epoch, whence, offset, len } => {
                 drop(self.bring_known(part, Held { whence, epoch }, offset, len)?);
@@ -125,45 +127,50 @@ impl Node {
             }
             FlushMark::Close { epoch, layout } => {
                 let _alone = self.proxy.uses.no_writes(part);
-                let unsaved = self.turn_marks(part, Turn::Count)?;
+                let unsaved = self.turn_marks(part, MarksChange::Count)?;
                 if unsaved == 0 {
-                    let id = self.subfile(part.ino, part.seat)?;
+                    let id = self.subfile(part.ino, part.target)?;
                     self.data.trim(id, &self.spec(layout)?.get(), epoch, u64::MAX)?;
                 }
                 unsaved
             }
             FlushMark::Drop { epoch, mut whence } => {
                 let _alone = self.proxy.uses.no_writes(part);
-                let id = self.subfile(part.ino, part.seat)?;
+                let id = self.subfile(part.ino, part.target)?;
                 self.data.trim(id, &self.spec(whence.layout)?.get(), epoch, 0)?;
                 let pin = self.stored_held(part)?.map_or(0, |held| held.whence.pin);
                 whence.pin = whence.pin.max(pin);
-                self.turn_marks(part, Turn::Remove)?;
+                self.turn_marks(part, MarksChange::Remove)?;
                 self.hold(part, Held { whence, epoch })?;
                 0
             }
-            FlushMark::Failed => self.turn_marks(part, Turn::Fail)?,
+            FlushMark::Failed => self.turn_marks(part, MarksChange::Fail)?,
             FlushMark::Done { epoch, whence } => self.end_flush(part, epoch, whence)?,
             FlushMark::Pin { epoch, whence } => {
                 self.note_pin(part, epoch, whence)?;
                 0
             }
         };
-        if stripes == 0 { Ok(0) } else { Ok(stripes * self.stripe_of(part.ino, part.seat)?) }
+        if stripes == 0 { Ok(0) } else { Ok(stripes * self.stripe_of(part.ino, part.target)?) }
     }
 
     /// Writes stripes from one on, several at the same time.
     pub(crate) fn flush_parts(&self, request: &FlushPartsRequest) -> FsResult<FlushedParts> {
-        let FlushPartsRequest { seat, whence, path, size, token, from, .. } = request;
-        let site = self.site_of(seat.partition())?;
+        let FlushPartsRequest { target, whence, path, size, token, from, to, .. } = request;
+        let site = self.site_of(target.partition())?;
         let (path, token) = (path.clone(), token.clone());
         let upload = Upload { path, size: *size, token, ..Upload::default() };
-        let is_of_file = |stripe| offset_in_file(whence, *seat, stripe).is_some_and(|at| at < *size);
-        let putting = Putting::from(*from, time_of(*seat));
+        let is_wanted = |stripe: u64| {
+            stripe < *to && offset_in_file(whence, *target, stripe).is_some_and(|at| at < *size)
+        };
+        let putting = Putting::from(*from, time_of(*target));
         // Many at once: on some file systems a sync and the writes of others wait for each other.
-        let verify = |pieces: &[Piece]| -> FsResult<()> { Ok(site.source.verify(&upload, pieces)?) };
+        let verify = |pieces: &[Piece]| -> FsResult<()> {
+            // The home does, while the next parts are put.
+            if site.source.verifies_for_all() { Ok(()) } else { Ok(site.source.verify(&upload, pieces)?) }
+        };
         let put = || {
-            while let Some(stripe) = putting.take().filter(|stripe| is_of_file(*stripe)) {
+            while let Some(stripe) = putting.take().filter(|stripe| is_wanted(*stripe)) {
                 let pieces = putting.moved(self.put_stripe(&site, &upload, request, stripe));
                 if !pieces.is_empty() {
                     let outcome = verify(&pieces);
@@ -171,9 +178,15 @@ impl Node {
                 }
             }
         };
-        let at_once = (AT_ONCE_BYTES / u64::from(whence.layout.stripe).max(1)).clamp(1, AT_ONCE_MAX);
+        let near_by = (AT_ONCE_BYTES / u64::from(whence.layout.stripe).max(1)).clamp(1, AT_ONCE_MAX);
+        // Two ranges of each target are put at the same time.
+        let far_away = site
+            .source
+            .pieces_under_way(whence.layout.stripe.into())
+            .map(|all| all.div_ceil(2 * usize::from(whence.layout.width.max(1))) as u64);
+        let at_once = far_away.map_or(near_by, |far_away| far_away.max(FAR_AT_ONCE_MIN));
         std::thread::scope(|scope| {
-            for _ in (*from + 1..*from + at_once).take_while(|stripe| is_of_file(*stripe)) {
+            for _ in (*from + 1..*from + at_once).take_while(|stripe| is_wanted(*stripe)) {
                 // Without another thread it goes on in this one.
                 let _started = std::thread::Builder::new().name("flush".to_owned()).spawn_scoped(scope, put);
             }
@@ -185,7 +198,7 @@ impl Node {
         }
         pieces.extend(rest);
         let part = |Piece { offset, len, tag }| FlushedPart { offset, len, tag };
-        let next = Some(next).filter(|next| is_of_file(*next));
+        let next = Some(next).filter(|next| is_wanted(*next));
         Ok(FlushedParts { parts: pieces.into_iter().map(part).collect(), next })
     }
 
@@ -197,8 +210,8 @@ impl Node {
         request: &FlushPartsRequest,
         stripe: u64,
     ) -> FsResult<Piece> {
-        let (part, whence) = (Part { ino: request.ino, seat: request.seat }, &request.whence);
-        let at = offset_in_file(whence, part.seat, stripe).ok_or(Errno::EINVAL)?;
+        let (part, whence) = (Part { ino: request.ino, target: request.target }, &request.whence);
+        let at = offset_in_file(whence, part.target, stripe).ok_or(Errno::EINVAL)?;
         let len = (upload.size - at).min(u64::from(whence.layout.stripe)) as usize;
         // Nothing that is here makes room for something else meanwhile.
         let _here = self.proxy.uses.stay();
@@ -214,8 +227,21 @@ impl Node {
         Ok(site.source.put(upload, at, content)?)
     }
 
+    /// The content of a file of one stripe that is on this node.
+    pub(super) fn only_stripe(&self, part: Part, whence: &Whence, len: usize) -> FsResult<Vec<u8>> {
+        let _here = self.proxy.uses.stay();
+        if whence.limit > 0 && whence.origin.is_some() && !self.marks(part, 0)?.is_present(0) {
+            let mut content = self.read_origin(part, whence, 0)?;
+            content.resize(len, 0);
+            return Ok(content);
+        }
+        let mut content = vec![0; len];
+        self.read_stripe(part, whence, 0, &mut content)?;
+        Ok(content)
+    }
+
     fn read_stripe(&self, part: Part, whence: &Whence, stripe: u64, content: &mut [u8]) -> FsResult<()> {
-        let id = self.subfile(part.ino, part.seat)?;
+        let id = self.subfile(part.ino, part.target)?;
         let offset = stripe * u64::from(whence.layout.stripe);
         let (read, _) = self.data.read(id, offset, &mut [IoSliceMut::new(content)])?;
         content.get_mut(read..).unwrap_or_default().fill(0);
@@ -229,11 +255,11 @@ impl Node {
         let known = self.stored_held(part)?;
         if epoch >= now && known.as_ref().is_none_or(|held| held.epoch < now) {
             // Cut since, and not asked for: as it is now, it can make room.
-            let unsaved = self.turn_marks(part, Turn::End)?;
+            let unsaved = self.turn_marks(part, MarksChange::End)?;
             self.replace_held(part, Held { whence, epoch })?;
             return Ok(unsaved);
         }
-        let Some(held) = known else { return self.turn_marks(part, Turn::End) };
+        let Some(held) = known else { return self.turn_marks(part, MarksChange::End) };
         let (old, limit) = (held.whence.limit, whence.limit);
         let whence = Whence { layout: held.whence.layout, ..whence };
         let stripe_at = |at: u64| {
@@ -241,22 +267,22 @@ impl Node {
             let round = u64::from(whence.layout.stripe) * u64::from(whence.layout.width);
             let guess = at / round.max(1);
             (guess..guess + 2)
-                .find(|stripe| offset_in_file(&whence, part.seat, *stripe).is_none_or(|from| from >= at))
+                .find(|stripe| offset_in_file(&whence, part.target, *stripe).is_none_or(|from| from >= at))
         };
         let is_behind = old < limit && now <= held.epoch;
         let behind = stripe_at(old).unwrap_or(0)..stripe_at(limit).unwrap_or(0);
         if is_behind {
             self.mark_all_present(part, behind)?;
         }
-        let unsaved = self.turn_marks(part, Turn::End)?;
+        let unsaved = self.turn_marks(part, MarksChange::End)?;
         let limit = if is_behind { limit } else { old.min(limit) };
         self.replace_held(part, Held { whence: Whence { limit, ..whence }, epoch: held.epoch })?;
         Ok(unsaved)
     }
 
     /// Bytes of a stripe of a subfile.
-    pub(super) fn stripe_of(&self, ino: Ino, seat: SeatIndex) -> FsResult<u64> {
-        let held = self.stored_held(Part { ino, seat })?;
+    pub(super) fn stripe_of(&self, ino: Ino, target: TargetIndex) -> FsResult<u64> {
+        let held = self.stored_held(Part { ino, target })?;
         Ok(held.map_or(0, |held| u64::from(held.whence.layout.stripe)).max(1))
     }
 }
@@ -294,10 +320,10 @@ mod tests {
     }
 
     #[test]
-    fn seats_beside_each_other_go_on_for_different_times() {
-        let times: Vec<Duration> = (0..4).map(|seat| time_of(SeatIndex(seat))).collect();
+    fn targets_beside_each_other_go_on_for_different_times() {
+        let times: Vec<Duration> = (0..4).map(|target| time_of(TargetIndex(target))).collect();
         assert!(times.is_sorted_by(|one, other| one < other) && times[0] > TIME_MAX / 2, "{times:?}");
-        assert_eq!((times[3], time_of(SeatIndex(4))), (TIME_MAX, times[0]));
+        assert_eq!((times[3], time_of(TargetIndex(4))), (TIME_MAX, times[0]));
     }
 
     #[test]

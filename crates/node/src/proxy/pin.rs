@@ -1,9 +1,9 @@
 //! Files whose content stays however full their volumes are. The home counts how often a file was pinned and unpinned, and
-//! tells the seats; of two numbers the greater is the newer, so what comes late takes nothing back.
+//! tells the targets; of two numbers the greater is the newer, so what comes late takes nothing back.
 
 use std::ops::ControlFlow;
 
-use bivouac_layout::seats_of;
+use bivouac_layout::targets_of;
 use bivouac_store::Txn;
 use bivouac_types::{Errno, FsError, FsResult, Ino, Slot};
 use bivouac_wire::{
@@ -11,11 +11,11 @@ use bivouac_wire::{
     op,
 };
 
-use super::marks::Part;
-use crate::dispatch::SYSTEM;
-use crate::namespace::{Change, decode};
+use crate::identity::SYSTEM;
+use crate::namespace::decode;
 use crate::node::Node;
 use crate::peers::Steps;
+use crate::proxy_state::Part;
 use crate::record::{Held, SiteFile, held_key, ino_of_site_key, site_key, table};
 
 /// Most files in one answer, unless those of one slot are more.
@@ -31,7 +31,7 @@ impl Node {
     /// Has what is here of a file stay, or not any more. What is not here is not brought.
     ///
     /// # Errors
-    /// `EINVAL` for what is no file in front of site storage; `EIO` when a seat was not told: it holds nevertheless where
+    /// `EINVAL` for what is no file in front of site storage; `EIO` when a target was not told: it holds nevertheless where
     /// it was.
     pub(crate) fn pin(&self, request: &PinRequest) -> FsResult<()> {
         let PinRequest { ino, pin } = *request;
@@ -49,19 +49,19 @@ impl Node {
         change.commit()?;
         let whence = Whence { origin: file.origin, limit: file.limit, layout: attr.layout, pin: file.pin };
         let mark = FlushMark::Pin { epoch: attr.epoch, whence };
-        for seat in seats_of(&attr.layout) {
-            let request = MarkFlushRequest { ino, seat, mark: mark.clone() };
-            let node = self.seat_place(seat)?.node;
+        for target in targets_of(&attr.layout) {
+            let request = MarkFlushRequest { ino, target, mark: mark.clone() };
+            let node = self.target_place(target)?.node;
             self.step::<op::MarkFlush>(node, Steps::question(SYSTEM), 0, request)?;
         }
         Ok(())
     }
 
-    /// A seat hears of it.
+    /// A target hears of it.
     pub(super) fn note_pin(&self, part: Part, epoch: u32, whence: Whence) -> FsResult<()> {
         // Who makes room has either ended, or finds it pinned.
         let _here = self.proxy.uses.stay();
-        let (slot, key) = (self.part_slot(part.ino), held_key(part.ino, part.seat));
+        let (slot, key) = (self.part_slot(part.ino), held_key(part.ino, part.target));
         let mut txn = self.records.txn(&[slot]);
         let known = txn.get(slot, &key).map(|bytes| decode::<Held>(bytes, "origin", part.ino)).transpose()?;
         let pin = whence.pin;
@@ -110,20 +110,9 @@ impl Node {
     }
 }
 
-impl Change<'_> {
-    /// The number of an inode that gets a name which a rule may pin, and that had `known` so far: what was pinned or
-    /// unpinned by hand stays so.
-    pub(super) fn pin_of(&mut self, ino: Ino, name: &[u8], known: u32) -> FsResult<u32> {
-        let attr = self.inode(ino)?.attr;
-        let partition = self.node.partitions.get(attr.layout.partition());
-        let pins = attr.is_file() && partition.is_some_and(|partition| partition.settings.pins(name));
-        Ok(known.max(u32::from(pins)))
-    }
-}
-
-/// What a seat is about to keep of an origin is no older than what it knows of pins.
+/// What a target is about to keep of an origin is no older than what it knows of pins.
 pub fn keep_pin(txn: &Txn<'_>, slot: Slot, part: Part, held: Held) -> Held {
-    let known = txn.get(slot, &held_key(part.ino, part.seat)).map(Held::from_bytes);
+    let known = txn.get(slot, &held_key(part.ino, part.target)).map(Held::from_bytes);
     let pin = known.and_then(Result::ok).map_or(0, |known| known.whence.pin).max(held.whence.pin);
     Held { whence: Whence { pin, ..held.whence }, ..held }
 }

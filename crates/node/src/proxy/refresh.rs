@@ -3,19 +3,17 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bivouac_layout::{SeatRange, split};
-use bivouac_source::{Cause, split_path};
+use bivouac_layout::{TargetRange, split};
+use bivouac_source::{Cause, Meta, split_path};
 use bivouac_types::{Attr, FsResult, Ino, PartitionId, ReadPolicy};
 use bivouac_wire::{BringRequest, FlushMark, MarkFlushRequest, Origin, Whence, op};
 
 use super::bring::in_progress;
 use super::sites::{from_wire, to_wire};
-use crate::dispatch::SYSTEM;
-use crate::intent::{Intent, Renewal};
-use crate::namespace::Change;
+use crate::identity::SYSTEM;
+use crate::intent_record::{Intent, Renewal};
 use crate::node::Node;
 use crate::peers::Steps;
-use crate::record::SiteFile;
 use crate::session::Ctx;
 
 /// Files that are looked at there at the same time, at most: the other threads serve what is here.
@@ -33,25 +31,41 @@ impl Drop for Looking<'_> {
 }
 
 impl Node {
-    /// Before a file is opened: if it has changed at site storage and not here, it is what it is there from now on.
+    /// Before a file is opened: if it has changed at site storage and not here, it is what it is there from now on; a
+    /// laminated one stays what it is here.
     ///
     /// # Errors
-    /// `EINPROGRESS` when the asker is to ask again; `EIO` when a seat does not answer. A source that does not answer is no
+    /// `EINPROGRESS` when the asker is to ask again; `EIO` when a target does not answer. A source that does not answer is no
     /// error: what is here is served.
     pub(crate) fn refresh(&self, ino: Ino) -> FsResult<()> {
         let inode = self.inode(ino)?;
         let partition = inode.attr.layout.partition();
-        if !inode.attr.is_file() || !self.is_bound(partition) {
+        if !inode.attr.is_file() || inode.attr.is_laminated() || !self.is_bound(partition) {
             return Ok(());
         }
         let Some(origin) = self.clean_origin(ino)? else { return Ok(()) };
-        let Some(now) = self.look_there(ino, partition, &origin)? else { return Ok(()) };
-        let _quiet = self.quieten_all(ino);
+        let asked = self.clock.now();
+        let Some(there) = self.look_there(ino, partition, &origin)? else { return Ok(()) };
+        if there.version != from_wire(origin.seen.clone()) {
+            let now = Origin { path: origin.path.clone(), seen: to_wire(there.version) };
+            self.renew(ino, &origin, now)?;
+        }
+        match self.changes_there(partition) {
+            true => self.take_attrs(ino, &there.attrs, asked).map(drop),
+            false => Ok(()),
+        }
+    }
+
+    /// Renews a clean file from `origin` to what is there `now`.
+    pub(super) fn renew(&self, ino: Ino, origin: &Origin, now: Origin) -> FsResult<()> {
+        let _quiet = self.recall_attr_leases(ino);
         let size = self.lock_size(ino)?;
-        if self.clean_origin(ino)?.as_ref() != Some(&origin) || self.is_being_flushed(ino) {
+        let attr = self.inode(ino)?.attr;
+        // All of it may have changed while the source was asked.
+        let is_as_seen = self.clean_origin(ino)?.as_ref() == Some(origin) && !self.is_being_flushed(ino);
+        if !is_as_seen || attr.is_laminated() {
             return Ok(());
         }
-        let attr = self.inode(ino)?.attr;
         let renewal = Renewal { ino, epoch: attr.epoch, layout: attr.layout, origin: now.clone() };
         self.carry_out(&Ctx::of_node(self.as_client()), ino.slot(), Intent::Renew(renewal))?;
         drop(size);
@@ -73,13 +87,13 @@ impl Node {
     }
 
     /// What a file is at site storage, if nothing but that is known of it here.
-    fn clean_origin(&self, ino: Ino) -> FsResult<Option<Origin>> {
+    pub(super) fn clean_origin(&self, ino: Ino) -> FsResult<Option<Origin>> {
         let file = self.site_file(ino)?.filter(|file| !file.is_unsaved());
         Ok(if self.act(ino)?.is_none() { file.and_then(|file| file.origin) } else { None })
     }
 
-    /// What a file is at site storage by now, if it is another than it was.
-    fn look_there(&self, ino: Ino, partition: PartitionId, origin: &Origin) -> FsResult<Option<Origin>> {
+    /// What a file is at site storage by now, if it is there and answers.
+    fn look_there(&self, ino: Ino, partition: PartitionId, origin: &Origin) -> FsResult<Option<Meta>> {
         let looking = &self.proxy.looking;
         let _looking = Looking(looking);
         if looking.fetch_add(1, Ordering::Relaxed) >= LOOKING_MAX {
@@ -94,10 +108,7 @@ impl Node {
             }
         };
         match site.source.stat(&origin.path) {
-            Ok(meta) if meta.is_file() && meta.version != from_wire(origin.seen.clone()) => {
-                Ok(Some(Origin { path: origin.path.clone(), seen: to_wire(meta.version) }))
-            }
-            Ok(_) => Ok(None),
+            Ok(meta) => Ok(Some(meta).filter(Meta::is_file)),
             Err(error) => {
                 if error.cause() != Cause::NotFound {
                     log::info!(why:% = error; "inode {ino} is served as it was");
@@ -132,7 +143,7 @@ impl Node {
         Ok((end < whence.limit).then_some(end))
     }
 
-    /// Every seat does something with its own stripes of a range, all at the same time.
+    /// Every target does something with its own stripes of a range, all at the same time.
     pub(super) fn mark_range(
         &self,
         ino: Ino,
@@ -140,11 +151,11 @@ impl Node {
         range: Range<u64>,
         mark: impl Fn(Whence, u64, u64) -> FlushMark + Sync,
     ) -> FsResult<()> {
-        let ranges: Vec<SeatRange> = split(&whence.layout, range.start, range.end - range.start).collect();
-        let bring = |range: &SeatRange| {
+        let ranges: Vec<TargetRange> = split(&whence.layout, range.start, range.end - range.start).collect();
+        let bring = |range: &TargetRange| {
             let mark = mark(whence.clone(), range.subfile_offset, range.len);
-            let request = MarkFlushRequest { ino, seat: range.seat, mark };
-            let node = self.seat_place(range.seat)?.node;
+            let request = MarkFlushRequest { ino, target: range.target, mark };
+            let node = self.target_place(range.target)?.node;
             self.step::<op::MarkFlush>(node, Steps::question(SYSTEM), 0, request).map(drop)
         };
         bivouac_net::before_waiting();
@@ -153,13 +164,5 @@ impl Node {
             let died = |_| Err(bivouac_types::Errno::EIO.into());
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(died)).fold(Ok(()), FsResult::and)
         })
-    }
-}
-
-impl Change<'_> {
-    /// A file is what it is at site storage.
-    pub(crate) fn renew_site_file(&mut self, ino: Ino, known: SiteFile, whence: Whence) {
-        let (origin, limit) = (whence.origin, whence.limit);
-        self.put_site_file(ino, &SiteFile { origin, limit, changed: false, flushing: false, ..known });
     }
 }

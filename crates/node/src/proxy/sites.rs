@@ -1,53 +1,23 @@
 //! Site storage of partitions, opened when it is first needed.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use bivouac_ranks::Mutex;
 use bivouac_source::{
-    Cause, Environment, PosixSource, S3Place, S3Source, Source, SourceError, UnchangedSource, Version,
+    Cause, Environment, PosixSource, ReadOnlySource, S3Location, S3Source, Source, SourceError, Version,
 };
 use bivouac_types::{Errno, FsError, FsResult, Ino, PartitionId, Site as Place, WritePolicy};
 use bivouac_wire::SiteVersion;
 
 use crate::node::Node;
+use crate::proxy_state::{LinkAccess, Site};
 use crate::record::root_key;
-
-/// Puts something around each source, as tests do.
-pub type Around = Arc<dyn Fn(Box<dyn Source>) -> Box<dyn Source> + Send + Sync>;
-
-/// Site storage of one partition.
-pub struct Site {
-    /// What it is.
-    pub source: Box<dyn Source>,
-}
-
-/// Those that are open, and whether they are only read.
-#[derive(Default)]
-pub struct Sites {
-    open: Mutex<HashMap<(PartitionId, bool), Arc<Site>>>,
-}
 
 impl Node {
     /// The source of a partition that stands in front of site storage, and whether it is only read.
     fn source_of(&self, partition: PartitionId) -> Option<(bivouac_types::Source, bool)> {
         let settings = &self.partitions.get(partition)?.settings;
         Some((settings.source.clone()?, settings.write == WritePolicy::Never))
-    }
-
-    /// Whether a partition stands in front of site storage.
-    pub(crate) fn is_bound(&self, partition: PartitionId) -> bool {
-        self.bound_dir(partition).is_some()
-    }
-
-    /// The directory of a partition that stands in front of site storage.
-    pub(crate) fn bound_dir(&self, partition: PartitionId) -> Option<Ino> {
-        if partition == PartitionId::ROOT {
-            return None;
-        }
-        let known = self.partitions.get(partition)?;
-        known.settings.source.as_ref().map(|_| known.dir)
     }
 
     /// Site storage of a partition, if it stands in front of any.
@@ -59,12 +29,12 @@ impl Node {
         if let Some(site) = self.proxy.sites.open.lock().get(&(partition, is_unchanged)) {
             return Ok(Some(Arc::clone(site)));
         }
-        let mut source = open(source.site(), &self.objects)?;
+        let mut source = open(source.site(), &self.objects, &self.links)?;
         if let Some(around) = &self.around {
             source = around(source);
         }
         self.check_root(partition, &*source)?;
-        let source = if is_unchanged { Box::new(UnchangedSource(source)) } else { source };
+        let source = if is_unchanged { Box::new(ReadOnlySource(source)) } else { source };
         let site = Arc::new(Site { source });
         self.proxy.sites.open.lock().insert((partition, is_unchanged), Arc::clone(&site));
         Ok(Some(site))
@@ -99,14 +69,15 @@ impl Node {
 ///
 /// # Errors
 /// Why it cannot be opened.
-pub fn open(place: &Place, objects: &Environment) -> FsResult<Box<dyn Source>> {
+pub fn open(place: &Place, objects: &Environment, links: &LinkAccess) -> FsResult<Box<dyn Source>> {
     match place {
         Place::Directory { path } => Ok(Box::new(PosixSource::open(Path::new(path))?)),
         Place::S3 { bucket, prefix, endpoint, region } => {
             let (bucket, prefix) = (bucket.clone(), prefix.clone());
-            let place = S3Place { bucket, prefix, endpoint: endpoint.clone(), region: region.clone() };
+            let place = S3Location { bucket, prefix, endpoint: endpoint.clone(), region: region.clone() };
             Ok(Box::new(S3Source::open(&place, objects)?))
         }
+        Place::Formation { address, name, key, .. } => Ok(Box::new(links.open(address, name, key)?)),
     }
 }
 

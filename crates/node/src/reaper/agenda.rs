@@ -24,6 +24,8 @@ pub enum Job {
     Partitions(NodeId),
     /// To give checksums to what has none since a process wrote it itself, or was killed.
     Sums,
+    /// To remove an inode without names that this client had open.
+    Orphan(Ino, ClientId),
     /// To finish a change.
     Intent(Slot, u64),
 }
@@ -108,7 +110,7 @@ impl Agenda {
     }
 
     /// A job is done: what waited for the same peer need not wait any more.
-    pub fn is_done(&mut self, task: &Task) {
+    pub fn finish(&mut self, task: &Task) {
         match task.job {
             Job::Garbage => self.collecting = false,
             Job::Intent(..) => self.unfinished = self.unfinished.saturating_sub(1),
@@ -118,7 +120,8 @@ impl Agenda {
             | Job::Moves(_)
             | Job::Alive(_)
             | Job::Partitions(_)
-            | Job::Sums => {}
+            | Job::Sums
+            | Job::Orphan(..) => {}
         }
         task.waited_for.map(|node| self.release(node));
     }
@@ -198,7 +201,7 @@ mod tests {
         assert_eq!((agenda.ready(), agenda.next_moment()), (1, None), "one finds out whether it is back");
         let task = agenda.next_task().unwrap();
         assert_eq!(task, Task { job: intent(1), waited_for: Some(AWAY) });
-        agenda.is_done(&task);
+        agenda.finish(&task);
         assert_eq!(agenda.next_task(), Some(Task { job: intent(2), waited_for: None }));
     }
 
@@ -225,7 +228,7 @@ mod tests {
         let task = agenda.next_task().unwrap();
         assert!(agenda.tidy_at(now) && agenda.take_tidying(now));
         assert_eq!((agenda.ready(), agenda.next_task()), (0, None));
-        agenda.is_done(&task);
+        agenda.finish(&task);
         assert_eq!(agenda.next_task(), Some(task));
         agenda.put_off(&task, AWAY, Instant::now());
         agenda.put_off(&task, AWAY, Instant::now());

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bivouac_direct::Memory;
-use bivouac_record::{Bin, History, MINUTE_MS, MINUTES, SECOND_MS, SECONDS, Slot, spread};
+use bivouac_record::{Bin, History, HistoryInterval, MINUTE_MS, MINUTES, SECOND_MS, SECONDS, spread};
 
 use super::rows::Rows;
 
@@ -134,12 +134,13 @@ fn add(rows: &Rows, row: usize, index: u64, mut bin: Bin) {
     put(rows, row, index, bin);
 }
 
-fn list(rows: &Rows, width: u64, from_ms: u64, now_ms: u64) -> Vec<Slot> {
+fn list(rows: &Rows, width: u64, from_ms: u64, now_ms: u64) -> Vec<HistoryInterval> {
     let used =
         usize::try_from(now_ms / width).map_or(rows.count(), |last| rows.count().min(last.saturating_add(1)));
     let slots = (0..used).filter_map(|row| slot(rows, row));
-    let slots = slots.map(|(index, bin)| Slot { at_ms: index.saturating_mul(width), bin });
-    let mut slots: Vec<Slot> = slots.filter(|slot| slot.at_ms.saturating_add(width) > from_ms).collect();
+    let slots = slots.map(|(index, bin)| HistoryInterval { at_ms: index.saturating_mul(width), bin });
+    let mut slots: Vec<HistoryInterval> =
+        slots.filter(|slot| slot.at_ms.saturating_add(width) > from_ms).collect();
     slots.sort_by_key(|slot| slot.at_ms);
     slots
 }

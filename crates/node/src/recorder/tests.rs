@@ -27,7 +27,7 @@ fn bin(written: u64) -> Bin {
     Bin { written, ..Bin::default() }
 }
 
-fn slots(slots: &[Slot]) -> Vec<(u64, u64)> {
+fn slots(slots: &[HistoryInterval]) -> Vec<(u64, u64)> {
     slots.iter().map(|slot| (slot.at_ms, slot.bin.written)).collect()
 }
 

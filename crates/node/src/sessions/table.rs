@@ -7,11 +7,11 @@ use bivouac_types::limits::{CLIENTS_MAX, OPENS_MAX};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, OpenId};
 
 /// What a client says that it has open.
-pub type Told = HashSet<(Ino, OpenId)>;
+pub type ReclaimedOpens = HashSet<(Ino, OpenId)>;
 
 /// How a floor fits with the one that was known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum FloorOrder {
     /// It was said before the one that was known.
     Late,
     /// It was said after that, or says the same.
@@ -42,7 +42,7 @@ struct Session {
     /// No open with a lower number is under way.
     floor: Option<OpenId>,
     /// What it has told so far of what it has open, while it tells it.
-    told: Option<Told>,
+    told: Option<ReclaimedOpens>,
     work: Option<Work>,
 }
 
@@ -182,15 +182,15 @@ impl Table {
     }
 
     /// All that the client has told.
-    pub fn take_told(&mut self, client: ClientId) -> Told {
-        let mut told = Told::new();
+    pub fn take_told(&mut self, client: ClientId) -> ReclaimedOpens {
+        let mut told = ReclaimedOpens::new();
         self.change(client, |session| told = session.told.take().unwrap_or_default());
         self.told -= told.len();
         told
     }
 
     /// No open of the client below `floor` is under way. How this fits with what was known.
-    pub fn raise_floor(&mut self, client: ClientId, floor: OpenId) -> News {
+    pub fn raise_floor(&mut self, client: ClientId, floor: OpenId) -> FloorOrder {
         if self.sessions.len() >= 2 * CLIENTS_MAX && !self.sessions.contains_key(&client) {
             // Of clients without opens; without a floor, what comes late is not told any more.
             self.sessions
@@ -202,9 +202,9 @@ impl Table {
         let known = self.sessions.entry(client).or_default().floor.get_or_insert(floor);
         let before = std::mem::replace(known, floor.max(*known));
         match (before, floor) {
-            _ if before > floor => News::Late,
-            _ if before.first_of_process() < floor.first_of_process() => News::OfAnotherProcess,
-            _ => News::InOrder,
+            _ if before > floor => FloorOrder::Late,
+            _ if before.first_of_process() < floor.first_of_process() => FloorOrder::OfAnotherProcess,
+            _ => FloorOrder::InOrder,
         }
     }
 
@@ -230,7 +230,7 @@ impl Table {
     }
 
     /// The work for a client is over.
-    pub fn is_over(&mut self, client: ClientId) {
+    pub fn end_work(&mut self, client: ClientId) {
         let mut work = None;
         self.change(client, |session| work = session.work.take());
         self.ending -= usize::from(work == Some(Work::End));
@@ -293,12 +293,12 @@ mod tests {
     #[test]
     fn a_floor_never_sinks_and_tells_a_new_process() {
         let (mut table, id) = (Table::default(), OpenId);
-        assert_eq!(table.raise_floor(A, id(9)), News::InOrder);
-        assert_eq!(table.raise_floor(A, id(9)), News::InOrder);
-        assert_eq!(table.raise_floor(A, id(4)), News::Late);
+        assert_eq!(table.raise_floor(A, id(9)), FloorOrder::InOrder);
+        assert_eq!(table.raise_floor(A, id(9)), FloorOrder::InOrder);
+        assert_eq!(table.raise_floor(A, id(4)), FloorOrder::Late);
         assert_eq!(table.floor(A), id(9));
-        assert_eq!(table.raise_floor(A, OpenId::first(1)), News::OfAnotherProcess);
-        assert_eq!(table.raise_floor(A, id(9)), News::Late, "of the earlier process");
+        assert_eq!(table.raise_floor(A, OpenId::first(1)), FloorOrder::OfAnotherProcess);
+        assert_eq!(table.raise_floor(A, id(9)), FloorOrder::Late, "of the earlier process");
         assert_eq!(table.floor(A), OpenId::first(1));
     }
 
@@ -314,7 +314,7 @@ mod tests {
         table.told += OPENS_MAX as usize - 3;
         assert_eq!(table.tell(A, false, vec![open(5)]).unwrap_err().errno(), Errno::EMFILE);
         table.told -= OPENS_MAX as usize - 3;
-        assert_eq!((table.take_told(A), table.told), (Told::new(), 1 - 1));
+        assert_eq!((table.take_told(A), table.told), (ReclaimedOpens::new(), 1 - 1));
     }
 
     #[test]
@@ -324,7 +324,7 @@ mod tests {
         assert!(table.begin(A, Work::Reclaim));
         assert_eq!((table.expire(now), table.next_expiry()), (None, None));
         assert!(table.finish_reclaim(A));
-        table.is_over(A);
+        table.end_work(A);
         assert_eq!(table.expire(now), None, "it is here");
         table.disconnect(A, now + Duration::from_secs(1));
         assert_eq!((table.expire(now), table.next_expiry()), (None, Some(now + Duration::from_secs(1))));
@@ -332,7 +332,7 @@ mod tests {
         assert!(table.next_expiry().is_some(), "it is not connected");
         assert!(table.expire_now(A) && !table.expire_now(A) && !table.begin(A, Work::Reclaim));
         table.remove(A);
-        table.is_over(A);
+        table.end_work(A);
         assert!(table.sessions.is_empty() && table.logged() == 0);
     }
 
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(table.expire(now), Some(A));
         table.connect(A);
         table.postpone(A, later);
-        table.is_over(A);
+        table.end_work(A);
         assert_eq!((table.next_expiry(), table.is_logged(A)), (None, true), "and has what it had");
     }
 
@@ -371,7 +371,7 @@ mod tests {
             5 => drop(table.take_told(client)),
             6 => _ = table.raise_floor(client, OpenId(second)),
             7 => _ = table.begin(client, Work::Reclaim),
-            8 => table.is_over(client),
+            8 => table.end_work(client),
             9 => _ = table.expire(moment),
             10 => table.cut_off(client, moment),
             11 => table.remove(client),

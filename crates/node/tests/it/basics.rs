@@ -239,8 +239,8 @@ fn layouts_are_shown_and_set_while_a_file_is_empty() {
     client.write(&op(client), attr.ino, 0, &pattern(300_000, 1), false).unwrap();
     let refused = client.setxattr(&op(client), attr.ino, b"user.bivouac.layout", b"width=3", 0).unwrap_err();
     assert_eq!(refused.errno(), Errno::EBUSY);
-    let seats = client.content.seats(&client.getattr(attr.ino).unwrap()).unwrap();
-    assert_eq!(seats.iter().map(|seat| seat.subfile.len).collect::<Vec<_>>(), [300_000]);
+    let targets = client.content.targets(&client.getattr(attr.ino).unwrap()).unwrap();
+    assert_eq!(targets.iter().map(|target| target.subfile.len).collect::<Vec<_>>(), [300_000]);
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn what_was_made_and_removed_since_was_made() {
     }
 }
 
-/// S10. An append of which some seats have taken their part, and others have not.
+/// S10. An append of which some targets have taken their part, and others have not.
 #[test]
 fn what_a_failed_append_left_does_not_come_up() {
     let formation = Formation::new(2, 4096);

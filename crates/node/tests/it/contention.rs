@@ -112,8 +112,8 @@ fn a_new_layout_is_in_the_headers_and_leaves_no_subfiles() {
     client.setxattr(&op(client), ino, b"user.bivouac.layout", b"stripe=64k width=1", 0).unwrap();
     client.write(&op(client), ino, 0, &[7; 300_000], false).unwrap();
     let attr = client.getattr(ino).unwrap();
-    for seat in client.content.seats(&attr).unwrap() {
-        let header = SubfileHeader::from_bytes(&first_page(&seat.subfile.path)).unwrap();
+    for target in client.content.targets(&attr).unwrap() {
+        let header = SubfileHeader::from_bytes(&first_page(&target.subfile.path)).unwrap();
         assert_eq!(header.layout, attr.layout);
     }
     client.unlink(&op(client), Ino::ROOT, b"f").unwrap();
@@ -218,7 +218,7 @@ fn who_had_a_file_open_is_remembered_over_a_restart_of_its_home() {
     a.reassert_opens(&[]).unwrap();
     let mut back = vec![0; 5000];
     assert_eq!(a.read(ino, 0, &mut back).unwrap(), 5000, "b has not been heard of yet");
-    b.reassert_opens(&[(ino, 1)]).unwrap();
+    b.reassert_opens(&[(ino, 2, 1)]).unwrap();
     assert_eq!(b.read(ino, 0, &mut back).unwrap(), 5000);
     b.close(ino);
     assert_eq!(b.getattr(ino).unwrap_err().errno(), Errno::ENOENT);
@@ -239,7 +239,7 @@ fn a_file_that_loses_its_name_before_its_holder_is_heard_again_stays() {
     a.reassert_opens(&[]).unwrap();
     a.unlink(&op(a), Ino::ROOT, b"f").unwrap();
     a.unlink(&op(a), Ino::ROOT, b"g").unwrap();
-    b.reassert_opens(&[(inos[0], 1)]).unwrap();
+    b.reassert_opens(&[(inos[0], 2, 1)]).unwrap();
     let mut back = vec![0; 5000];
     assert_eq!(b.read(inos[0], 0, &mut back).unwrap(), 5000);
     assert_eq!(b.getattr(inos[1]).unwrap_err().errno(), Errno::ENOENT, "nobody has it open any more");

@@ -78,7 +78,7 @@ fn both_sides_of_a_cut_change_only_what_is_theirs_and_agree_when_it_is_healed() 
         let sides = (0..NODES).map(|node| belief(&formation, node).1);
         sides.eq([[2, 3], [2, 3], [0, 1], [0, 1]].map(BTreeSet::from))
     });
-    // A directory's inode may belong on the other side: then it is made later, or not at all.
+    // A directory whose inode belongs on the other side lives with its entry instead.
     let mut made: Vec<(Ino, String)> = Vec::new();
     for (side, dir) in dirs.iter().enumerate() {
         for number in 0..16 {
@@ -88,7 +88,7 @@ fn both_sides_of_a_cut_change_only_what_is_theirs_and_agree_when_it_is_healed() 
             }
         }
     }
-    assert!(made.len() >= 8 && made.len() < 64, "{} of 64 were made", made.len());
+    assert!(made.len() >= 8, "{} of 64 were made", made.len());
     formation.switchboard.beyond.write().clear();
     wait_until("all agree that all live", || {
         let beliefs: BTreeSet<_> = (0..NODES).map(|node| belief(&formation, node)).collect();

@@ -11,7 +11,7 @@ use bivouac_client::{Client, NewInode, OpCtx};
 use bivouac_net::{FailingTransport, Fault, Latch, Peer, PeerOptions, Transport};
 use bivouac_node::Cache;
 use bivouac_types::limits::LEASE_MS;
-use bivouac_types::{ClientId, Errno, FormationId, Ino, NodeId, mode};
+use bivouac_types::{ClientId, Errno, FormationId, Ino, NodeId, SetAttr, mode};
 use bivouac_wire::{Frame, Invalidation, Op};
 use parking_lot::Mutex;
 
@@ -22,6 +22,8 @@ const DIR: NewInode<'static> = NewInode { mode: mode::DIR | 0o755, rdev: 0, targ
 #[derive(Default)]
 struct Kernel {
     asked: Mutex<Vec<Invalidation>>,
+    /// Files that have grown, and their sizes.
+    grown: Mutex<Vec<(Ino, u64)>>,
     /// Whether it cannot tell.
     is_busy: AtomicBool,
 }
@@ -30,6 +32,10 @@ impl Cache for Kernel {
     fn invalidate(&self, what: &[Invalidation]) -> Duration {
         self.asked.lock().extend_from_slice(what);
         if self.is_busy.load(Ordering::Relaxed) { Duration::from_millis(LEASE_MS) } else { Duration::ZERO }
+    }
+
+    fn has_grown(&self, ino: Ino, size: u64) {
+        self.grown.lock().push((ino, size));
     }
 }
 
@@ -95,6 +101,88 @@ fn a_first_write_does_not_wait_for_who_can_do_without_believing_its_size() {
         }
         assert_eq!(formation.switchboard.asked(Op::Invalidate) > 0, home == 1);
     }
+}
+
+/// G49. Each is told before the call returns by which the file has grown.
+#[test]
+fn mounts_that_have_a_file_open_are_told_when_it_grows_through_another_one() {
+    for home in [0, 1, 2] {
+        let formation = Formation::new(3, 4096);
+        let mounts = [0, 1, 2].map(|node| Mounted::new(&formation, node));
+        let [writer, reader, other] = &mounts;
+        let (_, ino) = writer.make(&formation, home);
+        let told = || mounts.each_ref().map(|mount| std::mem::take(&mut *mount.kernel.grown.lock()));
+        let open = |mount: &Mounted| mount.client.open(&op(&mount.client), ino, 0).unwrap();
+        let append = |mount: &Mounted, len| {
+            mount.client.write(&op(&mount.client), ino, 0, &vec![1; len], true).unwrap()
+        };
+        let resize = |mount: &Mounted, size| {
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            mount.client.setattr(&op(&mount.client), ino, &set).unwrap();
+        };
+        open(writer);
+        write(&writer.client, ino, 0, &[1; 5000]);
+        assert_eq!(told(), [vec![], vec![], vec![]], "nobody else has it open");
+        open(reader);
+        write(&writer.client, ino, 5000, &[1; 10]);
+        assert_eq!(told(), [vec![], vec![(ino, 5010)], vec![]]);
+        write(&writer.client, ino, 0, &[1; 5010]);
+        assert_eq!(told(), [vec![], vec![], vec![]], "it has not grown");
+        open(other);
+        append(writer, 10);
+        assert_eq!(told(), [vec![], vec![(ino, 5020)], vec![(ino, 5020)]]);
+        resize(writer, 6000);
+        resize(writer, 5500);
+        assert_eq!(told(), [vec![], vec![(ino, 6000)], vec![(ino, 6000)]]);
+        write(&other.client, ino, 9000, &[1; 10]);
+        assert_eq!(told(), [vec![], vec![(ino, 9010)], vec![]], "not who makes it longer, too");
+        let program = formation.client(1);
+        write_at_end(&program, ino);
+        assert_eq!(told(), [vec![], vec![], vec![]], "not what is not seen by a kernel");
+    }
+}
+
+/// S1. The first try may be superseded, or its node be killed, before it has told anybody.
+#[test]
+fn mounts_are_told_of_growth_that_a_repetition_finds_done() {
+    let formation = Formation::new(2, 4096);
+    let id = ClientId::of_mount(formation.map.formation, NodeId(0), 7);
+    let lost: Arc<Mutex<Option<Op>>> = Arc::default();
+    let client = formation.client_over(0, id.0 - 1, |inner| -> Arc<dyn Transport> {
+        let lost = Arc::clone(&lost);
+        let plan =
+            move |frame: &Frame| lost.lock().take_if(|op| *op as u16 == frame.op).map(|_| Fault::DropAfter);
+        let failing = Arc::new(FailingTransport::new(inner, plan));
+        Arc::new(Peer::new(NodeId(0), failing, PeerOptions::default()))
+    });
+    let reader = Mounted::new(&formation, 1);
+    let ino = client.create(&op(&client), Ino::ROOT, b"f", &FILE, true, false).unwrap().attr.ino;
+    reader.client.open(&op(&reader.client), ino, 0).unwrap();
+    let resize = |size| {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        client.setattr(&op(&client), ino, &set).unwrap();
+    };
+    let told_of = |op, act: &dyn Fn()| {
+        *lost.lock() = Some(op);
+        act();
+        assert_eq!(*lost.lock(), None, "its answer is lost");
+        std::mem::take(&mut *reader.kernel.grown.lock())
+    };
+    assert_eq!(told_of(Op::Extend, &|| write(&client, ino, 0, &[1; 10])), [(ino, 10); 2]);
+    assert_eq!(told_of(Op::ExtendOver, &|| write(&client, ino, 50, &[1; 10])), [(ino, 60); 2]);
+    let append = || assert_eq!(client.write(&op(&client), ino, 0, &[1; 10], true), Ok(10));
+    let claim = || assert_eq!(client.claim(&op(&client), ino, 10), Ok(70));
+    assert_eq!(told_of(Op::Append, &append), [(ino, 70); 2]);
+    assert_eq!(told_of(Op::Claim, &claim), [(ino, 80); 2]);
+    assert_eq!(told_of(Op::SetAttr, &|| resize(90)), [(ino, 90); 2]);
+    assert_eq!(told_of(Op::SetAttr, &|| resize(20)), [], "it is shorter");
+}
+
+/// A program makes a file longer.
+fn write_at_end(client: &Client, ino: Ino) {
+    client.open(&op(client), ino, 0).unwrap();
+    client.write(&op(client), ino, 0, &[1; 10], true).unwrap();
+    client.close(ino);
 }
 
 /// S62, S271.

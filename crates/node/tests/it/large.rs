@@ -1,4 +1,4 @@
-//! Large calls: messages to several seats under way together, and what comes in between.
+//! Large calls: messages to several targets under way together, and what comes in between.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +10,7 @@ use bivouac_types::{Errno, Ino, NodeId, mode};
 use bivouac_wire::{Frame, Op};
 
 const STRIPE: usize = 256 << 10;
-/// Six messages of 1 MiB to each of three seats, and then some.
+/// Six messages of 1 MiB to each of three targets, and then some.
 const LEN: usize = (19 << 20) + 4321;
 
 fn bytes(len: usize) -> Vec<u8> {

@@ -23,12 +23,12 @@ fn served(formation: &Formation, name: &str) -> u64 {
 
 /// S121.
 #[test]
-fn a_list_is_one_message_per_seat_and_does_what_single_calls_do() {
+fn a_list_is_one_message_per_target_and_does_what_single_calls_do() {
     let formation = Formation::new(3, STRIPE as u32);
     let (client, other) = (&formation.clients[0], &formation.clients[1]);
     let ino = file(&formation);
     let mut model = vec![0u8; 40 * STRIPE];
-    // Every 700 bytes a piece of 300, over stripes and seats.
+    // Every 700 bytes a piece of 300, over stripes and targets.
     let data: Vec<u8> = (0..model.len()).map(|at| (at * 7 % 253) as u8).collect();
     let places: Vec<(u64, &[u8])> =
         (100..model.len() - 300).step_by(700).map(|at| (at as u64, &data[at..at + 300])).collect();
@@ -62,7 +62,7 @@ fn a_list_is_one_message_per_seat_and_does_what_single_calls_do() {
 
 /// S468.
 #[test]
-fn ten_thousand_places_are_one_message_per_seat() {
+fn ten_thousand_places_are_one_message_per_target() {
     let formation = Formation::new(4, STRIPE as u32);
     let (client, other) = (&formation.clients[0], &formation.clients[1]);
     let ino = file(&formation);
@@ -128,7 +128,7 @@ fn a_list_that_a_cut_overtakes_is_written_again() {
     assert!(buffers.iter().all(|buffer| *buffer == [9; 100]));
 }
 
-/// S120: a large call is large messages to all seats, not one for all of them at a time.
+/// S120: a large call is large messages to all targets, not one for all of them at a time.
 #[test]
 fn a_large_call_is_large_messages() {
     let formation = Formation::new(4, 256 << 10);
@@ -136,7 +136,7 @@ fn a_large_call_is_large_messages() {
     let data: Vec<u8> = (0..40 << 20).map(|at: usize| (at * 7 % 253) as u8 ^ (at >> 12) as u8).collect();
     client.write_at(ino, 12_345, &data).unwrap();
     let writes = served(&formation, "Write");
-    // Of 1 MiB; the first and the last of each seat may be shorter.
+    // Of 1 MiB; the first and the last of each target may be shorter.
     assert!(writes <= 40 + 2 * 4, "{writes} messages for 40 MiB");
     let mut seen = vec![0xee; data.len() + 12_400];
     other.open(&context(other), ino, 0).unwrap();

@@ -35,6 +35,10 @@ impl LockClient for Told {
         self.0.look_again(ticket);
     }
 
+    fn settle(&self) {
+        self.0.settle();
+    }
+
     fn doubt(&self) {}
 }
 
@@ -58,7 +62,9 @@ fn files(formation: &Formation) -> Vec<Ino> {
 /// Has the nodes tell the clients what they wait for.
 fn connect(formation: &Formation) {
     for (at, (node, client)) in formation.nodes.iter().zip(&formation.clients).enumerate() {
-        node.serve(ClientId(at as u64), |served| served.locks = Some(Arc::new(Told(client.locks.clone()))));
+        node.serve(ClientId(at as u64 + 1), |served| {
+            served.locks = Some(Arc::new(Told(client.locks.clone())))
+        });
     }
 }
 
@@ -119,7 +125,7 @@ fn locks_are_those_of_a_model_also_over_restarts() {
     for step in 0..3000 {
         if step % 500 == 499 {
             formation.restart_as_the_same_clients();
-            let opens: Vec<(Ino, u32)> = files.iter().map(|ino| (*ino, 1)).collect();
+            let opens: Vec<(Ino, u32, u32)> = files.iter().map(|ino| (*ino, 2, 1)).collect();
             formation.clients.iter().for_each(|client| client.reassert_opens(&opens).unwrap());
         }
         let (at, ino) = (random(3) as usize, files[random(3) as usize]);
@@ -163,6 +169,32 @@ fn who_waits_is_told_through_its_node() {
         assert_eq!(attempt(&clients[0], ino, &all(LockMode::Read, 1)), Err(Errno::EAGAIN));
         clients[1].unlock_handle(ino, 1);
         assert_eq!(outcome(&waits[1]), Ok(()));
+    }
+}
+
+/// S103: a kernel says of a close only after it, and does not wait for what it says.
+#[test]
+fn who_is_refused_has_the_holder_close_first_what_its_programs_have_closed() {
+    let formation = Formation::new(3, 4096);
+    connect(&formation);
+    for ino in files(&formation) {
+        for (holder, other) in [(0, 1), (1, 0), (2, 2)] {
+            let (desk, other) = (formation.clients[holder].locks.clone(), &formation.clients[other]);
+            let held = all(LockMode::Write, 1);
+            assert_eq!(attempt(&formation.clients[holder], ino, &held), Ok(Locked::Done));
+            assert_eq!(attempt(other, ino, &all(LockMode::Read, 2)), Err(Errno::EAGAIN), "it is not closed");
+            let closes = Arc::downgrade(&desk);
+            // By a thread of its own, as a mount serves closes: whoever answers a peer asks nobody itself.
+            desk.settle_with(Arc::new(move || {
+                let desk = closes.upgrade().unwrap();
+                std::thread::spawn(move || desk.released(ino, 1)).join().unwrap();
+            }));
+            assert_eq!(attempt(other, ino, &all(LockMode::Write, 2)), Ok(Locked::Done), "{holder} {ino}");
+            other.unlock_handle(ino, 2);
+            assert_eq!(attempt(&formation.clients[holder], ino, &held), Ok(Locked::Done));
+            assert_eq!(other.locks.test(ino, &all(LockMode::Read, 2)).unwrap(), None);
+            desk.settle_with(Arc::new(|| ()));
+        }
     }
 }
 
@@ -331,7 +363,7 @@ fn what_an_earlier_process_waited_for_is_forgotten_and_what_it_has_is_not() {
     killed.store(1, Ordering::SeqCst);
     assert_eq!(outcome(&waits), Err(Errno::EIO));
     let next = formation.client(1);
-    next.reassert_opens(&[(ino, 1), (files[1], 1)]).unwrap();
+    next.reassert_opens(&[(ino, 2, 1), (files[1], 2, 1)]).unwrap();
     other.unlock_owner(ino, 1);
     assert_eq!(attempt(other, ino, &range(LockMode::Write, 1, 10, 19)), Ok(Locked::Done));
     assert_eq!(attempt(other, ino, &range(LockMode::Read, 1, 5, 5)), Err(Errno::EAGAIN));
@@ -363,7 +395,7 @@ fn a_lock_is_not_passed_over_because_an_earlier_one_ends() {
         }
         None
     });
-    next.reassert_opens(&[(ino, 1)]).unwrap();
+    next.reassert_opens(&[(ino, 2, 1)]).unwrap();
     assert!(asked.load(Ordering::SeqCst) > 1);
     (100..owners).for_each(|owner| next.unlock_owner(ino, owner));
     assert_eq!(attempt(other, ino, &range(LockMode::Write, 1, 100, owners)), Ok(Locked::Done));
@@ -372,7 +404,7 @@ fn a_lock_is_not_passed_over_because_an_earlier_one_ends() {
 /// Has the home of a file drop all that client 1 has locked, which that does not hear of.
 fn drop_behind_its_back(formation: &Formation, ino: Ino) {
     let twin = formation.client(1);
-    twin.reassert_opens(&[(ino, 1)]).unwrap();
+    twin.reassert_opens(&[(ino, 2, 1)]).unwrap();
     twin.locks.close();
 }
 
@@ -436,7 +468,7 @@ fn what_is_lost_is_not_cut_by_an_open() {
     client.open(&op(&client), ino, 0).unwrap();
     attempt(&client, ino, &range(LockMode::Write, 1, 0, 9)).unwrap();
     client.write(&op(&client), ino, 0, b"bytes", false).unwrap();
-    twin.reassert_opens(&[(ino, 1)]).unwrap();
+    twin.reassert_opens(&[(ino, 2, 1)]).unwrap();
     twin.locks.close();
     client.locks.doubt();
     let refused = client.open(&op(&client), ino, O_TRUNC).unwrap_err();

@@ -160,14 +160,14 @@ fn sums(counts: &Counts, kind: usize) -> BTreeMap<String, u64> {
     sums
 }
 
-/// Least and most messages of an operation that a cell allows: `Write 1, Extend 1`, `PutInode 0–1`, `Trim seats − 1`.
+/// Least and most messages of an operation that a cell allows: `Write 1, Extend 1`, `PutInode 0–1`, `Trim targets − 1`.
 type Allowed = BTreeMap<String, (u64, u64)>;
 
 fn allowed(cell: &str, nodes: u64) -> Allowed {
     let number = |text: &str| match text {
-        // A seat on each node.
-        "nodes" | "seats" => nodes,
-        "nodes − 1" | "seats − 1" => nodes - 1,
+        // A target on each node.
+        "nodes" | "targets" => nodes,
+        "nodes − 1" | "targets − 1" => nodes - 1,
         text => text.parse().unwrap(),
     };
     let one = |part: &str| {
@@ -265,7 +265,7 @@ fn what_asks_all_nodes_is_named() {
         client.unlink(&op(client), Ino::ROOT, b"f").unwrap();
         assert_eq!(client.getattr(ino).unwrap_err().errno(), bivouac_types::Errno::ENOENT);
         let told = allowed(row("space of removed files, in the background")[1], u64::from(nodes));
-        wait_until("all seats have heard", || {
+        wait_until("all targets have heard", || {
             let counted = since(&before, counts(client));
             sums(&counted, 1).get(BACKGROUND).copied().unwrap_or(0) == told[BACKGROUND].1
         });

@@ -4,7 +4,7 @@ use crate::formation::{Formation, op};
 use bivouac_client::{Client, Found, NewInode, Partition};
 use bivouac_objects::{ACCESS_KEY, Fault, SECRET_KEY, Server, What};
 use bivouac_source::Environment;
-use bivouac_types::{Errno, FsResult, Ino, SeatIndex, mode};
+use bivouac_types::{Errno, FsResult, Ino, TargetIndex, mode};
 
 const DIR: NewInode<'static> = NewInode { mode: mode::DIR | 0o755, rdev: 0, target: b"" };
 const FILE: NewInode<'static> = NewInode { mode: mode::FILE | 0o640, rdev: 0, target: b"" };
@@ -93,9 +93,9 @@ impl Camp {
 fn bind(formation: &Formation, server: &Server, settings: &str) -> FsResult<Partition> {
     let client = &formation.clients[0];
     let dir = client.mknod(&op(client), Ino::ROOT, b"part", &DIR)?.ino;
-    let seats = (0..formation.map().seat_count()).map(|seat| SeatIndex(u32::from(seat))).collect();
+    let targets = (0..formation.map().target_count()).map(|target| TargetIndex(u32::from(target))).collect();
     let settings = format!("{settings}\nsource=s3://bucket/p?endpoint={}", server.endpoint());
-    let made = client.partitions.make(&op(client), dir, seats, settings.parse().unwrap());
+    let made = client.partitions.make(&op(client), dir, targets, settings.parse().unwrap());
     if made.is_err() {
         client.rmdir(&op(client), Ino::ROOT, b"part")?;
     }
@@ -311,7 +311,7 @@ fn what_a_store_does_not_take_is_refused_when_the_partition_is_made() {
     let refusal = |settings: &str| {
         let client = camp.client(0);
         let dir = client.mknod(&op(client), Ino::ROOT, b"other", &DIR).unwrap().ino;
-        let made = client.partitions.make(&op(client), dir, vec![SeatIndex(0)], settings.parse().unwrap());
+        let made = client.partitions.make(&op(client), dir, vec![TargetIndex(0)], settings.parse().unwrap());
         client.rmdir(&op(client), Ino::ROOT, b"other").unwrap();
         made.unwrap_err()
     };

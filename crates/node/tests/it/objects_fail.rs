@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bivouac_client::{Client, Found, Partition};
 use bivouac_objects::{ACCESS_KEY, SECRET_KEY, Server, Storm};
 use bivouac_source::Environment;
-use bivouac_types::{Errno, FsResult, Ino, SeatIndex, SetAttr};
+use bivouac_types::{Errno, FsResult, Ino, SetAttr, TargetIndex};
 
 use crate::at_site::{DIR, FILE, bytes};
 use crate::formation::{Formation, op};
@@ -40,9 +40,9 @@ impl Weather {
         formation.restart();
         let client = &formation.clients[0];
         let dir = client.mknod(&op(client), Ino::ROOT, b"part", &DIR).unwrap().ino;
-        let seats = (0..2).map(SeatIndex).collect();
+        let targets = (0..2).map(TargetIndex).collect();
         let settings = format!("stripe=5m\nsource=s3://bucket/p?endpoint={}", server.endpoint());
-        let partition = client.partitions.make(&op(client), dir, seats, settings.parse().unwrap()).unwrap();
+        let partition = client.partitions.make(&op(client), dir, targets, settings.parse().unwrap()).unwrap();
         client.lookup(dir, b"one").unwrap();
         Weather { formation, partition, server, chance: seed, files }
     }

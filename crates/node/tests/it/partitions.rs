@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::formation::{Formation, op, wait_until};
 use bivouac_client::{Client, NewInode, Partition, PartitionState};
-use bivouac_types::{Errno, FsResult, Ino, PartitionId, SeatIndex, mode};
+use bivouac_types::{Errno, FsResult, Ino, PartitionId, TargetIndex, mode};
 use bivouac_wire::Op;
 
 const DIR: NewInode<'static> = NewInode { mode: mode::DIR | 0o755, rdev: 0, target: b"" };
@@ -19,9 +19,9 @@ fn file(client: &Client, parent: Ino, name: &str) -> Ino {
     client.mknod(&op(client), parent, name.as_bytes(), &FILE).unwrap().ino
 }
 
-fn make(client: &Client, dir: Ino, seats: &[u32], settings: &str) -> FsResult<Partition> {
-    let seats = seats.iter().map(|seat| SeatIndex(*seat)).collect();
-    client.partitions.make(&op(client), dir, seats, settings.parse().unwrap())
+fn make(client: &Client, dir: Ino, targets: &[u32], settings: &str) -> FsResult<Partition> {
+    let targets = targets.iter().map(|target| TargetIndex(*target)).collect();
+    client.partitions.make(&op(client), dir, targets, settings.parse().unwrap())
 }
 
 fn errno<T: std::fmt::Debug>(result: FsResult<T>) -> Errno {
@@ -46,7 +46,7 @@ fn read(client: &Client, ino: Ino, len: usize) -> Vec<u8> {
 
 /// S140.
 #[test]
-fn files_are_on_the_seats_of_their_partition_and_nowhere_else() {
+fn files_are_on_the_targets_of_their_partition_and_nowhere_else() {
     let mut formation = Formation::new(4, 4096);
     let dir = mkdir(&formation.clients[3], Ino::ROOT, "part");
     let partition = make(&formation.clients[3], dir, &[2, 1], "stripe=4k").unwrap();
@@ -67,10 +67,10 @@ fn files_are_on_the_seats_of_their_partition_and_nowhere_else() {
         for (ino, bytes) in &files {
             assert!(read(client, *ino, bytes.len()) == *bytes);
             let attr = client.getattr(*ino).unwrap();
-            let seats = client.content.seats(&attr).unwrap();
+            let targets = client.content.targets(&attr).unwrap();
             assert!(
-                seats.iter().all(|seat| [1, 2].contains(&seat.node.0) && seat.subfile.exists),
-                "{seats:?}"
+                targets.iter().all(|target| [1, 2].contains(&target.node.0) && target.subfile.exists),
+                "{targets:?}"
             );
         }
     }
@@ -176,7 +176,7 @@ fn a_partition_that_cannot_be_is_refused_and_leaves_nothing() {
     let client = &formation.clients[2];
     let (dir, full) = (mkdir(client, Ino::ROOT, "empty"), mkdir(client, Ino::ROOT, "full"));
     let inside = file(client, full, "f");
-    for (dir, seats, settings, refusal) in [
+    for (dir, targets, settings, refusal) in [
         (full, &[0][..], "", Errno::ENOTEMPTY),
         (inside, &[0], "", Errno::ENOTDIR),
         (Ino::ROOT, &[0], "", Errno::EINVAL),
@@ -189,7 +189,7 @@ fn a_partition_that_cannot_be_is_refused_and_leaves_nothing() {
         (dir, &[1], "write=through", Errno::EINVAL),
         (dir, &[1], "rule=*.x: read=on-open", Errno::EINVAL),
     ] {
-        assert_eq!(errno(make(client, dir, seats, settings)), refusal, "{seats:?} {settings}");
+        assert_eq!(errno(make(client, dir, targets, settings)), refusal, "{targets:?} {settings}");
     }
     let mut many = bivouac_types::PartitionSettings { stripe: 8192, ..Default::default() };
     many.rules = vec![format!("{}: stripe=4k", "x".repeat(255)).parse().unwrap(); 64];
@@ -368,15 +368,15 @@ fn the_published_hash_decides_by_the_name_and_local_files_stay_where_they_can() 
     for (index, client) in formation.clients.iter().enumerate() {
         let ino = file(client, near, &format!("f{index}"));
         client.write(&op(client), ino, 0, b"here", false).unwrap();
-        let node = client.content.seats(&client.getattr(ino).unwrap()).unwrap()[0].node.0;
-        // Node 0 has no seat of it: its file is on one of the others.
+        let node = client.content.targets(&client.getattr(ino).unwrap()).unwrap()[0].node.0;
+        // Node 0 has no target of it: its file is on one of the others.
         assert!(node == index as u16 || index == 0 && node > 0, "client {index}: node {node}");
     }
 }
 
 /// S540.
 #[test]
-fn local_files_of_who_has_no_seat_are_behind_its_switch() {
+fn local_files_of_who_has_no_target_are_behind_its_switch() {
     let mut formation = Formation::new(5, 4096);
     formation.switches = vec![Some(0), Some(1), Some(1), Some(0), None];
     formation.restart();
@@ -387,15 +387,15 @@ fn local_files_of_who_has_no_seat_are_behind_its_switch() {
     let node_of = |client: &Client, dir, name: &str| {
         let ino = file(client, dir, name);
         client.write(&op(client), ino, 0, b"here", false).unwrap();
-        client.content.seats(&client.getattr(ino).unwrap()).unwrap()[0].node.0
+        client.content.targets(&client.getattr(ino).unwrap()).unwrap()[0].node.0
     };
     let mut seen = std::collections::BTreeSet::new();
     for number in 0..12 {
         let name = format!("f{number}");
-        // The only seat behind the switch of node 0; and a node that has a seat has its files there.
+        // The only target behind the switch of node 0; and a node that has a target has its files there.
         assert_eq!(node_of(&formation.clients[0], near, &name), 3, "{name}");
         assert_eq!(node_of(&formation.clients[1], near, &format!("own{name}")), 1, "{name}");
-        // No seat is nearer than another one to node 3 and to node 4, whose switch nobody knows.
+        // No target is nearer than another one to node 3 and to node 4, whose switch nobody knows.
         seen.insert((0, node_of(&formation.clients[4], near, &format!("far{name}"))));
         seen.insert((1, node_of(&formation.clients[3], alike, &name)));
     }

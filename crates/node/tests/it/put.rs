@@ -1,8 +1,9 @@
 //! Whole small files by one message.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::formation::{Formation, op, read};
+use crate::formation::{Formation, Switchboard, op, read};
 use bivouac_client::{Client, NewInode, OpCtx};
 use bivouac_types::limits::PUT_LEN_MAX;
 use bivouac_types::put::NewFile;
@@ -114,7 +115,7 @@ fn what_a_failed_one_left_does_not_come_up() {
     let client = &formation.clients[0];
     let dir = dir(client, "d");
     let content = [b'x'; 3 * 4096];
-    // Each stripe on another seat than the one before: in some of these files one is written before another one is lost.
+    // Each stripe on another target than the one before: in some of these files one is written before another one is lost.
     for name in ["a", "b", "c", "d", "e", "f"] {
         formation.switchboard.lose_request.store(u32::from(Op::Write as u16), Ordering::Relaxed);
         assert_eq!(refusal(client.put(&op(client), dir, &file(name, &content))), Errno::EIO);
@@ -128,4 +129,36 @@ fn what_a_failed_one_left_does_not_come_up() {
         let attr = client.lookup(dir, name.as_bytes()).unwrap();
         assert_eq!(read(client, attr.ino, 0, 5 * 4096), content);
     }
+}
+
+/// S268, S363. It was answered with EEXIST, by the name that it had itself made.
+#[test]
+fn one_whose_content_did_not_fit_at_first_is_completed() {
+    let formation = Formation::new(2, 4096);
+    let client = &formation.clients[0];
+    let dir = dir(client, "d");
+    let content = [b'x'; 2 * 4096];
+    // The node tries again once it has made room, and the client when all nodes have: on any target of the other node.
+    for (times, name) in [(1, "node"), (2, "client"), (9, "nobody")] {
+        refuse_writes(&formation.switchboard, times);
+        let put = client.put(&op(client), dir, &file(name, &content));
+        *formation.switchboard.refuse.lock() = None;
+        *formation.switchboard.before.lock() = None;
+        if times == 9 {
+            assert_eq!(refusal(put), Errno::ENOSPC);
+        } else {
+            assert_eq!(read(client, put.unwrap().ino, 0, 3 * 4096), content);
+        }
+    }
+}
+
+/// Other nodes have no space for so many writes.
+fn refuse_writes(switchboard: &Arc<Switchboard>, times: u32) {
+    let at = Arc::clone(switchboard);
+    let act = move || match times {
+        0 => *at.refuse.lock() = None,
+        _ => refuse_writes(&at, times - 1),
+    };
+    *switchboard.refuse.lock() = Some((Op::Write as u16, Errno::ENOSPC));
+    *switchboard.before.lock() = Some((Op::Write as u16, Box::new(act)));
 }

@@ -10,7 +10,7 @@ use bivouac_client::{
 };
 use bivouac_net::{FailingTransport, Fault, Transport};
 use bivouac_types::limits::PAGE_POOL_MIN;
-use bivouac_types::{Attr, Errno, FsError, Ino, SeatIndex, mode};
+use bivouac_types::{Attr, Errno, FsError, Ino, TargetIndex, mode};
 use bivouac_wire::{Frame, Op};
 use proptest::prelude::*;
 
@@ -20,12 +20,12 @@ const UNITS: usize = 1300;
 const LEN: usize = UNIT * UNITS;
 
 /// A directory under the session contract.
-fn directory(formation: &Formation, name: &str, seats: &[u32]) -> Ino {
+fn directory(formation: &Formation, name: &str, targets: &[u32]) -> Ino {
     let client = &formation.clients[0];
     let new = NewInode { mode: mode::DIR | 0o700, rdev: 0, target: &[] };
     let dir = client.mknod(&op(client), Ino::ROOT, name.as_bytes(), &new).unwrap().ino;
-    let seats = seats.iter().map(|seat| SeatIndex(*seat)).collect();
-    client.partitions.make(&op(client), dir, seats, "contract=session".parse().unwrap()).unwrap();
+    let targets = targets.iter().map(|target| TargetIndex(*target)).collect();
+    client.partitions.make(&op(client), dir, targets, "contract=session".parse().unwrap()).unwrap();
     dir
 }
 
@@ -332,7 +332,7 @@ fn the_next_process_sends_what_was_acknowledged() {
     drop(client);
     let client = process(&memory);
     assert_eq!(client.sessions.status().unsent_bytes, 100_010);
-    client.reassert_opens(&[(ino, 1)]).unwrap();
+    client.reassert_opens(&[(ino, 2, 1)]).unwrap();
     assert_eq!(client.sessions.status().unsent_bytes, 100_000, "what nobody has open is sent at once");
     assert_eq!(read(&client, ino, 69_995, 20), [&[1; 5][..], &[2; 10], &[1; 5]].concat());
     assert_eq!(client.getattr(ino).unwrap().size, 101_000);
@@ -487,7 +487,8 @@ fn a_close_beside_a_writer_with_a_lock_loses_nothing() {
     client.set_lock(ino, &lock(1, LockMode::Write), None).unwrap();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let closing = scope.spawn(|| {
+        scopeguard::defer! { over.store(true, Ordering::Relaxed) }
+        scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 client.sessions.send_unsent(ino).unwrap();
                 client.unlock_owner(ino, 2);
@@ -496,8 +497,6 @@ fn a_close_beside_a_writer_with_a_lock_loses_nothing() {
         for turn in 0..2000usize {
             write(client, ino, turn * 100, &[turn as u8; 100]);
         }
-        over.store(true, Ordering::Relaxed);
-        closing.join().unwrap();
     });
     client.fsync(ino, false).unwrap();
     let seen = read(&formation.clients[1], ino, 0, 200_000);

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::at_site::{Camp, DIR, FILE, STRIPE, bind, bytes, tree, with_settings};
 use crate::formation::{Formation, op};
 use bivouac_client::{Found, NewInode, SeekKind};
-use bivouac_types::{Errno, Ino, NodeId, SeatIndex, SetAttr, SetTime, Timestamp, mode};
+use bivouac_types::{Errno, Ino, NodeId, SetAttr, SetTime, TargetIndex, Timestamp, mode};
 use bivouac_wire::Op;
 
 /// S160.
@@ -444,8 +444,8 @@ fn holes_of_what_is_not_here_are_not_taken_for_holes() {
     assert_eq!(camp.read(0, "sparse").unwrap(), fs::read(camp.at("sparse")).unwrap());
     let at = client.seek(ino, 0, SeekKind::Data).unwrap();
     assert!(at > 0 && at <= 9 * STRIPE as u64, "{at}");
-    let seats = client.content.seats(&client.getattr(ino).unwrap()).unwrap();
-    let allocated: u64 = seats.iter().map(|seat| seat.subfile.allocated).sum();
+    let targets = client.content.targets(&client.getattr(ino).unwrap()).unwrap();
+    let allocated: u64 = targets.iter().map(|target| target.subfile.allocated).sum();
     assert!(allocated < 4 * STRIPE as u64, "{allocated}");
     client.write(&op(client), ino, 19 * STRIPE as u64, b"more", false).unwrap();
     assert_eq!(camp.flush(0, false), []);
@@ -470,7 +470,7 @@ fn a_source_that_takes_nothing_is_reported_and_the_data_stays() {
     assert!(!camp.is_saved());
 }
 
-/// S262: of each seat more than it puts before it syncs and compares the first of it.
+/// S262: of each target more than it puts before it syncs and compares the first of it.
 #[test]
 fn a_large_file_is_compared_while_it_is_put() {
     let camp = Camp::new(tree);
@@ -573,8 +573,8 @@ fn what_cannot_be_served_is_refused_when_the_partition_is_made() {
     let client = &formation.clients[0];
     let dir = client.mknod(&op(client), Ino::ROOT, b"p", &DIR).unwrap().ino;
     let make = |settings: &str| {
-        let seats = vec![SeatIndex(0)];
-        client.partitions.make(&op(client), dir, seats, settings.parse().unwrap()).unwrap_err()
+        let targets = vec![TargetIndex(0)];
+        client.partitions.make(&op(client), dir, targets, settings.parse().unwrap()).unwrap_err()
     };
     assert_eq!(make("source=/no/such/place").errno(), Errno::ENOENT);
     let refused = make("source=s3://bucket/prefix");

@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 
 use crate::at_site::{Camp, STRIPE, bytes};
 use crate::formation::{Formation, op};
-use bivouac_types::{Ino, SetAttr};
+use bivouac_types::{Contract, Ino, SetAttr};
 use bivouac_wire::Op;
 
 const LEN: usize = 8 * STRIPE;
@@ -39,7 +39,7 @@ fn check_is_cut(camp: &Camp) {
     assert_eq!(back.map(|at| at + STRIPE), None, "what was cut off has come back");
 }
 
-/// S7: seats are told whence the content comes, and the file is cut before they hear it.
+/// S7: targets are told whence the content comes, and the file is cut before they hear it.
 #[test]
 fn what_is_brought_while_the_file_is_cut_does_not_come_back() {
     let (camp, ino) = camp();
@@ -51,6 +51,24 @@ fn what_is_brought_while_the_file_is_cut_does_not_come_back() {
     *camp.formation.switchboard.before.lock() = Some((Op::MarkFlush as u16, Box::new(cut)));
     camp.client(0).site.bring_file(ino).unwrap();
     check_is_cut(&camp);
+}
+
+/// S734: of a file that is at the source only, and of one that is here in part and not flushed.
+#[test]
+fn a_change_of_contract_leaves_what_is_at_the_source_and_what_is_not_flushed() {
+    let (camp, ino) = camp();
+    let client = camp.client(1);
+    let set = |contract| client.set_contract(&op(client), ino, contract).unwrap();
+    set(Some(Contract::Strict));
+    client.write(&op(client), ino, STRIPE as u64 + 5, b"ours", false).unwrap();
+    set(Some(Contract::Session));
+    let mut expected = bytes(LEN, 1);
+    expected[STRIPE + 5..STRIPE + 9].copy_from_slice(b"ours");
+    assert!(camp.read(0, "f").unwrap() == expected);
+    set(None);
+    assert_eq!(camp.flush(0, false), []);
+    assert!(fs::read(camp.at("f")).unwrap() == expected);
+    assert!(camp.read(1, "f").unwrap() == expected);
 }
 
 /// S7: the cut has begun when the flush reads what it puts, and is over after it.
@@ -84,7 +102,7 @@ fn what_is_flushed_while_the_file_is_cut_does_not_come_back() {
     check_is_cut(&camp);
 }
 
-/// S165: a seat that has heard of the cut alone, and of nothing that came after it but the flush.
+/// S165: a target that has heard of the cut alone, and of nothing that came after it but the flush.
 #[test]
 fn what_was_cut_and_flushed_makes_room() {
     let (camp, ino) = camp();

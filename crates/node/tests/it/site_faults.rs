@@ -46,7 +46,7 @@ fn what_changes_there_during_a_flush_is_kept_on_both_sides() {
     }
 }
 
-/// A seat that has not heard of the end of a flush takes what is written then for its own, not for the source's.
+/// A target that has not heard of the end of a flush takes what is written then for its own, not for the source's.
 #[test]
 fn what_is_written_after_a_flush_whose_end_was_not_heard_is_not_replaced_by_older_bytes() {
     for hears_of_limit in [false, true] {
@@ -276,10 +276,12 @@ fn what_does_not_fit_beside_files_of_no_source_is_refused() {
     let camp = Camp::of(Formation::with_capacity(2, 4096, 6 << 20), |_| {});
     let client = camp.client(0);
     let fill = client.create(&op(client), Ino::ROOT, b"fill", &FILE, true, false).unwrap().attr.ino;
-    let block = bytes(4096, 1);
     let mut written = 0;
-    while let Ok(len) = client.write(&op(client), fill, written, &block, false) {
-        written += len as u64;
+    // With few writes: what their records take of the room is given back later.
+    for block in [bytes(1 << 16, 1), bytes(4096, 1)] {
+        while let Ok(len) = client.write(&op(client), fill, written, &block, false) {
+            written += len as u64;
+        }
     }
     let dir = camp.ino(0, "").unwrap();
     let made = client.create(&op(client), dir, b"late", &FILE, true, false).unwrap().attr.ino;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use bivouac_client::NewInode;
 use bivouac_objects::{ACCESS_KEY, SECRET_KEY, Server};
 use bivouac_source::{
-    Attrs, Cause, Entry, Environment, Expect, Kept, Meta, Piece, Source, SourceError, SourceResult, Upload,
-    Version,
+    Attrs, Cause, Entry, Environment, Meta, Piece, Precondition, PutOutcome, Source, SourceError,
+    SourceResult, Upload, Version,
 };
-use bivouac_types::{Errno, Ino, SeatIndex, SetAttr, SetTime, Timestamp, mode};
+use bivouac_types::{Errno, Ino, SetAttr, SetTime, TargetIndex, Timestamp, mode};
 use bivouac_wire::Op;
 use parking_lot::Mutex;
 use tempfile::TempDir;
@@ -26,7 +26,7 @@ const LEN: usize = 2 * STRIPE + 77;
 enum Kill {
     Before(u32),
     After(u32),
-    /// When seats are to hear that it is there.
+    /// When targets are to hear that it is there.
     Behind,
 }
 
@@ -68,7 +68,7 @@ impl Guillotine {
         }
     }
 
-    /// It has changed what is there: seats hear of that next.
+    /// It has changed what is there: targets hear of that next.
     fn is_done(self: &Arc<Guillotine>) {
         if matches!(self.state.lock().kill, Some(Kill::Behind)) {
             let guillotine = Arc::clone(self);
@@ -151,8 +151,8 @@ impl Source for Under {
         upload: &Upload,
         pieces: &[Piece],
         attrs: &Attrs,
-        expect: &Expect,
-    ) -> SourceResult<Kept> {
+        expect: &Precondition,
+    ) -> SourceResult<PutOutcome> {
         let kept = self.change(|source| source.commit(upload, pieces, attrs, expect))?;
         self.1.is_done();
         Ok(kept)
@@ -166,11 +166,11 @@ impl Source for Under {
         self.0.is_made_by(found, tag)
     }
 
-    fn resume(&self, upload: &Upload, expect: &Expect) -> SourceResult<Option<Version>> {
+    fn resume(&self, upload: &Upload, expect: &Precondition) -> SourceResult<Option<Version>> {
         self.look()?.resume(upload, expect)
     }
 
-    fn put_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
+    fn put_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<PutOutcome> {
         self.look()?.put_dir(path, attrs)
     }
 
@@ -178,18 +178,24 @@ impl Source for Under {
         self.change(|source| source.start_link(plan, target))
     }
 
-    fn put_link(&self, link: &Upload, target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
+    fn put_link(
+        &self,
+        link: &Upload,
+        target: &[u8],
+        attrs: &Attrs,
+        expect: &Precondition,
+    ) -> SourceResult<PutOutcome> {
         self.change(|source| source.put_link(link, target, attrs, expect))
     }
 
-    fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<Kept> {
+    fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<PutOutcome> {
         let kept = self.change(|source| source.set_attrs(path, version, attrs))?;
         self.1.is_done();
         Ok(kept)
     }
 
-    fn is_given(&self, found: &Meta, was: &Version, attrs: &Attrs) -> bool {
-        self.0.is_given(found, was, attrs)
+    fn has_attrs_applied(&self, found: &Meta, was: &Version, attrs: &Attrs) -> bool {
+        self.0.has_attrs_applied(found, was, attrs)
     }
 
     fn finish_removal(&self, path: &[u8], version: &Version) -> SourceResult<()> {
@@ -447,9 +453,10 @@ impl Stall {
         let (formation, guillotine) = under(objects);
         let client = &formation.clients[0];
         let dir = client.mknod(&op(client), Ino::ROOT, b"part", &DIR).unwrap().ino;
-        let seats = (0..formation.map().seat_count()).map(|seat| SeatIndex(u32::from(seat))).collect();
+        let targets =
+            (0..formation.map().target_count()).map(|target| TargetIndex(u32::from(target))).collect();
         let settings = format!("stripe=5m\nsource=s3://bucket/p?endpoint={}", server.endpoint());
-        let partition = client.partitions.make(&op(client), dir, seats, settings.parse().unwrap()).unwrap();
+        let partition = client.partitions.make(&op(client), dir, targets, settings.parse().unwrap()).unwrap();
         let site = TempDir::new().unwrap();
         Stall { at: Scaffold { camp: Camp { formation, partition, site }, guillotine }, server }
     }

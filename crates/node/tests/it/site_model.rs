@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 const NODES: usize = 2;
 const NAMES: [&str; 3] = ["a", "b", "c"];
-/// Longest file: some stripes of each seat, and a part of one.
+/// Longest file: some stripes of each target, and a part of one.
 const LEN_MAX: usize = 6 * STRIPE + 1000;
 /// Of each volume: less than half of what all files may have, so that reading one makes another go.
 const CAPACITY: u64 = 5 * STRIPE as u64;

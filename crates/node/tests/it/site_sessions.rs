@@ -95,7 +95,7 @@ fn what_goes_through_is_at_the_source_when_it_is_synced_or_closed() {
     assert!(!camp.at("other").exists());
 }
 
-/// S171: what the seats copy by themselves is written, too.
+/// S171: what the targets copy by themselves is written, too.
 #[test]
 fn a_copy_goes_through() {
     let camp = with_settings("write=through", tree);
@@ -171,7 +171,7 @@ fn a_kill_of_everything_loses_neither_bytes_nor_marks() {
         camp.formation.restart();
         mount = camp.formation.client_as(0, 700);
         mount.sessions.keep(memory.try_clone().unwrap(), 4096).unwrap();
-        mount.reassert_opens(&[(large, 1)]).unwrap();
+        mount.reassert_opens(&[(large, 2, 1)]).unwrap();
     }
     assert!(!camp.is_saved(), "what has arrived is known to be dirty");
     close(&mount, large).unwrap();
@@ -256,6 +256,10 @@ impl PagePool for Mount {
 
     fn tell_uses(&self) {
         self.0.tell_uses();
+    }
+
+    fn report_accesses(&self) {
+        self.0.report_accesses();
     }
 }
 

@@ -1,4 +1,4 @@
-//! Space of files over several seats: reserved, given back, looked for, copied, and left over.
+//! Space of files over several targets: reserved, given back, looked for, copied, and left over.
 
 use std::io::IoSlice;
 
@@ -42,7 +42,7 @@ fn used(formation: &Formation) -> u64 {
 }
 
 #[test]
-fn what_is_reserved_on_all_seats_can_be_written() {
+fn what_is_reserved_on_all_targets_can_be_written() {
     let formation = Formation::with_capacity(3, 4096, 40 * PAGE);
     let (a, b) = (&formation.clients[0], &formation.clients[1]);
     let (ino, other) = (make(a, b"f"), make(b, b"other"));
@@ -58,7 +58,7 @@ fn what_is_reserved_on_all_seats_can_be_written() {
 }
 
 #[test]
-fn what_does_not_fit_on_one_seat_is_reserved_on_none() {
+fn what_does_not_fit_on_one_target_is_reserved_on_none() {
     let formation = Formation::with_capacity(3, 4096, 40 * PAGE);
     let (a, b) = (&formation.clients[0], &formation.clients[1]);
     let (ino, full) = (make(a, b"f"), make(b, b"full"));
@@ -101,7 +101,7 @@ fn modes_that_move_content_are_refused() {
 }
 
 #[test]
-fn data_and_holes_are_found_over_all_seats() {
+fn data_and_holes_are_found_over_all_targets() {
     let formation = Formation::new(3, 4096);
     let (a, b) = (&formation.clients[0], &formation.clients[2]);
     let ino = make(a, b"f");
@@ -143,7 +143,7 @@ fn files_without_names_live_as_long_as_they_are_open() {
     };
     formation.restart_as_the_same_clients();
     let (a, b) = (&formation.clients[1], &formation.clients[2]);
-    a.reassert_opens(&[(kept, 1), (given_up, 1), (bare, 1)]).unwrap();
+    a.reassert_opens(&[(kept, 2, 1), (given_up, 2, 1), (bare, 2, 1)]).unwrap();
     assert_eq!(content(a, kept), [5; 20_000]);
     a.create(&op(a), Ino::ROOT, b"taken", &FILE, true, false).unwrap();
     let link = |name: &[u8]| a.link(&op(a), kept, Ino::ROOT, name);
@@ -206,13 +206,13 @@ fn copies_keep_bytes_and_holes() {
     }
 }
 
-/// Writes to a seat as a client does that dies before it tells the home.
+/// Writes to a target as a client does that dies before it tells the home.
 fn write_untold(formation: &Formation, attr: &Attr, offset: u64, bytes: &[u8]) {
     for range in bivouac_layout::split(&attr.layout, offset, bytes.len() as u64) {
-        let node = formation.nodes[range.seat.0 as usize].clone();
+        let node = formation.nodes[range.target.0 as usize].clone();
         let transport = InProcess::new(node, LaneKind::Client);
-        let (seat, layout, epoch) = (range.seat, attr.layout, attr.epoch);
-        let request = WriteRequest { ino: attr.ino, seat, layout, epoch, offset: range.subfile_offset };
+        let (target, layout, epoch) = (range.target, attr.layout, attr.epoch);
+        let request = WriteRequest { ino: attr.ino, target, layout, epoch, offset: range.subfile_offset };
         let pieces: Vec<IoSlice<'_>> =
             range.pieces().map(|piece| IoSlice::new(&bytes[piece.range()])).collect();
         let frame = Frame::request(0, OpId(1), ClientId(77), 0);

@@ -41,7 +41,7 @@ fn a_thousand_nodes_keep_what_they_are_given() {
 
     let (a, whole) = (&formation.clients[0], content(NODES as usize * STRIPE + 10, 7));
     let file = a.create(&op(a), Ino::ROOT, b"whole", &FILE, true, false).unwrap().attr;
-    assert_eq!(file.layout.seats, NODES);
+    assert_eq!(file.layout.targets, NODES);
     a.write(&op(a), file.ino, 0, &whole, false).unwrap();
     assert!(formation.nodes.iter().all(|node| node.usage() > 0), "every node has a part");
     assert_eq!(read(&formation, 63, "whole", whole.len()), whole);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::formation::{Formation, op, read, wait_until, write};
 use bivouac_client::{Client, FileLock, LOCK_END_MAX, LockKind, LockMode, NewInode};
 use bivouac_net::{FailingTransport, Fault, Latch, Transport};
-use bivouac_types::{Errno, Ino, SeatIndex, mode};
+use bivouac_types::{Errno, Ino, TargetIndex, mode};
 use bivouac_wire::Op;
 
 const FILE: NewInode<'static> = NewInode { mode: mode::FILE | 0o600, rdev: 0, target: &[] };
@@ -21,11 +21,11 @@ fn threaded(client: Client) -> Arc<Client> {
     client
 }
 
-/// A file under the session contract on all seats, which the client has open.
+/// A file under the session contract on all targets, which the client has open.
 fn file(formation: &Formation, client: &Client) -> Ino {
     let dir = client.mknod(&op(client), Ino::ROOT, b"s", &DIR).unwrap().ino;
-    let seats = (0..formation.map.seat_count()).map(|seat| SeatIndex(u32::from(seat))).collect();
-    client.partitions.make(&op(client), dir, seats, "contract=session".parse().unwrap()).unwrap();
+    let targets = (0..formation.map.target_count()).map(|target| TargetIndex(u32::from(target))).collect();
+    client.partitions.make(&op(client), dir, targets, "contract=session".parse().unwrap()).unwrap();
     client.create(&op(client), dir, b"file", &FILE, true, false).unwrap().attr.ino
 }
 
@@ -116,7 +116,7 @@ fn the_next_process_sends_what_is_still_open_without_being_asked() {
     // A kill: it had no time to send anything.
     drop(client);
     let client = threaded(kept());
-    client.reassert_opens(&[(ino, 1)]).unwrap();
+    client.reassert_opens(&[(ino, 2, 1)]).unwrap();
     wait_until("it arrives", || read(&formation.clients[1], ino, 1000, 100_000) == [1; 100_000]);
     client.close(ino);
     let _: File = memory;
@@ -202,6 +202,7 @@ fn writers_and_senders_side_by_side_lose_nothing() {
     let (ends, turns) = (AtomicBool::new(false), AtomicU32::new(0));
     let byte = |at: usize| (at / 777) as u8;
     std::thread::scope(|scope| {
+        scopeguard::defer! { ends.store(true, Ordering::Relaxed) }
         scope.spawn(|| {
             while !ends.load(Ordering::Relaxed) {
                 client.sessions.send_unsent(ino).unwrap();
@@ -212,7 +213,6 @@ fn writers_and_senders_side_by_side_lose_nothing() {
             let piece: Vec<u8> = (at..(at + 7770).min(LEN)).map(byte).collect();
             write(&client, ino, at, &piece);
         }
-        ends.store(true, Ordering::Relaxed);
     });
     client.fsync(ino, false).unwrap();
     let whole = read(&formation.clients[1], ino, 0, LEN + 10);

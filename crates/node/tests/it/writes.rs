@@ -1,12 +1,13 @@
 //! What becomes of writes, cuts and copies of which some part fails.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::formation::{Formation, op, read, write};
 use bivouac_client::{Client, CopyJob, NewInode, SetAttr};
 use bivouac_net::{FailingTransport, Fault, Transport};
-use bivouac_types::{Errno, FsError, Ino, SeatIndex, mode};
+use bivouac_types::limits::TRANSFER_MAX;
+use bivouac_types::{Errno, FsError, Ino, TargetIndex, mode};
 use bivouac_wire::{Frame, Op};
 
 const FILE: NewInode<'static> = NewInode { mode: mode::FILE | 0o600, rdev: 0, target: &[] };
@@ -17,11 +18,11 @@ fn make(client: &Client, name: &[u8]) -> Ino {
     client.create(&op(client), Ino::ROOT, name, &FILE, true, false).unwrap().attr.ino
 }
 
-/// A file under the session contract on two seats, which nobody has open.
+/// A file under the session contract on two targets, which nobody has open.
 fn session_file(client: &Client) -> Ino {
     let dir = client.mknod(&op(client), Ino::ROOT, b"s", &DIR).unwrap().ino;
-    let seats = vec![SeatIndex(0), SeatIndex(1)];
-    client.partitions.make(&op(client), dir, seats, "contract=session".parse().unwrap()).unwrap();
+    let targets = vec![TargetIndex(0), TargetIndex(1)];
+    client.partitions.make(&op(client), dir, targets, "contract=session".parse().unwrap()).unwrap();
     client.mknod(&op(client), dir, b"file", &FILE).unwrap().ino
 }
 
@@ -41,7 +42,7 @@ fn failing(formation: &Formation, next: &Arc<parking_lot::Mutex<Vec<(Op, Fault)>
     })
 }
 
-/// S6, S10: also where all seats have it, and it is the home that fails.
+/// S6, S10: also where all targets have it, and it is the home that fails.
 #[test]
 fn what_a_home_has_not_taken_down_does_not_come_up_in_a_hole() {
     let formation = Formation::new(3, STRIPE as u32);
@@ -188,4 +189,93 @@ fn a_write_that_finds_room_at_the_second_try_cuts_nothing() {
     assert!(read(&formation.clients[0], ino, 3, data.len()) == data);
     assert_eq!(client.getattr(ino).unwrap().epoch, 0);
     assert_eq!((0..2).map(|node| formation.served(node, Op::CutTail)).sum::<u64>(), 0);
+}
+
+/// A client whose request number `nth` of this kind finds no space. Before the client sends anything again another client
+/// fills `replaced` stripes, from the first, with threes.
+fn overtaken_by(formation: &Formation, ino: Ino, (kind, nth): (Op, u32), replaced: usize) -> Client {
+    let other = Arc::new(formation.client_as(0, 50));
+    other.open(&op(&other), ino, 0).unwrap();
+    let (turn, is_done) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+    let client = formation.client_through(1, |inner| -> Arc<dyn Transport> {
+        let (other, turn, is_done) = (Arc::clone(&other), Arc::clone(&turn), Arc::clone(&is_done));
+        let plan = move |frame: &Frame| {
+            if frame.op == Op::MakeRoom as u16 && !is_done.swap(true, Ordering::SeqCst) {
+                write(&other, ino, 0, &vec![3; replaced * STRIPE]);
+            }
+            let fails = frame.op == kind as u16 && turn.fetch_add(1, Ordering::SeqCst) == nth;
+            fails.then_some(Fault::Fail(Errno::ENOSPC))
+        };
+        Arc::new(FailingTransport::new(inner, plan))
+    });
+    client.open(&op(&client), ino, 0).unwrap();
+    client
+}
+
+/// A file of four stripes of ones on two targets.
+fn ones(formation: &Formation, name: &[u8]) -> Ino {
+    let ino = make(&formation.clients[0], name);
+    write(&formation.clients[0], ino, 0, &[1; 4 * STRIPE]);
+    ino
+}
+
+/// S363: what is made again is only what has not been done: another client's write, which is acknowledged, stays.
+#[test]
+fn what_a_target_has_taken_is_not_written_again() {
+    let formation = Formation::new(2, STRIPE as u32);
+    type Change = fn(&Client, Ino, Ino);
+    let changes: [(&str, Change); 5] = [
+        ("a write", |client, ino, _| write(client, ino, 0, &[2; 2 * STRIPE])),
+        ("a list", |client, ino, _| {
+            client.write_list(ino, &[(0, &[2; 10]), (100, &[2; 10]), (STRIPE as u64, &[2; 10])]).unwrap()
+        }),
+        ("a hole", |client, ino, _| client.fallocate(&op(client), ino, 3, 0, 2 * STRIPE as u64).unwrap()),
+        ("zeros", |client, ino, _| client.fallocate(&op(client), ino, 17, 0, 2 * STRIPE as u64).unwrap()),
+        ("a copy", |client, ino, from| {
+            let copy = CopyJob { from, from_offset: 0, to: ino, to_offset: 0, len: 2 * STRIPE as u64 };
+            assert_eq!(client.copy(&op(client), &copy).unwrap(), copy.len);
+        }),
+    ];
+    for (what, change) in changes {
+        let (ino, from) =
+            (ones(&formation, what.as_bytes()), ones(&formation, format!("from {what}").as_bytes()));
+        let client = overtaken_by(&formation, ino, (Op::Touch, 0), 2);
+        client.open(&op(&client), from, 0).unwrap();
+        change(&client, ino, from);
+        let content = read(&formation.clients[0], ino, 0, 4 * STRIPE);
+        assert!(content[..2 * STRIPE].iter().all(|byte| *byte == 3), "{what}: {}", content[0]);
+        assert!(content[2 * STRIPE..].iter().all(|byte| *byte == 1), "{what}");
+    }
+}
+
+/// S363: of several targets those alone are asked again that had no space, for long writes as well.
+#[test]
+fn targets_that_had_space_are_not_asked_again() {
+    let formation = Formation::new(2, STRIPE as u32);
+    for (name, stripes) in [(b"short", 2), (b"large", 2 * TRANSFER_MAX / STRIPE)] {
+        let ino = ones(&formation, name);
+        write(&formation.clients[0], ino, 0, &vec![1; stripes * STRIPE]);
+        let client = overtaken_by(&formation, ino, (Op::Write, 1), stripes);
+        write(&client, ino, 0, &vec![2; stripes * STRIPE]);
+        let content = read(&formation.clients[0], ino, 0, stripes * STRIPE);
+        let ours = content.iter().filter(|byte| **byte == 2).count();
+        let theirs = content.iter().filter(|byte| **byte == 3).count();
+        assert_eq!(ours + theirs, content.len());
+        assert!(ours > 0 && theirs > 0, "{ours} bytes were written again, {theirs} were not");
+    }
+}
+
+/// S363: of a list that finds no space in its middle, the places in front of that are not written again.
+#[test]
+fn places_of_a_list_that_are_written_are_not_written_again() {
+    let formation = Formation::with_capacity(2, STRIPE as u32, 1 << 20);
+    let ino = ones(&formation, b"list");
+    let client = overtaken_by(&formation, ino, (Op::Touch, u32::MAX), 1);
+    let data = vec![2; TRANSFER_MAX - 2 * STRIPE];
+    let places = [(0, &data[..2 * STRIPE]), (64 * STRIPE as u64, &data[2 * STRIPE..])];
+    let error = client.write_list(ino, &places).unwrap_err();
+    assert_eq!(error.errno(), Errno::ENOSPC, "{error}");
+    let content = read(&formation.clients[0], ino, 0, 2 * STRIPE);
+    assert!(content[..STRIPE].iter().all(|byte| *byte == 3), "{}", content[0]);
+    assert!(content[STRIPE..].iter().all(|byte| *byte == 2));
 }

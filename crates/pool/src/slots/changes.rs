@@ -1,14 +1,14 @@
-//! What changes slots.
+//! Changes of slots.
 
-use bivouac_schedule::{Event, Limits, Refusal, Schedule, Slot};
+use bivouac_schedule::{Event, Limits, Schedule, ScheduleError, Slot};
 use bivouac_types::units::{format_count, format_size};
 
 use super::rows::{by_id, end, limits, placed, schedule, set_limits, signed, slots, write};
-use super::{Announcement, Begun, Expected, SlotState, Slotted, is_unset};
-use crate::database::{Done, Undone};
+use super::{Announcement, JobForecast, ScheduledStage, SlotState, StartAnswer, is_unset};
+use crate::database::{TransactionError, TransactionResult};
 use crate::reading::by_id as pool_by_id;
 use crate::sql::{Connection, SqlResult, Transaction, params};
-use crate::{Access, Change, Pool, PoolError, PoolRef, PoolResult, Pools, Way, Who};
+use crate::{Access, Caller, ChangeOrigin, Direction, Pool, PoolError, PoolRef, PoolResult, Pools};
 
 impl Pools {
     /// Says what a job needs, and gets a slot for it.
@@ -16,8 +16,8 @@ impl Pools {
     /// # Errors
     /// That its deadline cannot be met beside what was promised to others, with what could be had; that nobody has said what
     /// site storage gives; that the pool may not be used so.
-    pub fn announce(&mut self, change: &Change<'_>, what: &Announcement) -> PoolResult<Slotted> {
-        self.whole(|transaction| {
+    pub fn announce(&mut self, change: &ChangeOrigin<'_>, what: &Announcement) -> PoolResult<ScheduledStage> {
+        self.in_transaction(|transaction| {
             if let Some(before) = announced_before(transaction, change)? {
                 return named(transaction, change, before);
             }
@@ -35,16 +35,21 @@ impl Pools {
                 let pool =
                     pool_by_id(transaction, pool)?.ok_or_else(|| PoolError::NotFound(pool.to_string()))?;
                 pool.must_live(&pool.meant()?, change.now_s)?;
-                pool.must_allow(change.who, if what.way == Way::In { Access::Ro } else { Access::Rw })?;
+                pool.must_allow(change.who, if what.way == Direction::In { Access::Ro } else { Access::Rw })?;
             }
             let id = insert(transaction, change, what)?;
             place(transaction, change.now_s, id)?.map_err(|refusal| match refusal {
-                Refusal::TooLate(could) | Refusal::NotYet(could) => too_late(what, &could),
-                Refusal::Unknown => PoolError::staging("stage", "is not known", "announce it again"),
+                ScheduleError::TooLate(could) | ScheduleError::NotYet(could) => too_late(what, &could),
+                ScheduleError::Unknown => PoolError::staging("stage", "is not known", "announce it again"),
             })?;
             if let Some(pool) = what.pool {
                 let detail = format!("{} by {} s as slot {id}", what.way.word(), what.deadline_s);
-                Change { request: None, ..change.clone() }.note(transaction, pool, "announce", &detail)?;
+                ChangeOrigin { request: None, ..change.clone() }.note(
+                    transaction,
+                    pool,
+                    "announce",
+                    &detail,
+                )?;
             }
             named(transaction, change, id)
         })
@@ -54,8 +59,8 @@ impl Pools {
     ///
     /// # Errors
     /// That it is not the caller's, or is over.
-    pub fn withdraw(&mut self, change: &Change<'_>, id: i64) -> PoolResult<Slotted> {
-        self.whole(|transaction| {
+    pub fn withdraw(&mut self, change: &ChangeOrigin<'_>, id: i64) -> PoolResult<ScheduledStage> {
+        self.in_transaction(|transaction| {
             let slot = own(transaction, change.who, id)?;
             match slot.state {
                 SlotState::Withdrawn => Ok(slot),
@@ -69,8 +74,8 @@ impl Pools {
     ///
     /// # Errors
     /// That it is not the caller's, or is over.
-    pub fn begin(&mut self, change: &Change<'_>, id: i64) -> PoolResult<Begun> {
-        self.whole(|transaction| {
+    pub fn begin(&mut self, change: &ChangeOrigin<'_>, id: i64) -> PoolResult<StartAnswer> {
+        self.in_transaction(|transaction| {
             let slot = own(transaction, change.who, id)?;
             if slot.state.is_over() {
                 return Err(over(&slot).into());
@@ -78,28 +83,28 @@ impl Pools {
             let mut plan = schedule(transaction)?;
             let (is_now, given_up) = match plan.apply(change.now_s, Event::Begin(id)) {
                 Ok(answer) => (true, answer.given_up),
-                Err(Refusal::NotYet(_) | Refusal::TooLate(_)) => (false, Vec::new()),
-                Err(Refusal::Unknown) => {
-                    return Err(over(&Slotted { state: SlotState::GivenUp, ..slot }).into());
+                Err(ScheduleError::NotYet(_) | ScheduleError::TooLate(_)) => (false, Vec::new()),
+                Err(ScheduleError::Unknown) => {
+                    return Err(over(&ScheduledStage { state: SlotState::GivenUp, ..slot }).into());
                 }
             };
             write(transaction, &plan, &given_up)?;
             let slot = found(transaction, id)?;
-            Ok(if is_now { Begun::Now(slot) } else { Begun::NotYet(slot) })
+            Ok(if is_now { StartAnswer::Now(slot) } else { StartAnswer::NotYet(slot) })
         })
     }
 
-    /// A stage is done, which may be said again.
+    /// Records that a transfer has ended. Idempotent.
     ///
     /// # Errors
     /// That it is not the caller's, or never began.
-    pub fn done(&mut self, change: &Change<'_>, id: i64) -> PoolResult<Slotted> {
-        self.whole(|transaction| {
+    pub fn done(&mut self, change: &ChangeOrigin<'_>, id: i64) -> PoolResult<ScheduledStage> {
+        self.in_transaction(|transaction| {
             let slot = own(transaction, change.who, id)?;
             match slot.state {
                 SlotState::Done => Ok(slot),
                 SlotState::Running => finish(transaction, change, id, Event::End(id), SlotState::Done),
-                // It took so long that it was given up, but it is done.
+                // It was dropped as overdue, and has ended after all.
                 SlotState::GivenUp => {
                     end(transaction, id, SlotState::Done, Some(change.now_s))?;
                     found(transaction, id)
@@ -112,28 +117,30 @@ impl Pools {
         })
     }
 
-    /// Takes notice of what the batch system says of a job; answers what has changed.
-    ///
-    /// # Errors
-    /// That it cannot be written down.
-    pub fn expect(&mut self, change: &Change<'_>, id: i64, expected: Expected) -> PoolResult<Slotted> {
-        self.whole(|transaction| {
+    /// Updates a job from the batch system's information. Returns the changed slot.
+    pub fn expect(
+        &mut self,
+        change: &ChangeOrigin<'_>,
+        id: i64,
+        expected: JobForecast,
+    ) -> PoolResult<ScheduledStage> {
+        self.in_transaction(|transaction| {
             let slot = own(transaction, change.who, id)?;
-            let moved = |transaction: &Transaction<'_>, event: Event| -> Done<Slotted> {
+            let moved = |transaction: &Transaction<'_>, event: Event| -> TransactionResult<ScheduledStage> {
                 let mut plan = schedule(transaction)?;
                 let answer = plan.apply(change.now_s, event).map_err(|_| over(&slot))?;
                 write(transaction, &plan, &answer.given_up)?;
                 found(transaction, id)
             };
             match expected {
-                Expected::Gone if slot.state.is_over() => Ok(slot),
-                // What was to go out has to, whether the job is there or not.
-                Expected::Gone if slot.way == Way::Out => Ok(slot),
-                Expected::Gone => finish(transaction, change, id, Event::Withdraw(id), SlotState::Withdrawn),
-                Expected::Start { .. } if slot.state == SlotState::Withdrawn => Ok(slot),
-                // It was put back into the queue: what it needs, it needs again. The job starts when it starts: late is better than
-                // never. What is being copied goes on.
-                Expected::Start { at_s, restarts }
+                JobForecast::Gone if slot.state.is_over() => Ok(slot),
+                // Output must be copied whether or not the job still exists.
+                JobForecast::Gone if slot.way == Direction::Out => Ok(slot),
+                JobForecast::Gone => finish(transaction, change, id, Event::Withdraw(id), SlotState::Withdrawn),
+                JobForecast::Start { .. } if slot.state == SlotState::Withdrawn => Ok(slot),
+                // The job was requeued, so its input is needed again, even after the deadline. A running transfer
+                // continues.
+                JobForecast::Start { at_s, restarts }
                     if restarts > slot.restarts && slot.state != SlotState::Running =>
                 {
                     transaction.execute(
@@ -143,19 +150,19 @@ impl Pools {
                     place(transaction, change.now_s, id)?.map_err(|_| over(&slot))?;
                     found(transaction, id)
                 }
-                Expected::Start { at_s, .. } if slot.state.is_over() || slot.deadline_s == at_s => Ok(slot),
-                Expected::Start { at_s, .. } => {
-                    moved(transaction, Event::Move { id, earliest_s: slot.earliest_s, deadline_s: at_s })
+                JobForecast::Start { at_s, .. } if slot.state.is_over() || slot.deadline_s == at_s => Ok(slot),
+                JobForecast::Start { at_s, .. } => {
+                    moved(transaction, Event::Reschedule { id, earliest_s: slot.earliest_s, deadline_s: at_s })
                 }
             }
         })
     }
 
-    /// A pool that somebody wants to copy from, or to.
+    /// Returns a pool for a transfer, if the caller has this access.
     ///
     /// # Errors
     /// That there is none, that it has ended, or may not be used so.
-    pub fn usable(&self, who: &Who, meant: &PoolRef, access: Access, now_s: i64) -> PoolResult<Pool> {
+    pub fn usable(&self, who: &Caller, meant: &PoolRef, access: Access, now_s: i64) -> PoolResult<Pool> {
         let pool = self.find(who, meant)?;
         pool.must_live(meant, now_s)?;
         pool.must_allow(who, access)?;
@@ -163,36 +170,28 @@ impl Pools {
         Ok(pool)
     }
 
-    /// What site storage gives to stages.
-    ///
-    /// # Errors
-    /// That it cannot be read.
+    /// Returns the bandwidth limits of site storage.
     pub fn storage(&self) -> PoolResult<Limits> {
         limits(&self.connection).map_err(|error| self.failed(&error))
     }
 
     /// Says what site storage gives to stages; all that wait get slots by that.
-    ///
-    /// # Errors
-    /// That it cannot be written down.
-    pub fn set_storage(&mut self, change: &Change<'_>, limits: &Limits) -> PoolResult<()> {
-        self.whole(|transaction| {
+    pub fn set_storage(&mut self, change: &ChangeOrigin<'_>, limits: &Limits) -> PoolResult<()> {
+        self.in_transaction(|transaction| {
             set_limits(transaction, limits)?;
-            // Read anew, so that files count as they do now.
+            // Read again, because the cost of a file has changed.
             let mut plan = schedule(transaction)?;
-            let answer = plan.apply(change.now_s, Event::Limit(*limits)).map_err(|_| Undone::none())?;
+            let answer =
+                plan.apply(change.now_s, Event::Limit(*limits)).map_err(|_| TransactionError::no_row())?;
             write(transaction, &plan, &answer.given_up)
         })
     }
 
     /// All slots as they are now, by their begin; those that are over only on demand. Nothing is written.
-    ///
-    /// # Errors
-    /// That they cannot be read.
-    pub fn slots(&self, who: &Who, now_s: i64, with_over: bool) -> PoolResult<Vec<Slotted>> {
-        let read = || -> SqlResult<Vec<Slotted>> {
+    pub fn slots(&self, who: &Caller, now_s: i64, with_over: bool) -> PoolResult<Vec<ScheduledStage>> {
+        let read = || -> SqlResult<Vec<ScheduledStage>> {
             let mut plan = schedule(&self.connection)?;
-            let given_up = plan.apply(now_s, Event::Look).map(|answer| answer.given_up).unwrap_or_default();
+            let given_up = plan.apply(now_s, Event::Tick).map(|answer| answer.given_up).unwrap_or_default();
             let mut all = slots(&self.connection, "ORDER BY id", &[])?;
             for slot in &mut all {
                 match plan.entries().iter().find(|entry| entry.request.id == slot.id) {
@@ -213,13 +212,20 @@ impl Pools {
     }
 }
 
-fn announced_before(transaction: &Transaction<'_>, change: &Change<'_>) -> Done<Option<i64>> {
+fn announced_before(
+    transaction: &Transaction<'_>,
+    change: &ChangeOrigin<'_>,
+) -> TransactionResult<Option<i64>> {
     let order = "SELECT id FROM slot WHERE request = ?1";
     let Some(key) = change.key() else { return Ok(None) };
     Ok(transaction.row(order, params![key], |row| row.get(0))?)
 }
 
-fn insert(transaction: &Transaction<'_>, change: &Change<'_>, what: &Announcement) -> Done<i64> {
+fn insert(
+    transaction: &Transaction<'_>,
+    change: &ChangeOrigin<'_>,
+    what: &Announcement,
+) -> TransactionResult<i64> {
     let id = transaction.row(
         "INSERT INTO slot (uid, pool, way, title, bytes, files, earliest_s, deadline_s, rate_max, or_later, job, state,
          begin_s, end_s, rate, announced_s, request, restarts, \"left\", given, rank_s, promised)
@@ -242,19 +248,24 @@ fn insert(transaction: &Transaction<'_>, change: &Change<'_>, what: &Announcemen
         ],
         |row| row.get(0),
     )?;
-    id.ok_or_else(Undone::none)
+    id.ok_or_else(TransactionError::no_row)
 }
 
 /// Gives a slot to what is in the table, but not in the schedule yet.
-fn place(transaction: &Transaction<'_>, now_s: i64, id: i64) -> Done<Result<(), Refusal>> {
+fn place(transaction: &Transaction<'_>, now_s: i64, id: i64) -> TransactionResult<Result<(), ScheduleError>> {
     let all = schedule(transaction)?;
     let Some(new) = all.entries().iter().find(|entry| entry.request.id == id) else {
-        return Ok(Err(Refusal::Unknown));
+        return Ok(Err(ScheduleError::Unknown));
     };
+    // The row exists already, so the schedule has the entry without a place: it is announced again without it.
     let others = all.entries().iter().filter(|entry| entry.request.id != id).copied();
-    let mut plan = Schedule::new(*all.limits(), others.collect(), all.looked_s());
+    let mut plan = Schedule::new(*all.limits(), others.collect(), all.last_event_s());
     match plan.apply(now_s, Event::Announce(new.request)) {
-        Ok(answer) => write(transaction, &plan, &answer.given_up).map(Ok),
+        Ok(answer) => {
+            let is_planned = plan.entries().iter().any(|entry| entry.request.id == id);
+            assert!(is_planned, "an announced transfer is not in the schedule");
+            write(transaction, &plan, &answer.given_up).map(Ok)
+        }
         Err(refusal) => Ok(Err(refusal)),
     }
 }
@@ -262,47 +273,51 @@ fn place(transaction: &Transaction<'_>, now_s: i64, id: i64) -> Done<Result<(), 
 /// Ends a stage, for whatever reason.
 fn finish(
     transaction: &Transaction<'_>,
-    change: &Change<'_>,
+    change: &ChangeOrigin<'_>,
     id: i64,
     event: Event,
     state: SlotState,
-) -> Done<Slotted> {
+) -> TransactionResult<ScheduledStage> {
     let mut plan = schedule(transaction)?;
-    // It may have been given up at this very moment: it ends all the same.
+    // Dropped by the same event, perhaps; it ends all the same.
     let given_up = plan.apply(change.now_s, event).map(|answer| answer.given_up).unwrap_or_default();
     write(transaction, &plan, &given_up)?;
     end(transaction, id, state, (state == SlotState::Done).then_some(change.now_s))?;
     let slot = found(transaction, id)?;
     if let Some(pool) = slot.pool {
         let detail = format!("{} as slot {id}: {}", slot.way.word(), state.word());
-        Change { request: None, ..change.clone() }.note(transaction, pool, "stage", &detail)?;
+        ChangeOrigin { request: None, ..change.clone() }.note(transaction, pool, "stage", &detail)?;
     }
     Ok(slot)
 }
 
-fn own(transaction: &Transaction<'_>, who: &Who, id: i64) -> Done<Slotted> {
+fn own(transaction: &Transaction<'_>, who: &Caller, id: i64) -> TransactionResult<ScheduledStage> {
     let slot = by_id(transaction, id)?.filter(|slot| slot.is_own(who));
     let none = || PoolError::slot(id, "there is none of that number of yours", "see: bivouac pool slots");
     Ok(slot.ok_or_else(none)?)
 }
 
-fn found(transaction: &Transaction<'_>, id: i64) -> Done<Slotted> {
-    by_id(transaction, id)?.ok_or_else(Undone::none)
+fn found(transaction: &Transaction<'_>, id: i64) -> TransactionResult<ScheduledStage> {
+    by_id(transaction, id)?.ok_or_else(TransactionError::no_row)
 }
 
-fn named(transaction: &Transaction<'_>, change: &Change<'_>, id: i64) -> Done<Slotted> {
+fn named(
+    transaction: &Transaction<'_>,
+    change: &ChangeOrigin<'_>,
+    id: i64,
+) -> TransactionResult<ScheduledStage> {
     let slot = found(transaction, id)?;
-    Ok(Slotted { pool_name: pool_name(transaction, change.who, &slot)?, ..slot })
+    Ok(ScheduledStage { pool_name: pool_name(transaction, change.who, &slot)?, ..slot })
 }
 
-/// How somebody means the pool of a slot, if they may see it.
-fn pool_name(connection: &Connection, who: &Who, slot: &Slotted) -> SqlResult<Option<String>> {
+/// Returns the name of a slot's pool, if the caller may see it.
+fn pool_name(connection: &Connection, who: &Caller, slot: &ScheduledStage) -> SqlResult<Option<String>> {
     let Some(id) = slot.pool else { return Ok(None) };
     let seen = pool_by_id(connection, id)?.filter(|pool| pool.access(who).is_some());
     Ok(seen.map(|pool| if pool.owner == who.uid { pool.name } else { pool.full_name() }))
 }
 
-fn over(slot: &Slotted) -> PoolError {
+fn over(slot: &ScheduledStage) -> PoolError {
     PoolError::slot(slot.id, format!("is {}", slot.state.word()), "announce it again: bivouac pool announce")
 }
 

@@ -1,115 +1,84 @@
-//! Slots for staging, in the database: jobs announce what they need, and the schedule gives each a time and a rate. Each
-//! change is one transaction, in which the schedule is made anew of what is there: whoever is killed has changed all or nothing.
+//! Slots for staging in the database: jobs announce transfers, and the scheduler assigns times and rates. Each change
+//! is one transaction that restores the schedule from the rows, so a crash leaves all or nothing of it.
 
 mod changes;
 mod rows;
 
+use std::fmt;
+
 use bivouac_schedule::Limits;
+use bivouac_types::units::{format_duration, format_size, format_utc};
 use serde::Serialize;
 
-use crate::Who;
+use crate::Caller;
 
-pub(crate) use rows::TABLES;
-
-/// Which way data goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Way {
-    /// From site storage.
-    In,
-    /// To site storage.
-    Out,
-}
-
-impl Way {
-    /// Its word.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Way::In => "in",
-            Way::Out => "out",
-        }
+bivouac_types::words! {
+    /// Direction of a transfer.
+    #[derive(Serialize)]
+    #[serde(rename_all = "lowercase")]
+    Direction ("direction") {
+        /// From site storage.
+        In = "in",
+        /// To site storage.
+        Out = "out",
     }
-}
-
-/// How far a stage is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SlotState {
-    /// Its slot is to come.
-    Waiting,
-    /// Its slot has passed without it.
-    Missed,
-    /// It is being copied.
-    Running,
-    /// It was copied.
-    Done,
-    /// Its user took it back, or its job is no more.
-    Withdrawn,
-    /// Nobody came, or it took much longer than it was given.
-    GivenUp,
+    /// State of a slot.
+    #[derive(Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    SlotState ("state") {
+        /// Its slot is to come.
+        Waiting = "waiting",
+        /// Its slot has passed without it.
+        Missed = "missed",
+        /// The transfer runs.
+        Running = "running",
+        /// The transfer has ended.
+        Done = "done",
+        /// Its user took it back, or its job is no more.
+        Withdrawn = "withdrawn",
+        /// Dropped: never started, or overdue.
+        GivenUp = "given-up",
+    }
 }
 
 impl SlotState {
-    const ALL: [SlotState; 6] = [
-        SlotState::Waiting,
-        SlotState::Missed,
-        SlotState::Running,
-        SlotState::Done,
-        SlotState::Withdrawn,
-        SlotState::GivenUp,
-    ];
-
-    /// Its word.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            SlotState::Waiting => "waiting",
-            SlotState::Missed => "missed",
-            SlotState::Running => "running",
-            SlotState::Done => "done",
-            SlotState::Withdrawn => "withdrawn",
-            SlotState::GivenUp => "given-up",
-        }
-    }
-
-    /// Whether the schedule has it no more.
+    /// Returns whether the slot has left the schedule.
     #[must_use]
     pub fn is_over(self) -> bool {
         matches!(self, SlotState::Done | SlotState::Withdrawn | SlotState::GivenUp)
     }
 }
 
-/// What a job needs.
+/// An announced transfer.
 #[derive(Clone, Debug)]
 pub struct Announcement {
     /// The pool that it is about, by its number, if it is about one.
     pub pool: Option<i64>,
-    /// Which way.
-    pub way: Way,
-    /// What people read about it.
+    /// Direction.
+    pub way: Direction,
+    /// Description.
     pub title: String,
-    /// How many bytes.
+    /// Bytes.
     pub bytes: u64,
-    /// In how many files.
+    /// Number of files.
     pub files: u64,
-    /// When it can begin.
+    /// Earliest start.
     pub earliest_s: i64,
-    /// When it has to be done.
+    /// Deadline.
     pub deadline_s: i64,
     /// Bytes per second that it can take at most.
     pub rate_max: Option<u64>,
-    /// Whether it takes what there is if that cannot be met.
+    /// True to accept best effort if the deadline cannot be met.
     pub or_later: bool,
     /// The job of the batch system that it is for.
     pub job: Option<String>,
-    /// How often that was put back into the queue.
+    /// Number of times that the job was requeued.
     pub restarts: u32,
 }
 
 /// A stage, with its slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Slotted {
+pub struct ScheduledStage {
     /// Its number.
     pub id: i64,
     /// Whose it is.
@@ -117,36 +86,36 @@ pub struct Slotted {
     /// The pool's number, if it is about one.
     #[serde(skip)]
     pub pool: Option<i64>,
-    /// The pool's name, if the one who asks may see it.
+    /// Name of the pool, if the caller may see it.
     #[serde(rename = "pool")]
     pub pool_name: Option<String>,
-    /// Which way.
-    pub way: Way,
-    /// What people read about it.
+    /// Direction.
+    pub way: Direction,
+    /// Description.
     pub title: String,
-    /// How many bytes.
+    /// Bytes.
     pub bytes: u64,
-    /// In how many files.
+    /// Number of files.
     pub files: u64,
-    /// When it can begin.
+    /// Earliest start.
     pub earliest_s: i64,
-    /// When it has to be done.
+    /// Deadline.
     pub deadline_s: i64,
     /// Bytes per second that it can take at most.
     pub rate_max: Option<u64>,
-    /// Whether it takes what there is.
+    /// True if best effort is accepted.
     pub or_later: bool,
     /// The job of the batch system that it is for.
     pub job: Option<String>,
-    /// How far it is.
+    /// State.
     pub state: SlotState,
-    /// When it begins, or did.
+    /// Start.
     pub begin_s: i64,
-    /// When its slot ends, or it was done.
+    /// End of the slot or of the transfer.
     pub end_s: i64,
     /// Bytes per second that it has: when it begins, or at present, which may be none.
     pub rate: u64,
-    /// Whether it was told that its deadline will be met.
+    /// True if the deadline is promised.
     pub promised: bool,
     /// Bytes that it is still to be given.
     #[serde(skip)]
@@ -157,51 +126,63 @@ pub struct Slotted {
     /// Its place among the promised.
     #[serde(skip)]
     pub rank_s: i64,
-    /// How often its job was put back into the queue, as far as was noticed.
+    /// Number of times that the job was requeued, as far as it was observed.
     #[serde(skip)]
     pub restarts: u32,
 }
 
-impl Slotted {
-    /// Whether it will be done after its deadline, or was.
+impl fmt::Display for ScheduledStage {
+    /// Formats one line: time, rate and deadline.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ScheduledStage { id, begin_s, end_s, rate, deadline_s, .. } = *self;
+        let time = |at_s: i64| format_utc(u64::try_from(at_s).unwrap_or(0));
+        let (begin, end, rate) = (time(begin_s), time(end_s), format_size(rate));
+        let span = format_duration(deadline_s.abs_diff(end_s).saturating_mul(1000));
+        let against = if deadline_s >= end_s { "before its deadline" } else { "late" };
+        write!(f, "slot {id}: {begin}Z to {end}Z, {rate}/s, {span} {against}")
+    }
+}
+
+impl ScheduledStage {
+    /// Returns whether it ends or has ended after its deadline.
     #[must_use]
     pub fn is_late(&self) -> bool {
         self.end_s > self.deadline_s
     }
 
-    pub(crate) fn is_own(&self, who: &Who) -> bool {
+    pub(crate) fn is_own(&self, who: &Caller) -> bool {
         who.uid == self.uid || who.uid == crate::model::ROOT
     }
 }
 
-/// What became of somebody who wanted to begin.
+/// Answer to a transfer that asks to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Begun {
-    /// It may, at this rate.
-    Now(Slotted),
+pub enum StartAnswer {
+    /// It may start at this rate.
+    Now(ScheduledStage),
     /// Its slot is to come.
-    NotYet(Slotted),
+    NotYet(ScheduledStage),
 }
 
-/// What the batch system says of a job.
+/// Information of the batch system about a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expected {
-    /// It will start then.
+pub enum JobForecast {
+    /// Expected start.
     Start {
-        /// When.
+        /// Time of the start.
         at_s: i64,
-        /// How often it was put back into the queue: each time, what was copied for it may be gone.
+        /// Number of times that it was requeued: each time the data copied for it may have been lost.
         restarts: u32,
     },
-    /// It is no more.
+    /// The job has ended.
     Gone,
 }
 
-/// What site storage gives to stages, as the database has it.
+/// Bandwidth limits of site storage in the database.
 pub(crate) const LIMITS: [(&str, i64); 3] =
     [("storage-bandwidth", 0), ("storage-user-percent", 50), ("storage-file-bytes", 1 << 20)];
 
-/// Limits that nobody has set: nothing can be announced.
+/// Returns whether no limits are set, so that nothing can be announced.
 #[must_use]
 pub fn is_unset(limits: &Limits) -> bool {
     limits.bandwidth == 0

@@ -2,23 +2,10 @@
 
 use bivouac_schedule::{Entry, Limits, Phase, Request, Schedule, Slot};
 
-use super::{LIMITS, SlotState, Slotted, Way};
-use crate::database::Done;
+use super::{LIMITS, ScheduledStage, SlotState};
+use crate::database::TransactionResult;
 use crate::reading::unknown;
 use crate::sql::{Connection, Row, SqlResult, Transaction, Value, params};
-
-/// What the second version of a database adds.
-pub(crate) const TABLES: &str = "
-CREATE TABLE slot (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
-  uid INTEGER NOT NULL, pool INTEGER REFERENCES pool (id), way TEXT NOT NULL, title TEXT NOT NULL,
-  bytes INTEGER NOT NULL, files INTEGER NOT NULL, earliest_s INTEGER NOT NULL, deadline_s INTEGER NOT NULL,
-  rate_max INTEGER, or_later INTEGER NOT NULL, job TEXT, restarts INTEGER NOT NULL,
-  state TEXT NOT NULL, begin_s INTEGER NOT NULL, end_s INTEGER NOT NULL, rate INTEGER NOT NULL,
-  \"left\" INTEGER NOT NULL, given INTEGER NOT NULL, rank_s INTEGER NOT NULL, promised INTEGER NOT NULL,
-  announced_s INTEGER NOT NULL, request TEXT UNIQUE);
-CREATE INDEX slot_open ON slot (id) WHERE state IN ('waiting', 'missed', 'running');
-";
 
 const COLUMNS: &str = "id, uid, pool, way, title, bytes, files, earliest_s, deadline_s, rate_max, or_later, job, state, begin_s,
  end_s, rate, restarts, \"left\", given, rank_s, promised";
@@ -59,7 +46,7 @@ pub(crate) fn schedule(connection: &Connection) -> SqlResult<Schedule> {
     Ok(Schedule::new(limits, entries, number(connection, LOOKED, i64::MIN)?))
 }
 
-fn entry(limits: &Limits, slot: &Slotted) -> Option<Entry> {
+fn entry(limits: &Limits, slot: &ScheduledStage) -> Option<Entry> {
     let phase = match slot.state {
         SlotState::Waiting => Phase::Waiting,
         SlotState::Missed => Phase::Missed,
@@ -86,8 +73,9 @@ fn entry(limits: &Limits, slot: &Slotted) -> Option<Entry> {
     })
 }
 
-/// What a slot is by this entry.
-pub(crate) fn placed(slot: Slotted, entry: &Entry) -> Slotted {
+/// Returns a slot with the values of its schedule entry.
+pub(crate) fn placed(slot: ScheduledStage, entry: &Entry) -> ScheduledStage {
+    assert_eq!(slot.id, entry.request.id, "a slot is placed by the entry of another");
     let state = match entry.phase {
         Phase::Waiting => SlotState::Waiting,
         Phase::Missed => SlotState::Missed,
@@ -96,11 +84,27 @@ pub(crate) fn placed(slot: Slotted, entry: &Entry) -> Slotted {
     let Slot { begin_s, end_s, rate } = entry.slot;
     let Request { earliest_s, deadline_s, .. } = entry.request;
     let Entry { left, given, rank_s, promised, .. } = *entry;
-    Slotted { state, begin_s, end_s, rate, earliest_s, deadline_s, left, given, rank_s, promised, ..slot }
+    ScheduledStage {
+        state,
+        begin_s,
+        end_s,
+        rate,
+        earliest_s,
+        deadline_s,
+        left,
+        given,
+        rank_s,
+        promised,
+        ..slot
+    }
 }
 
 /// Writes a schedule down: those that have changed, and those that were given up.
-pub(crate) fn write(transaction: &Transaction<'_>, schedule: &Schedule, given_up: &[i64]) -> Done<()> {
+pub(crate) fn write(
+    transaction: &Transaction<'_>,
+    schedule: &Schedule,
+    given_up: &[i64],
+) -> TransactionResult<()> {
     for before in slots(transaction, OPEN, &[])? {
         let Some(entry) = schedule.entries().iter().find(|entry| entry.request.id == before.id) else {
             continue;
@@ -126,17 +130,20 @@ pub(crate) fn write(transaction: &Transaction<'_>, schedule: &Schedule, given_up
             )?;
         }
     }
+    let is_planned = |id: &i64| schedule.entries().iter().any(|entry| entry.request.id == *id);
+    assert!(!given_up.iter().any(is_planned), "a stage is given up, and still in the schedule");
     given_up.iter().try_for_each(|id| end(transaction, *id, SlotState::GivenUp, None))?;
-    Ok(set_number(transaction, LOOKED, schedule.looked_s())?)
+    Ok(set_number(transaction, LOOKED, schedule.last_event_s())?)
 }
 
-/// Notes that a stage is over, and when, if that is to be known.
+/// Records the end of a slot.
 pub(crate) fn end(
     transaction: &Transaction<'_>,
     id: i64,
     state: SlotState,
     at_s: Option<i64>,
 ) -> SqlResult<()> {
+    assert!(state.is_over(), "slot {id} would end as {}", state.word());
     transaction.execute(
         "UPDATE slot SET state = ?2, end_s = coalesce(?3, end_s) WHERE id = ?1",
         params![id, state.word(), at_s],
@@ -144,23 +151,25 @@ pub(crate) fn end(
     Ok(())
 }
 
-pub(crate) fn by_id(connection: &Connection, id: i64) -> SqlResult<Option<Slotted>> {
+pub(crate) fn by_id(connection: &Connection, id: i64) -> SqlResult<Option<ScheduledStage>> {
     Ok(slots(connection, "WHERE id = ?1", params![id])?.into_iter().next())
 }
 
 /// The slots that a query gives.
-pub(crate) fn slots(connection: &Connection, which: &str, values: &[Value]) -> SqlResult<Vec<Slotted>> {
+pub(crate) fn slots(
+    connection: &Connection,
+    which: &str,
+    values: &[Value],
+) -> SqlResult<Vec<ScheduledStage>> {
     let order = format!("SELECT {COLUMNS} FROM slot {which}");
     connection.rows(&order, values, slot)
 }
 
-fn slot(row: &Row) -> SqlResult<Slotted> {
+fn slot(row: &Row) -> SqlResult<ScheduledStage> {
     let (way, state): (String, String) = (row.get(3)?, row.get(12)?);
-    let way =
-        [Way::In, Way::Out].into_iter().find(|known| known.word() == way).ok_or_else(|| unknown(3, &way))?;
-    let known = SlotState::ALL.into_iter().find(|known| known.word() == state);
+    let way = way.parse().map_err(|_| unknown(3, &way))?;
     let count = |column: usize| -> SqlResult<u64> { Ok(unsigned(row.get(column)?)) };
-    Ok(Slotted {
+    Ok(ScheduledStage {
         id: row.get(0)?,
         uid: row.get(1)?,
         pool: row.get(2)?,
@@ -174,7 +183,7 @@ fn slot(row: &Row) -> SqlResult<Slotted> {
         rate_max: row.get::<Option<i64>>(9)?.map(unsigned),
         or_later: row.get(10)?,
         job: row.get(11)?,
-        state: known.ok_or_else(|| unknown(12, &state))?,
+        state: state.parse().map_err(|_| unknown(12, &state))?,
         begin_s: row.get(13)?,
         end_s: row.get(14)?,
         rate: count(15)?,

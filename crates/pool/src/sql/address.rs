@@ -1,4 +1,4 @@
-//! How a server is reached: by a URL, and by what the environment says, in the words of PostgreSQL's own library.
+//! Address of a server: from a URL and the environment variables of libpq.
 
 use std::path::{Path, PathBuf};
 
@@ -7,24 +7,24 @@ use postgres::Config;
 use postgres::config::{Host, SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::passwords::{self, Asked};
-use super::tls::{self, Mode};
+use super::passwords::{self, PasswordQuery};
+use super::tls::{self, TlsMode};
 use crate::{PoolError, PoolResult};
 
-/// What the environment says of servers; a URL counts before it.
+/// Environment variables of libpq. The URL takes precedence.
 #[derive(Clone, Debug, Default)]
 pub struct ServerEnvironment {
     /// The user's home.
     pub home: Option<PathBuf>,
     /// File of passwords: PGPASSFILE.
     pub pass_file: Option<PathBuf>,
-    /// How a connection is protected: PGSSLMODE.
+    /// PGSSLMODE.
     pub ssl_mode: Option<String>,
-    /// Certificates of who signs those of servers: PGSSLROOTCERT.
+    /// PGSSLROOTCERT: trusted certificates.
     pub root_cert: Option<PathBuf>,
 }
 
-/// How a server is reached.
+/// Address of a server.
 pub(crate) struct Address {
     pub(super) config: Config,
     pub(super) tls: MakeRustlsConnect,
@@ -32,9 +32,9 @@ pub(crate) struct Address {
     pub(crate) open_to_others: Option<PathBuf>,
 }
 
-/// Parameters of a URL that the library does not know, or knows less of.
+/// URL parameters that the client library does not support, or only in part.
 #[derive(Default)]
-struct Own {
+struct UrlParameters {
     mode: Option<String>,
     root_cert: Option<PathBuf>,
     pass_file: Option<PathBuf>,
@@ -45,23 +45,23 @@ impl Address {
     /// What is wrong with the URL, or with the files that it needs.
     pub(crate) fn read(url: &str, around: &ServerEnvironment) -> PoolResult<Address> {
         let wrong = || PoolError::Url { what: "is no URL of a server" };
-        let (url, own) = Own::taken_from(url).ok_or_else(wrong)?;
+        let (url, own) = UrlParameters::taken_from(url).ok_or_else(wrong)?;
         let mut config: Config = url.parse().map_err(|_| wrong())?;
         let mode = own.mode.as_deref().or(around.ssl_mode.as_deref());
-        let mode = mode.map_or(Ok(Mode::Prefer), |word| {
-            Mode::of_word(word).ok_or(PoolError::Url { what: Mode::UNKNOWN })
+        let mode = mode.map_or(Ok(TlsMode::Prefer), |word| {
+            TlsMode::of_word(word).ok_or(PoolError::Url { what: TlsMode::UNKNOWN })
         })?;
         // A socket of the host is not encrypted, whatever is asked for: nobody is in between.
         let is_local = config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)));
         // An address alone (`hostaddr`) has no name that a certificate could be for.
         let is_named = !config.get_hosts().is_empty();
-        let mode = if is_local && (is_named || mode == Mode::Prefer) { Mode::Disable } else { mode };
+        let mode = if is_local && (is_named || mode == TlsMode::Prefer) { TlsMode::Disable } else { mode };
         let roots = own.root_cert.or_else(|| around.root_cert.clone());
         let tls = tls::connector(mode, roots, around.home.as_deref())?;
         config.ssl_mode(match mode {
-            Mode::Disable => SslMode::Disable,
-            Mode::Prefer => SslMode::Prefer,
-            Mode::Require | Mode::VerifyCa | Mode::VerifyFull => SslMode::Require,
+            TlsMode::Disable => SslMode::Disable,
+            TlsMode::Prefer => SslMode::Prefer,
+            TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull => SslMode::Require,
         });
         let file = own.pass_file.or_else(|| around.pass_file.clone());
         let file = file.or_else(|| around.home.as_ref().map(|home| home.join(".pgpass")));
@@ -72,7 +72,7 @@ impl Address {
         Ok(Address { config, tls, open_to_others })
     }
 
-    /// The server and a database there, without what proves who asks.
+    /// Returns server and database, without credentials.
     pub(crate) fn place(&self) -> String {
         let hosts = self.config.get_hosts().iter().map(|host| match host {
             Host::Tcp(name) => name.clone(),
@@ -83,10 +83,10 @@ impl Address {
     }
 }
 
-impl Own {
+impl UrlParameters {
     /// Takes them out of a URL; nothing where one of them is not UTF-8.
-    fn taken_from(url: &str) -> Option<(String, Own)> {
-        let mut own = Own::default();
+    fn taken_from(url: &str) -> Option<(String, UrlParameters)> {
+        let mut own = UrlParameters::default();
         // A password may have a question mark in it.
         let from = url.find('@').unwrap_or(0);
         let Some(at) = url.get(from..)?.find('?') else { return Some((url.to_owned(), own)) };
@@ -124,15 +124,15 @@ fn add_password(config: &mut Config, file: &Path) -> PoolResult<Option<PathBuf>>
             Host::Tcp(name) => name.clone(),
             Host::Unix(dir) => dir.display().to_string(),
         };
-        asked.push(Asked { host, port, database: database.clone(), user: user.clone() });
+        asked.push(PasswordQuery { host, port, database: database.clone(), user: user.clone() });
     }
     match passwords::of(file, &asked)? {
-        passwords::Found::OpenToOthers => Ok(Some(file.to_owned())),
-        passwords::Found::Same(password) => {
+        passwords::PasswordResult::OpenToOthers => Ok(Some(file.to_owned())),
+        passwords::PasswordResult::Same(password) => {
             config.password(password);
             Ok(None)
         }
-        passwords::Found::Nothing => Ok(None),
+        passwords::PasswordResult::Nothing => Ok(None),
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
     fn own_parameters_are_taken_out_of_a_url() {
         let url =
             "postgres://me:a?b@h/site?sslmode=verify-full&options=-c%20x&sslrootcert=%2Fa%20b&passfile=/p";
-        let (rest, own) = Own::taken_from(url).unwrap();
+        let (rest, own) = UrlParameters::taken_from(url).unwrap();
         assert_eq!(rest, "postgres://me:a?b@h/site?options=-c%20x");
         assert_eq!(
             (own.mode.as_deref(), own.root_cert.as_deref()),
@@ -152,9 +152,9 @@ mod tests {
         );
         assert_eq!(own.pass_file.as_deref(), Some(Path::new("/p")));
         for same in ["postgres://h/site", "postgres://me:a?b@h", "postgres://h/site?options=x"] {
-            assert_eq!(Own::taken_from(same).unwrap().0, same);
+            assert_eq!(UrlParameters::taken_from(same).unwrap().0, same);
         }
-        assert_eq!(Own::taken_from("postgres://h/s?sslmode=require").unwrap().0, "postgres://h/s");
-        assert!(Own::taken_from("postgres://h/s?sslmode=%ff").is_none());
+        assert_eq!(UrlParameters::taken_from("postgres://h/s?sslmode=require").unwrap().0, "postgres://h/s");
+        assert!(UrlParameters::taken_from("postgres://h/s?sslmode=%ff").is_none());
     }
 }

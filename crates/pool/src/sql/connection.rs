@@ -10,7 +10,7 @@ use rusqlite::types::ValueRef;
 use super::server::{self, Server};
 use super::{Address, Row, SqlError, SqlResult, Value};
 
-/// How long a change waits for the changes of others.
+/// Time for which a change waits for other changes.
 pub(super) const BUSY_WAIT: Duration = Duration::from_secs(30);
 
 /// A connection.
@@ -19,18 +19,19 @@ pub(crate) enum Connection {
     Postgres(Box<RefCell<Server>>),
 }
 
-/// A change that is done as a whole or, if it is dropped before, not at all. Nobody else changes anything meanwhile.
+/// A transaction that excludes all other changes. Dropped before its commit, it is rolled back.
 pub(crate) struct Transaction<'a> {
     connection: &'a Connection,
     is_done: Cell<bool>,
 }
 
 impl Connection {
-    /// Opens a file of SQLite, with a rollback journal. A write-ahead log would need memory that all processes share, which a
-    /// network file system does not give; the journal needs locks of files only.
+    /// Opens a file of SQLite, with a rollback journal. A write-ahead log would need memory that all processes share,
+    /// which a network file system does not give; the journal needs locks of files only.
     pub(crate) fn file(file: &Path) -> SqlResult<Connection> {
         let connection = rusqlite::Connection::open(file)?;
         connection.busy_timeout(BUSY_WAIT)?;
+        // EXTRA also syncs the directory of the journal: a commit that was acknowledged is not undone by a power failure.
         connection.execute_batch("PRAGMA foreign_keys = ON; PRAGMA synchronous = EXTRA")?;
         Ok(Connection::Sqlite(connection))
     }
@@ -43,6 +44,7 @@ impl Connection {
     /// Begins a change, when those of others are done.
     pub(crate) fn begin(&self) -> SqlResult<Transaction<'_>> {
         match self {
+            // A deferred transaction that has read may not become a writer if another one has written meanwhile.
             Connection::Sqlite(file) => file.execute_batch("BEGIN IMMEDIATE")?,
             Connection::Postgres(server) => server.borrow_mut().begin()?,
         }
@@ -60,7 +62,7 @@ impl Connection {
         }
     }
 
-    /// What all rows of an answer are.
+    /// Maps all rows of a result.
     pub(crate) fn rows<T>(
         &self,
         order: &str,
@@ -74,7 +76,7 @@ impl Connection {
         rows.iter().map(read).collect()
     }
 
-    /// What the first row of an answer is, if there is one.
+    /// Maps the first row of a result, if there is one.
     pub(crate) fn row<T>(
         &self,
         order: &str,
@@ -92,7 +94,7 @@ impl Connection {
         }
     }
 
-    /// Of which version its tables are; 0 where there are none.
+    /// Returns the version of the tables; 0 if there are none.
     pub(crate) fn version(&self) -> SqlResult<i64> {
         match self {
             Connection::Sqlite(_) => {

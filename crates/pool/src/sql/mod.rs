@@ -1,5 +1,5 @@
-//! One way to ask databases of both kinds: SQLite in a file, PostgreSQL at a server. Orders are in what both understand, with
-//! parameters `?1`, `?2` and so on; values are numbers, texts and bytes.
+//! Access to SQLite files and PostgreSQL servers in the common subset of SQL, with parameters `?1`, `?2` and so on, and
+//! numbers, texts and bytes as values.
 
 mod address;
 mod connection;
@@ -16,7 +16,7 @@ pub(crate) use value::{Row, ToValue, Value, params};
 /// Answer of a database.
 pub(crate) type SqlResult<T> = Result<T, SqlError>;
 
-/// What a database says instead of doing what it is asked for.
+/// Errors of a database.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SqlError {
     #[error(transparent)]
@@ -26,18 +26,18 @@ pub(crate) enum SqlError {
     /// A value is not what it is to be.
     #[error("column {column}: {cause}")]
     Meaning { column: usize, cause: String },
-    /// What has just been written is not there.
+    /// A row that was just written is missing.
     #[error("what was just written is not there")]
     NoRow,
 }
 
 impl SqlError {
-    /// Whether the server wants a password, or another one.
+    /// Returns whether the server requires a password, or another one.
     pub(crate) fn is_about_password(&self) -> bool {
         matches!(self, SqlError::Postgres(error) if server::is_about_password(error))
     }
 
-    /// What to do about it.
+    /// Returns the remedy.
     pub(crate) fn remedy(&self) -> &'static str {
         match self {
             SqlError::Sqlite(error) => of_sqlite(error),

@@ -7,35 +7,32 @@ use std::path::Path;
 
 use crate::{PoolError, PoolResult};
 
-/// Most bytes of such a file.
+/// Upper limit of a password file, in bytes.
 const FILE_MAX: u64 = 1 << 20;
 /// Directories of the server's socket that count as `localhost`, as Debian's library and the original have them.
 const SOCKET_DIRS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 
 /// Whose password is looked for.
-pub(super) struct Asked {
+pub(super) struct PasswordQuery {
     pub host: String,
     pub port: u16,
     pub database: String,
     pub user: String,
 }
 
-/// What a file says.
+/// Result of a look-up in a password file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum PasswordResult {
     /// The same for all that were asked for.
     Same(Vec<u8>),
-    /// Nothing for all of them.
+    /// No entry.
     Nothing,
-    /// It is not read, since others may read it too.
+    /// Ignored, because others can read the file.
     OpenToOthers,
 }
 
 /// Looks into a file; that there is none is no error.
-///
-/// # Errors
-/// That it cannot be read.
-pub(super) fn of(file: &Path, asked: &[Asked]) -> PoolResult<Found> {
+pub(super) fn of(file: &Path, asked: &[PasswordQuery]) -> PoolResult<PasswordResult> {
     let failed = |error: std::io::Error| PoolError::Path {
         path: file.to_owned(),
         cause: format!("{error}, so no password is found there"),
@@ -43,28 +40,28 @@ pub(super) fn of(file: &Path, asked: &[Asked]) -> PoolResult<Found> {
     };
     let found = match std::fs::metadata(file) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            return Ok(Found::Nothing);
+            return Ok(PasswordResult::Nothing);
         }
         found => found.map_err(failed)?,
     };
     if !found.is_file() || found.len() > FILE_MAX {
-        return Ok(Found::Nothing);
+        return Ok(PasswordResult::Nothing);
     }
     if found.permissions().mode() & 0o077 != 0 {
-        return Ok(Found::OpenToOthers);
+        return Ok(PasswordResult::OpenToOthers);
     }
     let text = std::fs::read(file).map_err(failed)?;
     let mut passwords: Vec<Option<Vec<u8>>> = asked.iter().map(|asked| password(&text, asked)).collect();
     passwords.dedup();
     // With several hosts there is one password for all: none is told the password of another.
     Ok(match (passwords.pop(), passwords.is_empty()) {
-        (Some(Some(password)), true) => Found::Same(password),
-        _ => Found::Nothing,
+        (Some(Some(password)), true) => PasswordResult::Same(password),
+        _ => PasswordResult::Nothing,
     })
 }
 
 /// The password of the first line that is meant.
-fn password(text: &[u8], asked: &Asked) -> Option<Vec<u8>> {
+fn password(text: &[u8], asked: &PasswordQuery) -> Option<Vec<u8>> {
     let host = if SOCKET_DIRS.contains(&asked.host.as_str()) { "localhost" } else { &asked.host };
     let wanted =
         [host, &asked.port.to_string(), &asked.database, &asked.user].map(|text| text.as_bytes().to_vec());
@@ -100,8 +97,8 @@ fn field(text: &[u8]) -> (&[u8], Vec<u8>, Option<&[u8]>) {
 mod tests {
     use super::*;
 
-    fn asked(host: &str, user: &str) -> Asked {
-        Asked { host: host.into(), port: 5432, database: "site".into(), user: user.into() }
+    fn asked(host: &str, user: &str) -> PasswordQuery {
+        PasswordQuery { host: host.into(), port: 5432, database: "site".into(), user: user.into() }
     }
 
     #[test]
@@ -131,17 +128,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("pass");
         let hosts = [asked("a", "me"), asked("b", "me")];
-        assert_eq!(of(&file, &hosts).unwrap(), Found::Nothing);
+        assert_eq!(of(&file, &hosts).unwrap(), PasswordResult::Nothing);
         std::fs::write(&file, "a:*:*:me:one\nb:*:*:me:two\n").unwrap();
         for (mode, found) in [
-            (0o644, Found::OpenToOthers),
-            (0o620, Found::OpenToOthers),
-            (0o600, Found::Same(b"one".to_vec())),
+            (0o644, PasswordResult::OpenToOthers),
+            (0o620, PasswordResult::OpenToOthers),
+            (0o600, PasswordResult::Same(b"one".to_vec())),
         ] {
             std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
             assert_eq!(of(&file, &hosts[..1]).unwrap(), found, "{mode:o}");
         }
-        assert_eq!(of(&file, &hosts).unwrap(), Found::Nothing);
-        assert_eq!(of(dir.path(), &hosts).unwrap(), Found::Nothing);
+        assert_eq!(of(&file, &hosts).unwrap(), PasswordResult::Nothing);
+        assert_eq!(of(dir.path(), &hosts).unwrap(), PasswordResult::Nothing);
     }
 }

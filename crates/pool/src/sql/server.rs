@@ -11,31 +11,31 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::connection::BUSY_WAIT;
 use super::{Address, Row, SqlError, SqlResult, Value};
 
-/// Whether there are tables of pools. Not by to_regclass, which may remember that there were none before this transaction
-/// waited for the one that made them.
+/// Query for the existence of the tables. Not by to_regclass, which may have cached that they did not exist before this
+/// transaction waited for the one that created them.
 pub(super) const IS_MADE: &str =
     "SELECT count(*) FROM pg_class WHERE relname = 'bivouac_version' AND relkind = 'r'
  AND pg_table_is_visible(oid)";
-/// Of which version they are.
+/// Query for the version of the tables.
 pub(super) const VERSION: &str = "SELECT version FROM bivouac_version";
-/// How long the server may take to answer a call, and how long one that has gone away is waited for.
+/// Timeout of a request, and of the reconnection to a server.
 const ANSWER: Duration = Duration::from_secs(30);
-/// How long a command that is stopped in the middle of a change keeps a site waiting: then it is undone. Less than others
-/// wait, so that they go on.
+/// Time after which the server ends the transaction of a stopped command. Shorter than the time for which others wait,
+/// so that they continue.
 const STOPPED: Duration = Duration::from_secs(20);
 const _: () = assert!(STOPPED.as_secs() < BUSY_WAIT.as_secs());
-/// What the library says where it would need a password, and where a server has no TLS: it has no codes for that.
+/// Messages of the client library for a required password and for a server without TLS, for which it has no codes.
 const NO_PASSWORD: &str = "password missing";
 const NO_TLS: &str = "server does not support TLS";
-/// What all changes of pools in one database wait for: `bivouac` in ASCII. It needs no right to any table.
+/// Lock that serializes all changes of pools in one database: `bivouac` in ASCII. It needs no right to a table.
 const GATE: &str = "SELECT pg_advisory_xact_lock(27700977634207075)";
 
-/// A connection to a server, which is made anew when it was lost between two changes.
+/// A connection to a server, which is renewed if it was lost between two changes.
 pub(crate) struct Server {
     client: Client,
     config: Config,
     tls: MakeRustlsConnect,
-    /// Whether a change has begun: what was lost with the connection then is not done again.
+    /// True within a change, which is not repeated on a new connection.
     is_changing: bool,
 }
 
@@ -79,8 +79,7 @@ impl Server {
         found.iter().map(|row| (0..row.len()).map(|column| value(row, column)).collect()).map(row).collect()
     }
 
-    /// Asks something that changes nothing. That a server has gone, or ended this connection, only shows when it is
-    /// asked; outside of a change, whoever serves there now can be asked instead.
+    /// Runs a query without changes, and repeats it on a new connection if the server has closed the present one.
     fn again_if_lost<T>(
         &mut self,
         ask: impl Fn(&mut Client) -> Result<T, postgres::Error>,
@@ -111,7 +110,7 @@ fn row(values: SqlResult<Vec<Value>>) -> SqlResult<Row> {
     values.map(Row::new)
 }
 
-/// How long this waits for others, and the server for this in the middle of a change.
+/// Returns the timeouts of a session.
 fn session() -> String {
     let (wait_ms, idle_ms) = (BUSY_WAIT.as_millis(), STOPPED.as_millis());
     format!("-c lock_timeout={wait_ms} -c idle_in_transaction_session_timeout={idle_ms}")
@@ -168,7 +167,7 @@ impl ToSql for Value {
     to_sql_checked!();
 }
 
-/// What a server says, without its code; or what keeps it from being asked, with all that is behind it.
+/// Formats an error of the server, or all causes of a connection error.
 pub(super) fn in_words(error: &postgres::Error) -> String {
     if let Some(said) = error.as_db_error() {
         return said.message().to_owned();
@@ -177,12 +176,12 @@ pub(super) fn in_words(error: &postgres::Error) -> String {
     error.to_string() + &causes.collect::<String>()
 }
 
-/// What is behind an error.
+/// Returns the chain of causes.
 fn causes(error: &postgres::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
     std::iter::successors(error.source(), |&cause| cause.source())
 }
 
-/// Whether the server's certificate is not what it is to be.
+/// Returns whether the server's certificate was refused.
 fn is_of_certificate(error: &postgres::Error) -> bool {
     let inner = causes(error).filter_map(|cause| cause.downcast_ref::<std::io::Error>()?.get_ref());
     inner
@@ -190,13 +189,13 @@ fn is_of_certificate(error: &postgres::Error) -> bool {
         .any(|error| matches!(error, rustls::Error::InvalidCertificate(_)))
 }
 
-/// Whether the server wants a password, or another one.
+/// Returns whether the server requires a password, or another one.
 pub(super) fn is_about_password(error: &postgres::Error) -> bool {
     let wrong = [SqlState::INVALID_PASSWORD, SqlState::INVALID_AUTHORIZATION_SPECIFICATION];
     error.code().map_or_else(|| in_words(error).contains(NO_PASSWORD), |code| wrong.contains(code))
 }
 
-/// What to do about it.
+/// Returns the remedy.
 pub(super) fn remedy(error: &postgres::Error) -> &'static str {
     let again = "another command is changing it; nothing was changed, try again";
     match error.code() {
@@ -233,7 +232,7 @@ pub(super) fn remedy(error: &postgres::Error) -> &'static str {
     }
 }
 
-/// Whether the connection went, or what answers at its other end ends or is only beginning.
+/// Returns whether the connection was lost, or the server is starting or stopping.
 fn is_lost(error: &postgres::Error) -> bool {
     let ends = [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW];
     error.code().is_none_or(|code| ends.contains(code))

@@ -1,4 +1,4 @@
-//! Connections to a server that nobody in between reads or changes, as `sslmode` of PostgreSQL's own library has them.
+//! TLS connections with the semantics of libpq's `sslmode`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,55 +14,55 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::{PoolError, PoolResult};
 
-/// Where that library looks for certificates of who signs those of servers.
+/// Default path of trusted certificates in libpq.
 const ROOTS: &str = ".postgresql/root.crt";
 
-/// How far a connection is protected.
+/// `sslmode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
-    /// Not at all.
+pub(super) enum TlsMode {
+    /// Unencrypted.
     Disable,
     /// Encrypted, if the server does that.
     Prefer,
-    /// Encrypted, whoever answers; where certificates of who signs are there, as `verify-ca`.
+    /// Encrypted without authentication; as `verify-ca` if trusted certificates are configured.
     Require,
-    /// With a server whose certificate is signed by who is trusted.
+    /// Encrypted, with a certificate of a trusted authority.
     VerifyCa,
     /// And is for the host that was named.
     VerifyFull,
 }
 
-impl Mode {
-    /// What is wrong with another word.
+impl TlsMode {
+    /// Message for an unknown mode.
     pub(super) const UNKNOWN: &str =
         "or PGSSLMODE has an sslmode other than disable, prefer, require, verify-ca, verify-full";
 
-    pub(super) fn of_word(word: &str) -> Option<Mode> {
+    pub(super) fn of_word(word: &str) -> Option<TlsMode> {
         Some(match word {
-            "disable" => Mode::Disable,
-            "prefer" => Mode::Prefer,
-            "require" => Mode::Require,
-            "verify-ca" => Mode::VerifyCa,
-            "verify-full" => Mode::VerifyFull,
+            "disable" => TlsMode::Disable,
+            "prefer" => TlsMode::Prefer,
+            "require" => TlsMode::Require,
+            "verify-ca" => TlsMode::VerifyCa,
+            "verify-full" => TlsMode::VerifyFull,
             _ => return None,
         })
     }
 }
 
-/// What makes connections in that manner.
+/// Returns the TLS connector of a mode.
 ///
 /// # Errors
 /// That certificates which it needs are not there, or are none.
 pub(super) fn connector(
-    mode: Mode,
+    mode: TlsMode,
     roots: Option<PathBuf>,
     home: Option<&Path>,
 ) -> PoolResult<MakeRustlsConnect> {
     let usual = || home.map(|home| home.join(ROOTS)).filter(|file| file.exists());
     let roots = match mode {
-        Mode::Disable | Mode::Prefer => None,
-        Mode::Require => roots.or_else(usual),
-        Mode::VerifyCa | Mode::VerifyFull => Some(roots.or_else(usual).ok_or_else(|| no_roots(home))?),
+        TlsMode::Disable | TlsMode::Prefer => None,
+        TlsMode::Require => roots.or_else(usual),
+        TlsMode::VerifyCa | TlsMode::VerifyFull => Some(roots.or_else(usual).ok_or_else(|| no_roots(home))?),
     };
     let roots = roots.map(|file| certificates(&file)).transpose()?;
     let provider = Arc::new(ring::default_provider());
@@ -70,9 +70,9 @@ pub(super) fn connector(
         ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
     let builder = builder.map_err(|error| failed(Path::new("TLS"), error.to_string()))?;
     Ok(MakeRustlsConnect::new(match (mode, roots) {
-        (Mode::VerifyFull, Some(roots)) => builder.with_root_certificates(roots).with_no_client_auth(),
+        (TlsMode::VerifyFull, Some(roots)) => builder.with_root_certificates(roots).with_no_client_auth(),
         (_, roots) => {
-            let verifier = Arc::new(Chain { provider, roots });
+            let verifier = Arc::new(ChainVerifier { provider, roots });
             builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
         }
     }))
@@ -102,15 +102,15 @@ fn no_roots(home: Option<&Path>) -> PoolError {
     failed(&path, cause.to_owned())
 }
 
-/// Looks at who signed a certificate and not for which host, or at nothing. That the server has its key is seen in any
-/// case.
+/// Verifier of the certificate chain without the host name, or of nothing. The server's possession of its key is
+/// verified in any case.
 #[derive(Debug)]
-struct Chain {
+struct ChainVerifier {
     provider: Arc<CryptoProvider>,
     roots: Option<RootCertStore>,
 }
 
-impl ServerCertVerifier for Chain {
+impl ServerCertVerifier for ChainVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

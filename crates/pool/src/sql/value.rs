@@ -11,17 +11,17 @@ pub(crate) enum Value {
     Bytes(Vec<u8>),
 }
 
-/// What can be a parameter.
+/// A type that can be a parameter.
 pub(crate) trait ToValue {
     fn to_value(&self) -> Value;
 }
 
-/// What a column can be read as.
+/// A type that a column can be read as.
 pub(crate) trait FromValue: Sized {
-    /// What people call it.
+    /// Name of the type for messages.
     const WHAT: &'static str;
 
-    /// Nothing, if the value is of another kind.
+    /// Returns `None` if the value has another type.
     fn from_value(value: &Value) -> Option<Self>;
 }
 
@@ -48,22 +48,35 @@ impl Row {
     }
 }
 
-impl ToValue for i64 {
-    fn to_value(&self) -> Value {
-        Value::Number(*self)
-    }
+/// Implements both directions for a type: the value of a `$name`, and what a value of that kind is read as.
+macro_rules! values {
+    ($($ty:ty as $what:literal { $name:ident => $to:expr, $from:pat => $read:expr })*) => {$(
+        impl ToValue for $ty {
+            fn to_value(&self) -> Value {
+                let $name = self;
+                $to
+            }
+        }
+
+        impl FromValue for $ty {
+            const WHAT: &'static str = $what;
+
+            fn from_value(value: &Value) -> Option<$ty> {
+                match value {
+                    $from => $read,
+                    _ => None,
+                }
+            }
+        }
+    )*};
 }
 
-impl ToValue for u32 {
-    fn to_value(&self) -> Value {
-        Value::Number(i64::from(*self))
-    }
-}
-
-impl ToValue for bool {
-    fn to_value(&self) -> Value {
-        Value::Number(i64::from(*self))
-    }
+values! {
+    i64 as "number" { it => Value::Number(*it), Value::Number(number) => Some(*number) }
+    u32 as "number of 32 bits" { it => Value::Number((*it).into()), Value::Number(number) => (*number).try_into().ok() }
+    bool as "truth value" { it => Value::Number((*it).into()), Value::Number(number) => Some(*number != 0) }
+    String as "text" { it => Value::Text(it.clone()), Value::Text(text) => Some(text.clone()) }
+    Vec<u8> as "bytes" { it => Value::Bytes(it.clone()), Value::Bytes(bytes) => Some(bytes.clone()) }
 }
 
 impl ToValue for str {
@@ -72,21 +85,9 @@ impl ToValue for str {
     }
 }
 
-impl ToValue for String {
-    fn to_value(&self) -> Value {
-        Value::Text(self.clone())
-    }
-}
-
 impl ToValue for [u8] {
     fn to_value(&self) -> Value {
         Value::Bytes(self.to_vec())
-    }
-}
-
-impl ToValue for Vec<u8> {
-    fn to_value(&self) -> Value {
-        Value::Bytes(self.clone())
     }
 }
 
@@ -99,55 +100,6 @@ impl<T: ToValue> ToValue for Option<T> {
 impl<T: ToValue + ?Sized> ToValue for &T {
     fn to_value(&self) -> Value {
         (**self).to_value()
-    }
-}
-
-impl FromValue for i64 {
-    const WHAT: &'static str = "number";
-
-    fn from_value(value: &Value) -> Option<i64> {
-        match value {
-            Value::Number(number) => Some(*number),
-            _ => None,
-        }
-    }
-}
-
-impl FromValue for u32 {
-    const WHAT: &'static str = "number of 32 bits";
-
-    fn from_value(value: &Value) -> Option<u32> {
-        u32::try_from(i64::from_value(value)?).ok()
-    }
-}
-
-impl FromValue for bool {
-    const WHAT: &'static str = "truth value";
-
-    fn from_value(value: &Value) -> Option<bool> {
-        i64::from_value(value).map(|number| number != 0)
-    }
-}
-
-impl FromValue for String {
-    const WHAT: &'static str = "text";
-
-    fn from_value(value: &Value) -> Option<String> {
-        match value {
-            Value::Text(text) => Some(text.clone()),
-            _ => None,
-        }
-    }
-}
-
-impl FromValue for Vec<u8> {
-    const WHAT: &'static str = "bytes";
-
-    fn from_value(value: &Value) -> Option<Vec<u8>> {
-        match value {
-            Value::Bytes(bytes) => Some(bytes.clone()),
-            _ => None,
-        }
     }
 }
 

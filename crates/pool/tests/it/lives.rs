@@ -1,8 +1,8 @@
 //! Lives of pools: S329 to S334.
 
 use bivouac_pool::{
-    Access, Change, Copy, Due, Entry, Former, Grantee, Listing, Location, New, Origin, Pool, PoolRef,
-    PoolResult, Pools, Reminder, State, Wanted, Who,
+    Access, ArchiveCopy, AttachRequest, AttachingFormation, Caller, ChangeOrigin, Entry, ExpiryAction,
+    Grantee, Listing, Location, NewPool, Origin, Pool, PoolRef, PoolResult, PoolState, Pools, Reminder,
 };
 
 use crate::databases::Database;
@@ -12,7 +12,7 @@ const DAY: i64 = 86_400;
 struct Site {
     database: Database,
     pools: Pools,
-    me: Who,
+    me: Caller,
 }
 
 fn site() -> Site {
@@ -20,20 +20,20 @@ fn site() -> Site {
     Site { pools: database.open(), database, me: user(1000, &[1000]) }
 }
 
-fn user(uid: u32, gids: &[u32]) -> Who {
-    Who { uid, gids: gids.to_vec() }
+fn user(uid: u32, gids: &[u32]) -> Caller {
+    Caller { uid, gids: gids.to_vec() }
 }
 
-fn at(who: &Who, now_s: i64) -> Change<'_> {
-    Change { who, now_s, request: None }
+fn at(who: &Caller, now_s: i64) -> ChangeOrigin<'_> {
+    ChangeOrigin { who, now_s, request: None }
 }
 
 fn name(text: &str) -> PoolRef {
     text.parse().unwrap()
 }
 
-fn new(text: &str, days: u32) -> New {
-    New {
+fn new(text: &str, days: u32) -> NewPool {
+    NewPool {
         name: text.parse().unwrap(),
         gid: 1000,
         title: String::new(),
@@ -45,8 +45,8 @@ fn new(text: &str, days: u32) -> New {
     }
 }
 
-fn former(formation: &str) -> Former<'_> {
-    Former { formation, host: "n1", base: b"/run", view: "here", pid: 1 }
+fn former(formation: &str) -> AttachingFormation<'_> {
+    AttachingFormation { formation, host: "n1", base: b"/run", view: "here", pid: 1 }
 }
 
 fn made(id: i64) -> PoolResult<(Vec<u8>, u64)> {
@@ -59,7 +59,7 @@ impl Site {
     }
 
     /// One look at what is over; what was removed.
-    fn look(&mut self, now_s: i64) -> (Vec<Due>, Vec<String>) {
+    fn look(&mut self, now_s: i64) -> (Vec<ExpiryAction>, Vec<String>) {
         let mut removed = Vec::new();
         let found = self.pools.expire(&at(&self.me, now_s), false, |pool| {
             removed.push(pool.name.clone());
@@ -75,7 +75,7 @@ fn a_pool_lives_ends_is_restored_and_goes() {
     let pool = site.make("mesh", 0);
     assert_eq!(
         (pool.expires_s, pool.state, pool.source.as_slice()),
-        (10 * DAY, State::Live, &b"/made/1"[..])
+        (10 * DAY, PoolState::Live, &b"/made/1"[..])
     );
     let again = site.pools.create(&at(&site.me, 1), &new("mesh", 10), made).unwrap_err().to_string();
     assert!(again.contains("there is one of that name"), "{again}");
@@ -85,12 +85,12 @@ fn a_pool_lives_ends_is_restored_and_goes() {
     );
     let longer = site.pools.extend(&at(&me, DAY), &name("mesh"), Some(20)).unwrap();
     assert_eq!((longer.expires_s, longer.extensions_left), (21 * DAY, 2));
-    assert_eq!(longer.state_at(21 * DAY), State::Expired);
+    assert_eq!(longer.state_at(21 * DAY), PoolState::Expired);
     site.pools.release(&at(&me, 2 * DAY), &name("mesh")).unwrap();
     let twice = site.pools.release(&at(&me, 2 * DAY), &name("mesh")).unwrap_err().to_string();
     assert!(twice.contains("is released; get it back"), "{twice}");
     // Its name is free meanwhile, and then it cannot take it back.
-    assert_eq!(site.pools.restore(&at(&me, 3 * DAY), &name("mesh"), Some(5)).unwrap().state, State::Live);
+    assert_eq!(site.pools.restore(&at(&me, 3 * DAY), &name("mesh"), Some(5)).unwrap().state, PoolState::Live);
     let what: Vec<String> = site.pools.history(&pool).unwrap().into_iter().map(|event| event.what).collect();
     assert_eq!(what, ["create", "extend", "release", "restore"]);
 }
@@ -120,22 +120,22 @@ fn nothing_is_removed_by_a_jump_of_the_clock() {
     site.make("mesh", 0);
     assert_eq!(site.look(9 * DAY).0, []);
     // A year ahead, and back.
-    assert_eq!(site.look(400 * DAY), (vec![Due::Ends], vec![]));
+    assert_eq!(site.look(400 * DAY), (vec![ExpiryAction::Ends], vec![]));
     let me = site.me.clone();
-    assert_eq!(site.pools.find(&me, &name("mesh")).unwrap().state, State::Expired);
+    assert_eq!(site.pools.find(&me, &name("mesh")).unwrap().state, PoolState::Expired);
     // With the clock as it should be it has the rest of its time, and as many extensions as before.
-    assert_eq!(site.look(9 * DAY), (vec![Due::Revives], vec![]));
+    assert_eq!(site.look(9 * DAY), (vec![ExpiryAction::Revives], vec![]));
     let revived = site.pools.find(&me, &name("mesh")).unwrap();
-    assert_eq!((revived.state, revived.ended_s, revived.extensions_left), (State::Live, None, 3));
+    assert_eq!((revived.state, revived.ended_s, revived.extensions_left), (PoolState::Live, None, 3));
     assert_eq!(site.look(9 * DAY).0, []);
     site.pools.release(&at(&me, 10 * DAY), &name("mesh")).unwrap();
     // Ahead once more: the look before did not see it.
-    assert_eq!(site.look(500 * DAY), (vec![Due::Unsure], vec![]));
+    assert_eq!(site.look(500 * DAY), (vec![ExpiryAction::Unsure], vec![]));
     assert_eq!(site.look(11 * DAY).0, []);
-    assert_eq!(site.look(24 * DAY), (vec![Due::Unsure], vec![]));
-    assert_eq!(site.look(25 * DAY), (vec![Due::Removal], vec!["mesh".to_owned()]));
+    assert_eq!(site.look(24 * DAY), (vec![ExpiryAction::Unsure], vec![]));
+    assert_eq!(site.look(25 * DAY), (vec![ExpiryAction::Removal], vec!["mesh".to_owned()]));
     assert!(site.pools.find(&me, &name("mesh")).is_err());
-    assert_eq!(site.pools.list(&me, true).unwrap()[0].state, State::Removed);
+    assert_eq!(site.pools.list(&me, true).unwrap()[0].state, PoolState::Removed);
 }
 
 /// S332: what is attached stays; so does what cannot be removed, until it can; a dry run changes nothing.
@@ -144,25 +144,25 @@ fn what_is_attached_is_not_removed() {
     let mut site = site();
     let pool = site.make("mesh", 0);
     let me = site.me.clone();
-    let wanted = [Wanted { pool: name("mesh"), access: Access::Rw, path: "/pools/mesh".into() }];
+    let wanted = [AttachRequest { pool: name("mesh"), access: Access::Rw, path: "/pools/mesh".into() }];
     site.pools.attach(&at(&me, DAY), &former("camp"), &wanted).unwrap();
     let refused = site.pools.release(&at(&me, DAY), &name("mesh")).unwrap_err().to_string();
     assert!(refused.contains("is attached to formation camp on n1"), "{refused}");
     site.look(11 * DAY);
     site.look(50 * DAY);
-    assert_eq!(site.look(51 * DAY), (vec![Due::Attached], vec![]));
+    assert_eq!(site.look(51 * DAY), (vec![ExpiryAction::Attached], vec![]));
     let attachment = site.pools.attachments(&pool).unwrap().remove(0);
     let stranger = user(2000, &[2000]);
     assert!(site.pools.detach(&at(&stranger, 0), &[attachment.id]).is_err());
     site.pools.detach(&at(&me, 51 * DAY), &[attachment.id, 99]).unwrap();
     let dry = site.pools.expire(&at(&me, 52 * DAY), true, |_| Err("called".into())).unwrap();
-    assert_eq!((dry[0].due, dry[0].failed.clone()), (Due::Removal, None));
+    assert_eq!((dry[0].due, dry[0].failed.clone()), (ExpiryAction::Removal, None));
     let stuck = site.pools.expire(&at(&me, 52 * DAY), false, |_| Err("busy".into())).unwrap();
     assert_eq!(stuck[0].failed.as_deref(), Some("busy"));
     // Half of it may be gone, so it cannot come back, and the next look goes on, whatever the clock says.
     let gone = site.pools.restore(&at(&me, 52 * DAY), &name("mesh"), None).unwrap_err().to_string();
     assert!(gone.contains("removing"), "{gone}");
-    assert_eq!(site.look(0), (vec![Due::Removal], vec!["mesh".to_owned()]));
+    assert_eq!(site.look(0), (vec![ExpiryAction::Removal], vec!["mesh".to_owned()]));
 }
 
 /// S333: data that was there before its pool is never given to `remove`; root removes nobody's.
@@ -170,7 +170,7 @@ fn what_is_attached_is_not_removed() {
 fn only_what_was_made_by_its_owner_is_removed() {
     let mut site = site();
     let me = site.me.clone();
-    let there = New { source: Some(b"/project/\xff odd \n".to_vec()), ..new("brought", 1) };
+    let there = NewPool { source: Some(b"/project/\xff odd \n".to_vec()), ..new("brought", 1) };
     let brought = site.pools.create(&at(&me, 0), &there, |_| panic!("it is there")).unwrap();
     assert_eq!(brought.source, b"/project/\xff odd \n");
     site.pools.release(&at(&me, 0), &name("brought")).unwrap();
@@ -181,8 +181,8 @@ fn only_what_was_made_by_its_owner_is_removed() {
         let found = site.pools.expire(&at(&root, day * DAY), false, |_| Err("called".into())).unwrap();
         assert!(found.iter().all(|outcome| outcome.failed.is_none()));
     }
-    let states: Vec<State> = site.pools.list(&me, true).unwrap().iter().map(|pool| pool.state).collect();
-    assert_eq!(states, [State::Removed, State::Released]);
+    let states: Vec<PoolState> = site.pools.list(&me, true).unwrap().iter().map(|pool| pool.state).collect();
+    assert_eq!(states, [PoolState::Removed, PoolState::Released]);
 }
 
 /// S330: others see what is shared with them, and do what they may.
@@ -199,7 +199,7 @@ fn others_do_what_they_may() {
     assert!(site.pools.find(&other, &meant).is_err());
     assert_eq!(site.pools.find(&member, &meant).unwrap().access(&member), Some(Access::Rw));
     site.pools.share(&at(&me, 1), &name("mesh"), Grantee::User(3000), None).unwrap();
-    let wanted = |access| [Wanted { pool: meant.clone(), access, path: "/p".into() }];
+    let wanted = |access| [AttachRequest { pool: meant.clone(), access, path: "/p".into() }];
     let refused = site.pools.attach(&at(&member, 2), &former("x"), &wanted(Access::Rw)).unwrap_err();
     assert!(refused.to_string().contains("you may not use it rw"), "{refused}");
     site.pools.attach(&at(&member, 2), &former("x"), &wanted(Access::Ro)).unwrap();
@@ -219,11 +219,11 @@ fn others_do_what_they_may() {
 fn a_request_is_carried_out_once() {
     let mut site = site();
     let (me, other) = (site.me.clone(), user(2000, &[2000]));
-    let asked = |who| Change { who, now_s: 0, request: Some("r1") };
+    let asked = |who| ChangeOrigin { who, now_s: 0, request: Some("r1") };
     let first = site.pools.create(&asked(&me), &new("mesh", 10), made).unwrap();
     assert_eq!(site.pools.create(&asked(&me), &new("mesh", 10), made).unwrap().id, first.id);
     assert_ne!(site.pools.create(&asked(&other), &new("mesh", 10), made).unwrap().id, first.id);
-    let extend = Change { who: &me, now_s: DAY, request: Some("r2") };
+    let extend = ChangeOrigin { who: &me, now_s: DAY, request: Some("r2") };
     site.pools.extend(&extend, &name("mesh"), Some(20)).unwrap();
     assert_eq!(site.pools.extend(&extend, &name("mesh"), Some(20)).unwrap().extensions_left, 2);
 }
@@ -232,7 +232,7 @@ fn a_request_is_carried_out_once() {
 fn words_find_pools() {
     let mut site = site();
     let me = site.me.clone();
-    let titled = New { title: "Wing, FINE".into(), ..new("mesh", 10) };
+    let titled = NewPool { title: "Wing, FINE".into(), ..new("mesh", 10) };
     site.pools.create(&at(&me, 0), &titled, made).unwrap();
     site.make("other", 0);
     let found = |words: &[&str]| {
@@ -259,7 +259,7 @@ fn an_earlier_pool_of_a_name_is_restored_by_its_number() {
     assert!(lives.contains("by its number"), "{lives}");
     site.pools.release(&at(&me, 2), &name("mesh")).unwrap();
     let back = site.pools.restore(&at(&me, 3), &earlier, None).unwrap();
-    assert_eq!((back.id, back.state, back.source.as_slice()), (first.id, State::Live, &b"/made/1"[..]));
+    assert_eq!((back.id, back.state, back.source.as_slice()), (first.id, PoolState::Live, &b"/made/1"[..]));
     // Numbers are of their name and owner.
     for wrong in ["other#1", "2000/mesh#1", "mesh#99"] {
         assert!(site.pools.find(&me, &name(wrong)).is_err(), "{wrong}");
@@ -273,17 +273,17 @@ fn what_is_said_to_be_removing_is_still_looked_at() {
     let mut site = site();
     let me = site.me.clone();
     let pool = site.make("mesh", 0);
-    let wanted = [Wanted { pool: name("mesh"), access: Access::Rw, path: "/pools/mesh".into() }];
+    let wanted = [AttachRequest { pool: name("mesh"), access: Access::Rw, path: "/pools/mesh".into() }];
     site.pools.attach(&at(&me, 1), &former("camp"), &wanted).unwrap();
     site.database.forge("UPDATE pool SET state = 'removing'");
-    assert_eq!(site.look(50 * DAY), (vec![Due::Attached], vec![]));
+    assert_eq!(site.look(50 * DAY), (vec![ExpiryAction::Attached], vec![]));
     let attachment = site.pools.attachments(&pool).unwrap().remove(0);
     site.pools.detach(&at(&me, 50 * DAY), &[attachment.id]).unwrap();
     for who in [user(0, &[0]), user(2000, &[2000])] {
         let found = site.pools.expire(&at(&who, 51 * DAY), false, |_| Err("called".into())).unwrap();
-        assert!(found.iter().all(|outcome| outcome.due == Due::Owner && outcome.failed.is_none()));
+        assert!(found.iter().all(|outcome| outcome.due == ExpiryAction::Owner && outcome.failed.is_none()));
     }
-    assert_eq!(site.look(52 * DAY), (vec![Due::Removal], vec!["mesh".to_owned()]));
+    assert_eq!(site.look(52 * DAY), (vec![ExpiryAction::Removal], vec!["mesh".to_owned()]));
 }
 
 /// S438: what is counted is noted once, by whoever may write.
@@ -293,7 +293,7 @@ fn what_a_pool_holds_is_counted() {
     let me = site.me.clone();
     let pool = site.make("mesh", 0);
     assert_eq!((pool.bytes, pool.files), (None, None));
-    let asked = Change { who: &me, now_s: 1, request: Some("c") };
+    let asked = ChangeOrigin { who: &me, now_s: 1, request: Some("c") };
     let held = listing(&[("a", 1 << 40, 1), ("b/c", 7, 1)]);
     for _ in 0..2 {
         let counted = site.pools.count(&asked, &name("mesh"), &held, &origin("count")).unwrap();
@@ -357,7 +357,7 @@ fn what_changed_a_pool_is_a_version() {
     assert!(all[0].digest.len() == 64 && all[0].digest != all[1].digest);
     // Also of one whose time is over; not for who may only read it.
     site.pools.release(&at(&me, 5), &name("mesh")).unwrap();
-    let mut note = |who: &Who, entries: &[(&str, u64, i64)]| {
+    let mut note = |who: &Caller, entries: &[(&str, u64, i64)]| {
         site.pools.drained(&at(who, 6), pool.id, &listing(entries), &origin("drain of camp")).map(|_| ())
     };
     assert!(note(&me, &[("a", 2, 6)]).is_ok() && note(&user(2000, &[2000]), &[("a", 3, 6)]).is_err());
@@ -375,7 +375,7 @@ fn a_reminder_is_sent_once_for_each_end() {
     let mut site = site();
     let me = site.me.clone();
     let reminder = Reminder { days: 3, mail: "me@site.example".parse().unwrap() };
-    let new = New { reminder: Some(reminder.clone()), ..new("mesh", 10) };
+    let new = NewPool { reminder: Some(reminder.clone()), ..new("mesh", 10) };
     let pool = site.pools.create(&at(&me, 0), &new, made).unwrap();
     assert_eq!((pool.remind_days, pool.mail.as_deref()), (Some(3), Some("me@site.example")));
     let due = |site: &Site, now_s| site.pools.to_remind(&at(&me, now_s)).unwrap().len();
@@ -422,14 +422,14 @@ fn a_pool_is_in_an_archive_alone_when_it_has_a_copy_there() {
     let other = user(2000, &[2000]);
     let (pool, mesh) = (site.make("mesh", 0), name("mesh"));
     assert_eq!(pool.location, Location::Site);
-    let alone = |site: &mut Site, who: &Who, now_s| {
+    let alone = |site: &mut Site, who: &Caller, now_s| {
         let meant = name("1000/mesh");
         site.pools
             .set_location(&at(who, now_s), &meant, Location::Archive, None)
             .map_err(|error| error.to_string())
     };
     assert!(alone(&mut site, &me, 1).unwrap_err().contains("has no copy in an archive"));
-    let copy = Copy { path: b"/archive/odd \xff", digest: "00ff" };
+    let copy = ArchiveCopy { path: b"/archive/odd \xff", digest: "00ff" };
     let both = site.pools.archived(&at(&me, 2), &mesh, &copy).unwrap();
     assert_eq!(
         (both.location, both.archived_s, both.archive_digest.as_deref()),
@@ -438,7 +438,7 @@ fn a_pool_is_in_an_archive_alone_when_it_has_a_copy_there() {
     assert_eq!(both.archive.as_deref(), Some(copy.path));
     site.pools.share(&at(&me, 3), &mesh, Grantee::All, Some(Access::Rw)).unwrap();
     assert!(alone(&mut site, &other, 4).unwrap_err().contains("is user 1000's"));
-    let wanted = [Wanted { pool: mesh.clone(), access: Access::Ro, path: "/mesh".into() }];
+    let wanted = [AttachRequest { pool: mesh.clone(), access: Access::Ro, path: "/mesh".into() }];
     site.pools.attach(&at(&me, 5), &former("camp"), &wanted).unwrap();
     assert!(alone(&mut site, &me, 6).unwrap_err().contains("is attached to formation camp"));
     let attached = site.pools.attachments(&pool).unwrap();
@@ -457,7 +457,7 @@ fn a_pool_is_in_an_archive_alone_when_it_has_a_copy_there() {
     let back = site.pools.set_location(&at(&me, 10), &mesh, Location::Both, Some(99)).unwrap();
     assert_eq!((back.location, back.inode), (Location::Both, 99));
     // Data that was there before its pool is not given up.
-    let there = New { source: Some(b"/data".to_vec()), ..new("theirs", 10) };
+    let there = NewPool { source: Some(b"/data".to_vec()), ..new("theirs", 10) };
     site.pools.create(&at(&me, 11), &there, made).unwrap();
     site.pools.archived(&at(&me, 12), &name("theirs"), &copy).unwrap();
     let kept = site

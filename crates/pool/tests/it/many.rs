@@ -1,11 +1,11 @@
 //! Several who change one database, a full disk, older files, and files that are no databases.
 
-use bivouac_pool::{Change, New, PoolRef, Pools, StorageLimits, Who};
+use bivouac_pool::{Caller, ChangeOrigin, NewPool, PoolRef, Pools, StorageLimits};
 
 use crate::databases::{postgres, sqlite};
 
-fn new(name: &str) -> New {
-    New {
+fn new(name: &str) -> NewPool {
+    NewPool {
         name: name.parse().unwrap(),
         gid: 1,
         title: "x".repeat(4000),
@@ -20,13 +20,13 @@ fn new(name: &str) -> New {
 /// S329: of several who make a pool of one name at the same time one does; all changes of different pools are done.
 #[test]
 fn several_change_one_database() {
-    let me = Who { uid: 1000, gids: vec![] };
+    let me = Caller { uid: 1000, gids: vec![] };
     let work = |url: &str, worker: usize| {
         let (url, me) = (url.to_owned(), me.clone());
         move || {
             // Each opens a database that another may be making.
             let mut pools = Pools::at(&url).unwrap();
-            let change = Change { who: &me, now_s: 0, request: None };
+            let change = ChangeOrigin { who: &me, now_s: 0, request: None };
             let none = |_| panic!("nothing is to be made");
             for round in 0..5 {
                 pools.create(&change, &new(&format!("p{worker}-{round}")), none).unwrap();
@@ -77,8 +77,8 @@ fn a_full_disk_changes_nothing() {
     }
     let full = || {
         let mut pools = Pools::open(&dir.path().join("p.sqlite")).unwrap();
-        let me = Who { uid: 1000, gids: vec![] };
-        let change = Change { who: &me, now_s: 0, request: None };
+        let me = Caller { uid: 1000, gids: vec![] };
+        let change = ChangeOrigin { who: &me, now_s: 0, request: None };
         let mut made = 0;
         let refused = loop {
             match pools.create(&change, &new(&format!("p{made}")), |_| panic!("nothing is to be made")) {
@@ -106,10 +106,10 @@ fn an_older_database_gets_slots() {
     older.execute_batch(include_str!("version-1.sql")).unwrap();
     drop(older);
     let mut pools = Pools::open(&file).unwrap();
-    let me = Who { uid: 1000, gids: vec![] };
+    let me = Caller { uid: 1000, gids: vec![] };
     assert_eq!(pools.list(&me, true).unwrap()[0].name, "kept");
     let limits = StorageLimits { bandwidth: 1000, user_percent: 50, file_bytes: 100 };
-    pools.set_storage(&Change { who: &me, now_s: 0, request: None }, &limits).unwrap();
+    pools.set_storage(&ChangeOrigin { who: &me, now_s: 0, request: None }, &limits).unwrap();
     assert_eq!(pools.storage().unwrap(), limits);
     assert_eq!(pools.slots(&me, 0, true).unwrap(), []);
 }

@@ -1,15 +1,15 @@
 //! What only a server can do: S436.
 
-use bivouac_pool::{Change, Location, New, Pools, Who};
+use bivouac_pool::{Caller, ChangeOrigin, Location, NewPool, Pools};
 
 use crate::server::Server;
 
-fn me() -> Who {
-    Who { uid: 1000, gids: vec![] }
+fn me() -> Caller {
+    Caller { uid: 1000, gids: vec![] }
 }
 
-fn new(name: &str) -> New {
-    New {
+fn new(name: &str) -> NewPool {
+    NewPool {
         name: name.parse().unwrap(),
         gid: 1,
         title: String::new(),
@@ -23,7 +23,7 @@ fn new(name: &str) -> New {
 
 fn make(pools: &mut Pools, name: &str) -> Result<i64, String> {
     let me = me();
-    let change = Change { who: &me, now_s: 0, request: Some(name) };
+    let change = ChangeOrigin { who: &me, now_s: 0, request: Some(name) };
     let made = pools.create(&change, &new(name), |_| panic!("nothing is to be made"));
     made.map(|pool| pool.id).map_err(|error| error.to_string())
 }
@@ -174,8 +174,8 @@ fn a_change_that_stands_still_is_undone() {
     let (goes_on, told) = std::sync::mpsc::channel();
     let stopped = std::thread::spawn(move || {
         let (mut pools, me) = (Pools::at(&hasty).unwrap(), me());
-        let change = Change { who: &me, now_s: 0, request: None };
-        let made = pools.create(&change, &New { source: None, ..new("stopped") }, |id| {
+        let change = ChangeOrigin { who: &me, now_s: 0, request: None };
+        let made = pools.create(&change, &NewPool { source: None, ..new("stopped") }, |id| {
             stands.send(()).unwrap();
             told.recv().unwrap();
             Ok((b"/made".to_vec(), id.unsigned_abs()))

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use bivouac_pool::{
-    Access, Announcement, Begun, Change, Expected, Grantee, New, Pools, SlotState, StorageLimits, Way, Who,
+    Access, Announcement, Caller, ChangeOrigin, Direction, Grantee, JobForecast, NewPool, Pools, SlotState,
+    StartAnswer, StorageLimits,
 };
 
 use crate::databases::Database;
@@ -15,12 +16,12 @@ struct Site {
     pools: Pools,
 }
 
-fn user(uid: u32) -> Who {
-    Who { uid, gids: Vec::new() }
+fn user(uid: u32) -> Caller {
+    Caller { uid, gids: Vec::new() }
 }
 
-fn at(who: &Who, now_s: i64) -> Change<'_> {
-    Change { who, now_s, request: None }
+fn at(who: &Caller, now_s: i64) -> ChangeOrigin<'_> {
+    ChangeOrigin { who, now_s, request: None }
 }
 
 fn site() -> Site {
@@ -34,7 +35,7 @@ fn site() -> Site {
 fn stage(deadline_s: i64) -> Announcement {
     Announcement {
         pool: None,
-        way: Way::In,
+        way: Direction::In,
         title: "mesh".into(),
         bytes: 38_000,
         files: 100,
@@ -62,7 +63,7 @@ fn slots_are_kept() {
     assert!(
         site.pools.announce(&at(&me, 0), &stage(0)).unwrap_err().to_string().contains("before it can begin")
     );
-    let once = Change { request: Some("r"), ..at(&me, 0) };
+    let once = ChangeOrigin { request: Some("r"), ..at(&me, 0) };
     let second = site.pools.announce(&once, &stage(299)).unwrap();
     assert_eq!(site.pools.announce(&once, &stage(299)).unwrap(), second);
     let mut again = site.database.open();
@@ -89,17 +90,19 @@ fn a_stage_begins_and_is_done() {
     for deadline_s in [300, 400] {
         site.pools.announce(&at(&me, 0), &stage(deadline_s)).unwrap();
     }
-    assert!(matches!(site.pools.begin(&at(&me, 1), 2).unwrap(), Begun::NotYet(slot) if slot.begin_s == 113));
+    assert!(
+        matches!(site.pools.begin(&at(&me, 1), 2).unwrap(), StartAnswer::NotYet(slot) if slot.begin_s == 113)
+    );
     assert!(site.pools.done(&at(&me, 1), 1).unwrap_err().to_string().contains("has not begun"));
-    let Begun::Now(begun) = site.pools.begin(&at(&me, 1), 1).unwrap() else { panic!("it is its time") };
+    let StartAnswer::Now(begun) = site.pools.begin(&at(&me, 1), 1).unwrap() else { panic!("it is its time") };
     let again = site.pools.begin(&at(&me, 50), 1).unwrap();
-    assert!(matches!(again, Begun::Now(slot) if (slot.begin_s, slot.rate) == (begun.begin_s, 500)));
+    assert!(matches!(again, StartAnswer::Now(slot) if (slot.begin_s, slot.rate) == (begun.begin_s, 500)));
     assert_eq!(site.pools.done(&at(&me, 60), 1).unwrap().state, SlotState::Done);
     assert_eq!(site.pools.done(&at(&me, 70), 1).unwrap().end_s, 60);
     assert!(
         site.pools.begin(&at(&me, 70), 1).unwrap_err().to_string().contains("is done; announce it again")
     );
-    assert!(matches!(site.pools.begin(&at(&me, 61), 2).unwrap(), Begun::Now(slot) if slot.rate == 500));
+    assert!(matches!(site.pools.begin(&at(&me, 61), 2).unwrap(), StartAnswer::Now(slot) if slot.rate == 500));
     // It takes longer and longer, while somebody looks.
     let looks = (200..9000).step_by(100).find(|&later_s| {
         let look = Announcement { or_later: true, bytes: 1, files: 0, ..stage(later_s + 99) };
@@ -121,21 +124,21 @@ fn the_batch_system_is_believed() {
         let for_job = Announcement { job: Some(format!("slurm:{deadline_s}")), ..stage(deadline_s) };
         site.pools.announce(&at(&me, 0), &for_job).unwrap();
     }
-    let moved = site.pools.expect(&at(&me, 0), 2, Expected::Start { at_s: 150, restarts: 0 }).unwrap();
+    let moved = site.pools.expect(&at(&me, 0), 2, JobForecast::Start { at_s: 150, restarts: 0 }).unwrap();
     assert_eq!((moved.begin_s, moved.deadline_s), (0, 150));
     site.pools.begin(&at(&me, 0), 2).unwrap();
     site.pools.done(&at(&me, 100), 2).unwrap();
-    let again = site.pools.expect(&at(&me, 110), 2, Expected::Start { at_s: 900, restarts: 1 }).unwrap();
+    let again = site.pools.expect(&at(&me, 110), 2, JobForecast::Start { at_s: 900, restarts: 1 }).unwrap();
     assert_eq!((again.state, again.begin_s, again.deadline_s), (SlotState::Waiting, 222, 900));
-    assert_eq!(site.pools.expect(&at(&me, 110), 1, Expected::Gone).unwrap().state, SlotState::Withdrawn);
+    assert_eq!(site.pools.expect(&at(&me, 110), 1, JobForecast::Gone).unwrap().state, SlotState::Withdrawn);
     assert_eq!(site.pools.slots(&me, 110, false).unwrap()[0].begin_s, 110);
     // However long ago it was done, or given up; what is being copied goes on, what was taken back stays so.
     site.pools.begin(&at(&me, 110), 2).unwrap();
-    let running = site.pools.expect(&at(&me, 111), 2, Expected::Start { at_s: 950, restarts: 2 }).unwrap();
+    let running = site.pools.expect(&at(&me, 111), 2, JobForecast::Start { at_s: 950, restarts: 2 }).unwrap();
     assert_eq!((running.state, running.deadline_s), (SlotState::Running, 950));
     site.pools.done(&at(&me, 120), 2).unwrap();
     for (now_s, restarts) in [(50_000, 3), (90_000, 4)] {
-        let start = Expected::Start { at_s: now_s + 1000, restarts };
+        let start = JobForecast::Start { at_s: now_s + 1000, restarts };
         let again = site.pools.expect(&at(&me, now_s), 2, start).unwrap();
         assert_eq!(
             (again.state, again.begin_s, again.deadline_s, again.promised),
@@ -147,9 +150,10 @@ fn the_batch_system_is_believed() {
         }
         assert_eq!(site.pools.slots(&me, now_s + 1102, true).unwrap()[1].state, SlotState::GivenUp);
     }
-    site.pools.expect(&at(&me, 94_000), 2, Expected::Start { at_s: 96_000, restarts: 5 }).unwrap();
+    site.pools.expect(&at(&me, 94_000), 2, JobForecast::Start { at_s: 96_000, restarts: 5 }).unwrap();
     site.pools.withdraw(&at(&me, 94_000), 2).unwrap();
-    let gone = site.pools.expect(&at(&me, 95_000), 2, Expected::Start { at_s: 96_000, restarts: 6 }).unwrap();
+    let gone =
+        site.pools.expect(&at(&me, 95_000), 2, JobForecast::Start { at_s: 96_000, restarts: 6 }).unwrap();
     assert_eq!(gone.state, SlotState::Withdrawn);
 }
 
@@ -158,7 +162,7 @@ fn the_batch_system_is_believed() {
 fn pools_and_limits_count() {
     let mut site = site();
     let (me, other) = (user(1000), user(2000));
-    let new = New {
+    let new = NewPool {
         name: "mesh".parse().unwrap(),
         gid: 1,
         title: String::new(),
@@ -170,14 +174,14 @@ fn pools_and_limits_count() {
     };
     let pool = site.pools.create(&at(&me, 0), &new, |_| panic!("it is there")).unwrap();
     let of_pool = |way| Announcement { pool: Some(pool.id), way, ..stage(400) };
-    site.pools.announce(&at(&me, 0), &of_pool(Way::Out)).unwrap();
-    let refused = site.pools.announce(&at(&other, 0), &of_pool(Way::In)).unwrap_err().to_string();
+    site.pools.announce(&at(&me, 0), &of_pool(Direction::Out)).unwrap();
+    let refused = site.pools.announce(&at(&other, 0), &of_pool(Direction::In)).unwrap_err().to_string();
     assert!(refused.contains("you may not use it ro"), "{refused}");
     assert_eq!(site.pools.slots(&other, 0, false).unwrap()[0].pool_name, None);
     let meant = "mesh".parse().unwrap();
     site.pools.share(&at(&me, 0), &meant, Grantee::All, Some(Access::Ro)).unwrap();
-    site.pools.announce(&at(&other, 0), &of_pool(Way::In)).unwrap();
-    assert!(site.pools.announce(&at(&other, 0), &of_pool(Way::Out)).is_err());
+    site.pools.announce(&at(&other, 0), &of_pool(Direction::In)).unwrap();
+    assert!(site.pools.announce(&at(&other, 0), &of_pool(Direction::Out)).is_err());
     assert_eq!(site.pools.slots(&other, 0, false).unwrap()[0].pool_name.as_deref(), Some("1000/mesh"));
     let history = site.pools.history(&pool).unwrap();
     assert_eq!(history.iter().filter(|event| event.what == "announce").count(), 2);

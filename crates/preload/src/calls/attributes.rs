@@ -12,7 +12,7 @@ macro_rules! told {
     ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> c_int {
-            pending::tell();
+            pending::flush_mtimes();
             // SAFETY: as the caller says.
             unsafe { real::$name($($arg),*) }
         }
@@ -23,7 +23,7 @@ macro_rules! told_of {
     ($($name:ident $([$before:ident: $of:ty])? (fd, $last:ident: $ty:ty);)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($before: $of,)? fd: c_int, $last: $ty) -> c_int {
-            pending::tell_of(fd);
+            pending::flush_mtime_of(fd);
             // SAFETY: as the caller says.
             unsafe { real::$name($($before,)? fd, $last) }
         }

@@ -3,7 +3,7 @@
 
 use std::panic::catch_unwind;
 
-use crate::{hidden, pending, process, quiet, real, report, settings};
+use crate::{child, hidden, pending, process, quiet, real, report, serving, settings};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -21,7 +21,7 @@ extern "C" fn begin() {
         if !settings::read() {
             return;
         }
-        process::watch();
+        process::watch(child::renew);
         // `quick_exit` calls nothing else; what is registered first is called last.
         // SAFETY: the function is there as long as the library, which is never unloaded.
         unsafe { real::__cxa_at_quick_exit(end, std::ptr::null_mut()) };
@@ -29,7 +29,7 @@ extern "C" fn begin() {
         quiet::look_at_all();
         bivouac_client::keep_sockets(hidden::keep);
         report::begin();
-        pending::open();
+        serving::open();
     });
 }
 

@@ -7,16 +7,16 @@ use std::ffi::{c_int, c_uint};
 use libc::{off_t, size_t, ssize_t};
 
 use crate::known::WRITTEN;
-use crate::{adopt, errno, pending, process, real, thread};
+use crate::{adopt, errno, process, real, serving, thread};
 
 /// The kernel is about to read a file by itself. Children may have written to it, too.
 fn looks_anew(fd: c_int) {
-    if thread::is_vforked() || !(pending::is_open() || WRITTEN.has_any()) {
+    if thread::is_vforked() || !(serving::is_open() || WRITTEN.has_any()) {
         return;
     }
     let Some(ino) = adopt::look_at(fd) else { return };
     if process::shares() > 0 || WRITTEN.has(0, ino) {
-        let _errno = errno::Kept::new();
+        let _errno = errno::ErrnoGuard::new();
         // All of it: a part would leave what reaches over its ends. Mapped pages stay, and those that are not written yet.
         // SAFETY: numbers only.
         unsafe { libc::posix_fadvise(fd, 0, 0, libc::POSIX_FADV_DONTNEED) };
@@ -61,7 +61,7 @@ moving! { splice copy_file_range }
 
 /// The kernel is about to write with flags: an append goes to the end that it knows of.
 pub(super) fn writes_flagged(fd: c_int, flags: c_int) {
-    if flags & libc::RWF_APPEND != 0 && (pending::is_open() || WRITTEN.has_any()) && !thread::is_vforked() {
+    if flags & libc::RWF_APPEND != 0 && (serving::is_open() || WRITTEN.has_any()) && !thread::is_vforked() {
         adopt::look_at(fd);
     }
 }

@@ -7,9 +7,9 @@ use std::slice;
 use libc::{iovec, off_t, size_t, ssize_t};
 
 use super::copies;
-use crate::file::Name;
+use crate::file::DescriptionId;
 use crate::report::Call;
-use crate::transfer::{self, Asked, Place};
+use crate::transfer::{self, CallPosition, DataCall};
 use crate::{pending, real, table};
 
 /// Most pieces of a list, as in the kernel: behind them nobody looks.
@@ -23,7 +23,7 @@ fn piece(buffer: *const c_void, count: size_t) -> [iovec; 1] {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
     if let Some(name) = table::name(fd) {
-        let asked = Asked { call: Call::Read, fd, place: Place::Position };
+        let asked = DataCall { call: Call::Read, fd, place: CallPosition::Position };
         // SAFETY: as the caller of `read` says.
         if let Some(done) = unsafe { transfer::read(asked, name, &piece(buffer, count)) } {
             return done;
@@ -51,7 +51,7 @@ unsafe extern "C-unwind" fn __read_chk(
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
     if let Some(name) = table::name(fd) {
-        let asked = Asked { call: Call::Write, fd, place: Place::Position };
+        let asked = DataCall { call: Call::Write, fd, place: CallPosition::Position };
         // SAFETY: as the caller of `write` says.
         if let Some(done) = unsafe { transfer::write(asked, name, &piece(buffer, count)) } {
             return done;
@@ -64,7 +64,7 @@ unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, count: size_
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pread(fd: c_int, buffer: *mut c_void, count: size_t, offset: off_t) -> ssize_t {
     if let Some(name) = table::name(fd) {
-        let asked = Asked { call: Call::Pread, fd, place: Place::At(offset) };
+        let asked = DataCall { call: Call::Pread, fd, place: CallPosition::At(offset) };
         // SAFETY: as the caller of `pread` says.
         if let Some(done) = unsafe { transfer::read(asked, name, &piece(buffer, count)) } {
             return done;
@@ -98,7 +98,7 @@ unsafe extern "C-unwind" fn pwrite(
     offset: off_t,
 ) -> ssize_t {
     if let Some(name) = table::name(fd) {
-        let asked = Asked { call: Call::Pwrite, fd, place: Place::At(offset) };
+        let asked = DataCall { call: Call::Pwrite, fd, place: CallPosition::At(offset) };
         // SAFETY: as the caller of `pwrite` says.
         if let Some(done) = unsafe { transfer::write(asked, name, &piece(buffer, count)) } {
             return done;
@@ -121,50 +121,50 @@ unsafe fn list<'a>(pieces: *const iovec, count: c_int) -> Option<&'a [iovec]> {
     Some(unsafe { slice::from_raw_parts(pieces, length) })
 }
 
-unsafe fn read_list(asked: Asked, pieces: *const iovec, count: c_int) -> Option<ssize_t> {
-    let name: Name = table::name(asked.fd)?;
+unsafe fn read_list(asked: DataCall, pieces: *const iovec, count: c_int) -> Option<ssize_t> {
+    let name: DescriptionId = table::name(asked.fd)?;
     // SAFETY: as the caller says.
     unsafe { transfer::read(asked, name, list(pieces, count)?) }
 }
 
-unsafe fn write_list(asked: Asked, pieces: *const iovec, count: c_int) -> Option<ssize_t> {
-    let name: Name = table::name(asked.fd)?;
+unsafe fn write_list(asked: DataCall, pieces: *const iovec, count: c_int) -> Option<ssize_t> {
+    let name: DescriptionId = table::name(asked.fd)?;
     // SAFETY: as the caller says.
     unsafe { transfer::write(asked, name, list(pieces, count)?) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn readv(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t {
-    let asked = Asked { call: Call::Readv, fd, place: Place::Position };
+    let asked = DataCall { call: Call::Readv, fd, place: CallPosition::Position };
     // SAFETY: as the caller says.
     unsafe { read_list(asked, pieces, count).unwrap_or_else(|| real::readv(fd, pieces, count)) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn writev(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t {
-    let asked = Asked { call: Call::Writev, fd, place: Place::Position };
+    let asked = DataCall { call: Call::Writev, fd, place: CallPosition::Position };
     // SAFETY: as the caller says.
     unsafe { write_list(asked, pieces, count).unwrap_or_else(|| real::writev(fd, pieces, count)) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn preadv(fd: c_int, pieces: *const iovec, count: c_int, offset: off_t) -> ssize_t {
-    let asked = Asked { call: Call::Preadv, fd, place: Place::At(offset) };
+    let asked = DataCall { call: Call::Preadv, fd, place: CallPosition::At(offset) };
     // SAFETY: as the caller says.
     unsafe { read_list(asked, pieces, count).unwrap_or_else(|| real::preadv(fd, pieces, count, offset)) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pwritev(fd: c_int, pieces: *const iovec, count: c_int, offset: off_t) -> ssize_t {
-    let asked = Asked { call: Call::Pwritev, fd, place: Place::At(offset) };
+    let asked = DataCall { call: Call::Pwritev, fd, place: CallPosition::At(offset) };
     // SAFETY: as the caller says.
     unsafe { write_list(asked, pieces, count).unwrap_or_else(|| real::pwritev(fd, pieces, count, offset)) }
 }
 
 /// Where a call with flags reads or writes: -1 is the position. Flags ask for what only the kernel does.
-fn flagged(call: Call, fd: c_int, offset: off_t, flags: c_int) -> Option<Asked> {
-    let place = if offset == -1 { Place::Position } else { Place::At(offset) };
-    (flags == 0).then_some(Asked { call, fd, place })
+fn flagged(call: Call, fd: c_int, offset: off_t, flags: c_int) -> Option<DataCall> {
+    let place = if offset == -1 { CallPosition::Position } else { CallPosition::At(offset) };
+    (flags == 0).then_some(DataCall { call, fd, place })
 }
 
 #[unsafe(no_mangle)]
@@ -202,14 +202,14 @@ unsafe extern "C-unwind" fn pwritev2(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fsync(fd: c_int) -> c_int {
-    pending::tell_of(fd);
+    pending::flush_mtime_of(fd);
     // SAFETY: as the caller says.
     unsafe { real::fsync(fd) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
-    pending::tell_of(fd);
+    pending::flush_mtime_of(fd);
     // SAFETY: as the caller says.
     unsafe { real::fdatasync(fd) }
 }

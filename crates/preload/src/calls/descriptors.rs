@@ -6,9 +6,9 @@ use std::ffi::{c_int, c_long, c_uint, c_void};
 use libc::{msghdr, off_t, size_t, ssize_t};
 
 use super::processes;
-use crate::file::Held;
+use crate::file::HeldDescription;
 use crate::known::WRITTEN;
-use crate::{adopt, errno, hidden, pending, process, real, table, thread};
+use crate::{adopt, errno, given_up, hidden, process, real, serving, table, thread};
 
 /// What a program is told that names a descriptor of this library: for it there is none.
 fn not_yours() -> c_int {
@@ -26,7 +26,7 @@ pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     } else if !thread::is_vforked() && table::name(fd).is_some() {
         // First: from then on the number may be somebody else's.
         drop(table::remove(fd));
-        pending::close_given_up();
+        given_up::close_given_up();
     }
     // SAFETY: as the caller says.
     unsafe { real::close(fd) }
@@ -44,7 +44,7 @@ pub(super) unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, 
     }
     if !thread::is_vforked() {
         table::within(first, last).for_each(|fd| drop(table::remove(fd)));
-        pending::close_given_up();
+        given_up::close_given_up();
     }
     let mut from = first;
     for own in hidden::within(first, last).chain([u32::MAX]) {
@@ -68,7 +68,7 @@ unsafe extern "C-unwind" fn closefrom(low: c_int) {
 }
 
 /// The new descriptor is what the old one was.
-fn duplicated(new: c_int, held: Option<Held>) -> c_int {
+fn duplicated(new: c_int, held: Option<HeldDescription>) -> c_int {
     if new >= 0 {
         table::set(new, held);
     }
@@ -77,7 +77,7 @@ fn duplicated(new: c_int, held: Option<Held>) -> c_int {
 
 /// Takes hold of what is about to be duplicated. `Err` where the table is another process's. A thread whose handler jumped
 /// out of a call may seem to be at one for ever: what it gets is nothing that is known.
-fn source(fd: c_int) -> Result<Option<Held>, ()> {
+fn source(fd: c_int) -> Result<Option<HeldDescription>, ()> {
     match thread::is_vforked() {
         true => Err(()),
         false => Ok(table::hold(fd).filter(|_| thread::is_idle())),
@@ -111,7 +111,7 @@ pub(super) fn replaced(from: c_int, to: c_int, replace: impl FnOnce() -> c_int) 
     }
     drop(table::remove(to));
     let new = duplicated(replace(), held);
-    pending::close_given_up();
+    given_up::close_given_up();
     new
 }
 
@@ -147,7 +147,7 @@ fn controlled(fd: c_int, command: c_int, control: impl FnOnce() -> c_int) -> c_i
 /// The flags of a description may be others now.
 pub(super) fn look_at_flags(fd: c_int) {
     if let Some(held) = table::hold(fd) {
-        let _errno = errno::Kept::new();
+        let _errno = errno::ErrnoGuard::new();
         // SAFETY: a question about a descriptor.
         let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
         if flags >= 0 {
@@ -168,7 +168,7 @@ unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: c_long)
     controlled(fd, command, || unsafe { real::fcntl64(fd, command, argument) })
 }
 
-/// Whether a message carries descriptors to another process.
+/// Returns whether a message carries descriptors to another process.
 ///
 /// # Safety
 /// What it names is there, as `sendmsg` asks.
@@ -217,10 +217,10 @@ pub(super) fn maps(fd: c_int, flags: c_int) {
     if fd >= 0
         && flags & libc::MAP_ANONYMOUS == 0
         && !thread::is_vforked()
-        && (pending::is_open() || WRITTEN.has_any())
+        && (serving::is_open() || WRITTEN.has_any())
     {
-        let _errno = errno::Kept::new();
-        adopt::is_mapped(fd);
+        let _errno = errno::ErrnoGuard::new();
+        adopt::leave_mapped_to_mount(fd);
     }
 }
 

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint};
 
 use libc::stat as status;
 
-use crate::names::{self, Wanted};
+use crate::names::{self, NameQuery};
 use crate::{errno, pending, real};
 
 /// Flags of calls for a name that do not ask what only the kernel can say.
@@ -17,11 +17,11 @@ unsafe fn attributes(
     into: *mut status,
     real: impl FnOnce() -> c_int,
 ) -> c_int {
-    pending::tell();
+    pending::flush_mtimes();
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
     let is_plain = flags & !NAMED == 0;
     // SAFETY: as the caller says.
-    let find = || unsafe { names::find(dir, path, follow, Wanted::Attributes) };
+    let find = || unsafe { names::find(dir, path, follow, NameQuery::Attributes) };
     let found = if is_plain { find() } else { None };
     match found {
         // SAFETY: as the caller says; there is room.
@@ -32,7 +32,7 @@ unsafe fn attributes(
         Some(Err(error)) => return failed(error.code()),
         _ => {}
     }
-    let look = names::begin(Wanted::Attributes);
+    let look = names::begin(NameQuery::Attributes);
     let outcome = real();
     if outcome == 0 && is_plain {
         // SAFETY: the kernel has just written it.
@@ -73,13 +73,13 @@ unsafe extern "C-unwind" fn statx(
     mask: c_uint,
     into: *mut libc::statx,
 ) -> c_int {
-    pending::tell();
+    pending::flush_mtimes();
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
     // When a file was made nobody knows, and the kernel says so.
     let is_plain = flags & !(NAMED | libc::AT_STATX_DONT_SYNC) == 0
         && mask & !(libc::STATX_BASIC_STATS | libc::STATX_BTIME) == 0;
     // SAFETY: as the caller says.
-    let find = || unsafe { names::find(dir, path, follow, Wanted::Attributes) };
+    let find = || unsafe { names::find(dir, path, follow, NameQuery::Attributes) };
     let found = if is_plain { find() } else { None };
     match found {
         // SAFETY: as the caller says; there is room.
@@ -90,7 +90,7 @@ unsafe extern "C-unwind" fn statx(
         Some(Err(error)) => return failed(error.code()),
         _ => {}
     }
-    let look = names::begin(Wanted::Attributes);
+    let look = names::begin(NameQuery::Attributes);
     // SAFETY: as the caller says.
     let outcome = unsafe { real::statx(dir, path, flags, mask, into) };
     if outcome == 0 && is_plain {
@@ -109,7 +109,7 @@ unsafe fn may_access(
 ) -> c_int {
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
     let is_plain = flags & !libc::AT_SYMLINK_NOFOLLOW == 0 && mode & !libc::R_OK == 0;
-    let wanted = Wanted::Access { read: mode != libc::F_OK };
+    let wanted = NameQuery::Access { read: mode != libc::F_OK };
     // SAFETY: as the caller says.
     let find = || unsafe { names::find(dir, path, follow, wanted) };
     match if is_plain { find() } else { None } {

@@ -5,8 +5,8 @@ use std::ffi::{c_char, c_int};
 
 use libc::mode_t;
 
-use crate::file::Held;
-use crate::{pending, real, table, thread};
+use crate::file::HeldDescription;
+use crate::{real, serving, table, thread};
 
 /// Takes down a descriptor that has just been opened.
 fn opened(fd: c_int, flags: c_int) -> c_int {
@@ -14,8 +14,8 @@ fn opened(fd: c_int, flags: c_int) -> c_int {
         let not_for_data =
             flags & (libc::O_DIRECTORY | libc::O_PATH) != 0 && flags & libc::O_TMPFILE != libc::O_TMPFILE;
         // What is opened in the middle of a call here is this library's; its number means nothing else any more.
-        let wanted = pending::is_open() && !not_for_data && thread::is_idle();
-        table::set(fd, if wanted { Held::new(flags) } else { None });
+        let wanted = serving::is_open() && !not_for_data && thread::is_idle();
+        table::set(fd, if wanted { HeldDescription::new(flags) } else { None });
     }
     fd
 }

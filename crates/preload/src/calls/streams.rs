@@ -6,11 +6,11 @@ use std::ffi::{c_char, c_int};
 use libc::FILE;
 
 use super::descriptors::look_at_flags;
-use crate::{errno, pending, real, table, thread};
+use crate::{errno, given_up, real, table, thread};
 
 /// The descriptor of a stream; -1 if it has none.
 fn descriptor(stream: *mut FILE) -> c_int {
-    let _errno = errno::Kept::new();
+    let _errno = errno::ErrnoGuard::new();
     // SAFETY: the caller of the function that this is for says that it is a stream.
     if stream.is_null() { -1 } else { unsafe { libc::fileno(stream) } }
 }
@@ -19,7 +19,7 @@ fn descriptor(stream: *mut FILE) -> c_int {
 fn closes(fds: impl IntoIterator<Item = c_int>) {
     if !thread::is_vforked() {
         fds.into_iter().for_each(|fd| drop(table::remove(fd)));
-        pending::close_given_up();
+        given_up::close_given_up();
     }
 }
 

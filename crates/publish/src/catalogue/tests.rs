@@ -2,14 +2,14 @@ use super::*;
 use crate::manifest::site;
 use bivouac_objects::{ACCESS_KEY, SECRET_KEY, Server};
 
-fn sample(title: &str, created: u64) -> (Manifest, Vec<Item>) {
+fn sample(title: &str, created: u64) -> (Manifest, Vec<DataSetFile>) {
     let id = new_id(title).unwrap();
     let (manifest, items) = crate::manifest::sample(vec![site()]);
     (Manifest { id, title: title.into(), created, expires: None, ..manifest }, items)
 }
 
 /// What all kinds of places have to do.
-fn conforms(place: &Place, here: &Environment) {
+fn conforms(place: &Location, here: &Environment) {
     let web = Web::new(here);
     let catalogue = Catalogue::open(place, here, &web).unwrap();
     assert_eq!(catalogue.list().unwrap().entries, []);
@@ -35,7 +35,7 @@ fn conforms(place: &Place, here: &Environment) {
 #[test]
 fn a_directory_is_a_catalogue() {
     let dir = tempfile::tempdir().unwrap();
-    conforms(&Place::Path(dir.path().to_owned()), &Environment::default());
+    conforms(&Location::Path(dir.path().to_owned()), &Environment::default());
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left");
 }
 
@@ -49,15 +49,15 @@ fn a_bucket_is_a_catalogue() {
         "AWS_ENDPOINT_URL_S3" => Some(server.endpoint()),
         _ => None,
     });
-    conforms(&Place::parse("s3://bucket/data sets").unwrap(), &here);
-    conforms(&Place::parse("s3://bucket").unwrap(), &here);
+    conforms(&Location::parse("s3://bucket/data sets").unwrap(), &here);
+    conforms(&Location::parse("s3://bucket").unwrap(), &here);
 }
 
 /// S561: what is not whole is no entry, and what is not what was published is said to be so.
 #[test]
 fn half_entries_are_none_and_damaged_ones_are_named() {
     let dir = tempfile::tempdir().unwrap();
-    let (here, place) = (Environment::default(), Place::Path(dir.path().to_owned()));
+    let (here, place) = (Environment::default(), Location::Path(dir.path().to_owned()));
     let web = Web::new(&here);
     let catalogue = Catalogue::open(&place, &here, &web).unwrap();
     let (half, items) = sample("half", 1);

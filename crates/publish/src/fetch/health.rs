@@ -1,16 +1,16 @@
-//! How holders do, and whom to ask.
+//! Health of holders, and selection of the next one.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-/// How long a holder rests after it has not answered; three times as long after each further time.
+/// Pause after a failure of a holder; it triples with each further one.
 const REST: Duration = Duration::from_millis(100);
-/// How often in a row it may fail: with these rests about as long as a server needs to be started again.
+/// Consecutive failures after which a holder is given up: with these pauses about the time of a server's restart.
 const FAILURES_MAX: u32 = 6;
 
-/// How a holder does.
+/// Health of a holder.
 #[derive(Debug, Default)]
-pub struct Health {
+pub struct HolderHealth {
     /// Parts that it is being asked for.
     asked: u32,
     /// Parts that came.
@@ -24,24 +24,25 @@ pub struct Health {
 
 /// Whom to ask.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum HolderChoice {
     /// This holder, for this URL.
     Ask(usize, String),
-    /// Somebody who rests.
+    /// All holders of it are pausing.
     Wait,
-    /// Nobody has it.
+    /// There is no holder of it.
     Nobody,
 }
 
-impl Health {
-    /// It is asked for a part.
+impl HolderHealth {
+    /// Records the start of a request.
     pub fn begin(&mut self) {
         self.asked += 1;
     }
 
-    /// What it was asked for has ended, in one way or another.
+    /// Records the end of a request, with any result.
     pub fn end(&mut self) {
-        self.asked = self.asked.saturating_sub(1);
+        assert!(self.asked > 0, "a request to a holder ended that had not begun");
+        self.asked -= 1;
     }
 
     /// A part came.
@@ -51,13 +52,13 @@ impl Health {
         (self.failures, self.rests_until) = (0, None);
     }
 
-    /// It does not have a file.
+    /// Records that the holder does not have a file.
     pub fn lacks(&mut self, file: usize) {
         self.end();
         self.lacks.insert(file);
     }
 
-    /// It did not answer. Whether it is left out by that.
+    /// Records a failure. Returns whether the holder is given up.
     pub fn failed(&mut self, now: Instant) -> bool {
         self.end();
         // Requests that were under way together fail together, and that is one failure.
@@ -71,57 +72,62 @@ impl Health {
         is_new
     }
 
-    /// It is not asked any more. Whether that is new.
+    /// Gives the holder up. Returns whether it was in use before.
     pub fn leave_out(&mut self) -> bool {
         self.end();
         !std::mem::replace(&mut self.is_out, true)
     }
 
-    /// Whether it may have a file.
+    /// Returns whether the holder may have a file.
     fn has(&self, file: usize) -> bool {
         !self.is_out && !self.lacks.contains(&file)
     }
 
-    /// How many parts came from it.
+    /// Returns the number of parts that came from the holder.
     pub fn parts(&self) -> u64 {
         self.parts
     }
 }
 
 /// A holder that can be asked at once.
-pub struct Idlest<'p> {
-    /// It.
+pub struct IdleHolder<'p> {
+    /// Index of the holder.
     pub holder: usize,
     /// The URL there.
     pub url: &'p str,
-    /// How many parts it is being asked for.
+    /// Number of requests in progress.
     pub asked: u32,
 }
 
-/// Of the holders of a file that are `wanted`, the one that is asked for least, and of those the first.
+/// Returns the holder of a file among those `wanted` that has the fewest requests in progress, and the first of
+/// several.
 pub fn idlest<'p>(
-    all: &[Health],
+    all: &[HolderHealth],
     places: &'p [(usize, String)],
     file: usize,
     now: Instant,
     wanted: impl Fn(usize) -> bool,
-) -> Option<Idlest<'p>> {
+) -> Option<IdleHolder<'p>> {
     let ready = |(holder, url): &'p (usize, String)| {
         let health = all.get(*holder).filter(|health| wanted(*holder) && health.has(file))?;
         let asked = health.asked;
-        health.rests_until.is_none_or(|until| until <= now).then_some(Idlest { holder: *holder, url, asked })
+        health.rests_until.is_none_or(|until| until <= now).then_some(IdleHolder {
+            holder: *holder,
+            url,
+            asked,
+        })
     };
     places.iter().filter_map(ready).min_by_key(|idlest| idlest.asked)
 }
 
 /// Whom to ask for a piece of a file.
-pub fn choose(all: &[Health], places: &[(usize, String)], file: usize, now: Instant) -> Choice {
+pub fn choose(all: &[HolderHealth], places: &[(usize, String)], file: usize, now: Instant) -> HolderChoice {
     match idlest(all, places, file, now, |_| true) {
-        Some(Idlest { holder, url, .. }) => Choice::Ask(holder, url.to_owned()),
+        Some(IdleHolder { holder, url, .. }) => HolderChoice::Ask(holder, url.to_owned()),
         None if places.iter().filter_map(|place| all.get(place.0)).any(|health| health.has(file)) => {
-            Choice::Wait
+            HolderChoice::Wait
         }
-        None => Choice::Nobody,
+        None => HolderChoice::Nobody,
     }
 }
 
@@ -132,22 +138,27 @@ mod tests {
     #[test]
     fn holders_share_the_work_and_failing_ones_rest() {
         let now = Instant::now();
-        let mut all = [Health::default(), Health::default()];
+        let mut all = [HolderHealth::default(), HolderHealth::default()];
         let places = [(0, "a".to_owned()), (1, "b".to_owned())];
-        let ask = |all: &[Health], at| choose(all, &places, 7, at);
-        assert_eq!(ask(&all, now), Choice::Ask(0, "a".into()));
+        let ask = |all: &[HolderHealth], at| choose(all, &places, 7, at);
+        assert_eq!(ask(&all, now), HolderChoice::Ask(0, "a".into()));
         all[0].begin();
-        assert_eq!(ask(&all, now), Choice::Ask(1, "b".into()));
+        assert_eq!(ask(&all, now), HolderChoice::Ask(1, "b".into()));
+        all[1].begin();
         all[1].lacks(7);
-        assert_eq!(ask(&all, now), Choice::Ask(0, "a".into()));
+        assert_eq!(ask(&all, now), HolderChoice::Ask(0, "a".into()));
         assert!(!all[0].failed(now));
-        assert_eq!(ask(&all, now), Choice::Wait);
-        assert_eq!(ask(&all, now + REST), Choice::Ask(0, "a".into()));
+        assert_eq!(ask(&all, now), HolderChoice::Wait);
+        assert_eq!(ask(&all, now + REST), HolderChoice::Ask(0, "a".into()));
+        all[1].begin();
+        all[1].begin();
         assert!(all[1].leave_out() && !all[1].leave_out());
         let mut at = now;
+        all[0].begin();
         while !all[0].failed(at) {
             at += Duration::from_secs(60);
+            all[0].begin();
         }
-        assert_eq!((ask(&all, at), all[0].failures), (Choice::Nobody, FAILURES_MAX));
+        assert_eq!((ask(&all, at), all[0].failures), (HolderChoice::Nobody, FAILURES_MAX));
     }
 }

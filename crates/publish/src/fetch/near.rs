@@ -1,29 +1,28 @@
-//! Which holders have a part of a file at nodes of their own: any of them sends any part, but others have to get it first,
-//! over the links that they send over.
+//! Locality of parts: every holder serves any part, but those without it locally fetch it over the same links first.
 
 use std::ops::Range;
 
 use ureq::http::{HeaderMap, HeaderValue};
 use url::Url;
 
-use crate::holder::Seen;
+use crate::holder::ServedFile;
 
 /// Shorter parts cost more requests than they spare links.
 const PART_MIN: u64 = 128 << 10;
 
 /// Holders by part of a file.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Near {
+pub struct NearbyHolders {
     /// Bytes of a part.
     stripe: u64,
-    /// Those of each part, by number; they repeat from the last on.
+    /// Local holders of each part, by number; they repeat from the last one on.
     holders: Vec<Vec<usize>>,
 }
 
-impl Near {
-    /// From what one of the servers says of a file: `Bivouac-Layout` and `Link` (docs/http.md). `None` where it says nothing
-    /// of other servers than itself.
-    pub fn of(seen: &Seen, places: &[(usize, String)]) -> Option<Near> {
+impl NearbyHolders {
+    /// Parses what a server reports of a file: `Bivouac-Layout` and `Link` (docs/http.md). `None` if it names no other
+    /// server.
+    pub fn of(seen: &ServedFile, places: &[(usize, String)]) -> Option<NearbyHolders> {
         let layout = seen.headers.get("bivouac-layout")?.to_str().ok()?;
         let field = |name: &str| {
             layout.split(';').find_map(|field| field.trim().strip_prefix(name)?.strip_prefix('='))
@@ -42,10 +41,10 @@ impl Near {
             known.iter().filter(|(_, nodes)| nodes.contains(node)).map(|(holder, _)| *holder).collect()
         };
         let holders: Vec<Vec<usize>> = nodes.iter().map(at).collect();
-        (known.len() > 1 && !holders.is_empty()).then_some(Near { stripe, holders })
+        (known.len() > 1 && !holders.is_empty()).then_some(NearbyHolders { stripe, holders })
     }
 
-    /// Those that have what is at this offset.
+    /// Returns the local holders of the part at an offset.
     pub fn at(&self, offset: u64) -> &[usize] {
         let part = offset / self.stripe % self.holders.len() as u64;
         self.holders.get(part as usize).map_or(&[], Vec::as_slice)
@@ -63,6 +62,7 @@ impl Near {
             }
             at = end;
         }
+        assert!(parts.last().is_none_or(|last| last.end == range.end), "{parts:?} are not all of {range:?}");
         if parts.is_empty() { vec![range] } else { parts }
     }
 }
@@ -85,13 +85,13 @@ fn links(headers: &HeaderMap) -> Vec<(Url, Vec<u16>)> {
 mod tests {
     use super::*;
 
-    fn seen(layout: &str, links: &[&str]) -> Seen {
+    fn seen(layout: &str, links: &[&str]) -> ServedFile {
         let mut headers = HeaderMap::new();
         headers.insert("bivouac-layout", layout.parse().unwrap());
         for link in links {
             headers.append("link", link.parse().unwrap());
         }
-        Seen { headers, url: Url::parse("https://n1:8443/d/f").unwrap() }
+        ServedFile { headers, url: Url::parse("https://n1:8443/d/f").unwrap() }
     }
 
     fn places() -> Vec<(usize, String)> {
@@ -109,7 +109,7 @@ mod tests {
                 "</d/f?metalink>; rel=describedby; type=\"application/metalink4+xml\"",
             ],
         );
-        let near = Near::of(&said, &places()).unwrap();
+        let near = NearbyHolders::of(&said, &places()).unwrap();
         let at = |offset| near.at(offset);
         assert_eq!([at(0), at(99), at(100), at(250), at(399)], [&[5][..], &[5], &[4], &[5], &[]]);
         assert_eq!((at(400), at(u64::MAX)), (&[5][..], at(u64::MAX % 400)));
@@ -118,11 +118,11 @@ mod tests {
     #[test]
     fn ranges_are_cut_where_others_go_on() {
         const K: u64 = 1024;
-        let near = |stripe, holders: &[&[usize]]| Near {
+        let near = |stripe, holders: &[&[usize]]| NearbyHolders {
             stripe,
             holders: holders.iter().map(|holders| holders.to_vec()).collect(),
         };
-        let cut = |near: &Near, start, end| {
+        let cut = |near: &NearbyHolders, start, end| {
             near.cut(start..end).into_iter().map(|part| (part.start, part.end)).collect::<Vec<_>>()
         };
         let of_four = near(256 * K, &[&[1], &[1], &[2], &[1, 2]]);
@@ -147,7 +147,7 @@ mod tests {
             ("stripe=100; nodes=0,1; here=0", &["<https://other/d/f>; nodes=\"1\""]),
             ("", &["<", ">", "<>; nodes=", "<https://n2:8443/d/f> nodes"]),
         ] {
-            assert_eq!(Near::of(&seen(layout, links), &places()), None, "{layout}");
+            assert_eq!(NearbyHolders::of(&seen(layout, links), &places()), None, "{layout}");
         }
     }
 }

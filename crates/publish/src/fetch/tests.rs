@@ -17,7 +17,7 @@ struct Heard {
     out: Mutex<Vec<String>>,
 }
 
-impl Watch for Heard {
+impl FetchObserver for Heard {
     fn already(&self, bytes: u64) {
         self.already.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -31,23 +31,29 @@ fn content(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at / 251) as u8 ^ (at % 251) as u8).collect()
 }
 
-fn item(name: &str, bytes: &[u8]) -> Item {
+fn item(name: &str, bytes: &[u8]) -> DataSetFile {
     let size = bytes.len() as u64;
     let len = usize::try_from(piece_len(size)).unwrap();
     let pieces = bytes.chunks(len).map(Digest::of).collect();
     let digest = Some(Digest::of(bytes));
-    Item { name: name.to_owned(), size, digest, piece_len: len as u64, pieces, urls: Vec::new() }
+    DataSetFile { name: name.to_owned(), size, digest, piece_len: len as u64, pieces, urls: Vec::new() }
 }
 
 /// An order for one file that several directories have.
-fn order(dir: &Path, item: Item, holders: &[&str]) -> Order {
+fn order(dir: &Path, item: DataSetFile, holders: &[&str]) -> FetchRequest {
     let url = |holder: &&str| format!("file://{}/{holder}/{}", dir.display(), item.name);
     let places = holders.iter().map(url).enumerate().collect();
     let holders = holders.iter().map(|holder| (*holder).to_owned()).collect();
-    Order { files: vec![Wanted { item, places }], holders, into: dir.join("dst"), force: false, jobs: 3 }
+    FetchRequest {
+        files: vec![WantedFile { item, places }],
+        holders,
+        into: dir.join("dst"),
+        force: false,
+        jobs: 3,
+    }
 }
 
-fn run(order: &Order, heard: &Heard) -> PublishResult<Fetched> {
+fn run(order: &FetchRequest, heard: &Heard) -> PublishResult<FetchResult> {
     let (here, web) = (Environment::default(), Web::new(&Environment::default()));
     fetch(order, &Readers::new(&here, &web), heard, &AtomicBool::new(false))
 }
@@ -120,12 +126,12 @@ fn what_is_there_is_replaced_only_by_force() {
 fn entries_that_contradict_themselves_make_no_file() {
     let dir = tempfile::tempdir().unwrap();
     at(dir.path(), "a", b"abc");
-    let item = Item { digest: Some(Digest::of(b"other")), ..item("f", b"abc") };
+    let item = DataSetFile { digest: Some(Digest::of(b"other")), ..item("f", b"abc") };
     let refusal = run(&order(dir.path(), item, &["a"]), &Heard::default()).unwrap_err();
     assert!(refusal.to_string().contains("contradicts itself"), "{refusal}");
     assert!(!dir.path().join("dst/f").exists());
     let empty =
-        Item { size: 0, pieces: Vec::new(), digest: Some(Digest::of(b"abc")), ..self::item("f", b"") };
+        DataSetFile { size: 0, pieces: Vec::new(), digest: Some(Digest::of(b"abc")), ..self::item("f", b"") };
     assert!(run(&order(dir.path(), empty, &["a"]), &Heard::default()).is_err());
     let none = order(dir.path(), self::item("f", b""), &[]);
     run(&none, &Heard::default()).unwrap();
@@ -286,7 +292,7 @@ fn what_is_not_cut_yet_comes_too() {
     let dir = tempfile::tempdir().unwrap();
     let bytes = content(3000);
     let pieces = bytes.chunks(5).map(Digest::of).collect();
-    let item = Item { piece_len: 5, pieces, ..item("f", &bytes) };
+    let item = DataSetFile { piece_len: 5, pieces, ..item("f", &bytes) };
     at(dir.path(), "short", &bytes[..2000]);
     at(dir.path(), "all", &bytes);
     let order = order(dir.path(), item, &["short", "all"]);

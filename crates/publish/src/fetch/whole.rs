@@ -1,5 +1,5 @@
-//! The digest of a whole file, taken while its pieces come, so that nobody waits for all of it at the end. It is of what
-//! the file has, not of what was received.
+//! Digest of a whole file, computed in step with its pieces from what has been written to the file, so that it is ready
+//! soon after the last piece.
 
 use std::fs::File;
 use std::io;
@@ -9,57 +9,59 @@ use parking_lot::Mutex;
 
 use super::add_part;
 use crate::digest::{Digest, Hasher};
-use crate::manifest::Item;
+use crate::manifest::DataSetFile;
 
 /// Bytes that are read at a time.
 const BUFFER: usize = 64 << 10;
-/// Most pieces that are added for one that came: more than one, so that those behind a late piece are caught up with, and
-/// few, since their thread fetches nothing meanwhile.
+/// Pieces hashed per received piece: more than one, to catch up after a late piece, and few, because the thread fetches
+/// nothing meanwhile.
 const AT_ONCE: usize = 2;
 
 /// The digest as far as pieces are there, from the first on.
-pub struct Whole {
+pub struct WholeDigest {
     there: Vec<AtomicBool>,
-    begun: Mutex<Begun>,
+    begun: Mutex<HashState>,
 }
 
-struct Begun {
+struct HashState {
     hasher: Hasher,
     /// The first piece that is not in it.
     next: usize,
     buffer: Vec<u8>,
 }
 
-impl Begun {
-    fn new() -> Begun {
-        Begun { hasher: Hasher::new(), next: 0, buffer: vec![0; BUFFER] }
+impl HashState {
+    fn new() -> HashState {
+        HashState { hasher: Hasher::new(), next: 0, buffer: vec![0; BUFFER] }
     }
 }
 
-impl Whole {
-    /// Of a file of which these pieces are missing.
-    pub fn new(item: &Item, missing: &[usize]) -> Whole {
+impl WholeDigest {
+    /// Creates the digest of a file with these missing pieces.
+    pub fn new(item: &DataSetFile, missing: &[usize]) -> WholeDigest {
         let there: Vec<_> = (0..item.piece_count()).map(|_| AtomicBool::new(true)).collect();
         missing
             .iter()
             .filter_map(|index| there.get(*index))
             .for_each(|piece| piece.store(false, Ordering::Relaxed));
-        Whole { there, begun: Mutex::new(Begun::new()) }
+        WholeDigest { there, begun: Mutex::new(HashState::new()) }
     }
 
     /// A piece is in the file.
     pub fn came(&self, index: usize) {
         if let Some(piece) = self.there.get(index) {
+            // Pairs with the load in `add`: whoever sees the flag sees the written bytes.
             piece.store(true, Ordering::Release);
         }
     }
 
-    /// Adds a few pieces, if nobody else is at that.
-    pub fn go_on(&self, file: &File, item: &Item) {
+    /// Hashes a few pieces, unless another thread does.
+    pub fn go_on(&self, file: &File, item: &DataSetFile) {
+        // Another thread is hashing: this one fetches meanwhile.
         let Some(mut begun) = self.begun.try_lock() else { return };
-        // What is wrong with the file is said at its end, when it is read from its beginning.
+        // An error is reported at the end of the file, when hashing starts again from its beginning.
         if self.add(&mut begun, AT_ONCE, file, item).is_err() {
-            *begun = Begun::new();
+            *begun = HashState::new();
         }
     }
 
@@ -67,13 +69,14 @@ impl Whole {
     ///
     /// # Errors
     /// What the system says; `UnexpectedEof` if the file was cut.
-    pub fn end(&self, file: &File, item: &Item) -> io::Result<Digest> {
+    pub fn end(&self, file: &File, item: &DataSetFile) -> io::Result<Digest> {
         let mut begun = self.begun.lock();
         self.add(&mut begun, usize::MAX, file, item)?;
+        assert_eq!(begun.next, self.there.len(), "a digest of a file without all of its pieces");
         Ok(std::mem::replace(&mut begun.hasher, Hasher::new()).end())
     }
 
-    fn add(&self, begun: &mut Begun, most: usize, file: &File, item: &Item) -> io::Result<()> {
+    fn add(&self, begun: &mut HashState, most: usize, file: &File, item: &DataSetFile) -> io::Result<()> {
         let ready = self.there.iter().skip(begun.next).take_while(|piece| piece.load(Ordering::Acquire));
         for _ in ready.take(most) {
             let (offset, len) = item.piece(begun.next);
@@ -82,6 +85,7 @@ impl Whole {
             }
             begun.next += 1;
         }
+        assert!(begun.next <= self.there.len(), "a digest has pieces that the file does not have");
         Ok(())
     }
 }
@@ -90,9 +94,9 @@ impl Whole {
 mod tests {
     use super::*;
 
-    fn item() -> Item {
+    fn item() -> DataSetFile {
         let pieces = vec![Digest::of(b""); 4];
-        Item { name: "f".into(), size: 7, digest: None, piece_len: 2, pieces, urls: Vec::new() }
+        DataSetFile { name: "f".into(), size: 7, digest: None, piece_len: 2, pieces, urls: Vec::new() }
     }
 
     #[test]
@@ -101,7 +105,7 @@ mod tests {
         let path = dir.path().join("f");
         std::fs::write(&path, "0123456").unwrap();
         let (file, item) = (File::open(&path).unwrap(), item());
-        let whole = Whole::new(&item, &[0, 2, 3]);
+        let whole = WholeDigest::new(&item, &[0, 2, 3]);
         let next = || {
             whole.go_on(&file, &item);
             whole.begun.lock().next
@@ -121,11 +125,11 @@ mod tests {
         let path = dir.path().join("f");
         std::fs::write(&path, "0123").unwrap();
         let (file, item) = (File::options().read(true).write(true).open(&path).unwrap(), item());
-        let whole = Whole::new(&item, &[]);
+        let whole = WholeDigest::new(&item, &[]);
         (0..3).for_each(|_| whole.go_on(&file, &item));
         assert_eq!(whole.end(&file, &item).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         std::fs::write(&path, "0123456").unwrap();
-        let whole = Whole::new(&item, &[]);
+        let whole = WholeDigest::new(&item, &[]);
         (0..3).for_each(|_| whole.go_on(&file, &item));
         assert_eq!(whole.end(&file, &item).unwrap(), Digest::of(b"0123456"));
     }

@@ -11,60 +11,60 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::health::{self, Choice, Health};
-use super::near::Near;
-use super::whole::Whole;
-use super::{BUFFER, Fetched, Order, Wanted, Watch, digest_of, interrupted, tag};
+use super::health::{self, HolderChoice, HolderHealth};
+use super::near::NearbyHolders;
+use super::whole::WholeDigest;
+use super::{BUFFER, FetchObserver, FetchRequest, FetchResult, WantedFile, digest_of, interrupted, tag};
 use crate::digest::Hasher;
 use crate::error::{Cause, PublishError, PublishResult};
-use crate::holder::{Access, Readers, Trouble};
-use crate::manifest::Item;
-use crate::target::{Spot, Target};
+use crate::holder::{Access, ReadError, Readers};
+use crate::manifest::DataSetFile;
+use crate::target::{TargetDir, TargetFile};
 
-/// How often a thread that waits looks whether it was interrupted.
+/// Interval at which a waiting thread checks for an interruption.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Files of which so many pieces are missing are asked about first: who has which of them.
+/// Missing pieces of a file from which on its layout is queried.
 const NEAR_FROM: usize = 4;
-/// So many parts are looked at for one that an idle holder has itself, so many are cut ahead for that, and that holder may
-/// have so many more to do than the idlest.
+/// Parts that are examined to find one that an idle holder has locally; also the number of parts cut in advance, and
+/// the tolerated difference in load.
 const NEAR_AMONG: usize = 256;
 const NEAR_BUSIER: u32 = 1;
-/// Most failures that are told one by one.
+/// Failures that are reported individually.
 const FAILURES_MAX: usize = 20;
 
 /// A file that is being fetched.
-struct Open {
+struct FetchedFile {
     number: usize,
-    spot: Spot,
+    spot: TargetFile,
     file: File,
     left: AtomicUsize,
-    /// If that is known.
-    near: Option<Near>,
-    /// If that says more than the digests of pieces.
-    whole: Option<Whole>,
-    /// Whether it was given up.
+    /// Locality, if known.
+    near: Option<NearbyHolders>,
+    /// Whole digest, if it proves more than the digests of the pieces.
+    whole: Option<WholeDigest>,
+    /// True if the file was given up.
     failed: AtomicBool,
 }
 
 /// A piece that is missing, or a part of one.
 struct Part {
-    open: Arc<Open>,
+    open: Arc<FetchedFile>,
     /// The piece.
     index: usize,
     range: Range<u64>,
-    /// How many parts of the piece are missing; of a piece that is one part it is not needed.
+    /// Missing parts of the piece; `None` for a piece of one part.
     left: Option<Arc<AtomicUsize>>,
-    /// Why the last holder did not give it.
+    /// Reason of the last holder's failure.
     why: Option<String>,
 }
 
 struct Queue {
     /// Pieces that are not cut into parts yet: of large files there would be many.
-    pieces: VecDeque<(Arc<Open>, usize)>,
+    pieces: VecDeque<(Arc<FetchedFile>, usize)>,
     parts: VecDeque<Part>,
     files: VecDeque<usize>,
     busy: usize,
-    health: Vec<Health>,
+    health: Vec<HolderHealth>,
     done: u64,
     failures: Vec<String>,
 }
@@ -75,41 +75,41 @@ impl Queue {
     }
 }
 
-/// What is being fetched, and by whom.
-pub struct Work<'a> {
-    order: &'a Order,
-    target: &'a Target,
+/// A fetch in progress.
+pub struct FetchWork<'a> {
+    order: &'a FetchRequest,
+    target: &'a TargetDir,
     readers: &'a Readers<'a>,
-    watch: &'a dyn Watch,
+    watch: &'a dyn FetchObserver,
     cancel: &'a AtomicBool,
     queue: Mutex<Queue>,
     changed: Condvar,
     moved: AtomicU64,
 }
 
-/// What a thread does next.
-enum Step {
+/// Next action of a thread.
+enum NextStep {
     Prepare(usize),
     Fetch(Part, usize, String),
     GiveUp(Part),
     End,
 }
 
-impl<'a> Work<'a> {
-    /// Of files that are missing, by their number.
+impl<'a> FetchWork<'a> {
+    /// Creates the work for missing files, by their indices.
     pub fn new(
-        order: &'a Order,
-        target: &'a Target,
+        order: &'a FetchRequest,
+        target: &'a TargetDir,
         readers: &'a Readers<'a>,
-        watch: &'a dyn Watch,
+        watch: &'a dyn FetchObserver,
         cancel: &'a AtomicBool,
         missing: Vec<usize>,
-    ) -> Work<'a> {
-        let health = order.holders.iter().map(|_| Health::default()).collect();
+    ) -> FetchWork<'a> {
+        let health = order.holders.iter().map(|_| HolderHealth::default()).collect();
         let (pieces, parts, failures) = (VecDeque::new(), VecDeque::new(), Vec::new());
         let queue =
             Mutex::new(Queue { pieces, parts, files: missing.into(), busy: 0, health, done: 0, failures });
-        Work {
+        FetchWork {
             order,
             target,
             readers,
@@ -125,12 +125,13 @@ impl<'a> Work<'a> {
     pub fn run(&self) {
         loop {
             let outcome = match self.next() {
-                Step::End => return,
-                Step::Prepare(number) => self.prepare(number),
-                Step::Fetch(part, holder, url) => self.fetch(part, holder, &url),
-                Step::GiveUp(part) => Err(self.gave_up(&part)),
+                NextStep::End => return,
+                NextStep::Prepare(number) => self.prepare(number),
+                NextStep::Fetch(part, holder, url) => self.fetch(part, holder, &url),
+                NextStep::GiveUp(part) => Err(self.gave_up(&part)),
             };
             let mut queue = self.queue.lock();
+            assert!(queue.busy > 0, "a step ended that was not running");
             queue.busy -= 1;
             queue.failures.extend(outcome.err());
             self.changed.notify_all();
@@ -138,11 +139,11 @@ impl<'a> Work<'a> {
     }
 
     /// Waits for something to do.
-    fn next(&self) -> Step {
+    fn next(&self) -> NextStep {
         let mut queue = self.queue.lock();
         loop {
             if self.cancel.load(Ordering::Relaxed) {
-                return Step::End;
+                return NextStep::End;
             }
             let now = Instant::now();
             if let Some(step) = self.choose(&mut queue, now) {
@@ -151,14 +152,14 @@ impl<'a> Work<'a> {
             }
             if queue.is_done() {
                 self.changed.notify_all();
-                return Step::End;
+                return NextStep::End;
             }
             self.changed.wait_for(&mut queue, LOOK_EVERY);
         }
     }
 
-    /// The first part that somebody can be asked at once, or the next file.
-    fn choose(&self, queue: &mut Queue, now: Instant) -> Option<Step> {
+    /// Returns the first part with an available holder, or the next file.
+    fn choose(&self, queue: &mut Queue, now: Instant) -> Option<NextStep> {
         while queue.parts.len() < NEAR_AMONG
             && let Some((open, index)) = queue.pieces.pop_front()
         {
@@ -175,26 +176,26 @@ impl<'a> Work<'a> {
             }
             let places = self.order.files.get(part.open.number).map_or(&[][..], |wanted| &wanted.places);
             match health::choose(&queue.health, places, part.open.number, now) {
-                Choice::Ask(holder, url) => {
+                HolderChoice::Ask(holder, url) => {
                     queue.health.get_mut(holder)?.begin();
-                    return Some(Step::Fetch(part, holder, url));
+                    return Some(NextStep::Fetch(part, holder, url));
                 }
-                Choice::Wait => queue.parts.push_back(part),
-                Choice::Nobody => return Some(Step::GiveUp(part)),
+                HolderChoice::Wait => queue.parts.push_back(part),
+                HolderChoice::Nobody => return Some(NextStep::GiveUp(part)),
             }
         }
-        // As few files as possible are open: a new one only where nothing of the others can be had.
-        // Of each that waits a part is in the queue, so these are few even if all holders rest.
+        // A new file is opened only if no part of an open one is available, so few are open.
+        // Each waiting file has a part in the queue, so they are few even if all holders pause.
         let has_room = queue.parts.len() < 2 * self.order.jobs.max(1);
-        if has_room { queue.files.pop_front().map(Step::Prepare) } else { None }
+        if has_room { queue.files.pop_front().map(NextStep::Prepare) } else { None }
     }
 
     /// A part that a holder has itself which is about the idlest.
-    fn choose_near(&self, queue: &mut Queue, now: Instant) -> Option<Step> {
+    fn choose_near(&self, queue: &mut Queue, now: Instant) -> Option<NextStep> {
         let Queue { parts, health, .. } = queue;
         let of_part = |(at, part): (usize, &Part)| {
             let near = part.open.near.as_ref().filter(|_| !part.open.failed.load(Ordering::Relaxed))?;
-            let Wanted { places, .. } = self.order.files.get(part.open.number)?;
+            let WantedFile { places, .. } = self.order.files.get(part.open.number)?;
             let holders = near.at(part.range.start);
             let able =
                 health::idlest(health, places, part.open.number, now, |holder| holders.contains(&holder))?;
@@ -210,21 +211,21 @@ impl<'a> Work<'a> {
         let url = url.to_owned();
         let part = parts.remove(at)?;
         health.get_mut(holder)?.begin();
-        Some(Step::Fetch(part, holder, url))
+        Some(NextStep::Fetch(part, holder, url))
     }
 
-    /// Who has which pieces of a file of which so many are missing. What cannot be found out costs nothing but links.
-    fn near(&self, number: usize, wanted: &Wanted, missing: usize) -> Option<Near> {
+    /// Queries the locality of a file with many missing pieces. A failure only costs efficiency.
+    fn near(&self, number: usize, wanted: &WantedFile, missing: usize) -> Option<NearbyHolders> {
         if wanted.places.len() < 2 || missing < NEAR_FROM {
             return None;
         }
         let choice = health::choose(&self.queue.lock().health, &wanted.places, number, Instant::now());
-        let Choice::Ask(holder, url) = choice else { return None };
-        self.note(holder, Health::begin);
+        let HolderChoice::Ask(holder, url) = choice else { return None };
+        self.note(holder, HolderHealth::begin);
         let seen = self.readers.look(&url);
-        // Whether pieces come from there is found out by asking for some.
-        self.note(holder, Health::end);
-        Near::of(&seen.ok()??, &wanted.places)
+        // The health of the holder is decided by requests for pieces, not by this query.
+        self.note(holder, HolderHealth::end);
+        NearbyHolders::of(&seen.ok()??, &wanted.places)
     }
 
     /// Looks what of a file is there from before, and has the rest fetched.
@@ -236,14 +237,14 @@ impl<'a> Work<'a> {
         let missing =
             self.missing_pieces(&file, item).map_err(|error| format!("{}: {error}", spot.path.display()))?;
         let left = AtomicUsize::new(missing.len());
-        // No piece is asked for before this: of the first ones, which would come from anybody, each would go over two links
-        // of servers, at the same time for everybody who fetches the file.
+        // Before the first piece: otherwise every client would fetch the first pieces from any holder, over two links
+        // of servers each.
         let near = self.near(number, wanted, missing.len());
-        // What pieces and whole say may contradict each other.
+        // The digests of the pieces and of the file are independent claims, and both must hold.
         let is_said_twice = item.digest.is_some() && (item.size == 0 || !item.pieces.is_empty());
-        let whole = is_said_twice.then(|| Whole::new(item, &missing));
+        let whole = is_said_twice.then(|| WholeDigest::new(item, &missing));
         let failed = AtomicBool::new(false);
-        let open = Arc::new(Open { number, spot, file, left, near, whole, failed });
+        let open = Arc::new(FetchedFile { number, spot, file, left, near, whole, failed });
         if missing.is_empty() {
             return self.complete(&open, item);
         }
@@ -251,7 +252,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    fn missing_pieces(&self, file: &File, item: &Item) -> io::Result<Vec<usize>> {
+    fn missing_pieces(&self, file: &File, item: &DataSetFile) -> io::Result<Vec<usize>> {
         let has_content = file.metadata()?.len() > 0;
         file.set_len(item.size)?;
         let mut buffer = vec![0; if has_content { BUFFER } else { 0 }];
@@ -272,13 +273,14 @@ impl<'a> Work<'a> {
 
     /// Asks a holder for a part, and notes how that went.
     fn fetch(&self, mut part: Part, holder: usize, url: &str) -> Result<(), String> {
-        let Some(Wanted { item, .. }) = self.order.files.get(part.open.number) else { return Ok(()) };
+        let Some(WantedFile { item, .. }) = self.order.files.get(part.open.number) else { return Ok(()) };
         let (offset, len) = (part.range.start, part.range.end - part.range.start);
         let (mut hasher, mut at) = (Hasher::new(), offset);
         let read = self.readers.read(url, Access { offset, len, size: item.size }, &mut |bytes| {
             if self.cancel.load(Ordering::Relaxed) {
                 return Err(io::ErrorKind::Interrupted.into());
             }
+            // Written before it is verified: the file has a temporary name until all digests match.
             part.open.file.write_all_at(bytes, at)?;
             if part.left.is_none() {
                 hasher.add(bytes);
@@ -302,25 +304,26 @@ impl<'a> Work<'a> {
                 self.leave_out(holder, &why);
                 why
             }
-            Err(Trouble::Here(error)) => {
+            Err(ReadError::Local(error)) => {
                 self.note(holder, |health| health.end());
                 return self.failed_here(&part, &error);
             }
-            Err(Trouble::Refused(why)) => {
+            Err(ReadError::Permanent(why)) => {
                 self.leave_out(holder, &why);
                 why
             }
-            Err(Trouble::Lacks(why)) => {
+            Err(ReadError::Lacks(why)) => {
                 self.note(holder, |health| health.lacks(part.open.number));
                 why
             }
-            Err(Trouble::Passing(why)) => {
+            Err(ReadError::Transient(why)) => {
                 if self.note(holder, |health| health.failed(Instant::now())) == Some(true) {
                     self.tell_left_out(holder, &why);
                 }
                 why
             }
         };
+        // The bytes of the failed attempt do not count as progress.
         self.watch.again(at - offset);
         let name = self.order.holders.get(holder).map_or("?", String::as_str);
         part.why = Some(format!("{name}: {why}"));
@@ -328,10 +331,12 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// A part of a piece is in its file. If that was the last one, the piece is compared. Whose bytes are wrong then cannot be
-    /// told, so all of it is asked of one holder.
-    fn joined(&self, part: Part, item: &Item) -> Result<(), String> {
-        if part.left.as_ref().is_some_and(|left| left.fetch_sub(1, Ordering::AcqRel) > 1) {
+    /// Records that a part is written. The last part of a piece triggers its comparison; if that fails, the whole piece
+    /// is fetched from one holder, because the wrong part is unknown.
+    fn joined(&self, part: Part, item: &DataSetFile) -> Result<(), String> {
+        let left = part.left.as_ref().map_or(1, |left| left.fetch_sub(1, Ordering::AcqRel));
+        assert!(left > 0, "a part of a piece was counted twice");
+        if left > 1 {
             return Ok(());
         }
         let (offset, len) = item.piece(part.index);
@@ -341,6 +346,7 @@ impl<'a> Work<'a> {
                 self.watch.again(len);
                 let range = offset..offset + len;
                 let why = Some(format!("several: {}", wrong_bytes(&range, item)));
+                // Which holder sent wrong bytes is unknown, so one holder sends the whole piece.
                 self.queue.lock().parts.push_front(Part { range, left: None, why, ..part });
                 Ok(())
             }
@@ -355,7 +361,7 @@ impl<'a> Work<'a> {
         if is_told { Err(format!("{}: {error}", part.open.spot.path.display())) } else { Ok(()) }
     }
 
-    fn note<T>(&self, holder: usize, note: impl FnOnce(&mut Health) -> T) -> Option<T> {
+    fn note<T>(&self, holder: usize, note: impl FnOnce(&mut HolderHealth) -> T) -> Option<T> {
         self.queue.lock().health.get_mut(holder).map(note)
     }
 
@@ -380,10 +386,12 @@ impl<'a> Work<'a> {
     }
 
     /// A piece is in its file.
-    fn arrived(&self, part: &Part, item: &Item) -> Result<(), String> {
+    fn arrived(&self, part: &Part, item: &DataSetFile) -> Result<(), String> {
         let open = &part.open;
         open.whole.iter().for_each(|whole| whole.came(part.index));
-        if open.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let left = open.left.fetch_sub(1, Ordering::AcqRel);
+        assert!(left > 0, "a piece was counted twice");
+        if left == 1 {
             return self.complete(open, item);
         }
         open.whole.iter().for_each(|whole| whole.go_on(&open.file, item));
@@ -391,7 +399,7 @@ impl<'a> Work<'a> {
     }
 
     /// Gives a file its name, all pieces of it being there.
-    fn complete(&self, open: &Open, item: &Item) -> Result<(), String> {
+    fn complete(&self, open: &FetchedFile, item: &DataSetFile) -> Result<(), String> {
         let failed = |error: io::Error| format!("{}: {error}", open.spot.path.display());
         if let Some(whole) = &open.whole
             && item.digest != Some(whole.end(&open.file, item).map_err(failed)?)
@@ -399,18 +407,20 @@ impl<'a> Work<'a> {
             let text = "its pieces are right and its SHA-256 is not: the entry contradicts itself";
             return Err(format!("{}: {text}", open.spot.path.display()));
         }
+        assert_eq!(open.left.load(Ordering::Acquire), 0, "a file with missing pieces gets its name");
         open.spot.commit(&open.file, self.order.force).map_err(|error| error.to_string())?;
         self.queue.lock().done += 1;
         self.watch.file_done(&item.name);
         Ok(())
     }
 
-    /// What came of it, all threads having ended.
+    /// Returns the result, after all threads have ended.
     ///
     /// # Errors
     /// Everything that did not come.
-    pub fn ended(self, already: u64) -> PublishResult<Fetched> {
+    pub fn ended(self, already: u64) -> PublishResult<FetchResult> {
         let queue = self.queue.into_inner();
+        assert_eq!(queue.busy, 0, "a fetch ends while a step of it runs");
         if self.cancel.load(Ordering::Relaxed) {
             return Err(interrupted());
         }
@@ -424,21 +434,28 @@ impl<'a> Work<'a> {
         let named = self.order.holders.iter().zip(&queue.health);
         let parts =
             named.map(|(name, health)| (name.clone(), health.parts())).filter(|(_, parts)| *parts > 0);
+        assert_eq!(
+            already + queue.done,
+            self.order.files.len() as u64,
+            "a file was neither fetched nor reported"
+        );
         let (files, moved) = (already + queue.done, self.moved.into_inner());
-        Ok(Fetched { files, already, moved, parts: parts.collect() })
+        Ok(FetchResult { files, already, moved, parts: parts.collect() })
     }
 }
 
-/// A piece by who has what of it.
-fn parts_of(open: &Arc<Open>, item: &Item, index: usize) -> Vec<Part> {
+/// Splits a piece by the locality of its parts.
+fn parts_of(open: &Arc<FetchedFile>, item: &DataSetFile, index: usize) -> Vec<Part> {
     let (offset, len) = item.piece(index);
     let range = offset..offset + len;
     let ranges = open.near.as_ref().map_or_else(|| vec![range.clone()], |near| near.cut(range.clone()));
+    let cut: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+    assert_eq!(cut, len, "the parts of a piece are not all of it");
     let left = (ranges.len() > 1).then(|| Arc::new(AtomicUsize::new(ranges.len())));
     let part = |range| Part { open: Arc::clone(open), index, range, left: left.clone(), why: None };
     ranges.into_iter().map(part).collect()
 }
 
-fn wrong_bytes(range: &Range<u64>, item: &Item) -> String {
+fn wrong_bytes(range: &Range<u64>, item: &DataSetFile) -> String {
     format!("wrong bytes of {} (from {}, {} bytes)", item.name, range.start, range.end - range.start)
 }

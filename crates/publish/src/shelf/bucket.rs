@@ -1,15 +1,15 @@
 //! Objects of a store that speaks S3.
 
-use bivouac_source::{Attrs, Expect, S3Source, Source};
+use bivouac_source::{Attrs, Precondition, S3Source, Source};
 
-use super::{Shelf, too_large};
+use super::{CatalogueStore, too_large};
 use crate::error::PublishResult;
 
 /// The objects below a prefix.
 pub struct Bucket {
     /// The store, below the prefix.
     pub store: S3Source,
-    /// What it is called.
+    /// Name of the bucket.
     pub name: String,
 }
 
@@ -29,7 +29,7 @@ impl Bucket {
                 pieces.push(store.put(&upload, (number * len) as u64, piece)?);
             }
             store.verify(&upload, &pieces)?;
-            store.commit(&upload, &pieces, &attrs, &Expect::Absent)
+            store.commit(&upload, &pieces, &attrs, &Precondition::Absent)
         };
         match put() {
             Ok(_) => Ok(()),
@@ -41,7 +41,7 @@ impl Bucket {
     }
 }
 
-impl Shelf for Bucket {
+impl CatalogueStore for Bucket {
     fn name(&self) -> String {
         self.name.clone()
     }

@@ -4,17 +4,17 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::{Shelf, exists, too_large};
+use super::{CatalogueStore, exists, too_large};
 use crate::error::{Cause, PublishError, PublishResult};
 
-/// What entries are called until they are whole.
+/// Prefix of the names of incomplete entries.
 const HIDDEN: &str = ".bivouac-";
 
 /// The directory.
 pub struct Dir(pub PathBuf);
 
 impl Dir {
-    /// That the directory is there: a path with a slip in it is not to become a catalogue.
+    /// Checks that the directory exists: a mistyped path must not become a catalogue.
     fn is_there(&self) -> PublishResult<()> {
         match fs::metadata(&self.0) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -28,7 +28,7 @@ impl Dir {
         }
     }
 
-    /// Writes the files into a directory that nobody takes for an entry, and has all of it on the disk.
+    /// Writes the files to a hidden directory and syncs them.
     fn draft(&self, dir: &Path, files: &[(&str, &[u8])]) -> std::io::Result<()> {
         fs::create_dir(dir)?;
         for (name, bytes) in files {
@@ -40,7 +40,7 @@ impl Dir {
     }
 }
 
-impl Shelf for Dir {
+impl CatalogueStore for Dir {
     fn name(&self) -> String {
         self.0.display().to_string()
     }

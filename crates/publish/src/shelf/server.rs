@@ -4,10 +4,10 @@ use roxmltree::Document;
 use serde_json::Value;
 use url::Url;
 
-use super::{Shelf, exists};
+use super::{CatalogueStore, exists};
 use crate::error::{Cause, PublishError, PublishResult};
-use crate::place::Place;
-use crate::web::{Sent, Web};
+use crate::place::Location;
+use crate::web::{RequestOptions, Web};
 
 /// Largest list of a server, in bytes.
 const LIST_MAX: usize = 64 << 20;
@@ -22,8 +22,8 @@ pub struct Server<'w> {
 
 impl Server<'_> {
     fn at(&self, name: &str) -> Url {
-        match Place::Web(self.url.clone()).join(name) {
-            Place::Web(url) => url,
+        match Location::Web(self.url.clone()).join(name) {
+            Location::Web(url) => url,
             _ => self.url.clone(),
         }
     }
@@ -39,20 +39,24 @@ impl Server<'_> {
 
     fn put_file(&self, name: &str, bytes: &[u8]) -> PublishResult<()> {
         let headers = vec![("if-none-match", "*".to_owned())];
-        let mut answer =
-            self.web.ask("PUT", &self.at(name), &Sent { headers, body: Some(bytes), ..Sent::default() })?;
+        let mut answer = self.web.ask(
+            "PUT",
+            &self.at(name),
+            &RequestOptions { headers, body: Some(bytes), ..RequestOptions::default() },
+        )?;
         if (200..300).contains(&answer.status) { Ok(()) } else { Err(answer.refusal()) }
     }
 
     fn delete(&self, name: &str) -> PublishResult<()> {
-        let mut answer = self.web.ask("DELETE", &self.at(name), &Sent::default())?;
+        let mut answer = self.web.ask("DELETE", &self.at(name), &RequestOptions::default())?;
         if (200..300).contains(&answer.status) { Ok(()) } else { Err(answer.refusal()) }
     }
 
     /// The list that servers make for programs: formations, and nginx with its format json.
     fn list_json(&self) -> PublishResult<Option<Vec<String>>> {
         let headers = vec![("accept", "application/json".to_owned())];
-        let mut answer = self.web.ask("GET", &self.dir(), &Sent { headers, ..Sent::default() })?;
+        let mut answer =
+            self.web.ask("GET", &self.dir(), &RequestOptions { headers, ..RequestOptions::default() })?;
         if answer.status != 200 {
             return Err(answer.refusal());
         }
@@ -67,8 +71,11 @@ impl Server<'_> {
     /// The list of WebDAV (RFC 4918, 9.1).
     fn list_dav(&self) -> PublishResult<Option<Vec<String>>> {
         let headers = vec![("depth", "1".to_owned())];
-        let mut answer =
-            self.web.ask("PROPFIND", &self.dir(), &Sent { headers, body: Some(b""), ..Sent::default() })?;
+        let mut answer = self.web.ask(
+            "PROPFIND",
+            &self.dir(),
+            &RequestOptions { headers, body: Some(b""), ..RequestOptions::default() },
+        )?;
         if answer.status != 207 {
             return Ok(None);
         }
@@ -88,13 +95,13 @@ impl Server<'_> {
     }
 }
 
-impl Shelf for Server<'_> {
+impl CatalogueStore for Server<'_> {
     fn name(&self) -> String {
         crate::web::shown(&self.url)
     }
 
     fn put(&self, entry: &str, files: &[(&str, &[u8])]) -> PublishResult<()> {
-        let mut made = self.web.ask("MKCOL", &self.at(entry), &Sent::default())?;
+        let mut made = self.web.ask("MKCOL", &self.at(entry), &RequestOptions::default())?;
         match made.status {
             201 => {}
             405 if made.header("allow").is_none_or(|methods| methods.contains("MKCOL")) => {
@@ -118,7 +125,8 @@ impl Shelf for Server<'_> {
     }
 
     fn get(&self, entry: &str, file: &str, max: usize) -> PublishResult<String> {
-        let mut answer = self.web.ask("GET", &self.at(&format!("{entry}/{file}")), &Sent::default())?;
+        let mut answer =
+            self.web.ask("GET", &self.at(&format!("{entry}/{file}")), &RequestOptions::default())?;
         if answer.status == 200 { answer.text(max) } else { Err(answer.refusal()) }
     }
 

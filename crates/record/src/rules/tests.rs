@@ -1,7 +1,7 @@
 //! Each rule on a workload that has its fault, and on some that have not.
 
 use super::*;
-use crate::tracker::{Access, Place, Tracker};
+use crate::tracker::{Access, AccessPosition, Tracker};
 
 /// A workload of one directory.
 struct Work {
@@ -10,7 +10,7 @@ struct Work {
     len: u64,
     /// From one call to the next; 0 is to random places.
     step: u64,
-    /// How long a call takes, in microseconds.
+    /// Time that a call takes, in microseconds.
     us: u64,
     stripe: u64,
 }
@@ -27,7 +27,7 @@ impl Work {
         for i in 0..self.ops {
             let at = if self.step == 0 { (i * 2_654_435_761) % (1 << 32) * 64 } else { i * self.step };
             let (writes, len, spent_ns) = (self.writes, self.len, self.us * 1000);
-            tracker.note(&Access { writes, place: Place::At(at), len, spent_ns });
+            tracker.note(&Access { writes, place: AccessPosition::At(at), len, spent_ns });
         }
         Group {
             place: "/out".into(),

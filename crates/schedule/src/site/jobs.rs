@@ -1,57 +1,57 @@
-//! The jobs: when they come, how large they are, how long they run, what data they need.
+//! Generator of jobs: arrival, size, run time, data.
 
 use super::FILE_BYTES;
 use super::random::Random;
 
-/// A job with data that is to be there when it starts.
+/// A job whose data must be present when it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// Whose it is.
+    /// User id.
     pub user: u32,
-    /// When it is submitted.
+    /// Submission time.
     pub arrival_s: i64,
-    /// When the queue starts it.
+    /// Start time in the queue.
     pub start_s: i64,
-    /// Bytes, with what its files count as.
+    /// Cost of its transfer, in bytes.
     pub work: u64,
 }
 
-/// Nodes of the largest job, as in the model, and of the machine: with so many, jobs wait for hours and not for weeks.
+/// Nodes of the largest job, as in the model, and of the machine; with 160 nodes jobs wait for hours instead of weeks.
 const NODES: usize = 128;
 const MACHINE: usize = 160;
 const NODE_BYTES: f64 = (64_u64 << 30) as f64;
 const USERS: u32 = 50;
 
-/// Lublin and Feitelson: part of jobs on one node, and of those on a power of two of nodes; of the others the binary logarithm,
-/// from one of two uniform distributions.
+/// Lublin and Feitelson: fraction of single-node jobs and of power-of-two jobs; the binary logarithm of the other
+/// sizes, from one of two uniform distributions.
 const SERIAL: f64 = 0.244;
 const POWER: f64 = 0.576;
 const LOG_NODES: [f64; 3] = [0.8, 4.5, 7.0];
 const LOWER: f64 = 0.86;
-/// The logarithm of the run time: one of two gamma distributions, the first more rarely the more nodes there are.
+/// Logarithm of the run time: one of two gamma distributions, the first with a probability that falls with the nodes.
 const SHORT: (f64, f64) = (4.2, 0.94);
 const LONG: (f64, f64) = (312.0, 0.03);
 const SHORT_PART: (f64, f64) = (-0.0054, 0.78);
 const LOG_TIME_MAX: f64 = 12.0;
-/// The logarithm of the time between two arrivals at rush hours, and by how much it is longer on average.
+/// Logarithm of the interval between arrivals at rush hour, and the factor of the daily average.
 const BETWEEN: (f64, f64) = (10.2303, 0.4871);
 const ALL_HOURS: f64 = 1.0225;
 const LOG_BETWEEN_MAX: f64 = 13.0;
-/// How many come in each half hour of a day, which begins at that one of them.
+/// Distribution of arrivals over the half hours of a day, and the half hour that the day begins with.
 const DAILY: (f64, f64) = (8.1737, 3.9631);
 const BUCKETS: usize = 48;
 const BUCKET_S: f64 = 1800.0;
 const DAY_BEGINS: usize = 11;
 
-/// Agrawal and others: the logarithm of sizes of files, and the tail.
+/// Agrawal and others: logarithm of file sizes, and the Pareto tail.
 const LOG_SIZE: (f64, f64) = (9.48, 2.46);
 const BODY: f64 = 0.99994;
 const TAIL: (f64, f64) = (0.91, 512e6);
-/// Of how many files a job's mean size is drawn, and the largest of them.
+/// Number of files that the mean size of a job is drawn from, and the largest file.
 const DRAWN: u32 = 200;
 const SIZE_MAX: f64 = 1e12;
 
-/// Jobs in order of arrival.
+/// Returns jobs in order of arrival.
 #[must_use]
 pub fn jobs(seed: u64, count: usize) -> Vec<Job> {
     let mut random = Random::new(seed);
@@ -109,7 +109,7 @@ fn mean_size(random: &mut Random) -> f64 {
     (0..DRAWN).map(size).sum::<f64>() / f64::from(DRAWN)
 }
 
-/// Arrivals, more of them by day: the time between two is paid in points, of which each half hour has some.
+/// Arrival process with a daily cycle: intervals are paid in points, and each half hour has some.
 struct Arrivals {
     weights: Vec<f64>,
     bucket: usize,
@@ -119,7 +119,7 @@ struct Arrivals {
 
 impl Arrivals {
     fn new() -> Arrivals {
-        // The density of the gamma distribution, up to a factor, which the mean takes away again.
+        // The density of the gamma distribution without its constant factor, which the division by the mean cancels.
         let (shape, scale) = DAILY;
         let density = |at: f64| at.powf(shape - 1.0) * (-at / scale).exp();
         let mut weights = vec![0.0; BUCKETS];
@@ -150,10 +150,10 @@ impl Arrivals {
     }
 }
 
-/// First come, first served: nobody starts before who came before.
+/// First-come, first-served queue of the machine.
 #[derive(Default)]
 struct Queue {
-    /// When each node is free.
+    /// Time at which each node becomes free.
     free_s: Vec<i64>,
     last_s: i64,
 }
@@ -164,6 +164,7 @@ impl Queue {
         self.free_s.sort_unstable();
         let free_s = nodes.checked_sub(1).and_then(|last| self.free_s.get(last)).copied().unwrap_or(0);
         self.last_s = free_s.max(arrival_s).max(self.last_s);
+        // The nodes that are free first; the list is sorted.
         self.free_s.iter_mut().take(nodes).for_each(|node| *node = self.last_s + run_time_s);
         self.last_s
     }

@@ -1,4 +1,4 @@
-//! Random numbers of distributions, the same in every run with the same seed.
+//! Seeded random numbers of several distributions.
 
 /// A generator: splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ impl Random {
         z ^ z >> 31
     }
 
-    /// Above 0, at most 1.
+    /// Returns a uniform number in (0, 1].
     pub fn unit(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
@@ -31,7 +31,7 @@ impl Random {
         (-2.0 * self.unit().ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
     }
 
-    /// Gamma-distributed; for shapes from 1 on.
+    /// Returns a gamma-distributed number; `shape` is at least 1.
     pub fn gamma(&mut self, shape: f64, scale: f64) -> f64 {
         // Marsaglia and Tsang: "A simple method for generating gamma variables", 2000.
         let d = shape - 1.0 / 3.0;

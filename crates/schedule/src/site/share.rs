@@ -1,4 +1,4 @@
-//! Three ways to share site storage's bandwidth among the jobs of a site.
+//! Three policies of sharing site storage's bandwidth among the jobs of a site.
 
 use std::collections::BTreeMap;
 
@@ -6,46 +6,47 @@ use super::jobs::Job;
 use super::random::Random;
 use crate::{Entry, Event, Limits, Request, Schedule};
 
-/// A way to share.
+/// A policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// Slots, the earliest deadline first.
+pub enum SharingPolicy {
+    /// Slots, earliest deadline first.
     Slots,
-    /// One after the other as they come, with the same limits.
+    /// First come, first served, with the same limits.
     FirstCome,
-    /// All copy as soon as they are submitted, each with an equal part, and storage loses nothing by that: the best that can be
-    /// had without shares of users, and without knowing beforehand.
-    NoManager,
+    /// No scheduler: all transfers start at submission and share the bandwidth equally without loss. An upper bound for
+    /// sharing without user limits and without announcements.
+    Unmanaged,
 }
 
-impl Way {
-    /// All ways.
-    pub const ALL: [Way; 3] = [Way::Slots, Way::FirstCome, Way::NoManager];
+impl SharingPolicy {
+    /// All policies.
+    pub const ALL: [SharingPolicy; 3] =
+        [SharingPolicy::Slots, SharingPolicy::FirstCome, SharingPolicy::Unmanaged];
 
-    /// What it is called.
+    /// Returns the policy's name.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
-            Way::Slots => "slots",
-            Way::FirstCome => "first come, first served",
-            Way::NoManager => "no manager",
+            SharingPolicy::Slots => "slots",
+            SharingPolicy::FirstCome => "first come, first served",
+            SharingPolicy::Unmanaged => "no manager",
         }
     }
 }
 
-/// How well deadlines were met.
+/// Deadline statistics of a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Met {
-    /// Jobs whose data was there in time, of all.
+pub struct DeadlineStats {
+    /// Fraction of jobs whose data was present in time.
     pub part: f64,
-    /// By how much the others were late on average, in seconds.
+    /// Mean delay of the others, in seconds.
     pub late_s: f64,
-    /// Of those who were told beforehand that theirs would be: the part that was. Only slots tell.
+    /// Fraction of promised deadlines that were met. Only slots make promises.
     pub kept: Option<f64>,
 }
 
-/// A stage that could be done alone in time is asked for by the job's start; one that could not, by four times what it takes
-/// alone, from when it is announced on: a queue can be told so.
+/// Returns the requests of jobs. The deadline is the job's start, or four times the duration of the transfer alone if
+/// that is later.
 fn requests(jobs: &[Job], limits: Limits) -> Vec<Request> {
     let request = |(id, job): (i64, &Job)| {
         let mut request = Request {
@@ -65,36 +66,36 @@ fn requests(jobs: &[Job], limits: Limits) -> Vec<Request> {
     (0..).zip(jobs).map(request).collect()
 }
 
-/// What became of jobs.
+/// Simulates jobs under a policy.
 #[must_use]
-pub fn shared(seed: u64, jobs: &[Job], limits: Limits, way: Way) -> Met {
+pub fn simulate(seed: u64, jobs: &[Job], limits: Limits, way: SharingPolicy) -> DeadlineStats {
     let requests = requests(jobs, limits);
     let mut promised = Vec::new();
     let done_s = match way {
-        Way::Slots => by_slots(seed, &requests, limits, &mut promised),
-        Way::FirstCome => first_come(seed, &requests, limits),
-        Way::NoManager => all_at_once(&requests, limits),
+        SharingPolicy::Slots => by_slots(seed, &requests, limits, &mut promised),
+        SharingPolicy::FirstCome => first_come(seed, &requests, limits),
+        SharingPolicy::Unmanaged => all_at_once(&requests, limits),
     };
     let late_of =
         |request: &Request| done_s.get(&request.id).copied().unwrap_or(i64::MAX) - request.deadline_s;
     let late: Vec<i64> = requests.iter().map(late_of).filter(|&late_s| late_s > 0).collect();
     let kept =
         promised.iter().filter(|&&id| requests.iter().any(|one| one.id == id && late_of(one) <= 0)).count();
-    Met {
+    DeadlineStats {
         kept: (!promised.is_empty()).then(|| kept as f64 / promised.len() as f64),
         part: 1.0 - late.len() as f64 / requests.len().max(1) as f64,
         late_s: late.iter().map(|&late_s| late_s as f64).sum::<f64>() / late.len().max(1) as f64,
     }
 }
 
-/// When each was done.
-type Done = BTreeMap<i64, i64>;
+/// Completion time of each request.
+type CompletionTimes = BTreeMap<i64, i64>;
 
-fn by_slots(seed: u64, requests: &[Request], limits: Limits, promised: &mut Vec<i64>) -> Done {
+fn by_slots(seed: u64, requests: &[Request], limits: Limits, promised: &mut Vec<i64>) -> CompletionTimes {
     let mut random = Random::new(seed);
     let mut schedule = Schedule::new(limits, Vec::new(), i64::MIN);
-    // What those that run have still to copy, whatever the schedule believes.
-    let (mut left, mut done) = (BTreeMap::<i64, f64>::new(), Done::new());
+    // Actual remainders of running transfers; the scheduler only has estimates.
+    let (mut left, mut done) = (BTreeMap::<i64, f64>::new(), CompletionTimes::new());
     let (mut arriving, mut now_s) = (requests.iter().peekable(), 0);
     loop {
         let arrival = arriving.peek().map(|request| (request.earliest_s, 2, Event::Announce(**request)));
@@ -109,6 +110,8 @@ fn by_slots(seed: u64, requests: &[Request], limits: Limits, promised: &mut Vec<
                 }
             }
         };
+        // At equal times transfers end first, then start, then new ones are announced, so that bandwidth is free when
+        // it is needed.
         let next = schedule.entries().iter().filter_map(event).chain(arrival);
         let Some((at_s, _, event)) = next.min_by_key(|(at_s, order, _)| (*at_s, *order)) else { return done };
         for entry in schedule.entries() {
@@ -133,23 +136,22 @@ fn by_slots(seed: u64, requests: &[Request], limits: Limits, promised: &mut Vec<
                 left.remove(&id);
                 done.insert(id, at_s);
             }
-            // Its slot has moved meanwhile.
+            // The slot has moved since the event was chosen: it is chosen again.
             _ => {}
         }
     }
 }
 
-/// Who came first has all that it can take, with the same limits and the same machine: deadlines in the order of arrival, so
-/// late that none is missed.
-fn first_come(seed: u64, requests: &[Request], limits: Limits) -> Done {
+/// Simulates first come, first served on the same scheduler, by deadlines in the order of arrival that none can miss.
+fn first_come(seed: u64, requests: &[Request], limits: Limits) -> CompletionTimes {
     const LATE_S: i64 = 1 << 40;
     let in_turn = |request: &Request| Request { deadline_s: LATE_S + request.id, ..*request };
     let requests: Vec<Request> = requests.iter().map(in_turn).collect();
     by_slots(seed, &requests, limits, &mut Vec::new())
 }
 
-fn all_at_once(requests: &[Request], limits: Limits) -> Done {
-    let (mut open, mut done) = (Vec::<(i64, f64)>::new(), Done::new());
+fn all_at_once(requests: &[Request], limits: Limits) -> CompletionTimes {
+    let (mut open, mut done) = (Vec::<(i64, f64)>::new(), CompletionTimes::new());
     let (mut now_s, mut arriving) = (0.0_f64, requests.iter().peekable());
     loop {
         let rate = limits.bandwidth as f64 / open.len().max(1) as f64;
@@ -164,7 +166,7 @@ fn all_at_once(requests: &[Request], limits: Limits) -> Done {
         open.iter_mut().for_each(|(_, left)| *left -= (until_s - now_s) * rate);
         now_s = until_s;
         open.retain(|(id, left)| {
-            // A byte is less than what is lost by rounding.
+            // Less than a byte is rounding error.
             let is_open = *left >= 1.0;
             if !is_open {
                 done.insert(*id, now_s.ceil() as i64);

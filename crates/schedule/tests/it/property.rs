@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bivouac_schedule::{Entry, Event, Limits, Phase, Refusal, Request, Schedule};
+use bivouac_schedule::{Entry, Event, Limits, Phase, Request, Schedule, ScheduleError};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -125,7 +125,7 @@ proptest! {
                     match schedule.apply(now_s, Event::Announce(request)) {
                         Ok(answer) if answer.slot.unwrap().end_s <= request.deadline_s => _ = promised.insert(id),
                         Ok(_) => assert!(request.or_later),
-                        Err(Refusal::TooLate(slot)) => {
+                        Err(ScheduleError::TooLate(slot)) => {
                             prop_assert!(!request.or_later && slot.end_s > request.deadline_s);
                             prop_assert_eq!(schedule.entries(), before.entries());
                             let later = Request { deadline_s: slot.end_s, or_later: true, ..request };
@@ -146,7 +146,7 @@ proptest! {
                     now_s += seconds;
                 }
             }
-            schedule.apply(now_s, Event::Look).unwrap();
+            schedule.apply(now_s, Event::Tick).unwrap();
             check(&schedule, now_s);
             for entry in schedule.entries().iter().filter(|entry| promised.contains(&entry.request.id)) {
                 prop_assert!(!entry.is_late(), "a promise is broken: {entry:?}");

@@ -1,6 +1,6 @@
 //! Slots at a simulated site, small: S435. `cargo xtask site` has the large one.
 
-use bivouac_schedule::site::{Way, jobs, site};
+use bivouac_schedule::site::{SharingPolicy, jobs, site};
 
 /// S435: at a load of 0.8 and below, slots meet at least 95 % of deadlines, and more than first come, first served; what they
 /// promise they keep.
@@ -8,7 +8,7 @@ use bivouac_schedule::site::{Way, jobs, site};
 fn slots_meet_deadlines() {
     for load in [0.5, 0.8] {
         let [(slots, met), (_, first), _] = site(1, 1500, load);
-        assert_eq!(slots, Way::Slots);
+        assert_eq!(slots, SharingPolicy::Slots);
         assert!(met.part >= 0.95, "{load}: {met:?}");
         assert!(met.part >= first.part && met.kept >= Some(0.98), "{load}: {met:?} {first:?}");
     }

@@ -1,6 +1,6 @@
 //! Who goes when.
 
-use bivouac_schedule::{Event, Limits, Phase, Refusal, Request, Schedule, Slot};
+use bivouac_schedule::{Event, Limits, Phase, Request, Schedule, ScheduleError, Slot};
 
 /// 100 bytes per second, of which one user may have half. A request of `work` 4,800 is given 5,600 bytes: 112 s of one user.
 const LIMITS: Limits = Limits { bandwidth: 100, user_percent: 50, file_bytes: 10 };
@@ -66,7 +66,7 @@ fn what_cannot_be_met_is_refused() {
     let before = schedule.clone();
     let refused = schedule.apply(0, Event::Announce(request(2, 7, 200))).unwrap_err();
     let could = Slot { begin_s: 112, end_s: 224, rate: 50 };
-    assert_eq!((refused, schedule.entries()), (Refusal::TooLate(could), before.entries()));
+    assert_eq!((refused, schedule.entries()), (ScheduleError::TooLate(could), before.entries()));
     assert_eq!(announce(&mut schedule, Request { or_later: true, ..request(2, 7, 200) }), could);
     // It was promised nothing, so it makes room.
     assert_eq!(announce(&mut schedule, request(3, 7, 240)).end_s, 224);
@@ -82,14 +82,14 @@ fn a_slot_is_for_who_comes() {
     announce(&mut schedule, request(1, 7, 400));
     announce(&mut schedule, request(2, 7, 401));
     let early = schedule.apply(5, Event::Begin(2)).unwrap_err();
-    assert!(matches!(early, Refusal::NotYet(Slot { begin_s: 117, .. })), "{early:?}");
+    assert!(matches!(early, ScheduleError::NotYet(Slot { begin_s: 117, .. })), "{early:?}");
     let begun = schedule.apply(5, Event::Begin(1)).unwrap();
     assert_eq!(schedule.apply(5, Event::Begin(1)).unwrap(), begun);
     // Done early: the next one may come at once. It does not, and another takes the time.
     schedule.apply(30, Event::End(1)).unwrap();
     assert_eq!(slots(&schedule), [(30, 142, 50)]);
-    assert_eq!(schedule.apply(30, Event::End(1)).unwrap_err(), Refusal::Unknown);
-    schedule.apply(90, Event::Look).unwrap();
+    assert_eq!(schedule.apply(30, Event::End(1)).unwrap_err(), ScheduleError::Unknown);
+    schedule.apply(90, Event::Tick).unwrap();
     assert_eq!((phases(&schedule), slots(&schedule)), (vec![Phase::Waiting], vec![(30, 202, 50)]));
     schedule.apply(91, Event::Announce(request(3, 7, 450))).unwrap();
     assert_eq!(slots(&schedule), [(203, 315, 50), (91, 203, 50)]);
@@ -101,10 +101,10 @@ fn a_slot_is_for_who_comes() {
     schedule.apply(95, Event::Withdraw(2)).unwrap();
     let again = schedule.apply(95, Event::Announce(request(2, 7, 600))).unwrap().slot.unwrap();
     assert_eq!((phases(&schedule), again.begin_s, again.end_s), (vec![Phase::Waiting], 95, 207));
-    assert_eq!(schedule.apply(600, Event::Look).unwrap().given_up, Vec::<i64>::new());
+    assert_eq!(schedule.apply(600, Event::Tick).unwrap().given_up, Vec::<i64>::new());
     // Two looks have to agree.
-    assert_eq!(schedule.apply(601, Event::Look).unwrap().given_up, Vec::<i64>::new());
-    assert_eq!(schedule.apply(602, Event::Look).unwrap().given_up, [2]);
+    assert_eq!(schedule.apply(601, Event::Tick).unwrap().given_up, Vec::<i64>::new());
+    assert_eq!(schedule.apply(602, Event::Tick).unwrap().given_up, [2]);
     assert_eq!(schedule.entries(), []);
 }
 
@@ -115,9 +115,9 @@ fn a_stage_that_takes_longer_moves_the_others() {
     announce(&mut schedule, request(1, 7, 1000));
     announce(&mut schedule, request(2, 7, 2000));
     schedule.apply(0, Event::Begin(1)).unwrap();
-    schedule.apply(112, Event::Look).unwrap();
+    schedule.apply(112, Event::Tick).unwrap();
     assert_eq!(slots(&schedule), [(0, 172, 50), (172, 284, 50)]);
-    let given_up = (113..5000).find(|&now_s| schedule.apply(now_s, Event::Look).unwrap().given_up == [1]);
+    let given_up = (113..5000).find(|&now_s| schedule.apply(now_s, Event::Tick).unwrap().given_up == [1]);
     assert!(given_up.is_some_and(|now_s| now_s > 800), "{given_up:?}");
 }
 
@@ -130,9 +130,9 @@ fn a_jump_of_the_clock_gives_nobody_up() {
         announce(&mut schedule, request(id, 7, 1000));
     }
     schedule.apply(0, Event::Begin(1)).unwrap();
-    assert_eq!(schedule.apply(YEAR, Event::Look).unwrap().given_up, Vec::<i64>::new());
+    assert_eq!(schedule.apply(YEAR, Event::Tick).unwrap().given_up, Vec::<i64>::new());
     for later_s in [20, -YEAR, 21] {
-        assert_eq!(schedule.apply(later_s, Event::Look).unwrap().given_up, Vec::<i64>::new());
+        assert_eq!(schedule.apply(later_s, Event::Tick).unwrap().given_up, Vec::<i64>::new());
     }
     assert_eq!(phases(&schedule)[0], Phase::Running);
     assert!(schedule.entries().iter().all(|entry| entry.slot.end_s < 400), "{schedule:?}");
@@ -144,7 +144,7 @@ fn what_changes_is_taken_notice_of() {
     let mut schedule = empty();
     announce(&mut schedule, request(1, 7, 300));
     announce(&mut schedule, request(2, 7, 301));
-    schedule.apply(0, Event::Move { id: 2, earliest_s: 0, deadline_s: 120 }).unwrap();
+    schedule.apply(0, Event::Reschedule { id: 2, earliest_s: 0, deadline_s: 120 }).unwrap();
     assert_eq!(slots(&schedule), [(112, 224, 50), (0, 112, 50)]);
     let less = Limits { bandwidth: 50, ..LIMITS };
     schedule.apply(0, Event::Limit(less)).unwrap();

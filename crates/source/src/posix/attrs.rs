@@ -1,4 +1,4 @@
-//! Attributes of files of a tree.
+//! Attributes of files in a directory tree.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -10,16 +10,16 @@ use rustix::io::{Errno, Result};
 
 use crate::{Attrs, Meta, Version};
 
-/// Room for a list of names of extended attributes as most files have them, in bytes.
+/// Initial size of the buffer for names of extended attributes, in bytes; it suffices for most files.
 const XATTR_LIST_FIRST: usize = 256;
-/// Longest list of names of extended attributes that the kernel gives.
+/// Upper limit of the kernel for the list of names of extended attributes.
 const XATTR_LIST_MAX: usize = 1 << 16;
-/// Longest value of an extended attribute.
+/// Upper limit of the kernel for the value of an extended attribute.
 const XATTR_VALUE_MAX: usize = 1 << 16;
-/// Extended attributes that belong to users; all others are the file system's own.
+/// Prefix of users' extended attributes; all others belong to the file system.
 const USER: &[u8] = b"user.";
 
-/// What an entry of a directory is.
+/// Returns the metadata of a directory entry.
 pub fn meta_of(dir: &OwnedFd, name: &[u8]) -> Result<Meta> {
     let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
     let kind = stat.st_mode & mode::TYPE;
@@ -39,7 +39,7 @@ pub fn meta_of(dir: &OwnedFd, name: &[u8]) -> Result<Meta> {
     Ok(Meta { kind, attrs, version, links: stat.st_nlink, target, rdev: stat.st_rdev })
 }
 
-/// How an entry of a directory looks, if it is there. Of a file that is all, and it need not be opened for it.
+/// Returns the version of a directory entry, `None` if it does not exist. One `fstatat`, without an open.
 pub fn version_at(dir: &OwnedFd, name: &[u8]) -> Result<Option<Version>> {
     match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => Ok(None),
@@ -47,7 +47,7 @@ pub fn version_at(dir: &OwnedFd, name: &[u8]) -> Result<Option<Version>> {
     }
 }
 
-/// How a file looks.
+/// Returns the version that a `stat` result stands for.
 pub fn version_of(stat: &Stat) -> Version {
     Version {
         size: if stat.st_mode & mode::TYPE == mode::DIR { 0 } else { stat.st_size.unsigned_abs() },
@@ -56,7 +56,7 @@ pub fn version_of(stat: &Stat) -> Version {
     }
 }
 
-/// Extended attributes of users; none where they cannot be read.
+/// Returns the extended attributes of users; none where they cannot be read.
 fn xattrs_of(dir: &OwnedFd, name: &[u8], kind: u32) -> Vec<(Vec<u8>, Vec<u8>)> {
     if !matches!(kind, mode::FILE | mode::DIR) {
         return Vec::new();
@@ -77,6 +77,7 @@ fn xattrs(file: &OwnedFd) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     names.truncate(len);
     let mut found = Vec::new();
     for name in names.split(|byte| *byte == 0).filter(|name| name.starts_with(USER)) {
+        // One buffer of the maximum size instead of a size query, which could be outdated when the value is read.
         let mut value = vec![0; XATTR_VALUE_MAX];
         let len = rustix::fs::fgetxattr(file, name, &mut value[..])?;
         value.truncate(len);
@@ -86,33 +87,34 @@ fn xattrs(file: &OwnedFd) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     Ok(found)
 }
 
-/// Gives an open file attributes; sentences for those that it does not take. The times come last, since everything
-/// else changes them.
-pub fn give(file: &OwnedFd, attrs: &Attrs, object: &str) -> Result<Vec<String>> {
+/// Sets the attributes of an open file, and returns messages for those that are not supported. The times are set last,
+/// because every other change modifies them.
+pub fn apply(file: &OwnedFd, attrs: &Attrs, object: &str) -> Result<Vec<String>> {
     let mut lost = Vec::new();
     let stat = rustix::fs::fstat(file)?;
     let is_owned = (stat.st_uid, stat.st_gid) == (attrs.uid, attrs.gid);
     if !is_owned {
         let owner = (Some(Uid::from_raw(attrs.uid)), Some(Gid::from_raw(attrs.gid)));
         match rustix::fs::fchown(file, owner.0, owner.1) {
+            // Only root can give files away. An unprivileged daemon flushes everything else and reports this.
             Err(Errno::PERM) => {
                 lost.push(format!("{object}: owner {}:{} needs privileges", attrs.uid, attrs.gid))
             }
             outcome => outcome?,
         }
     }
-    // A new owner may have taken bits away.
+    // The kernel clears set-id bits when the owner changes.
     if !is_owned || stat.st_mode & mode::PERM != attrs.perm {
         rustix::fs::fchmod(file, Mode::from_raw_mode(attrs.perm))?;
     }
-    give_xattrs(file, attrs, object, &mut lost)?;
+    apply_xattrs(file, attrs, object, &mut lost)?;
     rustix::fs::futimens(file, &times(attrs))?;
     Ok(lost)
 }
 
-/// The same for a file that nobody else has given anything, and how it looks then. It is not asked for how it looks before
-/// the times are given, because the answer to those says it; until then what was known when it was made has to do.
-pub fn give_new(file: &OwnedFd, attrs: &Attrs, object: &str) -> Result<(Vec<String>, Version)> {
+/// As [`apply`], for a file that no other process has changed since it was created; returns its version, too. A
+/// synchronous `stat` before the times are set would cost a round trip, so cached attributes are used until then.
+pub fn apply_new(file: &OwnedFd, attrs: &Attrs, object: &str) -> Result<(Vec<String>, Version)> {
     let (as_known, wanted) = (AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS);
     let known = rustix::fs::statx(file, "", as_known, wanted);
     let is_owned = |stat: &Statx| (stat.stx_uid, stat.stx_gid) == (attrs.uid, attrs.gid);
@@ -121,22 +123,22 @@ pub fn give_new(file: &OwnedFd, attrs: &Attrs, object: &str) -> Result<(Vec<Stri
     }
     rustix::fs::futimens(file, &times(attrs))?;
     let stat = rustix::fs::fstat(file)?;
-    if is_given(&stat, attrs) && attrs.xattrs.is_empty() {
+    if has_owner_and_mode(&stat, attrs) && attrs.xattrs.is_empty() {
         return Ok((Vec::new(), version_of(&stat)));
     }
-    let lost = give(file, attrs, object)?;
+    let lost = apply(file, attrs, object)?;
     Ok((lost, version_of(&rustix::fs::fstat(file)?)))
 }
 
-/// Whether owner and permissions are as they are to be.
-pub fn is_given(stat: &Stat, attrs: &Attrs) -> bool {
+/// Returns whether owner and permissions equal those of `attrs`.
+pub fn has_owner_and_mode(stat: &Stat, attrs: &Attrs) -> bool {
     (stat.st_uid, stat.st_gid, stat.st_mode & mode::PERM) == (attrs.uid, attrs.gid, attrs.perm)
 }
 
-/// Gives a directory times, known by a descriptor that it need not be listed for.
-pub fn give_times(place: &OwnedFd, attrs: &Attrs) -> Result<()> {
+/// Sets the times of a directory through an `O_PATH` descriptor, which needs no permission to list it.
+pub fn set_dir_times(place: &OwnedFd, attrs: &Attrs) -> Result<()> {
     match rustix::fs::utimensat(place, "", &times(attrs), AtFlags::EMPTY_PATH) {
-        // Before Linux 5.8.
+        // Linux before 5.8 refuses EMPTY_PATH here.
         Err(Errno::INVAL) => {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let dir = rustix::fs::openat(place, ".", flags, Mode::empty())?;
@@ -146,7 +148,8 @@ pub fn give_times(place: &OwnedFd, attrs: &Attrs) -> Result<()> {
     }
 }
 
-fn give_xattrs(file: &OwnedFd, attrs: &Attrs, object: &str, lost: &mut Vec<String>) -> Result<()> {
+fn apply_xattrs(file: &OwnedFd, attrs: &Attrs, object: &str, lost: &mut Vec<String>) -> Result<()> {
+    // Unsupported extended attributes are an empty set: those to be set are reported one by one below.
     let old = xattrs(file).unwrap_or_default();
     for (name, value) in attrs.xattrs.iter().filter(|new| !old.contains(new)) {
         if let Err(error) = rustix::fs::fsetxattr(file.as_fd(), &name[..], value, XattrFlags::empty()) {
@@ -160,7 +163,7 @@ fn give_xattrs(file: &OwnedFd, attrs: &Attrs, object: &str, lost: &mut Vec<Strin
     Ok(())
 }
 
-/// The times of attributes.
+/// Converts the times of `attrs`.
 pub fn times(attrs: &Attrs) -> Timestamps {
     let spec = |time: Timestamp| Timespec { tv_sec: time.secs, tv_nsec: time.nanos.into() };
     Timestamps { last_access: spec(attrs.atime), last_modification: spec(attrs.mtime) }

@@ -1,4 +1,4 @@
-//! Files in the making: written beside their target under another name, then renamed.
+//! Uploads: written to a temporary file beside the target, then renamed.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -7,27 +7,28 @@ use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::at_once::leave;
-use super::attrs::{give_new, times, version_at, version_of};
-use super::place::Beside;
+use super::attrs::{apply_new, times, version_at, version_of};
+use super::replace::TemporaryEntry;
+use super::request_latency::no_undo;
 use super::{PosixSource, TEMPORARY};
 use crate::error::Cause;
-use crate::model::Opened;
+use crate::model::CachedFd;
 use crate::source::{join_path, split_path};
-use crate::{Attrs, Expect, Kept, Piece, Source, SourceError, SourceResult, Upload};
+use crate::{Attrs, Piece, Precondition, PutOutcome, Source, SourceError, SourceResult, Upload};
 
-/// Blocks of zeros of this size are left out, so that sparse files stay sparse.
+/// Aligned blocks of zeros of this size become holes, so that sparse files stay sparse.
 const BLOCK: usize = 4096;
-/// Largest piece, in bytes: it is read again as a whole.
+/// Largest piece, in bytes; verification reads it into memory as a whole.
 const PIECE_MAX: usize = 64 << 20;
 
 impl PosixSource {
     pub(super) fn make_temporary(&self, plan: Upload) -> SourceResult<Upload> {
         let path = &plan.path[..];
         let (parent, name) = split_path(path);
-        let dir = self.open_place(parent)?;
-        // A name that the storage does not take is refused before anything is written.
-        let is_taken = || match rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        let dir = self.open_dir_handle(parent)?;
+        // A name that the storage refuses must fail before any data is written. EXIST is no failure here: the
+        // precondition is checked at the commit.
+        let check_name = || match rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) | Ok(_) => Ok(()),
             Err(error) => Err(self.failed(path)(error)),
         };
@@ -35,25 +36,31 @@ impl PosixSource {
             let file = self.create_temporary(&dir, &plan)?;
             let made = self.size_temporary(&file, path, plan.size);
             match made {
-                Ok(tag) => Ok(Upload { tag, opened: Opened::holding(file), ..plan.clone() }),
+                Ok(tag) => Ok(Upload { tag, opened: CachedFd::holding(file), ..plan.clone() }),
                 Err(error) => {
-                    self.throw_away(&Beside { dir: &dir, name: plan.token.as_bytes(), tag: "", path })?;
+                    self.discard_temporary(&TemporaryEntry {
+                        dir: &dir,
+                        name: plan.token.as_bytes(),
+                        tag: "",
+                        path,
+                    })?;
                     Err(error)
                 }
             }
         };
-        self.pace.both(is_taken, make, |upload| self.abort(&upload)).map(|((), upload)| upload)
+        self.latency.run_both(check_name, make, |upload| self.abort(&upload)).map(|((), upload)| upload)
     }
 
     fn create_temporary(&self, dir: &OwnedFd, plan: &Upload) -> SourceResult<OwnedFd> {
         let mode = Mode::RUSR | Mode::WUSR;
+        // EXCL and NOFOLLOW: the directory may be writable by others, who must not redirect the write.
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         self.check_token(plan)?;
-        let made = self.pace.timed(|| rustix::fs::openat(dir, plan.token.as_str(), flags, mode));
+        let made = self.latency.measured(|| rustix::fs::openat(dir, plan.token.as_str(), flags, mode));
         made.map_err(self.failed(&plan.path))
     }
 
-    /// Gives a new temporary file its size, and answers its tag.
+    /// Sets the size of a new temporary file, and returns its tag.
     fn size_temporary(&self, file: &OwnedFd, path: &[u8], size: u64) -> SourceResult<String> {
         if size > 0 {
             rustix::fs::ftruncate(file, size).map_err(self.failed(path))?;
@@ -63,13 +70,14 @@ impl PosixSource {
     }
 
     pub(super) fn put_piece(&self, upload: &Upload, offset: u64, data: &[u8]) -> SourceResult<Piece> {
-        let file = self.file_of(upload)?;
+        let file = self.temporary_fd(upload)?;
         write_sparse(&file, offset, data).map_err(self.failed(&upload.path))?;
         Ok(Piece { offset, len: data.len() as u64, tag: format!("{:032x}", xxh3_128(data)) })
     }
 
-    /// The temporary file, which must be what it was made as: its name cannot lead elsewhere.
-    fn file_of(&self, upload: &Upload) -> SourceResult<Arc<OwnedFd>> {
+    /// Returns the descriptor of the temporary file. The name is checked, because upload records come from other
+    /// processes.
+    fn temporary_fd(&self, upload: &Upload) -> SourceResult<Arc<OwnedFd>> {
         self.check_token(upload)?;
         let path = join_path(split_path(&upload.path).0, upload.token.as_bytes());
         upload.opened.get(|| self.open_file(&path, OFlags::RDWR))
@@ -83,13 +91,15 @@ impl PosixSource {
         Err(SourceError::new(Cause::BadName, text))
     }
 
-    /// Synced first: what is read again then may still come from memory, but an error of the storage has been told.
+    /// Syncs before it reads back: the data may still come from the page cache, but write errors of the storage have
+    /// been reported.
     pub(super) fn verify_pieces(&self, upload: &Upload, pieces: &[Piece]) -> SourceResult<()> {
-        let file = self.file_of(upload)?;
+        let file = self.temporary_fd(upload)?;
         rustix::fs::fsync(&file).map_err(self.failed(&upload.path))?;
         let mut buffer = Vec::new();
         for piece in pieces {
             buffer.resize(usize::try_from(piece.len).unwrap_or(usize::MAX).min(PIECE_MAX), 0);
+            // Digests are of what was received, so an error between the network and the disk shows here.
             let read = read_full(&file, piece.offset, &mut buffer).map_err(self.failed(&upload.path))?;
             if read as u64 != piece.len || format!("{:032x}", xxh3_128(&buffer)) != piece.tag {
                 let object = self.object(&upload.path);
@@ -104,12 +114,18 @@ impl PosixSource {
         &self,
         upload: &Upload,
         attrs: &Attrs,
-        expect: &Expect,
-    ) -> SourceResult<Kept> {
+        expect: &Precondition,
+    ) -> SourceResult<PutOutcome> {
         let path = &upload.path;
-        let file = self.file_of(upload)?;
+        let file = self.temporary_fd(upload)?;
         let make_ready = || {
-            let (lost, version) = give_new(&file, attrs, &self.object(path)).map_err(self.failed(path))?;
+            let (lost, version) = apply_new(&file, attrs, &self.object(path)).map_err(self.failed(path))?;
+            // Another one may have the name by now: of a beginning that was carried out late, and empty.
+            if !upload.tag.is_empty() && version.tag != upload.tag {
+                let text =
+                    format!("{}: another file is beside its target than was written", self.object(path));
+                return Err(SourceError::new(Cause::Other, text));
+            }
             let size = version.size;
             if size != upload.size {
                 let text =
@@ -117,30 +133,37 @@ impl PosixSource {
                 return Err(SourceError::new(Cause::Other, text));
             }
             rustix::fs::fsync(&file).map_err(self.failed(path))?;
-            // What it looks like from now on: another name changes nothing of that.
-            Ok(Kept { version, lost })
+            // A rename changes neither size, time nor inode number, so this is the version at the target, too.
+            Ok(PutOutcome { version, lost })
         };
         let find_place = || {
             self.check()?;
             self.open_dir(split_path(path).0)
         };
-        let (dir, kept) = self.pace.both(find_place, make_ready, leave)?;
+        // The target directory is opened again: the file system may have been unmounted since the upload began.
+        let (dir, kept) = self.latency.run_both(find_place, make_ready, no_undo)?;
         let (name, tag) = (upload.token.as_bytes(), &kept.version.tag[..]);
-        self.take_place(&Beside { dir: &dir, name, tag, path }, expect)?;
+        self.replace_target(&TemporaryEntry { dir: &dir, name, tag, path }, expect)?;
+        // Without a sync of the directory a crash of the file server may undo the rename after it was acknowledged.
         rustix::fs::fsync(&dir).map_err(self.failed(path))?;
         Ok(kept)
     }
 
-    /// A link is made under another name first, so that an old one is replaced as a whole.
+    /// Creates the link under a temporary name, so that an existing one is replaced atomically.
     pub(super) fn make_link(&self, plan: Upload, target: &[u8]) -> SourceResult<Upload> {
         self.check_token(&plan)?;
-        let (dir, name) = (self.open_place(split_path(&plan.path).0)?, plan.token.as_str());
+        let (dir, name) = (self.open_dir_handle(split_path(&plan.path).0)?, plan.token.as_str());
         rustix::fs::symlinkat(target, &dir, name).map_err(self.failed(&plan.path))?;
         match version_at(&dir, name.as_bytes()) {
             Ok(Some(made)) => Ok(Upload { tag: made.tag, ..plan }),
             Ok(None) => Err(SourceError::changed(&self.object(&plan.path))),
             Err(error) => {
-                self.throw_away(&Beside { dir: &dir, name: name.as_bytes(), tag: "", path: &plan.path })?;
+                self.discard_temporary(&TemporaryEntry {
+                    dir: &dir,
+                    name: name.as_bytes(),
+                    tag: "",
+                    path: &plan.path,
+                })?;
                 Err(self.failed(&plan.path)(error))
             }
         }
@@ -151,27 +174,29 @@ impl PosixSource {
         link: &Upload,
         target: &[u8],
         attrs: &Attrs,
-        expect: &Expect,
-    ) -> SourceResult<Kept> {
+        expect: &Precondition,
+    ) -> SourceResult<PutOutcome> {
         let (path, name) = (&link.path[..], link.token.as_bytes());
-        let dir = self.open_place(split_path(path).0)?;
+        let dir = self.open_dir_handle(split_path(path).0)?;
         let made = super::meta_of(&dir, name).map_err(self.failed(path))?;
         if made.version.tag != link.tag || made.target != target {
             return Err(SourceError::changed(&self.object(path)));
         }
+        // Times are set before the rename, so that the target never shows a link with other attributes.
         let set = rustix::fs::utimensat(&dir, name, &times(attrs), AtFlags::SYMLINK_NOFOLLOW);
         set.map_err(self.failed(path))?;
-        self.take_place(&Beside { dir: &dir, name, tag: &link.tag, path }, expect)?;
+        self.replace_target(&TemporaryEntry { dir: &dir, name, tag: &link.tag, path }, expect)?;
         let meta = super::meta_of(&dir, split_path(path).1).map_err(self.failed(path))?;
-        Ok(Kept { version: meta.version, lost: Vec::new() })
+        Ok(PutOutcome { version: meta.version, lost: Vec::new() })
     }
 }
 
-/// Writes all of it, holes where there are blocks of zeros.
+/// Writes `data` with holes in place of blocks of zeros.
 fn write_sparse(file: &OwnedFd, offset: u64, data: &[u8]) -> Result<(), Errno> {
     let mut at = 0;
     while at < data.len() {
         let rest = data.get(at..).unwrap_or_default();
+        // Every pass makes progress: the first block of the rest is either zero or not.
         let zeros = rest.chunks(BLOCK).take_while(|block| block.iter().all(|byte| *byte == 0)).count();
         let zeros = (zeros * BLOCK).min(rest.len());
         make_hole(file, offset + at as u64, rest.get(..zeros).unwrap_or_default())?;
@@ -182,10 +207,11 @@ fn write_sparse(file: &OwnedFd, offset: u64, data: &[u8]) -> Result<(), Errno> {
         write_full(file, offset + at as u64, rest.get(..len).unwrap_or_default())?;
         at += len;
     }
+    assert_eq!(at, data.len(), "a write left out part of its data");
     Ok(())
 }
 
-/// A hole in place of zeros, where the file system has holes.
+/// Punches a hole, or writes zeros where the file system has no holes.
 fn make_hole(file: &OwnedFd, offset: u64, zeros: &[u8]) -> Result<(), Errno> {
     if zeros.is_empty() {
         return Ok(());
@@ -212,7 +238,7 @@ fn write_full(file: &OwnedFd, mut offset: u64, mut data: &[u8]) -> Result<(), Er
     Ok(())
 }
 
-/// Fewer bytes than fit only at the end of the file.
+/// Reads until `into` is full or the file ends.
 pub fn read_full(file: impl AsFd, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
     let mut done = 0;
     while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {

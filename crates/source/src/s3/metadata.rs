@@ -1,5 +1,4 @@
-//! Attributes of files in the metadata of objects, under the names and in the forms that s3fs gives them; what rclone
-//! writes is read as well.
+//! File attributes in object metadata, with the names and formats of s3fs; those of rclone are read, too.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +10,9 @@ use serde_json::{Map, Value};
 
 use crate::Attrs;
 
-/// What names of metadata begin with.
+/// Prefix of user metadata.
 pub const PREFIX: &str = "x-amz-meta-";
-/// Which upload an object came of.
+/// Identifies the upload that created an object.
 pub const UPLOAD: &str = "x-amz-meta-bivouac-upload";
 const MODE: &str = "x-amz-meta-mode";
 const UID: &str = "x-amz-meta-uid";
@@ -21,14 +20,14 @@ const GID: &str = "x-amz-meta-gid";
 const MTIME: &str = "x-amz-meta-mtime";
 const ATIME: &str = "x-amz-meta-atime";
 const XATTR: &str = "x-amz-meta-xattr";
-/// Names that belong to attributes.
-const OURS: [&str; 7] = [MODE, UID, GID, MTIME, ATIME, XATTR, UPLOAD];
-/// Room for extended attributes, in bytes: stores take 2 KiB of metadata altogether.
+/// Metadata names of file attributes.
+const ATTR_HEADERS: [&str; 7] = [MODE, UID, GID, MTIME, ATIME, XATTR, UPLOAD];
+/// Upper limit of encoded extended attributes, in bytes: stores accept 2 KiB of metadata in total.
 const XATTR_MAX: usize = 1536;
-/// What a second has of nanoseconds.
+/// Nanoseconds per second.
 const NANOS: i128 = 1_000_000_000;
-/// Headers that belong to an object and go when it is copied over itself, unless they are given again.
-const KEPT: [&str; 7] = [
+/// Headers that a copy of an object onto itself drops unless they are sent again.
+const DROPPED_BY_COPY: [&str; 7] = [
     "cache-control",
     "content-disposition",
     "content-encoding",
@@ -41,7 +40,7 @@ const KEPT: [&str; 7] = [
 /// Headers by their lower-case names.
 pub type Headers = BTreeMap<String, String>;
 
-/// Attributes as headers, and sentences for those that do not fit.
+/// Encodes attributes as headers, with messages for those that do not fit.
 pub fn headers_of(kind: u32, attrs: &Attrs, object: &str) -> (Headers, Vec<String>) {
     let mut headers = Headers::new();
     let mut give = |name: &str, value: String| headers.insert(name.to_owned(), value);
@@ -57,18 +56,21 @@ pub fn headers_of(kind: u32, attrs: &Attrs, object: &str) -> (Headers, Vec<Strin
     (headers, lost)
 }
 
-/// What an object has besides attributes, and must be given again when it is copied over itself.
-pub fn headers_besides(found: &Headers) -> Headers {
-    let is_besides = |name: &str| name.starts_with(PREFIX) && !OURS.contains(&name) || KEPT.contains(&name);
+/// Returns the headers that are not file attributes and must be sent again when an object is copied onto itself.
+pub fn other_headers(found: &Headers) -> Headers {
+    let is_besides = |name: &str| {
+        name.starts_with(PREFIX) && !ATTR_HEADERS.contains(&name) || DROPPED_BY_COPY.contains(&name)
+    };
     found.iter().filter(|(name, _)| is_besides(name)).map(|(n, v)| (n.clone(), v.clone())).collect()
 }
 
-/// Type and attributes of an object, `kind` being what it is unless it says otherwise. Without any it belongs to whoever
-/// asks, and everybody may read it.
+/// Decodes type and attributes of an object; `kind` is the default type. Without metadata the object belongs to `owner`
+/// and is world-readable.
 pub fn attrs_of(found: &Headers, kind: u32, changed: Timestamp, owner: (u32, u32)) -> (u32, Attrs) {
     let text = |name: &str| found.get(name).map(|text| text.trim());
     let number = |name: &str| text(name)?.parse().ok();
     let said = text(MODE).and_then(mode_of);
+    // A key that ends with a slash is a directory whatever its metadata says, so the type must agree with it.
     let is_like = |said: u32| (said & mode::TYPE == mode::DIR) == (kind == mode::DIR);
     let full = said.filter(|said| is_like(*said));
     let perm = if kind == mode::DIR { 0o755 } else { 0o644 };
@@ -84,17 +86,18 @@ pub fn attrs_of(found: &Headers, kind: u32, changed: Timestamp, owner: (u32, u32
     (full.map_or(kind, |full| full & mode::TYPE), attrs)
 }
 
-/// Type and permissions: s3fs writes all bits as a decimal number, rclone as an octal one. None is both.
+/// Parses type and permissions: s3fs writes a decimal number, rclone an octal one. No valid number is both.
 fn mode_of(text: &str) -> Option<u32> {
     let has_kind = |bits: &u32| {
         let kinds = [mode::FILE, mode::DIR, mode::LINK, mode::FIFO, mode::SOCKET];
         bits & !(mode::TYPE | mode::PERM) == 0 && kinds.contains(&(bits & mode::TYPE))
     };
+    // A leading zero marks an octal number; the type bits decide the rest.
     let decimal = text.parse().ok().filter(|_| !text.starts_with('0')).filter(has_kind);
     decimal.or_else(|| u32::from_str_radix(text, 8).ok().filter(has_kind))
 }
 
-/// Seconds with nine decimals.
+/// Formats a time as seconds with nine decimals.
 fn time_text(time: Timestamp) -> String {
     let nanos = i128::from(time.secs) * NANOS + i128::from(time.nanos);
     let sign = if nanos < 0 { "-" } else { "" };
@@ -114,7 +117,7 @@ fn time_of(text: &str) -> Option<Timestamp> {
     Some(Timestamp { secs, nanos: u32::try_from(nanos.rem_euclid(NANOS)).ok()? })
 }
 
-/// Extended attributes in the form of s3fs: JSON of values in Base64, encoded as in a URL.
+/// Encodes extended attributes in the form of s3fs: percent-encoded JSON of Base64 values.
 fn xattrs_text(attrs: &Attrs, object: &str) -> (Option<String>, Vec<String>) {
     let (mut map, mut lost, mut text) = (Map::new(), Vec::new(), None);
     for (name, value) in &attrs.xattrs {
@@ -127,6 +130,7 @@ fn xattrs_text(attrs: &Attrs, object: &str) -> (Option<String>, Vec<String>) {
         let longer = Value::Object(map.clone()).to_string();
         let longer = utf8_percent_encode(&longer, NON_ALPHANUMERIC).to_string();
         if longer.len() > XATTR_MAX {
+            // The attribute is dropped and reported; later, smaller ones may still fit.
             map.remove(key);
             lost.push(format!("{object}: extended attribute {shown}: no room in an object's metadata"));
         } else {
@@ -202,7 +206,7 @@ mod tests {
     fn what_others_put_there_stays() {
         let names = ["x-amz-meta-mode", "x-amz-meta-colour", "content-type", "etag", "date"];
         let headers = names.iter().map(|name| ((*name).to_owned(), "v".to_owned())).collect();
-        let kept: Vec<_> = headers_besides(&headers).into_keys().collect();
+        let kept: Vec<_> = other_headers(&headers).into_keys().collect();
         assert_eq!(kept, ["content-type", "x-amz-meta-colour"]);
     }
 

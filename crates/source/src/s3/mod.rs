@@ -1,110 +1,115 @@
-//! An object store as a source: anything that speaks S3.
+//! A source on an S3 object store.
 //!
 //! A file is the object under its path. A directory is an object of no bytes whose key ends with a slash, or what keys
 //! below it say. What else there is to say of a file is in the object's metadata.
 
-mod answers;
-mod failure;
-mod keys;
+mod bucket_address;
+mod credentials;
+mod error_response;
+mod http_client;
 mod listing;
 mod metadata;
 mod objects;
-mod place;
 mod upload;
-mod wire;
+mod xml_responses;
 
 use std::time::Duration;
 
 use bivouac_types::{Timestamp, mode};
 
-pub use keys::Environment;
-pub use wire::trusted_roots;
+pub use credentials::Environment;
+pub use http_client::trusted_roots;
 
 use crate::error::Cause;
 use crate::model::unique_name;
-use crate::{Attrs, Entry, Expect, Kept, Meta, Piece, Source, SourceError, SourceResult, Upload, Version};
-use objects::{Found, If};
-use place::Place;
-use wire::Wire;
+use crate::{
+    Attrs, Entry, Meta, Piece, Precondition, PutOutcome, Source, SourceError, SourceResult, Upload, Version,
+};
+use bucket_address::BucketAddress;
+use http_client::HttpClient;
+use objects::{ObjectHead, WriteCondition};
 
-/// Wait before a request is sent for the second time; it triples each time.
+/// Delay before the first retry; it triples with each further one.
 const PAUSE: Duration = Duration::from_millis(100);
-/// A store that has answered within this time is there.
+/// Age of a response up to which the store counts as reachable.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// Where objects are.
+/// Location of objects: bucket, prefix and store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct S3Place {
-    /// The bucket.
+pub struct S3Location {
+    /// Bucket.
     pub bucket: String,
-    /// What keys begin with: empty, or ends with a slash.
+    /// Key prefix: empty, or ends with a slash.
     pub prefix: String,
-    /// The store, unless the environment says it; else Amazon's.
+    /// Endpoint; by default that of the environment, else Amazon's.
     pub endpoint: Option<String>,
-    /// Its region, unless the environment says it; else `us-east-1`.
+    /// Region; by default that of the environment, else `us-east-1`.
     pub region: Option<String>,
 }
 
-/// Objects of a bucket whose keys begin with the same prefix.
+/// Objects of a bucket with a common key prefix.
 pub struct S3Source {
-    wire: Wire,
-    /// Owner of objects that do not say theirs.
+    http: HttpClient,
+    /// Owner of objects without one in their metadata.
     owner: (u32, u32),
 }
 
 impl S3Source {
-    /// The objects at a place, with what the environment says of credentials. Asks nothing yet.
+    /// Creates a source with the credentials of the environment. Sends no request.
     ///
     /// # Errors
     /// [`Cause::BadName`] for what cannot be a place; [`Cause::Denied`] when there are no credentials.
-    pub fn open(place: &S3Place, here: &Environment) -> SourceResult<S3Source> {
+    pub fn open(place: &S3Location, here: &Environment) -> SourceResult<S3Source> {
         let endpoint = place.endpoint.clone().or_else(|| here.endpoint());
         let region = place.region.clone().or_else(|| here.region());
-        let place = Place::new(&place.bucket, &place.prefix, endpoint.as_deref(), region.as_deref())?;
+        let place = BucketAddress::new(&place.bucket, &place.prefix, endpoint.as_deref(), region.as_deref())?;
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-        Ok(S3Source { wire: Wire::new(place, here, PAUSE)?, owner: (uid.as_raw(), gid.as_raw()) })
+        Ok(S3Source { http: HttpClient::new(place, here, PAUSE)?, owner: (uid.as_raw(), gid.as_raw()) })
     }
 
-    /// Waits so long before a request is sent for the second time, three times as long before the next, and so on.
+    /// Sets the delay before the first retry; it triples with each further one.
     #[must_use]
     pub fn with_pause(mut self, pause: Duration) -> S3Source {
-        self.wire.set_pause(pause);
+        self.http.set_pause(pause);
         self
     }
 
-    /// An object as users know it.
+    /// Returns an object's name as it is shown to users.
     #[must_use]
     pub fn object(&self, path: &[u8]) -> String {
-        self.wire.place().object(path)
+        self.http.address().object(path)
     }
 
-    /// What is at a path: a directory if keys below it say so, also beside an object of the same name.
-    fn find(&self, path: &[u8]) -> SourceResult<Found> {
+    /// Returns what is at a path. A directory takes precedence over an object of the same name.
+    fn find(&self, path: &[u8]) -> SourceResult<ObjectHead> {
         match self.find_dir(path)? {
             Some(dir) => Ok(dir),
             None => self.find_file(path),
         }
     }
 
-    /// As [`S3Source::find`]; nothing is no error.
-    fn find_any(&self, path: &[u8]) -> SourceResult<Option<Found>> {
+    /// As [`S3Source::find`]; `None` if it does not exist.
+    fn find_any(&self, path: &[u8]) -> SourceResult<Option<ObjectHead>> {
         match self.find(path) {
             Err(error) if error.cause() == Cause::NotFound => Ok(None),
             found => found.map(Some),
         }
     }
 
-    /// The conditions of a write, what is there now being looked at: a store may not know them.
-    fn expect(&self, path: &[u8], expect: &Expect) -> SourceResult<If> {
+    /// Checks the precondition and returns the condition to send with the write. The check is needed because stores may
+    /// ignore conditions.
+    fn expect(&self, path: &[u8], expect: &Precondition) -> SourceResult<WriteCondition> {
         let found = self.find_any(path)?;
         let changed = || SourceError::changed(&self.object(path));
         if found.as_ref().is_some_and(|found| found.meta.is_dir()) {
             return Err(changed());
         }
         match (expect, found) {
-            (Expect::Anything, _) => Ok(If::Always),
-            (Expect::Absent, None) => Ok(If::Absent),
-            (Expect::Version(version), Some(found)) if found.meta.version == *version => Ok(found.is_still()),
+            (Precondition::Anything, _) => Ok(WriteCondition::Always),
+            (Precondition::Absent, None) => Ok(WriteCondition::Absent),
+            (Precondition::Version(version), Some(found)) if found.meta.version == *version => {
+                Ok(found.unchanged_condition())
+            }
             _ => Err(changed()),
         }
     }
@@ -112,10 +117,10 @@ impl S3Source {
 
 impl Source for S3Source {
     fn check(&self) -> SourceResult<()> {
-        if self.wire.has_heard(FRESH) {
+        if self.http.has_recent_response(FRESH) {
             return Ok(());
         }
-        self.list_some(b"", &self.wire.place().dir_key(b"")?, 1).map(drop)
+        self.list_some(b"", &self.http.address().dir_key(b"")?, 1).map(drop)
     }
 
     fn list(&self, dir: &[u8]) -> SourceResult<Vec<Entry>> {
@@ -131,7 +136,7 @@ impl Source for S3Source {
     }
 
     fn plan(&self, path: &[u8], size: u64) -> SourceResult<Upload> {
-        self.wire.place().key(path)?;
+        self.http.address().key(path)?;
         Ok(Upload { path: path.to_vec(), size, tag: unique_name()?, ..Upload::default() })
     }
 
@@ -148,7 +153,7 @@ impl Source for S3Source {
         self.put_part(upload, offset, data)
     }
 
-    /// The store has compared each with its digest when it came, and says so by taking it.
+    /// The store has verified each part against its MD5 digest on arrival.
     fn verify(&self, _: &Upload, _: &[Piece]) -> SourceResult<()> {
         Ok(())
     }
@@ -158,8 +163,8 @@ impl Source for S3Source {
         upload: &Upload,
         pieces: &[Piece],
         attrs: &Attrs,
-        expect: &Expect,
-    ) -> SourceResult<Kept> {
+        expect: &Precondition,
+    ) -> SourceResult<PutOutcome> {
         self.commit_upload(upload, pieces, attrs, expect)
     }
 
@@ -171,12 +176,12 @@ impl Source for S3Source {
         !tag.is_empty() && found.tag.rsplit_once(' ').is_some_and(|(_, made_by)| made_by == tag)
     }
 
-    fn put_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
+    fn put_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<PutOutcome> {
         self.check()?;
-        let key = self.wire.place().dir_key(path)?;
+        let key = self.http.address().dir_key(path)?;
         if key.is_empty() {
             let lost = vec![format!("{}: a bucket has no attributes", self.object(path))];
-            return Ok(Kept { lost, ..Kept::default() });
+            return Ok(PutOutcome { lost, ..PutOutcome::default() });
         }
         if !path.is_empty() && self.find_any(path)?.is_some_and(|found| !found.meta.is_dir()) {
             let text = format!("{}: is no directory", self.object(path));
@@ -185,38 +190,44 @@ impl Source for S3Source {
         let (mut headers, lost) = metadata::headers_of(mode::DIR, attrs, &self.object(path));
         match self.head(path, &key) {
             Ok(found) => {
-                headers.extend(metadata::headers_besides(&found.headers));
+                headers.extend(metadata::other_headers(&found.headers));
                 self.copy_over_itself(path, &key, &found, headers)?;
             }
             Err(error) if error.cause() == Cause::NotFound => {
                 headers.insert("content-type".to_owned(), "application/x-directory".to_owned());
-                self.put_object(path, &key, b"", headers, &If::Always)?;
+                self.put_object(path, &key, b"", headers, &WriteCondition::Always)?;
             }
             Err(error) => return Err(error),
         }
-        Ok(Kept { version: Version::default(), lost })
+        Ok(PutOutcome { version: Version::default(), lost })
     }
 
-    /// One request makes it.
+    /// Needs no request: the link is created by one `PutObject`.
     fn start_link(&self, plan: Upload, _: &[u8]) -> SourceResult<Upload> {
         Ok(plan)
     }
 
-    fn put_link(&self, link: &Upload, target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
-        self.put_whole(mode::LINK, link, target, attrs, expect)
+    fn put_link(
+        &self,
+        link: &Upload,
+        target: &[u8],
+        attrs: &Attrs,
+        expect: &Precondition,
+    ) -> SourceResult<PutOutcome> {
+        self.put_single(mode::LINK, link, target, attrs, expect)
     }
 
-    fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<Kept> {
+    fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<PutOutcome> {
         self.check()?;
         let found = self.find(path)?;
         if found.meta.version != *version {
             return Err(SourceError::changed(&self.object(path)));
         }
-        self.give_attrs(path, &found, attrs)
+        self.replace_attrs(path, &found, attrs)
     }
 
-    /// A copy over itself may have another `ETag`; whose upload it was it keeps.
-    fn is_given(&self, found: &Meta, was: &Version, attrs: &Attrs) -> bool {
+    /// A copy onto itself may change the `ETag` but keeps the upload tag, so the tags are compared.
+    fn has_attrs_applied(&self, found: &Meta, was: &Version, attrs: &Attrs) -> bool {
         let made_by = |version: &Version| version.tag.split_once(' ').map(|(_, made_by)| made_by.to_owned());
         let same = |attrs: &Attrs| (attrs.perm, attrs.uid, attrs.gid, attrs.mtime);
         found.version.size == was.size
@@ -232,12 +243,12 @@ impl Source for S3Source {
         if version.is_some_and(|version| *version != found.meta.version) {
             return Err(SourceError::changed(&self.object(path)));
         }
-        let condition = if version.is_some() { found.is_still() } else { If::Always };
-        self.delete(path, &self.wire.place().key(path)?, &condition)
+        let condition = if version.is_some() { found.unchanged_condition() } else { WriteCondition::Always };
+        self.delete(path, &self.http.address().key(path)?, &condition)
     }
 }
 
-/// The times of objects are told apart from those of their content.
+/// Returns a time of whole seconds, the resolution of HTTP dates.
 fn at(secs: i64) -> Timestamp {
     Timestamp { secs, nanos: 0 }
 }

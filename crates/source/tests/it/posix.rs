@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bivouac_source::{
-    Attrs, Cause, Expect, FailingSource, Kept, LimitedSource, Opened, PosixSource, Source, SourceResult,
-    TEMPORARY, Upload, conformance,
+    Attrs, CachedFd, Cause, FailingSource, LimitedSource, PosixSource, Precondition, PutOutcome, Source,
+    SourceResult, TEMPORARY, Upload, conformance,
 };
 use tempfile::TempDir;
 
@@ -27,7 +27,7 @@ fn a_tree_conforms() {
 /// Asked for several things at once.
 fn slow() -> (PosixSource, TempDir) {
     let (source, dir) = made();
-    (source.taken_for_slow(), dir)
+    (source.with_parallel_requests(), dir)
 }
 
 #[test]
@@ -44,12 +44,12 @@ fn a_limited_and_a_failing_source_conform() {
     });
 }
 
-fn put(source: &dyn Source, path: &[u8], content: &[u8]) -> SourceResult<Kept> {
+fn put(source: &dyn Source, path: &[u8], content: &[u8]) -> SourceResult<PutOutcome> {
     let attrs = Attrs { perm: 0o600, ..Attrs::default() };
     let upload = source.begin(path, content.len() as u64, &attrs)?;
     let piece = source.put(&upload, 0, content)?;
     source.verify(&upload, std::slice::from_ref(&piece))?;
-    source.commit(&upload, &[piece], &attrs, &Expect::Anything)
+    source.commit(&upload, &[piece], &attrs, &Precondition::Anything)
 }
 
 #[test]
@@ -88,9 +88,9 @@ fn an_upload_is_opened_once() {
     source.verify(&upload, std::slice::from_ref(&piece)).unwrap();
     assert_eq!(fs::read(dir.path().join("aside")).unwrap(), b"abc");
     // Nothing but its name leads to its place, and others know it only by that.
-    let refused = source.commit(&upload, &[piece], &attrs, &Expect::Absent).unwrap_err();
+    let refused = source.commit(&upload, &[piece], &attrs, &Precondition::Absent).unwrap_err();
     assert_eq!(refused.cause(), Cause::Changed, "{refused}");
-    let known = Upload { opened: Opened::default(), ..upload };
+    let known = Upload { opened: CachedFd::default(), ..upload };
     assert_eq!(source.put(&known, 0, b"abc").unwrap_err().cause(), Cause::NotFound);
 }
 
@@ -106,7 +106,7 @@ fn what_is_half_done_is_not_listed_and_what_is_damaged_not_taken() {
     let refused = source.verify(&upload, &[piece]).unwrap_err();
     assert!(refused.to_string().contains("read back differently"), "{refused}");
     fs::write(dir.path().join(&upload.token), "ab").unwrap();
-    let refused = source.commit(&upload, &[], &attrs, &Expect::Absent).unwrap_err();
+    let refused = source.commit(&upload, &[], &attrs, &Precondition::Absent).unwrap_err();
     assert!(refused.to_string().contains("is 2 bytes"), "{refused}");
     assert!(!dir.path().join("f").exists());
 }
@@ -119,16 +119,16 @@ fn another_directory_in_the_place_of_the_root_is_not_taken_for_it() {
         let (root, away) = (around.path().join("root"), around.path().join("away"));
         fs::create_dir(&root).unwrap();
         let source = PosixSource::open(&root).unwrap();
-        let source = if is_slow { source.taken_for_slow() } else { source };
+        let source = if is_slow { source.with_parallel_requests() } else { source };
         let attrs = Attrs { perm: 0o700, ..Attrs::default() };
         let begun = source.begin(b"f", 0, &attrs).unwrap();
         fs::rename(&root, &away).unwrap();
         assert_eq!(source.check().unwrap_err().cause(), Cause::Lost);
         fs::create_dir(&root).unwrap();
-        let cause = |outcome: SourceResult<Kept>| outcome.unwrap_err().cause();
+        let cause = |outcome: SourceResult<PutOutcome>| outcome.unwrap_err().cause();
         assert_eq!(source.check().unwrap_err().cause(), Cause::Lost);
         assert_eq!(cause(put(&source, b"g", b"x")), Cause::Lost);
-        assert_eq!(cause(source.commit(&begun, &[], &attrs, &Expect::Absent)), Cause::Lost);
+        assert_eq!(cause(source.commit(&begun, &[], &attrs, &Precondition::Absent)), Cause::Lost);
         assert_eq!(cause(source.put_open_dir(b"d", &attrs)), Cause::Lost);
         assert_eq!(cause(source.put_dir_times(b"d", &attrs)), Cause::Lost);
         assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
@@ -165,7 +165,7 @@ fn an_upload_is_for_its_owner_alone_until_it_has_the_permissions_of_its_file() {
             assert_eq!(mode_of(&upload.token), 0o600, "{attrs:?}");
             let piece = source.put(&upload, 0, b"x").unwrap();
             source.verify(&upload, std::slice::from_ref(&piece)).unwrap();
-            let kept = source.commit(&upload, &[piece], &attrs, &Expect::Anything).unwrap();
+            let kept = source.commit(&upload, &[piece], &attrs, &Precondition::Anything).unwrap();
             let there = source.stat(b"f").unwrap();
             assert_eq!((there.attrs.perm, there.version, kept.lost), (attrs.perm, kept.version, vec![]));
             assert_eq!((there.attrs.xattrs, there.attrs.mtime), (attrs.xattrs, attrs.mtime));
@@ -273,11 +273,12 @@ fn what_takes_a_file_s_place_in_the_last_moment_is_not_overwritten() {
     fs::write(dir.path().join("f"), "").unwrap();
     let (mut gone, mut written, is_over) = (HashSet::new(), Vec::new(), AtomicBool::new(false));
     std::thread::scope(|scope| {
+        scopeguard::defer! { is_over.store(true, Ordering::Relaxed) }
         let others = scope.spawn(|| others(dir.path(), &is_over));
         for size in (0..ROUNDS).map(|round| 2 * round + 1) {
             let upload = source.begin(b"f", size, &attrs).unwrap();
             let seen = source.stat(b"f").unwrap().version;
-            match source.commit(&upload, &[], &attrs, &Expect::Version(seen.clone())) {
+            match source.commit(&upload, &[], &attrs, &Precondition::Version(seen.clone())) {
                 Ok(_) => {
                     gone.insert(seen.size);
                     written.push(size);
@@ -316,7 +317,7 @@ fn who_was_killed_while_taking_a_place_goes_on_or_gives_it_back() {
         if is_placed {
             renameat_with(CWD, at(&upload.token), CWD, at("f"), RenameFlags::EXCHANGE).unwrap();
         }
-        let resumed = source.resume(&upload, &Expect::Version(seen)).unwrap();
+        let resumed = source.resume(&upload, &Precondition::Version(seen)).unwrap();
         let expected = match (is_placed, is_as_seen) {
             (true, true) => "ours",
             (true, false) => "theirs",
@@ -351,7 +352,7 @@ fn what_was_left_by_a_kill_goes_and_nothing_of_others() {
     source.start_link(link.clone(), b"to").unwrap();
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
     for left in [planned, link] {
-        assert_eq!(source.resume(&left, &Expect::Absent).unwrap(), None);
+        assert_eq!(source.resume(&left, &Precondition::Absent).unwrap(), None);
     }
     let there: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(there, [theirs.token.as_str()]);

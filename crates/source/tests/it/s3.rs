@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bivouac_objects::{ACCESS_KEY, Fault, SECRET_KEY, Server, What};
 use bivouac_source::{
-    Attrs, Cause, Environment, Expect, Kept, Piece, S3Place, S3Source, Source, SourceResult, Upload, Version,
-    conformance,
+    Attrs, Cause, Environment, Piece, Precondition, PutOutcome, S3Location, S3Source, Source, SourceResult,
+    Upload, Version, conformance,
 };
 use bivouac_types::{Timestamp, mode};
 
@@ -24,9 +24,9 @@ fn environment(id: &str, secret: &str) -> Environment {
     })
 }
 
-fn place(endpoint: String, prefix: &str) -> S3Place {
+fn place(endpoint: String, prefix: &str) -> S3Location {
     let (bucket, prefix) = (bivouac_objects::BUCKET.to_owned(), prefix.to_owned());
-    S3Place { bucket, prefix, endpoint: Some(endpoint), region: None }
+    S3Location { bucket, prefix, endpoint: Some(endpoint), region: None }
 }
 
 fn at(endpoint: String) -> S3Source {
@@ -55,7 +55,12 @@ fn fill(source: &dyn Source, upload: &Upload, content: &[u8]) -> SourceResult<Ve
     parts.map(|(number, part)| source.put(upload, (number * size) as u64, part)).collect()
 }
 
-fn write(source: &dyn Source, path: &[u8], content: &[u8], expect: &Expect) -> SourceResult<Kept> {
+fn write(
+    source: &dyn Source,
+    path: &[u8],
+    content: &[u8],
+    expect: &Precondition,
+) -> SourceResult<PutOutcome> {
     let upload = source.begin(path, content.len() as u64, &attrs())?;
     let pieces = fill(source, &upload, content)?;
     source.verify(&upload, &pieces)?;
@@ -98,9 +103,9 @@ fn objects_are_what_other_tools_expect() {
     let served = served();
     let link = Attrs { perm: 0o777, ..attrs() };
     served.0.put_dir(b"d", &Attrs { perm: 0o750, ..attrs() }).unwrap();
-    write(&served.0, b"d/f", b"content", &Expect::Absent).unwrap();
+    write(&served.0, b"d/f", b"content", &Precondition::Absent).unwrap();
     let made = served.0.start_link(served.0.plan(b"d/l", 8).unwrap(), b"../there").unwrap();
-    served.0.put_link(&made, b"../there", &link, &Expect::Absent).unwrap();
+    served.0.put_link(&made, b"../there", &link, &Precondition::Absent).unwrap();
     let file = served.1.object("p/q/d/f").unwrap();
     let meta = |object: &bivouac_objects::Object, name: &str| object.metadata[name].clone();
     assert_eq!((&file.bytes[..], meta(&file, "mode")), (&b"content"[..], 0o100_640.to_string()));
@@ -142,7 +147,7 @@ fn objects_of_others_are_files_and_directories() {
     let object = served.1.object("p/q/a/b/deep").unwrap();
     assert_eq!((&object.bytes[..], object.metadata["colour"].as_str()), (&b"y"[..], "red"));
     assert_eq!(cause(served.0.list(b"plain")), Some(Cause::WrongKind));
-    assert_eq!(cause(write(&served.0, b"a", b"x", &Expect::Anything)), Some(Cause::Changed));
+    assert_eq!(cause(write(&served.0, b"a", b"x", &Precondition::Anything)), Some(Cause::Changed));
 }
 
 #[test]
@@ -181,9 +186,12 @@ fn parts_are_put_by_many_at_the_same_time() {
     });
     assert!(served.1.object("p/q/large").is_none(), "nobody sees it before its commit");
     let later = Attrs { mtime: Timestamp { secs: 99, nanos: 0 }, ..attrs() };
-    let short = served.0.commit(&upload, &pieces[..3], &later, &Expect::Absent);
-    assert!(said(short).contains("are not in its upload"));
-    let kept = served.0.commit(&upload, &pieces, &later, &Expect::Absent).unwrap();
+    let short = served.0.commit(&upload, &pieces[..3], &later, &Precondition::Absent);
+    assert!(said(short).contains("parts from byte"));
+    let twice = [&pieces[..], &pieces[3..]].concat();
+    let repeated = served.0.commit(&upload, &twice, &later, &Precondition::Absent);
+    assert!(said(repeated).contains("parts from byte"), "a part more than the file has");
+    let kept = served.0.commit(&upload, &pieces, &later, &Precondition::Absent).unwrap();
     let meta = served.0.stat(b"large").unwrap();
     assert_eq!(
         (meta.version.clone(), meta.attrs.mtime.secs),
@@ -201,10 +209,13 @@ fn parts_are_put_by_many_at_the_same_time() {
 #[test]
 fn changes_at_the_store_are_noticed() {
     let served = served();
-    let old = write(&served.0, b"f", b"first", &Expect::Absent).unwrap().version;
+    let old = write(&served.0, b"f", b"first", &Precondition::Absent).unwrap().version;
     served.1.put("p/q/f", b"other", &[]);
     assert_eq!(cause(served.0.read(b"f", &old, 0, &mut [0; 5])), Some(Cause::Changed));
-    assert_eq!(cause(write(&served.0, b"f", b"mine", &Expect::Version(old.clone()))), Some(Cause::Changed));
+    assert_eq!(
+        cause(write(&served.0, b"f", b"mine", &Precondition::Version(old.clone()))),
+        Some(Cause::Changed)
+    );
     assert_eq!(cause(served.0.remove(b"f", Some(&old))), Some(Cause::Changed));
     assert_eq!(&served.1.object("p/q/f").unwrap().bytes[..], b"other");
 }
@@ -217,7 +228,7 @@ fn what_changes_between_look_and_write_is_not_overwritten() {
     // As if nobody had been there when it was looked at.
     served.1.put("p/q/f", b"other", &[]);
     served.1.fail("HEAD", "/f?", 1, What::Refuse(404, "NoSuchKey"));
-    let outcome = served.0.commit(&upload, &pieces, &attrs(), &Expect::Absent);
+    let outcome = served.0.commit(&upload, &pieces, &attrs(), &Precondition::Absent);
     assert_eq!(cause(outcome), Some(Cause::Changed));
     assert_eq!(&served.1.object("p/q/f").unwrap().bytes[..], b"other");
     served.0.abort(&upload).unwrap();
@@ -227,17 +238,17 @@ fn what_changes_between_look_and_write_is_not_overwritten() {
 #[test]
 fn small_files_take_one_request_to_write() {
     let (source, server) = served();
-    let kept = source.put_file(b"d/f", b"content", &attrs(), &Expect::Absent).unwrap();
+    let kept = source.put_file(b"d/f", b"content", &attrs(), &Precondition::Absent).unwrap();
     assert_eq!((server.count("PUT", "p/q/d/f"), server.count("POST", "")), (1, 0));
     let meta = source.stat(b"d/f").unwrap();
     assert_eq!((&meta.version, &meta.attrs, meta.kind), (&kept.version, &attrs(), mode::FILE));
     assert_eq!(read(&source, b"d/f").unwrap(), b"content");
-    assert_eq!(cause(source.put_file(b"d/f", b"", &attrs(), &Expect::Absent)), Some(Cause::Changed));
+    assert_eq!(cause(source.put_file(b"d/f", b"", &attrs(), &Precondition::Absent)), Some(Cause::Changed));
     let asked = server.count("", "");
-    source.put_file(b"g", b"", &attrs(), &Expect::Anything).unwrap();
+    source.put_file(b"g", b"", &attrs(), &Precondition::Anything).unwrap();
     assert_eq!(server.count("", "") - asked, 2, "to write it, and to see how it looks");
     server.fail("PUT", "d/f", 1, What::Forget);
-    source.put_file(b"d/f", b"", &attrs(), &Expect::Version(kept.version)).unwrap();
+    source.put_file(b"d/f", b"", &attrs(), &Precondition::Version(kept.version)).unwrap();
     assert_eq!(source.stat(b"d/f").unwrap().version.size, 0);
 }
 
@@ -254,7 +265,7 @@ fn what_others_have_begun_is_found_and_thrown_away() {
         left.sort();
         left
     };
-    source.abort_left(b"d/f").unwrap();
+    source.abort_unfinished_uploads(b"d/f").unwrap();
     assert_eq!(left(), ["p/q/d/deep \u{20ac}/f", "p/q/d/f2", "p/q/dd"]);
     server.put("p/q/d/", b"", &[]);
     server.put("p/q/d/odd//name", b"x", &[]);
@@ -267,12 +278,12 @@ fn what_others_have_begun_is_found_and_thrown_away() {
     assert_eq!(cause(source.clear(b"")), Some(Cause::Unsupported));
     for (status, code) in [(501, "NotImplemented"), (403, "AccessDenied")] {
         server.fail("GET", "uploads", 1, What::Refuse(status, code));
-        source.abort_left(b"dd").unwrap();
+        source.abort_unfinished_uploads(b"dd").unwrap();
     }
     assert_eq!(left(), ["p/q/dd"], "who may not see uploads leaves them");
     server.fail("GET", "uploads", 1, What::Cut(20));
     server.fail("GET", "uploads", 1, What::Refuse(200, "NoList"));
-    assert!(said(source.abort_left(b"dd")).contains("something else than a list of uploads"));
+    assert!(said(source.abort_unfinished_uploads(b"dd")).contains("something else than a list of uploads"));
 }
 
 #[test]
@@ -281,13 +292,13 @@ fn lost_answers_are_found_out_about() {
     for (name, content) in [(&b"whole"[..], &b"abc"[..]), (b"nothing", b"")] {
         served.1.fail("POST", "uploadId", 1, What::Forget);
         served.1.fail("PUT", "/nothing?", 1, What::Forget);
-        let kept = write(&served.0, name, content, &Expect::Absent).unwrap();
+        let kept = write(&served.0, name, content, &Precondition::Absent).unwrap();
         assert_eq!(served.0.stat(name).unwrap().version, kept.version);
         served.1.heal();
     }
     served.1.fail("PUT", "/link?", 1, What::Forget);
     let made = served.0.start_link(served.0.plan(b"link", 2).unwrap(), b"to").unwrap();
-    served.0.put_link(&made, b"to", &attrs(), &Expect::Absent).unwrap();
+    served.0.put_link(&made, b"to", &attrs(), &Precondition::Absent).unwrap();
     assert_eq!(served.0.stat(b"link").unwrap().target, b"to");
 }
 
@@ -297,7 +308,7 @@ fn what_passes_is_tried_again_and_not_for_ever() {
     served.1.fail("PUT", "partNumber", 2, What::Refuse(503, "SlowDown"));
     served.1.fail("POST", "uploads", 1, What::Drop);
     served.1.fail("GET", "list-type", 1, What::Cut(40));
-    write(&served.0, b"f", b"content", &Expect::Absent).unwrap();
+    write(&served.0, b"f", b"content", &Precondition::Absent).unwrap();
     assert_eq!(served.1.count("PUT", "partNumber"), 3);
     served.1.fail("GET", "/f?", 1, What::Cut(3));
     assert_eq!(read(&served.0, b"f").unwrap(), b"content");
@@ -310,7 +321,7 @@ fn what_passes_is_tried_again_and_not_for_ever() {
 #[test]
 fn many_may_wait_at_the_same_time() {
     let (source, server) = served();
-    write(&source, b"f", b"content", &Expect::Absent).unwrap();
+    write(&source, b"f", b"content", &Precondition::Absent).unwrap();
     let many = 4;
     server.fail("HEAD", "", many, What::Refuse(503, "SlowDown"));
     std::thread::scope(|scope| {
@@ -337,7 +348,7 @@ fn refusals_that_come_before_the_body_is_sent_are_heard() {
 fn what_a_cut_answer_has_brought_is_not_asked_for_again() {
     let served = served();
     let content = bytes(3 << 20);
-    write(&served.0, b"f", &content, &Expect::Absent).unwrap();
+    write(&served.0, b"f", &content, &Precondition::Absent).unwrap();
     served.1.fail("GET", "/f?", 2, What::Cut(1 << 20));
     assert!(read(&served.0, b"f").unwrap() == content);
     assert_eq!(served.1.count("GET", "/f?"), 3);
@@ -346,7 +357,7 @@ fn what_a_cut_answer_has_brought_is_not_asked_for_again() {
 #[test]
 fn another_version_is_not_taken_for_the_one_that_was_seen() {
     let served = served();
-    let seen = write(&served.0, b"f", b"content", &Expect::Absent).unwrap().version;
+    let seen = write(&served.0, b"f", b"content", &Precondition::Absent).unwrap().version;
     served.1.fail("GET", "/f?", 1, What::Rename);
     assert_eq!(cause(served.0.read(b"f", &seen, 0, &mut [0; 7])), Some(Cause::Changed));
     served.1.contents().ignores_ranges = true;
@@ -372,7 +383,7 @@ fn stores_without_names_for_content_are_told_by_size_and_time() {
 fn a_server_that_dies_is_lost_and_found_again() {
     let mut served = served();
     let content = bytes(2 * PART);
-    let seen = write(&served.0, b"f", &content, &Expect::Absent).unwrap().version;
+    let seen = write(&served.0, b"f", &content, &Precondition::Absent).unwrap().version;
     let upload = served.0.begin(b"g", content.len() as u64, &attrs()).unwrap();
     let first = served.0.put(&upload, 0, &content[..PART]).unwrap();
     served.1.stop();
@@ -384,7 +395,7 @@ fn a_server_that_dies_is_lost_and_found_again() {
     served.1.serve();
     assert!(read(&served.0, b"f").unwrap() == content);
     let second = served.0.put(&upload, PART as u64, &content[PART..]).unwrap();
-    served.0.commit(&upload, &[first, second], &attrs(), &Expect::Absent).unwrap();
+    served.0.commit(&upload, &[first, second], &attrs(), &Precondition::Absent).unwrap();
     assert!(read(&served.0, b"g").unwrap() == content);
 }
 
@@ -392,7 +403,7 @@ fn a_server_that_dies_is_lost_and_found_again() {
 fn a_server_that_dies_in_the_middle_of_a_body_is_waited_for() {
     let mut served = served();
     let content = bytes(PART);
-    write(&served.0, b"f", &content, &Expect::Absent).unwrap();
+    write(&served.0, b"f", &content, &Precondition::Absent).unwrap();
     let meta = served.0.stat(b"f").unwrap();
     served.1.fail_after(Fault {
         method: "GET",
@@ -425,7 +436,7 @@ fn refusals_say_what_to_do_and_no_secrets() {
     assert_eq!(wrong.cause(), Cause::Denied);
     assert!(wrong.to_string().contains("check AWS_SECRET_ACCESS_KEY"), "{wrong}");
     let good = open(ACCESS_KEY, SECRET_KEY);
-    let bucket = S3Place { bucket: "nobodys".to_owned(), ..place.clone() };
+    let bucket = S3Location { bucket: "nobodys".to_owned(), ..place.clone() };
     let missing = S3Source::open(&bucket, &environment(ACCESS_KEY, SECRET_KEY)).unwrap().check().unwrap_err();
     assert_eq!(missing.cause(), Cause::Lost);
     assert!(missing.to_string().contains("s3://nobodys/: there is no such bucket"), "{missing}");
@@ -505,7 +516,7 @@ fn garbage_is_refused() {
                 let (token, tag) = ("t".to_owned(), "t".to_owned());
                 let upload = Upload { path: b"f".to_vec(), size: 1, token, tag, ..Upload::default() };
                 let piece = Piece { offset: 0, len: 1, tag: "t".to_owned() };
-                assert!(source.commit(&upload, &[piece], &attrs(), &Expect::Anything).is_err());
+                assert!(source.commit(&upload, &[piece], &attrs(), &Precondition::Anything).is_err());
             });
         }
     });

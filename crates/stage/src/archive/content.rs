@@ -1,4 +1,4 @@
-//! Contents on their way to an object and back, piece by piece, with the digests of their blocks.
+//! Transfer of contents to and from objects, piece by piece, with the hashes of their blocks.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -6,40 +6,43 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use bivouac_source::{Attrs, Expect, Piece, S3Source, Source as _, SourceResult, Version, for_each_at_once};
+use bivouac_source::{
+    Attrs, Piece, Precondition, S3Source, Source as _, SourceResult, Version, for_each_parallel,
+};
 use blake3::Hash;
 
 use super::ArchiveError;
-use crate::blocks::{BLOCK, Value, file_digest, value_of};
-use crate::{Cause, CopyOptions, Failure};
+use crate::blocks::{BLOCK, BlockHash, block_hash, file_digest};
+use crate::error::{Cause, Failure};
+use crate::options::CopyOptions;
 
-/// Requests at a time: most of the time is that of their answers.
+/// Concurrent requests: latency dominates.
 const REQUESTS: usize = 16;
-/// Bytes of pieces that are in memory at a time.
+/// Upper limit of pieces in memory, in bytes.
 const MEMORY: u64 = 512 << 20;
 
-/// Where bytes come from.
-pub trait Bytes: Sync {
-    /// All bytes from `offset` on, as many as fit.
+/// A readable source of content.
+pub trait ContentSource: Sync {
+    /// Fills `into` from `offset`; fails if fewer bytes are there.
     ///
     /// # Errors
     /// That there are fewer, or what the system says.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), ArchiveError>;
 
-    /// That they are not what they were.
+    /// Returns the error of content that has changed.
     fn changed(&self) -> ArchiveError;
 }
 
-/// Those in memory.
-pub struct Text<'a>(pub &'a [u8]);
+/// Content in memory.
+pub struct MemoryBytes<'a>(pub &'a [u8]);
 
-/// Those of a file.
+/// Content of a file.
 pub struct OpenFile<'a> {
     pub file: &'a File,
     pub path: &'a Path,
 }
 
-impl Bytes for Text<'_> {
+impl ContentSource for MemoryBytes<'_> {
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), ArchiveError> {
         let from = usize::try_from(offset).ok().and_then(|offset| self.0.get(offset..)?.get(..into.len()));
         into.copy_from_slice(from.ok_or_else(|| self.changed())?);
@@ -51,39 +54,42 @@ impl Bytes for Text<'_> {
     }
 }
 
-impl Bytes for OpenFile<'_> {
+impl ContentSource for OpenFile<'_> {
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), ArchiveError> {
         self.file.read_exact_at(into, offset).map_err(|error| match error.kind() {
             std::io::ErrorKind::UnexpectedEof => self.changed(),
-            _ => ArchiveError::Here(Failure::io("read", self.path, error)),
+            _ => ArchiveError::Local(Failure::io("read", self.path, error)),
         })
     }
 
     fn changed(&self) -> ArchiveError {
-        ArchiveError::Here(Failure::new(self.path, Cause::Changed))
+        ArchiveError::Local(Failure::new(self.path, Cause::Changed))
     }
 }
 
-/// Bytes with the values of their blocks, as far as they have been seen.
+/// Content with the hashes of its blocks, as far as they have been read.
 pub struct Content<'a> {
-    bytes: &'a dyn Bytes,
+    bytes: &'a dyn ContentSource,
     size: u64,
-    blocks: Vec<OnceLock<Value>>,
+    blocks: Vec<OnceLock<BlockHash>>,
 }
 
 impl<'a> Content<'a> {
-    pub fn new(bytes: &'a dyn Bytes, size: u64) -> Content<'a> {
+    pub fn new(bytes: &'a dyn ContentSource, size: u64) -> Content<'a> {
         Content { bytes, size, blocks: (0..size.div_ceil(BLOCK)).map(|_| OnceLock::new()).collect() }
     }
 
-    /// The digest, once all has been seen.
+    /// Returns the digest if every block has been read.
     fn digest(&self) -> Option<Hash> {
-        let values = self.blocks.iter().map(|value| value.get().copied()).collect::<Option<Vec<Value>>>()?;
+        let values =
+            self.blocks.iter().map(|value| value.get().copied()).collect::<Option<Vec<BlockHash>>>()?;
         Some(file_digest(&values))
     }
 
-    /// Whether a piece has the values that were seen of it before.
-    fn is_seen(&self, offset: u64, piece: &[u8]) -> bool {
+    /// Returns whether a piece has the block hashes of earlier reads, and records those of blocks read for the first
+    /// time.
+    fn matches_known_hashes(&self, offset: u64, piece: &[u8]) -> bool {
+        assert!(offset.is_multiple_of(BLOCK), "a piece does not begin at a block");
         let first = (offset / BLOCK) as usize;
         let blocks = self.blocks.get(first..).unwrap_or_default();
         values(offset, piece, self.size)
@@ -91,22 +97,23 @@ impl<'a> Content<'a> {
             .all(|(value, block)| *block.get_or_init(|| value) == value)
     }
 
-    /// Reads a piece. That it is what was seen of it before.
+    /// Reads a piece, and fails if it differs from an earlier read of it.
     fn piece(&self, offset: u64, len: usize) -> Result<Vec<u8>, ArchiveError> {
         let mut piece = vec![0; len];
         self.bytes.read(offset, &mut piece)?;
-        if self.is_seen(offset, &piece) { Ok(piece) } else { Err(self.bytes.changed()) }
+        if self.matches_known_hashes(offset, &piece) { Ok(piece) } else { Err(self.bytes.changed()) }
     }
 
-    /// Gets to know the digest, if need be by reading all.
-    pub fn look(&self, store: &S3Source, opts: &CopyOptions) -> Result<Hash, ArchiveError> {
+    /// Returns the digest; reads what has not been read yet.
+    pub fn full_digest(&self, store: &S3Source, opts: &CopyOptions) -> Result<Hash, ArchiveError> {
         if self.digest().is_none() {
             Pieces::of(store, self.size).each(opts, |offset, len| self.piece(offset, len).map(drop))?;
         }
         self.digest().ok_or_else(|| self.bytes.changed())
     }
 
-    /// Whether an object has the same content. Its bytes are not taken for what this has.
+    /// Returns whether an object has the same content. The content itself is read first, so that the object's bytes are
+    /// compared with it and do not define it.
     pub fn is_at(
         &self,
         store: &S3Source,
@@ -117,26 +124,27 @@ impl<'a> Content<'a> {
         if version.size != self.size {
             return Ok(false);
         }
-        self.look(store, opts)?;
+        // Fixes the hashes of the content before the object's bytes are compared with them.
+        self.full_digest(store, opts)?;
         let differs = AtomicBool::new(false);
         Pieces::of(store, self.size).each(opts, |offset, len| {
             if !differs.load(Ordering::Relaxed) {
                 let mut piece = vec![0; len];
                 read_piece(store, path, version, offset, &mut piece)?;
-                differs.fetch_or(!self.is_seen(offset, &piece), Ordering::Relaxed);
+                differs.fetch_or(!self.matches_known_hashes(offset, &piece), Ordering::Relaxed);
             }
             Ok(())
         })?;
         Ok(!differs.into_inner())
     }
 
-    /// Puts it in the place of an object, reads that again and compares it.
+    /// Writes the content to an object, reads the object back and compares.
     pub fn put(
         &self,
         store: &S3Source,
         path: &[u8],
         attrs: &Attrs,
-        expect: &Expect,
+        expect: &Precondition,
         opts: &CopyOptions,
     ) -> Result<(), ArchiveError> {
         let pieces = Pieces::of(store, self.size);
@@ -158,7 +166,7 @@ impl<'a> Content<'a> {
         store: &S3Source,
         path: &[u8],
         attrs: &Attrs,
-        expect: &Expect,
+        expect: &Precondition,
         opts: &CopyOptions,
     ) -> Result<Version, ArchiveError> {
         let upload = store.begin(path, self.size, attrs)?;
@@ -171,23 +179,24 @@ impl<'a> Content<'a> {
         let committed = sent.and_then(|()| {
             let mut put = put.into_inner().unwrap_or_else(PoisonError::into_inner);
             put.sort_by_key(|piece| piece.offset);
+            assert_eq!(put.len() as u64, Pieces::of(store, self.size).count(), "an upload lacks pieces");
             Ok(store.commit(&upload, &put, attrs, expect)?.version)
         });
         if committed.is_err() {
-            // The first failure is the one that is told.
+            // Best effort: the first failure is the one to report.
             let _as_far_as_it_goes = store.abort(&upload);
         }
         committed
     }
 }
 
-/// The values of the blocks of a piece.
-pub fn values(offset: u64, piece: &[u8], size: u64) -> impl Iterator<Item = Value> {
+/// Returns the hashes of the blocks of a piece.
+pub fn values(offset: u64, piece: &[u8], size: u64) -> impl Iterator<Item = BlockHash> {
     let blocks = piece.chunks(BLOCK as usize).enumerate();
-    blocks.map(move |(number, block)| value_of(block, offset + number as u64 * BLOCK, size <= BLOCK))
+    blocks.map(move |(number, block)| block_hash(block, offset + number as u64 * BLOCK, size <= BLOCK))
 }
 
-/// The pieces that content is moved in: whole blocks, and no smaller than the store's parts.
+/// The pieces that content is transferred in: whole blocks, at least as large as the store's smallest part.
 #[derive(Clone, Copy)]
 pub struct Pieces {
     size: u64,
@@ -203,17 +212,18 @@ impl Pieces {
         self.size.div_ceil(self.len)
     }
 
-    /// Whether they are enough to keep all requests busy.
+    /// Returns whether they keep all concurrent requests busy.
     fn are_many(self) -> bool {
         self.count() >= REQUESTS as u64
     }
 
-    /// Does the same with each, with many of large content at a time.
+    /// Calls `work` for each piece, in parallel if there are many.
     pub fn each(
         self,
         opts: &CopyOptions,
         work: impl Fn(u64, usize) -> Result<(), ArchiveError> + Sync,
     ) -> Result<(), ArchiveError> {
+        // Large pieces: their number is bounded by memory, not by requests.
         let at_once = if self.are_many() { (MEMORY / self.len) as usize } else { 1 };
         each(self.count(), at_once, opts, |number| {
             let offset = number * self.len;
@@ -222,8 +232,7 @@ impl Pieces {
     }
 }
 
-/// Does the same with each file: first with large ones, whose pieces are moved many at a time, then with many small ones
-/// at a time.
+/// Calls `work` for each file: large ones one after the other, with parallel pieces; then small ones in parallel.
 pub fn each_file<T: Sync>(
     store: &S3Source,
     files: &[T],
@@ -233,6 +242,7 @@ pub fn each_file<T: Sync>(
 ) -> Result<(), ArchiveError> {
     let (large, small): (Vec<&T>, Vec<&T>) =
         files.iter().partition(|file| Pieces::of(store, size_of(file)).are_many());
+    // Pieces of one large file keep all requests busy, so large files are not transferred in parallel.
     for (some, at_once) in [(large, 1), (small, REQUESTS)] {
         each(some.len() as u64, at_once, opts, |number| {
             some.get(number as usize).map_or(Ok(()), |file| work(file))
@@ -241,19 +251,19 @@ pub fn each_file<T: Sync>(
     Ok(())
 }
 
-/// Does the same for each number, as many at once as there may be requests. The first failure ends it.
+/// Calls `work` for each number with bounded parallelism. The first failure ends it.
 fn each(
     count: u64,
     at_once: usize,
     opts: &CopyOptions,
     work: impl Fn(u64) -> Result<(), ArchiveError> + Sync,
 ) -> Result<(), ArchiveError> {
-    for_each_at_once(count, at_once.min(REQUESTS), |number| {
+    for_each_parallel(count, at_once.min(REQUESTS), |number| {
         if opts.cancelled() { Err(ArchiveError::Cancelled) } else { work(number) }
     })
 }
 
-/// Fills from an object as it was seen.
+/// Reads a range of an object that still has `version`.
 pub fn read_piece(
     store: &S3Source,
     path: &[u8],
@@ -262,15 +272,16 @@ pub fn read_piece(
     piece: &mut [u8],
 ) -> SourceResult<()> {
     if !piece.is_empty() {
-        store.read(path, version, offset, piece)?;
+        let read = store.read(path, version, offset, piece)?;
+        assert_eq!(read, piece.len(), "a range within an object was read in part");
     }
     Ok(())
 }
 
-/// All of an object.
+/// Reads a whole object that still has `version`.
 pub fn read(store: &S3Source, path: &[u8], version: &Version) -> SourceResult<Vec<u8>> {
     let mut bytes = Vec::new();
-    // Grows with what really comes, whatever size the store says.
+    // The buffer grows with the data, because the size is the store's claim.
     while (bytes.len() as u64) < version.size {
         let at = bytes.len();
         let left = version.size - at as u64;

@@ -1,4 +1,4 @@
-//! What a copy in an archive holds: lines of the manifest of stages, with what those leave out. The format is in
+//! Manifest of an archived copy: lines of stage manifests, extended attributes and holes. The format is in
 //! docs/format.md.
 
 use std::collections::{HashMap, HashSet};
@@ -9,49 +9,50 @@ use std::path::Path;
 use bivouac_source::check_path;
 use blake3::Hash;
 
-use crate::line::{Line, LineKind, State, unescape};
+use crate::escape::{escape, unescape};
+use crate::manifest_line::{Line, LineKind, ObjectOutcome};
 use crate::meta::{Attrs, Xattr, is_kept};
-use crate::scan::Kind;
+use crate::scan::ObjectKind;
+use crate::summary::Summary;
 use crate::tree::tree_digest;
-use crate::{Summary, escape};
 
-/// The first line. Its number is the version of the format.
+/// First line, with the version of the format.
 const FIRST: &str = "#bivouac-archive 1\n";
-/// What the first line of any version begins with.
+/// Prefix of the first line of any version.
 const ANY: &str = "#bivouac-archive ";
 const UNFINISHED: &str = "#unfinished\t";
 const END: &str = "#end\t";
 const XATTR: &str = "#xattr\t";
 const HOLES: &str = "#holes";
 
-/// What a copy holds: all objects of a tree by name, a directory before what is in it.
+/// All objects of a copy by name, each directory before its entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
     pub(crate) objects: Vec<Object>,
 }
 
-/// One of them.
+/// An object of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Object {
     pub(crate) line: Line,
     pub(crate) xattrs: Vec<Xattr>,
-    /// Whether it is a file with holes.
+    /// True if the file has holes.
     pub(crate) holes: bool,
 }
 
-/// What is found where a manifest should be.
+/// Content of the manifest object.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Found {
-    Whole(Manifest),
-    /// A command puts the copy there, or was killed doing so.
+pub(crate) enum StoredManifest {
+    Complete(Manifest),
+    /// A copy is being made, or its command was killed.
     Unfinished,
-    /// Neither, and why.
+    /// Damaged; contains the reason.
     Damaged(String),
-    /// That of another release.
-    Other,
+    /// Written by another release.
+    OtherVersion,
 }
 
-/// What stands in for the manifest of a copy until that is complete.
+/// Returns the placeholder of the manifest of an incomplete copy.
 pub(crate) fn unfinished(tag: &str) -> String {
     format!("{FIRST}{UNFINISHED}{tag}\n")
 }
@@ -86,19 +87,19 @@ impl Object {
         }
     }
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ObjectKind {
         match self.line.kind {
-            LineKind::Dir | LineKind::Unknown => Kind::Dir,
-            LineKind::File => Kind::File,
-            LineKind::HardLink => Kind::HardLink(0),
-            LineKind::Symlink => Kind::Symlink,
-            LineKind::Fifo => Kind::Fifo,
+            LineKind::Dir | LineKind::Unknown => ObjectKind::Dir,
+            LineKind::File => ObjectKind::File,
+            LineKind::HardLink => ObjectKind::HardLink(0),
+            LineKind::Symlink => ObjectKind::Symlink,
+            LineKind::Fifo => ObjectKind::Fifo,
         }
     }
 }
 
 impl Manifest {
-    /// Sums and digest of it, as a copy of the tree would have them.
+    /// Returns totals and digest, equal to those of a copy of the tree.
     #[must_use]
     pub fn summary(&self) -> Summary {
         let count = |kind| self.objects.iter().filter(|object| object.line.kind == kind).count() as u64;
@@ -120,7 +121,7 @@ impl Manifest {
         }
     }
 
-    /// Digests of its files by name.
+    /// Returns the digests of files by name.
     pub(crate) fn digests(&self) -> HashMap<&Path, Hash> {
         let files = self.objects.iter().filter(|object| object.line.kind == LineKind::File);
         files.filter_map(|object| Some((object.line.name.as_path(), object.line.digest?))).collect()
@@ -134,30 +135,35 @@ impl Manifest {
         text
     }
 
-    /// What bytes say that may be a manifest. Nothing in a whole one leads out of the tree.
-    pub(crate) fn decode(bytes: &[u8]) -> Found {
-        let Ok(text) = str::from_utf8(bytes) else { return Found::Damaged("is no text".to_owned()) };
+    /// Parses a manifest. No object of an accepted one lies outside the tree.
+    pub(crate) fn decode(bytes: &[u8]) -> StoredManifest {
+        let Ok(text) = str::from_utf8(bytes) else { return StoredManifest::Damaged("is no text".to_owned()) };
         let Some(rest) = text.strip_prefix(FIRST) else {
             let is_other = text.starts_with(ANY);
-            return if is_other { Found::Other } else { Found::Damaged("is no manifest".to_owned()) };
+            return if is_other {
+                StoredManifest::OtherVersion
+            } else {
+                StoredManifest::Damaged("is no manifest".to_owned())
+            };
         };
         if rest.starts_with(UNFINISHED) {
-            return Found::Unfinished;
+            return StoredManifest::Unfinished;
         }
         let cut = text.trim_end_matches('\n').rfind('\n').map_or(0, |at| at + 1);
         let (body, end) = text.split_at_checked(cut).unwrap_or_default();
+        // The digest at the end shows a manifest that was cut or altered.
         if end != control_line(END, blake3::hash(body.as_bytes()).to_hex().as_str()) {
-            return Found::Damaged("does not fit the digest at its end".to_owned());
+            return StoredManifest::Damaged("does not fit the digest at its end".to_owned());
         }
         let mut objects = Vec::new();
         for (number, line) in body.lines().enumerate().skip(1) {
             if add(&mut objects, line).is_none() {
-                return Found::Damaged(format!("has a wrong line {}", number + 1));
+                return StoredManifest::Damaged(format!("has a wrong line {}", number + 1));
             }
         }
         match check(&objects) {
-            Ok(()) => Found::Whole(Manifest { objects }),
-            Err(name) => Found::Damaged(format!("has a wrong object {}", escape(name))),
+            Ok(()) => StoredManifest::Complete(Manifest { objects }),
+            Err(name) => StoredManifest::Damaged(format!("has a wrong object {}", escape(name))),
         }
     }
 }
@@ -166,7 +172,7 @@ fn control_line(word: &str, value: &str) -> String {
     format!("{word}{value}\n")
 }
 
-/// Takes a line; `None` if it is none.
+/// Parses a line; `None` if it is malformed.
 fn add(objects: &mut Vec<Object>, line: &str) -> Option<()> {
     if !line.starts_with('#') {
         objects.push(Object::of(Line::decode(line)?));
@@ -185,7 +191,7 @@ fn add(objects: &mut Vec<Object>, line: &str) -> Option<()> {
     Some(())
 }
 
-/// Whether objects are a tree; the name of the first that does not belong there.
+/// Checks that the objects form a tree; returns the name of the first that does not belong to it.
 fn check(objects: &[Object]) -> Result<(), &Path> {
     let (mut seen, mut dirs, mut files) = (HashSet::new(), HashSet::new(), HashMap::new());
     for (number, Object { line, .. }) in objects.iter().enumerate() {
@@ -205,7 +211,7 @@ fn check(objects: &[Object]) -> Result<(), &Path> {
             LineKind::Fifo => true,
             LineKind::Unknown => false,
         };
-        let is_done = line.state == State::Done && line.mode & !0o7777 == 0;
+        let is_done = line.state == ObjectOutcome::Done && line.mode & !0o7777 == 0;
         if !(is_in_tree && is_sound && is_done && seen.insert(name)) {
             return Err(name);
         }
@@ -224,7 +230,7 @@ mod tests {
             mode: 0o750,
             owner: (7, 8),
             mtime: (-4, 5),
-            ..Line::said(State::Done, Path::new(name), "")
+            ..Line::outcome_only(ObjectOutcome::Done, Path::new(name), "")
         };
         Object::of(Line { kind, ..line })
     }
@@ -245,15 +251,17 @@ mod tests {
         let text = manifest("a", Vec::new()).encode();
         for at in 0..text.len() {
             let mut cut = text.as_bytes().to_vec();
-            let is_none = |bytes: &[u8]| matches!(Manifest::decode(bytes), Found::Damaged(_) | Found::Other);
+            let is_none = |bytes: &[u8]| {
+                matches!(Manifest::decode(bytes), StoredManifest::Damaged(_) | StoredManifest::OtherVersion)
+            };
             assert!(is_none(&cut[..at]), "{at}");
             cut[at] ^= 1;
             assert!(is_none(&cut), "{at}");
         }
-        assert_eq!(Manifest::decode(unfinished("x").as_bytes()), Found::Unfinished);
-        assert_eq!(Manifest::decode(b"#bivouac-archive 12\n"), Found::Other);
+        assert_eq!(Manifest::decode(unfinished("x").as_bytes()), StoredManifest::Unfinished);
+        assert_eq!(Manifest::decode(b"#bivouac-archive 12\n"), StoredManifest::OtherVersion);
         assert_eq!(Manifest::decode(&Manifest::default().encode().into_bytes()), {
-            Found::Damaged("has a wrong object ".to_owned())
+            StoredManifest::Damaged("has a wrong object ".to_owned())
         });
         let mut twice = manifest("a", Vec::new());
         twice.objects.push(twice.objects[1].clone());
@@ -264,7 +272,10 @@ mod tests {
         let mut up = manifest("a", Vec::new());
         up.objects.push(object(LineKind::Dir, ".."));
         for wrong in [twice, other, linked, up] {
-            assert!(matches!(Manifest::decode(wrong.encode().as_bytes()), Found::Damaged(_)), "{wrong:?}");
+            assert!(
+                matches!(Manifest::decode(wrong.encode().as_bytes()), StoredManifest::Damaged(_)),
+                "{wrong:?}"
+            );
         }
     }
 
@@ -273,7 +284,7 @@ mod tests {
         fn a_manifest_comes_back(name in "[^/\0]{1,9}", value: Vec<u8>) {
             prop_assume!(!matches!(&name[..], "." | ".." | "y" | "z"));
             let manifest = manifest(&name, value);
-            prop_assert_eq!(Manifest::decode(manifest.encode().as_bytes()), Found::Whole(manifest));
+            prop_assert_eq!(Manifest::decode(manifest.encode().as_bytes()), StoredManifest::Complete(manifest));
         }
 
         #[test]

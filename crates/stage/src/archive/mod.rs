@@ -1,9 +1,9 @@
-//! Copies of trees in an object store, verified as the others are.
+//! Verified copies of trees in an object store.
 //!
 //! A copy is an object per file, under the file's name, as a partition in front of the store would have it, and a
-//! manifest with all that objects cannot hold: further names, links, empty directories, attributes. It is there when its
-//! manifest is, which is put last and as a whole. What stands in for it until then says whose the copy in the making is:
-//! who finds something else there at the end has not made one.
+//! manifest with all that objects cannot hold: further names, links, empty directories, attributes. It is there when
+//! its manifest is, which is put last and as a whole. What stands in for it until then says whose the copy in the
+//! making is: who finds something else there at the end has not made one.
 //!
 //! Objects of a copy that is whole are put again only with the bytes that the manifest has. So whatever is killed when,
 //! what was whole is so, and what was not is gone on with, or swept away.
@@ -15,45 +15,49 @@ mod send;
 
 use std::path::{Path, PathBuf};
 
-use bivouac_source::{Attrs, Cause as StoreCause, Expect, S3Source, Source as _, SourceError, Version};
+use bivouac_source::{Attrs, Cause as StoreCause, Precondition, S3Source, Source as _, SourceError, Version};
 
-use crate::tag::Tag;
-use crate::{CopyOptions, Failure, Summary, escape, straight};
-use content::{Content, Text};
-use manifest::Found;
+use crate::error::Failure;
+use crate::escape::escape;
+use crate::nofollow;
+use crate::options::CopyOptions;
+use crate::summary::Summary;
+use crate::temporary_tag::Tag;
+use content::{Content, MemoryBytes};
 pub use manifest::Manifest;
+use manifest::StoredManifest;
 
-/// What the manifest of a copy has behind its name.
+/// Suffix of the manifest's key.
 const MANIFEST: &str = ".manifest";
-/// Largest manifest that is read, in bytes.
+/// Upper limit of a manifest, in bytes.
 const MANIFEST_MAX: u64 = 16 << 30;
-/// Largest stand-in of one, in bytes.
+/// Upper limit of a placeholder, in bytes.
 const UNFINISHED_MAX: u64 = 256;
 
-/// Why a tree is not archived, or not brought back.
+/// Reason why a tree is not archived or restored.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// The caller's flag was set. What is whole stays for the next command.
+    /// Cancelled by the caller. Complete objects stay for a retry.
     #[error("cancelled")]
     Cancelled,
-    /// Something on this side.
+    /// A failure of the local tree.
     #[error("{0}")]
-    Here(Failure),
-    /// Something at the store.
+    Local(Failure),
+    /// A failure of the store.
     #[error("{0}")]
     Store(SourceError),
-    /// Something that would not be the same there.
+    /// An object that the archive or the file system cannot represent.
     #[error("{}: {what}", escape(path))]
-    Refused {
+    Unsupported {
         /// Its path.
         path: PathBuf,
-        /// Why, and what to do about it.
+        /// Reason and remedy.
         what: String,
     },
-    /// A file has other contents than the whole copy that is there.
+    /// The content of a file differs from that of the complete copy in the archive.
     #[error("{}: has other contents than its copy in the archive", escape(.0))]
     Differs(PathBuf),
-    /// The store does not have what was put there.
+    /// The store's content is missing or damaged.
     #[error("{0}")]
     Damaged(String),
 }
@@ -70,18 +74,18 @@ pub struct Archive<'a> {
     name: &'a str,
 }
 
-/// A copy whose objects are all there, and compared.
-pub struct Draft<'a> {
+/// A copy whose objects are all stored and compared, without its manifest.
+pub struct UncommittedArchive<'a> {
     archive: &'a Archive<'a>,
     manifest: Manifest,
-    /// What is where its manifest is to be.
+    /// Version of the manifest object that the commit replaces.
     there: Version,
-    /// What that says, if it is one.
+    /// The complete copy that was there before.
     base: Option<Manifest>,
 }
 
 impl<'a> Archive<'a> {
-    /// The copy with this name.
+    /// Refers to the copy with this name.
     #[must_use]
     pub fn new(store: &'a S3Source, name: &'a str) -> Archive<'a> {
         Archive { store, name }
@@ -91,57 +95,62 @@ impl<'a> Archive<'a> {
         format!("{}{MANIFEST}", self.name).into_bytes()
     }
 
-    /// Where the content of a file is.
+    /// Returns the path of a file's object.
     fn path(&self, name: &Path) -> Vec<u8> {
         format!("{}/{}", self.name, escape(name)).into_bytes()
     }
 
-    /// The manifest as users know it.
+    /// Returns the manifest's path for messages.
     fn shown(&self) -> String {
         self.store.object(&self.manifest_path())
     }
 
-    /// Puts all files of a tree there, and compares them. It is no copy before [`Draft::commit`].
+    /// Stores and compares all files of a tree. The copy does not exist before [`UncommittedArchive::commit`].
     ///
     /// # Errors
     /// Of the first object that cannot be put. What has been put stays, for who goes on.
-    pub fn put(&'a self, from: &Path, opts: &CopyOptions) -> Result<Draft<'a>, ArchiveError> {
+    pub fn put(&'a self, from: &Path, opts: &CopyOptions) -> Result<UncommittedArchive<'a>, ArchiveError> {
         let plan = send::plan(self, from, opts)?;
-        let found = self.look()?;
+        let found = self.load_manifest()?;
         let is_resumed = found.is_some();
         let (there, base) = match found {
             None => (self.begin(None)?, None),
-            Some((Found::Unfinished, there)) => (self.begin(Some(there))?, None),
-            Some((found, there)) => (there, Some(self.whole(found)?)),
+            Some((StoredManifest::Unfinished, there)) => (self.begin(Some(there))?, None),
+            Some((found, there)) => (there, Some(self.complete_manifest(found)?)),
         };
-        let sending = send::Sending { archive: self, plan: &plan, opts, is_resumed, base: base.as_ref() };
+        let sending =
+            send::ArchiveUpload { archive: self, plan: &plan, opts, is_resumed, base: base.as_ref() };
         let sent = sending.all();
         let is_lost =
             |error: &ArchiveError| matches!(error, ArchiveError::Store(e) if e.cause() == StoreCause::Lost);
         if !sent.as_ref().is_err_and(is_lost) {
-            // Also those that nobody knows of: the answer was lost that named them.
-            let _as_far_as_it_goes = self.store.abort_left(self.name.as_bytes());
+            // Includes uploads whose id is unknown, because the response that had it was lost.
+            let _as_far_as_it_goes = self.store.abort_unfinished_uploads(self.name.as_bytes());
         }
-        Ok(Draft { archive: self, manifest: sent?, there, base })
+        Ok(UncommittedArchive { archive: self, manifest: sent?, there, base })
     }
 
-    /// The manifest of a copy that is whole.
+    /// Returns the manifest of a complete copy.
     ///
     /// # Errors
     /// That there is none, or that it is not as it was.
     pub fn manifest(&self) -> Result<Manifest, ArchiveError> {
-        match self.look()? {
-            Some((found, _)) => self.whole(found),
+        match self.load_manifest()? {
+            Some((found, _)) => self.complete_manifest(found),
             None => Err(self.damaged("is not there any more; put a copy of it back")),
         }
     }
 
-    fn whole(&self, found: Found) -> Result<Manifest, ArchiveError> {
+    fn complete_manifest(&self, found: StoredManifest) -> Result<Manifest, ArchiveError> {
         match found {
-            Found::Whole(manifest) => Ok(manifest),
-            Found::Unfinished => Err(self.damaged("is that of a copy that was never completed")),
-            Found::Damaged(why) => Err(self.damaged(&format!("is damaged: it {why}; put a copy of it back"))),
-            Found::Other => Err(self.damaged("has a form that this release does not know; use a later one")),
+            StoredManifest::Complete(manifest) => Ok(manifest),
+            StoredManifest::Unfinished => Err(self.damaged("is that of a copy that was never completed")),
+            StoredManifest::Damaged(why) => {
+                Err(self.damaged(&format!("is damaged: it {why}; put a copy of it back")))
+            }
+            StoredManifest::OtherVersion => {
+                Err(self.damaged("has a form that this release does not know; use a later one"))
+            }
         }
     }
 
@@ -149,46 +158,50 @@ impl<'a> Archive<'a> {
         ArchiveError::Damaged(format!("{}: {why}", self.shown()))
     }
 
-    /// Makes a tree of what a copy holds, in the place of nothing.
+    /// Restores a tree to a path where nothing is.
     ///
     /// # Errors
     /// Of the first object that is not as the manifest has it, or cannot be made: then nothing is there.
     pub fn fetch(&self, manifest: &Manifest, to: &Path, opts: &CopyOptions) -> Result<Summary, ArchiveError> {
-        fetch::all(self, manifest, &straight::canonical(to), opts)?;
+        fetch::all(self, manifest, &nofollow::canonical(to), opts)?;
         Ok(manifest.summary())
     }
 
-    /// What is where the manifest should be.
-    fn look(&self) -> Result<Option<(Found, Version)>, ArchiveError> {
+    /// Reads the manifest object.
+    fn load_manifest(&self) -> Result<Option<(StoredManifest, Version)>, ArchiveError> {
         let path = self.manifest_path();
         let version = match self.store.stat(&path) {
             Err(error) if error.cause() == StoreCause::NotFound => return Ok(None),
             found => found?.version,
         };
+        // Checked before the read: the size is the store's claim.
         if version.size > MANIFEST_MAX {
-            return Ok(Some((Found::Damaged("is larger than a manifest can be".to_owned()), version)));
+            return Ok(Some((
+                StoredManifest::Damaged("is larger than a manifest can be".to_owned()),
+                version,
+            )));
         }
         let bytes = content::read(self.store, &path, &version)?;
         Ok(Some((Manifest::decode(&bytes), version)))
     }
 
-    /// Says at the store that a copy is being made: whoever did before has it no more.
+    /// Writes a placeholder manifest: a command that was making the same copy fails from then on.
     fn begin(&self, there: Option<Version>) -> Result<Version, SourceError> {
-        let expect = there.map_or(Expect::Absent, Expect::Version);
-        let text = manifest::unfinished(Tag::draw().as_str());
+        let expect = there.map_or(Precondition::Absent, Precondition::Version);
+        let text = manifest::unfinished(Tag::random().as_str());
         let put = self.store.put_file(&self.manifest_path(), text.as_bytes(), &attrs(), &expect);
-        put.map(|kept| kept.version).map_err(|error| self.taken(error))
+        put.map(|kept| kept.version).map_err(|error| self.conflict_error(error))
     }
 
-    /// Removes what there is of a copy that is not whole, as it was seen.
+    /// Removes an incomplete copy, if its placeholder still has this version.
     fn clear(&self, there: Version) -> Result<(), SourceError> {
-        // Who works on it cannot complete it from now on.
+        // The placeholder changes first, so a command that is making the copy cannot commit it any more.
         let mine = self.begin(Some(there))?;
         self.store.clear(self.name.as_bytes())?;
         self.store.remove(&self.manifest_path(), Some(&mine))
     }
 
-    fn taken(&self, error: SourceError) -> SourceError {
+    fn conflict_error(&self, error: SourceError) -> SourceError {
         match error.cause() {
             StoreCause::Changed => {
                 let text =
@@ -200,47 +213,48 @@ impl<'a> Archive<'a> {
     }
 }
 
-impl Draft<'_> {
-    /// Sums and digest of the tree.
+impl UncommittedArchive<'_> {
+    /// Returns totals and digest of the tree.
     #[must_use]
     pub fn summary(&self) -> Summary {
         self.manifest.summary()
     }
 
-    /// Makes it a copy, by putting its manifest.
+    /// Completes the copy by writing its manifest.
     ///
     /// # Errors
     /// That somebody else has meanwhile put or removed the same; as [`Archive::put`].
     pub fn commit(self) -> Result<(), ArchiveError> {
-        let Draft { archive, manifest, there, base } = self;
+        let UncommittedArchive { archive, manifest, there, base } = self;
+        // The complete copy has exactly this content already.
         if base.as_ref() == Some(&manifest) {
             return Ok(());
         }
         let text = manifest.encode();
-        let text = Text(text.as_bytes());
+        let text = MemoryBytes(text.as_bytes());
         let content = Content::new(&text, text.0.len() as u64);
-        let (path, expect) = (archive.manifest_path(), Expect::Version(there));
+        let (path, expect) = (archive.manifest_path(), Precondition::Version(there));
         content.put(archive.store, &path, &attrs(), &expect, &CopyOptions::default()).map_err(|error| {
             match error {
-                ArchiveError::Store(error) => ArchiveError::Store(archive.taken(error)),
+                ArchiveError::Store(error) => ArchiveError::Store(archive.conflict_error(error)),
                 error => error,
             }
         })
     }
 
-    /// Removes it, unless there was a copy before.
+    /// Removes the objects, unless a complete copy was there before.
     ///
     /// # Errors
-    /// What the store says.
+    /// Errors of the store.
     pub fn discard(self) -> Result<(), ArchiveError> {
         if self.base.is_some() { Ok(()) } else { Ok(self.archive.clear(self.there)?) }
     }
 }
 
-/// Removes copies that were not whole when their command was killed, but for one. `is_name` says what is one.
+/// Removes incomplete copies of killed commands, except for one. `is_name` tells names of copies from other names.
 ///
 /// # Errors
-/// What the store says.
+/// Errors of the store.
 pub fn sweep(store: &S3Source, except: &str, is_name: impl Fn(&str) -> bool) -> Result<(), ArchiveError> {
     for entry in store.list(b"")? {
         let name = str::from_utf8(&entry.name).ok().and_then(|name| name.strip_suffix(MANIFEST));
@@ -249,9 +263,9 @@ pub fn sweep(store: &S3Source, except: &str, is_name: impl Fn(&str) -> bool) -> 
             continue;
         }
         let archive = Archive::new(store, name);
-        let Some((Found::Unfinished, there)) = archive.look()? else { continue };
+        let Some((StoredManifest::Unfinished, there)) = archive.load_manifest()? else { continue };
         match archive.clear(there) {
-            // Somebody else does that, or goes on with it.
+            // Another command is removing the copy, or continues it.
             Err(error) if error.cause() == StoreCause::Changed => {}
             cleared => cleared?,
         }
@@ -259,7 +273,7 @@ pub fn sweep(store: &S3Source, except: &str, is_name: impl Fn(&str) -> bool) -> 
     Ok(())
 }
 
-/// Of objects that are no files of the tree.
+/// Returns the attributes of objects that are not files of the tree.
 fn attrs() -> Attrs {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     Attrs { perm: 0o600, uid, gid, ..Attrs::default() }

@@ -1,62 +1,63 @@
-//! The way into an archive.
+//! Archiving of a tree.
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use bivouac_source::{Attrs, Cause as StoreCause, Expect, Source as _};
+use bivouac_source::{Attrs, Cause as StoreCause, Precondition, Source as _};
 use bivouac_types::Timestamp;
 use blake3::Hash;
 
 use super::content::{Content, OpenFile, Pieces, each_file};
 use super::manifest::{Manifest, Object};
 use super::{Archive, ArchiveError};
-use crate::job::open_for_reading;
-use crate::line::{Line, LineKind};
-use crate::meta::{Stamp, xattrs_of};
-use crate::scan::{Entry, Kind, Plan, has_holes, scan};
-use crate::{Cause, CopyOptions, Failure, straight};
+use crate::error::{Cause, Failure};
+use crate::manifest_line::{Line, LineKind};
+use crate::meta::{MetadataStamp, xattrs_of};
+use crate::nofollow;
+use crate::options::CopyOptions;
+use crate::scan::{Entry, ObjectKind, Plan, has_holes, scan};
 
-/// Looks what there is. Everything that an archive cannot hold is refused before anything is put.
+/// Scans the tree, and refuses what an archive cannot represent before anything is stored.
 pub(super) fn plan(archive: &Archive<'_>, from: &Path, opts: &CopyOptions) -> Result<Plan, ArchiveError> {
     let root = std::fs::canonicalize(from);
-    let root = root.map_err(|error| ArchiveError::Here(Failure::io("look at it", from, error)))?;
+    let root = root.map_err(|error| ArchiveError::Local(Failure::io("look at it", from, error)))?;
     let mut plan = scan(root, opts, None);
     if opts.cancelled() {
         return Err(ArchiveError::Cancelled);
     }
     if !plan.failures.is_empty() {
-        return Err(ArchiveError::Here(plan.failures.swap_remove(0)));
+        return Err(ArchiveError::Local(plan.failures.swap_remove(0)));
     }
     if !plan.skipped.is_empty() {
         let skipped = plan.skipped.swap_remove(0);
         let what = format!("is a {}, of which there is no copy in an archive; move it away", skipped.what);
-        return Err(ArchiveError::Refused { path: skipped.path, what });
+        return Err(ArchiveError::Unsupported { path: skipped.path, what });
     }
-    for entry in plan.entries.iter().filter(|entry| entry.kind == Kind::File) {
-        // That its name can be a key.
+    for entry in plan.entries.iter().filter(|entry| entry.kind == ObjectKind::File) {
+        // Fails if the name cannot be a key.
         archive.store.plan(&archive.path(&entry.path), entry.stamp.size)?;
     }
     Ok(plan)
 }
 
-/// A tree on its way.
-pub(super) struct Sending<'a> {
+/// An archiving in progress.
+pub(super) struct ArchiveUpload<'a> {
     pub(super) archive: &'a Archive<'a>,
     pub(super) plan: &'a Plan,
     pub(super) opts: &'a CopyOptions,
-    /// Whether objects may be there already.
+    /// True if an earlier attempt may have stored objects.
     pub(super) is_resumed: bool,
-    /// The whole copy that is there.
+    /// The complete copy that is there.
     pub(super) base: Option<&'a Manifest>,
 }
 
-impl Sending<'_> {
-    /// Puts what is not there yet.
+impl ArchiveUpload<'_> {
+    /// Stores all objects that are missing, and returns the manifest.
     pub(super) fn all(&self) -> Result<Manifest, ArchiveError> {
         let base = self.base.map(Manifest::digests).unwrap_or_default();
         let entries = self.plan.entries.iter().enumerate();
-        let files = entries.filter(|(_, entry)| entry.kind == Kind::File);
+        let files = entries.filter(|(_, entry)| entry.kind == ObjectKind::File);
         let files: Vec<(usize, &Entry)> = files.collect();
         let sent: Mutex<HashMap<usize, Object>> = Mutex::default();
         each_file(
@@ -75,7 +76,7 @@ impl Sending<'_> {
         for (number, entry) in self.plan.entries.iter().enumerate() {
             let object = match (sent.remove(&number), entry.kind) {
                 (Some(object), _) => object,
-                (None, Kind::HardLink(first)) => {
+                (None, ObjectKind::HardLink(first)) => {
                     let first = objects.get(first).ok_or_else(|| self.changed(entry))?;
                     let line = Line {
                         kind: LineKind::HardLink,
@@ -88,22 +89,23 @@ impl Sending<'_> {
             };
             objects.push(object);
         }
+        assert!(sent.is_empty(), "an archived file is missing from the manifest");
         Ok(Manifest { objects })
     }
 
     fn changed(&self, entry: &Entry) -> ArchiveError {
-        ArchiveError::Here(Failure::new(&self.plan.source(entry), Cause::Changed))
+        ArchiveError::Local(Failure::new(&self.plan.source(entry), Cause::Changed))
     }
 
     fn file(&self, entry: &Entry, base: &HashMap<&Path, Hash>) -> Result<Object, ArchiveError> {
         let (source, store, opts) = (self.plan.source(entry), self.archive.store, self.opts);
         let failed = |doing| {
             let source = &source;
-            move |error: std::io::Error| ArchiveError::Here(Failure::io(doing, source, error))
+            move |error: std::io::Error| ArchiveError::Local(Failure::io(doing, source, error))
         };
-        let file = open_for_reading(&source).map_err(failed("open"))?;
+        let file = nofollow::open_for_reading(&source).map_err(failed("open"))?;
         let meta = file.metadata().map_err(failed("look at it"))?;
-        let before = Stamp::of(&meta);
+        let before = MetadataStamp::of(&meta);
         if !meta.is_file() {
             return Err(self.changed(entry));
         }
@@ -112,23 +114,24 @@ impl Sending<'_> {
         let content = Content::new(&from, before.size);
         let expected = base.get(entry.path.as_path());
         if !self.is_there(&key, &content)? {
-            // Before anything takes the place of what was whole.
+            // Compared before anything is stored: a complete copy must not be damaged by other content.
             if let Some(expected) = expected
-                && content.look(store, opts)? != *expected
+                && content.full_digest(store, opts)? != *expected
             {
                 return Err(ArchiveError::Differs(source));
             }
             if self.is_resumed && Pieces::of(store, before.size).count() > 1 {
-                store.abort_left(&key)?;
+                store.abort_unfinished_uploads(&key)?;
             }
-            content.put(store, &key, &attrs, &Expect::Anything, opts)?;
+            content.put(store, &key, &attrs, &Precondition::Anything, opts)?;
         }
-        let digest = content.look(store, opts)?;
+        let digest = content.full_digest(store, opts)?;
         if expected.is_some_and(|expected| *expected != digest) {
             return Err(ArchiveError::Differs(source));
         }
+        // Read before the last check of the ctime, which covers them.
         let xattrs = xattrs_of(&file).map_err(failed("read its attributes"))?;
-        if Stamp::of(&file.metadata().map_err(failed("look at it"))?) != before {
+        if MetadataStamp::of(&file.metadata().map_err(failed("look at it"))?) != before {
             return Err(self.changed(entry));
         }
         let line =
@@ -136,7 +139,7 @@ impl Sending<'_> {
         Ok(Object { line, xattrs, holes: has_holes(&meta) })
     }
 
-    /// Whether an earlier command has put a file there, as it is.
+    /// Returns whether an earlier attempt has stored the same content.
     fn is_there(&self, key: &[u8], content: &Content<'_>) -> Result<bool, ArchiveError> {
         if !self.is_resumed {
             return Ok(false);
@@ -148,27 +151,27 @@ impl Sending<'_> {
         }
     }
 
-    /// What only the manifest has.
+    /// Returns an object whose content is in the manifest alone.
     fn other(&self, entry: &Entry) -> Result<Object, ArchiveError> {
         let source = self.plan.source(entry);
-        let failed = |doing, error| ArchiveError::Here(Failure::io(doing, &source, error));
+        let failed = |doing, error| ArchiveError::Local(Failure::io(doing, &source, error));
         let kind = match entry.kind {
-            Kind::Dir => LineKind::Dir,
-            Kind::Symlink => LineKind::Symlink,
-            Kind::Fifo => LineKind::Fifo,
-            Kind::File | Kind::HardLink(_) => return Err(self.changed(entry)),
+            ObjectKind::Dir => LineKind::Dir,
+            ObjectKind::Symlink => LineKind::Symlink,
+            ObjectKind::Fifo => LineKind::Fifo,
+            ObjectKind::File | ObjectKind::HardLink(_) => return Err(self.changed(entry)),
         };
         let mut object = Object::of(Line { source: None, ..Line::of(kind, &entry.stamp, &entry.path) });
         match kind {
             LineKind::Dir => {
-                let dir = straight::open_dir(&source).map_err(|error| failed("open", error))?;
+                let dir = nofollow::open_dir(&source).map_err(|error| failed("open", error))?;
                 object.xattrs = xattrs_of(&dir).map_err(|error| failed("read its attributes", error))?;
-                // What it says depends on its file system.
+                // The size of a directory depends on its file system.
                 object.line.size = 0;
             }
             LineKind::Symlink => {
                 object.line.more =
-                    straight::read_link(&source).map_err(|error| failed("read the link", error))?;
+                    nofollow::read_link(&source).map_err(|error| failed("read the link", error))?;
             }
             _ => {}
         }
@@ -176,8 +179,8 @@ impl Sending<'_> {
     }
 }
 
-/// What other tools are told of a file.
-fn attrs_of(stamp: &Stamp) -> Attrs {
+/// Returns the attributes stored with a file's object, for other tools.
+fn attrs_of(stamp: &MetadataStamp) -> Attrs {
     let (secs, nanos) = stamp.attrs.mtime;
     let time = Timestamp { secs, nanos: u32::try_from(nanos).unwrap_or(0) };
     let of = &stamp.attrs;

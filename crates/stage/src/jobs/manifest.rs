@@ -1,35 +1,37 @@
-//! What a job leaves for its user: a line for every object. The format is in docs/format.md.
+//! The manifest of a job, with a line for every object. The format is in docs/format.md.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
+use crate::error::StageError;
 use crate::journal::History;
-use crate::line::{Line, State};
-use crate::{StageError, Summary};
+use crate::manifest_line::{Line, ObjectOutcome};
+use crate::summary::Summary;
 
-use super::order::{Order, transfer_line};
+use super::order::{JobSpec, transfer_line};
 
 const HEAD: &str = "#bivouac-manifest\t1\n";
 const COLUMNS: &str = "#state\tkind\tmode\towner\tsize\tmtime\tdigest\tsource\ttarget\tname\tmore\n";
 
-/// Writes a manifest beside its place, then puts it there.
+/// Writes a manifest to a temporary file and renames it.
 pub(crate) fn write(
     path: &Path,
-    order: &Order,
+    order: &JobSpec,
     history: &History,
     outcomes: &[&Result<Summary, StageError>],
 ) -> io::Result<()> {
-    let beside = crate::draft::temporary(path, &order.tag);
+    let beside = crate::temporary::temporary_path(path, &order.tag);
     let mut file = BufWriter::new(File::create(&beside)?);
     write_to(&mut file, order, history, outcomes)?;
+    // Synced before the rename: after a crash the manifest is complete or absent.
     file.into_inner()?.sync_all()?;
     fs::rename(beside, path)
 }
 
 fn write_to(
     file: &mut impl Write,
-    order: &Order,
+    order: &JobSpec,
     history: &History,
     outcomes: &[&Result<Summary, StageError>],
 ) -> io::Result<()> {
@@ -45,11 +47,12 @@ fn write_to(
             others(outcome).iter().try_for_each(|line| file.write_all(line.encode().as_bytes()))?;
         }
     }
+    // A cancelled job has fewer outcomes than transfers, and is incomplete.
     let complete = outcomes.len() == order.transfers.len() && outcomes.iter().all(|outcome| outcome.is_ok());
     writeln!(file, "#end\t{}", if complete { "done" } else { "incomplete" })
 }
 
-/// What is not at the target.
+/// Returns the lines of objects that are not at the target.
 fn others(outcome: &Result<Summary, StageError>) -> Vec<Line> {
     let (summary, failures) = match outcome {
         Ok(summary) => (Some(summary), &[][..]),
@@ -57,10 +60,12 @@ fn others(outcome: &Result<Summary, StageError>) -> Vec<Line> {
         Err(StageError::Root(failure)) => (None, std::slice::from_ref(failure)),
         Err(StageError::Cancelled) => (None, &[][..]),
     };
-    let failed = failures.iter().map(|f| Line::said(State::Failed, &f.path, &f.cause.to_string()));
+    let failed =
+        failures.iter().map(|f| Line::outcome_only(ObjectOutcome::Failed, &f.path, &f.cause.to_string()));
     let skipped = summary.into_iter().flat_map(|summary| &summary.skipped);
-    let skipped = skipped.map(|skipped| Line::said(State::Skipped, &skipped.path, &skipped.what));
+    let skipped =
+        skipped.map(|skipped| Line::outcome_only(ObjectOutcome::Skipped, &skipped.path, &skipped.what));
     let deleted = summary.into_iter().flat_map(|summary| &summary.deleted);
-    let deleted = deleted.map(|path| Line::said(State::Deleted, path, ""));
+    let deleted = deleted.map(|path| Line::outcome_only(ObjectOutcome::Deleted, path, ""));
     failed.chain(skipped).chain(deleted).collect()
 }

@@ -1,8 +1,9 @@
-//! Jobs: copies that are written down, so that they can be resumed, undone, and looked at.
+//! Jobs: recorded copies, which can be resumed, cancelled and listed.
 //!
 //! ```text
 //! DIR/
 //! ├── promises            what is to be copied out before the formation goes down: SRC, tab, DST per line
+//! ├── last                the highest number that a job has had
 //! └── N/                  job N
 //!     ├── order           what it is to do
 //!     ├── lock            locked by the process that works on it
@@ -13,8 +14,9 @@
 mod manifest;
 mod order;
 mod preview;
-mod promises;
+mod required_outputs;
 mod run;
+mod sets;
 mod undo;
 
 use std::fs::{self, File, OpenOptions};
@@ -27,127 +29,146 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::retry_on_intr;
 
-pub use order::{Changed, Order, Way};
+pub use order::{ChangeFilter, Direction, JobSpec};
 pub use preview::Preview;
-pub use promises::Unstaged;
-pub use run::{Conditions, Ended};
+pub use required_outputs::UnstagedOutput;
+pub use run::{JobOutcome, RunOptions};
+pub(crate) use sets::FoundSet;
 
-use crate::Limiter;
+use crate::args::Transfer;
+use crate::baseline::Baseline;
+use crate::error::Failure;
 use crate::journal::History;
-use crate::scan::below;
-use crate::{Baseline, Failure, Line, LineKind, Totals, Transfer};
+use crate::manifest_line::{Line, LineKind};
+use crate::paths::below;
+use crate::rate_limit::Limiter;
+use crate::summary::Totals;
 
-/// The jobs of a formation.
+/// Name of the file with the highest job number ever used.
+const LAST: &str = "last";
+
+/// The job directory of a formation.
 #[derive(Clone, Debug)]
 pub struct Jobs {
     dir: PathBuf,
 }
 
-/// A job that this process works on.
+/// A job that is locked by this process.
 #[derive(Debug)]
-pub struct Held {
-    /// Its number.
+pub struct LockedJob {
+    /// Job number.
     pub number: u64,
-    /// What it is to do.
-    pub order: Order,
-    /// What says how fast it may go while it does, instead of its order.
+    /// Specification.
+    pub order: JobSpec,
+    /// External rate limit, which replaces that of the specification.
     pub pace: Option<Arc<Limiter>>,
     jobs: Jobs,
     _lock: File,
 }
 
-/// How far a job is.
+/// State of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// A process works on it.
+pub enum JobState {
+    /// A process holds its lock.
     Running,
-    /// It was interrupted, and can be resumed or cancelled.
+    /// Interrupted; can be resumed or cancelled.
     Interrupted,
-    /// It ended, but not everything is at the target; what is not can be tried again by resuming.
+    /// JobOutcome with failures; resuming retries them.
     Incomplete,
-    /// It ended, and everything is at the target.
+    /// JobOutcome without failures.
     Done,
 }
 
-impl Stage {
-    /// As users read it.
+impl JobState {
+    /// Returns the word shown to users.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
-            Stage::Running => "running",
-            Stage::Interrupted => "interrupted",
-            Stage::Incomplete => "incomplete",
-            Stage::Done => "done",
+            JobState::Running => "running",
+            JobState::Interrupted => "interrupted",
+            JobState::Incomplete => "incomplete",
+            JobState::Done => "done",
         }
     }
 }
 
-/// What is known of a job.
+/// Status of a job.
 #[derive(Clone, Debug)]
-pub struct Known {
-    /// Its number.
+pub struct JobStatus {
+    /// Job number.
     pub number: u64,
-    /// What it is to do.
-    pub order: Order,
-    /// How far it is.
-    pub stage: Stage,
-    /// What there is to copy, as far as it has looked.
+    /// Specification.
+    pub order: JobSpec,
+    /// State.
+    pub stage: JobState,
+    /// Totals of the source, as far as it has been scanned.
     pub found: Totals,
-    /// What is at the target.
+    /// Totals at the target.
     pub done: Totals,
-    /// When it was begun, in seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub begun_secs: u64,
-    /// Its manifest, if it ended.
+    /// Path of the manifest, if the job has ended.
     pub manifest: Option<PathBuf>,
 }
 
 impl Jobs {
-    /// The jobs that are kept in a directory, which need not exist; but the one that it is in must: that of a formation
-    /// that has been taken down meanwhile does not come back.
+    /// Refers to a job directory, which is created when needed; but its parent must exist, so that the state of a
+    /// removed formation does not reappear.
     #[must_use]
     pub fn at(dir: PathBuf) -> Jobs {
         Jobs { dir }
     }
 
-    /// Writes a new job down and takes it.
+    /// Creates a job and locks it.
     ///
     /// # Errors
-    /// When it cannot be written.
-    pub fn create(&self, order: Order) -> Result<Held, Failure> {
+    /// Failure: it cannot be written.
+    pub fn create(&self, order: JobSpec) -> Result<LockedJob, Failure> {
         let failed = |error| Failure::io("write the job", &self.dir, error);
         self.make_dir().map_err(failed)?;
-        // One at a time: of two with the same target, the one with the higher number sees the other whole.
+        // Creations are serialized, so that of two jobs with the same target the later one sees the specification of
+        // the earlier.
         let alone = File::open(&self.dir).map_err(failed)?;
         retry_on_intr(|| flock(&alone, FlockOperation::LockExclusive))
             .map_err(|error| failed(error.into()))?;
-        let mut number = self.numbers().last().map_or(1, |last| last + 1);
-        while let Err(error) = private_dir(&self.path(number)) {
-            if error.kind() != ErrorKind::AlreadyExists {
-                return Err(failed(error));
-            }
-            number += 1;
-        }
+        let number = self.last().map_err(failed)?.checked_add(1).ok_or_else(|| failed(overflow()))?;
+        // The number is recorded before the job exists: results refer to jobs by number, so that of a cancelled job
+        // must not be used again.
+        write_whole(&self.dir.join(LAST), &number.to_string()).map_err(failed)?;
+        private_dir(&self.path(number)).map_err(failed)?;
         let lock = self.lock(number).map_err(failed)?;
         let lock = lock.ok_or_else(|| failed(ErrorKind::ResourceBusy.into()))?;
         write_whole(&self.path(number).join("order"), &order.encode()).map_err(failed)?;
-        Ok(Held { number, order, pace: None, jobs: self.clone(), _lock: lock })
+        // A job that is resumed does what this file says, not what was asked for.
+        let recorded = JobSpec::decode(&order.encode());
+        assert_eq!(recorded.as_ref(), Some(&order), "a job specification does not read back");
+        Ok(LockedJob { number, order, pace: None, jobs: self.clone(), _lock: lock })
     }
 
-    /// Takes a job; `None` if another process works on it.
+    /// Locks a job; `None` if another process holds its lock.
     ///
     /// # Errors
-    /// When there is no such job, or it cannot be read.
-    pub fn take(&self, number: u64) -> Result<Option<Held>, Failure> {
+    /// No such job, or an unreadable one.
+    pub fn take(&self, number: u64) -> Result<Option<LockedJob>, Failure> {
         let path = self.path(number);
         let order = self.order(number).map_err(|error| Failure::io("read the job", &path, error))?;
         let lock = self.lock(number).map_err(|error| Failure::io("take the job", &path, error))?;
-        Ok(lock.map(|lock| Held { number, order, pace: None, jobs: self.clone(), _lock: lock }))
+        Ok(lock.map(|lock| LockedJob { number, order, pace: None, jobs: self.clone(), _lock: lock }))
     }
 
-    /// All jobs, oldest first. One that was not written down completely has done nothing and is left out.
+    /// Returns all jobs, oldest first. A job without a complete specification has not started and is omitted.
     #[must_use]
-    pub fn list(&self) -> Vec<Known> {
+    pub fn list(&self) -> Vec<JobStatus> {
         self.numbers().into_iter().filter_map(|number| self.known(number).ok()).collect()
+    }
+
+    /// Returns jobs whose record cannot be read, with the error.
+    #[must_use]
+    pub fn unreadable(&self) -> Vec<(u64, io::Error)> {
+        let failed =
+            self.numbers().into_iter().filter_map(|number| Some((number, self.known(number).err()?)));
+        // A job without a specification has not started.
+        failed.filter(|(_, error)| error.kind() != ErrorKind::NotFound).collect()
     }
 
     fn make_dir(&self) -> io::Result<()> {
@@ -157,71 +178,83 @@ impl Jobs {
         }
     }
 
-    fn known(&self, number: u64) -> io::Result<Known> {
+    fn known(&self, number: u64) -> io::Result<JobStatus> {
         let order = self.order(number)?;
-        // First: of one that ends in between, what is read afterwards says how.
+        // The lock is tested before the journal is read: if the job ends in between, the journal has its result.
         let is_running = self.lock(number)?.is_none();
         let history = self.history(number)?;
         let stage = match history.end.as_deref() {
-            _ if is_running => Stage::Running,
-            Some("done") => Stage::Done,
-            Some(_) => Stage::Incomplete,
-            None => Stage::Interrupted,
+            _ if is_running => JobState::Running,
+            Some("done") => JobState::Done,
+            Some(_) => JobState::Incomplete,
+            None => JobState::Interrupted,
         };
-        let sum = |each: fn(&crate::journal::Past) -> Totals| {
+        let sum = |each: fn(&crate::journal::TransferHistory) -> Totals| {
             history.transfers.iter().map(each).fold(Totals::default(), Totals::plus)
         };
         let begun = fs::metadata(self.path(number).join("order"))?.modified()?;
         let manifest = self.path(number).join("manifest");
-        Ok(Known {
+        Ok(JobStatus {
             number,
             order,
             stage,
             found: sum(|past| past.totals),
-            done: sum(crate::journal::Past::done),
+            done: sum(crate::journal::TransferHistory::done),
             begun_secs: begun.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
             manifest: Some(manifest).filter(|path| path.exists()),
         })
     }
 
-    /// What was staged in. With `out`, of that only what came from where `out` would bring it, and what was staged out to
-    /// the same place: what is unchanged since is at the target.
+    /// Returns versions of objects that were staged in. With `out`, only of those whose copy is already at the target
+    /// of `out`: staged in from there, or staged out to there.
     pub(crate) fn baseline(&self, out: Option<&Transfer>) -> Baseline {
         let mut baseline = Baseline::default();
         for number in self.numbers() {
             let (Ok(order), Ok(history)) = (self.order(number), self.history(number)) else { continue };
+            // A set is renamed as a whole, so an incomplete one has left nothing at the target.
+            if order.is_set && !history.is_done() {
+                continue;
+            }
             for (transfer, past) in order.transfers.iter().zip(&history.transfers) {
                 let lines = past.lines.values();
                 let mut marks = match order.way {
-                    Way::In => crate::baseline::marks(lines, &transfer.dst, |line| line.target),
-                    Way::Out if Some(transfer) == out => {
-                        crate::baseline::marks(lines, &transfer.src, |line| line.source)
+                    Direction::In => {
+                        crate::baseline::manifest_versions(lines, &transfer.dst, |line| line.target)
                     }
-                    Way::Out => continue,
+                    Direction::Out if out.is_some() => {
+                        crate::baseline::manifest_versions(lines, &transfer.src, |line| line.source)
+                    }
+                    Direction::Out => continue,
                 };
-                if let (Way::In, Some(out)) = (order.way, out) {
-                    marks.retain(|(path, _)| goes_back(path, transfer, out));
+                match (order.way, out) {
+                    (Direction::In, Some(out)) => {
+                        marks.retain(|(path, _)| is_round_trip(path, transfer, out))
+                    }
+                    (Direction::Out, Some(out)) => {
+                        marks.retain(|(path, _)| has_same_target(path, transfer, out))
+                    }
+                    (_, None) => {}
                 }
-                marks.into_iter().for_each(|(path, mark)| baseline.add(path, mark));
+                marks.into_iter().for_each(|(path, version)| baseline.add(path, version));
             }
         }
         baseline
     }
 
-    /// What the bytes of files in the formation were when they were staged.
+    /// Returns the digests of files in the formation by version.
     pub(crate) fn digests(&self) -> Baseline {
         let mut known = Baseline::default();
         for number in self.numbers() {
             let (Ok(order), Ok(history)) = (self.order(number), self.history(number)) else { continue };
             let lines = history.transfers.iter().flat_map(|past| past.lines.values());
             let of = |line: &Line| {
-                let mark = if order.way == Way::In { line.target } else { line.source };
-                Some((line.kind == LineKind::HardLink, mark?, line.digest?))
+                let version = if order.way == Direction::In { line.target } else { line.source };
+                Some((line.kind == LineKind::HardLink, version?, line.digest?))
             };
             let mut found: Vec<_> = lines.filter_map(of).collect();
-            // Making a further name changes the file: what was noted then is what counts.
-            found.sort_by_key(|(is_late, mark, _)| (*is_late, mark.ctime));
-            found.into_iter().for_each(|(_, mark, digest)| known.add_digest(mark, digest));
+            // A hard link changes the ctime of the file, so the lines of links are later than those of files.
+            found.sort_by_key(|(is_late, version, _)| (*is_late, version.ctime));
+            found.into_iter().for_each(|(_, version, digest)| known.add_digest(version, digest));
         }
         known
     }
@@ -234,13 +267,23 @@ impl Jobs {
         numbers
     }
 
+    /// Returns the highest job number ever used; 0 if there is none.
+    fn last(&self) -> io::Result<u64> {
+        let noted = match fs::read_to_string(self.dir.join(LAST)) {
+            Ok(text) => text.trim().parse().map_err(|_| io::Error::from(ErrorKind::InvalidData))?,
+            Err(error) if error.kind() == ErrorKind::NotFound => 0,
+            Err(error) => return Err(error),
+        };
+        Ok(self.numbers().last().copied().unwrap_or(0).max(noted))
+    }
+
     fn path(&self, number: u64) -> PathBuf {
         self.dir.join(number.to_string())
     }
 
-    fn order(&self, number: u64) -> io::Result<Order> {
+    fn order(&self, number: u64) -> io::Result<JobSpec> {
         let text = fs::read_to_string(self.path(number).join("order"))?;
-        Order::decode(&text).ok_or_else(|| ErrorKind::InvalidData.into())
+        JobSpec::decode(&text).ok_or_else(|| ErrorKind::InvalidData.into())
     }
 
     fn history(&self, number: u64) -> io::Result<History> {
@@ -255,6 +298,7 @@ impl Jobs {
     fn lock(&self, number: u64) -> io::Result<Option<File>> {
         let path = self.path(number).join("lock");
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+        // The lock belongs to the open file: it ends with the process, however that ends.
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(file)),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
@@ -263,29 +307,30 @@ impl Jobs {
     }
 }
 
-impl Held {
-    /// Removes what an interrupted job left at its targets, and the job; what is complete stays. Answers how many
-    /// objects it removed.
+impl LockedJob {
+    /// Removes the job and its temporary objects at the targets; complete objects stay. Returns the number of removed
+    /// objects.
     ///
     /// # Errors
-    /// What could not be removed; then the job stays.
+    /// The first object that could not be removed; the job stays then.
     pub fn cancel(self, mount: Option<&Path>) -> Result<u64, Failure> {
         let path = self.jobs.path(self.number);
         let failed = |error| Failure::io("remove the job", &path, error);
         let history = self.jobs.history(self.number).map_err(failed)?;
+        // Temporary objects are removed before the job: without its record nothing would refer to them.
         let removed = undo::undo(&self.order, &history, mount)?;
         fs::remove_dir_all(&path).map_err(failed)?;
         Ok(removed)
     }
 
-    /// Older jobs under way that copy to where this one copies to, or into that or around it.
+    /// Returns older running jobs whose targets overlap with those of this job.
     #[must_use]
-    pub fn ahead(&self) -> Vec<u64> {
+    pub fn conflicting_jobs(&self) -> Vec<u64> {
         let older = self.jobs.numbers().into_iter().take_while(|number| *number < self.number);
         let meets = |number: &u64| {
             self.jobs.order(*number).is_ok_and(|other| {
                 let targets =
-                    |order: &Order| order.transfers.iter().map(|t| t.dst.clone()).collect::<Vec<_>>();
+                    |order: &JobSpec| order.transfers.iter().map(|t| t.dst.clone()).collect::<Vec<_>>();
                 let (ours, theirs) = (targets(&self.order), targets(&other));
                 let meet = |a: &PathBuf, b: &PathBuf| a.starts_with(b) || b.starts_with(a);
                 other.way == self.order.way
@@ -298,18 +343,31 @@ impl Held {
             .collect()
     }
 
-    /// Seconds since 1970.
+    /// Returns the seconds since 1970.
     #[must_use]
     pub fn now_secs() -> u64 {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
     }
 }
 
-/// Whether `out` brings a path of the formation to where `into` brought it from.
-fn goes_back(path: &Path, into: &Transfer, out: &Transfer) -> bool {
+/// Returns whether `out` copies a path to where `into` copied it from.
+fn is_round_trip(path: &Path, into: &Transfer, out: &Transfer) -> bool {
     let came_from = path.strip_prefix(&into.dst).map(|name| below(&into.src, name));
     let goes_to = path.strip_prefix(&out.src).map(|name| below(&out.dst, name));
     matches!((came_from, goes_to), (Ok(from), Ok(to)) if from == to)
+}
+
+/// Returns whether `out` copies a path to the same target as the earlier transfer `other`.
+fn has_same_target(path: &Path, other: &Transfer, out: &Transfer) -> bool {
+    let goes_to = |transfer: &Transfer| {
+        let name = path.strip_prefix(&transfer.src).ok()?;
+        Some(below(&transfer.dst, name))
+    };
+    matches!((goes_to(other), goes_to(out)), (Some(other), Some(out)) if other == out)
+}
+
+fn overflow() -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "no number is left for a job; look at the file `last` there")
 }
 
 fn private_dir(path: &Path) -> io::Result<()> {

@@ -1,102 +1,144 @@
-//! What a job is to do, as it is written down.
+//! The recorded specification of a job.
 
 use std::path::{Path, PathBuf};
 
-use crate::line::{escape, parse_time, time, unescape};
-use crate::meta::Time;
-use crate::tag::Tag;
-use crate::{Select, Transfer};
+use crate::args::Transfer;
+use crate::escape::{escape, unescape};
+use crate::meta::{UnixTime, format_time, parse_time};
+use crate::select::PathFilter;
+use crate::temporary_tag::Tag;
 
-/// Which way a copy goes.
+/// Direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// Into the formation.
     In,
-    /// Out of it.
+    /// Out of the formation.
     Out,
 }
 
-impl Way {
+impl Direction {
     /// `in` or `out`.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
-            Way::In => "in",
-            Way::Out => "out",
+            Direction::In => "in",
+            Direction::Out => "out",
+        }
+    }
+
+    /// Formats source and target for people, the formation's path from its root.
+    #[must_use]
+    pub fn describe(self, transfer: &Transfer) -> String {
+        let Transfer { src, dst } = transfer;
+        match self {
+            Direction::In => format!("{} to /{}", escape(src), escape(dst)),
+            Direction::Out => format!("/{} to {}", escape(src), escape(dst)),
+        }
+    }
+
+    /// Returns absolute source and target for scripts, the formation's path from its root.
+    #[must_use]
+    pub fn absolute(self, transfer: &Transfer) -> (String, String) {
+        let site = |path: &Path| path.to_string_lossy().into_owned();
+        let inside = |path: &Path| Path::new("/").join(path).to_string_lossy().into_owned();
+        match self {
+            Direction::In => (site(&transfer.src), inside(&transfer.dst)),
+            Direction::Out => (inside(&transfer.src), site(&transfer.dst)),
         }
     }
 }
 
-/// What of the source is copied.
+/// Selects objects by their changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Changed {
+pub enum ChangeFilter {
     /// Everything.
     #[default]
     All,
-    /// What is not as it was staged in.
+    /// Changes since the stage-in.
     SinceIn,
-    /// What the place that it goes to has not: neither was it staged in from there, nor out to there, and is unchanged
-    /// since.
+    /// Everything that the target lacks: neither staged in from there nor staged out to there since its last change.
     SinceStaged,
-    /// What changed at or after a time.
-    Since(Time),
+    /// Changes at or after a time.
+    Since(UnixTime),
 }
 
-/// What a job is to do.
+/// Specification of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
-    /// Which way.
-    pub way: Way,
-    /// What, and where to. The side that is not in the formation is absolute.
+pub struct JobSpec {
+    /// Direction.
+    pub way: Direction,
+    /// Transfers. The path outside of the formation is absolute.
     pub transfers: Vec<Transfer>,
-    /// What of it.
-    pub changed: Changed,
-    /// Patterns for what is copied; none means everything.
+    /// Selection by changes.
+    pub changed: ChangeFilter,
+    /// Patterns of objects to copy; none means all.
     pub include: Vec<String>,
-    /// Patterns for what is not.
+    /// Patterns of objects not to copy.
     pub exclude: Vec<String>,
-    /// Whether what was written is read back and compared.
+    /// True to read back and compare what was written.
     pub verify: bool,
-    /// Workers; 0 means as many as are useful.
+    /// Workers; 0 for the default.
     pub jobs: usize,
-    /// Bytes per second; 0 means as many as possible.
+    /// Rate limit in bytes per second; 0 for none.
     pub limit: u64,
-    /// Where the user wants the manifest, too.
+    /// Additional path of the manifest.
     pub manifest: Option<PathBuf>,
+    /// Paths in the formation that are omitted with everything below them.
+    pub except: Vec<PathBuf>,
+    pub(crate) is_set: bool,
     pub(crate) tag: Tag,
 }
 
-/// First line of the file; the number is the version of the format.
+/// First line of the file, with the version of the format.
 const HEAD: &str = "bivouac-stage\t1";
 
-impl Order {
-    /// An order for everything, without conditions.
+impl JobSpec {
+    /// Creates a specification that copies everything without conditions.
     #[must_use]
-    pub fn new(way: Way, transfers: Vec<Transfer>) -> Order {
-        Order {
+    pub fn new(way: Direction, transfers: Vec<Transfer>) -> JobSpec {
+        JobSpec {
             way,
             transfers,
-            changed: Changed::All,
+            changed: ChangeFilter::All,
             include: Vec::new(),
             exclude: Vec::new(),
             verify: false,
             jobs: 0,
             limit: 0,
             manifest: None,
-            tag: Tag::draw(),
+            except: Vec::new(),
+            is_set: false,
+            tag: Tag::random(),
         }
     }
 
-    pub(crate) fn select(&self) -> Result<Select, String> {
-        Select::new(&self.include, &self.exclude)
+    /// Creates a specification for one set ([`super::FoundSet`]) to copy out: it replaces the target as a whole, and
+    /// not at all if it changes during the copy.
+    #[must_use]
+    pub(crate) fn of_set(transfer: Transfer) -> JobSpec {
+        JobSpec { is_set: true, ..JobSpec::new(Direction::Out, vec![transfer]) }
+    }
+
+    /// Returns whether the job copies one set out.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        self.is_set
+    }
+
+    /// Returns the selection for a transfer.
+    pub(crate) fn select(&self, transfer: &Transfer) -> Result<PathFilter, String> {
+        let inside = if self.way == Direction::Out { &transfer.src } else { &transfer.dst };
+        let except = self.except.iter().filter_map(|path| path.strip_prefix(inside).ok());
+        Ok(PathFilter::new(&self.include, &self.exclude)?.without(except.map(Path::to_owned).collect()))
     }
 
     pub(crate) fn encode(&self) -> String {
         let changed = match self.changed {
-            Changed::All => "all".to_owned(),
-            Changed::SinceIn => "in".to_owned(),
-            Changed::SinceStaged => "staged".to_owned(),
-            Changed::Since(at) => time(at),
+            ChangeFilter::All => "all".to_owned(),
+            ChangeFilter::SinceIn => "in".to_owned(),
+            ChangeFilter::SinceStaged => "staged".to_owned(),
+            ChangeFilter::Since(at) => format_time(at),
         };
         let mut text =
             format!("{HEAD}\nway\t{}\ntag\t{}\nchanged\t{changed}\n", self.way.word(), self.tag.as_str());
@@ -105,21 +147,28 @@ impl Order {
         self.include.iter().for_each(|pattern| add("include", Path::new(pattern)));
         self.exclude.iter().for_each(|pattern| add("exclude", Path::new(pattern)));
         self.manifest.iter().for_each(|path| add("manifest", path));
+        self.except.iter().for_each(|path| add("except", path));
+        // Written only if set, so that releases without sets can read all other specifications.
+        if self.is_set {
+            text += "set\ttrue\n";
+        }
         self.transfers.iter().for_each(|transfer| text += &transfer_line("transfer", transfer));
         text
     }
 
-    /// Reads what [`Order::encode`] wrote; `None` if it is anything else.
-    pub(crate) fn decode(text: &str) -> Option<Order> {
+    /// Parses what [`JobSpec::encode`] wrote; `None` if it is malformed.
+    pub(crate) fn decode(text: &str) -> Option<JobSpec> {
         let mut lines = text.lines();
         if lines.next() != Some(HEAD) {
             return None;
         }
-        let mut order = Order { tag: Tag::draw(), ..Order::new(Way::In, Vec::new()) };
+        let mut order = JobSpec { tag: Tag::random(), ..JobSpec::new(Direction::In, Vec::new()) };
         for line in lines {
             let (key, value) = line.split_once('\t')?;
             match key {
-                "way" => order.way = [Way::In, Way::Out].into_iter().find(|way| way.word() == value)?,
+                "way" => {
+                    order.way = [Direction::In, Direction::Out].into_iter().find(|way| way.word() == value)?
+                }
                 "tag" => order.tag = Tag::parse(value)?,
                 "changed" => order.changed = parse_changed(value)?,
                 "verify" => order.verify = value.parse().ok()?,
@@ -128,6 +177,8 @@ impl Order {
                 "include" => order.include.push(unescape(value)?.into_os_string().into_string().ok()?),
                 "exclude" => order.exclude.push(unescape(value)?.into_os_string().into_string().ok()?),
                 "manifest" => order.manifest = Some(unescape(value)?),
+                "except" => order.except.push(unescape(value)?),
+                "set" => order.is_set = value.parse().ok()?,
                 "transfer" => order.transfers.push(parse_transfer(value)?),
                 _ => return None,
             }
@@ -145,12 +196,12 @@ pub(crate) fn parse_transfer(text: &str) -> Option<Transfer> {
     Some(Transfer { src: unescape(src)?, dst: unescape(dst)? })
 }
 
-fn parse_changed(text: &str) -> Option<Changed> {
+fn parse_changed(text: &str) -> Option<ChangeFilter> {
     match text {
-        "all" => Some(Changed::All),
-        "in" => Some(Changed::SinceIn),
-        "staged" => Some(Changed::SinceStaged),
-        text => parse_time(text).map(Changed::Since),
+        "all" => Some(ChangeFilter::All),
+        "in" => Some(ChangeFilter::SinceIn),
+        "staged" => Some(ChangeFilter::SinceStaged),
+        text => parse_time(text).map(ChangeFilter::Since),
     }
 }
 
@@ -162,14 +213,28 @@ mod tests {
     use std::os::unix::ffi::OsStringExt;
 
     #[test]
+    fn names_that_would_break_a_line_are_escaped() {
+        let odd = Transfer { src: "/a\nb".into(), dst: "c\u{1b}[2J".into() };
+        assert_eq!(Direction::In.describe(&odd), r"/a\nb to /c\x1b[2J");
+        assert_eq!(Direction::Out.describe(&Transfer { src: "r".into(), dst: "b".into() }), "/r to b");
+        let absolute = Direction::Out.absolute(&Transfer { src: "r".into(), dst: "/x".into() });
+        assert_eq!(absolute, ("/r".into(), "/x".into()));
+    }
+
+    #[test]
     fn an_order_is_read_as_it_was_written() {
         let odd = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
         let transfers = vec![
             Transfer { src: odd(b"/a\t\n\\\xff"), dst: PathBuf::new() },
             Transfer { src: "b".into(), dst: odd(b"/\xfe") },
         ];
-        for changed in [Changed::All, Changed::SinceIn, Changed::SinceStaged, Changed::Since((-5, 6))] {
-            let order = Order {
+        for changed in [
+            ChangeFilter::All,
+            ChangeFilter::SinceIn,
+            ChangeFilter::SinceStaged,
+            ChangeFilter::Since((-5, 6)),
+        ] {
+            let order = JobSpec {
                 changed,
                 include: vec!["*.h5".into(), "a\tb".into()],
                 exclude: vec!["tmp/**".into()],
@@ -177,15 +242,17 @@ mod tests {
                 jobs: 3,
                 limit: 1 << 20,
                 manifest: Some("/m".into()),
-                ..Order::new(Way::Out, transfers.clone())
+                except: vec!["b/c".into()],
+                is_set: true,
+                ..JobSpec::new(Direction::Out, transfers.clone())
             };
-            assert_eq!(Order::decode(&order.encode()), Some(order));
+            assert_eq!(JobSpec::decode(&order.encode()), Some(order));
         }
     }
 
     #[test]
     fn what_is_no_order_is_none() {
-        let text = Order::new(Way::In, Vec::new()).encode();
+        let text = JobSpec::new(Direction::In, Vec::new()).encode();
         for broken in [
             "",
             "x",
@@ -193,15 +260,15 @@ mod tests {
             &text.replace("tag", "gat"),
             &text.replace("way\tin", "way\tup"),
         ] {
-            assert_eq!(Order::decode(broken), None, "{broken}");
+            assert_eq!(JobSpec::decode(broken), None, "{broken}");
         }
     }
 
     proptest! {
         #[test]
         fn any_text_is_an_order_or_none(text: String) {
-            Order::decode(&text);
-            Order::decode(&format!("{HEAD}\n{text}"));
+            JobSpec::decode(&text);
+            JobSpec::decode(&format!("{HEAD}\n{text}"));
         }
     }
 }

@@ -1,48 +1,54 @@
-//! What a job would copy.
+//! Dry run of a job.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::scan::{Kind, below, scan};
-use crate::{CopyOptions, Failure, Skipped, Totals, Transfer};
+use crate::args::Transfer;
+use crate::error::Failure;
+use crate::options::CopyOptions;
+use crate::paths::below;
+use crate::scan::{ObjectKind, scan};
+use crate::summary::{Skipped, Totals};
 
-use super::{Jobs, Order, Way};
+use super::{Direction, JobSpec, Jobs};
 
-/// What one transfer would do.
+/// Objects that a transfer would copy.
 #[derive(Debug)]
 pub struct Preview {
-    /// It.
+    /// The transfer.
     pub transfer: Transfer,
-    /// What would be copied, below the source; empty for the source itself.
+    /// Paths below the source; empty for the source itself.
     pub paths: Vec<PathBuf>,
-    /// Files, and their bytes.
+    /// Files and bytes.
     pub totals: Totals,
-    /// What would not be copied, being of no kind that is.
+    /// Objects of unsupported types.
     pub skipped: Vec<Skipped>,
-    /// What could not be looked at.
+    /// Objects that could not be examined.
     pub failures: Vec<Failure>,
 }
 
 impl Jobs {
-    /// Looks through the sources of an order. Nothing is written, neither there nor among the jobs.
+    /// Scans the sources of a specification. Writes nothing.
     ///
     /// # Errors
-    /// When a source is not there, or a pattern makes no sense.
-    pub fn preview(&self, order: &Order, mount: &Path) -> Result<Vec<Preview>, Failure> {
+    /// A missing source, or a malformed pattern.
+    pub fn preview(&self, order: &JobSpec, mount: &Path) -> Result<Vec<Preview>, Failure> {
         let wrong = |text: String| {
             let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, text);
             Failure::io("understand the patterns", mount, error)
         };
-        let opts = CopyOptions { select: order.select().map_err(wrong)?, ..CopyOptions::default() };
         let one = |transfer: &Transfer| {
+            let opts =
+                CopyOptions { select: order.select(transfer).map_err(wrong)?, ..CopyOptions::default() };
             let src = match order.way {
-                Way::In => transfer.src.clone(),
-                Way::Out => below(mount, &transfer.src),
+                Direction::In => transfer.src.clone(),
+                Direction::Out => below(mount, &transfer.src),
             };
+            // Read-only, so a link out of the formation may be followed here.
             let root = fs::canonicalize(&src).map_err(|error| Failure::io("look at it", &src, error))?;
             let baseline = self.baseline_for(order.changed, transfer);
             let plan = scan(root, &opts, baseline.as_ref());
-            let objects = plan.entries.iter().filter(|entry| entry.kind != Kind::Dir);
+            let objects = plan.entries.iter().filter(|entry| entry.kind != ObjectKind::Dir);
             let paths = objects.map(|entry| entry.path.clone()).collect();
             let transfer = transfer.clone();
             Ok(Preview {

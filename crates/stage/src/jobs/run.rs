@@ -1,53 +1,60 @@
-//! Does what a job is to do, or what of it is not done yet.
+//! Execution of a job, or of its remainder.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::beneath::{Beneath, follow, follow_target};
+use crate::args::Transfer;
+use crate::baseline::Baseline;
+use crate::error::{Failure, StageError};
 use crate::journal::{Journal, Recorder, control};
-use crate::scan::below;
-use crate::straight;
-use crate::tree::{Way as Going, copy_one};
-use crate::{Baseline, CopyOptions, Failure, Limiter, Progress, Side, StageError, Summary, Transfer, Views};
+use crate::mount_views::MountViews;
+use crate::nofollow;
+use crate::options::{CopyOptions, FormationSide};
+use crate::paths::below;
+use crate::progress::Progress;
+use crate::rate_limit::Limiter;
+use crate::resolve::{ResolvedPath, follow, follow_target};
+use crate::summary::Summary;
+use crate::tree::{CopyContext, QuiescentSet, copy_one};
 
-use super::order::{Changed, Order, Way};
-use super::{Held, Jobs, manifest};
+use super::order::{ChangeFilter, Direction, JobSpec};
+use super::{FoundSet, Jobs, LockedJob, manifest, sets, undo};
 
-/// How often a job looks whether it may begin that waits for another one.
+/// Interval at which a job that waits for another one checks whether it may start.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Under what conditions a job is worked on.
+/// Run-time options of a job.
 #[derive(Clone, Debug)]
-pub struct Conditions {
-    /// Where the formation is mounted: at least once.
+pub struct RunOptions {
+    /// Mounts of the formation; at least one.
     pub mounts: Vec<PathBuf>,
-    /// Whether what certainly does not fit is refused before anything is written: not where room is made while it is copied.
+    /// True to refuse what certainly does not fit before anything is written; false if space is freed during the copy.
     pub checks_room: bool,
-    /// Set it to stop; the job can be resumed then.
+    /// Cancels the job when set; it can be resumed.
     pub cancel: Arc<AtomicBool>,
 }
 
-/// What became of a job.
+/// Result of a run.
 #[derive(Debug)]
-pub struct Ended {
-    /// Of each transfer that was begun, what became of it.
+pub struct JobOutcome {
+    /// Result of each transfer that was started.
     pub transfers: Vec<(Transfer, Result<Summary, StageError>)>,
-    /// The manifest that the job keeps.
+    /// Path of the manifest in the job directory.
     pub manifest: PathBuf,
-    /// Why the manifest is not where it should be.
-    pub manifest_failure: Option<Failure>,
+    /// Failure to write a manifest or to remove temporary objects.
+    pub end_failure: Option<Failure>,
 }
 
-impl Ended {
-    /// Whether everything is at the target.
+impl JobOutcome {
+    /// Returns whether everything is at the target.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.transfers.iter().all(|(_, outcome)| outcome.is_ok()) && self.manifest_failure.is_none()
+        self.transfers.iter().all(|(_, outcome)| outcome.is_ok()) && self.end_failure.is_none()
     }
 
-    /// Whether it was stopped.
+    /// Returns whether the run was cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.transfers.iter().any(|(_, outcome)| matches!(outcome, Err(StageError::Cancelled)))
@@ -55,42 +62,74 @@ impl Ended {
 }
 
 impl Jobs {
-    /// Against what a transfer is compared, if only what changed is wanted.
-    pub(super) fn baseline_for(&self, changed: Changed, transfer: &Transfer) -> Option<Baseline> {
+    /// Returns the baseline that a transfer is compared with; `None` to copy everything.
+    pub(super) fn baseline_for(&self, changed: ChangeFilter, transfer: &Transfer) -> Option<Baseline> {
         let below = |baseline: Baseline| Some(baseline.below(&transfer.src));
         match changed {
-            Changed::All => None,
-            Changed::SinceIn => below(self.baseline(None)),
-            Changed::SinceStaged => below(self.baseline(Some(transfer))),
-            Changed::Since(time) => Some(Baseline::since(time)),
+            ChangeFilter::All => None,
+            ChangeFilter::SinceIn => below(self.baseline(None)),
+            ChangeFilter::SinceStaged => below(self.baseline(Some(transfer))),
+            ChangeFilter::Since(time) => Some(Baseline::since(time)),
         }
     }
 }
 
-impl Held {
-    /// Copies what is not copied yet, and leaves a manifest. Goes on after a failure, so that as much as possible is copied.
+impl LockedJob {
+    /// Copies what is missing, and writes the manifest. Continues after failures of single objects.
     ///
     /// # Errors
-    /// When the job's journal cannot be read or written, or its order makes no sense.
-    pub fn run(&self, conditions: &Conditions, progress: &dyn Progress) -> Result<Ended, Failure> {
-        // Two that made the same names at once would refuse each other's.
-        while !self.ahead().is_empty() && !self.stops(conditions) {
+    /// An unreadable journal, a failed write to it, or a malformed pattern.
+    pub fn run(&self, conditions: &RunOptions, progress: &dyn Progress) -> Result<JobOutcome, Failure> {
+        self.run_settled(conditions, progress, None)
+    }
+
+    /// As [`LockedJob::run`], for one set: fails if the set differs from `set`, or `is_at_rest` reports a writer,
+    /// before the copy or before its rename.
+    ///
+    /// # Errors
+    /// As [`LockedJob::run`].
+    pub(crate) fn run_set(
+        &self,
+        set: &FoundSet,
+        is_at_rest: &dyn Fn() -> bool,
+        conditions: &RunOptions,
+        progress: &dyn Progress,
+    ) -> Result<JobOutcome, Failure> {
+        let settled = QuiescentSet { objects: &set.objects, is_at_rest };
+        self.run_settled(conditions, progress, Some(&settled))
+    }
+
+    fn run_settled(
+        &self,
+        conditions: &RunOptions,
+        progress: &dyn Progress,
+        settled: Option<&QuiescentSet<'_>>,
+    ) -> Result<JobOutcome, Failure> {
+        // Two jobs with overlapping targets would each find the other's temporary names in the way.
+        while !self.conflicting_jobs().is_empty() && !self.stops(conditions) {
             std::thread::park_timeout(LOOK_EVERY);
         }
         let dir = self.jobs.path(self.number);
         let log = dir.join("log");
         let failed = |error| Failure::io("use the job's journal", &log, error);
         let (journal, mut history) = Journal::open(&log).map_err(failed)?;
+        let was_begun = !history.dirs.is_empty();
         let mount = conditions.mounts.first().cloned().unwrap_or_default();
-        journal.note(&control("mount", &straight::canonical(&mount))).map_err(failed)?;
-        let opts = self.options(conditions)?;
-        let known = (opts.verify && self.order.way == Way::Out).then(|| self.jobs.digests());
+        let mounted = nofollow::canonical(&mount);
+        // Recorded first: paths below the mount in the journal are translated by it if the formation is mounted
+        // elsewhere later.
+        journal.note(&control("mount", &mounted)).map_err(failed)?;
+        let opts = self.options(conditions);
+        let known = (opts.verify && self.order.way == Direction::Out).then(|| self.jobs.digests());
         let mut transfers = Vec::new();
         for (number, transfer) in self.order.transfers.iter().enumerate() {
             journal.note(&format!("#transfer\t{number}\n")).map_err(failed)?;
             progress.transfer(transfer);
             let baseline = self.baseline(transfer);
-            let going = Going {
+            let known_there = self.order.is_set.then(|| self.jobs.known_at_target(transfer));
+            let select = self.order.select(transfer).map_err(|text| self.misunderstood(text))?;
+            let opts = CopyOptions { select, ..opts.clone() };
+            let context = CopyContext {
                 recorder: &journal,
                 past: history.past(number),
                 tag: &self.order.tag,
@@ -98,24 +137,31 @@ impl Held {
                 baseline: baseline.as_ref(),
                 is_followed: true,
                 known: known.as_ref(),
+                set: known_there.as_ref(),
+                settled,
             };
-            let outcome = self.copy(transfer, &mount, &opts, progress, going);
+            let outcome = self.copy(transfer, &mount, &opts, progress, context);
             progress.transferred(transfer, &outcome);
             transfers.push((transfer.clone(), outcome));
             if self.stops(conditions) {
                 break;
             }
         }
-        let mut ended = Ended { transfers, manifest: dir.join("manifest"), manifest_failure: None };
+        let mut ended = JobOutcome { transfers, manifest: dir.join("manifest"), end_failure: None };
         if !ended.is_cancelled() {
-            ended.manifest_failure = self.write_manifests(&ended).err();
+            // Temporary objects of an earlier run are of no use now: the object may have been copied by another job
+            // since, or its source may be gone.
+            let removed =
+                if was_begun { undo::remove_drafts(&self.order, &history, Some(&mounted)) } else { Ok(0) };
+            ended.end_failure = self.write_manifests(&ended).err().or(removed.err());
+            // The end is recorded after the manifests, so a job that is complete always has one.
             let word = if ended.is_complete() { "done" } else { "incomplete" };
             journal.note(&format!("#end\t{word}\n")).map_err(failed)?;
         }
         Ok(ended)
     }
 
-    fn stops(&self, conditions: &Conditions) -> bool {
+    fn stops(&self, conditions: &RunOptions) -> bool {
         conditions.cancel.load(Ordering::Relaxed)
             || self.pace.as_ref().is_some_and(|pace| pace.ended().is_some())
     }
@@ -126,44 +172,49 @@ impl Held {
         mount: &Path,
         opts: &CopyOptions,
         progress: &dyn Progress,
-        going: Going<'_>,
+        context: CopyContext<'_>,
     ) -> Result<Summary, StageError> {
         match self.order.way {
-            Way::In => {
+            Direction::In => {
                 let dst = follow_target(mount, &transfer.dst).map_err(StageError::Root)?;
-                copy_one(&transfer.src, &of_mount(mount, &dst), opts, progress, &going)
+                copy_one(&transfer.src, &resolve_mount(mount, &dst), opts, progress, &context)
             }
-            Way::Out => {
-                let Beneath { path, .. } = follow(mount, &transfer.src).map_err(StageError::Root)?;
-                copy_one(&of_mount(mount, &path), &transfer.dst, opts, progress, &going)
+            Direction::Out if self.order.is_set => {
+                let path = sets::place(mount, &transfer.src).map_err(StageError::Root)?;
+                copy_one(&resolve_mount(mount, &path), &transfer.dst, opts, progress, &context)
+            }
+            Direction::Out => {
+                let ResolvedPath { path, .. } = follow(mount, &transfer.src).map_err(StageError::Root)?;
+                copy_one(&resolve_mount(mount, &path), &transfer.dst, opts, progress, &context)
             }
         }
     }
 
-    fn options(&self, conditions: &Conditions) -> Result<CopyOptions, Failure> {
-        let Order { way, verify, jobs, limit, .. } = self.order;
-        let wrong = |text: String| {
-            let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, text);
-            Failure::io("understand the patterns", &self.jobs.path(self.number), error)
-        };
-        Ok(CopyOptions {
+    fn misunderstood(&self, text: String) -> Failure {
+        let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, text);
+        Failure::io("understand the patterns", &self.jobs.path(self.number), error)
+    }
+
+    fn options(&self, conditions: &RunOptions) -> CopyOptions {
+        let JobSpec { way, verify, jobs, limit, .. } = self.order;
+        CopyOptions {
             jobs,
             verify,
-            side: if way == Way::In { Side::Target } else { Side::Source },
-            select: self.order.select().map_err(wrong)?,
+            side: if way == Direction::In { FormationSide::Target } else { FormationSide::Source },
             checks_room: conditions.checks_room,
             limit: self.pace.clone().or_else(|| (limit > 0).then(|| Arc::new(Limiter::new(limit)))),
-            views: Views::new(conditions.mounts.clone()),
+            views: MountViews::new(conditions.mounts.clone()),
             cancel: Arc::clone(&conditions.cancel),
             ..CopyOptions::default()
-        })
+        }
     }
 
     fn baseline(&self, transfer: &Transfer) -> Option<Baseline> {
         self.jobs.baseline_for(self.order.changed, transfer)
     }
 
-    fn write_manifests(&self, ended: &Ended) -> Result<(), Failure> {
+    fn write_manifests(&self, ended: &JobOutcome) -> Result<(), Failure> {
+        assert!(ended.transfers.len() <= self.order.transfers.len(), "a job has more results than transfers");
         let outcomes: Vec<_> = ended.transfers.iter().map(|(_, outcome)| outcome).collect();
         let wanted = std::iter::once(&ended.manifest).chain(&self.order.manifest);
         let failed = |error| Failure::io("read the job's journal", &ended.manifest, error);
@@ -176,8 +227,8 @@ impl Held {
     }
 }
 
-/// A path below the mount, which has no links below it, without those that lead to the mount.
-fn of_mount(mount: &Path, path: &Path) -> PathBuf {
+/// Resolves the links in a path up to the mount; the part below it has none.
+pub(super) fn resolve_mount(mount: &Path, path: &Path) -> PathBuf {
     let rest = path.strip_prefix(mount).ok();
-    rest.map_or_else(|| path.to_owned(), |rest| below(&straight::canonical(mount), rest))
+    rest.map_or_else(|| path.to_owned(), |rest| below(&nofollow::canonical(mount), rest))
 }

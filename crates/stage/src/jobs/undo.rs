@@ -1,60 +1,84 @@
-//! Removes what an interrupted copy left.
+//! Removal of what an interrupted copy left.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::Failure;
-use crate::beneath::follow_target;
+use crate::error::Failure;
 use crate::journal::History;
-use crate::straight;
-use crate::tag::Tag;
+use crate::nofollow;
+use crate::paths::below;
+use crate::resolve::follow_target;
+use crate::target::give_back_replaced;
+use crate::temporary_tag::{Tag, is_temporary};
 
-use super::order::{Order, Way};
+use super::order::{Direction, JobSpec};
 
-/// Removes everything temporary of a job, the directories that it made and did not complete, and those that it made above
-/// its targets, as far as they are empty. What is complete and in place stays. Answers how many objects it removed.
-pub(crate) fn undo(order: &Order, history: &History, mount: Option<&Path>) -> Result<u64, Failure> {
-    let mount = mount.map(straight::canonical);
+/// Removes the temporary objects of a job, and incomplete directories that it made, as far as they are empty. Complete
+/// objects stay. Returns the number of removed objects.
+pub(crate) fn undo(order: &JobSpec, history: &History, mount: Option<&Path>) -> Result<u64, Failure> {
+    let mount = mount.map(nofollow::canonical);
     let mount = mount.as_deref();
     let now = |path: &PathBuf| moved(path, history.mount.as_deref(), mount);
-    let mut removed = 0;
-    for dir in history.dirs.iter().map(now) {
-        removed += remove_temporary(&dir, &order.tag)?;
-    }
-    for (transfer, past) in order.transfers.iter().zip(&history.transfers) {
+    let mut removed = remove_drafts(order, history, mount)?;
+    // The tree that a set replaces is complete; its directories may have the names of incomplete ones of the set.
+    let whole = if order.is_set { 0 } else { order.transfers.len() };
+    for (transfer, past) in order.transfers.iter().zip(&history.transfers).take(whole) {
         let place = match order.way {
-            // As it was followed when it was copied: never out of the formation.
-            Way::In => mount.and_then(|mount| follow_target(mount, &transfer.dst).ok()),
-            Way::Out => Some(straight::canonical(&transfer.dst)),
+            // Resolved as it was for the copy: never out of the formation.
+            Direction::In => mount.and_then(|mount| follow_target(mount, &transfer.dst).ok()),
+            Direction::Out => Some(nofollow::canonical(&transfer.dst)),
         };
         let Some(place) = place else { continue };
         let mut unfinished: Vec<_> =
             past.made.iter().filter(|path| !past.lines.contains_key(*path)).collect();
         unfinished.sort();
-        // What is inside first; one that something is in stays.
-        let gone = unfinished.iter().rev().filter(|path| straight::remove_dir(&place.join(path)).is_ok());
+        // Deepest first. The removal of a directory that is not empty fails, and it stays.
+        let gone = unfinished.iter().rev().filter(|path| nofollow::remove_dir(&place.join(path)).is_ok());
         removed += gone.count() as u64;
     }
-    let above = history.above.iter().rev().map(now).filter(|dir| straight::remove_dir(dir).is_ok());
+    let above = history.above.iter().rev().map(now).filter(|dir| nofollow::remove_dir(dir).is_ok());
     Ok(removed + above.count() as u64)
 }
 
-/// A path in the formation as it is mounted now.
+/// Removes the temporary objects of a job from the directories in its journal; a tree that was being replaced is
+/// renamed back. `mount` has no links. Returns the number of removed objects.
+pub(crate) fn remove_drafts(
+    order: &JobSpec,
+    history: &History,
+    mount: Option<&Path>,
+) -> Result<u64, Failure> {
+    if order.is_set {
+        order.transfers.iter().try_for_each(|transfer| give_back(&transfer.dst, &order.tag))?;
+    }
+    let dirs: BTreeSet<PathBuf> =
+        // The formation may have been mounted elsewhere since.
+        history.dirs.iter().map(|dir| moved(dir, history.mount.as_deref(), mount)).collect();
+    dirs.iter().map(|dir| remove_temporary(dir, &order.tag)).sum()
+}
+
+/// Renames back the tree that a set was replacing, if the copy was killed between two renames.
+fn give_back(dst: &Path, tag: &Tag) -> Result<(), Failure> {
+    let place = nofollow::canonical(dst);
+    give_back_replaced(&place, tag).map_err(|error| Failure::io("give it its name again", &place, error))
+}
+
+/// Translates a path below the former mount to the present mount.
 fn moved(path: &Path, then: Option<&Path>, now: Option<&Path>) -> PathBuf {
-    let below =
-        then.zip(now).and_then(|(then, now)| Some(crate::scan::below(now, path.strip_prefix(then).ok()?)));
-    below.unwrap_or_else(|| path.to_owned())
+    let now_at = then.zip(now).and_then(|(then, now)| Some(below(now, path.strip_prefix(then).ok()?)));
+    now_at.unwrap_or_else(|| path.to_owned())
 }
 
 fn remove_temporary(dir: &Path, tag: &Tag) -> Result<u64, Failure> {
-    let names = match straight::list(dir) {
+    let names = match nofollow::read_dir(dir) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(0),
         names => names.map_err(|error| Failure::io("list it", dir, error))?,
     };
     let mut removed = 0;
-    for name in names.into_iter().filter(|name| tag.marks(name)) {
+    for name in names.into_iter().filter(|name| tag.matches(name)) {
+        assert!(is_temporary(&name), "an undo would remove an object that is not temporary");
         let path = dir.join(name);
-        straight::remove_tree(&path).map_err(|error| Failure::io("remove it", &path, error))?;
+        nofollow::remove_tree(&path).map_err(|error| Failure::io("remove it", &path, error))?;
         removed += 1;
     }
     Ok(removed)
@@ -63,22 +87,22 @@ fn remove_temporary(dir: &Path, tag: &Tag) -> Result<u64, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Transfer;
-    use crate::journal::Past;
+    use crate::args::Transfer;
+    use crate::journal::TransferHistory;
     use std::fs;
 
     /// S594. A job may have put a link out of the formation where its target was.
     #[test]
     fn a_target_that_leads_out_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let real = straight::canonical(dir.path());
+        let real = nofollow::canonical(dir.path());
         let (mount, theirs) = (real.join("mount"), real.join("theirs"));
         for place in [&mount, &theirs] {
             fs::create_dir(place).unwrap();
         }
         let (dst, made) = (PathBuf::from("/in"), PathBuf::from("sub"));
-        let order = Order::new(Way::In, vec![Transfer { src: "/site".into(), dst: dst.clone() }]);
-        let past = Past { made: [made.clone()].into(), ..Past::default() };
+        let order = JobSpec::new(Direction::In, vec![Transfer { src: "/site".into(), dst: dst.clone() }]);
+        let past = TransferHistory { made: [made.clone()].into(), ..TransferHistory::default() };
         let history = History { transfers: vec![past], ..History::default() };
         for (at, removed) in [(&theirs, 0), (&mount, 1)] {
             fs::create_dir(at.join(&made)).unwrap();
@@ -93,8 +117,8 @@ mod tests {
     #[test]
     fn nothing_is_removed_behind_a_link() {
         let dir = tempfile::tempdir().unwrap();
-        let real = straight::canonical(dir.path());
-        let tag = Tag::draw();
+        let real = nofollow::canonical(dir.path());
+        let tag = Tag::random();
         let (theirs, ours) = (real.join("theirs"), real.join("ours"));
         let left = format!(".file{}", tag.suffix());
         for place in [&theirs, &ours] {
@@ -105,7 +129,7 @@ mod tests {
         std::os::unix::fs::symlink(&theirs, &swapped).unwrap();
         std::os::unix::fs::symlink(&theirs, ours.join(format!(".dir{}", tag.suffix()))).unwrap();
         assert_eq!(remove_temporary(&ours, &tag).unwrap(), 2);
-        assert_eq!(straight::list(&ours).unwrap().len(), 0);
+        assert_eq!(nofollow::read_dir(&ours).unwrap().len(), 0);
         assert_eq!(remove_temporary(&swapped, &tag).unwrap(), 0);
         assert_eq!(fs::read(theirs.join(&left)).unwrap(), b"x");
     }

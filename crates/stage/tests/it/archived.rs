@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bivouac_objects::{ACCESS_KEY, BUCKET, Fault, SECRET_KEY, Server, Storm, Upload, What};
-use bivouac_source::{Environment, S3Place, S3Source};
+use bivouac_source::{Environment, S3Location, S3Source};
 use bivouac_stage::archive::{Archive, ArchiveError, sweep};
-use bivouac_stage::{CopyOptions, Silent, copy_tree};
+use bivouac_stage::{CopyOptions, NoProgress, copy_tree};
 
 use crate::trees::{describe, one_of_everything, set_xattr, xattr};
 
@@ -26,7 +26,7 @@ fn at(server: &Server) -> S3Source {
         _ => None,
     });
     let (bucket, prefix) = (BUCKET.to_owned(), "cold/0-mesh-1/".to_owned());
-    let place = S3Place { bucket, prefix, endpoint: Some(server.endpoint()), region: None };
+    let place = S3Location { bucket, prefix, endpoint: Some(server.endpoint()), region: None };
     S3Source::open(&place, &here).unwrap().with_pause(Duration::from_millis(2))
 }
 
@@ -152,7 +152,7 @@ fn a_tree_comes_back_as_it_was() {
         assert_eq!(xattr(&back, "user.root").unwrap(), b"");
         assert_eq!(xattr(&back.join("deep/er"), "user.large").unwrap(), [7; 3000]);
     }
-    let copied = copy_tree(&src, &site.dir.path().join("copy"), &options(), &Silent).unwrap();
+    let copied = copy_tree(&src, &site.dir.path().join("copy"), &options(), &NoProgress).unwrap();
     assert_eq!((copied.digest, copied.files, copied.bytes), (summary.digest, summary.files, summary.bytes));
     assert!(site.has_no_uploads());
     // Others find files under their names.

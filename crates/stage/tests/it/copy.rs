@@ -63,12 +63,18 @@ fn a_tree_that_exists_is_merged_and_loses_nothing() {
     for own in ["deep/own", "deep/own/file"] {
         expected.insert(own.into(), before[own.as_bytes()].clone());
     }
-    // Directories that existed keep their mode; their times are those of the change.
+    // Directories that existed keep their mode.
     for (name, line) in expected.iter().filter(|(name, _)| !matches!(&name[..], b"" | b"deep")) {
         assert_eq!(after.get(name), Some(line), "{}", name.escape_ascii());
     }
     assert_eq!(after.len(), expected.len());
+    let times = |root: &Path| {
+        ["", "deep"]
+            .map(|name| fs::metadata(root.join(name)).map(|meta| (meta.mtime(), meta.mtime_nsec())).unwrap())
+    };
+    assert_eq!(times(&d.dst), times(&d.src));
     let second = copy(&d.src, &d.dst).unwrap();
+    assert_eq!(times(&d.dst), times(&d.src), "also if nothing has changed");
     assert_eq!((second.files, second.dirs, second.digest), (5, 0, summary.digest));
     assert_eq!(describe(&d.dst).len(), after.len());
 }
@@ -110,7 +116,7 @@ fn without_overwriting_what_exists_is_listed_and_stays() {
     fs::write(d.dst.join("both"), "old").unwrap();
     symlink("y", d.dst.join("link")).unwrap();
     let opts = CopyOptions { overwrite: false, ..CopyOptions::default() };
-    let (summary, failures) = incomplete(copy_tree(&d.src, &d.dst, &opts, &bivouac_stage::Silent));
+    let (summary, failures) = incomplete(copy_tree(&d.src, &d.dst, &opts, &bivouac_stage::NoProgress));
     assert_eq!(summary.files, 1);
     assert_eq!(
         failures.iter().map(|f| f.path.clone()).collect::<Vec<_>>(),

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::trees::{Mounted, as_ordinary_user, copy, describe, in_own_mounts, incomplete, large, names};
-use bivouac_stage::{Anew, Cause, CopyOptions, Progress, StageError, copy_tree};
+use bivouac_stage::{Cause, CopyOptions, Progress, RestartedFile, StageError, copy_tree};
 use bivouac_types::Errno;
 
 fn dir() -> tempfile::TempDir {
@@ -268,7 +268,7 @@ impl<F: FnMut() + Send> Progress for Sums<F> {
         self.verified.fetch_add(bytes, Ordering::Relaxed);
         self.change.verified(bytes);
     }
-    fn anew(&self, told: Anew) {
+    fn restarted(&self, told: RestartedFile) {
         self.copied.fetch_sub(told.copied, Ordering::Relaxed);
         self.verified.fetch_sub(told.verified, Ordering::Relaxed);
         self.anew.fetch_add(1, Ordering::Relaxed);
@@ -360,7 +360,8 @@ fn a_cancelled_copy_does_not_begin() {
     let dir = dir();
     let opts = CopyOptions::default();
     opts.cancel.store(true, Ordering::Relaxed);
-    let outcome = copy_tree(&dir.path().join("src"), &dir.path().join("dst"), &opts, &bivouac_stage::Silent);
+    let outcome =
+        copy_tree(&dir.path().join("src"), &dir.path().join("dst"), &opts, &bivouac_stage::NoProgress);
     assert!(matches!(outcome, Err(StageError::Cancelled)));
     assert_eq!(names(dir.path()), ["", "src"]);
 }

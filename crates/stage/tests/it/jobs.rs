@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::trees::{Mounted, describe, in_own_mounts, names, one_of_everything};
-use bivouac_stage::jobs::{Changed, Conditions, Ended, Held, Jobs, Order, Stage, Way};
-use bivouac_stage::{Line, Progress, Silent, StageError, State, Summary, Totals, Transfer};
+use bivouac_stage::jobs::{
+    ChangeFilter, Direction, JobOutcome, JobSpec, JobState, Jobs, LockedJob, RunOptions,
+};
+use bivouac_stage::{Line, NoProgress, ObjectOutcome, Progress, StageError, Summary, Totals, Transfer};
 use bivouac_types::Errno;
 
 /// A directory that stands for a mounted formation, one for site storage, and the jobs.
@@ -34,33 +36,33 @@ impl Site {
         self.dir.path().canonicalize().unwrap().join(name)
     }
 
-    fn conditions(&self) -> Conditions {
-        Conditions { mounts: vec![self.path("mount")], checks_room: true, cancel: Arc::default() }
+    fn conditions(&self) -> RunOptions {
+        RunOptions { mounts: vec![self.path("mount")], checks_room: true, cancel: Arc::default() }
     }
 
     /// `src` into the formation as `dst`.
-    fn order_in(&self, dst: &str) -> Order {
-        Order::new(Way::In, vec![Transfer { src: self.path("src"), dst: dst.into() }])
+    fn order_in(&self, dst: &str) -> JobSpec {
+        JobSpec::new(Direction::In, vec![Transfer { src: self.path("src"), dst: dst.into() }])
     }
 
     /// `src` of the formation out to `dst`.
-    fn order_out(&self, src: &str, dst: &str) -> Order {
-        Order::new(Way::Out, vec![Transfer { src: src.into(), dst: self.path(dst) }])
+    fn order_out(&self, src: &str, dst: &str) -> JobSpec {
+        JobSpec::new(Direction::Out, vec![Transfer { src: src.into(), dst: self.path(dst) }])
     }
 
-    fn run(&self, order: Order) -> Ended {
-        self.jobs.create(order).unwrap().run(&self.conditions(), &Silent).unwrap()
+    fn run(&self, order: JobSpec) -> JobOutcome {
+        self.jobs.create(order).unwrap().run(&self.conditions(), &NoProgress).unwrap()
     }
 
     /// A job that nobody works on.
-    fn take(&self, number: u64) -> Held {
+    fn take(&self, number: u64) -> LockedJob {
         at_rest(|| self.jobs.take(number).unwrap())
     }
 
     /// How a job that nobody works on ended.
-    fn stage(&self, number: u64) -> Stage {
+    fn stage(&self, number: u64) -> JobState {
         let find = || self.jobs.list().into_iter().find(|job| job.number == number).unwrap().stage;
-        at_rest(|| Some(find()).filter(|stage| *stage != Stage::Running))
+        at_rest(|| Some(find()).filter(|stage| *stage != JobState::Running))
     }
 }
 
@@ -75,7 +77,7 @@ fn at_rest<T>(mut find: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-fn complete(ended: Ended) -> Summary {
+fn complete(ended: JobOutcome) -> Summary {
     assert!(ended.is_complete(), "{ended:?}");
     ended.transfers.into_iter().next().unwrap().1.unwrap()
 }
@@ -96,12 +98,12 @@ impl Progress for StopAt {
 }
 
 /// Works on a job until so many bytes were copied.
-fn interrupt(site: &Site, held: Held, bytes: u64) {
+fn interrupt(site: &Site, held: LockedJob, bytes: u64) {
     interrupt_by(site, held, bytes, |bytes| bytes);
 }
 
 /// Works on a job until so much was copied.
-fn interrupt_by(site: &Site, held: Held, much: u64, counts: fn(u64) -> u64) {
+fn interrupt_by(site: &Site, held: LockedJob, much: u64, counts: fn(u64) -> u64) {
     let conditions = site.conditions();
     let stop = StopAt { cancel: Arc::clone(&conditions.cancel), left: much.into(), counts };
     let ended = held.run(&conditions, &stop).unwrap();
@@ -151,7 +153,7 @@ fn many(root: &Path) {
     fs::write(root.join("large"), vec![9; 18 << 20]).unwrap();
 }
 
-fn temporary(root: &Path) -> Vec<String> {
+fn temporary_path(root: &Path) -> Vec<String> {
     names(root).into_iter().filter(|name| name.contains(".bivouac-")).collect()
 }
 
@@ -174,7 +176,7 @@ fn a_job_copies_everything_and_its_manifest_says_so() {
     let summary = complete(site.run(order));
     same(&site.path("mount/a/data"), &site.path("src"), &[]);
     assert_eq!(summary.files, 5);
-    assert_eq!(site.stage(1), Stage::Done);
+    assert_eq!(site.stage(1), JobState::Done);
     let text = fs::read_to_string(site.path("manifest")).unwrap();
     assert!(
         text.starts_with("#bivouac-manifest\t1\n#state\tkind") && text.ends_with("#end\tdone\n"),
@@ -185,7 +187,7 @@ fn a_job_copies_everything_and_its_manifest_says_so() {
     for line in lines {
         let at = bivouac_below(&site.path("mount/a/data"), &line.name);
         let meta = at.symlink_metadata().unwrap();
-        assert_eq!(line.state, State::Done);
+        assert_eq!(line.state, ObjectOutcome::Done);
         assert_eq!(
             (line.mtime, meta.mode() & 0o7777),
             ((meta.mtime(), meta.mtime_nsec()), line.mode),
@@ -217,7 +219,7 @@ fn resuming_does_only_what_is_missing() {
             fs::write(site.path("mount/data/d1/own"), "stays").unwrap();
         }
         interrupt(&site, site.jobs.create(site.order_in("data")).unwrap(), 14 << 20);
-        assert_eq!(site.stage(1), Stage::Interrupted);
+        assert_eq!(site.stage(1), JobState::Interrupted);
         assert_eq!(site.path("mount/data").exists(), existing, "nothing half-written has its name");
         let count = Count::default();
         let ended = site.take(1).run(&site.conditions(), &count).unwrap();
@@ -229,9 +231,33 @@ fn resuming_does_only_what_is_missing() {
         assert_eq!(summary.already.bytes, already);
         same(&site.path("mount/data"), &site.path("src"), if existing { &["", "d1", "d1/own"] } else { &[] });
         assert_eq!(site.path("mount/data/d1/own").exists(), existing);
-        assert_eq!(temporary(&site.path("mount")), [""; 0]);
-        assert_eq!(site.stage(1), Stage::Done);
+        assert_eq!(temporary_path(&site.path("mount")), [""; 0]);
+        assert_eq!(site.stage(1), JobState::Done);
     }
+}
+
+/// Another job has made the target meanwhile, or the source of what was begun is gone: no draft is left of a job that is done.
+#[test]
+fn a_job_that_is_done_leaves_no_draft() {
+    let site = site();
+    many(&site.path("src"));
+    interrupt(&site, site.jobs.create(site.order_in("data")).unwrap(), 14 << 20);
+    complete(site.run(site.order_in("data")));
+    assert!(!temporary_path(&site.path("mount")).is_empty());
+    complete(site.take(1).run(&site.conditions(), &NoProgress).unwrap());
+    assert_eq!(temporary_path(&site.path("mount")), [""; 0]);
+    same(&site.path("mount/data"), &site.path("src"), &[]);
+
+    fs::write(site.path("src/late"), vec![7; 96 << 20]).unwrap();
+    interrupt(&site, site.jobs.create(site.order_in("data")).unwrap(), 30 << 20);
+    assert!(
+        temporary_path(&site.path("mount")).iter().any(|name| name.contains(".late.")),
+        "the directory was there"
+    );
+    fs::remove_file(site.path("src/late")).unwrap();
+    complete(site.take(3).run(&site.conditions(), &NoProgress).unwrap());
+    assert_eq!(temporary_path(&site.path("mount")), [""; 0]);
+    assert_eq!(site.stage(3), JobState::Done);
 }
 
 /// Changes one byte of a file, which keeps its number and size.
@@ -260,7 +286,7 @@ fn what_was_copied_before_is_compared_as_well() {
         let damaged: Vec<Line> = small.step_by(40).collect();
         assert!(!damaged.is_empty(), "files are in place: {}", done.lines().count());
         damaged.iter().for_each(|line| damage(&site.path("mount/data").join(&line.name)));
-        let summary = complete(site.take(1).run(&site.conditions(), &Silent).unwrap());
+        let summary = complete(site.take(1).run(&site.conditions(), &NoProgress).unwrap());
         assert_eq!((summary.files, summary.verified), (501, if verify { 501 } else { 0 }));
         let differs = |line: &&Line| {
             fs::read(site.path("mount/data").join(&line.name)).unwrap()
@@ -294,7 +320,7 @@ fn what_is_not_what_was_staged_does_not_go_out() {
         order.verify = verify;
         site.run(order)
     };
-    let failed = |ended: &Ended| -> Vec<String> {
+    let failed = |ended: &JobOutcome| -> Vec<String> {
         let Err(StageError::Incomplete { failures, .. }) = &ended.transfers[0].1 else { return Vec::new() };
         assert!(
             failures.iter().all(
@@ -336,7 +362,7 @@ fn parts_of_a_large_file_are_not_read_twice_at_the_source_unless_it_or_they_chan
         fs::rename(site.path("src/large"), site.path("mount/large")).unwrap();
         order.jobs = 1;
         interrupt(&site, site.jobs.create(order).unwrap(), 20 << 20);
-        let left = temporary(&site.path(""));
+        let left = temporary_path(&site.path(""));
         assert_eq!(left.len(), 1, "{left:?}");
         let known = site.jobs.list().remove(0);
         let (found, piece) = (Totals { files: 1, bytes: 30 << 20 }, Totals { files: 0, bytes: 16 << 20 });
@@ -370,7 +396,7 @@ fn parts_of_a_large_file_are_not_read_twice_at_the_source_unless_it_or_they_chan
             fs::read(site.path("kept")).unwrap() == fs::read(site.path("mount/large")).unwrap(),
             "{change}"
         );
-        assert_eq!(temporary(&site.path("")), [""; 0]);
+        assert_eq!(temporary_path(&site.path("")), [""; 0]);
     }
 }
 
@@ -386,7 +412,7 @@ fn cancelling_removes_what_is_unfinished_and_keeps_what_is_complete() {
             fs::create_dir_all(site.path("out/there")).unwrap();
         }
         interrupt(&site, site.jobs.create(site.order_out("", "out/there")).unwrap(), 14 << 20);
-        let left = temporary(&site.path("out"));
+        let left = temporary_path(&site.path("out"));
         assert!(!left.is_empty());
         let held = site.take(1);
         assert!(site.jobs.take(1).unwrap().is_none(), "two do not work on one job");
@@ -394,7 +420,7 @@ fn cancelling_removes_what_is_unfinished_and_keeps_what_is_complete() {
         assert_eq!(site.path("out").exists(), existing);
         assert!(site.jobs.list().is_empty());
         if existing {
-            assert_eq!(temporary(&site.path("out")), [""; 0]);
+            assert_eq!(temporary_path(&site.path("out")), [""; 0]);
             let there = names(&site.path("mount"));
             assert!(names(&site.path("out/there")).iter().all(|name| there.contains(name)));
         }
@@ -403,6 +429,35 @@ fn cancelling_removes_what_is_unfinished_and_keeps_what_is_complete() {
 }
 
 // S183.
+#[test]
+fn the_number_of_a_cancelled_job_is_not_given_again() {
+    let site = site();
+    for number in [1, 2] {
+        let held = site.jobs.create(site.order_in("in")).unwrap();
+        assert_eq!(held.number, number);
+        held.cancel(Some(&site.path("mount"))).unwrap();
+    }
+    fs::create_dir(site.path("jobs/7")).unwrap();
+    assert_eq!(
+        site.jobs.create(site.order_in("in")).unwrap().number,
+        8,
+        "one that was begun and not written down"
+    );
+}
+
+#[test]
+fn a_job_that_cannot_be_read_is_not_taken_for_none() {
+    let site = site();
+    let numbers = || site.jobs.unreadable().iter().map(|(number, _)| *number).collect::<Vec<_>>();
+    for _ in 0..2 {
+        drop(site.jobs.create(site.order_out("a", "b")).unwrap());
+    }
+    fs::create_dir(site.path("jobs/3")).unwrap();
+    assert_eq!(numbers(), [0; 0], "one without an order has done nothing");
+    fs::write(site.path("jobs/2/order"), "damaged").unwrap();
+    assert_eq!(numbers(), [2]);
+}
+
 #[test]
 fn a_full_target_keeps_what_fits_and_the_rest_follows() {
     if !in_own_mounts("jobs::a_full_target_keeps_what_fits_and_the_rest_follows") {
@@ -413,21 +468,22 @@ fn a_full_target_keeps_what_fits_and_the_rest_follows() {
     fs::create_dir(site.path("small")).unwrap();
     let mounted = Mounted::new(&["-t", "tmpfs", "-o", "size=12m", "none"], &site.path("small"));
     // Others take the room that there was when it began.
-    let unchecked = Conditions { checks_room: false, ..site.conditions() };
-    let ended = site.jobs.create(site.order_out("", "small/out")).unwrap().run(&unchecked, &Silent).unwrap();
+    let unchecked = RunOptions { checks_room: false, ..site.conditions() };
+    let ended =
+        site.jobs.create(site.order_out("", "small/out")).unwrap().run(&unchecked, &NoProgress).unwrap();
     assert!(!ended.is_complete() && !ended.is_cancelled());
     let Err(StageError::Incomplete { failures, .. }) = &ended.transfers[0].1 else { panic!("{ended:?}") };
     assert!(failures.iter().all(|failure| failure.errno() == Some(Errno::ENOSPC)));
     let failed = failures.len();
     let text = fs::read_to_string(&ended.manifest).unwrap();
     assert!(text.contains("failed\t-") && text.contains("ENOSPC") && text.ends_with("#end\tincomplete\n"));
-    assert_eq!(site.stage(1), Stage::Incomplete);
+    assert_eq!(site.stage(1), JobState::Incomplete);
     let more = std::process::Command::new("mount")
         .args(["-o", "remount,size=400m"])
         .arg(site.path("small"))
         .status();
     assert!(more.unwrap().success());
-    let summary = complete(site.take(1).run(&site.conditions(), &Silent).unwrap());
+    let summary = complete(site.take(1).run(&site.conditions(), &NoProgress).unwrap());
     assert_eq!((summary.files, summary.already.files), (501, 501 - failed as u64));
     same(&site.path("small/out"), &site.path("mount"), &[]);
     drop(mounted);
@@ -447,7 +503,7 @@ fn a_read_only_target_is_named_and_nothing_is_begun() {
     assert_eq!(failure.errno(), Some(Errno::EROFS));
     assert!(failure.to_string().contains("mounted read-only"));
     drop(mounted);
-    complete(site.take(1).run(&site.conditions(), &Silent).unwrap());
+    complete(site.take(1).run(&site.conditions(), &NoProgress).unwrap());
     assert_eq!(fs::read_to_string(site.path("sealed/deep/file")).unwrap(), "x");
 }
 
@@ -488,9 +544,9 @@ fn a_target_that_vanishes_is_noticed_and_nothing_goes_below_its_mount_point() {
         assert!(!ended.is_complete(), "{ended:?}");
         drop(held);
         assert_eq!(fs::read_dir(site.path("site")).unwrap().count(), 0, "below the mount point");
-        assert_eq!(site.stage(1), Stage::Incomplete);
+        assert_eq!(site.stage(1), JobState::Incomplete);
         let again = bind(&site);
-        complete(site.take(1).run(&site.conditions(), &Silent).unwrap());
+        complete(site.take(1).run(&site.conditions(), &NoProgress).unwrap());
         same(&site.path(dst), &site.path("mount"), if existing { &[""] } else { &[] });
         drop((again, backing));
     }
@@ -510,7 +566,7 @@ fn two_jobs_on_one_source_do_not_disturb_each_other() {
     for dst in ["one", "two", "one-more"] {
         same(&site.path("mount").join(dst), &site.path("src"), &[]);
     }
-    assert_eq!(temporary(&site.path("mount")), [""; 0]);
+    assert_eq!(temporary_path(&site.path("mount")), [""; 0]);
 }
 
 #[test]
@@ -523,14 +579,14 @@ fn several_ways_to_the_formation_show_the_same_tree() {
     fs::create_dir(site.path("second")).unwrap();
     let from = site.path("mount");
     let second = Mounted::new(&["--bind", from.to_str().unwrap()], &site.path("second"));
-    let conditions = Conditions {
+    let conditions = RunOptions {
         mounts: vec![site.path("mount"), site.path("second")],
         checks_room: true,
         cancel: Arc::default(),
     };
     for dst in ["new", "other/new"] {
         let held = site.jobs.create(site.order_in(dst)).unwrap();
-        complete(held.run(&conditions, &Silent).unwrap());
+        complete(held.run(&conditions, &NoProgress).unwrap());
         same(&site.path("mount").join(dst), &site.path("src"), &[]);
     }
     drop(second);
@@ -566,7 +622,7 @@ fn only_what_changed_since_it_was_staged_in_goes_out() {
     complete(site.run(site.order_in("data")));
     let inside = |path: &str| site.path("mount/data").join(path);
     let mut order = site.order_out("data", "nothing");
-    order.changed = Changed::SinceIn;
+    order.changed = ChangeFilter::SinceIn;
     let summary = complete(site.run(order));
     assert_eq!((summary.files, summary.unchanged), (0, 502));
 
@@ -590,7 +646,7 @@ fn only_what_changed_since_it_was_staged_in_goes_out() {
     fs::write(site.path("kept/d3/f10"), "the target's").unwrap();
 
     let mut order = site.order_out("data", "kept");
-    order.changed = Changed::SinceIn;
+    order.changed = ChangeFilter::SinceIn;
     let summary = complete(site.run(order));
     let names = names(&site.path("kept"));
     let d = |n: usize| (0..500).filter(|number| number % 7 == n).count();
@@ -627,7 +683,7 @@ fn what_the_place_it_goes_to_has_not_goes_out() {
     complete(site.run(site.order_in("data")));
     let out = |src: &str, dst: &str| {
         let mut order = site.order_out(src, dst);
-        order.changed = Changed::SinceStaged;
+        order.changed = ChangeFilter::SinceStaged;
         let summary = complete(site.run(order));
         (summary.files, summary.unchanged)
     };
@@ -659,7 +715,7 @@ fn what_was_promised_is_listed_until_it_is_out() {
     assert_eq!(left().count(), 2, "it is not where it was promised");
     let out = || {
         let mut order = site.order_out("res", "kept");
-        order.changed = Changed::SinceStaged;
+        order.changed = ChangeFilter::SinceStaged;
         complete(site.run(order)).files
     };
     assert_eq!(out(), 1);

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use bivouac_stage::{CopyOptions, Silent, copy_tree};
+use bivouac_stage::{CopyOptions, NoProgress, copy_tree};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::trees::names;
@@ -31,6 +31,7 @@ fn while_exchanged(dir: &Path, link: &Path, mut run: impl FnMut()) -> u64 {
     let (is_over, exchanged) = (AtomicBool::new(false), AtomicU64::new(0));
     let exchange = || renameat_with(CWD, dir, CWD, link, RenameFlags::EXCHANGE).unwrap();
     std::thread::scope(|scope| {
+        scopeguard::defer! { is_over.store(true, Ordering::Relaxed) }
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 exchange();
@@ -39,7 +40,6 @@ fn while_exchanged(dir: &Path, link: &Path, mut run: impl FnMut()) -> u64 {
             }
         });
         (0..TRIES).for_each(|_| run());
-        is_over.store(true, Ordering::Relaxed);
     });
     exchanged.into_inner()
 }
@@ -61,11 +61,11 @@ fn nothing_is_made_or_removed_behind_a_link_at_the_target() {
     std::os::unix::fs::symlink(&theirs, &link).unwrap();
     let exchanged = while_exchanged(&dst.join("dir"), &link, || {
         // Whether it gets through is a matter of moments.
-        let _either = copy_tree(&src, &dst, &options(), &Silent);
+        let _either = copy_tree(&src, &dst, &options(), &NoProgress);
     });
     assert!(exchanged > 0);
     assert_eq!(crate::trees::describe(&theirs), before);
-    copy_tree(&src, &dst, &options(), &Silent).unwrap();
+    copy_tree(&src, &dst, &options(), &NoProgress).unwrap();
     assert_eq!(fs::read(dst.join("dir/deep/f1")).unwrap(), b"ours");
     assert_eq!(
         names(&src),
@@ -88,7 +88,7 @@ fn nothing_is_copied_from_behind_a_link_at_the_source() {
     let exchanged = while_exchanged(&src.join("dir"), &link, || {
         number += 1;
         let dst = root.path().join(format!("dst{number}"));
-        let _either = copy_tree(&src, &dst, &options(), &Silent);
+        let _either = copy_tree(&src, &dst, &options(), &NoProgress);
         copied.push(dst);
     });
     assert!(exchanged > 0);

@@ -4,18 +4,18 @@ use std::fmt;
 
 use crate::{StoreError, StoreResult};
 
-/// Whether somebody waits for a change: asked when nobody else can change the subfile any more. One that nobody waits for
+/// A condition of a change, checked when nobody else can change the subfile any more. One that nobody waits for
 /// may have been made again since, and what followed on it too, so it comes too late.
 #[derive(Clone, Copy)]
-pub struct Awaited<'a>(Option<&'a dyn Fn() -> bool>);
+pub struct ChangeCondition<'a>(Option<&'a dyn Fn() -> bool>);
 
-impl<'a> Awaited<'a> {
-    /// Who asked for it does not go away.
-    pub const ALWAYS: Awaited<'static> = Awaited(None);
+impl<'a> ChangeCondition<'a> {
+    /// The condition of a change that is made in any case.
+    pub const ALWAYS: ChangeCondition<'static> = ChangeCondition(None);
 
     /// Somebody waits as long as this says so.
-    pub fn by(is_awaited: &'a dyn Fn() -> bool) -> Awaited<'a> {
-        Awaited(Some(is_awaited))
+    pub fn by(is_awaited: &'a dyn Fn() -> bool) -> ChangeCondition<'a> {
+        ChangeCondition(Some(is_awaited))
     }
 
     /// # Errors
@@ -25,8 +25,8 @@ impl<'a> Awaited<'a> {
     }
 }
 
-impl fmt::Debug for Awaited<'_> {
+impl fmt::Debug for ChangeCondition<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Awaited" } else { "Awaited(always)" })
+        f.write_str(if self.0.is_some() { "ChangeCondition" } else { "ChangeCondition(always)" })
     }
 }

@@ -9,22 +9,26 @@ use bivouac_ranks::{Mutex, RwLock, rank};
 
 use super::SubfileId;
 use super::subfile::OpenSubfile;
+use crate::group_sync::GroupSync;
 
 const SHARDS_MAX: usize = 64;
 
 /// The place of one subfile: its lock, and its handle while there is one. There is at most one place per
 /// subfile, so that the lock is *the* lock of that subfile.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct SubfileHandle {
     /// `None` while it is not open, be there a file or not.
     pub(super) state: RwLock<Option<OpenSubfile>>,
-    /// Whether it was asked for since the clock's hand passed.
+    /// True if it was asked for since the clock's hand passed.
     used: AtomicBool,
+    /// Whose turn it is to sync it. Taken before the state.
+    pub(super) sync: GroupSync,
 }
 
-impl Default for Place {
-    fn default() -> Place {
-        Place { state: RwLock::new(rank::SUBFILE, None), used: AtomicBool::default() }
+impl Default for SubfileHandle {
+    fn default() -> SubfileHandle {
+        let (state, used) = (RwLock::new(rank::SUBFILE, None), AtomicBool::default());
+        SubfileHandle { state, used, sync: GroupSync::new(rank::SUBFILE_SYNC) }
     }
 }
 
@@ -39,7 +43,7 @@ pub(super) struct Cache {
 
 #[derive(Debug, Default)]
 struct Shard {
-    places: HashMap<SubfileId, Arc<Place>, BuildHasherDefault<IdHasher>>,
+    places: HashMap<SubfileId, Arc<SubfileHandle>, BuildHasherDefault<IdHasher>>,
     /// The ids of `places`, in the order in which the clock's hand meets them.
     clock: VecDeque<SubfileId>,
 }
@@ -56,14 +60,14 @@ impl Cache {
     }
 
     /// The place of a subfile, made if there is none.
-    pub(super) fn place(&self, id: SubfileId, leave: Leave<'_>) -> Arc<Place> {
+    pub(super) fn place(&self, id: SubfileId, leave: Leave<'_>) -> Arc<SubfileHandle> {
         let mut closed = Vec::new();
         let mut shard = self.shard(id).lock();
         if let Some(place) = shard.places.get(&id) {
             place.used.store(true, Ordering::Relaxed);
             return place.clone();
         }
-        let place = Arc::new(Place::default());
+        let place = Arc::new(SubfileHandle::default());
         shard.places.insert(id, place.clone());
         shard.clock.push_back(id);
         if shard.places.len() > self.places_max {
@@ -71,6 +75,7 @@ impl Cache {
             let hand_max = shard.clock.len() * 2;
             shard.evict(1, hand_max, leave, &mut closed);
         }
+        assert!(shard.clock.len() == shard.places.len(), "the clock has not met each subfile once");
         // Descriptors are closed outside of the lock.
         drop(shard);
         place
@@ -102,7 +107,13 @@ impl Cache {
 
 impl Shard {
     /// Closes up to `count` places that nobody uses, moving the clock's hand at most `hand_max` times.
-    fn evict(&mut self, count: usize, hand_max: usize, leave: Leave<'_>, closed: &mut Vec<Arc<Place>>) {
+    fn evict(
+        &mut self,
+        count: usize,
+        hand_max: usize,
+        leave: Leave<'_>,
+        closed: &mut Vec<Arc<SubfileHandle>>,
+    ) {
         for _ in 0..hand_max {
             if closed.len() == count {
                 return;
@@ -115,10 +126,11 @@ impl Shard {
         }
     }
 
-    fn close(&mut self, id: SubfileId, leave: Leave<'_>) -> Option<Arc<Place>> {
+    fn close(&mut self, id: SubfileId, leave: Leave<'_>) -> Option<Arc<SubfileHandle>> {
         let place = self.places.get_mut(&id)?;
         // Nobody gets a new reference while the shard is locked: what is unused now stays so.
         let unused = Arc::get_mut(place)?;
+        // A second chance: only what was not asked for during a whole round is closed.
         if std::mem::take(unused.used.get_mut()) {
             return None;
         }
@@ -154,11 +166,11 @@ impl Hasher for IdHasher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_types::{Ino, SeatIndex};
+    use bivouac_types::{Ino, TargetIndex};
     use std::collections::HashSet;
 
     fn id(ino: u64) -> SubfileId {
-        SubfileId { volume: 0, ino: Ino(ino), seat: SeatIndex(0) }
+        SubfileId { volume: 0, ino: Ino(ino), target: TargetIndex(0) }
     }
 
     #[test]

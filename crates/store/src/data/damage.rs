@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bivouac_ranks::{Mutex, rank};
 use bivouac_types::limits::{SCRUB_STEP_MAX, SUM_BLOCK};
@@ -21,12 +21,14 @@ const SUBFILES_MAX: usize = 4096;
 /// Most subfiles that wait for checksums; the others get them when they are used or scrubbed.
 const DOUBTFUL_MAX: usize = 1 << 16;
 
-/// What is known to be wrong, and what is not known.
+/// Blocks known to be wrong, and subfiles with blocks that are not known.
 pub(super) struct Damage {
     refused: AtomicU64,
     /// Subfiles that have anything wrong: mostly none, and then nobody need look.
     subfiles: AtomicUsize,
-    known: Mutex<Known>,
+    /// True if there were more than are remembered: then any may have.
+    is_over_limit: AtomicBool,
+    known: Mutex<KnownDamage>,
     on_doubtful: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -37,7 +39,7 @@ impl fmt::Debug for Damage {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownDamage {
     wrong: BTreeMap<SubfileId, BTreeSet<u64>>,
     doubtful: BTreeSet<SubfileId>,
 }
@@ -51,10 +53,10 @@ pub struct WrongPart {
     pub range: Range<u64>,
 }
 
-/// What comparing found.
+/// Result of comparing blocks with their checksums.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scrubbed {
-    /// Where to go on, in bytes of data; `None` at the end.
+    /// Offset to continue at, in bytes of data; `None` at the end.
     pub next: Option<u64>,
     /// Bytes that were compared.
     pub compared: u64,
@@ -62,15 +64,16 @@ pub struct Scrubbed {
     pub settled: u64,
     /// Bytes without checksums, or that somebody may be writing.
     pub skipped: u64,
-    /// What is wrong.
+    /// Ranges that differ from what was written.
     pub wrong: Vec<Range<u64>>,
 }
 
 impl Default for Damage {
     fn default() -> Damage {
-        let known = Mutex::new(rank::DAMAGE, Known::default());
+        let known = Mutex::new(rank::DAMAGE, KnownDamage::default());
         let (refused, subfiles) = (AtomicU64::new(0), AtomicUsize::new(0));
-        Damage { refused, subfiles, known, on_doubtful: OnceLock::new() }
+        let is_over_limit = AtomicBool::new(false);
+        Damage { refused, subfiles, is_over_limit, known, on_doubtful: OnceLock::new() }
     }
 }
 
@@ -81,12 +84,15 @@ impl Damage {
             return Vec::new();
         }
         let mut known = self.known.lock();
+        // A disk that returns garbage everywhere must not fill the memory of its daemon.
         if known.wrong.len() >= SUBFILES_MAX && !known.wrong.contains_key(&id) {
+            self.is_over_limit.store(true, Ordering::Relaxed);
             return Vec::new();
         }
         let wrong = known.wrong.entry(id).or_default();
         let room = WRONG_MAX.saturating_sub(wrong.len());
         let news = blocks.iter().copied().filter(|block| wrong.insert(*block)).take(room).collect();
+        assert!(wrong.len() <= WRONG_MAX, "{} wrong blocks of one subfile", wrong.len());
         self.subfiles.store(known.wrong.len(), Ordering::Relaxed);
         news
     }
@@ -104,6 +110,11 @@ impl Damage {
                 self.subfiles.store(known.wrong.len(), Ordering::Relaxed);
             }
         }
+    }
+
+    /// Returns whether something of a subfile may be wrong, as far as that is known.
+    pub(super) fn may_be_wrong(&self, id: SubfileId) -> bool {
+        self.is_over_limit.load(Ordering::Relaxed) || self.is_wrong(id)
     }
 
     pub(super) fn is_wrong(&self, id: SubfileId) -> bool {
@@ -168,13 +179,13 @@ impl DataStore {
         self.note_wrong(id, wrong);
     }
 
-    /// How often something was refused because a block is wrong.
+    /// Number of accesses that were refused because a block is wrong.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.damage.refused.load(Ordering::Relaxed)
     }
 
-    /// What is known to be wrong, at most so many stretches.
+    /// The ranges that are known to be wrong, at most `max`.
     #[must_use]
     pub fn wrong(&self, max: usize) -> Vec<WrongPart> {
         let known = self.damage.known.lock();
@@ -186,7 +197,7 @@ impl DataStore {
         parts.take(max).collect()
     }
 
-    /// Where a subfile is, for messages.
+    /// The path of a subfile, for messages.
     #[must_use]
     pub fn path_of(&self, id: SubfileId) -> String {
         let root = self.lent(id.volume).map(|lent| lent.volume.path().to_owned()).unwrap_or_default();
@@ -218,6 +229,7 @@ impl DataStore {
             if open.holders.may_write() {
                 self.drop_over(id, open)?;
             }
+            self.check_len(id, open)?;
             if !open.is_summed() || open.holders.may_write() {
                 all.skipped += open.len().saturating_sub(at);
                 all.next = None;
@@ -226,6 +238,9 @@ impl DataStore {
             let found =
                 open.scrub(at / SUM_BLOCK, true).map_err(|error| self.io_error(id, "compare", error))?;
             self.compared(id, at / SUM_BLOCK..found.next.unwrap_or(u64::MAX - 1), &found.wrong);
+            if !found.wrong.is_empty() {
+                open.holders.close();
+            }
             all.add(found);
         }
         Ok(all)
@@ -254,7 +269,11 @@ impl DataStore {
         let mut state = place.state.write();
         let Some(open) = self.opened(id, &mut state)? else { return Ok(false) };
         let found = open.settle_some().map_err(|error| self.io_error(id, "compare", error))?;
-        self.note_wrong(id, found.as_ref().map_or(&[], |found| found.wrong.as_slice()));
+        let wrong = found.as_ref().map_or(&[][..], |found| found.wrong.as_slice());
+        self.note_wrong(id, wrong);
+        if !wrong.is_empty() {
+            open.holders.close();
+        }
         Ok(found.is_some())
     }
 }

@@ -1,18 +1,19 @@
 //! The files behind subfiles: found, opened, made and removed.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use bivouac_types::Errno;
 use bivouac_types::limits::SUBFILE_HEADER_LEN;
 
-use super::cache::Place;
+use super::cache::SubfileHandle;
 use super::subfile::{AccessError, OpenSubfile, needed_for_new, read_header};
 use super::{DataStore, SubfileId, SubfileSpec, names, scan};
-use crate::{OpenMode, StoreError, StoreResult, VolumeFile};
+use crate::volume::transfer::write_all_at;
+use crate::{OpenMode, StoreError, StoreResult, Volume, VolumeFile};
 
 impl DataStore {
-    pub(super) fn place(&self, id: SubfileId) -> StoreResult<Arc<Place>> {
+    pub(super) fn place(&self, id: SubfileId) -> StoreResult<Arc<SubfileHandle>> {
         self.lent(id.volume)?;
         Ok(self.cache.place(id, &|id, open| self.reconcile(id, open)))
     }
@@ -37,6 +38,7 @@ impl DataStore {
             let header = scan::check_header(header, &*self.lent(id.volume)?.volume, id, self.formation)?;
             let open = OpenSubfile::existing(file, &header);
             let mut open = open.map_err(|error| self.io_error(id, "stat", error))?;
+            self.check_len(id, &open)?;
             if header.sums {
                 let found = open.find_sums(Some(&*self.room(id)?));
                 found.map_err(|error| self.io_error(id, "read checksums", error))?;
@@ -49,8 +51,8 @@ impl DataStore {
         Ok(state.as_mut())
     }
 
-    /// What is said of a subfile that was made and is not there any more.
-    fn lost(&self, id: SubfileId) -> StoreError {
+    /// The error for a subfile that was made and is not there any more.
+    pub(super) fn lost(&self, id: SubfileId) -> StoreError {
         let volume = self.lent(id.volume).map(|lent| lent.volume.path().to_owned()).unwrap_or_default();
         let error = StoreError::LostSubfile { volume, name: names::name_of(id) };
         if self.lent(id.volume).is_ok_and(|lent| lent.table.note_lost(id)) {
@@ -71,11 +73,25 @@ impl DataStore {
 
     /// Opens a file; when there are too many, closes those that are not in use and tries again.
     pub(super) fn open_with_room(&self, id: SubfileId, mode: OpenMode) -> io::Result<Arc<dyn VolumeFile>> {
-        let volume = &self.lent(id.volume).map_err(io::Error::other)?.volume;
-        match volume.open(&names::name_of(id), mode) {
+        self.with_room(id, |volume, name| volume.open(name, mode))
+    }
+
+    fn create_with_room(&self, id: SubfileId, content: &[u8]) -> io::Result<Arc<dyn VolumeFile>> {
+        self.with_room(id, |volume, name| volume.create_filled(name, content))
+    }
+
+    fn with_room(
+        &self,
+        id: SubfileId,
+        open: impl Fn(&dyn Volume, &str) -> io::Result<Arc<dyn VolumeFile>>,
+    ) -> io::Result<Arc<dyn VolumeFile>> {
+        let (volume, name) = (&self.lent(id.volume).map_err(io::Error::other)?.volume, names::name_of(id));
+        match open(&**volume, &name) {
             Err(error) if is(&error, Errno::EMFILE) => {
+                // The limit of descriptors is the process’s, and most of those in use here are only kept for the
+                // next access.
                 self.cache.close_unused(&|id, open| self.reconcile(id, open));
-                volume.open(&names::name_of(id), mode)
+                open(&**volume, &name)
             }
             result => result,
         }
@@ -86,6 +102,8 @@ impl DataStore {
         let room = &*self.room(id)?;
         let needed = needed_for_new(offset, end, self.lent(id.volume)?.sums);
         let free = room.free();
+        // The header alone is taken: the data takes its own bytes when it is written, which may fail for another
+        // reason.
         let reserved = if needed <= free { room.reserve(SUBFILE_HEADER_LEN) } else { Err(free) };
         reserved.map_err(|free| self.access_error(id, "make", AccessError::Full { needed, free }))
     }
@@ -100,8 +118,10 @@ impl DataStore {
     ) -> StoreResult<()> {
         let (lent, room) = (self.lent(id.volume)?, self.room(id)?);
         let begin = |header| {
-            let open = self.make_file(id).and_then(|file| OpenSubfile::begin(file, &header))?;
-            lent.table.add(id).map(|()| open)
+            // File, header, slot, and only then data: what is acknowledged has a header that says what it is of, and a slot
+            // by which it is missed.
+            let file = self.make_file(id, &OpenSubfile::first_bytes(&header))?;
+            lent.table.add(id).map(|()| OpenSubfile::begun(file, &header))
         };
         let made = spec
             .header(id, self.formation, epoch, lent.sums)
@@ -121,16 +141,19 @@ impl DataStore {
         }
     }
 
-    fn make_file(&self, id: SubfileId) -> io::Result<Arc<dyn VolumeFile>> {
-        match self.open_with_room(id, OpenMode::CreateNew) {
+    fn make_file(&self, id: SubfileId, content: &[u8]) -> io::Result<Arc<dyn VolumeFile>> {
+        match self.create_with_room(id, content) {
             Err(error) if is(&error, Errno::ENOENT) => {
                 self.make_dir(id)?;
-                self.open_with_room(id, OpenMode::CreateNew)
+                self.create_with_room(id, content)
             }
             Err(error) if is(&error, Errno::EEXIST) => {
                 // The rest of one that could not be made.
                 let file = self.open_with_room(id, OpenMode::Existing)?;
-                file.set_len(0).map(|()| file)
+                // Nothing of it was acknowledged: that happens after header and slot.
+                file.set_len(0)?;
+                write_all_at(&*file, &[IoSlice::new(content)], 0)?;
+                Ok(file)
             }
             result => result,
         }
@@ -148,6 +171,8 @@ impl DataStore {
     pub(super) fn discard(&self, id: SubfileId, state: &mut Option<OpenSubfile>) -> StoreResult<()> {
         let Some(open) = state.as_ref() else { return Ok(()) };
         let lent = self.lent(id.volume)?;
+        // The slot goes first. Killed in between, the next start finds a file without a slot and counts it again,
+        // and not a loss.
         lent.table.remove(id).map_err(|error| self.io_error(id, "note removal", error))?;
         match lent.volume.remove(&names::name_of(id)) {
             Err(error) if !is(&error, Errno::ENOENT) => {
@@ -161,8 +186,31 @@ impl DataStore {
         room.correct(open.charged(), 0);
         room.file_removed();
         self.damage.forget(id, 0..u64::MAX);
+        self.sync_failures.forget(id);
         *state = None;
         Ok(())
+    }
+
+    /// Refuses a subfile whose local file was cut by others, and ends its grants.
+    pub(super) fn check_len(&self, id: SubfileId, open: &OpenSubfile) -> StoreResult<()> {
+        open.check_len().map_err(|error| self.damaged(id, open, "stat", error))
+    }
+
+    /// The error for an access that failed. For damage all grants end: direct readers compare nothing.
+    pub(super) fn damaged(
+        &self,
+        id: SubfileId,
+        open: &OpenSubfile,
+        what: &str,
+        error: AccessError,
+    ) -> StoreError {
+        let is_damage = matches!(error, AccessError::Wrong { .. } | AccessError::Cut { .. });
+        // Noted before: no grant that is made from here on is missed.
+        let error = self.access_error(id, what, error);
+        if is_damage {
+            open.holders.close();
+        }
+        error
     }
 
     pub(super) fn io_error(&self, id: SubfileId, what: &str, source: io::Error) -> StoreError {
@@ -175,10 +223,15 @@ impl DataStore {
         let over_quota = |needed| self.room(id).is_ok_and(|room| room.is_over_quota(needed));
         match error {
             AccessError::Full { needed, free } if over_quota(needed) => {
-                StoreError::Quota { partition: id.seat.partition(), path, needed, free }
+                StoreError::Quota { partition: id.target.partition(), path, needed, free }
             }
             AccessError::Full { needed, free } => StoreError::NoSpace { path, needed, free },
             AccessError::Wrong { block } => self.wrong_block(id, block),
+            AccessError::Cut { len } => {
+                let cause =
+                    "it was cut here, and not by bivouac: what was behind is lost, and not served".into();
+                StoreError::Corrupt { path: self.path_of(id).into(), offset: len, cause }
+            }
             AccessError::Io(error) => self.io_error(id, what, error),
         }
     }

@@ -13,7 +13,7 @@ use super::subfile::OpenSubfile;
 use super::{DataStore, LocalFile, SubfileId};
 use crate::StoreResult;
 
-/// What is waited at least for accesses that are under way, also if others have waited long before.
+/// Minimum of the wait for accesses that are under way, also if others have waited long before.
 const DRAIN_MIN: Duration = Duration::from_millis(20);
 
 /// Somebody who may read or write a subfile without asking.
@@ -24,10 +24,10 @@ pub trait Holder: Send + Sync + fmt::Debug {
     /// Waits until no access is under way after [`Holder::close`]; whether that came about in time.
     fn drain(&self, patience: Duration) -> bool;
 
-    /// Whether it has gone, or has no use for the subfile any more, and no access is under way.
+    /// Returns whether it has gone, or has no use for the subfile any more, and no access is under way.
     fn is_over(&self) -> bool;
 
-    /// Where it has written, once it is over.
+    /// The places that it has written to, once it is over.
     fn written(&self) -> Written {
         Written::Anywhere
     }
@@ -36,25 +36,25 @@ pub trait Holder: Send + Sync + fmt::Debug {
 /// Words of a map of where somebody has written.
 pub const MARK_WORDS: usize = 4;
 
-/// Where somebody may have written to a subfile.
+/// Places of a subfile that may have been written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     /// Anywhere.
     Anywhere,
-    /// Where bit n of the map is set: in parts number n, n + 256, n + 512 and so on, of 2^`shift` bytes each.
+    /// The parts whose bit n of the map is set: numbers n, n + 256, n + 512 and so on, of 2^`shift` bytes each.
     Parts {
-        /// Which power of two a part is long.
+        /// Binary logarithm of a part's length.
         shift: u32,
         /// The map, lowest bits first.
         map: [u64; MARK_WORDS],
     },
 }
 
-/// Where any of several have written.
+/// Union of the places that several holders have written to.
 #[derive(Debug, Default)]
-pub(super) struct Marks(Vec<Written>);
+pub(super) struct WriteMarks(Vec<Written>);
 
-impl Marks {
+impl WriteMarks {
     fn add(&mut self, written: Written) {
         let Written::Parts { shift, map } = written else { return self.0.push(written) };
         for known in &mut self.0 {
@@ -112,7 +112,7 @@ fn shift_for(window: &Range<u64>) -> u32 {
     part.next_power_of_two().trailing_zeros()
 }
 
-/// What somebody wants to do.
+/// Kind of a direct access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Read.
@@ -121,22 +121,22 @@ pub enum Access {
     Write,
 }
 
-/// What is granted.
+/// A grant of direct access.
 #[derive(Clone, Debug)]
 pub struct Granted {
     /// The descriptor.
     pub file: LocalFile,
     /// The subfile's epoch, for as long as the grant lasts.
     pub epoch: u32,
-    /// Whether it may be read.
+    /// True if it may be read.
     pub reads: bool,
-    /// Where data may be written; empty if nowhere.
+    /// Range of data that may be written; empty if none.
     pub window: Range<u64>,
-    /// If it is to be told where data was written: in parts of this power of two.
+    /// Binary logarithm of the parts in which written places are marked, if they have to be.
     pub marks_shift: Option<u32>,
 }
 
-/// What holders may do; it is the same for all of one subfile. Writes do not tear each other, since the kernel
+/// Accesses allowed to holders; the same for all of one subfile. Writes do not tear each other, since the kernel
 /// makes them one after the other, but reads may see half of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 enum Mode {
@@ -152,15 +152,15 @@ enum Mode {
 pub(super) struct Holders {
     list: Vec<Arc<dyn Holder>>,
     mode: Mode,
-    /// Where they may write: every byte of it is on the volume or is counted as if it were.
+    /// Range that they may write: every byte of it is on the volume or is counted as if it were.
     window: Range<u64>,
     closed_at: Option<Instant>,
-    /// How often accesses of several met since the first time of these.
+    /// Number of conflicts between holders, since the first of these.
     turns: Option<(Instant, u32)>,
     /// Writes of several met, and no reads: the next who writes is not alone either.
     several_write: bool,
-    /// Where those have written that are over.
-    marks: Marks,
+    /// Places written by holders that are over.
+    marks: WriteMarks,
 }
 
 impl Holders {
@@ -168,7 +168,7 @@ impl Holders {
         self.list.is_empty()
     }
 
-    /// Whether a read may see half of what they write.
+    /// Returns whether a read may see half of what they write.
     pub(super) fn may_write(&self) -> bool {
         !self.list.is_empty() && self.mode != Mode::Readers
     }
@@ -177,7 +177,7 @@ impl Holders {
         self.window.clone()
     }
 
-    /// Whether somebody else may write beside them: none of them reads, and none is about to end.
+    /// Returns whether somebody else may write beside them: none of them reads, and none is about to end.
     fn take_writers(&self) -> bool {
         !self.list.is_empty() && self.mode == Mode::Writers && self.closed_at.is_none()
     }
@@ -186,11 +186,18 @@ impl Holders {
         self.window.start <= range.start && range.end <= self.window.end
     }
 
+    /// Lets no access begin any more, and waits for none.
+    pub(super) fn close(&self) {
+        self.list.iter().for_each(|holder| holder.close());
+    }
+
     /// Ends all grants; whether no access is under way any more.
     fn end(&mut self) -> bool {
         let closed_at = *self.closed_at.get_or_insert_with(Instant::now);
-        self.list.iter().for_each(|holder| holder.close());
+        self.close();
         let deadline = closed_at + Duration::from_millis(DIRECT_DRAIN_MS);
+        // The first one to end them waits for all of the time, those behind it for what is left: a process that
+        // stands still must not hold up every access in turn.
         let patience = deadline.saturating_duration_since(Instant::now()).max(DRAIN_MIN);
         self.remove(|holder| holder.drain(patience));
         self.list.is_empty()
@@ -208,8 +215,10 @@ impl Holders {
         });
     }
 
-    /// Where there was writing.
-    fn forget_all(&mut self) -> Marks {
+    /// Ends the mode and the window; returns the places that were written.
+    fn forget_all(&mut self) -> WriteMarks {
+        // Whoever still writes would do so in blocks whose checksums are settled without it.
+        assert!(self.list.is_empty(), "{} holders are forgotten", self.list.len());
         (self.mode, self.window, self.closed_at) = (Mode::Readers, 0..0, None);
         std::mem::take(&mut self.marks)
     }
@@ -229,13 +238,13 @@ impl Holders {
         })
     }
 
-    /// Whether there may be holders: not while those who do not go together take turns so often that it costs more than
-    /// it gains.
+    /// Returns whether there may be holders: not while those who do not go together take turns so often that it costs
+    /// more than it gains.
     fn is_calm(&self) -> bool {
         self.turns_of_late(Instant::now()).is_none_or(|(_, turns)| turns < DIRECT_TURNS_MAX)
     }
 
-    /// What a new holder and those that are there would be together; `None` if they do not agree.
+    /// The mode of the present holders with a further one; `None` if they conflict.
     fn mode_with(&self, access: Access) -> Option<Mode> {
         match (access, self.mode, self.list.is_empty()) {
             (Access::Read, _, true) | (Access::Read, Mode::Readers, _) => Some(Mode::Readers),
@@ -265,14 +274,21 @@ impl DataStore {
         let mut state = place.state.write();
         let Some(open) = self.opened(id, &mut state)? else { return Ok(None) };
         self.drop_over(id, open)?;
+        self.check_len(id, open)?;
         // Who reads by itself compares nothing: not where it is known that something is wrong.
-        if !open.holders.is_calm() || open.file().as_fd().is_none() || self.damage.is_wrong(id) {
+        if !open.holders.is_calm() || open.file().as_fd().is_none() || self.damage.may_be_wrong(id) {
+            return Ok(None);
+        }
+        // Nobody hears where who writes itself has written anew.
+        if access == Access::Write && self.sync_failures.has(id) {
             return Ok(None);
         }
         let Some(mode) = self.agree(id, open, access)? else { return Ok(None) };
         if access == Access::Write && !self.promise(id, open, range)? {
             return Ok(None);
         }
+        // One that reads and writes may see half of what another one writes.
+        assert!(mode != Mode::Sole || open.holders.is_empty(), "a sole holder is one of several");
         open.holders.mode = mode;
         open.holders.list.push(Arc::clone(holder));
         open.become_measured();
@@ -342,6 +358,7 @@ impl DataStore {
         let mut state = place.state.write();
         if let Some(open) = self.opened(id, &mut state)? {
             open.holders.mode = Mode::Sole;
+            // It has not heard of this daemon, and may write anywhere until it has left its gate.
             open.holders.closed_at.get_or_insert_with(Instant::now);
             open.holders.list.push(holder);
             open.lend_all();
@@ -400,7 +417,7 @@ impl DataStore {
         self.count_anew(id, open)
     }
 
-    /// Who has gone by itself, as who closes the file does, is no reason to wait.
+    /// Drops holders that are over by themselves, as after a close of the file: nothing has to be waited for.
     fn drop_gone(&self, id: SubfileId, open: &mut OpenSubfile) -> StoreResult<()> {
         if open.holders.closed_at.is_none() { self.drop_over(id, open) } else { Ok(()) }
     }
@@ -442,10 +459,14 @@ impl DataStore {
             return Ok(false);
         }
         let room = &*self.room(id)?;
-        let promised = open.promise(room, range, DIRECT_AHEAD_BYTES.min(room.free() / 8));
+        let promised = open.promise(room, range.clone(), DIRECT_AHEAD_BYTES.min(room.free() / 8));
         let Some(window) = promised.map_err(|error| self.io_error(id, "stat", error))? else {
             return Ok(false);
         };
+        // What is written outside of the window is counted by nobody.
+        assert!(window.start <= range.start && range.end <= window.end, "{window:?} does not have {range:?}");
+        // Noted on the volume before the window is given out: after a kill these blocks are known to have no right
+        // sums.
         open.lend(&window).map_err(|error| self.io_error(id, "note", error))?;
         open.holders.window = window;
         Ok(true)
@@ -459,7 +480,7 @@ mod tests {
 
     #[test]
     fn marks_say_where_somebody_may_have_written() {
-        let mut marks = Marks::default();
+        let mut marks = WriteMarks::default();
         assert_eq!(marks.parts(&(0..1 << 20)), []);
         marks.add(Written::Parts { shift: 16, map: [1, 0, 0, 0] });
         marks.add(Written::Parts { shift: 16, map: [2, 0, 0, 1 << 63] });

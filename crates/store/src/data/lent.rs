@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bivouac_ranks::{RwLock, rank};
 use bivouac_types::{Checksum, PartitionId};
 
-use super::room::Room;
+use super::room::SpaceAccount;
 use super::table::Table;
 use crate::{OpenMode, StoreResult, Volume, VolumeKind};
 
@@ -18,7 +18,7 @@ pub struct VolumeConfig {
     pub path: PathBuf,
     /// Most bytes that subfiles may occupy on it; 0 is what the file system below has.
     pub capacity: u64,
-    /// Whether the directory is made if it does not exist.
+    /// True if the directory is made if it does not exist.
     pub create: bool,
 }
 
@@ -27,7 +27,7 @@ pub struct VolumeConfig {
 pub struct VolumeUsage {
     /// Its directory.
     pub path: PathBuf,
-    /// What its bytes are kept in.
+    /// Medium of its bytes.
     pub kind: VolumeKind,
     /// Bytes that subfiles can occupy altogether.
     pub capacity: u64,
@@ -39,24 +39,24 @@ pub struct VolumeUsage {
     pub files: u64,
     /// Subfiles that were made and are known not to be there any more.
     pub lost: u64,
-    /// Whether new subfiles get checksums.
+    /// True if new subfiles get checksums.
     pub checksum: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct LentVolume {
     pub(super) volume: Arc<dyn Volume>,
-    /// Which subfiles it has.
+    /// The table of its subfiles.
     pub(super) table: Table,
-    /// Whether new subfiles get checksums.
+    /// True if new subfiles get checksums.
     pub(super) sums: bool,
-    /// What is taken altogether.
-    pub(super) room: Arc<Room>,
-    /// What partitions take of it.
-    parts: RwLock<HashMap<PartitionId, Arc<Room>>>,
+    /// Space of the whole volume.
+    pub(super) room: Arc<SpaceAccount>,
+    /// Space of each partition on it.
+    parts: RwLock<HashMap<PartitionId, Arc<SpaceAccount>>>,
 }
 
-/// What a partition has of a volume.
+/// A partition's share of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartUsage {
     /// Bytes that its subfiles can occupy altogether.
@@ -69,30 +69,30 @@ pub struct PartUsage {
     pub files: u64,
 }
 
-impl Lent {
+impl LentVolume {
     pub(super) fn new(
         volume: Arc<dyn Volume>,
         index: u16,
         capacity: u64,
         checksum: Checksum,
-    ) -> StoreResult<Lent> {
+    ) -> StoreResult<LentVolume> {
         let sums = match checksum {
             Checksum::Auto => volume.kind() == VolumeKind::Disk,
             Checksum::On => true,
             Checksum::Off => false,
         };
         let table = Table::open(&*volume, index, OpenMode::Create)?;
-        Ok(Lent {
+        Ok(LentVolume {
             volume,
             table,
             sums,
-            room: Arc::new(Room::new(capacity)),
+            room: Arc::new(SpaceAccount::new(capacity)),
             parts: RwLock::new(rank::VOLUME_ROOMS, HashMap::new()),
         })
     }
 
-    /// What subfiles of a partition take their bytes from.
-    pub(super) fn room_of(&self, partition: PartitionId) -> Arc<Room> {
+    /// The account that subfiles of a partition take their bytes from.
+    pub(super) fn room_of(&self, partition: PartitionId) -> Arc<SpaceAccount> {
         if partition == PartitionId::ROOT {
             return Arc::clone(&self.room);
         }
@@ -100,7 +100,7 @@ impl Lent {
             return Arc::clone(room);
         }
         let mut parts = self.parts.write();
-        Arc::clone(parts.entry(partition).or_insert_with(|| Arc::new(Room::within(&self.room))))
+        Arc::clone(parts.entry(partition).or_insert_with(|| Arc::new(SpaceAccount::within(&self.room))))
     }
 
     pub(super) fn part_usage(&self, partition: PartitionId) -> PartUsage {

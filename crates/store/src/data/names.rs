@@ -1,12 +1,12 @@
 //! Names of subfiles on a volume: `2f/000100000000002f-0005`, and `2f/000100000000002f-00030005` in partition 3.
 
-use bivouac_types::{Ino, PartitionId, SeatIndex};
+use bivouac_types::{Ino, PartitionId, TargetIndex};
 
 use super::SubfileId;
 
-/// Digits of a seat of the root partition, whose number is left out.
+/// Digits of a target of the root partition, whose number is left out.
 const ROOT_DIGITS: usize = 4;
-/// Digits of any other seat: partition and position.
+/// Digits of any other target: partition and position.
 const DIGITS: usize = 8;
 
 /// The directory that a subfile is in: the last two digits of the inode number, which are a counter's.
@@ -15,8 +15,8 @@ pub(super) fn dir_of(id: SubfileId) -> String {
 }
 
 pub(super) fn name_of(id: SubfileId) -> String {
-    let digits = if id.seat.partition() == PartitionId::ROOT { ROOT_DIGITS } else { DIGITS };
-    format!("{:02x}/{:016x}-{:0digits$x}", id.ino.0 & 0xff, id.ino.0, id.seat.0)
+    let digits = if id.target.partition() == PartitionId::ROOT { ROOT_DIGITS } else { DIGITS };
+    format!("{:02x}/{:016x}-{:0digits$x}", id.ino.0 & 0xff, id.ino.0, id.target.0)
 }
 
 pub(super) fn is_dir_name(name: &str) -> bool {
@@ -25,14 +25,14 @@ pub(super) fn is_dir_name(name: &str) -> bool {
 
 /// The subfile with this name in this directory; `None` if it is no name of ours.
 pub(super) fn parse(volume: u16, dir: &str, name: &str) -> Option<SubfileId> {
-    let (ino, seat) = name.split_once('-')?;
-    if ino.len() != 16 || !is_hex(ino) || !is_hex(seat) || !ino.ends_with(dir) {
+    let (ino, target) = name.split_once('-')?;
+    if ino.len() != 16 || !is_hex(ino) || !is_hex(target) || !ino.ends_with(dir) {
         return None;
     }
-    let (ino, digits) = (Ino(u64::from_str_radix(ino, 16).ok()?), seat.len());
-    let seat = SeatIndex(u32::from_str_radix(seat, 16).ok()?);
-    let expected = if seat.partition() == PartitionId::ROOT { ROOT_DIGITS } else { DIGITS };
-    (digits == expected).then_some(SubfileId { volume, ino, seat })
+    let (ino, digits) = (Ino(u64::from_str_radix(ino, 16).ok()?), target.len());
+    let target = TargetIndex(u32::from_str_radix(target, 16).ok()?);
+    let expected = if target.partition() == PartitionId::ROOT { ROOT_DIGITS } else { DIGITS };
+    (digits == expected).then_some(SubfileId { volume, ino, target })
 }
 
 fn is_hex(text: &str) -> bool {
@@ -45,11 +45,11 @@ mod tests {
 
     #[test]
     fn names_come_back() {
-        let id = SubfileId { volume: 3, ino: Ino(0x0001_0000_0000_002f), seat: SeatIndex(5) };
+        let id = SubfileId { volume: 3, ino: Ino(0x0001_0000_0000_002f), target: TargetIndex(5) };
         assert_eq!(name_of(id), "2f/000100000000002f-0005");
         assert_eq!(parse(3, "2f", "000100000000002f-0005"), Some(id));
-        let seat = SeatIndex::new(PartitionId(3), 5);
-        let inside = SubfileId { seat, ..id };
+        let target = TargetIndex::new(PartitionId(3), 5);
+        let inside = SubfileId { target, ..id };
         assert_eq!(name_of(inside), "2f/000100000000002f-00030005");
         assert_eq!(parse(3, "2f", "000100000000002f-00030005"), Some(inside));
         assert_eq!(parse(3, "2f", "000100000000002f-00000005"), None, "one name for one subfile");

@@ -9,7 +9,7 @@ use bivouac_wire::subfile::SubfileHeader;
 
 use super::damage::Scrubbed;
 use super::scan::{self, ListedSubfile};
-use super::subfile::{OpenSubfile, read_header};
+use super::subfile::{AccessError, OpenSubfile, read_header};
 use super::summed::{begin_sums, has_sums};
 use super::table::Table;
 use super::{SubfileId, names};
@@ -22,7 +22,7 @@ pub struct Subfiles {
     volume: Arc<dyn Volume>,
     index: u16,
     formation: FormationId,
-    /// Which there should be, if that can be read.
+    /// The table of subfiles, if it can be read.
     table: Option<Arc<Table>>,
 }
 
@@ -69,7 +69,7 @@ impl Subfiles {
         written.and_then(|()| file.sync()).map_err(StoreError::io(self.what("write header", id)))
     }
 
-    /// Whether the blocks of a subfile have checksums, also when its header is damaged.
+    /// Returns whether the blocks of a subfile have checksums, also when its header is damaged.
     #[must_use]
     pub fn has_sums(&self, id: SubfileId) -> bool {
         self.open(id).is_ok_and(|file| has_sums(&*file))
@@ -89,6 +89,10 @@ impl Subfiles {
             return Ok(all);
         }
         let mut open = OpenSubfile::existing(file, &header).map_err(failed)?;
+        if let Err(AccessError::Cut { len }) = open.check_len() {
+            let cause = "it was cut here, and not by bivouac: what was behind is lost".into();
+            return Err(StoreError::Corrupt { path: self.path_of(id).into(), offset: len, cause });
+        }
         open.find_sums(None).map_err(failed)?;
         let mut next = Some(0);
         while let Some(from) = next {
@@ -111,7 +115,7 @@ impl Subfiles {
         removed.map_err(StoreError::io(self.what("remove", id)))
     }
 
-    /// Where a subfile is, for messages.
+    /// The path of a subfile, for messages.
     #[must_use]
     pub fn path_of(&self, id: SubfileId) -> String {
         self.volume.path().join(names::name_of(id)).display().to_string()
@@ -123,7 +127,7 @@ impl Subfiles {
 }
 
 impl ListedSubfile {
-    /// Whether its header was ever complete.
+    /// Returns whether its header was ever complete.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.file_len >= SUBFILE_HEADER_LEN

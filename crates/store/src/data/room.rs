@@ -1,4 +1,4 @@
-//! How much of a volume is taken: reserved before it is written, so that what does not fit is
+//! Accounts of a volume's space: bytes are reserved before they are written, so that what does not fit is
 //! refused before anything is harmed.
 
 use std::fmt;
@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::{StoreError, StoreResult};
 
-/// Which part of a volume that has records on it subfiles may not take: with it, files can be cut and removed
+/// Part of a volume with records that subfiles may not take: with it, files can be cut and removed
 /// however full the volume is.
 const RESERVE_SHARE: u64 = 16;
 /// Most bytes of that.
@@ -16,11 +16,11 @@ const RESERVE_MAX: u64 = 8 << 20;
 
 /// Bytes and files of one volume, or of one partition on it.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct SpaceAccount {
     /// Most bytes; `u64::MAX` is without limit of its own.
     capacity: AtomicU64,
     /// Of a partition, the volume's: what is taken here is taken there too.
-    volume: Option<Arc<Room>>,
+    volume: Option<Arc<SpaceAccount>>,
     used: AtomicU64,
     files: AtomicU64,
     /// Bytes of the records on it.
@@ -31,7 +31,7 @@ pub(super) struct Room {
     headroom: OnceLock<Arc<dyn Headroom>>,
 }
 
-/// What is left of memory that others take, too, without asking.
+/// Memory that is shared with others, who take it without asking.
 pub trait Headroom: fmt::Debug + Send + Sync {
     /// Bytes that may be taken now.
     fn left(&self) -> u64;
@@ -43,11 +43,27 @@ pub trait Headroom: fmt::Debug + Send + Sync {
     fn take(&self, bytes: u64) -> Result<(), u64>;
 }
 
-/// What the records of a node take of their volume's capacity.
+/// The records' part of their volume's capacity.
 #[derive(Clone, Debug)]
 pub struct RecordsRoom {
-    pub(super) room: Arc<Room>,
+    pub(super) room: Arc<SpaceAccount>,
     pub(super) path: PathBuf,
+}
+
+/// Space of a volume that replicas of other nodes' volumes take.
+#[derive(Clone, Debug)]
+pub struct ReplicaRoom(pub(super) Arc<SpaceAccount>);
+
+impl ReplicaRoom {
+    /// Takes bytes, all or none; what is free if they do not fit.
+    pub(crate) fn reserve(&self, bytes: u64) -> Result<(), u64> {
+        self.0.reserve(bytes)
+    }
+
+    /// Corrects an amount that was taken before to what it turned out to be.
+    pub(crate) fn correct(&self, taken: u64, real: u64) {
+        self.0.correct(taken, real);
+    }
 }
 
 impl RecordsRoom {
@@ -58,7 +74,7 @@ impl RecordsRoom {
         self.set(bytes);
     }
 
-    /// What the records take altogether.
+    /// Sets the bytes of all records.
     pub(crate) fn set(&self, bytes: u64) {
         self.room.records.store(bytes, Ordering::Relaxed);
     }
@@ -66,7 +82,9 @@ impl RecordsRoom {
     /// Takes bytes for more records. Those that must fit may take half of what is kept for records, the others
     /// all there is and more: they may be what makes room.
     pub(crate) fn take(&self, bytes: u64, must_fit: bool) -> StoreResult<()> {
-        let Room { used, reserve, records, .. } = &*self.room;
+        let SpaceAccount { used, reserve, records, .. } = &*self.room;
+        // Half for what must fit, the other half for removals: on a full volume files can still be removed, which
+        // takes records first.
         let kept = reserve.load(Ordering::Relaxed) / 2;
         let taken = used.load(Ordering::Relaxed).saturating_add(records.load(Ordering::Relaxed));
         let free = self.room.capacity.load(Ordering::Relaxed).saturating_sub(kept).saturating_sub(taken);
@@ -84,18 +102,19 @@ impl RecordsRoom {
 
     /// Gives back what was taken and not needed.
     pub(crate) fn give_back(&self, bytes: u64) {
+        // A compaction may have set the count meanwhile, and not to more than there is on the volume.
         let less = |taken: u64| Some(taken.saturating_sub(bytes));
         let _ = self.room.records.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 }
 
-impl Room {
+impl SpaceAccount {
     /// Room for `capacity` bytes; 0 is without limit of its own.
-    pub(super) fn new(capacity: u64) -> Room {
+    pub(super) fn new(capacity: u64) -> SpaceAccount {
         let capacity = AtomicU64::new(if capacity == 0 { u64::MAX } else { capacity });
         let zero = AtomicU64::default;
         let headroom = OnceLock::new();
-        Room {
+        SpaceAccount {
             capacity,
             volume: None,
             used: zero(),
@@ -108,6 +127,8 @@ impl Room {
 
     /// From now on bytes are taken of this, too.
     pub(super) fn share(&self, headroom: &Arc<dyn Headroom>) {
+        // A partition's bytes are its volume's too, and would be taken twice.
+        assert!(self.volume.is_none(), "memory is shared by volumes, not by partitions");
         let _once = self.headroom.set(Arc::clone(headroom));
     }
 
@@ -121,8 +142,9 @@ impl Room {
     }
 
     /// Room for a partition on a volume, without limit of its own.
-    pub(super) fn within(volume: &Arc<Room>) -> Room {
-        Room { volume: Some(Arc::clone(volume)), ..Room::new(0) }
+    pub(super) fn within(volume: &Arc<SpaceAccount>) -> SpaceAccount {
+        assert!(volume.volume.is_none(), "a partition within a partition");
+        SpaceAccount { volume: Some(Arc::clone(volume)), ..SpaceAccount::new(0) }
     }
 
     /// Changes the limit; none is that of the volume. What is taken stays taken.
@@ -154,7 +176,7 @@ impl Room {
         self.volume.as_ref().map_or(own, |volume| own.min(volume.free()))
     }
 
-    /// Whether so many bytes do not fit because of the partition's limit, not the volume's.
+    /// Returns whether so many bytes do not fit because of the partition's limit, not the volume's.
     pub(super) fn is_over_quota(&self, bytes: u64) -> bool {
         self.volume.is_some() && self.limit().is_some_and(|limit| self.used().saturating_add(bytes) > limit)
     }
@@ -170,6 +192,7 @@ impl Room {
         }
         let capacity = self.limit().map_or(u64::MAX, |limit| limit.saturating_sub(self.kept()));
         let take = |used: u64| used.checked_add(bytes).filter(|used| *used <= capacity);
+        // The partition first: what its limit refuses never shows in the volume, where others would be refused for it.
         let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         taken.map_err(|used| capacity.saturating_sub(used))?;
         let taken = self.volume.as_ref().map_or(Ok(()), |volume| volume.reserve(bytes));
@@ -185,6 +208,7 @@ impl Room {
 
     fn correct_own(&self, taken: u64, real: u64) {
         if taken != real {
+            // Not below nothing: what was counted for a file that others have changed since may be less than it has now.
             let corrected = |used: u64| Some(used.saturating_add(real).saturating_sub(taken));
             let _ = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, corrected);
         }
@@ -208,7 +232,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_takes_nothing() {
-        let room = Room::new(100);
+        let room = SpaceAccount::new(100);
         assert_eq!(room.reserve(60), Ok(()));
         assert_eq!(room.reserve(41), Err(40));
         assert_eq!(room.reserve(u64::MAX), Err(40));
@@ -221,7 +245,7 @@ mod tests {
 
     #[test]
     fn records_take_room_and_what_makes_room_always_may() {
-        let room = Arc::new(Room::new(1600));
+        let room = Arc::new(SpaceAccount::new(1600));
         let records = RecordsRoom { room: room.clone(), path: "/v".into() };
         records.begin(200);
         assert_eq!((room.kept(), room.free(), room.reserve(1301)), (300, 1300, Err(1300)));
@@ -240,8 +264,8 @@ mod tests {
 
     #[test]
     fn a_partition_takes_from_its_volume_within_its_own_limit() {
-        let volume = Arc::new(Room::new(100));
-        let (one, other) = (Room::within(&volume), Room::within(&volume));
+        let volume = Arc::new(SpaceAccount::new(100));
+        let (one, other) = (SpaceAccount::within(&volume), SpaceAccount::within(&volume));
         one.set_limit(Some(60));
         assert_eq!((one.reserve(50), one.reserve(11), one.is_over_quota(11)), (Ok(()), Err(10), true));
         assert_eq!((other.free(), other.reserve(51), other.is_over_quota(51)), (50, Err(50), false));
@@ -255,6 +279,12 @@ mod tests {
         assert_eq!((one.free(), one.reserve(1)), (0, Err(0)));
         one.file_removed();
         assert_eq!((one.files(), volume.files()), (0, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "a partition within a partition")]
+    fn partitions_are_parts_of_volumes() {
+        let _ = SpaceAccount::within(&Arc::new(SpaceAccount::within(&Arc::new(SpaceAccount::new(0)))));
     }
 
     #[derive(Debug)]
@@ -274,9 +304,9 @@ mod tests {
     /// S327.
     #[test]
     fn memory_that_others_took_is_not_there() {
-        let (room, left) = (Arc::new(Room::new(1000)), Arc::new(Left(AtomicU64::new(100))));
+        let (room, left) = (Arc::new(SpaceAccount::new(1000)), Arc::new(Left(AtomicU64::new(100))));
         room.share(&(Arc::clone(&left) as Arc<dyn Headroom>));
-        let part = Room::within(&room);
+        let part = SpaceAccount::within(&room);
         assert_eq!((part.free(), part.reserve(101), part.reserve(60)), (100, Err(100), Ok(())));
         assert_eq!((room.used(), room.free()), (60, 40));
         let records = RecordsRoom { room: room.clone(), path: "/v".into() };
@@ -289,7 +319,7 @@ mod tests {
 
     #[test]
     fn no_limit_is_no_limit() {
-        let room = Room::new(0);
+        let room = SpaceAccount::new(0);
         assert_eq!((room.limit(), room.reserve(1 << 60)), (None, Ok(())));
     }
 }

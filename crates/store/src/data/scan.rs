@@ -6,7 +6,7 @@ use bivouac_types::limits::{SUBFILE_HEADER_LEN, SUMMED_DATA_AT};
 use bivouac_types::{Errno, FormationId};
 use bivouac_wire::subfile::{SubfileError, SubfileHeader, VERSION};
 
-use super::lent::Lent;
+use super::lent::LentVolume;
 use super::subfile::read_header;
 use super::summed::has_sums;
 use super::table::Table;
@@ -16,7 +16,7 @@ use crate::{Entry, FileStat, OpenMode, StoreError, StoreResult, Volume};
 /// A subfile as it is found on a volume.
 #[derive(Debug)]
 pub struct ListedSubfile {
-    /// Which one, by its name.
+    /// Its id, by its name.
     pub id: SubfileId,
     /// Bytes of the local file, header included.
     pub file_len: u64,
@@ -30,7 +30,7 @@ pub struct ListedSubfile {
 
 /// Counts what is on a volume, removes what a kill left of subfiles that were being made, and compares with the table:
 /// those without a slot get one, and slots without a subfile are lost.
-pub(super) fn take_stock(lent: &Lent) -> StoreResult<()> {
+pub(super) fn take_stock(lent: &LentVolume) -> StoreResult<()> {
     let dirs = dirs(&*lent.volume)?;
     for dir in &dirs {
         let there = take_stock_of(lent, dir)?;
@@ -47,7 +47,7 @@ pub(super) fn take_stock(lent: &Lent) -> StoreResult<()> {
     Ok(())
 }
 
-fn take_stock_of(lent: &Lent, dir: &str) -> StoreResult<HashSet<SubfileId>> {
+fn take_stock_of(lent: &LentVolume, dir: &str) -> StoreResult<HashSet<SubfileId>> {
     let volume = &*lent.volume;
     let mut there = HashSet::new();
     for entry in list(volume, dir)? {
@@ -58,9 +58,11 @@ fn take_stock_of(lent: &Lent, dir: &str) -> StoreResult<HashSet<SubfileId>> {
         if entry.stat.len < SUBFILE_HEADER_LEN {
             let name = format!("{dir}/{}", entry.name);
             let what = format!("{}/{name}: remove unfinished subfile", volume.path().display());
+            // It was never acknowledged, and would take room that nobody counts.
             volume.remove(&name).map_err(StoreError::io(what))?;
         } else {
-            let room = lent.room_of(id.seat.partition());
+            let room = lent.room_of(id.target.partition());
+            // Also beyond the limit: what is there was acknowledged under an earlier one.
             room.correct(0, entry.stat.allocated);
             room.file_made();
             there.insert(id);
@@ -69,7 +71,7 @@ fn take_stock_of(lent: &Lent, dir: &str) -> StoreResult<HashSet<SubfileId>> {
     Ok(there)
 }
 
-fn compare(lent: &Lent, dir: &str, there: &HashSet<SubfileId>) -> StoreResult<()> {
+fn compare(lent: &LentVolume, dir: &str, there: &HashSet<SubfileId>) -> StoreResult<()> {
     let known = u8::from_str_radix(dir, 16).map(|dir| lent.table.in_dir(dir)).unwrap_or_default();
     for id in known.iter().filter(|id| !there.contains(id)) {
         lent.table.note_lost(*id);
@@ -107,7 +109,7 @@ pub(super) fn ids(volume: &dyn Volume, index: u16) -> StoreResult<impl Iterator<
 
 /// The subfiles of a volume, one directory at a time.
 #[derive(Debug)]
-pub(super) struct Walk<'a> {
+pub(super) struct SubfileWalk<'a> {
     volume: &'a dyn Volume,
     index: u16,
     formation: FormationId,
@@ -115,7 +117,7 @@ pub(super) struct Walk<'a> {
     found: VecDeque<(SubfileId, Entry)>,
 }
 
-/// What a volume should have, and whether one that is not listed is really lost.
+/// The table of a volume, and a function that tells whether a subfile that is not listed is lost.
 pub(super) type Expected<'a> = (&'a Table, &'a dyn Fn(SubfileId) -> bool);
 
 /// Some subfiles behind `after`, and whether they were the last. Those that were never finished count as absent, those
@@ -172,9 +174,13 @@ fn lost(volume: &dyn Volume, id: SubfileId) -> ListedSubfile {
     ListedSubfile { id, file_len: 0, len: 0, allocated: 0, header: Err(error) }
 }
 
-impl<'a> Walk<'a> {
-    pub(super) fn begin(volume: &'a dyn Volume, index: u16, formation: FormationId) -> StoreResult<Walk<'a>> {
-        Ok(Walk { volume, index, formation, dirs: dirs(volume)?.into(), found: VecDeque::new() })
+impl<'a> SubfileWalk<'a> {
+    pub(super) fn begin(
+        volume: &'a dyn Volume,
+        index: u16,
+        formation: FormationId,
+    ) -> StoreResult<SubfileWalk<'a>> {
+        Ok(SubfileWalk { volume, index, formation, dirs: dirs(volume)?.into(), found: VecDeque::new() })
     }
 }
 
@@ -200,7 +206,7 @@ fn look(volume: &dyn Volume, formation: FormationId, id: SubfileId, entry: &Entr
     Some(ListedSubfile { id, file_len, len, allocated, header })
 }
 
-impl Iterator for Walk<'_> {
+impl Iterator for SubfileWalk<'_> {
     type Item = ListedSubfile;
 
     fn next(&mut self) -> Option<ListedSubfile> {
@@ -223,7 +229,7 @@ impl Iterator for Walk<'_> {
     }
 }
 
-/// Whether a header is that of the subfile with this name.
+/// Returns whether a header is that of the subfile with this name.
 pub(super) fn check_header(
     header: Result<SubfileHeader, SubfileError>,
     volume: &dyn Volume,
@@ -238,8 +244,8 @@ pub(super) fn check_header(
         Ok(header) if header.formation != formation => {
             Err(StoreError::WrongFormation { path, found: header.formation, expected: formation })
         }
-        Ok(header) if header.ino != id.ino || header.seat != id.seat => {
-            Err(damaged(format!("header is of inode {} seat {}", header.ino, header.seat)))
+        Ok(header) if header.ino != id.ino || header.target != id.target => {
+            Err(damaged(format!("header is of inode {} target {}", header.ino, header.target)))
         }
         Ok(header) => Ok(header),
     }

@@ -4,22 +4,20 @@
 //! subfile remembers which it reserved; what it does not remember, because it was opened again since, is
 //! found out page by page, and only when the volume is otherwise full.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::ops::Range;
 
 use bivouac_types::limits::SUBFILE_HEADER_LEN as HEADER_LEN;
 
 use super::ranges::Ranges;
-use super::room::Room;
+use super::room::SpaceAccount;
 use super::subfile::{AccessError, OpenSubfile, PAGE, page_up};
-use super::{Awaited, DataStore, SubfileId, SubfileSpec};
-use crate::volume::transfer::write_all_at;
+use super::{ChangeCondition, DataStore, SubfileId, SubfileSpec};
+use crate::volume::transfer::write_zeros;
 use crate::{StoreError, StoreResult};
 
 /// Most reservations of a subfile that can still be taken back.
 const TICKETS_MAX: usize = 16;
-/// Zeros that are written at once.
-static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
 /// A range of a subfile that is to change, as part of a change of its file.
 #[derive(Clone, Copy, Debug)]
@@ -34,36 +32,36 @@ pub struct SpaceChange<'a> {
     pub grow: u64,
     /// Names the change, so that it can be taken back.
     pub ticket: u64,
-    /// Whether somebody waits for it.
-    pub awaited: Awaited<'a>,
+    /// Condition under which it is made.
+    pub awaited: ChangeCondition<'a>,
 }
 
 /// A reservation that may be taken back as long as nothing was written into it.
 #[derive(Debug)]
 pub(super) struct Reservation {
     ticket: u64,
-    /// Whether the subfile was made for it.
+    /// True if the subfile was made for it.
     made: bool,
     /// The length before it was made longer for this.
     len_before: Option<u64>,
     ranges: Ranges,
 }
 
-/// What is known of pages that a subfile has without data.
+/// Pages that a subfile has without data, as far as they are known.
 #[derive(Debug, Default)]
-pub(super) struct Spare {
+pub(super) struct ReservedPages {
     /// Ranges of whole pages that the file is known to have bytes for, data or not.
     backed: Ranges,
     /// Reservations of late, the newest last.
     reservations: Vec<Reservation>,
-    /// Whether there may be pages without data that `backed` does not name.
+    /// True if there may be pages without data that `backed` does not name.
     unknown: bool,
 }
 
-impl Spare {
+impl ReservedPages {
     /// Of a file about which only this much is known: whether arithmetic explains all that it occupies.
-    pub(super) fn of_existing(measured: bool) -> Spare {
-        Spare { unknown: measured, ..Spare::default() }
+    pub(super) fn of_existing(measured: bool) -> ReservedPages {
+        ReservedPages { unknown: measured, ..ReservedPages::default() }
     }
 
     /// Somebody uses these pages now: no reservation may be taken back under them.
@@ -89,11 +87,13 @@ impl Spare {
 
     fn note(&mut self, ticket: u64, made: bool, len_before: Option<u64>, pages: &[Range<u64>]) {
         if self.reservations.iter().all(|reservation| reservation.ticket != ticket) {
+            // The oldest can no longer be taken back; its space stays reserved, which is the harmless side.
             if self.reservations.len() == TICKETS_MAX {
                 self.reservations.remove(0);
             }
             self.reservations.push(Reservation { ticket, made, len_before, ranges: Ranges::default() });
         }
+        assert!(self.reservations.len() <= TICKETS_MAX, "{} reservations", self.reservations.len());
         if let Some(reservation) = self.reservations.iter_mut().find(|known| known.ticket == ticket) {
             pages.iter().for_each(|range| reservation.ranges.add(range));
         }
@@ -107,7 +107,11 @@ fn pages_of(offset: u64, end: u64) -> Range<u64> {
 
 impl OpenSubfile {
     /// Gives a range of pages bytes, within the room. The ranges that got them; of an error, nothing is left.
-    pub(super) fn back(&mut self, room: &Room, pages: &Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
+    pub(super) fn back(
+        &mut self,
+        room: &SpaceAccount,
+        pages: &Range<u64>,
+    ) -> Result<Vec<Range<u64>>, AccessError> {
         self.back_entries(room, pages)?;
         let holes = self.unbacked(pages)?;
         let needed: u64 = holes.iter().map(|hole| hole.end - hole.start).sum();
@@ -136,7 +140,7 @@ impl OpenSubfile {
     }
 
     /// Gives the checksums of a range of pages bytes.
-    fn back_entries(&mut self, room: &Room, pages: &Range<u64>) -> Result<(), AccessError> {
+    fn back_entries(&mut self, room: &SpaceAccount, pages: &Range<u64>) -> Result<(), AccessError> {
         let missing = self.missing_entries(pages)?;
         if missing == 0 {
             return Ok(());
@@ -178,7 +182,7 @@ impl OpenSubfile {
     /// Page by page: takes room only for those that turn out to have been missing.
     fn probe(
         &mut self,
-        room: &Room,
+        room: &SpaceAccount,
         holes: &[Range<u64>],
         gained: &mut Vec<Range<u64>>,
     ) -> Result<(), AccessError> {
@@ -235,7 +239,7 @@ impl OpenSubfile {
         Ok(holes)
     }
 
-    fn punch_pages(&mut self, room: &Room, ranges: &[Range<u64>]) {
+    fn punch_pages(&mut self, room: &SpaceAccount, ranges: &[Range<u64>]) {
         self.measure(room, 0);
         let before = self.charged();
         for range in ranges {
@@ -254,7 +258,7 @@ impl OpenSubfile {
 
     /// ext4 makes no holes behind the end of a file. If it is known what else is there, all of that goes by a cut, and
     /// what somebody else reserved comes back; otherwise the end moves, behind zeros.
-    fn free_behind_end(&mut self, room: &Room, ranges: &[Range<u64>], last: u64) {
+    fn free_behind_end(&mut self, room: &SpaceAccount, ranges: &[Range<u64>], last: u64) {
         if self.spare.unknown {
             let _ = self.file().set_len(self.data_at() + last);
             ranges.iter().for_each(|range| drop(self.file().punch(self.in_file(range))));
@@ -264,7 +268,7 @@ impl OpenSubfile {
     }
 
     /// Cuts, and keeps what is known to be reserved behind the new end.
-    fn cut_back(&mut self, room: &Room, len: u64) {
+    fn cut_back(&mut self, room: &SpaceAccount, len: u64) {
         let end = page_up(len);
         let kept = self.spare.backed.iter().map(|range| range.start.max(end)..range.end);
         let kept: Vec<Range<u64>> = kept.filter(|range| range.start < range.end).collect();
@@ -278,7 +282,7 @@ impl OpenSubfile {
     }
 
     /// Makes the data at least this long; its last byte has been reserved.
-    fn grow(&mut self, room: &Room, len: u64) -> io::Result<()> {
+    fn grow(&mut self, room: &SpaceAccount, len: u64) -> io::Result<()> {
         self.file().grow(self.data_at() + len)?;
         self.measure(room, 0);
         Ok(())
@@ -286,7 +290,7 @@ impl OpenSubfile {
 
     fn reserve_range(
         &mut self,
-        room: &Room,
+        room: &SpaceAccount,
         change: &SpaceChange<'_>,
         made: bool,
     ) -> Result<(), AccessError> {
@@ -300,7 +304,12 @@ impl OpenSubfile {
     }
 
     /// Makes a range zeros that keep their bytes.
-    fn zero_range(&mut self, room: &Room, change: &SpaceChange<'_>, made: bool) -> Result<(), AccessError> {
+    fn zero_range(
+        &mut self,
+        room: &SpaceAccount,
+        change: &SpaceChange<'_>,
+        made: bool,
+    ) -> Result<(), AccessError> {
         self.reserve_range(room, change, made)?;
         let range = change.offset..change.offset + change.len;
         self.zeroing(&range, false, |open| open.write_zeros(&open.in_file(&range)))?;
@@ -310,23 +319,10 @@ impl OpenSubfile {
 
     /// Overwrites what data there is in a range of the local file.
     pub(super) fn write_zeros(&self, range: &Range<u64>) -> io::Result<()> {
-        let (mut at, end) = (range.start, range.end);
-        while let Some(data) = self.file().next_data(at)?.filter(|data| data.start < end) {
-            at = data.start;
-            while at < data.end.min(end) {
-                let count = (data.end.min(end) - at).min(ZEROS.len() as u64);
-                write_all_at(
-                    &**self.file(),
-                    &[IoSlice::new(ZEROS.get(..count as usize).unwrap_or(&ZEROS))],
-                    at,
-                )?;
-                at += count;
-            }
-        }
-        Ok(())
+        write_zeros(&**self.file(), range)
     }
 
-    fn punch_range(&mut self, room: &Room, offset: u64, len: u64) -> io::Result<()> {
+    fn punch_range(&mut self, room: &SpaceAccount, offset: u64, len: u64) -> io::Result<()> {
         let range = offset..offset + len;
         self.spare.lost(&range);
         self.become_measured();
@@ -335,13 +331,13 @@ impl OpenSubfile {
         outcome
     }
 
-    /// Whether nothing is left in it but what its header says.
+    /// Returns whether nothing is left in it but what its header says.
     fn is_as_made(&self) -> bool {
         self.len() == 0 && self.charged() <= HEADER_LEN
     }
 
     /// Takes a reservation back, but for what was used since. Whether the subfile has no purpose any more.
-    fn take_back(&mut self, room: &Room, ticket: u64) -> bool {
+    fn take_back(&mut self, room: &SpaceAccount, ticket: u64) -> bool {
         let position = self.spare.reservations.iter().position(|known| known.ticket == ticket);
         let Some(position) = position else { return false };
         let reservation = self.spare.reservations.remove(position);
@@ -384,7 +380,7 @@ impl DataStore {
         id: SubfileId,
         spec: &SubfileSpec<'_>,
         change: &SpaceChange<'_>,
-        act: fn(&mut OpenSubfile, &Room, &SpaceChange<'_>, bool) -> Result<(), AccessError>,
+        act: fn(&mut OpenSubfile, &SpaceAccount, &SpaceChange<'_>, bool) -> Result<(), AccessError>,
     ) -> StoreResult<u32> {
         let end = self.end_of(id, change.offset, change.len)?;
         self.end_of(id, change.grow, 0)?;
@@ -397,11 +393,12 @@ impl DataStore {
             self.reserve_new(id, change.offset, end)?;
             self.make(id, spec, change.epoch, &mut state)?;
         }
-        let Some(open) = state.as_mut() else { return Ok(change.epoch) };
+        let Some(open) = state.as_mut() else { return Err(self.lost(id)) };
         if change.epoch < open.epoch() {
             return Err(StoreError::StaleEpoch { current: open.epoch() });
         }
         self.interrupt(id, open)?;
+        self.check_len(id, open)?;
         let outcome = act(open, room, change, made);
         let epoch = open.epoch();
         if outcome.is_ok() {
@@ -429,9 +426,10 @@ impl DataStore {
             return Err(StoreError::StaleEpoch { current: open.epoch() });
         }
         self.interrupt(id, open)?;
+        self.check_len(id, open)?;
         open.punch_range(room, change.offset, change.len)
             .map_err(|error| self.io_error(id, "make a hole in", error))?;
-        self.is_as_written(id, open, &(change.offset..change.offset + change.len));
+        self.note_written(id, open, &(change.offset..change.offset + change.len));
         Ok(open.epoch())
     }
 
@@ -458,9 +456,9 @@ impl DataStore {
         self.end_of(id, offset, 0)?;
         let place = self.place(id)?;
         let look = |open: &OpenSubfile| {
-            let found = open.file().next_data(open.data_at() + offset);
+            self.check_len(id, open)?;
+            let found = open.next_data(offset);
             let found = found.map_err(|error| self.io_error(id, "look for data in", error))?;
-            let found = found.map(|data| open.of_data(&data));
             Ok((found.map(|data| data.start..page_up(data.end)), open.epoch()))
         };
         if let Some(open) = place.state.read().as_ref().filter(|open| !open.holders.may_write()) {

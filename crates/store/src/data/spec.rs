@@ -1,33 +1,33 @@
-//! Which subfile, what it is made with, and what it is.
+//! Identity, specification and attributes of a subfile.
 
 use std::path::PathBuf;
 
-use bivouac_types::{FormationId, Ino, Layout, Placement, SeatIndex};
-use bivouac_wire::SeatEntry;
+use bivouac_types::{FormationId, Ino, Layout, Placement, TargetIndex};
+use bivouac_wire::TargetEntry;
 use bivouac_wire::subfile::SubfileHeader;
 
 use crate::{StoreError, StoreResult};
 
-/// Which subfile: what one seat holds of one file.
+/// Identity of a subfile: the part of one file on one target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubfileId {
     /// Position of the volume on the node.
     pub volume: u16,
     /// The file.
     pub ino: Ino,
-    /// The seat.
-    pub seat: SeatIndex,
+    /// The target.
+    pub target: TargetIndex,
 }
 
-/// What the header of a new subfile says about its file.
+/// Description of the file in the header of a new subfile.
 #[derive(Clone, Copy, Debug)]
 pub struct SubfileSpec<'a> {
-    /// Where the file's bytes are, and in which partition.
+    /// Layout and partition of the file.
     pub layout: Layout,
-    /// How that was chosen.
+    /// Rule by which the layout was chosen.
     pub placement: Placement,
-    /// All seats of the partition, in order, as in the map.
-    pub seats: &'a [SeatEntry],
+    /// All targets of the partition, in order, as in the map.
+    pub targets: &'a [TargetEntry],
 }
 
 /// State of a subfile.
@@ -39,11 +39,11 @@ pub struct SubfileStat {
     pub allocated: u64,
     /// Bytes of these that are in front of the data.
     pub front: u64,
-    /// Where data begins in the local file.
+    /// Offset of the data in the local file.
     pub data_at: u64,
     /// Epoch below which writes are refused.
     pub epoch: u32,
-    /// Where it is.
+    /// Path of the local file.
     pub path: PathBuf,
 }
 
@@ -58,16 +58,16 @@ impl SubfileSpec<'_> {
     ) -> StoreResult<SubfileHeader> {
         let bad = |cause: String| StoreError::BadLayout { ino: id.ino, cause };
         self.layout.check().map_err(bad)?;
-        let seats = usize::from(self.layout.seats);
+        let targets = usize::from(self.layout.targets);
         let known = self
-            .seats
-            .get(..seats)
-            .ok_or_else(|| bad(format!("{seats} seats, of which {} exist", self.seats.len())))?;
+            .targets
+            .get(..targets)
+            .ok_or_else(|| bad(format!("{targets} targets, of which {} exist", self.targets.len())))?;
         let from_base = known.iter().cycle().skip(usize::from(self.layout.base.position()));
         let header = SubfileHeader {
             formation,
             ino: id.ino,
-            seat: id.seat,
+            target: id.target,
             layout: self.layout,
             placement: self.placement,
             trim_epoch,
@@ -75,8 +75,8 @@ impl SubfileSpec<'_> {
             sums,
         };
         match header.column() {
-            Some(_) if id.seat.position() < self.layout.seats => Ok(header),
-            _ => Err(bad(format!("file has nothing on seat {}", id.seat))),
+            Some(_) if id.target.position() < self.layout.targets => Ok(header),
+            _ => Err(bad(format!("file has nothing on target {}", id.target))),
         }
     }
 }

@@ -8,16 +8,16 @@ use bivouac_types::limits::{FILE_SIZE_MAX, SUBFILE_HEADER_LEN as HEADER_LEN};
 use bivouac_wire::subfile::SubfileHeader;
 
 use super::holders::Holders;
-use super::room::Room;
-use super::space::Spare;
-use super::summed::{self, Plan, Sums};
+use super::room::SpaceAccount;
+use super::space::ReservedPages;
+use super::summed::{self, ChecksumState, Plan};
 use crate::volume::transfer::{read_full_at, write_all_at};
 use crate::{FileStat, Places, VolumeFile};
 
-/// What files occupy is counted in pages; larger blocks of a disk are noticed when a subfile is closed.
+/// Unit in which the bytes of files are counted; larger blocks of a disk are noticed when a subfile is closed.
 pub(super) const PAGE: u64 = 4096;
 
-/// Why bytes were not read or written.
+/// Reason why bytes were not read or written.
 #[derive(Debug)]
 pub(super) enum AccessError {
     Full {
@@ -28,6 +28,10 @@ pub(super) enum AccessError {
     Wrong {
         block: u64,
     },
+    /// Somebody else has cut the local file to so many bytes.
+    Cut {
+        len: u64,
+    },
     Io(io::Error),
 }
 
@@ -37,25 +41,41 @@ impl From<io::Error> for AccessError {
     }
 }
 
+/// A subfile and its local file.
+///
+/// ```text
+/// without checksums                       with checksums
+///
+///    0 ┌─────────────────────────┐           0 ┌─────────────────────────┐
+///      │ header, target places   │             │ header, target places   │
+///      │                         │        2048 ├─────────────────────────┤
+///      │                         │             │ magic 8, note 32        │
+///      │                         │        2112 ├─────────────────────────┤
+/// 4096 ├─────────────────────────┤             │ entry of block n, 4     │ at 2112 + 4 · n
+///      │ data                    │             ┆                         ┆
+///      ┆                         ┆         2³² ├─────────────────────────┤
+///                                              │ data                    │ block n at 2³² + 4096 · n
+///                                              ┆                         ┆
+/// ```
 #[derive(Debug)]
 pub(super) struct OpenSubfile {
     file: Arc<dyn VolumeFile>,
-    /// Where data begins in it.
+    /// Offset of the data in the file.
     data_at: u64,
     /// Bytes of data, holes included.
     len: u64,
     /// Bytes that the volume's room counts for it.
     charged: u64,
     epoch: u32,
-    /// Whether length and bytes cannot be followed by arithmetic, because it has holes or others write to it
+    /// True if length and bytes cannot be followed by arithmetic, because it has holes or others write to it
     /// directly: they are asked for after each change.
     measured: bool,
-    /// Who else reads and writes it.
+    /// Processes that read and write it directly.
     pub(super) holders: Holders,
     /// Pages without data.
-    pub(super) spare: Spare,
+    pub(super) spare: ReservedPages,
     /// Its blocks' checksums, if they have any.
-    pub(super) sums: Option<Sums>,
+    pub(super) sums: Option<ChecksumState>,
 }
 
 /// Bytes in front of this much data without a hole.
@@ -68,7 +88,7 @@ fn dense(len: u64, sums: bool) -> u64 {
     front(len, sums) + page_up(len)
 }
 
-/// Whether a file has all its data and nothing besides, so that arithmetic can follow what it occupies.
+/// Returns whether a file has all its data and nothing besides, so that arithmetic can follow what it occupies.
 fn is_dense(file: &dyn VolumeFile, stat: &FileStat, data_at: u64, sums: bool) -> io::Result<bool> {
     let len = stat.len.saturating_sub(data_at);
     // What is reserved behind the end can make up for a hole before it.
@@ -97,15 +117,15 @@ impl OpenSubfile {
         let (data_at, sums) = (header.data_at(), header.sums);
         let len = stat.len.saturating_sub(data_at);
         let (charged, measured) = (stat.allocated, !is_dense(&*file, &stat, data_at, sums)?);
-        let (holders, spare) = (Holders::default(), Spare::of_existing(measured));
-        let (epoch, sums) = (header.trim_epoch, sums.then(Sums::default));
+        let (holders, spare) = (Holders::default(), ReservedPages::of_existing(measured));
+        let (epoch, sums) = (header.trim_epoch, sums.then(ChecksumState::default));
         Ok(OpenSubfile { file, data_at, len, charged, epoch, measured, holders, spare, sums })
     }
 
     /// A file of which nothing is to be used: only what it occupies.
     pub(super) fn occupying(file: Arc<dyn VolumeFile>) -> io::Result<OpenSubfile> {
         let charged = file.stat()?.allocated;
-        let (holders, spare) = (Holders::default(), Spare::of_existing(true));
+        let (holders, spare) = (Holders::default(), ReservedPages::of_existing(true));
         let data_at = HEADER_LEN;
         Ok(OpenSubfile {
             file,
@@ -120,16 +140,21 @@ impl OpenSubfile {
         })
     }
 
-    /// Writes the header of a file that is empty, and whose page has been reserved.
-    pub(super) fn begin(file: Arc<dyn VolumeFile>, header: &SubfileHeader) -> io::Result<OpenSubfile> {
+    /// The bytes that a file begins with.
+    pub(super) fn first_bytes(header: &SubfileHeader) -> Vec<u8> {
         let mut bytes = header.to_bytes();
         if header.sums {
             summed::begin_sums(&mut bytes);
         }
-        write_all_at(&*file, &[IoSlice::new(&bytes)], 0)?;
-        let (epoch, holders, spare) = (header.trim_epoch, Holders::default(), Spare::default());
-        let (data_at, sums, charged) = (header.data_at(), header.sums.then(Sums::default), HEADER_LEN);
-        Ok(OpenSubfile { file, data_at, len: 0, charged, epoch, measured: false, holders, spare, sums })
+        bytes.to_vec()
+    }
+
+    /// A new file with its first bytes, whose page has been reserved.
+    pub(super) fn begun(file: Arc<dyn VolumeFile>, header: &SubfileHeader) -> OpenSubfile {
+        let (epoch, holders, spare) = (header.trim_epoch, Holders::default(), ReservedPages::default());
+        let (data_at, sums, charged) =
+            (header.data_at(), header.sums.then(ChecksumState::default), HEADER_LEN);
+        OpenSubfile { file, data_at, len: 0, charged, epoch, measured: false, holders, spare, sums }
     }
 
     pub(super) fn file(&self) -> &Arc<dyn VolumeFile> {
@@ -149,12 +174,12 @@ impl OpenSubfile {
         FILE_SIZE_MAX - self.data_at
     }
 
-    /// Where a range of data is in the local file.
+    /// The place of a range of data in the local file.
     pub(super) fn in_file(&self, data: &Range<u64>) -> Range<u64> {
         self.data_at + data.start..self.data_at + data.end
     }
 
-    /// Which range of data is at a place of the local file.
+    /// The range of data at a place of the local file.
     pub(super) fn of_data(&self, place: &Range<u64>) -> Range<u64> {
         place.start.saturating_sub(self.data_at)..place.end.saturating_sub(self.data_at)
     }
@@ -178,7 +203,7 @@ impl OpenSubfile {
     }
 
     /// Nobody else writes to it any more.
-    pub(super) fn end_sharing(&mut self, room: &Room) {
+    pub(super) fn end_sharing(&mut self, room: &SpaceAccount) {
         self.measure(room, 0);
         let sums = self.sums.is_some();
         let dense = self.file.stat().and_then(|stat| is_dense(&*self.file, &stat, self.data_at, sums));
@@ -189,7 +214,7 @@ impl OpenSubfile {
     /// enough. The window reaches `ahead` further if there is room for that too.
     pub(super) fn promise(
         &mut self,
-        room: &Room,
+        room: &SpaceAccount,
         range: Range<u64>,
         ahead: u64,
     ) -> io::Result<Option<Range<u64>>> {
@@ -197,6 +222,8 @@ impl OpenSubfile {
         let (start, end) = (range.start / PAGE * PAGE, page_up(range.end));
         self.len = self.file.stat()?.len.saturating_sub(self.data_at);
         let all = 0..page_up(self.len).max(end) + ahead;
+        // From generous to bare: a window that holds the whole file is never asked for again, and one that holds
+        // the write is enough to go on.
         for (wanted, more_max) in [(all, 2 * ahead), (start..end + ahead, u64::MAX), (start..end, u64::MAX)] {
             let before = self.holders.window();
             let hull = if before.is_empty() {
@@ -232,16 +259,37 @@ impl OpenSubfile {
     /// Reads data, and compares it with its checksums if it has any. `offset` is within what a file can have.
     pub(super) fn read(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<usize, AccessError> {
         let len = if self.measured { u64::MAX } else { self.len };
-        if self.sums.is_some() {
-            return self.read_compared(offset, bufs, len);
+        let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let count = if self.sums.is_some() {
+            self.read_compared(offset, bufs, len)?
+        } else {
+            read_full_at(&*self.file, bufs, self.data_at + offset, self.data_at.saturating_add(len))?
+        };
+        if count < wanted && (self.measured || offset + (count as u64) < self.len) {
+            self.check_has(self.len)?;
         }
-        Ok(read_full_at(&*self.file, bufs, self.data_at + offset, self.data_at.saturating_add(len))?)
+        Ok(count)
+    }
+
+    /// Refuses a local file that others have cut so far that bytes of it pass for holes. Where entries of checksums are
+    /// left, comparing tells what is missing behind them.
+    pub(super) fn check_len(&self) -> Result<(), AccessError> {
+        self.check_has(if self.is_summed() { 0 } else { self.len })
+    }
+
+    /// As [`OpenSubfile::check_len`], of a local file that is to have this much data.
+    fn check_has(&self, data_len: u64) -> Result<(), AccessError> {
+        let len = self.file.stat()?.len;
+        let is_cut = len < HEADER_LEN
+            || self.len > 0 && len < self.data_at + data_len
+            || self.is_summed() && len < self.data_at && (len != HEADER_LEN || self.has_first_entries()?);
+        if is_cut { Err(AccessError::Cut { len }) } else { Ok(()) }
     }
 
     /// Writes data: all of it, or an error and then the length is as before.
     pub(super) fn write(
         &mut self,
-        room: &Room,
+        room: &SpaceAccount,
         offset: u64,
         bufs: &[IoSlice<'_>],
         end: u64,
@@ -252,7 +300,11 @@ impl OpenSubfile {
     }
 
     /// As [`OpenSubfile::write`], of places of which each page from the first to the last has a part.
-    pub(super) fn write_places(&mut self, room: &Room, places: &Places<'_>) -> Result<(), AccessError> {
+    pub(super) fn write_places(
+        &mut self,
+        room: &SpaceAccount,
+        places: &Places<'_>,
+    ) -> Result<(), AccessError> {
         let span = places.span();
         if self.is_summed() {
             // Sums are of whole blocks, so all between the places takes part anyway.
@@ -266,11 +318,12 @@ impl OpenSubfile {
     /// Writes to a range, for which there is a plan, by a function of the file and where data begins in it.
     fn write_by(
         &mut self,
-        room: &Room,
+        room: &SpaceAccount,
         &Range { start: offset, end }: &Range<u64>,
         plan: &Plan,
         put: impl FnOnce(&dyn VolumeFile, u64) -> io::Result<()>,
     ) -> Result<(), AccessError> {
+        assert!(offset < end, "a write of nothing at {offset}");
         // A whole page between the old end and the new data stays a hole.
         let measured = self.measured || offset / PAGE * PAGE > page_up(self.len);
         let reserved = self.reserve(room, offset, end, measured)?;
@@ -279,10 +332,13 @@ impl OpenSubfile {
             return Err(error.into());
         }
         if let Err(error) = put(&*self.file, self.data_at) {
+            // A write that fails halfway must not leave a length behind which zeros would be read as data.
             self.undo(room, reserved, end);
             self.give_up_plan(plan);
             return Err(error.into());
         }
+        // The bytes are there: from here on the write has succeeded, and a sum that cannot be written is a block
+        // that is not compared, no error.
         self.end_plan(plan);
         if measured {
             self.measured = true;
@@ -297,15 +353,23 @@ impl OpenSubfile {
     /// As [`OpenSubfile::write`], within a window in which others write too. The window is counted already. After a
     /// failure nothing is cut off: what is behind the old end may be theirs.
     pub(super) fn write_within(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), AccessError> {
+        assert!(!self.is_summed(), "a write beside others would leave checksums that do not fit");
         Ok(write_all_at(&*self.file, bufs, self.data_at + offset)?)
     }
 
     /// As [`OpenSubfile::write_within`], of places.
     pub(super) fn write_places_within(&self, places: &Places<'_>) -> Result<(), AccessError> {
+        assert!(!self.is_summed(), "a write beside others would leave checksums that do not fit");
         Ok(self.file.write_places(self.data_at, places)?)
     }
 
-    fn reserve(&mut self, room: &Room, offset: u64, end: u64, measured: bool) -> Result<u64, AccessError> {
+    fn reserve(
+        &mut self,
+        room: &SpaceAccount,
+        offset: u64,
+        end: u64,
+        measured: bool,
+    ) -> Result<u64, AccessError> {
         if !measured {
             let more = dense(self.len.max(end), self.sums.is_some()).saturating_sub(self.charged);
             return room
@@ -323,7 +387,7 @@ impl OpenSubfile {
     }
 
     /// After a write that failed somewhere: cuts off what it added.
-    fn undo(&mut self, room: &Room, reserved: u64, end: u64) {
+    fn undo(&mut self, room: &SpaceAccount, reserved: u64, end: u64) {
         if end > self.len {
             // If this fails too, the bytes behind the old end are counted below and overwritten later.
             let _ = self.file.set_len(self.data_at + self.len);
@@ -333,35 +397,46 @@ impl OpenSubfile {
     }
 
     /// Asks the file for its length and bytes, and reconciles them with the room.
-    pub(super) fn measure(&mut self, room: &Room, reserved: u64) {
+    pub(super) fn measure(&mut self, room: &SpaceAccount, reserved: u64) {
         let window = self.holders.window();
         let promised = self.missing(&window).unwrap_or(window.end - window.start);
         match self.file.stat() {
             Ok(stat) => {
                 room.correct(self.charged + reserved, stat.allocated + promised);
                 self.charged = stat.allocated + promised;
-                self.len = stat.len.saturating_sub(self.data_at);
+                // What others have cut off is missed, not forgotten: see `check_len`.
+                if stat.len >= self.data_at {
+                    self.len = stat.len - self.data_at;
+                }
             }
+            // Counted too high rather than too low: what is not known to be free is given to nobody.
             Err(_) => self.charged += reserved,
         }
     }
 
     /// Reconciles before the handle is closed: whoever opens the file again takes the file's word.
-    pub(super) fn reconcile(&self, room: &Room) {
+    pub(super) fn reconcile(&self, room: &SpaceAccount) {
         if let Ok(stat) = self.file.stat() {
             room.correct(self.charged, stat.allocated);
         }
     }
 
     /// Asks the file if arithmetic does not do.
-    pub(super) fn refresh(&mut self, room: &Room) {
+    pub(super) fn refresh(&mut self, room: &SpaceAccount) {
         if self.measured {
             self.measure(room, 0);
         }
     }
 
     /// Cuts to at most `len_max` bytes of data, then makes `header` the subfile's, with its epoch.
-    pub(super) fn trim(&mut self, room: &Room, header: &SubfileHeader, len_max: u64) -> io::Result<()> {
+    pub(super) fn trim(
+        &mut self,
+        room: &SpaceAccount,
+        header: &SubfileHeader,
+        len_max: u64,
+    ) -> io::Result<()> {
+        // A lower one would let writes in that the cut before has shut out.
+        assert!(header.trim_epoch > self.epoch, "epoch {} after {}", header.trim_epoch, self.epoch);
         self.refresh(room);
         self.spare.cut(self.len.min(len_max));
         // What was reserved behind the end goes too.
@@ -379,9 +454,13 @@ impl OpenSubfile {
                 self.charged = left;
             }
         }
+        // After the cut: killed in between, the cut is made again, since the epoch on the volume is still the old one.
         let header = SubfileHeader { sums: self.sums.is_some(), ..header.clone() };
-        let bytes = header.to_bytes();
-        write_all_at(&*self.file, &[IoSlice::new(bytes.get(..header.own_len()).unwrap_or(&bytes))], 0)?;
+        let (mut bytes, mut own_len) = (header.to_bytes(), header.own_len());
+        if header.sums {
+            own_len = summed::begin_sums(&mut bytes);
+        }
+        write_all_at(&*self.file, &[IoSlice::new(bytes.get(..own_len).unwrap_or(&bytes))], 0)?;
         self.epoch = header.trim_epoch;
         Ok(())
     }

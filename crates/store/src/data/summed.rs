@@ -11,11 +11,12 @@ use std::ops::Range;
 use bivouac_types::Errno;
 use bivouac_types::limits::{SCRUB_PIECE, SUM_BLOCK, SUMMED_DATA_AT};
 
-use super::holders::Marks;
-use super::room::Room;
+use super::holders::WriteMarks;
+use super::room::SpaceAccount;
 use super::subfile::{AccessError, OpenSubfile, PAGE, page_up};
 use super::sums::{
-    self, BLOCK, BLOCKS_MAX, FLUX, HOLE, MAGIC, MAGIC_AT, NOTE_AT, NOTE_LEN, Note, Pieces, Until, WRONG,
+    self, BLOCK, BLOCKS_MAX, ChangeNote, Completion, FLUX, HOLE, MAGIC, MAGIC_AT, NOTE_AT, NOTE_LEN, Pieces,
+    WRONG,
 };
 use crate::volume::transfer::{read_full_at, write_all_at};
 use crate::{Places, VolumeFile};
@@ -27,12 +28,12 @@ const ENTRIES_STEP: u64 = 1 << 12;
 /// Blocks that are compared at once.
 const PIECE_BLOCKS: u64 = SCRUB_PIECE / SUM_BLOCK;
 
-/// What is known of a subfile's sums besides what is on the volume.
+/// State of a subfile's checksums that is not on the volume.
 #[derive(Debug, Default)]
-pub(super) struct Sums {
-    /// Whether there may be blocks in flux.
+pub(super) struct ChecksumState {
+    /// True if there may be blocks in flux.
     flux: bool,
-    /// Where to look for them next.
+    /// Block at which the search for them continues.
     settle_from: u64,
     /// Blocks whose entries could not be written as they should be: not compared, whatever these say.
     unsure: Range<u64>,
@@ -47,10 +48,10 @@ pub(super) struct Plan {
     entries: Vec<u32>,
 }
 
-/// What a look at some blocks found.
+/// Result of comparing some blocks.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Compared {
-    /// Where to go on; `None` at the end.
+    /// Block to continue at; `None` at the end.
     pub(super) next: Option<u64>,
     /// Blocks whose bytes were compared.
     pub(super) compared: u64,
@@ -71,8 +72,8 @@ pub(super) fn begin_sums(header: &mut [u8]) -> usize {
     end
 }
 
-/// Whether a file has sums, by what follows its header: for one whose header is damaged. If that is lost as well, by where
-/// its bytes are: none between the entries of so many and where data begins with sums.
+/// Returns whether a file has sums, by what follows its header: for one whose header is damaged. If that is lost as
+/// well, by where its bytes are: none between the entries of so many and where data begins with sums.
 pub(super) fn has_sums(file: &dyn VolumeFile) -> bool {
     let mut found = [0; MAGIC.len()];
     if file.read_vectored_at(&mut [IoSliceMut::new(&mut found)], MAGIC_AT).is_ok() && found == *MAGIC {
@@ -83,7 +84,7 @@ pub(super) fn has_sums(file: &dyn VolumeFile) -> bool {
     len > 0 && data.is_none_or(|data| data.start >= SUMMED_DATA_AT)
 }
 
-/// Where data begins behind the entries of `len` bytes of it, if these are all there and in whole pages.
+/// Offset of the data behind the entries of `len` bytes of it, if these are all there and in whole pages.
 pub(super) fn front_of(len: u64) -> u64 {
     page_up(sums::entry_at(len.div_ceil(SUM_BLOCK)))
 }
@@ -105,17 +106,17 @@ fn entry_pages(data: &Range<u64>) -> Range<u64> {
 
 impl OpenSubfile {
     /// Finds out what a kill left: of a subfile that was just opened. With `room` its blocks are made what they are to be.
-    pub(super) fn find_sums(&mut self, room: Option<&Room>) -> io::Result<()> {
+    pub(super) fn find_sums(&mut self, room: Option<&SpaceAccount>) -> io::Result<()> {
         let mut bytes = [0; NOTE_LEN];
         read_full_at(&**self.file(), &mut [IoSliceMut::new(&mut bytes)], NOTE_AT, u64::MAX)?;
-        let Note { blocks, until, flux } = Note::from_bytes(&bytes);
-        self.sums = Some(Sums { flux, ..Sums::default() });
+        let ChangeNote { blocks, until, flux } = ChangeNote::from_bytes(&bytes);
+        self.sums = Some(ChecksumState { flux, ..ChecksumState::default() });
         let complete = match until {
-            Until::Now => true,
-            Until::Entries(crc) if blocks.end.saturating_sub(blocks.start) <= NOTED_BLOCKS_MAX => {
+            Completion::Now => true,
+            Completion::Entries(crc) if blocks.end.saturating_sub(blocks.start) <= NOTED_BLOCKS_MAX => {
                 crate::crc::crc32c(&sums::encoded(&self.entries(&blocks)?)) == crc
             }
-            Until::Entries(_) | Until::Noted => false,
+            Completion::Entries(_) | Completion::Noted => false,
         };
         if complete {
             return Ok(());
@@ -125,17 +126,18 @@ impl OpenSubfile {
                 self.doubt(blocks);
                 self.measure(room, 0);
             }
+            // Offline nothing is written: the subfile may be evidence, or on a volume that is mounted read-only.
             None => self.set_unsure(blocks),
         }
         Ok(())
     }
 
-    /// Whether blocks have sums.
+    /// Returns whether blocks have sums.
     pub(super) fn is_summed(&self) -> bool {
         self.sums.is_some()
     }
 
-    /// Whether there may be blocks in flux.
+    /// Returns whether there may be blocks in flux.
     pub(super) fn is_in_flux(&self) -> bool {
         self.sums.as_ref().is_some_and(|sums| sums.flux)
     }
@@ -176,7 +178,16 @@ impl OpenSubfile {
         Ok(bytes.chunks_exact(size_of::<u32>()).map(word).collect())
     }
 
+    /// Returns whether any block whose entry is in the header's page has one.
+    pub(super) fn has_first_entries(&self) -> io::Result<bool> {
+        let entries = self.entries(&(0..sums::block_at(PAGE)))?;
+        Ok(entries.iter().any(|entry| *entry != HOLE))
+    }
+
     fn write_entries(&self, first: u64, entries: &[u32]) -> io::Result<()> {
+        // Data begins right behind the last entry.
+        let end = first.saturating_add(entries.len() as u64);
+        assert!(end <= BLOCKS_MAX, "entries up to block {end} would be written over data");
         write_all_at(&**self.file(), &[IoSlice::new(&sums::encoded(entries))], sums::entry_at(first))
     }
 
@@ -187,29 +198,31 @@ impl OpenSubfile {
         }
         let place = sums::entry_at(blocks.start)..sums::entry_at(blocks.end);
         match self.file().punch(place.clone()) {
+            // Zeros are the entries of holes, so where no hole can be made they say the same.
             Err(error) if error.raw_os_error() == Some(Errno::EOPNOTSUPP.code()) => self.write_zeros(&place),
             outcome => outcome,
         }
     }
 
-    /// What was reserved and not used has bytes for sums that nobody wrote: these go. A sum that was written stays.
+    /// Gives back the pages of entries that were reserved and not written. A sum that was written stays.
     pub(super) fn give_back_entries(&self, data: &Range<u64>) {
         if self.sums.is_some() {
             // What cannot be given back stays counted.
+            // A page of entries that has data may have sums of other blocks, so only pages without any go.
             let unused = self.holes_in_file(&entry_pages(data)).unwrap_or_default();
             unused.into_iter().for_each(|pages| drop(self.file().punch(pages)));
         }
     }
 
     /// Notes a change before it is begun.
-    fn note(&mut self, blocks: &Range<u64>, until: Until) -> io::Result<()> {
+    fn note(&mut self, blocks: &Range<u64>, until: Completion) -> io::Result<()> {
         let Some(sums) = &self.sums else { return Ok(()) };
         let unsure = &sums.unsure;
         let note = if unsure.is_empty() {
-            Note { blocks: blocks.clone(), until, flux: sums.flux }
+            ChangeNote { blocks: blocks.clone(), until, flux: sums.flux }
         } else {
             let hull = unsure.start.min(blocks.start)..unsure.end.max(blocks.end);
-            Note { blocks: hull, until: Until::Noted, flux: true }
+            ChangeNote { blocks: hull, until: Completion::Noted, flux: true }
         };
         write_all_at(&**self.file(), &[IoSlice::new(&note.to_bytes())], NOTE_AT)
     }
@@ -217,7 +230,7 @@ impl OpenSubfile {
     fn note_done(&mut self) {
         let nothing = self.sums.as_ref().map_or(0..0, |sums| sums.unsure.clone());
         // The note that stays costs comparing, after a kill.
-        if let Err(error) = self.note(&nothing, Until::Now) {
+        if let Err(error) = self.note(&nothing, Completion::Now) {
             log::warn!(why:% = error; "note of a subfile's checksums");
         }
     }
@@ -230,7 +243,7 @@ impl OpenSubfile {
         }
     }
 
-    /// What is in these blocks is what is to be in them, whatever it is: they are in flux, and holes are zeros.
+    /// Accepts the present content of these blocks, whatever it is: they are in flux, and holes are zeros.
     fn doubt(&mut self, blocks: Range<u64>) {
         if let Err(error) = self.put_in_flux(&blocks) {
             log::warn!(why:% = error; "checksums of blocks {blocks:?} of a subfile cannot be noted as unknown");
@@ -240,7 +253,7 @@ impl OpenSubfile {
 
     fn put_in_flux(&mut self, blocks: &Range<u64>) -> io::Result<()> {
         self.expect_flux(blocks.start);
-        self.note(blocks, Until::Noted)?;
+        self.note(blocks, Completion::Noted)?;
         self.mark_flux(blocks)?;
         self.note_done();
         Ok(())
@@ -298,6 +311,7 @@ impl OpenSubfile {
             }
             self.compare(at, count, rest)?;
             done += count;
+            assert!(done <= total, "read {done} bytes into buffers of {total}");
             if done >= total || at + count as u64 >= len {
                 break;
             }
@@ -327,10 +341,14 @@ impl OpenSubfile {
         let blocks = sums::blocks_of(&(at..end));
         let mut parts = Vec::new();
         let mut pieces = Pieces::of(bufs);
-        for (block, entry) in blocks.clone().zip(self.entries(&blocks)?) {
+        let entries = self.entries(&blocks)?;
+        // A block without an entry would be given out without having been compared.
+        assert!(entries.len() as u64 == blocks.end - blocks.start, "{} entries of {blocks:?}", entries.len());
+        for (block, entry) in blocks.clone().zip(entries) {
             let first = block * SUM_BLOCK;
             let part = first.max(at)..(first + SUM_BLOCK).min(end);
             let len = (part.end - part.start) as usize;
+            // A block that ends with the file is whole too: what is behind its end counts as zeros.
             let is_all = part.start == first && (len == BLOCK || !self.is_measured() && end >= self.len());
             if self.is_unknown(block, entry) {
                 pieces.take(len, |_| ());
@@ -369,6 +387,7 @@ impl OpenSubfile {
 
     /// A block before a part of it is changed. Where there is nothing yet, only its entry is read.
     fn old_block(&self, block: u64) -> Result<[u8; BLOCK], AccessError> {
+        // A file that grows block by block would otherwise read each new block before it is written.
         let is_behind = !self.is_measured() && block * SUM_BLOCK >= self.len();
         if is_behind && self.entries(&(block..block + 1))? == [HOLE] {
             return Ok([0; BLOCK]);
@@ -394,7 +413,7 @@ impl OpenSubfile {
         Ok(bytes)
     }
 
-    /// What the entries will be after a write. A block of which only a part is written is compared first: damage
+    /// The entries after a write. A block of which only a part is written is compared first: damage
     /// beside the new bytes must not get a sum that fits.
     pub(super) fn plan_write(
         &mut self,
@@ -404,6 +423,8 @@ impl OpenSubfile {
         if self.sums.is_none() {
             return Ok(Plan::default());
         }
+        // A write would make a file that others have cut look whole again.
+        self.check_len()?;
         self.become_sure();
         let blocks = sums::blocks_of(data);
         let mut entries = Vec::with_capacity((blocks.end - blocks.start) as usize);
@@ -426,6 +447,11 @@ impl OpenSubfile {
             });
             entries.push(sums::entry_of(&bytes));
         }
+        assert!(
+            entries.len() as u64 == blocks.end - blocks.start,
+            "{} entries for {blocks:?}",
+            entries.len()
+        );
         Ok(Plan { first: blocks.start, entries })
     }
 
@@ -434,7 +460,7 @@ impl OpenSubfile {
         if plan.entries.is_empty() {
             return Ok(());
         }
-        self.note(&plan.blocks(), Until::Entries(crate::crc::crc32c(&sums::encoded(&plan.entries))))
+        self.note(&plan.blocks(), Completion::Entries(crate::crc::crc32c(&sums::encoded(&plan.entries))))
     }
 
     /// After bytes were written.
@@ -442,9 +468,14 @@ impl OpenSubfile {
         if plan.entries.is_empty() {
             return;
         }
-        if let Err(error) = self.write_entries(plan.first, &plan.entries) {
-            log::warn!(why:% = error; "checksums of a subfile cannot be written, its blocks are not compared");
-            self.doubt(plan.blocks());
+        match self.write_entries(plan.first, &plan.entries) {
+            // The entries fulfil the note, but one that is damaged later would make the change look as if it were under
+            // way, and none of its blocks would be compared.
+            Ok(()) => self.note_done(),
+            Err(error) => {
+                log::warn!(why:% = error; "checksums of a subfile cannot be written, its blocks are not compared");
+                self.doubt(plan.blocks());
+            }
         }
     }
 
@@ -506,7 +537,7 @@ impl OpenSubfile {
         if let Some((block, _)) = parts.iter().find(|(_, entry)| *entry == FLUX) {
             self.expect_flux(*block);
         }
-        self.note(&blocks, Until::Noted)?;
+        self.note(&blocks, Completion::Noted)?;
         if let Err(error) = change(self) {
             match error.raw_os_error() == Some(Errno::EOPNOTSUPP.code()) {
                 // Nothing has changed.
@@ -535,7 +566,7 @@ impl OpenSubfile {
         }
         self.become_sure();
         let blocks = sums::blocks_of(window);
-        self.note(&blocks, Until::Noted)?;
+        self.note(&blocks, Completion::Noted)?;
         self.sums.iter_mut().for_each(|sums| sums.lent = blocks.clone());
         Ok(())
     }
@@ -544,7 +575,7 @@ impl OpenSubfile {
     pub(super) fn lend_all(&mut self) {
         if self.sums.is_some() {
             let all = 0..BLOCKS_MAX;
-            if let Err(error) = self.note(&all, Until::Noted) {
+            if let Err(error) = self.note(&all, Completion::Noted) {
                 log::warn!(why:% = error; "note of a subfile's checksums");
             }
             self.sums.iter_mut().for_each(|sums| sums.lent = all.clone());
@@ -552,7 +583,7 @@ impl OpenSubfile {
     }
 
     /// Nobody writes any more, and this is where somebody did.
-    pub(super) fn end_lending(&mut self, marks: &Marks) {
+    pub(super) fn end_lending(&mut self, marks: &WriteMarks) {
         let Some(sums) = &mut self.sums else { return };
         let lent = std::mem::take(&mut sums.lent);
         if lent.is_empty() {
@@ -564,7 +595,7 @@ impl OpenSubfile {
         let Some(first) = parts.first() else { return self.note_done() };
         // All of the window is noted until the last part of it was seen to.
         self.expect_flux(first.start / SUM_BLOCK);
-        let noted = self.note(&lent, Until::Noted);
+        let noted = self.note(&lent, Completion::Noted);
         for part in parts.iter().map(sums::blocks_of) {
             if let Some(error) = noted
                 .as_ref()
@@ -616,6 +647,18 @@ impl OpenSubfile {
         }
         found.next = Some(blocks.end).filter(|next| *next < BLOCKS_MAX);
         Ok(found)
+    }
+
+    /// The first stretch of data from a place of the data on. A block with a sum is data, even where the local file has
+    /// nothing: it was lost, and who takes it for a hole never reads it.
+    pub(super) fn next_data(&self, from: u64) -> io::Result<Option<Range<u64>>> {
+        let found = self.file().next_data(self.data_at() + from)?.map(|data| self.of_data(&data));
+        if self.sums.is_none() {
+            return Ok(found);
+        }
+        let end = found.as_ref().map_or(BLOCKS_MAX, |data| data.start / SUM_BLOCK);
+        let lost = self.next_entry(from / SUM_BLOCK)?.filter(|block| *block < end);
+        Ok(lost.map(|block| (block * SUM_BLOCK).max(from)..(block + 1) * SUM_BLOCK).or(found))
     }
 
     /// The first block from `from` on that has bytes, or a sum.

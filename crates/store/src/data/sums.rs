@@ -11,13 +11,13 @@ use crc_fast::{CrcAlgorithm, Digest, checksum};
 pub(super) const BLOCK: usize = SUM_BLOCK as usize;
 /// First bytes behind the header proper, by which sums are known although the header is damaged.
 pub(super) const MAGIC: &[u8; 8] = b"BVKSUMS1";
-/// Where they are in the local file.
+/// Offset of these bytes in the local file.
 pub(super) const MAGIC_AT: u64 = SUMMED_HEADER_LEN as u64;
-/// Where the note is.
+/// Offset of the note.
 pub(super) const NOTE_AT: u64 = MAGIC_AT + MAGIC.len() as u64;
 /// Bytes of the note.
 pub(super) const NOTE_LEN: usize = 32;
-/// Where the entry of block 0 is; the others follow it.
+/// Offset of the entry of block 0; the others follow it.
 pub(super) const ENTRIES_AT: u64 = MAGIC_AT + 64;
 /// Bytes of an entry.
 const ENTRY_LEN: u64 = 4;
@@ -39,7 +39,7 @@ const CRC_OF_ZEROS: u32 = 0x98f9_4189;
 
 const _: () = assert!(NOTE_AT + NOTE_LEN as u64 <= ENTRIES_AT);
 
-/// Where the entry of a block is in the local file.
+/// Offset of a block's entry in the local file.
 pub(super) fn entry_at(block: u64) -> u64 {
     ENTRIES_AT + block.min(BLOCKS_MAX) * ENTRY_LEN
 }
@@ -124,36 +124,43 @@ pub(super) fn encoded(entries: &[u32]) -> Vec<u8> {
     entries.iter().flat_map(|entry| entry.to_le_bytes()).collect()
 }
 
-/// What is being done to a subfile's blocks, noted before it is begun.
+/// A change of blocks, noted before it is begun.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Note {
+pub(super) struct ChangeNote {
     /// Blocks whose bytes and entries may not fit together.
     pub(super) blocks: Range<u64>,
-    /// How to tell that they do.
-    pub(super) until: Until,
-    /// Whether there may be blocks in flux.
+    /// Condition under which they do.
+    pub(super) until: Completion,
+    /// True if there may be blocks in flux.
     pub(super) flux: bool,
 }
 
-/// When a change is complete.
+/// Condition under which a noted change is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Until {
+pub(super) enum Completion {
     /// There is none.
     #[default]
     Now,
     /// Once the CRC-32C of the entries of its blocks is this one.
     Entries(u32),
-    /// When another note takes the place of this one.
+    /// Another note has taken the place of this one.
     Noted,
 }
 
-impl Note {
-    /// Blocks from..to (8 each), CRC of the entries (4), kind and flags (1 each), zeros, CRC of these 28 bytes.
+impl ChangeNote {
+    /// ```text
+    ///  0             8           16               20     21      22      28     32
+    /// ┌─────────────┬───────────┬────────────────┬──────┬───────┬───────┬──────┐
+    /// │ first block │ end block │ crc of entries │ kind │ flags │ 0     │ crc  │
+    /// │ 8           │ 8         │ 4              │ 1    │ 1     │ 6     │ 4    │
+    /// └─────────────┴───────────┴────────────────┴──────┴───────┴───────┴──────┘
+    /// ```
     pub(super) fn to_bytes(&self) -> [u8; NOTE_LEN] {
+        assert!(self.blocks.start <= self.blocks.end, "a note of blocks {:?}", self.blocks);
         let (kind, crc) = match self.until {
-            Until::Now => (0, 0),
-            Until::Entries(crc) => (1, crc),
-            Until::Noted => (2, 0),
+            Completion::Now => (0, 0),
+            Completion::Entries(crc) => (1, crc),
+            Completion::Noted => (2, 0),
         };
         let mut out = [0; NOTE_LEN];
         out[..8].copy_from_slice(&self.blocks.start.to_le_bytes());
@@ -165,21 +172,22 @@ impl Note {
         out
     }
 
-    /// What bytes say. One that was torn says nothing: what was noted before is complete, and what it announces was not
+    /// Decodes a note. A torn one is no note: what was noted before is complete, and what it announces was not
     /// begun.
-    pub(super) fn from_bytes(bytes: &[u8; NOTE_LEN]) -> Note {
+    pub(super) fn from_bytes(bytes: &[u8; NOTE_LEN]) -> ChangeNote {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let double = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         if word(NOTE_LEN - 4) != crate::crc::crc32c(&bytes[..NOTE_LEN - 4]) {
-            return Note::default();
+            return ChangeNote::default();
         }
         let until = match bytes[20] {
-            0 => Until::Now,
-            1 => Until::Entries(word(16)),
-            _ => Until::Noted,
+            0 => Completion::Now,
+            1 => Completion::Entries(word(16)),
+            _ => Completion::Noted,
         };
-        let blocks = double(0).min(BLOCKS_MAX)..double(8).min(BLOCKS_MAX);
-        Note { blocks, until, flux: bytes[21] & 1 != 0 }
+        let end = double(8).min(BLOCKS_MAX);
+        let blocks = double(0).min(end)..end;
+        ChangeNote { blocks, until, flux: bytes[21] & 1 != 0 }
     }
 }
 
@@ -196,6 +204,22 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "a note of blocks 4..3")]
+    fn a_note_of_blocks_that_end_before_they_begin_is_not_written() {
+        let blocks = std::ops::Range { start: 4, end: 3 };
+        let _ = ChangeNote { blocks, until: Completion::Noted, flux: false }.to_bytes();
+    }
+
+    #[test]
+    fn a_note_that_ends_before_it_begins_is_read_as_one_of_no_blocks() {
+        let mut bytes = ChangeNote { blocks: 3..4, until: Completion::Noted, flux: false }.to_bytes();
+        bytes[..8].copy_from_slice(&9u64.to_le_bytes());
+        let seal = crate::crc::crc32c(&bytes[..NOTE_LEN - 4]);
+        bytes[NOTE_LEN - 4..].copy_from_slice(&seal.to_le_bytes());
+        assert!(ChangeNote::from_bytes(&bytes).blocks.is_empty());
+    }
+
+    #[test]
     fn no_sum_is_a_state() {
         for state in [FLUX, WRONG] {
             assert_eq!(entry_with(state ^ CRC_OF_ZEROS), !state);
@@ -204,17 +228,17 @@ mod tests {
 
     #[test]
     fn notes_come_back_and_torn_ones_say_nothing() {
-        for until in [Until::Now, Until::Entries(7), Until::Noted] {
-            let note = Note { blocks: 3..9, until, flux: true };
+        for until in [Completion::Now, Completion::Entries(7), Completion::Noted] {
+            let note = ChangeNote { blocks: 3..9, until, flux: true };
             let bytes = note.to_bytes();
-            assert_eq!(Note::from_bytes(&bytes), note);
+            assert_eq!(ChangeNote::from_bytes(&bytes), note);
             for at in 0..NOTE_LEN {
                 let mut torn = bytes;
                 torn[at] ^= 0x10;
-                assert_eq!(Note::from_bytes(&torn), Note::default());
+                assert_eq!(ChangeNote::from_bytes(&torn), ChangeNote::default());
             }
         }
-        assert_eq!(Note::from_bytes(&[0; NOTE_LEN]), Note::default());
+        assert_eq!(ChangeNote::from_bytes(&[0; NOTE_LEN]), ChangeNote::default());
     }
 
     proptest! {

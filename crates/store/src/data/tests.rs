@@ -9,27 +9,28 @@ mod rules;
 mod shared;
 mod space;
 mod sums;
+mod sync;
 mod table;
 
 use super::*;
 use crate::MemVolume;
-use bivouac_types::{Errno, Ino, Layout, Placement, SeatIndex};
-use bivouac_wire::SeatEntry;
+use bivouac_types::{Errno, Ino, Layout, Placement, TargetIndex};
+use bivouac_wire::TargetEntry;
 
 const FORMATION: FormationId = FormationId([3; 16]);
-const SEATS: [SeatEntry; 4] = [
-    SeatEntry { node: NodeId(0), volume: 0 },
-    SeatEntry { node: NodeId(0), volume: 1 },
-    SeatEntry { node: NodeId(1), volume: 0 },
-    SeatEntry { node: NodeId(1), volume: 1 },
+const TARGETS: [TargetEntry; 4] = [
+    TargetEntry { node: NodeId(0), volume: 0 },
+    TargetEntry { node: NodeId(0), volume: 1 },
+    TargetEntry { node: NodeId(1), volume: 0 },
+    TargetEntry { node: NodeId(1), volume: 1 },
 ];
-const LAYOUT: Layout = Layout { stripe: 8192, width: 3, base: SeatIndex(2), seats: 4 };
+const LAYOUT: Layout = Layout { stripe: 8192, width: 3, base: TargetIndex(2), targets: 4 };
 const SPEC: SubfileSpec<'static> =
-    SubfileSpec { layout: LAYOUT, placement: Placement::Striped, seats: &SEATS };
+    SubfileSpec { layout: LAYOUT, placement: Placement::Striped, targets: &TARGETS };
 
-/// A subfile on volume 0, seat 0: the third of the layout's columns.
+/// A subfile on volume 0, target 0: the third of the layout's columns.
 fn id(ino: u64) -> SubfileId {
-    SubfileId { volume: 0, ino: Ino(ino), seat: SeatIndex(0) }
+    SubfileId { volume: 0, ino: Ino(ino), target: TargetIndex(0) }
 }
 
 fn store_on(volume: &Arc<dyn Volume>, capacity: u64, handles_max: usize) -> DataStore {
@@ -73,7 +74,7 @@ fn used(store: &DataStore) -> u64 {
     store.usage()[0].used
 }
 
-/// What the subfiles occupy by the word of their volume.
+/// Bytes of the subfiles, as their volume counts them.
 fn occupied(store: &DataStore) -> u64 {
     store.list(0).unwrap().map(|listed| listed.allocated).sum()
 }

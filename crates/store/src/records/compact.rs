@@ -10,7 +10,9 @@ use bivouac_ranks::Mutex;
 
 use super::Records;
 use super::format::{CHUNK_LEN, FileHeader, FileKind, HEAD_LEN, HEADER_LEN, Head, Op};
-use super::log::{begin_file, file_name, finish_file, path_of, remove_file, unfinished_name};
+use super::log::{
+    begin_file, file_name, finish_file, next_generation, path_of, remove_file, unfinished_name,
+};
 use super::map::SlotMap;
 use super::recover::Files;
 use crate::crc::crc32c;
@@ -33,13 +35,14 @@ pub enum Compaction {
 }
 
 impl Records {
-    /// Whether the logs have grown enough for [`Records::compact`] to be worth its while.
+    /// Returns whether the logs have grown enough for [`Records::compact`] to be worth its while.
     #[must_use]
     pub fn wants_compaction(&self) -> bool {
         let log_bytes = self.totals.log_bytes.load(Ordering::Relaxed);
         let live = self.totals.bytes.load(Ordering::Relaxed);
         let share = live.saturating_mul(self.options.compact_percent) / 100;
         let retry_above = self.retry_above.load(Ordering::Relaxed);
+        // In proportion to what lives: the cost of a snapshot is spread over as many bytes of commits.
         log_bytes > share.max(self.options.compact_log_bytes_min).max(retry_above)
     }
 
@@ -58,16 +61,25 @@ impl Records {
         result.map(|records| Compaction::Done { records })
     }
 
-    fn compact_alone(&self) -> StoreResult<u64> {
+    pub(super) fn compact_alone(&self) -> StoreResult<u64> {
         let (header, replaced_bytes) = self.rotate()?;
+        // Commits go to the new log from here on, so a snapshot that fails costs nothing but the space of two logs.
         let written = self.write_snapshot(header);
         if written.is_err() {
             // What stays is removed at the next start, or overwritten by the next try.
             let _ = remove_file(&*self.volume, &unfinished_name(FileKind::Snapshot));
         }
         let (records, snapshot_bytes) = written?;
+        self.logs_are_replaced(header.generation);
         self.totals.snapshot_bytes.store(snapshot_bytes, Ordering::Relaxed);
-        self.totals.log_bytes.fetch_sub(replaced_bytes, Ordering::Relaxed);
+        let log_bytes = self.totals.log_bytes.fetch_sub(replaced_bytes, Ordering::Relaxed);
+        assert!(
+            log_bytes >= replaced_bytes,
+            "logs of {log_bytes} bytes, of which {replaced_bytes} are replaced"
+        );
+        let newest = self.log.lock().generation;
+        assert!(newest >= header.generation, "log {newest} is in use, and would be removed");
+        // Last: until the snapshot has its name, recovery reads the logs that it replaces.
         Files::list(&*self.volume)?.remove_older_than(&*self.volume, header.generation)?;
         if let Some(room) = self.room.get() {
             room.set(self.stats().disk_bytes);
@@ -78,21 +90,27 @@ impl Records {
     /// Directs commits to a new log; the header of the snapshot that belongs to it, and the bytes of the logs
     /// that the snapshot replaces.
     fn rotate(&self) -> StoreResult<(FileHeader, u64)> {
-        let (old, generation) = {
-            let log = self.log.lock();
-            (log.file.clone(), log.generation.saturating_add(1))
-        };
-        // Most of it now, so that the sync under the lock has little left to do.
-        old.sync().map_err(|error| self.log_error("sync", error))?;
+        // Most of it now, so that the sync under the lock has little left to do. What fails is noted: this log is about
+        // to be replaced by what is in memory.
+        let _ = self.sync_newest_log();
+        let generation = next_generation(&*self.volume, self.log.lock().generation)?;
         let origin = self.origin;
         let header = FileHeader { kind: FileKind::Log, origin, generation, base: 0 };
         let file = begin_file(&*self.volume, header)?;
         finish_file(&*self.volume, &*file, header)?;
+        self.syncing.alone(|| self.direct_to(file, header))
+    }
+
+    /// Directs commits to a log that has just been made, once the one before it ends with a whole entry.
+    fn direct_to(&self, file: Arc<dyn VolumeFile>, header: FileHeader) -> StoreResult<(FileHeader, u64)> {
         let mut log = self.log.lock();
-        log.clean().and_then(|()| log.file.sync()).map_err(|error| self.log_error("sync", error))?;
+        assert!(header.generation > log.generation, "log {} after log {}", header.generation, log.generation);
+        // A torn entry is accepted at the end of the newest log only, which this one is about to be no more.
+        log.clean().map_err(|error| self.log_error("cut", error))?;
+        let _ = self.note_sync(log.generation, log.file.sync());
         let replaced_bytes = self.totals.log_bytes.fetch_add(HEADER_LEN as u64, Ordering::Relaxed);
         let base = log.sequence;
-        *log = super::Tail::of_new(file, generation, base);
+        *log = super::Tail::of_new(file, header.generation, base);
         Ok((FileHeader { kind: FileKind::Snapshot, base, ..header }, replaced_bytes))
     }
 
@@ -103,10 +121,22 @@ impl Records {
             snapshot.copy_slot(slot, map)?;
         }
         snapshot.end()?;
+        self.check_count(&header, snapshot.records);
         // Nothing in the snapshot may be ahead of the log when a host dies.
-        self.sync()?;
+        self.sync_newest_log()?;
         finish_file(&*self.volume, &*snapshot.file, header)?;
         Ok((snapshot.records, snapshot.at))
+    }
+}
+
+impl Records {
+    /// Compares the number of records in a snapshot that has no name yet with that in memory. They can be compared only
+    /// if no commit came in between. The number in memory is read before the sequence: a commit is in the log before it
+    /// is counted, so whatever the number has, the sequence has too.
+    fn check_count(&self, header: &FileHeader, copied: u64) {
+        let records = self.totals.records.load(Ordering::Relaxed);
+        let is_unchanged = self.log.lock().sequence == header.base;
+        assert!(!is_unchanged || copied == records, "snapshot has {copied} of {records} records");
     }
 }
 
@@ -140,16 +170,26 @@ impl SnapshotWriter {
         &*self.file
     }
 
+    /// Number of records in it so far.
+    pub(super) fn records(&self) -> u64 {
+        self.records
+    }
+
     pub(super) fn copy_slot(&mut self, slot: u16, map: &Mutex<SlotMap>) -> StoreResult<()> {
         let mut behind: Option<Vec<u8>> = None;
         loop {
+            // By key and not by position: what is added or removed between two chunks moves no other record.
             let bound = behind.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
             let last = self.copy_chunk(slot, &map.lock(), bound);
+            // Written without the lock: commits to this slot wait for the copy of some records, not for the volume.
             if self.entry.len() >= CHUNK_LEN {
                 self.write_entry()?;
             }
             match last {
-                Some(key) => behind = Some(key),
+                Some(key) => {
+                    assert!(behind.as_ref() < Some(&key), "records of slot {slot} are copied twice");
+                    behind = Some(key);
+                }
                 None => return Ok(()),
             }
         }
@@ -169,6 +209,7 @@ impl SnapshotWriter {
 
     pub(super) fn end(&mut self) -> StoreResult<()> {
         self.write_entry()?;
+        // Without it a snapshot that was cut off between two entries would look whole.
         Op::End { records: self.records }.encode(&mut self.entry);
         self.write_entry()
     }

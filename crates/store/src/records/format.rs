@@ -4,7 +4,9 @@ use bivouac_types::{FormationId, NodeId};
 
 use crate::crc::crc32c;
 
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 3;
+/// The oldest version that this release reads. Inodes of version 1 had no data version.
+pub(super) const OLDEST: u16 = 3;
 /// Length of a file's header, in bytes; the first entry follows.
 pub(super) const HEADER_LEN: usize = 64;
 /// Length of an entry's head, in bytes; the body follows.
@@ -27,7 +29,7 @@ const _: () = assert!(bivouac_types::limits::XATTR_LIST_LEN_MAX + 1024 <= VALUE_
 // The longest record is an entry in a log, and fits into one of a snapshot that is nearly full.
 const _: () = assert!(CHUNK_LEN + KEY_LEN_MAX + VALUE_LEN_MAX + 16 <= BODY_LEN_MAX);
 
-/// What a file holds.
+/// Kind of a file of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileKind {
     Log,
@@ -43,7 +45,7 @@ impl FileKind {
     }
 }
 
-/// Who wrote the records, and for how many slots.
+/// Node and formation of the records, and their number of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     pub(super) formation: FormationId,
@@ -51,7 +53,17 @@ pub(super) struct Origin {
     pub(super) slots: u16,
 }
 
-/// The first bytes of a log or snapshot.
+/// The first bytes of a log or snapshot: 64, little-endian.
+///
+/// ```text
+///  0        8       10      12      14          16             32           40     48         60     64
+/// ┌────────┬───────┬───────┬───────┬───────────┬──────────────┬────────────┬──────┬──────────┬──────┐
+/// │ magic  │version│ node  │ slots │ 0         │ formation    │ generation │ base │ 0        │ crc  │
+/// │ 8      │ 2     │ 2     │ 2     │ 2         │ 16           │ 8          │ 8    │ 12       │ 4    │
+/// └────────┴───────┴───────┴───────┴───────────┴──────────────┴────────────┴──────┴──────────┴──────┘
+/// ```
+///
+/// The crc is of all bytes before it. Entries follow without gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileHeader {
     pub(super) kind: FileKind,
@@ -61,11 +73,12 @@ pub(super) struct FileHeader {
     pub(super) base: u64,
 }
 
-/// Why bytes are no header that this release can use.
+/// Reason why a header cannot be used by this release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeaderError {
     Damaged(&'static str),
     Newer(u16),
+    Older(u16),
 }
 
 impl FileHeader {
@@ -96,6 +109,9 @@ impl FileHeader {
         if bytes[CRC_AT..] != crc32c(&bytes[..CRC_AT]).to_le_bytes() {
             return Err(HeaderError::Damaged("wrong checksum of the header"));
         }
+        if half(8) < OLDEST {
+            return Err(HeaderError::Older(half(8)));
+        }
         let mut formation = [0u8; 16];
         formation.copy_from_slice(&bytes[16..32]);
         let long = |at: usize| (0..4).map(|i| u64::from(half(at + 2 * i)) << (16 * i)).sum();
@@ -104,7 +120,18 @@ impl FileHeader {
     }
 }
 
-/// What stands before the body of an entry.
+/// Head of an entry, in front of its body.
+///
+/// ```text
+///  0         4          8            16         20
+/// ┌─────────┬──────────┬────────────┬──────────┬──────────────────────────┐
+/// │ length  │ crc of   │ sequence   │ crc of   │ body: operations         │
+/// │ of body │ the body │            │ the head │                          │
+/// │ 4       │ 4        │ 8          │ 4        │ length                   │
+/// └─────────┴──────────┴────────────┴──────────┴──────────────────────────┘
+/// ```
+///
+/// The crc of the head is of the generation (8 bytes) and bytes 0 to 15: an entry of another log is none of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) len: u32,
@@ -114,6 +141,12 @@ pub(super) struct Head {
 
 impl Head {
     pub(super) fn to_bytes(self, generation: u64) -> [u8; HEAD_LEN] {
+        // A reader takes any other length for damage, and the commit for lost.
+        assert!(
+            (1..=BODY_LEN_MAX).contains(&(self.len as usize)),
+            "an entry with a body of {} bytes",
+            self.len
+        );
         let mut out = [0u8; HEAD_LEN];
         out[..4].copy_from_slice(&self.len.to_le_bytes());
         out[4..8].copy_from_slice(&self.body_crc.to_le_bytes());
@@ -142,6 +175,12 @@ fn head_crc(bytes: &[u8; HEAD_LEN], generation: u64) -> u32 {
 }
 
 /// One operation of an entry's body.
+///
+/// ```text
+/// put      01 │ slot 2 │ key length 2 │ value length 4 │ key │ value
+/// delete   02 │ slot 2 │ key length 2 │ key
+/// end      03 │ number of records 8                        last of a snapshot
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op<'a> {
     Put { slot: u16, key: &'a [u8], value: &'a [u8] },
@@ -154,6 +193,8 @@ impl Op<'_> {
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         match *self {
             Op::Put { slot, key, value } => {
+                // The length fields would be cut off, and all that follows in the entry misread.
+                assert!(key.len() <= KEY_LEN_MAX && value.len() <= BODY_LEN_MAX, "a record that is too long");
                 let mut fixed = [PUT, 0, 0, 0, 0, 0, 0, 0, 0];
                 fixed[1..3].copy_from_slice(&slot.to_le_bytes());
                 fixed[3..5].copy_from_slice(&(key.len() as u16).to_le_bytes());
@@ -163,6 +204,7 @@ impl Op<'_> {
                 out.extend_from_slice(value);
             }
             Op::Delete { slot, key } => {
+                assert!(key.len() <= KEY_LEN_MAX, "a key of {} bytes", key.len());
                 let mut fixed = [DELETE, 0, 0, 0, 0];
                 fixed[1..3].copy_from_slice(&slot.to_le_bytes());
                 fixed[3..5].copy_from_slice(&(key.len() as u16).to_le_bytes());
@@ -240,7 +282,7 @@ mod tests {
     #[test]
     fn golden_header() {
         let bytes = header().to_bytes();
-        assert_eq!(&bytes[..16], b"BVKRSNP1\x01\x00\x02\x00\x00\x04\x00\x00");
+        assert_eq!(&bytes[..16], b"BVKRSNP1\x03\x00\x02\x00\x00\x04\x00\x00");
         assert_eq!(bytes[32..48], [3, 0, 0, 0, 0, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1]);
         assert_eq!(FileHeader::from_bytes(&bytes, FileKind::Snapshot), Ok(header()));
         assert!(FileHeader::from_bytes(&bytes, FileKind::Log).is_err());
@@ -252,6 +294,11 @@ mod tests {
         let mut newer = bytes;
         newer[8] = 7;
         assert_eq!(FileHeader::from_bytes(&newer, FileKind::Snapshot), Err(HeaderError::Newer(7)));
+        let mut older = bytes;
+        older[8] = 1;
+        let crc = crc32c(&older[..CRC_AT]);
+        older[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(FileHeader::from_bytes(&older, FileKind::Snapshot), Err(HeaderError::Older(1)));
     }
 
     #[test]
@@ -279,6 +326,18 @@ mod tests {
         Op::End { records: 77 }.encode(&mut body);
         assert_eq!(body, [3, 77, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(Ops(&body).next(), Some(Ok(Op::End { records: 77 })));
+    }
+
+    #[test]
+    #[should_panic(expected = "an entry with a body of 0 bytes")]
+    fn a_head_that_no_reader_takes_is_not_made() {
+        let _ = Head { len: 0, body_crc: 0, sequence: 1 }.to_bytes(1);
+    }
+
+    #[test]
+    #[should_panic(expected = "a key of 65536 bytes")]
+    fn a_key_whose_length_does_not_fit_is_not_encoded() {
+        Op::Delete { slot: 0, key: &[0; 1 << 16] }.encode(&mut Vec::new());
     }
 
     proptest! {

@@ -41,7 +41,7 @@ pub(super) fn parse_name(name: &str) -> Option<(FileKind, u64)> {
     (digits.len() == 16 && !digits.starts_with('+')).then_some((kind, generation))
 }
 
-/// Where a file of the volume is, for messages.
+/// Path of a file of the volume, for messages.
 pub(super) fn path_of(volume: &dyn Volume, name: &str) -> PathBuf {
     volume.path().join(name)
 }
@@ -51,7 +51,10 @@ pub(super) fn begin_file(volume: &dyn Volume, header: FileHeader) -> StoreResult
     let name = unfinished_name(header.kind);
     let make = || {
         let file = volume.open(&name, OpenMode::Create)?;
+        // An earlier try may have been killed, or have failed for want of space.
         file.set_len(0)?;
+        // Before the file has its name, so that one with a name and a damaged header is damage, and not the rest of
+        // a kill.
         write_all_at(&*file, &[IoSlice::new(&header.to_bytes())], 0)?;
         Ok(file)
     };
@@ -62,6 +65,7 @@ pub(super) fn begin_file(volume: &dyn Volume, header: FileHeader) -> StoreResult
 pub(super) fn finish_file(volume: &dyn Volume, file: &dyn VolumeFile, header: FileHeader) -> StoreResult<()> {
     let (from, to) = (unfinished_name(header.kind), file_name(header.kind, header.generation));
     let finish = || {
+        // In this order: after a loss of power a file with its final name is whole.
         file.sync()?;
         volume.rename(&from, &to)?;
         volume.sync_dir(DIR)
@@ -77,6 +81,19 @@ pub(super) fn remove_file(volume: &dyn Volume, name: &str) -> StoreResult<()> {
     }
 }
 
+/// The generation behind this one.
+///
+/// # Errors
+/// `Corrupt`: the files on the volume have the last one that there is, which no node reaches by itself.
+pub(super) fn next_generation(volume: &dyn Volume, generation: u64) -> StoreResult<u64> {
+    let none_left = || StoreError::Corrupt {
+        path: path_of(volume, DIR),
+        offset: 0,
+        cause: "no generation is left".to_owned(),
+    };
+    generation.checked_add(1).ok_or_else(none_left)
+}
+
 /// The end of the newest log.
 #[derive(Debug)]
 pub(super) struct Tail {
@@ -86,24 +103,31 @@ pub(super) struct Tail {
     pub(super) end: u64,
     /// Sequence of the last commit.
     pub(super) sequence: u64,
-    /// Whether the file may be longer than `end`.
+    /// True if the file may be longer than `end`.
     pub(super) unclean: bool,
 }
 
 impl Tail {
     pub(super) fn of_new(file: Arc<dyn VolumeFile>, generation: u64, sequence: u64) -> Tail {
+        assert!(generation > 0, "generations are counted from 1");
         Tail { file, generation, end: HEADER_LEN as u64, sequence, unclean: false }
     }
 
     /// Appends an entry, whose first [`HEAD_LEN`] bytes are still free, by one write. If that fails, the log
     /// is as it was before.
     pub(super) fn append(&mut self, entry: &mut [u8], body_crc: u32) -> io::Result<()> {
+        assert!(entry.len() > HEAD_LEN, "an entry without operations in log {}", self.generation);
         self.clean()?;
-        let sequence = self.sequence + 1;
+        // Nothing may be written behind the rest of half an entry: a reader takes that for the end of the log, and what
+        // follows would be acknowledged and lost.
+        assert!(!self.unclean, "log {} was not cut back to byte {}", self.generation, self.end);
+        let none_left = || io::Error::other("no sequence number is left for a commit");
+        let sequence = self.sequence.checked_add(1).ok_or_else(none_left)?;
         let len = (entry.len() - HEAD_LEN) as u32;
         let head = Head { len, body_crc, sequence }.to_bytes(self.generation);
         entry[..HEAD_LEN].copy_from_slice(&head);
-        if let Err(error) = write_all_at(&*self.file, &[IoSlice::new(entry)], self.end) {
+        // One write for head and body: a kill leaves a prefix of it, which recovery can tell from damage.
+        if let Err(error) = self.file.write_deferred(entry, self.end) {
             self.unclean = true;
             // What fails here is tried again before the next entry, which is refused until it succeeds.
             let _ = self.clean();

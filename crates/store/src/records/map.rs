@@ -14,7 +14,7 @@ fn head_of(key: &[u8]) -> Head {
     [(both >> 64) as u64, both as u64]
 }
 
-/// What a record takes of memory besides its own bytes: its place in the tree, which is two thirds full.
+/// Memory of a record besides its own bytes: its place in the tree, which is two thirds full.
 const PLACE_LEN: u64 = 64;
 
 /// Bytes of memory for a record with so many bytes of key and value: what the allocator hands out for them, and its place.
@@ -28,6 +28,7 @@ struct Record(Box<[u8]>);
 impl Record {
     /// `key` is at most 65,535 bytes long.
     fn new(key: &[u8], value: &[u8]) -> Record {
+        assert!(key.len() <= usize::from(u16::MAX), "a key of {} bytes", key.len());
         let len = (key.len() as u16).to_le_bytes();
         Record([&len, key, value].concat().into_boxed_slice())
     }
@@ -49,7 +50,7 @@ impl Record {
         self.0.len() as i64 - 2
     }
 
-    /// What it adds to the counts.
+    /// Its contribution to the counts.
     fn counted(&self) -> Change {
         let bytes = self.payload_len();
         Change { records: 1, bytes, memory: footprint(bytes.unsigned_abs()) as i64 }
@@ -80,6 +81,8 @@ impl Bucket {
         match self {
             Bucket::One(old) if old.key() == record.key() => Some(std::mem::replace(old, record)),
             Bucket::One(_) => {
+                // Keys that share their first 16 bytes are rare, so most buckets hold one record without a list
+                // around it.
                 let Bucket::One(old) = std::mem::replace(self, Bucket::Many(Vec::new())) else { return None };
                 let mut both = vec![old, record];
                 both.sort_unstable_by(|a, b| a.key().cmp(b.key()));
@@ -101,6 +104,7 @@ impl Bucket {
         let Bucket::Many(records) = self else { return None };
         let at = records.binary_search_by(|record| record.key().cmp(key)).ok()?;
         let taken = records.remove(at);
+        assert!(!records.is_empty(), "a bucket of several records had one");
         if let [_] = records.as_slice() {
             let last = records.pop()?;
             *self = Bucket::One(last);
@@ -168,6 +172,7 @@ impl SlotMap {
                 let Bucket::One(record) = bucket.remove() else { return Change::default() };
                 Some(record)
             }
+            // Another key with the same head, or one of several.
             _ => bucket.get_mut().take(key),
         };
         taken.map_or(Change::default(), |old| -old.counted())

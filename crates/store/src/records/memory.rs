@@ -1,4 +1,4 @@
-//! How much memory the records take: counted with each change, so that what does not fit is refused before it is made.
+//! Memory of the records: counted with each change, so that what does not fit is refused before it is made.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,7 +16,7 @@ const SHRUNK_MIN: u64 = 8 << 20;
 /// and this part of what there was.
 const SHRUNK_SHARE: u64 = 4;
 
-/// How far a change may go.
+/// Part of the memory that a change may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     /// It makes something.
@@ -71,8 +71,11 @@ impl MemoryUse {
         let max = bound.of(level);
         let full = |free| StoreError::NamesFull { needed: bytes, free, max: bound.max };
         let take = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= max);
+        // Counted before the shared memory is asked: of two that race for the last bytes of the bound, one is refused here.
         let taken = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         taken.map_err(|taken| full(max.saturating_sub(taken)))?;
+        // The bound alone is not enough: other processes of the job take memory, too, and the kernel would end this
+        // one.
         let left = bound.left.as_ref().map_or(Ok(()), |left| left.take(bytes));
         left.map_err(|left| {
             self.change(0, bytes);
@@ -84,13 +87,19 @@ impl MemoryUse {
     pub(super) fn change(&self, by: i64, reserved: u64) {
         // Two's complement: adding a negative number wraps to a subtraction.
         let by = (by as u64).wrapping_sub(reserved);
-        let taken = self.taken.fetch_add(by, Ordering::Relaxed).wrapping_add(by);
+        let before = self.taken.fetch_add(by, Ordering::Relaxed);
+        let taken = before.wrapping_add(by);
+        assert!(
+            before.checked_add_signed(by as i64).is_some(),
+            "{before} bytes taken, and {} more",
+            by as i64
+        );
         if taken > self.peak.load(Ordering::Relaxed) {
             self.peak.fetch_max(taken, Ordering::Relaxed);
         }
     }
 
-    /// Whether one of the longest attributes, with what belongs to it, is refused.
+    /// Returns whether one of the longest attributes, with what belongs to it, is refused.
     pub(super) fn is_full(&self) -> bool {
         let Some(bound) = self.bound.get() else { return false };
         bound.of(Level::Making).saturating_sub(self.taken()) < 2 * XATTR_VALUE_LEN_MAX as u64
@@ -101,7 +110,7 @@ impl MemoryUse {
         peak.saturating_sub(self.taken()) >= SHRUNK_MIN.max(peak / SHRUNK_SHARE)
     }
 
-    pub(super) fn is_given_back(&self) {
+    pub(super) fn note_given_back(&self) {
         self.peak.store(self.taken(), Ordering::Relaxed);
     }
 }
@@ -134,6 +143,14 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "100 bytes taken, and -101 more")]
+    fn more_than_was_taken_is_not_given_back() {
+        let memory = MemoryUse::default();
+        memory.change(100, 0);
+        memory.change(-101, 0);
+    }
+
+    #[test]
     fn memory_is_worth_to_be_given_back_after_much_was_removed() {
         let memory = MemoryUse::default();
         memory.change(100 << 20, 0);
@@ -142,7 +159,7 @@ mod tests {
         assert!(!memory.has_shrunk());
         memory.change(-(1 << 20), 0);
         assert!(memory.has_shrunk());
-        memory.is_given_back();
+        memory.note_given_back();
         assert!(!memory.has_shrunk());
         memory.change(-(75 << 20), 0);
         assert!(memory.has_shrunk());

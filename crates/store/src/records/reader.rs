@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::correct::flipped_bit;
-use super::format::{FileHeader, FileKind, HEAD_LEN, HEADER_LEN, Head, HeaderError, Origin, VERSION};
+use super::format::{FileHeader, FileKind, HEAD_LEN, HEADER_LEN, Head, HeaderError, OLDEST, Origin, VERSION};
 use super::sift::is_unwritten;
 use crate::crc::crc32c;
 use crate::volume::transfer::read_full_at;
@@ -14,9 +14,9 @@ use crate::{StoreError, StoreResult, VolumeFile};
 /// Bytes read at once.
 const WINDOW_LEN: u64 = 1 << 20;
 
-/// What comes next in a file.
+/// Next item of a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found<'a> {
+pub(super) enum NextEntry<'a> {
     /// The body of the next entry.
     Entry(&'a [u8]),
     /// The clean end.
@@ -79,29 +79,33 @@ impl EntryReader {
     }
 
     /// The next entry, whose sequence must follow the last one.
-    pub(super) fn next(&mut self) -> StoreResult<Found<'_>> {
+    pub(super) fn next(&mut self) -> StoreResult<NextEntry<'_>> {
         if self.at >= self.len {
-            return Ok(Found::End);
+            return Ok(NextEntry::End);
         }
         let Some(head) = self.head()? else {
+            // The length may be part of the damage, so what is behind the head is looked at whatever it says.
             let behind_head = self.at.saturating_add(HEAD_LEN as u64);
             return self.torn_or(behind_head, "wrong checksum of an entry's head");
         };
         let body_at = self.at + HEAD_LEN as u64;
         let end = body_at + u64::from(head.len);
+        // No zeros behind it, and less than it says: the write stopped in the middle.
         if end > self.len {
-            return Ok(Found::Torn);
+            return Ok(NextEntry::Torn);
         }
         if crc32c(self.load(body_at, u64::from(head.len))?) != head.body_crc {
             return self.torn_body(body_at, end, head.body_crc);
         }
+        // Checksums cannot tell that a whole entry is gone, or that a file was put back from an older copy:
+        // sequences do.
         if Some(head.sequence) != self.sequence.checked_add(1) {
             let cause =
                 format!("entry {} follows entry {}: commits are missing", head.sequence, self.sequence);
             return Err(self.damaged(cause));
         }
         (self.at, self.sequence) = (end, head.sequence);
-        Ok(Found::Entry(self.load(body_at, u64::from(head.len))?))
+        Ok(NextEntry::Entry(self.load(body_at, u64::from(head.len))?))
     }
 
     pub(super) fn file(&self) -> &Arc<dyn VolumeFile> {
@@ -130,9 +134,10 @@ impl EntryReader {
 
     /// A body that does not fit to its checksum is torn if its end was never written. One that is whole is not, whatever its
     /// place: somebody was told that it is done.
-    fn torn_body(&mut self, from: u64, end: u64, crc: u32) -> StoreResult<Found<'_>> {
+    fn torn_body(&mut self, from: u64, end: u64, crc: u32) -> StoreResult<NextEntry<'_>> {
         const CAUSE: &str = "wrong checksum of an entry";
         let body = self.load(from, end - from)?;
+        // A body that one flipped bit explains was written whole, and may have been acknowledged.
         if !is_unwritten(body) || flipped_bit(body, crc).is_some() {
             return Err(self.damaged(CAUSE));
         }
@@ -140,7 +145,7 @@ impl EntryReader {
     }
 
     /// Torn when only zeros, or nothing, are in the file from `from` on; damage otherwise.
-    fn torn_or(&mut self, from: u64, cause: &'static str) -> StoreResult<Found<'_>> {
+    fn torn_or(&mut self, from: u64, cause: &'static str) -> StoreResult<NextEntry<'_>> {
         let mut at = from;
         while at < self.len {
             let count = (self.len - at).min(WINDOW_LEN);
@@ -149,11 +154,12 @@ impl EntryReader {
             }
             at += count;
         }
-        Ok(Found::Torn)
+        Ok(NextEntry::Torn)
     }
 
     /// Bytes of the file; the caller has made sure that they are within its length.
     fn load(&mut self, at: u64, count: u64) -> StoreResult<&[u8]> {
+        assert!(at.checked_add(count).is_some_and(|end| end <= self.len), "bytes behind the end of a file");
         let window_end = self.window_at + self.window.len() as u64;
         if at < self.window_at || at + count > window_end {
             self.fill(at, count.max(WINDOW_LEN).min(self.len - at))?;
@@ -192,7 +198,7 @@ fn check_header(bytes: &[u8], path: &Path, kind: FileKind, origin: Origin) -> St
     Ok(header)
 }
 
-/// Who wrote a file.
+/// Node, formation and slots that a file was written for.
 pub(super) fn origin(file: &dyn VolumeFile, path: &Path, kind: FileKind) -> StoreResult<Origin> {
     let mut bytes = [0u8; HEADER_LEN];
     let count = read_full_at(file, &mut [IoSliceMut::new(&mut bytes)], 0, HEADER_LEN as u64)
@@ -204,6 +210,7 @@ fn parse_header(bytes: &[u8], path: &Path, kind: FileKind) -> StoreResult<FileHe
     let path = path.to_owned();
     FileHeader::from_bytes(bytes, kind).map_err(|error| match error {
         HeaderError::Newer(found) => StoreError::NewerFormat { path, found, supported: VERSION },
+        HeaderError::Older(found) => StoreError::OlderFormat { path, found, oldest: OLDEST },
         HeaderError::Damaged(cause) => StoreError::Corrupt { path, offset: 0, cause: cause.to_owned() },
     })
 }

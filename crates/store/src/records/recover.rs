@@ -13,10 +13,10 @@ use super::log::{
     DIR, Tail, begin_file, file_name, finish_file, parse_name, path_of, remove_file, unfinished_name,
 };
 use super::map::{Change, SlotMap};
-use super::reader::{self, EntryReader, Found};
+use super::reader::{self, EntryReader, NextEntry};
 use crate::{OpenMode, StoreError, StoreResult, Volume, VolumeFile};
 
-/// What was on the volume.
+/// Records and log as found on a volume.
 pub(super) struct Recovered {
     pub(super) slots: Vec<SlotMap>,
     pub(super) tail: Tail,
@@ -35,8 +35,11 @@ pub(super) fn recover(volume: &Arc<dyn Volume>, origin: Origin) -> StoreResult<R
         None => 1,
     };
     let tail = recovery.read_logs(&files, first)?;
+    // Only now that all of the newer files were read: of a damaged snapshot the older ones are what salvage has
+    // left.
     files.remove_older_than(&**volume, first)?;
     let mut report = recovery.report;
+    assert!(recovery.total.records >= 0, "{} records were read", recovery.total.records);
     report.records = u64::try_from(recovery.total.records).unwrap_or(0);
     let Run { slots, total, log_bytes, snapshot_bytes, .. } = recovery;
     Ok(Recovered { slots, tail, total, log_bytes, snapshot_bytes, report })
@@ -59,6 +62,7 @@ impl Files {
             _ => {}
         }
         for kind in [FileKind::Log, FileKind::Snapshot] {
+            // Nothing counts on what has no final name; a new one would otherwise be written into the rest of it.
             remove_file(volume, &unfinished_name(kind))?;
         }
         Files::list(volume)
@@ -85,7 +89,7 @@ impl Files {
     }
 }
 
-/// Who wrote the records on a volume; `None` where there are none.
+/// Node, formation and slots of the records on a volume; `None` where there are none.
 pub(super) fn origin(volume: &dyn Volume) -> StoreResult<Option<Origin>> {
     if !volume.list("").is_ok_and(|entries| entries.iter().any(|entry| entry.is_dir && entry.name == DIR)) {
         return Ok(None);
@@ -154,8 +158,8 @@ impl<'a> Run<'a> {
         loop {
             let at = reader.offset();
             let body = match reader.next()? {
-                Found::Entry(body) => body,
-                Found::End | Found::Torn => return Err(reader.damaged_at(at, "snapshot has no end")),
+                NextEntry::Entry(body) => body,
+                NextEntry::End | NextEntry::Torn => return Err(reader.damaged_at(at, "snapshot has no end")),
             };
             match apply(&mut self.slots, &mut self.total, body) {
                 Ok(None) => {}
@@ -171,11 +175,14 @@ impl<'a> Run<'a> {
         }
         let last = files.logs.last().copied().unwrap_or(0);
         let mut tail = self.read_log(first)?;
+        // Each of them must be there: a gap between two logs is a loss of commits that were acknowledged.
         for generation in first.saturating_add(1)..=last {
             tail = self.read_log(generation)?;
         }
         if let Some(torn) = self.torn.take() {
             let what = format!("{}: cut off an unfinished commit", torn.path.display());
+            // Cut now, since the next commit is appended at this place, and a reader stops at the first entry that
+            // is not whole.
             torn.file.set_len(torn.offset).map_err(StoreError::io(what))?;
         }
         Ok(tail)
@@ -192,6 +199,7 @@ impl<'a> Run<'a> {
 
     fn read_log(&mut self, generation: u64) -> StoreResult<Tail> {
         let mut reader = self.open(FileKind::Log, generation)?;
+        // Sequences go on across logs, so a log of another history does not fit even if its header does.
         reader.continue_after(self.sequence);
         self.read_entries(&mut reader)?;
         self.report.logs += 1;
@@ -205,10 +213,12 @@ impl<'a> Run<'a> {
         loop {
             let at = reader.offset();
             let body = match reader.next()? {
-                Found::Entry(body) => body,
-                Found::End => return Ok(()),
-                Found::Torn => return self.note_torn(reader),
+                NextEntry::Entry(body) => body,
+                NextEntry::End => return Ok(()),
+                NextEntry::Torn => return self.note_torn(reader),
             };
+            // A commit that was never finished is the last one: with another one behind it, an acknowledged one has
+            // been lost.
             self.torn.take().map_or(Ok(()), |torn| Err(torn.damage()))?;
             match apply(&mut self.slots, &mut self.total, body) {
                 Ok(None) => self.report.commits += 1,

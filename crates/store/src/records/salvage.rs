@@ -11,11 +11,11 @@ use bivouac_types::{FormationId, NodeId};
 use super::Records;
 use super::compact::SnapshotWriter;
 use super::correct::flipped_bit;
-use super::format::{FileHeader, FileKind, HEADER_LEN, HeaderError, Op, Ops, Origin, VERSION};
-use super::log::{DIR, begin_file, file_name, finish_file, path_of};
+use super::format::{FileHeader, FileKind, HEADER_LEN, HeaderError, OLDEST, Op, Ops, Origin, VERSION};
+use super::log::{DIR, begin_file, file_name, finish_file, next_generation, path_of};
 use super::map::{Change, SlotMap};
 use super::recover::{Files, apply};
-use super::sift::{LostRecord, Sieve, Sifted};
+use super::sift::{FileSifter, LostRecord, SiftedFile};
 use crate::crc::crc32c;
 use crate::volume::transfer::{read_full_at, write_all_at};
 use crate::{OpenMode, StoreError, StoreResult, Volume};
@@ -31,7 +31,7 @@ pub struct Damage {
     pub records: Vec<LostRecord>,
 }
 
-/// What became of damaged records.
+/// Result of salvaging damaged records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Salvage {
     /// Records that are there now.
@@ -46,14 +46,14 @@ pub struct Salvage {
     pub lost_records: u64,
     /// Bytes of an unfinished last commit.
     pub torn_bytes: u64,
-    /// What could not be used.
+    /// Parts of files that could not be used.
     pub damage: Vec<Damage>,
     /// Copies of the files as they were.
     pub kept: Vec<PathBuf>,
 }
 
 impl Salvage {
-    /// Whether anything that was acknowledged is gone.
+    /// Returns whether anything that was acknowledged is gone.
     #[must_use]
     pub fn has_loss(&self) -> bool {
         self.lost_commits > 0 || self.lost_records > 0 || !self.damage.is_empty()
@@ -169,7 +169,7 @@ impl<'a> Run<'a> {
         let name = file_name(kind, generation);
         let bytes = read(self.volume, &name)?;
         let header = self.header(&bytes, kind, generation)?;
-        let mut sieve = Sieve::new(&bytes, kind, generation, self.origin.slots);
+        let mut sieve = FileSifter::new(&bytes, kind, generation, self.origin.slots);
         if kind == FileKind::Log {
             (sieve.last, sieve.exact) = (self.last, self.exact);
         }
@@ -204,6 +204,9 @@ impl<'a> Run<'a> {
             Err(HeaderError::Newer(found)) => {
                 return Err(StoreError::NewerFormat { path, found, supported: VERSION });
             }
+            Err(HeaderError::Older(found)) => {
+                return Err(StoreError::OlderFormat { path, found, oldest: OLDEST });
+            }
             Err(HeaderError::Damaged(_)) => {
                 let bytes = 0..HEADER_LEN.min(bytes.len()) as u64;
                 self.out.damage.push(Damage { path, bytes, records: Vec::new() });
@@ -223,7 +226,7 @@ impl<'a> Run<'a> {
 
     fn take_snapshot(
         &mut self,
-        found: &Sifted<'_>,
+        found: &SiftedFile<'_>,
         header: Option<FileHeader>,
         path: PathBuf,
         file_len: u64,
@@ -238,7 +241,7 @@ impl<'a> Run<'a> {
             (self.slots, self.total) = (empty(self.origin.slots), Change::default());
             (self.out.damage, self.out.lost_commits) = (Vec::new(), 0);
         }
-        let puts = |entry: &super::sift::Sound<'_>| {
+        let puts = |entry: &super::sift::UsableEntry<'_>| {
             Ops(&entry.body).filter(|op| matches!(op, Ok(Op::Put { .. }))).count()
         };
         let had: usize = found.entries.iter().map(puts).sum();
@@ -254,11 +257,11 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn put(&mut self, found: &Sifted<'_>) {
+    fn put(&mut self, found: &SiftedFile<'_>) {
         for entry in &found.entries {
             // They were looked at: each is whole.
             let applied = apply(&mut self.slots, &mut self.total, &entry.body);
-            debug_assert!(applied.is_ok());
+            assert!(applied.is_ok(), "an entry that was found to be whole: {applied:?}");
         }
     }
 
@@ -271,13 +274,11 @@ impl<'a> Run<'a> {
     /// Keeps copies, then writes the records anew; the snapshot's name makes them count.
     fn finish(mut self, files: &[(FileKind, u64)], last: u64) -> StoreResult<Salvage> {
         for (kind, generation) in files {
+            // Complete copies first. A repair that makes things worse can be undone by hand.
             let kept = self.keep(&file_name(*kind, *generation))?;
             self.out.kept.push(kept);
         }
-        let path = path_of(self.volume, DIR);
-        let cause = || "no generation is left".to_owned();
-        let generation =
-            last.checked_add(1).ok_or_else(|| StoreError::Corrupt { path, offset: 0, cause: cause() })?;
+        let generation = next_generation(self.volume, last)?;
         let header = FileHeader { kind: FileKind::Log, origin: self.origin, generation, base: 0 };
         let log = begin_file(self.volume, header)?;
         let snapshot = FileHeader { kind: FileKind::Snapshot, base: self.last, ..header };
@@ -286,10 +287,13 @@ impl<'a> Run<'a> {
             writer.copy_slot(slot, &Mutex::new(rank::LEAF, map))?;
         }
         writer.end()?;
+        let (copied, records) = (writer.records(), self.total.records);
+        assert!(i64::try_from(copied) == Ok(records), "snapshot has {copied} of {records} records");
+        // The log first: the snapshot's name makes both count, and a snapshot without its log is damage.
         finish_file(self.volume, &*log, header)?;
         finish_file(self.volume, writer.file(), snapshot)?;
         Files::list(self.volume)?.remove_older_than(self.volume, generation)?;
-        self.out.records = u64::try_from(self.total.records).unwrap_or(0);
+        self.out.records = copied;
         Ok(self.out)
     }
 

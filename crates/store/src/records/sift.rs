@@ -28,7 +28,7 @@ pub struct LostRecord {
     pub slot: Slot,
     /// Its key.
     pub key: Vec<u8>,
-    /// What it was to be, if it was not removed, and is not longer than an entry of a directory.
+    /// Its new value, if it was not removed, and is not longer than an entry of a directory.
     pub value: Option<Vec<u8>>,
 }
 
@@ -42,15 +42,15 @@ pub(super) struct Gap {
 }
 
 /// An entry that can be used.
-pub(super) struct Sound<'a> {
+pub(super) struct UsableEntry<'a> {
     pub(super) body: Cow<'a, [u8]>,
     pub(super) corrected: bool,
 }
 
-/// What a file holds.
+/// Content of a damaged file, sorted.
 #[derive(Default)]
-pub(super) struct Sifted<'a> {
-    pub(super) entries: Vec<Sound<'a>>,
+pub(super) struct SiftedFile<'a> {
+    pub(super) entries: Vec<UsableEntry<'a>>,
     pub(super) gaps: Vec<Gap>,
     /// Entries that are known to be missing, by their sequences.
     pub(super) lost: u64,
@@ -59,28 +59,30 @@ pub(super) struct Sifted<'a> {
 }
 
 /// Reads the entries of one file.
-pub(super) struct Sieve<'a> {
+pub(super) struct FileSifter<'a> {
     bytes: &'a [u8],
     kind: FileKind,
     generation: u64,
     slots: u16,
     /// Sequence of the last entry.
     pub(super) last: u64,
-    /// Whether that is the one right in front of what comes next.
+    /// True if that is the one right in front of what comes next.
     pub(super) exact: bool,
-    out: Sifted<'a>,
+    out: SiftedFile<'a>,
 }
 
-impl<'a> Sieve<'a> {
-    pub(super) fn new(bytes: &'a [u8], kind: FileKind, generation: u64, slots: u16) -> Sieve<'a> {
-        Sieve { bytes, kind, generation, slots, last: 0, exact: true, out: Sifted::default() }
+impl<'a> FileSifter<'a> {
+    pub(super) fn new(bytes: &'a [u8], kind: FileKind, generation: u64, slots: u16) -> FileSifter<'a> {
+        FileSifter { bytes, kind, generation, slots, last: 0, exact: true, out: SiftedFile::default() }
     }
 
     /// Reads everything; what was found, the last sequence, and whether what follows must be the next one.
-    pub(super) fn sift(mut self) -> (Sifted<'a>, u64, bool) {
+    pub(super) fn sift(mut self) -> (SiftedFile<'a>, u64, bool) {
         let mut at = HEADER_LEN;
         while at < self.bytes.len() {
-            at = self.step(at);
+            let next = self.step(at);
+            assert!(next > at, "salvage stands still at byte {at}");
+            at = next;
         }
         (self.out, self.last, self.exact)
     }
@@ -94,6 +96,7 @@ impl<'a> Sieve<'a> {
         let (from, end) = span(at, head);
         let Some(body) = self.bytes.get(from..end) else { return self.tear(at) };
         let fixed = self.body(body, head.body_crc);
+        // The last entry, with its end still zeros: nobody was told that it is done.
         if fixed.is_none() && end == self.bytes.len() && is_unwritten(body) {
             return self.tear(at);
         }
@@ -121,6 +124,8 @@ impl<'a> Sieve<'a> {
         if let Some(head) = Head::from_bytes(bytes, self.generation) {
             return Some((head, false));
         }
+        // All 160 of them are tried: a head that comes out right by chance is ruled out by the checksum of its
+        // body.
         let flips = (0..HEAD_LEN * 8).filter_map(|bit| {
             let mut copy = *bytes;
             copy[bit / 8] ^= 1 << (bit % 8);
@@ -133,10 +138,10 @@ impl<'a> Sieve<'a> {
         flips.into_iter().find(proven).map(|head| (head, true))
     }
 
-    fn body(&self, body: &'a [u8], crc: u32) -> Option<Sound<'a>> {
+    fn body(&self, body: &'a [u8], crc: u32) -> Option<UsableEntry<'a>> {
         if crc32c(body) == crc {
             let body = Cow::Borrowed(body);
-            return self.makes_sense(&body).then_some(Sound { body, corrected: false });
+            return self.makes_sense(&body).then_some(UsableEntry { body, corrected: false });
         }
         let max = match self.kind {
             FileKind::Log => CORRECTED_LEN_MAX,
@@ -148,10 +153,10 @@ impl<'a> Sieve<'a> {
         let (at, bit) = flipped_bit(body, crc)?;
         let mut copy = body.to_vec();
         *copy.get_mut(at)? ^= 1 << bit;
-        self.makes_sense(&copy).then_some(Sound { body: Cow::Owned(copy), corrected: true })
+        self.makes_sense(&copy).then_some(UsableEntry { body: Cow::Owned(copy), corrected: true })
     }
 
-    /// Whether these are operations of such a file.
+    /// Returns whether these are operations of such a file.
     fn makes_sense(&self, body: &[u8]) -> bool {
         Ops(body).all(|op| match op {
             Ok(Op::Put { slot, .. }) => slot < self.slots,
@@ -222,11 +227,11 @@ impl<'a> Sieve<'a> {
 }
 
 fn span(at: usize, head: Head) -> (usize, usize) {
-    debug_assert!(head.len as usize <= BODY_LEN_MAX);
+    assert!(head.len as usize <= BODY_LEN_MAX, "a head whose body has {} bytes", head.len);
     (at + HEAD_LEN, at + HEAD_LEN + head.len as usize)
 }
 
-/// Whether the end of a body was never written, as a loss of power leaves it.
+/// Returns whether the end of a body was never written, as a loss of power leaves it.
 pub(super) fn is_unwritten(body: &[u8]) -> bool {
     let end = body.get(body.len().saturating_sub(16)..).unwrap_or_default();
     end.iter().all(|byte| *byte == 0)

@@ -11,7 +11,7 @@ use super::*;
 use crate::MemVolume;
 use std::collections::BTreeMap;
 
-/// What records should be: key → value, per slot.
+/// Model of the records: key → value, per slot.
 type Model = Vec<BTreeMap<Vec<u8>, Vec<u8>>>;
 
 const FORMATION: FormationId = FormationId([3; 16]);

@@ -23,41 +23,42 @@ const KEPT_LEN_MAX: usize = 1 << 16;
 pub struct Txn<'a> {
     records: &'a Records,
     guards: Vec<(Slot, MutexGuard<'a, SlotMap>)>,
-    draft: Draft,
-    refusal: Cell<Option<Refusal>>,
+    draft: EntryDraft,
+    refusal: Cell<Option<CommitRefusal>>,
     must_fit: bool,
     /// Up to which part of the memory it may go; anything that is not refused for that has none.
     level: Option<Level>,
 }
 
-/// Why a commit will be refused.
+/// Reason why a commit will be refused.
 #[derive(Clone, Copy)]
-enum Refusal {
+enum CommitRefusal {
     BadSlot(Slot),
     TooLarge { what: &'static str, len: usize, max: usize },
 }
 
 /// The log entry as it grows, and where its operations are in it.
 #[derive(Default)]
-struct Draft {
+struct EntryDraft {
     bytes: Vec<u8>,
-    ops: Vec<Pending>,
+    ops: Vec<PendingOp>,
 }
 
 /// A put (with value) or delete, as ranges of the draft.
-struct Pending {
+struct PendingOp {
     guard: usize,
     key: Range<usize>,
     value: Option<Range<usize>>,
 }
 
 thread_local! {
-    static DRAFT: Cell<Draft> = Cell::default();
+    static DRAFT: Cell<EntryDraft> = Cell::default();
 }
 
 impl<'a> Txn<'a> {
     pub(super) fn begin(records: &'a Records, slots: &[Slot]) -> Txn<'a> {
         let mut order: Vec<Slot> = slots.to_vec();
+        // Ascending, so that two transactions with slots in common never wait for each other.
         order.sort_unstable();
         order.dedup();
         let map = |slot: Slot| records.slots.get(usize::from(slot.0)).map(|map| (slot, map.lock()));
@@ -81,7 +82,8 @@ impl<'a> Txn<'a> {
     pub fn get(&self, slot: Slot, key: &[u8]) -> Option<&[u8]> {
         let guard = self.guard(slot)?;
         let bytes = &self.draft.bytes;
-        let is_it = |op: &&Pending| op.guard == guard && bytes.get(op.key.clone()) == Some(key);
+        let is_it = |op: &&PendingOp| op.guard == guard && bytes.get(op.key.clone()) == Some(key);
+        // The newest change of the key decides. Transactions have few operations, so a search is quicker than a map.
         match self.draft.ops.iter().rev().find(is_it) {
             Some(op) => op.value.clone().and_then(|value| bytes.get(value)),
             None => self.guards.get(guard).and_then(|(_, map)| map.get(key)),
@@ -95,7 +97,7 @@ impl<'a> Txn<'a> {
         let end = self.draft.bytes.len();
         let value = end - value.len()..end;
         let key = value.start - key.len()..value.start;
-        self.draft.ops.push(Pending { guard, key, value: Some(value) });
+        self.draft.ops.push(PendingOp { guard, key, value: Some(value) });
     }
 
     /// Removes a record, if there is one. Fails as [`Txn::put`] does.
@@ -103,7 +105,7 @@ impl<'a> Txn<'a> {
         let Some(guard) = self.admit(slot, key, 0) else { return };
         Op::Delete { slot: slot.0, key }.encode(&mut self.draft.bytes);
         let end = self.draft.bytes.len();
-        self.draft.ops.push(Pending { guard, key: end - key.len()..end, value: None });
+        self.draft.ops.push(PendingOp { guard, key: end - key.len()..end, value: None });
     }
 
     /// As [`Records::scan`], with this transaction's own changes.
@@ -134,11 +136,11 @@ impl<'a> Txn<'a> {
     /// The commit is refused where it makes the records larger and memory has no room for that. It may go a little
     /// beyond [`Txn::must_fit`]: what only moves things, and takes a little more or less for them, goes on when nothing
     /// can be made any more.
-    pub fn may_not_grow_for_ever(&mut self) {
+    pub fn bound_growth(&mut self) {
         self.level = Some(Level::Moving);
     }
 
-    /// Whether anything would be changed.
+    /// Returns whether anything would be changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.draft.ops.is_empty()
@@ -155,6 +157,9 @@ impl<'a> Txn<'a> {
         if self.draft.ops.is_empty() {
             return Ok(());
         }
+        // Nothing may fail between log and memory, so what `apply` relies on is looked at before the log is written.
+        let locked = self.guards.len();
+        assert!(self.draft.ops.iter().all(|op| op.guard < locked), "a change of a slot that is not locked");
         let reserved = self.take_memory()?;
         if let Err(error) = self.append() {
             self.records.memory.change(0, reserved);
@@ -169,6 +174,7 @@ impl<'a> Txn<'a> {
         let Some(level) = self.level else { return Ok(0) };
         let puts = self.draft.ops.iter().filter_map(|op| Some(op.key.len() + op.value.as_ref()?.len()));
         let most = puts.map(|len| footprint(len as u64)).sum();
+        // The quick bound first: to know what is replaced takes a look at each record.
         if self.records.memory.reserve(most, level).is_ok() {
             return Ok(most);
         }
@@ -192,9 +198,11 @@ impl<'a> Txn<'a> {
     }
 
     fn append(&mut self) -> StoreResult<()> {
+        // Before the log is locked: all commits of the node wait for that lock.
         let body_crc = crc32c(self.draft.bytes.get(HEAD_LEN..).unwrap_or_default());
         let len = self.draft.bytes.len() as u64;
         let room = self.records.room.get();
+        // Taken before the lock of the log: a commit that does not fit makes nobody wait.
         room.map_or(Ok(()), |room| room.take(len, self.must_fit))?;
         let mut log = self.records.log.lock();
         if let Err(error) = log.append(&mut self.draft.bytes, body_crc) {
@@ -210,7 +218,7 @@ impl<'a> Txn<'a> {
     /// Changes what is in memory; `reserved` for it are bytes of that.
     fn apply(&mut self, reserved: u64) {
         let mut total = Change::default();
-        let Draft { bytes, ops } = &self.draft;
+        let EntryDraft { bytes, ops } = &self.draft;
         let part = |range: &Range<usize>| bytes.get(range.clone()).unwrap_or_default();
         for op in ops {
             let Some((_, map)) = self.guards.get_mut(op.guard) else { continue };
@@ -221,12 +229,16 @@ impl<'a> Txn<'a> {
         }
         self.records.totals.change(total);
         self.records.memory.change(total.memory, reserved);
+        let is_bounded = self.level.is_some();
+        assert!(!is_bounded || total.memory <= reserved as i64, "took {} of {reserved} bytes", total.memory);
     }
 
     fn guard(&self, slot: Slot) -> Option<usize> {
         let found = self.guards.iter().position(|(locked, _)| *locked == slot);
         if found.is_none() {
-            self.refusal.set(Some(Refusal::BadSlot(slot)));
+            // Kept until the commit: reads have no error, and a change made after a read that saw nothing would be
+            // wrong.
+            self.refusal.set(Some(CommitRefusal::BadSlot(slot)));
         }
         found
     }
@@ -234,7 +246,7 @@ impl<'a> Txn<'a> {
     fn admit(&self, slot: Slot, key: &[u8], value_len: usize) -> Option<usize> {
         let guard = self.guard(slot)?;
         let refuse = |what, len, max| {
-            self.refusal.set(Some(Refusal::TooLarge { what, len, max }));
+            self.refusal.set(Some(CommitRefusal::TooLarge { what, len, max }));
             None
         };
         if key.len() > KEY_LEN_MAX {
@@ -260,6 +272,7 @@ impl<'a> Txn<'a> {
 
 impl Drop for Txn<'_> {
     fn drop(&mut self) {
+        // Transactions are small and frequent: without this each would allocate twice.
         let draft = std::mem::take(&mut self.draft);
         if draft.bytes.capacity() <= KEPT_LEN_MAX {
             DRAFT.set(draft);
@@ -267,13 +280,13 @@ impl Drop for Txn<'_> {
     }
 }
 
-impl From<Refusal> for StoreError {
-    fn from(refusal: Refusal) -> StoreError {
+impl From<CommitRefusal> for StoreError {
+    fn from(refusal: CommitRefusal) -> StoreError {
         match refusal {
-            Refusal::BadSlot(slot) => {
+            CommitRefusal::BadSlot(slot) => {
                 StoreError::BadSlot { slot: slot.0, expected: "one of those that the transaction locked" }
             }
-            Refusal::TooLarge { what, len, max } => {
+            CommitRefusal::TooLarge { what, len, max } => {
                 StoreError::TooLarge { what, len: len as u64, max: max as u64 }
             }
         }
@@ -318,6 +331,7 @@ fn scan_merged(
         let next = if from_map {
             committed.next().map(|(key, value)| (key, Some(value)))
         } else {
+            // This transaction's change hides what was committed under the same key.
             committed.next_if(|(key, _)| Some(*key) == next_change);
             changes.next().map(|(key, value)| (*key, *value))
         };

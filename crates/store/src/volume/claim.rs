@@ -12,8 +12,11 @@ use rustix::io::{Errno as SystemError, retry_on_intr};
 
 use super::dir::entries;
 use super::identity::{IDENTITY_LEN, IDENTITY_NAME, IdentityError, VERSION, VolumeIdentity};
-use super::note::{LIVES_NAME, LIVES_UNFINISHED_NAME, NOTE_NAME, NOTE_UNFINISHED_NAME};
-use crate::data::{TABLE_NAME, empty_table};
+use super::note::{
+    LIVES_NAME, LIVES_UNFINISHED_NAME, MIRROR_NOTE_NAME, MIRROR_NOTE_UNFINISHED_NAME, NOTE_NAME,
+    NOTE_UNFINISHED_NAME, REPLICA_DIR_PREFIX,
+};
+use super::subfile_table::{TABLE_NAME, empty_table};
 use crate::{StoreError, StoreResult};
 
 const UNFINISHED_NAME: &str = "bivouac-volume.tmp";
@@ -24,7 +27,8 @@ const MODE: u32 = 0o700;
 /// Directories of ours besides the two-digit ones.
 const RECORDS_DIR: &str = "records";
 
-/// How long a daemon waits for a volume that somebody has: who lists what could be recovered has it for a moment.
+/// Maximum wait of a daemon, or of a removal, for a volume in use: a command that lists what could be recovered has it for a
+/// moment.
 const LOOK_WAIT: Duration = Duration::from_millis(1000);
 
 /// Opens a directory, locks it and checks or writes its identity.
@@ -56,7 +60,7 @@ fn check_table(path: &Path, root: BorrowedFd<'_>, identity: VolumeIdentity, vers
     }
 }
 
-/// Whether a volume is of a format that has a table of subfiles.
+/// Returns whether a volume is of a format that has a table of subfiles.
 pub(super) fn has_table(path: &Path, root: BorrowedFd<'_>) -> StoreResult<bool> {
     Ok(read_version(path, root)?.is_some_and(|(_, version)| version >= VERSION))
 }
@@ -114,7 +118,7 @@ pub fn remove_volume(path: &Path, formation: FormationId, remove_dir: bool) -> S
         Err(StoreError::Missing { .. }) => return Ok(()),
         root => root?,
     };
-    lock(path, &root)?;
+    lock_within(path, &root, LOOK_WAIT)?;
     match read_identity(path, root.as_fd())? {
         Some(found) if found.formation != formation => {
             let path = path.to_owned();
@@ -297,8 +301,12 @@ fn remove_content(path: &Path, root: BorrowedFd<'_>) -> StoreResult<()> {
     for entry in found.iter().filter(|entry| entry.is_dir && is_our_dir(&entry.name)) {
         remove_flat_dir(root, &entry.name).map_err(|e| failed(path, &entry.name, e))?;
     }
+    for entry in found.iter().filter(|entry| entry.is_dir && entry.name.starts_with(REPLICA_DIR_PREFIX)) {
+        remove_replica(path, root, &entry.name)?;
+    }
+    let mirror = [MIRROR_NOTE_NAME, MIRROR_NOTE_UNFINISHED_NAME];
     let files = [NOTE_NAME, NOTE_UNFINISHED_NAME, LIVES_NAME, LIVES_UNFINISHED_NAME, TABLE_NAME];
-    for note in files {
+    for note in files.into_iter().chain(mirror) {
         match rustix::fs::unlinkat(root, note, AtFlags::empty()) {
             Ok(()) | Err(SystemError::NOENT) => {}
             Err(error) => return Err(failed(path, note, error)),
@@ -309,6 +317,18 @@ fn remove_content(path: &Path, root: BorrowedFd<'_>) -> StoreResult<()> {
         .map_err(|e| failed(path, "remove identity file", e))?;
     let _ = rustix::fs::unlinkat(root, UNFINISHED_NAME, AtFlags::empty());
     refuse_alien(path, root)
+}
+
+/// Removes a replica of another node's volume, which is a volume in itself.
+fn remove_replica(path: &Path, root: BorrowedFd<'_>, name: &str) -> StoreResult<()> {
+    let path = path.join(name);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let dir = rustix::fs::openat(root, name, flags, Mode::empty()).map_err(|e| failed(&path, "open", e))?;
+    lock_within(&path, &dir, LOOK_WAIT)?;
+    if read_identity(&path, dir.as_fd())?.is_some() {
+        remove_content(&path, dir.as_fd())?;
+    }
+    rustix::fs::unlinkat(root, name, AtFlags::REMOVEDIR).map_err(|e| failed(&path, "remove directory", e))
 }
 
 fn is_our_dir(name: &str) -> bool {
@@ -341,6 +361,7 @@ mod tests {
     use super::*;
     use crate::{DirVolume, OpenMode, Volume};
     use bivouac_types::{Errno, NodeId};
+    use std::os::unix::fs::MetadataExt;
 
     const IDENTITY: VolumeIdentity =
         VolumeIdentity { formation: FormationId([7; 16]), node: NodeId(1), index: 2 };
@@ -454,6 +475,24 @@ mod tests {
         assert_eq!(remove_volume(dir.path(), IDENTITY.formation, true).unwrap_err().errno(), Errno::EBUSY);
         drop(first);
         assert!(DirVolume::open(dir.path(), IDENTITY, false).is_ok());
+    }
+
+    #[test]
+    fn a_removal_waits_for_a_process_that_only_looks() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(DirVolume::open(dir.path(), IDENTITY, false).unwrap());
+        let (looker, _) = claim_existing(dir.path()).unwrap();
+        std::thread::scope(|scope| {
+            let removal = scope.spawn(|| remove_volume(dir.path(), IDENTITY.formation, false));
+            let inode = std::fs::metadata(dir.path()).unwrap().ino();
+            let waits = |line: &str| line.contains("->") && line.contains(&format!(":{inode} "));
+            let is_waiting = || std::fs::read_to_string("/proc/locks").unwrap().lines().any(waits);
+            while !is_waiting() && !removal.is_finished() {
+                std::thread::yield_now();
+            }
+            drop(looker);
+            removal.join().unwrap().unwrap();
+        });
     }
 
     #[test]

@@ -11,14 +11,14 @@ use parking_lot::Mutex;
 use super::transfer::write_all_at;
 use super::{Entry, FileStat, MemVolume, OpenMode, Space, Volume, VolumeFile, VolumeKind};
 
-/// What a crash takes with it.
+/// Extent of a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
+pub enum CrashLoss {
     /// Nothing that was done: the process was killed.
     Nothing,
     /// As before, but the change that comes next, if it is a write, is done for this many bytes.
     Torn(usize),
-    /// What was written to files and not synced: the host went down. Names stay.
+    /// Content of files that was not synced: the host went down. Names stay.
     Unsynced,
 }
 
@@ -31,19 +31,19 @@ pub struct CrashVolume {
 
 #[derive(Debug, Default)]
 struct History {
-    state: Mutex<State>,
+    state: Mutex<RecordedChanges>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    steps: Vec<Step>,
+struct RecordedChanges {
+    steps: Vec<VolumeChange>,
     ids: BTreeMap<String, u64>,
     next_id: u64,
 }
 
 /// One change. Files are known by a number, since names change.
 #[derive(Clone, Debug)]
-enum Step {
+enum VolumeChange {
     MakeDir { name: String },
     Create { name: String, id: u64 },
     Rename { from: String, to: String },
@@ -66,7 +66,7 @@ impl CrashVolume {
     ///
     /// # Errors
     /// None, unless the volume was used beside this type.
-    pub fn after(&self, steps: usize, loss: Loss) -> io::Result<CrashVolume> {
+    pub fn after(&self, steps: usize, loss: CrashLoss) -> io::Result<CrashVolume> {
         let kept = self.kept(steps, loss);
         let crashed = CrashVolume::default();
         let mut files: HashMap<u64, Arc<dyn VolumeFile>> = HashMap::new();
@@ -76,51 +76,61 @@ impl CrashVolume {
         Ok(crashed)
     }
 
-    fn kept(&self, steps: usize, loss: Loss) -> Vec<Step> {
+    fn kept(&self, steps: usize, loss: CrashLoss) -> Vec<VolumeChange> {
         let state = self.history.state.lock();
         let done = state.steps.get(..steps).unwrap_or(&state.steps);
         let mut kept = match loss {
-            Loss::Nothing | Loss::Torn(_) => done.to_vec(),
-            Loss::Unsynced => without_unsynced(done),
+            CrashLoss::Nothing | CrashLoss::Torn(_) => done.to_vec(),
+            CrashLoss::Unsynced => without_unsynced(done),
         };
-        if let (Loss::Torn(max), Some(Step::Write { id, offset, bytes })) = (loss, state.steps.get(steps)) {
+        if let (CrashLoss::Torn(max), Some(VolumeChange::Write { id, offset, bytes })) =
+            (loss, state.steps.get(steps))
+        {
             let bytes = bytes.get(..max).unwrap_or(bytes).to_vec();
-            kept.push(Step::Write { id: *id, offset: *offset, bytes });
+            kept.push(VolumeChange::Write { id: *id, offset: *offset, bytes });
         }
         kept
     }
 }
 
-fn without_unsynced(done: &[Step]) -> Vec<Step> {
+fn without_unsynced(done: &[VolumeChange]) -> Vec<VolumeChange> {
     let mut synced: HashMap<u64, usize> = HashMap::new();
     for (index, step) in done.iter().enumerate() {
-        if let Step::Sync { id } = step {
+        if let VolumeChange::Sync { id } = step {
             synced.insert(*id, index);
         }
     }
     let lost = |index: usize, id: &u64| synced.get(id).is_none_or(|last| *last < index);
-    let keep = |(index, step): &(usize, &Step)| match step {
-        Step::Write { id, .. } | Step::SetLen { id, .. } => !lost(*index, id),
-        Step::Allocate { id, .. } | Step::Grow { id, .. } | Step::Punch { id, .. } => !lost(*index, id),
+    let keep = |(index, step): &(usize, &VolumeChange)| match step {
+        VolumeChange::Write { id, .. } | VolumeChange::SetLen { id, .. } => !lost(*index, id),
+        VolumeChange::Allocate { id, .. }
+        | VolumeChange::Grow { id, .. }
+        | VolumeChange::Punch { id, .. } => !lost(*index, id),
         _ => true,
     };
     done.iter().enumerate().filter(keep).map(|(_, step)| step.clone()).collect()
 }
 
-fn redo(volume: &CrashVolume, files: &mut HashMap<u64, Arc<dyn VolumeFile>>, step: &Step) -> io::Result<()> {
+fn redo(
+    volume: &CrashVolume,
+    files: &mut HashMap<u64, Arc<dyn VolumeFile>>,
+    step: &VolumeChange,
+) -> io::Result<()> {
     let missing = || io::Error::other("change of a file that was never made");
     let file = |id: &u64| files.get(id).ok_or_else(missing);
     match step {
-        Step::MakeDir { name } => volume.make_dir(name),
-        Step::Rename { from, to } => volume.rename(from, to),
-        Step::Remove { name } => volume.remove(name),
-        Step::Write { id, offset, bytes } => write_all_at(&**file(id)?, &[IoSlice::new(bytes)], *offset),
-        Step::SetLen { id, len } => file(id)?.set_len(*len),
-        Step::Allocate { id, range } => file(id)?.allocate(range.clone()),
-        Step::Grow { id, len } => file(id)?.grow(*len),
-        Step::Punch { id, range } => file(id)?.punch(range.clone()),
-        Step::Sync { id } => file(id)?.sync(),
-        Step::Create { name, id } => {
+        VolumeChange::MakeDir { name } => volume.make_dir(name),
+        VolumeChange::Rename { from, to } => volume.rename(from, to),
+        VolumeChange::Remove { name } => volume.remove(name),
+        VolumeChange::Write { id, offset, bytes } => {
+            write_all_at(&**file(id)?, &[IoSlice::new(bytes)], *offset)
+        }
+        VolumeChange::SetLen { id, len } => file(id)?.set_len(*len),
+        VolumeChange::Allocate { id, range } => file(id)?.allocate(range.clone()),
+        VolumeChange::Grow { id, len } => file(id)?.grow(*len),
+        VolumeChange::Punch { id, range } => file(id)?.punch(range.clone()),
+        VolumeChange::Sync { id } => file(id)?.sync(),
+        VolumeChange::Create { name, id } => {
             files.insert(*id, volume.open(name, OpenMode::CreateNew)?);
             Ok(())
         }
@@ -156,7 +166,7 @@ impl Volume for CrashVolume {
         if let Some(id) = state.ids.remove(from) {
             state.ids.insert(to.to_owned(), id);
         }
-        state.steps.push(Step::Rename { from: from.to_owned(), to: to.to_owned() });
+        state.steps.push(VolumeChange::Rename { from: from.to_owned(), to: to.to_owned() });
         Ok(())
     }
 
@@ -164,14 +174,14 @@ impl Volume for CrashVolume {
         let mut state = self.history.state.lock();
         self.inner.remove(name)?;
         state.ids.remove(name);
-        state.steps.push(Step::Remove { name: name.to_owned() });
+        state.steps.push(VolumeChange::Remove { name: name.to_owned() });
         Ok(())
     }
 
     fn make_dir(&self, name: &str) -> io::Result<()> {
         let mut state = self.history.state.lock();
         self.inner.make_dir(name)?;
-        state.steps.push(Step::MakeDir { name: name.to_owned() });
+        state.steps.push(VolumeChange::MakeDir { name: name.to_owned() });
         Ok(())
     }
 
@@ -184,12 +194,12 @@ impl Volume for CrashVolume {
     }
 }
 
-impl State {
+impl RecordedChanges {
     fn created(&mut self, name: &str) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
         self.ids.insert(name.to_owned(), id);
-        self.steps.push(Step::Create { name: name.to_owned(), id });
+        self.steps.push(VolumeChange::Create { name: name.to_owned(), id });
         id
     }
 }
@@ -210,14 +220,14 @@ impl VolumeFile for CrashFile {
         let mut state = self.history.state.lock();
         let count = self.inner.write_vectored_at(bufs, offset)?;
         let bytes = bufs.iter().flat_map(|buf| buf.iter().copied()).take(count).collect();
-        state.steps.push(Step::Write { id: self.id, offset, bytes });
+        state.steps.push(VolumeChange::Write { id: self.id, offset, bytes });
         Ok(count)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut state = self.history.state.lock();
         self.inner.set_len(len)?;
-        state.steps.push(Step::SetLen { id: self.id, len });
+        state.steps.push(VolumeChange::SetLen { id: self.id, len });
         Ok(())
     }
 
@@ -232,26 +242,26 @@ impl VolumeFile for CrashFile {
     fn allocate(&self, range: Range<u64>) -> io::Result<()> {
         let mut state = self.history.state.lock();
         self.inner.allocate(range.clone())?;
-        state.steps.push(Step::Allocate { id: self.id, range });
+        state.steps.push(VolumeChange::Allocate { id: self.id, range });
         Ok(())
     }
 
     fn grow(&self, len: u64) -> io::Result<()> {
         let mut state = self.history.state.lock();
         self.inner.grow(len)?;
-        state.steps.push(Step::Grow { id: self.id, len });
+        state.steps.push(VolumeChange::Grow { id: self.id, len });
         Ok(())
     }
 
     fn punch(&self, range: Range<u64>) -> io::Result<()> {
         let mut state = self.history.state.lock();
         self.inner.punch(range.clone())?;
-        state.steps.push(Step::Punch { id: self.id, range });
+        state.steps.push(VolumeChange::Punch { id: self.id, range });
         Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.history.state.lock().steps.push(Step::Sync { id: self.id });
+        self.history.state.lock().steps.push(VolumeChange::Sync { id: self.id });
         Ok(())
     }
 }
@@ -280,12 +290,12 @@ mod tests {
             crashed.open(name, OpenMode::Existing).ok().map(|file| read_all(&*file).unwrap())
         };
         assert_eq!(volume.steps(), 6);
-        assert_eq!(content(0, Loss::Nothing, "a"), None);
-        assert_eq!(content(1, Loss::Torn(2), "a"), Some(b"on".to_vec()));
-        assert_eq!(content(4, Loss::Nothing, "a"), Some(b"onetwo".to_vec()));
-        assert_eq!(content(4, Loss::Unsynced, "a"), Some(b"one".to_vec()));
-        assert_eq!(content(5, Loss::Nothing, "a"), None);
-        assert_eq!(content(5, Loss::Nothing, "b"), Some(b"onetwo".to_vec()));
-        assert_eq!(content(6, Loss::Nothing, "b"), Some(b"o".to_vec()));
+        assert_eq!(content(0, CrashLoss::Nothing, "a"), None);
+        assert_eq!(content(1, CrashLoss::Torn(2), "a"), Some(b"on".to_vec()));
+        assert_eq!(content(4, CrashLoss::Nothing, "a"), Some(b"onetwo".to_vec()));
+        assert_eq!(content(4, CrashLoss::Unsynced, "a"), Some(b"one".to_vec()));
+        assert_eq!(content(5, CrashLoss::Nothing, "a"), None);
+        assert_eq!(content(5, CrashLoss::Nothing, "b"), Some(b"onetwo".to_vec()));
+        assert_eq!(content(6, CrashLoss::Nothing, "b"), Some(b"o".to_vec()));
     }
 }

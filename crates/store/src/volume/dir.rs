@@ -9,9 +9,10 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno as SystemError, retry_on_intr};
 
-use bivouac_direct::Mapped;
+use bivouac_direct::WritablePages;
 use bivouac_types::TMPFS_MAGIC;
 
+use super::subfile_table::{check_table, renew_table};
 use super::transfer::write_each;
 use super::{
     Entry, FileStat, OpenMode, Places, Space, Volume, VolumeFile, VolumeIdentity, VolumeKind, check_name,
@@ -19,7 +20,6 @@ use super::{
 };
 
 use crate::StoreResult;
-use crate::data::{check_table, renew_table};
 
 const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
 const DIR_MODE: Mode = Mode::from_raw_mode(0o700);
@@ -33,7 +33,7 @@ pub struct DirVolume {
     path: PathBuf,
     root: OwnedFd,
     kind: VolumeKind,
-    /// Whether its format has a table of subfiles.
+    /// True if its format has a table of subfiles.
     has_table: bool,
 }
 
@@ -59,8 +59,8 @@ impl DirVolume {
         Ok((DirVolume { path: path.to_owned(), root, kind, has_table }, identity))
     }
 
-    /// Whether the table of subfiles is there, without which nobody knows whether they are; volumes of older releases
-    /// need none.
+    /// Returns whether the table of subfiles is there, without which nobody knows whether they are; volumes of older
+    /// releases need none.
     ///
     /// # Errors
     /// `NoTable`, `Corrupt`, `NewerFormat`, `Io`.
@@ -106,6 +106,7 @@ impl Volume for DirVolume {
             OpenMode::Create => OFlags::CREATE,
             OpenMode::CreateNew => OFlags::CREATE | OFlags::EXCL,
         };
+        // No links: whoever can write to the directory must not make a daemon write elsewhere.
         let flags = flags | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = retry_on_intr(|| rustix::fs::openat(&self.root, name, flags, FILE_MODE))?;
         Ok(Arc::new(DirFile { fd, in_memory: self.kind == VolumeKind::Memory }))
@@ -132,7 +133,8 @@ impl Volume for DirVolume {
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
-        Ok(rustix::fs::fsync(self.open_dir(dir)?)?)
+        let dir = self.open_dir(dir)?;
+        Ok(retry_on_intr(|| rustix::fs::fsync(&dir))?)
     }
 }
 
@@ -147,7 +149,7 @@ impl DirVolume {
     }
 }
 
-/// What is in an open directory, with sizes. A file that vanishes meanwhile is left out.
+/// The entries of an open directory, with sizes. A file that vanishes meanwhile is left out.
 pub(super) fn entries(dir: BorrowedFd<'_>) -> io::Result<Vec<Entry>> {
     let mut found = Vec::new();
     for entry in Dir::read_from(dir)? {
@@ -213,10 +215,10 @@ impl VolumeFile for DirFile {
     fn write_places(&self, base: u64, places: &Places<'_>) -> io::Result<()> {
         let span = places.span();
         let (start, len) = (base + span.start, span.end - span.start);
-        if !self.in_memory || !Mapped::pays(places.count(), len) {
+        if !self.in_memory || !WritablePages::pays(places.count(), len) {
             return write_each(self, base, places);
         }
-        let mapped = match Mapped::map(self.fd.as_fd(), start, len) {
+        let mapped = match WritablePages::map(self.fd.as_fd(), start, len) {
             Ok(mapped) => mapped,
             Err(error) if error.kind() == io::ErrorKind::StorageFull => return Err(error),
             // A limit on mappings is none on files.
@@ -261,7 +263,7 @@ impl VolumeFile for DirFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        Ok(rustix::fs::fsync(&self.fd)?)
+        Ok(retry_on_intr(|| rustix::fs::fsync(&self.fd))?)
     }
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -12,7 +12,7 @@ use bivouac_types::Errno;
 
 use super::{Entry, FileStat, OpenMode, Space, Volume, VolumeFile, VolumeKind, system_error};
 
-/// What is about to be done.
+/// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationKind {
     /// Opening a file that must exist.
@@ -48,15 +48,15 @@ pub enum OperationKind {
 /// One operation on a [`FailingVolume`].
 #[derive(Clone, Copy, Debug)]
 pub struct Operation<'a> {
-    /// How many came before it.
+    /// Number of operations before it.
     pub number: u64,
-    /// What it does.
+    /// Its kind.
     pub kind: OperationKind,
     /// The file or directory, by the name that it was opened with.
     pub name: &'a str,
 }
 
-/// What becomes of an operation.
+/// Outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// It is done.

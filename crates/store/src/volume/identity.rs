@@ -15,6 +15,14 @@ const MAGIC: &[u8; 8] = b"BVKVOLUM";
 const CRC_AT: usize = IDENTITY_LEN - 4;
 
 /// Whose volume a directory is.
+///
+/// ```text
+///  0        8         10         12     14     16          32        60    64
+/// ┌────────┬─────────┬──────────┬──────┬──────┬───────────┬─────────┬─────┐
+/// │ magic  │ version │ position │ node │ 0    │ formation │ 0       │ crc │
+/// │ 8      │ 2       │ 2        │ 2    │ 2    │ 16        │ 28      │ 4   │
+/// └────────┴─────────┴──────────┴──────┴──────┴───────────┴─────────┴─────┘
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeIdentity {
     /// The formation.
@@ -25,7 +33,7 @@ pub struct VolumeIdentity {
     pub index: u16,
 }
 
-/// Why bytes are no identity that this release can use.
+/// Reason why an identity cannot be used by this release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IdentityError {
     Damaged(&'static str),

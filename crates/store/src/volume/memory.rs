@@ -205,6 +205,7 @@ impl MemFile {
             let (number, within) = (at / PAGE as u64, (at % PAGE as u64) as usize);
             let page = match content.pages.entry(number) {
                 MapEntry::Occupied(page) => page.into_mut(),
+                // As tmpfs does it: a write that finds no page is short, and an error only if it wrote nothing.
                 MapEntry::Vacant(_) if !self.pages.take() => return range.start,
                 MapEntry::Vacant(page) => page.insert(None),
             };
@@ -223,7 +224,8 @@ impl Pages {
     }
 
     fn give_back(&self, count: usize) {
-        self.used.fetch_sub(count as u64, Ordering::Relaxed);
+        let used = self.used.fetch_sub(count as u64, Ordering::Relaxed);
+        assert!(used >= count as u64, "{count} of {used} pages are given back");
     }
 }
 

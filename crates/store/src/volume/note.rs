@@ -1,4 +1,4 @@
-//! What a volume says of the formation that it is part of, besides the identity: texts whose meaning is that of whoever
+//! Notes of the formation on a volume, besides the identity: texts whose meaning is that of whoever
 //! brings formations up. The note is there for the time when nothing else is left of the formation; the lives tell a
 //! volume that was put back from an older copy.
 
@@ -20,12 +20,20 @@ pub const LIVES_NAME: &str = "bivouac-lives";
 /// The same while it is written.
 pub(super) const LIVES_UNFINISHED_NAME: &str = "bivouac-lives.tmp";
 
+/// Name of what a mirror must not forget.
+pub(crate) const MIRROR_NOTE_NAME: &str = "bivouac-mirror";
+/// The same while it is written.
+pub(crate) const MIRROR_NOTE_UNFINISHED_NAME: &str = "bivouac-mirror.tmp";
+
+/// What names of the directories of replicas, in a volume of their backup, begin with.
+pub const REPLICA_DIR_PREFIX: &str = "replica-";
+
 /// Writes a volume's note, whole or not at all, and makes it outlive the host.
 ///
 /// # Errors
 /// The system's.
 pub fn write_note(volume: &Path, text: &[u8]) -> io::Result<()> {
-    write(volume, (NOTE_NAME, NOTE_UNFINISHED_NAME), text)
+    write_text(volume, (NOTE_NAME, NOTE_UNFINISHED_NAME), text)
 }
 
 /// Writes in which lives a volume was there, as [`write_note`] writes the note.
@@ -33,10 +41,11 @@ pub fn write_note(volume: &Path, text: &[u8]) -> io::Result<()> {
 /// # Errors
 /// The system's.
 pub fn write_lives(volume: &Path, text: &[u8]) -> io::Result<()> {
-    write(volume, (LIVES_NAME, LIVES_UNFINISHED_NAME), text)
+    write_text(volume, (LIVES_NAME, LIVES_UNFINISHED_NAME), text)
 }
 
-fn write(volume: &Path, (name, unfinished): (&str, &str), text: &[u8]) -> io::Result<()> {
+/// Writes a text under a name, whole or not at all, and makes it outlive the host.
+pub(crate) fn write_text(volume: &Path, (name, unfinished): (&str, &str), text: &[u8]) -> io::Result<()> {
     let unfinished = volume.join(unfinished);
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits() as i32);
@@ -52,7 +61,7 @@ fn write(volume: &Path, (name, unfinished): (&str, &str), text: &[u8]) -> io::Re
 /// # Errors
 /// The system's; `InvalidData` for one that is longer than any.
 pub fn read_note(volume: &Path) -> io::Result<Option<Vec<u8>>> {
-    read(volume, NOTE_NAME)
+    read_text(volume, NOTE_NAME)
 }
 
 /// In which lives a volume was there; `None` if it does not say.
@@ -60,10 +69,11 @@ pub fn read_note(volume: &Path) -> io::Result<Option<Vec<u8>>> {
 /// # Errors
 /// As [`read_note`].
 pub fn read_lives(volume: &Path) -> io::Result<Option<Vec<u8>>> {
-    read(volume, LIVES_NAME)
+    read_text(volume, LIVES_NAME)
 }
 
-fn read(volume: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
+/// The text under a name; `None` if there is none.
+pub(crate) fn read_text(volume: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
     let mut options = OpenOptions::new();
     // What is no file must not hold anybody up.
     options.read(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);

@@ -27,10 +27,28 @@ impl<'a> Places<'a> {
         (wanted > 0 && wanted == there).then_some(Places { extents, bytes })
     }
 
-    /// How many there are.
+    /// Number of places.
     #[must_use]
     pub fn count(&self) -> usize {
         self.extents.len()
+    }
+
+    /// The places, each an offset and a length.
+    #[must_use]
+    pub(crate) fn extents(&self) -> &'a [(u64, u32)] {
+        self.extents
+    }
+
+    /// The bytes for them.
+    #[must_use]
+    pub(crate) fn bytes(&self) -> &'a [IoSlice<'a>] {
+        self.bytes
+    }
+
+    /// Number of bytes.
+    #[must_use]
+    pub(crate) fn len(&self) -> u64 {
+        self.extents.iter().map(|(_, len)| u64::from(*len)).sum()
     }
 
     /// From the first byte of the first to the last byte of the last.

@@ -1,6 +1,7 @@
 //! Whole reads and writes out of partial ones.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
 
 use super::{Places, VolumeFile};
 
@@ -16,7 +17,10 @@ pub(crate) fn write_all_at(
     }
     match file.write_vectored_at(bufs, offset)? {
         count if count == total => Ok(()),
-        count => write_rest(file, bufs, offset, count, total),
+        count => {
+            assert!(count < total, "wrote {count} of {total} bytes");
+            write_rest(file, bufs, offset, count, total)
+        }
     }
 }
 
@@ -29,14 +33,32 @@ fn write_rest(
 ) -> io::Result<()> {
     let mut rest: Vec<IoSlice<'_>> = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
     let mut rest = rest.as_mut_slice();
-    IoSlice::advance_slices(&mut rest, done.min(total));
+    IoSlice::advance_slices(&mut rest, done);
     while done < total {
         match file.write_vectored_at(rest, offset + done as u64)? {
+            // No error and no progress: without this the caller would wait for ever, with a lock held.
             0 => return Err(io::ErrorKind::WriteZero.into()),
             count => {
-                IoSlice::advance_slices(&mut rest, count.min(total - done));
+                assert!(count <= total - done, "wrote {count} of {} bytes", total - done);
+                IoSlice::advance_slices(&mut rest, count);
                 done += count;
             }
+        }
+    }
+    Ok(())
+}
+
+/// Overwrites what data there is in a range; a hole is zeros already.
+pub(crate) fn write_zeros(file: &(impl VolumeFile + ?Sized), range: &Range<u64>) -> io::Result<()> {
+    static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+    let (mut at, end) = (range.start, range.end);
+    while let Some(data) = file.next_data(at)?.filter(|data| data.start < end) {
+        at = data.start;
+        while at < data.end.min(end) {
+            let count = (data.end.min(end) - at).min(ZEROS.len() as u64);
+            let zeros = ZEROS.get(..count as usize).unwrap_or(&ZEROS);
+            write_all_at(file, &[IoSlice::new(zeros)], at)?;
+            at += count;
         }
     }
     Ok(())
@@ -65,6 +87,7 @@ pub(crate) fn read_full_at(
     while done < total {
         let count = file.read_vectored_at(rest, offset + done as u64)?;
         done += count;
+        assert!(done <= total, "read {done} bytes into buffers of {total}");
         if count == 0 || done >= total || offset + done as u64 >= len {
             break;
         }

@@ -1,54 +1,30 @@
 //! Settings that are one word out of a few.
 
-/// Defines an enumeration whose values are written as words.
-macro_rules! words {
-    ($($(#[$doc:meta])* $name:ident ($what:literal) { $($(#[$vdoc:meta])* $variant:ident = $word:literal),* $(,)? })*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-        pub enum $name { $($(#[$vdoc])* $variant),* }
-
-        impl $name {
-            /// All of them, the default first.
-            pub const ALL: &[$name] = &[$($name::$variant),*];
-            /// How they are written.
-            pub const WORDS: &[&str] = &[$($word),*];
-
-            /// How it is written.
-            #[must_use]
-            pub fn word(self) -> &'static str {
-                match self { $($name::$variant => $word),* }
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.word())
-            }
-        }
-
-        impl std::str::FromStr for $name {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<$name, String> {
-                match text {
-                    $($word => Ok($name::$variant),)*
-                    _ => Err(format!("{} '{text}' is none of {}", $what, $name::WORDS.join(", "))),
-                }
-            }
-        }
-    )*};
-}
-
 words! {
-    /// What a reader may expect of a writer; see docs/semantics.md.
+    /// What a reader may expect of a writer; see docs/semantics/contracts.md.
+    #[derive(Default)]
     Contract ("contract") {
         /// What a finished write wrote, every later read sees.
         #[default]
         Coherent = "coherent",
         /// Visible after close or fsync; writers write behind and readers read ahead.
         Session = "session",
+        /// As coherent, and a call is seen whole or not at all, however many stripes and nodes it touches.
+        Strict = "strict",
+        /// The content never changes, and so whoever reads may cache it. Of files only, and never that of a partition.
+        Laminated = "laminated",
+    }
+    /// Lamination of a file when its last write permission is taken away.
+    #[derive(Default)]
+    Laminate ("laminate") {
+        /// By `bivouac laminate`, or the contract as an attribute.
+        #[default]
+        OnRequest = "on-request",
+        /// Also by `chmod a-w`.
+        OnChmod = "on-chmod",
     }
     /// Which volumes of its nodes a partition uses.
+    #[derive(Default)]
     VolumeKind ("volumes") {
         /// All of them.
         #[default]
@@ -58,16 +34,18 @@ words! {
         /// Those on a file system on a device.
         Disk = "disk",
     }
-    /// What decides on the first seat of a file.
+    /// What decides on the first target of a file.
+    #[derive(Default)]
     MasterHash ("master hash") {
         /// XXH3 of its inode number: even, whatever the names are.
         #[default]
         Xxh3 = "xxh3",
-        /// The sum of the bytes of its name, modulo the seats: published, found without asking anybody, and uneven
+        /// The sum of the bytes of its name, modulo the targets: published, found without asking anybody, and uneven
         /// for numbered names.
         ByteSum = "byte-sum",
     }
     /// What `fsync` means in front of site storage.
+    #[derive(Default)]
     FsyncPolicy ("fsync policy") {
         /// Durable on the volumes.
         #[default]
@@ -76,6 +54,7 @@ words! {
         Source = "source",
     }
     /// Whether what is deleted here is deleted at the source.
+    #[derive(Default)]
     MirrorDeletes ("mirror-deletes") {
         /// Nothing is ever deleted there.
         #[default]
@@ -84,6 +63,7 @@ words! {
         Yes = "yes",
     }
     /// Whether content stays here, however full the volumes are.
+    #[derive(Default)]
     Pin ("pin") {
         /// It makes room.
         #[default]
@@ -92,6 +72,7 @@ words! {
         Yes = "yes",
     }
     /// When content of site storage is brought to the nodes.
+    #[derive(Default)]
     ReadPolicy ("read policy") {
         /// By stripes, when they are first read.
         #[default]

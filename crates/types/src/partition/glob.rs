@@ -25,6 +25,20 @@ impl Glob {
         fast_glob::glob_match(pattern, if self.is_of_paths() { path } else { name })
     }
 
+    /// Returns the pattern of the directory's name of `DIR/**`: all below a directory right below the partition's.
+    #[must_use]
+    pub fn top_directory(&self) -> Option<&str> {
+        let name = self.0.trim_start_matches('/').strip_suffix("/**")?;
+        let is_name = !name.is_empty() && !name.contains('/') && !name.contains("**");
+        is_name.then_some(name)
+    }
+
+    /// Returns whether all below a directory right below the partition's is meant, if that has this name.
+    #[must_use]
+    pub fn matches_below(&self, name: &[u8]) -> bool {
+        self.top_directory().is_some_and(|pattern| fast_glob::glob_match(pattern, name))
+    }
+
     /// The pattern.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -5,11 +5,12 @@ use std::str::FromStr;
 
 use super::rule::stripe;
 use super::{
-    Contract, FsyncPolicy, MasterHash, MirrorDeletes, Pin, ReadPolicy, Rule, Source, VolumeKind, WritePolicy,
+    Contract, FsyncPolicy, Laminate, MasterHash, MirrorDeletes, Pin, ReadPolicy, Rule, Source, VolumeKind,
+    WritePolicy,
 };
-use crate::Placement;
 use crate::limits::{PARTITION_RULES_MAX, STRIPE_DEFAULT};
 use crate::units::{exact_size, parse_size};
+use crate::{Errno, FsError, FsResult, Placement};
 
 /// The keys, in the order in which they are written, with what their values look like.
 pub const KEYS: &[(&str, &str)] = &[
@@ -18,14 +19,15 @@ pub const KEYS: &[(&str, &str)] = &[
     ("placement", "striped|local|hashed"),
     ("master-hash", "xxh3|byte-sum"),
     ("volumes", "any|memory|disk"),
-    ("contract", "coherent|session"),
+    ("contract", "coherent|session|strict"),
+    ("laminate", "on-request|on-chmod"),
     ("source", "URL|none"),
     ("read", "on-demand|at-start|on-open"),
     ("write", WritePolicy::FORMS),
     ("fsync", "volumes|source"),
     ("mirror-deletes", "no|yes"),
     ("capacity", "SIZE|none"),
-    ("rule", "'GLOB: read=… write=… stripe=… pin=…'|none"),
+    ("rule", "'GLOB: read=… write=… stripe=… pin=… contract=…'|none"),
 ];
 
 /// The value that takes a setting away which need not be there.
@@ -37,16 +39,18 @@ const NONE: &str = "none";
 pub struct PartitionSettings {
     /// Bytes per stripe of new files.
     pub stripe: u32,
-    /// Seats that a new file uses; 0 is all of the partition.
+    /// Targets that a new file uses; 0 is all of the partition.
     pub width: u16,
-    /// How the seats of a new file are chosen.
+    /// How the targets of a new file are chosen.
     pub placement: Placement,
-    /// What decides on its first seat.
+    /// What decides on its first target.
     pub master_hash: MasterHash,
-    /// Which volumes are seats. Fixed when the partition is made.
+    /// Which volumes are targets. Fixed when the partition is made.
     pub volumes: VolumeKind,
     /// What readers may expect of writers.
     pub contract: Contract,
+    /// Requests that laminate its files.
+    pub laminate: Laminate,
     /// What the partition stands in front of.
     pub source: Option<Source>,
     /// When content comes from there.
@@ -57,7 +61,7 @@ pub struct PartitionSettings {
     pub fsync: FsyncPolicy,
     /// Whether what is deleted here is deleted there.
     pub mirror_deletes: MirrorDeletes,
-    /// Most bytes on its seats together.
+    /// Most bytes on its targets together.
     pub capacity: Option<u64>,
     /// Exceptions; the first that names a file and says something about a matter decides on it.
     pub rules: Vec<Rule>,
@@ -103,6 +107,7 @@ impl Default for PartitionSettings {
             master_hash: MasterHash::default(),
             volumes: VolumeKind::default(),
             contract: Contract::default(),
+            laminate: Laminate::default(),
             source: None,
             read: ReadPolicy::default(),
             write: WritePolicy::default(),
@@ -115,6 +120,29 @@ impl Default for PartitionSettings {
 }
 
 impl PartitionSettings {
+    /// Returns whether what is deleted in the partition is to be deleted at its source.
+    #[must_use]
+    pub fn mirrors_deletes(&self) -> bool {
+        self.source.is_some() && self.mirror_deletes == MirrorDeletes::Yes
+    }
+
+    /// Refuses changes in front of a link that is being removed, and of one whose key permits none, unless they are to stay
+    /// here.
+    ///
+    /// # Errors
+    /// `EROFS`.
+    pub fn check_permitted(&self) -> FsResult<()> {
+        let Some(source) = &self.source else { return Ok(()) };
+        let refused = |why| Err(FsError::with(Errno::EROFS, why));
+        match source {
+            source if source.is_detached() => refused("the link is being removed"),
+            source if source.is_read_only() && self.write != WritePolicy::Never => {
+                refused("the key of the link permits no changes")
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Changes one setting; a rule is added to those that are there, and `none` takes all away.
     ///
     /// # Errors
@@ -126,7 +154,8 @@ impl PartitionSettings {
             "placement" => value.parse().map(|placement| self.placement = placement),
             "master-hash" => value.parse().map(|hash| self.master_hash = hash),
             "volumes" => value.parse().map(|kind| self.volumes = kind),
-            "contract" => value.parse().map(|contract| self.contract = contract),
+            "contract" => contract(value).map(|contract| self.contract = contract),
+            "laminate" => value.parse().map(|laminate| self.laminate = laminate),
             "source" => unless_none(value, str::parse).map(|source| self.source = source),
             "read" => value.parse().map(|policy| self.read = policy),
             "write" => value.parse().map(|policy| self.write = policy),
@@ -158,6 +187,9 @@ impl PartitionSettings {
             ("fsync", self.fsync.to_string()),
         ];
         let mut pairs = Vec::from(always);
+        if self.laminate != Laminate::default() {
+            pairs.push(("laminate", self.laminate.to_string()));
+        }
         if self.mirror_deletes != MirrorDeletes::default() {
             pairs.push(("mirror-deletes", self.mirror_deletes.to_string()));
         }
@@ -177,6 +209,19 @@ impl PartitionSettings {
     #[must_use]
     pub fn pins(&self, name: &[u8]) -> bool {
         self.by_rule(name, |rule| rule.pin) == Some(Pin::Yes)
+    }
+
+    /// The rule that gives a new file of this name a contract.
+    #[must_use]
+    pub fn contract_rule(&self, name: &[u8]) -> Option<&Rule> {
+        let is_named = |rule: &&Rule| !rule.glob.is_of_paths() && rule.glob.matches(name);
+        self.rules.iter().filter(|rule| rule.contract.is_some()).find(is_named)
+    }
+
+    /// The rule that gives a new directory of this name a contract, right below the partition's directory.
+    #[must_use]
+    pub fn directory_contract_rule(&self, name: &[u8]) -> Option<&Rule> {
+        self.rules.iter().filter(|rule| rule.contract.is_some()).find(|rule| rule.glob.matches_below(name))
     }
 
     /// When content of a file comes from site storage; `path` is from the partition's directory on.
@@ -228,8 +273,19 @@ fn unless_none<T>(value: &str, read: impl Fn(&str) -> Result<T, String>) -> Resu
     if value == NONE { Ok(None) } else { read(value).map(Some) }
 }
 
+/// A contract that files can be written under.
+pub(super) fn contract(value: &str) -> Result<Contract, String> {
+    match value.parse()? {
+        Contract::Laminated => Err(
+            "new files cannot be laminated, or nothing could be written to them; bivouac laminate does it later"
+                .into(),
+        ),
+        contract => Ok(contract),
+    }
+}
+
 fn width(value: &str) -> Result<u16, String> {
-    value.parse().map_err(|_| format!("width '{value}' is not a number of seats; 0 is all of them"))
+    value.parse().map_err(|_| format!("width '{value}' is not a number of targets; 0 is all of them"))
 }
 
 fn capacity(value: &str) -> Result<u64, String> {
@@ -273,6 +329,21 @@ mod tests {
     }
 
     #[test]
+    fn the_first_rule_with_a_contract_that_names_a_file_gives_it() {
+        let text = "rule=*.db: stripe=4k\nrule=*.db: contract=strict\nrule=ckpt*/**: contract=session\n\
+                    rule=a.*: contract=coherent\nrule=*.x/**: write=through";
+        let settings: PartitionSettings = text.parse().unwrap();
+        let of_file = |name: &str| settings.contract_rule(name.as_bytes()).and_then(|rule| rule.contract);
+        assert_eq!(
+            [of_file("a.db"), of_file("a.x"), of_file("ckpt1")],
+            [Some(Contract::Strict), Some(Contract::Coherent), None]
+        );
+        let of_dir =
+            |name: &str| settings.directory_contract_rule(name.as_bytes()).and_then(|rule| rule.contract);
+        assert_eq!([of_dir("ckpt1"), of_dir("x.db"), of_dir("a.x")], [Some(Contract::Session), None, None]);
+    }
+
+    #[test]
     fn every_key_can_be_set_and_what_is_wrong_is_named() {
         let mut settings = PartitionSettings::default();
         for (key, _) in KEYS {
@@ -284,10 +355,13 @@ mod tests {
         let mut refusal = |key, value| settings.assign(key, value).unwrap_err().to_string();
         assert_eq!(refusal("strip", "4k"), "'strip' is no setting of partitions; 'stripe' is");
         assert!(refusal("colour", "red").contains("there are stripe, width"));
-        assert!(refusal("width", "-1").contains("'-1' is not a number of seats"));
+        assert!(refusal("width", "-1").contains("'-1' is not a number of targets"));
         assert!(refusal("capacity", "0").contains("holds nothing"));
         assert!(refusal("placement", "far").contains("placement 'far' is none of striped, local, hashed"));
         assert!(refusal("contract", "loose").contains("coherent, session"));
+        assert!(refusal("contract", "laminated").contains("new files cannot be laminated"));
+        assert!(refusal("rule", "*.nc: contract=laminated").contains("new files cannot be laminated"));
+        assert!(refusal("laminate", "always").contains("laminate 'always' is none of on-request, on-chmod"));
     }
 
     fn any_rule() -> impl Strategy<Value = Rule> {
@@ -295,13 +369,18 @@ mod tests {
         let stripe = proptest::option::of((1u32..1000).prop_map(|pages| pages * 4096));
         let glob = proptest::sample::select(&["*", "*.h5", "chk_[0-9]*", "{a,b}?:c"][..]);
         let pin = proptest::option::of(proptest::sample::select(Pin::ALL));
-        (glob, read, any_write(), stripe, pin).prop_map(|(glob, read, write, stripe, pin)| Rule {
-            glob: glob.parse::<Glob>().unwrap(),
-            read,
-            write: Some(write),
-            stripe,
-            pin,
-        })
+        let writable = vec![Contract::Coherent, Contract::Session, Contract::Strict];
+        let contract = proptest::option::of(proptest::sample::select(writable));
+        (glob, read, any_write(), stripe, pin, contract).prop_map(
+            |(glob, read, write, stripe, pin, contract)| Rule {
+                glob: glob.parse::<Glob>().unwrap(),
+                read,
+                write: Some(write),
+                stripe,
+                pin,
+                contract,
+            },
+        )
     }
 
     fn any_write() -> impl Strategy<Value = WritePolicy> {
@@ -314,7 +393,7 @@ mod tests {
     }
 
     fn any_settings() -> impl Strategy<Value = PartitionSettings> {
-        let first = (1u32..1000, any::<u16>(), 0..3usize, 0..2usize, 0..3usize, 0..2usize);
+        let first = (1u32..1000, any::<u16>(), 0..3usize, 0..2usize, 0..3usize, 0..3usize);
         let write = prop_oneof![any_write(), Just(WritePolicy::Never)];
         let second = (0..3usize, write, proptest::option::of(1..u64::MAX), any::<bool>());
         (first, second, proptest::collection::vec(any_rule(), 0..5)).prop_map(|(first, second, rules)| {
@@ -326,6 +405,7 @@ mod tests {
                 master_hash: MasterHash::ALL[first.3],
                 volumes: VolumeKind::ALL[first.4],
                 contract: Contract::ALL[first.5],
+                laminate: Laminate::ALL[second.0 % 2],
                 source: second.3.then(|| "s3://b/p?region=r".parse().unwrap()),
                 read: ReadPolicy::ALL[second.0],
                 write: second.1,

@@ -1,149 +1,121 @@
 //! Messages for checking a running formation: pages of what a node keeps, and whether it was changed meanwhile.
 
-use bivouac_types::{Ino, Layout, SeatIndex, Slot};
+use bivouac_types::{Ino, Layout, Slot, TargetIndex};
 
-use crate::{SeatEntry, codec_struct};
+use crate::TargetEntry;
 
-/// A position among a node's records.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListRecordsRequest {
-    /// The slot to begin in.
-    pub slot: Slot,
-    /// The last key there that is known already; empty for none.
-    pub after: Vec<u8>,
-    /// First letters of the keys that are wanted, ascending.
-    pub tables: Vec<u8>,
-    /// Do not go on with the next slots.
-    pub one_slot: bool,
-    /// About how many bytes the answer may have.
-    pub max_bytes: u32,
-    /// Values are cut to so many bytes.
-    pub value_max: u32,
+owned! {
+    /// A position among a node's records.
+    ListRecordsRequest {
+        /// The slot to begin in.
+        slot: Slot,
+        /// The last key there that is known already; empty for none.
+        after: Vec<u8>,
+        /// First letters of the keys that are wanted, ascending.
+        tables: Vec<u8>,
+        /// Do not go on with the next slots.
+        one_slot: bool,
+        /// About how many bytes the answer may have.
+        max_bytes: u32,
+        /// Values are cut to so many bytes.
+        value_max: u32,
+    }
+    /// Some records.
+    RecordPage {
+        /// In the order of slots and keys.
+        records: Vec<ListedRecord>,
+        /// Slot and key to go on behind; nothing when these were the last.
+        next: Option<(Slot, Vec<u8>)>,
+    }
+    /// A record as it is kept.
+    ListedRecord {
+        /// The slot that it is in.
+        slot: Slot,
+        /// Its key.
+        key: Vec<u8>,
+        /// Its value, or the front of it.
+        value: Vec<u8>,
+        /// Length of the whole value, in bytes.
+        value_len: u32,
+    }
+    /// A position among the subfiles of a volume.
+    ListSubfilesRequest {
+        /// Position of the volume on the node.
+        volume: u16,
+        /// The last one that is known already.
+        after: Option<(Ino, TargetIndex)>,
+        /// Most subfiles of the answer.
+        max: u32,
+    }
+    /// Some subfiles.
+    SubfilePage {
+        /// In an order of their own.
+        subfiles: Vec<SubfileFacts>,
+        /// True if these were the last.
+        end: bool,
+    }
+    /// A subfile as it is found on a volume.
+    SubfileFacts {
+        /// The file, by the subfile's name.
+        ino: Ino,
+        /// The target, by the subfile's name.
+        target: TargetIndex,
+        /// Bytes of data, holes included.
+        len: u64,
+        /// Bytes on the volume, header included.
+        allocated: u64,
+        /// What the header says; nothing when it is damaged.
+        header: Option<HeaderFacts>,
+        /// What is wrong with the header; empty when nothing is.
+        problem: String,
+        /// True if it was made and is not there any more.
+        lost: bool,
+    }
+    /// What a sound header of a subfile says.
+    HeaderFacts {
+        /// Where the bytes of the file are.
+        layout: Layout,
+        /// Epoch of the last cut that the subfile took part in.
+        epoch: u32,
+        /// Where the file's targets are, from the base target on.
+        places: Vec<TargetEntry>,
+    }
+    /// A part of a subfile that is to be compared with its checksums.
+    #[derive(Copy)]
+    ScrubRequest {
+        /// The file.
+        ino: Ino,
+        /// The target that holds the subfile.
+        target: TargetIndex,
+        /// Where to begin in its data, in bytes.
+        from: u64,
+        /// About how much to compare, in bytes.
+        bytes: u64,
+    }
+    /// What comparing found, in bytes.
+    #[derive(Default)]
+    ScrubDone {
+        /// Where to go on; nothing at the end.
+        next: Option<u64>,
+        /// What was compared.
+        compared: u64,
+        /// What was not known and has checksums now.
+        settled: u64,
+        /// What has no checksums, or is being written by processes themselves.
+        skipped: u64,
+        /// What is not what was written: from and to, in the subfile's data.
+        wrong: Vec<(u64, u64)>,
+    }
+    /// Several inodes.
+    Inos {
+        /// Their numbers.
+        inos: Vec<Ino>,
+    }
+    /// Inodes of a client's watch that were changed since it began.
+    TouchedInos {
+        /// True if the node knows of the watch: a restart forgets it, and so may others' watches.
+        known: bool,
+        /// Those whose records, or entries leading to them, were changed since.
+        touched: Vec<Ino>,
+    }
 }
-codec_struct!(ListRecordsRequest { slot, after, tables, one_slot, max_bytes, value_max });
-
-/// Some records.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordPage {
-    /// In the order of slots and keys.
-    pub records: Vec<ListedRecord>,
-    /// Slot and key to go on behind; nothing when these were the last.
-    pub next: Option<(Slot, Vec<u8>)>,
-}
-codec_struct!(RecordPage { records, next });
-
-/// A record as it is kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListedRecord {
-    /// The slot that it is in.
-    pub slot: Slot,
-    /// Its key.
-    pub key: Vec<u8>,
-    /// Its value, or the front of it.
-    pub value: Vec<u8>,
-    /// Length of the whole value, in bytes.
-    pub value_len: u32,
-}
-codec_struct!(ListedRecord { slot, key, value, value_len });
-
-/// A position among the subfiles of a volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListSubfilesRequest {
-    /// Position of the volume on the node.
-    pub volume: u16,
-    /// The last one that is known already.
-    pub after: Option<(Ino, SeatIndex)>,
-    /// Most subfiles of the answer.
-    pub max: u32,
-}
-codec_struct!(ListSubfilesRequest { volume, after, max });
-
-/// Some subfiles.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SubfilePage {
-    /// In an order of their own.
-    pub subfiles: Vec<SubfileFacts>,
-    /// Whether these were the last.
-    pub end: bool,
-}
-codec_struct!(SubfilePage { subfiles, end });
-
-/// A subfile as it is found on a volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SubfileFacts {
-    /// The file, by the subfile's name.
-    pub ino: Ino,
-    /// The seat, by the subfile's name.
-    pub seat: SeatIndex,
-    /// Bytes of data, holes included.
-    pub len: u64,
-    /// Bytes on the volume, header included.
-    pub allocated: u64,
-    /// What the header says; nothing when it is damaged.
-    pub header: Option<HeaderFacts>,
-    /// What is wrong with the header; empty when nothing is.
-    pub problem: String,
-    /// Whether it was made and is not there any more.
-    pub lost: bool,
-}
-codec_struct!(SubfileFacts { ino, seat, len, allocated, header, problem, lost });
-
-/// What a sound header of a subfile says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeaderFacts {
-    /// Where the bytes of the file are.
-    pub layout: Layout,
-    /// Epoch of the last cut that the subfile took part in.
-    pub epoch: u32,
-    /// Where the file's seats are, from the base seat on.
-    pub places: Vec<SeatEntry>,
-}
-codec_struct!(HeaderFacts { layout, epoch, places });
-
-/// A part of a subfile that is to be compared with its checksums.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ScrubRequest {
-    /// The file.
-    pub ino: Ino,
-    /// The seat that holds the subfile.
-    pub seat: SeatIndex,
-    /// Where to begin in its data, in bytes.
-    pub from: u64,
-    /// About how much to compare, in bytes.
-    pub bytes: u64,
-}
-codec_struct!(ScrubRequest { ino, seat, from, bytes });
-
-/// What comparing found, in bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ScrubDone {
-    /// Where to go on; nothing at the end.
-    pub next: Option<u64>,
-    /// What was compared.
-    pub compared: u64,
-    /// What was not known and has checksums now.
-    pub settled: u64,
-    /// What has no checksums, or is being written by processes themselves.
-    pub skipped: u64,
-    /// What is not what was written: from and to, in the subfile's data.
-    pub wrong: Vec<(u64, u64)>,
-}
-codec_struct!(ScrubDone { next, compared, settled, skipped, wrong });
-
-/// Several inodes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inos {
-    /// Their numbers.
-    pub inos: Vec<Ino>,
-}
-codec_struct!(Inos { inos });
-
-/// What became of the inodes that a client watches.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Watched {
-    /// Whether the node knows of the watch: a restart forgets it, and so may others' watches.
-    pub known: bool,
-    /// Those whose records, or entries leading to them, were changed since.
-    pub touched: Vec<Ino>,
-}
-codec_struct!(Watched { known, touched });

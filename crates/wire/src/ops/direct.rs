@@ -1,17 +1,15 @@
 //! Lists of accesses in one message, and local direct access: processes that read and write subfiles themselves.
 //! See docs/decisions/0017-local-direct-access.md.
 
-use bivouac_types::{ClientId, Ino, Layout, SeatIndex};
-
-use crate::codec_struct;
+use bivouac_types::{ClientId, Ino, Layout, TargetIndex};
 
 owned! {
     /// Places of one subfile to read or to write.
     ListRequest {
         /// The file.
         ino: Ino,
-        /// The seat that holds the subfile.
-        seat: SeatIndex,
+        /// The target that holds the subfile.
+        target: TargetIndex,
         /// The file's layout, for the header.
         layout: Layout,
         /// The epoch that the asker knows.
@@ -23,12 +21,15 @@ owned! {
     }
     /// Outcome of a list.
     ListDone {
-        /// Whether the epoch of a write was not older than the subfile's; if not, nothing was written from there on.
+        /// True if the epoch of a write was not older than the subfile's; if not, nothing was written from there on.
         accepted: bool,
         /// The subfile's epoch.
         epoch: u32,
-        /// Whether the subfile reaches as far as everything that was read; what it has not is zeros.
+        /// True if the subfile reaches as far as everything that was read; what it has not is zeros. Whether all was
+        /// written.
         whole: bool,
+        /// How many places were written, from the first, where not all were: the next one failed.
+        places: u32,
     }
     /// A session of a process. The grant table's descriptor comes with it.
     DirectSession {
@@ -41,8 +42,8 @@ owned! {
         session: u32,
         /// The file.
         ino: Ino,
-        /// The seat that holds the subfile.
-        seat: SeatIndex,
+        /// The target that holds the subfile.
+        target: TargetIndex,
         /// To write, or to read only.
         write: bool,
         /// Where the next access will be in the subfile's data.
@@ -52,7 +53,7 @@ owned! {
     }
     /// The answer to the wish. If it is granted the subfile's descriptor comes with it.
     Grant {
-        /// Whether it is granted; the other fields have a meaning only then.
+        /// True if it is granted; the other fields have a meaning only then.
         granted: bool,
         /// The gate to pass at each access.
         gate: u32,
@@ -62,7 +63,7 @@ owned! {
         epoch: u32,
         /// Where data begins in the subfile's local file.
         data_at: u64,
-        /// Whether the subfile may be read.
+        /// True if the subfile may be read.
         reads: bool,
         /// Where the window begins in which it may be written; offsets of the subfile's data.
         from: u64,
@@ -91,7 +92,7 @@ owned! {
     }
     /// The answer to that wish.
     SizeLease {
-        /// Whether it is lent; the other fields have a meaning only then.
+        /// True if it is lent; the other fields have a meaning only then.
         lent: bool,
         /// The gate in whose memory to tell.
         gate: u32,
@@ -107,6 +108,15 @@ owned! {
         /// What.
         what: Vec<Invalidation>,
     }
+    /// A file that was made longer through another mount.
+    HasGrownRequest {
+        /// The mount, which the asked node's process serves.
+        client: ClientId,
+        /// The file.
+        ino: Ino,
+        /// Its size, in bytes, or less than that by now.
+        size: u64,
+    }
     /// What is not to be cached any more: an inode's attributes, or a name in a directory.
     Invalidation {
         /// The inode, or the directory.
@@ -116,7 +126,7 @@ owned! {
     }
     /// The window in which a holder may write from now on.
     Window {
-        /// Whether it was made wider; the others have a meaning only then.
+        /// True if it was made wider; the others have a meaning only then.
         widened: bool,
         /// Where it begins.
         from: u64,

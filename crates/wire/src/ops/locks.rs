@@ -2,8 +2,6 @@
 
 use bivouac_types::{ClientId, Ino, NodeId};
 
-use crate::{Decode, DecodeError, Encode, Reader, codec_struct};
-
 /// Last byte that a lock can cover: a range to the end of the file, however long it gets, ends here.
 pub const LOCK_END_MAX: u64 = i64::MAX as u64;
 
@@ -27,25 +25,8 @@ pub enum LockMode {
     Unlock,
 }
 
-macro_rules! codec_enum {
-    ($ty:ident { $($name:ident = $number:literal),* }) => {
-        impl Encode for $ty {
-            fn encode(&self, out: &mut Vec<u8>) {
-                out.push(match self { $($ty::$name => $number),* });
-            }
-        }
-        impl Decode<'_> for $ty {
-            fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-                match u8::decode(input)? {
-                    $($number => Ok($ty::$name),)*
-                    _ => Err(DecodeError::Invalid(stringify!($ty))),
-                }
-            }
-        }
-    };
-}
-codec_enum!(LockKind { Range = 0, Whole = 1 });
-codec_enum!(LockMode { Read = 0, Write = 1, Unlock = 2 });
+codec_enum!(LockKind, "LockKind" { Range = 0, Whole = 1 });
+codec_enum!(LockMode, "LockMode" { Read = 0, Write = 1, Unlock = 2 });
 
 /// Of what an owner has locked, and waits for, what is to be unlocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,138 +38,114 @@ pub enum UnlockScope {
     /// What was asked for through the open file, since that is no more.
     Handle,
 }
-codec_enum!(UnlockScope { Range = 0, Owner = 1, Handle = 2 });
+codec_enum!(UnlockScope, "UnlockScope" { Range = 0, Owner = 1, Handle = 2 });
 
-/// A lock of some owner within a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileLock {
-    /// Which locks it excludes.
-    pub kind: LockKind,
-    /// What it lets others do.
-    pub mode: LockMode,
-    /// Whose it is: a process's table of open files, or an open file description.
-    pub owner: u64,
-    /// The open file through which it was taken.
-    pub handle: u64,
-    /// The process that took it, as the client's kernel numbers it.
-    pub pid: u32,
-    /// First byte.
-    pub start: u64,
-    /// Last byte.
-    pub end: u64,
+owned! {
+    /// A lock of some owner within a client.
+    #[derive(Copy)]
+    FileLock {
+        /// Which locks it excludes.
+        kind: LockKind,
+        /// What it lets others do.
+        mode: LockMode,
+        /// Whose it is: a process's table of open files, or an open file description.
+        owner: u64,
+        /// The open file through which it was taken.
+        handle: u64,
+        /// The process that took it, as the client's kernel numbers it.
+        pid: u32,
+        /// First byte.
+        start: u64,
+        /// Last byte.
+        end: u64,
+    }
+    /// A lock to be taken or given back.
+    #[derive(Copy)]
+    SetLockRequest {
+        /// The file.
+        ino: Ino,
+        /// The lock, or what is to be unlocked.
+        lock: FileLock,
+        /// What is to be unlocked.
+        scope: UnlockScope,
+        /// True if the client holds a lock of the file. A home that knows of none has dropped it, and refuses.
+        holds: bool,
+        /// The number under which the request may wait.
+        ticket: Option<u64>,
+        /// The node whose process serves the client, so that it can be told.
+        node: Option<NodeId>,
+    }
+    /// A request that may be waiting.
+    #[derive(Copy)]
+    LockTicket {
+        /// Who waits.
+        client: ClientId,
+        /// The file.
+        ino: Ino,
+        /// The request's number, unique within the client.
+        ticket: u64,
+    }
+    /// A lock with its client and file.
+    #[derive(Copy)]
+    LockOf {
+        /// The client.
+        client: ClientId,
+        /// The node whose process serves the client, if it is known.
+        node: Option<NodeId>,
+        /// The file.
+        ino: Ino,
+        /// The lock.
+        lock: FileLock,
+    }
+    /// A part of a client's locks.
+    #[derive(Copy)]
+    ListLocksRequest {
+        /// True if the client's waiting requests are to be dropped first.
+        drop_waits: bool,
+        /// Those behind this one, in the order of files, kinds, owners and first bytes: the last one that is known.
+        after: Option<LockOf>,
+    }
+    /// Locks of one client.
+    LockList {
+        /// File and lock.
+        locks: Vec<LockOf>,
+        /// True if nothing follows.
+        end: bool,
+    }
+    /// Locks of any clients.
+    LockHolderList {
+        /// The locks; not all of them if there are very many.
+        holders: Vec<LockOf>,
+    }
+    /// Owners of locks.
+    LockOwners {
+        /// Client, and owner within it.
+        owners: Vec<(ClientId, u64)>,
+    }
+    /// A request that waits, as its client knows it.
+    #[derive(Copy)]
+    LockWait {
+        /// What is waited for.
+        of: LockOf,
+        /// Its number.
+        ticket: u64,
+        /// For how long it has been waiting.
+        waited_ms: u64,
+    }
+    /// Requests that wait.
+    LockWaitList {
+        /// The requests.
+        waits: Vec<LockWait>,
+    }
+    /// Requests that have their locks.
+    GrantedLocks {
+        /// Client and number of the request.
+        tickets: Vec<(ClientId, u64)>,
+    }
 }
-codec_struct!(FileLock { kind, mode, owner, handle, pid, start, end });
-
-/// A lock to be taken or given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SetLockRequest {
-    /// The file.
-    pub ino: Ino,
-    /// The lock, or what is to be unlocked.
-    pub lock: FileLock,
-    /// What is to be unlocked.
-    pub scope: UnlockScope,
-    /// Whether the client has locked something of the file: if the home knows of nothing, it has dropped that, and refuses.
-    pub holds: bool,
-    /// The number under which the request may wait.
-    pub ticket: Option<u64>,
-    /// The node whose process serves the client, so that it can be told.
-    pub node: Option<NodeId>,
-}
-codec_struct!(SetLockRequest { ino, lock, scope, holds, ticket, node });
-
-/// A request that may be waiting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LockTicket {
-    /// Who waits.
-    pub client: ClientId,
-    /// The file.
-    pub ino: Ino,
-    /// The request's number, unique within the client.
-    pub ticket: u64,
-}
-codec_struct!(LockTicket { client, ino, ticket });
-
-/// A lock with its client and file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LockOf {
-    /// The client.
-    pub client: ClientId,
-    /// The node whose process serves the client, if it is known.
-    pub node: Option<NodeId>,
-    /// The file.
-    pub ino: Ino,
-    /// The lock.
-    pub lock: FileLock,
-}
-codec_struct!(LockOf { client, node, ino, lock });
-
-/// A part of a client's locks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListLocksRequest {
-    /// Whether the client's waiting requests are to be dropped first.
-    pub drop_waits: bool,
-    /// Those behind this one, in the order of files, kinds, owners and first bytes: the last one that is known.
-    pub after: Option<LockOf>,
-}
-codec_struct!(ListLocksRequest { drop_waits, after });
-
-/// Locks of one client.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LockList {
-    /// File and lock.
-    pub locks: Vec<LockOf>,
-    /// Whether nothing follows.
-    pub end: bool,
-}
-codec_struct!(LockList { locks, end });
-
-/// Locks of any clients.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LockHolderList {
-    /// The locks; not all of them if there are very many.
-    pub holders: Vec<LockOf>,
-}
-codec_struct!(LockHolderList { holders });
-
-/// Owners of locks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LockOwners {
-    /// Client, and owner within it.
-    pub owners: Vec<(ClientId, u64)>,
-}
-codec_struct!(LockOwners { owners });
-
-/// A request that waits, as its client knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LockWait {
-    /// What is waited for.
-    pub of: LockOf,
-    /// Its number.
-    pub ticket: u64,
-    /// For how long it has been waiting.
-    pub waited_ms: u64,
-}
-codec_struct!(LockWait { of, ticket, waited_ms });
-
-/// Requests that wait.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LockWaitList {
-    /// The requests.
-    pub waits: Vec<LockWait>,
-}
-codec_struct!(LockWaitList { waits });
-
-/// Requests that have their locks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GrantedLocks {
-    /// Client and number of the request.
-    pub tickets: Vec<(ClientId, u64)>,
-}
-codec_struct!(GrantedLocks { tickets });
 
 impl FileLock {
-    /// Whether it is a range of bytes that a file can have.
+    /// Returns whether it is a range of bytes that a file can have.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.start <= self.end && self.end <= LOCK_END_MAX
@@ -198,6 +155,7 @@ impl FileLock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Decode, Encode};
     use proptest::prelude::*;
 
     #[test]

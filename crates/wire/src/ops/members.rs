@@ -1,8 +1,8 @@
 //! Messages by which nodes watch each other.
 
-use bivouac_types::{Liveness, News, NodeId};
+use bivouac_types::{Liveness, MembershipUpdate, NodeId};
 
-use crate::{Decode, DecodeError, Encode, Reader, codec_struct};
+use crate::{Decode, DecodeError, Encode, Reader};
 
 impl Encode for Liveness {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -16,25 +16,22 @@ impl Decode<'_> for Liveness {
     }
 }
 
-codec_struct!(News { node, incarnation, liveness });
+codec_struct!(MembershipUpdate { node, incarnation, liveness });
 
-/// What a node says of others and of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewsList {
-    /// The news.
-    pub news: Vec<News>,
+owned! {
+    /// What a node says of others and of itself.
+    NewsList {
+        /// The news.
+        news: Vec<MembershipUpdate>,
+    }
+    /// A node that is to be probed for another, or was.
+    ProbeForRequest {
+        /// The node.
+        target: NodeId,
+        /// News that are sent along.
+        news: Vec<MembershipUpdate>,
+    }
 }
-codec_struct!(NewsList { news });
-
-/// A node that is to be probed for another, or was.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProbeForRequest {
-    /// The node.
-    pub target: NodeId,
-    /// News that are sent along.
-    pub news: Vec<News>,
-}
-codec_struct!(ProbeForRequest { target, news });
 
 #[cfg(test)]
 mod tests {
@@ -42,7 +39,7 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let news = vec![News { node: NodeId(0x0102), incarnation: 3, liveness: Liveness::Dead }];
+        let news = vec![MembershipUpdate { node: NodeId(0x0102), incarnation: 3, liveness: Liveness::Dead }];
         let request = ProbeForRequest { target: NodeId(7), news };
         let bytes = [7, 0, 1, 0, 0, 0, 2, 1, 3, 0, 0, 0, 2];
         assert_eq!(request.to_bytes(), bytes);

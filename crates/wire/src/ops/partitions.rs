@@ -1,8 +1,8 @@
 //! Messages about partitions.
 
-use bivouac_types::{Ino, Layout, PartitionId, PartitionSettings, Placement, SeatIndex};
+use bivouac_types::{Ino, Layout, PartitionId, PartitionSettings, Placement, TargetIndex};
 
-use crate::{Decode, DecodeError, Encode, Partition, Reader, codec_struct};
+use crate::Partition;
 
 /// What becomes of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,8 +11,8 @@ pub enum PartitionChange {
     Make {
         /// The directory.
         dir: Ino,
-        /// Its seats, as seats of the root partition.
-        seats: Vec<SeatIndex>,
+        /// Its targets, as targets of the root partition.
+        targets: Vec<TargetIndex>,
         /// What it is told.
         settings: PartitionSettings,
     },
@@ -32,41 +32,11 @@ pub enum PartitionChange {
     },
 }
 
-impl Encode for PartitionChange {
-    fn encode(&self, out: &mut Vec<u8>) {
-        match self {
-            PartitionChange::Make { dir, seats, settings } => {
-                out.push(0);
-                ((*dir, seats.clone()), settings.clone()).encode(out);
-            }
-            PartitionChange::Set { id, version, settings } => {
-                out.push(1);
-                ((*id, *version), settings.clone()).encode(out);
-            }
-            PartitionChange::Remove { id } => {
-                out.push(2);
-                id.encode(out);
-            }
-        }
-    }
-}
-
-impl Decode<'_> for PartitionChange {
-    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        match u8::decode(input)? {
-            0 => {
-                let ((dir, seats), settings) = Decode::decode(input)?;
-                Ok(PartitionChange::Make { dir, seats, settings })
-            }
-            1 => {
-                let ((id, version), settings) = Decode::decode(input)?;
-                Ok(PartitionChange::Set { id, version, settings })
-            }
-            2 => Ok(PartitionChange::Remove { id: Decode::decode(input)? }),
-            _ => Err(DecodeError::Invalid("change of a partition")),
-        }
-    }
-}
+codec_enum!(PartitionChange, "change of a partition" {
+    Make { dir, targets, settings } = 0,
+    Set { id, version, settings } = 1,
+    Remove { id } = 2,
+});
 
 owned! {
     /// Which partitions to tell of.
@@ -80,7 +50,7 @@ owned! {
     PartitionList {
         /// The partitions.
         partitions: Vec<Partition>,
-        /// Whether none follows.
+        /// True if none follows.
         end: bool,
     }
     /// An empty directory that is to belong to a partition.
@@ -91,7 +61,7 @@ owned! {
         outer: PartitionId,
         /// What new files get; names the partition that it is to be in.
         layout: Layout,
-        /// How their seats are chosen; none leaves that and the rest to the partition.
+        /// How their targets are chosen; none leaves that and the rest to the partition.
         placement: Option<Placement>,
     }
     /// Whose space to tell.
@@ -104,14 +74,15 @@ owned! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Decode, Encode};
     use proptest::prelude::*;
 
     #[test]
     fn changes_travel() {
         let settings = PartitionSettings::default();
-        let (id, seats) = (PartitionId(3), vec![SeatIndex(1)]);
+        let (id, targets) = (PartitionId(3), vec![TargetIndex(1)]);
         for change in [
-            PartitionChange::Make { dir: Ino(5), seats, settings: settings.clone() },
+            PartitionChange::Make { dir: Ino(5), targets, settings: settings.clone() },
             PartitionChange::Set { id, version: 4, settings },
             PartitionChange::Remove { id },
         ] {

@@ -1,23 +1,26 @@
 //! Messages about directories that are spread over all nodes. A *shard* is the part of such a directory that one
 //! node holds.
 
-use bivouac_types::{ClientId, Ino, Layout, NodeId, Placement};
+use bivouac_types::{ClientId, Contract, Ino, Layout, NodeId, Placement};
 
-use crate::{Decode, DecodeError, Encode, Reader, codec_struct};
+use crate::{Decode, DecodeError, Encode, Reader};
 
-/// What new entries get from their directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inherited {
-    /// The set-group-id bit of its mode.
-    pub mode: u32,
-    /// Its group.
-    pub gid: u32,
-    /// Layout of new files, but for their base's position.
-    pub layout: Layout,
-    /// Rule for the base; none leaves that and the layout to the partition.
-    pub placement: Option<Placement>,
+owned! {
+    /// What new entries get from their directory.
+    #[derive(Copy)]
+    Inherited {
+        /// The set-group-id bit of its mode.
+        mode: u32,
+        /// Its group.
+        gid: u32,
+        /// Layout of new files, but for their base's position.
+        layout: Layout,
+        /// Rule for the base; none leaves that and the layout to the partition.
+        placement: Option<Placement>,
+        /// Contract of new files and directories; none leaves it to the partition.
+        contract: Option<Contract>,
+    }
 }
-codec_struct!(Inherited { mode, gid, layout, placement });
 
 borrowed! {
     /// An entry that moves to its shard.
@@ -35,7 +38,7 @@ borrowed! {
         dir: Ino,
         /// Number of the intent to spread it; rises with every attempt.
         tx: u64,
-        /// Whether this is the first message: the shard is made anew.
+        /// True if this is the first message: the shard is made anew.
         first: bool,
         /// What new entries get.
         inherited: Inherited,
@@ -76,7 +79,7 @@ owned! {
         dir: Ino,
         /// The node of the shard.
         node: NodeId,
-        /// Whether it has; if not, it may have.
+        /// True if it has; if not, it may have.
         certain: bool,
     }
     /// What new entries get from now on.
@@ -90,9 +93,9 @@ owned! {
     RemoveDirRequest {
         /// The directory.
         ino: Ino,
-        /// Whether all of its shards are closed and empty; if it is spread and they are not, `EREMOTE`.
+        /// True if all of its shards are closed and empty; if it is spread and they are not, `EREMOTE`.
         sealed: bool,
-        /// Whether it is set aside, until it is restored or dropped, instead of removed for good.
+        /// True if it is set aside, until it is restored or dropped, instead of removed for good.
         aside: bool,
     }
 }

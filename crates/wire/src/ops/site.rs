@@ -1,10 +1,8 @@
 //! Messages about files whose partition stands in front of site storage.
 
-use bivouac_types::{Ino, Layout, PartitionId, SeatIndex, Slot, Timestamp};
+use bivouac_types::{Ino, Layout, PartitionId, Slot, TargetIndex, Timestamp};
 
-use crate::{Decode, DecodeError, Encode, Reader, codec_struct};
-
-/// What a seat does with the marks of what was written, around a flush.
+/// What a target does with the marks of what was written, around a flush.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlushMark {
     /// What was written so far is about to be flushed; what is written from now on is told apart.
@@ -63,9 +61,9 @@ pub enum FlushMark {
     },
 }
 
-/// Why a file is to go to site storage. Its policy says whether it does.
+/// Reason why a file is to go to site storage. Its policy says whether it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Occasion {
+pub enum FlushTrigger {
     /// It was written to, and the writer waits.
     Write,
     /// It was closed.
@@ -78,94 +76,18 @@ pub enum Occasion {
     Room,
 }
 
-impl Occasion {
-    const ALL: [Occasion; 5] =
-        [Occasion::Write, Occasion::Close, Occasion::Sync, Occasion::Age, Occasion::Room];
-}
+codec_enum!(FlushTrigger, "trigger of a flush" { Write = 0, Close = 1, Sync = 2, Age = 3, Room = 4 });
 
-impl Encode for Occasion {
-    fn encode(&self, out: &mut Vec<u8>) {
-        out.push(*self as u8);
-    }
-}
-
-impl Decode<'_> for Occasion {
-    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let number = usize::from(u8::decode(input)?);
-        Occasion::ALL.get(number).copied().ok_or(DecodeError::Invalid("occasion of a flush"))
-    }
-}
-
-impl Encode for FlushMark {
-    fn encode(&self, out: &mut Vec<u8>) {
-        match self {
-            FlushMark::Begin => out.push(0),
-            FlushMark::Done { epoch, whence } => {
-                out.push(1);
-                (*epoch, whence.clone()).encode(out);
-            }
-            FlushMark::Failed => out.push(2),
-            FlushMark::Known { epoch, whence, offset, len } => {
-                out.push(3);
-                (*epoch, whence.clone()).encode(out);
-                (*offset, *len).encode(out);
-            }
-            FlushMark::Close { epoch, layout } => {
-                out.push(4);
-                (*epoch, *layout).encode(out);
-            }
-            FlushMark::Drop { epoch, whence } => {
-                out.push(5);
-                (*epoch, whence.clone()).encode(out);
-            }
-            FlushMark::Pin { epoch, whence } => {
-                out.push(6);
-                (*epoch, whence.clone()).encode(out);
-            }
-            FlushMark::Own { epoch, whence, offset, len } => {
-                out.push(7);
-                (*epoch, whence.clone()).encode(out);
-                (*offset, *len).encode(out);
-            }
-        }
-    }
-}
-
-impl Decode<'_> for FlushMark {
-    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        match u8::decode(input)? {
-            0 => Ok(FlushMark::Begin),
-            1 => {
-                let (epoch, whence) = Decode::decode(input)?;
-                Ok(FlushMark::Done { epoch, whence })
-            }
-            2 => Ok(FlushMark::Failed),
-            3 => {
-                let (epoch, whence) = Decode::decode(input)?;
-                let (offset, len) = Decode::decode(input)?;
-                Ok(FlushMark::Known { epoch, whence, offset, len })
-            }
-            4 => {
-                let (epoch, layout) = Decode::decode(input)?;
-                Ok(FlushMark::Close { epoch, layout })
-            }
-            5 => {
-                let (epoch, whence) = Decode::decode(input)?;
-                Ok(FlushMark::Drop { epoch, whence })
-            }
-            6 => {
-                let (epoch, whence) = Decode::decode(input)?;
-                Ok(FlushMark::Pin { epoch, whence })
-            }
-            7 => {
-                let (epoch, whence) = Decode::decode(input)?;
-                let (offset, len) = Decode::decode(input)?;
-                Ok(FlushMark::Own { epoch, whence, offset, len })
-            }
-            _ => Err(DecodeError::Invalid("mark of a flush")),
-        }
-    }
-}
+codec_enum!(FlushMark, "mark of a flush" {
+    Begin = 0,
+    Done { epoch, whence } = 1,
+    Failed = 2,
+    Known { epoch, whence, offset, len } = 3,
+    Close { epoch, layout } = 4,
+    Drop { epoch, whence } = 5,
+    Pin { epoch, whence } = 6,
+    Own { epoch, whence, offset, len } = 7,
+});
 
 owned! {
     /// How a file at site storage looked.
@@ -192,7 +114,7 @@ owned! {
         limit: u64,
         /// Where its bytes are.
         layout: Layout,
-        /// How often the file was pinned and unpinned: odd while it is pinned. What is greater is newer.
+        /// Number of times that the file was pinned and unpinned: odd while it is pinned. What is greater is newer.
         pin: u32,
     }
     /// A position among the records of a node.
@@ -206,7 +128,7 @@ owned! {
         ino: Ino,
         /// Bytes of content on this node; 0 if only names or attributes differ.
         bytes: u64,
-        /// Why it could not be flushed the last time, as far as this node knows; empty otherwise.
+        /// Reason why it could not be flushed the last time, as far as this node knows; empty otherwise.
         why: String,
     }
     /// Some of what site storage does not have.
@@ -250,7 +172,7 @@ owned! {
         ino: Ino,
         /// Where in it to begin, or to go on.
         from: u64,
-        /// Whether it was opened, and its policy decides; otherwise it is brought in any case.
+        /// True if it was opened, and its policy decides; otherwise it is brought in any case.
         opened: bool,
     }
     /// A directory, and a name in it.
@@ -278,7 +200,7 @@ owned! {
         /// It.
         ino: Ino,
         /// What the occasion is.
-        occasion: Occasion,
+        occasion: FlushTrigger,
         /// The flush that was begun before, if one was; otherwise 0.
         job: u64,
     }
@@ -307,7 +229,7 @@ owned! {
     SeenPage {
         /// The names.
         names: Vec<SeenName>,
-        /// Whether none follows.
+        /// True if none follows.
         end: bool,
     }
     /// What site storage has under a name now.
@@ -349,7 +271,7 @@ owned! {
     }
     /// How far a flush is.
     FlushState {
-        /// Whether it is over.
+        /// True if it is over.
         done: bool,
         /// Its number, to ask again with.
         job: u64,
@@ -364,20 +286,20 @@ owned! {
     MarkFlushRequest {
         /// The file.
         ino: Ino,
-        /// The seat that holds the subfile.
-        seat: SeatIndex,
+        /// The target that holds the subfile.
+        target: TargetIndex,
         /// What to do.
         mark: FlushMark,
     }
-    /// Parts of a file that are to be written beside its target.
+    /// Parts of a file that are to be written to its temporary file at site storage.
     FlushPartsRequest {
         /// The file.
         ino: Ino,
-        /// The seat whose parts these are.
-        seat: SeatIndex,
+        /// The target whose parts these are.
+        target: TargetIndex,
         /// Its origin, and where its bytes are.
         whence: Whence,
-        /// Path of the target.
+        /// Path of the file at site storage.
         path: Vec<u8>,
         /// Size of the whole, in bytes.
         size: u64,
@@ -385,6 +307,8 @@ owned! {
         token: String,
         /// The first part that is still to be written, as a number of a stripe of the subfile.
         from: u64,
+        /// The part behind the last one.
+        to: u64,
     }
     /// Names that were deleted here and are to be deleted at site storage.
     MirrorRequest {
@@ -394,9 +318,9 @@ owned! {
         below: Option<(PartitionId, Vec<u8>)>,
         /// Behind this one.
         after: Option<(Slot, Vec<u8>)>,
-        /// Whether it is to be done; otherwise they are only told.
+        /// True if it is to be done; otherwise they are only told.
         act: bool,
-        /// Whether a directory that is not empty there stays, and is forgotten here.
+        /// True if a directory that is not empty there stays, and is forgotten here.
         last: bool,
     }
     /// A name that is to be deleted at site storage.
@@ -405,11 +329,11 @@ owned! {
         path: Vec<u8>,
         /// The partition.
         partition: PartitionId,
-        /// Why it was not deleted; empty if nobody has tried.
+        /// Reason why it was not deleted; empty if nobody has tried.
         why: String,
-        /// Whether it stays there for good.
+        /// True if it stays there for good.
         kept: bool,
-        /// Whether it is a directory with something in it.
+        /// True if it is a directory with something in it.
         filled: bool,
     }
     /// What came of it.
@@ -430,7 +354,7 @@ owned! {
         /// What the source calls it, or a digest.
         tag: String,
     }
-    /// Parts that were written and are durable.
+    /// Parts that were written, and are durable unless the source makes them so for all nodes.
     FlushedParts {
         /// They.
         parts: Vec<FlushedPart>,
@@ -440,7 +364,7 @@ owned! {
 }
 
 impl Whence {
-    /// Whether what is here is to stay.
+    /// Returns whether what is here is to stay.
     #[must_use]
     pub fn is_pinned(&self) -> bool {
         self.pin % 2 == 1
@@ -450,13 +374,14 @@ impl Whence {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Decode, Encode};
     use proptest::prelude::*;
 
     #[test]
     fn marks_travel() {
         let seen = SiteVersion { size: 1, mtime: Timestamp { secs: 2, nanos: 3 }, tag: "4".into() };
         let origin = Origin { path: b"a/b".to_vec(), seen };
-        let layout = Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 };
+        let layout = Layout { stripe: 4096, width: 1, base: TargetIndex(0), targets: 1 };
         let whence = Whence { origin: Some(origin), limit: 5, layout, pin: 3 };
         let marks = [
             FlushMark::Begin,

@@ -1,8 +1,6 @@
 //! Messages about the space of files: reserved, given back, looked for, copied; and about what is left over.
 
-use bivouac_types::{Ino, Layout, OpenId, SeatIndex};
-
-use crate::{Decode, DecodeError, Encode, Reader, codec_struct};
+use bivouac_types::{Ino, Layout, OpenId, TargetIndex};
 
 /// What becomes of a range of a subfile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,28 +15,7 @@ pub enum SpaceKind {
     TakeBack,
 }
 
-impl Encode for SpaceKind {
-    fn encode(&self, out: &mut Vec<u8>) {
-        out.push(match self {
-            SpaceKind::Reserve => 0,
-            SpaceKind::Punch => 1,
-            SpaceKind::Zero => 2,
-            SpaceKind::TakeBack => 3,
-        });
-    }
-}
-
-impl Decode<'_> for SpaceKind {
-    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        match u8::decode(input)? {
-            0 => Ok(SpaceKind::Reserve),
-            1 => Ok(SpaceKind::Punch),
-            2 => Ok(SpaceKind::Zero),
-            3 => Ok(SpaceKind::TakeBack),
-            _ => Err(DecodeError::Invalid("kind of change of space")),
-        }
-    }
-}
+codec_enum!(SpaceKind, "kind of change of space" { Reserve = 0, Punch = 1, Zero = 2, TakeBack = 3 });
 
 owned! {
     /// A new regular file without a name.
@@ -51,19 +28,19 @@ owned! {
         uid: u32,
         /// Group; a set-group-id directory overrides it.
         gid: u32,
-        /// Whether it may get a name later.
+        /// True if it may get a name later.
         linkable: bool,
         /// Which open of the client this is.
         open: OpenId,
-        /// A seat on the asking node, for local placement.
-        near: Option<SeatIndex>,
+        /// A target on the asking node, for local placement.
+        near: Option<TargetIndex>,
     }
     /// A change of the space of a part of a subfile.
     SpaceRequest {
         /// The file.
         ino: Ino,
-        /// The seat that holds the subfile.
-        seat: SeatIndex,
+        /// The target that holds the subfile.
+        target: TargetIndex,
         /// The file's layout, for the header.
         layout: Layout,
         /// The epoch that the asker knows.
@@ -83,8 +60,8 @@ owned! {
     FindDataRequest {
         /// The file.
         ino: Ino,
-        /// The seat that holds the subfile.
-        seat: SeatIndex,
+        /// The target that holds the subfile.
+        target: TargetIndex,
         /// Offset in the subfile's data.
         offset: u64,
     }
@@ -97,7 +74,7 @@ owned! {
         /// The subfile's epoch; 0 without one.
         epoch: u32,
     }
-    /// A copy between two subfiles of one seat.
+    /// A copy between two subfiles of one target.
     CopyRequest {
         /// The file to read.
         from: Ino,
@@ -107,8 +84,8 @@ owned! {
         from_epoch: u32,
         /// The file to write.
         to: Ino,
-        /// The seat that holds both subfiles.
-        seat: SeatIndex,
+        /// The target that holds both subfiles.
+        target: TargetIndex,
         /// Layout of the file to write.
         layout: Layout,
         /// Its epoch, as the asker knows it.
@@ -120,10 +97,12 @@ owned! {
     }
     /// Outcome of a copy.
     Copied {
-        /// Whether the epoch was not older than the written subfile's; if not, nothing was written.
+        /// True if the epoch was not older than the written subfile's; if not, nothing was written.
         accepted: bool,
-        /// Whether the read file had not been cut since the asker looked at it; if it had, only a part was copied.
+        /// True if the read file had not been cut since the asker looked at it; if it had, only a part was copied.
         current: bool,
+        /// Bytes that were copied, from the first; fewer than asked for where the next ones failed.
+        len: u32,
     }
     /// The end of a finished write that begins behind the end that its writer knows.
     ExtendOverRequest {
@@ -155,6 +134,7 @@ owned! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Decode, Encode};
     use proptest::prelude::*;
 
     proptest! {

@@ -1,132 +1,111 @@
 //! How files were used: what clients tell homes, and homes tell who asks.
 
-use bivouac_record::{Bin, Counts, History, MINUTES, Pattern, SECONDS, SIZE_RANGES, Slot};
+use bivouac_record::{Bin, Counts, History, HistoryInterval, MINUTES, Pattern, SECONDS};
 use bivouac_types::limits::{PROGRAM_LEN_MAX, USE_PROCESSES_MAX};
 use bivouac_types::{ClientId, Ino, OpId, OpenId, PartitionId};
 
-use crate::{CloseRequest, Decode, DecodeError, Encode, Reader, codec_struct};
+use crate::{CloseRequest, Decode, DecodeError, Encode, Reader};
 
-/// What a process of a client did to a file since that was told last.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Use {
-    /// The file.
-    pub ino: Ino,
-    /// The process, on its host.
-    pub pid: u32,
-    /// What it runs, as the kernel names it.
-    pub program: Program,
-    /// How long ago it began with it, in milliseconds. Clocks of hosts differ, so no times are told.
-    pub first_ago_ms: u64,
-    /// How long ago it was at it last.
-    pub last_ago_ms: u64,
-    /// What it did.
-    pub pattern: Pattern,
+owned! {
+    /// Use of a file by one process, since its client's last report of it.
+    FileUseDelta {
+        /// The file.
+        ino: Ino,
+        /// The process, on its host.
+        pid: u32,
+        /// What it runs, as the kernel names it.
+        program: Program,
+        /// How long ago it began with it, in milliseconds. Clocks of hosts differ, so no times are told.
+        first_ago_ms: u64,
+        /// How long ago it was at it last.
+        last_ago_ms: u64,
+        /// What it did.
+        pattern: Pattern,
+    }
 }
-codec_struct!(Use { ino, pid, program, first_ago_ms, last_ago_ms, pattern });
 
 /// What a process runs: at most [`PROGRAM_LEN_MAX`] bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program(pub Vec<u8>);
 
-/// How a node's files were used. Times are milliseconds since its first daemon was started.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UseTable {
-    /// For how long it has looked.
-    pub uptime_ms: u64,
-    /// Files.
-    pub files: Vec<FileUse>,
-    /// Processes.
-    pub processes: Vec<ProcessUse>,
-    /// How often a file was dropped that was used less than others, and what had been done to it by then.
-    pub dropped: u64,
-    /// The same as a whole.
-    pub rest: Pattern,
-    /// Notes that daemons were killed in the middle of, and that are lost.
-    pub torn: u64,
+owned! {
+    /// How a node's files were used. Times are milliseconds since its first daemon was started.
+    #[derive(Default)]
+    UseTable {
+        /// For how long it has looked.
+        uptime_ms: u64,
+        /// Files.
+        files: Vec<FileUse>,
+        /// Processes.
+        processes: Vec<ProcessUse>,
+        /// Number of times that a file was dropped that was used less than others, and what had been done to it by
+        /// then.
+        dropped: u64,
+        /// The same as a whole.
+        rest: Pattern,
+        /// Notes that daemons were killed in the middle of, and that are lost.
+        torn: u64,
+    }
+    /// Asks what was done when.
+    #[derive(Copy)]
+    HistoryRequest {
+        /// Of requests that the node served; else of programs with files whose home it is.
+        served: bool,
+        /// How far back, in milliseconds.
+        back_ms: u64,
+    }
+    /// What was done when. Times are as in [`UseTable`]. Of requests, `read` are bytes that went with answers, `written`
+    /// those that came, and `spent_ns` is how long they took.
+    #[derive(Default)]
+    HistoryTable {
+        /// For how long it has looked.
+        uptime_ms: u64,
+        /// What was done.
+        history: History,
+    }
+    /// How a file was used.
+    FileUse {
+        /// The file.
+        ino: Ino,
+        /// The directory that it was made in; 0 if it was gone before anything was told.
+        parent: Ino,
+        /// Its partition.
+        partition: PartitionId,
+        /// Its stripe, in bytes.
+        stripe: u32,
+        /// Who used it, each process as a number of its own; not more than [`USE_PROCESSES_MAX`].
+        users: Vec<u64>,
+        /// When it was used first.
+        first_ms: u64,
+        /// When it was used last.
+        last_ms: u64,
+        /// When it was read first, and written last, if it was; as far as that is told apart.
+        read_from_ms: Option<u64>,
+        /// See there.
+        written_until_ms: Option<u64>,
+        /// From the first use to the last of each process, all together.
+        held_ms: u64,
+        /// Reads and writes that came through mounts.
+        mounted: u64,
+        /// What was done.
+        pattern: Pattern,
+    }
+    /// What a process did.
+    ProcessUse {
+        /// Its client.
+        client: ClientId,
+        /// The process, on the client's host.
+        pid: u32,
+        /// What it runs.
+        program: Program,
+        /// When it did something first.
+        first_ms: u64,
+        /// When it did something last.
+        last_ms: u64,
+        /// What it did.
+        pattern: Pattern,
+    }
 }
-codec_struct!(UseTable { uptime_ms, files, processes, dropped, rest, torn });
-
-/// Asks what was done when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HistoryRequest {
-    /// Of requests that the node served; else of programs with files whose home it is.
-    pub served: bool,
-    /// How far back, in milliseconds.
-    pub back_ms: u64,
-}
-codec_struct!(HistoryRequest { served, back_ms });
-
-/// What was done when. Times are as in [`UseTable`]. Of requests, `read` are bytes that went with answers, `written`
-/// those that came, and `spent_ns` is how long they took.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HistoryTable {
-    /// For how long it has looked.
-    pub uptime_ms: u64,
-    /// What was done.
-    pub history: History,
-}
-codec_struct!(HistoryTable { uptime_ms, history });
-
-/// How a file was used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileUse {
-    /// The file.
-    pub ino: Ino,
-    /// The directory that it was made in; 0 if it was gone before anything was told.
-    pub parent: Ino,
-    /// Its partition.
-    pub partition: PartitionId,
-    /// Its stripe, in bytes.
-    pub stripe: u32,
-    /// Who used it, each process as a number of its own; not more than [`USE_PROCESSES_MAX`].
-    pub users: Vec<u64>,
-    /// When it was used first.
-    pub first_ms: u64,
-    /// When it was used last.
-    pub last_ms: u64,
-    /// When it was read first, and written last, if it was; as far as that is told apart.
-    pub read_from_ms: Option<u64>,
-    /// See there.
-    pub written_until_ms: Option<u64>,
-    /// From the first use to the last of each process, all together.
-    pub held_ms: u64,
-    /// Reads and writes that came through mounts.
-    pub mounted: u64,
-    /// What was done.
-    pub pattern: Pattern,
-}
-codec_struct!(FileUse {
-    ino,
-    parent,
-    partition,
-    stripe,
-    users,
-    first_ms,
-    last_ms,
-    read_from_ms,
-    written_until_ms,
-    held_ms,
-    mounted,
-    pattern
-});
-
-/// What a process did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProcessUse {
-    /// Its client.
-    pub client: ClientId,
-    /// The process, on the client's host.
-    pub pid: u32,
-    /// What it runs.
-    pub program: Program,
-    /// When it did something first.
-    pub first_ms: u64,
-    /// When it did something last.
-    pub last_ms: u64,
-    /// What it did.
-    pub pattern: Pattern,
-}
-codec_struct!(ProcessUse { client, pid, program, first_ms, last_ms, pattern });
 
 /// Marks numbers of messages that no other message of that client has, not even of an earlier process of it.
 const NUMBERED: u64 = 1 << 63;
@@ -139,7 +118,7 @@ impl CloseRequest {
         OpId(number.0 | NUMBERED)
     }
 
-    /// Whether a request has a number of that kind.
+    /// Returns whether a request has a number of that kind.
     #[must_use]
     pub fn is_numbered(id: OpId) -> bool {
         id.0 & NUMBERED != 0
@@ -147,7 +126,7 @@ impl CloseRequest {
 }
 
 impl FileUse {
-    /// Whether several processes used it, and it was read while it was written.
+    /// Returns whether several processes used it, and it was read while it was written.
     #[must_use]
     pub fn is_mixed(&self) -> bool {
         let (read, written) = (self.read_from_ms, self.written_until_ms);
@@ -176,48 +155,11 @@ impl Decode<'_> for Program {
     }
 }
 
-impl Encode for Counts {
-    fn encode(&self, out: &mut Vec<u8>) {
-        let Counts { ops, bytes, sequential, strided, off_page, crossing, spent_ns, sizes } = self;
-        let counts = [ops, bytes, sequential, strided, off_page, crossing, spent_ns];
-        counts.into_iter().chain(sizes).for_each(|count| count.encode(out));
-    }
-}
-
-impl Decode<'_> for Counts {
-    fn decode(input: &mut Reader<'_>) -> Result<Counts, DecodeError> {
-        let mut counts = Counts {
-            ops: Decode::decode(input)?,
-            bytes: Decode::decode(input)?,
-            sequential: Decode::decode(input)?,
-            strided: Decode::decode(input)?,
-            off_page: Decode::decode(input)?,
-            crossing: Decode::decode(input)?,
-            spent_ns: Decode::decode(input)?,
-            sizes: [0; SIZE_RANGES],
-        };
-        for count in &mut counts.sizes {
-            *count = Decode::decode(input)?;
-        }
-        Ok(counts)
-    }
-}
-
+codec_struct!(Counts { ops, bytes, sequential, strided, off_page, crossing, spent_ns, sizes });
 codec_struct!(Pattern { reads, writes });
 codec_struct!(Bin { read, written, ops, spent_ns });
 
-impl Encode for Slot {
-    fn encode(&self, out: &mut Vec<u8>) {
-        self.at_ms.encode(out);
-        self.bin.encode(out);
-    }
-}
-
-impl Decode<'_> for Slot {
-    fn decode(input: &mut Reader<'_>) -> Result<Slot, DecodeError> {
-        Ok(Slot { at_ms: Decode::decode(input)?, bin: Decode::decode(input)? })
-    }
-}
+codec_struct!(HistoryInterval { at_ms, bin });
 
 impl Encode for History {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -234,7 +176,7 @@ impl Decode<'_> for History {
             seconds: Decode::decode(input)?,
             minutes: Decode::decode(input)?,
         };
-        let is_sorted = |slots: &[Slot]| slots.is_sorted_by(|a, b| a.at_ms < b.at_ms);
+        let is_sorted = |slots: &[HistoryInterval]| slots.is_sorted_by(|a, b| a.at_ms < b.at_ms);
         let is_one = history.minute_ms > 0
             && (history.seconds.len() <= SECONDS && is_sorted(&history.seconds))
             && (history.minutes.len() <= MINUTES && is_sorted(&history.minutes));
@@ -253,9 +195,9 @@ mod tests {
         Pattern { reads: counts(6), writes: counts(7) }
     }
 
-    fn used() -> Use {
+    fn used() -> FileUseDelta {
         let program = Program(vec![b'x'; PROGRAM_LEN_MAX]);
-        Use { ino: Ino(1), pid: 2, program, first_ago_ms: 3, last_ago_ms: 4, pattern: pattern() }
+        FileUseDelta { ino: Ino(1), pid: 2, program, first_ago_ms: 3, last_ago_ms: 4, pattern: pattern() }
     }
 
     fn file() -> FileUse {
@@ -279,7 +221,7 @@ mod tests {
 
     #[test]
     fn the_fullest_messages_fit() {
-        let Use { program, pattern, .. } = used();
+        let FileUseDelta { program, pattern, .. } = used();
         let process = ProcessUse { client: ClientId(1), pid: 2, program, first_ms: 3, last_ms: 4, pattern };
         let table = UseTable {
             files: vec![file(); USES_FILES_MAX],
@@ -305,13 +247,13 @@ mod tests {
         assert_eq!(bytes[..19], [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 15, 0, 0, 0, b'x', b'x', b'x']);
         assert_eq!(bytes[31..40], [3, 0, 0, 0, 0, 0, 0, 0, 4]);
         assert_eq!(bytes[47..56], [6, 0, 0, 0, 0, 0, 0, 0, 2]);
-        assert_eq!(Use::from_bytes(&bytes), Ok(used()));
+        assert_eq!(FileUseDelta::from_bytes(&bytes), Ok(used()));
     }
 
     #[test]
     fn the_longest_history_fits() {
-        let slots = |count: usize| -> Vec<Slot> {
-            (0..count as u64).map(|at_ms| Slot { at_ms, ..Slot::default() }).collect()
+        let slots = |count: usize| -> Vec<HistoryInterval> {
+            (0..count as u64).map(|at_ms| HistoryInterval { at_ms, ..HistoryInterval::default() }).collect()
         };
         let history = History { minute_ms: 1, seconds: slots(SECONDS), minutes: slots(MINUTES) };
         let table = HistoryTable { uptime_ms: 7, history };

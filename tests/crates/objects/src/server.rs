@@ -49,6 +49,12 @@ struct Service {
 }
 
 impl Service {
+    fn note(&self, request: &Request<Incoming>) {
+        let range = request.headers().get("range").and_then(|range| range.to_str().ok()).unwrap_or_default();
+        let asked = format!("{} {} {range}", request.method(), request.uri());
+        self.asked.lock().push(asked.trim_end().to_owned());
+    }
+
     /// Waits until nothing goes wrong any more.
     async fn hold(&self) {
         self.held.send_modify(|held| *held += 1);
@@ -172,8 +178,14 @@ impl Server {
     /// How many requests of a method have had this in their path or parameters.
     #[must_use]
     pub fn count(&self, method: &str, within: &str) -> usize {
+        self.asked(method, within).len()
+    }
+
+    /// These requests, in their order: method, path with parameters, and range.
+    #[must_use]
+    pub fn asked(&self, method: &str, within: &str) -> Vec<String> {
         let is_such = |asked: &&String| asked.starts_with(method) && asked.contains(within);
-        self.asked.lock().iter().filter(is_such).count()
+        self.asked.lock().iter().filter(is_such).cloned().collect()
     }
 }
 
@@ -200,7 +212,7 @@ async fn accept(listener: TcpListener, service: Service) {
 
 async fn answer(service: Service, request: Request<Incoming>) -> io::Result<Response<Body>> {
     let (method, target) = (request.method().to_string(), request.uri().to_string());
-    service.asked.lock().push(format!("{method} {target}"));
+    service.note(&request);
     let fault = service.faults.lock().next(&method, &target);
     match fault {
         Some(What::Refuse(status, code)) => return Ok(refusal(status, code)),

@@ -19,6 +19,7 @@ mod sched;
 
 pub use chance::Chance;
 pub use sched::{
-    Disk, Hook, Lie, Limits, advise, begin, cut, exit, fail, heal, is_alive, kill, log_line, new_process,
-    now, point, process, set_disk, sleep, spawn_in, steps, wait_on, wake_all, wake_one, with_hook,
+    Disk, Hook, Lie, Limits, advise, begin, cut, exit, fail, heal, is_alive, kill, leave_half_open, lies,
+    log_line, new_process, now, point, process, set_disk, sleep, spawn_in, steps, wait_on, wake_all,
+    wake_one, with_hook,
 };

@@ -1,7 +1,8 @@
 //! Sockets, event counters and epoll sets of the simulated hosts, and what is under way between them.
 //!
 //! A connection carries bytes in order, as TCP does: nothing is lost or doubled, but what a cut stops comes late, in pieces of
-//! any size, or never, when the sender has given up meanwhile.
+//! any size, or never, when the sender has given up meanwhile. A half-open connection has ended for one of its ends alone: what
+//! that end has sent before may still arrive, and the other end is told nothing for a time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -91,6 +92,8 @@ struct End {
     place: Place,
     closed: bool,
     shut: bool,
+    /// Nothing leaves this end or reaches it any more.
+    cut_off: bool,
     error: Option<i32>,
 }
 
@@ -294,6 +297,9 @@ impl Kernel {
     }
 
     pub fn send(&mut self, conn: usize, end: usize, bytes: Option<Vec<u8>>, reset: bool) {
+        if self.net.conns[conn].ends[end].cut_off {
+            return;
+        }
         let (from, to) = (self.net.conns[conn].ends[end].host, self.net.conns[conn].ends[1 - end].host);
         let earliest = self.now + self.way_ns(from, to);
         let sent = self.now;
@@ -302,6 +308,35 @@ impl Kernel {
         way.under_way_bytes += bytes.as_ref().map_or(0, Vec::len);
         way.under_way.push_back(Segment { at, sent, bytes, reset });
         self.at(at, Event::Arrive { conn, from: end });
+    }
+
+    /// Leaves each connection between two hosts half open: it ends for `from`, and `to` notices that after this time. Of what
+    /// `from` has sent and has not arrived some may be lost, and the rest arrives within the time.
+    pub fn leave_half_open(&mut self, from: u32, to: u32, unnoticed_ns: u64) {
+        for conn in 0..self.net.conns.len() {
+            let ends = &self.net.conns[conn].ends;
+            let is_open = |end: &End| !end.closed && end.error.is_none() && !end.cut_off;
+            let Some(end) = (0..2).find(|end| (ends[*end].host, ends[1 - *end].host) == (from, to)) else {
+                continue;
+            };
+            if !self.net.conns[conn].established || !ends.iter().all(is_open) {
+                continue;
+            }
+            let own = &mut self.net.conns[conn].ends[end];
+            (own.cut_off, own.error) = (true, Some(libc::ECONNRESET));
+            let count = self.net.conns[conn].ways[end].under_way.len();
+            let kept = self.chance.below(count as u64 + 1) as usize;
+            let late = self.now + self.chance.below(unnoticed_ns);
+            let way = &mut self.net.conns[conn].ways[end];
+            way.under_way.truncate(kept);
+            // An end of the stream tells that there was one.
+            way.under_way.retain(|segment| segment.bytes.is_some());
+            way.under_way.iter_mut().for_each(|segment| segment.at = segment.at.max(late));
+            way.under_way_bytes = way.under_way.iter().flat_map(|s| &s.bytes).map(Vec::len).sum();
+            let latest = way.under_way.back().map_or(late, |segment| segment.at);
+            self.at(latest, Event::Arrive { conn, from: end });
+            self.at(self.now + unnoticed_ns, Event::Noticed { conn, end: 1 - end });
+        }
     }
 
     pub fn shut(&mut self, conn: usize, end: usize) {
@@ -416,7 +451,8 @@ fn syn(kernel: &mut Kernel, conn: usize) {
 
 fn arrive(kernel: &mut Kernel, conn: usize, from: usize) {
     let (host, to) = hosts(kernel, conn, from);
-    let (now, cut) = (kernel.now, kernel.net.cuts.contains(&(host, to)));
+    let is_cut_off = kernel.net.conns[conn].ends[1 - from].cut_off;
+    let (now, cut) = (kernel.now, is_cut_off || kernel.net.cuts.contains(&(host, to)));
     let Some(first) = kernel.net.conns[conn].ways[from].under_way.front() else { return };
     if first.at > now {
         return;

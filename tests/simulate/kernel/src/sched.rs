@@ -48,6 +48,8 @@ pub enum Lie {
     LostWakeups,
     /// Connections that end behind a cut, or with their process, are never seen to end.
     HiddenEnds,
+    /// Some changes of replicas are acknowledged and not made; told by who sends them.
+    LostChanges,
 }
 
 /// What a process' disk does.
@@ -398,7 +400,6 @@ pub fn point() {
 
 /// Waits for something; whether it came within the time, in nanoseconds.
 pub(crate) fn wait(kernel: &mut Kernel, wait: Wait, time: Option<u64>) -> bool {
-    kernel.step();
     let own = me();
     let thread = &mut kernel.threads[own];
     if thread.state == State::Runnable {
@@ -412,6 +413,8 @@ pub(crate) fn wait(kernel: &mut Kernel, wait: Wait, time: Option<u64>) -> bool {
         // It may be there already.
         kernel.look_at_io();
     }
+    // The wait is registered before the step: what happens in the step may wake this thread.
+    kernel.step();
     reschedule(kernel);
     let thread = &mut kernel.threads[own];
     thread.wait = Wait::Nothing;
@@ -528,6 +531,20 @@ pub fn cut(from: u32, to: u32) {
     }
 }
 
+/// Connections from one host to another end for the first alone; the other one notices after this time. New ones are as ever.
+pub fn leave_half_open(from: u32, to: u32, unnoticed: Duration) {
+    if let Some(kernel) = kernel() {
+        kernel.log(&format!("half open for {unnoticed:?}: connections of host {from} to host {to}"));
+        kernel.leave_half_open(from, to, u64::try_from(unnoticed.as_nanos()).unwrap_or(u64::MAX / 2));
+        kernel.look_at_io();
+    }
+}
+
+/// Whether the system lies about this now.
+pub fn lies(lie: Lie, one_in: u64) -> bool {
+    kernel().is_some_and(|kernel| kernel.lies(lie, one_in))
+}
+
 /// All cuts end.
 pub fn heal() {
     if let Some(kernel) = kernel()
@@ -596,7 +613,12 @@ pub(crate) fn adopt() -> Option<usize> {
     let kernel = kernel()?;
     let own = kernel.process();
     let process = kernel.threads[me()].next_process.take().unwrap_or(own);
-    kernel.threads.push(Thread::new(String::new(), process));
+    let mut thread = Thread::new(String::new(), process);
+    if !kernel.processes.get(&process).is_some_and(|process| process.alive) {
+        // Its process was killed before its first thread was started.
+        thread.state = State::Dead;
+    }
+    kernel.threads.push(thread);
     Some(kernel.threads.len() - 1)
 }
 

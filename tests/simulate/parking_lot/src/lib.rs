@@ -14,6 +14,22 @@ fn address<T>(of: &T) -> usize {
     std::ptr::from_ref(of).addr()
 }
 
+/// Attempts to take a lock, for the last time at `timeout`; whether it was taken.
+fn take_until(what: &'static str, address: usize, timeout: Instant, take: impl Fn() -> bool) -> bool {
+    loop {
+        // Another thread may run, and release the lock, while the clock is read: a failed attempt and the wait that follows
+        // it are one step, or the release wakes nobody.
+        let left = timeout.saturating_duration_since(Instant::now());
+        if take() {
+            return true;
+        }
+        if left.is_zero() {
+            return false;
+        }
+        wait_on(what, address, Some(left));
+    }
+}
+
 /// As `parking_lot::RawMutex`.
 pub struct RawMutex(AtomicBool);
 
@@ -58,14 +74,7 @@ unsafe impl lock_api::RawMutexTimed for RawMutex {
     }
 
     fn try_lock_until(&self, timeout: Instant) -> bool {
-        while !self.take() {
-            let left = timeout.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            wait_on("lock", address(self), Some(left));
-        }
-        true
+        take_until("lock", address(self), timeout, || self.take())
     }
 }
 
@@ -169,14 +178,7 @@ unsafe impl lock_api::RawRwLockTimed for RawRwLock {
     }
 
     fn try_lock_shared_until(&self, timeout: Instant) -> bool {
-        while !self.share(false) {
-            let left = timeout.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            wait_on("read lock", address(self), Some(left));
-        }
-        true
+        take_until("read lock", address(self), timeout, || self.share(false))
     }
 
     fn try_lock_exclusive_for(&self, timeout: Duration) -> bool {
@@ -185,15 +187,7 @@ unsafe impl lock_api::RawRwLockTimed for RawRwLock {
 
     fn try_lock_exclusive_until(&self, timeout: Instant) -> bool {
         self.writers.fetch_add(1, Ordering::AcqRel);
-        let mut taken = self.take();
-        while !taken {
-            let left = timeout.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            wait_on("write lock", address(self), Some(left));
-            taken = self.take();
-        }
+        let taken = take_until("write lock", address(self), timeout, || self.take());
         self.writers.fetch_sub(1, Ordering::AcqRel);
         if !taken {
             // Readers that waited behind this one.

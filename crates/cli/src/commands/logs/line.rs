@@ -11,7 +11,7 @@ use crate::options::LogLevel;
 
 /// A line with who wrote it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Line<'a> {
+pub struct LogLine<'a> {
     pub by: &'a str,
     line: &'a str,
     /// What it says, if it was written as an event with its fields.
@@ -40,7 +40,7 @@ pub struct Parsed<'a> {
 }
 
 /// All lines by their time, those without one behind the line that they go on from.
-pub fn merged(logs: &[(String, Vec<String>)]) -> Vec<Line<'_>> {
+pub fn merged(logs: &[(String, Vec<String>)]) -> Vec<LogLine<'_>> {
     let mut all = Vec::new();
     for (by, lines) in logs {
         let (mut time, mut level) = (String::new(), None);
@@ -54,7 +54,7 @@ pub fn merged(logs: &[(String, Vec<String>)]) -> Vec<Line<'_>> {
                 }
                 (None, None) => {}
             }
-            all.push((time.clone(), Line { by, line, event, level }));
+            all.push((time.clone(), LogLine { by, line, event, level }));
         }
     }
     all.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -65,8 +65,8 @@ fn level_of(word: &str) -> Option<LogLevel> {
     LogLevel::from_str(word, true).ok()
 }
 
-impl Line<'_> {
-    /// Whether it is as severe as this; where that is not known it may be.
+impl LogLine<'_> {
+    /// Returns whether it is as severe as this; where that is not known it may be.
     pub fn is_at_least(&self, level: Option<LogLevel>) -> bool {
         self.level.zip(level).is_none_or(|(own, wanted)| own <= wanted)
     }

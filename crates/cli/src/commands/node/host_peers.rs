@@ -10,8 +10,9 @@ use bivouac_net::{
 };
 use bivouac_node::{NetPeers, Node, PeerRequest, Peers};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, NodeId};
+use bivouac_wire::FormationMap;
 
-use super::Shared;
+use super::DaemonContext;
 
 /// The nodes of this process.
 pub struct HostPeers(BTreeMap<NodeId, OnceLock<Weak<Node>>>);
@@ -34,12 +35,12 @@ impl HostPeers {
 }
 
 /// The way to all nodes, for one of them.
-struct Ways {
+struct PeerRoutes {
     host_peers: Arc<HostPeers>,
     others: NetPeers,
 }
 
-impl Peers for Ways {
+impl Peers for PeerRoutes {
     fn call_within(
         &self,
         wait: Duration,
@@ -52,29 +53,38 @@ impl Peers for Ways {
         };
         let ending = || FsError::with(Errno::EIO, format!("{node} is ending"));
         let service: Arc<dyn Service> = host_peer.get().and_then(Weak::upgrade).ok_or_else(ending)?;
-        let way = InProcess::new(service, LaneKind::Peer);
+        let way = InProcess::new(service, LaneKind::between_nodes(request.op));
         NetPeers::exchange(&way, wait, request, reply)
+    }
+
+    fn take_map(&self, map: &FormationMap) {
+        self.others.take_map(map);
     }
 }
 
 /// Ways from a node to all others: over the peer lane to those of other processes.
-pub fn peers_of(shared: &Shared, id: NodeId, liveness: &Arc<LivenessTable>) -> Arc<dyn Peers> {
-    let elsewhere = shared.host_peers.0.len() < shared.map.nodes.len();
-    let others = if elsewhere { over_network(shared, id, liveness) } else { Vec::new() };
-    Arc::new(Ways { host_peers: Arc::clone(&shared.host_peers), others: NetPeers::new(others) })
+pub fn peers_of(shared: &DaemonContext, id: NodeId, liveness: &Arc<LivenessTable>) -> Arc<dyn Peers> {
+    let has_others = shared.host_peers.0.len() < shared.map.nodes.len();
+    let ways = |lane, are_needed: bool| {
+        if are_needed && has_others { over_network(shared, (id, lane), liveness) } else { Vec::new() }
+    };
+    let mirrors = ways(LaneKind::Mirror, !shared.map.mirrors.is_empty());
+    let others = NetPeers::new(ways(LaneKind::Peer, true)).with_mirrors(mirrors);
+    Arc::new(PeerRoutes { host_peers: Arc::clone(&shared.host_peers), others })
 }
 
 fn over_network(
-    shared: &Shared,
-    own: NodeId,
+    shared: &DaemonContext,
+    (own, lane): (NodeId, LaneKind),
     liveness: &Arc<LivenessTable>,
 ) -> Vec<Option<Arc<dyn Transport>>> {
     let client = ClientId(ClientId::PEER_BIT | u64::from(own.0));
+    let epoch = shared.map.nodes.get(usize::from(own.0)).map_or(0, |entry| entry.epoch);
     let way = |(id, entry): (u16, &bivouac_wire::NodeEntry)| -> Option<Arc<dyn Transport>> {
-        let identity = Identity { auth: shared.auth.clone(), client, lane: LaneKind::Peer };
+        let identity = Identity { auth: shared.auth.clone(), client, lane, epoch };
         let address = Address::tcp(entry.peer_address.clone());
         let options = PeerOptions { wait_ms: shared.config.wait_ms, ..PeerOptions::default() };
-        let peer = || Peer::to(NodeId(id), address, identity, options).heeding(liveness);
+        let peer = || Peer::to(NodeId(id), address, identity, options).since(entry.epoch).heeding(liveness);
         let is_host_peer = shared.host_peers.0.contains_key(&NodeId(id));
         (!is_host_peer).then(|| Arc::new(peer()) as Arc<dyn Transport>)
     };

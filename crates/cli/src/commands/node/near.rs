@@ -2,11 +2,10 @@
 
 use bivouac_launch::Environment;
 use bivouac_launch::handover::DaemonConfig;
-use bivouac_sysmap::{Nearest, listed};
+use bivouac_survey::near_to;
+use bivouac_sysmap::{NumaPlacement, listed};
 use bivouac_wire::FormationMap;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-
-use crate::system::near_to;
 
 /// Keeps this daemon there, and all threads that it will have; it goes on anywhere if that cannot be.
 pub fn settle(here: &Environment, config: &DaemonConfig, map: &FormationMap) {
@@ -25,13 +24,13 @@ pub fn settle(here: &Environment, config: &DaemonConfig, map: &FormationMap) {
 }
 
 /// Of those that this process may use; `false` if none of them is.
-fn keep_on(near: &Nearest) -> rustix::io::Result<bool> {
+fn keep_on(near: &NumaPlacement) -> rustix::io::Result<bool> {
     let allowed = sched_getaffinity(None)?;
     let Some(wanted) = among(&allowed, near) else { return Ok(false) };
     sched_setaffinity(None, &wanted).map(|()| true)
 }
 
-fn among(allowed: &CpuSet, near: &Nearest) -> Option<CpuSet> {
+fn among(allowed: &CpuSet, near: &NumaPlacement) -> Option<CpuSet> {
     let mut wanted = CpuSet::new();
     for processor in listed(&near.processors, CpuSet::MAX_CPU).into_iter().filter(|one| allowed.is_set(*one))
     {
@@ -49,7 +48,8 @@ mod tests {
     fn a_daemon_is_kept_on_processors_that_it_may_use() {
         let allowed = sched_getaffinity(None).unwrap();
         let first = (0..CpuSet::MAX_CPU).find(|one| allowed.is_set(*one)).unwrap();
-        let near = |processors: &str| Nearest { parts: vec![1], processors: processors.into(), disk: None };
+        let near =
+            |processors: &str| NumaPlacement { parts: vec![1], processors: processors.into(), disk: None };
         let kept = std::thread::spawn(move || {
             assert_eq!(keep_on(&near(&format!("{first},5000-6000"))), Ok(true));
             let kept = sched_getaffinity(None).unwrap();

@@ -2,42 +2,42 @@
 
 use std::path::Path;
 
-use bivouac_source::{Cause, S3Place, S3Source, SourceError};
+use bivouac_source::{Cause, S3Location, S3Source, SourceError};
 use bivouac_stage::archive::{Archive, ArchiveError, sweep};
 use bivouac_stage::{CopyOptions, Summary};
+use bivouac_types::hex::to_hex;
 use bivouac_types::{Site, Source};
 
-use super::{Asked, Copied, DAMAGED, hex, is_signs, unless_interrupted};
+use super::{ArchiveRequest, CompletedArchive, DAMAGED, is_signs, unless_interrupted};
 use crate::environment;
 use crate::failure::Failure;
 
 /// Objects of a bucket below a prefix.
 pub struct Bucket {
     url: Source,
-    place: S3Place,
+    place: S3Location,
 }
 
 impl Bucket {
     /// What a URL names.
-    ///
-    /// # Errors
-    /// That it names no bucket.
     pub fn parse(text: &str) -> Result<Bucket, String> {
         let url: Source = text.parse()?;
         match url.site() {
             Site::S3 { bucket, prefix, endpoint, region } => {
                 let (bucket, prefix) = (bucket.clone(), prefix.clone());
-                let place = S3Place { bucket, prefix, endpoint: endpoint.clone(), region: region.clone() };
+                let place = S3Location { bucket, prefix, endpoint: endpoint.clone(), region: region.clone() };
                 Ok(Bucket { url, place })
             }
-            Site::Directory { .. } => Err(format!("{text}: is no bucket; write s3://BUCKET/PREFIX")),
+            Site::Directory { .. } | Site::Formation { .. } => {
+                Err(format!("{text}: is no bucket; write s3://BUCKET/PREFIX"))
+            }
         }
     }
 
     /// The objects below a name in it.
     fn below(&self, name: &str) -> Result<S3Source, Failure> {
         let prefix = format!("{}{name}/", self.place.prefix);
-        S3Source::open(&S3Place { prefix, ..self.place.clone() }, &environment::objects()).map_err(refused)
+        S3Source::open(&S3Location { prefix, ..self.place.clone() }, &environment::objects()).map_err(refused)
     }
 
     /// The URL of what has a name in it.
@@ -48,10 +48,7 @@ impl Bucket {
     }
 
     /// Puts a copy of a pool there, object by object; what an earlier command has put of it stays.
-    ///
-    /// # Errors
-    /// Why there is none.
-    pub fn put(&self, asked: &Asked<'_>) -> Result<Copied, Failure> {
+    pub fn put(&self, asked: &ArchiveRequest<'_>) -> Result<CompletedArchive, Failure> {
         let store = self.below(asked.name)?;
         let archive = Archive::new(&store, asked.signs);
         let place = self.url_of(&format!("{}/{}", asked.name, asked.signs));
@@ -71,7 +68,7 @@ impl Bucket {
             return Err(objection);
         }
         draft.commit().map_err(failed)?;
-        Ok(Copied { summary, place: place.into_bytes() })
+        Ok(CompletedArchive { summary, place: place.into_bytes() })
     }
 
     /// Makes a tree of the copy that is there, if it has this digest; answers what it has.
@@ -80,13 +77,13 @@ impl Bucket {
     /// Why it is not made: then nothing is.
     pub fn fetch(&self, digest: Option<&str>, to: &Path) -> Result<Summary, Failure> {
         let (rest, signs) = self.place.prefix.trim_end_matches('/').rsplit_once('/').unwrap_or_default();
-        let above = S3Place { prefix: format!("{rest}/"), ..self.place.clone() };
+        let above = S3Location { prefix: format!("{rest}/"), ..self.place.clone() };
         let store = S3Source::open(&above, &environment::objects()).map_err(refused)?;
         let archive = Archive::new(&store, signs);
         let failed = |error: ArchiveError| Failure::new(1, error);
         let manifest = archive.manifest().map_err(failed)?;
         let summary = manifest.summary();
-        if digest == Some(hex(&summary.digest).as_str()) {
+        if digest == Some(to_hex(&summary.digest).as_str()) {
             let fetched = unless_interrupted(&format!("{} to {}", self.url, to.display()), |cancel| {
                 archive.fetch(&manifest, to, &CopyOptions { cancel, ..CopyOptions::default() })
             })?;

@@ -6,19 +6,16 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use bivouac_stage::{CopyOptions, Silent, Summary, copy_tree, remove_tree};
+use bivouac_stage::{CopyOptions, NoProgress, Summary, copy_tree, remove_tree};
 
-use super::{Asked, Copied, SIGNS, is_signs, unless_interrupted};
+use super::{ArchiveRequest, CompletedArchive, SIGNS, is_signs, unless_interrupted};
 use crate::failure::Failure;
 
 /// What a copy is called until it is whole and compared.
 const NEW: &str = ".new";
 
 /// Copies a pool into an archive, beside what is there until all of it is.
-///
-/// # Errors
-/// Why it is not copied.
-pub fn put(to: &Path, asked: &Asked<'_>) -> Result<Copied, Failure> {
+pub fn put(to: &Path, asked: &ArchiveRequest<'_>) -> Result<CompletedArchive, Failure> {
     let failed = |error| Failure::new(1, format_args!("--to {}: {error}; check its path", to.display()));
     let dir = to.canonicalize().map_err(failed)?;
     if dir.starts_with(asked.site) {
@@ -37,19 +34,16 @@ pub fn put(to: &Path, asked: &Asked<'_>) -> Result<Copied, Failure> {
         return Err(objection);
     }
     put_in_place(&fresh, &copy).map_err(failed)?;
-    Ok(Copied { summary, place: copy.into_os_string().into_encoded_bytes() })
+    Ok(CompletedArchive { summary, place: copy.into_os_string().into_encoded_bytes() })
 }
 
 /// A whole tree, verified; interrupted by a signal, with nothing unfinished left.
-///
-/// # Errors
-/// Why it is none.
 pub fn copied(from: &Path, to: &Path) -> Result<Summary, Failure> {
     let left = |error| Failure::new(1, format_args!("{}: {error}; check its path", to.display()));
     remove_left(to).map_err(left)?;
     let what = format!("{} to {}", from.display(), to.display());
     let copied = unless_interrupted(&what, |cancel| {
-        copy_tree(from, to, &CopyOptions { cancel, ..CopyOptions::default() }, &Silent)
+        copy_tree(from, to, &CopyOptions { cancel, ..CopyOptions::default() }, &NoProgress)
     })?;
     let summary = copied.map_err(|error| Failure::new(1, format_args!("{what}: {error}")))?;
     if let Some(first) = summary.skipped.first() {
@@ -85,8 +79,8 @@ fn sweep(archive: &Path, name: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether a name is that of a copy of a pool, with what it is called until it is whole. Of no other pool: their names
-/// may begin like this one's.
+/// Returns whether a name is that of a copy of a pool, with what it is called until it is whole. Of no other pool:
+/// their names may begin like this one's.
 fn is_unfinished(entry: &OsStr, name: &str) -> bool {
     let Some(text) = entry.to_str() else { return false };
     let rest =

@@ -32,6 +32,7 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 pub struct Place {
     runtime: tempfile::TempDir,
     environment: Vec<(String, String)>,
+    control_group: Option<PathBuf>,
 }
 
 /// A running formation.
@@ -51,6 +52,42 @@ pub struct Said {
     pub out: String,
     /// Standard error.
     pub err: String,
+}
+
+impl Said {
+    /// The same, if it was a success.
+    pub fn succeeds(self) -> Said {
+        assert_eq!(self.code, 0, "{}{}", self.out, self.err);
+        self
+    }
+
+    /// The same, if it failed with this exit code and said all of this on standard error.
+    pub fn fails(self, code: i32, parts: &[&str]) -> Said {
+        assert_eq!(self.code, code, "{}{}", self.out, self.err);
+        self.tells(parts)
+    }
+
+    /// The same, if it said all of this on standard error.
+    pub fn tells(self, parts: &[&str]) -> Said {
+        assert_contains(&self.err, parts);
+        self
+    }
+
+    /// The same, if it printed all of this on standard output.
+    pub fn prints(self, parts: &[&str]) -> Said {
+        assert_contains(&self.out, parts);
+        self
+    }
+}
+
+/// Asserts that a text has all of these parts.
+pub fn assert_contains(text: &str, parts: &[&str]) {
+    parts.iter().for_each(|part| assert!(text.contains(part), "no '{part}' in: {text}"));
+}
+
+/// A path as an argument.
+pub fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
 }
 
 /// Whether mounting is possible here; says why a test is skipped if not.
@@ -93,6 +130,39 @@ pub fn rss_kib(pid: u64) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Writes a program that can be run at once. Another process writes it: what any process has open for writing, also one that
+/// another test forked meanwhile, cannot be run (ETXTBSY).
+pub fn write_program(path: &Path, script: &str) {
+    let write = ["-c", r#"printf %s "$1" > "$2" && chmod 755 "$2""#, "sh", script];
+    assert!(Command::new("sh").args(write).arg(path).status().unwrap().success());
+}
+
+/// Copies a program so that the copy can be run at once, as [`write_program`] writes one.
+pub fn copy_program(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
+}
+
+/// Fields that docs/json.md has of a command, or of an event of one (`stage end`).
+pub fn documented(command: &str) -> Vec<String> {
+    let page = include_str!("../../../../../docs/json.md");
+    let is_of =
+        |line: &&str| line.split('|').nth(1).is_some_and(|first| first.contains(&format!("`{command}`")));
+    let rows = page.lines().filter(is_of);
+    rows.flat_map(|row| row.split('`').skip(1).step_by(2).map(str::to_owned)).collect()
+}
+
+/// The events that a command wrote, each of which docs/json.md has with all its fields.
+pub fn events(command: &str, written: &str) -> Vec<Value> {
+    let events: Vec<Value> = written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for event in &events {
+        let known = documented(&format!("{command} {}", event["event"].as_str().unwrap()));
+        for field in event.as_object().unwrap().keys().filter(|field| *field != "event") {
+            assert!(known.contains(field), "{field} of {event} is not in docs/json.md: {known:?}");
+        }
+    }
+    events
 }
 
 /// Waits until a condition holds.
@@ -143,7 +213,17 @@ impl Place {
     /// An empty one.
     pub fn new() -> Place {
         let runtime = tempfile::Builder::new().prefix("bvk").tempdir().unwrap();
-        Place { runtime, environment: Vec::new() }
+        Place { runtime, environment: Vec::new(), control_group: None }
+    }
+
+    /// An empty one; `None` if nothing can be mounted here.
+    pub fn mountable() -> Option<Place> {
+        can_mount().then(Place::new)
+    }
+
+    /// The same, and a directory in place of site storage.
+    pub fn with_site() -> Option<(Place, tempfile::TempDir)> {
+        Place::mountable().map(|place| (place, tempfile::tempdir().unwrap()))
     }
 
     /// An empty one, with a database of pools of its own.
@@ -170,6 +250,12 @@ impl Place {
         self.environment.push((name.to_owned(), value.to_owned()));
     }
 
+    /// Commands, and what they start, are in this control group from now on. (This process must never be: what other tests
+    /// start meanwhile would be born there.)
+    pub fn set_control_group(&mut self, dir: &Path) {
+        self.control_group = Some(dir.to_owned());
+    }
+
     /// The runtime directory.
     pub fn path(&self) -> &Path {
         self.runtime.path()
@@ -177,10 +263,23 @@ impl Place {
 
     /// The binary with arguments.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bivouac"));
+        let mut command = self.program();
         command.args(arguments).env("XDG_RUNTIME_DIR", self.path()).stdin(Stdio::null());
         command.env("XDG_STATE_HOME", self.path().join("state"));
+        // Tests may themselves run in a job.
+        for of_job in ["BIVOUAC_NAME", "BIVOUAC_DIR", "SLURM_JOB_ID", "FLUX_JOB_ID", "PBS_JOBID"] {
+            command.env_remove(of_job);
+        }
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// The binary without arguments, in its control group.
+    fn program(&self) -> Command {
+        let binary = env!("CARGO_BIN_EXE_bivouac");
+        let Some(dir) = &self.control_group else { return Command::new(binary) };
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$ > \"$0\"/cgroup.procs && exec \"$@\""]).arg(dir).arg(binary);
         command
     }
 
@@ -281,12 +380,15 @@ impl Camp {
         let said = place.run(&all);
         assert_eq!(said.code, 0, "{}", said.err);
         let up: Value = serde_json::from_str(&said.out).unwrap();
-        let mounts =
-            up["mounts"].as_array().unwrap().iter().map(|mount| mount.as_str().unwrap().into()).collect();
+        let mounts = up["mounts"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|mount| mount["dir"].as_str().unwrap().into())
+            .collect();
         Camp { place, name, mounts, is_down: false }
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -383,7 +485,7 @@ impl Camp {
 
     /// Takes it down and makes sure that nothing is left.
     pub fn down(mut self) {
-        let said = self.run("down", &[]);
+        let said = self.run("down", &["--yes"]);
         assert_eq!(said.code, 0, "{}{}", said.out, said.err);
         assert!(said.out.contains("nothing left: 0 processes, 0 mounts, 0 files, 0 sockets"), "{}", said.out);
         assert!(self.place.is_empty());
@@ -396,6 +498,7 @@ impl Drop for Camp {
         if !self.is_down {
             if std::thread::panicking() {
                 self.show_logs();
+                self.show_state();
             }
             self.place.purge(&self.name);
         }
@@ -409,6 +512,15 @@ impl Camp {
             entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "log"))
         {
             eprintln!("--- {}\n{}", path.display(), std::fs::read_to_string(&path).unwrap_or_default());
+        }
+    }
+
+    /// Prints `status` and `fsck` of the formation.
+    fn show_state(&self) {
+        for command in ["status", "fsck"] {
+            let Ok(output) = self.place.command(&[command, "--name", &self.name]).output() else { continue };
+            let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+            eprintln!("--- {command}\n{out}{err}");
         }
     }
 }

@@ -43,7 +43,6 @@ impl Random {
         self.below(times) == 0
     }
 
-    /// Bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 7);
         while bytes.len() < len {

@@ -41,6 +41,8 @@ const ALL_ONCE_IN: usize = 8;
 const SUPERVISOR_ONCE_IN: usize = 8;
 /// And once in so many its standby.
 const STANDBY_ONCE_IN: usize = 16;
+/// In this time a daemon that is being started executes its program, also on a busy machine.
+const STARTED_WITHIN: Duration = Duration::from_millis(30);
 /// Entries at which directories spread, where they are to: fewer than the workers make in each of those they share.
 const SPREAD_AT: &str = "4";
 /// More entries than there ever are.
@@ -137,9 +139,12 @@ fn kill_standby(pid: u64) {
 /// Kills the supervisor if somebody takes its place then; answers whether it did.
 fn kill_supervisor(camp: &Camp) -> bool {
     let pid = supervisor(camp);
-    // A daemon that is just being started looks like one, too.
+    // A daemon that is just being started looks like one, too, and holds what shows that there is one until it executes
+    // its program: one that looks the same a while later is a standby.
+    let seen = standby_of(pid);
+    std::thread::park_timeout(STARTED_WITHIN);
     let is_shown = StateDir::at(camp.dir()).has_standby();
-    let has_standby = is_alive(pid) && is_shown && standby_of(pid).is_some();
+    let has_standby = is_alive(pid) && is_shown && seen.is_some() && standby_of(pid) == seen;
     if has_standby {
         try_to_signal(pid, Signal::KILL);
     }

@@ -15,7 +15,6 @@ pub type FileId = usize;
 /// A file.
 #[derive(Clone, Debug, Default)]
 pub struct File {
-    /// Its content.
     pub content: Vec<u8>,
     /// Its permissions.
     pub mode: u32,

@@ -108,7 +108,7 @@ impl Worker {
     }
 
     /// Linux says ESTALE when it has to learn in the middle of a rename from directory to directory that a
-    /// directory was moved through another mount; docs/semantics.md.
+    /// directory was moved through another mount; docs/semantics/names.md.
     fn is_moved_directory(&self, what: &str, error: &io::Error) -> bool {
         let dirs = self.model.paths(|entry| *entry == Entry::Dir);
         let concerns = dirs.iter().any(|dir| what.contains(dir.to_str().unwrap()));

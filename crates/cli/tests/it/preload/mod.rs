@@ -88,6 +88,13 @@ fn odd_calls_are_as_on_any_file_system() {
     assert!(calls(&report, "pwrite").0 > 100 && calls(&report, "read").1 > 0, "{report}");
 }
 
+/// S130: a program that has used up its memory, and copes with that.
+#[test]
+fn without_memory_calls_are_the_kernels() {
+    let Some(report) = all_well("memory") else { return };
+    assert!(calls(&report, "pread").0 > 0, "{report}");
+}
+
 /// S277: what another node wrote is copied once this one has looked at the size, and opened the file.
 #[test]
 fn copies_by_the_kernel_have_what_was_looked_at() {
@@ -170,9 +177,9 @@ fn both_paths_lead_to_one_file() {
     camp.down();
 }
 
-/// S211.
+/// S211, S738.
 #[test]
-fn files_under_the_session_contract_are_the_mounts() {
+fn files_under_another_contract_than_coherent_are_the_mounts() {
     let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
     let dir = camp.mount().join("s");
     let create = ["partition", "create", dir.to_str().unwrap(), "--contract", "session"];
@@ -183,6 +190,32 @@ fn files_under_the_session_contract_are_the_mounts() {
     let (direct, mount) = calls(&report, "write");
     assert!(direct == 0 && mount >= 100, "{report}");
     assert_eq!(std::fs::read(dir.join("f")).unwrap(), vec![0; 409_600]);
+    // One by one, and by the directory.
+    for contract in ["strict", "session", "coherent"] {
+        let dir = camp.mount().join(contract);
+        std::fs::create_dir(&dir).unwrap();
+        camp.place().ok(&["contract", "set", contract, dir.to_str().unwrap()]);
+        let to = format!("of={}", dir.join("f").display());
+        let mut run = command(Path::new("/bin/dd"), Way::AtOnce);
+        let (_, report) = succeed(&run.args(["if=/dev/zero", &to, "bs=4096", "count=100"]).output().unwrap());
+        let (direct, mount) = calls(&report, "write");
+        assert_eq!((direct > 0, mount >= 100), (contract == "coherent", contract != "coherent"), "{report}");
+    }
+    camp.down();
+}
+
+/// S775: all programs of a mount are one client to who detects races.
+#[test]
+fn files_are_the_mounts_while_races_are_detected() {
+    let Some(camp) = Camp::start(&["--nodes", "2", "--detect-races"]) else { return };
+    let to = format!("of={}", camp.mount().join("f").display());
+    let mut run = command(Path::new("/bin/dd"), Way::AtOnce);
+    let (_, report) = succeed(&run.args(["if=/dev/zero", &to, "bs=4096", "count=100"]).output().unwrap());
+    let (direct, mount) = calls(&report, "write");
+    assert!(direct == 0 && mount >= 100, "{report}");
+    let said = camp.run("races", &["--json"]);
+    let found: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    assert!(found["accesses"].as_u64().unwrap() > 0 && said.code == 0, "{found:#}");
     camp.down();
 }
 
@@ -252,13 +285,9 @@ fn a_command_of_exec_is_accelerated_unless_told_not_to() {
 #[test]
 fn a_library_that_is_not_there_is_named() {
     let place = crate::harness::Place::new();
-    let said = place.run(&["run", "--preload", "/none/x.so", "--", "true"]);
-    assert_eq!(said.code, 2, "{}", said.err);
-    assert!(
-        said.err.contains("--preload /none/x.so") && said.err.contains("libbivouac_preload.so"),
-        "{}",
-        said.err
-    );
+    place
+        .run(&["run", "--preload", "/none/x.so", "--", "true"])
+        .fails(2, &["--preload /none/x.so", "libbivouac_preload.so"]);
 }
 
 #[test]

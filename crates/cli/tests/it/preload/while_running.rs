@@ -156,8 +156,7 @@ fn the_path_of_each_descriptor_is_explained() {
         let [f, a]: [&str; 2] = said.split(' ').collect::<Vec<_>>().try_into().unwrap();
         let pid = child.id().to_string();
         let explained = || {
-            let json = camp.place().run(&["explain", "--json", "--pid", &pid]);
-            assert_eq!(json.code, 0, "{}", json.err);
+            let json = camp.place().run(&["explain", "--json", "--pid", &pid]).succeeds();
             serde_json::from_str::<serde_json::Value>(&json.out).unwrap()
         };
         let mut json = serde_json::Value::Null;
@@ -177,7 +176,7 @@ fn the_path_of_each_descriptor_is_explained() {
         assert_eq!(of(f)["path"], camp.mount().join("f").to_str().unwrap());
         assert_eq!((&of(f)["formation"], &of(f)["mounted_through"]), (&camp.name().into(), &0.into()));
         assert_eq!(of(f)["calls"], if with { "direct" } else { "mount" }, "{json}");
-        assert_eq!(of(f)["own_seats"].as_array().unwrap().len(), if with { 2 } else { 0 }, "{json}");
+        assert_eq!(of(f)["own_targets"].as_array().unwrap().len(), if with { 2 } else { 0 }, "{json}");
         assert_eq!(of(a)["calls"], "mount");
         let text = camp.place().run(&["explain", "--pid", &pid]).out;
         assert!(text.contains("O_APPEND") && text.contains("FD  OPENED TO"), "{text}");
@@ -191,8 +190,7 @@ fn the_path_of_each_descriptor_is_explained() {
     drop(idle.stdin.take());
     assert!(idle.wait().unwrap().success());
     assert!(none.out.contains("it has no file of a formation open"), "{}{}", none.out, none.err);
-    let gone = camp.place().run(&["explain", "--pid", "4194304"]);
-    assert!(gone.code == 1 && gone.err.contains("process 4194304: is not there"), "{}", gone.err);
+    camp.place().run(&["explain", "--pid", "4194304"]).fails(1, &["process 4194304: is not there"]);
     assert_eq!(camp.place().run(&["explain"]).code, 2);
     camp.down();
 }

@@ -33,7 +33,6 @@ impl Dead {
         Some(Dead { camp, disk, files: BTreeMap::new() })
     }
 
-    /// In memory.
     pub fn in_memory(arguments: &[&str]) -> Option<Dead> {
         let camp = Camp::start(arguments)?;
         Some(Dead { camp, disk: tempfile::tempdir().unwrap(), files: BTreeMap::new() })
@@ -70,8 +69,7 @@ impl Dead {
             let mode = self.mount().join("one").metadata().unwrap().permissions().mode();
             assert_eq!(mode & 0o7777, 0o640);
         }
-        let said = self.camp.run("fsck", &[]);
-        assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+        self.camp.run("fsck", &[]).succeeds();
     }
 
     /// Kills every process with SIGKILL, the supervisor first.
@@ -144,19 +142,14 @@ impl Dead {
 
     /// Recovers it.
     pub fn recover(&self, arguments: &[&str]) {
-        let said = self.run(&[&[self.camp.name()], arguments].concat());
-        assert_eq!(said.code, 0, "{}", said.err);
-        assert!(
-            said.out.starts_with(&format!("formation {} is recovered\nmounted at ", self.camp.name())),
-            "{}",
-            said.out
-        );
+        let said = self.run(&[&[self.camp.name()], arguments].concat()).succeeds();
+        let is_said = said.out.starts_with(&format!("formation {} is recovered\n", self.camp.name()));
+        assert!(is_said && said.out.contains("\nmounted at "), "{}", said.out);
     }
 
     /// What `list` shows of it.
     pub fn listed(&self) -> Value {
-        let said = self.camp.place().run(&["list", "--json"]);
-        assert_eq!(said.code, 0, "{}", said.err);
+        let said = self.camp.place().run(&["list", "--json"]).succeeds();
         let all: Value = serde_json::from_str(&said.out).unwrap();
         let ours = all.as_array().unwrap().iter().find(|one| one["name"] == self.camp.name());
         ours.cloned().unwrap_or_else(|| panic!("{all}"))

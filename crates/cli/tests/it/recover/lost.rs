@@ -40,15 +40,12 @@ fn what_a_volume_came_back_without_is_an_error_and_no_hole() {
     for dir in dirs(&volume) {
         fs::remove_dir_all(dir).unwrap();
     }
-    let offline = dead.camp.place().run(&["fsck", "--offline", dead.camp.name(), "--json"]);
-    assert_eq!(offline.code, 4, "{}{}", offline.out, offline.err);
+    let offline = dead.camp.place().run(&["fsck", "--offline", dead.camp.name(), "--json"]).fails(4, &[]);
     let found = findings(&offline.out);
     assert!(found.iter().all(|(kind, _)| kind == "missing-subfile"), "{found:?}");
     let names: Vec<&str> = found.iter().map(|(_, object)| object.as_str()).collect();
     assert!(names.contains(&"/deep/two") && names.contains(&"/deep/er/three"), "{names:?}");
-    let said = dead.run(&[dead.camp.name()]);
-    assert_eq!(said.code, 0, "{}", said.err);
-    assert!(said.err.contains("are not there any more") && said.err.contains("bivouac fsck"), "{}", said.err);
+    dead.run(&[dead.camp.name()]).succeeds().tells(&["are not there any more", "bivouac fsck"]);
     for path in ["deep/two", "deep/er/three"] {
         let error = fs::read(dead.mount().join(path)).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()), "{path}");
@@ -112,8 +109,7 @@ fn a_volume_that_does_not_say_what_it_had_is_refused_until_somebody_decides() {
     dead.kill();
     fs::remove_file(dead.disk.path().join("n1/bivouac-subfiles")).unwrap();
     let before = dead.on_disk();
-    let said = dead.run(&[dead.camp.name()]);
-    assert!(said.code == 1 && said.err.contains("was not copied whole"), "{}", said.err);
+    dead.run(&[dead.camp.name()]).fails(1, &["was not copied whole"]);
     assert_eq!(dead.on_disk(), before);
     let fsck = |more: &[&str]| {
         let said =

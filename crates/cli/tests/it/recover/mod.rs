@@ -2,6 +2,7 @@
 //! was acknowledged.
 
 mod dead;
+mod kept;
 mod lost;
 mod older;
 mod places;
@@ -27,8 +28,7 @@ fn a_formation_that_was_killed_whole_comes_back_with_everything() {
     dead.fill();
     let part = dead.mount().join("part");
     let create = ["partition", "create", part.to_str().unwrap(), "--source", site.path().to_str().unwrap()];
-    let said = dead.camp.place().run(&create);
-    assert_eq!(said.code, 0, "{}", said.err);
+    dead.camp.place().run(&create).succeeds();
     fs::write(part.join("result"), bytes(50_000, 2)).unwrap();
     fs::write(part.join("input"), b"mine").unwrap();
     let locked = fs::File::create(dead.mount().join("locked")).unwrap();
@@ -63,8 +63,7 @@ fn a_formation_that_was_killed_whole_comes_back_with_everything() {
     let again = fs::File::open(dead.mount().join("locked")).unwrap();
     flock(&again, FlockOperation::NonBlockingLockExclusive).unwrap();
     drop((again, locked, nameless));
-    let said = dead.camp.place().run(&["flush", part.to_str().unwrap()]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    dead.camp.place().run(&["flush", part.to_str().unwrap()]).succeeds();
     assert_eq!(fs::read(site.path().join("result")).unwrap(), bytes(50_000, 2));
     assert_eq!(fs::read(site.path().join("input")).unwrap(), b"mine");
     wait_until("what has no name is gone", || {
@@ -83,11 +82,9 @@ fn after_a_reboot_the_disks_are_enough() {
     dead.reboot();
     let listed = dead.listed();
     assert_eq!((&listed["state"], &listed["directory"]), (&"recoverable".into(), &serde_json::Value::Null));
-    let said = dead.camp.run("up", &["--no-mount"]);
-    assert!(said.code == 3 && said.err.contains("bivouac recover"), "{}", said.err);
+    dead.camp.run("up", &["--no-mount"]).fails(3, &["bivouac recover"]);
     assert!(dead.camp.place().is_empty(), "nothing is left of the attempt");
-    let said = dead.camp.run("down", &[]);
-    assert!(said.code == 3 && said.err.contains("its state is gone"), "{}", said.err);
+    dead.camp.run("down", &["--yes"]).fails(3, &["its state is gone"]);
     dead.recover(&[]);
     dead.check();
     // The same without a note of where they are, and elsewhere.
@@ -222,9 +219,8 @@ fn a_formation_with_several_volumes_comes_back_where_it_is_wanted() {
     assert!(!dead.mount().exists(), "it is mounted only there");
     let status = dead.camp.status();
     assert!(status["ends_unix_ms"].as_u64().is_some(), "{status}");
-    assert_eq!(dead.listed()["mounts"][0], place.path().to_str().unwrap());
-    let said = dead.camp.run("fsck", &[]);
-    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    assert_eq!(dead.listed()["mounts"][0]["dir"], place.path().to_str().unwrap());
+    dead.camp.run("fsck", &[]).succeeds();
     dead.down();
     assert_eq!(fs::read_dir(second.path()).unwrap().count(), 0);
 }

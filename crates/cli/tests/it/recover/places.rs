@@ -94,8 +94,7 @@ fn look_from_elsewhere(dead: &Dead) {
 }
 
 fn listed(other: &Place, dead: &Dead) -> Value {
-    let said = other.run(&["list", "--json"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    let said = other.run(&["list", "--json"]).succeeds();
     let all: Value = serde_json::from_str(&said.out).unwrap();
     let ours = all.as_array().unwrap().iter().find(|one| one["name"] == dead.camp.name());
     ours.cloned().unwrap_or_else(|| panic!("{all}"))

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::{Place, wait_until};
+use crate::harness::{Place, assert_contains, wait_until};
 use crate::recover::dead::Dead;
 
 /// S296.
@@ -21,11 +21,7 @@ fn a_missing_volume_is_named_and_nothing_is_changed() {
         let said = dead.run(&[dead.camp.name()]);
         let says = format!("missing: volume 0 of node 1 ({})", there.display());
         assert!(said.code == 1 && said.err.contains(&says), "{}", said.err);
-        assert!(
-            said.err.contains("all names, attributes and sizes that node 1 keeps, and 1 of 2 parts"),
-            "{}",
-            said.err
-        );
+        assert_contains(&said.err, &["all names, attributes and sizes that node 1 keeps, and 1 of 2 parts"]);
         assert_eq!(dead.listed()["state"], "incomplete");
         assert_eq!(dead.on_disk(), before);
         fs::rename(&aside, &there).unwrap();
@@ -54,12 +50,9 @@ fn volumes_of_two_formations_are_not_mixed() {
     one.kill();
     other.kill();
     let (a, b) = (one.disk.path().to_str().unwrap(), other.disk.path().to_str().unwrap());
-    let said = one.run(&["--volume", a, "--volume", b]);
-    assert!(said.code == 2 && said.err.contains("volumes of several formations"), "{}", said.err);
-    let said = one.run(&[one.camp.name(), "--volume", b]);
-    assert!(said.code == 2 && said.err.contains(other.camp.name()), "{}", said.err);
-    let said = one.run(&["--volume", "/"]);
-    assert!(said.code == 2 && said.err.contains("is no volume"), "{}", said.err);
+    one.run(&["--volume", a, "--volume", b]).fails(2, &["volumes of several formations"]);
+    one.run(&[one.camp.name(), "--volume", b]).fails(2, &[other.camp.name()]);
+    one.run(&["--volume", "/"]).fails(2, &["is no volume"]);
     one.recover(&[]);
     one.check();
     one.down();
@@ -74,34 +67,21 @@ fn what_lives_or_was_taken_down_is_not_recovered() {
     let Some(mut dead) = Dead::start(&["--nodes", "2"]) else { return };
     dead.fill();
     let name = dead.camp.name().to_owned();
-    let said = dead.run(&[&name]);
-    assert!(said.code == 1 && said.err.contains("is running"), "{}", said.err);
+    dead.run(&[&name]).fails(1, &["is running"]);
     assert_eq!(dead.listed()["state"], "running");
     let disk = dead.disk.path().to_str().unwrap().to_owned();
-    let said = dead.run(&["--volume", &disk]);
-    assert!(said.code == 1 && said.err.contains("running"), "{}", said.err);
+    dead.run(&["--volume", &disk]).fails(1, &["running"]);
     dead.camp.kill_supervisor();
     wait_until("that is seen", || dead.listed()["state"] == "degraded");
     let pid = dead.camp.status()["nodes"][0]["pid"].to_string();
-    let said = dead.run(&[&name]);
-    assert!(
-        said.code == 1 && said.err.contains("daemons of it still serve") && said.err.contains(&pid),
-        "{}",
-        said.err
-    );
+    dead.run(&[&name]).fails(1, &["daemons of it still serve", &pid]);
     dead.check();
     dead.kill();
     dead.recover(&[]);
     dead.check();
     let Dead { camp, disk, .. } = dead;
-    let said = camp.run("down", &[]);
-    assert_eq!(said.code, 0, "{}", said.err);
-    let said = camp.place().run(&["recover", &name]);
-    assert!(
-        said.code == 1 && said.err.contains("nothing is known here that could be recovered"),
-        "{}",
-        said.err
-    );
+    camp.run("down", &["--yes"]).succeeds();
+    camp.place().run(&["recover", &name]).fails(1, &["nothing is known here that could be recovered"]);
     assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 0);
     let said = camp.place().run(&["list"]);
     assert!(!said.out.contains(&name), "{}", said.out);
@@ -125,8 +105,7 @@ fn garbage_on_a_volume_is_refused_and_nothing_is_lost() {
         notes.iter().for_each(|note| fs::write(note, &bad).unwrap());
         let said = dead.run(&[dead.camp.name()]);
         assert!(said.code == 1 && !said.err.contains("panic"), "{}", said.err);
-        let said = dead.run(&["--volume", dead.disk.path().to_str().unwrap()]);
-        assert!(said.code == 1 && said.err.contains("says what it is part of"), "{}", said.err);
+        dead.run(&["--volume", dead.disk.path().to_str().unwrap()]).fails(1, &["says what it is part of"]);
         assert_eq!(dead.camp.place().run(&["list"]).code, 0);
     }
     // One that can be read is enough.
@@ -136,15 +115,9 @@ fn garbage_on_a_volume_is_refused_and_nothing_is_lost() {
     let mut broken = sound.clone();
     broken[100] ^= 0xff;
     fs::write(&log, &broken).unwrap();
-    let said = dead.run(&[dead.camp.name()]);
-    assert!(
-        said.code == 1 && said.err.contains("damaged") && said.err.contains("the volumes are as they were"),
-        "{}",
-        said.err
-    );
+    dead.run(&[dead.camp.name()]).fails(1, &["damaged", "the volumes are as they were"]);
     assert_eq!(fs::read(&log).unwrap(), broken);
-    let said = dead.camp.run("up", &["--no-mount"]);
-    assert!(said.code == 3 && said.err.contains("cannot be read"), "{}", said.err);
+    dead.camp.run("up", &["--no-mount"]).fails(3, &["cannot be read"]);
     fs::write(&log, &sound).unwrap();
     dead.recover(&[]);
     dead.check();
@@ -156,8 +129,7 @@ fn garbage_on_a_volume_is_refused_and_nothing_is_lost() {
 fn empty_leftovers_are_removed_by_up_and_others_thrown_away_on_demand() {
     let Some(dead) = Dead::start(&["--nodes", "2"]) else { return };
     dead.kill();
-    let said = dead.camp.run("up", &["--owner", &std::process::id().to_string()]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    let said = dead.camp.run("up", &["--owner", &std::process::id().to_string()]).succeeds();
     assert!(said.err.contains("was killed earlier"), "{}", said.err);
     dead.camp.down();
     let Some(mut dead) = Dead::start(&["--nodes", "2"]) else { return };
@@ -172,7 +144,6 @@ fn empty_leftovers_are_removed_by_up_and_others_thrown_away_on_demand() {
     assert_ne!(said.code, 0);
     assert!(said.err.contains("have it back: bivouac recover --volume DIR"), "{}", said.err);
     assert_eq!(dead.on_disk(), before);
-    let said = dead.camp.run("down", &["--discard"]);
-    assert!(said.code == 0 && said.out.contains("is thrown away; it held"), "{}{}", said.out, said.err);
+    dead.camp.run("down", &["--discard"]).succeeds().prints(&["is thrown away; it held"]);
     assert_eq!(fs::read_dir(dead.disk.path()).unwrap().count(), 0);
 }

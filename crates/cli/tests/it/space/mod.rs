@@ -417,6 +417,7 @@ fn daemons_that_are_killed_meanwhile_lose_and_revive_nothing() {
         (path, model)
     };
     let done: Vec<_> = std::thread::scope(|scope| {
+        scopeguard::defer! { stop.store(true, Ordering::Relaxed) }
         let work = &work;
         let workers: Vec<_> = (0..2).map(|mount| scope.spawn(move || work(mount))).collect();
         for kill in 0..15 {

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use bivouac_direct::{Gate, Mapped, Session, Shown};
+use bivouac_direct::{Gate, ReadOnlyPages, Session, WritablePages};
+use bivouac_types::limits::SUMMED_DATA_AT;
 use bivouac_types::{NodeId, TMPFS_MAGIC};
 use bivouac_wire::{Grant, Window};
 use parking_lot::RwLock;
@@ -127,6 +128,18 @@ impl Handle {
         }
     }
 
+    /// Whether the blocks of what it reads have checksums, which it does not compare.
+    pub fn is_summed(&self) -> bool {
+        self.data_at >= SUMMED_DATA_AT
+    }
+
+    /// The same for writing only.
+    pub fn without_reads(self) -> Handle {
+        let mut handle = self;
+        handle.reads = false;
+        handle
+    }
+
     /// The window grows only, and all of it may be written: its ends need not be seen together.
     pub fn set_window(&self, window: &Window) {
         self.from.fetch_min(window.from, Ordering::Relaxed);
@@ -188,14 +201,14 @@ impl Handle {
         let (file, at) = (self.file.as_fd(), self.data_at.saturating_add(offset));
         if wish == Wish::Write {
             return self.write_within(offset, len, || {
-                show(Mapped::map(file, at, len).map_err(|_| Missed::Refused)?.bytes());
+                show(WritablePages::map(file, at, len).map_err(|_| Missed::Refused)?.bytes());
                 Ok(())
             });
         }
         // Who may read is alone, or among readers: nobody writes meanwhile.
         let _with_others = self.threads.read();
         let _inside = self.gate.enter().ok_or(Missed::Over)?;
-        show(Shown::map(file, at, len).ok().flatten().ok_or(Missed::Refused)?.bytes());
+        show(ReadOnlyPages::map(file, at, len).ok().flatten().ok_or(Missed::Refused)?.bytes());
         Ok(())
     }
 
@@ -235,7 +248,7 @@ impl Handle {
     ) -> Result<(), Missed> {
         self.write_within(offset, len, || {
             let start = self.data_at.saturating_add(offset);
-            let mapped = Mapped::map(self.file.as_fd(), start, len).map_err(|_| Missed::Refused)?;
+            let mapped = WritablePages::map(self.file.as_fd(), start, len).map_err(|_| Missed::Refused)?;
             for (at, bytes) in places {
                 let put = at.checked_sub(offset).is_some_and(|at| mapped.put(at as usize, bytes));
                 put.then_some(()).ok_or(Missed::Refused)?;

@@ -1,12 +1,12 @@
 //! Sizes that homes on this machine lend: a process that makes a file longer tells it in memory, by no message. See
-//! docs/decisions/0019-sizes-are-lent.md.
+//! docs/decisions/0003-file-size.md.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bivouac_direct::{Session, SizeGate, Telling};
+use bivouac_direct::{Session, SizeGate, WriteEnd};
 use bivouac_types::limits::DIRECT_CALM_MS;
 use bivouac_types::{Ino, NodeId};
 use bivouac_wire::SizeLease;
@@ -39,7 +39,7 @@ impl SizeHandle {
     }
 
     fn tell(&self, written: &Range<u64>, known: &Known) -> bool {
-        let told = Telling {
+        let told = WriteEnd {
             end: written.end,
             fresh: written.end.saturating_sub(written.start.max(known.size)),
             leaves_hole: written.start > known.size,
@@ -98,6 +98,11 @@ impl Sizes {
         }
     }
 
+    /// Whether the size of the file is lent.
+    pub fn is_lent(&self, ino: Ino) -> bool {
+        matches!(self.shard(ino).lock().get(&ino), Some(State::Lent(_)))
+    }
+
     /// The file has grown by a message. Whether its size should be asked for at once, by nobody else.
     fn grown(&self, ino: Ino) -> bool {
         let mut shard = self.shard(ino).lock();
@@ -142,7 +147,7 @@ fn pause() -> State {
 impl Direct {
     /// A message made a file longer: asks for its size if that is worth it.
     pub fn grew(&self, home: NodeId, ino: Ino) {
-        let Some(way) = self.ways.get(&home).filter(|_| self.known.is_open(ino)) else { return };
+        let Some(way) = self.connections.get(&home).filter(|_| self.known.is_open(ino)) else { return };
         if self.sizes.grown(ino) {
             self.sizes.conclude(&self.known, ino, way.lend_size(ino));
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use bivouac_direct::Session;
-use bivouac_layout::SeatRange;
+use bivouac_layout::TargetRange;
 use bivouac_net::{Address, Identity, Line};
 use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId};
 use bivouac_wire::{GrantRequest, LendSizeRequest, WidenRequest, op};
@@ -47,15 +47,15 @@ impl Way {
         &self,
         node: NodeId,
         ino: Ino,
-        range: &SeatRange,
+        range: &TargetRange,
         wish: Wish,
         count: &Arc<AtomicUsize>,
     ) -> Option<Handle> {
         self.with(|open| {
             let session = open.session.index();
-            let (seat, write, offset, len) =
-                (range.seat, wish == Wish::Write, range.subfile_offset, range.len);
-            let request = GrantRequest { session, ino, seat, write, offset, len };
+            let (target, write, offset, len) =
+                (range.target, wish == Wish::Write, range.subfile_offset, range.len);
+            let request = GrantRequest { session, ino, target, write, offset, len };
             let (grant, file) = open.line.ask::<op::GrantDirect>(&request)?;
             if !grant.granted {
                 return Ok(None);
@@ -65,7 +65,7 @@ impl Way {
     }
 
     /// Asks for a wider window; whether it was granted.
-    pub fn widen(&self, handle: &Handle, range: &SeatRange) -> bool {
+    pub fn widen(&self, handle: &Handle, range: &TargetRange) -> bool {
         let widened = self.with(|open| {
             let (session, (gate, turn)) = (handle.session(), handle.gate());
             let (offset, len) = (range.subfile_offset, range.len);

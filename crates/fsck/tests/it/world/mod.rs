@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use bivouac_client::{Client, NewInode};
-use bivouac_fsck::{Kind, Leave, OfflineArgs, Report, check_offline};
+use bivouac_fsck::{Kind, OfflineArgs, RepairOptions, Report, check_offline};
 use bivouac_layout::entry_hash;
 use bivouac_node::record::{Dentry, Inode, hashed_key, inode_key};
 use bivouac_store::{DirVolume, Records, RecordsOptions, Txn};
@@ -106,7 +106,7 @@ impl World {
     }
 
     pub fn check(&self, repair: bool) -> Report {
-        check_offline(&self.args(repair), Leave::default(), &()).unwrap()
+        check_offline(&self.args(repair), RepairOptions::default(), &()).unwrap()
     }
 
     pub fn home(&self, slot: Slot) -> NodeId {
@@ -152,14 +152,14 @@ impl World {
         self.damage(parent.slot(), |txn| txn.delete(parent.slot(), &key));
     }
 
-    /// Where the subfile of a file on a seat is.
-    pub fn subfile(&self, ino: Ino, seat: u16) -> PathBuf {
-        self.formation.volume(seat).join(format!("{:02x}/{:016x}-{seat:04x}", ino.0 & 0xff, ino.0))
+    /// Where the subfile of a file on a target is.
+    pub fn subfile(&self, ino: Ino, target: u16) -> PathBuf {
+        self.formation.volume(target).join(format!("{:02x}/{:016x}-{target:04x}", ino.0 & 0xff, ino.0))
     }
 
-    /// A seat on which the file has a subfile with data.
-    pub fn seat_of(&self, ino: Ino) -> u16 {
-        let has = |seat: &u16| self.subfile(ino, *seat).metadata().is_ok_and(|meta| meta.len() > 4096);
+    /// A target on which the file has a subfile with data.
+    pub fn target_of(&self, ino: Ino) -> u16 {
+        let has = |target: &u16| self.subfile(ino, *target).metadata().is_ok_and(|meta| meta.len() > 4096);
         (0..NODES).find(has).unwrap()
     }
 

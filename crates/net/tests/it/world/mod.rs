@@ -12,7 +12,7 @@ use bivouac_net::{
     Address, Auth, Identity, LaneKind, Listener, Peer, PeerOptions, Secret, Server, ServerOptions, Service,
     SocketOptions, SocketTransport,
 };
-use bivouac_types::{ClientId, FormationId, Ino, Layout, NodeId, OpId, SeatIndex};
+use bivouac_types::{ClientId, FormationId, Ino, Layout, NodeId, OpId, TargetIndex};
 use bivouac_wire::{Frame, ReadRequest, Seal, WriteRequest, seal_of};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -30,7 +30,7 @@ pub fn auth() -> Auth {
 }
 
 pub fn identity() -> Identity {
-    Identity { auth: auth(), client: CLIENT, lane: LaneKind::Client }
+    Identity { auth: auth(), client: CLIENT, lane: LaneKind::Client, epoch: 0 }
 }
 
 pub fn frame(id: u64) -> Frame {
@@ -113,6 +113,9 @@ impl Raw {
         let nonce = [5; 32];
         let mut hello = auth().formation.0.to_vec();
         hello.extend([0, 1]);
+        // Of no generation, from no node, for whoever answers.
+        let generation = [&[0; 12][..], &[0xff; 2], &[0; 4]].concat();
+        hello.extend(&generation);
         hello.extend_from_slice(&nonce);
         hello.extend([0; 32]);
         raw.send(Frame::request(0xff01, OpId(0), client, 0), &hello, &[]);
@@ -121,7 +124,8 @@ impl Raw {
         let server_nonce: [u8; 32] = challenge[..32].try_into().unwrap();
         let label: &[u8] = b"bivouac-client-2";
         let (of, keys) = (auth().formation.0, [0; 64]);
-        let about = [label, &of, &[0], &client.0.to_le_bytes(), &[1], &nonce, &server_nonce, &keys].concat();
+        let about: [&[u8]; 6] = [label, &of, &[0], &client.0.to_le_bytes(), &[1], &generation];
+        let about = [&about.concat()[..], &nonce, &server_nonce, &keys].concat();
         let mut mac = Hmac::<Sha256>::new_from_slice(auth().secret.expose()).unwrap();
         mac.update(&about);
         let proof: [u8; 32] = mac.finalize().into_bytes().into();
@@ -159,10 +163,10 @@ pub fn speak_version(frame: &mut [u8], version: u16) {
 }
 
 pub fn write_request(ino: u64) -> WriteRequest {
-    let layout = Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 };
-    WriteRequest { ino: Ino(ino), seat: SeatIndex(0), layout, epoch: 0, offset: 0 }
+    let layout = Layout { stripe: 4096, width: 1, base: TargetIndex(0), targets: 1 };
+    WriteRequest { ino: Ino(ino), target: TargetIndex(0), layout, epoch: 0, offset: 0 }
 }
 
 pub fn read_request(ino: u64, len: u32) -> ReadRequest {
-    ReadRequest { ino: Ino(ino), seat: SeatIndex(0), offset: 0, len }
+    ReadRequest { ino: Ino(ino), target: TargetIndex(0), offset: 0, len }
 }

@@ -9,7 +9,7 @@ use bivouac_types::{Ino, Slot};
 use proptest::prelude::*;
 
 /// A state that grants at any moment.
-fn grant(state: &mut State, client: ClientId, item: Item, begun: Instant, now: Instant) -> u64 {
+fn grant(state: &mut SlotLeases, client: ClientId, item: Item, begun: Instant, now: Instant) -> u64 {
     let lease_ms = state.leaves_others(client, item, begun, now);
     if lease_ms < LEASE_MS_MIN {
         return 0;
@@ -18,13 +18,13 @@ fn grant(state: &mut State, client: ClientId, item: Item, begun: Instant, now: I
     lease_ms
 }
 
-fn has(state: &State, client: ClientId, item: Item, now: Instant) -> bool {
+fn has(state: &SlotLeases, client: ClientId, item: Item, now: Instant) -> bool {
     state.holders.iter().any(|holder| holder.client == client && holder.has(item, now))
 }
 
 #[test]
 fn readers_share_and_a_lone_writer_keeps_its_lease() {
-    let (mut state, now) = (State::default(), Instant::now());
+    let (mut state, now) = (SlotLeases::default(), Instant::now());
     assert_eq!([A, B].map(|client| grant(&mut state, client, NAME, now, now)), [LEASE_MS; 2]);
     state.place(NAME).begin(A);
     let later = after(1, now);
@@ -36,7 +36,7 @@ fn readers_share_and_a_lone_writer_keeps_its_lease() {
 /// gone in between.
 #[test]
 fn an_answer_that_was_begun_before_a_change_is_over_gets_no_lease() {
-    let (mut state, now) = (State::default(), Instant::now());
+    let (mut state, now) = (SlotLeases::default(), Instant::now());
     state.place(NAME).begin(A);
     state.place(NAME).end(A, after(5, now));
     let later = after(10 * LEASE_QUIET_MS, now);
@@ -56,9 +56,9 @@ fn an_answer_that_was_begun_before_a_change_is_over_gets_no_lease() {
 /// S63.
 #[test]
 fn leases_are_short_beside_the_time_since_the_last_change() {
-    let (mut state, now) = (State::default(), Instant::now());
+    let (mut state, now) = (SlotLeases::default(), Instant::now());
     state.place(NAME).end(A, now);
-    let given = |state: &mut State, ms| grant(state, B, NAME, after(1, now), after(ms, now));
+    let given = |state: &mut SlotLeases, ms| grant(state, B, NAME, after(1, now), after(ms, now));
     assert_eq!(given(&mut state, LEASE_MS_MIN * LEASE_PART - 1), 0);
     assert_eq!(given(&mut state, LEASE_MS_MIN * LEASE_PART), LEASE_MS_MIN);
     assert_eq!(given(&mut state, LEASE_QUIET_MS / 2), LEASE_MS / 2);
@@ -68,7 +68,7 @@ fn leases_are_short_beside_the_time_since_the_last_change() {
 /// S61.
 #[test]
 fn a_change_of_everything_concerns_every_item_and_the_other_way_round() {
-    let (mut state, now) = (State::default(), Instant::now());
+    let (mut state, now) = (SlotLeases::default(), Instant::now());
     let all = Item::Slot(Slot(0));
     state.place(all).begin(A);
     assert_eq!([FILE, NAME].map(|item| grant(&mut state, B, item, now, now)), [0, 0]);
@@ -82,7 +82,7 @@ fn a_change_of_everything_concerns_every_item_and_the_other_way_round() {
 
 #[test]
 fn what_is_held_is_known_until_the_lease_is_over() {
-    let (mut state, now) = (State::default(), Instant::now());
+    let (mut state, now) = (SlotLeases::default(), Instant::now());
     grant(&mut state, B, NAME, now, now);
     assert!(has(&state, B, NAME, now) && !has(&state, B, FILE, now) && !has(&state, A, NAME, now));
     // Kept by leases on other things for at least as long as its own.
@@ -102,7 +102,7 @@ fn what_is_held_is_known_until_the_lease_is_over() {
 /// S64. Who knows all names has to be asked of each, for as long as it has leases in the slot without a break.
 #[test]
 fn who_knows_all_names_is_asked_until_its_leases_have_a_break() {
-    let (mut state, now) = (State::default(), Instant::now());
+    let (mut state, now) = (SlotLeases::default(), Instant::now());
     let lease = |at| after(at + LEASE_MS, now);
     state.holder(B, now).take(Item::Whole(Slot(0)), lease(0), now);
     (1..20).for_each(|turn| state.holder(B, now).take(FILE, lease(turn * 50), after(turn * 50, now)));
@@ -146,7 +146,7 @@ proptest! {
     fn nobody_caches_what_has_changed(steps in proptest::collection::vec(step(), 1..120)) {
         let item = |number: u64| if number == 3 { Item::Slot(Slot(0)) } else { Item::Attrs(Ino(number)) };
         let concerns = |one: u64, other: u64| one == other || one == 3 || other == 3;
-        let (mut state, mut now) = (State::default(), Instant::now());
+        let (mut state, mut now) = (SlotLeases::default(), Instant::now());
         let mut versions = [0u64; 4];
         // What was read by whom, in which version; what is cached until when; who changes what.
         let mut reads: Vec<(u64, u64, [u64; 4], Instant)> = Vec::new();

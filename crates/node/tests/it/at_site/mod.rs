@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use bivouac_client::{Client, Flushed, Found, NewInode, Partition};
-use bivouac_types::{Errno, FsResult, Ino, SeatIndex, mode};
+use bivouac_types::{Errno, FsResult, Ino, TargetIndex, mode};
 use tempfile::TempDir;
 
 use crate::formation::{Formation, op};
@@ -158,9 +158,9 @@ pub fn bind(formation: &Formation, name: &str, site: &Path) -> FsResult<Partitio
 pub fn bind_with(formation: &Formation, name: &str, site: &Path, more: &str) -> FsResult<Partition> {
     let client = &formation.clients[0];
     let dir = client.mknod(&op(client), Ino::ROOT, name.as_bytes(), &DIR)?.ino;
-    let seats = (0..formation.map().seat_count()).map(|seat| SeatIndex(u32::from(seat))).collect();
+    let targets = (0..formation.map().target_count()).map(|target| TargetIndex(u32::from(target))).collect();
     let settings = format!("stripe=64k\nsource={}\n{more}", site.display());
-    client.partitions.make(&op(client), dir, seats, settings.parse().unwrap())
+    client.partitions.make(&op(client), dir, targets, settings.parse().unwrap())
 }
 
 pub fn bytes(len: usize, seed: u8) -> Vec<u8> {

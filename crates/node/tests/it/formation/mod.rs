@@ -15,8 +15,11 @@ use bivouac_node::{Around, Node, NodeConfig, Past, PeerRequest, Peers, Rounds, S
 use bivouac_store::{DataOptions, DataStore, Records, RecordsOptions, VolumeConfig};
 use bivouac_types::limits::SLOTS_DEFAULT;
 use bivouac_types::{Checksum, ClientId, Errno, FormationId, FsError, FsResult, Ino, NodeId, Slot, SpreadAt};
-use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Op, SeatEntry};
+use bivouac_wire::{Flags, FormationMap, Frame, MirrorEntry, NodeEntry, Op, TargetEntry};
 use tempfile::TempDir;
+
+/// The secret of formations of tests.
+pub const SECRET: [u8; 32] = [5; 32];
 
 /// Connects the nodes, and loses messages on purpose.
 #[derive(Default)]
@@ -156,7 +159,7 @@ impl Peers for Switchboard {
         let mut frame = Frame::request(request.op as u16, request.id, request.client, request.channel);
         frame.origin = request.origin;
         frame.flags = if request.retry { Flags::RETRY } else { Flags::default() };
-        let transport = InProcess::new(target, LaneKind::Peer);
+        let transport = InProcess::new(target, LaneKind::between_nodes(request.op));
         let body = request.body.to_vec();
         self.sent.lock().push(Sent { node, op: request.op as u16, frame, body });
         let mut head =
@@ -248,7 +251,32 @@ impl Formation {
         Formation::with(nodes, 4096, 0, SpreadAt { shared: 2, alone }, None)
     }
 
+    /// A formation in which the next node keeps replicas of each node's volumes.
+    pub fn mirrored(nodes: u16) -> Formation {
+        let mut formation = Formation::unstarted(nodes, 4096, 0, SpreadAt::default(), None);
+        let backup = |node| Some(NodeId((node + 1) % nodes));
+        let mirror = |node| MirrorEntry { backup: backup(node), epoch: 1 };
+        let map =
+            FormationMap { mirrors: (0..nodes).map(mirror).collect(), ..FormationMap::clone(&formation.map) };
+        map.check().unwrap();
+        formation.map = Arc::new(map);
+        formation.start();
+        formation
+    }
+
     fn with(
+        nodes: u16,
+        stripe: u32,
+        capacity: u64,
+        spread_at: SpreadAt,
+        dead_after: Option<Duration>,
+    ) -> Formation {
+        let mut formation = Formation::unstarted(nodes, stripe, capacity, spread_at, dead_after);
+        formation.start();
+        formation
+    }
+
+    fn unstarted(
         nodes: u16,
         stripe: u32,
         capacity: u64,
@@ -260,6 +288,7 @@ impl Formation {
             client_address: String::new(),
             peer_address: String::new(),
             unix_path: String::new(),
+            epoch: 0,
         };
         let slots = if nodes <= 64 { 64 } else { SLOTS_DEFAULT };
         let map = FormationMap {
@@ -268,10 +297,12 @@ impl Formation {
             name: "test".into(),
             slots: (0..slots).map(|slot| NodeId(slot % nodes)).collect(),
             nodes: (0..nodes).map(entry).collect(),
-            seats: (0..nodes).map(|node| SeatEntry { node: NodeId(node), volume: 0 }).collect(),
+            targets: (0..nodes).map(|node| TargetEntry { node: NodeId(node), volume: 0 }).collect(),
             stripe,
             width: 0,
             is_secure: false,
+            detects_races: false,
+            mirrors: Vec::new(),
         };
         // What a full volume gives back costs a disk its time, and so do many.
         let memory = std::path::Path::new("/dev/shm");
@@ -283,7 +314,7 @@ impl Formation {
         let root = root.unwrap();
         let switchboard = Arc::new(Switchboard::default());
         let (nodes, clients) = (Vec::new(), Vec::new());
-        let mut formation = Formation {
+        Formation {
             nodes,
             clients,
             switchboard,
@@ -298,9 +329,7 @@ impl Formation {
             starts: 0,
             processes: AtomicU32::new(0),
             rounds: Rounds::default(),
-        };
-        formation.start();
-        formation
+        }
     }
 
     /// Where a node's volume is.
@@ -331,6 +360,7 @@ impl Formation {
                 dead_after: self.dead_after,
                 liveness: Arc::new(LivenessTable::new(self.map.nodes.len())),
                 objects: self.objects.clone(),
+                secret: SECRET,
                 around: self.around.clone(),
                 past: Past::default(),
                 recorded: None,
@@ -363,7 +393,8 @@ impl Formation {
         self.client_over(i, 100 * self.starts + i as u64, wrap)
     }
 
-    fn client_over(
+    /// The same with a number of its own.
+    pub fn client_over(
         &self,
         i: usize,
         number: u64,

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use bivouac_stage::{CopyOptions, Failure, Silent, StageError, Summary, copy_tree};
+use bivouac_stage::{CopyOptions, Failure, NoProgress, StageError, Summary, copy_tree};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, XattrFlags};
 
 /// Everything about an object that a copy keeps, as text.
@@ -85,7 +85,7 @@ pub fn xattr(path: &Path, name: &str) -> Option<Vec<u8>> {
 }
 
 pub fn copy(src: &Path, dst: &Path) -> Result<Summary, StageError> {
-    copy_tree(src, dst, &CopyOptions { jobs: 3, ..CopyOptions::default() }, &Silent)
+    copy_tree(src, dst, &CopyOptions { jobs: 3, ..CopyOptions::default() }, &NoProgress)
 }
 
 /// The failures of a copy that must be incomplete.
@@ -105,7 +105,9 @@ pub fn as_ordinary_user(test: &str) -> bool {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = dir.path().join("test");
-    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    // By another process: a program that any process, forked meanwhile by another test, has open for writing cannot be run.
+    let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status().unwrap();
+    assert!(copied.success());
     let mut command = Command::new(program);
     command.uid(65_534).gid(65_534).current_dir("/").env_remove("TMPDIR");
     passes(command, test);

@@ -1,7 +1,7 @@
 //! The process is killed after every single change of the volume.
 
 use super::*;
-use crate::{CrashVolume, FailingVolume, Loss};
+use crate::{CrashLoss, CrashVolume, FailingVolume};
 
 #[test]
 fn what_was_acknowledged_survives_a_kill_at_any_moment() {
@@ -25,7 +25,7 @@ fn what_was_acknowledged_survives_a_kill_at_any_moment() {
     store.remove(id(2)).unwrap();
     note(&mut acknowledged, [Some(b"ab\0\0X"), None], 3);
     for steps in 0..=volume.steps() {
-        let crashed: Arc<dyn Volume> = Arc::new(volume.after(steps, Loss::Nothing).unwrap());
+        let crashed: Arc<dyn Volume> = Arc::new(volume.after(steps, CrashLoss::Nothing).unwrap());
         let store = store_on(&crashed, 0, 10);
         let (_, before, epoch) = acknowledged.iter().rfind(|(step, ..)| *step <= steps).unwrap();
         let after =

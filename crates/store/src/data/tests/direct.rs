@@ -327,7 +327,7 @@ fn a_volume_in_memory_grants_nothing() {
 }
 
 fn change(offset: u64, len: u64, grow: u64, ticket: u64) -> SpaceChange<'static> {
-    SpaceChange { epoch: 0, offset, len, grow, ticket, awaited: Awaited::ALWAYS }
+    SpaceChange { epoch: 0, offset, len, grow, ticket, awaited: ChangeCondition::ALWAYS }
 }
 
 /// A subfile with one written page, and a process that may write to it.

@@ -1,4 +1,4 @@
-//! What is on a volume: damage is told by name, and files are put together from headers alone.
+//! Headers on a volume: damage is told by name, and files are put together from headers alone.
 
 use super::*;
 use crate::volume::transfer::write_all_at;
@@ -59,7 +59,7 @@ fn headers_of_other_files_and_formations_are_told() {
     write(&store, id(1), 0, 0, b"one").unwrap();
     volume.rename("01/0000000000000001-0000", "01/0000000000000101-0000").unwrap();
     let error = store_on(&volume, 0, 10).stat(id(0x101)).unwrap_err();
-    assert!(error.to_string().contains("header is of inode 0000000000000001 seat 0"), "{error}");
+    assert!(error.to_string().contains("header is of inode 0000000000000001 target 0"), "{error}");
     let other = FormationId([9; 16]);
     let store = DataStore::with_volumes(vec![(volume, 0)], other, &DataOptions::default()).unwrap();
     let error = store.stat(id(0x101)).unwrap_err();
@@ -88,11 +88,11 @@ fn a_new_header_says_everything() {
     let expected = SubfileHeader {
         formation: FORMATION,
         ino: Ino(0x2f),
-        seat: SeatIndex(0),
+        target: TargetIndex(0),
         layout: LAYOUT,
         placement: Placement::Striped,
         trim_epoch: 6,
-        places: vec![SEATS[2], SEATS[3], SEATS[0]],
+        places: vec![TARGETS[2], TARGETS[3], TARGETS[0]],
         sums: false,
     };
     assert_eq!(header, expected);
@@ -104,8 +104,8 @@ fn a_file_is_put_together_from_subfiles_alone() {
     let content: Vec<u8> = (0..100_000u32).map(|i| (i * 7 / 5) as u8).collect();
     for (stripe, bytes) in content.chunks(LAYOUT.stripe as usize).enumerate() {
         let place = locate(&LAYOUT, stripe as u64 * u64::from(LAYOUT.stripe));
-        let store = &stores[(place.seat.0 % 2) as usize];
-        let id = SubfileId { volume: 0, ino: Ino(77), seat: place.seat };
+        let store = &stores[(place.target.0 % 2) as usize];
+        let id = SubfileId { volume: 0, ino: Ino(77), target: place.target };
         write(store, id, 0, place.subfile_offset, bytes).unwrap();
     }
     let mut rebuilt = vec![0u8; content.len()];

@@ -96,7 +96,7 @@ fn check_places(store: &DataStore, model: &mut Model, step: &Step, fill: u8) {
     let slices: Vec<IoSlice<'_>> = bytes.chunks(1000).map(IoSlice::new).collect();
     let places = Places::new(&extents, &slices).unwrap();
     let epoch = model.get(&ino).map_or(1000, |(_, epoch)| *epoch);
-    assert_eq!(store.write_places(id(ino), &SPEC, epoch, &places, Awaited::ALWAYS).unwrap(), epoch);
+    assert_eq!(store.write_places(id(ino), &SPEC, epoch, &places, ChangeCondition::ALWAYS).unwrap(), epoch);
     let (data, _) = model.entry(ino).or_insert((Vec::new(), epoch));
     data.resize(data.len().max(places.span().end as usize), 0);
     for ((at, _), piece) in extents.iter().zip(bytes.chunks(len)) {

@@ -100,7 +100,7 @@ fn a_quota_of_the_file_system_below_says_so_and_harms_nothing() {
     };
     let volume: Arc<dyn Volume> = Arc::new(FailingVolume::new(inner.clone(), refuse));
     let store = store_on(&volume, 0, 10);
-    let (len, grow, awaited) = (20_000, 20_000, Awaited::ALWAYS);
+    let (len, grow, awaited) = (20_000, 20_000, ChangeCondition::ALWAYS);
     let change = SpaceChange { epoch: 0, offset: 0, len, grow, ticket: 1, awaited };
     let errors = [
         write(&store, id(1), 0, 0, &[2; 9000]).unwrap_err(),

@@ -86,9 +86,9 @@ fn an_impossible_layout_makes_no_subfile() {
     };
     let narrow = Layout { width: 0, ..LAYOUT };
     assert!(refusal(id(1), &SubfileSpec { layout: narrow, ..SPEC }).contains("width 0"));
-    assert!(refusal(id(1), &SubfileSpec { seats: &SEATS[..2], ..SPEC }).contains("of which 2 exist"));
-    let seat = SubfileId { seat: SeatIndex(1), ..id(1) };
-    assert!(refusal(seat, &SPEC).contains("nothing on seat 1"));
+    assert!(refusal(id(1), &SubfileSpec { targets: &TARGETS[..2], ..SPEC }).contains("of which 2 exist"));
+    let target = SubfileId { target: TargetIndex(1), ..id(1) };
+    assert!(refusal(target, &SPEC).contains("nothing on target 1"));
     assert_eq!((store.list(0).unwrap().count(), used(&store)), (0, 0));
 }
 
@@ -119,7 +119,7 @@ fn volumes_are_opened_by_their_paths() {
     let configs = [config("a", 0), config("b", 1 << 20)];
     let open = || DataStore::open(&configs, FORMATION, NodeId(0), &DataOptions::default());
     let store = open().unwrap();
-    let second = SubfileId { volume: 1, ino: Ino(0x1_0000_002f), seat: SeatIndex(3) };
+    let second = SubfileId { volume: 1, ino: Ino(0x1_0000_002f), target: TargetIndex(3) };
     write(&store, second, 0, 0, b"abc").unwrap();
     let usage = store.usage();
     assert_eq!((usage[0].files, usage[0].used, usage[1].files, usage[1].used), (0, 0, 1, 8192));
@@ -156,4 +156,22 @@ fn the_rest_of_a_subfile_that_could_not_be_made_does_no_harm() {
     write(&store, id(1), 0, 0, b"abc").unwrap();
     assert_eq!(read(&store, id(1), 0, 9), b"abc");
     assert_eq!(used(&store), occupied(&store));
+}
+
+#[test]
+fn what_others_cut_off_is_missed_without_checksums_too() {
+    for cut in [0, 100, 4096, 5000] {
+        let volume = memory();
+        let store = store_on(&volume, 0, 8);
+        write(&store, id(1), 0, 0, &[1; 10_000]).unwrap();
+        volume.open(&names::name_of(id(1)), crate::OpenMode::Existing).unwrap().set_len(cut).unwrap();
+        let mut bytes = [0; 20_000];
+        let error = store.read(id(1), 0, &mut [IoSliceMut::new(&mut bytes)]).unwrap_err();
+        assert!(matches!(error, StoreError::Corrupt { offset, .. } if offset == cut), "{error}");
+        assert_eq!(error.errno(), Errno::EIO);
+        assert!(store.trim(id(1), &SPEC, 1, 9_000).is_err(), "it would be zeros");
+        store.trim(id(1), &SPEC, 1, 0).unwrap();
+        write(&store, id(1), 1, 0, b"anew").unwrap();
+        assert_eq!(read(&store, id(1), 0, 9), b"anew");
+    }
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 const PAGE: u64 = 4096;
 
 fn change(epoch: u32, offset: u64, len: u64, grow: u64, ticket: u64) -> SpaceChange<'static> {
-    SpaceChange { epoch, offset, len, grow, ticket, awaited: Awaited::ALWAYS }
+    SpaceChange { epoch, offset, len, grow, ticket, awaited: ChangeCondition::ALWAYS }
 }
 
 fn reserve(store: &DataStore, ino: u64, offset: u64, len: u64, ticket: u64) -> StoreResult<u32> {
@@ -145,7 +145,7 @@ struct Model {
     bytes: Vec<u8>,
     backed: std::collections::BTreeSet<u64>,
     epoch: u32,
-    /// Whether the store has forgotten what was reserved.
+    /// True if the store has forgotten what was reserved.
     reopened: bool,
     /// Bytes that the file system takes for itself, without saying so.
     slack: u64,

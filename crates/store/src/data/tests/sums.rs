@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::volume::transfer::write_all_at;
-use crate::{CrashVolume, FailingVolume, Fault, Holder, Loss, OpenMode, OperationKind};
+use crate::{CrashLoss, CrashVolume, FailingVolume, Fault, Holder, OpenMode, OperationKind};
 use bivouac_wire::subfile::SubfileHeader;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -230,10 +230,10 @@ fn short_transfers_are_compared_as_whole_ones() {
 }
 
 fn change(offset: u64, len: u64) -> SpaceChange<'static> {
-    SpaceChange { epoch: 0, offset, len, grow: offset + len, ticket: 1, awaited: Awaited::ALWAYS }
+    SpaceChange { epoch: 0, offset, len, grow: offset + len, ticket: 1, awaited: ChangeCondition::ALWAYS }
 }
 
-/// What is done between kills, and what the file then is.
+/// The writes between kills, and the content of the file after each.
 fn history(store: &DataStore, mut done: impl FnMut(&[u8])) {
     let mut model = Vec::new();
     let mut put = |store: &DataStore, epoch, at: usize, bytes: &[u8], model: &mut Vec<u8>| {
@@ -268,7 +268,7 @@ fn a_kill_at_any_moment_makes_no_good_block_wrong() {
     history(&store, |content| acknowledged.push((volume.steps(), content.to_vec())));
     for steps in 0..=volume.steps() {
         for torn in [None, Some(0), Some(2), Some(17), Some(31), Some(1000), Some(5000)] {
-            let loss = torn.map_or(Loss::Nothing, Loss::Torn);
+            let loss = torn.map_or(CrashLoss::Nothing, CrashLoss::Torn);
             let crashed: Arc<dyn Volume> = Arc::new(volume.after(steps, loss).unwrap());
             let store = summed_on(&crashed, 0, 10);
             let what = format!("after {steps} changes, {torn:?}");
@@ -306,14 +306,14 @@ fn a_second_kill_does_no_harm_either() {
     write(&store, id(1), 0, 0, &pattern(3 * BLOCK, 1)).unwrap();
     write(&store, id(1), 0, 100, &pattern(2 * BLOCK, 7)).unwrap();
     for steps in 0..=volume.steps() {
-        let first = Arc::new(volume.after(steps, Loss::Torn(1500)).unwrap());
+        let first = Arc::new(volume.after(steps, CrashLoss::Torn(1500)).unwrap());
         let before = first.steps();
         let as_volume: Arc<dyn Volume> = first.clone();
         let store = summed_on(&as_volume, 0, 10);
         let content = try_read(&store, id(1), 0, 99_999).unwrap();
         reconcile(&store);
         for again in before..=first.steps() {
-            for loss in [Loss::Nothing, Loss::Torn(5)] {
+            for loss in [CrashLoss::Nothing, CrashLoss::Torn(5)] {
                 let crashed: Arc<dyn Volume> = Arc::new(first.after(again, loss).unwrap());
                 let store = summed_on(&crashed, 0, 10);
                 assert!(try_read(&store, id(1), 0, 99_999).unwrap() == content, "after {steps} and {again}");
@@ -365,7 +365,7 @@ struct Model {
 }
 
 impl Model {
-    /// Whether a part of a wrong block is in a range, and not all of it.
+    /// Returns whether a part of a wrong block is in a range, and not all of it.
     fn cuts_wrong(&self, offset: u64, end: u64) -> bool {
         self.wrong.iter().any(|block| {
             let (first, last) = (block * SUM_BLOCK, (block + 1) * SUM_BLOCK);
@@ -540,7 +540,7 @@ fn a_loss_of_power_takes_only_what_was_not_synced() {
     write(&store, id(1), 0, 0, &pattern(3 * BLOCK, 1)).unwrap();
     store.sync(id(1)).unwrap();
     write(&store, id(1), 0, 3 * SUM_BLOCK, &pattern(BLOCK, 2)).unwrap();
-    let crashed: Arc<dyn Volume> = Arc::new(volume.after(volume.steps(), Loss::Unsynced).unwrap());
+    let crashed: Arc<dyn Volume> = Arc::new(volume.after(volume.steps(), CrashLoss::Unsynced).unwrap());
     let store = summed_on(&crashed, 0, 1);
     assert_eq!(try_read(&store, id(1), 0, 3 * BLOCK).unwrap(), pattern(3 * BLOCK, 1));
     flip(&crashed, id(1), 0);
@@ -612,6 +612,137 @@ fn what_a_process_wrote_itself_gets_sums_and_the_rest_keeps_them() {
     let holder: Arc<dyn Holder> = Arc::new(Writer::default());
     store.revoke(id(1)).unwrap();
     assert!(store.grant(id(1), Access::Read, 0..1, &holder).unwrap().is_none(), "he would compare nothing");
+}
+
+/// S399: who reads itself compares nothing.
+#[test]
+fn damage_that_is_known_ends_all_grants_at_once() {
+    type Damage = fn(&DataStore, &Arc<dyn Volume>);
+    let damages: [(&str, Damage); 4] = [
+        ("a read", |store, volume| {
+            flip(volume, id(1), 5);
+            assert!(is_wrong(try_read(store, id(1), 0, 1)));
+        }),
+        ("a scrub", |store, volume| {
+            flip(volume, id(1), 1 << 19);
+            assert_eq!(scrub(store, id(1)).wrong.len(), 1);
+        }),
+        ("a read behind the end", |store, volume| {
+            file_of(volume, id(1)).set_len(0).unwrap();
+            assert_eq!(try_read(store, id(1), 0, 1).unwrap_err().errno(), Errno::EIO);
+        }),
+        ("a look for data", |store, volume| {
+            file_of(volume, id(1)).set_len(5000).unwrap();
+            assert_eq!(store.next_data(id(1), 0).unwrap_err().errno(), Errno::EIO);
+        }),
+    ];
+    for (what, damage) in damages {
+        let (_dir, volume, store, _writer, _granted, _file) = lent();
+        store.revoke(id(1)).unwrap();
+        reconcile(&store);
+        let readers: Vec<Arc<Writer>> = (0..2).map(|_| Arc::default()).collect();
+        for reader in &readers {
+            let holder: Arc<dyn Holder> = reader.clone();
+            assert!(store.grant(id(1), Access::Read, 0..1, &holder).unwrap().is_some(), "{what}");
+        }
+        damage(&store, &volume);
+        assert!(readers.iter().all(|reader| reader.is_over()), "{what}: somebody reads on");
+        let holder: Arc<dyn Holder> = Arc::new(Writer::default());
+        let again = store.grant(id(1), Access::Read, 0..1, &holder);
+        assert!(again.map_or(true, |granted| granted.is_none()), "{what}: granted again");
+    }
+}
+
+/// S393: no kill, no other start, and the local file is shorter than it was.
+#[test]
+fn what_is_cut_off_beneath_a_store_is_no_hole() {
+    let front = SUMMED_DATA_AT;
+    for cut in [0, 1, 100, 2200, 4095, 4096, 5000, 8192, 1 << 20, front - 1, front, front + 100, front + 9000]
+    {
+        for first in [0, 3 << 20] {
+            let volume = memory();
+            let store = summed_on(&volume, 0, 8);
+            let bytes = pattern(5 * BLOCK + 100, 3);
+            write(&store, id(1), 0, first, &bytes).unwrap();
+            file_of(&volume, id(1)).set_len(cut).unwrap();
+            // Of a file without a header nothing is found any more; a sparse one without its entries is empty.
+            let is_found_later = cut >= 4096 && (first == 0 || cut != 4096);
+            let check = |store: &DataStore| {
+                for at in (0..bytes.len() as u64).step_by(1000) {
+                    let len = 1000.min(bytes.len() - at as usize);
+                    match try_read(store, id(1), first + at, len) {
+                        Ok(read) => {
+                            assert_eq!(read, bytes[at as usize..at as usize + len], "{cut} {first} {at}")
+                        }
+                        Err(error) => assert_eq!(error.errno(), Errno::EIO, "{cut} {first} {at}"),
+                    }
+                }
+                assert!(try_read(store, id(1), first, 9 * BLOCK).is_err(), "{cut} {first}");
+                let data = store.next_data(id(1), first + 4 * SUM_BLOCK);
+                assert!(
+                    data.map_or(true, |(data, _)| data.is_some()),
+                    "{cut} {first}: a hole, for who copies"
+                );
+                let found = store.scrub(id(1), 0, u64::MAX);
+                assert!(found.map_or(true, |found| !found.wrong.is_empty()), "{cut} {first}");
+            };
+            check(&store);
+            // Nobody makes it look whole.
+            let part = write(&store, id(1), 0, first + 5 * SUM_BLOCK, b"part of a block");
+            assert_eq!(part.unwrap_err().errno(), Errno::EIO, "{cut} {first}");
+            check(&store);
+            if cut < front {
+                assert!(write(&store, id(1), 0, first, &[7; BLOCK]).is_err(), "{cut} {first}");
+                assert!(store.trim(id(1), &SPEC, 1, first + 9 * SUM_BLOCK).is_err(), "{cut} {first}");
+                check(&store);
+            }
+            if is_found_later {
+                drop(store);
+                let store = summed_on(&volume, 0, 8);
+                check(&store);
+                assert!(store.remove(id(1)).unwrap());
+                continue;
+            }
+            // Cut to nothing it is whole again.
+            store.trim(id(1), &SPEC, 2, 0).unwrap();
+            write(&store, id(1), 2, 5, b"anew").unwrap();
+            assert_eq!(try_read(&store, id(1), 0, 99).unwrap(), b"\0\0\0\0\0anew");
+            drop(store);
+            assert_eq!(try_read(&summed_on(&volume, 0, 8), id(1), 5, 99).unwrap(), b"anew");
+        }
+    }
+}
+
+/// S393: what lies in front of the content is damaged, too, and daemons come and go.
+#[test]
+fn damage_in_front_of_the_content_makes_no_wrong_block_right() {
+    const BLOCKS: usize = 40;
+    let bytes = pattern(BLOCKS * BLOCK, 3);
+    let volume = memory();
+    let store = summed_on(&volume, 0, 8);
+    write(&store, id(1), 0, 0, &bytes).unwrap();
+    drop(store);
+    flip(&volume, id(1), 7 * SUM_BLOCK + 9);
+    let file = file_of(&volume, id(1));
+    let entries = 2112..2112 + 4 * BLOCKS as u64;
+    for at in (2048..2088).chain(entries) {
+        let mut byte = [0];
+        file.read_vectored_at(&mut [IoSliceMut::new(&mut byte)], at).unwrap();
+        write_all_at(&*file, &[IoSlice::new(&[!byte[0]])], at).unwrap();
+        let store = summed_on(&volume, 0, 8);
+        reconcile(&store);
+        let found = scrub(&store, id(1));
+        assert!(found.wrong.iter().any(|wrong| wrong.contains(&(7 * SUM_BLOCK))), "{at}: {found:?}");
+        assert!(is_wrong(try_read(&store, id(1), 7 * SUM_BLOCK, BLOCK)), "{at}");
+        for block in (0..BLOCKS).filter(|block| *block != 7) {
+            match try_read(&store, id(1), block as u64 * SUM_BLOCK, BLOCK) {
+                Ok(read) => assert!(read == bytes[block * BLOCK..][..BLOCK], "{at} {block}"),
+                Err(error) => assert_eq!(error.errno(), Errno::EIO, "{at} {block}"),
+            }
+        }
+        drop(store);
+        write_all_at(&*file, &[IoSlice::new(&byte)], at).unwrap();
+    }
 }
 
 /// S399: daemon and process are killed while the process writes.

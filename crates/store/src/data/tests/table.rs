@@ -1,7 +1,7 @@
 //! Subfiles that vanish without anybody having removed them.
 
 use super::*;
-use crate::data::table::{TABLE_NAME, empty_table};
+use crate::volume::subfile_table::{TABLE_NAME, empty_table};
 use crate::{DirVolume, OpenMode};
 
 fn name(ino: u64) -> String {
@@ -100,7 +100,7 @@ fn removed_subfiles_leave_their_slots_to_others() {
 fn the_worked_example_of_the_format_document() {
     let volume = memory();
     let store = store_on(&volume, 0, 10);
-    let id = SubfileId { volume: 0, ino: Ino(0x0001_0000_0000_002f), seat: SeatIndex(2) };
+    let id = SubfileId { volume: 0, ino: Ino(0x0001_0000_0000_002f), target: TargetIndex(2) };
     write(&store, id, 0, 0, b"x").unwrap();
     let mut bytes = [0; 80];
     let table = volume.open(TABLE_NAME, OpenMode::Existing).unwrap();

@@ -1,7 +1,7 @@
 //! The world stops after every single change, with every kind of loss.
 
 use super::*;
-use crate::{CrashVolume, FailingVolume, Fault, Loss, OperationKind};
+use crate::{CrashLoss, CrashVolume, FailingVolume, Fault, OperationKind};
 use std::sync::{OnceLock, Weak};
 
 /// The state after each number of commits.
@@ -44,7 +44,7 @@ fn run() -> Run {
     Run { volume, states, acknowledged, synced }
 }
 
-/// What has become safe.
+/// A change that has become safe.
 enum Event {
     Acknowledged,
     Synced(usize),
@@ -116,7 +116,7 @@ fn the_run_takes_every_step_that_there_is() {
 fn a_kill_after_any_change_loses_nothing_acknowledged() {
     let run = run();
     for steps in 0..=run.volume.steps() {
-        let (_, commits) = recovered(run.volume.after(steps, Loss::Nothing).unwrap(), &run.states);
+        let (_, commits) = recovered(run.volume.after(steps, CrashLoss::Nothing).unwrap(), &run.states);
         assert_eq!(commits, run.acknowledged(steps), "after {steps} changes");
     }
 }
@@ -126,7 +126,7 @@ fn a_torn_write_is_dropped_and_the_log_goes_on() {
     let run = run();
     for steps in 0..run.volume.steps() {
         for bytes in [1, 3, 19, 20, 21, 30] {
-            let crashed = run.volume.after(steps, Loss::Torn(bytes)).unwrap();
+            let crashed = run.volume.after(steps, CrashLoss::Torn(bytes)).unwrap();
             let (volume, commits) = recovered(crashed, &run.states);
             let expected = run.acknowledged(steps);
             let whole = commits == expected + 1 && run.acknowledged(steps + 1) == commits;
@@ -149,7 +149,7 @@ fn a_torn_write_is_dropped_and_the_log_goes_on() {
 fn a_dead_host_loses_only_the_last_commits_that_were_not_synced() {
     let run = run();
     for steps in 0..=run.volume.steps() {
-        let (_, commits) = recovered(run.volume.after(steps, Loss::Unsynced).unwrap(), &run.states);
+        let (_, commits) = recovered(run.volume.after(steps, CrashLoss::Unsynced).unwrap(), &run.states);
         let (least, most) = (run.synced(steps), run.acknowledged(steps));
         assert!((least..=most).contains(&commits), "after {steps} changes: {least} <= {commits} <= {most}");
     }
@@ -159,13 +159,13 @@ fn a_dead_host_loses_only_the_last_commits_that_were_not_synced() {
 fn a_crash_during_recovery_is_a_crash_like_any_other() {
     let run = run();
     for steps in 0..run.volume.steps() {
-        let crashed = run.volume.after(steps, Loss::Torn(21)).unwrap();
+        let crashed = run.volume.after(steps, CrashLoss::Torn(21)).unwrap();
         let before = crashed.steps();
         let volume = Arc::new(crashed);
         let as_volume: Arc<dyn Volume> = volume.clone();
         let commits = open(&as_volume, 2).unwrap().0.stats().commits as usize;
         for again in before..=volume.steps() {
-            assert_eq!(recovered(volume.after(again, Loss::Nothing).unwrap(), &run.states).1, commits);
+            assert_eq!(recovered(volume.after(again, CrashLoss::Nothing).unwrap(), &run.states).1, commits);
         }
     }
 }
@@ -190,7 +190,7 @@ fn commits_of_many_threads_are_whole_wherever_the_host_stops_during_compaction()
         scope.spawn(|| (0..8).for_each(|_| assert_ne!(records.compact().unwrap(), Compaction::Busy)));
     });
     for steps in (0..=volume.steps()).step_by(3) {
-        for loss in [Loss::Nothing, Loss::Unsynced, Loss::Torn(25)] {
+        for loss in [CrashLoss::Nothing, CrashLoss::Unsynced, CrashLoss::Torn(25)] {
             let crashed: Arc<dyn Volume> = Arc::new(volume.after(steps, loss).unwrap());
             let records = open(&crashed, 8).unwrap().0;
             let mut sum = 0;
@@ -262,7 +262,7 @@ fn commits_at_the_worst_moments_of_a_compaction_are_whole_on_a_dead_host() {
         let states = states(&intruder.commits.lock());
         assert!(states.len() > 4);
         for steps in begun..=crashing.steps() {
-            assert!(recovered(crashing.after(steps, Loss::Unsynced).unwrap(), &states).1 >= 1);
+            assert!(recovered(crashing.after(steps, CrashLoss::Unsynced).unwrap(), &states).1 >= 1);
         }
     }
 }

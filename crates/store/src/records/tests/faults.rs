@@ -1,7 +1,7 @@
 //! Volumes that are full, or fail.
 
 use super::*;
-use crate::{FailingVolume, Fault, OperationKind};
+use crate::{CrashLoss, CrashVolume, FailingVolume, Fault, OperationKind};
 use bivouac_types::Errno;
 use std::sync::atomic::AtomicBool;
 
@@ -138,4 +138,66 @@ fn a_compaction_that_failed_is_not_tried_again_at_once() {
     assert_eq!(records.compact().unwrap(), Compaction::Done { records: 1 });
     assert!(!records.wants_compaction());
     assert!(records.stats().disk_bytes < 500);
+}
+
+/// A volume whose next sync of a log fails once, as Linux reports a writeback error, and whose snapshots cannot be
+/// written as long as the second flag says so.
+fn failing_log(inner: Arc<dyn Volume>) -> (Arc<dyn Volume>, Arc<AtomicBool>, Arc<AtomicBool>) {
+    let (once, snapshots) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (is_next, are_broken) = (Arc::clone(&once), Arc::clone(&snapshots));
+    let volume = FailingVolume::new(inner, move |op| {
+        let is_log = op.kind == OperationKind::Sync && op.name.contains("log");
+        let is_snapshot = op.kind == OperationKind::Write && op.name.contains("snapshot");
+        match (is_log && is_next.swap(false, Ordering::Relaxed), is_snapshot) {
+            (true, _) => Fault::Fail(Errno::EIO),
+            (_, true) if are_broken.load(Ordering::Relaxed) => Fault::Fail(Errno::ENOSPC),
+            _ => Fault::Pass,
+        }
+    });
+    (Arc::new(volume), once, snapshots)
+}
+
+/// The records after a loss of power at this moment.
+fn after_power_loss(volume: &CrashVolume) -> Model {
+    let crashed = volume.after(volume.steps(), CrashLoss::Unsynced).unwrap();
+    content(&open(&(Arc::new(crashed) as Arc<dyn Volume>), 2).unwrap().0)
+}
+
+#[test]
+fn what_a_log_cannot_keep_a_snapshot_keeps() {
+    let inner = Arc::new(CrashVolume::default());
+    let (volume, fails, _) = failing_log(inner.clone());
+    let (records, _) = open(&volume, 2).unwrap();
+    for changes in workload(5) {
+        commit(&records, &changes).unwrap();
+    }
+    fails.store(true, Ordering::Relaxed);
+    records.sync().unwrap();
+    assert_eq!(after_power_loss(&inner), content(&records));
+    commit(&records, &workload(6)[5]).unwrap();
+    records.sync().unwrap();
+    assert_eq!(after_power_loss(&inner), content(&records));
+}
+
+#[test]
+fn an_error_that_compaction_has_met_is_not_forgotten() {
+    let inner = Arc::new(CrashVolume::default());
+    let (volume, fails, is_full) = failing_log(inner.clone());
+    let (records, _) = open(&volume, 2).unwrap();
+    for changes in workload(5) {
+        commit(&records, &changes).unwrap();
+    }
+    is_full.store(true, Ordering::Relaxed);
+    fails.store(true, Ordering::Relaxed);
+    assert_eq!(records.compact().unwrap_err().errno(), Errno::ENOSPC);
+    for _ in 0..3 {
+        let error = records.sync().unwrap_err();
+        assert!(matches!(error, StoreError::NotSynced { .. }) && error.errno() == Errno::EIO, "{error}");
+    }
+    is_full.store(false, Ordering::Relaxed);
+    records.compact().unwrap();
+    assert_eq!(after_power_loss(&inner), content(&records));
+    commit(&records, &workload(6)[5]).unwrap();
+    records.sync().unwrap();
+    assert_eq!(after_power_loss(&inner), content(&records));
 }

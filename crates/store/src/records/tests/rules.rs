@@ -1,4 +1,4 @@
-//! What transactions and options must obey.
+//! Rules of transactions and options.
 
 use super::*;
 
@@ -23,6 +23,21 @@ fn a_transaction_that_breaks_a_rule_changes_nothing() {
     txn.put(Slot(1), b"a", &vec![0; (1 << 24) + 1]);
     assert!(matches!(txn.commit(), Err(StoreError::TooLarge { what: "value of a record", .. })));
     assert_eq!(records.stats().records, 0);
+}
+
+#[test]
+fn a_snapshot_that_lacks_records_gets_no_name() {
+    let volume = memory();
+    let (records, _) = open(&volume, 4).unwrap();
+    workload(20).iter().for_each(|changes| commit(&records, changes).unwrap());
+    let before = content(&records);
+    // As if one were in no slot.
+    records.totals.records.fetch_add(1, Ordering::Relaxed);
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| records.compact())).unwrap_err();
+    let message = panic.downcast_ref::<String>().unwrap();
+    assert!(message.starts_with("snapshot has "), "{message}");
+    assert!(volume.list(log::DIR).unwrap().iter().all(|entry| !entry.name.starts_with("snapshot-")));
+    assert_eq!(content(&open(&volume, 4).unwrap().0), before, "the logs have all of it");
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn salvaged(files: &[(&str, &[u8])]) -> (Salvage, Model) {
     (report, model)
 }
 
-/// Where the entries of a log are.
+/// Ranges of the entries of a log.
 fn entries(log: &[u8]) -> Vec<std::ops::Range<usize>> {
     let mut found: Vec<std::ops::Range<usize>> = Vec::new();
     let mut at = 64;

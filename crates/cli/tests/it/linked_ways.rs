@@ -1,0 +1,266 @@
+//! Programs that use a directory of another formation, and commands about links.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::harness::{Camp, wait_until};
+use crate::linked::Linked;
+
+const KEY: &[&str] = &["--path", "/data"];
+
+/// Runs a script with the directory of the link as working directory, and as `$1` that at the far side.
+fn script(linked: &Linked, text: &str) {
+    let said = Command::new("sh")
+        .args(["-ec", text, "sh"])
+        .arg(linked.there(""))
+        .current_dir(linked.here(""))
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .envs(["GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"].map(|name| (name, "tester")))
+        .envs(["GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"].map(|name| (name, "tester@example.org")))
+        .output()
+        .unwrap();
+    let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    assert!(said.status.success(), "{text}\n{out}{err}");
+}
+
+fn has(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|said| said.status.success())
+}
+
+/// S821, with programs that make files under other names first, and link them.
+#[test]
+fn a_repository_is_used_through_a_link() {
+    if !has("git") {
+        return;
+    }
+    let Some(linked) = Linked::start(&["--nodes", "2"], &[], KEY) else { return };
+    let linked = linked.added();
+    script(
+        &linked,
+        "git init -q one && cd one && mkdir d && echo 1 > d/f && git add . && git commit -qm one
+         cd .. && git clone -q one two && cd two && echo 2 >> d/f && git commit -qam two && git push -q origin HEAD:other
+         test -z \"$(git status --porcelain)\" && git fsck
+         git -C \"$1\"/two log --format=%s | tr '\\n' ' ' | grep -qx 'two one '
+         git -C \"$1\"/one log --format=%s other | tr '\\n' ' ' | grep -qx 'two one '
+         git -C \"$1\"/one fsck && diff -r . \"$1\"/two",
+    );
+    linked.end();
+}
+
+/// S821: what is made without a close is at the far side as well.
+#[test]
+fn names_and_attributes_go_at_once() {
+    let Some(linked) = Linked::start(&["--nodes", "2"], &[], KEY) else { return };
+    let linked = linked.added();
+    script(
+        &linked,
+        "mkdir -p a/b && test -d \"$1\"/a/b
+         ln -s b a/l && test \"$(readlink \"$1\"/a/l)\" = b
+         echo x > f && ln f a/g && cat \"$1\"/a/g && rm f && echo y >> a/g && test \"$(cat \"$1\"/a/g)\" = \"$(printf 'x\\ny')\"
+         test ! -e \"$1\"/f
+         chmod 640 a/g && touch -d 2001-02-03 a/g && test \"$(stat -c %a%Y \"$1\"/a/g)\" = \"$(stat -c %a%Y a/g)\"
+         mv a/g a/h && cat \"$1\"/a/h && test ! -e \"$1\"/a/g
+         rm -r a && until test ! -e \"$1\"/a; do sleep 0.01; done",
+    );
+    linked.end();
+}
+
+/// S822: attributes that change alone at the far side.
+#[test]
+fn attributes_of_the_far_side_are_seen() {
+    let Some(linked) = Linked::start(&[], &[], KEY) else { return };
+    fs::write(linked.there("f"), "content").unwrap();
+    fs::create_dir(linked.there("d")).unwrap();
+    let linked = linked.added();
+    assert_eq!(fs::read(linked.here("f")).unwrap(), b"content");
+    let perm = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    let set =
+        |name: &str, perm| fs::set_permissions(linked.there(name), PermissionsExt::from_mode(perm)).unwrap();
+    set("f", 0o604);
+    set("d", 0o711);
+    wait_until("they are shown", || {
+        let _opened = fs::read(linked.here("f")).unwrap();
+        perm(&linked.here("f")) == 0o604 && perm(&linked.here("d")) == 0o711
+    });
+    // The next write does not send those from before.
+    fs::write(linked.here("f"), "changed").unwrap();
+    assert_eq!(
+        (fs::read(linked.there("f")).unwrap(), perm(&linked.there("f"))),
+        (b"changed".to_vec(), 0o604)
+    );
+    linked.end();
+}
+
+/// S821: builds, archives, databases and copies.
+#[test]
+fn programs_work_through_a_link() {
+    let Some(linked) = Linked::start(&["--nodes", "2"], &[], KEY) else { return };
+    let linked = linked.added();
+    let source = tempfile::tempdir().unwrap();
+    for number in 0..6 {
+        fs::write(
+            source.path().join(format!("f{number}.c")),
+            format!("int f{number}(void){{return {number};}}\n"),
+        )
+        .unwrap();
+    }
+    fs::write(
+        source.path().join("Makefile"),
+        "lib.a: $(patsubst %.c,%.o,$(sort $(wildcard *.c)))\n\tar rcs $@ $^\n%.o: %.c\n\tcat $< $< > $@\n",
+    )
+    .unwrap();
+    let source = source.path().to_str().unwrap().to_owned();
+    script(
+        &linked,
+        &format!("mkdir in && tar -C {source} -cf - . | tar -C in -xf - && diff -r {source} \"$1\"/in"),
+    );
+    script(&linked, &format!("tar -cf in.tar -C in . && tar -df \"$1\"/in.tar -C {source}"));
+    if has("make") {
+        script(
+            &linked,
+            "cd in && make -j3 && make | grep -q 'up to date' && cd .. && diff -r in \"$1\"/in && ar t \"$1\"/in/lib.a | grep -q f5.o",
+        );
+    }
+    if has("sqlite3") {
+        script(
+            &linked,
+            "sqlite3 db 'create table t(a); insert into t values(1),(2)' && sqlite3 db 'update t set a = a + 1'
+             test \"$(sqlite3 \"$1\"/db 'select sum(a) from t')\" = 5",
+        );
+    }
+    if has("python3") {
+        script(
+            &linked,
+            "python3 -c \"
+import mmap, os, shutil, tempfile
+os.makedirs('py/a')
+open('py/a/x', 'w').write('x' * 100000)
+shutil.copytree('py/a', 'py/b')
+os.replace('py/b/x', 'py/b/y')
+with open('py/b/y', 'r+b') as file:
+    with mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[5:10] = b'hello'
+with open('py/b/y', 'ab') as file:
+    file.write(b'tail')
+os.truncate('py/a/x', 10)
+with tempfile.NamedTemporaryFile(dir='py') as file:
+    file.write(b'1')
+\" && diff -r py \"$1\"/py && test \"$(head -c10 \"$1\"/py/b/y)\" = xxxxxhello && test \"$(tail -c4 \"$1\"/py/b/y)\" = tail",
+        );
+    }
+    // A file of a formation, and out of it again.
+    let one = format!("{source}/f1.c");
+    let staged =
+        linked.near.place().run(&["stage", "in", "--name", linked.near.name(), &one, "/far/staged.c"]);
+    assert_eq!(staged.code, 0, "{}", staged.err);
+    assert_eq!(fs::read(linked.there("staged.c")).unwrap(), fs::read(&one).unwrap());
+    let out = tempfile::tempdir().unwrap();
+    let out = out.path().join("in");
+    let staged = linked.near.place().run(&[
+        "stage",
+        "out",
+        "--name",
+        linked.near.name(),
+        "/far/in",
+        out.to_str().unwrap(),
+    ]);
+    assert_eq!(staged.code, 0, "{}", staged.err);
+    script(&linked, &format!("diff -r {} \"$1\"/in", out.display()));
+    linked.end();
+}
+
+/// S821: both sides have changed a file, one of them while the link was down.
+#[test]
+fn both_contents_of_a_conflict_are_kept() {
+    let Some(linked) = Linked::start(&[], &[], KEY) else { return };
+    fs::write(linked.there("f"), "first").unwrap();
+    let linked = linked.added();
+    let path = linked.here("").to_str().unwrap().to_owned();
+    let policy = ["partition", "set", "--name", linked.near.name(), "/far", "--write", "on-flush"];
+    linked.near.place().ok(&policy);
+    assert_eq!(fs::read(linked.here("f")).unwrap(), b"first");
+    fs::write(linked.here("f"), "from here").unwrap();
+    fs::write(linked.there("f"), "from there, and longer").unwrap();
+    let refused = linked.near.place().run(&["flush", &path]);
+    assert!(refused.code == 1 && refused.err.contains("both are kept"), "{}{}", refused.out, refused.err);
+    assert_eq!(fs::read(linked.here("f")).unwrap(), b"from here");
+    assert_eq!(fs::read(linked.there("f")).unwrap(), b"from there, and longer");
+    linked.near.place().ok(&["flush", "--force", &path]);
+    assert_eq!(fs::read(linked.there("f")).unwrap(), b"from here");
+    linked.end();
+}
+
+/// S831: what is not at the other side keeps a link, and so do partitions below it; nothing is deleted there.
+#[test]
+fn a_link_is_not_removed_with_what_only_it_has() {
+    let Some(linked) = Linked::start(&[], &[], KEY) else { return };
+    fs::write(linked.there("f"), "first").unwrap();
+    let linked = linked.added();
+    fs::create_dir(linked.here("below")).unwrap();
+    let partition = ["partition", "create", "--name", linked.near.name(), "/far/below"];
+    let made = linked.near.place().run(&partition);
+    if made.code == 0 {
+        let refused = linked.link(&["remove", "far"]);
+        assert!(refused.code == 1 && refused.err.contains("a partition of its own"), "{}", refused.err);
+        linked.near.place().ok(&["partition", "remove", "--name", linked.near.name(), "/far/below"]);
+    }
+    let policy = ["partition", "set", "--name", linked.near.name(), "/far", "--write", "on-flush"];
+    linked.near.place().ok(&policy);
+    fs::write(linked.here("only-here"), "content").unwrap();
+    linked.relay.cut();
+    let refused = linked.link(&["remove", "far"]);
+    assert!(
+        refused.code == 1 && refused.err.contains("not at the other side"),
+        "{}{}",
+        refused.out,
+        refused.err
+    );
+    assert_eq!(fs::read(linked.here("only-here")).unwrap(), b"content");
+    linked.relay.heal();
+    wait_until("it is sent, and the link removed", || linked.link(&["remove", "far"]).code == 0);
+    assert!(!linked.here("").exists());
+    assert_eq!(fs::read(linked.there("only-here")).unwrap(), b"content");
+    assert_eq!(fs::read(linked.there("f")).unwrap(), b"first");
+    linked.end();
+}
+
+/// A running formation begins to serve links, and both sides show it.
+#[test]
+fn links_are_served_and_shown() {
+    let Some(far) = Camp::start(&[]) else { return };
+    let listen = ["link", "listen", "--name", far.name(), "127.0.0.1:0"];
+    let said = far.place().ok(&listen);
+    assert!(said.contains("serves links at 127.0.0.1:"), "{said}");
+    let again = far.place().run(&listen);
+    assert!(again.code == 1 && again.err.contains("are served already"), "{}", again.err);
+    let address = far.status()["gateway"]["address"].as_str().unwrap().to_owned();
+    let key = far.place().path().join("far.key");
+    far.place().ok(&["key", "create", "--name", far.name(), "--link", "--key-file", key.to_str().unwrap()]);
+    fs::write(far.mount().join("f"), "content").unwrap();
+    let Some(near) = Camp::start(&[]) else { return };
+    let add = ["link", "add", "--name", near.name(), "far", &address, "--key-file", key.to_str().unwrap()];
+    near.place().ok(&add);
+    assert_eq!(fs::read(near.mount().join("far/f")).unwrap(), b"content");
+    let gateway: Value = far.status()["gateway"].clone();
+    assert_eq!(gateway["state"], "ready");
+    let keys = gateway["keys"].as_array().unwrap();
+    assert!(keys.len() == 1 && keys[0]["connections"].as_u64().unwrap() > 0, "{gateway}");
+    let shown = far.run("status", &[]).out;
+    assert!(shown.contains(&format!("gateway of links at {address}: ready, ")), "{shown}");
+    assert!(shown.contains(keys[0]["id"].as_str().unwrap()), "{shown}");
+    let link = near.status()["links"][0].clone();
+    assert_eq!((&link["name"], &link["nodes_up"]), (&Value::from("far"), &Value::from(1)), "{link}");
+    let shown = near.place().ok(&["link", "show", "--name", near.name(), "far"]);
+    assert!(shown.contains("nodes        connected, "), "{shown}");
+    // After the gateway was killed it is there again, at the same address.
+    let pid = gateway["pid"].as_u64().unwrap();
+    crate::harness::signal(pid, rustix::process::Signal::KILL);
+    fs::write(near.mount().join("far/g"), "other").unwrap();
+    assert_eq!(fs::read(far.mount().join("g")).unwrap(), b"other");
+    near.down();
+    far.down();
+}

@@ -1,0 +1,315 @@
+//! Flushes of files and directories to site storage, several files at a time.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bivouac_types::{Errno, FsError, FsResult, Ino, MirrorDeletes};
+use bivouac_wire::{Removal, SiteVersion};
+
+use crate::client::Client;
+use crate::site::{FlushPlan, Flushed, Found, SeenNames, Unsaved};
+
+/// Settings of a flush.
+#[derive(Clone, Copy, Debug)]
+pub struct FlushOptions {
+    /// Overwrite what has changed there.
+    pub force: bool,
+    /// Files at the same time.
+    pub jobs: usize,
+}
+
+/// A file or directory that is flushed, with all below it.
+pub struct FlushTarget {
+    /// The file or directory.
+    pub top: Found,
+    /// The directories between the partition's own and it.
+    pub above: Vec<Found>,
+    /// How users know the partition's directory.
+    pub place: PathBuf,
+}
+
+/// The outcome of a flush.
+#[derive(Debug, Default)]
+pub struct FlushOutcome {
+    /// Files, directories and links that were brought there.
+    pub files: usize,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Names that were deleted there.
+    pub deleted: u64,
+    /// What site storage could not keep: sentences.
+    pub lost: Vec<String>,
+    /// What could not be brought there: path and reason.
+    pub failed: Vec<(PathBuf, FsError)>,
+}
+
+impl FlushOutcome {
+    /// Adds the outcome of another flush.
+    pub fn add(&mut self, other: FlushOutcome) {
+        self.files += other.files;
+        self.bytes += other.bytes;
+        self.deleted += other.deleted;
+        self.lost.extend(other.lost);
+        self.failed.extend(other.failed);
+    }
+}
+
+impl FlushTarget {
+    /// What a path below a mount of the formation leads to.
+    ///
+    /// # Errors
+    /// That it is not there.
+    pub fn find(client: &Client, mount: &Path, below: &Path) -> FsResult<FlushTarget> {
+        let mut attr = client.getattr(Ino::ROOT)?;
+        let mut found = Found { attr, dir: Ino::ROOT, path: Vec::new() };
+        let (mut above, mut place) = (Vec::new(), mount.to_owned());
+        for name in below {
+            let dir = attr.ino;
+            attr = client.lookup(dir, name.as_bytes())?;
+            place.push(name);
+            if attr.layout.partition() == found.attr.layout.partition() {
+                let slash: &[u8] = if found.path.is_empty() { b"" } else { b"/" };
+                let path = [&found.path[..], slash, name.as_bytes()].concat();
+                above.push(std::mem::replace(&mut found, Found { attr, dir, path }));
+            } else {
+                above.clear();
+                found = Found { attr, dir, path: Vec::new() };
+            }
+        }
+        let depth = found.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count();
+        let place = place.ancestors().nth(depth).unwrap_or(mount).to_owned();
+        Ok(FlushTarget { top: found, above, place })
+    }
+
+    /// A partition's own directory.
+    ///
+    /// # Errors
+    /// When its home cannot be reached.
+    pub fn of_partition(client: &Client, dir: Ino, place: PathBuf) -> FsResult<FlushTarget> {
+        let top = Found { attr: client.getattr(dir)?, dir, path: Vec::new() };
+        Ok(FlushTarget { top, above: Vec::new(), place })
+    }
+
+    /// Whether what is deleted here is to be deleted there.
+    fn mirrors(&self, client: &Client) -> FsResult<bool> {
+        let partition = client.partitions.get(self.top.attr.layout.partition())?;
+        Ok(partition.is_some_and(|partition| partition.settings.mirror_deletes == MirrorDeletes::Yes))
+    }
+
+    /// What is to be done for it.
+    ///
+    /// # Errors
+    /// When a directory cannot be listed.
+    pub fn plan(&self, client: &Client, unsaved: &Unsaved) -> FsResult<FlushPlan> {
+        client.plan_flush(unsaved, &self.above, &self.top)
+    }
+
+    /// How users know something in the partition.
+    pub fn path_of(&self, found: &Found) -> PathBuf {
+        if found.path.is_empty() {
+            self.place.clone()
+        } else {
+            self.place.join(OsStr::from_bytes(&found.path))
+        }
+    }
+}
+
+/// Makes site storage what a target is: deletes what was deleted, brings there what it does not have, and deletes what was
+/// needed for that.
+///
+/// # Errors
+/// When it cannot be found out what there is.
+pub fn flush_target(
+    client: &Client,
+    target: &FlushTarget,
+    unsaved: &Unsaved,
+    options: FlushOptions,
+) -> FsResult<FlushOutcome> {
+    let mut outcome = FlushOutcome::default();
+    if target.mirrors(client)? {
+        mirror(client, target, &mut outcome)?;
+    }
+    let plan = target.plan(client, unsaved)?;
+    // What was renamed is needed there until it is flushed under its new name.
+    let has_left = !outcome.failed.is_empty();
+    outcome.failed.clear();
+    outcome.add(carry_out(client, target, &plan, options, has_left)?);
+    Ok(outcome)
+}
+
+/// Deletes there what was deleted here.
+fn mirror(client: &Client, target: &FlushTarget, outcome: &mut FlushOutcome) -> FsResult<()> {
+    let removals = client.site.mirror(target.top.attr.layout.partition(), &target.top.path)?;
+    let place = |path: &[u8]| target.place.join(OsStr::from_bytes(path));
+    outcome.deleted += removals.done;
+    outcome.lost.extend(removals.kept.iter().map(|kept| {
+        format!("{}: deleted here, and stays at the source: {}", place(&kept.path).display(), kept.why)
+    }));
+    let failed = |left: &Removal| {
+        let text = format!("deleted here, and not yet at the source: {}", left.why);
+        (place(&left.path), FsError::with(Errno::EIO, text))
+    };
+    outcome.failed.extend(removals.left.iter().map(failed));
+    Ok(())
+}
+
+/// Brings everything of a plan to site storage: directories first, what is in others behind those, then files and links, then
+/// deletions that had to wait for those, then the times of the directories, which all of it has changed.
+fn carry_out(
+    client: &Client,
+    target: &FlushTarget,
+    plan: &FlushPlan,
+    options: FlushOptions,
+    mirrors: bool,
+) -> FsResult<FlushOutcome> {
+    let mut outcome = FlushOutcome::default();
+    let levels = by_depth(&plan.dirs);
+    for dirs in &levels {
+        for (dir, flushed) in at_once(options.jobs, dirs, |dir| client.site.flush_open(dir)) {
+            take(&mut outcome, target, dir, flushed, true);
+        }
+    }
+    let (seen, files) = (SeenCache::default(), plan.files.iter().collect::<Vec<_>>());
+    let flush =
+        |file: &Found| seen.of(client, file).and_then(|seen| client.site.flush(file, seen, options.force));
+    for (file, flushed) in at_once(options.jobs, &files, flush) {
+        take(&mut outcome, target, file, flushed, true);
+    }
+    for (file, why) in &plan.unsent {
+        let why = if why.is_empty() { "it is being written to" } else { why };
+        let text = format!("what was written behind has not been sent: {why}");
+        take(&mut outcome, target, file, Err(FsError::with(Errno::EIO, text)), true);
+    }
+    if mirrors {
+        mirror(client, target, &mut outcome)?;
+    }
+    for dirs in levels.iter().rev() {
+        for (dir, flushed) in at_once(options.jobs, dirs, |dir| client.site.flush(dir, None, options.force)) {
+            take(&mut outcome, target, dir, flushed, false);
+        }
+    }
+    Ok(outcome)
+}
+
+/// Directories by how deep they are: those of one depth do not depend on each other.
+fn by_depth(dirs: &[Found]) -> Vec<Vec<&Found>> {
+    let mut levels: BTreeMap<usize, Vec<&Found>> = BTreeMap::new();
+    for dir in dirs {
+        let depth = dir.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count();
+        levels.entry(depth).or_default().push(dir);
+    }
+    levels.into_values().collect()
+}
+
+/// Does something to each, so many at the same time.
+fn at_once<'a>(
+    jobs: usize,
+    all: &[&'a Found],
+    act: impl Fn(&Found) -> FsResult<Flushed> + Sync,
+) -> Vec<(&'a Found, FsResult<Flushed>)> {
+    let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let flushed = act(one);
+            results.lock().unwrap_or_else(PoisonError::into_inner).push((*one, flushed));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..jobs.min(all.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    results.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn take(
+    outcome: &mut FlushOutcome,
+    target: &FlushTarget,
+    found: &Found,
+    flushed: FsResult<Flushed>,
+    counts: bool,
+) {
+    match flushed {
+        Ok(flushed) => {
+            outcome.files += usize::from(flushed.changed && counts);
+            outcome.bytes += flushed.bytes;
+            outcome.lost.extend(flushed.lost);
+        }
+        Err(error) => outcome.failed.push((target.path_of(found), error)),
+    }
+    outcome.lost.sort();
+    outcome.lost.dedup();
+}
+
+/// What site storage had in directories, asked for once each.
+#[derive(Default)]
+struct SeenCache {
+    dirs: Mutex<Vec<(Ino, Arc<SeenNames>)>>,
+}
+
+impl SeenCache {
+    fn of(&self, client: &Client, file: &Found) -> FsResult<Option<SiteVersion>> {
+        let name = file.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let known = {
+            let dirs = self.dirs.lock().unwrap_or_else(PoisonError::into_inner);
+            dirs.iter().find(|(dir, _)| *dir == file.dir).map(|(_, names)| Arc::clone(names))
+        };
+        let names = match known {
+            Some(names) => names,
+            None => {
+                let names = Arc::new(client.site.seen_names(file.dir)?);
+                let mut dirs = self.dirs.lock().unwrap_or_else(PoisonError::into_inner);
+                dirs.push((file.dir, Arc::clone(&names)));
+                names
+            }
+        };
+        Ok(names.get(name).cloned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_types::{Attr, Layout, TargetIndex, Timestamp};
+    use std::sync::Barrier;
+
+    fn found(path: &str) -> Found {
+        let attr = Attr::new(
+            Ino(7),
+            0o040_755,
+            Layout { stripe: 4096, width: 1, base: TargetIndex(0), targets: 1 },
+            Timestamp::default(),
+        );
+        Found { attr, dir: Ino::ROOT, path: path.into() }
+    }
+
+    /// S263.
+    #[test]
+    fn directories_are_made_before_what_is_in_them() {
+        let dirs = ["", "b", "b/c/d", "a", "b/c", "a/e"].map(found);
+        let levels: Vec<Vec<_>> =
+            by_depth(&dirs).iter().map(|dirs| dirs.iter().map(|dir| &dir.path[..]).collect()).collect();
+        assert_eq!(levels, [vec![&b""[..]], vec![b"b", b"a"], vec![b"b/c", b"a/e"], vec![b"b/c/d"]]);
+    }
+
+    #[test]
+    fn each_is_done_once_and_so_many_at_the_same_time() {
+        let all: Vec<Found> = (0..9).map(|number| found(&number.to_string())).collect();
+        let all: Vec<&Found> = all.iter().collect();
+        let three = Barrier::new(3);
+        let done = at_once(3, &all, |one| {
+            three.wait();
+            Ok(Flushed { bytes: one.path[0].into(), ..Flushed::default() })
+        });
+        let mut names: Vec<_> = done.iter().map(|(one, _)| one.path.clone()).collect();
+        names.sort();
+        assert_eq!(names, (b'0'..=b'8').map(|name| vec![name]).collect::<Vec<_>>());
+        assert!(done.iter().all(|(one, flushed)| flushed.as_ref().unwrap().bytes == u64::from(one.path[0])));
+        assert_eq!(at_once(0, &all, |_| Ok(Flushed::default())).len(), 9);
+    }
+}

@@ -1,0 +1,196 @@
+//! Nodes of other hosts that are moved here: from the replicas that a daemon of this host has of their volumes.
+//!
+//! A node that moves here goes through three steps, each of which may be asked for again: the replicas are sealed, so that its
+//! former daemon cannot serve any more; its sockets are opened, and whoever decides learns where; and when a map says that
+//! the node is there, its daemon is started.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use bivouac_wire::FormationMap;
+
+use super::listeners::{open_here, open_ports};
+use super::{Daemon, Report, Supervisor};
+use crate::adopted::{AdoptedNode, Adoption};
+use crate::handover::SealOutcome;
+use crate::hex::to_hex;
+use crate::packets;
+use crate::recovery_notes::write_notes;
+use crate::restarts::Event;
+use crate::state::{NodeLife, NodeState, VolumeState};
+use crate::{LaunchError, LaunchResult};
+
+impl Supervisor {
+    /// Begins to take a node over, or says again where it is.
+    ///
+    /// # Errors
+    /// Reason why this host cannot do it now; the keeper asks again.
+    pub(super) fn adopt(&mut self, adoption: Adoption) -> Result<(), String> {
+        let Adoption { node, epoch, backup, .. } = adoption;
+        if self.phases.is_some() || self.state.stage != crate::state::Stage::Running {
+            return Err("the formation is not in use here".into());
+        }
+        if let Some(known) = self.state.nodes.iter().find(|known| known.id == node) {
+            if known.epoch == epoch && self.daemon_of(node).is_some() {
+                // Its place may not have been written down.
+                self.write_state().map_err(|error| error.to_string())?;
+                self.tell_adopted(node);
+                return Ok(());
+            }
+            if self.daemon_of(node).is_some() {
+                return Err(format!("node {node} is here already, in epoch {}", known.epoch));
+            }
+        }
+        let sealing = self.daemon_of(backup).and_then(|index| self.daemons.get(index));
+        let asked = sealing.is_some_and(|daemon| daemon.seal(backup, node, epoch));
+        if !asked {
+            return Err(format!("node {backup}, which has the replicas of node {node}, does not run"));
+        }
+        self.adoptions.retain(|known| known.node != node);
+        self.adoptions.push(adoption);
+        Ok(())
+    }
+
+    /// The replicas of a node are sealed, or cannot be.
+    pub(super) fn replica_sealed(&mut self, sealed: &SealOutcome) {
+        let wanted = |known: &Adoption| (known.node, known.epoch) == (sealed.node, sealed.epoch);
+        let Some(at) = self.adoptions.iter().position(wanted) else { return };
+        let adoption = self.adoptions.swap_remove(at);
+        let opened = match &sealed.outcome {
+            Ok(dirs) => self.open_adopted(&adoption, dirs),
+            Err(message) => Err(LaunchError::said(crate::Kind::Refused, message.clone())),
+        };
+        match opened {
+            Ok(()) => self.tell_adopted(adoption.node),
+            // The replicas are whole: whoever decides asks again.
+            Err(error) if error.kind() != crate::Kind::Refused => {
+                log::error!(why:% = error; "node {} cannot be taken over yet", adoption.node);
+            }
+            Err(error) => {
+                let message = error.to_string();
+                log::error!(why:% = message; "node {} cannot be taken over", adoption.node);
+                self.tell(&Report::NotAdopted { node: adoption.node, epoch: adoption.epoch, message });
+            }
+        }
+    }
+
+    /// Opens the sockets of a node whose replicas are sealed. Its daemon waits for the map.
+    fn open_adopted(&mut self, adoption: &Adoption, dirs: &[PathBuf]) -> LaunchResult<()> {
+        let Adoption { node, epoch, volumes, .. } = adoption;
+        if dirs.len() != volumes.len() {
+            let message = format!("node {node} has {} volumes, and {} replicas", volumes.len(), dirs.len());
+            return Err(LaunchError::said(crate::Kind::Refused, message));
+        }
+        let volume = |(dir, (kind, capacity)): (&PathBuf, &(String, u64))| VolumeState {
+            path: dir.clone(),
+            kind: kind.clone(),
+            capacity_bytes: *capacity,
+            own_dir: true,
+        };
+        let host = self.state.nodes.first().map(|own| own.host.clone()).unwrap_or_default();
+        let mut opening = self.state.clone();
+        opening.port = 0;
+        opening.nodes = vec![NodeState {
+            id: *node,
+            host,
+            process: None,
+            life: NodeLife::Starting,
+            message: None,
+            deaths: 0,
+            client_address: String::new(),
+            peer_address: String::new(),
+            unix_path: self.dir.node_socket(*node),
+            epoch: *epoch,
+            volumes: dirs.iter().zip(volumes).map(volume).collect(),
+        }];
+        // Of an attempt that was not written down.
+        let _or_none = std::fs::remove_file(self.dir.node_socket(*node));
+        let ports = open_ports(&mut opening)?;
+        let handles = open_here(&opening, ports)?;
+        // A supervisor that was killed may have written nodes down of which its copy has no daemon.
+        let owned = self.daemons.iter().map(|daemon| daemon.nodes.end).max().unwrap_or_default();
+        self.state.nodes.truncate(owned);
+        self.state.nodes.append(&mut opening.nodes);
+        let first = self.state.nodes.len() - 1;
+        self.daemons.push(Daemon::new(first, handles));
+        let index = self.restarts.add();
+        assert!(index + 1 == self.daemons.len(), "daemon {index} of {}", self.daemons.len());
+        // What takes this part down has to know of the volumes and sockets before anybody else does.
+        self.write_state()
+    }
+
+    fn tell_adopted(&mut self, node: u16) {
+        let Some(known) = self.state.nodes.iter().rev().find(|known| known.id == node) else { return };
+        let adopted = AdoptedNode {
+            node,
+            epoch: known.epoch,
+            client_address: known.client_address.clone(),
+            peer_address: known.peer_address.clone(),
+            unix_path: known.unix_path.clone(),
+            volumes: known.volumes.iter().map(|volume| volume.path.clone()).collect(),
+        };
+        self.tell(&Report::Adopted { adopted });
+    }
+
+    /// Takes a newer map: tells all daemons, and starts those of nodes that it has here.
+    ///
+    /// # Errors
+    /// That it cannot be written down.
+    pub(super) fn take_map(&mut self, memory: OwnedFd) -> Result<(), String> {
+        let bytes: Vec<u8> = packets::from_memory(memory).map_err(|error| error.to_string())?;
+        let map = bivouac_wire::Decode::from_bytes(&bytes)
+            .map_err(|error: bivouac_wire::DecodeError| error.to_string());
+        let map: FormationMap = map?;
+        let Some(former) = self.state.map() else { return Err("there is no map yet".into()) };
+        if let Err(why) = map.check_succeeds(&former) {
+            // Told again, since it is not known whether it was heard.
+            log::info!(why:% = why; "a map is not taken");
+            if map.version == former.version {
+                // A supervisor that was killed may have written it down, and nothing more.
+                self.follow_map(&former);
+            }
+            return Ok(());
+        }
+        self.state.map = to_hex(&bytes);
+        let written = self.write_state().and_then(|()| self.dir.write_map(&self.state));
+        if let Err(error) = written {
+            self.state.map = to_hex(&bivouac_wire::Encode::to_bytes(&former));
+            return Err(error.to_string());
+        }
+        // A recovery from an older note would take what the former host has for what there was.
+        write_notes(&self.state);
+        self.follow_map(&map);
+        self.try_write_state();
+        Ok(())
+    }
+
+    /// Tells all daemons of a map that is written down, starts those of nodes that it has here, and ends those of nodes that
+    /// it has elsewhere. It may be done again.
+    pub(super) fn follow_map(&mut self, map: &FormationMap) {
+        let bytes = bivouac_wire::Encode::to_bytes(map);
+        self.daemons.iter().for_each(|daemon| daemon.tell_map(&bytes));
+        let epoch = |id: u16| map.nodes.get(usize::from(id)).map_or(0, |entry| entry.epoch);
+        for index in 0..self.daemons.len() {
+            let nodes: Vec<(u16, u32)> =
+                self.nodes_of(index).iter().map(|node| (node.id, node.epoch)).collect();
+            if nodes.iter().any(|(id, own)| epoch(*id) > *own) {
+                self.retire(index);
+            } else if nodes.iter().any(|(id, own)| *own > 0 && epoch(*id) == *own) {
+                // Nothing happens if it runs already.
+                self.event(Event::Begin(index));
+            }
+        }
+    }
+
+    /// Ends the daemon of a node that has moved to another host.
+    fn retire(&mut self, index: usize) {
+        let reason = "the node has moved to another host";
+        log::error!("{} ends: {reason}", self.called(index));
+        if let Some(daemon) = self.daemons.get_mut(index) {
+            daemon.kill_now();
+            daemon.drop_mounts();
+        }
+        self.event(Event::Retire(index));
+        self.set_life(index, NodeLife::Failed, Some(reason.into()));
+    }
+}

@@ -1,0 +1,126 @@
+//! Replicas of other nodes' volumes, and this node's own mirror.
+
+use std::sync::Arc;
+
+use bivouac_mirror::NotSealed;
+use bivouac_store::{MirrorStatus, Replica, SealError};
+use bivouac_types::{Errno, FsError, FsResult, NodeId};
+use bivouac_wire::{
+    AppliedChanges, ApplyChangesRequest, BeginReplicaRequest, BegunReplica, ReplicaOutcome,
+    ReplicaSessionRequest, SealReplicaRequest, SealedReplica, SetBackupRequest, op,
+};
+
+use crate::identity::peer_of;
+use crate::node::Node;
+use crate::session::Ctx;
+use crate::step::Handle;
+
+impl Handle for op::BeginReplica {
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: BeginReplicaRequest) -> FsResult<BegunReplica> {
+        let primary = primary(node, ctx)?;
+        Ok(node.replica_of(primary)?.begin(&request))
+    }
+}
+
+impl Handle for op::ApplyChanges {
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: ApplyChangesRequest) -> FsResult<AppliedChanges> {
+        let primary = primary(node, ctx)?;
+        Ok(node.replica_of(primary)?.apply(&request, ctx.payload))
+    }
+}
+
+impl Handle for op::RenewReplica {
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: ReplicaSessionRequest) -> FsResult<ReplicaOutcome> {
+        let primary = primary(node, ctx)?;
+        Ok(node.replica_of(primary)?.renew(&request))
+    }
+}
+
+impl Handle for op::SealReplica {
+    fn handle(node: &Node, _: &Ctx<'_>, request: SealReplicaRequest) -> FsResult<SealedReplica> {
+        node.seal_replica(request.node, request.epoch)
+    }
+}
+
+impl Handle for op::SetBackup {
+    fn handle(node: &Node, _: &Ctx<'_>, request: SetBackupRequest) -> FsResult<()> {
+        node.set_backup(request.epoch, request.backup)
+    }
+}
+
+/// The node that asks, which is another one.
+fn primary(node: &Node, ctx: &Ctx<'_>) -> FsResult<NodeId> {
+    // What it asked for over an older connection it has asked for again.
+    ctx.check_current()?;
+    let asker = peer_of(ctx.client).filter(|asker| node.peers.has(*asker));
+    asker.ok_or_else(|| FsError::with(Errno::EPROTO, "only other nodes have replicas here"))
+}
+
+impl Node {
+    /// The replicas of another node's volumes here.
+    fn replica_of(&self, node: NodeId) -> FsResult<Arc<Replica>> {
+        self.replicas.of((self.map.formation, node), &self.data)
+    }
+
+    /// Has this node refuse the primary of a node's volumes, of which it keeps replicas, below an epoch, for good;
+    /// tells
+    /// where the replicas are. A daemon of the node may be started from them, with that epoch, once `wait_ms` is 0:
+    /// ask
+    /// again until it is.
+    ///
+    /// # Errors
+    /// `EAGAIN` while the replicas do not have everything, `ESTALE` if they are of that epoch or a later one
+    /// already, and the
+    /// system's.
+    pub fn seal_replica(&self, node: NodeId, epoch: u32) -> FsResult<SealedReplica> {
+        if !self.peers.has(node) {
+            return Err(FsError::with(
+                Errno::EINVAL,
+                format!("{node} is not another node of this formation"),
+            ));
+        }
+        self.replica_of(node)?.seal(epoch).map_err(|error| match error {
+            SealError::Refused(NotSealed::Incomplete) => {
+                let text = format!(
+                    "the replica of {node} does not have all of its volumes; nothing can take over from it"
+                );
+                FsError::with(Errno::EAGAIN, text)
+            }
+            SealError::Refused(NotSealed::OldEpoch { epoch }) => {
+                let text = format!(
+                    "the replica of {node} is of mirror epoch {epoch}; it can be sealed for the next one"
+                );
+                FsError::with(Errno::ESTALE, text)
+            }
+            SealError::Io(error) => FsError::from_io(&error, &format!("replica of {node}")),
+        })
+    }
+
+    /// Mirrors this node's volumes to another backup, or to none, at a higher epoch.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` in a formation without mirrors, `EINVAL` for a node that cannot be the backup, `ESTALE` for an
+    /// epoch that
+    /// is not above that of the mirror, and the system's.
+    pub fn set_backup(&self, epoch: u32, backup: Option<NodeId>) -> FsResult<()> {
+        let unprotected =
+            || FsError::with(Errno::EOPNOTSUPP, "the volumes of this formation are not mirrored");
+        let tended = self.mirror.as_ref().ok_or_else(unprotected)?;
+        if let Some(backup) = backup.filter(|backup| !self.peers.has(*backup)) {
+            return Err(FsError::with(
+                Errno::EINVAL,
+                format!("{backup} is not another node of this formation"),
+            ));
+        }
+        tended
+            .mirror
+            .set_backup(epoch, backup)
+            .map_err(|error| FsError::from_io(&error, "change of the backup"))
+    }
+
+    /// State of the mirror of this node's volumes; `None` if they are not mirrored.
+    #[must_use]
+    pub fn mirror_status(&self) -> Option<MirrorStatus> {
+        self.mirror.as_ref().map(|tended| tended.mirror.status())
+    }
+}

@@ -1,0 +1,367 @@
+//! Table of what this node lends to processes of its machine: gates by which they access subfiles, and sizes of files.
+//! What is done with it: `direct`.
+
+mod holes;
+mod sizes;
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bivouac_direct::{Gate, GrantTable, Invalidations};
+use bivouac_ranks::{Mutex, rank};
+use bivouac_store::{Access, DataStore, Granted, Holder, LocalFile, SubfileId, Written};
+use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_GRANTS_MAX};
+use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino};
+use bivouac_wire::Invalidation;
+
+use crate::served::Cache;
+use sizes::LentFile;
+
+pub use sizes::{LoanHolder, NOT_LENT, SizeLoan};
+
+/// Session and gate of a grant.
+type Key = (u32, u32);
+
+/// Grants, size leases and sessions of processes on this machine.
+pub struct Lending {
+    data: Arc<DataStore>,
+    pub grants: OnceLock<Arc<GrantTable>>,
+    /// By which they are called back, once there are any.
+    invalidations: OnceLock<Arc<Invalidations>>,
+    /// Sizes that are lent; for a look without the lock.
+    pub sizes_lent: AtomicUsize,
+    /// Locked within the locks of slots: a look at a record, and at what was told since, is one look. Never locked
+    /// while a subfile is.
+    pub table: Mutex<LendingTable>,
+}
+
+/// Sessions of processes, and what each of them was lent.
+#[derive(Default)]
+pub struct LendingTable {
+    pub sessions: HashMap<u32, Lessee>,
+    /// Files whose sizes are lent.
+    sizes: HashMap<Ino, LentFile>,
+    /// Number of the next loan of a size.
+    next_loan: u64,
+    /// Serial number of the next session.
+    next_session: u64,
+    grants: HashMap<Key, LentSubfile>,
+    pub by_file: HashMap<SubfileId, Vec<Key>>,
+    /// Subfiles of those who are gone, that are to be counted anew.
+    left: Vec<SubfileId>,
+}
+
+/// The process that has a session.
+pub struct Lessee {
+    client: ClientId,
+    /// Which one of this node's sessions it is: their numbers are used again.
+    serial: u64,
+    pub free: Vec<u32>,
+    unused: Range<u32>,
+}
+
+/// A gate that is in no use.
+pub struct FreeGate {
+    pub grants: Arc<GrantTable>,
+    /// Serial number of its session.
+    pub serial: u64,
+    /// Its number in the session.
+    pub number: u32,
+    pub gate: Gate,
+}
+
+/// A subfile that a process may access by itself.
+struct LentSubfile {
+    id: SubfileId,
+    gate: Gate,
+    holder: Arc<Passage>,
+    /// Keeps the subfile open.
+    _file: LocalFile,
+}
+
+/// A grant, as the store sees it.
+#[derive(Debug)]
+pub struct Passage {
+    grants: Arc<GrantTable>,
+    session: u32,
+    gate: Gate,
+    /// The range that it wrote, kept when the gate was released.
+    written: OnceLock<Written>,
+}
+
+impl Passage {
+    pub fn new(grants: Arc<GrantTable>, session: u32, gate: Gate) -> Arc<Passage> {
+        Arc::new(Passage { grants, session, gate, written: OnceLock::new() })
+    }
+
+    /// Keeps what is marked on the gate: it is about to be another grant's.
+    pub fn keep(&self) -> Written {
+        *self.written.get_or_init(|| match self.gate.written() {
+            // Who is still inside may still write.
+            Some((shift, map)) if self.is_over() => Written::Parts { shift, map },
+            _ => Written::Anywhere,
+        })
+    }
+}
+
+impl Cache for Invalidations {
+    fn invalidate(&self, what: &[Invalidation]) -> Duration {
+        what.iter().for_each(|one| self.raise(one.key()));
+        Duration::ZERO
+    }
+}
+
+impl Holder for Passage {
+    fn close(&self) {
+        self.gate.close();
+    }
+
+    fn drain(&self, patience: Duration) -> bool {
+        self.gate.drain(patience, || self.grants.lives(self.session))
+    }
+
+    fn is_over(&self) -> bool {
+        self.gate.is_empty() || !self.grants.lives(self.session)
+    }
+
+    fn written(&self) -> Written {
+        self.keep()
+    }
+}
+
+/// A grant that was made.
+pub struct NewGrant {
+    /// The gate to pass.
+    pub gate: u32,
+    /// Its turn.
+    pub turn: u32,
+    /// The granted access.
+    pub granted: Granted,
+}
+
+impl Lending {
+    /// Nothing is lent.
+    pub fn new(data: Arc<DataStore>) -> Lending {
+        let table = Mutex::new(rank::DIRECT_TABLE, LendingTable::default());
+        let (grants, invalidations) = (OnceLock::new(), OnceLock::new());
+        Lending { data, grants, invalidations, sizes_lent: AtomicUsize::new(0), table }
+    }
+
+    /// Begins a session of a client.
+    pub fn open_session(&self, client: ClientId) -> FsResult<(u32, OwnedFd)> {
+        let refused = |error: std::io::Error| {
+            let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_code);
+            FsError::with(errno, format!("direct access: {error}"))
+        };
+        let grants = self.grants.get().ok_or(Errno::EOPNOTSUPP)?;
+        let given = grants.new_session().map_err(refused)?;
+        let (session, file) = given.ok_or_else(|| {
+            FsError::with(
+                Errno::EAGAIN,
+                "direct access: too many processes; they read and write through the daemon",
+            )
+        })?;
+        self.table.lock().begin_session(session, client);
+        Ok((session, file))
+    }
+
+    /// What processes with sessions cache of what they are told, with words instead of messages to call them back.
+    pub fn cache(&self) -> Option<Arc<dyn Cache>> {
+        if self.invalidations.get().is_none() {
+            match self.grants.get()?.invalidations() {
+                Ok(made) => drop(self.invalidations.set(Arc::new(made))),
+                Err(error) => {
+                    log::warn!(why:% = error; "a process is not called back, and waited for instead")
+                }
+            }
+        }
+        self.invalidations.get().map(|words| Arc::clone(words) as Arc<dyn Cache>)
+    }
+
+    /// A client has lost its last connection: its sessions end, and what it did not use of its windows is free again
+    /// soon. Whether there were any.
+    pub fn forget(&self, client: ClientId) -> bool {
+        let mut table = self.table.lock();
+        let of_client = table.sessions.iter().filter(|(_, lessee)| lessee.client == client);
+        let sessions: Vec<u32> = of_client.map(|(session, _)| *session).collect();
+        sessions.iter().for_each(|session| table.end_session(*session));
+        !sessions.is_empty()
+    }
+
+    /// Lets nobody access anything any more who does not ask. Waits for nobody.
+    pub(crate) fn close_all(&self) {
+        if let Some(Err(error)) = self.grants.get().map(|grants| grants.close_all(Duration::ZERO)) {
+            log::warn!(why:% = error; "direct access");
+        }
+    }
+
+    /// A gate of a session that is in no use, if there is one.
+    pub fn gate(&self, session: u32, client: ClientId) -> Option<FreeGate> {
+        let grants = self.grants.get()?;
+        let mut table = self.table.lock();
+        if table.grants.len() >= DIRECT_GRANTS_MAX {
+            return None;
+        }
+        let lessee = table.sessions.get_mut(&session).filter(|lessee| lessee.client == client)?;
+        let number = lessee.free.pop().or_else(|| lessee.unused.next())?;
+        let gate = grants.gate(session, number)?;
+        gate.close();
+        // One that somebody is still inside is left alone until the session ends.
+        let serial = lessee.serial;
+        gate.is_empty().then(|| FreeGate { grants: Arc::clone(grants), serial, number, gate })
+    }
+
+    fn holder(&self, key: Key, turn: u32, client: ClientId) -> Option<(SubfileId, Arc<dyn Holder>)> {
+        let table = self.table.lock();
+        table.sessions.get(&key.0).filter(|lessee| lessee.client == client)?;
+        let lent = table.grants.get(&key).filter(|lent| lent.gate.turn() == turn)?;
+        Some((lent.id, Arc::clone(&lent.holder) as Arc<dyn Holder>))
+    }
+
+    /// Grants what a session's process asks for; `None` if it is to ask for each access.
+    pub fn grant(
+        &self,
+        client: ClientId,
+        session: u32,
+        id: SubfileId,
+        access: Access,
+        range: Range<u64>,
+    ) -> FsResult<Option<NewGrant>> {
+        let Some(FreeGate { grants, serial, number, gate }) = self.gate(session, client) else {
+            self.sweep();
+            return Ok(None);
+        };
+        let gate = gate.open_next();
+        gate.mark([id.ino.0 as u32, (id.ino.0 >> 32) as u32, id.target.0]);
+        let passage = Passage::new(grants, session, gate.clone());
+        let holder: Arc<dyn Holder> = Arc::clone(&passage) as Arc<dyn Holder>;
+        let granted = self.data.grant(id, access, range, &holder);
+        let Ok(Some(granted)) = granted else {
+            gate.close();
+            self.table.lock().give_back(serial, (session, number));
+            return Ok(granted.map(|_| None)?);
+        };
+        gate.track(granted.marks_shift);
+        let lent = LentSubfile { id, gate: gate.clone(), holder: passage, _file: granted.file.clone() };
+        let mut table = self.table.lock();
+        if !table.has_session(session, serial) {
+            // It ended meanwhile, and nobody will enter. Its number may be another one's already.
+            gate.close();
+            table.left.push(id);
+            return Ok(None);
+        }
+        table.add((session, number), lent);
+        Ok(Some(NewGrant { gate: number, turn: gate.turn(), granted }))
+    }
+
+    /// Makes the window of a grant wider.
+    pub fn widen(
+        &self,
+        client: ClientId,
+        key: Key,
+        turn: u32,
+        range: Range<u64>,
+    ) -> FsResult<Option<Range<u64>>> {
+        match self.holder(key, turn, client) {
+            Some((id, holder)) => Ok(self.data.widen(id, range, &holder)?),
+            None => Ok(None),
+        }
+    }
+
+    /// Takes note of grants that are over.
+    pub fn sweep(&self) {
+        let mut table = self.table.lock();
+        let keys: Vec<Key> = table.grants.keys().copied().collect();
+        let over = table.take_over(&keys);
+        let mut ids = std::mem::take(&mut table.left);
+        drop(table);
+        ids.extend(over.iter().map(|lent| lent.id));
+        for id in ids {
+            if let Err(error) = self.data.release(id) {
+                log::warn!(error:%; "{error}");
+            }
+        }
+    }
+
+    /// A subfile was removed: its bytes are gone once nobody has it open.
+    pub fn removed(&self, id: SubfileId) {
+        let mut table = self.table.lock();
+        if let Some(keys) = table.by_file.get(&id).cloned() {
+            let over = table.take_over(&keys);
+            drop(table);
+            drop(over);
+        }
+    }
+}
+
+impl LendingTable {
+    /// A client has a session of this number, which an earlier one may have had.
+    pub fn begin_session(&mut self, session: u32, client: ClientId) {
+        self.end_session(session);
+        self.next_session += 1;
+        let (serial, unused) = (self.next_session, 0..DIRECT_GATES_MAX);
+        self.sessions.insert(session, Lessee { client, serial, free: Vec::new(), unused });
+    }
+
+    /// A session ends: nobody enters by its gates any more.
+    fn end_session(&mut self, session: u32) {
+        self.sessions.remove(&session);
+        self.end_loans_of(session);
+        let keys: Vec<Key> = self.grants.keys().filter(|key| key.0 == session).copied().collect();
+        for key in keys {
+            if let Some(lent) = self.take(key) {
+                lent.holder.close();
+                lent.holder.keep();
+                self.left.push(lent.id);
+            }
+        }
+    }
+
+    /// Returns whether the session with this serial number has not ended.
+    pub fn has_session(&self, session: u32, serial: u64) -> bool {
+        self.sessions.get(&session).is_some_and(|lessee| lessee.serial == serial)
+    }
+
+    /// A gate is in no use any more; of a session that has ended, all are free anyway.
+    pub fn give_back(&mut self, serial: u64, (session, gate): Key) {
+        if let Some(lessee) = self.sessions.get_mut(&session).filter(|lessee| lessee.serial == serial) {
+            lessee.free.push(gate);
+        }
+    }
+
+    fn add(&mut self, key: Key, lent: LentSubfile) {
+        self.by_file.entry(lent.id).or_default().push(key);
+        self.grants.insert(key, lent);
+    }
+
+    fn take(&mut self, key: Key) -> Option<LentSubfile> {
+        let lent = self.grants.remove(&key)?;
+        if let Some(keys) = self.by_file.get_mut(&lent.id) {
+            keys.retain(|other| *other != key);
+            if keys.is_empty() {
+                self.by_file.remove(&lent.id);
+            }
+        }
+        Some(lent)
+    }
+
+    /// Takes out those of these grants that are over, and frees their gates.
+    fn take_over(&mut self, keys: &[Key]) -> Vec<LentSubfile> {
+        let is_over =
+            |table: &LendingTable, key: &Key| table.grants.get(key).is_some_and(|lent| lent.gate.is_empty());
+        let over: Vec<Key> = keys.iter().filter(|key| is_over(self, key)).copied().collect();
+        over.iter().filter_map(|key| self.grants.get(key)).for_each(|lent| {
+            lent.holder.keep();
+        });
+        for (session, gate) in &over {
+            if let Some(lessee) = self.sessions.get_mut(session) {
+                lessee.free.push(*gate);
+            }
+        }
+        over.into_iter().filter_map(|key| self.take(key)).collect()
+    }
+}

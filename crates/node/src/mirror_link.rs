@@ -1,0 +1,216 @@
+//! The way from a node whose volumes are mirrored to its backup, and the thread that tends to its mirror.
+
+use std::io::{self, IoSlice};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bivouac_store::{
+    Mirror, MirrorNote, MirrorOptions, MirrorRole, ReplicaBackup, Volume, mirrored_volumes, read_mirror_note,
+    write_mirror_note,
+};
+use bivouac_types::limits::DEAD_AFTER_MS_DEFAULT;
+use bivouac_types::{Errno, FsError, FsResult, NodeId};
+use bivouac_wire::{
+    AppliedChanges, ApplyChangesRequest, BeginReplicaRequest, BegunReplica, Encode, FormationMap, Operation,
+    ReplicaOutcome, ReplicaSessionRequest, op,
+};
+
+use crate::peers::{PeerLane, PeerRequest};
+
+/// Pause before a backup that did not answer is asked again.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// Time since the machine began, also that for which it was suspended: a lease ends meanwhile.
+pub fn monotonic_now() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    // Neither is below nothing.
+    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+/// How long a primary may serve behind its backup's last answer. A node is dead after twice that: who takes over
+/// then does
+/// not wait much longer.
+pub fn lease_length(dead_after: Option<Duration>) -> Duration {
+    dead_after.unwrap_or(Duration::from_millis(DEAD_AFTER_MS_DEFAULT)) / 2
+}
+
+/// The peer lane to backups.
+struct MirrorLink {
+    lane: Arc<PeerLane>,
+    /// Maximum wait for one answer: what is not answered by then is sent again, within the bounded time.
+    wait: Duration,
+}
+
+impl std::fmt::Debug for MirrorLink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MirrorLink({})", self.lane.id())
+    }
+}
+
+impl MirrorLink {
+    fn ask<O: Operation>(
+        &self,
+        backup: NodeId,
+        body: &[u8],
+        payload: &[IoSlice<'_>],
+    ) -> io::Result<O::Reply> {
+        if !self.lane.has(backup) {
+            return Err(io::Error::other(format!("{backup} is no peer")));
+        }
+        let request = PeerRequest { payload, ..PeerRequest::of_node(self.lane.id(), O::OP, body) };
+        self.lane.ask_within::<O>(Some(self.wait), backup, &request).map_err(io::Error::other)
+    }
+}
+
+impl ReplicaBackup for MirrorLink {
+    fn begin(&self, backup: NodeId, request: &BeginReplicaRequest) -> io::Result<BegunReplica> {
+        self.ask::<op::BeginReplica>(backup, &request.to_bytes(), &[])
+    }
+
+    fn apply(
+        &self,
+        backup: NodeId,
+        request: &ApplyChangesRequest,
+        payload: &[IoSlice<'_>],
+    ) -> io::Result<AppliedChanges> {
+        self.ask::<op::ApplyChanges>(backup, &request.to_bytes(), payload)
+    }
+
+    fn renew(&self, backup: NodeId, request: &ReplicaSessionRequest) -> io::Result<ReplicaOutcome> {
+        self.ask::<op::RenewReplica>(backup, &request.to_bytes(), &[])
+    }
+
+    fn now(&self) -> Duration {
+        monotonic_now()
+    }
+
+    fn before_waiting(&self) {
+        bivouac_net::before_waiting();
+    }
+}
+
+/// The volumes of a node, each with its capacity in bytes.
+type LentVolumes = Vec<(Arc<dyn Volume>, u64)>;
+
+/// A mirror with the thread that tends to it, which ends with this.
+pub struct TendedMirror {
+    pub mirror: Arc<Mirror>,
+    ends: Arc<AtomicBool>,
+    thread: bivouac_ranks::Mutex<Option<JoinHandle<()>>>,
+}
+
+impl TendedMirror {
+    /// Begins to tend to the mirror.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub fn start(&self) -> io::Result<()> {
+        let (mirror, ends) = (Arc::clone(&self.mirror), Arc::clone(&self.ends));
+        let tend = move || {
+            while !ends.load(Ordering::Acquire) {
+                let pause = mirror.tend();
+                if !pause.is_zero() {
+                    mirror.wait_for_change(pause, &ends);
+                }
+            }
+        };
+        *self.thread.lock() = Some(std::thread::Builder::new().name("mirror".into()).spawn(tend)?);
+        Ok(())
+    }
+
+    /// Ends the thread; nothing is sent to the backup any more, and what is changed yet is noted as unsent.
+    pub fn end(&self) {
+        self.ends.store(true, Ordering::Release);
+        self.mirror.end();
+        // The thread may be asking a backup that has ended already: it is not waited for.
+        drop(self.thread.lock().take());
+    }
+
+    /// Ends the thread and nothing else, as a kill would.
+    pub fn halt(&self) {
+        self.ends.store(true, Ordering::Release);
+        self.mirror.wake();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            log::error!("the thread that tends to the mirror has panicked");
+        }
+    }
+}
+
+impl Drop for TendedMirror {
+    fn drop(&mut self) {
+        self.halt();
+    }
+}
+
+fn refused(error: io::Error) -> FsError {
+    FsError::from_io(&error, "the mirror of this node's volumes")
+}
+
+/// Returns the note about mirrors in the directory of a node's first volume.
+///
+/// # Errors
+/// A note that is damaged or cannot be read.
+pub fn mirror_note_of(first: &Path) -> FsResult<Option<MirrorNote>> {
+    read_mirror_note(first).map_err(refused)
+}
+
+/// Puts a mirror around the volumes of a node, if the map or the note on them says so. `first` is the directory of the
+/// first.
+///
+/// # Errors
+/// A replica that nobody has sealed; a note that cannot be written.
+pub fn mirror_volumes(
+    map: &FormationMap,
+    (first, note): (Option<&Path>, Option<MirrorNote>),
+    lane: &Arc<PeerLane>,
+    (dead_after, patience): (Option<Duration>, Duration),
+    volumes: LentVolumes,
+) -> FsResult<(LentVolumes, Option<TendedMirror>)> {
+    if let (Some(MirrorNote { role: MirrorRole::Replica { epoch, .. }, .. }), Some(dir)) = (&note, first)
+        && !epoch.is_sealed
+    {
+        let text = format!(
+            "volume {}: a replica of mirror epoch {}, which is not sealed: the daemon of its node may run elsewhere; seal \
+             it first",
+            dir.display(),
+            epoch.epoch
+        );
+        return Err(FsError::with(Errno::EBUSY, text));
+    }
+    let Some(entry) = map.mirrors.get(usize::from(lane.id().0)) else { return Ok((volumes, None)) };
+    let known = match note.as_ref().map(|note| &note.role) {
+        Some(MirrorRole::Primary { backup, epoch, has_unsent }) if *epoch >= entry.epoch => {
+            (*backup, *epoch, *has_unsent)
+        }
+        // Whoever has sealed it says in the map who keeps the next replicas, or tells later.
+        Some(MirrorRole::Replica { epoch, .. }) if epoch.epoch > entry.epoch => (None, epoch.epoch, false),
+        _ => (entry.backup, entry.epoch, false),
+    };
+    let (backup, epoch, has_unsent) = known;
+    let role = MirrorRole::Primary { backup, epoch, has_unsent };
+    // Noted later, once the backup has said that it knows of none.
+    let is_first = note.is_none() && backup.is_some();
+    if let Some(dir) = first
+        && !is_first
+        && note.as_ref().is_none_or(|note| note.role != role)
+    {
+        write_mirror_note(dir, &MirrorNote::new(role)).map_err(refused)?;
+    }
+    let lease = lease_length(dead_after);
+    let link = Arc::new(MirrorLink { lane: Arc::clone(lane), wait: lease });
+    let note_at = first.map(Path::to_owned);
+    let retry_pause = RETRY_PAUSE;
+    let options =
+        MirrorOptions { backup, epoch, lease, patience, retry_pause, note_at, has_unsent, is_first };
+    let (inner, capacities): (Vec<_>, Vec<u64>) = volumes.into_iter().unzip();
+    let mirror = Mirror::new(inner, link, options);
+    let mirrored = mirrored_volumes(&mirror).into_iter().zip(capacities).collect();
+    let thread = bivouac_ranks::Mutex::new(bivouac_ranks::rank::LEAF, None);
+    Ok((mirrored, Some(TendedMirror { mirror, ends: Arc::default(), thread })))
+}

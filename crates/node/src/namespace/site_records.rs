@@ -1,0 +1,136 @@
+//! What site storage has of an inode, at its home.
+
+use bivouac_types::{Errno, FsResult, Ino, mode};
+use bivouac_wire::{Decode, Encode, Origin, SiteVersion, Whence};
+
+use super::{Change, decode};
+use crate::node::Node;
+use crate::record::{Inode, SiteFile, site_key};
+
+impl SiteFile {
+    /// The record of an inode that was never at site storage.
+    pub fn new_here() -> SiteFile {
+        let (origin, dir, name) = (None, Ino(0), Vec::new());
+        let (limit, pin, former) = (0, 0, None);
+        SiteFile { origin, limit, changed: true, flushing: false, listed: true, dir, name, pin, former }
+    }
+
+    /// The record of an inode that was never at site storage and has a name here.
+    pub fn named_here(dir: Ino, name: &[u8]) -> SiteFile {
+        SiteFile { dir, name: name.to_vec(), ..SiteFile::new_here() }
+    }
+
+    /// The record of an inode that is made as site storage has it.
+    pub fn brought((dir, name): (Ino, &[u8]), path: Vec<u8>, seen: SiteVersion, is_dir: bool) -> SiteFile {
+        let (limit, origin, name) = (seen.size, Some(Origin { path, seen }), name.to_vec());
+        let listed = !is_dir;
+        let (pin, former) = (0, None);
+        SiteFile { origin, limit, changed: false, flushing: false, listed, dir, name, pin, former }
+    }
+
+    /// Returns whether something besides content is not at site storage yet.
+    pub fn is_unsaved(&self) -> bool {
+        self.changed || self.flushing
+    }
+}
+
+impl Node {
+    /// Returns the record of an inode at site storage, if its partition has a source.
+    pub(crate) fn site_file(&self, ino: Ino) -> FsResult<Option<SiteFile>> {
+        self.records.read(ino.slot(), &site_key(ino), |bytes| {
+            bytes.map(|bytes| decode(bytes, "site storage", ino)).transpose()
+        })
+    }
+}
+
+impl Change<'_> {
+    /// Takes note that an inode is not what site storage has, if its partition stands in front of any.
+    pub(crate) fn note_changed(&mut self, inode: &Inode) {
+        let (ino, partition) = (inode.attr.ino, inode.attr.layout.partition());
+        let Some(root) = self.bound_dir(partition) else { return };
+        let known =
+            self.txn.get(ino.slot(), &site_key(ino)).and_then(|bytes| SiteFile::from_bytes(bytes).ok());
+        let mut file = known.clone().unwrap_or_else(SiteFile::new_here);
+        if known.is_none() && ino == root {
+            file = SiteFile::brought((ino, b""), Vec::new(), root_version(), true);
+        }
+        let is_file = inode.attr.mode & mode::TYPE == mode::FILE;
+        file.limit = if is_file { file.limit.min(inode.attr.size) } else { 0 };
+        (file.changed, file.flushing) = (ino != root, false);
+        if known.as_ref() != Some(&file) {
+            self.put_site_file(ino, &file);
+            if ino != root {
+                self.node.note_written(ino, partition, 0);
+            }
+        }
+    }
+
+    /// Before a directory gets another path: site storage does not have it. Where a move is undone it may have got it in
+    /// between, at the path that is not to be, and gets it again.
+    ///
+    /// # Errors
+    /// `EXDEV` when it has.
+    pub(crate) fn leave_site(&mut self, dir: Ino, back: bool) -> FsResult<()> {
+        match self.site_file(dir)? {
+            Some(file) if file.origin.is_some() && back => {
+                self.put_site_file(dir, &SiteFile { origin: None, changed: true, ..file });
+                Ok(())
+            }
+            Some(file) if file.origin.is_some() => Err(Errno::EXDEV.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes note of the name of an inode, if its partition stands in front of site storage.
+    ///
+    /// # Errors
+    /// `EIO` for a record that is damaged.
+    pub(crate) fn note_name(&mut self, ino: Ino, dir: Ino, name: &[u8]) -> FsResult<()> {
+        if let Some(file) = self.site_file(ino)? {
+            let pin = self.pin_of(ino, name, file.pin)?;
+            let is_named = !file.name.is_empty() && (file.dir, &file.name[..]) != (dir, name);
+            let former = is_named.then(|| (file.dir, file.name.clone())).or(file.former.clone());
+            self.put_site_file(ino, &SiteFile { dir, name: name.to_vec(), pin, former, ..file });
+        }
+        Ok(())
+    }
+
+    /// Whether what site storage has of an inode that goes has to be known on: a directory below which names were deleted
+    /// that it may still have.
+    pub(crate) fn is_told_of(&self, inode: &Inode) -> bool {
+        inode.attr.is_dir()
+            && self.node.mirrors(inode.attr.layout.partition())
+            && self.site_file(inode.attr.ino).is_ok_and(|file| file.is_some_and(|file| file.origin.is_some()))
+    }
+
+    /// Writes down what site storage has of an inode.
+    pub(crate) fn put_site_file(&mut self, ino: Ino, file: &SiteFile) {
+        self.txn.put(ino.slot(), &site_key(ino), &file.to_bytes());
+    }
+
+    /// Returns the record of an inode at site storage.
+    pub(crate) fn site_file(&self, ino: Ino) -> FsResult<Option<SiteFile>> {
+        let bytes = self.txn.get(ino.slot(), &site_key(ino));
+        bytes.map(|bytes| decode(bytes, "site storage", ino)).transpose()
+    }
+
+    /// The number of an inode that gets a name which a rule may pin, and that had `known` so far: what was pinned or
+    /// unpinned by hand stays so.
+    fn pin_of(&mut self, ino: Ino, name: &[u8], known: u32) -> FsResult<u32> {
+        let attr = self.inode(ino)?.attr;
+        let partition = self.node.partitions.get(attr.layout.partition());
+        let pins = attr.is_file() && partition.is_some_and(|partition| partition.settings.pins(name));
+        Ok(known.max(u32::from(pins)))
+    }
+
+    /// A file is what it is at site storage.
+    pub(crate) fn renew_site_file(&mut self, ino: Ino, known: SiteFile, whence: Whence) {
+        let (origin, limit) = (whence.origin, whence.limit);
+        self.put_site_file(ino, &SiteFile { origin, limit, changed: false, flushing: false, ..known });
+    }
+}
+
+/// The root directory of site storage is what it is.
+fn root_version() -> SiteVersion {
+    SiteVersion { size: 0, mtime: bivouac_types::Timestamp::default(), tag: String::new() }
+}

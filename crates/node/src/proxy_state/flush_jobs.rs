@@ -1,0 +1,61 @@
+//! Flushes under way.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bivouac_ranks::{Condvar, Mutex};
+use bivouac_types::{FsResult, Ino};
+use bivouac_wire::FlushState;
+
+/// A flush under way.
+pub struct FlushJob {
+    pub number: u64,
+    pub moved: AtomicU64,
+    pub outcome: Mutex<Option<FsResult<FlushState>>>,
+    pub over: Condvar,
+}
+
+/// FlushJobs by the inode that they are about.
+pub type FlushJobs = Mutex<HashMap<Ino, Arc<FlushJob>>>;
+
+impl FlushJob {
+    /// Returns the state of a job that is over.
+    pub fn ended(&self) -> FlushState {
+        FlushState { done: true, ..self.running() }
+    }
+
+    pub fn wait(&self, wait: Duration) -> Option<FsResult<FlushState>> {
+        if self.outcome.lock().is_none() {
+            bivouac_net::before_waiting();
+        }
+        let mut outcome = self.outcome.lock();
+        if outcome.is_none() {
+            self.over.wait_for(&mut outcome, wait);
+        }
+        outcome.clone()
+    }
+
+    pub fn end(&self, outcome: FsResult<FlushState>) {
+        *self.outcome.lock() = Some(outcome);
+        self.over.notify_all();
+    }
+
+    pub fn running(&self) -> FlushState {
+        let moved = self.moved.load(Ordering::Relaxed);
+        FlushState { done: false, job: self.number, moved, version: None, lost: Vec::new() }
+    }
+}
+
+/// A guard that reports the end of a job to its waiters, also of one that panicked.
+pub struct FlushEnd<'a> {
+    pub job: &'a FlushJob,
+    pub outcome: FsResult<FlushState>,
+}
+
+impl Drop for FlushEnd<'_> {
+    fn drop(&mut self) {
+        self.job.end(self.outcome.clone());
+    }
+}

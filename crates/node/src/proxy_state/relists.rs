@@ -1,0 +1,106 @@
+//! Directories whose names change at the source, and their last listings.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use bivouac_ranks::{Condvar, Mutex};
+use bivouac_types::Ino;
+
+/// Directories that are remembered, at most; others are listed as if they never had been.
+const DIRS_MAX: usize = 1 << 16;
+/// Directories that are listed again at the same time, at most: the other threads serve what is here.
+const UNDER_WAY_MAX: usize = 5;
+
+/// Directories by when they were listed.
+#[derive(Default)]
+pub struct Relists {
+    state: Mutex<HashMap<Ino, Relist>>,
+    over: Condvar,
+}
+
+#[derive(Clone, Copy)]
+struct Relist {
+    /// Time when the listing was asked for.
+    at: Instant,
+    digest: Option<u128>,
+    is_under_way: bool,
+}
+
+/// Need of a directory for a listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RelistNeed {
+    /// Nothing: its names still count.
+    None,
+    /// The caller lists it, unless it still has this digest, and says so at the end.
+    List(Option<u128>),
+    /// Others do, and have not finished within the wait.
+    Busy,
+}
+
+impl Relists {
+    /// Returns the need of a directory whose names are valid for this time. Waits for a listing that is under way.
+    pub fn begin(&self, dir: Ino, valid: Duration, wait: Duration) -> RelistNeed {
+        let mut state = self.state.lock();
+        let until = Instant::now() + wait;
+        loop {
+            let now = Instant::now();
+            let known = state.get(&dir).copied();
+            match known {
+                Some(known) if known.is_under_way => {
+                    if self.over.wait_until(&mut state, until).timed_out() {
+                        return RelistNeed::Busy;
+                    }
+                }
+                Some(known) if now.saturating_duration_since(known.at) < valid => return RelistNeed::None,
+                known => {
+                    if state.values().filter(|one| one.is_under_way).count() >= UNDER_WAY_MAX {
+                        return RelistNeed::Busy;
+                    }
+                    if state.len() >= DIRS_MAX {
+                        state.retain(|_, one| one.is_under_way);
+                    }
+                    let digest = known.and_then(|known| known.digest);
+                    state.insert(dir, Relist { at: now, digest, is_under_way: true });
+                    return RelistNeed::List(digest);
+                }
+            }
+        }
+    }
+
+    /// A directory was listed, with this digest if it is known; it counts from when it was asked for.
+    pub fn end(&self, dir: Ino, digest: Option<u128>) {
+        if let Some(known) = self.state.lock().get_mut(&dir) {
+            (known.digest, known.is_under_way) = (digest, false);
+        }
+        self.over.notify_all();
+    }
+
+    /// A directory was listed for the first time.
+    pub fn note(&self, dir: Ino, asked: Instant, digest: u128) {
+        let digest = Some(digest);
+        self.state.lock().insert(dir, Relist { at: asked, digest, is_under_way: false });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_count_for_a_while_and_one_looks_again() {
+        let (relists, dir, wait) = (Relists::default(), Ino(7), Duration::from_millis(1));
+        let long = Duration::from_secs(3600);
+        assert_eq!(relists.begin(dir, long, wait), RelistNeed::List(None));
+        assert_eq!(relists.begin(dir, long, wait), RelistNeed::Busy);
+        relists.end(dir, Some(5));
+        assert_eq!(relists.begin(dir, long, wait), RelistNeed::None);
+        assert_eq!(relists.begin(dir, Duration::ZERO, wait), RelistNeed::List(Some(5)));
+        relists.end(dir, Some(6));
+        for other in 10..10 + UNDER_WAY_MAX as u64 {
+            assert_eq!(relists.begin(Ino(other), long, wait), RelistNeed::List(None));
+        }
+        assert_eq!(relists.begin(dir, Duration::ZERO, wait), RelistNeed::Busy);
+        relists.end(Ino(10), None);
+        assert_eq!(relists.begin(dir, Duration::ZERO, wait), RelistNeed::List(Some(6)));
+    }
+}

@@ -1,0 +1,23 @@
+//! Site storage that is open.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bivouac_ranks::Mutex;
+use bivouac_source::Source;
+use bivouac_types::PartitionId;
+
+/// Puts something around each source, as tests do.
+pub type Around = Arc<dyn Fn(Box<dyn Source>) -> Box<dyn Source> + Send + Sync>;
+
+/// Site storage of one partition.
+pub struct Site {
+    /// What it is.
+    pub source: Box<dyn Source>,
+}
+
+/// Those that are open, and whether they are only read.
+#[derive(Default)]
+pub struct Sites {
+    pub open: Mutex<HashMap<(PartitionId, bool), Arc<Site>>>,
+}

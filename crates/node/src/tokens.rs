@@ -1,0 +1,156 @@
+//! Range tokens at their home: who has which bytes of a strict file. [`Manager`] is the machine; here are its lock, and who
+//! waits. What it says is done in `handlers/tokens.rs`.
+//!
+//! Tokens are in memory only. After a restart nobody is granted any until all clients that may have some have reclaimed
+//! them, or are lost; and before anybody gets what a lost client may still use, the file gets a new epoch.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bivouac_ranks::{Condvar, Mutex, MutexGuard, rank};
+use bivouac_tokens::{Manager, RESUME, Recall, Step, Wanted};
+use bivouac_types::{ClientId, Ino};
+
+/// Requests that may wait here at a time.
+const PARKED_MAX: usize = 32;
+
+/// The tokens of files whose home is here.
+pub struct Tokens {
+    /// Tells this daemon's grants from those of earlier ones.
+    life: u64,
+    state: Mutex<State>,
+    /// Tokens were given back, or a request is not waited for any more.
+    changed: Condvar,
+    /// Requests that wait here, with a thread each.
+    parked: AtomicUsize,
+    /// True if an earlier daemon may have granted tokens that nobody will name.
+    inherits: bool,
+    /// From when on those are granted tokens who do not go on with what they had of it.
+    opens_at: OnceLock<Instant>,
+}
+
+/// State that the lock protects.
+#[derive(Default)]
+pub struct State {
+    /// The machine.
+    pub manager: Manager,
+    /// Since when a client has kept what somebody needs, by the grant that is in the way: what it is granted later is not
+    /// overdue with that.
+    overdue: HashMap<(Ino, ClientId, u64), Instant>,
+    /// Raised whenever tokens become free: who waits looks again.
+    version: u64,
+}
+
+impl Tokens {
+    /// No tokens, in a life of this number; `inherits` if an earlier daemon may have granted some that nobody will name.
+    pub fn new(life: u64, inherits: bool) -> Tokens {
+        let mut state = State::default();
+        if inherits {
+            state.manager.lose_unknown();
+        }
+        let (state, parked) = (Mutex::new(rank::TOKENS, state), AtomicUsize::new(0));
+        Tokens { life, state, changed: Condvar::new(), parked, inherits, opens_at: OnceLock::new() }
+    }
+
+    /// Returns whether other clients are granted tokens than those that go on with tokens of an earlier daemon. To be asked
+    /// once all clients have reclaimed theirs: from then on it takes a moment.
+    pub fn is_open(&self) -> bool {
+        let now = Instant::now();
+        !self.inherits || *self.opens_at.get_or_init(|| now + RESUME) <= now
+    }
+
+    /// Waits for so long, if a thread may.
+    pub fn park(&self, time: Duration) -> bool {
+        let may_park = self.parked.fetch_add(1, Ordering::AcqRel) < PARKED_MAX;
+        if may_park {
+            bivouac_net::pause(time);
+        }
+        self.parked.fetch_sub(1, Ordering::AcqRel);
+        may_park
+    }
+
+    /// The number of this daemon's life.
+    pub fn life(&self) -> u64 {
+        self.life
+    }
+
+    /// Locks the state, for a moment.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// A client asks, for the first time or again; what to do, and the version for [`Tokens::wait`].
+    pub fn ask(&self, ino: Ino, client: ClientId, call: u64, wanted: (&Wanted, bool)) -> (Step, u64) {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        let step = state.manager.ask(ino, client, call, wanted, now);
+        if matches!(step, Step::Granted(_)) && !state.manager.has_waiters(ino) {
+            state.overdue.retain(|(other, ..), _| *other != ino);
+        }
+        match &step {
+            Step::Recall(recalls) => {
+                for Recall { client, oldest, .. } in recalls {
+                    state.overdue.entry((ino, *client, *oldest)).or_insert(now);
+                }
+            }
+            // Who comes next has to look whose turn it is.
+            Step::Granted(_) | Step::Queued { is_new: true } => {
+                state.version += 1;
+                self.changed.notify_all();
+            }
+            _ => {}
+        }
+        (step, state.version)
+    }
+
+    /// Frees tokens, or places of the queue, and has those look that wait.
+    pub fn free<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.state.lock();
+        state.version += 1;
+        let outcome = act(&mut state);
+        drop(state);
+        self.changed.notify_all();
+        outcome
+    }
+
+    /// Takes note of what a client has given back of a file, in part; who waits looks again if it had that.
+    pub fn free_some(&self, act: impl FnOnce(&mut State) -> bool) {
+        let mut state = self.state.lock();
+        if act(&mut state) {
+            state.version += 1;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until tokens have become free since this version, or until a moment. Whether a thread may wait that long: there
+    /// must be some for those who give tokens back.
+    pub fn wait(&self, version: u64, until: Instant) -> bool {
+        let may_park = self.parked.fetch_add(1, Ordering::AcqRel) < PARKED_MAX;
+        if may_park {
+            let mut state = self.state.lock();
+            while state.version == version && !self.changed.wait_until(&mut state, until).timed_out() {}
+        }
+        self.parked.fetch_sub(1, Ordering::AcqRel);
+        may_park
+    }
+}
+
+impl State {
+    /// For how long a client has not given back what somebody needs.
+    pub fn keeps(&self, ino: Ino, recall: &Recall, now: Instant) -> Duration {
+        let since = self.overdue.get(&(ino, recall.client, recall.oldest));
+        since.map_or(Duration::ZERO, |since| now.saturating_duration_since(*since))
+    }
+
+    /// A client has given back what somebody needs of grants up to this one, or has lost it.
+    pub fn yields(&mut self, ino: Ino, client: ClientId, upto: u64) {
+        self.overdue.retain(|(of, holder, serial), _| (*of, *holder) != (ino, client) || *serial > upto);
+    }
+
+    /// A client has nothing any more.
+    pub fn forget(&mut self, client: ClientId) {
+        self.overdue.retain(|(_, holder, _), _| *holder != client);
+    }
+}

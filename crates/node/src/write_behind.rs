@@ -1,0 +1,116 @@
+//! What a node brings to site storage by itself, some time after it was changed here.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bivouac_types::{Errno, FsError, FsResult, Ino, PartitionId, WritePolicy};
+use bivouac_wire::{FlushHereRequest, FlushTrigger, op};
+
+use crate::identity::SYSTEM;
+use crate::node::Node;
+use crate::peers::Steps;
+use crate::proxy_state::{DELETION_PAUSE_MIN, QueuedFlush, QueuedFlushEnd};
+
+/// Files that are flushed at the same time, near by and over links, where each waits for some round trips.
+const THREADS_MAX: usize = 4;
+const LINK_THREADS_MAX: usize = 32;
+
+/// Pause before it is looked again how far a flush is.
+const LOOK: Duration = Duration::from_millis(10);
+
+impl Node {
+    /// Something was written to a file of a partition that stands in front of site storage: `bytes` on this node.
+    pub(crate) fn note_written(&self, ino: Ino, partition: PartitionId, bytes: u64) {
+        let Some((age_ms, amount)) = self.delay_of(partition) else { return };
+        let at = Instant::now() + Duration::from_millis(age_ms);
+        let is_much = {
+            let mut state = self.proxy.flusher.state.lock();
+            let waiting = state.waiting.entry(partition).or_default();
+            *waiting += bytes;
+            let is_much = *waiting > amount;
+            if is_much {
+                *waiting = 0;
+                let of_partition = state.due.values_mut().filter(|due| due.partition == partition);
+                of_partition.for_each(|due| due.at = Instant::now());
+            }
+            is_much
+        };
+        let at = if is_much { Instant::now() } else { at };
+        self.flush_at(ino, QueuedFlush { at, occasion: FlushTrigger::Age, partition });
+    }
+
+    /// The shortest time that anything written in a partition may wait, and how many bytes of it on this node.
+    pub(crate) fn delay_of(&self, partition: PartitionId) -> Option<(u64, u64)> {
+        let known = self.partitions.get(partition)?;
+        let targets = known.places(&self.map);
+        let share = targets.iter().filter(|place| place.node == self.id).count().max(1) as u64;
+        let rules = known.settings.rules.iter().filter_map(|rule| rule.write);
+        let delayed = rules.chain([known.settings.write]).filter_map(|policy| match policy {
+            WritePolicy::Delayed { age_ms, bytes } => Some((age_ms, bytes)),
+            _ => None,
+        });
+        let shortest = delayed.reduce(|one, other| (one.0.min(other.0), one.1.min(other.1)));
+        shortest.map(|(age_ms, bytes)| (age_ms, bytes / targets.len().max(1) as u64 * share))
+    }
+
+    pub(crate) fn flush_at(&self, ino: Ino, due: QueuedFlush) {
+        let is_link = self.changes_there(due.partition);
+        let mut state = self.proxy.flusher.state.lock();
+        let known = state.due.entry(ino).or_insert(due);
+        if due.at < known.at {
+            *known = due;
+        }
+        self.proxy.flusher.changed.notify_all();
+        let is_idle = state.threads == 0 || due.occasion == FlushTrigger::Room;
+        let threads_max = if is_link { LINK_THREADS_MAX } else { THREADS_MAX };
+        if !is_idle && !is_link || state.threads >= threads_max {
+            return;
+        }
+        let Some(node) = self.this.get().cloned() else { return };
+        let flusher = Arc::clone(&self.proxy.flusher);
+        let work = move || {
+            while let Some((ino, due)) = flusher.next() {
+                let Some(node) = node.upgrade() else { return };
+                let early = Err(FsError::with(Errno::EIO, "the flush ended early"));
+                let mut end = QueuedFlushEnd { flusher: &flusher, ino, due, outcome: early };
+                end.outcome = node.have_flushed(ino, due.occasion);
+                drop(node);
+            }
+        };
+        match std::thread::Builder::new().name("flusher".to_owned()).spawn(work) {
+            Ok(_) => state.threads += 1,
+            Err(error) => log::error!(why:% = error; "inode {ino} waits to be flushed: no thread"),
+        }
+    }
+
+    fn have_flushed(&self, ino: Ino, occasion: FlushTrigger) -> FsResult<()> {
+        let mut request = FlushHereRequest { ino, occasion, job: 0 };
+        loop {
+            let (home, steps) = (self.home_of(ino)?, Steps::question(SYSTEM));
+            let state = match self.step::<op::FlushHere>(home, steps, 0, request.clone()) {
+                // Removed meanwhile.
+                Err(error) if error.errno() == Errno::ENOENT => return Ok(()),
+                state => state?,
+            };
+            if state.done {
+                return Ok(());
+            }
+            request.job = state.job;
+            bivouac_net::pause(LOOK);
+        }
+    }
+
+    /// Something was deleted in a partition: sees to it that it is deleted there by itself, where a policy says so.
+    pub(crate) fn mirror_later(&self, partition: PartitionId) {
+        let Some(known) = self.partitions.get(partition) else { return };
+        let rules = known.settings.rules.iter().filter_map(|rule| rule.write);
+        let wait = |policy| match policy {
+            WritePolicy::OnFlush | WritePolicy::Never => None,
+            WritePolicy::Delayed { age_ms, .. } => Some(Duration::from_millis(age_ms)),
+            // For those whose client does not come and see to it.
+            WritePolicy::Through | WritePolicy::OnClose => Some(DELETION_PAUSE_MIN),
+        };
+        let Some(wait) = rules.chain([known.settings.write]).filter_map(wait).min() else { return };
+        self.proxy.mirror.call_at(Instant::now() + wait);
+    }
+}

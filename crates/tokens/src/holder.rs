@@ -1,0 +1,765 @@
+//! A client's side: which tokens it has, which of its calls use them, and what it gives back when they are recalled.
+//!
+//! Calls of one client that conflict go one after the other, in the order in which they came, so a call is atomic among
+//! programs of one mount as it is among clients. A call begins when tokens cover it; what is recalled covers nothing that
+//! begins later, and is given back as soon as no call uses it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use bivouac_types::{ByteRange, Ino, TokenMode};
+
+use crate::ranges::{both, overlap, without};
+use crate::streams::Streams;
+use crate::{Grant, RANGES_MAX, Wanted, Yielded};
+
+/// Number of a call; later ones have higher numbers. A call's request for tokens has the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CallId(pub u64);
+
+/// Next step of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Poll {
+    /// Tokens cover it: it may go on, until [`Holder::end`].
+    Go,
+    /// Its home is to be asked for this; then [`Holder::granted`], or [`Holder::end`] if that fails.
+    Ask(Ask),
+    /// Another call of this client has to end first.
+    Wait,
+}
+
+/// A request to a home.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Which call's it is.
+    pub call: CallId,
+    /// The tokens that it asks for.
+    pub wanted: Wanted,
+}
+
+/// Tokens that this client has no more, as its home is to be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GiveBack {
+    /// The file.
+    pub ino: Ino,
+    /// The last grant that it concerns.
+    pub upto: u64,
+    /// For readers: the right to read stays.
+    pub mode: TokenMode,
+    /// The bytes.
+    pub ranges: Vec<ByteRange>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Token {
+    mode: TokenMode,
+    range: ByteRange,
+    serial: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Waits,
+    Asks,
+    Runs,
+}
+
+#[derive(Clone, Debug)]
+struct Call {
+    mode: TokenMode,
+    range: ByteRange,
+    progress: Progress,
+    /// The last grant that had arrived when it asked: what it is granted is later.
+    asked_behind: u64,
+    /// True if it has gone on once.
+    has_run: bool,
+    /// True if an earlier process of this client has begun it.
+    resumes: bool,
+}
+
+/// A recall that something is still in the way of.
+#[derive(Clone, Debug)]
+struct Recalled {
+    upto: u64,
+    mode: TokenMode,
+    ranges: Vec<ByteRange>,
+    /// Requests of this client whose answers may bring what is recalled.
+    asks: Vec<CallId>,
+}
+
+#[derive(Debug, Default)]
+struct FileTokens {
+    tokens: Vec<Token>,
+    /// Epoch of the file that they are of.
+    epoch: u32,
+    /// Serial of the last grant that has arrived.
+    serial: u64,
+    /// In the order in which they came.
+    calls: BTreeMap<CallId, Call>,
+    recalled: Vec<Recalled>,
+    streams: Streams,
+}
+
+/// The tokens of a client.
+#[derive(Debug, Default)]
+pub struct Holder {
+    files: HashMap<Ino, FileTokens>,
+    calls: u64,
+    /// Each call asks, and what it got is given back when it is over: of a client that cannot be asked to.
+    keeps_nothing: bool,
+    /// Bytes that tokens have ceased to cover since [`Holder::take_uncovered`].
+    uncovered: Uncovered,
+}
+
+/// Bytes of files that no token covers any more.
+type Uncovered = Vec<(Ino, ByteRange)>;
+
+impl Holder {
+    /// Tokens of a client that keeps them between its calls, or does not. Calls have numbers behind this one, which no other
+    /// process of the client should have.
+    #[must_use]
+    pub fn new(keeps: bool, calls: u64) -> Holder {
+        Holder { keeps_nothing: !keeps, calls, ..Holder::default() }
+    }
+
+    /// A call wants to read or write a range of a file that had this epoch when it was last heard of. Not before
+    /// [`Holder::poll`] says so. One that resumes what an earlier process has begun goes before all that have not begun here.
+    pub fn begin(
+        &mut self,
+        ino: Ino,
+        epoch: u32,
+        (mode, range): (TokenMode, ByteRange),
+        resumes: bool,
+    ) -> CallId {
+        self.calls += 1;
+        let id = CallId(self.calls);
+        let file = self.files.entry(ino).or_default();
+        file.adopt_epoch(ino, epoch, &mut self.uncovered);
+        file.calls.insert(
+            id,
+            Call { mode, range, progress: Progress::Waits, asked_behind: 0, has_run: false, resumes },
+        );
+        id
+    }
+
+    /// Returns what a call has to do next.
+    pub fn poll(&mut self, ino: Ino, id: CallId) -> Poll {
+        let file = self.files.entry(ino).or_default();
+        let Some(call) = file.calls.get(&id).cloned() else { return Poll::Go };
+        if call.progress == Progress::Runs {
+            return Poll::Go;
+        }
+        let is_earlier = |(other_id, other): &(&CallId, &Call)| match other.resumes == call.resumes {
+            true => **other_id < id,
+            false => other.resumes || other.progress == Progress::Runs,
+        };
+        let mut earlier = file.calls.iter().filter(is_earlier).map(|(_, other)| other);
+        if earlier.any(|other| other.mode.conflicts(call.mode) && other.range.overlaps(&call.range)) {
+            return Poll::Wait;
+        }
+        if !self.keeps_nothing
+            && call.progress == Progress::Waits
+            && file.missing(call.mode, &call.range).is_empty()
+        {
+            file.set(id, Progress::Runs);
+            file.streams.follow(&call.range);
+            return Poll::Go;
+        }
+        let desired = if self.keeps_nothing { vec![call.range] } else { file.streams.follow(&call.range) };
+        file.set(id, Progress::Asks);
+        Poll::Ask(Ask { call: id, wanted: Wanted { mode: call.mode, required: call.range, desired } })
+    }
+
+    /// A call's request was granted, as of this epoch of the file: the call goes on.
+    pub fn granted(&mut self, ino: Ino, id: CallId, epoch: u32, grant: &Grant) -> Vec<GiveBack> {
+        let file = self.files.entry(ino).or_default();
+        let Some(mode) = file.calls.get(&id).map(|call| call.mode) else { return Vec::new() };
+        file.adopt_epoch(ino, epoch, &mut self.uncovered);
+        file.serial = file.serial.max(grant.serial);
+        // A grant of an epoch before the file's covers this call, which will be refused, and nothing else.
+        if file.epoch == epoch {
+            file.add(mode, grant);
+        }
+        let is_running = file.calls.get(&id).is_some_and(|call| call.progress == Progress::Runs);
+        let range = file.calls.get(&id).map_or(ByteRange::at(0, 0), |call| call.range);
+        // One that resumes may have gone first meanwhile.
+        let has_to_wait = !is_running && overlap(&file.in_use(mode), &range);
+        file.set(id, if has_to_wait { Progress::Waits } else { Progress::Runs });
+        file.answered(id);
+        file.give_back(ino, &mut self.uncovered)
+    }
+
+    /// A grant is not used, since its home has been told meanwhile what this client has: the home may take it for held, until
+    /// all that is idle is given back.
+    pub fn discards(&mut self, ino: Ino, serial: u64) {
+        if let Some(file) = self.files.get_mut(&ino) {
+            file.serial = file.serial.max(serial);
+        }
+    }
+
+    /// The epoch of a file that its tokens are of.
+    #[must_use]
+    pub fn epoch(&self, ino: Ino) -> u32 {
+        self.files.get(&ino).map_or(0, |file| file.epoch)
+    }
+
+    /// A call's request was not granted yet, and is sent again ([`Holder::asks_again`]): its answer is not on its way. A call
+    /// that was going on has lost its tokens, and uses nothing as long as it waits. Who keeps nothing gives back what is
+    /// idle, for which others may be waiting in front of this call.
+    pub fn queued(&mut self, ino: Ino, id: CallId) -> Vec<GiveBack> {
+        let Some(file) = self.files.get_mut(&ino) else { return Vec::new() };
+        match file.calls.get(&id).map(|call| call.progress) {
+            Some(Progress::Runs) => {
+                file.set(id, Progress::Asks);
+                file.give_back(ino, &mut self.uncovered)
+            }
+            Some(Progress::Asks) if self.keeps_nothing => {
+                file.set(id, Progress::Waits);
+                let idle_asked = file.idle_asked(ino);
+                self.give_back_idle(ino).into_iter().chain(idle_asked).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The request of a call that was queued, or whose grant is not used, is sent again.
+    pub fn asks_again(&mut self, ino: Ino, id: CallId) {
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        if file.calls.get(&id).is_some_and(|call| call.progress != Progress::Runs) {
+            file.set(id, Progress::Asks);
+        }
+    }
+
+    /// A call is over.
+    pub fn end(&mut self, ino: Ino, id: CallId) -> Vec<GiveBack> {
+        let Some(file) = self.files.get_mut(&ino) else { return Vec::new() };
+        file.calls.remove(&id);
+        file.answered(id);
+        let mut given = file.give_back(ino, &mut self.uncovered);
+        if self.keeps_nothing {
+            given.extend(self.give_back_idle(ino));
+        }
+        self.forget_if_idle(ino);
+        given
+    }
+
+    /// Before a call that waits ends without having been granted what it needs, as far as is known: bytes to be given back
+    /// whatever grant they are of, since an answer may have been lost. Who keeps tokens is asked for them when somebody needs
+    /// them, and names nothing; and what a call has used once is not given back before it is known that nothing of it is
+    /// under way.
+    pub fn give_up(&self, ino: Ino, id: CallId) -> Vec<ByteRange> {
+        let Some(file) = self.files.get(&ino).filter(|_| self.keeps_nothing) else { return Vec::new() };
+        let call = file.calls.get(&id).filter(|call| !call.has_run);
+        let Some(given_up) = call.map(|call| call.range) else { return Vec::new() };
+        let others =
+            file.calls.iter().filter(|(other, call)| **other != id && call.progress != Progress::Waits);
+        let used: Vec<ByteRange> = others.map(|(_, call)| call.range).collect();
+        without(&[given_up], &used)
+    }
+
+    /// A home wants something back, that was granted up to some serial, and has not granted these requests.
+    pub fn recall(&mut self, ino: Ino, upto: u64, wanted: &Wanted, waiting: &[CallId]) -> Yielded {
+        let Some(file) = self.files.get_mut(&ino) else { return Yielded::default() };
+        let is_asking = |(_, call): &(&CallId, &Call)| call.progress == Progress::Asks;
+        let asks = file.calls.iter().filter(is_asking).map(|(id, _)| *id);
+        let asks: Vec<CallId> = asks.filter(|id| !waiting.contains(id)).collect();
+        // What is welcome is given as far as it is idle, and not in front of a program of this client.
+        let mut idle = Vec::new();
+        for desired in &wanted.desired {
+            let end = file.streams.next_behind(wanted.required.end).unwrap_or(u64::MAX);
+            let end = if desired.end == u64::MAX { end } else { desired.end };
+            idle.push(ByteRange { start: desired.start, end });
+        }
+        let in_use = file.in_use(wanted.mode);
+        idle.extend(without(&[wanted.required], &idle));
+        let given = without(&idle, &in_use);
+        file.remove(ino, (upto, wanted.mode, &given), &mut self.uncovered);
+        let recalled = [vec![wanted.required], without(&wanted.desired, &[wanted.required])].concat();
+        // What is on its way counts as what is there.
+        let mut kept = if asks.is_empty() { file.has(upto, wanted.mode, &recalled) } else { recalled };
+        if kept.len() > RANGES_MAX {
+            // All between them counts as kept: that gives back less.
+            kept = kept.into_iter().reduce(|one, other| one.hull(&other)).into_iter().collect();
+        }
+        let is_in_the_way = overlap(&kept, &wanted.required);
+        if is_in_the_way {
+            let (mode, ranges) = (wanted.mode, vec![wanted.required]);
+            // Asked again, it is the same.
+            file.recalled.retain(|other| (other.mode, &other.ranges) != (mode, &ranges));
+            file.recalled.push(Recalled { upto, mode, ranges, asks });
+        }
+        Yielded { kept, gives_back: is_in_the_way }
+    }
+
+    /// Tokens of the files that `is_concerned` names, to be reclaimed at their home, and the epoch of each file; at most so
+    /// many, first those that calls use.
+    pub fn tokens(
+        &self,
+        is_concerned: impl Fn(Ino) -> bool,
+        at_most: usize,
+    ) -> Vec<(Ino, u32, TokenMode, ByteRange)> {
+        let mut all = Vec::new();
+        for (ino, file) in self.files.iter().filter(|(ino, _)| is_concerned(**ino)) {
+            let in_use = file.in_use(TokenMode::Write);
+            for token in &file.tokens {
+                all.push((!overlap(&in_use, &token.range), (*ino, file.epoch, token.mode, token.range)));
+            }
+        }
+        all.sort_by_key(|(is_idle, _)| *is_idle);
+        all.into_iter().map(|(_, token)| token).take(at_most).collect()
+    }
+
+    /// Of those files, this client has these tokens and no others, by a grant with this serial. Calls that have lost what they
+    /// use are refused by the targets. Who keeps nothing gives back at once what calls used that have ended since it said what
+    /// it has.
+    pub fn reclaimed(
+        &mut self,
+        is_concerned: impl Fn(Ino) -> bool,
+        serial: u64,
+        tokens: &[(Ino, TokenMode, ByteRange)],
+    ) -> Vec<GiveBack> {
+        for (ino, file) in self.files.iter_mut().filter(|(ino, _)| is_concerned(**ino)) {
+            file.recalled.clear();
+            file.clear(*ino, &mut self.uncovered);
+            file.serial = serial;
+            let own = tokens.iter().filter(|(of, _, _)| of == ino);
+            file.tokens.extend(own.map(|(_, mode, range)| Token { mode: *mode, range: *range, serial }));
+        }
+        if !self.keeps_nothing {
+            return Vec::new();
+        }
+        let files: BTreeSet<Ino> = tokens.iter().map(|(ino, _, _)| *ino).collect();
+        let all = |ino| GiveBack { ino, upto: serial, mode: TokenMode::Write, ranges: vec![ByteRange::ALL] };
+        let idle = |ino| match self.files.contains_key(&ino) {
+            true => self.give_back_idle(ino),
+            false => vec![all(ino)],
+        };
+        files.into_iter().flat_map(idle).collect()
+    }
+
+    /// A call has failed, what it sent may still arrive, and the home of the file knows that: these bytes are not kept.
+    pub fn spoil(&mut self, ino: Ino, range: ByteRange) {
+        if let Some(file) = self.files.get_mut(&ino) {
+            file.remove(ino, (u64::MAX, TokenMode::Write, &[range]), &mut self.uncovered);
+        }
+    }
+
+    /// All tokens of a file that no call uses. Who keeps nothing gives back what it is not asking for at the moment, so that
+    /// its threads do not keep each other's bytes; others keep all as long as an answer may be on its way.
+    pub fn give_back_idle(&mut self, ino: Ino) -> Vec<GiveBack> {
+        let Some(file) = self.files.get_mut(&ino) else { return Vec::new() };
+        // Who keeps nothing is never asked: tokens that a new epoch has voided here are given back as well.
+        if file.tokens.is_empty() && (!self.keeps_nothing || file.serial == 0) {
+            return Vec::new();
+        }
+        // At the home a token has the last serial of those that became one, and here the first.
+        let upto = file.serial;
+        let asked = file.calls.values().filter(|call| call.progress == Progress::Asks);
+        let asked: Vec<ByteRange> = asked.map(|call| call.range).collect();
+        // The answer of a call may be overtaken by that of a later one, and bring what is desired as well.
+        if !self.keeps_nothing && !asked.is_empty() {
+            return Vec::new();
+        }
+        let ranges = without(&[ByteRange::ALL], &[file.in_use(TokenMode::Write), asked].concat());
+        file.remove(ino, (upto, TokenMode::Write, &ranges), &mut self.uncovered);
+        self.forget_if_idle(ino);
+        if ranges.is_empty() {
+            Vec::new()
+        } else {
+            vec![GiveBack { ino, upto, mode: TokenMode::Write, ranges }]
+        }
+    }
+
+    /// Bytes that tokens have ceased to cover since this was last called: copies of them are dropped before anybody is told
+    /// that they are free.
+    pub fn take_uncovered(&mut self) -> Vec<(Ino, ByteRange)> {
+        std::mem::take(&mut self.uncovered)
+    }
+
+    /// Returns the end of the bytes of a range that this client's tokens cover and nobody recalls: of those copies may be kept
+    /// after a call that reads.
+    #[must_use]
+    pub fn covered_to(&self, ino: Ino, range: ByteRange) -> u64 {
+        let file = self.files.get(&ino).filter(|_| !self.keeps_nothing);
+        file.map_or(range.start, |file| {
+            let missing = file.missing(TokenMode::Read, &range);
+            missing.iter().map(|range| range.start).min().unwrap_or(range.end)
+        })
+    }
+
+    /// Returns whether a call of a file waits for its home's answer.
+    #[must_use]
+    pub fn is_asking(&self, ino: Ino) -> bool {
+        let asks = |file: &FileTokens| file.calls.values().any(|call| call.progress == Progress::Asks);
+        self.files.get(&ino).is_some_and(asks)
+    }
+
+    /// Returns whether it keeps nothing between calls.
+    #[must_use]
+    pub fn keeps_nothing(&self) -> bool {
+        self.keeps_nothing
+    }
+
+    #[cfg(test)]
+    fn of_file(&self, ino: Ino) -> Vec<(TokenMode, ByteRange)> {
+        let tokens = self.files.get(&ino).map(|file| file.tokens.as_slice()).unwrap_or_default();
+        tokens.iter().map(|token| (token.mode, token.range)).collect()
+    }
+
+    fn forget_if_idle(&mut self, ino: Ino) {
+        let is_idle =
+            |file: &FileTokens| file.tokens.is_empty() && file.calls.is_empty() && file.recalled.is_empty();
+        if self.files.get(&ino).is_some_and(is_idle) {
+            self.files.remove(&ino);
+        }
+    }
+}
+
+impl FileTokens {
+    fn set(&mut self, id: CallId, progress: Progress) {
+        if let Some(call) = self.calls.get_mut(&id) {
+            call.progress = progress;
+            call.asked_behind = self.serial;
+            call.has_run |= progress == Progress::Runs;
+        }
+    }
+
+    /// Idle bytes that calls ask for, by grants before all that may be on their way for these.
+    fn idle_asked(&self, ino: Ino) -> Option<GiveBack> {
+        let asking = || self.calls.values().filter(|call| call.progress == Progress::Asks);
+        let upto = asking().map(|call| call.asked_behind).min()?;
+        let asked: Vec<ByteRange> = asking().map(|call| call.range).collect();
+        let ranges = without(&asked, &self.in_use(TokenMode::Write));
+        (!ranges.is_empty()).then_some(GiveBack { ino, upto, mode: TokenMode::Write, ranges })
+    }
+
+    /// The bytes of a range that are not covered by tokens that have not been recalled.
+    fn missing(&self, mode: TokenMode, range: &ByteRange) -> Vec<ByteRange> {
+        let allowing = self.tokens.iter().filter(|token| token.mode.allows(mode));
+        let mut missing = without(&[*range], &allowing.map(|token| token.range).collect::<Vec<_>>());
+        let recalled = self.recalled.iter().filter(|recall| recall.mode.conflicts(mode));
+        missing.extend(recalled.flat_map(|recall| both(&[*range], &recall.ranges)));
+        missing
+    }
+
+    /// Returns what calls use that conflicts.
+    fn in_use(&self, mode: TokenMode) -> Vec<ByteRange> {
+        let running = self.calls.values().filter(|call| call.progress == Progress::Runs);
+        running.filter(|call| call.mode.conflicts(mode)).map(|call| call.range).collect()
+    }
+
+    /// Of some bytes, those of which there are tokens that conflict, or that calls use.
+    fn has(&self, upto: u64, mode: TokenMode, ranges: &[ByteRange]) -> Vec<ByteRange> {
+        let meant = self.tokens.iter().filter(|token| token.serial <= upto && token.mode.conflicts(mode));
+        let tokens: Vec<ByteRange> = meant.map(|token| token.range).collect();
+        let in_use = without(&self.in_use(mode), &tokens);
+        both(ranges, &[tokens, in_use].concat())
+    }
+
+    /// Gives tokens of some bytes away that were granted up to some serial, or, for readers, the right to write them.
+    fn remove(
+        &mut self,
+        ino: Ino,
+        (upto, mode, ranges): (u64, TokenMode, &[ByteRange]),
+        uncovered: &mut Uncovered,
+    ) {
+        for token in std::mem::take(&mut self.tokens) {
+            if token.serial > upto || !token.mode.conflicts(mode) {
+                self.tokens.push(token);
+                continue;
+            }
+            let with = |range| Token { range, ..token };
+            self.tokens.extend(without(&[token.range], ranges).into_iter().map(with));
+            let given = both(&[token.range], ranges).into_iter();
+            match mode {
+                TokenMode::Read => {
+                    let read = |range| Token { range, mode: TokenMode::Read, ..token };
+                    self.tokens.extend(given.map(read));
+                }
+                TokenMode::Write => uncovered.extend(given.map(|range| (ino, range))),
+            }
+        }
+    }
+
+    fn add(&mut self, mode: TokenMode, grant: &Grant) {
+        let is_less = |token: &Token| mode.allows(token.mode);
+        let (less, mut tokens): (Vec<Token>, Vec<Token>) =
+            std::mem::take(&mut self.tokens).into_iter().partition(is_less);
+        let more: Vec<ByteRange> = tokens.iter().map(|token| token.range).collect();
+        for token in less {
+            let left = without(&[token.range], &grant.ranges);
+            tokens.extend(left.into_iter().map(|range| Token { range, ..token }));
+        }
+        for mut range in without(&grant.ranges, &more) {
+            let (mut serial, mut others) = (grant.serial, Vec::new());
+            for token in tokens {
+                let is_next =
+                    token.mode == mode && (token.range.end == range.start || token.range.start == range.end);
+                if is_next {
+                    // The older serial: it may be recalled together with what is older.
+                    serial = serial.min(token.serial);
+                    range = range.hull(&token.range);
+                } else {
+                    others.push(token);
+                }
+            }
+            others.push(Token { mode, range, serial });
+            tokens = others;
+        }
+        self.tokens = tokens;
+    }
+
+    /// The answer of a request is there, or will not come.
+    fn answered(&mut self, id: CallId) {
+        self.recalled.iter_mut().for_each(|recall| recall.asks.retain(|ask| *ask != id));
+    }
+
+    /// Gives away recalled tokens that no call uses any more.
+    fn give_back(&mut self, ino: Ino, uncovered: &mut Uncovered) -> Vec<GiveBack> {
+        let mut given = Vec::new();
+        for recall in std::mem::take(&mut self.recalled) {
+            let in_use = self.in_use(recall.mode);
+            let is_in_use = recall.ranges.iter().any(|range| overlap(&in_use, range));
+            if is_in_use || !recall.asks.is_empty() {
+                self.recalled.push(recall);
+                continue;
+            }
+            let Recalled { upto, mode, ranges, .. } = recall;
+            self.remove(ino, (upto, mode, &ranges), uncovered);
+            given.push(GiveBack { ino, upto, mode, ranges });
+        }
+        given
+    }
+
+    fn clear(&mut self, ino: Ino, uncovered: &mut Uncovered) {
+        uncovered.extend(self.tokens.drain(..).map(|token| (ino, token.range)));
+    }
+
+    fn adopt_epoch(&mut self, ino: Ino, epoch: u32, uncovered: &mut Uncovered) {
+        // Epochs count up and around.
+        if (epoch.wrapping_sub(self.epoch) as i32) > 0 {
+            self.clear(ino, uncovered);
+            // Also what was kept under another contract, without tokens.
+            uncovered.push((ino, ByteRange::ALL));
+            self.epoch = epoch;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use TokenMode::{Read, Write};
+
+    const FILE: Ino = Ino(5);
+
+    fn grant(serial: u64, ranges: &[ByteRange]) -> Grant {
+        Grant { serial, ranges: ranges.to_vec() }
+    }
+
+    fn ask(holder: &mut Holder, mode: TokenMode, range: ByteRange) -> (CallId, Wanted) {
+        let id = holder.begin(FILE, 0, (mode, range), false);
+        match holder.poll(FILE, id) {
+            Poll::Ask(ask) => (id, ask.wanted),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn wants(mode: TokenMode, range: ByteRange) -> Wanted {
+        Wanted { mode, required: range, desired: vec![range] }
+    }
+
+    #[test]
+    fn what_is_covered_asks_nobody() {
+        let mut holder = Holder::default();
+        let (call, wanted) = ask(&mut holder, Write, ByteRange::at(10, 5));
+        assert_eq!((wanted.required, wanted.mode), (ByteRange::at(10, 5), Write));
+        assert_eq!(holder.granted(FILE, call, 0, &grant(1, &[ByteRange::ALL])), []);
+        holder.end(FILE, call);
+        for (mode, start) in [(Read, 0), (Write, 1 << 40)] {
+            let call = holder.begin(FILE, 0, (mode, ByteRange::at(start, 100)), false);
+            assert_eq!(holder.poll(FILE, call), Poll::Go);
+            holder.end(FILE, call);
+        }
+    }
+
+    #[test]
+    fn calls_that_conflict_go_one_after_the_other() {
+        let mut holder = Holder::default();
+        let (first, _) = ask(&mut holder, Write, ByteRange::at(0, 10));
+        holder.granted(FILE, first, 0, &grant(1, &[ByteRange::ALL]));
+        let second = holder.begin(FILE, 0, (Read, ByteRange::at(5, 10)), false);
+        let third = holder.begin(FILE, 0, (Write, ByteRange::at(12, 10)), false);
+        let beside = holder.begin(FILE, 0, (Write, ByteRange::at(100, 10)), false);
+        assert_eq!((holder.poll(FILE, second), holder.poll(FILE, third)), (Poll::Wait, Poll::Wait));
+        assert_eq!(holder.poll(FILE, beside), Poll::Go);
+        holder.end(FILE, first);
+        assert_eq!((holder.poll(FILE, third), holder.poll(FILE, second)), (Poll::Wait, Poll::Go));
+        holder.end(FILE, second);
+        assert_eq!(holder.poll(FILE, third), Poll::Go);
+    }
+
+    #[test]
+    fn what_is_recalled_is_given_back_when_it_is_idle() {
+        let mut holder = Holder::default();
+        let (call, _) = ask(&mut holder, Write, ByteRange::at(0, 10));
+        holder.granted(FILE, call, 0, &grant(1, &[ByteRange::ALL]));
+        // Not in use: at once.
+        let yielded = holder.recall(FILE, 1, &wants(Write, ByteRange::at(20, 5)), &[]);
+        assert_eq!(yielded, Yielded::default());
+        // In use: when the call is over, and what begins meanwhile does not go first.
+        let yielded = holder.recall(FILE, 1, &wants(Write, ByteRange::at(8, 5)), &[]);
+        assert_eq!(yielded, Yielded { kept: vec![ByteRange::at(8, 2)], gives_back: true });
+        let late = holder.begin(FILE, 0, (Read, ByteRange::at(9, 1)), false);
+        assert_eq!(holder.poll(FILE, late), Poll::Wait, "for its own client");
+        let given = holder.end(FILE, call);
+        assert_eq!(given, [GiveBack { ino: FILE, upto: 1, mode: Write, ranges: vec![ByteRange::at(8, 5)] }]);
+        assert!(matches!(holder.poll(FILE, late), Poll::Ask(_)));
+    }
+
+    #[test]
+    fn who_keeps_nothing_gives_back_what_is_idle_while_another_call_is_queued() {
+        let mut holder = Holder::new(false, 0);
+        let (first, _) = ask(&mut holder, Read, ByteRange::at(0, 10));
+        holder.granted(FILE, first, 0, &grant(1, &[ByteRange::at(0, 10)]));
+        let (beside, _) = ask(&mut holder, Read, ByteRange::at(10, 10));
+        holder.granted(FILE, beside, 0, &grant(2, &[ByteRange::at(10, 10)]));
+        assert_eq!(holder.end(FILE, beside)[0].ranges, [ByteRange::from(10)]);
+        let (second, _) = ask(&mut holder, Read, ByteRange::at(0, 10));
+        assert_eq!(holder.give_up(FILE, second), [], "another call uses them");
+        // Granted perhaps, by an answer that is on its way; surely not, when the home says so.
+        let given = |ranges| [GiveBack { ino: FILE, upto: 2, mode: Write, ranges }];
+        assert_eq!(holder.end(FILE, first), given(vec![ByteRange::from(10)]));
+        assert_eq!(holder.queued(FILE, second), given(vec![ByteRange::ALL]));
+        holder.asks_again(FILE, second);
+        assert_eq!(holder.give_up(FILE, second), [ByteRange::at(0, 10)]);
+        assert_eq!(holder.give_up(FILE, first), [], "it is over");
+        holder.granted(FILE, second, 0, &grant(3, &[ByteRange::at(0, 10)]));
+        assert_eq!(holder.poll(FILE, second), Poll::Go);
+        holder.queued(FILE, second);
+        assert_eq!(holder.give_up(FILE, second), [], "it has gone on once");
+    }
+
+    #[test]
+    fn threads_of_who_keeps_nothing_do_not_keep_each_others_bytes() {
+        let mut holder = Holder::new(false, 0);
+        let (first, _) = ask(&mut holder, Write, ByteRange::at(0, 10));
+        holder.granted(FILE, first, 0, &grant(1, &[ByteRange::ALL]));
+        let (second, _) = ask(&mut holder, Write, ByteRange::at(20, 10));
+        let third = holder.begin(FILE, 0, (Write, ByteRange::at(5, 10)), false);
+        assert_eq!(holder.poll(FILE, third), Poll::Wait, "for the first, and for nobody else");
+        // The second may have been granted already. All else is free at once, whatever others of this process wait for.
+        let given = holder.end(FILE, first);
+        let ranges = vec![ByteRange { start: 0, end: 20 }, ByteRange::from(30)];
+        assert_eq!(given, [GiveBack { ino: FILE, upto: 1, mode: Write, ranges }]);
+        assert!(matches!(holder.poll(FILE, third), Poll::Ask(_)));
+        holder.granted(FILE, second, 0, &grant(2, &[ByteRange::at(20, 10)]));
+        holder.granted(FILE, third, 0, &grant(3, &[ByteRange::at(5, 10)]));
+        assert_eq!((holder.poll(FILE, second), holder.poll(FILE, third)), (Poll::Go, Poll::Go));
+        let given = holder.end(FILE, second);
+        assert!(given[0].upto == 3 && !overlap(&given[0].ranges, &ByteRange::at(5, 10)), "{given:?}");
+    }
+
+    #[test]
+    fn for_readers_the_right_to_read_stays() {
+        let mut holder = Holder::default();
+        let (call, _) = ask(&mut holder, Write, ByteRange::at(0, 10));
+        holder.granted(FILE, call, 0, &grant(1, &[ByteRange::ALL]));
+        holder.end(FILE, call);
+        assert_eq!(holder.recall(FILE, 1, &wants(Read, ByteRange::at(0, 10)), &[]), Yielded::default());
+        let read = holder.begin(FILE, 0, (Read, ByteRange::at(0, 10)), false);
+        assert_eq!(holder.poll(FILE, read), Poll::Go);
+        holder.end(FILE, read);
+        ask(&mut holder, Write, ByteRange::at(5, 1));
+    }
+
+    #[test]
+    fn a_grant_that_a_recall_overtakes_is_used_once() {
+        let mut holder = Holder::default();
+        let (call, _) = ask(&mut holder, Write, ByteRange::at(0, 10));
+        let recalled = wants(Write, ByteRange::at(0, 4));
+        // One that is not granted is not on its way.
+        assert_eq!(holder.recall(FILE, 7, &recalled, &[call]), Yielded::default());
+        let yielded = holder.recall(FILE, 7, &recalled, &[]);
+        assert!(yielded.gives_back && yielded.kept == [ByteRange::at(0, 4)]);
+        assert_eq!(holder.granted(FILE, call, 0, &grant(7, &[ByteRange::ALL])), [], "it is in use");
+        let given = holder.end(FILE, call);
+        assert_eq!((given.len(), given[0].upto, &given[0].ranges), (1, 7, &vec![ByteRange::at(0, 4)]));
+        assert_eq!(holder.of_file(FILE), [(Write, ByteRange::from(4))]);
+        // A grant after the recall was decided is not concerned.
+        let (call, _) = ask(&mut holder, Write, ByteRange::at(0, 2));
+        holder.recall(FILE, 7, &wants(Write, ByteRange::at(0, 2)), &[]);
+        holder.granted(FILE, call, 0, &grant(8, &[ByteRange::at(0, 2)]));
+        holder.end(FILE, call);
+        assert!(holder.of_file(FILE).contains(&(Write, ByteRange::at(0, 2))));
+    }
+
+    #[test]
+    fn tokens_of_an_earlier_epoch_are_void() {
+        let mut holder = Holder::default();
+        let (call, _) = ask(&mut holder, Write, ByteRange::at(0, 10));
+        holder.granted(FILE, call, 3, &grant(1, &[ByteRange::ALL]));
+        holder.end(FILE, call);
+        let call = holder.begin(FILE, 4, (Write, ByteRange::at(0, 10)), false);
+        assert!(matches!(holder.poll(FILE, call), Poll::Ask(_)));
+        holder.granted(FILE, call, 3, &grant(2, &[ByteRange::ALL]));
+        holder.end(FILE, call);
+        assert_eq!(holder.of_file(FILE), [], "its answer was on its way for long");
+    }
+
+    #[test]
+    fn a_call_that_ends_while_tokens_are_reclaimed_keeps_nothing() {
+        let mut holder = Holder::new(false, 0);
+        let (ended, running) =
+            (ask(&mut holder, Write, ByteRange::at(0, 4)).0, ask(&mut holder, Write, ByteRange::at(8, 4)).0);
+        holder.granted(FILE, ended, 0, &grant(1, &[ByteRange::at(0, 4)]));
+        holder.granted(FILE, running, 0, &grant(2, &[ByteRange::at(8, 4)]));
+        let said: Vec<_> =
+            holder.tokens(|_| true, 9).into_iter().map(|(of, _, mode, at)| (of, mode, at)).collect();
+        // What it gives back now goes to a daemon of the home that is no more.
+        holder.end(FILE, ended);
+        let given = holder.reclaimed(|_| true, 7, &said);
+        let ranges = vec![ByteRange::at(0, 8), ByteRange::from(12)];
+        assert_eq!(given, [GiveBack { ino: FILE, upto: 7, mode: Write, ranges }]);
+        holder.end(FILE, running);
+        let given = holder.reclaimed(|_| true, 8, &said);
+        assert_eq!(given, [GiveBack { ino: FILE, upto: 8, mode: Write, ranges: vec![ByteRange::ALL] }]);
+    }
+
+    #[test]
+    fn copies_are_dropped_of_exactly_what_is_given_back() {
+        let mut holder = Holder::default();
+        let (call, _) = ask(&mut holder, Read, ByteRange::at(0, 10));
+        holder.granted(FILE, call, 0, &grant(1, &[ByteRange::at(0, 100)]));
+        assert_eq!(holder.covered_to(FILE, ByteRange::at(0, 200)), 100);
+        // What a call uses stays until it is over, and is kept no longer.
+        let yielded = holder.recall(FILE, 1, &wants(Write, ByteRange::at(5, 20)), &[]);
+        assert!(yielded.gives_back);
+        assert_eq!(holder.take_uncovered(), [(FILE, ByteRange::at(10, 15))]);
+        assert_eq!(holder.covered_to(FILE, ByteRange::at(0, 200)), 5);
+        holder.end(FILE, call);
+        assert_eq!(holder.take_uncovered(), [(FILE, ByteRange::at(5, 5))]);
+        assert_eq!(holder.covered_to(FILE, ByteRange::at(30, 200)), 100);
+        // Others read what this client may only read from now on.
+        let (call, _) = ask(&mut holder, Write, ByteRange::at(200, 10));
+        holder.granted(FILE, call, 0, &grant(2, &[ByteRange::at(200, 10)]));
+        holder.end(FILE, call);
+        holder.recall(FILE, 2, &wants(Read, ByteRange::at(0, 300)), &[]);
+        assert_eq!((holder.take_uncovered(), holder.covered_to(FILE, ByteRange::at(200, 20))), (vec![], 210));
+        // Another epoch voids all.
+        holder.begin(FILE, 1, (Read, ByteRange::at(0, 1)), false);
+        assert_eq!(holder.take_uncovered().len(), 3);
+        assert_eq!(Holder::new(false, 0).covered_to(FILE, ByteRange::at(7, 1)), 7);
+    }
+
+    #[test]
+    fn what_is_welcome_is_not_taken_from_in_front_of_a_program() {
+        let mut holder = Holder::default();
+        let (call, _) = ask(&mut holder, Write, ByteRange::at(1000, 10));
+        holder.granted(FILE, call, 0, &grant(1, &[ByteRange::ALL]));
+        holder.end(FILE, call);
+        let ahead = Wanted { desired: vec![ByteRange::from(20)], ..wants(Write, ByteRange::at(20, 10)) };
+        let yielded = holder.recall(FILE, 1, &ahead, &[]);
+        assert_eq!(yielded, Yielded { kept: vec![ByteRange::from(1000)], gives_back: false });
+        assert_eq!(holder.of_file(FILE).len(), 2);
+    }
+}
