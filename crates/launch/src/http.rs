@@ -150,8 +150,8 @@ mod tests {
 
     #[test]
     fn a_port_in_use_is_named() {
-        let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let holder = TcpListener::bind(taken).unwrap();
+        let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+        let taken = holder.local_addr().unwrap();
         let mut state = HttpState::from(HttpWish {
             address: HttpAddress(taken),
             plain: false,
