@@ -418,6 +418,9 @@ fn absolute(way: Direction, transfer: &Transfer) -> Transfer {
 
 /// Before anything is started: what is not there cannot be copied in.
 fn check_inputs(args: &RunArgs) -> Result<(), Failure> {
+    Direction::In
+        .check_targets(&args.inputs)
+        .map_err(|why| Failure::new(CODE_NOT_STAGED_IN, format!("--in: {why}")))?;
     let missing =
         args.inputs.iter().find_map(|input| std::fs::metadata(&input.src).err().map(|error| (input, error)));
     missing.map_or(Ok(()), |(input, error)| {
@@ -428,6 +431,9 @@ fn check_inputs(args: &RunArgs) -> Result<(), Failure> {
 
 /// Before anything is started: where nothing can be made nothing comes out in the end.
 fn check_outputs(args: &RunArgs) -> Result<(), Failure> {
+    Direction::Out
+        .check_targets(&args.outputs)
+        .map_err(|why| Failure::new(CODE_NOT_STARTED, format!("--out: {why}")))?;
     for output in &args.outputs {
         let refused = |at: &Path, why: &dyn std::fmt::Display| {
             let text = format!(

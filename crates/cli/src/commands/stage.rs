@@ -146,6 +146,7 @@ impl StageSession {
 
     fn start(&self, here: &Environment, mut order: JobSpec, how: &StageHowArgs) -> Result<ExitCode, Failure> {
         PathFilter::new(&how.include, &how.exclude).map_err(|text| usage(&text))?;
+        order.way.check_targets(&order.transfers).map_err(|text| usage(&text))?;
         order.include.clone_from(&how.include);
         order.exclude.clone_from(&how.exclude);
         (order.verify, order.jobs, order.limit) = (!how.no_verify, how.jobs, how.limit.unwrap_or(0));

@@ -25,6 +25,7 @@ pub fn run(here: &Environment, args: &UpArgs) -> Result<ExitCode, Failure> {
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
     let place = (!args.no_mount).then_some(&args.place);
     let outputs = absolute(&args.outputs)?;
+    Direction::Out.check_targets(&outputs).map_err(|why| Failure::new(1, format!("--out: {why}")))?;
     let owner = args.owner.map(owner).transpose()?;
     let name = args.name().cloned().unwrap_or_else(|| here.default_name());
     if let Some(hosts) = forming_hosts::hosts(here, &args.formation)? {

@@ -94,6 +94,18 @@ fn the_exit_code_is_the_commands() {
     assert!(place.is_empty());
 }
 
+/// The second would replace the first, and the formation with the first is gone.
+#[test]
+fn two_outputs_with_one_target_are_refused_before_anything_is_started() {
+    let place = Place::new();
+    let script = "touch \"$0.ran\"";
+    let said = run(&place, &["--out", "a:same", "--out", "b:./same"], script);
+    said.fails(125, &["a and b have one target, ./same", "give each a target of its own"]);
+    let said = run(&place, &["--in", "/etc/hosts:f", "--in", "/etc/passwd:f"], script);
+    said.fails(120, &["/etc/hosts and /etc/passwd have one target, f"]);
+    assert!(place.is_empty());
+}
+
 #[test]
 fn a_failed_command_leaves_no_outputs_unless_told_to() {
     let Some((place, site)) = Place::with_site() else { return };

@@ -1,5 +1,6 @@
 //! The recorded specification of a job.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use crate::args::Transfer;
@@ -46,6 +47,31 @@ impl Direction {
             Direction::In => (site(&transfer.src), inside(&transfer.dst)),
             Direction::Out => (inside(&transfer.src), site(&transfer.dst)),
         }
+    }
+
+    /// Refuses two sources with one target, where the second would replace what the first has brought; directories are
+    /// merged, but of those in a formation it is not known before that they are some.
+    ///
+    /// # Errors
+    /// A sentence that names both, and what to do.
+    pub fn check_targets(self, transfers: &[Transfer]) -> Result<(), String> {
+        let mut sources = HashMap::new();
+        for Transfer { src, dst } in transfers {
+            // An absolute path has neither `.` nor slashes that say nothing.
+            let target = if self == Direction::Out { std::path::absolute(dst).ok() } else { None };
+            let is_dir = self == Direction::In && src.is_dir();
+            let earlier = sources.insert(target.unwrap_or_else(|| dst.clone()), (src, is_dir));
+            if let Some((earlier, was_dir)) = earlier
+                && !(is_dir && was_dir)
+            {
+                let (earlier, src, dst) = (earlier.display(), src.display(), dst.display());
+                return Err(format!(
+                    "{earlier} and {src} have one target, {dst}: the second would replace the first; give each a target \
+                     of its own, for instance with DIR/ for both"
+                ));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -211,6 +237,24 @@ mod tests {
     use proptest::prelude::*;
     use std::ffi::OsString;
     use std::os::unix::ffi::OsStringExt;
+
+    #[test]
+    fn two_sources_have_two_targets() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "x").unwrap();
+        let to = |src: &Path, dst: &str| Transfer { src: src.to_owned(), dst: dst.into() };
+        let (a, b) = (Path::new("a"), Path::new("b"));
+        Direction::Out.check_targets(&[to(a, "t/a"), to(b, "t/b")]).unwrap();
+        for dst in ["t", "./t", "t/"] {
+            let text = Direction::Out.check_targets(&[to(a, "t"), to(b, dst)]).unwrap_err();
+            assert!(text.contains("a and b have one target"), "{text}");
+        }
+        // Trees that are here are merged.
+        Direction::In.check_targets(&[to(dir.path(), ""), to(dir.path(), "")]).unwrap();
+        Direction::In.check_targets(&[to(dir.path(), "x"), to(&file, "x")]).unwrap_err();
+        Direction::In.check_targets(&[to(&file, "x"), to(&file, "x")]).unwrap_err();
+    }
 
     #[test]
     fn names_that_would_break_a_line_are_escaped() {
