@@ -31,11 +31,14 @@ struct Listings {
     waiting: HashMap<Vec<u8>, (Instant, Listing)>,
     bytes: usize,
     known: HashMap<Vec<u8>, KnownDir>,
+    /// Answers to what was asked before count for nothing: it is not known which directories were changed since.
+    oldest: Option<Instant>,
 }
 
 struct KnownDir {
+    /// Zero if it was changed from here since.
     digest: u128,
-    /// Time of the answer that says so.
+    /// When it was asked for, or changed.
     at: Instant,
     used: Instant,
 }
@@ -78,9 +81,10 @@ impl ListingCache {
     /// A directory had this digest when it was asked for.
     pub fn note(&self, dir: &[u8], digest: u128, asked: Instant, is_used: bool) {
         let mut all = self.0.lock();
-        if all.known.len() >= DIRS_MAX && !all.known.contains_key(dir) {
-            all.known.clear();
+        if all.is_past(dir, asked) {
+            return;
         }
+        all.make_room(dir);
         let used = match all.known.get(dir) {
             Some(known) if !is_used => known.used,
             _ => asked,
@@ -91,6 +95,9 @@ impl ListingCache {
     /// Keeps a listing that was not asked for.
     pub fn keep(&self, dir: Vec<u8>, listing: Listing, asked: Instant) {
         let mut all = self.0.lock();
+        if all.is_past(&dir, asked) {
+            return;
+        }
         let bytes = bytes_of(&listing);
         if all.bytes + bytes > LISTING_BYTES_MAX {
             all.waiting.retain(|_, (came, _)| asked.saturating_duration_since(*came) < LISTED_FOR);
@@ -105,14 +112,30 @@ impl ListingCache {
         all.bytes += bytes;
     }
 
-    /// Forgets a directory that is changed from here.
-    pub fn forget(&self, dir: &[u8]) {
+    /// Forgets a directory that is changed from here, also what an answer under way says of it.
+    pub fn forget(&self, dir: &[u8], now: Instant) {
         let mut all = self.0.lock();
         if let Some((_, old)) = all.waiting.remove(dir) {
             all.bytes -= bytes_of(&old);
         }
-        if let Some(known) = all.known.get_mut(dir) {
-            known.digest = 0;
+        all.make_room(dir);
+        let used = all.known.get(dir).map_or(now, |known| known.used);
+        all.known.insert(dir.to_vec(), KnownDir { digest: 0, at: now, used });
+    }
+}
+
+impl Listings {
+    /// Returns whether a directory was asked for before what is known of it.
+    fn is_past(&self, dir: &[u8], asked: Instant) -> bool {
+        let known = self.known.get(dir).map(|known| known.at);
+        known.max(self.oldest).is_some_and(|newer| asked < newer)
+    }
+
+    /// Makes room for what is known of one more directory.
+    fn make_room(&mut self, dir: &[u8]) {
+        if self.known.len() >= DIRS_MAX && !self.known.contains_key(dir) {
+            self.oldest = self.known.values().map(|known| known.at).max();
+            self.known.clear();
         }
     }
 }
@@ -214,6 +237,25 @@ mod tests {
     }
 
     #[test]
+    fn what_was_asked_for_before_a_change_is_not_believed() {
+        let (cache, asked) = (ListingCache::default(), Instant::now());
+        let (changed, later) = (asked + Duration::from_millis(1), asked + Duration::from_millis(2));
+        cache.note(b"d", 5, asked, true);
+        cache.forget(b"d", changed);
+        // The answer comes now, and is of the directory as it was.
+        cache.note(b"d", 5, asked, true);
+        cache.keep(b"d".to_vec(), listing(3, 5), asked);
+        assert!(!cache.is_as_known(b"d", 5, later) && cache.take(b"d", later).is_none());
+        cache.note(b"d", 6, later, true);
+        cache.keep(b"d".to_vec(), listing(2, 6), later);
+        assert!(cache.is_as_known(b"d", 6, later) && cache.take(b"d", later).is_some());
+        // Where there is no room to know of each change, nothing older is believed of any.
+        (0..DIRS_MAX as u32).for_each(|number| cache.forget(&number.to_le_bytes(), later));
+        cache.keep(b"e".to_vec(), listing(1, 7), changed);
+        assert!(cache.take(b"e", later).is_none());
+    }
+
+    #[test]
     fn listings_are_bounded() {
         let (cache, now) = (ListingCache::default(), Instant::now());
         let quarter = || {
@@ -241,7 +283,7 @@ mod tests {
         assert_eq!(paths(cache.together(b"a", 1, later)), [b"a", b"b"]);
         let much_later = later + USED_WITHIN;
         assert_eq!(paths(cache.together(b"a", 1, much_later)), [b"a"]);
-        cache.forget(b"a");
+        cache.forget(b"a", now);
         assert!(!cache.is_as_known(b"a", 1, now));
     }
 

@@ -300,8 +300,9 @@ impl LinkSource {
         payload: &[u8],
     ) -> SourceResult<T> {
         let changed = self.change(request, payload);
-        self.listings.forget(split_path(path).0);
-        self.listings.forget(path);
+        let now = Instant::now();
+        self.listings.forget(split_path(path).0, now);
+        self.listings.forget(path, now);
         self.contents.forget(path);
         changed
     }
