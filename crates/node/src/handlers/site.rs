@@ -75,8 +75,8 @@ impl Handle for op::FindPlace {
 }
 
 impl Handle for op::MarkFlush {
-    fn handle(node: &Node, _: &Ctx<'_>, request: MarkFlushRequest) -> FsResult<u64> {
-        node.mark_flush(request)
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: MarkFlushRequest) -> FsResult<u64> {
+        node.mark_flush(ctx, request)
     }
 }
 

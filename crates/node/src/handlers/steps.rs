@@ -294,7 +294,7 @@ mod tests {
     use crate::testing::alone;
     use bivouac_net::{Generation, RequestOrigin};
     use bivouac_types::{ClientId, OpId, TargetIndex};
-    use bivouac_wire::{SpaceKind, SpaceRequest, WriteRequest};
+    use bivouac_wire::{FlushMark, MarkFlushRequest, SpaceKind, SpaceRequest, Whence, WriteRequest};
 
     const DIR: Ino = Ino(0x1234);
 
@@ -393,6 +393,16 @@ mod tests {
             let (epoch, offset, len, grow, ticket) = (0, 0, 5, 5, 1);
             let request = SpaceRequest { ino, target, layout, epoch, offset, len, grow, ticket, kind };
             refused(op::ChangeSpace::handle(&node, &late, request));
+        }
+        let whence = Whence { origin: None, limit: 0, layout, pin: 0 };
+        for mark in [
+            FlushMark::Begin,
+            FlushMark::Done { epoch: 0, whence: whence.clone() },
+            FlushMark::Failed,
+            FlushMark::Close { epoch: 1, layout },
+            FlushMark::Drop { epoch: 2, whence },
+        ] {
+            refused(op::MarkFlush::handle(&node, &late, MarkFlushRequest { ino, target, mark }));
         }
         let id = node.subfile(ino, target).unwrap();
         let mut found = [0; 10];

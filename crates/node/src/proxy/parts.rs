@@ -15,6 +15,7 @@ use super::marks::MarksChange;
 use crate::node::Node;
 use crate::proxy_state::{Part, Site};
 use crate::record::Held;
+use crate::session::Ctx;
 
 /// Bytes that one request moves at most, and for how long it goes on at most: it is answered within the bounded time.
 const BYTES_MAX: u64 = 64 << 20;
@@ -109,12 +110,17 @@ impl Putting {
 
 impl Node {
     /// Marks what a flush takes, or what came of it. Answers the bytes that are not saved.
-    pub(crate) fn mark_flush(&self, request: MarkFlushRequest) -> FsResult<u64> {
+    pub(crate) fn mark_flush(&self, ctx: &Ctx<'_>, request: MarkFlushRequest) -> FsResult<u64> {
         let part = Part { ino: request.ino, target: request.target };
         self.subfile(part.ino, part.target)?;
+        // What is late would turn the marks of a later flush, and of what was written since.
+        let current = || {
+            let alone = self.proxy.uses.no_writes(part);
+            ctx.check_current().map(|()| alone)
+        };
         let stripes = match request.mark {
             FlushMark::Begin => {
-                let _alone = self.proxy.uses.no_writes(part);
+                let _alone = current()?;
                 self.turn_marks(part, MarksChange::Begin)?
             }
             FlushMark::Known { epoch, whence, offset, len } => {
@@ -126,7 +132,7 @@ impl Node {
                 0
             }
             FlushMark::Close { epoch, layout } => {
-                let _alone = self.proxy.uses.no_writes(part);
+                let _alone = current()?;
                 let unsaved = self.turn_marks(part, MarksChange::Count)?;
                 if unsaved == 0 {
                     let id = self.subfile(part.ino, part.target)?;
@@ -135,7 +141,7 @@ impl Node {
                 unsaved
             }
             FlushMark::Drop { epoch, mut whence } => {
-                let _alone = self.proxy.uses.no_writes(part);
+                let _alone = current()?;
                 let id = self.subfile(part.ino, part.target)?;
                 self.data.trim(id, &self.spec(whence.layout)?.get(), epoch, 0)?;
                 let pin = self.stored_held(part)?.map_or(0, |held| held.whence.pin);
@@ -144,8 +150,14 @@ impl Node {
                 self.hold(part, Held { whence, epoch })?;
                 0
             }
-            FlushMark::Failed => self.turn_marks(part, MarksChange::Fail)?,
-            FlushMark::Done { epoch, whence } => self.end_flush(part, epoch, whence)?,
+            FlushMark::Failed => {
+                let _alone = current()?;
+                self.turn_marks(part, MarksChange::Fail)?
+            }
+            FlushMark::Done { epoch, whence } => {
+                let _alone = current()?;
+                self.end_flush(part, epoch, whence)?
+            }
             FlushMark::Pin { epoch, whence } => {
                 self.note_pin(part, epoch, whence)?;
                 0
