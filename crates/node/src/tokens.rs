@@ -15,6 +15,8 @@ use bivouac_types::{ClientId, Ino};
 
 /// Requests that may wait here at a time.
 const PARKED_MAX: usize = 32;
+/// What nobody has asked for so long is not needed any more. Above the time that one recall of all holders takes.
+const UNASKED_MAX: Duration = Duration::from_secs(10);
 
 /// The tokens of files whose home is here.
 pub struct Tokens {
@@ -36,11 +38,17 @@ pub struct Tokens {
 pub struct State {
     /// The machine.
     pub manager: Manager,
-    /// Since when a client has kept what somebody needs, by the grant that is in the way: what it is granted later is not
-    /// overdue with that.
-    overdue: HashMap<(Ino, ClientId, u64), Instant>,
+    /// What clients have kept although somebody needs it, by the grant that is in the way: what they are granted later is
+    /// not overdue with that.
+    overdue: HashMap<(Ino, ClientId, u64), Overdue>,
     /// Raised whenever tokens become free: who waits looks again.
     version: u64,
+}
+
+/// Since when a client has kept what somebody needs, and when that was last asked for.
+struct Overdue {
+    since: Instant,
+    asked: Instant,
 }
 
 impl Tokens {
@@ -92,7 +100,7 @@ impl Tokens {
         match &step {
             Step::Recall(recalls) => {
                 for Recall { client, oldest, .. } in recalls {
-                    state.overdue.entry((ino, *client, *oldest)).or_insert(now);
+                    state.recalled((ino, *client, *oldest), now);
                 }
             }
             // Who comes next has to look whose turn it is.
@@ -140,8 +148,17 @@ impl Tokens {
 impl State {
     /// For how long a client has not given back what somebody needs.
     pub fn keeps(&self, ino: Ino, recall: &Recall, now: Instant) -> Duration {
-        let since = self.overdue.get(&(ino, recall.client, recall.oldest));
-        since.map_or(Duration::ZERO, |since| now.saturating_duration_since(*since))
+        let overdue = self.overdue.get(&(ino, recall.client, recall.oldest));
+        overdue.map_or(Duration::ZERO, |overdue| now.saturating_duration_since(overdue.since))
+    }
+
+    /// A client is asked for what is in the way: for the first time, if nobody has needed it for a while.
+    fn recalled(&mut self, grant: (Ino, ClientId, u64), now: Instant) {
+        let overdue = self.overdue.entry(grant).or_insert(Overdue { since: now, asked: now });
+        if now.saturating_duration_since(overdue.asked) > UNASKED_MAX {
+            overdue.since = now;
+        }
+        overdue.asked = now;
     }
 
     /// A client has given back what somebody needs of grants up to this one, or has lost it.
@@ -152,5 +169,30 @@ impl State {
     /// A client has nothing any more.
     pub fn forget(&mut self, client: ClientId) {
         self.overdue.retain(|(_, holder, _), _| *holder != client);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bivouac_types::{ByteRange, TokenMode};
+
+    use super::*;
+
+    #[test]
+    fn what_nobody_has_needed_for_a_while_is_not_overdue() {
+        let (ino, client, serial, begin) = (Ino(9), ClientId(3), 7, Instant::now());
+        let wanted = Wanted { mode: TokenMode::Read, required: ByteRange::ALL, desired: vec![] };
+        let recall = Recall { client, oldest: serial, upto: serial, wanted, waiting: vec![] };
+        let mut state = State::default();
+        let second = Duration::from_secs(1);
+        state.recalled((ino, client, serial), begin);
+        state.recalled((ino, client, serial), begin + 2 * second);
+        assert_eq!(state.keeps(ino, &recall, begin + 3 * second), 3 * second);
+        // Who asked has given up; somebody else asks an hour later.
+        let later = begin + 3600 * second;
+        state.recalled((ino, client, serial), later);
+        assert_eq!(state.keeps(ino, &recall, later + second), second);
+        state.yields(ino, client, serial);
+        assert_eq!(state.keeps(ino, &recall, later + second), Duration::ZERO);
     }
 }

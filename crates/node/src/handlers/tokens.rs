@@ -20,6 +20,8 @@ use crate::step::Handle;
 const QUEUED_MAX: Duration = Duration::from_secs(1);
 /// Time for which a client has to answer a recall; it waits for nobody.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// Clients that are asked at the same time, with a thread each.
+const RECALLS_MAX: usize = 256;
 /// Time between two looks whether all clients have reclaimed their tokens.
 const RECLAIM_LOOK: Duration = Duration::from_millis(10);
 
@@ -201,11 +203,12 @@ impl Node {
 
     /// Has clients give back the bytes that somebody needs, all at once. Returns whether all of them are free.
     fn recall_tokens(&self, ino: Ino, recalls: &[Recall]) -> bool {
-        let recalled = each_at_once(recalls, |recall| {
+        let recall = |recall: &Recall| {
             let yielded = self.recall_from(ino, recall);
             self.take_back(ino, recall, yielded.as_ref())
-        });
-        recalled.into_iter().all(|is_free| is_free == Some(true))
+        };
+        let recalled = recalls.chunks(RECALLS_MAX).flat_map(|some| each_at_once(some, recall));
+        recalled.fold(true, |all, is_free| all && is_free == Some(true))
     }
 
     /// Takes note of what a client said to a recall, if it answered. Whether what is required is free.
