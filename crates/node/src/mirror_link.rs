@@ -1,6 +1,7 @@
 //! The way from a node whose volumes are mirrored to its backup, and the thread that tends to its mirror.
 
 use std::io::{self, IoSlice};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +23,8 @@ use crate::peers::{PeerLane, PeerRequest};
 
 /// Pause before a backup that did not answer is asked again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// Pause before a mirror is tended to again whose thread has panicked.
+const PAUSE_AFTER_PANIC: Duration = Duration::from_secs(1);
 
 /// Time since the machine began, also that for which it was suspended: a lease ends meanwhile.
 pub fn monotonic_now() -> Duration {
@@ -31,8 +34,7 @@ pub fn monotonic_now() -> Duration {
 }
 
 /// How long a primary may serve behind its backup's last answer. A node is dead after twice that: who takes over
-/// then does
-/// not wait much longer.
+/// then does not wait much longer.
 pub fn lease_length(dead_after: Option<Duration>) -> Duration {
     dead_after.unwrap_or(Duration::from_millis(DEAD_AFTER_MS_DEFAULT)) / 2
 }
@@ -111,9 +113,12 @@ impl TendedMirror {
         let (mirror, ends) = (Arc::clone(&self.mirror), Arc::clone(&self.ends));
         let tend = move || {
             while !ends.load(Ordering::Acquire) {
-                let pause = mirror.tend();
+                let turn = mirror.turn();
+                // Without this thread the lease would run out for ever, while the daemon looks alive.
+                let tended = catch_unwind(AssertUnwindSafe(|| mirror.tend()));
+                let pause = tended.unwrap_or(PAUSE_AFTER_PANIC);
                 if !pause.is_zero() {
-                    mirror.wait_for_change(pause, &ends);
+                    mirror.wait_for_change(turn, pause, &ends);
                 }
             }
         };

@@ -5,13 +5,15 @@ use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::ThreadId;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bivouac_ranks::{Condvar, Mutex, rank};
 
 use crate::pulse::ActiveRequests;
 
 const STACK: usize = 512 << 10;
+/// Pause before work that has panicked is tried again.
+const PAUSE_AFTER_PANIC: Duration = Duration::from_secs(1);
 
 /// The threads that nodes of one process share. The thread of each of them lives as long as a node needs it.
 #[derive(Clone)]
@@ -117,8 +119,10 @@ impl Round {
                 Some((_, key)) => {
                     let Some(work) = state.begin(key) else { continue };
                     drop(state);
-                    // What panics has said so; others are to be looked after all the same.
-                    let next = catch_unwind(AssertUnwindSafe(|| work())).unwrap_or(NextVisit::Never);
+                    // What panics has said so. Others are to be looked after all the same, and so is it: without its
+                    // chores a node that serves on would keep dead clients and garbage for good.
+                    let next = catch_unwind(AssertUnwindSafe(|| work()))
+                        .unwrap_or_else(|_| NextVisit::At(Instant::now() + PAUSE_AFTER_PANIC));
                     drop(work);
                     state = self.state.lock();
                     state.end(key, next);
@@ -205,7 +209,6 @@ impl Drop for RoundPlace {
 mod tests {
     use super::*;
     use std::sync::mpsc::channel;
-    use std::time::Duration;
 
     #[test]
     fn each_is_visited_when_it_is_due() {
@@ -265,19 +268,26 @@ mod tests {
     }
 
     #[test]
-    fn what_panics_or_leaves_is_not_visited_again_and_others_are() {
+    fn what_panics_is_visited_again_and_what_leaves_is_not() {
         let round = Round::new("test");
         let (said, heard) = channel();
-        let bad = round.join(|| panic!("on purpose")).unwrap();
+        let (begins, begun) = channel();
+        let bad = round.join(move || {
+            begins.send(()).unwrap();
+            panic!("on purpose")
+        });
+        let bad = bad.unwrap();
         let good = round.join(move || {
             said.send(()).unwrap();
             NextVisit::Called
         });
         let good = good.unwrap();
         heard.recv().unwrap();
+        begun.recv().unwrap();
         bad.call();
         good.call();
         heard.recv().unwrap();
+        begun.recv().unwrap();
         good.leave();
         good.call();
         assert!(heard.try_recv().is_err());

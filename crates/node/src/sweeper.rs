@@ -26,6 +26,8 @@ struct SweeperState {
     /// None before the node has started.
     target: Option<Weak<dyn Sweep>>,
     thread: Option<JoinHandle<()>>,
+    /// The thread has not said that it ends.
+    runs: bool,
     /// Another sweep follows this one.
     again: bool,
     last: Option<Instant>,
@@ -41,7 +43,8 @@ impl Sweeper {
     /// Sweeps now, or once more when the one under way is over.
     pub fn request(&self) {
         let mut state = self.state.lock();
-        if state.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+        // A thread that panicked has not said that it ends.
+        if state.runs && state.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
             state.again = true;
             return;
         }
@@ -53,7 +56,7 @@ impl Sweeper {
         let shared = Arc::clone(&self.state);
         let builder = std::thread::Builder::new().name("sweep".into()).stack_size(512 << 10);
         match builder.spawn(move || run(&shared, &target)) {
-            Ok(thread) => state.thread = Some(thread),
+            Ok(thread) => (state.runs, state.thread) = (true, Some(thread)),
             Err(error) => log::warn!(why:% = error; "unused subfiles are not looked for"),
         }
     }
@@ -87,7 +90,10 @@ fn run(state: &Mutex<SweeperState>, target: &Weak<dyn Sweep>) {
     loop {
         let Some(target) = target.upgrade() else { return };
         target.sweep();
-        if !std::mem::take(&mut state.lock().again) {
+        let mut state = state.lock();
+        if !std::mem::take(&mut state.again) {
+            // Under the lock: who asks for a sweep from now on begins another thread.
+            state.runs = false;
             return;
         }
     }

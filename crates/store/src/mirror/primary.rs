@@ -461,12 +461,17 @@ impl Mirror {
         }
     }
 
-    /// Waits until something changes, for a time at most, unless it has come to its end.
-    pub fn wait_for_change(&self, time: Duration, ends: &AtomicBool) {
-        let mut turn = self.turn.lock();
+    /// The number of changes so far, for [`Mirror::wait_for_change`].
+    pub fn turn(&self) -> u64 {
+        *self.turn.lock()
+    }
+
+    /// Waits until something has changed since `turn`, for a time at most, unless it has come to its end.
+    pub fn wait_for_change(&self, turn: u64, time: Duration, ends: &AtomicBool) {
+        let mut now = self.turn.lock();
         // Under the lock: who ends it tells under it, too.
-        if !ends.load(Ordering::Acquire) {
-            self.changed.wait_for(&mut turn, time);
+        if *now == turn && !ends.load(Ordering::Acquire) {
+            self.changed.wait_for(&mut now, time);
         }
     }
 

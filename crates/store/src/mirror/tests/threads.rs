@@ -15,9 +15,9 @@ fn copies_are_right_while_files_are_changed() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Acquire) {
-                let pause = mirror.tend();
+                let (turn, pause) = (mirror.turn(), mirror.tend());
                 if !pause.is_zero() {
-                    mirror.wait_for_change(Duration::from_millis(1), &stop);
+                    mirror.wait_for_change(turn, Duration::from_millis(1), &stop);
                 }
             }
         });
@@ -54,7 +54,7 @@ fn copies_are_right_while_files_are_changed() {
             }
             mirror.set_backup(round + 2, Some(backup)).unwrap();
             while !mirror.status().is_complete {
-                mirror.wait_for_change(Duration::from_millis(1), &stop);
+                mirror.wait_for_change(mirror.turn(), Duration::from_millis(1), &stop);
             }
         }
         stop.store(true, Ordering::Release);
