@@ -573,6 +573,8 @@ impl Tokens {
             }
         }
         let given = state.holder.end(ino, call);
+        // Its home may have begun another life while it was told, and been named these.
+        let life = state.homes.get(&home).map_or(0, |home| home.life);
         drop(state);
         self.table.changed.notify_all();
         self.give_back(home, life, given);

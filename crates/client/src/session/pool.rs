@@ -192,7 +192,12 @@ impl Pool {
 
     /// Nobody has the file open any more, and it is marked so; how many bytes of it had not been sent.
     pub fn forget(&self, file: &CachedFile) -> u64 {
-        self.files.write().remove(&file.ino);
+        let mut files = self.files.write();
+        // Another close may have forgotten it, and a later open have begun anew.
+        if files.get(&file.ino).is_some_and(|known| std::ptr::eq(&raw const **known, file)) {
+            files.remove(&file.ino);
+        }
+        drop(files);
         self.discard(file)
     }
 }
