@@ -2,7 +2,7 @@
 //! where nodes share a process, all of this machine.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::net::TcpListener;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -211,9 +211,7 @@ impl Daemon {
             (false, true) => packets::send(socket, &ToNode::Lost { node }, &[]),
             (false, false) => packets::send(socket, &ToNode::Returned { node }, &[]),
         };
-        if let Err(error) = told {
-            log::warn!(why:% = error; "a daemon does not hear how node {node} is");
-        }
+        self.restart_unless(told, &format!("how node {node} is"));
     }
 
     /// Kills the process.
@@ -224,6 +222,14 @@ impl Daemon {
         }
     }
 
+    /// Ends a process that cannot be told something: nobody says it again, and the next one is told all of it.
+    fn restart_unless(&self, told: io::Result<()>, what: &str) {
+        if let Err(error) = told {
+            log::error!(why:% = error; "a daemon does not hear {what}: it is started again");
+            self.kill_now();
+        }
+    }
+
     /// Hands a newer map over.
     pub(super) fn tell_map(&self, bytes: &[u8]) {
         let Some(socket) = self.running.as_ref().and_then(|running| running.socket.as_ref()) else { return };
@@ -231,9 +237,7 @@ impl Daemon {
             true => packets::send(socket, &ToHttp::Map, &[memory.as_fd()]),
             false => packets::send(socket, &ToNode::Map, &[memory.as_fd()]),
         });
-        if let Err(error) = told {
-            log::warn!(why:% = error; "a daemon does not hear of a newer map");
-        }
+        self.restart_unless(told, "of a newer map");
     }
 
     /// Orders the daemon to seal the replicas that its node `backup` has of a node's volumes; returns whether the order
