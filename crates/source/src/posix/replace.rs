@@ -65,7 +65,7 @@ impl PosixSource {
     /// Completes an exchange: unlinks the displaced file if it is the expected one, otherwise undoes the exchange.
     fn finish_exchange(&self, new: &TemporaryEntry<'_>, version: &Version) -> SourceResult<()> {
         if self.temporary_version(new)?.is_some_and(|displaced| displaced == *version) {
-            return self.unlink_temporary(new);
+            return self.unlink_displaced(new);
         }
         self.undo_exchange(new)?;
         Err(SourceError::changed(&self.object(new.path)))
@@ -108,6 +108,17 @@ impl PosixSource {
         }
     }
 
+    /// Unlinks what was displaced. A directory goes back to its place: what is in it is not ours.
+    fn unlink_displaced(&self, new: &TemporaryEntry<'_>) -> SourceResult<()> {
+        match rustix::fs::unlinkat(new.dir, new.name, AtFlags::empty()) {
+            Err(Errno::NOENT) | Ok(()) => Ok(()),
+            Err(error) => {
+                self.undo_exchange(new)?;
+                Err(self.failed(new.path)(error))
+            }
+        }
+    }
+
     /// Unlinks a temporary file, unless another file has taken its name since.
     pub(super) fn discard_temporary(&self, new: &TemporaryEntry<'_>) -> SourceResult<()> {
         let is_ours = |found: Version| new.tag.is_empty() || found.tag == new.tag;
@@ -139,7 +150,13 @@ impl PosixSource {
                 self.discard_temporary(&new).map(|()| None)
             }
             (Some(_), Precondition::Absent) => Ok(Some(placed)),
-            (Some(_), _) => self.unlink_temporary(&new).map(|()| Some(placed)),
+            (Some(_), _) => match self.unlink_displaced(&new) {
+                Ok(()) => Ok(Some(placed)),
+                Err(error) if error.cause() == Cause::WrongKind => {
+                    self.discard_temporary(&new).map(|()| None)
+                }
+                Err(error) => Err(error),
+            },
         }
     }
 

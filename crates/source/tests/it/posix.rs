@@ -329,6 +329,32 @@ fn who_was_killed_while_taking_a_place_goes_on_or_gives_it_back() {
     }
 }
 
+/// Neither at once nor after a kill between the exchange and its completion.
+#[test]
+fn a_directory_is_not_displaced_by_a_file() {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    let attrs = Attrs { perm: 0o600, ..Attrs::default() };
+    let (source, dir) = made();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir(at("d")).unwrap();
+    fs::write(at("d/theirs"), "theirs").unwrap();
+    let expect = Precondition::Version(source.stat(b"d").unwrap().version);
+    let begin = || {
+        let upload = source.begin(b"d", 4, &attrs).unwrap();
+        source.put(&upload, 0, b"ours").unwrap();
+        upload
+    };
+    let upload = begin();
+    let error = source.commit(&upload, &[], &attrs, &expect).unwrap_err();
+    assert_eq!(error.cause(), Cause::WrongKind, "{error}");
+    source.abort(&upload).unwrap();
+    let upload = begin();
+    renameat_with(CWD, at(&upload.token), CWD, at("d"), RenameFlags::EXCHANGE).unwrap();
+    assert!(source.resume(&upload, &expect).unwrap().is_none());
+    assert_eq!(fs::read(at("d/theirs")).unwrap(), b"theirs");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing stays beside");
+}
+
 #[test]
 fn what_has_come_under_the_name_of_an_upload_is_not_thrown_away_with_it() {
     let (source, dir) = made();
