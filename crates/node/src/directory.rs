@@ -4,7 +4,7 @@
 
 use bivouac_layout::{entry_hash, slot_of_hash};
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Name, NodeId, PartitionId, Slot, mode};
-use bivouac_wire::{Encode, Inherited};
+use bivouac_wire::{Decode, Encode, Inherited};
 
 use crate::leases::Item;
 use crate::locks::{Guard, LockTarget};
@@ -358,9 +358,17 @@ impl Change<'_> {
         if !place.is_spread() && self.txn.get(place.slot, &seen_key(place.dir, name)).is_none() {
             return;
         }
-        let is_dir = dentry.kind == mode::DIR;
-        let removed = Removed { ino: dentry.ino, is_dir, partition, seen: None };
-        self.txn.put(place.slot, &removed_key(place.dir, name), &removed.to_bytes());
+        let key = removed_key(place.dir, name);
+        let owner =
+            self.txn.get(place.slot, &seen_by_key(place.dir, name)).and_then(|by| Ino::from_bytes(by).ok());
+        let earlier = self.txn.get(place.slot, &key).and_then(|removed| Removed::from_bytes(removed).ok());
+        // What is there may still be what the name led to before: that is to go, whatever had the name since.
+        let is_earliers = earlier.is_some_and(|earlier| Some(earlier.ino) == owner);
+        if !is_earliers || owner == Some(dentry.ino) {
+            let is_dir = dentry.kind == mode::DIR;
+            let removed = Removed { ino: dentry.ino, is_dir, partition, seen: None };
+            self.txn.put(place.slot, &key, &removed.to_bytes());
+        }
         self.node.mirror_later(partition);
     }
 }

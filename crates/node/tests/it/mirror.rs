@@ -158,6 +158,31 @@ fn a_name_that_is_used_again_is_not_deleted() {
     assert_eq!(fs::read(camp.at("a/b/c/deep")).unwrap(), b"in a new directory");
 }
 
+/// S175: a name may be used once more, and go once more, before what it led to first is deleted there.
+#[test]
+fn what_was_deleted_first_goes_whatever_had_its_name_since() {
+    let camp = with_settings("mirror-deletes=yes", tree);
+    let (client, dir) = (camp.client(1), camp.partition.dir);
+    camp.ino(0, "top").unwrap();
+    remove(&camp, 1, "top");
+    client.mknod(&op(client), dir, b"top", &DIR).unwrap();
+    client.rename(&op(client), dir, b"top", dir, b"elsewhere", 0).unwrap();
+    client.mknod(&op(client), dir, b"top", &DIR).unwrap();
+    camp.write(2, "top/file", b"in a directory now");
+    // What was renamed still needs what is there under the name, whoever had that since.
+    let a = camp.ino(1, "a").unwrap();
+    camp.ino(0, "a/large").unwrap();
+    client.rename(&op(client), a, b"large", dir, b"moved", 0).unwrap();
+    camp.write(2, "a/large", b"short");
+    remove(&camp, 2, "a/large");
+    let removals = mirror(&camp);
+    assert_eq!((removals.done, paths(&removals.left)), (1, vec!["a/large".to_owned()]));
+    assert_eq!(camp.flush(0, false), []);
+    assert_eq!(mirror(&camp).done, 1);
+    assert!(camp.read(3, "moved").unwrap() == bytes(10 * STRIPE + 77, 2));
+    camp.check_same(2);
+}
+
 /// S177: the old name of what was renamed goes when its content is there under the new one.
 #[test]
 fn what_was_renamed_is_deleted_under_its_old_name_when_it_has_the_new_one() {
