@@ -3,11 +3,12 @@
 //!
 //! Layers, lowest first: `operation`, `options`, `fencing_token`, `traffic`; `connections` to the nodes; what is at homes (`homes`,
 //! `locks`, `nodes`, `site`) and what is open (`opens`); `races`, which reports accesses; `space_reclaimer`; bytes at targets
-//! (`content`) and names (`names`); pages of the session contract (`session`); `client`, the calls of programs; and `flush`, which
-//! makes many of them.
+//! (`content`) and names (`names`); pages of session and strict files (`session`); `client`, the calls of programs; and `flush`,
+//! which makes many of them.
 //!
-//! The contract is *coherent* unless a partition says otherwise: no data is cached here, and what a finished write wrote,
-//! every later read sees, through whichever node. Under the *session* contract there are pages. See docs/semantics.
+//! The contract is *coherent* unless a file, its directory or partition says otherwise: no data is cached here, and what a
+//! finished write wrote, every later read sees, through whichever node. Pages are kept of *session* files, and of *strict*
+//! ones as far as tokens reach. See docs/semantics.
 
 mod attendant;
 mod client;

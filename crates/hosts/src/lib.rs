@@ -6,6 +6,9 @@
 //! supervisor starts its daemons. The connections stay: over them the keeper has mounts made, looks how everyone is, and takes
 //! everything down. See docs/decisions/0028-hosts.md.
 //!
+//! Where volumes are mirrored, hosts vote on each decision of the keeper, and elect another one when its host is lost
+//! (`consensus`, `voting`). See docs/decisions/0143-keepers-of-several-hosts.md.
+//!
 //! [`ask_hosts`] has the same launchers run this program on all hosts, once, for what it says.
 
 mod agent;

@@ -32,8 +32,8 @@ pub enum Command {
     /// Report what programs did in a formation, where their time went, and which setting to change
     ///
     /// Reads and writes of all programs by file, directory and process, their sizes and order, a timeline, and the setting that
-    /// gains most, with what speaks for it. Direct access counts. Without --html or --json it is text of 80 columns. What a daemon
-    /// knew that died is lost; `run --report FILE` writes the same at the end of a job.
+    /// gains most, with what speaks for it. Direct access counts. Without --html or --json it is text of 80 columns. What a killed
+    /// daemon knew is kept; `run --report FILE` writes the same at the end of a job.
     Report(ReportArgs),
     /// Write the metrics of a formation, for Prometheus and others that read OpenMetrics
     ///

@@ -90,7 +90,7 @@ pub struct HostsArgs {
     /// File with what all hosts of a meeting know and nobody else does, 16 random bytes or more; new for each formation
     #[arg(long, value_name = "FILE", requires = "meet", help_heading = HEADING)]
     pub meet_secret: Option<PathBuf>,
-    /// How long a host goes on while it hears nothing from where the formation was started, before it takes its part down
+    /// How long a host goes on while it hears nothing from the keeper of the formation, before it takes its part down
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration, conflicts_with = "nodes", help_heading = HEADING)]
     pub silence_max: Duration,
 }

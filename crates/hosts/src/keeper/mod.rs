@@ -1,5 +1,6 @@
 //! The process that keeps a formation over several hosts together: it has the hosts called, gathers them, and holds the
-//! connections whose end is the end of each host's part. One thread, one poll; it never waits for anybody.
+//! connections whose end is the end of each host's part, unless another keeper can be elected. One thread, one poll; it never
+//! waits for anybody.
 
 mod forming;
 pub(crate) mod group;
