@@ -55,6 +55,11 @@ pub fn list(dir: &StateDir, state: &FormationState) -> Vec<String> {
     unfinished.chain(unreadable).chain(promised(&jobs, state)).collect()
 }
 
+/// Returns whether this is where it was written down what is to be copied out before the end.
+pub fn has_promises(dir: &StateDir) -> bool {
+    Jobs::at(dir.stage_path()).promises().is_ok_and(|promises| !promises.is_empty())
+}
+
 /// Returns whether a job was to copy out what is not there, and never was, or is not there any more: nothing of that
 /// can be lost.
 fn is_of_nothing(job: &JobStatus, mount: Option<&Path>) -> bool {

@@ -15,7 +15,7 @@ use bivouac_launch::forked::{OwnChild, go_apart};
 use bivouac_launch::hex::to_hex;
 use bivouac_launch::polling::{timespec, wait_readable};
 use bivouac_launch::recovery::{PartWish, part_again};
-use bivouac_launch::recovery_notes::remember;
+use bivouac_launch::recovery_notes::{forget_whole, remember};
 use bivouac_launch::start::{
     Attempt, GIVE_UP_MS, claim, end_supervisor, fork_supervisor, not_by_hand, take_report, wait_for_report,
     write_first,
@@ -42,7 +42,7 @@ use crate::contact::{Contact, ContactAction, ContactLoss};
 use crate::own_part::say_usable;
 use crate::resume::{ResumeAttempts, ResumeOutcome};
 use crate::ticket::{Ticket, read_line};
-use crate::voting::{Voting, VotingOutcome};
+use crate::voting::{Voting, VotingOutcome, has_voters};
 
 /// Time one address may take to answer.
 const REPORT_WAIT: Duration = Duration::from_secs(5);
@@ -436,6 +436,10 @@ impl<'a> Part<'a> {
         if is_succeeded {
             // The launcher's end may be that of the keeper's host.
             self.lifeline = None;
+        } else {
+            // A majority has accepted that the keeper decides alone: nobody is elected any more.
+            self.term = self.latest_term();
+            self.voting = None;
         }
         if let Err(error) = self.dir.write_keepers(addresses) {
             log::warn!(error:%; "{error}");
@@ -458,17 +462,24 @@ impl<'a> Part<'a> {
     /// Accepts a record of the keeper, unless another one was promised to be followed.
     fn accept(&mut self, head: RecordHead, body: &[u8]) {
         let (term, version) = (head.term, head.version);
-        let Some(voting) = &mut self.voting else { return };
-        match voting.accept(head, body.to_vec()) {
+        // One that does not vote any more knows that the keeper decides alone. Its standby may not know it yet.
+        let known = self.term;
+        let accepted = match &mut self.voting {
+            Some(voting) => voting.accept(head, body.to_vec()),
+            None if term < known => Err(known),
+            None => Ok(()),
+        };
+        match accepted {
             Ok(()) => self.tell(&Report::Accepted { term, version }),
             Err(term) => self.tell(&Report::Deposed { term }),
         }
     }
 
-    /// Opens what it takes to vote, and tells the keeper where.
-    fn open_voting(&mut self, identity: &Identity) {
+    /// Opens what it takes to vote, if keepers are elected, and tells the keeper where.
+    fn open_voting(&mut self, identity: &Identity, map: &[u8]) {
+        let is_elected = self.ticket.protect != Protection::None && has_voters(map);
         let ip = self.link.as_ref().and_then(Link::local_ip);
-        let Some(ip) = ip.filter(|_| self.ticket.protect != Protection::None) else { return };
+        let Some(ip) = ip.filter(|_| is_elected) else { return };
         let dead_after_ms = self.ticket.dead_after_ms.unwrap_or(DEAD_AFTER_MS_DEFAULT);
         match Voting::open(ip, identity.clone(), dead_after_ms) {
             Ok(voting) => {
@@ -655,7 +666,7 @@ impl<'a> Part<'a> {
         let (formation, _) = self.ticket.credentials()?;
         let auth = Auth { formation, secret: Secret::new(secret).to_resume(), is_secure: self.ticket.secure };
         let identity = Identity { auth, client: ClientId(0), lane: LaneKind::Peer, epoch: 0 };
-        self.open_voting(&identity);
+        self.open_voting(&identity, map);
         self.attempts.allow(identity, begin.first_node);
         self.contact.allow();
         self.has_begun = true;
@@ -770,7 +781,10 @@ impl<'a> Part<'a> {
         if let Some(reason) = &reason {
             log::info!(why:% = reason; "taking this host's part of the formation down");
         }
-        let down = self.take_down();
+        let down = self.take_down().and_then(|remains| match reason {
+            None if self.term > 0 => forget_keeper(self.here, self.ticket).map(|()| remains),
+            _ => Ok(remains),
+        });
         let (left, trouble) = match &down {
             Ok(remains) => (*remains, None),
             Err(error) => (Remains::default(), Some(error.to_string())),
@@ -810,6 +824,22 @@ impl<'a> Part<'a> {
             _ => take_down(self.here, &self.dir, true, &mut say),
         }
     }
+}
+
+/// The formation was taken down by an elected keeper: what a former one has left on this host tells of nothing any more. A
+/// keeper that runs here does that itself.
+fn forget_keeper(here: &Environment, ticket: &Ticket) -> LaunchResult<()> {
+    let of_former = StateDir::wholes(here).into_iter().find(|(name, _)| *name == ticket.name);
+    if let Some((_, dir)) = of_former {
+        if dir.is_held() {
+            return Ok(());
+        }
+        if dir.read()?.is_some_and(|state| state.formation == ticket.formation) {
+            dir.remove()?;
+        }
+    }
+    forget_whole(here, &ticket.formation);
+    Ok(())
 }
 
 /// The state of a part that has nothing yet, with what it takes to have it.

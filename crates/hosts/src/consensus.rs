@@ -31,6 +31,12 @@ impl Voters {
         !self.now.is_empty() && self.accept(hosts)
     }
 
+    /// Returns whether these hosts may elect a keeper, where it is not known yet whether a change of voters is accepted.
+    pub fn may_elect(&self, hosts: &BTreeSet<u16>) -> bool {
+        let settled = if self.former.is_empty() { &self.now } else { &self.former };
+        !settled.is_empty() && is_majority(settled, hosts)
+    }
+
     /// All of them, once.
     pub fn all(&self) -> BTreeSet<u16> {
         self.now.iter().chain(&self.former).copied().collect()
@@ -202,12 +208,15 @@ impl Proposal {
     }
 }
 
+/// Fewest hosts that can outvote the loss of one of them.
+pub(crate) const VOTERS_MIN: usize = 3;
+
 /// The hosts that vote from now on: five of those that live, three, or none, who are too few to outvote the loss of one of them.
 /// Those that do already go on.
 pub(crate) fn choose_voters(present: &[u16], living: &[u16]) -> Vec<u16> {
     let count = match living.len() {
-        0..3 => return Vec::new(),
-        3..5 => 3,
+        0..VOTERS_MIN => return Vec::new(),
+        VOTERS_MIN..5 => VOTERS_MIN,
         _ => 5,
     };
     let stay = present.iter().filter(|host| living.contains(host));
@@ -249,6 +258,16 @@ mod tests {
         let leaving = Voters { now: Vec::new(), former: vec![0, 1, 2] };
         assert!(leaving.accept(&BTreeSet::from([0, 1])) && !leaving.elect(&BTreeSet::from([0, 1])));
         assert!(!leaving.accept(&BTreeSet::from([0])));
+    }
+
+    #[test]
+    fn a_change_of_voters_that_is_not_accepted_leaves_the_former_ones_their_majority() {
+        let changing = Voters { now: vec![2, 3, 4], former: vec![0, 1, 2] };
+        assert!(changing.may_elect(&BTreeSet::from([0, 1])) && !changing.elect(&BTreeSet::from([0, 1])));
+        assert!(!changing.may_elect(&BTreeSet::from([2, 3, 4])));
+        let settled = Voters { former: Vec::new(), ..changing };
+        assert!(settled.may_elect(&BTreeSet::from([2, 4])) && !settled.may_elect(&BTreeSet::from([0, 1, 2])));
+        assert!(!Voters::default().may_elect(&BTreeSet::from([0, 1, 2])));
     }
 
     /// S817.

@@ -12,9 +12,11 @@
 //! [`ask_hosts`] has the same launchers run this program on all hosts, once, for what it says.
 
 mod agent;
+mod candidates;
 mod consensus;
 mod contact;
 mod down;
+mod election_times;
 mod elsewhere;
 mod inquiry;
 mod inventory;

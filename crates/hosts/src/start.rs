@@ -16,6 +16,7 @@ use bivouac_launch::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::election_times::check_times;
 use crate::launcher::{MpiFamily, needs_input};
 use crate::list::HostArg;
 use crate::meeting::{Meeting, which_host};
@@ -202,7 +203,12 @@ fn check(wishes: &HostsWishes) -> LaunchResult<()> {
         let cause = format!("there are {nodes} nodes");
         return Err(LaunchError::usage(format!("--min-nodes {min}"), cause, "use 1 to that many"));
     }
-    wishes.wishes.protect.check(nodes, wishes.hosts.len())?;
+    let asked = &wishes.wishes;
+    asked.protect.check(nodes, wishes.hosts.len())?;
+    // One that is recovered has the times that it had.
+    if wishes.past.is_none() {
+        check_times(asked.protect, wishes.hosts.len(), asked.dead_after_ms, wishes.silence_ms)?;
+    }
     if wishes.send.is_some() {
         needs_input(&wishes.launcher)?;
     }

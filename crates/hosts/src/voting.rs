@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
+use std::process::Child;
 
 use bivouac_launch::start::start_supervisor;
 use bivouac_launch::{
@@ -11,35 +12,19 @@ use bivouac_launch::{
 };
 use bivouac_net::{Auth, Identity, Link, Message, NetError};
 use bivouac_wire::rendezvous::{self, RecordHead, Vote, VoteRequest};
-use bivouac_wire::{Decode, Encode};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
+use bivouac_wire::{Decode, Encode, FormationMap};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
 
-use crate::consensus::{Candidacy, Record, Voter, Voters};
+use crate::candidates::Candidates;
+use crate::consensus::{Candidacy, Record, VOTERS_MIN, Voter, Voters};
+use crate::election_times::ElectionTimes;
 use crate::keeper::group::RecordBody;
 
-/// Greatest number of connected candidates; the oldest goes for a new one.
-const CANDIDATES_MAX: usize = 16;
-
-/// Times of elections, in milliseconds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ElectionTimes {
-    /// Silence of the keeper after which another one may be elected.
-    pub silence_ms: u64,
-    /// Silence before which a voter follows no other one.
-    pub follow_ms: u64,
-    /// Time that an attempt may take, and between those of two hosts.
-    pub attempt_ms: u64,
-}
-
-impl ElectionTimes {
-    /// Half of the time in which the loss of a host is noticed: the other half is the new keeper's.
-    pub fn of(dead_after_ms: u64) -> ElectionTimes {
-        ElectionTimes {
-            silence_ms: dead_after_ms.saturating_mul(3) / 2,
-            follow_ms: dead_after_ms,
-            attempt_ms: (dead_after_ms / 4).max(1),
-        }
-    }
+/// Returns whether a map has so many hosts that they can elect a keeper.
+pub(crate) fn has_voters(map: &[u8]) -> bool {
+    let Ok(map) = FormationMap::from_bytes(map) else { return false };
+    let hosts: BTreeSet<&str> = map.nodes.iter().map(|node| node.host.as_str()).collect();
+    hosts.len() >= VOTERS_MIN
 }
 
 /// Outcome of a look at votes.
@@ -56,14 +41,22 @@ pub(crate) enum VotingOutcome {
 pub(crate) struct Victory {
     term: u32,
     record: Record,
+    post: KeeperPost,
+}
+
+/// What a keeper on this host needs: the formation's name here, and a socket at the address that all hosts know.
+struct KeeperPost {
     claim: Claim,
+    socket: OwnedFd,
 }
 
 /// A host's vote.
 pub(crate) struct Voting {
     listener: TcpListener,
-    /// Bound socket of the keeper, if it is to run here, so that the address is known. None once it has been started.
-    keeper: Option<OwnedFd>,
+    /// Keeps the address of a keeper here from others. Nobody is let in at this socket: each keeper gets one of its own.
+    reserved: OwnedFd,
+    /// The keeper that was started here last.
+    keeper: Option<Child>,
     place: (String, String),
     auth: Auth,
     identity: Identity,
@@ -72,7 +65,7 @@ pub(crate) struct Voting {
     /// The host's position, and those of others with their addresses, as the newest record says.
     host: Option<u16>,
     others: Vec<KeeperPlace>,
-    candidates: Vec<Link>,
+    candidates: Candidates,
     election: Option<Election>,
     /// The highest term that another voter has promised.
     known_term: u32,
@@ -83,7 +76,7 @@ pub(crate) struct Voting {
 /// An attempt of this host.
 struct Election {
     candidacy: Candidacy,
-    claim: Option<Claim>,
+    post: Option<KeeperPost>,
     calls: Vec<Call>,
     /// The voters that were called: whoever refuses is called again by the next attempt.
     called: BTreeSet<u16>,
@@ -105,15 +98,13 @@ impl Voting {
     pub fn open(ip: IpAddr, identity: Identity, dead_after_ms: u64) -> io::Result<Voting> {
         let listener = TcpListener::bind(SocketAddr::new(ip, 0))?;
         listener.set_nonblocking(true)?;
-        let family = if ip.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
-        // Nobody is let in before there is a keeper here.
-        let keeper = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        bind(&keeper, &SocketAddr::new(ip, 0))?;
-        let keeper_address = SocketAddr::try_from(getsockname(&keeper)?)?;
+        let reserved = bind_shared(SocketAddr::new(ip, 0))?;
+        let keeper_address = SocketAddr::try_from(getsockname(&reserved)?)?;
         let place = (listener.local_addr()?.to_string(), keeper_address.to_string());
         Ok(Voting {
             listener,
-            keeper: Some(keeper),
+            reserved,
+            keeper: None,
             place,
             auth: identity.auth.clone(),
             identity,
@@ -121,7 +112,7 @@ impl Voting {
             voter: Voter::default(),
             host: None,
             others: Vec::new(),
-            candidates: Vec::new(),
+            candidates: Candidates::default(),
             election: None,
             known_term: 0,
             not_before_ms: 0,
@@ -161,22 +152,22 @@ impl Voting {
     /// Connections of candidates, and to voters.
     pub fn links(&self) -> impl Iterator<Item = &Link> {
         let calls = self.election.iter().flat_map(|election| &election.calls);
-        self.candidates.iter().chain(calls.map(|call| &call.link))
+        self.candidates.links().chain(calls.map(|call| &call.link))
     }
 
     /// Time when there is something to do, if nothing is heard of the keeper since `heard_ms`.
     pub fn due_ms(&self, heard_ms: u64) -> Option<u64> {
-        match &self.election {
+        let election = match &self.election {
             Some(election) => Some(election.until_ms),
             None => self.stands_ms(heard_ms),
-        }
+        };
+        election.into_iter().chain(self.candidates.due_ms()).min()
     }
 
     /// Time from which on this host stands for election.
     fn stands_ms(&self, heard_ms: u64) -> Option<u64> {
         let voters = &self.voter.accepted()?.voters.now;
         let rank = voters.iter().position(|host| Some(*host) == self.host)?;
-        self.keeper.as_ref()?;
         // Not all at once.
         let rank_ms = self.times.attempt_ms.saturating_mul(rank as u64);
         let silent_ms = heard_ms.saturating_add(self.times.silence_ms).saturating_add(rank_ms);
@@ -191,7 +182,7 @@ impl Voting {
         now_ms: u64,
     ) -> VotingOutcome {
         let promised = self.voter.promised();
-        self.take_candidates();
+        self.await_keeper();
         self.answer_candidates(heard_ms, now_ms);
         if self.voter.promised() > promised {
             self.give_up(now_ms);
@@ -200,24 +191,19 @@ impl Voting {
         self.attend_election(here, name, heard_ms, now_ms)
     }
 
-    fn take_candidates(&mut self) {
-        while let Ok(link) = Link::accept(&self.listener, &self.auth) {
-            self.candidates.push(link);
-            if self.candidates.len() > CANDIDATES_MAX {
-                self.candidates.remove(0);
-            }
-        }
+    /// Takes note of the end of a keeper that was started here.
+    fn await_keeper(&mut self) {
+        let has_ended = |keeper: &mut Child| !matches!(keeper.try_wait(), Ok(None));
+        self.keeper.take_if(has_ended);
     }
 
     fn answer_candidates(&mut self, heard_ms: u64, now_ms: u64) {
+        let places = self.others.iter().filter_map(|place| place.vote_address.parse::<SocketAddr>().ok());
+        let voters: Vec<IpAddr> = places.map(|address| address.ip()).collect();
+        self.candidates.accept(&self.listener, &self.auth, &voters, now_ms);
         // Who hears the keeper follows no other one: a host that is cut off alone changes nothing.
         let is_kept = now_ms < heard_ms.saturating_add(self.times.follow_ms);
-        for mut link in std::mem::take(&mut self.candidates) {
-            match answer(&mut self.voter, &mut link, is_kept) {
-                Ok(()) => self.candidates.push(link),
-                Err(error) => log::debug!(error:%; "a candidate is gone: {error}"),
-            }
-        }
+        self.candidates.answer(|link, messages| answer(&mut self.voter, link, messages, is_kept));
     }
 
     fn attend_election(
@@ -243,7 +229,7 @@ impl Voting {
             let begun = Candidacy::begin(&self.voter, host, self.known_term);
             let begin = |candidacy| Election {
                 candidacy,
-                claim: None,
+                post: None,
                 calls: Vec::new(),
                 called: BTreeSet::from([host]),
                 until_ms,
@@ -254,7 +240,7 @@ impl Voting {
         election.call(&self.others, &self.identity);
         self.known_term = self.known_term.max(election.hear());
         let stood = election.stand(&mut self.voter, host, || {
-            StateDir::claim_whole(here, name)
+            take_post(here, name, &self.reserved)
                 .inspect_err(|error| log::warn!(why:% = error; "this host cannot run the keeper"))
         });
         match stood {
@@ -266,10 +252,10 @@ impl Voting {
             Ok(false) => {}
         }
         if let Some(record) = election.candidacy.elected().cloned()
-            && let Some(claim) = election.claim.take()
+            && let Some(post) = election.post.take()
         {
             let term = election.candidacy.term();
-            return VotingOutcome::Elected(Box::new(Victory { term, record, claim }));
+            return VotingOutcome::Elected(Box::new(Victory { term, record, post }));
         }
         self.election = Some(election);
         if matches!(stood, Ok(true)) { VotingOutcome::Promised } else { VotingOutcome::None }
@@ -279,8 +265,8 @@ impl Voting {
     fn give_up(&mut self, now_ms: u64) {
         let rank = u64::from(self.host.unwrap_or_default() % 5);
         self.not_before_ms = now_ms.saturating_add(self.times.attempt_ms.saturating_mul(1 + rank));
-        if let Some(claim) = self.election.take().and_then(|election| election.claim) {
-            unclaim(&claim);
+        if let Some(post) = self.election.take().and_then(|election| election.post) {
+            unclaim(&post.claim);
         }
     }
 
@@ -295,15 +281,14 @@ impl Voting {
         victory: &Victory,
     ) -> LaunchResult<()> {
         let started = self.try_start(here, part, victory);
-        started.inspect_err(|_| unclaim(&victory.claim))
+        started.inspect_err(|_| unclaim(&victory.post.claim))
     }
 
     fn try_start(&mut self, here: &Environment, part: &StateDir, victory: &Victory) -> LaunchResult<()> {
-        let Victory { term, record, claim } = victory;
+        let Victory { term, record, post: KeeperPost { claim, socket } } = victory;
         let refused = |e: io::Error| LaunchError::system("the keeper's plan", e);
         let body = decoded(&record.body).ok_or_else(|| refused(io::ErrorKind::InvalidData.into()))?;
         let RecordBody { mut plan, mut state } = body;
-        let socket = self.keeper.take().ok_or_else(|| refused(io::ErrorKind::AddrInUse.into()))?;
         plan.elected = Some(*term);
         if let Some(group) = &mut state.keepers {
             (group.term, group.version) = (*term, record.version);
@@ -314,9 +299,33 @@ impl Voting {
         claim.dir.write(&state)?;
         claim.dir.write_map(&state)?;
         let plan = packets::to_memory(&plan).map_err(refused)?;
-        let (_report, _child) = start_supervisor(here, claim, "keep", &[plan.as_fd(), socket.as_fd()])?;
+        let (_report, child) = start_supervisor(here, claim, "keep", &[plan.as_fd(), socket.as_fd()])?;
+        self.keeper = Some(child);
         Ok(())
     }
+}
+
+/// Takes what a keeper here needs. A former one may still run, and has it then.
+fn take_post(here: &Environment, name: &FormationName, reserved: &OwnedFd) -> LaunchResult<KeeperPost> {
+    let claim = StateDir::claim_whole(here, name)?;
+    let bound = bind_as(reserved).inspect_err(|_| unclaim(&claim));
+    let socket = bound.map_err(|e| LaunchError::system("the port of this host's keeper", e))?;
+    Ok(KeeperPost { claim, socket })
+}
+
+/// Another socket at the address of one.
+fn bind_as(reserved: &OwnedFd) -> io::Result<OwnedFd> {
+    bind_shared(SocketAddr::try_from(getsockname(reserved)?)?)
+}
+
+/// A socket at an address that others of this host may have bound as well, as long as none of them listens.
+fn bind_shared(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Also for a port to which connections of a former keeper are not forgotten yet.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &address)?;
+    Ok(socket)
 }
 
 /// What was there before is the state of a keeper that was killed.
@@ -345,9 +354,8 @@ fn head_of(record: &Record) -> RecordHead {
 }
 
 /// Answers the requests of a candidate.
-fn answer(voter: &mut Voter, link: &mut Link, is_kept: bool) -> Result<(), NetError> {
-    link.flush()?;
-    for message in link.receive()?.into_iter().filter(|message| message.op == rendezvous::VOTE) {
+fn answer(voter: &mut Voter, link: &mut Link, messages: Vec<Message>, is_kept: bool) -> Result<(), NetError> {
+    for message in messages.into_iter().filter(|message| message.op == rendezvous::VOTE) {
         let Ok(request) = VoteRequest::from_bytes(&message.body) else { continue };
         let record = match request.is_trial {
             true => voter.accepted().cloned().filter(|_| !is_kept && voter.would_promise(request.term)),
@@ -419,12 +427,12 @@ impl Election {
         &mut self,
         voter: &mut Voter,
         host: u16,
-        claim: impl FnOnce() -> LaunchResult<Claim>,
+        take_post: impl FnOnce() -> LaunchResult<KeeperPost>,
     ) -> Result<bool, ()> {
         if !self.candidacy.would_be_elected() {
             return Ok(false);
         }
-        self.claim = Some(claim().map_err(drop)?);
+        self.post = Some(take_post().map_err(drop)?);
         if self.candidacy.stand(voter, host) {
             log::info!("this host asks to keep the formation, in term {}", self.candidacy.term());
             return Ok(true);
@@ -441,5 +449,35 @@ impl Call {
     fn hear(&mut self) -> Result<Vec<Message>, NetError> {
         self.link.flush()?;
         self.link.receive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    fn listen(socket: OwnedFd) -> io::Result<TcpListener> {
+        rustix::net::listen(&socket, 8)?;
+        Ok(TcpListener::from(socket))
+    }
+
+    /// S817: a host can run the keeper again, at the address that all hosts know.
+    #[test]
+    fn a_keeper_gets_the_port_of_a_former_one_and_only_one_has_it() {
+        let reserved = bind_shared(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let address = SocketAddr::try_from(getsockname(&reserved).unwrap()).unwrap();
+        assert!(TcpStream::connect(address).is_err(), "nobody is let in before there is a keeper");
+        for _ in 0..3 {
+            let keeper = listen(bind_as(&reserved).unwrap()).unwrap();
+            assert_eq!(keeper.local_addr().unwrap(), address);
+            let host = TcpStream::connect(address).unwrap();
+            let (link, _) = keeper.accept().unwrap();
+            assert!(bind_as(&reserved).and_then(listen).is_err(), "two keepers have one port");
+            // Closed here first, it stays in the kernel for a while.
+            drop((link, keeper, host));
+            assert!(TcpStream::connect(address).is_err());
+        }
     }
 }

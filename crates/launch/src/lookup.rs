@@ -76,7 +76,7 @@ impl StateDir {
         here: &Environment,
         name: Option<&FormationName>,
     ) -> LaunchResult<(FormationName, StateDir)> {
-        let wholes = StateDir::wholes(here);
+        let wholes = StateDir::wholes_kept_here(here);
         let by_name = |name: &FormationName| wholes.iter().find(|(known, _)| known == name);
         let found = match name.or(here.around.name.as_ref()) {
             Some(name) => by_name(name),
@@ -138,6 +138,27 @@ mod tests {
         begin("default");
         assert_eq!(find(None).unwrap().0.as_str(), "default");
         assert_eq!(find(Some("two")).unwrap().0.as_str(), "two");
+    }
+
+    /// S819.
+    #[test]
+    fn the_part_is_meant_where_another_hosts_keeper_may_go_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = environment(Some(dir.path()));
+        let found = || StateDir::find_whole(&here, Some(&name("x"))).unwrap().1;
+        let part = StateDir::claim(&here, &name("x")).unwrap();
+        let whole = StateDir::claim_whole(&here, &name("x")).unwrap();
+        [&part, &whole].iter().for_each(|claim| claim.dir.write(&sample()).unwrap());
+        part.dir.write_keepers(&["192.0.2.1:7000".into()]).unwrap();
+        assert_eq!(found(), whole.dir, "its keeper lives");
+        let dir_of_whole = whole.dir.clone();
+        drop(whole);
+        assert_eq!(found(), part.dir);
+        part.dir.write_keepers(&[]).unwrap();
+        assert_eq!(found(), dir_of_whole, "no other keeper is known");
+        part.dir.write_keepers(&["192.0.2.1:7000".into()]).unwrap();
+        drop(part);
+        assert_eq!(found(), dir_of_whole, "nothing lives here");
     }
 
     #[test]

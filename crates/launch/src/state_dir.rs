@@ -132,7 +132,21 @@ impl StateDir {
         here.existing_base().map(|base| StateDir::wholes_in(&base)).unwrap_or_default()
     }
 
-    /// The same, of one place.
+    /// The same, but for those that another host's keeper may go on with: the keeper here is dead, and this host's part lives and
+    /// has others that it can turn to.
+    #[must_use]
+    pub fn wholes_kept_here(here: &Environment) -> Vec<(FormationName, StateDir)> {
+        let parts = StateDir::list(here);
+        let goes_on = |name: &FormationName| {
+            let mut own = parts.iter().filter(|(known, _)| known == name);
+            own.any(|(_, part)| part.is_held() && !part.keepers().is_empty())
+        };
+        let mut wholes = StateDir::wholes(here);
+        wholes.retain(|(name, dir)| dir.is_held() || !goes_on(name));
+        wholes
+    }
+
+    /// As [`StateDir::wholes`], of one place.
     #[must_use]
     pub fn wholes_in(base: &Path) -> Vec<(FormationName, StateDir)> {
         let entries = fs::read_dir(base).into_iter().flatten().flatten();

@@ -194,7 +194,9 @@ fn promises_are_kept(
     let Some(state) = copied_at.read()? else { return Ok(false) };
     let unsaved = unsaved::list(copied_at, &state);
     if unsaved.is_empty() {
-        return Ok(keep.is_some_and(|reason| reason.starts_with(unsaved::PROMISED)));
+        // Promises are known on the host where they were made: on others it cannot be seen that they are kept.
+        let is_promise = keep.is_some_and(|reason| reason.starts_with(unsaved::PROMISED));
+        return Ok(is_promise && unsaved::has_promises(copied_at));
     }
     let text = format!(
         "formation {name} holds data that is nowhere else:\n{}\ncopy it out (bivouac stage out, bivouac stage resume), or throw it \

@@ -67,7 +67,7 @@ pub fn run(here: &Environment, args: &ListAllArgs) -> Result<ExitCode, Failure> 
         names(here).iter().for_each(|name| outln!("{name}"));
         return Ok(ExitCode::SUCCESS);
     }
-    let mut all = living(StateDir::list(here), StateDir::wholes(here));
+    let mut all = living(StateDir::list(here), StateDir::wholes_kept_here(here));
     all.extend(recoverable(here).iter().map(dead));
     all.extend(other_bases(here).iter().flat_map(|base| elsewhere(here, base)));
     all.sort_by(|a, b| (&a.name, a.created_unix_ms).cmp(&(&b.name, b.created_unix_ms)));

@@ -91,6 +91,9 @@ pub struct HostsArgs {
     #[arg(long, value_name = "FILE", requires = "meet", help_heading = HEADING)]
     pub meet_secret: Option<PathBuf>,
     /// How long a host goes on while it hears nothing from the keeper of the formation, before it takes its part down
+    ///
+    /// With --protect replicas=2 on three hosts or more, four times --dead-after at least: so long may it take until another host
+    /// goes on in that one's place.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration, conflicts_with = "nodes", help_heading = HEADING)]
     pub silence_max: Duration,
 }

@@ -40,6 +40,8 @@ pub struct UpArgs {
     #[command(flatten)]
     pub place: PlaceArgs,
     /// End the formation when this process ends, for instance a job script's: --owner $$
+    ///
+    /// Where another host goes on in the place of this one (--protect replicas=2), the process counts as ended.
     #[arg(long, value_name = "PID", allow_negative_numbers = true, value_parser = number::<u32>(1, 4_194_304))]
     pub owner: Option<u32>,
     /// File or directory of the formation that is to be copied out before it goes down, and the path it shall have: `stage out`

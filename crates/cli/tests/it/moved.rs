@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::harness::library::{create, far_library, library, open, read, write};
 use crate::harness::{Said, is_alive, signal, standby_of, try_to_signal, wait_until, wait_within};
 use crate::hosts::Hosts;
-use bivouac_launch::StateDir;
+use bivouac_launch::{CODE_KEEP, StateDir};
 use bivouac_net::{
     Address, Auth, DaemonId, Identity, LaneKind, Secret, SocketOptions, SocketTransport, call,
 };
@@ -419,6 +419,90 @@ fn the_host_of_the_keeper_may_be_lost() {
     assert!(said.out.contains("nothing left: 0 processes"), "{said:?}");
     assert!(!formation.runtime(keeper).join("bivouac").exists());
     take_down(&formation, &["a", "b", "c"]);
+}
+
+/// The keeper on one of the hosts, and the copy of it that waits, once all hosts follow it and none of its predecessors.
+fn elected_keeper(formation: &Hosts, former: Option<u64>) -> (u64, u64, &'static str) {
+    const HOSTS: [&str; 3] = ["a", "b", "c"];
+    let (mut keeper, mut found) = (0, "");
+    wait_within(MOVE_MAX, "a keeper is elected", || {
+        let Some(host) = keepers_host(formation, &HOSTS) else { return false };
+        let dir = formation.runtime(host).join(format!("bivouac/{}+hosts", formation.name));
+        let Some(state) = StateDir::at(dir).read().unwrap() else { return false };
+        let term = u64::from(state.keepers.map_or(0, |group| group.term));
+        (keeper, found) = (state.supervisor.map_or(0, |process| process.pid.into()), host);
+        let follow = HOSTS.iter().all(|host| map(formation, host).version >> 32 >= term);
+        follow && Some(keeper) != former && standby_of(keeper).is_some()
+    });
+    (keeper, standby_of(keeper).unwrap(), found)
+}
+
+/// S817, S819: three hosts have a keeper again as often as it is killed, and in the end nothing of any is left.
+#[test]
+fn a_host_is_elected_again_after_its_keeper_has_ended() {
+    let formation = protected("a,b,c");
+    let client = library(&part(&formation, "b"));
+    let file = create(&client, "x");
+    let mut killed = first_keeper(&formation);
+    let mut elected = Vec::new();
+    for turn in 0..4 {
+        killed.iter().for_each(|pid| try_to_signal(*pid, Signal::STOP));
+        killed.iter().for_each(|pid| try_to_signal(*pid, Signal::KILL));
+        let (keeper, standby, host) = elected_keeper(&formation, killed.first().copied());
+        elected.push(host);
+        killed = vec![keeper, standby];
+        write(&client, file, 0, &[turn; 8 * BLOCK]);
+        assert_eq!(read(&client, file, 0, 8 * BLOCK), [turn; 8 * BLOCK]);
+    }
+    // Of three hosts, one has been it twice.
+    let other = ["a", "b", "c"].into_iter().find(|host| *host != elected[3]).unwrap();
+    drop(client);
+    let said = at(&formation, other, &["down", "--yes"]);
+    assert!(said.out.contains("nothing left: 0 processes"), "{said:?}");
+    for host in ["a", "b", "c"] {
+        assert!(!formation.runtime(host).join("bivouac").exists(), "host {host}, keepers {elected:?}");
+    }
+}
+
+/// S189, S817: where no host is left that could elect another keeper, the present one says what is lost.
+#[test]
+fn a_keeper_whose_hosts_have_all_ended_says_what_is_lost() {
+    let formation = Hosts::new();
+    let options = ["--protect", "replicas=2", "--dead-after", "2s", "--out", "results:/tmp/never"];
+    formation.up("a,b,c", "", &options).succeeds();
+    let keeper = first_keeper(&formation)[0];
+    // On a host that does not know what was promised it is not taken for done.
+    at(&formation, "b", &["down", "--yes"]).fails(CODE_KEEP.into(), &["/results to /tmp/never"]);
+    let agents = ["a", "b", "c"].map(|host| {
+        let state = StateDir::at(part(&formation, host)).read().unwrap().unwrap();
+        u64::from(state.owner.unwrap().pid)
+    });
+    agents.iter().for_each(|agent| signal(*agent, Signal::TERM));
+    wait_within(MOVE_MAX, "the keeper has ended", || !is_alive(keeper));
+    let file = formation.place.path().join(format!("bivouac-{}.txt", formation.name));
+    let said = std::fs::read_to_string(file).unwrap();
+    assert!(said.contains("none of its hosts is left") && said.contains("/results to /tmp/never"), "{said}");
+    assert!(["a", "b", "c"].iter().all(|host| !formation.runtime(host).join("bivouac").exists()));
+}
+
+/// Without three hosts nobody is elected, so nothing listens for votes.
+#[test]
+fn two_hosts_do_not_vote() {
+    let formation = protected("a,b");
+    let listening = |host: &str| {
+        let state = StateDir::at(part(&formation, host)).read().unwrap().unwrap();
+        let agent = state.owner.unwrap().pid;
+        let links = std::fs::read_dir(format!("/proc/{agent}/fd")).unwrap();
+        let sockets = links.filter_map(|link| std::fs::read_link(link.unwrap().path()).ok());
+        let sockets: Vec<String> = sockets.map(|link| link.to_string_lossy().into_owned()).collect();
+        let listeners = std::fs::read_to_string(format!("/proc/{agent}/net/tcp")).unwrap();
+        let listeners = listeners.lines().filter(|line| line.split_whitespace().nth(3) == Some("0A"));
+        let inodes = listeners.filter_map(|line| line.split_whitespace().nth(9));
+        inodes.filter(|inode| sockets.iter().any(|socket| *socket == format!("socket:[{inode}]"))).count()
+    };
+    // The daemons' listeners are the supervisor's.
+    assert_eq!([listening("a"), listening("b")], [0, 0]);
+    take_down(&formation, &[]);
 }
 
 /// S818, S819: a keeper that stood still until another one was elected changes nothing, and ends.

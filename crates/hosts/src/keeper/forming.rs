@@ -336,8 +336,9 @@ impl Keeper {
     }
 
     fn end_if_all_are_gone(&mut self) {
+        let is_any_up = self.state.hosts.iter().any(|host| host.life == HostLife::Up);
         // Of a keeper that is cut off, all hosts are lost for itself only.
-        if self.state.hosts.iter().any(|host| host.life == HostLife::Up) || !self.is_agreed() {
+        if is_any_up || (!self.is_agreed() && self.may_be_succeeded()) {
             return;
         }
         log::warn!("no host of this formation is left");

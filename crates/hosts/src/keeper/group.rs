@@ -43,7 +43,14 @@ impl Keeper {
         self.proposal.is_accepted(&self.voters())
     }
 
-    pub(super) fn can_keep(&mut self, host: usize, vote_address: String, keeper_address: String) {
+    /// Returns whether another keeper may be elected, or have been, by hosts that have not taken their parts down.
+    pub(super) fn may_be_succeeded(&self) -> bool {
+        let goes_on = (0u16..).zip(&self.hosts).filter(|(_, seen)| seen.left.is_none());
+        self.voters().may_elect(&goes_on.map(|(host, _)| host).collect())
+    }
+
+    /// Notes where a host votes, and where a keeper on it would be.
+    pub(super) fn note_place(&mut self, host: usize, vote_address: String, keeper_address: String) {
         let Ok(host) = u16::try_from(host) else { return };
         let group = self.state.keepers.get_or_insert_default();
         group.places.retain(|place| place.host != host);
@@ -112,7 +119,12 @@ impl Keeper {
         }
         // A candidate needs those before as long as a record names them.
         group.former.clear();
+        let is_alone = group.voters.is_empty();
         self.record();
+        if is_alone {
+            self.told_voters = None;
+            self.tell_keepers();
+        }
     }
 
     /// Changes who votes, where hosts were lost.
@@ -149,7 +161,8 @@ impl Keeper {
         let own = self.plan.ticket.addresses.iter();
         let addresses: Vec<String> =
             own.chain(successors.map(|place| &place.keeper_address)).cloned().collect();
-        Some(Order::Keepers { term: group.term, addresses, is_succeeded: !group.voters.is_empty() })
+        // Until it is accepted that the keeper decides alone, the former voters are needed.
+        Some(Order::Keepers { term: group.term, addresses, is_succeeded: !voters.is_empty() })
     }
 
     fn tell_keepers(&mut self) {

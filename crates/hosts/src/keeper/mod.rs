@@ -549,7 +549,7 @@ impl Keeper {
         match report {
             HostReport::Alive => {}
             HostReport::CanKeep { vote_address, keeper_address } => {
-                self.can_keep(host, vote_address, keeper_address);
+                self.note_place(host, vote_address, keeper_address);
             }
             HostReport::Accepted { term, version } => self.record_accepted(host, term, version),
             HostReport::Deposed { term } => {
