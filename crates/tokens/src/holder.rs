@@ -156,6 +156,7 @@ impl Holder {
         if earlier.any(|other| other.mode.conflicts(call.mode) && other.range.overlaps(&call.range)) {
             return Poll::Wait;
         }
+        // Who keeps nothing asks for each call: tokens that are there are another call's, and go with that.
         if !self.keeps_nothing
             && call.progress == Progress::Waits
             && file.missing(call.mode, &call.range).is_empty()
@@ -172,17 +173,17 @@ impl Holder {
     /// A call's request was granted, as of this epoch of the file: the call goes on.
     pub fn granted(&mut self, ino: Ino, id: CallId, epoch: u32, grant: &Grant) -> Vec<GiveBack> {
         let file = self.files.entry(ino).or_default();
-        let Some(mode) = file.calls.get(&id).map(|call| call.mode) else { return Vec::new() };
+        let Some(Call { mode, range, progress, .. }) = file.calls.get(&id).cloned() else {
+            return Vec::new();
+        };
         file.adopt_epoch(ino, epoch, &mut self.uncovered);
         file.serial = file.serial.max(grant.serial);
         // A grant of an epoch before the file's covers this call, which will be refused, and nothing else.
         if file.epoch == epoch {
             file.add(mode, grant);
         }
-        let is_running = file.calls.get(&id).is_some_and(|call| call.progress == Progress::Runs);
-        let range = file.calls.get(&id).map_or(ByteRange::at(0, 0), |call| call.range);
         // One that resumes may have gone first meanwhile.
-        let has_to_wait = !is_running && overlap(&file.in_use(mode), &range);
+        let has_to_wait = progress != Progress::Runs && overlap(&file.in_use(mode), &range);
         file.set(id, if has_to_wait { Progress::Waits } else { Progress::Runs });
         file.answered(id);
         file.give_back(ino, &mut self.uncovered)
@@ -416,11 +417,22 @@ impl Holder {
 
 impl FileTokens {
     fn set(&mut self, id: CallId, progress: Progress) {
-        if let Some(call) = self.calls.get_mut(&id) {
-            call.progress = progress;
-            call.asked_behind = self.serial;
-            call.has_run |= progress == Progress::Runs;
-        }
+        let Some(call) = self.calls.get_mut(&id) else { return };
+        call.progress = progress;
+        call.asked_behind = self.serial;
+        call.has_run |= progress == Progress::Runs;
+        let (mode, range) = (call.mode, call.range);
+        // Tokens order calls of different clients; those of one client are ordered here alone.
+        let conflicts = |(other, call): (&CallId, &Call)| {
+            *other != id
+                && call.progress == Progress::Runs
+                && call.mode.conflicts(mode)
+                && call.range.overlaps(&range)
+        };
+        assert!(
+            progress != Progress::Runs || !self.calls.iter().any(conflicts),
+            "{id:?} on {range} runs beside a call that conflicts"
+        );
     }
 
     /// Idle bytes that calls ask for, by grants before all that may be on their way for these.
@@ -519,6 +531,11 @@ impl FileTokens {
         for recall in std::mem::take(&mut self.recalled) {
             let in_use = self.in_use(recall.mode);
             let is_in_use = recall.ranges.iter().any(|range| overlap(&in_use, range));
+            assert!(
+                recall.asks.iter().all(|ask| self.calls.contains_key(ask)),
+                "a recall of inode {ino} waits for the answer to a call that has ended: {:?}",
+                recall.asks
+            );
             if is_in_use || !recall.asks.is_empty() {
                 self.recalled.push(recall);
                 continue;

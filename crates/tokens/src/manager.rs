@@ -134,6 +134,7 @@ impl Manager {
         let file = self.files.entry(ino).or_default();
         let before = file.waiting.len();
         let at = file.queue(client, id, wanted, now);
+        // Also where it has to wait for a fence: whoever comes meanwhile is granted behind it.
         let is_new = at == before;
         if renews && file.has(client, wanted) {
             // A fence may take longer than what is inherited is kept. One that has not got what it needs waits for others,
@@ -221,7 +222,12 @@ impl Manager {
 
     /// A file has got a new epoch since this was to be done.
     pub fn fenced(&mut self, ino: Ino, fence: Fence) {
-        let fenced = &mut self.files.entry(ino).or_default().fenced;
+        let unknown = self.unknown;
+        let FileTokens { lost, fenced, .. } = self.files.entry(ino).or_default();
+        assert!(
+            fence.of_file <= *lost && fence.unknown <= unknown,
+            "inode {ino} is fenced for {fence:?}, and has had {lost} losses of its own and {unknown} others"
+        );
         fenced.of_file = fenced.of_file.max(fence.of_file);
         fenced.unknown = fenced.unknown.max(fence.unknown);
     }
@@ -244,6 +250,7 @@ impl Manager {
     pub fn spoil(&mut self, ino: Ino, client: ClientId, ranges: &[ByteRange]) {
         let file = self.files.entry(ino).or_default();
         file.take(client, TokenMode::Write, ranges, u64::MAX);
+        // Also where it had none of them any more: the message that may still arrive was sent while it had.
         file.lost += 1;
     }
 
@@ -408,6 +415,7 @@ impl FileTokens {
 
     /// The recalls whose clients have not been asked for the same already, which are remembered.
     fn not_yet_recalled(&mut self, recalls: Vec<Recall>, wanted: &Wanted, now: Instant) -> Vec<Recall> {
+        // What a client has said that it gives back may have been lost with its message.
         self.recalled.retain(|recall| now < recall.until);
         let is_due = |recall: &Recall| {
             let needed = self.in_the_way(wanted).filter(|token| token.client == recall.client);
@@ -469,6 +477,11 @@ impl FileTokens {
         for Held { client, serial, .. } in in_the_way {
             let oldest = holders.entry(*client).or_insert(*serial);
             *oldest = *serial.min(oldest);
+            assert!(
+                *serial <= upto,
+                "client {} has a token of serial {serial}, the last is {upto}",
+                client.0
+            );
         }
         let waiting = |holder| self.waiting.iter().filter(move |one| one.client == holder).map(|one| one.id);
         let recalled = self.with_other_readers(client, wanted);
@@ -537,6 +550,13 @@ impl FileTokens {
             }
             self.held.push(Held { client, mode, range, serial, request, inherited: None });
         }
+        // Each of two clients that have the same byte goes by its own copy.
+        let is_shared = |token: &Held| token.client != client && token.mode.conflicts(mode);
+        assert!(
+            !self.held.iter().any(|token| is_shared(token) && overlap(ranges, &token.range)),
+            "client {} is granted bytes by serial {serial} that another client has",
+            client.0
+        );
     }
 
     /// The client has these bytes no more, or may only read them. Returns whether it had any.
