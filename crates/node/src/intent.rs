@@ -65,6 +65,8 @@ impl Node {
         begin: impl FnOnce(&LoggedIntent) -> FsResult<Change<'a>>,
     ) -> FsResult<()> {
         self.reaper.check_unfinished()?;
+        // A daemon after this one looks for intents in its own slots alone.
+        assert!(self.owns(slot), "{} logs an intent in slot {} of another node", self.id, slot.0);
         // The channel first: ids of steps must rise within one.
         let steps_channel = self.intents.channels.take();
         let (client, channel, op) = (ctx.client, ctx.channel, ctx.id);

@@ -220,9 +220,13 @@ impl Locks {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        self.locks.change(self.target, |held| match self.is_alone {
-            true => held.alone = false,
-            false => held.shared = held.shared.saturating_sub(1),
+        self.locks.change(self.target, |held| {
+            let is_held = if self.is_alone { held.alone } else { held.shared > 0 };
+            assert!(is_held, "{:?} is unlocked and was not locked", self.target);
+            match self.is_alone {
+                true => held.alone = false,
+                false => held.shared -= 1,
+            }
         });
     }
 }

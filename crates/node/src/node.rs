@@ -140,14 +140,14 @@ impl Node {
 
     /// What answers what is asked of this host: it is the process's affair what it shows of it.
     pub fn on_asked(&self, answer: impl Fn(&HostQuestion<'_>) -> FsResult<Vec<u8>> + Send + Sync + 'static) {
-        // Told once, by whom opened the node.
-        let _ = self.hooks.asked.set(Box::new(answer));
+        let is_first = self.hooks.asked.set(Box::new(answer)).is_ok();
+        assert!(is_first, "two answer what is asked of the host of {}", self.id);
     }
 
     /// What ends the connections of a client that was forgotten.
     pub fn on_forgotten(&self, act: impl Fn(ClientId) + Send + Sync + 'static) {
-        // Told once, by whom made the server.
-        let _ = self.hooks.forgotten.set(Box::new(act));
+        let is_first = self.hooks.forgotten.set(Box::new(act)).is_ok();
+        assert!(is_first, "two end the connections of clients that {} forgets", self.id);
     }
 
     /// Names, attributes and what else records are take at most so much memory from now on, and no more than `left` has.

@@ -157,8 +157,8 @@ impl PeerLane {
 
     /// From now on nothing is asked that may tell of changes which this mirror has deferred.
     pub fn make_deferred_before_asking(&self, mirror: &Arc<Mirror>) {
-        // Told once, by whoever opens the node.
-        let _ = self.mirror.set(Arc::downgrade(mirror));
+        let is_first = self.mirror.set(Arc::downgrade(mirror)).is_ok();
+        assert!(is_first, "{} has two mirrors", self.id);
     }
 
     /// Returns once all that was changed here before is on both sides of the mirror: before anybody is told of it.

@@ -56,6 +56,9 @@ impl ClientReplies {
             self.superseded.pop_front();
             self.replies.remove(&id);
         }
+        let referred = self.slots.len() + self.superseded.len();
+        // One that nothing refers to would stay for good, and be the answer to whatever has its number next.
+        assert!(referred <= self.replies.len(), "{referred} requests have {} replies", self.replies.len());
     }
 }
 
@@ -140,6 +143,7 @@ impl ReplyCache {
                 None => break,
             }
         }
+        // Under the lock under which no reply was found: of two transmissions one carries the request out.
         let former = clients.entry(client).or_default().replies.insert(id, None);
         assert!(former.is_none(), "a request is carried out while its reply is there, or awaited");
         drop(clients);

@@ -78,6 +78,11 @@ impl Ctx<'static> {
 }
 
 impl Ctx<'_> {
+    /// The same request for a change that is no operation of its client's: nothing is remembered of it.
+    pub fn for_nobody(&self) -> Self {
+        Ctx { client: SYSTEM, channel: 0, id: OpId(0), ..*self }
+    }
+
     /// The intent that a step belongs to: its driver and its number.
     pub fn intent(&self) -> (ClientId, u64) {
         (self.client, self.id.0 / STEPS_MAX)

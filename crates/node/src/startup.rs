@@ -212,8 +212,7 @@ impl Node {
     /// # Errors
     /// The system refuses a thread.
     pub fn start(self: &Arc<Self>) -> std::io::Result<()> {
-        // Begun once.
-        let _ = self.this.set(Arc::downgrade(self));
+        assert!(self.this.set(Arc::downgrade(self)).is_ok(), "{} is started twice", self.id);
         if let Some(tended) = &self.mirror {
             tended.start()?;
         }

@@ -63,9 +63,13 @@ impl Tokens {
 
     /// Waits for so long, if a thread may.
     pub fn park(&self, time: Duration) -> bool {
+        self.wait_parked(|| bivouac_net::pause(time))
+    }
+
+    fn wait_parked(&self, wait: impl FnOnce()) -> bool {
         let may_park = self.parked.fetch_add(1, Ordering::AcqRel) < PARKED_MAX;
         if may_park {
-            bivouac_net::pause(time);
+            wait();
         }
         self.parked.fetch_sub(1, Ordering::AcqRel);
         may_park
@@ -127,13 +131,10 @@ impl Tokens {
     /// Waits until tokens have become free since this version, or until a moment. Whether a thread may wait that long: there
     /// must be some for those who give tokens back.
     pub fn wait(&self, version: u64, until: Instant) -> bool {
-        let may_park = self.parked.fetch_add(1, Ordering::AcqRel) < PARKED_MAX;
-        if may_park {
+        self.wait_parked(|| {
             let mut state = self.state.lock();
             while state.version == version && !self.changed.wait_until(&mut state, until).timed_out() {}
-        }
-        self.parked.fetch_sub(1, Ordering::AcqRel);
-        may_park
+        })
     }
 }
 

@@ -237,6 +237,12 @@ impl Advisory {
         }
         let mut counts = self.counts.lock();
         let count = counts.get(&client).copied().unwrap_or(0);
+        assert!(
+            growth > 0 || growth.unsigned_abs() <= count,
+            "client {} has {count} ranges locked, and unlocks {}",
+            client.0,
+            growth.unsigned_abs()
+        );
         let grown = count.saturating_add_signed(growth);
         if growth > 0 && grown > LOCKS_PER_CLIENT_MAX {
             return Err(too_many("ranges are locked by this client", LOCKS_PER_CLIENT_MAX));

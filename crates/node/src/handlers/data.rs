@@ -167,14 +167,7 @@ impl Handle for op::StatSubfile {
                 data_at: stat.data_at,
                 path: stat.path.to_string_lossy().into_owned(),
             },
-            None => SubfileState {
-                exists: false,
-                len: 0,
-                allocated: 0,
-                front: 0,
-                data_at: 0,
-                path: String::new(),
-            },
+            None => SubfileState::default(),
         })
     }
 }

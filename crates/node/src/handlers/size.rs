@@ -268,8 +268,7 @@ impl Node {
     /// Cuts off what clients that died may have left behind the end. This is nobody's operation: the one that
     /// makes it necessary has yet to be done.
     fn cut_rest(&self, ctx: &Ctx<'_>, inode: &Inode) -> FsResult<()> {
-        let nobody = Ctx { client: crate::identity::SYSTEM, channel: 0, id: bivouac_types::OpId(0), ..*ctx };
-        self.cut(&nobody, inode, inode.attr.size, inode.attr.layout)
+        self.cut(&ctx.for_nobody(), inode, inode.attr.size, inode.attr.layout)
     }
 
     /// Gives a file a new epoch, and changes nothing else, if that is wanted once nobody else does: whoever goes by the present
@@ -296,7 +295,6 @@ impl Node {
         let cut = Cut { ino, size, epoch: epoch.wrapping_add(1), layout, new_layout: layout, contract };
         // Nobody's operation, as above; and no change of content, so times stay, and so does the data version unless a client
         // has gone away that may have written: the cut ends what reminds of that.
-        let nobody = Ctx { client: crate::identity::SYSTEM, channel: 0, id: bivouac_types::OpId(0), ..*ctx };
         let begin = |_: &LoggedIntent| {
             let mut change = self.change_of(ino)?;
             if self.stale_tails.may_have_tail(ino) {
@@ -306,7 +304,7 @@ impl Node {
             }
             Ok(change)
         };
-        self.carry_out_begun(&nobody, ino.slot(), Intent::Cut(cut), begin)
+        self.carry_out_begun(&ctx.for_nobody(), ino.slot(), Intent::Cut(cut), begin)
     }
 
     pub(crate) fn attr_of(&self, ctx: &Ctx<'_>, ino: Ino) -> FsResult<Attr> {

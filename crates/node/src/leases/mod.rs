@@ -108,6 +108,8 @@ impl Leases {
         if holder.asked > 0 || holder.barred > now {
             return 0;
         }
+        // Changes that the daemon before this one would wait for are waited for this long after a restart.
+        assert!(lease_ms <= LEASE_MS, "a lease of {lease_ms} ms on {item:?} is longer than any");
         holder.take(item, now + Duration::from_millis(lease_ms), now);
         (lease_ms - LEASE_MARGIN_MS) as u32
     }
@@ -170,6 +172,7 @@ impl Leases {
         while let Some(left) = latest.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             bivouac_net::pause(left);
         }
+        assert_eq!(holders.len(), answers.len(), "as many holders of {items:?} as answers");
         // Not before: another change of the same items has to wait as well.
         for (held, _) in holders.iter().zip(answers).filter(|(_, until)| until.is_some()) {
             self.at_items(held, |holder, item| holder.give_up(item));
@@ -208,6 +211,7 @@ impl Leases {
         let mut all: Vec<Held> = Vec::new();
         for item in items {
             let Some(mut state) = self.state(*item) else { continue };
+            // Under one lock with the look at the holders: who asks later is refused, who asked before is found.
             state.place(*item).begin(client);
             let others = state.holders.iter_mut().filter(|holder| holder.client != client);
             for holder in others.filter(|holder| holder.has(*item, now)) {
