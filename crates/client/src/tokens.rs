@@ -692,6 +692,7 @@ impl TokenTable {
         let (Home { life, seen, .. }, tokens) = {
             let mut state = self.lock();
             let Some(home) = state.homes.get_mut(&node) else { return Ok(()) };
+            // Before the tokens are read: what is granted from now on is not among them, and is asked for again.
             home.reclaims += 1;
             home.is_reclaiming = true;
             let home = *home;

@@ -195,8 +195,8 @@ impl Client {
         let own = Own { files, keeper, closings, entries: None, tokens };
         let client = Client::with(connections, Direct::none(known), own, options);
         seeker.set(&client.connections);
-        // Told once; no connection is made before.
-        let _ = doubts.set(client.locks.doubts());
+        // No connection is made before.
+        assert!(doubts.set(client.locks.doubts()).is_ok(), "locks of two clients are doubted together");
         if let Some((_, liveness)) = local {
             client.locks.heed(Heeded { liveness, wait: options.wait });
         }

@@ -162,6 +162,8 @@ impl Content {
         let (is_long, len) = (data.len() > TRANSFER_MAX, data.len() as u64);
         let split = || bivouac_layout::split(&known.layout, offset, len).collect();
         let ranges: Vec<TargetRange> = if is_long { cut(&known.layout, offset, len) } else { split() };
+        let parts: u64 = ranges.iter().map(|range| range.len).sum();
+        assert_eq!(parts, len, "inode {ino}: bytes that targets get of a write at {offset}");
         let payloads: Vec<Vec<IoSlice<'_>>> = ranges.iter().map(|range| gather(range, data)).collect();
         let nodes = self.content_nodes(&ranges)?;
         let writing = Writing { ranges: &ranges, payloads: &payloads };

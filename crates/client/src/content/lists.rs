@@ -46,6 +46,7 @@ struct TargetList<S> {
 
 impl<S> TargetList<S> {
     fn push(&mut self, offset: u64, len: u64, slices: impl IntoIterator<Item = S>) {
+        assert!(len <= TRANSFER_MAX as u64, "a place of a list has {len} bytes");
         self.places.push(Place { offset, len: len as u32, buffers: self.slices.len() as u32 });
         self.slices.extend(slices);
         self.bytes += len;

@@ -112,7 +112,7 @@ impl Content {
             let name = SubfileName { ino: attr.ino, target };
             let (subfile, error) = match self.connections.ask::<op::StatSubfile>(place.node, &name) {
                 Ok(subfile) => (subfile, None),
-                Err(error) => (unknown_subfile(), Some(error)),
+                Err(error) => (SubfileState::default(), Some(error)),
             };
             Ok(TargetReport { column, target, node: place.node, volume: place.volume, subfile, error })
         };
@@ -187,9 +187,4 @@ fn finish_all<'a, O: Operation>(
     let answers: Vec<FsResult<O::Reply>> =
         started.into_iter().map(|started| started.finish(&mut []).map(|(reply, _)| reply)).collect();
     answers.into_iter().collect()
-}
-
-/// What is reported of a subfile whose node does not say.
-fn unknown_subfile() -> SubfileState {
-    SubfileState { exists: false, len: 0, allocated: 0, front: 0, data_at: 0, path: String::new() }
 }

@@ -64,6 +64,7 @@ impl StreamPlan {
         let target = targets.min_by_key(|target| (target.under_way, target.waiting.front().copied()))?;
         let message = target.waiting.pop_front()?;
         target.under_way += 1;
+        assert!(target.under_way <= self.under_way + 1, "more messages to a target than to all");
         self.under_way += 1;
         Some(message)
     }
@@ -85,7 +86,8 @@ impl StreamPlan {
 
     /// A message that was begun is not under way any more, whatever came of it.
     pub fn ended(&mut self, message: usize) {
-        if let Some(target) = self.target(message).filter(|target| target.under_way > 0) {
+        if let Some(target) = self.target(message) {
+            assert!(target.under_way > 0, "message {message} ends, and none is under way to its target");
             target.under_way -= 1;
             self.under_way -= 1;
         }

@@ -118,6 +118,7 @@ impl Content {
             return Ok(None);
         }
         let written = start(known.size)..end;
+        assert!(written.start <= end, "inode {ino}: a write of {written:?} ends before it begins");
         if self.direct.sizes.tell(ino, &written, known) {
             self.known.grew(ino, written, known.epoch);
             return Ok(None);

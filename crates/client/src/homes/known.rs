@@ -110,12 +110,13 @@ impl KnownFiles {
         let mut shard = self.shard(ino).lock();
         let entry = shard.files.get_mut(&ino)?;
         let at = entry.opens.iter().rposition(|open| open.is_for_writing() == writes);
-        let open = at.or(entry.opens.len().checked_sub(1)).map(|at| entry.opens.swap_remove(at));
+        assert!(!entry.opens.is_empty(), "inode {ino} is known and not open");
+        let open = entry.opens.swap_remove(at.unwrap_or(entry.opens.len() - 1));
         let dirty = self.set_dirty(ino, entry, false);
         if entry.opens.is_empty() {
             shard.files.remove(&ino);
         }
-        open.map(|open| (open, dirty))
+        Some((open, dirty))
     }
 
     /// What is known of an open file.
@@ -140,6 +141,7 @@ impl KnownFiles {
     /// counts for nothing.
     pub fn learn(&self, attr: &Attr, asked: Moment, current_until: Moment) {
         let mut shard = self.shard(attr.ino).lock();
+        // An answer that crossed an invalidation is from before the change, or promises what is void already.
         let is_current = asked > shard.changed;
         if let Some(entry) = shard.files.get_mut(&attr.ino) {
             entry.known = Some(Known::from(attr));
@@ -160,7 +162,9 @@ impl KnownFiles {
     /// The change is over, or it is not known what has come of it.
     pub fn end_change(&self, ino: Ino, now: Moment) {
         self.invalidate(ino, now);
-        self.shard(ino).lock().changing -= 1;
+        let changing = &mut self.shard(ino).lock().changing;
+        assert!(*changing > 0, "a change of the size of inode {ino} ends that has not begun");
+        *changing -= 1;
     }
 
     /// Somebody is about to change a file, or this client has.

@@ -34,6 +34,8 @@ impl UnderWay {
         let mut numbers = self.0.lock();
         let id = numbers.next.for_access(writes);
         numbers.next = OpenId(numbers.next.0 + OpenId::STEP);
+        // The floor that homes were told may be above a number that comes once more.
+        assert!(numbers.open.last().is_none_or(|last| *last < id), "open {id:?} begins behind a later one");
         numbers.open.insert(id);
         Opening { numbers: self, id }
     }
@@ -47,7 +49,8 @@ impl UnderWay {
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
-        self.numbers.0.lock().open.remove(&self.id);
+        let was_open = self.numbers.0.lock().open.remove(&self.id);
+        assert!(was_open, "open {:?} ends twice", self.id);
     }
 }
 
@@ -111,12 +114,12 @@ impl Drop for Telling<'_> {
     fn drop(&mut self) {
         self.tellings.is_due(self.ino, false);
         let mut files = self.tellings.files.lock();
-        if let Some(count) = files.get_mut(&self.ino) {
-            *count -= 1;
-            if *count == 0 {
-                files.remove(&self.ino);
-                self.tellings.ended.notify_all();
-            }
+        let count = files.entry(self.ino).or_default();
+        assert!(*count > 0, "the home of inode {} was told by nobody", self.ino);
+        *count -= 1;
+        if *count == 0 {
+            files.remove(&self.ino);
+            self.tellings.ended.notify_all();
         }
         self.tellings.count.fetch_sub(1, Ordering::AcqRel);
     }

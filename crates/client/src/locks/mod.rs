@@ -84,8 +84,7 @@ impl LockDesk {
 
     /// What the client's own node knows of the others is heeded from now on.
     pub(crate) fn heed(&self, heeded: Heeded) {
-        // Told once, by whom made it.
-        let _ = self.heeded.set(heeded);
+        assert!(self.heeded.set(heeded).is_ok(), "two nodes tell one client who lives");
     }
 
     /// Locks or unlocks a range. Without `waiting`, what cannot be had at once is refused.

@@ -153,6 +153,7 @@ impl State {
         let Some(ticket) = self.tickets.get_mut(&number) else { return Concluded::Unknown };
         let outcome = match asked {
             Ok(true) => Ok(()),
+            // The home has said so by way of the node, before the answer to what was asked.
             _ if ticket.granted => Ok(()),
             Ok(false) => {
                 ticket.busy = false;

@@ -61,7 +61,7 @@ impl LockDesk {
             match state.next_due(home) {
                 Some(due) => drop(self.news.wait_until(&mut state, due)),
                 None => {
-                    state.employed.remove(&home);
+                    assert!(state.employed.remove(&home), "two threads wait for locks at {home}");
                     return None;
                 }
             }

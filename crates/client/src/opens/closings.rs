@@ -77,6 +77,7 @@ impl Closings {
         if now >= MANY {
             self.0.send(node);
         } else if before == 0 && now > 0 {
+            // What was put before has called already, and is not sent before this is.
             self.ring();
         }
     }

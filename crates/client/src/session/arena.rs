@@ -100,7 +100,7 @@ impl Arena {
     /// # Errors
     /// What the system says.
     pub fn read(&self, slot: u32, at: u32, into: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(into, self.place(slot) + u64::from(at))
+        self.file.read_exact_at(into, self.place_of(slot, at, into.len()))
     }
 
     /// Writes bytes of a page.
@@ -108,7 +108,7 @@ impl Arena {
     /// # Errors
     /// What the system says.
     pub fn write(&self, slot: u32, at: u32, data: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(data, self.place(slot) + u64::from(at))
+        self.file.write_all_at(data, self.place_of(slot, at, data.len()))
     }
 
     /// Notes which bytes of a page have not been sent, at most [`SPANS_MAX`] ranges.
@@ -116,6 +116,12 @@ impl Arena {
     /// # Errors
     /// What the system says.
     pub fn note(&self, slot: u32, ino: Ino, page: u64, unsent: &Spans) -> io::Result<()> {
+        // Those beyond would be lost with the process, although they were acknowledged.
+        assert!(
+            unsent.count() <= SPANS_MAX,
+            "page {page} of inode {ino} has {} unsent ranges",
+            unsent.count()
+        );
         let mut note = [0; NOTE_LEN];
         note[..8].copy_from_slice(&ino.0.to_le_bytes());
         note[8..16].copy_from_slice(&page.to_le_bytes());
@@ -144,7 +150,14 @@ impl Arena {
         notes.map(|(slot, note)| decode(slot, note)).collect()
     }
 
+    fn place_of(&self, slot: u32, at: u32, len: usize) -> u64 {
+        // What is behind it is another file's.
+        assert!(u64::from(at) + len as u64 <= PAGE, "{len} bytes at {at} of page {slot} reach behind it");
+        self.place(slot) + u64::from(at)
+    }
+
     fn note_at(&self, slot: u32) -> u64 {
+        assert!(slot < self.pages, "page {slot} of a pool of {} is noted", self.pages);
         self.base + NOTES_AT + u64::from(slot) * NOTE_LEN as u64
     }
 

@@ -138,6 +138,7 @@ impl Desk {
                 return rota.turns.pop_first();
             }
             rota.free += 1;
+            assert!(rota.free <= rota.threads, "{} of {} threads wait for a turn", rota.free, rota.threads);
             let waited = self.bell.wait_until(rota, due.unwrap_or_else(|| Instant::now() + IDLE));
             rota.free -= 1;
             if waited.timed_out() && rota.turns.is_empty() {
@@ -194,6 +195,7 @@ fn work(desk: &Arc<Desk>) {
         let again = MutexGuard::unlocked(&mut rota, || desk.serve(turn));
         rota.turns.extend(again);
     }
+    assert!(rota.threads > rota.free, "one of {} threads ends, {} wait", rota.threads, rota.free);
     rota.threads -= 1;
 }
 
@@ -201,8 +203,7 @@ impl Sessions {
     /// From now on what is written behind is sent beside the programs, by threads that come and go. Not for processes
     /// that are not this product's own.
     pub fn write_back(self: &Arc<Self>) {
-        // Told once, by whom made it.
-        let _ = self.beside.set(Writeback::of(self));
+        assert!(self.beside.set(Writeback::of(self)).is_ok(), "two send what one client has written behind");
     }
 
     /// Has what was written to files be sent once it rests; for what an earlier process left.
