@@ -79,7 +79,7 @@ pub trait Peers: Send + Sync {
 
 /// The identity of all steps of one intent.
 #[derive(Clone, Copy)]
-pub struct Steps {
+pub struct StepContext {
     /// Number of the intent.
     pub tx: u64,
     /// Channel that no other intent uses meanwhile.
@@ -92,10 +92,10 @@ pub struct Steps {
     pub background: bool,
 }
 
-impl Steps {
+impl StepContext {
     /// Identity of steps that change nothing, or may happen often, and so need none.
-    pub fn question(origin: ClientId) -> Steps {
-        Steps { tx: 0, channel: 0, retry: false, origin, background: false }
+    pub fn question(origin: ClientId) -> StepContext {
+        StepContext { tx: 0, channel: 0, retry: false, origin, background: false }
     }
 }
 

@@ -8,7 +8,7 @@ use bivouac_wire::op;
 
 use crate::identity::SYSTEM;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::reaper::Job;
 use crate::record::done_prefix;
 use crate::sessions::Exclusive;
@@ -109,7 +109,7 @@ impl Node {
             None => false,
             Some(node) if node == self.id => self.served.get(client).locks.is_some(),
             Some(node) => {
-                let asked = self.step::<op::ServesClient>(node, Steps::question(SYSTEM), 0, client);
+                let asked = self.step::<op::ServesClient>(node, StepContext::question(SYSTEM), 0, client);
                 // Who watches decides who lives: this node alone may not reach it.
                 asked.unwrap_or_else(|_| self.members.sees(node))
             }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bivouac_ranks::{Condvar, Mutex, MutexGuard, rank};
-use bivouac_tokens::{Manager, RESUME, Recall, Step, Wanted};
+use bivouac_tokens::{Manager, RESUME, Recall, RequestOutcome, TokenRequest};
 use bivouac_types::{ClientId, Ino};
 
 /// Requests that may wait here at a time.
@@ -20,7 +20,7 @@ const PARKED_MAX: usize = 32;
 pub struct Tokens {
     /// Tells this daemon's grants from those of earlier ones.
     life: u64,
-    state: Mutex<State>,
+    state: Mutex<TokenState>,
     /// Tokens were given back, or a request is not waited for any more.
     changed: Condvar,
     /// Requests that wait here, with a thread each.
@@ -33,7 +33,7 @@ pub struct Tokens {
 
 /// State that the lock protects.
 #[derive(Default)]
-pub struct State {
+pub struct TokenState {
     /// The machine.
     pub manager: Manager,
     /// Since when a client has kept what somebody needs, by the grant that is in the way: what it is granted later is not
@@ -46,7 +46,7 @@ pub struct State {
 impl Tokens {
     /// No tokens, in a life of this number; `inherits` if an earlier daemon may have granted some that nobody will name.
     pub fn new(life: u64, inherits: bool) -> Tokens {
-        let mut state = State::default();
+        let mut state = TokenState::default();
         if inherits {
             state.manager.lose_unknown();
         }
@@ -81,26 +81,32 @@ impl Tokens {
     }
 
     /// Locks the state, for a moment.
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, TokenState> {
         self.state.lock()
     }
 
     /// A client asks, for the first time or again; what to do, and the version for [`Tokens::wait`].
-    pub fn ask(&self, ino: Ino, client: ClientId, call: u64, wanted: (&Wanted, bool)) -> (Step, u64) {
+    pub fn ask(
+        &self,
+        ino: Ino,
+        client: ClientId,
+        call: u64,
+        wanted: (&TokenRequest, bool),
+    ) -> (RequestOutcome, u64) {
         let mut state = self.state.lock();
         let now = Instant::now();
         let step = state.manager.ask(ino, client, call, wanted, now);
-        if matches!(step, Step::Granted(_)) && !state.manager.has_waiters(ino) {
+        if matches!(step, RequestOutcome::Granted(_)) && !state.manager.has_waiters(ino) {
             state.overdue.retain(|(other, ..), _| *other != ino);
         }
         match &step {
-            Step::Recall(recalls) => {
+            RequestOutcome::Recall(recalls) => {
                 for Recall { client, oldest, .. } in recalls {
                     state.overdue.entry((ino, *client, *oldest)).or_insert(now);
                 }
             }
             // Who comes next has to look whose turn it is.
-            Step::Granted(_) | Step::Queued { is_new: true } => {
+            RequestOutcome::Granted(_) | RequestOutcome::Queued { is_new: true } => {
                 state.version += 1;
                 self.changed.notify_all();
             }
@@ -110,7 +116,7 @@ impl Tokens {
     }
 
     /// Frees tokens, or places of the queue, and has those look that wait.
-    pub fn free<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
+    pub fn free<R>(&self, act: impl FnOnce(&mut TokenState) -> R) -> R {
         let mut state = self.state.lock();
         state.version += 1;
         let outcome = act(&mut state);
@@ -120,7 +126,7 @@ impl Tokens {
     }
 
     /// Takes note of what a client has given back of a file, in part; who waits looks again if it had that.
-    pub fn free_some(&self, act: impl FnOnce(&mut State) -> bool) {
+    pub fn free_some(&self, act: impl FnOnce(&mut TokenState) -> bool) {
         let mut state = self.state.lock();
         if act(&mut state) {
             state.version += 1;
@@ -138,7 +144,7 @@ impl Tokens {
     }
 }
 
-impl State {
+impl TokenState {
     /// For how long a client has not given back what somebody needs.
     pub fn keeps(&self, ino: Ino, recall: &Recall, now: Instant) -> Duration {
         let since = self.overdue.get(&(ino, recall.client, recall.oldest));

@@ -10,7 +10,7 @@ use bivouac_types::{ByteRange, Ino, TokenMode};
 
 use crate::ranges::{both, overlap, without};
 use crate::streams::Streams;
-use crate::{Grant, RANGES_MAX, Wanted, Yielded};
+use crate::{Grant, RANGES_MAX, TokenRequest, Yielded};
 
 /// Number of a call; later ones have higher numbers. A call's request for tokens has the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,18 +22,9 @@ pub enum Poll {
     /// Tokens cover it: it may go on, until [`Holder::end`].
     Go,
     /// Its home is to be asked for this; then [`Holder::granted`], or [`Holder::end`] if that fails.
-    Ask(Ask),
+    Ask(TokenRequest),
     /// Another call of this client has to end first.
     Wait,
-}
-
-/// A request to a home.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
-    /// Which call's it is.
-    pub call: CallId,
-    /// The tokens that it asks for.
-    pub wanted: Wanted,
 }
 
 /// Tokens that this client has no more, as its home is to be told.
@@ -167,7 +158,7 @@ impl Holder {
         }
         let desired = if self.keeps_nothing { vec![call.range] } else { file.streams.follow(&call.range) };
         file.set(id, Progress::Asks);
-        Poll::Ask(Ask { call: id, wanted: Wanted { mode: call.mode, required: call.range, desired } })
+        Poll::Ask(TokenRequest { mode: call.mode, required: call.range, desired })
     }
 
     /// A call's request was granted, as of this epoch of the file: the call goes on.
@@ -258,7 +249,7 @@ impl Holder {
     }
 
     /// A home wants something back, that was granted up to some serial, and has not granted these requests.
-    pub fn recall(&mut self, ino: Ino, upto: u64, wanted: &Wanted, waiting: &[CallId]) -> Yielded {
+    pub fn recall(&mut self, ino: Ino, upto: u64, wanted: &TokenRequest, waiting: &[CallId]) -> Yielded {
         let Some(file) = self.files.get_mut(&ino) else { return Yielded::default() };
         let is_asking = |(_, call): &(&CallId, &Call)| call.progress == Progress::Asks;
         let asks = file.calls.iter().filter(is_asking).map(|(id, _)| *id);
@@ -573,16 +564,16 @@ mod tests {
         Grant { serial, ranges: ranges.to_vec() }
     }
 
-    fn ask(holder: &mut Holder, mode: TokenMode, range: ByteRange) -> (CallId, Wanted) {
+    fn ask(holder: &mut Holder, mode: TokenMode, range: ByteRange) -> (CallId, TokenRequest) {
         let id = holder.begin(FILE, 0, (mode, range), false);
         match holder.poll(FILE, id) {
-            Poll::Ask(ask) => (id, ask.wanted),
+            Poll::Ask(wanted) => (id, wanted),
             other => panic!("{other:?}"),
         }
     }
 
-    fn wants(mode: TokenMode, range: ByteRange) -> Wanted {
-        Wanted { mode, required: range, desired: vec![range] }
+    fn wants(mode: TokenMode, range: ByteRange) -> TokenRequest {
+        TokenRequest { mode, required: range, desired: vec![range] }
     }
 
     #[test]
@@ -774,7 +765,8 @@ mod tests {
         let (call, _) = ask(&mut holder, Write, ByteRange::at(1000, 10));
         holder.granted(FILE, call, 0, &grant(1, &[ByteRange::ALL]));
         holder.end(FILE, call);
-        let ahead = Wanted { desired: vec![ByteRange::from(20)], ..wants(Write, ByteRange::at(20, 10)) };
+        let ahead =
+            TokenRequest { desired: vec![ByteRange::from(20)], ..wants(Write, ByteRange::at(20, 10)) };
         let yielded = holder.recall(FILE, 1, &ahead, &[]);
         assert_eq!(yielded, Yielded { kept: vec![ByteRange::from(1000)], gives_back: false });
         assert_eq!(holder.of_file(FILE).len(), 2);

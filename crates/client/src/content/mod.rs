@@ -21,7 +21,7 @@ use bivouac_wire::{Operation, SubfileName, SubfileState, op};
 
 use crate::connections::Connections;
 use crate::homes::Homes;
-use crate::homes::known::{Known, KnownFiles};
+use crate::homes::known::{KnownFile, KnownFiles};
 use crate::homes::partitions::Partitions;
 use crate::nodes::TargetReport;
 use crate::space_reclaimer::SpaceReclaimer;
@@ -137,7 +137,7 @@ impl Content {
     }
 
     /// Whether all bytes of a file are on this machine.
-    pub(crate) fn is_all_here(&self, known: &Known) -> FsResult<bool> {
+    pub(crate) fn is_all_here(&self, known: &KnownFile) -> FsResult<bool> {
         for column in 0..known.layout.width {
             let place = self.partitions.target_place(target_of(&known.layout, column))?;
             if !self.is_here(place.node) {

@@ -21,14 +21,14 @@ const _: () = assert!(WINDOW as u64 * MESSAGE_MAX <= TRANSFER_MAX as u64);
 pub(super) struct StreamPlan {
     /// Of each message, its target's.
     columns: Vec<usize>,
-    targets: Vec<Target>,
+    targets: Vec<TargetQueue>,
     here: VecDeque<usize>,
     under_way: usize,
 }
 
 /// Messages to one target.
 #[derive(Clone, Default)]
-struct Target {
+struct TargetQueue {
     waiting: VecDeque<usize>,
     under_way: usize,
 }
@@ -37,7 +37,7 @@ impl StreamPlan {
     /// The order of these messages. Those that are `here` need not be sent.
     pub fn new(ranges: &[TargetRange], is_here: impl Fn(usize) -> bool) -> StreamPlan {
         let columns: Vec<usize> = ranges.iter().map(|range| usize::from(range.column)).collect();
-        let mut targets = vec![Target::default(); columns.iter().max().map_or(0, |last| last + 1)];
+        let mut targets = vec![TargetQueue::default(); columns.iter().max().map_or(0, |last| last + 1)];
         let mut here = VecDeque::new();
         for (message, range) in ranges.iter().enumerate() {
             let queue =
@@ -59,7 +59,7 @@ impl StreamPlan {
         if self.under_way >= UNDER_WAY_MAX {
             return None;
         }
-        let free = |target: &&mut Target| target.under_way < WINDOW && !target.waiting.is_empty();
+        let free = |target: &&mut TargetQueue| target.under_way < WINDOW && !target.waiting.is_empty();
         let targets = self.targets.iter_mut().filter(free);
         let target = targets.min_by_key(|target| (target.under_way, target.waiting.front().copied()))?;
         let message = target.waiting.pop_front()?;
@@ -99,7 +99,7 @@ impl StreamPlan {
         self.here.clear();
     }
 
-    fn target(&mut self, message: usize) -> Option<&mut Target> {
+    fn target(&mut self, message: usize) -> Option<&mut TargetQueue> {
         self.targets.get_mut(*self.columns.get(message)?)
     }
 }

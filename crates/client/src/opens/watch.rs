@@ -17,7 +17,7 @@ const TURN: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(100);
 const STACK: usize = 256 << 10;
 
-type Wanted = dyn Fn(NodeId) -> bool + Send + Sync;
+type NodeFilter = dyn Fn(NodeId) -> bool + Send + Sync;
 
 /// Keeps the connections to nodes where something is open.
 pub struct Keeper(Arc<Inner>);
@@ -25,7 +25,7 @@ pub struct Keeper(Arc<Inner>);
 struct Inner {
     watch: Arc<Watch>,
     /// Whether anything is open at a node.
-    wanted: Box<Wanted>,
+    wanted: Box<NodeFilter>,
     peers: OnceLock<Vec<Option<Weak<Peer>>>>,
     started: AtomicBool,
     queue: Mutex<Queue>,

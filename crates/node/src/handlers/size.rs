@@ -14,7 +14,7 @@ use super::data;
 use crate::intent_record::{Cut, Intent, LoggedIntent};
 use crate::locks::LockTarget;
 use crate::node::Node;
-use crate::peers::{PeerRequest, Steps};
+use crate::peers::{PeerRequest, StepContext};
 use crate::record::{Inode, without_set_id};
 use crate::session::Ctx;
 use crate::step::Handle;
@@ -212,7 +212,7 @@ impl Handle for op::CutTail {
 
 impl Node {
     /// Cuts or extends a file: once, however often it is asked for. Says what its operation leaves when it is done, too, see
-    /// [`Done`](crate::record::Done): [`GROWN`] if the file has grown, otherwise 0.
+    /// [`CompletedOp`](crate::record::CompletedOp): [`GROWN`] if the file has grown, otherwise 0.
     pub(crate) fn resize_once(&self, ctx: &Ctx<'_>, ino: Ino, size: u64) -> FsResult<(Attr, u64)> {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
@@ -312,7 +312,7 @@ impl Node {
             return Ok(self.inode(ino)?.attr);
         }
         Ok(self
-            .step::<op::GetAttr>(self.home_of(ino)?, Steps::question(ctx.origin), 0, InoOnly { ino })?
+            .step::<op::GetAttr>(self.home_of(ino)?, StepContext::question(ctx.origin), 0, InoOnly { ino })?
             .attr)
     }
 
@@ -353,7 +353,7 @@ impl Node {
         let (whence, offset, len) = (self.whence(ino)?, range.subfile_offset, range.len);
         let mark = FlushMark::Known { epoch: inode.attr.epoch, whence, offset, len };
         let request = MarkFlushRequest { ino, target, mark };
-        let steps = Steps::question(crate::identity::SYSTEM);
+        let steps = StepContext::question(crate::identity::SYSTEM);
         self.step::<op::MarkFlush>(self.target_place(target)?.node, steps, 0, request).map(drop)
     }
 }
