@@ -200,6 +200,7 @@ impl Locks {
         let Some(held) = table.get_mut(&target) else { return };
         let was_alone = held.alone;
         act(held);
+        // Who claims a directory waits until the last has left that shares it; the others keep nobody out.
         if held.shared == 0 || was_alone {
             freed.notify_all();
         }

@@ -29,6 +29,7 @@ impl Node {
     /// When that cannot be logged. What is left is taken when this is called again.
     fn end_session(&self, ending: &Exclusive<'_>) -> FsResult<()> {
         let client = ending.client();
+        // First what has to be logged: where that fails nothing else has ended, and all of it is tried again.
         self.advisory.forget(&self.records, client, true)?;
         self.opens.remove_client(client);
         self.watches.set(client, &[]);

@@ -161,6 +161,7 @@ impl KnownFiles {
 
     /// The change is over, or it is not known what has come of it.
     pub fn end_change(&self, ino: Ino, now: ClientTime) {
+        // In this order: an answer from before the change would count as current in between.
         self.invalidate(ino, now);
         let changing = &mut self.shard(ino).lock().changing;
         assert!(*changing > 0, "a change of the size of inode {ino} ends that has not begun");

@@ -86,6 +86,7 @@ impl PendingMtimeUpdates {
 
     /// The home of a file is about to be told.
     pub fn begin(&self, ino: Ino) -> MtimeUpdate<'_> {
+        // Before the entry: who finds 0 asked before this began, and is not to wait for it.
         self.count.fetch_add(1, Ordering::AcqRel);
         *self.files.lock().entry(ino).or_default() += 1;
         self.mark_dirty(ino, true);

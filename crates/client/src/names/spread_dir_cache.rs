@@ -75,6 +75,7 @@ impl SpreadDirCache {
     fn keep(&self, attr: Attr, before: Changes, asked: Instant) -> Attr {
         let mut dirs = self.dirs.lock();
         let dir = dirs.entry(attr.ino).or_default();
+        // The answer may be from before or after that change: shown once, and not kept.
         if dir.changes.unknown != before.unknown {
             return attr;
         }

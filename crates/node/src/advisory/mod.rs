@@ -207,6 +207,7 @@ impl Advisory {
             }
             outcome
         };
+        // Without the lock: a client of this process may unlock the file at once, on this thread.
         granted.into_iter().for_each(|granted| self.tell(granted));
         outcome
     }
