@@ -1,7 +1,7 @@
 //! The records of a create as the node writes them: inode, entry, the directory's own inode, and what was done.
 
 use bivouac_layout::{dir_slot, entry_hash};
-use bivouac_node::record::{Dentry, Done, Inode, dentry_prefix, done_key, hashed_key, inode_key};
+use bivouac_node::record::{CompletedOp, Dentry, Inode, dentry_prefix, done_key, hashed_key, inode_key};
 use bivouac_types::{Attr, ClientId, Ino, Layout, Name, NodeId, Placement, TargetIndex, Slot, Timestamp, mode};
 use bivouac_wire::Encode;
 
@@ -20,7 +20,7 @@ pub fn create(number: u64) -> Vec<(Key, Vec<u8>)> {
     let (dir, ino, name) = (dir_of(number), ino_of(number), name_of(number));
     let slot = dir.slot().0;
     let dentry = Dentry { ino, kind: mode::FILE };
-    let done = Done { op: number, value: ino.0 };
+    let done = CompletedOp { op: number, value: ino.0 };
     let client = ClientId(number % 4);
     vec![
         ((slot, inode_key(ino).to_vec()), inode(ino, dir, mode::FILE | 0o644, 0).to_bytes()),

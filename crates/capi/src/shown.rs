@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use bivouac_client::Wish;
+use bivouac_client::AccessKind;
 use bivouac_types::{Errno, FsError};
 
 use crate::failure::answer;
@@ -29,11 +29,11 @@ pub unsafe extern "C" fn bivouac_show(
         // SAFETY: the header asks for an object.
         let file = unsafe { pointers::object(file, "file")? };
         let (client, wish) = match is_write {
-            0 => (file.readable()?, Wish::Read),
-            _ => (file.writable()?, Wish::Write),
+            0 => (file.readable()?, AccessKind::Read),
+            _ => (file.writable()?, AccessKind::Write),
         };
         let show = show.ok_or_else(|| FsError::with(Errno::EINVAL, "show is NULL"))?;
-        if file.flags.append && wish == Wish::Write {
+        if file.flags.append && wish == AccessKind::Write {
             return Ok(0);
         }
         let mut shown = |at: u64, bytes: *mut [u8]| {

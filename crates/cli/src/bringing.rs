@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use bivouac_client::{Client, Found, Partition};
+use bivouac_client::{Client, Partition, TreeEntry};
 use bivouac_types::{FsResult, ReadPolicy};
 
 /// Files that are brought at the same time.
@@ -18,7 +18,7 @@ pub fn bring_at_start(client: &Client, partition: &Partition, path: &str) -> FsR
         return Ok(());
     }
     let (mut files, dir) = (Vec::new(), partition.dir);
-    let top = Found { attr: client.getattr(dir)?, dir, path: Vec::new() };
+    let top = TreeEntry { attr: client.getattr(dir)?, dir, path: Vec::new() };
     // A walk sees what is here: the first look into a directory has its entries brought.
     client.readdir(dir, 0, 1, false)?;
     client.walk_partition(&top, &mut |found| {

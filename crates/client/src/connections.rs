@@ -166,6 +166,7 @@ impl Connections {
         request: &O::Request<'_>,
         payload: &[IoSlice<'_>],
     ) -> FsResult<O::Reply> {
+        // Before it is sent: a request whose answer is lost is remembered there as well.
         self.note_kept_at(node);
         let send =
             |ctx: &OpCtx| bivouac_net::call::<O>(self.transport(node)?, self.order(ctx), request, payload);

@@ -11,7 +11,7 @@ use bivouac_types::{Errno, FsError, FsResult, Ino, MirrorDeletes};
 use bivouac_wire::{Removal, SiteVersion};
 
 use crate::client::Client;
-use crate::site::{FlushPlan, Flushed, Found, SeenNames, Unsaved};
+use crate::site::{FlushPlan, Flushed, SeenNames, TreeEntry, Unsaved};
 
 /// Settings of a flush.
 #[derive(Clone, Copy, Debug)]
@@ -25,9 +25,9 @@ pub struct FlushOptions {
 /// A file or directory that is flushed, with all below it.
 pub struct FlushTarget {
     /// The file or directory.
-    pub top: Found,
+    pub top: TreeEntry,
     /// The directories between the partition's own and it.
-    pub above: Vec<Found>,
+    pub above: Vec<TreeEntry>,
     /// How users know the partition's directory.
     pub place: PathBuf,
 }
@@ -65,7 +65,7 @@ impl FlushTarget {
     /// That it is not there.
     pub fn find(client: &Client, mount: &Path, below: &Path) -> FsResult<FlushTarget> {
         let mut attr = client.getattr(Ino::ROOT)?;
-        let mut found = Found { attr, dir: Ino::ROOT, path: Vec::new() };
+        let mut found = TreeEntry { attr, dir: Ino::ROOT, path: Vec::new() };
         let (mut above, mut place) = (Vec::new(), mount.to_owned());
         for name in below {
             let dir = attr.ino;
@@ -74,10 +74,10 @@ impl FlushTarget {
             if attr.layout.partition() == found.attr.layout.partition() {
                 let slash: &[u8] = if found.path.is_empty() { b"" } else { b"/" };
                 let path = [&found.path[..], slash, name.as_bytes()].concat();
-                above.push(std::mem::replace(&mut found, Found { attr, dir, path }));
+                above.push(std::mem::replace(&mut found, TreeEntry { attr, dir, path }));
             } else {
                 above.clear();
-                found = Found { attr, dir, path: Vec::new() };
+                found = TreeEntry { attr, dir, path: Vec::new() };
             }
         }
         let depth = found.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count();
@@ -90,7 +90,7 @@ impl FlushTarget {
     /// # Errors
     /// When its home cannot be reached.
     pub fn of_partition(client: &Client, dir: Ino, place: PathBuf) -> FsResult<FlushTarget> {
-        let top = Found { attr: client.getattr(dir)?, dir, path: Vec::new() };
+        let top = TreeEntry { attr: client.getattr(dir)?, dir, path: Vec::new() };
         Ok(FlushTarget { top, above: Vec::new(), place })
     }
 
@@ -109,7 +109,7 @@ impl FlushTarget {
     }
 
     /// How users know something in the partition.
-    pub fn path_of(&self, found: &Found) -> PathBuf {
+    pub fn path_of(&self, found: &TreeEntry) -> PathBuf {
         if found.path.is_empty() {
             self.place.clone()
         } else {
@@ -174,8 +174,9 @@ fn carry_out(
         }
     }
     let (seen, files) = (SeenCache::default(), plan.files.iter().collect::<Vec<_>>());
-    let flush =
-        |file: &Found| seen.of(client, file).and_then(|seen| client.site.flush(file, seen, options.force));
+    let flush = |file: &TreeEntry| {
+        seen.of(client, file).and_then(|seen| client.site.flush(file, seen, options.force))
+    };
     for (file, flushed) in at_once(options.jobs, &files, flush) {
         take(&mut outcome, target, file, flushed, true);
     }
@@ -196,8 +197,8 @@ fn carry_out(
 }
 
 /// Directories by how deep they are: those of one depth do not depend on each other.
-fn by_depth(dirs: &[Found]) -> Vec<Vec<&Found>> {
-    let mut levels: BTreeMap<usize, Vec<&Found>> = BTreeMap::new();
+fn by_depth(dirs: &[TreeEntry]) -> Vec<Vec<&TreeEntry>> {
+    let mut levels: BTreeMap<usize, Vec<&TreeEntry>> = BTreeMap::new();
     for dir in dirs {
         let depth = dir.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count();
         levels.entry(depth).or_default().push(dir);
@@ -208,9 +209,9 @@ fn by_depth(dirs: &[Found]) -> Vec<Vec<&Found>> {
 /// Does something to each, so many at the same time.
 fn at_once<'a>(
     jobs: usize,
-    all: &[&'a Found],
-    act: impl Fn(&Found) -> FsResult<Flushed> + Sync,
-) -> Vec<(&'a Found, FsResult<Flushed>)> {
+    all: &[&'a TreeEntry],
+    act: impl Fn(&TreeEntry) -> FsResult<Flushed> + Sync,
+) -> Vec<(&'a TreeEntry, FsResult<Flushed>)> {
     let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
         while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -230,7 +231,7 @@ fn at_once<'a>(
 fn take(
     outcome: &mut FlushOutcome,
     target: &FlushTarget,
-    found: &Found,
+    found: &TreeEntry,
     flushed: FsResult<Flushed>,
     counts: bool,
 ) {
@@ -253,7 +254,7 @@ struct SeenCache {
 }
 
 impl SeenCache {
-    fn of(&self, client: &Client, file: &Found) -> FsResult<Option<SiteVersion>> {
+    fn of(&self, client: &Client, file: &TreeEntry) -> FsResult<Option<SiteVersion>> {
         let name = file.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         let known = {
             let dirs = self.dirs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -278,14 +279,14 @@ mod tests {
     use bivouac_types::{Attr, Layout, TargetIndex, Timestamp};
     use std::sync::Barrier;
 
-    fn found(path: &str) -> Found {
+    fn found(path: &str) -> TreeEntry {
         let attr = Attr::new(
             Ino(7),
             0o040_755,
             Layout { stripe: 4096, width: 1, base: TargetIndex(0), targets: 1 },
             Timestamp::default(),
         );
-        Found { attr, dir: Ino::ROOT, path: path.into() }
+        TreeEntry { attr, dir: Ino::ROOT, path: path.into() }
     }
 
     /// S263.
@@ -299,8 +300,8 @@ mod tests {
 
     #[test]
     fn each_is_done_once_and_so_many_at_the_same_time() {
-        let all: Vec<Found> = (0..9).map(|number| found(&number.to_string())).collect();
-        let all: Vec<&Found> = all.iter().collect();
+        let all: Vec<TreeEntry> = (0..9).map(|number| found(&number.to_string())).collect();
+        let all: Vec<&TreeEntry> = all.iter().collect();
         let three = Barrier::new(3);
         let done = at_once(3, &all, |one| {
             three.wait();

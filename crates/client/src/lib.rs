@@ -10,7 +10,6 @@
 //! finished write wrote, every later read sees, through whichever node. Pages are kept of *session* files, and of *strict*
 //! ones as far as tokens reach. See docs/semantics.
 
-mod attendant;
 mod client;
 mod connections;
 mod content;
@@ -22,6 +21,7 @@ mod locks;
 mod moved_nodes;
 mod names;
 mod nodes;
+mod on_demand_worker;
 mod opens;
 mod operation;
 mod options;
@@ -32,7 +32,6 @@ mod space_reclaimer;
 mod tokens;
 mod traffic;
 
-pub use attendant::Attendant;
 pub use bivouac_layout::entry_hash;
 pub use bivouac_net::{BusyPoll, keep_sockets, looking_max, on_block};
 pub use bivouac_types::{Attr, SetAttr, SetTime, StatFs};
@@ -48,9 +47,9 @@ pub use client::paths::Place;
 pub use client::{Client, LocalNode, NewInode, NodePlaces, Opened};
 pub use content::Content;
 pub use content::copy::CopyJob;
-pub use content::direct::Wish;
+pub use content::direct::AccessKind;
 pub use content::local::{LocalFiles, SendPart};
-pub use content::shown::Show;
+pub use content::shown::ShowFn;
 pub use content::space::SeekKind;
 pub use flush::{FlushOptions, FlushOutcome, FlushTarget, flush_target};
 pub use homes::Homes;
@@ -59,11 +58,12 @@ pub use identity::{FileIdentity, FormationPlace, IDENTIFY, IDENTITY_LEN};
 pub use locks::{LockAnswer, LockDesk, LockWaiting, Locked, SettleLocks};
 pub use names::entries::Looker;
 pub use nodes::{Nodes, TargetReport};
+pub use on_demand_worker::OnDemandWorker;
 pub use opens::uses::{Caller, on_behalf_of};
 pub use operation::OpCtx;
 pub use options::ClientOptions;
 pub use session::Sessions;
 pub use site::removals::Removals;
-pub use site::{FlushPlan, Flushed, Found, SeenNames, Site, Unsaved};
+pub use site::{FlushPlan, Flushed, SeenNames, Site, TreeEntry, Unsaved};
 pub use tokens::Tokens;
 pub use traffic::{Traffic, traffic};

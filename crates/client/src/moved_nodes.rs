@@ -29,8 +29,8 @@ pub struct MapSeeker {
 impl MapSeeker {
     /// Sets the connections that are redirected.
     pub fn set(&self, connections: &Arc<Connections>) {
-        // Set once, by whom made both.
-        let _ = self.connections.set(Arc::downgrade(connections));
+        let is_first = self.connections.set(Arc::downgrade(connections)).is_ok();
+        assert!(is_first, "one seeker redirects the connections of two clients");
     }
 
     /// Looks for a newer map, unless that has been done a moment ago. Waits for a short time only.

@@ -42,14 +42,14 @@ pub struct AccessReporter {
     /// The node that detects races.
     detector: NodeId,
     host: String,
-    pending: Mutex<Pending>,
+    pending: Mutex<PendingEvents>,
     /// Held while a report is on its way: the next one comes after it.
     sending: Mutex<()>,
 }
 
 /// Events that are not reported yet.
 #[derive(Default)]
-struct Pending {
+struct PendingEvents {
     events: Vec<RaceEvent>,
     processes: Vec<RaceProcess>,
     /// Position among the processes of each thread.
@@ -71,7 +71,7 @@ impl AccessReporter {
         let map = &connections.map;
         let detector = map.home(Ino::ROOT).filter(|_| map.detects_races)?;
         let host = host_of(map, connections.local.or(near));
-        let pending = Mutex::new(Pending { is_incomplete: was_killed, ..Pending::default() });
+        let pending = Mutex::new(PendingEvents { is_incomplete: was_killed, ..PendingEvents::default() });
         let (connections, known, partitions) =
             (Arc::clone(connections), Arc::clone(known), Arc::clone(partitions));
         let sending = Mutex::new(());
@@ -106,7 +106,7 @@ impl AccessReporter {
     }
 
     /// Returns the position of the process for which this thread reads and writes, and what holds that.
-    fn process(&self) -> (MutexGuard<'_, Pending>, u16) {
+    fn process(&self) -> (MutexGuard<'_, PendingEvents>, u16) {
         let (thread, who) = uses::caller();
         let pending = self.pending.lock();
         if let Some(process) = pending.threads.get(&thread).copied() {
@@ -148,7 +148,7 @@ impl AccessReporter {
         self.send();
     }
 
-    fn send_many(&self, pending: MutexGuard<'_, Pending>) {
+    fn send_many(&self, pending: MutexGuard<'_, PendingEvents>) {
         let is_many = pending.events.len() >= MANY;
         drop(pending);
         if is_many {
@@ -161,7 +161,8 @@ impl AccessReporter {
             bivouac_net::before_waiting();
             self.sending.lock()
         });
-        let Pending { events, processes, is_incomplete, .. } = std::mem::take(&mut *self.pending.lock());
+        let PendingEvents { events, processes, is_incomplete, .. } =
+            std::mem::take(&mut *self.pending.lock());
         if events.is_empty() {
             self.pending.lock().is_incomplete |= is_incomplete;
             return;
@@ -175,7 +176,7 @@ impl AccessReporter {
     }
 }
 
-impl Pending {
+impl PendingEvents {
     /// Returns the position of a process, of which this thread is one.
     fn add_process(&mut self, thread: u32, new: RaceProcess) -> u16 {
         let process = match self.processes.iter().position(|process| process.pid == new.pid) {
@@ -263,7 +264,7 @@ mod tests {
 
     #[test]
     fn accesses_that_follow_each_other_are_one() {
-        let mut pending = Pending::default();
+        let mut pending = PendingEvents::default();
         for at in 0..10 {
             pending.access(access(at * 10, 10, true, at));
             pending.access(access(0, 10, false, at));

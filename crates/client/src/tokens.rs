@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bivouac_net::{NetError, Request, Transport};
-use bivouac_tokens::{CallId, GiveBack, Grant, Holder, Poll, Wanted};
+use bivouac_tokens::{CallId, GiveBack, Grant, Holder, Poll, TokenRequest};
 use bivouac_types::{ByteRange, ClientId, Contract, Errno, FsError, FsResult, Ino, NodeId, OpId, TokenMode};
 use bivouac_wire::{
     CancelTokensRequest, Decode, Encode, FileToken, FormationMap, Frame, InoOnly, Op, RecallTokensRequest,
@@ -23,7 +23,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::connections::Connections;
 use crate::homes::Homes;
-use crate::homes::known::Known;
+use crate::homes::known::KnownFile;
 use crate::homes::partitions::Partitions;
 use crate::operation::OpCtx;
 
@@ -66,7 +66,7 @@ impl Access {
     ///
     /// # Errors
     /// `ERESTART`, which no program sees: the call has to begin again.
-    pub fn check(&self, known: &Known, contract: Contract) -> FsResult<()> {
+    pub fn check(&self, known: &KnownFile, contract: Contract) -> FsResult<()> {
         let may_go_on = match self.covered {
             Covered::Always => true,
             Covered::Nothing => contract != Contract::Strict,
@@ -80,7 +80,7 @@ impl Access {
 pub struct TokenTable {
     /// True if they are kept between calls.
     keeps: bool,
-    state: Mutex<State>,
+    state: Mutex<TokenState>,
     /// Drops the copies of bytes that no token covers any more.
     drop_copies: OnceLock<Box<DropCopies>>,
     /// True if homes know that this process is not an earlier one of the client.
@@ -96,19 +96,19 @@ pub type DropCopies = dyn Fn(Ino, ByteRange) + Send + Sync;
 /// bytes are free of which this client has copies.
 struct Locked<'a> {
     table: &'a TokenTable,
-    state: MutexGuard<'a, State>,
+    state: MutexGuard<'a, TokenState>,
 }
 
 impl Deref for Locked<'_> {
-    type Target = State;
+    type Target = TokenState;
 
-    fn deref(&self) -> &State {
+    fn deref(&self) -> &TokenState {
         &self.state
     }
 }
 
 impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut State {
+    fn deref_mut(&mut self) -> &mut TokenState {
         &mut self.state
     }
 }
@@ -120,7 +120,7 @@ impl Drop for Locked<'_> {
 }
 
 #[derive(Debug)]
-struct State {
+struct TokenState {
     holder: Holder,
     homes: HashMap<NodeId, Home>,
     /// Files of which a call failed without their home's knowing, and their epochs then.
@@ -153,7 +153,7 @@ struct Covering<'a> {
     tokens: &'a Tokens,
     ino: Ino,
     call: CallId,
-    wanted: Wanted,
+    wanted: TokenRequest,
     /// What it sent may arrive later than it ends: of a write until it is known that it does not.
     is_lost: bool,
 }
@@ -372,12 +372,12 @@ impl Tokens {
         known.is_some_and(|known| self.contract(&known).is_ok_and(|it| it == Contract::Strict))
     }
 
-    fn contract(&self, known: &Known) -> FsResult<Contract> {
+    fn contract(&self, known: &KnownFile) -> FsResult<Contract> {
         self.partitions.contract(known)
     }
 
     /// Returns what is known of a file, if it is open.
-    fn known_open(&self, ino: Ino) -> FsResult<Option<Known>> {
+    fn known_open(&self, ino: Ino) -> FsResult<Option<KnownFile>> {
         match self.homes.known(ino) {
             Some(known) => Ok(Some(known)),
             // It was open before this process.
@@ -401,7 +401,7 @@ impl Tokens {
             return Ok((access, None));
         }
         let known = self.homes.know(ino)?;
-        self.begin(ino, known.epoch, Wanted { mode, required: range, desired: vec![range] }, resumes)
+        self.begin(ino, known.epoch, TokenRequest { mode, required: range, desired: vec![range] }, resumes)
             .map(|(covering, epoch)| (Access { ino, covered: Covered::Epoch(epoch) }, Some(covering)))
     }
 
@@ -410,7 +410,7 @@ impl Tokens {
         &self,
         ino: Ino,
         epoch: u32,
-        mut wanted: Wanted,
+        mut wanted: TokenRequest,
         resumes: bool,
     ) -> FsResult<(Covering<'_>, u32)> {
         let mut state = self.table.lock();
@@ -426,7 +426,7 @@ impl Tokens {
     }
 
     /// Waits until a call that has begun is covered; the epoch of the file for which it is.
-    fn settle(&self, ino: Ino, call: CallId, wanted: &mut Wanted, renews: bool) -> FsResult<u32> {
+    fn settle(&self, ino: Ino, call: CallId, wanted: &mut TokenRequest, renews: bool) -> FsResult<u32> {
         let mut state = self.table.lock();
         let mut next = state.holder.poll(ino, call);
         loop {
@@ -440,9 +440,9 @@ impl Tokens {
                         next = state.holder.poll(ino, call);
                     }
                 }
-                Poll::Ask(ask) => {
+                Poll::Ask(request) => {
                     drop(state);
-                    *wanted = ask.wanted;
+                    *wanted = request;
                     self.ask(ino, call, wanted, (renews, true))?;
                     state = self.table.lock();
                     next = state.holder.poll(ino, call);
@@ -470,7 +470,7 @@ impl Tokens {
 
     /// Asks the home until it grants what a call needs, or once; the epoch of the file then. A call that gives up tells its
     /// home, where others wait behind it.
-    fn ask(&self, ino: Ino, call: CallId, wanted: &Wanted, how: (bool, bool)) -> FsResult<u32> {
+    fn ask(&self, ino: Ino, call: CallId, wanted: &TokenRequest, how: (bool, bool)) -> FsResult<u32> {
         let home = self.connections.home(ino)?;
         self.ask_home(home, ino, call, wanted, how).inspect_err(|error| {
             let is_at_home = !is_answer(error) || error.errno() == Errno::ERESTART;
@@ -485,10 +485,10 @@ impl Tokens {
         home: NodeId,
         ino: Ino,
         call: CallId,
-        wanted: &Wanted,
+        wanted: &TokenRequest,
         (renews, waits): (bool, bool),
     ) -> FsResult<u32> {
-        let Wanted { mode, required, desired } = wanted.clone();
+        let TokenRequest { mode, required, desired } = wanted.clone();
         let mut pause = QUEUED_PAUSE;
         let request = TakeTokensRequest { ino, call: call.0, renews, mode, required, desired };
         loop {
@@ -624,7 +624,7 @@ impl Tokens {
         }
         state.untold.remove(&request.ino);
         let wanted =
-            Wanted { mode: request.mode, required: request.required, desired: request.desired.clone() };
+            TokenRequest { mode: request.mode, required: request.required, desired: request.desired.clone() };
         let waiting: Vec<CallId> = request.waiting.iter().map(|call| CallId(*call)).collect();
         let yielded = state.holder.recall(request.ino, request.upto, &wanted, &waiting);
         RecalledTokens { kept: yielded.kept, gives_back: yielded.gives_back }
@@ -643,7 +643,7 @@ impl TokenTable {
         // Numbers of calls that an earlier process of this client has not had.
         let calls = getrandom::u64().unwrap_or_default() >> 1;
         let holder = Holder::new(keeps, calls);
-        let state = State { holder, homes: HashMap::new(), untold: HashMap::new() };
+        let state = TokenState { holder, homes: HashMap::new(), untold: HashMap::new() };
         let is_known = AtomicBool::new(is_first);
         let (state, changed, drop_copies) = (Mutex::new(state), Condvar::new(), OnceLock::new());
         TokenTable { keeps, state, drop_copies, is_known, changed }
@@ -670,7 +670,7 @@ impl TokenTable {
         Locked { table: self, state: self.state.lock() }
     }
 
-    fn drop_uncovered(&self, state: &mut State) {
+    fn drop_uncovered(&self, state: &mut TokenState) {
         let uncovered = state.holder.take_uncovered();
         if let Some(drop_copies) = self.drop_copies.get() {
             uncovered.into_iter().for_each(|(ino, range)| drop_copies(ino, range));
@@ -694,6 +694,7 @@ impl TokenTable {
         let (Home { life, seen, .. }, tokens) = {
             let mut state = self.lock();
             let Some(home) = state.homes.get_mut(&node) else { return Ok(()) };
+            // Before the tokens are read: what is granted from now on is not among them, and is asked for again.
             home.reclaims += 1;
             home.is_reclaiming = true;
             let home = *home;

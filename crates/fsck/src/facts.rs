@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use bivouac_node::Concerns;
+use bivouac_node::IntentScope;
 use bivouac_node::record::Shard;
 use bivouac_types::limits::NAME_LEN_MAX;
 use bivouac_types::{Ino, Layout, NodeId, Slot, TargetIndex};
@@ -121,7 +121,7 @@ pub struct LostName {
 pub struct IntentRow {
     pub node: NodeId,
     pub tx: u64,
-    pub concerns: Concerns,
+    pub concerns: IntentScope,
 }
 
 /// All gathered state. Rows are sorted by inode number.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use bivouac_layout::{entry_hash, targets_of};
 use bivouac_node::record::{
-    Dentry, Folded, Garbage, Inode, Shard, dentry_of_key, number_of_key, pending_node,
+    Dentry, FoldedShards, Garbage, Inode, Shard, dentry_of_key, number_of_key, pending_node,
 };
 use bivouac_types::limits::{LIST_BYTES_MAX, PARTITION_TEXT_MAX, TARGETS_MAX};
 use bivouac_types::{ClientId, FsResult, Ino, NodeId, Slot};
@@ -222,7 +222,7 @@ impl Gather<'_> {
         }
         match letter {
             b'V' => {
-                let folded = Folded::from_bytes(value).map_err(|e| e.to_string())?;
+                let folded = FoldedShards::from_bytes(value).map_err(|e| e.to_string())?;
                 self.facts.folded.push((ino, folded.versions));
             }
             b'G' => drop(Garbage::from_bytes(value).map_err(|e| e.to_string())?),

@@ -33,8 +33,8 @@ macro_rules! operations {
 }
 
 operations! {
-    fn glance_at(&self, parent: Ino, name: &[u8]) -> FsResult<Attr>;
-    fn glance(&self, ino: Ino) -> FsResult<Attr>;
+    fn lookup_cached(&self, parent: Ino, name: &[u8]) -> FsResult<Attr>;
+    fn getattr_cached(&self, ino: Ino) -> FsResult<Attr>;
     fn setattr(&self, ctx: &OpCtx, ino: Ino, set: &SetAttr) -> FsResult<Attr>;
     fn create(
         &self,

@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bivouac_client::Attendant;
+use bivouac_client::OnDemandWorker;
 
 use crate::state::CHANNELS_PER_INCARNATION;
 
@@ -36,7 +36,7 @@ pub struct DelayedHandover {
     threads: Vec<AtomicU32>,
     /// Until when permits are handed on at once, in milliseconds since the start.
     busy_until: AtomicU64,
-    looker: Attendant,
+    looker: OnDemandWorker,
     /// True if it comes by seldom.
     is_slow: AtomicBool,
 }
@@ -55,7 +55,7 @@ impl Default for DelayedHandover {
             start: Instant::now(),
             threads: (0..CHANNELS_PER_INCARNATION).map(|_| AtomicU32::new(READS)).collect(),
             busy_until: AtomicU64::new(0),
-            looker: Attendant::default(),
+            looker: OnDemandWorker::default(),
             is_slow: AtomicBool::new(false),
         }
     }

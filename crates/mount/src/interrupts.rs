@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use bivouac_client::Attendant;
+use bivouac_client::OnDemandWorker;
 use bivouac_types::Errno;
 use parking_lot::Mutex;
 
@@ -38,7 +38,7 @@ pub struct Interrupts {
     early: Mutex<VecDeque<u64>>,
     channel: Arc<Channel>,
     is_killed: IsKilled,
-    watcher: Attendant,
+    watcher: OnDemandWorker,
     watching: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -67,7 +67,7 @@ pub struct CurrentRequest(Rc<Cell<Option<RequestKey>>>);
 impl Interrupts {
     pub fn new(channel: Arc<Channel>, is_killed: IsKilled) -> Arc<Interrupts> {
         let waiting = (0..CHANNELS_PER_INCARNATION).map(|_| Mutex::default()).collect();
-        let (early, watcher, watching) = (Mutex::default(), Attendant::default(), Mutex::default());
+        let (early, watcher, watching) = (Mutex::default(), OnDemandWorker::default(), Mutex::default());
         Arc::new(Interrupts { waiting, early, channel, is_killed, watcher, watching })
     }
 

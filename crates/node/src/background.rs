@@ -4,11 +4,11 @@ use std::sync::{Arc, Weak};
 
 use bivouac_types::{ClientId, Errno, FsError, FsResult};
 
-use crate::away::take_blamed;
+use crate::absent_peers::take_blamed;
 use crate::identity::SYSTEM;
 use crate::namespace::{LOOKED_UP, decode};
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::reaper::{Chores, Job};
 use crate::record::orphan_key;
 use crate::rounds::NextVisit;
@@ -107,7 +107,7 @@ impl Node {
                 Ok(())
             }
             Job::Moves(ticket) => {
-                let steps = Steps { background: true, ..Steps::question(SYSTEM) };
+                let steps = StepContext { background: true, ..StepContext::question(SYSTEM) };
                 self.unlock_moves(*ticket, steps)
             }
             Job::Alive(client) => {

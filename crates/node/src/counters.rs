@@ -43,7 +43,7 @@ pub struct Counters {
 }
 
 /// A request that was served.
-pub struct Served {
+pub struct ServedRequest {
     pub op: Op,
     pub from_peer: bool,
     pub took: Duration,
@@ -162,7 +162,7 @@ impl Counters {
     }
 
     /// A request that was counted when it came is done.
-    pub fn served(&self, served: &Served) {
+    pub fn served(&self, served: &ServedRequest) {
         if let Some(counts) = self.of(served.op) {
             count(counts, RECEIVED, served.received);
             count(counts, SENT, served.sent);
@@ -270,7 +270,7 @@ mod tests {
                     for us in 0..1000 {
                         counters.add(Op::Write, thread % 2 == 0);
                         let (op, from_peer, took) = (Op::Write, thread % 2 == 0, Duration::from_micros(us));
-                        counters.served(&Served { op, from_peer, took, received: 10, sent: 1 });
+                        counters.served(&ServedRequest { op, from_peer, took, received: 10, sent: 1 });
                     }
                 });
             }

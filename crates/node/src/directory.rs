@@ -252,6 +252,8 @@ impl Change<'_> {
     pub fn add_entry(&mut self, dir: &mut Dir, place: &EntryPlace, dentry: Dentry) {
         // Entries of a compact directory live with it: whoever looks them up asks no other slot.
         assert!(place.is_spread() || place.slot == place.dir.slot(), "an entry lives with its directory");
+        // It would be counted twice, and what the former led to would keep a link that no name has.
+        assert!(self.txn.get(place.slot, &place.key).is_none(), "{place:?} has an entry already");
         self.touch(dentry.ino);
         self.txn.put(place.slot, &place.key, &dentry.to_bytes());
         self.count(dir, place, 1, i32::from(dentry.kind == mode::DIR));
@@ -259,6 +261,7 @@ impl Change<'_> {
 
     /// Removes an entry that is there.
     pub fn remove_entry(&mut self, dir: &mut Dir, place: &EntryPlace, dentry: Dentry) {
+        assert!(self.txn.get(place.slot, &place.key).is_some(), "{place:?} has no entry to be removed");
         self.touch(dentry.ino);
         self.note_removed(dir.partition(), place, dentry);
         self.txn.delete(place.slot, &place.key);
@@ -267,6 +270,7 @@ impl Change<'_> {
 
     /// Makes an existing entry lead elsewhere.
     pub fn replace_entry(&mut self, dir: &mut Dir, place: &EntryPlace, old: Dentry, new: Dentry) {
+        assert!(self.txn.get(place.slot, &place.key).is_some(), "{place:?} has no entry to be replaced");
         self.touch(old.ino);
         self.touch(new.ino);
         self.txn.put(place.slot, &place.key, &new.to_bytes());

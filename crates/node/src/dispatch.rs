@@ -8,7 +8,7 @@ use bivouac_types::limits::CLIENT_CHANNELS_MAX;
 use bivouac_types::{ClientId, Errno, FsError, FsResult};
 use bivouac_wire::{Encode, Op, Touches, op};
 
-use crate::counters::{Served, is_look};
+use crate::counters::{ServedRequest, is_look};
 use crate::handlers::fence::check_fence;
 use crate::handlers::{data, direct, list};
 use crate::identity::{SYSTEM, peer_of};
@@ -171,7 +171,7 @@ impl Service for Node {
             None => serve(self, call, reply),
         }
         drop(beat);
-        self.counters.served(&Served {
+        self.counters.served(&ServedRequest {
             op: call.op,
             from_peer,
             took: begun.elapsed(),

@@ -8,9 +8,9 @@ use bivouac_wire::{Decode, Encode, LockKind, Origin, SiteVersion, Whence};
 use crate::intent_record::{Cut, Intent, Move, NewDir, NewPartition, OldEntry};
 use crate::mutate::Mutator;
 use crate::record::{
-    Act, Dentry, Done, Folded, Garbage, Given, Held, Inode, PutContent, Shard, SiteFile, act_key,
-    dentry_of_key, ino_of_act_key, ino_of_site_key, lock_key, lock_of_key, marks_key, marks_of_key,
-    number_of_key, site_key,
+    Act, CompletedOp, Dentry, FoldedShards, Garbage, GivenAttrs, Inode, PutContent, Shard, SiteFile,
+    SubfileOrigin, act_key, dentry_of_key, ino_of_act_key, ino_of_site_key, lock_key, lock_of_key, marks_key,
+    marks_of_key, number_of_key, site_key,
 };
 use crate::testing::{logged, reread};
 
@@ -34,30 +34,31 @@ fn consistent<T: for<'a> Decode<'a> + Encode>(bytes: &[u8]) {
 
 #[test]
 fn records() {
-    let (dentry, done) = (Dentry { ino: INO, kind: mode::FILE }, Done { op: 1, value: 2 });
+    let (dentry, done) = (Dentry { ino: INO, kind: mode::FILE }, CompletedOp { op: 1, value: 2 });
     let garbage = Garbage { layout: LAYOUT };
     let shard = Shard { sealed: Some((ClientId(1), 2)), ..Shard::empty(inode().inherited(), 7) };
     let lock = lock_key(INO, (LockKind::Whole, ClientId(7), 8), 9).to_vec();
     let seen = SiteVersion { size: 3, mtime: Timestamp { secs: 4, nanos: 5 }, tag: "6".to_owned() };
     let origin = Some(Origin { path: b"a/b".to_vec(), seen: seen.clone() });
     let whence = Whence { origin, limit: 3, layout: LAYOUT, pin: 1 };
-    let held = Held { whence, epoch: 1 }.to_bytes();
+    let held = SubfileOrigin { whence, epoch: 1 }.to_bytes();
     let site = SiteFile::brought((Ino(1), b"b"), b"a/b".to_vec(), seen, false).to_bytes();
-    let given = Some(Given { perm: 0o600, uid: 1, gid: 2, mtime: Timestamp { secs: 4, nanos: 5 } });
+    let given = Some(GivenAttrs { perm: 0o600, uid: 1, gid: 2, mtime: Timestamp { secs: 4, nanos: 5 } });
     let (path, token, tag, seen) = (b"a/b".to_vec(), "t".to_owned(), "6".to_owned(), None);
     let (partition, dir, force) = (PartitionId(1), Ino(1), false);
     let put = Some(PutContent { size: 7, mtime: Timestamp { secs: 4, nanos: 5 } });
     let act = Act { partition, dir, path, token, tag, seen, force, given, put }.to_bytes();
-    let small = [dentry.to_bytes(), done.to_bytes(), garbage.to_bytes(), Folded { versions: 3 }.to_bytes()];
+    let small =
+        [dentry.to_bytes(), done.to_bytes(), garbage.to_bytes(), FoldedShards { versions: 3 }.to_bytes()];
     let seeds = [&small[..], &[inode().to_bytes(), shard.to_bytes(), lock, held, site, act]].concat();
     Mutator::new(seeds).each(100_000, |bytes| {
         consistent::<Inode>(bytes);
         consistent::<Dentry>(bytes);
-        consistent::<Done>(bytes);
+        consistent::<CompletedOp>(bytes);
         consistent::<Garbage>(bytes);
         consistent::<Shard>(bytes);
-        consistent::<Folded>(bytes);
-        consistent::<Held>(bytes);
+        consistent::<FoldedShards>(bytes);
+        consistent::<SubfileOrigin>(bytes);
         consistent::<SiteFile>(bytes);
         consistent::<Act>(bytes);
         assert!(ino_of_act_key(bytes).is_none_or(|ino| act_key(ino)[1..] == bytes[1..]));

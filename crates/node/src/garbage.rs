@@ -8,7 +8,7 @@ use bivouac_wire::{Encode, Subfiles, op};
 use crate::identity::SYSTEM;
 use crate::namespace::{LOOKED_UP, decode};
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::reaper::Job;
 use crate::record::{Garbage, garbage_key, pending_key, pending_node, pending_prefix, table};
 
@@ -125,7 +125,7 @@ impl Node {
     }
 
     fn remove_at(&self, node: NodeId, subfiles: Vec<(Ino, TargetIndex)>) -> FsResult<()> {
-        let steps = Steps { background: true, ..Steps::question(SYSTEM) };
+        let steps = StepContext { background: true, ..StepContext::question(SYSTEM) };
         self.step::<op::RemoveSubfiles>(node, steps, 0, Subfiles { subfiles })
     }
 

@@ -17,9 +17,9 @@ use bivouac_wire::{Encode, InoOnly, ShardState, op};
 use crate::identity::is_peer;
 use crate::namespace::decode;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::reaper::Job;
-use crate::record::{Folded, Inode, folded_key, shard_key};
+use crate::record::{FoldedShards, Inode, folded_key, shard_key};
 use crate::session::Ctx;
 use crate::shards::Gather;
 
@@ -65,7 +65,7 @@ impl Node {
             return Ok(());
         }
         for node in dirty {
-            match self.step::<op::FoldShard>(node, Steps::question(origin), 0, InoOnly { ino: dir }) {
+            match self.step::<op::FoldShard>(node, StepContext::question(origin), 0, InoOnly { ino: dir }) {
                 Ok(state) => drop(gather.known.lock().shards.insert(node, state)),
                 Err(error) => {
                     gather.known.lock().dirty.insert(node);
@@ -82,7 +82,8 @@ impl Node {
         let mut change = self.change_at(&[slot], &[])?;
         let mut inode = change.inode(dir)?;
         let known = change.txn.get(slot, &folded_key(dir));
-        let known: Folded = known.map_or(Ok(Folded::default()), |bytes| decode(bytes, "shards", dir))?;
+        let known: FoldedShards =
+            known.map_or(Ok(FoldedShards::default()), |bytes| decode(bytes, "shards", dir))?;
         let versions = shards.iter().fold(0_u64, |sum, shard| sum.wrapping_add(shard.version));
         if versions == known.versions {
             return Ok(());
@@ -92,7 +93,7 @@ impl Node {
         inode.attr.nlink = subdirs;
         (inode.attr.mtime, inode.attr.ctime) = (change.now, change.now);
         change.put_inode(&inode);
-        change.txn.put(slot, &folded_key(dir), &Folded { versions }.to_bytes());
+        change.txn.put(slot, &folded_key(dir), &FoldedShards { versions }.to_bytes());
         change.commit()
     }
 

@@ -18,7 +18,7 @@ use crate::intent_record::{Intent, LoggedIntent};
 use crate::leases::Principal;
 use crate::namespace::Change;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::reaper::Job;
 use crate::record::{Dentry, Inode, intent_key, number_of_key, table};
 use crate::session::Ctx;
@@ -65,6 +65,8 @@ impl Node {
         begin: impl FnOnce(&LoggedIntent) -> FsResult<Change<'a>>,
     ) -> FsResult<()> {
         self.reaper.check_unfinished()?;
+        // A daemon after this one looks for intents in its own slots alone.
+        assert!(self.owns(slot), "{} logs an intent in slot {} of another node", self.id, slot.0);
         // The channel first: ids of steps must rise within one.
         let steps_channel = self.intents.channels.take();
         let (client, channel, op) = (ctx.client, ctx.channel, ctx.id);
@@ -84,7 +86,7 @@ impl Node {
         });
         let tx = begun.inspect_err(|_| self.intents.channels.put(steps_channel))?;
         let (channel, origin, background) = (steps_channel, ctx.origin, is_peer(ctx.client));
-        let steps = Steps { tx, channel, retry: false, origin, background };
+        let steps = StepContext { tx, channel, retry: false, origin, background };
         match self.finish_intent(&logged, steps) {
             Ok(result) => {
                 self.intents.channels.put(steps_channel);
@@ -100,7 +102,7 @@ impl Node {
     }
 
     /// Takes the steps. The outer error is "do not know", the inner one "refused".
-    fn finish_intent(&self, logged: &LoggedIntent, steps: Steps) -> FsResult<FsResult<()>> {
+    fn finish_intent(&self, logged: &LoggedIntent, steps: StepContext) -> FsResult<FsResult<()>> {
         let outcome = match &logged.intent {
             Intent::MakeDir(new) => self.finish_make_dir(new, logged, steps)?,
             Intent::RemoveDir(old) => self.finish_remove_dir(old, logged, steps)?,
@@ -131,7 +133,7 @@ impl Node {
     }
 
     /// Undoes a change that was refused after some of its steps, also if this daemon does not come to the end of it.
-    fn begin_undo(&self, logged: &LoggedIntent, steps: Steps) -> FsResult<()> {
+    fn begin_undo(&self, logged: &LoggedIntent, steps: StepContext) -> FsResult<()> {
         let undo = LoggedIntent { intent: Intent::Undo(Box::new(logged.intent.clone())), ..*logged };
         let mut change = self.change_at(&[logged.slot], &[])?;
         change.txn.put(logged.slot, &intent_key(steps.tx), &undo.to_bytes());
@@ -139,7 +141,7 @@ impl Node {
         self.undo(&logged.intent, steps)
     }
 
-    fn undo(&self, intent: &Intent, steps: Steps) -> FsResult<()> {
+    fn undo(&self, intent: &Intent, steps: StepContext) -> FsResult<()> {
         match intent {
             Intent::Link(new) => self.undo_link(new, steps),
             Intent::Rename(moved) => self.undo_rename(moved, steps),
@@ -227,7 +229,7 @@ impl Node {
 
     fn resume(&self, logged: LoggedIntent, tx: u64) -> FsResult<()> {
         let (channel, origin) = (logged.steps_channel, logged.client);
-        let steps = Steps { tx, channel, retry: true, origin, background: true };
+        let steps = StepContext { tx, channel, retry: true, origin, background: true };
         let _principal = Principal::on_behalf_of(logged.client);
         if let Err(refused) = self.finish_intent(&logged, steps)? {
             log::info!(why:% = refused; "change {tx}, left by an earlier daemon, was refused");

@@ -19,10 +19,10 @@
 //! - `intent`: changes over several nodes; then `proxy`: site storage
 //! - `handlers`, and `dispatch`, which calls them; `background`; `standstill`; `startup`, which puts a node together
 
+mod absent_peers;
 mod advisory;
 mod alloc;
 mod at_once;
-mod away;
 mod background;
 mod callbacks;
 mod clock;
@@ -38,8 +38,8 @@ mod gather;
 mod handlers;
 mod identity;
 mod intent;
-mod intent_concerns;
 mod intent_record;
+mod intent_scope;
 mod leases;
 mod lending;
 mod locks;
@@ -88,14 +88,14 @@ mod write_behind;
 pub use clock::{Clock, SystemClock};
 pub use directory::entry_slot;
 pub use handlers::check::{record_page, subfile_facts};
-pub use intent_concerns::{Concerns, concerns};
+pub use intent_scope::{IntentScope, concerns};
 pub use node::Node;
 pub use peers::{NetPeers, PeerRequest, Peers};
-pub use proxy_state::Around;
-pub use pulse::Patience;
+pub use proxy_state::SourceDecorator;
+pub use pulse::StandstillLimits;
 pub use rounds::Rounds;
-pub use served::{Cache, LockClient, PagePool, Served, TokenHolder};
+pub use served::{Cache, LockClient, PagePool, ServedClient, TokenHolder};
 pub use shards::shard_slot;
 pub use standstill::watch;
-pub use startup::{NodeConfig, Past};
+pub use startup::{NodeConfig, RecoveryHistory};
 pub use watch::ENTRIES_MOVE;

@@ -200,6 +200,7 @@ impl Locks {
         let Some(held) = table.get_mut(&target) else { return };
         let was_alone = held.alone;
         act(held);
+        // Who claims a directory waits until the last has left that shares it; the others keep nobody out.
         if held.shared == 0 || was_alone {
             freed.notify_all();
         }
@@ -220,9 +221,13 @@ impl Locks {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        self.locks.change(self.target, |held| match self.is_alone {
-            true => held.alone = false,
-            false => held.shared = held.shared.saturating_sub(1),
+        self.locks.change(self.target, |held| {
+            let is_held = if self.is_alone { held.alone } else { held.shared > 0 };
+            assert!(is_held, "{:?} is unlocked and was not locked", self.target);
+            match self.is_alone {
+                true => held.alone = false,
+                false => held.shared -= 1,
+            }
         });
     }
 }

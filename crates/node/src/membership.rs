@@ -126,14 +126,13 @@ impl Membership {
         round: &Arc<Round>,
     ) -> std::io::Result<()> {
         let own = Arc::downgrade(self);
-        // Begun once.
-        let _ = self.links.set(Links { own: Weak::clone(&own), peers, observer });
+        let is_first = self.links.set(Links { own: Weak::clone(&own), peers, observer }).is_ok();
+        assert!(is_first, "a node takes part in the membership protocol twice");
         if self.state.lock().members.next_tick().is_none() {
             return Ok(());
         }
         let place = round.join(move || own.upgrade().map_or(NextVisit::Never, |own| own.tick()))?;
-        // Begun once.
-        let _ = self.place.set(place);
+        assert!(self.place.set(place).is_ok(), "time passes twice for one node");
         Ok(())
     }
 

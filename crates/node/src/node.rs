@@ -10,9 +10,9 @@ use bivouac_store::{DataStore, Headroom, Records};
 use bivouac_types::{ClientId, Errno, FsResult, Ino, NodeId, Slot, SpreadAt};
 use bivouac_wire::{FormationMap, HostQuestion};
 
+use crate::absent_peers::AbsentPeers;
 use crate::advisory::Advisory;
 use crate::alloc::Allocator;
-use crate::away::Away;
 use crate::callbacks::Callbacks;
 use crate::clock::Clock;
 use crate::counters::Counters;
@@ -25,7 +25,7 @@ use crate::mirror_link::TendedMirror;
 use crate::opens::Opens;
 use crate::partitions::Partitions;
 use crate::peers::PeerLane;
-use crate::proxy_state::{Around, LinkAccess, Proxy};
+use crate::proxy_state::{LinkAccess, Proxy, SourceDecorator};
 use crate::races::Races;
 use crate::reaper::Reaper;
 use crate::record::{number_of_key, table};
@@ -33,14 +33,14 @@ use crate::recorder::Recorder;
 use crate::replicas::Replicas;
 use crate::reply_cache::ReplyCache;
 use crate::rounds::Rounds;
-use crate::served::{Served, ServedClients};
+use crate::served::{ServedClient, ServedClients};
 use crate::sessions::Sessions;
 use crate::shards::{GatheredShards, Shards};
 use crate::stale_tails::StaleTails;
 use crate::sweeper::Sweeper;
 use crate::tokens::Tokens;
 use crate::users::DirectoryUsers;
-use crate::uses::Uses;
+use crate::uses::UsageTable;
 use crate::watch::Watches;
 
 /// Answers what is asked of this host.
@@ -92,7 +92,7 @@ pub struct Node {
     /// Credentials for links to other formations.
     pub(crate) links: LinkAccess,
     /// What is put around site storage.
-    pub(crate) around: Option<Around>,
+    pub(crate) around: Option<SourceDecorator>,
     /// The locks that programs take.
     pub(crate) advisory: Advisory,
     pub(crate) callbacks: Callbacks,
@@ -108,7 +108,7 @@ pub struct Node {
     pub(crate) switches: Vec<Option<u16>>,
     pub(crate) counters: Arc<Counters>,
     /// How files are used.
-    pub(crate) uses: Uses,
+    pub(crate) uses: UsageTable,
     /// The memory that has both.
     pub(crate) recorder: Recorder,
     pub(crate) reaper: Reaper,
@@ -116,7 +116,7 @@ pub struct Node {
     /// Who lives.
     pub(crate) members: Arc<Membership>,
     pub(crate) hooks: Hooks,
-    pub(crate) away: Away,
+    pub(crate) away: AbsentPeers,
     pub(crate) sweeper: Sweeper,
     pub(crate) stale_tails: StaleTails,
     pub(crate) proxy: Proxy,
@@ -140,14 +140,14 @@ impl Node {
 
     /// What answers what is asked of this host: it is the process's affair what it shows of it.
     pub fn on_asked(&self, answer: impl Fn(&HostQuestion<'_>) -> FsResult<Vec<u8>> + Send + Sync + 'static) {
-        // Told once, by whom opened the node.
-        let _ = self.hooks.asked.set(Box::new(answer));
+        let is_first = self.hooks.asked.set(Box::new(answer)).is_ok();
+        assert!(is_first, "two answer what is asked of the host of {}", self.id);
     }
 
     /// What ends the connections of a client that was forgotten.
     pub fn on_forgotten(&self, act: impl Fn(ClientId) + Send + Sync + 'static) {
-        // Told once, by whom made the server.
-        let _ = self.hooks.forgotten.set(Box::new(act));
+        let is_first = self.hooks.forgotten.set(Box::new(act)).is_ok();
+        assert!(is_first, "two end the connections of clients that {} forgets", self.id);
     }
 
     /// Names, attributes and what else records are take at most so much memory from now on, and no more than `left` has.
@@ -217,7 +217,7 @@ impl Node {
     }
 
     /// Changes what a client of this process can be asked about.
-    pub fn serve(&self, client: ClientId, act: impl FnOnce(&mut Served)) {
+    pub fn serve(&self, client: ClientId, act: impl FnOnce(&mut ServedClient)) {
         self.served.change(client, act);
     }
 

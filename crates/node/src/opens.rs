@@ -71,8 +71,8 @@ impl Opens {
             return false;
         }
         let Some(holders) = shard.get_mut(&ino) else { return true };
-        self.retain_of(holders, |holder, other| (holder, other) != (client, open));
-        let free = !holds(holders, client);
+        self.retain_of(ino, holders, |holder, other| (holder, other) != (client, open));
+        let free = !holds(&holders.opens, client);
         if holders.opens.is_empty() {
             shard.remove(&ino);
         }
@@ -92,10 +92,11 @@ impl Opens {
     /// does not have it open: then it tells of each.
     pub fn mark_writer(&self, ino: Ino, client: ClientId) {
         let mut shard = self.shard(ino).lock();
-        if let Some(holders) = shard.get_mut(&ino).filter(|holders| holds(holders, client))
+        if let Some(holders) = shard.get_mut(&ino).filter(|holders| holds(&holders.opens, client))
             && !holders.quiet_writers.contains(&client)
         {
             holders.quiet_writers.push(client);
+            // Under the lock: with a count of 0 no client has been told yet that it may be quiet.
             self.writers.fetch_add(1, Ordering::Release);
         }
     }
@@ -110,7 +111,7 @@ impl Opens {
     pub fn note_growth(&self, ino: Ino, by: ClientId) -> Vec<ClientId> {
         let mut shard = self.shard(ino).lock();
         let Some(holders) = shard.get_mut(&ino) else { return Vec::new() };
-        if holds(holders, by) && !holders.growers.contains(&by) {
+        if holds(&holders.opens, by) && !holders.growers.contains(&by) {
             holders.growers.push(by);
         }
         let others = holders.opens.iter().map(|(client, _)| *client);
@@ -145,14 +146,14 @@ impl Opens {
     pub fn of_client(&self, client: ClientId) -> Vec<Ino> {
         let of = |shard: &Mutex<Shard>| -> Vec<Ino> {
             let shard = shard.lock();
-            shard.iter().filter(|(_, holders)| holds(holders, client)).map(|(ino, _)| *ino).collect()
+            shard.iter().filter(|(_, holders)| holds(&holders.opens, client)).map(|(ino, _)| *ino).collect()
         };
         self.shards.iter().flat_map(of).collect()
     }
 
     /// Whether a client has the inode open.
     pub fn is_held(&self, ino: Ino, client: ClientId) -> bool {
-        self.shard(ino).lock().get(&ino).is_some_and(|holders| holds(holders, client))
+        self.shard(ino).lock().get(&ino).is_some_and(|holders| holds(&holders.opens, client))
     }
 
     /// Whether anybody has the inode open.
@@ -173,31 +174,38 @@ impl Opens {
     fn retain(&self, stays: impl Fn(Ino, ClientId, OpenId) -> bool) {
         for shard in &self.shards {
             shard.lock().retain(|ino, holders| {
-                self.retain_of(holders, |holder, open| stays(*ino, holder, open));
+                self.retain_of(*ino, holders, |holder, open| stays(*ino, holder, open));
                 !holders.opens.is_empty()
             });
         }
     }
 
-    fn retain_of(&self, holders: &mut Holders, stays: impl Fn(ClientId, OpenId) -> bool) {
+    fn retain_of(&self, ino: Ino, holders: &mut Holders, stays: impl Fn(ClientId, OpenId) -> bool) {
         let before = (holders.opens.len(), holders.quiet_writers.len());
         holders.opens.retain(|(holder, open)| stays(*holder, *open));
-        let mut writers = std::mem::take(&mut holders.quiet_writers);
-        writers.retain(|writer| holds(holders, *writer));
-        holders.quiet_writers = writers;
-        let mut growers = std::mem::take(&mut holders.growers);
-        growers.retain(|grower| holds(holders, *grower));
-        holders.growers = growers;
-        assert!(holders.quiet_writers.len() <= holders.opens.len(), "a writer of a file has it open");
+        let Holders { opens, quiet_writers, growers } = holders;
+        quiet_writers.retain(|writer| holds(opens, *writer));
+        growers.retain(|grower| holds(opens, *grower));
+        assert!(
+            quiet_writers.len().max(growers.len()) <= opens.len(),
+            "inode {ino} has {} opens, {} quiet writers and {} growers",
+            opens.len(),
+            quiet_writers.len(),
+            growers.len()
+        );
         let (closed, quiet) = (before.0 - holders.opens.len(), before.1 - holders.quiet_writers.len());
         let opens = self.count.fetch_sub(closed as u64, Ordering::Relaxed);
         let writers = self.writers.fetch_sub(quiet as u64, Ordering::Release);
         // `has_writer` looks at no file while the count is 0.
-        assert!(opens >= closed as u64 && writers >= quiet as u64, "more opens end than there are");
+        assert!(
+            opens >= closed as u64 && writers >= quiet as u64,
+            "inode {ino}: {closed} of {opens} opens end, and {quiet} of {writers} writers"
+        );
     }
 
     fn insert(&self, shard: &mut Shard, ino: Ino, client: ClientId, open: OpenId) {
         let holders = shard.entry(ino).or_default();
+        // A message that comes twice names the same open, which counts once.
         if let Err(at) = holders.opens.binary_search(&(client, open)) {
             holders.opens.insert(at, (client, open));
             self.count.fetch_add(1, Ordering::Relaxed);
@@ -209,9 +217,9 @@ impl Opens {
     }
 }
 
-fn holds(holders: &Holders, client: ClientId) -> bool {
-    let at = holders.opens.partition_point(|(holder, _)| *holder < client);
-    holders.opens.get(at).is_some_and(|(holder, _)| *holder == client)
+fn holds(opens: &[(ClientId, OpenId)], client: ClientId) -> bool {
+    let at = opens.partition_point(|(holder, _)| *holder < client);
+    opens.get(at).is_some_and(|(holder, _)| *holder == client)
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ pub trait Peers: Send + Sync {
 
 /// The identity of all steps of one intent.
 #[derive(Clone, Copy)]
-pub struct Steps {
+pub struct StepContext {
     /// Number of the intent.
     pub tx: u64,
     /// Channel that no other intent uses meanwhile.
@@ -92,10 +92,10 @@ pub struct Steps {
     pub background: bool,
 }
 
-impl Steps {
+impl StepContext {
     /// Identity of steps that change nothing, or may happen often, and so need none.
-    pub fn question(origin: ClientId) -> Steps {
-        Steps { tx: 0, channel: 0, retry: false, origin, background: false }
+    pub fn question(origin: ClientId) -> StepContext {
+        StepContext { tx: 0, channel: 0, retry: false, origin, background: false }
     }
 }
 
@@ -157,8 +157,8 @@ impl PeerLane {
 
     /// From now on nothing is asked that may tell of changes which this mirror has deferred.
     pub fn make_deferred_before_asking(&self, mirror: &Arc<Mirror>) {
-        // Told once, by whoever opens the node.
-        let _ = self.mirror.set(Arc::downgrade(mirror));
+        let is_first = self.mirror.set(Arc::downgrade(mirror)).is_ok();
+        assert!(is_first, "{} has two mirrors", self.id);
     }
 
     /// Returns once all that was changed here before is on both sides of the mirror: before anybody is told of it.

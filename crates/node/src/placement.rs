@@ -13,7 +13,7 @@ use bivouac_wire::{Inherited, ListPartitionsRequest, Partition, TargetEntry, op}
 use crate::identity::SYSTEM;
 use crate::node::Node;
 use crate::partitions::Targets;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 
 impl Node {
     /// The node that knows all partitions.
@@ -56,7 +56,7 @@ impl Node {
         let keeper = self.keeper()?;
         if keeper != self.id {
             let request = ListPartitionsRequest { only: Some(id), after: PartitionId::ROOT };
-            let list = self.step::<op::ListPartitions>(keeper, Steps::question(SYSTEM), 0, request)?;
+            let list = self.step::<op::ListPartitions>(keeper, StepContext::question(SYSTEM), 0, request)?;
             list.partitions.into_iter().for_each(|partition| self.learn(partition));
         }
         self.partitions.get(id).ok_or_else(|| unknown(id))

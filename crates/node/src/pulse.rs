@@ -2,7 +2,7 @@
 //!
 //! Requests say when they begin and end. While one has been under way for long, a thread of its own takes each lock that
 //! requests need, one after the other. A request may wait for peers, for clients or for site storage, but no lock is held
-//! meanwhile ([`bivouac_ranks`]): one that cannot be had for [`Patience::lock`] is held by somebody who will never give it up.
+//! meanwhile ([`bivouac_ranks`]): one that cannot be had for [`StandstillLimits::lock`] is held by somebody who will never give it up.
 //! A process without requests is not woken.
 
 use std::cell::Cell;
@@ -16,7 +16,7 @@ const THREADS_MAX: usize = 512;
 
 /// How long what may take.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct StandstillLimits {
     /// Time between two looks at what is under way.
     pub period: Duration,
     /// From then on a request is under way for long.
@@ -25,10 +25,10 @@ pub struct Patience {
     pub lock: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
+impl Default for StandstillLimits {
+    fn default() -> StandstillLimits {
         let [period, request, lock] = [5, 20, 60].map(Duration::from_secs);
-        Patience { period, request, lock }
+        StandstillLimits { period, request, lock }
     }
 }
 
@@ -90,7 +90,7 @@ impl ActiveRequests {
     }
 
     /// Watches until something stands still, and says what. `look` takes the locks.
-    pub fn watch(&self, patience: Patience, look: impl Fn(Duration) -> Option<String>) -> String {
+    pub fn watch(&self, patience: StandstillLimits, look: impl Fn(Duration) -> Option<String>) -> String {
         loop {
             self.wait_for_requests();
             while let Some(age) = self.oldest() {
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    const SOON: Patience = Patience {
+    const SOON: StandstillLimits = StandstillLimits {
         period: Duration::from_millis(1),
         request: Duration::ZERO,
         lock: Duration::from_millis(20),

@@ -58,8 +58,7 @@ impl Reaper {
 
     /// Background work has begun: `place` is where it is called.
     pub(crate) fn begin(&self, place: RoundPlace) {
-        // Begun once.
-        let _ = self.place.set(place);
+        assert!(self.place.set(place).is_ok(), "background work is begun twice");
     }
 
     /// Takes all inodes whose removal is delayed, also those whose delay is not over.
@@ -102,11 +101,7 @@ impl Reaper {
 
     /// An intent is to be finished.
     pub fn add_intent(&self, slot: Slot, tx: u64) {
-        self.tell(|agenda| {
-            agenda.unfinished += 1;
-            agenda.add(Job::Intent(slot, tx));
-            true
-        });
+        self.add(Job::Intent(slot, tx));
     }
 
     /// Something is to be done that may need a peer.

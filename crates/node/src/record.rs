@@ -42,13 +42,13 @@ codec_struct!(Dentry { ino, kind });
 
 /// The last change that a client's channel made in a slot: `R`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Done {
+pub struct CompletedOp {
     /// Id of the operation.
     pub op: u64,
     /// The inode it made, the offset it wrote at, or 0.
     pub value: u64,
 }
-codec_struct!(Done { op, value });
+codec_struct!(CompletedOp { op, value });
 
 /// Subfiles that nobody needs any more: `G`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,15 +78,15 @@ codec_struct!(Shard { inherited, entries, subdirs, version, tx, sealed });
 
 /// How far the attributes of a spread directory have followed its shards: `V`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Folded {
+pub struct FoldedShards {
     /// Sum of the shards' numbers of changes.
     pub versions: u64,
 }
-codec_struct!(Folded { versions });
+codec_struct!(FoldedShards { versions });
 
 /// A directory that a rename has set aside: `K`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Aside {
+pub struct SetAsideDir {
     /// The node that drives the rename.
     pub driver: ClientId,
     /// Number of its intent.
@@ -94,7 +94,7 @@ pub struct Aside {
     /// What the directory was.
     pub inode: Inode,
 }
-codec_struct!(Aside { driver, tx, inode });
+codec_struct!(SetAsideDir { driver, tx, inode });
 
 /// What site storage has of an inode whose partition stands in front of it: `H`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,7 +169,7 @@ pub struct Act {
     /// Whatever is there is replaced.
     pub force: bool,
     /// What is there only gets these.
-    pub given: Option<Given>,
+    pub given: Option<GivenAttrs>,
     /// Size and time of content that takes the place; earlier releases did not keep them.
     pub put: Option<PutContent>,
 }
@@ -211,7 +211,7 @@ codec_struct!(PutContent { size, mtime });
 
 /// Attributes by which it is known whether they were given.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Given {
+pub struct GivenAttrs {
     /// Permission bits.
     pub perm: u32,
     /// Owner.
@@ -221,7 +221,7 @@ pub struct Given {
     /// Last change of content.
     pub mtime: Timestamp,
 }
-codec_struct!(Given { perm, uid, gid, mtime });
+codec_struct!(GivenAttrs { perm, uid, gid, mtime });
 
 /// Key of what is about to be done for an inode.
 pub fn act_key(ino: Ino) -> [u8; 9] {
@@ -262,13 +262,13 @@ pub fn name_of_removed(key: &[u8]) -> Option<(Ino, &[u8])> {
 
 /// What a target knows of the origin of a subfile: `Q`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct SubfileOrigin {
     /// Where content comes from that is not here.
     pub whence: Whence,
     /// Epoch of the subfile when that was asked for: a cut since makes it out of date.
     pub epoch: u32,
 }
-codec_struct!(Held { whence, epoch });
+codec_struct!(SubfileOrigin { whence, epoch });
 
 /// Key of what site storage has of an inode.
 pub fn site_key(ino: Ino) -> [u8; 10] {

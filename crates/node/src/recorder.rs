@@ -68,11 +68,11 @@ pub struct Recorder {
     started: Instant,
     /// How long before that the first daemon was started, in milliseconds.
     before_ms: u64,
-    served: Mutex<Served>,
+    served: Mutex<ServedHistory>,
 }
 
 /// What was served when.
-struct Served {
+struct ServedHistory {
     ring: Ring,
     /// As much of what counters say as is in there.
     noted: Bin,
@@ -108,7 +108,7 @@ impl Recorder {
         let since = now_ms.saturating_sub(began);
         let before_ms = since.max(latest.min(since.saturating_add(SET_BACK_MAX_MS)));
         let ring = Ring::open(&memory, SERVED_AT);
-        let served = Mutex::new(rank::LEAF, Served { noted: ring.total(before_ms), ring });
+        let served = Mutex::new(rank::LEAF, ServedHistory { noted: ring.total(before_ms), ring });
         Ok(Recorder { memory, started: Instant::now(), before_ms, served })
     }
 
@@ -186,7 +186,7 @@ impl Recorder {
         word(&self.memory, SECOND_AT).map_or(u64::MAX, |second| second.load(Ordering::Relaxed))
     }
 
-    fn note(&self, served: &mut Served, second: u64, counters: &Counters) {
+    fn note(&self, served: &mut ServedHistory, second: u64, counters: &Counters) {
         let last = self.second();
         if second <= last {
             return;

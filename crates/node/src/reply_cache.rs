@@ -56,6 +56,9 @@ impl ClientReplies {
             self.superseded.pop_front();
             self.replies.remove(&id);
         }
+        let referred = self.slots.len() + self.superseded.len();
+        // One that nothing refers to would stay for good, and be the answer to whatever has its number next.
+        assert!(referred <= self.replies.len(), "{referred} requests have {} replies", self.replies.len());
     }
 }
 
@@ -70,13 +73,13 @@ pub struct ReplyCache {
 }
 
 /// A request while it is carried out. Dropped without a reply, it may be carried out again.
-struct Running<'a> {
+struct RunningRequest<'a> {
     cache: &'a ReplyCache,
     client: ClientId,
     id: OpId,
 }
 
-impl Drop for Running<'_> {
+impl Drop for RunningRequest<'_> {
     fn drop(&mut self) {
         let mut clients = self.cache.clients.lock();
         if let Some(client) = clients.get_mut(&self.client) {
@@ -140,10 +143,11 @@ impl ReplyCache {
                 None => break,
             }
         }
+        // Under the lock under which no reply was found: of two transmissions one carries the request out.
         let former = clients.entry(client).or_default().replies.insert(id, None);
         assert!(former.is_none(), "a request is carried out while its reply is there, or awaited");
         drop(clients);
-        let running = Running { cache: self, client, id };
+        let running = RunningRequest { cache: self, client, id };
         let reply = act()?;
         if let Some(client) = self.clients.lock().get_mut(&client) {
             client.answer(connection, id, reply.to_bytes(), self.patience);

@@ -93,6 +93,7 @@ impl Round {
     ) -> std::io::Result<RoundPlace> {
         let mut state = self.state.lock();
         if !state.runs {
+            // Under the lock: a thread that is about to end for want of nodes has either seen this one or ended.
             let own = Arc::clone(self);
             let thread = std::thread::Builder::new().name(self.name.into()).stack_size(STACK);
             thread.spawn(move || own.run())?;
@@ -142,13 +143,15 @@ impl RoundState {
             return false;
         }
         if let Some(later) = visited.due.replace(moment) {
-            self.due.remove(&(later, key));
+            let was_due = self.due.remove(&(later, key));
+            assert!(was_due, "visit {key} was due, and is not among those that are");
         }
         self.due.insert((moment, key));
         self.due.first().is_some_and(|(_, first)| *first == key)
     }
 
     fn begin(&mut self, key: u64) -> Option<Arc<Work>> {
+        assert!(self.with.is_none(), "visit {key} begins during visit {:?}", self.with);
         self.due.pop_first();
         let visited = self.visited.get_mut(&key)?;
         visited.due = None;

@@ -57,7 +57,7 @@ pub trait TokenHolder: Send + Sync {
 
 /// What a client that this process serves can be asked about, as far as it is there already.
 #[derive(Clone, Default)]
-pub struct Served {
+pub struct ServedClient {
     /// Its locks.
     pub locks: Option<Arc<dyn LockClient>>,
     /// What it caches.
@@ -70,27 +70,27 @@ pub struct Served {
 
 /// Those that this process serves.
 #[derive(Default)]
-pub struct ServedClients(RwLock<HashMap<ClientId, Served>>);
+pub struct ServedClients(RwLock<HashMap<ClientId, ServedClient>>);
 
 impl ServedClients {
     /// Changes what a client can be asked about. One that can be asked about nothing is not served.
-    pub fn change(&self, client: ClientId, act: impl FnOnce(&mut Served)) {
+    pub fn change(&self, client: ClientId, act: impl FnOnce(&mut ServedClient)) {
         let mut all = self.0.write();
         let served = all.entry(client).or_default();
         act(served);
-        let Served { locks, cache, pages, tokens } = served;
+        let ServedClient { locks, cache, pages, tokens } = served;
         if locks.is_none() && cache.is_none() && pages.is_none() && tokens.is_none() {
             all.remove(&client);
         }
     }
 
     /// The client, if it is served here. Nothing is locked while it is asked.
-    pub fn get(&self, client: ClientId) -> Served {
+    pub fn get(&self, client: ClientId) -> ServedClient {
         self.0.read().get(&client).cloned().unwrap_or_default()
     }
 
     /// All of them.
-    pub fn all(&self) -> Vec<Served> {
+    pub fn all(&self) -> Vec<ServedClient> {
         self.0.read().values().cloned().collect()
     }
 

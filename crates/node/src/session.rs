@@ -14,7 +14,7 @@ use bivouac_wire::{Decode, Encode, Operation};
 
 use crate::identity::{SYSTEM, is_peer};
 use crate::peers::STEPS_MAX;
-use crate::record::{Done, done_key, done_prefix};
+use crate::record::{CompletedOp, done_key, done_prefix};
 
 /// Who asks, and what comes with the question besides the body.
 #[derive(Clone, Copy)]
@@ -78,6 +78,11 @@ impl Ctx<'static> {
 }
 
 impl Ctx<'_> {
+    /// The same request for a change that is no operation of its client's: nothing is remembered of it.
+    pub fn for_nobody(&self) -> Self {
+        Ctx { client: SYSTEM, channel: 0, id: OpId(0), ..*self }
+    }
+
     /// The intent that a step belongs to: its driver and its number.
     pub fn intent(&self) -> (ClientId, u64) {
         (self.client, self.id.0 / STEPS_MAX)
@@ -95,7 +100,7 @@ impl Ctx<'_> {
     /// # Errors
     /// `ESTALE` for a step of an intent that is over.
     pub fn step_done(&self, txn: &Txn<'_>, slot: Slot) -> FsResult<bool> {
-        let done = txn.get(slot, &self.done_key()).and_then(|bytes| Done::from_bytes(bytes).ok());
+        let done = txn.get(slot, &self.done_key()).and_then(|bytes| CompletedOp::from_bytes(bytes).ok());
         match done {
             Some(done) if done.op > self.id.0 => {
                 Err(FsError::with(Errno::ESTALE, "a step arrived after its change was over"))
@@ -116,7 +121,7 @@ impl Ctx<'_> {
         }
     }
 
-    /// What this operation left when it was carried out before: its value, see [`Done`]. The caller holds the
+    /// What this operation left when it was carried out before: its value, see [`CompletedOp`]. The caller holds the
     /// lock that a repetition of the operation takes too.
     ///
     /// # Errors
@@ -140,7 +145,7 @@ impl Ctx<'_> {
         self.check_current()?;
         let mut found = None;
         if self.retry {
-            scan(&done_prefix(self.client), &mut |_, value| match Done::from_bytes(value) {
+            scan(&done_prefix(self.client), &mut |_, value| match CompletedOp::from_bytes(value) {
                 Ok(done) if done.op == self.id.0 => {
                     found = Some(done.value);
                     ControlFlow::Break(())
@@ -153,7 +158,7 @@ impl Ctx<'_> {
 
     /// Writes down, with the change itself, that the operation was carried out.
     pub fn remember(&self, txn: &mut Txn<'_>, slot: Slot, value: u64) {
-        let done = Done { op: self.id.0, value };
+        let done = CompletedOp { op: self.id.0, value };
         txn.put(slot, &self.done_key(), &done.to_bytes());
     }
 }

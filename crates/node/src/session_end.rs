@@ -8,7 +8,7 @@ use bivouac_wire::op;
 
 use crate::identity::SYSTEM;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::reaper::Job;
 use crate::record::done_prefix;
 use crate::sessions::Exclusive;
@@ -29,6 +29,7 @@ impl Node {
     /// When that cannot be logged. What is left is taken when this is called again.
     fn end_session(&self, ending: &Exclusive<'_>) -> FsResult<()> {
         let client = ending.client();
+        // First what has to be logged: where that fails nothing else has ended, and all of it is tried again.
         self.advisory.forget(&self.records, client, true)?;
         self.opens.remove_client(client);
         self.watches.set(client, &[]);
@@ -109,7 +110,7 @@ impl Node {
             None => false,
             Some(node) if node == self.id => self.served.get(client).locks.is_some(),
             Some(node) => {
-                let asked = self.step::<op::ServesClient>(node, Steps::question(SYSTEM), 0, client);
+                let asked = self.step::<op::ServesClient>(node, StepContext::question(SYSTEM), 0, client);
                 // Who watches decides who lives: this node alone may not reach it.
                 asked.unwrap_or_else(|_| self.members.sees(node))
             }

@@ -77,6 +77,7 @@ impl Sessions {
             return Err(FsError::with(Errno::EMFILE, text));
         }
         txn.put(self.slot, &session_key(client), &[]);
+        // Before the open is answered: a restarted daemon waits for no client that it finds no record of.
         txn.commit()?;
         table.log(client);
         Ok(())

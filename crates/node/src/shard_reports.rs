@@ -5,7 +5,7 @@ use bivouac_wire::{DirChangedRequest, op};
 
 use crate::identity::SYSTEM;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::reaper::Job;
 use crate::record::shard_key;
 use crate::session::Ctx;
@@ -14,7 +14,7 @@ impl Node {
     /// This node's shard of a directory has changed: its home knows that when this returns.
     pub(crate) fn tell_home(&self, origin: ClientId, dir: Ino) {
         let Some(time) = self.shards.begin(dir) else { return };
-        let outcome = self.tell(Steps::question(origin), dir, self.id, true);
+        let outcome = self.tell(StepContext::question(origin), dir, self.id, true);
         // While the home is away nobody can ask it. A restarted one asks all shards; for the other case it is told
         // later, so that not every change waits for it.
         self.shards.end(dir, time);
@@ -34,14 +34,14 @@ impl Node {
     }
 
     /// Tells the home of a spread directory that its shard on `node` has changed, or may have.
-    pub(crate) fn tell(&self, steps: Steps, dir: Ino, node: NodeId, certain: bool) -> FsResult<()> {
+    pub(crate) fn tell(&self, steps: StepContext, dir: Ino, node: NodeId, certain: bool) -> FsResult<()> {
         let request = DirChangedRequest { dir, node, certain };
         self.step::<op::DirChanged>(self.home_of(dir)?, steps, 0, request)
     }
 
     /// Tells what an earlier attempt could not tell, or an earlier daemon did not come to tell.
     pub(crate) fn tell_pending(&self, dir: Ino) -> FsResult<()> {
-        let steps = Steps { background: true, ..Steps::question(SYSTEM) };
+        let steps = StepContext { background: true, ..StepContext::question(SYSTEM) };
         self.tell(steps, dir, self.id, false)
     }
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::node::Node;
-use crate::pulse::Patience;
+use crate::pulse::StandstillLimits;
 
 /// Watches nodes that share a process until one of them stands still, and says what.
 #[must_use]
-pub fn watch(nodes: &[Arc<Node>], patience: Patience) -> String {
+pub fn watch(nodes: &[Arc<Node>], patience: StandstillLimits) -> String {
     let Some(first) = nodes.first() else { return "no node is watched".to_owned() };
     first.rounds.pulse.watch(patience, |lock| nodes.iter().find_map(|node| node.standstill(lock)))
 }
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    const SOON: Patience = Patience {
+    const SOON: StandstillLimits = StandstillLimits {
         period: Duration::from_millis(1),
         request: Duration::ZERO,
         lock: Duration::from_millis(20),

@@ -13,9 +13,9 @@ use bivouac_types::{
 };
 use bivouac_wire::FormationMap;
 
+use crate::absent_peers::AbsentPeers;
 use crate::advisory::Advisory;
 use crate::alloc::Allocator;
-use crate::away::Away;
 use crate::callbacks::Callbacks;
 use crate::clock::Clock;
 use crate::ended::end_clients;
@@ -28,7 +28,7 @@ use crate::node::{Hooks, Node, RECORDS_VOLUME, slots_of};
 use crate::opens::Opens;
 use crate::partitions::Partitions;
 use crate::peers::{PeerLane, Peers};
-use crate::proxy_state::{Around, LinkAccess, Proxy};
+use crate::proxy_state::{LinkAccess, Proxy, SourceDecorator};
 use crate::races::Races;
 use crate::reaper::{Job, Reaper};
 use crate::record::Inode;
@@ -43,12 +43,12 @@ use crate::stale_tails::StaleTails;
 use crate::sweeper::Sweeper;
 use crate::tokens::Tokens;
 use crate::users::DirectoryUsers;
-use crate::uses::Uses;
+use crate::uses::UsageTable;
 use crate::watch::Watches;
 
 /// The daemon before this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Past {
+pub struct RecoveryHistory {
     /// The formation was killed as a whole and is recovered just now: none of its clients lives.
     pub clients_ended: bool,
     /// That has happened at some time: files may have bytes behind their ends whose writers nobody remembers.
@@ -82,11 +82,11 @@ pub struct NodeConfig {
     /// The formation's secret, which opens the keys of its links.
     pub secret: [u8; 32],
     /// A wrapper around site storage, for tests.
-    pub around: Option<Around>,
+    pub around: Option<SourceDecorator>,
     /// The threads that it shares with other nodes of its process.
     pub rounds: Rounds,
     /// The daemon before this one.
-    pub past: Past,
+    pub past: RecoveryHistory,
     /// Memory for what is recorded, which outlives daemons; without it, this one's.
     pub recorded: Option<OwnedFd>,
     /// The switch of each node of the map, by number, as far as that is known.
@@ -163,7 +163,7 @@ impl Node {
             rounds: config.rounds,
             members: Arc::new(members),
             hooks: Hooks::default(),
-            away: Away::new(config.grace),
+            away: AbsentPeers::new(config.grace),
             watches: Watches::default(),
             newest_map: Mutex::new(rank::LEAF, Arc::clone(&config.map)),
             map: config.map,
@@ -187,7 +187,7 @@ impl Node {
             users: DirectoryUsers::default(),
             opens: Opens::new(),
             counters,
-            uses: Uses::open(&recorder),
+            uses: UsageTable::open(&recorder),
             recorder,
             files: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
@@ -212,8 +212,7 @@ impl Node {
     /// # Errors
     /// The system refuses a thread.
     pub fn start(self: &Arc<Self>) -> std::io::Result<()> {
-        // Begun once.
-        let _ = self.this.set(Arc::downgrade(self));
+        assert!(self.this.set(Arc::downgrade(self)).is_ok(), "{} is started twice", self.id);
         if let Some(tended) = &self.mirror {
             tended.start()?;
         }

@@ -4,7 +4,7 @@ use bivouac_types::{Errno, FsError, FsResult, NodeId, OpId};
 use bivouac_wire::{Encode, Operation};
 
 use crate::node::Node;
-use crate::peers::{PeerRequest, STEPS_MAX, Steps};
+use crate::peers::{PeerRequest, STEPS_MAX, StepContext};
 use crate::session::Ctx;
 
 /// An operation that a node serves.
@@ -24,7 +24,7 @@ impl Node {
     pub(crate) fn step<O: Handle>(
         &self,
         target: NodeId,
-        steps: Steps,
+        steps: StepContext,
         number: u64,
         request: O::Request<'_>,
     ) -> FsResult<O::Reply> {

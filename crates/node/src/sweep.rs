@@ -15,7 +15,7 @@ use bivouac_wire::{Inodes, op};
 
 use crate::identity::SYSTEM;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::record::{garbage_key, inode_key};
 use crate::session::Ctx;
 use crate::step::Handle;
@@ -55,7 +55,7 @@ impl Node {
         }
         let mut inos: Vec<Ino> = batch.iter().map(|id| id.ino).collect();
         inos.dedup();
-        let gone = match self.step::<op::WhichGone>(home, Steps::question(SYSTEM), 0, Inodes { inos }) {
+        let gone = match self.step::<op::WhichGone>(home, StepContext::question(SYSTEM), 0, Inodes { inos }) {
             Ok(gone) => gone.inos,
             Err(error) => return log::info!(why:% = error; "files of {home} are not asked about"),
         };

@@ -65,7 +65,7 @@ pub fn alone(dir: &std::path::Path) -> std::sync::Arc<Node> {
         grace: std::time::Duration::from_secs(30),
         spread_at: bivouac_types::SpreadAt::default(),
         dead_after: None,
-        past: crate::Past::default(),
+        past: crate::RecoveryHistory::default(),
         recorded: None,
         switches: Vec::new(),
         liveness: std::sync::Arc::new(bivouac_net::LivenessTable::new(1)),

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bivouac_ranks::{Condvar, Mutex, MutexGuard, rank};
-use bivouac_tokens::{Manager, RESUME, Recall, Step, Wanted};
+use bivouac_tokens::{Manager, RESUME, Recall, RequestOutcome, TokenRequest};
 use bivouac_types::{ClientId, Ino};
 
 /// Requests that may wait here at a time.
@@ -22,7 +22,7 @@ const UNASKED_MAX: Duration = Duration::from_secs(10);
 pub struct Tokens {
     /// Tells this daemon's grants from those of earlier ones.
     life: u64,
-    state: Mutex<State>,
+    state: Mutex<TokenState>,
     /// Tokens were given back, or a request is not waited for any more.
     changed: Condvar,
     /// Requests that wait here, with a thread each.
@@ -35,7 +35,7 @@ pub struct Tokens {
 
 /// State that the lock protects.
 #[derive(Default)]
-pub struct State {
+pub struct TokenState {
     /// The machine.
     pub manager: Manager,
     /// What clients have kept although somebody needs it, by the grant that is in the way: what they are granted later is
@@ -54,7 +54,7 @@ struct Overdue {
 impl Tokens {
     /// No tokens, in a life of this number; `inherits` if an earlier daemon may have granted some that nobody will name.
     pub fn new(life: u64, inherits: bool) -> Tokens {
-        let mut state = State::default();
+        let mut state = TokenState::default();
         if inherits {
             state.manager.lose_unknown();
         }
@@ -71,9 +71,13 @@ impl Tokens {
 
     /// Waits for so long, if a thread may.
     pub fn park(&self, time: Duration) -> bool {
+        self.wait_parked(|| bivouac_net::pause(time))
+    }
+
+    fn wait_parked(&self, wait: impl FnOnce()) -> bool {
         let may_park = self.parked.fetch_add(1, Ordering::AcqRel) < PARKED_MAX;
         if may_park {
-            bivouac_net::pause(time);
+            wait();
         }
         self.parked.fetch_sub(1, Ordering::AcqRel);
         may_park
@@ -85,26 +89,32 @@ impl Tokens {
     }
 
     /// Locks the state, for a moment.
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, TokenState> {
         self.state.lock()
     }
 
     /// A client asks, for the first time or again; what to do, and the version for [`Tokens::wait`].
-    pub fn ask(&self, ino: Ino, client: ClientId, call: u64, wanted: (&Wanted, bool)) -> (Step, u64) {
+    pub fn ask(
+        &self,
+        ino: Ino,
+        client: ClientId,
+        call: u64,
+        wanted: (&TokenRequest, bool),
+    ) -> (RequestOutcome, u64) {
         let mut state = self.state.lock();
         let now = Instant::now();
         let step = state.manager.ask(ino, client, call, wanted, now);
-        if matches!(step, Step::Granted(_)) && !state.manager.has_waiters(ino) {
+        if matches!(step, RequestOutcome::Granted(_)) && !state.manager.has_waiters(ino) {
             state.overdue.retain(|(other, ..), _| *other != ino);
         }
         match &step {
-            Step::Recall(recalls) => {
+            RequestOutcome::Recall(recalls) => {
                 for Recall { client, oldest, .. } in recalls {
                     state.recalled((ino, *client, *oldest), now);
                 }
             }
             // Who comes next has to look whose turn it is.
-            Step::Granted(_) | Step::Queued { is_new: true } => {
+            RequestOutcome::Granted(_) | RequestOutcome::Queued { is_new: true } => {
                 state.version += 1;
                 self.changed.notify_all();
             }
@@ -114,7 +124,7 @@ impl Tokens {
     }
 
     /// Frees tokens, or places of the queue, and has those look that wait.
-    pub fn free<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
+    pub fn free<R>(&self, act: impl FnOnce(&mut TokenState) -> R) -> R {
         let mut state = self.state.lock();
         state.version += 1;
         let outcome = act(&mut state);
@@ -124,7 +134,7 @@ impl Tokens {
     }
 
     /// Takes note of what a client has given back of a file, in part; who waits looks again if it had that.
-    pub fn free_some(&self, act: impl FnOnce(&mut State) -> bool) {
+    pub fn free_some(&self, act: impl FnOnce(&mut TokenState) -> bool) {
         let mut state = self.state.lock();
         if act(&mut state) {
             state.version += 1;
@@ -135,17 +145,14 @@ impl Tokens {
     /// Waits until tokens have become free since this version, or until a moment. Whether a thread may wait that long: there
     /// must be some for those who give tokens back.
     pub fn wait(&self, version: u64, until: Instant) -> bool {
-        let may_park = self.parked.fetch_add(1, Ordering::AcqRel) < PARKED_MAX;
-        if may_park {
+        self.wait_parked(|| {
             let mut state = self.state.lock();
             while state.version == version && !self.changed.wait_until(&mut state, until).timed_out() {}
-        }
-        self.parked.fetch_sub(1, Ordering::AcqRel);
-        may_park
+        })
     }
 }
 
-impl State {
+impl TokenState {
     /// For how long a client has not given back what somebody needs.
     pub fn keeps(&self, ino: Ino, recall: &Recall, now: Instant) -> Duration {
         let overdue = self.overdue.get(&(ino, recall.client, recall.oldest));

@@ -14,19 +14,19 @@ use bivouac_wire::{Decode, Encode, FileUse, FileUseDelta, ProcessUse, UseTable, 
 use crate::recorder::{Recorder, Ring, Rows};
 
 /// What a node was told, in memory that outlives its daemon.
-pub struct Uses(Mutex<Table>);
+pub struct UsageTable(Mutex<Table>);
 
 struct Table {
-    files: Kept<Ino, FileUse>,
-    processes: Kept<(ClientId, u32), ProcessUse>,
-    rest: Rest,
+    files: RowTable<Ino, FileUse>,
+    processes: RowTable<(ClientId, u32), ProcessUse>,
+    rest: EvictedUses,
     rest_row: Rows,
     ring: Ring,
 }
 
 /// What was told together, and which files were: those whose rows were written before this one.
 #[derive(Default)]
-struct Rest {
+struct EvictedUses {
     /// Counts writes of rows of files.
     turn: u64,
     dropped: u64,
@@ -34,7 +34,7 @@ struct Rest {
     /// A bit for each row.
     rows: Vec<u64>,
 }
-codec_struct!(Rest { turn, dropped, pattern, rows });
+codec_struct!(EvictedUses { turn, dropped, pattern, rows });
 
 /// A file's row.
 struct FileRow {
@@ -45,7 +45,7 @@ codec_struct!(FileRow { turn, file });
 
 /// Of a file, whatever became of it.
 #[derive(Clone, Copy)]
-pub struct Known {
+pub struct UsedFile {
     /// Its attributes, and the directory that it was made in, if it is there.
     pub inode: Option<(Attr, Ino)>,
     /// Whether its client is a mount.
@@ -53,35 +53,40 @@ pub struct Known {
 }
 
 /// What there is of each, with its row.
-struct Kept<K, V> {
+struct RowTable<K, V> {
     all: HashMap<K, (usize, V)>,
     free: Vec<usize>,
     rows: Rows,
 }
 
-impl Uses {
+impl UsageTable {
     /// What earlier daemons were told, and what will be.
-    pub fn open(recorder: &Recorder) -> Uses {
+    pub fn open(recorder: &Recorder) -> UsageTable {
         let rows = recorder.use_rows();
-        let rest = Rest::from_bytes(&rows.rest.read(0)).unwrap_or_default();
+        let rest = EvictedUses::from_bytes(&rows.rest.read(0)).unwrap_or_default();
         let mut turn = rest.turn;
-        let files = Kept::open(rows.files, |row, bytes| {
+        let files = RowTable::open(rows.files, |row, bytes| {
             let read = FileRow::from_bytes(bytes).ok()?;
             turn = turn.max(read.turn);
             let is_dropped = read.turn < rest.turn && rest.has(row);
             (!is_dropped).then_some((read.file.ino, read.file))
         });
-        let processes = Kept::open(rows.processes, |_, bytes| {
+        let processes = RowTable::open(rows.processes, |_, bytes| {
             let process = ProcessUse::from_bytes(bytes).ok()?;
             Some(((process.client, process.pid), process))
         });
-        let table =
-            Table { files, processes, rest: Rest { turn, ..rest }, rest_row: rows.rest, ring: rows.ring };
-        Uses(Mutex::new(rank::LEAF, table))
+        let table = Table {
+            files,
+            processes,
+            rest: EvictedUses { turn, ..rest },
+            rest_row: rows.rest,
+            ring: rows.ring,
+        };
+        UsageTable(Mutex::new(rank::LEAF, table))
     }
 
     /// A client tells what it did. `now_ms` is the time since the first daemon was started.
-    pub fn note(&self, client: ClientId, told: &FileUseDelta, known: Known, now_ms: u64) {
+    pub fn note(&self, client: ClientId, told: &FileUseDelta, known: UsedFile, now_ms: u64) {
         let first_ms = now_ms.saturating_sub(told.first_ago_ms.max(told.last_ago_ms));
         let last_ms = now_ms.saturating_sub(told.last_ago_ms);
         assert!(first_ms <= last_ms, "a use ends before it begins");
@@ -116,16 +121,16 @@ impl Uses {
     }
 }
 
-impl Rest {
+impl EvictedUses {
     fn has(&self, row: usize) -> bool {
         self.rows.get(row / 64).is_some_and(|bits| bits & (1_u64 << (row % 64)) != 0)
     }
 }
 
-impl<K: Copy + Eq + Hash, V> Kept<K, V> {
+impl<K: Copy + Eq + Hash, V> RowTable<K, V> {
     /// What is in rows, as far as `read` makes something of it. They are given away from the front, so behind one that
     /// was never used there is none that was, and none is looked at: it would take memory.
-    fn open(rows: Rows, mut read: impl FnMut(usize, &[u8]) -> Option<(K, V)>) -> Kept<K, V> {
+    fn open(rows: Rows, mut read: impl FnMut(usize, &[u8]) -> Option<(K, V)>) -> RowTable<K, V> {
         let used = (0..rows.count()).take_while(|row| rows.is_used(*row)).count();
         let (mut all, mut free) = (HashMap::new(), Vec::from_iter((used..rows.count()).rev()));
         for row in (0..used).rev() {
@@ -134,7 +139,7 @@ impl<K: Copy + Eq + Hash, V> Kept<K, V> {
                 None => free.push(row),
             }
         }
-        Kept { all, free, rows }
+        RowTable { all, free, rows }
     }
 
     fn values(&self) -> impl Iterator<Item = &V> {
@@ -169,7 +174,7 @@ impl Table {
         &mut self,
         client: ClientId,
         told: &FileUseDelta,
-        known: Known,
+        known: UsedFile,
         (first_ms, last_ms): (u64, u64),
     ) {
         if !self.files.has_room(&told.ino) {
@@ -260,8 +265,8 @@ mod tests {
     use bivouac_types::limits::USES_PROCESSES_MAX;
     use bivouac_wire::Program;
 
-    fn new() -> Uses {
-        Uses::open(&Recorder::open(None).unwrap())
+    fn new() -> UsageTable {
+        UsageTable::open(&Recorder::open(None).unwrap())
     }
 
     #[test]
@@ -276,7 +281,7 @@ mod tests {
         }
     }
 
-    const GONE: Known = Known { inode: None, is_mount: true };
+    const GONE: UsedFile = UsedFile { inode: None, is_mount: true };
 
     fn told(ino: u64, pid: u32, bytes: u64) -> FileUseDelta {
         let writes = Counts { ops: 1, bytes, ..Counts::default() };
@@ -291,7 +296,7 @@ mod tests {
         for (client, pid) in [(1, 10), (1, 11), (2, 10)] {
             uses.note(ClientId(client), &told(7, pid, 100), GONE, 1000 * u64::from(pid));
         }
-        uses.note(ClientId(1), &told(8, 10, 1), Known { is_mount: false, ..GONE }, 300);
+        uses.note(ClientId(1), &told(8, 10, 1), UsedFile { is_mount: false, ..GONE }, 300);
         let list = uses.list(0, 0);
         let files: Vec<_> =
             list.files.iter().map(|f| (f.ino.0, f.users.len(), f.mounted, f.first_ms, f.last_ms)).collect();
@@ -346,13 +351,13 @@ mod tests {
     #[test]
     fn the_next_daemon_knows_what_was_told() {
         let file = Memory::make("uses").unwrap();
-        let open = || Uses::open(&Recorder::open(Some(file.try_clone().unwrap())).unwrap());
+        let open = || UsageTable::open(&Recorder::open(Some(file.try_clone().unwrap())).unwrap());
         let mut before = open();
         for ino in 1..=3 * USES_FILES_MAX as u64 {
             before.note(ClientId(1), &told(ino, ino as u32, ino), GONE, 1000 * ino);
             if ino.is_multiple_of(97) {
                 let next = open();
-                let sorted = |uses: &Uses| {
+                let sorted = |uses: &UsageTable| {
                     let mut list = uses.list(0, 0);
                     list.files.sort_by_key(|file| file.ino);
                     list.processes.sort_by_key(|process| process.pid);

@@ -8,7 +8,7 @@ use bivouac_wire::{FlushHereRequest, FlushTrigger, op};
 
 use crate::identity::SYSTEM;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::proxy_state::{DELETION_PAUSE_MIN, QueuedFlush, QueuedFlushEnd};
 
 /// Files that are flushed at the same time, near by and over links, where each waits for some round trips.
@@ -86,7 +86,7 @@ impl Node {
     fn have_flushed(&self, ino: Ino, occasion: FlushTrigger) -> FsResult<()> {
         let mut request = FlushHereRequest { ino, occasion, job: 0 };
         loop {
-            let (home, steps) = (self.home_of(ino)?, Steps::question(SYSTEM));
+            let (home, steps) = (self.home_of(ino)?, StepContext::question(SYSTEM));
             let state = match self.step::<op::FlushHere>(home, steps, 0, request.clone()) {
                 // Removed meanwhile.
                 Err(error) if error.errno() == Errno::ENOENT => return Ok(()),

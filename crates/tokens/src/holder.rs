@@ -10,7 +10,7 @@ use bivouac_types::{ByteRange, Ino, TokenMode};
 
 use crate::ranges::{both, overlap, without};
 use crate::streams::Streams;
-use crate::{Grant, RANGES_MAX, Wanted, Yielded};
+use crate::{Grant, RANGES_MAX, TokenRequest, Yielded};
 
 /// Number of a call; later ones have higher numbers. A call's request for tokens has the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,18 +22,9 @@ pub enum Poll {
     /// Tokens cover it: it may go on, until [`Holder::end`].
     Go,
     /// Its home is to be asked for this; then [`Holder::granted`], or [`Holder::end`] if that fails.
-    Ask(Ask),
+    Ask(TokenRequest),
     /// Another call of this client has to end first.
     Wait,
-}
-
-/// A request to a home.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
-    /// Which call's it is.
-    pub call: CallId,
-    /// The tokens that it asks for.
-    pub wanted: Wanted,
 }
 
 /// Tokens that this client has no more, as its home is to be told.
@@ -156,6 +147,7 @@ impl Holder {
         if earlier.any(|other| other.mode.conflicts(call.mode) && other.range.overlaps(&call.range)) {
             return Poll::Wait;
         }
+        // Who keeps nothing asks for each call: tokens that are there are another call's, and go with that.
         if !self.keeps_nothing
             && call.progress == Progress::Waits
             && file.missing(call.mode, &call.range).is_empty()
@@ -166,23 +158,23 @@ impl Holder {
         }
         let desired = if self.keeps_nothing { vec![call.range] } else { file.streams.follow(&call.range) };
         file.set(id, Progress::Asks);
-        Poll::Ask(Ask { call: id, wanted: Wanted { mode: call.mode, required: call.range, desired } })
+        Poll::Ask(TokenRequest { mode: call.mode, required: call.range, desired })
     }
 
     /// A call's request was granted, as of this epoch of the file: the call goes on.
     pub fn granted(&mut self, ino: Ino, id: CallId, epoch: u32, grant: &Grant) -> Vec<GiveBack> {
         let file = self.files.entry(ino).or_default();
-        let Some(mode) = file.calls.get(&id).map(|call| call.mode) else { return Vec::new() };
+        let Some(Call { mode, range, progress, .. }) = file.calls.get(&id).cloned() else {
+            return Vec::new();
+        };
         file.adopt_epoch(ino, epoch, &mut self.uncovered);
         file.serial = file.serial.max(grant.serial);
         // A grant of an epoch before the file's covers this call, which will be refused, and nothing else.
         if file.epoch == epoch {
             file.add(mode, grant);
         }
-        let is_running = file.calls.get(&id).is_some_and(|call| call.progress == Progress::Runs);
-        let range = file.calls.get(&id).map_or(ByteRange::at(0, 0), |call| call.range);
         // One that resumes may have gone first meanwhile.
-        let has_to_wait = !is_running && overlap(&file.in_use(mode), &range);
+        let has_to_wait = progress != Progress::Runs && overlap(&file.in_use(mode), &range);
         file.set(id, if has_to_wait { Progress::Waits } else { Progress::Runs });
         file.answered(id);
         file.give_back(ino, &mut self.uncovered)
@@ -257,7 +249,7 @@ impl Holder {
     }
 
     /// A home wants something back, that was granted up to some serial, and has not granted these requests.
-    pub fn recall(&mut self, ino: Ino, upto: u64, wanted: &Wanted, waiting: &[CallId]) -> Yielded {
+    pub fn recall(&mut self, ino: Ino, upto: u64, wanted: &TokenRequest, waiting: &[CallId]) -> Yielded {
         let Some(file) = self.files.get_mut(&ino) else { return Yielded::default() };
         let is_asking = |(_, call): &(&CallId, &Call)| call.progress == Progress::Asks;
         let asks = file.calls.iter().filter(is_asking).map(|(id, _)| *id);
@@ -416,11 +408,22 @@ impl Holder {
 
 impl FileTokens {
     fn set(&mut self, id: CallId, progress: Progress) {
-        if let Some(call) = self.calls.get_mut(&id) {
-            call.progress = progress;
-            call.asked_behind = self.serial;
-            call.has_run |= progress == Progress::Runs;
-        }
+        let Some(call) = self.calls.get_mut(&id) else { return };
+        call.progress = progress;
+        call.asked_behind = self.serial;
+        call.has_run |= progress == Progress::Runs;
+        let (mode, range) = (call.mode, call.range);
+        // Tokens order calls of different clients; those of one client are ordered here alone.
+        let conflicts = |(other, call): (&CallId, &Call)| {
+            *other != id
+                && call.progress == Progress::Runs
+                && call.mode.conflicts(mode)
+                && call.range.overlaps(&range)
+        };
+        assert!(
+            progress != Progress::Runs || !self.calls.iter().any(conflicts),
+            "{id:?} on {range} runs beside a call that conflicts"
+        );
     }
 
     /// Idle bytes that calls ask for, by grants before all that may be on their way for these.
@@ -519,6 +522,11 @@ impl FileTokens {
         for recall in std::mem::take(&mut self.recalled) {
             let in_use = self.in_use(recall.mode);
             let is_in_use = recall.ranges.iter().any(|range| overlap(&in_use, range));
+            assert!(
+                recall.asks.iter().all(|ask| self.calls.contains_key(ask)),
+                "a recall of inode {ino} waits for the answer to a call that has ended: {:?}",
+                recall.asks
+            );
             if is_in_use || !recall.asks.is_empty() {
                 self.recalled.push(recall);
                 continue;
@@ -556,16 +564,16 @@ mod tests {
         Grant { serial, ranges: ranges.to_vec() }
     }
 
-    fn ask(holder: &mut Holder, mode: TokenMode, range: ByteRange) -> (CallId, Wanted) {
+    fn ask(holder: &mut Holder, mode: TokenMode, range: ByteRange) -> (CallId, TokenRequest) {
         let id = holder.begin(FILE, 0, (mode, range), false);
         match holder.poll(FILE, id) {
-            Poll::Ask(ask) => (id, ask.wanted),
+            Poll::Ask(wanted) => (id, wanted),
             other => panic!("{other:?}"),
         }
     }
 
-    fn wants(mode: TokenMode, range: ByteRange) -> Wanted {
-        Wanted { mode, required: range, desired: vec![range] }
+    fn wants(mode: TokenMode, range: ByteRange) -> TokenRequest {
+        TokenRequest { mode, required: range, desired: vec![range] }
     }
 
     #[test]
@@ -757,7 +765,8 @@ mod tests {
         let (call, _) = ask(&mut holder, Write, ByteRange::at(1000, 10));
         holder.granted(FILE, call, 0, &grant(1, &[ByteRange::ALL]));
         holder.end(FILE, call);
-        let ahead = Wanted { desired: vec![ByteRange::from(20)], ..wants(Write, ByteRange::at(20, 10)) };
+        let ahead =
+            TokenRequest { desired: vec![ByteRange::from(20)], ..wants(Write, ByteRange::at(20, 10)) };
         let yielded = holder.recall(FILE, 1, &ahead, &[]);
         assert_eq!(yielded, Yielded { kept: vec![ByteRange::from(1000)], gives_back: false });
         assert_eq!(holder.of_file(FILE).len(), 2);

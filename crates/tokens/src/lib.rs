@@ -17,8 +17,8 @@ mod manager;
 mod ranges;
 mod streams;
 
-pub use holder::{Ask, CallId, GiveBack, Holder, Poll};
-pub use manager::{Fence, Listed, Manager, Recall, Step};
+pub use holder::{CallId, GiveBack, Holder, Poll};
+pub use manager::{Fence, Listed, Manager, Recall, RequestOutcome};
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub const RESUME: Duration = Duration::from_secs(1);
 
 /// Tokens that a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct TokenRequest {
     /// The use that is to be made of them.
     pub mode: TokenMode,
     /// The bytes that the call needs.
@@ -63,7 +63,7 @@ pub struct Yielded {
 impl Yielded {
     /// Of what was recalled, what the client has no more.
     #[must_use]
-    pub fn given(&self, wanted: &Wanted) -> Vec<ByteRange> {
+    pub fn given(&self, wanted: &TokenRequest) -> Vec<ByteRange> {
         ranges::without(&[vec![wanted.required], wanted.desired.clone()].concat(), &self.kept)
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bivouac_types::{ByteRange, ClientId, Ino, TokenMode};
 
 use crate::ranges::{both, cover, overlap, without};
-use crate::{Grant, RANGES_MAX, RESUME, Wanted};
+use crate::{Grant, RANGES_MAX, RESUME, TokenRequest};
 
 /// Time for which a request that waits keeps its place without being heard of.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
@@ -20,7 +20,7 @@ const RECALL_AGAIN: Duration = Duration::from_millis(500);
 
 /// A token.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct HeldToken {
     client: ClientId,
     mode: TokenMode,
     range: ByteRange,
@@ -36,7 +36,7 @@ struct Held {
 struct Waiting {
     client: ClientId,
     id: u64,
-    wanted: Wanted,
+    wanted: TokenRequest,
     heard: Instant,
 }
 
@@ -52,7 +52,7 @@ struct Recalled {
 
 /// Next step about a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum RequestOutcome {
     /// It has what it needs.
     Granted(Grant),
     /// A client lost tokens of the file and may not know it: the file gets a new epoch first, so that targets refuse what
@@ -92,14 +92,14 @@ pub struct Recall {
     /// The first of those that are in the way.
     pub oldest: u64,
     /// The use, the required bytes, and others that are welcome.
-    pub wanted: Wanted,
+    pub wanted: TokenRequest,
     /// Requests of that client that are not granted yet.
     pub waiting: Vec<u64>,
 }
 
 #[derive(Debug, Default)]
 struct FileTokens {
-    held: Vec<Held>,
+    held: Vec<HeldToken>,
     waiting: Vec<Waiting>,
     recalled: Vec<Recalled>,
     lost: u64,
@@ -128,12 +128,13 @@ impl Manager {
         ino: Ino,
         client: ClientId,
         id: u64,
-        (wanted, renews): (&Wanted, bool),
+        (wanted, renews): (&TokenRequest, bool),
         now: Instant,
-    ) -> Step {
+    ) -> RequestOutcome {
         let file = self.files.entry(ino).or_default();
         let before = file.waiting.len();
         let at = file.queue(client, id, wanted, now);
+        // Also where it has to wait for a fence: whoever comes meanwhile is granted behind it.
         let is_new = at == before;
         if renews && file.has(client, wanted) {
             // A fence may take longer than what is inherited is kept. One that has not got what it needs waits for others,
@@ -143,33 +144,37 @@ impl Manager {
         file.end_inheritance(now);
         let fence = Fence { of_file: file.lost, unknown: self.unknown };
         if file.fenced != fence {
-            return Step::Fence(fence);
+            return RequestOutcome::Fence(fence);
         }
         if renews && file.has(client, wanted) {
             file.waiting.remove(at);
             self.serial += 1;
             let ranges = vec![wanted.required];
             file.give(client, wanted.mode, &ranges, (self.serial, id));
-            return Step::Granted(Grant { serial: self.serial, ranges });
+            return RequestOutcome::Granted(Grant { serial: self.serial, ranges });
         }
         let earlier = file.waiting.iter().take(at);
         if earlier.clone().any(|other| other.client != client && conflict(&other.wanted, wanted)) {
-            return Step::Queued { is_new };
+            return RequestOutcome::Queued { is_new };
         }
         if let Some(until) = file.inherited_until(wanted) {
-            return Step::Inherited { until };
+            return RequestOutcome::Inherited { until };
         }
         let recalls = file.recalls(client, wanted, self.serial);
         if !recalls.is_empty() {
             let due = file.not_yet_recalled(recalls, wanted, now);
-            return if due.is_empty() { Step::Queued { is_new } } else { Step::Recall(due) };
+            return if due.is_empty() {
+                RequestOutcome::Queued { is_new }
+            } else {
+                RequestOutcome::Recall(due)
+            };
         }
         file.waiting.remove(at);
         self.serial += 1;
         let ranges = file.grantable(client, wanted);
         assert!(cover(&ranges, &wanted.required), "a grant has what is required");
         file.give(client, wanted.mode, &ranges, (self.serial, id));
-        Step::Granted(Grant { serial: self.serial, ranges })
+        RequestOutcome::Granted(Grant { serial: self.serial, ranges })
     }
 
     /// Returns whether a request has a place among those that wait.
@@ -221,7 +226,12 @@ impl Manager {
 
     /// A file has got a new epoch since this was to be done.
     pub fn fenced(&mut self, ino: Ino, fence: Fence) {
-        let fenced = &mut self.files.entry(ino).or_default().fenced;
+        let unknown = self.unknown;
+        let FileTokens { lost, fenced, .. } = self.files.entry(ino).or_default();
+        assert!(
+            fence.of_file <= *lost && fence.unknown <= unknown,
+            "inode {ino} is fenced for {fence:?}, and has had {lost} losses of its own and {unknown} others"
+        );
         fenced.of_file = fenced.of_file.max(fence.of_file);
         fenced.unknown = fenced.unknown.max(fence.unknown);
     }
@@ -244,6 +254,7 @@ impl Manager {
     pub fn spoil(&mut self, ino: Ino, client: ClientId, ranges: &[ByteRange]) {
         let file = self.files.entry(ino).or_default();
         file.take(client, TokenMode::Write, ranges, u64::MAX);
+        // Also where it had none of them any more: the message that may still arrive was sent while it had.
         file.lost += 1;
     }
 
@@ -358,7 +369,7 @@ impl FileTokens {
     }
 
     /// Returns whether a client has tokens for what it wants.
-    fn has(&self, client: ClientId, wanted: &Wanted) -> bool {
+    fn has(&self, client: ClientId, wanted: &TokenRequest) -> bool {
         let own = self.held.iter().filter(|token| token.client == client && token.mode.allows(wanted.mode));
         cover(&own.map(|token| token.range).collect::<Vec<_>>(), &wanted.required)
     }
@@ -376,18 +387,18 @@ impl FileTokens {
 
     /// Returns until when bytes that somebody needs are kept for calls of a client's earlier process. A new call of that
     /// client waits as well.
-    fn inherited_until(&self, wanted: &Wanted) -> Option<Instant> {
+    fn inherited_until(&self, wanted: &TokenRequest) -> Option<Instant> {
         self.in_the_way(wanted).filter_map(|token| token.inherited).max()
     }
 
     /// The tokens beside which nobody can have the required bytes.
-    fn in_the_way(&self, wanted: &Wanted) -> impl Iterator<Item = &Held> {
+    fn in_the_way(&self, wanted: &TokenRequest) -> impl Iterator<Item = &HeldToken> {
         let (mode, required) = (wanted.mode, wanted.required);
         self.held.iter().filter(move |token| token.mode.conflicts(mode) && token.range.overlaps(&required))
     }
 
     /// The place of a request among those that wait, at whose end it stands if it is new.
-    fn queue(&mut self, client: ClientId, id: u64, wanted: &Wanted, now: Instant) -> usize {
+    fn queue(&mut self, client: ClientId, id: u64, wanted: &TokenRequest, now: Instant) -> usize {
         self.waiting.retain(|one| {
             (one.client, one.id) == (client, id) || now.saturating_duration_since(one.heard) < SILENCE_MAX
         });
@@ -407,11 +418,12 @@ impl FileTokens {
     }
 
     /// The recalls whose clients have not been asked for the same already, which are remembered.
-    fn not_yet_recalled(&mut self, recalls: Vec<Recall>, wanted: &Wanted, now: Instant) -> Vec<Recall> {
+    fn not_yet_recalled(&mut self, recalls: Vec<Recall>, wanted: &TokenRequest, now: Instant) -> Vec<Recall> {
+        // What a client has said that it gives back may have been lost with its message.
         self.recalled.retain(|recall| now < recall.until);
         let is_due = |recall: &Recall| {
             let needed = self.in_the_way(wanted).filter(|token| token.client == recall.client);
-            let is_recalled = |token: &Held| {
+            let is_recalled = |token: &HeldToken| {
                 let same = self.recalled.iter().filter(|one| {
                     one.client == token.client && one.mode.allows(wanted.mode) && token.serial <= one.upto
                 });
@@ -432,7 +444,7 @@ impl FileTokens {
     }
 
     /// Returns what is recalled for a request, with what other waiting readers need, so that all of them go on at once.
-    fn with_other_readers(&self, client: ClientId, wanted: &Wanted) -> Wanted {
+    fn with_other_readers(&self, client: ClientId, wanted: &TokenRequest) -> TokenRequest {
         let mut wanted = wanted.clone();
         if wanted.mode == TokenMode::Write {
             return wanted;
@@ -463,12 +475,17 @@ impl FileTokens {
     }
 
     /// The clients that have what is required, and what each is asked for.
-    fn recalls(&self, client: ClientId, wanted: &Wanted, upto: u64) -> Vec<Recall> {
+    fn recalls(&self, client: ClientId, wanted: &TokenRequest, upto: u64) -> Vec<Recall> {
         let in_the_way = self.in_the_way(wanted).filter(|token| token.client != client);
         let mut holders: BTreeMap<ClientId, u64> = BTreeMap::new();
-        for Held { client, serial, .. } in in_the_way {
+        for HeldToken { client, serial, .. } in in_the_way {
             let oldest = holders.entry(*client).or_insert(*serial);
             *oldest = *serial.min(oldest);
+            assert!(
+                *serial <= upto,
+                "client {} has a token of serial {serial}, the last is {upto}",
+                client.0
+            );
         }
         let waiting = |holder| self.waiting.iter().filter(move |one| one.client == holder).map(|one| one.id);
         let recalled = self.with_other_readers(client, wanted);
@@ -486,8 +503,8 @@ impl FileTokens {
 
     /// Returns the bytes that a request gets whose required ones nobody else has: as much of the desired as is free; all, if
     /// nobody else has or wants anything.
-    fn grantable(&self, client: ClientId, wanted: &Wanted) -> Vec<ByteRange> {
-        let is_taken = |token: &&Held| {
+    fn grantable(&self, client: ClientId, wanted: &TokenRequest) -> Vec<ByteRange> {
+        let is_taken = |token: &&HeldToken| {
             (token.client != client || token.inherited.is_some()) && token.mode.conflicts(wanted.mode)
         };
         let taken: Vec<ByteRange> = self.held.iter().filter(is_taken).map(|token| token.range).collect();
@@ -519,34 +536,42 @@ impl FileTokens {
         (serial, request): (u64, u64),
     ) {
         // What it may write it may read already.
-        let is_more =
-            |token: &&Held| token.client == client && !mode.allows(token.mode) && token.inherited.is_none();
+        let is_more = |token: &&HeldToken| {
+            token.client == client && !mode.allows(token.mode) && token.inherited.is_none()
+        };
         let more: Vec<ByteRange> = self.held.iter().filter(is_more).map(|token| token.range).collect();
         let new = without(ranges, &more);
         self.remove(client, u64::MAX, &new, |token| mode.allows(token.mode) || token.inherited.is_some());
         for mut range in new {
             // One with its neighbours: that a client has less than is thought here is found out by a recall.
-            let neighbours = |token: &Held| {
+            let neighbours = |token: &HeldToken| {
                 (token.client, token.mode, token.inherited) == (client, mode, None)
                     && (token.range.end == range.start || token.range.start == range.end)
             };
-            let (near, others) = self.held.iter().partition::<Vec<Held>, _>(|token| neighbours(token));
+            let (near, others) = self.held.iter().partition::<Vec<HeldToken>, _>(|token| neighbours(token));
             self.held = others;
             for token in near {
                 range = range.hull(&token.range);
             }
-            self.held.push(Held { client, mode, range, serial, request, inherited: None });
+            self.held.push(HeldToken { client, mode, range, serial, request, inherited: None });
         }
+        // Each of two clients that have the same byte goes by its own copy.
+        let is_shared = |token: &HeldToken| token.client != client && token.mode.conflicts(mode);
+        assert!(
+            !self.held.iter().any(|token| is_shared(token) && overlap(ranges, &token.range)),
+            "client {} is granted bytes by serial {serial} that another client has",
+            client.0
+        );
     }
 
     /// The client has these bytes no more, or may only read them. Returns whether it had any.
     fn take(&mut self, client: ClientId, mode: TokenMode, ranges: &[ByteRange], upto: u64) -> bool {
         // What an earlier process of it had is kept for the present one, which does not know of it.
-        let is_taken = |token: &Held| token.mode.conflicts(mode) && token.inherited.is_none();
+        let is_taken = |token: &HeldToken| token.mode.conflicts(mode) && token.inherited.is_none();
         let had = self.remove(client, upto, ranges, is_taken);
         let had_any = !had.is_empty();
         if mode == TokenMode::Read {
-            self.held.extend(had.into_iter().map(|token| Held { mode: TokenMode::Read, ..token }));
+            self.held.extend(had.into_iter().map(|token| HeldToken { mode: TokenMode::Read, ..token }));
         }
         had_any
     }
@@ -557,17 +582,19 @@ impl FileTokens {
         client: ClientId,
         upto: u64,
         ranges: &[ByteRange],
-        is_meant: impl Fn(&Held) -> bool,
-    ) -> Vec<Held> {
+        is_meant: impl Fn(&HeldToken) -> bool,
+    ) -> Vec<HeldToken> {
         let mut removed = Vec::new();
         for token in std::mem::take(&mut self.held) {
             if token.client != client || token.serial > upto || !is_meant(&token) {
                 self.held.push(token);
                 continue;
             }
-            removed.extend(both(&[token.range], ranges).into_iter().map(|range| Held { range, ..token }));
-            self.held
-                .extend(without(&[token.range], ranges).into_iter().map(|range| Held { range, ..token }));
+            removed
+                .extend(both(&[token.range], ranges).into_iter().map(|range| HeldToken { range, ..token }));
+            self.held.extend(
+                without(&[token.range], ranges).into_iter().map(|range| HeldToken { range, ..token }),
+            );
         }
         removed
     }
@@ -587,7 +614,7 @@ impl FileTokens {
         range: ByteRange,
         seen: Option<u64>,
     ) -> Vec<ByteRange> {
-        let of = |is_meant: &dyn Fn(&Held) -> bool| -> Vec<ByteRange> {
+        let of = |is_meant: &dyn Fn(&HeldToken) -> bool| -> Vec<ByteRange> {
             self.held.iter().filter(|token| is_meant(token)).map(|token| token.range).collect()
         };
         match seen {
@@ -598,7 +625,7 @@ impl FileTokens {
 }
 
 /// Returns whether two requests cannot both have what they require.
-fn conflict(one: &Wanted, other: &Wanted) -> bool {
+fn conflict(one: &TokenRequest, other: &TokenRequest) -> bool {
     one.mode.conflicts(other.mode) && overlap(&[one.required], &other.required)
 }
 
@@ -612,14 +639,14 @@ mod tests {
     const B: ClientId = ClientId(2);
     const C: ClientId = ClientId(3);
 
-    fn wanted(mode: TokenMode, start: u64, len: u64) -> Wanted {
+    fn wanted(mode: TokenMode, start: u64, len: u64) -> TokenRequest {
         let required = ByteRange::at(start, len);
-        Wanted { mode, required, desired: vec![required] }
+        TokenRequest { mode, required, desired: vec![required] }
     }
 
-    fn granted(step: Step) -> Grant {
+    fn granted(step: RequestOutcome) -> Grant {
         match step {
-            Step::Granted(grant) => grant,
+            RequestOutcome::Granted(grant) => grant,
             other => panic!("not granted: {other:?}"),
         }
     }
@@ -630,7 +657,8 @@ mod tests {
         let grant = granted(manager.ask(FILE, A, 1, (&wanted(Write, 10, 5), false), now));
         assert_eq!(grant.ranges, [ByteRange::ALL]);
         // Read by somebody else: what was written remains readable.
-        let Step::Recall(recalls) = manager.ask(FILE, B, 1, (&wanted(Read, 0, 4), false), now) else {
+        let RequestOutcome::Recall(recalls) = manager.ask(FILE, B, 1, (&wanted(Read, 0, 4), false), now)
+        else {
             panic!()
         };
         assert_eq!((recalls.len(), recalls[0].client, recalls[0].upto), (1, A, grant.serial));
@@ -641,7 +669,10 @@ mod tests {
         );
         manager.check();
         assert_eq!(manager.counts(FILE), (3, 2, 0));
-        assert!(matches!(manager.ask(FILE, C, 4, (&wanted(Write, 2, 4), false), now), Step::Recall(_)));
+        assert!(matches!(
+            manager.ask(FILE, C, 4, (&wanted(Write, 2, 4), false), now),
+            RequestOutcome::Recall(_)
+        ));
         let (held, waiting) = manager.list(FILE);
         let expected =
             [(A, Read, ByteRange::at(0, 4)), (A, Write, ByteRange::from(4)), (B, Read, ByteRange::at(0, 4))];
@@ -666,21 +697,25 @@ mod tests {
     fn requests_that_conflict_are_granted_in_order() {
         let (mut manager, now) = (Manager::default(), Instant::now());
         let serial = granted(manager.ask(FILE, A, 1, (&wanted(Write, 0, 8), false), now)).serial;
-        assert!(matches!(manager.ask(FILE, B, 1, (&wanted(Write, 0, 8), false), now), Step::Recall(_)));
+        assert!(matches!(
+            manager.ask(FILE, B, 1, (&wanted(Write, 0, 8), false), now),
+            RequestOutcome::Recall(_)
+        ));
         assert_eq!(
             manager.ask(FILE, C, 1, (&wanted(Write, 4, 8), false), now),
-            Step::Queued { is_new: true }
+            RequestOutcome::Queued { is_new: true }
         );
         // Its own holder stands in the queue, too.
         assert_eq!(
             manager.ask(FILE, A, 2, (&wanted(Write, 0, 2), false), now),
-            Step::Queued { is_new: true }
+            RequestOutcome::Queued { is_new: true }
         );
         assert_eq!(
             manager.ask(FILE, A, 2, (&wanted(Write, 0, 2), false), now),
-            Step::Queued { is_new: false }
+            RequestOutcome::Queued { is_new: false }
         );
-        let Step::Recall(recalls) = manager.ask(FILE, B, 1, (&wanted(Write, 0, 8), false), now) else {
+        let RequestOutcome::Recall(recalls) = manager.ask(FILE, B, 1, (&wanted(Write, 0, 8), false), now)
+        else {
             panic!()
         };
         assert_eq!(recalls[0].waiting, [2], "that is not on its way");
@@ -705,14 +740,14 @@ mod tests {
         let [ours, beside, far] = [wanted(Read, 10, 10), wanted(Read, 15, 10), wanted(Read, 50, 5)];
         let d = ClientId(4);
         let recalled = |step| match step {
-            Step::Recall(recalls) => recalls,
+            RequestOutcome::Recall(recalls) => recalls,
             other => panic!("no recall: {other:?}"),
         };
         // Who comes while a recall is under way, for the same bytes, asks nobody.
         let first = recalled(manager.ask(FILE, B, 1, (&ours, false), now));
         assert_eq!(first[0].wanted.required, ours.required);
-        assert_eq!(manager.ask(FILE, B, 1, (&ours, false), now), Step::Queued { is_new: false });
-        assert_eq!(manager.ask(FILE, C, 1, (&ours, false), now), Step::Queued { is_new: true });
+        assert_eq!(manager.ask(FILE, B, 1, (&ours, false), now), RequestOutcome::Queued { is_new: false });
+        assert_eq!(manager.ask(FILE, C, 1, (&ours, false), now), RequestOutcome::Queued { is_new: true });
         // The next one asks for all that wait.
         let second = recalled(manager.ask(FILE, d, 1, (&far, false), now));
         assert_eq!(second[0].wanted.desired, [far.required, ours.required]);
@@ -729,11 +764,14 @@ mod tests {
         // Behind a writer that waits, readers wait as well.
         let recalls = recalled(manager.ask(FILE, ClientId(6), 1, (&wanted(Write, 10, 1), false), now));
         assert_eq!(recalls.iter().map(|recall| recall.client).collect::<Vec<_>>(), [A, B, C]);
-        assert_eq!(manager.ask(FILE, ClientId(7), 1, (&ours, false), now), Step::Queued { is_new: true });
+        assert_eq!(
+            manager.ask(FILE, ClientId(7), 1, (&ours, false), now),
+            RequestOutcome::Queued { is_new: true }
+        );
         // A request of a client that is to give something back may have been granted, as far as it knows.
         assert_eq!(
             manager.ask(FILE, B, 2, (&wanted(Write, 10, 1), false), now),
-            Step::Queued { is_new: true }
+            RequestOutcome::Queued { is_new: true }
         );
         let again = recalled(manager.ask(FILE, ClientId(6), 1, (&wanted(Write, 10, 1), false), now));
         assert_eq!((again.len(), again[0].client, &again[0].waiting), (1, B, &vec![2]));
@@ -754,23 +792,29 @@ mod tests {
         granted(manager.ask(FILE, C, 3, (&wanted(Write, 20, 8), false), now));
         // Another call of the same client has the bytes by now.
         manager.cancel(FILE, C, 2, &[ByteRange::at(20, 8)]);
-        assert!(matches!(manager.ask(FILE, B, 4, (&wanted(Read, 20, 8), false), now), Step::Recall(_)));
+        assert!(matches!(
+            manager.ask(FILE, B, 4, (&wanted(Read, 20, 8), false), now),
+            RequestOutcome::Recall(_)
+        ));
     }
 
     #[test]
     fn what_an_earlier_process_had_is_not_given_back_by_the_next_one() {
         let (mut manager, now) = (Manager::default(), Instant::now());
         let serial = granted(manager.ask(FILE, A, 1, (&wanted(Write, 0, 8), false), now)).serial;
-        assert!(matches!(manager.ask(FILE, B, 1, (&wanted(Write, 0, 8), false), now), Step::Recall(_)));
+        assert!(matches!(
+            manager.ask(FILE, B, 1, (&wanted(Write, 0, 8), false), now),
+            RequestOutcome::Recall(_)
+        ));
         manager.restart(A, now);
         // The recall has met the new process, which has nothing.
         manager.yielded(FILE, A, serial, Write, &[ByteRange::at(0, 8)]);
-        let Step::Fence(fence) = manager.ask(FILE, B, 1, (&wanted(Write, 0, 8), false), now) else {
+        let RequestOutcome::Fence(fence) = manager.ask(FILE, B, 1, (&wanted(Write, 0, 8), false), now) else {
             panic!()
         };
         manager.fenced(FILE, fence);
         let step = manager.ask(FILE, B, 1, (&wanted(Write, 0, 8), false), now);
-        assert_eq!(step, Step::Inherited { until: now + RESUME });
+        assert_eq!(step, RequestOutcome::Inherited { until: now + RESUME });
         granted(manager.ask(FILE, A, 7, (&wanted(Write, 0, 8), true), now));
     }
 
@@ -779,7 +823,7 @@ mod tests {
         let (mut manager, now) = (Manager::default(), Instant::now());
         let serial = granted(manager.ask(FILE, A, 1, (&wanted(Write, 1000, 8), false), now)).serial;
         manager.yielded(FILE, A, serial, Write, &[ByteRange { start: 0, end: 1000 }, ByteRange::from(1008)]);
-        let ahead = Wanted { desired: vec![ByteRange::from(10)], ..wanted(Write, 10, 5) };
+        let ahead = TokenRequest { desired: vec![ByteRange::from(10)], ..wanted(Write, 10, 5) };
         let grant = granted(manager.ask(FILE, B, 1, (&ahead, false), now));
         assert_eq!(crate::ranges::without(&[ByteRange { start: 10, end: 1000 }], &grant.ranges), []);
         assert!(!overlap(&grant.ranges, &ByteRange::from(1000)), "{grant:?}");
@@ -788,7 +832,7 @@ mod tests {
             FILE,
             C,
             1,
-            (&Wanted { desired: comb, ..wanted(Write, 2000, 4) }, false),
+            (&TokenRequest { desired: comb, ..wanted(Write, 2000, 4) }, false),
             now,
         ));
         assert_eq!(grant.ranges, [ByteRange::at(2000, 4), ByteRange::at(3000, 4)]);
@@ -800,20 +844,27 @@ mod tests {
         let (mut manager, now) = (Manager::default(), Instant::now());
         granted(manager.ask(FILE, A, 1, (&wanted(Write, 0, 8), false), now));
         manager.lose(A);
-        let Step::Fence(fence) = manager.ask(FILE, B, 1, (&wanted(Read, 0, 8), false), now) else { panic!() };
+        let RequestOutcome::Fence(fence) = manager.ask(FILE, B, 1, (&wanted(Read, 0, 8), false), now) else {
+            panic!()
+        };
         manager.lose(A);
         manager.fenced(FILE, fence);
         granted(manager.ask(FILE, B, 1, (&wanted(Read, 0, 8), false), now));
         manager.revoke(FILE, B);
-        assert!(matches!(manager.ask(FILE, C, 1, (&wanted(Read, 0, 8), false), now), Step::Fence(_)));
+        assert!(matches!(
+            manager.ask(FILE, C, 1, (&wanted(Read, 0, 8), false), now),
+            RequestOutcome::Fence(_)
+        ));
         // Another process of it goes on first with what the earlier one was doing.
         let mut manager = Manager::default();
         granted(manager.ask(FILE, A, 1, (&wanted(Write, 0, 8), false), now));
         manager.restart(A, now);
-        let Step::Fence(fence) = manager.ask(FILE, B, 1, (&wanted(Read, 0, 8), false), now) else { panic!() };
+        let RequestOutcome::Fence(fence) = manager.ask(FILE, B, 1, (&wanted(Read, 0, 8), false), now) else {
+            panic!()
+        };
         manager.fenced(FILE, fence);
         let step = manager.ask(FILE, B, 1, (&wanted(Read, 0, 8), false), now);
-        assert_eq!(step, Step::Inherited { until: now + RESUME });
+        assert_eq!(step, RequestOutcome::Inherited { until: now + RESUME });
         assert_eq!(
             granted(manager.ask(FILE, A, 1, (&wanted(Write, 2, 4), true), now)).ranges,
             [ByteRange::at(2, 4)]
@@ -821,7 +872,7 @@ mod tests {
         manager.check();
         let late = now + RESUME;
         let step = manager.ask(FILE, B, 1, (&wanted(Read, 0, 8), false), late);
-        assert!(matches!(step, Step::Recall(_)), "nothing is kept for long: {step:?}");
+        assert!(matches!(step, RequestOutcome::Recall(_)), "nothing is kept for long: {step:?}");
         // What it goes on with and has not got does not keep others waiting for what it has.
         let mut manager = Manager::default();
         granted(manager.ask(FILE, A, 1, (&wanted(Write, 0, 8), false), now));
@@ -831,11 +882,11 @@ mod tests {
         let is_granted = (0..30).any(|tenth| {
             let now = now + tenth * Duration::from_millis(100);
             let step = manager.ask(FILE, C, 1, (&wanted(Write, 0, 8), false), now);
-            if let Step::Fence(fence) = step {
+            if let RequestOutcome::Fence(fence) = step {
                 manager.fenced(FILE, fence);
             }
             manager.ask(FILE, A, 7, (&wanted(Write, 0, 16), true), now);
-            matches!(step, Step::Granted(_))
+            matches!(step, RequestOutcome::Granted(_))
         });
         assert!(is_granted, "it waits as long as the other asks");
         // One that left in order needs no fence.
@@ -845,7 +896,10 @@ mod tests {
         granted(manager.ask(FILE, B, 1, (&wanted(Write, 0, 8), false), now));
         // What an earlier daemon granted to somebody who is lost may be any file.
         manager.lose_unknown();
-        assert!(matches!(manager.ask(Ino(6), C, 1, (&wanted(Read, 0, 8), false), now), Step::Fence(_)));
+        assert!(matches!(
+            manager.ask(Ino(6), C, 1, (&wanted(Read, 0, 8), false), now),
+            RequestOutcome::Fence(_)
+        ));
     }
 
     #[test]
@@ -867,7 +921,10 @@ mod tests {
         let grant = granted(manager.ask(FILE, A, 2, (&wanted(Write, 0, 2), false), now));
         assert!(grant.serial > first);
         assert_eq!(manager.reclaim(A, Some(grant.serial - 1), &[]).1, []);
-        assert!(matches!(manager.ask(FILE, C, 1, (&wanted(Read, 0, 1), false), now), Step::Recall(_)));
+        assert!(matches!(
+            manager.ask(FILE, C, 1, (&wanted(Read, 0, 1), false), now),
+            RequestOutcome::Recall(_)
+        ));
         manager.lose(A);
         assert_eq!(manager.reclaim(A, Some(u64::MAX), &[all(Write)]).1, [], "it was lost");
     }

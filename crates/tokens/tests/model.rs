@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use bivouac_tokens::{Ask, CallId, GiveBack, Grant, Holder, Manager, Poll, RESUME, Recall, Step, Yielded};
+use bivouac_tokens::{
+    CallId, GiveBack, Grant, Holder, Manager, Poll, RESUME, Recall, RequestOutcome, TokenRequest, Yielded,
+};
 use bivouac_types::{ByteRange, ClientId, Ino, TokenMode};
 
 const FILE: Ino = Ino(9);
@@ -39,7 +41,8 @@ type Reclaimed = (Ino, u32, TokenMode, ByteRange);
 struct Asking {
     client: ClientId,
     process: u64,
-    ask: Ask,
+    call: CallId,
+    wanted: TokenRequest,
     renews: bool,
 }
 
@@ -296,13 +299,9 @@ impl World {
                     begun.push((call, mode, range));
                     sent.push(Message::EndCall(id, client.process, call));
                 }
-                Poll::Ask(ask) => {
-                    sent.push(Message::Ask(Asking {
-                        client: id,
-                        process: client.process,
-                        ask,
-                        renews: resumes,
-                    }));
+                Poll::Ask(wanted) => {
+                    let (process, renews) = (client.process, resumes);
+                    sent.push(Message::Ask(Asking { client: id, process, call, wanted, renews }));
                 }
                 Poll::Wait => client.waiting.push(call),
             }
@@ -338,27 +337,27 @@ impl World {
         if self.clients[&id].is_reclaiming || !is_open {
             return self.waiting.push(asking);
         }
-        let Asking { ask, renews, .. } = &asking;
-        match self.manager.ask(FILE, id, ask.call.0, (&ask.wanted, *renews), self.now) {
-            Step::Granted(grant) => {
+        let Asking { call, wanted, renews, .. } = &asking;
+        match self.manager.ask(FILE, id, call.0, (wanted, *renews), self.now) {
+            RequestOutcome::Granted(grant) => {
                 let of = (self.clients[&id].reclaims, self.life);
                 self.send(Message::Granted(asking, of, self.epoch, grant));
             }
-            Step::Fence(fence) => {
+            RequestOutcome::Fence(fence) => {
                 self.fence();
                 self.manager.fenced(FILE, fence);
                 self.waiting.push(asking);
             }
-            Step::Recall(recalls) => {
+            RequestOutcome::Recall(recalls) => {
                 for recall in recalls {
-                    let question = (id, ask.call, recall.client);
+                    let question = (id, *call, recall.client);
                     if self.questions.insert(question) {
                         self.send(Message::Recall(question, self.life, recall));
                     }
                 }
                 self.wait(asking);
             }
-            Step::Queued { .. } | Step::Inherited { .. } => self.wait(asking),
+            RequestOutcome::Queued { .. } | RequestOutcome::Inherited { .. } => self.wait(asking),
         }
     }
 
@@ -436,13 +435,13 @@ impl World {
                 }
                 if self.faults.cancels > 0 && !asking.renews {
                     self.faults.cancels -= 1;
-                    let ranges = client.holder.give_up(FILE, asking.ask.call);
-                    let cancel = Message::Cancel(asking.client, asking.ask.call, ranges);
+                    let ranges = client.holder.give_up(FILE, asking.call);
+                    let cancel = Message::Cancel(asking.client, asking.call, ranges);
                     self.send(cancel);
-                    return self.ended(asking.client, asking.ask.call);
+                    return self.ended(asking.client, asking.call);
                 }
-                let given = client.holder.queued(FILE, asking.ask.call);
-                client.holder.asks_again(FILE, asking.ask.call);
+                let given = client.holder.queued(FILE, asking.call);
+                client.holder.asks_again(FILE, asking.call);
                 self.give_back(asking.client, given);
                 self.poll(asking.client);
                 self.send(Message::Ask(asking));
@@ -509,7 +508,7 @@ impl World {
     }
 
     fn granted(&mut self, asking: Asking, of: (u64, u64), epoch: u32, grant: &Grant) {
-        let (id, call) = (asking.client, asking.ask.call);
+        let (id, call) = (asking.client, asking.call);
         let client = self.clients.get_mut(&id).unwrap();
         if client.process != asking.process {
             return;
@@ -561,9 +560,8 @@ impl World {
             // It goes on in front of all others, if it has lost nothing.
             client.running.remove(&call);
             client.calls.insert(call, (mode, range, true));
-            let wanted = bivouac_tokens::Wanted { mode, required: range, desired: vec![range] };
-            let ask = Ask { call, wanted };
-            return self.send(Message::Ask(Asking { client: id, process, ask, renews: true }));
+            let wanted = TokenRequest { mode, required: range, desired: vec![range] };
+            return self.send(Message::Ask(Asking { client: id, process, call, wanted, renews: true }));
         }
         if spoils && mode == TokenMode::Write {
             self.faults.spoils -= 1;

@@ -778,7 +778,8 @@ owned! {
         /// The target that holds it.
         target: TargetIndex,
     }
-    /// State of a subfile.
+    /// State of a subfile; by default of none.
+    #[derive(Default)]
     SubfileState {
         /// Whether there is one.
         exists: bool,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bivouac_client::{Client, ClientOptions, LocalFiles, LocalNode, SendPart, Tokens};
 use bivouac_net::{Auth, LivenessTable};
-use bivouac_node::{Cache, Node, Served, TokenHolder};
+use bivouac_node::{Cache, Node, ServedClient, TokenHolder};
 use bivouac_types::{ClientId, Ino, NodeId, TargetIndex};
 use bivouac_wire::{FormationMap, Invalidation, RecallTokensRequest, RecalledTokens};
 
@@ -77,5 +77,5 @@ pub fn start(
 /// Unmounts.
 pub fn end(client: &Client, serving: &Serving, id: ClientId) {
     client.leave();
-    serving.node.serve(id, |served| *served = Served::default());
+    serving.node.serve(id, |served| *served = ServedClient::default());
 }

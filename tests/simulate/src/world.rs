@@ -10,7 +10,7 @@ use bivouac_net::{
     Address, Auth, Identity, LaneKind, Listener, LivenessTable, Peer, PeerOptions, Secret, Server,
     ServerOptions, Transport,
 };
-use bivouac_node::{NetPeers, Node, NodeConfig, Past, Patience, Rounds, SystemClock};
+use bivouac_node::{NetPeers, Node, NodeConfig, RecoveryHistory, Rounds, StandstillLimits, SystemClock};
 use bivouac_sim_kernel as sim;
 use bivouac_store::VolumeConfig;
 use bivouac_types::limits::PAGE_POOL_MIN;
@@ -389,7 +389,7 @@ impl World {
                 // Nodes may have moved since it was begun.
                 served.node.take_map(&self.map());
                 sim::wake_all(NEWS);
-                let what = bivouac_node::watch(&[Arc::clone(&served.node)], Patience::default());
+                let what = bivouac_node::watch(&[Arc::clone(&served.node)], StandstillLimits::default());
                 sim::fail(&format!("node {node} stands still: {what}"));
             }
             Err(error) => {
@@ -433,7 +433,7 @@ impl World {
             secret: [0; 32],
             around: None,
             rounds: Rounds::default(),
-            past: Past::default(),
+            past: RecoveryHistory::default(),
             recorded: None,
             switches: Vec::new(),
         };

@@ -154,7 +154,7 @@ impl Daemon {
         let nodes: Vec<_> = self.parts.iter().map(|part| Arc::clone(&part.node)).collect();
         let handover = Arc::clone(handover);
         let watch = move || {
-            let what = bivouac_node::watch(&nodes, bivouac_node::Patience::default());
+            let what = bivouac_node::watch(&nodes, bivouac_node::StandstillLimits::default());
             let message =
                 format!("it stood still and was ended: {what}; its log has the stacks of its threads");
             log::error!("{message}\n{}", stacks_of_all_threads());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use bivouac_client::{Client, FlushTarget, Found};
+use bivouac_client::{Client, FlushTarget, TreeEntry};
 use bivouac_launch::Environment;
 use bivouac_types::units::{format_count, format_size};
 use bivouac_types::{Errno, FsError, Ino};
@@ -34,8 +34,8 @@ pub fn pin(here: &Environment, args: &PinArgs) -> Result<ExitCode, Failure> {
         if failed.is_empty() {
             return Ok(said(shown, "pinned", &files));
         }
-        let is_new = |file: &&Found| !before.contains(&file.attr.ino);
-        let new: Vec<Found> = files.iter().filter(is_new).cloned().collect();
+        let is_new = |file: &&TreeEntry| !before.contains(&file.attr.ino);
+        let new: Vec<TreeEntry> = files.iter().filter(is_new).cloned().collect();
         let left = on_all(&new, false, |file| client.site.pin(file.attr.ino, false));
         Err(refused(subtree, failed, &left))
     })
@@ -90,7 +90,7 @@ fn subtree(client: &Client, mount: &Path, below: &Path) -> Result<Option<FlushTa
 }
 
 /// The files that are meant. Directories that nobody has looked into are listed at the source.
-fn files_of(client: &Client, subtree: &FlushTarget) -> Result<Vec<Found>, Failure> {
+fn files_of(client: &Client, subtree: &FlushTarget) -> Result<Vec<TreeEntry>, Failure> {
     let top = &subtree.top;
     if !top.attr.is_dir() {
         return Ok(if top.attr.is_file() { vec![top.clone()] } else { Vec::new() });
@@ -109,7 +109,12 @@ fn files_of(client: &Client, subtree: &FlushTarget) -> Result<Vec<Found>, Failur
 }
 
 /// What can never fit is refused before anything is moved.
-fn check_fits(client: &Client, shown: &Path, subtree: &FlushTarget, files: &[Found]) -> Result<(), Failure> {
+fn check_fits(
+    client: &Client,
+    shown: &Path,
+    subtree: &FlushTarget,
+    files: &[TreeEntry],
+) -> Result<(), Failure> {
     let partition = subtree.top.attr.layout.partition();
     let wanted: HashSet<Ino> = files.iter().map(|file| file.attr.ino).collect();
     let pinned = client.site.pinned()?;
@@ -132,10 +137,10 @@ fn check_fits(client: &Client, shown: &Path, subtree: &FlushTarget, files: &[Fou
 
 /// Does something with several files at the same time; what failed. With `all_or_none`, nothing new is begun after that.
 fn on_all(
-    files: &[Found],
+    files: &[TreeEntry],
     all_or_none: bool,
-    act: impl Fn(&Found) -> Result<(), FsError> + Sync,
-) -> Vec<(&Found, FsError)> {
+    act: impl Fn(&TreeEntry) -> Result<(), FsError> + Sync,
+) -> Vec<(&TreeEntry, FsError)> {
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let lock = || failed.lock().unwrap_or_else(PoisonError::into_inner);
     std::thread::scope(|scope| {
@@ -159,16 +164,20 @@ fn on_all(
     failed.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn said(shown: &Path, what: &str, files: &[Found]) -> String {
+fn said(shown: &Path, what: &str, files: &[TreeEntry]) -> String {
     let bytes = files.iter().map(|file| file.attr.size).sum();
     let count = format_count(files.len() as u64, "file");
     format!("{}: {what} {count}, {}", shown.display(), format_size(bytes))
 }
 
 /// Returns the reason why nothing is pinned that was not before; or what could not be unpinned again.
-fn refused(subtree: &FlushTarget, failed: Vec<(&Found, FsError)>, left: &[(&Found, FsError)]) -> Failure {
+fn refused(
+    subtree: &FlushTarget,
+    failed: Vec<(&TreeEntry, FsError)>,
+    left: &[(&TreeEntry, FsError)],
+) -> Failure {
     let Some((file, error)) = failed.first() else { return Failure::new(1, "nothing was pinned") };
-    let place = |file: &Found| -> PathBuf { subtree.path_of(file) };
+    let place = |file: &TreeEntry| -> PathBuf { subtree.path_of(file) };
     let why = match error.errno() {
         Errno::ENOSPC => format!(
             "does not fit beside what is pinned, or not yet at the source: pin less, or flush first ({error})"

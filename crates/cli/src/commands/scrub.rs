@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bivouac_client::{Client, FlushTarget, Found};
+use bivouac_client::{Client, FlushTarget, TreeEntry};
 use bivouac_fsck::{ScrubArgs as What, ScrubReport, WrongContent};
 use bivouac_launch::{Environment, StateDir};
 use bivouac_monitor::connect;
@@ -60,7 +60,7 @@ fn chosen(here: &Environment, args: &ScrubArgs) -> Result<(Client, Option<Vec<At
     }
     let top = FlushTarget::find(&client, &entry.dir, below)?.top;
     let mut files = Vec::new();
-    let mut add = |found: &Found| {
+    let mut add = |found: &TreeEntry| {
         files.extend(found.attr.is_file().then_some(found.attr));
         true
     };

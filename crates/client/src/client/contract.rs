@@ -130,7 +130,7 @@ impl Client {
             }
             Ok((asked, changed?))
         })?;
-        self.names.glimpses.forget(ino);
+        self.names.spread_dirs.forget(ino);
         let attr = self.homes.saw(asked, seen);
         // What its programs wrote behind meanwhile: from now on they do not any more.
         self.sessions.try_send_unsent(ino);

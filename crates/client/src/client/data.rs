@@ -9,11 +9,11 @@ use bivouac_wire::op;
 use super::{Client, OpCtx};
 use crate::content::copy::{COPY_MAX, CopyJob};
 use crate::content::data::Appending;
-use crate::content::direct::Wish;
+use crate::content::direct::AccessKind;
 use crate::content::local::SendPart;
-use crate::content::shown::Show;
+use crate::content::shown::ShowFn;
 use crate::content::space::SeekKind;
-use crate::opens::uses::Begun;
+use crate::opens::uses::CallTimer;
 use crate::tokens::{Access, CallRange};
 
 /// Modes of the kernel's `fallocate` that change content: `FALLOC_FL_PUNCH_HOLE` and `FALLOC_FL_ZERO_RANGE`.
@@ -25,7 +25,7 @@ impl Client {
     /// # Errors
     /// `ENOENT`, `EIO` when a node cannot be reached.
     pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
-        let begun = Begun::now(into.len());
+        let begun = CallTimer::now(into.len());
         let range = ByteRange::at(offset, into.len() as u64);
         let len = self
             .tokens
@@ -43,7 +43,7 @@ impl Client {
             // What is reported may have to be sent.
             return None;
         }
-        let begun = Begun::now(into.len());
+        let begun = CallTimer::now(into.len());
         self.content.read_granted(ino, offset, into)?;
         self.opens.used_at_once(ino, (AccessPosition::At(offset), into.len()), &begun);
         Some(())
@@ -55,7 +55,7 @@ impl Client {
     /// # Errors
     /// As [`Client::read`].
     pub fn read_list(&self, ino: Ino, places: &mut [(u64, &mut [u8])]) -> FsResult<Vec<usize>> {
-        let begun = Begun::now(places.iter().map(|(_, into)| into.len()).sum());
+        let begun = CallTimer::now(places.iter().map(|(_, into)| into.len()).sum());
         let range = span(places.iter().map(|(at, into)| (*at, into.len())));
         let counts =
             self.tokens.covered(CallRange::read(ino, range), |file| self.sessions.read_list(file, places))?;
@@ -73,12 +73,12 @@ impl Client {
     pub fn show(
         &self,
         ino: Ino,
-        wish: Wish,
+        wish: AccessKind,
         offset: u64,
         len: usize,
-        show: &mut Show<'_>,
+        show: &mut ShowFn<'_>,
     ) -> FsResult<Option<usize>> {
-        let (begun, is_write) = (Begun::now(len), wish == Wish::Write);
+        let (begun, is_write) = (CallTimer::now(len), wish == AccessKind::Write);
         if is_write && self.tokens.is_strict(ino) {
             // Others would see what was written before it turns out that not all can be shown.
             return Ok(None);
@@ -114,7 +114,7 @@ impl Client {
         len: usize,
         send: &mut SendPart<'_>,
     ) -> FsResult<Option<usize>> {
-        let begun = Begun::now(len);
+        let begun = CallTimer::now(len);
         if self.sessions.prefers_pages(ino, len)? {
             return Ok(None);
         }
@@ -140,7 +140,7 @@ impl Client {
             let call = CallRange::write(ino, ByteRange::at(offset, data.len() as u64)).of(ctx);
             return self.write_covered(call, offset, data);
         }
-        let (begun, len) = (Begun::now(data.len()), data.len());
+        let (begun, len) = (CallTimer::now(data.len()), data.len());
         let mut appended = Appending::default();
         // The home says where it goes: behind what was written before.
         self.tokens.covered_behind(ctx, ino, |file, from| {
@@ -160,7 +160,7 @@ impl Client {
     }
 
     fn write_covered(&self, call: CallRange, offset: u64, data: &[u8]) -> FsResult<usize> {
-        let (begun, len, ino) = (Begun::now(data.len()), data.len(), call.ino);
+        let (begun, len, ino) = (CallTimer::now(data.len()), data.len(), call.ino);
         self.tokens.covered(call, |file| self.sessions.write(file, offset, data))?;
         self.site.save_written(ino)?;
         self.opens.used(ino, true, [(AccessPosition::At(offset), len)], &begun);
@@ -174,7 +174,7 @@ impl Client {
     /// # Errors
     /// As [`Client::write`].
     pub fn write_list(&self, ino: Ino, places: &[(u64, &[u8])]) -> FsResult<()> {
-        let begun = Begun::now(places.iter().map(|(_, data)| data.len()).sum());
+        let begun = CallTimer::now(places.iter().map(|(_, data)| data.len()).sum());
         let _fenced = self.locks.guard(ino)?;
         let range = span(places.iter().map(|(at, data)| (*at, data.len())));
         self.tokens.covered(CallRange::write(ino, range), |file| {

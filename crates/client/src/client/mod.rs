@@ -28,7 +28,7 @@ use crate::content::local::LocalFiles;
 use crate::homes::Homes;
 use crate::homes::known::KnownFiles;
 use crate::homes::partitions::Partitions;
-use crate::locks::{Heeded, LockDesk};
+use crate::locks::{LockDesk, NodeLiveness};
 use crate::moved_nodes::MapSeeker;
 use crate::names::Names;
 use crate::names::entries::EntryCache;
@@ -124,7 +124,7 @@ impl NodePlaces {
 }
 
 /// What a client has that is of the node in its own process, or may start threads.
-struct Own {
+struct LocalParts {
     files: Option<Arc<dyn LocalFiles>>,
     keeper: Option<Keeper>,
     closings: Option<Closings>,
@@ -132,10 +132,10 @@ struct Own {
     tokens: Arc<TokenTable>,
 }
 
-impl Own {
+impl LocalParts {
     /// Nothing but these tokens.
-    fn of(tokens: Arc<TokenTable>) -> Own {
-        Own { files: None, keeper: None, closings: None, entries: None, tokens }
+    fn of(tokens: Arc<TokenTable>) -> LocalParts {
+        LocalParts { files: None, keeper: None, closings: None, entries: None, tokens }
     }
 }
 
@@ -192,13 +192,13 @@ impl Client {
         let keeper = keeper.map(|(keeper, _)| keeper);
         let own = local.as_ref().map(|(id, _)| *id);
         let connections = Connections::new(options, Flags::default(), map, nodes, own);
-        let own = Own { files, keeper, closings, entries: None, tokens };
+        let own = LocalParts { files, keeper, closings, entries: None, tokens };
         let client = Client::with(connections, Direct::none(known), own, options);
         seeker.set(&client.connections);
-        // Told once; no connection is made before.
-        let _ = doubts.set(client.locks.doubts());
+        // No connection is made before.
+        assert!(doubts.set(client.locks.doubts()).is_ok(), "locks of two clients are doubted together");
         if let Some((_, liveness)) = local {
-            client.locks.heed(Heeded { liveness, wait: options.wait });
+            client.locks.heed(NodeLiveness { liveness, wait: options.wait });
         }
         client
     }
@@ -243,7 +243,8 @@ impl Client {
         // There is no kernel to cache anything, and others' changes would wait for its leases. What this process caches
         // itself, it is told under another number.
         let connections = Connections::new(&options, Flags::NO_LEASE, Arc::clone(&map), nodes, None);
-        let client = Client::with(connections, direct, Own { entries, ..Own::of(tokens) }, &options);
+        let client =
+            Client::with(connections, direct, LocalParts { entries, ..LocalParts::of(tokens) }, &options);
         seeker.set(&client.connections);
         Client { liveness: Some(liveness), ..client }
     }
@@ -266,12 +267,12 @@ impl Client {
     ) -> Client {
         let connections = Connections::new(options, Flags::default(), map, nodes, local);
         let known = Arc::new(KnownFiles::new(options.incarnation, None));
-        let own = Own::of(token_table(&connections.map, options));
+        let own = LocalParts::of(token_table(&connections.map, options));
         Client::with(connections, Direct::none(known), own, options)
     }
 
-    fn with(connections: Connections, direct: Direct, own: Own, options: &ClientOptions) -> Client {
-        let Own { files, keeper, closings, entries, tokens } = own;
+    fn with(connections: Connections, direct: Direct, own: LocalParts, options: &ClientOptions) -> Client {
+        let LocalParts { files, keeper, closings, entries, tokens } = own;
         let (connections, closings, known) =
             (Arc::new(connections), closings.map(Arc::new), Arc::clone(&direct.known));
         let partitions = Arc::new(Partitions::new(connections.clone()));
@@ -341,11 +342,11 @@ impl Client {
     /// For how long the attributes that this thread has just been told may be cached: this client is asked before
     /// anybody else changes them. The attributes of a spread directory may always be cached for a moment: the kernel looks at its
     /// owner and mode for every entry, and if its home were asked each time, it would be what limits all nodes. The
-    /// moment begins when the home is asked, also for what was [glanced](Client::glance) at later.
+    /// moment begins when the home is asked, also for what [`Client::getattr_cached`] shows later.
     #[must_use]
     pub fn lease(&self, ino: Ino) -> Duration {
         let homes = &self.homes;
-        if homes.spread.has(ino) { self.names.glimpses.left(ino) } else { homes.leases.left_of_attrs(ino) }
+        if homes.spread.has(ino) { self.names.spread_dirs.left(ino) } else { homes.leases.left_of_attrs(ino) }
     }
 
     /// For how long what this thread was just told of a name, or of its absence, may be cached.

@@ -17,7 +17,7 @@ use bivouac_wire::{
 
 use super::{Client, NewInode, O_RDWR, O_TRUNC, OpCtx, Opened};
 use crate::connections::retry_in_progress;
-use crate::homes::leases::Moment;
+use crate::homes::leases::ClientTime;
 use crate::tokens::CallRange;
 
 /// How often an entry is looked at again because what it led to is gone.
@@ -40,10 +40,10 @@ impl Client {
         self.saw_name((parent, name), self.look_up(parent, name, |ino| self.getattr(ino)))
     }
 
-    /// As [`Client::lookup`], for a kernel: attributes that do not come with the entry are those of a
-    /// [glance](Client::glance).
-    pub fn glance_at(&self, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        self.saw_name((parent, name), self.look_up(parent, name, |ino| self.glance(ino)))
+    /// As [`Client::lookup`], for a kernel: attributes that do not come with the entry are those of
+    /// [`Client::getattr_cached`].
+    pub fn lookup_cached(&self, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+        self.saw_name((parent, name), self.look_up(parent, name, |ino| self.getattr_cached(ino)))
     }
 
     fn look_up(&self, parent: Ino, name: &[u8], ask: impl Fn(Ino) -> FsResult<Attr>) -> FsResult<Attr> {
@@ -86,7 +86,7 @@ impl Client {
     }
 
     /// Takes in the leases that come with an entry of a slot.
-    fn found(&self, slot: Slot, (dir, name): (Ino, &[u8]), asked: Moment, found: &Found) {
+    fn found(&self, slot: Slot, (dir, name): (Ino, &[u8]), asked: ClientTime, found: &Found) {
         self.homes.leases.of_name(slot, (dir, entry_hash(dir, name)), asked, found.lease_ms);
         self.homes.leases.of_attrs(found.ino, asked, found.attr_lease_ms);
     }
@@ -99,8 +99,8 @@ impl Client {
     }
 
     /// As [`Client::getattr`], for a kernel: those of a spread directory may be a little old.
-    pub fn glance(&self, ino: Ino) -> FsResult<Attr> {
-        self.names.glance(ino, |ino| self.getattr(ino))
+    pub fn getattr_cached(&self, ino: Ino) -> FsResult<Attr> {
+        self.names.getattr_cached(ino, |ino| self.getattr(ino))
     }
 
     /// Attributes of an inode.
@@ -124,7 +124,7 @@ impl Client {
             if set.mtime.is_some() {
                 // The time that is set now is later than what the home has not heard of yet, or is hearing just now.
                 self.known.take_dirty(ino);
-                self.known.tellings.wait(ino);
+                self.known.mtime_updates.wait(ino);
                 // Again if that has failed.
                 self.known.take_dirty(ino);
             }
@@ -151,7 +151,7 @@ impl Client {
         if let Some(size) = set.size.filter(|size| heard.is_none_or(|heard| heard > *size)) {
             self.changed_at_once(ino, ByteRange::from(size));
         }
-        self.names.glimpses.forget(ino);
+        self.names.spread_dirs.forget(ino);
         let attr = self.homes.saw(asked, seen);
         if attr.is_file() {
             self.site.save_seen(&attr)?;
@@ -259,7 +259,7 @@ impl Client {
             })
         })?;
         if !made.existed {
-            self.names.glimpses.changed(parent, 1, i32::from(made.found.kind == mode::DIR));
+            self.names.spread_dirs.changed(parent, 1, i32::from(made.found.kind == mode::DIR));
         }
         Ok(made)
     }
@@ -281,7 +281,7 @@ impl Client {
                 self.connections.change::<op::Put>(node, ctx, &request, &payload)
             })
         })?;
-        self.names.glimpses.changed(parent, 1, 0);
+        self.names.spread_dirs.changed(parent, 1, 0);
         Ok(self.homes.saw(asked, seen))
     }
 
@@ -336,7 +336,7 @@ impl Client {
         let remove = || self.homes.at_entry(parent, name, ctx.retry, |node, _| change(node));
         self.changing_names(&[(parent, name)]);
         self.saw_name((parent, name), self.names.removing(ctx, parent, name, remove))?;
-        self.names.glimpses.changed(parent, -1, subdirs);
+        self.names.spread_dirs.changed(parent, -1, subdirs);
         self.site.save_removed(parent, name)
     }
 
@@ -385,8 +385,8 @@ impl Client {
         });
         self.saw_name((parent, name), self.saw_name((new_parent, new_name), moved))?;
         // What it replaced is not known here.
-        self.names.glimpses.forget(parent);
-        self.names.glimpses.forget(new_parent);
+        self.names.spread_dirs.forget(parent);
+        self.names.spread_dirs.forget(new_parent);
         self.site.save_named(new_parent, || self.lookup(new_parent, new_name))?;
         self.site.save_removed(parent, name)
     }
@@ -408,7 +408,7 @@ impl Client {
             })
         });
         let seen = self.saw_name((new_parent, new_name), linked)?;
-        self.names.glimpses.changed(new_parent, 1, 0);
+        self.names.spread_dirs.changed(new_parent, 1, 0);
         let attr = self.homes.saw(asked, seen);
         self.site.save_named(new_parent, || Ok(attr))?;
         Ok(attr)

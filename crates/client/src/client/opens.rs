@@ -79,7 +79,7 @@ impl Client {
         // What others are told of the file is good again when its home hears of this close.
         let is_writer = self.known.is_writer(ino) || self.content.has_size(ino);
         // From before the file is forgotten until its home has been told: times that are set wait for that.
-        let telling = self.known.tellings.begin(ino);
+        let update = self.known.mtime_updates.begin(ino);
         let Some((open, dirty)) = self.known.remove(ino, is_for_writing(flags)) else { return };
         if !self.known.is_open(ino) {
             self.tokens.close(ino);
@@ -88,7 +88,7 @@ impl Client {
         }
         let uses = if self.known.is_open(ino) { Vec::new() } else { self.opens.uses.end(ino) };
         let told = if dirty { self.homes.touch(ino) } else { Ok(()) };
-        drop(telling);
+        drop(update);
         let closed = self.connections.home(ino).and_then(|home| {
             self.opens.tell(home, Some((ino, open)), uses)?;
             if is_writer {
@@ -144,7 +144,7 @@ impl Client {
 
     /// Whether the home has yet to hear that content changed.
     pub(super) fn has_unsent_times(&self, ino: Ino) -> bool {
-        self.known.is_dirty(ino) || self.known.tellings.has(ino) || self.sessions.has_unsent(ino)
+        self.known.is_dirty(ino) || self.known.mtime_updates.has(ino) || self.sessions.has_unsent(ino)
     }
 
     /// Locks or unlocks a range, as [`crate::LockDesk::set`].

@@ -34,7 +34,7 @@ impl Client {
 
     /// As [`Client::find`], from a directory on: no link and no `..` leads out of that, which is `EXDEV`.
     pub fn find_beneath(&self, top: Ino, path: &[u8], follow: bool) -> FsResult<Attr> {
-        let mut walk = Walk::new(self, top);
+        let mut walk = PathWalk::new(self, top);
         let way = walk.go(path, follow)?;
         let is_dir = way.place.is_dir;
         let attr = walk.attr(way)?;
@@ -81,7 +81,7 @@ impl Client {
 
     /// As [`Client::place`], from a directory on, which nothing leads out of.
     pub fn place_beneath(&self, top: Ino, path: &[u8], follow: bool) -> FsResult<Place> {
-        Ok(Walk::new(self, top).go(path, follow)?.place)
+        Ok(PathWalk::new(self, top).go(path, follow)?.place)
     }
 }
 
@@ -92,7 +92,7 @@ struct Connector {
     found: Option<FsResult<Attr>>,
 }
 
-struct Walk<'c> {
+struct PathWalk<'c> {
     client: &'c Client,
     links: usize,
     top: Ino,
@@ -101,9 +101,9 @@ struct Walk<'c> {
     trail: Vec<Ino>,
 }
 
-impl Walk<'_> {
-    fn new(client: &Client, top: Ino) -> Walk<'_> {
-        Walk { client, links: 0, top, trail: Vec::new() }
+impl PathWalk<'_> {
+    fn new(client: &Client, top: Ino) -> PathWalk<'_> {
+        PathWalk { client, links: 0, top, trail: Vec::new() }
     }
 
     fn dir(&self) -> Ino {

@@ -6,7 +6,7 @@ use bivouac_types::limits::READDIR_BYTES_MAX;
 use bivouac_types::{Errno, FsResult, Ino};
 
 use super::Client;
-use crate::site::{FlushPlan, Found, Unsaved};
+use crate::site::{FlushPlan, TreeEntry, Unsaved};
 
 impl Client {
     /// Everything below a directory, in whichever partition; as [`Client::walk_partition`] otherwise, but that `visit`
@@ -14,7 +14,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::readdir`].
-    pub fn walk(&self, top: &Found, visit: &mut dyn FnMut(&Found) -> bool) -> FsResult<()> {
+    pub fn walk(&self, top: &TreeEntry, visit: &mut dyn FnMut(&TreeEntry) -> bool) -> FsResult<()> {
         let mut dirs = vec![top.clone()];
         while let Some(dir) = dirs.pop() {
             for found in self.entries_of(&dir)? {
@@ -48,7 +48,7 @@ impl Client {
         if wanted.is_empty() {
             return Ok(paths);
         }
-        let root = Found { attr: self.getattr(Ino::ROOT)?, dir: Ino::ROOT, path: Vec::new() };
+        let root = TreeEntry { attr: self.getattr(Ino::ROOT)?, dir: Ino::ROOT, path: Vec::new() };
         self.walk(&root, &mut |found| {
             if wanted.contains(&found.attr.ino) {
                 paths.entry(found.attr.ino).or_insert_with(|| (found.path.clone(), found.attr.size));
@@ -96,7 +96,11 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::readdir`].
-    pub fn walk_partition(&self, top: &Found, visit: &mut dyn FnMut(&Found) -> FsResult<()>) -> FsResult<()> {
+    pub fn walk_partition(
+        &self,
+        top: &TreeEntry,
+        visit: &mut dyn FnMut(&TreeEntry) -> FsResult<()>,
+    ) -> FsResult<()> {
         let mut dirs = vec![top.clone()];
         while let Some(dir) = dirs.pop() {
             for found in self.entries_of(&dir)? {
@@ -112,7 +116,7 @@ impl Client {
         Ok(())
     }
 
-    fn entries_of(&self, dir: &Found) -> FsResult<Vec<Found>> {
+    fn entries_of(&self, dir: &TreeEntry) -> FsResult<Vec<TreeEntry>> {
         let (mut entries, mut cookie) = (Vec::new(), 0);
         loop {
             let page = self.readdir_here(dir.attr.ino, cookie)?;
@@ -128,7 +132,7 @@ impl Client {
                         attr => attr?,
                     },
                 };
-                entries.push(Found { attr, dir: dir.attr.ino, path });
+                entries.push(TreeEntry { attr, dir: dir.attr.ino, path });
             }
         }
     }
@@ -138,7 +142,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::walk_partition`].
-    pub fn plan_flush(&self, unsaved: &Unsaved, above: &[Found], top: &Found) -> FsResult<FlushPlan> {
+    pub fn plan_flush(&self, unsaved: &Unsaved, above: &[TreeEntry], top: &TreeEntry) -> FsResult<FlushPlan> {
         let (mut all, mut plan) = (above.to_vec(), FlushPlan::default());
         let mut wanted: HashSet<Ino> = HashSet::new();
         if top.attr.is_dir() {

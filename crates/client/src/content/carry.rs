@@ -12,7 +12,7 @@ use bivouac_wire::Operation;
 use super::Content;
 use super::direct::Direct;
 use super::plan::StreamPlan;
-use crate::homes::known::Known;
+use crate::homes::known::KnownFile;
 
 /// What an answer means for the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Verdict {
 pub struct Call<'a> {
     pub direct: &'a Direct,
     pub ino: Ino,
-    pub known: &'a Known,
+    pub known: &'a KnownFile,
     /// By message: to whom it goes.
     pub nodes: &'a [NodeId],
 }
@@ -128,7 +128,7 @@ impl Content {
     /// wanted; the first failure if there was one.
     pub(super) fn at_once<'a, M: Messages<'a>>(
         &'a self,
-        (ino, known): (Ino, &Known),
+        (ino, known): (Ino, &KnownFile),
         nodes: &[NodeId],
         mut messages: M,
         carried: &mut Carried,
@@ -176,7 +176,7 @@ impl Content {
     /// for each other nor for an answer.
     pub(super) fn in_turns<'a, M: Messages<'a>>(
         &'a self,
-        (ino, known): (Ino, &Known),
+        (ino, known): (Ino, &KnownFile),
         nodes: &[NodeId],
         ranges: &[TargetRange],
         mut messages: M,

@@ -10,7 +10,7 @@ use super::carry::Carried;
 use super::publish::{OVERTAKEN_MAX, Update};
 use super::space::SeekKind;
 use super::{Content, finish_numbered};
-use crate::homes::known::Known;
+use crate::homes::known::KnownFile;
 use crate::tokens::Access;
 
 /// Most bytes that one call copies: a program must be able to end in between.
@@ -135,12 +135,18 @@ impl Content {
             return Ok(false);
         }
         let update = Update { tries: 1, ..Update::of(file, copy.to_offset + copy.len) };
-        let carry = |to: &Known, carried: &mut Carried| self.copy_ranges(copy, &from, to, carried);
+        let carry = |to: &KnownFile, carried: &mut Carried| self.copy_ranges(copy, &from, to, carried);
         self.publish_within(&update, |_| copy.to_offset, carry)
     }
 
     /// Has the targets copy what is not copied yet. Whether none had a newer epoch than these.
-    fn copy_ranges(&self, copy: &CopyJob, from: &Known, to: &Known, carried: &mut Carried) -> FsResult<bool> {
+    fn copy_ranges(
+        &self,
+        copy: &CopyJob,
+        from: &KnownFile,
+        to: &KnownFile,
+        carried: &mut Carried,
+    ) -> FsResult<bool> {
         if !stay_on_targets(copy, &from.layout, &to.layout) {
             return Ok(false);
         }
@@ -193,8 +199,8 @@ fn request(
     (copy, part): (&CopyJob, u64),
     source: &TargetRange,
     target: &TargetRange,
-    from: &Known,
-    to: &Known,
+    from: &KnownFile,
+    to: &KnownFile,
 ) -> CopyRequest {
     CopyRequest {
         from: copy.from,

@@ -12,7 +12,7 @@ use super::Content;
 use super::carry::{Call, Carried, Messages, Verdict};
 use super::plan::cut;
 use super::publish::{OVERTAKEN_MAX, Update, overtaken};
-use crate::homes::known::Known;
+use crate::homes::known::KnownFile;
 use crate::operation::OpCtx;
 use crate::tokens::Access;
 use crate::traffic::count_content;
@@ -43,7 +43,7 @@ impl Content {
     /// thread: it is in one subfile, for which there is a grant. Whether it did.
     pub(crate) fn read_granted(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Option<()> {
         // What is strict needs tokens first.
-        let is_plain = |known: &Known| {
+        let is_plain = |known: &KnownFile| {
             known.layout.partition() == PartitionId::ROOT && known.contract != Some(Contract::Strict)
         };
         let known = self.known.get(ino).filter(is_plain)?;
@@ -94,7 +94,7 @@ impl Content {
     }
 
     /// Reads from all targets, zeros where they have nothing. Whether they had everything, as of this epoch.
-    fn read_targets(&self, ino: Ino, known: &Known, offset: u64, into: &mut [u8]) -> FsResult<bool> {
+    fn read_targets(&self, ino: Ino, known: &KnownFile, offset: u64, into: &mut [u8]) -> FsResult<bool> {
         if into.len() > TRANSFER_MAX {
             let ranges = cut(&known.layout, offset, into.len() as u64);
             let (nodes, slices) = (self.content_nodes(&ranges)?, scatter(&ranges, into));
@@ -137,7 +137,7 @@ impl Content {
             let end =
                 at.checked_add(part.len() as u64).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
             let update = Update { tries: tries(part.len()), ..Update::of(file, end) };
-            let write = |known: &Known, carried: &mut Carried| {
+            let write = |known: &KnownFile, carried: &mut Carried| {
                 self.write_targets(file.ino, known, (at, part), carried)
             };
             if !self.publish_within(&update, |_| at, write)? {
@@ -155,13 +155,15 @@ impl Content {
     fn write_targets(
         &self,
         ino: Ino,
-        known: &Known,
+        known: &KnownFile,
         (offset, data): (u64, &[u8]),
         carried: &mut Carried,
     ) -> FsResult<bool> {
         let (is_long, len) = (data.len() > TRANSFER_MAX, data.len() as u64);
         let split = || bivouac_layout::split(&known.layout, offset, len).collect();
         let ranges: Vec<TargetRange> = if is_long { cut(&known.layout, offset, len) } else { split() };
+        let parts: u64 = ranges.iter().map(|range| range.len).sum();
+        assert_eq!(parts, len, "inode {ino}: bytes that targets get of a write at {offset}");
         let payloads: Vec<Vec<IoSlice<'_>>> = ranges.iter().map(|range| gather(range, data)).collect();
         let nodes = self.content_nodes(&ranges)?;
         let writing = Writing { ranges: &ranges, payloads: &payloads };

@@ -17,9 +17,9 @@ use bivouac_types::limits::DIRECT_CALM_MS;
 use bivouac_types::{Errno, FsResult, Ino, NodeId, TargetIndex};
 use parking_lot::Mutex;
 
-pub use self::handle::{Handle, Missed};
+pub use self::handle::{DirectError, Handle};
 use self::size::Sizes;
-use self::way::Way;
+use self::way::DirectConnection;
 pub use self::way::open_session;
 use crate::homes::known::KnownFiles;
 
@@ -32,7 +32,7 @@ const HANDLES_SHARE: usize = 4;
 
 /// What an access is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum AccessKind {
     /// To read.
     Read,
     /// To write.
@@ -41,7 +41,7 @@ pub enum Wish {
 
 /// What is known of direct access to one subfile.
 #[derive(Debug)]
-enum State {
+enum GrantState {
     /// It was used once.
     Used,
     /// Somebody asks.
@@ -53,11 +53,11 @@ enum State {
     Held(Arc<Handle>),
 }
 
-type Targets = Vec<(TargetIndex, State)>;
+type Targets = Vec<(TargetIndex, GrantState)>;
 
 /// The subfiles that a client reads and writes itself.
 pub struct Direct {
-    connections: HashMap<NodeId, Way>,
+    connections: HashMap<NodeId, DirectConnection>,
     shards: Vec<Mutex<HashMap<Ino, Targets>>>,
     handles: Arc<AtomicUsize>,
     handles_max: usize,
@@ -82,7 +82,7 @@ impl Direct {
         identity: &Identity,
         wait: Duration,
     ) -> Direct {
-        let way = |(node, address)| (node, Way::new(address, identity.clone(), wait));
+        let way = |(node, address)| (node, DirectConnection::new(address, identity.clone(), wait));
         Direct {
             connections: nodes.into_iter().map(way).collect(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -121,13 +121,13 @@ impl Direct {
         node: NodeId,
         ino: Ino,
         range: &TargetRange,
-        mut read: impl FnMut(&Handle) -> Result<T, Missed>,
+        mut read: impl FnMut(&Handle) -> Result<T, DirectError>,
     ) -> Option<T> {
         for _ in 0..GRANTS_MAX {
-            let handle = self.handle(node, ino, range, Wish::Read)?;
+            let handle = self.handle(node, ino, range, AccessKind::Read)?;
             match read(&handle) {
                 Ok(read) => return Some(read),
-                Err(Missed::Over) => {}
+                Err(DirectError::Over) => {}
                 Err(_) => return None,
             }
         }
@@ -156,17 +156,17 @@ impl Direct {
         ino: Ino,
         range: &TargetRange,
         epoch: u32,
-        mut write: impl FnMut(&Handle) -> Result<(), Missed>,
+        mut write: impl FnMut(&Handle) -> Result<(), DirectError>,
     ) -> Option<bool> {
         for _ in 0..GRANTS_MAX {
-            let handle = self.handle(node, ino, range, Wish::Write)?;
+            let handle = self.handle(node, ino, range, AccessKind::Write)?;
             if epoch < handle.epoch() {
                 return Some(false);
             }
             match write(&handle) {
                 Ok(()) => return Some(true),
-                Err(Missed::Outside) if self.widen(&handle, range) => {}
-                Err(Missed::Over) => {}
+                Err(DirectError::Outside) if self.widen(&handle, range) => {}
+                Err(DirectError::Over) => {}
                 Err(_) => return None,
             }
         }
@@ -183,26 +183,26 @@ impl Direct {
         ino: Ino,
         range: &TargetRange,
         epoch: u32,
-        wish: Wish,
+        wish: AccessKind,
         show: &mut dyn FnMut(*mut [u8]),
     ) -> FsResult<bool> {
         let mut is_far = !self.is_here(node);
         let act = |handle: &Handle| {
             is_far = !handle.is_in_memory();
             if is_far || handle.epoch() > epoch {
-                return Err(Missed::Refused);
+                return Err(DirectError::Refused);
             }
             handle.show(wish, range.subfile_offset, range.len, show)
         };
         let shown = match wish {
-            Wish::Read => self.read_granted(node, ino, range, act).is_some(),
-            Wish::Write => self.write_granted(node, ino, range, epoch, act) == Some(true),
+            AccessKind::Read => self.read_granted(node, ino, range, act).is_some(),
+            AccessKind::Write => self.write_granted(node, ino, range, epoch, act) == Some(true),
         };
         if is_far { Err(Errno::EOPNOTSUPP.into()) } else { Ok(shown) }
     }
 
     /// The handle for an access, if it is granted.
-    fn handle(&self, node: NodeId, ino: Ino, range: &TargetRange, wish: Wish) -> Option<Arc<Handle>> {
+    fn handle(&self, node: NodeId, ino: Ino, range: &TargetRange, wish: AccessKind) -> Option<Arc<Handle>> {
         let way = self.connections.get(&node)?;
         let before = {
             let mut shard = self.shard(ino)?.lock();
@@ -212,22 +212,22 @@ impl Direct {
             let targets = shard.entry(ino).or_default();
             let Some((_, state)) = targets.iter_mut().find(|(target, _)| *target == range.target) else {
                 // An access that stays the only one is not worth a grant.
-                targets.push((range.target, State::Used));
+                targets.push((range.target, GrantState::Used));
                 return None;
             };
             match state {
-                State::Held(handle) if handle.is_open() && handle.allows(wish) => {
+                GrantState::Held(handle) if handle.is_open() && handle.allows(wish) => {
                     return Some(Arc::clone(handle));
                 }
                 // Nobody writes and reads what others write, too; the daemon does.
-                State::Held(handle) if handle.is_open() && wish == Wish::Read => return None,
-                State::Refused(until) if *until > Instant::now() => return None,
-                State::Compared if wish == Wish::Read => return None,
-                State::Asking => return None,
-                state => std::mem::replace(state, State::Asking),
+                GrantState::Held(handle) if handle.is_open() && wish == AccessKind::Read => return None,
+                GrantState::Refused(until) if *until > Instant::now() => return None,
+                GrantState::Compared if wish == AccessKind::Read => return None,
+                GrantState::Asking => return None,
+                state => std::mem::replace(state, GrantState::Asking),
             }
         };
-        if let State::Held(handle) = before {
+        if let GrantState::Held(handle) = before {
             // Its threads must not go on beside those of the next one.
             handle.retire();
         }
@@ -235,21 +235,21 @@ impl Direct {
         let granted = room.then(|| way.ask(node, ino, range, wish, &self.handles)).flatten();
         let is_compared = |handle: &Handle| self.compares.load(Ordering::Relaxed) && handle.is_summed();
         let after = match granted {
-            Some(handle) if is_compared(&handle) && wish == Wish::Read => State::Compared,
-            Some(handle) if is_compared(&handle) => State::Held(Arc::new(handle.without_reads())),
-            Some(handle) => State::Held(Arc::new(handle)),
-            None => State::Refused(Instant::now() + Duration::from_millis(DIRECT_CALM_MS)),
+            Some(handle) if is_compared(&handle) && wish == AccessKind::Read => GrantState::Compared,
+            Some(handle) if is_compared(&handle) => GrantState::Held(Arc::new(handle.without_reads())),
+            Some(handle) => GrantState::Held(Arc::new(handle)),
+            None => GrantState::Refused(Instant::now() + Duration::from_millis(DIRECT_CALM_MS)),
         };
         self.conclude(ino, range.target, after)
     }
 
     /// Writes down what came of asking; the handle, if it was granted.
-    fn conclude(&self, ino: Ino, target: TargetIndex, after: State) -> Option<Arc<Handle>> {
+    fn conclude(&self, ino: Ino, target: TargetIndex, after: GrantState) -> Option<Arc<Handle>> {
         let mut shard = self.shard(ino)?.lock();
         // Closed meanwhile: nobody would give the grant back.
         let targets = shard.get_mut(&ino).filter(|_| self.known.is_open(ino))?;
         let (_, state) = targets.iter_mut().find(|(known, _)| *known == target)?;
-        let granted = if let State::Held(handle) = &after { Some(Arc::clone(handle)) } else { None };
+        let granted = if let GrantState::Held(handle) = &after { Some(Arc::clone(handle)) } else { None };
         *state = after;
         granted
     }
@@ -258,7 +258,7 @@ impl Direct {
     pub fn held(&self, ino: Ino, target: TargetIndex) -> Option<Arc<Handle>> {
         let shard = self.shard(ino)?.lock();
         match shard.get(&ino)?.iter().find(|(of, _)| *of == target)? {
-            (_, State::Held(handle)) if handle.is_open() && handle.allows(Wish::Read) => {
+            (_, GrantState::Held(handle)) if handle.is_open() && handle.allows(AccessKind::Read) => {
                 Some(Arc::clone(handle))
             }
             _ => None,

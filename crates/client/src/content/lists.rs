@@ -17,11 +17,11 @@ use super::Content;
 use super::carry::{Call, Carried, Messages, Verdict};
 use super::data::{len_within, scatter};
 use super::publish::{OVERTAKEN_MAX, Update, overtaken};
-use crate::homes::known::Known;
+use crate::homes::known::KnownFile;
 use crate::tokens::Access;
 
 /// A place of a subfile. There may be many: each is small.
-struct Place {
+struct ListPlace {
     offset: u64,
     len: u32,
     /// The first of its buffers; those up to the next place's are its, too.
@@ -35,7 +35,7 @@ const _: () = assert!(TRANSFER_MAX <= u32::MAX as usize);
 struct TargetList<S> {
     /// The first place, as it was split.
     first: TargetRange,
-    places: Vec<Place>,
+    places: Vec<ListPlace>,
     slices: Vec<S>,
     /// Of all places.
     bytes: u64,
@@ -46,7 +46,8 @@ struct TargetList<S> {
 
 impl<S> TargetList<S> {
     fn push(&mut self, offset: u64, len: u64, slices: impl IntoIterator<Item = S>) {
-        self.places.push(Place { offset, len: len as u32, buffers: self.slices.len() as u32 });
+        assert!(len <= TRANSFER_MAX as u64, "a place of a list has {len} bytes");
+        self.places.push(ListPlace { offset, len: len as u32, buffers: self.slices.len() as u32 });
         self.slices.extend(slices);
         self.bytes += len;
     }
@@ -63,7 +64,7 @@ impl<S> TargetList<S> {
     }
 
     /// The places that are not written yet, and their buffers.
-    fn left(&self) -> (&[Place], &[S]) {
+    fn left(&self) -> (&[ListPlace], &[S]) {
         let left = self.written.get().min(self.places.len())..self.places.len();
         let buffers = self.slices.get(self.buffers(&left)).unwrap_or_default();
         (self.places.get(left).unwrap_or_default(), buffers)
@@ -78,7 +79,7 @@ impl<S> TargetList<S> {
     }
 
     /// From the first of some places to the end of the last.
-    fn span(&self, places: &[Place]) -> Option<TargetRange> {
+    fn span(&self, places: &[ListPlace]) -> Option<TargetRange> {
         let (first, last) = (places.first()?, places.last()?);
         let mut span = self.first.clone();
         span.subfile_offset = first.offset;
@@ -194,7 +195,7 @@ impl Content {
     fn read_list_targets(
         &self,
         ino: Ino,
-        known: &Known,
+        known: &KnownFile,
         batch: &mut [(u64, &mut [u8])],
         counts: &[usize],
     ) -> FsResult<bool> {
@@ -256,7 +257,7 @@ impl Content {
         }
         // The lists of one epoch stay for all of its attempts: they say what is written.
         let mut lists: Option<(u32, Vec<TargetList<IoSlice<'_>>>)> = None;
-        let write = |known: &Known, carried: &mut Carried| {
+        let write = |known: &KnownFile, carried: &mut Carried| {
             if lists.as_ref().is_none_or(|(epoch, _)| *epoch != known.epoch) {
                 lists = Some((known.epoch, target_lists(known, batch)?));
             }
@@ -278,7 +279,7 @@ impl Content {
 }
 
 /// The lists of all targets of a batch that is to be written.
-fn target_lists<'d>(known: &Known, batch: &[(u64, &'d [u8])]) -> FsResult<Vec<TargetList<IoSlice<'d>>>> {
+fn target_lists<'d>(known: &KnownFile, batch: &[(u64, &'d [u8])]) -> FsResult<Vec<TargetList<IoSlice<'d>>>> {
     let mut targets: ByTarget<TargetList<IoSlice<'d>>> = ByTarget::new();
     for (offset, data) in batch.iter().filter(|(_, data)| !data.is_empty()) {
         let len = data.len() as u64;
@@ -405,7 +406,7 @@ impl<'a> Messages<'a> for &mut [TargetList<IoSliceMut<'_>>] {
 
 fn request<S>(call: &Call<'_>, write: bool, list: &TargetList<S>) -> ListRequest {
     let extents = list.left().0.iter().map(|place| (place.offset, place.len)).collect();
-    let Known { layout, epoch, .. } = *call.known;
+    let KnownFile { layout, epoch, .. } = *call.known;
     ListRequest { ino: call.ino, target: list.first.target, layout, epoch, write, extents }
 }
 

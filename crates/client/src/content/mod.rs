@@ -21,7 +21,7 @@ use bivouac_wire::{Operation, SubfileName, SubfileState, op};
 
 use crate::connections::Connections;
 use crate::homes::Homes;
-use crate::homes::known::{Known, KnownFiles};
+use crate::homes::known::{KnownFile, KnownFiles};
 use crate::homes::partitions::Partitions;
 use crate::nodes::TargetReport;
 use crate::space_reclaimer::SpaceReclaimer;
@@ -112,7 +112,7 @@ impl Content {
             let name = SubfileName { ino: attr.ino, target };
             let (subfile, error) = match self.connections.ask::<op::StatSubfile>(place.node, &name) {
                 Ok(subfile) => (subfile, None),
-                Err(error) => (unknown_subfile(), Some(error)),
+                Err(error) => (SubfileState::default(), Some(error)),
             };
             Ok(TargetReport { column, target, node: place.node, volume: place.volume, subfile, error })
         };
@@ -137,7 +137,7 @@ impl Content {
     }
 
     /// Whether all bytes of a file are on this machine.
-    pub(crate) fn is_all_here(&self, known: &Known) -> FsResult<bool> {
+    pub(crate) fn is_all_here(&self, known: &KnownFile) -> FsResult<bool> {
         for column in 0..known.layout.width {
             let place = self.partitions.target_place(target_of(&known.layout, column))?;
             if !self.is_here(place.node) {
@@ -187,9 +187,4 @@ fn finish_all<'a, O: Operation>(
     let answers: Vec<FsResult<O::Reply>> =
         started.into_iter().map(|started| started.finish(&mut []).map(|(reply, _)| reply)).collect();
     answers.into_iter().collect()
-}
-
-/// What is reported of a subfile whose node does not say.
-fn unknown_subfile() -> SubfileState {
-    SubfileState { exists: false, len: 0, allocated: 0, front: 0, data_at: 0, path: String::new() }
 }

@@ -21,14 +21,14 @@ const _: () = assert!(WINDOW as u64 * MESSAGE_MAX <= TRANSFER_MAX as u64);
 pub(super) struct StreamPlan {
     /// Of each message, its target's.
     columns: Vec<usize>,
-    targets: Vec<Target>,
+    targets: Vec<TargetQueue>,
     here: VecDeque<usize>,
     under_way: usize,
 }
 
 /// Messages to one target.
 #[derive(Clone, Default)]
-struct Target {
+struct TargetQueue {
     waiting: VecDeque<usize>,
     under_way: usize,
 }
@@ -37,7 +37,7 @@ impl StreamPlan {
     /// The order of these messages. Those that are `here` need not be sent.
     pub fn new(ranges: &[TargetRange], is_here: impl Fn(usize) -> bool) -> StreamPlan {
         let columns: Vec<usize> = ranges.iter().map(|range| usize::from(range.column)).collect();
-        let mut targets = vec![Target::default(); columns.iter().max().map_or(0, |last| last + 1)];
+        let mut targets = vec![TargetQueue::default(); columns.iter().max().map_or(0, |last| last + 1)];
         let mut here = VecDeque::new();
         for (message, range) in ranges.iter().enumerate() {
             let queue =
@@ -59,11 +59,12 @@ impl StreamPlan {
         if self.under_way >= UNDER_WAY_MAX {
             return None;
         }
-        let free = |target: &&mut Target| target.under_way < WINDOW && !target.waiting.is_empty();
+        let free = |target: &&mut TargetQueue| target.under_way < WINDOW && !target.waiting.is_empty();
         let targets = self.targets.iter_mut().filter(free);
         let target = targets.min_by_key(|target| (target.under_way, target.waiting.front().copied()))?;
         let message = target.waiting.pop_front()?;
         target.under_way += 1;
+        assert!(target.under_way <= self.under_way + 1, "more messages to a target than to all");
         self.under_way += 1;
         Some(message)
     }
@@ -85,7 +86,8 @@ impl StreamPlan {
 
     /// A message that was begun is not under way any more, whatever came of it.
     pub fn ended(&mut self, message: usize) {
-        if let Some(target) = self.target(message).filter(|target| target.under_way > 0) {
+        if let Some(target) = self.target(message) {
+            assert!(target.under_way > 0, "message {message} ends, and none is under way to its target");
             target.under_way -= 1;
             self.under_way -= 1;
         }
@@ -97,7 +99,7 @@ impl StreamPlan {
         self.here.clear();
     }
 
-    fn target(&mut self, message: usize) -> Option<&mut Target> {
+    fn target(&mut self, message: usize) -> Option<&mut TargetQueue> {
         self.targets.get_mut(*self.columns.get(message)?)
     }
 }

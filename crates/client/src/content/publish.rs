@@ -11,7 +11,7 @@ use bivouac_wire::{ExtendOverRequest, ExtendRequest, InoOnly, op};
 use super::Content;
 use super::carry::Carried;
 use crate::connections::retry_in_progress;
-use crate::homes::known::Known;
+use crate::homes::known::KnownFile;
 use crate::tokens::Access;
 
 /// How often something is done again because cuts of the file overtake it.
@@ -46,7 +46,7 @@ impl Content {
         &self,
         update: &Update,
         start: impl Fn(u64) -> u64,
-        carry: impl FnMut(&Known, &mut Carried) -> FsResult<bool>,
+        carry: impl FnMut(&KnownFile, &mut Carried) -> FsResult<bool>,
     ) -> FsResult<()> {
         let published = self.publish_within(update, start, carry)?;
         if published { Ok(()) } else { Err(overtaken(update.file.ino)) }
@@ -57,11 +57,11 @@ impl Content {
         &self,
         update: &Update,
         start: impl Fn(u64) -> u64,
-        mut carry: impl FnMut(&Known, &mut Carried) -> FsResult<bool>,
+        mut carry: impl FnMut(&KnownFile, &mut Carried) -> FsResult<bool>,
     ) -> FsResult<bool> {
         let Update { file, end, tries, has_bytes } = *update;
         let ino = file.ino;
-        let changeable = |known: Known| {
+        let changeable = |known: KnownFile| {
             known.check_changeable(ino)?;
             self.checked(&file, known)
         };
@@ -101,11 +101,11 @@ impl Content {
     fn attempt(
         &self,
         ino: Ino,
-        known: &Known,
+        known: &KnownFile,
         end: u64,
         start: impl Fn(u64) -> u64,
-        (mut carry, carried): (impl FnMut(&Known, &mut Carried) -> FsResult<bool>, &mut Carried),
-    ) -> FsResult<Option<Known>> {
+        (mut carry, carried): (impl FnMut(&KnownFile, &mut Carried) -> FsResult<bool>, &mut Carried),
+    ) -> FsResult<Option<KnownFile>> {
         if !carried.is_whole() {
             if !carry(known, carried)? {
                 // A cut is on its way through the targets; its end is where the home lets us go on.
@@ -118,6 +118,7 @@ impl Content {
             return Ok(None);
         }
         let written = start(known.size)..end;
+        assert!(written.start <= end, "inode {ino}: a write of {written:?} ends before it begins");
         if self.direct.sizes.tell(ino, &written, known) {
             self.known.grew(ino, written, known.epoch);
             return Ok(None);
@@ -139,7 +140,7 @@ impl Content {
 
     /// Tells the home the end of a write, also of one that leaves a hole in front of it. Whether it has taken it down, and
     /// what it says of the file; it says nothing while a cut is under way.
-    fn extend(&self, ino: Ino, written: &Range<u64>, known: &Known) -> FsResult<(bool, Known)> {
+    fn extend(&self, ino: Ino, written: &Range<u64>, known: &KnownFile) -> FsResult<(bool, KnownFile)> {
         let (home, epoch, start, end) =
             (self.connections.home(ino)?, known.epoch, written.start, written.end);
         let tell = || match start > known.size {
@@ -150,7 +151,7 @@ impl Content {
         };
         let told = self.homes.changing(ino, tell)?;
         self.known.changed(&told.attr);
-        Ok((told.accepted, Known::from(&told.attr)))
+        Ok((told.accepted, KnownFile::from(&told.attr)))
     }
 
     /// Has the home cut off what is behind the end.
@@ -171,8 +172,8 @@ impl Content {
         &self,
         tries: usize,
         file: Access,
-        known: Known,
-        mut read: impl FnMut(&Known) -> FsResult<bool>,
+        known: KnownFile,
+        mut read: impl FnMut(&KnownFile) -> FsResult<bool>,
     ) -> FsResult<Option<u64>> {
         let mut known = self.checked(&file, known)?;
         for _ in 0..tries {
@@ -190,7 +191,7 @@ impl Content {
     }
 
     /// What is known of a file, if a call may go on with that.
-    pub(crate) fn checked(&self, file: &Access, known: Known) -> FsResult<Known> {
+    pub(crate) fn checked(&self, file: &Access, known: KnownFile) -> FsResult<KnownFile> {
         file.check(&known, self.partitions.contract(&known)?)?;
         Ok(known)
     }

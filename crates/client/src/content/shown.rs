@@ -7,8 +7,8 @@ use bivouac_types::limits::FILE_SIZE_MAX;
 use bivouac_types::{FsResult, Ino};
 
 use super::Content;
-use super::direct::Wish;
-use crate::homes::known::Known;
+use super::direct::AccessKind;
+use crate::homes::known::KnownFile;
 use crate::tokens::Access;
 use crate::traffic::count_content;
 
@@ -17,7 +17,7 @@ const STRETCH_MAX: u64 = 256 << 10;
 
 /// Is told of each stretch where in the file it begins, and its bytes; answers how many of them it read or wrote. Until
 /// then they are there, and nobody else accesses them but those who write, too. They are written only if that is wished.
-pub type Show<'a> = dyn FnMut(u64, *mut [u8]) -> usize + 'a;
+pub type ShowFn<'a> = dyn FnMut(u64, *mut [u8]) -> usize + 'a;
 
 impl Content {
     /// Shows a range stretch by stretch, in order; how many bytes were read or written. `None` if not all of it can be
@@ -29,16 +29,16 @@ impl Content {
     pub(crate) fn show(
         &self,
         file: Access,
-        wish: Wish,
+        wish: AccessKind,
         offset: u64,
         len: u64,
-        show: &mut Show<'_>,
+        show: &mut ShowFn<'_>,
     ) -> FsResult<Option<usize>> {
         let ino = file.ino;
         let Some(end) = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX) else { return Ok(None) };
         let known = match wish {
-            Wish::Read => self.homes.know_up_to(ino, end)?,
-            Wish::Write => self.homes.know(ino)?,
+            AccessKind::Read => self.homes.know_up_to(ino, end)?,
+            AccessKind::Write => self.homes.know(ino)?,
         };
         let known = self.checked(&file, known)?;
         if end > known.size {
@@ -48,7 +48,7 @@ impl Content {
         let shown = self.show_each(ino, &known, wish, offset..end, &mut |at, bytes| {
             moved += show(at, bytes).min(bytes.len());
         });
-        if wish == Wish::Write && moved > 0 {
+        if wish == AccessKind::Write && moved > 0 {
             // Holes among these pages are none any more.
             self.known.fill(ino);
             self.tell_write(ino)?;
@@ -64,8 +64,8 @@ impl Content {
     fn show_each(
         &self,
         ino: Ino,
-        known: &Known,
-        wish: Wish,
+        known: &KnownFile,
+        wish: AccessKind,
         range: Range<u64>,
         show: &mut dyn FnMut(u64, *mut [u8]),
     ) -> FsResult<bool> {

@@ -12,7 +12,7 @@ use bivouac_wire::{
 use super::carry::Carried;
 use super::publish::{OVERTAKEN_MAX, Update, overtaken};
 use super::{Content, finish_numbered};
-use crate::homes::known::Known;
+use crate::homes::known::KnownFile;
 use crate::operation::OpCtx;
 use crate::tokens::Access;
 
@@ -86,7 +86,7 @@ impl Content {
     pub(crate) fn punch(&self, file: Access, range: Range<u64>) -> FsResult<()> {
         let change = Change { ino: file.ino, file, offset: range.start, end: range.end, ticket: 0 };
         let update = Update { has_bytes: false, ..Update::of(file, 0) };
-        let punch = |known: &Known, carried: &mut Carried| {
+        let punch = |known: &KnownFile, carried: &mut Carried| {
             self.change_targets(&change, known, (SpaceKind::Punch, 0), carried)
         };
         self.publish(&update, |_| 0, punch)
@@ -121,14 +121,14 @@ impl Content {
                 changed.inspect_err(|_| self.take_back(change, known))
             },
         );
-        reserved.inspect_err(|_| self.take_back(change, &Known::from(&attr)))
+        reserved.inspect_err(|_| self.take_back(change, &KnownFile::from(&attr)))
     }
 
     /// Has all targets change their parts, in steps, but for what is carried already. Whether none had a newer epoch.
     fn change_targets(
         &self,
         change: &Change,
-        known: &Known,
+        known: &KnownFile,
         (kind, size): (SpaceKind, u64),
         carried: &mut Carried,
     ) -> FsResult<bool> {
@@ -154,7 +154,7 @@ impl Content {
         Ok(true)
     }
 
-    fn take_back(&self, change: &Change, known: &Known) {
+    fn take_back(&self, change: &Change, known: &KnownFile) {
         let ranges = bivouac_layout::split(&known.layout, change.offset, change.end - change.offset);
         let request = |range: &TargetRange| space_request(change, known, SpaceKind::TakeBack, 0, range);
         if let Err(error) = self.ask_targets::<op::ChangeSpace>(ranges, request) {
@@ -185,7 +185,7 @@ impl Content {
     fn seek_targets(
         &self,
         ino: Ino,
-        known: &Known,
+        known: &KnownFile,
         offset: u64,
         kind: SeekKind,
     ) -> FsResult<(Option<u64>, bool)> {
@@ -230,7 +230,7 @@ fn place_in(range: &TargetRange, found: &FoundData, kind: SeekKind) -> Option<u6
 
 fn space_request(
     change: &Change,
-    known: &Known,
+    known: &KnownFile,
     kind: SpaceKind,
     size: u64,
     range: &TargetRange,

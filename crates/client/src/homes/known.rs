@@ -9,8 +9,8 @@ use bivouac_direct::PendingTimeCounters;
 use bivouac_types::{Attr, Contract, FsResult, Ino, Layout, OpenId};
 use parking_lot::Mutex;
 
-use crate::homes::leases::Moment;
-use crate::homes::under_way::{Tellings, UnderWay};
+use crate::homes::leases::ClientTime;
+use crate::homes::pending::{PendingMtimeUpdates, PendingOpens};
 
 const SHARDS: usize = 64;
 /// How often at most the home hears that the content of a file has changed within its size.
@@ -19,7 +19,7 @@ const TOUCH_EVERY: Duration = Duration::from_secs(1);
 /// What is known of one file. Size and epoch may be out of date, except for as long as the home has promised; using
 /// them finds that out.
 #[derive(Clone, Copy, Debug)]
-pub struct Known {
+pub struct KnownFile {
     /// Where its bytes are.
     pub layout: Layout,
     /// Its size, in bytes, as last heard.
@@ -35,9 +35,9 @@ pub struct Known {
 #[derive(Debug, Default)]
 struct Entry {
     /// Nothing, if the home has not been heard since an earlier process had it open.
-    known: Option<Known>,
+    known: Option<KnownFile>,
     /// Until when nobody else changes that without asking, and this client has not.
-    current_until: Moment,
+    current_until: ClientTime,
     opens: Vec<OpenId>,
     touched: Option<Instant>,
     /// Written since the home last heard of it.
@@ -50,7 +50,7 @@ struct Entry {
 struct Shard {
     files: HashMap<Ino, Entry>,
     /// When a file was last invalidated or changed here. Who asked before that may have been told what was before.
-    changed: Moment,
+    changed: ClientTime,
     /// Changes of sizes by this client that are under way: others may have seen them already.
     changing: u32,
     /// Opens that were told once more to a home that knew of none.
@@ -67,19 +67,19 @@ pub struct DueTouch {
 pub struct KnownFiles {
     shards: Vec<Mutex<Shard>>,
     /// Opens that the home has perhaps heard of, and that are not among the files yet.
-    pub under_way: UnderWay,
+    pub under_way: PendingOpens,
     /// Changes of content that the homes are just being told.
-    pub tellings: Tellings,
+    pub mtime_updates: PendingMtimeUpdates,
 }
 
-impl From<&Attr> for Known {
-    fn from(attr: &Attr) -> Known {
+impl From<&Attr> for KnownFile {
+    fn from(attr: &Attr) -> KnownFile {
         let Attr { layout, size, epoch, contract, .. } = *attr;
-        Known { layout, size, epoch, sparse: attr.holes > 0, contract }
+        KnownFile { layout, size, epoch, sparse: attr.holes > 0, contract }
     }
 }
 
-impl Known {
+impl KnownFile {
     /// Refuses a change of the content of a laminated file.
     ///
     /// # Errors
@@ -93,8 +93,8 @@ impl KnownFiles {
     /// For the process of a client before which there were `incarnation` others, and which shows there what it has not told.
     pub fn new(incarnation: u32, untold: Option<Arc<PendingTimeCounters>>) -> KnownFiles {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        let under_way = UnderWay::new(OpenId::first(incarnation));
-        KnownFiles { shards, under_way, tellings: Tellings::new(untold) }
+        let under_way = PendingOpens::new(OpenId::first(incarnation));
+        KnownFiles { shards, under_way, mtime_updates: PendingMtimeUpdates::new(untold) }
     }
 
     /// One open more.
@@ -110,16 +110,17 @@ impl KnownFiles {
         let mut shard = self.shard(ino).lock();
         let entry = shard.files.get_mut(&ino)?;
         let at = entry.opens.iter().rposition(|open| open.is_for_writing() == writes);
-        let open = at.or(entry.opens.len().checked_sub(1)).map(|at| entry.opens.swap_remove(at));
+        assert!(!entry.opens.is_empty(), "inode {ino} is known and not open");
+        let open = entry.opens.swap_remove(at.unwrap_or(entry.opens.len() - 1));
         let dirty = self.set_dirty(ino, entry, false);
         if entry.opens.is_empty() {
             shard.files.remove(&ino);
         }
-        open.map(|open| (open, dirty))
+        Some((open, dirty))
     }
 
     /// What is known of an open file.
-    pub fn get(&self, ino: Ino) -> Option<Known> {
+    pub fn get(&self, ino: Ino) -> Option<KnownFile> {
         self.shard(ino).lock().files.get(&ino).and_then(|entry| entry.known)
     }
 
@@ -129,7 +130,7 @@ impl KnownFiles {
     }
 
     /// What is known of an open file, if it is so at this moment, too.
-    pub fn current(&self, ino: Ino, now: Moment) -> Option<Known> {
+    pub fn current(&self, ino: Ino, now: ClientTime) -> Option<KnownFile> {
         let shard = self.shard(ino).lock();
         let is_current = |entry: &&Entry| shard.changing == 0 && entry.current_until > now;
         shard.files.get(&ino).filter(is_current).and_then(|entry| entry.known)
@@ -138,18 +139,19 @@ impl KnownFiles {
     /// News from the home, which was `asked` at a moment and promises that until another one nobody else changes the
     /// file without asking this client. A promise that was asked for before the file was invalidated, or changed here,
     /// counts for nothing.
-    pub fn learn(&self, attr: &Attr, asked: Moment, current_until: Moment) {
+    pub fn learn(&self, attr: &Attr, asked: ClientTime, current_until: ClientTime) {
         let mut shard = self.shard(attr.ino).lock();
+        // An answer that crossed an invalidation is from before the change, or promises what is void already.
         let is_current = asked > shard.changed;
         if let Some(entry) = shard.files.get_mut(&attr.ino) {
-            entry.known = Some(Known::from(attr));
-            entry.current_until = if is_current { current_until } else { Moment::default() };
+            entry.known = Some(KnownFile::from(attr));
+            entry.current_until = if is_current { current_until } else { ClientTime::default() };
         }
     }
 
     /// News from the home with a change that this client has made; no promise comes with that.
     pub fn changed(&self, attr: &Attr) {
-        self.learn(attr, Moment::default(), Moment::default());
+        self.learn(attr, ClientTime::default(), ClientTime::default());
     }
 
     /// This client is about to change a file's size.
@@ -158,17 +160,20 @@ impl KnownFiles {
     }
 
     /// The change is over, or it is not known what has come of it.
-    pub fn end_change(&self, ino: Ino, now: Moment) {
+    pub fn end_change(&self, ino: Ino, now: ClientTime) {
+        // In this order: an answer from before the change would count as current in between.
         self.invalidate(ino, now);
-        self.shard(ino).lock().changing -= 1;
+        let changing = &mut self.shard(ino).lock().changing;
+        assert!(*changing > 0, "a change of the size of inode {ino} ends that has not begun");
+        *changing -= 1;
     }
 
     /// Somebody is about to change a file, or this client has.
-    pub fn invalidate(&self, ino: Ino, now: Moment) {
+    pub fn invalidate(&self, ino: Ino, now: ClientTime) {
         let mut shard = self.shard(ino).lock();
         shard.changed = shard.changed.max(now);
         if let Some(entry) = shard.files.get_mut(&ino) {
-            entry.current_until = Moment::default();
+            entry.current_until = ClientTime::default();
         }
     }
 
@@ -250,7 +255,7 @@ impl KnownFiles {
     fn set_dirty(&self, ino: Ino, entry: &mut Entry, dirty: bool) -> bool {
         let before = std::mem::replace(&mut entry.dirty, dirty);
         if before != dirty {
-            self.tellings.is_due(ino, dirty);
+            self.mtime_updates.mark_dirty(ino, dirty);
         }
         before
     }
@@ -339,14 +344,15 @@ mod tests {
     }
 
     /// Whether the size of file 7 is taken for what it is now, at a moment.
-    fn is_current(files: &KnownFiles, at: Moment) -> bool {
+    fn is_current(files: &KnownFiles, at: ClientTime) -> bool {
         files.current(Ino(7), at).is_some()
     }
 
     /// S1, S650.
     #[test]
     fn a_size_is_current_for_as_long_as_the_home_promised() {
-        let (files, [asked, later, end]) = (KnownFiles::new(0, None), [10, 15, 20].map(Moment::of_micros));
+        let (files, [asked, later, end]) =
+            (KnownFiles::new(0, None), [10, 15, 20].map(ClientTime::of_micros));
         files.learn(&attr(7, 1), asked, end);
         files.add(Ino(7), FIRST);
         assert!(!is_current(&files, later), "nothing was kept of what was not open");
@@ -361,7 +367,7 @@ mod tests {
     /// S1, S650: what was asked before somebody else's change, or one's own, may be told behind it.
     #[test]
     fn a_size_that_a_change_overtook_is_not_current() {
-        let moments = [10, 11, 12, 100].map(Moment::of_micros);
+        let moments = [10, 11, 12, 100].map(ClientTime::of_micros);
         let [before, change, behind, end] = moments;
         let own = |files: &KnownFiles, now| {
             files.begin_change(Ino(7));
@@ -369,7 +375,7 @@ mod tests {
             files.end_change(Ino(7), now);
             files.changed(&attr(7, 2));
         };
-        let changes: [fn(&KnownFiles, Moment); 2] = [|files, now| files.invalidate(Ino(7), now), own];
+        let changes: [fn(&KnownFiles, ClientTime); 2] = [|files, now| files.invalidate(Ino(7), now), own];
         for (at, changes) in changes.iter().enumerate() {
             let files = KnownFiles::new(0, None);
             files.add(Ino(7), FIRST);

@@ -18,7 +18,7 @@ pub struct Leases {
 
 #[derive(Clone, Copy)]
 struct Lease {
-    end: Moment,
+    end: ClientTime,
     run: Run,
 }
 
@@ -29,7 +29,7 @@ pub struct Run(pub u32);
 
 /// A point in time, in microseconds since the client was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment(u64);
+pub struct ClientTime(u64);
 
 /// When the leases are over that came with the last answer to a thread.
 #[derive(Clone, Copy, Default)]
@@ -37,11 +37,11 @@ struct Last {
     /// Which client's.
     of: u64,
     /// On attributes.
-    attrs: Option<(Ino, Moment)>,
+    attrs: Option<(Ino, ClientTime)>,
     /// On an entry of a directory, or that there is none.
-    name: Option<(Ino, u64, Moment)>,
+    name: Option<(Ino, u64, ClientTime)>,
     /// On all of a directory's entries that have attributes, and these.
-    page: Option<(Ino, Moment)>,
+    page: Option<(Ino, ClientTime)>,
 }
 
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
@@ -50,16 +50,16 @@ thread_local! {
     static LAST: Cell<Last> = const { Cell::new(Last { of: 0, attrs: None, name: None, page: None }) };
 }
 
-impl Moment {
+impl ClientTime {
     /// So long after the client was made.
     #[cfg(test)]
-    pub fn of_micros(micros: u64) -> Moment {
-        Moment(micros)
+    pub fn of_micros(micros: u64) -> ClientTime {
+        ClientTime(micros)
     }
 
     /// The end of a lease that counts from this moment.
-    pub fn plus_lease(self, lease_ms: u32) -> Moment {
-        Moment(self.0 + u64::from(lease_ms) * 1000)
+    pub fn plus_lease(self, lease_ms: u32) -> ClientTime {
+        ClientTime(self.0 + u64::from(lease_ms) * 1000)
     }
 }
 
@@ -70,19 +70,19 @@ impl Leases {
     }
 
     /// The answer has attributes.
-    pub fn of_attrs(&self, ino: Ino, asked: Moment, lease_ms: u32) {
+    pub fn of_attrs(&self, ino: Ino, asked: ClientTime, lease_ms: u32) {
         self.renew(ino.slot(), asked, lease_ms);
         LAST.set(Last { attrs: Some((ino, asked.plus_lease(lease_ms))), page: None, ..self.last() });
     }
 
     /// The answer says where a name in a directory leads, or that it does not.
-    pub fn of_name(&self, slot: Slot, (dir, hash): (Ino, u64), asked: Moment, lease_ms: u32) {
+    pub fn of_name(&self, slot: Slot, (dir, hash): (Ino, u64), asked: ClientTime, lease_ms: u32) {
         self.renew(slot, asked, lease_ms);
         LAST.set(Last { name: Some((dir, hash, asked.plus_lease(lease_ms))), page: None, ..self.last() });
     }
 
     /// The answer is a page of a directory.
-    pub fn of_page(&self, dir: Ino, asked: Moment, lease_ms: u32) {
+    pub fn of_page(&self, dir: Ino, asked: ClientTime, lease_ms: u32) {
         LAST.set(Last { page: Some((dir, asked.plus_lease(lease_ms))), ..self.last() });
     }
 
@@ -101,23 +101,23 @@ impl Leases {
         self.left(own.map(|(_, _, end)| end).or(listed))
     }
 
-    fn left(&self, end: Option<Moment>) -> Duration {
+    fn left(&self, end: Option<ClientTime>) -> Duration {
         Duration::from_micros(end.map_or(0, |end| end.0.saturating_sub(self.now().0)))
     }
 
     pub fn new(slots: u16) -> Leases {
-        let lease = || Mutex::new(Lease { end: Moment(0), run: Run(0) });
+        let lease = || Mutex::new(Lease { end: ClientTime(0), run: Run(0) });
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         Leases { number, start: Instant::now(), slots: (0..slots).map(|_| lease()).collect() }
     }
 
-    pub fn now(&self) -> Moment {
-        Moment(u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX))
+    pub fn now(&self) -> ClientTime {
+        ClientTime(u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX))
     }
 
     /// A lease that counts from when it was asked for: the node counts from later. The run that it belongs to, if it
     /// is not over yet.
-    pub fn renew(&self, slot: Slot, asked: Moment, lease_ms: u32) -> Option<Run> {
+    pub fn renew(&self, slot: Slot, asked: ClientTime, lease_ms: u32) -> Option<Run> {
         let mut lease = self.slots.get(usize::from(slot.0))?.lock();
         // Within the lock: a run that is over stays so.
         let (now, end) = (self.now(), asked.plus_lease(lease_ms));
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn a_lease_counts_from_the_question() {
         let (leases, [one, other]) = (Leases::new(2), [Ino(1), Ino(2)]);
-        leases.of_attrs(one, Moment(0), 3_600_000);
+        leases.of_attrs(one, ClientTime(0), 3_600_000);
         let left = leases.left_of_attrs(one);
         assert!(left > Duration::ZERO && left <= Duration::from_secs(3600), "{left:?}");
         assert_eq!(leases.left_of_attrs(other), Duration::ZERO);
@@ -152,21 +152,21 @@ mod tests {
     #[test]
     fn a_lease_is_of_what_the_answer_says_and_of_who_has_it() {
         let (leases, [one, other], hour) = (Leases::new(2), [Ino(1), Ino(2)], 3_600_000);
-        leases.of_name(Slot(0), (one, 7), Moment(0), hour);
+        leases.of_name(Slot(0), (one, 7), ClientTime(0), hour);
         let names =
             [(one, 7), (one, 8), (other, 7)].map(|(dir, hash)| leases.left_of_name(dir, hash).is_zero());
         assert_eq!((names, leases.left_of_attrs(one)), ([false, true, true], Duration::ZERO));
         std::thread::scope(|scope| {
-            scope.spawn(|| leases.of_attrs(other, Moment(0), hour));
+            scope.spawn(|| leases.of_attrs(other, ClientTime(0), hour));
         });
         assert_eq!(leases.left_of_attrs(other), Duration::ZERO);
-        leases.of_attrs(other, Moment(0), hour);
-        leases.of_attrs(other, Moment(0), 0);
+        leases.of_attrs(other, ClientTime(0), hour);
+        leases.of_attrs(other, ClientTime(0), 0);
         assert_eq!(leases.left_of_attrs(other), Duration::ZERO, "the last answer counts");
-        leases.of_page(one, Moment(0), hour);
+        leases.of_page(one, ClientTime(0), hour);
         assert!([one, other].iter().all(|ino| !leases.left_of_attrs(*ino).is_zero()), "all of the page");
         assert!(leases.left_of_name(other, 7).is_zero() && !leases.left_of_name(one, 9).is_zero());
-        leases.of_attrs(one, Moment(0), 0);
+        leases.of_attrs(one, ClientTime(0), 0);
         assert!(leases.left_of_attrs(other).is_zero(), "the page is not the last answer");
     }
 
@@ -176,10 +176,10 @@ mod tests {
         assert_eq!(leases.run(Slot(0)), None);
         let first = leases.renew(Slot(0), leases.now(), 20);
         assert_eq!((leases.renew(Slot(0), leases.now(), 3_600_000), leases.run(Slot(0))), (first, first));
-        assert_eq!(leases.renew(Slot(0), Moment(0), 0), None);
+        assert_eq!(leases.renew(Slot(0), ClientTime(0), 0), None);
         leases.slots[0].lock().end = leases.now();
         assert_eq!(leases.run(Slot(0)), None);
-        assert_eq!(leases.renew(Slot(0), Moment(0), 0), None, "one that is over when it comes");
+        assert_eq!(leases.renew(Slot(0), ClientTime(0), 0), None, "one that is over when it comes");
         let second = leases.renew(Slot(0), leases.now(), 3_600_000);
         assert!(second.is_some() && second != first);
     }

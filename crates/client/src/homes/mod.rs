@@ -4,8 +4,8 @@
 pub mod known;
 pub mod leases;
 pub mod partitions;
+pub mod pending;
 pub mod spread;
-pub mod under_way;
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use bivouac_types::{Attr, Contract, FsResult, Ino, NodeId, PartitionId, StatFs};
 use bivouac_wire::{InoOnly, Partition, Seen, StatFsRequest, op};
 
 use crate::connections::Connections;
-use known::{Known, KnownFiles};
-use leases::{Leases, Moment};
+use known::{KnownFile, KnownFiles};
+use leases::{ClientTime, Leases};
 use partitions::Partitions;
 use spread::SpreadDirs;
 
@@ -48,13 +48,13 @@ impl Homes {
     }
 
     /// Takes in what a home said of an inode that it changed for this client.
-    pub(crate) fn saw(&self, asked: Moment, seen: Seen) -> Attr {
+    pub(crate) fn saw(&self, asked: ClientTime, seen: Seen) -> Attr {
         self.known.invalidate(seen.attr.ino, self.leases.now());
         self.looked(asked, seen)
     }
 
     /// Takes in what a home said of an inode.
-    pub(crate) fn looked(&self, asked: Moment, seen: Seen) -> Attr {
+    pub(crate) fn looked(&self, asked: ClientTime, seen: Seen) -> Attr {
         self.leases.of_attrs(seen.attr.ino, asked, seen.lease_ms);
         self.spread.note(&seen.attr);
         self.partitions.note(&seen.attr);
@@ -72,12 +72,12 @@ impl Homes {
     }
 
     /// What is known of a file, or what its home says if nothing is.
-    pub(crate) fn know(&self, ino: Ino) -> FsResult<Known> {
+    pub(crate) fn know(&self, ino: Ino) -> FsResult<KnownFile> {
         self.known.get(ino).map_or_else(|| self.ask(ino), Ok)
     }
 
     /// What is known of a file, for a read: how long it is at this moment, if that is less than `end`.
-    pub(crate) fn know_up_to(&self, ino: Ino, end: u64) -> FsResult<Known> {
+    pub(crate) fn know_up_to(&self, ino: Ino, end: u64) -> FsResult<KnownFile> {
         let known = self.know(ino)?;
         if end <= known.size || known.contract == Some(Contract::Laminated) {
             return Ok(known);
@@ -86,12 +86,12 @@ impl Homes {
     }
 
     /// What the home says of a file.
-    pub(crate) fn ask(&self, ino: Ino) -> FsResult<Known> {
-        self.attr(ino).map(|attr| Known::from(&attr))
+    pub(crate) fn ask(&self, ino: Ino) -> FsResult<KnownFile> {
+        self.attr(ino).map(|attr| KnownFile::from(&attr))
     }
 
     /// What is known of a file, if it is open.
-    pub(crate) fn known(&self, ino: Ino) -> Option<Known> {
+    pub(crate) fn known(&self, ino: Ino) -> Option<KnownFile> {
         self.known.get(ino)
     }
 
@@ -101,9 +101,9 @@ impl Homes {
     }
 
     /// Takes in what a home said of a file, without a promise.
-    pub(crate) fn told(&self, attr: &Attr) -> Known {
+    pub(crate) fn told(&self, attr: &Attr) -> KnownFile {
         self.known.changed(attr);
-        Known::from(attr)
+        KnownFile::from(attr)
     }
 
     /// The size of an open file as last heard: it may be another one by now.
@@ -118,19 +118,19 @@ impl Homes {
     /// `ENOENT`, `EIO` when it cannot be reached.
     pub fn tell_times(&self, ino: Ino) -> FsResult<()> {
         if self.known.is_dirty(ino) {
-            let _telling = self.known.tellings.begin(ino);
+            let _update = self.known.mtime_updates.begin(ino);
             if self.known.take_dirty(ino) {
                 return self.touch(ino);
             }
         }
         // Whoever is telling it just now, as at a close, has not been heard yet.
-        self.known.tellings.wait(ino);
+        self.known.mtime_updates.wait(ino);
         Ok(())
     }
 
     /// Tells the home that content has changed; if that fails, the next that tells does.
     pub(crate) fn touch(&self, ino: Ino) -> FsResult<()> {
-        let _telling = self.known.tellings.begin(ino);
+        let _update = self.known.mtime_updates.begin(ino);
         self.known.take_dirty(ino);
         let told = self
             .connections
@@ -147,7 +147,7 @@ impl Homes {
 
     /// Whether an open file is in front of site storage, or may be.
     pub(crate) fn may_be_bound(&self, ino: Ino) -> bool {
-        let bound = |known: Known| self.partitions.bound(known.layout.partition());
+        let bound = |known: KnownFile| self.partitions.bound(known.layout.partition());
         self.known.get(ino).is_none_or(|known| bound(known).map_or(true, |bound| bound.is_some()))
     }
 

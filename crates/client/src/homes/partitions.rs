@@ -15,7 +15,7 @@ use bivouac_wire::{
 use parking_lot::{Mutex, RwLock};
 
 use crate::connections::Connections;
-use crate::homes::known::Known;
+use crate::homes::known::KnownFile;
 use crate::operation::OpCtx;
 
 /// How long the settings of a partition are cached when a file is opened.
@@ -209,7 +209,7 @@ impl Partitions {
     }
 
     /// The contract of a file: its own, or its partition's.
-    pub(crate) fn contract(&self, known: &Known) -> FsResult<Contract> {
+    pub(crate) fn contract(&self, known: &KnownFile) -> FsResult<Contract> {
         if let Some(contract) = known.contract {
             return Ok(contract);
         }

@@ -45,7 +45,7 @@ impl HomesInDoubt {
 
 /// What is known of the nodes by the client's own one.
 #[derive(Debug)]
-pub(crate) struct Heeded {
+pub(crate) struct NodeLiveness {
     pub(crate) liveness: Arc<LivenessTable>,
     /// How long a home that is dead to this side is waited for.
     pub(crate) wait: Duration,
@@ -111,12 +111,12 @@ impl LockDesk {
 
     /// Asks a home which locks this client still has there; files of which it has none any more are lost to it.
     fn verify(&self, home: NodeId) -> FsResult<()> {
-        let before = self.state.lock().sure.files(home, &self.connections.map);
+        let before = self.state.lock().certain.files(home, &self.connections.map);
         let held = self.held(home)?;
         let mut state = self.state.lock();
         for (ino, since) in before {
             // Where something was unlocked meanwhile there may be nothing left.
-            if !held.contains(&ino) && state.sure.of(ino) == Some(since) {
+            if !held.contains(&ino) && state.certain.of(ino) == Some(since) {
                 state.lose(ino);
             }
         }

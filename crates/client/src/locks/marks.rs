@@ -7,7 +7,7 @@ use bivouac_wire::{FileLock, FormationMap, LockKind};
 
 /// An owner that may have locked something through an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct LockMark {
     pub kind: LockKind,
     pub owner: u64,
     pub handle: u64,
@@ -21,15 +21,15 @@ pub struct Mark {
 
 /// The marks of all files.
 #[derive(Debug, Default)]
-pub struct Marks(HashMap<Ino, Vec<Mark>>);
+pub struct LockMarks(HashMap<Ino, Vec<LockMark>>);
 
-impl Marks {
+impl LockMarks {
     /// A request for a lock begins.
     pub fn begin(&mut self, ino: Ino, lock: &FileLock) {
         let marks = self.0.entry(ino).or_default();
         let found = marks.iter().position(|mark| mark.is_of(lock));
         let at = found.unwrap_or_else(|| {
-            marks.push(Mark {
+            marks.push(LockMark {
                 kind: lock.kind,
                 owner: lock.owner,
                 handle: lock.handle,
@@ -66,18 +66,18 @@ impl Marks {
     }
 
     /// What an owner may have locked in ranges.
-    pub fn of_owner(&self, ino: Ino, owner: u64) -> Vec<Mark> {
+    pub fn of_owner(&self, ino: Ino, owner: u64) -> Vec<LockMark> {
         self.of(ino).filter(|mark| (mark.kind, mark.owner) == (LockKind::Range, owner)).copied().collect()
     }
 
     /// What may have been locked through an open file.
-    pub fn of_handle(&self, ino: Ino, handle: u64) -> Vec<Mark> {
+    pub fn of_handle(&self, ino: Ino, handle: u64) -> Vec<LockMark> {
         self.of(ino).filter(|mark| mark.handle == handle).copied().collect()
     }
 
     /// Forgets a mark, if nothing happened since it was looked at: a request of another thread may have been granted
     /// after the unlocking that this is about.
-    pub fn remove(&mut self, ino: Ino, seen: &Mark) {
+    pub fn remove(&mut self, ino: Ino, seen: &LockMark) {
         let Some(marks) = self.0.get_mut(&ino) else { return };
         marks.retain(|mark| mark != seen || mark.under_way > 0);
         if marks.is_empty() {
@@ -102,12 +102,12 @@ impl Marks {
         self.0.clear();
     }
 
-    fn of(&self, ino: Ino) -> impl Iterator<Item = &Mark> {
+    fn of(&self, ino: Ino) -> impl Iterator<Item = &LockMark> {
         self.0.get(&ino).into_iter().flatten()
     }
 }
 
-impl Mark {
+impl LockMark {
     fn is_of(&self, lock: &FileLock) -> bool {
         (self.kind, self.owner, self.handle) == (lock.kind, lock.owner, lock.handle)
     }
@@ -123,14 +123,14 @@ mod tests {
         FileLock { kind, mode, owner, handle, pid, start: 0, end: 9 }
     }
 
-    fn locked(marks: &mut Marks, lock: &FileLock) {
+    fn locked(marks: &mut LockMarks, lock: &FileLock) {
         marks.begin(Ino(5), lock);
         marks.end(Ino(5), lock);
     }
 
     #[test]
     fn a_mark_goes_only_if_nothing_was_locked_meanwhile() {
-        let mut marks = Marks::default();
+        let mut marks = LockMarks::default();
         let lock = lock(1, 10, 100);
         locked(&mut marks, &lock);
         let seen = marks.of_owner(Ino(5), 1);
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn descriptions_are_told_from_processes() {
-        let mut marks = Marks::default();
+        let mut marks = LockMarks::default();
         let process = lock(1, 10, 100);
         locked(&mut marks, &process);
         locked(&mut marks, &lock(1, 11, 100));

@@ -5,11 +5,11 @@
 //! has its lock, mostly the node that the home tells, answers it. One thread per home with waiting requests asks
 //! again now and then, and looks for circles.
 
+mod certain_locks;
 mod fence;
 mod look;
 mod marks;
 mod state;
-mod sure;
 mod work;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,8 +27,8 @@ use bivouac_wire::{
 use parking_lot::{Condvar, Mutex};
 
 use crate::connections::Connections;
-pub(crate) use fence::{Heeded, HomesInDoubt};
-use state::{Concluded, State, Ticket, Unsent};
+pub(crate) use fence::{HomesInDoubt, NodeLiveness};
+use state::{Concluded, LockState, PendingUnlock, Ticket};
 
 /// How long what is tried again anyway waits for a node, in milliseconds.
 const SHORT_WAIT_MS: u32 = LOCK_LOOK_WAIT_MS as u32;
@@ -59,13 +59,13 @@ pub enum Locked {
 /// The locks of one client.
 pub struct LockDesk {
     connections: Arc<Connections>,
-    state: Mutex<State>,
+    state: Mutex<LockState>,
     news: Condvar,
     /// Whether anything was ever locked, or may be: while not, closing a file looks no further.
     used: AtomicBool,
     /// Homes that may have dropped locks of this client.
     doubts: Arc<HomesInDoubt>,
-    heeded: OnceLock<Heeded>,
+    heeded: OnceLock<NodeLiveness>,
     settle: Mutex<Option<SettleLocks>>,
 }
 
@@ -83,9 +83,8 @@ impl LockDesk {
     }
 
     /// What the client's own node knows of the others is heeded from now on.
-    pub(crate) fn heed(&self, heeded: Heeded) {
-        // Told once, by whom made it.
-        let _ = self.heeded.set(heeded);
+    pub(crate) fn heed(&self, heeded: NodeLiveness) {
+        assert!(self.heeded.set(heeded).is_ok(), "two nodes tell one client who lives");
     }
 
     /// Locks or unlocks a range. Without `waiting`, what cannot be had at once is refused.
@@ -149,7 +148,7 @@ impl LockDesk {
                 if state.lost.contains(&ino) {
                     return Err(fence::lost(ino, fence::DROPPED));
                 }
-                state.sure.of(ino)
+                state.certain.of(ino)
             };
             let asked = self.connections.try_asking::<op::SetLock>(
                 home,
@@ -160,7 +159,7 @@ impl LockDesk {
                 Err(error) if held.is_some() && error.errno() == Errno::EBADF => {
                     let mut state = self.state.lock();
                     // Otherwise something was unlocked meanwhile, and that may have been all.
-                    if state.sure.of(ino) == held {
+                    if state.certain.of(ino) == held {
                         state.lose(ino);
                     }
                 }
@@ -188,10 +187,10 @@ impl LockDesk {
             if !state.marks.has(ino, lock) && !state.unsure.contains(&home) {
                 return Ok(Locked::Done);
             }
-            state.sure.begin_unlocking(ino, lock);
+            state.certain.begin_unlocking(ino, lock);
         }
         let asked = self.connections.try_asking::<op::SetLock>(home, &self.request(ino, lock, None), 0);
-        self.state.lock().sure.end_unlocking(ino, lock);
+        self.state.lock().certain.end_unlocking(ino, lock);
         asked.map(|_| Locked::Done)
     }
 
@@ -276,7 +275,7 @@ impl LockDesk {
         self: &Arc<Self>,
         ino: Ino,
         scope: UnlockScope,
-        choose: impl FnOnce(&State, bool) -> Vec<(FileLock, Vec<marks::Mark>)>,
+        choose: impl FnOnce(&LockState, bool) -> Vec<(FileLock, Vec<marks::LockMark>)>,
     ) {
         if !self.used.load(Ordering::Acquire) {
             return;
@@ -286,15 +285,15 @@ impl LockDesk {
         let chosen = choose(&self.state.lock(), sure);
         for (lock, marks) in chosen {
             let request = SetLockRequest { scope, ..self.request(ino, &lock, None) };
-            self.state.lock().sure.begin_unlocking(ino, &lock);
+            self.state.lock().certain.begin_unlocking(ino, &lock);
             let sent = self.connections.try_asking::<op::SetLock>(home, &request, 0);
             let mut state = self.state.lock();
-            state.sure.end_unlocking(ino, &lock);
+            state.certain.end_unlocking(ino, &lock);
             marks.iter().for_each(|mark| state.marks.remove(ino, mark));
             state.forget_lost(ino);
             if let Err(error) = sent {
                 log::warn!(why:% = error; "inode {ino} is to be unlocked when {home} is back");
-                state.unsent.push(Unsent::new(home, request));
+                state.unsent.push(PendingUnlock::new(home, request));
                 self.employ(&mut state, home);
             }
         }
@@ -319,13 +318,13 @@ impl LockDesk {
     }
 
     fn learn(&self, home: NodeId, wait_ms: u32) -> FsResult<()> {
-        let asked = self.state.lock().sure.now();
+        let asked = self.state.lock().certain.now();
         self.list(home, true, wait_ms, |of| {
             self.used.store(true, Ordering::Release);
             let mut state = self.state.lock();
             state.marks.begin(of.ino, &of.lock);
             state.marks.end(of.ino, &of.lock);
-            state.sure.learn(of.ino, &of.lock, asked);
+            state.certain.learn(of.ino, &of.lock, asked);
         })?;
         self.state.lock().unsure.remove(&home);
         Ok(())

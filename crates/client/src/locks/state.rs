@@ -8,8 +8,8 @@ use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId};
 use bivouac_wire::{FileLock, FormationMap, LockKind, SetLockRequest};
 
 use super::LockAnswer;
-use super::marks::Marks;
-use super::sure::{Since, Sure};
+use super::certain_locks::{CertainLocks, UnlockStamp};
+use super::marks::LockMarks;
 
 /// Most requests that are remembered as taken back before they came.
 const EARLY_MAX: usize = 256;
@@ -32,7 +32,7 @@ pub struct Ticket {
     /// Whether the home has told, while somebody asked, that it has its lock.
     granted: bool,
     /// What had been unlocked when it began.
-    begun: Option<Since>,
+    begun: Option<UnlockStamp>,
     /// Why it is to be taken back.
     pub refusal: Option<Errno>,
     /// How often it was asked for again since somebody wanted it looked at.
@@ -42,7 +42,7 @@ pub struct Ticket {
 }
 
 /// Something to unlock at a home that is away.
-pub struct Unsent {
+pub struct PendingUnlock {
     pub home: NodeId,
     pub request: SetLockRequest,
     pub due: Instant,
@@ -61,11 +61,11 @@ pub enum Concluded {
 
 /// All of it.
 #[derive(Default)]
-pub struct State {
-    pub marks: Marks,
-    pub sure: Sure,
+pub struct LockState {
+    pub marks: LockMarks,
+    pub certain: CertainLocks,
     pub tickets: HashMap<u64, Ticket>,
-    pub unsent: Vec<Unsent>,
+    pub unsent: Vec<PendingUnlock>,
     /// Homes that a thread works for.
     pub employed: HashSet<NodeId>,
     /// Homes that have not said what an earlier process of this client has locked there.
@@ -77,7 +77,7 @@ pub struct State {
     closed: bool,
 }
 
-impl State {
+impl LockState {
     /// A file is not lost any more when nobody is left who had locked something of it.
     pub fn forget_lost(&mut self, ino: Ino) {
         if !self.marks.has_any(ino) {
@@ -89,19 +89,19 @@ impl State {
     pub fn lose(&mut self, ino: Ino) {
         log::error!("what was locked of inode {ino} is lost; writing to it fails until it is closed");
         self.lost.insert(ino);
-        self.sure.forget(ino);
+        self.certain.forget(ino);
     }
 
     /// A request for a lock begins.
-    pub fn begin(&mut self, ino: Ino, lock: &FileLock) -> Since {
+    pub fn begin(&mut self, ino: Ino, lock: &FileLock) -> UnlockStamp {
         self.marks.begin(ino, lock);
-        self.sure.begin(ino, lock)
+        self.certain.begin(ino, lock)
     }
 
     /// It is over.
-    pub fn end(&mut self, ino: Ino, lock: &FileLock, begun: Since, is_granted: bool) {
+    pub fn end(&mut self, ino: Ino, lock: &FileLock, begun: UnlockStamp, is_granted: bool) {
         self.marks.end(ino, lock);
-        self.sure.end(ino, lock, begun, is_granted);
+        self.certain.end(ino, lock, begun, is_granted);
     }
 }
 
@@ -119,9 +119,9 @@ impl Ticket {
     }
 }
 
-impl Unsent {
-    pub fn new(home: NodeId, request: SetLockRequest) -> Unsent {
-        Unsent { home, request, due: Instant::now() + ask_every(), busy: false }
+impl PendingUnlock {
+    pub fn new(home: NodeId, request: SetLockRequest) -> PendingUnlock {
+        PendingUnlock { home, request, due: Instant::now() + ask_every(), busy: false }
     }
 
     pub fn is_of(&self, request: &SetLockRequest) -> bool {
@@ -130,7 +130,7 @@ impl Unsent {
     }
 }
 
-impl State {
+impl LockState {
     /// A request begins.
     ///
     /// # Errors
@@ -153,6 +153,7 @@ impl State {
         let Some(ticket) = self.tickets.get_mut(&number) else { return Concluded::Unknown };
         let outcome = match asked {
             Ok(true) => Ok(()),
+            // The home has said so by way of the node, before the answer to what was asked.
             _ if ticket.granted => Ok(()),
             Ok(false) => {
                 ticket.busy = false;
@@ -222,7 +223,7 @@ impl State {
         homes.extend(self.unsent.iter().map(|unsent| unsent.home));
         homes.extend(self.unsure.drain());
         self.marks.clear();
-        self.sure.clear();
+        self.certain.clear();
         self.tickets.clear();
         self.unsent.clear();
         homes
@@ -250,7 +251,7 @@ mod tests {
 
     #[test]
     fn what_is_told_while_somebody_asks_is_answered_afterwards() {
-        let mut state = State::default();
+        let mut state = LockState::default();
         state.open(7, ticket()).unwrap();
         assert!(state.granted(7).is_none(), "the question is still under way");
         assert!(matches!(state.conclude(7, Ok(false), Instant::now()), Concluded::Over(_, Ok(()))));
@@ -259,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_grant_ends_a_wait_once() {
-        let mut state = State::default();
+        let mut state = LockState::default();
         state.open(7, ticket()).unwrap();
         assert!(matches!(state.conclude(7, Ok(false), Instant::now()), Concluded::Waits(_)));
         assert!(state.granted(7).is_some());
@@ -268,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_request_that_was_taken_back_early_does_not_begin() {
-        let mut state = State::default();
+        let mut state = LockState::default();
         state.interrupt(7, Instant::now());
         assert_eq!(state.open(7, ticket()).unwrap_err().errno(), Errno::EINTR);
         assert!(state.open(7, ticket()).is_ok());
@@ -278,7 +279,7 @@ mod tests {
 
     #[test]
     fn an_interrupt_while_somebody_asks_is_not_lost() {
-        let mut state = State::default();
+        let mut state = LockState::default();
         state.open(7, ticket()).unwrap();
         let now = Instant::now();
         state.interrupt(7, now);

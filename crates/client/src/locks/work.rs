@@ -8,7 +8,7 @@ use bivouac_wire::{FileLock, SetLockRequest, op};
 use parking_lot::MutexGuard;
 
 use super::look::Verdict;
-use super::state::{State, Ticket, Unsent, ask_every};
+use super::state::{LockState, PendingUnlock, Ticket, ask_every};
 use super::{LockDesk, SHORT_WAIT_MS};
 
 /// What there is to do for a home.
@@ -23,7 +23,7 @@ enum Job {
 
 impl LockDesk {
     /// Makes sure that a thread works for the home.
-    pub(super) fn employ(self: &Arc<Self>, state: &mut MutexGuard<'_, State>, home: NodeId) {
+    pub(super) fn employ(self: &Arc<Self>, state: &mut MutexGuard<'_, LockState>, home: NodeId) {
         self.news.notify_all();
         if !state.employed.insert(home) {
             return;
@@ -61,7 +61,7 @@ impl LockDesk {
             match state.next_due(home) {
                 Some(due) => drop(self.news.wait_until(&mut state, due)),
                 None => {
-                    state.employed.remove(&home);
+                    assert!(state.employed.remove(&home), "two threads wait for locks at {home}");
                     return None;
                 }
             }
@@ -154,7 +154,7 @@ impl LockDesk {
     }
 }
 
-impl State {
+impl LockState {
     fn take_job(&mut self, home: NodeId, now: Instant) -> Option<Job> {
         let waiting = self.tickets.iter_mut().filter(|(_, ticket)| ticket.home == home && !ticket.busy);
         let first = waiting.filter(|(_, ticket)| ticket.due <= now).min_by_key(|(_, ticket)| ticket.due);
@@ -165,7 +165,7 @@ impl State {
                 None => Job::Ask(*number, ticket.request),
             });
         }
-        let due = |unsent: &&mut Unsent| unsent.home == home && !unsent.busy && unsent.due <= now;
+        let due = |unsent: &&mut PendingUnlock| unsent.home == home && !unsent.busy && unsent.due <= now;
         let unsent = self.unsent.iter_mut().find(due)?;
         unsent.busy = true;
         Some(Job::Send(unsent.request))

@@ -47,10 +47,10 @@ const WAIT: Duration = Duration::from_secs(10);
 /// The entries that a process caches, of the nodes of its machine.
 pub struct EntryCache {
     map: Arc<FormationMap>,
-    nodes: HashMap<NodeId, Door>,
+    nodes: HashMap<NodeId, NodeConnection>,
     spread: SpreadDirs,
     names: Cached<(Ino, u64), Entry>,
-    attrs: Cached<Ino, Seen>,
+    attrs: Cached<Ino, CachedAttrs>,
     listings: Mutex<HashMap<Ino, Listing>>,
     /// Of those who look in the place of a kernel one asks at a time.
     turn: Mutex<()>,
@@ -67,15 +67,15 @@ pub struct Looker<'a> {
 }
 
 /// The way to a node, for one thread at a time: whoever finds it taken asks as everybody does.
-struct Door {
+struct NodeConnection {
     address: Address,
     identity: Identity,
-    line: Mutex<Way>,
+    line: Mutex<ConnectionState>,
     /// What the node's mounts have not told, by the present connection or the last one.
     untold: RwLock<Option<Arc<PendingTimeCounters>>>,
 }
 
-enum Way {
+enum ConnectionState {
     Closed,
     Open(Box<Open>),
     NotBefore(Instant),
@@ -92,7 +92,7 @@ struct Open {
 
 /// That something was told under a lease.
 #[derive(Clone)]
-struct Told {
+struct LeaseStamp {
     /// Of the node that told it.
     words: Arc<Invalidations>,
     key: u64,
@@ -110,14 +110,14 @@ type Leads = Option<(Ino, u32)>;
 struct Entry {
     name: Box<[u8]>,
     leads: Leads,
-    told: Told,
+    told: LeaseStamp,
 }
 
 /// Attributes. They are of what is in the root partition, which has no contract of its own.
 #[derive(Clone)]
-struct Seen {
+struct CachedAttrs {
     attr: Attr,
-    told: Told,
+    told: LeaseStamp,
 }
 
 /// A directory in which names were asked for.
@@ -125,16 +125,16 @@ struct Listing {
     since: Instant,
     /// Questions about single names since then, and those that the list has spared.
     questions: u64,
-    names: Option<Whole>,
+    names: Option<CompleteListing>,
 }
 
 /// All names of a directory, as long as its attributes do not change.
-struct Whole {
+struct CompleteListing {
     all: HashMap<Vec<u8>, (Ino, u32)>,
-    told: Told,
+    told: LeaseStamp,
 }
 
-impl Told {
+impl LeaseStamp {
     fn holds(&self) -> bool {
         self.words.count(self.key) == self.count && Instant::now() < self.until
     }
@@ -159,7 +159,7 @@ impl<K: Eq + Hash, T: Clone> Cached<K, T> {
         self.shards.get(mixed as usize % SHARDS)?.read().get(key).cloned()
     }
 
-    fn put(&self, mixed: u64, key: K, cached: T, told: impl Fn(&T) -> &Told) {
+    fn put(&self, mixed: u64, key: K, cached: T, told: impl Fn(&T) -> &LeaseStamp) {
         let Some(shard) = self.shards.get(mixed as usize % SHARDS) else { return };
         let mut shard = shard.write();
         if shard.len() >= CACHED_MAX {
@@ -180,13 +180,13 @@ fn key_of(ino: Ino) -> u64 {
 
 impl Open {
     /// What was told of this key since the words were noted.
-    fn told(&self, key: u64, asked: Instant, lease_ms: u32) -> Told {
+    fn told(&self, key: u64, asked: Instant, lease_ms: u32) -> LeaseStamp {
         let until = asked + Duration::from_millis(lease_ms.into());
-        Told { words: Arc::clone(&self.words), key, count: self.before.of(key), asked, until }
+        LeaseStamp { words: Arc::clone(&self.words), key, count: self.before.of(key), asked, until }
     }
 }
 
-impl Door {
+impl NodeConnection {
     /// Asks the node; `None` if it cannot be asked just now.
     fn ask<O: Operation, T>(
         &self,
@@ -207,22 +207,22 @@ impl Door {
     /// Does something with the connection; `None` if there is none, another thread has it, or it fails.
     fn with_open<T>(&self, act: impl FnOnce(&mut Open) -> FsResult<T>) -> Option<T> {
         let mut line = self.line.try_lock()?;
-        let way = match std::mem::replace(&mut *line, Way::Closed) {
-            Way::NotBefore(moment) if moment > Instant::now() => {
-                *line = Way::NotBefore(moment);
+        let way = match std::mem::replace(&mut *line, ConnectionState::Closed) {
+            ConnectionState::NotBefore(moment) if moment > Instant::now() => {
+                *line = ConnectionState::NotBefore(moment);
                 return None;
             }
-            Way::Open(open) if open.session.is_own() => Ok(open),
+            ConnectionState::Open(open) if open.session.is_own() => Ok(open),
             _ => self.open().map(Box::new),
         };
         match way.and_then(|mut open| Ok((act(&mut open)?, open))) {
             Ok((done, open)) => {
-                *line = Way::Open(open);
+                *line = ConnectionState::Open(open);
                 Some(done)
             }
             Err(error) => {
                 log::debug!(why:% = error; "{}: names are not cached", self.address);
-                *line = Way::NotBefore(Instant::now() + PAUSE);
+                *line = ConnectionState::NotBefore(Instant::now() + PAUSE);
                 None
             }
         }
@@ -258,7 +258,15 @@ impl EntryCache {
     pub fn new(map: Arc<FormationMap>, here: &[(NodeId, Address)], identity: &Identity) -> EntryCache {
         let door = |(node, address): &(NodeId, Address)| {
             let (address, identity) = (address.clone(), identity.clone());
-            (*node, Door { address, identity, line: Mutex::new(Way::Closed), untold: RwLock::default() })
+            (
+                *node,
+                NodeConnection {
+                    address,
+                    identity,
+                    line: Mutex::new(ConnectionState::Closed),
+                    untold: RwLock::default(),
+                },
+            )
         };
         let nodes = here.iter().map(door).collect();
         let (names, attrs, listings, spread) =
@@ -329,7 +337,7 @@ impl EntryCache {
 
     /// Inode and kind of what a name in a directory leads to, if there is such a name, and its attributes where it was asked
     /// for just now. `None` if that is to be asked as usual.
-    fn name(&self, dir: Ino, name: &[u8], may_ask: bool) -> Option<(Leads, Option<Seen>)> {
+    fn name(&self, dir: Ino, name: &[u8], may_ask: bool) -> Option<(Leads, Option<CachedAttrs>)> {
         let hash = entry_hash(dir, name);
         let cached = self.names.get(hash, &(dir, hash)).filter(|entry| *entry.name == *name);
         if let Some(entry) = cached.filter(|entry| entry.told.holds()) {
@@ -350,7 +358,7 @@ impl EntryCache {
         self.ask_name(dir, hash, name)
     }
 
-    fn ask_name(&self, dir: Ino, hash: u64, name: &[u8]) -> Option<(Leads, Option<Seen>)> {
+    fn ask_name(&self, dir: Ino, hash: u64, name: &[u8]) -> Option<(Leads, Option<CachedAttrs>)> {
         let slot = match self.spread.has(dir) {
             true => slot_of_hash(hash, self.map.slot_count()),
             false => dir.slot(),
@@ -380,11 +388,12 @@ impl EntryCache {
     }
 
     /// Attributes of an inode. `None` if they are to be asked for as usual.
-    fn attr(&self, ino: Ino, may_ask: bool) -> Option<Seen> {
+    fn attr(&self, ino: Ino, may_ask: bool) -> Option<CachedAttrs> {
         let key = key_of(ino);
         let cached = self.attrs.get(key >> 32, &ino);
         // Of a directory that was not leased a moment ago nobody asks again.
-        let is_known = |seen: &Seen| seen.told.holds() || seen.attr.is_dir() && seen.told.was_refused();
+        let is_known =
+            |seen: &CachedAttrs| seen.told.holds() || seen.attr.is_dir() && seen.told.was_refused();
         if !may_ask || cached.as_ref().is_some_and(is_known) {
             return cached.filter(|seen| seen.told.holds());
         }
@@ -396,12 +405,12 @@ impl EntryCache {
     }
 
     /// Caches attributes, if they are what all see. What was told with them is believed for this once in any case.
-    fn saw(&self, attr: Attr, told: Told) -> Option<Seen> {
+    fn saw(&self, attr: Attr, told: LeaseStamp) -> Option<CachedAttrs> {
         if attr.layout.partition() != PartitionId::ROOT || attr.is_spread() {
             self.spread.note(&attr);
             return None;
         }
-        let seen = Seen { attr, told };
+        let seen = CachedAttrs { attr, told };
         self.attrs.put(seen.told.key >> 32, attr.ino, seen.clone(), |seen| &seen.told);
         Some(seen)
     }
@@ -454,7 +463,7 @@ impl EntryCache {
         }
     }
 
-    fn names_of(&self, dir: Ino, open: &mut Open) -> FsResult<Option<Whole>> {
+    fn names_of(&self, dir: Ino, open: &mut Open) -> FsResult<Option<CompleteListing>> {
         open.words.note(&mut open.before);
         let (mut all, mut cookie, asked) = (HashMap::new(), 0, Instant::now());
         let mut lease = None;
@@ -487,7 +496,7 @@ impl EntryCache {
                 all.insert(entry.name, (entry.ino, entry.kind));
             }
             if is_last {
-                return Ok(Some(Whole { all, told: open.told(key_of(dir), asked, lease_ms) }));
+                return Ok(Some(CompleteListing { all, told: open.told(key_of(dir), asked, lease_ms) }));
             }
         }
     }

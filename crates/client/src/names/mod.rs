@@ -1,7 +1,7 @@
 //! What this client knows of names and does not have to ask for, and making names and removing them with that in mind.
 
 pub mod entries;
-pub mod glimpse;
+pub mod spread_dir_cache;
 pub mod whole;
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::connections::Connections;
 use crate::homes::Homes;
 use crate::space_reclaimer::SpaceReclaimer;
 use entries::EntryCache;
-use glimpse::Glimpses;
+use spread_dir_cache::SpreadDirCache;
 use whole::WholeDirs;
 
 /// What is known of names.
@@ -23,7 +23,7 @@ pub struct Names {
     /// Targets of the near node.
     near: Vec<TargetIndex>,
     pub whole: WholeDirs,
-    pub glimpses: Glimpses,
+    pub spread_dirs: SpreadDirCache,
     /// In a process that is no node.
     pub entries: Option<EntryCache>,
 }
@@ -36,8 +36,8 @@ impl Names {
         near: Vec<TargetIndex>,
         entries: Option<EntryCache>,
     ) -> Names {
-        let (whole, glimpses) = Default::default();
-        Names { connections, homes, reclaimer, near, whole, glimpses, entries }
+        let (whole, spread_dirs) = Default::default();
+        Names { connections, homes, reclaimer, near, whole, spread_dirs, entries }
     }
 
     /// A target of the near node; files take turns.

@@ -91,6 +91,7 @@ impl WholeDirs {
         let new =
             Dir { names: None, making: Vec::new(), fetching: None, made: 0, due: MADE_FIRST, changes: 0 };
         let dir = dirs.entry(ino).or_insert(new);
+        // Before the home is asked: once it has made the name, another program may look for it here.
         dir.changes += 1;
         dir.making.push(hash);
         dir.fetching.iter_mut().for_each(|begun| begun.push(hash));
@@ -105,9 +106,9 @@ impl WholeDirs {
     fn end(&self, ino: Ino, hash: u64, made: bool, run: Option<Run>) -> bool {
         let mut dirs = self.dirs.lock();
         let Some(dir) = dirs.get_mut(&ino) else { return false };
-        if let Some(at) = dir.making.iter().position(|one| *one == hash) {
-            dir.making.swap_remove(at);
-        }
+        let at = dir.making.iter().position(|one| *one == hash);
+        assert!(at.is_some(), "a name in directory {ino} was made that nobody had begun");
+        at.map(|at| dir.making.swap_remove(at));
         dir.made = dir.made.saturating_add(u32::from(made));
         let known = dir.names.as_ref().is_some_and(|names| Some(names.run) == run);
         if known || run.is_none() || dir.made < dir.due || dir.fetching.is_some() {

@@ -16,8 +16,8 @@ use bivouac_types::{ClientId, Ino, NodeId, OpenId};
 use bivouac_wire::{CloseRequest, FileUseDelta, Frame, op};
 use parking_lot::Mutex;
 
-use crate::attendant::Attendant;
 use crate::homes::known::KnownFiles;
+use crate::on_demand_worker::OnDemandWorker;
 
 /// Closes of one node that are sent without waiting for more.
 const MANY: usize = 64;
@@ -28,30 +28,30 @@ const WAIT_MS: u32 = 1000;
 const STACK: usize = 128 << 10;
 
 /// The closes of one client.
-pub struct Closings(Arc<Desk>);
+pub struct Closings(Arc<CloseBatcher>);
 
-struct Desk {
+struct CloseBatcher {
     client: ClientId,
     known: Arc<KnownFiles>,
     nodes: Vec<(Arc<dyn Transport>, Queue)>,
-    clerk: Attendant,
+    flusher: OnDemandWorker,
 }
 
 /// What a node has yet to hear.
 #[derive(Default)]
 struct Queue {
-    untold: Mutex<Untold>,
+    unsent: Mutex<UnsentCloses>,
     /// Held while a batch is on its way: who sends what there is waits for the batch before.
     sending: Mutex<()>,
 }
 
 #[derive(Default)]
-struct Untold {
+struct UnsentCloses {
     opens: Vec<(Ino, OpenId)>,
     uses: Vec<FileUseDelta>,
 }
 
-impl Untold {
+impl UnsentCloses {
     fn count(&self) -> usize {
         self.opens.len().max(self.uses.len())
     }
@@ -61,14 +61,14 @@ impl Closings {
     /// For a client of these nodes.
     pub fn new(client: ClientId, known: Arc<KnownFiles>, nodes: &[Arc<dyn Transport>]) -> Closings {
         let nodes = nodes.iter().map(|node| (Arc::clone(node), Queue::default())).collect();
-        Closings(Arc::new(Desk { client, known, nodes, clerk: Attendant::default() }))
+        Closings(Arc::new(CloseBatcher { client, known, nodes, flusher: OnDemandWorker::default() }))
     }
 
     /// Has a node hear soon that an open has ended, if one has, and how files were used.
     pub fn put(&self, node: NodeId, open: Option<(Ino, OpenId)>, uses: Vec<FileUseDelta>) {
         let Some((_, queue)) = self.0.nodes.get(usize::from(node.0)) else { return };
         let (before, now) = {
-            let mut queue = queue.untold.lock();
+            let mut queue = queue.unsent.lock();
             let before = queue.count();
             queue.opens.extend(open);
             queue.uses.extend(uses);
@@ -77,7 +77,8 @@ impl Closings {
         if now >= MANY {
             self.0.send(node);
         } else if before == 0 && now > 0 {
-            self.ring();
+            // What was put before has called already, and is not sent before this is.
+            self.wake();
         }
     }
 
@@ -88,16 +89,16 @@ impl Closings {
     }
 
     /// Has the thread send soon what there is.
-    fn ring(&self) {
-        let desk = Arc::downgrade(&self.0);
+    fn wake(&self) {
+        let batcher = Arc::downgrade(&self.0);
         let spawn = || {
-            let clerk = thread::Builder::new().name("closes".into()).stack_size(STACK);
-            let spawned = clerk.spawn(move || work(&desk));
+            let flusher = thread::Builder::new().name("closes".into()).stack_size(STACK);
+            let spawned = flusher.spawn(move || work(&batcher));
             spawned
                 .inspect_err(|error| log::warn!(why:% = error; "no thread to tell of closed files"))
                 .is_ok()
         };
-        if !self.0.clerk.call(spawn) {
+        if !self.0.flusher.call(spawn) {
             self.0.send_all();
         }
     }
@@ -105,20 +106,20 @@ impl Closings {
 
 impl Drop for Closings {
     fn drop(&mut self) {
-        self.0.clerk.dismiss();
+        self.0.flusher.dismiss();
     }
 }
 
 /// Sends what there is, until there has been nothing for a while.
-fn work(desk: &Weak<Desk>) {
-    while let Some(desk) = desk.upgrade().filter(|desk| desk.clerk.next(SOON)) {
+fn work(batcher: &Weak<CloseBatcher>) {
+    while let Some(batcher) = batcher.upgrade().filter(|batcher| batcher.flusher.next(SOON)) {
         // What is added from now on calls again.
-        desk.clerk.rest(|| true);
-        desk.send_all();
+        batcher.flusher.rest(|| true);
+        batcher.send_all();
     }
 }
 
-impl Desk {
+impl CloseBatcher {
     fn send_all(&self) {
         (0..self.nodes.len()).for_each(|node| self.send(NodeId(node as u16)));
     }
@@ -126,7 +127,7 @@ impl Desk {
     fn send(&self, node: NodeId) {
         let Some((transport, queue)) = self.nodes.get(usize::from(node.0)) else { return };
         let _turn = queue.sending.lock();
-        let Untold { opens, mut uses } = std::mem::take(&mut *queue.untold.lock());
+        let UnsentCloses { opens, mut uses } = std::mem::take(&mut *queue.unsent.lock());
         if opens.is_empty() && uses.is_empty() {
             return;
         }

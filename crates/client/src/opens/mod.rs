@@ -15,7 +15,7 @@ use bivouac_wire::{CloseRequest, Encode, FileUseDelta, Frame, Op, ReassertReques
 use crate::connections::Connections;
 use crate::homes::known::KnownFiles;
 use closings::Closings;
-use uses::{Begun, Uses};
+use uses::{CallTimer, UseTable};
 use watch::Keeper;
 
 /// Most opens in one message.
@@ -26,7 +26,7 @@ pub struct Opens {
     connections: Arc<Connections>,
     known: Arc<KnownFiles>,
     /// How files are used.
-    pub uses: Uses,
+    pub uses: UseTable,
     keeper: Option<Keeper>,
     /// Where threads may be started: what other nodes hear a little later.
     closings: Option<Arc<Closings>>,
@@ -39,7 +39,7 @@ impl Opens {
         keeper: Option<Keeper>,
         closings: Option<Arc<Closings>>,
     ) -> Opens {
-        Opens { connections, known, uses: Uses::new(), keeper, closings }
+        Opens { connections, known, uses: UseTable::new(), keeper, closings }
     }
 
     /// Something is about to be opened at a node: from now on its connections matter also while they are idle.
@@ -80,7 +80,7 @@ impl Opens {
         ino: Ino,
         writes: bool,
         places: impl IntoIterator<Item = (AccessPosition, usize)>,
-        begun: &Begun,
+        begun: &CallTimer,
     ) {
         if !RECORDS {
             return;
@@ -91,7 +91,7 @@ impl Opens {
     }
 
     /// A program has read one place, on a thread that may ask nobody.
-    pub fn used_at_once(&self, ino: Ino, (place, len): (AccessPosition, usize), begun: &Begun) {
+    pub fn used_at_once(&self, ino: Ino, (place, len): (AccessPosition, usize), begun: &CallTimer) {
         if RECORDS {
             let access = Access { writes: false, place, len: len as u64, spent_ns: 0 };
             let stripe = || self.known.get(ino).map(|known| u64::from(known.layout.stripe));

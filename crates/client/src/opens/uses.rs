@@ -58,31 +58,31 @@ fn own(_: u32) -> Caller {
 }
 
 /// A call that has begun, and for how many its time stands.
-pub struct Begun(Option<(Instant, u32)>);
+pub struct CallTimer(Option<(Instant, u32)>);
 
-impl Begun {
+impl CallTimer {
     /// Now, with so many bytes.
-    pub fn now(len: usize) -> Begun {
+    pub fn now(len: usize) -> CallTimer {
         if !RECORDS {
-            return Begun(None);
+            return CallTimer(None);
         }
         if len >= LARGE {
-            return Begun(Some((Instant::now(), 1)));
+            return CallTimer(Some((Instant::now(), 1)));
         }
         let turn = TURN.get();
         TURN.set(turn.wrapping_add(1));
-        Begun(turn.is_multiple_of(SAMPLE).then(|| (Instant::now(), SAMPLE)))
+        CallTimer(turn.is_multiple_of(SAMPLE).then(|| (Instant::now(), SAMPLE)))
     }
 }
 
-struct Used {
+struct UseTracker {
     tracker: Tracker,
     caller: Caller,
     first: Instant,
     last: Instant,
 }
 
-impl Used {
+impl UseTracker {
     /// What is to be told; nothing if there is nothing.
     fn take(&mut self, ino: Ino, now: Instant) -> Option<FileUseDelta> {
         if self.tracker.is_empty() {
@@ -105,17 +105,17 @@ impl Used {
     }
 }
 
-type Shard = HashMap<(Ino, u32), Used, BuildHasherDefault<Fold>>;
+type Shard = HashMap<(Ino, u32), UseTracker, BuildHasherDefault<Fold>>;
 
 /// What is gathered, by file and thread.
 #[derive(Default)]
-pub struct Uses {
+pub struct UseTable {
     shards: Vec<Mutex<Shard>>,
 }
 
-impl Uses {
-    pub fn new() -> Uses {
-        Uses { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+impl UseTable {
+    pub fn new() -> UseTable {
+        UseTable { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 
     /// What one call did. `stripe` is the file's, if it is open. What is to be told now, if anything is and the caller
@@ -124,7 +124,7 @@ impl Uses {
         &self,
         tells: bool,
         ino: Ino,
-        begun: &Begun,
+        begun: &CallTimer,
         accesses: impl IntoIterator<Item = Access>,
         stripe: impl FnOnce() -> Option<u64>,
     ) -> Vec<FileUseDelta> {
@@ -145,7 +145,7 @@ impl Uses {
                     told.extend(shard.drain().filter_map(|((ino, _), mut used)| used.take(ino, now)));
                 }
                 let (first, last) = (end.map_or(now, |(_, begun, _)| begun), now);
-                let new = Used { tracker: Tracker::new(stripe), caller: who(thread), first, last };
+                let new = UseTracker { tracker: Tracker::new(stripe), caller: who(thread), first, last };
                 shard.entry((ino, thread)).or_insert(new)
             }
         };
@@ -216,14 +216,14 @@ mod tests {
     use bivouac_record::AccessPosition;
 
     /// A write.
-    pub fn note(uses: &Uses, ino: Ino, at: u64, len: u64, stripe: Option<u64>) -> Vec<FileUseDelta> {
+    pub fn note(uses: &UseTable, ino: Ino, at: u64, len: u64, stripe: Option<u64>) -> Vec<FileUseDelta> {
         let access = Access { writes: true, place: AccessPosition::At(at), len, spent_ns: 0 };
-        uses.note(true, ino, &Begun::now(len as usize), [access], || stripe)
+        uses.note(true, ino, &CallTimer::now(len as usize), [access], || stripe)
     }
 
     #[test]
     fn files_and_threads_are_told_apart() {
-        let uses = Uses::new();
+        let uses = UseTable::new();
         let who = |thread| Caller { pid: thread / 10 * 10, program: b"a name that is too long".to_vec() };
         for i in 0..100 {
             for thread in [10, 11, 20] {
@@ -246,14 +246,14 @@ mod tests {
 
     #[test]
     fn what_is_not_open_is_not_kept() {
-        let uses = Uses::new();
+        let uses = UseTable::new();
         assert_eq!(note(&uses, Ino(1), 0, 1, None), []);
         assert_eq!(uses.take_all(), []);
     }
 
     #[test]
     fn what_is_too_much_is_told_at_once() {
-        let uses = Uses::new();
+        let uses = UseTable::new();
         let shards = SHARDS as u64;
         let files = 1..=3 * KEPT_MAX as u64;
         let told: Vec<FileUseDelta> =
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_few_of_the_small_calls_stand_for_all() {
-        let timed = (0..800).filter(|_| Begun::now(4096).0.is_some()).count();
-        assert_eq!((timed, Begun::now(LARGE).0.map(|(_, weight)| weight)), (50, Some(1)));
+        let timed = (0..800).filter(|_| CallTimer::now(4096).0.is_some()).count();
+        assert_eq!((timed, CallTimer::now(LARGE).0.map(|(_, weight)| weight)), (50, Some(1)));
     }
 }

@@ -17,7 +17,7 @@ const TURN: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(100);
 const STACK: usize = 256 << 10;
 
-type Wanted = dyn Fn(NodeId) -> bool + Send + Sync;
+type NodeFilter = dyn Fn(NodeId) -> bool + Send + Sync;
 
 /// Keeps the connections to nodes where something is open.
 pub struct Keeper(Arc<Inner>);
@@ -25,7 +25,7 @@ pub struct Keeper(Arc<Inner>);
 struct Inner {
     watch: Arc<Watch>,
     /// Whether anything is open at a node.
-    wanted: Box<Wanted>,
+    wanted: Box<NodeFilter>,
     peers: OnceLock<Vec<Option<Weak<Peer>>>>,
     started: AtomicBool,
     queue: Mutex<Queue>,
@@ -49,8 +49,7 @@ impl Keeper {
 
     /// Says by whom to connect again: for each node of the map, none for the own.
     pub fn keep(&self, peers: Vec<Option<Weak<Peer>>>) {
-        // Told once, by whom made it.
-        let _ = self.0.peers.set(peers);
+        assert!(self.0.peers.set(peers).is_ok(), "connections are kept by two sets of peers");
     }
 
     /// Something is about to be opened: from now on connections matter also while they are idle.
@@ -112,6 +111,7 @@ impl Inner {
                 self.closing.wait_for(&mut queue, PAUSE);
             }
         }
+        assert!(queue.threads > 0, "a thread ends that was not counted");
         queue.threads -= 1;
     }
 

@@ -15,7 +15,7 @@ const CAUTION: u32 = 4;
 
 /// What to read where something is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ahead {
+pub enum ReadAhead {
     /// Nothing but what is asked for.
     Nothing,
     /// As many bytes, from where the read begins.
@@ -56,15 +56,15 @@ impl Default for Streams {
 
 impl Streams {
     /// Takes in a read; `missed` says whether some of it was not there. What to read then.
-    pub fn note(&mut self, offset: u64, len: u64, missed: bool) -> Ahead {
+    pub fn note(&mut self, offset: u64, len: u64, missed: bool) -> ReadAhead {
         self.clock += 1;
         let first = self.first;
         let Some(index) = self.find(offset, len) else {
             self.begin(offset, len);
             // A file is mostly read from its beginning to its end.
-            return if missed && offset == 0 && first == WINDOW { self.run(len) } else { Ahead::Nothing };
+            return if missed && offset == 0 && first == WINDOW { self.run(len) } else { ReadAhead::Nothing };
         };
-        let Some(stream) = self.streams.get_mut(index) else { return Ahead::Nothing };
+        let Some(stream) = self.streams.get_mut(index) else { return ReadAhead::Nothing };
         stream.follow(offset, len, self.clock);
         if stream.unread > 0 {
             stream.unread = stream.unread.saturating_sub(len);
@@ -72,7 +72,7 @@ impl Streams {
                 self.first = (first * 2).min(WINDOW);
             }
         }
-        if missed && stream.is_sure(first) { stream.plan() } else { Ahead::Nothing }
+        if missed && stream.is_sure(first) { stream.plan() } else { ReadAhead::Nothing }
     }
 
     /// The stream that this read continues, or that it gives a direction.
@@ -100,8 +100,8 @@ impl Streams {
     }
 
     /// The stream that has just begun reads ahead at once.
-    fn run(&mut self, len: u64) -> Ahead {
-        self.streams.last_mut().map_or(Ahead::Nothing, |stream| {
+    fn run(&mut self, len: u64) -> ReadAhead {
+        self.streams.last_mut().map_or(ReadAhead::Nothing, |stream| {
             stream.step = i64::try_from(len).ok();
             stream.plan()
         })
@@ -148,18 +148,18 @@ impl Stream {
     }
 
     /// Reads ahead as far as the window is, and further the next time.
-    fn plan(&mut self) -> Ahead {
+    fn plan(&mut self) -> ReadAhead {
         let window = self.window.max(self.len);
         self.window = (window * 2).min(WINDOW_MAX);
         if self.is_sequential() {
             self.unread = window - self.len;
-            return if window > self.len { Ahead::Run(window) } else { Ahead::Nothing };
+            return if window > self.len { ReadAhead::Run(window) } else { ReadAhead::Nothing };
         }
         let count = window.checked_div(self.len).unwrap_or(1);
         self.unread = self.len * count.saturating_sub(1);
         match self.step {
-            Some(step) if count > 1 => Ahead::Places(step, count),
-            _ => Ahead::Nothing,
+            Some(step) if count > 1 => ReadAhead::Places(step, count),
+            _ => ReadAhead::Nothing,
         }
     }
 }
@@ -184,9 +184,9 @@ mod tests {
                 cache.extend(blocks(offset, len));
             }
             match ahead {
-                Ahead::Nothing => {}
-                Ahead::Run(more) => cache.extend(blocks(offset, more)),
-                Ahead::Places(step, count) => (0..count as i64)
+                ReadAhead::Nothing => {}
+                ReadAhead::Run(more) => cache.extend(blocks(offset, more)),
+                ReadAhead::Places(step, count) => (0..count as i64)
                     .filter_map(|turn| offset.checked_add_signed(step * turn))
                     .for_each(|place| cache.extend(blocks(place, len))),
             }
@@ -243,12 +243,12 @@ mod tests {
     #[test]
     fn the_window_grows_on_hits_and_shrinks_on_misses() {
         let mut streams = Streams::default();
-        assert_eq!(streams.note(0, 4 * KIB, true), Ahead::Run(WINDOW));
-        assert_eq!(streams.note(4 * KIB, 4 * KIB, false), Ahead::Nothing);
-        assert_eq!(streams.note(8 * KIB, 4 * KIB, true), Ahead::Run(2 * WINDOW));
+        assert_eq!(streams.note(0, 4 * KIB, true), ReadAhead::Run(WINDOW));
+        assert_eq!(streams.note(4 * KIB, 4 * KIB, false), ReadAhead::Nothing);
+        assert_eq!(streams.note(8 * KIB, 4 * KIB, true), ReadAhead::Run(2 * WINDOW));
         let mut largest = 0;
         for turn in 3..20 {
-            if let Ahead::Run(window) = streams.note(turn * 4 * KIB, 4 * KIB, true) {
+            if let ReadAhead::Run(window) = streams.note(turn * 4 * KIB, 4 * KIB, true) {
                 largest = window;
             }
         }
@@ -261,8 +261,8 @@ mod tests {
         assert_eq!(streams.first, WINDOW_MIN);
         let at = 1 << 50;
         let plans: Vec<_> = (0..6).map(|turn| streams.note(at + turn * 4 * KIB, 4 * KIB, true)).collect();
-        assert_eq!(plans[..4], [Ahead::Nothing; 4], "only who goes on for longer is believed now");
-        assert_eq!(plans[4], Ahead::Run(WINDOW_MIN));
+        assert_eq!(plans[..4], [ReadAhead::Nothing; 4], "only who goes on for longer is believed now");
+        assert_eq!(plans[4], ReadAhead::Run(WINDOW_MIN));
     }
 
     proptest! {
@@ -274,9 +274,9 @@ mod tests {
             let mut streams = Streams::default();
             for (offset, len, missed) in reads.into_iter().chain(close) {
                 match streams.note(offset, len, missed) {
-                    Ahead::Nothing => {}
-                    Ahead::Run(window) => prop_assert!(missed && window > len && window <= WINDOW_MAX.max(len)),
-                    Ahead::Places(step, count) => {
+                    ReadAhead::Nothing => {}
+                    ReadAhead::Run(window) => prop_assert!(missed && window > len && window <= WINDOW_MAX.max(len)),
+                    ReadAhead::Places(step, count) => {
                         prop_assert!(missed && step != 0 && count > 1 && count * len <= WINDOW_MAX.max(len));
                     }
                 }

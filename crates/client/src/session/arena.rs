@@ -43,7 +43,7 @@ pub struct Arena {
 
 /// Unsent bytes of a page that an earlier process left.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct LeftoverPage {
     /// Where it is.
     pub slot: u32,
     /// Whose it is.
@@ -69,7 +69,7 @@ impl Arena {
     ///
     /// # Errors
     /// What the system says; `InvalidData` where something else is.
-    pub fn open(file: File, base: u64, pages: u32) -> io::Result<(Arena, Vec<Left>)> {
+    pub fn open(file: File, base: u64, pages: u32) -> io::Result<(Arena, Vec<LeftoverPage>)> {
         let mut arena = Arena { file, base, pages };
         if arena.file.metadata()?.len() <= base {
             let mut head = [0; 16];
@@ -100,7 +100,7 @@ impl Arena {
     /// # Errors
     /// What the system says.
     pub fn read(&self, slot: u32, at: u32, into: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(into, self.place(slot) + u64::from(at))
+        self.file.read_exact_at(into, self.place_of(slot, at, into.len()))
     }
 
     /// Writes bytes of a page.
@@ -108,7 +108,7 @@ impl Arena {
     /// # Errors
     /// What the system says.
     pub fn write(&self, slot: u32, at: u32, data: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(data, self.place(slot) + u64::from(at))
+        self.file.write_all_at(data, self.place_of(slot, at, data.len()))
     }
 
     /// Notes which bytes of a page have not been sent, at most [`SPANS_MAX`] ranges.
@@ -116,6 +116,12 @@ impl Arena {
     /// # Errors
     /// What the system says.
     pub fn note(&self, slot: u32, ino: Ino, page: u64, unsent: &Spans) -> io::Result<()> {
+        // Those beyond would be lost with the process, although they were acknowledged.
+        assert!(
+            unsent.count() <= SPANS_MAX,
+            "page {page} of inode {ino} has {} unsent ranges",
+            unsent.count()
+        );
         let mut note = [0; NOTE_LEN];
         note[..8].copy_from_slice(&ino.0.to_le_bytes());
         note[8..16].copy_from_slice(&page.to_le_bytes());
@@ -136,7 +142,7 @@ impl Arena {
         }
     }
 
-    fn left(&self) -> io::Result<Vec<Left>> {
+    fn left(&self) -> io::Result<Vec<LeftoverPage>> {
         let len = self.file.metadata()?.len().saturating_sub(self.base + NOTES_AT);
         let mut notes = vec![0; (u64::from(self.pages) * NOTE_LEN as u64).min(len) as usize];
         self.file.read_exact_at(&mut notes, self.base + NOTES_AT)?;
@@ -144,7 +150,14 @@ impl Arena {
         notes.map(|(slot, note)| decode(slot, note)).collect()
     }
 
+    fn place_of(&self, slot: u32, at: u32, len: usize) -> u64 {
+        // What is behind it is another file's.
+        assert!(u64::from(at) + len as u64 <= PAGE, "{len} bytes at {at} of page {slot} reach behind it");
+        self.place(slot) + u64::from(at)
+    }
+
     fn note_at(&self, slot: u32) -> u64 {
+        assert!(slot < self.pages, "page {slot} of a pool of {} is noted", self.pages);
         self.base + NOTES_AT + u64::from(slot) * NOTE_LEN as u64
     }
 
@@ -154,7 +167,7 @@ impl Arena {
     }
 }
 
-fn decode(slot: u32, note: &[u8; NOTE_LEN]) -> io::Result<Left> {
+fn decode(slot: u32, note: &[u8; NOTE_LEN]) -> io::Result<LeftoverPage> {
     let damaged =
         || io::Error::new(io::ErrorKind::InvalidData, format!("page {slot} of the pool is damaged"));
     let count = word(note, 16) as usize;
@@ -169,7 +182,7 @@ fn decode(slot: u32, note: &[u8; NOTE_LEN]) -> io::Result<Left> {
         }
         unsent.add(range);
     }
-    Ok(Left { slot, ino: Ino(long(note, 0)), page: long(note, 8), unsent })
+    Ok(LeftoverPage { slot, ino: Ino(long(note, 0)), page: long(note, 8), unsent })
 }
 
 /// The 32 bits at `at`, which the caller keeps within the record.
@@ -211,7 +224,7 @@ mod tests {
         arena.note(8, Ino(9), 6, &unsent).unwrap();
         arena.note(8, Ino(9), 6, &Spans::default()).unwrap();
         let (arena, left) = Arena::open(file.try_clone().unwrap(), 1 << 20, 50).unwrap();
-        assert_eq!(left, [Left { slot: 7, ino: Ino(9), page: 5, unsent }]);
+        assert_eq!(left, [LeftoverPage { slot: 7, ino: Ino(9), page: 5, unsent }]);
         assert_eq!(arena.pages(), 40, "pages stay where they are");
         let mut bytes = [0; 7];
         arena.read(7, 100, &mut bytes).unwrap();

@@ -139,6 +139,7 @@ impl Pages {
             let Some(page) = page(&mut self.pages, number, free) else {
                 return Err(io::ErrorKind::StorageFull.into());
             };
+            // Before the note: a kill in between leaves bytes that nothing names, and were not acknowledged.
             arena.write(page.slot, part.start, piece)?;
             page.valid.add(part.clone());
             page.version += 1;
@@ -148,6 +149,7 @@ impl Pages {
             self.unsent += page.unsent.bytes() - old;
             arena.note(page.slot, ino, number, &page.unsent)?;
         }
+        assert!(rest.is_empty(), "{} bytes of a write at {offset} of inode {ino} are in no page", rest.len());
         Ok(())
     }
 
@@ -246,7 +248,9 @@ impl Pages {
             };
             let old = page.unsent.bytes();
             page.unsent.remove(span.clone());
-            self.unsent -= old - page.unsent.bytes();
+            let sent = old - page.unsent.bytes();
+            assert!(sent <= self.unsent, "inode {ino}: {sent} of {} unsent bytes have arrived", self.unsent);
+            self.unsent -= sent;
             // If that fails they are sent once more by the next process: nobody else may have written them since.
             if let Err(error) = arena.note(page.slot, ino, *number, &page.unsent) {
                 log::warn!(why:% = error; "inode {ino}: a page of the pool cannot be noted as sent");

@@ -27,7 +27,7 @@ use bivouac_wire::PoolStatus;
 
 use crate::content::Content;
 use crate::homes::Homes;
-use crate::homes::known::{Known, KnownFiles};
+use crate::homes::known::{KnownFile, KnownFiles};
 use crate::homes::partitions::Partitions;
 use crate::locks::LockDesk;
 use crate::tokens::{Access, TokenTable};
@@ -113,7 +113,7 @@ impl Sessions {
     /// Whether writes to an open file may be sent later, so that its program must hear at close what came of them.
     #[must_use]
     pub fn writes_behind(&self, ino: Ino) -> bool {
-        let contract = |known: Known| self.partitions.contract(&known).unwrap_or(Contract::Session);
+        let contract = |known: KnownFile| self.partitions.contract(&known).unwrap_or(Contract::Session);
         self.known.get(ino).is_some_and(|known| contract(known) == Contract::Session)
     }
 
@@ -155,7 +155,7 @@ impl Sessions {
 
     /// Returns whether copies of a strict file are kept. In front of site storage content comes and goes without tokens, and
     /// what is all on this node gains nothing.
-    fn keeps_copies(&self, ino: Ino, known: &Known) -> FsResult<bool> {
+    fn keeps_copies(&self, ino: Ino, known: &KnownFile) -> FsResult<bool> {
         Ok(self.tokens.keeps() && !self.content.is_all_here(known)? && !self.homes.may_be_bound(ino))
     }
 

@@ -100,12 +100,14 @@ impl Pool {
 
     /// Bytes that were written and not sent.
     pub fn unsent(&self) -> u64 {
-        self.unsent.load(Ordering::Acquire).max(0).cast_unsigned()
+        self.unsent.load(Ordering::Acquire).cast_unsigned()
     }
 
-    /// More bytes are unsent, or fewer.
+    /// More bytes of a file are unsent, or fewer. The caller has the file's state locked since before that was so.
     pub fn count_unsent(&self, more: i64) {
-        self.unsent.fetch_add(more, Ordering::AcqRel);
+        let before = self.unsent.fetch_add(more, Ordering::AcqRel);
+        // With 0 no file is looked at, and what is unsent would not be sent before it is read elsewhere.
+        assert!(before + more >= 0, "{before} unsent bytes become {more} more");
     }
 
     /// A file that may have pages.
@@ -131,6 +133,7 @@ impl Pool {
         if wanted == 0 {
             return Some(Vec::new());
         }
+        // Twice around: the first look at a page only takes note that it was used.
         for _ in 0..2 * self.arena.pages() {
             if let Some(slots) = self.slots.lock().take(ino, wanted) {
                 return Some(slots);
@@ -150,7 +153,8 @@ impl Pool {
         let mut all = self.slots.lock();
         for slot in slots {
             if let Some(owner) = all.owners.get_mut(slot as usize) {
-                *owner = None;
+                // Free twice, it would become two files' page.
+                assert!(owner.take().is_some(), "page {slot} of the pool is given back twice");
                 all.free.push(slot);
             }
         }
@@ -208,7 +212,8 @@ impl Slots {
         let slots = self.free.split_off(from);
         for slot in &slots {
             if let Some(owner) = self.owners.get_mut(*slot as usize) {
-                *owner = Some(ino);
+                let former = owner.replace(ino);
+                assert!(former.is_none(), "page {slot} is given to inode {ino}, and is that of {former:?}");
             }
         }
         self.high = self.high.max((self.owners.len() - self.free.len()) as u32);

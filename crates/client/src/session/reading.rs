@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::ahead::Ahead;
+use super::ahead::ReadAhead;
 use super::arena::PAGE;
 use super::file::{CachedFile, pages_of};
 use super::pool::Pool;
 use super::{LARGE, Sessions, broken};
-use crate::content::direct::Wish;
+use crate::content::direct::AccessKind;
 use crate::content::publish::{OVERTAKEN_MAX, overtaken};
-use crate::content::shown::Show;
+use crate::content::shown::ShowFn;
 use crate::tokens::Access;
 
 /// What takes longer is not tried again without what is read ahead.
@@ -61,15 +61,15 @@ impl Sessions {
         let rest = into.get_mut(done..).unwrap_or_default();
         let (at, begun) = (offset + done as u64, Instant::now());
         let read = match ahead {
-            Ahead::Run(window) => self.read_run(&paged, at, window - done as u64, rest),
-            Ahead::Places(step, count) if done == 0 => self.read_places(&paged, at, (step, count), rest),
-            Ahead::Nothing | Ahead::Places(..) => self.read_fresh(&paged, at, rest),
+            ReadAhead::Run(window) => self.read_run(&paged, at, window - done as u64, rest),
+            ReadAhead::Places(step, count) if done == 0 => self.read_places(&paged, at, (step, count), rest),
+            ReadAhead::Nothing | ReadAhead::Places(..) => self.read_fresh(&paged, at, rest),
         };
         match read {
             // Begun again with other tokens.
             Err(error) if error.errno() == Errno::ERESTART => Err(error),
             // What was not asked for may be what cannot be had.
-            Err(_) if ahead != Ahead::Nothing && begun.elapsed() < PATIENCE => {
+            Err(_) if ahead != ReadAhead::Nothing && begun.elapsed() < PATIENCE => {
                 self.read_fresh(&paged, at, rest).map(|read| done + read)
             }
             read => Ok(done + read?),
@@ -95,10 +95,10 @@ impl Sessions {
     pub(crate) fn show(
         &self,
         file: Access,
-        wish: Wish,
+        wish: AccessKind,
         offset: u64,
         len: u64,
-        show: &mut Show<'_>,
+        show: &mut ShowFn<'_>,
     ) -> FsResult<Option<usize>> {
         let is_paged = self.pool_for(file.ino)?.is_some();
         if is_paged { Ok(None) } else { self.content.show(file, wish, offset, len, show) }

@@ -18,6 +18,10 @@ impl Spans {
         let start = touched.first().map_or(range.start, |span| span.start.min(range.start));
         let end = touched.last().map_or(range.end, |span| span.end.max(range.end));
         self.0.splice(from..to, std::iter::once(start..end));
+        // Searches go by halves: they miss what is out of order.
+        let is_behind = from.checked_sub(1).and_then(|at| self.0.get(at)).is_none_or(|span| span.end < start);
+        let is_in_front = self.0.get(from + 1).is_none_or(|span| end < span.start);
+        assert!(is_behind && is_in_front, "{start}..{end} is not apart from the other ranges: {:?}", self.0);
     }
 
     /// Takes a range out.

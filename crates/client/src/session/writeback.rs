@@ -29,9 +29,9 @@ const IDLE: Duration = Duration::from_secs(5);
 const STACK: usize = 256 << 10;
 
 /// The threads that send for one client.
-pub struct Writeback(Arc<Desk>);
+pub struct Writeback(Arc<WritebackQueue>);
 
-struct Desk {
+struct WritebackQueue {
     sessions: Weak<Sessions>,
     rota: Mutex<Rota>,
     bell: Condvar,
@@ -39,7 +39,7 @@ struct Desk {
 
 #[derive(Default)]
 struct Rota {
-    turns: BTreeSet<Turn>,
+    turns: BTreeSet<WritebackTurn>,
     threads: usize,
     /// Threads that wait for a turn.
     free: usize,
@@ -48,7 +48,7 @@ struct Rota {
 
 /// When a file is looked at, and what was seen of it before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Turn {
+struct WritebackTurn {
     at: Instant,
     ino: Ino,
     /// How often it had been written to.
@@ -58,15 +58,15 @@ struct Turn {
     pause: Duration,
 }
 
-impl Turn {
-    fn new(ino: Ino, writes: u64) -> Turn {
-        Turn { at: Instant::now() + REST, ino, writes, looks: 0, pause: Duration::ZERO }
+impl WritebackTurn {
+    fn new(ino: Ino, writes: u64) -> WritebackTurn {
+        WritebackTurn { at: Instant::now() + REST, ino, writes, looks: 0, pause: Duration::ZERO }
     }
 
     /// After one more failure.
-    fn failed(self) -> Turn {
+    fn failed(self) -> WritebackTurn {
         let pause = (self.pause * 2).clamp(PAUSES.0, PAUSES.1);
-        Turn { at: Instant::now() + pause, pause, ..self }
+        WritebackTurn { at: Instant::now() + pause, pause, ..self }
     }
 }
 
@@ -74,14 +74,14 @@ impl Writeback {
     /// For the files of a client.
     pub fn of(sessions: &Arc<Sessions>) -> Writeback {
         let sessions = Arc::downgrade(sessions);
-        Writeback(Arc::new(Desk { sessions, rota: Mutex::default(), bell: Condvar::new() }))
+        Writeback(Arc::new(WritebackQueue { sessions, rota: Mutex::default(), bell: Condvar::new() }))
     }
 
     /// Has what was written to a file be sent once it rests.
     pub fn add(&self, file: &CachedFile, state: &mut Pages) {
         if state.unsent() > 0 && !state.is_listed && !state.is_over {
             state.is_listed = true;
-            Desk::add(&self.0, Turn::new(file.ino, state.writes));
+            WritebackQueue::add(&self.0, WritebackTurn::new(file.ino, state.writes));
         }
     }
 
@@ -92,7 +92,7 @@ impl Writeback {
         if let Some(turn) = turn {
             rota.turns.remove(&turn);
             drop(rota);
-            Desk::add(&self.0, Turn { at: Instant::now(), looks: LOOKS_MAX, ..turn });
+            WritebackQueue::add(&self.0, WritebackTurn { at: Instant::now(), looks: LOOKS_MAX, ..turn });
         }
     }
 }
@@ -104,18 +104,18 @@ impl Drop for Writeback {
     }
 }
 
-impl Desk {
-    fn add(desk: &Arc<Desk>, turn: Turn) {
+impl WritebackQueue {
+    fn add(desk: &Arc<WritebackQueue>, turn: WritebackTurn) {
         let mut rota = desk.rota.lock();
         rota.turns.insert(turn);
         if rota.free == 0 {
-            Desk::hire(desk, &mut rota);
+            WritebackQueue::hire(desk, &mut rota);
         } else if rota.turns.first() == Some(&turn) {
             desk.bell.notify_one();
         }
     }
 
-    fn hire(desk: &Arc<Desk>, rota: &mut Rota) {
+    fn hire(desk: &Arc<WritebackQueue>, rota: &mut Rota) {
         if rota.threads >= THREADS_MAX || rota.ends {
             return;
         }
@@ -128,7 +128,7 @@ impl Desk {
     }
 
     /// The next turn when it is due; nothing if there has been none for a while, or never will be.
-    fn next(&self, rota: &mut MutexGuard<'_, Rota>) -> Option<Turn> {
+    fn next(&self, rota: &mut MutexGuard<'_, Rota>) -> Option<WritebackTurn> {
         loop {
             if rota.ends {
                 return None;
@@ -138,6 +138,7 @@ impl Desk {
                 return rota.turns.pop_first();
             }
             rota.free += 1;
+            assert!(rota.free <= rota.threads, "{} of {} threads wait for a turn", rota.free, rota.threads);
             let waited = self.bell.wait_until(rota, due.unwrap_or_else(|| Instant::now() + IDLE));
             rota.free -= 1;
             if waited.timed_out() && rota.turns.is_empty() {
@@ -147,7 +148,7 @@ impl Desk {
     }
 
     /// Sends the pages of a file, or finds that it is written to. When it is looked at again, if it is.
-    fn serve(&self, turn: Turn) -> Option<Turn> {
+    fn serve(&self, turn: WritebackTurn) -> Option<WritebackTurn> {
         let sessions = self.sessions.upgrade()?;
         let pool = sessions.pool()?;
         let file = pool.find(turn.ino)?;
@@ -156,7 +157,10 @@ impl Desk {
             state.is_urged = false;
             let is_written_to = state.writes != turn.writes && turn.pause.is_zero();
             if is_written_to && state.unsent() < SEND_AT && turn.looks < LOOKS_MAX {
-                return Some(Turn { looks: turn.looks + 1, ..Turn::new(turn.ino, state.writes) });
+                return Some(WritebackTurn {
+                    looks: turn.looks + 1,
+                    ..WritebackTurn::new(turn.ino, state.writes)
+                });
             }
             state.unsent()
         };
@@ -169,7 +173,7 @@ impl Desk {
             return None;
         }
         match sent {
-            Ok(()) => Some(Turn::new(turn.ino, state.writes)),
+            Ok(()) => Some(WritebackTurn::new(turn.ino, state.writes)),
             Err(error) => {
                 let level = if turn.pause.is_zero() { log::Level::Warn } else { log::Level::Debug };
                 log::log!(
@@ -184,16 +188,17 @@ impl Desk {
     }
 }
 
-fn work(desk: &Arc<Desk>) {
+fn work(desk: &Arc<WritebackQueue>) {
     let mut rota = desk.rota.lock();
     while let Some(turn) = desk.next(&mut rota) {
         // While this one may have to wait, somebody looks after the others.
         if rota.free == 0 && !rota.turns.is_empty() {
-            Desk::hire(desk, &mut rota);
+            WritebackQueue::hire(desk, &mut rota);
         }
         let again = MutexGuard::unlocked(&mut rota, || desk.serve(turn));
         rota.turns.extend(again);
     }
+    assert!(rota.threads > rota.free, "one of {} threads ends, {} wait", rota.threads, rota.free);
     rota.threads -= 1;
 }
 
@@ -201,8 +206,7 @@ impl Sessions {
     /// From now on what is written behind is sent beside the programs, by threads that come and go. Not for processes
     /// that are not this product's own.
     pub fn write_back(self: &Arc<Self>) {
-        // Told once, by whom made it.
-        let _ = self.beside.set(Writeback::of(self));
+        assert!(self.beside.set(Writeback::of(self)).is_ok(), "two send what one client has written behind");
     }
 
     /// Has what was written to files be sent once it rests; for what an earlier process left.

@@ -36,7 +36,9 @@ impl<'a> Sending<'a> {
 
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().is_sending = false;
+        let was_sending = std::mem::take(&mut self.0.state.lock().is_sending);
+        // What two send at a time arrives in any order.
+        assert!(was_sending, "pages of inode {} were sent by two threads", self.0.ino);
         self.0.sent.notify_all();
     }
 }

@@ -73,7 +73,7 @@ impl Unsaved {
 
 /// A file, directory or link below the root of a partition.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct TreeEntry {
     /// Its attributes.
     pub attr: Attr,
     /// The directory it is in.
@@ -193,7 +193,7 @@ impl Site {
     /// # Errors
     /// Why it is not there: what was to be brought stays as it was. `ESTALE` when site storage has another version than the
     /// one that was seen, and `force` is not set.
-    pub fn flush(&self, found: &Found, seen: Option<SiteVersion>, force: bool) -> FsResult<Flushed> {
+    pub fn flush(&self, found: &TreeEntry, seen: Option<SiteVersion>, force: bool) -> FsResult<Flushed> {
         let (ino, dir, path) = (found.attr.ino, found.dir, found.path.clone());
         self.flush_by(found, FlushRequest { ino, dir, path, seen, force, open: false, job: 0 })
     }
@@ -202,13 +202,13 @@ impl Site {
     ///
     /// # Errors
     /// As [`Site::flush`].
-    pub fn flush_open(&self, dir: &Found) -> FsResult<Flushed> {
+    pub fn flush_open(&self, dir: &TreeEntry) -> FsResult<Flushed> {
         let (ino, path) = (dir.attr.ino, dir.path.clone());
         let (seen, force, open) = (None, false, true);
         self.flush_by(dir, FlushRequest { ino, dir: dir.dir, path, seen, force, open, job: 0 })
     }
 
-    fn flush_by(&self, found: &Found, mut request: FlushRequest) -> FsResult<Flushed> {
+    fn flush_by(&self, found: &TreeEntry, mut request: FlushRequest) -> FsResult<Flushed> {
         self.homes.tell_times(request.ino)?;
         let home = self.connections.home(request.ino)?;
         loop {
@@ -262,9 +262,9 @@ impl Site {
 #[derive(Clone, Debug, Default)]
 pub struct FlushPlan {
     /// Directories that are new or changed, or have something in them that is.
-    pub dirs: Vec<Found>,
+    pub dirs: Vec<TreeEntry>,
     /// Files and links that are new or changed.
-    pub files: Vec<Found>,
+    pub files: Vec<TreeEntry>,
     /// Files that mounts have written behind to and not sent, with why, as far as that is known: they are among the others, too.
-    pub unsent: Vec<(Found, String)>,
+    pub unsent: Vec<(TreeEntry, String)>,
 }

@@ -3,7 +3,7 @@
 use crate::world::{World, dentry_key};
 use bivouac_fsck::{Kind, Outcome};
 use bivouac_layout::{entry_hash, slot_of_hash};
-use bivouac_node::record::{Folded, Inode, Shard, folded_key, inode_key, shard_key};
+use bivouac_node::record::{FoldedShards, Inode, Shard, folded_key, inode_key, shard_key};
 use bivouac_node::shard_slot;
 use bivouac_store::{DirVolume, Records, RecordsOptions};
 use bivouac_types::{ClientId, Contract, Ino, NodeId, Slot};
@@ -109,7 +109,7 @@ fn parts_of_nothing_go() {
     world.damage_at(NodeId(1), from, |txn| record = txn.get(from, &shard_key(dir)).unwrap().to_vec());
     world.damage_at(NodeId(1), slot, |txn| txn.put(slot, &shard_key(ghost), &record));
     world.damage(ghost.slot(), |txn| {
-        txn.put(ghost.slot(), &folded_key(ghost), &Folded { versions: 1 }.to_bytes())
+        txn.put(ghost.slot(), &folded_key(ghost), &FoldedShards { versions: 1 }.to_bytes())
     });
     repaired(&mut world, Kind::Shard, "belongs to no spread directory; --repair removes it");
 }

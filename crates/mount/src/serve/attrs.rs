@@ -13,7 +13,7 @@ use crate::opens::Handle;
 
 /// GETATTR.
 pub fn getattr<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
-    let (attr, validity) = match call.session.fs.glance(call.ino()) {
+    let (attr, validity) = match call.session.fs.getattr_cached(call.ino()) {
         Ok(attr) => (attr, call.attr_validity(&attr)),
         Err(error) if error.errno() == Errno::ENOENT => {
             let found = call.session.looked_up.gone(call.header.pid, call.ino(), Instant::now());
@@ -30,7 +30,7 @@ pub fn getattr<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
 pub fn access<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let wants_to_execute = AccessIn::decode(&mut call.input)?.mask & ACCESS_EXECUTE != 0;
     if wants_to_execute {
-        let attr = call.session.fs.glance(call.ino())?;
+        let attr = call.session.fs.getattr_cached(call.ino())?;
         if attr.is_file() && attr.mode & mode::EXECUTE == 0 {
             return Err(Errno::EACCES.into());
         }
@@ -74,7 +74,7 @@ pub fn setattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
 /// A change of size that may be the kernel's cut after a write that failed: it cuts nothing, see [`crate::failed_writes`].
 /// A program may want the file longer.
 fn resize_uncut<F: FileSystem>(call: Call<'_, F>, size: u64, known: u64) -> FsResult<Answer> {
-    if size > known && call.session.fs.glance(call.ino())?.size < size {
+    if size > known && call.session.fs.getattr_cached(call.ino())?.size < size {
         // Others may make the file longer at the same time, which a change of the size would cut again.
         call.session.fs.fallocate(&call.ctx(), call.ino(), 0, size - 1, 1)?;
     }
@@ -87,7 +87,7 @@ pub fn mode_of_a_stranger<F: FileSystem>(call: &Call<'_, F>, ino: Ino) -> FsResu
     if call.header.uid == 0 {
         return Ok(None);
     }
-    let attr = call.session.fs.glance(ino)?;
+    let attr = call.session.fs.getattr_cached(ino)?;
     let is_marked = attr.mode & (mode::SETGID | mode::XGRP) == mode::SETGID && !attr.is_dir();
     if !is_marked || attr.gid == call.header.gid || caller::groups(call.header.pid).contains(&attr.gid) {
         return Ok(None);

@@ -220,7 +220,7 @@ fn fail_direct<F: FileSystem>(
     error: FsError,
 ) -> Answer {
     let (session, ino, len) = (call.session, call.ino(), u64::from(request.size));
-    let size = match session.fs.glance(ino) {
+    let size = match session.fs.getattr_cached(ino) {
         Ok(attr) => Some(attr.size),
         Err(unknown) => {
             log::debug!(why:% = unknown; "the size of inode {ino} after a write that failed");
@@ -299,7 +299,7 @@ fn write_out(out: &mut Reply, len: usize, requested: u32) {
 pub fn drop_set_id_once<F: FileSystem>(call: &Call<'_, F>, ino: Ino, handle: Handle) -> FsResult<()> {
     let opens = &call.session.opens;
     let Some(as_of) = opens.may_have_set_id(handle) else { return Ok(()) };
-    let attr = call.session.fs.glance(ino)?;
+    let attr = call.session.fs.getattr_cached(ino)?;
     if attr.mode & (mode::SETUID | mode::SETGID) != 0 {
         drop_set_id(call, ino)?;
     }
@@ -312,7 +312,9 @@ pub fn drop_set_id_once<F: FileSystem>(call: &Call<'_, F>, ino: Ino, handle: Han
 pub fn content_changed<F: FileSystem>(session: &Session<F>, ino: Ino, handle: Handle, as_of: u64) {
     forget_mode(session, ino);
     let has_none = |attr: &Attr| attr.mode & (mode::SETUID | mode::SETGID) == 0;
-    if session.opens.may_have_set_id(handle).is_some() && session.fs.glance(ino).is_ok_and(|a| has_none(&a)) {
+    if session.opens.may_have_set_id(handle).is_some()
+        && session.fs.getattr_cached(ino).is_ok_and(|a| has_none(&a))
+    {
         session.opens.has_no_set_id(handle, as_of);
     }
 }

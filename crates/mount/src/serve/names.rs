@@ -24,7 +24,7 @@ pub fn lookup<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
         return lookup_by_number(call, name);
     }
     let look = call.session.negative_entries.look();
-    match call.session.fs.glance_at(call.ino(), name) {
+    match call.session.fs.lookup_cached(call.ino(), name) {
         Ok(attr) => {
             let of = (call.ino(), entry_hash(call.ino(), name));
             let attr = if call.session.held_lookups.looks_again(call.header.pid, of, Instant::now()) {
@@ -56,7 +56,7 @@ fn hold<F: FileSystem>(call: &Call<'_, F>, name: &[u8], mut found: Attr) -> FsRe
                 return Ok(attr);
             }
             Err(error) if error.errno() == Errno::ENOENT && begun.elapsed() < HOLD_MAX => {
-                found = session.fs.glance_at(call.ino(), name)?;
+                found = session.fs.lookup_cached(call.ino(), name)?;
             }
             // What the program asks for next says why.
             Err(_) => break,
@@ -69,7 +69,7 @@ fn hold<F: FileSystem>(call: &Call<'_, F>, name: &[u8], mut found: Attr) -> FsRe
 /// (`open_by_handle_at`) to an inode that it does not know any more. It asks nothing of the names.
 fn lookup_by_number<F: FileSystem>(call: Call<'_, F>, name: &[u8]) -> FsResult<Answer> {
     let ino = if name == b"." { call.ino() } else { call.session.fs.parent(call.ino())? };
-    let attr = call.session.fs.glance(ino)?;
+    let attr = call.session.fs.getattr_cached(ino)?;
     let validity = Validity { entry_ms: 0, ..call.attr_validity(&attr) };
     call.out.entry_out(&attr, validity);
     Ok(Answer::Reply)

@@ -234,14 +234,14 @@ impl Inner {
 }
 
 impl FileSystem for Memory {
-    fn glance_at(&self, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+    fn lookup_cached(&self, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         let mut inner = self.inner.lock();
         let (_, ino) = inner.child(parent, name)?;
         Ok(inner.node(ino)?.attr)
     }
 
-    fn glance(&self, ino: Ino) -> FsResult<Attr> {
-        self.pass("glance", ino);
+    fn getattr_cached(&self, ino: Ino) -> FsResult<Attr> {
+        self.pass("getattr_cached", ino);
         Ok(self.inner.lock().node(ino)?.attr)
     }
 

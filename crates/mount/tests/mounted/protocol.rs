@@ -190,7 +190,7 @@ fn the_cut_after_a_write_that_failed_cuts_nothing_whatever_the_kernel_knows() {
         cut.resize(88, 0);
         let answer = kernel.ask(4, SEED.0, &cut);
         assert_eq!((answer.error, long(&answer.body, 16 + 8)), (0, left), "the kernel is told the size");
-        assert_eq!(daemon.fs.glance(SEED).unwrap().size, left, "{at_failure}, {meanwhile}, {asked}");
+        assert_eq!(daemon.fs.getattr_cached(SEED).unwrap().size, left, "{at_failure}, {meanwhile}, {asked}");
     }
     kernel.unmount();
     daemon.ended().unwrap();
@@ -509,7 +509,7 @@ fn a_file_is_made_behind_the_back_of_the_kernel_which_is_told() {
     let told: Vec<_> = notes.iter().map(|note| (note.unique, note.error, long(&note.body, 0))).collect();
     assert_eq!(told, [(0, 2, Ino::ROOT.0)], "the directory's attributes");
     assert_eq!(long(&notes[0].body, 8), u64::MAX, "and no pages");
-    let attr = daemon.fs.glance_at(Ino::ROOT, b"new").unwrap();
+    let attr = daemon.fs.lookup_cached(Ino::ROOT, b"new").unwrap();
     assert_eq!((attr.ino, attr.size, attr.mtime, attr.uid), (made.ino, 7, mtime, 1000));
     let (notes, again) = put_file(&mut kernel, &bytes);
     assert_eq!((notes.len(), again.error), (1, -17), "it is there");

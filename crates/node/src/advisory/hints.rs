@@ -41,6 +41,7 @@ impl Hints {
         let hints = Arc::clone(self);
         let builder = std::thread::Builder::new().name("lock-hints".into()).stack_size(256 << 10);
         match builder.spawn(move || hints.work(node)) {
+            // Under the lock: the thread finds no entry before it is there, and would end.
             Ok(_) => drop(outbox.insert(node, vec![(client, ticket)])),
             Err(error) => log::warn!(why:% = error; "no thread to tell {node} of its locks; it asks again"),
         }

@@ -207,6 +207,7 @@ impl Advisory {
             }
             outcome
         };
+        // Without the lock: a client of this process may unlock the file at once, on this thread.
         granted.into_iter().for_each(|granted| self.tell(granted));
         outcome
     }
@@ -237,6 +238,12 @@ impl Advisory {
         }
         let mut counts = self.counts.lock();
         let count = counts.get(&client).copied().unwrap_or(0);
+        assert!(
+            growth > 0 || growth.unsigned_abs() <= count,
+            "client {} has {count} ranges locked, and unlocks {}",
+            client.0,
+            growth.unsigned_abs()
+        );
         let grown = count.saturating_add_signed(growth);
         if growth > 0 && grown > LOCKS_PER_CLIENT_MAX {
             return Err(too_many("ranges are locked by this client", LOCKS_PER_CLIENT_MAX));

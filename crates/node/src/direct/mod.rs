@@ -58,8 +58,8 @@ impl Node {
                 log::warn!(why:% = error; "inode {ino}: a process is in the middle of an access");
             }
         }
-        // A second grant table would be a mistake of the caller's; the first stays.
-        let _ = self.lending.grants.set(grants);
+        let is_first = self.lending.grants.set(grants).is_ok();
+        assert!(is_first, "{} has two grant tables", self.id);
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use bivouac_wire::{
     Written, op,
 };
 
-use crate::counters::Served;
+use crate::counters::ServedRequest;
 use crate::identity::is_peer;
 use crate::node::Node;
 use crate::proxy::is_making_room;
@@ -167,14 +167,7 @@ impl Handle for op::StatSubfile {
                 data_at: stat.data_at,
                 path: stat.path.to_string_lossy().into_owned(),
             },
-            None => SubfileState {
-                exists: false,
-                len: 0,
-                allocated: 0,
-                front: 0,
-                data_at: 0,
-                path: String::new(),
-            },
+            None => SubfileState::default(),
         })
     }
 }
@@ -205,7 +198,13 @@ impl Node {
             self.recorder.tick(begun, &self.counters);
             self.counters.add(Op::Read, false);
             let (op, from_peer, took) = (Op::Read, false, begun.elapsed());
-            self.counters.served(&Served { op, from_peer, took, received: 0, sent: range.end - range.start });
+            self.counters.served(&ServedRequest {
+                op,
+                from_peer,
+                took,
+                received: 0,
+                sent: range.end - range.start,
+            });
         }
         sent
     }

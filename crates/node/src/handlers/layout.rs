@@ -21,7 +21,7 @@ pub const PARTITION_XATTR: &[u8] = b"user.bivouac.partition";
 const OF_PARTITION: &str = "partition";
 
 /// What new files of a directory get, or what a file has got; no placement leaves all to the partition.
-type Said = (Layout, Option<Placement>);
+type FilePlacement = (Layout, Option<Placement>);
 
 impl Node {
     /// The value of an attribute that is made from something else; `None` for any other.
@@ -105,7 +105,7 @@ impl Node {
     }
 
     /// What holds for an inode: of a directory that leaves it to its partition, what that says.
-    fn effective(&self, inode: &Inode) -> FsResult<Said> {
+    fn effective(&self, inode: &Inode) -> FsResult<FilePlacement> {
         let layout = inode.attr.layout;
         match (inode.placement, layout.partition()) {
             (None, id) if id != PartitionId::ROOT => {
@@ -137,7 +137,7 @@ fn describe(inode: &Inode, partition: Option<&Partition>) -> String {
 }
 
 /// Reads `stripe=64k width=2 placement=local`; what is not named stays as it is.
-fn parse(text: &str, (mut layout, mut placement): Said) -> Result<Said, String> {
+fn parse(text: &str, (mut layout, mut placement): FilePlacement) -> Result<FilePlacement, String> {
     for word in text.trim_end_matches('\0').split([' ', ',', '\n']).filter(|word| !word.is_empty()) {
         let (key, value) =
             word.split_once('=').ok_or_else(|| format!("'{word}' is not of the form key=value"))?;
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     const OLD: Layout = Layout { stripe: 1 << 20, width: 4, base: TargetIndex(2), targets: 4 };
-    const SAID: Said = (OLD, Some(Placement::Striped));
+    const SAID: FilePlacement = (OLD, Some(Placement::Striped));
 
     #[test]
     fn layouts_are_read() {

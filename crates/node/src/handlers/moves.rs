@@ -14,7 +14,7 @@ use crate::identity::SYSTEM;
 use crate::locks::LockTarget;
 use crate::namespace::{Change, decode};
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::reaper::Job;
 use crate::record::{moves_key, table};
 use crate::session::Ctx;
@@ -22,11 +22,11 @@ use crate::step::Handle;
 
 /// A node's last turn: `M`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Turn {
+struct MoveTurn {
     ticket: u64,
     held: bool,
 }
-codec_struct!(Turn { ticket, held });
+codec_struct!(MoveTurn { ticket, held });
 
 impl Handle for op::LockRename {
     fn handle(node: &Node, ctx: &Ctx<'_>, Ticket { ticket }: Ticket) -> FsResult<()> {
@@ -39,7 +39,7 @@ impl Handle for op::LockRename {
             Some(turn) if turn.ticket >= ticket => {
                 return Err(FsError::with(Errno::ESTALE, "a turn was asked for behind its end"));
             }
-            _ => change.put_turn(ctx.client, Turn { ticket, held: true }),
+            _ => change.put_turn(ctx.client, MoveTurn { ticket, held: true }),
         }
         change.commit()
     }
@@ -51,18 +51,18 @@ impl Handle for op::UnlockRename {
         if change.turn(ctx.client)?.is_some_and(|turn| turn.ticket > ticket) {
             return Ok(());
         }
-        change.put_turn(ctx.client, Turn { ticket, held: false });
+        change.put_turn(ctx.client, MoveTurn { ticket, held: false });
         change.commit()
     }
 }
 
 impl Change<'_> {
-    fn turn(&self, client: ClientId) -> FsResult<Option<Turn>> {
+    fn turn(&self, client: ClientId) -> FsResult<Option<MoveTurn>> {
         let bytes = self.txn.get(Ino::ROOT.slot(), &moves_key(client));
         bytes.map(|bytes| decode(bytes, "turn", Ino::ROOT)).transpose()
     }
 
-    fn put_turn(&mut self, client: ClientId, turn: Turn) {
+    fn put_turn(&mut self, client: ClientId, turn: MoveTurn) {
         self.txn.put(Ino::ROOT.slot(), &moves_key(client), &turn.to_bytes());
     }
 
@@ -71,7 +71,7 @@ impl Change<'_> {
         let (own, mut others) = (moves_key(client), false);
         self.txn.scan(Ino::ROOT.slot(), &table(b'M'), &table(b'M'), |key, value| {
             // A record that cannot be read must not let two move at once.
-            others |= key != own && Turn::from_bytes(value).map_or(true, |turn| turn.held);
+            others |= key != own && MoveTurn::from_bytes(value).map_or(true, |turn| turn.held);
             ControlFlow::Continue(())
         });
         others
@@ -97,7 +97,7 @@ impl Node {
         let keeper = self.home_of(Ino::ROOT)?;
         let mut pause = self.pause();
         loop {
-            match self.step::<op::LockRename>(keeper, Steps::question(SYSTEM), 0, Ticket { ticket }) {
+            match self.step::<op::LockRename>(keeper, StepContext::question(SYSTEM), 0, Ticket { ticket }) {
                 Err(error) if error.errno() == Errno::EBUSY && pause.wait() => {}
                 outcome => return outcome,
             }
@@ -106,14 +106,14 @@ impl Node {
 
     /// Ends a turn; in the background if the keeper does not answer.
     pub(crate) fn give_moves_lock_back(&self, ticket: u64) {
-        if let Err(error) = self.unlock_moves(ticket, Steps::question(SYSTEM)) {
+        if let Err(error) = self.unlock_moves(ticket, StepContext::question(SYSTEM)) {
             log::warn!(why:% = error; "the lock for moving directories is given back later");
             self.reaper.add(Job::Moves(ticket));
         }
     }
 
     /// Tells the keeper that a turn, and all before it, is over.
-    pub(crate) fn unlock_moves(&self, ticket: u64, steps: Steps) -> FsResult<()> {
+    pub(crate) fn unlock_moves(&self, ticket: u64, steps: StepContext) -> FsResult<()> {
         self.step::<op::UnlockRename>(self.home_of(Ino::ROOT)?, steps, 0, Ticket { ticket })
     }
 

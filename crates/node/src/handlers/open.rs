@@ -9,7 +9,7 @@ use crate::node::Node;
 use crate::session::Ctx;
 use crate::sessions::{FloorOrder, ReclaimedOpens};
 use crate::step::Handle;
-use crate::uses::Known;
+use crate::uses::UsedFile;
 
 impl Handle for op::Open {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: OpenRequest) -> FsResult<Seen> {
@@ -124,7 +124,7 @@ impl Handle for op::Close {
         }
         for told in &request.uses {
             let inode = node.inode(told.ino).ok().map(|inode| (inode.attr, inode.parent));
-            node.uses.note(ctx.client, told, Known { inode, is_mount }, node.recorder.now_ms());
+            node.uses.note(ctx.client, told, UsedFile { inode, is_mount }, node.recorder.now_ms());
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::identity::SYSTEM;
 use crate::intent_record::{Intent, NewPartition};
 use crate::leases::Item;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::proxy::{check_stripes, open};
 use crate::reaper::Job;
 use crate::record::partition_key;
@@ -181,7 +181,7 @@ impl Node {
 
     /// Tells all other nodes of a partition; those that do not answer hear of it when they do.
     fn tell_partition(&self, ctx: &Ctx<'_>, partition: &Partition) {
-        let steps = Steps { background: true, ..Steps::question(ctx.origin) };
+        let steps = StepContext { background: true, ..StepContext::question(ctx.origin) };
         for node in self.other_nodes() {
             if let Err(error) = self.step::<op::PutPartition>(node, steps, 0, partition.clone()) {
                 log::warn!(why:% = error; "{node} goes on with {} as it was until it answers", partition.id);
@@ -192,7 +192,7 @@ impl Node {
 
     /// Tells a node of all partitions.
     pub(crate) fn tell_partitions(&self, node: NodeId) -> FsResult<()> {
-        let steps = Steps { background: true, ..Steps::question(SYSTEM) };
+        let steps = StepContext { background: true, ..StepContext::question(SYSTEM) };
         self.partitions
             .all()
             .iter()
@@ -202,7 +202,7 @@ impl Node {
 
     /// Asks for all partitions.
     pub(crate) fn ask_for_partitions(&self) -> FsResult<()> {
-        let steps = Steps { background: true, ..Steps::question(SYSTEM) };
+        let steps = StepContext { background: true, ..StepContext::question(SYSTEM) };
         let mut after = PartitionId::ROOT;
         loop {
             let request = ListPartitionsRequest { only: None, after };

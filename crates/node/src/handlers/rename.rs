@@ -9,7 +9,7 @@ use crate::leases::Item;
 use crate::locks::LockTarget;
 use crate::namespace::Change;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::reaper::Pause;
 use crate::record::{Dentry, Inode};
 use crate::session::Ctx;
@@ -25,7 +25,7 @@ const OTHER_DIR: Errno = Errno::EDEADLK;
 const DEPTH_MAX: usize = 100_000;
 
 /// A rename with checked names.
-struct Wanted<'a> {
+struct CheckedRename<'a> {
     request: &'a RenameRequest<'a>,
     name: Name,
     new_name: Name,
@@ -44,7 +44,7 @@ impl Handle for op::Rename {
         let (name, new_name) = (Name::new(request.name)?, Name::new(request.new_name)?);
         node.bring_entries(request.parent)?;
         node.bring_entries(request.new_parent)?;
-        let mut wanted = Wanted { request: &request, name, new_name, turn: None };
+        let mut wanted = CheckedRename { request: &request, name, new_name, turn: None };
         let mut pause = node.pause();
         loop {
             match node.with_room_for_names(ctx, || node.rename(ctx, &mut wanted)) {
@@ -61,7 +61,7 @@ impl Handle for op::Rename {
 
 impl Node {
     /// Renames, in a turn at moving directories if it moves one; [`OTHER_DIR`] if that is another one than it was.
-    fn rename(&self, ctx: &Ctx<'_>, wanted: &mut Wanted<'_>) -> FsResult<()> {
+    fn rename(&self, ctx: &Ctx<'_>, wanted: &mut CheckedRename<'_>) -> FsResult<()> {
         let request = wanted.request;
         let Some(source) = self.rename_source(ctx, wanted)? else { return Ok(()) };
         if let Some(dir) = source.filter(|source| source.kind == mode::DIR) {
@@ -82,7 +82,7 @@ impl Node {
 
 impl Node {
     /// What is to be moved, if it is there; nothing at all if it has been moved.
-    fn rename_source(&self, ctx: &Ctx<'_>, wanted: &Wanted<'_>) -> FsResult<Option<Option<Dentry>>> {
+    fn rename_source(&self, ctx: &Ctx<'_>, wanted: &CheckedRename<'_>) -> FsResult<Option<Option<Dentry>>> {
         let (dir, name) = (wanted.request.parent, &wanted.name);
         let _dir = self.owns(dir.slot()).then(|| self.locks.lock(LockTarget::Dir(dir))).transpose()?;
         match self.entry_done_before(ctx, dir, name)? {
@@ -113,7 +113,7 @@ impl Node {
         Pause::new(self.reaper.grace(), u32::from(self.id.0))
     }
 
-    fn rename_locked(&self, ctx: &Ctx<'_>, wanted: &Wanted<'_>) -> FsResult<()> {
+    fn rename_locked(&self, ctx: &Ctx<'_>, wanted: &CheckedRename<'_>) -> FsResult<()> {
         let request = wanted.request;
         let (parent, new_parent) = (request.parent, request.new_parent);
         let _entries = self.lock_entries(&[(parent, &wanted.name), (new_parent, &wanted.new_name)])?;
@@ -157,7 +157,7 @@ impl Node {
     fn rename_here(
         &self,
         ctx: &Ctx<'_>,
-        wanted: &Wanted<'_>,
+        wanted: &CheckedRename<'_>,
         (place, source): (&EntryPlace, Dentry),
         (new_place, target): (&EntryPlace, Option<Dentry>),
     ) -> FsResult<()> {
@@ -251,7 +251,7 @@ impl Node {
     fn look_up_anywhere(&self, ctx: &Ctx<'_>, dir: Ino, name: &Name) -> FsResult<(Option<Dentry>, NodeId)> {
         self.at_entry(dir, name, |node| {
             let question = EntryName { parent: dir, name: name.as_bytes() };
-            match self.step::<op::Lookup>(node, Steps::question(ctx.origin), 0, question) {
+            match self.step::<op::Lookup>(node, StepContext::question(ctx.origin), 0, question) {
                 Ok(Found { ino, kind, .. }) => Ok((Some(Dentry { ino, kind }), node)),
                 Err(error) if error.errno() == Errno::ENOENT => Ok((None, node)),
                 Err(error) => Err(error),
@@ -270,8 +270,12 @@ impl Node {
             if ino == Ino::ROOT {
                 return Ok(());
             }
-            ino =
-                self.step::<op::Parent>(self.home_of(ino)?, Steps::question(ctx.origin), 0, InoOnly { ino })?;
+            ino = self.step::<op::Parent>(
+                self.home_of(ino)?,
+                StepContext::question(ctx.origin),
+                0,
+                InoOnly { ino },
+            )?;
         }
         Err(FsError::with(
             Errno::EIO,
@@ -316,7 +320,7 @@ impl Change<'_> {
     }
 }
 
-impl Wanted<'_> {
+impl CheckedRename<'_> {
     fn to_move(&self, source: Dentry, target: Option<Dentry>, partition: PartitionId) -> Move {
         Move {
             parent: self.request.parent,

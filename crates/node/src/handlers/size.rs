@@ -14,7 +14,7 @@ use super::data;
 use crate::intent_record::{Cut, Intent, LoggedIntent};
 use crate::locks::LockTarget;
 use crate::node::Node;
-use crate::peers::{PeerRequest, Steps};
+use crate::peers::{PeerRequest, StepContext};
 use crate::record::{Inode, without_set_id};
 use crate::session::Ctx;
 use crate::step::Handle;
@@ -212,7 +212,7 @@ impl Handle for op::CutTail {
 
 impl Node {
     /// Cuts or extends a file: once, however often it is asked for. Says what its operation leaves when it is done, too, see
-    /// [`Done`](crate::record::Done): [`GROWN`] if the file has grown, otherwise 0.
+    /// [`CompletedOp`](crate::record::CompletedOp): [`GROWN`] if the file has grown, otherwise 0.
     pub(crate) fn resize_once(&self, ctx: &Ctx<'_>, ino: Ino, size: u64) -> FsResult<(Attr, u64)> {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
@@ -268,8 +268,7 @@ impl Node {
     /// Cuts off what clients that died may have left behind the end. This is nobody's operation: the one that
     /// makes it necessary has yet to be done.
     fn cut_rest(&self, ctx: &Ctx<'_>, inode: &Inode) -> FsResult<()> {
-        let nobody = Ctx { client: crate::identity::SYSTEM, channel: 0, id: bivouac_types::OpId(0), ..*ctx };
-        self.cut(&nobody, inode, inode.attr.size, inode.attr.layout)
+        self.cut(&ctx.for_nobody(), inode, inode.attr.size, inode.attr.layout)
     }
 
     /// Gives a file a new epoch, and changes nothing else, if that is wanted once nobody else does: whoever goes by the present
@@ -296,7 +295,6 @@ impl Node {
         let cut = Cut { ino, size, epoch: epoch.wrapping_add(1), layout, new_layout: layout, contract };
         // Nobody's operation, as above; and no change of content, so times stay, and so does the data version unless a client
         // has gone away that may have written: the cut ends what reminds of that.
-        let nobody = Ctx { client: crate::identity::SYSTEM, channel: 0, id: bivouac_types::OpId(0), ..*ctx };
         let begin = |_: &LoggedIntent| {
             let mut change = self.change_of(ino)?;
             if self.stale_tails.may_have_tail(ino) {
@@ -306,7 +304,7 @@ impl Node {
             }
             Ok(change)
         };
-        self.carry_out_begun(&nobody, ino.slot(), Intent::Cut(cut), begin)
+        self.carry_out_begun(&ctx.for_nobody(), ino.slot(), Intent::Cut(cut), begin)
     }
 
     pub(crate) fn attr_of(&self, ctx: &Ctx<'_>, ino: Ino) -> FsResult<Attr> {
@@ -314,7 +312,7 @@ impl Node {
             return Ok(self.inode(ino)?.attr);
         }
         Ok(self
-            .step::<op::GetAttr>(self.home_of(ino)?, Steps::question(ctx.origin), 0, InoOnly { ino })?
+            .step::<op::GetAttr>(self.home_of(ino)?, StepContext::question(ctx.origin), 0, InoOnly { ino })?
             .attr)
     }
 
@@ -355,7 +353,7 @@ impl Node {
         let (whence, offset, len) = (self.whence(ino)?, range.subfile_offset, range.len);
         let mark = FlushMark::Known { epoch: inode.attr.epoch, whence, offset, len };
         let request = MarkFlushRequest { ino, target, mark };
-        let steps = Steps::question(crate::identity::SYSTEM);
+        let steps = StepContext::question(crate::identity::SYSTEM);
         self.step::<op::MarkFlush>(self.target_place(target)?.node, steps, 0, request).map(drop)
     }
 }

@@ -14,7 +14,7 @@ use crate::locks::LockTarget;
 use crate::namespace::{Change, decode};
 use crate::node::Node;
 use crate::proxy::not_listed;
-use crate::record::{Aside, Dentry, Inode, aside_key};
+use crate::record::{Dentry, Inode, SetAsideDir, aside_key};
 use crate::session::Ctx;
 use crate::step::Handle;
 
@@ -139,11 +139,11 @@ impl Change<'_> {
         let inode = self.removable_dir(ino, sealed)?;
         let (driver, tx) = ctx.intent();
         self.hide_inode(&inode);
-        self.txn.put(ino.slot(), &aside_key(ino), &Aside { driver, tx, inode }.to_bytes());
+        self.txn.put(ino.slot(), &aside_key(ino), &SetAsideDir { driver, tx, inode }.to_bytes());
         Ok(inode)
     }
 
-    fn aside(&self, ino: Ino) -> FsResult<Option<Aside>> {
+    fn aside(&self, ino: Ino) -> FsResult<Option<SetAsideDir>> {
         let bytes = self.txn.get(ino.slot(), &aside_key(ino));
         bytes.map(|bytes| decode(bytes, "directory", ino)).transpose()
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bivouac_tokens::{Fence, Grant, Listed, RANGES_MAX, Recall, Step, Wanted, Yielded};
+use bivouac_tokens::{Fence, Grant, Listed, RANGES_MAX, Recall, RequestOutcome, TokenRequest, Yielded};
 use bivouac_types::{ClientId, Contract, Errno, FsError, FsResult, Ino};
 use bivouac_wire::{
     CancelTokensRequest, ClientToken, Encode, FileToken, InoOnly, Op, RecallTokensRequest, RecalledTokens,
@@ -36,7 +36,7 @@ impl Handle for op::TakeTokens {
         }
         // A later daemon has to know whom to wait for.
         node.sessions.note(&node.records, ctx.client)?;
-        let wanted = Wanted { mode, required, desired };
+        let wanted = TokenRequest { mode, required, desired };
         let taken = node.take_tokens(ctx, ino, call, (&wanted, renews));
         // The place of one that is superseded is its repetition's.
         if taken.is_err() && ctx.check_current().is_ok() {
@@ -132,7 +132,7 @@ impl Node {
         ctx: &Ctx<'_>,
         ino: Ino,
         call: u64,
-        wanted: (&Wanted, bool),
+        wanted: (&TokenRequest, bool),
     ) -> FsResult<TakenTokens> {
         let mut until = Instant::now() + QUEUED_MAX;
         let mut is_queued = false;
@@ -160,26 +160,26 @@ impl Node {
             let (step, version) = self.tokens.ask(ino, ctx.client, call, wanted);
             is_queued = true;
             let wait_until = match step {
-                Step::Granted(Grant { serial, ranges }) => {
+                RequestOutcome::Granted(Grant { serial, ranges }) => {
                     let grant = TokenGrant { life: self.tokens.life(), serial, ranges };
                     return Ok(TakenTokens { attr, grant: Some(grant) });
                 }
-                Step::Fence(fence) => {
+                RequestOutcome::Fence(fence) => {
                     self.fence_file(ctx, ino, fence)?;
                     // However long that took, and whoever took its place for given up meanwhile: it is asked for once more, and
                     // one that goes on with its call is granted at once.
                     (until, is_queued) = (until.max(Instant::now() + QUEUED_MAX), false);
                     continue;
                 }
-                Step::Recall(recalls) => {
+                RequestOutcome::Recall(recalls) => {
                     bivouac_net::before_waiting();
                     if self.recall_tokens(ino, &recalls) {
                         continue;
                     }
                     until
                 }
-                Step::Inherited { until: resumed } => until.min(resumed),
-                Step::Queued { .. } => until,
+                RequestOutcome::Inherited { until: resumed } => until.min(resumed),
+                RequestOutcome::Queued { .. } => until,
             };
             bivouac_net::before_waiting();
             if !self.tokens.wait(version, wait_until) {
@@ -247,7 +247,7 @@ impl Node {
     /// no mount has, it gives back at the end of each call.
     fn recall_from(&self, ino: Ino, recall: &Recall) -> Option<Yielded> {
         let Recall { client, upto, wanted, waiting, .. } = recall.clone();
-        let Wanted { mode, required, desired } = wanted;
+        let TokenRequest { mode, required, desired } = wanted;
         let life = self.tokens.life();
         let request = RecallTokensRequest { client, ino, life, upto, mode, required, desired, waiting };
         let RecalledTokens { kept, gives_back } = match self.served.get(client).tokens {

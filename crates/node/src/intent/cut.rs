@@ -9,7 +9,7 @@ use super::Outcome;
 use crate::intent_record::{Cut, LoggedIntent};
 use crate::namespace::Change;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 
 impl Node {
     /// The size changes together with the intent.
@@ -26,7 +26,12 @@ impl Node {
     }
 
     /// Steps: every subfile at its node; then the epoch.
-    pub(super) fn finish_cut(&self, cut: &Cut, logged: &LoggedIntent, steps: Steps) -> FsResult<Outcome> {
+    pub(super) fn finish_cut(
+        &self,
+        cut: &Cut,
+        logged: &LoggedIntent,
+        steps: StepContext,
+    ) -> FsResult<Outcome> {
         for (column, target) in targets_of(&cut.layout).enumerate() {
             self.trim(cut, column as u16, target, steps)?;
         }
@@ -57,7 +62,7 @@ impl Node {
 
     /// A target that the new layout does without keeps the old one in its header: the epoch there must go on
     /// refusing writers who know nothing of the new one.
-    fn trim(&self, cut: &Cut, column: u16, target: TargetIndex, steps: Steps) -> FsResult<()> {
+    fn trim(&self, cut: &Cut, column: u16, target: TargetIndex, steps: StepContext) -> FsResult<()> {
         let kept = targets_of(&cut.new_layout).any(|kept| kept == target);
         let request = TrimRequest {
             ino: cut.ino,

@@ -7,7 +7,7 @@ use super::{Outcome, dentry_of, refused, refused_or_full};
 use crate::intent_record::{LoggedIntent, NewDir, OldEntry};
 use crate::namespace::Change;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::record::{Dentry, intent_key};
 
 /// Number of the step of a link by which an inode learns its new name; 0 and 1 count its links.
@@ -19,7 +19,7 @@ impl Node {
         &self,
         new: &NewDir,
         logged: &LoggedIntent,
-        steps: Steps,
+        steps: StepContext,
     ) -> FsResult<Outcome> {
         let (ino, name) = (new.inode.attr.ino, Name::new(&new.name)?);
         let home = self.home_of(ino)?;
@@ -71,7 +71,7 @@ impl Node {
         &self,
         old: &OldEntry,
         logged: &LoggedIntent,
-        steps: Steps,
+        steps: StepContext,
     ) -> FsResult<Outcome> {
         let removed = match self.remove_dir_steps(old.ino, false, steps, 0)? {
             Ok(removed) => removed,
@@ -120,7 +120,7 @@ impl Node {
         &self,
         old: &OldEntry,
         logged: &LoggedIntent,
-        steps: Steps,
+        steps: StepContext,
     ) -> FsResult<Outcome> {
         let request = AdjustLinksRequest { ino: old.ino, delta: -1 };
         if let Err(error) = refused(self.step::<op::AdjustLinks>(self.home_of(old.ino)?, steps, 0, request))?
@@ -138,7 +138,7 @@ impl Node {
         &self,
         new: &OldEntry,
         logged: &LoggedIntent,
-        steps: Steps,
+        steps: StepContext,
     ) -> FsResult<Outcome> {
         let (home, name) = (self.home_of(new.ino)?, Name::new(&new.name)?);
         let request = AdjustLinksRequest { ino: new.ino, delta: 1 };
@@ -161,7 +161,7 @@ impl Node {
         }
     }
 
-    pub(super) fn undo_link(&self, new: &OldEntry, steps: Steps) -> FsResult<()> {
+    pub(super) fn undo_link(&self, new: &OldEntry, steps: StepContext) -> FsResult<()> {
         let request = AdjustLinksRequest { ino: new.ino, delta: -1 };
         self.step::<op::AdjustLinks>(self.home_of(new.ino)?, steps, 1, request).map(drop)
     }
@@ -171,7 +171,7 @@ impl Node {
         &self,
         mut change: Change<'_>,
         logged: &LoggedIntent,
-        steps: Steps,
+        steps: StepContext,
         value: u64,
     ) -> FsResult<Outcome> {
         change.txn.delete(logged.slot, &intent_key(steps.tx));

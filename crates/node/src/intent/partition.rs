@@ -7,7 +7,7 @@ use bivouac_wire::{BindDirectoryRequest, Encode, Partition, PartitionState, op};
 use super::{Outcome, refused};
 use crate::intent_record::{LoggedIntent, NewPartition};
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::record::partition_key;
 
 impl Node {
@@ -16,7 +16,7 @@ impl Node {
         &self,
         new: NewPartition,
         logged: &LoggedIntent,
-        steps: Steps,
+        steps: StepContext,
     ) -> FsResult<Outcome> {
         let making = &*self.partition(new.id)?;
         let live = Partition { state: PartitionState::Live, ..making.clone() };
@@ -44,13 +44,13 @@ impl Node {
         &self,
         making: &Partition,
         error: bivouac_types::FsError,
-        steps: Steps,
+        steps: StepContext,
     ) -> FsResult<Outcome> {
         let version = making.version + 1;
         let gone = Partition { state: PartitionState::Removed, version, ..making.clone() };
         self.put_partition(gone.clone())?;
         for node in self.nodes_of(making) {
-            let steps = Steps { background: true, ..steps };
+            let steps = StepContext { background: true, ..steps };
             if let Err(error) = self.step::<op::PutPartition>(node, steps, 2, gone.clone()) {
                 log::info!(why:% = error; "{node} does not hear that {} was refused", gone.id);
             }

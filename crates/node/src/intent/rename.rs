@@ -8,7 +8,7 @@ use super::{Outcome, refused, refused_or_full};
 use crate::intent_record::{LoggedIntent, Move, OldEntry};
 use crate::namespace::Change;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::record::Dentry;
 
 /// Numbers of a move's steps.
@@ -29,7 +29,7 @@ impl Node {
         &self,
         moved: &Move,
         logged: &LoggedIntent,
-        steps: Steps,
+        steps: StepContext,
     ) -> FsResult<Outcome> {
         let mut removed = Removed::default();
         if let Some(ino) = moved.replaced_dir() {
@@ -86,7 +86,7 @@ impl Node {
     }
 
     /// The new name could not be had: all is as it was.
-    pub(super) fn undo_rename(&self, moved: &Move, steps: Steps) -> FsResult<()> {
+    pub(super) fn undo_rename(&self, moved: &Move, steps: StepContext) -> FsResult<()> {
         let back = [
             self.set_parent(moved.ino, moved, false, PARENT_BACK, steps),
             self.set_other_parent(moved, false, OTHER_PARENT_BACK, steps),
@@ -103,13 +103,20 @@ impl Node {
         Ok(())
     }
 
-    fn set_parents(&self, moved: &Move, steps: Steps) -> FsResult<()> {
+    fn set_parents(&self, moved: &Move, steps: StepContext) -> FsResult<()> {
         self.set_parent(moved.ino, moved, true, SET_PARENT, steps)?;
         self.set_other_parent(moved, true, OTHER_PARENT, steps)
     }
 
     /// Tells an inode that it is moved: a directory has a new parent, and all have a new ctime; `forth` or back again.
-    fn set_parent(&self, ino: Ino, moved: &Move, forth: bool, number: u64, steps: Steps) -> FsResult<()> {
+    fn set_parent(
+        &self,
+        ino: Ino,
+        moved: &Move,
+        forth: bool,
+        number: u64,
+        steps: StepContext,
+    ) -> FsResult<()> {
         let to_new = forth == (ino == moved.ino);
         let (parent, name) =
             if to_new { (moved.new_parent, &moved.new_name) } else { (moved.parent, &moved.name) };
@@ -117,7 +124,7 @@ impl Node {
         self.step::<op::SetParent>(self.home_of(ino)?, steps, number, request)
     }
 
-    fn set_other_parent(&self, moved: &Move, forth: bool, number: u64, steps: Steps) -> FsResult<()> {
+    fn set_other_parent(&self, moved: &Move, forth: bool, number: u64, steps: StepContext) -> FsResult<()> {
         match moved.replaced.filter(|_| moved.exchange) {
             Some(ino) => self.set_parent(ino, moved, forth, number, steps),
             None => Ok(()),
@@ -125,7 +132,7 @@ impl Node {
     }
 
     /// Lets the new name lead to the inode. Answers where it is.
-    fn install(&self, moved: &Move, steps: Steps) -> FsResult<NodeId> {
+    fn install(&self, moved: &Move, steps: StepContext) -> FsResult<NodeId> {
         let name = Name::new(&moved.new_name)?;
         let at = |node| {
             let request = InstallEntryRequest {
@@ -165,8 +172,8 @@ impl Node {
     }
 
     /// An entry was changed on a node, which could not tell that to the directory's home itself.
-    fn tell_shard(&self, dir: Ino, node: NodeId, steps: Steps) -> FsResult<()> {
-        let told = Steps { background: steps.background, ..Steps::question(steps.origin) };
+    fn tell_shard(&self, dir: Ino, node: NodeId, steps: StepContext) -> FsResult<()> {
+        let told = StepContext { background: steps.background, ..StepContext::question(steps.origin) };
         if node == self.home_of(dir)? { Ok(()) } else { self.tell(told, dir, node, true) }
     }
 }

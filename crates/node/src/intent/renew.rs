@@ -9,7 +9,7 @@ use bivouac_wire::{FlushMark, MarkFlushRequest, Whence, op};
 use super::Outcome;
 use crate::intent_record::{LoggedIntent, Renewal};
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 
 impl Node {
     /// Steps: every target closes; if all could, every target drops; then the record.
@@ -17,7 +17,7 @@ impl Node {
         &self,
         new: &Renewal,
         logged: &LoggedIntent,
-        steps: Steps,
+        steps: StepContext,
     ) -> FsResult<Outcome> {
         let (closed, dropped) = (new.epoch.wrapping_add(1), new.epoch.wrapping_add(2));
         let close = FlushMark::Close { epoch: closed, layout: new.layout };
@@ -51,7 +51,7 @@ impl Node {
     }
 
     /// Bytes that are not saved, at all targets.
-    fn mark_targets(&self, new: &Renewal, mark: &FlushMark, steps: Steps) -> FsResult<u64> {
+    fn mark_targets(&self, new: &Renewal, mark: &FlushMark, steps: StepContext) -> FsResult<u64> {
         let mut unsaved = 0;
         for target in targets_of(&new.layout) {
             let request = MarkFlushRequest { ino: new.ino, target, mark: mark.clone() };

@@ -15,7 +15,7 @@ use crate::identity::SYSTEM;
 use crate::intent_record::{Intent, LoggedIntent};
 use crate::leases::{Item, Principal};
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::record::{Dentry, Inode, Shard, dentry_of_key, dentry_prefix, hashed_key, intent_key};
 use crate::session::Ctx;
 use crate::watch::ENTRIES_MOVE;
@@ -34,7 +34,7 @@ pub struct Removed {
 
 impl Removed {
     /// Whether it was spread, or is not known not to have been.
-    pub fn may_have_shards(&self, steps: Steps) -> bool {
+    pub fn may_have_shards(&self, steps: StepContext) -> bool {
         match Inode::from_bytes(&self.record) {
             // The step is sent again if its answer was lost, and finds nothing then.
             _ if self.closed => true,
@@ -79,7 +79,12 @@ impl Node {
 
     /// Steps: the entries to their nodes, where nobody looks yet; then, in one change, they go from here and the
     /// directory says that it is spread.
-    pub(super) fn finish_spread(&self, dir: Ino, logged: &LoggedIntent, steps: Steps) -> FsResult<Outcome> {
+    pub(super) fn finish_spread(
+        &self,
+        dir: Ino,
+        logged: &LoggedIntent,
+        steps: StepContext,
+    ) -> FsResult<Outcome> {
         let inherited = self.inode(dir)?.inherited();
         let mut parts = self.parts_of(dir)?;
         let own = parts.remove(&self.id).unwrap_or_default();
@@ -146,7 +151,7 @@ impl Node {
         dir: Ino,
         inherited: Inherited,
         entries: &[Moved],
-        steps: Steps,
+        steps: StepContext,
     ) -> FsResult<()> {
         let (mut rest, mut first) = (entries, true);
         while first || !rest.is_empty() {
@@ -176,7 +181,7 @@ impl Node {
         &self,
         dir: Ino,
         logged: &LoggedIntent,
-        steps: Steps,
+        steps: StepContext,
     ) -> FsResult<Outcome> {
         for node in self.gathers.nodes.iter().filter(|node| **node != self.id) {
             self.step::<op::DropShard>(*node, steps, 1, DropShardRequest { dir, tx: steps.tx })?;
@@ -188,7 +193,12 @@ impl Node {
     }
 
     /// Steps: every shard learns what new entries get. The change itself came with the intent.
-    pub(super) fn finish_inherit(&self, dir: Ino, logged: &LoggedIntent, steps: Steps) -> FsResult<Outcome> {
+    pub(super) fn finish_inherit(
+        &self,
+        dir: Ino,
+        logged: &LoggedIntent,
+        steps: StepContext,
+    ) -> FsResult<Outcome> {
         if let Ok(inode) = self.inode(dir) {
             let request = UpdateShardRequest { dir, inherited: inode.inherited() };
             for node in &self.gathers.nodes {
@@ -205,7 +215,7 @@ impl Node {
         &self,
         dir: Ino,
         aside: bool,
-        steps: Steps,
+        steps: StepContext,
         number: u64,
     ) -> FsResult<FsResult<Removed>> {
         let home = self.home_of(dir)?;
@@ -231,7 +241,7 @@ impl Node {
         Ok(outcome.map(|removed| Removed { record: removed.record, closed }))
     }
 
-    fn seal_shards(&self, dir: Ino, steps: Steps) -> FsResult<FsResult<()>> {
+    fn seal_shards(&self, dir: Ino, steps: StepContext) -> FsResult<FsResult<()>> {
         for node in &self.gathers.nodes {
             let request = SealRequest { dir, by: self.as_client(), tx: steps.tx };
             if let Err(error) = refused(self.step::<op::SealShard>(*node, steps, 0, request))? {
@@ -241,7 +251,7 @@ impl Node {
         Ok(Ok(()))
     }
 
-    pub(super) fn unseal_shards(&self, dir: Ino, steps: Steps) -> FsResult<()> {
+    pub(super) fn unseal_shards(&self, dir: Ino, steps: StepContext) -> FsResult<()> {
         self.gathers.nodes.iter().try_for_each(|node| {
             let request = SealRequest { dir, by: self.as_client(), tx: steps.tx };
             self.step::<op::UnsealShard>(*node, steps, 0, request)
@@ -249,7 +259,7 @@ impl Node {
     }
 
     /// The shards of a directory that is gone go too.
-    pub(super) fn drop_shards(&self, dir: Ino, steps: Steps) -> FsResult<()> {
+    pub(super) fn drop_shards(&self, dir: Ino, steps: StepContext) -> FsResult<()> {
         self.gathers.nodes.iter().try_for_each(|node| {
             self.step::<op::DropShard>(*node, steps, 0, DropShardRequest { dir, tx: u64::MAX })
         })

@@ -38,7 +38,7 @@ const LEASE: Duration = Duration::from_millis(LEASE_MS);
 
 /// Asks a client to cache these items no more, and has so long for that; with no time, only one that is asked without a
 /// message. How long it may go on with some of them; nothing if it does not say.
-pub type Ask<'a> = &'a (dyn Fn(ClientId, Vec<Invalidation>, Duration) -> Option<Duration> + Sync);
+pub type InvalidateFn<'a> = &'a (dyn Fn(ClientId, Vec<Invalidation>, Duration) -> Option<Duration> + Sync);
 
 /// The leases of a node.
 pub struct Leases {
@@ -51,13 +51,13 @@ pub struct Leases {
 }
 
 /// What a client has leases on of what is about to be changed.
-struct Held {
+struct ConflictingLeases {
     client: ClientId,
     until: Instant,
     items: Vec<Item>,
 }
 
-impl Held {
+impl ConflictingLeases {
     /// The items by name; `None` if there are some without.
     fn named(&self) -> Option<Vec<Invalidation>> {
         self.items.iter().map(|item| item.invalidation()).collect()
@@ -108,6 +108,8 @@ impl Leases {
         if holder.asked > 0 || holder.barred > now {
             return 0;
         }
+        // Changes that the daemon before this one would wait for are waited for this long after a restart.
+        assert!(lease_ms <= LEASE_MS, "a lease of {lease_ms} ms on {item:?} is longer than any");
         holder.take(item, now + Duration::from_millis(lease_ms), now);
         (lease_ms - LEASE_MARGIN_MS) as u32
     }
@@ -131,7 +133,7 @@ impl Leases {
 
     /// These items are about to be changed: has their holders cache them no more, and waits for those that do.
     /// Nothing to do if the thread acts for nobody in particular: then it changes what nobody is told of.
-    pub fn change(&self, items: &[Item], ask: Ask<'_>) -> Option<Changing<'_>> {
+    pub fn change(&self, items: &[Item], ask: InvalidateFn<'_>) -> Option<Changing<'_>> {
         let client = principal::acts_for()?;
         self.begin(client, items, ask);
         Some(Changing { leases: self, client, items: items.to_vec() })
@@ -141,21 +143,22 @@ impl Leases {
     ///
     /// Why it is right: from the first step on nobody else gets a lease on the items. Who caches nothing of them from
     /// when it was asked, for as long as a lease runs, has none with which to cache what was so before the change.
-    pub fn begin(&self, client: ClientId, items: &[Item], ask: Ask<'_>) {
+    pub fn begin(&self, client: ClientId, items: &[Item], ask: InvalidateFn<'_>) {
         let now = Instant::now();
         let mut holders = self.begin_at(client, items, now);
         // Processes that are called back by words may be many, and take no time.
         let mut answers = Vec::new();
-        let at_once = |held: &Held| held.named().and_then(|named| ask(held.client, named, Duration::ZERO));
+        let at_once =
+            |held: &ConflictingLeases| held.named().and_then(|named| ask(held.client, named, Duration::ZERO));
         let (near, far): (Vec<_>, Vec<_>) =
             holders.drain(..).map(|held| (at_once(&held), held)).partition(|(goes_on, _)| goes_on.is_some());
         for (goes_on, held) in near {
             answers.push(self.answered(&held, goes_on));
             holders.push(held);
         }
-        let far: Vec<Held> = far.into_iter().map(|(_, held)| held).collect();
+        let far: Vec<ConflictingLeases> = far.into_iter().map(|(_, held)| held).collect();
         let may_ask = far.len() <= INVALIDATIONS_MAX;
-        let ask_holder = |held: &Held| self.ask_holder(held, ask, may_ask);
+        let ask_holder = |held: &ConflictingLeases| self.ask_holder(held, ask, may_ask);
         if may_ask {
             // One that panics has not answered.
             let asked = each_at_once(&far, ask_holder).into_iter().zip(&far);
@@ -170,6 +173,7 @@ impl Leases {
         while let Some(left) = latest.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             bivouac_net::pause(left);
         }
+        assert_eq!(holders.len(), answers.len(), "as many holders of {items:?} as answers");
         // Not before: another change of the same items has to wait as well.
         for (held, _) in holders.iter().zip(answers).filter(|(_, until)| until.is_some()) {
             self.at_items(held, |holder, item| holder.give_up(item));
@@ -177,14 +181,14 @@ impl Leases {
     }
 
     /// Has a client cache no more what it holds. Until when it has to be waited for; `None` if it has not.
-    fn ask_holder(&self, held: &Held, ask: Ask<'_>, may_ask: bool) -> Option<Instant> {
+    fn ask_holder(&self, held: &ConflictingLeases, ask: InvalidateFn<'_>, may_ask: bool) -> Option<Instant> {
         let left = held.until.saturating_duration_since(Instant::now());
         let named = held.named().filter(|_| may_ask && !left.is_zero());
         self.answered(held, named.and_then(|named| ask(held.client, named, left)))
     }
 
     /// What a client said to that.
-    fn answered(&self, held: &Held, goes_on: Option<Duration>) -> Option<Instant> {
+    fn answered(&self, held: &ConflictingLeases, goes_on: Option<Duration>) -> Option<Instant> {
         let left = held.until.saturating_duration_since(Instant::now());
         if goes_on == Some(Duration::ZERO) {
             self.at_items(held, Holder::forget);
@@ -199,15 +203,16 @@ impl Leases {
     }
 
     /// Does something to a client's leases for each item that it holds.
-    fn at_items(&self, held: &Held, act: impl Fn(&mut Holder, Item)) {
+    fn at_items(&self, held: &ConflictingLeases, act: impl Fn(&mut Holder, Item)) {
         held.items.iter().for_each(|item| self.at_holder(held.client, *item, |holder| act(holder, *item)));
     }
 
     /// A change of items begins; who else has leases on them.
-    fn begin_at(&self, client: ClientId, items: &[Item], now: Instant) -> Vec<Held> {
-        let mut all: Vec<Held> = Vec::new();
+    fn begin_at(&self, client: ClientId, items: &[Item], now: Instant) -> Vec<ConflictingLeases> {
+        let mut all: Vec<ConflictingLeases> = Vec::new();
         for item in items {
             let Some(mut state) = self.state(*item) else { continue };
+            // Under one lock with the look at the holders: who asks later is refused, who asked before is found.
             state.place(*item).begin(client);
             let others = state.holders.iter_mut().filter(|holder| holder.client != client);
             for holder in others.filter(|holder| holder.has(*item, now)) {
@@ -217,7 +222,11 @@ impl Leases {
                         held.until = held.until.max(holder.until);
                         held.items.push(*item);
                     }
-                    None => all.push(Held { client: holder.client, until: holder.until, items: vec![*item] }),
+                    None => all.push(ConflictingLeases {
+                        client: holder.client,
+                        until: holder.until,
+                        items: vec![*item],
+                    }),
                 }
             }
         }

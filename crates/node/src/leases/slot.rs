@@ -82,6 +82,7 @@ impl SlotLeases {
     pub fn holder(&mut self, client: ClientId, now: Instant) -> &mut Holder {
         let found = self.holders.iter().position(|holder| holder.client == client);
         let at = found.unwrap_or_else(|| {
+            // One that has not answered yet stays: otherwise it would get a lease again before it has.
             self.holders.retain(|holder| holder.until > now || holder.asked > 0);
             self.holders.push(Holder {
                 client,
@@ -117,6 +118,7 @@ impl Holder {
         }
         let are_too_many = self.items.len() >= ITEMS_MAX;
         if are_too_many {
+            // From here on it counts as a holder of everything, which asks it more often and never too seldom.
             self.items.clear();
         }
         if item.is_all() || self.is_whole || are_too_many {
@@ -172,7 +174,9 @@ impl ChangesAtPlace {
 
     /// A client's change is over.
     pub fn end(&mut self, client: ClientId, now: Instant) {
-        if let Some(at) = self.active.iter().position(|(other, _)| *other == client) {
+        let at = self.active.iter().position(|(other, _)| *other == client);
+        assert!(at.is_some(), "a change of client {} ends that has not begun", client.0);
+        if let Some(at) = at {
             self.active[at].1 -= 1;
             if self.active[at].1 == 0 {
                 self.active.swap_remove(at);

@@ -64,6 +64,18 @@ pub struct Lessee {
     unused: Range<u32>,
 }
 
+impl Lessee {
+    /// A gate is in no use any more.
+    fn take_back(&mut self, session: u32, gate: u32) {
+        // A gate that is free twice is given to two grants: the end of one would leave the other without.
+        assert!(
+            gate < self.unused.start && self.free.len() < self.unused.start as usize,
+            "gate {gate} of session {session} is given back once more than it was given out"
+        );
+        self.free.push(gate);
+    }
+}
+
 /// A gate that is in no use.
 pub struct FreeGate {
     pub grants: Arc<GrantTable>,
@@ -329,39 +341,43 @@ impl LendingTable {
     /// A gate is in no use any more; of a session that has ended, all are free anyway.
     pub fn give_back(&mut self, serial: u64, (session, gate): Key) {
         if let Some(lessee) = self.sessions.get_mut(&session).filter(|lessee| lessee.serial == serial) {
-            lessee.free.push(gate);
+            lessee.take_back(session, gate);
         }
     }
 
     fn add(&mut self, key: Key, lent: LentSubfile) {
         self.by_file.entry(lent.id).or_default().push(key);
-        self.grants.insert(key, lent);
+        let former = self.grants.insert(key, lent);
+        assert!(former.is_none(), "gate {} of session {} has two grants", key.1, key.0);
     }
 
     fn take(&mut self, key: Key) -> Option<LentSubfile> {
         let lent = self.grants.remove(&key)?;
-        if let Some(keys) = self.by_file.get_mut(&lent.id) {
-            keys.retain(|other| *other != key);
-            if keys.is_empty() {
-                self.by_file.remove(&lent.id);
-            }
+        let keys = self.by_file.entry(lent.id).or_default();
+        let at = keys.iter().position(|other| *other == key);
+        assert!(at.is_some(), "the grant {key:?} is not among those of {:?}", lent.id);
+        at.map(|at| keys.swap_remove(at));
+        if keys.is_empty() {
+            self.by_file.remove(&lent.id);
         }
         Some(lent)
     }
 
     /// Takes out those of these grants that are over, and frees their gates.
     fn take_over(&mut self, keys: &[Key]) -> Vec<LentSubfile> {
-        let is_over =
-            |table: &LendingTable, key: &Key| table.grants.get(key).is_some_and(|lent| lent.gate.is_empty());
-        let over: Vec<Key> = keys.iter().filter(|key| is_over(self, key)).copied().collect();
-        over.iter().filter_map(|key| self.grants.get(key)).for_each(|lent| {
-            lent.holder.keep();
-        });
-        for (session, gate) in &over {
-            if let Some(lessee) = self.sessions.get_mut(session) {
-                lessee.free.push(*gate);
+        let mut over = Vec::new();
+        for key in keys.iter().copied() {
+            if self.grants.get(&key).is_some_and(|lent| lent.gate.is_empty())
+                && let Some(lent) = self.take(key)
+            {
+                // Before the gate is another grant's.
+                lent.holder.keep();
+                if let Some(lessee) = self.sessions.get_mut(&key.0) {
+                    lessee.take_back(key.0, key.1);
+                }
+                over.push(lent);
             }
         }
-        over.into_iter().filter_map(|key| self.take(key)).collect()
+        over
     }
 }

@@ -154,6 +154,7 @@ impl Lending {
         let number = table.next_loan;
         let new = || LentFile { loans: Vec::new(), holes: attr.map(Holes::of) };
         table.sizes.entry(ino).or_insert_with(new).loans.push(SizeLoan { number, gate, epoch, holder, last });
+        // Before the process hears of the loan: from its first word on whoever looks sees that there is one.
         self.sizes_lent.fetch_add(1, Ordering::AcqRel);
         true
     }
@@ -176,7 +177,9 @@ impl Lending {
             }
             table.sizes.insert(ino, LentFile { loans, holes });
         }
-        self.sizes_lent.fetch_sub(over.len(), Ordering::AcqRel);
+        let lent = self.sizes_lent.fetch_sub(over.len(), Ordering::AcqRel);
+        // With 0 nobody looks at the table, and what processes tell is not seen.
+        assert!(lent >= over.len(), "{} of {lent} lent sizes end with those of inode {ino}", over.len());
         for loan in &over {
             loan.gate.clear();
             if let Some(holder) = loan.holder.as_ref().filter(|_| loan.last.is_none()) {

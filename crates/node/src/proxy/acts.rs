@@ -15,7 +15,7 @@ use super::sites::{from_wire, to_wire};
 use crate::namespace::decode;
 use crate::node::Node;
 use crate::proxy_state::Site;
-use crate::record::{Act, Given, PutContent, Removed, SiteFile, act_key, ino_of_act_key, table};
+use crate::record::{Act, GivenAttrs, PutContent, Removed, SiteFile, act_key, ino_of_act_key, table};
 
 /// First and longest pause before what could not be looked at is looked at again.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -186,7 +186,7 @@ fn find_out(site: &Site, act: &Act, force: bool) -> SourceResult<Option<Version>
         };
         return site.source.resume(&upload, &expect);
     };
-    let Given { perm, uid, gid, mtime } = *given;
+    let GivenAttrs { perm, uid, gid, mtime } = *given;
     let attrs = Attrs { perm, uid, gid, mtime, ..Attrs::default() };
     match site.source.stat(&act.path) {
         Err(error) if error.cause() == Cause::NotFound => Ok(None),

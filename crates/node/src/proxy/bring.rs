@@ -16,9 +16,9 @@ use super::sites::from_wire;
 use crate::identity::SYSTEM;
 use crate::namespace::decode;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::proxy_state::{Part, PresentStripes, WritePass};
-use crate::record::{Held, held_key};
+use crate::record::{SubfileOrigin, held_key};
 
 /// Stripes that one node brings at the same time, at most: the other threads serve what is here. Who asks for one more
 /// asks again.
@@ -56,7 +56,7 @@ impl Node {
     pub(super) fn bring_known(
         &self,
         part: Part,
-        known: Held,
+        known: SubfileOrigin,
         offset: u64,
         len: u64,
     ) -> FsResult<Option<PresentStripes<'_>>> {
@@ -74,7 +74,7 @@ impl Node {
         part: Part,
         offset: u64,
         len: u64,
-        whence: impl Fn(Part) -> FsResult<Held>,
+        whence: impl Fn(Part) -> FsResult<SubfileOrigin>,
     ) -> FsResult<Option<PresentStripes<'_>>> {
         if len == 0 || !self.is_bound(part.target.partition()) {
             return Ok(None);
@@ -108,19 +108,19 @@ impl Node {
     }
 
     /// Whence content of a subfile comes; asks the file's home if it is not known, or out of date.
-    fn held(&self, part: Part) -> FsResult<Held> {
+    fn held(&self, part: Part) -> FsResult<SubfileOrigin> {
         let epoch = self.subfile_epoch(part)?;
         if let Some(held) = self.held_here(part, epoch)? {
             return Ok(held);
         }
-        let (home, steps) = (self.home_of(part.ino)?, Steps::question(SYSTEM));
+        let (home, steps) = (self.home_of(part.ino)?, StepContext::question(SYSTEM));
         let whence = self.step::<op::FindOrigin>(home, steps, 0, InoOnly { ino: part.ino })?;
         // As of before the question: a cut since is noticed by the epoch.
-        self.hold(part, Held { whence, epoch })
+        self.hold(part, SubfileOrigin { whence, epoch })
     }
 
     /// Whence content of a subfile comes, if that is known as of this epoch of it.
-    fn held_here(&self, part: Part, epoch: u32) -> FsResult<Option<Held>> {
+    fn held_here(&self, part: Part, epoch: u32) -> FsResult<Option<SubfileOrigin>> {
         Ok(self.stored_held(part)?.filter(|held| held.epoch >= epoch))
     }
 
@@ -128,7 +128,7 @@ impl Node {
         Ok(self.data.read(self.subfile(part.ino, part.target)?, 0, &mut [])?.1)
     }
 
-    pub(super) fn stored_held(&self, part: Part) -> FsResult<Option<Held>> {
+    pub(super) fn stored_held(&self, part: Part) -> FsResult<Option<SubfileOrigin>> {
         let key = held_key(part.ino, part.target);
         self.records.read(self.part_slot(part.ino), &key, |bytes| {
             bytes.map(|bytes| decode(bytes, "origin", part.ino)).transpose()
@@ -136,12 +136,12 @@ impl Node {
     }
 
     /// Takes down whence content comes. What came from something else is not believed any more.
-    pub(super) fn hold(&self, part: Part, held: Held) -> FsResult<Held> {
+    pub(super) fn hold(&self, part: Part, held: SubfileOrigin) -> FsResult<SubfileOrigin> {
         let (slot, key) = (self.part_slot(part.ino), held_key(part.ino, part.target));
         let mut txn = self.records.txn(&[slot]);
         let held = keep_pin(&txn, slot, part, held);
-        let old = txn.get(slot, &key).map(Held::from_bytes);
-        let seen = |held: &Held| held.whence.origin.as_ref().map(|origin| origin.seen.clone());
+        let old = txn.get(slot, &key).map(SubfileOrigin::from_bytes);
+        let seen = |held: &SubfileOrigin| held.whence.origin.as_ref().map(|origin| origin.seen.clone());
         if matches!(&old, Some(Ok(old)) if seen(old) != seen(&held)) {
             turn_in(&mut txn, slot, part, MarksChange::Forget)?;
         }
@@ -151,7 +151,7 @@ impl Node {
     }
 
     /// As [`Node::hold`], when what is here is still right.
-    pub(super) fn replace_held(&self, part: Part, held: Held) -> FsResult<()> {
+    pub(super) fn replace_held(&self, part: Part, held: SubfileOrigin) -> FsResult<()> {
         let slot = self.part_slot(part.ino);
         let mut txn = self.records.txn(&[slot]);
         let held = keep_pin(&txn, slot, part, held);
@@ -176,7 +176,7 @@ impl Node {
     }
 
     /// Brings a stripe, or waits for who does. Whether that was possible: if not, its origin is asked for again.
-    fn bring_stripe(&self, part: Part, held: &Held, stripe: u64) -> FsResult<bool> {
+    fn bring_stripe(&self, part: Part, held: &SubfileOrigin, stripe: u64) -> FsResult<bool> {
         if self.proxy.bringing.lock().contains(&(part, stripe)) {
             bivouac_net::before_waiting();
         }
@@ -209,14 +209,15 @@ impl Node {
             }
             Err(error) => Err(error),
         };
-        self.proxy.bringing.lock().remove(&(part, stripe));
+        let was_coming = self.proxy.bringing.lock().remove(&(part, stripe));
+        assert!(was_coming, "stripe {stripe} of inode {} was brought by two", part.ino);
         self.proxy.brought.notify_all();
         brought
     }
 
     /// Has stripes behind one brought that nobody has asked for yet, as many as a source far away takes to be busy: if
     /// the one in front is here, too, or it is the first one.
-    fn bring_ahead(&self, part: Part, held: &Held, stripe: u64) {
+    fn bring_ahead(&self, part: Part, held: &SubfileOrigin, stripe: u64) {
         if !self.changes_there(part.target.partition()) {
             return;
         }
@@ -288,7 +289,7 @@ impl Node {
         self.proxy.brought.notify_all();
     }
 
-    fn bring_now(&self, part: Part, held: &Held, stripe: u64) -> FsResult<bool> {
+    fn bring_now(&self, part: Part, held: &SubfileOrigin, stripe: u64) -> FsResult<bool> {
         let content = match self.read_origin(part, &held.whence, stripe) {
             Err(error) if error.errno() == Errno::ESTALE => return self.changed_origin(part, held, error),
             content => content?,
@@ -339,14 +340,14 @@ impl Node {
     }
 
     /// The home may know more of the origin by now: a flush puts another file in its place.
-    fn changed_origin(&self, part: Part, held: &Held, error: FsError) -> FsResult<bool> {
-        let (home, steps) = (self.home_of(part.ino)?, Steps::question(SYSTEM));
+    fn changed_origin(&self, part: Part, held: &SubfileOrigin, error: FsError) -> FsResult<bool> {
+        let (home, steps) = (self.home_of(part.ino)?, StepContext::question(SYSTEM));
         let whence = self.step::<op::FindOrigin>(home, steps, 0, InoOnly { ino: part.ino })?;
         if whence.origin == held.whence.origin {
             return Err(if self.proxy.stale.is_certain(part.ino) { error } else { in_progress(part.ino) });
         }
         self.proxy.stale.forget(part.ino);
-        self.hold(part, Held { whence, epoch: held.epoch })?;
+        self.hold(part, SubfileOrigin { whence, epoch: held.epoch })?;
         Ok(false)
     }
 

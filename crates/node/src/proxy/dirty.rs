@@ -12,7 +12,7 @@ use super::marks::read_marks;
 use crate::identity::SYSTEM;
 use crate::namespace::decode;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::record::{SiteFile, ino_of_site_key, marks_of_key, seen_by_key, seen_key, table};
 
 /// Most files or names in one answer.
@@ -111,7 +111,7 @@ impl Node {
         by: Option<Ino>,
     ) -> FsResult<()> {
         let note = NoteSeenRequest { dir, name: name.to_vec(), seen, by };
-        self.step::<op::NoteSeen>(self.home_of(dir)?, Steps::question(SYSTEM), 0, note)
+        self.step::<op::NoteSeen>(self.home_of(dir)?, StepContext::question(SYSTEM), 0, note)
     }
 
     /// Takes down what site storage has under a name; without a name, that it has nothing of a directory that is gone

@@ -15,7 +15,7 @@ use super::bring::offset_in_file;
 use super::marks::{BLOCK_STRIPES, read_marks};
 use crate::node::Node;
 use crate::proxy_state::Part;
-use crate::record::{Held, marks_of_key, table};
+use crate::record::{SubfileOrigin, marks_of_key, table};
 
 /// Least room that is made at once, in bytes, and as a part of the volume.
 const ROOM_MIN: u64 = 16 << 20;
@@ -113,7 +113,7 @@ impl Node {
     fn take_clean(
         &self,
         part: Part,
-        held: &Held,
+        held: &SubfileOrigin,
         first: u64,
         most: u64,
         is_read: &Cell<bool>,
@@ -143,7 +143,7 @@ impl Node {
     }
 
     /// Frees consecutive stripes.
-    fn free_stripes(&self, part: Part, held: &Held, stripes: &[u64]) -> FsResult<()> {
+    fn free_stripes(&self, part: Part, held: &SubfileOrigin, stripes: &[u64]) -> FsResult<()> {
         let stripe_len = u64::from(held.whence.layout.stripe);
         let (offset, len) =
             (stripes.first().map_or(0, |first| first * stripe_len), stripes.len() as u64 * stripe_len);

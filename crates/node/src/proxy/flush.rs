@@ -22,9 +22,9 @@ use super::bring::offset_in_file;
 use super::sites::{from_wire, to_wire};
 use crate::identity::SYSTEM;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::proxy_state::{FlushEnd, FlushJob, FlushJobs, Part, Site};
-use crate::record::{Act, Given, Inode, PutContent, SiteFile, act_key, target_key};
+use crate::record::{Act, GivenAttrs, Inode, PutContent, SiteFile, act_key, target_key};
 
 /// How long a flush is waited for before its asker asks again: a client, or a peer, whose lane is for short answers.
 pub const WAIT: Duration = Duration::from_secs(2);
@@ -405,7 +405,7 @@ impl Flush<'_> {
         target: TargetIndex,
         stripes: Range<u64>,
     ) -> FsResult<Vec<Piece>> {
-        let (node, steps) = (self.node.target_place(target)?.node, Steps::question(SYSTEM));
+        let (node, steps) = (self.node.target_place(target)?.node, StepContext::question(SYSTEM));
         let (mut from, mut pieces) = (stripes.start, Vec::new());
         loop {
             let request = FlushPartsRequest {
@@ -435,7 +435,7 @@ impl Flush<'_> {
         let ino = self.request.ino;
         let marked = targets_of(&self.inode.attr.layout).map(|target| {
             let request = MarkFlushRequest { ino, target, mark: mark.clone() };
-            let (node, steps) = (self.node.target_place(target)?.node, Steps::question(SYSTEM));
+            let (node, steps) = (self.node.target_place(target)?.node, StepContext::question(SYSTEM));
             self.node.step::<op::MarkFlush>(node, steps, 0, request)
         });
         // All are asked before the first failure counts.
@@ -482,7 +482,7 @@ impl Flush<'_> {
 
     fn note_attrs(&mut self, origin: &Origin, attrs: &Attrs) -> FsResult<()> {
         let Attrs { perm, uid, gid, mtime, .. } = *attrs;
-        let (seen, given) = (Some(origin.seen.clone()), Some(Given { perm, uid, gid, mtime }));
+        let (seen, given) = (Some(origin.seen.clone()), Some(GivenAttrs { perm, uid, gid, mtime }));
         self.note(Act { seen, given, ..self.act() })
     }
 

@@ -13,9 +13,9 @@ use bivouac_wire::{
 use super::bring::stripes;
 use crate::identity::SYSTEM;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::proxy_state::{FlushJob, Part};
-use crate::record::{Held, SiteFile};
+use crate::record::{SiteFile, SubfileOrigin};
 
 /// Bytes of a file that are brought at once.
 const AT_ONCE: u64 = 8 << 20;
@@ -61,7 +61,7 @@ impl Node {
 
     /// Has a file own what it still has at a path there, and answers as what it was seen there.
     fn have_owned(&self, former: Ino, path: &[u8]) -> FsResult<Option<SiteVersion>> {
-        let (home, steps) = (self.home_of(former)?, Steps::question(SYSTEM));
+        let (home, steps) = (self.home_of(former)?, StepContext::question(SYSTEM));
         let origin = loop {
             match self.step::<op::FindOrigin>(home, steps, 0, InoOnly { ino: former }) {
                 Err(error) if error.errno() == Errno::ENOENT => return Ok(None),
@@ -74,7 +74,7 @@ impl Node {
         let seen = origin.seen.clone();
         let mut request = OwnRequest { ino: former, origin, job: 0 };
         loop {
-            let state = self.step::<op::Own>(home, Steps::question(SYSTEM), 0, request.clone())?;
+            let state = self.step::<op::Own>(home, StepContext::question(SYSTEM), 0, request.clone())?;
             if state.done {
                 return Ok(Some(seen));
             }
@@ -143,7 +143,7 @@ impl Node {
     }
 
     /// A range of a subfile is brought, and counts as written here: nothing of it makes room.
-    pub(super) fn own_part(&self, part: Part, known: Held, offset: u64, len: u64) -> FsResult<()> {
+    pub(super) fn own_part(&self, part: Part, known: SubfileOrigin, offset: u64, len: u64) -> FsResult<()> {
         let (layout, epoch) = (known.whence.layout, known.epoch);
         let _here = self.bring_known(part, known, offset, len)?;
         let _writing = self.proxy.uses.write(part);

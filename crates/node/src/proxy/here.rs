@@ -13,7 +13,7 @@ use bivouac_wire::{
 use crate::identity::SYSTEM;
 use crate::namespace::decode;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::proxy_state::FlushJob;
 use crate::record::{seen_by_key, seen_key};
 
@@ -81,7 +81,7 @@ impl Node {
 
     pub(super) fn place_at_site(&self, dir: Ino, name: &[u8]) -> FsResult<SitePlace> {
         let request = FindPlaceRequest { dir, name: name.to_vec() };
-        self.step::<op::FindPlace>(self.home_of(dir)?, Steps::question(SYSTEM), 0, request)
+        self.step::<op::FindPlace>(self.home_of(dir)?, StepContext::question(SYSTEM), 0, request)
     }
 
     /// Where site storage has a directory of this node, and what was seen there under a name in it.
@@ -130,7 +130,7 @@ impl Node {
     fn check_name(&self, ino: Ino, dir: Ino, name: &Name) -> FsResult<()> {
         let question = || EntryName { parent: dir, name: name.as_bytes() };
         let found = self.at_entry(dir, name, |node| {
-            self.step::<op::Lookup>(node, Steps::question(SYSTEM), 0, question())
+            self.step::<op::Lookup>(node, StepContext::question(SYSTEM), 0, question())
         });
         match found {
             Ok(found) if found.ino == ino => Ok(()),
@@ -154,8 +154,12 @@ impl Node {
         let mut request =
             FlushRequest { ino: dir, dir: place.dir, path: path.clone(), seen, force, open, job: 0 };
         loop {
-            let state =
-                self.step::<op::Flush>(self.home_of(dir)?, Steps::question(SYSTEM), 0, request.clone())?;
+            let state = self.step::<op::Flush>(
+                self.home_of(dir)?,
+                StepContext::question(SYSTEM),
+                0,
+                request.clone(),
+            )?;
             if !state.done {
                 request.job = state.job;
                 bivouac_net::pause(DIR_PAUSE);

@@ -14,7 +14,7 @@ use super::sites::from_wire;
 use crate::identity::SYSTEM;
 use crate::namespace::decode;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::proxy_state::MirrorDeletions;
 use crate::record::{Removed, inode_key, name_of_removed, removed_key, site_key, table};
 
@@ -26,9 +26,9 @@ const TIME_MAX: Duration = Duration::from_millis(500);
 const PAGE: usize = 1000;
 
 /// Counts requests under way.
-struct UnderWay<'a>(&'a AtomicUsize);
+struct CountedRequest<'a>(&'a AtomicUsize);
 
-impl Drop for UnderWay<'_> {
+impl Drop for CountedRequest<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -106,7 +106,7 @@ impl Node {
     /// `EINPROGRESS` when the asker is to ask again; of a single name, why it is not deleted.
     pub(crate) fn mirror(&self, request: &MirrorRequest) -> FsResult<MirrorPage> {
         let under_way = &self.proxy.mirror.under_way;
-        let _counted = UnderWay(under_way);
+        let _counted = CountedRequest(under_way);
         if under_way.fetch_add(1, Ordering::Relaxed) >= UNDER_WAY_MAX {
             return Err(in_progress(Ino::ROOT));
         }
@@ -293,7 +293,7 @@ impl Node {
     fn is_there_again(&self, gone: &Gone) -> FsResult<bool> {
         let question = || EntryName { parent: gone.dir, name: gone.name.as_bytes() };
         let found = self.at_entry(gone.dir, &gone.name, |node| {
-            self.step::<op::Lookup>(node, Steps::question(SYSTEM), 0, question())
+            self.step::<op::Lookup>(node, StepContext::question(SYSTEM), 0, question())
         });
         match found {
             Ok(found) => Ok((found.kind == mode::DIR) == gone.removed.is_dir),
@@ -305,7 +305,12 @@ impl Node {
     /// Whether content of what the name led to may still have to be brought from there.
     fn is_needed(&self, gone: &Gone, there: &There) -> FsResult<bool> {
         let ino = gone.removed.ino;
-        match self.step::<op::FindOrigin>(self.home_of(ino)?, Steps::question(SYSTEM), 0, InoOnly { ino }) {
+        match self.step::<op::FindOrigin>(
+            self.home_of(ino)?,
+            StepContext::question(SYSTEM),
+            0,
+            InoOnly { ino },
+        ) {
             Ok(whence) => Ok(whence.origin.is_some_and(|origin| origin.path == there.path)),
             Err(error) if error.errno() == Errno::ENOENT => Ok(false),
             Err(error) => Err(error),

@@ -14,7 +14,7 @@ use super::bring::offset_in_file;
 use super::marks::MarksChange;
 use crate::node::Node;
 use crate::proxy_state::{Part, Site};
-use crate::record::Held;
+use crate::record::SubfileOrigin;
 use crate::session::Ctx;
 
 /// Bytes that one request moves at most, and for how long it goes on at most: it is answered within the bounded time.
@@ -53,12 +53,12 @@ struct Putting {
     until: Instant,
     next: AtomicU64,
     moved: AtomicU64,
-    put: Mutex<FsResult<Put>>,
+    put: Mutex<FsResult<PutPieces>>,
 }
 
 /// What was put.
 #[derive(Default)]
-struct Put {
+struct PutPieces {
     verified: Vec<Piece>,
     rest: Vec<Piece>,
 }
@@ -66,7 +66,12 @@ struct Put {
 impl Putting {
     fn from(stripe: u64, time: Duration) -> Putting {
         let (next, moved) = (AtomicU64::new(stripe), AtomicU64::new(0));
-        Putting { until: Instant::now() + time, next, moved, put: Mutex::new(rank::LEAF, Ok(Put::default())) }
+        Putting {
+            until: Instant::now() + time,
+            next,
+            moved,
+            put: Mutex::new(rank::LEAF, Ok(PutPieces::default())),
+        }
     }
 
     /// The next stripe, which has to be put; nothing when that is enough for one request, or something failed.
@@ -103,7 +108,7 @@ impl Putting {
     }
 
     /// What was put, without a gap, and the stripe behind it.
-    fn over(self) -> FsResult<(Put, u64)> {
+    fn over(self) -> FsResult<(PutPieces, u64)> {
         Ok((self.put.into_inner()?, self.next.into_inner()))
     }
 }
@@ -124,11 +129,11 @@ impl Node {
                 self.turn_marks(part, MarksChange::Begin)?
             }
             FlushMark::Known { epoch, whence, offset, len } => {
-                drop(self.bring_known(part, Held { whence, epoch }, offset, len)?);
+                drop(self.bring_known(part, SubfileOrigin { whence, epoch }, offset, len)?);
                 0
             }
             FlushMark::Own { epoch, whence, offset, len } => {
-                self.own_part(part, Held { whence, epoch }, offset, len)?;
+                self.own_part(part, SubfileOrigin { whence, epoch }, offset, len)?;
                 0
             }
             FlushMark::Close { epoch, layout } => {
@@ -147,7 +152,7 @@ impl Node {
                 let pin = self.stored_held(part)?.map_or(0, |held| held.whence.pin);
                 whence.pin = whence.pin.max(pin);
                 self.turn_marks(part, MarksChange::Remove)?;
-                self.hold(part, Held { whence, epoch })?;
+                self.hold(part, SubfileOrigin { whence, epoch })?;
                 0
             }
             FlushMark::Failed => {
@@ -204,7 +209,7 @@ impl Node {
             }
             put();
         });
-        let (Put { verified: mut pieces, rest }, next) = putting.over()?;
+        let (PutPieces { verified: mut pieces, rest }, next) = putting.over()?;
         if !rest.is_empty() {
             verify(&rest)?;
         }
@@ -268,7 +273,7 @@ impl Node {
         if epoch >= now && known.as_ref().is_none_or(|held| held.epoch < now) {
             // Cut since, and not asked for: as it is now, it can make room.
             let unsaved = self.turn_marks(part, MarksChange::End)?;
-            self.replace_held(part, Held { whence, epoch })?;
+            self.replace_held(part, SubfileOrigin { whence, epoch })?;
             return Ok(unsaved);
         }
         let Some(held) = known else { return self.turn_marks(part, MarksChange::End) };
@@ -288,7 +293,7 @@ impl Node {
         }
         let unsaved = self.turn_marks(part, MarksChange::End)?;
         let limit = if is_behind { limit } else { old.min(limit) };
-        self.replace_held(part, Held { whence: Whence { limit, ..whence }, epoch: held.epoch })?;
+        self.replace_held(part, SubfileOrigin { whence: Whence { limit, ..whence }, epoch: held.epoch })?;
         Ok(unsaved)
     }
 
@@ -321,7 +326,7 @@ mod tests {
                 });
             }
         });
-        let (Put { verified: mut pieces, rest }, next) = putting.over().unwrap();
+        let (PutPieces { verified: mut pieces, rest }, next) = putting.over().unwrap();
         assert!(pieces.len() >= rest.len() && rest.len() < (SETTLE_BYTES >> 20) as usize);
         pieces.extend(rest);
         pieces.sort_by_key(|piece| piece.offset);

@@ -14,9 +14,9 @@ use bivouac_wire::{
 use crate::identity::SYSTEM;
 use crate::namespace::decode;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::proxy_state::Part;
-use crate::record::{Held, SiteFile, held_key, ino_of_site_key, site_key, table};
+use crate::record::{SiteFile, SubfileOrigin, held_key, ino_of_site_key, site_key, table};
 
 /// Most files in one answer, unless those of one slot are more.
 const PAGE: usize = 2000;
@@ -52,7 +52,7 @@ impl Node {
         for target in targets_of(&attr.layout) {
             let request = MarkFlushRequest { ino, target, mark: mark.clone() };
             let node = self.target_place(target)?.node;
-            self.step::<op::MarkFlush>(node, Steps::question(SYSTEM), 0, request)?;
+            self.step::<op::MarkFlush>(node, StepContext::question(SYSTEM), 0, request)?;
         }
         Ok(())
     }
@@ -63,9 +63,12 @@ impl Node {
         let _here = self.proxy.uses.stay();
         let (slot, key) = (self.part_slot(part.ino), held_key(part.ino, part.target));
         let mut txn = self.records.txn(&[slot]);
-        let known = txn.get(slot, &key).map(|bytes| decode::<Held>(bytes, "origin", part.ino)).transpose()?;
+        let known = txn
+            .get(slot, &key)
+            .map(|bytes| decode::<SubfileOrigin>(bytes, "origin", part.ino))
+            .transpose()?;
         let pin = whence.pin;
-        let mut held = known.unwrap_or(Held { whence, epoch });
+        let mut held = known.unwrap_or(SubfileOrigin { whence, epoch });
         held.whence.pin = held.whence.pin.max(pin);
         txn.put(slot, &key, &held.to_bytes());
         self.commit_note(txn)
@@ -111,8 +114,8 @@ impl Node {
 }
 
 /// What a target is about to keep of an origin is no older than what it knows of pins.
-pub fn keep_pin(txn: &Txn<'_>, slot: Slot, part: Part, held: Held) -> Held {
-    let known = txn.get(slot, &held_key(part.ino, part.target)).map(Held::from_bytes);
+pub fn keep_pin(txn: &Txn<'_>, slot: Slot, part: Part, held: SubfileOrigin) -> SubfileOrigin {
+    let known = txn.get(slot, &held_key(part.ino, part.target)).map(SubfileOrigin::from_bytes);
     let pin = known.and_then(Result::ok).map_or(0, |known| known.whence.pin).max(held.whence.pin);
-    Held { whence: Whence { pin, ..held.whence }, ..held }
+    SubfileOrigin { whence: Whence { pin, ..held.whence }, ..held }
 }

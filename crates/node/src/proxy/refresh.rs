@@ -13,7 +13,7 @@ use super::sites::{from_wire, to_wire};
 use crate::identity::SYSTEM;
 use crate::intent_record::{Intent, Renewal};
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::session::Ctx;
 
 /// Files that are looked at there at the same time, at most: the other threads serve what is here.
@@ -156,7 +156,7 @@ impl Node {
             let mark = mark(whence.clone(), range.subfile_offset, range.len);
             let request = MarkFlushRequest { ino, target: range.target, mark };
             let node = self.target_place(range.target)?.node;
-            self.step::<op::MarkFlush>(node, Steps::question(SYSTEM), 0, request).map(drop)
+            self.step::<op::MarkFlush>(node, StepContext::question(SYSTEM), 0, request).map(drop)
         };
         bivouac_net::before_waiting();
         std::thread::scope(|scope| {

@@ -18,7 +18,7 @@ use super::bring::in_progress;
 use super::sites::to_wire;
 use crate::identity::SYSTEM;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::proxy_state::{RelistNeed, Site};
 use crate::record::{Dentry, Inode, SiteFile, removed_key, seen_key};
 
@@ -290,7 +290,7 @@ impl Node {
         let home = self.home_of(ino)?;
         if home != self.id {
             let note = NoteSeenRequest { dir: ino, name: Vec::new(), seen: None, by: Some(ino) };
-            self.step::<op::NoteSeen>(home, Steps::question(SYSTEM), 0, note)?;
+            self.step::<op::NoteSeen>(home, StepContext::question(SYSTEM), 0, note)?;
             return Ok(None);
         }
         let Some(file) = self.site_file(ino)? else { return Ok(None) };
@@ -377,7 +377,7 @@ impl Node {
         let mut unsaved = 0;
         for target in targets_of(&attr.layout) {
             let mark = FlushMark::Close { epoch: attr.epoch, layout: attr.layout };
-            let (node, steps) = (self.target_place(target)?.node, Steps::question(SYSTEM));
+            let (node, steps) = (self.target_place(target)?.node, StepContext::question(SYSTEM));
             unsaved += self.step::<op::MarkFlush>(node, steps, 0, MarkFlushRequest { ino, target, mark })?;
         }
         Ok(unsaved)

@@ -5,7 +5,7 @@ use bivouac_wire::{InoOnly, Whence, op};
 
 use crate::identity::SYSTEM;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::StepContext;
 use crate::record::SiteFile;
 
 impl Node {
@@ -25,7 +25,7 @@ impl Node {
         if !self.partitions.all().iter().any(|partition| partition.settings.source.is_some()) {
             return Ok(());
         }
-        let (home, steps) = (self.home_of(dir)?, Steps::question(SYSTEM));
+        let (home, steps) = (self.home_of(dir)?, StepContext::question(SYSTEM));
         match self.step::<op::FindOrigin>(home, steps, 0, InoOnly { ino: dir })?.origin {
             Some(_) => Err(Errno::EXDEV.into()),
             None => Ok(()),

@@ -31,7 +31,7 @@ pub use flush_jobs::{FlushEnd, FlushJob, FlushJobs};
 pub use flush_queue::{QueuedFlush, QueuedFlushEnd};
 pub use link_access::LinkAccess;
 pub use relists::{RelistNeed, Relists};
-pub use sites::{Around, Site, Sites};
+pub use sites::{Site, Sites, SourceDecorator};
 pub use stripe_use::{PresentStripes, WritePass};
 
 /// A subfile of a file in front of site storage.

@@ -8,7 +8,7 @@ use bivouac_source::Source;
 use bivouac_types::PartitionId;
 
 /// Puts something around each source, as tests do.
-pub type Around = Arc<dyn Fn(Box<dyn Source>) -> Box<dyn Source> + Send + Sync>;
+pub type SourceDecorator = Arc<dyn Fn(Box<dyn Source>) -> Box<dyn Source> + Send + Sync>;
 
 /// Site storage of one partition.
 pub struct Site {

@@ -41,9 +41,9 @@ pub struct WantedStripes<'a> {
 impl Drop for WantedStripes<'_> {
     fn drop(&mut self) {
         let mut wanted = self.uses.wanted.lock();
-        if let Some(at) = wanted.iter().position(|one| *one == self.what) {
-            wanted.swap_remove(at);
-        }
+        let at = wanted.iter().position(|one| *one == self.what);
+        assert!(at.is_some(), "stripes {:?} were wanted, and are not among those that are", self.what);
+        at.map(|at| wanted.swap_remove(at));
     }
 }
 

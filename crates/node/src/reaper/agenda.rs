@@ -82,6 +82,7 @@ impl Agenda {
 
     /// One more job.
     pub fn add(&mut self, job: Job) {
+        self.unfinished += usize::from(matches!(job, Job::Intent(..)));
         self.ready.push_back(Task { job, waited_for: None });
     }
 
@@ -113,7 +114,10 @@ impl Agenda {
     pub fn finish(&mut self, task: &Task) {
         match task.job {
             Job::Garbage => self.collecting = false,
-            Job::Intent(..) => self.unfinished = self.unfinished.saturating_sub(1),
+            Job::Intent(slot, tx) => {
+                assert!(self.unfinished > 0, "change {tx} of slot {} is finished twice", slot.0);
+                self.unfinished -= 1;
+            }
             Job::Pending(_)
             | Job::Tell(_)
             | Job::Spread(_)
@@ -128,6 +132,7 @@ impl Agenda {
 
     /// A job waits for a peer; one of those that do is tried again at `until`.
     pub fn put_off(&mut self, task: &Task, node: NodeId, until: Instant) {
+        // What waits for one peer does not keep garbage of the others from being collected.
         self.collecting &= task.job != Job::Garbage;
         let waiting = self.waiting.entry(node).or_default();
         waiting.until = Some(until);

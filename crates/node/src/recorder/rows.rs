@@ -28,7 +28,7 @@ pub struct Rows {
 
 /// A copy of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
+enum CopyState {
     /// Never written.
     Empty,
     /// Written in this turn.
@@ -64,9 +64,9 @@ impl Rows {
     pub fn read(&self, row: usize) -> Vec<u8> {
         let newest = (0..2)
             .filter_map(|which| match self.look(row, which) {
-                Seen::Whole(turn) => Some((turn, which)),
-                Seen::Empty => None,
-                Seen::Torn => {
+                CopyState::Whole(turn) => Some((turn, which)),
+                CopyState::Empty => None,
+                CopyState::Torn => {
                     self.mend(row, which);
                     None
                 }
@@ -77,14 +77,14 @@ impl Rows {
 
     /// Whether anything was ever written to it.
     pub fn is_used(&self, row: usize) -> bool {
-        (0..2).any(|which| self.look(row, which) != Seen::Empty)
+        (0..2).any(|which| self.look(row, which) != CopyState::Empty)
     }
 
     /// Writes a row; whether it has room for that.
     pub fn write(&self, row: usize, content: &[u8]) -> bool {
         let turns = [0, 1].map(|which| match self.look(row, which) {
-            Seen::Whole(turn) => turn,
-            Seen::Empty | Seen::Torn => 0,
+            CopyState::Whole(turn) => turn,
+            CopyState::Empty | CopyState::Torn => 0,
         });
         let (which, turn) = (usize::from(turns[1] < turns[0]), turns[0].max(turns[1]).saturating_add(1));
         let Some(copy) = self.copy(row, which).filter(|_| content.len() <= self.words * WORD) else {
@@ -109,16 +109,16 @@ impl Rows {
         self.memory.doubles(first, len).filter(|_| row < self.count)
     }
 
-    fn look(&self, row: usize, which: usize) -> Seen {
-        let Some(copy) = self.copy(row, which) else { return Seen::Empty };
+    fn look(&self, row: usize, which: usize) -> CopyState {
+        let Some(copy) = self.copy(row, which) else { return CopyState::Empty };
         let [turn, len, known] = [0, 1, 2].map(|at| get(copy, at));
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         if [turn, known] == [0, 0] && copy.iter().all(|word| word.load(Ordering::Relaxed) == 0) {
-            Seen::Empty
+            CopyState::Empty
         } else if len <= self.words * WORD && known == check(row, copy, len) {
-            Seen::Whole(turn)
+            CopyState::Whole(turn)
         } else {
-            Seen::Torn
+            CopyState::Torn
         }
     }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::counters::Served;
+use crate::counters::ServedRequest;
 use bivouac_types::OpenId;
 use bivouac_wire::Op;
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ fn serve(counters: &Counters, op: Op, count: u64) {
     for _ in 0..count {
         counters.add(op, false);
         let took = Duration::from_micros(3);
-        counters.served(&Served { op, from_peer: false, took, received: 10, sent: 1 });
+        counters.served(&ServedRequest { op, from_peer: false, took, received: 10, sent: 1 });
     }
 }
 
@@ -167,7 +167,7 @@ proptest! {
             raw.write_all_at(&value.to_ne_bytes(), place as u64 * 8).unwrap();
         }
         let recorder = open(&memory);
-        let (counters, uses) = (recorder.counters(), crate::uses::Uses::open(&recorder));
+        let (counters, uses) = (recorder.counters(), crate::uses::UsageTable::open(&recorder));
         recorder.tick(recorder.started + Duration::from_secs(1), &counters);
         let table = uses.list(recorder.now_ms(), recorder.torn());
         prop_assert!(table.files.len() <= USES_FILES_MAX && table.processes.len() <= USES_PROCESSES_MAX);

@@ -156,6 +156,7 @@ impl Table {
             session.expires = None;
         });
         self.awaiting -= usize::from(awaited);
+        self.check_counts();
         awaited
     }
 
@@ -233,7 +234,9 @@ impl Table {
     pub fn end_work(&mut self, client: ClientId) {
         let mut work = None;
         self.change(client, |session| work = session.work.take());
+        assert!(work.is_some(), "work for client {} ends that nobody has begun", client.0);
         self.ending -= usize::from(work == Some(Work::End));
+        self.check_counts();
     }
 
     /// Begins to end a session that has expired, unless somebody is at work for it.
@@ -270,12 +273,24 @@ impl Table {
         });
         self.logged -= usize::from(logged);
         self.awaiting -= usize::from(awaits);
+        self.check_counts();
+    }
+
+    /// A count that has become less than nothing is more than there are sessions.
+    fn check_counts(&self) {
+        let Table { sessions, logged, awaiting, ending, .. } = self;
+        assert!(
+            awaiting <= logged && *logged.max(ending) <= sessions.len(),
+            "{} sessions, of which {logged} have records, {awaiting} await reclaim and {ending} end",
+            sessions.len()
+        );
     }
 
     /// Changes a session, if there is one, and drops it if nothing is left to know.
     fn change(&mut self, client: ClientId, act: impl FnOnce(&mut Session)) {
         let Some(session) = self.sessions.get_mut(&client) else { return };
         act(session);
+        assert!(session.logged || !session.awaits, "client {} awaits reclaim without a record", client.0);
         if session.is_empty() {
             self.sessions.remove(&client);
         }
@@ -371,7 +386,9 @@ mod tests {
             5 => drop(table.take_told(client)),
             6 => _ = table.raise_floor(client, OpenId(second)),
             7 => _ = table.begin(client, Work::Reclaim),
-            8 => table.end_work(client),
+            8 if [Work::Reclaim, Work::End].iter().any(|work| table.is_at(client, *work)) => {
+                table.end_work(client);
+            }
             9 => _ = table.expire(moment),
             10 => table.cut_off(client, moment),
             11 => table.remove(client),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::at_site::{Camp, DIR, FILE, STRIPE, bind_with, bytes, tree, with_settings};
 use crate::formation::{Formation, op, wait_until};
-use bivouac_client::{Found, Removals};
+use bivouac_client::{Removals, TreeEntry};
 use bivouac_types::Errno;
 use tempfile::TempDir;
 
@@ -318,7 +318,7 @@ fn what_is_deleted_during_its_flush_is_deleted_there() {
     let made = client.create(&op(client), dir, b"new", &FILE, false, false).unwrap().attr;
     client.write(&op(client), made.ino, 0, &bytes(2 * STRIPE, 5), false).unwrap();
     // Open, so that it is not gone when its flush goes on.
-    let found = Found { attr: made, dir, path: b"new".to_vec() };
+    let found = TreeEntry { attr: made, dir, path: b"new".to_vec() };
     let other = camp.formation.client_as(1, 77);
     let unlink = Box::new(move || other.unlink(&op(&other), dir, b"new").unwrap());
     *camp.formation.switchboard.after.lock() = Some((bivouac_wire::Op::FlushParts as u16, unlink));

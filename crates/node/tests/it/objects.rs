@@ -1,7 +1,7 @@
 //! Partitions that stand in front of an object store, with real nodes and volumes and a server that is real.
 
 use crate::formation::{Formation, op};
-use bivouac_client::{Client, Found, NewInode, Partition};
+use bivouac_client::{Client, NewInode, Partition, TreeEntry};
 use bivouac_objects::{ACCESS_KEY, Fault, SECRET_KEY, Server, What};
 use bivouac_source::Environment;
 use bivouac_types::{Errno, FsResult, Ino, TargetIndex, mode};
@@ -70,7 +70,7 @@ impl Camp {
     /// Flushes all; the failures.
     fn flush(&self, force: bool) -> Vec<(Errno, String)> {
         let (client, dir) = (self.client(1), self.partition.dir);
-        let top = Found { attr: client.getattr(dir).unwrap(), dir, path: Vec::new() };
+        let top = TreeEntry { attr: client.getattr(dir).unwrap(), dir, path: Vec::new() };
         let plan = client.plan_flush(&client.site.unsaved().unwrap(), &[], &top).unwrap();
         let mut outcomes: Vec<_> = plan.dirs.iter().map(|dir| client.site.flush_open(dir)).collect();
         outcomes.extend(plan.files.iter().map(|file| {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use bivouac_client::{Client, Found, Partition};
+use bivouac_client::{Client, Partition, TreeEntry};
 use bivouac_objects::{ACCESS_KEY, SECRET_KEY, Server, Storm};
 use bivouac_source::Environment;
 use bivouac_types::{Errno, FsResult, Ino, SetAttr, TargetIndex};
@@ -107,7 +107,7 @@ impl Weather {
     /// Flushes all that has to be. What it says is there has to be there as it is here.
     fn flush(&self, force: bool) -> FsResult<usize> {
         let (client, dir) = (self.client(), self.partition.dir);
-        let top = Found { attr: client.getattr(dir)?, dir, path: Vec::new() };
+        let top = TreeEntry { attr: client.getattr(dir)?, dir, path: Vec::new() };
         let plan = client.plan_flush(&client.site.unsaved()?, &[], &top)?;
         let mut outcome = Ok(plan.files.len());
         for file in &plan.files {

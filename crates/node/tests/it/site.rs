@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::at_site::{Camp, DIR, FILE, STRIPE, bind, bytes, tree, with_settings};
 use crate::formation::{Formation, op};
-use bivouac_client::{Found, NewInode, SeekKind};
+use bivouac_client::{NewInode, SeekKind, TreeEntry};
 use bivouac_types::{Errno, Ino, NodeId, SetAttr, SetTime, TargetIndex, Timestamp, mode};
 use bivouac_wire::Op;
 
@@ -295,8 +295,11 @@ fn a_closed_directory_is_open_only_until_its_files_are_there() {
     camp.write(2, "a/other", b"y");
     let closed = SetAttr { mode: Some(0o555), ..SetAttr::default() };
     camp.client(1).setattr(&op(camp.client(1)), new, &closed).unwrap();
-    let dir =
-        Found { attr: camp.client(1).getattr(new).unwrap(), dir: camp.partition.dir, path: b"new".to_vec() };
+    let dir = TreeEntry {
+        attr: camp.client(1).getattr(new).unwrap(),
+        dir: camp.partition.dir,
+        path: b"new".to_vec(),
+    };
     let mode_of = |camp: &Camp, name: &str| fs::metadata(camp.at(name)).unwrap().mode() & 0o7777;
     camp.client(0).site.flush_open(&dir).unwrap();
     assert_eq!(mode_of(&camp, "new"), 0o755);
@@ -524,7 +527,7 @@ fn two_formations_share_a_source_without_mixing_their_files() {
     camp.write(0, "top", b"of the first");
     client.write(&op(client), top.ino, 0, b"of the second", false).unwrap();
     assert_eq!(camp.flush(0, false), []);
-    let found = Found { attr: client.getattr(top.ino).unwrap(), dir: second.dir, path: b"top".to_vec() };
+    let found = TreeEntry { attr: client.getattr(top.ino).unwrap(), dir: second.dir, path: b"top".to_vec() };
     assert_eq!(client.site.flush(&found, None, false).unwrap_err().errno(), Errno::ESTALE);
     assert_eq!(fs::read(camp.at("top")).unwrap(), b"of the first");
     client.site.flush(&found, None, true).unwrap();

@@ -7,7 +7,7 @@ use std::sync::Barrier;
 
 use crate::at_site::{Camp, DIR, FILE, STRIPE, bind, bytes, tree};
 use crate::formation::{Formation, op, wait_until};
-use bivouac_client::{Client, Found, Partition};
+use bivouac_client::{Client, Partition, TreeEntry};
 use bivouac_net::{InProcess, LaneKind, Request, Transport};
 use bivouac_types::{ClientId, Errno, FsResult, Ino, OpId};
 use bivouac_wire::{Decode, Encode, FlushRequest, FlushState, Frame, Op};
@@ -182,7 +182,7 @@ impl Other {
         let (client, dir) = (self.client(), self.partition.dir);
         let attr = client.lookup(dir, name.as_bytes())?;
         let seen = client.site.seen_names(dir)?.get(name.as_bytes()).cloned();
-        client.site.flush(&Found { attr, dir, path: name.into() }, seen, force).map(drop)
+        client.site.flush(&TreeEntry { attr, dir, path: name.into() }, seen, force).map(drop)
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::at_site::{Camp, FILE, STRIPE, bytes};
 use crate::formation::{Formation, op};
-use bivouac_client::Found;
+use bivouac_client::TreeEntry;
 use bivouac_types::{Errno, Ino};
 
 const LEN: usize = 5 * STRIPE + 77;
@@ -22,7 +22,7 @@ fn flush_one(camp: &Camp, name: &str, force: bool) {
     let (client, dir) = (camp.client(1), camp.partition.dir);
     let attr = client.lookup(dir, name.as_bytes()).unwrap();
     let seen = client.site.seen_names(dir).unwrap().get(name.as_bytes()).cloned();
-    let found = Found { attr, dir, path: name.as_bytes().to_vec() };
+    let found = TreeEntry { attr, dir, path: name.as_bytes().to_vec() };
     client.site.flush(&found, seen, force).unwrap();
     assert!(fs::read(camp.at(name)).unwrap() == camp.read(1, name).unwrap(), "{name} is there");
 }
@@ -129,7 +129,7 @@ fn what_does_not_fit_is_not_replaced_before_it_is_elsewhere() {
     let made = client.create(&op(client), dir, b"one", &FILE, false, true).unwrap().attr;
     client.write(&op(client), made.ino, 0, b"new", false).unwrap();
     client.close(made.ino);
-    let found = Found { attr: client.getattr(made.ino).unwrap(), dir, path: b"one".to_vec() };
+    let found = TreeEntry { attr: client.getattr(made.ino).unwrap(), dir, path: b"one".to_vec() };
     let seen = client.site.seen_names(dir).unwrap().get(&b"one"[..]).cloned();
     // Room may be made by flushing what was brought so far, since that has another name now.
     if let Err(refused) = client.site.flush(&found, seen, true) {

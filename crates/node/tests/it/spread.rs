@@ -127,24 +127,24 @@ fn attributes_follow_every_change_at_once() {
 }
 
 #[test]
-fn a_glance_shows_own_changes_and_soon_those_of_others() {
+fn cached_attrs_show_own_changes_and_soon_those_of_others() {
     let formation = Formation::spreading(3);
     let dir = spread_dir(&formation);
     let client = &formation.clients[0];
     let before: u64 = (0..3).map(|node| formation.served(node, Op::GetAttr)).sum();
     for i in 0..200_u64 {
         make(client, dir, &format!("own {i}"), &FILE);
-        assert_eq!(client.glance(dir).unwrap().size, 3 + i);
+        assert_eq!(client.getattr_cached(dir).unwrap().size, 3 + i);
         if i % 2 == 0 {
             client.rename(&op(client), dir, format!("own {i}").as_bytes(), dir, b"moved", 0).unwrap();
             client.rename(&op(client), dir, b"moved", dir, format!("own {i}").as_bytes(), 0).unwrap();
-            assert_eq!(client.glance(dir).unwrap().size, 3 + i);
+            assert_eq!(client.getattr_cached(dir).unwrap().size, 3 + i);
         }
     }
     let asked = (0..3).map(|node| formation.served(node, Op::GetAttr)).sum::<u64>() - before;
-    assert!(asked < 300, "{asked} questions for 300 glances");
+    assert!(asked < 300, "{asked} questions for 300 looks");
     make(&formation.clients[1], dir, "of another", &FILE);
-    wait_until("the other's entry is counted", || client.glance(dir).unwrap().size == 203);
+    wait_until("the other's entry is counted", || client.getattr_cached(dir).unwrap().size == 203);
 }
 
 #[test]

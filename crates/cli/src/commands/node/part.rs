@@ -17,7 +17,9 @@ use bivouac_launch::{LaunchError, StateDir, give_memory_back};
 use bivouac_monitor::answer_question;
 use bivouac_mount::{Mount, MountError, Options};
 use bivouac_net::{InProcess, LaneKind, Listener, LivenessTable};
-use bivouac_node::{Cache, LockClient, Node, NodeConfig, PagePool, Past, Served, SystemClock, TokenHolder};
+use bivouac_node::{
+    Cache, LockClient, Node, NodeConfig, PagePool, RecoveryHistory, ServedClient, SystemClock, TokenHolder,
+};
 use bivouac_store::VolumeConfig;
 use bivouac_types::limits::LEASE_MS;
 use bivouac_types::{ClientId, Errno, FsError, Ino, NodeId, OpId, TargetIndex};
@@ -309,7 +311,7 @@ impl Part {
                 }
                 Err(error) => Some(error.to_string()),
             };
-            node.serve(id, |served| *served = Served::default());
+            node.serve(id, |served| *served = ServedClient::default());
             if let Some(message) = &message {
                 log::error!(why:% = message; "mount {}", dir.display());
             }
@@ -395,7 +397,10 @@ fn config_of(shared: &DaemonContext, share: &NodeShare, liveness: &Arc<LivenessT
         secret: *shared.auth.secret.expose(),
         around: None,
         rounds: shared.rounds.clone(),
-        past: Past { clients_ended: shared.config.recovering, was_recovered: shared.config.was_recovered },
+        past: RecoveryHistory {
+            clients_ended: shared.config.recovering,
+            was_recovered: shared.config.was_recovered,
+        },
         switches: switches(shared),
         recorded: None,
     }

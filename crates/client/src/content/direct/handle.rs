@@ -12,14 +12,14 @@ use bivouac_wire::{Grant, Window};
 use parking_lot::RwLock;
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::Wish;
+use super::AccessKind;
 
 /// Most buffers that the kernel takes in one call (`IOV_MAX`).
 const SLICES_MAX: usize = 1024;
 
 /// Why an access was not made directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missed {
+pub enum DirectError {
     /// The grant is over; another one may be had.
     Over,
     /// The window ends before the write does.
@@ -121,10 +121,10 @@ impl Handle {
         self.session.is_own() && !self.gate.is_closed()
     }
 
-    pub fn allows(&self, wish: Wish) -> bool {
+    pub fn allows(&self, wish: AccessKind) -> bool {
         match wish {
-            Wish::Read => self.reads,
-            Wish::Write => self.to.load(Ordering::Relaxed) > 0,
+            AccessKind::Read => self.reads,
+            AccessKind::Write => self.to.load(Ordering::Relaxed) > 0,
         }
     }
 
@@ -153,7 +153,7 @@ impl Handle {
     }
 
     /// Reads data from `offset` on; the number of bytes, less than wanted at the end of the subfile.
-    pub fn read(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Missed> {
+    pub fn read(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, DirectError> {
         let _with_others = self.threads.read();
         self.read_inside(offset, into)
     }
@@ -170,8 +170,8 @@ impl Handle {
         rustix::io::preadv2(&self.file, &mut into, at, ReadWriteFlags::NOWAIT).ok()
     }
 
-    fn read_inside(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Missed> {
-        let _inside = self.gate.enter().ok_or(Missed::Over)?;
+    fn read_inside(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, DirectError> {
+        let _inside = self.gate.enter().ok_or(DirectError::Over)?;
         let (mut rest, mut done) = (into, 0);
         IoSliceMut::advance_slices(&mut rest, 0);
         while !rest.is_empty() {
@@ -184,7 +184,7 @@ impl Handle {
                     IoSliceMut::advance_slices(&mut rest, read);
                 }
                 Err(Errno::INTR) => {}
-                Err(_) => return Err(Missed::Refused),
+                Err(_) => return Err(DirectError::Refused),
             }
         }
         Ok(done)
@@ -193,40 +193,40 @@ impl Handle {
     /// Shows a range of the data of a subfile in memory where it lies; `Refused` if that cannot be.
     pub fn show(
         &self,
-        wish: Wish,
+        wish: AccessKind,
         offset: u64,
         len: u64,
         show: &mut dyn FnMut(*mut [u8]),
-    ) -> Result<(), Missed> {
+    ) -> Result<(), DirectError> {
         let (file, at) = (self.file.as_fd(), self.data_at.saturating_add(offset));
-        if wish == Wish::Write {
+        if wish == AccessKind::Write {
             return self.write_within(offset, len, || {
-                show(WritablePages::map(file, at, len).map_err(|_| Missed::Refused)?.bytes());
+                show(WritablePages::map(file, at, len).map_err(|_| DirectError::Refused)?.bytes());
                 Ok(())
             });
         }
         // Who may read is alone, or among readers: nobody writes meanwhile.
         let _with_others = self.threads.read();
-        let _inside = self.gate.enter().ok_or(Missed::Over)?;
-        show(ReadOnlyPages::map(file, at, len).ok().flatten().ok_or(Missed::Refused)?.bytes());
+        let _inside = self.gate.enter().ok_or(DirectError::Over)?;
+        show(ReadOnlyPages::map(file, at, len).ok().flatten().ok_or(DirectError::Refused)?.bytes());
         Ok(())
     }
 
     /// Writes all of the data at `offset`. When it is refused, parts may have been written.
-    pub fn write(&self, offset: u64, len: u64, data: &mut [IoSlice<'_>]) -> Result<(), Missed> {
+    pub fn write(&self, offset: u64, len: u64, data: &mut [IoSlice<'_>]) -> Result<(), DirectError> {
         self.write_within(offset, len, || {
             let (mut rest, mut at) = (data, self.data_at.saturating_add(offset));
             IoSlice::advance_slices(&mut rest, 0);
             while !rest.is_empty() {
                 let count = rest.len().min(SLICES_MAX);
                 match rustix::io::pwritev(&self.file, &rest[..count], at) {
-                    Ok(0) => return Err(Missed::Refused),
+                    Ok(0) => return Err(DirectError::Refused),
                     Ok(written) => {
                         at += written as u64;
                         IoSlice::advance_slices(&mut rest, written);
                     }
                     Err(Errno::INTR) => {}
-                    Err(_) => return Err(Missed::Refused),
+                    Err(_) => return Err(DirectError::Refused),
                 }
             }
             Ok(())
@@ -245,13 +245,14 @@ impl Handle {
         offset: u64,
         len: u64,
         places: impl Iterator<Item = (u64, &'d [u8])>,
-    ) -> Result<(), Missed> {
+    ) -> Result<(), DirectError> {
         self.write_within(offset, len, || {
             let start = self.data_at.saturating_add(offset);
-            let mapped = WritablePages::map(self.file.as_fd(), start, len).map_err(|_| Missed::Refused)?;
+            let mapped =
+                WritablePages::map(self.file.as_fd(), start, len).map_err(|_| DirectError::Refused)?;
             for (at, bytes) in places {
                 let put = at.checked_sub(offset).is_some_and(|at| mapped.put(at as usize, bytes));
-                put.then_some(()).ok_or(Missed::Refused)?;
+                put.then_some(()).ok_or(DirectError::Refused)?;
             }
             Ok(())
         })
@@ -262,13 +263,13 @@ impl Handle {
         &self,
         offset: u64,
         len: u64,
-        write: impl FnOnce() -> Result<(), Missed>,
-    ) -> Result<(), Missed> {
-        let end = offset.checked_add(len).ok_or(Missed::Refused)?;
+        write: impl FnOnce() -> Result<(), DirectError>,
+    ) -> Result<(), DirectError> {
+        let end = offset.checked_add(len).ok_or(DirectError::Refused)?;
         let _alone = self.threads.write();
-        let _inside = self.gate.enter().ok_or(Missed::Over)?;
+        let _inside = self.gate.enter().ok_or(DirectError::Over)?;
         if offset < self.from.load(Ordering::Relaxed) || end > self.to.load(Ordering::Relaxed) {
-            return Err(Missed::Outside);
+            return Err(DirectError::Outside);
         }
         self.gate.mark_written(offset, len);
         write()

@@ -13,7 +13,7 @@ use bivouac_wire::SizeLease;
 use parking_lot::Mutex;
 
 use super::{Direct, SHARDS};
-use crate::homes::known::{Known, KnownFiles};
+use crate::homes::known::{KnownFile, KnownFiles};
 
 /// How often a file grows by messages before its size is asked for.
 const GROWN_MIN: u32 = 3;
@@ -38,7 +38,7 @@ impl SizeHandle {
         self.session.is_own() && !self.gate.is_closed()
     }
 
-    fn tell(&self, written: &Range<u64>, known: &Known) -> bool {
+    fn tell(&self, written: &Range<u64>, known: &KnownFile) -> bool {
         let told = WriteEnd {
             end: written.end,
             fresh: written.end.saturating_sub(written.start.max(known.size)),
@@ -66,7 +66,7 @@ fn now_ns() -> u64 {
 
 /// What is known of the size of a file that grows.
 #[derive(Debug)]
-enum State {
+enum SizeState {
     /// It grew so often by messages.
     Grown(u32),
     /// Not to be asked for before then, also because somebody just does.
@@ -76,7 +76,7 @@ enum State {
 
 /// The sizes of the files of a client that grow.
 pub struct Sizes {
-    shards: [Mutex<HashMap<Ino, State>>; SHARDS],
+    shards: [Mutex<HashMap<Ino, SizeState>>; SHARDS],
 }
 
 impl Default for Sizes {
@@ -86,37 +86,37 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, State>> {
+    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, SizeState>> {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
     /// Tells of a write behind the size that its writer knows. Whether the home has it.
-    pub fn tell(&self, ino: Ino, written: &Range<u64>, known: &Known) -> bool {
+    pub fn tell(&self, ino: Ino, written: &Range<u64>, known: &KnownFile) -> bool {
         match self.shard(ino).lock().get(&ino) {
-            Some(State::Lent(handle)) => handle.tell(written, known),
+            Some(SizeState::Lent(handle)) => handle.tell(written, known),
             _ => false,
         }
     }
 
     /// Whether the size of the file is lent.
     pub fn is_lent(&self, ino: Ino) -> bool {
-        matches!(self.shard(ino).lock().get(&ino), Some(State::Lent(_)))
+        matches!(self.shard(ino).lock().get(&ino), Some(SizeState::Lent(_)))
     }
 
     /// The file has grown by a message. Whether its size should be asked for at once, by nobody else.
     fn grown(&self, ino: Ino) -> bool {
         let mut shard = self.shard(ino).lock();
-        let state = shard.entry(ino).or_insert(State::Grown(0));
+        let state = shard.entry(ino).or_insert(SizeState::Grown(0));
         match state {
-            State::Lent(handle) if handle.is_open() => return false,
-            State::Refused(until) if *until > Instant::now() => return false,
-            State::Grown(times) if *times + 1 >= GROWN_MIN => {}
-            State::Grown(times) => {
+            SizeState::Lent(handle) if handle.is_open() => return false,
+            SizeState::Refused(until) if *until > Instant::now() => return false,
+            SizeState::Grown(times) if *times + 1 >= GROWN_MIN => {}
+            SizeState::Grown(times) => {
                 *times += 1;
                 return false;
             }
             _ => {
-                *state = State::Grown(1);
+                *state = SizeState::Grown(1);
                 return false;
             }
         }
@@ -129,7 +129,7 @@ impl Sizes {
         let mut shard = self.shard(ino).lock();
         // Closed meanwhile: nobody would give it back.
         if let Some(state) = shard.get_mut(&ino).filter(|_| known.is_open(ino)) {
-            *state = lent.map_or_else(pause, State::Lent);
+            *state = lent.map_or_else(pause, SizeState::Lent);
         }
     }
 
@@ -140,8 +140,8 @@ impl Sizes {
     }
 }
 
-fn pause() -> State {
-    State::Refused(Instant::now() + Duration::from_millis(DIRECT_CALM_MS))
+fn pause() -> SizeState {
+    SizeState::Refused(Instant::now() + Duration::from_millis(DIRECT_CALM_MS))
 }
 
 impl Direct {

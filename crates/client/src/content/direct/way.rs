@@ -12,14 +12,14 @@ use bivouac_wire::{GrantRequest, LendSizeRequest, WidenRequest, op};
 use parking_lot::Mutex;
 
 use super::size::SizeHandle;
-use super::{Handle, Wish};
+use super::{AccessKind, Handle};
 
 /// How long a node is not asked again after it could not be.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Longest wait for an answer: without it there are messages.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-pub struct Way {
+pub struct DirectConnection {
     address: Address,
     identity: Identity,
     wait: Duration,
@@ -37,9 +37,9 @@ struct Open {
     session: Arc<Session>,
 }
 
-impl Way {
-    pub fn new(address: Address, identity: Identity, wait: Duration) -> Way {
-        Way { address, identity, wait: wait.min(WAIT_MAX), link: Mutex::default() }
+impl DirectConnection {
+    pub fn new(address: Address, identity: Identity, wait: Duration) -> DirectConnection {
+        DirectConnection { address, identity, wait: wait.min(WAIT_MAX), link: Mutex::default() }
     }
 
     /// Asks for a subfile. That it is not granted is no error.
@@ -48,13 +48,13 @@ impl Way {
         node: NodeId,
         ino: Ino,
         range: &TargetRange,
-        wish: Wish,
+        wish: AccessKind,
         count: &Arc<AtomicUsize>,
     ) -> Option<Handle> {
         self.with(|open| {
             let session = open.session.index();
             let (target, write, offset, len) =
-                (range.target, wish == Wish::Write, range.subfile_offset, range.len);
+                (range.target, wish == AccessKind::Write, range.subfile_offset, range.len);
             let request = GrantRequest { session, ino, target, write, offset, len };
             let (grant, file) = open.line.ask::<op::GrantDirect>(&request)?;
             if !grant.granted {

@@ -57,6 +57,7 @@ fn an_answer_that_was_begun_before_a_change_is_over_gets_no_lease() {
 #[test]
 fn leases_are_short_beside_the_time_since_the_last_change() {
     let (mut state, now) = (SlotLeases::default(), Instant::now());
+    state.place(NAME).begin(A);
     state.place(NAME).end(A, now);
     let given = |state: &mut SlotLeases, ms| grant(state, B, NAME, after(1, now), after(ms, now));
     assert_eq!(given(&mut state, LEASE_MS_MIN * LEASE_PART - 1), 0);

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use bivouac_client::{Client, Flushed, Found, NewInode, Partition};
+use bivouac_client::{Client, Flushed, NewInode, Partition, TreeEntry};
 use bivouac_types::{Errno, FsResult, Ino, TargetIndex, mode};
 use tempfile::TempDir;
 
@@ -74,10 +74,10 @@ impl Camp {
     pub fn flush(&self, node: usize, force: bool) -> Vec<(String, Errno, String)> {
         let client = self.client(node);
         let dir = self.partition.dir;
-        let top = Found { attr: client.getattr(dir).unwrap(), dir, path: Vec::new() };
+        let top = TreeEntry { attr: client.getattr(dir).unwrap(), dir, path: Vec::new() };
         let plan = client.plan_flush(&client.site.unsaved().unwrap(), &[], &top).unwrap();
         let mut failed = Vec::new();
-        let mut take = |found: &Found, flushed: FsResult<Flushed>| {
+        let mut take = |found: &TreeEntry, flushed: FsResult<Flushed>| {
             if let Err(error) = flushed {
                 let path = String::from_utf8_lossy(&found.path).into_owned();
                 failed.push((path, error.errno(), error.to_string()));

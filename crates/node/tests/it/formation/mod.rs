@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use bivouac_client::{Client, ClientOptions, OpCtx};
 use bivouac_net::{InProcess, LaneKind, LivenessTable, Request, Transport};
-use bivouac_node::{Around, Node, NodeConfig, Past, PeerRequest, Peers, Rounds, SystemClock};
+use bivouac_node::{
+    Node, NodeConfig, PeerRequest, Peers, RecoveryHistory, Rounds, SourceDecorator, SystemClock,
+};
 use bivouac_store::{DataOptions, DataStore, Records, RecordsOptions, VolumeConfig};
 use bivouac_types::limits::SLOTS_DEFAULT;
 use bivouac_types::{Checksum, ClientId, Errno, FormationId, FsError, FsResult, Ino, NodeId, Slot, SpreadAt};
@@ -213,7 +215,7 @@ pub struct Formation {
     /// What nodes are told of object stores when they are started.
     pub objects: bivouac_source::Environment,
     /// What nodes put around site storage when they are started.
-    pub around: Option<Around>,
+    pub around: Option<SourceDecorator>,
     /// How often it was started: a new process is a new client.
     starts: u64,
     /// Clients that were made so far.
@@ -362,7 +364,7 @@ impl Formation {
                 objects: self.objects.clone(),
                 secret: SECRET,
                 around: self.around.clone(),
-                past: Past::default(),
+                past: RecoveryHistory::default(),
                 recorded: None,
                 switches: self.switches.clone(),
             };

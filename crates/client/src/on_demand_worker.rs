@@ -11,21 +11,21 @@ const IDLE: Duration = Duration::from_secs(5);
 
 /// Calls such a thread, from any thread; and waits for calls, in that thread.
 #[derive(Debug, Default)]
-pub struct Attendant {
-    state: Mutex<State>,
+pub struct OnDemandWorker {
+    state: Mutex<WorkerState>,
     /// Whether it was called and does not rest since. Changes under the state's lock.
     called: AtomicBool,
     bell: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WorkerState {
     /// Whether the thread is there.
     runs: bool,
     ends: bool,
 }
 
-impl Attendant {
+impl OnDemandWorker {
     /// There is something to do. `spawn` starts the thread if it is not there, and says whether it could; then the
     /// answer is that there is one.
     pub fn call(&self, spawn: impl FnOnce() -> bool) -> bool {
@@ -98,11 +98,11 @@ mod tests {
 
     #[test]
     fn it_comes_when_called_and_goes_when_dismissed() {
-        let attendant = Arc::<Attendant>::default();
+        let worker = Arc::<OnDemandWorker>::default();
         let (sender, rounds) = std::sync::mpsc::channel();
-        let theirs = Arc::clone(&attendant);
+        let theirs = Arc::clone(&worker);
         let mut thread = None;
-        let called = attendant.call(|| {
+        let called = worker.call(|| {
             thread = Some(std::thread::spawn(move || {
                 while theirs.next(Duration::from_millis(1)) {
                     theirs.rest(|| true);
@@ -113,27 +113,27 @@ mod tests {
         });
         assert!(called);
         rounds.recv().unwrap();
-        assert!(attendant.call(|| panic!("it is there")));
+        assert!(worker.call(|| panic!("it is there")));
         rounds.recv().unwrap();
-        attendant.dismiss();
+        worker.dismiss();
         thread.unwrap().join().unwrap();
     }
 
     #[test]
     fn what_comes_just_before_a_rest_is_not_left() {
-        let attendant = Attendant::default();
-        assert!(attendant.call(|| true) && attendant.next(Duration::ZERO));
+        let worker = OnDemandWorker::default();
+        assert!(worker.call(|| true) && worker.next(Duration::ZERO));
         // A call that finds the thread there, and what it is for.
-        assert!(attendant.call(|| panic!("it is there")));
-        attendant.rest(|| false);
-        assert!(attendant.next(Duration::ZERO), "it goes on at once");
+        assert!(worker.call(|| panic!("it is there")));
+        worker.rest(|| false);
+        assert!(worker.next(Duration::ZERO), "it goes on at once");
     }
 
     #[test]
     fn without_a_thread_nobody_comes() {
-        let attendant = Attendant::default();
-        assert!(!attendant.call(|| false));
-        assert!(attendant.call(|| true), "it is tried again");
-        assert!(attendant.call(|| panic!("it was called already")));
+        let worker = OnDemandWorker::default();
+        assert!(!worker.call(|| false));
+        assert!(worker.call(|| true), "it is tried again");
+        assert!(worker.call(|| panic!("it was called already")));
     }
 }

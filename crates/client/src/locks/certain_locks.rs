@@ -9,7 +9,7 @@ use bivouac_wire::{FileLock, FormationMap, LockKind};
 
 /// Of all files.
 #[derive(Debug, Default)]
-pub struct Sure {
+pub struct CertainLocks {
     files: HashMap<Ino, File>,
     /// Unlockings that began or ended: their numbers.
     unlockings: u64,
@@ -35,21 +35,21 @@ struct Owner {
 
 /// The unlocking that came last when something began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Since(u64);
+pub struct UnlockStamp(u64);
 
-impl Sure {
+impl CertainLocks {
     /// A request for a lock begins. One for a whole file gives up the one of another mode, whatever comes of it.
-    pub fn begin(&mut self, ino: Ino, lock: &FileLock) -> Since {
+    pub fn begin(&mut self, ino: Ino, lock: &FileLock) -> UnlockStamp {
         if lock.kind == LockKind::Whole {
             self.note_unlocking(ino, lock);
         }
         let owner = self.owner(ino, lock);
         owner.asking += 1;
-        Since(owner.unlocked)
+        UnlockStamp(owner.unlocked)
     }
 
-    /// It is over; `begun` is what [`Sure::begin`] said.
-    pub fn end(&mut self, ino: Ino, lock: &FileLock, begun: Since, is_granted: bool) {
+    /// It is over; `begun` is what [`CertainLocks::begin`] said.
+    pub fn end(&mut self, ino: Ino, lock: &FileLock, begun: UnlockStamp, is_granted: bool) {
         if !is_granted && lock.kind == LockKind::Whole {
             self.note_unlocking(ino, lock);
         }
@@ -76,26 +76,26 @@ impl Sure {
     }
 
     /// Before a home is asked what this client has locked there.
-    pub fn now(&self) -> Since {
-        Since(self.unlockings)
+    pub fn now(&self) -> UnlockStamp {
+        UnlockStamp(self.unlockings)
     }
 
     /// A home has said that this is locked, when it was asked after `asked`.
-    pub fn learn(&mut self, ino: Ino, lock: &FileLock, asked: Since) {
+    pub fn learn(&mut self, ino: Ino, lock: &FileLock, asked: UnlockStamp) {
         if self.now() == asked {
             self.owner(ino, lock).add(lock);
         }
     }
 
     /// The last unlocking in a file of which something is locked for sure.
-    pub fn of(&self, ino: Ino) -> Option<Since> {
+    pub fn of(&self, ino: Ino) -> Option<UnlockStamp> {
         let file = self.files.get(&ino)?;
         let has_any = file.owners.values().any(|owner| !owner.ranges.is_empty());
-        has_any.then_some(Since(file.unlocked))
+        has_any.then_some(UnlockStamp(file.unlocked))
     }
 
-    /// The files of a home of which something is locked for sure, as [`Sure::of`].
-    pub fn files(&self, home: NodeId, map: &FormationMap) -> Vec<(Ino, Since)> {
+    /// The files of a home of which something is locked for sure, as [`CertainLocks::of`].
+    pub fn files(&self, home: NodeId, map: &FormationMap) -> Vec<(Ino, UnlockStamp)> {
         let files = self.files.keys().filter(|ino| map.home(**ino) == Some(home));
         files.filter_map(|ino| Some((*ino, self.of(*ino)?))).collect()
     }
@@ -189,19 +189,19 @@ mod tests {
         lock(LockKind::Range, owner, start, end)
     }
 
-    fn locks(sure: &mut Sure, lock: &FileLock) {
+    fn locks(sure: &mut CertainLocks, lock: &FileLock) {
         let begun = sure.begin(INO, lock);
         sure.end(INO, lock, begun, true);
     }
 
-    fn unlocks(sure: &mut Sure, lock: &FileLock) {
+    fn unlocks(sure: &mut CertainLocks, lock: &FileLock) {
         sure.begin_unlocking(INO, lock);
         sure.end_unlocking(INO, lock);
     }
 
     #[test]
     fn what_was_unlocked_beside_a_request_is_not_sure() {
-        let mut sure = Sure::default();
+        let mut sure = CertainLocks::default();
         let (one, other) = (range(1, 0, 9), range(2, 0, 9));
         let begun = sure.begin(INO, &one);
         unlocks(&mut sure, &other);
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_whole_file_is_given_up_before_it_is_sought() {
-        let mut sure = Sure::default();
+        let mut sure = CertainLocks::default();
         let whole = lock(LockKind::Whole, 1, 0, u64::MAX);
         locks(&mut sure, &whole);
         assert!(sure.of(INO).is_some());
@@ -247,7 +247,7 @@ mod tests {
         fn ranges_are_those_of_a_model(
             steps in proptest::collection::vec((any::<bool>(), 0u64..12, 0u64..12), 0..60),
         ) {
-            let (mut sure, mut model) = (Sure::default(), [false; 12]);
+            let (mut sure, mut model) = (CertainLocks::default(), [false; 12]);
             for (takes, a, b) in steps {
                 let lock = range(1, a.min(b), a.max(b));
                 if takes { locks(&mut sure, &lock) } else { unlocks(&mut sure, &lock) }

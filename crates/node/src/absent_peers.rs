@@ -19,7 +19,7 @@ thread_local! {
 }
 
 /// The peers that did not answer.
-pub struct Away {
+pub struct AbsentPeers {
     nodes: Mutex<HashMap<NodeId, Absence>>,
     /// Whether there are any; for a look without the lock.
     any: AtomicBool,
@@ -34,10 +34,10 @@ struct Absence {
     asked: bool,
 }
 
-impl Away {
+impl AbsentPeers {
     /// Nobody is away; `bound` is the longest wait for anybody.
-    pub fn new(bound: Duration) -> Away {
-        Away { nodes: Mutex::default(), any: AtomicBool::new(false), bound }
+    pub fn new(bound: Duration) -> AbsentPeers {
+        AbsentPeers { nodes: Mutex::default(), any: AtomicBool::new(false), bound }
     }
 
     /// How long a peer may be waited for, by work that nobody waits for.
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn who_is_away_is_left_alone_and_asked_by_one_at_a_time() {
-        let away = Away::new(Duration::from_secs(30));
+        let away = AbsentPeers::new(Duration::from_secs(30));
         assert_eq!((away.admit(NODE).unwrap(), away.is_here(NODE)), (WAIT.0, false));
         (0..20).for_each(|_| away.is_silent(NODE));
         assert_eq!(take_blamed(), Some(NODE));
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn nobody_is_waited_for_longer_than_the_bound() {
-        let away = Away::new(Duration::from_millis(40));
+        let away = AbsentPeers::new(Duration::from_millis(40));
         assert_eq!(away.admit(NODE).unwrap(), Duration::from_millis(40));
         assert_eq!(doubled(PAUSE, u32::MAX), PAUSE.1);
     }

@@ -21,7 +21,7 @@ pub struct Changes {
     unknown: u64,
 }
 
-struct Glimpse {
+struct CachedDirAttrs {
     attr: Attr,
     /// What had been changed when the home was asked.
     before: Changes,
@@ -33,17 +33,17 @@ struct Dir {
     changes: Changes,
     /// Time of the last change.
     changed: Timestamp,
-    glimpse: Option<Glimpse>,
+    cached: Option<CachedDirAttrs>,
 }
 
 /// The directories that were looked at lately.
 #[derive(Default)]
-pub struct Glimpses {
+pub struct SpreadDirCache {
     any: AtomicBool,
     dirs: Mutex<HashMap<Ino, Dir>>,
 }
 
-impl Glimpses {
+impl SpreadDirCache {
     /// This client has made (1) or removed (-1) an entry, or replaced one (0).
     pub fn changed(&self, dir: Ino, entries: i64, subdirs: i32) {
         if !self.any.load(Ordering::Acquire) {
@@ -65,8 +65,8 @@ impl Glimpses {
         }
         self.any.store(true, Ordering::Release);
         let dir = dirs.entry(ino).or_default();
-        match &dir.glimpse {
-            Some(glimpse) if glimpse.until > Instant::now() => Ok(glimpse.with(dir)),
+        match &dir.cached {
+            Some(cached) if cached.until > Instant::now() => Ok(cached.with(dir)),
             _ => Err(dir.changes),
         }
     }
@@ -75,20 +75,21 @@ impl Glimpses {
     fn keep(&self, attr: Attr, before: Changes, asked: Instant) -> Attr {
         let mut dirs = self.dirs.lock();
         let dir = dirs.entry(attr.ino).or_default();
+        // The answer may be from before or after that change: shown once, and not kept.
         if dir.changes.unknown != before.unknown {
             return attr;
         }
-        let glimpse = Glimpse { attr, before, until: asked + Duration::from_millis(SPREAD_ATTR_MS) };
-        let attr = glimpse.with(dir);
-        dir.glimpse = Some(glimpse);
+        let cached = CachedDirAttrs { attr, before, until: asked + Duration::from_millis(SPREAD_ATTR_MS) };
+        let attr = cached.with(dir);
+        dir.cached = Some(cached);
         attr
     }
 
     /// For how long what is known of a directory may still be shown.
     pub fn left(&self, ino: Ino) -> Duration {
         let dirs = self.dirs.lock();
-        let glimpse = dirs.get(&ino).and_then(|dir| dir.glimpse.as_ref());
-        glimpse.map_or(Duration::ZERO, |glimpse| glimpse.until.saturating_duration_since(Instant::now()))
+        let cached = dirs.get(&ino).and_then(|dir| dir.cached.as_ref());
+        cached.map_or(Duration::ZERO, |cached| cached.until.saturating_duration_since(Instant::now()))
     }
 
     /// This client has changed something whose effect is not known here.
@@ -96,13 +97,13 @@ impl Glimpses {
         if self.any.load(Ordering::Acquire)
             && let Some(dir) = self.dirs.lock().get_mut(&ino)
         {
-            dir.glimpse = None;
+            dir.cached = None;
             dir.changes.unknown += 1;
         }
     }
 }
 
-impl Glimpse {
+impl CachedDirAttrs {
     fn with(&self, dir: &Dir) -> Attr {
         let mut attr = self.attr;
         if dir.changes.count != self.before.count {
@@ -119,15 +120,15 @@ impl Glimpse {
 impl Names {
     /// As `look`, for a kernel: attributes of a spread directory may be up to [`SPREAD_ATTR_MS`] old as far as others have
     /// changed them. A change of this client that is under way meanwhile may be counted twice for as long.
-    pub fn glance(&self, ino: Ino, look: impl FnOnce(Ino) -> FsResult<Attr>) -> FsResult<Attr> {
+    pub fn getattr_cached(&self, ino: Ino, look: impl FnOnce(Ino) -> FsResult<Attr>) -> FsResult<Attr> {
         if !self.homes.spread.has(ino) {
             return look(ino);
         }
-        match self.glimpses.look(ino) {
+        match self.spread_dirs.look(ino) {
             Ok(attr) => Ok(attr),
             Err(before) => {
                 let asked = Instant::now();
-                Ok(self.glimpses.keep(look(ino)?, before, asked))
+                Ok(self.spread_dirs.keep(look(ino)?, before, asked))
             }
         }
     }
@@ -151,24 +152,24 @@ mod tests {
 
     #[test]
     fn own_changes_are_seen_at_once() {
-        let glimpses = Glimpses::default();
-        let before = glimpses.look(Ino(9)).unwrap_err();
-        glimpses.changed(Ino(9), 1, 0);
-        let seen = glimpses.keep(attr(10), before, Instant::now() + Duration::from_secs(3600));
+        let spread_dirs = SpreadDirCache::default();
+        let before = spread_dirs.look(Ino(9)).unwrap_err();
+        spread_dirs.changed(Ino(9), 1, 0);
+        let seen = spread_dirs.keep(attr(10), before, Instant::now() + Duration::from_secs(3600));
         assert_eq!((seen.size, seen.nlink), (11, 3), "what was done while the home was asked");
-        assert!(glimpses.left(Ino(9)) > Duration::from_secs(3600) && glimpses.left(Ino(8)).is_zero());
-        glimpses.changed(Ino(9), 1, 1);
-        glimpses.changed(Ino(9), -1, 0);
-        glimpses.changed(Ino(8), 1, 0);
-        let seen = glimpses.look(Ino(9)).unwrap();
+        assert!(spread_dirs.left(Ino(9)) > Duration::from_secs(3600) && spread_dirs.left(Ino(8)).is_zero());
+        spread_dirs.changed(Ino(9), 1, 1);
+        spread_dirs.changed(Ino(9), -1, 0);
+        spread_dirs.changed(Ino(8), 1, 0);
+        let seen = spread_dirs.look(Ino(9)).unwrap();
         assert_eq!((seen.size, seen.nlink), (11, 4));
         assert!(seen.mtime > attr(0).mtime && seen.ctime == seen.mtime);
-        glimpses.forget(Ino(9));
-        assert!(glimpses.left(Ino(9)).is_zero(), "nobody may go on caching it");
-        let before = glimpses.look(Ino(9)).unwrap_err();
-        assert_eq!(glimpses.keep(attr(11), before, Instant::now()), attr(11));
-        glimpses.forget(Ino(9));
-        assert_eq!(glimpses.keep(attr(11), before, Instant::now() + Duration::from_secs(3600)), attr(11));
-        assert!(glimpses.look(Ino(9)).is_err(), "it may be from before the change");
+        spread_dirs.forget(Ino(9));
+        assert!(spread_dirs.left(Ino(9)).is_zero(), "nobody may go on caching it");
+        let before = spread_dirs.look(Ino(9)).unwrap_err();
+        assert_eq!(spread_dirs.keep(attr(11), before, Instant::now()), attr(11));
+        spread_dirs.forget(Ino(9));
+        assert_eq!(spread_dirs.keep(attr(11), before, Instant::now() + Duration::from_secs(3600)), attr(11));
+        assert!(spread_dirs.look(Ino(9)).is_err(), "it may be from before the change");
     }
 }

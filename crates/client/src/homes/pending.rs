@@ -10,7 +10,7 @@ use bivouac_wire::Invalidation;
 use parking_lot::{Condvar, Mutex};
 
 /// Numbers of opens, and which of them have not been answered yet.
-pub struct UnderWay(Mutex<Numbers>);
+pub struct PendingOpens(Mutex<Numbers>);
 
 struct Numbers {
     next: OpenId,
@@ -19,14 +19,14 @@ struct Numbers {
 
 /// An open under way; dropped when it is among the open files, or has failed.
 pub struct Opening<'a> {
-    numbers: &'a UnderWay,
+    numbers: &'a PendingOpens,
     /// Its number.
     pub id: OpenId,
 }
 
-impl UnderWay {
-    pub fn new(first: OpenId) -> UnderWay {
-        UnderWay(Mutex::new(Numbers { next: first, open: BTreeSet::new() }))
+impl PendingOpens {
+    pub fn new(first: OpenId) -> PendingOpens {
+        PendingOpens(Mutex::new(Numbers { next: first, open: BTreeSet::new() }))
     }
 
     /// A number for an open that is about to be asked for.
@@ -34,6 +34,8 @@ impl UnderWay {
         let mut numbers = self.0.lock();
         let id = numbers.next.for_access(writes);
         numbers.next = OpenId(numbers.next.0 + OpenId::STEP);
+        // The floor that homes were told may be above a number that comes once more.
+        assert!(numbers.open.last().is_none_or(|last| *last < id), "open {id:?} begins behind a later one");
         numbers.open.insert(id);
         Opening { numbers: self, id }
     }
@@ -47,13 +49,14 @@ impl UnderWay {
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
-        self.numbers.0.lock().open.remove(&self.id);
+        let was_open = self.numbers.0.lock().open.remove(&self.id);
+        assert!(was_open, "open {:?} ends twice", self.id);
     }
 }
 
 /// Files whose homes are just being told that the content has changed, or have yet to be.
 #[derive(Default)]
-pub struct Tellings {
+pub struct PendingMtimeUpdates {
     files: Mutex<HashMap<Ino, usize>>,
     ended: Condvar,
     /// How many there are, for a look without the lock.
@@ -62,19 +65,19 @@ pub struct Tellings {
     shown: Option<Arc<PendingTimeCounters>>,
 }
 
-/// A telling under way.
-pub struct Telling<'a> {
-    tellings: &'a Tellings,
+/// A message under way that tells a home of a change.
+pub struct MtimeUpdate<'a> {
+    updates: &'a PendingMtimeUpdates,
     ino: Ino,
 }
 
-impl Tellings {
-    pub fn new(shown: Option<Arc<PendingTimeCounters>>) -> Tellings {
-        Tellings { shown, ..Tellings::default() }
+impl PendingMtimeUpdates {
+    pub fn new(shown: Option<Arc<PendingTimeCounters>>) -> PendingMtimeUpdates {
+        PendingMtimeUpdates { shown, ..PendingMtimeUpdates::default() }
     }
 
     /// The home of a file has yet to be told, from now on, or not any more.
-    pub fn is_due(&self, ino: Ino, due: bool) {
+    pub fn mark_dirty(&self, ino: Ino, due: bool) {
         if let Some(untold) = &self.shown {
             let key = Invalidation { ino, name: None }.key();
             if due { untold.begin(key) } else { untold.end(key) }
@@ -82,11 +85,12 @@ impl Tellings {
     }
 
     /// The home of a file is about to be told.
-    pub fn begin(&self, ino: Ino) -> Telling<'_> {
+    pub fn begin(&self, ino: Ino) -> MtimeUpdate<'_> {
+        // Before the entry: who finds 0 asked before this began, and is not to wait for it.
         self.count.fetch_add(1, Ordering::AcqRel);
         *self.files.lock().entry(ino).or_default() += 1;
-        self.is_due(ino, true);
-        Telling { tellings: self, ino }
+        self.mark_dirty(ino, true);
+        MtimeUpdate { updates: self, ino }
     }
 
     /// Whether somebody is telling the home of this file.
@@ -107,18 +111,18 @@ impl Tellings {
     }
 }
 
-impl Drop for Telling<'_> {
+impl Drop for MtimeUpdate<'_> {
     fn drop(&mut self) {
-        self.tellings.is_due(self.ino, false);
-        let mut files = self.tellings.files.lock();
-        if let Some(count) = files.get_mut(&self.ino) {
-            *count -= 1;
-            if *count == 0 {
-                files.remove(&self.ino);
-                self.tellings.ended.notify_all();
-            }
+        self.updates.mark_dirty(self.ino, false);
+        let mut files = self.updates.files.lock();
+        let count = files.entry(self.ino).or_default();
+        assert!(*count > 0, "the home of inode {} was told by nobody", self.ino);
+        *count -= 1;
+        if *count == 0 {
+            files.remove(&self.ino);
+            self.updates.ended.notify_all();
         }
-        self.tellings.count.fetch_sub(1, Ordering::AcqRel);
+        self.updates.count.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -128,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_floor_is_the_oldest_open_under_way() {
-        let numbers = UnderWay::new(OpenId(10));
+        let numbers = PendingOpens::new(OpenId(10));
         assert_eq!(numbers.floor(), OpenId(10));
         let (first, second) = (numbers.begin(false), numbers.begin(true));
         assert_eq!((first.id, second.id, numbers.floor()), (OpenId(10), OpenId(13), OpenId(10)));
@@ -140,17 +144,17 @@ mod tests {
 
     #[test]
     fn a_telling_is_waited_for() {
-        let tellings = Tellings::default();
-        tellings.wait(Ino(1));
-        let (first, second) = (tellings.begin(Ino(1)), tellings.begin(Ino(1)));
-        assert!(tellings.has(Ino(1)) && !tellings.has(Ino(2)));
-        tellings.wait(Ino(2));
+        let updates = PendingMtimeUpdates::default();
+        updates.wait(Ino(1));
+        let (first, second) = (updates.begin(Ino(1)), updates.begin(Ino(1)));
+        assert!(updates.has(Ino(1)) && !updates.has(Ino(2)));
+        updates.wait(Ino(2));
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| tellings.wait(Ino(1)));
+            let waiting = scope.spawn(|| updates.wait(Ino(1)));
             drop(first);
-            assert!(!tellings.files.lock().is_empty() && !waiting.is_finished());
+            assert!(!updates.files.lock().is_empty() && !waiting.is_finished());
             drop(second);
         });
-        assert!(tellings.files.lock().is_empty() && tellings.count.load(Ordering::Relaxed) == 0);
+        assert!(updates.files.lock().is_empty() && updates.count.load(Ordering::Relaxed) == 0);
     }
 }

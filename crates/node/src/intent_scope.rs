@@ -7,7 +7,7 @@ use crate::intent_record::{Intent, LoggedIntent, OldEntry};
 
 /// What an intent is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Concerns {
+pub struct IntentScope {
     /// What is being done.
     pub what: &'static str,
     /// The name, for changes of entries.
@@ -22,44 +22,44 @@ pub struct Concerns {
 ///
 /// # Errors
 /// For bytes that are none.
-pub fn concerns(record: &[u8]) -> Result<Concerns, DecodeError> {
+pub fn concerns(record: &[u8]) -> Result<IntentScope, DecodeError> {
     Ok(of_intent(LoggedIntent::from_bytes(record)?.intent))
 }
 
-fn of_intent(intent: Intent) -> Concerns {
+fn of_intent(intent: Intent) -> IntentScope {
     match intent {
         Intent::Undo(intent) => of_intent(*intent),
         Intent::MakeDir(new) => {
             let inos = vec![new.inode.attr.ino, new.inode.parent];
-            Concerns { what: "mkdir", name: new.name, inos, targets: Vec::new() }
+            IntentScope { what: "mkdir", name: new.name, inos, targets: Vec::new() }
         }
         Intent::RemoveDir(old) => of_entry("rmdir", old),
         Intent::Unlink(old) => of_entry("unlink", old),
         Intent::Link(old) => of_entry("link", old),
         Intent::Rename(moved) => {
             let inos = [moved.ino, moved.parent, moved.new_parent].into_iter().chain(moved.replaced);
-            Concerns { what: "rename", name: moved.name, inos: inos.collect(), targets: Vec::new() }
+            IntentScope { what: "rename", name: moved.name, inos: inos.collect(), targets: Vec::new() }
         }
         Intent::Spread(dir) => of_dir("spread", dir),
         Intent::Inherit(dir) => of_dir("inherit", dir),
         Intent::MakePartition(new) => of_dir("partition", new.dir),
         Intent::Renew(new) => {
             let targets = bivouac_layout::targets_of(&new.layout).collect();
-            Concerns { what: "renew", name: Vec::new(), inos: vec![new.ino], targets }
+            IntentScope { what: "renew", name: Vec::new(), inos: vec![new.ino], targets }
         }
         Intent::Cut(cut) => {
             let targets = bivouac_layout::targets_of(&cut.layout).collect();
-            Concerns { what: "truncate", name: Vec::new(), inos: vec![cut.ino], targets }
+            IntentScope { what: "truncate", name: Vec::new(), inos: vec![cut.ino], targets }
         }
     }
 }
 
-fn of_dir(what: &'static str, dir: Ino) -> Concerns {
-    Concerns { what, name: Vec::new(), inos: vec![dir], targets: Vec::new() }
+fn of_dir(what: &'static str, dir: Ino) -> IntentScope {
+    IntentScope { what, name: Vec::new(), inos: vec![dir], targets: Vec::new() }
 }
 
-fn of_entry(what: &'static str, entry: OldEntry) -> Concerns {
-    Concerns { what, name: entry.name, inos: vec![entry.ino, entry.parent], targets: Vec::new() }
+fn of_entry(what: &'static str, entry: OldEntry) -> IntentScope {
+    IntentScope { what, name: entry.name, inos: vec![entry.ino, entry.parent], targets: Vec::new() }
 }
 
 #[cfg(test)]
