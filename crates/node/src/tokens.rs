@@ -188,9 +188,9 @@ mod tests {
     #[test]
     fn what_nobody_has_needed_for_a_while_is_not_overdue() {
         let (ino, client, serial, begin) = (Ino(9), ClientId(3), 7, Instant::now());
-        let wanted = Wanted { mode: TokenMode::Read, required: ByteRange::ALL, desired: vec![] };
+        let wanted = TokenRequest { mode: TokenMode::Read, required: ByteRange::ALL, desired: vec![] };
         let recall = Recall { client, oldest: serial, upto: serial, wanted, waiting: vec![] };
-        let mut state = State::default();
+        let mut state = TokenState::default();
         let second = Duration::from_secs(1);
         state.recalled((ino, client, serial), begin);
         state.recalled((ino, client, serial), begin + 2 * second);
