@@ -109,13 +109,14 @@ impl Decode<'_> for Coded<Attrs> {
 
 impl Encode for Coded<Meta> {
     fn encode(&self, out: &mut Vec<u8>) {
-        let Meta { kind, attrs, version, links, target, rdev } = &self.0;
+        let Meta { kind, attrs, version, links, target, rdev, hides_xattrs } = &self.0;
         kind.encode(out);
         Coded(attrs.clone()).encode(out);
         Coded(version.clone()).encode(out);
         links.encode(out);
         target.encode(out);
         rdev.encode(out);
+        hides_xattrs.encode(out);
     }
 }
 
@@ -124,7 +125,8 @@ impl Decode<'_> for Coded<Meta> {
         let (kind, attrs, version) =
             (u32::decode(input)?, Coded::<Attrs>::decode(input)?.0, Coded::<Version>::decode(input)?.0);
         let (links, target, rdev) = (Decode::decode(input)?, Decode::decode(input)?, Decode::decode(input)?);
-        Ok(Coded(Meta { kind, attrs, version, links, target, rdev }))
+        let hides_xattrs = Decode::decode(input)?;
+        Ok(Coded(Meta { kind, attrs, version, links, target, rdev, hides_xattrs }))
     }
 }
 
@@ -542,6 +544,7 @@ mod tests {
             attrs: attrs.clone(),
             version: version.clone(),
             links: 1,
+            hides_xattrs: true,
             ..Meta::default()
         };
         let entries = vec![Entry { name: b"n".to_vec(), meta: meta.clone() }];

@@ -282,6 +282,7 @@ impl Change<'_> {
     fn count(&mut self, dir: &mut Dir, place: &EntryPlace, entries: i64, subdirs: i32) {
         let is_part = matches!(dir, Dir::Part(_));
         assert_eq!(is_part, place.is_spread(), "a directory's entries are counted where they are");
+        self.note_partition(dir.partition());
         match dir {
             Dir::Whole(inode) => {
                 let attr = &mut inode.attr;

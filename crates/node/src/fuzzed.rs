@@ -42,7 +42,9 @@ fn records() {
     let origin = Some(Origin { path: b"a/b".to_vec(), seen: seen.clone() });
     let whence = Whence { origin, limit: 3, layout: LAYOUT, pin: 1 };
     let held = SubfileOrigin { whence, epoch: 1 }.to_bytes();
-    let site = SiteFile::brought((Ino(1), b"b"), b"a/b".to_vec(), seen, false).to_bytes();
+    let former = vec![(Ino(1), b"c".to_vec()), (Ino(2), b"d".to_vec())];
+    let site =
+        SiteFile { former, ..SiteFile::brought((Ino(1), b"b"), b"a/b".to_vec(), seen, false) }.to_bytes();
     let given = Some(GivenAttrs { perm: 0o600, uid: 1, gid: 2, mtime: Timestamp { secs: 4, nanos: 5 } });
     let (path, token, tag, seen) = (b"a/b".to_vec(), "t".to_owned(), "6".to_owned(), None);
     let (partition, dir, force) = (PartitionId(1), Ino(1), false);

@@ -10,7 +10,7 @@ mod rename;
 mod renew;
 mod spread;
 
-use bivouac_types::{Errno, FsError, FsResult, Ino, Slot};
+use bivouac_types::{Errno, FsError, FsResult, Ino, Name, Slot};
 use bivouac_wire::{Decode, Encode};
 
 use crate::identity::is_peer;
@@ -52,7 +52,22 @@ impl Node {
         self.carry_out_begun(ctx, slot, intent, |logged| match &logged.intent {
             Intent::Unlink(old) => self.begin_unlink(old, logged),
             Intent::Cut(cut) => self.begin_cut(cut),
-            _ => self.change_at(&[slot], &[]),
+            Intent::Link(old) | Intent::RemoveDir(old) => {
+                let place = self.place(old.parent, &Name::new(&old.name)?)?;
+                let partition = self.inherited(&place)?.layout.partition();
+                let mut change = self.change_at(&[slot], &[])?;
+                change.note_partition(partition);
+                Ok(change)
+            }
+            intent => {
+                let mut change = self.change_at(&[slot], &[])?;
+                match intent {
+                    Intent::MakeDir(new) => change.note_new(new.inode.attr.layout.partition()),
+                    Intent::Rename(moved) => change.note_partition(moved.partition),
+                    _ => {}
+                }
+                Ok(change)
+            }
         })
     }
 
@@ -74,7 +89,7 @@ impl Node {
         let begun = self.allocator.next(&self.records).and_then(|tx| {
             let mut change = begin(&logged)?;
             // Once it is logged, it is carried out, and the repetition waits for that.
-            ctx.check_current()?;
+            change.check_for(ctx)?;
             match logged.intent {
                 Intent::MakeDir(_) | Intent::Link(_) => change.txn.must_fit(),
                 Intent::Rename(_) => change.txn.bound_growth(),

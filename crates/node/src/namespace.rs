@@ -14,7 +14,7 @@ use bivouac_types::{
 };
 use bivouac_wire::{Decode, Encode};
 
-use crate::identity::SYSTEM;
+use crate::identity::{SYSTEM, is_peer};
 use crate::leases::{Changing, Item, Principal};
 use crate::node::Node;
 use crate::reaper::Job;
@@ -155,6 +155,8 @@ pub struct Change<'a> {
     shards: Vec<Ino>,
     /// A directory that has grown so large that it should spread.
     grown: Option<Ino>,
+    /// Why clients may not make the change.
+    refusal: Option<FsError>,
 }
 
 impl<'a> Change<'a> {
@@ -171,16 +173,51 @@ impl<'a> Change<'a> {
             touched: Vec::new(),
             shards: Vec::new(),
             grown: None,
+            refusal: None,
         }
     }
 }
 
 impl Change<'_> {
-    /// Makes the change last, for this client's operation, unless that is superseded.
+    /// Makes the change last, for this client's operation.
+    ///
+    /// # Errors
+    /// As [`Change::check_for`].
     pub fn commit_for(mut self, ctx: &Ctx<'_>, slot: Slot, value: u64) -> FsResult<()> {
-        ctx.check_current()?;
+        self.check_for(ctx)?;
         ctx.remember(&mut self.txn, slot, value);
         self.commit()
+    }
+
+    /// As [`Change::commit_for`], of an operation that does no harm when it is carried out twice.
+    pub fn commit_repeatable_for(mut self, ctx: &Ctx<'_>) -> FsResult<()> {
+        self.check_for(ctx)?;
+        self.commit()
+    }
+
+    /// Refuses the change to a client whose operation is superseded, or that changes what is in a partition that permits
+    /// no changes. Nodes bring there what its source has.
+    ///
+    /// # Errors
+    /// `EROFS`; `EIO`, which nobody reads.
+    pub(crate) fn check_for(&mut self, ctx: &Ctx<'_>) -> FsResult<()> {
+        ctx.check_current()?;
+        let is_own = is_peer(ctx.client) || ctx.client == SYSTEM;
+        self.refusal.take().filter(|_| !is_own).map_or(Ok(()), Err)
+    }
+
+    /// Takes note that names or attributes in a partition change.
+    pub(crate) fn note_partition(&mut self, id: PartitionId) {
+        if id != PartitionId::ROOT
+            && let Some(partition) = self.node.partitions.get(id)
+        {
+            self.refusal = self.refusal.take().or(partition.settings.check_changes_permitted().err());
+        }
+    }
+
+    /// Takes note that there is something new in a partition.
+    pub(crate) fn note_new(&mut self, id: PartitionId) {
+        self.refusal = self.refusal.take().or(self.node.check_content_permitted(id).err());
     }
 
     /// Makes the change last, and tells the homes of the directories that it concerns.
@@ -259,6 +296,7 @@ impl Change<'_> {
         self.touch(ino);
         // Whether it is being written is known of this moment only.
         record.attr.data_version &= !BEING_WRITTEN;
+        self.note_partition(inode.attr.layout.partition());
         self.txn.put(ino.slot(), &inode_key(ino), &record.to_bytes());
         self.note_changed(inode);
     }
@@ -268,6 +306,7 @@ impl Change<'_> {
         let ino = inode.attr.ino;
         let is_free = self.txn.get(ino.slot(), &inode_key(ino)).is_none();
         assert!(is_free, "inode number {ino} is used twice");
+        self.note_new(inode.attr.layout.partition());
         self.files += 1;
         self.put_inode(inode);
     }
@@ -504,6 +543,152 @@ impl Node {
     pub(crate) fn release_orphans(&self, client: ClientId) {
         for ino in self.orphans().into_iter().filter(|ino| !self.opens.is_held(*ino, client)) {
             self.release_orphan(ino, client);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bivouac_types::{OpId, SetAttr, TargetIndex};
+    use bivouac_wire::{
+        AppendRequest, EntryName, ExtendRequest, InoOnly, LinkRequest, MakeUnnamedRequest, OpenRequest,
+        RenameRequest, SetAttrRequest, SetContractRequest, SetXattrRequest, UnlinkRequest, WriteRequest,
+        XattrName, op,
+    };
+
+    use super::*;
+    use crate::intent_record::{Intent, NewDir, OldEntry};
+    use crate::step::Handle;
+    use crate::testing::{alone, make_in_root, put_in_partition};
+
+    const PARENT: Ino = Ino::ROOT;
+
+    const CLIENT: ClientId = ClientId(7);
+
+    /// Makes a file `f`, a directory `d` and a file `k`, and returns the first two.
+    fn fill(node: &Node) -> [Ino; 2] {
+        let mut made = Vec::new();
+        for (number, (name, kind)) in
+            [(&b"f"[..], mode::FILE), (b"d", mode::DIR), (b"k", mode::FILE)].iter().enumerate()
+        {
+            let ctx = Ctx { id: OpId(number as u64 + 1), ..Ctx::of_node(CLIENT) };
+            made.push(op::Make::handle(node, &ctx, make_in_root(name, kind | 0o700, b"")).unwrap().found.ino);
+        }
+        let xattr = SetXattrRequest { ino: made[0], name: b"user.x", value: b"v", flags: 0 };
+        op::SetXattr::handle(node, &Ctx { id: OpId(9), ..Ctx::of_node(CLIENT) }, xattr).unwrap();
+        [made[0], made[1]]
+    }
+
+    /// Sends every request by which a client changes names, attributes or content, and returns the error of each.
+    fn changes(node: &Node, [file, dir]: [Ino; 2], first: u64) -> Vec<(&'static str, Option<Errno>)> {
+        let mut next = first;
+        let mut ctx = || {
+            next += 1;
+            Ctx { id: OpId(next), ..Ctx::of_node(CLIENT) }
+        };
+        let mut found = Vec::new();
+        let mut note = |what, error: Option<FsError>| found.push((what, error.map(|error| error.errno())));
+        let make = |name, kind, target| make_in_root(name, kind | 0o700, target);
+        note("file", op::Make::handle(node, &ctx(), make(b"g", mode::FILE, b"")).err());
+        note("directory", op::Make::handle(node, &ctx(), make(b"e", mode::DIR, b"")).err());
+        note("symlink", op::Make::handle(node, &ctx(), make(b"l", mode::LINK, b"f")).err());
+        let (uid, gid, open, near) = (0, 0, OpenId(2), None);
+        let unnamed =
+            MakeUnnamedRequest { parent: PARENT, mode: mode::FILE, uid, gid, linkable: true, open, near };
+        note("unnamed", op::MakeUnnamed::handle(node, &ctx(), unnamed).err());
+        let link = LinkRequest { ino: file, parent: PARENT, name: b"h" };
+        note("link", op::Link::handle(node, &ctx(), link).err());
+        let (name, new_name, flags, expect): (&[u8], &[u8], _, _) = (b"f", b"i", 0, None);
+        let rename = RenameRequest { parent: PARENT, name, new_parent: PARENT, new_name, flags, expect };
+        note("rename", op::Rename::handle(node, &ctx(), rename).err());
+        let set = |set| SetAttrRequest { ino: file, set };
+        let chmod = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        note("mode", op::SetAttr::handle(node, &ctx(), set(chmod)).err());
+        let truncate = SetAttr { size: Some(5), ..SetAttr::default() };
+        note("size", op::SetAttr::handle(node, &ctx(), set(truncate)).err());
+        let xattr = SetXattrRequest { ino: file, name: b"user.y", value: b"v", flags: 0 };
+        note("xattr", op::SetXattr::handle(node, &ctx(), xattr).err());
+        let xattr = XattrName { ino: file, name: b"user.x" };
+        note("no xattr", op::RemoveXattr::handle(node, &ctx(), xattr).err());
+        let layout =
+            SetXattrRequest { ino: dir, name: b"user.bivouac.layout", value: b"stripe=8192", flags: 0 };
+        note("layout", op::SetXattr::handle(node, &ctx(), layout).err());
+        let contract = Some(bivouac_types::Contract::Session);
+        let contract = SetContractRequest { ino: dir, contract, digest: None, flags: 0 };
+        note("contract", op::SetContract::handle(node, &ctx(), contract).err());
+        let attr = node.inode(file).unwrap().attr;
+        let extend = ExtendRequest { ino: file, end: 100, epoch: attr.epoch };
+        note("extend", op::Extend::handle(node, &ctx(), extend).err());
+        note("touch", op::Touch::handle(node, &ctx(), InoOnly { ino: file }).err());
+        let payload = [std::io::IoSlice::new(b"more")];
+        let append = AppendRequest { ino: file, epoch: None, from: 0 };
+        let appended = op::Append::handle(node, &Ctx { payload: &payload, ..ctx() }, append);
+        note("append", appended.err());
+        let (target, layout, offset) = (TargetIndex(attr.layout.base.0), attr.layout, 0);
+        let write = WriteRequest { ino: file, target, layout, epoch: attr.epoch, offset };
+        note("write", op::Write::handle(node, &Ctx { payload: &payload, ..ctx() }, write).err());
+        let id = OpenId(4).for_access(true);
+        let open = OpenRequest { ino: file, id, floor: OpenId(0), truncate: false };
+        note("open", op::Open::handle(node, &ctx(), open).err());
+        let unlink = UnlinkRequest { parent: PARENT, name: b"k", expect: None };
+        note("unlink", op::Unlink::handle(node, &ctx(), unlink).err());
+        note("rmdir", op::Rmdir::handle(node, &ctx(), EntryName { parent: PARENT, name: b"d" }).err());
+        found
+    }
+    /// S823, for a client that does not ask whether it may: the node refuses.
+    #[test]
+    fn a_read_only_link_is_changed_by_no_request() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = alone(&dir.path().join("plain"));
+        let plain = changes(&node, fill(&node), 100);
+        assert!(plain.iter().all(|(_, error)| error.is_none()), "{plain:?}");
+        let node = alone(&dir.path().join("linked"));
+        let link = "source=bivouac://h:1/far?key=k&read-only";
+        put_in_partition(&node, 1, &format!("{link}\nwrite=never"));
+        let inos = fill(&node);
+        put_in_partition(&node, 2, link);
+        let before = inos.map(|ino| node.inode(ino).unwrap());
+        let refused = changes(&node, inos, 100);
+        assert!(refused.iter().all(|(_, error)| *error == Some(Errno::EROFS)), "{refused:?}");
+        assert_eq!(inos.map(|ino| node.inode(ino).unwrap()), before);
+        assert_eq!(node.inode(PARENT).unwrap().attr.size, 3);
+        // Those that need peers, before anything of them is written down.
+        let client = Ctx { id: OpId(500), ..Ctx::of_node(CLIENT) };
+        let old = |name: &[u8], ino| OldEntry { parent: PARENT, name: name.to_vec(), ino };
+        let new = Inode { attr: bivouac_types::Attr { ino: Ino(77), ..before[1].attr }, ..before[1] };
+        for intent in [
+            Intent::MakeDir(NewDir { name: b"e".to_vec(), inode: new, site: None }),
+            Intent::RemoveDir(old(b"d", inos[1])),
+            Intent::Unlink(old(b"f", inos[0])),
+            Intent::Link(old(b"h", inos[0])),
+        ] {
+            let what = format!("{intent:?}");
+            let refused = node.carry_out(&client, PARENT.slot(), intent).map_err(|error| error.errno());
+            assert_eq!(refused, Err(Errno::EROFS), "{what}");
+        }
+        assert_eq!(node.unfinished(), 0);
+        // What the far side has is brought all the same.
+        let gone = bivouac_types::Name::new(b"k").unwrap();
+        node.remove_gone_there(PARENT, &gone, false, None).unwrap();
+        assert_eq!(node.inode(PARENT).unwrap().attr.size, 2);
+    }
+
+    /// A link that is being removed is emptied, and takes nothing new that would go with it.
+    #[test]
+    fn a_detached_link_can_only_be_emptied() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = alone(dir.path());
+        put_in_partition(&node, 1, "source=bivouac://h:1/far?key=k");
+        let inos = fill(&node);
+        put_in_partition(&node, 2, "source=bivouac://h:1/far?key=-");
+        let outcomes = changes(&node, inos, 100);
+        let is_refused =
+            |what: &str| outcomes.iter().any(|(one, error)| *one == what && *error == Some(Errno::EROFS));
+        for what in ["file", "directory", "symlink", "unnamed", "write", "open"] {
+            assert!(is_refused(what), "{what}: {outcomes:?}");
+        }
+        for what in ["unlink", "rmdir"] {
+            assert!(outcomes.contains(&(what, None)), "{what}: {outcomes:?}");
         }
     }
 }

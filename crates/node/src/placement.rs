@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bivouac_layout::{LayoutRequest, avoiding, layout_for};
 use bivouac_store::{SubfileId, SubfileSpec};
 use bivouac_types::{
-    Attr, Errno, FsError, FsResult, Ino, Layout, MasterHash, MirrorDeletes, NodeId, PartitionId, Placement,
+    Errno, FsError, FsResult, Ino, Layout, MasterHash, MirrorDeletes, NodeId, PartitionId, Placement,
     TargetIndex,
 };
 use bivouac_wire::{Inherited, ListPartitionsRequest, Partition, TargetEntry, op};
@@ -216,19 +216,14 @@ impl Node {
         self.bound_dir(partition).is_some()
     }
 
-    /// Refuses changes of an inode below a link whose key permits none.
+    /// Refuses new files and content in a partition that takes none.
     ///
     /// # Errors
     /// `EROFS`.
-    pub(crate) fn check_permitted(&self, attr: &Attr) -> FsResult<()> {
-        self.check_permitted_in(attr.layout.partition())
-    }
-
-    /// As [`Node::check_permitted`], of a partition.
-    pub(crate) fn check_permitted_in(&self, partition: PartitionId) -> FsResult<()> {
+    pub(crate) fn check_content_permitted(&self, partition: PartitionId) -> FsResult<()> {
         match partition {
             PartitionId::ROOT => Ok(()),
-            id => self.partitions.get(id).map_or(Ok(()), |known| known.settings.check_permitted()),
+            id => self.partitions.get(id).map_or(Ok(()), |known| known.settings.check_content_permitted()),
         }
     }
 

@@ -4,6 +4,7 @@
 //! order of numbers; a directory's entries are in the order of their name's hash, which is also the
 //! cookie of a listing: it stays good while entries come and go.
 
+use bivouac_types::limits::NAME_LEN_MAX;
 use bivouac_types::{
     Attr, ClientId, Ino, Layout, NodeId, PartitionId, Placement, TargetIndex, Timestamp, mode,
 };
@@ -96,6 +97,10 @@ pub struct SetAsideDir {
 }
 codec_struct!(SetAsideDir { driver, tx, inode });
 
+/// Names that an inode was given before the last one and that are known on, at most: a `bivouac flush` finds the others, as it
+/// looks into directories.
+pub const FORMER_NAMES_MAX: usize = 64;
+
 /// What site storage has of an inode whose partition stands in front of it: `H`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiteFile {
@@ -115,8 +120,9 @@ pub struct SiteFile {
     pub name: Vec<u8>,
     /// As in [`Whence`].
     pub pin: u32,
-    /// Directory and name that it was given before, which may lead to it still: it is there under that if the last one is gone.
-    pub former: Option<(Ino, Vec<u8>)>,
+    /// Directories and names that it was given before, and that may lead to it still, the latest one first: it goes there under
+    /// one of them if the last one is gone. [`FORMER_NAMES_MAX`] at most.
+    pub former: Vec<(Ino, Vec<u8>)>,
 }
 
 impl Encode for SiteFile {
@@ -130,8 +136,8 @@ impl Encode for SiteFile {
         dir.encode(out);
         name.encode(out);
         pin.encode(out);
-        // Most have none, and take no room for it.
-        if let Some((dir, name)) = former {
+        // Up to the end of the record: most have none, and take no room for it.
+        for (dir, name) in former {
             dir.encode(out);
             name.encode(out);
         }
@@ -145,8 +151,14 @@ impl Decode<'_> for SiteFile {
         let (flushing, listed, dir) =
             (Decode::decode(input)?, Decode::decode(input)?, Decode::decode(input)?);
         let (name, pin) = (Decode::decode(input)?, Decode::decode(input)?);
-        let former =
-            if input.is_empty() { None } else { Some((Decode::decode(input)?, Decode::decode(input)?)) };
+        let mut former = Vec::new();
+        while !input.is_empty() {
+            let (dir, name): (Ino, &[u8]) = (Decode::decode(input)?, Decode::decode(input)?);
+            if former.len() == FORMER_NAMES_MAX || name.len() > NAME_LEN_MAX {
+                return Err(DecodeError::Invalid("former names"));
+            }
+            former.push((dir, name.to_vec()));
+        }
         Ok(SiteFile { origin, limit, changed, flushing, listed, dir, name, pin, former })
     }
 }

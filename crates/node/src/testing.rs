@@ -1,7 +1,7 @@
 //! What tests of several modules need.
 
-use bivouac_types::{ClientId, FsResult, NodeId, OpId, Slot};
-use bivouac_wire::{Decode, DecodeError, Encode};
+use bivouac_types::{ClientId, FsResult, Ino, NodeId, OpId, PartitionId, Slot, TargetIndex, mode};
+use bivouac_wire::{Decode, DecodeError, Encode, MakeRequest, Partition, PartitionState};
 
 use crate::intent_record::{Intent, LoggedIntent};
 use crate::node::Node;
@@ -74,4 +74,25 @@ pub fn alone(dir: &std::path::Path) -> std::sync::Arc<Node> {
         around: None,
     };
     Node::open(config, std::sync::Arc::new(NoPeers), std::sync::Arc::new(crate::SystemClock)).unwrap().0
+}
+
+/// Has the root directory of such a node be that of a partition, of which the node learns `version`.
+pub fn put_in_partition(node: &Node, version: u32, settings: &str) -> PartitionId {
+    let (id, dir, outer) = (PartitionId(1), Ino::ROOT, PartitionId::ROOT);
+    let targets = vec![TargetIndex::new(outer, 0)];
+    let settings = settings.parse().unwrap();
+    node.learn(Partition { id, version, state: PartitionState::Live, dir, outer, targets, settings });
+    let mut change = node.change_at(&[dir.slot()], &[]).unwrap();
+    let mut inode = change.inode(dir).unwrap();
+    inode.attr.layout.base = TargetIndex::new(id, 0);
+    change.put_inode(&inode);
+    change.commit().unwrap();
+    id
+}
+
+/// A request that makes an entry of the root directory.
+pub fn make_in_root<'a>(name: &'a [u8], mode: u32, target: &'a [u8]) -> MakeRequest<'a> {
+    let (parent, open, near) = (Ino::ROOT, None, None);
+    assert_eq!(mode & mode::TYPE == mode::LINK, !target.is_empty());
+    MakeRequest { parent, name, mode, uid: 0, gid: 0, rdev: 0, target, open, exclusive: true, near }
 }

@@ -99,7 +99,7 @@ fn bytes(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 250 + seed * 13) as u8).collect()
 }
 
-fn diff(one: &Path, other: &Path) -> String {
+pub fn diff(one: &Path, other: &Path) -> String {
     let said = Command::new("diff").arg("-r").arg(one).arg(other).output().unwrap();
     String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr)
 }
@@ -169,7 +169,8 @@ fn a_directory_of_another_formation_is_used_as_an_own_one() {
 /// S823, S824, S825.
 #[test]
 fn a_link_is_what_its_key_permits() {
-    let Some(linked) = Linked::start(&[], &[], &["--path", "/data", "--read-only"]) else { return };
+    let near = ["--nodes", "3"];
+    let Some(linked) = Linked::start(&near, &[], &["--path", "/data", "--read-only"]) else { return };
     fs::write(linked.there("f"), "content").unwrap();
     let wrong = linked.near.place().path().join("wrong");
     fs::write(&wrong, "no key").unwrap();

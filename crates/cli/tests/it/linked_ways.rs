@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::harness::{Camp, wait_until};
-use crate::linked::Linked;
+use crate::linked::{Linked, diff};
 
 const KEY: &[&str] = &["--path", "/data"];
 
@@ -202,12 +202,10 @@ fn a_link_is_not_removed_with_what_only_it_has() {
     let linked = linked.added();
     fs::create_dir(linked.here("below")).unwrap();
     let partition = ["partition", "create", "--name", linked.near.name(), "/far/below"];
-    let made = linked.near.place().run(&partition);
-    if made.code == 0 {
-        let refused = linked.link(&["remove", "far"]);
-        assert!(refused.code == 1 && refused.err.contains("a partition of its own"), "{}", refused.err);
-        linked.near.place().ok(&["partition", "remove", "--name", linked.near.name(), "/far/below"]);
-    }
+    linked.near.place().ok(&partition);
+    let refused = linked.link(&["remove", "far"]);
+    assert!(refused.code == 1 && refused.err.contains("a partition of its own"), "{}", refused.err);
+    linked.near.place().ok(&["partition", "remove", "--name", linked.near.name(), "/far/below"]);
     let policy = ["partition", "set", "--name", linked.near.name(), "/far", "--write", "on-flush"];
     linked.near.place().ok(&policy);
     fs::write(linked.here("only-here"), "content").unwrap();
@@ -263,4 +261,127 @@ fn links_are_served_and_shown() {
     assert_eq!(fs::read(far.mount().join("g")).unwrap(), b"other");
     near.down();
     far.down();
+}
+
+/// S831: with `--discard` what is not there is thrown away, also while the other side is not to be reached.
+#[test]
+fn a_link_is_removed_without_the_other_side() {
+    let Some(linked) = Linked::start(&["--nodes", "2"], &[], KEY) else { return };
+    fs::write(linked.there("f"), "first").unwrap();
+    let linked = linked.added();
+    let policy = ["partition", "set", "--name", linked.near.name(), "/far", "--write", "on-flush"];
+    linked.near.place().ok(&policy);
+    assert_eq!(fs::read(linked.here("f")).unwrap(), b"first");
+    fs::write(linked.here("f"), "changed here").unwrap();
+    fs::create_dir(linked.here("dir")).unwrap();
+    fs::write(linked.here("dir/only-here"), "content").unwrap();
+    linked.relay.cut();
+    let removed = linked.link(&["remove", "far", "--discard"]);
+    assert_eq!(removed.code, 0, "{}{}", removed.out, removed.err);
+    assert!(!linked.here("").exists());
+    linked.relay.heal();
+    assert_eq!(fs::read(linked.there("f")).unwrap(), b"first");
+    assert_eq!(fs::read_dir(linked.there("")).unwrap().count(), 1, "nothing was sent");
+    // The name is free.
+    let linked = linked.added();
+    assert_eq!(fs::read(linked.here("f")).unwrap(), b"first");
+    linked.end();
+}
+
+/// S831: programs go on while a link is removed, and what they were told to be closed is at the other side.
+#[test]
+fn nothing_that_is_written_while_a_link_is_removed_is_lost() {
+    let Some(linked) = Linked::start(&["--nodes", "2"], &[], KEY) else { return };
+    let linked = linked.added();
+    let top = linked.here("");
+    let writer = std::thread::spawn(move || {
+        let mut written = 0;
+        while fs::write(top.join(written.to_string()), format!("content {written}")).is_ok() {
+            written += 1;
+        }
+        written
+    });
+    wait_until("it writes", || linked.there("5").exists());
+    wait_until("the link is removed", || linked.link(&["remove", "far"]).code == 0);
+    let written = writer.join().unwrap();
+    for number in 0..written {
+        let kept = fs::read_to_string(linked.there(&number.to_string())).unwrap_or_default();
+        assert_eq!(kept, format!("content {number}"), "{number} of {written}");
+    }
+    linked.end();
+}
+
+/// S822: names that go, in large numbers, in use and not, and names that become something else.
+#[test]
+fn names_become_what_they_are_at_the_far_side() {
+    let Some(linked) = Linked::start(&["--nodes", "2"], &[], KEY) else { return };
+    fs::create_dir(linked.there("many")).unwrap();
+    for number in 0..150 {
+        fs::write(linked.there(&format!("many/{number}")), "x").unwrap();
+    }
+    fs::create_dir_all(linked.there("dir/below")).unwrap();
+    fs::write(linked.there("dir/below/f"), "deep").unwrap();
+    for name in ["file", "held", "mine"] {
+        fs::write(linked.there(name), name).unwrap();
+    }
+    std::os::unix::fs::symlink("file", linked.there("link")).unwrap();
+    let linked = linked.added();
+    let policy = ["partition", "set", "--name", linked.near.name(), "/far", "--write", "on-flush"];
+    linked.near.place().ok(&policy);
+    assert_eq!(diff(&linked.here(""), &linked.there("")), "");
+    let held = fs::File::open(linked.here("held")).unwrap();
+    fs::write(linked.here("mine"), "changed here").unwrap();
+    fs::remove_dir_all(linked.there("many")).unwrap();
+    fs::create_dir(linked.there("many")).unwrap();
+    fs::remove_dir_all(linked.there("dir")).unwrap();
+    fs::write(linked.there("dir"), "a file now").unwrap();
+    fs::remove_file(linked.there("file")).unwrap();
+    fs::create_dir(linked.there("file")).unwrap();
+    fs::write(linked.there("file/f"), "in a directory now").unwrap();
+    fs::remove_file(linked.there("link")).unwrap();
+    std::os::unix::fs::symlink("dir", linked.there("link")).unwrap();
+    fs::remove_file(linked.there("held")).unwrap();
+    fs::remove_file(linked.there("mine")).unwrap();
+    let is_known = || {
+        let _ = fs::read_dir(linked.here("")).map(Iterator::count);
+        fs::read_link(linked.here("link")).is_ok_and(|target| target == Path::new("dir"))
+            && fs::read(linked.here("file/f")).is_ok_and(|content| content == b"in a directory now")
+            && fs::read_dir(linked.here("many")).is_ok_and(|entries| entries.count() == 0)
+    };
+    wait_until("what has changed is seen", is_known);
+    wait_until("a directory has become a file", || {
+        let _ = fs::read_dir(linked.here("")).map(Iterator::count);
+        fs::read(linked.here("dir")).is_ok_and(|content| content == b"a file now")
+    });
+    assert_eq!(fs::read(linked.here("mine")).unwrap(), b"changed here", "it is nowhere else");
+    assert_eq!(fs::read(linked.here("held")).unwrap(), b"held", "it is in use");
+    drop(held);
+    wait_until("it goes when nobody uses it", || {
+        let _ = fs::read_dir(linked.here("")).map(Iterator::count);
+        !linked.here("held").exists()
+    });
+    linked.near.place().ok(&["flush", "--force", linked.here("").to_str().unwrap()]);
+    assert_eq!(diff(&linked.here(""), &linked.there("")), "");
+    linked.end();
+}
+
+/// S822: an extended attribute of the far side goes here when it goes there, also the last one.
+#[test]
+fn extended_attributes_that_go_at_the_far_side_go_here() {
+    let Some(linked) = Linked::start(&[], &[], KEY) else { return };
+    fs::write(linked.there("f"), "content").unwrap();
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(linked.there("f"), "user.a", b"far", flags).unwrap();
+    let linked = linked.added();
+    let here = || {
+        let mut value = [0; 16];
+        rustix::fs::getxattr(linked.here("f"), "user.a", &mut value[..]).map(|len| value[..len].to_vec())
+    };
+    assert_eq!(here(), Ok(b"far".to_vec()));
+    rustix::fs::removexattr(linked.there("f"), "user.a").unwrap();
+    wait_until("it is gone", || {
+        let _ = fs::read_dir(linked.here("")).map(Iterator::count);
+        here() == Err(rustix::io::Errno::NODATA)
+    });
+    linked.end();
 }

@@ -514,3 +514,56 @@ fn run_flushes_at_its_end_only_what_is_there_to_be_flushed() {
     camp.place().run(&["flush", camp.mount().to_str().unwrap()]).fails(1, &["no partition with a source"]);
     camp.down();
 }
+
+/// A file with three names, of which two are removed, each in its own order, and one that is renamed over.
+fn link_and_remove(dir: &Path) {
+    let orders = [[0, 1], [0, 2], [1, 0], [1, 2], [2, 0], [2, 1]];
+    for (number, order) in orders.into_iter().enumerate() {
+        let top = dir.join(number.to_string());
+        // One of the names is in another directory, whose home may be another node.
+        fs::create_dir_all(top.join("below")).unwrap();
+        let names = [top.join("a"), top.join("below/b"), top.join("c")];
+        fs::write(&names[0], bytes(100_000, number)).unwrap();
+        names[1..].iter().for_each(|name| fs::hard_link(&names[0], name).unwrap());
+        order.iter().for_each(|name| fs::remove_file(&names[*name]).unwrap());
+        let left = &names[3 - order[0] - order[1]];
+        let file = fs::OpenOptions::new().write(true).open(left).unwrap();
+        file.write_all_at(b"through the name that is left", 500).unwrap();
+    }
+    let top = dir.join("renamed");
+    fs::create_dir(&top).unwrap();
+    fs::write(top.join("a"), bytes(100_000, 7)).unwrap();
+    for name in ["b", "c"] {
+        fs::hard_link(top.join("a"), top.join(name)).unwrap();
+    }
+    fs::rename(top.join("b"), top.join("d")).unwrap();
+    fs::write(top.join("other"), bytes(70_000, 8)).unwrap();
+    for name in ["c", "d"] {
+        fs::write(top.join("other"), bytes(70_000, 8)).unwrap();
+        fs::rename(top.join("other"), top.join(name)).unwrap();
+    }
+    fs::OpenOptions::new().append(true).open(top.join("a")).unwrap().write_all(b"more").unwrap();
+}
+
+/// S162, S172: of a file that had several names, its data goes to the source under those that are left.
+#[test]
+fn data_reaches_the_source_under_the_names_that_are_left() {
+    for policy in ["on-close", "on-flush", "delayed=200ms"] {
+        let Some(camp) = Camp::start_each(&["--nodes", "3"]) else { return };
+        let proxied = Proxied { camp, site: TempDir::new().unwrap() };
+        proxied.bind_with(proxied.site.path(), &["--write", policy, "--mirror-deletes"]);
+        link_and_remove(&proxied.part(1));
+        let is_there = || diff(&proxied.part(2), proxied.site.path()).is_empty();
+        if policy == "on-flush" {
+            proxied.flush(&[]).succeeds();
+        } else {
+            // By the formation itself, which deletes last what was needed until then.
+            wait_until("all is sent", is_there);
+        }
+        assert_eq!(diff(&proxied.part(2), proxied.site.path()), "", "{policy}");
+        let left = proxied.flush(&[]);
+        assert_eq!(left.code, 0, "{policy}: {}", left.err);
+        assert_eq!(diff(&proxied.part(0), proxied.site.path()), "", "{policy}, flushed");
+        proxied.down();
+    }
+}

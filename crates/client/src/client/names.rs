@@ -241,7 +241,6 @@ impl Client {
         open: Option<OpenId>,
         exclusive: bool,
     ) -> FsResult<Made> {
-        self.site.check_permitted(parent)?;
         let NewInode { mode, rdev, target } = *new;
         let near = if mode & mode::TYPE == mode::FILE { self.names.near_target() } else { None };
         let (uid, gid) = (ctx.uid, ctx.gid);
@@ -332,7 +331,6 @@ impl Client {
         subdirs: i32,
         change: impl Fn(NodeId) -> FsResult<()>,
     ) -> FsResult<()> {
-        self.site.check_permitted(parent)?;
         let remove = || self.homes.at_entry(parent, name, ctx.retry, |node, _| change(node));
         self.changing_names(&[(parent, name)]);
         self.saw_name((parent, name), self.names.removing(ctx, parent, name, remove))?;
@@ -374,8 +372,6 @@ impl Client {
 
     fn move_entry(&self, ctx: &OpCtx, request: &RenameRequest<'_>) -> FsResult<()> {
         let RenameRequest { parent, name, new_parent, new_name, .. } = *request;
-        self.site.check_permitted(parent)?;
-        self.site.check_permitted(new_parent)?;
         self.changing_names(&[(parent, name), (new_parent, new_name)]);
         let moved = self.names.making(ctx, new_parent, new_name, |ctx| {
             self.homes.at_entry(parent, name, ctx.retry, |node, _| {
@@ -396,7 +392,6 @@ impl Client {
     /// # Errors
     /// `EEXIST`, `EPERM` for a directory, `EMLINK`, `ENOENT`, `EIO`.
     pub fn link(&self, ctx: &OpCtx, ino: Ino, new_parent: Ino, new_name: &[u8]) -> FsResult<Attr> {
-        self.site.check_permitted(new_parent)?;
         let request = LinkRequest { ino, parent: new_parent, name: new_name };
         let (home, asked) = (self.connections.home(ino)?, self.homes.leases.now());
         self.changing_names(&[(new_parent, new_name)]);
@@ -427,7 +422,6 @@ impl Client {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOSPC`, `EIO`.
     pub fn tmpfile(&self, ctx: &OpCtx, parent: Ino, new: &NewInode<'_>, linkable: bool) -> FsResult<Attr> {
-        self.site.check_permitted(parent)?;
         let (mode, uid, gid, near) = (new.mode, ctx.uid, ctx.gid, self.names.near_target());
         let (home, asked) = (self.connections.home(parent)?, self.homes.leases.now());
         self.opens.watch(home);

@@ -1,6 +1,5 @@
 //! Partitions: which there are, where their targets are, and changing them.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -25,9 +24,7 @@ const BELIEVED: Duration = Duration::from_secs(1);
 pub struct Partitions {
     connections: Arc<Connections>,
     known: RwLock<PartitionTable>,
-    /// Partitions of which an inode was seen.
-    seen: RwLock<BTreeSet<PartitionId>>,
-    /// True once there is one, for a look without the lock.
+    /// True once an inode was seen that is in one.
     any: AtomicBool,
     /// When settings were last asked for.
     asked: Mutex<Vec<(PartitionId, Instant)>>,
@@ -35,15 +32,13 @@ pub struct Partitions {
 
 impl Partitions {
     pub(crate) fn new(connections: Arc<Connections>) -> Partitions {
-        let (known, seen, any, asked) = Default::default();
-        Partitions { connections, known, seen, any, asked }
+        let (known, any, asked) = Default::default();
+        Partitions { connections, known, any, asked }
     }
 
     /// Takes note that there are partitions.
     pub(crate) fn note(&self, attr: &Attr) {
-        let id = attr.layout.partition();
-        if id != PartitionId::ROOT && !self.seen.read().contains(&id) {
-            self.seen.write().insert(id);
+        if attr.layout.partition() != PartitionId::ROOT && !self.any() {
             self.any.store(true, Ordering::Relaxed);
         }
     }
@@ -51,23 +46,6 @@ impl Partitions {
     /// Whether anything was seen that is in a partition.
     pub(crate) fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
-    }
-
-    /// Returns whether a partition that was seen refuses changes, as a link with a key that can only read does, or may.
-    pub(crate) fn may_refuse_changes(&self) -> bool {
-        if !self.any() {
-            return false;
-        }
-        let seen: Vec<PartitionId> = self.seen.read().iter().copied().collect();
-        seen.into_iter().any(|id| match self.get(id) {
-            Ok(partition) => partition.is_some_and(|partition| partition.settings.check_permitted().is_err()),
-            // There is no such partition any more.
-            Err(error) if error.errno() == Errno::ESTALE => {
-                self.seen.write().remove(&id);
-                false
-            }
-            Err(_) => true,
-        })
     }
 
     /// The node that knows all partitions.

@@ -72,21 +72,6 @@ impl Site {
         if attr.layout.partition() == PartitionId::ROOT { Ok(()) } else { self.save_changed(attr.ino) }
     }
 
-    /// Before names in a directory change: a link whose key permits no changes takes none, unless they are to stay here.
-    ///
-    /// # Errors
-    /// `EROFS`.
-    pub(crate) fn check_permitted(&self, dir: Ino) -> FsResult<()> {
-        // To ask where the directory is costs a message.
-        if !self.partitions.may_refuse_changes() {
-            return Ok(());
-        }
-        // What is here of a link that is being removed is removed by its directories.
-        let is_kept =
-            |bound: &Arc<Partition>| !bound.settings.source.as_ref().is_some_and(Source::is_detached);
-        self.bound_dir(dir)?.filter(is_kept).map_or(Ok(()), |bound| bound.settings.check_permitted())
-    }
-
     /// Something was made or got other attributes below a link. What this client has not open goes to the other side now,
     /// as no close follows.
     pub(crate) fn save_unopened(&self, attr: &Attr) -> FsResult<()> {

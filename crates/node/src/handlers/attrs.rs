@@ -114,18 +114,13 @@ impl Handle for op::SetAttr {
         // it shows its name.
         let all = [Item::Attrs(ino), Item::Slot(ino.slot())];
         let _quiet = node.callbacks.begin(if set.uid.is_some() { &all } else { &all[..1] });
-        if set.size.is_some() {
-            node.check_permitted(&node.inode(ino)?.attr)?;
-        }
         let done = match set.size {
             Some(size) => node.resize_once(ctx, ino, size)?.1,
             None => 0,
         };
         let _dir = node.stay(ino)?;
         let mut change = node.change_of(ino)?;
-        ctx.check_current()?;
         let mut inode = change.inode(ino)?;
-        node.check_permitted(&inode.attr)?;
         if inode.attr.is_spread() {
             drop(change);
             return node.set_spread(ctx, ino, |inode, now| apply(&mut inode.attr, &set, now));

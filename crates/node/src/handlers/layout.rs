@@ -90,7 +90,7 @@ impl Node {
                 inode.placement = placement;
                 inode.attr.ctime = change.now;
                 change.put_inode(&inode);
-                change.commit()
+                change.commit_repeatable_for(ctx)
             }
             mode::FILE if inode.attr.size > 0 => Err(FsError::with(
                 Errno::EBUSY,

@@ -69,7 +69,6 @@ impl Node {
         let items = [place.items(), vec![Item::Attrs(ino)]].concat();
         let mut change = self.change_at(&[slot, book, ino.slot()], &items)?;
         let mut parent = change.directory(place)?;
-        self.check_permitted_in(parent.partition())?;
         if let Some(dentry) = change.dentry(place)? {
             drop(change);
             return self.existing(ctx, place, dentry, request);

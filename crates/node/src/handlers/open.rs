@@ -22,7 +22,7 @@ impl Handle for op::Open {
         let opened = refreshed.and_then(|()| node.inode(ino)).and_then(|inode| {
             if truncate || id.is_for_writing() {
                 inode.attr.check_changeable()?;
-                node.check_permitted(&inode.attr)?;
+                node.check_content_permitted(inode.attr.layout.partition())?;
             }
             match inode.attr.mode & mode::TYPE {
                 mode::FILE if truncate && inode.attr.size > 0 => {

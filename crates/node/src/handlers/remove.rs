@@ -130,6 +130,7 @@ impl Node {
         if dentry.kind == mode::DIR {
             change.remove_dir(dentry.ino, false)?;
         } else {
+            change.note_name_gone(dentry.ino, place.dir, place.name())?;
             change.adjust_links(dentry.ino, -1)?;
         }
         if removal.is_gone_there {
@@ -142,18 +143,11 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
-    use bivouac_types::{ClientId, OpId, PartitionId, TargetIndex};
-    use bivouac_wire::MakeRequest;
+    use bivouac_types::{ClientId, OpId};
 
     use super::*;
     use crate::record::{removed_key, seen_by_key, seen_key};
-    use crate::testing::alone;
-
-    /// A request that makes an entry of the root directory.
-    fn made<'a>(name: &'a [u8], mode: u32, target: &'a [u8]) -> MakeRequest<'a> {
-        let (parent, open, near) = (Ino::ROOT, None, None);
-        MakeRequest { parent, name, mode, uid: 0, gid: 0, rdev: 0, target, open, exclusive: true, near }
-    }
+    use crate::testing::{alone, make_in_root, put_in_partition};
 
     /// A program writes to the file when the request has looked at it, and has not removed it yet.
     #[test]
@@ -162,7 +156,7 @@ mod tests {
         let node = alone(dir.path());
         let client = Ctx::of_node(ClientId(7));
         let (parent, name): (_, &[u8]) = (Ino::ROOT, b"f");
-        let make = made(name, mode::FILE | 0o600, b"");
+        let make = make_in_root(name, mode::FILE | 0o600, b"");
         let seen = op::Make::handle(&node, &Ctx { id: OpId(1), ..client }, make).unwrap().found;
         let (ino, name) = (seen.ino, Name::new(name).unwrap());
         let version = || Some(node.inode(ino).unwrap().attr.data_version);
@@ -193,30 +187,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let node = alone(dir.path());
         let client = Ctx::of_node(ClientId(7));
-        let (parent, id) = (Ino::ROOT, PartitionId(1));
+        let parent = Ino::ROOT;
         let inos = [&b"gone"[..], b"deleted", b"fresh"].map(|name| {
-            let make = made(name, mode::LINK | 0o777, b"x");
+            let make = make_in_root(name, mode::LINK | 0o777, b"x");
             let ctx = Ctx { id: OpId(u64::from(name[0])), ..client };
             op::Make::handle(&node, &ctx, make).unwrap().found.ino
         });
-        let settings = format!("source={}\nmirror-deletes=yes", dir.path().display()).parse().unwrap();
-        let (state, targets) =
-            (bivouac_wire::PartitionState::Live, vec![TargetIndex::new(PartitionId::ROOT, 0)]);
-        let partition = bivouac_wire::Partition {
-            id,
-            version: 1,
-            state,
-            dir: parent,
-            outer: PartitionId::ROOT,
-            targets,
-            settings,
-        };
-        node.learn(partition);
-        let mut change = node.change_at(&[parent.slot()], &[]).unwrap();
-        let mut inode = change.inode(parent).unwrap();
-        inode.attr.layout.base = TargetIndex::new(id, 0);
-        change.put_inode(&inode);
-        change.commit().unwrap();
+        let settings = format!("source={}\nmirror-deletes=yes", dir.path().display());
+        put_in_partition(&node, 1, &settings);
         let is_there = |key: &[u8]| node.records.read(parent.slot(), key, |bytes| bytes.is_some());
         let try_remove = |number: usize, name: &[u8], expected: Ino, is_gone_there| {
             let (name, ino) = (Name::new(name).unwrap(), inos[number]);

@@ -194,8 +194,10 @@ impl Node {
         }
         if let Some(target) = target.filter(|_| request.flags & EXCHANGE != 0) {
             change.moved_to(target.ino, request.parent, request.name, false)?;
+            change.note_name_gone(target.ino, request.new_parent, request.new_name)?;
         }
         change.moved_to(source.ino, request.new_parent, request.new_name, false)?;
+        change.note_name_gone(source.ino, request.parent, request.name)?;
         change.commit_for(ctx, place.slot, 0)
     }
 
@@ -293,7 +295,10 @@ impl Change<'_> {
     ) -> FsResult<()> {
         match target {
             Some(target) if target.kind == mode::DIR => drop(self.remove_dir(target.ino, false)?),
-            Some(target) => drop(self.replace_link(target.ino, -1)?),
+            Some(target) => {
+                self.note_name_gone(target.ino, new_place.dir, new_place.name())?;
+                self.replace_link(target.ino, -1)?;
+            }
             None => {}
         }
         let mut new_parent = self.directory(new_place)?;

@@ -94,7 +94,7 @@ impl Node {
         }
         written(&mut inode.attr, change.now);
         change.put_inode(&inode);
-        change.commit()?;
+        change.commit_repeatable_for(ctx)?;
         Ok((Extended { accepted: true, attr: inode.attr }, has_grown || ctx.retry))
     }
 }
@@ -106,12 +106,11 @@ impl Handle for op::Touch {
         // Before the version rises: nobody is told that one as a validator while the client goes on writing.
         node.opens.mark_writer(request.ino, ctx.client);
         let mut change = node.change_of(request.ino)?;
-        ctx.check_current()?;
         let mut inode = change.inode(request.ino)?;
         inode.attr.check_changeable()?;
         written(&mut inode.attr, change.now);
         change.put_inode(&inode);
-        change.commit()
+        change.commit_repeatable_for(ctx)
     }
 }
 
@@ -240,7 +239,6 @@ impl Node {
             self.cut_rest(ctx, &inode)?;
         }
         let mut change = self.change_of(ino)?;
-        ctx.check_current()?;
         let mut inode = change.inode(ino)?;
         let done = if size > inode.attr.size { GROWN } else { 0 };
         inode.attr.holes = inode.attr.holes.saturating_add(size.saturating_sub(inode.attr.size));

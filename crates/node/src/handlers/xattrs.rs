@@ -79,7 +79,6 @@ impl Node {
             return Ok(());
         }
         let mut inode = change.inode(ino)?;
-        self.check_permitted(&inode.attr)?;
         let key = xattr_key(ino, request.name);
         check_flags(change.txn.get(slot, &key).is_some(), request.flags)?;
         change.txn.must_fit();
@@ -114,7 +113,6 @@ impl Handle for op::RemoveXattr {
             return Ok(());
         }
         let mut inode = change.inode(ino)?;
-        node.check_permitted(&inode.attr)?;
         let key = xattr_key(ino, request.name);
         if change.txn.get(slot, &key).is_none() {
             let refusal = if [LAYOUT_XATTR, PARTITION_XATTR, CONTRACT_XATTR].contains(&request.name) {

@@ -5,13 +5,13 @@ use bivouac_wire::{Decode, Encode, Origin, SiteVersion, Whence};
 
 use super::{Change, decode};
 use crate::node::Node;
-use crate::record::{Inode, SiteFile, site_key};
+use crate::record::{FORMER_NAMES_MAX, Inode, SiteFile, site_key};
 
 impl SiteFile {
     /// The record of an inode that was never at site storage.
     pub fn new_here() -> SiteFile {
         let (origin, dir, name) = (None, Ino(0), Vec::new());
-        let (limit, pin, former) = (0, 0, None);
+        let (limit, pin, former) = (0, 0, Vec::new());
         SiteFile { origin, limit, changed: true, flushing: false, listed: true, dir, name, pin, former }
     }
 
@@ -24,8 +24,33 @@ impl SiteFile {
     pub fn brought((dir, name): (Ino, &[u8]), path: Vec<u8>, seen: SiteVersion, is_dir: bool) -> SiteFile {
         let (limit, origin, name) = (seen.size, Some(Origin { path, seen }), name.to_vec());
         let listed = !is_dir;
-        let (pin, former) = (0, None);
+        let (pin, former) = (0, Vec::new());
         SiteFile { origin, limit, changed: false, flushing: false, listed, dir, name, pin, former }
+    }
+
+    /// Takes note of a name: it is the last one, and one that was known before may lead to the inode still.
+    fn give_name(&mut self, dir: Ino, name: &[u8]) {
+        if !self.name.is_empty() {
+            self.former.insert(0, (self.dir, std::mem::take(&mut self.name)));
+        }
+        self.former.retain(|(known_dir, known)| (*known_dir, &known[..]) != (dir, name));
+        self.former.truncate(FORMER_NAMES_MAX);
+        (self.dir, self.name) = (dir, name.to_vec());
+    }
+
+    /// Forgets a name that does not lead to the inode any more, unless no other is known.
+    fn take_name(&mut self, dir: Ino, name: &[u8]) {
+        if (self.dir, &self.name[..]) != (dir, name) {
+            self.former.retain(|(known_dir, known)| (*known_dir, &known[..]) != (dir, name));
+        } else if !self.former.is_empty() {
+            (self.dir, self.name) = self.former.remove(0);
+        }
+    }
+
+    /// Returns the names that may lead to the inode, the last one first.
+    pub fn names(&self) -> impl Iterator<Item = (Ino, &[u8])> {
+        let former = self.former.iter().map(|(dir, name)| (*dir, &name[..]));
+        std::iter::once((self.dir, &self.name[..])).chain(former)
     }
 
     /// Returns whether something besides content is not at site storage yet.
@@ -86,11 +111,25 @@ impl Change<'_> {
     /// # Errors
     /// `EIO` for a record that is damaged.
     pub(crate) fn note_name(&mut self, ino: Ino, dir: Ino, name: &[u8]) -> FsResult<()> {
+        if let Some(mut file) = self.site_file(ino)? {
+            file.pin = self.pin_of(ino, name, file.pin)?;
+            file.give_name(dir, name);
+            self.put_site_file(ino, &file);
+        }
+        Ok(())
+    }
+
+    /// Takes note that a name of an inode of this node leads to it no more.
+    ///
+    /// # Errors
+    /// `EIO` for a record that is damaged.
+    pub(crate) fn note_name_gone(&mut self, ino: Ino, dir: Ino, name: &[u8]) -> FsResult<()> {
         if let Some(file) = self.site_file(ino)? {
-            let pin = self.pin_of(ino, name, file.pin)?;
-            let is_named = !file.name.is_empty() && (file.dir, &file.name[..]) != (dir, name);
-            let former = is_named.then(|| (file.dir, file.name.clone())).or(file.former.clone());
-            self.put_site_file(ino, &SiteFile { dir, name: name.to_vec(), pin, former, ..file });
+            let mut now = file.clone();
+            now.take_name(dir, name);
+            if now != file {
+                self.put_site_file(ino, &now);
+            }
         }
         Ok(())
     }
@@ -133,4 +172,44 @@ impl Change<'_> {
 /// The root directory of site storage is what it is.
 fn root_version() -> SiteVersion {
     SiteVersion { size: 0, mtime: bivouac_types::Timestamp::default(), tag: String::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(names: &[&str]) -> SiteFile {
+        let mut file = SiteFile::new_here();
+        names.iter().for_each(|name| file.give_name(Ino(7), name.as_bytes()));
+        file
+    }
+
+    fn names(file: &SiteFile) -> Vec<&str> {
+        file.names().map(|(_, name)| std::str::from_utf8(name).unwrap()).collect()
+    }
+
+    #[test]
+    fn all_names_are_known_until_they_go() {
+        let mut file = named(&["a", "b", "c", "a"]);
+        assert_eq!(names(&file), ["a", "c", "b"]);
+        file.take_name(Ino(8), b"b");
+        file.take_name(Ino(7), b"a");
+        assert_eq!(names(&file), ["c", "b"]);
+        assert_eq!(SiteFile::from_bytes(&file.to_bytes()), Ok(file.clone()));
+        file.take_name(Ino(7), b"b");
+        file.take_name(Ino(7), b"c");
+        assert_eq!(names(&file), ["c"], "the last one is told of");
+    }
+
+    #[test]
+    fn as_many_names_are_kept_as_a_record_may_have() {
+        let many: Vec<String> = (0..FORMER_NAMES_MAX + 9).map(|number| number.to_string()).collect();
+        let mut file = named(&many.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(names(&file)[FORMER_NAMES_MAX], "8");
+        assert_eq!(SiteFile::from_bytes(&file.to_bytes()), Ok(file.clone()));
+        file.former.push((Ino(7), b"one more".to_vec()));
+        assert!(SiteFile::from_bytes(&file.to_bytes()).is_err());
+        let long = SiteFile { former: vec![(Ino(7), vec![b'x'; 256])], ..SiteFile::new_here() };
+        assert!(SiteFile::from_bytes(&long.to_bytes()).is_err());
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use bivouac_source::Attrs;
+use bivouac_source::Meta;
 use bivouac_types::{DIGEST_XATTR, FsResult, Ino, Timestamp, mode};
 
 use crate::node::Node;
@@ -11,10 +11,10 @@ use crate::record::{act_key, xattr_key};
 impl Node {
     /// An inode of which nothing is only here gets the attributes that its source had after `asked`, unless it was changed
     /// here since then. Whether it has them.
-    pub(super) fn take_attrs(&self, ino: Ino, there: &Attrs, asked: Timestamp) -> FsResult<bool> {
+    /// Extended attributes that could not be read there stay as they are here.
+    pub(super) fn take_attrs(&self, ino: Ino, there: &Meta, asked: Timestamp) -> FsResult<bool> {
         let attr = self.inode(ino)?.attr;
-        // None there may mean that they could not be read: those that are here stay then.
-        let takes_xattrs = !there.xattrs.is_empty();
+        let (there, takes_xattrs) = (&there.attrs, !there.hides_xattrs);
         let is_same = (attr.mode & mode::PERM, attr.uid, attr.gid) == (there.perm, there.uid, there.gid)
             && (!takes_xattrs || without_digest(&self.user_xattrs(ino)) == without_digest(&there.xattrs));
         if is_same || attr.is_laminated() || attr.is_spread() {

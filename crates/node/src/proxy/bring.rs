@@ -371,6 +371,7 @@ impl Node {
         let part = Part { ino, target };
         let _here;
         if may_ask {
+            self.check_content_permitted(target.partition())?;
             _here = self.bring(ino, target, offset, len)?;
         } else {
             _here = Some(self.proxy.uses.stay());

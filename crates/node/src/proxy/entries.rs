@@ -103,6 +103,13 @@ impl Node {
         for entry in &entries {
             self.make_entry(dir, &path, entry)?;
         }
+        let hidden = entries.iter().filter(|entry| entry.meta.hides_xattrs).count();
+        if hidden > 0 {
+            let path = String::from_utf8_lossy(&path);
+            log::warn!(
+                "extended attributes of {hidden} entries of '{path}' cannot be read at the source, and are not here"
+            );
+        }
         let _size = self.locks.lock(LockTarget::Size(dir))?;
         let mut change = self.change_of(dir)?;
         let mut inode = change.inode(dir)?;

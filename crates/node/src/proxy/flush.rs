@@ -476,7 +476,7 @@ impl Flush<'_> {
         };
         let (token, tag) = (upload.token.clone(), upload.tag.clone());
         let put = PutContent { size: upload.size, mtime: self.inode.attr.mtime };
-        let (put, force) = (self.inode.attr.is_file().then_some(put), *expect == Precondition::Anything);
+        let (put, force) = (Some(put), *expect == Precondition::Anything);
         self.note(Act { token, tag, seen, force, put, ..self.act() })
     }
 

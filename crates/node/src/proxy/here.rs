@@ -15,7 +15,7 @@ use crate::namespace::decode;
 use crate::node::Node;
 use crate::peers::StepContext;
 use crate::proxy_state::FlushJob;
-use crate::record::{seen_by_key, seen_key};
+use crate::record::{SiteFile, seen_by_key, seen_key};
 
 /// How deep a tree may be before a walk to its root is taken for damage.
 const DEPTH_MAX: usize = 100_000;
@@ -62,7 +62,7 @@ impl Node {
         })
     }
 
-    /// The path of a file from its partition's directory on, by the name that it was last given.
+    /// The path of a file from its partition's directory on, by the last of its names.
     pub(crate) fn path_in_partition(&self, ino: Ino) -> FsResult<Vec<u8>> {
         let file = self.site_file(ino)?.ok_or_else(|| nameless(ino))?;
         let (mut names, mut dir) = (vec![file.name], file.dir);
@@ -111,19 +111,24 @@ impl Node {
 
     fn flush_where_it_belongs(&self, ino: Ino, job: &FlushJob) -> FsResult<FlushState> {
         let file = self.site_file(ino)?.ok_or_else(|| nameless(ino))?;
-        let (mut dir, mut name) = (file.dir, Name::new(&file.name)?);
-        if let Err(error) = self.check_name(ino, dir, &name) {
-            // The last name may be gone, or was never made; the one before may be there.
-            let Some((former_dir, former)) = file.former.filter(|_| error.errno() == Errno::ENOENT) else {
-                return Err(error);
-            };
-            (dir, name) = (former_dir, Name::new(&former)?);
-            self.check_name(ino, dir, &name)?;
-        }
+        let (dir, name) = self.name_that_leads_to(ino, &file)?;
         let parent = self.dir_at_site(dir, 0)?;
         let seen = self.place_at_site(dir, name.as_bytes())?.seen;
         let path = join_path(&parent, name.as_bytes());
         self.flush_now(&FlushRequest { ino, dir, path, seen, force: false, open: false, job: 0 }, job)
+    }
+
+    /// Returns the last name of a file that leads to it. That which it was given last may be gone from a directory of another
+    /// node, or was never made.
+    fn name_that_leads_to(&self, ino: Ino, file: &SiteFile) -> FsResult<(Ino, Name)> {
+        for (dir, name) in file.names().filter(|(_, name)| !name.is_empty()) {
+            let name = Name::new(name)?;
+            match self.check_name(ino, dir, &name) {
+                Err(error) if error.errno() == Errno::ENOENT => {}
+                found => return found.map(|()| (dir, name)),
+            }
+        }
+        Err(nameless(ino))
     }
 
     /// The name still leads to it; otherwise only a walk finds where it belongs.

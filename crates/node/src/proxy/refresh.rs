@@ -47,11 +47,11 @@ impl Node {
         let asked = self.clock.now();
         let Some(there) = self.look_there(ino, partition, &origin)? else { return Ok(()) };
         if there.version != from_wire(origin.seen.clone()) {
-            let now = Origin { path: origin.path.clone(), seen: to_wire(there.version) };
+            let now = Origin { path: origin.path.clone(), seen: to_wire(there.version.clone()) };
             self.renew(ino, &origin, now)?;
         }
         match self.changes_there(partition) {
-            true => self.take_attrs(ino, &there.attrs, asked).map(drop),
+            true => self.take_attrs(ino, &there, asked).map(drop),
             false => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bivouac_layout::targets_of;
-use bivouac_source::{Cause, Entry, Listing, join_path};
+use bivouac_source::{Cause, Entry, Listing, Meta, join_path};
 use bivouac_types::{ExpectedFile, FsResult, Ino, Name, Timestamp, mode};
 use bivouac_wire::{
     Decode, FindPlaceRequest, FlushMark, MarkFlushRequest, NoteSeenRequest, Origin, SiteVersion, op,
@@ -106,8 +106,7 @@ impl Node {
         let (seen, mut is_all) = (self.seen_names(dir), true);
         for entry in &listing.entries {
             let is_there = || is_quiet || site.source.stat(&join_path(&path, &entry.name)).is_ok();
-            is_all &= self.take_entry(dir, &path, entry, seen.get(&entry.name), is_there)?;
-            is_all &= self.take_entry_attrs(dir, &path, entry, asked)?;
+            is_all &= self.take_entry((dir, &path, site), entry, (seen.get(&entry.name), asked), is_there)?;
         }
         is_all &= self.take_gone(dir, &path, &listing, &seen, site)?;
         Ok(is_all.then_some(listing.digest))
@@ -123,13 +122,13 @@ impl Node {
         seen
     }
 
-    /// An entry of a listing, with what was seen of it before. Whether it is here as it is there.
+    /// An entry of a listing that shows what was there after `asked`, with what was seen of it before. Whether it is here as it
+    /// is there.
     fn take_entry(
         &self,
-        dir: Ino,
-        path: &[u8],
+        (dir, path, site): (Ino, &[u8], &Site),
         entry: &Entry,
-        seen: Option<&SiteVersion>,
+        (seen, asked): (Option<&SiteVersion>, Timestamp),
         is_there: impl Fn() -> bool,
     ) -> FsResult<bool> {
         let now = to_wire(entry.meta.version.clone());
@@ -138,11 +137,13 @@ impl Node {
             mode::DIR => seen.tag == now.tag,
             _ => *seen == now,
         };
-        if seen.is_some_and(is_same) {
-            return Ok(true);
-        }
         let Ok(name) = Name::new(&entry.name) else { return Ok(true) };
         let place = self.place(dir, &name)?;
+        let take_attrs =
+            |dentry| self.take_entry_attrs(dentry, &join_path(path, &entry.name), &entry.meta, asked);
+        if seen.is_some_and(is_same) {
+            return self.dentry(&place)?.map_or(Ok(true), take_attrs);
+        }
         let is_going = |key: &[u8]| self.records.read(place.slot, key, |bytes| bytes.is_some());
         match self.dentry(&place)? {
             // What was deleted here does not come back; what has changed there since does, once the deletion is decided.
@@ -153,11 +154,21 @@ impl Node {
                 Ok(true)
             }
             Some(dentry) if dentry.kind == mode::FILE && entry.meta.is_file() => {
-                self.renew_entry(dentry, join_path(path, &entry.name), now)
+                let is_renewed = self.renew_entry(dentry, join_path(path, &entry.name), now)?;
+                Ok(take_attrs(dentry)? && is_renewed)
             }
-            Some(dentry) if seen.is_some() && (dentry.kind, entry.meta.kind) != (mode::DIR, mode::DIR) => {
+            // What was in the directory has gone there with it.
+            Some(dentry) if seen.is_some() && dentry.kind == mode::DIR && !entry.meta.is_dir() => {
+                self.empty_gone(dentry.ino, &join_path(path, &entry.name), site)?;
+                let is_gone = self.remove_clean(dir, &name, dentry)?;
+                if is_gone {
+                    self.make_entry(dir, path, entry)?;
+                }
+                Ok(is_gone)
+            }
+            Some(dentry) if seen.is_some() && dentry.kind != mode::DIR => {
                 // Another thing has the name there: what is here goes if it is only what was there before.
-                let is_own = dentry.kind != mode::DIR && self.map.home(dentry.ino) == Some(self.id);
+                let is_own = self.map.home(dentry.ino) == Some(self.id);
                 let origin = if is_own { self.clean_origin(dentry.ino)? } else { None };
                 if origin.is_some_and(|origin| origin.seen == now) {
                     // It was put there from here, a moment ago.
@@ -172,24 +183,24 @@ impl Node {
                 Ok(is_gone)
             }
             // What was made here under the name counts, until it is flushed and finds the other one.
-            Some(_) => Ok(true),
+            Some(dentry) => take_attrs(dentry),
         }
     }
 
-    /// The attributes of an entry. Whether they are here, too, if its inode is of this node.
-    fn take_entry_attrs(&self, dir: Ino, path: &[u8], entry: &Entry, asked: Timestamp) -> FsResult<bool> {
-        let Ok(name) = Name::new(&entry.name) else { return Ok(true) };
-        let is_own = |dentry: &Dentry| {
-            dentry.kind == entry.meta.kind
-                && matches!(dentry.kind, mode::FILE | mode::DIR)
-                && self.map.home(dentry.ino) == Some(self.id)
-        };
-        match self.dentry(&self.place(dir, &name)?)?.filter(is_own) {
-            // What is another file there has attributes of its own, such as that under a former name of this one.
-            Some(dentry) if self.is_only_there(dentry.ino, &join_path(path, &entry.name))? => {
-                self.take_attrs(dentry.ino, &entry.meta.attrs, asked)
-            }
-            _ => Ok(true),
+    /// The attributes of what an entry leads to. Whether they are here, too, if its inode is of this node.
+    fn take_entry_attrs(
+        &self,
+        dentry: Dentry,
+        path: &[u8],
+        there: &Meta,
+        asked: Timestamp,
+    ) -> FsResult<bool> {
+        let Dentry { ino, kind } = dentry;
+        let has_attrs = kind == there.kind && matches!(kind, mode::FILE | mode::DIR);
+        // What is another file there has attributes of its own, such as that under a former name of this one.
+        match has_attrs && self.map.home(ino) == Some(self.id) && self.is_only_there(ino, path)? {
+            true => self.take_attrs(ino, there, asked),
+            false => Ok(true),
         }
     }
 
@@ -358,7 +369,8 @@ impl Node {
         let partition = self.inode(dir)?.attr.layout.partition();
         let place = self.find_place(&FindPlaceRequest { dir, name: Vec::new() })?;
         let (site, Some(path)) = (self.site_of(partition)?, place.path) else { return Ok(true) };
-        if path.is_empty() || !is_not_there(&site, &path) {
+        let is_other = || site.source.stat(&path).is_ok_and(|found| !found.is_dir());
+        if path.is_empty() || !is_not_there(&site, &path) && !is_other() {
             return Ok(true);
         }
         self.empty_gone(dir, &path, &site)
@@ -391,7 +403,14 @@ impl Node {
     }
 }
 
-/// Returns whether a source has nothing at a path.
+/// Returns whether a source has nothing at a path, also because a directory on the way there, but for the root, has become
+/// something else.
 fn is_not_there(site: &Site, path: &[u8]) -> bool {
-    matches!(site.source.stat(path), Err(error) if error.cause() == Cause::NotFound)
+    match site.source.stat(path) {
+        Err(error) if error.cause() == Cause::NotFound => true,
+        Err(error) if error.cause() == Cause::WrongKind => {
+            site.source.stat(b"").is_ok_and(|root| root.is_dir())
+        }
+        _ => false,
+    }
 }

@@ -36,6 +36,10 @@ struct Guillotine {
     volumes: std::path::PathBuf,
     copy: TempDir,
     state: Mutex<State>,
+    /// Uploads that were planned: token and size.
+    planned: Mutex<Vec<(String, u64)>>,
+    /// Uploads that were asked for again with another size.
+    misjudged: Mutex<Vec<Upload>>,
 }
 
 #[derive(Default)]
@@ -127,7 +131,9 @@ impl Source for Under {
     }
 
     fn plan(&self, path: &[u8], size: u64) -> SourceResult<Upload> {
-        self.look()?.plan(path, size)
+        let plan = self.look()?.plan(path, size)?;
+        self.1.planned.lock().push((plan.token.clone(), size));
+        Ok(plan)
     }
 
     fn start(&self, plan: Upload, attrs: &Attrs) -> SourceResult<Upload> {
@@ -167,6 +173,10 @@ impl Source for Under {
     }
 
     fn resume(&self, upload: &Upload, expect: &Precondition) -> SourceResult<Option<Version>> {
+        let is_other = |(token, size): &(String, u64)| *token == upload.token && *size != upload.size;
+        if self.1.planned.lock().iter().any(is_other) {
+            self.1.misjudged.lock().push(upload.clone());
+        }
         self.look()?.resume(upload, expect)
     }
 
@@ -259,7 +269,8 @@ fn under(objects: Environment) -> (Formation, Arc<Guillotine>) {
     formation.objects = objects;
     let (volumes, copy) = (formation.volumes(), TempDir::new().unwrap());
     let switchboard = Arc::clone(&formation.switchboard);
-    let guillotine = Arc::new(Guillotine { switchboard, volumes, copy, state: Mutex::default() });
+    let (state, planned, misjudged) = Default::default();
+    let guillotine = Arc::new(Guillotine { switchboard, volumes, copy, state, planned, misjudged });
     let over = Arc::clone(&guillotine);
     formation.around = Some(Arc::new(move |source| Box::new(Under(source, Arc::clone(&over)))));
     formation.restart();
@@ -357,6 +368,7 @@ fn kill_each(case: Case, turns: &[Then]) {
             }
         }
         at.check(&what);
+        assert_eq!(*at.guillotine.misjudged.lock(), [], "{what}");
         if then != Then::Remove {
             at.camp.check_same_at(0, name);
         }

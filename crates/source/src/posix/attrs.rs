@@ -27,16 +27,18 @@ pub fn meta_of(dir: &OwnedFd, name: &[u8]) -> Result<Meta> {
         mode::LINK => rustix::fs::readlinkat(dir, name, Vec::new())?.into_bytes(),
         _ => Vec::new(),
     };
+    let xattrs = xattrs_of(dir, name, kind);
+    let hides_xattrs = xattrs.is_err();
     let attrs = Attrs {
         perm: stat.st_mode & mode::PERM,
         uid: stat.st_uid,
         gid: stat.st_gid,
         mtime: Timestamp { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 },
         atime: Timestamp { secs: stat.st_atime, nanos: stat.st_atime_nsec as u32 },
-        xattrs: xattrs_of(dir, name, kind),
+        xattrs: xattrs.unwrap_or_default(),
     };
     let version = version_of(&stat);
-    Ok(Meta { kind, attrs, version, links: stat.st_nlink, target, rdev: stat.st_rdev })
+    Ok(Meta { kind, attrs, version, links: stat.st_nlink, target, rdev: stat.st_rdev, hides_xattrs })
 }
 
 /// Returns the version of a directory entry, `None` if it does not exist. One `fstatat`, without an open.
@@ -56,13 +58,13 @@ pub fn version_of(stat: &Stat) -> Version {
     }
 }
 
-/// Returns the extended attributes of users; none where they cannot be read.
-fn xattrs_of(dir: &OwnedFd, name: &[u8], kind: u32) -> Vec<(Vec<u8>, Vec<u8>)> {
+/// Returns the extended attributes of users.
+fn xattrs_of(dir: &OwnedFd, name: &[u8], kind: u32) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     if !matches!(kind, mode::FILE | mode::DIR) {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    rustix::fs::openat(dir, name, flags, Mode::empty()).and_then(|file| xattrs(&file)).unwrap_or_default()
+    rustix::fs::openat(dir, name, flags, Mode::empty()).and_then(|file| xattrs(&file))
 }
 
 fn xattrs(file: &OwnedFd) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
@@ -79,9 +81,14 @@ fn xattrs(file: &OwnedFd) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     for name in names.split(|byte| *byte == 0).filter(|name| name.starts_with(USER)) {
         // One buffer of the maximum size instead of a size query, which could be outdated when the value is read.
         let mut value = vec![0; XATTR_VALUE_MAX];
-        let len = rustix::fs::fgetxattr(file, name, &mut value[..])?;
-        value.truncate(len);
-        found.push((name.to_vec(), value));
+        match rustix::fs::fgetxattr(file, name, &mut value[..]) {
+            // Removed since it was listed.
+            Err(Errno::NODATA) => {}
+            len => {
+                value.truncate(len?);
+                found.push((name.to_vec(), value));
+            }
+        }
     }
     found.sort();
     Ok(found)

@@ -79,7 +79,7 @@ impl S3Source {
             mode::DIR => Version::default(),
             _ => self.version(path, size, answer)?,
         };
-        let meta = Meta { kind, attrs, version, links: 1, target: Vec::new(), rdev: 0 };
+        let meta = Meta { kind, attrs, version, links: 1, ..Meta::default() };
         Ok(ObjectHead { meta, headers: answer.headers.clone() })
     }
 

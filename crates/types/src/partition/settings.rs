@@ -126,20 +126,27 @@ impl PartitionSettings {
         self.source.is_some() && self.mirror_deletes == MirrorDeletes::Yes
     }
 
-    /// Refuses changes in front of a link that is being removed, and of one whose key permits none, unless they are to stay
-    /// here.
+    /// Refuses changes in front of a link whose key permits none, unless they are to stay here.
     ///
     /// # Errors
     /// `EROFS`.
-    pub fn check_permitted(&self) -> FsResult<()> {
-        let Some(source) = &self.source else { return Ok(()) };
-        let refused = |why| Err(FsError::with(Errno::EROFS, why));
-        match source {
-            source if source.is_detached() => refused("the link is being removed"),
-            source if source.is_read_only() && self.write != WritePolicy::Never => {
-                refused("the key of the link permits no changes")
-            }
-            _ => Ok(()),
+    pub fn check_changes_permitted(&self) -> FsResult<()> {
+        let is_refused = |source: &Source| source.is_read_only() && self.write != WritePolicy::Never;
+        match self.source.as_ref().is_some_and(is_refused) {
+            true => Err(FsError::with(Errno::EROFS, "the key of the link permits no changes")),
+            false => Ok(()),
+        }
+    }
+
+    /// As [`PartitionSettings::check_changes_permitted`], of new files and content, which a link that is being removed does
+    /// not take either; names are removed there.
+    ///
+    /// # Errors
+    /// `EROFS`.
+    pub fn check_content_permitted(&self) -> FsResult<()> {
+        match self.source.as_ref().is_some_and(Source::is_detached) {
+            true => Err(FsError::with(Errno::EROFS, "the link is being removed")),
+            false => self.check_changes_permitted(),
         }
     }
 
