@@ -89,9 +89,14 @@ impl Node {
         if !self.mirrors(partition) {
             return Ok(());
         }
-        let has_name = self.inode(ino).is_ok_and(|inode| inode.attr.nlink > 0);
-        let now = self.site_file(ino)?.filter(|_| has_name);
-        if now.is_some_and(|now| (now.dir, &now.name[..]) == (dir, name)) {
+        let attr = self.inode(ino).map(|inode| inode.attr);
+        // A former name counts only where there are several.
+        let names_max = attr.map_or(0, |attr| match attr.nlink {
+            several @ 2.. if !attr.is_dir() => several as usize,
+            nlink => nlink.min(1) as usize,
+        });
+        let now = self.site_file(ino)?;
+        if now.is_some_and(|now| now.names().take(names_max).any(|known| known == (dir, name))) {
             return Ok(());
         }
         let seen = Some(there.seen.clone());

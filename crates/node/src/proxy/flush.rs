@@ -179,6 +179,7 @@ impl Node {
         }
         let kept = outcome?;
         ended?;
+        self.follow_name(request)?;
         let moved = job.moved.load(Ordering::Relaxed);
         let (version, lost) =
             kept.map_or((None, Vec::new()), |kept| (Some(to_wire(kept.version)), kept.lost));
@@ -538,13 +539,10 @@ impl Flush<'_> {
 
     /// Its name may have gone while it took its place there.
     fn look_back(&self, kept: &PutOutcome) -> FsResult<()> {
-        let (ino, partition) = (self.request.ino, self.inode.attr.layout.partition());
-        let (path, name) = (&self.request.path, &self.file.name[..]);
-        if split_path(path).1 != name {
-            return Ok(());
-        }
+        let FlushRequest { ino, dir, path, .. } = self.request;
         let there = Origin { path: path.clone(), seen: to_wire(kept.version.clone()) };
-        self.node.look_back(ino, partition, (self.file.dir, name), &there)
+        let partition = self.inode.attr.layout.partition();
+        self.node.look_back(*ino, partition, (*dir, split_path(path).1), &there)
     }
 
     /// What was changed since the flush began stays changed; everything else is saved, or is as it was. What was
@@ -573,8 +571,11 @@ impl Flush<'_> {
         // It may have been removed meanwhile.
         let Ok(now) = update.inode(ino) else { return if is_over { update.commit() } else { Ok(()) } };
         let mut file = update.site_file(ino)?.unwrap_or_else(|| self.file.clone());
-        let is_moved = self.inode.attr.is_dir() && (file.dir, &file.name) != (self.file.dir, &self.file.name);
-        // What is at the old path of a directory that has been moved since is not it.
+        let FlushRequest { dir, path, .. } = self.request;
+        let given = (*dir, split_path(path).1);
+        let is_known = !path.is_empty() && !file.name.is_empty();
+        let is_moved = self.inode.attr.is_dir() && is_known && (file.dir, &file.name[..]) != given;
+        // What is at a path that a directory had before is not it.
         if !is_moved {
             file.origin = self.file.origin.clone();
         }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use bivouac_source::join_path;
+use bivouac_source::{join_path, split_path};
 use bivouac_types::{Errno, FsError, FsResult, Ino, Name, PartitionSettings, WritePolicy};
 use bivouac_wire::{
     EntryName, FindPlaceRequest, FlushHereRequest, FlushRequest, FlushState, FlushTrigger, SitePlace,
@@ -115,7 +115,39 @@ impl Node {
         let parent = self.dir_at_site(dir, 0)?;
         let seen = self.place_at_site(dir, name.as_bytes())?.seen;
         let path = join_path(&parent, name.as_bytes());
-        self.flush_now(&FlushRequest { ino, dir, path, seen, force: false, open: false, job: 0 }, job)
+        let request = FlushRequest { ino, dir, path, seen, force: false, open: false, job: 0 };
+        let flushed = self.flush_now(&request, job)?;
+        if self.place_at_site(dir, b"")?.path != Some(parent) {
+            self.flush_again(ino)?;
+        }
+        Ok(flushed)
+    }
+
+    /// What was renamed before it was put is put once more, under its new name.
+    pub(super) fn follow_name(&self, request: &FlushRequest) -> FsResult<()> {
+        let FlushRequest { ino, dir, path, .. } = request;
+        let name = split_path(path).1;
+        let Some(file) = self.site_file(*ino)?.filter(|file| !path.is_empty() && !file.name.is_empty())
+        else {
+            return Ok(());
+        };
+        let is_file = self.inode(*ino).is_ok_and(|inode| !inode.attr.is_dir());
+        if !is_file || (file.dir, &file.name[..]) == (*dir, name) {
+            return Ok(());
+        }
+        match self.check_name(*ino, *dir, &Name::new(name)?) {
+            Err(error) if error.errno() == Errno::ENOENT => self.flush_again(*ino),
+            checked => checked,
+        }
+    }
+
+    /// Something was put where it belongs no more: it was renamed, or a directory above it was, since its path was looked for.
+    fn flush_again(&self, ino: Ino) -> FsResult<()> {
+        let mut change = self.change(&[ino.slot()])?;
+        // It may have been removed meanwhile.
+        let Ok(inode) = change.inode(ino) else { return Ok(()) };
+        change.note_changed(&inode);
+        change.commit()
     }
 
     /// Returns the last name of a file that leads to it. That which it was given last may be gone from a directory of another

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::at_site::{Camp, FILE, STRIPE, bytes};
+use crate::at_site::{Camp, DIR, FILE, STRIPE, bytes, with_settings};
 use crate::formation::{Formation, op};
 use bivouac_client::TreeEntry;
 use bivouac_types::{Errno, Ino};
@@ -15,6 +15,32 @@ fn three(site: &Path) {
     for (name, seed) in [("one", 1), ("two", 2), ("three", 3)] {
         fs::write(site.join(name), bytes(LEN, seed)).unwrap();
     }
+}
+
+/// As a flush does that has found out where things belong, and then somebody renames them.
+#[test]
+fn what_was_renamed_before_it_was_put_is_put_under_its_new_name() {
+    let camp = with_settings("mirror-deletes=yes", |_| {});
+    let (client, dir) = (camp.client(1), camp.partition.dir);
+    client.mknod(&op(client), dir, b"d", &DIR).unwrap();
+    for path in ["file", "d/below"] {
+        camp.write(1, path, path.as_bytes());
+    }
+    let found = |name: &str| {
+        let attr = client.lookup(dir, name.as_bytes()).unwrap();
+        TreeEntry { attr, dir, path: name.as_bytes().to_vec() }
+    };
+    let (file, d) = (found("file"), found("d"));
+    for (from, to) in [("file", "file2"), ("d", "d2")] {
+        client.rename(&op(client), dir, from.as_bytes(), dir, to.as_bytes(), 0).unwrap();
+    }
+    client.site.flush_open(&d).unwrap();
+    client.site.flush(&file, None, false).unwrap();
+    assert!(!camp.is_saved());
+    assert_eq!(camp.flush(0, false), []);
+    assert!(camp.is_saved());
+    client.site.mirror(camp.partition.id, b"").unwrap();
+    camp.check_same(2);
 }
 
 /// Flushes one file alone, as by `bivouac flush PATH` or when its time has come.
