@@ -61,6 +61,31 @@ fn diff(one: &Path, other: &Path) -> String {
     String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr)
 }
 
+/// Also for mounts that have used the partition under another policy.
+#[test]
+fn a_policy_that_is_set_counts_from_then_on() {
+    let Some(proxied) = Proxied::start(&["--nodes", "2"], |_| {}) else { return };
+    let parts = [proxied.part(0), proxied.part(1)];
+    parts
+        .iter()
+        .enumerate()
+        .for_each(|(node, part)| fs::write(part.join(format!("before{node}")), "x").unwrap());
+    let set = ["partition", "set", parts[0].to_str().unwrap(), "--write", "on-close"];
+    proxied.camp.place().run(&set).succeeds();
+    for (node, part) in parts.iter().enumerate() {
+        let mut count = 0;
+        // What a mount knows is a second old at most.
+        wait_until("what is closed is at the source", || {
+            count += 1;
+            let name = format!("after{node}.{count}");
+            fs::write(part.join(&name), "x").unwrap();
+            proxied.site.path().join(&name).exists()
+        });
+    }
+    proxied.flush(&[]).succeeds();
+    proxied.down();
+}
+
 /// S164.
 #[test]
 fn down_waits_for_what_is_not_at_the_source() {

@@ -17,7 +17,7 @@ use crate::connections::Connections;
 use crate::homes::known::KnownFile;
 use crate::operation::OpCtx;
 
-/// How long the settings of a partition are cached when a file is opened.
+/// How long the settings of a partition are cached when a file is opened, closed or named.
 const BELIEVED: Duration = Duration::from_secs(1);
 
 /// The partitions that a client has come across.
@@ -210,6 +210,10 @@ impl Partitions {
             None => asked.push((bound.id, now)),
         }
         drop(asked);
-        self.now(bound.id)
+        match self.now(bound.id) {
+            // Who cannot be asked now has said it before.
+            Err(error) if error.errno() != Errno::ESTALE => Ok(bound),
+            known => known,
+        }
     }
 }

@@ -44,7 +44,8 @@ impl Site {
     pub fn save_at_close(&self, ino: Ino) -> FsResult<()> {
         let Some(bound) = self.homes.bound(ino)? else { return Ok(()) };
         self.homes.tell_times(ino)?;
-        if writes(&bound.settings, |policy| matches!(policy, WritePolicy::OnClose | WritePolicy::Through)) {
+        let settings = &self.partitions.refreshed(bound)?.settings;
+        if writes(settings, |policy| matches!(policy, WritePolicy::OnClose | WritePolicy::Through)) {
             self.save(ino, FlushTrigger::Close)?;
         }
         Ok(())
@@ -109,7 +110,8 @@ impl Site {
             return Ok(());
         }
         let Some(bound) = self.homes.bound(dir)? else { return Ok(()) };
-        if !writes(&bound.settings, |policy| matches!(policy, WritePolicy::OnClose | WritePolicy::Through)) {
+        let settings = &self.partitions.refreshed(bound)?.settings;
+        if !writes(settings, |policy| matches!(policy, WritePolicy::OnClose | WritePolicy::Through)) {
             return Ok(());
         }
         let attr = look()?;
