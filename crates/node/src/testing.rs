@@ -1,10 +1,11 @@
 //! What tests of several modules need.
 
-use bivouac_types::{ClientId, FsResult, Ino, NodeId, OpId, PartitionId, Slot, TargetIndex, mode};
-use bivouac_wire::{Decode, DecodeError, Encode, MakeRequest, Partition, PartitionState};
+use bivouac_types::{ClientId, FsResult, Ino, NodeId, OpId, PartitionId, Slot, TargetIndex, Timestamp, mode};
+use bivouac_wire::{Decode, DecodeError, Encode, MakeRequest, Partition, PartitionState, SiteVersion};
 
 use crate::intent_record::{Intent, LoggedIntent};
 use crate::node::Node;
+use crate::record::SiteFile;
 
 /// Reads an intent's record as a restarted daemon does, and writes it again.
 pub fn reread(bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {
@@ -85,6 +86,10 @@ pub fn put_in_partition(node: &Node, version: u32, settings: &str) -> PartitionI
     let mut change = node.change_at(&[dir.slot()], &[]).unwrap();
     let mut inode = change.inode(dir).unwrap();
     inode.attr.layout.base = TargetIndex::new(id, 0);
+    // Its entries are what is here: nobody asks the source for them.
+    let seen = SiteVersion { size: 0, mtime: Timestamp::default(), tag: String::new() };
+    let listed = SiteFile { listed: true, ..SiteFile::brought((dir, b""), Vec::new(), seen, true) };
+    change.put_site_file(dir, &listed);
     change.put_inode(&inode);
     change.commit().unwrap();
     id

@@ -60,7 +60,7 @@ impl Node {
         let (name, origin) =
             (split_path(&act.path).1, Origin { path: act.path.clone(), seen: to_wire(version) });
         self.tell_seen(act.dir, name, Some(origin.seen.clone()), Some(ino))?;
-        self.look_back(ino, act.partition, (act.dir, name), &origin)?;
+        self.look_back(ino, (act.partition, false), (act.dir, name), &origin)?;
         self.conclude_act(ino, Some(&origin))?;
         Ok(Some(origin))
     }
@@ -82,25 +82,22 @@ impl Node {
     pub(super) fn look_back(
         &self,
         ino: Ino,
-        partition: PartitionId,
+        (partition, is_dir): (PartitionId, bool),
         (dir, name): (Ino, &[u8]),
         there: &Origin,
     ) -> FsResult<()> {
         if !self.mirrors(partition) {
             return Ok(());
         }
-        let attr = self.inode(ino).map(|inode| inode.attr);
-        // A former name counts only where there are several.
-        let names_max = attr.map_or(0, |attr| match attr.nlink {
-            several @ 2.. if !attr.is_dir() => several as usize,
-            nlink => nlink.min(1) as usize,
-        });
+        // Of the names that are known only so many lead to it, the last one first.
+        let nlink = self.inode(ino).map_or(0, |inode| inode.attr.nlink as usize);
+        let names_max = if is_dir { nlink.min(1) } else { nlink };
         let now = self.site_file(ino)?;
         if now.is_some_and(|now| now.names().take(names_max).any(|known| known == (dir, name))) {
             return Ok(());
         }
         let seen = Some(there.seen.clone());
-        self.note_left_behind(ino, dir, name, &Removed { ino, is_dir: false, partition, seen })
+        self.note_left_behind(ino, dir, name, &Removed { ino, is_dir, partition, seen })
     }
 
     /// Whence the content of an inode may have to be brought. What became of a flush that was cut off by a kill is

@@ -169,7 +169,7 @@ impl Node {
         };
         let outcome = flush.run();
         let told = match &outcome {
-            Ok(kept) => flush.tell(kept.as_ref()),
+            Ok(kept) => flush.tell(kept.as_ref()).and_then(|()| flush.look_back(kept.as_ref())),
             Err(_) => flush.settle(),
         };
         let ended = flush.end(outcome.as_ref().ok().and_then(Option::as_ref), told.is_ok()).and(told);
@@ -533,16 +533,16 @@ impl Flush<'_> {
             (limit, known) = (file.limit, *now);
         })?;
         (self.file.limit, self.known) = (limit, known);
-        self.look_back(&kept)?;
         Ok(kept)
     }
 
     /// Its name may have gone while it took its place there.
-    fn look_back(&self, kept: &PutOutcome) -> FsResult<()> {
+    fn look_back(&self, kept: Option<&PutOutcome>) -> FsResult<()> {
         let FlushRequest { ino, dir, path, .. } = self.request;
+        let Some(kept) = kept.filter(|_| !path.is_empty()) else { return Ok(()) };
         let there = Origin { path: path.clone(), seen: to_wire(kept.version.clone()) };
-        let partition = self.inode.attr.layout.partition();
-        self.node.look_back(*ino, partition, (*dir, split_path(path).1), &there)
+        let what = (self.inode.attr.layout.partition(), self.inode.attr.is_dir());
+        self.node.look_back(*ino, what, (*dir, split_path(path).1), &there)
     }
 
     /// What was changed since the flush began stays changed; everything else is saved, or is as it was. What was

@@ -180,7 +180,10 @@ fn what_was_deleted_first_goes_whatever_had_its_name_since() {
     assert_eq!(camp.flush(0, false), []);
     assert_eq!(mirror(&camp).done, 1);
     assert!(camp.read(3, "moved").unwrap() == bytes(10 * STRIPE + 77, 2));
-    camp.check_same(2);
+    assert!(!camp.at("a/large").exists());
+    for path in ["moved", "top", "top/file", "elsewhere"] {
+        camp.check_same_at(2, path);
+    }
 }
 
 /// S177: the old name of what was renamed goes when its content is there under the new one.

@@ -31,7 +31,8 @@ fn copies_are_right_while_files_are_changed() {
                     let mut round = 0u32;
                     while !stop.load(Ordering::Acquire) {
                         round += 1;
-                        let name = format!("0{}/f{}", writer % 2, round % 9);
+                        // One writer a file at a time, as a subfile's lock has it: else the order would be any.
+                        let name = format!("0{}/f{writer}-{}", writer % 2, round % 9);
                         let other = format!("records/w{writer}-{}", round % 4);
                         let bytes = round.to_le_bytes().repeat(1 + round as usize % 2000);
                         write(&*volume, &name, u64::from(round % 5) * 1000, &bytes).unwrap();
