@@ -208,7 +208,8 @@ impl Node {
             self.take_back(ino, recall, yielded.as_ref())
         };
         let recalled = recalls.chunks(RECALLS_MAX).flat_map(|some| each_at_once(some, recall));
-        recalled.fold(true, |all, is_free| all && is_free == Some(true))
+        // Also behind one that is not free: all are asked.
+        recalled.filter(|is_free| *is_free != Some(true)).count() == 0
     }
 
     /// Takes note of what a client said to a recall, if it answered. Whether what is required is free.
