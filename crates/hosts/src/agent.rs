@@ -407,7 +407,7 @@ impl<'a> Part<'a> {
             VotingOutcome::None => {}
             VotingOutcome::Promised => self.leave_keeper("another one is elected"),
             VotingOutcome::Elected(victory) => {
-                if let Err(error) = voting.start_keeper(self.here, &self.dir, &victory) {
+                if let Err(error) = voting.start_keeper(self.here, &self.dir, &victory, now) {
                     log::error!(why:% = error; "the keeper does not start on this host");
                 }
                 self.leave_keeper("this host was elected");

@@ -279,9 +279,15 @@ impl Voting {
         here: &Environment,
         part: &StateDir,
         victory: &Victory,
+        now_ms: u64,
     ) -> LaunchResult<()> {
         let started = self.try_start(here, part, victory);
-        started.inspect_err(|_| unclaim(&victory.post.claim))
+        if started.is_err() {
+            unclaim(&victory.post.claim);
+            // Each other voter has its turn before.
+            self.not_before_ms = now_ms.saturating_add(8 * self.times.attempt_ms);
+        }
+        started
     }
 
     fn try_start(&mut self, here: &Environment, part: &StateDir, victory: &Victory) -> LaunchResult<()> {

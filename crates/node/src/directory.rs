@@ -368,12 +368,15 @@ impl Change<'_> {
             self.txn.get(place.slot, &seen_by_key(place.dir, name)).and_then(|by| Ino::from_bytes(by).ok());
         let earlier = self.txn.get(place.slot, &key).and_then(|removed| Removed::from_bytes(removed).ok());
         // What is there may still be what the name led to before: that is to go, whatever had the name since.
-        let is_earliers = earlier.is_some_and(|earlier| Some(earlier.ino) == owner);
-        if !is_earliers || owner == Some(dentry.ino) {
-            let is_dir = dentry.kind == mode::DIR;
-            let removed = Removed { ino: dentry.ino, is_dir, partition, seen: None };
-            self.txn.put(place.slot, &key, &removed.to_bytes());
-        }
+        let is_earliers = |earlier: &Removed| Some(earlier.ino) == owner && earlier.ino != dentry.ino;
+        let removed = match earlier.filter(is_earliers) {
+            Some(earlier) => Removed { again: earlier.again.wrapping_add(1), ..earlier },
+            None => {
+                let is_dir = dentry.kind == mode::DIR;
+                Removed { ino: dentry.ino, is_dir, partition, seen: None, again: 0 }
+            }
+        };
+        self.txn.put(place.slot, &key, &removed.to_bytes());
         self.node.mirror_later(partition);
     }
 }

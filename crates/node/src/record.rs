@@ -256,8 +256,10 @@ pub struct Removed {
     pub partition: PartitionId,
     /// How it looks there, if the directory's home does not know yet.
     pub seen: Option<SiteVersion>,
+    /// How often the name was deleted again since, so that whoever has looked before sees that.
+    pub again: u32,
 }
-codec_struct!(Removed { ino, is_dir, partition, seen });
+codec_struct!(Removed { ino, is_dir, partition, seen, again });
 
 /// Key of a name that was deleted here.
 pub fn removed_key(dir: Ino, name: &[u8]) -> Vec<u8> {

@@ -181,22 +181,24 @@ fn copied_at(here: &Environment, dir: &StateDir, state: &FormationState) -> Stat
 /// out.
 fn keeps(here: &Environment, dir: &StateDir, state: &FormationState) -> Result<bool, Failure> {
     let kept = state.keep.as_deref();
-    Ok(!promises_are_kept(&state.name, &copied_at(here, dir, state), kept)? && kept.is_some())
+    Ok(!promises_are_kept(&state.name, dir, &copied_at(here, dir, state), kept)? && kept.is_some())
 }
 
 /// Refuses while something is not copied out; otherwise says whether all that keeps the formation is promises, which are
 /// kept now.
 fn promises_are_kept(
     name: &FormationName,
+    dir: &StateDir,
     copied_at: &StateDir,
     keep: Option<&str>,
 ) -> Result<bool, Failure> {
     let Some(state) = copied_at.read()? else { return Ok(false) };
     let unsaved = unsaved::list(copied_at, &state);
     if unsaved.is_empty() {
-        // Promises are known on the host where they were made: on others it cannot be seen that they are kept.
+        // Promises are known on the host where they were made: on others it cannot be seen that they are kept. Where all was
+        // killed nobody can keep them any more.
         let is_promise = keep.is_some_and(|reason| reason.starts_with(unsaved::PROMISED));
-        return Ok(is_promise && unsaved::has_promises(copied_at));
+        return Ok(is_promise && (unsaved::has_promises(copied_at) || !dir.is_held()));
     }
     let text = format!(
         "formation {name} holds data that is nowhere else:\n{}\ncopy it out (bivouac stage out, bivouac stage resume), or throw it \

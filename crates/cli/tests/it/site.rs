@@ -555,6 +555,14 @@ fn link_and_remove(dir: &Path) {
         let file = fs::OpenOptions::new().write(true).open(left).unwrap();
         file.write_all_at(b"through the name that is left", 500).unwrap();
     }
+    // All names that a file has get what was written last, whichever it was written through.
+    let top = dir.join("several");
+    fs::create_dir_all(top.join("below")).unwrap();
+    fs::write(top.join("a"), bytes(100_000, 6)).unwrap();
+    for name in ["b", "below/c"] {
+        fs::hard_link(top.join("a"), top.join(name)).unwrap();
+        fs::OpenOptions::new().append(true).open(top.join("a")).unwrap().write_all(b"more").unwrap();
+    }
     let top = dir.join("renamed");
     fs::create_dir(&top).unwrap();
     fs::write(top.join("a"), bytes(100_000, 7)).unwrap();
@@ -570,7 +578,7 @@ fn link_and_remove(dir: &Path) {
     fs::OpenOptions::new().append(true).open(top.join("a")).unwrap().write_all(b"more").unwrap();
 }
 
-/// S162, S172: of a file that had several names, its data goes to the source under those that are left.
+/// S162, S172, S510: of a file that has or had several names, its data goes to the source under those that are left.
 #[test]
 fn data_reaches_the_source_under_the_names_that_are_left() {
     for policy in ["on-close", "on-flush", "delayed=200ms"] {

@@ -19,6 +19,8 @@ use crate::operation::OpCtx;
 
 /// How long the settings of a partition are cached when a file is opened, closed or named.
 const BELIEVED: Duration = Duration::from_secs(1);
+/// Pause before they are asked for again of a node that does not answer.
+const UNANSWERED: Duration = Duration::from_secs(60);
 
 /// The partitions that a client has come across.
 pub struct Partitions {
@@ -26,7 +28,7 @@ pub struct Partitions {
     known: RwLock<PartitionTable>,
     /// True once an inode was seen that is in one.
     any: AtomicBool,
-    /// When settings were last asked for.
+    /// Until when settings are believed.
     asked: Mutex<Vec<(PartitionId, Instant)>>,
 }
 
@@ -203,17 +205,23 @@ impl Partitions {
 
     /// The same with settings that are hardly older than a second.
     pub(crate) fn refreshed(&self, bound: Arc<Partition>) -> FsResult<Arc<Partition>> {
-        let (now, mut asked) = (Instant::now(), self.asked.lock());
-        match asked.iter_mut().find(|(known, _)| *known == bound.id) {
-            Some((_, at)) if now.duration_since(*at) < BELIEVED => return Ok(bound),
-            Some((_, at)) => *at = now,
-            None => asked.push((bound.id, now)),
+        let (id, now) = (bound.id, Instant::now());
+        let mut asked = self.asked.lock();
+        // One asks, and the others go by what is known meanwhile.
+        match asked.iter_mut().find(|(known, _)| *known == id) {
+            Some((_, until)) if now < *until => return Ok(bound),
+            Some((_, until)) => *until = now + UNANSWERED,
+            None => asked.push((id, now + UNANSWERED)),
         }
         drop(asked);
-        match self.now(bound.id) {
-            // Who cannot be asked now has said it before.
-            Err(error) if error.errno() != Errno::ESTALE => Ok(bound),
-            known => known,
+        let answer = self.now(id);
+        let is_unknown = answer.as_ref().is_err_and(|error| error.errno() != Errno::ESTALE);
+        if let Some((_, until)) = self.asked.lock().iter_mut().find(|(known, _)| *known == id)
+            && !is_unknown
+        {
+            *until = now + BELIEVED;
         }
+        // Who cannot be asked now has said it before.
+        if is_unknown { Ok(bound) } else { answer }
     }
 }

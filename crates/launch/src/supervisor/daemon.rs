@@ -233,10 +233,15 @@ impl Daemon {
     /// Hands a newer map over.
     pub(super) fn tell_map(&self, bytes: &[u8]) {
         let Some(socket) = self.running.as_ref().and_then(|running| running.socket.as_ref()) else { return };
-        let told = packets::to_memory(&bytes).and_then(|memory| match self.server.is_some() {
+        let memory = match packets::to_memory(&bytes) {
+            Ok(memory) => memory,
+            // A shortage of the supervisor: another process would not be told either.
+            Err(error) => return log::error!(why:% = error; "a daemon does not hear of a newer map"),
+        };
+        let told = match self.server.is_some() {
             true => packets::send(socket, &ToHttp::Map, &[memory.as_fd()]),
             false => packets::send(socket, &ToNode::Map, &[memory.as_fd()]),
-        });
+        };
         self.restart_unless(told, "of a newer map");
     }
 

@@ -89,15 +89,11 @@ impl Node {
         if !self.mirrors(partition) {
             return Ok(());
         }
-        // Of the names that are known only so many lead to it, the last one first.
-        let nlink = self.inode(ino).map_or(0, |inode| inode.attr.nlink as usize);
-        let names_max = if is_dir { nlink.min(1) } else { nlink };
-        let now = self.site_file(ino)?;
-        if now.is_some_and(|now| now.names().take(names_max).any(|known| known == (dir, name))) {
+        if self.leads_to(ino, (dir, name))? {
             return Ok(());
         }
         let seen = Some(there.seen.clone());
-        self.note_left_behind(ino, dir, name, &Removed { ino, is_dir, partition, seen })
+        self.note_left_behind(ino, dir, name, &Removed { ino, is_dir, partition, seen, again: 0 })
     }
 
     /// Whence the content of an inode may have to be brought. What became of a flush that was cut off by a kill is

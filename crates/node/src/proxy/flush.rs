@@ -15,7 +15,8 @@ use bivouac_source::{
 };
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, TargetIndex, mode};
 use bivouac_wire::{
-    FlushMark, FlushPartsRequest, FlushRequest, FlushState, MarkFlushRequest, Origin, SiteVersion, Whence, op,
+    FlushMark, FlushPartsRequest, FlushRequest, FlushState, MarkFlushRequest, Origin, SitePlace, SiteVersion,
+    Whence, op,
 };
 
 use super::bring::offset_in_file;
@@ -172,14 +173,15 @@ impl Node {
             Ok(kept) => flush.tell(kept.as_ref()).and_then(|()| flush.look_back(kept.as_ref())),
             Err(_) => flush.settle(),
         };
-        let ended = flush.end(outcome.as_ref().ok().and_then(Option::as_ref), told.is_ok()).and(told);
+        let is_moved = outcome.is_ok() && flush.is_moved();
+        let kept = outcome.as_ref().ok().and_then(Option::as_ref);
+        let ended = flush.end(kept, told.is_ok(), is_moved).and(told);
         // Listed with the reason; one that was flushed for its room alone, and is there, stays clean.
         if outcome.is_err() && flush.file.is_unsaved() {
             flush.update(false, |file, _| file.changed = true)?;
         }
         let kept = outcome?;
         ended?;
-        self.follow_name(request)?;
         let moved = job.moved.load(Ordering::Relaxed);
         let (version, lost) =
             kept.map_or((None, Vec::new()), |kept| (Some(to_wire(kept.version)), kept.lost));
@@ -545,9 +547,24 @@ impl Flush<'_> {
         self.node.look_back(*ino, what, (*dir, split_path(path).1), &there)
     }
 
+    /// Returns whether it may belong elsewhere: it, or a directory above, was renamed between the look for its path and the
+    /// beginning of the flush. A later rename counts as a change.
+    fn is_moved(&self) -> bool {
+        let FlushRequest { ino, dir, path, .. } = self.request;
+        if path.is_empty() || self.inode.attr.is_dir() {
+            return false;
+        }
+        let (parent, name) = split_path(path);
+        let has_parent =
+            |place: FsResult<SitePlace>| place.is_ok_and(|place| place.path.as_deref() == Some(parent));
+        // Who cannot be asked now is asked by the next flush.
+        !(self.node.leads_to(*ino, (*dir, name)).unwrap_or(false)
+            && has_parent(self.node.place_at_site(*dir, b"")))
+    }
+
     /// What was changed since the flush began stays changed; everything else is saved, or is as it was. What was
     /// written down before goes if `is_told`.
-    fn end(&mut self, kept: Option<&PutOutcome>, is_told: bool) -> FsResult<()> {
+    fn end(&mut self, kept: Option<&PutOutcome>, is_told: bool, is_moved: bool) -> FsResult<()> {
         let (is_dir, is_left_open) = (self.inode.attr.is_dir(), self.is_left_open());
         if let (Some(kept), true) = (kept, !self.inode.attr.is_file()) {
             let (path, seen) = (self.request.path.clone(), to_wire(kept.version.clone()));
@@ -556,7 +573,7 @@ impl Flush<'_> {
         let saved = kept.is_some() || !self.file.is_unsaved() || is_dir && self.request.path.is_empty();
         let is_over = self.is_acting && kept.is_some() && is_told;
         self.update(is_over, |file, _| {
-            file.changed |= file.flushing && !saved || is_left_open;
+            file.changed |= file.flushing && !saved || is_left_open || is_moved;
             file.flushing = false;
         })
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use bivouac_source::{join_path, split_path};
+use bivouac_source::join_path;
 use bivouac_types::{Errno, FsError, FsResult, Ino, Name, PartitionSettings, WritePolicy};
 use bivouac_wire::{
     EntryName, FindPlaceRequest, FlushHereRequest, FlushRequest, FlushState, FlushTrigger, SitePlace,
@@ -15,7 +15,7 @@ use crate::namespace::decode;
 use crate::node::Node;
 use crate::peers::StepContext;
 use crate::proxy_state::FlushJob;
-use crate::record::{SiteFile, seen_by_key, seen_key};
+use crate::record::{seen_by_key, seen_key};
 
 /// How deep a tree may be before a walk to its root is taken for damage.
 const DEPTH_MAX: usize = 100_000;
@@ -110,57 +110,55 @@ impl Node {
     }
 
     fn flush_where_it_belongs(&self, ino: Ino, job: &FlushJob) -> FsResult<FlushState> {
-        let file = self.site_file(ino)?.ok_or_else(|| nameless(ino))?;
-        let (dir, name) = self.name_that_leads_to(ino, &file)?;
+        let mut names = self.names_that_lead_to(ino)?;
+        // Each name is a file of its own there, and the content is where the last one is.
+        while let Some((dir, name)) = names.pop() {
+            let flushed = self.flush_as(ino, dir, &name, job)?;
+            if names.is_empty() {
+                return Ok(flushed);
+            }
+        }
+        Err(nameless(ino))
+    }
+
+    fn flush_as(&self, ino: Ino, dir: Ino, name: &Name, job: &FlushJob) -> FsResult<FlushState> {
         let parent = self.dir_at_site(dir, 0)?;
         let seen = self.place_at_site(dir, name.as_bytes())?.seen;
         let path = join_path(&parent, name.as_bytes());
         let request = FlushRequest { ino, dir, path, seen, force: false, open: false, job: 0 };
-        let flushed = self.flush_now(&request, job)?;
-        if self.place_at_site(dir, b"")?.path != Some(parent) {
-            self.flush_again(ino)?;
-        }
-        Ok(flushed)
+        self.flush_now(&request, job)
     }
 
-    /// What was renamed before it was put is put once more, under its new name.
-    pub(super) fn follow_name(&self, request: &FlushRequest) -> FsResult<()> {
-        let FlushRequest { ino, dir, path, .. } = request;
-        let name = split_path(path).1;
-        let Some(file) = self.site_file(*ino)?.filter(|file| !path.is_empty() && !file.name.is_empty())
-        else {
-            return Ok(());
-        };
-        let is_file = self.inode(*ino).is_ok_and(|inode| !inode.attr.is_dir());
-        if !is_file || (file.dir, &file.name[..]) == (*dir, name) {
-            return Ok(());
+    /// Returns whether a name leads to an inode. Of as many names as it has each does; of others only the entry says so.
+    pub(super) fn leads_to(&self, ino: Ino, (dir, name): (Ino, &[u8])) -> FsResult<bool> {
+        let nlink = self.inode(ino).map_or(0, |inode| if inode.attr.is_dir() { 1 } else { inode.attr.nlink });
+        let file = self.site_file(ino)?.filter(|file| file.names().count() <= nlink as usize);
+        if file.is_some_and(|file| file.names().any(|known| known == (dir, name))) {
+            return Ok(true);
         }
-        match self.check_name(*ino, *dir, &Name::new(name)?) {
-            Err(error) if error.errno() == Errno::ENOENT => self.flush_again(*ino),
-            checked => checked,
+        match self.check_name(ino, dir, &Name::new(name)?) {
+            Err(error) if error.errno() == Errno::ENOENT => Ok(false),
+            checked => checked.map(|()| true),
         }
     }
 
-    /// Something was put where it belongs no more: it was renamed, or a directory above it was, since its path was looked for.
-    fn flush_again(&self, ino: Ino) -> FsResult<()> {
-        let mut change = self.change(&[ino.slot()])?;
-        // It may have been removed meanwhile.
-        let Ok(inode) = change.inode(ino) else { return Ok(()) };
-        change.note_changed(&inode);
-        change.commit()
-    }
-
-    /// Returns the last name of a file that leads to it. That which it was given last may be gone from a directory of another
-    /// node, or was never made.
-    fn name_that_leads_to(&self, ino: Ino, file: &SiteFile) -> FsResult<(Ino, Name)> {
+    /// Returns the names of a file that lead to it, the last one first, as many as it has. That which it was given last may
+    /// be gone from a directory of another node, or was never made.
+    fn names_that_lead_to(&self, ino: Ino) -> FsResult<Vec<(Ino, Name)>> {
+        let file = self.site_file(ino)?.ok_or_else(|| nameless(ino))?;
+        let nlink = self.inode(ino)?.attr.nlink as usize;
+        let mut names = Vec::new();
         for (dir, name) in file.names().filter(|(_, name)| !name.is_empty()) {
+            if names.len() >= nlink.max(1) {
+                break;
+            }
             let name = Name::new(name)?;
             match self.check_name(ino, dir, &name) {
                 Err(error) if error.errno() == Errno::ENOENT => {}
-                found => return found.map(|()| (dir, name)),
+                checked => names.push(checked.map(|()| (dir, name))?),
             }
         }
-        Err(nameless(ino))
+        Ok(names)
     }
 
     /// The name still leads to it; otherwise only a walk finds where it belongs.
@@ -188,8 +186,7 @@ impl Node {
         }
         let path = join_path(&self.dir_at_site(place.dir, depth + 1)?, &place.name);
         let (seen, force, open) = (None, false, true);
-        let mut request =
-            FlushRequest { ino: dir, dir: place.dir, path: path.clone(), seen, force, open, job: 0 };
+        let mut request = FlushRequest { ino: dir, dir: place.dir, path, seen, force, open, job: 0 };
         loop {
             let state = self.step::<op::Flush>(
                 self.home_of(dir)?,
@@ -202,7 +199,8 @@ impl Node {
                 bivouac_net::pause(DIR_PAUSE);
                 continue;
             }
-            return Ok(path);
+            // One that was renamed meanwhile is not there, and is put where it belongs now.
+            return self.dir_at_site(dir, depth + 1);
         }
     }
 }
