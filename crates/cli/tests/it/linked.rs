@@ -148,6 +148,13 @@ fn a_directory_of_another_formation_is_used_as_an_own_one() {
     });
     fs::remove_file(linked.here("large")).unwrap();
     wait_until("what is gone here is gone there", || !linked.there("large").exists());
+    // S510: each name is a file of its own there, and has what was written through any of them.
+    fs::write(linked.here("one"), "first").unwrap();
+    fs::hard_link(linked.here("one"), linked.here("other")).unwrap();
+    fs::write(linked.here("one"), "second").unwrap();
+    for name in ["one", "other"] {
+        assert_eq!(fs::read(linked.there(name)).unwrap(), b"second", "{name}");
+    }
     fs::rename(linked.here("d3/e0/f3"), linked.here("renamed")).unwrap();
     let shown = linked.link(&["show", "far", "--json"]);
     let shown: Value = serde_json::from_str(&shown.out).unwrap();

@@ -555,11 +555,10 @@ impl Flush<'_> {
             return false;
         }
         let (parent, name) = split_path(path);
-        let has_parent =
-            |place: FsResult<SitePlace>| place.is_ok_and(|place| place.path.as_deref() == Some(parent));
+        let is_below = |place: SitePlace| place.path.as_deref() == Some(parent);
         // Who cannot be asked now is asked by the next flush.
         !(self.node.leads_to(*ino, (*dir, name)).unwrap_or(false)
-            && has_parent(self.node.place_at_site(*dir, b"")))
+            && self.node.place_at_site(*dir, b"").is_ok_and(is_below))
     }
 
     /// What was changed since the flush began stays changed; everything else is saved, or is as it was. What was
