@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::harness::library::{create, ctx, library, read, write};
-use crate::harness::{Place, Said, can_mount, is_alive, kill_with_standby, signal, standby_of, wait_until};
+use crate::harness::{
+    Place, Said, can_mount, is_alive, kill_with_standby, signal, standby_of, try_to_signal,
+    wait_for_standby_of, wait_until,
+};
 use crate::http::Server;
 use bivouac_client::NewInode;
 use bivouac_types::{Ino, mode};
@@ -70,7 +73,7 @@ impl Hosts {
     /// The keeper, once it has a standby.
     pub fn keeper_with_standby(&self) -> u64 {
         let keeper = self.keeper();
-        wait_until("the keeper has a standby", || standby_of(keeper).is_some());
+        wait_for_standby_of(keeper);
         keeper
     }
 
@@ -202,12 +205,10 @@ fn a_keeper_that_is_killed_is_followed_by_its_standby() {
     for turn in 0..3 {
         let keeper = hosts.keeper_with_standby();
         if turn == 1 {
-            let standby = standby_of(keeper);
-            let pid = standby.and_then(|pid| rustix::process::Pid::from_raw(pid as i32)).unwrap();
-            let _replaced_meanwhile = rustix::process::kill_process(pid, Signal::KILL);
-            wait_until("it has another standby", || {
-                standby_of(keeper).is_some_and(|now| Some(now) != standby)
-            });
+            let standby = wait_for_standby_of(keeper);
+            // It may be replaced just then.
+            try_to_signal(standby, Signal::KILL);
+            wait_until("it has another standby", || standby_of(keeper).is_some_and(|now| now != standby));
         }
         signal(keeper, Signal::KILL);
         wait_until("another one is the keeper", || hosts.keeper() != keeper && is_alive(hosts.keeper()));
@@ -317,7 +318,7 @@ fn who_kills_supervisor_and_agent_keeps_what_is_on_the_volumes() {
     let hosts = Hosts::new();
     assert_eq!(hosts.up("a,b", "", &[]).code, 0);
     let Processes { agent, supervisor, daemon } = hosts.processes("b");
-    wait_until("it has a standby", || standby_of(supervisor).is_some());
+    wait_for_standby_of(supervisor);
     [supervisor, agent].into_iter().for_each(|pid| signal(pid, Signal::KILL));
     let dir = bivouac_launch::StateDir::at(hosts.runtime("b").join("bivouac").join(&hosts.name));
     wait_until("all of it has ended", || {

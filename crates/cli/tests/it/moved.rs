@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::harness::library::{create, far_library, library, open, read, write};
-use crate::harness::{Said, is_alive, signal, standby_of, try_to_signal, wait_until, wait_within};
+use crate::harness::{Said, is_alive, signal, try_to_signal, wait_for_standby_of, wait_until, wait_within};
 use crate::hosts::Hosts;
 use bivouac_launch::{CODE_KEEP, StateDir};
 use bivouac_net::{
@@ -80,11 +80,11 @@ fn backup_host(formation: &Hosts, node: u16) -> &'static str {
 fn processes(formation: &Hosts, host: &str) -> Vec<u64> {
     let state = StateDir::at(part(formation, host)).read().unwrap().unwrap();
     let supervisor = u64::from(state.supervisor.unwrap().pid);
-    wait_until("its supervisor has a standby", || standby_of(supervisor).is_some());
+    let standby = wait_for_standby_of(supervisor);
     let agent = u64::from(state.owner.unwrap().pid);
     let daemons = state.nodes.iter().filter_map(|node| node.process).map(|process| u64::from(process.pid));
     // The agent first, so that nobody is told anything.
-    [agent, standby_of(supervisor).unwrap(), supervisor].into_iter().chain(daemons).collect()
+    [agent, standby, supervisor].into_iter().chain(daemons).collect()
 }
 
 fn lose(formation: &Hosts, host: &str) {
@@ -314,7 +314,7 @@ fn a_keeper_that_is_killed_in_the_middle_of_a_move_is_followed_by_its_standby() 
     lose(&formation, "b");
     let dir = StateDir::at(formation.place.path().join(format!("bivouac/{}+hosts", formation.name)));
     wait_within(MOVE_MAX, "it is decided", || !dir.read().unwrap().unwrap().moves.is_empty());
-    wait_until("the standby knows as much", || standby_of(keeper).is_some());
+    wait_for_standby_of(keeper);
     signal(keeper, Signal::KILL);
     wait_until("another one is the keeper", || formation.keeper() != keeper && is_alive(formation.keeper()));
     signal(daemon, Signal::CONT);
@@ -370,8 +370,8 @@ fn first_keeper(formation: &Hosts) -> Vec<u64> {
     // Others can succeed it once they were told.
     let told = || ["b", "c"].iter().all(|host| !StateDir::at(part(formation, host)).keepers().is_empty());
     wait_within(MOVE_MAX, "others can be the keeper", told);
-    let keeper = formation.keeper_with_standby();
-    vec![keeper, standby_of(keeper).unwrap()]
+    let keeper = formation.keeper();
+    vec![keeper, wait_for_standby_of(keeper)]
 }
 
 /// S817, S819: the keeper's host is lost as any other; then another one.
@@ -432,9 +432,9 @@ fn elected_keeper(formation: &Hosts, former: Option<u64>) -> (u64, u64, &'static
         let term = u64::from(state.keepers.map_or(0, |group| group.term));
         (keeper, found) = (state.supervisor.map_or(0, |process| process.pid.into()), host);
         let follow = HOSTS.iter().all(|host| map(formation, host).version >> 32 >= term);
-        follow && Some(keeper) != former && standby_of(keeper).is_some()
+        follow && Some(keeper) != former
     });
-    (keeper, standby_of(keeper).unwrap(), found)
+    (keeper, wait_for_standby_of(keeper), found)
 }
 
 /// S817, S819: three hosts have a keeper again as often as it is killed, and in the end nothing of any is left.

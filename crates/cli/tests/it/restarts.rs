@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-use crate::harness::{Camp, Place, assert_contains, is_alive, signal, standby_of, wait_until};
+use crate::harness::{Camp, Place, assert_contains, is_alive, signal, wait_for_standby_of, wait_until};
 use rustix::process::Signal;
 
 /// S70.
@@ -143,7 +143,7 @@ fn a_daemon_that_is_told_to_end_is_started_again() {
 fn a_supervisor_that_hangs_is_ended_with_its_standby() {
     let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
     let supervisor = camp.supervisor_pid();
-    wait_until("it has a standby", || standby_of(supervisor).is_some());
+    wait_for_standby_of(supervisor);
     signal(supervisor, Signal::STOP);
     camp.down();
 }

@@ -104,6 +104,16 @@ pub fn standby_of(pid: u64) -> Option<u64> {
     standbys_of(pid).first().copied()
 }
 
+/// Waits until a supervisor or keeper has a standby, which is replaced at each change, and returns it.
+pub fn wait_for_standby_of(pid: u64) -> u64 {
+    let mut found = None;
+    wait_until("it has a standby", || {
+        found = standby_of(pid);
+        found.is_some()
+    });
+    found.unwrap()
+}
+
 /// All of them: there are two for a moment while one is replaced.
 fn standbys_of(pid: u64) -> Vec<u64> {
     let said = |pid: u64| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
