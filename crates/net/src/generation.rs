@@ -24,15 +24,16 @@ impl Generation {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Returns whether both are the same generation.
-    #[must_use]
-    pub fn is_same(&self, other: &Generation) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
     /// Has requests over its connections change nothing from now on.
     pub fn supersede(&self) {
         self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Each is equal to itself alone.
+impl PartialEq for Generation {
+    fn eq(&self, other: &Generation) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 

@@ -9,9 +9,10 @@ use bivouac_types::{ClientId, FormationId, Ino};
 use bivouac_wire::{Encode, FormationMap, HasGrownRequest, InvalidateRequest, Invalidation, Op, op};
 
 use crate::at_once::each_at_once;
-use crate::leases::{Changing, Item, Leases};
+use crate::leases::{Changing, Leases};
 use crate::peers::{PeerLane, PeerRequest};
 use crate::served::ServedClients;
+use bivouac_session::Item;
 
 /// Shortest wait for a peer's answer that is worth the question.
 const WAIT_MIN: Duration = Duration::from_millis(1);

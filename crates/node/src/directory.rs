@@ -6,7 +6,6 @@ use bivouac_layout::{entry_hash, slot_of_hash};
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Name, NodeId, PartitionId, Slot, mode};
 use bivouac_wire::{Decode, Encode, Inherited};
 
-use crate::leases::Item;
 use crate::locks::{Guard, LockTarget};
 use crate::namespace::{Change, decode};
 use crate::node::Node;
@@ -14,6 +13,7 @@ use crate::record::{
     DENTRY_NAME_AT, Dentry, Inode, Removed, Shard, hashed_key, removed_key, seen_by_key, seen_key, shard_key,
 };
 use crate::session::Ctx;
+use bivouac_session::Item;
 
 /// The slot of a directory's entry with this hash, of so many slots: that of the directory, or if it is spread that of the hash.
 #[must_use]
@@ -56,7 +56,7 @@ impl EntryPlace {
 
     /// What clients may cache of the entry alone.
     pub fn name_item(&self) -> Item {
-        Item::of_name(self.slot, self.dir, self.name())
+        Item::Name { slot: self.slot, dir: self.dir, hash: entry_hash(self.dir, self.name()) }
     }
 
     /// The slots of a change to the entry.

@@ -15,7 +15,7 @@ use bivouac_types::{
 use bivouac_wire::{Decode, Encode};
 
 use crate::identity::{SYSTEM, is_peer};
-use crate::leases::{Changing, Item, Principal};
+use crate::leases::{Changing, Principal};
 use crate::node::Node;
 use crate::reaper::Job;
 use crate::record::{
@@ -23,6 +23,7 @@ use crate::record::{
     unnamed_key, xattr_key,
 };
 use crate::session::Ctx;
+use bivouac_session::Item;
 
 /// Among the clients that may have an inode without names open: whoever has just looked its name up.
 pub const LOOKED_UP: ClientId = SYSTEM;

@@ -1,71 +1,25 @@
-//! The replies of requests that change content, so that a retransmission is answered and not carried out once more: by
-//! then another client may have overwritten what the first transmission wrote, and may have been told so.
+//! The replies of requests that change content, so that a retransmission is answered and not carried out once more: the
+//! machine is [`ClientReplies`].
 //!
 //! Changes of records have their replies beside them, in the same transaction ([`crate::session`]). A write of content has
-//! no transaction; its reply is kept in memory, as in the reply cache of an NFSv4.1 session (RFC 8881, 2.10.6.1). The slot
-//! is the connection, which has one request at a time: the next request over it says that the reply to the former one
-//! arrived. When the client has connected anew, the last replies of its former connections are kept as long as it may
-//! retransmit. All are lost with the daemon: behind a kill, a retransmitted write is carried out once more.
+//! no transaction; its reply is kept in memory, and lost with the daemon: behind a kill, a retransmitted write is carried
+//! out once more.
 
-use std::collections::{HashMap, VecDeque};
-use std::os::fd::RawFd;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use bivouac_net::{Generation, before_waiting};
 use bivouac_ranks::{Condvar, Mutex};
+use bivouac_session::{ClientReplies, Connection, KnownReply};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, OpId};
 use bivouac_wire::{Decode, Encode};
 
 use crate::session::Ctx;
 
-/// The requests of one client that it may transmit again.
-#[derive(Debug, Default)]
-struct ClientReplies {
-    /// The encoded reply of each; `None` while the request is carried out.
-    replies: HashMap<OpId, Option<Vec<u8>>>,
-    /// The client's present connections.
-    generation: Option<Generation>,
-    /// The request that each of them carried last, by descriptor.
-    slots: HashMap<RawFd, OpId>,
-    /// Requests of former connections, and until when they are kept; in the order of those moments.
-    superseded: VecDeque<(Instant, OpId)>,
-}
-
-impl ClientReplies {
-    /// Stores a reply, in place of that of the request before it over the same connection.
-    fn answer(&mut self, (slot, generation): (RawFd, &Generation), id: OpId, reply: Vec<u8>, keep: Duration) {
-        let Some(running) = self.replies.get_mut(&id) else { return };
-        assert!(running.is_none(), "a request is answered once");
-        *running = Some(reply);
-        let now = Instant::now();
-        let is_current = self.generation.as_ref().is_some_and(|current| current.is_same(generation));
-        if !is_current && generation.is_superseded() {
-            self.superseded.push_back((now + keep, id));
-        } else {
-            if !is_current {
-                self.generation = Some(generation.clone());
-                self.superseded.extend(self.slots.drain().map(|(_, id)| (now + keep, id)));
-            }
-            if let Some(received) = self.slots.insert(slot, id) {
-                self.replies.remove(&received);
-            }
-        }
-        while let Some((until, id)) = self.superseded.front().copied()
-            && until <= now
-        {
-            self.superseded.pop_front();
-            self.replies.remove(&id);
-        }
-        let referred = self.slots.len() + self.superseded.len();
-        // One that nothing refers to would stay for good, and be the answer to whatever has its number next.
-        assert!(referred <= self.replies.len(), "{referred} requests have {} replies", self.replies.len());
-    }
-}
-
 /// The replies of all clients.
 #[derive(Debug)]
 pub struct ReplyCache {
-    clients: Mutex<HashMap<ClientId, ClientReplies>>,
+    clients: Mutex<HashMap<ClientId, ClientReplies<Generation>>>,
     /// A request is over.
     over: Condvar,
     /// Longest time for which a client transmits a request again.
@@ -83,10 +37,8 @@ impl Drop for RunningRequest<'_> {
     fn drop(&mut self) {
         let mut clients = self.cache.clients.lock();
         if let Some(client) = clients.get_mut(&self.client) {
-            if client.replies.get(&self.id) == Some(&None) {
-                client.replies.remove(&self.id);
-            }
-            if client.replies.is_empty() {
+            client.end(self.id);
+            if client.is_empty() {
                 clients.remove(&self.client);
             }
         }
@@ -113,44 +65,45 @@ impl ReplyCache {
         act: impl FnOnce() -> FsResult<R>,
     ) -> FsResult<R> {
         // A caller in this process sends everything once; number 0 is for requests that any number of times is right for.
-        let Some(connection) = ctx.connection.connection().filter(|_| ctx.id != OpId(0)) else {
+        let Some((slot, generation)) = ctx.connection.connection().filter(|_| ctx.id != OpId(0)) else {
             return act();
         };
         let (client, id, deadline) = (ctx.client, ctx.id, Instant::now() + self.patience);
         let mut clients = self.clients.lock();
         let mut has_let_others_work = false;
         loop {
-            match clients.entry(client).or_default().replies.get(&id) {
-                Some(Some(reply)) => {
+            match clients.entry(client).or_default().find(id) {
+                KnownReply::Given(reply) => {
                     // The number of another kind of request, which only a broken client uses.
                     return R::from_bytes(reply).map_err(|_| {
                         FsError::with(Errno::EPROTO, "a request has the number of another one of its client")
                     });
                 }
-                Some(None) if !has_let_others_work => {
+                KnownReply::Awaited if !has_let_others_work => {
                     // This thread may be the last of its lane: another one has to take its place.
                     drop(clients);
                     before_waiting();
                     has_let_others_work = true;
                     clients = self.clients.lock();
                 }
-                Some(None) => {
+                KnownReply::Awaited => {
                     if self.over.wait_until(&mut clients, deadline).timed_out() {
                         let text = "an earlier transmission of the request is still carried out";
                         return Err(FsError::with(Errno::EIO, text));
                     }
                 }
-                None => break,
+                KnownReply::None => break,
             }
         }
         // Under the lock under which no reply was found: of two transmissions one carries the request out.
-        let former = clients.entry(client).or_default().replies.insert(id, None);
-        assert!(former.is_none(), "a request is carried out while its reply is there, or awaited");
+        clients.entry(client).or_default().begin(id);
         drop(clients);
         let running = RunningRequest { cache: self, client, id };
         let reply = act()?;
         if let Some(client) = self.clients.lock().get_mut(&client) {
-            client.answer(connection, id, reply.to_bytes(), self.patience);
+            let is_superseded = generation.is_superseded();
+            let over = Connection { slot, generation, is_superseded };
+            client.answer(over, id, reply.to_bytes(), (Instant::now(), self.patience));
         }
         drop(running);
         Ok(reply)
@@ -160,10 +113,8 @@ impl ReplyCache {
     pub fn forget(&self, client: ClientId) {
         let mut clients = self.clients.lock();
         let Some(replies) = clients.get_mut(&client) else { return };
-        replies.replies.retain(|_, reply| reply.is_none());
-        replies.slots.clear();
-        replies.superseded.clear();
-        if replies.replies.is_empty() {
+        replies.forget();
+        if replies.is_empty() {
             clients.remove(&client);
         }
     }
@@ -215,7 +166,7 @@ mod tests {
     #[test]
     fn a_reply_is_kept_until_it_has_arrived_or_nobody_waits_for_it() {
         let (cache, count, former) = (ReplyCache::new(Duration::ZERO), Cell::new(0), Generation::default());
-        let kept = || cache.clients.lock()[&ClientId(1)].replies.len();
+        let kept = || cache.clients.lock()[&ClientId(1)].len();
         (1..100).for_each(|id| send(&cache, (1, id), &former, &count));
         assert_eq!(kept(), 1, "one connection");
         former.supersede();

@@ -1,13 +1,14 @@
-//! Exactly-once changes. A client whose answer was lost sends the request again with the same id and
-//! the retry mark. The change's transaction also wrote which operation of which client channel it was,
-//! as the slot tables of NFSv4.1 sessions do (RFC 8881, 2.10.6), so the repetition is recognised. The original may still
-//! be under way then, over a half-open connection: it is refused, since its connection's generation is superseded.
+//! Exactly-once changes of records: the rules are [`bivouac_session`]'s. A client whose answer was lost sends the request
+//! again with the same id and the retry mark. The change's transaction also wrote which operation of which client channel it
+//! was, so the retransmission is recognised. The original may still be under way then, over a half-open connection: it is
+//! refused, since its connection's generation is superseded.
 
 use std::io::IoSlice;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
 use bivouac_net::{Call, RequestOrigin};
+use bivouac_session::{Verdict, judge_request, judge_step};
 use bivouac_store::{Records, Txn};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, OpId, Slot};
 use bivouac_wire::{Decode, Encode, Operation};
@@ -60,6 +61,10 @@ pub fn request<'a, O: Operation>(call: &Call<'a>) -> FsResult<O::Request<'a>> {
         .map_err(|e| FsError::with(Errno::EPROTO, format!("request {} does not decode: {e}", O::OP.name())))
 }
 
+fn superseded() -> FsError {
+    FsError::with(Errno::EIO, "request superseded: its client has connected anew since")
+}
+
 impl Ctx<'static> {
     /// A change that a node makes by itself.
     pub fn of_node(client: ClientId) -> Ctx<'static> {
@@ -100,12 +105,13 @@ impl Ctx<'_> {
     /// # Errors
     /// `ESTALE` for a step of an intent that is over.
     pub fn step_done(&self, txn: &Txn<'_>, slot: Slot) -> FsResult<bool> {
-        let done = txn.get(slot, &self.done_key()).and_then(|bytes| CompletedOp::from_bytes(bytes).ok());
-        match done {
-            Some(done) if done.op > self.id.0 => {
+        let last = txn.get(slot, &self.done_key()).and_then(|bytes| CompletedOp::from_bytes(bytes).ok());
+        match judge_step(self.id.0, last.map(|last| last.op)) {
+            Verdict::CarryOut => Ok(false),
+            Verdict::Replay(_) => Ok(true),
+            Verdict::Superseded => {
                 Err(FsError::with(Errno::ESTALE, "a step arrived after its change was over"))
             }
-            done => Ok(done.is_some_and(|done| done.op == self.id.0)),
         }
     }
 
@@ -115,10 +121,7 @@ impl Ctx<'_> {
     /// # Errors
     /// `EIO`, which nobody reads.
     pub fn check_current(&self) -> FsResult<()> {
-        match self.connection.is_superseded() {
-            true => Err(FsError::with(Errno::EIO, "request superseded: its client has connected anew since")),
-            false => Ok(()),
-        }
+        if self.connection.is_superseded() { Err(superseded()) } else { Ok(()) }
     }
 
     /// What this operation left when it was carried out before: its value, see [`CompletedOp`]. The caller holds the
@@ -142,9 +145,8 @@ impl Ctx<'_> {
         &self,
         scan: impl FnOnce(&[u8], &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>),
     ) -> FsResult<Option<u64>> {
-        self.check_current()?;
-        let mut found = None;
-        if self.retry {
+        let find_outcome = || {
+            let mut found = None;
             scan(&done_prefix(self.client), &mut |_, value| match CompletedOp::from_bytes(value) {
                 Ok(done) if done.op == self.id.0 => {
                     found = Some(done.value);
@@ -152,8 +154,13 @@ impl Ctx<'_> {
                 }
                 _ => ControlFlow::Continue(()),
             });
+            found
+        };
+        match judge_request(self.connection.is_superseded(), self.retry, find_outcome) {
+            Verdict::CarryOut => Ok(None),
+            Verdict::Replay(value) => Ok(Some(value)),
+            Verdict::Superseded => Err(superseded()),
         }
-        Ok(found)
     }
 
     /// Writes down, with the change itself, that the operation was carried out.

@@ -5,24 +5,20 @@
 //! after a grace time: its session ends, with everything that it held. Reclaim and end are done outside of the lock and
 //! exclude each other, client by client. The terms are those of NFSv4.1 (RFC 8881, 2.10 and 8.4).
 //!
-//! [`Table`] is the machine: it is told what happened and when, and says what follows. [`Sessions`] has its lock, its
+//! [`ClientTable`] is the machine: it is told what happened and when, and says what follows. [`Sessions`] has its lock, its
 //! records and who waits.
-
-mod table;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bivouac_ranks::{Condvar, Mutex, MutexGuard, rank};
+use bivouac_session::{ClientTable, FloorOrder, ReclaimedOpens, Work};
 use bivouac_store::Records;
 use bivouac_types::limits::CLIENTS_MAX;
 use bivouac_types::{ClientId, Errno, FormationId, FsError, FsResult, Ino, NodeId, OpenId, Slot};
 
 use crate::record::{number_of_key, session_key, table as records_of};
-use table::{Table, Work};
-
-pub use table::{FloorOrder, ReclaimedOpens};
 
 /// The sessions of a node.
 pub struct Sessions {
@@ -32,7 +28,7 @@ pub struct Sessions {
     grace: Duration,
     /// Whether any awaits reclaim or is being ended; for a look without the lock.
     in_grace: AtomicBool,
-    table: Mutex<Table>,
+    table: Mutex<ClientTable>,
     /// A reclaim or an end is over.
     over: Condvar,
 }
@@ -47,7 +43,7 @@ pub struct Exclusive<'a> {
 impl Sessions {
     /// The clients that an earlier daemon knew await reclaim, as long as one that has just lost its connection.
     pub fn open(records: &Records, slot: Slot, grace: Duration) -> Sessions {
-        let mut table = Table::default();
+        let mut table = ClientTable::default();
         let until = Instant::now() + grace;
         records.scan(slot, &records_of(b'C'), &records_of(b'C'), |key, _| {
             number_of_key(key).into_iter().for_each(|client| table.adopt(ClientId(client), until));
@@ -207,14 +203,14 @@ impl Sessions {
     }
 
     /// Changes the table, and says whether requests have to look into it from now on.
-    fn changed<R>(&self, table: &mut Table, act: impl FnOnce(&mut Table) -> R) -> R {
+    fn changed<R>(&self, table: &mut ClientTable, act: impl FnOnce(&mut ClientTable) -> R) -> R {
         let outcome = act(table);
         self.in_grace.store(table.is_in_grace(), Ordering::Release);
         outcome
     }
 
     /// The table, once nobody is at this work for the client.
-    fn unless(&self, client: ClientId, work: Work) -> MutexGuard<'_, Table> {
+    fn unless(&self, client: ClientId, work: Work) -> MutexGuard<'_, ClientTable> {
         let mut table = self.table.lock();
         while table.is_at(client, work) {
             self.over.wait(&mut table);

@@ -698,10 +698,14 @@ owned! {
     ReassertRequest {
         /// Whether this is the first message.
         first: bool,
-        /// Whether this is the last: what none of the messages told, and is below the floor, is not open.
+        /// True for the last message: what none of them told, and is not under way, is not open.
         last: bool,
         /// No open below this is under way any more.
         floor: OpenId,
+        /// Those opens from the floor on that are under way.
+        under_way: Vec<OpenId>,
+        /// All opens from this on may be under way.
+        next: OpenId,
         /// Inode and open.
         opens: Vec<(Ino, OpenId)>,
     }
@@ -843,11 +847,10 @@ owned! {
 }
 
 impl Invalidation {
-    /// What tells it from others, well mixed. Two with one key are taken for the same.
+    /// Returns its [`Ino::cache_key`].
     #[must_use]
     pub fn key(&self) -> u64 {
-        let salt = self.name.map_or(0, |hash| hash | 1);
-        (self.ino.0.rotate_left(32) ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        self.ino.cache_key(self.name)
     }
 }
 

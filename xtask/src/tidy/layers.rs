@@ -10,7 +10,10 @@ use super::Violation;
 /// The layers from the bottom up, as in the architecture document. `dev` crates are used by no other.
 const LAYERS: [(&str, &[&str]); 13] = [
     ("base", &["types", "ranks", "record"]),
-    ("pure", &["layout", "wire", "members", "mirror", "plan", "schedule", "sysmap", "tokens", "races"]),
+    (
+        "pure",
+        &["layout", "wire", "members", "mirror", "plan", "schedule", "session", "sysmap", "tokens", "races"],
+    ),
     ("memory", &["direct"]),
     ("mechanism", &["net", "store", "source", "extract"]),
     ("reach", &["link"]),

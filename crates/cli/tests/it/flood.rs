@@ -44,7 +44,14 @@ impl Flood {
     }
 
     fn reassert(&self, first: bool, last: bool, opens: Vec<(Ino, OpenId)>) -> FsResult<()> {
-        self.ask::<op::Reassert>(&ReassertRequest { first, last, floor: OpenId(u64::MAX), opens })
+        self.ask::<op::Reassert>(&ReassertRequest {
+            first,
+            last,
+            floor: OpenId(u64::MAX),
+            under_way: Vec::new(),
+            next: OpenId(u64::MAX),
+            opens,
+        })
     }
 
     fn start<O: Operation>(&self, request: &O::Request<'_>) -> Started<'_, O> {

@@ -172,7 +172,14 @@ fn messages() -> Vec<Vec<u8>> {
         ),
         numbered(
             Op::Reassert,
-            &ReassertRequest { first: true, last: true, floor: OpenId(9), opens: vec![(INO, OpenId(1))] },
+            &ReassertRequest {
+                first: true,
+                last: true,
+                floor: OpenId(9),
+                under_way: vec![OpenId(11)],
+                next: OpenId(13),
+                opens: vec![(INO, OpenId(1))],
+            },
         ),
         numbered(
             Op::Write,

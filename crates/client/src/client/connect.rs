@@ -58,10 +58,10 @@ impl Connector<'_> {
             }
             // Before what is open: from then on the home takes this client for heard.
             tokens.reclaim(client, node, &map, transport)?;
-            // The floor first: what is answered between the two is in the list.
-            let floor = known.under_way.floor();
+            // What is under way first: what is answered between the two is in the list.
+            let under_way = known.under_way.list();
             let opens = known.reclaimed(|ino| map.home(ino) == Some(node));
-            crate::opens::reassert(transport, client, floor, opens)
+            crate::opens::reassert(transport, client, &under_way, opens)
         });
         peer
     }

@@ -128,10 +128,10 @@ impl Client {
             }
         }
         // Before any node is waited for: what is opened from now on is in no list.
-        let floor = self.known.under_way.floor();
+        let under_way = self.known.under_way.list();
         for (node, opens) in per_node {
             self.opens.watch(node);
-            let told = self.opens.reassert(node, floor, opens).and_then(|()| self.locks.resume(node));
+            let told = self.opens.reassert(node, &under_way, opens).and_then(|()| self.locks.resume(node));
             if let Err(error) = told {
                 log::warn!(why:% = error; "{node} has not heard yet what is open");
                 self.locks.is_unsure_of(node);

@@ -1,21 +1,17 @@
 //! What the homes are being told just now, for those who have to know that before they say more.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bivouac_direct::PendingTimeCounters;
+use bivouac_session::{OpenNumbers, OpensUnderWay};
 use bivouac_types::{Ino, OpenId};
 use bivouac_wire::Invalidation;
 use parking_lot::{Condvar, Mutex};
 
 /// Numbers of opens, and which of them have not been answered yet.
-pub struct PendingOpens(Mutex<Numbers>);
-
-struct Numbers {
-    next: OpenId,
-    open: BTreeSet<OpenId>,
-}
+pub struct PendingOpens(Mutex<OpenNumbers>);
 
 /// An open under way; dropped when it is among the open files, or has failed.
 pub struct Opening<'a> {
@@ -26,31 +22,28 @@ pub struct Opening<'a> {
 
 impl PendingOpens {
     pub fn new(first: OpenId) -> PendingOpens {
-        PendingOpens(Mutex::new(Numbers { next: first, open: BTreeSet::new() }))
+        PendingOpens(Mutex::new(OpenNumbers::new(first)))
     }
 
-    /// A number for an open that is about to be asked for.
+    /// Returns an open that is about to be asked for.
     pub fn begin(&self, writes: bool) -> Opening<'_> {
-        let mut numbers = self.0.lock();
-        let id = numbers.next.for_access(writes);
-        numbers.next = OpenId(numbers.next.0 + OpenId::STEP);
-        // The floor that homes were told may be above a number that comes once more.
-        assert!(numbers.open.last().is_none_or(|last| *last < id), "open {id:?} begins behind a later one");
-        numbers.open.insert(id);
-        Opening { numbers: self, id }
+        Opening { numbers: self, id: self.0.lock().begin(writes) }
     }
 
-    /// No open below this is under way, or ever will be.
+    /// Returns the opens that are under way.
+    pub fn list(&self) -> OpensUnderWay {
+        self.0.lock().under_way()
+    }
+
+    /// Returns the client's floor, see [`OpenNumbers::floor`].
     pub fn floor(&self) -> OpenId {
-        let numbers = self.0.lock();
-        numbers.open.first().copied().unwrap_or(numbers.next)
+        self.0.lock().floor()
     }
 }
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
-        let was_open = self.numbers.0.lock().open.remove(&self.id);
-        assert!(was_open, "open {:?} ends twice", self.id);
+        self.numbers.0.lock().end(self.id);
     }
 }
 
@@ -129,18 +122,6 @@ impl Drop for MtimeUpdate<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_floor_is_the_oldest_open_under_way() {
-        let numbers = PendingOpens::new(OpenId(10));
-        assert_eq!(numbers.floor(), OpenId(10));
-        let (first, second) = (numbers.begin(false), numbers.begin(true));
-        assert_eq!((first.id, second.id, numbers.floor()), (OpenId(10), OpenId(13), OpenId(10)));
-        drop(second);
-        assert_eq!(numbers.floor(), OpenId(10));
-        drop(first);
-        assert_eq!(numbers.floor(), OpenId(14));
-    }
 
     #[test]
     fn a_telling_is_waited_for() {

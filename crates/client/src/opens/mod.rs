@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bivouac_net::{NetError, Request, Transport};
 use bivouac_record::{Access, AccessPosition, RECORDS};
+use bivouac_session::OpensUnderWay;
 use bivouac_types::limits::USES_PER_MESSAGE_MAX;
 use bivouac_types::{ClientId, Errno, FsResult, Ino, NodeId, OpId, OpenId};
 use bivouac_wire::{CloseRequest, Encode, FileUseDelta, Frame, Op, ReassertRequest, op};
@@ -112,23 +113,28 @@ impl Opens {
     }
 
     /// Tells a home what an earlier process of this client had open there and still has; also when there is nothing: the rest
-    /// may be forgotten. No open below `floor` may have been under way when the list was begun.
-    pub fn reassert(&self, node: NodeId, floor: OpenId, opens: Vec<(Ino, OpenId)>) -> FsResult<()> {
-        in_batches(floor, opens)
+    /// may be forgotten. No others may have been under way when the list was begun.
+    pub fn reassert(
+        &self,
+        node: NodeId,
+        under_way: &OpensUnderWay,
+        opens: Vec<(Ino, OpenId)>,
+    ) -> FsResult<()> {
+        in_batches(under_way, opens)
             .iter()
             .try_for_each(|batch| self.connections.ask::<op::Reassert>(node, batch))
     }
 }
 
-/// Tells a node that may have lost its memory what this client has open there. No open below `floor` may have been
-/// under way when the list was begun.
+/// Tells a node that may have lost its memory what this client has open there. No others than those may have been under way
+/// when the list was begun.
 pub fn reassert(
     transport: &dyn Transport,
     client: ClientId,
-    floor: OpenId,
+    under_way: &OpensUnderWay,
     opens: Vec<(Ino, OpenId)>,
 ) -> Result<(), NetError> {
-    for request in in_batches(floor, opens) {
+    for request in in_batches(under_way, opens) {
         let body = request.to_bytes();
         let request = Request::new(Frame::request(Op::Reassert as u16, OpId(0), client, 0), &body, &[]);
         let mut answer = Vec::new();
@@ -142,11 +148,16 @@ pub fn reassert(
 }
 
 /// Messages that fit the limits; at least one, which says that there is nothing.
-fn in_batches(floor: OpenId, mut opens: Vec<(Ino, OpenId)>) -> Vec<ReassertRequest> {
+fn in_batches(under_way: &OpensUnderWay, mut opens: Vec<(Ino, OpenId)>) -> Vec<ReassertRequest> {
+    let OpensUnderWay { floor, numbers, next } = under_way;
+    let (floor, next) = (*floor, *next);
     let mut batches = Vec::new();
     while batches.is_empty() || !opens.is_empty() {
         let rest = opens.split_off(opens.len().min(BATCH));
-        batches.push(ReassertRequest { first: batches.is_empty(), last: rest.is_empty(), floor, opens });
+        let (first, last) = (batches.is_empty(), rest.is_empty());
+        // The last one is what they count in.
+        let under_way = if last { numbers.clone() } else { Vec::new() };
+        batches.push(ReassertRequest { first, last, floor, under_way, next, opens });
         opens = rest;
     }
     batches
@@ -159,15 +170,25 @@ mod tests {
 
     #[test]
     fn all_opens_are_told_in_messages_that_fit() {
-        let floor = OpenId(20_000);
+        let numbers: Vec<_> = (0..4096).map(|number| OpenId(20_000 + 2 * number)).collect();
+        let under_way = OpensUnderWay { floor: OpenId(20_000), numbers, next: OpenId(30_000) };
         let opens: Vec<_> = (0..20_000).map(|number| (Ino(number), OpenId(number))).collect();
-        let batches = in_batches(floor, opens.clone());
+        let batches = in_batches(&under_way, opens.clone());
         assert!(batches.iter().all(|batch| batch.to_bytes().len() <= FRAME_BODY_MAX));
         assert_eq!(batches.iter().filter(|batch| batch.first).count(), 1);
         assert!(batches[0].first);
         assert_eq!(batches.iter().position(|batch| batch.last), Some(batches.len() - 1));
+        assert_eq!(batches.last().map(|batch| &batch.under_way), Some(&under_way.numbers));
         assert_eq!(batches.into_iter().flat_map(|batch| batch.opens).collect::<Vec<_>>(), opens);
-        let nothing = ReassertRequest { first: true, last: true, floor, opens: Vec::new() };
-        assert_eq!(in_batches(floor, Vec::new()), [nothing]);
+        let OpensUnderWay { floor, numbers: under_way_now, next } = under_way.clone();
+        let nothing = ReassertRequest {
+            first: true,
+            last: true,
+            floor,
+            under_way: under_way_now,
+            next,
+            opens: Vec::new(),
+        };
+        assert_eq!(in_batches(&under_way, Vec::new()), [nothing]);
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use bivouac_ranks::{Mutex, rank};
+use bivouac_session::{Joined, NewestGeneration};
 use bivouac_types::ClientId;
 use bivouac_types::limits::HANDSHAKES_MAX;
 
@@ -17,34 +18,32 @@ pub(super) struct Clients(Mutex<HashMap<ClientId, Connections>>);
 struct Connections {
     count: usize,
     /// Newest generation on the client's own lane, and on the mirror lane.
-    own: NewestGeneration,
-    mirror: NewestGeneration,
+    own: LaneGenerations,
+    mirror: LaneGenerations,
 }
 
-/// The newest generation, and its number behind the epoch of the client's daemon: clocks of two hosts do not compare.
+/// Generations of a client's connections on one lane.
 #[derive(Default)]
-struct NewestGeneration {
-    number: (u32, u64),
+struct LaneGenerations {
+    newest: NewestGeneration,
+    /// What requests over connections of the newest one ask whether they still count.
     generation: Generation,
 }
 
-impl NewestGeneration {
+impl LaneGenerations {
     /// The generation of a new connection. A higher number than before supersedes what there was.
     fn join(&mut self, number: (u32, u64)) -> Generation {
-        match number {
-            // It takes no part.
-            (_, 0) => Generation::default(),
-            number if number < self.number => {
+        match self.newest.join(number) {
+            Joined::Apart => Generation::default(),
+            Joined::Superseded => {
                 let late = Generation::default();
-                // Its handshake was overtaken by that of a newer one, and the client no longer uses it.
                 late.supersede();
                 late
             }
-            number => {
-                if number > self.number {
-                    self.generation.supersede();
-                    *self = NewestGeneration { number, generation: Generation::default() };
-                }
+            Joined::Same => self.generation.clone(),
+            Joined::Newer => {
+                self.generation.supersede();
+                self.generation = Generation::default();
                 self.generation.clone()
             }
         }
@@ -88,8 +87,8 @@ impl Clients {
     pub fn supersede(&self, client: ClientId) {
         if let Some(connections) = self.0.lock().get_mut(&client) {
             // The number stays: the client may come back before it has heard of the end of the others.
-            for newest in [&mut connections.own, &mut connections.mirror] {
-                std::mem::take(&mut newest.generation).supersede();
+            for lane in [&mut connections.own, &mut connections.mirror] {
+                std::mem::take(&mut lane.generation).supersede();
             }
         }
     }

@@ -10,11 +10,11 @@ use bivouac_types::limits::{DIRECT_DRAIN_MS, DIRECT_SIZES_MAX};
 use bivouac_types::{BEING_WRITTEN, ClientId, FsResult, Ino};
 use bivouac_wire::{Encode, SizeLease};
 
-use crate::leases::Item;
 use crate::lending::{FreeGate, LoanHolder, NOT_LENT, SizeLoan};
 use crate::locks::{Guard, LockTarget};
 use crate::node::Node;
 use crate::record::{Inode, inode_key};
+use bivouac_session::Item;
 
 impl Node {
     /// Lends the size of a file to a client's process, if that can be. The caller has the size locked.

@@ -5,13 +5,14 @@ use bivouac_wire::{Blob, EntryName, Found, InoOnly, Seen, SetAttrRequest, op};
 
 use crate::identity::is_peer;
 use crate::intent_record::Intent;
-use crate::leases::Item;
 use crate::locks::LockTarget;
 use crate::node::Node;
 use crate::reaper::Job;
 use crate::record::{Dentry, Inode, target_key, without_set_id};
 use crate::session::Ctx;
 use crate::step::Handle;
+use bivouac_layout::entry_hash;
+use bivouac_session::Item;
 
 impl Handle for op::Lookup {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: EntryName<'_>) -> FsResult<Found> {
@@ -23,7 +24,7 @@ impl Handle for op::Lookup {
         }
         node.note_user(ctx, request.parent);
         let (dentry, slot) = node.look_up(request.parent, &name)?;
-        let item = Item::of_name(slot, request.parent, request.name);
+        let item = Item::Name { slot, dir: request.parent, hash: entry_hash(request.parent, request.name) };
         match dentry {
             Some(dentry) => node.found(ctx, dentry, item),
             None => match node.lease(ctx, item) {

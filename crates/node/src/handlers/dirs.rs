@@ -7,11 +7,11 @@ use bivouac_types::limits::{NAMES_KNOWN_MAX, READDIR_BYTES_MAX};
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Slot};
 use bivouac_wire::{Decode, DirEntry, DirPage, Hashes, InoOnly, ReadDirRequest, op};
 
-use crate::leases::Item;
 use crate::node::Node;
 use crate::record::{Dentry, dentry_from, dentry_of_key, dentry_prefix};
 use crate::session::Ctx;
 use crate::step::Handle;
+use bivouac_session::Item;
 
 /// Bytes of an encoded entry besides name and attributes.
 const ENTRY_LEN: usize = 8 + 4 + 8 + 4 + 1;

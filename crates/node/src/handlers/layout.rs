@@ -8,10 +8,10 @@ use bivouac_types::{
 use bivouac_wire::Partition;
 
 use crate::identity::is_peer;
-use crate::leases::Item;
 use crate::node::Node;
 use crate::record::{Inode, xattr_key};
 use crate::session::Ctx;
+use bivouac_session::Item;
 
 /// Name of the attribute that shows and sets the layout.
 pub const LAYOUT_XATTR: &[u8] = b"user.bivouac.layout";

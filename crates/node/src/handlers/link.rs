@@ -5,11 +5,11 @@ use bivouac_wire::{LinkRequest, Seen, op};
 
 use crate::directory::EntryPlace;
 use crate::intent_record::{Intent, OldEntry};
-use crate::leases::Item;
 use crate::node::Node;
 use crate::record::Dentry;
 use crate::session::Ctx;
 use crate::step::Handle;
+use bivouac_session::Item;
 
 impl Handle for op::Link {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: LinkRequest<'_>) -> FsResult<Seen> {

@@ -6,11 +6,11 @@ use bivouac_wire::{Found, Made, MakeRequest, op};
 
 use crate::directory::EntryPlace;
 use crate::intent_record::{Intent, NewDir};
-use crate::leases::Item;
 use crate::node::Node;
 use crate::record::{Dentry, Inode, SiteFile};
 use crate::session::Ctx;
 use crate::step::Handle;
+use bivouac_session::Item;
 
 impl Handle for op::Make {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: MakeRequest<'_>) -> FsResult<Made> {

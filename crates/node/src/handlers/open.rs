@@ -1,5 +1,6 @@
 //! Opens: what keeps a file alive when its last name goes.
 
+use bivouac_session::{FloorOrder, OpensUnderWay, ReclaimedOpens};
 use bivouac_types::limits::OPENS_MAX;
 use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpenId, mode};
 use bivouac_wire::{CloseRequest, OpenRequest, ReassertRequest, Seen, op};
@@ -7,7 +8,6 @@ use bivouac_wire::{CloseRequest, OpenRequest, ReassertRequest, Seen, op};
 use crate::leases::Principal;
 use crate::node::Node;
 use crate::session::Ctx;
-use crate::sessions::{FloorOrder, ReclaimedOpens};
 use crate::step::Handle;
 use crate::uses::UsedFile;
 
@@ -78,15 +78,20 @@ impl Node {
         match self.sessions.raise_floor(client, floor) {
             FloorOrder::OfAnotherProcess => {
                 self.hand_on_tokens(client);
-                self.replace_opens(client, &ReclaimedOpens::new())
+                self.replace_opens(client, &ReclaimedOpens::new(), &OpensUnderWay::above(floor))
             }
             FloorOrder::InOrder | FloorOrder::Late => Ok(()),
         }
     }
 
     /// A client has open what it has told, and what is under way.
-    fn replace_opens(&self, client: ClientId, told: &ReclaimedOpens) -> FsResult<()> {
-        self.opens.replace(client, told, self.sessions.floor(client));
+    fn replace_opens(
+        &self,
+        client: ClientId,
+        told: &ReclaimedOpens,
+        under_way: &OpensUnderWay,
+    ) -> FsResult<()> {
+        self.opens.replace(client, told, under_way);
         for (ino, _) in told {
             self.hold_orphan(*ino, client)?;
         }
@@ -149,7 +154,8 @@ impl Handle for op::Reassert {
             FloorOrder::OfAnotherProcess => node.hand_on_tokens(client),
             FloorOrder::InOrder => {}
         }
-        node.replace_opens(client, &told)
+        let ReassertRequest { floor, under_way: numbers, next, .. } = request;
+        node.replace_opens(client, &told, &OpensUnderWay { floor, numbers, next })
     }
 }
 

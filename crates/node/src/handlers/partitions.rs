@@ -10,7 +10,6 @@ use bivouac_wire::{
 
 use crate::identity::SYSTEM;
 use crate::intent_record::{Intent, NewPartition};
-use crate::leases::Item;
 use crate::node::Node;
 use crate::peers::StepContext;
 use crate::proxy::{check_stripes, open};
@@ -18,6 +17,7 @@ use crate::reaper::Job;
 use crate::record::partition_key;
 use crate::session::Ctx;
 use crate::step::Handle;
+use bivouac_session::Item;
 
 /// Most bytes of partitions in one answer, unless one alone has more.
 const PAGE_BYTES: usize = 1 << 16;

@@ -5,11 +5,11 @@ use bivouac_wire::{EntryName, UnlinkRequest, op};
 
 use crate::directory::EntryPlace;
 use crate::intent_record::{Intent, OldEntry};
-use crate::leases::Item;
 use crate::node::Node;
 use crate::record::Dentry;
 use crate::session::Ctx;
 use crate::step::Handle;
+use bivouac_session::Item;
 
 /// A removal that a client asks for.
 #[derive(Clone, Copy)]

@@ -5,7 +5,6 @@ use bivouac_wire::{EntryName, Found, InoOnly, RenameRequest, op};
 
 use crate::directory::EntryPlace;
 use crate::intent_record::{Intent, Move};
-use crate::leases::Item;
 use crate::locks::LockTarget;
 use crate::namespace::Change;
 use crate::node::Node;
@@ -14,6 +13,7 @@ use crate::reaper::Pause;
 use crate::record::{Dentry, Inode};
 use crate::session::Ctx;
 use crate::step::Handle;
+use bivouac_session::Item;
 
 /// `RENAME_NOREPLACE` of the kernel.
 const NOREPLACE: u32 = 1;

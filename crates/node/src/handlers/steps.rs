@@ -9,7 +9,6 @@ use bivouac_wire::{
 
 use super::rename::unexpected;
 use crate::directory::EntryPlace;
-use crate::leases::Item;
 use crate::locks::LockTarget;
 use crate::namespace::{Change, decode};
 use crate::node::Node;
@@ -17,6 +16,7 @@ use crate::proxy::not_listed;
 use crate::record::{Dentry, Inode, SetAsideDir, aside_key};
 use crate::session::Ctx;
 use crate::step::Handle;
+use bivouac_session::Item;
 
 impl Handle for op::PutInode {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: PutInodeRequest<'_>) -> FsResult<()> {

@@ -8,11 +8,11 @@ use bivouac_types::{CONTRACT_XATTR, DIGEST_XATTR, Errno, FsError, FsResult, Ino}
 use bivouac_wire::{Blob, InoOnly, SetXattrRequest, XattrName, op};
 
 use super::layout::{LAYOUT_XATTR, PARTITION_XATTR};
-use crate::leases::Item;
 use crate::node::Node;
 use crate::record::xattr_key;
 use crate::session::Ctx;
 use crate::step::Handle;
+use bivouac_session::Item;
 
 /// What names may begin with.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];

@@ -13,12 +13,13 @@ use bivouac_wire::{
 use super::{Outcome, refused};
 use crate::identity::SYSTEM;
 use crate::intent_record::{Intent, LoggedIntent};
-use crate::leases::{Item, Principal};
+use crate::leases::Principal;
 use crate::node::Node;
 use crate::peers::StepContext;
 use crate::record::{Dentry, Inode, Shard, dentry_of_key, dentry_prefix, hashed_key, intent_key};
 use crate::session::Ctx;
 use crate::watch::ENTRIES_MOVE;
+use bivouac_session::Item;
 
 /// Bytes of an encoded entry besides its name.
 const ENTRY_LEN: usize = 4 + 8 + 4;

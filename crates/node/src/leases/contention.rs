@@ -1,15 +1,11 @@
-//! Clients that had to be waited for: one that is so several times gets no leases at this node for a while.
+//! Clients that get no leases at this node for a while: the machine is [`Contenders`].
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bivouac_ranks::Mutex;
+use bivouac_session::Contenders;
 use bivouac_types::ClientId;
-use bivouac_types::limits::{CONTENTION_MS, CONTENTIONS_MAX};
-
-/// How often each had to be waited for, and until when that counts.
-type Contenders = HashMap<ClientId, (u32, Instant)>;
 
 /// Those of a node.
 #[derive(Default)]
@@ -20,29 +16,22 @@ pub struct Contention {
 }
 
 impl Contention {
-    /// Whether a client gets no leases now.
+    /// Returns true if a client gets no leases now.
     pub fn bars(&self, client: ClientId, now: Instant) -> bool {
-        let is_barred =
-            |all: &mut Contenders| all.get(&client).is_some_and(|(times, _)| *times >= CONTENTIONS_MAX);
-        self.any.load(Ordering::Relaxed) && self.update(now, is_barred)
+        self.any.load(Ordering::Relaxed) && self.update(now, |_| ()).contains(&client)
     }
 
-    /// This client had to be waited for.
+    /// Notes that a client had to be waited for.
     pub fn note(&self, client: ClientId, now: Instant) {
-        let until = now + Duration::from_millis(CONTENTION_MS);
-        self.update(now, |all| {
-            let (times, end) = all.entry(client).or_insert((0, until));
-            *times = CONTENTIONS_MAX.min(*times + 1);
-            // From the first time on if it is seldom, from the last if it is often.
-            *end = if *times < CONTENTIONS_MAX { *end } else { until };
-        });
+        self.update(now, |contenders| contenders.note(client, now));
     }
 
-    fn update<R>(&self, now: Instant, act: impl FnOnce(&mut Contenders) -> R) -> R {
-        let mut all = self.contenders.lock();
-        all.retain(|_, (_, until)| *until > now);
-        let outcome = act(&mut all);
-        self.any.store(all.values().any(|(times, _)| *times >= CONTENTIONS_MAX), Ordering::Relaxed);
-        outcome
+    /// Changes them; returns those that get no leases.
+    fn update(&self, now: Instant, act: impl FnOnce(&mut Contenders)) -> Vec<ClientId> {
+        let mut contenders = self.contenders.lock();
+        act(&mut contenders);
+        let barred: Vec<ClientId> = contenders.barred(now).collect();
+        self.any.store(!barred.is_empty(), Ordering::Relaxed);
+        barred
     }
 }

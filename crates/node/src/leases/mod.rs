@@ -12,9 +12,7 @@
 //! [`SlotLeases`] is the machine, for each slot; [`Leases`] has the locks, and asks and waits outside of them.
 
 mod contention;
-mod item;
 mod principal;
-mod slot;
 #[cfg(test)]
 mod tests;
 
@@ -22,15 +20,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bivouac_ranks::{Mutex, MutexGuard};
+use bivouac_session::{Item, LeaseHolder, SlotLeases};
 use bivouac_types::ClientId;
 use bivouac_types::limits::{INVALIDATIONS_MAX, LEASE_MARGIN_MS, LEASE_MS, LEASE_MS_MIN};
 use bivouac_wire::Invalidation;
 
 use crate::at_once::each_at_once;
 use contention::Contention;
-use slot::{Holder, SlotLeases};
 
-pub use item::Item;
 pub use principal::Principal;
 
 /// Longest lease.
@@ -60,7 +57,16 @@ struct ConflictingLeases {
 impl ConflictingLeases {
     /// The items by name; `None` if there are some without.
     fn named(&self) -> Option<Vec<Invalidation>> {
-        self.items.iter().map(|item| item.invalidation()).collect()
+        self.items.iter().map(|item| invalidation(*item)).collect()
+    }
+}
+
+/// What the holders of an item are asked to cache no more; `None` for everything in a slot.
+fn invalidation(item: Item) -> Option<Invalidation> {
+    match item {
+        Item::Slot(_) | Item::Whole(_) => None,
+        Item::Attrs(ino) => Some(Invalidation { ino, name: None }),
+        Item::Name { dir, hash, .. } => Some(Invalidation { ino: dir, name: Some(hash) }),
     }
 }
 
@@ -191,7 +197,7 @@ impl Leases {
     fn answered(&self, held: &ConflictingLeases, goes_on: Option<Duration>) -> Option<Instant> {
         let left = held.until.saturating_duration_since(Instant::now());
         if goes_on == Some(Duration::ZERO) {
-            self.at_items(held, Holder::forget);
+            self.at_items(held, LeaseHolder::forget);
             return None;
         }
         self.at_items(held, |holder, _| holder.answered_nothing());
@@ -203,7 +209,7 @@ impl Leases {
     }
 
     /// Does something to a client's leases for each item that it holds.
-    fn at_items(&self, held: &ConflictingLeases, act: impl Fn(&mut Holder, Item)) {
+    fn at_items(&self, held: &ConflictingLeases, act: impl Fn(&mut LeaseHolder, Item)) {
         held.items.iter().for_each(|item| self.at_holder(held.client, *item, |holder| act(holder, *item)));
     }
 
@@ -234,7 +240,7 @@ impl Leases {
     }
 
     /// Does something to a client's leases in the slot of an item, if it has any.
-    fn at_holder(&self, client: ClientId, item: Item, act: impl Fn(&mut Holder)) {
+    fn at_holder(&self, client: ClientId, item: Item, act: impl Fn(&mut LeaseHolder)) {
         if let Some(mut state) = self.state(item) {
             state.holders.iter_mut().filter(|holder| holder.client == client).for_each(act);
         }

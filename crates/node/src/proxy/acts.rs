@@ -14,7 +14,7 @@ use super::flush::{WAIT, explained};
 use super::sites::{from_wire, to_wire};
 use crate::namespace::decode;
 use crate::node::Node;
-use crate::proxy_state::Site;
+use crate::proxy_state::{JobKind, Site};
 use crate::record::{Act, GivenAttrs, PutContent, Removed, SiteFile, act_key, ino_of_act_key, table};
 
 /// First and longest pause before what could not be looked at is looked at again.
@@ -102,6 +102,8 @@ impl Node {
     /// # Errors
     /// `EINPROGRESS` until it is known.
     pub(crate) fn find_origin(&self, ino: Ino) -> FsResult<Whence> {
+        // Not while it is flushed, which asks this, too. While it is being settled nobody knows yet, and the names there may
+        // still tell of what was replaced.
         let is_cut_off = self.act(ino)?.is_some() && !self.is_being_flushed(ino);
         // Where it could not be found out a moment ago, what is known has to do.
         if is_cut_off && self.proxy.failing.waits(ino).is_ok() {
@@ -113,7 +115,8 @@ impl Node {
 
     /// Settles in a thread, where nothing else is done for the inode meanwhile.
     fn settle_aside(&self, ino: Ino, wait: Duration) -> FsResult<()> {
-        let settled = self.run_job((ino, 0), wait, move |node, job| {
+        let jobs = (&self.proxy.jobs, JobKind::Settle);
+        let settled = self.run_job_of(jobs, (ino, 0), wait, move |node, job| {
             let outcome = node.settle_act(ino, false).map(|_| job.ended());
             node.proxy.failing.note(ino, &outcome);
             outcome

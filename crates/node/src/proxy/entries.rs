@@ -9,11 +9,11 @@ use bivouac_wire::{Encode, MakeRequest, NoteSeenRequest};
 use super::sites::to_wire;
 use crate::directory::EntryPlace;
 use crate::intent_record::{Intent, NewDir};
-use crate::leases::Item;
 use crate::locks::LockTarget;
 use crate::node::Node;
 use crate::record::{Dentry, Inode, SiteFile, seen_by_key, seen_key, xattr_key};
 use crate::session::Ctx;
+use bivouac_session::Item;
 
 /// Longest wait for entries that somebody else makes, before their asker asks again.
 const WAIT: Duration = Duration::from_secs(2);

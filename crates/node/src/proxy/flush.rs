@@ -24,7 +24,7 @@ use super::sites::{from_wire, to_wire};
 use crate::identity::SYSTEM;
 use crate::node::Node;
 use crate::peers::StepContext;
-use crate::proxy_state::{FlushEnd, FlushJob, FlushJobs, Part, Site};
+use crate::proxy_state::{FlushEnd, FlushJob, FlushJobs, JobKind, Part, Site};
 use crate::record::{Act, GivenAttrs, Inode, PutContent, SiteFile, act_key, target_key};
 
 /// How long a flush is waited for before its asker asks again: a client, or a peer, whose lane is for short answers.
@@ -76,18 +76,18 @@ impl Node {
         wait: Duration,
         work: impl FnOnce(&Node, &FlushJob) -> FsResult<FlushState> + Send + 'static,
     ) -> FsResult<FlushState> {
-        self.run_job_of(&self.proxy.jobs, key, wait, work)
+        self.run_job_of((&self.proxy.jobs, JobKind::Flush), key, wait, work)
     }
 
-    /// The same among other jobs than flushes.
+    /// The same for a job of any kind, among those that exclude it.
     pub(super) fn run_job_of(
         &self,
-        jobs: &FlushJobs,
+        (jobs, kind): (&FlushJobs, JobKind),
         (ino, wanted): (Ino, u64),
         wait: Duration,
         work: impl FnOnce(&Node, &FlushJob) -> FsResult<FlushState> + Send + 'static,
     ) -> FsResult<FlushState> {
-        let (job, is_new) = self.job(jobs, ino, wanted)?;
+        let (job, is_new) = self.job((jobs, kind), ino, wanted)?;
         if is_new && let Err(error) = self.start_flush(&job, work) {
             jobs.lock().remove(&ino);
             return Err(error);
@@ -103,7 +103,12 @@ impl Node {
     }
 
     /// The job that was asked for, or a new one. One that is over and nobody has asked for again is forgotten.
-    fn job(&self, all: &FlushJobs, ino: Ino, wanted: u64) -> FsResult<(Arc<FlushJob>, bool)> {
+    fn job(
+        &self,
+        (all, kind): (&FlushJobs, JobKind),
+        ino: Ino,
+        wanted: u64,
+    ) -> FsResult<(Arc<FlushJob>, bool)> {
         let asked_for = |jobs: &HashMap<Ino, Arc<FlushJob>>| {
             let is_it = |job: &&Arc<FlushJob>| job.number == wanted || job.outcome.lock().is_none();
             jobs.get(&ino).filter(is_it).cloned()
@@ -118,7 +123,7 @@ impl Node {
             return Ok((job, false));
         }
         let (moved, outcome, over) = Default::default();
-        let job = Arc::new(FlushJob { number, moved, outcome, over });
+        let job = Arc::new(FlushJob { number, kind, moved, outcome, over });
         jobs.insert(ino, Arc::clone(&job));
         Ok((job, true))
     }
@@ -126,7 +131,8 @@ impl Node {
     /// Whether a flush of a file is under way. One that is over stays among the jobs until its asker comes back, who may
     /// be gone.
     pub(super) fn is_being_flushed(&self, ino: Ino) -> bool {
-        self.proxy.jobs.lock().get(&ino).is_some_and(|job| job.outcome.lock().is_none())
+        let is_flush = |job: &Arc<FlushJob>| job.kind == JobKind::Flush && job.outcome.lock().is_none();
+        self.proxy.jobs.lock().get(&ino).is_some_and(is_flush)
     }
 
     fn start_flush(

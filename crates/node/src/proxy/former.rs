@@ -14,7 +14,7 @@ use super::bring::stripes;
 use crate::identity::SYSTEM;
 use crate::node::Node;
 use crate::peers::StepContext;
-use crate::proxy_state::{FlushJob, Part};
+use crate::proxy_state::{FlushJob, JobKind, Part};
 use crate::record::{SiteFile, SubfileOrigin};
 
 /// Bytes of a file that are brought at once.
@@ -86,7 +86,7 @@ impl Node {
     /// Has all content of a file here, and nowhere else, if some comes from that place; or tells how far that is.
     pub(crate) fn own(&self, request: OwnRequest, wait: Duration) -> FsResult<FlushState> {
         let OwnRequest { ino, origin, job } = request;
-        self.run_job_of(&self.proxy.owning, (ino, job), wait, move |node, job| {
+        self.run_job_of((&self.proxy.owning, JobKind::Own), (ino, job), wait, move |node, job| {
             node.own_now(ino, &origin, job)
         })
     }

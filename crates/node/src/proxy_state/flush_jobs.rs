@@ -9,15 +9,27 @@ use bivouac_ranks::{Condvar, Mutex};
 use bivouac_types::{FsResult, Ino};
 use bivouac_wire::FlushState;
 
-/// A flush under way.
+/// What a job does for an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobKind {
+    /// It is flushed.
+    Flush,
+    /// It is found out what a killed daemon's flush had done.
+    Settle,
+    /// Its content is brought here, and counts as written here.
+    Own,
+}
+
+/// A flush under way, or what excludes one.
 pub struct FlushJob {
     pub number: u64,
+    pub kind: JobKind,
     pub moved: AtomicU64,
     pub outcome: Mutex<Option<FsResult<FlushState>>>,
     pub over: Condvar,
 }
 
-/// FlushJobs by the inode that they are about.
+/// Jobs by the inode that they are about.
 pub type FlushJobs = Mutex<HashMap<Ino, Arc<FlushJob>>>;
 
 impl FlushJob {

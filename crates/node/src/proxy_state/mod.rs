@@ -27,7 +27,7 @@ use stale::SuspectOrigins;
 use stripe_use::StripeUse;
 
 pub use deletions::{DELETION_PAUSE_MIN, MirrorDeletions};
-pub use flush_jobs::{FlushEnd, FlushJob, FlushJobs};
+pub use flush_jobs::{FlushEnd, FlushJob, FlushJobs, JobKind};
 pub use flush_queue::{QueuedFlush, QueuedFlushEnd};
 pub use link_access::LinkAccess;
 pub use relists::{RelistNeed, Relists};

@@ -36,7 +36,14 @@ impl Raw {
 
     fn reassert(&self, floor: u64, opens: &[(Ino, u64)]) -> FsResult<()> {
         let opens = opens.iter().map(|(ino, id)| (*ino, OpenId(*id))).collect();
-        self.say::<op::Reassert>(&ReassertRequest { first: true, last: true, floor: OpenId(floor), opens })
+        self.say::<op::Reassert>(&ReassertRequest {
+            first: true,
+            last: true,
+            floor: OpenId(floor),
+            under_way: Vec::new(),
+            next: OpenId(floor),
+            opens,
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bivouac_client::NewInode;
 use bivouac_objects::{ACCESS_KEY, SECRET_KEY, Server};
@@ -40,6 +41,8 @@ struct Guillotine {
     planned: Mutex<Vec<(String, u64)>>,
     /// Uploads that were asked for again with another size.
     misjudged: Mutex<Vec<Upload>>,
+    /// Time that the source takes to say what became of an upload.
+    thinks: Mutex<Duration>,
 }
 
 #[derive(Default)]
@@ -177,6 +180,7 @@ impl Source for Under {
         if self.1.planned.lock().iter().any(is_other) {
             self.1.misjudged.lock().push(upload.clone());
         }
+        std::thread::sleep(*self.1.thinks.lock());
         self.look()?.resume(upload, expect)
     }
 
@@ -269,8 +273,8 @@ fn under(objects: Environment) -> (Formation, Arc<Guillotine>) {
     formation.objects = objects;
     let (volumes, copy) = (formation.volumes(), TempDir::new().unwrap());
     let switchboard = Arc::clone(&formation.switchboard);
-    let (state, planned, misjudged) = Default::default();
-    let guillotine = Arc::new(Guillotine { switchboard, volumes, copy, state, planned, misjudged });
+    let (state, planned, misjudged, thinks) = Default::default();
+    let guillotine = Arc::new(Guillotine { switchboard, volumes, copy, state, planned, misjudged, thinks });
     let over = Arc::clone(&guillotine);
     formation.around = Some(Arc::new(move |source| Box::new(Under(source, Arc::clone(&over)))));
     formation.restart();
@@ -403,6 +407,27 @@ fn who_was_killed_while_attributes_were_given_knows_that_at_the_source() {
 #[test]
 fn who_was_killed_in_a_flush_of_a_link_knows_it_at_the_source() {
     kill_each(Case::Link, &[Then::Replace, Then::Flush, Then::Remove]);
+}
+
+/// S648: who takes the place of a file waits until it is known what a killed daemon had put there.
+#[test]
+fn what_a_killed_daemon_had_put_there_is_replaced_once_it_is_known() {
+    for then in [Then::Replace, Then::Rename] {
+        let mut at = Scaffold::new("");
+        Case::Overwritten.make(&at.camp);
+        *at.guillotine.thinks.lock() = Duration::from_millis(700);
+        assert!(at.flush_killed(Kill::Behind));
+        match then {
+            Then::Rename => rename(&at.camp, "old", "moved"),
+            _ => unlink(&at.camp, "old"),
+        }
+        at.camp.write(1, "old", &bytes(LEN, 9));
+        at.check(&format!("{then:?}"));
+        at.camp.check_same_at(0, "old");
+        if then == Then::Rename {
+            at.camp.check_same_at(1, "moved");
+        }
+    }
 }
 
 /// S648: what a removal that was cut off has done is done, also when the name is there again.

@@ -21,14 +21,16 @@ const GIVEN_UP_MAX: usize = 32;
 /// The leases on the items of a slot.
 #[derive(Default)]
 pub struct SlotLeases {
-    pub holders: Vec<Holder>,
+    /// Clients that have any.
+    pub holders: Vec<LeaseHolder>,
     /// Changes of everything; and of items, by place, once there are any.
     all: ChangesAtPlace,
     places: Vec<ChangesAtPlace>,
 }
 
 /// A client that has leases.
-pub struct Holder {
+pub struct LeaseHolder {
+    /// Its id.
     pub client: ClientId,
     /// When the last one is over.
     pub until: Instant,
@@ -39,9 +41,10 @@ pub struct Holder {
     is_whole: bool,
     /// The items that it got leases on, and until when; also some that are over.
     pub items: HashMap<u64, Instant>,
-    /// Items that it is asked to forget, and has not answered for; and until when it gets no more leases. Without any
-    /// its lease breaks, and with that it forgets by itself whatever it knows of directories as wholes.
+    /// Number of items that it is asked to forget, and has not answered for. Meanwhile it gets no more leases.
     pub asked: u32,
+    /// Until when it gets no more leases. Without any its lease breaks, and with that it forgets by itself whatever it knows
+    /// of directories as wholes.
     pub barred: Instant,
 }
 
@@ -79,12 +82,12 @@ impl SlotLeases {
     }
 
     /// The client's entry, as of now.
-    pub fn holder(&mut self, client: ClientId, now: Instant) -> &mut Holder {
+    pub fn holder(&mut self, client: ClientId, now: Instant) -> &mut LeaseHolder {
         let found = self.holders.iter().position(|holder| holder.client == client);
         let at = found.unwrap_or_else(|| {
             // One that has not answered yet stays: otherwise it would get a lease again before it has.
             self.holders.retain(|holder| holder.until > now || holder.asked > 0);
-            self.holders.push(Holder {
+            self.holders.push(LeaseHolder {
                 client,
                 until: now,
                 all: now,
@@ -100,7 +103,7 @@ impl SlotLeases {
     }
 }
 
-impl Holder {
+impl LeaseHolder {
     /// It got a lease.
     pub fn take(&mut self, item: Item, until: Instant, now: Instant) {
         // What was known with a lease without a break is not known any more after one.

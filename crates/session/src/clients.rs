@@ -57,7 +57,7 @@ impl Session {
 
 /// All sessions.
 #[derive(Debug, Default)]
-pub struct Table {
+pub struct ClientTable {
     sessions: HashMap<ClientId, Session>,
     logged: usize,
     awaiting: usize,
@@ -67,7 +67,7 @@ pub struct Table {
     told: usize,
 }
 
-impl Table {
+impl ClientTable {
     /// A client that an earlier daemon wrote down.
     pub fn adopt(&mut self, client: ClientId, expires: Instant) {
         let session = self.sessions.entry(client).or_default();
@@ -278,7 +278,7 @@ impl Table {
 
     /// A count that has become less than nothing is more than there are sessions.
     fn check_counts(&self) {
-        let Table { sessions, logged, awaiting, ending, .. } = self;
+        let ClientTable { sessions, logged, awaiting, ending, .. } = self;
         assert!(
             awaiting <= logged && *logged.max(ending) <= sessions.len(),
             "{} sessions, of which {logged} have records, {awaiting} await reclaim and {ending} end",
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_floor_never_sinks_and_tells_a_new_process() {
-        let (mut table, id) = (Table::default(), OpenId);
+        let (mut table, id) = (ClientTable::default(), OpenId);
         assert_eq!(table.raise_floor(A, id(9)), FloorOrder::InOrder);
         assert_eq!(table.raise_floor(A, id(9)), FloorOrder::InOrder);
         assert_eq!(table.raise_floor(A, id(4)), FloorOrder::Late);
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_list_has_a_beginning_and_a_limit() {
-        let mut table = Table::default();
+        let mut table = ClientTable::default();
         let open = |number| (Ino(number), OpenId(number));
         assert_eq!(table.tell(A, false, vec![open(1)]).unwrap_err().errno(), Errno::EPROTO);
         table.tell(A, true, vec![open(1)]).unwrap();
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn a_session_ends_once_and_not_while_it_is_reclaimed() {
-        let (mut table, now) = (Table::default(), Instant::now());
+        let (mut table, now) = (ClientTable::default(), Instant::now());
         table.adopt(A, now);
         assert!(table.begin(A, Work::Reclaim));
         assert_eq!((table.expire(now), table.next_expiry()), (None, None));
@@ -355,7 +355,7 @@ mod tests {
     /// logged while it came back.
     #[test]
     fn who_has_come_back_is_not_made_to_be_gone_by_what_was_asked_before() {
-        let (mut table, now) = (Table::default(), Instant::now());
+        let (mut table, now) = (ClientTable::default(), Instant::now());
         let later = now + Duration::from_secs(9);
         table.log(A);
         table.disconnect(A, now);
@@ -375,7 +375,7 @@ mod tests {
     /// An event: what happens, to which of three clients, and when.
     type Event = (u8, u64, u64);
 
-    fn apply(table: &mut Table, (what, client, second): Event, start: Instant) {
+    fn apply(table: &mut ClientTable, (what, client, second): Event, start: Instant) {
         let (client, moment) = (ClientId(client), start + Duration::from_secs(second));
         match what {
             0 => table.connect(client),
@@ -400,7 +400,7 @@ mod tests {
     proptest! {
         #[test]
         fn counts_are_those_of_the_sessions(events in proptest::collection::vec((0..14u8, 0..3u64, 0..9u64), 0..60)) {
-            let (mut table, start) = (Table::default(), Instant::now());
+            let (mut table, start) = (ClientTable::default(), Instant::now());
             for event in events {
                 apply(&mut table, event, start);
                 let count = |is_it: fn(&Session) -> bool| table.sessions.values().filter(|one| is_it(one)).count();

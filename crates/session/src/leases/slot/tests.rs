@@ -2,11 +2,20 @@
 
 use std::time::Duration;
 
-use super::super::tests::{A, B, FILE, NAME, OTHER, after};
 use super::*;
 use bivouac_types::limits::LEASE_MS_MIN;
 use bivouac_types::{Ino, Slot};
 use proptest::prelude::*;
+
+const A: ClientId = ClientId(1);
+const B: ClientId = ClientId(2);
+const FILE: Item = Item::Attrs(Ino(5));
+const OTHER: Item = Item::Attrs(Ino(6));
+const NAME: Item = Item::Name { slot: Slot(0), dir: Ino(5), hash: 7 };
+
+fn after(ms: u64, start: Instant) -> Instant {
+    start + Duration::from_millis(ms)
+}
 
 /// A state that grants at any moment.
 fn grant(state: &mut SlotLeases, client: ClientId, item: Item, begun: Instant, now: Instant) -> u64 {
