@@ -143,7 +143,8 @@ fn the_wrong_secret_is_refused() {
     let secret = camp.dir().join("secret");
     let bytes = std::fs::read(&secret).unwrap();
     std::fs::write(&secret, [0; 32]).unwrap();
-    let status = camp.status();
+    let said = camp.run("status", &["--json"]);
+    let status: serde_json::Value = serde_json::from_str(&said.out).unwrap();
     assert_eq!(status["nodes"][0]["state"], "unreachable", "{status}");
     std::fs::write(&secret, bytes).unwrap();
     assert_eq!(camp.state(), "running");

@@ -99,9 +99,10 @@ pub fn can_mount() -> bool {
     device
 }
 
-/// The copy of a supervisor or keeper that waits to take its place, if there is one just now.
+/// The copy of a supervisor or keeper that waits to take its place, if there is one just now. A child that has not
+/// executed its program yet looks like one, but does not sleep.
 pub fn standby_of(pid: u64) -> Option<u64> {
-    standbys_of(pid).first().copied()
+    standbys_of(pid).into_iter().find(|child| process_state(*child) == Some('S'))
 }
 
 /// Waits until a supervisor or keeper has a standby, which is replaced at each change, and returns it.
@@ -114,7 +115,7 @@ pub fn wait_for_standby_of(pid: u64) -> u64 {
     found.unwrap()
 }
 
-/// All of them: there are two for a moment while one is replaced.
+/// All of them: there are two for a moment while one is replaced. Children that execute their program soon are among them.
 fn standbys_of(pid: u64) -> Vec<u64> {
     let said = |pid: u64| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
@@ -126,13 +127,16 @@ fn standbys_of(pid: u64) -> Vec<u64> {
 /// meanwhile.
 pub fn kill_with_standby(pid: u64) {
     try_to_signal(pid, Signal::STOP);
-    wait_until("it is stopped", || {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['T', 'Z', 'X']))
-    });
+    wait_until("it is stopped", || matches!(process_state(pid), None | Some('T' | 'Z' | 'X')));
     let victims: Vec<u64> = standbys_of(pid).into_iter().chain([pid]).collect();
     victims.iter().for_each(|pid| try_to_signal(*pid, Signal::KILL));
     wait_until("it is gone", || !victims.iter().any(|pid| is_alive(*pid)));
+}
+
+/// The state of a process as the kernel has it, `S` for one that sleeps; none once it is gone.
+fn process_state(pid: u64) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
 }
 
 /// Memory that a process has resident, in KiB.
@@ -186,10 +190,29 @@ pub fn wait_until(what: &str, holds: impl FnMut() -> bool) {
 /// The same where something else would end the waiting, later.
 pub fn wait_within(bound: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + bound;
-    while !holds() {
-        assert!(Instant::now() < deadline, "not within {} s: {what}", bound.as_secs());
+    loop {
+        // Looked at once more behind the deadline: this process may have stood still since the look before.
+        let is_last = Instant::now() >= deadline;
+        if holds() {
+            return;
+        }
+        assert!(!is_last, "not within {} s: {what}", bound.as_secs());
         std::thread::park_timeout(Duration::from_millis(2));
     }
+}
+
+/// What a `status --json` reports once all nodes answer it whose processes run: one that is kept from running for longer
+/// than `status` waits is shown as unreachable, without its figures.
+pub fn answered_status(mut ask: impl FnMut() -> Said) -> Value {
+    let mut status = Value::Null;
+    wait_until("nodes that run answer", || {
+        let said = ask();
+        status = serde_json::from_str(&said.out).unwrap_or_else(|_| panic!("{}", said.err));
+        let mut nodes = status["nodes"].as_array().into_iter().flatten();
+        let runs = |pid: u64| !matches!(process_state(pid), None | Some('T' | 'Z' | 'X'));
+        !nodes.any(|node| node["state"] == "unreachable" && node["pid"].as_u64().is_some_and(runs))
+    });
+    status
 }
 
 /// Sends a signal to a process by its number.
@@ -343,7 +366,7 @@ impl Place {
             .for_each(kill_with_standby);
         for process in nodes.iter().map(|node| &node["process"]) {
             if let Some(pid) = process["pid"].as_u64().filter(|pid| is_alive(*pid)) {
-                signal(pid, Signal::KILL);
+                try_to_signal(pid, Signal::KILL);
             }
         }
         self.run(&["down", "--name", name, "--discard"]);
@@ -430,10 +453,9 @@ impl Camp {
         self.place.run(&all)
     }
 
-    /// `status --json`.
+    /// `status --json`, as [`answered_status`] has it.
     pub fn status(&self) -> Value {
-        let said = self.run("status", &["--json"]);
-        serde_json::from_str(&said.out).unwrap_or_else(|_| panic!("{}", said.err))
+        answered_status(|| self.run("status", &["--json"]))
     }
 
     /// The state that `status` shows of the formation.
@@ -489,7 +511,7 @@ impl Camp {
         let nodes = status["nodes"].as_array().unwrap().iter();
         let nodes: BTreeSet<u64> = nodes.filter_map(|node| node["pid"].as_u64()).collect();
         self.kill_supervisor();
-        nodes.iter().for_each(|pid| signal(*pid, Signal::KILL));
+        nodes.iter().for_each(|pid| try_to_signal(*pid, Signal::KILL));
         wait_until("all are gone", || !nodes.iter().any(|pid| is_alive(*pid)));
     }
 
