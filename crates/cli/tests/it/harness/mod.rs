@@ -507,10 +507,15 @@ impl Camp {
 
     /// Kills all its processes, so that none is started again.
     pub fn kill_all(&self) {
-        let status = self.status();
-        let nodes = status["nodes"].as_array().unwrap().iter();
-        let nodes: BTreeSet<u64> = nodes.filter_map(|node| node["pid"].as_u64()).collect();
+        let pids = || {
+            let status = self.status();
+            let nodes = status["nodes"].as_array().unwrap().iter();
+            nodes.filter_map(|node| node["pid"].as_u64()).collect::<BTreeSet<u64>>()
+        };
+        let mut nodes = pids();
         self.kill_supervisor();
+        // One may have been started again until then.
+        nodes.extend(pids());
         nodes.iter().for_each(|pid| try_to_signal(*pid, Signal::KILL));
         wait_until("all are gone", || !nodes.iter().any(|pid| is_alive(*pid)));
     }
