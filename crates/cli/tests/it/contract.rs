@@ -8,9 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crate::harness::library::{far_library, messages};
-use crate::harness::{Camp, wait_until};
+use crate::harness::{Camp, wait_until, wait_within};
+
+/// How long hundreds of looks may take beside as many changes.
+const LOOKS_MAX: Duration = Duration::from_secs(600);
 
 /// Runs `work` until `look`, at every other mount, has been done `looks` times in all.
 fn looked_at(camp: &Camp, looks: usize, mut work: impl FnMut(usize), look: impl Fn(&Path) + Sync) {
@@ -25,7 +29,7 @@ fn looked_at(camp: &Camp, looks: usize, mut work: impl FnMut(usize), look: impl 
         scopeguard::defer! { stop.store(true, Ordering::Relaxed) }
         let lookers: Vec<_> = camp.mounts()[1..].iter().map(|mount| scope.spawn(|| watch(mount))).collect();
         let mut round = 0;
-        wait_until("it is looked at", || {
+        wait_within(LOOKS_MAX, "it is looked at", || {
             work(round);
             round += 1;
             seen.load(Ordering::Relaxed) >= looks || lookers.iter().any(|looker| looker.is_finished())
