@@ -4,7 +4,7 @@ use rustix::process::Signal;
 
 use crate::harness::{Camp, assert_contains, is_alive, signal, wait_until};
 use crate::hosts::Hosts;
-use crate::http::{Reply, SERVED, Server, key, served};
+use crate::http::{Reply, SERVED, Server, key, served, wait_until_closed};
 use crate::http_attacked::by_s3;
 
 pub const EXCLUSIVE: &[u8] =
@@ -49,7 +49,11 @@ fn xml(reply: &Reply) -> String {
 }
 
 fn kill_server(camp: &Camp) {
-    let pid = camp.status()["http"]["pid"].as_u64().unwrap();
+    let mut pid = 0;
+    wait_until("there is a server", || {
+        pid = camp.status()["http"]["pid"].as_u64().unwrap_or_default();
+        pid != 0 && is_alive(pid)
+    });
     signal(pid, Signal::KILL);
     wait_until("the killed server is gone", || !is_alive(pid));
 }
@@ -119,7 +123,7 @@ fn what_is_locked_changes_who_has_the_token() {
     );
     assert_eq!(server.get("/d/f"), b"other");
     assert_eq!(server.status("PUT", "/d/f", &[], b"fifth"), 423, "it is still locked");
-    let longer = server.ask("LOCK", "/d/f", &[("If", &with), ("Timeout", "Second-9")], b"");
+    let longer = server.ask("LOCK", "/d/f", &[("If", &with), ("Timeout", "Second-900")], b"");
     assert_eq!((longer.status, xml(&longer).contains("<D:timeout>Second-")), (200, true));
     assert_eq!(server.status("UNLOCK", "/d/f", &[("Lock-Token", "<urn:uuid:x>")], b""), 409);
     assert_eq!(server.status("UNLOCK", "/d/f", &[("Lock-Token", &format!("<{token}>"))], b""), 204);
@@ -329,6 +333,7 @@ fn properties_are_those_of_the_file_and_those_that_it_was_given() {
     let (server, mount) = (served(&camp), camp.mount());
     std::fs::create_dir(mount.join("d")).unwrap();
     std::fs::write(mount.join("d/<ä> &.txt"), b"12345").unwrap();
+    wait_until_closed(&camp);
     let find = |path: &str, depth: &str, body: &str| {
         let reply = server.ask("PROPFIND", path, &[("Depth", depth)], body.as_bytes());
         assert_eq!(reply.status, 207, "{path}: {}", reply.text());
@@ -661,31 +666,37 @@ fn a_delete_ends_with_the_client_that_waits_for_it() {
     use std::io::Write as _;
     let Some(camp) = Camp::start(SERVED) else { return };
     let (server, mount) = (served(&camp), camp.mount());
-    for dir in 0..5 {
-        std::fs::create_dir_all(mount.join(format!("d/{dir}"))).unwrap();
-        for file in 0..1000 {
-            std::fs::write(mount.join(format!("d/{dir}/{file}")), b"").unwrap();
-        }
-    }
     let count = || {
         let dirs = std::fs::read_dir(mount.join("d")).ok().into_iter().flatten();
         let files = |dir: std::io::Result<std::fs::DirEntry>| std::fs::read_dir(dir.ok()?.path()).ok();
         dirs.filter_map(files).map(Iterator::count).sum::<usize>()
     };
-    let mut stream = std::net::TcpStream::connect(&server.address).unwrap();
     let (address, key) = (&server.address, &server.key);
     let request = format!("DELETE /d/ HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {key}\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    wait_until("it has begun", || count() < 5000);
-    drop(stream);
-    // While it goes on there are fewer again and again.
-    let (mut before, mut same) = (0, 0);
-    wait_until("it has ended", || {
-        let now = count();
-        same = if now == std::mem::replace(&mut before, now) { same + 1 } else { 0 };
-        same == 20
-    });
-    assert!(before > 0, "all is removed");
+    let leaves_some = || {
+        // Waits for one that is not over.
+        let _there_or_not = server.status("DELETE", "/d/", &[], b"");
+        for dir in 0..5 {
+            std::fs::create_dir_all(mount.join(format!("d/{dir}"))).unwrap();
+            for file in 0..1000 {
+                std::fs::write(mount.join(format!("d/{dir}/{file}")), b"").unwrap();
+            }
+        }
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        wait_until("it has begun", || count() < 5000);
+        drop(stream);
+        // While it goes on there are fewer again and again.
+        let (mut before, mut same) = (0, 0);
+        wait_until("it has ended", || {
+            let now = count();
+            same = if now == std::mem::replace(&mut before, now) { same + 1 } else { 0 };
+            same == 20
+        });
+        before > 0
+    };
+    // On a busy machine all may be removed before the client has hung up, and before the server has noticed.
+    assert!((0..5).any(|_| leaves_some()), "all is removed");
     assert_eq!(server.status("DELETE", "/d/", &[], b""), 204);
     assert!(!mount.join("d").exists());
     camp.down();

@@ -32,11 +32,18 @@ fn found(client: &Client, path: &str) -> Result<Attr, Errno> {
 
 /// What is seen of a path, whichever way, is what is there.
 fn check(looks: &Client, other: &Client, path: &str, why: &str) {
+    // A close reaches the home after `close` has returned, and may move the times between two looks.
+    let first = found(other, path);
     let before = cached(looks, path);
-    let there = found(other, path);
-    assert!(before.is_none_or(|before| before == there), "{path} behind {why}: {before:?}, there {there:?}");
+    let then = found(other, path);
+    let is_there = before.is_none_or(|before| before == first || before == then);
+    assert!(is_there, "{path} behind {why}: {before:?}, there {first:?}, {then:?}");
     if let Some(asked) = looks.find_cached(Ino::ROOT, path.as_bytes(), true) {
-        assert_eq!(asked.map_err(|error| error.errno()), there, "{path} asked behind {why}");
+        let (asked, last) = (asked.map_err(|error| error.errno()), found(other, path));
+        assert!(
+            asked == then || asked == last,
+            "{path} asked behind {why}: {asked:?}, there {then:?}, {last:?}"
+        );
     }
 }
 
@@ -113,8 +120,12 @@ fn what_is_cached_takes_no_message() {
         all_cached && served(&looks, "Lookup") == before
     });
     assert!(cached(&looks, "/none").is_none() && cached(&looks, "/file/").is_none());
-    let asked = looks.find_cached(Ino::ROOT, b"/none", true).unwrap();
-    assert_eq!(asked.unwrap_err().errno(), Errno::ENOENT);
+    let mut asked = None;
+    wait_until("a name that is not there is asked for", || {
+        asked = looks.find_cached(Ino::ROOT, b"/none", true);
+        asked.is_some()
+    });
+    assert_eq!(asked.unwrap().unwrap_err().errno(), Errno::ENOENT);
     drop(looks);
     camp.down();
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 use std::time::Duration;
@@ -74,6 +74,12 @@ pub fn served(camp: &Camp) -> Server {
     Server { address, key: key(camp, &[]) }
 }
 
+/// Waits until nothing is open: a close reaches the home after `close` has returned, and may move the times of a file,
+/// and so its tag. The server closes what it was asked for after a moment.
+pub fn wait_until_closed(camp: &Camp) {
+    wait_until("all is closed", || camp.status()["totals"]["open_files"] == 0);
+}
+
 pub fn parse(bytes: &[u8]) -> Option<Reply> {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
     let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
@@ -139,6 +145,7 @@ fn files_are_at_their_paths() {
     let bytes = content(3_000_001, 1);
     std::fs::create_dir(mount.join("a b")).unwrap();
     std::fs::write(mount.join("a b/ä.bin"), &bytes).unwrap();
+    wait_until_closed(&camp);
     let path = "/a%20b/%C3%A4.bin";
     assert!(server.get(path) == bytes);
     let head = server.ask("HEAD", path, &[("Want-Repr-Digest", "sha-256=1")], b"");
@@ -294,14 +301,15 @@ fn a_small_file_that_many_ask_for_is_opened_once() {
     std::fs::write(mount.join("f"), b"first").unwrap();
     assert_eq!(get().body, b"first");
     let client = library(&camp.dir());
-    let before = ["Lookup", "Open", "GetXattr"].map(|op| served_by_node(&client, op));
-    for round in 0..50 {
-        assert_eq!(get().body, b"first", "{round}");
-    }
-    let after = ["Lookup", "Open", "GetXattr"].map(|op| served_by_node(&client, op));
     // A machine that is slow for a second, or for a tenth, has it opened, or the key looked up, anew.
-    assert!(after[1] - before[1] < 25 && after[2] - before[2] < 50, "{before:?} {after:?}");
-    assert!(after[0] - before[0] <= 50, "where it is is asked for each, or cached: {before:?} {after:?}");
+    wait_until("fifty requests open it and look the key up less often, and where it is once at most", || {
+        let before = ["Lookup", "Open", "GetXattr"].map(|op| served_by_node(&client, op));
+        for round in 0..50 {
+            assert_eq!(get().body, b"first", "{round}");
+        }
+        let after = ["Lookup", "Open", "GetXattr"].map(|op| served_by_node(&client, op));
+        after[1] - before[1] < 25 && after[2] - before[2] < 50 && after[0] - before[0] <= 50
+    });
     std::fs::write(mount.join("f"), b"longer than before").unwrap();
     assert_eq!(get().body, b"longer than before");
     std::fs::write(mount.join("g"), b"another").unwrap();
@@ -494,8 +502,8 @@ fn hostile_requests_are_refused_and_harm_nobody() {
     // They are not kept for ever. It answers what it has of them, or closes.
     let first = silent.first_mut().unwrap();
     first.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let mut rest = Vec::new();
-    first.read_to_end(&mut rest).unwrap();
+    let closed = first.read_to_end(&mut Vec::new()).err();
+    assert!(closed.as_ref().is_none_or(|error| error.kind() == ErrorKind::ConnectionReset), "{closed:?}");
     assert_eq!(camp.status()["http"]["deaths"], 0);
     camp.down();
 }
