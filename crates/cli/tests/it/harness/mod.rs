@@ -115,7 +115,8 @@ pub fn wait_for_standby_of(pid: u64) -> u64 {
     found.unwrap()
 }
 
-/// All of them: there are two for a moment while one is replaced. Children that execute their program soon are among them.
+/// All of them: there are two for a moment while one is replaced. Children that are about to execute their program are
+/// among them.
 fn standbys_of(pid: u64) -> Vec<u64> {
     let said = |pid: u64| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
@@ -201,8 +202,8 @@ pub fn wait_within(bound: Duration, what: &str, mut holds: impl FnMut() -> bool)
     }
 }
 
-/// What a `status --json` reports once all nodes answer it whose processes run: one that is kept from running for longer
-/// than `status` waits is shown as unreachable, without its figures.
+/// What a `status --json` reports once all nodes answer it whose processes run: one that is kept from running for
+/// longer than `status` waits is shown as unreachable, without its figures.
 pub fn answered_status(mut ask: impl FnMut() -> Said) -> Value {
     let mut status = Value::Null;
     wait_until("nodes that run answer", || {
