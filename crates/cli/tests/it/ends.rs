@@ -74,7 +74,7 @@ fn mounts_below(dir: &Path) -> usize {
 /// S77.
 #[test]
 fn a_formation_ends_when_its_time_is_over() {
-    let Some(camp) = Camp::start(&["--nodes", "2", "--ttl", "4s"]) else { return };
+    let Some(camp) = Camp::start(&["--nodes", "2", "--ttl", "20s"]) else { return };
     fs::write(camp.mount().join("f"), "x").unwrap();
     let (status, traces) = (camp.run("status", &[]), Traces::of(&camp));
     assert!(status.out.contains("\nends in "), "{}", status.out);
@@ -172,7 +172,7 @@ fn a_killed_run_whose_outputs_are_owed_keeps_them() {
 #[test]
 fn a_command_that_takes_longer_than_its_formation_lives_is_told_to_end() {
     let Some(place) = Place::mountable() else { return };
-    let said = place.run(&["run", "--ttl", "1500ms", "--", "sleep", "1000"]);
+    let said = place.run(&["run", "--ttl", "10s", "--", "sleep", "1000"]);
     assert_eq!(said.code, 128 + Signal::TERM.as_raw(), "{}", said.err);
     assert!(said.err.contains("the life time (--ttl) was over"), "{}", said.err);
     assert!(place.is_empty());
@@ -182,7 +182,7 @@ fn a_command_that_takes_longer_than_its_formation_lives_is_told_to_end() {
 fn what_a_run_leaves_running_ends_in_time() {
     let Some(place) = Place::mountable() else { return };
     let name = Place::unique_name();
-    place.run(&["run", "--name", &name, "--ttl", "5s", "--keep", "--", "true"]).succeeds();
+    place.run(&["run", "--name", &name, "--ttl", "20s", "--keep", "--", "true"]).succeeds();
     assert_eq!(place.run(&["status", "--name", &name]).code, 0, "it outlives the command that made it");
     wait_until("nothing is left", || place.is_empty());
 }

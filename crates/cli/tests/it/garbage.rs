@@ -39,7 +39,7 @@ impl Line for UnixStream {}
 
 impl Door {
     fn knock(&self) -> Box<dyn Line> {
-        let patience = Some(Duration::from_secs(20));
+        let patience = Some(Duration::from_secs(60));
         match self {
             Door::Tcp(address) => {
                 let line = TcpStream::connect(address).unwrap();

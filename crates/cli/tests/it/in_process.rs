@@ -135,7 +135,7 @@ fn nodes_of_a_process_watch_each_other_if_told_to() {
     let memory = Place::memory();
     let volume = format!("{}:8m", memory.path().display());
     let arguments =
-        ["--nodes", "40", "--in-process", "--no-mount", "--dead-after", "500ms", "--volume", &volume];
+        ["--nodes", "40", "--in-process", "--no-mount", "--dead-after", "10s", "--volume", &volume];
     let camp = Camp::start_in(Place::new(), &arguments);
     let calls = || -> Vec<u64> {
         let status = camp.status();

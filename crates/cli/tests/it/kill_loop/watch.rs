@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 /// The bounded wait of the formation, and what a restart under load may take besides.
-const HANGS_AFTER: Duration = Duration::from_secs(45);
+const HANGS_AFTER: Duration = Duration::from_secs(120);
 /// Lines that a journal remembers.
 const LINES_MAX: usize = 100_000;
 
