@@ -7,6 +7,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::harness::random::Random;
 use crate::harness::{Place, Said, can_mount, reaping, said, signal, wait_until};
@@ -161,11 +162,15 @@ fn who_kills_it_finds_a_formation_or_nothing() {
         let said = interrupted(&place, &name, random.below(whole), Signal::KILL);
         let after = format!("round {round}: {} {}", said.code, said.err);
         let has_process = |name: &str| left(&place, name).iter().any(|what| what.starts_with("process"));
-        // One that is up may stay so: its mount, at least, was not asked for.
+        // One that is up may stay so: its mount, at least, was not asked for. One that starts ends.
+        let mut is_up = false;
         wait_until("it is up, or its processes have ended", || {
-            !has_process(&name) || place.run(&["status", "--name", &name, "--json"]).code == 0
+            let status = place.run(&["status", "--name", &name, "--json"]).out;
+            let status: Value = serde_json::from_str(&status).unwrap_or_default();
+            is_up = status["state"] == "running";
+            is_up || !has_process(&name)
         });
-        if place.run(&["status", "--name", &name, "--json"]).code == 0 {
+        if is_up {
             let down = place.run(&["down", "--name", &name, "--yes"]);
             assert_eq!(down.code, 0, "{after}: {}{}", down.out, down.err);
         } else if random.once_in(2) {

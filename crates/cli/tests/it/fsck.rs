@@ -149,8 +149,15 @@ fn a_node_with_damaged_records_serves_again_once_they_are_repaired() {
     let deaths = || site.camp.status()["nodes"][1]["deaths"].as_u64().unwrap();
     // More often than a daemon may die that crashes.
     wait_until("it is tried again and again", || deaths() > 6);
-    assert!(status().contains("restarting"), "{}", status());
-    site.run(&["--offline", "--repair", text(volume)]).prints(&["records", "repaired"]);
+    wait_until("the next one is to start", || status().contains("restarting"));
+    wait_until("no daemon has the volume", || {
+        let said = site.run(&["--offline", "--repair", text(volume)]);
+        if format!("{}{}", said.out, said.err).contains("in use by another daemon") {
+            return false;
+        }
+        said.prints(&["records", "repaired"]);
+        true
+    });
     wait_until("it serves again", || site.camp.state() == "running");
     for (path, (_, content)) in &site.files {
         assert_eq!(std::fs::read(site.camp.mount().join(path)).unwrap(), *content, "{path}");

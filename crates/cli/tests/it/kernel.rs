@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::harness::{Camp, signal, wait_until};
+use crate::harness::{Camp, signal, try_to_signal, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ struct Stopped(u64);
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        signal(self.0, Signal::CONT);
+        try_to_signal(self.0, Signal::CONT);
     }
 }
 
