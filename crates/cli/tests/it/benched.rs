@@ -113,7 +113,7 @@ fn checkpoints_arrive_at_a_slow_source_through_a_formation() {
 /// Nothing of a measurement on a formation of others is left there, however it ends.
 #[test]
 fn a_measurement_that_is_interrupted_or_killed_leaves_no_file() {
-    let Some(camp) = Camp::start(&["--nodes", "2", "--wait", "1s"]) else { return };
+    let Some(camp) = Camp::start(&["--nodes", "2", "--wait", "10s"]) else { return };
     for signal in [Signal::INT, Signal::KILL] {
         let words =
             ["bench", "remote", "--name", camp.name(), "--size", "1", "--total", "1g", "--calls", "0"];
