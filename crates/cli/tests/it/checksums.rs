@@ -107,8 +107,12 @@ fn a_bit_that_flips_on_a_disk_is_refused_named_and_found() {
     assert!(fs::copy(disk.path("deep/file"), disk.path("copy")).is_err(), "nor is it copied as good");
     assert_eq!(fs::read(disk.path("other")).unwrap(), content);
 
-    let status = disk.run(&["status", "--name", disk.camp.name()]);
-    assert_contains(&status.out, &["/deep/file: bytes", "bivouac scrub"]);
+    let mut shown = String::new();
+    wait_until("both nodes say what is wrong", || {
+        shown = disk.run(&["status", "--name", disk.camp.name()]).out;
+        shown.contains("/deep/file: bytes")
+    });
+    assert_contains(&shown, &["bivouac scrub"]);
     let json = disk.camp.status();
     for node in json["nodes"].as_array().unwrap() {
         assert_eq!(node["damage"]["wrong_bytes"], 4096);

@@ -183,7 +183,7 @@ fn what_a_run_leaves_running_ends_in_time() {
     let Some(place) = Place::mountable() else { return };
     let name = Place::unique_name();
     place.run(&["run", "--name", &name, "--ttl", "20s", "--keep", "--", "true"]).succeeds();
-    assert_eq!(place.run(&["status", "--name", &name]).code, 0, "it outlives the command that made it");
+    wait_until("it outlives the command that made it", || place.run(&["status", "--name", &name]).code == 0);
     wait_until("nothing is left", || place.is_empty());
 }
 

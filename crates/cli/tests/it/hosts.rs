@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::harness::library::{create, ctx, library, read, write};
 use crate::harness::{
-    Place, Said, answered_status, can_mount, is_alive, kill_with_standby, signal, standby_of, try_to_signal,
-    wait_for_standby_of, wait_until,
+    Place, Said, answered_status, can_mount, is_alive, kill_with_standby, signal, standby_of, stop,
+    try_to_signal, wait_for_standby_of, wait_until,
 };
 use crate::http::Server;
 use bivouac_client::NewInode;
@@ -327,7 +327,9 @@ fn who_kills_supervisor_and_agent_keeps_what_is_on_the_volumes() {
     assert_eq!(hosts.up("a,b", "", &[]).code, 0);
     let Processes { agent, supervisor, daemon } = hosts.processes("b");
     wait_for_standby_of(supervisor);
-    [supervisor, agent].into_iter().for_each(|pid| signal(pid, Signal::KILL));
+    // Neither it nor its standby is to see the agent's end before its own.
+    stop(supervisor);
+    [agent, supervisor].into_iter().for_each(|pid| signal(pid, Signal::KILL));
     let dir = bivouac_launch::StateDir::at(hosts.runtime("b").join("bivouac").join(&hosts.name));
     wait_until("all of it has ended", || {
         ![agent, supervisor, daemon].into_iter().any(is_alive) && !dir.is_held()
@@ -506,11 +508,11 @@ fn who_does_not_know_the_secret_does_not_meet_the_others() {
     let hosts = Hosts::new();
     let port = free_port();
     let stranger = come(&hosts, "c", port, "what somebody else made up", &["--start-timeout", "1s"]);
-    let others = ["a", "b"].map(|host| come(&hosts, host, port, SHARED, &["--start-timeout", "2s"]));
+    let others = ["a", "b"].map(|host| come(&hosts, host, port, SHARED, &["--start-timeout", "10s"]));
     let (succeeded, text) = words_of(stranger);
     assert!(!succeeded && text.contains("the host that gathers the others"), "{text}");
     let [first, second] = others.map(words_of);
-    assert!(!first.0 && first.1.contains("host c: did not report within 2 s"), "{}", first.1);
+    assert!(!first.0 && first.1.contains("host c: did not report within 10 s"), "{}", first.1);
     assert!(!second.0, "{}", second.1);
     wait_until("nothing is left", || hosts.are_empty());
 }

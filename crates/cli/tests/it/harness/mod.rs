@@ -127,11 +127,16 @@ fn standbys_of(pid: u64) -> Vec<u64> {
 /// Kills a supervisor or keeper and its standby: first it is stopped, so that it makes no other one. It may end
 /// meanwhile.
 pub fn kill_with_standby(pid: u64) {
-    try_to_signal(pid, Signal::STOP);
-    wait_until("it is stopped", || matches!(process_state(pid), None | Some('T' | 'Z' | 'X')));
+    stop(pid);
     let victims: Vec<u64> = standbys_of(pid).into_iter().chain([pid]).collect();
     victims.iter().for_each(|pid| try_to_signal(*pid, Signal::KILL));
     wait_until("it is gone", || !victims.iter().any(|pid| is_alive(*pid)));
+}
+
+/// Stops a process, which does nothing any more then. It may end meanwhile.
+pub fn stop(pid: u64) {
+    try_to_signal(pid, Signal::STOP);
+    wait_until("it is stopped", || matches!(process_state(pid), None | Some('T' | 'Z' | 'X')));
 }
 
 /// The state of a process as the kernel has it, `S` for one that sleeps; none once it is gone.
