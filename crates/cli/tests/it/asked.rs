@@ -105,7 +105,11 @@ fn down_says_what_it_removes_and_asks_on_a_terminal() {
     for number in 0..40 {
         std::fs::write(camp.mount().join(format!("f{number}")), [7; 1000]).unwrap();
     }
-    on_a_terminal(&camp, "down", "n\n").fails(1, &[]).prints(&["removes 40 files and directories", "[y/N]"]);
+    // A node that is kept from running for a while cannot be asked what it has.
+    wait_until("it is said what goes", || {
+        let said = on_a_terminal(&camp, "down", "n\n").fails(1, &[]).prints(&["removes ", "[y/N]"]);
+        said.out.contains("removes 40 files and directories")
+    });
     assert_eq!(std::fs::read(camp.mount().join("f39")).unwrap(), [7; 1000]);
     on_a_terminal(&camp, "down", "y\n").succeeds().prints(&["nothing left"]);
     assert!(camp.place().is_empty());
@@ -114,14 +118,22 @@ fn down_says_what_it_removes_and_asks_on_a_terminal() {
     std::fs::write(camp.mount().join("f"), "x").unwrap();
     // What standard input has is no answer: nobody knows what it is meant for.
     for typed in ["", "n\n", "y\n"] {
-        piped(&camp, "down", typed)
-            .fails(1, &["removes 1 file or directory", &format!("down --name {} --yes", camp.name())]);
+        wait_until("it is said what goes", || {
+            let remedy = format!("down --name {} --yes", camp.name());
+            let said = piped(&camp, "down", typed).fails(1, &["removes ", &remedy]);
+            said.err.contains("removes 1 file or directory")
+        });
     }
     assert_eq!(std::fs::read(camp.mount().join("f")).unwrap(), b"x");
     camp.down();
     let Some(camp) = Camp::start(&[]) else { return };
-    let told = camp.place().run(&["down", camp.name()]);
-    assert!(told.code == 0 && told.out.contains("nothing left"), "an empty one: {}", told.err);
+    let mut told = String::new();
+    wait_until("it is seen that nothing goes", || {
+        let said = camp.place().run(&["down", camp.name()]);
+        told = said.out;
+        said.code == 0
+    });
+    assert!(told.contains("nothing left"), "an empty one: {told}");
     let Some(camp) = Camp::start(&[]) else { return };
     std::fs::write(camp.mount().join("f"), "x").unwrap();
     let told = on_a_terminal(&camp, "down --yes", "");

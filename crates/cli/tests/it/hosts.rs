@@ -15,6 +15,9 @@ use bivouac_types::{Ino, mode};
 use rustix::process::Signal;
 use serde_json::Value;
 
+/// For hosts whose nodes may stand still for a while, on a busy machine, and are not to be dead to each other then.
+const PATIENT: [&str; 2] = ["--dead-after", "60s"];
+
 /// Hosts that are directories.
 pub struct Hosts {
     pub place: Place,
@@ -49,7 +52,7 @@ impl Hosts {
         // The first host is the one where the command runs.
         std::fs::remove_dir(self.runtime("a")).unwrap();
         std::os::unix::fs::symlink(".", self.runtime("a")).unwrap();
-        let said = self.up(hosts, "", &["--http", "0", "--http-plain"]).succeeds();
+        let said = self.up(hosts, "", &[&PATIENT[..], &["--http", "0", "--http-plain"]].concat()).succeeds();
         let key = self.place.run(&["key", "create", "--name", &self.name]).out.trim().to_owned();
         let pages = said.out.lines().filter_map(|line| line.strip_prefix("to look at it: http://"));
         let server =
@@ -122,7 +125,7 @@ fn texts<'a>(report: &'a Value, list: &str, field: &str) -> Vec<&'a str> {
 #[test]
 fn nodes_of_a_host_share_a_process_and_talk_to_those_of_others() {
     let hosts = Hosts::new();
-    hosts.up("a:3,b:4", "", &["--in-process", "--stripe", "4096"]).succeeds();
+    hosts.up("a:3,b:4", "", &[&PATIENT[..], &["--in-process", "--stripe", "4096"]].concat()).succeeds();
     let status = hosts.status();
     let nodes = status["nodes"].as_array().unwrap();
     assert!(nodes.iter().all(|node| node["state"] == "ready"), "{status}");
@@ -204,7 +207,7 @@ fn who_does_not_come_is_named() {
 #[test]
 fn a_keeper_that_is_killed_is_followed_by_its_standby() {
     let hosts = Hosts::new();
-    assert_eq!(hosts.up("a,b", "", &[]).code, 0);
+    assert_eq!(hosts.up("a,b", "", &PATIENT).code, 0);
     let a = library(&hosts.runtime("a").join("bivouac").join(&hosts.name));
     let file = create(&a, "kept");
     write(&a, file, 0, b"before");
