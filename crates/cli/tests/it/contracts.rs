@@ -428,6 +428,8 @@ fn changes_lose_no_write_over_a_kill() {
         let meta = fs::metadata(path).unwrap();
         (meta.mtime(), meta.mtime_nsec(), meta.len())
     };
+    // A close reaches the home after `close` has returned, and may move the times.
+    wait_until("all is closed", || camp.status()["totals"]["open_files"] == 0);
     let before = times(&path);
     set(&path, "strict").unwrap();
     for node in 0..3 {
