@@ -101,8 +101,7 @@ fn a_wait_can_be_interrupted_after_a_kill() {
         for order in ORDERS {
             let (mut a, mut b) = (at(&camp, 0, file), at(&camp, 1, file));
             a.ok(order);
-            b.ok("alarm 2");
-            b.begin(order);
+            b.begin(&format!("alarm 2 {order}"));
             assert!(b.is_busy_for(100));
             if order == ORDERS[0] {
                 camp.kill_node(killed);

@@ -6,7 +6,10 @@ mod locker;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::harness::library::far_library;
 use crate::harness::{Camp, wait_until};
+use bivouac_client::Client;
+use bivouac_types::NodeId;
 use locker::Locker;
 
 /// Four nodes with a mount each.
@@ -49,6 +52,20 @@ fn file_at_home(camp: &Camp, node: usize) -> PathBuf {
         }
     }
     panic!("no directory came to node {node}");
+}
+
+/// Requests for locks that clients have made to a node.
+fn lock_requests(client: &Client, node: usize) -> u64 {
+    let operations = client.nodes().status(NodeId(node as u16)).unwrap().operations;
+    operations.iter().find(|count| count.name == "SetLock").map_or(0, |count| count.client)
+}
+
+/// Begins an order that waits for a lock of which a node is the home, and waits until the node has been asked for it.
+fn begin_to_wait(client: &Client, home: usize, locker: &mut Locker, order: &str) {
+    let before = lock_requests(client, home);
+    locker.begin(order);
+    wait_until("the home is asked for the lock", || lock_requests(client, home) > before);
+    assert!(locker.is_busy_for(200), "no circle yet");
 }
 
 /// S100.
@@ -173,8 +190,7 @@ fn a_wait_ends_with_the_lock_with_a_signal_or_with_the_holder() {
         assert!(b.is_busy_for(100), "{order}");
         a.ok(&order.replace("wait f", "try f").replace("wait-ofd", "try-ofd").replace(" w", " u"));
         assert_eq!(b.outcome(), "ok", "{order}");
-        a.ok("alarm 0.2");
-        assert_eq!(a.ask(order), "alarm", "{order}");
+        assert_eq!(a.ask(&format!("alarm 0.2 {order}")), "alarm", "{order}");
         // What was taken back is not granted later.
         let mut c = at(&camp, 2, "f");
         b.kill();
@@ -233,6 +249,7 @@ fn circles_across_mounts_and_homes_are_refused() {
             locker.ok(&format!("open {name} {}", camp.mounts()[mount].join(file).display()));
         }
     }
+    let client = far_library(&camp.dir());
     // Two, then three.
     let orders = ["a", "b", "c"];
     for count in [2, 3] {
@@ -240,8 +257,8 @@ fn circles_across_mounts_and_homes_are_refused() {
             locker.ok(&format!("wait {own} w 0 10"));
         }
         for at in 0..count - 1 {
-            lockers[at].begin(&format!("wait {} w 5 1", orders[at + 1]));
-            assert!(lockers[at].is_busy_for(200), "no circle yet");
+            // The home of the first file is node 1.
+            begin_to_wait(&client, at + 2, &mut lockers[at], &format!("wait {} w 5 1", orders[at + 1]));
         }
         let last = count - 1;
         assert_eq!(lockers[last].ask("wait a r 0 1"), "EDEADLK");
@@ -252,7 +269,7 @@ fn circles_across_mounts_and_homes_are_refused() {
             lockers[at].ok(&format!("try {} u 0 0", orders[at + 1]));
         }
     }
-    drop(lockers);
+    drop((lockers, client));
     camp.down();
 }
 
@@ -263,12 +280,12 @@ fn two_readers_that_both_want_to_write_are_a_circle() {
     let (mut a, mut b) = (at(&camp, 0, "f"), at(&camp, 1, "f"));
     a.ok("try f r 0 10");
     b.ok("try f r 0 10");
-    a.begin("wait f w 0 10");
-    assert!(a.is_busy_for(200));
+    let client = far_library(&camp.dir());
+    begin_to_wait(&client, home(&camp, &camp.mount().join("f")), &mut a, "wait f w 0 10");
     assert_eq!(b.ask("wait f w 0 10"), "EDEADLK");
     b.ok("try f u 0 10");
     assert_eq!(a.outcome(), "ok");
-    drop((a, b));
+    drop((a, b, client));
     camp.down();
 }
 
@@ -286,11 +303,9 @@ fn descriptions_take_no_part_in_circles() {
     b.ok("try-ofd h w 0 10");
     a.ok("try-ofd f w 0 1");
     b.ok("try-ofd f w 1 1");
-    a.ok("alarm 3");
-    a.begin("wait-ofd f w 1 1");
+    a.begin("alarm 3 wait-ofd f w 1 1");
     assert!(a.is_busy_for(100));
-    b.ok("alarm 2");
-    assert_eq!(b.ask("wait-ofd f w 0 1"), "alarm");
+    assert_eq!(b.ask("alarm 2 wait-ofd f w 0 1"), "alarm");
     assert_eq!(a.outcome(), "alarm");
     drop((a, b));
     camp.down();
