@@ -7,7 +7,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::harness::library::{create, far_library, library, open, read, write};
-use crate::harness::{Said, is_alive, signal, try_to_signal, wait_for_standby_of, wait_until, wait_within};
+use crate::harness::{
+    Said, is_alive, kill_with_standby, signal, try_to_signal, wait_for_standby_of, wait_until, wait_within,
+};
 use crate::hosts::Hosts;
 use bivouac_launch::{CODE_KEEP, StateDir};
 use bivouac_net::{
@@ -57,7 +59,8 @@ fn lost(formation: &Hosts) -> Said {
 }
 
 fn lost_node(formation: &Hosts, node: u16) -> Value {
-    let report: Value = serde_json::from_str(&lost(formation).out).unwrap();
+    // Nothing is said while another keeper takes over.
+    let Ok(report) = serde_json::from_str::<Value>(&lost(formation).out) else { return Value::Null };
     let nodes = report["nodes"].as_array().unwrap();
     nodes.iter().find(|lost| lost["node"] == node).cloned().unwrap_or_default()
 }
@@ -76,23 +79,28 @@ fn backup_host(formation: &Hosts, node: u16) -> &'static str {
     ["a", "b", "c"][usize::from(backup.0)]
 }
 
-/// All processes of a host's part.
-fn processes(formation: &Hosts, host: &str) -> Vec<u64> {
+/// The supervisor of a host's part, and its agent and daemons.
+fn processes(formation: &Hosts, host: &str) -> (u64, Vec<u64>) {
     let state = StateDir::at(part(formation, host)).read().unwrap().unwrap();
-    let supervisor = u64::from(state.supervisor.unwrap().pid);
-    let standby = wait_for_standby_of(supervisor);
     let agent = u64::from(state.owner.unwrap().pid);
     let daemons = state.nodes.iter().filter_map(|node| node.process).map(|process| u64::from(process.pid));
     // The agent first, so that nobody is told anything.
-    [agent, standby, supervisor].into_iter().chain(daemons).collect()
+    (u64::from(state.supervisor.unwrap().pid), [agent].into_iter().chain(daemons).collect())
 }
 
 fn lose(formation: &Hosts, host: &str) {
-    let processes = processes(formation, host);
+    lose_with(formation, host, None);
+}
+
+/// Kills all processes of a host, and the keeper if that is on it.
+fn lose_with(formation: &Hosts, host: &str, keeper: Option<u64>) {
+    let (supervisor, others) = processes(formation, host);
+    let with_standbys: Vec<u64> = keeper.into_iter().chain([supervisor]).collect();
     // Stopped first: none of them notices the end of another one.
-    processes.iter().for_each(|pid| try_to_signal(*pid, Signal::STOP));
-    processes.iter().for_each(|pid| try_to_signal(*pid, Signal::KILL));
-    wait_until("the host is gone", || !processes.iter().any(|pid| is_alive(*pid)));
+    others.iter().chain(&with_standbys).for_each(|pid| try_to_signal(*pid, Signal::STOP));
+    with_standbys.into_iter().for_each(kill_with_standby);
+    others.iter().for_each(|pid| try_to_signal(*pid, Signal::KILL));
+    wait_until("the host is gone", || !others.iter().any(|pid| is_alive(*pid)));
 }
 
 fn wait_for_move(formation: &Hosts, node: u16, to: &str) {
@@ -282,12 +290,16 @@ fn a_host_that_was_cut_off_does_not_serve_any_more() {
         let request = StatFsRequest { partition: PartitionId::ROOT };
         call::<op::StatFs>(&transport, Frame::request(0, OpId(number), ClientId(77), 0), &request, &[])
     };
-    assert!(ask(1).is_ok());
-    let stopped = processes(&formation, "b");
-    stopped.iter().for_each(|pid| signal(*pid, Signal::STOP));
+    wait_until("it serves", || ask(1).is_ok());
+    let (supervisor, others) = processes(&formation, "b");
+    let with_standby = [others[0], wait_for_standby_of(supervisor), supervisor];
+    let stopped: Vec<u64> = with_standby.into_iter().chain(others.into_iter().skip(1)).collect();
+    // The standby may be replaced just then.
+    stopped.iter().for_each(|pid| try_to_signal(*pid, Signal::STOP));
     wait_for_move(&formation, 1, to);
     write(&client, file, 0, &[2; 8 * BLOCK]);
-    stopped.iter().for_each(|pid| signal(*pid, Signal::CONT));
+    // Those that go on first may end others.
+    stopped.iter().for_each(|pid| try_to_signal(*pid, Signal::CONT));
     for number in 0..20 {
         let answer = ask(number + 2);
         assert!(answer.is_err(), "it serves: {answer:?}");
@@ -317,7 +329,7 @@ fn a_keeper_that_is_killed_in_the_middle_of_a_move_is_followed_by_its_standby() 
     wait_for_standby_of(keeper);
     signal(keeper, Signal::KILL);
     wait_until("another one is the keeper", || formation.keeper() != keeper && is_alive(formation.keeper()));
-    signal(daemon, Signal::CONT);
+    try_to_signal(daemon, Signal::CONT);
     wait_for_move(&formation, 1, to);
     assert_eq!(read(&client, file, 0, 8 * BLOCK), [1; 8 * BLOCK]);
     write(&client, file, 0, &[2; 8 * BLOCK]);
@@ -384,9 +396,8 @@ fn the_host_of_the_keeper_may_be_lost() {
     write(&client, before, 0, &text);
     let load = Load::start(&formation, &["b", "c"]);
     load.wait_for_turns();
-    let killed: Vec<u64> = first_keeper(&formation).into_iter().chain(processes(&formation, "a")).collect();
-    killed.iter().for_each(|pid| try_to_signal(*pid, Signal::STOP));
-    killed.iter().for_each(|pid| try_to_signal(*pid, Signal::KILL));
+    let keeper = first_keeper(&formation)[0];
+    lose_with(&formation, "a", Some(keeper));
     wait_within(MOVE_MAX, "its node has moved", || {
         ["b", "c"].iter().all(|host| is_moved(&formation, host, 0))
     });
@@ -394,12 +405,11 @@ fn the_host_of_the_keeper_may_be_lost() {
     assert_eq!(read(&client, before, 0, text.len()), text);
     let keeper = keepers_host(&formation, &["b", "c"]).unwrap();
     let other = if keeper == "b" { "c" } else { "b" };
-    let status: Value = serde_json::from_str(&at(&formation, other, &["status", "--json"]).out).unwrap();
-    assert_eq!(
-        (&status["hosts"][0]["state"], &status["nodes"][0]["state"]),
-        (&"lost".into(), &"ready".into()),
-        "{status}"
-    );
+    wait_until("the host is shown as lost, and its node serves", || {
+        let said = at(&formation, other, &["status", "--json"]);
+        let status: Value = serde_json::from_str(&said.out).unwrap_or_default();
+        status["hosts"][0]["state"] == "lost" && status["nodes"][0]["state"] == "ready"
+    });
     // Two hosts are left: the keeper decides alone from now on.
     wait_within(MOVE_MAX, "there are two of everything again", || in_sync(&formation, keeper));
     let client = library(&part(&formation, keeper));
@@ -421,8 +431,8 @@ fn the_host_of_the_keeper_may_be_lost() {
     take_down(&formation, &["a", "b", "c"]);
 }
 
-/// The keeper on one of the hosts, and the copy of it that waits, once all hosts follow it and none of its predecessors.
-fn elected_keeper(formation: &Hosts, former: Option<u64>) -> (u64, u64, &'static str) {
+/// The keeper on one of the hosts, once all hosts follow it and none of its predecessors.
+fn elected_keeper(formation: &Hosts, former: u64) -> (u64, &'static str) {
     const HOSTS: [&str; 3] = ["a", "b", "c"];
     let (mut keeper, mut found) = (0, "");
     wait_within(MOVE_MAX, "a keeper is elected", || {
@@ -432,9 +442,11 @@ fn elected_keeper(formation: &Hosts, former: Option<u64>) -> (u64, u64, &'static
         let term = u64::from(state.keepers.map_or(0, |group| group.term));
         (keeper, found) = (state.supervisor.map_or(0, |process| process.pid.into()), host);
         let follow = HOSTS.iter().all(|host| map(formation, host).version >> 32 >= term);
-        follow && Some(keeper) != former
+        follow && keeper != former
     });
-    (keeper, wait_for_standby_of(keeper), found)
+    // It is complete then.
+    wait_for_standby_of(keeper);
+    (keeper, found)
 }
 
 /// S817, S819: three hosts have a keeper again as often as it is killed, and in the end nothing of any is left.
@@ -443,14 +455,13 @@ fn a_host_is_elected_again_after_its_keeper_has_ended() {
     let formation = protected("a,b,c");
     let client = library(&part(&formation, "b"));
     let file = create(&client, "x");
-    let mut killed = first_keeper(&formation);
+    let mut killed = first_keeper(&formation)[0];
     let mut elected = Vec::new();
     for turn in 0..4 {
-        killed.iter().for_each(|pid| try_to_signal(*pid, Signal::STOP));
-        killed.iter().for_each(|pid| try_to_signal(*pid, Signal::KILL));
-        let (keeper, standby, host) = elected_keeper(&formation, killed.first().copied());
+        kill_with_standby(killed);
+        let (keeper, host) = elected_keeper(&formation, killed);
         elected.push(host);
-        killed = vec![keeper, standby];
+        killed = keeper;
         write(&client, file, 0, &[turn; 8 * BLOCK]);
         assert_eq!(read(&client, file, 0, 8 * BLOCK), [turn; 8 * BLOCK]);
     }
@@ -482,7 +493,9 @@ fn a_keeper_whose_hosts_have_all_ended_says_what_is_lost() {
     let file = formation.place.path().join(format!("bivouac-{}.txt", formation.name));
     let said = std::fs::read_to_string(file).unwrap();
     assert!(said.contains("none of its hosts is left") && said.contains("/results to /tmp/never"), "{said}");
-    assert!(["a", "b", "c"].iter().all(|host| !formation.runtime(host).join("bivouac").exists()));
+    wait_until("nothing is left on any host", || {
+        ["a", "b", "c"].iter().all(|host| !formation.runtime(host).join("bivouac").exists())
+    });
 }
 
 /// Without three hosts nobody is elected, so nothing listens for votes.
@@ -513,7 +526,8 @@ fn a_keeper_that_was_deposed_changes_nothing() {
     let file = create(&client, "x");
     write(&client, file, 0, &[1; 8 * BLOCK]);
     let former = first_keeper(&formation);
-    former.iter().for_each(|pid| signal(*pid, Signal::STOP));
+    // The standby may be replaced just then.
+    former.iter().for_each(|pid| try_to_signal(*pid, Signal::STOP));
     wait_within(MOVE_MAX, "another one is elected", || {
         keepers_host(&formation, &["a", "b", "c"]).is_some_and(|host| {
             at(&formation, host, &["status", "--json"]).out.contains("\"state\": \"running\"")
@@ -524,7 +538,7 @@ fn a_keeper_that_was_deposed_changes_nothing() {
         ["a", "b", "c"].iter().all(|host| map(&formation, host).version >> 32 > 0)
     });
     let maps = ["a", "b", "c"].map(|host| map(&formation, host));
-    former.iter().for_each(|pid| signal(*pid, Signal::CONT));
+    former.iter().for_each(|pid| try_to_signal(*pid, Signal::CONT));
     wait_within(MOVE_MAX, "it has ended", || !former.iter().any(|pid| is_alive(*pid)));
     assert!(!formation.place.path().join(format!("bivouac/{}+hosts", formation.name)).exists());
     write(&client, file, 0, &[2; 4 * BLOCK]);
