@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{Camp, Said, signal, try_to_signal, wait_until};
+use crate::harness::{Camp, Said, try_to_signal, wait_until};
 use crate::relay::Relay;
 
 /// Two formations, and a key of the far one.
@@ -282,9 +282,10 @@ fn nothing_is_lost_when_gateway_and_daemons_are_killed() {
     linked.end();
 }
 
+/// Kills a node's daemon, if there is one: the one that the state names may have been killed before.
 fn kill_daemon(camp: &Camp) {
     if let Some(pid) = state(camp)["nodes"][0]["process"]["pid"].as_u64() {
-        signal(pid, Signal::KILL);
+        try_to_signal(pid, Signal::KILL);
     }
 }
 

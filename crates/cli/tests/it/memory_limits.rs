@@ -153,8 +153,11 @@ fn deaths_for_want_of_memory_are_named_and_not_counted() {
         // The kernel takes this one first.
         fs::write(format!("/proc/{pid}/oom_score_adj"), "1000").unwrap();
         job.take_too_much();
-        wait_until("the daemon was killed", || job.deaths() >= turn);
-        let node = &job.camp.status()["nodes"][0];
+        let mut node = serde_json::Value::Null;
+        wait_until("the daemon was killed, and another one serves", || {
+            node = job.camp.status()["nodes"][0].clone();
+            node["deaths"].as_u64().unwrap() >= turn && node["state"] == "ready"
+        });
         let message = node["message"].as_str().unwrap();
         assert!(message.contains("killed for want of memory (control group"), "{node}");
         assert!(message.contains("may use 400 MiB"), "{node}");

@@ -3,28 +3,32 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use crate::harness::{Camp, Place, wait_until};
 
 /// The files of a volume that are replicated, with their content.
-fn content(volume: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+///
+/// # Errors
+/// Also when one of them is removed meanwhile.
+fn content(volume: &Path) -> io::Result<BTreeMap<PathBuf, Vec<u8>>> {
     let mut files = BTreeMap::new();
-    for entry in fs::read_dir(volume).unwrap().map(Result::unwrap) {
+    for entry in fs::read_dir(volume)? {
+        let entry = entry?;
         let name = entry.file_name().into_string().unwrap();
-        if !entry.file_type().unwrap().is_dir() {
+        if !entry.file_type()?.is_dir() {
             if name == "bivouac-subfiles" {
-                files.insert(name.into(), fs::read(entry.path()).unwrap());
+                files.insert(name.into(), fs::read(entry.path())?);
             }
         } else if !name.starts_with("replica-") {
-            for file in fs::read_dir(entry.path()).unwrap().map(Result::unwrap) {
-                let path = Path::new(&name).join(file.file_name());
-                files.insert(path, fs::read(file.path()).unwrap());
+            for file in fs::read_dir(entry.path())? {
+                let file = file?;
+                files.insert(Path::new(&name).join(file.file_name()), fs::read(file.path())?);
             }
         }
     }
-    files
+    Ok(files)
 }
 
 fn volume(camp: &Camp, node: usize) -> PathBuf {
@@ -48,8 +52,13 @@ fn wait_for_replicas(camp: &Camp) {
 fn check_replicas(camp: &Camp) {
     for node in [0, 1] {
         let (own, replica) = (volume(camp, node), replica(camp, node));
-        wait_until("the replica has what the volume has", || content(&own) == content(&replica));
-        assert!(content(&own).len() > 2);
+        let mut count = 0;
+        wait_until("the replica has what the volume has", || {
+            let (Ok(own), Ok(replica)) = (content(&own), content(&replica)) else { return false };
+            count = own.len();
+            own == replica
+        });
+        assert!(count > 2, "{count} files");
     }
 }
 
