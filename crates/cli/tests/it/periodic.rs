@@ -8,11 +8,18 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::harness::random::Random;
 use crate::harness::{Camp, Place, Said, assert_contains, can_mount, is_alive, said, signal, wait_until};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::Signal;
 use serde_json::Value;
+
+/// Content that a copy at 1 MiB/s takes long for.
+const LONG: usize = 8 << 20;
+/// Longest pause between two changes of what is never at rest: below what `--out-every 1s` takes for rest.
+const PAUSE_MAX: Duration = Duration::from_millis(400);
 
 /// A run whose command waits until it is told its exit code; the test writes in its place.
 struct Running {
@@ -62,10 +69,25 @@ impl Running {
         self.mount.join("ckpt").join(path)
     }
 
+    /// Writes a file. A set that is not there yet comes with it as a whole: an empty one is complete, too.
     fn write(&self, path: &str, content: &[u8]) {
-        let path = self.inside(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, content).unwrap();
+        let file = |path: &Path| {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        };
+        match path.split_once('/') {
+            Some((set, below)) if !set.ends_with(".tmp") && !self.inside(set).exists() => {
+                let unfinished = format!("{set}.tmp");
+                file(&self.inside(&unfinished).join(below));
+                self.finish(&unfinished, set);
+            }
+            _ => file(&self.inside(path)),
+        }
+    }
+
+    /// Gives a set that is made under a name that is not copied its own.
+    fn finish(&self, unfinished: &str, set: &str) {
+        fs::rename(self.inside(unfinished), self.inside(set)).unwrap();
     }
 
     /// A path below the output's target.
@@ -136,9 +158,10 @@ fn complete_sets_come_out_while_the_command_runs() {
     }
     let mut running = Running::start(&["--nodes", "2", "--out-every", "1s"], None);
     let large = bytes(1, 5 << 20);
-    running.write("c1/a", &large);
-    running.write("c1/sub/b", b"two");
+    running.write("c1.tmp/a", &large);
+    running.write("c1.tmp/sub/b", b"two");
     fs::set_permissions(running.inside(""), fs::Permissions::from_mode(0o750)).unwrap();
+    running.finish("c1.tmp", "c1");
     std::os::unix::fs::symlink("c1", running.inside("latest")).unwrap();
     running.wait_for("latest/sub/b", b"two");
     assert_eq!(fs::read(running.out("c1/a")).unwrap(), large);
@@ -146,26 +169,34 @@ fn complete_sets_come_out_while_the_command_runs() {
     assert_eq!(fs::metadata(running.out("")).unwrap().permissions().mode() & 0o7777, 0o750);
 
     // What a process has open for writing is not complete, however long nothing is written; nor is what changes all the time.
-    running.write("open/b", b"finished");
-    let mut half = File::create(running.inside("open/a")).unwrap();
+    running.write("open.tmp/b", b"finished");
+    let mut half = File::create(running.inside("open.tmp/a")).unwrap();
     half.write_all(b"half").unwrap();
-    let writes = AtomicBool::new(true);
-    std::thread::scope(|scope| {
-        let (writes, inside) = (&writes, running.inside("busy"));
+    running.finish("open.tmp", "open");
+    let (writes, was_at_rest) = (AtomicBool::new(true), AtomicBool::new(false));
+    let is_copied = std::thread::scope(|scope| {
+        let (writes, was_at_rest, inside) = (&writes, &was_at_rest, running.inside("busy"));
         scope.spawn(move || {
+            let mut written = Instant::now();
             for number in 0_u64.. {
                 fs::write(&inside, number.to_string()).unwrap();
+                // A writer that gets no processor changes nothing.
+                was_at_rest.fetch_or(written.elapsed() > PAUSE_MAX, Ordering::Relaxed);
+                written = Instant::now();
                 if !writes.load(Ordering::Relaxed) {
                     return;
                 }
-                std::thread::park_timeout(std::time::Duration::from_millis(20));
+                std::thread::park_timeout(Duration::from_millis(20));
             }
         });
         running.a_round_later("m1");
         running.a_round_later("m2");
-        assert!(!running.out("open").exists() && !running.out("busy").exists());
+        let is_copied = ["open", "busy"].map(|set| running.out(set).exists());
         writes.store(false, Ordering::Relaxed);
+        is_copied
     });
+    let was_at_rest = was_at_rest.into_inner();
+    assert!(!is_copied[0] && (!is_copied[1] || was_at_rest), "{is_copied:?}");
     let last = fs::read(running.inside("busy")).unwrap();
     running.wait_for("busy", &last);
     assert!(!running.out("open").exists());
@@ -189,7 +220,9 @@ fn complete_sets_come_out_while_the_command_runs() {
     }
     assert_eq!(ended.err.matches("/ckpt/open to ").count(), 1, "{}", ended.err);
     assert!(ended.err.contains("2 files, 5 MiB, verified"), "{}", ended.err);
-    assert!(ended.err.contains("--out-every: 8 sets copied out"), "{}", ended.err);
+    // One of them again where it was at rest for a moment.
+    let is_told = ended.err.contains("--out-every: 8 sets copied out");
+    assert!(is_told || was_at_rest, "{}", ended.err);
     assert!(ended.err.contains("ckpt: 2 files, 2 B in"), "only the rest: {}", ended.err);
     assert!(
         !ended.err.contains("deleted in the formation"),
@@ -208,8 +241,10 @@ fn a_set_that_is_written_again_takes_the_place_of_the_old_one_as_a_whole() {
     let mut running = Running::start(&["--out-every", "1s"], None);
     let version = |number: u64| bytes(number, 300_000);
     let write = |number: u64| {
-        running.write("a_set/a", &version(number));
-        running.write("a_set/b", &version(number));
+        fs::create_dir_all(running.inside("a_set")).unwrap();
+        // Open at the same time: a set of which one is new and the other old is never complete.
+        let files = ["a", "b"].map(|name| File::create(running.inside("a_set").join(name)).unwrap());
+        files.iter().for_each(|mut file| file.write_all(&version(number)).unwrap());
     };
     write(1);
     running.wait_for("a_set/b", &version(1));
@@ -243,7 +278,7 @@ fn in_the_middle(options: &[&str]) -> Running {
     let running = Running::start(&all, None);
     running.write("c1/a", b"first");
     running.wait_for("c1/a", b"first");
-    running.write("c2/a", &bytes(2, 3 << 20));
+    running.write("c2/a", &bytes(2, LONG));
     wait_until("its copy has begun", || !temporary(&running.out("")).is_empty());
     assert!(!running.out("c2").exists());
     running
@@ -269,13 +304,18 @@ fn a_set_that_is_begun_anew_while_another_one_is_copied_stays_as_it_is_at_the_ta
         write("m", b"marker"),
         write("c1/a", b"two"),
         write("c1/b", b"two"),
-        write("c2/a", &bytes(2, 3 << 20)),
+        write("c2/a", &bytes(2, LONG)),
     ));
     wait_until("the copy of c2 has begun", || !temporary(&running.out("")).is_empty());
     fs::remove_dir_all(running.inside("c1")).unwrap();
     let mut next = write("c1/a", b"thr");
     running.wait_for("m", b"marker");
-    let (a, b) = pair_of(&running.out("c1")).unwrap();
+    let mut pair = None;
+    wait_until("c1 is there", || {
+        pair = pair_of(&running.out("c1"));
+        pair.is_some()
+    });
+    let (a, b) = pair.unwrap();
     assert!(a == b && a != b"thr", "{:?}", String::from_utf8_lossy(&a));
     next.write_all(b"ee").unwrap();
     drop((next, write("c1/b", b"three")));
@@ -310,7 +350,7 @@ fn a_kill_of_run_leaves_what_was_put_in_place() {
     let states: Vec<_> = jobs.iter().map(|job| job["state"].as_str().unwrap()).collect();
     assert_eq!(states, ["done", "interrupted"], "{}", status.err);
     running.place.run(&["stage", "resume", "--name", &running.name, "2"]).succeeds();
-    assert_eq!(fs::read(running.out("c2/a")).unwrap(), bytes(2, 3 << 20));
+    assert!(fs::read(running.out("c2/a")).unwrap() == bytes(2, LONG));
     assert!(temporary(&running.out("")).is_empty() && dir.exists());
     assert_eq!(running.place.run(&["down", "--name", &running.name, "--discard"]).code, 0);
     assert!(running.place.is_empty());
@@ -325,7 +365,7 @@ fn a_request_to_end_lets_the_set_under_way_arrive_and_a_second_one_does_not() {
     let mut running = in_the_middle(&[]);
     signal(running.pid(), Signal::TERM);
     let ended = running.end().fails(143, &[]);
-    assert_eq!(fs::read(running.out("c2/a")).unwrap(), bytes(2, 3 << 20));
+    assert!(fs::read(running.out("c2/a")).unwrap() == bytes(2, LONG));
     assert_contains(&ended.err, &["2 sets copied out", "see --out-always"]);
     assert!(temporary(&running.out("")).is_empty() && running.place.is_empty());
 
@@ -407,8 +447,10 @@ fn a_target_that_is_full_or_away_is_said_once_and_tried_again() {
     fs::write(&target, "in the way").unwrap();
     running.write("more", b"m");
     wait_until("that is said, too", || running.err().matches("tries again").count() == 2);
-    fs::remove_file(&target).unwrap();
-    fs::rename(site.mount().join("aside"), &target).unwrap();
+    // At once: a round in between would make the target anew.
+    let aside = site.mount().join("aside");
+    renameat_with(CWD, &aside, CWD, &target, RenameFlags::EXCHANGE).unwrap();
+    fs::remove_file(aside).unwrap();
     wait_until("it is out", || is_out("more", b"m"));
     running.stop(0);
     running.end().fails(0, &["failed, last by /ckpt/more to "]);
