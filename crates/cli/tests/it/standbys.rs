@@ -8,6 +8,7 @@ use rustix::process::Signal;
 
 use crate::ends::{Owner, Traces};
 use crate::harness::{Camp, is_alive, signal, standby_of, try_to_signal, wait_for_standby_of, wait_until};
+use bivouac_launch::StateDir;
 
 /// The supervisor, once it has a standby, and that.
 fn both(camp: &Camp) -> (u64, u64) {
@@ -19,12 +20,16 @@ fn both(camp: &Camp) -> (u64, u64) {
     (supervisor, wait_for_standby_of(supervisor))
 }
 
-/// Waits until another one is the supervisor.
-fn wait_for_follower(camp: &Camp, former: u64) {
+/// Waits until another one is the supervisor, and returns it. Asks no daemon, which may take its time to answer.
+fn wait_for_follower(camp: &Camp, former: u64) -> u64 {
+    let dir = StateDir::at(camp.dir());
+    let mut now = former;
     wait_until("somebody has its place", || {
-        let now = camp.supervisor_pid();
+        let supervisor = dir.read().unwrap().and_then(|state| state.supervisor);
+        now = supervisor.map_or(former, |supervisor| supervisor.pid.into());
         now != former && is_alive(now)
     });
+    now
 }
 
 /// Processes that have ended, and that a process still has a descriptor of: it is woken by them for ever.
@@ -87,7 +92,8 @@ fn a_standby_that_ends_is_followed_by_another() {
         wait_until("there is another one", || {
             standby_of(supervisor).is_some_and(|another| another != standby) && !is_alive(standby)
         });
-        assert_eq!((camp.supervisor_pid(), camp.state().as_str()), (supervisor, "running"));
+        wait_until("all is well", || camp.state() == "running");
+        assert_eq!(camp.supervisor_pid(), supervisor);
     }
     camp.down();
 }
@@ -108,10 +114,11 @@ fn a_daemon_that_the_standby_does_not_know_of_is_replaced() {
         camp.state() == "running" && ![0, known].contains(&camp.node_pid(0))
     });
     let (unknown, standby) = (camp.node_pid(0), Some(wait_for_standby_of(supervisor)));
+    // Stopped, so that it makes no new one with the file.
+    signal(supervisor, Signal::STOP);
     fs::rename(camp.dir().join("aside"), &log).unwrap();
     signal(supervisor, Signal::KILL);
-    wait_for_follower(&camp, supervisor);
-    assert_eq!(Some(camp.supervisor_pid()), standby);
+    assert_eq!(Some(wait_for_follower(&camp, supervisor)), standby);
     wait_until("it has a daemon of its own", || ![0, unknown].contains(&camp.node_pid(0)));
     assert!(!is_alive(unknown));
     wait_until("all is well", || camp.state() == "running");
@@ -127,8 +134,8 @@ fn nobody_follows_both() {
     let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
     let (supervisor, _) = both(&camp);
     signal(supervisor, Signal::KILL);
-    wait_for_follower(&camp, supervisor);
-    signal(camp.supervisor_pid(), Signal::KILL);
+    // For two seconds it has no standby.
+    signal(wait_for_follower(&camp, supervisor), Signal::KILL);
     wait_until("that is seen", || camp.state() == "degraded");
     let seen = camp.status()["supervisor"].clone();
     assert_eq!((&seen["alive"], &seen["standby"]), (&false.into(), &false.into()));
