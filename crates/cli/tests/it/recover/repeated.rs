@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::harness::library::{create, ctx, library};
@@ -94,14 +94,16 @@ fn what_was_acknowledged_is_there_after_each_kill_of_everything() {
     let Some(dead) = Dead::start(&arguments) else { return };
     let mut random = Random::new(Random::seed());
     for round in 0..5 {
-        let (made, grown) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (made, grown, ends) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
         let writer = library(&dead.camp.dir());
         let ino = create(&writer, &format!("grown{round}"));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for number in 0.. {
                     let path = dead.mount().join(format!("{round}-{number}"));
-                    if fs::write(path, bytes(3000 * (number % 7), number)).is_err() {
+                    // It may not have noticed that all was killed: then it goes on with what was recovered.
+                    let is_written = fs::write(path, bytes(3000 * (number % 7), number)).is_ok();
+                    if !is_written || ends.load(Ordering::SeqCst) {
                         return;
                     }
                     made.fetch_add(1, Ordering::SeqCst);
@@ -123,6 +125,7 @@ fn what_was_acknowledged_is_there_after_each_kill_of_everything() {
             std::thread::park_timeout(Duration::from_micros(random.next() % 50_000));
             dead.kill();
             dead.recover(&[]);
+            ends.store(true, Ordering::SeqCst);
         });
         for number in 0..made.into_inner() {
             let content = fs::read(dead.mount().join(format!("{round}-{number}"))).unwrap();
