@@ -126,6 +126,8 @@ fn a_report_can_be_read_and_compared_when_its_formation_is_gone() {
     let [before, after] = ["before.json", "after.json"].map(|name| place.path().join(name));
     let [before, after] = [&before, &after].map(|path| path.to_str().unwrap());
     std::fs::write(camp.mount().join("f"), vec![7; 100_000]).unwrap();
+    // What was done with it is told with its close.
+    wait_until("its close is told", || camp.status()["nodes"][0]["open_files"] == 0);
     assert_eq!(camp.run("report", &["--json", before]).code, 0);
     let read = camp.run("report", &[]).out;
     assert_eq!(camp.run("report", &["--json", after]).code, 0);

@@ -46,8 +46,14 @@ fn files_processes_and_patterns_are_told() {
     write_pieces(&camp.mount().join("out/gone"), 10);
     fs::remove_file(camp.mount().join("out/gone")).unwrap();
     // What is open is told by its mount when somebody asks, and other nodes hear of it soon.
-    wait_until("all three are told of", || json(&camp)["files"].as_array().unwrap().len() == 3);
-    let report = json(&camp);
+    let mut report = Value::Null;
+    wait_until("all three are told of", || {
+        report = json(&camp);
+        let bytes = |what: &str| number(&report["total"][what]["bytes"]);
+        report["files"].as_array().unwrap().len() == 3
+            && bytes("writes") >= 110 * PIECE as u64 + 3
+            && bytes("reads") >= 100 * PIECE as u64
+    });
     let f = file(&report, "/out/f");
     let (reads, writes) = (&f["pattern"]["reads"], &f["pattern"]["writes"]);
     assert_eq!((number(&writes["ops"]), number(&writes["bytes"])), (100, 100 * PIECE as u64));
@@ -97,8 +103,13 @@ fn small_remote_writes_want_the_session_contract_and_it_is_seen_when_they_have_i
     let s = camp.mount().join("s");
     camp.place().run(&["partition", "create", s.to_str().unwrap(), "--contract", "session"]).succeeds();
     write_pieces(&s.join("g"), MANY);
-    let report = json(&camp);
-    let group = report["places"].as_array().unwrap().iter().find(|group| group["place"] == "/s").unwrap();
+    let (mut report, mut group) = (Value::Null, Value::Null);
+    wait_until("the writes are told of", || {
+        report = json(&camp);
+        let mut groups = report["places"].as_array().unwrap().iter();
+        group = groups.find(|group| group["place"] == "/s").cloned().unwrap_or_default();
+        group["pattern"]["writes"]["ops"].as_u64() >= Some(MANY as u64)
+    });
     assert_eq!(
         (&group["is_session"], number(&group["pattern"]["writes"]["ops"])),
         (&Value::from(true), MANY as u64)
