@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
 
 use crate::harness::random::Random;
 use crate::harness::{Camp, wait_until};
@@ -124,13 +125,15 @@ fn small_calls_at_a_remote_target_are_few_messages() {
     let block: Vec<u8> = Random::new(3).bytes(1 << 20);
     let mut file = File::create(at(&camp, 0, "f")).unwrap();
     let writes = count(&camp, "Write") + count(&camp, "AccessList");
+    let begun = Instant::now();
     for _ in 0..LEN >> 20 {
         block.chunks(4096).for_each(|piece| file.write_all(piece).unwrap());
     }
     drop(file);
+    // What rests for 50 ms goes by itself: how often that can be depends on how long the writes take.
+    let rests = begun.elapsed().as_millis() as u64 / 50;
     let writes = count(&camp, "Write") + count(&camp, "AccessList") - writes;
-    // What rests goes by itself: how often that is depends on how long the writes take.
-    assert!(writes <= LEN as u64 / 4096 / 32, "{writes} messages for {} writes", LEN / 4096);
+    assert!(writes <= LEN as u64 / 4096 / 32 + rests, "{writes} messages for {} writes", LEN / 4096);
     let reads = count(&camp, "Read");
     let mut file = File::open(at(&camp, 0, "f")).unwrap();
     let mut piece = [0; 4096];
@@ -180,8 +183,10 @@ fn the_pool_keeps_to_its_size() {
         expected.rotate_left(index * 8192);
         assert!(std::fs::read(at(&camp, 1, &format!("f{index}"))).unwrap() == expected, "file {index}");
     }
-    let pool = camp.status()["nodes"][0]["page_pool"].clone();
-    assert_eq!((&pool["unsent_bytes"], &pool["used_bytes"]), (&0.into(), &0.into()));
+    wait_until("nobody has them open", || {
+        let pool = camp.status()["nodes"][0]["page_pool"].clone();
+        pool["unsent_bytes"] == 0 && pool["used_bytes"] == 0
+    });
     camp.down();
 }
 

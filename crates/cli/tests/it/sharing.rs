@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::harness::random::Random;
-use crate::harness::{Camp, wait_until};
+use crate::harness::{Camp, DEADLINE, wait_until, wait_within};
 use bivouac_types::limits::LEASE_QUIET_MS;
 
 /// Tests that look at what happens within milliseconds do not run beside each other.
@@ -352,7 +352,8 @@ fn change_what_is_cached(case: &Case, turn: &Mutex<()>) {
         (case.prepare)(&at);
         // Nobody gets leases for so long after a change.
         std::thread::park_timeout(Duration::from_millis(LEASE_QUIET_MS));
-        wait_until("the node caches", || {
+        // The cases take turns, of which each may need several.
+        wait_within(DEADLINE * 10, "the node caches", || {
             let _turn = turn.lock();
             let before = questions(&camp);
             (0..30).for_each(|_| assert_eq!((case.look)(&from), Look::Old));

@@ -453,7 +453,7 @@ fn what_is_discarded_leaves_nothing_at_the_target() {
     let site = site();
     make_tree(&camp.mount().join("data"));
     let mut child =
-        start(&camp, &["out", "data", site.path().join("out").to_str().unwrap(), "--limit", "4m"]);
+        start(&camp, &["out", "data", site.path().join("out").to_str().unwrap(), "--limit", "1m"]);
     wait_until("it has begun", || !temporary(site.path()).is_empty());
     child.kill().unwrap();
     child.wait().unwrap();

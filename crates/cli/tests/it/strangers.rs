@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::harness::{Camp, Place, can_mount, text, wait_until};
+use crate::harness::{Camp, DEADLINE, Place, can_mount, text, wait_until, wait_within};
 
 /// A user who is not us.
 const OTHER: u32 = 4242;
@@ -224,7 +224,7 @@ fn wait_until_it_waits_for_itself(daemon: u64) {
     const LOOKS: usize = 2000;
     const IN_A_ROW: usize = 100;
     let (mut looks, mut in_a_row) = (0, 0);
-    wait_until("somebody has looked long enough", || {
+    wait_within(DEADLINE * 5, "somebody has looked long enough", || {
         let tasks = std::fs::read_dir(format!("/proc/{daemon}/task")).unwrap().flatten();
         let place =
             |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("wchan")).unwrap_or_default();

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::harness::{Place, said, wait_until, write_program};
+use crate::harness::{DEADLINE, Place, said, wait_until, wait_within, write_program};
 use bivouac_net::{Address, Auth, Identity, LaneKind, Link, Message, Secret};
 use bivouac_types::{ClientId, FormationId, NodeId};
 use bivouac_wire::rendezvous::{
@@ -103,7 +103,7 @@ fn attend(
     mut heard: impl FnMut(usize, Option<Vec<u8>>, &mut Agent),
     done: impl Fn(&Agent) -> bool,
 ) {
-    wait_until("all agents have been told", || {
+    wait_within(DEADLINE * 5, "all agents have been told", || {
         let waiting: Vec<usize> = (0..agents.len()).filter(|agent| !done(&agents[*agent])).collect();
         let mut polled: Vec<_> =
             waiting.iter().map(|agent| PollFd::new(&agents[*agent].link, PollFlags::IN)).collect();

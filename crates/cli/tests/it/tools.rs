@@ -266,7 +266,7 @@ fn sqlite() {
         "sqlite3 $A/db 'pragma journal_mode=wal; create table t(who, n, unique(who, n));'",
     );
     let writer = "for i in $(seq 40); do echo \"insert into t values('$W', $i), ('$W', -$i), ('$W', $i + 1000);\"; \
-                  done | sqlite3 -cmd '.timeout 30000' $A/db";
+                  done | sqlite3 -cmd '.timeout 300000' $A/db";
     let spawn = |who: &str| shell(&camp, beside.path(), writer).env("W", who).spawn().unwrap();
     let mut writers: Vec<_> = ["x", "y", "z"].into_iter().map(spawn).collect();
     writers.iter_mut().for_each(|writer| assert!(writer.wait().unwrap().success()));

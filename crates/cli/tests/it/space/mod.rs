@@ -180,10 +180,16 @@ fn give_name(file: &File, path: &Path) -> Result<(), Errno> {
     rustix::fs::linkat(CWD, &name, CWD, path, AtFlags::SYMLINK_FOLLOW)
 }
 
+/// Bytes of data on all volumes, waiting until all nodes answer.
 fn used(camp: &Camp) -> u64 {
-    let status = camp.status();
-    let nodes = status["nodes"].as_array().unwrap();
-    nodes.iter().map(|node| node["volumes"][0]["used_bytes"].as_u64().unwrap()).sum()
+    let mut used = None;
+    wait_until("all nodes answer", || {
+        let status = camp.status();
+        let nodes = status["nodes"].as_array().unwrap().iter();
+        used = nodes.map(|node| node["volumes"][0]["used_bytes"].as_u64()).sum::<Option<u64>>();
+        used.is_some()
+    });
+    used.unwrap()
 }
 
 /// S39.
