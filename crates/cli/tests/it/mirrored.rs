@@ -95,7 +95,7 @@ fn each_node_has_a_replica_at_the_other_also_behind_kills() {
 #[test]
 fn nodes_that_back_each_other_up_do_not_wait_for_each_other() {
     const THREADS: usize = 24;
-    let arguments = ["--nodes", "2", "--protect", "replicas=2", "--stripe", "4k", "--wait", "10s"];
+    let arguments = ["--nodes", "2", "--protect", "replicas=2", "--stripe", "4k", "--wait", "60s"];
     let Some(camp) = Camp::start_each(&arguments) else { return };
     wait_for_replicas(&camp);
     std::thread::scope(|scope| {

@@ -356,7 +356,7 @@ fn read_in_pieces(file: &File, len: usize) -> Vec<u8> {
 /// S746: a mount that stood still, and lost its tokens meanwhile, shows nothing that it has read before.
 #[test]
 fn who_stood_still_shows_no_copies() {
-    let options = ["--nodes", "3", "--wait", "2s", "--deaths-max", "99/1ms"];
+    let options = ["--nodes", "3", "--wait", "6s", "--deaths-max", "99/1ms"];
     let Some(camp) = Camp::start_each(&options) else { return };
     let dir = camp.mount().join("strict");
     let create = ["partition", "create", dir.to_str().unwrap(), "--contract", "strict", "--nodes", "0,"];
