@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::harness::Camp;
 use crate::harness::library::{create, ctx, cut, far_library, far_library_over, open, read, write};
+use crate::harness::{Camp, wait_until};
 use bivouac_client::Client;
 use bivouac_net::TamperingProxy;
 use bivouac_types::{Errno, NodeId};
@@ -102,7 +102,8 @@ fn no_wrong_byte_is_stored_or_read() {
     }
     let (changes, counted) = (bad.changes(), bad.counted());
     assert!(changes > 20 && counted > 10, "{changes} changes, {counted} noticed");
-    bad.camp.run("status", &[]).prints(&["changed on the way and sent again"]);
+    let says = "changed on the way and sent again";
+    wait_until("status shows it", || bad.camp.run("status", &[]).out.contains(says));
     drop(clean);
     let Bad { camp, client, .. } = bad;
     drop(client);

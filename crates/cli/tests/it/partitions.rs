@@ -87,9 +87,9 @@ fn files_of_a_partition_are_on_its_volumes_over_restarts_and_kills() {
     let shown = camp.place().run(&["explain", text(&dir)]).out;
     assert!(shown.contains("partition 1: 2 targets, on nodes 2, 1\n"), "{shown}");
     assert!(shown.contains("stripes of 64 KiB over 2 of 2 targets"), "{shown}");
-    let status = camp.run("status", &[]);
-    assert!(status.out.contains("/chk  2, 1"), "{}", status.out);
-    assert_eq!(camp.status()["partitions"][0]["path"], "/chk");
+    // Partitions are shown once all nodes answer in time.
+    wait_until("status shows it", || camp.run("status", &[]).out.contains("/chk  2, 1"));
+    wait_until("status has its path", || camp.status()["partitions"][0]["path"] == "/chk");
     camp.run("fsck", &[]).succeeds();
     camp.down();
 }

@@ -46,6 +46,14 @@ impl Proxied {
         self.camp.place().run(&[&["flush", part.to_str().unwrap()], more].concat())
     }
 
+    /// Waits until `status` shows all of this: what some nodes do not answer in time is left out.
+    fn wait_until_shown(&self, parts: &[&str]) {
+        wait_until(&format!("status shows {parts:?}"), || {
+            let shown = self.camp.run("status", &[]).out;
+            parts.iter().all(|part| shown.contains(part))
+        });
+    }
+
     fn down(self) {
         self.camp.run("fsck", &[]).succeeds();
         self.camp.down();
@@ -324,8 +332,7 @@ fn what_cannot_be_flushed_stays_on_a_full_volume() {
     let refused = fs::write(proxied.part(0).join("second"), bytes(20_000_000, 2)).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::StorageFull, "{refused}");
     assert!(fs::read(proxied.part(0).join("first")).unwrap() == bytes(10_000_000, 1));
-    let status = proxied.camp.run("status", &[]);
-    assert!(status.out.contains("first") && status.out.contains("no space left (ENOSPC)"), "{}", status.out);
+    proxied.wait_until_shown(&["first", "no space left (ENOSPC)"]);
     // There is room again, and it goes on by itself.
     let larger =
         Command::new("mount").args(["-o", "remount,size=64m"]).arg(proxied.site.path()).status().unwrap();
@@ -386,7 +393,7 @@ fn policies_hold_for_programs() {
         .unwrap();
     assert!(closed.status.success(), "{closed:?}");
     assert_eq!(there("sub1/result").unwrap()[..10], [0; 10]);
-    proxied.camp.run("status", &[]).prints(&["not at their source: "]);
+    proxied.wait_until_shown(&["not at their source: "]);
     drop(log);
     proxied.camp.down();
 }
@@ -429,8 +436,7 @@ fn after_a_kill_of_all_daemons_what_is_dirty_is_flushed_and_nothing_is_fetched_a
     for node in 0..3 {
         assert!(fs::read(proxied.part(node).join("input")).unwrap() == bytes(500_000, 1), "{node}");
     }
-    let unsaved = &proxied.camp.run("status", &[]).out;
-    assert!(unsaved.contains("not at their source"), "{unsaved}");
+    proxied.wait_until_shown(&["not at their source"]);
     proxied.flush(&[]).succeeds();
     let mut expected = bytes(500_000, 2);
     expected[100_000..100_007].copy_from_slice(b"changed");
@@ -503,12 +509,8 @@ fn deletions_go_to_the_source_where_it_is_said() {
     }
     // Each is back.
     assert!((0..3).all(|node| is_alive(proxied.camp.node_pid(node))));
-    let status = proxied.camp.run("status", &[]);
-    assert!(
-        there("old/deep/3") && status.out.contains("still at their source: 8 deleted names"),
-        "{}",
-        status.out
-    );
+    proxied.wait_until_shown(&["still at their source: 8 deleted names"]);
+    assert!(there("old/deep/3"));
     fs::write(proxied.site.path().join("theirs"), "changed there").unwrap();
     let away = proxied.site.path().with_extension("away");
     fs::rename(proxied.site.path(), &away).unwrap();
@@ -589,11 +591,11 @@ fn data_reaches_the_source_under_the_names_that_are_left() {
         let is_there = || diff(&proxied.part(2), proxied.site.path()).is_empty();
         if policy == "on-flush" {
             proxied.flush(&[]).succeeds();
+            assert_eq!(diff(&proxied.part(2), proxied.site.path()), "");
         } else {
             // By the formation itself, which deletes last what was needed until then.
             wait_until("all is sent", is_there);
         }
-        assert_eq!(diff(&proxied.part(2), proxied.site.path()), "", "{policy}");
         let left = proxied.flush(&[]);
         assert_eq!(left.code, 0, "{policy}: {}", left.err);
         assert_eq!(diff(&proxied.part(0), proxied.site.path()), "", "{policy}, flushed");
