@@ -24,8 +24,8 @@ fn laminate(camp: &Camp, arguments: &[&str]) -> Said {
     camp.place().run(&[&["laminate"], arguments].concat())
 }
 
-/// Waits until the nodes know that nothing is open: they are told of a close a moment after it has returned, for which a
-/// change of contract waits only briefly.
+/// Waits until the nodes know that nothing is open. They are told of a close a moment after it has returned, and a
+/// change of contract waits for that only briefly.
 fn wait_for_closes(camp: &Camp) {
     wait_until("all closes are told", || {
         camp.status()["nodes"].as_array().unwrap().iter().all(|node| node["open_files"] == 0)
