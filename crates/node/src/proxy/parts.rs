@@ -308,13 +308,16 @@ impl Node {
 mod tests {
     use super::*;
 
+    /// Longer than any machine takes.
+    const LONG: Duration = Duration::from_secs(3600);
+
     fn piece(stripe: u64, len: u64) -> Piece {
         Piece { offset: stripe, len, tag: String::new() }
     }
 
     #[test]
     fn several_threads_put_all_stripes_once_and_leave_no_gap() {
-        let putting = Putting::from(10, TIME_MAX);
+        let putting = Putting::from(10, LONG);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -354,7 +357,7 @@ mod tests {
 
     #[test]
     fn it_is_enough_when_the_bytes_are() {
-        let putting = Putting::from(0, TIME_MAX);
+        let putting = Putting::from(0, LONG);
         assert_eq!(putting.take(), Some(0));
         let pieces = putting.moved(Ok(piece(0, BYTES_MAX)));
         assert_eq!(pieces, [piece(0, BYTES_MAX)]);
@@ -366,7 +369,7 @@ mod tests {
 
     #[test]
     fn the_first_failure_ends_it_and_is_told() {
-        let putting = Putting::from(0, TIME_MAX);
+        let putting = Putting::from(0, LONG);
         assert_eq!((putting.take(), putting.take()), (Some(0), Some(1)));
         putting.moved(Err(Errno::ENOSPC.into()));
         assert_eq!(putting.take(), None);
@@ -377,7 +380,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_verified_ends_it_and_is_told() {
-        let putting = Putting::from(0, TIME_MAX);
+        let putting = Putting::from(0, LONG);
         assert_eq!(putting.take(), Some(0));
         let pieces = putting.moved(Ok(piece(0, SETTLE_BYTES)));
         putting.verified(pieces, Err(Errno::EIO.into()));
