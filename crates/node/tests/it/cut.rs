@@ -10,6 +10,8 @@ use bivouac_types::{ClientId, Errno, Ino, Liveness, NodeId, OpId, mode};
 use bivouac_wire::{Frame, op as wire_op};
 
 const NODES: u16 = 4;
+/// Longer than nodes are silent for on a busy machine: who stands still for longer is dead to the others.
+const DEAD_AFTER: Duration = Duration::from_secs(2);
 const DIR: NewInode<'static> = NewInode { mode: mode::DIR | 0o755, rdev: 0, target: b"" };
 
 /// What a node caches: its epoch, and who is dead.
@@ -53,7 +55,7 @@ fn does(formation: &Formation, node: u16, mount_of: u16, fence: u32) -> bool {
 /// S82.
 #[test]
 fn what_was_begun_under_a_lock_before_its_node_was_dead_is_refused_by_all() {
-    let formation = Formation::watching(3, Duration::from_millis(500));
+    let formation = Formation::watching(3, DEAD_AFTER);
     assert!(does(&formation, 0, 2, 1) && does(&formation, 0, 2, 0));
     *formation.switchboard.beyond.write() = vec![NodeId(2)];
     wait_until("it is dead to the others", || {
@@ -70,7 +72,7 @@ fn what_was_begun_under_a_lock_before_its_node_was_dead_is_refused_by_all() {
 /// S83.
 #[test]
 fn both_sides_of_a_cut_change_only_what_is_theirs_and_agree_when_it_is_healed() {
-    let formation = Formation::watching(NODES, Duration::from_millis(500));
+    let formation = Formation::watching(NODES, DEAD_AFTER);
     let client = &formation.clients[0];
     let dirs = dirs(client);
     *formation.switchboard.beyond.write() = vec![NodeId(2), NodeId(3)];

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use crate::formation::{Formation, read, write};
 
 const CLIENT: ClientId = ClientId(77);
-const WAIT: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(60);
 
 /// A node that the originals of requests reach late: each is told of, and carried out when that is allowed.
 struct Delayed {
