@@ -471,6 +471,7 @@ mod tests {
     use bivouac_types::FormationId;
     use bivouac_wire::{Seal, VERSION, seal_of};
     use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
     const WAIT: Duration = Duration::from_secs(20);
 
@@ -592,9 +593,11 @@ mod tests {
 
     #[test]
     fn one_that_does_not_wait_hears_that_nobody_is_there() {
-        let (listener, _) = listener();
-        let at = listener.local_addr().unwrap();
-        drop(listener);
+        // The socket has the port as long as it is there.
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+        rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let at = SocketAddr::try_from(rustix::net::getsockname(&socket).unwrap()).unwrap();
         let identity = Identity { auth: auth(1), client: ClientId(0), lane: LaneKind::Peer, epoch: 0 };
         let failed = Link::reach(at, &identity).and_then(|mut link| {
             wait(&link);

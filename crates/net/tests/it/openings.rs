@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use crate::world::{World, connect, frame, identity};
+use crate::world::{World, connect, frame, identity, unanswered};
 use bivouac_net::conformance::Memory;
 use bivouac_net::{
     Address, NetError, Pending, Request, SocketOptions, SocketTransport, Started, Transport, Wait, await_any,
@@ -133,9 +133,8 @@ fn who_is_never_answered_or_hung_up_on_has_sent_nothing() {
     let error = pending.finish(&request, &mut Vec::new(), &mut []).unwrap_err();
     assert!(matches!(error, NetError::Connect { .. }) && !error.maybe_sent(), "{error}");
     drop(gate);
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let refused =
-        SocketTransport::new(Address::tcp(closed.to_string()), identity(), SocketOptions::default());
+    let (_socket, closed) = unanswered();
+    let refused = SocketTransport::new(closed, identity(), SocketOptions::default());
     let mut pending = refused.begin(&request);
     carry_on(&mut pending, &request);
     let error = pending.finish(&request, &mut Vec::new(), &mut []).unwrap_err();

@@ -6,8 +6,9 @@ use std::io::{IoSlice, IoSliceMut};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use crate::world::{World, auth, frame, identity, options, read_request, write_request};
+use crate::world::{World, auth, frame, identity, options, read_request, unanswered, write_request};
 use bivouac_net::conformance::Memory;
 use bivouac_net::{
     Call, DaemonId, FailingTransport, Fault, InProcess, Introduction, LaneKind, Latch, Listener,
@@ -90,15 +91,22 @@ fn a_node_that_moves_is_followed_also_by_what_is_under_way() {
 fn another_daemon_of_the_node_serves_nobody_who_means_its_successor() {
     let former = OfEpoch::new(0, false);
     let (_server, address) = listening(Arc::clone(&former));
-    let options = PeerOptions { wait_ms: 40, ..PeerOptions::default() };
+    let options = PeerOptions { wait_ms: 200, ..PeerOptions::default() };
     let peer = Peer::to(NodeId(4), address, identity(), options).since(3);
     let looked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&looked);
     peer.on_away(move || {
         count.fetch_add(1, Ordering::Relaxed);
     });
-    let error = call::<op::Ping>(&peer, frame(5), &(), &[]).unwrap_err().to_string();
-    assert!(error.contains("has moved to another host"), "{error}");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    // On a busy machine its time may be over before it is refused.
+    while !call::<op::Ping>(&peer, frame(5), &(), &[])
+        .unwrap_err()
+        .to_string()
+        .contains("has moved to another host")
+    {
+        assert!(Instant::now() < deadline, "it is not told of the successor");
+    }
     assert!(former.memory.seen().is_empty() && looked.load(Ordering::Relaxed) > 0);
 }
 
@@ -201,7 +209,7 @@ fn nobody_waits_for_a_node_that_has_long_been_dead_but_who_asks_whether_it_is() 
     call::<op::Ping>(&peer, frame(1), &(), &[]).unwrap();
     liveness.set_dead(NodeId(4), true);
     let error = call::<op::Ping>(&peer, frame(2), &(), &[]).unwrap_err().to_string();
-    assert!(error.contains("node 4 at") && error.contains("known to be dead for 0 s"), "{error}");
+    assert!(error.contains("node 4 at") && error.contains("known to be dead for "), "{error}");
     let news = NewsList { news: Vec::new() };
     let own_patience = Frame { wait_ms: 1000, ..frame(3) };
     // Whatever this service makes of it, it arrives.
@@ -223,10 +231,7 @@ fn a_dead_node_is_waited_for_until_the_bounded_time_is_over() {
 
 #[test]
 fn the_request_may_set_its_own_patience() {
-    let address = {
-        let listener = Listener::bind_tcp("127.0.0.1:0").unwrap();
-        listener.address().clone()
-    };
+    let (_socket, address) = unanswered();
     let peer = Peer::to(NodeId(4), address.clone(), identity(), PeerOptions::default());
     let impatient = Frame { wait_ms: 30, ..frame(1) };
     let text = call::<op::Ping>(&peer, impatient, &(), &[]).unwrap_err().to_string();
@@ -344,7 +349,7 @@ fn a_plain_transport_notices_another_daemon_at_the_address() {
     let _world = World::on(kept, Arc::new(Memory::default()), options());
     assert!(matches!(ping(2), Err(NetError::Lost { .. })));
     assert!(matches!(ping(3), Err(NetError::Restarted { .. })));
-    transport.connect(std::time::Duration::from_secs(20)).unwrap();
+    transport.connect(Duration::from_secs(20)).unwrap();
     ping(4).unwrap();
 }
 
@@ -372,7 +377,7 @@ fn what_is_refused_as_superseded_is_asked_again_over_another_connection() {
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| call::<op::Ping>(&peer, frame(5), &(), &[]));
         latch.await_arrivals(1);
-        peer.connect(std::time::Duration::from_secs(20)).unwrap();
+        peer.connect(Duration::from_secs(20)).unwrap();
         latch.open();
         asking.join().unwrap().unwrap();
     });
@@ -439,7 +444,7 @@ fn a_restart_is_noticed_while_nothing_is_asked() {
     let broken = watch.next().unwrap();
     assert_eq!(broken.node, NodeId(4));
     let _world = World::on(kept, Arc::new(Memory::default()), options());
-    let wait = std::time::Duration::from_secs(60);
+    let wait = Duration::from_secs(60);
     peer.revive(&broken, wait).unwrap();
     peer.revive(&broken, wait).unwrap();
     assert_eq!(told.load(Ordering::Relaxed), 1, "once per restart");
@@ -452,6 +457,8 @@ fn a_daemon_that_does_not_answer_is_given_up_in_time() {
     let latch = Latch::default();
     let world = World::new(Arc::new(Slow(Memory::default(), latch.clone())));
     let peer = world.peer();
+    // Its time is for the answer alone: the connection is there.
+    call::<op::Ping>(&peer, frame(65), &(), &[]).unwrap();
     let impatient = Frame { wait_ms: 50, ..frame(66) };
     let error = call::<op::Write>(&peer, impatient, &write_request(1), &[]).unwrap_err();
     assert!(error.to_string().contains("did not answer within 50 ms"), "{error}");

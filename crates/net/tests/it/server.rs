@@ -105,9 +105,14 @@ fn hammer(transport: &dyn Transport, client: u64) {
     }
 }
 
+/// Has a server wait for its threads for as long as a busy machine may take.
+fn ends_late() -> ServerOptions {
+    ServerOptions { stop_ms: 60_000, ..crate::world::options() }
+}
+
 #[test]
 fn stopping_under_load_ends_every_thread() {
-    let world = World::new(Arc::new(Memory::default()));
+    let world = World::with(Arc::new(Memory::default()), ends_late());
     let stopped = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (started, all_started) = channel();
@@ -186,7 +191,7 @@ impl Service for Together {
 #[test]
 fn as_many_requests_wait_at_once_as_there_may_be_threads() {
     let threads = crate::world::options().threads_client;
-    let world = World::new(Arc::new(Together(std::sync::Barrier::new(threads))));
+    let world = World::with(Arc::new(Together(std::sync::Barrier::new(threads))), ends_late());
     // Twice: those that the first ones had started serve the next ones.
     for _ in 0..2 {
         std::thread::scope(|scope| {
@@ -219,7 +224,7 @@ impl Service for Waiting {
 #[test]
 fn requests_that_wait_do_not_stop_the_lane() {
     let waiting = 3 * crate::world::options().threads_client;
-    let world = World::new(Arc::new(Waiting(std::sync::Barrier::new(waiting + 1))));
+    let world = World::with(Arc::new(Waiting(std::sync::Barrier::new(waiting + 1))), ends_late());
     for _ in 0..2 {
         std::thread::scope(|scope| {
             for client in 0..waiting as u64 {

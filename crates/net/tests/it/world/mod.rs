@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code outside of test functions")]
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use bivouac_net::{
 use bivouac_types::{ClientId, FormationId, Ino, Layout, NodeId, OpId, TargetIndex};
 use bivouac_wire::{Frame, ReadRequest, Seal, WriteRequest, seal_of};
 use hmac::{Hmac, KeyInit, Mac};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use sha2::Sha256;
 
 pub struct World {
@@ -79,6 +81,14 @@ impl World {
     pub fn stranger(&self) -> TcpStream {
         connect(&self.address)
     }
+}
+
+/// An address at which nobody listens, nor begins to as long as the socket is there, which has its port.
+pub fn unanswered() -> (OwnedFd, Address) {
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = SocketAddr::try_from(rustix::net::getsockname(&socket).unwrap()).unwrap();
+    (socket, Address::tcp(address.to_string()))
 }
 
 pub fn connect(address: &Address) -> TcpStream {
