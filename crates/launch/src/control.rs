@@ -278,8 +278,8 @@ mod tests {
         });
         let memory = packets::to_memory(&0).unwrap();
         let mount = Request::Mount { node: 7, dir: "/m".into(), own_dir: false, connection: 0 };
-        ask(&state, &mount, &[memory.as_fd(), memory.as_fd()], 10_000).unwrap();
-        let error = ask(&state, &Request::Stop, &[], 10_000).unwrap_err();
+        ask(&state, &mount, &[memory.as_fd(), memory.as_fd()], 60_000).unwrap();
+        let error = ask(&state, &Request::Stop, &[], 60_000).unwrap_err();
         assert_eq!(error.to_string(), "no node 7");
         assert_eq!(supervisor.join().unwrap(), [(mount, 2), (Request::Stop, 0)]);
     }
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn a_supervisor_that_is_gone_is_said() {
         let (_dir, state) = place();
-        let error = ask(&state, &Request::Stop, &[], 10_000).unwrap_err().to_string();
+        let error = ask(&state, &Request::Stop, &[], 60_000).unwrap_err().to_string();
         assert!(error.contains("is gone") && error.contains("nothing is restarted"), "{error}");
         let listener = listen_at(&state).unwrap();
         let late = ask(&state, &Request::Stop, &[], 1).unwrap_err().to_string();

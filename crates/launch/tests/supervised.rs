@@ -80,7 +80,11 @@ impl Drop for Tables {
         let files = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
         let is_own = |name: &str| name.contains(&format!("-grants-{}-", self.0));
         for file in files.filter(|file| file.file_name().to_str().is_some_and(is_own)) {
-            std::fs::remove_file(file.path()).unwrap();
+            // Whoever looks for leftovers just then may have removed it.
+            match std::fs::remove_file(file.path()) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{error}"),
+                _ => {}
+            }
         }
     }
 }
