@@ -235,8 +235,10 @@ mod tests {
         cached_attrs.hears_from(0);
         assert_eq!(cached_attrs.place(ino).lock().told.len(), 1);
         cached_attrs.hears_of(ino, Handle(7));
+        let begun = Instant::now();
         assert!(cached_attrs.silence(ino).is_zero());
-        assert_eq!(cached_attrs.tell(ino, thread(1), VALIDITY), Duration::ZERO);
+        // On a busy machine a lease may have passed since.
+        assert!(cached_attrs.tell(ino, thread(1), VALIDITY).is_zero() || begun.elapsed() >= LEASE);
     }
 
     /// S271.
@@ -258,7 +260,8 @@ mod tests {
     fn a_new_daemon_waits_for_answers_of_the_one_before() {
         let of_second =
             CachedAttrs { calm: Instant::now() + Duration::from_secs(3600), ..CachedAttrs::new(true) };
-        assert!(CachedAttrs::new(true).calm > Instant::now() && of_second.silence(Ino(5)) > LEASE);
+        let begun = Instant::now();
+        assert!(CachedAttrs::new(true).calm >= begun + LEASE && of_second.silence(Ino(5)) > LEASE);
     }
 
     #[test]

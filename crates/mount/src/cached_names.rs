@@ -134,9 +134,9 @@ mod tests {
     /// S379.
     #[test]
     fn a_name_that_nobody_was_told_of_is_not_waited_for() {
-        let (names, hour) = (CachedNames::new(false), Duration::from_secs(3600));
+        let (names, hour, begun) = (CachedNames::new(false), Duration::from_secs(3600), Instant::now());
         assert_eq!(names.tell(Ino(5), 7, hour), hour);
-        assert!(names.silence(Ino(5), 7) > hour, "it may be shown for as long");
+        assert!(names.silence(Ino(5), 7) + begun.elapsed() > hour, "it may be shown for as long");
         assert_eq!([(5, 8), (6, 7)].map(|(dir, hash)| names.silence(Ino(dir), hash)), [Duration::ZERO; 2]);
         assert_eq!(names.tell(Ino(5), 9, Duration::ZERO), Duration::ZERO);
         assert_eq!(names.silence(Ino(5), 9), Duration::ZERO, "it may not be cached anyway");
@@ -156,21 +156,26 @@ mod tests {
     /// S20.
     #[test]
     fn a_name_that_a_rename_makes_is_shown_as_long_as_the_old_one() {
-        let (names, hour) = (CachedNames::new(false), Duration::from_secs(3600));
+        let (names, hour, begun) = (CachedNames::new(false), Duration::from_secs(3600), Instant::now());
+        // Together with what has passed since, which may be much on a busy machine.
+        let is_shown = |(dir, hash): (Ino, u64)| names.silence(dir, hash) + begun.elapsed() > hour;
         let (old, new, other) = ((Ino(5), 7), (Ino(6), 8), (Ino(6), 9));
         assert_eq!(names.tell(old.0, old.1, hour), hour);
         let moving = names.moving(&[(old, new)]);
-        assert!(names.silence(new.0, new.1) > hour, "before the rename is over");
+        assert!(is_shown(new), "before the rename is over");
         assert_eq!(
             names.tell(old.0, old.1, hour),
             Duration::ZERO,
             "the kernel would show the new name so long"
         );
+        let over = Instant::now();
         drop(moving);
-        assert_eq!(names.tell(old.0, old.1, hour), Duration::ZERO, "who asked before");
+        let told = names.tell(old.0, old.1, hour);
+        // On a busy machine a lease may have passed since.
+        assert!(told.is_zero() || over.elapsed() >= LEASE, "who asked before");
         assert_eq!(names.tell(other.0, other.1, hour), hour);
         drop(names.moving(&[(new, other), (other, new)]));
-        assert!([new, other].iter().all(|name| names.silence(name.0, name.1) > hour), "exchanged");
+        assert!([new, other].into_iter().all(is_shown), "exchanged");
         let (untold, next) = ((Ino(5), 11), (Ino(5), 12));
         drop(names.moving(&[(untold, next)]));
         assert_eq!(names.silence(next.0, next.1), Duration::ZERO, "nothing was told");
@@ -189,6 +194,8 @@ mod tests {
 
     #[test]
     fn a_new_daemon_waits_for_answers_of_the_one_before() {
-        assert!(CachedNames::new(true).silence(Ino(5), 7) > Duration::ZERO);
+        let begun = Instant::now();
+        // On a busy machine a lease may have passed since.
+        assert!(CachedNames::new(true).silence(Ino(5), 7) > Duration::ZERO || begun.elapsed() >= LEASE);
     }
 }

@@ -1,7 +1,7 @@
 //! What is said to the kernel, packet by packet.
 
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bivouac_client::{FileIdentity, FormationPlace, IDENTIFY, IDENTITY_LEN};
 use bivouac_mount::{FileSystem, MountError, OpCtx, Options};
@@ -534,10 +534,13 @@ fn cached(kernel: &mut Kernel) -> u64 {
     long(&kernel.ask(3, SEED.0, &[0; 16]).body, 0)
 }
 
+/// For how long a kernel may cache what it is told, in seconds: longer than any machine takes.
+const CACHED_S: u64 = 3600;
+
 /// A kernel that may cache what it is told.
 fn caching() -> (Kernel, Daemon) {
     let (kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
-    daemon.fs.give_lease(Duration::from_secs(5));
+    daemon.fs.give_lease(Duration::from_secs(CACHED_S));
     (kernel, daemon)
 }
 
@@ -550,11 +553,15 @@ fn is_told_to_forget(note: &Answer, ino: Ino) -> bool {
 #[test]
 fn a_kernel_that_is_asked_caches_nothing() {
     let (mut kernel, daemon) = caching();
+    let begun = Instant::now();
+    // For as long as a lease runs, which may be over on a busy machine.
+    let is_over = || begun.elapsed() >= Duration::from_millis(LEASE_MS);
     assert!(daemon.mount.invalidate_attrs(SEED).is_zero(), "it was told nothing");
     assert!(is_told_to_forget(&kernel.receive(), SEED));
-    assert_eq!(cached(&mut kernel), 0, "and nothing from now on");
+    assert!(cached(&mut kernel) == 0 || is_over(), "and nothing from now on");
     let seed = kernel.ask(1, 1, b"seed\0");
-    assert_eq!((long(&seed.body, 16), long(&seed.body, 24)), (5, 0), "its name is another matter");
+    assert_eq!(long(&seed.body, 16), CACHED_S, "its name is another matter");
+    assert!(long(&seed.body, 24) == 0 || is_over());
     kernel.unmount();
     daemon.ended().unwrap();
 }
@@ -567,9 +574,9 @@ fn a_name_that_is_asked_for_may_be_shown_for_as_long_as_was_said() {
     for name in [&b"seed"[..], b"absent"] {
         let looked = [name, b"\0"].concat();
         assert!(daemon.mount.invalidate_name(Ino(1), hash(b"other")).is_zero());
-        assert_eq!(long(&kernel.ask(1, 1, &looked).body, 16), 5);
+        assert_eq!(long(&kernel.ask(1, 1, &looked).body, 16), CACHED_S);
         let left = daemon.mount.invalidate_name(Ino(1), hash(name));
-        assert!(left > Duration::from_secs(3), "{left:?}");
+        assert!(left > Duration::from_secs(CACHED_S - 600), "{left:?}");
         assert!(
             matches!(kernel.ask(1, 1, &looked), answer if answer.error != 0 || long(&answer.body, 16) == 0)
         );
@@ -582,7 +589,7 @@ fn a_name_that_is_asked_for_may_be_shown_for_as_long_as_was_said() {
 #[test]
 fn a_kernel_that_may_not_have_heard_yet_cannot_forget() {
     let (mut kernel, daemon) = caching();
-    assert_eq!(cached(&mut kernel), 5);
+    assert_eq!(cached(&mut kernel), CACHED_S);
     let on_the_way = daemon.mount.invalidate_attrs(SEED);
     assert!(on_the_way <= Duration::from_millis(LEASE_MS), "{on_the_way:?}");
     assert!(is_told_to_forget(&kernel.receive(), SEED));
