@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bivouac_link::{LinkKey, LinkSource, LinkTarget, OutgoingLink};
 use bivouac_source::{Attrs, Cause, Precondition, PutOutcome, Source, SourceResult, conformance};
@@ -98,15 +98,22 @@ fn a_tree_comes_with_its_top_and_changes_are_seen() {
         fs::create_dir_all(&path).unwrap();
         fs::write(path.join("f"), format!("{dir}")).unwrap();
     }
-    let link = far.link();
-    let top = link.list_changed(b"", None).unwrap().unwrap();
-    assert_eq!(top.entries.len(), 20);
-    let before = link.usage().unwrap().requests;
-    for dir in 0..20 {
-        let below = link.list_changed(format!("d{dir}/e").as_bytes(), None).unwrap().unwrap();
-        assert_eq!(below.entries[0].name, b"f");
-    }
-    assert_eq!(link.usage().unwrap().requests, before + 1, "all of it came with the first listing");
+    // What comes with a listing counts for two seconds. Where they are over, on a busy machine, another link lists it.
+    let (link, top) = loop {
+        let (begun, link) = (Instant::now(), far.link());
+        let top = link.list_changed(b"", None).unwrap().unwrap();
+        assert_eq!(top.entries.len(), 20);
+        let before = link.usage().unwrap().requests;
+        for dir in 0..20 {
+            let below = link.list_changed(format!("d{dir}/e").as_bytes(), None).unwrap().unwrap();
+            assert_eq!(below.entries[0].name, b"f");
+        }
+        let asked = link.usage().unwrap().requests - before;
+        if begun.elapsed() < Duration::from_secs(2) {
+            assert_eq!(asked, 1, "all of it came with the first listing");
+            break (link, top);
+        }
+    };
     assert_eq!(link.list_changed(b"", Some(top.digest)).unwrap(), None);
     fs::write(far.path("new"), "x").unwrap();
     // What was seen a moment ago counts for two seconds.
