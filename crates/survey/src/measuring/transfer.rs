@@ -195,6 +195,8 @@ mod tests {
     fn a_closed_port_is_said_with_what_to_do() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
+        // As long as there is a connection, nobody else gets the port.
+        let _connection = (TcpStream::connect(to).unwrap(), listener.accept().unwrap());
         drop(listener);
         let refusal = send(to, &wanted("0123", 1)).unwrap_err();
         assert!(refusal.contains("is not reached") && refusal.contains("--network"), "{refusal}");

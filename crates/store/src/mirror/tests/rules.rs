@@ -125,15 +125,17 @@ fn volumes_that_were_lost_do_not_become_what_the_backup_has() {
 /// S802.
 #[test]
 fn behind_a_seal_nothing_of_the_old_primary_counts() {
-    let (link, own) = (TestLink::to(memory), memory());
-    let mirror = mirror(&own, &link, MirrorOptions { lease: Duration::from_millis(300), ..options(4) });
+    let (link, own, lease) = (TestLink::to(memory), memory(), Duration::from_millis(300));
+    let mirror = mirror(&own, &link, MirrorOptions { lease, ..options(4) });
     let volume = mirrored_volumes(&mirror).remove(0);
     write(&*volume, "f", 0, b"abc").unwrap();
     assert!(matches!(link.replica(BACKUP).seal(5), Err(SealError::Refused(_))), "not complete");
+    let begun = std::time::Instant::now();
     complete(&mirror);
     assert!(matches!(link.replica(BACKUP).seal(4), Err(SealError::Refused(_))), "its own epoch");
     let sealed = link.replica(BACKUP).seal(5).unwrap();
-    assert!(sealed.wait_ms > 0, "the primary has a lease");
+    // On a busy machine it may be over by then.
+    assert!(sealed.wait_ms > 0 || begun.elapsed() >= lease, "the primary has a lease");
     assert_eq!(sealed.volumes, ["/replica/0"]);
     assert!(write(&*volume, "f", 0, b"xyz").is_err());
     assert_eq!(bytes(&*link.volumes(BACKUP)[0], "f"), b"abc");
