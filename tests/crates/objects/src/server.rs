@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use s3s::Body;
 use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{oneshot, watch};
 
 use crate::contents::{Contents, Object};
@@ -36,6 +36,8 @@ pub struct Server {
     /// How many requests wait; they go on when it is none.
     held: watch::Sender<usize>,
     address: SocketAddr,
+    /// Has the port while nobody listens there.
+    _reserved: TcpSocket,
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
@@ -81,7 +83,9 @@ impl Server {
     pub fn start_at(address: SocketAddr) -> Server {
         let (contents, faults, asked) = Default::default();
         let held = watch::Sender::new(0);
-        let mut server = Server { contents, faults, asked, held, address, running: None };
+        let (reserved, address) = reserved(address);
+        let mut server =
+            Server { contents, faults, asked, held, address, _reserved: reserved, running: None };
         server.serve();
         server
     }
@@ -89,7 +93,7 @@ impl Server {
     /// Serves again, where it did.
     ///
     /// # Panics
-    /// When the port is taken by now.
+    /// When it does already.
     pub fn serve(&mut self) {
         let mut builder = S3ServiceBuilder::new(Protocol(Arc::clone(&self.contents)));
         builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
@@ -193,6 +197,16 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// A socket that has a port and does not listen: who reuses addresses may listen there, and nobody else gets the port.
+fn reserved(address: SocketAddr) -> (TcpSocket, SocketAddr) {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+    let socket = socket.expect("a socket");
+    socket.set_reuseaddr(true).expect("a socket that reuses addresses");
+    socket.bind(address).expect("a free port");
+    let address = socket.local_addr().expect("an address");
+    (socket, address)
 }
 
 async fn accept(listener: TcpListener, service: Service) {
