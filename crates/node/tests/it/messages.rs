@@ -272,6 +272,11 @@ fn what_asks_all_nodes_is_named() {
     }
 }
 
+/// Waits until nodes have nothing more to say to each other of changes that seem to be made.
+fn settled(formation: &Formation) {
+    wait_until("every change is finished", || formation.nodes.iter().all(|node| node.unfinished() == 0));
+}
+
 /// Calls on names, by the words of the table.
 const NAMES: [&str; 6] =
     ["look up a name", "look up a name that is not there", "create and open", "open", "close", "unlink"];
@@ -287,6 +292,7 @@ fn names_of_a_spread_directory_cost_the_same() {
             made(client, dir, b"0", &[]);
             made(client, dir, b"1", &[]);
             wait_until("the directory is spread", || client.getattr(dir).unwrap().is_spread());
+            settled(&formation);
             // Now the client knows.
             client.lookup(dir, b"0").unwrap();
             let act = prepare(client, dir);
@@ -312,6 +318,7 @@ fn listing_a_spread_directory_asks_every_node() {
         let dir = client.mknod(&op(client), Ino::ROOT, b"d", &DIR).unwrap().ino;
         (0..400).for_each(|i| assert!(made(client, dir, format!("f{i}").as_bytes(), &[]).0 > 0));
         wait_until("the directory is spread", || client.getattr(dir).unwrap().is_spread());
+        settled(&formation);
         let before = counts(client);
         let (mut names, mut cookie) = (0, 0);
         loop {
