@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use crate::formation::{Formation, Switchboard, op, wait_until};
 use bivouac_client::{Client, NewInode, OpCtx};
 use bivouac_node::{PeerRequest, Peers};
+use bivouac_types::limits::SPREAD_ATTR_MS;
 use bivouac_types::{Attr, ClientId, Errno, Ino, NodeId, OpId, SetAttr, SetTime, Timestamp, mode};
 use bivouac_wire::{Encode, InoOnly, Op, Operation, RemoveDirRequest, SealRequest, op};
 
@@ -132,6 +133,7 @@ fn cached_attrs_show_own_changes_and_soon_those_of_others() {
     let dir = spread_dir(&formation);
     let client = &formation.clients[0];
     let before: u64 = (0..3).map(|node| formation.served(node, Op::GetAttr)).sum();
+    let begun = std::time::Instant::now();
     for i in 0..200_u64 {
         make(client, dir, &format!("own {i}"), &FILE);
         assert_eq!(client.getattr_cached(dir).unwrap().size, 3 + i);
@@ -142,7 +144,9 @@ fn cached_attrs_show_own_changes_and_soon_those_of_others() {
         }
     }
     let asked = (0..3).map(|node| formation.served(node, Op::GetAttr)).sum::<u64>() - before;
-    assert!(asked < 300, "{asked} questions for 300 looks");
+    // On a busy machine what was asked may be too old at each look.
+    let are_far_apart = begun.elapsed() >= std::time::Duration::from_millis(300 * SPREAD_ATTR_MS);
+    assert!(asked < 300 || are_far_apart, "{asked} questions for 300 looks");
     make(&formation.clients[1], dir, "of another", &FILE);
     wait_until("the other's entry is counted", || client.getattr_cached(dir).unwrap().size == 203);
 }
