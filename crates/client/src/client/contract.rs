@@ -9,11 +9,12 @@ use sha2::{Digest, Sha256};
 
 use super::{Client, OpCtx};
 
-/// Tries of a change of contract while the file seems to be open, and the pause between two.
-const CLOSE_TRIES: u32 = 10;
+/// Tries of a change of contract while the file seems to be open, and the pause between two: homes hear of closes a moment
+/// later, and the HTTP server closes files a moment after they were read.
+const CLOSE_TRIES: u32 = 150;
 const CLOSE_PAUSE: Duration = Duration::from_millis(20);
-/// The same for the end of lamination: the HTTP server closes files a moment after they were read.
-const UNDO_TRIES: u32 = 150;
+/// The same where the file may well be open: programs take its permissions away before they close it.
+const CHMOD_TRIES: u32 = 10;
 /// Number of times that a digest is taken of a file that changes meanwhile.
 const DIGEST_TRIES: u32 = 4;
 /// Bytes that are read at once for a digest.
@@ -46,24 +47,23 @@ impl Client {
             return Err(FsError::with(Errno::EPERM, text));
         }
         if contract == Some(Contract::Laminated) && !before.is_laminated() {
-            return self.laminate(ctx, ino, flags);
+            return self.laminate(ctx, ino, flags, CLOSE_TRIES);
         }
-        let tries = if before.is_laminated() { UNDO_TRIES } else { CLOSE_TRIES };
-        self.change_contract(ctx, &SetContractRequest { ino, contract, digest: None, flags }, tries)
+        self.change_contract(ctx, &SetContractRequest { ino, contract, digest: None, flags }, CLOSE_TRIES)
     }
 
-    fn laminate(&self, ctx: &OpCtx, ino: Ino, flags: u32) -> FsResult<Attr> {
+    fn laminate(&self, ctx: &OpCtx, ino: Ino, flags: u32, tries: u32) -> FsResult<Attr> {
         let contract = Some(Contract::Laminated);
         let mut request = SetContractRequest { ino, contract, digest: None, flags };
         for _ in 0..DIGEST_TRIES {
             request.digest = None;
-            let ready = self.change_contract(ctx, &request, CLOSE_TRIES)?;
+            let ready = self.change_contract(ctx, &request, tries)?;
             if ready.is_laminated() {
                 return Ok(ready);
             }
             let sha256 = self.digest(ino, ready.size)?;
             request.digest = Some(ContentDigest { data_version: ready.data_version, sha256 });
-            match self.change_contract(ctx, &request, CLOSE_TRIES) {
+            match self.change_contract(ctx, &request, tries) {
                 Err(error) if error.errno() == Errno::ECANCELED => {}
                 // Another change of this operation was taken for it.
                 Ok(attr) if !attr.is_laminated() => {}
@@ -84,7 +84,7 @@ impl Client {
         let laminated = match self.partitions.get(id) {
             Ok(Some(partition)) if partition.settings.laminate == Laminate::OnChmod => {
                 // What was done under this number is the change of the mode.
-                self.laminate(&OpCtx { retry: false, ..*ctx }, attr.ino, 0)
+                self.laminate(&OpCtx { retry: false, ..*ctx }, attr.ino, 0, CHMOD_TRIES)
             }
             Ok(_) => return attr,
             Err(error) => Err(error),

@@ -400,7 +400,9 @@ impl Supervisor {
         if self.state.part.is_some() {
             log::warn!("the process that holds this host's part of the formation is gone: taking it down");
             self.abandoned = true;
-            self.leave_what_was_killed();
+            if self.standby.is_new() {
+                self.leave_what_was_killed();
+            }
             self.event(Event::Stop);
         }
         if self.phases.take().is_some() {

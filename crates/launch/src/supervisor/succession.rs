@@ -1,8 +1,11 @@
 //! A killed supervisor is followed by a copy of itself, which has the daemons' mounts, ports and sockets: they notice
 //! nothing.
 
+use std::os::fd::AsFd;
+
 use super::Supervisor;
 use super::callers::CALLERS_MAX;
+use crate::polling::wait_readable;
 use crate::process::ProcessId;
 use crate::purpose::Guard;
 use crate::standby::TurnToSucceed;
@@ -26,9 +29,7 @@ impl Supervisor {
     /// Keeps the data: who has killed the supervisor and the one that holds the part has meant the whole, as if this
     /// process had been killed as well.
     pub(super) fn leave_what_was_killed(&mut self) {
-        if self.standby.is_new() {
-            self.state.part.iter_mut().for_each(|part| part.leaves_volumes = true);
-        }
+        self.state.part.iter_mut().for_each(|part| part.leaves_volumes = true);
     }
 
     /// Is the supervisor from now on. A daemon that the former one has started since the copy was made ends by itself.
@@ -41,6 +42,10 @@ impl Supervisor {
         self.state = FormationState { supervisor: Some(ProcessId::current()), ..promised };
         // Mounts of which nobody knows have numbers of their own: as many as can have been made in one turn.
         self.mounts_made = self.mounts_made.saturating_add(MOUNTS_SKIPPED);
+        // However late this process comes to hear of it.
+        if self.report.as_ref().is_some_and(|report| wait_readable(report.as_fd(), 0)) {
+            self.leave_what_was_killed();
+        }
         self.guard = Guard::in_supervisor(&self.state);
         self.places.open();
         // The former one may have written a map down, and nothing more.

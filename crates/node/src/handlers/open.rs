@@ -186,7 +186,7 @@ mod tests {
             let done = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    node.replace_opens(A, &told).unwrap();
+                    node.replace_opens(A, &told, &OpensUnderWay::above(OpenId(400))).unwrap();
                     done.store(true, Ordering::Release);
                 });
                 while !done.load(Ordering::Acquire) {
