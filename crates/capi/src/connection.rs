@@ -34,7 +34,7 @@ pub(crate) fn connect(directory: &Path, wait_ms: u64) -> FsResult<Member> {
     Member::join(directory, Duration::from_millis(if wait_ms == 0 { WAIT_MS_DEFAULT } else { wait_ms }))
 }
 
-/// Children must not go on with their parents' connections.
+/// Watches forks: children must not go on with their parents' connections.
 fn watch_forks() {
     extern "C" fn in_child() {
         bivouac_client::forked();

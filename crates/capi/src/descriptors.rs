@@ -17,7 +17,7 @@ use crate::file::{File, regular};
 use crate::flags::OpenFlags;
 use crate::pointers;
 
-/// Whose file it is, by the mount that it was opened through.
+/// Returns whose file a descriptor is of, by the mount that it was opened through.
 fn identify(fd: c_int) -> FsResult<FileIdentity> {
     let mut bytes = MaybeUninit::<[u8; IDENTITY_LEN]>::zeroed();
     // SAFETY: the number says how many bytes are written, and there is room for as many.

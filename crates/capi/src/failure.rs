@@ -11,7 +11,7 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// What a function returns when it failed.
+/// A return type that has a value for failure, as libc's functions have: -1 or NULL.
 pub trait FailureValue {
     const FAILED: Self;
 }

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use bivouac_client::OpCtx;
 use bivouac_types::{Attr, Errno, FsError, FsResult};
 
-/// What an open file is for.
+/// The access that an open file permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "they are independent, as in the kernel")]
 pub struct OpenFlags {
@@ -44,12 +44,12 @@ impl OpenFlags {
         })
     }
 
-    /// The access mode, as in the kernel's flags.
+    /// Returns the access mode, as in the kernel's flags.
     pub fn access(self) -> u32 {
         (if self.write { libc::O_RDWR } else { libc::O_RDONLY }) as u32
     }
 
-    /// Returns whether the permission bits allow it to who asks.
+    /// Checks that the permission bits allow it to whoever asks.
     pub fn check_for(self, attr: &Attr, ctx: &OpCtx) -> FsResult<()> {
         let mut groups = vec![ctx.gid];
         if let Ok(others) = rustix::process::getgroups() {

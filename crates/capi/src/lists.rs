@@ -12,7 +12,7 @@ use crate::pointers;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
-    /// Where in the file.
+    /// The offset in the file, in bytes.
     pub offset: libc::off_t,
     /// The caller's bytes.
     pub buffer: *mut u8,

@@ -14,10 +14,10 @@ use crate::pointers;
 
 /// Unit of `st_blocks`, in bytes.
 const BLOCK: u64 = 512;
-/// What the mount says too.
+/// The block size that `stat` reports, in bytes; the same as a mount reports.
 const BLOCK_SIZE: libc::blksize_t = 65_536;
 
-/// Attributes as `stat` shows them.
+/// Returns the attributes as `stat` shows them.
 pub fn stat_of(attr: &Attr) -> libc::stat {
     // SAFETY: a structure of numbers, for which zeros are values.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn bivouac_truncate(
     })
 }
 
-/// The place of a name that is to be made, removed or moved: not the root, not what `..` leads to.
+/// Returns the place of a name that is to be made, removed or moved: not the root, not what `..` leads to.
 fn named(formation: &Formation, path: &[u8]) -> FsResult<Place> {
     let ends_in_dots = path.split(|byte| *byte == b'/').rfind(|name| !name.is_empty());
     if matches!(ends_in_dots, Some(b"." | b"..")) {

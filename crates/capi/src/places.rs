@@ -28,7 +28,7 @@ pub unsafe extern "C" fn bivouac_targets_here(file: *mut File, targets: *mut u32
     })
 }
 
-/// What calls of a thread have cost, as the header's `bivouac_traffic`.
+/// The costs of a thread's calls, laid out as the header's `bivouac_traffic`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Traffic {

@@ -9,7 +9,7 @@ fn null(what: &str) -> FsError {
     FsError::with(Errno::EINVAL, format!("{what} is NULL"))
 }
 
-/// An object that a function of ours returned.
+/// Returns an object that a function of ours returned.
 ///
 /// # Safety
 /// It is NULL, or such a one that has not been ended.
@@ -18,7 +18,7 @@ pub unsafe fn object<'a, T>(pointer: *const T, what: &str) -> FsResult<&'a T> {
     unsafe { pointer.as_ref() }.ok_or_else(|| null(what))
 }
 
-/// A text.
+/// Returns a text.
 ///
 /// # Safety
 /// It is NULL, or ends with a NUL and stays as it is during the call.
@@ -30,7 +30,7 @@ pub unsafe fn text<'a>(pointer: *const c_char, what: &str) -> FsResult<&'a [u8]>
     Ok(unsafe { CStr::from_ptr(pointer) }.to_bytes())
 }
 
-/// A place for a result.
+/// Writes a result to the caller's place for it.
 ///
 /// # Safety
 /// It is NULL, or has room for one, which nobody else uses during the call.
@@ -43,7 +43,7 @@ pub unsafe fn place<T>(pointer: *mut T, what: &str, value: T) -> FsResult<()> {
     Ok(())
 }
 
-/// Bytes to read.
+/// Returns the bytes to read.
 ///
 /// # Safety
 /// There are `count` of them, initialised, which nobody changes during the call; or `count` is 0.
@@ -56,7 +56,7 @@ pub unsafe fn bytes<'a>(pointer: *const u8, count: usize) -> FsResult<&'a [u8]> 
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
-/// Bytes to write to.
+/// Returns the bytes to write to.
 ///
 /// # Safety
 /// There is room for `count` of them, which nobody else uses during the call; or `count` is 0.
@@ -65,7 +65,8 @@ pub unsafe fn bytes_mut<'a>(pointer: *mut u8, count: usize) -> FsResult<&'a mut 
     if count == 0 {
         return Ok(&mut []);
     }
-    // SAFETY: as the caller says. They are bytes, only ever written to before they are read, by the kernel or by copies.
+    // SAFETY: as the caller says. They are bytes, only ever written to before they are read, by the kernel or by
+    // copies.
     Ok(unsafe { std::slice::from_raw_parts_mut(pointer, count) })
 }
 

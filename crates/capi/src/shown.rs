@@ -11,7 +11,7 @@ use crate::failure::answer;
 use crate::file::{File, offset_of};
 use crate::pointers;
 
-/// As the header's `bivouac_shown`.
+/// The callback type of the header's `bivouac_shown`.
 pub type ShowCallback =
     unsafe extern "C" fn(context: *mut c_void, offset: libc::off_t, bytes: *mut u8, count: usize) -> usize;
 

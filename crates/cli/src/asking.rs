@@ -1,4 +1,4 @@
-//! What is said and asked before something is removed that cannot be had back.
+//! Text and questions before something is removed that cannot be restored.
 
 use std::io::{BufRead, IsTerminal};
 
@@ -6,11 +6,11 @@ use bivouac_launch::{Amount, FormationState, StateDir};
 use bivouac_monitor::status::{StatusReport, look};
 use bivouac_types::units::{format_count, format_size};
 
-/// What a formation takes with it: nothing to say of an empty one.
+/// Returns what would be lost with a formation, as text; `None` for an empty one.
 pub fn what_goes(dir: &StateDir, state: &FormationState) -> Option<String> {
     if !dir.is_held() {
         let volumes = state.nodes.iter().map(|node| node.volumes.len() as u64).sum();
-        // What hosts have that were lost with it is not seen from here.
+        // What was lost with hosts cannot be seen from here.
         let is_empty = !state.is_over_hosts() && Amount::of(state).is_nothing();
         let text = format!("was killed; what is on its {} is removed", format_count(volumes, "volume"));
         return (!is_empty).then_some(text);
@@ -45,14 +45,14 @@ pub fn can_ask() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
-/// Whether something may be removed.
+/// Answer to whether something may be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It may, by an option or by what was typed.
+    /// Yes, by an option or by what was typed.
     Yes,
     /// Something else was typed.
     No,
-    /// There is no terminal at which somebody could be asked. What standard input has may be meant for anything.
+    /// There is no terminal to ask at. Standard input may have been meant for anything.
     Unasked,
 }
 

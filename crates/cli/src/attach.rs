@@ -20,7 +20,7 @@ use bivouac_types::mount_table::FORMATION_FS_TYPE;
 use crate::failure::Failure;
 use crate::partitioning::refuse_source;
 
-/// Where and how one node's mount is to be made.
+/// Place and options of one node's mount.
 #[derive(Clone, Copy, Debug)]
 pub struct MountRequest<'a> {
     /// The node that serves it.
@@ -33,7 +33,7 @@ pub struct MountRequest<'a> {
     pub allow_other: bool,
 }
 
-/// Mounts, and answers the place.
+/// Mounts a formation, and returns the path of the mount.
 ///
 /// # Errors
 /// What is wrong with the mount point, the user's rights, or the node.
@@ -62,7 +62,7 @@ pub fn attach(
     served.map(|()| place.path)
 }
 
-/// The place that a mount is to be made at: nobody else can put anything there, and nothing is mounted there.
+/// Returns the place that a mount is to be made at: nobody else can put anything there, and nothing is mounted there.
 fn place_of(dir: &Path) -> Result<Guarded, Failure> {
     let absolute = std::path::absolute(dir)?;
     // First by its name: to look at a mount may mean to wait for whoever serves it.
@@ -74,7 +74,7 @@ fn place_of(dir: &Path) -> Result<Guarded, Failure> {
     Ok(place)
 }
 
-/// A formation is not mounted in what one of its partitions stands in front of.
+/// Refuses a mount point in what one of the formation's partitions stands in front of.
 fn refuse_sources(formation: &StateDir, state: &FormationState, place: &Path) -> Result<(), Failure> {
     if formation.read()?.is_none_or(|state| state.sources.is_none()) {
         return Ok(());
@@ -97,7 +97,7 @@ pub fn refuse_mounted(dir: &Path) -> Result<(), Failure> {
     Err(LaunchError::new(Kind::Refused, dir.display(), cause, remedy).into())
 }
 
-/// The number of the connection of the mount that has just been made.
+/// Returns the number of the connection of the mount that has just been made.
 fn connection_at(dir: &Path, source: &str) -> Result<u32, Failure> {
     let table = Table::here();
     let made = table.at(dir).filter(|mount| mount.kind == FORMATION_FS_TYPE && mount.source == source);

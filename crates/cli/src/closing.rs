@@ -13,12 +13,12 @@ use bivouac_types::FsResult;
 use crate::failure::Failure;
 use crate::unflushed;
 
-/// How long changes are held up if nobody says more, in milliseconds: whoever is killed meanwhile does not stop the
-/// formation for ever.
+/// Time for which changes are refused unless the request is repeated, in milliseconds: if this process is killed, the
+/// formation goes on.
 const HOLD_MS: u32 = 15_000;
 /// The same at the end, until the daemons have ended.
 const HOLD_LAST_MS: u32 = 60_000;
-/// Number of times that it is said again.
+/// Pause before it is said again.
 const RENEWAL: Duration = Duration::from_secs(3);
 /// Files that are flushed at the same time.
 const FLUSH_JOBS: usize = 8;
@@ -31,8 +31,8 @@ pub struct Closing {
 }
 
 impl Closing {
-    /// Brings everything to its source, holds changes up, and looks that nothing is left. Nothing for a formation that stands
-    /// in front of no site storage.
+    /// Brings everything to its source, holds changes up, and looks that nothing is left. Nothing for a formation that
+    /// stands in front of no site storage.
     ///
     /// # Errors
     /// With what is not at its source, and why: everybody may go on writing then.
@@ -70,8 +70,8 @@ impl Closing {
         let token = u64::from_le_bytes(random_bytes()?);
         let (renewals, ended) = channel();
         let mut closing = Closing { client: Arc::clone(&client), token, renewals: None };
-        // What mounts have acknowledged and not sent arrives before nobody changes anything any more; what cannot is among
-        // what is not at its source.
+        // What mounts have acknowledged and not sent arrives before nobody changes anything any more; what cannot is
+        // among what is not at its source.
         let held = client.site.hold_behind(token, HOLD_MS).and_then(|_| client.site.fence(token, HOLD_MS));
         held.inspect_err(|_| closing.open())?;
         let thread = std::thread::spawn(move || {
@@ -92,6 +92,8 @@ impl Closing {
         if !unflushed.is_empty() {
             return Err(refusal(name, &unflushed, &outcome));
         }
+        // The renewals first, which would set the shorter time again. If changes were not held up all along, something
+        // may have been written since it was looked.
         self.end_renewals();
         if !hold_on(&self.client, self.token, HOLD_LAST_MS)? {
             let text = format!(
@@ -102,7 +104,7 @@ impl Closing {
         Ok(())
     }
 
-    /// The formation goes on: everybody may write again.
+    /// Lifts the hold, as the formation goes on: everybody may write again.
     pub fn lift(mut self) {
         self.end_renewals();
         self.open();
@@ -123,8 +125,8 @@ impl Closing {
     }
 }
 
-/// Goes on holding up changes, and that any are acknowledged before they are sent; or lets them go on. Whether changes had
-/// been held up until now.
+/// Goes on holding up changes, and that any are acknowledged before they are sent; or lets them go on. Whether changes
+/// had been held up until now.
 fn hold_on(client: &Client, token: u64, hold_ms: u32) -> FsResult<bool> {
     client.site.ask_unsent(token, hold_ms)?;
     client.site.fence(token, hold_ms)

@@ -6,22 +6,23 @@ use std::path::{Path, PathBuf};
 use bivouac_launch::{Batch, EnclosingFormation, Environment};
 use bivouac_pool::ServerEnvironment;
 
-/// This program's own file, also after it was replaced by a newer one on the disk.
+/// This program's file, also after it was replaced on disk by a newer one.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 
-/// Names of the directory for formations, the one that counts first: whoever forms for a user in another session sets ours.
+/// Names of the directory for formations, the one that counts first: whoever forms for a user in another session sets
+/// ours.
 const RUNTIME_DIRS: [&str; 2] = ["BIVOUAC_RUNTIME_DIR", "XDG_RUNTIME_DIR"];
 
-/// What commands on a formation find in theirs: mount point, name, and the formation's directory.
+/// Variables that commands in a formation get: mount point, name, and the formation's directory.
 pub const OF_COMMANDS: [&str; 3] = ["BIVOUAC", "BIVOUAC_NAME", "BIVOUAC_DIR"];
 
-/// The same of the command that we are called by: the formation's name and directory.
+/// Returns the name and the directory of the formation of the command that we are called by.
 pub fn around() -> (Option<OsString>, Option<PathBuf>) {
     let [_, name, dir] = OF_COMMANDS.map(std::env::var_os);
     (name, dir.map(PathBuf::from))
 }
 
-/// What the environment says.
+/// Reads the environment.
 pub fn read() -> Environment {
     Environment {
         runtime_dir: RUNTIME_DIRS.iter().find_map(std::env::var_os).map(PathBuf::from),
@@ -49,26 +50,26 @@ fn of_job() -> EnclosingFormation {
     EnclosingFormation { name: name.and_then(|name| name.to_str()?.parse().ok()), dir }
 }
 
-/// What a job of Slurm may use of this host's memory; it counts in MiB, and 0 is all.
+/// Returns how much of this host's memory a Slurm job may use, in bytes. Slurm counts in MiB, and 0 means all.
 fn job_memory(number: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     let by_processor = || number("SLURM_MEM_PER_CPU")?.checked_mul(number("SLURM_CPUS_ON_NODE")?);
     let mib = number("SLURM_MEM_PER_NODE").or_else(by_processor).filter(|mib| *mib > 0)?;
     mib.checked_mul(1 << 20)
 }
 
-/// Where programs of the user keep what outlives a reboot, as the XDG Base Directory Specification has it.
+/// Returns the user's directory for state that outlives a reboot, by the XDG Base Directory Specification.
 fn state_home() -> Option<PathBuf> {
     let chosen = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
     chosen.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state")))
 }
 
-/// Where programs of the user keep what can be had again, as the same specification has it.
+/// Returns the user's directory for caches, by the same specification.
 pub fn cache_home() -> Option<PathBuf> {
     let chosen = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
     chosen.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))
 }
 
-/// What it says of servers of PostgreSQL, in the words of PostgreSQL's own programs.
+/// Returns settings for servers of PostgreSQL, from the variables of PostgreSQL's own programs.
 pub fn of_servers(home: Option<&Path>) -> ServerEnvironment {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     ServerEnvironment {
@@ -79,12 +80,12 @@ pub fn of_servers(home: Option<&Path>) -> ServerEnvironment {
     }
 }
 
-/// The database of pools that it names.
+/// Returns the database of pools that it names.
 pub fn database() -> Option<String> {
     std::env::var("BIVOUAC_DB").ok().filter(|url| !url.is_empty())
 }
 
-/// The job of a batch system that this runs in, as pools name it.
+/// Returns the job of a batch system that this runs in, as pools name it.
 pub fn job() -> Option<String> {
     job_of_batch_system().map(|(system, number)| format!("{system}:{number}"))
 }
@@ -94,7 +95,7 @@ fn job_of_batch_system() -> Option<(&'static str, String)> {
     [("slurm", "SLURM_JOB_ID"), ("flux", "FLUX_JOB_ID"), ("pbs", "PBS_JOBID")].into_iter().find_map(of)
 }
 
-/// What the user is called.
+/// Returns the user's name.
 pub fn user() -> Option<String> {
     let names = ["USER", "LOGNAME"].into_iter().filter_map(|name| std::env::var(name).ok());
     names.into_iter().find(|name| !name.is_empty() && !name.contains(char::is_control))
@@ -117,7 +118,7 @@ pub fn has_utf8() -> bool {
     locale.contains("utf-8") || locale.contains("utf8")
 }
 
-/// What it says of object stores, for whoever uses them: the daemons.
+/// Returns settings of object stores, for the daemons that use them.
 pub fn objects() -> bivouac_source::Environment {
     bivouac_source::Environment::read(|name| std::env::var(name).ok())
 }

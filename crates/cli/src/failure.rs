@@ -27,17 +27,17 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with a code of its own.
+    /// Creates a failure with a code of its own.
     pub fn new(code: u8, text: impl fmt::Display) -> Failure {
         Failure { text: text.to_string(), code }
     }
 
-    /// The same failure with another exit code.
+    /// Returns the same failure with another exit code.
     pub fn with_code(self, code: u8) -> Failure {
         Failure { code, ..self }
     }
 
-    /// Exit code of the command.
+    /// Returns the exit code of the command.
     pub fn exit_code(&self) -> u8 {
         self.code
     }

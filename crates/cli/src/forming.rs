@@ -1,4 +1,4 @@
-//! From nothing to a mounted formation: what `up` and `run` have in common.
+//! Common part of `up` and `run`: from nothing to a mounted formation.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
@@ -21,7 +21,7 @@ use crate::partitioning::{PartitionMaker, Plan};
 use crate::pools;
 use crate::unflushed;
 
-/// Where pools are unless another path is given; its parent is the formation's own directory, so it is made without being asked for.
+/// Default directory of pools. Its parent is the formation's root, so it is made without being asked for.
 const POOLS: &[u8] = b"/pools";
 const POOLS_BELOW: &[u8] = b"/pools/";
 
@@ -31,11 +31,12 @@ pub struct RunningFormation {
     pub name: FormationName,
     /// Its directory.
     pub dir: StateDir,
-    /// Where it is mounted.
+    /// Its mount points.
     pub mounts: Vec<PathBuf>,
-    /// Where the time went.
+    /// Durations of the steps of its start.
     pub steps: Vec<Phase>,
-    /// Of a formation over several hosts: the directory of the whole; `dir` is then that of this host's part, if it has one.
+    /// Of a formation over several hosts: the directory of the whole; `dir` is then that of this host's part, if it has
+    /// one.
     pub whole: Option<StateDir>,
     /// Held as long as a formation over several hosts shall live that ends with this process.
     pub _tie: Option<OwnedFd>,
@@ -117,7 +118,8 @@ pub fn form(
     }
 }
 
-/// The partitions that a formation file asks for, and those of pools, which count as attached to the formation from now on.
+/// Returns the partitions that a formation file asks for, and those of pools, which count as attached to the formation
+/// from now on.
 ///
 /// # Errors
 /// What is wrong with the file, or why a pool cannot be attached.

@@ -20,10 +20,10 @@ use crate::failure::Failure;
 use crate::forming::{RunningFormation, make_partitions, partitions_of};
 use crate::options::{FileArgs, FormationArgs, HostsArgs, PlaceArgs, Topology};
 
-/// How long the batch system may take to say how its network is made.
+/// Longest wait for the batch system to report the network's topology.
 const TOPOLOGY_WAIT: Duration = Duration::from_secs(5);
 
-/// The hosts that are asked for, and what reaches them; `None` for a formation on this machine.
+/// Returns the hosts that are asked for, and what reaches them; `None` for a formation on this machine.
 pub fn hosts(here: &Environment, args: &FormationArgs) -> Result<Option<(Launcher, Vec<HostArg>)>, Failure> {
     if let Some(nodes) = args.nodes {
         let hosts = hosts_of_job(here, 1)?.map_or(1, |(_, hosts)| hosts.len());
@@ -68,7 +68,7 @@ pub fn hosts(here: &Environment, args: &FormationArgs) -> Result<Option<(Launche
     }
 }
 
-/// An option that was given and means nothing on one machine.
+/// Returns an option that was given and means nothing on one machine.
 fn for_hosts_alone(args: &HostsArgs) -> Option<&'static str> {
     let given = [
         ("--nodes-per-host", args.nodes_per_host != 1),
@@ -81,10 +81,10 @@ fn for_hosts_alone(args: &HostsArgs) -> Option<&'static str> {
     given.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
 }
 
-/// When a formation over hosts ends, beside by `down`.
+/// When a formation over hosts ends, apart from `down`.
 #[derive(Clone, Copy, Debug)]
 pub enum Lifetime {
-    /// With this process, unless that lets go of it.
+    /// With this process, unless it lets go of the formation.
     WithUs,
     /// With a process on this machine, if one is named.
     With(Option<ProcessId>),
@@ -143,7 +143,7 @@ pub fn form(
     Ok(formed)
 }
 
-/// Which hosts are behind one switch, if that is known and tells them apart.
+/// Returns which hosts are behind one switch, if that is known and distinguishes them.
 fn domains_of(
     here: &Environment,
     topology: &Topology,
@@ -183,7 +183,7 @@ pub fn say_who_is_missing(state: &FormationState) {
     }
 }
 
-/// Where the hosts meet, if they come by themselves.
+/// Returns where the hosts meet, if they come by themselves.
 fn meeting(
     args: &FormationArgs,
     name: &FormationName,
@@ -193,7 +193,7 @@ fn meeting(
     Ok(given.map(|(place, secret)| Meeting::new(place, secret, name.as_str(), hosts)).transpose()?)
 }
 
-/// What this host sees of a formation that the first host has gathered.
+/// Returns this host's view of a formation that the first host has gathered.
 fn formed_by_another(
     here: &Environment,
     name: FormationName,
@@ -210,14 +210,14 @@ fn formed_by_another(
     })
 }
 
-/// This host's part of a formation, if it has one: another formation on this machine may have the same name.
+/// Returns this host's part of a formation, if it has one: another formation on this machine may have the same name.
 pub fn part_of(here: &Environment, name: &FormationName, formation: &str) -> Option<StateDir> {
     let (_, dir) = StateDir::find(here, Some(name)).ok()?;
     let state = dir.read().ok().flatten()?;
     (state.part.is_some() && state.formation == formation).then_some(dir)
 }
 
-/// Where it is mounted, the same path on every host: that of the formation's directory is not.
+/// Returns the mount point, the same path on every host; the formation's directory would not be the same.
 pub fn mount_of_hosts(
     here: &Environment,
     name: &FormationName,

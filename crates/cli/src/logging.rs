@@ -10,7 +10,7 @@ use log::{LevelFilter, Log, Metadata, Record};
 
 use crate::failure::Failure;
 
-/// Who writes, and how.
+/// Identity and format of this process's log.
 struct Writer {
     format: LogFormat,
     host: String,
@@ -35,7 +35,7 @@ pub fn raise(here: &Environment, process: &'static str) {
     change(|writer| writer.process = process);
 }
 
-/// The same, in the form that the formation of this directory has chosen.
+/// Like [`raise`], in the form that the formation of this directory has chosen.
 pub fn raise_at(here: &Environment, process: &'static str, dir: &StateDir) {
     raise(here, process);
     // Who cannot read it will say so in a moment.
@@ -84,7 +84,7 @@ fn panicked(info: &PanicHookInfo<'_>) {
     write(&Event { what, why, ..event(log::Level::Error, &place) });
 }
 
-/// What there is to say of any event of this process just now.
+/// Returns an event with the fields that all events of this process have.
 fn event(level: log::Level, place: &str) -> Event {
     let writer = WRITER.read().unwrap_or_else(PoisonError::into_inner);
     Event {
@@ -95,11 +95,11 @@ fn event(level: log::Level, place: &str) -> Event {
     }
 }
 
-/// At once, so that lines of several threads and processes stay whole.
+/// Writes an event by one call, so that lines of several threads and processes stay whole.
 fn write(event: &Event) {
     let mut line = if is_json() { serde_json::to_string(event).unwrap_or_default() } else { event.plain() };
     line.push('\n');
-    // Who was to read it may be gone.
+    // The reader may be gone.
     let _nobody_listens = std::io::stderr().lock().write_all(line.as_bytes());
 }
 

@@ -108,7 +108,8 @@ fn fail(failure: &Failure, arguments: &[OsString]) -> ExitCode {
     ExitCode::from(failure.exit_code())
 }
 
-/// Has whoever reads JSON from standard output read there why nothing else came. An answer that has begun is left as it is.
+/// Writes an error as JSON to standard output, for a script that reads JSON from there. Output that has begun is left
+/// as it is.
 fn tell_script(arguments: &[OsString], code: i32, text: &str) {
     if options::wants_json(arguments) && !output::has_begun() {
         let error = serde_json::json!({ "error": { "code": code, "message": text } });

@@ -15,7 +15,7 @@ use crate::reach;
 /// Most bytes of a server's list of entries.
 const LIST_MAX: usize = 64 << 20;
 
-/// What one of them knows of an entry, and who that is.
+/// Returns an entry as known to one of the formations near by, with the name of that one.
 pub fn find(
     ways: &mut ServerAccess<'_>,
     near: &NearArgs,
@@ -47,7 +47,7 @@ pub fn find(
     }
 }
 
-/// All that they know of a catalogue, each entry once, the newest first.
+/// Returns all entries of a catalogue that they know, each once, the newest version.
 pub fn list(ways: &mut ServerAccess<'_>, near: &NearArgs, catalogue: &str) -> CatalogueListing {
     let now = keys::now();
     let mut found = CatalogueListing::default();
@@ -69,7 +69,7 @@ pub fn list(ways: &mut ServerAccess<'_>, near: &NearArgs, catalogue: &str) -> Ca
     found
 }
 
-/// What a server lists, which has to be what it says as every entry has.
+/// Adds the entries of a server's list, each checked as any entry is.
 fn add(found: &mut CatalogueListing, text: &str, (catalogue, now): (&str, u64), from: &str) {
     let document: Value = serde_json::from_str(text).unwrap_or_default();
     let Some(entries) = document.get("entries").and_then(Value::as_array) else {
@@ -84,7 +84,7 @@ fn add(found: &mut CatalogueListing, text: &str, (catalogue, now): (&str, u64), 
     }
 }
 
-/// Has own formations know what a catalogue has just now. Where one cannot, others and the catalogue are asked.
+/// Stores an entry in own formations. Where that fails, others and the catalogue are asked later.
 pub fn tell(ways: &mut ServerAccess<'_>, catalogue: &str, known: &CachedEntry) {
     let here = ways.here();
     for own in ways.own() {
@@ -95,7 +95,7 @@ pub fn tell(ways: &mut ServerAccess<'_>, catalogue: &str, known: &CachedEntry) {
     }
 }
 
-/// Has own formations forget an entry; of others it is said how long they may tell it.
+/// Removes an entry from own formations; prints for how long others may still have it.
 pub fn forget(ways: &mut ServerAccess<'_>, which: EntryRef<'_>) {
     let here = ways.here();
     for own in ways.own() {
@@ -111,12 +111,12 @@ fn named(own: &ServingFormation) -> String {
     format!("formation {}", own.client.map().name)
 }
 
-/// It is for speed: who else there is to be asked is asked.
+/// Logs a failure, which only costs time: others are asked.
 fn not_asked(who: &str, error: &dyn std::fmt::Display) {
     log::info!(why:% = error; "{who} is not asked for entries");
 }
 
-/// The server that the user named, with the way to it.
+/// Returns the server that the user named, with the way to it.
 fn server(ways: &mut ServerAccess<'_>, near: &NearArgs) -> Option<(Url, String)> {
     let text = near.near.as_deref().filter(|text| !text.is_empty())?;
     let Ok(Location::Web(url)) = Location::parse(text) else {
@@ -128,7 +128,7 @@ fn server(ways: &mut ServerAccess<'_>, near: &NearArgs) -> Option<(Url, String)>
     Some((url, from))
 }
 
-/// A text of a server; nothing, if it knows nothing.
+/// Returns a text of a server; nothing, if it knows nothing.
 fn asked(
     ways: &ServerAccess<'_>,
     server: &Url,

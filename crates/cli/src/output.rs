@@ -1,8 +1,8 @@
-//! What is said on standard output and standard error, whoever still listens.
+//! Output to standard output and standard error that tolerates readers that are gone.
 //!
-//! `println!` and `eprintln!` panic where the reader has gone (`bivouac run … 2>&1 | head -1`), in the middle of whatever is
-//! going on. Here a reader that has gone has read enough, and what cannot be written for another reason is remembered
-//! until the end. Errors of the system have one style in all that is written, also in JSON.
+//! `println!` and `eprintln!` panic where the reader has gone (`bivouac run … 2>&1 | head -1`), in the middle of
+//! whatever is going on. Here a reader that has gone has read enough, and what cannot be written for another reason is
+//! remembered until the end. Errors of the system have one style in all that is written, also in JSON.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
@@ -23,17 +23,17 @@ static CLOSED: AtomicBool = AtomicBool::new(false);
 /// True if anything was written to standard output.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// As `print!`.
+/// Like `print!`.
 macro_rules! out {
     ($($text:tt)*) => { $crate::output::write(format_args!($($text)*)) };
 }
 
-/// As `println!`.
+/// Like `println!`.
 macro_rules! outln {
     ($($text:tt)*) => { $crate::output::write(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// As `eprintln!`.
+/// Like `eprintln!`.
 macro_rules! errln {
     ($($text:tt)*) => { $crate::output::complain(format_args!("{}\n", format_args!($($text)*))) };
 }
@@ -60,7 +60,7 @@ pub fn has_begun() -> bool {
     BEGUN.load(Ordering::Relaxed)
 }
 
-/// A value as JSON, indented or in one line; an object begins with the version of the schema.
+/// Returns a value as JSON, indented or in one line; an object begins with the version of the schema.
 pub fn json(value: &impl Serialize, is_indented: bool) -> io::Result<String> {
     let text = if is_indented { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
     let text = text.map_err(io::Error::from)?;
@@ -72,7 +72,7 @@ pub fn json(value: &impl Serialize, is_indented: bool) -> io::Result<String> {
     })
 }
 
-/// How many columns the terminal has that standard output is; nothing where it is none.
+/// Returns the number of columns of the terminal at standard output; `None` if it is none.
 pub fn columns() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
@@ -83,7 +83,7 @@ pub fn complain(text: Arguments<'_>) {
     let _nobody_listens = io::stderr().lock().write_all(named(&text.to_string()).as_bytes());
 }
 
-/// What could not be written to standard output, if anything.
+/// Takes the error of writing to standard output, if there was one.
 pub fn failure() -> Option<io::Error> {
     FAILURE.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
 }

@@ -39,14 +39,14 @@ struct OwnFormation {
 
 /// The files that are being written at one moment.
 struct Writers {
-    /// Those that processes of this host have open for writing, or mapped so.
+    /// Files that processes of this host have open for writing, or mapped so.
     here: HashSet<u64>,
-    /// Asks homes whether clients of any host are overwriting a file; `None` if they cannot be asked.
+    /// The client that asks homes whether any client overwrites a file; `None` if they cannot be asked.
     client: Option<Client>,
 }
 
 impl PeriodicOut {
-    /// Periodic copies out of a formation. The first one begins with [`PeriodicOut::beside`].
+    /// Creates the periodic copies out of a formation. The first one begins with [`PeriodicOut::beside`].
     pub fn new(
         name: FormationName,
         dir: StateDir,
@@ -79,7 +79,7 @@ impl PeriodicOut {
         })
     }
 
-    /// As [`PeriodicCopies::copy_rest`].
+    /// Like [`PeriodicCopies::copy_rest`].
     ///
     /// # Errors
     /// The signal that interrupted it.

@@ -28,13 +28,13 @@ impl From<PoolError> for Failure {
 /// The user's own database, in bivouac's directory of the user's state.
 const OWN_FILE: &str = "pools.sqlite";
 
-/// The time, in seconds since 1970.
+/// Returns the time, in seconds since 1970.
 pub fn now_s() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// Who asks.
+/// Returns the user that asks.
 pub fn who(here: &Environment) -> Result<Caller, Failure> {
     let mut gids = vec![rustix::process::getegid().as_raw()];
     let others = rustix::process::getgroups().map_err(std::io::Error::from)?;
@@ -42,7 +42,8 @@ pub fn who(here: &Environment) -> Result<Caller, Failure> {
     Ok(Caller { uid: here.uid, gids })
 }
 
-/// Opens the database that is meant, having forgotten what was attached by formations of this user here that are no more.
+/// Opens the database that is meant, having forgotten what was attached by formations of this user here that are no
+/// more.
 pub fn open(here: &Environment, args: &DatabaseArgs) -> Result<Pools, Failure> {
     if let Some(url) = &args.db {
         return Ok(Pools::within(url, &environment::of_servers(here.batch.home.as_deref()))?);
@@ -61,8 +62,8 @@ pub fn is_there(here: &Environment, args: &DatabaseArgs) -> bool {
     args.db.is_some() || own.is_some_and(|file| file.exists())
 }
 
-/// Forgets what formations of this user here have attached that are no more. A formation counts as long as anything of it is known
-/// here, also of a killed one, and one that is being formed as long as its process lives.
+/// Forgets what formations of this user here have attached that are no more. A formation counts as long as anything of
+/// it is known here, also of a killed one, and one that is being formed as long as its process lives.
 pub fn forget_gone(here: &Environment, pools: &mut Pools) -> Result<(), Failure> {
     let known = pools.attachments_on(&here.host, here.uid)?;
     if known.is_empty() {
@@ -85,7 +86,7 @@ pub fn forget_gone(here: &Environment, pools: &mut Pools) -> Result<(), Failure>
     Ok(pools.detach(&ChangeOrigin { who: &who, now_s: now_s(), request: None }, &gone)?)
 }
 
-/// The formations of which anything is known here.
+/// Returns the formations of which anything is known here.
 fn names(here: &Environment) -> Vec<String> {
     let parts = StateDir::list(here).into_iter().chain(StateDir::wholes(here)).map(|(name, _)| name);
     let all = parts.chain(recoverable(here).into_iter().map(|found| found.name));
@@ -97,8 +98,8 @@ pub fn is_known(here: &Environment, one: &Attachment) -> bool {
     one.host == here.host && names(here).contains(&one.formation)
 }
 
-/// What a process sees of a host: since when that runs, which processes, and which directory a path leads to. A private `/tmp`, as
-/// batch systems give it, is another one in each job.
+/// A process's view of its host: boot id, process namespace, and the directory that a path leads to. A private `/tmp`,
+/// as from batch systems, differs from job to job.
 #[derive(Debug, PartialEq, Eq)]
 struct HostView {
     boot: String,
@@ -107,7 +108,7 @@ struct HostView {
 }
 
 impl HostView {
-    /// Of the place of the directory that formations are in, which goes with the last of them.
+    /// Returns the view of the place of the directory that formations are in, which goes with the last of them.
     fn from(base: &Path) -> HostView {
         let of = |path: &Path| std::fs::metadata(path).map_or((0, 0), |found| (found.dev(), found.ino()));
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -132,7 +133,8 @@ impl Display for HostView {
     }
 }
 
-/// Notes that a formation attaches pools; answers the partitions that they are, with what a formation file says of them.
+/// Notes that a formation attaches pools; answers the partitions that they are, with what a formation file says of
+/// them.
 pub fn attach(
     here: &Environment,
     name: &FormationName,

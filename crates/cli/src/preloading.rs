@@ -9,15 +9,15 @@ use crate::options::PreloadArgs;
 
 /// The library's file.
 const LIBRARY: &str = "libbivouac_preload.so";
-/// Where it is from the directory of the binary: as cargo leaves it, and as it is installed.
+/// Directories of the library relative to the binary: in cargo's output, and as installed.
 const PLACES: [&str; 2] = [".", "../lib"];
-/// What the dynamic linker reads.
+/// Variable that the dynamic linker reads.
 pub const VARIABLE: &str = "LD_PRELOAD";
 
-/// What the variable is to be for the command; `None` if nothing is to be preloaded.
+/// Returns the variable's value for the command; `None` if nothing is to be preloaded.
 ///
 /// # Errors
-/// If the library that was named is not there, or has a name that the dynamic linker does not understand.
+/// The named library does not exist, or has a name that the dynamic linker does not understand.
 pub fn value(args: &PreloadArgs, before: Option<&OsStr>) -> Result<Option<OsString>, Failure> {
     if args.no_preload {
         return Ok(None);
@@ -43,12 +43,12 @@ fn checked(named: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// The library that came with this program, if it is there.
+/// Returns the library that came with this program, if it is there.
 pub fn installed() -> Option<PathBuf> {
     std::env::current_exe().ok().and_then(|program| beside(&program))
 }
 
-/// The library that came with a program. Without it, or where it cannot be named, commands run as well.
+/// Returns the library that came with a program. Without it, or where it cannot be named, commands run as well.
 fn beside(program: &Path) -> Option<PathBuf> {
     let dir = program.parent()?;
     let found = |place: &&str| std::fs::canonicalize(dir.join(place).join(LIBRARY)).ok();
@@ -59,7 +59,8 @@ fn is_understood(path: &Path) -> bool {
     !path.as_os_str().as_bytes().iter().any(|byte| byte.is_ascii_whitespace() || *byte == b':')
 }
 
-/// What is preloaded already comes first: it wants to see the calls as the program makes them. It may be the library itself.
+/// Puts the library behind what is preloaded already, which expects the program's own calls. That may be the library
+/// itself.
 fn joined(before: Option<&OsStr>, library: &Path) -> OsString {
     let mut value = before.map(OsStr::to_owned).unwrap_or_default();
     let mut names = value.as_bytes().split(|byte| byte.is_ascii_whitespace() || *byte == b':');

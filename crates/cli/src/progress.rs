@@ -1,4 +1,4 @@
-//! How far a copy is: a bar on a terminal, plain lines elsewhere, lines of JSON for scripts.
+//! Progress of a copy: a bar on a terminal, plain lines elsewhere, lines of JSON for scripts.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -76,7 +76,7 @@ struct CurrentTransfer {
 }
 
 impl JobProgress {
-    /// Of a job that goes one way, and reads back what it wrote or does not.
+    /// Creates the progress of a job that goes one way, and reads back what it wrote or does not.
     pub fn new(way: Direction, verifies: bool, json: bool, talk: TalkArgs) -> JobProgress {
         let (found, already) = (ProgressTotals::default(), ProgressTotals::default());
         let [copied, verified, files] = [0; 3].map(AtomicU64::new);
@@ -140,7 +140,7 @@ impl JobProgress {
         })
     }
 
-    /// Of what was moved by this very run: what was there before has cost it nothing.
+    /// Returns the rates of what was moved by this very run: what was there before has cost it nothing.
     fn rates(&self, new_files: u64, elapsed: Duration) -> String {
         let secs = elapsed.as_secs_f64();
         if secs < RATES_AFTER_S {
@@ -245,12 +245,12 @@ impl Progress for JobProgress {
     }
 }
 
-/// A line of JSON for scripts.
+/// Prints a line of JSON for scripts.
 pub fn print_line(event: &Value) {
     outln!("{event}");
 }
 
-/// Whole per cent, 100 only when all is there.
+/// Returns whole per cent, 100 only when all is there.
 pub fn percent(done: u64, all: u64) -> u64 {
     if all == 0 { 100 } else { (u128::from(done.min(all)) * 100 / u128::from(all)) as u64 }
 }
@@ -290,13 +290,13 @@ fn ended_event(way: Direction, transfer: &Transfer, ended: &Result<Summary, Stag
     event
 }
 
-/// A bar for a terminal, as all copies have it.
+/// Returns a bar for a terminal, as all copies have it.
 pub fn new_bar(prefix: &'static str) -> ProgressBar {
     let style = ProgressStyle::with_template(BAR).unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(0).with_style(style).with_prefix(prefix)
 }
 
-/// What became of a transfer. `Verified` it is if every file was read back and compared by this run.
+/// Describes the result of a transfer. It is `Verified` if this run read back and compared every file.
 fn outcome(what: &str, summary: &Summary, time: Duration) -> String {
     let (files, bytes) = (format_count(summary.files, "file"), format_size(summary.bytes));
     let moved = summary.bytes.saturating_sub(summary.already.bytes);

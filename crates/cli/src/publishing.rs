@@ -1,4 +1,4 @@
-//! What publishing, finding and fetching have in common: ways to servers, keys for them, and how far it is.
+//! Common parts of publishing, finding and fetching: access to servers, keys for them, and progress.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -22,14 +22,14 @@ use crate::options::{KeyFileArgs, TalkArgs};
 use crate::progress::{TELL_EVERY, new_bar, percent, print_line};
 use crate::{environment, reach, staging};
 
-/// How long a node may take to answer.
+/// Longest wait for a node's answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
-/// How long a key that a command makes for itself lives, should the command be killed.
+/// Life of a key that a command makes for itself, in seconds, if the command is killed.
 const KEY_LIFE_S: u64 = 24 * 3600;
 /// Largest file with a key, in bytes.
 const KEY_FILE_MAX: u64 = 64 << 10;
 
-/// What the library says, in a command.
+/// Turns an error of the library into one of a command.
 pub fn failed(error: PublishError) -> Failure {
     Failure::new(if error.cause() == Cause::Usage { 2 } else { 1 }, error)
 }
@@ -42,7 +42,7 @@ pub struct ServingFormation {
     pub servers: Vec<Announced>,
 }
 
-/// Those that there are. What cannot be asked serves nothing.
+/// Returns this user's formations that serve HTTP. One that cannot be reached is left out.
 pub fn own_formations(here: &Environment) -> Vec<ServingFormation> {
     let living = StateDir::list(here).into_iter().filter(|(_, dir)| dir.is_held());
     living
@@ -56,7 +56,7 @@ pub fn own_formations(here: &Environment) -> Vec<ServingFormation> {
 }
 
 impl ServingFormation {
-    /// The server of a URL, if it is one of this formation.
+    /// Returns the server of a URL, if it is one of this formation.
     pub fn server(&self, url: &Url) -> Option<&Announced> {
         let is_it =
             |server: &&Announced| Url::parse(&server.url).is_ok_and(|own| own.origin() == url.origin());
@@ -75,19 +75,19 @@ pub struct ServerAccess<'e> {
 }
 
 impl<'e> ServerAccess<'e> {
-    /// With the key of a file, if one is named.
+    /// Creates the access with the key of a file, if one is named.
     pub fn new(here: &'e Environment, args: &KeyFileArgs) -> Result<ServerAccess<'e>, Failure> {
         let shown = args.key_file.as_deref().map(first_line).transpose()?;
         Ok(ServerAccess { here, web: Web::new(&environment::objects()), shown, own: None, made: Vec::new() })
     }
 
-    /// This user's formations on this host.
+    /// Returns this user's formations on this host.
     pub fn own(&mut self) -> &[ServingFormation] {
         let here = self.here;
         self.own.get_or_insert_with(|| own_formations(here))
     }
 
-    /// The user and machine that the command works on.
+    /// Returns the user and machine that the command works on.
     pub fn here(&self) -> &'e Environment {
         self.here
     }
@@ -166,7 +166,7 @@ fn first_line(path: &Path) -> Result<String, Failure> {
     Ok(key.to_owned())
 }
 
-/// What a URL's server is called.
+/// Returns the name of a URL's server.
 pub fn server_of(url: &str) -> Option<(String, Url)> {
     match Location::of_url(url)? {
         Location::Web(url) => Some((origin_of(&url), url)),
@@ -190,7 +190,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// For a command, whose word stands in front of what is said.
+    /// Creates the meter of a command, whose word precedes its output.
     pub fn new(word: &'static str, json: bool, talk: TalkArgs) -> Meter {
         let bar = (!json && !talk.quiet && std::io::stderr().is_terminal()).then(|| new_bar(word));
         let now = Instant::now();
@@ -216,12 +216,12 @@ impl Meter {
         self.bar.iter().for_each(ProgressBar::finish_and_clear);
     }
 
-    /// How long it has taken.
+    /// Returns the time since the start.
     pub fn elapsed(&self) -> Duration {
         self.since.elapsed()
     }
 
-    /// Who was left out, and why.
+    /// Returns the sources that were left out, with reasons.
     pub fn left_out(&self) -> Vec<(String, String)> {
         self.left_out.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -236,7 +236,7 @@ impl Meter {
         }
     }
 
-    /// Files, bytes and time, as all copies are summed up.
+    /// Returns the files, bytes and time, as all copies are summed up.
     pub fn sum(&self, files: u64, bytes: u64) -> String {
         let secs = self.elapsed().as_secs_f64();
         let moved = self.moved.load(Ordering::Relaxed);

@@ -157,7 +157,7 @@ impl RaceList {
         left
     }
 
-    /// As text; with `all` also conflicting accesses that the contracts of their files order.
+    /// Returns it as text; with `all`, including conflicting accesses that the contracts of their files order.
     pub fn to_text(&self, all: bool) -> String {
         let mut text = String::new();
         let shown: Vec<&Race> = self.page.races.iter().filter(|race| all || race.is_race()).collect();
@@ -211,7 +211,7 @@ impl RaceList {
         text
     }
 
-    /// As JSON.
+    /// Returns it as JSON.
     pub fn to_report(&self) -> RacesReport {
         let counts = &self.page.counts;
         RacesReport {
@@ -290,7 +290,7 @@ fn side_text(side: &RaceAccess) -> String {
     )
 }
 
-/// A time as people and programs read it, in UTC.
+/// Returns a time as people and programs read it, in UTC.
 fn time(unix_ms: u64) -> String {
     let at = i64::try_from(unix_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     at.map_or_else(|| format!("{unix_ms} ms"), |at| format!("{at:.3}"))

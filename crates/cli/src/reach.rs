@@ -11,7 +11,7 @@ use bivouac_monitor::connect;
 
 use crate::failure::Failure;
 
-/// The identity of the next change of this user's.
+/// Returns the identity of the next change of this user's.
 pub fn ctx(here: &Environment, client: &Client) -> OpCtx {
     client.new_op(0, here.uid, rustix::process::getegid().as_raw())
 }
@@ -26,7 +26,7 @@ pub struct MountedPath {
     pub resolved: PathBuf,
 }
 
-/// The formation that a path is mounted from.
+/// Returns the formation that a path is mounted from.
 ///
 /// # Errors
 /// That there is nothing at the path, or no formation that runs.
@@ -39,8 +39,8 @@ pub fn of_path(here: &Environment, path: &Path, wait: Duration) -> Result<Mounte
     Ok(MountedPath { client, entry, resolved })
 }
 
-/// The formation that a mount is of. Another one may have the same name, in another runtime directory, and so may an earlier
-/// one, whose mount was left: they are told apart by the numbers of their connections.
+/// Returns the formation that a mount is of. Another one may have the same name, in another runtime directory, and so
+/// may an earlier one, whose mount was left: they are told apart by the numbers of their connections.
 ///
 /// # Errors
 /// That the mount is of no formation that is known here, or of one of which no process lives.
@@ -72,7 +72,7 @@ pub fn behind(
     Err(Failure::new(1, text))
 }
 
-/// That a path is below no mount, and which mounts there are.
+/// Returns the error that a path is below no mount, with the mounts that exist.
 pub fn not_in_a_formation(path: &Path) -> Failure {
     let places: Vec<String> = mounted().iter().map(|entry| entry.dir.display().to_string()).collect();
     let known = if places.is_empty() {

@@ -23,7 +23,7 @@ pub enum ReportFormat {
 }
 
 impl ReportFormat {
-    /// As the name of a file says.
+    /// Returns the format that a file's name asks for.
     pub fn of(path: &Path) -> ReportFormat {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("json") => ReportFormat::Json,
@@ -32,7 +32,7 @@ impl ReportFormat {
         }
     }
 
-    /// A report in this form, and how it compares with an earlier one.
+    /// Returns a report in this form, and how it compares with an earlier one.
     pub fn render(self, report: &JobReport, comparison: Option<&Comparison>) -> Result<String, Failure> {
         Ok(match self {
             ReportFormat::Text => report.to_text(comparison, has_utf8()),

@@ -13,10 +13,10 @@ use crate::failure::Failure;
 use crate::options::SlotArgs;
 use crate::pools::{now_s, open, who};
 
-/// Number of times that who waits looks whether its slot has moved, in seconds.
+/// Pause between two looks of who waits whether its slot has moved, in seconds.
 const LOOK_S: i64 = 5;
 
-/// How long a stage without a rate waits for a database that does not answer, in seconds.
+/// Time after which a stage without a rate gives up a database that does not answer, in seconds.
 const UNANSWERED_MAX_S: i64 = 300;
 
 /// A slot that has begun.
@@ -24,7 +24,7 @@ const UNANSWERED_MAX_S: i64 = 300;
 pub struct BegunSlot {
     pools: Pools,
     who: Caller,
-    /// What it is.
+    /// The slot.
     pub slot: ScheduledStage,
 }
 
@@ -35,7 +35,8 @@ impl BegunSlot {
         Ok(())
     }
 
-    /// Does something at the rate that the slot has, which changes while it is done, and is at most `limit`, if that is not 0.
+    /// Does something at the rate that the slot has, which changes while it is done, and is at most `limit`, if that is
+    /// not 0.
     pub fn paced<T>(&mut self, limit: u64, work: impl FnOnce(Arc<Limiter>) -> T) -> T {
         let least = |rate: u64| if limit == 0 { rate } else { limit.min(rate) };
         let limiter = Arc::new(Limiter::new(1));

@@ -20,7 +20,7 @@ use crate::progress::JobProgress;
 /// Reason why not everything was copied.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CopyFailure {
-    /// What was not, and why; one line or more.
+    /// The files that were not copied and the reasons, in one line or more.
     pub text: String,
     /// The signal that interrupted it, if one did.
     pub signal: Option<i32>,
@@ -31,7 +31,7 @@ pub struct CopyFailure {
 }
 
 impl CopyFailure {
-    /// A copy that a signal interrupted.
+    /// Returns a copy that a signal interrupted.
     pub fn interrupted(signal: i32) -> CopyFailure {
         let text = format!("interrupted by {}", bivouac_types::format_signal(signal));
         CopyFailure { text, signal: Some(signal), job: None, is_stopped: true }
@@ -40,7 +40,7 @@ impl CopyFailure {
 
 /// The mounts of a formation as this process can use them.
 pub struct UsableMounts<'a> {
-    /// Those that are at their paths and answer, by their numbers.
+    /// Mounts that are at their paths and answer.
     pub mounts: Vec<&'a MountState>,
     /// The others, and why each is not used.
     pub left_out: Vec<(&'a MountState, String)>,
@@ -65,7 +65,7 @@ impl<'a> UsableMounts<'a> {
         UsableMounts { mounts, left_out }
     }
 
-    /// Where they are: one per node, so that each node takes its share of a copy.
+    /// Returns one mount point per node, so that each node takes its share of a copy.
     pub fn places(&self, state: &FormationState) -> Result<Vec<PathBuf>, Failure> {
         let mut mounts = self.mounts.clone();
         // The sort is stable: of several mounts of a node the first one stays.
@@ -99,19 +99,22 @@ fn failure_of(state: &FormationState, mount: &MountState) -> Option<String> {
     (is_given_up || is_dead(&mount.dir)).then(|| format!("node {}, which served it, has failed", mount.node))
 }
 
-/// The places where a formation is mounted for this process: one per node that answers, so that each node takes its share.
+/// Returns the places where a formation is mounted for this process: one per node that answers, so that each node takes
+/// its share.
 pub fn mounts_of(state: &FormationState) -> Result<Vec<PathBuf>, Failure> {
     UsableMounts::find(state).places(state)
 }
 
-/// The mounts of a formation that copies go by now: a node may have failed meanwhile. Those of before if there is none.
+/// Returns the mounts of a formation that copies go by now: a node may have failed meanwhile. Those of before if there
+/// is none.
 pub fn living_mounts(dir: &StateDir, before: &[PathBuf]) -> Vec<PathBuf> {
     let state = dir.read().ok().flatten();
     state.and_then(|state| mounts_of(&state).ok()).unwrap_or_else(|| before.to_owned())
 }
 
-/// Enters the mount namespace that a formation's mounts are in, unless one of them is seen from here. Its own directory and the
-/// paths `outside` the formation have to name the same there. To be called while this process has only one thread.
+/// Enters the mount namespace that a formation's mounts are in, unless one of them is seen from here. Its own directory
+/// and the paths `outside` the formation have to name the same there. To be called while this process has only one
+/// thread.
 ///
 /// # Errors
 /// That the namespace cannot be entered, or that a path is something else there.
@@ -133,12 +136,12 @@ pub fn enter_mounts(dir: &StateDir, state: &FormationState, outside: Vec<PathBuf
     })
 }
 
-/// How a job is worked on.
+/// Settings of a copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CopySettings {
     /// Tell scripts.
     pub json: bool,
-    /// How much people are told.
+    /// Amount of output for people.
     pub talk: TalkArgs,
     /// Refuse what certainly does not fit before anything is written.
     pub checks_room: bool,
@@ -170,7 +173,8 @@ pub fn copy_all(
     Ok(all.fold(Totals::default(), Totals::plus))
 }
 
-/// Does what of a job is not done yet. Goes on after a failure, so that as much as possible is copied; stops at a signal.
+/// Does what of a job is not done yet. Goes on after a failure, so that as much as possible is copied; stops at a
+/// signal.
 ///
 /// # Errors
 /// Everything that was not copied.
@@ -208,7 +212,7 @@ pub fn work(
     }
 }
 
-/// How to go on with a job that is not complete.
+/// Returns how to continue an incomplete job, as text.
 pub fn way_on(formation: &FormationName, job: u64) -> String {
     format!(
         "job {job} is kept: bivouac stage resume --name {formation} {job} does what is missing, \

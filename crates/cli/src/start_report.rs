@@ -1,4 +1,4 @@
-//! What `up` and `recover` say of a formation that has just been started.
+//! Report of `up` and `recover` about a formation that was just started.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -26,14 +26,14 @@ pub struct StartReport {
     nodes: Option<usize>,
     capacity_bytes: Option<u64>,
     steps: Vec<Phase>,
-    /// What its volumes are, in words.
+    /// Kinds of its volumes, in words.
     #[serde(skip)]
     kinds: String,
     #[serde(skip)]
     is_over_hosts: bool,
 }
 
-/// The mounts of a formation on this host, by number.
+/// Returns the mounts of a formation on this host, by number.
 pub fn mount_places(state: &FormationState) -> Vec<MountLocation> {
     let mut mounts: Vec<_> = state.mounts.iter().collect();
     mounts.sort_by_key(|mount| mount.id);
@@ -41,8 +41,8 @@ pub fn mount_places(state: &FormationState) -> Vec<MountLocation> {
 }
 
 impl StartReport {
-    /// Of the formation whose directory on this host is `part`, mounted at `mounts`; `whole` is the directory of one over
-    /// several hosts.
+    /// Creates the report of the formation whose directory on this host is `part`, mounted at `mounts`; `whole` is the
+    /// directory of one over several hosts.
     pub fn new(
         name: &FormationName,
         part: &StateDir,
@@ -68,7 +68,7 @@ impl StartReport {
         })
     }
 
-    /// For people: what was started (`is up`), how much it takes, and where it is.
+    /// Returns it in the form for people: what was started (`is up`), how much it takes, and where it is.
     pub fn to_text(&self, what: &str) -> String {
         let mut text = format!("formation {} {what}\n", self.name);
         if let (Some(nodes), Some(bytes)) = (self.nodes, self.capacity_bytes) {
@@ -83,7 +83,7 @@ impl StartReport {
         text
     }
 
-    /// How long it took, for people; nothing where another host started it.
+    /// Returns the duration of the start, for people; empty if another host started it.
     pub fn time_text(&self) -> String {
         let us: u64 = self.steps.iter().map(|step| step.us).sum();
         if self.steps.is_empty() {

@@ -1,4 +1,4 @@
-//! What is in a formation and not at the source of its partition keeps the formation from being taken down.
+//! Data in a formation that its partition's source lacks, for which the formation is not taken down.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -15,17 +15,17 @@ use bivouac_types::units::{format_count, format_size};
 
 use crate::failure::Failure;
 
-/// How long the supervisor may take to note which partitions there are, in milliseconds.
+/// Longest wait for the supervisor to record which partitions exist, in milliseconds.
 const NOTE_WAIT_MS: u64 = 10_000;
-/// How long a node may take to answer.
+/// Longest wait for a node's answer.
 pub const ANSWER_WAIT: Duration = Duration::from_secs(30);
 /// The same, when it does not matter much whether it does.
 const LOOK_WAIT: Duration = Duration::from_secs(2);
 /// Files that are named at most.
 const NAMED_MAX: usize = 10;
 
-/// From now on the formation is taken down only by who has looked whether all is at the source, also after all of its
-/// processes were killed.
+/// Records that the formation has a source, so that it is taken down only after a check that everything is there, also
+/// once all of its processes were killed.
 pub fn note_source(dir: &StateDir, path: &str, source: &str) -> Result<(), Failure> {
     let known = dir.read()?.and_then(|state| state.sources);
     let which =
@@ -45,14 +45,14 @@ pub fn has_sources(dir: &StateDir, state: &FormationState) -> bool {
     found.is_ok_and(|all| all.iter().any(|partition| partition.settings.source.is_some()))
 }
 
-/// What is not at the source of its partition, a line each; empty if nothing is.
+/// Returns what the sources lack, a line each; empty if nothing.
 pub fn list(client: &Client) -> Result<Vec<String>, Failure> {
     let mut lines = shown(&unsaved(client)?);
     lines.extend(deletions(client)?);
     Ok(lines)
 }
 
-/// As [`list`], of one directory and what is below it; without deletions.
+/// Like [`list`], for a directory and what is below it; without deletions.
 pub fn list_of(client: &Client, subtree: &FlushTarget) -> Result<Vec<String>, Failure> {
     Ok(shown(&unsaved_of(client, subtree, &client.site.unsaved()?)?))
 }
@@ -72,7 +72,7 @@ fn shown(unsaved: &[(PathBuf, u64)]) -> Vec<String> {
     lines
 }
 
-/// What was deleted and is still at the source, a line each.
+/// Returns what was deleted and still exists at the source, a line each.
 fn deletions(client: &Client) -> Result<Vec<String>, Failure> {
     let (partitions, mut lines) = (client.partitions.list()?, Vec::new());
     if !partitions.iter().any(|partition| partition.settings.mirrors_deletes()) {
@@ -95,7 +95,7 @@ fn deletions(client: &Client) -> Result<Vec<String>, Failure> {
     Ok(lines)
 }
 
-/// Paths from the formation's own directory on, and about how many bytes.
+/// Returns the paths from the formation's own directory on, and about how many bytes.
 fn unsaved(client: &Client) -> Result<Vec<(PathBuf, u64)>, Failure> {
     let unsaved = client.site.unsaved()?;
     let mut found = Vec::new();
@@ -116,7 +116,7 @@ fn unsaved_of(
     Ok(all.map(shown).collect())
 }
 
-/// The directories of all partitions with a source.
+/// Returns the directories of all partitions with a source.
 fn subtrees(client: &Client) -> Result<Vec<FlushTarget>, Failure> {
     let mut targets = Vec::new();
     for partition in client.partitions.list()? {
@@ -142,13 +142,13 @@ pub fn flush_all(dir: &StateDir, options: FlushOptions) -> Result<FlushOutcome, 
     outcome
 }
 
-/// As [`flush_all`], by a client.
+/// Like [`flush_all`], with a given client.
 pub fn flush_by(client: &Client, options: FlushOptions) -> Result<FlushOutcome, Failure> {
     client.site.send_behind()?;
     flush_sent(client, options)
 }
 
-/// As [`flush_by`], of what has been sent.
+/// Like [`flush_by`], for content that mounts have sent already.
 pub fn flush_sent(client: &Client, options: FlushOptions) -> Result<FlushOutcome, Failure> {
     let (mut all, unsaved) = (FlushOutcome::default(), client.site.unsaved()?);
     if !unsaved.is_empty()

@@ -1,4 +1,4 @@
-//! What a formation holds that is nowhere else, and would be lost with it: one list, whoever knows of it.
+//! Data of a formation that exists nowhere else and would be lost with it: one list from all sources of that knowledge.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::staging::mounts_of;
 /// Reason why a formation with promises is to be kept, in front of what they are; also while none of its processes
 /// lives.
 pub const PROMISED: &str = "what was named with --out is to be copied out first";
-/// How long the supervisor may take to note whether data is to be kept, in milliseconds.
+/// Longest wait for the supervisor to record that data is to be kept, in milliseconds.
 pub const KEEP_WAIT_MS: u64 = 10_000;
 /// Paths that are shown of one promise.
 const SHOWN: usize = 20;
@@ -34,13 +34,13 @@ pub fn keep(dir: &StateDir, reason: Option<String>) -> Result<(), Failure> {
     Ok(control::keep(dir, reason, KEEP_WAIT_MS)?)
 }
 
-/// A job came to its end after all: what was kept for it need not be kept any longer.
+/// Notes that a job came to its end after all: what was kept for it need not be kept any longer.
 pub fn drained(dir: &StateDir, job: u64) -> Result<(), Failure> {
     let kept = dir.read()?.and_then(|state| state.keep);
     if kept.is_some_and(|reason| reason.starts_with(&prefix(job))) { keep(dir, None) } else { Ok(()) }
 }
 
-/// What would be lost, a line each; empty if nothing would.
+/// Returns what would be lost, a line each; empty if nothing.
 pub fn list(dir: &StateDir, state: &FormationState) -> Vec<String> {
     let jobs = Jobs::at(dir.stage_path());
     let known = jobs.list();
@@ -72,8 +72,8 @@ fn is_of_nothing(job: &JobStatus, mount: Option<&Path>) -> bool {
         && job.order.transfers.iter().all(is_missing)
 }
 
-/// An unfinished job: one that copies in is no loss, unless it is under way; nor is a round of `run --out-every`: what it was to
-/// copy is owed by the run, or not at all.
+/// Returns an unfinished job: one that copies in is no loss, unless it is under way; nor is a round of `run
+/// --out-every`: what it was to copy is owed by the run, or not at all.
 fn unfinished_job(job: &JobStatus) -> Option<String> {
     let what: Vec<_> = job.order.transfers.iter().map(|transfer| job.order.way.describe(transfer)).collect();
     let is_owed = job.order.way == Direction::Out && !job.order.is_set();

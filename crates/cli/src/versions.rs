@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::options::DatabaseArgs;
 use crate::pools::{is_there, now_s, open, who};
 
-/// All that is in a directory, without following links. Nothing is read but names, sizes and times.
+/// Lists everything in a directory, without following links. Only names, sizes and times are read.
 pub fn listing(root: &Path) -> Result<Listing, Failure> {
     let mut listing = Listing::default();
     let mut rest = vec![PathBuf::new()];
@@ -49,7 +49,7 @@ pub fn listing(root: &Path) -> Result<Listing, Failure> {
     Ok(listing)
 }
 
-/// By what, and in which job of a batch system.
+/// Returns the origin of a version: by what, and in which job of a batch system.
 pub fn origin(what: impl Into<String>) -> Origin {
     Origin { what: what.into(), job: environment::job().unwrap_or_default() }
 }

@@ -1,4 +1,4 @@
-//! What the page for browsers shows, from where the commands have it.
+//! Content of the page for browsers, from the same functions as the commands'.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use crate::report_file::ReportFormat;
 const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 
-/// Of a formation with all of its nodes, wherever they are. Where it was started, more is known of its hosts.
+/// Returns the views of a formation with all of its nodes, wherever they are. Where it was started, more is known of
+/// its hosts.
 pub fn views(here: &Environment, part: &StateDir, state: &FormationState) -> Views {
     let dir = whole(here, part, state);
     let series = Arc::new(RateSeries::new(dir.clone()));
@@ -63,7 +64,7 @@ fn view(
     PageView { name, make }
 }
 
-/// What was seen already, in milliseconds since 1970.
+/// Returns up to when the browser has data, in milliseconds since 1970.
 fn since(query: Option<&str>) -> u64 {
     let parts = query.unwrap_or_default().split('&');
     parts.filter_map(|part| part.strip_prefix("since=")?.parse().ok()).next().unwrap_or(0)

@@ -15,36 +15,37 @@ use crate::operation::OpCtx;
 use crate::options::ClientOptions;
 use crate::traffic::count_message;
 
-/// How long a client that ends waits for each node to hear it, in milliseconds.
+/// Time in milliseconds that a client which ends gives each node to answer.
 const LEAVE_WAIT_MS: u32 = 1000;
 /// First and longest pause before something that is on its way from site storage is asked for again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
-/// How long something may be on its way before its asker fails.
+/// Longest time that content may be on its way from site storage before a request for it fails.
 const WAIT: Duration = Duration::from_secs(120);
 
 /// A client's connections to the nodes of its formation, in the order of the map.
 pub struct Connections {
-    /// Whose they are.
+    /// The client.
     pub id: ClientId,
-    /// The map that they were made from: slots and targets stay as they are there, places of nodes may have changed.
+    /// The map that they were made from. Slots and targets stay as they are there; addresses of nodes may have changed.
     pub map: Arc<FormationMap>,
     /// The newest map.
     newest: Mutex<Arc<FormationMap>>,
     /// The node in the client's own process.
     pub local: Option<NodeId>,
-    /// Of each request.
+    /// Flags of each request.
     flags: Flags,
-    /// How often this process's ancestors had been forked when they were made.
+    /// How many forks there were in this process's ancestry when they were made.
     forks: u32,
     nodes: Vec<Arc<dyn Transport>>,
     is_spread_out: bool,
     next_op: AtomicU64,
-    /// By node: whether it remembers what came of this client's changes.
+    /// By node, true if it keeps results of this client's changes.
     changed: Vec<AtomicBool>,
 }
 
 impl Connections {
-    /// Those of a client whose requests have these flags, with the node in its own process.
+    /// Creates the connections of a client whose requests have these flags, with the node in its own process, if there
+    /// is one.
     pub fn new(
         options: &ClientOptions,
         flags: Flags,
@@ -60,12 +61,12 @@ impl Connections {
         Connections { id, map, newest, local, flags, forks, nodes, is_spread_out, next_op, changed }
     }
 
-    /// Whether this process made them, rather than one that forked it.
+    /// Returns true if this process made them, rather than one that forked it.
     pub fn is_own(&self) -> bool {
         self.forks == bivouac_direct::forks()
     }
 
-    /// Follows nodes that have moved, if this map is newer than what is known. Returns whether it is.
+    /// Directs requests to nodes that have moved, if this map is newer. Returns true if it is.
     pub fn take_map(&self, map: &Arc<FormationMap>) -> bool {
         let mut newest = self.newest.lock();
         if let Err(why) = map.check_succeeds(&newest) {
@@ -74,24 +75,24 @@ impl Connections {
         }
         let here = self.local.and_then(|node| self.map.nodes.get(usize::from(node.0)));
         for (node, entry) in self.nodes.iter().zip(&map.nodes) {
-            // Nothing happens where the node has not moved.
+            // Does nothing for a node that has not moved.
             node.redirect(entry.epoch, &address_of(entry, here));
         }
         *newest = Arc::clone(map);
         true
     }
 
-    /// All nodes.
+    /// Returns all nodes.
     pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
         (0..self.map.nodes.len()).map(|id| NodeId(id as u16))
     }
 
-    /// Whether some nodes are reached over a network.
+    /// Returns true if some nodes are reached over a network.
     pub fn is_spread_out(&self) -> bool {
         self.is_spread_out
     }
 
-    /// Whether nodes give leases to this client at all.
+    /// Returns true if this client asks nodes for leases.
     pub fn take_leases(&self) -> bool {
         self.flags.wants_lease()
     }
@@ -101,31 +102,32 @@ impl Connections {
         self.next_op.load(Ordering::Relaxed)
     }
 
-    /// The number of the next operation.
+    /// Returns the number of the next operation.
     pub fn next_id(&self) -> OpId {
         OpId(self.next_op.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The node that an inode's record belongs to.
+    /// Returns the node that an inode's record belongs to.
     pub fn home(&self, ino: Ino) -> FsResult<NodeId> {
         self.map.home(ino).ok_or_else(|| {
             FsError::with(Errno::ESTALE, format!("inode {ino} is not of formation '{}'", self.map.name))
         })
     }
 
-    /// The way to a node, on which a message is about to go.
+    /// Returns the transport to a node, and counts a message over it.
     pub fn transport(&self, node: NodeId) -> FsResult<&dyn Transport> {
         count_message();
         let transport = self.nodes.get(usize::from(node.0)).map(AsRef::as_ref);
         transport.ok_or_else(|| FsError::with(Errno::ESTALE, format!("{node} is not in the map")))
     }
 
-    /// Asks a node something that changes nothing.
+    /// Sends a node a request that changes nothing.
     pub fn ask<O: Operation>(&self, node: NodeId, request: &O::Request<'_>) -> FsResult<O::Reply> {
         retry_in_progress(|| bivouac_net::call::<O>(self.transport(node)?, self.question(), request, &[]))
     }
 
-    /// Asks all nodes, page after page: `take` says where the next one begins, unless that was the last one of a node.
+    /// Sends requests to all nodes, page after page: `take` returns where the next page begins, `None` at a node's last
+    /// one.
     pub fn ask_pages<'r, O: Operation, A>(
         &self,
         request: impl Fn(Option<A>) -> O::Request<'r>,
@@ -140,7 +142,7 @@ impl Connections {
         Ok(())
     }
 
-    /// As [`Connections::ask`], with a number of its own for the request.
+    /// Like [`Connections::ask`], with this number for the request.
     pub fn ask_as<O: Operation>(
         &self,
         node: NodeId,
@@ -151,14 +153,14 @@ impl Connections {
         retry_in_progress(|| bivouac_net::call::<O>(self.transport(node)?, frame(), request, &[]))
     }
 
-    /// Notes that a node keeps something of this client: it is told when the client ends.
+    /// Notes that a node keeps something for this client, and has to be told when the client ends.
     pub fn note_kept_at(&self, node: NodeId) {
         if let Some(changed) = self.changed.get(usize::from(node.0)) {
             changed.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Has a node change something, once, however often it has to be asked.
+    /// Sends a change to a node, which carries it out exactly once, however often it is transmitted.
     pub fn change<O: Operation>(
         &self,
         node: NodeId,
@@ -166,15 +168,15 @@ impl Connections {
         request: &O::Request<'_>,
         payload: &[IoSlice<'_>],
     ) -> FsResult<O::Reply> {
-        // Before it is sent: a request whose answer is lost is remembered there as well.
+        // Before it is sent: a node keeps the result also of a request whose reply is lost.
         self.note_kept_at(node);
         let send =
             |ctx: &OpCtx| bivouac_net::call::<O>(self.transport(node)?, self.order(ctx), request, payload);
         retry_in_progress(ctx.repeatable(send))
     }
 
-    /// Asks a node what is asked again if no answer comes: it is waited for so long, or as long as for anything else if
-    /// 0.
+    /// Sends a node a request that is repeated anyway if no reply comes. Waits `wait_ms` milliseconds, the usual time
+    /// if 0.
     pub fn try_asking<O: Operation>(
         &self,
         node: NodeId,
@@ -185,14 +187,15 @@ impl Connections {
         bivouac_net::call::<O>(&**transport, self.attempt(wait_ms), request, &[])
     }
 
-    /// The frame of such a request.
+    /// Returns the frame of such a request.
     pub fn attempt(&self, wait_ms: u32) -> Frame {
         Frame { wait_ms, ..Frame::request(0, OpId(0), self.id, 0) }
     }
 
-    /// Tells all nodes that have changed something for this client that it ends.
+    /// Tells all nodes that keep results for this client that it ends.
     pub fn leave(&self) {
         let frame = Frame { wait_ms: LEAVE_WAIT_MS, ..self.question() };
+        // All at once: one that does not answer must not delay the others.
         let told: Vec<_> = (self.changed.iter().zip(&self.nodes))
             .filter(|(changed, _)| changed.swap(false, Ordering::Relaxed))
             .map(|(_, node)| bivouac_net::start::<op::Leave>(&**node, frame, &(), &[]))
@@ -202,7 +205,7 @@ impl Connections {
         }
     }
 
-    /// Starts a question, to be finished together with others.
+    /// Starts a request that changes nothing, to be finished together with others.
     pub fn start<'a, O: Operation>(
         &'a self,
         node: NodeId,
@@ -212,7 +215,7 @@ impl Connections {
         Ok(bivouac_net::start::<O>(self.transport(node)?, self.question(), request, payload))
     }
 
-    /// As [`Connections::start`], without waiting for the node to take the payload.
+    /// Like [`Connections::start`], without waiting for the node to take the payload.
     pub fn begin<'a, O: Operation>(
         &'a self,
         node: NodeId,
@@ -222,7 +225,7 @@ impl Connections {
         Ok(bivouac_net::begin::<O>(self.transport(node)?, self.question(), request, payload))
     }
 
-    /// Asks a node, with buffers for the payload of its answer.
+    /// Sends a request, with buffers for the payload of its reply.
     pub fn ask_into<O: Operation>(
         &self,
         node: NodeId,
@@ -246,23 +249,24 @@ impl Connections {
     }
 }
 
-/// Returns the address of a node for a process of the node `here`: its Unix socket on the same machine, which is faster.
+/// Returns the address of a node for a process of the node `here`: its Unix socket on the same machine, which is
+/// faster.
 pub fn address_of(entry: &NodeEntry, here: Option<&NodeEntry>) -> Address {
     let same_host = here.is_some_and(|here| here.host == entry.host) && !entry.unix_path.is_empty();
-    // Machines may have the same name.
+    // Machines may have the same name: the socket has to exist here.
     let near = same_host.then(|| Address::unix(&entry.unix_path)).filter(Address::is_on_this_machine);
     near.unwrap_or_else(|| Address::tcp(entry.client_address.clone()))
 }
 
-/// Draws the first number of this process's requests. Nodes keep the replies to earlier processes of a client by number, and
-/// a request that had the number of such a one would not be carried out.
+/// Draws the first number of this process's requests. Nodes keep the replies to earlier processes of a client by
+/// number, and a request that had the number of such a one would not be carried out.
 fn first_number() -> u64 {
     let drawn = getrandom::u64().unwrap_or_else(|error| {
         log::warn!(why:% = error; "numbers of requests begin at the clock's");
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
     });
-    // Far from the end; and never 0, which requests have that any number of times is right for.
+    // Far from the end; and never 0, the number of idempotent requests.
     (drawn >> 2) | 1
 }
 

@@ -1,5 +1,5 @@
-//! Fencing tokens: the incarnation that the client's node had when a thread began to write under locks. Nodes refuse what
-//! carries an older one than they have seen (`locks::fence` decides which token it is).
+//! Fencing tokens: the incarnation that the client's node had when a thread began to write under locks. Nodes refuse
+//! what carries an older one than they have seen (`locks::fence` decides which token it is).
 
 use std::cell::Cell;
 

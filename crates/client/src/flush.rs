@@ -28,7 +28,7 @@ pub struct FlushTarget {
     pub top: TreeEntry,
     /// The directories between the partition's own and it.
     pub above: Vec<TreeEntry>,
-    /// How users know the partition's directory.
+    /// Path of the partition's root, as users know it.
     pub place: PathBuf,
 }
 
@@ -41,9 +41,9 @@ pub struct FlushOutcome {
     pub bytes: u64,
     /// Names that were deleted there.
     pub deleted: u64,
-    /// What site storage could not keep: sentences.
+    /// Sentences about what site storage could not keep.
     pub lost: Vec<String>,
-    /// What could not be brought there: path and reason.
+    /// The paths that could not be flushed, each with its reason.
     pub failed: Vec<(PathBuf, FsError)>,
 }
 
@@ -59,7 +59,7 @@ impl FlushOutcome {
 }
 
 impl FlushTarget {
-    /// What a path below a mount of the formation leads to.
+    /// Finds what a path below a mount of the formation leads to.
     ///
     /// # Errors
     /// That it is not there.
@@ -76,6 +76,7 @@ impl FlushTarget {
                 let path = [&found.path[..], slash, name.as_bytes()].concat();
                 above.push(std::mem::replace(&mut found, TreeEntry { attr, dir, path }));
             } else {
+                // Another partition begins: paths count from its own directory.
                 above.clear();
                 found = TreeEntry { attr, dir, path: Vec::new() };
             }
@@ -85,7 +86,7 @@ impl FlushTarget {
         Ok(FlushTarget { top: found, above, place })
     }
 
-    /// A partition's own directory.
+    /// Returns a partition's own directory.
     ///
     /// # Errors
     /// When its home cannot be reached.
@@ -94,13 +95,13 @@ impl FlushTarget {
         Ok(FlushTarget { top, above: Vec::new(), place })
     }
 
-    /// Whether what is deleted here is to be deleted there.
+    /// Returns true if deletions here are repeated there.
     fn mirrors(&self, client: &Client) -> FsResult<bool> {
         let partition = client.partitions.get(self.top.attr.layout.partition())?;
         Ok(partition.is_some_and(|partition| partition.settings.mirror_deletes == MirrorDeletes::Yes))
     }
 
-    /// What is to be done for it.
+    /// Returns what is to be flushed.
     ///
     /// # Errors
     /// When a directory cannot be listed.
@@ -108,7 +109,7 @@ impl FlushTarget {
         client.plan_flush(unsaved, &self.above, &self.top)
     }
 
-    /// How users know something in the partition.
+    /// Returns the path of something in the partition, as users know it.
     pub fn path_of(&self, found: &TreeEntry) -> PathBuf {
         if found.path.is_empty() {
             self.place.clone()
@@ -118,8 +119,8 @@ impl FlushTarget {
     }
 }
 
-/// Makes site storage what a target is: deletes what was deleted, brings there what it does not have, and deletes what was
-/// needed for that.
+/// Makes site storage what a target is: deletes what was deleted, brings there what it does not have, and deletes what
+/// was needed for that.
 ///
 /// # Errors
 /// When it cannot be found out what there is.
@@ -157,8 +158,8 @@ fn mirror(client: &Client, target: &FlushTarget, outcome: &mut FlushOutcome) -> 
     Ok(())
 }
 
-/// Brings everything of a plan to site storage: directories first, what is in others behind those, then files and links, then
-/// deletions that had to wait for those, then the times of the directories, which all of it has changed.
+/// Brings everything of a plan to site storage: directories first, what is in others behind those, then files and
+/// links, then deletions that had to wait for those, then the times of the directories, which all of it has changed.
 fn carry_out(
     client: &Client,
     target: &FlushTarget,
@@ -188,6 +189,7 @@ fn carry_out(
     if mirrors {
         mirror(client, target, &mut outcome)?;
     }
+    // From the deepest on: with its final mode a directory may not let anyone into those below it.
     for dirs in levels.iter().rev() {
         for (dir, flushed) in at_once(options.jobs, dirs, |dir| client.site.flush(dir, None, options.force)) {
             take(&mut outcome, target, dir, flushed, false);
@@ -247,7 +249,7 @@ fn take(
     outcome.lost.dedup();
 }
 
-/// What site storage had in directories, asked for once each.
+/// The versions that site storage had in directories, each directory asked for once.
 #[derive(Default)]
 struct SeenCache {
     dirs: Mutex<Vec<(Ino, Arc<SeenNames>)>>,
@@ -264,6 +266,7 @@ impl SeenCache {
             Some(names) => names,
             None => {
                 let names = Arc::new(client.site.seen_names(file.dir)?);
+                // Two threads may have asked for the same directory: one answer is as good as the other.
                 let mut dirs = self.dirs.lock().unwrap_or_else(PoisonError::into_inner);
                 dirs.push((file.dir, Arc::clone(&names)));
                 names

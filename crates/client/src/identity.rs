@@ -1,4 +1,5 @@
-//! What a mount says of an open file, or directory, to who asks by [`IDENTIFY`]: enough to reach the same file without the mount.
+//! Identity of an open file or directory, which a mount returns for [`IDENTIFY`]: enough to reach the same file without
+//! the mount. Enough to reach the same file without the mount.
 //!
 //! ```text
 //! offset 0   magic        8  "BVKfile1"
@@ -28,13 +29,13 @@ const DIRECTORY_AT: usize = 46;
 /// A formation, for processes of its machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormationPlace {
-    /// Which it is.
+    /// The formation.
     pub id: FormationId,
     /// The node whose mount says so.
     pub node: NodeId,
-    /// How long its clients wait for a node that does not answer, in milliseconds.
+    /// Time that its clients wait for a node that does not answer, in milliseconds.
     pub wait_ms: u64,
-    /// Where its files `map` and `secret` are.
+    /// Directory of its files `map` and `secret`.
     pub directory: PathBuf,
 }
 
@@ -43,12 +44,12 @@ pub struct FormationPlace {
 pub struct FileIdentity {
     /// The inode.
     pub ino: Ino,
-    /// Whose it is.
+    /// The formation that it is in.
     pub formation: Arc<FormationPlace>,
 }
 
 impl FileIdentity {
-    /// Its bytes; `None` if the directory's name is too long to be said.
+    /// Encodes it; `None` if the directory's name is too long.
     #[must_use]
     pub fn to_bytes(&self) -> Option<[u8; IDENTITY_LEN]> {
         let mut bytes = [0; IDENTITY_LEN];
@@ -64,7 +65,7 @@ impl FileIdentity {
         Some(bytes)
     }
 
-    /// What the bytes say; `None` if that is no identity.
+    /// Decodes it; `None` if the bytes are no identity.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; IDENTITY_LEN]) -> Option<FileIdentity> {
         let (magic, rest) = bytes.split_first_chunk::<8>()?;

@@ -1,14 +1,13 @@
-//! What every front end calls: the formation as a file system. Blocking, without a runtime; all
-//! methods may be called from many threads.
+//! The formation as a file system, for all front ends. Calls block, without a runtime, and may come from many threads.
 //!
-//! Layers, lowest first: `operation`, `options`, `fencing_token`, `traffic`; `connections` to the nodes; what is at homes (`homes`,
-//! `locks`, `nodes`, `site`) and what is open (`opens`); `races`, which reports accesses; `space_reclaimer`; bytes at targets
-//! (`content`) and names (`names`); pages of session and strict files (`session`); `client`, the calls of programs; and `flush`,
-//! which makes many of them.
+//! Layers, lowest first: `operation`, `options`, `fencing_token`, `traffic`; `connections` to the nodes; what is at
+//! homes (`homes`, `locks`, `nodes`, `site`) and what is open (`opens`); `races`, which reports accesses;
+//! `space_reclaimer`; bytes at targets (`content`) and names (`names`); pages of session and strict files (`session`);
+//! `client`, the calls of programs; and `flush`, which makes many of them.
 //!
-//! The contract is *coherent* unless a file, its directory or partition says otherwise: no data is cached here, and what a
-//! finished write wrote, every later read sees, through whichever node. Pages are kept of *session* files, and of *strict*
-//! ones as far as tokens reach. See docs/semantics.
+//! The contract is *coherent* unless a file, its directory or partition says otherwise: no data is cached here, and
+//! what a finished write wrote, every later read sees, through whichever node. Pages are kept of *session* files, and
+//! of *strict* ones as far as tokens reach. See docs/semantics.
 
 mod client;
 mod connections;

@@ -17,8 +17,8 @@ const ASK_MS: u32 = 250;
 /// Time between two looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
 
-/// Asks other nodes for a newer map while one cannot be reached. Clients that no supervisor tells of new maps have no other
-/// way to learn that the node has moved.
+/// A seeker of newer maps, which asks other nodes for one while a node cannot be reached. Clients that no supervisor
+/// tells of new maps have no other way to learn that the node has moved.
 #[derive(Default)]
 pub struct MapSeeker {
     /// Set once they are made; no connection is made before.

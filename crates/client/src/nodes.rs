@@ -21,34 +21,35 @@ pub struct TargetReport {
     pub node: NodeId,
     /// Position of its volume on the node.
     pub volume: u16,
-    /// The subfile there; as one that does not exist where the node did not say.
+    /// The subfile there; as one that does not exist if the node did not answer.
     pub subfile: SubfileState,
-    /// Why the node did not say.
+    /// The node's error, if it did not answer.
     pub error: Option<FsError>,
 }
 
-/// Asks nodes about themselves. All of it fails with `EIO` when the node cannot be reached.
+/// Questions to nodes about themselves. All of it fails with `EIO` when the node cannot be reached.
 #[derive(Clone, Copy)]
 pub struct Nodes<'c>(pub(crate) &'c Connections);
 
 impl Nodes<'_> {
-    /// All about a node.
+    /// Returns all about a node.
     pub fn status(self, node: NodeId) -> FsResult<NodeStatus> {
         self.0.ask::<op::Status>(node, &())
     }
 
-    /// How files whose home a node is were used. Those that are open are told of by mounts of the node; other nodes
-    /// hear of it soon.
+    /// Returns how files were used whose home is a node. The use of open files is reported by mounts of the node at
+    /// once, by other nodes soon.
     pub fn list_uses(self, node: NodeId) -> FsResult<UseTable> {
         self.0.ask::<op::ListUses>(node, &())
     }
 
-    /// What was done when: of requests that a node `served`, or of programs with files whose home it is.
+    /// Returns the history of requests that a node `served`, or of programs' use of files whose home it is.
     pub fn list_history(self, node: NodeId, served: bool, back_ms: u64) -> FsResult<HistoryTable> {
         self.0.ask::<op::ListHistory>(node, &HistoryRequest { served, back_ms })
     }
 
-    /// What there is on a node's host beside its volumes, from an offset on; at most `HOST_ANSWER_MAX` bytes of it.
+    /// Returns what a node's host answers about itself, apart from volumes, from an offset on; at most
+    /// `HOST_ANSWER_MAX` bytes.
     ///
     /// # Errors
     /// `EOPNOTSUPP` of what it does not know; `EIO` when it cannot be reached.
@@ -57,12 +58,12 @@ impl Nodes<'_> {
         Ok(self.0.ask::<op::AskHost>(node, &question)?.bytes)
     }
 
-    /// Some of a node's records, as they are kept.
+    /// Returns a page of a node's records, as they are stored.
     pub fn list_records(self, node: NodeId, request: &ListRecordsRequest) -> FsResult<RecordPage> {
         self.0.ask::<op::ListRecords>(node, request)
     }
 
-    /// Some of the subfiles on a node's volume.
+    /// Returns a page of the subfiles on a node's volume.
     ///
     /// # Errors
     /// `EIO` when it cannot be reached or the volume cannot be read.
@@ -70,7 +71,7 @@ impl Nodes<'_> {
         self.0.ask::<op::ListSubfiles>(node, request)
     }
 
-    /// Has a node watch inodes for this client, instead of those before.
+    /// Asks a node to watch inodes for this client, instead of those it watched before.
     ///
     /// # Errors
     /// `EIO` when it cannot be reached, `EINVAL` for too many.
@@ -78,12 +79,13 @@ impl Nodes<'_> {
         self.0.ask::<op::Watch>(node, inos)
     }
 
-    /// What became of the watched inodes.
+    /// Returns the state of the watched inodes.
     pub fn touched(self, node: NodeId) -> FsResult<TouchedInos> {
         self.0.ask::<op::ListTouched>(node, &())
     }
 
-    /// The races that were found until now, and what is to be known of the list. Mounts report what they have gathered.
+    /// Returns the races that were found until now, and what is to be known of the list. Mounts report what they have
+    /// gathered.
     ///
     /// # Errors
     /// `EOPNOTSUPP` of a formation that detects none; `EIO` when the node that does it cannot be reached.
@@ -104,7 +106,7 @@ impl Nodes<'_> {
         Ok(all)
     }
 
-    /// Has a node compare some of a subfile.
+    /// Asks a node to verify the checksums of a part of a subfile.
     ///
     /// # Errors
     /// `EIO` when it cannot be reached or the subfile cannot be read.

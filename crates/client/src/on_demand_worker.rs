@@ -1,35 +1,36 @@
-//! A thread that is there while there is something to do, and ends when there has been nothing for a while: idle processes
-//! have none, and are not woken.
+//! A thread that exists while there is something to do, and ends after a while without: idle processes have none, and
+//! are not woken.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// After so long without a call the thread ends.
+/// Time without a call after which the thread ends.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// Calls such a thread, from any thread; and waits for calls, in that thread.
+/// Calls such a thread, from any thread, and lets it wait for calls.
 #[derive(Debug, Default)]
 pub struct OnDemandWorker {
     state: Mutex<WorkerState>,
-    /// Whether it was called and does not rest since. Changes under the state's lock.
+    /// Set by a call, until the thread rests. Changes under the state's lock.
     called: AtomicBool,
     bell: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct WorkerState {
-    /// Whether the thread is there.
+    /// Set while the thread exists.
     runs: bool,
     ends: bool,
 }
 
 impl OnDemandWorker {
-    /// There is something to do. `spawn` starts the thread if it is not there, and says whether it could; then the
-    /// answer is that there is one.
+    /// Calls the thread to work. `spawn` starts it if it does not exist, and returns true on success. Returns true if
+    /// there is a thread.
     pub fn call(&self, spawn: impl FnOnce() -> bool) -> bool {
-        // Either this sees that it rests, or what was begun before shows when it is about to (`rest`).
+        // Pairs with the fence in `rest`: either this sees that the thread rests, or the thread sees what was queued
+        // before this.
         fence(Ordering::SeqCst);
         if self.called.load(Ordering::Relaxed) {
             return true;
@@ -46,15 +47,17 @@ impl OnDemandWorker {
         state.runs
     }
 
-    /// Waits for a call, unless the one before still counts, and then for `time`. If the answer is no, the thread is to end.
+    /// Waits for a call, unless the last one still counts, and then for `time`. Returns false if the thread has to end.
     pub fn next(&self, time: Duration) -> bool {
         self.next_after(|| time)
     }
 
-    /// The same with a time that is asked for when nobody can hurry the thread any more before it waits.
+    /// Like [`OnDemandWorker::next`], with a time that is evaluated under the lock, when no call can shorten the wait
+    /// any more.
     pub fn next_after(&self, time: impl FnOnce() -> Duration) -> bool {
         let mut state = self.state.lock();
         let is_called = || self.called.load(Ordering::Relaxed);
+        // A time-out that coincides with a call does not end the thread: the caller has counted on it.
         while !is_called() && !state.ends {
             if self.bell.wait_for(&mut state, IDLE).timed_out() && !is_called() {
                 break;
@@ -67,8 +70,8 @@ impl OnDemandWorker {
         state.runs
     }
 
-    /// There is nothing more to do until the next call, if `is_done` says so: what was begun before a call that was not
-    /// needed, because the thread was still there, must show in it.
+    /// Lets the thread rest until the next call, unless `is_done` returns false: something may have been queued before
+    /// a call that found the thread working.
     pub fn rest(&self, is_done: impl FnOnce() -> bool) {
         let _state = self.state.lock();
         self.called.store(false, Ordering::Relaxed);
@@ -78,7 +81,7 @@ impl OnDemandWorker {
         }
     }
 
-    /// Has the thread go on at once, if it waits for its time.
+    /// Wakes the thread, if it waits for its time.
     pub fn hurry(&self) {
         let _state = self.state.lock();
         self.bell.notify_one();

@@ -1,4 +1,4 @@
-//! What identifies a changing operation.
+//! Identity of a changing operation.
 
 use bivouac_types::OpId;
 
@@ -7,9 +7,9 @@ use bivouac_types::OpId;
 pub struct OpCtx {
     /// Unique within the client and channel.
     pub id: OpId,
-    /// One changing operation at a time.
+    /// Channel, on which one operation is under way at a time.
     pub channel: u16,
-    /// Whether it was sent before, by this process or an earlier one of this client, and may have been carried out.
+    /// Set if it was sent before, by this process or an earlier one of this client, and may have been carried out.
     pub retry: bool,
     /// Owner of what is made.
     pub uid: u32,

@@ -1,10 +1,9 @@
-//! What a client reports while races are detected: accesses to files, gathered, and operations that order them, at
-//! once.
+//! Reports of a client while races are detected: accesses to files, gathered, and operations that order them, at once.
 //!
-//! Events reach the detecting node in the order in which they happened here. An operation by which others may learn how
-//! far this client has come is reported before they can; one by which it learns of others, afterwards, before its
-//! program goes on. Names that are looked up are reported with what comes next: that takes more for ordered than is,
-//! and never less.
+//! Events reach the detecting node in the order in which they happened here. An operation by which others may learn of
+//! this client's progress is reported before they can; one by which it learns of others', afterwards, before its
+//! program goes on. Lookups of names are reported with the next event: that takes more accesses for ordered than are,
+//! never fewer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -59,8 +58,8 @@ struct PendingEvents {
 }
 
 impl AccessReporter {
-    /// The reports of a client on a host; none if races are not detected. `was_killed` if an earlier process of the
-    /// client may have had events that it did not report.
+    /// Creates the reports of a client on a host; none if races are not detected. `was_killed` if an earlier process of
+    /// the client may have had events that it did not report.
     pub fn new(
         connections: &Arc<Connections>,
         known: &Arc<KnownFiles>,
@@ -78,7 +77,7 @@ impl AccessReporter {
         Some(AccessReporter { connections, known, partitions, detector, host, pending, sending })
     }
 
-    /// This thread has read or written these places of a file, for whom it says.
+    /// Reports that this thread has read or written these places of a file, for the process that it acts for.
     pub fn accessed(&self, ino: Ino, is_write: bool, ranges: impl IntoIterator<Item = ByteRange>) {
         let mut ranges = ranges.into_iter().filter(|range| !range.is_empty()).peekable();
         if ranges.peek().is_none() {
@@ -132,7 +131,7 @@ impl AccessReporter {
         self.send_many(pending);
     }
 
-    /// As [`AccessReporter::note`], and waits for nobody.
+    /// Like [`AccessReporter::note`], without waiting.
     pub fn note_only(&self, event: RaceEvent) {
         self.pending.lock().events.push(event);
     }

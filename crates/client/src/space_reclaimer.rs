@@ -1,7 +1,8 @@
 //! Space that is being freed in the background is waited for by requests that would fail for want of it.
 //!
-//! Homes give back in the background what was removed. A target whose volume is full knows what its own node is to remove, and
-//! not the rest. So a client that gets ENOSPC or EDQUOT has all nodes free what is removed now, and tries once more.
+//! Homes give back in the background what was removed. A target whose volume is full knows what its own node is to
+//! remove, and not the rest. So a client that gets ENOSPC or EDQUOT has all nodes free what is removed now, and tries
+//! once more.
 
 use std::sync::Arc;
 
@@ -22,8 +23,8 @@ pub struct SpaceReclaimer {
 }
 
 impl SpaceReclaimer {
-    /// Runs `take`, which needs space, as [`retry_in_progress`] does; if there is none, once more after all nodes have freed
-    /// what is removed.
+    /// Runs `take`, which needs space, as [`retry_in_progress`] does; if there is none, once more after all nodes have
+    /// freed what is removed.
     pub fn retry_after_reclaim<T>(&self, mut take: impl FnMut() -> FsResult<T>) -> FsResult<T> {
         let taken = retry_in_progress(&mut take);
         let is_full = |error: &FsError| matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT);

@@ -1,9 +1,9 @@
-//! Range tokens: what makes calls on files under the strict contract atomic. [`Holder`] is the machine; here are its lock,
-//! its messages and who waits.
+//! Range tokens: what makes calls on files under the strict contract atomic. [`Holder`] is the machine; here are its
+//! lock, its messages and who waits.
 //!
-//! A call on an open file that is not strict passes through without a message or a wait. All is decided by what the client
-//! knows of the file, which has an epoch: whoever goes on while a file gets another contract, or loses its tokens, is
-//! refused by the targets, learns the file anew, and begins again ([`Access::check`]).
+//! A call on an open file that is not strict passes through without a message or a wait. All is decided by what the
+//! client knows of the file, which has an epoch: whoever goes on while a file gets another contract, or loses its
+//! tokens, is refused by the targets, learns the file anew, and begins again ([`Access::check`]).
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut, Range};
@@ -38,7 +38,7 @@ pub struct Access {
 /// Cover of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Covered {
-    /// It needs nothing, whatever the contract: what is sent on behalf of calls that are over.
+    /// Needs no token, whatever the contract: it is sent on behalf of calls that have returned.
     Always,
     /// By nothing, since the file is not strict.
     Nothing,
@@ -53,7 +53,7 @@ impl From<Ino> for Access {
 }
 
 impl Access {
-    /// The epoch of the file of which tokens cover the call, if any do.
+    /// Returns the epoch of the file of which tokens cover the call, if any do.
     #[must_use]
     pub fn epoch(&self) -> Option<u32> {
         match self.covered {
@@ -62,7 +62,7 @@ impl Access {
         }
     }
 
-    /// Returns whether the call may go on with what is known of the file by now.
+    /// Checks that the call may go on with what is known of the file by now.
     ///
     /// # Errors
     /// `ERESTART`, which no program sees: the call has to begin again.
@@ -92,8 +92,8 @@ pub struct TokenTable {
 /// Drops the copies of a range of a file. It is called with the tokens locked, and waits for nobody.
 pub type DropCopies = dyn Fn(Ino, ByteRange) + Send + Sync;
 
-/// The state, locked. Before others can lock it, copies of what tokens have ceased to cover are dropped: nobody is told that
-/// bytes are free of which this client has copies.
+/// The state, locked. Before others can lock it, copies of what tokens have ceased to cover are dropped: nobody is told
+/// that bytes are free of which this client has copies.
 struct Locked<'a> {
     table: &'a TokenTable,
     state: MutexGuard<'a, TokenState>,
@@ -140,7 +140,7 @@ struct Home {
     is_reclaiming: bool,
 }
 
-/// Most tokens that are reclaimed at once: they fit a message. What is not reclaimed is lost.
+/// Most tokens that are reclaimed at once, as they fit one message. Those beyond are lost.
 const RECLAIMED_MAX: usize = 4096;
 /// Pauses before a request that is queued is sent again.
 const QUEUED_PAUSE: Duration = Duration::from_millis(5);
@@ -154,7 +154,7 @@ struct Covering<'a> {
     ino: Ino,
     call: CallId,
     wanted: TokenRequest,
-    /// What it sent may arrive later than it ends: of a write until it is known that it does not.
+    /// Set if a write that it sent may arrive later than its end.
     is_lost: bool,
 }
 
@@ -183,7 +183,7 @@ fn is_answer(error: &FsError) -> bool {
 pub struct CallRange {
     /// The file.
     pub ino: Ino,
-    /// True if it reads or writes.
+    /// The access: reading or writing.
     pub mode: TokenMode,
     /// The bytes.
     pub range: ByteRange,
@@ -192,19 +192,19 @@ pub struct CallRange {
 }
 
 impl CallRange {
-    /// A call that reads.
+    /// Returns a call that reads.
     #[must_use]
     pub fn read(ino: Ino, range: ByteRange) -> CallRange {
         CallRange { ino, mode: TokenMode::Read, range, resumes: false }
     }
 
-    /// A call that writes.
+    /// Returns a call that writes.
     #[must_use]
     pub fn write(ino: Ino, range: ByteRange) -> CallRange {
         CallRange { mode: TokenMode::Write, ..CallRange::read(ino, range) }
     }
 
-    /// The same of a call that may be sent once more by the kernel.
+    /// Returns the same call as one that may be sent once more by the kernel.
     #[must_use]
     pub fn of(self, ctx: &OpCtx) -> CallRange {
         CallRange { resumes: ctx.retry, ..self }
@@ -229,8 +229,8 @@ impl Tokens {
         Tokens { connections, homes, partitions, table }
     }
 
-    /// Does something to bytes of a file, covered as its contract says; again if that has changed meanwhile, or the file has
-    /// another epoch, still covered as far as this client has not lost the tokens.
+    /// Does something to bytes of a file, covered as its contract says; again if that has changed meanwhile, or the
+    /// file has another epoch, still covered as far as this client has not lost the tokens.
     ///
     /// # Errors
     /// Those of `act`; `EIO` when the home cannot be reached.
@@ -251,6 +251,7 @@ impl Tokens {
                     continue;
                 }
                 access => access.and_then(|access| {
+                    // Set before, in case `act` panics.
                     covering.iter_mut().for_each(|covering| covering.is_lost = covering.is_write());
                     let outcome = act(access);
                     // Who has an answer of all that was sent has nothing under way.
@@ -266,8 +267,8 @@ impl Tokens {
         }
     }
 
-    /// As [`Tokens::covered`], of a call on two files, both of which are covered from its begin to its end. They are covered in
-    /// the order of their numbers: whoever does the same the other way round does not wait in a circle.
+    /// Like [`Tokens::covered`], for a call on two files, both of which are covered from its beginning to its end. They
+    /// are covered in the order of their inode numbers, so that two such calls cannot deadlock.
     ///
     /// # Errors
     /// As there.
@@ -290,6 +291,7 @@ impl Tokens {
             let is_covered = accesses.is_ok();
             let outcome = accesses.and_then(|(one, other)| {
                 let both = [&mut first, &mut second];
+                // Set before, in case `act` panics.
                 both.into_iter().flatten().for_each(|covering| covering.is_lost = covering.is_write());
                 let outcome = if is_turned { act(other, one) } else { act(one, other) };
                 let is_over = outcome.as_ref().map_or_else(is_answer, |_| true);
@@ -316,8 +318,8 @@ impl Tokens {
         Ok(access)
     }
 
-    /// Goes on with a call on two files of which one has another epoch. Waits for nobody: who has lost one of them does not
-    /// keep the other one.
+    /// Goes on with a call on two files of which one has another epoch. Waits for nobody: who has lost one of them does
+    /// not keep the other one.
     fn renew_both<'a>(
         &'a self,
         calls: [&CallRange; 2],
@@ -335,8 +337,8 @@ impl Tokens {
         Ok((renewed(calls[0], one)?, renewed(calls[1], other)?))
     }
 
-    /// As [`Tokens::covered`], of bytes from the end of the file on, wherever that is; `act` is told from where on they are
-    /// covered, and answers `ECANCELED` if the end is before that.
+    /// Like [`Tokens::covered`], for bytes from the end of the file on. `act` gets the offset from which they are
+    /// covered, and returns `ECANCELED` if the end is before that.
     ///
     /// # Errors
     /// As there.
@@ -386,7 +388,7 @@ impl Tokens {
         }
     }
 
-    /// The right of a call that needs no tokens, if it does not.
+    /// Returns the right of a call that needs no tokens, if it does not.
     fn cover_nothing(&self, ino: Ino) -> FsResult<Option<Access>> {
         // A cut of a file that is not open is whole by itself.
         let Some(known) = self.known_open(ino)? else { return Ok(Some(ino.into())) };
@@ -434,6 +436,7 @@ impl Tokens {
                 Poll::Go => return Ok(state.holder.epoch(ino)),
                 Poll::Wait => {
                     MutexGuard::unlocked(&mut state.state, bivouac_net::before_waiting);
+                    // It may have been given what it needs meanwhile.
                     next = state.holder.poll(ino, call);
                     if next == Poll::Wait {
                         self.table.changed.wait(&mut state.state);
@@ -456,7 +459,7 @@ impl Tokens {
         self.renew_within(covering, true)
     }
 
-    /// As [`Tokens::renew`], or `ERESTART` if others have to go first.
+    /// Like [`Tokens::renew`]; returns `ERESTART` if others have to go first.
     fn renew_now(&self, covering: &mut Covering<'_>) -> FsResult<Access> {
         self.renew_within(covering, false)
     }
@@ -468,8 +471,8 @@ impl Tokens {
         Ok(Access { ino: covering.ino, covered: Covered::Epoch(epoch) })
     }
 
-    /// Asks the home until it grants what a call needs, or once; the epoch of the file then. A call that gives up tells its
-    /// home, where others wait behind it.
+    /// Asks the home until it grants what a call needs, or once; the epoch of the file then. A call that gives up tells
+    /// its home, where others wait behind it.
     fn ask(&self, ino: Ino, call: CallId, wanted: &TokenRequest, how: (bool, bool)) -> FsResult<u32> {
         let home = self.connections.home(ino)?;
         self.ask_home(home, ino, call, wanted, how).inspect_err(|error| {
@@ -492,6 +495,7 @@ impl Tokens {
         let mut pause = QUEUED_PAUSE;
         let request = TakeTokensRequest { ino, call: call.0, renews, mode, required, desired };
         loop {
+            // Read before the question: what is granted to one from before a reclaim does not count.
             let reclaims = self.table.lock().homes.entry(home).or_default().reclaims;
             let taken = self.connections.ask::<op::TakeTokens>(home, &request)?;
             let known = self.homes.told(&taken.attr);
@@ -533,7 +537,7 @@ impl Tokens {
         }
     }
 
-    /// A call does not wait any more: its home lets those go on that came behind it.
+    /// Gives up a call: its home lets those go on that came behind it.
     fn cancel(&self, home: NodeId, ino: Ino, call: CallId) {
         let ranges = self.table.lock().holder.give_up(ino, call);
         let request = CancelTokensRequest { ino, call: call.0, ranges };
@@ -550,8 +554,8 @@ impl Tokens {
         self.connections.ask::<op::ListTokens>(self.connections.home(ino)?, &InoOnly { ino })
     }
 
-    /// A call is over. Of what is spoiled, messages may still arrive: as long as the home does not know that, the call counts
-    /// as running, and then nobody gets it before the file is fenced.
+    /// Ends a call. Of what is spoiled, messages may still arrive: as long as the home does not know that, the call
+    /// counts as running, and then nobody gets it before the file is fenced.
     fn end(&self, ino: Ino, call: CallId, spoiled: Option<ByteRange>) {
         let Ok(home) = self.connections.home(ino) else { return };
         let life = self.table.lock().homes.get(&home).map_or(0, |home| home.life);
@@ -580,7 +584,7 @@ impl Tokens {
         self.give_back(home, life, given);
     }
 
-    /// The client has closed a file, and gives back what it had of it.
+    /// Gives back what the client had of a file that it has closed.
     pub(crate) fn close(&self, ino: Ino) {
         let Ok(home) = self.connections.home(ino) else { return };
         let mut state = self.table.lock();
@@ -601,14 +605,14 @@ impl Tokens {
         }
     }
 
-    /// A home wants tokens back. Waits for nobody.
+    /// Gives tokens back that a home wants. Waits for nobody.
     #[must_use]
     pub fn recall(&self, request: &RecallTokensRequest) -> RecalledTokens {
         let recalled = || [vec![request.required], request.desired.clone()].concat();
         let mut state = self.table.lock();
         let life = self.connections.home(request.ino).ok().and_then(|home| state.homes.get(&home).copied());
-        // Granted to an earlier process of this client, which the home will hear of; or by an earlier daemon of the home,
-        // or an answer of this one is on its way.
+        // Granted to an earlier process of this client, which the home will hear of; or by an earlier daemon of the
+        // home, or an answer of this one is on its way.
         let epoch = state.holder.epoch(request.ino);
         // Until its home has fenced it.
         let is_untold = state.untold.get(&request.ino) == Some(&epoch);
@@ -631,16 +635,17 @@ impl Tokens {
     }
 }
 
-/// The request that tells a home, in the life that granted them, of tokens that this client has no more.
+/// Returns the request that tells a home, in the life that granted them, of tokens that this client has no more.
 fn return_request(life: u64, given: GiveBack) -> ReturnTokensRequest {
     let GiveBack { ino, upto, mode, ranges } = given;
     ReturnTokensRequest { ino, life, upto, mode, ranges, is_lost: false }
 }
 
 impl TokenTable {
-    /// No tokens, of a client that keeps them between its calls, or does not, in its first process or a later one.
+    /// Creates an empty table, for a client that keeps tokens between its calls or does not, in its first process or a
+    /// later one.
     pub fn new(keeps: bool, is_first: bool) -> TokenTable {
-        // Numbers of calls that an earlier process of this client has not had.
+        // Numbers of calls must differ from those of an earlier process of this client.
         let calls = getrandom::u64().unwrap_or_default() >> 1;
         let holder = Holder::new(keeps, calls);
         let state = TokenState { holder, homes: HashMap::new(), untold: HashMap::new() };
@@ -649,7 +654,7 @@ impl TokenTable {
         TokenTable { keeps, state, drop_copies, is_known, changed }
     }
 
-    /// From now on copies are kept of what tokens cover; `drop_copies` drops them. To be called once.
+    /// Starts keeping copies of what tokens cover; `drop_copies` drops them. To be called once.
     pub(crate) fn keep_copies(&self, drop_copies: Box<DropCopies>) {
         let is_first = self.drop_copies.set(drop_copies).is_ok();
         assert!(is_first, "one page pool has the copies");
@@ -660,8 +665,8 @@ impl TokenTable {
         self.keeps
     }
 
-    /// Returns the end of the bytes of a range that tokens cover. Copies of what is read after that may be kept, unless some were
-    /// dropped meanwhile.
+    /// Returns the end of the bytes of a range that tokens cover. Copies of what is read after that may be kept, unless
+    /// some were dropped meanwhile.
     pub(crate) fn covered_to(&self, ino: Ino, range: Range<u64>) -> u64 {
         self.lock().holder.covered_to(ino, ByteRange { start: range.start, end: range.end })
     }

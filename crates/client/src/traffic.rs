@@ -1,5 +1,5 @@
-//! What calls of a thread have cost: messages, and bytes of content by where their targets are. Kept by thread, so that a
-//! front end has the costs of each call, however many threads call at once, and no processor waits for another to count.
+//! Costs of calls: messages, and bytes of content by the place of their targets. Counted by thread, so that a front end
+//! has the costs of each call however many threads call at once, and no processor waits for another to count.
 
 use std::cell::Cell;
 
@@ -18,7 +18,7 @@ thread_local! {
     static TRAFFIC: Cell<Traffic> = const { Cell::new(Traffic { messages: 0, bytes_local: 0, bytes_remote: 0 }) };
 }
 
-/// What calls of this thread have cost so far.
+/// Returns what calls of this thread have cost so far.
 #[must_use]
 pub fn traffic() -> Traffic {
     TRAFFIC.with(Cell::get)

@@ -1,4 +1,4 @@
-//! One gate: how many are inside, and whether it is closed.
+//! A gate: how many threads are inside, and whether it is closed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use rustix::thread::futex;
 use crate::GATE_LEN;
 use crate::memory::Memory;
 
-/// Set in a gate's state when nobody may enter any more; the lower bits count who is inside, the upper half of the double
-/// word is the turn. They are changed together, so that nobody looks at the one and changes the other's grant.
+/// Set in a gate's state when nobody may enter any more; the lower bits count who is inside, the upper half of the
+/// double word is the turn. They are changed together, so that nobody looks at the one and changes the other's grant.
 const CLOSED: u64 = 1 << 31;
-/// One turn in that double word.
+/// One turn in the upper half of that double word.
 const TURN: u64 = 1 << 32;
 /// Bits of the state in that double word.
 const STATE: u64 = TURN - 1;
@@ -22,8 +22,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Words of a gate.
 const WORDS: usize = GATE_LEN / size_of::<AtomicU32>();
 
-/// One grant's use of a gate. Grants that follow each other on one gate have different turns, so that who has not
-/// heard of the end of one does not enter on the next.
+/// One grant's use of a gate. Successive grants on one gate have different turns, so that a process which has not
+/// noticed the end of one does not enter under the next.
 #[derive(Clone)]
 pub struct Gate {
     memory: Arc<Memory>,
@@ -32,20 +32,20 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// The gate of a session that is mapped at `first_word` of the memory.
+    /// Returns the gate of a session that is mapped at `first_word` of the memory.
     pub(crate) fn at(memory: &Arc<Memory>, first_word: usize, gate: u32, turn: u32) -> Option<Gate> {
         let first = first_word + gate as usize * WORDS;
         memory.word(first + WORDS - 1)?;
         Some(Gate { memory: Arc::clone(memory), first, turn })
     }
 
-    /// Number of the grant among those of this gate.
+    /// Returns the number of the grant among those of this gate.
     #[must_use]
     pub fn turn(&self) -> u32 {
         self.turn
     }
 
-    /// The same gate, opened for its next grant. It must be closed, with nobody inside.
+    /// Returns the same gate, opened for its next grant. It must be closed, with nobody inside.
     #[must_use]
     pub fn open_next(&self) -> Gate {
         // The count stays: who looked in vain is leaving.
@@ -60,7 +60,7 @@ impl Gate {
         }
     }
 
-    /// The words that were marked.
+    /// Returns the words that were marked.
     #[must_use]
     pub fn marked(&self) -> [u32; 3] {
         [2, 3, 4].map(|index| self.word(index).load(Ordering::Relaxed))
@@ -153,7 +153,7 @@ impl Gate {
         changed.map_or_else(|current| current, |before| next(before).unwrap_or(before))
     }
 
-    /// State and turn. The kernel alone looks at the first word by itself.
+    /// Returns the state and turn. The kernel alone looks at the first word by itself.
     fn state(&self) -> &AtomicU64 {
         self.double(0)
     }

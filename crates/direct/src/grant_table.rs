@@ -27,7 +27,7 @@ pub struct GrantTable {
 }
 
 impl GrantTable {
-    /// A file in memory for a grant table.
+    /// Returns a file in memory for a grant table.
     ///
     /// # Errors
     /// What the system says.
@@ -88,8 +88,8 @@ impl GrantTable {
         Ok(gates.into_iter().filter(stuck).collect())
     }
 
-    /// The gates for sizes that an earlier daemon lent and nobody has written down since, also of processes that are
-    /// no more.
+    /// Returns the gates for sizes that an earlier daemon lent and nobody has written down since, also of processes
+    /// that are no more.
     ///
     /// # Errors
     /// What the system says.
@@ -105,8 +105,8 @@ impl GrantTable {
         Ok(found)
     }
 
-    /// A session that nobody has, with a description of the grant table to lock it by; `None` when all are taken. It
-    /// counts as free again if it is not locked by the time that all others have been given.
+    /// Returns a session that nobody has, with a description of the grant table to lock it by; `None` when all are
+    /// taken. It counts as free again if it is not locked by the time that all others have been given.
     ///
     /// # Errors
     /// What the system says.
@@ -133,7 +133,7 @@ impl GrantTable {
         Ok(retry_on_intr(|| fallocate(&self.file, FallocateFlags::empty(), from, SESSION_LEN as u64))?)
     }
 
-    /// The words by which who looks is called back.
+    /// Returns the words by which who looks is called back.
     ///
     /// # Errors
     /// What the system says.
@@ -141,7 +141,7 @@ impl GrantTable {
         Invalidations::of(self.file.as_fd())
     }
 
-    /// The counters of changes that the node's mounts have not told.
+    /// Returns the counters of changes that the node's mounts have not told.
     ///
     /// # Errors
     /// What the system says.
@@ -151,7 +151,7 @@ impl GrantTable {
         Ok(untold)
     }
 
-    /// A gate with the grant that it is in use for; `None` for one that there is not.
+    /// Returns a gate with the grant that it is in use for; `None` for one that there is not.
     #[must_use]
     pub fn gate(&self, session: u32, gate: u32) -> Option<Gate> {
         if session >= DIRECT_SESSIONS_MAX || gate >= DIRECT_GATES_MAX {
@@ -164,7 +164,7 @@ impl GrantTable {
     }
 }
 
-/// Offset of the first data at or behind a place of the file.
+/// Returns the offset of the first data at or behind a place of the file.
 fn next_data(file: BorrowedFd<'_>, at: u64) -> io::Result<Option<u64>> {
     match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(found) => Ok(Some(found)),
@@ -173,7 +173,7 @@ fn next_data(file: BorrowedFd<'_>, at: u64) -> io::Result<Option<u64>> {
     }
 }
 
-/// A second open file description of the same file.
+/// Returns a second open file description of the same file.
 fn reopened(file: &OwnedFd) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     Ok(File::options().read(true).write(true).open(path)?.into())

@@ -32,8 +32,8 @@ const COUNTED: usize = ALL + 1;
 const UNTOLD_LEN: usize = (COUNTED + 1) * size_of::<u32>();
 
 /// Counters of files with an overwrite that a mount has not reported to their homes yet. A process that looks at such a
-/// file without the mount would see an earlier time than the mount's kernel shows. Counts of a killed daemon stay: their
-/// files are looked up through the mount.
+/// file without the mount would see an earlier time than the mount's kernel shows. Counts of a killed daemon stay:
+/// their files are looked up through the mount.
 #[derive(Debug)]
 pub struct PendingTimeCounters {
     memory: Memory,
@@ -44,7 +44,7 @@ pub struct PendingTimeCounters {
 pub struct Counts(Vec<u32>);
 
 impl Counts {
-    /// Value of the word of a key.
+    /// Returns the value of the word of a key.
     #[must_use]
     pub fn of(&self, key: u64) -> u32 {
         self.0.get(index(key)).copied().unwrap_or_default()
@@ -52,10 +52,10 @@ impl Counts {
 }
 
 impl PendingTimeCounters {
-    /// Those of a grant table.
+    /// Maps the counters of a grant table.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system.
     pub(crate) fn of(file: BorrowedFd<'_>) -> io::Result<PendingTimeCounters> {
         retry_on_intr(|| fallocate(file, FallocateFlags::empty(), AT as u64, UNTOLD_LEN as u64))?;
         Ok(PendingTimeCounters { memory: Memory::map(file, AT, UNTOLD_LEN)? })
@@ -80,14 +80,14 @@ impl PendingTimeCounters {
         self.is_zero(ALL)
     }
 
-    /// A change under this key is about to be acknowledged before it is told, or is being told.
+    /// Notes that a change under this key is about to be acknowledged before it is told, or is being told.
     pub fn begin(&self, key: u64) {
         for word in self.at(key) {
             word.fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// It has been told. Each end has a beginning.
+    /// Ends an update, which must have been begun.
     pub fn end(&self, key: u64) {
         for word in self.at(key) {
             word.fetch_sub(1, Ordering::AcqRel);
@@ -112,17 +112,18 @@ pub struct Invalidations {
 }
 
 impl Invalidations {
-    /// Those of a grant table, which has memory for them from then on: without it, who touches them would get a signal.
+    /// Maps the words of a grant table, which has memory for them from then on: without it, touching them would raise a
+    /// signal.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system.
     pub(crate) fn of(file: BorrowedFd<'_>) -> io::Result<Invalidations> {
         retry_on_intr(|| fallocate(file, FallocateFlags::empty(), AT as u64, LEN as u64))?;
         Ok(Invalidations { memory: Memory::map(file, AT, LEN)? })
     }
 
-    /// Number of invalidations of this key, and of those that share its word. Keys must be well mixed in their highest
-    /// bits.
+    /// Returns the number of invalidations of this key, and of those that share its word. Keys must be well mixed in
+    /// their highest bits.
     #[must_use]
     pub fn count(&self, key: u64) -> u32 {
         self.memory.word(index(key)).map_or(0, |word| word.load(Ordering::Acquire))
@@ -135,7 +136,7 @@ impl Invalidations {
         counts.0.extend(words.map(|word| word.load(Ordering::Acquire)));
     }
 
-    /// Has nobody go by what is cached under this key.
+    /// Invalidates cached entries for this key in every process.
     pub fn raise(&self, key: u64) {
         if let Some(word) = self.memory.word(index(key)) {
             word.fetch_add(1, Ordering::AcqRel);

@@ -34,8 +34,8 @@ use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_SESSIONS_MAX};
 const GATE_LEN: usize = 64;
 /// Bytes of one session.
 const SESSION_LEN: usize = DIRECT_GATES_MAX as usize * GATE_LEN;
-/// Bytes of a grant table: its sessions, and behind them as much for the words of [`Invalidations`] and [`PendingTimeCounters`]. Only
-/// what is used takes memory.
+/// Bytes of a grant table: its sessions, and behind them as much for the words of [`Invalidations`] and
+/// [`PendingTimeCounters`]. Only what is used takes memory.
 const BOARD_LEN: usize = (DIRECT_SESSIONS_MAX as usize + 1) * SESSION_LEN;
 
 // Sessions are mapped one by one, at multiples of the page size of every machine that we run on.

@@ -11,8 +11,8 @@ use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 const WORD: usize = size_of::<u64>();
-/// So many neighbours are written by one mapping, if there is one in each part of this length on average: with fewer
-/// there is nothing gained by making it.
+/// Fewest places that are written by one mapping, one in each part of this length on average: with fewer, making the
+/// mapping costs more than it saves.
 const PLACES_MIN: usize = 8;
 const STEP_MAX: u64 = 1024;
 
@@ -37,7 +37,7 @@ impl Pages {
         Ok(Pages { start, len, skip })
     }
 
-    /// The mapped bytes.
+    /// Returns the mapped bytes.
     fn bytes(&self) -> *mut [u8] {
         ptr::slice_from_raw_parts_mut(self.start.as_ptr().wrapping_add(self.skip), self.len - self.skip)
     }
@@ -56,9 +56,9 @@ impl Drop for Pages {
 pub struct ReadOnlyPages(Pages);
 
 impl ReadOnlyPages {
-    /// Maps `len` bytes from `offset`; `None` if not all of them are there: to look at a hole would make a page of it. They
-    /// must not be cut off while this value lives, nor become a hole, and the file be of a file system in memory: a page
-    /// that cannot be read from a disk would end the process.
+    /// Maps `len` bytes from `offset`; `None` if not all of them are there: to look at a hole would make a page of it.
+    /// They must not be cut off while this value lives, nor become a hole, and the file be of a file system in memory:
+    /// a page that cannot be read from a disk would end the process.
     ///
     /// # Errors
     /// What the system says.
@@ -70,15 +70,15 @@ impl ReadOnlyPages {
         Pages::map(file, offset, len, ProtFlags::READ).map(|pages| Some(ReadOnlyPages(pages)))
     }
 
-    /// The mapped bytes, for reading only, which is sound as long as nobody writes to it.
+    /// Returns the mapped bytes, for reading only, which is sound as long as nobody writes to it.
     #[must_use]
     pub fn bytes(&self) -> *mut [u8] {
         self.0.bytes()
     }
 }
 
-/// Mapped pages of a file in memory, for writing. Other processes may write to the same bytes: each store is atomic, so what
-/// is there then is some of both, and nothing is undefined.
+/// Mapped pages of a file in memory, for writing. Other processes may write to the same bytes: each store is atomic, so
+/// what is there then is some of both, and nothing is undefined.
 #[derive(Debug)]
 pub struct WritablePages(Pages);
 
@@ -94,7 +94,7 @@ impl WritablePages {
         Pages::map(file, offset, len, ProtFlags::READ | ProtFlags::WRITE).map(WritablePages)
     }
 
-    /// The mapped bytes, for a writer that expects others to write to the same bytes.
+    /// Returns the mapped bytes, for a writer that expects others to write to the same bytes.
     #[must_use]
     pub fn bytes(&self) -> *mut [u8] {
         self.0.bytes()

@@ -14,8 +14,8 @@ const SHIFT: usize = 5;
 const MAP: usize = 8;
 
 impl Gate {
-    /// Whoever passes is to mark where it writes, in parts of this power of two; or not. To be called before anybody knows
-    /// of the grant.
+    /// Sets whether those who pass mark where they write, in parts of this power of two. To be called before anybody
+    /// knows of the grant.
     pub fn track(&self, shift: Option<u32>) {
         // Of a longer part nobody could say where in it was written.
         assert!(shift.is_none_or(|shift| shift < u64::BITS), "parts of 2^{shift:?} bytes");
@@ -38,7 +38,7 @@ impl Gate {
         }
     }
 
-    /// The power of two and the map, lowest bits first; `None` if nobody was to mark anything.
+    /// Returns the power of two and the map, lowest bits first; `None` if nobody was to mark anything.
     #[must_use]
     pub fn written(&self) -> Option<(u32, [u64; MAP_WORDS])> {
         let map = std::array::from_fn(|index| self.double(MAP + 2 * index).load(Ordering::SeqCst));

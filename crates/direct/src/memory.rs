@@ -23,7 +23,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// A file in memory, empty as yet. What is written there is there as long as any process has it open.
+    /// Returns a file in memory, empty as yet. What is written there is there as long as any process has it open.
     ///
     /// # Errors
     /// What the system says.
@@ -53,7 +53,7 @@ impl Memory {
         Ok(Memory { start, len })
     }
 
-    /// The word at a position, counted in words.
+    /// Returns the word at a position, counted in words.
     pub fn word(&self, index: usize) -> Option<&AtomicU32> {
         if index >= self.len / size_of::<AtomicU32>() {
             return None;
@@ -62,7 +62,7 @@ impl Memory {
         Some(unsafe { self.start.add(index).as_ref() })
     }
 
-    /// So many double words behind one another, from a position counted in double words.
+    /// Returns `count` consecutive double words from a position counted in double words; `None` beyond the end.
     #[must_use]
     pub fn doubles(&self, first: usize, count: usize) -> Option<&[AtomicU64]> {
         let end = first.checked_add(count)?;
@@ -73,7 +73,7 @@ impl Memory {
         Some(unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast::<AtomicU64>().add(first), count) })
     }
 
-    /// The double word that begins at an even position, counted in words.
+    /// Returns the double word that begins at an even position, counted in words.
     pub fn double(&self, index: usize) -> Option<&AtomicU64> {
         if !index.is_multiple_of(2) || index + 1 >= self.len / size_of::<AtomicU32>() {
             return None;

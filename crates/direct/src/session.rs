@@ -16,13 +16,13 @@ use crate::{SESSION_LEN, lock};
 /// Number of forks of this process's ancestors, as far as they said so.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// To be called in the child after a fork, before it does anything else with a session: those that were made
-/// before are its parent's.
+/// Notes that this process was forked. To be called in the child after a fork, before it does anything else with a
+/// session: those that were made before are its parent's.
 pub fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Number of calls of [`forked`] in this process and its ancestors.
+/// Returns the number of calls of [`forked`] in this process and its ancestors.
 #[must_use]
 pub fn forks() -> u32 {
     FORKS.load(Ordering::Relaxed)
@@ -55,19 +55,19 @@ impl Session {
         Ok(Session { index, memory, forks: FORKS.load(Ordering::Relaxed), board: grants })
     }
 
-    /// Its number.
+    /// Returns its number.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// The gate of a grant; `None` for one that there is not.
+    /// Returns the gate of a grant; `None` for one that there is not.
     #[must_use]
     pub fn gate(&self, gate: u32, turn: u32) -> Option<Gate> {
         if gate < DIRECT_GATES_MAX { Gate::at(&self.memory, 0, gate, turn) } else { None }
     }
 
-    /// The words by which this process is called back.
+    /// Returns the words by which this process is called back.
     ///
     /// # Errors
     /// What the system says.

@@ -64,7 +64,7 @@ impl SizeGate {
         SizeGate(gate.open_next())
     }
 
-    /// The gate as its process has it.
+    /// Returns the gate as its process has it.
     #[must_use]
     pub fn joined(gate: Gate) -> SizeGate {
         SizeGate(gate)
@@ -76,13 +76,13 @@ impl SizeGate {
         matches!(gate.word(KIND).load(Ordering::Acquire), SIZE | SIZE_OVER_HOLES | WRITTEN_DOWN)
     }
 
-    /// The gate, if it is for a size that nobody has written down since.
+    /// Returns the gate, if it is for a size that nobody has written down since.
     #[must_use]
     pub fn found(gate: Gate) -> Option<SizeGate> {
         matches!(gate.word(KIND).load(Ordering::Acquire), SIZE | SIZE_OVER_HOLES).then_some(SizeGate(gate))
     }
 
-    /// Inode number and epoch of the file.
+    /// Returns the inode number and epoch of the file.
     #[must_use]
     pub fn file(&self) -> (u64, u32) {
         let [low, high, epoch] =
@@ -107,7 +107,7 @@ impl SizeGate {
         self.0.is_open_still()
     }
 
-    /// Number of the grant among those of the gate.
+    /// Returns the number of the grant among those of the gate.
     #[must_use]
     pub fn turn(&self) -> u32 {
         self.0.turn()
@@ -120,10 +120,10 @@ impl SizeGate {
         WriteProgress { end, at_ns, fresh }
     }
 
-    /// There may be bytes behind the end by now: nobody leaves holes any more. What was told until then stays.
+    /// Forbids processes to leave holes, since there may be bytes behind the end. What was raised until then stays.
     pub fn forbid_holes(&self) {
         let (from, to, order) = (SIZE_OVER_HOLES, SIZE, Ordering::SeqCst);
-        // It is no size that is lent any more, or was none over holes.
+        // It is not a size any more, or none over holes.
         let _ = self.0.word(KIND).compare_exchange(from, to, order, order);
     }
 
@@ -149,7 +149,7 @@ impl SizeGate {
         self.0.is_empty()
     }
 
-    /// As [`Gate::drain`].
+    /// Like [`Gate::drain`].
     pub fn drain(&self, patience: Duration, lives: impl Fn() -> bool) -> bool {
         self.0.drain(patience, lives)
     }

@@ -40,19 +40,19 @@ pub fn host(machine: &dyn Machine, name: &str, load_ms: u64) -> (Host, Option<Ne
     (host, neighbours)
 }
 
-/// The network interfaces of a machine, and nothing else.
+/// Returns the network interfaces of a machine, and nothing else.
 #[must_use]
 pub fn interfaces(machine: &dyn Machine) -> Vec<Interface> {
     INTERFACES.iter().find_map(|source| (source.look)(machine)).unwrap_or_default()
 }
 
-/// The network as Slurm was told, without asking any other source.
+/// Returns the network as Slurm was told, without asking any other source.
 #[must_use]
 pub fn slurm_network(machine: &dyn Machine) -> Option<Network> {
     SLURM.iter().find_map(|source| (source.look)(machine))
 }
 
-/// Parts of a machine with several parts of memory: those, its disks and what is mounted, without asking
+/// Returns the parts of a machine with several parts of memory: those, its disks and what is mounted, without asking
 /// anybody how full that is. Of a machine that is in one part, nothing.
 #[must_use]
 pub fn places(machine: &dyn Machine) -> Option<Host> {
@@ -105,7 +105,8 @@ fn first<T>(sources: &[Source<T>], machine: &dyn Machine, host: &mut Host, what:
     Some(found)
 }
 
-/// Networks that one machine knows as a whole. They are asked of one host only: a fabric that is swept by a thousand is busy with it.
+/// Networks that one machine knows as a whole. They are asked of one host only: a fabric that is swept by a thousand is
+/// busy with it.
 #[must_use]
 pub fn networks(machine: &dyn Machine) -> Vec<Network> {
     let one = |sources: &[Source<Network>]| sources.iter().find_map(|source| (source.look)(machine));

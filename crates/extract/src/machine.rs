@@ -13,15 +13,15 @@ const SPACE_WAIT_MS: u64 = 2000;
 
 /// A machine that can be asked.
 pub trait Machine {
-    /// The content of a file.
+    /// Returns the content of a file.
     fn text(&self, path: &str) -> Option<String>;
-    /// The names in a directory, sorted; none if there is no such directory.
+    /// Returns the names in a directory, sorted; none if there is no such directory.
     fn names(&self, dir: &str) -> Vec<String>;
-    /// The path that a path is after all symbolic links.
+    /// Returns the path that a path is after all symbolic links.
     fn real(&self, path: &str) -> Option<String>;
-    /// Space of a mounted file system.
+    /// Returns the space of a mounted file system.
     fn space(&self, path: &str) -> Option<FileSystemSpace>;
-    /// Standard output of a program, if it is there and succeeds.
+    /// Returns the standard output of a program, if it is there and succeeds.
     fn output(&self, program: &[&str]) -> Option<String>;
     /// Lets about so many milliseconds pass, and says how many it were.
     fn pass(&self, ms: u64) -> u64;
@@ -40,7 +40,7 @@ pub struct FileSystemSpace {
     pub files_left: u64,
 }
 
-/// This machine, or one whose file system lies below a directory.
+/// The local machine, or one whose file system lies below a directory.
 pub struct LocalMachine<'a> {
     root: PathBuf,
     run: &'a dyn Fn(&[&str]) -> Option<String>,

@@ -3,7 +3,7 @@
 /// Most names of one list.
 const NAMES_MAX: usize = 100_000;
 
-/// The names of a list with ranges: `n[01-03,7],login1`. Nothing if it makes no sense, or too much.
+/// Returns the names of a list with ranges: `n[01-03,7],login1`. Nothing if it makes no sense, or too much.
 #[must_use]
 pub fn hosts_of_list(list: &str) -> Option<Vec<String>> {
     let mut names = Vec::new();
@@ -16,7 +16,7 @@ pub fn hosts_of_list(list: &str) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// At commas outside of brackets.
+/// Splits a list at commas outside of brackets.
 fn split(list: &str) -> Option<Vec<String>> {
     let mut items = vec![String::new()];
     let mut inside = false;

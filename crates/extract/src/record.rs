@@ -65,7 +65,7 @@ impl RecordedAnswers {
         Ok(record)
     }
 
-    /// The next answer to a question that was asked several times, or the last one.
+    /// Returns the next answer to a question that was asked several times, or the last one.
     fn next(&self, kind: &str, what: &str) -> Option<String> {
         let key = (kind.to_owned(), what.to_owned());
         let answers = self.answers.get(&key)?;
@@ -116,20 +116,20 @@ impl Machine for RecordedAnswers {
     }
 }
 
-/// Writes down what a machine says.
+/// A machine that writes down what another one says.
 pub struct Recorder<'a> {
     machine: &'a dyn Machine,
     said: RefCell<String>,
 }
 
 impl<'a> Recorder<'a> {
-    /// Of a machine.
+    /// Creates the recorder of a machine.
     #[must_use]
     pub fn new(machine: &'a dyn Machine) -> Recorder<'a> {
         Recorder { machine, said: RefCell::new(format!("{FIRST}\n")) }
     }
 
-    /// All that it has said, as [`RecordedAnswers::parse`] reads it.
+    /// Returns everything that the machine answered, in the form that [`RecordedAnswers::parse`] reads.
     #[must_use]
     pub fn into_text(self) -> String {
         self.said.into_inner()

@@ -1,6 +1,6 @@
-//! Derivation of the map of a formation whose state file is lost, from its volumes. Slots and targets of a new formation
-//! are given to nodes by a rule ([`slot_to_node`], and volume by volume for targets), so only the number of nodes and of
-//! targets has to be found; what is found is compared with every record's place.
+//! Derivation of the map of a formation whose state file is lost, from its volumes. Slots and targets of a new
+//! formation are given to nodes by a rule ([`slot_to_node`], and volume by volume for targets), so only the number of
+//! nodes and of targets has to be found; what is found is compared with every record's place.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

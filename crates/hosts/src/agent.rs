@@ -1,8 +1,8 @@
-//! One host's part of a formation: what the launcher starts on the host, in the foreground.
+//! One host's part of a formation: the process that the launcher starts on the host, in the foreground.
 //!
-//! It reports to the one that gathers the hosts, starts the part's supervisor, mounts, and takes everything
-//! down when it is told to, when the launcher's connection ends, or when it hears nothing any more. It holds what keeps the
-//! supervisor up: killed, it leaves nothing either.
+//! It reports to the keeper, starts the part's supervisor, mounts, and takes everything down when it is told to, when
+//! the launcher's connection ends, or when it has not heard from the keeper for too long. It holds what keeps the
+//! supervisor alive, so that nothing is left if it is killed.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -74,7 +74,7 @@ pub trait Mounter {
     /// Writes what is logged in this form from now on.
     fn write_logs_as(&self, format: LogFormat);
 
-    /// Returns whether a mount can be made here.
+    /// Checks that a mount can be made here.
     ///
     /// # Errors
     /// Why not.
@@ -146,7 +146,7 @@ pub fn join(
     }
 }
 
-/// The program runs, so its file is needed no more: not even to start daemons from.
+/// Removes the program's file: it runs, so that the file is needed no more, not even to start daemons from.
 fn forget_program(dir: &Path) {
     let removed = std::fs::remove_file(dir.join("bivouac")).and_then(|()| std::fs::remove_dir(dir));
     if let Err(error) = removed {
@@ -154,7 +154,7 @@ fn forget_program(dir: &Path) {
     }
 }
 
-/// The ticket; and standard input, if the ticket came from there and its end means something.
+/// Returns the ticket; and standard input, if the ticket came from there and its end means something.
 fn take_ticket(here: &Environment, options: &JoinOptions) -> LaunchResult<(Ticket, Option<OwnedFd>)> {
     if let Some(path) = &options.ticket {
         let text =
@@ -240,7 +240,7 @@ struct Part<'a> {
     has_begun: bool,
     /// True if the whole is being recovered, and is not again yet.
     leaves_volumes: bool,
-    /// This host's vote on who keeps the formation, if that is protected.
+    /// This host's vote on the keeper, if the formation is protected.
     voting: Option<Voting>,
     /// The latest term of a keeper that was heard of.
     term: u32,
@@ -272,6 +272,7 @@ impl<'a> Part<'a> {
         // What a recovery began with is to be there when it fails.
         let mut attempt = Attempt { here, dir: claim.dir.clone(), done: past.is_some() };
         let (report, supervisor) = fork_supervisor(&claim, supervise)?;
+        // From here on the lock is the supervisor's.
         drop(claim.lock);
         let bound = Duration::from_millis(ticket.start_ms);
         let addresses = match wait_for_report(&report, signals, bound, &claim.dir) {
@@ -423,8 +424,8 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Notes who keeps the formation, and who may succeed it. Another keeper may have been elected meanwhile: then this one
-    /// is not obeyed any more.
+    /// Notes who keeps the formation, and who may succeed it. Another keeper may have been elected meanwhile: then this
+    /// one is not obeyed any more.
     fn take_keepers(&mut self, term: u32, addresses: &[String], is_succeeded: bool) {
         if term < self.latest_term() {
             return self.leave_keeper("its successor is known here");
@@ -553,7 +554,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The first attempt that is answered takes the connection's place.
+    /// Looks at the attempts to reach the keeper: the first that is answered takes the connection's place.
     fn hear_attempts(&mut self) -> LaunchResult<Outcome> {
         match self.attempts.attend() {
             ResumeOutcome::Pending => Ok(Outcome::GoOn),
@@ -643,7 +644,7 @@ impl<'a> Part<'a> {
         Ok(Outcome::GoOn)
     }
 
-    /// All are there: the supervisor may start the daemons, if the others can be reached.
+    /// Tells the supervisor to start the daemons, now that all hosts are there, if the others can be reached.
     fn begin(&mut self, begin: &FormationStart, map: &[u8]) -> LaunchResult<()> {
         for address in &begin.reach {
             // Before any daemon starts: a firewall between two hosts would otherwise show as a formation that
@@ -711,7 +712,7 @@ impl<'a> Part<'a> {
         })
     }
 
-    /// Without a supervisor, the nodes hear of it from each other.
+    /// Tells the supervisor of lost nodes. Without one, the nodes hear of it from each other.
     fn tell_lost(&self, nodes: Vec<u16>) {
         if self.report.is_some()
             && let Err(error) = ask(&self.dir, &Request::Lost { nodes }, &[], LOST_MS)
@@ -738,14 +739,14 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// From now on the volumes are the formation's again, and go with it.
+    /// Marks the volumes as the formation's own again, so that they are removed with it.
     fn be_recovered(&mut self) {
         if !self.leaves_volumes {
             return;
         }
         match ask(&self.dir, &Request::Recovered, &[], LOST_MS) {
             Ok(()) => self.leaves_volumes = false,
-            // Told again with the order to go.
+            // Repeated with the order to go down.
             Err(error) => log::warn!(error:%; "{error}"),
         }
     }
@@ -826,8 +827,8 @@ impl<'a> Part<'a> {
     }
 }
 
-/// The formation was taken down by an elected keeper: what a former one has left on this host tells of nothing any more. A
-/// keeper that runs here does that itself.
+/// Removes what a former keeper has left on this host of a formation that an elected one has taken down. A keeper that
+/// runs here does that itself.
 fn forget_keeper(here: &Environment, ticket: &Ticket) -> LaunchResult<()> {
     let of_former = StateDir::wholes(here).into_iter().find(|(name, _)| *name == ticket.name);
     if let Some((_, dir)) = of_former {
@@ -842,7 +843,7 @@ fn forget_keeper(here: &Environment, ticket: &Ticket) -> LaunchResult<()> {
     Ok(())
 }
 
-/// The state of a part that has nothing yet, with what it takes to have it.
+/// Returns the state of a part that has nothing yet, with what it takes to have it.
 fn new_part(
     here: &Environment,
     ticket: &Ticket,
@@ -862,7 +863,7 @@ fn new_part(
     Ok((claim, state, None))
 }
 
-/// The state of a part that is recovered, with what it takes to have it, and what it was.
+/// Returns the state of a part that is recovered, with what it takes to have it, and what it was.
 fn old_part(
     here: &Environment,
     ticket: &Ticket,
@@ -882,7 +883,7 @@ fn old_part(
     part_again(here, &wish).map(|(claim, state, past)| (claim, state, Some(past)))
 }
 
-/// The error for a host that was named twice, where what runs here already is this very formation.
+/// Returns the error for a host that was named twice, where what runs here already is this very formation.
 fn named_twice(here: &Environment, ticket: &Ticket, error: LaunchError) -> LaunchError {
     let found = StateDir::find(here, Some(&ticket.name)).and_then(|(_, dir)| dir.read());
     if found.ok().flatten().is_none_or(|state| state.formation != ticket.formation) {
@@ -940,7 +941,7 @@ fn offer(node: &NodeState, (client_address, peer_address): (String, String)) -> 
     JoinNode { client_address, peer_address, volumes: node.volumes.iter().map(volume).collect() }
 }
 
-/// As the state file writes it.
+/// Returns the life of a node as the state file writes it.
 pub(crate) fn life(life: NodeLife) -> &'static str {
     match life {
         NodeLife::Starting => "starting",
@@ -983,7 +984,7 @@ fn has_ended(input: BorrowedFd<'_>) -> bool {
     is_readable(input) && matches!(rustix::io::read(input, &mut rest), Ok(0) | Err(_))
 }
 
-/// Unlike `eprintln!` it bears that nobody reads standard error any more.
+/// Writes to standard error. Unlike `eprintln!` it bears that nobody reads that any more.
 fn say(text: &str) {
     let _nobody_reads = writeln!(std::io::stderr(), "bivouac: {}", bivouac_types::named(text));
 }

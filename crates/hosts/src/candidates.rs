@@ -11,7 +11,7 @@ const UNPROVEN_MAX: usize = 64;
 const PROVEN_MAX: usize = 32;
 /// Time that one may take to prove itself, in milliseconds.
 const UNPROVEN_MS: u64 = 10_000;
-/// Most connections that are accepted in a row, so that who connects without a pause does not hold the host up.
+/// Most connections that are accepted in a row, so that a client that connects without pause does not block the host.
 const ACCEPTS_MAX: usize = 64;
 
 /// Connections of candidates. Time is an argument, in milliseconds, and rises.
@@ -35,7 +35,7 @@ impl Candidate {
 }
 
 impl Candidates {
-    /// The connections, to be polled.
+    /// Returns the connections, to be polled.
     pub fn links(&self) -> impl Iterator<Item = &Link> {
         self.links.iter().map(|candidate| &candidate.link)
     }
@@ -52,7 +52,7 @@ impl Candidates {
         }
     }
 
-    /// Time when the first of those that have not proven themselves is late.
+    /// Returns the time when the first of those that have not proven themselves is late.
     pub fn due_ms(&self) -> Option<u64> {
         let strangers = self.links.iter().filter(|known| known.is_stranger());
         strangers.map(|known| known.since_ms.saturating_add(UNPROVEN_MS)).min()
@@ -92,9 +92,9 @@ impl Candidates {
     }
 }
 
-/// The position of the one that goes, of connections by their address, the oldest first: one from elsewhere before one
-/// from a voter's host, then one of the address that has the most, then the oldest. So neither a flood from one host nor
-/// one from outside pushes out a voter that is proving itself.
+/// Returns the position of the one that goes, of connections by their address, the oldest first: one from elsewhere
+/// before one from a voter's host, then one of the address that has the most, then the oldest. So neither a flood from
+/// one host nor one from outside pushes out a voter that is proving itself.
 fn first_to_go(ips: &[Option<IpAddr>], voters: &[IpAddr]) -> Option<usize> {
     let mut counts: BTreeMap<Option<IpAddr>, usize> = BTreeMap::new();
     ips.iter().for_each(|ip| *counts.entry(*ip).or_default() += 1);

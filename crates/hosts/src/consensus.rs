@@ -1,17 +1,18 @@
-//! Consensus of hosts on who keeps a formation, and on what that keeper has decided: messages in, answers out, no input or
-//! output.
+//! Consensus of hosts on which keeper leads a formation, and on what it has decided. No I/O.
 //!
-//! Single-decree Paxos with a leader, over one register that holds the formation's whole state (Lamport, *Paxos Made Simple*,
-//! 2001; Rystsov, *CASPaxos*, 2018). The agents of a few hosts are *voters*. A *keeper* holds a *term*, which a majority of voters
-//! has promised to it; it writes *records*, each of which replaces the one before, and acts on a record only once a majority has
-//! accepted it. A voter that has promised a later term accepts nothing of an earlier one. So a deposed keeper can have nothing
-//! accepted, and its successor has read all that was.
+//! Single-decree Paxos with a leader, over one register that holds the formation's whole state (Lamport, *Paxos Made
+//! Simple*, 2001; Rystsov, *CASPaxos*, 2018). The agents of a few hosts are *voters*. A *keeper* holds a *term*, which
+//! a majority of voters has promised to it; it writes *records*, each of which replaces the one before, and acts on a
+//! record only once a majority has accepted it. A voter that has promised a later term accepts nothing of an earlier
+//! one. So a deposed keeper can have nothing accepted, and its successor has read all that was.
 //!
-//! A voter keeps this in memory: its process is the host's part of the formation, and a part that has ended does not come back.
+//! A voter keeps this in memory: its process is the host's part of the formation, and a part that has ended does not
+//! come back.
 
 use std::collections::BTreeSet;
 
-/// The hosts whose agreement counts, by position. A change is in force once a majority of both sets has accepted it.
+/// The hosts whose agreement counts, by position. A change is in force once a majority of both sets has accepted it, as
+/// in Raft's joint consensus.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Voters {
     /// The hosts; none if the present keeper decides alone, and nobody can succeed it.
@@ -21,23 +22,23 @@ pub(crate) struct Voters {
 }
 
 impl Voters {
-    /// Returns whether a record is accepted, if these hosts have accepted it.
+    /// Returns true if a record is accepted once these hosts have accepted it.
     pub fn accept(&self, hosts: &BTreeSet<u16>) -> bool {
         [&self.now, &self.former].into_iter().all(|voters| is_majority(voters, hosts))
     }
 
-    /// Returns whether these hosts make a candidate the keeper.
+    /// Returns true if these hosts make a candidate the keeper.
     pub fn elect(&self, hosts: &BTreeSet<u16>) -> bool {
         !self.now.is_empty() && self.accept(hosts)
     }
 
-    /// Returns whether these hosts may elect a keeper, where it is not known yet whether a change of voters is accepted.
+    /// Returns true if these hosts may elect a keeper, while it is unknown whether a change of voters was accepted.
     pub fn may_elect(&self, hosts: &BTreeSet<u16>) -> bool {
         let settled = if self.former.is_empty() { &self.now } else { &self.former };
         !settled.is_empty() && is_majority(settled, hosts)
     }
 
-    /// All of them, once.
+    /// Returns all of them, each once.
     pub fn all(&self) -> BTreeSet<u16> {
         self.now.iter().chain(&self.former).copied().collect()
     }
@@ -45,10 +46,11 @@ impl Voters {
 
 fn is_majority(voters: &[u16], hosts: &BTreeSet<u16>) -> bool {
     let agreed = voters.iter().filter(|voter| hosts.contains(voter)).count();
+    // Without voters the keeper decides alone; `elect` excludes that case.
     voters.is_empty() || 2 * agreed > voters.len()
 }
 
-/// All that keepers have decided.
+/// Everything that keepers have decided, as one record that replaces the one before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     /// Term of the keeper that wrote it.
@@ -75,17 +77,17 @@ pub(crate) struct Voter {
 }
 
 impl Voter {
-    /// The newest record that it has accepted.
+    /// Returns the newest record that it has accepted.
     pub fn accepted(&self) -> Option<&Record> {
         self.accepted.as_ref()
     }
 
-    /// The highest term that it has promised.
+    /// Returns the highest term that it has promised.
     pub fn promised(&self) -> u32 {
         self.promised
     }
 
-    /// Accepts a record, or an older one of the same keeper.
+    /// Accepts a record; one older than the latest of the same keeper changes nothing.
     ///
     /// # Errors
     /// The later term that it has promised.
@@ -93,6 +95,7 @@ impl Voter {
         if record.term < self.promised {
             return Err(self.promised);
         }
+        // To accept a later term is to promise it.
         self.promised = record.term;
         if self.accepted.as_ref().is_none_or(|known| known.order() < record.order()) {
             self.accepted = Some(record);
@@ -100,12 +103,12 @@ impl Voter {
         Ok(())
     }
 
-    /// Returns whether it would promise this term. One that has no record yet is no voter.
+    /// Returns true if it would promise this term. A host without a record is not a voter yet.
     pub fn would_promise(&self, term: u32) -> bool {
         term > self.promised && self.accepted.is_some()
     }
 
-    /// Promises a term to one candidate; the newest record that it has accepted.
+    /// Promises a term to a candidate; returns the newest record that it has accepted.
     ///
     /// # Errors
     /// The term that it has promised already.
@@ -120,8 +123,8 @@ impl Voter {
     }
 }
 
-/// A host's attempt to become the keeper: first it asks whether it would be elected, so that one that is cut off
-/// disturbs nobody.
+/// Candidacy of a host to become the keeper. It first asks whether it would be elected, without a promise (as Raft's
+/// pre-vote), so that a host that is cut off does not depose a keeper.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Candidacy {
     term: u32,
@@ -131,30 +134,30 @@ pub(crate) struct Candidacy {
 }
 
 impl Candidacy {
-    /// Begins to ask for a term above `known`, if this host has a vote and somebody else than the present keeper can be
-    /// elected.
+    /// Begins a candidacy for a term above `known`. Returns `None` if this host has no vote, or no keeper but the
+    /// present one can be elected.
     pub fn begin(voter: &Voter, host: u16, known: u32) -> Option<Candidacy> {
         let newest = voter.accepted.clone().filter(|record| record.voters.now.contains(&host))?;
         let term = voter.promised.max(known).checked_add(1)?;
         Some(Candidacy { term, is_trial: true, newest, agreed: BTreeSet::from([host]) })
     }
 
-    /// The term that it asks for.
+    /// Returns the term that it asks for.
     pub fn term(&self) -> u32 {
         self.term
     }
 
-    /// Returns whether it only asks.
+    /// Returns true while it only asks.
     pub fn is_trial(&self) -> bool {
         self.is_trial
     }
 
-    /// The voters to be asked.
+    /// Returns the voters to ask.
     pub fn voters(&self) -> BTreeSet<u16> {
         self.newest.voters.all()
     }
 
-    /// A voter agrees, with the newest record that it has accepted.
+    /// Counts a voter's agreement, with the newest record that it has accepted.
     pub fn agrees(&mut self, host: u16, record: Record) {
         if self.newest.order() < record.order() {
             self.newest = record;
@@ -162,12 +165,13 @@ impl Candidacy {
         self.agreed.insert(host);
     }
 
-    /// Returns whether enough voters would agree.
+    /// Returns true if enough voters would promise.
     pub fn would_be_elected(&self) -> bool {
         self.is_trial && self.newest.voters.elect(&self.agreed)
     }
 
-    /// Asks in earnest once enough voters would agree. This host's own voter is the first to promise.
+    /// Asks for promises, once enough voters would give them. This host's own voter promises first. Returns false if it
+    /// is too early, or that voter refuses.
     pub fn stand(&mut self, voter: &mut Voter, host: u16) -> bool {
         if !self.would_be_elected() {
             return false;
@@ -178,13 +182,13 @@ impl Candidacy {
         true
     }
 
-    /// The newest record of all that may have been accepted, if this host is the keeper now.
+    /// Returns the newest record that may have been accepted, if this host is the keeper now.
     pub fn elected(&self) -> Option<&Record> {
         (!self.is_trial && self.newest.voters.elect(&self.agreed)).then_some(&self.newest)
     }
 }
 
-/// A keeper's newest record, on its way to the voters.
+/// A keeper's newest record, while voters accept it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Proposal {
     /// The voters that have accepted it.
@@ -192,27 +196,27 @@ pub(crate) struct Proposal {
 }
 
 impl Proposal {
-    /// A voter has accepted it.
+    /// Counts a voter's acceptance.
     pub fn accepts(&mut self, host: u16) {
         self.accepted.insert(host);
     }
 
-    /// Returns whether a voter has yet to accept it.
+    /// Returns true if a voter has not accepted it yet.
     pub fn lacks(&self, host: u16) -> bool {
         !self.accepted.contains(&host)
     }
 
-    /// Returns whether the keeper may act on it.
+    /// Returns true if the keeper may act on it.
     pub fn is_accepted(&self, voters: &Voters) -> bool {
         voters.accept(&self.accepted)
     }
 }
 
-/// Fewest hosts that can outvote the loss of one of them.
+/// Fewest hosts with which a majority survives the loss of one.
 pub(crate) const VOTERS_MIN: usize = 3;
 
-/// The hosts that vote from now on: five of those that live, three, or none, who are too few to outvote the loss of one of them.
-/// Those that do already go on.
+/// Chooses the voters: five of the living hosts, three if there are fewer, none if there are fewer than three. Present
+/// voters that live stay.
 pub(crate) fn choose_voters(present: &[u16], living: &[u16]) -> Vec<u16> {
     let count = match living.len() {
         0..VOTERS_MIN => return Vec::new(),

@@ -1,22 +1,23 @@
-//! Contact between a host's part and the keeper: the actions of each as time passes without a word of the other.
+//! Contact between a host's part and the keeper: what each does as time passes without a message of the other.
 //!
-//! Both sides are state machines without input or output. Time is an argument, in milliseconds, and rises. A cut connection
-//! of TCP is silent for about as long after the cut as during it, since each repetition waits twice as long as the one
-//! before. So the part does not wait for it: in doubt it connects anew, again and again, and the answer there counts.
+//! Both sides are state machines without input or output. Time is an argument, in milliseconds, and rises. A cut
+//! connection of TCP is silent for about as long after the cut as during it, since each repetition waits twice as long
+//! as the one before. So the part does not wait for it: in doubt it connects anew, again and again, and the answer
+//! there counts.
 //!
 //! Only what comes from the keeper is a sign of life. Other hosts' nodes do not count: they are there after the
 //! keeper's end, too, and parts that believed each other would never go.
 
-/// Number of signs of life that hosts are sent within the silence that they bear. So often that a cut may last
-/// nearly as long as that silence, whenever it begins.
+/// Messages that each host is sent within the tolerated silence when there is nothing else to say. So many that an
+/// interruption may last nearly as long as that silence, whenever it begins.
 pub(crate) const SIGNS_OF_LIFE: u64 = 30;
-/// Share of the silence after which a part doubts its connection: some signs of life are missing by then.
+/// Share of the silence after which a part doubts its connection, as some messages are missing by then.
 const DOUBT_SHARE: u64 = 12;
-/// Number of attempts in the time after which a part doubts its connection, where another keeper may be there by then.
+/// Attempts in the time after which a part doubts its connection, where another keeper may have taken over by then.
 const TRIES_IN_DOUBT: u64 = 4;
-/// Longest time between two attempts to connect anew, in milliseconds: so much later than the network the contact is back.
+/// Longest interval of attempts to reconnect, in milliseconds, which delays the contact after an interruption.
 const TRY_MS_MAX: u64 = 1000;
-/// Shortest one.
+/// Shortest interval of attempts, in milliseconds.
 const TRY_MS_MIN: u64 = 100;
 /// Longest time for which a host that has closed its connection may come back on a new one, in milliseconds.
 const RETURN_MS_MAX: u64 = 5000;
@@ -24,12 +25,12 @@ const RETURN_MS_MAX: u64 = 5000;
 /// Next action of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ContactAction {
-    /// Look again at this time, unless something is heard.
+    /// Call again at this time, unless a message arrives before.
     Wait {
         /// The time.
         until_ms: u64,
     },
-    /// Connect anew; the number tells later attempts from earlier ones.
+    /// Reconnect; the number distinguishes attempts.
     Try {
         /// Rises with every attempt.
         turn: u32,
@@ -41,7 +42,7 @@ pub(crate) enum ContactAction {
 /// Reason why a part is taken down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ContactLoss {
-    /// Nothing was heard for as long as is borne.
+    /// Nothing was received for as long as is tolerated.
     Silence,
     /// The connection has ended, and nobody is there any more who could be connected to.
     Gone,
@@ -52,73 +53,75 @@ pub(crate) enum ContactLoss {
 pub(crate) struct Contact {
     silence_ms: u64,
     heard_ms: u64,
-    /// True if the part knows how to connect anew: once it is of the formation.
+    /// True once the part has what it needs to reconnect: it belongs to the formation.
     may_resume: bool,
     /// True if the connection has ended.
     broken: bool,
-    /// True if since then nobody was there to be connected to.
+    /// True if nobody could be connected to since then.
     refused: bool,
     tried_ms: Option<u64>,
     turn: u32,
-    /// Time after which the connection is doubted, in milliseconds, where another host's keeper can take this one's place.
+    /// Time after which the connection is doubted, in milliseconds, where another host's keeper can take this one's
+    /// place.
     succeeded_ms: Option<u64>,
 }
 
 impl Contact {
-    /// A contact that has just been made.
+    /// Creates a contact at the time of its first message.
     pub fn new(silence_ms: u64, now_ms: u64) -> Contact {
         let (may_resume, broken, refused) = (false, false, false);
         let (tried_ms, turn, succeeded_ms) = (None, 0, None);
         Contact { silence_ms, heard_ms: now_ms, may_resume, broken, refused, tried_ms, turn, succeeded_ms }
     }
 
-    /// From now on another keeper may take the place of this one, whose end is not the part's then; or not any more.
+    /// Sets whether a keeper on another host can take over, so that this keeper's end is not the part's: then the
+    /// silence, in milliseconds, after which the connection is doubted; `None` if none can.
     pub fn succeeded(&mut self, doubt_ms: Option<u64>) {
         self.succeeded_ms = doubt_ms;
     }
 
-    /// Time when the keeper was heard last.
+    /// Returns when a message of the keeper last arrived.
     pub fn heard_ms(&self) -> u64 {
         self.heard_ms
     }
 
-    /// From now on the part can connect anew.
+    /// Permits the part to reconnect from now on.
     pub fn allow(&mut self) {
         self.may_resume = true;
     }
 
-    /// The keeper was heard.
+    /// Records that a message of the keeper has arrived.
     pub fn heard(&mut self, now_ms: u64) {
         self.heard_ms = now_ms.max(self.heard_ms);
     }
 
-    /// The keeper answered on a new connection, which takes the place of the former one.
+    /// Records that the keeper has answered on a new connection, which replaces the former one.
     pub fn resumed(&mut self, now_ms: u64) {
         self.heard(now_ms);
         (self.broken, self.refused) = (false, false);
     }
 
-    /// The connection has ended. By itself that says little: what is between may have ended it.
+    /// Records that the connection has ended. That may be due to something in between.
     pub fn broke(&mut self) {
         self.broken = true;
     }
 
-    /// Notes that nobody listens where the keeper was reached before, or somebody else does.
+    /// Records that at the keeper's former address nobody listens, or another program does.
     pub fn refused(&mut self) {
-        // While the connection stands it is the network that refuses.
+        // While the connection stands, it is the network that refuses.
         self.refused |= self.broken;
     }
 
-    /// Time between two attempts, in milliseconds.
+    /// Returns the interval of attempts, in milliseconds.
     pub fn try_ms(&self) -> u64 {
         let share_ms = self.succeeded_ms.unwrap_or(u64::MAX) / TRIES_IN_DOUBT;
         (self.silence_ms / SIGNS_OF_LIFE).min(share_ms).clamp(TRY_MS_MIN, TRY_MS_MAX)
     }
 
-    /// The next action.
+    /// Returns the next action.
     pub fn next(&mut self, now_ms: u64) -> ContactAction {
         let end_ms = self.heard_ms.saturating_add(self.silence_ms);
-        // Nobody listens where the keeper was, and the connection to it has ended: it is gone, and the silence need
+        // Nobody listens at the keeper's address, and the connection to it has ended: it is gone, and the silence need
         // not be waited for.
         let is_succeeded = self.succeeded_ms.is_some();
         if self.broken && ((self.refused && !is_succeeded) || !self.may_resume) {
@@ -147,47 +150,48 @@ impl Contact {
     }
 }
 
-/// The keeper's side of a contact: whether a host is still of the formation.
+/// The keeper's side of a contact: whether a host still belongs to the formation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HostContact {
-    /// Time when it was heard last.
+    /// When a message of it last arrived.
     heard_ms: u64,
     /// The latest of its connections.
     turn: u32,
-    /// Without a connection: until when it may come back.
+    /// Without a connection, until when it may come back.
     away_until_ms: Option<u64>,
 }
 
 impl HostContact {
-    /// A host that has just reported.
+    /// Creates the contact of a host that has just reported.
     pub fn new(now_ms: u64) -> HostContact {
         HostContact { heard_ms: now_ms, ..HostContact::default() }
     }
 
-    /// It was heard.
+    /// Records that a message of it has arrived.
     pub fn heard(&mut self, now_ms: u64) {
         self.heard_ms = now_ms.max(self.heard_ms);
     }
 
-    /// Time when it was heard last.
+    /// Returns when a message of it last arrived.
     pub fn heard_ms(&self) -> u64 {
         self.heard_ms
     }
 
-    /// Its connection has ended; `closed`, at its own end. An agent that dies does the same as one that gives up an attempt
-    /// whose answer did not arrive in time, so it has the time for another one. Otherwise it may not know yet.
+    /// Records that its connection has ended; `closed`, at its own end. An agent that dies looks like one that gives up
+    /// an attempt whose answer came too late, so it has time for another attempt. If the connection broke, the agent
+    /// may not know yet.
     pub fn broke(&mut self, closed: bool, silence_ms: u64, now_ms: u64) {
         let given_up_ms = self.heard_ms.saturating_add(2 * silence_ms);
         let soon_ms = now_ms.saturating_add((silence_ms / 4).min(RETURN_MS_MAX));
         self.away_until_ms = Some(if closed { given_up_ms.min(soon_ms) } else { given_up_ms });
     }
 
-    /// Returns whether it is without a connection, and may come back.
+    /// Returns true if it has no connection and may come back.
     pub fn is_away(&self) -> bool {
         self.away_until_ms.is_some()
     }
 
-    /// A new connection of it; whether that is later than the one there is.
+    /// Records a new connection of it. Returns false if it is older than the present one.
     pub fn resume(&mut self, turn: u32, now_ms: u64) -> bool {
         if turn <= self.turn {
             return false;
@@ -197,8 +201,8 @@ impl HostContact {
         true
     }
 
-    /// Time when it is given up unless it is heard. A host that heard nothing for the silence that it bears has taken
-    /// its part down; the rest is for what is under way.
+    /// Returns when it is given up unless a message arrives. A host that received nothing for the tolerated silence has
+    /// taken its part down; twice that leaves time for messages under way.
     pub fn due_ms(&self, silence_ms: u64) -> u64 {
         self.away_until_ms.unwrap_or(self.heard_ms.saturating_add(2 * silence_ms))
     }
@@ -309,9 +313,9 @@ mod tests {
         back_ms: Option<u64>,
     }
 
-    /// Plays both sides in steps of 10 ms. Worse than the truth: a connection that was cut in any direction never carries
-    /// anything again, and an attempt succeeds only when both directions are open when it is made. `dies_ms`: the keeper's end,
-    /// of which nothing is heard.
+    /// Plays both sides in steps of 10 ms. Worse than the truth: a connection that was cut in any direction never
+    /// carries anything again, and an attempt succeeds only when both directions are open when it is made. `dies_ms`:
+    /// the keeper's end, of which nothing is heard.
     fn play(silence_ms: u64, cuts: &[Cut], dies_ms: u64, until_ms: u64) -> Ends {
         let (mut part, mut tie, mut ends) =
             (Contact::new(silence_ms, 0), HostContact::new(0), Ends::default());
@@ -396,7 +400,8 @@ mod tests {
             prop_assert!(ends.part_ms.is_some_and(|part| part <= dies + S), "{:?}", ends);
         }
 
-        /// Whatever happens in whatever order: the end comes in time and not before, and attempts do not come in a rush.
+        /// Whatever happens in whatever order: the end comes in time and not before, and attempts do not come in a
+        /// rush.
         #[test]
         fn any_order_of_events_keeps_the_bounds(events in proptest::collection::vec((0u8..5, 0u64..4000), 1..200)) {
             let mut contact = contact();

@@ -63,6 +63,7 @@ pub fn take_down_hosts(
     };
     match ask_for(dir, &Request::Stop, &[], DOWN_MS_MAX)? {
         Answer::Down { left: [processes, mounts, files, sockets], notes } => {
+            // At its end it removes its directory: only then it shows whether anything is left of it.
             let _ended = wait_readable(end.as_fd(), END_MS_MAX);
             if discard {
                 // A recovery that was under way has left what it was for.
@@ -82,8 +83,8 @@ pub fn take_down_hosts(
     }
 }
 
-/// The keeper was killed: the hosts have noticed, as their connections ended. What their disks may still have is forgotten only
-/// where it is thrown away.
+/// Takes a formation down whose keeper was killed: the hosts have noticed, as their connections ended. What their disks
+/// may still have is forgotten only where it is thrown away.
 fn without_keeper(
     here: &Environment,
     dir: &StateDir,
@@ -101,10 +102,10 @@ fn without_keeper(
     Ok(LeftOnHosts { remains: Remains::default(), notes })
 }
 
-/// Has the keeper ask all hosts how they are, and answers what it then knows.
+/// Makes the keeper ask all hosts for their state, and returns the result.
 ///
 /// # Errors
-/// That the state cannot be read. Of a keeper that is gone, what it knew last.
+/// The state cannot be read. If the keeper is gone, its last state is returned.
 pub fn look_at_hosts(dir: &StateDir, state: FormationState) -> LaunchResult<FormationState> {
     if let Err(error) = ask(dir, &Request::Look, &[], LOOK_MS_MAX) {
         log::info!(error:%; "{error}");

@@ -18,7 +18,8 @@ pub(crate) struct ElectionTimes {
 }
 
 impl ElectionTimes {
-    /// Half of the time in which the loss of a host is noticed: the other half is the new keeper's.
+    /// Returns the times of elections: half of the time in which the loss of a host is noticed; the other half is the
+    /// new keeper's.
     pub fn of(dead_after_ms: u64) -> ElectionTimes {
         ElectionTimes {
             silence_ms: dead_after_ms.saturating_mul(3) / 2,
@@ -28,9 +29,9 @@ impl ElectionTimes {
     }
 }
 
-/// Shortest `--silence-max`, as a multiple of `--dead-after`, with which another keeper can be elected before the hosts take
-/// their parts down: the last of five voters stands after two and a half, has an attempt behind it after three, and the
-/// hosts connect to its keeper within the fourth.
+/// Shortest `--silence-max`, as a multiple of `--dead-after`, with which another keeper can be elected before the hosts
+/// take their parts down: the last of five voters stands after two and a half, has an attempt behind it after three,
+/// and the hosts connect to its keeper within the fourth.
 const SILENCE_FACTOR_MIN: u64 = 4;
 
 /// Refuses times with which no keeper could be elected, where one is to be.

@@ -19,14 +19,14 @@ pub(crate) const LOOK_MS_MAX: u64 = 5000;
 /// Time that an address may take to answer.
 const CONNECT_WAIT: Duration = Duration::from_secs(1);
 
-/// The whole of the formation of which `dir` has one host's part, as its keeper on another host says. Nothing if none answers, or
-/// the formation is such that it is kept on one host only.
+/// Returns the whole of the formation of which `dir` has one host's part, as its keeper on another host says. Nothing
+/// if none answers, or the formation is such that it is kept on one host only.
 #[must_use]
 pub fn look_elsewhere(dir: &StateDir, part: &FormationState) -> Option<FormationState> {
     ask_keepers(dir, part).map(|(state, _)| state)
 }
 
-/// The state with the latest term, and the keeper's address: one that was deposed may not know it yet.
+/// Returns the state with the latest term, and the keeper's address: one that was deposed may not know it yet.
 fn ask_keepers(dir: &StateDir, part: &FormationState) -> Option<(FormationState, String)> {
     let ask = |address: String| {
         let (reply, payload) = ask_at(dir, part, &address, Question::Look, LOOK_MS_MAX)

@@ -1,4 +1,4 @@
-//! This program, run on all hosts for what it says, once.
+//! This program, run once on all hosts for its output.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::DirBuilderExt;
@@ -44,7 +44,7 @@ pub struct Inquiry<'a> {
 /// Hears of hosts while their programs still run; all of them do so at the same time.
 #[derive(Clone, Copy)]
 pub struct AnswerStream<'a> {
-    /// Is told.
+    /// Called with each answer.
     pub hear: &'a (dyn Fn(HostAnswer) + Sync),
     /// Set when the programs are to be waited for no longer.
     pub stop: &'a AtomicBool,
@@ -75,7 +75,7 @@ pub struct Answers {
     pub trouble: Vec<String>,
 }
 
-/// An answer as lines for [`ask_hosts`], from the host of that name. It must have no line breaks.
+/// Returns an answer as lines for [`ask_hosts`], from the host of that name. It must have no line breaks.
 #[must_use]
 pub fn answer_lines(host: &str, answer: &str) -> String {
     let host: String = host.chars().map(|c| if c.is_whitespace() { '_' } else { c }).collect();
@@ -202,8 +202,8 @@ fn call(inquiry: &Inquiry<'_>, arguments: &[String], host: Option<&str>, deadlin
     }
 }
 
-/// The answers among what several hosts said at the same time, each with what its host calls itself, and the last of
-/// what else was said.
+/// Returns the answers among what several hosts said at the same time, each with what its host calls itself, and the
+/// last of what else was said.
 fn whole_answers(said: &str) -> (Vec<(String, String)>, Option<String>) {
     let mut parts: BTreeMap<&str, BTreeMap<usize, &str>> = BTreeMap::new();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
@@ -226,6 +226,7 @@ fn whole_answers(said: &str) -> (Vec<(String, String)>, Option<String>) {
             counts.insert(host, count);
         }
     }
+    // Several hosts' lines may be mixed, and a host that was ended may have said only some of them.
     let is_whole = |host: &str, parts: &BTreeMap<usize, &str>| counts.get(host) == Some(&parts.len());
     let texts = parts.iter().filter(|(host, parts)| is_whole(host, parts));
     let text = |parts: &BTreeMap<usize, &str>| parts.values().copied().collect::<String>();
@@ -250,7 +251,7 @@ impl Shared {
         self.files().iter().filter_map(|path| std::fs::read_to_string(path).ok()).collect()
     }
 
-    /// The answers that are whole.
+    /// Returns the answers that are whole.
     fn files(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
         let is_whole = |path: &PathBuf| path.extension().is_none_or(|extension| extension != PART);

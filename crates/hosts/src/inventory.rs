@@ -21,9 +21,9 @@ pub(crate) struct Inventory {
 pub(crate) enum Presence {
     /// Called, not heard of.
     Called,
-    /// It is there.
+    /// It has reported.
     Here(Box<Join>),
-    /// It will not come, and why.
+    /// It will not report, for this reason.
     Missing(String),
 }
 
@@ -57,7 +57,7 @@ impl Inventory {
         self.hosts.get(index).map(|(_, presence)| presence)
     }
 
-    /// A host reports; which one it is, if it may take part.
+    /// Takes in the report of a host. Returns which one it is, if it may take part.
     ///
     /// # Errors
     /// Why it is not let in.
@@ -90,7 +90,7 @@ impl Inventory {
         Ok(index)
     }
 
-    /// A host will not come. The first reason counts: the others follow from it.
+    /// Notes that a host will not come. The first reason counts: the others follow from it.
     pub fn miss(&mut self, index: usize, reason: String) {
         if let Some((_, presence)) = self.hosts.get_mut(index)
             && !matches!(presence, Presence::Missing(_))
@@ -99,7 +99,7 @@ impl Inventory {
         }
     }
 
-    /// All that were not heard of are given up.
+    /// Gives up all hosts that have not reported.
     pub fn time_is_up(&mut self, waited_s: u64) {
         for (_, presence) in self.hosts.iter_mut().filter(|(_, presence)| *presence == Presence::Called) {
             let text = format!("did not report within {waited_s} s; see --start-timeout");
@@ -120,7 +120,7 @@ impl Inventory {
         if here >= self.min_nodes { Verdict::Go } else { Verdict::TooFew }
     }
 
-    /// Those who are there, in the order in which they were named.
+    /// Returns the hosts that have reported, in the order in which they were named.
     pub fn here(&self) -> impl Iterator<Item = (usize, &HostArg, &Join)> {
         self.hosts.iter().enumerate().filter_map(|(index, (host, presence))| match presence {
             Presence::Here(join) => Some((index, host, join.as_ref())),
@@ -128,7 +128,7 @@ impl Inventory {
         })
     }
 
-    /// Those who are not, and why.
+    /// Returns the others, with the reasons.
     pub fn missing(&self) -> impl Iterator<Item = (&str, &str)> {
         self.hosts.iter().filter_map(|(host, presence)| match presence {
             Presence::Missing(reason) => Some((host.name.as_str(), reason.as_str())),
@@ -136,7 +136,7 @@ impl Inventory {
         })
     }
 
-    /// Reason why the formation does not start.
+    /// Returns the reason why the formation does not start.
     pub fn too_few(&self) -> String {
         let here: usize = self.here().map(|(_, host, _)| usize::from(host.nodes)).sum();
         let all: usize = self.hosts.iter().map(|(host, _)| usize::from(host.nodes)).sum();
@@ -147,7 +147,7 @@ impl Inventory {
         text + "\nset that right, or start with less: --min-nodes"
     }
 
-    /// The host with the name that the launcher uses; else the one whose own name it is.
+    /// Returns the host with the name that the launcher uses; else the one whose own name it is.
     fn find(&self, join: &Join) -> Option<usize> {
         let position = |name: &str| self.hosts.iter().position(|(host, _)| same_host(bare(&host.name), name));
         self.hosts
@@ -167,7 +167,7 @@ impl Inventory {
     }
 }
 
-/// Two machines may have one name by mistake; addresses decide.
+/// Returns true if two hosts share the directory. Two machines may have one name by mistake; addresses decide.
 fn shares_directory(a: &Join, b: &Join) -> bool {
     let ip = |join: &Join| {
         let node = join.nodes.first()?;
@@ -197,7 +197,7 @@ fn trouble(join: &Join, now_unix_ms: u64) -> Option<String> {
     })
 }
 
-/// Without the user in front.
+/// Returns the host's name without the user in front.
 fn bare(name: &str) -> &str {
     name.rsplit_once('@').map_or(name, |(_, host)| host)
 }

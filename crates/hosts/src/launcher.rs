@@ -12,7 +12,7 @@ const SSH_ALIVE_MIN: u64 = 4;
 /// Silence that is borne of who only says something, in milliseconds.
 const INQUIRY_SILENCE_MS: u64 = 10_000;
 
-/// Whose `mpiexec` it is.
+/// Family of an `mpiexec`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MpiFamily {
@@ -25,7 +25,7 @@ pub enum MpiFamily {
 }
 
 impl MpiFamily {
-    /// The family of the `mpiexec` in the search path.
+    /// Returns the family of the `mpiexec` in the search path.
     pub(crate) fn installed() -> MpiFamily {
         let output = std::process::Command::new("mpiexec").arg("--version").output();
         output.map_or(MpiFamily::Other, |output| {
@@ -33,7 +33,7 @@ impl MpiFamily {
         })
     }
 
-    /// By what `mpiexec --version` says.
+    /// Returns the family by what `mpiexec --version` says.
     pub(crate) fn of_version(said: &str) -> MpiFamily {
         let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
         if has(&["Open MPI", "OpenRTE", "PRTE"]) {
@@ -75,7 +75,7 @@ pub(crate) struct RemoteCommand {
     stays: bool,
 }
 
-/// The command lines that start a program on hosts for what it says; each with its host, if it is for one.
+/// Returns the command lines that start a program on hosts for what it says; each with its host, if it is for one.
 pub(crate) fn inquiry_calls(
     launcher: &Launcher,
     hosts: &[HostArg],
@@ -91,7 +91,7 @@ pub(crate) fn inquiry_calls(
     calls.map(named).collect()
 }
 
-/// This program as it is sent to hosts.
+/// This program, as it is sent to hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SentProgram {
     /// Its length, in bytes.
@@ -100,7 +100,7 @@ pub(crate) struct SentProgram {
     pub digest: String,
 }
 
-/// The launcher of the batch job that this process is in, with the job's hosts; `None` outside of one.
+/// Returns the launcher of the batch job that this process is in, with the job's hosts; `None` outside of one.
 ///
 /// # Errors
 /// That the list of hosts makes no sense.
@@ -132,7 +132,7 @@ pub(crate) fn ticket_delivery(launcher: &Launcher) -> TicketDelivery {
     }
 }
 
-/// The processes that start `remote` on all hosts, which bear so long a silence.
+/// Returns the processes that start `remote` on all hosts, which bear so long a silence.
 pub(crate) fn calls(
     launcher: &Launcher,
     hosts: &[HostArg],
@@ -177,8 +177,8 @@ fn per_host(launcher: &Launcher, host: &HostArg, remote: &RemoteCommand, silence
             front.into_iter().chain(remote.words.clone()).collect()
         }
         _ => {
-            // No terminal, no forwarding, no question. A dead connection is noticed, but not before a cut that the formation
-            // bears is over and TCP has repeated what waits, which takes about as long again.
+            // No terminal, no forwarding, no question. A dead connection is noticed, but not before a cut that the
+            // formation bears is over and TCP has repeated what waits, which takes about as long again.
             let alive = (silence_ms * 5 / 2).div_ceil(SSH_ALIVE_MS).max(SSH_ALIVE_MIN);
             let options = format!(
                 "ssh -T -a -x -oBatchMode=yes -oConnectTimeout=10 -oServerAliveInterval={} -oServerAliveCountMax={alive}",
@@ -189,7 +189,8 @@ fn per_host(launcher: &Launcher, host: &HostArg, remote: &RemoteCommand, silence
     }
 }
 
-/// Beside the steps of the job: it takes no processor from them, as steps that overlap share them all; it ends no step and is ended by none.
+/// Returns the command line of a step beside those of the job: it takes no processor from them, as steps that overlap
+/// share them all; it ends no step and is ended by none.
 fn srun(hosts: &[HostArg]) -> Vec<String> {
     let count = hosts.len();
     let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
@@ -204,7 +205,7 @@ fn srun(hosts: &[HostArg]) -> Vec<String> {
     srun
 }
 
-/// One process per host, bound to no processor: what it starts serves all of them.
+/// Returns the command for one process per host, bound to no processor, since what it starts serves all of them.
 fn mpiexec(hosts: &[HostArg], mpi: MpiFamily) -> Vec<String> {
     let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
     let (names, count) = (names.join(","), hosts.len().to_string());
@@ -217,15 +218,15 @@ fn mpiexec(hosts: &[HostArg], mpi: MpiFamily) -> Vec<String> {
 }
 
 impl RemoteCommand {
-    /// The binary that is there already. `ticket` is the path of the ticket's file, if there is one.
+    /// Returns the binary that is there already. `ticket` is the path of the ticket's file, if there is one.
     pub fn installed(program: &str, ticket: Option<&str>) -> RemoteCommand {
         let mut words = vec![program.to_owned(), "join".into()];
         words.extend(ticket.into_iter().flat_map(|path| ["--ticket".to_owned(), path.to_owned()]));
         RemoteCommand { words, stays: true }
     }
 
-    /// The binary that comes over standard input in front of the ticket: put where programs may run, compared, started,
-    /// and removed by itself as soon as it runs.
+    /// Returns the binary that comes over standard input in front of the ticket: put where programs may run, compared,
+    /// started, and removed by itself as soon as it runs.
     pub fn sent(sent: &SentProgram) -> RemoteCommand {
         let SentProgram { len, digest } = sent;
         let script = format!(
@@ -246,13 +247,14 @@ exec "$d/bivouac" join --sent "$d""#
         RemoteCommand { words: vec!["sh".into(), "-c".into(), script], stays: true }
     }
 
-    /// As a line for a shell.
+    /// Returns the command as a line for a shell.
     fn line(&self) -> String {
         self.words.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ")
     }
 }
 
-/// The job's own environment does not reach where only a list of names does.
+/// Refuses a launcher that does not carry standard input to all hosts: the job's own environment does not reach where
+/// only a list of names does.
 pub(crate) fn needs_input(launcher: &Launcher) -> LaunchResult<()> {
     if ticket_delivery(launcher) == TicketDelivery::Input {
         return Ok(());
@@ -261,7 +263,7 @@ pub(crate) fn needs_input(launcher: &Launcher) -> LaunchResult<()> {
     Err(LaunchError::usage("--send", cause, "install bivouac on the hosts, or use ssh"))
 }
 
-/// A word as a shell takes it for one.
+/// Returns a word as a shell takes it for one.
 fn quote(word: &str) -> String {
     let plain = |c: char| {
         c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | '@' | ':' | '=' | '+' | ',')

@@ -1,10 +1,10 @@
 //! A formation over several hosts, each of which has a supervisor as a formation on one machine has.
 //!
-//! [`start_hosts`] starts the keeper ([`keep`]), a process beside the user's command on the host where that runs. The keeper has a
-//! launcher start [`join`] on every host, with a ticket that says where to report and a one-time secret. Each
-//! host opens its ports and reports; when all are there, the keeper makes the map and sends it, and each host's
-//! supervisor starts its daemons. The connections stay: over them the keeper has mounts made, looks how everyone is, and takes
-//! everything down. See docs/decisions/0028-hosts.md.
+//! [`start_hosts`] starts the keeper ([`keep`]), a process beside the user's command on the host where that runs. The
+//! keeper has a launcher start [`join`] on every host, with a ticket that says where to report and a one-time secret.
+//! Each host opens its ports and reports; when all are there, the keeper makes the map and sends it, and each host's
+//! supervisor starts its daemons. The connections stay: over them the keeper has mounts made, looks how everyone is,
+//! and takes everything down. See docs/decisions/0028-hosts.md.
 //!
 //! Where volumes are mirrored, hosts vote on each decision of the keeper, and elect another one when its host is lost
 //! (`consensus`, `voting`). See docs/decisions/0143-keepers-of-several-hosts.md.

@@ -7,7 +7,7 @@ use std::path::Path;
 use bivouac_launch::{FormationState, HostState, LaunchError, LaunchResult, NODES_HERE_MAX};
 use serde::{Deserialize, Serialize};
 
-/// Most hosts that one formation is over.
+/// Most hosts of a formation.
 pub const HOSTS_MAX: usize = 4096;
 
 /// A host, and how many nodes it plays.
@@ -17,7 +17,7 @@ pub struct HostArg {
     pub name: String,
     /// Nodes on it.
     pub nodes: u16,
-    /// Its first position in the list that it comes from, which may name a host more than once.
+    /// Its first position in the list, which may name a host more than once.
     pub position: usize,
 }
 
@@ -38,8 +38,8 @@ pub fn parse_hosts(text: &str, nodes_per_host: u16) -> LaunchResult<Vec<HostArg>
     no_doubles(hosts)
 }
 
-/// Reads a file with a host per line: its name, possibly with a number of nodes behind a colon. Empty lines, and what follows
-/// `#` or the name (`slots=8`), do not count.
+/// Reads a file with a host per line: its name, possibly with a number of nodes behind a colon. Empty lines, and what
+/// follows `#` or the name (`slots=8`), do not count.
 ///
 /// # Errors
 /// That the file cannot be read, what makes no sense in it, or a host that is given twice.
@@ -49,7 +49,7 @@ pub fn read_hostfile(path: &Path, nodes_per_host: u16) -> LaunchResult<Vec<HostA
     no_doubles(hosts)
 }
 
-/// As [`read_hostfile`], for files that name a host once per processor.
+/// Like [`read_hostfile`], for files that name a host once per processor.
 ///
 /// # Errors
 /// As [`read_hostfile`].
@@ -64,7 +64,8 @@ pub fn read_nodefile(path: &Path, nodes_per_host: u16) -> LaunchResult<Vec<HostA
     no_doubles(hosts)
 }
 
-/// The hosts of a formation that was: as they were called, each with as many nodes as it had; those that never came had none.
+/// Returns the hosts of a formation that was: as they were called, each with as many nodes as it had; those that never
+/// came had none.
 #[must_use]
 pub fn hosts_of(state: &FormationState) -> Vec<HostArg> {
     let had = state.hosts.iter().filter(|host| !host.nodes.is_empty());
@@ -135,7 +136,7 @@ fn twice(host: &str) -> LaunchError {
     bad(host, "is given twice", remedy)
 }
 
-/// The name without its domain, or without a part of that. An address has none.
+/// Returns the name without its domain, or without a part of that. An address has none.
 fn shorter(name: &str) -> impl Iterator<Item = String> + '_ {
     let is_address = name.parse::<IpAddr>().is_ok();
     let dots = name.match_indices('.').filter(move |_| !is_address);
@@ -147,7 +148,7 @@ fn bad(host: &str, cause: &str, remedy: &str) -> LaunchError {
     LaunchError::usage(object, cause, remedy)
 }
 
-/// Parts between commas outside of brackets.
+/// Returns the parts between commas outside of brackets.
 fn split_list(text: &str) -> Vec<&str> {
     let mut depth = 0usize;
     let parts = text.split(|c: char| {

@@ -1,4 +1,5 @@
-//! Hosts that come by themselves: something else, such as the prolog of a batch system, runs the same command on each of them.
+//! Hosts that come by themselves: something else, such as the prolog of a batch system, runs the same command on each
+//! of them.
 //!
 //! The first host gathers the others at a port that all know, so nothing has to be started from one host on another. A
 //! secret that they share takes the place of the launcher's connection: who knows it can work out the ticket.
@@ -55,7 +56,7 @@ impl FromStr for MeetingPlace {
 }
 
 impl Meeting {
-    /// The meeting of these hosts for a formation of this name, by the secret in a file.
+    /// Creates the meeting of these hosts for a formation of this name, by the secret in a file.
     ///
     /// # Errors
     /// That the file cannot be read, can be read by others, or is too short to be a secret.
@@ -78,8 +79,8 @@ impl Meeting {
     }
 }
 
-/// Who can read the secret can be let in as a host, and is told the formation's own secret then; who can write it chooses it. Looked
-/// at in the open file, which is the one that is read.
+/// Refuses a file with a secret that others can read or write. A reader could join as a host, and would be told the
+/// formation's own secret; a writer would choose it. The open file is checked, which is the one that is read.
 fn refuse_shown(secret: &Path, file: &Metadata) -> LaunchResult<()> {
     let refused = |cause: String, remedy: &str| {
         Err(LaunchError::new(
@@ -115,7 +116,7 @@ fn derive(shared: &[u8], label: &str, what: &str) -> [u8; 32] {
     keyed(&inner).into()
 }
 
-/// The host among these that this one is.
+/// Returns the host among these that this one is.
 ///
 /// # Errors
 /// That it is none of them.

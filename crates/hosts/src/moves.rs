@@ -1,13 +1,12 @@
-//! Moves of nodes whose host was lost to the hosts of their backups: events in, commands out, no input or output.
+//! Moves of nodes whose host was lost to the hosts of their backups: a state machine without I/O.
 //!
-//! A move has steps, and what has been done is in the state that the keeper writes down before it carries out a command: whoever
-//! goes on with that state goes on with the moves, by [`MoveMachine::adoptions`] and the newest map. Each command may be carried
+//! A move has stages. The stage reached is in the state that the keeper records before it carries out a command. A
+//! successor continues from that state, by [`MoveMachine::adoptions`] and the newest map. Each command may be carried
 //! out again.
 //!
-//! | stage | what has been done | what leads on |
+//! | stage | what has been done | next event |
 //! |---|---|---|
-//! | sealing | it is decided that the node goes to the backup's host, in the next epoch | the host has sealed the replicas and
-//! opened sockets |
+//! | sealing | the node is to go to the backup's host, in the next epoch | that host has sealed and listens |
 //! | starting | a map says where the node is | its daemon serves |
 //! | serving | all | |
 //! | failed | the node is lost for good | |
@@ -16,12 +15,12 @@ use bivouac_launch::{MoveStage, NodeMove};
 use bivouac_types::NodeId;
 use bivouac_wire::{FormationMap, NodeEntry};
 
-/// Event that matters to moves.
+/// Event that concerns moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MoveEvent {
     /// A host is lost, with the nodes that ran there.
     HostLost {
-        /// Its position.
+        /// Its position in the list of hosts.
         host: usize,
         /// The nodes.
         nodes: Vec<u16>,
@@ -32,7 +31,7 @@ pub(crate) enum MoveEvent {
         host: usize,
         /// The node.
         node: u16,
-        /// Its place; the epoch is the one in which it was to move.
+        /// Its new address; the epoch is the one decided for the move.
         place: NodeEntry,
     },
     /// A host cannot take a node over, in this epoch.
@@ -60,7 +59,7 @@ pub(crate) enum MoveEvent {
     },
 }
 
-/// An action of the keeper, once the state is written down.
+/// Action of the keeper, to be taken once the state is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MoveCommand {
     /// Order a host to take a node over.
@@ -81,7 +80,7 @@ pub(crate) struct MoveMachine {
 }
 
 impl MoveMachine {
-    /// Takes an event. `host_of` is the living host of a node that runs.
+    /// Handles an event. `host_of` returns the living host of a running node.
     pub fn handle(
         &mut self,
         now_unix_ms: u64,
@@ -106,7 +105,7 @@ impl MoveMachine {
                 let mut commands = self.fail("the daemon that has the replicas is not started again", |m| {
                     m.backup == node && m.stage == MoveStage::Sealing
                 });
-                // The keeper tells of this one itself, as of a node that has never moved.
+                // The keeper announces this node's death itself, as for a node that has never moved.
                 let _told = self.fail("its daemon is not started again", |m| m.node == node);
                 commands.extend(self.replace_backups(&[node], host_of));
                 commands
@@ -114,17 +113,17 @@ impl MoveMachine {
         }
     }
 
-    /// Moves that a host has yet to begin or to answer.
+    /// Returns the moves that a host has yet to begin or to answer.
     pub fn adoptions(&self, host: usize) -> impl Iterator<Item = &NodeMove> {
         self.moves.iter().filter(move |m| m.to == host && m.stage == MoveStage::Sealing)
     }
 
-    /// Returns whether the host of the backup of each of these nodes lives, and is another than this one.
+    /// Returns true if each of these nodes has a backup on a living host other than this one.
     pub fn protects(&self, host: usize, nodes: &[u16], host_of: impl Fn(u16) -> Option<usize>) -> bool {
         !nodes.is_empty() && nodes.iter().all(|node| self.refuge(*node, host, &host_of).is_some())
     }
 
-    /// The backup of a node, the present epoch of its mirror, and the host that it can move to from `host`.
+    /// Returns the backup of a node, the present epoch of its mirror, and the host that it can move to from `host`.
     fn refuge(
         &self,
         node: u16,
@@ -150,6 +149,7 @@ impl MoveMachine {
         for node in nodes.iter().copied() {
             match self.refuge(node, host, &host_of) {
                 Some((backup, epoch, to)) => {
+                    // A node moves again from its new host: only its latest move counts.
                     self.moves.retain(|m| m.node != node);
                     let epoch = epoch.saturating_add(1);
                     let (stage, message) = (MoveStage::Sealing, None);
@@ -174,17 +174,19 @@ impl MoveMachine {
             }
         }
         commands.extend((!dead.is_empty()).then_some(MoveCommand::Dead(dead)));
+        // Also for nodes on living hosts whose backup was lost.
         commands.extend(self.replace_backups(nodes, host_of));
         commands
     }
 
-    /// Gives nodes that run and have no backup, or one of `gone`, another backup, if there is any on another host.
+    /// Gives a backup on another host, if there is one, to each running node that has none or whose backup is among
+    /// `gone`.
     fn replace_backups(&mut self, gone: &[u16], host_of: impl Fn(u16) -> Option<usize>) -> Vec<MoveCommand> {
         let mut changed = false;
         for node in 0..self.map.mirrors.len() as u16 {
             let Some(entry) = self.map.mirrors.get(usize::from(node)).copied() else { continue };
             let lasting = entry.backup.filter(|backup| !gone.contains(&backup.0));
-            // Who is on the way keeps the epoch that was decided; its backup lives.
+            // A node that is moving keeps the epoch that was decided; its backup is alive.
             let backup = lasting.or_else(|| self.choose_backup(node, gone, &host_of));
             if let Some(changing) =
                 self.map.mirrors.get_mut(usize::from(node)).filter(|_| backup != entry.backup)
@@ -197,13 +199,14 @@ impl MoveMachine {
         if changed { vec![MoveCommand::Publish] } else { Vec::new() }
     }
 
-    /// The node on another host that is the backup of fewest others; the next one of several.
+    /// Returns the node on another host that is backup of the fewest; of several, the next in order.
     fn choose_backup(
         &self,
         node: u16,
         gone: &[u16],
         host_of: &impl Fn(u16) -> Option<usize>,
     ) -> Option<NodeId> {
+        // None for a node that does not run: it gets a backup once it serves again.
         let own = host_of(node)?;
         let count = self.map.mirrors.len() as u16;
         let others = (1..count).map(|step| (node + step) % count);
@@ -231,6 +234,7 @@ impl MoveMachine {
             place.epoch,
             entry.epoch
         );
+        // The replica that it starts from was its backup. It gets another one once it serves.
         (mirror.backup, mirror.epoch) = (None, place.epoch);
         *entry = place;
         found.stage = MoveStage::Starting;
@@ -238,7 +242,7 @@ impl MoveMachine {
         vec![MoveCommand::Publish]
     }
 
-    /// Gives up moves; who was on the way is dead.
+    /// Gives up moves: their nodes are dead.
     fn fail(&mut self, why: &str, which: impl Fn(&NodeMove) -> bool) -> Vec<MoveCommand> {
         let mut dead = Vec::new();
         for given_up in self.moves.iter_mut().filter(|m| m.stage != MoveStage::Failed && which(m)) {

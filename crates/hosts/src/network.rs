@@ -8,7 +8,7 @@ use bivouac_launch::{Kind, LaunchError, LaunchResult, Network};
 use bivouac_sysmap::{Address, Interface, InterfaceKind, fastest_first};
 use if_addrs::IfAddr;
 
-/// The addresses of this host that others may reach it at, the likeliest first: those of `network` if it is
+/// Returns the addresses of this host that others may reach it at, the likeliest first: those of `network` if it is
 /// given; else all, those that lead nowhere but here last. What is faster by what interfaces say of themselves comes
 /// first.
 ///
@@ -25,7 +25,7 @@ pub fn local_addresses(network: Option<&Network>) -> LaunchResult<Vec<Address>> 
     })
 }
 
-/// The same without what is known of them.
+/// Returns the addresses of interfaces without what is known of them.
 pub(crate) fn addresses(network: Option<&Network>) -> LaunchResult<Vec<IpAddr>> {
     Ok(local_addresses(network)?.into_iter().map(|address| address.ip).collect())
 }
@@ -58,8 +58,8 @@ fn all_addresses() -> LaunchResult<Vec<Address>> {
     Ok(found.into_iter().filter_map(local).collect())
 }
 
-/// Of an interface with a device behind it. What a bridge says is the speed of what is plugged into it, which may be
-/// containers of this host, and nobody else reaches it by that.
+/// Returns the speed of an interface with a device behind it. What a bridge says is the speed of what is plugged into
+/// it, which may be containers of this host, and nobody else reaches it by that.
 fn speed_of(known: &[Interface], name: &str) -> Option<u64> {
     let has_device = |one: &&Interface| {
         matches!(one.kind, Some(InterfaceKind::Ethernet | InterfaceKind::InfiniBand)) && one.name == name
@@ -67,7 +67,7 @@ fn speed_of(known: &[Interface], name: &str) -> Option<u64> {
     known.iter().find(has_device).and_then(|one| one.speed_bits)
 }
 
-/// Such an address means something on one cable only.
+/// Returns true for an address that is valid on one cable only.
 fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),

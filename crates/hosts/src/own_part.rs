@@ -1,4 +1,5 @@
-//! This host's part of a meeting: a child process, which the command leaves running once the formation is usable.
+//! This host's part of a formation that hosts met to form: a child process, which the command leaves running once the
+//! formation is usable.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -17,8 +18,8 @@ const USABLE: &str = "usable";
 /// Longest wait for a part to end before it is killed, in milliseconds.
 const END_WAIT_MS: u64 = 30_000;
 
-/// Brings this host's part to a meeting that another one gathers, and waits until the formation can be used here. The part
-/// is left running then; it ends when the formation does.
+/// Brings this host's part to a meeting that another one gathers, and waits until the formation can be used here. The
+/// part is left running then; it ends when the formation does.
 ///
 /// # Errors
 /// Why the formation did not start, or this host cannot take part; the signal that interrupted it.
@@ -55,6 +56,7 @@ fn wait_usable(said: &OwnedFd, signals: &Signals, bound: Duration) -> LaunchResu
     let mut text = Vec::new();
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
+        // Rounded up: a wait of 0 ms would spin through the last millisecond.
         let timeout = timespec(u64::try_from(left.as_millis()).unwrap_or(u64::MAX).saturating_add(1));
         let mut polled = [PollFd::new(said, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
         retry_on_intr(|| poll(&mut polled, Some(&timeout))).map_err(|e| LaunchError::system("poll", e))?;

@@ -9,8 +9,8 @@ use bivouac_wire::rendezvous::{self, Resume};
 
 use crate::ticket::Ticket;
 
-/// Most attempts at each address at a time; the oldest goes for a new one. More than one, as a busy keeper may take
-/// longer to answer than it takes until the next attempt.
+/// Most attempts at each address at a time; the oldest is dropped for a new one. More than one, since a busy keeper may
+/// take longer to answer than the interval of attempts.
 const PER_ADDRESS_MAX: usize = 4;
 
 /// Connection attempts under way, with the credentials for them.
@@ -41,7 +41,8 @@ pub(crate) enum ResumeOutcome {
 }
 
 impl ResumeAttempts {
-    /// None yet: to where the keeper was reached, and to its other addresses, as the way there may be another one now.
+    /// Creates the attempts, none made yet: to where the keeper was reached, and to its other addresses, as the way
+    /// there may be another one now.
     pub fn to(ticket: &Ticket, reached: Option<SocketAddr>) -> ResumeAttempts {
         let mut addresses: Vec<SocketAddr> = reached.into_iter().collect();
         for address in ticket.addresses.iter().filter_map(|address| address.parse().ok()) {
@@ -62,7 +63,7 @@ impl ResumeAttempts {
         }
     }
 
-    /// From now on they can be made: who this is, and the first node here.
+    /// Permits attempts, under this identity; `first_node` is the first node of this host.
     pub fn allow(&mut self, identity: Identity, first_node: u16) {
         self.credentials = Some((identity, first_node));
     }
@@ -85,7 +86,7 @@ impl ResumeAttempts {
         }
     }
 
-    /// Their connections, to be polled.
+    /// Returns their connections, to be polled.
     pub fn links(&self) -> impl Iterator<Item = &Link> {
         self.under_way.iter().map(|attempt| &attempt.link)
     }

@@ -61,7 +61,7 @@ pub struct HostsWishes {
 /// Input of the keeper.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
-    /// For every host, but for addresses and the host's name.
+    /// Ticket for every host, without addresses and the host's name.
     pub ticket: Ticket,
     pub hosts: Vec<HostArg>,
     pub launcher: Launcher,
@@ -72,7 +72,7 @@ pub(crate) struct Plan {
     /// The port where hosts report; 0 for any.
     pub port: u16,
     pub tied: bool,
-    /// Whose `mpiexec` it is, if that is the launcher.
+    /// Family of the `mpiexec`, if that is the launcher.
     pub mpi: MpiFamily,
     /// A directory of the user's that all hosts see, for launchers that carry no secret.
     pub home: Option<PathBuf>,
@@ -111,8 +111,10 @@ pub fn start_hosts(
     let plan = packets::to_memory(&keepers_plan(here, wishes, reach, &formation, bound)?)
         .map_err(|e| LaunchError::system("the keeper's plan", e))?;
     let (report, child) = start_supervisor(here, &claim, "keep", &[plan.as_fd()])?;
+    // From here on the lock is the keeper's.
     drop(claim.lock);
     phases.end("keeper");
+    // The keeper gives up at `bound` itself, and needs time to tell why.
     let wait = bound + Duration::from_millis(GIVE_UP_MS);
     let steps = wait_ready(&report, signals, wait, &claim.dir).map_err(|error| {
         end_supervisor(&report, (&child).into(), GIVE_UP_MS);
@@ -132,7 +134,7 @@ struct StartRollback<'a> {
 }
 
 impl StartRollback<'_> {
-    /// The hosts have nothing of an earlier one any more, or it is this one.
+    /// Ends the start well: the hosts have nothing of an earlier one any more, or it is this one.
     fn succeeded(mut self, now: &FormationState) {
         if let Some(mut attempt) = self.attempt.take() {
             attempt.done = true;
@@ -274,7 +276,7 @@ fn keepers_plan(
     })
 }
 
-/// The part of the ticket that is the same for all hosts, but for the place to report to.
+/// Returns the part of the ticket that is the same for all hosts, but for the place to report to.
 fn first_ticket(wishes: &HostsWishes, formation: &[u8; 16], secret: &[u8; 32], bound: Duration) -> Ticket {
     let asked = &wishes.wishes;
     Ticket {
@@ -315,7 +317,8 @@ fn first_ticket(wishes: &HostsWishes, formation: &[u8; 16], secret: &[u8; 32], b
     }
 }
 
-/// A ticket has room for it. Where it is longer, targets are placed by it all the same, and only the hosts do not know.
+/// Returns true if a ticket has room for it. Where it is longer, targets are placed by it all the same, and only the
+/// hosts do not know.
 fn is_short(domains: &Domains) -> bool {
     domains.of.iter().map(|(host, switch)| host.len() + switch.len() + 8).sum::<usize>() < TICKET_LEN_MAX / 4
 }
@@ -331,7 +334,7 @@ fn reach(here: &Environment, wishes: &HostsWishes) -> LaunchResult<Reach> {
     })
 }
 
-/// The ticket that the first host would have sent if it could start this one.
+/// Returns the ticket that the first host would have sent if it could start this one.
 ///
 /// # Errors
 /// That this host is none of those named, or what else makes no sense.

@@ -61,12 +61,12 @@ pub(crate) struct Ticket {
     pub checksum: Checksum,
     /// Bytes that each mount has for pages under the session contract.
     pub page_pool: u64,
-    /// Most bytes of memory for the records of a node, if that was chosen.
+    /// Limit of the memory for the records of a node, in bytes, if one was chosen.
     #[serde(default)]
     pub names_memory: Option<u64>,
     /// True if daemons are kept on the parts of their host that are near to their volumes.
     pub numa: bool,
-    /// In which form processes write their logs.
+    /// Form of the processes' logs.
     #[serde(default, with = "bivouac_launch::text")]
     pub log_format: LogFormat,
     /// True if the nodes of a host share a process.
@@ -103,12 +103,12 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// As a line.
+    /// Encodes it as a line.
     pub fn to_line(&self) -> String {
         format!("{MARK}{}\n", serde_json::to_string(self).unwrap_or_default())
     }
 
-    /// From a line.
+    /// Decodes a line.
     ///
     /// # Errors
     /// That it is no ticket, or one of another release.
@@ -131,7 +131,7 @@ impl Ticket {
         serde_json::from_str(text).map_err(|_| alien())
     }
 
-    /// The formation's id and the one-time secret.
+    /// Returns the formation's id and the one-time secret.
     ///
     /// # Errors
     /// That they are damaged.
@@ -142,7 +142,7 @@ impl Ticket {
         })
     }
 
-    /// Number of nodes that a host plays that goes by these names.
+    /// Returns the number of nodes that a host plays that goes by these names.
     pub fn nodes_for(&self, names: &[&str]) -> u16 {
         let given = self
             .nodes_of
@@ -152,8 +152,8 @@ impl Ticket {
     }
 }
 
-/// Reads one line. What follows has no meaning, and what of it has come is thrown away: a call per byte would take longer than
-/// all else that a host does to report.
+/// Reads one line. What follows has no meaning, and what of it has come is thrown away: a call per byte would take
+/// longer than all else that a host does to report.
 pub(crate) fn read_line(input: BorrowedFd<'_>) -> LaunchResult<String> {
     let mut line = Vec::new();
     let mut chunk = [0; 4096];

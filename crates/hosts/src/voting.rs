@@ -1,4 +1,4 @@
-//! A host's vote on who keeps the formation, and its attempts to become the keeper itself when nothing is heard of that.
+//! A host's vote on the keeper, and its candidacy when nothing is received from the keeper.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -20,7 +20,7 @@ use crate::consensus::{Candidacy, Record, VOTERS_MIN, Voter, Voters};
 use crate::election_times::ElectionTimes;
 use crate::keeper::group::RecordBody;
 
-/// Returns whether a map has so many hosts that they can elect a keeper.
+/// Returns true if a map has enough hosts to elect a keeper.
 pub(crate) fn has_voters(map: &[u8]) -> bool {
     let Ok(map) = FormationMap::from_bytes(map) else { return false };
     let hosts: BTreeSet<&str> = map.nodes.iter().map(|node| node.host.as_str()).collect();
@@ -29,11 +29,11 @@ pub(crate) fn has_voters(map: &[u8]) -> bool {
 
 /// Outcome of a look at votes.
 pub(crate) enum VotingOutcome {
-    /// Nothing that matters to the host's part.
+    /// Nothing that concerns the host's part.
     None,
     /// A later term than that of the present keeper was promised.
     Promised,
-    /// This host is to run the keeper.
+    /// This host has to run the keeper.
     Elected(Box<Victory>),
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Victory {
     post: KeeperPost,
 }
 
-/// What a keeper on this host needs: the formation's name here, and a socket at the address that all hosts know.
+/// Resources of a keeper on this host: the formation's name here, and a socket at the address that all hosts know.
 struct KeeperPost {
     claim: Claim,
     socket: OwnedFd,
@@ -53,7 +53,7 @@ struct KeeperPost {
 /// A host's vote.
 pub(crate) struct Voting {
     listener: TcpListener,
-    /// Keeps the address of a keeper here from others. Nobody is let in at this socket: each keeper gets one of its own.
+    /// Reserves the address of a keeper here. It never listens: each keeper gets a socket of its own at this address.
     reserved: OwnedFd,
     /// The keeper that was started here last.
     keeper: Option<Child>,
@@ -62,23 +62,23 @@ pub(crate) struct Voting {
     identity: Identity,
     times: ElectionTimes,
     voter: Voter,
-    /// The host's position, and those of others with their addresses, as the newest record says.
+    /// Position of this host, and addresses of the others, from the newest record.
     host: Option<u16>,
     others: Vec<KeeperPlace>,
     candidates: Candidates,
     election: Option<Election>,
     /// The highest term that another voter has promised.
     known_term: u32,
-    /// No attempt is made before.
+    /// Time of the next attempt, at the earliest.
     not_before_ms: u64,
 }
 
-/// An attempt of this host.
+/// A candidacy of this host.
 struct Election {
     candidacy: Candidacy,
     post: Option<KeeperPost>,
     calls: Vec<Call>,
-    /// The voters that were called: whoever refuses is called again by the next attempt.
+    /// Voters that were called. One that refuses is called again by the next candidacy.
     called: BTreeSet<u16>,
     until_ms: u64,
 }
@@ -119,12 +119,12 @@ impl Voting {
         })
     }
 
-    /// Addresses of this host's vote and of a keeper here.
+    /// Returns the addresses of this host's vote and of a keeper here.
     pub fn place(&self) -> (String, String) {
         self.place.clone()
     }
 
-    /// The highest term that this host has promised.
+    /// Returns the highest term that this host has promised.
     pub fn promised(&self) -> u32 {
         self.voter.promised()
     }
@@ -132,7 +132,7 @@ impl Voting {
     /// Accepts a record of the keeper.
     ///
     /// # Errors
-    /// The later term that was promised to another one.
+    /// The later term that was promised to another keeper.
     pub fn accept(&mut self, head: RecordHead, body: Vec<u8>) -> Result<(), u32> {
         self.voter.accept(record_of(head, body))?;
         let body = self.voter.accepted().and_then(|record| decoded(&record.body));
@@ -144,18 +144,18 @@ impl Voting {
         Ok(())
     }
 
-    /// Socket that candidates connect to.
+    /// Returns the socket that candidates connect to.
     pub fn listener(&self) -> &TcpListener {
         &self.listener
     }
 
-    /// Connections of candidates, and to voters.
+    /// Returns the connections of candidates, and those to voters.
     pub fn links(&self) -> impl Iterator<Item = &Link> {
         let calls = self.election.iter().flat_map(|election| &election.calls);
         self.candidates.links().chain(calls.map(|call| &call.link))
     }
 
-    /// Time when there is something to do, if nothing is heard of the keeper since `heard_ms`.
+    /// Returns when there is something to do, if nothing was received from the keeper since `heard_ms`.
     pub fn due_ms(&self, heard_ms: u64) -> Option<u64> {
         let election = match &self.election {
             Some(election) => Some(election.until_ms),
@@ -164,17 +164,17 @@ impl Voting {
         election.into_iter().chain(self.candidates.due_ms()).min()
     }
 
-    /// Time from which on this host stands for election.
+    /// Returns when this host stands for election; `None` if it has no vote.
     fn stands_ms(&self, heard_ms: u64) -> Option<u64> {
         let voters = &self.voter.accepted()?.voters.now;
         let rank = voters.iter().position(|host| Some(*host) == self.host)?;
-        // Not all at once.
+        // By rank, so that candidates do not split the votes.
         let rank_ms = self.times.attempt_ms.saturating_mul(rank as u64);
         let silent_ms = heard_ms.saturating_add(self.times.silence_ms).saturating_add(rank_ms);
         Some(silent_ms.max(self.not_before_ms))
     }
 
-    /// Answers candidates, and goes on with an attempt of this host.
+    /// Answers candidates, and proceeds with a candidacy of this host.
     pub fn attend(
         &mut self,
         (here, name): (&Environment, &FormationName),
@@ -184,6 +184,7 @@ impl Voting {
         let promised = self.voter.promised();
         self.await_keeper();
         self.answer_candidates(heard_ms, now_ms);
+        // Having promised another candidate, this host must not compete with it.
         if self.voter.promised() > promised {
             self.give_up(now_ms);
             return VotingOutcome::Promised;
@@ -191,7 +192,7 @@ impl Voting {
         self.attend_election(here, name, heard_ms, now_ms)
     }
 
-    /// Takes note of the end of a keeper that was started here.
+    /// Reaps a keeper that was started here and has ended.
     fn await_keeper(&mut self) {
         let has_ended = |keeper: &mut Child| !matches!(keeper.try_wait(), Ok(None));
         self.keeper.take_if(has_ended);
@@ -201,7 +202,7 @@ impl Voting {
         let places = self.others.iter().filter_map(|place| place.vote_address.parse::<SocketAddr>().ok());
         let voters: Vec<IpAddr> = places.map(|address| address.ip()).collect();
         self.candidates.accept(&self.listener, &self.auth, &voters, now_ms);
-        // Who hears the keeper follows no other one: a host that is cut off alone changes nothing.
+        // A voter that receives from the keeper follows no other: a host that is cut off alone changes nothing.
         let is_kept = now_ms < heard_ms.saturating_add(self.times.follow_ms);
         self.candidates.answer(|link, messages| answer(&mut self.voter, link, messages, is_kept));
     }
@@ -214,6 +215,7 @@ impl Voting {
         now_ms: u64,
     ) -> VotingOutcome {
         let is_due = self.stands_ms(heard_ms).is_some_and(|due| due <= now_ms);
+        // The keeper was heard again: a candidacy that has only asked is dropped.
         let is_over = self.election.as_ref().is_some_and(|election| {
             election.until_ms <= now_ms || (election.candidacy.is_trial() && !is_due)
         });
@@ -244,6 +246,7 @@ impl Voting {
                 .inspect_err(|error| log::warn!(why:% = error; "this host cannot run the keeper"))
         });
         match stood {
+            // This host cannot run a keeper now: others get several attempts before.
             Err(()) => {
                 self.not_before_ms = now_ms.saturating_add(4 * self.times.attempt_ms);
                 return VotingOutcome::None;
@@ -261,7 +264,7 @@ impl Voting {
         if matches!(stood, Ok(true)) { VotingOutcome::Promised } else { VotingOutcome::None }
     }
 
-    /// Ends an attempt; others have the time to make one.
+    /// Ends a candidacy, and gives others time for theirs.
     fn give_up(&mut self, now_ms: u64) {
         let rank = u64::from(self.host.unwrap_or_default() % 5);
         self.not_before_ms = now_ms.saturating_add(self.times.attempt_ms.saturating_mul(1 + rank));
@@ -273,7 +276,7 @@ impl Voting {
     /// Starts the keeper on this host.
     ///
     /// # Errors
-    /// Refusals of the system; then others elect another keeper.
+    /// Those of the system; others then elect another keeper.
     pub fn start_keeper(
         &mut self,
         here: &Environment,
@@ -284,7 +287,7 @@ impl Voting {
         let started = self.try_start(here, part, victory);
         if started.is_err() {
             unclaim(&victory.post.claim);
-            // Each other voter has its turn before.
+            // Longer than the attempts of all other voters take.
             self.not_before_ms = now_ms.saturating_add(8 * self.times.attempt_ms);
         }
         started
@@ -300,6 +303,7 @@ impl Voting {
             (group.term, group.version) = (*term, record.version);
             (group.voters, group.former) = (record.voters.now.clone(), record.voters.former.clone());
         }
+        // Sockets of a keeper that was killed here would answer nobody.
         claim.dir.remove_sockets()?;
         claim.dir.write_secret(&part.secret()?)?;
         claim.dir.write(&state)?;
@@ -311,7 +315,7 @@ impl Voting {
     }
 }
 
-/// Takes what a keeper here needs. A former one may still run, and has it then.
+/// Claims what a keeper here needs. Fails while a former one is still running, which holds it.
 fn take_post(here: &Environment, name: &FormationName, reserved: &OwnedFd) -> LaunchResult<KeeperPost> {
     let claim = StateDir::claim_whole(here, name)?;
     let bound = bind_as(reserved).inspect_err(|_| unclaim(&claim));
@@ -319,22 +323,22 @@ fn take_post(here: &Environment, name: &FormationName, reserved: &OwnedFd) -> La
     Ok(KeeperPost { claim, socket })
 }
 
-/// Another socket at the address of one.
+/// Binds another socket to the address of one.
 fn bind_as(reserved: &OwnedFd) -> io::Result<OwnedFd> {
     bind_shared(SocketAddr::try_from(getsockname(reserved)?)?)
 }
 
-/// A socket at an address that others of this host may have bound as well, as long as none of them listens.
+/// Creates a socket at an address that others of this host may have bound too, as long as none of them listens.
 fn bind_shared(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Also for a port to which connections of a former keeper are not forgotten yet.
+    // Also permits a port with connections of a former keeper in TIME_WAIT.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     bind(&socket, &address)?;
     Ok(socket)
 }
 
-/// What was there before is the state of a keeper that was killed.
+/// Removes the state directory again, unless it holds the state of a keeper that was killed.
 fn unclaim(claim: &Claim) {
     if claim.stale.is_none()
         && let Err(error) = claim.dir.remove()
@@ -379,7 +383,7 @@ fn answer(voter: &mut Voter, link: &mut Link, messages: Vec<Message>, is_kept: b
 }
 
 impl Election {
-    /// Connects to all voters.
+    /// Connects to all voters that were not called yet.
     fn call(&mut self, places: &[KeeperPlace], identity: &Identity) {
         for host in self.candidacy.voters() {
             if !self.called.insert(host) {
@@ -394,7 +398,7 @@ impl Election {
         }
     }
 
-    /// Asks those who are connected, and hears what they say; the highest term that one of them has promised.
+    /// Sends requests over new connections, and handles votes; returns the highest term that a voter has promised.
     fn hear(&mut self) -> u32 {
         self.ask();
         let mut promised = 0;
@@ -404,6 +408,7 @@ impl Election {
                     for message in messages.into_iter().filter(|message| message.op == rendezvous::VOTED) {
                         let Ok(vote) = Vote::from_bytes(&message.body) else { continue };
                         promised = promised.max(vote.promised);
+                        // A vote on an earlier request of this candidacy, trial or not, counts for nothing.
                         let is_meant = vote.request == request(&self.candidacy);
                         if let Some(head) = vote.record.filter(|_| is_meant) {
                             self.candidacy.agrees(call.host, record_of(head, message.payload));
@@ -428,7 +433,10 @@ impl Election {
         }
     }
 
-    /// Stands in earnest once that would succeed, and this host can run the keeper. Returns whether it has begun to.
+    /// Asks for promises once they would be given and this host can run the keeper. Returns true if it has begun to.
+    ///
+    /// # Errors
+    /// This host cannot run the keeper.
     fn stand(
         &mut self,
         voter: &mut Voter,
@@ -438,6 +446,7 @@ impl Election {
         if !self.candidacy.would_be_elected() {
             return Ok(false);
         }
+        // Before this host's own promise: a term that nobody can lead would only depose the keeper.
         self.post = Some(take_post().map_err(drop)?);
         if self.candidacy.stand(voter, host) {
             log::info!("this host asks to keep the formation, in term {}", self.candidacy.term());

@@ -27,7 +27,7 @@ pub fn announce(tree: &Tree, server: &Announced) -> FsResult<()> {
     tree.client()?.setxattr(&change.ctx, Ino::ROOT, name.as_bytes(), &value, 0)
 }
 
-/// All servers that have been announced.
+/// Returns all servers that have been announced.
 pub fn list(client: &Client) -> FsResult<Vec<Announced>> {
     let names = client.listxattr(Ino::ROOT)?;
     let mut servers: Vec<Announced> = Vec::new();

@@ -43,7 +43,7 @@ pub fn may_not_wait() -> bool {
     MODE.get() != Mode::MayWait
 }
 
-/// Error by which an operation unwinds where it would have to wait. It reaches no client.
+/// Returns the error by which an operation unwinds where it would have to wait. It reaches no client.
 pub fn not_at_hand() -> FsError {
     MODE.set(Mode::Ended);
     Errno::EINTR.into()

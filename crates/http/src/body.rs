@@ -19,7 +19,7 @@ pub type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 /// Source of the pieces of a body. It may block.
 pub trait BodySource: Send + 'static {
-    /// The next piece.
+    /// Returns the next piece.
     ///
     /// # Errors
     /// What ends the answer early, so that the client sees that it is not whole.
@@ -42,13 +42,13 @@ pub struct PulledBody<P: BodySource> {
     len: Option<u64>,
 }
 
-/// A few bytes.
+/// Returns a body of a few bytes.
 #[must_use]
 pub fn full(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(|never: Infallible| match never {}).boxed_unsync()
 }
 
-/// An answer without content.
+/// Returns an answer without content.
 #[must_use]
 pub fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(full(Bytes::new()));
@@ -56,7 +56,7 @@ pub fn empty(status: StatusCode) -> Response<Body> {
     response
 }
 
-/// An answer with content of a type.
+/// Returns an answer with content of a type.
 #[must_use]
 pub fn typed(status: StatusCode, content_type: &'static str, content: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(full(content.into()));

@@ -14,7 +14,7 @@ pub struct Cancellation(Arc<AtomicBool>);
 pub struct CancelOnDrop(Cancellation);
 
 impl Cancellation {
-    /// A guard that sets the flag when it is dropped.
+    /// Returns a guard that sets the flag when it is dropped.
     #[must_use]
     pub fn cancel_on_drop(&self) -> CancelOnDrop {
         CancelOnDrop(self.clone())

@@ -10,7 +10,7 @@ use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// A certificate for these names and addresses, and its private key, each as PEM.
+/// Returns a certificate for these names and addresses, and its private key, each as PEM.
 ///
 /// # Errors
 /// No random numbers, or a malformed name.
@@ -30,7 +30,7 @@ fn certificates(pem: &str) -> io::Result<Vec<CertificateDer<'static>>> {
     if all.is_empty() { Err(io::Error::other("there is no certificate in it")) } else { Ok(all) }
 }
 
-/// SHA-256 of the first certificate in a PEM, as browsers show it.
+/// Returns the SHA-256 of the first certificate in a PEM, as browsers show it.
 ///
 /// # Errors
 /// That there is none in it.

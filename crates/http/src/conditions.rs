@@ -42,8 +42,8 @@ pub fn content_state(attr: &Attr) -> ContentState {
     }
 }
 
-/// The entity tag of a file as it is. It changes with every change of content, whatever the file's times are, and with
-/// a file of its own under the name. While the file is being written each answer has another one.
+/// Returns the entity tag of a file as it is. It changes with every change of content, whatever the file's times are,
+/// and with a file of its own under the name. While the file is being written each answer has another one.
 #[must_use]
 pub fn tag(attr: &Attr) -> String {
     let ContentState { ino, size, mtime, epoch, data_version, moment } = content_state(attr);

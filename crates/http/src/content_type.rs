@@ -1,6 +1,6 @@
 //! Types of files.
 
-/// The type of a file, by the ending of its name.
+/// Returns the type of a file, by the ending of its name.
 #[must_use]
 pub fn content_type(name: &[u8]) -> &'static str {
     const TYPES: [(&str, &str); 22] = [

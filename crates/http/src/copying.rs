@@ -125,7 +125,7 @@ impl Tree {
         }
     }
 
-    /// A file's copy, without a name.
+    /// Returns a file's copy, without a name.
     fn copied(self: &Arc<Tree>, from: &Attr, to: Place, cancellation: &Cancellation) -> FsResult<Upload> {
         let file = self.open_file(from)?;
         let mut upload = self.upload_at(to, from.mode & 0o777)?;

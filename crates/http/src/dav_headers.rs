@@ -24,7 +24,7 @@ pub enum Depth {
     Infinity,
 }
 
-/// The only header of a name.
+/// Returns the only header of a name.
 fn one<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Option<&'h str>, ErrorResponse> {
     let mut all = headers.get_all(name).iter();
     let unclear = || ErrorResponse::bad_request(format!("the {name} header is not one text of ASCII"));
@@ -35,7 +35,7 @@ fn one<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Option<&'h str>
     }
 }
 
-/// `Depth`, if it is said.
+/// Returns `Depth`, if it is said.
 ///
 /// # Errors
 /// 400.
@@ -123,7 +123,7 @@ pub fn timeout(headers: &HeaderMap) -> Result<u64, ErrorResponse> {
     Ok(said.unwrap_or(LOCK_S).clamp(1, LOCK_S_MAX))
 }
 
-/// The token of an UNLOCK.
+/// Returns the token of an UNLOCK.
 ///
 /// # Errors
 /// 400.
@@ -133,7 +133,7 @@ pub fn lock_token(headers: &HeaderMap) -> Result<&str, ErrorResponse> {
     token.ok_or_else(|| ErrorResponse::bad_request("a Lock-Token header says which lock: <TOKEN>"))
 }
 
-/// The `If` header.
+/// Returns the `If` header.
 ///
 /// # Errors
 /// 400.

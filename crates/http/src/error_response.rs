@@ -17,44 +17,44 @@ pub struct ErrorResponse {
 }
 
 impl ErrorResponse {
-    /// With a sentence for the user.
+    /// Creates the response with a sentence for the user.
     #[must_use]
     pub fn new(status: StatusCode, text: impl Into<String>) -> ErrorResponse {
         ErrorResponse { status, text: text.into(), is_xml: false, headers: Vec::new() }
     }
 
-    /// 400, with a sentence for the user.
+    /// Creates a response of 400, with a sentence for the user.
     #[must_use]
     pub fn bad_request(text: impl Into<String>) -> ErrorResponse {
         ErrorResponse::new(StatusCode::BAD_REQUEST, text)
     }
 
-    /// With a body of XML, for programs.
+    /// Creates a response with a body of XML, for programs.
     #[must_use]
     pub fn xml(status: StatusCode, text: String) -> ErrorResponse {
         ErrorResponse { status, text, is_xml: true, headers: Vec::new() }
     }
 
-    /// With a header besides.
+    /// Returns the response with a header besides.
     #[must_use]
     pub fn with(mut self, name: HeaderName, value: HeaderValue) -> ErrorResponse {
         self.headers.push((name, value));
         self
     }
 
-    /// Its status.
+    /// Returns its status.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// Its sentence.
+    /// Returns its sentence.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The same with a body of XML, which is made of its sentence.
+    /// Returns the response with a body of XML, which is made of its sentence.
     #[must_use]
     pub fn into_xml(self, write: impl FnOnce(&str) -> String) -> ErrorResponse {
         ErrorResponse { text: write(&self.text), is_xml: true, ..self }

@@ -23,7 +23,7 @@ use crate::ranges::{SelectedRanges, content_range, wanted};
 use crate::request_path::{RequestPath, is_reserved};
 use crate::s3::fuzzed;
 
-/// Text of the letters that mean something, and others.
+/// Returns the text of the letters that mean something, and others.
 fn near(letters: &'static str) -> impl Strategy<Value = String> {
     prop_oneof![
         proptest::string::string_regex(&format!("[{letters}]{{0,40}}")).unwrap(),

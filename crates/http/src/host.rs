@@ -62,7 +62,7 @@ fn is_name(text: &[u8]) -> bool {
     true
 }
 
-/// Unreserved characters and delimiters below those of a URL.
+/// Returns true for unreserved characters and delimiters below those of a URL.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte)
 }

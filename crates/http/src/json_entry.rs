@@ -8,7 +8,7 @@ use crate::request_path::encoded;
 /// Type of an entry whose home does not answer.
 pub const UNKNOWN: &str = "its node does not answer";
 
-/// As [`object`], for an entry whose home does not answer.
+/// Like [`object`], for an entry whose home does not answer.
 #[must_use]
 pub fn unknown_object(name: &[u8]) -> serde_json::Value {
     serde_json::json!({
@@ -19,7 +19,7 @@ pub fn unknown_object(name: &[u8]) -> serde_json::Value {
     })
 }
 
-/// An entry for programs. A name that is no UTF-8 is there with its bytes as a URL writes them.
+/// Returns an entry for programs. A name that is no UTF-8 is there with its bytes as a URL writes them.
 #[must_use]
 pub fn object(name: &[u8], attr: &Attr) -> serde_json::Value {
     let kind = match attr.mode & mode::TYPE {

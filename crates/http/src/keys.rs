@@ -69,7 +69,7 @@ impl Deriver {
         Deriver(hmac::Key::new(hmac::HMAC_SHA256, secret))
     }
 
-    /// The key with this id: the id, a dot, and what is derived from it.
+    /// Returns the key with this id: the id, a dot, and what is derived from it.
     #[must_use]
     pub fn key(&self, id: &str) -> String {
         format!("{id}.{}", URL_SAFE_NO_PAD.encode(hmac::sign(&self.0, &text_of(id))))
@@ -96,7 +96,7 @@ fn is_id(text: &str) -> bool {
     })
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 #[must_use]
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
@@ -122,7 +122,7 @@ pub fn create(client: &Client, ctx: &OpCtx, key: &Key) -> FsResult<Key> {
     Ok(Key { id, ..key.clone() })
 }
 
-/// The key with an id; `None` if there is none any more, or it has expired.
+/// Returns the key with an id; `None` if there is none any more, or it has expired.
 pub fn find(client: &Client, id: &str, now: u64) -> FsResult<Option<Key>> {
     if !is_id(id) {
         return Ok(None);
@@ -139,14 +139,14 @@ pub fn find(client: &Client, id: &str, now: u64) -> FsResult<Option<Key>> {
 pub struct CachedKeys(Mutex<HashMap<String, (Key, Instant)>>);
 
 impl CachedKeys {
-    /// The key that [`find`] found [`CACHED`] ago at most, if it has not expired.
+    /// Returns the key that [`find`] found [`CACHED`] ago at most, if it has not expired.
     pub fn cached(&self, id: &str, now: u64) -> Option<Key> {
         let known = self.0.lock();
         let (key, _) = known.get(id).filter(|(_, seen)| seen.elapsed() < CACHED)?;
         Some(key.clone()).filter(|key| !key.has_expired(now))
     }
 
-    /// As [`find`], with a [cache](CachedKeys::cached).
+    /// Like [`find`], with a [cache](CachedKeys::cached).
     pub fn find(&self, client: &Client, id: &str, now: u64) -> FsResult<Option<Key>> {
         let asked = Instant::now();
         let found = find(client, id, now)?;
@@ -172,7 +172,7 @@ fn parse(id: &str, value: &[u8]) -> Option<Key> {
     Some(Key { id: id.to_owned(), ..key })
 }
 
-/// All keys, also those that have expired, by id.
+/// Returns all keys, also those that have expired, by id.
 pub fn list(client: &Client) -> FsResult<Vec<Key>> {
     let names = client.listxattr(Ino::ROOT)?;
     let ids = names.split(|byte| *byte == 0).filter_map(|name| std::str::from_utf8(name).ok());

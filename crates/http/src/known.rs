@@ -198,7 +198,7 @@ fn is_fresh(written: Timestamp, now: u64) -> bool {
     told <= now.saturating_add(CLOCKS_S) && now < told.saturating_add(FRESH_S)
 }
 
-/// A file's text, if it counts. Its attributes are looked up if they have not come with its name.
+/// Returns a file's text, if it counts. Its attributes are looked up if they have not come with its name.
 fn read(
     client: &Client,
     dir: Ino,

@@ -19,7 +19,7 @@ impl Default for NameLocks {
 }
 
 impl NameLocks {
-    /// The lock of a name.
+    /// Returns the lock of a name.
     pub fn of(&self, place: &Place) -> &Mutex<()> {
         self.at(number(place))
     }

@@ -63,8 +63,8 @@ impl Tree {
         self.open_file(&self.settled(attr)?).map(Node::File)
     }
 
-    /// Attributes of a file once it is not being written any more: its last close may just be on its way to its home. A
-    /// file that stays open is waited for once in a while only.
+    /// Returns the attributes of a file once it is not being written any more: its last close may just be on its way to
+    /// its home. A file that stays open is waited for once in a while only.
     pub(crate) fn settled(&self, attr: Attr) -> FsResult<Attr> {
         if !attr.is_being_written() {
             return Ok(attr);
@@ -85,6 +85,7 @@ impl Tree {
             }
         }
         let mut long_written = self.long_written.lock();
+        // Forgetting them costs one wait for each.
         if long_written.len() >= LONG_WRITTEN_MAX {
             long_written.clear();
         }
@@ -127,7 +128,7 @@ impl OpenFile {
         Ok(read.map(|()| bytes.into()))
     }
 
-    /// SHA-256 of a range, and of each piece of it of this length.
+    /// Returns the SHA-256 of a range, and of each piece of it of this length.
     ///
     /// # Errors
     /// Errors of the formation; `EIO` if the file has become shorter, `EINTR` if nobody waits for it any more.
@@ -162,7 +163,7 @@ impl OpenFile {
         Ok((whole.finish().into(), pieces))
     }
 
-    /// SHA-256 of all of it, computed once for each state of the file.
+    /// Returns the SHA-256 of all of it, computed once for each state of the file.
     pub fn digest_of_all(&self, cancellation: &Cancellation) -> FsResult<Digest> {
         let state = content_state(&self.attr);
         if let Some(known) = self.tree.digests.lock().get(self.attr.ino, &state) {
@@ -176,7 +177,7 @@ impl OpenFile {
         Ok(digest)
     }
 
-    /// The digest that was taken when the file was laminated.
+    /// Returns the digest that was taken when the file was laminated.
     fn kept_digest(&self) -> FsResult<Option<Digest>> {
         if !self.attr.is_laminated() {
             return Ok(None);
@@ -189,7 +190,7 @@ impl OpenFile {
         }
     }
 
-    /// The nodes that hold it.
+    /// Returns the nodes that hold it.
     pub fn holders(&self) -> FsResult<Vec<NodeId>> {
         self.tree.holders(&self.attr)
     }

@@ -6,7 +6,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::error_response::ErrorResponse;
 
-/// A request's parameters, without values those that have none.
+/// Returns a request's parameters, without values those that have none.
 pub fn parameters(query: Option<&str>) -> impl Iterator<Item = (&str, Option<&str>)> {
     let parts = query.unwrap_or_default().split('&').filter(|part| !part.is_empty());
     parts.map(|part| part.split_once('=').map_or((part, None), |(name, value)| (name, Some(value))))
@@ -18,7 +18,7 @@ pub fn has_parameter(query: Option<&str>, name: &str) -> bool {
     parameters(query).any(|(known, _)| known == name)
 }
 
-/// The value of a parameter, decoded.
+/// Returns the value of a parameter, decoded.
 ///
 /// # Errors
 /// That it is no text.

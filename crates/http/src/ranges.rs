@@ -73,7 +73,7 @@ pub struct ContentRange {
     pub total: u64,
 }
 
-/// What a `Content-Range` of an upload says; `None` if it makes no sense.
+/// Parses the `Content-Range` of an upload; `None` if it is invalid.
 #[must_use]
 pub fn content_range(header: &str) -> Option<ContentRange> {
     let (part, total) = header.trim().strip_prefix("bytes ")?.trim().split_once('/')?;

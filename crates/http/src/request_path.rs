@@ -72,7 +72,7 @@ impl RequestPath {
         Ok(RequestPath { is_dir: names.is_empty() || path.ends_with('/'), names })
     }
 
-    /// From a path that is not encoded.
+    /// Creates it from a path that is not encoded.
     pub fn plain(path: &[u8]) -> Result<RequestPath, &'static str> {
         let mut names = Vec::new();
         for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
@@ -134,7 +134,7 @@ fn check(name: &[u8]) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// A name as a request writes it. What is no UTF-8 is encoded byte by byte.
+/// Returns a name as a request writes it. What is no UTF-8 is encoded byte by byte.
 #[must_use]
 pub fn encoded(name: &[u8]) -> String {
     match std::str::from_utf8(name) {

@@ -32,14 +32,15 @@ use crate::tree::{Access, Tree};
 /// Upper limit of concurrent requests that read or copy whole files or trees. Other requests do not wait for them.
 const LONG_MAX: usize = 16;
 
-/// Makes a page, in a form that the request's `Accept` names. It may block. An error is a sentence for the log.
+/// A function that makes a page, in a form that the request's `Accept` names. It may block. An error is a sentence for
+/// the log.
 pub type MakePage = Box<dyn Fn(&str) -> Result<Page, String> + Send + Sync>;
 
 /// A page at a path outside of the formation, for keys with access to all of it or to that path.
 pub struct Route {
     /// The path, exactly.
     pub path: &'static str,
-    /// Makes it.
+    /// The function that makes it.
     pub page: MakePage,
 }
 
@@ -179,7 +180,7 @@ impl Service {
         files::change(&self.tree, &self.long, parts.method, writing, body).await
     }
 
-    /// A part of the page for browsers.
+    /// Returns a part of the page for browsers.
     async fn page_part(
         self: Arc<Service>,
         request: Request<Incoming>,
@@ -254,7 +255,7 @@ impl Service {
         if key.is_some_and(|key| Some(key.path.as_str()) == path) { Ok(()) } else { Err(refusal) }
     }
 
-    /// This may block.
+    /// Makes a page. May block.
     fn page(&self, route: usize, headers: &HeaderMap) -> Result<Response<Body>, ErrorResponse> {
         let missing = || ErrorResponse::new(StatusCode::NOT_FOUND, "no such page");
         let route = self.routes.get(route).ok_or_else(missing)?;

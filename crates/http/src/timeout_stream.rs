@@ -16,7 +16,7 @@ pub struct TimeoutStream<S> {
 }
 
 impl<S> TimeoutStream<S> {
-    /// With this patience.
+    /// Creates a stream with this patience.
     #[must_use]
     pub fn new(stream: S, bound: Duration) -> TimeoutStream<S> {
         TimeoutStream { stream, bound, waits: None }

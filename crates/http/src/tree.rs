@@ -91,7 +91,7 @@ pub struct ListedEntry {
 }
 
 impl Tree {
-    /// The formation that a process is a member of.
+    /// Creates the tree of the formation that a process is a member of.
     #[must_use]
     pub fn new(member: Member) -> Tree {
         let groups = rustix::process::getgroups().unwrap_or_default().into_iter().map(|group| group.as_raw());
@@ -120,7 +120,7 @@ impl Tree {
         if at_once::may_not_wait() { Err(at_once::not_at_hand()) } else { self.member.client() }
     }
 
-    /// The member.
+    /// Returns the member.
     #[must_use]
     pub fn member(&self) -> &Member {
         &self.member
@@ -158,19 +158,19 @@ impl Tree {
         Ok(Access { key, prefix, top })
     }
 
-    /// Attributes of what is at a path: those of a link, not of what it leads to.
+    /// Returns the attributes of what is at a path: those of a link, not of what it leads to.
     pub fn beneath(&self, access: &Access, target: &RequestPath) -> FsResult<Attr> {
         self.attr_at(access, target, false)
     }
 
-    /// The path below the key's, and the directory it is to be looked up in. A key for a file has that file's
+    /// Returns the path below the key's, and the directory it is to be looked up in. A key for a file has that file's
     /// directory.
     fn inside(&self, access: &Access, target: &RequestPath) -> FsResult<(Ino, Vec<u8>)> {
         let refused = || FsError::from(Errno::EACCES);
         Ok((access.top, target.below(&access.prefix).ok_or_else(refused)?.path()))
     }
 
-    /// Attributes of what is at a path.
+    /// Returns the attributes of what is at a path.
     ///
     /// # Errors
     /// `EACCES` outside of what may be reached; `EXDEV` for links that lead out of it; otherwise as [`Client::find`].
@@ -303,7 +303,7 @@ impl Tree {
         }
     }
 
-    /// The directory where a link leads; made there if it is missing.
+    /// Returns the directory where a link leads; made there if it is missing.
     fn dir_behind(&self, access: &Access, link: &RequestPath) -> FsResult<Attr> {
         match self.attr(access, link) {
             Err(error) if error.errno() == Errno::ENOENT => {
@@ -319,7 +319,7 @@ impl Tree {
         self.client()?.unlink(&change.ctx, parent, name)
     }
 
-    /// Entries of a directory behind a cookie, with their attributes as far as they are still there.
+    /// Returns the entries of a directory behind a cookie, with their attributes as far as they are still there.
     pub fn entries(&self, dir: Ino, cookie: u64) -> FsResult<Vec<DirEntry>> {
         let client = self.client()?;
         let mut entries = client.readdir(dir, cookie, DIR_PIECE, true)?;
@@ -335,7 +335,7 @@ impl Tree {
         Ok(entries)
     }
 
-    /// As [`Tree::entries`], with an error in place of the attributes of entries whose home does not answer.
+    /// Like [`Tree::entries`], with an error in place of the attributes of entries whose home does not answer.
     pub fn entries_there(&self, dir: Ino, cookie: u64) -> FsResult<Vec<ListedEntry>> {
         let client = self.client()?;
         let entries = client.readdir(dir, cookie, DIR_PIECE, true)?;
@@ -360,7 +360,7 @@ impl Tree {
         }
     }
 
-    /// The nodes that hold a file's stripes, the first stripe's first; they repeat from there on.
+    /// Returns the nodes that hold a file's stripes, the first stripe's first; they repeat from there on.
     pub fn holders(&self, attr: &Attr) -> FsResult<Vec<NodeId>> {
         let client = self.client()?;
         let targets = bivouac_layout::targets_of(&attr.layout).take(usize::from(HOLDERS_MAX));

@@ -21,7 +21,7 @@ impl TreeState {
         TreeState(HashSet::from([sum_of((top.ino, top.mode, content))]))
     }
 
-    /// With something that is in one of its directories.
+    /// Adds something that is in one of its directories.
     pub(crate) fn see(&mut self, parent: Ino, name: &[u8], attr: &Attr) {
         self.0.insert(TreeState::sum(parent, name, attr));
     }

@@ -28,7 +28,7 @@ pub struct Pipe<S: Sink> {
 }
 
 impl<S: Sink> Pipe<S> {
-    /// Into this.
+    /// Creates a pipe into this sink.
     #[must_use]
     pub fn new(sink: S, share: Share) -> Pipe<S> {
         Pipe { idle: Some(sink), busy: None, collected: Vec::new(), share }

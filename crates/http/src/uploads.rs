@@ -60,7 +60,7 @@ impl Replace {
     }
 }
 
-/// Under which name the parts of an upload are. Other keys come to other names, whatever they call theirs.
+/// Returns under which name the parts of an upload are. Other keys come to other names, whatever they call theirs.
 fn part_name(access: &Access, name: &[u8], id: &str) -> Vec<u8> {
     let text = [access.key.id.as_bytes(), id.as_bytes(), name].join(&0);
     let sum = digest(&SHA256, &text);
@@ -128,6 +128,7 @@ impl Tree {
         let new = NewInode { mode: mode::FILE | PART_MODE, rdev: 0, target: &[] };
         let attr = self.client()?.create(&change.ctx, place.parent, &part, &new, false, false)?.attr;
         let file = OpenFile::of(self, attr);
+        // Neither what somebody else has put under the name, nor another name of a file that is whole.
         if !attr.is_file() || !self.is_own(&attr) || attr.nlink != 1 {
             return Err(Errno::EACCES.into());
         }
@@ -181,7 +182,7 @@ impl Upload {
         Ok(())
     }
 
-    /// Its share of the memory for bodies.
+    /// Returns its share of the memory for bodies.
     #[must_use]
     pub fn share(&self) -> Share {
         self.file.tree.load.share()
@@ -377,7 +378,7 @@ impl PartUpload {
         self.upload.append(bytes)
     }
 
-    /// As [`Upload::finish`].
+    /// Like [`Upload::finish`].
     ///
     /// # Errors
     /// As [`Upload::finish`] and [`PartUpload::cut`].
@@ -402,13 +403,13 @@ impl PartUpload {
         &self.upload
     }
 
-    /// As [`Upload::share`].
+    /// Like [`Upload::share`].
     #[must_use]
     pub fn share(&self) -> Share {
         self.upload.share()
     }
 
-    /// The file.
+    /// Returns the file.
     #[must_use]
     pub fn file(&self) -> &OpenFile {
         &self.upload.file

@@ -88,18 +88,18 @@ pub fn is(node: Node<'_, '_>, local: &str) -> bool {
     node.is_element() && node.tag_name().namespace() == Some(DAV) && node.tag_name().name() == local
 }
 
-/// The elements in a node.
+/// Returns the elements in a node.
 pub fn children<'a, 'i>(node: Node<'a, 'i>) -> impl Iterator<Item = Node<'a, 'i>> {
     node.children().filter(Node::is_element)
 }
 
-/// The first element of the standard with this name in a node.
+/// Returns the first element of the standard with this name in a node.
 #[must_use]
 pub fn child<'a, 'i>(node: Node<'a, 'i>, local: &str) -> Option<Node<'a, 'i>> {
     children(node).find(|child| is(*child, local))
 }
 
-/// The name of an element.
+/// Returns the name of an element.
 #[must_use]
 pub fn name_of(node: Node<'_, '_>) -> Name {
     let name = node.tag_name();
@@ -118,8 +118,8 @@ pub fn is_element(text: &str, name: &Name) -> bool {
         })
 }
 
-/// An element with all that its text depends on: it means the same wherever it is put. `None` if it is longer than
-/// that.
+/// Returns an element with all that its text depends on: it means the same wherever it is put. `None` if it is longer
+/// than that.
 #[must_use]
 pub fn element(node: Node<'_, '_>, len_max: usize) -> Option<String> {
     let mut text = BoundedText { text: String::new(), len_max };
@@ -197,7 +197,7 @@ pub fn error(condition: &str, href: Option<&str>) -> String {
     format!("{HEAD}<D:error xmlns:D=\"DAV:\"><D:{condition}>{inside}</D:{condition}></D:error>\n")
 }
 
-/// A status as a line.
+/// Returns a status as a line.
 #[must_use]
 pub fn status(status: StatusCode) -> String {
     format!("HTTP/1.1 {} {}", status.as_u16(), status.canonical_reason().unwrap_or("Refused"))

@@ -18,10 +18,10 @@ use crate::standby::settled;
 use crate::state_dir::StateDir;
 use crate::{Kind, LaunchError, LaunchResult};
 
-/// Most commands that wait to be heard.
+/// Most commands that wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// From a command to the supervisor.
+/// Message from a command to the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Request {
@@ -41,8 +41,8 @@ pub enum Request {
         /// The reason; `None` takes the mark off.
         reason: Option<String>,
     },
-    /// Note that partitions stand in front of site storage, and which: nobody takes the formation down without having looked
-    /// whether that has everything.
+    /// Note that partitions stand in front of site storage, and which: nobody takes the formation down without having
+    /// looked whether that has everything.
     Sources {
         /// The partitions; `None` for none any more.
         which: Option<String>,
@@ -62,7 +62,7 @@ pub enum Request {
         /// The node.
         adoption: Adoption,
     },
-    /// There is a newer map. Descriptors: its bytes, in memory.
+    /// A newer map. Descriptors: its bytes, in memory.
     Map,
     /// Start a node once more that was given up.
     Revive {
@@ -83,7 +83,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// The request, in a line of a log.
+    /// Returns the request, in a line of a log.
     #[must_use]
     pub fn describe(&self) -> String {
         match self {
@@ -113,7 +113,7 @@ impl Request {
     }
 }
 
-/// From the supervisor to a command.
+/// Message from the supervisor to a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
@@ -123,7 +123,7 @@ pub enum Answer {
     Down {
         /// Processes, mounts, files and sockets that are left, on all hosts together.
         left: [usize; 4],
-        /// Hosts that could not say so, or not all, and why.
+        /// Hosts that could not report that, or not all of it, and why.
         notes: Vec<String>,
     },
     /// It cannot be done.
@@ -133,7 +133,7 @@ pub enum Answer {
     },
 }
 
-/// The socket that the supervisor hears commands at.
+/// Returns the socket that the supervisor hears commands at.
 ///
 /// # Errors
 /// What the system says.
@@ -169,7 +169,7 @@ pub fn ask(
     ask_for(dir, request, descriptors, wait_ms).map(drop)
 }
 
-/// As [`ask`], and answers what the supervisor said.
+/// Like [`ask`], and returns the supervisor's answer.
 ///
 /// # Errors
 /// As [`ask`].
@@ -209,7 +209,7 @@ fn is_supervised(dir: &StateDir) -> LaunchResult<bool> {
     Ok(settled(dir)?.and_then(|state| state.supervisor).is_some_and(|process| process.is_alive()))
 }
 
-/// The answer, if one comes in time.
+/// Returns the answer, if one comes in time.
 ///
 /// # Errors
 /// That the supervisor is gone.

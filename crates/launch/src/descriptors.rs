@@ -39,7 +39,7 @@ pub struct Files {
     pub mapped: Vec<PathBuf>,
 }
 
-/// The files of a process.
+/// Returns the files of a process.
 ///
 /// # Errors
 /// When there is no such process, or it is another user's.
@@ -65,8 +65,8 @@ pub fn files_of(pid: u32) -> LaunchResult<Files> {
     Ok(Files { program, descriptors, mapped })
 }
 
-/// Inode numbers of files in the mounts of a formation that processes of this host have open for writing, or mapped so, as
-/// far as this user may look at them. Asks the kernel alone, and no daemon.
+/// Returns the inode numbers of files in the mounts of a formation that processes of this host have open for writing,
+/// or mapped so, as far as this user may look at them. Asks the kernel alone, and no daemon.
 #[must_use]
 pub fn inodes_written_to(name: &FormationName) -> HashSet<u64> {
     let source = source_of(name);
@@ -89,12 +89,12 @@ pub fn inodes_written_to(name: &FormationName) -> HashSet<u64> {
     pids.flat_map(of).collect()
 }
 
-/// The mounts of formations that a process sees.
+/// Returns the mounts of formations that a process sees.
 fn mounted_for(pid: u32) -> Vec<MountEntry> {
     Table::of(pid).formations().cloned().collect()
 }
 
-/// The inode that a descriptor writes to, if it does, in one of these mounts.
+/// Returns the inode that a descriptor writes to, if it does, in one of these mounts.
 fn writes_to(root: &Path, name: &str, mounts: &[MountEntry]) -> Option<u64> {
     let info = std::fs::read_to_string(root.join("fdinfo").join(name)).ok()?;
     let field = |key: &str| info.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
@@ -109,7 +109,8 @@ fn writes_to(root: &Path, name: &str, mounts: &[MountEntry]) -> Option<u64> {
     field("ino:").and_then(|ino| ino.parse().ok()).or_else(asked)
 }
 
-/// The inode of a line of /proc/PID/maps, if it is one of these mounts', and what is stored there gets into the file.
+/// Returns the inode of a line of /proc/PID/maps, if it is one of these mounts', and what is stored there gets into the
+/// file.
 fn mapped_for_writing(line: &[u8], mounts: &[MountEntry]) -> Option<u64> {
     let text = String::from_utf8_lossy(line);
     let mut fields = text.split_ascii_whitespace().skip(1);
@@ -135,7 +136,7 @@ fn descriptor(root: &Path, way: &Path, mounts: &[MountEntry]) -> Option<Descript
     })
 }
 
-/// The path of a line of /proc/PID/maps: its sixth column, which may have spaces.
+/// Returns the path of a line of /proc/PID/maps: its sixth column, which may have spaces.
 fn mapped_file(line: &[u8]) -> Option<PathBuf> {
     let start = line.iter().position(|byte| *byte == b'/')?;
     line.get(start..).map(|path| PathBuf::from(OsStr::from_bytes(path)))

@@ -70,7 +70,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The name of a formation that is given none inside a job, `job-NUMBER`: jobs of one user may share a host.
+    /// Returns the name of a formation that is given none inside a job, `job-NUMBER`: jobs of one user may share a
+    /// host.
     #[must_use]
     pub fn formation_name(&self) -> Option<FormationName> {
         let allowed = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
@@ -80,27 +81,27 @@ impl Batch {
 }
 
 impl Environment {
-    /// The name of a formation that is started without one: inside a batch job that of the job, else `default`.
+    /// Returns the name of a formation that is started without one: inside a batch job that of the job, else `default`.
     #[must_use]
     pub fn default_name(&self) -> FormationName {
         self.batch.formation_name().unwrap_or_default()
     }
 
-    /// The formation that a command means which is not there: the named one, else that of the job around, else the
-    /// default.
+    /// Returns the formation that a command means which is not there: the named one, else that of the job around, else
+    /// the default.
     #[must_use]
     pub fn meant_name(&self, name: Option<&FormationName>) -> FormationName {
         name.or(self.around.name.as_ref()).cloned().unwrap_or_else(|| self.default_name())
     }
 
-    /// Returns whether a command without a name may mean a formation that is only the one that runs. Inside a batch job it
-    /// may be another job's, and scripts are not asked.
+    /// Returns whether a command without a name may mean a formation that is only the one that runs. Inside a batch job
+    /// it may be another job's, and scripts are not asked.
     pub(crate) fn may_mean_the_only_one(&self) -> bool {
         self.batch.formation_name().is_none()
     }
 
-    /// The directory that holds a directory per formation of this user: below `BIVOUAC_RUNTIME_DIR` or `XDG_RUNTIME_DIR`, else below
-    /// `/run/user/UID`, else in `/tmp`. It is made, and checked to be nobody else's.
+    /// Returns the directory that holds a directory per formation of this user: below `BIVOUAC_RUNTIME_DIR` or
+    /// `XDG_RUNTIME_DIR`, else below `/run/user/UID`, else in `/tmp`. It is made, and checked to be nobody else's.
     ///
     /// # Errors
     /// When it is a link, another user's or open to others, or others could replace it.
@@ -114,14 +115,14 @@ impl Environment {
         Ok(base)
     }
 
-    /// The same, without making it; `None` if there is none, so no formation either.
+    /// Returns the base directory without making it; `None` if there is none, so no formation either.
     #[must_use]
     pub fn existing_base(&self) -> Option<PathBuf> {
         let base = self.base_path();
         check_private_dir(&base, self.uid).is_ok().then_some(base)
     }
 
-    /// The file of a program that `PATH` leads to.
+    /// Returns the file of a program that `PATH` leads to.
     #[must_use]
     pub fn find_program(&self, name: &str) -> Option<PathBuf> {
         self.search_dirs()
@@ -129,24 +130,24 @@ impl Environment {
             .find(|file| accessat(CWD, file, Access::EXEC_OK, AtFlags::EACCESS).is_ok() && file.is_file())
     }
 
-    /// The directories that programs are looked for in.
+    /// Returns the directories that programs are looked for in.
     pub(crate) fn search_dirs(&self) -> impl Iterator<Item = PathBuf> {
         std::env::split_paths(self.search_path.as_deref().unwrap_or_else(|| "/usr/bin:/bin".as_ref()))
     }
 
-    /// The directories that mounts are made below unless others are chosen.
+    /// Returns the directories that mounts are made below unless others are chosen.
     pub(crate) fn mount_bases(&self) -> [PathBuf; 2] {
         [self.base_path(), self.shared_base()]
     }
 
-    /// The mount point of a formation over several hosts unless another is chosen: the same on all, in a directory that is
-    /// this user's. No formation has such a name, so it is the directory of none.
+    /// Returns the mount point of a formation over several hosts unless another is chosen: the same on all, in a
+    /// directory that is this user's. No formation has such a name, so it is the directory of none.
     #[must_use]
     pub fn hosts_mount(&self, name: &FormationName) -> PathBuf {
         self.shared_base().join(format!("{name}{MOUNT}"))
     }
 
-    /// Value of `BIVOUAC_RUNTIME_DIR` with which a directory is that of this user's formations.
+    /// Returns the value of `BIVOUAC_RUNTIME_DIR` with which a directory is that of this user's formations.
     #[must_use]
     pub fn runtime_dir_of(&self, base: &Path) -> PathBuf {
         match base.parent() {
@@ -201,8 +202,8 @@ pub fn make_private_dir(dir: &Path) -> LaunchResult<()> {
     }
 }
 
-/// Makes a mount point, for this user only, where nobody else can put anything in its place; answers whether it is ours to
-/// remove. One that is there is left as it is.
+/// Makes a mount point, for this user only, where nobody else can put anything in its place; answers whether it is ours
+/// to remove. One that is there is left as it is.
 ///
 /// # Errors
 /// When it cannot be made, or others could replace it.

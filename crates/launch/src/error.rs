@@ -13,11 +13,11 @@ pub enum Kind {
     Usage,
     /// There is no such formation.
     NotRunning,
-    /// There is one already.
+    /// There is such a formation already.
     Running,
     /// It was interrupted by a signal.
     Interrupted,
-    /// It holds data that has not been copied out.
+    /// The formation holds data that has not been copied out.
     Keep,
     /// The system, or a daemon, refused.
     Refused,
@@ -37,25 +37,25 @@ pub struct LaunchError {
 pub type LaunchResult<T> = Result<T, LaunchError>;
 
 impl LaunchError {
-    /// A failure with its three parts.
+    /// Creates a failure with its three parts.
     #[must_use]
     pub fn new(kind: Kind, object: impl fmt::Display, cause: impl fmt::Display, remedy: &str) -> LaunchError {
         LaunchError::said(kind, format!("{object}: {cause}; {remedy}"))
     }
 
-    /// A request that makes no sense, and what to write.
+    /// Returns a request that makes no sense, and what to write.
     #[must_use]
     pub fn usage(object: impl fmt::Display, cause: impl fmt::Display, remedy: &str) -> LaunchError {
         LaunchError::new(Kind::Usage, object, cause, remedy)
     }
 
-    /// A refusal that is said completely already.
+    /// Returns a refusal that is said completely already.
     #[must_use]
     pub fn said(kind: Kind, text: impl Into<String>) -> LaunchError {
         LaunchError { kind, text: named(&text.into()).into() }
     }
 
-    /// The system refused to do something to a path.
+    /// Creates the error for a path that the system refused to do something to.
     #[must_use]
     pub fn path(path: &Path, doing: &str, error: impl Into<io::Error>) -> LaunchError {
         let error = error.into();
@@ -63,7 +63,7 @@ impl LaunchError {
         LaunchError::new(Kind::Refused, path.display(), format_args!("could not {doing}: {error}"), remedy)
     }
 
-    /// The system refused something that has no path.
+    /// Creates the error for something refused by the system that has no path.
     #[must_use]
     pub fn system(object: &str, error: impl Into<io::Error>) -> LaunchError {
         let error = error.into();
@@ -77,7 +77,8 @@ impl LaunchError {
         self.kind
     }
 
-    /// Exit code of a command that fails so: 2 for a request that makes no sense, 3 if data would be lost, 1 otherwise.
+    /// Returns the exit code of a command that fails so: 2 for a request that makes no sense, 3 if data would be lost,
+    /// 1 otherwise.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self.kind {

@@ -14,7 +14,7 @@ use crate::polling::wait_readable;
 use crate::process::pidfd;
 use crate::signals::{end_with_us, unblock_in};
 
-/// Most bytes of what a program says of its failure.
+/// Limit of what is kept of a program's messages about its failure, in bytes.
 const SAID_MAX: u64 = 1000;
 
 /// Runs a program to its end with this as its standard input. There is no shell in between: arguments are what they
@@ -24,6 +24,7 @@ const SAID_MAX: u64 = 1000;
 /// That it cannot be started, takes longer than `bound`, or fails, with what it said.
 pub fn feed(program: &Path, arguments: &[OsString], input: &[u8], bound: Duration) -> LaunchResult<()> {
     let failed = |error: std::io::Error| LaunchError::path(program, "run it", error);
+    // Files in memory: with pipes this process would have to read and write at once, or both could wait for each other.
     let (mut given, mut said) = (memory().map_err(failed)?, memory().map_err(failed)?);
     given.write_all(input).and_then(|()| given.rewind()).map_err(failed)?;
     let mut command = Command::new(program);
@@ -47,6 +48,7 @@ pub fn feed(program: &Path, arguments: &[OsString], input: &[u8], bound: Duratio
     let mut text = Vec::new();
     said.rewind().and_then(|()| (&said).take(SAID_MAX).read_to_end(&mut text)).map_err(failed)?;
     let text = String::from_utf8_lossy(&text);
+    // The text becomes part of a message on one line of a terminal.
     let text: String = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     Err(refused(format!("{status}: {text}")))
 }

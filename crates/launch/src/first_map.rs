@@ -8,9 +8,9 @@ use bivouac_wire::{FormationMap, NodeEntry, TargetEntry};
 
 use crate::state::{FormationState, NodeState};
 
-/// The map of a formation whose addresses are known: every node has as many slots as any other; targets go round
-/// over the nodes, volume by volume, so that neighbours among the targets are on different nodes, and behind different
-/// switches where those are known.
+/// Returns the map of a formation whose addresses are known: every node has as many slots as any other; targets go
+/// round over the nodes, volume by volume, so that neighbours among the targets are on different nodes, and behind
+/// different switches where those are known.
 #[must_use]
 pub fn first_map(state: &FormationState, formation: FormationId) -> FormationMap {
     let count = state.nodes.len() as u16;
@@ -49,7 +49,8 @@ pub fn first_map(state: &FormationState, formation: FormationId) -> FormationMap
     }
 }
 
-/// The nodes in the order in which they get targets: as they are numbered, unless it is known what fails together.
+/// Returns the nodes in the order in which they get targets: as they are numbered, unless it is known what fails
+/// together.
 fn in_turns(state: &FormationState) -> Vec<&NodeState> {
     let Some(domains) = state.domains() else { return state.nodes.iter().collect() };
     let domains: Vec<_> = state.nodes.iter().map(|node| domains.switch_of(&node.host)).collect();

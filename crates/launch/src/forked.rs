@@ -1,5 +1,5 @@
-//! Children of this process: also one that goes on with what this one has in memory, which takes a fraction of what the start of
-//! a program does.
+//! Children of this process: also one that goes on with what this one has in memory, which takes a fraction of what the
+//! start of a program does.
 #![allow(unsafe_code, reason = "fork has no safe interface")]
 
 use std::fs::File;
@@ -25,8 +25,9 @@ const CODE_PANICKED: i32 = 101;
 #[derive(Debug)]
 pub struct OwnChild(Pid);
 
-/// Runs `act` in a child of this process, and ends that with the result as its exit code. Of all descriptors it has only
-/// these two: its standard input, and its standard error. What `act` uses of this process is a copy, nothing of which is dropped.
+/// Runs `act` in a child of this process, and ends that with the result as its exit code. Of all descriptors it has
+/// only these two: its standard input, and its standard error. What `act` uses of this process is a copy, nothing of
+/// which is dropped.
 ///
 /// # Errors
 /// What the system says; also when this process has other threads, which the child would not have.
@@ -42,7 +43,7 @@ pub(crate) fn fork(input: BorrowedFd<'_>, errors: &File, act: impl FnOnce() -> i
     unsafe { libc::_exit(code) }
 }
 
-/// A child that has all that this process has, in memory and open. `None` in the child.
+/// Returns a child that has all that this process has, in memory and open. `None` in the child.
 ///
 /// # Errors
 /// What the system says; also when this process has other threads, which the child would not have.
@@ -58,8 +59,8 @@ pub(crate) fn copy() -> io::Result<Option<OwnChild>> {
     }
 }
 
-/// Goes on in a child of this process, in a session of its own: whoever ends this process, or its group, does not end that one.
-/// `true` in the child; `false` in this process, once the child has ended.
+/// Goes on in a child of this process, in a session of its own: whoever ends this process, or its group, does not end
+/// that one. `true` in the child; `false` in this process, once the child has ended.
 ///
 /// # Errors
 /// What the system says; also when this process has other threads, which the child would not have.
@@ -96,13 +97,13 @@ fn keep_only(input: BorrowedFd<'_>, output: &File, errors: &File) -> io::Result<
     unsafe { close_others() }
 }
 
-/// For a program that was just started, and has opened nothing: closes what it has inherited but the standard descriptors. What
-/// stays behind when a command ends must not hold its caller's pipes, locks and files.
+/// Closes all descriptors that were inherited, except the standard ones. For a program that was just started and has
+/// opened nothing: a process that stays after its command must not hold its caller's pipes, locks and files.
 ///
 /// # Errors
 /// What the system says.
 pub fn close_inherited() -> io::Result<()> {
-    // SAFETY: called before anything is opened, so they are nobody's.
+    // SAFETY: called before anything is opened, so no descriptor belongs to anything in this process.
     unsafe { close_others() }
 }
 
@@ -128,7 +129,7 @@ impl OwnChild {
         let _gone_meanwhile = kill_process(self.0, Signal::TERM);
     }
 
-    /// A descriptor that becomes readable at its end.
+    /// Returns a descriptor that becomes readable at its end.
     ///
     /// # Errors
     /// What the system says.

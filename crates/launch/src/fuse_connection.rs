@@ -1,5 +1,5 @@
-//! The kernel's end of a mount: what ends the wait of a process that waits for itself there. No signal ends the wait for a
-//! request that somebody has taken up.
+//! The kernel's end of a mount: what ends the wait of a process that waits for itself there. No signal ends the wait
+//! for a request that somebody has taken up.
 
 use std::fs::File;
 use std::io::{IoSlice, Read};
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 /// Directory in which the kernel shows connections, each with a file that ends it. It belongs to the user who mounted.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
-/// Has the kernel hand out again what was taken up and not answered (Linux 6.9).
+/// The notification that makes the kernel send again requests that were read and not answered (Linux 6.9).
 const NOTIFY_RESEND: i32 = 7;
 /// Room for the largest request: the kernel takes no reader with less than it agreed on.
 const REQUEST_MAX: usize = 8 << 20;
@@ -19,16 +19,16 @@ const HEADER_LEN: usize = 40;
 /// Operations that expect no answer: FORGET, INTERRUPT, BATCH_FORGET.
 const WITHOUT_ANSWER: [u32; 3] = [2, 36, 42];
 
-/// Has the kernel answer everything that waits for a mount, and everything later, with an error; `false` where the kernel's
-/// list of connections is not mounted.
+/// Makes the kernel fail everything that waits for a mount, and everything later. Returns false where the kernel's list
+/// of connections is not mounted.
 pub(crate) fn abort(connection: u32) -> bool {
     let Some(file) = control(connection) else { return false };
     let ended = std::fs::write(&file, "1");
     ended.inspect_err(|error| log::warn!(why:% = error; "{}", file.display())).is_ok()
 }
 
-/// The same by the device, whose owner needs no list and no right: everything that waits, and everything later, is taken up and
-/// refused, in a thread of its own, until the mount or this process is over.
+/// Refuses everything by the device, whose owner needs no list and no right: everything that waits, and everything
+/// later, is taken up and refused, in a thread of its own, until the mount or this process is over.
 pub(crate) fn refuse_all(device: OwnedFd) {
     let refuse = move || {
         let device = File::from(device);

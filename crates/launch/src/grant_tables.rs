@@ -1,6 +1,7 @@
-//! The grant tables of nodes, where processes that read and write subfiles themselves pass gates and tell sizes. They are files in
-//! memory with names, so that they outlive a supervisor, too: who recovers the formation closes the gates of programs that
-//! still run, and has the sizes that were told and not written down. A reboot takes them, and those programs.
+//! The grant tables of nodes, where processes that read and write subfiles themselves pass gates and tell sizes. They
+//! are files in memory with names, so that they outlive a supervisor, too: who recovers the formation closes the gates
+//! of programs that still run, and has the sizes that were told and not written down. A reboot takes them, and those
+//! programs.
 //!
 //! ```text
 //! /dev/shm/bivouac-UID-grants-FORMATION-nI     0600; locked (flock, shared) by the supervisor and the daemon of node I
@@ -34,7 +35,7 @@ pub(crate) struct UnusedGrantTable {
     pub path: PathBuf,
     /// Its formation's id, hexadecimal.
     pub formation: String,
-    /// Whose it is, if that is noted.
+    /// Its owner, if that is recorded.
     pub owner: Option<OwnerNote>,
 }
 
@@ -86,7 +87,7 @@ pub(crate) fn remove_unused(path: &Path, uid: u32) -> io::Result<()> {
     if held.is_some() || !path.exists() { remove_at(path) } else { Ok(()) }
 }
 
-/// Those of this user that no process has, also those of which but the note is left.
+/// Returns this user's tables that no process has open, and those of which only the note is left.
 pub(crate) fn unused(uid: u32) -> Vec<UnusedGrantTable> {
     let is_unused = |path: &Path| lock_unused(path, uid).is_some() || !path.exists();
     all(uid)
@@ -97,17 +98,17 @@ pub(crate) fn unused(uid: u32) -> Vec<UnusedGrantTable> {
             path,
             formation,
         })
-        // Who removes it just now has removed the note as well.
+        // A process that is removing one now has removed the note as well.
         .filter(|one| one.owner.is_some() || one.path.exists())
         .collect()
 }
 
-/// Present and former locations of the states of this user's formations.
+/// Returns the present and former locations of the states of this user's formations.
 pub(crate) fn homes(uid: u32) -> BTreeSet<PathBuf> {
     all(uid).keys().filter_map(|path| Some(OwnerNote::noted(&note_of(path))?.home)).collect()
 }
 
-/// Present or former location of the state of the formation that has the grant table of this node.
+/// Returns the present or former location of the state of the formation that has the grant table of this node.
 pub(crate) fn home_of(formation: &str, node: u16) -> Option<PathBuf> {
     OwnerNote::noted(&note_of(&path_of(formation, node))).map(|owner| owner.home)
 }
@@ -144,7 +145,7 @@ fn formation_of(name: &str, uid: u32) -> Option<String> {
     crate::hex::formation_from_hex(formation).map(|_| formation.to_owned())
 }
 
-/// As long as the result is there, nobody can begin to use it.
+/// Locks a table that nobody uses. Until the result is dropped, nobody can begin to use it.
 fn lock_unused(path: &Path, uid: u32) -> Option<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;

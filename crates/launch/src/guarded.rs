@@ -1,9 +1,9 @@
 //! Paths that nobody else can put something else at.
 //!
-//! A path is gone through from the root down, name by name, and none is followed by the kernel: each directory is opened
-//! without following links (`O_PATH | O_NOFOLLOW`, which is what `openat2` with `RESOLVE_NO_SYMLINKS` does for one name, on
-//! every kernel and under every filter of system calls), then judged, and links are read and judged here. What comes out is a
-//! descriptor of the directory, so that what was judged is what is used.
+//! A path is gone through from the root down, name by name, and none is followed by the kernel: each directory is
+//! opened without following links (`O_PATH | O_NOFOLLOW`, which is what `openat2` with `RESOLVE_NO_SYMLINKS` does for
+//! one name, on every kernel and under every filter of system calls), then judged, and links are read and judged here.
+//! What comes out is a descriptor of the directory, so that what was judged is what is used.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::{Kind, LaunchError, LaunchResult};
 
-/// As many links as the kernel follows in one path.
+/// Most symbolic links in one path, as in the kernel.
 const LINKS_MAX: usize = 40;
 /// Owner that stands for all that a user namespace does not have.
 const OVERFLOW: u32 = 65534;
@@ -37,7 +37,7 @@ pub fn guarded(path: &Path, remedy: &str) -> LaunchResult<Guarded> {
     PathWalk::new(path, PathTrust::here(), remedy).go()
 }
 
-/// As [`guarded`], for the directory that is to hold a new entry.
+/// Like [`guarded`], for the parent directory of a new entry.
 ///
 /// # Errors
 /// As [`guarded`].
@@ -65,7 +65,7 @@ impl PathTrust {
         PathTrust { uid: rustix::process::geteuid().as_raw(), groups, is_blind: !is_whole(&map) }
     }
 
-    /// Reason why the entry of a directory could be replaced by others, or what is in it.
+    /// Fails with the reason why the entry of a directory could be replaced by others, or what is in it.
     fn judge(&self, entry: &Stat, in_shared: bool) -> Result<(), String> {
         let (uid, gid, mode) = (entry.st_uid, entry.st_gid, entry.st_mode);
         // Below a directory that all may write to, an owner that cannot be told may be anybody.
@@ -147,6 +147,7 @@ impl<'a> PathWalk<'a> {
         let Some((dir, in_shared)) = self.dirs.last() else { return Err(self.failed(Errno::NOENT)) };
         let in_shared = *in_shared;
         self.path.push(name);
+        // Opened before it is judged: a name could lead elsewhere a moment later.
         let entry = open_at(dir, name).map_err(|e| self.failed(e))?;
         let seen = statat(&entry, "", AtFlags::EMPTY_PATH).map_err(|e| self.failed(e))?;
         if let Err(cause) = self.judge.judge(&seen, in_shared) {
@@ -160,6 +161,7 @@ impl<'a> PathWalk<'a> {
                     return Err(self.failed(Errno::LOOP));
                 }
                 let target = readlinkat(&entry, "", Vec::new()).map_err(|e| self.failed(e))?;
+                // The target is relative to the directory that the link is in.
                 self.path.pop();
                 self.push(Path::new(&OsString::from_vec(target.into_bytes())))
             }

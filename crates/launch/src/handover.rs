@@ -23,14 +23,14 @@ use crate::state::{FormationState, NodeState, RELEASE, STATE_VERSION, VolumeStat
 use crate::state_dir::{SECRET_LEN, StateDir};
 use crate::{Kind, LaunchError, LaunchResult};
 
-/// From the supervisor to a daemon.
+/// Message from the supervisor to a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ToNode {
     /// The first packet. Descriptors: configuration, lock.
     Begin,
-    /// Handles that outlive daemons of the next nodes, in the order of the configuration. Descriptors, of each: client
-    /// lane, peer lane, Unix socket, memory for direct access, memory for what is recorded.
+    /// Handles that outlive daemons, for the next nodes in the order of the configuration. Descriptors of each: client
+    /// lane, peer lane, Unix socket, memory for direct access, memory for statistics.
     Nodes,
     /// Serve a mount. Descriptors: FUSE device, memory.
     Serve {
@@ -41,7 +41,7 @@ pub enum ToNode {
         /// Its location, for messages.
         dir: PathBuf,
     },
-    /// There is a newer map. Descriptors: its bytes, in memory.
+    /// A newer map. Descriptors: its bytes, in memory.
     Map,
     /// Seal the replicas that a node of this daemon has of another node's volumes.
     Seal {
@@ -52,23 +52,23 @@ pub enum ToNode {
         /// Mirror epoch of the node from then on.
         epoch: u32,
     },
-    /// Another node is dead and will not be started again.
+    /// Another node is dead and will not be restarted.
     Lost {
         /// The node.
         node: u16,
     },
-    /// Another node that was dead was started again all the same, and serves.
+    /// Another node that was dead was restarted after all, and serves.
     Returned {
         /// The node.
         node: u16,
     },
 }
 
-/// From a daemon to the supervisor.
+/// Message from a daemon to the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FromNode {
-    /// It serves; and where its time went.
+    /// It serves; with the durations of its start.
     Ready {
         /// The steps of its start.
         phases: Vec<Phase>,
@@ -108,7 +108,7 @@ pub struct SealOutcome {
     pub outcome: Result<Vec<PathBuf>, String>,
 }
 
-/// One of a daemon's nodes.
+/// A node of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeShare {
     /// Position in the map.
@@ -140,7 +140,7 @@ pub struct DaemonConfig {
     pub names_memory: u64,
     /// True if it is kept on the part of its host that is near to its volumes.
     pub numa: bool,
-    /// In which form it writes its log.
+    /// Form of its log.
     #[serde(with = "crate::text")]
     pub log_format: LogFormat,
     /// After how long a node that does not answer is dead, in milliseconds, if nodes watch each other.
@@ -158,8 +158,8 @@ pub struct DaemonConfig {
 }
 
 impl DaemonConfig {
-    /// The configuration of the daemon that is the nodes at these positions among those of this machine; `None` if there
-    /// are none.
+    /// Returns the configuration of the daemon that is the nodes at these positions among those of this machine; `None`
+    /// if there are none.
     #[must_use]
     pub fn of(
         state: &FormationState,
@@ -191,7 +191,7 @@ impl DaemonConfig {
         })
     }
 
-    /// The formation's secret.
+    /// Returns the formation's secret.
     ///
     /// # Errors
     /// When it is damaged.
@@ -199,7 +199,7 @@ impl DaemonConfig {
         from_hex(&self.secret).and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| damaged("secret"))
     }
 
-    /// The map.
+    /// Returns the map.
     ///
     /// # Errors
     /// When it is damaged.
@@ -241,7 +241,7 @@ impl NodeHandles {
     /// Number of these descriptors.
     pub(crate) const COUNT: usize = 5;
 
-    /// In the order of [`ToNode::Nodes`].
+    /// Returns the descriptors in the order of [`ToNode::Nodes`].
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; NodeHandles::COUNT] {
         [
             self.client.as_fd(),
@@ -277,9 +277,9 @@ pub struct ServeMount {
 /// A message of the supervisor to a daemon that runs.
 #[derive(Debug)]
 pub enum SupervisorMessage {
-    /// It is to serve a mount.
+    /// A mount to serve.
     Serve(ServeMount),
-    /// There is a newer map.
+    /// A newer map.
     Map(Box<FormationMap>),
     /// Replicas are to be sealed.
     Seal {
@@ -292,7 +292,7 @@ pub enum SupervisorMessage {
     },
     /// A node is dead for good.
     Lost(NodeId),
-    /// One that was dead serves again.
+    /// A node that was dead serves again.
     Returned(NodeId),
 }
 
@@ -329,7 +329,7 @@ impl Handover {
         }
     }
 
-    /// The supervisor's next message, waiting for it; `None` when the supervisor is gone.
+    /// Returns the supervisor's next message, waiting for it; `None` when the supervisor is gone.
     ///
     /// # Errors
     /// What the system says, or that it was something else.
@@ -367,7 +367,7 @@ impl AsFd for Handover {
     }
 }
 
-/// The map in the memory that came with a packet, if it is one.
+/// Returns the map in the memory that came with a packet, if it is one.
 pub(crate) fn map_in(mut descriptors: Vec<OwnedFd>) -> Option<FormationMap> {
     let bytes: Vec<u8> = packets::from_memory(descriptors.pop()?).ok()?;
     let map = FormationMap::from_bytes(&bytes).ok()?;
@@ -404,13 +404,13 @@ fn take_nodes(socket: &OwnedFd, count: usize) -> LaunchResult<Vec<NodeHandles>> 
     Ok(nodes)
 }
 
-/// The kernel leaves out what would be beyond the limit of open files.
+/// Returns the error for descriptors that the kernel has left out: those beyond the limit of open files.
 fn cut_short(error: &io::Error) -> LaunchError {
     let object = "what the supervisor handed over";
     LaunchError::new(Kind::Refused, object, error.to_string(), "raise the limit of open files: ulimit -n")
 }
 
-/// Standard input as a descriptor of our own, with nothing in its place.
+/// Takes standard input as a descriptor of our own, and leaves nothing in its place.
 ///
 /// # Errors
 /// What the system says.

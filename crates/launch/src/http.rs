@@ -50,18 +50,18 @@ fn bind(wanted: SocketAddr, option: &'static str) -> LaunchResult<TcpListener> {
 /// Most connections that wait to be accepted.
 const BACKLOG: i32 = 4096;
 
-/// From the supervisor to the server.
+/// Message from the supervisor to the server.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ToHttp {
     /// The first packet. Descriptors: the port, the lock.
     Serve {
-        /// The nodes of this host. The state on disk may not have them yet.
+        /// Nodes of this host. The state on disk may lack them yet.
         nodes: Vec<u16>,
     },
-    /// There is a newer map. Descriptors: its bytes, in memory.
+    /// A newer map. Descriptors: its bytes, in memory.
     Map,
-    /// A node is dead and will not be started again, or one that was serves again.
+    /// A node is dead and will not be restarted, or one that was serves again.
     Dead {
         /// The node.
         node: u16,
@@ -133,7 +133,7 @@ pub enum HttpNews {
         /// True if it is dead.
         dead: bool,
     },
-    /// There is a newer map.
+    /// A newer map.
     Map(Box<FormationMap>),
 }
 

@@ -36,7 +36,7 @@ const OVERTIME: Duration = Duration::from_secs(10);
 /// Signals that `run` catches: requests to end, and those that batch systems warn with.
 pub const CAUGHT: [Signal; 6] =
     [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
-/// Those that ask to end.
+/// Signals that ask a process to end.
 const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
 /// End of a command.
@@ -62,8 +62,8 @@ pub fn asks_to_end(arrived: ReceivedSignal) -> bool {
     ENDING.iter().any(|signal| signal.as_raw() == arrived.number)
 }
 
-/// Replaces this process by a command, with these variables set or, without a value, taken away, and beginning in `dir`. Returns
-/// only if that fails: the exit code, and why.
+/// Replaces this process by a command, with these variables set or, without a value, taken away, and beginning in
+/// `dir`. Returns only if that fails: the exit code, and why.
 #[must_use]
 pub fn become_command(
     command: &[OsString],
@@ -87,7 +87,7 @@ pub fn become_command(
     not_executed(program, &prepared.exec())
 }
 
-/// Exit code and message for a command that the system refuses to execute.
+/// Returns the exit code and message for a command that the system refuses to execute.
 fn not_executed(program: &OsStr, error: &std::io::Error) -> (u8, String) {
     let name = program.to_string_lossy();
     if error.kind() == std::io::ErrorKind::NotFound {
@@ -120,8 +120,8 @@ pub fn check_command(here: &Environment, command: &[OsString], mounts: &[&Path])
     checked.map_err(|error| not_executed(program, &error))
 }
 
-/// Tries the directories of the search path until one succeeds. As in the system's own search, a program that may not be
-/// executed is the error if no other is found.
+/// Tries the directories of the search path until one succeeds. As in the system's own search, a program that may not
+/// be executed is the error if no other is found.
 fn search(here: &Environment, execute: impl Fn(&Path) -> std::io::Result<()>) -> std::io::Result<()> {
     let mut failure = std::io::Error::from(std::io::ErrorKind::NotFound);
     for dir in here.search_dirs() {
@@ -213,13 +213,13 @@ impl Limit {
         Limit { next: until, reached: false }
     }
 
-    /// Time until the next action, in milliseconds, rounded up; for ever if there is none.
+    /// Returns the time until the next action, in milliseconds, rounded up; for ever if there is none.
     fn wait_ms(&self, now: Instant) -> Option<u64> {
         const LONGEST: u128 = 1 << 30;
         self.next.map(|next| next.saturating_duration_since(now).as_millis().min(LONGEST) as u64 + 1)
     }
 
-    /// The signal that is due for the command: first a request to end, later the end.
+    /// Returns the signal that is due for the command: first a request to end, later the end.
     fn pass(&mut self, now: Instant) -> Option<Signal> {
         self.next.filter(|next| *next <= now)?;
         let again = std::mem::replace(&mut self.reached, true);
@@ -235,7 +235,7 @@ struct Requests {
 }
 
 impl Requests {
-    /// The signal that the command gets for one that arrived here.
+    /// Returns the signal that the command gets for one that arrived here.
     fn pass_on(&mut self, arrived: ReceivedSignal, now: Instant) -> Option<Signal> {
         let signal = CAUGHT.into_iter().find(|signal| signal.as_raw() == arrived.number)?;
         if asks_to_end(arrived) {
@@ -253,7 +253,7 @@ impl Requests {
     }
 }
 
-/// End of a process, in words.
+/// Returns the end of a process, in words.
 pub(crate) fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),

@@ -1,7 +1,7 @@
 //! Brings a formation up on this machine, keeps it up, and takes it down without a trace.
 //!
-//! - [`start()`] makes the formation's directory ([`StateDir`]), plans it ([`Wishes`] to [`FormationState`]) and starts the
-//!   supervisor ([`supervise`]), which owns everything that must outlive a daemon: listeners, and the
+//! - [`start()`] makes the formation's directory ([`StateDir`]), plans it ([`Wishes`] to [`FormationState`]) and starts
+//!   the supervisor ([`supervise`]), which owns everything that must outlive a daemon: listeners, and the
 //!   FUSE devices of mounts. It starts one daemon per node, and again when one dies ([`restarts`]).
 //! - Daemons take over what they need by [`handover`]; commands ask the supervisor by [`control`].
 //! - [`take_down`] ends all of that, and looks that nothing is left.
@@ -20,8 +20,8 @@
 //! - what commands call: [`start`](mod@start), [`recovery`], [`find_leftovers`]
 //!
 //! A formation over several hosts has a part on each of them, which is much like a formation here. What keeps the parts
-//! together is a crate above this one, which takes single steps: those of [`start`](mod@start) and [`recovery`], and what
-//! the supervisor is made of as well ([`forked`], [`standby`], [`purpose`], [`spawned`], [`Callers`]).
+//! together is a crate above this one, which takes single steps: those of [`start`](mod@start) and [`recovery`], and
+//! what the supervisor is made of as well ([`forked`], [`standby`], [`purpose`], [`spawned`], [`Callers`]).
 
 mod adopted;
 mod amount;

@@ -11,7 +11,7 @@ use log::kv::Key;
 use log::{Level, Record};
 use serde::{Deserialize, Serialize};
 
-/// In which form the processes of a formation write their logs.
+/// Form of the logs of a formation's processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// Lines for people.
@@ -69,7 +69,7 @@ impl FromStr for LogFormat {
 }
 
 impl Event {
-    /// Something that this process says now.
+    /// Returns an event for something that this process says now.
     #[must_use]
     pub fn now(level: Level, place: &str) -> Event {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -82,8 +82,8 @@ impl Event {
         }
     }
 
-    /// The event of a log record: its text, and beside it `why`: an error, which ends with what to do, or a `cause`,
-    /// which does not; and a `remedy`. Or there is but an `error`, which says all of it.
+    /// Returns the event of a log record: its text, and beside it `why`: an error, which ends with what to do, or a
+    /// `cause`, which does not; and a `remedy`. Or there is but an `error`, which says all of it.
     #[must_use]
     pub fn of_record(self, record: &Record<'_>) -> Event {
         let of = |key: &str| {
@@ -111,7 +111,7 @@ impl Event {
         Event { why: Some(why.to_owned()), remedy: remedy.or(self.remedy), ..self }
     }
 
-    /// Is nothing but an error, which names its object, too: `object: cause; remedy`.
+    /// Sets it to an error, whose text has the form `object: cause; remedy`.
     #[must_use]
     pub fn of_error(self, error: &str) -> Event {
         match error.split_once(": ") {
@@ -126,7 +126,7 @@ impl Event {
         line.starts_with('{').then(|| serde_json::from_str(line).ok()).flatten()
     }
 
-    /// All that it says, as people read it.
+    /// Returns its text, in the form for people.
     #[must_use]
     pub fn text(&self) -> String {
         let part = |before: &str, part: &Option<String>| {
@@ -135,14 +135,14 @@ impl Event {
         format!("{}{}{}", self.what, part(": ", &self.why), part("; ", &self.remedy))
     }
 
-    /// The line that [`LogFormat::Plain`] has of it.
+    /// Returns the line that [`LogFormat::Plain`] has of it.
     #[must_use]
     pub fn plain(&self) -> String {
         format!("{} {:5} {}: {}", self.time, self.level.to_uppercase(), self.place, self.text())
     }
 }
 
-/// A text with what they say in place of events, whatever a launcher wrote in front of them.
+/// Returns a text with what they say in place of events, whatever a launcher wrote in front of them.
 pub fn for_people(text: &str) -> Cow<'_, str> {
     const BEGIN: &str = "{\"time\":";
     if !text.contains(BEGIN) {

@@ -29,7 +29,7 @@ impl LogFile {
 }
 
 impl StateDir {
-    /// All logs by their names.
+    /// Returns all logs by their names.
     ///
     /// # Errors
     /// When the directory cannot be listed.
@@ -47,10 +47,10 @@ impl StateDir {
         Ok(found)
     }
 
-    /// At most `most` bytes of a log from an offset on.
+    /// Returns at most `most` bytes of a log from an offset on.
     ///
     /// # Errors
-    /// `ENOENT`, or why it cannot be read.
+    /// `ENOENT`, or the reason why it cannot be read.
     pub fn read_log(&self, name: &str, offset: u64, most: usize) -> FsResult<Vec<u8>> {
         let path = self.path().join(format!("{name}.log"));
         let file = File::open(&path).map_err(|error| failed(&path, &error))?;

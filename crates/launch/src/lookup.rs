@@ -6,10 +6,11 @@ use crate::runtime_dirs::{elsewhere, way_to};
 use crate::state_dir::StateDir;
 use crate::{Kind, LaunchError, LaunchResult};
 
-/// Beside [`StateDir`] itself and not in its module: to look for a formation takes what leads to other runtime directories.
+/// Beside [`StateDir`] itself and not in its module: to look for a formation takes what leads to other runtime
+/// directories.
 impl StateDir {
-    /// The formation to work with: the named one; else that of the job around; else that with the default name; else,
-    /// outside of batch jobs, the only one. A job whose formation is gone means no other one.
+    /// Returns the formation to work with: the named one; else that of the job around; else that with the default name;
+    /// else, outside of batch jobs, the only one. A job whose formation is gone means no other one.
     ///
     /// # Errors
     /// `NotRunning` when there is none, `Usage` with the names when there are several.
@@ -49,7 +50,7 @@ impl StateDir {
         }
     }
 
-    /// The formation of the job that this process is in, if it is in one.
+    /// Returns the formation of the job that this process is in, if it is in one.
     fn find_around(here: &Environment) -> LaunchResult<Option<(FormationName, StateDir)>> {
         let EnclosingFormation { name, dir } = &here.around;
         // By its directory first: a batch job and a login of the same user have different runtime directories.
@@ -67,7 +68,7 @@ impl StateDir {
         found.map(Some)
     }
 
-    /// As [`StateDir::find`], but of a formation over several hosts that was started here the whole, not this host's
+    /// Like [`StateDir::find`], for a formation over several hosts that was started here: the whole, not this host's
     /// part.
     ///
     /// # Errors
@@ -93,7 +94,7 @@ impl StateDir {
     }
 }
 
-/// One that is not here, but in another place of this user.
+/// Returns the error for a formation that is not here but in another place of this user.
 fn is_elsewhere(here: &Environment, name: &FormationName) -> Option<LaunchError> {
     let (_, dir) = elsewhere(here).into_iter().find(|(known, _)| known == name)?;
     let way = way_to(here, &dir, "COMMAND");

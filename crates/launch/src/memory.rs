@@ -26,22 +26,24 @@ const MUCH: u64 = 4 << 30;
 /// Deaths so soon after the kernel has killed something are its doing, too.
 const SAME_KILL: Duration = Duration::from_secs(1);
 
-/// Bytes of memory that are free for programs: as the kernel estimates it, as the control groups of this process leave it (of
-/// both versions, those around it too), and, where no group has a limit, as `job` says, the limit of a batch job.
+/// Returns the number of bytes of memory that are free for programs: as the kernel estimates it, as the control groups
+/// of this process leave it (of both versions, those around it too), and, where no group has a limit, as `job` says,
+/// the limit of a batch job.
 #[must_use]
 pub fn available_memory(job: Option<u64>) -> u64 {
     let limited = groups(read).into_iter().map(|group| group.left()).min();
     machine_available().min(limited.or(job).unwrap_or(u64::MAX))
 }
 
-/// Bytes of memory that one of so many nodes of this machine may use, for its volumes in memory and all that it remembers: an equal
-/// share of half of what is available now.
+/// Returns the number of bytes of memory that one of so many nodes of this machine may use, for its volumes in memory
+/// and all that it remembers: an equal share of half of what is available now.
 #[must_use]
 pub fn memory_share(job: Option<u64>, nodes: usize) -> u64 {
     available_memory(job) / 2 / (nodes.max(1) as u64)
 }
 
-/// The control group that leaves this process least memory, and its limit, in words; nothing where none has a limit.
+/// Returns the control group that leaves this process least memory, and its limit, in words; nothing where none has a
+/// limit.
 #[must_use]
 pub fn tightest_memory() -> Option<String> {
     let group = groups(read).into_iter().min_by_key(Group::left)?;
@@ -56,13 +58,13 @@ pub(crate) struct Killer {
 }
 
 impl Killer {
-    /// From now on.
+    /// Begins to watch now.
     pub(crate) fn watch() -> Killer {
         Killer { seen: kills(read), at: None }
     }
 
-    /// Reason why a process of ours that was killed just now was killed, if that was for want of memory: it has
-    /// happened in this process's group since the last look, or a moment ago, where one kill takes several.
+    /// Returns the reason why a process of ours that was killed just now was killed, if that was for want of memory: it
+    /// has happened in this process's group since the last look, or a moment ago, where one kill takes several.
     pub(crate) fn explains(&mut self) -> Option<String> {
         let now = kills(read);
         if now > std::mem::replace(&mut self.seen, now) {
@@ -89,7 +91,7 @@ fn meminfo(text: &str, name: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Bytes that volumes may take now, a margin kept.
+/// Returns the number of bytes that volumes may take now, a margin kept.
 fn left_now() -> u64 {
     let text = read(Path::new("/proc/meminfo")).unwrap_or_default();
     let of = |name| meminfo(&text, name).unwrap_or(u64::MAX);

@@ -1,8 +1,9 @@
-//! The control groups that bound the memory of this process: those of version 1 (the controller has a hierarchy of its own) and
-//! of version 2, its own and all around it.
+//! The control groups that bound the memory of this process: those of version 1 (the controller has a hierarchy of its
+//! own) and of version 2, its own and all around it.
 //!
-//! What is left of a limit is not limit minus usage: files that were read count as used until somebody needs the memory. They are
-//! given back by half, as the kernel's own estimate (`MemAvailable`) does it. Pages of memory volumes are never.
+//! What is left of a limit is not limit minus usage: files that were read count as used until somebody needs the
+//! memory. They are given back by half, as the kernel's own estimate (`MemAvailable`) does it. Pages of memory volumes
+//! are never.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use bivouac_types::mount_table::{MountLine, mount_lines, unescape};
 
-/// No limit, as version 1 writes it, is a number near the largest: more than this is none.
+/// Limits above this stand for none: version 1 writes a number near the largest then.
 const UNLIMITED: u64 = 1 << 60;
 
 /// A group with a limit.
@@ -22,7 +23,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Bytes that its processes may still take.
+    /// Returns the number of bytes that its processes may still take.
     pub(crate) fn left(&self) -> u64 {
         self.limit.saturating_sub(self.used)
     }
@@ -36,7 +37,7 @@ struct Version {
     kind: &'static str,
     limits: &'static [&'static str],
     usage: &'static str,
-    /// In front of the figures that include groups below.
+    /// Prefix of the figures that include groups below.
     prefix: &'static str,
     /// The file that counts processes killed for memory.
     kills: &'static str,
@@ -61,13 +62,13 @@ const VERSIONS: [Version; 2] = [
     },
 ];
 
-/// All groups around this process that have a limit.
+/// Returns all groups around this process that have a limit.
 pub(crate) fn groups(read: impl Fn(&Path) -> Option<String>) -> Vec<Group> {
     let dirs = |version: &'static Version| dirs_of(version, &read).into_iter().map(move |dir| (version, dir));
     VERSIONS.iter().flat_map(dirs).filter_map(|(version, dir)| group_at(version, dir, &read)).collect()
 }
 
-/// Number of processes of this process's group that were killed for memory so far.
+/// Returns the number of processes of this process's group that were killed for memory so far.
 pub(crate) fn kills(read: impl Fn(&Path) -> Option<String>) -> u64 {
     let count = |text: String| number_of(&text, "oom_kill");
     let own = |version| dirs_of(version, &read).into_iter().next();
@@ -77,7 +78,7 @@ pub(crate) fn kills(read: impl Fn(&Path) -> Option<String>) -> u64 {
     of_groups.or_else(|| count(read(Path::new("/proc/vmstat"))?)).unwrap_or(0)
 }
 
-/// The directories of this process's group and those around it, the innermost first.
+/// Returns the directories of this process's group and those around it, the innermost first.
 fn dirs_of(version: &Version, read: &impl Fn(&Path) -> Option<String>) -> Vec<PathBuf> {
     let group =
         read(Path::new("/proc/self/cgroup")).and_then(|text| group_of(version, &text).map(str::to_owned));
@@ -90,7 +91,7 @@ fn dirs_of(version: &Version, read: &impl Fn(&Path) -> Option<String>) -> Vec<Pa
     innermost.ancestors().take_while(|dir| dir.starts_with(&at)).map(Path::to_owned).collect()
 }
 
-/// Path of the group in a hierarchy.
+/// Returns the path of the group in a hierarchy.
 fn group_of<'a>(version: &Version, text: &'a str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -99,7 +100,7 @@ fn group_of<'a>(version: &Version, text: &'a str) -> Option<&'a str> {
     })
 }
 
-/// The part of a hierarchy that is mounted, and its place.
+/// Returns the part of a hierarchy that is mounted, and its place.
 fn mounted_at(version: &Version, mount: MountLine<'_>) -> Option<(PathBuf, PathBuf)> {
     let has_controller = |option: &[u8]| option == version.controller.as_bytes();
     let is_it = mount.fs_type == version.kind.as_bytes()

@@ -30,14 +30,14 @@ use crate::{Kind, LaunchError, LaunchResult, grant_tables};
 
 const LINK: &str = "formation";
 const OWNER: &str = "owner";
-/// One without a link that is younger than this may be just being made.
+/// A directory without a link that is younger than this may be under construction.
 const YOUNG: Duration = Duration::from_secs(60);
 /// Time that it may take others to look at one.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 /// After how long it is tried again meanwhile.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// The name of a formation's directory. `id` are the hexadecimal digits of the formation's.
+/// Returns the name of a formation's directory. `id` are the hexadecimal digits of the formation's.
 pub(crate) fn name_of(here: &Environment, formation: &crate::FormationName, id: &str) -> String {
     // The name is taken in one runtime directory only, and all share this place.
     let unique = id.get(..8).unwrap_or(id);
@@ -69,10 +69,11 @@ fn note_owner(root: &Path, home: &StateDir) -> LaunchResult<()> {
     OwnerNote::at(home.path()).note(&link).map_err(|e| LaunchError::path(&link, "note whose it is", e))
 }
 
-/// Has a directory that was made for a formation say where its state is now; any other is left alone.
+/// Updates the link of a directory that was made for a formation, to where its state is now. Any other directory is
+/// left alone.
 ///
 /// # Errors
-/// What the system refused.
+/// Those of the system.
 pub(crate) fn adopt(root: &Path, home: &StateDir) -> LaunchResult<()> {
     match home_of(root) {
         Some(known) if known != home.path() => {
@@ -91,7 +92,7 @@ pub(crate) fn has_state(root: &Path) -> bool {
     home_of(root).is_some_and(|home| home.join("state.json").exists())
 }
 
-/// Those of this user.
+/// Returns all such directories of this user.
 pub(crate) fn all(here: &Environment) -> Vec<PathBuf> {
     let prefix = prefix(here);
     let entries = std::fs::read_dir(MEMORY_DIR).into_iter().flatten().flatten();
@@ -128,12 +129,12 @@ pub(crate) fn remove(root: &Path) -> LaunchResult<()> {
     }
 }
 
-/// Present and former locations of the states of this user's memory.
+/// Returns the present and former locations of the states of this user's memory.
 pub(crate) fn homes(here: &Environment) -> Vec<PathBuf> {
     all(here).iter().filter_map(|root| home_of(root)).collect()
 }
 
-/// Present or former location of the state of a directory's formation.
+/// Returns the present or former location of the state of a directory's formation.
 pub(crate) fn home_of(root: &Path) -> Option<PathBuf> {
     std::fs::read_link(root.join(LINK)).ok()
 }
@@ -177,12 +178,12 @@ pub(crate) struct Abandoned {
 }
 
 impl Abandoned {
-    /// The directory.
+    /// Returns the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.root
     }
 
-    /// Number of volumes that it has.
+    /// Returns the number of volumes that it has.
     pub(crate) fn volumes(&self) -> usize {
         self.volumes.len()
     }
@@ -205,8 +206,8 @@ impl Abandoned {
     }
 }
 
-/// This user's memory whose formation has neither a state nor a process any more. What cannot be told is left out, and
-/// said to `doubt`.
+/// Returns this user's memory whose formation has neither a state nor a process any more. Doubtful cases are left out,
+/// and passed to `doubt`.
 pub(crate) fn abandoned(here: &Environment, doubt: &mut dyn FnMut(String)) -> Vec<Abandoned> {
     let prefix = prefix(here);
     let entries = std::fs::read_dir(MEMORY_DIR).into_iter().flatten().flatten();
@@ -240,7 +241,7 @@ fn look_at(here: &Environment, root: PathBuf, doubt: &mut dyn FnMut(String)) -> 
     Some(Abandoned { root, volumes, _lock: lock })
 }
 
-/// Whose a directory is, by its note if that fits the link.
+/// Returns the owner of a directory, by its note if that fits the link.
 fn owner_of(root: &Path) -> Option<OwnerNote> {
     let home = home_of(root)?;
     let noted = OwnerNote::noted(&root.join(OWNER)).filter(|owner| owner.home == home);
@@ -251,7 +252,7 @@ fn is_volume(entry: &OsStr) -> bool {
     entry != LINK && entry != OWNER
 }
 
-/// The volumes, if no daemon has any of them.
+/// Returns the volumes, if no daemon has any of them.
 fn unused_volumes(root: &Path) -> Option<Vec<(PathBuf, VolumeIdentity)>> {
     let mut volumes = Vec::new();
     for entry in std::fs::read_dir(root).ok()?.flatten().filter(|entry| is_volume(&entry.file_name())) {

@@ -1,5 +1,5 @@
-//! The kernel's table of mounts, and which of them is seen where: read as text, because looking at a mount itself may wait
-//! for whoever serves it.
+//! The kernel's table of mounts, and which of them is seen where: read as text, because looking at a mount itself may
+//! wait for whoever serves it.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -31,7 +31,7 @@ pub struct MountEntry {
 pub enum MountPresence {
     /// The mount.
     Here,
-    /// Nothing of ours: it was taken away.
+    /// Not one of ours: it was unmounted.
     Gone,
     /// Something that was mounted over it, which shows this as its source.
     Covered(String),
@@ -44,13 +44,13 @@ pub struct Table {
 }
 
 impl Table {
-    /// As this process sees them.
+    /// Returns the mounts that this process sees.
     #[must_use]
     pub fn here() -> Table {
         Table::read(Path::new("/proc/self/mountinfo"))
     }
 
-    /// As another process sees them; empty if that cannot be told.
+    /// Returns the mounts that another process sees; empty if that is unknown.
     #[must_use]
     pub fn of(pid: u32) -> Table {
         Table::read(Path::new(&format!("/proc/{pid}/mountinfo")))
@@ -64,12 +64,12 @@ impl Table {
         Table { lines: mount_lines(text).map(entry).collect() }
     }
 
-    /// All mounts of formations, the latest last.
+    /// Returns all mounts of formations, the latest last.
     pub fn formations(&self) -> impl DoubleEndedIterator<Item = &MountEntry> {
         self.lines.iter().filter(|line| line.kind == FORMATION_FS_TYPE)
     }
 
-    /// The topmost mount at exactly this place.
+    /// Returns the topmost mount at exactly this place.
     #[must_use]
     pub fn at(&self, dir: &Path) -> Option<&MountEntry> {
         let here = |line: &&MountEntry| line.dir == dir;
@@ -78,7 +78,7 @@ impl Table {
         self.lines.iter().filter(here).find(|line| !is_below(line))
     }
 
-    /// State of a place where a mount with this connection was made.
+    /// Returns the state of a place where a mount with this connection was made.
     #[must_use]
     pub fn see(&self, dir: &Path, connection: u32) -> MountPresence {
         let is_ours = |line: &&MountEntry| {
@@ -88,8 +88,8 @@ impl Table {
         self.cover(ours).map_or(MountPresence::Here, |cover| MountPresence::Covered(cover.source.clone()))
     }
 
-    /// The mount that hides another one: on it, or beside it at a directory that leads there; and the same of the one
-    /// it is in.
+    /// Returns the mount that hides another one: on it, or beside it at a directory that leads there; and the same of
+    /// the one it is in.
     fn cover(&self, line: &MountEntry) -> Option<&MountEntry> {
         let (mut seen, mut within) = (line, line.id);
         // Each turn goes to the mount around: there are no more than lines.

@@ -29,7 +29,7 @@ pub enum MountView {
 }
 
 impl MountView {
-    /// Reason why the path does not lead to the mount; `None` if it does.
+    /// Returns the reason why the path does not lead to the mount; `None` if it does.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         match self {
@@ -61,7 +61,7 @@ impl MountViews {
         MountViews { here: Table::here(), others: OnceLock::new(), processes }
     }
 
-    /// Location of a mount.
+    /// Returns the location of a mount.
     #[must_use]
     pub fn view(&self, mount: &MountState) -> MountView {
         let seen = self.here.see(&mount.dir, mount.connection);
@@ -91,7 +91,7 @@ fn other_tables(processes: &[u32]) -> Vec<(u32, Table)> {
     tables
 }
 
-/// The mount namespace of this process.
+/// Returns the mount namespace of this process.
 #[must_use]
 pub fn own_namespace() -> Option<PathBuf> {
     namespace_of("self", "mnt")
@@ -115,7 +115,7 @@ impl SharedPaths {
         SharedPaths(paths.into_iter().map(|path| (path.clone(), identity(&path))).collect())
     }
 
-    /// The first path that is something else by now.
+    /// Returns the first path that is something else by now.
     fn changed(&self) -> Option<&Path> {
         self.0.iter().find(|(path, noted)| identity(path) != *noted).map(|(path, _)| path.as_path())
     }
@@ -127,8 +127,8 @@ fn identity(path: &Path) -> Option<Identity> {
     Some((above, meta.dev(), meta.ino()))
 }
 
-/// Moves this process into the mount namespace of another one, and into its user namespace where that is needed for it. The
-/// working directory stays the one of this path. To be called while this process has only one thread.
+/// Moves this process into the mount namespace of another one, and into its user namespace where that is needed for it.
+/// The working directory stays the one of this path. To be called while this process has only one thread.
 ///
 /// # Errors
 /// What the system refuses; and that a path of `shared`, or the working directory, is something else there.
@@ -167,7 +167,7 @@ pub fn enter_namespace_of(pid: u32, shared: &SharedPaths) -> LaunchResult<()> {
     changed.map_or(Ok(()), |path| Err(other(path)))
 }
 
-/// Way in which a shell enters the namespaces of a process.
+/// Returns the way in which a shell enters the namespaces of a process.
 #[must_use]
 pub fn nsenter(pid: u32) -> String {
     let user = if namespace_of(&pid.to_string(), "user") == namespace_of("self", "user") {

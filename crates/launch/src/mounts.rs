@@ -24,20 +24,20 @@ const BUSY_LOOKS: usize = 100;
 /// Time that a mount may take to say that it is dead; one that lives may take for ever.
 const DEAD_WAIT: Duration = Duration::from_millis(500);
 
-/// Source that the mounts of a formation show.
+/// Returns the source that the mounts of a formation show.
 #[must_use]
 pub fn source_of(name: &FormationName) -> String {
     format!("{FORMATION_SOURCE}{name}")
 }
 
-/// All mounts of formations, the latest last.
+/// Returns all mounts of formations, the latest last.
 #[must_use]
 pub fn mounted() -> Vec<MountEntry> {
     Table::here().formations().cloned().collect()
 }
 
-/// The mount of a formation that a path without symbolic links is in; none for one that is on another file system, which is
-/// mounted in the formation or over it. The path need not exist.
+/// Returns the mount of a formation that a path without symbolic links is in; none for one that is on another file
+/// system, which is mounted in the formation or over it. The path need not exist.
 #[must_use]
 pub fn mount_of(path: &Path) -> Option<MountEntry> {
     let there = path.ancestors().find_map(|above| std::fs::symlink_metadata(above).ok())?;
@@ -49,9 +49,9 @@ pub fn mount_of(path: &Path) -> Option<MountEntry> {
 /// Outcome of an unmount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unmounted {
-    /// It is gone.
+    /// It was unmounted.
     Cleanly,
-    /// It is gone from the tree, but these processes still use it.
+    /// It was detached from the tree, but these processes still use it.
     Detached(Vec<(u32, String)>),
 }
 

@@ -14,7 +14,7 @@ pub const NAME_LEN_MAX: usize = 64;
 pub struct FormationName(String);
 
 impl FormationName {
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

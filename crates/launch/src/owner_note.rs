@@ -1,7 +1,7 @@
-//! A note of which formation something in memory belongs to. Formations of a user on a host have their states in several
-//! runtime directories: a login has another one than a batch job. What is outside of those directories has such a note, so that
-//! nobody who looks from another runtime directory takes it for abandoned. The note is the target of a symbolic link: made
-//! at once, whole, and without a page of memory.
+//! A note of which formation something in memory belongs to. Formations of a user on a host have their states in
+//! several runtime directories: a login has another one than a batch job. What is outside of those directories has such
+//! a note, so that nobody who looks from another runtime directory takes it for abandoned. The note is the target of a
+//! symbolic link: made at once, whole, and without a page of memory.
 //!
 //! ```text
 //! DEVICE:INODE:/BASE/NAME         of the runtime directory, hexadecimal: one path is another directory in a private /tmp
@@ -25,12 +25,12 @@ pub(crate) struct OwnerNote {
 }
 
 impl OwnerNote {
-    /// The formation whose state is there.
+    /// Returns the formation whose state is there.
     pub(crate) fn at(home: &Path) -> OwnerNote {
         OwnerNote { home: home.to_owned(), view: runtime_dir(home).and_then(identity) }
     }
 
-    /// The same, of who did not note what it saw.
+    /// Creates the note of an owner who did not note what it saw.
     pub(crate) fn unseen(home: PathBuf) -> OwnerNote {
         OwnerNote { home, view: None }
     }
@@ -50,7 +50,7 @@ impl OwnerNote {
         std::fs::rename(&unfinished, link)
     }
 
-    /// The note of this user at a place.
+    /// Returns the note of this user at a place.
     pub(crate) fn noted(link: &Path) -> Option<OwnerNote> {
         let seen = std::fs::symlink_metadata(link).ok()?;
         let ours = seen.is_symlink() && seen.uid() == rustix::process::geteuid().as_raw();
@@ -84,7 +84,7 @@ impl OwnerNote {
     }
 }
 
-/// The directory that holds the directory of all formations of a place.
+/// Returns the directory that holds the directory of all formations of a place.
 fn runtime_dir(home: &Path) -> Option<&Path> {
     home.ancestors().nth(2)
 }

@@ -22,7 +22,7 @@ pub const PACKET_LEN_MAX: usize = 1 << 16;
 /// Most descriptors with one packet.
 pub const DESCRIPTORS_MAX: usize = 252;
 
-/// A connected pair of sockets for packets.
+/// Returns a connected pair of sockets for packets.
 ///
 /// # Errors
 /// What the system says.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// One step and how long it took.
+/// A step and its duration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Phase {
     /// The step.
@@ -47,14 +47,14 @@ impl Phases {
         self.since = Instant::now();
     }
 
-    /// The steps so far.
+    /// Returns the steps so far.
     #[must_use]
     pub fn into_steps(self) -> Vec<Phase> {
         self.steps
     }
 }
 
-/// A table of the steps with their sum.
+/// Returns a table of the steps with their sum.
 #[must_use]
 pub fn table(steps: &[Phase]) -> String {
     let width = steps.iter().map(|step| step.name.chars().count()).max().unwrap_or(0).max(5);

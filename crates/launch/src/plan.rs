@@ -1,4 +1,4 @@
-//! From what the user asks for to what is to be started.
+//! Plan of what is to be started, from what the user asks for.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -24,9 +24,9 @@ use crate::state_dir::StateDir;
 use crate::volumes::{LendableDir, VolumeArg, share_out};
 use crate::{LaunchError, LaunchResult};
 
-/// Most nodes that one machine plays, each with a process of its own.
+/// Most nodes of one machine, each with a process of its own.
 pub const NODES_HERE_MAX: u16 = 256;
-/// Most nodes that share a process: then each still has a slot.
+/// Most nodes that share a process, so that each still has a slot.
 pub const NODES_IN_PROCESS_MAX: u16 = SLOTS_DEFAULT;
 
 /// Names may take this part of a node's share of memory, unless it is said how much.
@@ -53,11 +53,12 @@ pub struct Wishes {
     pub checksum: Checksum,
     /// Bytes that each mount has for pages under the session contract.
     pub page_pool: u64,
-    /// Most bytes of memory for names, attributes and what else the records of a node are; a part of what there is if not given.
+    /// Limit of the memory for names, attributes and other records of a node, in bytes; a share of the machine's by
+    /// default.
     pub names_memory: Option<u64>,
     /// True if daemons of a host are kept on the parts of it that are near to their volumes.
     pub numa: bool,
-    /// In which form processes write their logs.
+    /// Form of the processes' logs.
     pub log_format: LogFormat,
     /// Time that clients wait for a node, in milliseconds.
     pub wait_ms: u64,
@@ -86,7 +87,7 @@ pub struct Wishes {
 }
 
 impl Wishes {
-    /// Returns whether they make sense, as far as that can be told without looking at the machine.
+    /// Checks that they make sense, as far as that can be told without looking at the machine.
     ///
     /// # Errors
     /// What does not, and what to write.
@@ -130,7 +131,7 @@ impl Wishes {
         self.http.as_ref().map_or(Ok(()), HttpWish::check)
     }
 
-    /// The state of a formation that has nothing yet.
+    /// Returns the state of a formation that has nothing yet.
     pub fn first_state(&self, formation: String) -> FormationState {
         let now = unix_ms();
         FormationState {
@@ -182,7 +183,7 @@ impl Wishes {
     }
 }
 
-/// The state of a formation that is about to be started. Nothing of it is made.
+/// Returns the state of a formation that is about to be started. Nothing of it is made.
 ///
 /// # Errors
 /// What makes no sense, or does not fit this machine.
@@ -199,15 +200,15 @@ pub fn plan(here: &Environment, wishes: &Wishes, dir: &StateDir) -> LaunchResult
     Ok(FormationState { nodes: nodes.collect(), own_dirs, names_memory, ..wishes.first_state(formation) })
 }
 
-/// Descriptors of a node that shares a process: three listeners, memory for direct access, its volume's directory and log, and
-/// those of a mount and a command to it, both ends of which may be in that process, and open subfiles.
+/// Descriptors of a node that shares a process: three listeners, memory for direct access, its volume's directory and
+/// log, and those of a mount and a command to it, both ends of which may be in that process, and open subfiles.
 const DESCRIPTORS_PER_NODE: u64 = 12;
 /// Descriptors of a node as its supervisor has them: the five that outlive daemons, a socket to its daemon, its end.
 const DESCRIPTORS_SUPERVISED: u64 = 7;
 /// Descriptors besides: for commands, mounts and logs.
 const DESCRIPTORS_BESIDES: u64 = 200;
 
-/// Returns whether as many nodes can be, given how many files a process of this user may have open.
+/// Checks that there can be as many nodes, given how many files a process of this user may have open.
 fn check_descriptors(wishes: &Wishes) -> LaunchResult<()> {
     check_descriptors_by(wishes, rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum)
 }

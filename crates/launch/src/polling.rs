@@ -14,7 +14,7 @@ pub fn wait_readable(descriptor: BorrowedFd<'_>, wait_ms: u64) -> bool {
     retry_on_intr(|| poll(&mut polled, Some(&timeout))).is_ok_and(|count| count > 0)
 }
 
-/// Milliseconds as the system takes them.
+/// Returns the milliseconds as the system takes them.
 #[must_use]
 pub fn timespec(ms: u64) -> Timespec {
     let secs = i64::try_from(ms / 1000).unwrap_or(i64::MAX);

@@ -23,12 +23,12 @@ pub enum MountWay {
     Direct,
     /// Through the set-user-id helper, this program.
     Helper(PathBuf),
-    /// Not at all, but in namespaces of its own; see [`enter_namespaces`].
+    /// Not at all, except in namespaces of its own; see [`enter_namespaces`].
     Namespaces,
 }
 
 impl MountWay {
-    /// The best way that there is. `helpers` are names of the helper, the better one first.
+    /// Returns the best way that there is. `helpers` are names of the helper, the better one first.
     #[must_use]
     pub fn choose(here: &Environment, helpers: &[&str]) -> MountWay {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -40,7 +40,7 @@ impl MountWay {
     }
 }
 
-/// The refusal for a user who may not mount, and has no helper.
+/// Returns the refusal for a user who may not mount, and has no helper.
 #[must_use]
 pub fn cannot_mount() -> LaunchError {
     let remedy = "install fuse3, use `bivouac run` (it needs no helper), or give --no-mount";

@@ -29,7 +29,7 @@ const TICK_NS: i128 = 10_000_000;
 const SAME_TICKS: u64 = 2;
 
 impl ProcessId {
-    /// The identity of the living process with this number; `None` if there is none.
+    /// Returns the identity of the living process with this number; `None` if there is none.
     #[must_use]
     pub fn of(pid: u32) -> Option<ProcessId> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -38,14 +38,14 @@ impl ProcessId {
         (!matches!(state, 'Z' | 'X')).then_some(ProcessId { pid, started_ticks })
     }
 
-    /// This very process.
+    /// Returns the id of this process.
     #[must_use]
     pub fn current() -> ProcessId {
         let pid = std::process::id();
         ProcessId::of(pid).unwrap_or(ProcessId { pid, started_ticks: 0 })
     }
 
-    /// The one that has started this one; `None` if that has ended by now.
+    /// Returns the one that has started this one; `None` if that has ended by now.
     #[must_use]
     pub fn parent() -> Option<ProcessId> {
         ProcessId::of(std::os::unix::process::parent_id())
@@ -64,7 +64,7 @@ impl ProcessId {
         now.is_some_and(|now| now.started_ticks.abs_diff(self.started_ticks) < SAME_TICKS)
     }
 
-    /// A descriptor that becomes readable at its end; `None` if it has ended.
+    /// Returns a descriptor that becomes readable at its end; `None` if it has ended.
     #[must_use]
     pub fn watch(&self) -> Option<OwnedFd> {
         let descriptor = pidfd(self.pid).ok()?;
@@ -72,7 +72,7 @@ impl ProcessId {
         self.is_alive().then_some(descriptor)
     }
 
-    /// The FUSE devices that it has open, as far as this process may look at its memory.
+    /// Returns the FUSE devices that it has open, as far as this process may look at its memory.
     pub(crate) fn fuse_devices(&self) -> Vec<OwnedFd> {
         let Some(process) = self.watch() else { return Vec::new() };
         let open = std::fs::read_dir(format!("/proc/{}/fd", self.pid)).into_iter().flatten().flatten();
@@ -92,7 +92,7 @@ impl ProcessId {
     }
 }
 
-/// A descriptor for the process with this number.
+/// Returns a descriptor for the process with this number.
 ///
 /// # Errors
 /// `ESRCH` if there is none.
@@ -169,7 +169,7 @@ fn name_of(pid: u32) -> String {
     name.map_or_else(|_| "?".into(), |name| name.trim_end().into())
 }
 
-/// Lead of the clock of this process's time namespace over the machine's, in ticks.
+/// Returns the lead of the clock of this process's time namespace over the machine's, in ticks.
 fn ticks_ahead() -> i64 {
     static AHEAD: OnceLock<i64> = OnceLock::new();
     *AHEAD.get_or_init(|| {
@@ -178,14 +178,14 @@ fn ticks_ahead() -> i64 {
     })
 }
 
-/// The same out of `/proc/PID/timens_offsets`: a clock in each line, with seconds and nanoseconds.
+/// Returns the lead out of `/proc/PID/timens_offsets`: a clock in each line, with seconds and nanoseconds.
 fn parse_ahead(offsets: &str) -> Option<i64> {
     let mut words = offsets.lines().find_map(|line| line.strip_prefix("boottime"))?.split_whitespace();
     let (secs, nanos): (i128, i128) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     i64::try_from((secs * 1_000_000_000 + nanos).div_euclid(TICK_NS)).ok()
 }
 
-/// State and start of a process out of `/proc/PID/stat`. The name in it may hold anything, also `)`.
+/// Returns the state and start of a process out of `/proc/PID/stat`. The name in it may hold anything, also `)`.
 fn parse_stat(stat: &str) -> Option<(char, u64)> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let mut fields = rest.split(' ');

@@ -43,7 +43,7 @@ impl FromStr for Protection {
 }
 
 impl Protection {
-    /// Returns whether so many nodes on so many hosts can have it.
+    /// Checks that so many nodes on so many hosts can have it.
     ///
     /// # Errors
     /// A sentence that names what is missing, and what to write.
@@ -65,9 +65,8 @@ impl Protection {
         Ok(())
     }
 
-    /// The mirrors of nodes that are on these hosts: of each the next node on another host, or, where there is one
-    /// host only,
-    /// the next node. None are mirrored without protection.
+    /// Returns the mirrors of nodes that are on these hosts: of each the next node on another host, or, where there is
+    /// one host only, the next node. None are mirrored without protection.
     #[must_use]
     pub fn mirrors(self, hosts: &[&str]) -> Vec<MirrorEntry> {
         if self == Protection::None {

@@ -43,7 +43,7 @@ pub struct Guard {
     ends: Option<Instant>,
     /// The process that takes the formation down.
     ender: Option<Spawned>,
-    /// Not before then is it tried again.
+    /// Time of the next attempt, at the earliest.
     again: Option<Instant>,
 }
 
@@ -59,8 +59,8 @@ impl Guard {
         }
     }
 
-    /// As [`Guard::of`], for the supervisor: the end of who holds a host's part is heard there at once, and all that
-    /// needs is done.
+    /// Like [`Guard::of`], for the supervisor of a host's part, where it watches nothing: the end of the process that
+    /// holds the part is noticed there at once.
     pub(crate) fn in_supervisor(state: &FormationState) -> Guard {
         if state.part.is_some() { Guard::default() } else { Guard::of(state) }
     }
@@ -71,7 +71,7 @@ impl Guard {
         owner.map(AsFd::as_fd).into_iter().chain(self.ender.as_ref().map(AsFd::as_fd))
     }
 
-    /// After how many milliseconds there is something to do, if only time has to pass.
+    /// Returns after how many milliseconds there is something to do, if only time has to pass.
     pub fn wait_ms(&self) -> Option<u64> {
         let now = Instant::now();
         let moment = match (&self.ender, self.why_over(now)) {
@@ -83,7 +83,8 @@ impl Guard {
         moment.map(|moment| moment.saturating_duration_since(now).as_millis() as u64 + 1)
     }
 
-    /// Reason why the formation is to be taken down now, if it is: asked whenever something may have happened.
+    /// Returns the reason why the formation is to be taken down now, if it is: asked whenever something may have
+    /// happened.
     pub fn due(&mut self) -> Option<&'static str> {
         let now = Instant::now();
         self.owner_ended |= self.owner.as_ref().is_some_and(is_readable);
@@ -101,7 +102,8 @@ impl Guard {
         }
     }
 
-    /// Has the formation taken down when its purpose is over. Why it is over, if that was tried and its data is to be kept.
+    /// Takes the formation down when its purpose is over. Returns the reason if that was tried, and refused because of
+    /// data to be kept.
     pub fn attend(&mut self, program: &Path, dir: &StateDir) -> Option<&'static str> {
         let kept = self.look();
         if let Some(why) = self.due() {
@@ -122,8 +124,8 @@ impl Guard {
         }
     }
 
-    /// Looks whether the process that takes the formation down has failed: then that is tried again later. Whether it is the
-    /// formation's data that kept it from that.
+    /// Looks whether the process that takes the formation down has failed: then that is tried again later. Whether it
+    /// is the formation's data that kept it from that.
     fn look(&mut self) -> bool {
         let Some(end) = self.ender.as_mut().and_then(Spawned::look) else { return false };
         self.ender = None;
@@ -145,9 +147,8 @@ fn start_ender(program: &Path, dir: &StateDir) -> LaunchResult<Spawned> {
     command.spawn().and_then(Spawned::watch).map_err(refused)
 }
 
-/// The work of a thread of a daemon whose supervisor is gone: one of them becomes the
-/// successor, which sees to it that the formation ends with its purpose. Comes back when there is nothing, or nothing
-/// more, to see to.
+/// Does the work of a thread of a daemon whose supervisor is gone: one of them becomes the successor, which sees to it
+/// that the formation ends with its purpose. Comes back when there is nothing, or nothing more, to see to.
 ///
 /// # Errors
 /// What the system refused.

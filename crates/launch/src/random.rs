@@ -2,7 +2,7 @@
 
 use crate::{LaunchError, LaunchResult};
 
-/// As many random bytes as asked for.
+/// Returns `N` random bytes.
 ///
 /// # Errors
 /// When the system has none.

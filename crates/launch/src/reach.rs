@@ -37,13 +37,13 @@ pub struct Domains {
 }
 
 impl Domains {
-    /// The switch of a host, if it is known.
+    /// Returns the switch of a host, if it is known.
     #[must_use]
     pub fn switch_of(&self, host: &str) -> Option<&str> {
         self.of.get(host).map(String::as_str)
     }
 
-    /// The switches.
+    /// Returns the switches.
     #[must_use]
     pub fn switches(&self) -> BTreeSet<&str> {
         self.of.values().map(String::as_str).collect()

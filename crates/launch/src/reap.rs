@@ -82,8 +82,8 @@ pub fn find_leftovers(here: &Environment) -> LaunchResult<Leftovers> {
     Ok(found)
 }
 
-/// Grant tables of formations that neither live nor could be recovered, here or in any other place. What cannot be told is
-/// left out, and said to `doubt`, once for each formation.
+/// Returns the grant tables of formations that neither live nor could be recovered, here or in any other place. What
+/// cannot be told is left out, and said to `doubt`, once for each formation.
 fn grant_tables_of_nobody(here: &Environment, doubt: &mut dyn FnMut(String)) -> Vec<PathBuf> {
     let unused = unused(here.uid);
     if unused.is_empty() {
@@ -128,7 +128,7 @@ fn dead_elsewhere(here: &Environment) -> Vec<String> {
 /// Way in which a formation's directory is taken: that of one on this host, or of a host's part, or that of the whole.
 type ClaimOf = fn(&Environment, &FormationName) -> LaunchResult<Claim>;
 
-/// All names that have a directory, also without a state.
+/// Returns all names that have a directory, also without a state.
 fn formations(here: &Environment) -> Vec<(FormationName, ClaimOf)> {
     let Some(base) = here.existing_base() else { return Vec::new() };
     let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
@@ -176,7 +176,7 @@ fn why_kept(here: &Environment, state: &FormationState) -> Option<String> {
     Some(format!("formation {name}: ran on host {}; look there", hosts.first()?))
 }
 
-/// Mounts of this user that nobody can serve any more.
+/// Returns the mounts of this user that nobody can serve any more.
 fn dead_mounts(here: &Environment) -> Vec<PathBuf> {
     let Some(living) = living_in_time() else { return Vec::new() };
     let ours = |entry: &MountEntry| {
@@ -188,21 +188,22 @@ fn dead_mounts(here: &Environment) -> Vec<PathBuf> {
     mounts.map(|entry| entry.dir).filter(|dir| is_dead(dir)).collect()
 }
 
-/// The same, unless that cannot be told in time: what a process is called may have to wait for a mount that hangs.
+/// Returns the formations that live, unless that cannot be told in time: what a process is called may have to wait for
+/// a mount that hangs.
 fn living_in_time() -> Option<BTreeSet<String>> {
     let (sender, answer) = mpsc::channel();
     std::thread::spawn(move || sender.send(living()));
     answer.recv_timeout(LIVING_WAIT).ok()
 }
 
-/// Names of formations that have a process, whatever runtime directory they live in: their processes have them among
-/// their arguments.
+/// Returns the names of formations that have a process, whatever runtime directory they live in: their processes have
+/// them among their arguments.
 fn living() -> BTreeSet<String> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     processes.filter_map(|process| name_of(&std::fs::read(process.path().join("cmdline")).ok()?)).collect()
 }
 
-/// The formation that a process belongs to, by its arguments.
+/// Returns the formation that a process belongs to, by its arguments.
 fn name_of(arguments: &[u8]) -> Option<String> {
     let arguments = String::from_utf8_lossy(arguments);
     let mut arguments = arguments.split('\0').skip(1);
@@ -214,7 +215,7 @@ fn name_of(arguments: &[u8]) -> Option<String> {
 }
 
 impl Leftover {
-    /// Its description, for people.
+    /// Returns its description, for people.
     #[must_use]
     pub fn describe(&self) -> String {
         match &self.what {

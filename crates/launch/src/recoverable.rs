@@ -1,5 +1,5 @@
-//! The formations of this user that can be recovered on this host: those whose state is here and whose processes are all dead,
-//! those whose disks are noted, and those in memory whose state is gone.
+//! The formations of this user that can be recovered on this host: those whose state is here and whose processes are
+//! all dead, those whose disks are noted, and those in memory whose state is gone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ pub struct Recoverable {
     pub created_unix_ms: u64,
     /// Location of its state, unless that is gone.
     pub dir: Option<StateDir>,
-    /// Its former state, of one over several hosts this host's part; `None` if no volume is here that says it.
+    /// Its former state, for one over several hosts this host's part; `None` if no volume here has it.
     pub state: Option<FormationState>,
     /// The whole of one over several hosts, if it was started here.
     pub whole: Option<FormationState>,
@@ -80,7 +80,7 @@ impl std::fmt::Display for MissingVolume {
     }
 }
 
-/// The volumes of a state that are not where it says.
+/// Returns the volumes of a state that are not where it says.
 pub(crate) fn missing(state: &FormationState) -> Vec<MissingVolume> {
     let mut found = Vec::new();
     let formation = state.formation_id();
@@ -128,8 +128,8 @@ fn has_table(path: &Path) -> bool {
     !matches!(checked, Err(StoreError::NoTable { .. }))
 }
 
-/// All of them that have no state in another place of this user, by name. Entries of formations whose volumes are gone
-/// for good are forgotten.
+/// Returns all of them that have no state in another place of this user, by name. Entries of formations whose volumes
+/// are gone for good are forgotten.
 #[must_use]
 pub fn recoverable(here: &Environment) -> Vec<Recoverable> {
     let mut found: Vec<Recoverable> = StateDir::list(here).into_iter().filter_map(dead).collect();
@@ -162,7 +162,8 @@ pub fn recoverable(here: &Environment) -> Vec<Recoverable> {
     found
 }
 
-/// Those over several hosts that were started here and have no keeper any more: what their hosts have is seen there.
+/// Returns formations over several hosts that were started here and have no keeper any more: only a look at their hosts
+/// shows what those have.
 fn wholes(here: &Environment) -> Vec<FormationState> {
     let dirs = StateDir::wholes(here);
     let (held, dead): (Vec<_>, Vec<_>) = dirs.into_iter().partition(|(_, dir)| dir.is_held());
@@ -170,7 +171,8 @@ fn wholes(here: &Environment) -> Vec<FormationState> {
         dirs.into_iter().filter_map(|(_, dir)| dir.read().ok()?).collect::<Vec<FormationState>>()
     };
     let (held, dead) = (states(held), states(dead));
-    // One whose recovery was killed is what it was; one whose start did not come so far has nothing anywhere.
+    // A recovery that was killed is replaced by the state before it; a start that was killed before it had nodes left
+    // nothing anywhere.
     let what_it_was = |mut whole: FormationState| {
         let was = whole.before.take().map_or(whole, |before| *before);
         Some(was).filter(|whole| !whole.nodes.is_empty())
@@ -185,12 +187,12 @@ fn wholes(here: &Environment) -> Vec<FormationState> {
     dead
 }
 
-/// Of the formations that [`recoverable`] finds without their state those with this name.
+/// Returns those with this name of the formations that [`recoverable`] finds without their state.
 pub(crate) fn without_state(here: &Environment, name: &FormationName) -> Vec<Recoverable> {
     recoverable(here).into_iter().filter(|found| found.name == *name && found.dir.is_none()).collect()
 }
 
-/// One with a state of which no process lives.
+/// Returns a formation that has a state and no living process.
 fn dead((name, dir): (FormationName, StateDir)) -> Option<Recoverable> {
     if dir.is_held() {
         return None;
@@ -262,10 +264,10 @@ fn is_used_otherwise(path: &Path, formation: &str) -> bool {
     }
 }
 
-/// Those in memory whose own state is gone.
+/// Returns formations in memory whose own state is gone.
 fn in_memory(here: &Environment) -> Vec<Recoverable> {
     let mut by_formation: BTreeMap<String, Vec<(PathBuf, VolumeIdentity)>> = BTreeMap::new();
-    // What has a state somewhere is found by that, and may run.
+    // Formations with a state somewhere are found by that, and may be running.
     for root in memory_root::all(here).into_iter().filter(|root| !memory_root::has_state(root)) {
         for (path, identity) in volumes_of(&below(&root)) {
             by_formation.entry(to_hex(&identity.formation.0)).or_default().push((path, identity));
@@ -290,7 +292,7 @@ fn in_memory(here: &Environment) -> Vec<Recoverable> {
         .collect()
 }
 
-/// The entries of a directory.
+/// Returns the entries of a directory.
 pub(crate) fn below(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();

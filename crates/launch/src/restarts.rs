@@ -9,12 +9,12 @@ use std::collections::VecDeque;
 use bivouac_types::units::parse_duration_ms;
 use serde::{Deserialize, Serialize};
 
-/// So many deaths of a daemon within so long are too many.
+/// Deaths of a daemon within a time that are too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tolerance {
-    /// The death that is one too many.
+    /// Number of deaths that is one too many.
     pub deaths_max: usize,
-    /// Time that a death counts, in milliseconds.
+    /// Time for which a death counts, in milliseconds.
     pub window_ms: u64,
 }
 
@@ -68,8 +68,9 @@ pub enum Event {
     Ready(usize),
     /// A daemon ended, and how.
     Died(usize, String),
-    /// A daemon ended for a reason outside of it, and which: it was killed for want of memory, or says that it cannot begin
-    /// to serve, as its records are damaged or its volume is not there. That may be mended, and does not come to be too much.
+    /// A daemon ended for a reason outside of it, and which: it was killed for want of memory, or says that it cannot
+    /// begin to serve, as its records are damaged or its volume is not there. That may be mended, and does not come to
+    /// be too much.
     Hindered(usize, String),
     /// A daemon that is started no more is to be started once more, as if it had not died before.
     Revive(usize),
@@ -130,12 +131,12 @@ struct Node {
     life: DaemonState,
     was_ready: bool,
     deaths: VecDeque<u64>,
-    /// Those for want of memory.
+    /// Times of deaths for want of memory.
     hindered: VecDeque<u64>,
 }
 
 impl Restarts {
-    /// A judgement over `count` daemons, all of which the caller starts now.
+    /// Creates a judgement over `count` daemons, all of which the caller starts now.
     #[must_use]
     pub fn new(count: usize, policy: Policy) -> Restarts {
         let node = || Node {
@@ -162,7 +163,7 @@ impl Restarts {
         }
     }
 
-    /// Time when the next [`Event::Tick`] is due, if ever.
+    /// Returns the time when the next [`Event::Tick`] is due, if ever.
     #[must_use]
     pub fn next_tick(&self) -> Option<u64> {
         let waits = self.nodes.iter().filter_map(|node| match node.life {
@@ -172,7 +173,7 @@ impl Restarts {
         waits.chain(self.kill_at).min()
     }
 
-    /// State of a daemon.
+    /// Returns the state of a daemon.
     #[must_use]
     pub fn life(&self, index: usize) -> Option<DaemonState> {
         self.nodes.get(index).map(|node| node.life)
@@ -237,6 +238,7 @@ impl Restarts {
     fn died(&mut self, now_ms: u64, index: usize, how: String, hindered: bool) -> Vec<Command> {
         let (policy, stopping) = (self.policy, self.stopping);
         let Some(node) = self.nodes.get_mut(index) else { return Vec::new() };
+        // It was retired, or its death is known already.
         if !matches!(node.life, DaemonState::Starting | DaemonState::Ready) {
             return Vec::new();
         }
@@ -306,14 +308,16 @@ impl Restarts {
 }
 
 impl Node {
-    /// It is started again, later and later: what others take may be given back, and its data is acknowledged.
+    /// Restarts it with growing delays after a death for want of memory: other programs may release some, and
+    /// acknowledged data must stay reachable.
     fn hindered(&mut self, now_ms: u64, index: usize, policy: Policy) -> Command {
         count(&mut self.hindered, now_ms, policy.tolerance.window_ms);
         self.start_after(delay_ms(self.hindered.len(), policy), now_ms, index)
     }
 
     fn start_after(&mut self, delay: u64, now_ms: u64, index: usize) -> Command {
-        // Only what has just died is started again: two daemons on one volume would each acknowledge changes of their own.
+        // Only what has just died is started again: two daemons on one volume would each acknowledge changes of their
+        // own.
         let has_lived = matches!(self.life, DaemonState::Starting | DaemonState::Ready);
         assert!(has_lived, "daemon {index} is {:?} and to be started", self.life);
         match delay {
@@ -360,7 +364,7 @@ fn format_duration(ms: u64) -> String {
     if ms.is_multiple_of(1000) { format!("{} s", ms / 1000) } else { format!("{ms} ms") }
 }
 
-/// Delay after so many deaths: none, the first delay, twice that, and so on.
+/// Returns the delay after so many deaths, in milliseconds: none, the first delay, twice that, and so on.
 fn delay_ms(deaths: usize, policy: Policy) -> u64 {
     let Some(doublings) = deaths.checked_sub(2) else { return 0 };
     let factor = u32::try_from(doublings).ok().and_then(|n| 1u64.checked_shl(n)).unwrap_or(u64::MAX);

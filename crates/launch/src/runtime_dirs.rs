@@ -10,7 +10,7 @@ use crate::state::FormationState;
 use crate::state_dir::StateDir;
 use crate::{grant_tables, memory_root};
 
-/// The directories of this user's formations on this host but that of `here`, as far as anything leads to them.
+/// Returns the directories of this user's formations on this host but that of `here`, as far as anything leads to them.
 #[must_use]
 pub fn other_bases(here: &Environment) -> Vec<PathBuf> {
     let homes = memory_root::homes(here).into_iter().chain(grant_tables::homes(here.uid));
@@ -22,20 +22,20 @@ pub fn other_bases(here: &Environment) -> Vec<PathBuf> {
     found.into_iter().filter(|base| Some(base) != own.as_ref()).collect()
 }
 
-/// Formations whose state is in another runtime directory than that of `here`: of those over several hosts both what this host has and, where it
-/// was started here, the whole.
+/// Formations whose state is in another runtime directory than that of `here`: of those over several hosts both what
+/// this host has and, where it was started here, the whole.
 pub(crate) fn elsewhere(here: &Environment) -> Vec<(FormationName, StateDir)> {
     let bases = other_bases(here).into_iter();
     bases.flat_map(|base| StateDir::list_in(&base).into_iter().chain(StateDir::wholes_in(&base))).collect()
 }
 
-/// The same, with what is written there.
+/// Returns the states in other runtime directories, with what is written there.
 pub(crate) fn states_elsewhere(here: &Environment) -> Vec<(StateDir, FormationState)> {
     elsewhere(here).into_iter().filter_map(|(_, dir)| Some((dir.clone(), dir.read().ok()??))).collect()
 }
 
-/// The directory where a formation was recovered whose state here is an old one: what is outside of its directory is another place's now,
-/// and the state there has come further.
+/// Returns the directory where a formation was recovered whose state here is an old one: what is outside of its
+/// directory is another place's now, and the state there has come further.
 pub(crate) fn gone_on(state: &FormationState) -> Option<StateDir> {
     let nodes = |state: &FormationState| state.nodes.iter().map(|node| node.id).collect::<Vec<_>>();
     let is_later = |other: &FormationState| {
@@ -50,7 +50,7 @@ pub(crate) fn gone_on(state: &FormationState) -> Option<StateDir> {
     dirs.into_iter().find(|dir| dir.read().is_ok_and(|other| other.as_ref().is_some_and(is_later)))
 }
 
-/// The command line that reaches a formation of that directory from any runtime directory.
+/// Returns the command line that reaches a formation of that directory from any runtime directory.
 pub(crate) fn way_to(here: &Environment, dir: &StateDir, command: &str) -> String {
     let base = dir.path().parent().unwrap_or(dir.path());
     format!("BIVOUAC_RUNTIME_DIR={} bivouac {command}", here.runtime_dir_of(base).display())

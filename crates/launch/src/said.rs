@@ -10,14 +10,14 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::environment::Environment;
 
-/// Most bytes that are heard of one program.
+/// Most bytes read of one program's output.
 const HEARD_MAX: usize = 256 << 20;
 /// Time between two looks at the output so far.
 const LOOK: Duration = Duration::from_millis(100);
 /// Directories of programs that only administrators have in their search path.
 const MORE_PLACES: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
-/// Standard output of a program of this machine; nothing if it is not there, fails, or takes too long.
+/// Returns the standard output of a program of this machine; nothing if it is not there, fails, or takes too long.
 #[must_use]
 pub fn output_of(here: &Environment, program: &[&str], bound: Duration) -> Option<String> {
     let (name, arguments) = program.split_first()?;
@@ -30,8 +30,9 @@ pub fn output_of(here: &Environment, program: &[&str], bound: Duration) -> Optio
     how.is_none().then_some(text)
 }
 
-/// Runs a program and hears all that it says, on standard error too if that is wanted; and why that may not be all. `tell`
-/// is shown what was said so far, also from time to time, and answers whether that is enough. `None` if it cannot be run.
+/// Runs a program and hears all that it says, on standard error too if that is wanted; and why that may not be all.
+/// `tell` is shown what was said so far, also from time to time, and answers whether that is enough. `None` if it
+/// cannot be run.
 pub fn hear(
     command: &mut Command,
     deadline: Instant,

@@ -57,7 +57,7 @@ impl Signals {
         Ok(Signals { descriptor: unsafe { OwnedFd::from_raw_fd(raw) } })
     }
 
-    /// The next signal that has arrived, without waiting.
+    /// Returns the next signal that has arrived, without waiting.
     #[must_use]
     pub fn next(&self) -> Option<ReceivedSignal> {
         let mut record = [0u8; RECORD_LEN];
@@ -77,8 +77,8 @@ pub fn unblock_in(command: &mut Command) {
     unsafe { command.pre_exec(unblock) };
 }
 
-/// Begins with no signal blocked, whatever the process has caught that started this one: this program does so itself where
-/// it starts itself, and can then be started without a copy of the process that does.
+/// Begins with no signal blocked, whatever the process has caught that started this one: this program does so itself
+/// where it starts itself, and can then be started without a copy of the process that does.
 ///
 /// # Errors
 /// What the system says.
@@ -91,15 +91,15 @@ pub fn unblock() -> std::io::Result<()> {
     }
 }
 
-/// Has a program told to end (SIGTERM) when this process ends, however that happens. To be started by the first
-/// thread: it is a thread's end that the kernel takes for its process's.
+/// Makes the kernel send a program SIGTERM when this process ends, in whatever way. Call it in the first thread: the
+/// kernel reacts to the end of the thread that started the program.
 pub fn end_with_us(command: &mut Command) {
     let us = rustix::process::getpid();
     // SAFETY: between fork and exec only two system calls are made, which touch no memory.
     unsafe {
         command.pre_exec(move || {
             rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
-            // It may have ended before the kernel was asked.
+            // This process may have ended before the kernel knew.
             match rustix::process::getppid() == Some(us) {
                 true => Ok(()),
                 false => Err(std::io::ErrorKind::BrokenPipe.into()),

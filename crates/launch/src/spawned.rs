@@ -24,7 +24,7 @@ pub struct Spawned {
 }
 
 impl AsFd for Spawned {
-    /// Readable when it has ended.
+    /// Returns a descriptor that is readable when the process has ended.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.end.as_fd()
     }
@@ -46,17 +46,17 @@ impl Spawned {
         }
     }
 
-    /// Its number.
+    /// Returns its number.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its end, if it has ended.
+    /// Returns how it ended, `None` while it runs.
     pub fn look(&mut self) -> Option<ProcessEnd> {
         match self.child.try_wait() {
             Ok(status) => status.map(|status| ProcessEnd(Some(status))),
-            // After a take-over it is the child of the process before, so it cannot be waited for; that it ended is
-            // still seen.
+            // After a takeover it is a child of the former process, and cannot be waited for; its end can still be
+            // seen.
             Err(_) => self.is_over().then_some(ProcessEnd(None)),
         }
     }
@@ -85,7 +85,7 @@ impl Spawned {
 }
 
 impl ProcessEnd {
-    /// Its exit code, if it has one that is known.
+    /// Returns its exit code, if it has one that is known.
     pub fn code(self) -> Option<i32> {
         self.0.and_then(|status| status.code())
     }

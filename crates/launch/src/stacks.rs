@@ -33,8 +33,8 @@ fn release(stack: *mut Backtrace) -> Option<Box<Backtrace>> {
     (!stack.is_null()).then(|| unsafe { Box::from_raw(stack) })
 }
 
-/// The name of each other thread of this process and where it is, as text. Threads are interrupted; call this only in a
-/// process that will not go on.
+/// Returns the name of each other thread of this process and where it is, as text. Threads are interrupted; call this
+/// only in a process that will not go on.
 #[must_use]
 pub fn stacks_of_all_threads() -> String {
     let mut text = String::new();

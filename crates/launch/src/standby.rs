@@ -21,10 +21,10 @@ use crate::state::FormationState;
 use crate::state_dir::StateDir;
 use crate::{LaunchError, LaunchResult};
 
-/// So long whoever has taken a place has no copy: who kills all of a formation, one after the other, is to succeed, and
-/// so is what kills everybody who does that work.
+/// Time for which a process that took over has no copy: a program that kills all processes of a formation in turn is to
+/// succeed, and so is one that kills whoever does this work.
 const PAUSE: Duration = Duration::from_secs(2);
-/// So many copies may end in a row that were made a moment before, until it is waited for longer with the next.
+/// Copies that may end in a row soon after they were made; further ones are made after longer waits.
 const SHORT_LIVED_MAX: u32 = 8;
 /// Time that it may take to look whether there is a copy.
 const LOOKED_AT: Duration = Duration::from_millis(5);
@@ -41,7 +41,7 @@ pub struct Standby {
     not_before: Option<Instant>,
     /// Time when this process took the place.
     succeeded: Option<Instant>,
-    /// As long as it is not written down that it did.
+    /// Set until the takeover is recorded.
     turn: Option<TurnToSucceed>,
     /// Copies in a row that ended a moment after they were made.
     short_lived: u32,
@@ -67,7 +67,7 @@ pub struct Waiting {
 /// A copy's turn has come. As long as this is there, others wait until the state says who has taken the place.
 #[derive(Debug)]
 pub struct TurnToSucceed {
-    /// Whose place it is.
+    /// The process whose place is taken.
     pub former: ProcessId,
     _sign: File,
     _turn: File,
@@ -84,15 +84,15 @@ impl Standby {
         self.descriptor().is_some_and(|end| !wait_readable(end, 0))
     }
 
-    /// After how many milliseconds there may be one.
+    /// Returns after how many milliseconds there may be a copy, if there may not be one now.
     pub fn wait_ms(&self) -> Option<u64> {
         let now = Instant::now();
         let moment = self.not_before.filter(|moment| *moment > now)?;
         Some(moment.saturating_duration_since(now).as_millis() as u64 + 1)
     }
 
-    /// Forgets a copy that has ended, whose descriptor would wake this process again and again. Returns whether a new one may
-    /// be made now.
+    /// Forgets a copy that has ended, whose descriptor would wake this process again and again. Returns whether a new
+    /// one may be made now.
     fn reap_copy(&mut self) -> bool {
         let now = Instant::now();
         if let Some(ended) = self.waiting.take_if(|copied| wait_readable(copied.end.as_fd(), 0)) {
@@ -113,7 +113,7 @@ impl Standby {
         self.waiting.take().into_iter().for_each(|copied| copied.child.end_within(0));
     }
 
-    /// Something changes that a copy has to know: the one there is is old.
+    /// Notes that something changes that a copy has to know: the one there is is old.
     pub fn outdate(&mut self) {
         self.is_current = false;
     }
@@ -176,7 +176,8 @@ impl Standby {
         (self.turn, self.short_lived) = (Some(turn), 0);
     }
 
-    /// The state file names this process as supervisor: others need not wait for that any more.
+    /// Ends the succession: the state file names this process as supervisor, so that others need not wait for that any
+    /// more.
     pub fn end_succession(&mut self) {
         self.turn = None;
     }
@@ -225,8 +226,8 @@ pub fn give_up(error: &dyn std::error::Error) -> ! {
     std::process::exit(1)
 }
 
-/// The state of a formation. If its supervisor was killed just now, and somebody is about to take its place, this waits
-/// until that is written down.
+/// Returns the state of a formation. If its supervisor was killed just now, and somebody is about to take its place,
+/// this waits until that is written down.
 ///
 /// # Errors
 /// That it cannot be read.

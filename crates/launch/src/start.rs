@@ -46,7 +46,8 @@ pub struct Started {
     pub state: FormationState,
     /// Times of the phases so far.
     pub phases: Phases,
-    /// Of a formation over several hosts that ends with whoever started it: what is to be held as long as it shall live.
+    /// Of a formation over several hosts that ends with whoever started it: what is to be held as long as it shall
+    /// live.
     pub tie: Option<OwnedFd>,
 }
 
@@ -84,7 +85,7 @@ pub fn start(
     Ok(Started { name: wishes.name.clone(), dir: claim.dir, state, phases, tie: None })
 }
 
-/// Main function of the supervisor's process: takes over what [`start()`] hands it, and supervises.
+/// Runs the supervisor's process: takes over what [`start()`] hands it, and supervises.
 ///
 /// # Errors
 /// What kept it from supervising; the command that started it is told too.
@@ -148,8 +149,8 @@ pub fn claim(here: &Environment, name: &FormationName, notice: &mut dyn FnMut(&s
     StateDir::claim(here, name)
 }
 
-/// As [`claim`], of a formation over several hosts the whole. What a killed one left is seen on its hosts, which speak for
-/// themselves: until they have, its state is to be put back.
+/// Like [`claim`], for a formation over several hosts, the whole. What a killed one left is found on its hosts; until
+/// they have reported, its state may have to be put back.
 ///
 /// # Errors
 /// As [`claim`].
@@ -168,7 +169,7 @@ fn refuse_stale(stale: &FormationState) -> LaunchResult<()> {
     Err(LaunchError::new(Kind::Keep, format_args!("formation {}", stale.name), cause, &ways_on(stale)))
 }
 
-/// Advice for a formation of which no process lives.
+/// Returns advice for a formation of which no process lives.
 pub(crate) fn ways_on(state: &FormationState) -> String {
     let name = &state.name;
     let on = if state.part.is_some() || state.is_over_hosts() { ", on each of its hosts" } else { "" };
@@ -177,7 +178,7 @@ pub(crate) fn ways_on(state: &FormationState) -> String {
     )
 }
 
-/// A new formation is not made in place of one that was killed and holds something.
+/// Returns the error for a formation that was killed and holds something: a new one is not made in its place.
 fn would_lose(state: &FormationState, amount: &Amount) -> LaunchError {
     let made = format_utc(state.created_unix_ms / 1000);
     let cause =
@@ -185,7 +186,7 @@ fn would_lose(state: &FormationState, amount: &Amount) -> LaunchError {
     LaunchError::new(Kind::Keep, format_args!("formation {}", state.name), cause, &ways_on(state))
 }
 
-/// The same for one whose state is gone, for instance since a reboot, but not its volumes.
+/// Refuses a formation in place of one whose state is gone, for instance since a reboot, but not its volumes.
 fn refuse_others(here: &Environment, name: &FormationName, claim: &Claim) -> LaunchResult<()> {
     let refused = without_state(here, name).into_iter().find_map(|other| {
         let (state, amount) = (other.state.as_ref()?, other.amount());
@@ -254,10 +255,11 @@ pub fn start_supervisor(
     Ok((report, child))
 }
 
-/// As [`start_supervisor`], by a copy of this process, which has one thread: `supervise` is what it does.
+/// Like [`start_supervisor`], by a fork of this process, which must have one thread; `supervise` is the work of the
+/// fork.
 ///
 /// # Errors
-/// What the system says; also when this process has other threads.
+/// Those of the system, also if this process has other threads.
 pub fn fork_supervisor(
     claim: &Claim,
     supervise: &dyn Fn(PathBuf) -> LaunchResult<()>,
@@ -274,7 +276,7 @@ pub fn fork_supervisor(
     Ok((report, forked.map_err(|e| LaunchError::system("the supervisor's process", e))?))
 }
 
-/// The socket where a supervisor is heard, the one that it begins with, and its log.
+/// Returns the socket where a supervisor is heard, the one that it begins with, and its log.
 fn prepare_supervisor(claim: &Claim, more: &[BorrowedFd<'_>]) -> LaunchResult<(OwnedFd, OwnedFd, File)> {
     let refused = |e: std::io::Error| LaunchError::system("the supervisor's process", e);
     let (report, theirs) = packets::pair().map_err(refused)?;
@@ -296,7 +298,7 @@ pub fn take_begin(report: &OwnedFd) -> LaunchResult<Vec<OwnedFd>> {
     received.map(|(_, descriptors)| descriptors).ok_or_else(not_by_hand)
 }
 
-/// The error for somebody who starts by hand what only this program starts.
+/// Returns the error for somebody who starts by hand what only this program starts.
 #[must_use]
 pub fn not_by_hand() -> LaunchError {
     LaunchError::usage("bivouac supervise", "is what `bivouac up` starts", "write: bivouac up")
@@ -333,6 +335,7 @@ pub fn wait_for_report(
     let object = "the formation's start";
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
+        // Rounded up: a wait of 0 ms would spin through the last millisecond.
         let timeout = timespec(u64::try_from(left.as_millis()).unwrap_or(u64::MAX).saturating_add(1));
         let mut polled = [PollFd::new(report, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
         retry_on_intr(|| poll(&mut polled, Some(&timeout))).map_err(|e| LaunchError::system("poll", e))?;
@@ -356,7 +359,7 @@ pub fn wait_for_report(
     }
 }
 
-/// The report that has come.
+/// Returns the report that has come.
 ///
 /// # Errors
 /// That the supervisor is gone.
@@ -371,15 +374,15 @@ pub fn take_report(report: &OwnedFd, dir: &StateDir) -> LaunchResult<Report> {
     }
 }
 
-/// The supervisor ends its daemons and itself when nobody listens to its report. One that has just said that all is ready
-/// looks at that no more, so it is told by a signal, too.
+/// Ends the supervisor, which ends its daemons and itself when nobody listens to its report. One that has just said
+/// that all is ready looks at that no more, so it is told by a signal, too.
 pub fn end_supervisor(report: &OwnedFd, supervisor: OwnChild, wait_ms: u64) {
     let _ends_listening = rustix::net::shutdown(report, rustix::net::Shutdown::Both);
     supervisor.tell_to_end();
     supervisor.end_within(wait_ms);
 }
 
-/// As many descriptors as this user may have: a few per node, mount and connection.
+/// Raises the limit of open descriptors to the user's maximum: there are a few per node, mount and connection.
 pub fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -388,7 +391,7 @@ pub fn raise_descriptor_limit() {
     }
 }
 
-/// The error for a formation that somebody has taken down while it was started.
+/// Returns the error for a formation that somebody has taken down while it was started.
 #[must_use]
 pub fn vanished(name: &FormationName) -> LaunchError {
     LaunchError::new(

@@ -27,7 +27,7 @@ pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
-    /// Not every daemon has been ready yet.
+    /// Not all daemons have been ready yet.
     Starting,
     /// In use.
     Running,
@@ -125,13 +125,13 @@ pub struct FormationState {
     /// Bytes that each mount has for pages under the session contract.
     #[serde(default = "page_pool_default")]
     pub page_pool: u64,
-    /// Most bytes of memory for the records of each node here.
+    /// Limit of the memory for the records of each node here, in bytes.
     #[serde(default = "unbounded")]
     pub names_memory: u64,
     /// True if daemons of a host are kept on the parts of it that are near to their volumes.
     #[serde(default)]
     pub numa: bool,
-    /// In which form its processes write their logs.
+    /// Form of its processes' logs.
     #[serde(default, with = "crate::text")]
     pub log_format: LogFormat,
     /// The map as it is sent, hexadecimal; empty until the ports are known.
@@ -212,7 +212,7 @@ pub struct NodeMove {
     pub epoch: u32,
     /// Time when it was decided, in milliseconds since 1970.
     pub since_unix_ms: u64,
-    /// What has been done.
+    /// The last completed stage.
     pub stage: MoveStage,
     /// Reason why it failed, or why it takes time.
     pub message: Option<String>,
@@ -251,7 +251,7 @@ pub struct HostState {
     pub name: String,
     /// Its state.
     pub life: HostLife,
-    /// Reason why it is not up, or what is wrong with it.
+    /// Reason why it is not up, or its problem.
     pub message: Option<String>,
     /// Its nodes.
     pub nodes: Vec<u16>,
@@ -267,7 +267,7 @@ pub enum HostLife {
     Called,
     /// Part of the formation.
     Up,
-    /// It never came.
+    /// It never reported.
     Missing,
     /// It was part of the formation, and is gone.
     Lost,
@@ -329,7 +329,7 @@ pub struct HttpState {
 /// The gateway of this host, which other formations link to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatewayState {
-    /// Where it is to listen.
+    /// The address that it is to listen on.
     pub wish: SocketAddr,
     /// Its address, once that is known.
     pub address: Option<SocketAddr>,
@@ -413,7 +413,7 @@ pub struct MountState {
 }
 
 impl FormationState {
-    /// Failure domains of the hosts, if they are known.
+    /// Returns the failure domains of the hosts, if they are known.
     #[must_use]
     pub fn domains(&self) -> Option<&Domains> {
         self.reach.as_ref()?.domains.as_ref()
@@ -425,7 +425,7 @@ impl FormationState {
         self.part.as_ref().is_some_and(|part| part.leaves_volumes)
     }
 
-    /// Reason why its data is to be kept, if it is.
+    /// Returns the reason why its data is to be kept, if it is.
     #[must_use]
     pub fn why_kept(&self) -> Option<String> {
         let sources =
@@ -469,22 +469,22 @@ impl FormationState {
         serde_json::from_slice(text).map_err(damaged)
     }
 
-    /// The map, once the ports are known.
+    /// Returns the map, once the ports are known.
     #[must_use]
     pub fn map(&self) -> Option<FormationMap> {
         let map = FormationMap::from_bytes(&from_hex(&self.map)?).ok()?;
         map.check().is_ok().then_some(map)
     }
 
-    /// After how long a node that does not answer is dead, in milliseconds; never if nodes do not watch each other. On one
-    /// host they need not: their supervisor knows who has died, without waking anybody up.
+    /// Returns after how long a node that does not answer is dead, in milliseconds; never if nodes do not watch each
+    /// other. On one host they need not: their supervisor knows who has died, without waking anybody up.
     #[must_use]
     pub fn watching_ms(&self) -> Option<u64> {
         let elsewhere = self.map().is_some_and(|map| map.nodes.len() > self.nodes.len());
         self.dead_after_ms.or((elsewhere || self.is_over_hosts()).then_some(DEAD_AFTER_MS_DEFAULT))
     }
 
-    /// Nodes that will not be started again.
+    /// Returns the nodes that will not be started again.
     pub fn lost(&self) -> impl Iterator<Item = u16> + '_ {
         let here = self.nodes.iter().filter(|node| node.life == NodeLife::Failed).map(|node| node.id);
         here.chain(self.lost_elsewhere.iter().copied())
@@ -496,19 +496,19 @@ impl FormationState {
         !self.hosts.is_empty()
     }
 
-    /// The position of a node among those of this machine.
+    /// Returns the position of a node among those of this machine.
     #[must_use]
     pub fn index_of(&self, node: u16) -> Option<usize> {
         self.nodes.iter().position(|known| known.id == node)
     }
 
-    /// The formation's id.
+    /// Returns the formation's id.
     #[must_use]
     pub fn formation_id(&self) -> Option<FormationId> {
         formation_from_hex(&self.formation)
     }
 
-    /// Every process of it that is said to run, once: daemons, server for HTTP, gateway, and supervisor.
+    /// Returns every process of it that is said to run, once: daemons, server for HTTP, gateway, and supervisor.
     pub fn processes(&self) -> impl Iterator<Item = ProcessId> {
         let mut daemons: Vec<ProcessId> = self.nodes.iter().filter_map(|node| node.process).collect();
         // Nodes of one process are neighbours.
@@ -524,7 +524,7 @@ pub(crate) mod tests {
     use super::*;
     use std::path::Path;
 
-    /// A state of one running node.
+    /// Returns a state of one running node.
     pub(crate) fn sample() -> FormationState {
         let volume = VolumeState {
             path: "/dev/shm/x/n0".into(),

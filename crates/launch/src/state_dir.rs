@@ -73,7 +73,7 @@ pub struct Ending {
 }
 
 impl StateDir {
-    /// The directory at this path.
+    /// Returns the directory at this path.
     #[must_use]
     pub fn at(path: PathBuf) -> StateDir {
         StateDir { path }
@@ -106,13 +106,13 @@ impl StateDir {
         Ok(Claim { dir, lock, stale })
     }
 
-    /// The formations of this user that have a directory, by name.
+    /// Returns the formations of this user that have a directory, by name.
     #[must_use]
     pub fn list(here: &Environment) -> Vec<(FormationName, StateDir)> {
         here.existing_base().map(|base| StateDir::list_in(&base)).unwrap_or_default()
     }
 
-    /// The same, of one place; see [`other_bases`](crate::other_bases).
+    /// Returns the formations of one place; see [`other_bases`](crate::other_bases).
     #[must_use]
     pub fn list_in(base: &Path) -> Vec<(FormationName, StateDir)> {
         let entries = fs::read_dir(base).into_iter().flatten().flatten();
@@ -126,14 +126,14 @@ impl StateDir {
         found
     }
 
-    /// The formations over several hosts that were started here, by name.
+    /// Returns the formations over several hosts that were started here, by name.
     #[must_use]
     pub fn wholes(here: &Environment) -> Vec<(FormationName, StateDir)> {
         here.existing_base().map(|base| StateDir::wholes_in(&base)).unwrap_or_default()
     }
 
-    /// The same, but for those that another host's keeper may go on with: the keeper here is dead, and this host's part lives and
-    /// has others that it can turn to.
+    /// Returns the formations over several hosts, but for those that another host's keeper may go on with: the keeper
+    /// here is dead, and this host's part lives and has others that it can turn to.
     #[must_use]
     pub fn wholes_kept_here(here: &Environment) -> Vec<(FormationName, StateDir)> {
         let parts = StateDir::list(here);
@@ -146,7 +146,7 @@ impl StateDir {
         wholes
     }
 
-    /// As [`StateDir::wholes`], of one place.
+    /// Like [`StateDir::wholes`], in one directory.
     #[must_use]
     pub fn wholes_in(base: &Path) -> Vec<(FormationName, StateDir)> {
         let entries = fs::read_dir(base).into_iter().flatten().flatten();
@@ -157,7 +157,7 @@ impl StateDir {
         named.filter(|(_, dir)| dir.state_path().exists()).collect()
     }
 
-    /// The directory itself.
+    /// Returns the directory itself.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -169,50 +169,50 @@ impl StateDir {
         self.path.to_str().is_some_and(|path| path.ends_with(WHOLE))
     }
 
-    /// The supervisor's socket.
+    /// Returns the supervisor's socket.
     #[must_use]
     pub fn control_path(&self) -> PathBuf {
         self.path.join("control")
     }
 
-    /// The mount point unless another is chosen.
+    /// Returns the mount point unless another is chosen.
     #[must_use]
     pub fn default_mount(&self) -> PathBuf {
         self.path.join("mnt")
     }
 
-    /// Path of the list of jobs that copy in and out.
+    /// Returns the path of the list of jobs that copy in and out.
     #[must_use]
     pub fn stage_path(&self) -> PathBuf {
         self.path.join("stage")
     }
 
-    /// The Unix socket of a node.
+    /// Returns the Unix socket of a node.
     #[must_use]
     pub fn node_socket(&self, node: u16) -> PathBuf {
         self.path.join(format!("n{node}"))
     }
 
-    /// The log of a node's daemons.
+    /// Returns the log of a node's daemons.
     #[must_use]
     pub fn node_log(&self, node: u16) -> PathBuf {
         self.path.join(format!("n{node}.log"))
     }
 
-    /// The log of the server for HTTP.
+    /// Returns the log of the server for HTTP.
     #[must_use]
     pub fn http_log(&self) -> PathBuf {
         self.path.join("http.log")
     }
 
-    /// The log of the gateway of links.
+    /// Returns the log of the gateway of links.
     #[must_use]
     pub fn gateway_log(&self) -> PathBuf {
         self.path.join("gateway.log")
     }
 
-    /// The certificate of the server for HTTP and its private key, as PEM; what `make` makes if there is none yet. They
-    /// have a file each: clients are pointed to the certificate's.
+    /// Returns the certificate of the server for HTTP and its private key, as PEM; what `make` makes if there is none
+    /// yet. They have a file each: clients are pointed to the certificate's.
     ///
     /// # Errors
     /// What the system refused, or `make` said.
@@ -239,13 +239,13 @@ impl StateDir {
         Ok((certificate, key))
     }
 
-    /// The log of the supervisor.
+    /// Returns the log of the supervisor.
     #[must_use]
     pub fn supervisor_log(&self) -> PathBuf {
         self.path.join("supervisor.log")
     }
 
-    /// Path of the lock of the daemon that looks after the formation's end in place of its supervisor.
+    /// Returns the path of the lock of the daemon that looks after the formation's end in place of its supervisor.
     #[must_use]
     pub fn successor_path(&self) -> PathBuf {
         self.path.join("successor")
@@ -264,7 +264,7 @@ impl StateDir {
         }
     }
 
-    /// The state of a formation of which at least one process lives.
+    /// Returns the state of a formation of which at least one process lives.
     ///
     /// # Errors
     /// That it was taken down or killed.
@@ -321,7 +321,7 @@ impl StateDir {
         self.write_file("secret", secret)
     }
 
-    /// The formation's secret.
+    /// Returns the formation's secret.
     ///
     /// # Errors
     /// When it cannot be read, or has not the right length.
@@ -362,7 +362,7 @@ impl StateDir {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// A log, to be appended to.
+    /// Returns a log, to be appended to.
     ///
     /// # Errors
     /// What the system refused.
@@ -424,8 +424,8 @@ impl StateDir {
         File::open(self.path.join("lock")).map_or(true, |file| wait_locked(file, ms, false))
     }
 
-    /// Takes the right to end the formation, of which one command at a time has it; `waits` hears that another one has. Nothing
-    /// when that formation is gone.
+    /// Takes the right to end the formation, of which one command at a time has it; `waits` hears that another one has.
+    /// Nothing when that formation is gone.
     ///
     /// # Errors
     /// What the system refused.
@@ -471,10 +471,10 @@ impl StateDir {
         Ok(Some(Ending { _file: file }))
     }
 
-    /// Removes the directory with all that is ours in it, the lock last. A mount point that still has
-    /// something mounted is left, and the directory with it. One that holds files, which were written while nothing was
-    /// mounted there, is moved beside the directory, so that they are kept and the name is free. A copy that still writes down
-    /// how far it is does not hold this up: it finds its directory gone.
+    /// Removes the directory with all that is ours in it, the lock last. A mount point that still has something mounted
+    /// is left, and the directory with it. One that holds files, which were written while nothing was mounted there, is
+    /// moved beside the directory, so that they are kept and the name is free. A copy that still writes down how far it
+    /// is does not hold this up: it finds its directory gone.
     ///
     /// # Errors
     /// What the system refused; and where such files are now, once all else is removed.
@@ -645,7 +645,7 @@ fn remove_growing(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Path of a directory while it is removed.
+/// Returns the path of a directory while it is removed.
 fn set_aside(path: &Path) -> PathBuf {
     path.with_extension("gone")
 }

@@ -23,9 +23,9 @@ use crate::state_dir::StateDir;
 use crate::unmounting::{abort_all, mounts_of, unmount_all};
 use crate::{Kind, LaunchError, LaunchResult, grant_tables, recovery_notes};
 
-/// Most time for the supervisor to end its daemons and itself, in milliseconds: more than it gives them.
+/// Longest wait for the supervisor to end its daemons and itself, in milliseconds; longer than its own limit.
 const STOP_MS_MAX: u64 = 5000;
-/// So many may follow each other while they are ended.
+/// Most takeovers that are followed while supervisors are ended.
 const SUPERVISORS_MAX: usize = 3;
 /// Time for a daemon without supervisor to end before it is killed, in milliseconds.
 const TERM_MS: u64 = 2000;
@@ -95,7 +95,8 @@ pub fn take_down(
     Ok(look(here, dir, &state))
 }
 
-/// Ends all processes of a host's part and unmounts it. Its volumes and its state stay as they are: it can be recovered.
+/// Ends all processes of a host's part and unmounts it. Its volumes and its state stay as they are: it can be
+/// recovered.
 ///
 /// # Errors
 /// What could not be ended or unmounted.
@@ -125,7 +126,7 @@ pub fn remove_leftovers(
     remove_all(here, dir, state, notice)
 }
 
-/// Returns whether a formation may be taken down.
+/// Checks that a formation may be taken down.
 ///
 /// # Errors
 /// `Keep` when its data was to be kept and `discard` is not set.
@@ -140,11 +141,11 @@ pub fn refuse_kept(state: &FormationState, discard: bool) -> LaunchResult<()> {
     }
 }
 
-/// One that has to be killed is followed by its standby, which ends when it is told to.
+/// Ends the supervisor. One that has to be killed is followed by its standby, which ends when asked.
 fn end_supervisors(dir: &StateDir) -> LaunchResult<()> {
     for _ in 0..SUPERVISORS_MAX {
         let Some(supervisor) = settled(dir)?.and_then(|state| state.supervisor) else { return Ok(()) };
-        // By a descriptor, not by number: the number may be that of another process by the time it is waited for.
+        // By a descriptor: the process id may be another process's by the time it is waited for.
         let Some(end) = supervisor.watch() else { return Ok(()) };
         let asked = ask(dir, &Request::Stop, &[], STOP_MS_MAX);
         if asked.is_ok() && wait_readable(end.as_fd(), STOP_MS_MAX) {
@@ -194,15 +195,15 @@ fn end_processes(dir: &StateDir, state: &FormationState) -> LaunchResult<()> {
     end_the_late(dir)
 }
 
-/// A supervisor that was killed may have started a daemon and not have written that down.
+/// Ends a daemon that a killed supervisor may have started and not have written down.
 fn end_unknown(dir: &StateDir) {
     let daemons = daemons_with(&dir.path().join("lock"));
     end_all(&daemons, Signal::TERM, TERM_MS);
     end_all(&daemons, Signal::KILL, KILL_MS);
 }
 
-/// Who began while others were being ended has written itself down since, and lets go of all that it has a moment before it is
-/// gone itself.
+/// Ends processes that began while others were being ended. They are in the state file by now, and release what they
+/// hold a moment before they are gone.
 fn end_the_late(dir: &StateDir) -> LaunchResult<()> {
     let late: Vec<ProcessId> = dir.read()?.iter().flat_map(FormationState::processes).collect();
     end_all(&late, Signal::KILL, KILL_MS);
@@ -341,7 +342,7 @@ fn is_anothers(socket: &Listener, user: u32, dir: &Path) -> bool {
     socket.user != user || crate::process::has_socket(socket.inode, dir)
 }
 
-/// TCP sockets of this machine that somebody listens at.
+/// Returns the TCP sockets of this machine that somebody listens at.
 fn listeners() -> Vec<Listener> {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let text = read("/proc/net/tcp") + &read("/proc/net/tcp6");

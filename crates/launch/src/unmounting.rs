@@ -1,5 +1,5 @@
-//! Takes the mounts of a formation away: those that are its own, told from others by the numbers of their connections, and only
-//! where nothing of somebody else's is on top of them.
+//! Takes the mounts of a formation away: those that are its own, told from others by the numbers of their connections,
+//! and only where nothing of somebody else's is on top of them.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::mounts::{Unmounted, WhenBusy, is_dead, list_users, source_of, unmount
 use crate::state::{FormationState, MountState, NodeLife};
 use crate::{Kind, LaunchResult};
 
-/// The mounts of a formation that are seen here, the latest last.
+/// Returns the mounts of a formation that are seen here, the latest last.
 pub(crate) fn mounts_of(here: &Environment, state: &FormationState) -> Vec<MountEntry> {
     if state.is_over_hosts() {
         return Vec::new();
@@ -19,13 +19,13 @@ pub(crate) fn mounts_of(here: &Environment, state: &FormationState) -> Vec<Mount
     let source = source_of(&state.name);
     let named = |line: &&MountEntry| line.source == source && line.user.is_none_or(|user| user == here.uid);
     let table = Table::here();
-    // Another formation may have the same name, in another runtime directory. What no formation serves any more was made by
-    // a command that did not live long enough to say so.
+    // Another formation may have the same name, in another runtime directory. What no formation serves any more was
+    // made by a command that did not live long enough to say so.
     let ours = |line: &&MountEntry| known(state, line).is_some() || is_dead(&line.dir);
     table.formations().filter(named).filter(ours).cloned().collect()
 }
 
-/// The mount of the state that a line shows, there or bound to another place.
+/// Returns the mount of the state that a line shows, there or bound to another place.
 fn known<'a>(state: &'a FormationState, line: &MountEntry) -> Option<&'a MountState> {
     state.mounts.iter().find(|mount| mount.connection == line.connection)
 }
@@ -65,8 +65,8 @@ fn is_there(line: &MountEntry) -> bool {
     Table::here().formations().any(|other| other.id == line.id)
 }
 
-/// Has everything refused that waits for the mounts of a formation, some of whose processes do not end otherwise.
-/// `devices` are those of these mounts.
+/// Fails everything that waits for the mounts of a formation, some of whose processes do not end otherwise. `devices`
+/// are the FUSE devices of these mounts.
 pub(crate) fn abort_all(state: &FormationState, devices: Vec<OwnedFd>) {
     let aborted = state.mounts.iter().filter(|mount| abort(mount.connection)).count();
     if aborted < state.mounts.len() {
@@ -74,7 +74,7 @@ pub(crate) fn abort_all(state: &FormationState, devices: Vec<OwnedFd>) {
     }
 }
 
-/// Returns whether a path is below a mount of a formation, or has one below it, as seen here; which.
+/// Returns the mount of a formation that a path is below, or that is below the path, as seen here.
 #[must_use]
 pub fn overlapping(state: &FormationState, path: &Path) -> Option<std::path::PathBuf> {
     let table = Table::here();

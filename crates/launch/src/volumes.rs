@@ -22,7 +22,7 @@ pub const VOLUME_BYTES_MIN: u64 = 4 << 20;
 pub struct VolumeArg {
     /// The directory.
     pub dir: PathBuf,
-    /// Most bytes per node; what is free, shared fairly, if not given.
+    /// Limit per node, in bytes; by default a fair share of the free space.
     pub capacity: Option<u64>,
 }
 
@@ -94,7 +94,7 @@ impl LendableDir {
         })
     }
 
-    /// The directory in which memory volumes are made.
+    /// Returns the directory in which memory volumes are made.
     ///
     /// # Errors
     /// When this machine has no such place.
@@ -105,8 +105,8 @@ impl LendableDir {
     }
 }
 
-/// The volumes of `nodes` nodes in these places, per node. `memory` are the bytes that volumes in memory without
-/// a given capacity share.
+/// Returns the volumes of `nodes` nodes in these places, per node. `memory` are the bytes that volumes in memory
+/// without a given capacity share.
 ///
 /// # Errors
 /// When a place is given twice or a volume is too small or larger than what is free.

@@ -18,23 +18,23 @@ pub const HASH_BITS: u32 = 63;
 /// Smallest entry hash: smaller cookies mean `.`, `..` and the start of a directory.
 pub const COOKIE_FIRST: u64 = 16;
 
-/// The hash of an entry's name in its directory, 16 .. 2^63.
+/// Returns the hash of an entry's name in its directory, 16 .. 2^63.
 #[must_use]
 pub fn entry_hash(parent: Ino, name: &[u8]) -> u64 {
-    // One bit less, since offsets of directories are signed. The seed keeps names that many directories have from always
-    // sharing a slot.
+    // One bit less, since offsets of directories are signed. The seed keeps names that many directories have from
+    // always sharing a slot.
     above_reserved(xxh3_64_with_seed(name, parent.0) >> 1)
 }
 
-/// The slot of a hash: its top bits. Monotone in the hash. A hash above 63 bits counts as the largest;
-/// a number of slots that is not a power of two counts as the next smaller one.
+/// Returns the slot of a hash: its top bits. Monotone in the hash. A hash above 63 bits counts as the largest; a number
+/// of slots that is not a power of two counts as the next smaller one.
 #[must_use]
 pub fn slot_of_hash(hash: u64, slots: u16) -> Slot {
     let hash = hash.min((1 << HASH_BITS) - 1);
     Slot((hash >> (HASH_BITS - slot_bits(slots))) as u16)
 }
 
-/// The smallest hash that can be in a slot; `None` behind the last slot.
+/// Returns the smallest hash that can be in a slot; `None` behind the last slot.
 #[must_use]
 pub fn first_hash_of_slot(slot: Slot, slots: u16) -> Option<u64> {
     let bits = slot_bits(slots);
@@ -42,13 +42,13 @@ pub fn first_hash_of_slot(slot: Slot, slots: u16) -> Option<u64> {
     inside.then(|| (u64::from(slot.0) << (HASH_BITS - bits)).max(COOKIE_FIRST))
 }
 
-/// The slot of the inode of a new directory: that of its entry's hash, so that directories spread.
+/// Returns the slot of the inode of a new directory: that of its entry's hash, so that directories spread.
 #[must_use]
 pub fn dir_slot(parent: Ino, name: &[u8], slots: u16) -> Slot {
     slot_of_hash(entry_hash(parent, name), slots)
 }
 
-/// Position of the target of a file's first stripe, below `targets` (0 for no targets).
+/// Returns the position of the target of a file's first stripe, below `targets` (0 for no targets).
 #[must_use]
 pub fn base_target(ino: Ino, targets: u16) -> u16 {
     let hash = u128::from(xxh3_64(&ino.0.to_le_bytes()));
@@ -58,7 +58,7 @@ pub fn base_target(ino: Ino, targets: u16) -> u16 {
     target
 }
 
-/// The published hash of a name: the sum of its bytes modulo `n` (0 for `n` = 0).
+/// Returns the published hash of a name: the sum of its bytes modulo `n` (0 for `n` = 0).
 #[must_use]
 pub fn byte_sum_hash(name: &[u8], n: u16) -> u16 {
     let sum = name.iter().map(|byte| u64::from(*byte)).sum::<u64>();

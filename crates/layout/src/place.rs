@@ -26,7 +26,7 @@ pub struct LayoutRequest<'a> {
     pub local: &'a [u16],
 }
 
-/// The layout of a new file. Depends on the arguments only.
+/// Returns the layout of a new file. Depends on the arguments only.
 ///
 /// # Errors
 /// A sentence of [`Layout::check`]: a stripe size that is not allowed, or no targets.
@@ -41,8 +41,9 @@ pub fn layout_for(ino: Ino, wish: &LayoutRequest<'_>) -> Result<Layout, String> 
     layout.check().map(|()| layout)
 }
 
-/// The same layout on targets of which none is to be avoided: from its base on, the first that begins so many in a row,
-/// or else the longest row that there is, which makes the file narrower. Unchanged where all targets are to be avoided.
+/// Returns the same layout on targets of which none is to be avoided: from its base on, the first that begins so many
+/// in a row, or else the longest row that there is, which makes the file narrower. Unchanged where all targets are to
+/// be avoided.
 #[must_use]
 pub fn avoiding(layout: &Layout, is_avoided: impl Fn(u16) -> bool) -> Layout {
     let (targets, base) = (u32::from(layout.targets), u32::from(layout.base.position()));
@@ -73,8 +74,8 @@ pub fn avoiding(layout: &Layout, is_avoided: impl Fn(u16) -> bool) -> Layout {
     }
 }
 
-/// The node of a slot in a new formation: each node has consecutive slots, all the same number within 1.
-/// 0 for no nodes or no slots; a slot behind the last counts as the last.
+/// Returns the node of a slot in a new formation: each node has consecutive slots, all the same number within 1. 0 for
+/// no nodes or no slots; a slot behind the last counts as the last.
 #[must_use]
 pub fn slot_to_node(slot: Slot, slots: u16, nodes: u16) -> NodeId {
     let last = slots.saturating_sub(1);
@@ -88,7 +89,7 @@ fn all_if_zero(width: u16, targets: u16) -> u16 {
     if width == 0 { targets } else { width.min(targets) }
 }
 
-/// The base target that the hash decides on.
+/// Returns the base target that the hash decides on.
 fn master(ino: Ino, wish: &LayoutRequest<'_>) -> u16 {
     match wish.hash {
         MasterHash::Xxh3 => base_target(ino, wish.targets),
@@ -96,7 +97,7 @@ fn master(ino: Ino, wish: &LayoutRequest<'_>) -> u16 {
     }
 }
 
-/// One of the local targets; files take turns by their numbers.
+/// Returns a local target; files take turns by their numbers.
 fn local_target(ino: Ino, wish: &LayoutRequest<'_>) -> Option<u16> {
     let usable = || wish.local.iter().filter(|target| **target < wish.targets);
     // By number and not at random: the files of one program, made one after the other, use all of its node’s

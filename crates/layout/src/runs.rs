@@ -38,8 +38,8 @@ pub fn runs(places: impl IntoIterator<Item = (u64, u64)>) -> Vec<Range<usize>> {
     runs
 }
 
-/// The bytes of places, each an offset and a length, that lie one behind the other in some slices: pieces of them, each
-/// with its offset, in order; no piece is empty. It ends where either does.
+/// Returns the bytes of places, each an offset and a length, that lie one behind the other in some slices: pieces of
+/// them, each with its offset, in order; no piece is empty. It ends where either does.
 pub fn placed<'b>(
     places: impl IntoIterator<Item = (u64, u64)>,
     slices: impl IntoIterator<Item = &'b [u8]>,
@@ -61,7 +61,7 @@ pub fn placed<'b>(
     })
 }
 
-/// The part of a read from `start` on that brought these bytes which belongs to `len` bytes at `offset`.
+/// Returns the part of a read from `start` on that brought these bytes which belongs to `len` bytes at `offset`.
 pub fn part_of(start: u64, bytes: &[u8], (offset, len): (u64, u64)) -> &[u8] {
     let behind = usize::try_from(offset.saturating_sub(start)).ok().and_then(|at| bytes.get(at..));
     let behind = behind.unwrap_or_default();

@@ -45,8 +45,8 @@ impl Iterator for TargetRanges {
         let column = (stripe % width) as u16;
         let start = subfile_len(&self.layout, column, self.offset);
         let end = subfile_len(&self.layout, column, self.end);
-        // Each of these stripes has a byte of the request: a target without any would be sent a write of nothing, and the
-        // bytes that were meant for it be lost.
+        // Each of these stripes has a byte of the request: a target without any would be sent a write of nothing, and
+        // the bytes that were meant for it be lost.
         assert!(start < end, "column {column} has nothing of bytes {}..{}", self.offset, self.end);
         let pieces = Pieces {
             origin: self.offset,
@@ -89,13 +89,14 @@ pub struct TargetRange {
 }
 
 impl TargetRange {
-    /// The places in the request's buffer that the bytes of the subfile range belong to, in order.
+    /// Returns the places in the request's buffer that the bytes of the subfile range belong to, in order.
     #[must_use]
     pub fn pieces(&self) -> Pieces {
         self.pieces.clone()
     }
 
-    /// The first `len` bytes, and what is behind them if anything is. Both keep their places in the request's buffer.
+    /// Returns the first `len` bytes, and what is behind them if anything is. Both keep their places in the request's
+    /// buffer.
     #[must_use]
     pub fn split_at(self, len: u64) -> (TargetRange, Option<TargetRange>) {
         if len >= self.len {
@@ -127,7 +128,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// The piece as an index range of the buffer.
+    /// Returns the piece as an index range of the buffer.
     #[must_use]
     pub fn range(self) -> std::ops::Range<usize> {
         self.buffer_offset..self.buffer_offset + self.len
@@ -150,7 +151,7 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// File offset of the byte that `len` bytes of the same target are in front of.
+    /// Returns the file offset of the byte that `len` bytes of the same target are in front of.
     fn behind(&self, len: u64) -> u64 {
         let run = self.stripe - self.at % self.stripe;
         if len < run {

@@ -35,7 +35,7 @@ pub fn locate(layout: &Layout, offset: u64) -> Location {
     }
 }
 
-/// The offset in the file of the byte at `subfile_offset` of the subfile in `column`: the inverse of
+/// Returns the offset in the file of the byte at `subfile_offset` of the subfile in `column`: the inverse of
 /// [`locate`]. `None` if the file does not use the column or the offset is above what 64 bits can name.
 #[must_use]
 pub fn file_offset(layout: &Layout, column: u16, subfile_offset: u64) -> Option<u64> {
@@ -47,8 +47,8 @@ pub fn file_offset(layout: &Layout, column: u16, subfile_offset: u64) -> Option<
     stripe.checked_mul(size)?.checked_add(subfile_offset % size)
 }
 
-/// Bytes that `column` holds of a file of `file_size` bytes without holes: the length to which a truncate
-/// cuts its subfile. 0 for a column that the file does not use.
+/// Returns the number of bytes that `column` holds of a file of `file_size` bytes without holes: the length to which a
+/// truncate cuts its subfile. 0 for a column that the file does not use.
 #[must_use]
 pub fn subfile_len(layout: &Layout, column: u16, file_size: u64) -> u64 {
     let (size, width) = divisors(layout);
@@ -67,8 +67,8 @@ pub fn subfile_len(layout: &Layout, column: u16, file_size: u64) -> u64 {
     }
 }
 
-/// The smallest size of a file whose subfiles have the lengths `lens` (by column; missing ones count as
-/// empty). `None` if a column that the file does not use has bytes, or no 64-bit size explains them.
+/// Returns the smallest size of a file whose subfiles have the lengths `lens` (by column; missing ones count as empty).
+/// `None` if a column that the file does not use has bytes, or no 64-bit size explains them.
 #[must_use]
 pub fn file_size_from(layout: &Layout, lens: &[u64]) -> Option<u64> {
     let mut file_size = 0;
@@ -81,7 +81,7 @@ pub fn file_size_from(layout: &Layout, lens: &[u64]) -> Option<u64> {
     Some(file_size)
 }
 
-/// The target of a column, for every column.
+/// Returns the target of a column, for every column.
 #[must_use]
 pub fn target_of(layout: &Layout, column: u16) -> TargetIndex {
     let targets = u32::from(layout.targets.max(1));
@@ -89,13 +89,13 @@ pub fn target_of(layout: &Layout, column: u16) -> TargetIndex {
     TargetIndex::new(layout.partition(), position as u16)
 }
 
-/// The targets that a file uses, in the order of its columns.
+/// Returns the targets that a file uses, in the order of its columns.
 pub fn targets_of(layout: &Layout) -> impl ExactSizeIterator<Item = TargetIndex> + use<> {
     let layout = *layout;
     (0..layout.width).map(move |column| target_of(&layout, column))
 }
 
-/// Stripe size and width, never 0.
+/// Returns the stripe size and width, never 0.
 pub(crate) fn divisors(layout: &Layout) -> (u64, u64) {
     (u64::from(layout.stripe.max(1)), u64::from(layout.width.max(1)))
 }

@@ -11,7 +11,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// So many at the same time, with so many bytes.
+    /// Creates a budget of so many requests at a time, with so many bytes.
     pub fn new(requests_max: usize, bytes_max: usize) -> Budget {
         Budget { state: Mutex::new((0, 0)), freed: Condvar::new(), requests_max, bytes_max }
     }

@@ -1,5 +1,5 @@
-//! What a linked formation was told that nobody has asked for yet: listings of the trees below listed directories, and
-//! contents of small files. All of it is bounded, and counts for a moment.
+//! Cached replies of a linked formation that were not requested yet: listings of the trees below listed directories,
+//! and contents of small files. All of it is bounded and short-lived.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 
 use crate::protocol::WantedDir;
 
-/// For so long a listing that came unasked counts, and so does that a directory has not changed.
+/// Validity of a listing that came unrequested, and of the information that a directory has not changed.
 pub const LISTED_FOR: Duration = Duration::from_secs(2);
-/// For so long a content waits to be read; it is of one version of the file, so it does not get old.
+/// Time for which content waits to be read. It belongs to one version of the file, so it does not become outdated.
 const CONTENT_FOR: Duration = Duration::from_secs(10);
 /// Directories that were used within this time are looked at together.
 const USED_WITHIN: Duration = Duration::from_secs(60);
@@ -38,7 +38,7 @@ struct Listings {
 struct KnownDir {
     /// Zero if it was changed from here since.
     digest: u128,
-    /// When it was asked for, or changed.
+    /// When it was requested, or changed.
     at: Instant,
     used: Instant,
 }
@@ -78,7 +78,7 @@ impl ListingCache {
             .collect()
     }
 
-    /// A directory had this digest when it was asked for.
+    /// Notes that a directory had this digest when it was asked for.
     pub fn note(&self, dir: &[u8], digest: u128, asked: Instant, is_used: bool) {
         let mut all = self.0.lock();
         if all.is_past(dir, asked) {
@@ -103,6 +103,7 @@ impl ListingCache {
             all.waiting.retain(|_, (came, _)| asked.saturating_duration_since(*came) < LISTED_FOR);
             all.bytes = all.waiting.values().map(|(_, listing)| bytes_of(listing)).sum();
         }
+        // Not kept: it is asked for when it is needed.
         if all.bytes + bytes > LISTING_BYTES_MAX {
             return;
         }
@@ -140,7 +141,7 @@ impl Listings {
     }
 }
 
-/// Memory of a listing, about.
+/// Returns the memory of a listing, about.
 fn bytes_of(listing: &Listing) -> usize {
     let of_entry = |entry: &Entry| {
         let xattrs: usize =

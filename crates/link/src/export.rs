@@ -17,7 +17,7 @@ use crate::protocol::{Coded, DirChange, LISTING_MAX, ListedDir, PAYLOAD_MAX, Req
 use crate::source::CONTENT_TAG;
 use crate::validate;
 
-/// For so long the tree below a listed directory is walked.
+/// Longest walk of the tree below a listed directory.
 const WALK_MAX: Duration = Duration::from_secs(1);
 /// Bytes of all directories of a reply, at most: their number is in front of them.
 const DIRS_BYTES_MAX: usize = LISTING_MAX - size_of::<u32>();
@@ -104,7 +104,7 @@ impl UploadTable {
         all.insert((upload.path.clone(), upload.token.clone()), upload.clone());
     }
 
-    /// The upload as it was begun, if it is known and the same.
+    /// Returns the upload as it was begun, if it is known and the same.
     fn find(&self, upload: Upload) -> Upload {
         let all = self.open.lock();
         let known = all.get(&(upload.path.clone(), upload.token.clone()));
@@ -297,7 +297,7 @@ impl Export<'_> {
         if pieces.is_empty() { Ok(()) } else { self.mount.verify(upload, &pieces) }
     }
 
-    /// A path from the mount on.
+    /// Returns a path from the mount on.
     fn path(&self, path: &[u8]) -> SourceResult<Vec<u8>> {
         check_path(path)?;
         // What is being uploaded is nobody's to see, whoever knows its name.
@@ -312,7 +312,7 @@ impl Export<'_> {
         })
     }
 
-    /// A path that is to be changed: not the exported directory itself.
+    /// Returns a path that is to be changed: not the exported directory itself.
     fn changed_path(&self, path: &[u8]) -> SourceResult<Vec<u8>> {
         if path.is_empty() {
             return Err(refused(
@@ -323,7 +323,7 @@ impl Export<'_> {
         self.path(path)
     }
 
-    /// An upload from the mount on. Its token names a file beside its target.
+    /// Returns an upload from the mount on. Its token names a file beside its target.
     fn upload(&self, upload: Upload) -> SourceResult<Upload> {
         if !upload.token.starts_with(TEMPORARY) || upload.token.contains(['/', '\0']) {
             let text =
@@ -333,7 +333,7 @@ impl Export<'_> {
         Ok(Upload { path: self.changed_path(&upload.path)?, ..upload })
     }
 
-    /// An upload as the other side knows it.
+    /// Returns an upload as the other side knows it.
     fn outward(&self, upload: Upload) -> Upload {
         let own = upload.path.get(self.prefix.len()..).unwrap_or_default();
         let path = own.strip_prefix(b"/").unwrap_or(own).to_vec();
@@ -349,7 +349,7 @@ impl Export<'_> {
         }
     }
 
-    /// As [`Export::check`]; that it is not there is no answer about what is in it.
+    /// Like [`Export::check`], except that a missing export is reported as `Lost`: it says nothing about the content.
     fn check_still_there(&self) -> SourceResult<()> {
         self.check().map_err(|error| match error.cause() {
             Cause::Lost => error,
@@ -364,7 +364,7 @@ impl Export<'_> {
         }
     }
 
-    /// Outcome of an upload that has reached its target before; `None` otherwise.
+    /// Returns the outcome of an upload that has reached its target before; `None` otherwise.
     fn done_before(
         &self,
         upload: &Upload,
@@ -508,14 +508,14 @@ impl Export<'_> {
         Ok(encoded(&version.map(Coded)))
     }
 
-    /// What became of a file that was put as a whole: it has reached its target if that has the same content.
+    /// Returns the outcome of an upload of a whole file: it has reached its target if that has the same content.
     fn resume_by_content(&self, upload: &Upload, expect: &Precondition) -> SourceResult<Option<Version>> {
         let found = match self.mount.stat(&upload.path) {
             Err(error) if error.cause() == Cause::NotFound => None,
             found => Some(found?).filter(Meta::is_file),
         };
         let tag = match found {
-            // What was to be replaced is there still, maybe with this content and other attributes.
+            // The object to be replaced is still there, perhaps with the same content and other attributes.
             Some(found) if *expect == Precondition::Version(found.version.clone()) => String::new(),
             Some(found) if self.tag_of(&upload.path, &found)? == upload.tag => found.version.tag,
             _ => String::new(),
@@ -537,7 +537,7 @@ impl Export<'_> {
     }
 }
 
-/// An upload that is recognised by its content has no tag that the mount knows.
+/// Returns the upload as the mount knows it: one that is recognised by its content has no tag there.
 fn by_content(upload: Upload) -> Upload {
     match upload.tag.starts_with(CONTENT_TAG) {
         true => Upload { tag: String::new(), ..upload },
@@ -549,7 +549,7 @@ fn content_tag(content: &[u8]) -> String {
     format!("{CONTENT_TAG}{:032x}", xxh3_128(content))
 }
 
-/// Digest of all but times of access, which change as others read; never 0.
+/// Returns the digest of all but times of access, which change as others read; never 0.
 fn digest_of(dir: &Meta, entries: &[Entry]) -> u128 {
     let mut bytes = Vec::new();
     let without_atime = |meta: &Meta| {

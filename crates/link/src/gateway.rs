@@ -69,7 +69,7 @@ pub struct OutgoingLink {
 
 /// Keys and links of a gateway's own formation.
 pub trait KeyTable: Send + Sync {
-    /// The key with this id, whether or not it counts.
+    /// Returns the key with this id, whether or not it counts.
     fn key(&self, id: &str) -> LinkKey;
 
     /// Returns the rights of a key; `None` if it was revoked, or never made.
@@ -78,13 +78,13 @@ pub trait KeyTable: Send + Sync {
     /// The formation does not answer.
     fn grant(&self, id: &str) -> SourceResult<Option<Grant>>;
 
-    /// Links of this formation.
+    /// Returns the links of this formation.
     fn links(&self) -> Vec<OutgoingLink>;
 
-    /// Seconds since 1970.
+    /// Returns the seconds since 1970.
     fn now(&self) -> u64;
 
-    /// A mount of the formation on this host.
+    /// Returns a mount of the formation on this host.
     ///
     /// # Errors
     /// [`Cause::Lost`] while there is none.
@@ -172,7 +172,7 @@ impl Drop for Pending {
 }
 
 impl Gateway {
-    /// A gateway that serves nobody yet.
+    /// Creates a gateway that serves nobody yet.
     #[must_use]
     pub fn new(options: GatewayOptions) -> Arc<Gateway> {
         let (mount, workers, uploads, usages, sessions) = Default::default();
@@ -181,9 +181,10 @@ impl Gateway {
         Arc::new(Gateway { options, mount, workers, uploads, usages, sessions, streams, handshakes, held })
     }
 
-    /// The mount, opened again where it was taken away meanwhile.
+    /// Returns the mount, opened again where it was taken away meanwhile.
     fn mount(&self) -> SourceResult<Arc<OpenMount>> {
         let known = self.mount.lock().clone();
+        // Without the lock: a mount may take long to answer.
         if let Some(mount) = known.filter(|mount| mount.source.check().is_ok()) {
             return Ok(mount);
         }
@@ -232,6 +233,7 @@ impl Gateway {
             let wait = Duration::from_millis(HANDSHAKE_MS_MAX);
             match accept_sealed(socket, auth_of, wait) {
                 Ok((reader, writer, number)) => {
+                    // It has proven itself, and does not take the place of a stranger any more.
                     drop(handshake);
                     this.serve_one(reader, writer, key_id_of(number).unwrap_or_default());
                 }
@@ -247,12 +249,13 @@ impl Gateway {
     fn usage(&self, key: &str) -> Arc<KeyUsage> {
         let mut usages = self.usages.lock();
         if usages.len() >= USAGES_MAX {
+            // Figures of keys that nobody uses now go, so that their number stays bounded.
             usages.retain(|_, usage| usage.streams.load(Ordering::Relaxed) > 0);
         }
         Arc::clone(usages.entry(key.to_owned()).or_default())
     }
 
-    /// The gateway and the rights of a key.
+    /// Returns the gateway and the rights of a key.
     fn welcome(&self, grant: &Grant) -> Welcome {
         let GatewayOptions { formation, name, owner: (uid, gid), .. } = &self.options;
         let Grant { path, read_only, expires } = grant.clone();
@@ -260,7 +263,7 @@ impl Gateway {
         Welcome { version: VERSION, formation, name, path, read_only, expires, uid, gid }
     }
 
-    /// Figures of all keys that were used.
+    /// Returns the figures of all keys that were used.
     fn figures(&self) -> Vec<KeyFigures> {
         let usages = self.usages.lock();
         let of_others = usages.iter().filter(|(id, _)| *id != OWN_KEY_ID);
@@ -335,6 +338,7 @@ impl Connection {
             return this.send(head.id, &Err(error)).map_err(|error| error.to_string());
         }
         let bytes = payload_len + reply_len.min(PAYLOAD_MAX);
+        // The narrowest first: who waits for that holds nothing of what others wait for.
         this.held.take(bytes);
         this.usage.held.take(bytes);
         this.gateway.held.take(bytes);

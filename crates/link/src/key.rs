@@ -29,31 +29,32 @@ pub struct LinkKey {
 }
 
 impl LinkKey {
-    /// The key with this id of the formation with this secret. Nothing of it is kept: it is derived when it is needed.
+    /// Returns the key with this id of the formation with this secret. Nothing of it is kept: it is derived when it is
+    /// needed.
     #[must_use]
     pub fn derive(formation_secret: &[u8; SECRET_LEN], id: &str) -> LinkKey {
         LinkKey { id: id.to_owned(), secret: derived(formation_secret, KEY_PURPOSE, id.as_bytes()) }
     }
 
-    /// Its id.
+    /// Returns its id.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Its secret, for handshakes.
+    /// Returns its secret, for handshakes.
     #[must_use]
     pub fn secret(&self) -> &[u8; SECRET_LEN] {
         &self.secret
     }
 
-    /// The content of a key file.
+    /// Returns the content of a key file.
     #[must_use]
     pub fn expose(&self) -> String {
         format!("{TEXT_START}{}.{}", self.id, URL_SAFE_NO_PAD.encode(self.secret))
     }
 
-    /// The key as a formation may keep it in its records: readable only with that formation's own secret.
+    /// Returns the key as a formation may keep it in its records: readable only with that formation's own secret.
     ///
     /// # Errors
     /// The system has no random numbers.
@@ -114,7 +115,7 @@ fn cipher_of(formation_secret: &[u8; SECRET_LEN]) -> Option<LessSafeKey> {
     UnboundKey::new(&AES_256_GCM, &key).ok().map(LessSafeKey::new)
 }
 
-/// The number that an id is in a handshake; `None` for what is no id.
+/// Returns the number that an id is in a handshake; `None` for what is no id.
 #[must_use]
 pub fn key_number(id: &str) -> Option<FormationId> {
     let letters = id.strip_prefix(KEY_ID_START).filter(|letters| letters.len() == KEY_ID_LEN)?;
@@ -125,7 +126,7 @@ pub fn key_number(id: &str) -> Option<FormationId> {
     number.map(|number| FormationId(number.to_le_bytes()))
 }
 
-/// The id that a number in a handshake stands for; `None` for one that stands for none.
+/// Returns the id that a number in a handshake stands for; `None` for one that stands for none.
 #[must_use]
 pub fn key_id_of(number: FormationId) -> Option<String> {
     let number = u128::from_le_bytes(number.0);

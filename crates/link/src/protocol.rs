@@ -36,7 +36,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Its bytes.
+    /// Encodes it.
     pub fn to_bytes(self) -> [u8; HEAD_LEN] {
         let mut bytes = [0; HEAD_LEN];
         for (at, part) in [self.id, self.body_len, self.payload_len].into_iter().enumerate() {
@@ -48,7 +48,7 @@ impl Head {
         bytes
     }
 
-    /// From its bytes; `None` if the bytes behind it that have to be zero are not.
+    /// Decodes it; `None` if the reserved bytes are not zero.
     pub fn from_bytes(bytes: &[u8; HEAD_LEN]) -> Option<Head> {
         let part =
             |at: usize| bytes.get(at..at + 4).and_then(|part| part.try_into().ok()).map(u32::from_le_bytes);
@@ -264,7 +264,7 @@ pub enum Request {
     Check {},
     /// Directories with all of their entries, and as much of the trees below the first as fits. Reply: [`ListedDir`]s.
     List {
-        /// Those that are wanted.
+        /// The directories that are wanted.
         dirs: Vec<WantedDir>,
         /// Entries below the first that may come with it, at most.
         below_max: u32,
@@ -316,7 +316,7 @@ pub enum Request {
         pieces: Vec<Coded<Piece>>,
         /// Attributes of the file.
         attrs: Coded<Attrs>,
-        /// What has to be at the target.
+        /// The precondition on what the target has under the name.
         expect: Coded<Precondition>,
     },
     /// Discards an upload. Reply: nothing.
@@ -328,7 +328,7 @@ pub enum Request {
     Resume {
         /// The upload.
         upload: Coded<Upload>,
-        /// What had to be at the target.
+        /// The precondition that the target checked.
         expect: Coded<Precondition>,
     },
     /// Makes a directory or sets its attributes. Reply: the outcome.
@@ -344,18 +344,18 @@ pub enum Request {
     StartLink {
         /// The upload as planned.
         upload: Coded<Upload>,
-        /// What it leads to.
+        /// The path that the symbolic link leads to.
         target: Vec<u8>,
     },
     /// Moves it to its target. Reply: the outcome.
     PutLink {
         /// The link.
         upload: Coded<Upload>,
-        /// What it leads to.
+        /// The path that the symbolic link leads to.
         target: Vec<u8>,
         /// Its attributes.
         attrs: Coded<Attrs>,
-        /// What has to be at the target.
+        /// The precondition on what the target has under the name.
         expect: Coded<Precondition>,
     },
     /// Sets attributes. Reply: the outcome.
@@ -387,7 +387,7 @@ pub enum Request {
         upload: Coded<Upload>,
         /// Attributes of the file.
         attrs: Coded<Attrs>,
-        /// What has to be at the target.
+        /// The precondition on what the target has under the name.
         expect: Coded<Precondition>,
     },
     /// Refuses if links of the far formation lead to one of these. Reply: nothing.
@@ -448,7 +448,7 @@ pub struct Welcome {
     pub version: u16,
     /// Its formation.
     pub formation: FormationId,
-    /// That formation's name.
+    /// The name of that formation.
     pub name: String,
     /// The exported directory.
     pub path: Vec<u8>,
@@ -507,22 +507,22 @@ const CAUSES: [Cause; 12] = [
     Cause::Other,
 ];
 
-/// The number of a cause.
+/// Returns the number of a cause.
 pub fn status_of(cause: Cause) -> u8 {
     CAUSES.iter().position(|known| *known == cause).map_or(CAUSES.len() as u8, |at| at as u8 + 1)
 }
 
-/// The cause with a number, [`Cause::Other`] for an unknown one.
+/// Returns the cause with a number, [`Cause::Other`] for an unknown one.
 pub fn cause_of(status: u8) -> Cause {
     CAUSES.get(usize::from(status).wrapping_sub(1)).copied().unwrap_or(Cause::Other)
 }
 
-/// The failure that a reply with a status reports.
+/// Returns the failure that a reply with a status reports.
 pub fn failure(status: u8, text: &[u8]) -> SourceError {
     SourceError::new(cause_of(status), plain(&String::from_utf8_lossy(text)))
 }
 
-/// Text of the other side, which may come to a terminal: cut, and without control characters.
+/// Returns the text of the other side, which may come to a terminal: cut, and without control characters.
 pub fn plain(text: &str) -> String {
     const TEXT_MAX: usize = 1000;
     text.chars().filter(|one| !one.is_control()).take(TEXT_MAX).collect()

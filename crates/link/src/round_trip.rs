@@ -14,8 +14,8 @@ const RISE: u64 = 64;
 /// Microseconds per second.
 const US: u64 = 1_000_000;
 
-/// Estimates of a way: the shortest round trip, which rises slowly, as replies to work take longer than the way; and the
-/// greatest rate, which falls slowly, as what is under way does not always fill the way.
+/// Estimates of a way: the shortest round trip, which rises slowly, as replies to work take longer than the way; and
+/// the greatest rate, which falls slowly, as what is under way does not always fill the way.
 #[derive(Debug, Default)]
 pub struct RoundTrip {
     us: AtomicU64,
@@ -45,18 +45,18 @@ impl RoundTrip {
         self.rate.store(next, Ordering::Relaxed);
     }
 
-    /// The round trip; zero before the first sample.
+    /// Returns the round trip; zero before the first sample.
     pub fn get(&self) -> Duration {
         Duration::from_micros(self.us.load(Ordering::Relaxed))
     }
 
-    /// The rate in bytes per second; 0 before any content was moved.
+    /// Returns the rate in bytes per second; 0 before any content was moved.
     pub fn rate(&self) -> u64 {
         self.rate.load(Ordering::Relaxed)
     }
 
-    /// Returns how many pieces of a length fill the way there and back twice: a way that is filled shows its rate, and one
-    /// that is not is filled more each time.
+    /// Returns how many pieces of a length fill the way there and back twice: a way that is filled shows its rate, and
+    /// one that is not is filled more each time.
     pub fn pieces(&self, piece_len: u64) -> usize {
         let (us, piece_len) = (self.us.load(Ordering::Relaxed), piece_len.max(1));
         let rate = if self.rate() == 0 { RATE_AT_FIRST } else { self.rate() };

@@ -28,7 +28,7 @@ impl<C> Default for Sessions<C> {
 }
 
 impl<C> Sessions<C> {
-    /// A connection joins. Returns those that have ended for its process: the caller ends them before it answers.
+    /// Adds a connection. Returns those that have ended for its process: the caller ends them before it answers.
     pub fn join(
         &self,
         (key, formation): (&str, FormationId),
@@ -51,7 +51,7 @@ impl<C> Sessions<C> {
         ended.into_iter().filter_map(|(_, ended)| ended.upgrade()).collect()
     }
 
-    /// A connection has ended.
+    /// Removes a connection that has ended.
     pub fn leave(&self, connection: &Arc<C>) {
         let gone = Arc::as_ptr(connection);
         self.0.lock().retain(|_, process| {

@@ -35,9 +35,9 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 const LOOK_WAIT: Duration = Duration::from_secs(3);
 /// Longest wait of a question for its reply.
 const REPLY_WAIT: Duration = Duration::from_secs(20);
-/// For so long a gateway that did not answer a question is not asked another one; the first time, and at most.
+/// First and longest time for which a gateway that did not answer gets no other request.
 const SILENT_FOR: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
-/// For so long a refusal counts, before a gateway is asked again.
+/// Time after a refusal before a gateway is asked again.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 /// Entries below a listed directory that may come with its listing, at most.
 const BELOW_MAX: u32 = 8192;
@@ -66,7 +66,8 @@ pub struct LinkTarget {
     pub wait: Duration,
 }
 
-/// The asking side of a node, for a link with this sealed key: of two links with one key each has its own connections.
+/// Returns the asking side of a node, for a link with this sealed key: of two links with one key each has its own
+/// connections.
 #[must_use]
 pub fn asker_of(node: NodeId, sealed_key: &str) -> u64 {
     xxh3_64_with_seed(sealed_key.as_bytes(), node.0.into())
@@ -128,8 +129,8 @@ struct Connections {
     connecting: [Option<u32>; BULK_STREAMS + 1],
     /// The number of the last one.
     last_number: u32,
-    /// Numbers of those that ended with a change unanswered, and of which the gateway has not heard that they have: what
-    /// they had asked for may still be carried out.
+    /// Numbers of those that ended with a change unanswered, and of which the gateway has not heard that they have:
+    /// what they had asked for may still be carried out.
     unfenced: Vec<u32>,
     /// Connections that broke.
     breaks: u64,
@@ -148,7 +149,7 @@ impl Connections {
         self.streams.iter().flatten().any(|stream| stream.is_alive())
     }
 
-    /// The numbers of all that are used or being made.
+    /// Returns the numbers of all that are used or being made.
     fn numbers(&self) -> Vec<u32> {
         let alive = self.streams.iter().flatten().filter(|stream| stream.is_alive());
         alive.map(|stream| stream.number()).chain(self.connecting.iter().copied().flatten()).collect()
@@ -175,7 +176,7 @@ struct Down {
 }
 
 struct Silent {
-    /// Until then no other question is asked.
+    /// Until when no other request is sent.
     until: Instant,
     pause: Duration,
     error: SourceError,
@@ -186,7 +187,7 @@ struct Silent {
 enum Patience {
     /// A question: what is here is served without its answer.
     Look,
-    /// Nothing goes on without it.
+    /// For requests without which nothing goes on.
     Work,
 }
 
@@ -202,7 +203,7 @@ impl LinkSource {
         Ok(link)
     }
 
-    /// As [`LinkSource::open`], which connects when something is asked for.
+    /// Like [`LinkSource::open`], which connects at the first request.
     ///
     /// # Errors
     /// [`Cause::Denied`] for what is no key.
@@ -231,13 +232,13 @@ impl LinkSource {
         far.ok_or_else(|| SourceError::new(Cause::Lost, "the gateway has said nothing of itself"))
     }
 
-    /// The shortest round trip of late.
+    /// Returns the shortest round trip of late.
     #[must_use]
     pub fn round_trip(&self) -> Duration {
         self.inner.way.get()
     }
 
-    /// Figures of the connections, as this process has seen them.
+    /// Returns the figures of the connections, as this process has seen them.
     #[must_use]
     pub fn figures(&self) -> LinkFigures {
         let (way, state) = (&self.inner.way, self.inner.state.lock());
@@ -250,7 +251,7 @@ impl LinkSource {
         }
     }
 
-    /// Figures of the key at the gateway.
+    /// Returns the figures of the key at the gateway.
     ///
     /// # Errors
     /// As [`LinkSource::open`].
@@ -259,7 +260,7 @@ impl LinkSource {
         Ok(Usage { last_error: plain(&usage.last_error), ..usage })
     }
 
-    /// Figures of all keys, for the formation of the gateway itself, whose key is that of [`OWN_KEY_ID`].
+    /// Returns the figures of all keys, for the formation of the gateway itself, whose key is that of [`OWN_KEY_ID`].
     ///
     /// # Errors
     /// As [`LinkSource::open`].
@@ -292,7 +293,7 @@ impl LinkSource {
         decoded(&reply.body)
     }
 
-    /// As [`LinkSource::change`], of something whose directory looks different afterwards.
+    /// Like [`LinkSource::change`], for changes of names, after which cached listings of the directory are invalid.
     fn change_names<T: for<'a> Decode<'a>>(
         &self,
         path: &[u8],
@@ -301,6 +302,7 @@ impl LinkSource {
     ) -> SourceResult<T> {
         let changed = self.change(request, payload);
         let now = Instant::now();
+        // Also after an error: it may have been carried out.
         self.listings.forget(split_path(path).0, now);
         self.listings.forget(path, now);
         self.contents.forget(path);
@@ -423,6 +425,7 @@ impl Source for LinkSource {
 
     fn stat(&self, path: &[u8]) -> SourceResult<Meta> {
         check_path(path)?;
+        // Content that is here need not come again.
         let inline_max = if self.contents.has(path) { 0 } else { INLINE_MAX };
         let request = Request::Stat { path: path.to_vec(), inline_max };
         let limits = ReplyLimits { body: BODY_MAX, payload: inline_max as usize };
@@ -480,6 +483,7 @@ impl Source for LinkSource {
     fn put(&self, upload: &Upload, offset: u64, data: &[u8]) -> SourceResult<Piece> {
         // Longer ones go in parts; the digest is of the whole, which `verify` has compared in the same parts.
         let mut at = 0;
+        // Once also without data: there may be an empty piece.
         while at < data.len() || at == 0 {
             let part = data.get(at..data.len().min(at + PAYLOAD_MAX)).unwrap_or_default();
             let offset = offset + at as u64;
@@ -653,6 +657,8 @@ impl Connector {
             }
             match outcome {
                 Ok(reply) if reply.status == 0 => {
+                    // The round trip shows in small questions and the rate in content. A change waits for the gateway's
+                    // disks, too.
                     match (payload.len() + reply.payload.len()) as u64 {
                         0 if !is_change => self.way.record(sent.elapsed()),
                         len if is_bulk => self.way.record_content(before + len, sent.elapsed()),
@@ -693,12 +699,12 @@ impl Connector {
         state.silent = Some(Silent { until: now + pause, pause, error: error.clone() });
     }
 
-    /// Content that is under way on all connections, in bytes.
+    /// Returns the content that is under way on all connections, in bytes.
     fn under_way(&self) -> u64 {
         self.state.lock().streams.iter().flatten().map(|stream| stream.under_way()).sum()
     }
 
-    /// A connection broke; if a change that it was asked for is unanswered, its number is given.
+    /// Notes that a connection broke; if a change that it was asked for is unanswered, its number is given.
     fn note_broken(&self, why: &str, unfenced: Option<u32>) {
         let mut state = self.state.lock();
         let ended = state.drop_ended();
@@ -716,7 +722,7 @@ impl Connector {
         }
     }
 
-    /// A connection for a request: of those for content the one with the least under way.
+    /// Returns a connection for a request: of those for content the one with the least under way.
     fn stream(
         self: &Arc<Self>,
         is_bulk: bool,
@@ -763,6 +769,7 @@ impl Connector {
                 let text = format!("the gateway at {} did not answer in time", self.target.address);
                 return Err(SourceError::new(Cause::Lost, text));
             }
+            // Woken now and then as well: times like those above pass without a notification.
             let wake = deadline.min(now + LOOK_WAIT / 4);
             self.changed.wait_until(&mut state, wake);
         }
@@ -820,6 +827,7 @@ impl Connector {
             }
         };
         drop(state);
+        // Who waits learns of the outcome now, but the slot stays taken for the pause: nobody connects it meanwhile.
         self.changed.notify_all();
         if !pause.is_zero() {
             bivouac_net::pause(pause);
@@ -830,7 +838,7 @@ impl Connector {
         self.changed.notify_all();
     }
 
-    /// One connection, with what the gateway says; or why not, and whether that is for good.
+    /// Makes a connection, and returns what the gateway says of itself; or the error, and true if it is final.
     fn connect(
         &self,
         number: u32,

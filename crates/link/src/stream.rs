@@ -1,4 +1,4 @@
-//! One connection to a gateway, with many requests under way on it.
+//! A connection to a gateway, with many requests under way.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct ReplyLimits {
 }
 
 impl ReplyLimits {
-    /// Those of a reply without content.
+    /// Limits of a reply without content.
     pub const SMALL: ReplyLimits = ReplyLimits { body: BODY_MAX, payload: 0 };
 }
 
@@ -192,7 +192,7 @@ impl Replies {
         self.break_off(why);
     }
 
-    /// All that wait get an error; so do later ones.
+    /// Ends the connection: all requests under way, and later ones, get an error.
     fn break_off(&self, why: String) {
         let mut pending = self.pending.lock();
         pending.broken.get_or_insert(why);

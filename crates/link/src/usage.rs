@@ -45,7 +45,7 @@ impl KeyUsage {
         }
     }
 
-    /// The figures as of now.
+    /// Returns the figures as of now.
     pub fn figures(&self) -> Usage {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Usage {

@@ -22,9 +22,9 @@ const NANOS: u32 = 1_000_000_000;
 /// Users and groups of both sides: those of the two processes stand for each other, all others for themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerSwap {
-    /// Those of this process.
+    /// The user and group of this process.
     pub here: (u32, u32),
-    /// Those of the gateway.
+    /// The user and group of the gateway.
     pub far: (u32, u32),
 }
 

@@ -15,7 +15,7 @@ struct Item {
 }
 
 impl Gossip {
-    /// Something was learned; what was said of the node before is out of date.
+    /// Adds what was learned; what was said of the node before is out of date.
     pub(crate) fn add(&mut self, news: MembershipUpdate) {
         self.items.retain(|item| item.news.node != news.node);
         self.items.push(Item { news, sent: 0 });
@@ -36,7 +36,7 @@ impl Gossip {
     }
 }
 
-/// Number of times that one node among so many sends an item along: three times the logarithm (SWIM, 4.1).
+/// Returns the number of times that one node among so many sends an item along: three times the logarithm (SWIM, 4.1).
 fn sends(count: usize) -> u32 {
     3 * (usize::BITS - count.leading_zeros()).max(1)
 }

@@ -1,4 +1,4 @@
-//! One node's view of the others.
+//! A node's view of the others' liveness: the state machine.
 
 use bivouac_types::{Liveness, MembershipUpdate, NodeId, epoch_of};
 
@@ -34,9 +34,9 @@ pub enum Event<'a> {
     },
     /// A node that was asked to probe another got an answer.
     Reached(NodeId),
-    /// Somebody who knows says that a node is dead and will not come back.
+    /// An authority says that a node is dead and will not come back.
     Lost(NodeId),
-    /// Somebody who knows says that a node runs again that was lost.
+    /// An authority says that a lost node runs again.
     Returned(NodeId),
 }
 
@@ -77,14 +77,14 @@ pub enum Command {
     },
     /// Something else is known of a node than before.
     Changed(MembershipUpdate),
-    /// This node has a new incarnation: others suspected it, or took it for dead, and it has just said otherwise; or they
+    /// This node has a new incarnation: others suspected it, or held it for dead, and it has just refuted that; or they
     /// knew it before it was restarted ([`Liveness::Alive`]).
     Accused(Liveness),
-    /// This node did not run for so many milliseconds, though it should have.
+    /// This node did not run for so many milliseconds.
     StoodStill(u64),
 }
 
-/// One node's view of the others.
+/// A node's view of the others.
 #[derive(Clone, Debug)]
 pub struct Members {
     me: NodeId,
@@ -114,15 +114,15 @@ pub struct Members {
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     target: NodeId,
-    /// Until when it may answer before others are asked.
+    /// Time for its own answer, before others are asked to probe.
     direct: Option<u64>,
-    /// Until when it may answer at all.
+    /// Time for any answer.
     end: u64,
 }
 
 impl Members {
-    /// The node `me` of `count`, all of which live as far as is known. The first probe is made at once: one that was
-    /// restarted hears from it what was said of it before.
+    /// Creates the node `me` of `count`, all of which live as far as is known. The first probe is made at once: one
+    /// that was restarted hears from it what was said of it before.
     #[must_use]
     pub fn new(me: NodeId, count: usize, options: Options, seed: u64, now: u64) -> Members {
         Members {
@@ -173,7 +173,7 @@ impl Members {
         out
     }
 
-    /// Time of the next [`Event::Tick`]; none if there is nobody to watch.
+    /// Returns the time of the next [`Event::Tick`]; none if there is nobody to watch.
     #[must_use]
     pub fn next_tick(&self) -> Option<u64> {
         if !self.watches() {
@@ -187,19 +187,19 @@ impl Members {
         self.known.len() > 1 && self.options.period_ms > 0
     }
 
-    /// State of every node, this one included, by node.
+    /// Returns the state of every node, this one included, by node.
     #[must_use]
     pub fn known(&self) -> &[MembershipUpdate] {
         &self.known
     }
 
-    /// The own incarnation.
+    /// Returns the own incarnation.
     #[must_use]
     pub fn incarnation(&self) -> u32 {
         self.of(self.me).map_or(0, |news| news.incarnation)
     }
 
-    /// The epoch of a map of this version, as this node sees it.
+    /// Returns the epoch of a map of this version, as this node sees it.
     #[must_use]
     pub fn epoch(&self, version: u64) -> u64 {
         epoch_of(version, &self.known)
@@ -224,13 +224,14 @@ impl Members {
         self.of(node).map(|news| news.liveness)
     }
 
-    /// All others that are not taken for dead.
+    /// Returns all others that are not taken for dead.
     fn others(&self) -> Vec<NodeId> {
         let others = self.known.iter().filter(|news| news.node != self.me && news.liveness != Liveness::Dead);
         others.map(|news| news.node).collect()
     }
 
-    /// Some others of which this holds, none twice. Draws instead of listing them, since there may be many.
+    /// Picks some other nodes that fulfil `holds`, none twice. Draws at random instead of listing them, since there may
+    /// be many.
     fn pick(&mut self, count: usize, holds: impl Fn(&MembershipUpdate) -> bool) -> Vec<NodeId> {
         const DRAWS: usize = 32;
         let mut picked = Vec::new();
@@ -276,14 +277,15 @@ impl Members {
         }
     }
 
-    /// Only this node says what its incarnation is; and that it lives it knows best.
+    /// Handles an update about this node, whose incarnation and liveness it alone determines.
     fn hear_of_me(&mut self, news: MembershipUpdate, out: &mut Vec<Command>) {
         let Some(mine) = self.known.get_mut(usize::from(self.me.0)) else { return };
         if !news.overrides(mine) {
             return;
         }
         let before = mine.incarnation;
-        // A number that does not rise any more ends all contradiction, but a peer's message must not make it begin anew.
+        // A number that does not rise any more ends all contradiction, but a peer's message must not make it begin
+        // anew.
         mine.incarnation = news.incarnation.saturating_add(u32::from(news.liveness != Liveness::Alive));
         assert!(mine.incarnation >= before, "incarnation {} after {before}", mine.incarnation);
         let mine = *mine;
@@ -449,7 +451,7 @@ impl Members {
         }
     }
 
-    /// All others in turn, in an order that is drawn anew each time (SWIM, 4.3).
+    /// Returns all others in turn, in an order that is drawn anew each time (SWIM, 4.3).
     fn next_target(&mut self) -> Option<NodeId> {
         for _ in 0..2 {
             while let Some(target) = self.round.pop() {

@@ -22,14 +22,14 @@ pub struct Options {
 }
 
 impl Options {
-    /// Nobody is watched; what is said of others is known all the same.
+    /// Options without failure detection; reports of others are still kept.
     #[must_use]
     pub fn never() -> Options {
         Options { period_ms: 0, ..Options::dead_after(0) }
     }
 
-    /// Such that a node that dies is mostly known to be dead after so long: one period until somebody probes it, one for
-    /// the probe, two of suspicion; the fifth is for those who are unlucky.
+    /// Options with which a dead node is usually detected after so long: one period until a node probes it, one for the
+    /// probe, two of suspicion; the fifth is for unlucky draws.
     #[must_use]
     pub fn dead_after(ms: u64) -> Options {
         let period_ms = (ms / 5).max(1);

@@ -17,7 +17,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`; 0 if there is none.
+    /// Returns a number below `end`; 0 if there is none.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         self.next().checked_rem(end as u64).unwrap_or(0) as usize
     }
@@ -28,7 +28,7 @@ impl Random {
         }
     }
 
-    /// Some of the items, none twice.
+    /// Chooses some of the items, none twice.
     pub(crate) fn choose<T>(&mut self, mut items: Vec<T>, count: usize) -> Vec<T> {
         let count = count.min(items.len());
         for at in 0..count {

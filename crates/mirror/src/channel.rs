@@ -3,9 +3,9 @@
 /// Decision about a change that arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission<R> {
-    /// It is to be carried out.
+    /// Carry it out.
     Apply,
-    /// It was carried out, with this outcome.
+    /// It was carried out before, with this outcome.
     Repeated(R),
     /// A later one was carried out already: it counts no more.
     Late,
@@ -35,12 +35,12 @@ impl<R: Clone, P> Channel<R, P> {
         }
     }
 
-    /// A change is about to be carried out: from now on the part may differ from the primary's.
+    /// Notes that a change is about to be carried out: from now on the part may differ from the primary's.
     pub fn begin(&mut self, part: P) {
         self.part = Some(part);
     }
 
-    /// A change was carried out.
+    /// Notes that a change was carried out.
     pub fn note(&mut self, sequence: u64, outcome: R) {
         assert!(
             self.last.as_ref().is_none_or(|(last, _)| *last < sequence),
@@ -49,7 +49,7 @@ impl<R: Clone, P> Channel<R, P> {
         self.last = Some((sequence, outcome));
     }
 
-    /// The session is over: takes the part that its last change concerned.
+    /// Ends the session, and takes the part that its last change concerned.
     pub fn end(&mut self) -> Option<P> {
         self.last = None;
         self.part.take()

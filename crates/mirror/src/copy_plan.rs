@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 /// State of a file while volumes are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileState {
-    /// Its turn has not come: changes of its content need not be sent, its copy will have them.
+    /// Not begun: changes of its content need not be sent, since its copy will have them.
     Waiting,
-    /// It is being copied: changes are sent, between the parts of the copy.
+    /// Being copied: changes are sent between the parts of the copy.
     Copying,
-    /// It is copied, or was made since: changes are sent.
+    /// Copied, or created since: changes are sent.
     Copied,
 }
 
@@ -27,12 +27,12 @@ impl<K> Default for CopyPlan<K> {
 }
 
 impl<K: Ord + Clone> CopyPlan<K> {
-    /// The plan of a copy of these files.
+    /// Returns the plan of a copy of these files.
     pub fn of(files: impl IntoIterator<Item = K>) -> CopyPlan<K> {
         CopyPlan { waiting: files.into_iter().collect(), copying: None }
     }
 
-    /// State of a file.
+    /// Returns the state of a file.
     #[must_use]
     pub fn state(&self, file: &K) -> FileState {
         match () {
@@ -42,7 +42,7 @@ impl<K: Ord + Clone> CopyPlan<K> {
         }
     }
 
-    /// The file that is to be copied next; `None` if none waits.
+    /// Returns the file that is to be copied next; `None` if none waits.
     #[must_use]
     pub fn next(&self) -> Option<&K> {
         self.waiting.first()
@@ -55,7 +55,7 @@ impl<K: Ord + Clone> CopyPlan<K> {
         self.copying.is_some()
     }
 
-    /// The file is copied, or is no more.
+    /// Ends the copy of a file, which is copied or is no more.
     pub fn finish(&mut self, file: &K) {
         self.copying.take_if(|copying| copying == file);
     }
@@ -67,7 +67,7 @@ impl<K: Ord + Clone> CopyPlan<K> {
         }
     }
 
-    /// A file was given another name, also at the replica, where there is nothing yet of one that waits.
+    /// Notes that a file was given another name, also at the replica, where there is nothing yet of one that waits.
     pub fn rename(&mut self, from: &K, to: &K) {
         let state = self.state(from);
         self.remove(from);
@@ -78,7 +78,7 @@ impl<K: Ord + Clone> CopyPlan<K> {
         }
     }
 
-    /// A file was removed, also at the replica.
+    /// Notes that a file was removed, also at the replica.
     pub fn remove(&mut self, file: &K) {
         self.finish(file);
         self.waiting.remove(file);
@@ -90,7 +90,7 @@ impl<K: Ord + Clone> CopyPlan<K> {
         self.waiting.is_empty() && self.copying.is_none()
     }
 
-    /// Number of files that are still to be copied.
+    /// Returns the number of files that are still to be copied.
     #[must_use]
     pub fn left(&self) -> usize {
         self.waiting.len() + usize::from(self.copying.is_some())

@@ -1,8 +1,7 @@
 //! The lease without which a primary serves nothing, as either side counts it.
 //!
 //! The primary counts from the moment it sent a request, its backup from the moment it answered, which is later. Each
-//! uses its own monotonic clock, so the clocks need not agree, only run about equally fast: the backup counts an
-//! eighth
+//! uses its own monotonic clock, so the clocks need not agree, only run about equally fast: the backup counts an eighth
 //! more.
 
 use std::time::Duration;
@@ -14,7 +13,7 @@ pub struct PrimaryLease {
 }
 
 impl PrimaryLease {
-    /// The backup answered a request that was sent at `sent`.
+    /// Renews the lease: the backup answered a request that was sent at `sent`.
     pub fn renew(&mut self, sent: Duration, length: Duration) {
         self.until = self.until.max(Some(sent.saturating_add(length)));
     }
@@ -30,7 +29,7 @@ impl PrimaryLease {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Time that it has left.
+    /// Returns the time that it has left.
     #[must_use]
     pub fn left(&self, now: Duration) -> Duration {
         self.until.map_or(Duration::ZERO, |until| until.saturating_sub(now))
@@ -44,12 +43,13 @@ pub struct BackupLease {
 }
 
 impl BackupLease {
-    /// The primary is answered at `now`; or the backup's daemon begins then, and an earlier one may have answered.
+    /// Grants a lease: the primary is answered at `now`; or the backup's daemon begins then, and an earlier one may
+    /// have answered.
     pub fn grant(&mut self, now: Duration, length: Duration) {
         self.until = self.until.max(now.saturating_add(length).saturating_add(length / 8));
     }
 
-    /// Time for which the primary may serve at most.
+    /// Returns the time for which the primary may serve at most.
     #[must_use]
     pub fn left(&self, now: Duration) -> Duration {
         self.until.saturating_sub(now)
@@ -77,8 +77,7 @@ mod tests {
 
     proptest! {
         /// Whatever the delays of requests and answers, and with clocks that differ by an offset and a ninth in speed,
-        /// the backup
-        /// waits at least as long as the primary serves.
+        /// the backup waits at least as long as the primary serves.
         #[test]
         fn a_backup_outwaits_its_primary(
             exchanges in proptest::collection::vec((0u64..500, 0u64..500, 0u64..500), 1..20),

@@ -16,9 +16,9 @@ pub struct ReplicaEpoch {
 /// Reason why a primary is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Its session is over.
+    /// Its session has ended.
     NoSession,
-    /// Its epoch is: it must not serve.
+    /// Its epoch has ended: the primary must not serve.
     Superseded {
         /// The epoch below which everything is refused.
         epoch: u32,
@@ -28,7 +28,7 @@ pub enum Refusal {
 /// Reason why replicas are not sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotSealed {
-    /// They do not have all that was acknowledged.
+    /// The replicas lack acknowledged changes.
     Incomplete,
     /// The epoch is not the next one after that of the primary, or of a seal: whoever decides had others in mind.
     OldEpoch {
@@ -42,7 +42,7 @@ pub enum NotSealed {
 pub enum SessionStart {
     /// The replicas stay as they are.
     Continued,
-    /// They are to be emptied.
+    /// Begin with empty replicas.
     Anew,
 }
 
@@ -80,7 +80,7 @@ impl ReplicaEpoch {
         if is_current { Ok(()) } else { Err(Refusal::NoSession) }
     }
 
-    /// The primary says that the replicas have all that it has.
+    /// Notes that the primary says that the replicas have all that it has.
     pub fn complete(&mut self) {
         assert!(!self.is_sealed, "a sealed replica is not changed");
         self.is_complete = true;

@@ -14,7 +14,7 @@ use bivouac_types::{ClientId, NodeId};
 /// Highest bit of a client's number: set for nodes that are clients of their peers.
 const NODE_BIT: u64 = 1 << 63;
 
-/// As many nodes can be talked to with as few open files as a process is usually allowed.
+/// Number of nodes for which the usual limit of open files suffices.
 const NODES_PLAIN_MAX: usize = 256;
 
 /// Returns a client of a formation that waits for a node at most `wait`.

@@ -57,8 +57,8 @@ fn stages(jobs: &Value, behind: u64, most: usize) -> Vec<u8> {
     Value::Array(all).to_string().into_bytes()
 }
 
-/// The formation's directory on a node's host, by the node's socket in it. Hosts of one name, as a test or containers
-/// have them on one machine, have directories of their own.
+/// Returns the formation's directory on a node's host, by the node's socket in it. Hosts of one name, as a test or
+/// containers have them on one machine, have directories of their own.
 pub(crate) fn host_dir(socket: &str) -> &str {
     socket.rsplit_once('/').map_or("", |(dir, _)| dir)
 }
@@ -67,8 +67,8 @@ pub(crate) fn host_dir(socket: &str) -> &str {
 pub struct Hosts(Vec<(String, Vec<NodeId>)>);
 
 impl Hosts {
-    /// Those that there are, but for the one that has some nodes: none of a formation on one host, or of one that does
-    /// not run.
+    /// Returns the hosts of a formation, without the one that has the nodes `but`; `None` for a formation on one host,
+    /// or one that does not run.
     pub fn of(dir: &StateDir, state: &FormationState, but: &[u16]) -> Option<Hosts> {
         let is_over_hosts = state.is_over_hosts() || state.part.is_some();
         let map = (is_over_hosts && dir.is_held()).then(|| state.map()).flatten()?;
@@ -82,7 +82,7 @@ impl Hosts {
         Some(Hosts(hosts.collect())).filter(|hosts| !hosts.0.is_empty())
     }
 
-    /// A client for asking them, if no other is at hand.
+    /// Returns a client for asking them, if no other is at hand.
     ///
     /// # Errors
     /// When secret or map cannot be used.
@@ -116,7 +116,7 @@ impl Hosts {
     }
 }
 
-/// A job with the name of the host that has it.
+/// Returns a job with the name of the host that has it.
 pub fn on_host(mut job: Value, host: &str) -> Value {
     if let Some(job) = job.as_object_mut() {
         job.insert("host".to_owned(), host.into());
@@ -124,7 +124,7 @@ pub fn on_host(mut job: Value, host: &str) -> Value {
     job
 }
 
-/// One of them.
+/// A host of a formation.
 pub struct Host<'a> {
     client: &'a Client,
     /// Its nodes, of which any answers.
@@ -145,13 +145,13 @@ impl Host<'_> {
         Err(last)
     }
 
-    /// The logs that it has.
+    /// Returns the logs that it has.
     pub fn logs(&self) -> FsResult<Vec<LogFile>> {
         let found: Vec<LogFile> = decoded(&self.ask(LOGS, 0)?)?;
         Ok(found.into_iter().filter(|log| LogFile::is_name(&log.name)).collect())
     }
 
-    /// A piece of a log.
+    /// Returns a piece of a log.
     pub fn log(&self, name: &str, offset: u64) -> FsResult<Vec<u8>> {
         self.ask(&format!("{LOG}{name}"), offset)
     }

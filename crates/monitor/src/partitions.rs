@@ -52,7 +52,7 @@ impl PartitionReport {
         self.setting("source").is_some()
     }
 
-    /// Pinned content, if there is any.
+    /// Returns the pinned content as text, if there is any.
     #[must_use]
     pub fn pinned_text(&self) -> Option<String> {
         let (files, bytes) = (format_count(self.pinned_files as u64, "file"), format_size(self.pinned_bytes));
@@ -63,7 +63,7 @@ impl PartitionReport {
         nodes_of(self.targets.iter().map(|(node, _)| *node))
     }
 
-    /// The partition for people.
+    /// Returns the partition for people.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = format!(
@@ -81,7 +81,7 @@ impl PartitionReport {
     }
 }
 
-/// All partitions whose directory is there, with their paths.
+/// Returns all partitions whose directory is there, with their paths.
 ///
 /// # Errors
 /// When a node on the way does not answer.
@@ -116,13 +116,13 @@ pub fn partition_table(all: &[PartitionReport], columns: Option<usize>) -> Strin
     layout(columns, &["ID", "PATH", "NODES", "STRIPE", "WIDTH", "PLACEMENT", "USED"], &[0, 3, 4], &rows)
 }
 
-/// The numbers of a partition's nodes, each once, in the order of the first targets.
+/// Returns the numbers of a partition's nodes, each once, in the order of the first targets.
 #[must_use]
 pub fn partition_nodes(client: &Client, partition: &Partition) -> String {
     nodes_of(partition.places(client.map()).iter().map(|place| place.node.0))
 }
 
-/// Each node once, in the order of the first targets.
+/// Returns each node once, in the order of the first targets.
 fn nodes_of(nodes: impl Iterator<Item = u16>) -> String {
     let mut seen = Vec::new();
     nodes.for_each(|node| {

@@ -21,13 +21,13 @@ pub struct StageMonitor {
 }
 
 impl StageMonitor {
-    /// Of a formation.
+    /// Creates the monitor of a formation's jobs.
     pub fn new(dir: StateDir) -> StageMonitor {
         StageMonitor { dir, client: Mutex::default() }
     }
 
-    /// All of them as JSON: of a formation over several hosts each job has its host, and a host that does not answer
-    /// says why.
+    /// Returns all of them as JSON: of a formation over several hosts each job has its host, and a host that does not
+    /// answer says why.
     ///
     /// # Errors
     /// When state, secret or map cannot be read.
@@ -37,7 +37,7 @@ impl StageMonitor {
         Ok(jobs.into_iter().chain(silent).collect())
     }
 
-    /// The same, told apart, by who has a client.
+    /// Like [`StageMonitor::list`], told apart, by who has a client.
     ///
     /// # Errors
     /// When the state cannot be read.

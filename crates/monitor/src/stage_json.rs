@@ -6,7 +6,7 @@ use bivouac_launch::StateDir;
 use bivouac_stage::jobs::{JobStatus, Jobs};
 use serde_json::{Value, json};
 
-/// A job as `stage status --json` has it.
+/// Returns a job as `stage status --json` has it.
 #[must_use]
 pub fn job_json(job: &JobStatus) -> Value {
     let lossy = |path: &Path| path.to_string_lossy().into_owned();
@@ -19,7 +19,7 @@ pub fn job_json(job: &JobStatus) -> Value {
     })
 }
 
-/// The jobs of a formation that are written down on this host.
+/// Returns the jobs of a formation that are written down on this host.
 pub(crate) fn jobs_json(dir: &StateDir) -> Value {
     Jobs::at(dir.stage_path()).list().iter().map(job_json).collect()
 }

@@ -5,8 +5,8 @@
 //! serves requests never waits for these threads without a limit in time.
 //!
 //! No signal ends such a wait, not even one that kills the daemon, whose successor is to answer. So these threads have
-//! descriptors of their own, and the device alone: all others close when the daemon is killed, and its supervisor starts
-//! the successor once it finds nothing else left of it.
+//! descriptors of their own, and the device alone: all others close when the daemon is killed, and its supervisor
+//! starts the successor once it finds nothing else left of it.
 #![allow(unsafe_code, reason = "descriptors of a thread have no safe interface")]
 
 use std::collections::VecDeque;
@@ -46,13 +46,13 @@ struct WorkQueue {
 }
 
 impl Background {
-    /// Threads that use no descriptor but the device, which has to stay open until they are closed.
+    /// Creates threads that use no descriptor but the device, which has to stay open until they are closed.
     pub fn with_device(device: BorrowedFd<'_>) -> Background {
         Background { device: Some(device.as_raw_fd()), ..Background::default() }
     }
 
-    /// Has `work` done by another thread, soon. Gives it back where there is none: the mount has ended, or the system
-    /// gives no thread.
+    /// Passes `work` to another thread, which does it soon. Returns the work if there is no thread: the mount has
+    /// ended, or the system refuses one.
     ///
     /// # Errors
     /// The work itself.
@@ -61,6 +61,7 @@ impl Background {
         if state.is_closing {
             return Err(work);
         }
+        // There is queued work for every idle thread already.
         if state.idle <= state.queue.len() && state.threads < THREADS_MAX {
             match self.spawn() {
                 Ok(handle) => {
@@ -108,6 +109,7 @@ impl Background {
                 state.idle += 1;
                 let in_vain = self.queued.wait_for(&mut state, IDLE).timed_out();
                 state.idle -= 1;
+                // Work may have come just when the wait ended.
                 if in_vain && state.queue.is_empty() {
                     break;
                 }

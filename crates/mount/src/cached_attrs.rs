@@ -1,11 +1,10 @@
-//! What the kernel was told of attributes, and may cache for a while. A home that is about to change those of one inode
-//! may ask that the kernel cache nothing of them, rather than wait until it does not any more; see
-//! docs/decisions/0073-leases.md.
+//! Attributes that the kernel may cache for a while. A home that is about to change those of an inode may have them
+//! invalidated, rather than wait for the end of the lease; see docs/decisions/0073-leases.md.
 //!
-//! The kernel can be told to forget what it caches, but not what it has not taken in yet: an answer that is on its way
-//! to a thread would come behind that. An answer is taken in for certain once its thread has sent another request, since
-//! it has one at a time, or the file that it opened was used. Otherwise the mount says for how long it may be
-//! on its way.
+//! An invalidation affects what the kernel has cached, but not a reply on its way to one of its threads, which would be
+//! cached afterwards. A reply has certainly been taken in once its thread has sent another request, as it has one at a
+//! time, or once the file that it opened was used. Otherwise the mount reports for how long the reply may still be
+//! under way.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,24 +17,23 @@ use crate::opens::Handle;
 
 /// Inodes share that many places; what is so of one is taken as so of all that have its place.
 const PLACES: usize = 512;
-/// So many answers on their way are told from each other at a place.
+/// Most replies under way that are tracked at a place.
 const TOLD_MAX: usize = 16;
-/// How long a lease may run. For so long nothing may be cached that was asked about; after so long an answer is taken
-/// in, as far as leases rely on that.
+/// Longest lease. For so long after an invalidation no reply is cached; after so long a reply counts as taken in.
 const LEASE: Duration = Duration::from_millis(LEASE_MS);
 
-/// What the kernel may cache of attributes.
+/// Attributes that the kernel may cache.
 pub struct CachedAttrs {
     places: Vec<Mutex<Bucket>>,
-    /// Until when answers of a daemon before this one may be on their way.
+    /// Until when replies of an earlier daemon may be under way.
     calm: Instant,
-    /// Counts answers and requests.
+    /// Count of replies and requests.
     turns: AtomicU64,
-    /// Of threads that share a place the last one that sent a request, and its turn.
+    /// By place of threads, the thread that sent a request last, and its turn.
     heard: Vec<AtomicU64>,
 }
 
-/// So many threads are told from each other.
+/// Number of threads that are tracked.
 const THREADS: usize = 1024;
 /// Bits of a turn in a word with a thread's number: those have 22 at most.
 const TURN_BITS: u32 = 42;
@@ -44,7 +42,7 @@ const TURN_BITS: u32 = 42;
 struct Bucket {
     /// Answers that may not be taken in yet, the last one to each thread.
     told: Vec<SentAnswer>,
-    /// When the last one was given that they have no room for.
+    /// Time of the last reply beyond [`TOLD_MAX`].
     told_others: Option<Instant>,
     /// Until when nothing may be cached.
     silent: Option<Instant>,
@@ -57,17 +55,17 @@ struct SentAnswer {
     to: AnswerRecipient,
 }
 
-/// Who waits for an answer.
+/// Recipient of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerRecipient {
-    /// The thread, as the kernel numbers it; 0 is nobody that could be told from others.
+    /// The thread's number in the kernel; 0 if unknown.
     pub thread: u32,
-    /// The open file that nobody has before the answer is taken in.
+    /// The file that it opens, which nobody can use before the reply is taken in.
     pub opens: Option<Handle>,
 }
 
 impl CachedAttrs {
-    /// Of a mount that another daemon served before, or did not.
+    /// Creates the table of a mount that another daemon served before, or did not.
     pub fn new(resumed: bool) -> CachedAttrs {
         let places = (0..PLACES).map(|_| Mutex::default()).collect();
         CachedAttrs {
@@ -78,8 +76,8 @@ impl CachedAttrs {
         }
     }
 
-    /// An answer with an inode's attributes is about to go out. For how long they may be cached, of the time that
-    /// a lease allows.
+    /// Notes that an answer with an inode's attributes is about to go out. Returns for how long they may be cached, of
+    /// the time that a lease allows.
     pub fn tell(&self, ino: Ino, to: AnswerRecipient, lease: Duration) -> Duration {
         if lease.is_zero() {
             return lease;
@@ -92,7 +90,7 @@ impl CachedAttrs {
         }
     }
 
-    /// A thread has sent a request for whose answer it waits, and so has taken in what it was told before.
+    /// Notes that a thread has sent a request for whose answer it waits, and so has taken in what it was told before.
     pub fn hears_from(&self, thread: u32) {
         let turn = self.turns.fetch_add(1, Ordering::AcqRel) & ((1 << TURN_BITS) - 1);
         if thread != 0 && thread.leading_zeros() >= u32::BITS - (u64::BITS - TURN_BITS) {
@@ -108,13 +106,13 @@ impl CachedAttrs {
         thread != 0 && thread == u64::from(told.to.thread) && turn > told.turn
     }
 
-    /// An open file is used, and so the answer that opened it was taken in.
+    /// Notes that an open file is used, and so that the answer that opened it was taken in.
     pub fn hears_of(&self, ino: Ino, opened: Handle) {
         self.place(ino).lock().takes_in(|to| to.opens == Some(opened));
     }
 
-    /// From now on, and for as long as a lease may run, nothing that is answered of an inode's attributes may be
-    /// cached. For how long some of what was answered before may be on its way: what is not can be forgotten.
+    /// Stops caching of replies about an inode's attributes for the length of a lease. Returns for how long earlier
+    /// replies may still be under way; all others can be invalidated.
     pub fn silence(&self, ino: Ino) -> Duration {
         let (mut place, now) = (self.place(ino).lock(), Instant::now());
         place.told.retain(|told| !self.has_heard(told));

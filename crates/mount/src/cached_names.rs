@@ -13,19 +13,19 @@ use bivouac_types::limits::{LEASE_MARGIN_MS, LEASE_MS};
 /// Names share that many places; what is so of one is taken as so of all that have its place.
 const PLACES: usize = 4096;
 const LEASE: Duration = Duration::from_millis(LEASE_MS);
-/// In what time the kernel takes an answer in, as far as leases rely on that.
+/// Time within which the kernel takes a reply in, as far as leases rely on that.
 const MARGIN: Duration = Duration::from_millis(LEASE_MARGIN_MS);
 
-/// What the kernel may cache of names.
+/// Names that the kernel may cache.
 pub struct CachedNames {
     places: Vec<Mutex<Bucket>>,
-    /// Until when it may cache what a daemon before this one said.
+    /// Until when it may cache replies of an earlier daemon.
     calm: Instant,
 }
 
 #[derive(Debug, Default)]
 struct Bucket {
-    /// Until when the kernel may show what it was told.
+    /// Until when the kernel may use what it has cached.
     until: Option<Instant>,
     /// Until when nothing may be cached.
     silent: Option<Instant>,
@@ -50,14 +50,14 @@ impl Drop for RenameGuard<'_> {
 }
 
 impl CachedNames {
-    /// Of a mount that another daemon served before, or did not.
+    /// Creates the table of a mount that another daemon served before, or did not.
     pub fn new(resumed: bool) -> CachedNames {
         let places = (0..PLACES).map(|_| Mutex::default()).collect();
         CachedNames { places, calm: Instant::now() + if resumed { LEASE } else { Duration::ZERO } }
     }
 
-    /// An answer about the name with this hash is about to go out. For how long it may be cached, of the time that a
-    /// lease allows.
+    /// Notes that an answer about the name with this hash is about to go out. Returns for how long it may be cached, of
+    /// the time that a lease allows.
     pub fn tell(&self, dir: Ino, hash: u64, lease: Duration) -> Duration {
         if lease.is_zero() {
             return lease;
@@ -65,17 +65,17 @@ impl CachedNames {
         self.place(dir, hash).lock().tell(Instant::now(), lease)
     }
 
-    /// From now on, and for as long as a lease may run, nothing that is answered of the name may be cached. How long
-    /// what was answered before may still be shown.
+    /// Stops caching of replies about the name for the length of a lease. Returns for how long earlier replies may
+    /// still be used.
     pub fn silence(&self, dir: Ino, hash: u64) -> Duration {
         let now = Instant::now();
         let left = self.place(dir, hash).lock().silence(now);
         left.max(self.calm.saturating_duration_since(now))
     }
 
-    /// A rename is about to be asked for. The kernel then shows each of the new names for as long as it would have shown the
-    /// old one, of which nothing is told while the result is there, nor for as long as a lease may run after it: who
-    /// asked about it meanwhile would have the kernel show the new one for longer.
+    /// Prepares for a rename that is about to be asked for. The kernel then shows each of the new names for as long as
+    /// it would have shown the old one, of which nothing is told while the result is there, nor for as long as a lease
+    /// may run after it: who asked about it meanwhile would have the kernel show the new one for longer.
     pub fn moving(&self, moves: &[(Name, Name)]) -> RenameGuard<'_> {
         let mut under_way = RenameGuard { names: self, from: Vec::new() };
         for ((dir, hash), (new_dir, new_hash)) in moves {
@@ -113,7 +113,7 @@ impl Bucket {
         self.until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
-    /// Until when the kernel may show what it was told, if not past.
+    /// Returns until when the kernel may use what it has cached, if that is in the future.
     fn begin_move(&mut self, now: Instant) -> Option<Instant> {
         self.moves += 1;
         self.until.filter(|until| *until > now)

@@ -1,11 +1,11 @@
-//! What the system says of a thread that waits for the answer to a request.
+//! What the system reports about a thread that waits for the reply to a request.
 
 use bivouac_client::Caller;
 
 /// Number of SIGKILL.
 const KILL: u32 = 9;
 
-/// The further groups of a thread. None, if the thread cannot be seen from here.
+/// Returns the further groups of a thread. None, if the thread cannot be seen from here.
 pub fn groups(thread: u32) -> Vec<u32> {
     let groups = |line: &str| line.split_whitespace().filter_map(|group| group.parse().ok()).collect();
     field(thread, "Groups:").map_or_else(Vec::new, |line| groups(&line))
@@ -18,14 +18,14 @@ pub fn is_killed(thread: u32) -> bool {
     pending.is_some_and(|pending| pending & 1 << (KILL - 1) != 0)
 }
 
-/// The process that a thread belongs to.
+/// Returns the process that a thread belongs to.
 pub fn process(thread: u32) -> Caller {
     let pid = field(thread, "Tgid:").and_then(|pid| pid.trim().parse().ok()).unwrap_or(0);
     let name = (pid != 0).then(|| std::fs::read(format!("/proc/{pid}/comm")).ok()).flatten();
     Caller { pid, program: name.unwrap_or_default().trim_ascii_end().to_vec() }
 }
 
-/// A line of `/proc/THREAD/status`. The kernel numbers threads of other process namespaces 0.
+/// Returns a line of `/proc/THREAD/status`. The kernel numbers threads of other process namespaces 0.
 fn field(thread: u32, name: &str) -> Option<String> {
     let status = (thread != 0).then(|| std::fs::read_to_string(format!("/proc/{thread}/status")))?.ok()?;
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)

@@ -1,4 +1,4 @@
-//! One connection to the kernel: requests are read from the device, replies written to it.
+//! A connection to the kernel: requests are read from the device, replies written to it.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read};
@@ -31,9 +31,9 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Memory for payloads of up to `payload_max` bytes, all of it resident: a kill while the kernel copies a
-    /// request to a page that is not there yet makes the kernel fail the request, instead of keeping it for
-    /// the next daemon.
+    /// Creates memory for payloads of up to `payload_max` bytes, all of it resident: a kill while the kernel copies a
+    /// request to a page that is not there yet makes the kernel fail the request, instead of keeping it for the next
+    /// daemon.
     #[must_use]
     pub fn new(payload_max: usize) -> Buffer {
         let mut bytes = vec![0; payload_max.saturating_add(SLACK + 2 * PAGE)];
@@ -46,20 +46,20 @@ impl Buffer {
         self.payload_at - REQUEST_HEADER_LEN - WRITE_ARGS_LEN
     }
 
-    /// The request of `len` bytes that was read last.
+    /// Returns the request of `len` bytes that was read last.
     #[must_use]
     pub fn request(&self, len: usize) -> &[u8] {
         let at = self.request_at();
         self.bytes.get(at..at.saturating_add(len)).unwrap_or_default()
     }
 
-    /// Room for the payload of a reply, or `None` when it would not fit. Overwrites the request.
+    /// Returns the room for the payload of a reply, or `None` when it would not fit. Overwrites the request.
     pub fn payload_mut(&mut self, len: usize) -> Option<&mut [u8]> {
         let end = self.payload_at.checked_add(len).filter(|_| len <= self.payload_max)?;
         self.bytes.get_mut(self.payload_at..end)
     }
 
-    /// The first `len` bytes of the payload.
+    /// Returns the first `len` bytes of the payload.
     #[must_use]
     pub fn payload(&self, len: usize) -> &[u8] {
         self.bytes.get(self.payload_at..self.payload_at.saturating_add(len)).unwrap_or_default()
@@ -153,7 +153,8 @@ impl Channel {
         self.send(0, code, &[])
     }
 
-    /// Has the kernel ask for the attributes of an inode when it needs them next. It takes no lock that a request may hold.
+    /// Makes the kernel request the attributes of an inode again when it needs them. It takes no lock that a request
+    /// may hold.
     ///
     /// # Errors
     /// The error of the write to the device; an inode that the kernel does not know is none.
@@ -161,8 +162,8 @@ impl Channel {
         self.send(0, NOTIFY_INVAL_INODE, &inval_inode(nodeid))
     }
 
-    /// Has the kernel drop the pages of a range (0 bytes: to the end), and write back first what was stored to them. It waits
-    /// until requests about these pages are answered, so a thread that serves requests may not call it.
+    /// Makes the kernel drop the pages of a range (0 bytes: to the end), after it has written back dirty ones. It
+    /// waits for requests about these pages, so a thread that serves requests must not call it.
     ///
     /// # Errors
     /// The error of the write to the device; an inode that the kernel does not know is none.
@@ -170,19 +171,19 @@ impl Channel {
         self.send(0, NOTIFY_INVAL_INODE, &inval_pages(nodeid, offset, len))
     }
 
-    /// Has the kernel take a file for at least `size` bytes long and drop its pages, as if it had asked for the attributes.
-    /// It waits as [`Channel::drop_pages`] does.
+    /// Raises the kernel's size of a file to at least `size` bytes and drops its pages, as if it had requested the
+    /// attributes. It waits as [`Channel::drop_pages`] does.
     ///
     /// # Errors
     /// The error of the write to the device; an inode that the kernel does not know is none.
     pub fn raise_size(&self, nodeid: u64, size: u64) -> io::Result<()> {
         known_size::raise(self.device.as_fd(), nodeid, size)?;
-        // Pages that were read behind the old end show no content, and the notification leaves an empty one.
+        // Pages read behind the old end have no content, and the notification leaves an empty one.
         self.drop_pages(nodeid, 0, 0)
     }
 
-    /// Has the kernel forget a name. It waits for the lock of the directory, which programs hold whose requests are not
-    /// answered yet, so a thread that serves requests may not call it.
+    /// Makes the kernel forget a name. It waits for the directory's lock, which programs with unanswered requests hold,
+    /// so a thread that serves requests must not call it.
     ///
     /// # Errors
     /// What the kernel says to it; that it does not know the name is none.

@@ -52,8 +52,8 @@ impl Default for DirectoryNames {
 }
 
 impl DirectoryNames {
-    /// The kernel is about to be told by a LOOKUP that a name leads to a directory. The name in another directory under
-    /// which it may know it.
+    /// Notes that the kernel is about to be told by a LOOKUP that a name leads to a directory. Returns the name in
+    /// another directory under which the kernel may know it.
     pub fn looked_up(&self, ino: Ino, key: NameKey, name: &[u8]) -> Option<DirectoryName> {
         let is_known = |known: &DirectoryName| known.key() == key && *known.name == *name;
         if self.names_of(ino).lock().get(&ino).is_some_and(is_known)
@@ -71,7 +71,7 @@ impl DirectoryNames {
         was_there.then_some(old)
     }
 
-    /// The kernel is about to be told the same by a listing. It does not move a name then if it cannot.
+    /// Notes that the kernel is about to be told the same by a listing. It does not move a name then if it cannot.
     pub fn listed(&self, ino: Ino, key: NameKey, name: &[u8]) {
         let is_known = self.names_of(ino).lock().contains_key(&ino);
         if !is_known {
@@ -79,17 +79,17 @@ impl DirectoryNames {
         }
     }
 
-    /// The kernel has not forgotten a directory's old name in time: it may know it under that.
+    /// Notes that the kernel has not forgotten a directory's old name in time: it may know it under that.
     pub fn stays(&self, ino: Ino, old: DirectoryName) {
         self.set(ino, old);
     }
 
-    /// The kernel is about to be told that a name leads to no directory.
+    /// Notes that the kernel is about to be told that a name leads to no directory.
     pub fn is_none(&self, key: NameKey) {
         self.at(key).lock().remove(&key);
     }
 
-    /// A program has renamed something; with `exchange` both names lead to the other's inode now.
+    /// Notes that a program has renamed something; with `exchange` both names lead to the other's inode now.
     pub fn renamed(&self, from: &DirectoryName, to: &DirectoryName, exchange: bool) {
         let moved = self.at(from.key()).lock().remove(&from.key());
         let replaced = self.at(to.key()).lock().remove(&to.key());
@@ -103,7 +103,7 @@ impl DirectoryNames {
         }
     }
 
-    /// The name that the directory had.
+    /// Returns the name that the directory had.
     fn set(&self, ino: Ino, name: DirectoryName) -> Option<DirectoryName> {
         let key = name.key();
         let old = {

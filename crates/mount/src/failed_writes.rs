@@ -1,15 +1,15 @@
 //! Direct writes that failed, and the cut by which the kernel follows up an asynchronous one.
 //!
 //! The kernel cuts a file to the size that it knows after an asynchronous write behind that size has failed
-//! (`fuse_do_truncate`, for libaio and io_uring). What others wrote behind that size would be lost. So a failed write is
-//! answered after the kernel was given the real size, and the cut which the same thread sends next cuts nothing: others
-//! may have made the file longer in between. It is a cut to the size that the kernel knows when it sends it: the one that
-//! it was given, or a greater one, of which it was told before or after that. So all that is not below the size that
-//! it was given counts as the kernel's cut. It looks like an `ftruncate` of the program, which then comes before what
-//! those others did; one that makes the file longer still does so.
+//! (`fuse_do_truncate`, for libaio and io_uring). What others wrote behind that size would be lost. So a failed write
+//! is answered after the kernel was given the real size, and the cut which the same thread sends next cuts nothing:
+//! others may have made the file longer in between. It is a cut to the size that the kernel knows when it sends it: the
+//! one that it was given, or a greater one, of which it was told before or after that. So all that is not below the
+//! size that it was given counts as the kernel's cut. It looks like an `ftruncate` of the program, which then comes
+//! before what those others did; one that makes the file longer still does so.
 //!
-//! The kernel's cut is taken for the program's where the mount has told it a smaller size in between, of a file that was cut
-//! meanwhile.
+//! The kernel's cut is taken for the program's where the mount has told it a smaller size in between, of a file that
+//! was cut meanwhile.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -41,8 +41,8 @@ struct FailedWrite {
 }
 
 impl FailedWrites {
-    /// Notes a write that is about to fail, and the size that the kernel was given: nothing if it is not known. A write of a
-    /// program may be several requests. Thread 0 is nobody that could be told from others.
+    /// Notes a write that is about to fail, and the size that the kernel was given: nothing if it is not known. A write
+    /// of a program may be several requests. Thread 0 is nobody that could be told from others.
     pub fn note(&self, thread: u32, ino: Ino, size: Option<u64>) {
         if thread == 0 {
             return;
@@ -65,15 +65,15 @@ impl FailedWrites {
         self.count.store(threads.len(), Ordering::Release);
     }
 
-    /// The kernel is about to be told that a write of the thread failed.
+    /// Notes that the kernel is about to be told that a write of the thread failed.
     pub fn answer(&self, thread: u32) {
         if let Some(failed) = self.threads.lock().get_mut(&thread) {
             failed.is_answered = true;
         }
     }
 
-    /// The thread writes. If it knows of the failure it is another write, or a later part of the one that failed: what
-    /// follows may be the program's own cut.
+    /// Notes that the thread writes. If it knows of the failure it is another write, or a later part of the one that
+    /// failed: what follows may be the program's own cut.
     pub fn begin_write(&self, thread: u32) {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
@@ -85,8 +85,8 @@ impl FailedWrites {
         self.count.store(threads.len(), Ordering::Release);
     }
 
-    /// The thread's next request, which is no write: nothing is remembered of it any more. If it was a write to this inode
-    /// that failed, the size that the kernel was given, as far as it is known.
+    /// Returns the thread's next request, which is no write: nothing is remembered of it any more. If it was a write to
+    /// this inode that failed, the size that the kernel was given, as far as it is known.
     #[allow(clippy::option_option, reason = "a failed write, of which the size may be unknown")]
     pub fn take(&self, thread: u32, ino: Ino) -> Option<Option<u64>> {
         if self.count.load(Ordering::Acquire) == 0 {

@@ -1,4 +1,4 @@
-//! What a mount serves. The client of a formation is the implementation; tests bring their own.
+//! The file system that a mount serves: the client of a formation, or one of tests.
 
 use std::time::Duration;
 

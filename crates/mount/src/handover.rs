@@ -3,8 +3,8 @@
 //! Most mounts serve one program at a time, which waits for the same answer: to have another thread read requests
 //! meanwhile costs two changes of threads per request, for nobody. So the last reader keeps its permit, also while it
 //! waits for another node or for a disk. Somebody looks every now and then, as long as requests are served, whether
-//! there are some that nobody reads. Then it takes the permits away of threads that are at the same request as before; and
-//! of all that wait for other nodes: for a second they hand their permits on at once.
+//! there are some that nobody reads. Then it takes the permits away of threads that are at the same request as before;
+//! and of all that wait for other nodes: for a second they hand their permits on at once.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::state::CHANNELS_PER_INCARNATION;
 const TICK: Duration = Duration::from_millis(2);
 /// The same while none does: whoever comes by that often is in the way of readers that look for the next request.
 const SLOW_TICK: Duration = Duration::from_millis(20);
-/// For so long threads hand their permits on at once after somebody had to wait for one.
+/// Time for which threads hand their permits on at once, after one had to wait for a permit.
 const BUSY: Duration = Duration::from_secs(1);
 /// Looks in a row that find unread requests while threads come and go.
 const UNREAD_MAX: u32 = 3;
@@ -30,18 +30,18 @@ const WAITS: u32 = 2;
 const TAKEN: u32 = 3;
 const STATES: u32 = 4;
 
-/// Who serves or waits with a permit.
+/// Threads that serve a request, or wait, with a permit.
 pub struct DelayedHandover {
     start: Instant,
     threads: Vec<AtomicU32>,
     /// Until when permits are handed on at once, in milliseconds since the start.
     busy_until: AtomicU64,
     looker: OnDemandWorker,
-    /// True if it comes by seldom.
+    /// True if it looks at long intervals.
     is_slow: AtomicBool,
 }
 
-/// What the looker remembers from look to look.
+/// State of the looker between two looks.
 #[derive(Default)]
 pub struct Findings {
     threads: Vec<u32>,
@@ -62,7 +62,7 @@ impl Default for DelayedHandover {
 }
 
 impl DelayedHandover {
-    /// A thread with a permit begins to serve a request; `spawn` starts the thread that looks.
+    /// Notes that a thread with a permit begins to serve a request; `spawn` starts the thread that looks.
     pub fn begin(&self, thread: u16, spawn: impl FnOnce() -> bool) {
         if let Some(state) = self.threads.get(usize::from(thread)) {
             let before = state.load(Ordering::Relaxed);
@@ -74,7 +74,8 @@ impl DelayedHandover {
         }
     }
 
-    /// A thread that serves a request with a permit is about to wait. Whether it may keep the permit.
+    /// Notes that a thread which serves a request with a permit is about to wait. Returns true if it may keep the
+    /// permit.
     pub fn wait(&self, thread: u16, spawn: impl FnOnce() -> bool) -> bool {
         if self.since_start() < self.busy_until.load(Ordering::Relaxed) {
             return false;
@@ -88,7 +89,7 @@ impl DelayedHandover {
         self.looker.call(spawn)
     }
 
-    /// A thread has served a request. Whether its permit was taken away.
+    /// Notes that a thread has served a request. Returns true if its permit was taken away.
     pub fn end(&self, thread: u16) -> bool {
         let Some(state) = self.threads.get(usize::from(thread)) else { return false };
         let before = state.load(Ordering::Relaxed);
@@ -98,8 +99,8 @@ impl DelayedHandover {
         state.fetch_and(!(STATES - 1), Ordering::AcqRel) % STATES == TAKEN
     }
 
-    /// What the thread that looks does: looks whether there are requests that nobody reads, and gives each permit that it
-    /// takes away to `release`. Ends when there is nothing to look at for a while.
+    /// Runs the loop of the looker: checks whether requests are left unread, and gives each permit that it takes away
+    /// to `release`. Returns when there was nothing to look at for a while.
     pub fn look(&self, unread: impl Fn() -> bool, release: impl Fn()) {
         let mut findings = Findings::default();
         while self.looker.next_after(|| self.tick()) {
@@ -111,9 +112,10 @@ impl DelayedHandover {
         }
     }
 
-    /// For how long the thread that looks may rest.
+    /// Returns the time until the next look.
     fn tick(&self) -> Duration {
-        // Either this sees that a thread waits, or that one sees that it has to hurry.
+        // Pairs with a thread that begins to wait: either its state is seen here, or it sees that it has to hurry the
+        // looker.
         self.is_slow.store(true, Ordering::SeqCst);
         if !self.states().any(|state| state % STATES == WAITS) {
             return SLOW_TICK;
@@ -122,7 +124,7 @@ impl DelayedHandover {
         TICK
     }
 
-    /// One look; how many permits were taken away.
+    /// Looks once; returns how many permits were taken away.
     fn look_once(&self, findings: &mut Findings, unread: impl Fn() -> bool) -> usize {
         let threads: Vec<u32> = self.states().collect();
         let is_busy = |state: &u32| matches!(state % STATES, SERVES | WAITS);

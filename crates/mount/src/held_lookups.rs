@@ -5,8 +5,8 @@
 //! second LOOKUP of such a thread opens the file that it finds for the mount, which keeps it alive until the thread has
 //! sent the request that follows.
 //!
-//! A thread that is killed sends none. What is held for it is closed by the next request of anybody, or at the end of the
-//! mount: as long as nobody asks a mount for anything, a removed file may keep its space.
+//! A thread that is killed sends none. What is held for it is closed by the next request of anybody, or at the end of
+//! the mount: as long as nobody asks a mount for anything, a removed file may keep its space.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,8 +40,8 @@ struct Lookup {
 }
 
 impl HeldLookups {
-    /// Notes that a thread is about to be told ESTALE, for what it had found at a place, if that is known. Thread 0 is nobody
-    /// that could be told from others.
+    /// Notes that a thread is about to be told ESTALE, for what it had found at a place, if that is known. Thread 0 is
+    /// nobody that could be told from others.
     pub fn note_stale(&self, thread: u32, place: Option<EntryKey>, now: Instant) {
         let mut threads = self.threads.lock();
         if thread != 0 && (threads.len() < THREADS_MAX || threads.contains_key(&thread)) {
@@ -71,8 +71,8 @@ impl HeldLookups {
         .collect()
     }
 
-    /// A request of the thread was served. What is to be closed, if it is the one that files are held for. What is held for
-    /// threads that send nothing more is closed by others' requests.
+    /// Notes that a request of the thread was served. Returns what is to be closed, if it is the one that files are
+    /// held for. What is held for threads that send nothing more is closed by others' requests.
     #[must_use]
     pub fn served(&self, thread: u32, op: Opcode, now: Instant) -> Vec<Ino> {
         if self.count.load(Ordering::Acquire) == 0 {
@@ -89,7 +89,7 @@ impl HeldLookups {
         over
     }
 
-    /// Everything that is held: the mount ends.
+    /// Takes everything that is held, at the end of the mount.
     #[must_use]
     pub fn take_all(&self) -> Vec<Ino> {
         let threads = std::mem::take(&mut *self.threads.lock());

@@ -4,8 +4,8 @@
 //! The kernel tells of any signal (INTERRUPT), once per request, and waits on. Only a signal that kills may end a wait,
 //! as on other file systems over a network; so it is the system that is asked whether the thread is to end, then and,
 //! if it is not, from time to time until its request is answered. The request of one that is killed gets EINTR, which
-//! nobody sees. The work goes on behind it, under its number, and is done once or not at all as ever; what it would have
-//! opened is closed again.
+//! nobody sees. The work goes on behind it, under its number, and is done once or not at all as ever; what it would
+//! have opened is closed again.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ use crate::state::CHANNELS_PER_INCARNATION;
 
 /// Time between two looks at threads that a signal came for.
 const TICK: Duration = Duration::from_millis(20);
-/// So many interrupts are kept of requests that do not wait for anybody, or not yet.
+/// Most interrupts kept for requests that do not wait, or not yet.
 const EARLY_MAX: usize = 256;
 const STACK: usize = 128 << 10;
 
@@ -60,7 +60,7 @@ struct RequestKey {
     thread: u32,
 }
 
-/// What one thread of the mount serves: set before, taken when it has to wait for the first time.
+/// The request that a thread serves: set before, taken when it waits for the first time.
 #[derive(Clone, Debug, Default)]
 pub struct CurrentRequest(Rc<Cell<Option<RequestKey>>>);
 
@@ -71,25 +71,25 @@ impl Interrupts {
         Arc::new(Interrupts { waiting, early, channel, is_killed, watcher, watching })
     }
 
-    /// A thread of the mount begins to serve a request.
+    /// Notes that a thread of the mount begins to serve a request.
     pub fn begin(&self, current: &CurrentRequest, header: &Header, op: Opcode) {
         let request = RequestKey { id: header.id(), unique: header.unique, thread: header.pid };
         current.0.set(may_be_given_up(op).then_some(request));
     }
 
-    /// It is about to wait for somebody.
+    /// Notes that it is about to wait for somebody.
     pub fn waits(self: &Arc<Self>, current: &CurrentRequest, thread: u16) {
         let (Some(request), Some(place)) = (current.0.take(), self.waiting.get(usize::from(thread))) else {
             return;
         };
         *place.lock() = Some(Waiting { request, interrupted: false, given_up: false });
-        // Behind that: an interrupt that is not among these sees that it waits.
+        // After the entry is made: an interrupt that is not in this set yet will find the entry.
         if self.early.lock().contains(&request.id) {
             self.interrupt_at(place, request.id);
         }
     }
 
-    /// It has served the request. Whether that was answered meanwhile: then it must not be again.
+    /// Ends the service of a request. Returns true if it was answered meanwhile, so that it must not be answered again.
     #[must_use]
     pub fn end(&self, current: &CurrentRequest, thread: u16, op: Opcode) -> bool {
         if current.0.take().is_some() || !may_be_given_up(op) {
@@ -99,7 +99,7 @@ impl Interrupts {
         waited.is_some_and(|waited| waited.given_up)
     }
 
-    /// A signal came for the thread whose request has this number.
+    /// Interrupts the thread whose request has this number: a signal came for it.
     pub fn interrupt(self: &Arc<Self>, id: u64) {
         {
             let mut early = self.early.lock();
@@ -121,7 +121,8 @@ impl Interrupts {
         }
     }
 
-    /// Under the lock of its place, so that it is not answered by whoever serves it at the same time.
+    /// Gives up a wait if its program was killed; under the lock of its place, so that it is not answered by whoever
+    /// serves it at the same time.
     fn give_up_if_killed(&self, waiting: &mut Waiting) -> bool {
         if !waiting.given_up && (self.is_killed)(waiting.request.thread) {
             waiting.given_up = true;
@@ -130,7 +131,8 @@ impl Interrupts {
         waiting.given_up
     }
 
-    /// The kernel tells of the first signal alone; one that kills may come behind it.
+    /// Watches the threads that wait: the kernel tells of the first signal alone, and one that kills may come behind
+    /// it.
     fn watch(self: &Arc<Self>) {
         let weak = Arc::downgrade(self);
         let look = move || {
@@ -164,7 +166,7 @@ impl Interrupts {
         }
     }
 
-    /// The mount has ended.
+    /// Ends the watch, at the end of the mount.
     pub fn close(&self) {
         self.watcher.dismiss();
         let watching = self.watching.lock().take();

@@ -1,9 +1,9 @@
 //! Makes the size greater that the kernel knows of a file.
 //!
-//! The kernel asks for attributes when a program looks at them, and not before an asynchronous direct read, which it ends
-//! at the size that it knows. Of its notifications only `FUSE_NOTIFY_STORE` changes that size: it raises it to the end of
-//! what is stored, and then copies the content. Content must not be stored: a page may have newer bytes. So the content
-//! is where nothing can be read, and the copy fails, with `EFAULT`, behind the new size.
+//! The kernel asks for attributes when a program looks at them, and not before an asynchronous direct read, which it
+//! ends at the size that it knows. Of its notifications only `FUSE_NOTIFY_STORE` changes that size: it raises it to the
+//! end of what is stored, and then copies the content. Content must not be stored: a page may have newer bytes. So the
+//! content is where nothing can be read, and the copy fails, with `EFAULT`, behind the new size.
 #![allow(unsafe_code, reason = "a message whose second part cannot be read has no safe interface")]
 
 use std::ffi::c_void;
@@ -19,8 +19,8 @@ use crate::abi::{NOTIFY_STORE, reply_header, store};
 
 const PAGE: usize = 4096;
 
-/// Has the kernel take a file for at least `size` bytes long, and ask for its attributes when it needs them next. Leaves an
-/// empty page in its cache. It waits for the page's lock, so a thread that serves requests may not call it.
+/// Raises the kernel's size of a file to at least `size` bytes, and has it request the attributes when it needs them.
+/// Leaves an empty page in its cache. It waits for the page's lock, so a thread that serves requests may not call it.
 ///
 /// # Errors
 /// The error of the write to the device; an unknown inode and an ended mount are none.
@@ -36,7 +36,8 @@ pub fn raise(device: BorrowedFd<'_>, nodeid: u64, size: u64) -> io::Result<()> {
         part(unreadable as *const u8, 1),
     ];
     loop {
-        // SAFETY: the kernel only reads from the parts, of which two are borrowed here; of the third it can read nothing.
+        // SAFETY: the kernel only reads from the parts, of which two are borrowed here; of the third it can read
+        // nothing.
         let written = unsafe { libc::writev(device.as_raw_fd(), parts.as_ptr(), parts.len() as i32) };
         if written >= 0 {
             return Ok(());
@@ -52,7 +53,7 @@ pub fn raise(device: BorrowedFd<'_>, nodeid: u64, size: u64) -> io::Result<()> {
     }
 }
 
-/// Address of a page that nobody may read, as long as this process lives.
+/// Returns the address of a page that nobody may read, as long as this process lives.
 fn unreadable() -> io::Result<usize> {
     static PAGE_AT: OnceLock<usize> = OnceLock::new();
     if let Some(at) = PAGE_AT.get() {

@@ -6,8 +6,8 @@
 //! the thread that read it, and node ids are inode numbers, so there is no table of inodes.
 //!
 //! Layers, from the lowest; a module uses those of its own line and of the lines above it:
-//! - the kernel's interface (`abi`), what the mount needs of a file system (`fs`), and what is kept of requests and of the
-//!   kernel's caches
+//! - the kernel's interface (`abi`), what the mount needs of a file system (`fs`), and what is kept of requests and of
+//!   the kernel's caches
 //! - `session`: what all threads share
 //! - `serve`: the operations
 //! - `worker`: the threads

@@ -1,9 +1,9 @@
-//! What look-ups said of what is gone by the next request.
+//! Results of lookups whose inode is gone by the next request.
 //!
-//! The kernel looks a name up and then asks for the attributes of what it leads to, by number. In between somebody else
-//! may have replaced it, and removed with that. The kernel looks the name up again then, but only once, and that may be
-//! overtaken, too. On a local file system the call goes on with what it has found: so does this the second time, with
-//! the attributes that came with the look-up. Not the first time: who asks by a descriptor (O_PATH) sends the same
+//! The kernel looks a name up, and then requests the attributes of the inode by number. In between another client may
+//! have replaced, and so removed, it. The kernel then looks the name up again, but only once, and that may be overtaken
+//! too. On a local file system the call goes on with the inode that it found; so it does here the second time, with the
+//! attributes that came with the lookup. Not the first time: a program with a descriptor (O_PATH) causes the same
 //! requests, with anything in between, also changes of the attributes, and does not look the name up again.
 
 use std::time::{Duration, Instant};
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use bivouac_ranks::Mutex;
 use bivouac_types::{Attr, Ino};
 
-/// So many threads are told from each other.
+/// Number of threads that are tracked.
 const THREADS: usize = 1024;
-/// For how long it counts what was found, or that it is gone. The kernel sends its next request at once.
+/// Time for which a result, or its absence, is kept. The kernel sends its next request at once.
 const GOOD_FOR: Duration = Duration::from_secs(1);
 
 /// A directory, and the hash of a name there.
@@ -29,7 +29,7 @@ struct LookupResult {
     at: Instant,
     place: EntryKey,
     attr: Attr,
-    /// Where one of its look-ups had found what was gone then, and when that was.
+    /// The entry under which a lookup of the thread found an inode that was gone then, and the time of that.
     overtaken: Option<(EntryKey, Instant)>,
     /// True if that was at the same place, so that it has looked again.
     again: bool,
@@ -42,8 +42,8 @@ impl Default for LookedUp {
 }
 
 impl LookedUp {
-    /// A thread, as the kernel numbers it, is about to be told that a name leads to an inode with these attributes. 0 is
-    /// nobody that could be told from others.
+    /// Notes that a thread, as the kernel numbers it, is about to be told that a name leads to an inode with these
+    /// attributes. 0 is nobody that could be told from others.
     pub fn found(&self, thread: u32, place: EntryKey, attr: &Attr, at: Instant) {
         if thread == 0 {
             return;
@@ -55,8 +55,8 @@ impl LookedUp {
         *last = Some(LookupResult { thread, at, place, attr: *attr, overtaken, again });
     }
 
-    /// The inode that a thread asks for is gone. What to tell it instead: if it has just found it where it had found
-    /// another one before that was gone, too, the attributes of then, with no links.
+    /// Notes that the inode that a thread asks for is gone. Returns what to tell the thread instead: if it has just
+    /// found the inode where it had found another one before that was gone, too, the attributes of then, with no links.
     pub fn gone(&self, thread: u32, ino: Ino, now: Instant) -> Option<Attr> {
         let mut last = self.of(thread).lock();
         let is_it = |last: &&mut LookupResult| {

@@ -39,8 +39,8 @@ use crate::worker::Worker;
 /// Room for the requests before the agreement, in bytes; the kernel asks for at least 8 KiB.
 const FIRST_REQUEST_MAX: usize = 1 << 16;
 
-/// Longest time for which a change of a file's size waits until the kernel knows it: it may be that the kernel waits for a
-/// request that needs the home of the file.
+/// Longest time for which a change of a file's size waits until the kernel knows it: it may be that the kernel waits
+/// for a request that needs the home of the file.
 const GROWTH_WAIT: Duration = Duration::from_millis(20);
 
 /// Reason why a mount cannot be served.
@@ -114,8 +114,8 @@ impl<F: FileSystem> Mount<F> {
         self.serve(state, opens, negotiated)
     }
 
-    /// Has the kernel cache nothing of an inode's attributes for as long as a lease may run. For how long it may still
-    /// show what it was told before.
+    /// Makes the kernel cache no attributes of an inode for the length of a lease. Returns for how long it may still
+    /// use those it has.
     #[must_use]
     pub fn invalidate_attrs(&self, ino: Ino) -> Duration {
         let on_the_way = self.cached_attrs.silence(ino);
@@ -128,14 +128,15 @@ impl<F: FileSystem> Mount<F> {
         }
     }
 
-    /// The same of the name with this hash in a directory.
+    /// Makes the kernel cache no reply about the name with this hash in a directory, for the length of a lease. Returns
+    /// for how long it may still use those it has.
     #[must_use]
     pub fn invalidate_name(&self, dir: Ino, hash: u64) -> Duration {
         self.cached_names.silence(dir, hash)
     }
 
-    /// Has the kernel learn that a file has grown to at least `size` bytes, in a thread of its own, and waits for that as
-    /// long as [`GROWTH_WAIT`].
+    /// Reports a file's growth to at least `size` bytes to the kernel, in a thread of its own, and waits
+    /// [`GROWTH_WAIT`] at most for that.
     pub fn has_grown(&self, ino: Ino, size: u64) {
         let Some(background) = self.background.get() else { return };
         let (done, is_done) = mpsc::channel();
@@ -144,7 +145,7 @@ impl<F: FileSystem> Mount<F> {
             if let Err(error) = channel.raise_size(ino.0, size) {
                 log::debug!(why:% = error; "the kernel may end asynchronous reads of {ino} at an old size");
             }
-            // Nobody may wait any more.
+            // The receiver may have given up.
             let _ = done.send(());
         });
         if background.submit(raise).is_ok() && is_done.recv_timeout(GROWTH_WAIT).is_err() {
@@ -152,13 +153,13 @@ impl<F: FileSystem> Mount<F> {
         }
     }
 
-    /// What it serves.
+    /// Returns the file system.
     #[must_use]
     pub fn file_system(&self) -> &F {
         &self.fs
     }
 
-    /// Requests of each kind so far.
+    /// Returns the requests of each kind so far.
     #[must_use]
     pub fn stats(&self) -> Vec<Count> {
         self.stats.snapshot()

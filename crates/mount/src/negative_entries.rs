@@ -1,6 +1,6 @@
-//! Names that the kernel was told are not there. It caches that as long as a lease runs, and sees what it makes itself; what
-//! a program has the mount make behind its back ([`bivouac_types::put`]) it does not see. So nothing is made so where
-//! it may cache that the name is not there, and while something is, it is told nothing to cache.
+//! Names that the kernel was told are not there. It caches that as long as a lease runs, and sees what it makes itself;
+//! what a program has the mount make behind its back ([`bivouac_types::put`]) it does not see. So nothing is made so
+//! where it may cache that the name is not there, and while something is, it is told nothing to cache.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,16 +9,16 @@ use bivouac_ranks::Mutex;
 use bivouac_types::Ino;
 use bivouac_types::limits::LEASE_MS;
 
-/// So many directories are kept before those are dropped in which nothing is cached any more.
+/// Number of directories above which those without cached entries are dropped.
 const KEPT: usize = 1024;
 
-/// For how long it counts that something was to be made.
+/// Time for which an attempt to create an entry counts.
 const WANTED: Duration = Duration::from_secs(1);
 
 /// By directory, until when the kernel may cache of some name that it is not there.
 pub struct NegativeEntries {
     inner: Mutex<Inner>,
-    /// Until when the kernel may cache what a daemon before this one said.
+    /// Until when the kernel may cache replies of an earlier daemon.
     calm: Instant,
 }
 
@@ -40,17 +40,18 @@ pub struct Look(u64);
 pub struct CreationGuard<'a>(&'a NegativeEntries);
 
 impl NegativeEntries {
-    /// Of a mount that another daemon may have served before.
+    /// Creates the table of a mount that another daemon may have served before.
     pub fn since_before() -> NegativeEntries {
         NegativeEntries { inner: Mutex::default(), calm: Instant::now() + Duration::from_millis(LEASE_MS) }
     }
 
-    /// To be called before a name is looked for.
+    /// Returns a token of a look for a name. To be called before that.
     pub fn look(&self) -> Look {
         Look(self.inner.lock().begun)
     }
 
-    /// The name was not there. For how long the kernel may cache that, of the time that a lease allows.
+    /// Notes that a name was not there. Returns for how long the kernel may cache that, of the time that a lease
+    /// allows.
     pub fn absent(&self, dir: Ino, look: Look, lease: Duration) -> Duration {
         let (mut inner, now) = (self.inner.lock(), Instant::now());
         let is_wanted = inner.wanted.get(&dir).is_some_and(|until| *until > now);

@@ -75,7 +75,7 @@ impl Opens {
         }
     }
 
-    /// The handle that the request with this number got from an earlier incarnation.
+    /// Returns the handle that the request with this number got from an earlier incarnation.
     #[must_use]
     pub fn opened_by(&self, opener: u64, ino: Ino) -> Option<Handle> {
         let table = self.table.lock();
@@ -90,13 +90,14 @@ impl Opens {
     /// `EIO` when the state cannot be written.
     pub fn remove(&self, state: &MountState, handle: Handle) -> FsResult<Option<(Ino, u32)>> {
         let Some(slot) = self.table.lock().close(handle) else { return Ok(None) };
+        // Before the slot is free: the record of another open in it must not be overwritten by this one.
         let written = state.write_slot(handle.index(), &Slot { in_use: false, ..slot });
         self.table.lock().free.push(handle.index());
         written.map_err(|error| FsError::from_io(&error, "state of the mount"))?;
         Ok(Some((Ino(slot.ino), slot.flags)))
     }
 
-    /// Number of opens of each inode, by what the flags say of changes: access mode and O_TRUNC.
+    /// Returns the number of opens of each inode, by what the flags say of changes: access mode and O_TRUNC.
     #[must_use]
     pub fn counts(&self) -> Vec<(Ino, u32, u32)> {
         let access = |slot: &Slot| (Ino(slot.ino), slot.flags & OFlags::RWMODE.union(OFlags::TRUNC).bits());
@@ -110,7 +111,7 @@ impl Opens {
         opens.chunk_by(|a, b| a == b).filter_map(count).collect()
     }
 
-    /// Returns whether the file may have set-id bits that a write must drop: the number to give to
+    /// Returns, if the file may have set-id bits that a write must drop, the number to give to
     /// [`Opens::has_no_set_id`] once it has none.
     #[must_use]
     pub fn may_have_set_id(&self, handle: Handle) -> Option<u64> {

@@ -1,4 +1,4 @@
-//! How a mount is served.
+//! Settings of how a mount is served.
 
 use std::sync::Arc;
 use std::thread;
@@ -12,10 +12,10 @@ const READERS_MAX: usize = 8;
 /// Most threads unless chosen otherwise.
 const THREADS_MAX: usize = 64;
 
-/// How a mount is served.
+/// Settings of how a mount is served.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Tells this mount from others; a state of another mount is refused.
+    /// Identity of the mount; the state of another mount is refused.
     pub identity: u64,
     /// Most threads that read requests at the same time.
     pub readers_max: usize,
@@ -25,7 +25,7 @@ pub struct Options {
     pub max_write: u32,
     /// Send attributes with listings: worth it as long as the file system gives leases.
     pub readdirplus: bool,
-    /// Where processes of this machine find the formation, for those that reach its files without the mount.
+    /// How processes of this machine find the formation, if they reach its files without the mount.
     pub formation: Option<Arc<FormationPlace>>,
 }
 

@@ -1,4 +1,5 @@
-//! Coherence of the kernel's page cache, which holds what programs have mapped, with direct writes through the same mount.
+//! Coherence of the kernel's page cache, which holds what programs have mapped, with direct writes through the same
+//! mount.
 //!
 //! The kernel drops the pages of a range before it sends a direct write there. A page fault of another process between
 //! the two brings the old content back, and nothing drops it again; a page that is then stored to is even written back
@@ -36,7 +37,7 @@ struct Shard {
 
 #[derive(Debug, Default)]
 struct Files {
-    /// When a page of a file was read last.
+    /// Time of the last read of a page of each file.
     read_at: HashMap<Ino, Instant>,
     direct: Vec<DirectRange>,
     pages: Vec<(u64, Ino, Range<u64>)>,
@@ -71,7 +72,7 @@ pub struct WriteBack<'a> {
 }
 
 impl PageCache {
-    /// The page cache of a mount. Pages of the files `open` may have been read before, through another daemon.
+    /// Creates the page cache of a mount. Pages of the files `open` may have been read before, through another daemon.
     pub fn new(open: impl IntoIterator<Item = Ino>) -> Arc<PageCache> {
         let cache = PageCache { shards: (0..SHARDS).map(|_| Shard::default()).collect() };
         open.into_iter().for_each(|ino| cache.note_read(ino));
@@ -94,6 +95,8 @@ impl PageCache {
         let shard = self.shard(ino);
         let mut files = shard.files.lock();
         let id = files.id();
+        // Before the wait: from now on write-backs of the range wait for this one, and not this one for ever more of
+        // them.
         files.direct.push(DirectRange { id, ino, range: range.clone(), is_applied: false });
         drop(shard.wait_while(files, |files| {
             files.pages.iter().any(|(_, of, pages)| *of == ino && overlap(pages, &range))
@@ -156,8 +159,8 @@ impl Files {
 }
 
 impl DirectWrite {
-    /// Notes that the first `len` bytes of the range have their new content. Says whether the kernel may have pages with
-    /// the old one, which it has to drop before the write is answered and this value is dropped.
+    /// Notes that the first `len` bytes of the range have their new content. Says whether the kernel may have pages
+    /// with the old one, which it has to drop before the write is answered and this value is dropped.
     pub fn applied(&self, len: u64) -> bool {
         let shard = self.cache.shard(self.ino);
         let mut files = shard.files.lock();
@@ -181,7 +184,7 @@ impl Drop for DirectWrite {
 }
 
 impl WriteBack<'_> {
-    /// The parts of the range to be written: the rest has newer content.
+    /// Returns the parts of the range to be written: the rest has newer content.
     pub fn parts(&self) -> &[Range<u64>] {
         &self.parts
     }
@@ -200,7 +203,7 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start < other.end && other.start < one.end
 }
 
-/// What is left of a range without others.
+/// Returns the parts of a range that are in no other.
 fn without(range: &Range<u64>, mut others: Vec<Range<u64>>) -> Vec<Range<u64>> {
     others.sort_unstable_by_key(|other| other.start);
     let (mut parts, mut at) = (Vec::new(), range.start);
@@ -213,7 +216,7 @@ fn without(range: &Range<u64>, mut others: Vec<Range<u64>>) -> Vec<Range<u64>> {
     if at < range.end {
         parts.push(at..range.end);
     }
-    // A byte outside of it would be written back without having been asked for.
+    // A byte outside of the range would be written back without a reason.
     assert!(
         parts.iter().all(|part| range.start <= part.start && part.end <= range.end),
         "{parts:?} of {range:?}"

@@ -26,7 +26,7 @@ pub struct ParkedNote {
 }
 
 impl Parked {
-    /// All places are free.
+    /// Creates the table, all of whose places are free.
     #[must_use]
     pub fn new(notes: ParkedRecords) -> Parked {
         Parked {
@@ -51,8 +51,9 @@ impl Parked {
         Ok(place)
     }
 
-    /// The device has failed: what is noted now stays, whatever becomes of the places. Requests that are given up
-    /// unanswered are left to the next incarnation; that the kernel is answered a second time does no harm.
+    /// Keeps what is noted now, since the device has failed: it stays, whatever becomes of the places. Requests that
+    /// are given up unanswered are left to the next incarnation; that the kernel is answered a second time does no
+    /// harm.
     pub fn keep(&self) {
         self.keeps.store(true, Ordering::Release);
     }

@@ -29,7 +29,7 @@ pub struct Pipe {
 pub struct NotSent;
 
 impl Pipe {
-    /// A pipe for replies with payloads of up to `payload_max` bytes, or less if the system allows no more
+    /// Creates a pipe for replies with payloads of up to `payload_max` bytes, or less if the system allows no more
     /// (`fs.pipe-max-size`).
     pub fn new(payload_max: usize) -> Result<Pipe, Errno> {
         let (from, to) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
@@ -72,8 +72,8 @@ impl Pipe {
     }
 }
 
-/// The longest read that is to be asked for, in bytes, where it is less than the kernel's own limit: what users may give
-/// pipes is as much as the longest request, and not the header besides.
+/// Returns the longest read that is to be asked for, in bytes, where it is less than the kernel's own limit: what users
+/// may give pipes is as much as the longest request, and not the header besides.
 #[must_use]
 pub fn read_max() -> Option<usize> {
     let longest = MAX_WRITE_DEFAULT as usize;

@@ -1,14 +1,14 @@
-//! Which thread reads the kernel's next request: those that hold a permit.
+//! Threads that read the kernel's requests: those that hold a permit.
 //!
-//! There are as many permits as it takes. The kernel has its readers take turns, so one too many is a processor that has
-//! to be woken, while the one that served the last request could serve the next. So there is one at first, one more
-//! when all readers are busy and leave requests unread, and one again when that has not been so for a while. The only
-//! reader looks for the next request for a moment before it sleeps.
+//! There are as many permits as needed. The kernel wakes its readers in turn, so a surplus reader means waking another
+//! processor, while the thread that served the last request could serve the next. So there is one permit at first, one
+//! more when all readers are busy and requests are left unread, and one again when that has not been so for a while. A
+//! single reader polls for the next request for a moment before it sleeps.
 //!
-//! A thread reads a request and serves it without handing it over. Before it waits for another node it
-//! gives its permit up ([`about_to_block`]), and if no thread is left that reads, another one, parked or new, goes on
-//! reading; unless nobody asks for anything meanwhile. Who serves a request for long without waiting, as for a disk, has
-//! its permit taken away when somebody does ([`DelayedHandover`]). A request that needs no other node wakes nobody.
+//! A thread reads a request and serves it itself. Before it waits for another node it gives up its permit
+//! ([`about_to_block`]); if no thread is left that reads, another one, parked or new, takes over, unless no request
+//! arrives meanwhile. A thread that serves a request for long without waiting, as for a disk, loses its permit when a
+//! request arrives ([`DelayedHandover`]). A request that needs no other node wakes no thread.
 
 use std::cell::RefCell;
 use std::io;
@@ -28,8 +28,8 @@ const STACK: usize = 256 * 1024;
 /// After this a parked thread that nobody needed ends, in milliseconds.
 const PARKED_MS_MAX: u64 = 5_000;
 
-/// Reads in a row that leave requests unread until there is one reader more. A program's close leaves one in front of its
-/// next call, and needs none.
+/// Reads in a row that leave requests unread until there is one reader more. A program's close leaves one in front of
+/// its next call, and needs none.
 const CROWDED_READS: u32 = 2;
 /// After so long without a read that left requests unread one reader is enough, in microseconds.
 const UNCROWDED_US: u64 = 20_000;
@@ -72,7 +72,7 @@ impl Permit {
     }
 }
 
-/// How many threads there may be.
+/// Limits of the number of threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Permits to read at most, at least 1.
@@ -92,7 +92,7 @@ pub struct Pool {
     handover: DelayedHandover,
     looker: Mutex<Option<JoinHandle<()>>>,
     start: Instant,
-    /// When all readers were busy and requests were unread last, in microseconds since the start.
+    /// When all readers were last busy with requests unread, in microseconds since the start.
     crowded_at: AtomicU64,
     /// Reads in a row of which this was so.
     crowded_reads: AtomicU32,
@@ -120,8 +120,8 @@ struct Roster {
 const _: () = assert!(CHANNELS_PER_INCARNATION as u32 == u64::BITS);
 
 impl Pool {
-    /// A pool whose threads run `work` with their number; `unread` says whether requests wait to be read. Nothing runs
-    /// before [`Pool::start`].
+    /// Creates a pool whose threads run `work` with their number; `unread` says whether requests wait to be read.
+    /// Nothing runs before [`Pool::start`].
     pub fn new(
         limits: Limits,
         work: impl Fn(&Arc<Pool>, u16) + Send + Sync + 'static,
@@ -194,8 +194,8 @@ impl Pool {
         })
     }
 
-    /// Has `read` wait for a request. Before that the calling thread looks for it for a moment, if it is the only one that
-    /// reads; or gives up its permit, if it is one too many, and there is no answer.
+    /// Calls `read`, which waits for a request. Before that, a single reader polls for a moment. Returns `None` without
+    /// a call if the thread has given up its permit, because there are too many.
     pub fn read<T>(self: &Arc<Pool>, read: impl FnOnce() -> T) -> Option<T> {
         if self.readers.load(Ordering::Relaxed) > 1 {
             if self.leave() {
@@ -235,7 +235,7 @@ impl Pool {
         true
     }
 
-    /// All readers are busy. If they leave requests unread again and again, there is to be one more.
+    /// Decides whether there is to be one reader more: all are busy, and leave requests unread again and again.
     fn judge(self: &Arc<Pool>) {
         if !(self.unread)() {
             return self.crowded_reads.store(0, Ordering::Relaxed);
@@ -282,7 +282,7 @@ impl Pool {
         self.hand_out(roster);
     }
 
-    /// Has a thread that is parked, or a new one, take a free permit.
+    /// Makes a parked thread, or a new one, take a free permit.
     fn hand_out(self: &Arc<Pool>, mut roster: MutexGuard<'_, Roster>) {
         if roster.parked > 0 {
             self.permit_freed.notify_one();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for them.
 const WAIT_MAX: Duration = Duration::from_millis(100);
-/// Nothing may be queued or served for so long: a thread that has just read a request does not show that at once.
+/// Time without queued or served requests: a thread that has just read a request does not show that at once.
 const CALM: Duration = Duration::from_millis(1);
 const TICK: Duration = Duration::from_micros(100);
 

@@ -1,4 +1,4 @@
-//! What all threads of a mount share, and what more than one request needs of it.
+//! State of a mount that all threads share, and helpers for several requests.
 
 use std::io;
 use std::sync::{Arc, mpsc};
@@ -33,7 +33,7 @@ use crate::stats::Stats;
 /// kernel waits for this answer first.
 const FORGET_WAIT: Duration = Duration::from_millis(20);
 
-/// What all threads of a mount share.
+/// State of a mount that all threads share.
 pub struct Session<F> {
     pub fs: Arc<F>,
     pub channel: Arc<Channel>,
@@ -59,8 +59,8 @@ pub struct Session<F> {
 }
 
 impl<F: FileSystem> Session<F> {
-    /// Where the kernel cannot send unanswered requests again, the next incarnation must know them to
-    /// fail them. Says whether that is so.
+    /// Notes that a request is being served, where the kernel cannot resend unanswered requests: the next daemon has to
+    /// fail them. Returns true if it was noted.
     pub fn note_in_flight(&self, channel: u16, unique: u64) -> bool {
         let needed = !self.negotiated.has(flags::init::HAS_RESEND);
         if needed && let Err(error) = self.state.set_in_flight(channel, unique) {
@@ -81,7 +81,7 @@ impl<F: FileSystem> Session<F> {
         self.parked.park(unique).map(Some)
     }
 
-    /// Has another thread do what may wait for requests that are not answered yet; this one where there is no other.
+    /// Passes work that may wait for requests not answered yet to another thread; without another thread, does it here.
     pub fn in_background(&self, work: Work) {
         if let Err(work) = self.background.submit(work) {
             about_to_block();
@@ -89,7 +89,7 @@ impl<F: FileSystem> Session<F> {
         }
     }
 
-    /// Has the kernel forget the name of a directory, and waits for that as long as may be.
+    /// Makes the kernel forget the name of a directory, and waits [`FORGET_WAIT`] at most for that.
     pub fn forget_name(&self, ino: Ino, old: DirectoryName) {
         let (done, is_done) = mpsc::channel();
         let (channel, forgotten) = (Arc::clone(&self.channel), old.clone());
@@ -97,7 +97,7 @@ impl<F: FileSystem> Session<F> {
             if let Err(error) = channel.forget_name(forgotten.parent.0, &forgotten.name) {
                 log::debug!(why:% = error; "an old name of a directory stays in the kernel");
             }
-            // Nobody may wait any more.
+            // The receiver may have given up.
             let _ = done.send(());
         });
         if self.background.submit(forget).is_ok() {
@@ -117,7 +117,7 @@ impl<F: FileSystem> Session<F> {
     }
 }
 
-/// A single `ENOSYS` would make the kernel stop asking for good.
+/// Returns the error as the kernel gets it: a single `ENOSYS` would make it stop asking for good.
 pub fn for_the_kernel(errno: Errno) -> Errno {
     if errno == Errno::ENOSYS { Errno::EOPNOTSUPP } else { errno }
 }

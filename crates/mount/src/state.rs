@@ -1,5 +1,4 @@
-//! What a mount must know after its daemon was killed: a file in memory that the supervisor keeps
-//! open together with the device.
+//! State of a mount that outlives its daemon: a memory file that the supervisor keeps open together with the device.
 //!
 //! ```text
 //! 0     header, 64 bytes: magic 8 | version u32 | incarnation u32 | identity u64 |
@@ -47,8 +46,8 @@ pub const PARKED_MAX: u16 = ((SLOTS_AT - PARKED_AT) / 8) as u16;
 const _: () = assert!(PARKED_AT < SLOTS_AT);
 /// Behind all slots there can be, the pages of files under the session contract.
 pub const PAGES_AT: u64 = SLOTS_AT + (SLOTS_MAX * SLOT_LEN) as u64;
-/// So many slots that were never used are the end of those that were: at most as many as there are threads are taken
-/// without being written yet.
+/// Number of unused slots in a row that end the search for used ones. Each thread takes at most one slot that is not
+/// written yet, so gaps are shorter.
 const UNUSED: usize = 4096;
 const _: () = assert!(UNUSED > CHANNELS_PER_INCARNATION as usize);
 
@@ -83,8 +82,8 @@ pub fn create_state() -> io::Result<OwnedFd> {
     Ok(memfd_create("bivouac-mount", MemfdFlags::CLOEXEC)?)
 }
 
-/// How many daemons have served the mount that a state is of. A state that cannot be read has had none: who opens
-/// it says what is wrong with it.
+/// Returns how many daemons have served the mount of this state; 0 if it cannot be read, which whoever opens it
+/// reports.
 #[must_use]
 pub fn incarnations(file: &File) -> u32 {
     read_header(file).map_or(0, |header| header.incarnation)
@@ -129,7 +128,7 @@ impl MountState {
         self.header.incarnation > 1
     }
 
-    /// What was agreed with the kernel, once it was.
+    /// Returns the result of the negotiation with the kernel, if that has taken place.
     #[must_use]
     pub fn negotiated(&self) -> Option<Negotiated> {
         self.header.negotiated
@@ -141,8 +140,8 @@ impl MountState {
         self.write_header()
     }
 
-    /// The channel number of a thread. Those of the last incarnations are not used, so a request that
-    /// is sent again finds its outcome where the dead daemon left it.
+    /// Returns the channel number of a thread. Those of the last incarnations are not used, so a request that is sent
+    /// again finds its outcome where the dead daemon left it.
     #[must_use]
     pub fn channel(&self, thread: u16) -> u16 {
         let incarnation = (self.header.incarnation % u32::from(INCARNATIONS_APART)) as u16;
@@ -157,7 +156,7 @@ impl MountState {
         self.file.write_all_at(&unique.to_le_bytes(), at)
     }
 
-    /// The requests that the dead daemon was serving. Forgets them.
+    /// Returns the requests that the dead daemon was serving. Forgets them.
     pub fn take_in_flight(&self) -> io::Result<Vec<u64>> {
         // Up to the slots: behind those of threads lie the requests that were parked.
         let mut bytes = vec![0; (SLOTS_AT - IN_FLIGHT_AT) as usize];
@@ -169,7 +168,7 @@ impl MountState {
         Ok(uniques)
     }
 
-    /// The part for requests that wait without a thread.
+    /// Returns the part for requests that wait without a thread.
     pub fn notes(&self) -> io::Result<ParkedRecords> {
         Ok(ParkedRecords(self.file.try_clone()?))
     }
@@ -181,7 +180,7 @@ impl MountState {
         self.file.write_all_at(&encode_slot(slot), SLOTS_AT + u64::from(index) * SLOT_LEN as u64)
     }
 
-    /// All slots.
+    /// Returns all slots.
     ///
     /// # Errors
     /// `Alien` for slots that make no sense.
@@ -307,19 +306,19 @@ fn decode_slot(bytes: &[u8; SLOT_LEN]) -> Result<Slot, StateError> {
     })
 }
 
-/// The 32 bits at `at`, which the caller keeps within the record.
+/// Returns the 32 bits at `at`, which the caller keeps within the record.
 fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     let part = bytes.get(at..).and_then(|rest| rest.first_chunk());
     u32::from_le_bytes(part.copied().unwrap_or_default())
 }
 
-/// The 64 bits at `at`, which the caller keeps within the record.
+/// Returns the 64 bits at `at`, which the caller keeps within the record.
 fn long<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
     let part = bytes.get(at..).and_then(|rest| rest.first_chunk());
     u64::from_le_bytes(part.copied().unwrap_or_default())
 }
 
-/// FNV-1a, 64 bits: <http://www.isthe.com/chongo/tech/comp/fnv/>.
+/// Returns the FNV-1a hash, 64 bits: <http://www.isthe.com/chongo/tech/comp/fnv/>.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()

@@ -1,4 +1,4 @@
-//! How often what was asked for.
+//! Counts of requests by kind.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

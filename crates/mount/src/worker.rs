@@ -18,7 +18,7 @@ use crate::pool::{Pool, about_to_block};
 use crate::serve::{self, Answer, Call};
 use crate::session::{Session, for_the_kernel, warn_of};
 
-/// From this size on, in bytes, reads are sent from the file where it is here; below, the copy costs less.
+/// Size in bytes from which reads are sent straight from local files; below, a copy costs less.
 const SENT_MIN: u32 = 32 << 10;
 
 /// A thread of a mount with its buffers.
@@ -34,7 +34,7 @@ pub struct Worker<'a, F> {
 }
 
 impl<'a, F: FileSystem> Worker<'a, F> {
-    /// A worker for the calling thread, of this number in the pool.
+    /// Creates a worker for the calling thread, of this number in the pool.
     pub fn new(session: &'a Session<F>, thread: u16) -> Worker<'a, F> {
         let current = CurrentRequest::default();
         let (waits, interrupts) = (current.clone(), Arc::clone(&session.interrupts));
@@ -149,8 +149,8 @@ impl<'a, F: FileSystem> Worker<'a, F> {
         })
     }
 
-    /// A request was done whose program has been killed meanwhile, and was told so. The kernel knows of no file that it
-    /// opened, and will not close it.
+    /// Undoes what a request has opened whose program has been killed meanwhile, and was told so. The kernel knows of
+    /// no file that it opened, and will not close it.
     fn conclude(&self, header: &Header, op: Opcode, outcome: &FsResult<Answer>) {
         let opens = matches!(op, Opcode::Open | Opcode::Create | Opcode::TmpFile);
         // The handle comes first in what every such answer ends with.

@@ -15,13 +15,13 @@ pub enum Address {
 }
 
 impl Address {
-    /// A TCP address, `host:port`.
+    /// Returns a TCP address, `host:port`.
     #[must_use]
     pub fn tcp(host_port: impl Into<String>) -> Address {
         Address::Tcp(host_port.into())
     }
 
-    /// The path of a Unix socket.
+    /// Returns the path of a Unix socket.
     #[must_use]
     pub fn unix(path: impl AsRef<Path>) -> Address {
         Address::Unix(path.as_ref().to_owned())

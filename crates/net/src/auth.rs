@@ -31,14 +31,14 @@ const SEALED: &[u8] = b"bivouac-sealed-1";
 pub struct Secret([u8; SECRET_LEN]);
 
 impl Secret {
-    /// A secret from its bytes.
+    /// Creates a secret from its bytes.
     #[must_use]
     pub fn new(bytes: [u8; SECRET_LEN]) -> Secret {
         Secret(bytes)
     }
 
-    /// The secret by which hosts come back to the one that keeps them together: HMAC-SHA256 of this one. No proof made
-    /// with it is good at a node, nor the other way round.
+    /// Returns the secret by which hosts come back to the one that keeps them together: HMAC-SHA256 of this one. No
+    /// proof made with it is good at a node, nor the other way round.
     #[must_use]
     pub fn to_resume(&self) -> Secret {
         // HMAC takes keys of any length.
@@ -46,7 +46,7 @@ impl Secret {
         Secret(mac.map(|mac| mac.finalize().into_bytes().into()).unwrap_or_default())
     }
 
-    /// Its bytes, to be written to the secret file.
+    /// Returns its bytes, for writing the secret file.
     #[must_use]
     pub fn expose(&self) -> &[u8; SECRET_LEN] {
         &self.0
@@ -74,7 +74,7 @@ pub struct Auth {
 }
 
 impl Auth {
-    /// Protection of frames on a connection, after its handshake.
+    /// Returns the protection of frames on a connection, after its handshake.
     pub(crate) fn way(&self, is_of_one_machine: bool) -> FrameProtection {
         match (is_of_one_machine, self.is_secure) {
             (true, _) => FrameProtection::None,
@@ -84,16 +84,16 @@ impl Auth {
     }
 }
 
-/// As whom a transport connects.
+/// Identity under which a transport connects.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// The formation.
     pub auth: Auth,
-    /// The client; of a node that calls its peers: the node's own client id.
+    /// The client; for a node that calls its peers, the node's own client id.
     pub client: ClientId,
     /// The kind of listener at the other end.
     pub lane: LaneKind,
-    /// Epoch of the daemon, of a node that calls its peers; 0 of others.
+    /// Epoch of the daemon, for a node that calls its peers; 0 for others.
     pub epoch: u32,
 }
 
@@ -155,14 +155,14 @@ pub(crate) struct Transcript {
 }
 
 impl Transcript {
-    /// The client, and the daemon that it connects to.
+    /// Returns the client, and the daemon that it connects to.
     pub fn introduction(&self) -> Introduction {
         let Transcript { client, generation, epoch, daemon, .. } = *self;
         Introduction { client, generation, epoch, daemon }
     }
 
-    /// HMAC-SHA256 (RFC 2104) over label, formation, lane, client, way, generation, epoch, daemon, and both sides' nonces
-    /// and keys.
+    /// Returns the HMAC-SHA256 (RFC 2104) over label, formation, lane, client, way, generation, epoch, daemon, and both
+    /// sides' nonces and keys.
     pub fn prove(&self, secret: &Secret, side: HandshakeRole) -> [u8; PROOF_LEN] {
         self.mac(secret, side).map(|mac| mac.finalize().into_bytes().into()).unwrap_or_default()
     }
@@ -172,8 +172,8 @@ impl Transcript {
         self.mac(secret, side).is_some_and(|mac| mac.verify_slice(proof).is_ok())
     }
 
-    /// Bytes that only the two sides of this connection know, to hide one secret with: never the same twice, as
-    /// both nonces are in them.
+    /// Returns the bytes that only the two sides of this connection know, to hide one secret with: never the same
+    /// twice, as both nonces are in them.
     pub fn pad(&self, secret: &Secret) -> [u8; SECRET_LEN] {
         let mac = self.labelled(secret, SEALED);
         mac.map(|mac| mac.finalize().into_bytes().into()).unwrap_or_default()
@@ -202,8 +202,8 @@ impl Transcript {
         Some(mac)
     }
 
-    /// Source of the keys of one side's records: HKDF (RFC 5869) of what both made of their keys and of the secret. So
-    /// it takes the secret to take part, and one of the private keys, which nobody keeps, to read.
+    /// Returns the source of the keys of one side's records: HKDF (RFC 5869) of what both made of their keys and of the
+    /// secret. So it takes the secret to take part, and one of the private keys, which nobody keeps, to read.
     pub fn chain(&self, secret: &Secret, agreed: &[u8], side: HandshakeRole) -> Option<[u8; CHAIN_LEN]> {
         let nonces = [self.client_nonce, self.server_nonce].concat();
         let extracted = Hmac::<Sha256>::new_from_slice(&nonces).ok()?;
@@ -217,7 +217,7 @@ impl Transcript {
     }
 }
 
-/// A lane as the handshake writes it.
+/// Returns a lane as the handshake writes it.
 pub(crate) fn lane_byte(lane: LaneKind) -> u8 {
     match lane {
         LaneKind::Client => 0,
@@ -226,7 +226,7 @@ pub(crate) fn lane_byte(lane: LaneKind) -> u8 {
     }
 }
 
-/// Random bytes that no other connection has.
+/// Returns random bytes that no other connection has.
 pub(crate) fn nonce() -> Result<[u8; NONCE_LEN], NetError> {
     let mut nonce = [0; NONCE_LEN];
     getrandom::fill(&mut nonce).map_err(|error| {

@@ -2,9 +2,9 @@
 //!
 //! Sleeping costs two changes of threads, and where a processor goes idle meanwhile, waking it costs ten times that. So
 //! whoever waits first looks again and again for a moment. Whether that pays is learned from what came of it, as with
-//! spinning locks (Karlin et al., "Empirical studies of competitive spinning", 1991): on one processor looking only keeps
-//! the answer from coming, and what takes a disk's time is not worth it either. Nobody looks while more threads want to run
-//! than there are processors: it would take one from a program that computes.
+//! spinning locks (Karlin et al., "Empirical studies of competitive spinning", 1991): on one processor looking only
+//! keeps the answer from coming, and what takes a disk's time is not worth it either. Nobody looks while more threads
+//! want to run than there are processors: it would take one from a program that computes.
 
 use std::hint;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,7 +28,7 @@ pub struct BusyPoll {
     failures: AtomicU32,
 }
 
-/// One wait; by default one that does not look.
+/// One wait; by default without busy polling.
 #[derive(Debug, Default)]
 pub(crate) struct PollAttempt {
     looks: bool,
@@ -51,7 +51,7 @@ impl BusyPoll {
         found
     }
 
-    /// A wait begins.
+    /// Begins a wait.
     pub(crate) fn begin(&self) -> PollAttempt {
         self.begin_on(processors::are_spare())
     }
@@ -72,9 +72,9 @@ impl BusyPoll {
 }
 
 impl PollAttempt {
-    /// There was no answer: whether to look again.
+    /// Returns true if the socket is to be polled again, after no answer was there.
     pub fn goes_on(&mut self) -> bool {
-        // Once in any case, however long this thread stood still.
+        // At least once, however long this thread was not scheduled.
         let goes_on = self.looks && self.since.is_none_or(|since| since.elapsed() < LOOK);
         if goes_on {
             self.since.get_or_insert_with(Instant::now);

@@ -23,7 +23,7 @@ pub fn call<O: Operation>(
     call_into::<O>(transport, frame, request, payload, &mut []).map(|(reply, _)| reply)
 }
 
-/// As [`call`], with buffers for the reply's payload; returns also how many bytes of them were filled.
+/// Like [`call`], with buffers for the reply's payload; also returns how many bytes of them were filled.
 ///
 /// # Errors
 /// As [`call`].
@@ -48,8 +48,8 @@ pub fn start<'a, O: Operation>(
     start_by(|request| transport.start(request), frame, request, payload)
 }
 
-/// As [`start`], without waiting for the other side to take a payload: [`Started::advance`] carries on. Begin on several
-/// transports, then advance those that [`crate::await_any`] names.
+/// Like [`start`], without waiting for the other side to take a payload: [`Started::advance`] carries on. Begin on
+/// several transports, then advance those that [`crate::await_any`] names.
 pub fn begin<'a, O: Operation>(
     transport: &'a dyn Transport,
     frame: Frame,
@@ -95,7 +95,7 @@ impl<O: Operation> Started<'_, O> {
         self.pending.is_sent()
     }
 
-    /// Event that carries it on; `None` if it need not wait.
+    /// Returns the event that carries it on; `None` if it need not wait.
     #[must_use]
     pub fn wait(&self) -> Option<Wait<'_>> {
         self.pending.wait()
@@ -145,7 +145,8 @@ thread_local! {
     static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A thread that ends has none, and asks all the same: at the end of a program, what it has open is closed.
+/// Returns a buffer. A thread that ends has none, and asks all the same: at the end of a program, what it has open is
+/// closed.
 fn take_buffer() -> Vec<u8> {
     BUFFERS.try_with(|buffers| buffers.borrow_mut().pop()).ok().flatten().unwrap_or_default()
 }

@@ -72,7 +72,7 @@ pub(crate) fn begin_to_connect(target: SocketAddr) -> io::Result<OwnedFd> {
     }
 }
 
-/// As [`begin_to_connect`], to send requests over. Afterwards the socket blocks as those of [`connect`] do.
+/// Like [`begin_to_connect`], for sending requests. Afterwards the socket blocks as those of [`connect`] do.
 ///
 /// # Errors
 /// As [`begin_to_connect`].
@@ -97,7 +97,7 @@ fn connect_unix(path: &Path, wait: Duration) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// On Linux the timeout for sending limits `connect` too.
+/// Connects within a time. On Linux the timeout for sending limits `connect` too.
 fn connect_within(
     socket: &OwnedFd,
     target: &impl rustix::net::addr::SocketAddrArg,

@@ -1,4 +1,4 @@
-//! One proven connection of a client: at most one request at a time.
+//! An authenticated connection of a client, with at most one request at a time.
 
 mod opening;
 
@@ -25,7 +25,7 @@ use crate::{Address, Damage, Identity, NetError, Refusal, ReplyHead, Request, ho
 const FIRST_READ_LEN: usize = 4096;
 /// Most buffers that the kernel takes in one call (`IOV_MAX`).
 const SLICES_MAX: usize = 1024;
-/// Bytes of a payload that are received before they are summed up.
+/// Bytes of a payload that are received before they are added to the checksum.
 const SUM_LEN: usize = 256 << 10;
 
 pub(crate) use self::opening::{Opened, Opening};
@@ -33,7 +33,7 @@ pub(crate) use self::opening::{Opened, Opening};
 /// Way of waiting for bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReceiveMode {
-    /// For the first bytes of an answer, with busy polling: they may be about to come.
+    /// For the first bytes of a reply, with busy polling: they may arrive at any moment.
     BusyPolling,
     /// For all of the rest, which is under way.
     Whole,
@@ -41,16 +41,16 @@ enum ReceiveMode {
     Some,
 }
 
-/// A connected socket whose other side is a server of our formation.
+/// A connected socket whose peer is a server of the same formation.
 pub(crate) struct Connection {
-    /// Shared with who may shut it down.
+    /// Shared with threads that may shut it down.
     socket: Arc<OwnedFd>,
     address: Address,
     wait: Duration,
     instance: u64,
     generation: u64,
     is_proven: bool,
-    /// Protection of frames, once the other side has proven itself.
+    /// Protection of frames, once the server has authenticated.
     way: FrameProtection,
     /// Encryption of frames, if there is any. One thread at a time works on a connection.
     channel: Option<Box<Mutex<Channel>>>,
@@ -64,7 +64,7 @@ impl AsFd for Connection {
 }
 
 impl Connection {
-    /// Connects and proves who we are, each within `wait`; 0 for a connection that belongs to no generation.
+    /// Connects and authenticates, each within `wait`. `generation` is 0 for a connection that belongs to none.
     pub fn open(
         address: &Address,
         identity: &Identity,
@@ -74,29 +74,29 @@ impl Connection {
         Opening::begin(address, identity, None, generation, wait)?.complete(|_| ())
     }
 
-    /// Tells one run of the server from others.
+    /// Returns a number that differs between runs of the server.
     pub fn instance(&self) -> u64 {
         self.instance
     }
 
-    /// Number of the generation that it belongs to; see [`crate::Generation`].
+    /// Returns the number of its generation; see [`crate::Generation`].
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// The socket, for what is not a plain question.
+    /// Returns the socket, for uses other than requests.
     pub fn socket(&self) -> &OwnedFd {
         &self.socket
     }
 
-    /// Time that each step waits without progress.
+    /// Returns the time limit of each step without progress.
     pub fn patience(&self) -> Duration {
         self.wait
     }
 
-    /// Limits how long each later step waits without progress.
+    /// Sets the time limit of each later step without progress.
     pub fn set_wait(&mut self, wait: Duration) -> Result<(), NetError> {
-        // Zero would mean for ever.
+        // To the kernel, zero means no limit.
         let wait = wait.max(Duration::from_millis(1));
         if wait == self.wait {
             return Ok(());
@@ -122,7 +122,8 @@ impl Connection {
         sent.map_err(|error| self.last_word(request, error))
     }
 
-    /// Reason why a connection ended while a request was being sent: if a record did not open, the other side said so.
+    /// Returns the error of a connection that ended while a request was sent: the server's own reason, if a record did
+    /// not open there.
     pub fn last_word(&self, request: &Request<'_>, error: NetError) -> NetError {
         let (mut header, mut have) = ([0; FRAME_HEADER_LEN], 0);
         while self.channel.is_some() && have < FRAME_HEADER_LEN {
@@ -137,7 +138,7 @@ impl Connection {
         }
     }
 
-    /// Sends all of it, each record as soon as it is sealed: the other side opens it meanwhile.
+    /// Sends all parts, each record as soon as it is sealed, so that the peer opens it meanwhile.
     fn send_records(&self, sealing: &mut Sealing, parts: &mut [IoSlice<'_>]) -> Result<(), NetError> {
         let mut rest = parts;
         IoSlice::advance_slices(&mut rest, 0);
@@ -152,7 +153,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The header of a request as it is sent over this connection.
+    /// Returns the header of a request for this connection.
     pub fn header(&self, request: &Request<'_>) -> [u8; FRAME_HEADER_LEN] {
         let seal = self.way.seal(request.body, request.payload.iter().map(|part| &**part));
         Frame { seal, ..request.frame }.to_bytes()
@@ -176,8 +177,8 @@ impl Connection {
         })
     }
 
-    /// Sends what the connection takes without waiting; `None` if it takes nothing. What is encrypted may not be gone yet
-    /// when it is taken: see [`Connection::flush_now`].
+    /// Sends what fits without waiting; `None` if nothing does. Encrypted bytes may be accepted before they are sent:
+    /// see [`Connection::flush_now`].
     pub fn send_now(&self, parts: &[IoSlice<'_>]) -> Result<Option<usize>, NetError> {
         let Some(channel) = &self.channel else { return self.send_bytes_now(parts) };
         let sealing = &mut channel.lock().sealing;
@@ -189,7 +190,7 @@ impl Connection {
         Ok(Some(taken))
     }
 
-    /// Sends what was taken and is not gone, as far as that goes without waiting; whether all of it is.
+    /// Sends what was accepted and not sent, as far as that goes without waiting. Returns true if all of it is sent.
     pub fn flush_now(&self) -> Result<bool, NetError> {
         self.channel.as_ref().map_or(Ok(true), |channel| self.flush_records(&mut channel.lock().sealing))
     }
@@ -210,11 +211,11 @@ impl Connection {
         self.now(|| rustix::net::sendmsg(&self.socket, parts, &mut SendAncillaryBuffer::default(), flags))
     }
 
-    /// Reads what is there; `None` if nothing is.
+    /// Reads what has arrived; `None` if nothing has.
     pub fn receive_now(&self, parts: &mut [IoSliceMut<'_>]) -> Result<Option<usize>, NetError> {
         let Some(channel) = &self.channel else { return self.receive_bytes_now(parts) };
         let read = channel.lock().opening.read(parts, |into| {
-            // Nothing there is no error, and ends the reading all the same.
+            // "Nothing there" is not an error of the connection, but has to end the reading.
             self.receive_bytes_now(&mut [IoSliceMut::new(into)]).map_err(Some)?.ok_or(None)
         });
         match read {
@@ -225,7 +226,7 @@ impl Connection {
         }
     }
 
-    /// Returns whether more can be read although the socket may have nothing.
+    /// Returns true if decrypted bytes are left, which the socket does not report.
     pub fn holds_more(&self) -> bool {
         self.channel.as_ref().is_some_and(|channel| channel.lock().opening.is_ready())
     }
@@ -260,15 +261,15 @@ impl Connection {
         body: &mut Vec<u8>,
         into: &mut [IoSliceMut<'_>],
     ) -> Result<ReplyHead, NetError> {
-        // With room for a payload it is received in place, at the price of moving the body out of the way; without,
-        // a small buffer takes header and body in one call.
+        // With buffers for a payload it is received in place, at the price of moving the body out of the way; without,
+        // one call reads header and body into a small buffer.
         let room = slices::total_mut(into);
         let (frame, early) =
             if room == 0 { self.receive_front(body)? } else { self.receive_scattered(into)? };
         self.check_reply(request, &frame, room)?;
         let early = if room == 0 { 0 } else { claim_body(&frame, early, body, into) };
         let (body_len, payload_len) = (frame.body_len as usize, frame.payload_len as usize);
-        // One question at a time is under way, so bytes behind this answer belong to nothing.
+        // One request at a time is under way, so bytes behind its reply belong to nothing.
         if early > payload_len || body.len() > body_len {
             return Err(self.alien("more bytes than its header announces"));
         }
@@ -284,7 +285,7 @@ impl Connection {
         Ok(ReplyHead { status: frame.status, payload_len })
     }
 
-    /// Returns whether what came behind a header is what was sent.
+    /// Checks that what came behind a header is what was sent.
     pub fn check_seal(&self, frame: &Frame, summing: &FrameChecksum) -> Result<(), NetError> {
         if frame.seal.protection() != self.way {
             return Err(self.alien("an answer that is not protected as agreed"));
@@ -292,11 +293,11 @@ impl Connection {
         if summing.fits(frame.seal) { Ok(()) } else { Err(self.damaged(Damage::Answer)) }
     }
 
-    /// Returns whether this is an answer to `request` that there is room for.
+    /// Checks that this is a reply to `request` that fits the buffers.
     pub fn check_reply(&self, request: &Request<'_>, frame: &Frame, room: usize) -> Result<(), NetError> {
-        // A connection has one request at a time, so an answer to another one means that the stream is out of step.
+        // One request at a time is under way, so a reply to another one means that the stream is out of step.
         let is_ours = frame.id == request.frame.id && frame.op == request.frame.op;
-        // What cannot be opened has no name that could be told.
+        // A record that does not open hides the id of its request.
         let is_nameless = self.way == FrameProtection::Record && (frame.op, frame.id) == (0, OpId(0));
         if (is_ours || is_nameless) && frame.kind == Kind::Damaged {
             return Err(self.damaged(Damage::Request));
@@ -310,7 +311,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads a header and what is behind it already; that is the front of the body, nothing else.
+    /// Reads a header with what has arrived behind it, which can only be the front of the body.
     fn receive_front(&self, body: &mut Vec<u8>) -> Result<(Frame, usize), NetError> {
         let mut buffer = [0u8; FIRST_READ_LEN];
         let mut have = 0;
@@ -324,7 +325,7 @@ impl Connection {
         Ok((frame, 0))
     }
 
-    /// Reads a header and puts what is behind it already to the front of `into`.
+    /// Reads a header, and what has arrived behind it into the front of `into`.
     fn receive_scattered(&self, into: &mut [IoSliceMut<'_>]) -> Result<(Frame, usize), NetError> {
         let mut header = [0u8; FRAME_HEADER_LEN];
         let mut have = 0;
@@ -355,8 +356,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The same, summed up from the beginning of `into` on: in pieces, while they are in the processor's cache and the
-    /// next ones are on their way.
+    /// Like `receive_payload`, and adds `into` from its beginning to the checksum: in pieces, while they are in the
+    /// processor's cache and the next ones are under way.
     fn receive_summed(
         &self,
         into: &mut [IoSliceMut<'_>],
@@ -366,7 +367,7 @@ impl Connection {
         let (mut have, len) = (0, wanted.end);
         while have < len {
             let end = len.min(have + SUM_LEN);
-            // What came with the header is there already, and is summed up with the rest of its piece.
+            // Bytes that came with the header are there already, and are summed with the rest of their piece.
             self.receive_payload(into, wanted.start.clamp(have, end)..end)?;
             slices::window_mut(into, have, end - have).iter().for_each(|part| summing.add(part));
             have = end;
@@ -377,8 +378,8 @@ impl Connection {
     fn receive_some(&self, parts: &mut [IoSliceMut<'_>], mode: ReceiveMode) -> Result<usize, NetError> {
         let Some(channel) = &self.channel else { return self.receive_bytes(parts, mode) };
         let receive = |into: &mut [u8]| {
-            // A record has its own length: to wait for all that the caller wants would be to wait for records that
-            // were not asked for.
+            // A record has its own length: waiting for all that the caller wants would wait for records that were not
+            // requested.
             let mode = if mode == ReceiveMode::Whole { ReceiveMode::Some } else { mode };
             self.receive_bytes(&mut [IoSliceMut::new(into)], mode)
         };
@@ -401,12 +402,12 @@ impl Connection {
         if len.bytes == 0 { Err(self.lost(io::ErrorKind::UnexpectedEof.into())) } else { Ok(len.bytes) }
     }
 
-    /// Makes a call that may wait; runs the thread's hook first if it really has to.
+    /// Makes a call that may wait, after the thread's hook if it really has to wait.
     fn patiently<T>(&self, step: impl FnMut(bool) -> rustix::io::Result<T>) -> Result<T, NetError> {
         self.watchfully(if hook::is_set() { Some(PollAttempt::default()) } else { None }, step)
     }
 
-    /// As [`Connection::patiently`], and looks a few times whether it need not wait.
+    /// Like [`Connection::patiently`], with busy polling first.
     fn busy_polling<T>(&self, step: impl FnMut(bool) -> rustix::io::Result<T>) -> Result<T, NetError> {
         self.watchfully(Some(self.busy_poll.begin()), step)
     }
@@ -424,6 +425,7 @@ impl Connection {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) if watching.as_mut().is_some_and(PollAttempt::goes_on) => {}
+                // Nothing came while polling: the next step waits in the kernel, and `EAGAIN` from that is its timeout.
                 Err(Errno::AGAIN) => {
                     let Some(looked) = watching.take() else { return Err(self.timed_out()) };
                     self.busy_poll.saw(&looked, false);
@@ -434,13 +436,13 @@ impl Connection {
         }
     }
 
-    /// Reads a header.
+    /// Decodes a header.
     pub fn decode(&self, header: Option<&[u8; FRAME_HEADER_LEN]>) -> Result<Frame, NetError> {
         let decoded = header.map_or(Err(FrameError::Magic), Frame::from_bytes);
         decoded.map_err(|error| match error {
             FrameError::Version(theirs) => self.refused(Refusal::Version { theirs }),
             FrameError::Checksum => self.damaged(Damage::Answer),
-            // One that has proven itself does not send anything else. Before, it may be any server.
+            // An authenticated server sends nothing but frames. Before, it may be any server.
             FrameError::Magic if self.is_proven && self.address.is_sealed() => self.damaged(Damage::Answer),
             error => NetError::Protocol { address: self.address.clone(), what: error.to_string() },
         })
@@ -454,13 +456,13 @@ impl Connection {
         NetError::Damaged { address: self.address.clone(), what, times: 1 }
     }
 
-    /// The error for an other side that was silent for too long.
+    /// Returns the error for a server that was silent for too long.
     pub fn timed_out(&self) -> NetError {
         let waited_ms = u64::try_from(self.wait.as_millis()).unwrap_or(u64::MAX);
         NetError::TimedOut { address: self.address.clone(), waited_ms }
     }
 
-    /// The error for a library that refuses to encrypt, which it has no reason to.
+    /// Returns the error for a library that refuses to encrypt, for which there is no known reason.
     fn no_record(&self) -> NetError {
         NetError::System { what: "encrypt a message", cause: io::ErrorKind::Other.into() }
     }
@@ -481,7 +483,7 @@ impl Connection {
     }
 }
 
-/// A connection that breaks in the handshake has not carried a request.
+/// Turns an error of the handshake into one that says that no request was carried out.
 fn unsent(error: NetError) -> NetError {
     match error {
         NetError::Lost { address, cause } => NetError::Connect { address, cause },
@@ -492,9 +494,10 @@ fn unsent(error: NetError) -> NetError {
     }
 }
 
-/// Moves the front of what came early from `into` to the body; returns how much of the payload is there.
+/// Moves the front of what arrived early from `into` to the body; returns how many bytes of the payload are there.
 fn claim_body(frame: &Frame, early: usize, body: &mut Vec<u8>, into: &mut [IoSliceMut<'_>]) -> usize {
     body.clear();
+    // Without a body all bytes are where they belong already.
     if frame.body_len == 0 {
         return early;
     }

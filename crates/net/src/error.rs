@@ -10,7 +10,7 @@ use crate::Address;
 /// Reason why an exchange failed. A reply with an errno is not such an error: it was carried well.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
-    /// No connection came about; the request was not sent.
+    /// No connection could be made; the request was not sent.
     #[error("cannot connect to {address}: {cause}; is the daemon running there?")]
     Connect {
         /// Address that was tried.
@@ -26,7 +26,7 @@ pub enum NetError {
         /// The kernel's error.
         cause: io::Error,
     },
-    /// Another process answers than before; the request was not sent.
+    /// Another process answered than before; the request was not sent.
     #[error("the daemon at {address} was restarted")]
     Restarted {
         /// Address of the other side.
@@ -42,7 +42,7 @@ pub enum NetError {
         /// Number of times so far.
         times: u32,
     },
-    /// No answer in time; the request may have been carried out.
+    /// No reply in time; the request may have been carried out.
     #[error("{address} did not answer within {waited_ms} ms")]
     TimedOut {
         /// Address of the silent side.
@@ -62,7 +62,7 @@ pub enum NetError {
         /// The last error.
         cause: Box<NetError>,
     },
-    /// It is known that the node is dead, and for how long.
+    /// The node is known to be dead, for so long.
     #[error("it is known to be dead for {dead_s} s")]
     Dead {
         /// For how long, in seconds.
@@ -238,10 +238,11 @@ pub enum Refusal {
     /// Another user's process.
     #[error("it serves only processes of its own user; run as the user who started the formation")]
     User,
-    /// One of the two encrypts.
+    /// One side encrypts, the other does not.
     #[error("one of the two encrypts and the other does not; use the map of the formation that runs there")]
     Way,
-    /// Another daemon is the node now, or another node is there; or the client is a node's former daemon.
+    /// Another daemon serves the node now, or another node is at the address; or the client is a former daemon of a
+    /// node.
     #[error("the node has moved to another host; this is not its present daemon")]
     Moved,
     /// Some other reason.

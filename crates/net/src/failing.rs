@@ -17,11 +17,11 @@ pub enum Fault {
     DropBefore,
     /// The request is carried out, its answer is lost.
     DropAfter,
-    /// No connection comes about.
+    /// No connection can be made.
     NoConnection,
-    /// It is answered with this error and not carried out.
+    /// The request is answered with this error and not carried out.
     Fail(Errno),
-    /// It is not sent before the latch is open.
+    /// The request is not sent before the latch is open.
     Hold(Latch),
 }
 
@@ -70,7 +70,7 @@ pub struct FailingTransport {
 }
 
 impl FailingTransport {
-    /// `plan` decides for every request what happens to it; `None` is nothing.
+    /// Creates a transport for which `plan` decides what happens to every request; `None` is nothing.
     #[must_use]
     pub fn new(
         inner: Arc<dyn Transport>,

@@ -8,9 +8,9 @@
 //! client → Proof     request 0xff02   proof [32]
 //! server → Welcome   its reply        instance u64                                        or a status and no body
 //! ```
-//! The server proves itself first; its proof covers the client's nonce, so it tells an asker nothing. The way in which all that
-//! follows is protected is not a matter of negotiation: both know it, and both prove that they do. Where it is encrypted, that
-//! begins with Welcome.
+//! The server proves itself first; its proof covers the client's nonce, so it tells an asker nothing. The way in which
+//! all that follows is protected is not a matter of negotiation: both know it, and both prove that they do. Where it is
+//! encrypted, that begins with Welcome.
 
 use bivouac_types::limits::FRAME_HEADER_LEN;
 use bivouac_types::{ClientId, Errno, FormationId, NodeId, OpId};
@@ -56,7 +56,7 @@ struct KeyPair {
 }
 
 impl KeyPair {
-    /// None, and zeros for it, where nothing is encrypted.
+    /// Draws a key pair; none, and zeros for it, where nothing is encrypted.
     fn draw(way: FrameProtection) -> Result<KeyPair, NetError> {
         if way != FrameProtection::Record {
             return Ok(KeyPair { private: None, public: [0; KEY_LEN] });
@@ -68,7 +68,7 @@ impl KeyPair {
         Ok(KeyPair { private: Some(private), public })
     }
 
-    /// Encryption of the connection for `side`, if there is any. An error where the other side's key is none.
+    /// Returns the encryption of the connection for `side`, if there is any. Fails where the other side's key is none.
     fn channel(
         &mut self,
         transcript: &Transcript,
@@ -105,8 +105,8 @@ pub(crate) struct ClientSide {
 }
 
 impl ClientSide {
-    /// Draws the nonce and the keys of a connection of this generation; 0 for one that belongs to none. No other daemon than
-    /// `daemon`, if that is given, accepts it.
+    /// Draws the nonce and the keys of a connection of this generation; 0 for one that belongs to none. No other daemon
+    /// than `daemon`, if that is given, accepts it.
     pub fn new(
         identity: &Identity,
         daemon: Option<DaemonId>,
@@ -128,7 +128,7 @@ impl ClientSide {
         Ok(ClientSide { identity: identity.clone(), daemon, generation, way, nonce, keys, transcript: None })
     }
 
-    /// The first message.
+    /// Returns the first message.
     pub fn hello(&self) -> Vec<u8> {
         let Identity { auth, client, lane, epoch } = &self.identity;
         let (node, node_epoch) = self.daemon.map_or((NODE_ANY, 0), |daemon| (daemon.node.0, daemon.epoch));
@@ -146,7 +146,7 @@ impl ClientSide {
         message(Frame::request(HELLO, OpId(0), *client, 0), &hello.to_bytes())
     }
 
-    /// The answer to the server's challenge.
+    /// Returns the answer to the server's challenge.
     pub fn prove(&mut self, reply: &Frame, body: &[u8]) -> Result<Vec<u8>, HandshakeError> {
         expect(reply, HELLO)?;
         let challenge = Challenge::from_bytes(body)?;
@@ -179,13 +179,13 @@ impl ClientSide {
         self.transcript.is_some()
     }
 
-    /// Encryption of all that follows the proof, if there is any; to be taken once.
+    /// Returns the encryption of all that follows the proof, if there is any; to be taken once.
     pub fn channel(&mut self) -> Result<Option<Channel>, HandshakeError> {
         let Some(transcript) = &self.transcript else { return Ok(None) };
         self.keys.channel(transcript, &self.identity.auth.secret, HandshakeRole::Client)
     }
 
-    /// Pad that hides a secret on this connection, once the server's challenge has been verified; see
+    /// Returns the pad that hides a secret on this connection, once the server's challenge has been verified; see
     /// [`Transcript::pad`].
     pub fn pad(&self) -> [u8; PROOF_LEN] {
         let transcript = self.transcript.as_ref();
@@ -255,18 +255,18 @@ impl ServerSide {
         ServerSide { lane, way, nonce, state: ServerState::Fresh, channel: None }
     }
 
-    /// The way in which frames come and go after the handshake.
+    /// Returns the way in which frames come and go after the handshake.
     pub fn way(&self) -> FrameProtection {
         self.way
     }
 
-    /// The lane that the client asks for, once it has; that of the listener before.
+    /// Returns the lane that the client asks for, once it has; that of the listener before.
     pub fn lane(&self) -> LaneKind {
         self.lane
     }
 
-    /// Takes a frame from the client. `instance` tells this run of the server from others; `admits` is whether the service
-    /// takes a client that proves itself.
+    /// Takes a frame from the client. `instance` tells this run of the server from others; `admits` is whether the
+    /// service takes a client that proves itself.
     pub fn take(
         &mut self,
         auth: &Auth,
@@ -297,12 +297,13 @@ impl ServerSide {
         }
     }
 
-    /// Encryption of Welcome and all that follows, if there is any; to be taken once the client is admitted.
+    /// Returns the encryption of Welcome and all that follows, if there is any; to be taken once the client is
+    /// admitted.
     pub fn channel(&mut self) -> Option<Channel> {
         self.channel.take()
     }
 
-    /// Pad that hides a secret on this connection, once the client was challenged; see [`Transcript::pad`].
+    /// Returns the pad that hides a secret on this connection, once the client was challenged; see [`Transcript::pad`].
     pub fn pad(&self, auth: &Auth) -> Option<[u8; PROOF_LEN]> {
         match &self.state {
             ServerState::Fresh => None,
@@ -379,7 +380,7 @@ fn admit(
     HandshakeStep::Admit(message(reply(frame), &instance.to_bytes()), introduction)
 }
 
-/// Refusal of a client of another protocol version, or of another user.
+/// Returns the refusal of a client of another protocol version, or of another user.
 pub(crate) fn refusal(reason: Refusal) -> Vec<u8> {
     let hello = Frame::request(HELLO, OpId(0), ClientId(0), 0);
     message(Frame { status: status(reason), ..reply(&hello) }, &[])
@@ -420,7 +421,7 @@ fn reason(code: i32) -> Refusal {
     known.into_iter().find(|reason| status(*reason) == code).unwrap_or(Refusal::Other { status: code })
 }
 
-/// Sealed whatever carries it: it is short, and comes before either side knows the other.
+/// Returns a message, sealed whatever carries it: it is short, and comes before either side knows the other.
 fn message(mut frame: Frame, body: &[u8]) -> Vec<u8> {
     frame.body_len = body.len() as u32;
     frame.seal = seal_of(body, []);

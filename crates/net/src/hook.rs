@@ -10,9 +10,9 @@ thread_local! {
     static HOOK: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
 }
 
-/// Sets what the current thread runs before it waits for the network, and returns what it ran until now. A
-/// mount, and a lane of a server, let another thread take requests meanwhile. The hook may run several times per request, and not
-/// at all if the answer is there already; it never runs for [`crate::InProcess`].
+/// Sets what the current thread runs before it waits for the network, and returns what it ran until now. A mount, and a
+/// lane of a server, let another thread take requests meanwhile. The hook may run several times per request, and not at
+/// all if the answer is there already; it never runs for [`crate::InProcess`].
 pub fn on_block(hook: Option<Rc<dyn Fn()>>) -> Option<Rc<dyn Fn()>> {
     // A thread that ends has none any more.
     HOOK.try_with(|cell| cell.replace(hook)).ok().flatten()

@@ -15,7 +15,7 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    /// Requests go to `service` as if they came over `lane`.
+    /// Creates a transport whose requests go to `service` as if they came over `lane`.
     #[must_use]
     pub fn new(service: Arc<dyn Service>, lane: LaneKind) -> InProcess {
         InProcess { service, lane }

@@ -8,14 +8,14 @@ type Keep = fn(OwnedFd) -> OwnedFd;
 
 static KEEP: OnceLock<Keep> = OnceLock::new();
 
-/// From now on, sockets that are connected, and descriptors that come over them, are given to `keep` first: for a
-/// library in a program that has plans for low numbers. Only the first one of a process counts.
+/// Registers `keep`, which is called first for sockets that are connected and for descriptors that arrive over them:
+/// for a library in a program with plans for low numbers. Only the first call of a process counts.
 pub fn keep_sockets(keep: Keep) {
-    // A second one would have nothing that the first has not.
+    // A second function would find no descriptor that the first has not moved.
     let _ = KEEP.set(keep);
 }
 
-/// The descriptor, where it is to be.
+/// Returns the descriptor, where it is to be.
 pub(crate) fn kept(descriptor: OwnedFd) -> OwnedFd {
     match KEEP.get() {
         Some(keep) => keep(descriptor),

@@ -2,14 +2,15 @@
 //!
 //! - Asking: a [`Transport`] carries one [`Request`] at a time ([`SocketTransport`] over TCP or a Unix
 //!   socket, [`InProcess`] as a function call); [`Peer`] adds bounded waiting and resending; [`call`],
-//!   [`call_into`], [`start`] and [`begin`] (with [`await_any`], for many at a time) speak in operations instead of bytes. For those who are known to be dead ([`LivenessTable`])
-//!   nobody waits any more.
+//!   [`call_into`], [`start`] and [`begin`] (with [`await_any`], for many at a time) speak in operations instead of
+//!   bytes. For those who are known to be dead ([`LivenessTable`]) nobody waits any more.
 //! - Answering: a [`Server`] gives the frames that arrive on its [`Listener`]s to a [`Service`].
 //! - Both sides prove with [`Auth`] that they know the formation's secret before the first request.
 //! - Both ways at any time: a [`Link`] carries [`Message`]s between supervisors.
 //! - To other formations: an encrypted connection in two halves, [`SealedReader`] and [`SealedWriter`].
 //! - Over TCP each side compares what comes with its seal, or opens it; what was damaged is sent again, a few times.
-//! - Faults for tests: [`FailingTransport`], and a network that changes bytes, [`TamperingProxy`]; what every transport must do: [`conformance`].
+//! - Faults for tests: [`FailingTransport`], and a network that changes bytes, [`TamperingProxy`]; what every transport
+//!   must do: [`conformance`].
 
 mod address;
 mod auth;

@@ -21,8 +21,8 @@ use crate::{Address, Identity, NetError, ReplyHead, Request};
 /// Room for answers at first, in bytes: descriptors come with short ones.
 const ROOM: usize = FRAME_HEADER_LEN + 1024;
 
-/// A proven connection to a node of this machine, of no [`crate::Generation`]: what is asked over it ends with it. After an
-/// error it is not to be used any more.
+/// A proven connection to a node of this machine, of no [`crate::Generation`]: what is asked over it ends with it.
+/// After an error it is not to be used any more.
 pub struct Line {
     connection: Connection,
     address: Address,
@@ -60,7 +60,7 @@ impl Line {
         Ok((reply?.0, descriptor))
     }
 
-    /// The answer's header; its body is behind that in the buffer.
+    /// Returns the answer's header; its body is behind that in the buffer.
     fn receive(
         &self,
         request: &Request<'_>,

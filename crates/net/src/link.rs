@@ -1,8 +1,9 @@
 //! A connection on which both sides speak when they want, after they have proven themselves: how the supervisors of
 //! a formation's hosts come together.
 //!
-//! It never waits, except in [`Link::connect`] ([`Link::reach`] does not): whoever owns it polls its descriptor, and calls [`Link::receive`]
-//! and [`Link::flush`]. Before the other side is proven it takes no more memory than a handshake's frame.
+//! It never waits, except in [`Link::connect`] ([`Link::reach`] does not): whoever owns it polls its descriptor, and
+//! calls [`Link::receive`] and [`Link::flush`]. Before the other side is proven it takes no more memory than a
+//! handshake's frame.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -26,7 +27,7 @@ const READ_LEN: usize = 1 << 16;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(3600);
 /// Error for bytes that are not those that were sent.
 const DAMAGED: &str = "a message was damaged on the way: look for a bad cable, card or switch";
-/// Most bytes that wait to be sent to a side that does not take them.
+/// Most bytes queued for a side that does not take them.
 const OUTGOING_MAX: usize = 4 * FRAME_PAYLOAD_MAX;
 
 /// A message between the two sides.
@@ -58,7 +59,7 @@ enum Stage {
     Asking(Box<ClientSide>),
     /// The other side has not proven itself.
     Proving(Box<ServerSide>, Auth),
-    /// It has; with the bytes that hide a secret.
+    /// The other side has authenticated; with the bytes that hide a secret.
     Proven([u8; 32]),
 }
 
@@ -94,8 +95,8 @@ impl Link {
         Ok(Link { channel: channel.map(Box::new), ..link })
     }
 
-    /// Begins to connect to a listener and to prove who we are, without waiting: [`Link::is_proven`] once that is done, an
-    /// error of [`Link::flush`] or [`Link::receive`] if it cannot be done.
+    /// Begins to connect to a listener and to prove who we are, without waiting: [`Link::is_proven`] once that is done,
+    /// an error of [`Link::flush`] or [`Link::receive`] if it cannot be done.
     ///
     /// # Errors
     /// That there is no way there, or what the system says.
@@ -120,20 +121,20 @@ impl Link {
         Ok(Link { socket, address, stage, way, channel: None, incoming: Vec::new(), outgoing: Vec::new() })
     }
 
-    /// The other side's address, for messages.
+    /// Returns the other side's address, for messages.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// This side's address: the one of this host that the other side is reached from.
+    /// Returns this host's address from which the other side is reached.
     #[must_use]
     pub fn local_ip(&self) -> Option<IpAddr> {
         let address = rustix::net::getsockname(&self.socket).ok()?;
         SocketAddr::try_from(address).ok().map(|address| address.ip().to_canonical())
     }
 
-    /// The other side's address, to reach it again.
+    /// Returns the other side's address, to reach it again.
     #[must_use]
     pub fn peer(&self) -> Option<SocketAddr> {
         let address = rustix::net::getpeername(&self.socket).ok()??;
@@ -221,7 +222,8 @@ impl Link {
     /// Receives the messages that have come, without waiting.
     ///
     /// # Errors
-    /// That the connection broke or was closed, that the other side does not know the secret, or says what makes no sense.
+    /// That the connection broke or was closed, that the other side does not know the secret, or says what makes no
+    /// sense.
     pub fn receive(&mut self) -> Result<Vec<Message>, NetError> {
         let mut messages = Vec::new();
         loop {
@@ -262,7 +264,7 @@ impl Link {
         Ok(())
     }
 
-    /// The next whole frame with what follows its header; `None` while it is not all there.
+    /// Returns the next whole frame with what follows its header; `None` while it is not all there.
     fn next_frame(&mut self) -> Result<Option<(Frame, Vec<u8>)>, NetError> {
         let Some(header) = self.incoming.first_chunk::<FRAME_HEADER_LEN>() else { return Ok(None) };
         let frame = Frame::from_bytes(header).map_err(|error| self.not_ours(error))?;
@@ -320,7 +322,7 @@ impl Link {
         self.flush()
     }
 
-    /// The asking side's next step.
+    /// Takes the asking side's next step.
     fn take_answer(&mut self, frame: &Frame, body: &[u8]) -> Result<(), NetError> {
         let failed = handshake_failed(&self.address);
         let Stage::Asking(client) = &mut self.stage else { return Ok(()) };
@@ -336,7 +338,8 @@ impl Link {
         self.flush()
     }
 
-    /// From now on all is encrypted, if that was agreed. Nothing can have come yet that is: the other side waits.
+    /// Encrypts everything from now on, if that was agreed. No encrypted bytes can have arrived yet: the other side
+    /// waits.
     fn encrypt(&mut self, channel: Option<Channel>) -> Result<(), NetError> {
         if channel.is_some() && !self.incoming.is_empty() {
             return Err(self.alien("something else than a handshake"));
@@ -384,7 +387,8 @@ pub(crate) fn is_whole(frame: &Frame, rest: &[u8], way: FrameProtection) -> bool
     frame.seal.protection() == way && summing.fits(frame.seal)
 }
 
-/// The asking side's handshake, waiting for each answer: the bytes that hide a secret on this connection, and what encrypts it.
+/// Does the asking side's handshake, waiting for each answer. Returns the bytes that hide a secret on this connection,
+/// and what encrypts it.
 pub(crate) fn shake_hands(
     socket: &OwnedFd,
     address: &Address,
@@ -443,6 +447,7 @@ fn exchange(
     }
     let mut body = vec![0; len];
     read(&mut body)?;
+    // Whatever a connection's frames are protected with follows from the handshake: its own have a plain sum.
     if is_whole(&frame, &body, FrameProtection::Sum) { Ok((frame, body)) } else { Err(alien(DAMAGED.into())) }
 }
 

@@ -52,13 +52,13 @@ impl Listener {
         Ok(Listener { socket, address })
     }
 
-    /// Its address, with the port that was chosen.
+    /// Returns its address, with the port that was chosen.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// A second handle of the same socket, to keep the address while a daemon restarts.
+    /// Returns a second handle of the same socket, to keep the address while a daemon restarts.
     ///
     /// # Errors
     /// [`NetError::System`] when descriptors have run out.
@@ -70,7 +70,7 @@ impl Listener {
         Ok(Listener { socket, address: self.address.clone() })
     }
 
-    /// The socket, to be passed on.
+    /// Returns the socket, to be passed on.
     #[must_use]
     pub fn into_fd(self) -> OwnedFd {
         self.socket
@@ -110,8 +110,8 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Nobody else can connect between `bind` and `chmod`: without the mode bits of the socket the directory
-/// decides, and the server looks at the credentials of whoever connects.
+/// Binds a socket for this user alone. Nobody else can connect between `bind` and `chmod`: until then the directory's
+/// permissions apply, and the server checks the credentials of each peer.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;

@@ -17,7 +17,7 @@ pub struct LivenessTable {
 }
 
 impl LivenessTable {
-    /// All of so many nodes live.
+    /// Creates the table of `count` nodes, all of which live.
     #[must_use]
     pub fn new(count: usize) -> LivenessTable {
         LivenessTable {
@@ -27,7 +27,7 @@ impl LivenessTable {
         }
     }
 
-    /// A node is dead, or lives again.
+    /// Notes that a node is dead, or lives again.
     pub fn set_dead(&self, node: NodeId, dead: bool) {
         let Some(entry) = self.dead.get(usize::from(node.0)) else { return };
         let now = if dead {
@@ -41,26 +41,26 @@ impl LivenessTable {
         });
     }
 
-    /// For how long a node is known to be dead, if it is.
+    /// Returns for how long a node has been known to be dead; `None` if it is not.
     #[must_use]
     pub fn dead_for(&self, node: NodeId) -> Option<Duration> {
         let moment = self.dead.get(usize::from(node.0))?.load(Ordering::Acquire).checked_sub(1)?;
         Some(self.since.elapsed().saturating_sub(Duration::from_millis(moment)))
     }
 
-    /// Fencing token of what is begun under locks: others refuse it when they know of a higher incarnation of this
-    /// node.
+    /// Returns the fencing token of what is begun under locks: others refuse it when they know of a higher incarnation
+    /// of this node.
     #[must_use]
     pub fn token(&self) -> u32 {
         self.own.load(Ordering::Acquire).saturating_add(1)
     }
 
-    /// This process's own node has a new incarnation. To be called when all locks are in doubt.
+    /// Sets the incarnation of this process's own node. To be called once all locks are marked as doubtful.
     pub fn set_incarnation(&self, incarnation: u32) {
         self.own.store(incarnation, Ordering::Release);
     }
 
-    /// Those that are known to be dead.
+    /// Returns the nodes that are known to be dead.
     #[must_use]
     pub fn dead(&self) -> Vec<NodeId> {
         let dead = self.dead.iter().enumerate().filter(|(_, entry)| entry.load(Ordering::Acquire) != 0);

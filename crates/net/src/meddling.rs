@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::Address;
 
-/// Makes what goes on of what came.
+/// A function that makes what goes on of what came.
 type Meddle = dyn Fn(&Unit, Vec<u8>) -> ForwardedUnit + Send + Sync;
 
 /// A unit of the stream: a frame, or a record of a connection whose records are sealed.
@@ -24,7 +24,7 @@ pub struct Unit {
     pub is_asked: bool,
     /// Number of the unit among those that went this way over this connection, counted from 0.
     pub number: u64,
-    /// Its header, as far as that can be read.
+    /// Its header, if that can be read.
     pub frame: Option<Frame>,
 }
 
@@ -97,7 +97,7 @@ impl TamperingProxy {
         Ok(TamperingProxy { at, shared })
     }
 
-    /// Its address.
+    /// Returns its address.
     #[must_use]
     pub fn address(&self) -> Address {
         Address::tcp(self.at.to_string())
@@ -167,7 +167,7 @@ impl Shared {
     }
 }
 
-/// The next frame or record. A record begins with its length, which is never what frames begin with.
+/// Returns the next frame or record. A record begins with its length, which is never what frames begin with.
 fn next(from: &mut &TcpStream) -> io::Result<(Option<Frame>, Vec<u8>)> {
     let mut bytes = vec![0; 4];
     from.read_exact(&mut bytes)?;

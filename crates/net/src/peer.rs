@@ -1,4 +1,4 @@
-//! A node as a caller sees it: it may go away for a while and come back.
+//! A node from a caller's view: it may go away for a while and come back.
 //!
 //! A request whose connection broke is sent again with [`Flags::RETRY`] if it may have been carried out,
 //! until the caller's patience ends. After a loss, one thread connects again and runs the reconnect
@@ -20,8 +20,8 @@ use crate::{
     SocketOptions, SocketTransport, Transport, Wait, Watch, hook, slices,
 };
 
-/// Runs after a loss, before anything else is sent to the node; it may use the given transport, which
-/// neither waits nor resends. An error means that the node is away again.
+/// Called after a loss, before anything else is sent to the node. It may use the given transport, which neither waits
+/// nor resends. An error means that the node is away again.
 pub type OnReconnect = dyn Fn(NodeId, &dyn Transport) -> Result<(), NetError> + Send + Sync;
 
 type OnAway = dyn Fn() + Send + Sync;
@@ -31,8 +31,8 @@ type OnAway = dyn Fn() + Send + Sync;
 pub struct PeerOptions {
     /// Time to wait for a node that is away, in milliseconds, unless the request says otherwise.
     pub wait_ms: u64,
-    /// True if this is a program of others: it does not wait until it may open something again, which may be never, nor
-    /// for a formation that has been taken down.
+    /// True for a client in a program of others: it does not wait for descriptors, which may never be free, nor for a
+    /// formation that has been taken down.
     pub is_guest: bool,
 }
 
@@ -58,8 +58,8 @@ pub struct Peer {
     liveness: Option<Arc<LivenessTable>>,
     // Sending holds the lock shared, reconnecting holds it exclusively.
     link: RwLock<Link>,
-    // Episodes below this have ended with a loss. Noted without the lock: whoever sends at length holds that, and what is
-    // sent after a loss must not go over connections of before it.
+    // Episodes below this have ended with a loss. Raised without the lock, which a long send holds meanwhile: what is
+    // sent after a loss must not use connections from before it.
     lost_below: AtomicU64,
     // Number of times that the node's address was replaced.
     redirections: AtomicU64,
@@ -69,15 +69,15 @@ pub struct Peer {
 }
 
 struct Link {
-    // Redirections that it has seen: connections of before lead to a former daemon.
+    // Redirections taken into account: connections from before later ones lead to a former daemon.
     redirections: u64,
-    // Raised by every reconnection, so that late news of an old loss does no harm.
+    // Raised by every reconnection, so that a late report of an old loss has no effect.
     episode: u64,
     on_reconnect: Option<Box<OnReconnect>>,
 }
 
 impl Peer {
-    /// A peer over any transport.
+    /// Creates a peer over any transport.
     #[must_use]
     pub fn new(node: NodeId, transport: Arc<dyn Transport>, options: PeerOptions) -> Peer {
         let link = Link { redirections: 0, episode: 0, on_reconnect: None };
@@ -95,7 +95,7 @@ impl Peer {
         }
     }
 
-    /// A peer over sockets.
+    /// Creates a peer over sockets.
     #[must_use]
     pub fn to(node: NodeId, address: Address, identity: Identity, options: PeerOptions) -> Peer {
         let sockets = SocketOptions { wait_ms: options.wait_ms, ..SocketOptions::default() };
@@ -104,7 +104,7 @@ impl Peer {
         Peer::new(node, Arc::new(transport), options)
     }
 
-    /// The same, with its connections under watch: [`Peer::revive`] is for when one of them breaks.
+    /// Like [`Peer::to`], with its connections watched: [`Peer::revive`] is to be called when one of them breaks.
     #[must_use]
     pub fn watched(
         node: NodeId,
@@ -120,22 +120,22 @@ impl Peer {
         Peer::new(node, Arc::new(transport), options)
     }
 
-    /// The same, heeding what is known of the node: when it is dead, requests wait for it until the bounded time from
-    /// then on is over, and behind that next to not at all.
+    /// Sets the table of dead nodes. While the node is dead, requests wait for it until the bounded time since its
+    /// death is over, and hardly at all after that.
     #[must_use]
     pub fn heeding(self, liveness: &Arc<LivenessTable>) -> Peer {
         Peer { liveness: Some(Arc::clone(liveness)), ..self }
     }
 
-    /// The same, of a node that came to the address in this epoch.
+    /// Sets the epoch in which the node came to the address.
     #[must_use]
     pub fn since(self, epoch: u32) -> Peer {
         self.transport.redirect(epoch, &self.transport.address());
         self
     }
 
-    /// Connects again after a connection broke that nobody used, and runs the reconnect callback, unless somebody
-    /// else has done so since.
+    /// Reconnects after a connection broke that was not in use, and calls the reconnect callback, unless another thread
+    /// has done so since.
     ///
     /// # Errors
     /// When the node is still away after `wait`.
@@ -150,8 +150,8 @@ impl Peer {
         self.enter(&mut patience).map(drop)
     }
 
-    /// Sets what runs after a loss: once per loss, not once per connection. It also runs when another daemon
-    /// than before answers at the address, and when the first connection had to be waited for.
+    /// Sets the callback after a loss: it is called once per loss, not once per connection. It is also called when
+    /// another daemon than before answers at the address, and when the first connection had to be waited for.
     pub fn on_reconnect(
         &self,
         callback: impl Fn(NodeId, &dyn Transport) -> Result<(), NetError> + Send + Sync + 'static,
@@ -159,36 +159,37 @@ impl Peer {
         self.link.write().on_reconnect = Some(Box::new(callback));
     }
 
-    /// Sets what is called, without locks, before each pause between attempts to reach the node, and when an answer did not
-    /// come in time: it may look elsewhere for where the node is, and [redirect](Transport::redirect) this. To be set once.
+    /// Sets the callback for a node that is away. It is called without locks, before each pause between attempts to
+    /// connect, and when a reply is overdue. It may look up where the node is, and [redirect](Transport::redirect) this
+    /// peer. To be set once.
     pub fn on_away(&self, look: impl Fn() + Send + Sync + 'static) {
         assert!(self.on_away.set(Box::new(look)).is_ok(), "{} is looked for twice", self.node);
     }
 
-    /// The node.
+    /// Returns the node.
     #[must_use]
     pub fn node(&self) -> NodeId {
         self.node
     }
 
-    /// Ends all waiting for the node: requests that would wait fail at once, now and later.
+    /// Ends all waiting for the node: requests that would wait fail at once, from now on.
     pub fn close(&self) {
         *self.closed.lock() = true;
         self.closing.notify_all();
     }
 
-    /// Time that the request may take, in milliseconds; 0 if it is over before it begins, since it is known that nobody
-    /// would answer.
+    /// Returns for how long the request may take, in milliseconds; 0 if it need not be tried, since the node is known
+    /// to be dead.
     fn wait_ms(&self, request: &Request<'_>) -> u64 {
         let wanted = match request.frame.wait_ms {
             0 => self.options.wait_ms,
             wait_ms => u64::from(wait_ms),
         };
         match self.dead_for().filter(|_| !is_for_the_dead(request)) {
-            // A guest is told of those alone that will not be started again.
+            // A guest's table only has nodes that will not be restarted.
             Some(_) if self.options.is_guest => 0,
-            // Counted from its death, not from the request: programs that make many calls wait once for a dead
-            // node, and not once for each.
+            // From its death, not from the request: a program that makes many calls waits once for a dead node, not
+            // once per call.
             Some(dead) => wanted.min(self.options.wait_ms.saturating_sub(millis(dead))),
             None => wanted,
         }
@@ -206,6 +207,7 @@ impl Peer {
         // Waiting for a node that is away is left to `finish`, so that others can be started meanwhile.
         let wait_ms = u32::try_from(self.wait_ms(request)).unwrap_or(u32::MAX);
         let hopeless = wait_ms == 0 && self.dead_for().is_some();
+        // `try_read`: a reconnection under way holds the lock, and is waited for in `finish` too.
         let started = self.link.try_read().filter(|link| self.is_up(link) && !hopeless).map(|link| {
             let frame = bivouac_wire::Frame { wait_ms, ..request.frame };
             (start(&Request { frame, ..*request }), link.episode)
@@ -213,7 +215,7 @@ impl Peer {
         Pending::new(PeerRequest { peer: self, started })
     }
 
-    /// Sends the request again and again until it is answered or patience ends.
+    /// Sends the request until it is answered or its time is over.
     fn persist(
         &self,
         first: Option<(NetError, u64)>,
@@ -222,6 +224,7 @@ impl Peer {
         into: &mut [IoSliceMut<'_>],
     ) -> Result<ReplyHead, NetError> {
         let mut patience = RetryBudget::new(self.wait_ms(request));
+        // Known to be dead for long: not even one attempt is made.
         if patience.wait.is_zero() && first.is_none() && self.dead_for().is_some() {
             return Err(self.busy(&patience));
         }
@@ -234,8 +237,10 @@ impl Peer {
             let link = self.enter(&mut patience)?;
             let episode = link.episode;
             request.frame.wait_ms = u32::try_from(patience.left().as_millis()).unwrap_or(u32::MAX).max(1);
-            // Without a copy as long as nothing was damaged: large payloads go from the program’s own pages.
+            // Without a copy as long as nothing was damaged: large payloads are sent from the program's own pages.
             let outcome = if patience.damages == 0 {
+                // Begun under the lock, so that no reconnection comes between the check and the send; the reply is
+                // awaited without it.
                 let pending = self.transport.start(&request);
                 drop(link);
                 pending.finish(&request, body, into)
@@ -249,8 +254,8 @@ impl Peer {
         }
     }
 
-    /// Carries out one attempt with memory of our own. A program may change its buffer while it is being sent, which
-    /// looks like damage on the way each time.
+    /// Makes one attempt with buffers of its own. A program that changes its buffer while it is being sent makes each
+    /// transmission look damaged.
     fn steadily(
         &self,
         link: RwLockReadGuard<'_, Link>,
@@ -268,7 +273,7 @@ impl Peer {
         Ok(head)
     }
 
-    /// Decides whether a failed request is worth another attempt, and pauses before all but the first.
+    /// Decides whether a failed request is sent again, and pauses before all attempts but the first repetition.
     fn judge(
         &self,
         cause: NetError,
@@ -277,8 +282,8 @@ impl Peer {
         patience: &mut RetryBudget,
     ) -> Result<(), NetError> {
         let cause = patience.count(cause);
-        // The other connections are probably dead too, and a request over them would only find out one after the
-        // other.
+        // Other connections to the node are probably dead too, and each request over them would have to find that out
+        // by itself.
         if cause.is_passing() || cause.maybe_sent() {
             self.lost(episode);
         }
@@ -290,7 +295,8 @@ impl Peer {
             if self.redirections.load(Ordering::Acquire) == before {
                 return Err(self.unreachable(cause, patience.wait));
             }
-            // The node has moved, and its former host is neither there nor gone: the request has all of its time again.
+            // The node has moved, and its former host was silent rather than gone: the request gets its whole time
+            // again.
             *patience = RetryBudget { damages: patience.damages, ..RetryBudget::new(millis(patience.wait)) };
             request.frame.flags = request.frame.flags.with(Flags::RETRY);
             return Ok(());
@@ -298,6 +304,7 @@ impl Peer {
         if !self.is_passing(&cause) || patience.damages >= DAMAGED_MAX {
             return Err(cause);
         }
+        // The server counts damage at its own side; of damaged replies it learns by this flag.
         let told = Flags::ANSWER_DAMAGED;
         let is_told = matches!(cause, NetError::Damaged { what: Damage::Answer, .. });
         let flags = request.frame.flags;
@@ -309,7 +316,7 @@ impl Peer {
         if patience.failures > 1 { self.pause(cause, patience) } else { Ok(()) }
     }
 
-    /// Waits until requests may be sent, reconnecting if nobody else does.
+    /// Waits until requests may be sent, reconnecting if no other thread does.
     fn enter(&self, patience: &mut RetryBudget) -> Result<RwLockReadGuard<'_, Link>, NetError> {
         loop {
             let link = self.link.try_read_until(patience.deadline).ok_or_else(|| self.busy(patience))?;
@@ -317,8 +324,7 @@ impl Peer {
                 return Ok(link);
             }
             drop(link);
-            // Exclusive: the callback of a reconnection tells the node what this client has open, and no request
-            // may overtake that.
+            // Exclusive: the callback tells the node what this client has open, and no request may overtake that.
             let mut link = self.link.try_write_until(patience.deadline).ok_or_else(|| self.busy(patience))?;
             if !self.is_up(&link) {
                 self.reconnect(&mut link, patience)?;
@@ -328,6 +334,7 @@ impl Peer {
 
     fn reconnect(&self, link: &mut Link, patience: &mut RetryBudget) -> Result<(), NetError> {
         loop {
+            // Read before connecting: a redirection during the connection attempt has to lead to another attempt.
             let redirections = self.redirections.load(Ordering::Acquire);
             let outcome = self.transport.connect(patience.left()).and_then(|()| match &link.on_reconnect {
                 Some(callback) => callback(self.node, &*self.transport),
@@ -336,14 +343,16 @@ impl Peer {
             match outcome {
                 Ok(()) => {
                     link.episode += 1;
-                    // If there was one meanwhile, the caller connects anew.
+                    // If there was one meanwhile, the caller reconnects.
                     link.redirections = redirections;
-                    // Nobody has seen this episode, so nobody can have lost it: requests would reconnect for ever.
+                    // Nobody has seen this episode, so nobody can have lost it: otherwise requests would reconnect for
+                    // ever.
                     let is_lost = link.episode < self.lost_below.load(Ordering::Acquire);
                     assert!(!is_lost, "episode {} of {} is lost already", link.episode, self.node);
                     log::info!("{} at {} is back", self.node, self.transport.address());
                     return Ok(());
                 }
+                // A time-out of the attempt or of the callback leaves the node another attempt, within the budget.
                 Err(cause) if self.is_passing(&cause) || matches!(cause, NetError::TimedOut { .. }) => {
                     patience.failures += 1;
                     self.pause(cause, patience)?;
@@ -353,7 +362,7 @@ impl Peer {
         }
     }
 
-    /// Lets a dead peer alone for a while. Nothing tells when a process lives again, so the pauses grow.
+    /// Pauses before the next attempt to reach the node. Nothing signals that a process is back, so the pauses grow.
     fn pause(&self, cause: NetError, patience: &RetryBudget) -> Result<(), NetError> {
         let left = patience.left();
         if left.is_zero() {
@@ -373,7 +382,7 @@ impl Peer {
         cause.is_passing() && !(self.options.is_guest && (cause.is_starved() || cause.is_gone()))
     }
 
-    /// Has nothing more sent before a reconnection, unless there was one since that episode.
+    /// Refuses to send anything before a reconnection, unless there was one since that episode.
     fn lost(&self, episode: u64) {
         self.lost_below.fetch_max(episode + 1, Ordering::AcqRel);
     }
@@ -398,7 +407,7 @@ impl Peer {
     }
 }
 
-/// Returns whether a request is sent to nodes that are taken for dead as well: to find out whether they are.
+/// Returns true if a request is sent to nodes held for dead too, to find out whether they are.
 fn is_for_the_dead(request: &Request<'_>) -> bool {
     Op::from_number(request.frame.op).is_some_and(Op::seeks_life)
 }
@@ -407,7 +416,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The time that a request may take from its first failure on, and its failures so far.
+/// Time budget of a request from its first failure on, with the number of failures so far.
 struct RetryBudget {
     wait: Duration,
     deadline: Instant,
@@ -423,7 +432,7 @@ impl RetryBudget {
         RetryBudget { wait, deadline: now.checked_add(wait).unwrap_or(now), failures: 0, damages: 0 }
     }
 
-    /// Counts damage; it says how much there was.
+    /// Counts damage, and puts the count into the error.
     fn count(&mut self, cause: NetError) -> NetError {
         let NetError::Damaged { address, what, .. } = cause else { return cause };
         self.damages += 1;
@@ -457,7 +466,7 @@ impl Transport for Peer {
     }
 
     fn redirect(&self, epoch: u32, address: &Address) -> bool {
-        // In this order: whoever has seen the new number connects to the new address.
+        // In this order: a thread that has seen the new number connects to the new address.
         let is_new = self.transport.redirect(epoch, address);
         if is_new {
             log::info!("{} is at {address} from now on, in epoch {epoch}", self.node);
@@ -471,7 +480,7 @@ impl Transport for Peer {
     }
 }
 
-/// A request that was given to a peer; not yet sent if the peer was away.
+/// A request given to a peer; not sent yet if the peer was away.
 struct PeerRequest<'t> {
     peer: &'t Peer,
     started: Option<(Pending<'t>, u64)>,
@@ -496,7 +505,7 @@ impl InFlightRequest for PeerRequest<'_> {
         body: &mut Vec<u8>,
         into: &mut [IoSliceMut<'_>],
     ) -> Result<ReplyHead, NetError> {
-        // It was away when the request was started; waiting for it was left to this call.
+        // The node was away when the request was started; waiting for it was left to this call.
         let Some((pending, episode)) = self.started.take() else {
             return self.peer.persist(None, request, body, into);
         };
@@ -509,7 +518,7 @@ impl InFlightRequest for PeerRequest<'_> {
 
 impl Drop for PeerRequest<'_> {
     fn drop(&mut self) {
-        // A request that was given up takes its connection with it, perhaps the last one.
+        // A request that is given up closes its connection, perhaps the node's last one.
         if let Some((pending, episode)) = self.started.take() {
             drop(pending);
             self.peer.lost(episode);

@@ -9,13 +9,13 @@ use rustix::fs::{Mode, OFlags};
 
 /// Processors, for each of which one thread of a kind may look for work.
 const PROCESSORS_PER_LOOKER: usize = 4;
-/// For so long it counts whether processors are idle.
+/// Time for which an answer about idle processors is reused.
 const SPARE: Duration = Duration::from_millis(4);
 /// Bytes of a file of the kernel's that are read.
 const TEXT_MAX: usize = 1024;
 
-/// Maximum of threads of a kind that look for work at the same time: the other processors that this process may use are
-/// for those who ask.
+/// Returns how many threads of a kind look for work at the same time at most: the other processors that this process
+/// may use are for those who ask.
 #[must_use]
 pub fn looking_max() -> usize {
     match available_parallelism().map_or(1, usize::from) {
@@ -41,7 +41,7 @@ pub(crate) fn are_spare() -> bool {
     spare
 }
 
-/// Threads of this machine that want to run.
+/// Returns the number of threads of this machine that want to run.
 fn runnable() -> Option<usize> {
     // 0.20 0.18 0.12 1/80 11206: three averages, those that want to run of all, the last process.
     text("/proc/loadavg")?.split(' ').nth(3)?.split('/').next()?.parse().ok()
@@ -53,7 +53,7 @@ fn online() -> Option<usize> {
     *ONLINE.get_or_init(|| text("/sys/devices/system/cpu/online").and_then(|list| count(list.trim_end())))
 }
 
-/// Number of numbers that a list like `0-3,8` has.
+/// Returns the number of numbers that a list like `0-3,8` has.
 fn count(list: &str) -> Option<usize> {
     let of_range = |range: &str| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

@@ -3,9 +3,10 @@
 //! ```text
 //! length u32 | the same inverted u32 | ciphertext | tag [16]      length: of ciphertext and tag
 //! ```
-//! AES-256-GCM, with what is before the ciphertext as additional data. A damaged length must not make anybody wait for what does
-//! not come, so it is there twice. Each direction has keys of its own; the nonce is the record's number under its
-//! key, so a record that is repeated, left out, out of its order or of another connection does not open, and neither does any after it.
+//! AES-256-GCM, with what is before the ciphertext as additional data. A damaged length must not make anybody wait for
+//! what does not come, so it is there twice. Each direction has keys of its own; the nonce is the record's number under
+//! its key, so a record that is repeated, left out, out of its order or of another connection does not open, and
+//! neither does any after it.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -46,7 +47,8 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// From the secrets of both directions. `None` never happens: keys have the length that they must have.
+    /// Creates the channel from the secrets of both directions. `None` cannot happen: all keys have the required
+    /// length.
     pub fn new(ours: [u8; CHAIN_LEN], theirs: [u8; CHAIN_LEN]) -> Option<Channel> {
         Some(Channel { sealing: Sealing::new(ours)?, opening: Opening::new(theirs)? })
     }
@@ -65,7 +67,7 @@ impl Direction {
         Some(Direction { chain, key: key_of(&chain)?, next: 0, records_per_key: RECORDS_PER_KEY })
     }
 
-    /// The number of the next record, with another key than before if the former one has served long enough.
+    /// Returns the number of the next record, with another key than before if the former one has served long enough.
     fn advance(&mut self) -> Option<Nonce> {
         if self.next >= self.records_per_key {
             // Whoever learns a later one cannot open what was before.
@@ -86,13 +88,13 @@ fn key_of(chain: &[u8; CHAIN_LEN]) -> Option<LessSafeKey> {
     UnboundKey::new(&AES_256_GCM, &key).ok().map(LessSafeKey::new)
 }
 
-/// HKDF-Expand of one block (RFC 5869).
+/// Returns HKDF-Expand of one block (RFC 5869).
 fn derived(chain: &[u8; CHAIN_LEN], info: &[u8]) -> Option<[u8; CHAIN_LEN]> {
     let mac = Hmac::<Sha256>::new_from_slice(chain).ok()?;
     Some(mac.chain_update(info).chain_update([1]).finalize().into_bytes().into())
 }
 
-/// Header of a record whose ciphertext and tag have `len` bytes.
+/// Returns the header of a record whose ciphertext and tag have `len` bytes.
 fn header_of(len: usize) -> [u8; LEN_LEN] {
     let len = u32::try_from(len).unwrap_or(u32::MAX);
     (u64::from(!len) << 32 | u64::from(len)).to_le_bytes()
@@ -145,17 +147,17 @@ impl Sealing {
         taken
     }
 
-    /// Sealed bytes to be sent next.
+    /// Returns the sealed bytes to be sent next.
     pub fn pending(&self) -> &[u8] {
         self.pending.get(self.done..).unwrap_or_default()
     }
 
-    /// So much of it is gone.
+    /// Records that so many bytes of it were sent.
     pub fn sent(&mut self, len: usize) {
         self.done += len;
         assert!(self.done <= self.pending.len(), "{} of {} sealed bytes", self.done, self.pending.len());
         if self.done == self.pending.len() {
-            // A connection that rests holds no memory for nothing.
+            // An idle connection holds no buffer.
             (self.pending, self.done) = (Vec::new(), 0);
         }
     }
@@ -179,7 +181,7 @@ impl Opening {
         Some(Opening { direction, buffer: Vec::new(), plain: 0..0, raw: 0..0, first_read_len })
     }
 
-    /// Returns whether nothing is received but what belongs to the record that is read, so that the rest is still the
+    /// Sets whether nothing is received but what belongs to the record that is read, so that the rest is still the
     /// socket's.
     pub fn read_nothing_ahead(&mut self, nothing: bool) {
         self.first_read_len = if nothing { LEN_LEN } else { FIRST_READ_LEN };
@@ -190,7 +192,7 @@ impl Opening {
         !self.plain.is_empty() || self.len().is_ok_and(|len| len.is_some_and(|len| len <= self.raw.len()))
     }
 
-    /// Bytes of memory that it holds.
+    /// Returns the number of bytes of memory that it holds.
     pub fn held_bytes(&self) -> usize {
         self.buffer.capacity()
     }
@@ -225,7 +227,7 @@ impl Opening {
         Ok(self.give(parts))
     }
 
-    /// The length of the next record with all that belongs to it; `None` if it is not known yet.
+    /// Returns the length of the next record with all that belongs to it; `None` if it is not known yet.
     fn len(&self) -> Result<Option<usize>, Forged> {
         let Some(header) = self.raw().first_chunk::<LEN_LEN>() else { return Ok(None) };
         let len = u64::from_le_bytes(*header) as u32 as usize;
@@ -252,7 +254,7 @@ impl Opening {
         Ok(())
     }
 
-    /// Room for what is missing of `len` bytes, behind what is there.
+    /// Returns the room for what is missing of `len` bytes, behind what is there.
     fn room(&mut self, len: usize) -> &mut [u8] {
         if self.raw.start > 0 {
             self.buffer.copy_within(self.raw.clone(), 0);
@@ -276,7 +278,7 @@ impl Opening {
         given
     }
 
-    /// There is nothing more to be received: a connection that rests holds no memory for nothing.
+    /// Releases the buffers once nothing is left in them: an idle connection holds none.
     fn rest(&mut self) {
         if self.raw.is_empty() && self.plain.is_empty() {
             (self.buffer, self.raw, self.plain) = (Vec::new(), 0..0, 0..0);

@@ -1,7 +1,7 @@
 //! TCP retransmission and keepalive settings.
 //!
-//! TCP doubles its retransmission timeout up to two minutes, so after an interruption a connection stays silent for about as
-//! long again. Requests are bounded in time, so here that timeout is bounded too.
+//! TCP doubles its retransmission timeout up to two minutes, so after an interruption a connection stays silent for
+//! about as long again. Requests are bounded in time, so here that timeout is bounded too.
 #![allow(unsafe_code, reason = "the option has no safe form yet")]
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -13,17 +13,18 @@ use rustix::net::sockopt;
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 /// Longest retransmission timeout, in milliseconds: the smallest bound that the kernel takes.
 const RTO_MS_MAX: libc::c_int = 1000;
-/// On kernels without that option: how long sent data may stay unacknowledged before the connection ends, in milliseconds. Half of
-/// a request's default time, so that it can be sent again. Not shorter, as it also ends connections to a peer that reads nothing.
+/// On kernels without that option: how long sent data may stay unacknowledged before the connection ends, in
+/// milliseconds. Half of a request's default time, so that it can be sent again. Not shorter, as it also ends
+/// connections to a peer that reads nothing.
 const UNACKNOWLEDGED_MS: u32 = 15_000;
-/// Keepalive of clients: idle time before the first probe, time between probes, and unanswered probes that end the connection.
-/// It finds half-open connections, over which no answer will come.
+/// Keepalive of clients: idle time before the first probe, time between probes, and unanswered probes that end the
+/// connection. It finds half-open connections, over which no answer will come.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 10;
 
-/// Bounds the retransmission timeout, so that a connection goes on within a second after an interruption. On kernels that cannot, it
-/// bounds the time without acknowledgement instead. Failures are ignored: requests then take longer.
+/// Bounds the retransmission timeout, so that a connection goes on within a second after an interruption. On kernels
+/// that cannot, it bounds the time without acknowledgement instead. Failures are ignored: requests then take longer.
 pub(crate) fn bound_retransmission(socket: &impl AsFd) {
     if !bound_timeout(socket) {
         let _as_late_as_it_will = sockopt::set_tcp_user_timeout(socket, UNACKNOWLEDGED_MS);
@@ -41,7 +42,8 @@ pub(crate) fn enable_keepalive(socket: &impl AsFd) {
 /// Sets the bound; returns whether this kernel can.
 fn bound_timeout(socket: &impl AsFd) -> bool {
     let value: libc::c_int = RTO_MS_MAX;
-    // SAFETY: the descriptor is open as long as it is borrowed, and the kernel reads `value`, of the length that is given.
+    // SAFETY: the descriptor is open as long as it is borrowed, and the kernel reads `value`, of the length that is
+    // given.
     let set = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),

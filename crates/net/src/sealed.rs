@@ -52,7 +52,7 @@ impl SealedEnd {
 }
 
 impl SealedReader {
-    /// From now on reads end with an error at this time, however much comes until then; `None` lets them wait.
+    /// Sets the time at which reads fail, however many bytes arrive until then; with `None` they wait for ever.
     ///
     /// # Errors
     /// That of the system.
@@ -73,6 +73,7 @@ impl SealedReader {
         while let Some(rest) = into.get_mut(have..).filter(|rest| !rest.is_empty()) {
             let (socket, deadline) = (&self.socket, self.deadline);
             let receive = |room: &mut [u8]| loop {
+                // Anew for each read: the deadline bounds all of them together.
                 if let Some(deadline) = deadline {
                     sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(left_until(deadline)?))?;
                 }
@@ -104,8 +105,8 @@ impl SealedWriter {
         self.write(parts, None)
     }
 
-    /// As [`SealedWriter::write_all`], with an end to it all, however slowly the other side takes it. For writers of which
-    /// all writes have one.
+    /// Like [`SealedWriter::write_all`], ending at `deadline` however slowly the other side takes the bytes. For
+    /// writers of which all writes have one.
     ///
     /// # Errors
     /// As [`SealedWriter::write_all`].
@@ -116,6 +117,7 @@ impl SealedWriter {
     fn write(&mut self, parts: &[&[u8]], deadline: Option<Instant>) -> io::Result<()> {
         let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
         let mut rest = slices.as_mut_slice();
+        // Without empty parts in front: a record of none of their bytes would be sealed for ever.
         IoSlice::advance_slices(&mut rest, 0);
         while !rest.is_empty() {
             self.sealed.clear();
@@ -165,8 +167,8 @@ pub fn connect_sealed(
     halves(socket, channel.ok_or_else(not_encrypted)?)
 }
 
-/// Admits a client that has connected and knows the secret that it names; all steps together take `wait` at most. Returns
-/// the name of the secret, too. `auth_of` has the secrets by their names.
+/// Admits a client that has connected and knows the secret that it names; all steps together take `wait` at most.
+/// Returns the name of the secret, too. `auth_of` has the secrets by their names.
 ///
 /// # Errors
 /// That it does not prove that it knows the secret, or the end of the connection.
@@ -260,7 +262,8 @@ impl Write for Bounded<'_> {
     }
 }
 
-/// The time that is left; an error if there is none. Timeouts of sockets are of whole microseconds, and 0 is for ever.
+/// Returns the time that is left; an error if there is none. Timeouts of sockets are of whole microseconds, and 0 is
+/// for ever.
 fn left_until(deadline: Instant) -> io::Result<Duration> {
     match deadline.saturating_duration_since(Instant::now()) {
         left if left.is_zero() => Err(io::ErrorKind::TimedOut.into()),

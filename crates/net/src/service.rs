@@ -18,25 +18,25 @@ pub trait Service: Send + Sync + 'static {
     /// Answers one request. Several threads call at once.
     fn serve(&self, call: &Call<'_>, reply: &mut Reply<'_>);
 
-    /// Returns whether a client that has proven itself may connect. It may not if it means another daemon than this one, or
-    /// is a daemon whose place another one has taken.
+    /// Returns whether a client that has proven itself may connect. It may not if it means another daemon than this
+    /// one, or is a daemon whose place another one has taken.
     fn admits(&self, introduction: &Introduction) -> bool {
         let _ = introduction;
         true
     }
 
-    /// A client's first connection has proven itself. Calls of this and [`Service::client_gone`] are
+    /// Notes that a client's first connection has proven itself. Calls of this and [`Service::client_gone`] are
     /// serialised in the order of the events and hold up other handshakes: return soon.
     fn client_connected(&self, client: ClientId) {
         let _ = client;
     }
 
-    /// A request came with other bytes than it was sent with. It is not served; who sent it is told.
+    /// Notes that a request came with other bytes than it was sent with. It is not served; who sent it is told.
     fn request_damaged(&self, lane: LaneKind) {
         let _ = lane;
     }
 
-    /// A client's last connection is closed. Not called for those that [`crate::Server::stop`] closes.
+    /// Notes that a client's last connection is closed. Not called for those that [`crate::Server::stop`] closes.
     fn client_gone(&self, client: ClientId) {
         let _ = client;
     }
@@ -54,7 +54,7 @@ pub enum LaneKind {
 }
 
 impl LaneKind {
-    /// The lane on which a node asks a peer for this.
+    /// Returns the lane on which a node asks a peer for this.
     #[must_use]
     pub fn between_nodes(op: Op) -> LaneKind {
         if op.lane() == Lane::Mirror { LaneKind::Mirror } else { LaneKind::Peer }
@@ -69,13 +69,13 @@ impl<'a> RequestOrigin<'a> {
     /// A caller in this process, which waits as long as it lives.
     pub const LOCAL: RequestOrigin<'static> = RequestOrigin(None);
 
-    /// A connection of this generation.
+    /// Returns a connection of this generation.
     #[must_use]
     pub fn over(connection: BorrowedFd<'a>, generation: &'a Generation) -> RequestOrigin<'a> {
         RequestOrigin(Some((connection, generation)))
     }
 
-    /// The connection's descriptor and generation; none for a caller in this process.
+    /// Returns the connection's descriptor and generation; none for a caller in this process.
     #[must_use]
     pub fn connection(&self) -> Option<(RawFd, &'a Generation)> {
         self.0.map(|(connection, generation)| (connection.as_raw_fd(), generation))
@@ -138,7 +138,7 @@ impl<'a> Reply<'a> {
         Reply { status: 0, body, target, payload_len: 0, descriptor: None, is_abandoned: false }
     }
 
-    /// The encoded body of the reply, to be appended to.
+    /// Returns the encoded body of the reply, to be appended to.
     pub fn body(&mut self) -> &mut Vec<u8> {
         self.body
     }
@@ -168,8 +168,8 @@ impl<'a> Reply<'a> {
         self.body.extend_from_slice(detail.get(..end.unwrap_or(0)).unwrap_or_default().as_bytes());
     }
 
-    /// Closes the connection instead of answering, so that the client asks elsewhere: another daemon is the node by now, and
-    /// this one cannot tell what came of the request. A caller in this process gets the error.
+    /// Closes the connection instead of answering, so that the client asks elsewhere: another daemon is the node by
+    /// now, and this one cannot tell what came of the request. A caller in this process gets the error.
     pub fn abandon(&mut self, error: &FsError) {
         self.fail(error);
         self.is_abandoned = true;
@@ -210,7 +210,7 @@ impl<'a> Reply<'a> {
         self.is_abandoned
     }
 
-    /// Bytes of its payload.
+    /// Returns the number of bytes of its payload.
     #[must_use]
     pub fn payload_len(&self) -> usize {
         self.payload_len

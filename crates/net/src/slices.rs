@@ -2,17 +2,17 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
-/// Bytes of all slices together.
+/// Returns the number of bytes of all slices together.
 pub(crate) fn total(slices: &[IoSlice<'_>]) -> usize {
     slices.iter().map(|slice| slice.len()).fold(0, usize::saturating_add)
 }
 
-/// Bytes of all slices together.
+/// Returns the number of bytes of all slices together.
 pub(crate) fn total_mut(slices: &[IoSliceMut<'_>]) -> usize {
     slices.iter().map(|slice| slice.len()).fold(0, usize::saturating_add)
 }
 
-/// The `len` bytes (or as many as there are) behind the first `skip` bytes.
+/// Returns the `len` bytes (or as many as there are) behind the first `skip` bytes.
 pub(crate) fn window_mut<'a>(
     slices: &'a mut [IoSliceMut<'_>],
     skip: usize,
@@ -34,7 +34,7 @@ pub(crate) fn window_mut<'a>(
     out
 }
 
-/// All bytes, one slice behind the other.
+/// Returns all bytes, one slice behind the other.
 pub(crate) fn joined(slices: &[IoSlice<'_>]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(total(slices));
     slices.iter().for_each(|slice| bytes.extend_from_slice(slice));

@@ -37,8 +37,8 @@ impl Default for SocketOptions {
     }
 }
 
-/// Carries requests over TCP or a Unix socket. Every request under way has a connection of its own; the one
-/// that was used last is used next. Nothing is sent again: that is [`crate::Peer`]'s business. A client has one of these for
+/// Carries requests over TCP or a Unix socket. Every request under way has a connection of its own; the one that was
+/// used last is used next. Nothing is sent again: that is [`crate::Peer`]'s business. A client has one of these for
 /// each node: [`Transport::connect`] begins a new [`crate::Generation`] of the client's connections there.
 pub struct SocketTransport {
     identity: Identity,
@@ -79,13 +79,13 @@ impl SocketTransport {
         SocketTransport { identity, options, pool: Mutex::new(pool), watch: None }
     }
 
-    /// The same, with its connections under watch as those to `node`.
+    /// Returns the transport with its connections under watch as those to `node`.
     #[must_use]
     pub fn watched_by(self, watch: &Arc<Watch>, node: NodeId) -> SocketTransport {
         SocketTransport { watch: Some((Arc::clone(watch), node)), ..self }
     }
 
-    /// The same, for the daemon of this node that came to the address in this epoch, and no other.
+    /// Returns the transport for the daemon of this node that came to the address in this epoch, and no other.
     #[must_use]
     pub fn of_daemon(self, daemon: DaemonId) -> SocketTransport {
         self.pool.lock().daemon = Some(daemon);
@@ -180,8 +180,8 @@ impl SocketTransport {
         idle.map(|mut connection| connection.set_wait(wait).map(|()| connection)).transpose()
     }
 
-    /// Takes the run of the server that a new connection leads to for the one that requests are meant for, unless that is
-    /// known to be another one, or was decided anew since the connection was begun.
+    /// Takes the run of the server that a new connection leads to for the one that requests are meant for, unless that
+    /// is known to be another one, or was decided anew since the connection was begun.
     fn admit(&self, connection: &Connection) -> Result<(), NetError> {
         let mut pool = self.pool.lock();
         if pool.generation != connection.generation() {
@@ -309,9 +309,9 @@ struct StepwiseRequest<'t> {
 /// Stage of the exchange.
 #[allow(clippy::large_enum_variant, reason = "what it is in is in a box")]
 enum Stage {
-    /// Its connection is being made.
+    /// Its connection is being established.
     Opening(Box<Opening>),
-    /// It is on its way.
+    /// The request is under way.
     Open(Connection, ExchangeProgress),
     /// There is no connection.
     Failed,
@@ -373,6 +373,7 @@ impl StepwiseRequest<'_> {
         request: &Request<'_>,
         into: &mut [IoSliceMut<'_>],
     ) -> Result<Option<ReplyHead>, NetError> {
+        // An error on the way leaves it failed.
         self.stage = match std::mem::replace(&mut self.stage, Stage::Failed) {
             Stage::Opening(opening) => match opening.advance()? {
                 Opened::NotYet(opening) => Stage::Opening(opening),

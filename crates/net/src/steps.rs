@@ -53,7 +53,7 @@ impl ExchangeProgress {
         self.sent == self.len && self.is_flushed
     }
 
-    /// Event that carries it on.
+    /// Returns the event that carries it on.
     pub fn wait<'a>(&self, connection: &'a Connection) -> Wait<'a> {
         let events = if self.is_sent() { PollFlags::IN } else { PollFlags::OUT };
         Wait::new(connection, events, self.moved + connection.patience())
@@ -141,7 +141,7 @@ impl ExchangeProgress {
         Ok(is_whole.then_some(ReplyHead { status: answer.frame.status, payload_len }))
     }
 
-    /// The body of the answer that came.
+    /// Returns the body of the answer that came.
     pub fn body(self) -> Vec<u8> {
         self.answer.map(|answer| answer.body).unwrap_or_default()
     }

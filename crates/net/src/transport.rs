@@ -34,8 +34,8 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Puts a request together; sets the lengths in the header. `frame.wait_ms` is how long to wait for
-    /// the answer, in milliseconds; 0 leaves it to the transport.
+    /// Creates a request, and sets the lengths in its header. `frame.wait_ms` is how long to wait for the answer, in
+    /// milliseconds; 0 leaves it to the transport.
     #[must_use]
     pub fn new(mut frame: Frame, body: &'a [u8], payload: &'a [IoSlice<'a>]) -> Request<'a> {
         frame.body_len = u32::try_from(body.len()).unwrap_or(u32::MAX);
@@ -66,37 +66,37 @@ pub struct ReplyHead {
 
 /// Carries requests to one destination. Several threads may use it at once.
 pub trait Transport: Send + Sync {
-    /// Sends a request, as far as that goes without waiting for the answer. Errors come out of
-    /// [`Pending::finish`], so that a caller can start on several peers and then finish all.
+    /// Sends a request, as far as that goes without waiting for the reply. Errors are returned by [`Pending::finish`],
+    /// so that a caller can start requests to several peers and then finish all.
     fn start(&self, request: &Request<'_>) -> Pending<'_>;
 
-    /// As [`Transport::start`], but without waiting for the destination to take the request either, where that can be:
-    /// what is left of it goes by [`Pending::advance`]. For those who carry on several at a time.
+    /// Like [`Transport::start`], but without waiting for the destination to take the request, where that is possible:
+    /// the rest is sent by [`Pending::advance`]. For callers with several requests at a time.
     fn begin(&self, request: &Request<'_>) -> Pending<'_> {
         self.start(request)
     }
 
-    /// Makes sure that the destination answers, and takes whoever answers there as the one to talk to
-    /// from now on.
+    /// Makes sure that the destination answers, and accepts the process that answers there as the one to talk to from
+    /// now on.
     ///
     /// # Errors
     /// When no connection comes about within `wait`.
     fn connect(&self, wait: Duration) -> Result<(), NetError>;
 
-    /// Returns whether requests go to the server that this broken connection led to, not yet to a later one.
+    /// Returns true if requests still go to the server of this broken connection, not to a later one.
     fn leads_to(&self, broken: &Broken) -> bool {
         let _ = broken;
         true
     }
 
-    /// Goes to this address from now on, if the node came there in a later epoch than to the present one: nothing goes to
-    /// the former address any more, and what is under way there fails. Returns whether that is so.
+    /// Sends requests to this address from now on, if the node came there in a later epoch than to the present one;
+    /// requests under way at the former address fail. Returns true if that is so.
     fn redirect(&self, epoch: u32, address: &Address) -> bool {
         let _ = (epoch, address);
         false
     }
 
-    /// The destination, for messages.
+    /// Returns the destination, for messages.
     fn address(&self) -> Address;
 
     /// Sends a request and waits for its answer; see [`Pending::finish`].
@@ -113,7 +113,7 @@ pub trait Transport: Send + Sync {
     }
 }
 
-/// A request under way. Dropping it gives the answer up.
+/// A request under way. Dropping it gives the reply up.
 #[must_use = "the answer must be awaited"]
 pub struct Pending<'t>(PendingState<'t>);
 
@@ -124,26 +124,26 @@ enum PendingState<'t> {
     InFlight(Box<dyn InFlightRequest + 't>),
 }
 
-/// A request that a transport has begun, as [`Pending`] carries it on. The defaults are for one that cannot be carried
-/// on in steps.
+/// A request that a transport has begun. [`Pending`] calls these methods; the defaults are for a request that cannot
+/// proceed in steps.
 pub trait InFlightRequest {
-    /// As [`Pending::advance`].
+    /// Like [`Pending::advance`].
     fn advance(&mut self, request: &Request<'_>, into: &mut [IoSliceMut<'_>]) -> bool {
         let _ = (request, into);
         true
     }
 
-    /// As [`Pending::is_sent`].
+    /// Like [`Pending::is_sent`].
     fn is_sent(&self) -> bool {
         true
     }
 
-    /// As [`Pending::wait`].
+    /// Like [`Pending::wait`].
     fn wait(&self) -> Option<Wait<'_>> {
         None
     }
 
-    /// As [`Pending::finish`].
+    /// Like [`Pending::finish`].
     ///
     /// # Errors
     /// As [`Pending::finish`].
@@ -156,25 +156,26 @@ pub trait InFlightRequest {
 }
 
 impl<'t> Pending<'t> {
-    /// A request that a transport has begun.
+    /// Creates a request that a transport has begun.
     pub fn new(in_flight: impl InFlightRequest + 't) -> Pending<'t> {
         Pending(PendingState::InFlight(Box::new(in_flight)))
     }
 
-    /// A request that `transport` carries out by [`Transport::exchange`] when it is finished. That must not use
-    /// [`Transport::start`], as its default does.
+    /// Creates a request that `transport` carries out by [`Transport::exchange`] when it is finished. That must not be
+    /// implemented by [`Transport::start`], as its default is.
     pub(crate) fn deferred(transport: &'t dyn Transport) -> Pending<'t> {
         Pending(PendingState::Deferred(transport))
     }
 
-    /// A request that could not be started.
+    /// Creates a request that could not be started.
     pub fn failed(error: NetError) -> Pending<'t> {
         Pending(PendingState::Failed(error))
     }
 
-    /// Carries on what was [begun](Transport::begin), as far as that goes without waiting: what is left of `request` is sent,
-    /// what came of the answer is put into `into`, which must be the same until the end. Whether there is no more to be done
-    /// before [`Pending::finish`]; so it is for what cannot be carried on in steps.
+    /// Proceeds with a request that was [begun](Transport::begin), as far as that goes without waiting: sends what is
+    /// left of `request`, and puts what has arrived of the reply into `into`, which must be the same in all calls.
+    /// Returns true if there is nothing to do before [`Pending::finish`], as for a request that cannot proceed in
+    /// steps.
     pub fn advance(&mut self, request: &Request<'_>, into: &mut [IoSliceMut<'_>]) -> bool {
         match &mut self.0 {
             PendingState::InFlight(in_flight) => in_flight.advance(request, into),
@@ -182,7 +183,7 @@ impl<'t> Pending<'t> {
         }
     }
 
-    /// Returns whether all of the request has been given away.
+    /// Returns true if all of the request has been sent.
     #[must_use]
     pub fn is_sent(&self) -> bool {
         match &self.0 {
@@ -191,7 +192,7 @@ impl<'t> Pending<'t> {
         }
     }
 
-    /// Event that carries it on; `None` if it need not wait.
+    /// Returns the event that it waits for; `None` if it need not wait.
     #[must_use]
     pub fn wait(&self) -> Option<Wait<'_>> {
         match &self.0 {
@@ -200,9 +201,9 @@ impl<'t> Pending<'t> {
         }
     }
 
-    /// Waits for the answer to `request`, which must be the one that was started. The reply's body
-    /// replaces the content of `body`; its payload goes to the front of `into`, the rest of which has
-    /// undefined content afterwards, as has all of it after an error.
+    /// Waits for the reply to `request`, which must be the one that was started. The reply's body replaces the content
+    /// of `body`; its payload goes to the front of `into`, the rest of which has undefined content afterwards, as has
+    /// all of it after an error.
     ///
     /// # Errors
     /// When no answer came; an errno in the answer is no error here.

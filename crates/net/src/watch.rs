@@ -15,7 +15,7 @@ const KEY_WAKE: u64 = u64::MAX;
 /// Bits of an event's number that tell the run of a server; above them is the node.
 const RUN_BITS: u32 = 48;
 
-/// Waits for connections to break, without a wake-up as long as none does.
+/// A waiter for connections to break, without a wake-up as long as none does.
 pub struct Watch {
     epoll: OwnedFd,
     wake: OwnedFd,
@@ -84,7 +84,7 @@ impl Watch {
     }
 }
 
-/// The part of the random number of a server's run that a watch keeps.
+/// Returns the part of the random number of a server's run that a watch keeps.
 pub(crate) fn run_of(instance: u64) -> u64 {
     instance & ((1 << RUN_BITS) - 1)
 }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use bivouac_ranks::Mutex;
 use bivouac_types::{Errno, FsError, FsResult, NodeId};
 
-/// How long a peer is waited for at first and at most; it doubles in between, for one that is alive but slow.
+/// First and longest wait for a peer that may be away; it doubles in between, for one that is alive but slow.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(4));
-/// How long it is left alone at first and at most; it doubles in between.
+/// First and longest time without a request to such a peer; it doubles in between.
 pub const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(2));
 
 thread_local! {
@@ -21,7 +21,7 @@ thread_local! {
 /// The peers that did not answer.
 pub struct AbsentPeers {
     nodes: Mutex<HashMap<NodeId, Absence>>,
-    /// Whether there are any; for a look without the lock.
+    /// True if any peer is away; read without the lock.
     any: AtomicBool,
     /// Longest wait for anything.
     bound: Duration,
@@ -30,17 +30,17 @@ pub struct AbsentPeers {
 struct Absence {
     failures: u32,
     until: Instant,
-    /// Somebody is asking it just now.
+    /// Set while a request to it is under way.
     asked: bool,
 }
 
 impl AbsentPeers {
-    /// Nobody is away; `bound` is the longest wait for anybody.
+    /// Creates an empty table; `bound` limits each wait.
     pub fn new(bound: Duration) -> AbsentPeers {
         AbsentPeers { nodes: Mutex::default(), any: AtomicBool::new(false), bound }
     }
 
-    /// How long a peer may be waited for, by work that nobody waits for.
+    /// Returns how long background work may wait for a peer.
     ///
     /// # Errors
     /// `EIO` when it has to be left alone.
@@ -55,7 +55,7 @@ impl AbsentPeers {
         Ok(doubled(WAIT, absence.failures).min(self.bound))
     }
 
-    /// Work that nobody waits for has not been answered.
+    /// Notes that work which nobody waits for has not been answered.
     pub fn is_silent(&self, node: NodeId) {
         BLAMED.set(Some(node));
         let mut nodes = self.nodes.lock();
@@ -67,7 +67,7 @@ impl AbsentPeers {
         self.any.store(true, Ordering::Release);
     }
 
-    /// A peer has answered something, or has called. Whether it was away.
+    /// Notes that a peer has answered something, or has called. Returns true if it was away.
     pub fn is_here(&self, node: NodeId) -> bool {
         if !self.any.load(Ordering::Acquire) {
             return false;
@@ -78,7 +78,7 @@ impl AbsentPeers {
         was_away
     }
 
-    /// How long a peer is still left alone.
+    /// Returns for how long no request is to be sent to a peer.
     pub fn pause(&self, node: NodeId) -> Duration {
         let nodes = self.nodes.lock();
         let until = nodes.get(&node).map(|absence| absence.until);
@@ -86,7 +86,7 @@ impl AbsentPeers {
     }
 }
 
-/// The peer for which work of this thread failed last, if any.
+/// Returns the peer for which work of this thread failed last, if any.
 pub fn take_blamed() -> Option<NodeId> {
     BLAMED.take()
 }

@@ -26,7 +26,7 @@ impl Allocator {
         Allocator { node, slot, range: Mutex::new(rank::ALLOCATOR, first..first) }
     }
 
-    /// The next number. The caller must not be inside a transaction.
+    /// Returns the next number. The caller must not be inside a transaction.
     pub fn next(&self, records: &Records) -> FsResult<u64> {
         let mut range = self.range.lock();
         if range.is_empty() {
@@ -45,17 +45,17 @@ impl Allocator {
         Ok(number)
     }
 
-    /// The first number that this daemon gives out, or a later one.
+    /// Returns the first number that this daemon gives out, or a later one.
     pub fn first(&self) -> u64 {
         self.range.lock().start
     }
 
-    /// Whether this number may have been given out, by this daemon or an earlier one.
+    /// Returns true if this number may have been given out, by this daemon or an earlier one.
     pub fn has_given(&self, number: u64) -> bool {
         number < self.range.lock().start
     }
 
-    /// A new inode number in `slot`.
+    /// Returns a new inode number in `slot`.
     pub fn next_ino(&self, records: &Records, slot: Slot) -> FsResult<Ino> {
         Ok(Ino::new(slot, self.node, self.next(records)?))
     }

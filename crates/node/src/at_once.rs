@@ -1,7 +1,7 @@
 //! Several requests at a time.
 
-/// Does something for each, each but the last in a thread of its own: one that takes long uses no other's time. `None` of one
-/// whose thread panicked.
+/// Does something for each, each but the last in a thread of its own: one that takes long uses no other's time. `None`
+/// of one whose thread panicked.
 pub fn each_at_once<'a, T: Sync, R: Send>(all: &'a [T], act: impl Fn(&'a T) -> R + Sync) -> Vec<Option<R>> {
     let Some((last, others)) = all.split_last() else { return Vec::new() };
     std::thread::scope(|scope| {

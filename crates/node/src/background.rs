@@ -134,8 +134,8 @@ impl Node {
         self.reaper.wake();
     }
 
-    /// Inodes without names are not kept for clients whose sessions have ended: a kill may have come between that end and
-    /// [`Node::release_orphans`].
+    /// Inodes without names are not kept for clients whose sessions have ended: a kill may have come between that end
+    /// and [`Node::release_orphans`].
     fn release_from_ended_sessions(&self) {
         let known = self.sessions.awaiting();
         for ino in self.orphans() {

@@ -1,5 +1,5 @@
-//! Recall of leases: clients that may cache what is about to change are asked to invalidate it. Handlers of the peer lane
-//! ask, too: a client answers without waiting for any node.
+//! Recall of leases: clients that may cache what is about to change are asked to invalidate it. Handlers of the peer
+//! lane ask, too: a client answers without waiting for any node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use crate::peers::{PeerLane, PeerRequest};
 use crate::served::ServedClients;
 use bivouac_session::Item;
 
-/// Shortest wait for a peer's answer that is worth the question.
+/// Below this, a peer is not asked: its answer could not come in time.
 const WAIT_MIN: Duration = Duration::from_millis(1);
-/// Longest wait for a mount's kernel to learn of a size.
+/// Longest wait for a mount's kernel to take note of a size.
 const GROWTH_WAIT: Duration = Duration::from_millis(LEASE_MS);
-/// How long who cannot tell may go on with what it was told.
+/// Time for which a client of unknown state may still use what it caches.
 const UNKNOWN: Duration = Duration::from_millis(LEASE_MS);
 
-/// What clients may cache of what this node told them, and the way to ask them to forget it.
+/// Leases of this node's clients, and the means to recall them.
 pub struct Callbacks {
-    /// What they may cache.
+    /// Leases granted.
     pub leases: Leases,
     formation: FormationId,
     served: Arc<ServedClients>,
@@ -31,7 +31,7 @@ pub struct Callbacks {
 }
 
 impl Callbacks {
-    /// Nothing is cached but what an earlier daemon may have allowed, if there was one.
+    /// Creates the leases; after a restart, those that an earlier daemon may have granted count until they expire.
     pub fn new(
         map: &FormationMap,
         restarted: bool,
@@ -42,12 +42,14 @@ impl Callbacks {
         Callbacks { leases, formation: map.formation, served, peers }
     }
 
-    /// Has a client of this process invalidate entries of its cache. Returns how long it may still use them.
+    /// Makes a client that this process serves invalidate entries of its cache. Returns for how long it may still use
+    /// them.
     pub fn invalidate(&self, client: ClientId, what: &[Invalidation]) -> Duration {
         self.served.get(client).cache.map_or(UNKNOWN, |cache| cache.invalidate(what))
     }
 
-    /// The same of a client of any node, whose answer is waited for as long as `wait`. `None` if none came.
+    /// Like [`Callbacks::invalidate`], for a client of any node, whose answer is awaited for `wait` at most. `None` if
+    /// none came.
     fn have_invalidated(
         &self,
         client: ClientId,
@@ -70,10 +72,11 @@ impl Callbacks {
             .map(|ms| Duration::from_millis(ms.into()))
     }
 
-    /// Tells a mount that this process serves, or does not, of the size of a file that it has open.
+    /// Notifies a mount of the size of a file that it has open, if this process serves that mount.
     pub fn has_grown(&self, client: ClientId, ino: Ino, size: u64) {
         if let Some(cache) = self.served.get(client).cache {
             bivouac_net::before_waiting();
+            // The size must be on both sides of the mirror before it is disclosed.
             if let Err(error) = self.peers.make_deferred() {
                 log::debug!(why:% = error; "a mount is not told of the size of {ino}");
                 return;
@@ -82,8 +85,8 @@ impl Callbacks {
         }
     }
 
-    /// Tells mounts, whichever nodes serve them, of the size of a file that was made longer through another one. Waits for
-    /// each no longer than [`GROWTH_WAIT`].
+    /// Notifies mounts, on whichever nodes, of the size of a file that another one has made longer. Waits
+    /// [`GROWTH_WAIT`] at most for each, and for all at once.
     pub fn tell_growth(&self, mounts: &[ClientId], ino: Ino, size: u64) {
         let tell = |client: ClientId| {
             if self.served.get(client).cache.is_some() {
@@ -102,14 +105,14 @@ impl Callbacks {
         each_at_once(mounts, |client| tell(*client));
     }
 
-    /// Recalls the leases on items that are about to change. To be called before a size is locked: a kernel that is asked
-    /// may wait for what its programs are writing.
+    /// Recalls the leases on items that are about to change, and refuses new ones until the result is dropped. To be
+    /// called before a size is locked: a kernel that is asked may wait for its programs' writes.
     pub fn begin(&self, items: &[Item]) -> Option<Changing<'_>> {
         self.leases.change(items, &|client, what, wait| self.have_invalidated(client, what, wait))
     }
 
-    /// A rename for a mount is about to have this name lead to something else: its kernel moves what it knows of the other
-    /// name, with the time for which it shows that.
+    /// Records a lease for the name that a mount's rename creates: the kernel moves its cached dentry there, with the
+    /// time for which that is valid.
     pub fn moves_to(&self, origin: ClientId, name: Item) {
         if origin.mounted_through(self.formation).is_some() {
             self.leases.hold(origin, name);

@@ -6,7 +6,7 @@ use bivouac_types::Timestamp;
 
 /// A source of the time.
 pub trait Clock: Send + Sync {
-    /// The time now.
+    /// Returns the time now.
     fn now(&self) -> Timestamp;
 }
 

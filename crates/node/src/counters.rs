@@ -1,5 +1,5 @@
-//! What a node has done, per operation: requests served on each lane, the content that they carried, how long they took;
-//! and requests made to peers. Counting takes no lock and no memory, and threads do not share what they count in.
+//! Counters of a node, by operation: requests served on each lane, their content and how long they took; and requests
+//! to peers. Counting takes no lock and allocates nothing, and threads do not share cache lines that they count in.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use bivouac_direct::Memory;
 use bivouac_record::{Bin, RECORDS};
 use bivouac_wire::{Op, OpCount, TIME_RANGES, Times};
 
-/// Most places that threads count in.
+/// Most sets of counters; threads share them beyond that.
 const SHARDS_MAX: usize = 16;
 /// Operations that there is room for, by number. There is none with number 0, where damage is counted.
 const OPS: usize = 192;
@@ -27,7 +27,7 @@ const RECEIVED: usize = 3;
 const SENT: usize = 4;
 const CLIENT_TIMES: usize = 5;
 const PEER_TIMES: usize = CLIENT_TIMES + TIMES;
-/// Those that daemons were killed in the middle of.
+/// Requests that were under way when a daemon was killed.
 const CUT_OFF: usize = PEER_TIMES + TIMES;
 /// Double words of times: all together in microseconds, and how many were in each range.
 const TIMES: usize = 1 + TIME_RANGES;
@@ -37,7 +37,7 @@ const _: () = assert!(CUT_OFF < COUNTS);
 pub struct Counters {
     memory: Arc<Memory>,
     at: usize,
-    /// How many places threads of this daemon count in, and how many any daemon has.
+    /// Number of sets that threads of this daemon use, and of sets in all, with those of earlier daemons.
     own: usize,
     all: usize,
 }
@@ -54,7 +54,7 @@ pub struct ServedRequest {
 }
 
 thread_local! {
-    /// This thread's number among those that count.
+    /// Number of this thread among those that count.
     static THREAD: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
@@ -67,13 +67,14 @@ fn this_thread() -> usize {
     })
 }
 
-/// The range that a time counts in: at most 2^i microseconds, and more than half of that.
+/// Returns the range that a time counts in: at most 2^i microseconds, and more than half of that.
 fn range_of(us: u64) -> usize {
     let range = u64::BITS - us.saturating_sub(1).leading_zeros();
     (range as usize).min(TIME_RANGES - 1)
 }
 
-/// What is done by who looks at a formation, and by nodes that look at each other: with them alone it is idle.
+/// Returns true for requests by which a formation is observed, and by which nodes observe each other. A node that gets
+/// no others is idle.
 pub fn is_look(op: Op) -> bool {
     matches!(
         op,
@@ -99,7 +100,7 @@ fn read(counts: &[AtomicU64], at: usize) -> u64 {
     counts.get(at).map_or(0, |counter| counter.load(Ordering::Relaxed))
 }
 
-/// How many requests are done, of clients or of peers.
+/// Returns how many requests are complete, of clients or of peers.
 fn done(counts: &[AtomicU64], times: usize) -> u64 {
     (1..TIMES).map(|range| read(counts, times + range)).fold(0, u64::saturating_add)
 }
@@ -110,9 +111,10 @@ fn times(counts: &[AtomicU64], at: usize) -> Times {
     Times { total_us: read(counts, at), counts: ranges }
 }
 
+// Sets of all daemons are summed, so that no count ever becomes less.
 impl Counters {
-    /// Those that begin with this double word, with what earlier daemons counted; in how many places they did is at
-    /// `places_at`.
+    /// Opens the counters that begin at this double word, with what earlier daemons counted. The number of sets that
+    /// they used is at `places_at`.
     pub fn open(memory: Arc<Memory>, at: usize, places_at: usize) -> Counters {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let own = threads.min(SHARDS_MAX);
@@ -126,7 +128,8 @@ impl Counters {
         counters
     }
 
-    /// What a killed daemon had not answered is not under way any more. No count ever becomes less.
+    /// Counts requests that a killed daemon had not answered as cut off, so that they are not under way for good. No
+    /// count ever becomes less.
     fn end_unanswered(&self) {
         for counts in Op::ALL.iter().flat_map(|op| self.all_of(*op as usize)) {
             let begun = read(counts, CLIENT).saturating_add(read(counts, PEER));
@@ -142,7 +145,7 @@ impl Counters {
         self.memory.doubles(first, COUNTS).filter(|_| op < OPS)
     }
 
-    /// Those of an operation that this thread counts in.
+    /// Returns the counters of an operation for this thread.
     fn of(&self, op: Op) -> Option<&[AtomicU64]> {
         if !RECORDS {
             return None;
@@ -154,14 +157,14 @@ impl Counters {
         (0..self.all).filter_map(move |shard| self.place(shard, op))
     }
 
-    /// One more request from a client, or from a peer.
+    /// Counts a request from a client, or from a peer.
     pub fn add(&self, op: Op, from_peer: bool) {
         if let Some(counts) = self.of(op) {
             count(counts, if from_peer { PEER } else { CLIENT }, 1);
         }
     }
 
-    /// A request that was counted when it came is done.
+    /// Counts that a request which was counted when it came is done.
     pub fn served(&self, served: &ServedRequest) {
         if let Some(counts) = self.of(served.op) {
             count(counts, RECEIVED, served.received);
@@ -173,14 +176,14 @@ impl Counters {
         }
     }
 
-    /// One more request, or answer, that was changed on its way from or to a client, or a peer.
+    /// Counts a request or reply that arrived damaged from, or at, a client or a peer.
     pub fn add_damage(&self, from_peer: bool) {
         if let Some(counts) = self.place(0, 0) {
             count(counts, if from_peer { PEER } else { CLIENT }, 1);
         }
     }
 
-    /// What was changed on its way from and to others, if anything was.
+    /// Returns the counts of damaged messages, if there were any.
     pub fn damaged(&self) -> Option<OpCount> {
         let counts = self.place(0, 0)?;
         let [client, peer] = [CLIENT, PEER].map(|at| read(counts, at));
@@ -192,14 +195,14 @@ impl Counters {
         })
     }
 
-    /// One more request to a peer.
+    /// Counts a request to a peer.
     pub fn add_call(&self, op: Op) {
         if let Some(counts) = self.of(op) {
             count(counts, CALLS, 1);
         }
     }
 
-    /// Every operation that was asked for, by anybody, in the order of the table.
+    /// Returns every operation that was asked for, by anybody, in the order of the table.
     pub fn list(&self) -> Vec<OpCount> {
         let sum = |op: &Op| {
             let mut sum = OpCount { name: op.name().into(), ..OpCount::default() };
@@ -219,7 +222,7 @@ impl Counters {
         Op::ALL.iter().filter_map(sum).collect()
     }
 
-    /// All requests that were answered, but looks.
+    /// Returns all requests that were answered, but looks.
     pub fn total(&self) -> Bin {
         let mut total = Bin::default();
         for counts in Op::ALL.iter().filter(|op| !is_look(**op)).flat_map(|op| self.all_of(*op as usize)) {

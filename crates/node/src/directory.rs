@@ -15,13 +15,14 @@ use crate::record::{
 use crate::session::Ctx;
 use bivouac_session::Item;
 
-/// The slot of a directory's entry with this hash, of so many slots: that of the directory, or if it is spread that of the hash.
+/// Returns the slot of a directory's entry with this hash, of `slots` in all: the slot of the directory, or of the hash
+/// if it is spread.
 #[must_use]
 pub fn entry_slot(dir: Ino, is_spread: bool, hash: u64, slots: u16) -> Slot {
     if is_spread { slot_of_hash(hash, slots) } else { dir.slot() }
 }
 
-/// Where an entry of this node is, or would be.
+/// Position of an entry in this node's records, whether or not it exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryPlace {
     /// The directory.
@@ -30,42 +31,42 @@ pub struct EntryPlace {
     pub slot: Slot,
     /// The slot of the record that counts it: the directory's inode, or this node's shard.
     book: Slot,
-    /// What new entries get from the directory, unless it is spread.
+    /// Attributes that new entries inherit; `None` if the directory is spread.
     inherited: Option<Inherited>,
     /// The entry's key.
     key: Vec<u8>,
 }
 
 impl EntryPlace {
-    /// Whether the directory is spread.
+    /// Returns true if the directory is spread.
     pub fn is_spread(&self) -> bool {
         self.inherited.is_none()
     }
 
-    /// The entry's name.
+    /// Returns the entry's name.
     pub fn name(&self) -> &[u8] {
         self.key.get(DENTRY_NAME_AT..).unwrap_or_default()
     }
 
-    /// What clients may cache of the entry and its directory.
+    /// Returns what clients may have leases on of the entry and its directory.
     pub fn items(&self) -> Vec<Item> {
         let name = self.name_item();
-        // Those of a spread directory are gathered, and cached as S37 says.
+        // Attributes of a spread directory are gathered from shards, and not leased (S37).
         if self.is_spread() { vec![name] } else { vec![name, Item::Attrs(self.dir)] }
     }
 
-    /// What clients may cache of the entry alone.
+    /// Returns what clients may have leases on of the entry alone.
     pub fn name_item(&self) -> Item {
         Item::Name { slot: self.slot, dir: self.dir, hash: entry_hash(self.dir, self.name()) }
     }
 
-    /// The slots of a change to the entry.
+    /// Returns the slots of a change to the entry.
     pub fn slots(&self) -> [Slot; 2] {
         [self.slot, self.book]
     }
 }
 
-/// What counts the entries of a directory on this node.
+/// The record that counts the entries of a directory on this node.
 pub enum Dir {
     /// The directory itself.
     Whole(Inode),
@@ -74,7 +75,7 @@ pub enum Dir {
 }
 
 impl Dir {
-    /// The partition of its entries, but of the roots of other ones.
+    /// Returns the partition of its entries, except of those that are roots of other partitions.
     pub fn partition(&self) -> PartitionId {
         match self {
             Dir::Whole(inode) => inode.attr.layout.partition(),
@@ -84,7 +85,7 @@ impl Dir {
 }
 
 impl Inode {
-    /// What new entries get from this directory.
+    /// Returns the attributes that new entries inherit from this directory.
     pub fn inherited(&self) -> Inherited {
         let (attr, placement) = (&self.attr, self.placement);
         let Attr { gid, layout, contract, .. } = *attr;
@@ -93,8 +94,8 @@ impl Inode {
 }
 
 impl Node {
-    /// Where the entry is. The caller has entered the directory ([`Node::enter`]), or is content with an answer
-    /// that may be old by the time it is used.
+    /// Returns where the entry is. The caller holds the directory's lock, or accepts an answer that may be outdated
+    /// when it is used.
     ///
     /// # Errors
     /// `EREMOTE` at the home of a spread directory if the entry is on another node; `ENOENT`; `ESTALE` if it is not
@@ -124,31 +125,32 @@ impl Node {
         Err(remote(dir))
     }
 
-    /// The node of an entry of a spread directory.
+    /// Returns the node of an entry of a spread directory.
     pub(crate) fn shard_node(&self, dir: Ino, name: &Name) -> FsResult<NodeId> {
         let hash = entry_hash(dir, name.as_bytes());
         let node = self.map.slot_node(slot_of_hash(hash, self.map.slot_count()));
         node.ok_or_else(|| Errno::ESTALE.into())
     }
 
-    /// The slot of an entry of a spread directory.
+    /// Returns the slot of an entry of a spread directory.
     pub(crate) fn hashed_slot(&self, dir: Ino, name: &Name) -> Slot {
         slot_of_hash(entry_hash(dir, name.as_bytes()), self.map.slot_count())
     }
 
-    /// The lock of an entry.
+    /// Returns the lock of an entry.
     pub(crate) fn entry_target(dir: Ino, name: &Name) -> LockTarget {
         LockTarget::Entry(dir, entry_hash(dir, name.as_bytes()))
     }
 
-    /// Locks entries, and keeps the entries of their directories where they are, as far as their homes are here.
+    /// Locks entries, and keeps their directories from spreading, as far as their homes are here.
     pub(crate) fn lock_entries(&self, entries: &[(Ino, &Name)]) -> FsResult<Vec<Guard<'_>>> {
         let own = entries.iter().map(|(dir, _)| *dir).filter(|dir| self.owns(dir.slot()));
         let names = entries.iter().map(|(dir, name)| Node::entry_target(*dir, name));
         self.locks.lock_all(own.map(LockTarget::Dir).chain(names))
     }
 
-    /// Keeps a directory from spreading while its attributes change: the shards get them too.
+    /// Keeps a compact directory from spreading while its attributes change, since its shards would need them too.
+    /// Returns `None` for anything else.
     pub(crate) fn stay(&self, ino: Ino) -> FsResult<Option<Guard<'_>>> {
         let attr = self.inode(ino)?.attr;
         if attr.is_dir() && !attr.is_spread() {
@@ -158,13 +160,15 @@ impl Node {
         }
     }
 
-    /// As [`Ctx::done_before`], of an operation on an entry: its directory may have spread meanwhile.
+    /// Like [`Ctx::done_before`], for an operation on an entry, whose directory may have spread since.
     pub(crate) fn entry_done_before(&self, ctx: &Ctx<'_>, dir: Ino, name: &Name) -> FsResult<Option<u64>> {
         ctx.check_current()?;
         if !ctx.retry {
             return Ok(None);
         }
         let hashed = slot_of_hash(entry_hash(dir, name.as_bytes()), self.map.slot_count());
+        // The record of the operation stayed in the slot where it was committed: the directory's, or the entry's after
+        // a spreading.
         for slot in [dir.slot(), hashed] {
             if self.owns(slot)
                 && let Some(value) = ctx.done_before(&self.records, slot)?
@@ -176,7 +180,7 @@ impl Node {
         Ok(None)
     }
 
-    /// The entry and its slot, if there is one.
+    /// Returns the entry and its slot, if it exists.
     ///
     /// # Errors
     /// As [`Node::place`].
@@ -187,13 +191,13 @@ impl Node {
                 return Ok((Some(dentry), dir.slot()));
             }
         }
-        // Looked at afterwards: entries that moved away in between are not taken for absent.
+        // Checked after the compact place, so that entries that were spread in between are found.
         let place = self.place(dir, name)?;
         let found = if place.is_spread() { self.dentry(&place)? } else { None };
         Ok((found, place.slot))
     }
 
-    /// The entry at this place, if there is one.
+    /// Returns the entry at this place, if there is one.
     pub(crate) fn dentry(&self, place: &EntryPlace) -> FsResult<Option<Dentry>> {
         self.read_dentry(place.dir, place.slot, &place.key)
     }
@@ -202,7 +206,7 @@ impl Node {
         self.records.read(slot, key, |bytes| bytes.map(|bytes| decode(bytes, "entry", dir)).transpose())
     }
 
-    /// What a new entry at this place gets from its directory.
+    /// Returns the attributes that a new entry at this place inherits from its directory.
     pub(crate) fn inherited(&self, place: &EntryPlace) -> FsResult<Inherited> {
         if let Some(inherited) = place.inherited {
             return Ok(inherited);
@@ -215,10 +219,10 @@ impl Node {
 }
 
 impl Change<'_> {
-    /// What counts the entries at a place where entries may be made.
+    /// Returns the record that counts the entries at a place where one is to be made.
     ///
     /// # Errors
-    /// `ENOENT`, `ENOTDIR`; `EAGAIN` while somebody tries to remove the directory.
+    /// `ENOENT`, `ENOTDIR`; `EAGAIN` while the directory is being removed.
     pub fn directory(&self, place: &EntryPlace) -> FsResult<Dir> {
         if place.is_spread() {
             let shard = self.shard(place.book, place.dir)?.ok_or(Errno::ENOENT)?;
@@ -237,29 +241,35 @@ impl Change<'_> {
         if inode.attr.is_dir() { Ok(Dir::Whole(inode)) } else { Err(Errno::ENOTDIR.into()) }
     }
 
-    /// The shard of a directory on this node.
+    /// Returns this node's shard of a directory.
     pub fn shard(&self, book: Slot, dir: Ino) -> FsResult<Option<Shard>> {
         self.txn.get(book, &shard_key(dir)).map(|bytes| decode(bytes, "shard", dir)).transpose()
     }
 
-    /// As [`Node::dentry`], within the change.
+    /// Like [`Node::dentry`], within the change.
     pub fn dentry(&self, place: &EntryPlace) -> FsResult<Option<Dentry>> {
         let bytes = self.txn.get(place.slot, &place.key);
         bytes.map(|bytes| decode(bytes, "entry", place.dir)).transpose()
     }
 
-    /// Makes an entry where there is none.
+    /// Makes an entry.
+    ///
+    /// # Panics
+    /// There is one already.
     pub fn add_entry(&mut self, dir: &mut Dir, place: &EntryPlace, dentry: Dentry) {
         // Entries of a compact directory live with it: whoever looks them up asks no other slot.
         assert!(place.is_spread() || place.slot == place.dir.slot(), "an entry lives with its directory");
-        // It would be counted twice, and what the former led to would keep a link that no name has.
+        // It would be counted twice, and the inode of the former would keep a link without a name.
         assert!(self.txn.get(place.slot, &place.key).is_none(), "{place:?} has an entry already");
         self.touch(dentry.ino);
         self.txn.put(place.slot, &place.key, &dentry.to_bytes());
         self.count(dir, place, 1, i32::from(dentry.kind == mode::DIR));
     }
 
-    /// Removes an entry that is there.
+    /// Removes an entry.
+    ///
+    /// # Panics
+    /// There is none.
     pub fn remove_entry(&mut self, dir: &mut Dir, place: &EntryPlace, dentry: Dentry) {
         assert!(self.txn.get(place.slot, &place.key).is_some(), "{place:?} has no entry to be removed");
         self.touch(dentry.ino);
@@ -268,7 +278,10 @@ impl Change<'_> {
         self.count(dir, place, -1, -i32::from(dentry.kind == mode::DIR));
     }
 
-    /// Makes an existing entry lead elsewhere.
+    /// Makes an existing entry lead to another inode.
+    ///
+    /// # Panics
+    /// There is none.
     pub fn replace_entry(&mut self, dir: &mut Dir, place: &EntryPlace, old: Dentry, new: Dentry) {
         assert!(self.txn.get(place.slot, &place.key).is_some(), "{place:?} has no entry to be replaced");
         self.touch(old.ino);
@@ -278,7 +291,7 @@ impl Change<'_> {
         self.count(dir, place, 0, subdirs);
     }
 
-    /// A directory has more or fewer entries and subdirectories, and was changed now.
+    /// Adjusts a directory's counts of entries and subdirectories, and sets its times.
     fn count(&mut self, dir: &mut Dir, place: &EntryPlace, entries: i64, subdirs: i32) {
         let is_part = matches!(dir, Dir::Part(_));
         assert_eq!(is_part, place.is_spread(), "a directory's entries are counted where they are");
@@ -304,7 +317,7 @@ impl Change<'_> {
         }
     }
 
-    /// Writes a shard.
+    /// Writes the record of a shard.
     pub fn put_shard(&mut self, book: Slot, dir: Ino, shard: &Shard) {
         self.touch(dir);
         self.txn.put(book, &shard_key(dir), &shard.to_bytes());
@@ -316,7 +329,7 @@ fn remote(dir: Ino) -> FsError {
 }
 
 impl Node {
-    /// Slot and key that an entry has in a spread directory; the slot is this node's.
+    /// Returns slot and key of an entry of a spread directory; the slot must be this node's.
     pub(crate) fn shard_place(&self, dir: Ino, name: &Name) -> FsResult<(Slot, Vec<u8>)> {
         let hash = entry_hash(dir, name.as_bytes());
         let slot = slot_of_hash(hash, self.map.slot_count());
@@ -325,7 +338,7 @@ impl Node {
     }
 }
 
-/// What site storage had under a name, and which inode that was, as they were written.
+/// Records of what site storage has under a name, and of the inode that it was brought as, in encoded form.
 pub type SeenRecords = [Option<Vec<u8>>; 2];
 
 fn seen_keys(place: &EntryPlace) -> [Vec<u8>; 2] {
@@ -334,8 +347,8 @@ fn seen_keys(place: &EntryPlace) -> [Vec<u8>; 2] {
 }
 
 impl Change<'_> {
-    /// Forgets what site storage had under a name of a directory that is not spread, so that its removal is none there.
-    /// Returns the records.
+    /// Removes the records of a name at site storage, so that removing the name here does not remove it there. Returns
+    /// the records. The directory is not spread.
     pub(crate) fn forget_seen(&mut self, place: &EntryPlace) -> SeenRecords {
         seen_keys(place).map(|key| {
             let known = self.txn.get(place.slot, &key).map(<[u8]>::to_vec);
@@ -344,7 +357,7 @@ impl Change<'_> {
         })
     }
 
-    /// Takes down again what was forgotten, unless more is known since.
+    /// Puts records back that [`Change::forget_seen`] removed, unless there are newer ones.
     pub(crate) fn restore_seen(&mut self, place: &EntryPlace, known: &SeenRecords) {
         for (key, known) in seen_keys(place).iter().zip(known) {
             if let Some(known) = known.as_ref().filter(|_| self.txn.get(place.slot, key).is_none()) {
@@ -353,13 +366,13 @@ impl Change<'_> {
         }
     }
 
-    /// A name goes: what site storage has under it is to go as well, if its partition says so.
+    /// Records that a name was removed, and is to be removed at site storage too, if the partition's policy says so.
     fn note_removed(&mut self, partition: PartitionId, place: &EntryPlace, dentry: Dentry) {
         if !self.node.mirrors(partition) {
             return;
         }
         let name = place.name();
-        // What has never been there need not be deleted. Of a spread directory its home knows.
+        // A name that never was there need not be deleted. For a spread directory only its home can tell.
         if !place.is_spread() && self.txn.get(place.slot, &seen_key(place.dir, name)).is_none() {
             return;
         }
@@ -367,7 +380,8 @@ impl Change<'_> {
         let owner =
             self.txn.get(place.slot, &seen_by_key(place.dir, name)).and_then(|by| Ino::from_bytes(by).ok());
         let earlier = self.txn.get(place.slot, &key).and_then(|removed| Removed::from_bytes(removed).ok());
-        // What is there may still be what the name led to before: that is to go, whatever had the name since.
+        // What is there may still be of an earlier inode with this name, whose deletion is pending: that one is to be
+        // deleted, whatever had the name since.
         let is_earliers = |earlier: &Removed| Some(earlier.ino) == owner && earlier.ino != dentry.ino;
         let removed = match earlier.filter(is_earliers) {
             Some(earlier) => Removed { again: earlier.again.wrapping_add(1), ..earlier },

@@ -20,11 +20,13 @@ use crate::step::Handle;
 impl Service for Node {
     fn admits(&self, introduction: &Introduction) -> bool {
         let own = DaemonId { node: self.id, epoch: self.own_epoch() };
+        // A client that has an older map may reach a daemon that took over the address of the one it means.
         let is_meant = introduction.daemon.is_none_or(|daemon| daemon == own);
         let has_successor =
             self.mirror.as_ref().is_some_and(|tended| tended.mirror.serve_state() == ServeState::Superseded);
         let newest = self.newest_map.lock();
         let peer = peer_of(introduction.client).and_then(|node| newest.nodes.get(usize::from(node.0)));
+        // A peer of an earlier epoch has been moved: its former daemon may be alive on a host that was given up.
         !has_successor && is_meant && peer.is_none_or(|entry| introduction.epoch >= entry.epoch)
     }
 
@@ -182,7 +184,7 @@ impl Service for Node {
 
     fn client_connected(&self, client: ClientId) {
         self.sessions.connect(client);
-        // A peer that connects has just been started, or is back.
+        // A peer that connects was just started, or is reachable again.
         if let Some(node) = peer_of(client) {
             self.peer_answers(node);
         }
@@ -197,8 +199,9 @@ impl Service for Node {
     }
 }
 
-/// Returns whether an operation tells or changes what is on the volumes of the node, so that nobody else may have taken them
-/// over. The others are about the process, its clients, other nodes, or the mirror itself.
+/// Returns true if an operation reads or changes the node's volumes, and therefore needs the mirror's lease, which
+/// excludes that another daemon has taken them over. The others concern the process, its clients, other nodes, or the
+/// mirror itself.
 fn needs_lease(op: Op) -> bool {
     let is_of_process = matches!(op, Op::Ping | Op::GetMap | Op::Status | Op::AskHost | Op::Shutdown)
         || matches!(op, Op::Probe | Op::ProbeFor | Op::Reached);
@@ -209,8 +212,8 @@ fn needs_lease(op: Op) -> bool {
     !is_of_process && !is_of_clients && !is_of_mirrors
 }
 
-/// Returns whether records that an operation changes may be on both sides of the mirror only by when it is answered: its
-/// handler tells nobody of them but by its answer and by what it asks peers.
+/// Returns true if the records that an operation changes may be mirrored as late as before its reply: its handler
+/// discloses them by nothing else than the reply and its requests to peers.
 fn defers(op: Op) -> bool {
     let is_of_names = matches!(op, Op::Make | Op::MakeUnnamed | Op::Put | Op::Link | Op::Unlink | Op::Rmdir)
         || matches!(op, Op::Rename | Op::SetAttr | Op::SetXattr | Op::RemoveXattr);
@@ -220,8 +223,8 @@ fn defers(op: Op) -> bool {
     is_of_names || is_of_content || is_step
 }
 
-/// Serves a request while no other daemon can have taken over. What was read counts only if the lease is still valid behind
-/// it.
+/// Serves a request under the mirror's lease. The lease is checked before and after: only if it is still valid then can
+/// no other daemon have changed what was read.
 fn serve_leased(
     node: &Node,
     mirror: &Mirror,
@@ -229,9 +232,10 @@ fn serve_leased(
     serve: fn(&Node, &Call<'_>, &mut Reply<'_>),
 ) {
     if mirror.wait_to_serve() == ServeState::Serves {
+        // With a source, a handler also discloses changes by what it does there, which no mirror can take back.
         let may_defer = defers(call.op) && !node.partitions.have_sources();
         with_deferred_writes(may_defer, || serve(node, call, reply));
-        // Also what others have changed meanwhile: this may have seen it.
+        // Also changes that other requests have deferred: this one may have read them.
         let made = mirror.make_deferred();
         if made.is_ok() && mirror.wait_to_serve() == ServeState::Serves {
             return;
@@ -247,7 +251,9 @@ fn serve_leased(
 }
 
 fn run<O: Handle>(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
+    // A client speaks for itself; only a peer may name another client as origin.
     let origin = if call.lane != LaneKind::Client { call.frame.origin } else { call.frame.client };
+    // Any other request of a client says that it has nothing to reclaim, or has done so.
     if call.lane == LaneKind::Client && !matches!(O::OP, Op::Reassert | Op::ReclaimTokens) {
         node.reclaim(origin);
     }
@@ -258,13 +264,14 @@ fn run<O: Handle>(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
         let text = format!("channel {} is above {CLIENT_CHANNELS_MAX}", call.frame.channel);
         return reply.fail(&FsError::with(Errno::EPROTO, text));
     }
-    // These check for themselves, under the lock of the subfile. On the peer lane nothing may wait.
+    // Writes check for a superseded connection themselves, under the subfile's lock. The peer lane has no reply cache,
+    // since handlers there may not wait for another transmission.
     let writes = matches!(O::OP, Op::Write | Op::ChangeSpace | Op::CopyRange);
     let has_cached_reply = writes && call.lane == LaneKind::Client;
     let makes = touches == Touches::Changes || O::OP == Op::MakeUnnamed;
     let current = if makes { ctx.check_current() } else { Ok(()) };
     let alters = makes || writes;
-    // An open may cut.
+    // An open may truncate.
     let is_fenced = (alters || O::OP == Op::Open) && call.lane == LaneKind::Client;
     let passing = if is_fenced { node.proxy.fence.pass().map(Some) } else { Ok(None) };
     let outcome =
@@ -280,8 +287,9 @@ fn run<O: Handle>(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Handles a request. Records that did not fit are tried again with what processes that write directly were
-/// promised and do not need: nothing has happened then, and no lock is held that one of them may wait for.
+/// Handles a request. Where it creates records and finds no space, space promised to processes that write directly is
+/// reclaimed once, and the request handled again: nothing has happened by then, and no lock is held that such a process
+/// may wait for.
 fn serve<O: Handle>(node: &Node, call: &Call<'_>, ctx: &Ctx<'_>) -> FsResult<O::Reply> {
     let handle = || O::handle(node, ctx, request::<O>(call)?);
     let outcome = handle();

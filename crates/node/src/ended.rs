@@ -1,5 +1,5 @@
-//! All clients of a formation are dead: it was killed as a whole, and is recovered from its volumes. What was kept for them
-//! ends before anything is served, so that nobody waits for clients that cannot come back.
+//! All clients of a formation are dead: it was killed as a whole, and is recovered from its volumes. What was kept for
+//! them ends before anything is served, so that nobody waits for clients that cannot come back.
 
 use std::ops::ControlFlow;
 
@@ -43,7 +43,7 @@ fn keys(records: &Records, slot: Slot, letter: u8) -> Vec<Vec<u8>> {
     found
 }
 
-/// Whether a record is kept for a client that is no node.
+/// Returns true if a key is of a record kept for a client that is no node.
 fn is_of_client(key: &[u8]) -> bool {
     let client = match key.first() {
         Some(b'F') => lock_of_key(key).map(|(_, (_, client, _), _)| client),

@@ -24,7 +24,7 @@ fn inode() -> Inode {
     Inode { attr, parent: Ino::ROOT, placement: Some(Placement::Local) }
 }
 
-/// What decodes encodes to something that decodes to the same.
+/// Checks that a value that decodes is encoded to one that decodes to the same.
 fn consistent<T: for<'a> Decode<'a> + Encode>(bytes: &[u8]) {
     if let Ok(value) = T::from_bytes(bytes) {
         let again = value.to_bytes();

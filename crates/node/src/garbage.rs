@@ -12,7 +12,7 @@ use crate::peers::StepContext;
 use crate::reaper::Job;
 use crate::record::{Garbage, garbage_key, pending_key, pending_node, pending_prefix, table};
 
-/// Files whose subfiles are removed by one round of messages.
+/// Inodes whose subfiles are removed by one round of messages.
 const BATCH: usize = 512;
 
 /// A file's unused subfiles.
@@ -23,20 +23,19 @@ struct Piece {
 }
 
 impl Node {
-    /// Removes unused subfiles. What a peer does not remove now is written down as pending by it, so that it does not
-    /// hold up the rest.
+    /// Removes unused subfiles. What a peer does not remove now is recorded as pending for it, so that it does not hold
+    /// up the rest.
     pub(crate) fn collect_garbage(&self) -> FsResult<()> {
         let outcomes: Vec<FsResult<()>> =
             self.numbers(b'G').chunks(BATCH).map(|batch| self.remove_batch(batch)).collect();
         outcomes.into_iter().collect()
     }
 
-    /// Removes, before it returns, what is unused of this node's files: also what would stay for a moment, and also at
-    /// peers.
+    /// Removes all unused subfiles of this node's files, also at peers and without the usual delay, before it returns.
     pub(crate) fn free_everywhere(&self) -> FsResult<()> {
         self.remove_unused();
         let collected = self.collect_garbage();
-        // What found no space may find some now.
+        // A job that failed for want of space on this node may succeed now.
         self.reaper.peer_is_back(self.id);
         collected
     }
@@ -57,7 +56,7 @@ impl Node {
         let mut change = self.change(&slots)?;
         for Piece { slot, ino, garbage } in &pieces {
             if self.reaper.is_discarded_again(*ino) {
-                // Something of it may have been made behind its removal: the next round looks.
+                // A subfile may have been made since the removal: the record stays for the next round.
                 continue;
             }
             change.touch(*ino);
@@ -75,7 +74,7 @@ impl Node {
         Ok(())
     }
 
-    /// Removes what a peer owes.
+    /// Removes the subfiles that are recorded as pending for a peer.
     pub(crate) fn remove_pending(&self, node: NodeId) -> FsResult<()> {
         let mut pending = Vec::new();
         self.each_record(&pending_prefix(node), |slot, key, _| {
@@ -93,25 +92,25 @@ impl Node {
         Ok(())
     }
 
-    /// Peers that owe something.
+    /// Returns the peers with pending removals.
     pub(crate) fn nodes_pending(&self) -> BTreeSet<NodeId> {
         let mut nodes = BTreeSet::new();
         self.each_record(&table(b'W'), |_, key, _| nodes.extend(pending_node(key).map(|(node, _)| node)));
         nodes
     }
 
-    /// Removes what is unused on this node now: then space may be free that was not.
+    /// Removes at once what is unused on this node, for space.
     pub(crate) fn remove_unused(&self) {
         self.forget_lookups(self.reaper.take_delayed().into_iter());
         self.remove_own_garbage();
     }
 
-    /// Who looked a replaced name up has opened what it led to by now.
+    /// Removes [`LOOKED_UP`] from the holders of replaced inodes: a client that had looked one up has opened it by now.
     pub(crate) fn forget_lookups(&self, inos: impl Iterator<Item = Ino>) {
         inos.for_each(|ino| self.release_orphan(ino, LOOKED_UP));
     }
 
-    /// Frees what space can be freed without asking anybody.
+    /// Removes unused subfiles on this node. Their records stay, since peers may have more of the same files.
     pub(crate) fn remove_own_garbage(&self) {
         for batch in self.numbers(b'G').chunks(BATCH) {
             let removed = self.pieces(batch, |ino| garbage_key(ino).to_vec()).and_then(|pieces| {
@@ -129,7 +128,7 @@ impl Node {
         self.step::<op::RemoveSubfiles>(node, steps, 0, Subfiles { subfiles })
     }
 
-    /// The records that are still there.
+    /// Reads the records that still exist.
     fn pieces(&self, batch: &[(Slot, u64)], key: impl Fn(Ino) -> Vec<u8>) -> FsResult<Vec<Piece>> {
         let mut pieces = Vec::with_capacity(batch.len());
         for (slot, ino) in batch {

@@ -1,13 +1,14 @@
 //! How the home of a spread directory follows its shards.
 //!
-//! Size, link count and times of a spread directory are kept by its home, which must not hear of every entry: then
-//! it would be what limits all nodes. So a shard tells the home of its *first* change, before that is answered; the
-//! home then knows that the shard is ahead (*dirty*), and asks it when somebody wants the attributes. Who is asked
-//! tells of its next change again. So looking at a directory that nobody changes costs nothing, changing one that
-//! nobody looks at costs nothing either, and who looks always sees every finished change.
+//! Size, link count and times of a spread directory are kept by its home. A report of each change would make the home
+//! the bottleneck of all nodes. So a shard reports its *first* change, before that is answered, and the home marks the
+//! shard as *dirty*. When a client wants the attributes, the home asks all dirty shards, and a shard that was asked
+//! reports its next change again. So a lookup of a directory that does not change costs nothing, nor does a change of a
+//! directory that nobody looks at, and each lookup sees every finished change.
 //!
-//! A shard's change that finds an earlier telling under way tells as well: it must not be answered before the home
-//! knows. The home writes down the times when it is told and when it finds a shard changed, by its own clock.
+//! A change of a shard that finds an earlier report under way makes one as well: it must not be answered before the
+//! home has marked the shard. The home sets the times when it gets a report and when it finds a shard changed, by its
+//! own clock.
 
 use std::sync::atomic::Ordering;
 
@@ -24,12 +25,12 @@ use crate::session::Ctx;
 use crate::shards::Gather;
 
 impl Node {
-    /// The directories whose shards an earlier daemon may have changed without telling.
+    /// Queues reports of the directories whose shards an earlier daemon may have changed without telling.
     pub(crate) fn adopt_shards(&self) {
         self.numbers(b'S').into_iter().for_each(|(_, dir)| self.reaper.add_once(Job::Tell(Ino(dir))));
     }
 
-    /// An inode; of a spread directory with all finished changes. Peers, who must not make this node wait for
+    /// Returns an inode; of a spread directory with all finished changes. Peers, who must not make this node wait for
     /// others, get what is known.
     pub(crate) fn gathered(&self, ctx: &Ctx<'_>, ino: Ino) -> FsResult<Inode> {
         let inode = self.inode(ino)?;
@@ -84,6 +85,7 @@ impl Node {
         let known = change.txn.get(slot, &folded_key(dir));
         let known: FoldedShards =
             known.map_or(Ok(FoldedShards::default()), |bytes| decode(bytes, "shards", dir))?;
+        // Versions only rise, so their sum is the same only if no shard has changed.
         let versions = shards.iter().fold(0_u64, |sum, shard| sum.wrapping_add(shard.version));
         if versions == known.versions {
             return Ok(());
@@ -97,7 +99,7 @@ impl Node {
         change.commit()
     }
 
-    /// What this node's shard adds to its directory; the next change is told.
+    /// Returns what this node's shard adds to its directory. Its next change will be reported.
     pub(crate) fn shard_state(&self, dir: Ino) -> FsResult<ShardState> {
         self.shards.asked(dir);
         let book = self.shards.slot_of(dir);

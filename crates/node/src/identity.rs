@@ -10,13 +10,13 @@ pub fn is_peer(client: ClientId) -> bool {
     client.0 & ClientId::PEER_BIT != 0
 }
 
-/// The node that the client is, if it is one.
+/// Returns the node that the client is, if it is one.
 pub fn peer_of(client: ClientId) -> Option<NodeId> {
     let number = u16::try_from(client.0 & !ClientId::PEER_BIT).ok();
     number.filter(|_| is_peer(client)).map(NodeId)
 }
 
-/// A node's identity as a client of its peers.
+/// Returns a node's identity as a client of its peers.
 pub fn node_as_client(id: NodeId) -> ClientId {
     ClientId(ClientId::PEER_BIT | u64::from(id.0))
 }

@@ -23,7 +23,7 @@ use crate::reaper::Job;
 use crate::record::{Dentry, Inode, intent_key, number_of_key, table};
 use crate::session::Ctx;
 
-/// How far an intent got.
+/// Progress of an intent.
 enum Outcome {
     /// Done, and the intent is cleared.
     Done,
@@ -31,8 +31,8 @@ enum Outcome {
     Refused(FsError),
 }
 
-/// What is said of a change that is finished later. Without space, clients would take it for one that never was, make
-/// room and send it again, and would be refused by what came of it meanwhile.
+/// Returns the error for a change that will be finished later. It must not be ENOSPC: the client would take the change
+/// for refused, free space and retry, and find its own change in the way.
 fn not_known(error: FsError) -> FsError {
     match error.errno() {
         Errno::ENOSPC | Errno::EDQUOT => {
@@ -43,11 +43,11 @@ fn not_known(error: FsError) -> FsError {
 }
 
 impl Node {
-    /// Carries out a change that needs peers. The caller holds the locks of what it touches. The intent is logged in
+    /// Carries out a change that needs peers. The caller holds the locks of all it touches. The intent is logged in
     /// `slot`, which is this node's.
     ///
     /// # Errors
-    /// Why it was refused; or that a peer did not answer: then it is finished later, by itself.
+    /// The reason of a refusal. If a peer does not answer, `EIO`: the reaper finishes the change later.
     pub(crate) fn carry_out(&self, ctx: &Ctx<'_>, slot: Slot, intent: Intent) -> FsResult<()> {
         self.carry_out_begun(ctx, slot, intent, |logged| match &logged.intent {
             Intent::Unlink(old) => self.begin_unlink(old, logged),
@@ -71,7 +71,7 @@ impl Node {
         })
     }
 
-    /// As [`Node::carry_out`], of an intent that is logged together with the change that `begin` makes.
+    /// Like [`Node::carry_out`], with the intent logged in the transaction of the change that `begin` makes.
     pub(crate) fn carry_out_begun<'a>(
         &'a self,
         ctx: &Ctx<'_>,
@@ -82,14 +82,16 @@ impl Node {
         self.reaper.check_unfinished()?;
         // A daemon after this one looks for intents in its own slots alone.
         assert!(self.owns(slot), "{} logs an intent in slot {} of another node", self.id, slot.0);
-        // The channel first: ids of steps must rise within one.
+        // Before the number: ids of steps must rise within a channel.
         let steps_channel = self.intents.channels.take();
         let (client, channel, op) = (ctx.client, ctx.channel, ctx.id);
         let logged = LoggedIntent { slot, intent, client, channel, op, steps_channel };
         let begun = self.allocator.next(&self.records).and_then(|tx| {
             let mut change = begin(&logged)?;
-            // Once it is logged, it is carried out, and the repetition waits for that.
+            // Checked before it is logged: a logged intent is carried out, and a retransmission waits for that.
             change.check_for(ctx)?;
+            // Steps that create something fail for want of space before anything is logged; a removal must never, since
+            // it may be what frees space.
             match logged.intent {
                 Intent::MakeDir(_) | Intent::Link(_) => change.txn.must_fit(),
                 Intent::Rename(_) => change.txn.bound_growth(),
@@ -116,7 +118,7 @@ impl Node {
         }
     }
 
-    /// Takes the steps. The outer error is "do not know", the inner one "refused".
+    /// Takes the steps. The outer error leaves the outcome open, the inner one is a final refusal.
     fn finish_intent(&self, logged: &LoggedIntent, steps: StepContext) -> FsResult<FsResult<()>> {
         let outcome = match &logged.intent {
             Intent::MakeDir(new) => self.finish_make_dir(new, logged, steps)?,
@@ -125,6 +127,7 @@ impl Node {
             Intent::Link(old) => self.finish_link(old, logged, steps)?,
             Intent::Rename(moved) => self.finish_rename(moved, logged, steps)?,
             Intent::Cut(cut) => self.finish_cut(cut, logged, steps)?,
+            // Requests may have changed entries since they were copied: a spreading that is resumed is undone.
             Intent::Spread(dir) if steps.retry => self.give_up_spreading(*dir, logged, steps)?,
             Intent::Spread(dir) => self.finish_spread(*dir, logged, steps)?,
             Intent::Inherit(dir) => self.finish_inherit(*dir, logged, steps)?,
@@ -147,7 +150,8 @@ impl Node {
         }
     }
 
-    /// Undoes a change that was refused after some of its steps, also if this daemon does not come to the end of it.
+    /// Undoes a change that was refused after some of its steps. The undo is logged first, so that a restarted daemon
+    /// goes on with it.
     fn begin_undo(&self, logged: &LoggedIntent, steps: StepContext) -> FsResult<()> {
         let undo = LoggedIntent { intent: Intent::Undo(Box::new(logged.intent.clone())), ..*logged };
         let mut change = self.change_at(&[logged.slot], &[])?;
@@ -176,7 +180,7 @@ impl Node {
         }
     }
 
-    /// Keeps what an unfinished intent touches locked until the reaper has finished it.
+    /// Keeps the targets of an unfinished intent locked, and queues the intent for the reaper.
     fn postpone(&self, tx: u64, logged: &LoggedIntent, why: &FsError) {
         log::warn!("change {tx} waits for a peer and is finished later: {:?}", logged.intent);
         self.keep(tx, logged.clone());
@@ -184,14 +188,14 @@ impl Node {
         self.reaper.add_intent(logged.slot, tx);
     }
 
-    /// Nobody else works on what an unfinished intent touches, and its entries stay where they are.
+    /// Makes an unfinished intent the holder of its targets.
     fn keep(&self, tx: u64, logged: LoggedIntent) {
         logged.intent.targets().into_iter().for_each(|target| self.locks.keep(target, tx));
         let before = self.intents.postponed.lock().insert(tx, logged);
         assert!(before.is_none(), "change {tx} is postponed once");
     }
 
-    /// Ends what [`Node::keep`] began: the change is over.
+    /// Ends what [`Node::keep`] began.
     fn release(&self, tx: u64) {
         let Some(logged) = self.intents.postponed.lock().remove(&tx) else { return };
         logged.intent.targets().into_iter().for_each(|target| self.locks.release(target, tx));
@@ -201,13 +205,13 @@ impl Node {
         }
     }
 
-    /// Changes over several nodes that this node drives and has not finished.
+    /// Returns how many changes over several nodes this node has begun and not finished.
     #[must_use]
     pub fn unfinished(&self) -> u64 {
         self.numbers(b'T').len() as u64
     }
 
-    /// Before anything is served: finds the intents that a killed daemon left, and locks what they touch.
+    /// Finds the intents that a killed daemon left, and locks their targets. To be called before any request is served.
     pub(crate) fn adopt_intents(&self) -> FsResult<()> {
         let mut found = Vec::new();
         self.each_record(&table(b'T'), |slot, key, value| {
@@ -227,10 +231,10 @@ impl Node {
         Ok(())
     }
 
-    /// Goes on with an intent that was left. Whether it is finished.
+    /// Resumes an intent that was left unfinished. An error leaves it to the next attempt.
     pub(crate) fn replay_intent(&self, slot: Slot, tx: u64) -> FsResult<()> {
         let bytes = self.records.read(slot, &intent_key(tx), |bytes| bytes.map(<[u8]>::to_vec));
-        // Without its record the change is over: its last transaction was made, and what came behind that failed.
+        // No record: the last transaction was committed, and the failure came after it.
         if let Some(bytes) = bytes {
             let logged = crate::namespace::decode::<LoggedIntent>(&bytes, "intent", Ino(tx))?;
             let targets = logged.intent.targets();
@@ -257,8 +261,8 @@ fn is_for_space(error: &FsError) -> bool {
     matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT)
 }
 
-/// Whether the error is an answer to what was asked, and so final. Anything else (no way to the peer, no space
-/// for its log) may be different the next time.
+/// Returns true if the error is a final refusal by the peer. Any other (no connection, no space for its log) may be
+/// gone at the next attempt.
 fn is_final(error: &bivouac_types::FsError) -> bool {
     use Errno as E;
     let names = matches!(error.errno(), E::ENOENT | E::EEXIST | E::ENOTEMPTY | E::ENOTDIR | E::EISDIR);
@@ -266,7 +270,7 @@ fn is_final(error: &bivouac_types::FsError) -> bool {
     names || more || matches!(error.errno(), E::ENAMETOOLONG | E::EREMOTE | E::EXDEV | E::ECANCELED)
 }
 
-/// Splits a step's result: a refusal ends the intent, anything else leaves it.
+/// Splits a step's result: the inner error ends the intent, the outer one leaves it unfinished.
 fn refused<T>(result: FsResult<T>) -> FsResult<Result<T, bivouac_types::FsError>> {
     match result {
         Ok(value) => Ok(Ok(value)),
@@ -275,8 +279,8 @@ fn refused<T>(result: FsResult<T>) -> FsResult<Result<T, bivouac_types::FsError>
     }
 }
 
-/// The same of a step that makes something: it may be refused for want of room, and then nothing has happened. Better to
-/// say so than to finish it some day.
+/// Like [`refused`], for a step that creates something. ENOSPC is a refusal there: nothing has happened, and an error
+/// now is better than success at an unknown time.
 fn refused_or_full<T>(result: FsResult<T>) -> FsResult<Result<T, bivouac_types::FsError>> {
     match result {
         Err(error) if error.errno() == Errno::ENOSPC => Ok(Err(error)),
@@ -284,7 +288,7 @@ fn refused_or_full<T>(result: FsResult<T>) -> FsResult<Result<T, bivouac_types::
     }
 }
 
-/// Type of an inode as its entry says it.
+/// Returns the entry of an inode.
 fn dentry_of(inode: &Inode) -> Dentry {
     Dentry { ino: inode.attr.ino, kind: inode.attr.mode & bivouac_types::mode::TYPE }
 }

@@ -1,4 +1,5 @@
-//! Intents: what is logged of a change over several nodes before its first step, and the intents that a node has not finished.
+//! Intents: what is logged of a change over several nodes before its first step, and the intents that a node has not
+//! finished.
 
 use std::collections::HashMap;
 
@@ -68,11 +69,11 @@ pub enum Intent {
     Rename(Move),
     /// Make a file shorter.
     Cut(Cut),
-    /// Spread a directory over all nodes; one that is found later is given up.
+    /// Spread a directory over all nodes; a restarted daemon gives it up.
     Spread(Ino),
-    /// Tell the shards of a directory what new entries get from it.
+    /// Tell the shards of a directory which attributes new entries inherit.
     Inherit(Ino),
-    /// Take what a file is at site storage in place of what it is here.
+    /// Replace a file by its present version at site storage.
     Renew(Renewal),
     /// Make a partition; its record has the rest.
     MakePartition(NewPartition),
@@ -81,16 +82,16 @@ pub enum Intent {
     Undo(Box<Intent>),
 }
 
-/// The changes over several nodes that a node drives.
+/// Intents that a node drives.
 #[derive(Default)]
 pub struct Intents {
-    /// Of their steps.
+    /// Channels for the steps of intents.
     pub channels: Channels,
-    /// Those that wait to be finished, by their numbers.
+    /// Unfinished intents that the reaper has to finish, by number.
     pub postponed: Mutex<HashMap<u64, LoggedIntent>>,
 }
 
-/// An intent with the identity of who wants it.
+/// An intent with the identity of the request that it belongs to.
 #[derive(Clone)]
 pub(crate) struct LoggedIntent {
     /// The slot that holds it; not part of the record.
@@ -103,7 +104,7 @@ pub(crate) struct LoggedIntent {
     pub steps_channel: u16,
 }
 
-/// A partition in the making.
+/// A partition that is being made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewPartition {
     /// Its number.
@@ -113,7 +114,7 @@ pub struct NewPartition {
 }
 codec_struct!(NewPartition { id, dir });
 
-/// A move, as it was found to be possible.
+/// A rename whose conditions have been checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
     /// The directory that holds the entry.
@@ -126,17 +127,17 @@ pub struct Move {
     pub new_name: Vec<u8>,
     /// The inode that is moved.
     pub ino: Ino,
-    /// Type bits of that.
+    /// Type bits of its mode.
     pub kind: u32,
     /// The inode that the new name led to.
     pub replaced: Option<Ino>,
-    /// Type bits of that.
+    /// Type bits of that inode's mode.
     pub replaced_kind: u32,
-    /// The data version that that must have; `None` for any.
+    /// Data version that the replaced inode must have; `None` for any.
     pub expect_version: Option<u64>,
-    /// The old name gets what the new name led to.
+    /// Exchanges the two inodes instead of replacing one.
     pub exchange: bool,
-    /// The turn at moving directories that it needs; 0 for none.
+    /// Turn at moving directories that it holds; 0 for none.
     pub turn: u64,
     /// The partition of both directories.
     pub partition: PartitionId,
@@ -166,16 +167,16 @@ impl Move {
     }
 }
 
-/// A file that is to get what it is at site storage.
+/// Replacement of a file by its version at site storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renewal {
     /// The file.
     pub ino: Ino,
-    /// Its epoch before; it rises by two.
+    /// Its epoch before the replacement, by which it rises by two.
     pub epoch: u32,
     /// The placement of its subfiles.
     pub layout: Layout,
-    /// What it is there.
+    /// Its version at site storage.
     pub origin: Origin,
 }
 codec_struct!(Renewal { ino, epoch, layout, origin });
@@ -189,7 +190,7 @@ impl Intent {
         match self {
             Intent::MakeDir(new) => entry(new.inode.parent, &new.name),
             Intent::RemoveDir(old) | Intent::Link(old) => entry(old.parent, &old.name),
-            // The name is gone already; whoever wants it may have it.
+            // The name was removed when the intent was logged; it may be used again.
             Intent::Unlink(_) => Vec::new(),
             Intent::Rename(moved) => {
                 let mut targets = entry(moved.parent, &moved.name);
@@ -199,7 +200,7 @@ impl Intent {
             }
             Intent::Cut(cut) => vec![LockTarget::Size(cut.ino)],
             Intent::Renew(new) => vec![LockTarget::Size(new.ino)],
-            // Nobody tries once more before what this attempt has left on other nodes is removed.
+            // A further attempt has to wait until the leavings of this one are removed from other nodes.
             Intent::Spread(dir) => vec![LockTarget::Dir(*dir)],
             Intent::Inherit(dir) => vec![LockTarget::Size(*dir)],
             // Its number is its own, and its directory is taken in one step.
@@ -208,7 +209,7 @@ impl Intent {
         }
     }
 
-    /// The turn at moving directories that it has.
+    /// Returns the turn at moving directories that the intent holds, if any.
     pub fn turn(&self) -> Option<u64> {
         match self {
             Intent::Rename(moved) => Some(moved.turn).filter(|turn| *turn != 0),
@@ -219,7 +220,7 @@ impl Intent {
 }
 
 impl LoggedIntent {
-    /// The asker, as its own request would look.
+    /// Returns a context as of the client's own request.
     pub fn asker(&self) -> Ctx<'static> {
         Ctx { channel: self.channel, id: self.op, origin: self.client, ..Ctx::of_node(self.client) }
     }
@@ -275,7 +276,7 @@ impl Decode<'_> for Intent {
 }
 
 impl Intent {
-    /// The intent, or the one to undo; never an undo of an undo.
+    /// Decodes an intent, also the one inside of an undo; an undo of an undo is invalid.
     fn decode_as(tag: u8, input: &mut Reader<'_>) -> Result<Self, DecodeError> {
         match tag {
             1 => Decode::decode(input).map(Intent::MakeDir),

@@ -1,14 +1,14 @@
-//! What an unfinished change concerns, for those who check records: it explains what looks half done.
+//! What an unfinished intent affects, for checks of records: it explains inconsistencies that are not damage.
 
 use bivouac_types::{Ino, TargetIndex};
 use bivouac_wire::{Decode, DecodeError};
 
 use crate::intent_record::{Intent, LoggedIntent, OldEntry};
 
-/// What an intent is about.
+/// Scope of an intent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IntentScope {
-    /// What is being done.
+    /// The kind of change, in words.
     pub what: &'static str,
     /// The name, for changes of entries.
     pub name: Vec<u8>,

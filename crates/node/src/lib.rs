@@ -2,16 +2,17 @@
 //! this node. It answers frames ([`bivouac_net::Service`]); who carries them is not its business.
 //!
 //! - A handler is one file under `handlers/`, named after its operation.
-//! - Handlers of peer steps call nobody (see [`bivouac_wire::Lane`]), so that nodes never wait in a circle, but for what
-//!   mounts cache (`callbacks.rs`): who is asked that waits for nobody.
+//! - Handlers of peer steps call nobody (see [`bivouac_wire::Lane`]), so that nodes never wait in a circle, but for
+//!   what mounts cache (`callbacks.rs`): who is asked that waits for nobody.
 //! - Every change is one [`bivouac_store::Txn`]; what needs several nodes is an intent (`intent.rs`):
 //!   logged first, made of idempotent steps, replayed after a restart.
 //!
-//! Layers, from the lowest; a module uses those of its own line and of the lines above it, also through methods of [`Node`]:
+//! Layers, from the lowest; a module uses those of its own line and of the lines above it, also through methods of
+//! [`Node`]:
 //! - records and identities: `record`, `identity`, `session`, `clock`, `counters`
-//! - tables, each a type with what it needs: locks, leases, opens, sessions, partitions, shards, intents, agenda of background
-//!   work (`reaper`), membership, sweeper, mirror (`mirror_link`) and
-//!   replicas of others, what is lent (`lending`), what is between volumes and site storage (`proxy_state`)
+//! - tables, each a type with what it needs: locks, leases, opens, sessions, partitions, shards, intents, agenda of
+//!   background work (`reaper`), membership, sweeper, mirror (`mirror_link`) and replicas of others, what is lent
+//!   (`lending`), what is between volumes and site storage (`proxy_state`)
 //! - `node`: [`Node`], which is those tables and no more
 //! - `step`: an operation here or at a peer; `placement`, `shard_reports`, `write_behind`
 //! - `namespace`, then `directory`: changes of records, in one transaction each

@@ -17,15 +17,15 @@ use bivouac_ranks::{Condvar, InOrder, LockPosition, Mutex, Rank, rank};
 use bivouac_types::{Errno, FsError, FsResult, Ino};
 
 const SHARDS: usize = 64;
-/// How long who claims a directory waits for those who are at work in it.
+/// Longest wait of a claim for requests that share the directory, which delays all new ones.
 const CLAIM_WAIT: Duration = Duration::from_secs(1);
 
-/// What can be locked.
+/// Something that can be locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LockTarget {
     /// This node's turn at moving directories.
     Moves,
-    /// That the entries of a directory stay where they are. Its home is here.
+    /// The entries of a directory, which may not be moved to other nodes meanwhile. Taken at the directory's home.
     Dir(Ino),
     /// An entry: directory and hash of the name.
     Entry(Ino, u64),
@@ -33,21 +33,22 @@ pub enum LockTarget {
     Size(Ino),
 }
 
-/// Who has a target. No entry of the table is without anybody.
+/// Holders of a target. Targets without holders are not in the table.
 #[derive(Default)]
 struct HeldTarget {
     /// Requests that share it.
     shared: u32,
-    /// A request has it alone, or claims it: nobody else comes in.
+    /// Set if a request has it exclusively or claims it: no other request gets it.
     alone: bool,
+    // Intents that have it: several, where requests share it.
     kept: Vec<KeptTarget>,
 }
 
-/// An unfinished intent that has a target.
+/// An unfinished intent that holds a target.
 #[derive(Clone, Copy, Debug)]
 struct KeptTarget {
     intent: u64,
-    /// It finds no space to go on: nobody waits for that.
+    /// Set if the intent finds no space to go on; requests are refused then instead of waiting.
     is_starved: bool,
 }
 
@@ -59,7 +60,7 @@ pub struct Locks {
     bound: Duration,
 }
 
-/// A request's lock; dropping it lets the next one in, unless an intent has taken it over.
+/// A request's lock. Dropping it releases the target, unless an intent holds it too.
 #[must_use = "the lock is given up when this is dropped"]
 pub struct Guard<'a> {
     locks: &'a Locks,
@@ -69,17 +70,17 @@ pub struct Guard<'a> {
 }
 
 impl Locks {
-    /// Locks that are waited for so long at most.
+    /// Creates the locks; `bound` limits each wait.
     pub fn new(bound: Duration) -> Locks {
         Locks { shards: (0..SHARDS).map(|_| Default::default()).collect(), bound }
     }
 
-    /// Waits until nobody has the target in a way that excludes this. Who takes several of one kind takes them by
-    /// [`Locks::lock_all`].
+    /// Waits until the target is free for this request, then locks it. A request that needs several targets of one kind
+    /// takes them by [`Locks::lock_all`].
     ///
     /// # Errors
-    /// `EIO` after the bounded time: a change that somebody began waits for a node that is away. `ENOSPC` at once where
-    /// it waits for space.
+    /// `EIO` after the bounded time: an unfinished change holds the target, and waits for a node that is away. `ENOSPC`
+    /// at once if that change waits for space.
     pub fn lock(&self, target: LockTarget) -> FsResult<Guard<'_>> {
         target.place().check();
         let deadline = Instant::now() + self.bound;
@@ -95,6 +96,8 @@ impl Locks {
             if target.is_starved(&table) {
                 return Err(target.starved());
             }
+            // Checked once more after a time-out: the target may have become free before the thread had the table's
+            // lock again.
             if freed.wait_until(&mut table, deadline).timed_out() && !target.is_free(&table) {
                 return Err(target.refused());
             }
@@ -102,7 +105,7 @@ impl Locks {
         Ok(self.taken(&mut table, target))
     }
 
-    /// The lock if nobody has it in a way that excludes this.
+    /// Returns the lock if the target is free, `None` otherwise. Never waits.
     pub fn try_lock(&self, target: LockTarget) -> Option<Guard<'_>> {
         let mut table = self.shard(target).0.lock();
         target.is_free(&table).then(|| self.taken(&mut table, target))
@@ -137,8 +140,9 @@ impl Locks {
         Guard { locks: self, target, is_alone, _order: target.place().hold() }
     }
 
-    /// Waits a moment until nobody is at work in a directory, lets nobody begin meanwhile, and has it alone then.
-    /// `None` if somebody stays.
+    /// Waits, for [`CLAIM_WAIT`] at most, until no request shares a directory, and returns it locked exclusively. New
+    /// requests are kept out meanwhile. Returns `None` if a request stays, or an intent or another claim has the
+    /// directory.
     pub fn claim(&self, dir: Ino) -> Option<Guard<'_>> {
         let (target, deadline) = (LockTarget::Dir(dir), Instant::now() + CLAIM_WAIT);
         target.place().check();
@@ -148,29 +152,31 @@ impl Locks {
         if held.alone || !held.kept.is_empty() {
             return None;
         }
+        // Before the wait, so that no further request joins those that are waited for.
         held.alone = true;
         let claim = self.guard(target, true);
         let is_shared = |table: &LockTable| table.get(&target).is_some_and(|held| held.shared > 0);
         while is_shared(&table) && !freed.wait_until(&mut table, deadline).timed_out() {}
         let has_it = table.get(&target).is_some_and(|held| held.shared == 0 && held.kept.is_empty());
-        // Who gives it up takes the lock of the table again.
+        // Dropping the claim takes the table's lock again.
         drop(table);
         has_it.then_some(claim)
     }
 
-    /// An unfinished intent has a target from now on, together with the request whose intent it is.
+    /// Makes an unfinished intent a holder of a target, beside the request that began it.
     pub fn keep(&self, target: LockTarget, intent: u64) {
         let mut table = self.shard(target).0.lock();
         let held = table.entry(target).or_default();
-        // A handler that panicked after it had logged its intent left the lock to others: a daemon must start all the same.
+        // A handler that panicked after it had logged its intent left the lock to others: a daemon must start all the
+        // same.
         if !target.is_shared() && held.kept.iter().any(|other| other.intent != intent) {
             log::error!("bug: {target:?} is kept by {:?}, and now by intent {intent}", held.kept);
         }
         held.kept.push(KeptTarget { intent, is_starved: false });
     }
 
-    /// An intent that keeps these targets has found no space, or something else that it waits for: whoever waits for it
-    /// hears of that.
+    /// Sets whether an intent waits for space (or for something else that requests should not wait for), and wakes the
+    /// requests that wait for its targets.
     pub fn starve(&self, intent: u64, targets: &[LockTarget], is_starved: bool) {
         for target in targets {
             let (shard, freed) = self.shard(*target);
@@ -183,7 +189,7 @@ impl Locks {
         }
     }
 
-    /// Whether an unfinished intent has a target locked.
+    /// Returns true if an unfinished intent holds the target.
     pub fn is_kept(&self, target: LockTarget) -> bool {
         self.shard(target).0.lock().get(&target).is_some_and(|held| !held.kept.is_empty())
     }
@@ -193,14 +199,14 @@ impl Locks {
         self.change(target, |held| held.kept.retain(|kept| kept.intent != intent));
     }
 
-    /// Somebody has the target no more.
+    /// Changes the holders of a target, wakes those who may have it then, and drops the entry if no holder is left.
     fn change(&self, target: LockTarget, act: impl FnOnce(&mut HeldTarget)) {
         let (shard, freed) = self.shard(target);
         let mut table = shard.lock();
         let Some(held) = table.get_mut(&target) else { return };
         let was_alone = held.alone;
         act(held);
-        // Who claims a directory waits until the last has left that shares it; the others keep nobody out.
+        // A claim waits for the last request that shares the directory; any other that leaves keeps nobody waiting.
         if held.shared == 0 || was_alone {
             freed.notify_all();
         }
@@ -209,7 +215,7 @@ impl Locks {
         }
     }
 
-    /// Whether all its locks can be had within a time each.
+    /// Returns true if each of its locks can be taken within `patience`; for detecting a standstill.
     pub(crate) fn can_be_taken(&self, patience: Duration) -> bool {
         self.shards.iter().all(|(table, _)| table.try_lock_for(patience).is_some())
     }
@@ -233,18 +239,18 @@ impl Drop for Guard<'_> {
 }
 
 impl LockTarget {
-    /// Whether requests share it.
+    /// Returns true if several requests may hold it at a time.
     fn is_shared(self) -> bool {
         matches!(self, LockTarget::Dir(_))
     }
 
-    /// Whether a request may have it now. What is shared, it shares with intents too.
+    /// Returns true if a request may lock it now. A target that requests share, they also share with intents.
     fn is_free(self, table: &LockTable) -> bool {
         let excludes = |held: &HeldTarget| held.alone || !self.is_shared();
         !table.get(&self).is_some_and(excludes)
     }
 
-    /// Whether it is waited for in vain: an intent has it that finds no space.
+    /// Returns true if a wait for it would be in vain: an intent holds it that finds no space.
     fn is_starved(self, table: &LockTable) -> bool {
         let finds_none = |held: &HeldTarget| held.kept.iter().any(|kept| kept.is_starved);
         !self.is_shared() && table.get(&self).is_some_and(finds_none)
@@ -263,7 +269,7 @@ impl LockTarget {
         LockPosition::new(self.rank(), self.number())
     }
 
-    /// Its number among those of its rank.
+    /// Returns its number among the targets of its rank: a hash, as ranks have 32 bits for it.
     fn number(self) -> u32 {
         let number = match self {
             LockTarget::Moves => 0,
@@ -273,8 +279,8 @@ impl LockTarget {
         (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
     }
 
-    /// Where it stands in the one order. Two of one rank and number, one pair in four thousand millions, stand as
-    /// fixed.
+    /// Returns its position in the lock order. Targets with the same rank and number (one pair in four thousand
+    /// million) are ordered by their values.
     fn order(self) -> (u16, u32, LockTarget) {
         (self.rank().number(), self.number(), self)
     }

@@ -1,8 +1,9 @@
-//! Failure detection among nodes: the protocol's state machine (crate `members`), and the threads that carry its messages.
+//! Failure detection among nodes: the protocol's state machine (crate `members`), and the threads that carry its
+//! messages.
 //!
-//! One thread, shared by the nodes of a process (`rounds.rs`), calls the state machine when a time-out is due. Each message
-//! is sent by a thread that ends with the answer: there are a few per period, and a node that does not answer must not
-//! delay the others. Nothing runs unless nodes watch each other.
+//! One thread, shared by the nodes of a process (`rounds.rs`), calls the state machine when a time-out is due. Each
+//! message is sent by a thread that ends with the answer: there are a few per period, and a node that does not answer
+//! must not delay the others. Nothing runs unless nodes watch each other.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,18 +22,18 @@ use crate::rounds::{NextVisit, Round, RoundPlace};
 /// Messages that may be under way at a time; further ones are taken for lost.
 const UNDER_WAY_MAX: usize = 64;
 const STACK: usize = 256 << 10;
-/// How long a message may take where nodes do not watch each other.
+/// Time limit of a message where nodes do not watch each other.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Reactions of a node to the death or return of another one.
 pub trait MembershipObserver: Send + Sync {
-    /// A node is dead.
+    /// Called when a node was declared dead.
     fn peer_is_dead(&self, node: NodeId);
-    /// A node that was taken for dead is not.
+    /// Called when a node that was declared dead is alive.
     fn peer_is_alive(&self, node: NodeId);
-    /// A node has answered.
+    /// Called after each answer of a node.
     fn peer_answers(&self, node: NodeId);
-    /// Marks the locks of programs on this node as doubtful: they may have been given to others.
+    /// Called when other nodes took this one for dead: the locks of its programs may have been granted to others.
     fn doubt_locks(&self);
 }
 
@@ -46,10 +47,10 @@ struct Links {
 /// One node in the membership protocol.
 pub struct Membership {
     state: Mutex<MembershipState>,
-    /// Where somebody comes when time has passed.
+    /// Registration with the thread that calls `tick` when a time-out is due.
     place: OnceLock<RoundPlace>,
     since: Instant,
-    /// How long a message may take.
+    /// Time limit of a message.
     patience: Duration,
     liveness: Arc<LivenessTable>,
     links: OnceLock<Links>,
@@ -58,21 +59,21 @@ pub struct Membership {
 
 struct MembershipState {
     members: Members,
-    /// Since when something else than life is known of a node.
+    /// When a node last became suspect or dead. Nodes that are alive are absent.
     since: HashMap<NodeId, Instant>,
-    /// What the node has not been told yet, in order.
+    /// Notices that the observer has not been given yet, in order.
     pending: VecDeque<Notice>,
-    /// A thread is notifying it; one at a time does.
+    /// Set while a thread gives notices to the observer; one at a time does.
     notifying: bool,
     stopping: bool,
 }
 
-/// What a node has to do something about.
+/// A change that the observer or this node has to react to.
 #[derive(Clone, Copy)]
 enum Notice {
     Died(NodeId),
     Back(NodeId),
-    /// Others knew that this node is dead, or might be, and have been told otherwise, with this incarnation.
+    /// Others took this node for suspect or dead, which was refuted with this incarnation.
     Accused(Liveness, u32),
 }
 
@@ -85,8 +86,8 @@ enum Outgoing {
 }
 
 impl Membership {
-    /// The part of `id` among `count`. With `dead_after`, nodes watch each other; without, it is only known who is said
-    /// to be dead.
+    /// Creates the state of `id` among `count` nodes. With `dead_after`, nodes watch each other; without, they only
+    /// pass on which nodes are said to be dead.
     pub fn new(
         id: NodeId,
         count: usize,
@@ -136,13 +137,13 @@ impl Membership {
         Ok(())
     }
 
-    /// Ends the watching.
+    /// Stops failure detection.
     pub fn stop(&self) {
         self.state.lock().stopping = true;
         self.place.get().map(RoundPlace::call);
     }
 
-    /// The epoch of a map of this version, and the nodes that do not answer.
+    /// Returns the epoch of a map of this version, and the nodes that are suspect or dead.
     pub fn summary(&self, version: u64) -> (u64, Vec<UnresponsiveNode>) {
         let state = self.state.lock();
         let silent = |news: &MembershipUpdate| {
@@ -154,29 +155,29 @@ impl Membership {
         (state.members.epoch(version), known.map(silent).collect())
     }
 
-    /// Whether nodes watch each other, and none of them has found this one dead.
+    /// Returns true if nodes watch each other and `node` is not known to be dead.
     pub fn sees(&self, node: NodeId) -> bool {
         let state = self.state.lock();
         let known = state.members.known().get(usize::from(node.0));
         state.members.next_tick().is_some() && known.is_some_and(|news| news.liveness != Liveness::Dead)
     }
 
-    /// Somebody who knows says that a node is dead and will not come back.
+    /// Records, for a caller that is certain of it, that a node is dead and will not come back.
     pub fn lost(&self, node: NodeId) {
         self.handle(&[Event::Lost(node)]);
     }
 
-    /// A node that was taken for dead has been started again: it hears that, and says that it lives.
+    /// Records that a node declared dead was restarted. It is told so, and refutes its death itself.
     pub fn returned(&self, node: NodeId) {
         self.handle(&[Event::Returned(node)]);
     }
 
-    /// Nodes that are known to be dead.
+    /// Returns the nodes that are known to be dead.
     pub fn dead(&self) -> Vec<NodeId> {
         self.liveness.dead()
     }
 
-    /// Takes what a node says, and answers with what there is to say to it.
+    /// Takes in updates of `from` and another event, if any; returns the updates that `from` lacks.
     pub fn hear(
         &self,
         from: NodeId,
@@ -188,7 +189,7 @@ impl Membership {
         self.state.lock().members.news_for(from)
     }
 
-    /// Does what is due; when to do so again.
+    /// Handles a time-out that is due, and returns when to call again.
     fn tick(&self) -> NextVisit {
         let due = {
             let state = self.state.lock();
@@ -214,6 +215,7 @@ impl Membership {
             commands.iter().for_each(|command| state.note(command, &self.liveness));
             (before, state.members.next_tick())
         };
+        // Only an earlier time-out has to wake the thread: a later one it finds when it wakes anyway.
         if let (Some(place), Some(at)) = (self.place.get(), after.filter(|_| after < before)) {
             place.call_at(self.moment(at));
         }
@@ -236,9 +238,10 @@ impl Membership {
         }
     }
 
-    /// Others known that this node is dead, or might be, and have been told otherwise. What it has locked may belong to
-    /// somebody else: first that is in doubt, and only then does what is begun count as begun later. Not later than that:
-    /// the next accusation casts doubt of its own.
+    /// Reacts to an accusation that was refuted. Locks of this node's clients may have been granted to others
+    /// meanwhile, so they become doubtful first. Only then does the incarnation rise, which is the fencing token of
+    /// operations begun from now on: the other way round, an operation under a lost lock would carry a valid token. It
+    /// rises before the next accusation is handled, which raises doubts of its own.
     fn defend(&self, accused: Liveness, incarnation: u32) {
         if accused != Liveness::Alive {
             log::warn!("other nodes took this one for {}", name(accused));
@@ -247,14 +250,16 @@ impl Membership {
         self.liveness.set_incarnation(incarnation);
     }
 
-    /// Whether something may be done that a client of a node began under locks, with this token.
+    /// Returns true if an operation may be carried out that a client of `node` began under locks, with the fencing
+    /// token `fence`: the node is not dead, and the token is newer than the node's last known incarnation.
     pub fn admits(&self, node: NodeId, fence: u32) -> bool {
         let state = self.state.lock();
         let known = state.members.known().get(usize::from(node.0));
         known.is_none_or(|news| news.liveness != Liveness::Dead && fence > news.incarnation)
     }
 
-    /// Calls the observer for what has changed, in order; if another thread does so, that one goes on.
+    /// Gives pending notices to the observer, in order. If another thread is doing so, returns at once: that thread
+    /// gives these too.
     fn notify(&self) {
         let mut told = false;
         loop {
@@ -318,7 +323,7 @@ impl MembershipState {
         }
     }
 
-    /// Writes down what is known now.
+    /// Records a change in `since` and in `table`, and queues the notice of it.
     fn note(&mut self, command: &Command, table: &LivenessTable) {
         let news = match command {
             Command::Changed(news) => news,
@@ -333,6 +338,7 @@ impl MembershipState {
             Liveness::Alive => drop(self.since.remove(&node)),
             Liveness::Suspect | Liveness::Dead => drop(self.since.insert(node, Instant::now())),
         }
+        // Suspicion alone is no notice: only transitions to and from *dead* end waiting and locks.
         let was_dead = table.dead_for(node).is_some();
         table.set_dead(node, is_dead);
         match (was_dead, news.liveness) {
@@ -342,7 +348,8 @@ impl MembershipState {
         }
     }
 
-    /// What the node is to be told next by the thread that asks, which may have told it something just now.
+    /// Returns the next notice for the calling thread, `None` if there is none or another thread is notifying. `told`
+    /// says that the caller is the notifying thread, and has delivered its last notice.
     fn next_notice(&mut self, told: bool) -> Option<Notice> {
         if self.notifying && !told {
             return None;
@@ -354,7 +361,7 @@ impl MembershipState {
 }
 
 impl Membership {
-    /// Sends a message and takes its answer.
+    /// Sends a message, and feeds its answer or its failure to the state machine.
     fn carry(&self, to: NodeId, message: &Outgoing) {
         let (answer, probe) = match message {
             Outgoing::Probe(news) => (self.exchange::<op::Probe>(to, &NewsList { news: news.clone() }), true),

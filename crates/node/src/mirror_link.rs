@@ -1,4 +1,4 @@
-//! The way from a node whose volumes are mirrored to its backup, and the thread that tends to its mirror.
+//! Connection of a node whose volumes are mirrored to its backup, and the thread that tends its mirror.
 
 use std::io::{self, IoSlice};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,20 +21,20 @@ use bivouac_wire::{
 
 use crate::peers::{PeerLane, PeerRequest};
 
-/// Pause before a backup that did not answer is asked again.
+/// Pause between attempts to reach a backup that did not answer.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// Pause before a mirror is tended to again whose thread has panicked.
+/// Pause before the mirror is tended again after its thread has panicked.
 const PAUSE_AFTER_PANIC: Duration = Duration::from_secs(1);
 
-/// Time since the machine began, also that for which it was suspended: a lease ends meanwhile.
+/// Returns the time since the machine booted, including suspension, during which a lease expires too.
 pub fn monotonic_now() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    // Neither is below nothing.
+    // The clock never yields a negative time.
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// How long a primary may serve behind its backup's last answer. A node is dead after twice that: who takes over
-/// then does not wait much longer.
+/// Returns for how long a primary may serve after its backup's last answer: half the time after which a silent node is
+/// dead. A successor waits little longer than that for the lease to run out.
 pub fn lease_length(dead_after: Option<Duration>) -> Duration {
     dead_after.unwrap_or(Duration::from_millis(DEAD_AFTER_MS_DEFAULT)) / 2
 }
@@ -42,7 +42,7 @@ pub fn lease_length(dead_after: Option<Duration>) -> Duration {
 /// The peer lane to backups.
 struct MirrorLink {
     lane: Arc<PeerLane>,
-    /// Maximum wait for one answer: what is not answered by then is sent again, within the bounded time.
+    /// Longest wait for one answer; what is unanswered by then is sent again, within the bounded time.
     wait: Duration,
 }
 
@@ -97,7 +97,7 @@ impl ReplicaBackup for MirrorLink {
 /// The volumes of a node, each with its capacity in bytes.
 type LentVolumes = Vec<(Arc<dyn Volume>, u64)>;
 
-/// A mirror with the thread that tends to it, which ends with this.
+/// A mirror and the thread that tends it. Dropping it ends the thread.
 pub struct TendedMirror {
     pub mirror: Arc<Mirror>,
     ends: Arc<AtomicBool>,
@@ -105,7 +105,7 @@ pub struct TendedMirror {
 }
 
 impl TendedMirror {
-    /// Begins to tend to the mirror.
+    /// Starts the thread that tends the mirror.
     ///
     /// # Errors
     /// The system refuses a thread.
@@ -114,7 +114,8 @@ impl TendedMirror {
         let tend = move || {
             while !ends.load(Ordering::Acquire) {
                 let turn = mirror.turn();
-                // Without this thread the lease would run out for ever, while the daemon looks alive.
+                // A panic must not end the thread: the lease would never be renewed again, while the daemon looks
+                // alive.
                 let tended = catch_unwind(AssertUnwindSafe(|| mirror.tend()));
                 let pause = tended.unwrap_or(PAUSE_AFTER_PANIC);
                 if !pause.is_zero() {
@@ -126,15 +127,15 @@ impl TendedMirror {
         Ok(())
     }
 
-    /// Ends the thread; nothing is sent to the backup any more, and what is changed yet is noted as unsent.
+    /// Ends the thread. Nothing more is sent to the backup; later changes are noted as unsent.
     pub fn end(&self) {
         self.ends.store(true, Ordering::Release);
         self.mirror.end();
-        // The thread may be asking a backup that has ended already: it is not waited for.
+        // Not joined: it may be waiting for a backup that has ended already.
         drop(self.thread.lock().take());
     }
 
-    /// Ends the thread and nothing else, as a kill would.
+    /// Ends the thread and nothing else, as a kill would; for tests.
     pub fn halt(&self) {
         self.ends.store(true, Ordering::Release);
         self.mirror.wake();
@@ -190,16 +191,17 @@ pub fn mirror_volumes(
     }
     let Some(entry) = map.mirrors.get(usize::from(lane.id().0)) else { return Ok((volumes, None)) };
     let known = match note.as_ref().map(|note| &note.role) {
+        // The note is newer than the map: the backup was changed since the map was made.
         Some(MirrorRole::Primary { backup, epoch, has_unsent }) if *epoch >= entry.epoch => {
             (*backup, *epoch, *has_unsent)
         }
-        // Whoever has sealed it says in the map who keeps the next replicas, or tells later.
+        // The map names the backup of the replica's successor, or the keeper sets it later.
         Some(MirrorRole::Replica { epoch, .. }) if epoch.epoch > entry.epoch => (None, epoch.epoch, false),
         _ => (entry.backup, entry.epoch, false),
     };
     let (backup, epoch, has_unsent) = known;
     let role = MirrorRole::Primary { backup, epoch, has_unsent };
-    // Noted later, once the backup has said that it knows of none.
+    // A first mirror is noted only once the backup has confirmed that it has no replica.
     let is_first = note.is_none() && backup.is_some();
     if let Some(dir) = first
         && !is_first

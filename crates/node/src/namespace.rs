@@ -25,10 +25,11 @@ use crate::record::{
 use crate::session::Ctx;
 use bivouac_session::Item;
 
-/// Among the clients that may have an inode without names open: whoever has just looked its name up.
+/// Stands, among the holders of an orphaned inode, for clients that have looked its name up and may be about to open
+/// it.
 pub const LOOKED_UP: ClientId = SYSTEM;
 
-/// A directory that could not spread is tried again when it has so many entries more.
+/// Entries that a directory which could not spread has to grow by before the next attempt.
 const SPREAD_TURN: u64 = 64;
 
 /// Decodes a record; one that cannot be read is damage, not absence.
@@ -38,7 +39,7 @@ pub fn decode<'a, T: Decode<'a>>(bytes: &'a [u8], what: &str, ino: Ino) -> FsRes
 }
 
 impl Node {
-    /// The inode's record.
+    /// Returns the inode's record.
     ///
     /// # Errors
     /// `ENOENT` when there is none, `ESTALE` when it is not this node's to know.
@@ -47,7 +48,8 @@ impl Node {
         self.records.read(ino.slot(), &inode_key(ino), |bytes| self.told_inode(ino, bytes))
     }
 
-    /// The inode of a record, with what processes have told of its size since it was written. The slot is locked.
+    /// Decodes an inode's record, and adds the size that processes have raised in shared memory since it was written.
+    /// The caller has the slot locked.
     pub(crate) fn told_inode(&self, ino: Ino, record: Option<&[u8]>) -> FsResult<Inode> {
         let mut inode: Inode =
             record.map_or(Err(Errno::ENOENT.into()), |bytes| decode(bytes, "inode", ino))?;
@@ -63,13 +65,14 @@ impl Node {
         Ok(inode)
     }
 
-    /// Whether a client may write to the file without telling of each write: one that has told of a write and not closed it
-    /// since, one that it lends its size to, or one that has yet to say what it has open.
+    /// Returns true if a client may write to the file without a message for each write: one that has reported a write
+    /// and not closed the file since, one that the size is lent to, or any client while some still await reclaim.
     pub(crate) fn may_be_written(&self, ino: Ino) -> bool {
         self.opens.has_writer(ino) || self.lending.is_lent(ino) || !self.sessions.awaiting().is_empty()
     }
 
-    /// Begins a change of records in these slots, all of which must be this node's, of whatever clients may cache of them.
+    /// Begins a change of records in these slots, and recalls the leases on everything in them. All slots must be this
+    /// node's.
     pub(crate) fn change(&self, slots: &[Slot]) -> FsResult<Change<'_>> {
         self.change_at(slots, &slots.iter().copied().map(Item::Slot).collect::<Vec<_>>())
     }
@@ -80,17 +83,18 @@ impl Node {
         self.callbacks.begin(&[Item::Attrs(ino)])
     }
 
-    /// Recalls all leases on an inode's attributes, for a change that no client asked for: also the client whose request led
-    /// to it may cache what was before.
+    /// Recalls all leases on an inode's attributes, for a change that no client asked for: also the client whose
+    /// request led to it may cache what was before.
     pub(crate) fn recall_attr_leases(&self, ino: Ino) -> Option<Changing<'_>> {
         let _principal = Principal::on_behalf_of(SYSTEM);
         self.recall_other_attr_leases(ino)
     }
 
-    /// A client has made a file longer. If it is a mount, the kernels of other mounts that have the file open learn of it: they
-    /// end asynchronous reads at the size that they know. To be called before the answer, and without the size locked: a
-    /// kernel that is told may wait for what its programs are writing. Not told are mounts that have made the file longer
-    /// themselves, so that writers of one file do not wait for each other, and where there are too many.
+    /// Notifies mounts that have a file open that it has become longer: their kernels end asynchronous reads at the
+    /// size they know. Does nothing unless `by` is a mount. To be called before the reply, and without the size locked,
+    /// since a kernel that is notified may wait for its programs' writes. Mounts that have made the file longer
+    /// themselves are not notified, so that writers of one file do not wait for each other; nor is anybody if there are
+    /// more than [`INVALIDATIONS_MAX`].
     pub(crate) fn has_grown(&self, by: ClientId, ino: Ino, size: u64) {
         let formation = self.map.formation;
         if by.mounted_through(formation).is_none() {
@@ -103,20 +107,20 @@ impl Node {
         }
     }
 
-    /// As [`Node::change`], where nothing but an inode's attributes changes, and who may cache them has been asked.
+    /// Like [`Node::change`], for a change of an inode's attributes alone whose leases have been recalled.
     pub(crate) fn change_of(&self, ino: Ino) -> FsResult<Change<'_>> {
         self.check_slot(ino.slot())?;
         let changing = self.callbacks.leases.change(&[Item::Attrs(ino)], &|_, _, _| None);
         Ok(Change::begun(self, changing, &[ino.slot()]))
     }
 
-    /// As [`Node::change`], where clients may cache nothing of what changes but these items.
+    /// Like [`Node::change`], where clients can have leases on these items only of all that changes.
     pub(crate) fn change_at(&self, slots: &[Slot], items: &[Item]) -> FsResult<Change<'_>> {
         slots.iter().try_for_each(|slot| self.check_slot(*slot))?;
         Ok(Change::begun(self, self.callbacks.begin(items), slots))
     }
 
-    /// Whether the slot is this node's.
+    /// Returns true if this node has the slot.
     pub(crate) fn owns(&self, slot: Slot) -> bool {
         self.map.slot_node(slot) == Some(self.id)
     }
@@ -140,9 +144,9 @@ impl Node {
 /// A change in the making. Dropped without commit, nothing has happened.
 pub struct Change<'a> {
     pub(crate) node: &'a Node,
-    /// Until it is made or dropped, nobody may begin to cache what it changes.
+    /// Refuses leases on what changes, until the change is committed or dropped.
     _changing: Option<Changing<'a>>,
-    /// The transaction below, for records that this module does not know.
+    /// The transaction, for records that this module does not cover.
     pub txn: Txn<'a>,
     /// The time of the change.
     pub now: Timestamp,
@@ -150,18 +154,18 @@ pub struct Change<'a> {
     files: i64,
     /// Inodes that lost their last name and stay for a moment.
     delayed: Vec<Ino>,
-    /// What is changed, or what changed entries lead to; noted only while somebody watches.
+    /// Inodes that change, or that changed entries point to; only filled while a check watches for them.
     touched: Vec<Ino>,
-    /// Spread directories whose shards here change; their homes are told.
+    /// Spread directories whose shards here change. Their homes are notified.
     shards: Vec<Ino>,
     /// A directory that has grown so large that it should spread.
     grown: Option<Ino>,
-    /// Why clients may not make the change.
+    /// The error for clients, where the partition permits no such change.
     refusal: Option<FsError>,
 }
 
 impl<'a> Change<'a> {
-    /// A change of records in these slots that no leases are in the way of any more.
+    /// Creates a change of records in these slots, whose leases have been recalled.
     pub(crate) fn begun(node: &'a Node, changing: Option<Changing<'a>>, slots: &[Slot]) -> Change<'a> {
         Change {
             node,
@@ -180,7 +184,7 @@ impl<'a> Change<'a> {
 }
 
 impl Change<'_> {
-    /// Makes the change last, for this client's operation.
+    /// Commits the change as this client's operation, with `value` as its result for retransmissions.
     ///
     /// # Errors
     /// As [`Change::check_for`].
@@ -190,14 +194,14 @@ impl Change<'_> {
         self.commit()
     }
 
-    /// As [`Change::commit_for`], of an operation that does no harm when it is carried out twice.
+    /// Like [`Change::commit_for`], for an idempotent operation: no result is kept for retransmissions.
     pub fn commit_repeatable_for(mut self, ctx: &Ctx<'_>) -> FsResult<()> {
         self.check_for(ctx)?;
         self.commit()
     }
 
-    /// Refuses the change to a client whose operation is superseded, or that changes what is in a partition that permits
-    /// no changes. Nodes bring there what its source has.
+    /// Refuses the change to a client whose request was superseded, or that changes a read-only partition. Nodes are
+    /// permitted the latter: they bring in what the source has.
     ///
     /// # Errors
     /// `EROFS`; `EIO`, which nobody reads.
@@ -207,7 +211,7 @@ impl Change<'_> {
         self.refusal.take().filter(|_| !is_own).map_or(Ok(()), Err)
     }
 
-    /// Takes note that names or attributes in a partition change.
+    /// Records that names or attributes in a partition change, which its settings may refuse to clients.
     pub(crate) fn note_partition(&mut self, id: PartitionId) {
         if id != PartitionId::ROOT
             && let Some(partition) = self.node.partitions.get(id)
@@ -216,12 +220,12 @@ impl Change<'_> {
         }
     }
 
-    /// Takes note that there is something new in a partition.
+    /// Records that a partition gets a new inode, which its settings may refuse to clients.
     pub(crate) fn note_new(&mut self, id: PartitionId) {
         self.refusal = self.refusal.take().or(self.node.check_content_permitted(id).err());
     }
 
-    /// Makes the change last, and tells the homes of the directories that it concerns.
+    /// Commits the change, and notifies the homes of spread directories whose shards changed.
     pub fn commit(mut self) -> FsResult<()> {
         let (node, shards) = (self.node, std::mem::take(&mut self.shards));
         self.commit_quietly()?;
@@ -229,20 +233,21 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// As [`Change::commit_quietly`], for this client's operation.
+    /// Like [`Change::commit_quietly`], as this client's operation, with `value` as its result for retransmissions.
     pub fn commit_quietly_for(mut self, ctx: &Ctx<'_>, slot: Slot, value: u64) -> FsResult<()> {
         ctx.check_current()?;
         ctx.remember(&mut self.txn, slot, value);
         self.commit_quietly()
     }
 
-    /// Makes the change last. Who asked for it tells the homes of the directories that it concerns.
+    /// Commits the change. The caller has to notify the homes of spread directories.
     pub fn commit_quietly(self) -> FsResult<()> {
         if !self.touched.is_empty() {
             // Before the commit, while its slots are locked: see `Watches::touch`.
             self.node.watches.touch(&self.touched);
         }
         self.txn.commit()?;
+        // After the commit: what is counted and scheduled here must be in the log.
         self.node.files.fetch_add(self.files as u64, Ordering::Relaxed);
         let records = &self.node.records;
         if self.garbage || records.wants_compaction() || records.has_shrunk() {
@@ -255,9 +260,11 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// The directory has so many entries now.
+    /// Records how many entries a directory has after the change, and has it spread where they are enough: fewer of
+    /// them if several clients use it.
     pub(crate) fn note_size(&mut self, dir: Ino, entries: u64) {
         let (node, SpreadAt { shared, alone }) = (self.node, self.node.spread_at);
+        // All entries move by one commit at the home, which limits them. A directory beyond that stays where it is.
         if node.map.nodes.len() == 1 || entries > SPREAD_ENTRIES_MAX {
             return;
         }
@@ -272,37 +279,40 @@ impl Change<'_> {
         }
     }
 
-    /// A shard of the directory changes.
+    /// Records that this node's shard of a directory changes.
     pub(crate) fn note_shard(&mut self, dir: Ino) {
         if !self.shards.contains(&dir) {
             self.shards.push(dir);
         }
     }
 
-    /// Tells those who watch the inode of the change.
+    /// Records that an inode changes, for checks that watch it.
     pub fn touch(&mut self, ino: Ino) {
         if self.node.watches.is_active() {
             self.touched.push(ino);
         }
     }
 
-    /// As [`Node::inode`], within the change.
+    /// Like [`Node::inode`], with what the change has written.
     pub fn inode(&self, ino: Ino) -> FsResult<Inode> {
         self.node.told_inode(ino, self.txn.get(ino.slot(), &inode_key(ino)))
     }
 
-    /// Writes an inode.
+    /// Writes an inode's record.
     pub fn put_inode(&mut self, inode: &Inode) {
         let (ino, mut record) = (inode.attr.ino, *inode);
         self.touch(ino);
-        // Whether it is being written is known of this moment only.
+        // A property of the moment, which is not stored: see `told_inode`.
         record.attr.data_version &= !BEING_WRITTEN;
         self.note_partition(inode.attr.layout.partition());
         self.txn.put(ino.slot(), &inode_key(ino), &record.to_bytes());
         self.note_changed(inode);
     }
 
-    /// Writes an inode that was not there before.
+    /// Writes a new inode.
+    ///
+    /// # Panics
+    /// The inode number is in use.
     pub fn add_inode(&mut self, inode: &Inode) {
         let ino = inode.attr.ino;
         let is_free = self.txn.get(ino.slot(), &inode_key(ino)).is_none();
@@ -317,7 +327,8 @@ impl Change<'_> {
         self.txn.put(ino.slot(), &target_key(ino), target);
     }
 
-    /// Changes an inode's number of names. One that has none left goes away, at once or when it is closed.
+    /// Changes an inode's link count by `delta`. An inode without links is removed at once, or when nobody has it open
+    /// any more.
     pub fn adjust_links(&mut self, ino: Ino, delta: i32) -> FsResult<Inode> {
         let (inode, holders) = self.count_links(ino, delta)?;
         if let Some(holders) = holders {
@@ -326,8 +337,8 @@ impl Change<'_> {
         Ok(inode)
     }
 
-    /// The same where the name may lead to another inode from now on. One that has no other name stays for a moment:
-    /// somebody may have looked the name up, and be about to open what it led to.
+    /// Like [`Change::adjust_links`], for a name that leads to another inode from now on. An inode without links stays
+    /// for a moment: a client may have looked its name up, and be about to open it.
     pub fn replace_link(&mut self, ino: Ino, delta: i32) -> FsResult<Inode> {
         let (inode, holders) = self.count_links(ino, delta)?;
         if let Some(mut holders) = holders {
@@ -338,14 +349,15 @@ impl Change<'_> {
         Ok(inode)
     }
 
-    /// If the inode has no name left, who may have it open.
+    /// Changes an inode's link count. If none is left, returns the clients that may have it open as well, and has not
+    /// written the inode yet.
     fn count_links(&mut self, ino: Ino, delta: i32) -> FsResult<(Inode, Option<Vec<ClientId>>)> {
         let mut inode = self.inode(ino)?;
         if delta > 0 && inode.attr.nlink == 0 {
             if self.txn.get(ino.slot(), &unnamed_key(ino)).is_none() {
                 return Err(Errno::ENOENT.into());
             }
-            // Its first name keeps it from now on.
+            // An unnamed inode that gets its first name is kept by that, no longer by its opens.
             self.txn.delete(ino.slot(), &orphan_key(ino));
         }
         let links = inode.attr.nlink.saturating_add_signed(delta);
@@ -358,7 +370,7 @@ impl Change<'_> {
             self.put_inode(&inode);
             return Ok((inode, None));
         }
-        // In this order: who has reclaimed in between is among the holders.
+        // In this order: a client that finishes its reclaim in between is among the holders then.
         let mut holders = self.node.sessions.awaiting();
         holders.extend(self.node.opens.holders(ino));
         holders.sort_unstable();
@@ -366,7 +378,7 @@ impl Change<'_> {
         Ok((inode, Some(holders)))
     }
 
-    /// An inode without names stays as long as somebody may have it open.
+    /// Keeps an inode without links for the clients that may have it open; erases it if there are none.
     fn orphan(&mut self, inode: &Inode, holders: &[ClientId]) {
         let ino = inode.attr.ino;
         assert_eq!(inode.attr.nlink, 0, "inode {ino} has a name, and would be kept for its opens alone");
@@ -377,7 +389,7 @@ impl Change<'_> {
         self.txn.put(ino.slot(), &orphan_key(ino), &holders.to_vec().to_bytes());
     }
 
-    /// Removes an inode and all that belongs to it; its subfiles become garbage.
+    /// Removes an inode with its xattrs, link target and site records; its subfiles become garbage.
     pub fn erase_inode(&mut self, inode: &Inode) {
         let (ino, slot) = (inode.attr.ino, inode.attr.ino.slot());
         self.touch(ino);
@@ -405,6 +417,7 @@ impl Change<'_> {
         }
         self.txn.delete(slot, &inode_key(ino));
         self.files -= 1;
+        // There may be bytes behind the end though the file is empty and was never cut.
         let rest = self.node.stale_tails.may_have_tail(ino);
         self.node.stale_tails.forget(ino);
         if inode.attr.is_file() && (inode.attr.size > 0 || inode.attr.epoch > 0 || rest) {
@@ -415,7 +428,7 @@ impl Change<'_> {
         }
     }
 
-    /// Removes an inode and nothing that belongs to it.
+    /// Removes an inode's record alone; what belongs to it stays.
     pub fn hide_inode(&mut self, inode: &Inode) {
         let ino = inode.attr.ino;
         self.touch(ino);
@@ -423,10 +436,11 @@ impl Change<'_> {
         self.files -= 1;
     }
 
-    /// Subfiles of an inode that is gone become garbage.
+    /// Marks the subfiles of a removed inode as garbage.
     pub fn discard_subfiles(&mut self, ino: Ino, layout: Layout) {
         self.touch(ino);
         let key = garbage_key(ino);
+        // The reaper may be removing these subfiles just now: it must not take the record away with the older ones.
         if self.txn.get(ino.slot(), &key).is_some() {
             self.node.reaper.discarded_again(ino);
         }
@@ -434,12 +448,12 @@ impl Change<'_> {
         self.garbage = true;
     }
 
-    /// The directory of a partition that stands in front of site storage.
+    /// Returns the root directory of a partition that has a source.
     pub(crate) fn bound_dir(&self, partition: PartitionId) -> Option<Ino> {
         self.node.bound_dir(partition)
     }
 
-    /// The keys in a slot that begin so.
+    /// Returns all keys in a slot with this prefix.
     pub(crate) fn keys_below(&self, slot: Slot, prefix: &[u8]) -> Vec<Vec<u8>> {
         let mut keys = Vec::new();
         self.txn.scan(slot, prefix, prefix, |key, _| {
@@ -458,15 +472,15 @@ impl Node {
         self.files.store(files, Ordering::Relaxed);
     }
 
-    /// Unregisters an open; an inode without names goes away with the last, at once or later.
+    /// Removes an open. An inode without links is released with its last open.
     pub(crate) fn close(&self, client: ClientId, ino: Ino, open: OpenId) {
         if self.opens.remove(ino, client, open) {
             self.release_orphan(ino, client);
         }
     }
 
-    /// As [`Node::forget_orphan`]. What cannot be logged is tried again in the background until it can: where a disk is
-    /// full, what is to be removed may be what fills it.
+    /// Like [`Node::forget_orphan`]. A failure to log is retried in the background until it succeeds: where a disk is
+    /// full, this inode may be what fills it.
     pub(crate) fn release_orphan(&self, ino: Ino, client: ClientId) {
         match self.forget_orphan(ino, client) {
             Ok(()) => {}
@@ -481,7 +495,7 @@ impl Node {
         }
     }
 
-    /// A client has open what may have no name: if it has none, that is written down.
+    /// Records that a client has an inode open, if that inode has no links.
     pub(crate) fn hold_orphan(&self, ino: Ino, client: ClientId) -> FsResult<()> {
         let Some((mut change, mut holders)) = self.orphan_change(ino)? else { return Ok(()) };
         if holders.contains(&client) {
@@ -492,10 +506,11 @@ impl Node {
         change.commit()
     }
 
-    /// A change of who keeps an inode without names, and who does so far; nothing for one that has a name.
+    /// Begins a change of an orphaned inode's holders, and returns it with them; `None` if the inode has links.
     fn orphan_change(&self, ino: Ino) -> FsResult<Option<(Change<'_>, Vec<ClientId>)>> {
         let slot = ino.slot();
         self.check_slot(slot)?;
+        // Looked for without a transaction first: nearly all inodes have a name, and closes are frequent.
         if !self.records.read(slot, &orphan_key(ino), |found| found.is_some()) {
             return Ok(None);
         }
@@ -505,14 +520,13 @@ impl Node {
         Ok(Some((change, holders)))
     }
 
-    /// A client has no longer open what may have no name. The inode goes if it has none, and if nobody had it
-    /// open when it lost the last but those who have said the same: also those who have not yet been heard
-    /// of since a restart count.
+    /// Removes a client from the holders of an inode without links, and erases the inode with the last of them. Clients
+    /// that have not reclaimed since a restart count as holders.
     pub(crate) fn forget_orphan(&self, ino: Ino, client: ClientId) -> FsResult<()> {
         let Some((mut change, mut holders)) = self.orphan_change(ino)? else { return Ok(()) };
         holders.retain(|holder| *holder != client);
         if self.opens.is_held(ino, client) {
-            // Opened again since; the record must not lose who has it open.
+            // Opened again meanwhile: that client stays a holder.
             return Ok(());
         }
         if holders.is_empty() && !self.opens.is_open(ino) {
@@ -527,7 +541,7 @@ impl Node {
 }
 
 impl Node {
-    /// As [`Node::inode`], of a regular file.
+    /// Like [`Node::inode`], of a regular file.
     ///
     /// # Errors
     /// `EISDIR` and `EINVAL` for anything else.
@@ -540,7 +554,7 @@ impl Node {
         }
     }
 
-    /// Inodes without names that a client does not have open are not kept for it.
+    /// Releases all inodes without links that a client was a holder of and does not have open.
     pub(crate) fn release_orphans(&self, client: ClientId) {
         for ino in self.orphans().into_iter().filter(|ino| !self.opens.is_held(*ino, client)) {
             self.release_orphan(ino, client);

@@ -8,8 +8,8 @@ use crate::directory::EntryPlace;
 use crate::node::Node;
 use crate::record::Inode;
 
-/// The inode that the request asks for, in a directory that passes on its group, layout, placement and contract; in a
-/// directory without a contract the rules of its partition say that.
+/// Returns the inode that the request asks for, in a directory that passes on its group, layout, placement and
+/// contract; in a directory without a contract the rules of its partition say that.
 pub fn new_inode(
     node: &Node,
     ino: Ino,
@@ -39,7 +39,7 @@ pub fn new_inode(
 }
 
 impl Node {
-    /// The contract of its own that a new inode gets.
+    /// Returns the contract of its own that a new inode gets.
     fn new_contract(&self, request: &MakeRequest<'_>, from: &Inherited) -> FsResult<Option<Contract>> {
         let (kind, id) = (request.mode & mode::TYPE, from.layout.partition());
         if !matches!(kind, mode::DIR | mode::FILE) {
@@ -58,7 +58,7 @@ impl Node {
         Ok(rule.and_then(|rule| rule.contract))
     }
 
-    /// A new inode for an entry of this place, as the request describes it.
+    /// Returns a new inode for an entry of this place, as the request describes it.
     pub(crate) fn new_inode_at(
         &self,
         place: &EntryPlace,

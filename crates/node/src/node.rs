@@ -43,18 +43,18 @@ use crate::users::DirectoryUsers;
 use crate::uses::UsageTable;
 use crate::watch::Watches;
 
-/// Answers what is asked of this host.
+/// Callback that answers a question about this host; see [`Node::on_asked`].
 type AnswerForHost = Box<dyn Fn(&HostQuestion<'_>) -> FsResult<Vec<u8>> + Send + Sync>;
 
 /// The volume that a node keeps its records on.
 pub(crate) const RECORDS_VOLUME: u16 = 0;
 
-/// What the process does for its node.
+/// Callbacks into the process that runs the node.
 #[derive(Default)]
 pub(crate) struct Hooks {
-    /// Ends the connections of a client that was forgotten, so that it says again what it has open.
+    /// Closes the connections of a client whose session was ended, so that it reconnects and reclaims its opens.
     pub forgotten: OnceLock<Box<dyn Fn(ClientId) + Send + Sync>>,
-    /// Answers what is asked of this host.
+    /// Answers a question about this host.
     pub asked: OnceLock<AnswerForHost>,
     /// Gives memory that is free in this process back to the system.
     pub shrunk: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -87,11 +87,11 @@ pub struct Node {
     pub(crate) intents: Intents,
     /// Entries at which a directory spreads.
     pub(crate) spread_at: SpreadAt,
-    /// What the environment says of object stores.
+    /// Settings of object stores, from the daemon's environment.
     pub(crate) objects: bivouac_source::Environment,
     /// Credentials for links to other formations.
     pub(crate) links: LinkAccess,
-    /// What is put around site storage.
+    /// Decorator of the sources of partitions, if any.
     pub(crate) around: Option<SourceDecorator>,
     /// The locks that programs take.
     pub(crate) advisory: Advisory,
@@ -107,13 +107,13 @@ pub struct Node {
     /// The switch of each node, as far as that is known.
     pub(crate) switches: Vec<Option<u16>>,
     pub(crate) counters: Arc<Counters>,
-    /// How files are used.
+    /// Usage statistics of files.
     pub(crate) uses: UsageTable,
-    /// The memory that has both.
+    /// Memory kept by the supervisor that holds `counters` and `uses`, so that they survive a restart of the daemon.
     pub(crate) recorder: Recorder,
     pub(crate) reaper: Reaper,
     pub(crate) rounds: Rounds,
-    /// Who lives.
+    /// The membership protocol: which nodes are alive.
     pub(crate) members: Arc<Membership>,
     pub(crate) hooks: Hooks,
     pub(crate) away: AbsentPeers,
@@ -125,7 +125,7 @@ pub struct Node {
     pub(crate) tokens: Tokens,
     /// Races of all clients, if they are detected and this is the node that does it.
     pub(crate) races: Option<Races>,
-    /// What checks of the running formation look at.
+    /// Inodes that checks of the running formation watch for changes.
     pub(crate) watches: Watches,
     pub(crate) files: AtomicU64,
     pub(crate) stopping: AtomicBool,
@@ -133,25 +133,27 @@ pub struct Node {
 }
 
 impl Node {
-    /// What a request to shut down calls, after its answer is on its way.
+    /// Sets the callback of a shutdown request, which is invoked once the reply is on its way.
     pub fn on_shutdown(&self, act: impl Fn() + Send + 'static) {
         *self.hooks.shutdown.lock() = Some(Box::new(act));
     }
 
-    /// What answers what is asked of this host: it is the process's affair what it shows of it.
+    /// Sets the callback that answers questions about this host. The process decides what it discloses. To be called
+    /// once.
     pub fn on_asked(&self, answer: impl Fn(&HostQuestion<'_>) -> FsResult<Vec<u8>> + Send + Sync + 'static) {
         let is_first = self.hooks.asked.set(Box::new(answer)).is_ok();
         assert!(is_first, "two answer what is asked of the host of {}", self.id);
     }
 
-    /// What ends the connections of a client that was forgotten.
+    /// Sets the callback that closes all connections of a client whose session was ended. To be called once.
     pub fn on_forgotten(&self, act: impl Fn(ClientId) + Send + Sync + 'static) {
         let is_first = self.hooks.forgotten.set(Box::new(act)).is_ok();
         assert!(is_first, "two end the connections of clients that {} forgets", self.id);
     }
 
-    /// Names, attributes and what else records are take at most so much memory from now on, and no more than `left` has.
-    /// What there is stays. `give_back` is called when so much of it was removed that the system should have it back.
+    /// Limits the memory of records (names, attributes and the like) to `max` bytes, and to the headroom in `left`.
+    /// Existing records stay. `give_back` is called when so much was removed that free memory should return to the
+    /// system.
     pub fn bound_names(
         &self,
         max: u64,
@@ -159,40 +161,41 @@ impl Node {
         give_back: impl Fn() + Send + Sync + 'static,
     ) {
         self.records.bound_memory(max, left);
-        // Told once, by whom made the node.
+        // Set once, by the creator of the node.
         let _ = self.hooks.shrunk.set(Box::new(give_back));
     }
 
-    /// Takes a node for dead of which the caller knows that it will not come back.
+    /// Declares a node dead that, as the caller knows, will not come back.
     pub fn is_lost(&self, node: NodeId) {
         self.members.lost(node);
     }
 
-    /// A node that was taken for dead has been started again, and serves.
+    /// Records that a node declared dead was restarted, and serves again.
     pub fn has_returned(&self, node: NodeId) {
         self.members.returned(node);
     }
 
-    /// Bytes of subfiles on this node's volumes.
+    /// Returns the number of bytes of subfiles on this node's volumes.
     #[must_use]
     pub fn usage(&self) -> u64 {
         self.data.usage().iter().map(|volume| volume.used).sum()
     }
 
-    /// The map that its daemon was started with. Nodes may have moved since.
+    /// Returns the map that its daemon was started with. Nodes may have moved since.
     #[must_use]
     pub fn map(&self) -> &Arc<FormationMap> {
         &self.map
     }
 
-    /// The newest map.
+    /// Returns the newest map.
     #[must_use]
     pub fn newest_map(&self) -> Arc<FormationMap> {
         Arc::clone(&self.newest_map.lock())
     }
 
-    /// Takes a newer map: peers that have moved are asked where they are from now on, and their former daemons are not heard
-    /// any more. Returns whether the map is newer than what is known.
+    /// Installs a newer map: requests to peers that have moved go to their new addresses, and connections of their
+    /// former daemons are closed and refused. Returns false, and changes nothing, if `map` does not succeed the present
+    /// map.
     pub fn take_map(&self, map: &Arc<FormationMap>) -> bool {
         let moved: Vec<NodeId> = {
             let mut newest = self.newest_map.lock();
@@ -211,7 +214,7 @@ impl Node {
         true
     }
 
-    /// Epoch in which this node came to the host of its daemon.
+    /// Returns the epoch in which this node came to the host of its daemon.
     pub(crate) fn own_epoch(&self) -> u32 {
         self.map.nodes.get(usize::from(self.id.0)).map_or(0, |entry| entry.epoch)
     }
@@ -221,7 +224,7 @@ impl Node {
         self.served.change(client, act);
     }
 
-    /// Looks at all records of this node's slots whose keys begin so.
+    /// Calls `look` with slot, key and value of each record of this node's slots whose key begins with `prefix`.
     pub(crate) fn each_record(&self, prefix: &[u8], mut look: impl FnMut(Slot, &[u8], &[u8])) {
         for slot in self.own_slots() {
             self.records.scan(slot, prefix, prefix, |key, value| {
@@ -231,7 +234,7 @@ impl Node {
         }
     }
 
-    /// Slots that this node holds.
+    /// Returns the slots that this node holds.
     pub(crate) fn own_slots(&self) -> impl Iterator<Item = Slot> + '_ {
         slots_of(&self.map, self.id)
     }
@@ -243,17 +246,17 @@ pub(crate) fn slots_of(map: &FormationMap, id: NodeId) -> impl Iterator<Item = S
 }
 
 impl Node {
-    /// This node's identity as a client of its peers.
+    /// Returns this node's identity as a client of its peers.
     pub(crate) fn as_client(&self) -> ClientId {
         node_as_client(self.id)
     }
 
-    /// The node that an inode's record belongs to.
+    /// Returns the node that an inode's record belongs to.
     pub(crate) fn home_of(&self, ino: Ino) -> FsResult<NodeId> {
         self.map.home(ino).ok_or_else(|| Errno::ESTALE.into())
     }
 
-    /// Changes that had to wait for leases.
+    /// Returns how many changes have had to wait for leases.
     #[must_use]
     pub fn lease_waits(&self) -> u64 {
         self.callbacks.leases.waits()
@@ -261,7 +264,7 @@ impl Node {
 }
 
 impl Node {
-    /// Slot and number of every record of a table with such keys.
+    /// Returns slot and number of each record whose key is `letter` and a number.
     pub(crate) fn numbers(&self, letter: u8) -> Vec<(Slot, u64)> {
         let mut found = Vec::new();
         self.each_record(&table(letter), |slot, key, _| {
@@ -270,7 +273,7 @@ impl Node {
         found
     }
 
-    /// Inodes without names that somebody had open when they lost the last.
+    /// Returns the inodes that were open when they lost their last name.
     pub(crate) fn orphans(&self) -> Vec<Ino> {
         self.numbers(b'O').into_iter().map(|(_, ino)| Ino(ino)).collect()
     }

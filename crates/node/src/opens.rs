@@ -86,7 +86,7 @@ impl Opens {
         self.shard(ino).lock().holders(ino)
     }
 
-    /// Returns who has the inode open for writing.
+    /// Returns the clients that have the inode open for writing, one entry for each open.
     pub fn writers(&self, ino: Ino) -> Vec<ClientId> {
         self.shard(ino).lock().writers(ino)
     }
@@ -106,12 +106,12 @@ impl Opens {
         self.shard(ino).lock().is_open(ino)
     }
 
-    /// Number of opens.
+    /// Returns the number of opens.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Whether all its locks can be had within a time each.
+    /// Returns true if each of its locks can be taken within `patience`; for detecting a standstill.
     pub(crate) fn can_be_taken(&self, patience: Duration) -> bool {
         self.shards.iter().all(|shard| shard.try_lock_for(patience).is_some())
     }

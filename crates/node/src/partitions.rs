@@ -26,7 +26,7 @@ pub struct Partitions {
 pub enum Targets<'a> {
     /// All of the formation.
     Root(&'a [TargetEntry]),
-    /// Some of them.
+    /// These targets.
     Of(Arc<[TargetEntry]>),
 }
 
@@ -42,7 +42,7 @@ impl std::ops::Deref for Targets<'_> {
 }
 
 impl Partitions {
-    /// Those that an earlier daemon knew.
+    /// Reads the partitions from the records of an earlier daemon.
     ///
     /// # Errors
     /// `EIO` for a record that is damaged.
@@ -71,7 +71,7 @@ impl Partitions {
         })
     }
 
-    /// A number that no partition had. Only the keeper knows which those are.
+    /// Returns a number that no partition had. Only the keeper knows which those are.
     ///
     /// # Errors
     /// `ENOSPC` when there is none left.
@@ -86,7 +86,7 @@ impl Partitions {
         Ok(*last)
     }
 
-    /// What is known of a partition.
+    /// Returns a partition by its number, if it is known.
     pub fn get(&self, id: PartitionId) -> Option<Arc<Partition>> {
         self.table.read().get(id).cloned()
     }
@@ -96,17 +96,17 @@ impl Partitions {
         self.table.write().learn(map, partition)
     }
 
-    /// Node and volume of a target of a known partition.
+    /// Returns the node and volume of a target of a known partition.
     pub fn target(&self, map: &FormationMap, target: TargetIndex) -> Option<TargetEntry> {
         self.table.read().target(map, target)
     }
 
-    /// All targets of a known partition.
+    /// Returns all targets of a known partition.
     pub fn places(&self, id: PartitionId) -> Option<Arc<[TargetEntry]>> {
         self.table.read().places(id).cloned()
     }
 
-    /// Whether none is known besides the root partition, so that nothing can be at site storage.
+    /// Returns true if only the root partition is known, so that nothing can be at site storage.
     pub fn is_empty(&self) -> bool {
         self.table.read().is_empty()
     }
@@ -116,7 +116,7 @@ impl Partitions {
         !self.is_empty() && self.all().iter().any(|partition| partition.settings.source.is_some())
     }
 
-    /// All that are known, in the order of their numbers.
+    /// Returns all known partitions, by number.
     pub fn all(&self) -> Vec<Arc<Partition>> {
         self.table.read().all()
     }

@@ -1,4 +1,4 @@
-//! What a node asks of its peers: steps on the peer lane, which call nobody themselves.
+//! Requests of a node to its peers: steps on the peer lane, whose handlers ask no node.
 
 use std::io::IoSlice;
 use std::sync::{Arc, OnceLock, Weak};
@@ -15,15 +15,15 @@ use crate::identity::{SYSTEM, node_as_client};
 
 /// A step for a peer.
 pub struct PeerRequest<'a> {
-    /// What to do.
+    /// Operation.
     pub op: Op,
-    /// Identity of the step; a repeated step has the same.
+    /// Identity of the step, which a retransmission repeats.
     pub id: OpId,
-    /// The asking node as a client.
+    /// The requesting node, as a client.
     pub client: ClientId,
     /// Channel of the intent that the step belongs to.
     pub channel: u16,
-    /// Whether the step may have been carried out before.
+    /// Set if the step may have been carried out before.
     pub retry: bool,
     /// The client whose request makes the step necessary.
     pub origin: ClientId,
@@ -34,7 +34,7 @@ pub struct PeerRequest<'a> {
 }
 
 impl<'a> PeerRequest<'a> {
-    /// One of a node of its own accord, which may be done twice without harm.
+    /// Creates an idempotent request that this node makes of its own accord.
     pub(crate) fn of_node(node: NodeId, op: Op, body: &'a [u8]) -> PeerRequest<'a> {
         PeerRequest {
             op,
@@ -49,7 +49,7 @@ impl<'a> PeerRequest<'a> {
     }
 }
 
-/// The way to the peers.
+/// Transport of requests to peers.
 pub trait Peers: Send + Sync {
     /// Carries a step to `node` and appends the encoded reply to `reply`.
     ///
@@ -59,7 +59,7 @@ pub trait Peers: Send + Sync {
         self.call_within(Duration::ZERO, node, request, reply)
     }
 
-    /// The same, waiting for `wait` at most; zero leaves it to the way.
+    /// Like [`Peers::call`], waiting for `wait` at most; zero leaves the limit to the transport.
     ///
     /// # Errors
     /// As [`Peers::call`].
@@ -71,7 +71,7 @@ pub trait Peers: Send + Sync {
         reply: &mut Vec<u8>,
     ) -> FsResult<()>;
 
-    /// Goes where this map has the peers from now on, as far as it is newer.
+    /// Directs requests to the addresses in this map, for peers whose epoch in it is newer.
     fn take_map(&self, map: &FormationMap) {
         let _ = map;
     }
@@ -84,32 +84,33 @@ pub struct StepContext {
     pub tx: u64,
     /// Channel that no other intent uses meanwhile.
     pub channel: u16,
-    /// Whether this is a replay.
+    /// Set for a replay.
     pub retry: bool,
-    /// The client who wants it.
+    /// The client whose request the intent is for.
     pub origin: ClientId,
-    /// Whether nobody waits for it: then a peer that is away is not waited for either.
+    /// Set if no client waits: a peer that is away is not waited for either.
     pub background: bool,
 }
 
 impl StepContext {
-    /// Identity of steps that change nothing, or may happen often, and so need none.
+    /// Returns the identity for requests that are idempotent, and need none of their own.
     pub fn question(origin: ClientId) -> StepContext {
         StepContext { tx: 0, channel: 0, retry: false, origin, background: false }
     }
 }
 
-/// Steps that one intent can have: ids of steps are `tx * STEPS_MAX + step`.
+/// Most steps of one intent: ids of steps are `tx * STEPS_MAX + step`.
 pub const STEPS_MAX: u64 = 16;
 
 /// Channels towards peers, each for one intent at a time.
 #[derive(Default)]
 pub struct Channels {
+    // Channels that were put back, and the next that was never taken.
     free: Mutex<(Vec<u16>, u16)>,
 }
 
 impl Channels {
-    /// A channel that nobody uses. Give it back with [`Channels::put`].
+    /// Takes a channel that no intent uses. Give it back with [`Channels::put`].
     pub fn take(&self) -> u16 {
         let mut free = self.free.lock();
         if let Some(channel) = free.0.pop() {
@@ -123,7 +124,7 @@ impl Channels {
     /// Gives a channel back.
     pub fn put(&self, channel: u16) {
         let mut free = self.free.lock();
-        // Two intents on one channel would take each other's steps for repetitions.
+        // Two intents on one channel would take each other's steps for retransmissions.
         debug_assert!(!free.0.contains(&channel), "channel {channel} is given back once");
         free.0.push(channel);
     }
@@ -141,7 +142,7 @@ impl Channels {
 /// A node's end of the lane to its peers.
 pub struct PeerLane {
     id: NodeId,
-    /// How many nodes there are.
+    /// Number of nodes of the formation.
     nodes: usize,
     way: Arc<dyn Peers>,
     counters: Arc<Counters>,
@@ -150,18 +151,19 @@ pub struct PeerLane {
 }
 
 impl PeerLane {
-    /// The lane of a node of the map; what is asked is counted.
+    /// Creates the lane of a node of the map. `counters` counts its requests.
     pub fn new(map: &FormationMap, id: NodeId, way: Arc<dyn Peers>, counters: Arc<Counters>) -> PeerLane {
         PeerLane { id, nodes: map.nodes.len(), way, counters, mirror: OnceLock::new() }
     }
 
-    /// From now on nothing is asked that may tell of changes which this mirror has deferred.
+    /// Makes every later request wait until changes that the mirror has deferred are on both sides.
     pub fn make_deferred_before_asking(&self, mirror: &Arc<Mirror>) {
         let is_first = self.mirror.set(Arc::downgrade(mirror)).is_ok();
         assert!(is_first, "{} has two mirrors", self.id);
     }
 
-    /// Returns once all that was changed here before is on both sides of the mirror: before anybody is told of it.
+    /// Waits until all earlier changes here are on both sides of the mirror. To be called before anything of them is
+    /// disclosed.
     ///
     /// # Errors
     /// `EIO` if the backup does not answer in bounded time.
@@ -170,33 +172,34 @@ impl PeerLane {
         mirror.make_deferred().map_err(|error| FsError::from_io(&error, "the mirror of this node's volumes"))
     }
 
-    /// The node whose peers they are.
+    /// Returns the node whose lane it is.
     pub fn id(&self) -> NodeId {
         self.id
     }
 
-    /// As [`Peers::take_map`].
+    /// Like [`Peers::take_map`].
     pub fn take_map(&self, map: &FormationMap) {
         self.way.take_map(map);
     }
 
-    /// Whether this is a peer.
+    /// Returns true if this is another node of the formation.
     pub fn has(&self, node: NodeId) -> bool {
         node != self.id && usize::from(node.0) < self.nodes
     }
 
-    /// Asks a peer and decodes its answer.
+    /// Sends a request to a peer and decodes its reply.
     pub fn ask<O: Operation>(&self, target: NodeId, request: &PeerRequest<'_>) -> FsResult<O::Reply> {
         self.ask_within::<O>(None, target, request)
     }
 
-    /// The same, waiting for so long at most.
+    /// Like [`PeerLane::ask`], waiting for `wait` at most.
     pub fn ask_within<O: Operation>(
         &self,
         wait: Option<Duration>,
         target: NodeId,
         request: &PeerRequest<'_>,
     ) -> FsResult<O::Reply> {
+        // What the peer is told must outlive this node: its changes have to be on both sides of the mirror first.
         if tells_of_changes(O::OP) {
             self.make_deferred()?;
         }
@@ -213,15 +216,15 @@ impl PeerLane {
     }
 }
 
-/// Returns whether a request to a peer may tell it of what is on the volumes of the node that asks. The others are about
-/// who lives, about the mirror itself, or only have clients forget.
+/// Returns true if a request may disclose what is on this node's volumes. The others concern the liveness of nodes or
+/// the mirror itself, or only have clients invalidate what they cache.
 fn tells_of_changes(op: Op) -> bool {
     let is_about_nodes = matches!(op, Op::Ping | Op::GetMap | Op::Probe | Op::ProbeFor | Op::Reached);
     let is_of_mirrors = matches!(op, Op::BeginReplica | Op::ApplyChanges | Op::RenewReplica);
     !is_about_nodes && !is_of_mirrors && !matches!(op, Op::Invalidate | Op::RecallTokens)
 }
 
-/// The way over the network.
+/// Transport of requests to peers over the network.
 pub struct NetPeers {
     peers: Vec<Option<Arc<dyn Transport>>>,
     /// For changes of replicas, in connections of their own; none without mirrors.
@@ -229,19 +232,19 @@ pub struct NetPeers {
 }
 
 impl NetPeers {
-    /// Transports by node id; none for the node itself.
+    /// Creates it from transports by node id; `None` for the node itself.
     #[must_use]
     pub fn new(peers: Vec<Option<Arc<dyn Transport>>>) -> NetPeers {
         NetPeers { peers, mirrors: Vec::new() }
     }
 
-    /// The same with ways to backups.
+    /// Adds transports to backups, which have connections of their own.
     #[must_use]
     pub fn with_mirrors(self, mirrors: Vec<Option<Arc<dyn Transport>>>) -> NetPeers {
         NetPeers { mirrors, ..self }
     }
 
-    /// Carries a step over one way.
+    /// Sends a request over one transport.
     ///
     /// # Errors
     /// As [`Peers::call_within`].

@@ -1,4 +1,4 @@
-//! Where files are placed: the targets of partitions, and the layouts of new files.
+//! Placement of files: targets of partitions, and layouts of new files.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::partitions::Targets;
 use crate::peers::StepContext;
 
 impl Node {
-    /// The node that knows all partitions.
+    /// Returns the node that knows all partitions.
     pub(crate) fn keeper(&self) -> FsResult<NodeId> {
         self.home_of(Ino::ROOT)
     }
@@ -45,7 +45,7 @@ impl Node {
         }
     }
 
-    /// A partition; the keeper is asked if need be, so not from the peer lane.
+    /// Returns a partition; the keeper is asked if need be, so not from the peer lane.
     ///
     /// # Errors
     /// `ESTALE` when there is none, `EIO` when the keeper does not answer.
@@ -62,7 +62,7 @@ impl Node {
         self.partitions.get(id).ok_or_else(|| unknown(id))
     }
 
-    /// Node and volume of a target; the keeper is asked if need be, so not from the peer lane.
+    /// Returns the node and volume of a target; the keeper is asked if need be, so not from the peer lane.
     ///
     /// # Errors
     /// `ESTALE` for a target that the formation does not have, `EIO` when the keeper does not answer.
@@ -78,7 +78,7 @@ impl Node {
         })
     }
 
-    /// Node and volume of a target, without asking.
+    /// Returns the node and volume of a target, without asking.
     pub(crate) fn known_target(&self, target: TargetIndex) -> Option<TargetEntry> {
         match target.partition() {
             PartitionId::ROOT => self.map.target(target),
@@ -86,7 +86,7 @@ impl Node {
         }
     }
 
-    /// All targets of a partition, without asking.
+    /// Returns all targets of a partition, without asking.
     ///
     /// # Errors
     /// `ESTALE` when it is not known here.
@@ -98,8 +98,8 @@ impl Node {
         places.map(Targets::Of).ok_or_else(|| unknown(id))
     }
 
-    /// Layout and placement of a new file in a directory that passes these on, on targets of nodes that live as far as
-    /// there are any.
+    /// Returns the layout and placement of a new file in a directory that passes these on, on targets of nodes that
+    /// live as far as there are any.
     ///
     /// # Errors
     /// `EINVAL` for a layout that cannot be; as [`Node::partition`].
@@ -127,6 +127,7 @@ impl Node {
             let found = self.partition(partition)?;
             let settings = &found.settings;
             (wish.targets, wish.hash) = (found.target_count(), settings.master_hash);
+            // A directory with a placement of its own passes on the stripe and width that came with it.
             if from.placement.is_none() {
                 wish.stripe = settings.stripe_of(name);
                 (wish.width, wish.placement) = (settings.width, settings.placement);
@@ -138,7 +139,8 @@ impl Node {
         Ok((self.avoiding_the_dead(layout)?, wish.placement))
     }
 
-    /// A new file's layout without targets of nodes that are dead: writes to them fail until they are back, if ever.
+    /// Returns a new file's layout without targets of nodes that are dead: writes to them fail until they are back, if
+    /// ever.
     fn avoiding_the_dead(&self, layout: Layout) -> FsResult<Layout> {
         let dead = self.members.dead();
         if dead.is_empty() {
@@ -151,8 +153,8 @@ impl Node {
         Ok(avoiding(&layout, is_dead))
     }
 
-    /// Positions of a partition's targets that are nearest to a target of the root partition: on its node, else on its
-    /// host, else behind its switch; none if the partition has no such target.
+    /// Returns the positions of a partition's targets that are nearest to a target of the root partition: on its node,
+    /// else on its host, else behind its switch; none if the partition has no such target.
     fn positions_near(&self, partition: &Partition, near: Option<TargetIndex>) -> Vec<u16> {
         let Some(own) = near.and_then(|target| self.map.target(target)).map(|place| place.node) else {
             return Vec::new();
@@ -189,7 +191,7 @@ fn unknown(id: PartitionId) -> FsError {
 }
 
 impl Node {
-    /// The subfile of a file on one of this node's targets.
+    /// Returns the subfile of a file on one of this node's targets.
     pub(crate) fn subfile(&self, ino: Ino, target: TargetIndex) -> FsResult<SubfileId> {
         match self.known_target(target) {
             Some(place) if place.node == self.id => Ok(SubfileId { volume: place.volume, ino, target }),
@@ -227,8 +229,8 @@ impl Node {
         }
     }
 
-    /// Returns whether names of a partition are brought from its source. Nothing more is brought of a link that is being
-    /// removed.
+    /// Returns whether names of a partition are brought from its source. Nothing more is brought of a link that is
+    /// being removed.
     pub(crate) fn brings_names(&self, partition: PartitionId) -> bool {
         self.has_source(partition, |source| !source.is_detached())
     }
@@ -243,7 +245,7 @@ impl Node {
         known.is_some_and(|known| known.settings.source.as_ref().is_some_and(is_so))
     }
 
-    /// The directory of a partition that stands in front of site storage.
+    /// Returns the directory of a partition that stands in front of site storage.
     pub(crate) fn bound_dir(&self, partition: PartitionId) -> Option<Ino> {
         if partition == PartitionId::ROOT {
             return None;
@@ -268,7 +270,7 @@ pub(crate) struct Spec<'a> {
 }
 
 impl Spec<'_> {
-    /// As the store wants it.
+    /// Returns the specification in the store's form.
     pub(crate) fn get(&self) -> SubfileSpec<'_> {
         let placement = if self.layout.width == 1 { Placement::Hashed } else { Placement::Striped };
         SubfileSpec { layout: self.layout, placement, targets: &self.targets }

@@ -1,9 +1,9 @@
-//! Whether the nodes of a process stand still: a heartbeat that needs their locks.
+//! Detection of a standstill of the nodes of a process: a heartbeat that takes their locks.
 //!
-//! Requests say when they begin and end. While one has been under way for long, a thread of its own takes each lock that
-//! requests need, one after the other. A request may wait for peers, for clients or for site storage, but no lock is held
-//! meanwhile ([`bivouac_ranks`]): one that cannot be had for [`StandstillLimits::lock`] is held by somebody who will never give it up.
-//! A process without requests is not woken.
+//! Requests register when they begin and end. While one has been under way for long, a thread of its own takes each
+//! lock that requests need, one after the other. A request may wait for peers, for clients or for site storage, but
+//! holds no lock meanwhile ([`bivouac_ranks`]). So a lock that cannot be taken for [`StandstillLimits::lock`] will
+//! never be released. A process without requests is not woken.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -14,14 +14,14 @@ use bivouac_ranks::{Condvar, Mutex};
 /// Threads that are told apart. Those beyond share their places with others.
 const THREADS_MAX: usize = 512;
 
-/// How long what may take.
+/// Time limits of the watch.
 #[derive(Clone, Copy, Debug)]
 pub struct StandstillLimits {
     /// Time between two looks at what is under way.
     pub period: Duration,
-    /// From then on a request is under way for long.
+    /// Age at which a request counts as long under way.
     pub request: Duration,
-    /// How long the watch waits for a lock.
+    /// Longest wait of the watch for one lock.
     pub lock: Duration,
 }
 
@@ -35,9 +35,9 @@ impl Default for StandstillLimits {
 /// The requests that are under way in a process.
 pub struct ActiveRequests {
     start: Instant,
-    /// For each thread: when its request began, in milliseconds since the start, and 1; 0 without a request.
+    /// By thread, the start of its request in milliseconds since the start of the process, plus 1; 0 without a request.
     begun: Box<[AtomicU64]>,
-    /// Whether the watch is to be told of the next request.
+    /// Set if the watch sleeps, and the next request has to wake it.
     sleeps: AtomicBool,
     has_news: Mutex<bool>,
     news: Condvar,
@@ -63,7 +63,7 @@ thread_local! {
     static THREAD: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// This thread's place.
+/// Returns this thread's index.
 fn place() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     THREAD.get().unwrap_or_else(|| {
@@ -74,7 +74,7 @@ fn place() -> usize {
 }
 
 impl ActiveRequests {
-    /// A request begins. One within another, of a node that is asked by a function call, is part of it.
+    /// Notes that a request begins. One within another, of a node that is asked by a function call, is part of it.
     pub fn begin(&self) -> ActiveRequest<'_> {
         let Some(begun) = self.begun.get(place()) else { return ActiveRequest(None) };
         if begun.load(Ordering::Relaxed) != 0 {
@@ -105,7 +105,7 @@ impl ActiveRequests {
         }
     }
 
-    /// How long the oldest request has been under way.
+    /// Returns the age of the oldest request under way.
     fn oldest(&self) -> Option<Duration> {
         let begun =
             self.begun.iter().map(|begun| begun.load(Ordering::SeqCst)).filter(|begun| *begun > 0).min()?;

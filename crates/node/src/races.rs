@@ -21,7 +21,7 @@ pub struct Races {
 }
 
 impl Races {
-    /// Nothing yet; none if races are not detected, or by another node.
+    /// Creates the detector, if races are detected and by this node.
     pub fn new(map: &FormationMap, id: NodeId, now: Timestamp, is_resumed: bool) -> Option<Races> {
         let is_detected_here = map.detects_races && map.home(Ino::ROOT) == Some(id);
         let since_ms = u64::try_from(now.secs).unwrap_or(0).saturating_mul(1000);
@@ -42,7 +42,7 @@ impl Races {
         detector.report(&Reporter { client, host, node }, &processes, &events);
     }
 
-    /// A client has ended, or is lost.
+    /// Forgets a client that has ended, or is lost.
     pub fn client_gone(&self, client: ClientId) {
         self.detector.lock().client_gone(client);
     }

@@ -1,7 +1,8 @@
 //! Background work of a node: garbage, intents that wait for a peer, opens of clients that are gone, compaction.
 //!
-//! One thread, asleep unless there is something to do and shared by the nodes of a process (`rounds.rs`), does what needs no
-//! peer. What needs peers is done by a few threads that exist only while there is such work; what waits for a peer that is away waits apart from the rest.
+//! One thread, asleep unless there is something to do and shared by the nodes of a process (`rounds.rs`), does what
+//! needs no peer. What needs peers is done by a few threads that exist only while there is such work; what waits for a
+//! peer that is away waits apart from the rest.
 
 mod agenda;
 
@@ -19,20 +20,21 @@ use agenda::Agenda;
 
 pub(crate) use agenda::{Job, Task};
 
-/// How long garbage stays, for others to be collected with it: where space is short, `Node::remove_unused` is quicker.
+/// Delay of garbage collection, so that more is collected at once. `Node::remove_unused` does it without, where space
+/// is short.
 const TIDY_AFTER: Duration = Duration::from_millis(20);
-/// How long a replaced file stays for those who have looked its name up and will open it.
+/// Delay before a replaced file is removed, for clients that have looked its name up and are about to open it.
 const REMOVAL_DELAY: Duration = Duration::from_secs(1);
-/// Threads for what needs peers, at most.
+/// Most threads for work that needs peers.
 const RUNNERS_MAX: usize = 8;
 
-/// Starts a thread that does what the agenda has for peers.
+/// Starts a thread that takes jobs for peers from the agenda.
 type StartRunner<'a> = dyn Fn() -> std::io::Result<JoinHandle<()>> + 'a;
 
 /// The workers and their agenda.
 pub struct Reaper {
     agenda: Mutex<Agenda>,
-    /// Where somebody comes to look at the agenda.
+    /// Registration with the shared thread that looks at the agenda.
     place: OnceLock<RoundPlace>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Inodes whose subfiles became garbage once more, perhaps while they were removed.
@@ -51,12 +53,12 @@ impl Reaper {
         }
     }
 
-    /// How long those who are gone may take to come back.
+    /// Returns the grace time of clients.
     pub fn grace(&self) -> Duration {
         self.grace
     }
 
-    /// Background work has begun: `place` is where it is called.
+    /// Sets the registration with the shared thread; called once, when background work begins.
     pub(crate) fn begin(&self, place: RoundPlace) {
         assert!(self.place.set(place).is_ok(), "background work is begun twice");
     }
@@ -67,7 +69,7 @@ impl Reaper {
         delayed.into_iter().map(|(_, ino)| ino).collect()
     }
 
-    /// Tells the threads to end, without waiting for peers that they may be waiting for.
+    /// Tells the threads to end. Waits neither for them nor for peers that they may be waiting for.
     pub fn dismiss(&self) {
         self.agenda.lock().stopping = true;
         self.call();
@@ -76,6 +78,7 @@ impl Reaper {
     /// Ends the threads.
     pub fn stop(&self) {
         self.dismiss();
+        // First, so that the shared thread starts no further ones.
         self.place.get().map(RoundPlace::leave);
         while let Some(thread) = self.first_thread() {
             // A thread that panicked has said so; there is nothing left to end.
@@ -89,22 +92,22 @@ impl Reaper {
         if threads.is_empty() { None } else { Some(threads.remove(0)) }
     }
 
-    /// There is garbage, or the log has grown. Both are looked after in a moment: what comes until then goes with it.
+    /// Schedules garbage collection and a check of the log's size, after [`TIDY_AFTER`].
     pub fn wake(&self) {
         self.tell(|agenda| agenda.tidy_at(Instant::now() + TIDY_AFTER));
     }
 
-    /// Something is to be done that may need a peer, if it is not about to be done anyway.
+    /// Adds a job that may need a peer, unless it is queued already.
     pub(crate) fn add_once(&self, job: Job) {
         self.tell(|agenda| agenda.add_once(job));
     }
 
-    /// An intent is to be finished.
+    /// Adds the job to finish an intent.
     pub fn add_intent(&self, slot: Slot, tx: u64) {
         self.add(Job::Intent(slot, tx));
     }
 
-    /// Something is to be done that may need a peer.
+    /// Adds a job that may need a peer.
     pub(crate) fn add(&self, job: Job) {
         self.tell(|agenda| {
             agenda.add(job);
@@ -124,7 +127,7 @@ impl Reaper {
         Err(FsError::with(Errno::EIO, text))
     }
 
-    /// Inodes lost their last name and are to go in a moment.
+    /// Schedules the removal of inodes that lost their last name, after [`REMOVAL_DELAY`].
     pub fn delay(&self, inos: &[Ino]) {
         if !inos.is_empty() {
             let until = Instant::now() + REMOVAL_DELAY;
@@ -135,12 +138,13 @@ impl Reaper {
         }
     }
 
-    /// Subfiles of an inode became garbage once more.
+    /// Records that subfiles of an inode became garbage once more.
     pub fn discarded_again(&self, ino: Ino) {
         self.discarded_again.lock().insert(ino);
     }
 
-    /// The subfiles of these inodes are about to be removed: what becomes garbage from now on counts.
+    /// Begins the removal of these inodes' subfiles: only what becomes garbage from now on counts for
+    /// [`Reaper::is_discarded_again`].
     pub fn begin_removal(&self, inos: impl Iterator<Item = Ino>) {
         let mut again = self.discarded_again.lock();
         inos.for_each(|ino| {
@@ -153,12 +157,12 @@ impl Reaper {
         self.discarded_again.lock().contains(&ino)
     }
 
-    /// A peer that was away answers again.
+    /// Releases the jobs that waited for a peer.
     pub fn peer_is_back(&self, node: NodeId) {
         self.tell(|agenda| agenda.release(node));
     }
 
-    /// Whether all its locks can be had within a time each.
+    /// Returns true if the agenda's lock can be taken within `patience`; for detecting a standstill.
     pub(crate) fn can_be_taken(&self, patience: Duration) -> bool {
         self.agenda.try_lock_for(patience).is_some()
     }
@@ -175,12 +179,13 @@ impl Reaper {
         }
     }
 
-    /// Something is due that the agenda does not know of: it is looked at anew.
+    /// Makes the shared thread look again at the agenda and at what is due elsewhere.
     pub fn call(&self) {
         self.place.get().map(RoundPlace::call);
     }
 
-    /// What is to be done now without peers, or when to look again. Starts runners for the rest.
+    /// Returns what is to be done now without peers, or as error when to look again. Starts threads for work that needs
+    /// peers.
     pub(crate) fn next(
         &self,
         expiry: Option<Instant>,
@@ -205,7 +210,7 @@ impl Reaper {
         Err(agenda.next_moment().into_iter().chain(expiry).min().map_or(NextVisit::Called, NextVisit::At))
     }
 
-    /// As many threads as there are jobs, up to the limit.
+    /// Starts threads until there are as many as jobs, [`RUNNERS_MAX`] at most.
     fn start_runners(&self, agenda: &mut MutexGuard<'_, Agenda>, start_runner: &StartRunner<'_>) {
         while agenda.runners < RUNNERS_MAX.min(agenda.ready()) {
             let mut threads = self.threads.lock();
@@ -219,7 +224,7 @@ impl Reaper {
         assert!(agenda.runners <= RUNNERS_MAX, "{} threads work for peers", agenda.runners);
     }
 
-    /// The next thing to do with peers; `None` ends the runner.
+    /// Returns the next job for the calling thread; with `None` the thread ends.
     pub(crate) fn next_task(&self) -> Option<Task> {
         let mut agenda = self.agenda.lock();
         let task = if agenda.stopping { None } else { agenda.next_task() };
@@ -242,30 +247,30 @@ impl Reaper {
     }
 }
 
-/// What is to be done now, without peers.
+/// Work to be done now that needs no peers.
 pub(crate) struct Chores {
     /// The log may be worth compacting.
     pub compaction: bool,
-    /// A session has.
+    /// A session has expired.
     pub expired: bool,
     /// Inodes whose delay before their removal is over.
     pub delayed: Vec<Ino>,
 }
 
-/// Pauses between attempts to get what another node has, growing, up to a deadline. Different nodes pause for
-/// different times, so that two that want each other's do not keep step.
+/// Pauses between attempts to get what another node holds, growing up to a deadline. Pauses differ between nodes, so
+/// that two that want each other's do not keep step.
 pub struct Pause {
     until: Instant,
     next: Duration,
 }
 
 impl Pause {
-    /// `salt` makes the pauses of different nodes differ.
+    /// Creates the pauses of a wait that lasts for `bound`; `salt` makes those of different nodes differ.
     pub fn new(bound: Duration, salt: u32) -> Pause {
         Pause { until: Instant::now() + bound, next: Duration::from_micros(500 + u64::from(salt % 16) * 90) }
     }
 
-    /// Waits once more. `false` when the time is over.
+    /// Pauses once more. Returns false, without a pause, if the time is over.
     pub fn wait(&mut self) -> bool {
         if Instant::now() >= self.until {
             return false;

@@ -22,7 +22,7 @@ const LOCK_KEY_LEN: usize = 34;
 /// An inode: `I`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inode {
-    /// What `stat` shows.
+    /// Its attributes.
     pub attr: Attr,
     /// For a directory the directory that holds it; otherwise the one it was made in.
     pub parent: Ino,
@@ -34,9 +34,9 @@ codec_struct!(Inode { attr, parent, placement });
 /// A directory's entry: `D`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dentry {
-    /// What it leads to.
+    /// The inode that it leads to.
     pub ino: Ino,
-    /// Type bits of that.
+    /// Type bits of that inode's mode.
     pub kind: u32,
 }
 codec_struct!(Dentry { ino, kind });
@@ -51,10 +51,10 @@ pub struct CompletedOp {
 }
 codec_struct!(CompletedOp { op, value });
 
-/// Subfiles that nobody needs any more: `G`.
+/// Subfiles of a removed inode: `G`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Garbage {
-    /// Where they are.
+    /// Layout of the removed inode, which gives the targets that may have subfiles.
     pub layout: Layout,
 }
 codec_struct!(Garbage { layout });
@@ -62,22 +62,22 @@ codec_struct!(Garbage { layout });
 /// The part of a spread directory that this node holds: `S`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// What new entries get from the directory.
+    /// Attributes that new entries inherit from the directory.
     pub inherited: Inherited,
     /// Its entries.
     pub entries: u64,
-    /// Those of them that are directories.
+    /// Subdirectories among its entries.
     pub subdirs: u32,
     /// Number of changes so far.
     pub version: u64,
     /// Number of the intent that made it.
     pub tx: u64,
-    /// The node and the intent that are about to remove the directory: no new entries meanwhile.
+    /// The node and the intent that are removing the directory; new entries are refused meanwhile.
     pub sealed: Option<(ClientId, u64)>,
 }
 codec_struct!(Shard { inherited, entries, subdirs, version, tx, sealed });
 
-/// How far the attributes of a spread directory have followed its shards: `V`.
+/// Progress of a spread directory's home in adding up its shards: `V`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FoldedShards {
     /// Sum of the shards' numbers of changes.
@@ -92,36 +92,36 @@ pub struct SetAsideDir {
     pub driver: ClientId,
     /// Number of its intent.
     pub tx: u64,
-    /// What the directory was.
+    /// The directory's record.
     pub inode: Inode,
 }
 codec_struct!(SetAsideDir { driver, tx, inode });
 
-/// Names that an inode was given before the last one and that are known on, at most: a `bivouac flush` finds the others, as it
-/// looks into directories.
+/// Names that an inode was given before the last one and that are known on, at most: a `bivouac flush` finds the
+/// others, as it looks into directories.
 pub const FORMER_NAMES_MAX: usize = 64;
 
-/// What site storage has of an inode whose partition stands in front of it: `H`.
+/// The state of an inode with respect to its partition's site storage: `H`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiteFile {
-    /// What it is there, if it has been there.
+    /// The file's version there, if it is there.
     pub origin: Option<Origin>,
-    /// Content in front of this is the same there unless it was written here, in bytes.
+    /// End of the range, in bytes, in which content that was not written here is that of site storage.
     pub limit: u64,
-    /// Whether name, attributes or size differ from what is there.
+    /// True if name, attributes or size differ from site storage.
     pub changed: bool,
-    /// Whether that is being flushed: set when it began, and not changed since.
+    /// True if that difference is being flushed: set when the flush begins, and cleared by any change since.
     pub flushing: bool,
-    /// Of a directory: whether all entries that it has there have been made here.
+    /// For a directory, true if all its entries at site storage have been made here.
     pub listed: bool,
-    /// The directory that it was last given a name in.
+    /// The directory of its latest name.
     pub dir: Ino,
-    /// That name.
+    /// Its latest name.
     pub name: Vec<u8>,
-    /// As in [`Whence`].
+    /// Pin, as in [`Whence`].
     pub pin: u32,
-    /// Directories and names that it was given before, and that may lead to it still, the latest one first: it goes there under
-    /// one of them if the last one is gone. [`FORMER_NAMES_MAX`] at most.
+    /// Earlier directories and names that may still lead to it, latest first, [`FORMER_NAMES_MAX`] at most. If the
+    /// latest name is gone, it is flushed under one of these.
     pub former: Vec<(Ino, Vec<u8>)>,
 }
 
@@ -136,7 +136,7 @@ impl Encode for SiteFile {
         dir.encode(out);
         name.encode(out);
         pin.encode(out);
-        // Up to the end of the record: most have none, and take no room for it.
+        // Up to the end of the record: most inodes have no former names, and spend no byte on them.
         for (dir, name) in former {
             dir.encode(out);
             name.encode(out);
@@ -163,26 +163,27 @@ impl Decode<'_> for SiteFile {
     }
 }
 
-/// What is about to be done for an inode at site storage, written down before: `J`. It stays when the inode goes.
+/// An operation at site storage that is about to be performed, logged before it: `J`. It stays when the inode is
+/// removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Act {
     /// The inode's partition.
     pub partition: PartitionId,
-    /// The directory that has its name.
+    /// The directory that holds its name.
     pub dir: Ino,
-    /// Where it is done.
+    /// Path of the object of the operation, at the source.
     pub path: Vec<u8>,
-    /// How the source names what is to take the place.
+    /// Name that the source gave the upload that is to replace it.
     pub token: String,
-    /// By what that is known again; empty while it may not have been started.
+    /// Tag by which the uploaded content is recognised; empty as long as the operation may not have begun.
     pub tag: String,
-    /// What was there; if nothing, nothing was.
+    /// Version that was there before; `None` if nothing was there.
     pub seen: Option<SiteVersion>,
-    /// Whatever is there is replaced.
+    /// Replaces whatever is there, whatever its version.
     pub force: bool,
-    /// What is there only gets these.
+    /// Attributes to set, for an operation that changes nothing else.
     pub given: Option<GivenAttrs>,
-    /// Size and time of content that takes the place; earlier releases did not keep them.
+    /// Size and mtime of the content that is put there; absent in records of earlier releases.
     pub put: Option<PutContent>,
 }
 
@@ -211,7 +212,7 @@ impl Decode<'_> for Act {
     }
 }
 
-/// Content that takes a place at site storage, as it is there then.
+/// Content put at site storage, as it will appear there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutContent {
     /// Its size, in bytes.
@@ -221,7 +222,7 @@ pub struct PutContent {
 }
 codec_struct!(PutContent { size, mtime });
 
-/// Attributes by which it is known whether they were given.
+/// Attributes set at site storage, by which a restarted node recognises whether they were set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenAttrs {
     /// Permission bits.
@@ -235,69 +236,70 @@ pub struct GivenAttrs {
 }
 codec_struct!(GivenAttrs { perm, uid, gid, mtime });
 
-/// Key of what is about to be done for an inode.
+/// Returns the key of an operation that is about to be performed for an inode.
 pub fn act_key(ino: Ino) -> [u8; 9] {
     tagged(b'J', ino.0)
 }
 
-/// The inode of such a key.
+/// Returns the inode of such a key.
 pub fn ino_of_act_key(key: &[u8]) -> Option<Ino> {
     (key.len() == 9).then(|| number_of_key(key).map(Ino))?
 }
 
-/// A name that was deleted here and is to be deleted at site storage: `E`.
+/// A name that was deleted here and remains to be deleted at site storage: `E`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removed {
-    /// What it led to.
+    /// The inode that the name led to.
     pub ino: Ino,
-    /// Whether that was a directory.
+    /// True if that was a directory.
     pub is_dir: bool,
     /// Its partition.
     pub partition: PartitionId,
-    /// How it looks there, if the directory's home does not know yet.
+    /// Version of the object there, where the directory's home does not have it yet.
     pub seen: Option<SiteVersion>,
-    /// How often the name was deleted again since, so that whoever has looked before sees that.
+    /// Count of deletions of the same name since, so that an operation based on an earlier look at it is recognised as
+    /// outdated.
     pub again: u32,
 }
 codec_struct!(Removed { ino, is_dir, partition, seen, again });
 
-/// Key of a name that was deleted here.
+/// Returns the key of a name that was deleted here.
 pub fn removed_key(dir: Ino, name: &[u8]) -> Vec<u8> {
     let mut key = tagged(b'E', dir.0).to_vec();
     key.extend_from_slice(name);
     key
 }
 
-/// Directory and name of such a key.
+/// Returns the directory and name of such a key.
 pub fn name_of_removed(key: &[u8]) -> Option<(Ino, &[u8])> {
     let (number, name) = key.split_at_checked(9)?;
     Some((Ino(number_of_key(number)?), name))
 }
 
-/// What a target knows of the origin of a subfile: `Q`.
+/// Origin of the content of a subfile, as known to a target: `Q`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubfileOrigin {
-    /// Where content comes from that is not here.
+    /// Place at the source of content that is not here.
     pub whence: Whence,
-    /// Epoch of the subfile when that was asked for: a cut since makes it out of date.
+    /// Epoch of the subfile when its origin was looked up; a later cut makes the origin outdated.
     pub epoch: u32,
 }
 codec_struct!(SubfileOrigin { whence, epoch });
 
-/// Key of what site storage has of an inode.
+/// Returns the key of an inode's state with respect to site storage.
 pub fn site_key(ino: Ino) -> [u8; 10] {
     let mut key = [0; 10];
     key[..9].copy_from_slice(&tagged(b'H', ino.0));
     key
 }
 
-/// The inode of a key of what site storage has of one.
+/// Returns the inode of such a key.
 pub fn ino_of_site_key(key: &[u8]) -> Option<Ino> {
     let number = key.strip_suffix(&[0])?;
     (number.len() == 9).then(|| number_of_key(number).map(Ino))?
 }
 
-/// Key of a name that site storage had in a directory; with an empty name, what all of them begin with.
+/// Returns the key of a name that a directory had at site storage; with an empty name, the prefix of all of them.
 pub fn seen_key(dir: Ino, name: &[u8]) -> Vec<u8> {
     let mut key = tagged(b'H', dir.0).to_vec();
     key.push(1);
@@ -305,7 +307,7 @@ pub fn seen_key(dir: Ino, name: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Key of the inode that a name at site storage was brought as, or flushed from.
+/// Returns the key of the inode that a name at site storage was brought as, or flushed from.
 pub fn seen_by_key(dir: Ino, name: &[u8]) -> Vec<u8> {
     let mut key = tagged(b'H', dir.0).to_vec();
     key.push(2);
@@ -313,12 +315,12 @@ pub fn seen_by_key(dir: Ino, name: &[u8]) -> Vec<u8> {
     key
 }
 
-/// What all keys begin with of what is known about an inode and site storage.
+/// Returns the prefix of all keys about an inode and site storage.
 pub fn site_prefix(ino: Ino) -> [u8; 9] {
     tagged(b'H', ino.0)
 }
 
-/// Key of what a target knows of the origin of a subfile, and what the keys of its marks begin with.
+/// Returns the key of the origin of a subfile, and prefix of the keys of its marks.
 pub fn held_key(ino: Ino, target: TargetIndex) -> [u8; 13] {
     let mut key = [0; 13];
     key[..9].copy_from_slice(&tagged(b'Q', ino.0));
@@ -326,7 +328,7 @@ pub fn held_key(ino: Ino, target: TargetIndex) -> [u8; 13] {
     key
 }
 
-/// Key of the marks of some stripes of a subfile.
+/// Returns the key of the marks of some stripes of a subfile.
 pub fn marks_key(ino: Ino, target: TargetIndex, block: u32) -> [u8; 17] {
     let mut key = [0; 17];
     key[..13].copy_from_slice(&held_key(ino, target));
@@ -334,45 +336,45 @@ pub fn marks_key(ino: Ino, target: TargetIndex, block: u32) -> [u8; 17] {
     key
 }
 
-/// File, target and number of a key of marks.
+/// Returns the file, target and number of a key of marks.
 pub fn marks_of_key(key: &[u8]) -> Option<(Ino, TargetIndex, u32)> {
     let key: &[u8; 17] = key.try_into().ok()?;
     let number = |at: usize| key.get(at..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
     Some((Ino(number_of_key(&key[..9])?), TargetIndex(number(9)?), number(13)?))
 }
 
-/// Key of how the root of a partition's site storage looked when this node first saw it.
+/// Returns the key of the version of a partition's root at site storage when this node first saw it.
 pub fn root_key(partition: PartitionId) -> [u8; 3] {
     let [high, low] = partition.0.to_be_bytes();
     [b'Q', high, low]
 }
 
-/// Key of an inode.
+/// Returns the key of an inode.
 pub fn inode_key(ino: Ino) -> [u8; 9] {
     tagged(b'I', ino.0)
 }
 
-/// Key of a symbolic link's target.
+/// Returns the key of a symbolic link's target.
 pub fn target_key(ino: Ino) -> [u8; 9] {
     tagged(b'L', ino.0)
 }
 
-/// Key of an inode without names that is still open.
+/// Returns the key of an inode without names that is still open.
 pub fn orphan_key(ino: Ino) -> [u8; 9] {
     tagged(b'O', ino.0)
 }
 
-/// Key of a mark: this inode was made without a name and may get one.
+/// Returns the key of a mark: this inode was made without a name, and may be given one.
 pub fn unnamed_key(ino: Ino) -> [u8; 9] {
     tagged(b'U', ino.0)
 }
 
-/// Key of a client that may have files open.
+/// Returns the key of a client that may have files open.
 pub fn session_key(client: ClientId) -> [u8; 9] {
     tagged(b'C', client.0)
 }
 
-/// Key of a locked range: file, owner, first byte.
+/// Returns the key of a locked range: file, owner, first byte.
 pub fn lock_key(ino: Ino, owner: (LockKind, ClientId, u64), start: u64) -> [u8; LOCK_KEY_LEN] {
     let (kind, client, id) = owner;
     let mut key = [0; LOCK_KEY_LEN];
@@ -384,7 +386,7 @@ pub fn lock_key(ino: Ino, owner: (LockKind, ClientId, u64), start: u64) -> [u8; 
     key
 }
 
-/// File, owner and first byte of a locked range's key.
+/// Returns the file, owner and first byte of a locked range's key.
 pub fn lock_of_key(key: &[u8]) -> Option<(Ino, (LockKind, ClientId, u64), u64)> {
     let key: &[u8; LOCK_KEY_LEN] = key.try_into().ok()?;
     let number = |at: usize| key.get(at..)?.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
@@ -396,12 +398,12 @@ pub fn lock_of_key(key: &[u8]) -> Option<(Ino, (LockKind, ClientId, u64), u64)> 
     Some((Ino(number(1)?), (kind, ClientId(number(10)?), number(18)?), number(26)?))
 }
 
-/// Key of garbage.
+/// Returns the key of garbage.
 pub fn garbage_key(ino: Ino) -> [u8; 9] {
     tagged(b'G', ino.0)
 }
 
-/// Key of garbage that a node was away for.
+/// Returns the key of garbage at a node that did not answer.
 pub fn pending_key(node: NodeId, ino: Ino) -> [u8; 11] {
     let mut key = [0; 11];
     key[..3].copy_from_slice(&pending_prefix(node));
@@ -409,45 +411,45 @@ pub fn pending_key(node: NodeId, ino: Ino) -> [u8; 11] {
     key
 }
 
-/// What the keys of all garbage begin with that a node was away for.
+/// Returns the prefix of the keys of all garbage at a node that did not answer.
 pub fn pending_prefix(node: NodeId) -> [u8; 3] {
     let [high, low] = node.0.to_be_bytes();
     [b'W', high, low]
 }
 
-/// Node and inode of a key of garbage that a node was away for.
+/// Returns the node and inode of such a key.
 pub fn pending_node(key: &[u8]) -> Option<(NodeId, Ino)> {
     let key: &[u8; 11] = key.try_into().ok()?;
     let (&[_, high, low], ino) = key.split_first_chunk::<3>()?;
     Some((NodeId(u16::from_be_bytes([high, low])), Ino(u64::from_be_bytes(ino.try_into().ok()?))))
 }
 
-/// Key of a node's last turn at moving directories.
+/// Returns the key of a node's last turn at moving directories.
 pub fn moves_key(client: ClientId) -> [u8; 9] {
     tagged(b'M', client.0)
 }
 
-/// Key of a directory's shard.
+/// Returns the key of a directory's shard.
 pub fn shard_key(dir: Ino) -> [u8; 9] {
     tagged(b'S', dir.0)
 }
 
-/// Key of what the home of a spread directory knows of its shards.
+/// Returns the key of the [`FoldedShards`] of a spread directory.
 pub fn folded_key(dir: Ino) -> [u8; 9] {
     tagged(b'V', dir.0)
 }
 
-/// Key of a directory that was set aside.
+/// Returns the key of a directory that was set aside.
 pub fn aside_key(ino: Ino) -> [u8; 9] {
     tagged(b'K', ino.0)
 }
 
-/// Key of a partition.
+/// Returns the key of a partition.
 pub fn partition_key(id: PartitionId) -> [u8; 9] {
     tagged(b'P', u64::from(id.0))
 }
 
-/// Key of an intent.
+/// Returns the key of an intent.
 pub fn intent_key(tx: u64) -> [u8; 9] {
     tagged(b'T', tx)
 }
@@ -455,23 +457,23 @@ pub fn intent_key(tx: u64) -> [u8; 9] {
 /// Key of the inode allocator's mark.
 pub const ALLOCATOR_KEY: &[u8] = b"A";
 
-/// What all keys of a table begin with.
+/// Returns the prefix of all keys of a table.
 pub fn table(letter: u8) -> [u8; 1] {
     [letter]
 }
 
-/// The number in a key of the form letter, number.
+/// Returns the number in a key of the form letter, number.
 pub fn number_of_key(key: &[u8]) -> Option<u64> {
     let (_, number) = key.split_first()?;
     Some(u64::from_be_bytes(number.try_into().ok()?))
 }
 
-/// What the keys of a directory's entries begin with.
+/// Returns the prefix of the keys of a directory's entries.
 pub fn dentry_prefix(parent: Ino) -> [u8; 9] {
     tagged(b'D', parent.0)
 }
 
-/// Key of an entry with this hash.
+/// Returns the key of an entry with this hash.
 pub fn hashed_key(parent: Ino, hash: u64, name: &[u8]) -> Vec<u8> {
     let mut key = Vec::with_capacity(DENTRY_NAME_AT + name.len());
     key.extend_from_slice(&dentry_from(parent, hash));
@@ -479,7 +481,7 @@ pub fn hashed_key(parent: Ino, hash: u64, name: &[u8]) -> Vec<u8> {
     key
 }
 
-/// The first key that an entry with this hash can have.
+/// Returns the first key that an entry with this hash can have.
 pub fn dentry_from(parent: Ino, hash: u64) -> [u8; 17] {
     let mut key = [0; DENTRY_NAME_AT];
     key[..DENTRY_HASH_AT].copy_from_slice(&dentry_prefix(parent));
@@ -487,26 +489,26 @@ pub fn dentry_from(parent: Ino, hash: u64) -> [u8; 17] {
     key
 }
 
-/// Hash and name of an entry's key.
+/// Returns the hash and name of an entry's key.
 pub fn dentry_of_key(key: &[u8]) -> Option<(u64, &[u8])> {
     let (head, name) = key.split_at_checked(DENTRY_NAME_AT)?;
     let hash = head.last_chunk::<8>()?;
     Some((u64::from_be_bytes(*hash), name))
 }
 
-/// Key of an extended attribute; with an empty name, what all of an inode's begin with.
+/// Returns the key of an extended attribute; with an empty name, the prefix of all of an inode's.
 pub fn xattr_key(ino: Ino, name: &[u8]) -> Vec<u8> {
     let mut key = tagged(b'X', ino.0).to_vec();
     key.extend_from_slice(name);
     key
 }
 
-/// What the keys of a client's last changes begin with.
+/// Returns the prefix of the keys of a client's last changes.
 pub fn done_prefix(client: ClientId) -> [u8; 9] {
     tagged(b'R', client.0)
 }
 
-/// Key of a channel's last change; the steps of one intent have a key each.
+/// Returns the key of a channel's last change; the steps of one intent have a key each.
 pub fn done_key(client: ClientId, channel: u16, step: u8) -> [u8; 12] {
     let mut key = [step; 12];
     key[..9].copy_from_slice(&done_prefix(client));
@@ -520,7 +522,8 @@ fn tagged(letter: u8, number: u64) -> [u8; 9] {
     key
 }
 
-/// A mode without set-user-id, and without set-group-id where that means what it says.
+/// Clears set-user-id, and set-group-id if group execution is permitted: without it, set-group-id stands for mandatory
+/// locking and stays.
 pub fn without_set_id(mode: u32) -> u32 {
     let gid = if mode & mode::XGRP != 0 { mode::SETGID } else { 0 };
     mode & !(mode::SETUID | gid)

@@ -1,11 +1,11 @@
-//! What a node records of what it does, in memory that its supervisor holds, so that the next daemon goes on with it.
+//! Recording of what a node does, in memory that its supervisor holds, so that the next daemon goes on with it.
 //!
 //! ```text
 //! 0        header, 4 KiB: magic 8 | version 8 | began 8 | check 8 | latest 8 | second 8 | torn 8 | processors 8 |
 //!          zero, to byte 512 | heard: 64 times 8
 //! 4096     counters: for each of 16 processors those of each operation, 512 bytes each (counters.rs)
 //! behind   rows (rows.rs): files, processes, what was told together; then two histories (ring.rs), of programs and of
-//! requests
+//!          requests
 //! ```
 //! Numbers are of 8 bytes, in the order of the machine, which no file of this kind leaves. `check` is the hash of what
 //! is in front of it. `began` is when the first daemon was started, in milliseconds since 1970, and `latest` when
@@ -42,7 +42,7 @@ const LATEST_AT: usize = 4;
 const SECOND_AT: usize = 5;
 const TORN_AT: usize = 6;
 const PROCESSORS_AT: usize = 7;
-/// Where hashes of messages begin, and how many there are.
+/// Position and number of the hashes of messages.
 const HEARD_AT: usize = 64;
 const HEARD: u64 = 64;
 /// By how much clocks are set back at most.
@@ -66,15 +66,15 @@ const PAGE: usize = 65_536 / size_of::<u64>();
 pub struct Recorder {
     memory: Arc<Memory>,
     started: Instant,
-    /// How long before that the first daemon was started, in milliseconds.
+    /// Milliseconds between the start of the first daemon and that of this one.
     before_ms: u64,
     served: Mutex<ServedHistory>,
 }
 
-/// What was served when.
+/// History of requests.
 struct ServedHistory {
     ring: Ring,
-    /// As much of what counters say as is in there.
+    /// Sum of the counters that the history contains.
     noted: Bin,
 }
 
@@ -112,12 +112,12 @@ impl Recorder {
         Ok(Recorder { memory, started: Instant::now(), before_ms, served })
     }
 
-    /// The counters.
+    /// Returns the counters.
     pub fn counters(&self) -> Counters {
         Counters::open(Arc::clone(&self.memory), HEADER, PROCESSORS_AT)
     }
 
-    /// The rows of how files are used.
+    /// Returns the rows of how files are used.
     pub fn use_rows(&self) -> UseRows {
         let rows = |at, count, words| Rows::new(Arc::clone(&self.memory), at, count, words);
         UseRows {
@@ -128,7 +128,7 @@ impl Recorder {
         }
     }
 
-    /// Milliseconds since the first daemon was started.
+    /// Returns the milliseconds since the first daemon was started.
     pub fn now_ms(&self) -> u64 {
         self.ms_at(Instant::now())
     }
@@ -143,8 +143,8 @@ impl Recorder {
         word(&self.memory, TORN_AT).map_or(0, |torn| torn.load(Ordering::Relaxed))
     }
 
-    /// A message comes with what its client did. Whether it came before: its answer was lost, perhaps with a daemon.
-    /// One without a number of its own is always new.
+    /// Takes note of a message with what its client did. Returns true if it came before: its answer was lost, perhaps
+    /// with a daemon. One without a number of its own is always new.
     pub fn hears(&self, client: ClientId, op: OpId) -> bool {
         if !CloseRequest::is_numbered(op) {
             return false;
@@ -154,9 +154,10 @@ impl Recorder {
         place.swap(mark, Ordering::Relaxed) == mark
     }
 
-    /// A request comes, at this moment. Who is the first in a second writes down what was done in the one before.
+    /// Notes that a request comes, at this moment. The first in a second writes down what was done in the one before.
     pub fn tick(&self, at: Instant, counters: &Counters) {
         let second = if RECORDS { self.ms_at(at) / SECOND_MS } else { 0 };
+        // If the lock is taken, another request is writing it down.
         if second > self.second()
             && let Some(mut served) = self.served.try_lock()
         {
@@ -164,7 +165,8 @@ impl Recorder {
         }
     }
 
-    /// What was served, so far back. Nothing is written for it.
+    /// Returns the history of the last `back_ms` milliseconds, with what is counted since the last entry. Writes
+    /// nothing.
     pub fn served(&self, back_ms: u64, counters: &Counters) -> History {
         let (now_ms, second) = (self.now_ms(), self.second());
         let from_ms = now_ms.saturating_sub(back_ms);
@@ -215,7 +217,7 @@ fn word(memory: &Memory, at: usize) -> Option<&AtomicU64> {
     memory.doubles(at, 1)?.first()
 }
 
-/// Magic, version, and when it began.
+/// Returns magic, version, and when it began.
 fn head(memory: &Memory) -> Option<[u64; CHECK_AT]> {
     let words = memory.doubles(0, CHECK_AT)?;
     let mut head = [0; CHECK_AT];

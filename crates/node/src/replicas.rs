@@ -14,7 +14,7 @@ use crate::mirror_link::monotonic_now;
 pub struct Replicas(Mutex<BTreeMap<NodeId, Arc<Replica>>>);
 
 impl Replicas {
-    /// Those of a node, as an earlier daemon left them; new ones if there are none.
+    /// Returns the replicas of a node's volumes as an earlier daemon left them, new ones if there are none.
     ///
     /// # Errors
     /// A note that cannot be read.

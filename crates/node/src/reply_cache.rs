@@ -26,7 +26,7 @@ pub struct ReplyCache {
     patience: Duration,
 }
 
-/// A request while it is carried out. Dropped without a reply, it may be carried out again.
+/// A request that is being carried out. Dropped without a reply, it may be carried out again.
 struct RunningRequest<'a> {
     cache: &'a ReplyCache,
     client: ClientId,
@@ -48,7 +48,7 @@ impl Drop for RunningRequest<'_> {
 }
 
 impl ReplyCache {
-    /// A cache for clients that transmit a request again for at most `patience`.
+    /// Creates a cache for clients that retransmit for at most `patience`.
     pub fn new(patience: Duration) -> ReplyCache {
         ReplyCache { clients: Mutex::default(), over: Condvar::new(), patience }
     }
@@ -57,8 +57,8 @@ impl ReplyCache {
     /// waits for that one's reply. What failed is carried out again.
     ///
     /// # Errors
-    /// The errors of `act`; `EIO` if another transmission takes longer than the client waits; `EPROTO` for a number that the
-    /// client has used for a request of another kind.
+    /// The errors of `act`; `EIO` if another transmission takes longer than the client waits; `EPROTO` for a number
+    /// that the client has used for a request of another kind.
     pub fn once<R: Encode + for<'a> Decode<'a>>(
         &self,
         ctx: &Ctx<'_>,
@@ -109,7 +109,7 @@ impl ReplyCache {
         Ok(reply)
     }
 
-    /// Drops the replies of a client that transmits nothing again. What is carried out for it goes on.
+    /// Drops the replies to a client that retransmits nothing any more. Requests under way go on.
     pub fn forget(&self, client: ClientId) {
         let mut clients = self.clients.lock();
         let Some(replies) = clients.get_mut(&client) else { return };

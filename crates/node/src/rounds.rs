@@ -1,5 +1,5 @@
-//! One thread that looks after all nodes of a process when something is due for one of them: a thread of each node's own
-//! would be a thousand of them where a thousand nodes share a process. What is done for a node must not wait for others.
+//! A thread shared by all nodes of a process, which visits each when something is due for it: with a thread for each, a
+//! process of a thousand nodes would have a thousand. Work in a visit must not wait for anything.
 
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +20,7 @@ const PAUSE_AFTER_PANIC: Duration = Duration::from_secs(1);
 pub struct Rounds {
     /// Background work.
     pub(crate) reaper: Arc<Round>,
-    /// Who lives.
+    /// Visits for the membership protocol.
     pub(crate) members: Arc<Round>,
     /// Requests under way.
     pub(crate) pulse: Arc<ActiveRequests>,
@@ -32,10 +32,10 @@ impl Default for Rounds {
     }
 }
 
-/// When to come again.
+/// When a node is to be visited next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextVisit {
-    /// Then, or when called.
+    /// At that time, or when called.
     At(Instant),
     /// When called.
     Called,
@@ -45,13 +45,13 @@ pub(crate) enum NextVisit {
 
 type Work = dyn Fn() -> NextVisit + Send + Sync;
 
-/// One thread, and whom it visits.
+/// A thread and the nodes that it visits.
 pub(crate) struct Round {
     name: &'static str,
     state: Mutex<RoundState>,
-    /// Something is due earlier than was known.
+    /// Signalled when something is due earlier than the thread waits for.
     news: Condvar,
-    /// A visit is over.
+    /// Signalled when a visit is over.
     left: Condvar,
 }
 
@@ -61,7 +61,7 @@ struct RoundState {
     due: BTreeSet<(Instant, u64)>,
     last: u64,
     runs: bool,
-    /// Whom the thread is with, and which thread it is.
+    /// The node being visited, and the visiting thread.
     with: Option<(u64, ThreadId)>,
 }
 
@@ -83,7 +83,7 @@ impl Round {
         Arc::new(Round { name, state, news, left })
     }
 
-    /// From now on `work` is done when it is due, at first at once.
+    /// Adds a node: `work` is called when due, the first time at once.
     ///
     /// # Errors
     /// When there is no thread.
@@ -136,7 +136,8 @@ impl Round {
 }
 
 impl RoundState {
-    /// Something is due for a node, unless something is due for it earlier. Whether that is now the first of all.
+    /// Notes when something is due for a node, unless something is due for it earlier. Returns true if that is now the
+    /// first of all.
     fn set_due(&mut self, key: u64, moment: Instant) -> bool {
         let Some(visited) = self.visited.get_mut(&key) else { return false };
         if visited.due.is_some_and(|due| due <= moment) {
@@ -176,14 +177,14 @@ impl RoundState {
 }
 
 impl RoundPlace {
-    /// Something is due at `moment`, if not earlier.
+    /// Asks for a visit at `moment`, if none is due earlier.
     pub fn call_at(&self, moment: Instant) {
         if self.round.state.lock().set_due(self.key, moment) {
             self.round.news.notify_one();
         }
     }
 
-    /// Something is due now.
+    /// Asks for a visit now.
     pub fn call(&self) {
         self.call_at(Instant::now());
     }

@@ -10,40 +10,40 @@ use bivouac_wire::{
     Dirty, FenceRequest, Invalidation, LockWait, PoolStatus, RecallTokensRequest, RecalledTokens,
 };
 
-/// What hears of a client's locks.
+/// Callbacks to the locks of a client.
 pub trait LockClient: Send + Sync {
-    /// Requests under these numbers have their locks.
+    /// Notifies it that requests with these tickets were granted.
     fn granted(&self, tickets: &[u64]);
-    /// What the owners wait for.
+    /// Returns what these owners wait for.
     fn waits(&self, owners: &[u64]) -> Vec<LockWait>;
-    /// Has the client look whether the wait is part of a circle.
+    /// Asks the client to check whether the wait is part of a deadlock.
     fn look_again(&self, ticket: u64);
     /// Waits, for a moment at most, until files that its programs have closed are closed for it as well.
     fn settle(&self);
-    /// Other nodes took this one for dead: whether the client still has its locks is not known.
+    /// Notifies it that other nodes took this one for dead: its locks may be lost.
     fn doubt(&self);
 }
 
-/// What a client and its kernel cache of what they are told.
+/// The cache of a client and its kernel.
 pub trait Cache: Send + Sync {
-    /// Takes nothing of this from its cache any more, nor from answers to what was asked before, for
-    /// [`LEASE_MS`](bivouac_types::limits::LEASE_MS) from now on. For how long some of it may go on to be shown; zero
-    /// if it surely is not. Waits for nobody.
+    /// Invalidates these entries, and refuses to cache them from replies to earlier requests, for
+    /// [`LEASE_MS`](bivouac_types::limits::LEASE_MS). Returns for how long some may still be shown; zero if none is.
+    /// Never waits.
     fn invalidate(&self, what: &[Invalidation]) -> Duration;
 
-    /// A file that the client has open was made longer through another mount, to at least `size` bytes. Returns when its kernel
-    /// knows, or after a moment.
+    /// Notifies it that a file that it has open was made longer through another mount, to at least `size` bytes.
+    /// Returns when its kernel knows, or after a moment.
     fn has_grown(&self, _ino: Ino, _size: u64) {}
 }
 
 /// The page pool of a client, and what that has gathered otherwise.
 pub trait PagePool: Send + Sync {
-    /// How it is.
+    /// Returns the pool's state.
     fn status(&self) -> PoolStatus;
-    /// What was written behind in front of site storage and has not been sent; unless the token is 0 it is sent, and
-    /// nothing more is written behind there for a while.
+    /// Returns what was written behind in front of site storage and has not been sent. Unless the token is 0, it is
+    /// sent, and writing behind pauses there for a while.
     fn tell_unsent(&self, request: &FenceRequest) -> Vec<Dirty>;
-    /// Has the client tell how files are used that are open; homes that are other nodes hear of it soon.
+    /// Asks the client to report the use of files that are open; homes on other nodes get it soon.
     fn tell_uses(&self);
     /// Reports the accesses that the client has gathered, where races are detected.
     fn report_accesses(&self);
@@ -55,20 +55,20 @@ pub trait TokenHolder: Send + Sync {
     fn recall(&self, request: &RecallTokensRequest) -> RecalledTokens;
 }
 
-/// What a client that this process serves can be asked about, as far as it is there already.
+/// Interfaces of a client that this process serves, as far as they exist already.
 #[derive(Clone, Default)]
 pub struct ServedClient {
-    /// Its locks.
+    /// Its advisory locks.
     pub locks: Option<Arc<dyn LockClient>>,
-    /// What it caches.
+    /// Its cache.
     pub cache: Option<Arc<dyn Cache>>,
-    /// Its pages.
+    /// Its page pool.
     pub pages: Option<Arc<dyn PagePool>>,
     /// Its range tokens.
     pub tokens: Option<Arc<dyn TokenHolder>>,
 }
 
-/// Those that this process serves.
+/// Clients that this process serves.
 #[derive(Default)]
 pub struct ServedClients(RwLock<HashMap<ClientId, ServedClient>>);
 
@@ -84,17 +84,17 @@ impl ServedClients {
         }
     }
 
-    /// The client, if it is served here. Nothing is locked while it is asked.
+    /// Returns the client, if it is served here. Nothing is locked while it is asked.
     pub fn get(&self, client: ClientId) -> ServedClient {
         self.0.read().get(&client).cloned().unwrap_or_default()
     }
 
-    /// All of them.
+    /// Returns all of them.
     pub fn all(&self) -> Vec<ServedClient> {
         self.0.read().values().cloned().collect()
     }
 
-    /// Their page pools.
+    /// Returns their page pools.
     pub fn page_pools(&self) -> Vec<Arc<dyn PagePool>> {
         self.all().into_iter().filter_map(|served| served.pages).collect()
     }

@@ -17,26 +17,26 @@ use crate::identity::{SYSTEM, is_peer};
 use crate::peers::STEPS_MAX;
 use crate::record::{CompletedOp, done_key, done_prefix};
 
-/// Who asks, and what comes with the question besides the body.
+/// A request's context: its client, its identity, its connection and its payload.
 #[derive(Clone, Copy)]
 pub struct Ctx<'a> {
-    /// The client.
+    /// The sender, a client or a peer.
     pub client: ClientId,
-    /// Its channel: one change at a time.
+    /// The sender's channel, on which one change is under way at a time.
     pub channel: u16,
-    /// The operation.
+    /// The operation's number on that channel.
     pub id: OpId,
-    /// Whether it may have been carried out before.
+    /// Set for a retransmission: the operation may have been carried out before.
     pub retry: bool,
-    /// Whether it keeps what it is told.
+    /// Set if the client wants a lease, to cache the reply.
     pub leased: bool,
     /// When it was begun here, before anything was read or changed for it.
     pub begun: Instant,
-    /// The client whose request this is part of: the client itself, or whom a peer asks for.
+    /// The client that the request is made for: the sender itself, or the client that a peer acts for.
     pub origin: ClientId,
     /// Bytes to write.
     pub payload: &'a [IoSlice<'a>],
-    /// What the request came over.
+    /// The connection that the request came over.
     pub connection: RequestOrigin<'a>,
 }
 
@@ -55,7 +55,7 @@ pub fn context<'a>(call: &Call<'a>, origin: ClientId) -> Ctx<'a> {
     }
 }
 
-/// The decoded request.
+/// Returns the decoded request.
 pub fn request<'a, O: Operation>(call: &Call<'a>) -> FsResult<O::Request<'a>> {
     O::Request::from_bytes(call.body)
         .map_err(|e| FsError::with(Errno::EPROTO, format!("request {} does not decode: {e}", O::OP.name())))
@@ -66,7 +66,7 @@ fn superseded() -> FsError {
 }
 
 impl Ctx<'static> {
-    /// A change that a node makes by itself.
+    /// Returns a change that a node makes by itself.
     pub fn of_node(client: ClientId) -> Ctx<'static> {
         Ctx {
             client,
@@ -83,24 +83,24 @@ impl Ctx<'static> {
 }
 
 impl Ctx<'_> {
-    /// The same request for a change that is no operation of its client's: nothing is remembered of it.
+    /// Returns a copy of the request without its client's identity, for a change that is not the client's operation.
     pub fn for_nobody(&self) -> Self {
         Ctx { client: SYSTEM, channel: 0, id: OpId(0), ..*self }
     }
 
-    /// The intent that a step belongs to: its driver and its number.
+    /// Returns the intent that a step belongs to: its driver and its number.
     pub fn intent(&self) -> (ClientId, u64) {
         (self.client, self.id.0 / STEPS_MAX)
     }
 
-    /// The request's key among the records of what was done. Steps have their number in their id.
+    /// Returns the request's key among the records of what was done. Steps have their number in their id.
     fn done_key(&self) -> [u8; 12] {
         let step = if is_peer(self.client) { (self.id.0 % STEPS_MAX) as u8 } else { 0 };
         done_key(self.client, self.channel, step)
     }
 
-    /// Whether this step of a peer was carried out before: asked within the transaction that does it, and of
-    /// the first try too, since it may arrive behind its own repetition.
+    /// Returns true if this step of a peer was carried out before. To be called within the transaction that carries it
+    /// out, and for the first transmission too, since that may arrive behind its own retransmission.
     ///
     /// # Errors
     /// `ESTALE` for a step of an intent that is over.
@@ -115,8 +115,8 @@ impl Ctx<'_> {
         }
     }
 
-    /// Refuses a request that its own repetition, and what its client did then, may have overtaken. To be called after
-    /// any wait, under the lock that orders the request and its repetition.
+    /// Refuses a request whose connection was superseded: its retransmission, and later operations of its client, may
+    /// have overtaken it. To be called after any wait, under the lock that orders the request and its retransmission.
     ///
     /// # Errors
     /// `EIO`, which nobody reads.
@@ -124,8 +124,8 @@ impl Ctx<'_> {
         if self.connection.is_superseded() { Err(superseded()) } else { Ok(()) }
     }
 
-    /// What this operation left when it was carried out before: its value, see [`CompletedOp`]. The caller holds the
-    /// lock that a repetition of the operation takes too.
+    /// Returns the value that this operation stored when it was carried out before (see [`CompletedOp`]), `None` if it
+    /// was not. The caller holds the lock that a retransmission of the operation takes too.
     ///
     /// # Errors
     /// As [`Ctx::check_current`].
@@ -133,7 +133,7 @@ impl Ctx<'_> {
         self.find_done(|prefix, look| records.scan(slot, prefix, prefix, look))
     }
 
-    /// The same, where that lock is the transaction that does it.
+    /// Like [`Ctx::done_before`], for a caller whose lock is the transaction that carries the operation out.
     ///
     /// # Errors
     /// As [`Ctx::done_before`].
@@ -163,7 +163,7 @@ impl Ctx<'_> {
         }
     }
 
-    /// Writes down, with the change itself, that the operation was carried out.
+    /// Adds a record to the transaction that the operation was carried out: both are committed, or neither.
     pub fn remember(&self, txn: &mut Txn<'_>, slot: Slot, value: u64) {
         let done = CompletedOp { op: self.id.0, value };
         txn.put(slot, &self.done_key(), &done.to_bytes());

@@ -14,8 +14,8 @@ use crate::record::done_prefix;
 use crate::sessions::Exclusive;
 
 impl Node {
-    /// A client lost its last connection, perhaps to come back: grants and lent sizes end, which are of its process,
-    /// and files that it has open may have bytes behind their ends. The session goes on for a while.
+    /// Ends what depends on a client's last connection: grants and lent sizes, which are of its process. The files that
+    /// it has open are marked, since there may be bytes behind their ends. Its session goes on for a while.
     pub(crate) fn end_connection(&self, client: ClientId) {
         self.end_direct_sessions(client);
         self.mark_tails(self.opens.of_client(client));
@@ -23,7 +23,7 @@ impl Node {
         self.reaper.call();
     }
 
-    /// Takes back all that a client holds longer than a connection: locks, opens, watches.
+    /// Revokes what a client holds longer than a connection: locks, opens, watches.
     ///
     /// # Errors
     /// When that cannot be logged. What is left is taken when this is called again.
@@ -65,18 +65,20 @@ impl Node {
         Ok(())
     }
 
-    /// A node is dead, and so are its mounts, unless they are back before anybody misses what they have.
+    /// Cuts off the mounts of a dead node, unless they are back before anybody misses what they have.
     pub(crate) fn cut_off_mounts(&self, node: NodeId) {
         self.sessions.cut_off(&self.sessions.of_node(self.map.formation, node));
         self.reaper.call();
     }
 
-    /// A node that was taken for dead is not; nor are its mounts that are connected all the time.
+    /// Takes back that a node's mounts are cut off: it was taken for dead and is not, nor are those mounts that were
+    /// connected all the time.
     pub(crate) fn reach_mounts(&self, node: NodeId) {
         self.sessions.reached(&self.sessions.of_node(self.map.formation, node));
     }
 
-    /// Ends the session of a client that is gone. One that is connected all the same has to say again what it has.
+    /// Ends the session of a client that is gone. If it is connected after all, its connections are closed, so that it
+    /// reclaims what it holds.
     fn end_lost(&self, ending: Exclusive<'_>) {
         let client = ending.client();
         if let Some(hang_up) = self.hooks.forgotten.get() {
@@ -93,7 +95,7 @@ impl Node {
         self.release_orphans(client);
     }
 
-    /// Ends the session of a client whose locks were looked after, unless it is alive, or came back meanwhile.
+    /// Ends the session of a client that has locks here, unless its node says that it is alive or it has reconnected.
     pub(crate) fn end_unless_alive(&self, client: ClientId) {
         if self.locks_are_alive(client) {
             self.sessions.is_alive(client);
@@ -103,8 +105,8 @@ impl Node {
         }
     }
 
-    /// Whether a client has something locked here and is alive, only without anything to ask. The node that serves
-    /// it says so.
+    /// Returns true if a client that has locks here is alive, though it has sent nothing for long. The node that serves
+    /// it is asked.
     fn locks_are_alive(&self, client: ClientId) -> bool {
         match self.advisory.node_of(client) {
             None => false,
@@ -119,7 +121,7 @@ impl Node {
 }
 
 impl Node {
-    /// Nobody will ask again what came of a client's operations.
+    /// Removes the records of a client's completed operations: it will not retransmit any more.
     pub(crate) fn forget_outcomes(&self, client: ClientId) -> FsResult<()> {
         let prefix = done_prefix(client);
         for slot in self.own_slots() {

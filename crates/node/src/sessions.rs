@@ -24,16 +24,16 @@ use crate::record::{number_of_key, session_key, table as records_of};
 pub struct Sessions {
     /// Slot of their records.
     slot: Slot,
-    /// How long a client without a connection may take to come back.
+    /// Grace time: a session expires so long after its last connection.
     grace: Duration,
-    /// Whether any awaits reclaim or is being ended; for a look without the lock.
+    /// True if any session awaits reclaim or is being ended; read without the lock on each request.
     in_grace: AtomicBool,
     table: Mutex<ClientTable>,
     /// A reclaim or an end is over.
     over: Condvar,
 }
 
-/// The right to take in what a client reclaims, or to end its session: one at a time for each client.
+/// Exclusive right to reclaim for a client or to end its session; one holder at a time for each client.
 #[must_use = "it ends when it is dropped"]
 pub struct Exclusive<'a> {
     sessions: &'a Sessions,
@@ -41,7 +41,7 @@ pub struct Exclusive<'a> {
 }
 
 impl Sessions {
-    /// The clients that an earlier daemon knew await reclaim, as long as one that has just lost its connection.
+    /// Creates the table from the records of an earlier daemon, whose clients await reclaim for the grace time.
     pub fn open(records: &Records, slot: Slot, grace: Duration) -> Sessions {
         let mut table = ClientTable::default();
         let until = Instant::now() + grace;
@@ -53,11 +53,11 @@ impl Sessions {
         Sessions { slot, grace, in_grace, table: Mutex::new(rank::SESSIONS, table), over: Condvar::new() }
     }
 
-    /// A client is about to open or lock a file. The caller must not be inside a transaction: the record is
-    /// written before the table says so, and transactions look into the table.
+    /// Records that a client is about to open or lock a file. The caller must not be inside a transaction: the record
+    /// is written before the table is changed, and transactions look into the table.
     ///
     /// # Errors
-    /// `EMFILE` when there are too many; those of the log.
+    /// `EMFILE` when there are [`CLIENTS_MAX`] already; errors of the log.
     pub fn note(&self, records: &Records, client: ClientId) -> FsResult<()> {
         if self.table.lock().is_logged(client) {
             return Ok(());
@@ -79,41 +79,41 @@ impl Sessions {
         Ok(())
     }
 
-    /// The client has a connection.
+    /// Records that the client has a connection.
     pub fn connect(&self, client: ClientId) {
         self.table.lock().connect(client);
     }
 
-    /// The client lost its last connection.
+    /// Records that the client lost its last connection: its session expires after the grace time.
     pub fn disconnect(&self, client: ClientId) {
         self.table.lock().disconnect(client, Instant::now() + self.grace);
     }
 
-    /// The client is here, whether it is connected or served by this process. What it is told that it has, it keeps:
-    /// while its session ends this waits.
+    /// Records that the client is alive, by a connection or because this process serves it. While its session is being
+    /// ended this waits, so that the client keeps what it is granted next.
     pub fn renew(&self, client: ClientId) {
         self.unless(client, Work::End).renew(client);
     }
 
-    /// A client that is gone from here is alive elsewhere: it has as long again to come back.
+    /// Gives a client that has no connection here, but is alive elsewhere, another grace time.
     pub fn is_alive(&self, client: ClientId) {
         self.table.lock().postpone(client, Instant::now() + self.grace);
     }
 
-    /// The node of these clients is dead: they have as long to come back as who has lost its connection.
+    /// Lets the sessions of a dead node's mounts expire after the grace time.
     pub fn cut_off(&self, clients: &[ClientId]) {
         let (mut table, until) = (self.table.lock(), Instant::now() + self.grace);
         clients.iter().for_each(|client| table.cut_off(*client, until));
     }
 
-    /// The node of these clients is alive after all: those that were connected all the time need not come back.
+    /// Revokes that, for a node that is alive after all: mounts that stayed connected need not reconnect.
     pub fn reached(&self, clients: &[ClientId]) {
         let mut table = self.table.lock();
         clients.iter().for_each(|client| table.renew_connected(*client));
     }
 
-    /// A client asks for something and has not reclaimed anything: then it has nothing open. Whether that was news.
-    /// While its session ends this waits, so that what it asks for is not ended with it.
+    /// Handles a request of a client that has not reclaimed: it has nothing open then. Returns true if reclaim was
+    /// awaited from it. While its session is being ended this waits, so that what it asks for is not ended with it.
     pub fn has_reclaimed(&self, client: ClientId) -> bool {
         if !self.in_grace.load(Ordering::Acquire) {
             return false;
@@ -122,35 +122,36 @@ impl Sessions {
         table.is_awaited(client) && self.changed(&mut table, |table| table.finish_reclaim(client))
     }
 
-    /// A client has said all that it has open, and that was taken in. Whether this was awaited.
+    /// Records that a client's reclaim is complete. Returns true if it was awaited.
     pub fn finish_reclaim(&self, client: ClientId) -> bool {
         self.changed(&mut self.table.lock(), |table| table.finish_reclaim(client))
     }
 
-    /// Clients that may have any file open. Asked for before [`crate::opens::Opens::holders`]: a client that is no
-    /// more among these has its opens there.
+    /// Returns the clients that have not reclaimed, and may have any file open. To be read before
+    /// [`crate::opens::Opens::holders`]: a client that is not among these any more has its opens there.
     pub fn awaiting(&self) -> Vec<ClientId> {
         if self.in_grace.load(Ordering::Acquire) { self.table.lock().awaiting() } else { Vec::new() }
     }
 
-    /// No open of the client below `floor` is under way. How this fits with what was known.
+    /// Raises the client's floor: no open with a lower number is under way. Returns how that compares with the floor
+    /// known so far.
     pub fn raise_floor(&self, client: ClientId, floor: OpenId) -> FloorOrder {
         self.table.lock().raise_floor(client, floor)
     }
 
-    /// The client's floor.
+    /// Returns the client's floor.
     pub fn floor(&self, client: ClientId) -> OpenId {
         self.table.lock().floor(client)
     }
 
-    /// Clients that are written down and are mounts through a node.
+    /// Returns the clients with a record that are mounts of this node.
     pub fn of_node(&self, formation: FormationId, node: NodeId) -> Vec<ClientId> {
         let mut clients = self.table.lock().all_logged();
         clients.retain(|client| client.mounted_through(formation) == Some(node));
         clients
     }
 
-    /// Waits for the right to take in what a client reclaims.
+    /// Waits for the exclusive right to reclaim for a client.
     pub fn reclaim(&self, client: ClientId) -> Exclusive<'_> {
         loop {
             let mut table = self.unless(client, Work::End);
@@ -161,19 +162,19 @@ impl Sessions {
         }
     }
 
-    /// The right to end a session that has expired, if there is one.
+    /// Returns the right to end a session that has expired, if there is one.
     pub fn expire(&self) -> Option<Exclusive<'_>> {
         let client = self.changed(&mut self.table.lock(), |table| table.expire(Instant::now()))?;
         Some(Exclusive { sessions: self, client })
     }
 
-    /// The right to end a client's session, unless it has come back.
+    /// Returns the right to end a client's session whatever time it has left, `None` if it has reconnected.
     pub fn expire_now(&self, client: ClientId) -> Option<Exclusive<'_>> {
         let begun = self.changed(&mut self.table.lock(), |table| table.expire_now(client));
         begun.then_some(Exclusive { sessions: self, client })
     }
 
-    /// Waits for the right to end the session of a client that says that it ends.
+    /// Waits for the right to end the session of a client that closes it.
     pub fn end(&self, client: ClientId) -> Exclusive<'_> {
         let mut table = self.table.lock();
         while !self.changed(&mut table, |table| table.begin(client, Work::End)) {
@@ -182,17 +183,17 @@ impl Sessions {
         Exclusive { sessions: self, client }
     }
 
-    /// When the next session expires.
+    /// Returns when the next session expires.
     pub fn next_expiry(&self) -> Option<Instant> {
         self.table.lock().next_expiry()
     }
 
-    /// Whether all its locks can be had within a time each.
+    /// Returns true if its lock can be taken within `patience`; for detecting a standstill.
     pub(crate) fn can_be_taken(&self, patience: Duration) -> bool {
         self.table.try_lock_for(patience).is_some()
     }
 
-    /// The client awaits reclaim, as after a restart.
+    /// Makes the client await reclaim, as after a restart.
     #[cfg(test)]
     pub fn await_reclaim(&self, client: ClientId) {
         let later = Instant::now() + Duration::from_secs(3600);
@@ -220,12 +221,12 @@ impl Sessions {
 }
 
 impl Exclusive<'_> {
-    /// Whose session it is.
+    /// Returns the client whose session it is.
     pub fn client(&self) -> ClientId {
         self.client
     }
 
-    /// The client says that it has these open; `first` begins the list.
+    /// Adds to the client's list of its opens; `first` begins the list anew.
     ///
     /// # Errors
     /// `EPROTO` for a list without its beginning; `EMFILE` when all lists together are too long.
@@ -233,17 +234,17 @@ impl Exclusive<'_> {
         self.sessions.table.lock().tell(self.client, first, opens)
     }
 
-    /// All that the client has told.
+    /// Takes the list that the client has sent.
     pub fn take_told(&self) -> ReclaimedOpens {
         self.sessions.table.lock().take_told(self.client)
     }
 
-    /// The session cannot end yet: it expires once more, so much later, unless its client has come back.
+    /// Gives up the end of the session: it expires once more after `time`, unless its client has reconnected.
     pub fn put_off(self, time: Duration) {
         self.sessions.table.lock().postpone(self.client, Instant::now() + time);
     }
 
-    /// Everything that the client had has ended; so does its session.
+    /// Removes the session and its record; the caller has revoked everything that the client held.
     ///
     /// # Errors
     /// When its record cannot be removed; the session stays.

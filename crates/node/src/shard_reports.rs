@@ -1,4 +1,4 @@
-//! What a node reports of its shards to the homes of their directories; see `gather.rs`.
+//! Reports of a node's shards to the homes of their directories; see `gather.rs`.
 
 use bivouac_types::{ClientId, FsResult, Ino, NodeId};
 use bivouac_wire::{DirChangedRequest, op};
@@ -11,12 +11,12 @@ use crate::record::shard_key;
 use crate::session::Ctx;
 
 impl Node {
-    /// This node's shard of a directory has changed: its home knows that when this returns.
+    /// Reports to the home that this node's shard of a directory has changed, and waits for its answer.
     pub(crate) fn tell_home(&self, origin: ClientId, dir: Ino) {
         let Some(time) = self.shards.begin(dir) else { return };
         let outcome = self.tell(StepContext::question(origin), dir, self.id, true);
-        // While the home is away nobody can ask it. A restarted one asks all shards; for the other case it is told
-        // later, so that not every change waits for it.
+        // While the home is away nobody can ask it for the attributes, and a restarted one asks all shards. In case it
+        // is merely slow, it is told later, so that not every change waits for it.
         self.shards.end(dir, time);
         if let Err(error) = outcome {
             log::warn!(why:% = error; "the home of directory {dir} is told later that it has changed");
@@ -24,8 +24,8 @@ impl Node {
         }
     }
 
-    /// A change of this node's shard of a directory was made earlier, perhaps by a daemon that was killed before it
-    /// could tell: its repetition must not be answered before the home knows.
+    /// Reports a change of this node's shard of a directory that was made earlier, perhaps by a daemon that was killed
+    /// before it could: its repetition must not be answered before the home knows.
     pub(crate) fn tell_again(&self, ctx: &Ctx<'_>, dir: Ino) {
         let book = self.shards.slot_of(dir);
         if self.records.read(book, &shard_key(dir), |shard| shard.is_some()) {

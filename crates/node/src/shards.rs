@@ -9,8 +9,8 @@ use bivouac_ranks::{Mutex, rank};
 use bivouac_types::{Ino, NodeId, Slot};
 use bivouac_wire::{FormationMap, ShardState};
 
-/// The slot of the record of a directory's shard on the node that has the slots `own`: the same one always, another one for
-/// other directories, so that they do not wait for each other.
+/// Returns the slot of the record of a directory's shard on the node that has the slots `own`: the same one always,
+/// another one for other directories, so that they do not wait for each other.
 #[must_use]
 pub fn shard_slot(own: &[Slot], dir: Ino) -> Slot {
     let number = (dir.0 ^ dir.0 >> 32) as usize;
@@ -37,7 +37,7 @@ impl Shards {
         Shards { own, told: Mutex::default() }
     }
 
-    /// The slot of the record of a directory's shard.
+    /// Returns the slot of the record of a directory's shard.
     pub fn slot_of(&self, dir: Ino) -> Slot {
         shard_slot(&self.own, dir)
     }
@@ -54,7 +54,7 @@ impl Shards {
         Some(time)
     }
 
-    /// The home was told, unless it has asked since.
+    /// Notes that the home was told, unless it has asked since.
     pub fn end(&self, dir: Ino, time: u64) {
         if let Some(state) = self.told.lock().dirs.get_mut(&dir)
             && *state == Some(time)
@@ -63,7 +63,7 @@ impl Shards {
         }
     }
 
-    /// The home asks: the next change is told.
+    /// Notes that the home has asked: the next change is told.
     pub fn asked(&self, dir: Ino) {
         self.told.lock().dirs.remove(&dir);
     }
@@ -98,7 +98,7 @@ impl GatheredShards {
         GatheredShards { dirs: Mutex::default(), nodes: nodes.into_iter().collect() }
     }
 
-    /// Nothing is known of a directory that was not asked for since the start.
+    /// Returns what is known of a directory's shards. If none was asked for since the start, all of them are dirty.
     pub fn of(&self, dir: Ino) -> Arc<Gather> {
         let new = || {
             let known = KnownShards { dirty: self.nodes.iter().copied().collect(), shards: BTreeMap::new() };
@@ -111,12 +111,12 @@ impl GatheredShards {
         Arc::clone(self.dirs.lock().entry(dir).or_insert_with(new))
     }
 
-    /// A shard is ahead.
+    /// Notes that a shard is ahead of what the home knows.
     pub fn is_ahead(&self, dir: Ino, node: NodeId) {
         self.of(dir).known.lock().dirty.insert(node);
     }
 
-    /// The directory is gone.
+    /// Forgets a directory that is gone.
     pub fn forget(&self, dir: Ino) {
         self.dirs.lock().remove(&dir);
     }

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bivouac_ranks::Mutex;
 use bivouac_types::{Ino, NodeId};
 
-/// What this node knows of the ends of its files.
+/// Files of this node that may have bytes behind their ends.
 pub struct StaleTails {
     node: NodeId,
-    /// Files of this node with a smaller counter are of an earlier daemon, whose memory is lost; 0 if nobody
-    /// had any file open then.
+    /// Files of this node with a smaller counter are from an earlier daemon, whose marks are lost; 0 if no file was
+    /// open then.
     old_below: u64,
-    /// Whether any file is marked; for a look without the lock.
+    /// True if any file is marked; read without the lock.
     any: AtomicBool,
     state: Mutex<StaleTailsState>,
 }
@@ -30,14 +30,14 @@ struct StaleTailsState {
 }
 
 impl StaleTails {
-    /// `first` is the first number that this daemon gives to a file, `had_opens` whether clients of an earlier one
-    /// had files open.
+    /// Creates the table: `first` is the first number that this daemon gives to a file, `had_opens` whether clients of
+    /// an earlier one had files open.
     pub fn new(node: NodeId, first: u64, had_opens: bool) -> StaleTails {
         let old_below = if had_opens { first } else { 0 };
         StaleTails { node, old_below, any: AtomicBool::new(false), state: Mutex::default() }
     }
 
-    /// A client that had these open is gone, perhaps to come back.
+    /// Notes that a client that had these open is gone, perhaps to come back.
     pub fn mark(&self, inos: Vec<Ino>) {
         if !inos.is_empty() {
             self.state.lock().marked.extend(inos);
@@ -45,7 +45,7 @@ impl StaleTails {
         }
     }
 
-    /// Whether there may be bytes behind the end of a file.
+    /// Returns true if there may be bytes behind the end of a file.
     pub fn may_have_tail(&self, ino: Ino) -> bool {
         let old = ino.counter() < self.old_below || (self.old_below > 0 && ino.allocator() != self.node);
         if !old && !self.any.load(Ordering::Acquire) {
@@ -55,7 +55,7 @@ impl StaleTails {
         state.marked.contains(&ino) || (old && !state.cut.contains(&ino))
     }
 
-    /// The file was cut at its end, all over.
+    /// Notes that the file was cut at its end, all over.
     pub fn cut(&self, ino: Ino) {
         if self.may_have_tail(ino) {
             let mut state = self.state.lock();
@@ -66,7 +66,7 @@ impl StaleTails {
         }
     }
 
-    /// The file is gone.
+    /// Forgets a file that is gone.
     pub fn forget(&self, ino: Ino) {
         if self.old_below > 0 || self.any.load(Ordering::Acquire) {
             let mut state = self.state.lock();

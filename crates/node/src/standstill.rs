@@ -14,7 +14,7 @@ pub fn watch(nodes: &[Arc<Node>], patience: StandstillLimits) -> String {
 }
 
 impl Node {
-    /// A lock of this node that cannot be had within a time.
+    /// Returns a lock of this node that cannot be had within a time.
     fn standstill(&self, patience: Duration) -> Option<String> {
         let stuck = self.stuck_lock(patience)?;
         Some(format!("{}: the lock of {stuck} could not be had for {} s", self.id, patience.as_secs_f32()))

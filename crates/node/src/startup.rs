@@ -1,4 +1,4 @@
-//! How a node is put together, starts and ends.
+//! Assembly, start and end of a node.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -46,12 +46,13 @@ use crate::users::DirectoryUsers;
 use crate::uses::UsageTable;
 use crate::watch::Watches;
 
-/// The daemon before this one.
+/// Fate of the daemons before this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryHistory {
-    /// The formation was killed as a whole and is recovered just now: none of its clients lives.
+    /// The whole formation was killed and is being recovered: none of its clients is alive.
     pub clients_ended: bool,
-    /// That has happened at some time: files may have bytes behind their ends whose writers nobody remembers.
+    /// A recovery of the whole formation has happened at some time: files may have bytes behind their ends whose
+    /// writers are unknown.
     pub was_recovered: bool,
 }
 
@@ -59,9 +60,9 @@ pub struct RecoveryHistory {
 pub struct NodeConfig {
     /// The map; gives this node its slots and targets.
     pub map: Arc<FormationMap>,
-    /// Which node of the map this is.
+    /// This node's number in the map.
     pub id: NodeId,
-    /// The volumes it lends, in the map's order. The records are on the first.
+    /// The volumes that it lends, in the map's order. Records are on the first.
     pub volumes: Vec<VolumeConfig>,
     /// Most subfiles that are kept open.
     pub handles_max: usize,
@@ -73,7 +74,7 @@ pub struct NodeConfig {
     pub grace: Duration,
     /// Entries at which a directory spreads over all nodes.
     pub spread_at: SpreadAt,
-    /// After how long a node that does not answer is dead; without, nodes do not watch each other.
+    /// Time without an answer after which a node is dead; `None` switches failure detection off.
     pub dead_after: Option<Duration>,
     /// Table of dead nodes.
     pub liveness: Arc<LivenessTable>,
@@ -87,7 +88,7 @@ pub struct NodeConfig {
     pub rounds: Rounds,
     /// The daemon before this one.
     pub past: RecoveryHistory,
-    /// Memory for what is recorded, which outlives daemons; without it, this one's.
+    /// Memory for statistics that outlives the daemon; `None` uses memory of this process.
     pub recorded: Option<OwnedFd>,
     /// The switch of each node of the map, by number, as far as that is known.
     pub switches: Vec<Option<u16>>,
@@ -113,7 +114,8 @@ impl Node {
         let lane = Arc::new(PeerLane::new(&config.map, config.id, Arc::clone(&peers), Arc::clone(&counters)));
         let first = config.volumes.first().map(|volume| volume.path.as_path());
         let note = first.map(mirror_note_of).transpose()?.flatten();
-        // Of a mirrored node that began before, none may become an empty one.
+        // A mirrored node that has run before must not begin with an empty volume: the map, and its replica, have
+        // content.
         let lent = |volume: &VolumeConfig| VolumeConfig {
             create: volume.create && note.is_none(),
             ..volume.clone()
@@ -123,6 +125,7 @@ impl Node {
         let waits = (config.dead_after, config.grace);
         let (volumes, mirror) = mirror_volumes(&config.map, (first, note), &lane, waits, volumes)?;
         if let Some(tended) = &mirror {
+            // Peers may act on a request: what it was derived from has to be mirrored first.
             lane.make_deferred_before_asking(&tended.mirror);
         }
         let data = Arc::new(DataStore::with_volumes(volumes, formation, &options)?);
@@ -131,6 +134,7 @@ impl Node {
             Records::open(data.volume(0)?, formation, config.id, records_options(&config.map, capacity))?;
         records.count_in(data.records_room(RECORDS_VOLUME)?);
         let slot = first_slot(&config.map, config.id);
+        // Before sessions are read: those of ended clients would await reclaim for the whole grace time.
         if config.past.clients_ended {
             end_clients(&records, slots_of(&config.map, config.id))?;
         }
@@ -143,6 +147,7 @@ impl Node {
         let sessions = Sessions::open(&records, slot, config.grace);
         let partitions = Partitions::open(&records, slot, &config.map)?;
         let own = slots_of(&config.map, config.id);
+        // Clients that may be gone may have written behind an end that they never published.
         let had_opens = config.past.was_recovered || !sessions.awaiting().is_empty();
         let members = Membership::new(config.id, config.map.nodes.len(), config.dead_after, config.liveness);
         let node = Node {
@@ -198,6 +203,7 @@ impl Node {
         node.make_root(config.owner)?;
         // Before anything is served: entries that an unfinished change touches are locked by then.
         node.adopt_intents()?;
+        // An earlier daemon may have held the turn at moving directories, and nobody else gives it back.
         if restarted {
             node.adopt_moves_lock()?;
         }
@@ -240,10 +246,10 @@ impl Node {
     /// The records cannot be synced.
     pub fn stop(&self) -> FsResult<()> {
         self.members.stop();
-        // Nobody is answered any more, and the backup may have ended already.
+        // Replies are not sent any more, and the backup may have ended already.
         self.mirror.iter().for_each(|tended| tended.end());
         self.reaper.dismiss();
-        // From here on they ask, and hear that nobody is there, rather than go on in files that nobody looks at.
+        // From here on processes ask, and are refused, rather than write files that nobody reads back.
         self.lending.close_all();
         self.write_down_sizes()?;
         Ok(self.records.sync()?)
@@ -297,7 +303,7 @@ impl MembershipObserver for Node {
     }
 }
 
-/// The log of a small volume is compacted before it takes much of it.
+/// Options of the record log. On a small volume the log is compacted earlier, so that it never takes much of it.
 fn records_options(map: &FormationMap, capacity: u64) -> RecordsOptions {
     let mut options = RecordsOptions { slots: map.slot_count(), ..RecordsOptions::default() };
     if capacity > 0 {
@@ -310,7 +316,7 @@ fn first_slot(map: &FormationMap, id: NodeId) -> Slot {
     Slot(map.slots.iter().position(|node| *node == id).unwrap_or(0) as u16)
 }
 
-/// A number that no earlier daemon of this node had.
+/// Returns a random number for this daemon's life, unlike that of any earlier one.
 fn new_life() -> FsResult<u64> {
     getrandom::u64()
         .map_err(|error| FsError::with(bivouac_types::Errno::EIO, format!("draw random bytes: {error}")))

@@ -17,7 +17,7 @@ pub trait Handle: Operation {
 }
 
 impl Node {
-    /// Carries out a step where it belongs: here, or on the peer.
+    /// Carries out a step on the target, by a call if that is this node.
     ///
     /// # Errors
     /// The step's own, or `EIO` when the peer does not answer within the bounded time.
@@ -40,7 +40,7 @@ impl Node {
         let body = request.to_bytes();
         let request =
             PeerRequest { op: O::OP, id, client, channel, retry, origin, body: &body, payload: &[] };
-        // What nobody waits for must not hold a thread for as long as a client would be held.
+        // Background work must not hold a thread for the bounded time of clients: a silent peer gets short waits.
         let wait = if steps.background { Some(self.away.admit(target)?) } else { None };
         let outcome = self.peers.ask_within::<O>(wait, target, &request);
         match &outcome {
@@ -54,7 +54,7 @@ impl Node {
         outcome
     }
 
-    /// A peer that may have been away is not.
+    /// Records that a peer answers, and releases the work that waited for it.
     pub(crate) fn peer_answers(&self, node: NodeId) {
         if self.away.is_here(node) {
             self.reaper.peer_is_back(node);

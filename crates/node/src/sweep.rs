@@ -70,7 +70,7 @@ impl Node {
         }
     }
 
-    /// A volume is full: removes what nobody needs, and looks for more of it.
+    /// Makes room on a full volume: removes what nobody needs, and looks for more of it.
     pub(crate) fn make_room(&self) {
         self.remove_unused();
         self.sweeper.request_for_space();

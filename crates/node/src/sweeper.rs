@@ -28,14 +28,14 @@ struct SweeperState {
     thread: Option<JoinHandle<()>>,
     /// The thread has not said that it ends.
     runs: bool,
-    /// Another sweep follows this one.
+    /// Set if another sweep has to follow this one.
     again: bool,
     last: Option<Instant>,
     stopping: bool,
 }
 
 impl Sweeper {
-    /// From now on sweeps can be started.
+    /// Sets the node that sweeps are made for.
     pub fn start(&self, target: Weak<dyn Sweep>) {
         self.state.lock().target = Some(target);
     }
@@ -61,7 +61,7 @@ impl Sweeper {
         }
     }
 
-    /// The same, unless that was done a moment ago: for want of space.
+    /// Requests a sweep for want of space, unless that was done a moment ago.
     pub fn request_for_space(&self) {
         let lately = self.state.lock().last.is_some_and(|last| last.elapsed() < PAUSE);
         if !lately {

@@ -1,4 +1,4 @@
-//! What tests of several modules need.
+//! Helpers for tests of several modules.
 
 use bivouac_types::{ClientId, FsResult, Ino, NodeId, OpId, PartitionId, Slot, TargetIndex, Timestamp, mode};
 use bivouac_wire::{Decode, DecodeError, Encode, MakeRequest, Partition, PartitionState, SiteVersion};
@@ -12,7 +12,7 @@ pub fn reread(bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {
     LoggedIntent::from_bytes(bytes).map(|logged| logged.to_bytes())
 }
 
-/// The record of an intent.
+/// Returns the record of an intent.
 pub fn logged(intent: Intent) -> Vec<u8> {
     LoggedIntent { slot: Slot(0), intent, client: ClientId(5), channel: 6, op: OpId(7), steps_channel: 8 }
         .to_bytes()
@@ -32,7 +32,7 @@ impl crate::peers::Peers for NoPeers {
     }
 }
 
-/// A node that is alone, on a volume below a directory.
+/// Returns a node that is alone, on a volume below a directory.
 pub fn alone(dir: &std::path::Path) -> std::sync::Arc<Node> {
     let entry = bivouac_wire::NodeEntry {
         host: "n0".to_owned(),
@@ -77,7 +77,7 @@ pub fn alone(dir: &std::path::Path) -> std::sync::Arc<Node> {
     Node::open(config, std::sync::Arc::new(NoPeers), std::sync::Arc::new(crate::SystemClock)).unwrap().0
 }
 
-/// Has the root directory of such a node be that of a partition, of which the node learns `version`.
+/// Makes the root directory of such a node that of a partition, of which the node gets `version`.
 pub fn put_in_partition(node: &Node, version: u32, settings: &str) -> PartitionId {
     let (id, dir, outer) = (PartitionId(1), Ino::ROOT, PartitionId::ROOT);
     let targets = vec![TargetIndex::new(outer, 0)];
@@ -86,7 +86,7 @@ pub fn put_in_partition(node: &Node, version: u32, settings: &str) -> PartitionI
     let mut change = node.change_at(&[dir.slot()], &[]).unwrap();
     let mut inode = change.inode(dir).unwrap();
     inode.attr.layout.base = TargetIndex::new(id, 0);
-    // Its entries are what is here: nobody asks the source for them.
+    // Its entries are those that are here: no node lists the source.
     let seen = SiteVersion { size: 0, mtime: Timestamp::default(), tag: String::new() };
     let listed = SiteFile { listed: true, ..SiteFile::brought((dir, b""), Vec::new(), seen, true) };
     change.put_site_file(dir, &listed);
@@ -95,7 +95,7 @@ pub fn put_in_partition(node: &Node, version: u32, settings: &str) -> PartitionI
     id
 }
 
-/// A request that makes an entry of the root directory.
+/// Returns a request that makes an entry of the root directory.
 pub fn make_in_root<'a>(name: &'a [u8], mode: u32, target: &'a [u8]) -> MakeRequest<'a> {
     let (parent, open, near) = (Ino::ROOT, None, None);
     assert_eq!(mode & mode::TYPE == mode::LINK, !target.is_empty());

@@ -1,5 +1,5 @@
-//! Range tokens at their home: who has which bytes of a strict file. [`Manager`] is the machine; here are its lock, and who
-//! waits. What it says is done in `handlers/tokens.rs`.
+//! Range tokens at their home: who has which bytes of a strict file. [`Manager`] is the machine; here are its lock, and
+//! who waits. What it says is done in `handlers/tokens.rs`.
 //!
 //! Tokens are in memory only. After a restart nobody is granted any until all clients that may have some have reclaimed
 //! them, or are lost; and before anybody gets what a lost client may still use, the file gets a new epoch.
@@ -15,7 +15,7 @@ use bivouac_types::{ClientId, Ino};
 
 /// Requests that may wait here at a time.
 const PARKED_MAX: usize = 32;
-/// What nobody has asked for so long is not needed any more. Above the time that one recall of all holders takes.
+/// Age after which an unrepeated request has been given up. Above the time that one recall of all holders takes.
 const UNASKED_MAX: Duration = Duration::from_secs(10);
 
 /// The tokens of files whose home is here.
@@ -29,7 +29,7 @@ pub struct Tokens {
     parked: AtomicUsize,
     /// True if an earlier daemon may have granted tokens that nobody will name.
     inherits: bool,
-    /// From when on those are granted tokens who do not go on with what they had of it.
+    /// Time from which tokens are granted also where clients have not reclaimed theirs.
     opens_at: OnceLock<Instant>,
 }
 
@@ -38,8 +38,8 @@ pub struct Tokens {
 pub struct TokenState {
     /// The machine.
     pub manager: Manager,
-    /// What clients have kept although somebody needs it, by the grant that is in the way: what they are granted later is
-    /// not overdue with that.
+    /// Recalls that clients have not obeyed, by the grant that is in the way: a grant that they get later is not
+    /// overdue because of that.
     overdue: HashMap<(Ino, ClientId, u64), Overdue>,
     /// Raised whenever tokens become free: who waits looks again.
     version: u64,
@@ -52,7 +52,8 @@ struct Overdue {
 }
 
 impl Tokens {
-    /// No tokens, in a life of this number; `inherits` if an earlier daemon may have granted some that nobody will name.
+    /// Creates the tokens of a daemon with this life number. With `inherits`, an earlier daemon may have granted some
+    /// that no client reclaims.
     pub fn new(life: u64, inherits: bool) -> Tokens {
         let mut state = TokenState::default();
         if inherits {
@@ -62,8 +63,8 @@ impl Tokens {
         Tokens { life, state, changed: Condvar::new(), parked, inherits, opens_at: OnceLock::new() }
     }
 
-    /// Returns whether other clients are granted tokens than those that go on with tokens of an earlier daemon. To be asked
-    /// once all clients have reclaimed theirs: from then on it takes a moment.
+    /// Returns whether other clients are granted tokens than those that go on with tokens of an earlier daemon. To be
+    /// asked once all clients have reclaimed theirs: from then on it takes a moment.
     pub fn is_open(&self) -> bool {
         let now = Instant::now();
         !self.inherits || *self.opens_at.get_or_init(|| now + RESUME) <= now
@@ -83,7 +84,7 @@ impl Tokens {
         may_park
     }
 
-    /// The number of this daemon's life.
+    /// Returns the number of this daemon's life.
     pub fn life(&self) -> u64 {
         self.life
     }
@@ -93,7 +94,8 @@ impl Tokens {
         self.state.lock()
     }
 
-    /// A client asks, for the first time or again; what to do, and the version for [`Tokens::wait`].
+    /// Takes in the request of a client, for the first time or again. Returns what to do, and the version for
+    /// [`Tokens::wait`].
     pub fn ask(
         &self,
         ino: Ino,
@@ -104,6 +106,7 @@ impl Tokens {
         let mut state = self.state.lock();
         let now = Instant::now();
         let step = state.manager.ask(ino, client, call, wanted, now);
+        // Nobody waits for tokens of the file any more, so that nobody is late with them.
         if matches!(step, RequestOutcome::Granted(_)) && !state.manager.has_waiters(ino) {
             state.overdue.retain(|(other, ..), _| *other != ino);
         }
@@ -142,8 +145,8 @@ impl Tokens {
         }
     }
 
-    /// Waits until tokens have become free since this version, or until a moment. Whether a thread may wait that long: there
-    /// must be some for those who give tokens back.
+    /// Waits until tokens have become free since this version, or until a moment. Whether a thread may wait that long:
+    /// there must be some for those who give tokens back.
     pub fn wait(&self, version: u64, until: Instant) -> bool {
         self.wait_parked(|| {
             let mut state = self.state.lock();
@@ -153,13 +156,13 @@ impl Tokens {
 }
 
 impl TokenState {
-    /// For how long a client has not given back what somebody needs.
+    /// Returns for how long a client has not returned what was recalled; zero if it is not overdue.
     pub fn keeps(&self, ino: Ino, recall: &Recall, now: Instant) -> Duration {
         let overdue = self.overdue.get(&(ino, recall.client, recall.oldest));
         overdue.map_or(Duration::ZERO, |overdue| now.saturating_duration_since(overdue.since))
     }
 
-    /// A client is asked for what is in the way: for the first time, if nobody has needed it for a while.
+    /// Notes that a client is asked for what is in the way: for the first time, if nobody has needed it for a while.
     fn recalled(&mut self, grant: (Ino, ClientId, u64), now: Instant) {
         let overdue = self.overdue.entry(grant).or_insert(Overdue { since: now, asked: now });
         if now.saturating_duration_since(overdue.asked) > UNASKED_MAX {
@@ -168,12 +171,12 @@ impl TokenState {
         overdue.asked = now;
     }
 
-    /// A client has given back what somebody needs of grants up to this one, or has lost it.
+    /// Notes that a client has given back what somebody needs of grants up to this one, or has lost it.
     pub fn yields(&mut self, ino: Ino, client: ClientId, upto: u64) {
         self.overdue.retain(|(of, holder, serial), _| (*of, *holder) != (ino, client) || *serial > upto);
     }
 
-    /// A client has nothing any more.
+    /// Forgets a client that has nothing any more.
     pub fn forget(&mut self, client: ClientId) {
         self.overdue.retain(|(_, holder, _), _| *holder != client);
     }

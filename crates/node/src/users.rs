@@ -1,4 +1,4 @@
-//! Who uses large directories that are not spread: one client has them for itself for as long as nobody else looks.
+//! Clients that use large directories which are not spread: a client has one to itself as long as no other looks.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,9 +9,9 @@ use bivouac_types::{ClientId, Ino};
 
 use crate::identity::SYSTEM;
 
-/// Most directories whose users are known; beyond that they are learned anew.
+/// Most directories whose users are known; all are forgotten beyond that.
 const DIRS_MAX: usize = 4096;
-/// How long it takes until one that could not spread is said again to be large.
+/// Pause before a directory that could not spread is reported as large again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The users of large directories, as far as they were seen.
@@ -28,7 +28,7 @@ enum DirectoryUser {
 }
 
 impl DirectoryUsers {
-    /// A client changes a large directory. Whether several use it.
+    /// Notes that a client changes a large directory. Returns true if several use it.
     pub fn change(&self, dir: Ino, client: ClientId) -> bool {
         let mut dirs = self.dirs.lock();
         if dirs.len() >= DIRS_MAX && !dirs.contains_key(&dir) {
@@ -42,14 +42,14 @@ impl DirectoryUsers {
         has_several
     }
 
-    /// A client looks for something in a directory. Whether it is a large one that should spread, since several look:
-    /// said to the first one, and again now and then.
+    /// Notes that a client looks for something in a directory. Returns true if it is a large one that should spread,
+    /// since several look: to the first one, and again now and then.
     pub fn look(&self, dir: Ino, client: ClientId) -> bool {
         self.any.load(Ordering::Acquire)
             && self.dirs.lock().get_mut(&dir).is_some_and(|user| user.joined_by(client))
     }
 
-    /// A directory is not large any more, or is spread.
+    /// Forgets a directory that is not large any more, or is spread.
     pub fn forget(&self, dir: Ino) {
         if self.any.load(Ordering::Acquire) {
             self.dirs.lock().remove(&dir);
@@ -58,7 +58,7 @@ impl DirectoryUsers {
 }
 
 impl DirectoryUser {
-    /// Whether it is not alone any more now.
+    /// Adds a client. Returns true if the directory has become shared, or is to be reported again.
     fn joined_by(&mut self, client: ClientId) -> bool {
         let due = match self {
             DirectoryUser::One(one) => *one != client,

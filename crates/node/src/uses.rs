@@ -1,5 +1,5 @@
-//! How the files whose home this is were used, as clients tell it with their closes. Fixed memory: where there are too
-//! many files or processes, the half that was used less is told together from then on, so that sums stay right (as in
+//! How files with their homes here were used, as clients report it with their closes. Memory is fixed: where there are
+//! too many files or processes, the half that was used less is summed up from then on, so that sums stay right (as in
 //! lossy counting: Manku and Motwani, VLDB 2002).
 
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use bivouac_wire::{Decode, Encode, FileUse, FileUseDelta, ProcessUse, UseTable, 
 
 use crate::recorder::{Recorder, Ring, Rows};
 
-/// What a node was told, in memory that outlives its daemon.
+/// Usage reported to a node, in memory that outlives its daemon.
 pub struct UsageTable(Mutex<Table>);
 
 struct Table {
@@ -24,7 +24,7 @@ struct Table {
     ring: Ring,
 }
 
-/// What was told together, and which files were: those whose rows were written before this one.
+/// Sum of evicted rows, and which rows those were: all that were written before this one.
 #[derive(Default)]
 struct EvictedUses {
     /// Counts writes of rows of files.
@@ -48,11 +48,11 @@ codec_struct!(FileRow { turn, file });
 pub struct UsedFile {
     /// Its attributes, and the directory that it was made in, if it is there.
     pub inode: Option<(Attr, Ino)>,
-    /// Whether its client is a mount.
+    /// True if its client is a mount.
     pub is_mount: bool,
 }
 
-/// What there is of each, with its row.
+/// Values by key, each with its row.
 struct RowTable<K, V> {
     all: HashMap<K, (usize, V)>,
     free: Vec<usize>,
@@ -60,7 +60,7 @@ struct RowTable<K, V> {
 }
 
 impl UsageTable {
-    /// What earlier daemons were told, and what will be.
+    /// Opens the table with what was reported to earlier daemons.
     pub fn open(recorder: &Recorder) -> UsageTable {
         let rows = recorder.use_rows();
         let rest = EvictedUses::from_bytes(&rows.rest.read(0)).unwrap_or_default();
@@ -85,7 +85,7 @@ impl UsageTable {
         UsageTable(Mutex::new(rank::LEAF, table))
     }
 
-    /// A client tells what it did. `now_ms` is the time since the first daemon was started.
+    /// Takes note of what a client says that it did. `now_ms` is the time since the first daemon was started.
     pub fn note(&self, client: ClientId, told: &FileUseDelta, known: UsedFile, now_ms: u64) {
         let first_ms = now_ms.saturating_sub(told.first_ago_ms.max(told.last_ago_ms));
         let last_ms = now_ms.saturating_sub(told.last_ago_ms);
@@ -103,7 +103,7 @@ impl UsageTable {
         table.note_file(client, told, known, (first_ms, last_ms));
     }
 
-    /// What it was told, those that did most first. The time is that since the first daemon was started.
+    /// Returns all that was reported, the most active first. Times count from the start of the first daemon.
     pub fn list(&self, uptime_ms: u64, torn: u64) -> UseTable {
         let table = self.0.lock();
         let mut files: Vec<FileUse> = table.files.values().cloned().collect();
@@ -115,7 +115,7 @@ impl UsageTable {
         UseTable { uptime_ms, files, processes, dropped, rest, torn }
     }
 
-    /// What was done when, from a time to now.
+    /// Returns the history from a time to now.
     pub fn history(&self, from_ms: u64, now_ms: u64) -> History {
         self.0.lock().ring.list(from_ms, now_ms)
     }
@@ -128,8 +128,8 @@ impl EvictedUses {
 }
 
 impl<K: Copy + Eq + Hash, V> RowTable<K, V> {
-    /// What is in rows, as far as `read` makes something of it. They are given away from the front, so behind one that
-    /// was never used there is none that was, and none is looked at: it would take memory.
+    /// Reads the rows that `read` accepts. Rows are used from the front, so none behind a row that was never used is
+    /// looked at: that would take memory.
     fn open(rows: Rows, mut read: impl FnMut(usize, &[u8]) -> Option<(K, V)>) -> RowTable<K, V> {
         let used = (0..rows.count()).take_while(|row| rows.is_used(*row)).count();
         let (mut all, mut free) = (HashMap::new(), Vec::from_iter((used..rows.count()).rev()));
@@ -150,7 +150,7 @@ impl<K: Copy + Eq + Hash, V> RowTable<K, V> {
         !self.free.is_empty() || self.all.contains_key(key)
     }
 
-    /// What there is of one, or what is made of it in a free row.
+    /// Returns the row and value of a key, made in a free row if there is none.
     fn of(&mut self, key: K, make: impl FnOnce() -> V) -> (usize, &mut V, &Rows) {
         let free = &mut self.free;
         let (row, value) = self.all.entry(key).or_insert_with(|| (free.pop().unwrap_or(usize::MAX), make()));
@@ -252,7 +252,7 @@ impl Table {
     }
 }
 
-/// A process as a number.
+/// Returns a process as a number.
 fn user(client: ClientId, pid: u32) -> u64 {
     client.0.rotate_left(32).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(pid)
 }

@@ -1,5 +1,5 @@
-//! What a check of the running formation wants to know: whether certain inodes were changed while it looked.
-//! Nobody watches in ordinary times, and then this costs one look at a flag per change.
+//! Watches of checks of the running formation, which need to know whether inodes were changed while they looked.
+//! Usually nobody watches, and this costs one load of a flag per change.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,8 +9,8 @@ use bivouac_types::limits::{WATCHED_MAX, WATCHERS_MAX};
 use bivouac_types::{ClientId, Ino};
 use bivouac_wire::TouchedInos;
 
-/// Watched in place of an inode: touched when entries go from one slot to another as they are, since whoever reads one slot
-/// after the other may then see them twice or not at all.
+/// Watched in place of an inode: touched when entries go from one slot to another as they are, since whoever reads one
+/// slot after the other may then see them twice or not at all.
 pub const ENTRIES_MOVE: Ino = Ino(0);
 
 /// The watches of all clients.
@@ -27,7 +27,7 @@ struct Watch {
 }
 
 impl Watches {
-    /// Whether anybody watches.
+    /// Returns true if anybody watches.
     pub fn is_active(&self) -> bool {
         self.active.load(Ordering::Acquire)
     }
@@ -56,7 +56,7 @@ impl Watches {
         }
     }
 
-    /// What became of a client's watch.
+    /// Returns the state of a client's watch.
     pub fn look(&self, client: ClientId) -> TouchedInos {
         let watches = self.watches.lock();
         match watches.iter().find(|watch| watch.client == client) {

@@ -1,4 +1,5 @@
-//! What a node brings to site storage by itself, some time after it was changed here.
+//! Write-behind: a node flushes what changed to site storage by itself, after the delay of the partition's write
+//! policy.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,15 +12,17 @@ use crate::node::Node;
 use crate::peers::StepContext;
 use crate::proxy_state::{DELETION_PAUSE_MIN, QueuedFlush, QueuedFlushEnd};
 
-/// Files that are flushed at the same time, near by and over links, where each waits for some round trips.
+/// Most files flushed at the same time: to near storage, and over links, where each flush waits for several round
+/// trips.
 const THREADS_MAX: usize = 4;
 const LINK_THREADS_MAX: usize = 32;
 
-/// Pause before it is looked again how far a flush is.
+/// Interval at which a flush under way is polled.
 const LOOK: Duration = Duration::from_millis(10);
 
 impl Node {
-    /// Something was written to a file of a partition that stands in front of site storage: `bytes` on this node.
+    /// Records that `bytes` were written to a file here, and schedules its flush where a policy of the partition asks
+    /// for that.
     pub(crate) fn note_written(&self, ino: Ino, partition: PartitionId, bytes: u64) {
         let Some((age_ms, amount)) = self.delay_of(partition) else { return };
         let at = Instant::now() + Duration::from_millis(age_ms);
@@ -30,6 +33,7 @@ impl Node {
             let is_much = *waiting > amount;
             if is_much {
                 *waiting = 0;
+                // The amount is a partition's, not a file's: all that waits in it becomes due at once.
                 let of_partition = state.due.values_mut().filter(|due| due.partition == partition);
                 of_partition.for_each(|due| due.at = Instant::now());
             }
@@ -39,7 +43,8 @@ impl Node {
         self.flush_at(ino, QueuedFlush { at, occasion: FlushTrigger::Age, partition });
     }
 
-    /// The shortest time that anything written in a partition may wait, and how many bytes of it on this node.
+    /// Returns the shortest delay of any write policy of a partition, in milliseconds, and this node's share of the
+    /// bytes that may wait. `None` if no policy delays.
     pub(crate) fn delay_of(&self, partition: PartitionId) -> Option<(u64, u64)> {
         let known = self.partitions.get(partition)?;
         let targets = known.places(&self.map);
@@ -53,6 +58,7 @@ impl Node {
         shortest.map(|(age_ms, bytes)| (age_ms, bytes / targets.len().max(1) as u64 * share))
     }
 
+    // Sets a time for a file's flush, and starts a thread if more may work.
     pub(crate) fn flush_at(&self, ino: Ino, due: QueuedFlush) {
         let is_link = self.changes_there(due.partition);
         let mut state = self.proxy.flusher.state.lock();
@@ -61,6 +67,8 @@ impl Node {
             *known = due;
         }
         self.proxy.flusher.changed.notify_all();
+        // Near storage has one thread, and more only where space is short. Over links each of them waits for round
+        // trips, so several get more done.
         let is_idle = state.threads == 0 || due.occasion == FlushTrigger::Room;
         let threads_max = if is_link { LINK_THREADS_MAX } else { THREADS_MAX };
         if !is_idle && !is_link || state.threads >= threads_max {
@@ -71,9 +79,11 @@ impl Node {
         let work = move || {
             while let Some((ino, due)) = flusher.next() {
                 let Some(node) = node.upgrade() else { return };
+                // Recorded as failed by default, so that a panic does not leave the file as being flushed for good.
                 let early = Err(FsError::with(Errno::EIO, "the flush ended early"));
                 let mut end = QueuedFlushEnd { flusher: &flusher, ino, due, outcome: early };
                 end.outcome = node.have_flushed(ino, due.occasion);
+                // The thread must not keep a node alive while it waits for the next file.
                 drop(node);
             }
         };
@@ -83,6 +93,7 @@ impl Node {
         }
     }
 
+    // Asks the file's home to flush it, and polls until that is done.
     fn have_flushed(&self, ino: Ino, occasion: FlushTrigger) -> FsResult<()> {
         let mut request = FlushHereRequest { ino, occasion, job: 0 };
         loop {
@@ -100,14 +111,14 @@ impl Node {
         }
     }
 
-    /// Something was deleted in a partition: sees to it that it is deleted there by itself, where a policy says so.
+    /// Schedules that a deletion in a partition is repeated at the source, where a write policy asks for that.
     pub(crate) fn mirror_later(&self, partition: PartitionId) {
         let Some(known) = self.partitions.get(partition) else { return };
         let rules = known.settings.rules.iter().filter_map(|rule| rule.write);
         let wait = |policy| match policy {
             WritePolicy::OnFlush | WritePolicy::Never => None,
             WritePolicy::Delayed { age_ms, .. } => Some(Duration::from_millis(age_ms)),
-            // For those whose client does not come and see to it.
+            // The client does so itself at once; this is for clients that do not get to it.
             WritePolicy::Through | WritePolicy::OnClose => Some(DELETION_PAUSE_MIN),
         };
         let Some(wait) = rules.chain([known.settings.write]).filter_map(wait).min() else { return };

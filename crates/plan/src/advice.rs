@@ -4,9 +4,10 @@ use std::fmt::Write;
 
 use crate::predict::{JobWork, Prediction, Verdict};
 
-/// Files up to this size are whole on one target with the default stripe anyway; a small stripe spreads those in between.
+/// Files up to this size are whole on one target with the default stripe anyway; a small stripe spreads those in
+/// between.
 const MEAN_SMALL: u64 = 4 << 20;
-/// From this mean size on, files are streamed: larger stripes mean fewer messages.
+/// Mean file size from which files are streamed: larger stripes mean fewer messages.
 const MEAN_LARGE: u64 = 256 << 20;
 
 /// A recommendation.
@@ -38,7 +39,7 @@ pub struct PartitionAdvice {
 }
 
 impl Advice {
-    /// For a job, by what is to be expected of it.
+    /// Returns the advice for a job, by its predicted figures.
     #[must_use]
     pub fn of(work: &JobWork, prediction: &Prediction) -> Advice {
         let room = prediction.nodes_for_room.and_then(|nodes| u32::try_from(nodes).ok()).unwrap_or(1);
@@ -58,8 +59,8 @@ impl Advice {
     }
 }
 
-/// The formation file for `up --config`. It has no number of nodes: that would be nodes of one machine, and a plan is
-/// for hosts, which come from the job.
+/// Returns the formation file for `up --config`. It has no number of nodes: that would be nodes of one machine, and a
+/// plan is for hosts, which come from the job.
 #[must_use]
 pub fn formation_file(advice: &Advice, comment: &str) -> String {
     let mut text = String::new();
@@ -91,13 +92,13 @@ pub fn formation_file(advice: &Advice, comment: &str) -> String {
     text
 }
 
-/// A line of a comment, in which TOML has no control characters.
+/// Appends a line of a comment, in which TOML has no control characters.
 fn remark(text: &mut String, line: &str) {
     let line: String = line.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     let _ = writeln!(text, "# {line}");
 }
 
-/// A basic string of TOML.
+/// Returns a basic string of TOML.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {

@@ -18,7 +18,7 @@ const LITTLE: u64 = 100;
 pub struct FormerRun {
     /// Nodes that it had.
     pub nodes: u32,
-    /// From the first use of a file to the last.
+    /// Time from the first use of a file to the last, in milliseconds.
     pub span_ms: u64,
     /// Bytes and files that were copied in.
     pub staged_in: (u64, u64),
@@ -73,11 +73,12 @@ pub struct Bursts {
     pub bytes: u64,
     /// Files of one, the median.
     pub files: u64,
-    /// From the begin of one to that of the next, the median.
+    /// Median time from the beginning of one to that of the next.
     pub every_ms: u64,
 }
 
-/// Bytes and files of a job by role: what was read and never written is input; what was written is output, checkpoints or scratch.
+/// Bytes and files of a job by role: what was read and never written is input; what was written is output, checkpoints
+/// or scratch.
 struct ByteRoles {
     inputs: u64,
     input_bytes: u64,
@@ -88,7 +89,7 @@ struct ByteRoles {
 }
 
 impl FormerRun {
-    /// Expected work of the same job. Memory that the application takes is not in a report.
+    /// Returns the expected work of the same job. Memory that the application takes is not in a report.
     #[must_use]
     pub fn work(&self) -> JobWork {
         let sides = self.sides();
@@ -151,7 +152,7 @@ impl FormerRun {
         }
     }
 
-    /// The bursts of its timeline, if there are several that are alike and have most of what was written.
+    /// Returns the bursts of its timeline, if there are several that are alike and have most of what was written.
     #[must_use]
     pub fn bursts(&self) -> Option<Bursts> {
         let all = self.runs();
@@ -207,7 +208,7 @@ impl FormerRun {
         self.files.iter().filter(is_in).count() as u64
     }
 
-    /// Of the processes that did most of it, as many as were there at the same time.
+    /// Returns how many of the processes that did most of it were there at the same time.
     fn busy(&self) -> u32 {
         let mut all = self.processes.clone();
         all.sort_by_key(|process| std::cmp::Reverse(process.bytes));
@@ -233,7 +234,7 @@ impl FormerRun {
     }
 }
 
-/// Of several runs of a job: of each figure the median, the lower one of two.
+/// Returns the work of several runs of a job: of each figure the median, the lower one of two.
 #[must_use]
 pub fn middle(all: &[JobWork]) -> Option<JobWork> {
     let number = |of: fn(&JobWork) -> u64| middle_of(all.iter().map(of).collect());

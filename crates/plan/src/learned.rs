@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Outcomes that are kept of each step.
 pub const KEPT_MAX: usize = 9;
-/// Nothing is corrected by more than this, in either direction: what is further off is no matter of a factor.
+/// Largest correction, in either direction: a greater error is not a matter of a factor.
 pub const FACTOR_MAX: f64 = 64.0;
 
 /// Steps that are learned apart.

@@ -6,7 +6,8 @@ use crate::formulas::{break_even, nodes_for};
 use crate::learned::{LearnedRatios, LearnedStep};
 use crate::site::{CurvePoint, Site, Storage};
 
-/// Of the memory that the application leaves, volumes may have the part 1/k: the rest is for the page cache and surprises.
+/// Of the memory that the application leaves, volumes may have the part 1/k: the rest is for the page cache and
+/// surprises.
 const K: f64 = 2.0;
 /// Nodes up to which it is looked for a number that is worth it.
 const NODES_MAX: u32 = 16_384;
@@ -52,11 +53,11 @@ pub struct JobWork {
 /// A time with its doubt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seconds {
-    /// At least.
+    /// Lower bound.
     pub low: f64,
     /// Most likely.
     pub likely: f64,
-    /// At most.
+    /// Upper bound.
     pub high: f64,
 }
 
@@ -64,9 +65,9 @@ pub struct Seconds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "word")]
 pub enum Verdict {
-    /// It is faster, whatever of the doubt comes true.
+    /// Faster, in all doubtful cases.
     Use,
-    /// It is not.
+    /// Not faster.
     Not,
     /// With so many nodes it is, and has room; with those of the job it is not, or not surely.
     With {
@@ -106,7 +107,7 @@ pub struct Prediction {
 }
 
 impl JobWork {
-    /// Of so many nodes or streams those that its processes can use.
+    /// Returns those of so many nodes or streams that its processes can use.
     fn at_most(&self, count: u32) -> u32 {
         if self.processes == 0 { count } else { count.min(self.processes) }
     }
@@ -126,7 +127,7 @@ impl Seconds {
         Seconds { low: self.low * factor, likely: self.likely * factor, high: self.high * factor }
     }
 
-    /// As outcomes have taught, if there are any.
+    /// Returns it corrected by earlier outcomes, if there are any.
     fn corrected(self, learned: &LearnedRatios, step: LearnedStep) -> Seconds {
         match learned.factors(step) {
             Some([low, middle, high]) => {
@@ -137,8 +138,8 @@ impl Seconds {
     }
 }
 
-/// Time of site storage for bytes in files, over so many streams: what the bytes take at the rate of the curve, and what the
-/// files cost, shared by the streams.
+/// Returns the time of site storage for bytes in files, over so many streams: what the bytes take at the rate of the
+/// curve, and what the files cost, shared by the streams.
 fn storage(
     site: &Site,
     curve: &[CurvePoint],
@@ -157,7 +158,7 @@ fn storage(
     Seconds::around(likely, site.storage.spread)
 }
 
-/// Time of a copy in ([`LearnedStep::In`]) or out, as the model alone says and as outcomes have taught.
+/// Returns the time of a copy in ([`LearnedStep::In`]) or out, as the model alone says and as outcomes have taught.
 #[must_use]
 pub fn staging(
     site: &Site,
@@ -237,7 +238,8 @@ fn on(site: &Site, learned: &LearnedRatios, work: &JobWork, nodes: u32) -> Predi
     let free = site.node.memory_bytes.saturating_sub(work.memory_bytes);
     let nodes_for_room = nodes_for(room, K, free);
     let has_room = nodes_for_room.is_some_and(|least| least <= u64::from(nodes));
-    // Both sides feel the same storage: what is slow for one is slow for the other. So ends are compared with like ends.
+    // Both sides feel the same storage: what is slow for one is slow for the other. So ends are compared with like
+    // ends.
     let is_sure = with.low < without.low && with.likely < without.likely && with.high < without.high;
     let per_read = once.likely - self::inside(site, work.in_bytes as f64, working);
     let others = with.likely - inside_of_reads(site, work, working) - (without.likely - once.likely * reads);

@@ -104,7 +104,8 @@ impl Site {
 }
 
 impl Storage {
-    /// The rate of so many streams on a curve: between two points as on a line, outside of them as at the nearest one.
+    /// Returns the rate of so many streams on a curve: between two points as on a line, outside of them as at the
+    /// nearest one.
     #[must_use]
     pub fn rate(curve: &[CurvePoint], streams: u32) -> f64 {
         let after = curve.iter().position(|point| point.streams >= streams);

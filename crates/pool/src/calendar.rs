@@ -49,7 +49,7 @@ fn time(at_s: i64) -> String {
     at.strftime("%Y%m%dT%H%M%SZ").to_string()
 }
 
-/// A text value: 3.3.11.
+/// Returns a text value: 3.3.11.
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {
@@ -63,7 +63,7 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// A line and its end; a longer one goes on behind a space: 3.1. Not within a character.
+/// Returns a line and its end; a longer one goes on behind a space: 3.1. Not within a character.
 fn folded(line: &str) -> String {
     let (mut text, mut len) = (String::new(), 0);
     for c in line.chars() {

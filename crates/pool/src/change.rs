@@ -22,7 +22,7 @@ impl ChangeOrigin<'_> {
         self.request.map(|request| format!("{}:{request}", self.who.uid))
     }
 
-    /// The pool that this very request has changed before.
+    /// Returns the pool that this very request has changed before.
     pub(crate) fn before(&self, transaction: &Transaction<'_>) -> TransactionResult<Option<Pool>> {
         match done_before(transaction, self.key().as_deref())? {
             Some(id) => Ok(by_id(transaction, id)?),
@@ -65,7 +65,7 @@ impl Pools {
     }
 }
 
-/// The pool as this transaction has it.
+/// Returns the pool as this transaction has it.
 pub(crate) fn reread(transaction: &Transaction<'_>, id: i64) -> TransactionResult<Pool> {
     by_id(transaction, id)?.ok_or_else(TransactionError::no_row)
 }

@@ -79,13 +79,13 @@ impl Pools {
         Ok(Pools { connection, place, file })
     }
 
-    /// Its file, or its server and name there.
+    /// Returns its file, or its server and name there.
     #[must_use]
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// Its file, if it is one.
+    /// Returns its file, if it is one.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
@@ -115,7 +115,7 @@ impl Pools {
         self.connection.row(order, &[], |row| row.get(0)).map_err(|error| self.failed(&error))
     }
 
-    /// The rules.
+    /// Returns the rules.
     pub fn rules(&self) -> PoolResult<SiteRules> {
         rules(&self.connection).map_err(|error| self.failed(&error))
     }
@@ -143,7 +143,7 @@ impl Pools {
 }
 
 impl PoolError {
-    /// An error of the database at `place`.
+    /// Returns an error of the database at `place`.
     pub(crate) fn database(place: &str, error: &SqlError) -> PoolError {
         let (place, cause) = (place.to_owned(), error.to_string());
         PoolError::Database { place, cause, remedy: error.remedy().into() }
@@ -160,7 +160,7 @@ pub(crate) enum TransactionError {
 }
 
 impl TransactionError {
-    /// A row that was just written cannot be read back.
+    /// Returns the error for a row that was just written and cannot be read back.
     pub(crate) fn no_row() -> TransactionError {
         TransactionError::Database(SqlError::NoRow)
     }

@@ -74,7 +74,7 @@ pub enum PoolError {
 }
 
 impl PoolError {
-    /// A refusal.
+    /// Returns a refusal.
     pub fn refused(object: impl Display, cause: impl Into<String>, remedy: impl Into<String>) -> PoolError {
         PoolError::Refused { object: object.to_string(), cause: cause.into(), remedy: remedy.into() }
     }

@@ -66,7 +66,7 @@ impl Listing {
         self.hasher.finalize().to_hex().to_string()
     }
 
-    /// The entries, to compare a later one with; nothing where there are too many.
+    /// Returns the entries, to compare a later one with; nothing where there are too many.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.kept.iter().for_each(|(path, entry)| write(&mut bytes, path, entry));
@@ -106,8 +106,8 @@ impl Listing {
     }
 }
 
-/// `u32` length of the path and the path, `u8` whether it is a file, `u64` size, `i64` seconds, `u32` nanoseconds;
-/// little-endian.
+/// Writes an entry: `u32` length of the path and the path, `u8` whether it is a file, `u64` size, `i64` seconds, `u32`
+/// nanoseconds; little-endian.
 fn write(out: &mut Vec<u8>, path: &[u8], entry: &Entry) {
     out.extend(u32::try_from(path.len()).unwrap_or(u32::MAX).to_le_bytes());
     out.extend(path);

@@ -85,7 +85,7 @@ bivouac_types::words! {
     }
 }
 
-/// Whom a pool is shared with.
+/// User or group that a pool is shared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Grantee {
@@ -136,7 +136,7 @@ pub struct Pool {
     pub id: i64,
     /// Its name, one of those of its owner.
     pub name: String,
-    /// Whose it is.
+    /// Its owner.
     pub owner: u32,
     /// Group id of its creator.
     pub gid: u32,

@@ -11,7 +11,7 @@ const NAME_MAX: usize = 64;
 pub struct PoolName(String);
 
 impl PoolName {
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -44,7 +44,7 @@ impl FromStr for PoolName {
 /// one by its number, as `NAME#7`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolRef {
-    /// Whose it is; nothing means the caller's.
+    /// Its owner; `None` for the caller.
     pub owner: Option<u32>,
     /// Its name.
     pub name: PoolName,

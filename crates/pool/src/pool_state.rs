@@ -24,7 +24,7 @@ bivouac_types::words! {
     Location ("location") {
         /// Site storage.
         Site = "site",
-        /// There, and as it was at some time in an archive.
+        /// In use, with an earlier state in an archive.
         Both = "both",
         /// An archive only.
         Archive = "archive",

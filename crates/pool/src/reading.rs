@@ -8,7 +8,8 @@ pub(crate) const COLUMNS: &str =
  extensions_left, remind_days, mail, location, archive, archive_digest, archived_s";
 
 impl Pools {
-    /// The pool that is meant: by its number; else the one that lives, else the last that ended and can be restored.
+    /// Returns the pool that is meant: by its number; else the one that lives, else the last that ended and can be
+    /// restored.
     ///
     /// # Errors
     /// That there is none which the caller may see.
@@ -17,7 +18,7 @@ impl Pools {
         found.ok_or_else(|| PoolError::NotFound(meant.to_string()))
     }
 
-    /// The pool with a number, if there is one that the caller may see.
+    /// Returns the pool with a number, if there is one that the caller may see.
     pub fn numbered(&self, who: &Caller, id: i64) -> PoolResult<Option<Pool>> {
         let found = by_id(&self.connection, id).map_err(|error| self.failed(&error))?;
         Ok(found.filter(|pool| pool.access(who).is_some()))
@@ -53,7 +54,7 @@ impl Pools {
     }
 }
 
-/// The pool that is meant, if the caller may see it.
+/// Returns the pool that is meant, if the caller may see it.
 pub(crate) fn latest(connection: &Connection, who: &Caller, meant: &PoolRef) -> SqlResult<Option<Pool>> {
     let order = format!(
         "SELECT {COLUMNS} FROM pool WHERE owner = ?1 AND name = ?2
@@ -64,13 +65,13 @@ pub(crate) fn latest(connection: &Connection, who: &Caller, meant: &PoolRef) -> 
     Ok(found.filter(|pool| pool.access(who).is_some()))
 }
 
-/// The pool with this number.
+/// Returns the pool with this number.
 pub(crate) fn by_id(connection: &Connection, id: i64) -> SqlResult<Option<Pool>> {
     let order = format!("SELECT {COLUMNS} FROM pool WHERE id = ?1");
     Ok(pools(connection, &order, params![id])?.into_iter().next())
 }
 
-/// The pools that a query gives, with their rights.
+/// Returns the pools that a query gives, with their rights.
 pub(crate) fn pools(connection: &Connection, order: &str, values: &[Value]) -> SqlResult<Vec<Pool>> {
     let mut found = connection.rows(order, values, pool)?;
     // All rights at once: a server is not asked for each pool.

@@ -19,7 +19,7 @@ const ADDRESS_MAX: usize = 254;
 pub struct Address(String);
 
 impl Address {
-    /// The address.
+    /// Returns the address.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -95,7 +95,7 @@ impl Pools {
         })
     }
 
-    /// The versions of a pool, in order.
+    /// Returns the versions of a pool, in order.
     pub fn versions(&self, pool: &Pool) -> PoolResult<Vec<Version>> {
         let order = format!("SELECT {COLUMNS} FROM pool_version WHERE pool = ?1 ORDER BY number");
         self.connection.rows(&order, params![pool.id], version).map_err(|error| self.failed(&error))
@@ -137,7 +137,7 @@ fn last(transaction: &Transaction<'_>, pool: &Pool) -> TransactionResult<Option<
     Ok(transaction.row(order, params![pool.id], read)?)
 }
 
-/// A version, if it is another one than the last.
+/// Notes a version, if it is another one than the last.
 fn note(
     transaction: &Transaction<'_>,
     change: &ChangeOrigin<'_>,

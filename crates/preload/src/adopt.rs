@@ -31,7 +31,7 @@ pub fn identify(fd: c_int) -> Result<FileIdentity, CallRoute> {
     if identity.ino.0 == stat.st_ino { Ok(identity) } else { Err(CallRoute::Mount) }
 }
 
-/// Has the kernel look at a file, whose size may be another than it knows. Its number, if it is one that a formation can have.
+/// Makes the kernel refresh a file, whose size it may not know. Returns its inode number, if it is one of a formation.
 pub fn look_at(fd: c_int) -> Option<u64> {
     if fd < 0 {
         return None;
@@ -78,7 +78,8 @@ fn open(member: &Member, ino: Ino, access: u32) -> FsResult<()> {
     Err(Errno::EINVAL.into())
 }
 
-/// Leaves the file of a descriptor to the mount, as the program maps it: reads and writes have to agree with the mapping.
+/// Leaves the file of a descriptor to the mount, as the program maps it: reads and writes have to agree with the
+/// mapping.
 pub fn leave_mapped_to_mount(fd: c_int) {
     // SAFETY: as above.
     let file = unsafe { BorrowedFd::borrow_raw(fd) };

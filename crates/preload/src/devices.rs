@@ -1,4 +1,4 @@
-//! Which devices are mounts of formations. A file is asked for its identity only there.
+//! Devices that are mounts of formations. Only their files are asked for their identity.
 
 #![allow(unsafe_code, reason = "memory that is not malloc's is reached by a pointer")]
 
@@ -43,7 +43,7 @@ pub fn is_formation(device: u64) -> bool {
 /// A mount of a formation.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Where it is.
+    /// Its path.
     pub path: Vec<u8>,
     /// Its numbers in the list, one for each place that it is at.
     pub ids: Vec<u64>,
@@ -51,13 +51,13 @@ pub struct Mount {
     pub has_others_below: bool,
 }
 
-/// Where a device is mounted whole, and the kernel's list that says so.
+/// Returns where a device is mounted as a whole, and the kernel's mount table that says so.
 pub fn mount_of(device: u64) -> Option<(Mount, OwnedFd)> {
     let (mounts, list) = mounts()?;
     Some((find(mounts.text(), rustix::fs::minor(device))?, list))
 }
 
-/// The same, by the list as it is now.
+/// Returns the mount by the list as it is now.
 pub fn mount_by(list: &OwnedFd, device: u64) -> Option<Mount> {
     find(read(list)?.text(), rustix::fs::minor(device))
 }
@@ -128,8 +128,8 @@ fn lists(mounts: &[u8], minor: u32) -> bool {
     mount_lines(mounts).any(|mount| mount.device == (0, minor) && has_type(&mount))
 }
 
-/// The place where device 0:`minor` is mounted whole, by the list, the numbers of its mounts, and whether anything is
-/// mounted below one.
+/// Returns the place where device 0:`minor` is mounted whole, by the list, the numbers of its mounts, and whether
+/// anything is mounted below one.
 fn find(mounts: &[u8], minor: u32) -> Option<Mount> {
     let own = mount_lines(mounts).filter(|mount| mount.device == (0, minor));
     let ids: Vec<u64> = own.clone().map(|mount| mount.id).collect();

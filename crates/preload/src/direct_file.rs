@@ -20,7 +20,7 @@ pub struct DirectFile {
     /// The inode.
     pub ino: Ino,
     access: u32,
-    /// One call at a time uses the position, as in the kernel. Where the last one left it.
+    /// Position after the last call. One call at a time uses it, as in the kernel.
     pub position: Mutex<Option<u64>>,
     mtime_dirty: AtomicBool,
     written: AtomicBool,
@@ -29,7 +29,7 @@ pub struct DirectFile {
 }
 
 impl DirectFile {
-    /// A file that `member` has opened with this access mode of the kernel.
+    /// Creates a file that `member` has opened with this access mode of the kernel.
     pub fn new(member: Arc<Member>, ino: Ino, access: u32) -> DirectFile {
         DirectFile {
             member,
@@ -42,7 +42,7 @@ impl DirectFile {
         }
     }
 
-    /// The client that has it open.
+    /// Returns the client that has it open.
     pub fn client(&self) -> FsResult<&Client> {
         self.member.client()
     }
@@ -94,7 +94,7 @@ pub fn has_dirty_mtimes() -> bool {
     DIRTY_MTIMES.load(Ordering::Acquire)
 }
 
-/// All times are about to be sent. A write that comes after this is noted again.
+/// Forgets which times are to be sent: all are about to be. A write that comes after this is noted again.
 pub fn clear_dirty_mtimes() {
     DIRTY_MTIMES.store(false, Ordering::SeqCst);
 }

@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 
-/// What it is.
+/// Returns its value.
 pub fn get() -> c_int {
     // SAFETY: the pointer is to the thread's own number, and valid as long as the thread lives.
     unsafe { *libc::__errno_location() }

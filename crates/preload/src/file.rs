@@ -1,7 +1,7 @@
 //! Open file descriptions: what all descriptors have in common that were duplicated from one.
 //!
-//! They come from a pool and are used again. A reference by id is refused if the description was closed since, and keeps it
-//! from being used again while it lives. No locks: a signal handler may do it.
+//! They come from a pool and are used again. A reference by id is refused if the description was closed since, and
+//! keeps it from being used again while it lives. No locks: a signal handler may do it.
 #![allow(unsafe_code, reason = "what they own is reached by pointers")]
 
 use std::num::NonZeroU64;
@@ -45,13 +45,13 @@ unsafe impl Zeroed for File {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CallRoute {
-    /// Not known yet.
+    /// Not decided yet.
     New = 0,
-    /// They are carried out by this library.
+    /// Carried out by this library.
     Direct = 1,
     /// A file of a formation whose calls are left to the mount.
     Mount = 2,
-    /// No file of a formation: the kernel's.
+    /// Not a file of a formation: left to the kernel.
     Alien = 3,
     /// A thread is finding out.
     Looking = 4,
@@ -79,7 +79,7 @@ impl DescriptionId {
         NonZeroU64::new(u64::from(generation) << 32 | (index as u64 + 1)).map(DescriptionId)
     }
 
-    /// As one number, for a table.
+    /// Unpacks an identifier that a table keeps as one number.
     pub fn from_number(number: u64) -> Option<DescriptionId> {
         NonZeroU64::new(number).map(DescriptionId)
     }
@@ -99,7 +99,7 @@ impl DescriptionId {
         Some(HeldDescription { index, file })
     }
 
-    /// A hold that was given away with [`HeldDescription::give`].
+    /// Returns a hold that was given away with [`HeldDescription::give`].
     pub fn take(self) -> Option<HeldDescription> {
         let index = (self.0.get() as u32).checked_sub(1)? as usize;
         FILES.get(index).map(|file| HeldDescription { index, file })
@@ -107,7 +107,7 @@ impl DescriptionId {
 }
 
 impl HeldDescription {
-    /// A new description, opened with these flags.
+    /// Creates a new description, opened with these flags.
     pub fn new(flags: i32) -> Option<HeldDescription> {
         let index = pop_free().or_else(|| FILES.take())?;
         let file = FILES.get(index)?;
@@ -122,7 +122,7 @@ impl HeldDescription {
         Some(HeldDescription { index, file })
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> Option<DescriptionId> {
         DescriptionId::new(self.index, (self.file.life.load(Ordering::Relaxed) >> 32) as u32)
     }
@@ -181,7 +181,7 @@ fn push_free(index: usize, file: &File) {
     }
 }
 
-/// All descriptions that ever were.
+/// Returns all descriptions that ever were.
 pub fn all() -> impl Iterator<Item = &'static File> {
     FILES.taken().map(|(_, file)| file)
 }
@@ -194,10 +194,10 @@ pub fn held() -> impl Iterator<Item = HeldDescription> {
     FILES.taken().filter_map(name).filter_map(DescriptionId::hold)
 }
 
-/// In the child after a fork: what the parent does itself is the parent's.
+/// Resets the table in the child after a fork: descriptions that the parent serves are the parent's.
 pub fn renew() {
     for file in all() {
-        // What it owns is left alone: its locks may be held by threads that there are not here.
+        // The parent's objects are left alone: their locks may be held by threads that do not exist here.
         file.direct.store(ptr::null_mut(), Ordering::Relaxed);
         let was = file.state.load(Ordering::Relaxed);
         if was == CallRoute::Direct as u8 || was == CallRoute::Looking as u8 {
@@ -207,7 +207,7 @@ pub fn renew() {
 }
 
 impl File {
-    /// The flags it was opened with, as far as is known.
+    /// Returns the flags it was opened with, as far as is known.
     pub fn flags(&self) -> i32 {
         self.flags.load(Ordering::Relaxed).cast_signed()
     }
@@ -237,7 +237,7 @@ impl File {
         (calls, self.bytes.fetch_add(bytes as u64, Ordering::Relaxed))
     }
 
-    /// Its inode number, if somebody has looked and that is it.
+    /// Returns its inode number, if somebody has looked and that is it.
     pub fn ino(&self) -> Option<u64> {
         Some(self.ino.load(Ordering::Relaxed)).filter(|ino| *ino != 0)
     }
@@ -252,7 +252,7 @@ impl File {
         self.state.compare_exchange(new, looking, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// What came of it.
+    /// Sets the outcome of the lookup.
     pub fn end_look(&self, found: Result<Box<DirectFile>, CallRoute>) {
         match found {
             Ok(direct) => {
@@ -263,15 +263,15 @@ impl File {
         }
     }
 
-    /// What its calls are done with. Who holds the description may use it, unless the process ceases to do calls itself: see
-    /// [`ServedCall`](crate::serving::ServedCall).
+    /// Returns what its calls are carried out with. A holder of the description may use it, unless the process ceases
+    /// to carry out calls itself: see [`ServedCall`](crate::serving::ServedCall).
     pub fn direct(&self) -> Option<&DirectFile> {
         let direct = self.direct.load(Ordering::Acquire);
         // SAFETY: it was a box's, and is given up when nobody holds the description, or nobody is inside any more.
         unsafe { direct.as_ref() }
     }
 
-    /// From now on its calls are the mount's.
+    /// Leaves its calls to the mount from now on.
     pub fn leave_to_mount(&self) {
         self.state.store(CallRoute::Mount as u8, Ordering::Release);
     }

@@ -1,5 +1,5 @@
-//! Files that no descriptor means any more, until they are closed at their homes: where the last one is closed no lock may
-//! be taken.
+//! Files that no descriptor means any more, until they are closed at their homes: where the last one is closed no lock
+//! may be taken.
 #![allow(unsafe_code, reason = "what is given up is passed on by pointer")]
 
 use std::ptr;
@@ -49,7 +49,7 @@ pub fn close_all() {
     }
 }
 
-/// In the child after a fork: they are the parent's to close.
+/// Drops the list in the child after a fork: the parent closes them.
 pub fn renew() {
     GIVEN_UP.store(ptr::null_mut(), Ordering::Relaxed);
 }

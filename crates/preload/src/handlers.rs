@@ -1,5 +1,6 @@
-//! Handlers that may be interrupted by their own signal (`SA_NODEFER`). Of others the kernel shows that they may be running: their
-//! signal waits. Of these nothing does, so a function of this library is called first, which counts, and calls them.
+//! Handlers that may be interrupted by their own signal (`SA_NODEFER`). Of others the kernel shows that they may be
+//! running: their signal waits. Of these nothing does, so a function of this library is called first, which counts, and
+//! calls them.
 #![allow(unsafe_code, reason = "handlers are pointers")]
 
 use std::cell::Cell;
@@ -16,7 +17,8 @@ const SIGNALS: usize = 65;
 static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(libc::SIG_DFL) }; SIGNALS];
 
 thread_local! {
-    /// How many of them this thread is in. One that is left by a jump stays counted: then this thread is served by the kernel.
+    /// Number of handlers that this thread is in. One left by a jump stays counted: the kernel serves this thread from
+    /// then on.
     static RUNNING: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -50,12 +52,12 @@ pub fn is_counted(handler: Handler) -> bool {
     handler == counted as Function as Handler
 }
 
-/// The program's handler of a signal, if it is called by ours.
+/// Returns the program's handler of a signal, if it is called by ours.
 pub fn of(signal: c_int) -> Handler {
     place(signal).map_or(libc::SIG_DFL, |place| place.load(Ordering::Acquire))
 }
 
-/// As `sigaction`.
+/// Like `sigaction`.
 ///
 /// # Safety
 /// As of `sigaction`.

@@ -9,7 +9,7 @@ use rustix::process::{Resource, getrlimit};
 
 /// Numbers that can be hidden are below this: the kernel's table is as long as the highest number.
 const NUMBERS: u64 = 8192;
-/// How many below the program's limit are taken first.
+/// Distance below the program's limit at which the first are taken.
 const ROOM: u64 = 1280;
 
 static HIDDEN: [AtomicU64; NUMBERS as usize / 64] = [const { AtomicU64::new(0) }; NUMBERS as usize / 64];
@@ -38,19 +38,19 @@ pub fn is(fd: c_int) -> bool {
     place(fd).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
 }
 
-/// It is about to be closed by this library.
+/// Forgets a descriptor that this library is about to close.
 pub fn forget(fd: c_int) {
     if let Some((word, bit)) = place(fd) {
         word.fetch_and(!bit, Ordering::AcqRel);
     }
 }
 
-/// Those from `first` to `last`.
+/// Returns the hidden ones from `first` to `last`.
 pub fn within(first: u32, last: u32) -> impl Iterator<Item = u32> {
     (first..=last.min(NUMBERS as u32 - 1)).filter(|fd| c_int::try_from(*fd).is_ok_and(is))
 }
 
-/// In a child: they are its parent's, who goes on with them. One may be kept.
+/// Closes all of them but one in a child; they are still in use by its parent.
 pub fn close_all_but(kept: Option<c_int>) {
     for (index, word) in (0i32..).zip(&HIDDEN) {
         let mut left = word.swap(0, Ordering::Relaxed);

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Files that are remembered. With more, all are.
 const FILES_MAX: usize = 512;
 
-/// Files that the program has mapped: what is read and written there must agree with the mapping, which is the kernel's.
+/// Files that the program has mapped: what is read and written there must agree with the mapping, which is the
+/// kernel's.
 pub static MAPPED: Files = Files::new();
 /// Files that were written here, by their inode alone: the kernel may know less of them than there is.
 pub static WRITTEN: Files = Files::new();
@@ -26,7 +27,7 @@ impl Files {
         }
     }
 
-    /// From now on the file with this device and number is one of them.
+    /// Adds the file with this device and inode number.
     pub fn add(&self, device: u64, ino: u64) {
         if self.has(device, ino) {
             return;

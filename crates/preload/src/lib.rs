@@ -1,8 +1,9 @@
 //! `libbivouac_preload`: an accelerator for unchanged programs on a mount.
 //!
 //! Every descriptor is a real one, opened through the mount: what is not done here, the mount does. After a few calls
-//! on a file ([`file`]) this library asks the descriptor who it is ([`adopt`]), joins the formation as a client, and from then on
-//! reads and writes itself ([`transfer`]). The kernel keeps the file position. On any doubt the call goes to the kernel.
+//! on a file ([`file`]) this library asks the descriptor who it is ([`adopt`]), joins the formation as a client, and
+//! from then on reads and writes itself ([`transfer`]). The kernel keeps the file position. On any doubt the call goes
+//! to the kernel.
 //!
 //! Rules: no threads, no exit, no unwinding into the program, no errno on success. What may run in a signal handler, or
 //! in a child of `vfork`, takes no lock and no memory ([`thread`], [`quiet`]). Why it is sound is in

@@ -10,14 +10,14 @@ use bivouac_client::{FormationPlace, Member};
 use bivouac_types::FormationId;
 use parking_lot::Mutex;
 
-/// How long a formation is left alone that could not be joined.
+/// Pause before a formation is joined again after a failure.
 const PAUSE: Duration = Duration::from_secs(5);
 
 type FormationTable = Mutex<Vec<(FormationId, JoinOutcome)>>;
 
 enum JoinOutcome {
     Member(Arc<Member>),
-    /// Not before then.
+    /// Failed; not to be tried before this time.
     Failed(Instant),
 }
 
@@ -40,7 +40,7 @@ fn members() -> &'static FormationTable {
     unsafe { &*known }
 }
 
-/// This process's part in a formation; `None` if it cannot join.
+/// Returns this process's membership of a formation; `None` if it cannot join.
 pub fn of(formation: &FormationPlace) -> Option<Arc<Member>> {
     let mut members = members().lock();
     match members.iter().find(|(id, _)| *id == formation.id) {
@@ -66,7 +66,7 @@ pub fn leave() {
     }
 }
 
-/// In the child after a fork: it has joined none.
+/// Drops the memberships in the child after a fork: it has joined no formation.
 pub fn renew() {
     MEMBERS.store(ptr::null_mut(), Ordering::Release);
 }

@@ -1,5 +1,5 @@
-//! Memory of this library. A program that has used up its own goes on, and so it must here: where malloc has nothing left,
-//! what is being done gets memory of a reserve, and later calls are the kernel's until there is memory again.
+//! Memory of this library. A program that has used up its own goes on, and so it must here: where malloc has nothing
+//! left, what is being done gets memory of a reserve, and later calls are the kernel's until there is memory again.
 #![allow(unsafe_code, reason = "an allocator has no safe interface")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -20,7 +20,7 @@ const TRIED: usize = 256 << 10;
 static MEMORY: Memory = Memory { reserve: StaticMemory::new(), is_short: AtomicBool::new(false) };
 
 thread_local! {
-    /// Whether the thread had memory when it began its first call.
+    /// True if the thread had memory when it began its first call.
     static BEGUN: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -120,8 +120,8 @@ impl Memory {
     }
 }
 
-/// Memory that is part of the library. It is given out from its beginning on, and again from there when all has come back.
-/// Takes no locks.
+/// Memory that is part of the library. It is given out from its beginning on, and again from there when all has come
+/// back. Takes no locks.
 struct StaticMemory {
     bytes: UnsafeCell<Bytes>,
     /// Pieces that are given out, in the upper half, and bytes up to the end of the last, in the lower one.

@@ -1,4 +1,5 @@
-//! MPI-IO of the program: `libbivouac_mpiio` is loaded when a process whose MPI has one installed first asks for a file.
+//! MPI-IO of the program: `libbivouac_mpiio` is loaded when a process whose MPI has one installed first asks for a
+//! file.
 //!
 //! The dynamic linker gives a program the first function of a name, and what is loaded later is never first. So this
 //! library has all functions of MPI's files ([`crate::calls`]), and each goes on to where it belongs.
@@ -11,11 +12,11 @@ use std::sync::OnceLock;
 
 use crate::settings;
 
-/// Where libraries for MPI are installed, from the directory of this one.
+/// Directory of libraries for MPI, relative to that of this one.
 const PLACE: &str = "../lib/bivouac";
 const PREFIX: &str = "libbivouac_mpiio-";
 
-/// Where the program's call is to go: a function of `libbivouac_mpiio`, or the MPI library's own; `None` if no library
+/// Returns the function for the program's call: of `libbivouac_mpiio`, or the MPI library's own; `None` if no library
 /// has it.
 pub fn function(name: &CStr) -> Option<*mut c_void> {
     static OURS: OnceLock<Option<Handle>> = OnceLock::new();
@@ -28,7 +29,7 @@ pub fn function(name: &CStr) -> Option<*mut c_void> {
         })
 }
 
-/// The library for the MPI that is there; `None` if none is installed, or the program brought it.
+/// Returns the library for the MPI that is there; `None` if none is installed, or the program brought it.
 fn load() -> Option<Handle> {
     let loaded = loaded();
     if !settings::takes_mpi() || loaded.iter().any(|path| name_of(path).starts_with(PREFIX.as_bytes())) {
@@ -39,8 +40,8 @@ fn load() -> Option<Handle> {
     Handle::open(&CString::new(library.into_os_string().into_encoded_bytes()).ok()?, 0)
 }
 
-/// Where the library for an MPI would be. Its name ends with that of MPI's library, version and all: those of different
-/// versions have different interfaces.
+/// Returns the path of the library for an MPI. Its name ends with that of MPI's library, including the version, since
+/// versions differ in their interfaces.
 fn library_for(place: &Path, mpi: &CStr) -> PathBuf {
     let mut name = PREFIX.as_bytes().to_vec();
     name.extend(name_of(mpi));
@@ -51,7 +52,7 @@ fn name_of(path: &CStr) -> &[u8] {
     path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default()
 }
 
-/// The directory of libraries for MPI.
+/// Returns the directory of libraries for MPI.
 fn place() -> Option<PathBuf> {
     // SAFETY: zeroes are valid for numbers and pointers.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
@@ -65,7 +66,7 @@ fn place() -> Option<PathBuf> {
     Some(Path::new(OsStr::from_bytes(path.to_bytes())).parent()?.join(PLACE))
 }
 
-/// Paths of the libraries of the process that may be an MPI's, or ours for one.
+/// Returns the paths of the libraries of the process that may be an MPI's, or ours for one.
 fn loaded() -> Vec<CString> {
     unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
         // SAFETY: the linker gives what it has of a library, and what `loaded` gave it.
@@ -94,7 +95,7 @@ unsafe impl Send for Handle {}
 unsafe impl Sync for Handle {}
 
 impl Handle {
-    /// What comes behind this library.
+    /// Libraries after this one.
     const NEXT: Handle = Handle(libc::RTLD_NEXT);
 
     fn open(path: &CStr, more: c_int) -> Option<Handle> {
@@ -103,7 +104,7 @@ impl Handle {
         (!handle.is_null()).then_some(Handle(handle))
     }
 
-    /// Of a library that a part of the process has loaded for itself.
+    /// Returns the handle of a library that a part of the process has loaded for itself.
     fn of_loaded(path: &CStr) -> Option<Handle> {
         Handle::open(path, libc::RTLD_NOLOAD)
     }

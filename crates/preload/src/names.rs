@@ -1,9 +1,9 @@
-//! Names that the program looks at: found by the homes on this machine, and what they said before, where the kernel would
-//! ask the mount each time.
+//! Names that the program looks at: found by the homes on this machine, and what they said before, where the kernel
+//! would ask the mount each time.
 //!
-//! Whether that is so is seen by how long the kernel takes. A program that lists directories first has a kernel that knows
-//! all that it looks at; one that goes by a list of its own, or makes and tests many files, has not. What is not sure here
-//! is the kernel's: links, `..`, rights that depend on groups, other file systems. Why it is right is in
+//! Whether that is so is seen by how long the kernel takes. A program that lists directories first has a kernel that
+//! knows all that it looks at; one that goes by a list of its own, or makes and tests many files, has not. What is not
+//! sure here is the kernel's: links, `..`, rights that depend on groups, other file systems. Why it is right is in
 //! docs/decisions/0017-local-direct-access.md.
 #![allow(unsafe_code, reason = "paths of the program are pointers, and some calls have no safe interface")]
 
@@ -30,9 +30,10 @@ use crate::serving::{self, ServedCall};
 use crate::thread::CallGuard;
 use crate::{adopt, errno, hidden, members, real, settings, stack, thread};
 
-/// From so long on a look took a request to the mount.
+/// Duration from which a lookup must have taken a request to the mount.
 const SLOW: Duration = Duration::from_micros(5);
-/// Slow looks, less twice the fast ones, from which on names are looked for here: joining costs as much as about so many.
+/// Slow looks, less twice the fast ones, from which on names are looked for here: joining costs as much as about so
+/// many.
 const SLOW_LOOKS: i32 = 32;
 /// Of so many looks one is the kernel's, to see whether it knows by now.
 const TRIED_EVERY: u32 = 256;
@@ -48,10 +49,10 @@ const CAPABILITIES: u32 = 1 << 1 | 1 << 2;
 const SEARCH: u32 = 0o1;
 const READ: u32 = 0o4;
 
-/// What is missing where names are never looked for here again.
+/// Value of `MISSING` if names are never looked up here again.
 const NEVER: i32 = i32::MAX;
 
-/// How many slow looks are missing until names are looked for here; with none they are.
+/// Slow lookups left until names are looked up here; at 0 they are.
 static MISSING: AtomicI32 = AtomicI32::new(SLOW_LOOKS);
 static LOOKS: AtomicU32 = AtomicU32::new(0);
 static MISSES: AtomicU32 = AtomicU32::new(0);
@@ -60,36 +61,37 @@ static MOUNTED: AtomicPtr<Mounted> = AtomicPtr::new(ptr::null_mut());
 
 struct Mounted {
     device: u64,
-    /// Where it is, without a slash at the end.
+    /// Its path, without a slash at the end.
     path: CString,
     place: Arc<FormationPlace>,
     block: u32,
-    /// The kernel's list of mounts, which says once when it has changed; and what it said last, locked while it is asked.
+    /// The kernel's list of mounts, which says once when it has changed; and what it said last, locked while it is
+    /// asked.
     list: OwnedFd,
     mount: Mutex<Mount>,
 }
 
 /// Reason why a name is not looked up in this process.
 enum LookupRefusal {
-    /// It may be otherwise later.
+    /// It may succeed later.
     Now,
     Ever,
 }
 
-/// What was found.
+/// Result of a lookup.
 pub struct FoundName {
     attr: Attr,
     block: u32,
-    /// What the path began in: what files of a mount have in common is as there.
+    /// Attributes of the directory that the path began in; properties common to all files of a mount are taken from it.
     start: Statx,
 }
 
-/// What is wanted to know of a name.
+/// Purpose of a lookup.
 #[derive(Clone, Copy)]
 pub enum NameQuery {
     /// Its attributes.
     Attributes,
-    /// Whether it is there, and may be read if that is asked for.
+    /// Existence, and permission to read if that is asked for.
     Access { read: bool },
 }
 
@@ -160,7 +162,7 @@ fn update(change: impl Fn(i32) -> Option<i32>) -> bool {
     MISSING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok()
 }
 
-/// What names mean to this process may be something else from now on.
+/// Ends lookups here, since names may mean something else to this process from now on.
 pub fn stop() {
     MISSING.store(NEVER, Ordering::Relaxed);
 }
@@ -172,18 +174,18 @@ fn call_of(wanted: NameQuery) -> Call {
     }
 }
 
-/// The kernel is about to be asked.
+/// Notes that the kernel is about to be asked.
 pub fn begin(wanted: NameQuery) -> KernelLookup {
     let counts = serving::is_open() && thread::is_idle() && MISSING.load(Ordering::Relaxed) != NEVER;
     KernelLookup { call: call_of(wanted), since: counts.then(Instant::now) }
 }
 
 impl KernelLookup {
-    /// It has found a name on this device.
+    /// Notes that the kernel has found a name on this device.
     pub fn found(&self, device: u64) {
         let Some(since) = self.since else { return };
         let is_slow = since.elapsed() >= SLOW || settings::after_calls() == 0;
-        // Most are quick, on whatever file system.
+        // Most lookups are fast, on whatever file system.
         if is_slow || MISSING.load(Ordering::Relaxed) != SLOW_LOOKS || settings::reports() {
             self.count(device, is_slow);
         }
@@ -219,7 +221,7 @@ impl KernelLookup {
     }
 }
 
-/// In the child after a fork: it finds out for itself.
+/// Resets the state in the child after a fork.
 pub fn renew() {
     MOUNTED.store(ptr::null_mut(), Ordering::Release);
     update(|_| Some(SLOW_LOOKS));
@@ -243,8 +245,8 @@ fn take(device: u64) -> Result<(), LookupRefusal> {
 }
 
 impl Mounted {
-    /// Not if names can mean something else than to a client of the formation: other owners by a user namespace, or file
-    /// systems that are mounted below it.
+    /// Creates it, unless names can mean something else than to a client of the formation: by other owners in a user
+    /// namespace, or file systems mounted below it.
     fn at(device: u64) -> Result<Mounted, LookupRefusal> {
         if !["uid_map", "gid_map"].into_iter().all(maps_all) {
             return Err(LookupRefusal::Ever);
@@ -288,7 +290,7 @@ impl Mounted {
         Some(!mount.has_others_below && mount.ids.contains(&id))
     }
 
-    /// The directory that a path begins in, and the rest of it.
+    /// Returns the directory that a path begins in, and the rest of it.
     fn start<'p>(&self, dir: c_int, path: &'p [u8]) -> Option<(Statx, &'p [u8])> {
         let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
@@ -366,7 +368,8 @@ struct Caller {
 }
 
 impl Caller {
-    /// A thread that has other rights to files than that is noticed when it takes them.
+    /// Returns the rights of the calling thread. One that has other rights to files than that is noticed when it takes
+    /// them.
     fn now() -> Caller {
         Caller { uid: rustix::process::geteuid().as_raw() }
     }
@@ -426,7 +429,7 @@ pub unsafe fn has_room(into: *mut status) -> bool {
     stack::holds(into) || unsafe { real::fstat(mounted.list.as_raw_fd(), into) == 0 }
 }
 
-/// The same for attributes as `statx` has them.
+/// Returns true if there is room for attributes as `statx` has them.
 ///
 /// # Safety
 /// As [`has_room`].
@@ -440,7 +443,7 @@ pub unsafe fn has_room_for_statx(into: *mut libc::statx) -> bool {
 }
 
 impl FoundName {
-    /// The attributes as `stat` has them.
+    /// Returns the attributes as `stat` has them.
     pub fn status(&self) -> status {
         let attr = &self.attr;
         // SAFETY: zeros are a value.
@@ -461,7 +464,7 @@ impl FoundName {
         status
     }
 
-    /// The attributes as `statx` has them.
+    /// Returns the attributes as `statx` has them.
     pub fn statx(&self) -> libc::statx {
         let attr = &self.attr;
         // SAFETY: zeros are a value.
@@ -487,7 +490,7 @@ impl FoundName {
         statx
     }
 
-    /// Major and minor number of a device, as the kernel packs them for file systems.
+    /// Returns the major and minor number of a device, as the kernel packs them for file systems.
     fn numbers(&self) -> (u32, u32) {
         let packed = self.attr.rdev;
         ((packed & 0x000f_ff00) >> 8, packed & 0xff | (packed >> 12 & 0x000f_ff00))

@@ -22,7 +22,7 @@ pub fn flush_mtimes() {
     }
 }
 
-/// The same for the file of one descriptor.
+/// Sends the times of the file of one descriptor.
 #[inline]
 pub fn flush_mtime_of(fd: i32) {
     if direct_file::has_dirty_mtimes() {

@@ -1,4 +1,5 @@
-//! Memory of a fixed type that is never given back, so that who finds an outdated way to it reads something of that type.
+//! Memory of a fixed type that is never given back, so that who finds an outdated way to it reads something of that
+//! type.
 #![allow(unsafe_code, reason = "it is mapped and reached by pointers")]
 
 use std::ptr;
@@ -26,7 +27,7 @@ impl<T: Zeroed, const CHUNKS: usize> Pool<T, CHUNKS> {
         Pool { chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS], used: AtomicU32::new(0) }
     }
 
-    /// The value at an index, if it has memory.
+    /// Returns the value at an index, if it has memory.
     pub fn get(&self, index: usize) -> Option<&T> {
         let chunk = self.chunks.get(index / CHUNK)?.load(Ordering::Acquire);
         if chunk.is_null() {
@@ -36,7 +37,7 @@ impl<T: Zeroed, const CHUNKS: usize> Pool<T, CHUNKS> {
         Some(unsafe { &*chunk.add(index % CHUNK) })
     }
 
-    /// The same, with memory if there is any to be had.
+    /// Like [`get`](Self::get), with memory if there is any to be had.
     pub fn get_or_make(&self, index: usize) -> Option<&T> {
         if let Some(value) = self.get(index) {
             return Some(value);
@@ -53,7 +54,7 @@ impl<T: Zeroed, const CHUNKS: usize> Pool<T, CHUNKS> {
         self.get(index)
     }
 
-    /// An index that nobody had before.
+    /// Returns an index that nobody had before.
     pub fn take(&self) -> Option<usize> {
         let more = |used| (used < (CHUNKS * CHUNK) as u32).then_some(used + 1);
         let index = self.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok()? as usize;
@@ -61,13 +62,13 @@ impl<T: Zeroed, const CHUNKS: usize> Pool<T, CHUNKS> {
         self.get_or_make(index).map(|_| index)
     }
 
-    /// All that were taken so far, with their indices.
+    /// Returns all that were taken so far, with their indices.
     pub fn taken(&self) -> impl Iterator<Item = (usize, &T)> {
         let used = self.used.load(Ordering::Acquire) as usize;
         (0..used).filter_map(|index| Some((index, self.get(index)?)))
     }
 
-    /// All places that have memory, by pieces that lie behind each other, with the index of the first.
+    /// Returns all places that have memory, by pieces that lie behind each other, with the index of the first.
     pub fn indices(&self) -> impl Iterator<Item = usize> {
         let present = |(chunk, place): (usize, &AtomicPtr<T>)| {
             (!place.load(Ordering::Acquire).is_null()).then_some(chunk * CHUNK..(chunk + 1) * CHUNK)

@@ -11,13 +11,13 @@ const PAGE: usize = 4096;
 
 /// A word that is 1 in the process that wrote it, and 0 in its children, also those that were made without libc.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
-/// Makes a child a process of its own.
+/// The function that makes a child a process of its own.
 static RENEW_CHILD: OnceLock<fn()> = OnceLock::new();
 /// Number of times that descriptions may have come to other processes.
 static SHARES: AtomicU32 = AtomicU32::new(0);
 
-/// Begins to watch for forks: `renew_child` runs in each child, before its first call is served. It must take no lock, as their
-/// holders may be threads that a child does not have.
+/// Begins to watch for forks: `renew_child` runs in each child, before its first call is served. It must take no lock,
+/// as their holders may be threads that a child does not have.
 pub fn watch(renew_child: fn()) {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: no address is asked for, so nothing that is mapped already is touched.
@@ -42,7 +42,7 @@ fn mark() -> &'static AtomicU32 {
     unsafe { MARK.load(Ordering::Relaxed).as_ref() }.unwrap_or(&NONE)
 }
 
-/// Other processes may have all descriptions that there are, from now on.
+/// Notes that other processes may have all descriptions that there are, from now on.
 pub fn share() {
     SHARES.fetch_add(1, Ordering::AcqRel);
 }

@@ -1,5 +1,6 @@
-//! Quiet for a call that takes locks: no handler of the program's runs in this thread meanwhile, which could call again or
-//! never return; and the thread is not cancelled. Signals wait, as they do while a local file system reads or writes.
+//! Quiet for a call that takes locks: no handler of the program's runs in this thread meanwhile, which could call again
+//! or never return; and the thread is not cancelled. Signals wait, as they do while a local file system reads or
+//! writes.
 #![allow(unsafe_code, reason = "signals and cancelling have no safe interface")]
 
 use std::ffi::{c_int, c_long};
@@ -68,9 +69,9 @@ pub struct SignalBlock {
 }
 
 impl SignalBlock {
-    /// For a thread that serves a call, until the quiet ends: a handler that waited meanwhile may jump away then.
-    /// `None` if there may be a handler under way already, where signals are kept waiting that have one; or if there is too
-    /// little memory, or room on the stack.
+    /// Keeps signals waiting for a thread that serves a call, until the quiet ends: a handler that waited meanwhile may
+    /// jump away then. `None` if there may be a handler under way already, where signals are kept waiting that have
+    /// one; or if there is too little memory, or room on the stack.
     pub fn enter(busy: CallGuard) -> Option<SignalBlock> {
         SignalBlock::begin(Some(busy))
     }
@@ -116,8 +117,8 @@ fn change(how: c_int, signals: Signals) -> Option<Signals> {
     let mut before: Signals = 0;
     let (new, old) = ((&raw const signals) as c_long, (&raw mut before) as c_long);
     let length = size_of::<Signals>() as c_long;
-    // SAFETY: both sets live until the call returns, and are as long as is said. The kernel's call is used because libc's
-    // leaves out two signals of its own.
+    // SAFETY: both sets live until the call returns, and are as long as is said. The kernel's call is used because
+    // libc's leaves out two signals of its own.
     let changed =
         unsafe { real::syscall(libc::SYS_rt_sigprocmask, c_long::from(how), new, old, length, 0, 0) };
     (changed == 0).then_some(before)

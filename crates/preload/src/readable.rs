@@ -40,7 +40,7 @@ fn populate_known() -> bool {
     populate(start, end).is_ok()
 }
 
-/// The pages that a piece lies in.
+/// Returns the pages that a piece lies in.
 fn pages(piece: &iovec) -> (usize, usize) {
     // SAFETY: a question about the system.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

@@ -12,7 +12,7 @@ use libc::{
 
 use crate::errno;
 
-/// A function of libc; NULL if this libc has none of that name.
+/// Returns a function of libc; NULL if this libc has none of that name.
 fn find(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let known = place.load(Ordering::Relaxed);
     if !known.is_null() {
@@ -24,7 +24,7 @@ fn find(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     found
 }
 
-/// What a function returns that this libc does not have.
+/// A return type with the value of a function that this libc does not have: failure, with `ENOSYS` in `errno`.
 trait MissingFunctionResult {
     fn absent() -> Self;
 }
@@ -56,7 +56,7 @@ pub type Handler = libc::sighandler_t;
 macro_rules! real {
     ($($(#[$more:meta])* fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {$(
         $(#[$more])*
-        /// As libc's.
+        /// Calls libc's function.
         ///
         /// # Safety
         /// As libc's.
@@ -209,7 +209,7 @@ real! {
     fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
 }
 
-/// Where a function of libc is that takes any number of arguments; one that fails if there is none.
+/// Returns the address of a libc function that takes any number of arguments; if libc has none, that of one that fails.
 pub fn address(name: &CStr) -> *const c_void {
     extern "C" fn none() -> c_int {
         MissingFunctionResult::absent()
@@ -219,7 +219,7 @@ pub fn address(name: &CStr) -> *const c_void {
     if found.is_null() { none as extern "C" fn() -> c_int as *const c_void } else { found }
 }
 
-/// Where a file's position is, or where it is moved to: `lseek`, which this library leaves to the kernel.
+/// Moves a file's position, or returns it: `lseek`, which this library leaves to the kernel.
 pub fn seek(fd: c_int, by: i64, whence: c_int) -> Option<u64> {
     // SAFETY: numbers only.
     u64::try_from(unsafe { libc::lseek(fd, by, whence) }).ok()

@@ -96,19 +96,19 @@ pub fn begin() {
     }
 }
 
-/// The way to tell, which children have too.
+/// Returns the way to tell, which children have too.
 pub fn descriptor() -> Option<i32> {
     OUT.get().map(AsRawFd::as_raw_fd)
 }
 
-/// A call was done here.
+/// Counts a call that was done here.
 pub fn direct(call: Call, bytes: usize) {
     if settings::reports() {
         count(call, 0, bytes);
     }
 }
 
-/// A call on a formation's file goes through the mount.
+/// Counts a call on a formation's file that goes through the mount.
 pub fn mount(call: Call, bytes: usize, why: MountReason) {
     if settings::reports() {
         count(call, 1, bytes);
@@ -125,7 +125,7 @@ fn count(call: Call, way: usize, bytes: usize) {
     }
 }
 
-/// In the child after a fork: it has done nothing yet.
+/// Begins anew in the child after a fork: it has done nothing yet.
 pub fn renew() {
     for count in COUNTS.iter().flatten() {
         count.calls.store(0, Ordering::Relaxed);

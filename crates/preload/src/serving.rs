@@ -36,7 +36,7 @@ pub fn is_open() -> bool {
     !CLOSED.load(Ordering::Relaxed)
 }
 
-/// All calls go to the kernel from now on; those [in flight](in_flight) go on.
+/// Makes all calls go to the kernel from now on; those [in flight](in_flight) go on.
 pub fn close() {
     CLOSED.store(true, Ordering::SeqCst);
 }
@@ -46,7 +46,7 @@ pub fn in_flight() -> u32 {
     IN_FLIGHT.load(Ordering::SeqCst)
 }
 
-/// In the child after a fork: calls of the parent's other threads are not in flight here.
+/// Begins anew in the child after a fork: calls of the parent's other threads are not in flight here.
 pub fn renew() {
     IN_FLIGHT.store(0, Ordering::SeqCst);
 }

@@ -9,8 +9,8 @@ use rustix::process::{Resource, getrlimit};
 const AFTER_CALLS: u32 = 6;
 /// Bytes that serve as well.
 pub const AFTER_BYTES: u64 = 512 << 10;
-/// Bytes that are worth it in one call, also in the first: the kernel would make requests of 1 MiB of them, one behind the
-/// other, and here they go to all targets at the same time.
+/// Bytes that are worth it in one call, also in the first: the kernel would make requests of 1 MiB of them, one behind
+/// the other, and here they go to all targets at the same time.
 pub const LARGE_BYTES: u64 = 4 << 20;
 
 static CALLS: AtomicU32 = AtomicU32::new(AFTER_CALLS);
@@ -50,12 +50,13 @@ pub fn after_calls() -> u32 {
     CALLS.load(Ordering::Relaxed)
 }
 
-/// The kernel keeps to a limit on the size of files, with a signal and all; then writes are left to it.
+/// Returns true if there is a limit on the size of files. The kernel keeps to it, with a signal and all; so writes are
+/// left to it.
 pub fn writes_are_limited() -> bool {
     LIMITED.load(Ordering::Relaxed)
 }
 
-/// The limit may be another one now.
+/// Looks at the limit, which may be another one now.
 pub fn look_at_limits() {
     LIMITED.store(getrlimit(Resource::Fsize).current.is_some(), Ordering::Relaxed);
 }

@@ -1,5 +1,5 @@
-//! Room on the stack: what is done here takes more of it than a system call. Where there is little, or nobody knows how much
-//! (in a coroutine, on a handler's stack), the kernel serves.
+//! Room on the stack: what is done here takes more of it than a system call. Where there is little, or nobody knows how
+//! much (in a coroutine, on a handler's stack), the kernel serves.
 #![allow(unsafe_code, reason = "where a stack is has no safe interface")]
 
 use std::cell::Cell;

@@ -18,19 +18,19 @@ struct Entry(AtomicU64);
 // SAFETY: a number that means nothing.
 unsafe impl Zeroed for Entry {}
 
-/// The description that a descriptor means.
+/// Returns the description that a descriptor means.
 #[inline]
 pub fn name(fd: c_int) -> Option<DescriptionId> {
     let entry = TABLE.get(usize::try_from(fd).ok()?)?;
     DescriptionId::from_number(entry.0.load(Ordering::Acquire))
 }
 
-/// A hold on it.
+/// Returns a hold on it.
 pub fn hold(fd: c_int) -> Option<HeldDescription> {
     name(fd)?.hold()
 }
 
-/// From now on the descriptor means this description, or none.
+/// Makes the descriptor mean this description, or none, from now on.
 pub fn set(fd: c_int, held: Option<HeldDescription>) {
     let Ok(index) = usize::try_from(fd) else { return };
     let entry = if held.is_some() { TABLE.get_or_make(index) } else { TABLE.get(index) };
@@ -43,7 +43,7 @@ pub fn set(fd: c_int, held: Option<HeldDescription>) {
     drop(taken(entry.0.swap(number, Ordering::AcqRel)));
 }
 
-/// The descriptor means nothing any more: the hold that it had.
+/// Makes the descriptor mean nothing any more. Returns the hold that it had.
 pub fn remove(fd: c_int) -> Option<HeldDescription> {
     let entry = TABLE.get(usize::try_from(fd).ok()?)?;
     if entry.0.load(Ordering::Relaxed) == 0 {
@@ -52,7 +52,7 @@ pub fn remove(fd: c_int) -> Option<HeldDescription> {
     taken(entry.0.swap(0, Ordering::AcqRel))
 }
 
-/// As [`remove`], unless it means another description by now.
+/// Like [`remove`], unless it means another description by now.
 pub fn forget(fd: c_int, name: DescriptionId) {
     if let Some(entry) = usize::try_from(fd).ok().and_then(|index| TABLE.get(index))
         && entry.0.compare_exchange(name.number(), 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -65,7 +65,7 @@ fn taken(number: u64) -> Option<HeldDescription> {
     DescriptionId::from_number(number).and_then(DescriptionId::take)
 }
 
-/// All descriptors from `first` to `last` that mean something.
+/// Returns all descriptors from `first` to `last` that mean something.
 pub fn within(first: u32, last: u32) -> impl Iterator<Item = c_int> {
     let wanted = move |index: &usize| (first as usize..=last as usize).contains(index);
     TABLE

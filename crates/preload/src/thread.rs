@@ -1,6 +1,6 @@
-//! What the calling thread is at: a call of the program is served here only if no other one is being served in the same thread.
-//! One that comes in between is a signal handler's, or of the client's own sockets: it goes to libc. So does all that a child
-//! of `vfork` does: it has its parent's memory, but a table of descriptors of its own.
+//! What the calling thread is at: a call of the program is served here only if no other one is being served in the same
+//! thread. One that comes in between is a signal handler's, or of the client's own sockets: it goes to libc. So does
+//! all that a child of `vfork` does: it has its parent's memory, but a table of descriptors of its own.
 
 use std::cell::Cell;
 
@@ -55,7 +55,7 @@ pub fn is_vforked() -> bool {
     STATE.try_with(Cell::get) == Ok(VFORKED)
 }
 
-/// A child of `vfork` begins to use the memory of this thread, or has ceased to.
+/// Notes that a child of `vfork` begins to use the memory of this thread, or has ceased to.
 pub fn set_vforked(child: bool) {
     // Only a thread that is ending has no state; it has no child either.
     let _ = STATE.try_with(|state| match (child, state.get()) {

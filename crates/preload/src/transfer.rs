@@ -32,11 +32,11 @@ const GATHERED_MAX: usize = 256 << 10;
 const UNTRIED_MAX: usize = 512 << 10;
 /// Bytes that the kernel makes one request of, at most.
 const REQUEST_MAX: usize = 1 << 20;
-/// Flags by which a write is not for us: the home chooses the place of an append, and what has to be durable is synchronised by the
-/// kernel.
+/// Flags by which a write is not for us: the home chooses the place of an append, and what has to be durable is
+/// synchronised by the kernel.
 const KERNELS: c_int = libc::O_APPEND | libc::O_SYNC | libc::O_DSYNC;
 
-/// Where a call reads or writes.
+/// The position that a call reads or writes at.
 #[derive(Clone, Copy, Debug)]
 pub enum CallPosition {
     /// At the description's position, which moves.
@@ -156,7 +156,7 @@ fn is_place(at: u64, count: usize) -> bool {
     at.checked_add(count as u64).is_some_and(|end| i64::try_from(end).is_ok())
 }
 
-/// Bytes of all pieces; `None` for what is the kernel's to refuse, or nothing.
+/// Returns the number of bytes of all pieces; `None` for what is the kernel's to refuse, or nothing.
 fn total(pieces: &[iovec]) -> Option<usize> {
     let sound = |piece: &iovec| !piece.iov_base.is_null() || piece.iov_len == 0;
     let count = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.iov_len))?;
@@ -183,6 +183,7 @@ fn prepare(
         CallRoute::Mount => return Err(MountReason::Mapped.into()),
         _ => {}
     }
+    // Its position is the kernel's: others may move it at any moment.
     if matches!(asked.place, CallPosition::Position) && held.is_shared() {
         return Err(MountReason::Shared.into());
     }
@@ -222,7 +223,7 @@ fn is_due(held: &File, fd: c_int, count: usize) -> Result<bool, FallbackReason> 
     Ok(due)
 }
 
-/// The flags of a description. Those that others have may change without our knowing.
+/// Returns the flags of a description. Those that others have may change without our knowing.
 fn flags_of(held: &File, fd: c_int) -> c_int {
     if held.is_shared() {
         // SAFETY: a question about a descriptor.
@@ -232,7 +233,8 @@ fn flags_of(held: &File, fd: c_int) -> c_int {
     }
 }
 
-/// The kernel is about to append: where the position is then, it knows by the size that it has heard of.
+/// Makes the kernel look at the end of a file that it is about to append to: where the position is then, it knows by
+/// the size that it has heard of.
 fn look_at_end(held: &File, fd: c_int) {
     if !WRITTEN.has_any() || held.ino().is_some_and(|ino| !WRITTEN.has(0, ino)) {
         return;
@@ -281,8 +283,8 @@ fn is_within(direct: &DirectFile, at: u64, count: usize) -> bool {
     at.checked_add(count as u64).is_some_and(|end| Some(end) <= size)
 }
 
-/// A call at the description's position, which the kernel has. Each says where the position is afterwards, and how much was
-/// done.
+/// A call at the description's position, which the kernel has. Each says where the position is afterwards, and how much
+/// was done.
 #[derive(Clone, Copy)]
 struct AtPosition {
     fd: c_int,
@@ -338,7 +340,7 @@ impl AtPosition {
     }
 }
 
-/// What a failure means for the call: some are its answer, all others are for the kernel to find out anew.
+/// Classifies a failure for the call: some are its answer, all others are for the kernel to find out anew.
 fn judge(held: &File, failure: Errno, count: usize) -> FallbackReason {
     match failure {
         // A part of it may have room.

@@ -20,7 +20,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The one in a directory, made when there is something to keep.
+    /// Returns the one in a directory, made when there is something to keep.
     #[must_use]
     pub fn at(dir: PathBuf) -> Cache {
         Cache { dir }
@@ -71,7 +71,7 @@ impl Cache {
         self.dir.join("entries").join(Digest::of(format!("{catalogue}\0{id}").as_bytes()).hex())
     }
 
-    /// Whole or not at all: it is written beside its name.
+    /// Keeps bytes in a file, whole or not at all: it is written beside its name.
     fn keep(&self, path: &Path, bytes: &[u8]) {
         let beside = path.with_extension(format!("{}.new", std::process::id()));
         let kept = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&beside, bytes));

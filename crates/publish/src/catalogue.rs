@@ -31,7 +31,7 @@ pub struct CatalogueListing {
 }
 
 impl<'w> Catalogue<'w> {
-    /// The one at a place.
+    /// Returns the one at a place.
     ///
     /// # Errors
     /// That there is no way there.
@@ -141,7 +141,7 @@ impl<'w> Catalogue<'w> {
     }
 }
 
-/// A new id for a title: readable, and no other's.
+/// Returns a new id for a title: readable, and no other's.
 ///
 /// # Errors
 /// [`Cause::Other`] without random numbers.

@@ -21,7 +21,7 @@ impl Digest {
         hasher.end()
     }
 
-    /// From 64 hexadecimal digits.
+    /// Parses 64 hexadecimal digits.
     #[must_use]
     pub fn parse(text: &str) -> Option<Digest> {
         from_hex(&text.trim().to_ascii_lowercase())?.try_into().ok().map(Digest)
@@ -57,7 +57,7 @@ impl Hasher {
     }
 }
 
-/// Length of the pieces of a file of a size, as the servers of formations have them too.
+/// Returns the length of the pieces of a file of a size, as the servers of formations have them too.
 #[must_use]
 pub fn piece_len(size: u64) -> u64 {
     let len = (size / PIECES).max(PIECE_MIN).next_multiple_of(PIECE_MIN);

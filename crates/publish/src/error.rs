@@ -36,7 +36,7 @@ pub struct PublishError {
 pub type PublishResult<T> = Result<T, PublishError>;
 
 impl PublishError {
-    /// A failure of a kind.
+    /// Creates a failure of a kind.
     #[must_use]
     pub fn new(cause: Cause, text: impl fmt::Display) -> PublishError {
         PublishError { cause, text: text.to_string() }
@@ -53,7 +53,7 @@ impl PublishError {
         PublishError::new(cause, format_args!("{object}: {error}"))
     }
 
-    /// Its kind.
+    /// Returns its kind.
     #[must_use]
     pub fn cause(&self) -> Cause {
         self.cause

@@ -53,15 +53,15 @@ pub struct WantedFile {
 pub trait FetchObserver: Sync {
     /// Reports the number of files and bytes.
     fn found(&self, _files: u64, _bytes: u64) {}
-    /// Bytes were moved.
+    /// Reports that bytes were moved.
     fn moved(&self, _bytes: u64) {}
-    /// Bytes were there already.
+    /// Reports that bytes were there already.
     fn already(&self, _bytes: u64) {}
-    /// Bytes have to be moved again.
+    /// Reports that bytes have to be moved again.
     fn again(&self, _bytes: u64) {}
-    /// A file is complete.
+    /// Reports that a file is complete.
     fn file_done(&self, _name: &str) {}
-    /// A holder is not asked any more.
+    /// Reports that a holder is not asked any more.
     fn left_out(&self, _holder: &str, _why: &str) {}
 }
 
@@ -81,8 +81,8 @@ pub struct FetchResult {
 /// Fetches files. Goes on after a failure, so that as much as possible is there.
 ///
 /// # Errors
-/// [`Cause::Exists`] if something else is there, [`Cause::Other`] if it does not fit: nothing is fetched then. Otherwise
-/// everything that did not come.
+/// [`Cause::Exists`] if something else is there, [`Cause::Other`] if it does not fit: nothing is fetched then.
+/// Otherwise everything that did not come.
 pub fn fetch(
     order: &FetchRequest,
     readers: &Readers<'_>,
@@ -183,7 +183,7 @@ fn is_as_said(file: &File, item: &DataSetFile) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The digest of a part of a file; `None` if it ends before.
+/// Returns the digest of a part of a file; `None` if it ends before.
 fn digest_of(file: &File, offset: u64, len: u64, buffer: &mut [u8]) -> io::Result<Option<Digest>> {
     let mut hasher = Hasher::new();
     Ok(add_part(&mut hasher, file, offset, len, buffer)?.then(|| hasher.end()))

@@ -181,6 +181,7 @@ fn hash_all(
 
 fn hash(file: &ScannedFile, watch: &dyn FetchObserver, cancel: &AtomicBool) -> PublishResult<DataSetFile> {
     let failed = |error: std::io::Error| PublishError::system(file.path.display(), &error);
+    // The path may lead to a FIFO by now, and to open that would wait for a writer.
     let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let mut open = File::options().read(true).custom_flags(flags).open(&file.path).map_err(failed)?;
     if FileState::of(&open.metadata().map_err(failed)?) != file.state {

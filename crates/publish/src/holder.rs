@@ -39,7 +39,7 @@ pub struct Access {
 pub enum ReadError {
     /// A retry may succeed.
     Transient(String),
-    /// This file does not come from there.
+    /// This holder lacks the file.
     Lacks(String),
     /// The holder cannot serve it.
     Permanent(String),

@@ -62,7 +62,7 @@ impl CachedEntry {
         if known.manifest.has_expired(now) { Err("has expired".to_owned()) } else { Ok((catalogue, known)) }
     }
 
-    /// From the two files of an entry.
+    /// Creates it from the two files of an entry.
     pub(crate) fn of(described: &str, metalink: &str) -> Result<CachedEntry, String> {
         let (manifest, digest) = ro_crate::decode(described)?;
         if Digest::of(metalink.as_bytes()) != digest {

@@ -140,7 +140,7 @@ impl Manifest {
     }
 }
 
-/// A data set of one file, for tests.
+/// Returns a data set of one file, for tests.
 #[cfg(test)]
 pub(crate) fn sample(holders: Vec<Holder>) -> (Manifest, Vec<DataSetFile>) {
     let item = DataSetFile {
@@ -168,7 +168,7 @@ pub(crate) fn sample(holders: Vec<Holder>) -> (Manifest, Vec<DataSetFile>) {
     (manifest, vec![item])
 }
 
-/// Site storage that has it.
+/// Returns site storage that has it.
 #[cfg(test)]
 pub(crate) fn site() -> Holder {
     Holder { kind: Kind::Site, base: "file:///site/a".into(), fingerprint: None }

@@ -38,7 +38,7 @@ pub fn check(name: &str) -> Result<(), &'static str> {
     })
 }
 
-/// The first name that is there twice, or is also the directory of another.
+/// Returns the first name that is there twice, or is also the directory of another.
 pub(crate) fn clash<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
     let mut seen = HashSet::new();
     if let Some(twice) = names.clone().find(|name| !seen.insert(*name)) {
@@ -47,7 +47,7 @@ pub(crate) fn clash<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Option<
     names.flat_map(parents).find(|dir| seen.contains(dir))
 }
 
-/// The directories that a name is in.
+/// Returns the directories that a name is in.
 fn parents(name: &str) -> impl Iterator<Item = &str> {
     name.match_indices('/').filter_map(|(at, _)| name.get(..at))
 }

@@ -126,7 +126,7 @@ impl Location {
     }
 }
 
-/// A path as a URL.
+/// Returns a path as a URL.
 fn file_url(path: &Path) -> PublishResult<String> {
     let text = path.to_str().ok_or_else(|| {
         PublishError::new(Cause::Usage, format_args!("{}: is no text; rename it", path.display()))
@@ -136,7 +136,7 @@ fn file_url(path: &Path) -> PublishResult<String> {
     Ok(format!("file://{path}"))
 }
 
-/// A name as URLs have it.
+/// Returns a name as URLs have it.
 #[must_use]
 pub fn encoded(name: &[u8]) -> String {
     percent_encoding::percent_encode(name, ESCAPED).to_string()

@@ -31,7 +31,7 @@ const LOOK_EVERY: u64 = 32 << 20;
 pub enum UrlContent {
     /// Files with known digests.
     Files(Vec<DataSetFile>),
-    /// One file of which only the name is known.
+    /// A single file of which only the name is known.
     Bytes {
         /// Its URL.
         url: Url,
@@ -157,8 +157,8 @@ fn name_of(url: &Url) -> PublishResult<String> {
 /// digest, which are unverified.
 ///
 /// # Errors
-/// [`Cause::Exists`] if something is there, [`Cause::Other`] if it does not fit, or is more than that; [`Cause::Unreachable`] if
-/// the connection broke off: a server that says no digests is asked again from the beginning.
+/// [`Cause::Exists`] if something is there, [`Cause::Other`] if it does not fit, or is more than that;
+/// [`Cause::Unreachable`] if the connection broke off: a server that says no digests is asked again from the beginning.
 pub fn fetch_plain(
     url: &Url,
     to: &Path,

@@ -209,7 +209,7 @@ fn holders(graph: &Graph<'_>, root: &Value) -> Vec<Holder> {
     .collect()
 }
 
-/// A text without what a terminal would take for a command, if it is not too long.
+/// Returns a text without what a terminal would take for a command, if it is not too long.
 fn text_of(value: Option<&Value>) -> Option<String> {
     let text = value?.as_str().filter(|text| text.len() <= PROPERTY_MAX)?;
     Some(text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())

@@ -24,13 +24,13 @@ pub trait CatalogueStore: Send + Sync {
     /// [`Cause::Exists`] if there is such an entry; nothing is changed then.
     fn put(&self, entry: &str, files: &[(&str, &[u8])]) -> PublishResult<()>;
 
-    /// A file of an entry, of at most so many bytes.
+    /// Returns a file of an entry, of at most so many bytes.
     ///
     /// # Errors
     /// [`Cause::NotFound`], [`Cause::Damaged`].
     fn get(&self, entry: &str, file: &str, max: usize) -> PublishResult<String>;
 
-    /// The names of all directories there.
+    /// Returns the names of all directories there.
     ///
     /// # Errors
     /// What the place says.
@@ -43,7 +43,7 @@ pub trait CatalogueStore: Send + Sync {
     fn remove(&self, entry: &str, files: &[&str]) -> PublishResult<()>;
 }
 
-/// The files at a place.
+/// Returns the files at a place.
 ///
 /// # Errors
 /// That it is none, or that there are no credentials for it.

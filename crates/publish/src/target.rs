@@ -31,7 +31,7 @@ pub struct TargetFile {
 }
 
 impl TargetDir {
-    /// A directory, made with all above it if it is not there.
+    /// Returns a directory, made with all above it if it is not there.
     pub fn open(path: &Path) -> PublishResult<TargetDir> {
         let failed = |error: std::io::Error| PublishError::system(path.display(), &error);
         std::fs::create_dir_all(path).map_err(failed)?;
@@ -49,7 +49,7 @@ impl TargetDir {
         self.walk(name, tag, true)?.ok_or_else(gone)
     }
 
-    /// The same without making anything; `None` if its directories are not there.
+    /// Like [`TargetDir::spot`], without making anything; `None` if its directories are not there.
     pub fn spot_if_there(&self, name: &str, tag: &Digest) -> PublishResult<Option<TargetFile>> {
         self.walk(name, tag, false)
     }
@@ -130,7 +130,8 @@ impl TargetFile {
         PublishError::new(Cause::Exists, text)
     }
 
-    /// The file that is being fetched, beside its name, for one process at a time: with what an earlier one left.
+    /// Returns the file that is being fetched, beside its name, for one process at a time: with what an earlier one
+    /// left.
     ///
     /// # Errors
     /// [`Cause::Exists`] while another process works on it.
@@ -159,7 +160,7 @@ impl TargetFile {
         }
     }
 
-    /// Bytes that an earlier run left of the file, as far as they take space.
+    /// Returns the number of bytes that an earlier run left of the file, as far as they take space.
     pub fn partial_space(&self) -> u64 {
         let stat = rustix::fs::statat(&self.dir, &self.partial, AtFlags::SYMLINK_NOFOLLOW);
         stat.map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(STAT_BLOCK))
@@ -226,7 +227,7 @@ impl TargetFile {
     }
 }
 
-/// The directory and the name of what a path is to be.
+/// Returns the directory and the name of what a path is to be.
 pub fn split(path: &Path) -> PublishResult<(PathBuf, String)> {
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.ok_or_else(|| {

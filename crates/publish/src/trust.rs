@@ -40,7 +40,7 @@ pub fn certificate(host: &str, port: u16, fingerprint: &str) -> io::Result<Vec<u
     certificate.map(|der| der.to_vec()).ok_or_else(|| io::Error::other("it showed no certificate"))
 }
 
-/// A SHA-256 as browsers show it, or without colons.
+/// Returns a SHA-256 as browsers show it, or without colons.
 fn parse(fingerprint: &str) -> Option<Digest> {
     Digest::parse(&fingerprint.replace(':', ""))
 }

@@ -56,18 +56,18 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// A header as a text.
+    /// Returns a header as a text.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// The body, piece by piece.
+    /// Returns the body, piece by piece.
     pub fn reader(&mut self) -> impl Read + '_ {
         self.body.as_reader()
     }
 
-    /// All of the body, which is a text of at most so many bytes.
+    /// Returns all of the body, which is a text of at most so many bytes.
     ///
     /// # Errors
     /// [`Cause::Damaged`] if it is longer, or no text; [`Cause::Unreachable`] if it broke off.
@@ -127,7 +127,7 @@ struct Agents {
 }
 
 impl Web {
-    /// With the certificates that the environment trusts.
+    /// Creates the client, with the certificates that the environment trusts.
     #[must_use]
     pub fn new(here: &Environment) -> Web {
         let (keys, pins, ways) = (HashMap::new(), HashMap::new(), Arc::default());
@@ -288,7 +288,7 @@ pub fn origin_of(url: &Url) -> String {
     url.origin().ascii_serialization()
 }
 
-/// A URL without what is secret in it.
+/// Returns a URL without what is secret in it.
 pub(crate) fn shown(url: &Url) -> String {
     format!("{}{}", origin_of(url), url.path())
 }

@@ -90,7 +90,7 @@ impl RaceList {
 #[derive(Debug)]
 pub struct Detector {
     limits: Limits,
-    /// One more than there may be: the last stands for all clients beyond.
+    /// One more than the maximum: the last stands for all further clients.
     clients: Vec<Client>,
     numbers: HashMap<ClientId, usize>,
     files: HashMap<Ino, File>,
@@ -106,7 +106,7 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// A detector that has seen nothing.
+    /// Creates a detector that has seen nothing.
     #[must_use]
     pub fn new(limits: Limits) -> Detector {
         assert!(limits.clients > 0 && limits.races > 0 && limits.words > 0, "limits allow something");
@@ -171,7 +171,7 @@ impl Detector {
         self.segments = 0;
     }
 
-    /// A client is gone, and with it all that it had open.
+    /// Forgets a client that is gone, and with it all that it had open.
     pub fn client_gone(&mut self, client: ClientId) {
         let Some(number) = self.numbers.remove(&client) else { return };
         if number >= self.limits.clients {
@@ -337,8 +337,8 @@ impl Detector {
         self.segments = self.segments.saturating_add_signed(added);
     }
 
-    /// Keeps memory within its bound: first what orders clients becomes coarser, then files are forgotten, those with most
-    /// accesses first.
+    /// Keeps memory within its bound: first what orders clients becomes coarser, then files are forgotten, those with
+    /// most accesses first.
     fn bound_memory(&mut self) {
         if self.words() <= self.limits.words {
             return;

@@ -138,7 +138,7 @@ impl File {
             .for_each(|track| track.publish(interval));
     }
 
-    /// A client has taken in what is published.
+    /// Notes that a client has taken in what is published.
     pub fn refresh(&mut self, client: usize, clock: &Arc<Clock>, is_open_or_lock: bool) {
         self.synced.insert(client, Arc::clone(clock));
         if is_open_or_lock {
@@ -146,12 +146,12 @@ impl File {
         }
     }
 
-    /// A client has opened it once more.
+    /// Notes that a client has opened it once more.
     pub fn open(&mut self, client: usize) {
         *self.opens.entry(client).or_default() += 1;
     }
 
-    /// An open of a client has ended, or all of them. Returns whether nobody has it open now.
+    /// Ends an open of a client, or all of them. Returns whether nobody has it open now.
     pub fn close(&mut self, client: usize, all: bool) -> bool {
         if let Some(count) = self.opens.get_mut(&client) {
             *count -= 1;

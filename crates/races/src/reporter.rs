@@ -1,4 +1,4 @@
-//! Who reports.
+//! Origin of a report.
 
 use bivouac_types::{ClientId, NodeId};
 

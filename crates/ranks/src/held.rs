@@ -1,4 +1,4 @@
-//! What a thread holds, in debug builds.
+//! Locks that a thread holds, in debug builds.
 
 use crate::Rank;
 
@@ -27,7 +27,7 @@ mod checked {
     use crate::Rank;
     use std::cell::RefCell;
 
-    /// What a thread holds, in the order in which it was taken.
+    /// Locks that a thread holds, in the order in which they were taken.
     #[derive(Default)]
     struct Stack {
         next: u64,
@@ -39,13 +39,13 @@ mod checked {
     }
 
     impl LockPosition {
-        /// The place of the lock of this rank that has this number.
+        /// Returns the place of the lock of this rank that has this number.
         #[must_use]
         pub const fn new(rank: Rank, number: u32) -> LockPosition {
             LockPosition { rank, number }
         }
 
-        /// Before the lock is waited for: it must stand behind everything that the thread holds.
+        /// Checks, before the lock is waited for, that it stands behind everything that the thread holds.
         ///
         /// # Panics
         /// When it does not.
@@ -65,7 +65,7 @@ mod checked {
             }
         }
 
-        /// The same for a lock that the thread may have already, and that is given to it again.
+        /// Checks a lock that the thread may have already, and that is given to it again.
         pub(crate) fn check_again(self) {
             let has_it =
                 |stack: &RefCell<Stack>| stack.borrow().entries.iter().any(|(_, held)| held.is(self));
@@ -86,7 +86,7 @@ mod checked {
             }
         }
 
-        /// The lock is taken.
+        /// Notes that the lock is taken.
         pub fn hold(self) -> HeldLock {
             let push = |stack: &RefCell<Stack>| {
                 let mut stack = stack.borrow_mut();
@@ -111,7 +111,7 @@ mod checked {
         }
     }
 
-    /// The innermost lock that the thread holds of those for which `is_it` says so, but for one.
+    /// Returns the innermost lock that the thread holds of those for which `is_it` says so, but for one.
     fn find(except: Option<&HeldLock>, is_it: impl Fn(&Rank) -> bool) -> Option<Rank> {
         let find = |stack: &std::cell::RefCell<Stack>| {
             let stack = stack.borrow();
@@ -151,20 +151,20 @@ mod checked {
 
 #[cfg(not(debug_assertions))]
 impl LockPosition {
-    /// The place of the lock of this rank that has this number.
+    /// Creates the place of the lock of this rank that has this number.
     #[must_use]
     pub const fn new(_: Rank, _: u32) -> LockPosition {
         LockPosition {}
     }
 
-    /// Nothing is checked.
+    /// Checks nothing, in release builds.
     #[inline(always)]
     pub fn check(self) {}
 
     #[inline(always)]
     pub(crate) fn check_again(self) {}
 
-    /// The lock is taken.
+    /// Notes that the lock is taken.
     #[inline(always)]
     pub fn hold(self) -> HeldLock {
         HeldLock { _here: std::marker::PhantomData }
@@ -199,7 +199,7 @@ pub fn assert_may_wait(what: &str) {
     assert_only(what, None);
 }
 
-/// As [`assert_may_wait`], but for one lock, which is given up meanwhile.
+/// Like [`assert_may_wait`], except for one lock, which is released during the wait.
 #[inline(always)]
 #[track_caller]
 pub(crate) fn assert_only(what: &str, except: Option<&HeldLock>) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::Rank;
 use crate::held::{HeldLock, LockPosition, assert_only};
 
-/// As `parking_lot::Mutex`.
+/// Ranked `parking_lot::Mutex`.
 pub struct Mutex<T: ?Sized> {
     place: LockPosition,
     inner: parking_lot::Mutex<T>,
@@ -22,25 +22,25 @@ pub struct MutexGuard<'a, T: ?Sized> {
 }
 
 impl<T> Mutex<T> {
-    /// A lock of this rank.
+    /// Creates a lock of this rank.
     pub const fn new(rank: Rank, value: T) -> Mutex<T> {
         Mutex::numbered(rank, 0, value)
     }
 
-    /// The lock with a number among those of its rank. Where a thread may have several of these, it takes them in
-    /// the order of their numbers.
+    /// Returns the lock with a number among those of its rank. Where a thread may have several of these, it takes them
+    /// in the order of their numbers.
     pub const fn numbered(rank: Rank, number: u32, value: T) -> Mutex<T> {
         Mutex { place: LockPosition::new(rank, number), inner: parking_lot::Mutex::new(value) }
     }
 
-    /// The value of a lock that nobody else knows any more.
+    /// Returns the value of a lock that nobody else knows any more.
     pub fn into_inner(self) -> T {
         self.inner.into_inner()
     }
 }
 
 impl<T: Default> Default for Mutex<T> {
-    /// A lock under which nothing else is taken.
+    /// Returns a lock under which nothing else is taken.
     fn default() -> Mutex<T> {
         Mutex::new(crate::rank::LEAF, T::default())
     }
@@ -54,14 +54,14 @@ impl<T: ?Sized> Mutex<T> {
         MutexGuard { inner: self.inner.lock(), held: self.place.hold() }
     }
 
-    /// The lock if nobody has it. Who does not wait may ask against the order.
+    /// Returns the lock if nobody has it. Who does not wait may ask against the order.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let inner = self.inner.try_lock()?;
         Some(MutexGuard { inner, held: self.place.hold() })
     }
 
-    /// The lock, if it becomes free within a time. Who gives up may ask against the order.
+    /// Returns the lock, if it becomes free within a time. Who gives up may ask against the order.
     pub fn try_lock_for(&self, time: Duration) -> Option<MutexGuard<'_, T>> {
         let inner = self.inner.try_lock_for(time)?;
         Some(MutexGuard { inner, held: self.place.hold() })
@@ -88,13 +88,13 @@ impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// As `parking_lot::Condvar`. Who waits has no other lock than the one that it gives up, but for those under which
-/// one may wait.
+/// Ranked `parking_lot::Condvar`. A thread that waits holds no lock other than the one that it releases, except those
+/// under which waiting is permitted.
 #[derive(Debug, Default)]
 pub struct Condvar(parking_lot::Condvar);
 
 impl Condvar {
-    /// Nobody waits.
+    /// Creates it without waiters.
     pub const fn new() -> Condvar {
         Condvar(parking_lot::Condvar::new())
     }
@@ -115,7 +115,7 @@ impl Condvar {
         self.0.wait(&mut guard.inner);
     }
 
-    /// The same until a moment at most.
+    /// Waits until a moment at most.
     pub fn wait_until<T: ?Sized>(
         &self,
         guard: &mut MutexGuard<'_, T>,
@@ -125,7 +125,7 @@ impl Condvar {
         self.0.wait_until(&mut guard.inner, until)
     }
 
-    /// The same for a time at most.
+    /// Waits for a time at most.
     pub fn wait_for<T: ?Sized>(
         &self,
         guard: &mut MutexGuard<'_, T>,

@@ -1,8 +1,9 @@
 //! The order in which locks are taken: the one table of all ranks.
 //!
-//! A thread that holds a lock takes only locks with higher numbers. Numbers are spaced so that a new lock finds a place.
-//! The outermost are *long*: they are held while a request is carried out and while other nodes are asked. All others are
-//! held for a moment, and nobody waits for another node, for a client, or for a condition of another lock under them.
+//! A thread that holds a lock takes only locks with higher numbers. Numbers are spaced so that a new lock finds a
+//! place. The outermost are *long*: they are held while a request is carried out and while other nodes are asked. All
+//! others are held for a moment, and nobody waits for another node, for a client, or for a condition of another lock
+//! under them.
 
 use std::fmt;
 
@@ -16,7 +17,7 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// A lock that is held for a moment.
+    /// Creates a lock that is held for a moment.
     const fn new(number: u16, name: &'static str) -> Rank {
         Rank { number, name, siblings: false, may_wait: false }
     }
@@ -26,24 +27,24 @@ impl Rank {
         Rank { siblings: true, ..self }
     }
 
-    /// It may be held while others are waited for.
+    /// Permits waiting for others while it is held.
     const fn long(self) -> Rank {
         Rank { may_wait: true, ..self }
     }
 
-    /// Where it stands: locks with higher numbers are taken later.
+    /// Returns its position: locks with higher numbers are taken later.
     #[must_use]
     pub const fn number(&self) -> u16 {
         self.number
     }
 
-    /// Whether a thread may hold several.
+    /// Returns true if a thread may hold several.
     #[must_use]
     pub const fn has_siblings(&self) -> bool {
         self.siblings
     }
 
-    /// Whether it may be held while others are waited for.
+    /// Returns true if a thread may wait for others while it holds it.
     #[must_use]
     pub const fn may_wait(&self) -> bool {
         self.may_wait
@@ -69,7 +70,7 @@ macro_rules! ranks {
 ranks! {
     /// A connection, while a request that came over it is carried out.
     CONNECTION = 50, "a connection", long;
-    /// Who is connected; the service is told of it under the lock.
+    /// Connected clients; the service is notified under this lock.
     CONNECTED_CLIENTS = 60, "connected clients";
     /// Held by changes under way, and alone by who ends the formation.
     CHANGES_FENCE = 100, "the fence before changes", long;
@@ -120,7 +121,7 @@ ranks! {
     DAMAGE = 515, "wrong blocks";
     /// Syncs of subfiles that failed.
     SYNC_FAILURES = 516, "syncs that failed";
-    /// Which subfiles a volume has.
+    /// Subfiles of a volume.
     SUBFILE_TABLE = 517, "the table of a volume's subfiles";
     /// Rooms of partitions on a volume.
     VOLUME_ROOMS = 520, "rooms of a volume";
@@ -141,15 +142,15 @@ ranks! {
     /// A channel of the session of a replica.
     REPLICA_CHANNEL = 622, "a channel of a replica", long;
 
-    /// What is known of partitions.
+    /// Known partitions.
     PARTITION_TABLE = 650, "the table of partitions";
-    /// What there is to do in the background.
+    /// Background jobs.
     AGENDA = 700, "the agenda";
     /// Threads for it.
     AGENDA_THREADS = 710, "background threads";
     /// Rounds of threads that nodes share.
     ROUNDS = 720, "rounds";
-    /// Who of a mount's threads reads requests.
+    /// Threads of a mount that read requests.
     MOUNT_POOL = 790, "a mount's threads";
     /// Files that are being flushed.
     FLUSH_JOBS = 800, "the jobs of flushes";

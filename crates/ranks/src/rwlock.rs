@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::Rank;
 use crate::held::{HeldLock, LockPosition};
 
-/// As `parking_lot::RwLock`. A thread that reads may not read once more: a writer in between would wait for the one
-/// and keep the other waiting.
+/// Ranked `parking_lot::RwLock`. A reader must not lock it once more: a writer in between would wait for it, and block
+/// it.
 pub struct RwLock<T: ?Sized> {
     place: LockPosition,
     inner: parking_lot::RwLock<T>,
@@ -29,19 +29,19 @@ pub struct RwLockWriteGuard<'a, T: ?Sized> {
 }
 
 impl<T> RwLock<T> {
-    /// A lock of this rank.
+    /// Creates a lock of this rank.
     pub const fn new(rank: Rank, value: T) -> RwLock<T> {
         RwLock::numbered(rank, 0, value)
     }
 
-    /// The lock with a number among those of its rank, as [`crate::Mutex::numbered`].
+    /// Returns the lock with a number among those of its rank, as [`crate::Mutex::numbered`].
     pub const fn numbered(rank: Rank, number: u32, value: T) -> RwLock<T> {
         RwLock { place: LockPosition::new(rank, number), inner: parking_lot::RwLock::new(value) }
     }
 }
 
 impl<T: Default> Default for RwLock<T> {
-    /// A lock under which nothing else is taken.
+    /// Returns a lock under which nothing else is taken.
     fn default() -> RwLock<T> {
         RwLock::new(crate::rank::LEAF, T::default())
     }
@@ -55,14 +55,14 @@ impl<T: ?Sized> RwLock<T> {
         RwLockReadGuard { inner: self.inner.read(), _held: self.place.hold() }
     }
 
-    /// As [`RwLock::read`], also for a thread that reads already: it goes before those who wait to write.
+    /// Like [`RwLock::read`], also for a thread that is a reader already: it passes waiting writers.
     #[inline]
     pub fn read_recursive(&self) -> RwLockReadGuard<'_, T> {
         self.place.check_again();
         RwLockReadGuard { inner: self.inner.read_recursive(), _held: self.place.hold() }
     }
 
-    /// The lock for writing, if nobody has it any more within a time. Who gives up may ask against the order.
+    /// Returns the lock for writing, if nobody has it any more within a time. Who gives up may ask against the order.
     pub fn try_write_for(&self, time: Duration) -> Option<RwLockWriteGuard<'_, T>> {
         let inner = self.inner.try_write_for(time)?;
         Some(RwLockWriteGuard { inner, _held: self.place.hold() })
@@ -75,7 +75,7 @@ impl<T: ?Sized> RwLock<T> {
         RwLockWriteGuard { inner: self.inner.write(), _held: self.place.hold() }
     }
 
-    /// The value of a lock that nobody else can have.
+    /// Returns the value of a lock that nobody else can have.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }

@@ -18,13 +18,13 @@ pub struct Counts {
     pub ops: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Those that began where the one before ended, and the first.
+    /// Accesses that began where the one before ended, and the first.
     pub sequential: u64,
-    /// Those that were as far from the one before as that was from the one before it. The rest is random.
+    /// Accesses at the same distance from the one before as that had from its predecessor. All others are random.
     pub strided: u64,
-    /// Those that did not begin with a page of 4 KiB.
+    /// Accesses that did not begin at a multiple of 4 KiB.
     pub off_page: u64,
-    /// Those that reached over the end of a stripe, though they fit into one.
+    /// Accesses across the end of a stripe that would fit one stripe.
     pub crossing: u64,
     /// About how long they took, in nanoseconds: of small ones, one of several is measured.
     pub spent_ns: u64,
@@ -32,7 +32,7 @@ pub struct Counts {
     pub sizes: [u64; SIZE_RANGES],
 }
 
-/// Reads and writes.
+/// Counts of reads and writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pattern {
     /// Reads.
@@ -58,19 +58,19 @@ impl Counts {
         }
     }
 
-    /// Those that were sequential or strided.
+    /// Returns how many were sequential or strided.
     #[must_use]
     pub fn in_order(&self) -> u64 {
         self.sequential.saturating_add(self.strided)
     }
 
-    /// Those that were neither sequential nor strided.
+    /// Returns how many were neither sequential nor strided.
     #[must_use]
     pub fn random(&self) -> u64 {
         self.ops.saturating_sub(self.in_order())
     }
 
-    /// The range of the median size.
+    /// Returns the range of the median size.
     #[must_use]
     pub fn median_range(&self) -> Option<usize> {
         let half = self.ops.div_ceil(2);
@@ -82,19 +82,19 @@ impl Counts {
         self.sizes.iter().position(reaches)
     }
 
-    /// The mean size, in bytes.
+    /// Returns the mean size, in bytes.
     #[must_use]
     pub fn mean_bytes(&self) -> u64 {
         self.bytes.checked_div(self.ops).unwrap_or(0)
     }
 
-    /// Mean duration, in nanoseconds.
+    /// Returns the mean duration, in nanoseconds.
     #[must_use]
     pub fn mean_ns(&self) -> u64 {
         self.spent_ns.checked_div(self.ops).unwrap_or(0)
     }
 
-    /// The part of them that `some` are.
+    /// Returns the part of them that `some` are.
     #[must_use]
     pub fn part(&self, some: u64) -> f64 {
         if self.ops == 0 { 0.0 } else { some as f64 / self.ops as f64 }
@@ -116,7 +116,7 @@ impl Pattern {
         both
     }
 
-    /// Its weight in a list: bytes, and each call as if it had a KiB more.
+    /// Returns its weight in a list: bytes, and each call as if it had a KiB more.
     #[must_use]
     pub fn weight(&self) -> u64 {
         let both = self.both();
@@ -124,7 +124,7 @@ impl Pattern {
     }
 }
 
-/// The range that a size counts in: each bound is four times the one before, so its bits say it.
+/// Returns the range that a size counts in: each bound is four times the one before, so its bits say it.
 pub fn range_of(len: u64) -> usize {
     let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
     let first = SIZE_BOUNDS[0].ilog2();

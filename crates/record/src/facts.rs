@@ -26,15 +26,15 @@ pub struct Group {
     pub stripe: u64,
     /// Files that were read or written.
     pub files: u64,
-    /// Those that several processes used.
+    /// Files used by several processes.
     pub shared: u64,
-    /// Those that several processes used, and that some read while others wrote.
+    /// Files used by several processes, some of which read while others wrote.
     pub mixed: u64,
     /// Processes that used them.
     pub processes: u64,
-    /// From the first use to the last, in milliseconds.
+    /// Time from the first use to the last, in milliseconds.
     pub span_ms: u64,
-    /// From the first use of each file by each process to the last, all together.
+    /// Sum over files and processes of the time from first to last use, in milliseconds.
     pub held_ms: u64,
     /// The step.
     pub pattern: Pattern,
@@ -43,21 +43,21 @@ pub struct Group {
 }
 
 impl Group {
-    /// The time that its processes had, all together, in nanoseconds: not more than all of them all the time, and not
-    /// more than with each of the files for itself.
+    /// Returns the time that its processes had, all together, in nanoseconds: not more than all of them all the time,
+    /// and not more than with each of the files for itself.
     #[must_use]
     pub fn time_ns(&self) -> f64 {
         let all = self.span_ms.saturating_mul(self.processes.max(1));
         all.min(self.held_ms).max(1) as f64 * 1e6
     }
 
-    /// The part of that time in which they waited for these.
+    /// Returns the part of that time in which they waited for these.
     #[must_use]
     pub fn share(&self, counts: &Counts) -> f64 {
         (counts.spent_ns as f64 / self.time_ns()).min(1.0)
     }
 
-    /// As a reader is told of it: "12 files, 8 of them shared, from 4 processes".
+    /// Returns its description: "12 files, 8 of them shared, from 4 processes".
     #[must_use]
     pub fn said(&self) -> String {
         let files = match (self.files, self.shared) {

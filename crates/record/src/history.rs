@@ -44,7 +44,7 @@ impl History {
         self.minutes = merged(&self.minutes, &other.minutes, later_ms, self.minute_ms);
     }
 
-    /// As a line: by seconds while they are the whole life.
+    /// Returns it as a timeline: by seconds if they cover the whole life.
     #[must_use]
     pub fn timeline(&self) -> Timeline {
         let end = self.minutes.last().map_or(0, |slot| slot.at_ms.saturating_add(self.minute_ms));

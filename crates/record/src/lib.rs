@@ -15,5 +15,5 @@ pub use rules::{Finding, RULES, Rule, findings, wider_stripe};
 pub use timeline::{BINS, Bin, Timeline, spread};
 pub use tracker::{Access, AccessPosition, Tracker};
 
-/// Whether anything is recorded. It is not in builds that are there to be measured beside: benches/recorder.
+/// True if uses are recorded. False in builds for comparison: benches/recorder.
 pub const RECORDS: bool = !cfg!(bivouac_unrecorded);

@@ -13,8 +13,8 @@ const SHARE_MIN: f64 = 0.3;
 const SMALL: usize = 4;
 /// The part of the calls that has to be so.
 const MOST: f64 = 0.8;
-/// From how many nanoseconds on a small call is a message rather than a copy: docs/performance/figures.md, library-local (4
-/// KiB write, 99 of 100: 4 µs) and remote-4k (27 µs at best).
+/// Duration in nanoseconds from which a small call is a message rather than a copy: docs/performance/figures.md,
+/// library-local (4 KiB write, 99 of 100: 4 µs) and remote-4k (27 µs at best).
 const MESSAGE_NS: u64 = 10_000;
 /// Cost of a call that only goes to pages, in nanoseconds: figures.md, library-local, 4 KiB write.
 const PAGE_NS: f64 = 2_500.0;
@@ -120,12 +120,12 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     found.into_iter().map(|(_, finding)| finding).collect()
 }
 
-/// The time that a gain saves, at a middle one.
+/// Returns the time that a gain saves, at a middle one.
 fn saved_ns(group: &Group, (least, most): (f64, f64)) -> f64 {
     group.time_ns() * (1.0 - 1.0 / (least * most).sqrt().max(1.0))
 }
 
-/// Speed-up of everything when a part of it is faster: Amdahl, 1967.
+/// Returns the speed-up of everything when a part of it is faster: Amdahl, 1967.
 fn amdahl(share: f64, factor: f64) -> f64 {
     let share = share.clamp(0.0, 0.99);
     1.0 / (1.0 - share + share / factor.max(1.0))
@@ -142,7 +142,7 @@ fn small_reads(group: &Group) -> Option<RuleMatch> {
     gathered(group, counts, "reads", counts.part(counts.in_order()) >= MOST)
 }
 
-/// Small calls that each are a message, where pages may be.
+/// Matches small calls that each are a message, where pages may be.
 fn gathered(group: &Group, counts: &Counts, what: &str, is_ordered: bool) -> Option<RuleMatch> {
     let share = group.share(counts);
     let small = counts.median_range().filter(|range| *range <= SMALL)?;
@@ -176,7 +176,7 @@ fn gathered(group: &Group, counts: &Counts, what: &str, is_ordered: bool) -> Opt
     Some(RuleMatch { setting, evidence, gain })
 }
 
-/// Small calls that cost little besides their way through a mount.
+/// Matches small calls that cost little besides their way through a mount.
 fn through_the_mount(group: &Group) -> Option<RuleMatch> {
     let counts = group.pattern.both();
     let small = counts.median_range().filter(|range| *range <= SMALL)?;
@@ -201,7 +201,7 @@ fn through_the_mount(group: &Group) -> Option<RuleMatch> {
     Some(RuleMatch { setting: setting.into(), evidence, gain: (gain(MOUNT_NS), gain(MOUNT_AWAY_NS)) })
 }
 
-/// The stripe in which most calls to a directory would fit, in bytes.
+/// Returns the stripe in which most calls to a directory would fit, in bytes.
 #[must_use]
 pub fn wider_stripe(group: &Group) -> u64 {
     let mean = group.pattern.both().mean_bytes();
@@ -239,7 +239,7 @@ fn size(bytes: u64) -> String {
     unit.map_or_else(|| format!("{bytes} bytes"), |(unit, name)| format!("{} {name}", bytes / unit))
 }
 
-/// As options have it.
+/// Formats a size as options take it.
 fn size_word(bytes: u64) -> String {
     let units = [(1_u64 << 30, "g"), (1 << 20, "m"), (1 << 10, "k")];
     let unit = units.iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));

@@ -39,13 +39,13 @@ impl Default for Timeline {
 }
 
 impl Bin {
-    /// In the order of their fields.
+    /// Returns the values in the order of the fields.
     #[must_use]
     pub fn values(&self) -> [u64; 4] {
         [self.read, self.written, self.ops, self.spent_ns]
     }
 
-    /// By values in that order.
+    /// Creates a bin by values in that order.
     #[must_use]
     pub fn of([read, written, ops, spent_ns]: [u64; 4]) -> Bin {
         Bin { read, written, ops, spent_ns }
@@ -65,15 +65,15 @@ impl Bin {
         *self = self.zip(other, u64::saturating_add);
     }
 
-    /// Difference from an earlier one.
+    /// Returns the difference from an earlier one.
     #[must_use]
     pub fn since(self, earlier: Bin) -> Bin {
         self.zip(earlier, u64::saturating_sub)
     }
 }
 
-/// Divides `what` evenly among the intervals of `width` that overlap `time`, and returns each by its number; the last one
-/// gets the remainder. Of more than `most` intervals only the last `most` get a share.
+/// Divides `what` evenly among the intervals of `width` that overlap `time`, and returns each by its number; the last
+/// one gets the remainder. Of more than `most` intervals only the last `most` get a share.
 pub fn spread(time: Range<u64>, width: u64, most: u64, what: Bin) -> impl Iterator<Item = (u64, Bin)> {
     let width = width.max(1);
     let (first, last) = (time.start.min(time.end) / width, time.start.max(time.end) / width);
@@ -110,7 +110,7 @@ impl Timeline {
         }
     }
 
-    /// All of it.
+    /// Returns all of it.
     #[must_use]
     pub fn total(&self) -> Bin {
         let mut total = Bin::default();

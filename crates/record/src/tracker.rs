@@ -1,4 +1,4 @@
-//! One program's accesses to one file, one after the other.
+//! Tracker of one program's successive accesses to one file.
 
 use crate::counts::{Pattern, range_of};
 
@@ -49,7 +49,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Of a file with stripes of so many bytes: the largest power of two that is not more.
+    /// Creates the tracker of a file with stripes of so many bytes: the largest power of two that is not more.
     #[must_use]
     pub fn new(stripe: u64) -> Tracker {
         let ((reads, writes), shift) = (Default::default(), stripe.max(1).ilog2());
@@ -57,7 +57,7 @@ impl Tracker {
         Tracker { pattern, reads, writes, stripe: 1 << shift, shift, has_begun }
     }
 
-    /// One more.
+    /// Notes an access.
     pub fn note(&mut self, access: &Access) {
         let (counts, stream) = match access.writes {
             true => (&mut self.pattern.writes, &mut self.writes),

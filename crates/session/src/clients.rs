@@ -1,4 +1,4 @@
-//! The machine: what happens to sessions, and what follows.
+//! The state machine of sessions. It has no clock and no lock: callers pass the time.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -6,48 +6,48 @@ use std::time::Instant;
 use bivouac_types::limits::{CLIENTS_MAX, OPENS_MAX};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, OpenId};
 
-/// What a client says that it has open.
+/// Opens that a client reclaims.
 pub type ReclaimedOpens = HashSet<(Ino, OpenId)>;
 
-/// How a floor fits with the one that was known.
+/// Result of comparing a floor with the one known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FloorOrder {
-    /// It was said before the one that was known.
+    /// It is lower: the message that carried it is late.
     Late,
-    /// It was said after that, or says the same.
+    /// It is the same or higher.
     InOrder,
-    /// A later process of the client says it: what the earlier ones had open has ended.
+    /// It is of a later process of the client: all opens of earlier ones have ended.
     OfAnotherProcess,
 }
 
-/// What is done for a session outside of the lock, by one at a time.
+/// Work for a session that is done outside of the lock, by one thread at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// What the client has open is taken in.
+    /// Taking in the opens that the client reclaims.
     Reclaim,
-    /// Everything that it has is taken away.
+    /// Revoking all that the client holds.
     End,
 }
 
-/// What is known of one client.
+/// State of one client's session.
 #[derive(Debug, Default)]
 struct Session {
     /// Its record is written.
     logged: bool,
-    /// It has not said yet, since the start of this daemon, what it has open.
+    /// It has not reclaimed since the start of this daemon.
     awaits: bool,
     connected: bool,
-    /// When it ends, for a client that is gone.
+    /// When the session expires, for a client without a connection or with a dead node.
     expires: Option<Instant>,
-    /// No open with a lower number is under way.
+    /// No open with a lower number is under way; `None` if unknown.
     floor: Option<OpenId>,
-    /// What it has told so far of what it has open, while it tells it.
+    /// The list of opens that it is sending, until that is complete.
     told: Option<ReclaimedOpens>,
     work: Option<Work>,
 }
 
 impl Session {
-    /// Whether there is nothing to know of it.
+    /// Returns true if it holds no information, and may be dropped.
     fn is_empty(&self) -> bool {
         let Session { logged, awaits, connected, expires, floor, told, work } = self;
         let is_held = *logged || *awaits || *connected || work.is_some();
@@ -76,12 +76,12 @@ impl ClientTable {
         self.awaiting += 1;
     }
 
-    /// Whether the client's record is written.
+    /// Returns true if the client has a record.
     pub fn is_logged(&self, client: ClientId) -> bool {
         self.sessions.get(&client).is_some_and(|session| session.logged)
     }
 
-    /// The client's record is written.
+    /// Records that the client's record was written.
     pub fn log(&mut self, client: ClientId) {
         let session = self.sessions.entry(client).or_default();
         assert!(!session.logged, "a client is written down once");
@@ -89,66 +89,66 @@ impl ClientTable {
         self.logged += 1;
     }
 
-    /// How many are written down.
+    /// Returns the number of clients with a record.
     pub fn logged(&self) -> usize {
         self.logged
     }
 
-    /// Those that are written down.
+    /// Returns the clients with a record.
     pub fn all_logged(&self) -> Vec<ClientId> {
         let logged = self.sessions.iter().filter(|(_, session)| session.logged);
         logged.map(|(client, _)| *client).collect()
     }
 
-    /// The client has a connection.
+    /// Records that the client has a connection.
     pub fn connect(&mut self, client: ClientId) {
         let session = self.sessions.entry(client).or_default();
         (session.connected, session.expires) = (true, None);
     }
 
-    /// The client has no connection any more.
+    /// Records that the client has lost its last connection.
     pub fn disconnect(&mut self, client: ClientId, expires: Instant) {
         let session = self.sessions.entry(client).or_default();
         (session.connected, session.expires) = (false, Some(expires));
     }
 
-    /// The client is here.
+    /// Records that the client is alive: its session does not expire.
     pub fn renew(&mut self, client: ClientId) {
         self.change(client, |session| session.expires = None);
     }
 
-    /// The client is here if it is connected.
+    /// Like [`Table::renew`], if the client is connected.
     pub fn renew_connected(&mut self, client: ClientId) {
         self.change(client, |session| session.expires = session.expires.filter(|_| !session.connected));
     }
 
-    /// The client is cut off, if not for longer already.
+    /// Lets a session expire then, unless it expires earlier already. The client may still be connected.
     pub fn cut_off(&mut self, client: ClientId, expires: Instant) {
         self.sessions.entry(client).or_default().expires.get_or_insert(expires);
     }
 
-    /// A client that is gone has longer to come back. One that has come back is not gone by this.
+    /// Postpones the expiry of a session that expires at all.
     pub fn postpone(&mut self, client: ClientId, expires: Instant) {
         self.change(client, |session| session.expires = session.expires.map(|_| expires));
     }
 
-    /// Whether any awaits reclaim, or is being ended: then requests look for their client's.
+    /// Returns true if any session awaits reclaim or is being ended; requests have to look their client's up then.
     pub fn is_in_grace(&self) -> bool {
         self.awaiting + self.ending > 0
     }
 
-    /// Whether a client awaits reclaim.
+    /// Returns true if a client awaits reclaim.
     pub fn is_awaited(&self, client: ClientId) -> bool {
         self.sessions.get(&client).is_some_and(|session| session.awaits)
     }
 
-    /// Those that await reclaim.
+    /// Returns the clients that await reclaim.
     pub fn awaiting(&self) -> Vec<ClientId> {
         let awaiting = self.sessions.iter().filter(|(_, session)| session.awaits);
         awaiting.map(|(client, _)| *client).collect()
     }
 
-    /// What the client has open is known. Whether that was awaited.
+    /// Records that the client's reclaim is complete. Returns true if it was awaited.
     pub fn finish_reclaim(&mut self, client: ClientId) -> bool {
         let mut awaited = false;
         self.change(client, |session| {
@@ -160,7 +160,11 @@ impl ClientTable {
         awaited
     }
 
-    /// The client goes on with a list of what it has open, or begins it.
+    /// Adds to a client's list of opens; `first` begins the list anew.
+    ///
+    /// # Errors
+    /// `EPROTO` for a continuation without a list; `EMFILE` if all lists together exceed [`OPENS_MAX`], and this
+    /// client's is dropped.
     pub fn tell(&mut self, client: ClientId, first: bool, opens: Vec<(Ino, OpenId)>) -> FsResult<()> {
         let told = self.sessions.get(&client).and_then(|session| session.told.as_ref());
         let before = told.map_or(0, HashSet::len);
@@ -182,7 +186,7 @@ impl ClientTable {
         Ok(())
     }
 
-    /// All that the client has told.
+    /// Takes the list that the client has sent.
     pub fn take_told(&mut self, client: ClientId) -> ReclaimedOpens {
         let mut told = ReclaimedOpens::new();
         self.change(client, |session| told = session.told.take().unwrap_or_default());
@@ -190,10 +194,11 @@ impl ClientTable {
         told
     }
 
-    /// No open of the client below `floor` is under way. How this fits with what was known.
+    /// Raises the client's floor; no open below it is under way. Returns how that compares with the floor known so far.
     pub fn raise_floor(&mut self, client: ClientId, floor: OpenId) -> FloorOrder {
         if self.sessions.len() >= 2 * CLIENTS_MAX && !self.sessions.contains_key(&client) {
-            // Of clients without opens; without a floor, what comes late is not told any more.
+            // Clients without a record have no opens; without a floor, a late message of theirs is no longer
+            // recognised.
             self.sessions
                 .values_mut()
                 .filter(|session| !session.logged)
@@ -209,17 +214,17 @@ impl ClientTable {
         }
     }
 
-    /// The client's floor.
+    /// Returns the client's floor.
     pub fn floor(&self, client: ClientId) -> OpenId {
         self.sessions.get(&client).and_then(|session| session.floor).unwrap_or(OpenId(0))
     }
 
-    /// Whether somebody is at this work for the client.
+    /// Returns true if this work is under way for the client.
     pub fn is_at(&self, client: ClientId, work: Work) -> bool {
         self.sessions.get(&client).is_some_and(|session| session.work == Some(work))
     }
 
-    /// Begins work for a client, unless somebody is at work for it.
+    /// Begins work for a client. Returns false if any is under way for it.
     pub fn begin(&mut self, client: ClientId, work: Work) -> bool {
         let session = self.sessions.entry(client).or_default();
         let is_free = session.work.is_none();
@@ -230,7 +235,7 @@ impl ClientTable {
         is_free
     }
 
-    /// The work for a client is over.
+    /// Ends the work for a client.
     pub fn end_work(&mut self, client: ClientId) {
         let mut work = None;
         self.change(client, |session| work = session.work.take());
@@ -239,7 +244,7 @@ impl ClientTable {
         self.check_counts();
     }
 
-    /// Begins to end a session that has expired, unless somebody is at work for it.
+    /// Begins the end of a session that has expired, unless work is under way for it.
     pub fn expire(&mut self, now: Instant) -> Option<ClientId> {
         let has_expired = |session: &Session| session.expires.is_some_and(|moment| moment <= now);
         let mut all = self.sessions.iter();
@@ -248,21 +253,23 @@ impl ClientTable {
         self.expire_now(client).then_some(client)
     }
 
-    /// Begins to end the session of a client that is gone, whatever time it has left.
+    /// Begins the end of the session of a client without a connection, whatever time it has left. Returns false if it
+    /// has none, has reconnected, or work is under way for it.
     pub fn expire_now(&mut self, client: ClientId) -> bool {
         let session = self.sessions.get(&client);
         let is_gone = session.is_some_and(|session| session.expires.is_some() && session.work.is_none());
-        // The moment stays, so that who comes back meanwhile can be told from who does not.
+        // `expires` stays set meanwhile: `connect` clears it, which tells a client that came back from one that did
+        // not.
         is_gone && self.begin(client, Work::End)
     }
 
-    /// When the next session expires at which nobody works.
+    /// Returns when the next session expires, apart from those with work under way.
     pub fn next_expiry(&self) -> Option<Instant> {
         let idle = self.sessions.values().filter(|session| session.work.is_none());
         idle.filter_map(|session| session.expires).min()
     }
 
-    /// The session has ended: what is left is whether the client is connected, and who is at work.
+    /// Removes what the session was; connection and work under way remain known.
     pub fn remove(&mut self, client: ClientId) {
         self.take_told(client);
         let (mut logged, mut awaits) = (false, false);
@@ -276,7 +283,7 @@ impl ClientTable {
         self.check_counts();
     }
 
-    /// A count that has become less than nothing is more than there are sessions.
+    /// Checks the counters: one that went below zero would exceed the number of sessions.
     fn check_counts(&self) {
         let ClientTable { sessions, logged, awaiting, ending, .. } = self;
         assert!(
@@ -351,8 +358,8 @@ mod tests {
         assert!(table.sessions.is_empty() && table.logged() == 0);
     }
 
-    /// It was asked whether it lives while it came back, and was taken for gone with a connection; or its end could not be
-    /// logged while it came back.
+    /// It was asked whether it lives while it came back, and was taken for gone with a connection; or its end could not
+    /// be logged while it came back.
     #[test]
     fn who_has_come_back_is_not_made_to_be_gone_by_what_was_asked_before() {
         let (mut table, now) = (ClientTable::default(), Instant::now());

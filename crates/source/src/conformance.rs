@@ -34,7 +34,7 @@ fn attrs(perm: u32, secs: i64) -> Attrs {
     Attrs { perm, mtime: time, atime: time, ..Attrs::default() }
 }
 
-/// A byte pattern in which every range is distinguishable.
+/// Returns a byte pattern in which every range is distinguishable.
 fn bytes(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| ((at * 31 + at / 251 + seed * 7) % 255 + 1) as u8).collect()
 }

@@ -52,7 +52,7 @@ pub struct Meta {
     pub target: Vec<u8>,
     /// Device number of a device node.
     pub rdev: u64,
-    /// Whether it may have extended attributes that could not be read; none are in `attrs` then.
+    /// True if it may have extended attributes that could not be read; none are in `attrs` then.
     pub hides_xattrs: bool,
 }
 

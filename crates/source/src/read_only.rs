@@ -73,7 +73,7 @@ impl Source for ReadOnlySource {
         refused()
     }
 
-    /// Permitted: it discards an upload that was started before the source became read-only.
+    /// Discards an upload that was started before the source became read-only: that is permitted.
     fn abort(&self, upload: &Upload) -> SourceResult<()> {
         self.0.abort(upload)
     }

@@ -105,8 +105,8 @@ pub trait Source: Send + Sync {
     /// [`Cause::Other`] when they are not the same; as [`Source::begin`].
     fn verify(&self, upload: &Upload, pieces: &[Piece]) -> SourceResult<()>;
 
-    /// Moves the upload to its target. All its pieces must have been verified, but for those that are given to storage that
-    /// [verifies for all](Source::verifies_for_all).
+    /// Moves the upload to its target. All its pieces must have been verified, but for those that are given to storage
+    /// that [verifies for all](Source::verifies_for_all).
     ///
     /// # Errors
     /// [`Cause::Changed`] when the target is not what is expected: nothing is overwritten then. As
@@ -183,7 +183,7 @@ pub trait Source: Send + Sync {
     /// [`Cause::WrongKind`] when something else is there; as [`Source::begin`].
     fn put_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<PutOutcome>;
 
-    /// As [`Source::put_dir`], for a directory whose entries follow: its times need not be set.
+    /// Like [`Source::put_dir`], for a directory whose entries follow: its times need not be set.
     ///
     /// # Errors
     /// As [`Source::put_dir`].

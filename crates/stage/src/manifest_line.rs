@@ -170,7 +170,7 @@ fn meaning<T: Copy>(words: &[(T, &'static str)], text: &str) -> Option<T> {
     words.iter().find(|(_, word)| *word == text).map(|(meaning, _)| *meaning)
 }
 
-/// `-` is nothing; `None` if it is neither that nor what it should be.
+/// Parses an optional value: `-` is nothing; `None` if it is neither that nor what it should be.
 fn optional<T>(text: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<Option<T>> {
     if text == "-" { Some(None) } else { parse(text).map(Some) }
 }

@@ -51,7 +51,7 @@ impl Attrs {
         self.apply_over(file, file.metadata()?)
     }
 
-    /// As [`Attrs::apply`] with known metadata `made`; skips changes that are not needed.
+    /// Like [`Attrs::apply`] with known metadata `made`; skips changes that are not needed.
     pub(crate) fn apply_over(&self, file: &File, mut made: Metadata) -> io::Result<()> {
         if rustix::process::geteuid().is_root() && (made.uid(), made.gid()) != (self.uid, self.gid) {
             // Before the mode: a change of owner clears set-id bits.
@@ -189,7 +189,7 @@ pub(crate) fn copy_xattrs(from: &File, to: &File) -> io::Result<Vec<String>> {
     set_xattrs(to, &xattrs_of(from)?)
 }
 
-/// `user.` attributes and access lists.
+/// Returns `user.` attributes and access lists.
 pub(crate) fn xattrs_of(from: &File) -> io::Result<Vec<Xattr>> {
     let mut found = Vec::new();
     for name in kept_xattrs(from)? {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// `root/path`, and just `root` for the empty path, without the slash that `join` would add.
+/// Returns `root/path`, and just `root` for the empty path, without the slash that `join` would add.
 pub(crate) fn below(root: &Path, path: &Path) -> PathBuf {
     if path.as_os_str().is_empty() { root.to_owned() } else { root.join(path) }
 }

@@ -40,7 +40,7 @@ pub struct PeriodicPlan {
     pub limit: u64,
 }
 
-/// Returns whether one of these inodes was open for writing when the check was made.
+/// A function that returns whether one of these inodes was open for writing when the check was made.
 pub type WriterCheck<'a> = Box<dyn Fn(&[u64]) -> bool + 'a>;
 
 /// The formation that is copied out of.
@@ -133,6 +133,7 @@ impl<F: WrittenFormation> PeriodicCopies<F> {
         while !is_over(wait) {
             let begun = Instant::now();
             let before = self.look(&self.cancel);
+            // What does not change between the two looks is settled.
             if is_over(settle) {
                 return;
             }
@@ -250,6 +251,7 @@ impl<F: WrittenFormation> PeriodicCopies<F> {
         cancel: &Arc<AtomicBool>,
         is_at_rest: &dyn Fn() -> bool,
     ) -> SetOutcome {
+        // Asked anew: one may have failed since.
         let mounts = self.formation.mounts();
         self.make_target(number, &mounts);
         let mut order = JobSpec::of_set(set.transfer.clone());

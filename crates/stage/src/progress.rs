@@ -19,21 +19,21 @@ pub struct RestartedFile {
 
 /// Receiver of progress reports. Called by the worker threads, so implementations must be fast.
 pub trait Progress: Sync {
-    /// A transfer of a job starts.
+    /// Reports that a transfer of a job starts.
     fn transfer(&self, _transfer: &Transfer) {}
-    /// A transfer of a job has ended.
+    /// Reports that a transfer of a job has ended.
     fn transferred(&self, _transfer: &Transfer, _outcome: &Result<Summary, StageError>) {}
-    /// The source has been scanned.
+    /// Reports that the source has been scanned.
     fn found(&self, _totals: Totals) {}
-    /// More bytes of files have been copied; holes count.
+    /// Reports that more bytes of files have been copied; holes count.
     fn copied(&self, _bytes: u64) {}
-    /// Files or bytes were found complete from an interrupted copy.
+    /// Reports that files or bytes were found complete from an interrupted copy.
     fn already(&self, _totals: Totals) {}
-    /// More bytes of files have been read back and compared.
+    /// Reports that more bytes of files have been read back and compared.
     fn verified(&self, _bytes: u64) {}
-    /// A file changed during its copy and is copied again: these totals are void.
+    /// Reports that a file changed during its copy and is copied again: these totals are void.
     fn restarted(&self, _told: RestartedFile) {}
-    /// A file is complete. The path is relative to the source; empty if the source is the file.
+    /// Reports that a file is complete. The path is relative to the source; empty if the source is the file.
     fn file_done(&self, _path: &Path) {}
 }
 

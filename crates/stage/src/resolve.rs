@@ -65,7 +65,7 @@ pub(crate) fn follow(root: &Path, relative: &Path) -> Result<ResolvedPath, Failu
     Ok(ResolvedPath { path: below(root, &inside), is_link_out: false })
 }
 
-/// As [`follow`], for a path to write to: a link out of the formation is an error.
+/// Like [`follow`], for a path to write to: a link out of the formation is an error.
 pub(crate) fn follow_target(root: &Path, relative: &Path) -> Result<PathBuf, Failure> {
     match follow(root, relative)? {
         ResolvedPath { path, is_link_out: true } => Err(Failure::new(&path, Cause::Conflict(LEAVES))),

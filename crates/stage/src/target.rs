@@ -64,6 +64,7 @@ impl CopyTarget {
     pub(crate) fn open(place: &Path, for_dir: bool, options: &TargetOptions) -> Result<CopyTarget, Failure> {
         let TargetOptions { overwrite, is_resumable, replaces: is_set, ref tag } = *options;
         if is_set {
+            // An earlier run may have been killed in the middle of a replacement.
             give_back_replaced(place, tag)
                 .map_err(|error| Failure::io("give it its name again", place, error))?;
         }
@@ -118,7 +119,7 @@ impl CopyTarget {
         self.commit_over(&|_| Ok(()))
     }
 
-    /// As [`CopyTarget::commit`]; a replaced tree is removed only if `check_removal` accepts its present path.
+    /// Like [`CopyTarget::commit`]; a replaced tree is removed only if `check_removal` accepts its present path.
     /// Otherwise it gets its name back.
     pub(crate) fn commit_over(mut self, check_removal: &RemovalCheck<'_>) -> Result<(), Failure> {
         if let Err(failure) = self.check_anchor() {
@@ -295,6 +296,7 @@ impl Drop for CopyTarget {
             // A drop cannot report an error; what remains has a temporary name, which the next scan lists.
             let _ = nofollow::remove_tree(staged);
         }
+        // Only as far as they are empty: others may have put something there since.
         for parent in self.parents.iter().rev() {
             let _ = nofollow::remove_dir(parent);
         }
@@ -337,7 +339,7 @@ fn replace(staged: &Path, place: &Path, tag: &Tag, check_removal: &RemovalCheck<
     replace_by_steps(staged, place, &aside, check_removal)
 }
 
-/// As [`replace`], for file systems that cannot exchange names.
+/// Like [`replace`], for file systems that cannot exchange names.
 fn replace_by_steps(
     staged: &Path,
     place: &Path,
@@ -387,7 +389,7 @@ pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     sync(&nofollow::open_dir(dir)?)
 }
 
-/// As [`sync_dir`], for an open directory.
+/// Like [`sync_dir`], for an open directory.
 pub(crate) fn sync(dir: &File) -> io::Result<()> {
     match rustix::fs::fsync(dir) {
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::ROFS) => Ok(()),
@@ -407,7 +409,7 @@ fn check(place: &Path, for_dir: bool) -> Result<bool, Failure> {
     }
 }
 
-/// As [`check`], without following a link: a link itself is replaced.
+/// Like [`check`], without following a link: a link itself is replaced.
 fn check_itself(place: &Path, for_dir: bool) -> Result<bool, Failure> {
     let conflict = |what| Err(Failure::new(place, Cause::Conflict(what)));
     match nofollow::lstat(place) {

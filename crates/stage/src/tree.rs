@@ -104,7 +104,7 @@ impl CopyContext<'_> {
     }
 }
 
-/// As [`copy_tree`], continuing from recorded state.
+/// Like [`copy_tree`], continuing from recorded state.
 pub(crate) fn copy_one(
     src: &Path,
     dst: &Path,
@@ -306,7 +306,7 @@ impl CopyOutcome {
     }
 }
 
-/// Digest of types, names and contents, in the order of names.
+/// Returns the digest of types, names and contents, in the order of names.
 pub(crate) fn tree_digest<'a>(entries: impl Iterator<Item = (ObjectKind, &'a Path, &'a Hash)>) -> Hash {
     let mut hasher = Hasher::new();
     for (kind, path, content) in entries {
@@ -372,6 +372,7 @@ impl<'a> TreeCopy<'a, '_> {
             ObjectKind::HardLink(first) => Some((number, entry, first)),
             _ => None,
         }));
+        // Last: what is made in a directory changes its times, and its mode may forbid to make anything.
         self.finish_dirs(&dirs);
         self.flush();
     }

@@ -120,8 +120,8 @@ fn reads_and_writes(volume: &dyn Volume) {
     file.sync().unwrap();
 }
 
-/// Few and many, close together and apart, over each end of the file: what is there is what single writes would have
-/// left.
+/// Checks writes of places, few and many, close together and apart, over each end of the file: what is there is what
+/// single writes would have left.
 fn places(volume: &dyn Volume) {
     let (one, other) =
         (volume.open("a", OpenMode::Create).unwrap(), volume.open("b", OpenMode::Create).unwrap());

@@ -2,7 +2,7 @@
 
 use crc_fast::{CrcAlgorithm, checksum};
 
-/// CRC-32C (Castagnoli), as in docs/format.md.
+/// Returns the CRC-32C (Castagnoli), as in docs/format.md.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }

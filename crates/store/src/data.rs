@@ -74,21 +74,21 @@ pub struct LocalFile {
 }
 
 impl LocalFile {
-    /// The descriptor; `None` on a volume in memory.
+    /// Returns the descriptor; `None` on a volume in memory.
     #[must_use]
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_fd()
     }
 
-    /// Offset of the data in the file, in bytes.
+    /// Returns the offset of data in the file, in bytes.
     #[must_use]
     pub fn data_offset(&self) -> u64 {
         self.data_at
     }
 }
 
-/// The subfiles of one node. Operations on one subfile are atomic against each other: a read sees all or
-/// nothing of a write.
+/// The subfiles of one node. Operations on one subfile are atomic against each other: a read sees all or nothing of a
+/// write.
 ///
 /// Locks are taken in this order: a subfile's, then the cache's.
 #[derive(Debug)]
@@ -131,7 +131,7 @@ impl DataStore {
         DataStore::with_volumes(open_volumes(volumes, formation, node)?, formation, options)
     }
 
-    /// A store on volumes that are open, each with its capacity in bytes (0: what is there).
+    /// Creates a store on open volumes, each with its capacity in bytes (0 for the file system's).
     ///
     /// # Errors
     /// `Io`.
@@ -150,7 +150,7 @@ impl DataStore {
         Ok(DataStore { volumes, formation, cache, damage, sync_failures })
     }
 
-    /// A volume, for the records that are kept on it.
+    /// Returns a volume, for the records on it.
     ///
     /// # Errors
     /// `NoVolume`.
@@ -158,13 +158,13 @@ impl DataStore {
         self.lent(index).map(|lent| lent.volume.clone())
     }
 
-    /// From now on volumes in memory take no more than is left of that.
+    /// Limits volumes in memory to the shared headroom.
     pub fn share_memory(&self, headroom: &Arc<dyn Headroom>) {
         let in_memory = self.volumes.iter().filter(|lent| lent.volume.kind() == VolumeKind::Memory);
         in_memory.for_each(|lent| lent.room.share(headroom));
     }
 
-    /// The part of a volume's capacity that records kept on it take.
+    /// Returns the part of a volume's capacity that records on it take.
     ///
     /// # Errors
     /// `NoVolume`.
@@ -173,7 +173,7 @@ impl DataStore {
         Ok(RecordsRoom { room: lent.room.clone(), path: lent.volume.path().to_owned() })
     }
 
-    /// The directories of the volumes, with their space as replicas of other nodes' volumes take it.
+    /// Returns the directories of the volumes, with their space for replicas of other nodes' volumes.
     #[must_use]
     pub fn replica_rooms(&self) -> Vec<(PathBuf, ReplicaRoom)> {
         let room = |lent: &LentVolume| (lent.volume.path().to_owned(), ReplicaRoom(Arc::clone(&lent.room)));
@@ -194,6 +194,7 @@ impl DataStore {
             let read = open.read(offset, bufs).map_err(|error| self.damaged(id, open, "read", error))?;
             Ok((read, open.epoch()))
         };
+        // Readers share the lock; only a subfile that processes write directly, or that is not open, takes it alone.
         if let Some(open) = place.state.read().as_ref().filter(|open| !open.holders.may_write()) {
             return read(open, bufs);
         }
@@ -208,9 +209,9 @@ impl DataStore {
         }
     }
 
-    /// Has `send` do something with the descriptor of a subfile, and the offset in it, of this range of data, if the subfile is
-    /// open, has all of it, and is of an epoch that is not above `epoch`. Nobody writes to it meanwhile. What `send` says,
-    /// or `false`: also where there are checksums, since what is not read here cannot be compared.
+    /// Calls `send` with the descriptor of a subfile and the offset in it of this range of data, if the subfile is
+    /// open, has all of the range, and is of an epoch not above `epoch`. No writer is in it meanwhile. Returns what
+    /// `send` returns; false if it was not called, which includes subfiles with checksums.
     ///
     /// # Errors
     /// `NoVolume`.
@@ -224,7 +225,7 @@ impl DataStore {
         let place = self.place(id)?;
         let state = place.state.read();
         let there = |open: &&OpenSubfile| {
-            // The kernel sends these bytes without this process having seen them, so they cannot be compared with a
+            // The kernel sends these bytes without this process reading them, so they cannot be compared with a
             // checksum.
             let is_plain = !open.is_summed() && !open.holders.may_write();
             is_plain && open.epoch() <= epoch && range.end <= open.len()
@@ -236,9 +237,9 @@ impl DataStore {
     /// Writes at `offset` of the data, making the subfile if there is none; returns the subfile's epoch.
     ///
     /// # Errors
-    /// `StaleEpoch` if `epoch` is below the subfile's; `NoSpace` if it does not fit, `TooLarge`, `BadLayout`: nothing is
-    /// written. `WrongBlock` if a part of a block that is wrong is to be written: nothing is. `Io`: what was there may be
-    /// overwritten in part, but the length is as before, unless processes write to it themselves.
+    /// Nothing is written: `StaleEpoch` if `epoch` is below the subfile's; `NoSpace`, `TooLarge`, `BadLayout`;
+    /// `WrongBlock` if a part of a damaged block would be written. After `Io`, old data may be overwritten in part, but
+    /// the length is as before, unless other processes write to the subfile directly.
     pub fn write(
         &self,
         id: SubfileId,
@@ -250,7 +251,7 @@ impl DataStore {
         self.write_awaited(id, spec, (epoch, offset), bufs, ChangeCondition::ALWAYS)
     }
 
-    /// As [`DataStore::write`], if that is still awaited when its turn has come.
+    /// Like [`DataStore::write`], if the change is still awaited when the subfile is locked.
     ///
     /// # Errors
     /// As [`DataStore::write`]; `NotAwaited`: nothing is written.
@@ -271,8 +272,8 @@ impl DataStore {
         self.write_by((id, spec, epoch), &(offset..end), awaited, way)
     }
 
-    /// As [`DataStore::write_awaited`], of several places at once, of which each page from the first to the last has a
-    /// part.
+    /// Like [`DataStore::write_awaited`], for several places at once, of which each page from the first to the last has
+    /// a part.
     ///
     /// # Errors
     /// As [`DataStore::write_awaited`]; where something was overwritten in part, it may be any of the places.
@@ -293,7 +294,7 @@ impl DataStore {
         self.write_by((id, spec, epoch), &span, awaited, way)
     }
 
-    /// Writes within a range of the data by a function, which hears whether processes write beside it.
+    /// Writes within a range of the data by `write`, which is told whether processes write beside it.
     fn write_by(
         &self,
         (id, spec, epoch): (SubfileId, &SubfileSpec<'_>, u32),
@@ -307,7 +308,8 @@ impl DataStore {
         let place = self.place(id)?;
         let room = &*self.room(id)?;
         let mut state = place.state.write();
-        // Under the lock, not before it: while this waited, the client may have gone and its successor written.
+        // Under the lock, not before it: while this thread waited, the client may have gone, and its successor may have
+        // written.
         awaited.check()?;
         let made = self.opened(id, &mut state)?.is_none();
         if made {
@@ -315,8 +317,7 @@ impl DataStore {
             self.make(id, spec, epoch, &mut state)?;
         }
         let Some(open) = state.as_mut() else { return Err(self.lost(id)) };
-        // The file was cut since the client read its size: what it writes there would come back from behind the
-        // end.
+        // The file was truncated since the client read its size: its bytes would reappear when the file grows.
         if epoch < open.epoch() {
             return Err(StoreError::StaleEpoch { current: open.epoch() });
         }
@@ -327,15 +328,14 @@ impl DataStore {
             self.note_written(id, open, range);
         }
         if made && written.is_err() {
-            // What cannot be removed is an empty subfile, which does no harm.
+            // A subfile that cannot be removed is empty, which does no harm.
             let _ = self.discard(id, &mut state);
         }
         written.map(|()| epoch).map_err(|error| self.access_error(id, "write", error))
     }
 
-    /// Cuts the data to at most `len_max` bytes and refuses writes of older epochs from now on; makes a
-    /// subfile without data if there is none, whatever the capacity. An epoch that is not above the subfile's
-    /// changes nothing.
+    /// Truncates data to at most `len_max` bytes, and refuses writes of older epochs from now on. Makes a subfile
+    /// without data if there is none, whatever the capacity. An epoch that is not above the subfile's changes nothing.
     ///
     /// # Errors
     /// `BadLayout`, `Corrupt` and the like, `Io`: the cut can be repeated.
@@ -344,20 +344,20 @@ impl DataStore {
         let room = &*self.room(id)?;
         let mut state = place.state.write();
         let opened = match self.opened(id, &mut state) {
-            // Nothing of what is lost stays.
+            // A missing subfile has nothing to keep.
             Err(StoreError::LostSubfile { .. }) if len_max == 0 => None,
             opened => opened?,
         };
         match opened {
             None => {
-                // Beyond the limit too: a file must be cut to make room.
+                // Beyond the limit too: truncation is how space is freed.
                 room.correct(0, SUBFILE_HEADER_LEN);
                 self.make(id, spec, epoch, &mut state)
             }
-            // A cut that was sent again, or that a later one has overtaken.
+            // A retransmitted truncation, or one that a later one has overtaken.
             Some(open) if epoch <= open.epoch() => Ok(()),
             Some(open) => {
-                // What is left would be made longer, and zeros.
+                // A subfile that is shorter than known would be extended by zeros instead.
                 if len_max > 0 {
                     self.check_len(id, open)?;
                 }
@@ -370,7 +370,7 @@ impl DataStore {
         }
     }
 
-    /// Removes a subfile; whether there was one.
+    /// Removes a subfile; returns true if there was one.
     ///
     /// # Errors
     /// `NoVolume`, `Io`.
@@ -382,16 +382,16 @@ impl DataStore {
             return self.discard(id, &mut state).map(|()| true);
         }
         let Some(file) = self.open_file(id)? else {
-            // The file may be lost while its slot stays: without it, reads of it would be errors for ever.
+            // The file may be missing while its slot in the table stays: reads of it would be errors for ever.
             let forgotten = self.lent(id.volume)?.table.remove(id);
             return forgotten.map_err(|error| self.io_error(id, "note removal", error)).map(|_| false);
         };
-        // Its header need not be sound for it to be removed; so what is opened here must not stay open.
+        // A damaged header must not prevent removal, so the file is opened without a check, and must not stay open.
         let open = OpenSubfile::occupying(file).map_err(|error| self.io_error(id, "stat", error))?;
         self.discard(id, &mut Some(open)).map(|()| true)
     }
 
-    /// Length, bytes and place of a subfile.
+    /// Returns the length, bytes and place of a subfile.
     ///
     /// # Errors
     /// `NoVolume`, `Corrupt` and the like, `Io`.
@@ -408,7 +408,8 @@ impl DataStore {
         Ok(Some(SubfileStat { len, allocated, front, data_at, epoch, path }))
     }
 
-    /// All subfiles of a volume, read from the volume itself. What is made or removed meanwhile may be in it or not.
+    /// Returns all subfiles of a volume, read from the volume itself. What is made or removed meanwhile may be in it or
+    /// not.
     ///
     /// # Errors
     /// `NoVolume`, `Io`. A damaged subfile is an item with an error in it.
@@ -416,7 +417,8 @@ impl DataStore {
         scan::SubfileWalk::begin(&*self.lent(volume)?.volume, volume, self.formation)
     }
 
-    /// The names of all subfiles of a volume, whatever is in them, and of those that are known not to be there any more.
+    /// Returns the names of all subfiles of a volume, whatever is in them, and of those that are known not to be there
+    /// any more.
     ///
     /// # Errors
     /// `NoVolume`, `Io`.
@@ -425,9 +427,9 @@ impl DataStore {
         Ok(scan::ids(&*lent.volume, volume)?.chain(lent.table.lost()))
     }
 
-    /// Some subfiles of a volume behind `after`, in the order of directory, file and target, at least one if there are
-    /// any; and whether they were the last. Those that were made and are not there any more are `LostSubfile`. As
-    /// [`DataStore::list`] otherwise.
+    /// Returns some subfiles of a volume behind `after`, in the order of directory, file and target, at least one if
+    /// there are any; and true if they were the last. Subfiles that were made and are missing are `LostSubfile`.
+    /// Otherwise as [`DataStore::list`].
     ///
     /// # Errors
     /// `NoVolume`, `Io`.
@@ -450,13 +452,13 @@ impl DataStore {
         Ok(matches!(self.opened(id, &mut state), Err(StoreError::LostSubfile { .. })))
     }
 
-    /// State of all volumes, in order.
+    /// Returns the state of all volumes, in order.
     #[must_use]
     pub fn usage(&self) -> Vec<VolumeUsage> {
         self.volumes.iter().map(LentVolume::usage).collect()
     }
 
-    /// A partition's share of a volume.
+    /// Returns a partition's share of a volume.
     ///
     /// # Errors
     /// `NoVolume`.
@@ -464,7 +466,8 @@ impl DataStore {
         self.lent(volume).map(|lent| lent.part_usage(partition))
     }
 
-    /// Limits what a partition may take of a volume, in bytes; none is what the volume has. What it has taken, it keeps.
+    /// Limits what a partition may take of a volume, in bytes; none is what the volume has. What it has taken, it
+    /// keeps.
     ///
     /// # Errors
     /// `NoVolume`.
@@ -472,12 +475,12 @@ impl DataStore {
         self.lent(volume).map(|lent| lent.room_of(partition).set_limit(limit))
     }
 
-    /// The account that a subfile takes its bytes from.
+    /// Returns the account that a subfile takes its bytes from.
     fn room(&self, id: SubfileId) -> StoreResult<Arc<SpaceAccount>> {
         self.lent(id.volume).map(|lent| lent.room_of(id.target.partition()))
     }
 
-    /// Whole blocks in this range of data are right now, or gone.
+    /// Notes that whole blocks in this range of data are right now, or gone.
     fn note_written(&self, id: SubfileId, open: &OpenSubfile, data: &Range<u64>) {
         if open.is_summed() && self.damage.is_wrong(id) {
             self.damage.forget(id, data.start.div_ceil(SUM_BLOCK)..data.end / SUM_BLOCK);
@@ -486,7 +489,7 @@ impl DataStore {
         self.sync_failures.rewritten(id, data);
     }
 
-    /// The end of a write to a subfile, if it can be there.
+    /// Returns the end of a write to a subfile, if it can be there.
     fn end_of(&self, id: SubfileId, offset: u64, len: u64) -> StoreResult<u64> {
         let is_summed = self.lent(id.volume)?.sums;
         end_of(offset, len, if is_summed { SUMMED_DATA_AT } else { SUBFILE_HEADER_LEN })

@@ -53,7 +53,7 @@ pub enum StoreError {
     WrongFormation {
         /// The directory.
         path: PathBuf,
-        /// Whose it is.
+        /// Formation that it belongs to.
         found: FormationId,
         /// The formation that opened it.
         expected: FormationId,
@@ -66,13 +66,13 @@ pub enum StoreError {
     WrongNode {
         /// The directory.
         path: PathBuf,
-        /// Whose it is.
+        /// Node that it belongs to.
         found_node: NodeId,
         /// Position among that node's volumes.
         found_index: u16,
         /// The node that opened it.
         node: NodeId,
-        /// As which volume.
+        /// Its position there.
         index: u16,
     },
     /// Written by a newer release.
@@ -199,7 +199,7 @@ pub enum StoreError {
         needed: u64,
         /// Bytes that are left.
         free: u64,
-        /// All that there are for them.
+        /// Size of the space for them, in bytes.
         max: u64,
     },
     /// The partition may not take this much more of the volume.
@@ -261,7 +261,7 @@ impl StoreError {
         matches!(self.errno(), Errno::ENOSPC | Errno::EDQUOT)
     }
 
-    /// The error number for the program that asked.
+    /// Returns the error number for the program that asked.
     #[must_use]
     pub fn errno(&self) -> Errno {
         match self {

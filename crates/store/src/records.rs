@@ -94,9 +94,9 @@ pub struct RecordsStats {
     pub records: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
-    /// Bytes of memory for all that.
+    /// Bytes of memory that they take.
     pub memory: u64,
-    /// Bytes of memory that they may take; `u64::MAX` is without bound.
+    /// Limit of that; `u64::MAX` for none.
     pub memory_max: u64,
     /// Bytes of the logs that the next snapshot replaces.
     pub log_bytes: u64,
@@ -116,17 +116,17 @@ pub struct Records {
     slots: Box<[Mutex<SlotMap>]>,
     log: Mutex<Tail>,
     totals: Totals,
-    /// Held by the one thread that compacts; when it last failed to make durable what a sync could not.
+    /// Held by the thread that compacts. Its value is when a compaction for a failed sync last failed.
     compacting: Mutex<Option<Instant>>,
-    /// The turn at syncing the log.
+    /// Order of the threads that sync the log.
     syncing: GroupSync,
-    /// Generation of the newest log of which a sync failed and that no snapshot has replaced; 0 if there is none.
+    /// Generation of the newest log whose sync failed and that no snapshot has replaced; 0 if there is none.
     unsynced_log: AtomicU64,
     /// Account of their bytes on the volume.
     room: OnceLock<RecordsRoom>,
     /// Account of their memory.
     memory: MemoryUse,
-    /// After a compaction that failed: bytes of logs at which the next one is tried.
+    /// After a failed compaction, the size of logs in bytes at which the next is attempted.
     retry_above: AtomicU64,
 }
 
@@ -159,7 +159,7 @@ impl Records {
     /// Opens the records on a volume, in its directory `records`, or makes them.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] with file and offset for what nobody wrote so, and for another number of
+    /// [`StoreError::Corrupt`] with file and offset for bytes that were never written so, and for another number of
     /// slots than before; `WrongFormation`, `NewerFormat`; `TooLarge` for a bad number of slots; `Io`.
     pub fn open(
         volume: Arc<dyn Volume>,
@@ -179,7 +179,7 @@ impl Records {
         totals.log_bytes.store(recovered.log_bytes, Ordering::Relaxed);
         totals.snapshot_bytes.store(recovered.snapshot_bytes, Ordering::Relaxed);
         let memory = MemoryUse::default();
-        // Not reserved: what was acknowledged is read back even where it is more than the bound allows now.
+        // Not reserved: acknowledged records are read back even if they exceed the present limit.
         memory.change(recovered.total.memory, 0);
         let records = Records {
             volume,
@@ -201,38 +201,37 @@ impl Records {
         Ok((records, recovered.report))
     }
 
-    /// From now on the bytes of logs and snapshot count against the capacity of their volume.
+    /// Counts the bytes of logs and snapshot against the capacity of their volume from now on.
     pub fn count_in(&self, room: RecordsRoom) {
         room.begin(self.stats().disk_bytes);
-        // Only the first call counts; there is one volume.
+        // Only the first call counts, since there is one volume.
         let _ = self.room.set(room);
     }
 
-    /// From now on what adds records is refused where they would take more than `max` bytes of memory, or more than
-    /// `left` has. What there is stays, and whatever removes something is done all the same.
+    /// Refuses what adds records beyond `max` bytes of memory, or beyond the headroom in `left`. Existing records stay,
+    /// and removals are always permitted.
     pub fn bound_memory(&self, max: u64, left: Option<Arc<dyn Headroom>>) {
         self.memory.bound(max, left);
     }
 
-    /// Returns whether memory for them has no room for one more of the longest attributes.
+    /// Returns true if memory has no space for one more record with the longest attributes.
     #[must_use]
     pub fn is_memory_full(&self) -> bool {
         self.memory.is_full()
     }
 
-    /// Returns whether so much was removed since it was last asked that the memory is worth to be given back to the
-    /// system.
+    /// Returns true if so much was removed since the last call that the memory is worth giving back to the system.
     #[must_use]
     pub fn has_shrunk(&self) -> bool {
         self.memory.has_shrunk()
     }
 
-    /// Restarts the count of removed memory: it is being given back to the system.
+    /// Restarts that count, as memory is being given back.
     pub fn note_given_back(&self) {
         self.memory.note_given_back();
     }
 
-    /// Node and number of slots of the records on a volume; `None` where there are none.
+    /// Returns node and number of slots of the records on a volume; `None` if there are none.
     ///
     /// # Errors
     /// `Corrupt`, `NewerFormat` for a file that is none of ours; `Io`.
@@ -270,13 +269,13 @@ impl Records {
         }
     }
 
-    /// Number of slots.
+    /// Returns the number of slots.
     #[must_use]
     pub fn slots(&self) -> u16 {
         self.origin.slots
     }
 
-    /// Counts, each by itself exact, together only roughly while commits go on.
+    /// Returns the counts. Each is exact by itself; together they are only approximate while commits go on.
     #[must_use]
     pub fn stats(&self) -> RecordsStats {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -292,8 +291,7 @@ impl Records {
         }
     }
 
-    /// Returns whether all slots and the log can be locked within a time each: who has them gives them up after a
-    /// moment.
+    /// Returns true if all slots and the log can be locked, each within `patience`; for detecting a standstill.
     #[must_use]
     pub fn can_be_taken(&self, patience: Duration) -> bool {
         let slots = self.slots.iter().all(|slot| slot.try_lock_for(patience).is_some());

@@ -97,13 +97,13 @@ pub enum OpenMode {
 /// Errors are the system's: `ENOENT`, `EEXIST`, `ENOTEMPTY`, `ENOSPC`, … as of the system calls of the same
 /// names; a name with another shape is `EINVAL`. [`crate::conformance::volume`] is the specification.
 pub trait Volume: Send + Sync + fmt::Debug {
-    /// Its path, for messages and status.
+    /// Returns its path, for messages and status.
     fn path(&self) -> &Path;
 
-    /// Medium of its bytes.
+    /// Returns the medium of its bytes.
     fn kind(&self) -> VolumeKind;
 
-    /// Room on the file system below.
+    /// Returns the room on the file system below.
     ///
     /// # Errors
     /// The system's.
@@ -143,7 +143,7 @@ pub trait Volume: Send + Sync + fmt::Debug {
     /// `EEXIST`, and the system's.
     fn make_dir(&self, name: &str) -> io::Result<()>;
 
-    /// The entries of a directory, in no order; the empty name is the volume itself.
+    /// Returns the entries of a directory, in no order; the empty name is the volume itself.
     ///
     /// # Errors
     /// `ENOENT`, and the system's.
@@ -172,8 +172,8 @@ pub trait VolumeFile: Send + Sync + fmt::Debug {
     /// The system's.
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize>;
 
-    /// Writes all of some bytes: now, or, of a mirrored volume and for a caller that may leave that to the mirror, before
-    /// anybody is answered.
+    /// Writes all of some bytes: now, or, of a mirrored volume and for a caller that may leave that to the mirror,
+    /// before anybody is answered.
     ///
     /// # Errors
     /// The system's; then none of it was written, or some.
@@ -195,13 +195,13 @@ pub trait VolumeFile: Send + Sync + fmt::Debug {
     /// The system's.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Length and allocated bytes.
+    /// Returns the length and allocated bytes.
     ///
     /// # Errors
     /// The system's.
     fn stat(&self) -> io::Result<FileStat>;
 
-    /// The first stretch of data at or behind `from`, beginning at `from` at the earliest.
+    /// Returns the first stretch of data at or behind `from`, beginning at `from` at the earliest.
     ///
     /// # Errors
     /// The system's.
@@ -215,8 +215,8 @@ pub trait VolumeFile: Send + Sync + fmt::Debug {
     /// `ENOSPC`, `EOPNOTSUPP` where the file system cannot, and the system's.
     fn allocate(&self, range: Range<u64>) -> io::Result<()>;
 
-    /// Makes the file at least this long, and keeps what is allocated behind its end. Who needs bytes of the volume for its
-    /// last byte allocates them before.
+    /// Makes the file at least this long, and keeps what is allocated behind its end. Who needs bytes of the volume for
+    /// its last byte allocates them before.
     ///
     /// # Errors
     /// As [`VolumeFile::allocate`].
@@ -234,13 +234,13 @@ pub trait VolumeFile: Send + Sync + fmt::Debug {
     /// The system's.
     fn sync(&self) -> io::Result<()>;
 
-    /// The descriptor, when there is one.
+    /// Returns the descriptor, when there is one.
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 }
 
-/// Returns whether a name is `file` or `directory/file`, and stays within the volume.
+/// Checks that a name is `file` or `directory/file`, and stays within the volume.
 pub(crate) fn check_name(name: &str) -> io::Result<()> {
     let good = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
     let mut parts = name.split('/');
@@ -248,7 +248,7 @@ pub(crate) fn check_name(name: &str) -> io::Result<()> {
     if fits { Ok(()) } else { Err(system_error(Errno::EINVAL)) }
 }
 
-/// The directory part of a name; empty for the volume itself.
+/// Returns the directory part of a name; empty for the volume itself.
 fn parent_of(name: &str) -> &str {
     name.rsplit_once('/').map_or("", |(parent, _)| parent)
 }

@@ -31,18 +31,18 @@ pub struct HostQuery {
     pub program: Option<String>,
     /// Maximum wait for all answers.
     pub answer_timeout: Duration,
-    /// For how long each host looks how busy it is, in milliseconds.
+    /// Time for which each host measures its load, in milliseconds.
     pub load_ms: u64,
 }
 
-/// This machine, as sources look at it.
+/// Query of this machine.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalQuery<'a> {
     /// A directory that is read instead of `/`; then no programs are run.
     pub root: Option<&'a Path>,
-    /// A file for all that the machine said.
+    /// File for everything that the machine answered.
     pub record: Option<&'a Path>,
-    /// For how long it is looked how busy it is, in milliseconds.
+    /// Time for which the load is measured, in milliseconds.
     pub load_ms: u64,
 }
 
@@ -51,8 +51,8 @@ pub fn read_maps(paths: &[PathBuf]) -> LaunchResult<Map> {
     Ok(merge(paths.iter().map(|path| read_map(path)).collect::<LaunchResult<_>>()?))
 }
 
-/// The map of the hosts that are meant, as far as it can be had; its notes say what is missing. `None` if only this machine is
-/// meant.
+/// Returns the map of the hosts that are meant, as far as it can be had; its notes say what is missing. `None` if only
+/// this machine is meant.
 ///
 /// # Errors
 /// What makes no sense, and that there is nothing at all.
@@ -61,14 +61,14 @@ pub fn gather_hosts(here: &Environment, query: &HostQuery) -> LaunchResult<Optio
     ask(here, query, &launcher, &hosts).map(Some)
 }
 
-/// The map of this host alone, without what one host knows of the whole network.
+/// Returns the map of this host alone, without what one host knows of the whole network.
 #[must_use]
 pub fn map_of_this_host(here: &Environment, load_ms: u64) -> Map {
     let run = |program: &[&str]| output_of(here, program, PROGRAM_BOUND);
     one(&LocalMachine::new(Path::new("/"), &run), &here.host, load_ms)
 }
 
-/// The part of this machine that the daemon of a node with these volumes is to run on, as far as that matters.
+/// Returns the part of this machine that the daemon of a node with these volumes is to run on, as far as that matters.
 #[must_use]
 pub fn near_to(map: &FormationMap, node: u16, volumes: &[String]) -> Option<NumaPlacement> {
     let own = map.nodes.get(usize::from(node))?;
@@ -88,7 +88,7 @@ fn one(machine: &dyn Machine, name: &str, load_ms: u64) -> Map {
     Map { hosts: vec![host], networks: network.into_iter().collect(), ..Map::default() }
 }
 
-/// The map of this machine and of what it knows of the network.
+/// Returns the map of this machine and of what it knows of the network.
 ///
 /// # Errors
 /// That the record cannot be written.
@@ -107,7 +107,7 @@ pub fn gather_local(here: &Environment, query: &LocalQuery<'_>) -> LaunchResult<
     Ok(merge(vec![map]))
 }
 
-/// Over the launcher, in one round; the network as a whole is asked of this host.
+/// Asks hosts over the launcher, in one round; the network as a whole is asked of this host.
 fn ask(here: &Environment, query: &HostQuery, launcher: &Launcher, hosts: &[HostArg]) -> LaunchResult<Map> {
     let arguments = ["tell".to_owned(), "--load".to_owned(), query.load_ms.to_string()];
     let inquiry = Inquiry {
@@ -157,7 +157,7 @@ pub(crate) fn silent(whole: &Map, hosts: &[HostArg], notes: &mut Vec<String>) {
     }
 }
 
-/// Under the name by which the user knows the host.
+/// Returns the map under the name by which the user knows the host.
 pub(crate) fn named(mut map: Map, called: Option<&str>, hosts: &[HostArg]) -> Map {
     let Some(own) = map.hosts.first().map(|host| host.name.clone()) else { return map };
     let listed = hosts.iter().find(|host| is_same_host(&host.name, &own)).map(|host| host.name.as_str());
@@ -167,7 +167,7 @@ pub(crate) fn named(mut map: Map, called: Option<&str>, hosts: &[HostArg]) -> Ma
     map
 }
 
-/// The hosts that are meant, and what reaches them; none for this one alone.
+/// Returns the hosts that are meant, and what reaches them; none for this one alone.
 pub(crate) fn hosts(here: &Environment, query: &HostQuery) -> LaunchResult<Option<(Launcher, Vec<HostArg>)>> {
     let job = hosts_of_job(here, 1)?;
     let named = match (&query.formation, &query.hosts, &query.hostfile) {

@@ -1,5 +1,5 @@
-//! Maps of the machines of a job: gathered from this machine, from others by way of a launcher, or from files, and measured
-//! between them.
+//! Maps of the machines of a job: gathered from this machine, from others by way of a launcher, or from files, and
+//! measured between them.
 
 mod gathering;
 mod measuring;

@@ -18,7 +18,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// The leading bits, by which addresses of one network are known.
+    /// Returns the leading bits, by which addresses of one network are known.
     #[must_use]
     pub fn network(&self) -> (u8, u128) {
         let (bits, number) = match self.ip {
@@ -38,9 +38,9 @@ impl Address {
     }
 }
 
-/// For each host the address of the network that all have in common and that is fastest, by its slowest interface; of
-/// several that are as fast, or whose speed nobody knows, the first one of the first host. What has one address on two
-/// hosts, as bridges of containers have, joins nobody. `None` if they have no network in common.
+/// Returns for each host its address in the fastest network that all have in common, by the slowest interface; of
+/// several equal ones, or of unknown speed, the first of the first host. An address that two hosts have, as of bridges
+/// of containers, joins no network. `None` if they have no network in common.
 #[must_use]
 pub fn common(hosts: &[Vec<Address>]) -> Option<Vec<usize>> {
     let (first, others) = hosts.split_first()?;

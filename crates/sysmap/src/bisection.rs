@@ -1,9 +1,10 @@
 //! Bisection bandwidth: the flow between two halves of the hosts, for the worst way to halve them.
 //!
-//! The least over all halvings of what the narrowest cut between both halves carries. That is easy in a tree, and hard in
-//! general (NP-hard, Garey, Johnson and Stockmeyer, 1976), so: exact in trees, by trying all halvings of few hosts, and otherwise
-//! two bounds that are true. From below, the least flow between any two hosts, and what a fixed way to share all links between all
-//! pairs carries (a concurrent flow; every halving cuts that many pairs). From above, halvings that were tried.
+//! The least over all halvings of what the narrowest cut between both halves carries. That is easy in a tree, and hard
+//! in general (NP-hard, Garey, Johnson and Stockmeyer, 1976), so: exact in trees, by trying all halvings of few hosts,
+//! and otherwise two bounds that are true. From below, the least flow between any two hosts, and what a fixed way to
+//! share all links between all pairs carries (a concurrent flow; every halving cuts that many pairs). From above,
+//! halvings that were tried.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -31,8 +32,8 @@ pub struct Bisection {
     pub method: String,
 }
 
-/// Returns the bisection of two graphs of one network: `low` without its links of unknown speed, `high` with them unbounded.
-/// The first `hosts` vertices of both are the hosts.
+/// Returns the bisection of two graphs of one network: `low` without its links of unknown speed, `high` with them
+/// unbounded. The first `hosts` vertices of both are the hosts.
 pub(crate) fn bisection(hosts: usize, low: &Graph, high: &Graph) -> Bisection {
     assert!(hosts <= low.vertices() && low.vertices() == high.vertices(), "graphs of two networks");
     let (low, _, method) = halves(low, hosts);
@@ -43,7 +44,7 @@ pub(crate) fn bisection(hosts: usize, low: &Graph, high: &Graph) -> Bisection {
     Bisection { bits: BandwidthRange { low, high }, exact: high == Some(low), method: method.into() }
 }
 
-/// At least, at most, and how that is known. The first `hosts` vertices are hosts.
+/// Returns lower and upper bound, and their derivation. The first `hosts` vertices are hosts.
 fn halves(graph: &Graph, hosts: usize) -> (u64, u64, &'static str) {
     if hosts <= TREE_HOSTS_MAX
         && let Some(adjacent) = forest(graph)
@@ -78,7 +79,7 @@ fn adjacent(graph: &Graph) -> AdjacencyList {
     adjacent
 }
 
-/// The neighbours, if there is no circle.
+/// Returns the neighbours, if there is no circle.
 fn forest(graph: &Graph) -> Option<AdjacencyList> {
     let adjacent = adjacent(graph);
     let edges: usize = adjacent.iter().map(Vec::len).sum::<usize>() / 2;
@@ -86,7 +87,7 @@ fn forest(graph: &Graph) -> Option<AdjacencyList> {
     (edges + components == adjacent.len()).then_some(adjacent)
 }
 
-/// One vertex of each connected part.
+/// Returns one vertex of each connected component.
 fn roots(adjacent: &AdjacencyList) -> Vec<usize> {
     let mut seen = vec![false; adjacent.len()];
     let mut roots = Vec::new();
@@ -102,7 +103,7 @@ fn roots(adjacent: &AdjacencyList) -> Vec<usize> {
     roots
 }
 
-/// The vertices of a connected part from a root on: each with the one before it and what joins them.
+/// Returns the vertices of a connected part from a root on: each with the one before it and what joins them.
 fn walk(adjacent: &AdjacencyList, root: usize) -> Vec<(usize, Option<usize>, u64)> {
     let mut seen = vec![false; adjacent.len()];
     let mut order = Vec::new();
@@ -123,7 +124,7 @@ fn walk(adjacent: &AdjacencyList, root: usize) -> Vec<(usize, Option<usize>, u64
 /// The least that is cut with k hosts on the first side, for each k; by the side of the vertex at the top.
 type MinCuts = [Vec<u64>; 2];
 
-/// Exact, from the leaves upwards.
+/// Returns the exact cut of a tree, from the leaves upwards.
 fn of_tree(adjacent: &AdjacencyList, hosts: usize) -> u64 {
     let mut whole = vec![0];
     for root in roots(adjacent) {
@@ -148,7 +149,7 @@ fn of_tree(adjacent: &AdjacencyList, hosts: usize) -> u64 {
     whole.get(hosts / 2).copied().unwrap_or(0).min(UNBOUNDED)
 }
 
-/// With the vertex itself, which counts if it is a host.
+/// Returns the cuts with the vertex itself, which counts if it is a host.
 fn own(below: Option<MinCuts>, is_host: bool) -> MinCuts {
     let [mut first, mut second] = below.unwrap_or_else(|| [vec![0], vec![0]]);
     if is_host {
@@ -158,7 +159,7 @@ fn own(below: Option<MinCuts>, is_host: bool) -> MinCuts {
     [first, second]
 }
 
-/// On the same side for nothing, on the other one for the link.
+/// Returns the cheaper cuts: on the same side for nothing, on the other one for the link.
 fn cheaper(same: &[u64], other: &[u64], capacity: u64) -> Vec<u64> {
     assert_eq!(same.len(), other.len(), "both sides count the same hosts");
     same.iter().zip(other).map(|(same, other)| *same.min(&other.saturating_add(capacity))).collect()
@@ -168,7 +169,7 @@ fn least(cuts: &MinCuts) -> Vec<u64> {
     cheaper(&cuts[0], &cuts[1], 0)
 }
 
-/// Two parts side by side.
+/// Returns two parts side by side.
 fn join(a: &[u64], b: &[u64]) -> Vec<u64> {
     assert!(!a.is_empty() && !b.is_empty(), "a part of a tree has no way to be cut");
     let mut sum = vec![u64::MAX; a.len() + b.len() - 1];
@@ -196,7 +197,8 @@ fn all_halvings(graph: &Graph, hosts: usize) -> u64 {
     cuts.min().unwrap_or(0)
 }
 
-/// Hosts that are near to each other on one side: runs of the order in which a walk through the network meets them.
+/// Returns the hosts that are near to each other on one side: runs of the order in which a walk through the network
+/// meets them.
 fn some_halvings(graph: &Graph, hosts: usize) -> u64 {
     let adjacent = adjacent(graph);
     let mut order = Vec::new();
@@ -224,7 +226,7 @@ fn some_halvings(graph: &Graph, hosts: usize) -> u64 {
     (0..hosts).step_by(step).map(from).min().unwrap_or(UNBOUNDED)
 }
 
-/// Two bounds that hold for every halving.
+/// Returns two bounds that hold for every halving.
 fn from_below(graph: &Graph, hosts: usize) -> u64 {
     let pairs = (1..hosts).map(|host| graph.flow(&[0], &[host])).min().unwrap_or(0);
     let shared = concurrent(graph, hosts);
@@ -234,7 +236,8 @@ fn from_below(graph: &Graph, hosts: usize) -> u64 {
     pairs.max(shared as u64).min(UNBOUNDED)
 }
 
-/// Share of each pair of hosts if all send to each other over all shortest ways, each vertex sharing alike among them.
+/// Returns the share of each pair of hosts if all send to each other over all shortest ways, each vertex sharing alike
+/// among them.
 fn concurrent(graph: &Graph, hosts: usize) -> f64 {
     let adjacent = adjacent(graph);
     let mut loads: BTreeMap<(usize, usize), f64> = BTreeMap::new();

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 /// Lower and upper bound of a bandwidth in one direction, in bits per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BandwidthRange {
-    /// At least this much.
+    /// Lower bound.
     pub low: u64,
-    /// At most this much; `None` if nothing bounds it that is known.
+    /// Upper bound; `None` if none is known.
     pub high: Option<u64>,
 }

@@ -1,7 +1,7 @@
 //! Computes the bandwidth of a network from the speeds of its links.
 //!
-//! A link of unknown speed may carry any amount, so results are bounds: the lower one takes such links for missing, the upper one
-//! for unbounded.
+//! A link of unknown speed may carry any amount, so results are bounds: the lower one takes such links for missing, the
+//! upper one for unbounded.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,8 @@ pub fn bandwidth(network: &Network) -> Option<Bandwidth> {
         let name = |host: usize| graphs.hosts.get(host).map_or_else(String::new, |name| (*name).to_owned());
         Pair { from: name(from), to: name(to), bits: between(&graphs, &[from], &[to]) }
     };
-    // The least of all pairs is the least of those with any one host: what separates a pair separates one of both from that host.
+    // The least of all pairs is the least of those with any one host: what separates a pair separates one of both from
+    // that host.
     let pairs: Vec<Pair> = if count <= ALL_PAIRS_MAX {
         (0..count)
             .flat_map(|from| (from + 1..count).map(move |to| (from, to)))
@@ -54,7 +55,8 @@ pub fn bandwidth(network: &Network) -> Option<Bandwidth> {
     })
 }
 
-/// Returns the joint bandwidth from the hosts `from` to the hosts `to`; unbounded if the network does not join all of them.
+/// Returns the joint bandwidth from the hosts `from` to the hosts `to`; unbounded if the network does not join all of
+/// them.
 #[must_use]
 pub fn between_halves(network: &Network, from: &[String], to: &[String]) -> BandwidthRange {
     let graphs = graphs(network);

@@ -23,7 +23,8 @@ pub struct Change {
     pub after: Option<Value>,
 }
 
-/// All that is different, in the order of the map. Members of lists are known by their names, so their order does not matter.
+/// Returns all differences, in the order of the map. Members of lists are matched by name, so their order does not
+/// matter.
 #[must_use]
 pub fn diff(before: &Map, after: &Map) -> Vec<Change> {
     let value = |map: &Map| serde_json::to_value(map).unwrap_or(Value::Null);
@@ -64,7 +65,7 @@ fn are_named(list: &[Value]) -> bool {
     names.len() == list.len() && list.iter().all(Value::is_object)
 }
 
-/// Identity of a member. A link is identified by both its ends and ports, a cache by its level and kind.
+/// Returns the identity of a member. A link is identified by both its ends and ports, a cache by its level and kind.
 fn name(member: &Value) -> String {
     let text = |value: &Value| match value {
         Value::String(text) => text.clone(),

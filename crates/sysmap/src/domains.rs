@@ -6,8 +6,8 @@ use crate::merge::is_same_host;
 use crate::network::{LinkEnd, Map};
 use crate::paths::switch_of;
 
-/// The switch of each of these hosts, as far as the map knows it, by the network that knows most of them; named as
-/// people call it. Nothing of any if all of them are behind one: that tells nobody apart.
+/// Returns the switch of each of these hosts, as far as the map knows it, by the network that knows most of them; named
+/// as people call it. Nothing of any if all of them are behind one: that tells nobody apart.
 #[must_use]
 pub fn domains(map: &Map, hosts: &[&str]) -> Vec<Option<String>> {
     let of = |network: &crate::network::Network| -> Vec<Option<String>> {
@@ -32,9 +32,9 @@ pub fn domains(map: &Map, hosts: &[&str]) -> Vec<Option<String>> {
     best
 }
 
-/// An order of items in which those of one domain are as far from each other as can be: each domain's are spread evenly
-/// over all. Those of which nothing is known count as a domain. Within a domain the order stays, and so does all of it
-/// if there is only one.
+/// Returns an order of items in which those of one domain are as far from each other as can be: each domain's are
+/// spread evenly over all. Those of which nothing is known count as a domain. Within a domain the order stays, and so
+/// does all of it if there is only one.
 #[must_use]
 pub fn spread_over<K: Ord>(domains: &[K]) -> Vec<usize> {
     let mut members: BTreeMap<&K, Vec<usize>> = BTreeMap::new();

@@ -12,7 +12,7 @@ const GAP: (usize, usize) = (20, 60);
 /// Boxes beside each other.
 const ROW: usize = 12;
 
-/// In the language of Graphviz: `dot -Tpng`.
+/// Returns a map in the language of Graphviz: `dot -Tpng`.
 #[must_use]
 pub fn dot(map: &Map) -> String {
     let mut text =
@@ -38,7 +38,7 @@ pub fn dot(map: &Map) -> String {
     text + "}\n"
 }
 
-/// Text inside of a host.
+/// Returns the text inside of a host.
 fn caption(host: &Host) -> Vec<String> {
     let mut lines = Vec::new();
     let cores = host.processors.as_ref().and_then(|processors| processors.cores.or(processors.threads));
@@ -71,7 +71,7 @@ fn size(bytes: u64) -> String {
     if bytes >= GIB { format!("{} GiB", bytes / GIB) } else { format!("{} MiB", bytes >> 20) }
 }
 
-/// Links with the same ends, as one: how many, and their speed if all of it is known.
+/// Returns links with the same ends as one: how many, and their speed if all of it is known.
 fn bundles(network: &Network) -> BTreeMap<(&LinkEnd, &LinkEnd), (usize, Option<u64>)> {
     let mut bundles: BTreeMap<(&LinkEnd, &LinkEnd), (usize, Option<u64>)> = BTreeMap::new();
     for link in &network.links {
@@ -97,7 +97,7 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\\\""))
 }
 
-/// A picture: hosts below, what joins them above, networks beside each other.
+/// Returns a picture: hosts below, what joins them above, networks beside each other.
 #[must_use]
 pub fn svg(map: &Map) -> String {
     let (places, size) = places(map);
@@ -160,14 +160,14 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Key of a shape: of a host, or of a switch of a network.
+/// Returns the key of a shape: of a host, or of a switch of a network.
 fn key(network: usize, end: &LinkEnd) -> (Option<usize>, LinkEnd) {
     (matches!(end, LinkEnd::Switch(_)).then_some(network), end.clone())
 }
 
 type Places = BTreeMap<(Option<usize>, LinkEnd), (usize, usize)>;
 
-/// Positions of all shapes, and the size of the picture.
+/// Returns the positions of all shapes, and the size of the picture.
 fn places(map: &Map) -> (Places, (usize, usize)) {
     let mut rows: Vec<Vec<(Option<usize>, LinkEnd)>> = Vec::new();
     for (number, network) in map.networks.iter().enumerate() {
@@ -192,7 +192,8 @@ fn places(map: &Map) -> (Places, (usize, usize)) {
     (places, (GAP.0 + widest * step_x, GAP.0 + rows.len().max(1) * step_y))
 }
 
-/// Distance of each switch from the nearest host; those without any are as near as their neighbours make them, or 1.
+/// Returns the distance of each switch from the nearest host; those without any are as near as their neighbours make
+/// them, or 1.
 fn levels(network: &Network) -> BTreeMap<&str, usize> {
     let mut levels: BTreeMap<&str, usize> = BTreeMap::new();
     let mut queue: VecDeque<(&LinkEnd, usize)> = network

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// More than any sum of real capacities, and far from where sums overflow.
+/// Capacity that stands for no limit: above any sum of real ones, and far below where sums overflow.
 pub(crate) const UNBOUNDED: u64 = u64::MAX / 1024;
 
 /// Returns the flow, or `None` if it crosses an unbounded edge.
@@ -25,7 +25,7 @@ struct FlowArc {
 }
 
 impl Graph {
-    /// A graph of so many vertices, without edges.
+    /// Creates a graph of so many vertices, without edges.
     #[must_use]
     pub fn new(vertices: usize) -> Graph {
         Graph { edges: Vec::new(), vertices }
@@ -38,20 +38,21 @@ impl Graph {
         }
     }
 
-    /// Number of vertices.
+    /// Returns the number of vertices.
     #[must_use]
     pub fn vertices(&self) -> usize {
         self.vertices
     }
 
-    /// The edges, with their capacities.
+    /// Returns the edges, with their capacities.
     #[must_use]
     pub fn edges(&self) -> &[(usize, usize, u64)] {
         &self.edges
     }
 
-    /// The most that flows from all of `sources` to all of `sinks` at the same time, which is what the narrowest cut between them
-    /// carries (Ford and Fulkerson, 1956). A set that is empty, or has a vertex of the other one, makes no sense: 0.
+    /// Returns the most that flows from all of `sources` to all of `sinks` at the same time, which is what the
+    /// narrowest cut between them carries (Ford and Fulkerson, 1956). A set that is empty, or has a vertex of the other
+    /// one, makes no sense: 0.
     #[must_use]
     pub fn flow(&self, sources: &[usize], sinks: &[usize]) -> u64 {
         if sources.is_empty() || sinks.is_empty() || sources.iter().any(|source| sinks.contains(source)) {
@@ -82,7 +83,7 @@ impl Graph {
     }
 }
 
-/// An arc each way: with what each carries away from its vertex.
+/// Adds an arc each way: with what each carries away from its vertex.
 fn pair(arcs: &mut [Vec<FlowArc>], (from, there): (usize, u64), (to, back): (usize, u64)) {
     let places = (arcs.get(from).map_or(0, Vec::len), arcs.get(to).map_or(0, Vec::len));
     if let Some(list) = arcs.get_mut(from) {
@@ -93,7 +94,8 @@ fn pair(arcs: &mut [Vec<FlowArc>], (from, there): (usize, u64), (to, back): (usi
     }
 }
 
-/// Distance of each vertex from the source over arcs with something left; nothing if the sink is out of reach.
+/// Returns the distance of each vertex from the source over arcs with something left; nothing if the sink is out of
+/// reach.
 fn levels(arcs: &[Vec<FlowArc>], source: usize, sink: usize) -> Option<Vec<usize>> {
     let mut levels = vec![usize::MAX; arcs.len()];
     let mut queue = VecDeque::from([source]);
@@ -111,7 +113,8 @@ fn levels(arcs: &[Vec<FlowArc>], source: usize, sink: usize) -> Option<Vec<usize
     (*levels.get(sink)? != usize::MAX).then_some(levels)
 }
 
-/// Sends as much as one path of the level graph carries; 0 if there is none left. `next` remembers which arcs lead nowhere.
+/// Sends as much as one path of the level graph carries; 0 if there is none left. `next` remembers which arcs lead
+/// nowhere.
 fn push(
     arcs: &mut [Vec<FlowArc>],
     levels: &[usize],

@@ -1,4 +1,4 @@
-//! One machine.
+//! A machine.
 
 use std::collections::BTreeMap;
 
@@ -113,7 +113,7 @@ pub struct Cache {
 /// Memory of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// All that the kernel uses.
+    /// All memory that the kernel uses.
     pub total_bytes: u64,
     /// Space to move pages to.
     pub swap_bytes: Option<u64>,

@@ -50,7 +50,7 @@ impl LinkJudgement<'_> {
         doubtful
     }
 
-    /// The links that are slow, as far as that was seen while nobody else sent.
+    /// Returns the links that are slow, as far as that was seen while nobody else sent.
     #[must_use]
     pub fn slow(&self, flows: &MeasuredFlows) -> Vec<SlowLink> {
         let is_seen_alone = |host: usize, direction| {
@@ -80,8 +80,8 @@ impl LinkJudgement<'_> {
         self.hosts.get(host).map_or_else(String::new, |host| host.name.clone())
     }
 
-    /// Hosts whose best is far below that of their peers, with what peers would have on that interface. Of two hosts
-    /// nobody can say whose link it is.
+    /// Returns the hosts whose best is far below that of their peers, with what peers would have on that interface. Of
+    /// two hosts nobody can say whose link it is.
     fn slow_hosts(&self, flows: &MeasuredFlows) -> Vec<(usize, Direction, u64)> {
         let speeds: Option<Vec<u64>> =
             self.hosts.iter().map(|host| host.expected_bits.filter(|bits| *bits > 0)).collect();
@@ -128,8 +128,8 @@ impl LinkJudgement<'_> {
         all.filter(|(_, bits, ends)| (*bits as f64) < *ends as f64 * SLOW_BELOW).collect()
     }
 
-    /// Links between switches that all pairs over them are slow by, as far as those were seen alone. What they explain
-    /// is taken out of the pairs.
+    /// Returns the links between switches that all pairs over them are slow by, as far as those were seen alone. What
+    /// they explain is taken out of the pairs.
     fn of_switches(
         &self,
         flows: &MeasuredFlows,
@@ -164,7 +164,7 @@ impl LinkJudgement<'_> {
     }
 }
 
-/// Speed of all wires between two switches together.
+/// Returns the speed of all wires between two switches together.
 fn speed(network: &Network, (from, to): &(String, String)) -> Option<u64> {
     let ends = (LinkEnd::Switch(from.clone()), LinkEnd::Switch(to.clone()));
     let joins = |a: &LinkEnd, b: &LinkEnd| (a, b) == (&ends.0, &ends.1) || (b, a) == (&ends.0, &ends.1);
@@ -186,12 +186,12 @@ fn part(bits: u64, whole: u64) -> f64 {
     bits as f64 / whole.max(1) as f64
 }
 
-/// The end of a pair whose link bits in this direction go over first.
+/// Returns the end of a pair whose link bits in this direction go over first.
 fn end((from, to): (usize, usize), direction: Direction) -> usize {
     if direction == Direction::Sends { from } else { to }
 }
 
-/// The best that a host did with anybody.
+/// Returns the best that a host did with anybody.
 #[must_use]
 pub fn best(flows: &MeasuredFlows, host: usize, direction: Direction) -> Option<u64> {
     let own = flows.iter().filter(|(pair, _)| end(**pair, direction) == host);

@@ -102,9 +102,9 @@ pub enum SlowLinkLocation {
         /// The receiver.
         to: String,
     },
-    /// One of these links between switches: each is on the ways of the same slow pairs.
+    /// One of these links between switches: each is on the paths of the same slow pairs.
     Switches {
-        /// From switch to switch, by their ids.
+        /// Pairs of switches, by their ids.
         links: Vec<(String, String)>,
     },
 }

@@ -17,8 +17,8 @@ pub fn is_same_host(one: &str, other: &str) -> bool {
     short(one) == short(other)
 }
 
-/// One map of all: each host once, each network of the same name and source once, and of its links those between what is in the map.
-/// Of two hosts of one name the later one counts.
+/// Merges maps: each host once, each network of the same name and source once, with those of its links that are between
+/// members of the map. Of two hosts of one name the later one counts.
 #[must_use]
 pub fn merge(maps: Vec<Map>) -> Map {
     let mut whole = Map::default();

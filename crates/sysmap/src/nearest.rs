@@ -15,9 +15,9 @@ pub struct NumaPlacement {
     pub disk: Option<String>,
 }
 
-/// The place of the daemon with these volumes, the `index`-th of `count` on a host: on its share of the parts of
-/// memory, that with the disk of its volumes if all are on disks of one place, else they take turns. Nothing if there
-/// is only one daemon, or one part, or the map does not say: then it may run anywhere.
+/// Returns the place of the daemon with these volumes, the `index`-th of `count` on a host: on its share of the parts
+/// of memory, that with the disk of its volumes if all are on disks of one place, else they take turns. Nothing if
+/// there is only one daemon, or one part, or the map does not say: then it may run anywhere.
 #[must_use]
 pub fn nearest(host: &Host, volumes: &[&str], index: usize, count: usize) -> Option<NumaPlacement> {
     let parts: Vec<_> = host.numa.iter().filter(|part| !part.processors.is_empty()).collect();
@@ -37,7 +37,7 @@ pub fn nearest(host: &Host, volumes: &[&str], index: usize, count: usize) -> Opt
     })
 }
 
-/// The first disk and the part of the machine of all volumes, if these are on disks of one part.
+/// Returns the first disk and the part of the machine of all volumes, if these are on disks of one part.
 fn one_place<'a>(host: &'a Host, volumes: &[&str]) -> Option<(&'a str, u32)> {
     let places: Option<Vec<(&str, u32)>> = volumes.iter().map(|volume| disk_of(host, volume)).collect();
     let places = places?;
@@ -45,7 +45,7 @@ fn one_place<'a>(host: &'a Host, volumes: &[&str]) -> Option<(&'a str, u32)> {
     places.iter().all(|(_, other)| *other == numa).then_some((first, numa))
 }
 
-/// The disk of a path, and the part of the machine that it is nearest to.
+/// Returns the disk of a path, and the part of the machine that it is nearest to.
 fn disk_of<'a>(host: &'a Host, path: &str) -> Option<(&'a str, u32)> {
     let holds = host.mounts.iter().filter(|mount| Path::new(path).starts_with(&mount.path));
     // The innermost one; of several at one path the last one, which hides the others.
@@ -57,7 +57,7 @@ fn disk_of<'a>(host: &'a Host, path: &str) -> Option<(&'a str, u32)> {
     Some((disk.name.as_str(), disk.numa?))
 }
 
-/// The numbers of a list as the kernel writes it, `0-31,64-95`, below `end`.
+/// Returns the numbers of a list as the kernel writes it, `0-31,64-95`, below `end`.
 #[must_use]
 pub fn listed(list: &str, end: usize) -> Vec<usize> {
     let mut numbers = Vec::new();

@@ -22,8 +22,8 @@ pub struct Map {
     pub measured: Option<Measured>,
 }
 
-/// A network, as one source describes it. Several sources that describe the same wires are several networks: a map does not
-/// guess that two names are one switch.
+/// A network, as one source describes it. Several sources that describe the same wires are several networks: a map does
+/// not guess that two names are one switch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Network {
     /// `infiniband`, `slurm` or `lldp`.
@@ -102,7 +102,7 @@ impl Map {
 }
 
 impl Link {
-    /// The same link, with its lesser end first: links that are seen from both ends are then equal.
+    /// Returns the same link, with its lesser end first: links that are seen from both ends are then equal.
     #[must_use]
     pub fn in_order(self) -> Link {
         if (&self.from, &self.from_port) <= (&self.to, &self.to_port) {
@@ -114,7 +114,7 @@ impl Link {
 }
 
 impl LinkEnd {
-    /// The host, if it is one.
+    /// Returns the host, if it is one.
     #[must_use]
     pub fn host(&self) -> Option<&str> {
         match self {

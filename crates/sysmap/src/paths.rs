@@ -7,8 +7,8 @@ use crate::network::{LinkEnd, Network};
 /// Pairs of hosts, by index.
 type Pairs = Vec<(usize, usize)>;
 
-/// For each link between two switches, in each direction, the pairs whose way is over it. Where there are several
-/// shortest ways one is taken for the way.
+/// Returns for each link between two switches, in each direction, the pairs whose path crosses it. Of several shortest
+/// paths one is chosen.
 pub(crate) fn crossings(
     network: &Network,
     hosts: &[&str],
@@ -29,7 +29,7 @@ pub(crate) fn crossings(
     over
 }
 
-/// The switches that hosts are joined to: of each host the first one, by id.
+/// Returns the switches that hosts are joined to: of each host the first one, by id.
 #[must_use]
 pub fn switch_of<'a>(network: &'a Network, host: &str) -> Option<&'a str> {
     let other = |link: &'a crate::network::Link| match (&link.from, &link.to) {
@@ -43,7 +43,7 @@ pub fn switch_of<'a>(network: &'a Network, host: &str) -> Option<&'a str> {
     network.links.iter().filter_map(other).min()
 }
 
-/// The links between switches of a shortest way, through no other host.
+/// Returns the links between switches of a shortest way, through no other host.
 fn way(neighbours: &BTreeMap<&LinkEnd, Vec<&LinkEnd>>, from: &str, to: &str) -> Vec<(String, String)> {
     let (first, last) = (LinkEnd::Host(from.into()), LinkEnd::Host(to.into()));
     let mut before: BTreeMap<&LinkEnd, &LinkEnd> = BTreeMap::new();

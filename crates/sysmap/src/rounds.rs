@@ -17,7 +17,7 @@ pub fn rounds(hosts: usize) -> Vec<Vec<(usize, usize)>> {
     (0..if hosts < 2 { 0 } else { moving }).map(of).collect()
 }
 
-/// So many of all rounds at most, spread evenly over them.
+/// Returns at most so many of the rounds, spread evenly over them.
 #[must_use]
 pub fn spread<T>(rounds: Vec<T>, most: usize) -> Vec<T> {
     let (all, most) = (rounds.len(), most.min(rounds.len()));

@@ -1,8 +1,8 @@
-//! A client's side: which tokens it has, which of its calls use them, and what it gives back when they are recalled.
+//! A client's side: which tokens it has, which of its calls use them, and what it returns when they are recalled.
 //!
-//! Calls of one client that conflict go one after the other, in the order in which they came, so a call is atomic among
-//! programs of one mount as it is among clients. A call begins when tokens cover it; what is recalled covers nothing that
-//! begins later, and is given back as soon as no call uses it.
+//! Calls of one client that conflict are ordered by their arrival, so that a call is atomic among programs of one mount
+//! as among clients. A call begins when tokens cover it. Recalled tokens cover nothing that begins later, and are
+//! returned as soon as no call uses them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,27 +12,27 @@ use crate::ranges::{both, overlap, without};
 use crate::streams::Streams;
 use crate::{Grant, RANGES_MAX, TokenRequest, Yielded};
 
-/// Number of a call; later ones have higher numbers. A call's request for tokens has the same.
+/// Number of a call; later calls have higher numbers. A call's request for tokens has the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId(pub u64);
 
 /// Next step of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Poll {
-    /// Tokens cover it: it may go on, until [`Holder::end`].
+    /// Covered by tokens: it may go on, until [`Holder::end`].
     Go,
-    /// Its home is to be asked for this; then [`Holder::granted`], or [`Holder::end`] if that fails.
+    /// Send this request to its home; then call [`Holder::granted`], or [`Holder::end`] if that fails.
     Ask(TokenRequest),
-    /// Another call of this client has to end first.
+    /// Wait for the end of another call of this client.
     Wait,
 }
 
-/// Tokens that this client has no more, as its home is to be told.
+/// Return of tokens, to be sent to their home.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GiveBack {
     /// The file.
     pub ino: Ino,
-    /// The last grant that it concerns.
+    /// Serial of the last grant that it concerns.
     pub upto: u64,
     /// For readers: the right to read stays.
     pub mode: TokenMode,
@@ -59,32 +59,32 @@ struct Call {
     mode: TokenMode,
     range: ByteRange,
     progress: Progress,
-    /// The last grant that had arrived when it asked: what it is granted is later.
+    /// Serial of the last grant that had arrived when it asked: its own grant is later.
     asked_behind: u64,
-    /// True if it has gone on once.
+    /// True if it has gone on before.
     has_run: bool,
     /// True if an earlier process of this client has begun it.
     resumes: bool,
 }
 
-/// A recall that something is still in the way of.
+/// A recall that cannot be obeyed yet.
 #[derive(Clone, Debug)]
 struct Recalled {
     upto: u64,
     mode: TokenMode,
     ranges: Vec<ByteRange>,
-    /// Requests of this client whose answers may bring what is recalled.
+    /// Requests of this client whose replies may bring recalled bytes.
     asks: Vec<CallId>,
 }
 
 #[derive(Debug, Default)]
 struct FileTokens {
     tokens: Vec<Token>,
-    /// Epoch of the file that they are of.
+    /// Epoch of the file that the tokens belong to.
     epoch: u32,
     /// Serial of the last grant that has arrived.
     serial: u64,
-    /// In the order in which they came.
+    /// Calls, in the order of their arrival.
     calls: BTreeMap<CallId, Call>,
     recalled: Vec<Recalled>,
     streams: Streams,
@@ -95,25 +95,26 @@ struct FileTokens {
 pub struct Holder {
     files: HashMap<Ino, FileTokens>,
     calls: u64,
-    /// Each call asks, and what it got is given back when it is over: of a client that cannot be asked to.
+    /// True for a client that cannot be sent recalls: each call asks, and returns its tokens at its end.
     keeps_nothing: bool,
     /// Bytes that tokens have ceased to cover since [`Holder::take_uncovered`].
     uncovered: Uncovered,
 }
 
-/// Bytes of files that no token covers any more.
+/// Ranges of files that no token covers any more.
 type Uncovered = Vec<(Ino, ByteRange)>;
 
 impl Holder {
-    /// Tokens of a client that keeps them between its calls, or does not. Calls have numbers behind this one, which no other
-    /// process of the client should have.
+    /// Creates the tokens of a client that keeps them between its calls, or does not. Calls have numbers above `calls`,
+    /// which no other process of the client should have.
     #[must_use]
     pub fn new(keeps: bool, calls: u64) -> Holder {
         Holder { keeps_nothing: !keeps, calls, ..Holder::default() }
     }
 
-    /// A call wants to read or write a range of a file that had this epoch when it was last heard of. Not before
-    /// [`Holder::poll`] says so. One that resumes what an earlier process has begun goes before all that have not begun here.
+    /// Begins a call that reads or writes a range of a file, whose epoch was this when last reported. It may go on only
+    /// when [`Holder::poll`] says so. A call that resumes one of an earlier process goes before all that have not begun
+    /// here.
     pub fn begin(
         &mut self,
         ino: Ino,
@@ -147,7 +148,7 @@ impl Holder {
         if earlier.any(|other| other.mode.conflicts(call.mode) && other.range.overlaps(&call.range)) {
             return Poll::Wait;
         }
-        // Who keeps nothing asks for each call: tokens that are there are another call's, and go with that.
+        // A client that keeps nothing asks for each call: existing tokens belong to another call, and end with it.
         if !self.keeps_nothing
             && call.progress == Progress::Waits
             && file.missing(call.mode, &call.range).is_empty()
@@ -161,7 +162,8 @@ impl Holder {
         Poll::Ask(TokenRequest { mode: call.mode, required: call.range, desired })
     }
 
-    /// A call's request was granted, as of this epoch of the file: the call goes on.
+    /// Handles the grant of a call's request, as of this epoch of the file: the call goes on. Returns what is to be
+    /// returned now.
     pub fn granted(&mut self, ino: Ino, id: CallId, epoch: u32, grant: &Grant) -> Vec<GiveBack> {
         let file = self.files.entry(ino).or_default();
         let Some(Call { mode, range, progress, .. }) = file.calls.get(&id).cloned() else {
@@ -169,34 +171,34 @@ impl Holder {
         };
         file.adopt_epoch(ino, epoch, &mut self.uncovered);
         file.serial = file.serial.max(grant.serial);
-        // A grant of an epoch before the file's covers this call, which will be refused, and nothing else.
+        // A grant of an epoch before the file's covers this call, which targets will refuse, and nothing else.
         if file.epoch == epoch {
             file.add(mode, grant);
         }
-        // One that resumes may have gone first meanwhile.
+        // A resuming call may have gone first meanwhile.
         let has_to_wait = progress != Progress::Runs && overlap(&file.in_use(mode), &range);
         file.set(id, if has_to_wait { Progress::Waits } else { Progress::Runs });
         file.answered(id);
         file.give_back(ino, &mut self.uncovered)
     }
 
-    /// A grant is not used, since its home has been told meanwhile what this client has: the home may take it for held, until
-    /// all that is idle is given back.
+    /// Discards a grant, because the home was told meanwhile which tokens this client has. The home may count it as
+    /// held until everything idle is returned.
     pub fn discards(&mut self, ino: Ino, serial: u64) {
         if let Some(file) = self.files.get_mut(&ino) {
             file.serial = file.serial.max(serial);
         }
     }
 
-    /// The epoch of a file that its tokens are of.
+    /// Returns the epoch of a file that its tokens belong to.
     #[must_use]
     pub fn epoch(&self, ino: Ino) -> u32 {
         self.files.get(&ino).map_or(0, |file| file.epoch)
     }
 
-    /// A call's request was not granted yet, and is sent again ([`Holder::asks_again`]): its answer is not on its way. A call
-    /// that was going on has lost its tokens, and uses nothing as long as it waits. Who keeps nothing gives back what is
-    /// idle, for which others may be waiting in front of this call.
+    /// Records that a call's request was not granted yet and will be repeated ([`Holder::asks_again`]): no reply to it
+    /// is under way. A running call has lost its tokens, and uses nothing while it waits. A client that keeps nothing
+    /// returns what is idle, for which others may be waiting before this call.
     pub fn queued(&mut self, ino: Ino, id: CallId) -> Vec<GiveBack> {
         let Some(file) = self.files.get_mut(&ino) else { return Vec::new() };
         match file.calls.get(&id).map(|call| call.progress) {
@@ -213,7 +215,7 @@ impl Holder {
         }
     }
 
-    /// The request of a call that was queued, or whose grant is not used, is sent again.
+    /// Records that the request of a call that was queued, or whose grant was discarded, is sent again.
     pub fn asks_again(&mut self, ino: Ino, id: CallId) {
         let Some(file) = self.files.get_mut(&ino) else { return };
         if file.calls.get(&id).is_some_and(|call| call.progress != Progress::Runs) {
@@ -221,7 +223,7 @@ impl Holder {
         }
     }
 
-    /// A call is over.
+    /// Ends a call.
     pub fn end(&mut self, ino: Ino, id: CallId) -> Vec<GiveBack> {
         let Some(file) = self.files.get_mut(&ino) else { return Vec::new() };
         file.calls.remove(&id);
@@ -234,10 +236,9 @@ impl Holder {
         given
     }
 
-    /// Before a call that waits ends without having been granted what it needs, as far as is known: bytes to be given back
-    /// whatever grant they are of, since an answer may have been lost. Who keeps tokens is asked for them when somebody needs
-    /// them, and names nothing; and what a call has used once is not given back before it is known that nothing of it is
-    /// under way.
+    /// Returns the bytes to be returned whatever grant they belong to, for a waiting call that is given up and, as far
+    /// as is known, was granted nothing: a reply may have been lost. Empty for a client that keeps tokens, which is
+    /// sent recalls for them; and for a call that has run before, whose messages may still be under way.
     pub fn give_up(&self, ino: Ino, id: CallId) -> Vec<ByteRange> {
         let Some(file) = self.files.get(&ino).filter(|_| self.keeps_nothing) else { return Vec::new() };
         let call = file.calls.get(&id).filter(|call| !call.has_run);
@@ -248,13 +249,13 @@ impl Holder {
         without(&[given_up], &used)
     }
 
-    /// A home wants something back, that was granted up to some serial, and has not granted these requests.
+    /// Handles a recall by a home, of grants up to serial `upto`; requests in `waiting` are not granted yet.
     pub fn recall(&mut self, ino: Ino, upto: u64, wanted: &TokenRequest, waiting: &[CallId]) -> Yielded {
         let Some(file) = self.files.get_mut(&ino) else { return Yielded::default() };
         let is_asking = |(_, call): &(&CallId, &Call)| call.progress == Progress::Asks;
         let asks = file.calls.iter().filter(is_asking).map(|(id, _)| *id);
         let asks: Vec<CallId> = asks.filter(|id| !waiting.contains(id)).collect();
-        // What is welcome is given as far as it is idle, and not in front of a program of this client.
+        // Desired bytes are returned as far as they are idle, and not in front of a stream of this client.
         let mut idle = Vec::new();
         for desired in &wanted.desired {
             let end = file.streams.next_behind(wanted.required.end).unwrap_or(u64::MAX);
@@ -266,24 +267,24 @@ impl Holder {
         let given = without(&idle, &in_use);
         file.remove(ino, (upto, wanted.mode, &given), &mut self.uncovered);
         let recalled = [vec![wanted.required], without(&wanted.desired, &[wanted.required])].concat();
-        // What is on its way counts as what is there.
+        // A reply under way counts as tokens that are here.
         let mut kept = if asks.is_empty() { file.has(upto, wanted.mode, &recalled) } else { recalled };
         if kept.len() > RANGES_MAX {
-            // All between them counts as kept: that gives back less.
+            // Everything between them counts as kept: less is returned then.
             kept = kept.into_iter().reduce(|one, other| one.hull(&other)).into_iter().collect();
         }
         let is_in_the_way = overlap(&kept, &wanted.required);
         if is_in_the_way {
             let (mode, ranges) = (wanted.mode, vec![wanted.required]);
-            // Asked again, it is the same.
+            // A repeated recall replaces the earlier one.
             file.recalled.retain(|other| (other.mode, &other.ranges) != (mode, &ranges));
             file.recalled.push(Recalled { upto, mode, ranges, asks });
         }
         Yielded { kept, gives_back: is_in_the_way }
     }
 
-    /// Tokens of the files that `is_concerned` names, to be reclaimed at their home, and the epoch of each file; at most so
-    /// many, first those that calls use.
+    /// Returns tokens of the files that `is_concerned` accepts, for a reclaim at their home, with the epoch of each
+    /// file; `at_most` so many, those in use first.
     pub fn tokens(
         &self,
         is_concerned: impl Fn(Ino) -> bool,
@@ -300,9 +301,9 @@ impl Holder {
         all.into_iter().map(|(_, token)| token).take(at_most).collect()
     }
 
-    /// Of those files, this client has these tokens and no others, by a grant with this serial. Calls that have lost what they
-    /// use are refused by the targets. Who keeps nothing gives back at once what calls used that have ended since it said what
-    /// it has.
+    /// Sets the tokens of those files to these, by a grant with this serial. Calls that have lost their tokens will be
+    /// refused by targets. A client that keeps nothing returns at once what was used by calls that have ended since it
+    /// reclaimed.
     pub fn reclaimed(
         &mut self,
         is_concerned: impl Fn(Ino) -> bool,
@@ -328,26 +329,27 @@ impl Holder {
         files.into_iter().flat_map(idle).collect()
     }
 
-    /// A call has failed, what it sent may still arrive, and the home of the file knows that: these bytes are not kept.
+    /// Drops bytes after a failed call whose messages may still arrive, which the file's home knows.
     pub fn spoil(&mut self, ino: Ino, range: ByteRange) {
         if let Some(file) = self.files.get_mut(&ino) {
             file.remove(ino, (u64::MAX, TokenMode::Write, &[range]), &mut self.uncovered);
         }
     }
 
-    /// All tokens of a file that no call uses. Who keeps nothing gives back what it is not asking for at the moment, so that
-    /// its threads do not keep each other's bytes; others keep all as long as an answer may be on its way.
+    /// Returns all tokens of a file that no call uses. A client that keeps nothing returns all but what it is asking
+    /// for at the moment, so that its threads do not keep each other's bytes; others return nothing while a reply may
+    /// be under way.
     pub fn give_back_idle(&mut self, ino: Ino) -> Vec<GiveBack> {
         let Some(file) = self.files.get_mut(&ino) else { return Vec::new() };
-        // Who keeps nothing is never asked: tokens that a new epoch has voided here are given back as well.
+        // A client that keeps nothing is never sent recalls: tokens voided here by a new epoch have to be returned too.
         if file.tokens.is_empty() && (!self.keeps_nothing || file.serial == 0) {
             return Vec::new();
         }
-        // At the home a token has the last serial of those that became one, and here the first.
+        // Merged tokens have the latest serial of their parts at the home, and the earliest here.
         let upto = file.serial;
         let asked = file.calls.values().filter(|call| call.progress == Progress::Asks);
         let asked: Vec<ByteRange> = asked.map(|call| call.range).collect();
-        // The answer of a call may be overtaken by that of a later one, and bring what is desired as well.
+        // A call's reply may be overtaken by that of a later call, and bring desired bytes as well.
         if !self.keeps_nothing && !asked.is_empty() {
             return Vec::new();
         }
@@ -361,14 +363,14 @@ impl Holder {
         }
     }
 
-    /// Bytes that tokens have ceased to cover since this was last called: copies of them are dropped before anybody is told
-    /// that they are free.
+    /// Takes the ranges that tokens have ceased to cover since the last call: copies of them have to be dropped before
+    /// their return is sent.
     pub fn take_uncovered(&mut self) -> Vec<(Ino, ByteRange)> {
         std::mem::take(&mut self.uncovered)
     }
 
-    /// Returns the end of the bytes of a range that this client's tokens cover and nobody recalls: of those copies may be kept
-    /// after a call that reads.
+    /// Returns the end of the bytes of a range that are covered by tokens and not recalled: copies of them may be kept
+    /// after a read.
     #[must_use]
     pub fn covered_to(&self, ino: Ino, range: ByteRange) -> u64 {
         let file = self.files.get(&ino).filter(|_| !self.keeps_nothing);
@@ -378,14 +380,14 @@ impl Holder {
         })
     }
 
-    /// Returns whether a call of a file waits for its home's answer.
+    /// Returns true if a call on a file waits for its home's reply.
     #[must_use]
     pub fn is_asking(&self, ino: Ino) -> bool {
         let asks = |file: &FileTokens| file.calls.values().any(|call| call.progress == Progress::Asks);
         self.files.get(&ino).is_some_and(asks)
     }
 
-    /// Returns whether it keeps nothing between calls.
+    /// Returns true if it keeps nothing between calls.
     #[must_use]
     pub fn keeps_nothing(&self) -> bool {
         self.keeps_nothing
@@ -426,7 +428,7 @@ impl FileTokens {
         );
     }
 
-    /// Idle bytes that calls ask for, by grants before all that may be on their way for these.
+    /// Returns idle bytes that calls ask for, of grants before any that may be under way for these.
     fn idle_asked(&self, ino: Ino) -> Option<GiveBack> {
         let asking = || self.calls.values().filter(|call| call.progress == Progress::Asks);
         let upto = asking().map(|call| call.asked_behind).min()?;
@@ -435,7 +437,7 @@ impl FileTokens {
         (!ranges.is_empty()).then_some(GiveBack { ino, upto, mode: TokenMode::Write, ranges })
     }
 
-    /// The bytes of a range that are not covered by tokens that have not been recalled.
+    /// Returns the bytes of a range that are not covered by tokens, or are recalled.
     fn missing(&self, mode: TokenMode, range: &ByteRange) -> Vec<ByteRange> {
         let allowing = self.tokens.iter().filter(|token| token.mode.allows(mode));
         let mut missing = without(&[*range], &allowing.map(|token| token.range).collect::<Vec<_>>());
@@ -444,13 +446,13 @@ impl FileTokens {
         missing
     }
 
-    /// Returns what calls use that conflicts.
+    /// Returns the ranges of running calls that conflict.
     fn in_use(&self, mode: TokenMode) -> Vec<ByteRange> {
         let running = self.calls.values().filter(|call| call.progress == Progress::Runs);
         running.filter(|call| call.mode.conflicts(mode)).map(|call| call.range).collect()
     }
 
-    /// Of some bytes, those of which there are tokens that conflict, or that calls use.
+    /// Returns which of some bytes have conflicting tokens, or are in use.
     fn has(&self, upto: u64, mode: TokenMode, ranges: &[ByteRange]) -> Vec<ByteRange> {
         let meant = self.tokens.iter().filter(|token| token.serial <= upto && token.mode.conflicts(mode));
         let tokens: Vec<ByteRange> = meant.map(|token| token.range).collect();
@@ -458,7 +460,7 @@ impl FileTokens {
         both(ranges, &[tokens, in_use].concat())
     }
 
-    /// Gives tokens of some bytes away that were granted up to some serial, or, for readers, the right to write them.
+    /// Removes tokens for some bytes, of grants up to a serial; for readers, only the right to write.
     fn remove(
         &mut self,
         ino: Ino,
@@ -498,7 +500,7 @@ impl FileTokens {
                 let is_next =
                     token.mode == mode && (token.range.end == range.start || token.range.start == range.end);
                 if is_next {
-                    // The older serial: it may be recalled together with what is older.
+                    // The older serial, so that it is recalled together with older parts.
                     serial = serial.min(token.serial);
                     range = range.hull(&token.range);
                 } else {
@@ -511,12 +513,12 @@ impl FileTokens {
         self.tokens = tokens;
     }
 
-    /// The answer of a request is there, or will not come.
+    /// Records that the reply to a request has arrived, or will not.
     fn answered(&mut self, id: CallId) {
         self.recalled.iter_mut().for_each(|recall| recall.asks.retain(|ask| *ask != id));
     }
 
-    /// Gives away recalled tokens that no call uses any more.
+    /// Returns recalled tokens that no call uses any more.
     fn give_back(&mut self, ino: Ino, uncovered: &mut Uncovered) -> Vec<GiveBack> {
         let mut given = Vec::new();
         for recall in std::mem::take(&mut self.recalled) {
@@ -543,10 +545,10 @@ impl FileTokens {
     }
 
     fn adopt_epoch(&mut self, ino: Ino, epoch: u32, uncovered: &mut Uncovered) {
-        // Epochs count up and around.
+        // Epochs wrap around.
         if (epoch.wrapping_sub(self.epoch) as i32) > 0 {
             self.tokens.clear();
-            // Also what was kept under another contract, without tokens.
+            // Also copies that were kept under another contract, without tokens.
             uncovered.push((ino, ByteRange::ALL));
             self.epoch = epoch;
         }

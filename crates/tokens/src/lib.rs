@@ -1,16 +1,18 @@
-//! Range tokens: the right of a client to read or write bytes of a file, kept between its calls until somebody else wants
-//! one that conflicts. They make calls atomic under the strict contract, and cost a lone client one message per file.
+//! Range tokens: the right of a client to read or write bytes of a file, kept between its calls until somebody else
+//! wants one that conflicts. They make calls atomic under the strict contract, and cost a lone client one message per
+//! file.
 //!
 //! Two machines without clocks, locks or messages of their own: [`Manager`] at the home of a file grants tokens and has
-//! them recalled, [`Holder`] at a client has calls begin when they are covered, and gives back what is recalled. Schmuck and
-//! Haskin, "GPFS: A Shared-Disk File System for Large Computing Clusters", FAST 2002, section 3.2; see
+//! them recalled, [`Holder`] at a client has calls begin when they are covered, and gives back what is recalled.
+//! Schmuck and Haskin, "GPFS: A Shared-Disk File System for Large Computing Clusters", FAST 2002, section 3.2; see
 //! docs/decisions/0136-range-tokens.md.
 //!
 //! # How messages that cross are told apart
-//! Each grant has a *serial*, and a recall names the last serial that was given when it was decided. What is granted later
-//! is not concerned by it, however late the recall or its answer arrives. A recall also names the requests of its client
-//! that are still queued: any other request that the client has under way may have been granted already, by an answer that
-//! the recall has overtaken, so the client gives back what that answer brings once the call that asked has had it.
+//! Each grant has a *serial*, and a recall names the last serial that was given when it was decided. What is granted
+//! later is not concerned by it, however late the recall or its answer arrives. A recall also names the requests of its
+//! client that are still queued: any other request that the client has under way may have been granted already, by an
+//! answer that the recall has overtaken, so the client gives back what that answer brings once the call that asked has
+//! had it.
 
 mod holder;
 mod manager;
@@ -27,8 +29,8 @@ use bivouac_types::{ByteRange, TokenMode};
 /// Most ranges that one grant has.
 pub const RANGES_MAX: usize = 64;
 
-/// Time for which a client goes on first with calls that it began in an earlier process, or under an earlier daemon of the
-/// home.
+/// Time for which a client goes on first with calls that it began in an earlier process, or under an earlier daemon of
+/// the home.
 pub const RESUME: Duration = Duration::from_secs(1);
 
 /// Tokens that a client asks for.
@@ -61,7 +63,7 @@ pub struct Yielded {
 }
 
 impl Yielded {
-    /// Of what was recalled, what the client has no more.
+    /// Returns what the client has no more of what was recalled.
     #[must_use]
     pub fn given(&self, wanted: &TokenRequest) -> Vec<ByteRange> {
         ranges::without(&[vec![wanted.required], wanted.desired.clone()].concat(), &self.kept)

@@ -1,8 +1,9 @@
-//! The home's side: which client has which bytes of a file, who waits for some, and what has to be recalled for them.
+//! The home's side: which client has tokens for which bytes of a file, which requests wait, and what has to be recalled
+//! for them.
 //!
-//! Requests of one file are granted in the order in which they came, as far as they conflict, so nobody starves; one that
-//! conflicts with no earlier one and no token is granted at once. Nobody waits in a circle: a call has all that it needs by
-//! one request, and waits for nothing while it is in use.
+//! Requests of one file are granted in the order of their arrival as far as they conflict, so none starves; one that
+//! conflicts with no earlier request and no token is granted at once. There is no deadlock: a call gets everything that
+//! it needs by one request, and waits for nothing while it uses it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -12,10 +13,10 @@ use bivouac_types::{ByteRange, ClientId, Ino, TokenMode};
 use crate::ranges::{both, cover, overlap, without};
 use crate::{Grant, RANGES_MAX, RESUME, TokenRequest};
 
-/// Time for which a request that waits keeps its place without being heard of.
+/// Time without a message after which a waiting request loses its place.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
 
-/// Time after which a client is asked once more for what it has said that it gives back.
+/// Time after which a recall is sent once more to a client that has confirmed it.
 const RECALL_AGAIN: Duration = Duration::from_millis(500);
 
 /// A token.
@@ -25,9 +26,9 @@ struct HeldToken {
     mode: TokenMode,
     range: ByteRange,
     serial: u64,
-    /// The request by which it was granted, or 0.
+    /// The request that it was granted for, or 0.
     request: u64,
-    /// Of an earlier process of the client; until when it is kept.
+    /// For a token of an earlier process of the client, until when it is kept.
     inherited: Option<Instant>,
 }
 
@@ -40,7 +41,7 @@ struct Waiting {
     heard: Instant,
 }
 
-/// A recall that was decided: its client has not answered yet, or gives back what is required by itself.
+/// A recall that was sent: its client has not answered yet, or will return the bytes by itself.
 #[derive(Clone, Copy, Debug)]
 struct Recalled {
     client: ClientId,
@@ -50,48 +51,48 @@ struct Recalled {
     until: Instant,
 }
 
-/// Next step about a request.
+/// Next step for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestOutcome {
-    /// It has what it needs.
+    /// It was granted.
     Granted(Grant),
-    /// A client lost tokens of the file and may not know it: the file gets a new epoch first, so that targets refuse what
-    /// that client still sends. Then [`Manager::fenced`].
+    /// A client lost tokens of the file and may not know: the file has to get a new epoch first, so that targets refuse
+    /// what that client still sends. Call [`Manager::fenced`] then.
     Fence(Fence),
-    /// These clients have to give back what it needs. Each answer goes to [`Manager::yielded`].
+    /// These clients have to return what it needs. Each answer goes to [`Manager::yielded`].
     Recall(Vec<Recall>),
-    /// Another process of a client that had what it needs has begun, and goes on with its calls first.
+    /// A client had what it needs and has restarted: its new process finishes its calls first.
     Inherited {
-        /// Not longer than until then.
+        /// At the latest until then.
         until: Instant,
     },
-    /// Others that came earlier have to be granted first, or what it needs has been recalled already. Whether it is new: who
-    /// has been asked to give something back then took it for granted, perhaps, and is to be asked again.
+    /// Earlier requests have to be granted first, or what it needs has been recalled already. For a new request,
+    /// recalls are to be sent again: a client may have answered one in the belief that this request was granted.
     Queued {
         /// True if it was not queued before.
         is_new: bool,
     },
 }
 
-/// Losses before a fence was begun.
+/// Counts of losses at the beginning of a fence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fence {
     /// Losses of tokens of this file.
     of_file: u64,
-    /// Losses of tokens that nobody knows.
+    /// Losses of tokens by clients of which it was unknown what they had.
     unknown: u64,
 }
 
-/// Tokens of a file that a client is asked to give back.
+/// Recall of tokens of a file from a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recall {
-    /// The client that has them.
+    /// The client.
     pub client: ClientId,
-    /// The last grant that it concerns.
+    /// Serial of the last grant that it concerns.
     pub upto: u64,
-    /// The first of those that are in the way.
+    /// Serial of the oldest grant in the way.
     pub oldest: u64,
-    /// The use, the required bytes, and others that are welcome.
+    /// The mode, the bytes that are needed, and others that are desired.
     pub wanted: TokenRequest,
     /// Requests of that client that are not granted yet.
     pub waiting: Vec<u64>,
@@ -106,7 +107,7 @@ struct FileTokens {
     fenced: Fence,
 }
 
-/// A client, and its use of bytes.
+/// A client with the mode and range of its token or request.
 pub type Listed = (ClientId, TokenMode, ByteRange);
 
 /// The tokens of all files of a home.
@@ -115,14 +116,14 @@ pub struct Manager {
     files: HashMap<Ino, FileTokens>,
     /// Serial of the last grant.
     serial: u64,
-    /// Number of times that a client was lost of which it was not known what it had.
+    /// Number of clients lost of which it was unknown what they had.
     unknown: u64,
 }
 
 impl Manager {
-    /// A client asks, for the first time or again. `id` is the same then, and higher for its later requests. One that renews
-    /// goes on with a call that it, or an earlier process of it, has done in part: nobody else comes first, as long as it
-    /// has the tokens.
+    /// Handles a request, new or repeated. `id` is the same for repetitions, and higher for later requests. A request
+    /// that renews continues a call that the client, or an earlier process of it, has done in part: no other comes
+    /// first as long as the client still has the tokens.
     pub fn ask(
         &mut self,
         ino: Ino,
@@ -134,11 +135,11 @@ impl Manager {
         let file = self.files.entry(ino).or_default();
         let before = file.waiting.len();
         let at = file.queue(client, id, wanted, now);
-        // Also where it has to wait for a fence: whoever comes meanwhile is granted behind it.
+        // Also for a request that waits for a fence: others that arrive meanwhile are granted after it.
         let is_new = at == before;
         if renews && file.has(client, wanted) {
-            // A fence may take longer than what is inherited is kept. One that has not got what it needs waits for others,
-            // who must not wait for this.
+            // A fence may take longer than inherited tokens are kept. A client that lacks something waits for others,
+            // which must not wait for it.
             file.prolong_inheritance(client, now);
         }
         file.end_inheritance(now);
@@ -177,14 +178,14 @@ impl Manager {
         RequestOutcome::Granted(Grant { serial: self.serial, ranges })
     }
 
-    /// Returns whether a request has a place among those that wait.
+    /// Returns true if a request waits.
     #[must_use]
     pub fn is_waiting(&self, ino: Ino, client: ClientId, id: u64) -> bool {
         let has = |file: &FileTokens| file.waiting.iter().any(|one| (one.client, one.id) == (client, id));
         self.files.get(&ino).is_some_and(has)
     }
 
-    /// The tokens of a file, by client and offset, and what requests that wait require, in their order.
+    /// Returns the tokens of a file, by client and offset, and what waiting requests need, in order.
     #[must_use]
     pub fn list(&self, ino: Ino) -> (Vec<Listed>, Vec<Listed>) {
         let Some(file) = self.files.get(&ino) else { return Default::default() };
@@ -195,7 +196,7 @@ impl Manager {
         (held, waiting.collect())
     }
 
-    /// A request is not waited for any more. What it was granted of these bytes, by an answer that was lost, is given back.
+    /// Removes a request. Returns to the file what it was granted of these bytes, by a reply that was lost.
     pub fn cancel(&mut self, ino: Ino, client: ClientId, id: u64, ranges: &[ByteRange]) {
         self.change(ino, |file| {
             file.waiting.retain(|one| (one.client, one.id) != (client, id));
@@ -203,8 +204,8 @@ impl Manager {
         });
     }
 
-    /// A client has given back bytes that it had by grants up to this one; for readers it may keep the right to read them.
-    /// Whether it had any.
+    /// Handles the return of bytes by a client that had them by grants up to this one; for readers it may keep the
+    /// right to read. Returns true if it had any.
     pub fn yielded(
         &mut self,
         ino: Ino,
@@ -218,13 +219,13 @@ impl Manager {
         had
     }
 
-    /// A client has answered a recall otherwise than that it gives back by itself, or not at all: it is asked again by whoever
-    /// looks next.
+    /// Handles an answer to a recall other than the promise to return the bytes, or no answer: the recall is sent again
+    /// for the next request that needs it.
     pub fn recall_ended(&mut self, ino: Ino, client: ClientId) {
         self.change(ino, |file| file.forget_recalls(client));
     }
 
-    /// A file has got a new epoch since this was to be done.
+    /// Records that a file has got a new epoch for this fence.
     pub fn fenced(&mut self, ino: Ino, fence: Fence) {
         let unknown = self.unknown;
         let FileTokens { lost, fenced, .. } = self.files.entry(ino).or_default();
@@ -236,34 +237,34 @@ impl Manager {
         fenced.unknown = fenced.unknown.max(fence.unknown);
     }
 
-    /// Returns whether a fence has been done.
+    /// Returns true if a fence is complete.
     #[must_use]
     pub fn is_fenced(&self, ino: Ino, fence: Fence) -> bool {
         let fenced = self.files.get(&ino).map(|file| file.fenced).unwrap_or_default();
         fenced.of_file >= fence.of_file && fenced.unknown >= fence.unknown
     }
 
-    /// Returns whether anybody waits for tokens of a file.
+    /// Returns true if any request for tokens of a file waits.
     #[must_use]
     pub fn has_waiters(&self, ino: Ino) -> bool {
         self.files.get(&ino).is_some_and(|file| !file.waiting.is_empty())
     }
 
-    /// A client has failed in a call on these bytes, and messages of it may still arrive: it has them no more, and the file is
-    /// to be fenced.
+    /// Handles a call of a client on these bytes that failed while messages of it may still arrive: the client loses
+    /// the bytes, and the file needs a fence.
     pub fn spoil(&mut self, ino: Ino, client: ClientId, ranges: &[ByteRange]) {
         let file = self.files.entry(ino).or_default();
         file.take(client, TokenMode::Write, ranges, u64::MAX);
-        // Also where it had none of them any more: the message that may still arrive was sent while it had.
+        // Also if it had none of them any more: the message was sent while it had.
         file.lost += 1;
     }
 
-    /// A client does not answer: it loses its tokens of a file.
+    /// Takes all tokens of a file from a client that does not answer.
     pub fn revoke(&mut self, ino: Ino, client: ClientId) {
         self.change(ino, |file| file.lose(client));
     }
 
-    /// A client has said that it ends, and nothing that it sent is under way.
+    /// Drops the tokens of a client that ends, with no message under way.
     pub fn leave(&mut self, client: ClientId) {
         self.files.retain(|_, file| {
             file.held.retain(|token| token.client != client);
@@ -272,7 +273,8 @@ impl Manager {
         });
     }
 
-    /// A client is another process now: what the earlier one sent may still arrive, and what it was doing is done once more.
+    /// Handles the restart of a client: messages of its earlier process may still arrive, and the new process repeats
+    /// the calls that were under way.
     pub fn restart(&mut self, client: ClientId, now: Instant) {
         for file in self.files.values_mut() {
             file.forget_recalls(client);
@@ -285,7 +287,7 @@ impl Manager {
         self.files.retain(|_, file| !file.is_idle());
     }
 
-    /// A client is lost: what it sent may still arrive.
+    /// Handles the loss of a client: its messages may still arrive.
     pub fn lose(&mut self, client: ClientId) {
         for file in self.files.values_mut() {
             file.waiting.retain(|one| one.client != client);
@@ -294,13 +296,14 @@ impl Manager {
         self.files.retain(|_, file| !file.is_idle());
     }
 
-    /// Nobody knows what an earlier daemon had granted to whom, or a client is lost that has not said it.
+    /// Records that tokens were lost of which nobody knows: those of an earlier daemon, or of a lost client that did
+    /// not reclaim.
     pub fn lose_unknown(&mut self) {
         self.unknown += 1;
     }
 
-    /// A client says what it has, after its connections broke: of this daemon by grants up to `seen`, or of an earlier one.
-    /// What it has indeed, and the serial of that.
+    /// Handles the reclaim of a client whose connections broke: tokens of this daemon by grants up to `seen`, or of an
+    /// earlier daemon. Returns those that it indeed has, with their new serial.
     pub fn reclaim(
         &mut self,
         client: ClientId,
@@ -313,7 +316,7 @@ impl Manager {
             let ranges = known.unwrap_or_else(|| if seen.is_some() { Vec::new() } else { vec![*range] });
             has.extend(ranges.into_iter().map(|range| (*ino, *mode, range)));
         }
-        // What it does not name it has not, but for what was granted meanwhile.
+        // Tokens that it does not name it does not have, except those granted meanwhile.
         for file in self.files.values_mut() {
             file.forget_recalls(client);
             file.held.retain(|token| {
@@ -329,7 +332,7 @@ impl Manager {
         (self.serial, has)
     }
 
-    /// Number of tokens, of clients, and of requests that wait, of a file.
+    /// Returns the number of tokens, of clients, and of requests that wait, of a file.
     #[cfg(test)]
     fn counts(&self, ino: Ino) -> (usize, usize, usize) {
         let Some(file) = self.files.get(&ino) else { return (0, 0, 0) };
@@ -362,19 +365,19 @@ impl Manager {
 }
 
 impl FileTokens {
-    /// Returns whether there is nothing to remember.
+    /// Returns true if the entry holds no information.
     fn is_idle(&self) -> bool {
-        // What has been fenced once is remembered: with every new entry it would be fenced again.
+        // The fence of a file is kept: with a new entry, the file would be fenced again.
         self.held.is_empty() && self.waiting.is_empty() && self.lost == 0 && self.fenced == Fence::default()
     }
 
-    /// Returns whether a client has tokens for what it wants.
+    /// Returns true if a client has tokens for what it wants.
     fn has(&self, client: ClientId, wanted: &TokenRequest) -> bool {
         let own = self.held.iter().filter(|token| token.client == client && token.mode.allows(wanted.mode));
         cover(&own.map(|token| token.range).collect::<Vec<_>>(), &wanted.required)
     }
 
-    /// Ends tokens of an earlier process with which the present one has not gone on in time.
+    /// Drops tokens of earlier processes whose successors have not used them in time.
     fn end_inheritance(&mut self, now: Instant) {
         self.held.retain(|token| token.inherited.is_none_or(|until| now < until));
     }
@@ -385,19 +388,19 @@ impl FileTokens {
         }
     }
 
-    /// Returns until when bytes that somebody needs are kept for calls of a client's earlier process. A new call of that
-    /// client waits as well.
+    /// Returns until when wanted bytes are kept for calls of a client's earlier process. New calls of that client wait
+    /// as well.
     fn inherited_until(&self, wanted: &TokenRequest) -> Option<Instant> {
         self.in_the_way(wanted).filter_map(|token| token.inherited).max()
     }
 
-    /// The tokens beside which nobody can have the required bytes.
+    /// Returns the tokens that conflict with the required bytes.
     fn in_the_way(&self, wanted: &TokenRequest) -> impl Iterator<Item = &HeldToken> {
         let (mode, required) = (wanted.mode, wanted.required);
         self.held.iter().filter(move |token| token.mode.conflicts(mode) && token.range.overlaps(&required))
     }
 
-    /// The place of a request among those that wait, at whose end it stands if it is new.
+    /// Returns the position of a request among those that wait; a new one is appended.
     fn queue(&mut self, client: ClientId, id: u64, wanted: &TokenRequest, now: Instant) -> usize {
         self.waiting.retain(|one| {
             (one.client, one.id) == (client, id) || now.saturating_duration_since(one.heard) < SILENCE_MAX
@@ -406,20 +409,20 @@ impl FileTokens {
             self.waiting[at].heard = now;
             return at;
         }
-        // What this client has been asked to give back it may keep for an answer to this request.
+        // The client may withhold what was recalled, in the belief that it is the answer to this request.
         self.forget_recalls(client);
         self.waiting.push(Waiting { client, id, wanted: wanted.clone(), heard: now });
         self.waiting.len() - 1
     }
 
-    /// Forgets that a client was asked to give something back.
+    /// Forgets all recalls sent to a client.
     fn forget_recalls(&mut self, client: ClientId) {
         self.recalled.retain(|recall| recall.client != client);
     }
 
-    /// The recalls whose clients have not been asked for the same already, which are remembered.
+    /// Returns the recalls that were not sent to their clients yet, and records them as sent.
     fn not_yet_recalled(&mut self, recalls: Vec<Recall>, wanted: &TokenRequest, now: Instant) -> Vec<Recall> {
-        // What a client has said that it gives back may have been lost with its message.
+        // The message by which a client returns bytes may have been lost.
         self.recalled.retain(|recall| now < recall.until);
         let is_due = |recall: &Recall| {
             let needed = self.in_the_way(wanted).filter(|token| token.client == recall.client);
@@ -443,7 +446,8 @@ impl FileTokens {
         due
     }
 
-    /// Returns what is recalled for a request, with what other waiting readers need, so that all of them go on at once.
+    /// Returns what is recalled for a request. It includes what other waiting readers need, so that all of them can go
+    /// on at once.
     fn with_other_readers(&self, client: ClientId, wanted: &TokenRequest) -> TokenRequest {
         let mut wanted = wanted.clone();
         if wanted.mode == TokenMode::Write {
@@ -459,7 +463,7 @@ impl FileTokens {
         }
         others.sort_by_key(|range| (range.start, range.end));
         others.dedup();
-        // Those that touch become one with it. A second turn finds those before it.
+        // Ranges that touch it are merged into it. The second round finds those in front of it.
         for _ in 0..2 {
             others.retain(|range| {
                 let touches = range.start <= wanted.required.end && wanted.required.start <= range.end;
@@ -474,7 +478,7 @@ impl FileTokens {
         wanted
     }
 
-    /// The clients that have what is required, and what each is asked for.
+    /// Returns the clients that have what is required, each with its recall.
     fn recalls(&self, client: ClientId, wanted: &TokenRequest, upto: u64) -> Vec<Recall> {
         let in_the_way = self.in_the_way(wanted).filter(|token| token.client != client);
         let mut holders: BTreeMap<ClientId, u64> = BTreeMap::new();
@@ -487,6 +491,7 @@ impl FileTokens {
                 client.0
             );
         }
+        // No replies to these are under way, so the holder need not wait for them.
         let waiting = |holder| self.waiting.iter().filter(move |one| one.client == holder).map(|one| one.id);
         let recalled = self.with_other_readers(client, wanted);
         holders
@@ -501,8 +506,8 @@ impl FileTokens {
             .collect()
     }
 
-    /// Returns the bytes that a request gets whose required ones nobody else has: as much of the desired as is free; all, if
-    /// nobody else has or wants anything.
+    /// Returns the bytes that a request gets, once nobody else has the required ones: as much of the desired ones as is
+    /// free, and everything if no other client has or wants any.
     fn grantable(&self, client: ClientId, wanted: &TokenRequest) -> Vec<ByteRange> {
         let is_taken = |token: &&HeldToken| {
             (token.client != client || token.inherited.is_some()) && token.mode.conflicts(wanted.mode)
@@ -516,7 +521,7 @@ impl FileTokens {
         }
         let mut ranges = vec![wanted.required];
         for desired in wanted.desired.iter().take(RANGES_MAX) {
-            // Of a range, the part that begins where it does: what is behind somebody else's is not needed next.
+            // Only the part that begins where the range does: what is behind another client's bytes is not needed next.
             let free = without(&without(&[*desired], &taken), &missed);
             let first = free.into_iter().filter(|range| range.start == desired.start);
             for range in first {
@@ -527,7 +532,7 @@ impl FileTokens {
         ranges
     }
 
-    /// The client has these bytes from now on.
+    /// Gives these bytes to the client.
     fn give(
         &mut self,
         client: ClientId,
@@ -535,7 +540,7 @@ impl FileTokens {
         ranges: &[ByteRange],
         (serial, request): (u64, u64),
     ) {
-        // What it may write it may read already.
+        // Bytes that it may write already, it may read too.
         let is_more = |token: &&HeldToken| {
             token.client == client && !mode.allows(token.mode) && token.inherited.is_none()
         };
@@ -543,7 +548,8 @@ impl FileTokens {
         let new = without(ranges, &more);
         self.remove(client, u64::MAX, &new, |token| mode.allows(token.mode) || token.inherited.is_some());
         for mut range in new {
-            // One with its neighbours: that a client has less than is thought here is found out by a recall.
+            // Merged with its neighbours: the client may have lost parts that are counted here, which a recall finds
+            // out.
             let neighbours = |token: &HeldToken| {
                 (token.client, token.mode, token.inherited) == (client, mode, None)
                     && (token.range.end == range.start || token.range.start == range.end)
@@ -555,7 +561,7 @@ impl FileTokens {
             }
             self.held.push(HeldToken { client, mode, range, serial, request, inherited: None });
         }
-        // Each of two clients that have the same byte goes by its own copy.
+        // Two clients with a token for the same byte would each use their own copy.
         let is_shared = |token: &HeldToken| token.client != client && token.mode.conflicts(mode);
         assert!(
             !self.held.iter().any(|token| is_shared(token) && overlap(ranges, &token.range)),
@@ -564,9 +570,9 @@ impl FileTokens {
         );
     }
 
-    /// The client has these bytes no more, or may only read them. Returns whether it had any.
+    /// Takes bytes from a client, or its right to write them. Returns true if it had any.
     fn take(&mut self, client: ClientId, mode: TokenMode, ranges: &[ByteRange], upto: u64) -> bool {
-        // What an earlier process of it had is kept for the present one, which does not know of it.
+        // Tokens of its earlier process are kept for the present one, which does not know them.
         let is_taken = |token: &HeldToken| token.mode.conflicts(mode) && token.inherited.is_none();
         let had = self.remove(client, upto, ranges, is_taken);
         let had_any = !had.is_empty();
@@ -576,7 +582,7 @@ impl FileTokens {
         had_any
     }
 
-    /// Takes bytes from those of a client's tokens that are meant; what they were.
+    /// Removes bytes from those of a client's tokens that `is_meant` accepts; returns what was removed.
     fn remove(
         &mut self,
         client: ClientId,
@@ -599,14 +605,14 @@ impl FileTokens {
         removed
     }
 
-    /// The client loses what it has, and may go on using it for want of knowing.
+    /// Takes all tokens from a client, which may go on using them without knowing.
     fn lose(&mut self, client: ClientId) {
         let before = self.held.len();
         self.held.retain(|token| token.client != client);
         self.lost += u64::from(self.held.len() < before);
     }
 
-    /// Returns what a client has indeed of a token that it says it has.
+    /// Returns which part of a token a client indeed has that it reclaims.
     fn reclaimable(
         &self,
         client: ClientId,
@@ -624,7 +630,7 @@ impl FileTokens {
     }
 }
 
-/// Returns whether two requests cannot both have what they require.
+/// Returns true if two requests cannot both be granted.
 fn conflict(one: &TokenRequest, other: &TokenRequest) -> bool {
     one.mode.conflicts(other.mode) && overlap(&[one.required], &other.required)
 }

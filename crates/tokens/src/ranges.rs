@@ -11,7 +11,7 @@ pub fn without(ranges: &[ByteRange], others: &[ByteRange]) -> Vec<ByteRange> {
     left
 }
 
-/// The bytes that are in both.
+/// Returns the bytes that are in both.
 pub fn both(ranges: &[ByteRange], others: &[ByteRange]) -> Vec<ByteRange> {
     let pairs = ranges.iter().flat_map(|range| others.iter().map(|other| range.and(other)));
     pairs.filter(|range| !range.is_empty()).collect()

@@ -1,4 +1,5 @@
-//! What a client's next calls of a file are likely to need: programs read and write in order, or in steps of one distance.
+//! What a client's next calls of a file are likely to need: programs read and write in order, or in steps of one
+//! distance.
 
 use bivouac_types::ByteRange;
 
@@ -27,11 +28,11 @@ impl Stream {
 pub struct Streams(Vec<Stream>);
 
 impl Streams {
-    /// A call of this range begins: what it and the next ones are likely to need.
+    /// Takes in the range of a call that begins. Returns what it and the next ones are likely to need.
     pub fn follow(&mut self, range: &ByteRange) -> Vec<ByteRange> {
         let at = self.0.iter().position(|stream| stream.is_followed_by(range));
-        // The first step of a stride goes from any place to any other: perhaps from the nearest in front. That may as well
-        // be another program's, and stays.
+        // The first step of a stride goes from any place to any other: perhaps from the nearest in front. That may as
+        // well be another program's, and stays.
         let earlier = at.map(|at| self.0.remove(at)).or_else(|| {
             let before = self.0.iter().filter(|stream| stream.last.end < range.start);
             before.max_by_key(|stream| stream.last.end).copied()
@@ -55,7 +56,7 @@ impl Streams {
     }
 }
 
-/// The range and those that follow it at this distance.
+/// Returns the range and those that follow it at this distance.
 fn comb(range: &ByteRange, stride: u64) -> Vec<ByteRange> {
     let len = range.end - range.start;
     let starts = (0..RANGES_MAX as u64).map_while(|step| range.start.checked_add(stride.checked_mul(step)?));

@@ -1,4 +1,4 @@
-//! What `stat` shows, and what may be changed of it.
+//! Attributes that `stat` shows, and changes of them.
 
 use crate::{Contract, Errno, FsError, FsResult, Ino, Layout, Timestamp};
 
@@ -31,7 +31,7 @@ pub mod mode {
     /// Permission bits with set-id and sticky bits.
     pub const PERM: u32 = 0o7777;
 
-    /// Whether the type bits say one of the seven kinds of file.
+    /// Returns true if the type bits are one of the seven kinds of file.
     #[must_use]
     pub fn has_known_type(mode: u32) -> bool {
         matches!(mode & TYPE, SOCKET | LINK | FILE | BLOCK | DIR | CHAR | FIFO)
@@ -64,24 +64,25 @@ pub struct Attr {
     /// Raised by every cut of the file; a write that knows an older one is refused. Of a directory: 0 as long as all
     /// of its entries are at its home, 1 when they are spread over all nodes.
     pub epoch: u32,
-    /// Where the bytes of a regular file are; for a directory the default of its new files.
+    /// Layout of a regular file; for a directory the default of new files.
     pub layout: Layout,
     /// Bytes below the size of a regular file that occupied nothing when they were last counted.
     pub holes: u64,
-    /// Raised by every change of a regular file's content, with [`BEING_WRITTEN`] while that is not known to be the last.
+    /// Raised by every change of a regular file's content, with [`BEING_WRITTEN`] while that is not known to be the
+    /// last.
     pub data_version: u64,
-    /// What readers may expect of writers; `None` leaves it to the partition. For a directory the contract of what is made
-    /// in it.
+    /// Contract between readers and writers; `None` leaves it to the partition. For a directory, the contract of what
+    /// is made in it.
     pub contract: Option<Contract>,
 }
 
-/// Set in a data version that is no validator: a client may write without telling the home of each write. Two answers with it
-/// may be of different content, though all else is the same. Never in a record.
+/// Set in a data version that is no validator: a client may write without telling the home of each write. Two answers
+/// with it may be of different content, though all else is the same. Never in a record.
 pub const BEING_WRITTEN: u64 = 1 << 63;
 
 impl Attr {
-    /// Attributes of an inode that is made at `now`: root's, empty, with one name, or as a directory has them without
-    /// subdirectories.
+    /// Creates attributes of an inode that is made at `now`: root's, empty, with one name, or as a directory has them
+    /// without subdirectories.
     #[must_use]
     pub const fn new(ino: Ino, mode: u32, layout: Layout, now: Timestamp) -> Attr {
         Attr {
@@ -103,19 +104,19 @@ impl Attr {
         }
     }
 
-    /// Whether this is a directory.
+    /// Returns true for a directory.
     #[must_use]
     pub fn is_dir(&self) -> bool {
         self.mode & mode::TYPE == mode::DIR
     }
 
-    /// Whether this is a directory whose entries are spread over all nodes.
+    /// Returns true for a directory whose entries are spread over all nodes.
     #[must_use]
     pub fn is_spread(&self) -> bool {
         self.is_dir() && self.epoch != 0
     }
 
-    /// Whether this is a regular file.
+    /// Returns true for a regular file.
     #[must_use]
     pub fn is_file(&self) -> bool {
         self.mode & mode::TYPE == mode::FILE
@@ -135,13 +136,13 @@ impl Attr {
         check_changeable(self.ino, self.contract)
     }
 
-    /// Whether the data version is no validator, as [`BEING_WRITTEN`] says.
+    /// Returns true if the data version is not a validator; see [`BEING_WRITTEN`].
     #[must_use]
     pub fn is_being_written(&self) -> bool {
         self.data_version & BEING_WRITTEN != 0
     }
 
-    /// The content changes: the data version rises.
+    /// Raises the data version, as the content changes.
     pub fn raise_data_version(&mut self) {
         // The mark is no part of the count: it is of the moment, and in no record.
         let version = (self.data_version & !BEING_WRITTEN) + 1;
@@ -180,7 +181,8 @@ pub struct ExpectedFile {
 }
 
 impl ExpectedFile {
-    /// Whether a file is the expected one. No content is known to be the expected one while it is being written.
+    /// Returns true if a file is the expected one. A file that is being written is never known to have the expected
+    /// content.
     #[must_use]
     pub fn is_met_by(&self, attr: &Attr) -> bool {
         self.ino == attr.ino
@@ -220,7 +222,7 @@ pub struct SetAttr {
     pub kill_suid: bool,
 }
 
-/// What `statfs` shows of a formation.
+/// Result of `statfs` for a formation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatFs {
     /// Unit of the block counts, in bytes.

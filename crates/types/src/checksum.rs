@@ -1,4 +1,4 @@
-//! Where blocks of content get checksums.
+//! Volumes on which blocks of content get checksums.
 
 use std::fmt;
 use std::str::FromStr;

@@ -11,7 +11,7 @@ pub const DIGEST_XATTR: &[u8] = b"user.bivouac.sha256";
 /// Leaves the contract to the partition.
 const OF_PARTITION: &str = "partition";
 
-/// The text of a contract that holds: `strict`, or `strict partition` of an inode without one of its own.
+/// Returns the text of a contract that holds: `strict`, or `strict partition` of an inode without one of its own.
 #[must_use]
 pub fn format_contract(own: Option<Contract>, effective: Contract) -> String {
     if own.is_some() { effective.to_string() } else { format!("{effective} {OF_PARTITION}") }

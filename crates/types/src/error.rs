@@ -15,7 +15,7 @@ macro_rules! errnos {
         impl Errno {
             $(pub const $name: Errno = Errno($code);)*
 
-            /// The constant's name, or `None` for a number that the table does not hold.
+            /// Returns the constant's name, or `None` for a number that the table does not hold.
             #[must_use]
             pub fn name(self) -> Option<&'static str> {
                 match self.0 { $($code => Some(stringify!($name)),)* _ => None }
@@ -110,13 +110,13 @@ errnos! {
 }
 
 impl Errno {
-    /// The number, positive.
+    /// Returns the number, positive.
     #[must_use]
     pub fn code(self) -> i32 {
         self.0
     }
 
-    /// The error for a number from the kernel or the wire; anything not positive or absurd is `EIO`.
+    /// Returns the error for a number from the kernel or the wire; anything not positive or absurd is `EIO`.
     #[must_use]
     pub fn from_code(code: i32) -> Errno {
         if (1..4096).contains(&code) { Errno(code) } else { Errno::EIO }
@@ -143,32 +143,32 @@ pub struct FsError {
 pub type FsResult<T> = Result<T, FsError>;
 
 impl FsError {
-    /// An error that needs no words.
+    /// Creates an error that needs no words.
     #[must_use]
     pub const fn new(errno: Errno) -> FsError {
         FsError { errno, detail: None }
     }
 
-    /// An error with object, cause and remedy.
+    /// Returns an error with object, cause and remedy.
     #[must_use]
     pub fn with(errno: Errno, detail: impl Into<String>) -> FsError {
         FsError { errno, detail: Some(named(&detail.into()).into()) }
     }
 
-    /// The error of a system call on `what`.
+    /// Returns the error of a system call on `what`.
     #[must_use]
     pub fn from_io(error: &io::Error, what: &str) -> FsError {
         let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_code);
         FsError::with(errno, format!("{what}: {error}"))
     }
 
-    /// The error number for the program.
+    /// Returns the error number for the program.
     #[must_use]
     pub fn errno(&self) -> Errno {
         self.errno
     }
 
-    /// The sentence for the log, if there is one.
+    /// Returns the sentence for the log, if there is one.
     #[must_use]
     pub fn detail(&self) -> Option<&str> {
         self.detail.as_deref()

@@ -17,7 +17,7 @@ pub struct NodeId(pub u16);
 pub struct PartitionId(pub u16);
 
 impl PartitionId {
-    /// What is in no other partition is in this one: its targets are all targets of the map.
+    /// The partition of everything that is in no other: its targets are all targets of the map.
     pub const ROOT: PartitionId = PartitionId(0);
 }
 
@@ -32,13 +32,13 @@ impl TargetIndex {
         TargetIndex((partition.0 as u32) << 16 | position as u32)
     }
 
-    /// The partition whose target it is.
+    /// Returns the partition whose target it is.
     #[must_use]
     pub const fn partition(self) -> PartitionId {
         PartitionId((self.0 >> 16) as u16)
     }
 
-    /// Position in the partition's list.
+    /// Returns the position in the partition's list.
     #[must_use]
     pub const fn position(self) -> u16 {
         self.0 as u16
@@ -70,13 +70,13 @@ impl ClientId {
     /// Bits of a mount's number that hold which of its node's mounts it is; above them are 16 that hold the node.
     const MOUNT_BITS: u32 = 32;
 
-    /// A mount's number: the same after a restart of its daemon, and no other client's.
+    /// Returns a mount's number: the same after a restart of its daemon, and no other client's.
     #[must_use]
     pub fn of_mount(formation: FormationId, node: NodeId, mount: u32) -> ClientId {
         ClientId(salt(formation) | u64::from(node.0) << Self::MOUNT_BITS | u64::from(mount))
     }
 
-    /// The number of a process that is no mount, from random bits.
+    /// Returns the number of a process that is no mount, from random bits.
     #[must_use]
     pub fn of_process(formation: FormationId, random: u64) -> ClientId {
         let id = ClientId(random & !Self::PEER_BIT);
@@ -87,13 +87,13 @@ impl ClientId {
         id
     }
 
-    /// Another number of such a process, for what it caches: so it is called back for what it changes itself.
+    /// Returns a second id of such a process, for its cache, so that it is called back for its own changes too.
     #[must_use]
     pub fn of_cache(self) -> ClientId {
         ClientId(self.0 ^ 1 << 47)
     }
 
-    /// The node that serves the client, if it is a mount.
+    /// Returns the node that serves the client, if it is a mount.
     #[must_use]
     pub fn mounted_through(self, formation: FormationId) -> Option<NodeId> {
         const SALT: u64 = !(u64::MAX >> 16);
@@ -101,7 +101,7 @@ impl ClientId {
     }
 }
 
-/// What the numbers of a formation's mounts begin with.
+/// Returns the prefix of the ids of a formation's mounts.
 fn salt(formation: FormationId) -> u64 {
     let [a, b, ..] = formation.0;
     !ClientId::PEER_BIT & u64::from(u16::from_le_bytes([a, b])) << 48
@@ -117,16 +117,16 @@ pub struct OpId(pub u64);
 pub struct OpenId(pub u64);
 
 impl OpenId {
-    /// From an even number to the next one.
+    /// Distance from one even number to the next.
     pub const STEP: u64 = 2;
 
-    /// The first number of a client's process, of which there were `incarnation` before.
+    /// Returns the first number of a client's process, of which there were `incarnation` before.
     #[must_use]
     pub fn first(incarnation: u32) -> OpenId {
         OpenId(u64::from(incarnation) << OPEN_COUNTER_BITS)
     }
 
-    /// This number, which is even, or that of an open for writing in its place.
+    /// Returns this number, which is even, or the one for an open for writing.
     #[must_use]
     pub fn for_access(self, writes: bool) -> OpenId {
         assert!(self.0.is_multiple_of(Self::STEP), "the last bit of an open's number says what it is for");
@@ -139,7 +139,7 @@ impl OpenId {
         !self.0.is_multiple_of(Self::STEP)
     }
 
-    /// The first number of the process that this number belongs to.
+    /// Returns the first number of the process that this number belongs to.
     #[must_use]
     pub fn first_of_process(self) -> OpenId {
         OpenId(self.0 >> OPEN_COUNTER_BITS << OPEN_COUNTER_BITS)
@@ -196,19 +196,19 @@ impl Ino {
         Ino(slot << (INO_ALLOCATOR_BITS + INO_COUNTER_BITS) | allocator << INO_COUNTER_BITS | counter)
     }
 
-    /// The slot that holds the inode's record.
+    /// Returns the slot that holds the inode's record.
     #[must_use]
     pub fn slot(self) -> Slot {
         Slot((self.0 >> (INO_ALLOCATOR_BITS + INO_COUNTER_BITS)) as u16)
     }
 
-    /// The counter part, unique within (slot, allocating node).
+    /// Returns the counter part, unique within (slot, allocating node).
     #[must_use]
     pub fn counter(self) -> u64 {
         self.0 & ((1 << INO_COUNTER_BITS) - 1)
     }
 
-    /// The node that allocated the number.
+    /// Returns the node that allocated the number.
     #[must_use]
     pub fn allocator(self) -> NodeId {
         NodeId(((self.0 >> INO_COUNTER_BITS) & ((1 << INO_ALLOCATOR_BITS) - 1)) as u16)

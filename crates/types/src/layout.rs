@@ -1,11 +1,11 @@
-//! Where the bytes of a file are: the parameters. The arithmetic is in `bivouac-layout`.
+//! Parameters of a file's layout. The arithmetic is in `bivouac-layout`.
 
 use std::fmt;
 
 use crate::limits::{STRIPE_MAX, STRIPE_MIN};
 use crate::{PartitionId, TargetIndex};
 
-/// How the base target and width of a new file are chosen.
+/// Rule for the base target and width of a new file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Placement {
     /// Stripes go round over `width` targets from a base target that the file's number decides.
@@ -40,8 +40,8 @@ impl std::str::FromStr for Placement {
     }
 }
 
-/// Where the bytes of one file are. Stripe `k` is on target `(base + k mod width) mod targets` of the partition that `base`
-/// is a target of.
+/// Layout of a file. Stripe `k` is on target `(base + k mod width) mod targets` of the partition that `base` is a
+/// target of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// Bytes per stripe; a power of two is not required, a multiple of 4096 is.
@@ -55,7 +55,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Whether the parameters make sense together.
+    /// Checks that the parameters are consistent.
     ///
     /// # Errors
     /// A sentence that names the parameter, its value and what is allowed.
@@ -70,14 +70,14 @@ impl Layout {
         Ok(())
     }
 
-    /// The partition of the file.
+    /// Returns the partition of the file.
     #[must_use]
     pub fn partition(&self) -> PartitionId {
         self.base.partition()
     }
 }
 
-/// Whether a stripe size is allowed.
+/// Checks that a stripe size is allowed.
 ///
 /// # Errors
 /// A sentence that names the value and what is allowed.

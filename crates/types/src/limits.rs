@@ -68,9 +68,9 @@ pub const PARTITIONS_MAX: u16 = u16::MAX;
 pub const PARTITION_TEXT_MAX: usize = 16_384;
 /// Most rules of a partition.
 pub const PARTITION_RULES_MAX: usize = 64;
-/// How long delayed content waits for its way to site storage, in milliseconds, unless chosen otherwise.
+/// Default age at which delayed content is flushed, in milliseconds.
 pub const DELAYED_MS_DEFAULT: u64 = 30_000;
-/// How much of it waits at most, in bytes, unless chosen otherwise.
+/// Default limit of delayed content, in bytes.
 pub const DELAYED_BYTES_DEFAULT: u64 = 1 << 30;
 
 /// Bytes of pages that a client under the session contract has at most, unless chosen otherwise.
@@ -87,7 +87,7 @@ pub const SUBFILE_HEADER_LEN: u64 = 4096;
 pub const SUM_BLOCK: u64 = 4096;
 /// Most stretches of wrong bytes that a node names in its status.
 pub const WRONG_LISTED_MAX: usize = 100;
-/// Where data starts in a subfile with checksums. They lie in front of it, and take room on the volume as data is
+/// Offset of data in a subfile with checksums. These are in front of it, and take space on the volume as data is
 /// written: 4 bytes for each block.
 pub const SUMMED_DATA_AT: u64 = 4 << 30;
 /// Bytes of a subfile that are compared in one go by `scrub`, with the subfile locked.
@@ -126,29 +126,30 @@ pub const WATCHERS_MAX: usize = 4;
 /// Most bytes of records in one answer to a check.
 pub const LIST_BYTES_MAX: usize = 1 << 16;
 
-/// Name of a mount's threads that may wait in the kernel until the mount has answered programs. Those of a killed daemon
-/// stay until its successor answers, and do nothing else.
+/// Name of a mount's threads that may wait in the kernel until the mount has answered programs. Those of a killed
+/// daemon stay until its successor answers, and do nothing else.
 pub const NOTIFY_THREAD: &str = "mount-notify";
 
-/// How long a node leaves what it told a client as it is, in milliseconds.
+/// Length of a lease, in milliseconds.
 pub const LEASE_MS: u64 = 100;
-/// What of that the client is not told of: the kernel counts time in ticks of up to 10 ms.
+/// Part of a lease that the client is not granted: the kernel counts time in ticks of up to 10 ms.
 pub const LEASE_MARGIN_MS: u64 = 25;
-/// So many clients at most are asked to cache nothing of what is about to change; more are waited for.
+/// Most clients whose leases are recalled by a message for a change; of more, the end of their leases is awaited.
 pub const INVALIDATIONS_MAX: usize = 16;
-/// The part of the time since the last change by somebody else that a lease may last: changes are kept waiting for no more
-/// than that part of the time.
+/// The part of the time since the last change by somebody else that a lease may last: changes are kept waiting for no
+/// more than that part of the time.
 pub const LEASE_PART: u64 = 10;
 /// Shortest lease that is worth having, in milliseconds.
 pub const LEASE_MS_MIN: u64 = LEASE_MARGIN_MS + 15;
-/// How long nothing must have been changed until everybody gets whole leases again, in milliseconds.
+/// Time without changes after which leases have their full length again, in milliseconds.
 pub const LEASE_QUIET_MS: u64 = LEASE_MS * LEASE_PART;
-/// How often changes at a node may have to wait for one client.
+/// Waits of changes at a node for one client, within [`CONTENTION_MS`], after which it gets no leases.
 pub const CONTENTIONS_MAX: u32 = 4;
-/// In how much time that is, and how long it gets no leases then, in milliseconds.
+/// Period of that count, and time without leases after it, in milliseconds.
 pub const CONTENTION_MS: u64 = 3_000;
 
-/// For how long the kernel may keep the attributes of a spread directory, also while others change it, in milliseconds.
+/// Time for which the kernel may keep the attributes of a spread directory, also while others change it, in
+/// milliseconds.
 pub const SPREAD_ATTR_MS: u64 = LEASE_MS - LEASE_MARGIN_MS;
 /// Most channels of one client: as many changes may be under way, and their outcomes be remembered in each slot.
 pub const CLIENT_CHANNELS_MAX: u16 = 1024;
@@ -160,7 +161,7 @@ pub const CLIENTS_MAX: usize = 1 << 16;
 /// Most changes of one node that wait for other nodes; further ones are refused. Each has a channel of its own.
 pub const UNFINISHED_MAX: usize = 1 << 15;
 
-/// How long a client waits for a node that does not answer, unless chosen otherwise.
+/// Default wait of a client for a node that does not answer, in milliseconds.
 pub const WAIT_MS_DEFAULT: u64 = 30_000;
 
 /// After how long a node that does not answer is dead, unless chosen otherwise; on one machine its supervisor knows.
@@ -174,52 +175,53 @@ pub const LOCKS_PER_FILE_MAX: usize = 1 << 16;
 pub const LOCKS_PER_CLIENT_MAX: usize = 1 << 18;
 /// Most requests for locks of one file that may wait.
 pub const LOCK_WAITS_PER_FILE_MAX: usize = 1 << 14;
-/// For how long a request for a lock that could be had lets earlier ones go first, in milliseconds.
+/// Time for which a request for a lock that is free lets earlier ones go first, in milliseconds.
 pub const LOCK_TURN_MS: u64 = 1_000;
-/// How long a request for a lock waits before its client looks whether the wait is part of a circle.
+/// Time that a request for a lock waits before its client checks for a deadlock, in milliseconds.
 pub const LOCK_LOOK_MS: u64 = 10;
-/// How often a client asks again for a lock that it waits for: grants are told at once, but may be lost.
+/// Interval at which a client asks again for a lock that it waits for, in milliseconds: grants are announced at once,
+/// but the message may be lost.
 pub const LOCK_ASK_MS: u64 = 1_000;
 /// After how long a request for a lock that its client does not ask for again is dropped, in milliseconds.
 pub const LOCK_SILENCE_MS: u64 = 30_000;
-/// How long a look for a circle waits for one node, in milliseconds.
+/// Wait of a check for a deadlock for one node, in milliseconds.
 pub const LOCK_LOOK_WAIT_MS: u64 = 2_000;
-/// Most owners of locks that one look for a circle follows.
+/// Most owners of locks that one check for a deadlock follows.
 pub const LOCK_OWNERS_FOLLOWED_MAX: usize = 4_096;
 /// Most items in one message about locks.
 pub const LOCKS_PER_MESSAGE_MAX: usize = 2_048;
 
-/// Most files and processes of each whose use a node tells one by one; what it drops is told together.
+/// Most files, and processes, whose use a node reports one by one; those it drops are summed up.
 pub const USES_FILES_MAX: usize = 256;
 /// See [`USES_FILES_MAX`].
 pub const USES_PROCESSES_MAX: usize = 256;
-/// Most processes that are told apart of one file.
+/// Most processes of one file that are told apart.
 pub const USE_PROCESSES_MAX: usize = 16;
 /// Most bytes of a program's name; the kernel keeps no more.
 pub const PROGRAM_LEN_MAX: usize = 15;
 /// Most uses of files in one message.
 pub const USES_PER_MESSAGE_MAX: usize = 256;
 
-/// Most processes that read and write subfiles of one node themselves at a time.
+/// Most processes that access subfiles of one node directly at a time.
 pub const DIRECT_SESSIONS_MAX: u32 = 1023;
-/// Most subfiles of one node that one process reads and writes itself at a time.
+/// Most subfiles of one node that one process accesses directly at a time.
 pub const DIRECT_GATES_MAX: u32 = 1024;
 /// Most grants of direct access of one node: each keeps a subfile open.
 pub const DIRECT_GRANTS_MAX: usize = 4096;
 /// Most sizes of files that one node lends to processes at a time.
 pub const DIRECT_SIZES_MAX: usize = 4096;
-/// What a process that writes by itself is allowed ahead of what it asks for, in bytes.
+/// Space that a process which writes directly is allowed ahead of its requests, in bytes.
 pub const DIRECT_AHEAD_BYTES: u64 = 64 << 20;
-/// How often, within [`DIRECT_CALM_MS`], grants of a subfile end since accesses of several met, before that takes longer
-/// than messages would.
+/// Grants of a subfile that end within [`DIRECT_CALM_MS`] because accesses of several processes met, before that takes
+/// longer than messages would.
 pub const DIRECT_TURNS_MAX: u32 = 8;
-/// How long a subfile is served by its daemon alone after that, in milliseconds; so long a refusal lasts, too.
+/// Time for which a subfile is served by its daemon alone after that, in milliseconds; also the time of a refusal.
 pub const DIRECT_CALM_MS: u64 = 50;
-/// How long others wait for a process that stands still in the middle of an access, in milliseconds.
+/// Wait for a process that was stopped in the middle of an access, in milliseconds.
 pub const DIRECT_DRAIN_MS: u64 = 5_000;
 
-/// Most bytes of content of a file that is made by one request. With its name and attributes it has to fit into an ioctl,
-/// whose number has 14 bits for that.
+/// Most bytes of content of a file that is made by one request. With its name and attributes it has to fit into an
+/// ioctl, whose number has 14 bits for that.
 pub const PUT_LEN_MAX: usize = 15 << 10;
 
 const _: () = assert!(INO_SLOT_BITS + INO_ALLOCATOR_BITS + INO_COUNTER_BITS == 64);

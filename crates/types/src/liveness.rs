@@ -1,21 +1,21 @@
-//! What nodes say of each other.
+//! What nodes report of each other's liveness.
 
 use crate::NodeId;
 
-/// What is known of a node. Later ones override earlier ones of the same incarnation.
+/// Liveness of a node. Later ones override earlier ones of the same incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Liveness {
     /// It answers.
     Alive = 0,
-    /// It did not answer, and may still say that it lives.
+    /// It did not answer, and may still refute that.
     Suspect = 1,
-    /// It is taken for dead.
+    /// It is held for dead.
     Dead = 2,
 }
 
 impl Liveness {
-    /// The one with this number.
+    /// Returns the one with this number.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Liveness> {
         [Liveness::Alive, Liveness::Suspect, Liveness::Dead]
@@ -30,33 +30,33 @@ impl Liveness {
 pub struct MembershipUpdate {
     /// The node.
     pub node: NodeId,
-    /// How often it had to say that it lives: only the node itself raises this.
+    /// Number of its refutations: only the node itself raises this.
     pub incarnation: u32,
-    /// What is said of that incarnation.
+    /// Liveness in that incarnation.
     pub liveness: Liveness,
 }
 
 impl MembershipUpdate {
-    /// What is known of a node of which nothing was ever said.
+    /// Returns the state of a node that nothing was reported of.
     #[must_use]
     pub fn first(node: NodeId) -> MembershipUpdate {
         MembershipUpdate { node, incarnation: 0, liveness: Liveness::Alive }
     }
 
-    /// Whether this is newer than something else that was said of the same node.
+    /// Returns true if this is newer than another update of the same node.
     #[must_use]
     pub fn overrides(&self, other: &MembershipUpdate) -> bool {
         (self.incarnation, self.liveness) > (other.incarnation, other.liveness)
     }
 
-    /// What it adds to the [epoch](epoch_of) of those who know it.
+    /// Returns what it adds to the [epoch](epoch_of) of those who have it.
     #[must_use]
     pub fn weight(&self) -> u64 {
         2 * u64::from(self.incarnation) + u64::from(self.liveness == Liveness::Dead)
     }
 }
 
-/// The epoch of a map of which this is known: the map's version, and more with every death and every return. It
+/// Returns the epoch of a map of which this is known: the map's version, and more with every death and every return. It
 /// never falls, and is the same for all who know the same.
 #[must_use]
 pub fn epoch_of<'a>(version: u64, known: impl IntoIterator<Item = &'a MembershipUpdate>) -> u64 {

@@ -1,7 +1,7 @@
 //! Text in HTML and XML.
 
-/// Returns the text so that nothing of it is markup, in an element or an attribute. Characters that XML cannot represent
-/// are replaced by U+FFFD.
+/// Returns the text so that nothing of it is markup, in an element or an attribute. Characters that XML cannot
+/// represent are replaced by U+FFFD.
 #[must_use]
 pub fn escape_markup(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());

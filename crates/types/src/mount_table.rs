@@ -5,8 +5,8 @@ pub const FORMATION_FS_TYPE: &str = "fuse.bivouac";
 /// Beginning of the source that a formation's mounts show; the formation's name follows.
 pub const FORMATION_SOURCE: &str = "bivouac:";
 
-/// One mount, in the bytes that the list was read into: reading a line allocates nothing, because a preloaded program may
-/// be inside `malloc`. Paths and the source are as the kernel writes them; see [`unescape`].
+/// A line of a mount table, in the bytes that the table was read into: parsing allocates nothing, since a preloaded
+/// program may be inside of `malloc`. Paths and the source are as the kernel writes them; see [`unescape`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MountLine<'a> {
     /// The kernel's number for the mount.
@@ -52,7 +52,7 @@ impl<'a> MountLine<'a> {
     }
 }
 
-/// All mounts of a list, the latest last. Lines that are not understood are left out.
+/// Returns all mounts of a list, the latest last. Lines that are not understood are left out.
 pub fn mount_lines(list: &[u8]) -> impl DoubleEndedIterator<Item = MountLine<'_>> + Clone {
     list.split(|byte| *byte == b'\n').filter_map(MountLine::parse)
 }

@@ -25,7 +25,7 @@ impl Name {
         Ok(Name(bytes.into()))
     }
 
-    /// The bytes of the name.
+    /// Returns the bytes of the name.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0

@@ -5,11 +5,12 @@ use std::io;
 
 use crate::Errno;
 
-/// What stands between the system's words and the number of an error.
+/// Separator of the system's text of an error and its number.
 const MARK: &str = " (os error ";
 
-/// A text with `no such file or directory (ENOENT)` wherever it has the system's words for that error and its number. Whatever
-/// leaves the program for people passes here, so that it does not matter which type an error had on the way.
+/// Returns a text with `no such file or directory (ENOENT)` wherever it has the system's words for that error and its
+/// number. Whatever leaves the program for people passes here, so that it does not matter which type an error had on
+/// the way.
 #[must_use]
 pub fn named(text: &str) -> Cow<'_, str> {
     if !text.contains(MARK) {

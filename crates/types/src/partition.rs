@@ -1,5 +1,5 @@
-//! What a partition is told: how new files are laid out, what readers may expect, and when data moves between the
-//! nodes and site storage. One vocabulary, the *keys*, for the command line, formation files, records and messages.
+//! Settings of a partition: layout of new files, contract, and when data moves between the nodes and site storage. One
+//! vocabulary, the *keys*, for the command line, formation files, records and messages.
 
 mod choices;
 mod glob;

@@ -1,4 +1,5 @@
-//! How a mount is asked to make a whole small file at once: by an ioctl of the directory, whose bytes these are.
+//! Request to a mount to make a whole small file at once: an ioctl of the directory, with these bytes. By an ioctl of
+//! the directory, whose bytes these are.
 //!
 //! ```text
 //! to the mount
@@ -16,7 +17,8 @@
 //!       24   ctime      4  nanoseconds
 //!       28   zeros      4
 //! ```
-//! The number of the ioctl is `_IOC(_IOC_READ | _IOC_WRITE, 0xb1, 0x77, SIZE)` of Linux, where `SIZE` is how many bytes go to the mount.
+//! The number of the ioctl is `_IOC(_IOC_READ | _IOC_WRITE, 0xb1, 0x77, SIZE)` of Linux, where `SIZE` is how many bytes
+//! go to the mount.
 
 use crate::limits::{NAME_LEN_MAX, PUT_LEN_MAX};
 use crate::{Ino, Timestamp};
@@ -36,7 +38,7 @@ pub struct NewFile<'a> {
     pub name: &'a [u8],
     /// Permission bits.
     pub mode: u32,
-    /// When it was written.
+    /// Its time of modification.
     pub mtime: Timestamp,
     /// All its bytes.
     pub content: &'a [u8],
@@ -51,14 +53,14 @@ pub struct MadeFile {
     pub ctime: Timestamp,
 }
 
-/// The number of the ioctl that takes so many bytes; `None` if there are too many.
+/// Returns the number of the ioctl that takes so many bytes; `None` if there are too many.
 #[must_use]
 pub fn number(size: usize) -> Option<u32> {
     let size = u32::try_from(size).ok().filter(|size| *size < SIZE_END)?;
     Some(NUMBER | size << SIZE_AT)
 }
 
-/// Whether this is the number of such an ioctl.
+/// Returns true for the number of such an ioctl.
 #[must_use]
 pub fn is_number(number: u32) -> bool {
     number & !((SIZE_END - 1) << SIZE_AT) == NUMBER
@@ -89,7 +91,7 @@ impl<'a> NewFile<'a> {
         true
     }
 
-    /// What the bytes say; `None` if that is no file.
+    /// Decodes it; `None` if the bytes are not valid.
     #[must_use]
     pub fn decode(bytes: &'a [u8]) -> Option<NewFile<'a>> {
         let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>()?;
@@ -109,7 +111,7 @@ impl<'a> NewFile<'a> {
 }
 
 impl MadeFile {
-    /// The bytes that come back.
+    /// Returns the bytes that come back.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; MADE_LEN] {
         let mut bytes = [0; MADE_LEN];
@@ -120,7 +122,7 @@ impl MadeFile {
         bytes
     }
 
-    /// What the bytes that came back say; `None` if no mount of a formation wrote them.
+    /// Decodes the reply; `None` if no mount of a formation wrote it.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<MadeFile> {
         let (magic, rest) = bytes.split_first_chunk::<8>()?;

@@ -81,7 +81,7 @@ pub enum Refresh {
 pub enum RaceEvent {
     /// A process has read or written.
     Access(FileAccess),
-    /// From now on others may learn by this object that the client has come so far.
+    /// The client reaches a point that others may learn of by this object.
     Release(SyncObject),
     /// The client may have learned by this object how far others have come.
     Acquire(SyncObject),
@@ -102,7 +102,7 @@ pub struct OrderedBy {
     pub commit: bool,
     /// A close, sync or unlock of the first client and then an open or lock of the second are between them.
     pub session: bool,
-    /// As session, and a sync of the second client counts as an open: sync, barrier, sync.
+    /// Session semantics in which a sync of the second client counts as an open: sync, barrier, sync.
     pub mpi_io: bool,
 }
 

@@ -1,6 +1,6 @@
 //! Names of signals.
 
-/// Those of Linux from 1 on, on the machines that this runs on.
+/// Names of signals of Linux from 1 on, on the supported machines.
 const NAMES: [&str; 31] = [
     "SIGHUP",
     "SIGINT",
@@ -35,7 +35,7 @@ const NAMES: [&str; 31] = [
     "SIGSYS",
 ];
 
-/// What people call a signal: `signal 9 (SIGKILL)`; those for programs' own purposes have a number alone.
+/// Returns a signal for people: `signal 9 (SIGKILL)`; one for programs' own use has only a number.
 #[must_use]
 pub fn format_signal(number: i32) -> String {
     let at = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
@@ -45,7 +45,7 @@ pub fn format_signal(number: i32) -> String {
     }
 }
 
-/// The exit code of what a signal ended, as a shell shows it.
+/// Returns the exit code of what a signal ended, as a shell shows it.
 #[must_use]
 pub fn code_of_signal(number: i32) -> u8 {
     128 + number as u8 % 128

@@ -1,12 +1,12 @@
-//! When directories spread.
+//! Sizes at which directories spread.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::limits::{SPREAD_ALONE_AT_DEFAULT, SPREAD_AT_DEFAULT};
 
-/// Numbers of entries from which on a directory spreads over all nodes. While one client has it for itself it is quicker, and no
-/// less balanced for long, where it is.
+/// Numbers of entries from which on a directory spreads over all nodes. While one client has it for itself it is
+/// quicker, and no less balanced for long, where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpreadAt {
     /// Of one that several clients use.
@@ -16,7 +16,7 @@ pub struct SpreadAt {
 }
 
 impl SpreadAt {
-    /// So many entries, whoever uses the directory.
+    /// Spreads a directory at so many entries, whoever uses it.
     #[must_use]
     pub fn entries(entries: u64) -> SpreadAt {
         SpreadAt { shared: entries, alone: entries }
@@ -38,7 +38,7 @@ impl fmt::Display for SpreadAt {
 impl FromStr for SpreadAt {
     type Err = String;
 
-    /// `N`, or `N,M` for directories that several use and that one uses.
+    /// Parses `N`, or `N,M` for directories that several use and that one uses.
     fn from_str(text: &str) -> Result<SpreadAt, String> {
         let number = |text: &str| text.parse().ok().filter(|number| *number > 0);
         let (shared, alone) = text.split_once(',').unwrap_or((text, text));

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// Lays out rows under a head: columns as wide as their widest entry, those named in `right` aligned right. A table that is
-/// wider than so many columns is continued below, each part beginning with the first column.
+/// Lays out rows under a head: columns as wide as their widest entry, those named in `right` aligned right. A table
+/// that is wider than so many columns is continued below, each part beginning with the first column.
 #[must_use]
 pub fn layout(columns: Option<usize>, head: &[&str], right: &[usize], rows: &[Vec<String>]) -> String {
     assert!(
@@ -42,7 +42,7 @@ pub fn layout(columns: Option<usize>, head: &[&str], right: &[usize], rows: &[Ve
     text
 }
 
-/// Which columns besides the first are shown beside it, part after part: as many as there is room for, and at least one.
+/// Returns which columns besides the first are shown beside it, part after part: as many as fit, and at least one.
 fn parts(widths: &[usize], columns: usize) -> Vec<Range<usize>> {
     let (mut parts, mut start) = (Vec::new(), 1);
     let first = widths.first().copied().unwrap_or(0);

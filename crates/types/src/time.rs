@@ -10,13 +10,13 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// The later of two.
+    /// Returns the later of two.
     #[must_use]
     pub fn latest(self, other: Timestamp) -> Timestamp {
         self.max(other)
     }
 
-    /// Milliseconds since the epoch, saturating.
+    /// Returns the milliseconds since the epoch, saturating.
     #[must_use]
     pub fn as_millis(self) -> i64 {
         self.secs.saturating_mul(1000).saturating_add(i64::from(self.nanos / 1_000_000))

@@ -15,13 +15,13 @@ impl ByteRange {
     /// All bytes that a file can have.
     pub const ALL: ByteRange = ByteRange { start: 0, end: u64::MAX };
 
-    /// The `len` bytes from an offset on, as far as offsets reach.
+    /// Returns the `len` bytes from an offset on, as far as offsets reach.
     #[must_use]
     pub fn at(start: u64, len: u64) -> ByteRange {
         ByteRange { start, end: start.saturating_add(len) }
     }
 
-    /// All bytes from an offset on.
+    /// Returns all bytes from an offset on.
     #[must_use]
     pub fn from(start: u64) -> ByteRange {
         ByteRange { start, end: u64::MAX }
@@ -45,19 +45,19 @@ impl ByteRange {
         other.is_empty() || (self.start <= other.start && other.end <= self.end)
     }
 
-    /// The bytes that both have.
+    /// Returns the bytes that both have.
     #[must_use]
     pub fn and(&self, other: &ByteRange) -> ByteRange {
         ByteRange { start: self.start.max(other.start), end: self.end.min(other.end) }
     }
 
-    /// All bytes from the first to the last of both.
+    /// Returns all bytes from the first to the last of both.
     #[must_use]
     pub fn hull(&self, other: &ByteRange) -> ByteRange {
         ByteRange { start: self.start.min(other.start), end: self.end.max(other.end) }
     }
 
-    /// The bytes in front of the other range, and those behind it; either may be empty.
+    /// Returns the bytes in front of the other range, and those behind it; either may be empty.
     #[must_use]
     pub fn without(&self, other: &ByteRange) -> [ByteRange; 2] {
         let before = ByteRange { start: self.start, end: self.end.min(other.start) };

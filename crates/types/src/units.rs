@@ -81,7 +81,8 @@ pub fn format_micros(us: u64) -> String {
     }
 }
 
-/// Seconds since 1970 as a date: the civil calendar of Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
+/// Returns the seconds since 1970 as a date: the civil calendar of Howard Hinnant, "chrono-Compatible Low-Level Date
+/// Algorithms".
 #[must_use]
 pub fn format_utc(secs: u64) -> String {
     let (days, rest) = (secs / 86_400, secs % 86_400);
@@ -114,7 +115,7 @@ pub fn exact_duration(ms: u64) -> String {
     in_units(ms, &UNITS)
 }
 
-/// A number in the largest unit that it is a multiple of.
+/// Returns a number in the largest unit that it is a multiple of.
 fn in_units(number: u64, units: &[(u64, &str)]) -> String {
     let fits = units.iter().find(|(unit, _)| number != 0 && number.is_multiple_of(*unit));
     match fits {

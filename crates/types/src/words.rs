@@ -17,7 +17,7 @@ pub fn distance(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
-/// The word that differs least, if by no more than a third of its letters, and at least one.
+/// Returns the word that differs least, if by no more than a third of its letters, and at least one.
 #[must_use]
 pub fn similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let near = |known: &'a str| {

@@ -34,7 +34,7 @@ pub trait Encode {
     /// Appends the value's bytes.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// The value's bytes alone.
+    /// Returns the value's bytes alone.
     fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(USUAL_LEN);
         self.encode(&mut out);

@@ -6,7 +6,8 @@
 //! 28 channel u16     30 kind u4 seal u4 31 flags u8       32 client id u64
 //! 40 wait ms u32     44 sum u32        48 origin u64      56 fence u32     60 crc32c u32
 //! ```
-//! The checksum (CRC-32C, Castagnoli, as in RFC 3720 B.4) covers bytes 0 to 59. What follows the header is covered as the seal says.
+//! The checksum (CRC-32C, Castagnoli, as in RFC 3720 B.4) covers bytes 0 to 59. What follows the header is covered as
+//! the seal says.
 
 use bivouac_types::limits::{FRAME_BODY_MAX, FRAME_HEADER_LEN, FRAME_PAYLOAD_MAX};
 use bivouac_types::{ClientId, OpId};
@@ -18,14 +19,14 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"BVK1");
 /// Version of the protocol. Peers of another version are refused in the handshake.
 pub const VERSION: u16 = 11;
 
-/// What a frame is.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A question.
+    /// A request.
     Request,
-    /// Its answer.
+    /// A reply.
     Reply,
-    /// What comes instead of an answer: the question was damaged on the way, so nobody looked at it.
+    /// Sent instead of a reply: the request was damaged on the way, and not looked at.
     Damaged,
 }
 
@@ -38,7 +39,7 @@ impl Flags {
     pub const RETRY: Flags = Flags(1);
     /// The client keeps nothing of what it is told: it needs no lease.
     pub const NO_LEASE: Flags = Flags(2);
-    /// It is asked again because the last answer to it was damaged on the way.
+    /// Set in a request that is sent again because the last reply was damaged on the way.
     pub const ANSWER_DAMAGED: Flags = Flags(4);
 
     /// Returns whether the request may have been carried out before.
@@ -59,13 +60,13 @@ impl Flags {
         self.0 & Flags::NO_LEASE.0 == 0
     }
 
-    /// These without others.
+    /// Returns these without others.
     #[must_use]
     pub fn without(self, others: Flags) -> Flags {
         Flags(self.0 & !others.0)
     }
 
-    /// These and others.
+    /// Returns these and others.
     #[must_use]
     pub fn with(self, others: Flags) -> Flags {
         Flags(self.0 | others.0)
@@ -91,23 +92,23 @@ pub struct Frame {
     pub kind: Kind,
     /// Marks.
     pub flags: Flags,
-    /// Who asks.
+    /// The sender.
     pub client: ClientId,
-    /// How long the asker goes on waiting, in milliseconds.
+    /// Time that the sender will go on waiting, in milliseconds.
     pub wait_ms: u32,
     /// On the peer lane the client whose request makes a peer ask; 0 when nobody's does.
     pub origin: ClientId,
-    /// On the client lane, of what is done under locks: the incarnation, and 1, that the client's node had when it began.
-    /// 0 otherwise.
+    /// On the client lane, of what is done under locks: the incarnation, and 1, that the client's node had when it
+    /// began. 0 otherwise.
     pub fence: u32,
-    /// What tells whether body and payload are what was sent.
+    /// Seal of body and payload: it shows whether they are what was sent.
     pub seal: Seal,
 }
 
 /// Reason why a header was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
-    /// Not one of our frames.
+    /// Not a frame of this protocol.
     Magic,
     /// A frame of another protocol version.
     Version(u16),
@@ -139,7 +140,7 @@ impl std::fmt::Display for FrameError {
 impl std::error::Error for FrameError {}
 
 impl Frame {
-    /// A request's header without lengths.
+    /// Returns a request's header without lengths.
     #[must_use]
     pub fn request(op: u16, id: OpId, client: ClientId, channel: u16) -> Frame {
         Frame {
@@ -159,19 +160,19 @@ impl Frame {
         }
     }
 
-    /// The header of the answer to this request, not sealed.
+    /// Returns the header of the answer to this request, not sealed.
     #[must_use]
     pub fn reply(&self, status: i32, body_len: u32, payload_len: u32) -> Frame {
         Frame { status, body_len, payload_len, kind: Kind::Reply, seal: Seal::None, ..*self }
     }
 
-    /// What is sent instead of an answer when this request was damaged on the way.
+    /// Returns what is sent instead of a reply if this request was damaged on the way.
     #[must_use]
     pub fn damaged(&self) -> Frame {
         Frame { kind: Kind::Damaged, ..self.reply(0, 0, 0) }
     }
 
-    /// The header's bytes.
+    /// Returns the header's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; FRAME_HEADER_LEN] {
         let mut out = [0u8; FRAME_HEADER_LEN];
@@ -249,7 +250,7 @@ impl Frame {
 
 /// The kind's part of its byte.
 const KIND_MASK: u8 = 0x0f;
-/// Where the seal's part of that byte begins.
+/// Position of the seal's bits in that byte.
 const SEAL_SHIFT: u32 = 4;
 
 fn checksum(bytes: &[u8; FRAME_HEADER_LEN]) -> u32 {

@@ -44,7 +44,7 @@ codec_struct!(MirrorEntry { backup, epoch });
 pub struct FormationMap {
     /// Raised by every change.
     pub version: u64,
-    /// Which formation this is.
+    /// The formation.
     pub formation: FormationId,
     /// Its name.
     pub name: String,
@@ -58,7 +58,7 @@ pub struct FormationMap {
     pub stripe: u32,
     /// Width of new files unless their directory says otherwise; 0 is all targets.
     pub width: u16,
-    /// Whether all that goes over TCP is encrypted.
+    /// True if everything over TCP is encrypted.
     pub is_secure: bool,
     /// True if clients report what they access, so that races are found.
     pub detects_races: bool,
@@ -80,7 +80,7 @@ codec_struct!(FormationMap {
 });
 
 impl FormationMap {
-    /// Whether every reference inside the map leads somewhere.
+    /// Checks that all references inside the map are valid.
     ///
     /// # Errors
     /// A sentence that names what is wrong.
@@ -122,15 +122,15 @@ impl FormationMap {
         Ok(())
     }
 
-    /// The mirror of a node's volumes; `None` if they are not mirrored.
+    /// Returns the mirror of a node's volumes; `None` if they are not mirrored.
     #[must_use]
     pub fn mirror(&self, node: NodeId) -> Option<(NodeId, u32)> {
         let entry = self.mirrors.get(usize::from(node.0))?;
         Some((entry.backup?, entry.epoch))
     }
 
-    /// Checks that this map may take the place of `former`: it is a later one of the same formation, in which nothing but
-    /// mirrors and places of nodes has changed, and each place with a later epoch.
+    /// Checks that this map may take the place of `former`: it is a later one of the same formation, in which nothing
+    /// but mirrors and places of nodes has changed, and each place with a later epoch.
     ///
     /// # Errors
     /// A sentence that names what is against it.
@@ -161,7 +161,7 @@ impl FormationMap {
         Ok(())
     }
 
-    /// The nodes that this map has in another place than `former`.
+    /// Returns the nodes that this map has in another place than `former`.
     pub fn moved_since<'m>(&'m self, former: &'m FormationMap) -> impl Iterator<Item = NodeId> + 'm {
         // `check_succeeds` is asked first: by position, entries of two formations would be compared.
         assert_eq!(self.nodes.len(), former.nodes.len(), "maps of different formations are compared");
@@ -169,32 +169,32 @@ impl FormationMap {
         entries.filter(|(_, (entry, before))| entry.epoch > before.epoch).map(|(node, _)| node)
     }
 
-    /// Number of slots.
+    /// Returns the number of slots.
     #[must_use]
     pub fn slot_count(&self) -> u16 {
         self.slots.len() as u16
     }
 
-    /// Number of targets.
+    /// Returns the number of targets.
     #[must_use]
     pub fn target_count(&self) -> u16 {
         self.targets.len() as u16
     }
 
-    /// The node that holds a slot; `None` for a slot that the formation does not have.
+    /// Returns the node that holds a slot; `None` for a slot that the formation does not have.
     #[must_use]
     pub fn slot_node(&self, slot: Slot) -> Option<NodeId> {
         self.slots.get(usize::from(slot.0)).copied()
     }
 
-    /// The home of an inode; `None` for a number that is not of this formation.
+    /// Returns the home of an inode; `None` for a number that is not of this formation.
     #[must_use]
     pub fn home(&self, ino: Ino) -> Option<NodeId> {
         self.slot_node(ino.slot())
     }
 
-    /// Node and volume of a target of the root partition; `None` for any other, which [`PartitionTable`] knows, and for one
-    /// that the formation does not have.
+    /// Returns the node and volume of a target of the root partition; `None` for any other, which [`PartitionTable`]
+    /// knows, and for one that the formation does not have.
     ///
     /// [`PartitionTable`]: crate::PartitionTable
     #[must_use]

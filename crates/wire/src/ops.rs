@@ -18,8 +18,7 @@ pub use locks::*;
 pub use members::*;
 pub use partitions::*;
 
-/// Which lane may carry an operation. Operations on the peer lane call nobody, so no cycle of
-/// waiting nodes can form.
+/// Lanes that may carry an operation. Operations on the peer lane call nobody, so no cycle of waiting nodes can form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// May call peers; refused on the peer lane.
@@ -32,25 +31,25 @@ pub enum Lane {
     Mirror,
 }
 
-/// What an operation means for those who cache what they were told earlier.
+/// Effect of an operation on what clients have cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touches {
     /// Neither names nor attributes.
     Nothing,
-    /// Tells names or attributes.
+    /// Returns names or attributes.
     Looks,
-    /// Changes what others may have been told.
+    /// Changes what others may have cached.
     Changes,
 }
 
 impl Op {
-    /// Whether it is how nodes watch each other, and so is asked also of those that are taken for dead.
+    /// Returns true for failure detection, which also reaches nodes held for dead.
     #[must_use]
     pub fn seeks_life(self) -> bool {
         matches!(self, Op::Probe | Op::ProbeFor | Op::Reached)
     }
 
-    /// What it means for those who cache what they were told earlier.
+    /// Returns its effect on what clients have cached.
     #[must_use]
     pub fn touches(self) -> Touches {
         match self {
@@ -92,19 +91,19 @@ macro_rules! operations {
             /// Every operation, in the order of the table.
             pub const ALL: &[Op] = &[$(Op::$name),*];
 
-            /// The operation with this number.
+            /// Returns the operation with this number.
             #[must_use]
             pub fn from_number(number: u16) -> Option<Op> {
                 match number { $($number => Some(Op::$name),)* _ => None }
             }
 
-            /// Its name, as metrics and status show it.
+            /// Returns its name, as metrics and status show it.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Op::$name => stringify!($name)),* }
             }
 
-            /// The lanes that may carry it.
+            /// Returns the lanes that may carry it.
             #[must_use]
             pub fn lane(self) -> Lane {
                 match self { $(Op::$name => Lane::$lane),* }
@@ -125,7 +124,7 @@ macro_rules! operations {
 }
 
 operations! {
-    /// Nothing; answers that the node lives.
+    /// Does nothing; the reply shows that the node lives.
     Ping = 1, Both, () => ();
     /// The current map.
     GetMap = 2, Both, () => FormationMap;
@@ -181,11 +180,11 @@ operations! {
     StatFs = 24, Both, StatFsRequest => bivouac_types::StatFs;
     /// All about this node.
     Status = 25, Client, () => NodeStatus;
-    /// How files whose home this is were used.
+    /// Returns how files with their homes here were used.
     ListUses = 126, Client, () => UseTable;
-    /// What was done when: with files whose home this is, or of requests.
+    /// Returns the history of files with their homes here, or of requests.
     ListHistory = 134, Client, HistoryRequest => HistoryTable;
-    /// What there is on this node's host beside its volumes: logs, and jobs of staging.
+    /// Returns what this node's host has beside volumes: logs, and staging jobs.
     AskHost = 129, Client, HostQuestion<'a> => Blob;
     /// Makes this node's records durable on their volume.
     SyncRecords = 26, Both, () => ();
@@ -206,13 +205,13 @@ operations! {
 
     /// Reserves, frees or zeroes a range of a subfile.
     ChangeSpace = 48, Both, SpaceRequest => Written;
-    /// Where the next data of a subfile is.
+    /// Finds the next data of a subfile.
     FindData = 49, Both, FindDataRequest => FoundData;
     /// Makes a regular file without a name, and opens it.
     MakeUnnamed = 50, Client, MakeUnnamedRequest => Seen;
     /// Copies between two subfiles of a target.
     CopyRange = 51, Both, CopyRequest => Copied;
-    /// As Extend, for a write that leaves a hole behind the end that its writer knows.
+    /// Extends a file for a write that leaves a hole behind the end that its writer knows.
     ExtendOver = 60, Client, ExtendOverRequest => Extended;
     /// Tells the home how much of a file is holes.
     Count = 61, Client, CountRequest => ();
@@ -235,7 +234,7 @@ operations! {
     Scrub = 125, Client, ScrubRequest => ScrubDone;
     /// Replaces the inodes that this client watches here; none ends the watch.
     Watch = 54, Client, Inos => ();
-    /// Which of the watched inodes were changed since.
+    /// Returns which of the watched inodes were changed since.
     ListTouched = 55, Client, () => TouchedInos;
 
     /// Locks or unlocks a range of a file; may have the request wait in the home's queue.
@@ -250,18 +249,18 @@ operations! {
     ReleaseLocks = 44, Client, () => ();
     /// All locks that are in the way of another client's request.
     LockHolders = 45, Both, LockOf => LockHolderList;
-    /// What owners of locks wait for whose clients this node's process serves.
+    /// Returns what owners of locks wait for, whose clients this node's process serves.
     LockWaits = 46, Both, LockOwners => LockWaitList;
-    /// Has a client that this node's process serves look whether a wait of its is part of a circle.
+    /// Makes a client that this node's process serves check whether a wait of its own is part of a deadlock.
     LookAgain = 47, Both, LockTicket => ();
-    /// Has clients that this node's process serves close what their programs have closed; 0 for each owner.
+    /// Makes clients that this node's process serves complete the closes of their programs; 0 stands for each owner.
     SettleLocks = 35, Both, LockOwners => ();
 
     /// Gives a call of the client tokens of bytes of a file, or queues the request.
     TakeTokens = 143, Client, TakeTokensRequest => TakenTokens;
     /// Tokens that the client has no more.
     ReturnTokens = 144, Client, ReturnTokensRequest => ();
-    /// Has a client that this node's process serves give tokens back, as far as no call uses them.
+    /// Recalls tokens from a client that this node's process serves, as far as no call uses them.
     RecallTokens = 145, Peer, RecallTokensRequest => RecalledTokens;
     /// Tells what tokens the client has, after a connection was lost.
     ReclaimTokens = 146, Client, ReclaimTokensRequest => ReclaimedTokens;
@@ -300,7 +299,7 @@ operations! {
     LockRename = 72, Peer, Ticket => ();
     /// Gives it back.
     UnlockRename = 73, Peer, Ticket => ();
-    /// Which of these inodes, all made by the asked node, are gone for good.
+    /// Returns which of these inodes, all made by the asked node, are gone for good.
     WhichGone = 86, Peer, Inodes => Inodes;
 
     /// Brings a directory back that was set aside; none that was is no error.
@@ -315,7 +314,7 @@ operations! {
     SealShard = 96, Peer, SealRequest => ();
     /// Opens it again.
     UnsealShard = 97, Peer, SealRequest => ();
-    /// What a shard adds to its directory's attributes; from then on the next change is told again.
+    /// Returns what a shard adds to its directory's attributes; its next change will be reported again.
     FoldShard = 98, Peer, InoOnly => ShardState;
     /// Tells a spread directory's home that its shard on a node has changed.
     DirChanged = 99, Peer, DirChangedRequest => ();
@@ -329,17 +328,17 @@ operations! {
     BindDirectory = 110, Peer, BindDirectoryRequest => ();
     /// Tells clients that this node's process serves that requests of theirs have their locks.
     LocksGranted = 80, Peer, GrantedLocks => ();
-    /// Whether this node's process serves the client.
+    /// Returns true if this node's process serves the client.
     ServesClient = 81, Peer, ClientId => bool;
-    /// Has a client that this node's process serves cache nothing of what is named any more; for how many milliseconds it may
-    /// go on with some of it.
+    /// Makes a client that this node's process serves invalidate what is named; returns for how many milliseconds it
+    /// may still use some of it.
     Invalidate = 79, Peer, InvalidateRequest => u32;
     /// Tells a mount that this node's process serves of the size of a file that it has open.
     HasGrown = 141, Peer, HasGrownRequest => ();
 
-    /// Where content of a file may have to be brought from.
+    /// Returns where content of a file may have to be brought from.
     FindOrigin = 113, Peer, InoOnly => Whence;
-    /// What this node has that site storage does not have.
+    /// Returns what this node has that site storage lacks.
     ListDirty = 114, Client, ListDirtyRequest => DirtyPage;
     /// Names that site storage had in a directory.
     ListSeen = 115, Client, ListSeenRequest => SeenPage;
@@ -351,28 +350,29 @@ operations! {
     MarkFlush = 118, Peer, MarkFlushRequest => u64;
     /// Writes parts of a subfile to site storage.
     FlushParts = 119, Peer, FlushPartsRequest => FlushedParts;
-    /// Where site storage has a directory, or where it would be; and what was seen there under a name in it.
+    /// Returns the path of a directory at site storage, or that it would have; and what was seen there under a name in
+    /// it.
     FindPlace = 120, Peer, FindPlaceRequest => SitePlace;
     /// Brings some of a file from site storage; answers where to go on.
     BringFile = 121, Client, BringRequest => Option<u64>;
     /// Brings a file to site storage wherever it belongs there, if its policy says so; asked again until it is over.
     FlushHere = 122, Both, FlushHereRequest => FlushState;
-    /// Has a file have all of its content here, since another takes its place at site storage; asked again until it is
-    /// over.
+    /// Makes a file get all of its content here, since another file takes its place at site storage; repeated until it
+    /// is done.
     Own = 123, Peer, OwnRequest => FlushState;
-    /// Has what is here of a file stay, however full its volumes are; or not any more.
+    /// Pins or unpins a file: pinned content stays here however full its volumes are.
     Pin = 38, Client, PinRequest => ();
-    /// Which files of this node's are pinned.
+    /// Returns which files of this node are pinned.
     ListPinned = 39, Client, ListPinnedRequest => PinnedPage;
     /// Deletes at site storage what was deleted here, or tells what is to be.
     Mirror = 34, Client, MirrorRequest => MirrorPage;
-    /// Nobody changes anything for a while: held, or lifted. Answers whether it had been held until now.
+    /// Makes the node refuse all changes for a while, or ends that. Returns true if it had refused them until now.
     Fence = 124, Client, FenceRequest => bool;
-    /// Tells what mounts of this node have written behind in front of site storage and not sent; has them send it, and write
-    /// nothing behind there for a while.
+    /// Tells what mounts of this node have written behind in front of site storage and not sent; has them send it, and
+    /// write nothing behind there for a while.
     SendUnsent = 78, Client, FenceRequest => Vec<Dirty>;
-    /// Removes everywhere, before it answers, what nobody needs any more of files whose records are here: somebody finds no
-    /// space.
+    /// Removes everywhere, before it answers, what nobody needs any more of files whose records are here: somebody
+    /// finds no space.
     MakeRoom = 107, Client, () => ();
     /// Asks for a sign of life, and tells news of the nodes; the answer has news too.
     Probe = 87, Peer, NewsList => NewsList;
@@ -430,13 +430,13 @@ borrowed! {
         /// The name in it.
         name: &'a [u8],
     }
-    /// What is asked of a host, of which any of its nodes answers.
+    /// Question about a host, which any of its nodes answers.
     HostQuestion {
-        /// What, in words that the command knows.
+        /// The subject, in words that the command defines.
         what: &'a [u8],
-        /// From where on.
+        /// Offset in the answer.
         offset: u64,
-        /// How many bytes at most.
+        /// Most bytes of the answer.
         most: u32,
     }
     /// A new entry with a new inode.
@@ -470,11 +470,11 @@ borrowed! {
         name: &'a [u8],
         /// Permission bits.
         mode: u32,
-        /// Its owner, who asks: the directory has to be theirs.
+        /// Its owner, who sends the request: the directory has to be theirs.
         uid: u32,
         /// Group.
         gid: u32,
-        /// When it was written.
+        /// Its time of modification.
         mtime: Timestamp,
         /// A target on the asking node, for local placement.
         near: Option<TargetIndex>,
@@ -491,7 +491,7 @@ borrowed! {
         new_name: &'a [u8],
         /// `RENAME_NOREPLACE` 1, `RENAME_EXCHANGE` 2.
         flags: u32,
-        /// What the new name must lead to; `None` for anything, or nothing. `ECANCELED` if it does not.
+        /// The file that the new name must lead to; `None` for any, or none. `ECANCELED` if it does not.
         expect: Option<ExpectedFile>,
     }
     /// The removal of an entry that is not a directory.
@@ -538,7 +538,7 @@ borrowed! {
         record: &'a [u8],
         /// Target of a symbolic link.
         target: &'a [u8],
-        /// What site storage has of it, as the node crate encodes it.
+        /// Its state at site storage, as the node crate encodes it.
         site: Option<&'a [u8]>,
     }
     /// A compare-and-set of an entry.
@@ -547,15 +547,16 @@ borrowed! {
         parent: Ino,
         /// The name in it.
         name: &'a [u8],
-        /// What it must hold now.
+        /// The inode that it must lead to now.
         expect: Option<Ino>,
-        /// Whether what it holds is a directory.
+        /// True if that is a directory.
         expect_dir: bool,
-        /// The data version that it must have, where the node is also its home; `None` for any. `ECANCELED` if it has not.
+        /// The data version that it must have, where the node is also its home; `None` for any. `ECANCELED` if it has
+        /// not.
         expect_version: Option<u64>,
         /// The partition that the directory must be in.
         partition: PartitionId,
-        /// What it is to hold.
+        /// The inode that it is to lead to.
         ino: Ino,
         /// Type bits of that.
         kind: u32,
@@ -583,7 +584,8 @@ owned! {
         contract: Option<Contract>,
         /// Digest of a file that is to be laminated; without it the file is only made ready for that to be taken.
         digest: Option<ContentDigest>,
-        /// Those of `setxattr`: 1 refuses an inode that has one of its own (`EEXIST`), 2 one that has none (`ENODATA`).
+        /// The flags of `setxattr`: 1 refuses an inode that has one of its own (`EEXIST`), 2 one that has none
+        /// (`ENODATA`).
         flags: u32,
     }
     /// The digest of a file's content.
@@ -610,14 +612,14 @@ owned! {
         attr: Option<Attr>,
         /// The asker may cache the entry for so many milliseconds.
         lease_ms: u32,
-        /// As in [`Seen`].
+        /// The length of the lease on the attributes, in milliseconds; see [`Seen`].
         attr_lease_ms: u32,
     }
-    /// What `Make` made or found.
+    /// An inode that `Make` made or found.
     Made {
         /// The entry.
         found: Found,
-        /// Whether it was there before.
+        /// True if it existed before.
         existed: bool,
     }
     /// Bytes.
@@ -625,13 +627,13 @@ owned! {
         /// The bytes.
         bytes: Vec<u8>,
     }
-    /// What names a directory has.
+    /// Hashes of the names of a directory.
     Hashes {
         /// Of each name; of more than [`NAMES_KNOWN_MAX`](bivouac_types::limits::NAMES_KNOWN_MAX) none.
         hashes: Vec<u64>,
-        /// Whether these are all.
+        /// True if these are all.
         all: bool,
-        /// As in [`Found`].
+        /// The length of the lease on the name, in milliseconds; see [`Found`].
         lease_ms: u32,
     }
     /// A position in a directory.
@@ -644,21 +646,21 @@ owned! {
         max_bytes: u32,
         /// Send attributes of entries that live on this node.
         attrs: bool,
-        /// Only what this node has of a spread directory, from the cookie on without a gap.
+        /// Only this node's part of a spread directory, from the cookie on without a gap.
         shard: bool,
         /// Only what is here: nothing is looked up at site storage.
         here: bool,
-        /// The lease is to be of the directory's attributes and of each entry's, which with every name in it changes, too;
-        /// instead of all that is in their slots.
+        /// The lease is to be of the directory's attributes and of each entry's, which with every name in it changes,
+        /// too; instead of all that is in their slots.
         each: bool,
     }
-    /// Some entries.
+    /// A page of entries.
     DirPage {
         /// In the order of their cookies.
         entries: Vec<DirEntry>,
-        /// Whether nothing follows.
+        /// True if nothing follows.
         end: bool,
-        /// For how many milliseconds the asker may cache the entries that have attributes, and these.
+        /// Milliseconds for which the client may cache the entries that have attributes, and these.
         lease_ms: u32,
     }
     /// An entry.
@@ -680,27 +682,27 @@ owned! {
         ino: Ino,
         /// Cut to nothing.
         truncate: bool,
-        /// Which open of the client this is.
+        /// Number of the open among the client's.
         id: OpenId,
-        /// No open below this is under way any more.
+        /// No open with a lower number is under way any more.
         floor: OpenId,
     }
     /// Opens that end.
     CloseRequest {
-        /// No open below this is under way any more.
+        /// No open with a lower number is under way any more.
         floor: OpenId,
         /// Inode and open.
         opens: Vec<(Ino, OpenId)>,
-        /// How files were used, closed ones and others.
+        /// Uses of files, closed and open ones.
         uses: Vec<FileUseDelta>,
     }
-    /// What a client has open at a node that lost its memory.
+    /// Opens of a client at a node that lost its memory.
     ReassertRequest {
-        /// Whether this is the first message.
+        /// True for the first message.
         first: bool,
         /// True for the last message: what none of them told, and is not under way, is not open.
         last: bool,
-        /// No open below this is under way any more.
+        /// No open with a lower number is under way any more.
         floor: OpenId,
         /// Those opens from the floor on that are under way.
         under_way: Vec<OpenId>,
@@ -720,7 +722,7 @@ owned! {
     }
     /// The home's answer to the end of a write.
     Extended {
-        /// Whether the epoch was the current one; if not, the write must be made again.
+        /// True if the epoch was the current one; if not, the write has to be repeated.
         accepted: bool,
         /// Attributes now.
         attr: Attr,
@@ -729,10 +731,10 @@ owned! {
     ClaimRequest {
         /// The inode.
         ino: Ino,
-        /// How many.
+        /// Number of bytes.
         len: u64,
     }
-    /// Where an append went.
+    /// Place of an append.
     Appended {
         /// Offset of its first byte.
         offset: u64,
@@ -750,7 +752,7 @@ owned! {
         /// Bytes wanted.
         len: u32,
     }
-    /// What a read found out besides the payload.
+    /// Result of a read besides the payload.
     ReadDone {
         /// The subfile's epoch: a higher one than the reader knows says that the file was cut meanwhile.
         epoch: u32,
@@ -770,7 +772,7 @@ owned! {
     }
     /// Outcome of a write.
     Written {
-        /// Whether the epoch was not older than the subfile's; if not, nothing was written.
+        /// True if the epoch was not older than the subfile's; if not, nothing was written.
         accepted: bool,
         /// The subfile's epoch.
         epoch: u32,
@@ -785,7 +787,7 @@ owned! {
     /// State of a subfile; by default of none.
     #[derive(Default)]
     SubfileState {
-        /// Whether there is one.
+        /// True if it exists.
         exists: bool,
         /// Bytes of data, holes included.
         len: u64,
@@ -793,12 +795,12 @@ owned! {
         allocated: u64,
         /// Bytes of these that are in front of the data.
         front: u64,
-        /// Where data begins in the local file.
+        /// Offset of data in the local file.
         data_at: u64,
         /// Path on the node.
         path: String,
     }
-    /// What a removed directory was.
+    /// A removed directory.
     RemovedDir {
         /// Its record as the node crate encodes it; empty when there was none.
         record: Vec<u8>,
@@ -807,18 +809,18 @@ owned! {
     AdjustLinksRequest {
         /// The inode.
         ino: Ino,
-        /// What to add.
+        /// The difference.
         delta: i32,
     }
     /// The new name of what is moved.
     SetParentRequest {
-        /// It.
+        /// The inode.
         ino: Ino,
         /// The directory that holds it then; of a directory what its `..` is to be.
         parent: Ino,
         /// Its name there.
         name: Vec<u8>,
-        /// Whether a move is undone.
+        /// True if a move is undone.
         back: bool,
     }
     /// A turn of a node at moving directories.
@@ -855,13 +857,13 @@ impl Invalidation {
 }
 
 impl Found {
-    /// That there is no such entry, which may be cached for so long.
+    /// Returns a negative entry with this lease.
     #[must_use]
     pub fn absent(lease_ms: u32) -> Found {
         Found { ino: Ino(0), kind: 0, attr: None, lease_ms, attr_lease_ms: 0 }
     }
 
-    /// Whether there is an entry.
+    /// Returns true if there is an entry.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.ino != Ino(0)

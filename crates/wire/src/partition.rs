@@ -8,14 +8,14 @@ use bivouac_types::{Ino, Layout, PartitionId, PartitionSettings, TargetIndex};
 
 use crate::{Decode, DecodeError, Encode, FormationMap, Reader, TargetEntry};
 
-/// How far a partition is.
+/// Stage of a partition's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartitionState {
     /// Its directory does not belong to it yet.
     Making,
-    /// It is there.
+    /// In use.
     Live,
-    /// It is gone, or never came to be. Its targets stay known: there may be rests of its files.
+    /// Removed, or never completed. Its targets stay known, as remains of its files may exist.
     Removed,
 }
 
@@ -26,7 +26,7 @@ pub struct Partition {
     pub id: PartitionId,
     /// Raised by every change of its settings.
     pub version: u32,
-    /// How far it is.
+    /// Its stage.
     pub state: PartitionState,
     /// The directory that is its root.
     pub dir: Ino,
@@ -34,12 +34,12 @@ pub struct Partition {
     pub outer: PartitionId,
     /// Its targets in their order, as targets of the root partition.
     pub targets: Vec<TargetIndex>,
-    /// What it was told.
+    /// Its settings.
     pub settings: PartitionSettings,
 }
 
 impl Partition {
-    /// Returns whether it can be in a formation with this map.
+    /// Checks that it can be in a formation with this map.
     ///
     /// # Errors
     /// A sentence that names the target or setting, and what is allowed.
@@ -67,13 +67,13 @@ impl Partition {
         }
     }
 
-    /// Number of its targets.
+    /// Returns the number of its targets.
     #[must_use]
     pub fn target_count(&self) -> u16 {
         self.targets.len() as u16
     }
 
-    /// What its directory and those below say of new files, as long as nobody says otherwise for one of them.
+    /// Returns the layout of new files, unless their directory has another one.
     #[must_use]
     pub fn layout(&self) -> Layout {
         let targets = self.target_count();
@@ -81,13 +81,13 @@ impl Partition {
         Layout { stripe: self.settings.stripe, width, base: TargetIndex::new(self.id, 0), targets }
     }
 
-    /// Its targets with their nodes and volumes; those that the map does not have are left out.
+    /// Returns its targets with their nodes and volumes, without those that the map lacks.
     #[must_use]
     pub fn places(&self, map: &FormationMap) -> Vec<TargetEntry> {
         self.targets.iter().filter_map(|target| map.target(*target)).collect()
     }
 
-    /// Most bytes that it may take on one target: an even part of its capacity.
+    /// Returns the limit of its bytes on one target: an even part of its capacity.
     #[must_use]
     pub fn target_capacity(&self) -> Option<u64> {
         // Each node enforces its part alone: sharing what is left would cost a message per growing write.
@@ -115,19 +115,19 @@ impl PartitionTable {
         true
     }
 
-    /// A partition.
+    /// Returns a partition.
     #[must_use]
     pub fn get(&self, id: PartitionId) -> Option<&Arc<Partition>> {
         self.known.get(&id).map(|(partition, _)| partition)
     }
 
-    /// The places of a partition's targets, in their order.
+    /// Returns the places of a partition's targets, in their order.
     #[must_use]
     pub fn places(&self, id: PartitionId) -> Option<&Arc<[TargetEntry]>> {
         self.known.get(&id).map(|(_, places)| places)
     }
 
-    /// Node and volume of a target; `None` if its partition is not known, or has no such target.
+    /// Returns the node and volume of a target; `None` if its partition is not known, or has no such target.
     #[must_use]
     pub fn target(&self, map: &FormationMap, target: TargetIndex) -> Option<TargetEntry> {
         match target.partition() {
@@ -142,7 +142,7 @@ impl PartitionTable {
         self.known.is_empty()
     }
 
-    /// All that are known, in the order of their numbers.
+    /// Returns all known partitions, by number.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Partition>> {
         let mut all: Vec<_> = self.known.values().map(|(partition, _)| Arc::clone(partition)).collect();
@@ -153,7 +153,7 @@ impl PartitionTable {
 
 codec_enum!(PartitionState, "state of a partition" { Making = 0, Live = 1, Removed = 2 });
 
-/// As text, so that a release with more settings can read what this one wrote.
+/// Encoded as text, so that a release with more settings can read it.
 impl Encode for PartitionSettings {
     fn encode(&self, out: &mut Vec<u8>) {
         self.to_string().encode(out);

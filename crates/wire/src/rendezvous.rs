@@ -1,5 +1,5 @@
-//! What the supervisors of a formation's hosts say to the one that starts it, and it to them. These messages
-//! have numbers among those of the operations, but no node serves them: they travel on connections of their own.
+//! Messages between the keeper of a formation and the parts on its hosts. They have numbers among those of the
+//! operations, but no node serves them: they travel on connections of their own.
 
 use crate::FormationMap;
 
@@ -33,7 +33,7 @@ owned! {
     Join {
         /// The release that runs there.
         release: String,
-        /// How the launcher calls the host; the host's own name if it does not say.
+        /// The launcher's name for the host; the host's own if the launcher does not pass one.
         host: String,
         /// The host's own name.
         machine: String,
@@ -75,7 +75,7 @@ owned! {
         /// Most bytes it may hold.
         capacity_bytes: u64,
     }
-    /// What a host needs to start its daemons, sent when all hosts have joined.
+    /// The data that a host needs to start its daemons, sent when all hosts have joined.
     FormationStart {
         /// Id of the host's first node; the others follow.
         first_node: u16,
@@ -84,7 +84,8 @@ owned! {
         /// Addresses of other hosts that this one must be able to reach.
         reach: Vec<String>,
     }
-    /// A new connection of a host that takes part. The answer is an [`Order`], or a [`Report`] that the host was given up.
+    /// A new connection of a host that takes part. The answer is an [`Order`], or a [`Report`] that the host was given
+    /// up.
     #[derive(Copy)]
     Resume {
         /// Id of the host's first node.
@@ -92,7 +93,7 @@ owned! {
         /// Rises with every attempt of the host: the latest one counts, in whatever order they arrive.
         turn: u32,
     }
-    /// All that the keepers of a formation have decided, as its body is.
+    /// Head of a record with everything that keepers have decided, which is its body.
     RecordHead {
         /// Term of the keeper that wrote it.
         term: u32,
@@ -120,7 +121,7 @@ owned! {
         /// The newest record that it has accepted, if it agrees.
         record: Option<RecordHead>,
     }
-    /// There is a newer map.
+    /// A newer map.
     #[derive(Copy)]
     NewMap {
         /// Its version.
@@ -128,14 +129,14 @@ owned! {
     }
 }
 
-/// What a host is to do.
+/// Order to a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Nothing: the one that gives orders lives.
+    /// None: a sign of life.
     Live,
     /// Mount the formation where the ticket says.
     Mount,
-    /// Tell how your nodes are.
+    /// Report the state of your nodes.
     Look,
     /// Take your part of the formation down and end.
     Down,
@@ -168,10 +169,10 @@ pub enum Order {
     },
 }
 
-/// What a command on another host asks the keeper.
+/// Request of a command on another host to the keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// The formation's state, once all hosts have told how they are.
+    /// Return the formation's state, once all hosts have reported theirs.
     Look,
     /// Take the formation down.
     Down,
@@ -196,7 +197,7 @@ pub enum Reply {
     },
 }
 
-/// What happened on a host.
+/// Report of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     /// All its daemons serve; steps of their start, in microseconds.
@@ -211,24 +212,24 @@ pub enum Report {
     },
     /// The formation is mounted there.
     Mounted {
-        /// Where.
+        /// The directory.
         dir: String,
     },
-    /// How its nodes are.
+    /// State of its nodes.
     Nodes {
         /// In the order of their ids.
         nodes: Vec<NodeReport>,
-        /// What is wrong on the host beside that.
+        /// Any other problem on the host.
         trouble: Option<String>,
     },
     /// Its part is down, and it ends.
     Down {
         /// Processes, mounts, files and sockets that are left.
         left: [u32; 4],
-        /// What went wrong on the way.
+        /// Problems on the way.
         trouble: Option<String>,
     },
-    /// It lives.
+    /// A sign of life.
     Alive,
     /// It has sealed the replicas of a node and opened its sockets; the daemon starts when the map says so.
     Adopted {
@@ -236,7 +237,7 @@ pub enum Report {
         node: u16,
         /// Its mirror epoch.
         epoch: u32,
-        /// Where it is, as the map is to have it, and directories of its volumes.
+        /// Its address for the map, and directories of its volumes.
         place: AdoptedPlace,
     },
     /// It cannot take a node over.
@@ -267,7 +268,7 @@ pub enum Report {
         /// The record's number.
         version: u64,
     },
-    /// It has promised a later term than that of the keeper it tells this.
+    /// It has promised a later term than that of the keeper that gets this.
     Deposed {
         /// The later term.
         term: u32,
@@ -286,7 +287,7 @@ owned! {
         /// Directories of its volumes.
         volumes: Vec<String>,
     }
-    /// How a node of a host is.
+    /// State of a node of a host.
     NodeReport {
         /// Its id.
         node: u16,

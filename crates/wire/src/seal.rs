@@ -14,7 +14,7 @@ pub enum FrameProtection {
 }
 
 impl FrameProtection {
-    /// The seal of a body and its payload under this protection.
+    /// Returns the seal of a body and its payload under this protection.
     #[must_use]
     pub fn seal<'a>(self, body: &[u8], payload: impl IntoIterator<Item = &'a [u8]>) -> Seal {
         match self {
@@ -37,7 +37,7 @@ pub enum Seal {
 }
 
 impl Seal {
-    /// The protection that it belongs to.
+    /// Returns the protection that it belongs to.
     #[must_use]
     pub fn protection(self) -> FrameProtection {
         match self {
@@ -47,7 +47,7 @@ impl Seal {
         }
     }
 
-    /// The number of the protection, and the value in the header.
+    /// Returns the number of the protection, and the value in the header.
     pub(crate) fn to_parts(self) -> (u8, u32) {
         let value = if let Seal::Sum(sum) = self { sum } else { 0 };
         (self.protection() as u8, value)
@@ -82,7 +82,7 @@ impl FrameChecksum {
         }
     }
 
-    /// The seal of all that was added.
+    /// Returns the seal of all that was added.
     #[must_use]
     pub fn seal(&self) -> Seal {
         Seal::Sum(self.0.finalize() as u32)
@@ -95,7 +95,7 @@ impl FrameChecksum {
     }
 }
 
-/// The seal of a body and the parts of a payload.
+/// Returns the seal of a body and the parts of a payload.
 #[must_use]
 pub fn seal_of<'a>(body: &[u8], payload: impl IntoIterator<Item = &'a [u8]>) -> Seal {
     let mut summing = FrameChecksum::default();

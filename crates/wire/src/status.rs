@@ -25,7 +25,7 @@ owned! {
     DamageStatus {
         /// Reads and writes that were refused for it, since the daemon started.
         refused: u64,
-        /// What is known to be wrong, in bytes of whole blocks.
+        /// The damage that is known, in bytes of whole blocks.
         wrong_bytes: u64,
         /// The first stretches of it.
         wrong: Vec<WrongBytes>,
@@ -63,7 +63,7 @@ owned! {
 }
 
 impl Times {
-    /// How many requests these are.
+    /// Returns how many requests these are.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
@@ -78,7 +78,7 @@ impl Times {
         self.counts.iter_mut().zip(&other.counts).for_each(|(sum, count)| *sum = sum.saturating_add(*count));
     }
 
-    /// Those since an earlier look; all, if they were fewer: the daemon has been restarted since.
+    /// Returns the times since an earlier look; all, if they were fewer: the daemon has been restarted since.
     #[must_use]
     pub fn since(&self, earlier: &Times) -> Times {
         let before = |index: usize| earlier.counts.get(index).copied().unwrap_or(0);
@@ -91,8 +91,8 @@ impl Times {
         Times { total_us: self.total_us.saturating_sub(earlier.total_us), counts }
     }
 
-    /// The time, in microseconds, within which this share of them was done, 0 to 1: the upper end of its range, so that
-    /// it is at most twice too long. `None` without requests.
+    /// Returns the time, in microseconds, within which this share of them was done, 0 to 1: the upper end of its range,
+    /// so that it is at most twice too long. `None` without requests.
     #[must_use]
     pub fn quantile_us(&self, share: f64) -> Option<u64> {
         assert!((0.0..=1.0).contains(&share), "{share} is no part of all requests");
@@ -126,7 +126,7 @@ owned! {
         client_times: Times,
         /// How long those of peers took.
         peer_times: Times,
-        /// Those of clients and peers that daemons were killed in the middle of.
+        /// Requests of clients and peers that daemons were killed in the middle of.
         cut_off: u64,
     }
     /// The page pools of a daemon's mounts together, in bytes but for hits and misses.
@@ -134,7 +134,7 @@ owned! {
     PoolStatus {
         /// Most that they may take.
         size_bytes: u64,
-        /// What they take.
+        /// The memory that they take now.
         used_bytes: u64,
         /// Written by programs and not sent yet.
         unsent_bytes: u64,
@@ -169,7 +169,7 @@ owned! {
     UnresponsiveNode {
         /// The node.
         node: NodeId,
-        /// What is known of it.
+        /// The node's liveness, as this one knows it.
         liveness: Liveness,
         /// For how long that is known, in milliseconds.
         for_ms: u64,
@@ -204,7 +204,7 @@ owned! {
         epoch: u64,
         /// Nodes that this one takes for dead, or suspects.
         silent: Vec<UnresponsiveNode>,
-        /// What turned out to be wrong at rest.
+        /// The damage that was found at rest.
         damage: DamageStatus,
         /// Links that it uses.
         links: Vec<LinkStatus>,
@@ -225,7 +225,7 @@ owned! {
         breaks: u64,
         /// Time of the last error of a connection, in milliseconds since 1970; 0 for none.
         error_unix_ms: u64,
-        /// That error.
+        /// The text of the last error.
         last_error: String,
     }
 }

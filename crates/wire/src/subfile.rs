@@ -26,7 +26,7 @@ const FLAG_CUT: u8 = 1;
 
 const _: () = assert!(PLACES_MAX == 1007 && SUMMED_HEADER_LEN > PLACES_AT + CRC_LEN);
 
-/// What a subfile's header says.
+/// The header of a subfile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubfileHeader {
     /// Formation that the file belongs to.
@@ -35,13 +35,13 @@ pub struct SubfileHeader {
     pub ino: Ino,
     /// The target whose part of the file this is, of the file's partition.
     pub target: TargetIndex,
-    /// Where the bytes of the file are; names the partition.
+    /// The layout of the file's bytes; names the partition.
     pub layout: Layout,
     /// How that was chosen.
     pub placement: Placement,
     /// Epoch of the last cut that the subfile took part in.
     pub trim_epoch: u32,
-    /// Where the file's targets are, from the base target on; the first [`PLACES_MAX`] of them, or fewer with checksums.
+    /// The file's targets, from the base target on: the first [`PLACES_MAX`] of them, or fewer with checksums.
     pub places: Vec<TargetEntry>,
     /// True if its blocks have checksums.
     pub sums: bool,
@@ -77,20 +77,20 @@ impl std::fmt::Display for SubfileError {
 impl std::error::Error for SubfileError {}
 
 impl SubfileHeader {
-    /// The bytes that the header itself takes; those behind it are not its own.
+    /// Returns the bytes that the header itself takes; those behind it are not its own.
     #[must_use]
     pub fn own_len(&self) -> usize {
         own_len(self.sums)
     }
 
-    /// Where data begins in the local file.
+    /// Returns the offset at which data begins in the local file.
     #[must_use]
     pub fn data_at(&self) -> u64 {
         if self.sums { SUMMED_DATA_AT } else { SUBFILE_HEADER_LEN }
     }
 
-    /// The header's bytes, of which [`SubfileHeader::own_len`] are its own. Of more places than fit the first ones are
-    /// kept.
+    /// Returns the header's bytes, of which [`SubfileHeader::own_len`] are its own. Of more places than fit the first
+    /// ones are kept.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
         let mut out = [0u8; HEADER_LEN];
@@ -143,8 +143,8 @@ impl SubfileHeader {
         Ok(header)
     }
 
-    /// Position of this subfile's target among the targets of the file: stripe `k` with `k mod width` equal to
-    /// it is here. `None` if the file does not use the target.
+    /// Returns the position of this subfile's target among the targets of the file: stripe `k` with `k mod width` equal
+    /// to it is here. `None` if the file does not use the target.
     #[must_use]
     pub fn column(&self) -> Option<u16> {
         let Layout { base, targets, width, .. } = self.layout;

@@ -1,5 +1,5 @@
-//! The program for measurements, which `bivouac bench` becomes. It has of formations what every program has: the commands
-//! of `bivouac`, and the client library.
+//! The program for measurements, which `bivouac bench` becomes. It has of formations what every program has: the
+//! commands of `bivouac`, and the client library.
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "they panic where nobody reads")]
 
@@ -14,7 +14,7 @@ use bivouac_types::named;
 use clap::Parser;
 use log::{LevelFilter, Log, Metadata, Record};
 
-/// This program's own file, also after it was replaced by a newer one on the disk.
+/// This program's file, also after it was replaced on disk by a newer one.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// The options of `bivouac bench`, where `bivouac` has them from, too.
@@ -54,7 +54,7 @@ fn measure(args: &BenchArgs) -> BenchResult<()> {
     bivouac_bench::run(&host, args)
 }
 
-/// The program that is measured: the one that came with this one, else that in PATH.
+/// Returns the program that is measured: the one that came with this one, else that in PATH.
 fn measured() -> PathBuf {
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name("bivouac"));
     beside.filter(|program| program.exists()).unwrap_or_else(|| PathBuf::from("bivouac"))

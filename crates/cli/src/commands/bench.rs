@@ -19,7 +19,7 @@ pub fn run() -> Result<ExitCode, Failure> {
     Err(if code == CODE_NOT_FOUND { missing(&own) } else { Failure::new(1, text) })
 }
 
-/// The one that came with this program.
+/// Returns the one that came with this program.
 fn beside(own: &Path) -> Option<PathBuf> {
     Some(own.with_file_name(PROGRAM)).filter(|program| program.exists())
 }

@@ -14,7 +14,7 @@ use crate::options::{CompletionsArgs, command};
 
 /// Stands for names of formations until the script has what asks for them.
 const NAMES: &str = "names-of-formations";
-/// What asks for them. Says nothing if it cannot.
+/// Command that prints the names. It prints nothing if it fails.
 const ASK: &str = "bivouac list --names 2>/dev/null";
 /// Commands whose `--name` is one that there is not yet.
 const MAKERS: [&str; 2] = ["up", "run"];
@@ -41,7 +41,7 @@ fn script(shell: Shell) -> String {
     }
 }
 
-/// The table, with what the value of each option is.
+/// Returns the table, with what the value of each option is.
 fn hinted(command: Command) -> Command {
     let makes = MAKERS.contains(&command.get_name());
     command.mut_args(|arg| hint(arg, makes)).mut_subcommands(hinted)
@@ -75,7 +75,7 @@ fn is(arg: &Arg, kind: TypeId) -> bool {
     arg.get_value_parser().type_id() == kind
 }
 
-/// The words that an option takes: those in small letters in the name of its value, or those of its type.
+/// Returns the words that an option takes: those in small letters in the name of its value, or those of its type.
 fn fixed(arg: &Arg, named: &str) -> Vec<String> {
     let words: &[&str] = match () {
         () if is(arg, TypeId::of::<Checksum>()) => &["auto", "on", "off"],

@@ -36,7 +36,7 @@ pub fn run(here: &Environment, args: &ConfigArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `up` would refuse on this machine, without starting anything.
+/// Reports what `up` would refuse on this machine, without starting anything.
 fn check_here(here: &Environment, args: &ConfigArgs, file: &FormationFile) -> Result<(), Failure> {
     let mut arguments: Vec<OsString> = vec!["bivouac".into(), "up".into()];
     arguments.push(format!("--config={}", args.check.display()).into());
@@ -64,7 +64,7 @@ fn check_here(here: &Environment, args: &ConfigArgs, file: &FormationFile) -> Re
     check_partitions(&file.partitions, targets, formation)
 }
 
-/// What no formation of so many nodes can have.
+/// Refuses partitions that no formation of so many nodes can have.
 fn check_partitions(plans: &[Plan], nodes: usize, formation: &FormationArgs) -> Result<(), Failure> {
     // The root, and what is made for pools.
     let mut directories = BTreeSet::from([Vec::new(), b"/pools".to_vec()]);

@@ -1,4 +1,5 @@
-//! `bivouac contract`. All of it goes through the mount, as programs do: the mount is the client that may have written behind.
+//! `bivouac contract`. All of it goes through the mount, as programs do: the mount is the client that may have written
+//! behind.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -31,7 +32,7 @@ pub fn run(command: &ContractCommand) -> Result<ExitCode, Failure> {
 #[derive(Debug, Serialize)]
 struct ContractReport {
     path: PathBuf,
-    /// What holds.
+    /// The contract in force.
     contract: &'static str,
     /// `own` or `partition`.
     from: &'static str,
@@ -121,7 +122,7 @@ struct ContractChange {
     text: &'static str,
     count: usize,
     failed: Vec<Failure>,
-    /// What is below and not changed: sentences.
+    /// Sentences about what is below and was not changed.
     left_out: Vec<String>,
 }
 
@@ -133,7 +134,7 @@ impl ContractChange {
         }
     }
 
-    /// All that is below a directory, but what is in other partitions and mounts.
+    /// Changes everything below a directory, except for other partitions and mounts.
     fn descend(&mut self, top: &Path, shown: &Path) {
         let partition = partition_of(top);
         let device = fs::symlink_metadata(top).ok().as_ref().map(Metadata::dev);
@@ -180,7 +181,7 @@ impl ContractChange {
     }
 }
 
-/// The path without symbolic links, if it is in a mounted formation.
+/// Returns the path without symbolic links, if it is in a mounted formation.
 pub(super) fn inside(path: &Path) -> Result<PathBuf, Failure> {
     let failed = |error| Failure::new(1, format_args!("{}: {error}; check its path", path.display()));
     let resolved = path.canonicalize().map_err(failed)?;
@@ -190,7 +191,7 @@ pub(super) fn inside(path: &Path) -> Result<PathBuf, Failure> {
     Ok(resolved)
 }
 
-/// The partition that a path is in, as its attribute numbers it; nothing for the formation's own.
+/// Returns the partition that a path is in, as its attribute numbers it; nothing for the formation's own.
 fn partition_of(path: &Path) -> Option<String> {
     let text = attribute(path, PARTITION_XATTR).ok()?;
     text.lines().next().map(str::to_owned)

@@ -11,14 +11,15 @@ use crate::failure::Failure;
 use crate::options::DoctorArgs;
 use crate::output;
 
-/// What scripts are shown.
+/// Output for scripts.
 #[derive(Serialize)]
 struct DoctorOutput<'a> {
     ok: bool,
     checks: &'a [Check],
 }
 
-/// Looks at this machine, and at the hosts that are named. The exit code is 1 if something is missing that formations need.
+/// Looks at this machine, and at the hosts that are named. The exit code is 1 if something is missing that formations
+/// need.
 pub fn run(here: &Environment, args: &DoctorArgs) -> Result<ExitCode, Failure> {
     let hosts = args.hosts.as_deref().map_or(Ok(Vec::new()), |list| parse_hosts(list, 1))?;
     let checks = judge(&gather(here, &hosts));

@@ -37,8 +37,8 @@ pub fn run(here: &Environment, args: &DownArgs) -> Result<ExitCode, Failure> {
     let state = elsewhere.unwrap_or(state);
     if !state.is_over_hosts() {
         refuse_part(&state)?;
-        // Where its mounts are it can be seen whether promises are kept, and they can be taken away. What cannot be seen counts
-        // as not kept, so this may fail.
+        // Where its mounts are it can be seen whether promises are kept, and they can be taken away. What cannot be
+        // seen counts as not kept, so this may fail.
         let before = own_namespace();
         if let Err(failure) = enter_mounts(&dir, &state, Vec::new()) {
             // In the other namespace paths of volumes may be something else: nothing is removed by them.
@@ -121,8 +121,8 @@ fn discard_left(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Takes a formation down whose state is in `dir`, or all that a host has of it. Refuses while it holds what is nowhere else,
-/// unless that is to be thrown away.
+/// Takes a formation down whose state is in `dir`, or all that a host has of it. Refuses while it holds what is nowhere
+/// else, unless that is to be thrown away.
 ///
 /// # Errors
 /// That it is kept, or what could not be ended or removed.
@@ -171,7 +171,7 @@ fn end(
     Ok(if remains.is_nothing() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The directory of whatever copies: what is copied goes through this host's part, and is written down there.
+/// Returns the directory of whatever copies: what is copied goes through this host's part, and is written down there.
 fn copied_at(here: &Environment, dir: &StateDir, state: &FormationState) -> StateDir {
     let part = if state.is_over_hosts() { part_of(here, &state.name, &state.formation) } else { None };
     part.unwrap_or_else(|| dir.clone())
@@ -184,8 +184,8 @@ fn keeps(here: &Environment, dir: &StateDir, state: &FormationState) -> Result<b
     Ok(!promises_are_kept(&state.name, dir, &copied_at(here, dir, state), kept)? && kept.is_some())
 }
 
-/// Refuses while something is not copied out; otherwise says whether all that keeps the formation is promises, which are
-/// kept now.
+/// Refuses while something is not copied out; otherwise says whether all that keeps the formation is promises, which
+/// are kept now.
 fn promises_are_kept(
     name: &FormationName,
     dir: &StateDir,
@@ -195,8 +195,8 @@ fn promises_are_kept(
     let Some(state) = copied_at.read()? else { return Ok(false) };
     let unsaved = unsaved::list(copied_at, &state);
     if unsaved.is_empty() {
-        // Promises are known on the host where they were made: on others it cannot be seen that they are kept. Where all was
-        // killed nobody can keep them any more.
+        // Promises are known on the host where they were made: on others it cannot be seen that they are kept. Where
+        // all was killed nobody can keep them any more.
         let is_promise = keep.is_some_and(|reason| reason.starts_with(unsaved::PROMISED));
         return Ok(is_promise && (unsaved::has_promises(copied_at) || !dir.is_held()));
     }
@@ -208,7 +208,7 @@ fn promises_are_kept(
     Err(Failure::new(CODE_KEEP, text))
 }
 
-/// One host's part of a formation is not taken from the others by accident; what is left of a dead one may be removed.
+/// Refuses to take down one host's part of a running formation; what is left of a dead one may be removed.
 fn refuse_part(state: &FormationState) -> LaunchResult<()> {
     let Some(part) = &state.part else { return Ok(()) };
     if !state.supervisor.is_some_and(|supervisor| supervisor.is_alive()) {

@@ -37,7 +37,8 @@ pub fn run(here: &Environment, args: &ExecArgs) -> Result<ExitCode, Failure> {
     Err(Failure::new(code, text))
 }
 
-/// The formation that is named; else the one of the command that we are called by; else as every command has it.
+/// Returns the formation that is named; else the one of the command that we are called by; else as every command has
+/// it.
 fn formation(
     here: &Environment,
     name: Option<&FormationName>,
@@ -55,7 +56,8 @@ fn formation(
     Ok((dir, state))
 }
 
-/// A command that finds no `BIVOUAC` would take another directory for it, the root among them.
+/// Returns the failure for a formation that is not mounted here: a command that finds no `BIVOUAC` would take another
+/// directory for it, the root among them.
 fn not_mounted(state: &FormationState, usable: &UsableMounts<'_>) -> Failure {
     let why = usable.left_out.iter().map(|(mount, why)| format!(" (mount {}: {why})", mount.dir.display()));
     let text = format!(
@@ -67,7 +69,7 @@ fn not_mounted(state: &FormationState, usable: &UsableMounts<'_>) -> Failure {
     Failure::new(CODE_NOT_STARTED, text)
 }
 
-/// Where in the mount the command begins.
+/// Returns the directory in the mount in which the command begins.
 fn work_dir(state: &FormationState, mount: Option<&Path>, below: &Path) -> Result<PathBuf, Failure> {
     let Some(mount) = mount else {
         let text = format!(

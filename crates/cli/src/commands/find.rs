@@ -36,7 +36,7 @@ pub fn find(here: &Environment, args: &FindArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// All that the catalogue has, which only it knows; where it does not answer, what formations near by know of it.
+/// Returns all entries of the catalogue; if it does not answer, those that formations near by know.
 fn entries(
     args: &FindArgs,
     place: &Location,
@@ -81,7 +81,7 @@ pub fn unpublish(here: &Environment, args: &UnpublishArgs) -> Result<ExitCode, F
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the catalogue is that was named.
+/// Returns the location of the catalogue that was named.
 pub fn place(args: &CatalogueArgs) -> Result<Location, Failure> {
     let text = args.catalogue.as_ref().ok_or_else(|| {
         Failure::new(2, "no catalogue is named; write --in CATALOGUE, or set BIVOUAC_CATALOGUE")
@@ -114,7 +114,7 @@ fn text_of(entries: &[&Manifest], now: u64) -> String {
     layout(&["ENTRY", "TITLE", "FILES", "SIZE", "WHO", "PUBLISHED", "UNTIL", "LICENCE"], &[2, 3], &rows)
 }
 
-/// An entry for scripts.
+/// Returns an entry for scripts.
 pub fn json_of(entry: &Manifest, now: u64) -> Value {
     let holder = |holder: &Holder| {
         let formation = match &holder.kind {

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::options::FlushArgs;
 use crate::reach::{self, MountedPath};
 
-/// How long a node may take to answer.
+/// Longest wait for a node's answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
 /// Brings what was written to site storage.

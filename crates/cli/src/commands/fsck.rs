@@ -23,7 +23,7 @@ use crate::failure::{CODE_FSCK_FAILED, CODE_FSCK_USAGE, Failure};
 use crate::options::FsckArgs;
 use crate::table::layout;
 
-/// How long a node may take to answer.
+/// Longest wait for a node's answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// File of a formation's directory that says what there is.
 const STATE_FILE: &str = "state.json";
@@ -82,14 +82,14 @@ fn offline(here: &Environment, args: &FsckArgs) -> Result<u8, Failure> {
     show(&report?, args)
 }
 
-/// What the named places hold.
+/// Contents of the named places.
 #[derive(Default)]
 struct OfflineVolumes {
     volumes: Vec<PathBuf>,
     map: Option<FormationMap>,
 }
 
-/// The volumes that are meant: named themselves, or by a formation, its directory or its state file.
+/// Returns the volumes that are meant: named themselves, or by a formation, its directory or its state file.
 fn find(here: &Environment, args: &FsckArgs) -> Result<OfflineVolumes, Failure> {
     let mut found = OfflineVolumes::default();
     if args.targets.is_empty() {
@@ -219,7 +219,7 @@ fn word(outcome: Outcome) -> &'static str {
     }
 }
 
-/// The kind's name as `--json` has it.
+/// Returns the kind's name as `--json` has it.
 fn kind(finding: &Finding) -> String {
     serde_json::to_value(finding.kind)
         .ok()
@@ -281,7 +281,7 @@ fn rebuilt_text(files: &[RebuildResult], unusable: &[String], dir: &Path) -> Str
     text
 }
 
-/// What does not fit together, and what is not what was written.
+/// Returns what is inconsistent in a file, or damaged, as text.
 fn conflicts_of(file: &RebuildResult) -> String {
     let wrong = |(from, to): &(u64, u64)| format!("bytes {from} to {to} are wrong by their checksums");
     file.conflicts.iter().cloned().chain(file.wrong.iter().map(wrong)).collect::<Vec<_>>().join("; ")

@@ -18,7 +18,7 @@ use super::serve::followed;
 use crate::failure::Failure;
 use crate::logging;
 
-/// For so long the formation's own links are known.
+/// Time for which the list of the formation's links is cached.
 const LINKS_KNOWN: Duration = Duration::from_secs(1);
 /// Longest wait for the answer of another gateway.
 const ASK_WAIT: Duration = Duration::from_secs(10);

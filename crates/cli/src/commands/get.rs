@@ -23,12 +23,12 @@ use crate::options::GetArgs;
 use crate::progress::print_line;
 use crate::publishing::{Meter, ServerAccess, failed, interruptible, server_of};
 
-/// What holders are called that are this user's own earlier copies.
+/// Name of holders that are this user's own earlier copies.
 const CACHE: &str = "fetched before";
 
-/// What is to be fetched.
+/// Something to fetch.
 enum FetchItem {
-    /// And who said what it is.
+    /// A published entry, its files, and who described it.
     Entry(Box<Manifest>, Vec<DataSetFile>, String),
     Files(Vec<DataSetFile>),
     Bytes(Url, String),
@@ -56,7 +56,7 @@ pub fn run(here: &Environment, args: &GetArgs) -> Result<ExitCode, Failure> {
     })
 }
 
-/// This user's own, where there is a place for it.
+/// Returns this user's cache, if there is a place for one.
 pub fn cache() -> Option<Cache> {
     environment::cache_home().map(|home| Cache::at(home.join("bivouac/published")))
 }
@@ -78,7 +78,7 @@ fn find(args: &GetArgs, ways: &mut ServerAccess<'_>) -> Result<FetchItem, Failur
     Err(Failure::new(2, text))
 }
 
-/// An entry of a catalogue: what was fetched before, then formations near by, then the catalogue.
+/// Returns an entry of a catalogue: what was fetched before, then formations near by, then the catalogue.
 fn find_entry(
     args: &GetArgs,
     place: &Location,
@@ -111,7 +111,7 @@ fn find_entry(
     Ok(FetchItem::Entry(Box::new(manifest), items, from))
 }
 
-/// What is at a place: an entry's directory or its description, a metalink, or any file of a server.
+/// Finds out what is at a place: an entry's directory or its description, a metalink, or any file of a server.
 fn find_place(args: &GetArgs, place: &Location, ways: &mut ServerAccess<'_>) -> Result<FetchItem, Failure> {
     let is_metalink = |name: &str| [".meta4", ".metalink"].iter().any(|end| name.ends_with(end));
     match place {
@@ -150,7 +150,7 @@ fn find_place(args: &GetArgs, place: &Location, ways: &mut ServerAccess<'_>) -> 
     }
 }
 
-/// The catalogue and the name of an entry that a URL names by its directory or its description.
+/// Returns the catalogue and the name of an entry that a URL names by its directory or its description.
 fn entry_at(url: &Url) -> Option<(Url, String)> {
     let dir = url.path().strip_suffix(ro_crate::FILE).unwrap_or(url.path()).strip_suffix('/')?;
     let (parent, id) = dir.rsplit_once('/').filter(|(_, id)| ro_crate::is_id(id))?;
@@ -184,7 +184,7 @@ fn check_time(args: &GetArgs, manifest: &Manifest) -> Result<(), Failure> {
     }
 }
 
-/// What nobody has said digests of.
+/// Fetches bytes that nobody published digests of.
 fn bytes(
     args: &GetArgs,
     url: &Url,
@@ -218,7 +218,7 @@ fn ends_with_slash(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b"/")
 }
 
-/// Files whose digests are known.
+/// Returns the files, whose digests are known.
 fn files(
     args: &GetArgs,
     manifest: Option<&Manifest>,
@@ -249,7 +249,7 @@ fn files(
     Ok(())
 }
 
-/// Where the files are to be: a directory, and their names below it.
+/// Returns where the files are to be written: a directory, and their names below it.
 fn targets(
     args: &GetArgs,
     manifest: Option<&Manifest>,
@@ -272,7 +272,7 @@ fn targets(
     Ok((dst.unwrap_or(Path::new(own)).to_owned(), items))
 }
 
-/// What others name is not to become a file of settings where the command happens to run.
+/// Refuses hidden names chosen by others: they might be settings of a program in the working directory.
 fn refuse_hidden(name: &str) -> Result<(), Failure> {
     if !name.starts_with('.') {
         return Ok(());
@@ -287,7 +287,7 @@ fn is_same(named: Option<&str>, holder: &Holder) -> bool {
     named.map(bare).is_some_and(|named| holder.fingerprint.as_deref().map(bare) == Some(named))
 }
 
-/// Who has which file: own copies first, then the formation, then site storage. Ways to them are opened.
+/// Returns who has which file: own copies first, then the formation, then site storage; opens access to them.
 fn places(
     args: &GetArgs,
     manifest: Option<&Manifest>,

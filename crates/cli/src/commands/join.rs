@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::logging;
 use crate::options::JoinArgs;
 
-/// What the kernel gives mounts through.
+/// Device through which the kernel makes mounts.
 const DEVICE: &str = "/dev/fuse";
 /// Its major and minor number.
 const DEVICE_NUMBER: (u32, u32) = (10, 229);

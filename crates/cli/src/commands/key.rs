@@ -19,7 +19,7 @@ use crate::options::{KeyAction, KeyArgs, KeyCreateArgs, KeyListArgs, KeyRevokeAr
 use crate::private_file;
 use crate::reach::ctx;
 
-/// How long a node may take to answer.
+/// Longest wait for a node's answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
 /// Makes, lists or revokes keys.
@@ -114,7 +114,7 @@ fn no_path(path: &str, error: &FsError) -> Failure {
     Failure::new(1, format_args!("--path {path}: {error} in the formation; make it first"))
 }
 
-/// A server, for people.
+/// Returns a server, for people.
 pub fn shown(server: &Announced) -> String {
     match &server.fingerprint {
         Some(fingerprint) => format!("{}/ (certificate SHA-256 {fingerprint})", server.url),

@@ -134,7 +134,7 @@ fn set(file: &Path, shown: &Path, contract: &str) -> Result<(), Failure> {
         .map_err(|errno| refused_change(file, shown, errno, contract))
 }
 
-/// SHA-256 of what the nodes have, not of what this kernel has cached.
+/// Returns the SHA-256 of what the nodes have, not of what this kernel has cached.
 fn digest(file: &Path) -> std::io::Result<String> {
     let flags = OFlags::DIRECT.bits().cast_signed();
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(file)?;

@@ -28,7 +28,7 @@ use crate::unflushed;
 
 /// Longest wait for the answer of a node.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
-/// For so long changes are held up while a link is detached, if this process says no more.
+/// Time for which changes are refused while a link is detached, unless the request is repeated, in milliseconds.
 const HOLD_MS: u32 = 20_000;
 /// Longest wait for the supervisor.
 const LISTEN_WAIT_MS: u64 = 10_000;
@@ -161,7 +161,7 @@ fn add(here: &Environment, args: &LinkAddArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A path of the other side, which does nothing to a terminal.
+/// Returns a path of the other side, which does nothing to a terminal.
 fn shown(path: &[u8]) -> String {
     plain(&format!("/{}", String::from_utf8_lossy(path)))
 }
@@ -386,12 +386,12 @@ fn detach_sent(here: &Environment, near: &Near, link: &Link) -> Result<(), Failu
     detached.and(lifted.map(drop).map_err(Into::into))
 }
 
-/// A link's path from the formation's root on.
+/// Returns a link's path from the formation's root on.
 fn below(link: &Link) -> &Path {
     Path::new(link.path.trim_start_matches('/'))
 }
 
-/// From now on nothing of a link is brought or sent any more.
+/// Detaches a link: nothing is brought or sent over it from now on.
 fn detach(here: &Environment, near: &Near, link: &Link) -> Result<(), Failure> {
     let client = &near.client;
     let partition = &link.partition;

@@ -31,14 +31,14 @@ struct FormationListing {
     nodes: usize,
     hosts: Vec<String>,
     directory: Option<PathBuf>,
-    /// What `BIVOUAC_RUNTIME_DIR` has to be for a command that is about it, where it is in another place than this one.
+    /// Value of `BIVOUAC_RUNTIME_DIR` for commands on it, if it is in another place than this one.
     runtime_dir: Option<PathBuf>,
     /// Mounts that this process reaches at these paths.
     mounts: Vec<MountLocation>,
     /// Mount points whose mount it does not reach there: what is written to such a path goes elsewhere.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unreachable: Vec<Unreachable>,
-    /// What it left, if no process of it lives.
+    /// The recoverable remains of a formation that has no living process.
     left: Option<RecoverableRow>,
 }
 
@@ -79,14 +79,15 @@ pub fn run(here: &Environment, args: &ListAllArgs) -> Result<ExitCode, Failure> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The names alone. What they hold is not looked at: a shell that completes a word waits for it.
+/// Returns the names alone. What they hold is not looked at: a shell that completes a word waits for it.
 fn names(here: &Environment) -> BTreeSet<String> {
     let known = StateDir::list(here).into_iter().chain(StateDir::wholes(here));
     let living = known.filter(|(_, dir)| dir.is_held()).map(|(name, _)| name.to_string());
     living.chain(recoverable(here).iter().map(|found| found.name.to_string())).collect()
 }
 
-/// Those of which a process lives; of one over several hosts that was started here the whole, not this host's part.
+/// Lists formations with living processes; of one over several hosts that was started here the whole, not this host's
+/// part.
 fn living(parts: FormationDirs, wholes: FormationDirs) -> Vec<FormationListing> {
     let parts = parts.into_iter().filter(|(name, _)| !wholes.iter().any(|whole| whole.0 == *name));
     let held = parts.chain(wholes.iter().cloned()).filter(|(_, dir)| dir.is_held());
@@ -109,7 +110,7 @@ fn living(parts: FormationDirs, wholes: FormationDirs) -> Vec<FormationListing> 
     .collect()
 }
 
-/// The mounts that are at their places, as this process sees them, and the others.
+/// Returns the mounts that are at their places, as this process sees them, and the others.
 fn seen(state: &FormationState) -> (Vec<MountLocation>, Vec<Unreachable>) {
     let views = MountViews::of(state);
     let (mut here, mut others) = (Vec::new(), Vec::new());
@@ -122,7 +123,8 @@ fn seen(state: &FormationState) -> (Vec<MountLocation>, Vec<Unreachable>) {
     (here, others)
 }
 
-/// Those of another place of this user. Of the dead only that they are there: what they hold is looked at from their own.
+/// Lists formations of this user in another place. Dead ones are only named: their contents are examined from that
+/// place.
 fn elsewhere(here: &Environment, base: &Path) -> Vec<FormationListing> {
     let (parts, wholes) = (StateDir::list_in(base), StateDir::wholes_in(base));
     let dead = parts.iter().chain(&wholes).filter(|(_, dir)| !dir.is_held()).filter_map(|(_, dir)| {
@@ -162,7 +164,7 @@ fn listed(state: &FormationState) -> FormationListing {
     }
 }
 
-/// One of which no process lives.
+/// Lists a formation without living processes.
 fn dead(found: &Recoverable) -> FormationListing {
     let (amount, missing) = (found.amount(), found.missing());
     let volumes = found.state.iter().flat_map(|state| &state.nodes).flat_map(|node| &node.volumes);
@@ -195,7 +197,7 @@ fn dead(found: &Recoverable) -> FormationListing {
     }
 }
 
-/// Of one over several hosts each says what it has itself.
+/// Returns what a formation holds, as text. Of one over several hosts each says what it has itself.
 fn said(amount: &Amount, missing: &[String], is_over_hosts: bool) -> String {
     let mut text = match (is_over_hosts, amount.volumes) {
         (false, _) => amount.to_string(),

@@ -21,11 +21,11 @@ use crate::output;
 use line::{LogLine, merged};
 use remote::RemoteLogs;
 
-/// At most so much of a log is looked at, from its end, in bytes.
+/// Most bytes of a log that are read, from its end.
 const TAIL_MAX: u64 = 64 << 20;
-/// At most so much is read at once while following, in bytes.
+/// Most bytes read at once while following.
 const PIECE_MAX: u64 = 4 << 20;
-/// Number of times that it is looked whether the formation is there, where the kernel does not say what changed.
+/// Pause between two looks whether the formation is there, where the kernel does not say what changed.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Shows the logs, and what is added to them.
@@ -69,7 +69,7 @@ pub fn run(here: &Environment, args: &LogsArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The nodes of this host.
+/// Returns the nodes of this host.
 fn own_nodes(here: &Environment, state: &FormationState) -> Vec<u16> {
     let ids = |state: &FormationState| state.nodes.iter().map(|node| node.id).collect();
     if !state.is_over_hosts() {
@@ -79,7 +79,7 @@ fn own_nodes(here: &Environment, state: &FormationState) -> Vec<u16> {
     part.as_ref().map_or_else(Vec::new, ids)
 }
 
-/// All lines by their time that are wanted.
+/// Returns all lines by their time that are wanted.
 fn chosen<'a>(read: &'a [(String, Vec<String>)], args: &LogsArgs) -> Vec<LogLine<'a>> {
     let mut lines = merged(read);
     lines.retain(|line| line.is_at_least(args.level));
@@ -89,9 +89,9 @@ fn chosen<'a>(read: &'a [(String, Vec<String>)], args: &LogsArgs) -> Vec<LogLine
 struct Logs<'a> {
     dirs: Vec<PathBuf>,
     args: &'a LogsArgs,
-    /// How far each was read.
+    /// Position up to which each was read.
     seen: BTreeMap<PathBuf, u64>,
-    /// Those of the formation's other hosts.
+    /// Logs of the formation's other hosts.
     others: Option<RemoteLogs>,
 }
 
@@ -108,7 +108,7 @@ impl Logs<'_> {
         Ok(changes)
     }
 
-    /// A node that is asked for has a log, here or on another host.
+    /// Checks that a node that is asked for has a log, here or on another host.
     fn check(&self) -> Result<(), Failure> {
         let found = self.files()?;
         let known = found.iter().map(|(name, _)| name.as_str());
@@ -147,7 +147,7 @@ impl Logs<'_> {
         }
     }
 
-    /// Whole lines that were added to each since the last time.
+    /// Returns the whole lines that were added to each log since the last time.
     fn read(&mut self, most: u64) -> Result<Vec<(String, Vec<String>)>, Failure> {
         let mut all = Vec::new();
         let mut files = self.files()?;
@@ -172,12 +172,12 @@ impl Logs<'_> {
     }
 }
 
-/// Number of the node whose daemon has this log.
+/// Returns the number of the node whose daemon has this log.
 fn node_of(name: &str) -> Option<u16> {
     name.strip_prefix('n')?.parse().ok()
 }
 
-/// Whole lines behind `seen`, or of the last `most` bytes, and where they end.
+/// Returns the whole lines behind `seen`, or of the last `most` bytes, and where they end.
 fn added(path: &Path, seen: Option<u64>, most: u64) -> std::io::Result<(Vec<String>, u64)> {
     let mut file = File::open(path)?;
     let len = file.metadata()?.len();
@@ -189,17 +189,17 @@ fn added(path: &Path, seen: Option<u64>, most: u64) -> std::io::Result<(Vec<Stri
     Ok((lines, begin + end))
 }
 
-/// Where a log of so many bytes is read from.
+/// Returns the position at which reading a log of `len` bytes begins.
 fn begin_of(seen: Option<u64>, len: u64, most: u64) -> u64 {
     match seen {
         Some(seen) if seen <= len => seen,
-        // It was cut meanwhile.
+        // It was truncated meanwhile.
         Some(_) => 0,
         None => len.saturating_sub(most),
     }
 }
 
-/// The whole lines of a piece, and where they end; of one that begins within a line that one is left out.
+/// Returns the whole lines of a piece, and where they end; of one that begins within a line that one is left out.
 fn whole_lines(bytes: &[u8], most: u64, is_cut: bool) -> (Vec<String>, u64) {
     let end = match bytes.iter().rposition(|byte| *byte == b'\n') {
         Some(last) => last + 1,

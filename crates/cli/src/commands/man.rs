@@ -25,7 +25,7 @@ pub fn run(args: &ManArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The table, each command with its synopsis: the generator's own leaves out what values are called.
+/// Returns the table, each command with its synopsis: the generator's own leaves out what values are called.
 fn pages() -> Command {
     let mut command = command().disable_help_subcommand(true);
     command.build();
@@ -37,7 +37,7 @@ fn with_synopsis(command: Command) -> Command {
     command.override_usage(text).mut_subcommands(with_synopsis)
 }
 
-/// The command, options in the order of the table, then operands, then what follows.
+/// Returns the command, options in the order of the table, then operands, then what follows.
 fn synopsis(command: &Command) -> String {
     let shown = || command.get_arguments().filter(|arg| !arg.is_hide_set());
     let options = shown().filter(|arg| !arg.is_positional()).map(option);

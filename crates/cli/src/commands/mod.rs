@@ -1,4 +1,4 @@
-//! One file per command.
+//! Commands, one per file.
 
 mod bench;
 mod completions;

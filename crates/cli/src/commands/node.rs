@@ -1,5 +1,5 @@
-//! `bivouac node`: one daemon, put together: its nodes, their server, and the mounts that they serve. It is one node, or, where
-//! nodes share a process, all of this machine.
+//! `bivouac node`: one daemon, put together: its nodes, their server, and the mounts that they serve. It is one node,
+//! or, where nodes share a process, all of this machine.
 
 mod host_peers;
 mod near;
@@ -36,7 +36,7 @@ use part::{Part, UnservedPart};
 /// Descriptors that are left for connections and other things; half of the rest is for open subfiles.
 const HANDLES_MIN: usize = 64;
 const HANDLES_MAX: usize = 1 << 16;
-/// As much is for open subfiles of a node that shares its process, at least.
+/// Fewest open subfiles of a node that shares its process.
 const HANDLES_SHARED_MIN: usize = 2;
 /// Descriptors of a node that shares its process, open subfiles aside.
 const DESCRIPTORS_PER_NODE: usize = 12;
@@ -79,11 +79,11 @@ struct DaemonContext {
     /// Most subfiles that a node keeps open.
     handles_max: usize,
     owner: (u32, u32),
-    /// What the environment says of object stores.
+    /// Settings of object stores, from the environment.
     objects: bivouac_source::Environment,
     host_peers: Arc<HostPeers>,
     rounds: Rounds,
-    /// What is left of memory, for all nodes of this process.
+    /// Memory that is left for all nodes of this process.
     memory: Arc<dyn Headroom>,
 }
 
@@ -91,7 +91,7 @@ struct DaemonContext {
 struct Daemon {
     shared: Arc<DaemonContext>,
     parts: Vec<Part>,
-    /// This program's own file.
+    /// This program's file.
     program: PathBuf,
     /// The supervisor that has started it.
     starter: Option<ProcessId>,
@@ -220,7 +220,7 @@ impl Daemon {
         true
     }
 
-    /// Without a supervisor, a daemon sees to it that the formation ends when it should.
+    /// Starts the thread by which a daemon without a supervisor sees to it that the formation ends when it should.
     fn look_after_the_end(&self) {
         let (dir, program) = (StateDir::at(self.shared.config.dir.clone()), self.program.clone());
         let starter = self.starter;
@@ -269,7 +269,7 @@ fn make_all(shared: &DaemonContext, handles: Vec<NodeHandles>) -> Result<Vec<Uns
     })
 }
 
-/// One node's threads are enough for it; those of many are shared.
+/// Returns the options of the server. The default threads suffice for one node; those of several are shared.
 fn server_options(nodes: usize, is_mirrored: bool) -> ServerOptions {
     let mut options = ServerOptions::default();
     if nodes > 1 {
@@ -281,7 +281,7 @@ fn server_options(nodes: usize, is_mirrored: bool) -> ServerOptions {
     options
 }
 
-/// How many subfiles a node may keep open, of so many descriptors for so many nodes.
+/// Returns how many subfiles a node may keep open, with so many descriptors for so many nodes.
 fn handles_max(descriptors: Option<u64>, nodes: usize) -> usize {
     let descriptors = descriptors.and_then(|count| usize::try_from(count).ok()).unwrap_or(HANDLES_MAX * 2);
     if nodes == 1 {
@@ -291,7 +291,7 @@ fn handles_max(descriptors: Option<u64>, nodes: usize) -> usize {
     (left / 2 / nodes).clamp(HANDLES_SHARED_MIN, HANDLES_MAX)
 }
 
-/// A pipe that a client's request to shut down makes readable.
+/// Returns a pipe that a client's request to shut down makes readable.
 fn shutdown_pipe(parts: &[Part]) -> Result<File, Failure> {
     let (readable, writable) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(std::io::Error::from)?;

@@ -21,7 +21,7 @@ use crate::partitioning::{MadePartition, PartitionMaker, Plan};
 use crate::reach;
 use crate::unflushed;
 
-/// How long a node may take to answer.
+/// Longest wait for a node's answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
 /// Does what a command says.
@@ -41,7 +41,7 @@ struct PartitionPath {
     client: Client,
     dir: StateDir,
     state: FormationState,
-    /// From the formation's own directory on.
+    /// Path from the formation's root.
     path: Vec<u8>,
     uid: u32,
     gid: u32,
@@ -74,7 +74,7 @@ impl PartitionPath {
         String::from_utf8_lossy(&self.path).into_owned()
     }
 
-    /// The partition that the path is in, and the inode at the path.
+    /// Returns the partition that the path is in, and the inode at the path.
     fn partition(&self) -> Result<(Partition, Ino), Failure> {
         let shown = self.shown();
         let failed = |error| Failure::new(1, format_args!("{shown}: {error}"));
@@ -90,7 +90,7 @@ impl PartitionPath {
         }
     }
 
-    /// The partition whose directory is at the path.
+    /// Returns the partition whose directory is at the path.
     fn root(&self) -> Result<Partition, Failure> {
         let (partition, ino) = self.partition()?;
         if partition.dir == ino {
@@ -102,7 +102,7 @@ impl PartitionPath {
     }
 }
 
-/// The formation that a path is mounted from, and the path there. Its last name need not exist.
+/// Returns the formation that a path is mounted from, and the path there. Its last name need not exist.
 fn find_mounted(here: &Environment, path: &Path) -> Result<(FormationName, Vec<u8>), Failure> {
     let absolute = std::path::absolute(path)?;
     let failed = |e: io::Error| Failure::new(1, format_args!("{}: {e}; check its path", path.display()));

@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::options::PinArgs;
 use crate::reach::{self, MountedPath};
 
-/// How long a node may take to answer.
+/// Longest wait for a node's answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 /// Files that are brought at the same time.
 const JOBS: usize = 8;
@@ -82,14 +82,14 @@ fn each(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is at a path, if it is in a partition with a source.
+/// Returns what is at a path, if it is in a partition with a source.
 fn subtree(client: &Client, mount: &Path, below: &Path) -> Result<Option<FlushTarget>, Failure> {
     let subtree = FlushTarget::find(client, mount, below)?;
     let partition = client.partitions.get(subtree.top.attr.layout.partition())?;
     Ok(partition.is_some_and(|partition| partition.settings.source.is_some()).then_some(subtree))
 }
 
-/// The files that are meant. Directories that nobody has looked into are listed at the source.
+/// Returns the files that are meant. Directories that nobody has looked into are listed at the source.
 fn files_of(client: &Client, subtree: &FlushTarget) -> Result<Vec<TreeEntry>, Failure> {
     let top = &subtree.top;
     if !top.attr.is_dir() {
@@ -108,7 +108,7 @@ fn files_of(client: &Client, subtree: &FlushTarget) -> Result<Vec<TreeEntry>, Fa
     Ok(files)
 }
 
-/// What can never fit is refused before anything is moved.
+/// Refuses, before anything is moved, what can never fit.
 fn check_fits(
     client: &Client,
     shown: &Path,
@@ -135,7 +135,8 @@ fn check_fits(
     Err(Failure::new(1, text))
 }
 
-/// Does something with several files at the same time; what failed. With `all_or_none`, nothing new is begun after that.
+/// Does something with several files at the same time; what failed. With `all_or_none`, nothing new is begun after
+/// that.
 fn on_all(
     files: &[TreeEntry],
     all_or_none: bool,

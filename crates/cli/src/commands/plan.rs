@@ -74,7 +74,7 @@ fn plan(here: &Environment, args: &PlanArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The verdict, with its reason.
+/// Returns the verdict, with its reason.
 fn sentence(work: &JobWork, prediction: &Prediction) -> String {
     let Prediction { with, without, nodes_for_room, .. } = prediction;
     let times = format!("{} with a formation, {} without", time(with.likely), time(without.likely));
@@ -179,7 +179,8 @@ fn of_site(site: &Site) -> String {
     )
 }
 
-/// The model as it is written down, with what each value is. It is written by hand: the crate that reads TOML here writes none.
+/// Returns the model as it is written down, with what each value is. It is written by hand: the crate that reads TOML
+/// here writes none.
 fn toml_of(site: &Site, dir: &str) -> String {
     let points = |curve: &[bivouac_plan::CurvePoint]| {
         let point = |point: &bivouac_plan::CurvePoint| {

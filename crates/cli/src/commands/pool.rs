@@ -129,7 +129,7 @@ pub fn run(here: &Environment, args: &PoolArgs) -> Result<ExitCode, Failure> {
 struct PoolOutput<'a> {
     #[serde(flatten)]
     pool: &'a Pool,
-    /// What it is by now, noted or not.
+    /// Its present state, recorded or not.
     state_now: PoolState,
     attachments: Vec<Attachment>,
     /// Of one that is shown alone.
@@ -141,7 +141,7 @@ pub(super) fn changing<'a>(who: &'a Caller, request: &'a Option<String>) -> Chan
     ChangeOrigin { who, now_s: now_s(), request: request.as_deref() }
 }
 
-/// The database, in which what is attached is so. Who may only read it sees also what was.
+/// Returns the database, in which what is attached is so. Who may only read it sees also what was.
 pub(super) fn opened(here: &Environment, args: &DatabaseArgs) -> Result<Pools, Failure> {
     let mut pools = open(here, args)?;
     if let Err(failure) = forget_gone(here, &mut pools) {
@@ -179,7 +179,7 @@ fn create(here: &Environment, who: &Caller, args: &PoolCreateArgs) -> Result<(),
     Ok(())
 }
 
-/// Data that is there: a directory by its real path, or a URL as partitions take it.
+/// Returns the place of data that is there: a directory by its real path, or a URL as partitions take it.
 fn source(from: &Path) -> Result<Vec<u8>, Failure> {
     let failed = |cause: &dyn std::fmt::Display| Failure::new(1, format_args!("{}: {cause}", from.display()));
     let bytes = from.as_os_str().as_bytes();
@@ -195,7 +195,7 @@ fn source(from: &Path) -> Result<Vec<u8>, Failure> {
     Ok(real.into_os_string().into_vec())
 }
 
-/// Name of a directory that is made for a pool. What is removed has to have it.
+/// Returns the name of a directory that is made for a pool. What is removed has to have it.
 pub(super) fn dir_name(uid: u32, name: &str, id: i64) -> String {
     format!("{uid}-{name}-{id}")
 }
@@ -337,7 +337,7 @@ fn pool_lives(pool: &Pool, args: &PoolPathArgs) -> Result<(), Failure> {
     }
 }
 
-/// Where an attached pool is on this host, if its formation is mounted here.
+/// Returns the path of an attached pool on this host, if its formation is mounted here.
 fn inside(attachment: &Attachment, mounts: &[MountEntry]) -> Option<PathBuf> {
     let source = format!("bivouac:{}", attachment.formation);
     let mounted = mounts.iter().filter(|mount| mount.source == source);
@@ -377,7 +377,7 @@ fn expire(here: &Environment, who: &Caller, args: &PoolExpireArgs) -> Result<Exi
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// What is to be removed is not decided by a clock that is not the server's.
+/// Refuses to remove anything by a clock that differs from the server's.
 fn refuse_wrong_clock(pools: &Pools) -> Result<(), Failure> {
     let Some(server_s) = pools.clock_s()? else { return Ok(()) };
     let ahead_s = now_s().saturating_sub(server_s);
@@ -462,7 +462,7 @@ fn text_of(pool: &Pool, attachments: &[Attachment], mail: Option<&str>) -> Strin
     rows.iter().map(|(name, text)| format!("{name:<12} {text}\n")).collect()
 }
 
-/// The last versions, the latest first.
+/// Returns the last versions, the latest first.
 fn text_of_versions(versions: &[Version]) -> String {
     let row = |version: &Version| {
         let job = if version.job.is_empty() { String::new() } else { format!(", job {}", version.job) };
@@ -504,7 +504,7 @@ fn shown(bytes: &[u8]) -> String {
     plain(&String::from_utf8_lossy(bytes))
 }
 
-/// Text that does nothing to a terminal.
+/// Returns the text that does nothing to a terminal.
 pub(super) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -36,12 +36,12 @@ const DAMAGED: &str = "has other contents than its copy in the archive, with the
 const CHANGED: &str =
     "was changed while it was archived, so nothing is noted or removed; ask again when nobody writes there";
 
-/// What is to be archived.
+/// Request to archive a pool.
 struct ArchiveRequest<'a> {
     meant: &'a PoolRef,
     pool: &'a Pool,
     site: &'a Path,
-    /// What its copies are called, and this one of them.
+    /// Name of its copies, and of this copy.
     name: &'a str,
     signs: &'a str,
     /// Digest of names, sizes and times.
@@ -60,7 +60,7 @@ impl ArchiveRequest<'_> {
         Failure::new(1, format_args!("pool {}: {cause}", self.meant))
     }
 
-    /// Returns whether what was copied to a place may be the pool's copy there.
+    /// Checks that what was copied to a place may be the pool's copy there.
     fn must_be_kept(&self, summary: &Summary, place: &[u8]) -> Result<(), Failure> {
         let noted = self.pool.archive_digest.as_ref().filter(|_| self.pool.archive.as_deref() == Some(place));
         if listing(self.site)?.digest() != self.before {
@@ -125,7 +125,7 @@ pub fn run(here: &Environment, who: &Caller, args: &PoolArchiveArgs) -> Result<(
     Ok(())
 }
 
-/// From when it is noted nobody attaches it; what has come in between keeps it.
+/// Frees the space of an archived pool. From the record on nobody attaches it; if it was changed before that, it stays.
 fn free(pools: &mut Pools, who: &Caller, pool: &Pool, before: &str) -> Result<(), Failure> {
     let meant = meant(pool)?;
     pools.set_location(&changing(who, &None), &meant, Location::Archive, None)?;
@@ -137,7 +137,7 @@ fn free(pools: &mut Pools, who: &Caller, pool: &Pool, before: &str) -> Result<()
     remove_dir(pool, who.uid).map_err(|cause| not_removed(pool, &cause))
 }
 
-/// What was asked for before: what a command has left that was killed goes as well.
+/// Completes the removal for a pool that is in its archive alone: a killed command may have left some of it.
 fn freed(who: &Caller, pool: &Pool) -> Result<(), Failure> {
     remove_dir(pool, who.uid).map_err(|cause| not_removed(pool, &cause))?;
     let archive = String::from_utf8_lossy(pool.archive.as_deref().unwrap_or_default());
@@ -268,7 +268,7 @@ fn meant(pool: &Pool) -> Result<PoolRef, Failure> {
     format!("{}#{}", pool.full_name(), pool.id).parse().map_err(|error: String| Failure::new(1, error))
 }
 
-/// Of several commands that copy from a directory, or into one, one does.
+/// Locks a directory, so that of several commands that copy from it, or into it, one does.
 fn alone(dir: &Path) -> Result<File, Failure> {
     let failed =
         |cause: std::io::Error| Failure::new(1, format_args!("{}: {cause}; check its path", dir.display()));
@@ -301,7 +301,7 @@ fn is_signs(text: &str) -> bool {
     text.len() == SIGNS && text.bytes().all(|sign| sign.is_ascii_hexdigit())
 }
 
-/// Where the copy of a pool in an archive is, for people.
+/// Returns the place of a pool's copy in an archive, for people.
 pub fn said(pool: &Pool) -> Option<String> {
     let path = String::from_utf8_lossy(pool.archive.as_deref()?);
     let at_s = pool.archived_s.unwrap_or_else(now_s);

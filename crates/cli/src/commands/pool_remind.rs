@@ -14,10 +14,10 @@ use crate::failure::Failure;
 use crate::options::{PoolIcalArgs, PoolRemindArgs, PoolReminderArgs, ReminderArgs};
 use crate::pools::{now_s, open};
 
-/// How long a program may take to take mail.
+/// Longest wait for a program to take mail.
 const SENDING: Duration = Duration::from_secs(120);
 
-/// What options say of a reminder.
+/// Returns the reminder that the options ask for.
 pub fn wanted(args: &ReminderArgs) -> Option<Reminder> {
     let (days, mail) = (args.remind?, args.mail.clone()?);
     Some(Reminder { days, mail })
@@ -70,7 +70,8 @@ fn send(pool: &Pool, sendmail: &Path) -> Result<(), Failure> {
     Ok(feed(sendmail, &arguments, message(pool, mail.as_str(), now_s()).as_bytes(), SENDING)?)
 }
 
-/// The mail. Names of pools and addresses are plain; what else users write is in the body, each in a line of its own.
+/// Returns the mail. Names of pools and addresses are plain; what else users write is in the body, each in a line of
+/// its own.
 fn message(pool: &Pool, mail: &str, now_s: i64) -> String {
     let (name, end) = (&pool.name, time(pool.expires_s));
     let (verb, way) = if pool.is_over(now_s) {

@@ -23,7 +23,7 @@ use crate::progress::print_line;
 use crate::publishing::{Meter, ServerAccess, failed, interruptible};
 use crate::reach::{self, MountedPath};
 
-/// How long a node may take to answer.
+/// Longest wait for a node's answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
 /// Publishes a path.
@@ -67,7 +67,7 @@ pub fn run(here: &Environment, args: &PublishArgs) -> Result<ExitCode, Failure> 
     })
 }
 
-/// A holder, for people.
+/// Returns a holder, for people.
 pub fn shown(holder: &Holder) -> String {
     match &holder.kind {
         Kind::Formation { name, .. } => format!("formation {name} ({})", holder.base),
@@ -84,11 +84,11 @@ struct SourceCandidate {
 /// Check of whether a candidate has the files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PresenceCheck {
-    /// It is what is read for the digests.
+    /// It is the place that is read for the digests.
     Read,
     /// The user says that it does: all of it is compared, and has to be the same.
     Named,
-    /// It may be behind: all of it is compared, and it counts if it is the same.
+    /// It may be outdated: all of it is compared, and it counts if it is the same.
     Found,
 }
 
@@ -127,7 +127,7 @@ fn site(place: &Location) -> Result<Holder, Failure> {
     Ok(Holder { kind: Kind::Site, base: place.url().map_err(failed)?, fingerprint: None })
 }
 
-/// The servers of a formation, and site storage that the path's partition stands in front of.
+/// Returns the servers of a formation, and site storage that the path's partition stands in front of.
 fn of_formation(here: &Environment, path: &Path) -> Result<Vec<SourceCandidate>, Failure> {
     use std::os::unix::ffi::OsStrExt as _;
     let MountedPath { client, entry, resolved } = reach::of_path(here, path, ANSWER_WAIT)?;
@@ -158,7 +158,8 @@ fn of_formation(here: &Environment, path: &Path) -> Result<Vec<SourceCandidate>,
     Ok(all)
 }
 
-/// Those that have the very bytes. The servers of the formation have what was just read through its mount.
+/// Returns the candidates that have exactly these bytes. The servers of the formation have what was just read through
+/// its mount.
 fn looked_at(
     candidates: Vec<SourceCandidate>,
     frozen: &ScanResult,
@@ -228,7 +229,7 @@ fn put(
     Ok(CachedEntry { manifest, items })
 }
 
-/// What readers take of a text.
+/// Checks a text for readers.
 fn plain(text: &str, option: &str) -> Result<String, Failure> {
     const LEN_MAX: usize = 4096;
     if text.len() > LEN_MAX || text.contains(char::is_control) {

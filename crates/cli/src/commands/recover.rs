@@ -24,11 +24,11 @@ use crate::options::{AgainArgs, RecoverArgs};
 use crate::output;
 use crate::start_report::StartReport;
 
-/// How long the supervisor may take to answer, in milliseconds.
+/// Longest wait for the supervisor's answer, in milliseconds.
 const ASK_MS: u64 = 10_000;
-/// Number of times that it is looked whether a node serves.
+/// Pause between two looks whether a node serves.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long a node may take to say what it misses.
+/// Longest wait for a node to report what it lacks.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
 /// Starts a formation again that was killed as a whole, and mounts it.
@@ -127,7 +127,7 @@ fn say_what_is_lost(started: &Started) {
     }
 }
 
-/// The same on all hosts that it was over.
+/// Recovers a formation on all hosts that it was over.
 fn over_hosts(
     here: &Environment,
     args: &RecoverArgs,
@@ -163,7 +163,7 @@ fn over_hosts(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Those that are named, or those that it was over; each with as many nodes as it had.
+/// Returns the named hosts, or those of the former formation; each with as many nodes as it had.
 fn hosts(args: &AgainArgs, before: &[HostArg]) -> Result<Vec<HostArg>, Failure> {
     let mut hosts = match (&args.hosts, &args.hostfile) {
         (Some(list), _) => parse_hosts(list, 1)?,

@@ -78,7 +78,7 @@ pub fn run(here: &Environment, args: &RunArgs) -> Result<ExitCode, Failure> {
     Job { here, args, formed, signals, until, in_namespaces, preload, watch, report }.run()
 }
 
-/// What watches how long it takes, if that is wanted.
+/// Creates the measurement for a comparison with the prediction, if wanted.
 fn watch(here: &Environment, args: &RunArgs, nodes: u32) -> Result<Option<Watch>, Failure> {
     args.plan.then(|| Watch::new(here, &args.site, nodes)).transpose()
 }
@@ -90,13 +90,13 @@ fn started(mut watch: Option<Watch>, begin: Instant) -> RefCell<Option<Watch>> {
     RefCell::new(watch)
 }
 
-/// A formation's time is ours to mind, as long as we live.
+/// Takes the formation's time out of its arguments: it is ours to mind, as long as we live.
 fn own_time(args: &RunArgs) -> (FormationArgs, Option<Instant>) {
     let until = args.formation.ttl.and_then(|ttl| Instant::now().checked_add(Duration::from_millis(ttl.0)));
     (FormationArgs { ttl: None, ..args.formation.clone() }, until)
 }
 
-/// The command runs here, and reaches the hosts by what it calls: `srun`, `mpiexec`, `ssh`.
+/// Runs the command here, which reaches the hosts by what it calls: `srun`, `mpiexec`, `ssh`.
 fn run_on_hosts(
     here: &Environment,
     args: &RunArgs,
@@ -146,11 +146,11 @@ struct Job<'a> {
     /// When the command is told to end.
     until: Option<Instant>,
     in_namespaces: bool,
-    /// What the command is to preload.
+    /// Value of `LD_PRELOAD` for the command.
     preload: Option<OsString>,
-    /// What compares all that with what was predicted.
+    /// Measurement, for the comparison with the prediction.
     watch: RefCell<Option<Watch>>,
-    /// Where it is to be written what the job did.
+    /// File for the report of the job.
     report: Option<ReportTarget>,
 }
 
@@ -210,7 +210,7 @@ impl Job<'_> {
         }
     }
 
-    /// The periodic copy of outputs, if `--out-every` asks for one.
+    /// Returns the periodic copy of outputs, if `--out-every` asks for one.
     fn periodic(&self) -> Option<PeriodicOut> {
         let every = Duration::from_millis(self.args.out_every?.0);
         let plan = PeriodicPlan {
@@ -253,7 +253,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// What was predicted and what came of it, side by side. A run does not fail for that.
+    /// Prints prediction and outcome side by side. An error does not fail the run.
     fn compare(&self) {
         let Some(watch) = self.watch.borrow_mut().take() else { return };
         if let Some(path) = &self.args.plan_json
@@ -267,7 +267,7 @@ impl Job<'_> {
         }
     }
 
-    /// What the job did. A run does not fail for that.
+    /// Writes the report of the job. An error does not fail the run.
     fn report(&self) {
         let Some(target) = &self.report else { return };
         if let Err(failure) =
@@ -321,14 +321,14 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// From now on outputs are to come out: should this process be killed before they have, they are kept.
+    /// Records that outputs have to be copied out, so that they are kept if this process is killed before.
     fn owe_outputs(&self) {
         if !self.args.outputs.is_empty() {
             self.mark(Some("outputs were not yet copied out when `bivouac run` was killed".into()));
         }
     }
 
-    /// Where it is written down what becomes of the formation.
+    /// Returns where the fate of the formation is recorded.
     fn whole(&self) -> &StateDir {
         self.formed.whole.as_ref().unwrap_or(&self.formed.dir)
     }
@@ -372,7 +372,7 @@ impl Job<'_> {
         Ok(ExitCode::from(code))
     }
 
-    /// Something did not come out: the formation stays, marked so that nobody takes it down by accident.
+    /// Keeps the formation, since something did not come out, and marks it so that nobody takes it down by accident.
     fn save(&self, mount: &Path, code: u8, not_copied: &CopyFailure) -> Result<ExitCode, Failure> {
         let name = &self.formed.name;
         let code = if code == 0 { CODE_NOT_STAGED_OUT } else { code };
@@ -394,7 +394,7 @@ impl Job<'_> {
         Err(Failure::new(code, text))
     }
 
-    /// How to get at the data.
+    /// Returns how to reach the data, as text.
     fn way_in(&self, mount: &Path) -> String {
         let (mount, name) = (mount.display(), &self.formed.name);
         if self.in_namespaces {
@@ -406,7 +406,7 @@ impl Job<'_> {
     }
 }
 
-/// The side that is on this machine, for whoever goes on with the copy from elsewhere.
+/// Returns the side that is on this machine, for whoever goes on with the copy from elsewhere.
 fn absolute(way: Direction, transfer: &Transfer) -> Transfer {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let Transfer { src, dst } = transfer;
@@ -416,7 +416,7 @@ fn absolute(way: Direction, transfer: &Transfer) -> Transfer {
     }
 }
 
-/// Before anything is started: what is not there cannot be copied in.
+/// Checks the inputs before anything is started: what is not there cannot be copied in.
 fn check_inputs(args: &RunArgs) -> Result<(), Failure> {
     Direction::In
         .check_targets(&args.inputs)
@@ -429,7 +429,7 @@ fn check_inputs(args: &RunArgs) -> Result<(), Failure> {
     })
 }
 
-/// Before anything is started: where nothing can be made nothing comes out in the end.
+/// Checks the outputs before anything is started: where nothing can be made nothing comes out in the end.
 fn check_outputs(args: &RunArgs) -> Result<(), Failure> {
     Direction::Out
         .check_targets(&args.outputs)
@@ -448,7 +448,8 @@ fn check_outputs(args: &RunArgs) -> Result<(), Failure> {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             seen => Some((dir.to_owned(), seen)),
         };
-        // A directory that is there is merged; whatever else is there is replaced, which is a change of the one around it.
+        // A directory that is there is merged; whatever else is there is replaced, which is a change of the one around
+        // it.
         let begin = if dst.is_dir() { 0 } else { 1 };
         let Some((dir, seen)) = dst.ancestors().skip(begin).find_map(seen) else { continue };
         match seen {
@@ -462,7 +463,7 @@ fn check_outputs(args: &RunArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Before anything is started: rounds that would never begin.
+/// Refuses, before anything is started, rounds that would never begin.
 fn check_rounds(args: &RunArgs) -> Result<(), Failure> {
     match (args.out_every, args.formation.ttl) {
         (Some(every), Some(ttl)) if every.0 >= ttl.0 => {

@@ -20,7 +20,7 @@ use crate::options::ScrubArgs;
 use crate::reach::{self, MountedPath};
 use crate::table::layout;
 
-/// How long a node may take to compare a piece.
+/// Longest wait for a node to verify a piece.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 /// Least time between two lines of JSON about progress.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ pub fn run(here: &Environment, args: &ScrubArgs) -> Result<ExitCode, Failure> {
     })
 }
 
-/// The formation that is meant, and the files of it if not all.
+/// Returns the formation that is meant, and the files of it if not all.
 fn chosen(here: &Environment, args: &ScrubArgs) -> Result<(Client, Option<Vec<Attr>>), Failure> {
     let Some(path) = &args.path else {
         let (_, dir) = StateDir::find_whole(here, args.which.name.as_ref())?;

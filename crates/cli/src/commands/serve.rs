@@ -35,8 +35,8 @@ pub fn run(here: &Environment, dir: PathBuf) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says that a server is ready, and then keeps its client to what the supervisor says of nodes, until that is gone: then
-/// the process ends.
+/// Says that a server is ready, and then keeps its client to what the supervisor says of nodes, until that is gone:
+/// then the process ends.
 pub(super) fn followed(client: Option<&Client>, handover: HttpHandover) -> impl FnOnce() + Send + 'static {
     let liveness = client.and_then(|client| client.liveness()).cloned();
     let places = client.map(Client::places);
@@ -115,10 +115,10 @@ fn own_certificate(path: &Path) -> Result<String, Failure> {
     Ok(pem)
 }
 
-/// Where the figures are. A key may be for them alone.
+/// Path of the metrics. A key may be for this alone.
 pub const METRICS: &str = "/metrics";
 
-/// The figures of what is on this host, in the form that is asked for.
+/// Returns the page with the figures of what is on this host, in the form that is asked for.
 fn metrics(dir: StateDir) -> Route {
     let page = move |accept: &str| {
         let (form, content_type) = if accept.contains("application/openmetrics-text") {

@@ -16,9 +16,9 @@ use crate::options::ShareArgs;
 use crate::private_file;
 use crate::reach::{self, MountedPath};
 
-/// How long a node may take to answer.
+/// Longest wait for a node's answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
-/// Who a link says to be: servers take any name with a key.
+/// User name in a link: servers accept any name with a key.
 const ANYBODY: &str = "link";
 
 /// Makes a key for a path, and a link that has it in it.

@@ -190,7 +190,7 @@ fn draw(pools: &Pools, who: &Caller, args: &PoolSlotsArgs) -> Result<(), Failure
     Ok(())
 }
 
-/// A line per slot: `=` waits, `#` is copied, `-` is over or was missed, `|` has to be done.
+/// Returns a line per slot: `=` waits, `#` is copied, `-` is over or was missed, `|` has to be done.
 fn chart(all: &[ScheduledStage], now_s: i64) -> String {
     let begin_s = all.iter().map(|slot| slot.begin_s).fold(now_s, i64::min);
     let end_s = all.iter().map(|slot| slot.end_s).fold(now_s.saturating_add(COLUMNS), i64::max);

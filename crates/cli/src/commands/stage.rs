@@ -53,7 +53,7 @@ fn all_but_last(paths: &[PathBuf]) -> &[PathBuf] {
     paths.split_last().map_or(&[], |(_, all)| all)
 }
 
-/// The paths of a job that are not in the formation.
+/// Returns the paths of a job that are not in the formation.
 fn outside_of(jobs: &Jobs, id: u64) -> Vec<PathBuf> {
     let Some(job) = jobs.list().into_iter().find(|job| job.number == id) else { return Vec::new() };
     let JobSpec { way, transfers, manifest, .. } = job.order;
@@ -74,7 +74,7 @@ struct StageSession {
 }
 
 impl StageSession {
-    /// `outside` names what is to be read or written outside the formation.
+    /// Opens the jobs of a formation; `outside` names what is to be read or written outside the formation.
     fn open(
         here: &Environment,
         which: &NameArgs,
@@ -260,12 +260,12 @@ impl StageSession {
         }
     }
 
-    /// One place where the formation is mounted.
+    /// Returns a place where the formation is mounted.
     fn mounted(&self) -> &Path {
         self.mounts.first().map(PathBuf::as_path).unwrap_or(Path::new("/"))
     }
 
-    /// A path in the formation, relative to its root: one below a mount point is meant to be there.
+    /// Returns a path in the formation, relative to its root: one below a mount point is meant to be there.
     fn inside(&self, path: &Path) -> Result<PathBuf, Failure> {
         let absolute = std::path::absolute(path)?;
         let below = self.mounts.iter().find_map(|mount| absolute.strip_prefix(mount).ok());
@@ -291,7 +291,7 @@ fn way_of(order: &JobSpec) -> bivouac_pool::Direction {
     }
 }
 
-/// The last of the operands is the target.
+/// Splits the operands, of which the last is the target.
 fn split(paths: &[PathBuf]) -> Result<(&[PathBuf], PathBuf), Failure> {
     paths.iter().try_for_each(|path| refuse_url(path.as_os_str())).map_err(|text| usage(&text))?;
     match paths.split_last() {
@@ -300,18 +300,18 @@ fn split(paths: &[PathBuf]) -> Result<(&[PathBuf], PathBuf), Failure> {
     }
 }
 
-/// That a source is there, before a job is written down for it.
+/// Checks that a source exists, before a job is recorded for it.
 fn is_there(named: &Path, at: &Path) -> Result<(), Failure> {
     let failed = |error| Failure::new(1, format_args!("{}: {error}; check its path", named.display()));
     std::fs::symlink_metadata(at).map(|_| ()).map_err(failed)
 }
 
-/// A path below a source; the source itself, of a file that is copied alone.
+/// Returns a path below a source; the source itself, of a file that is copied alone.
 fn joined(src: &Path, below: &Path) -> PathBuf {
     if below.as_os_str().is_empty() { src.to_owned() } else { src.join(below) }
 }
 
-/// The path that the copy of a source gets.
+/// Returns the path that the copy of a source gets.
 fn target(src: &Path, dst: &Path, sources: usize) -> Result<PathBuf, Failure> {
     use std::os::unix::ffi::OsStrExt;
     if sources == 1 && !dst.as_os_str().as_bytes().ends_with(b"/") {
@@ -322,7 +322,7 @@ fn target(src: &Path, dst: &Path, sources: usize) -> Result<PathBuf, Failure> {
     src.file_name().map(|name| dst.join(name)).ok_or_else(nameless)
 }
 
-/// A path of this machine, for whoever resumes from elsewhere.
+/// Returns a path of this machine, for whoever resumes from elsewhere.
 fn outside(path: &Path) -> Result<PathBuf, Failure> {
     Ok(std::path::absolute(path)?)
 }

@@ -18,7 +18,7 @@ use crate::system::{changes, text, to_xml, to_yaml};
 /// Longest expression, in bytes; and how deep brackets may be in each other.
 const QUERY_MAX: usize = 4096;
 const DEPTH_MAX: usize = 32;
-/// Nothing is as was asked for, as grep says it.
+/// Exit code if nothing matches, as of grep.
 const CODE_NOTHING_FOUND: u8 = 1;
 
 /// Shows the map of this host, or of others.
@@ -50,7 +50,7 @@ pub fn run(here: &Environment, args: &SystemArgs) -> Result<ExitCode, Failure> {
     })
 }
 
-/// The map that is asked for, as far as it can be had.
+/// Returns the map that is asked for, as far as it can be had.
 fn map_of(here: &Environment, args: &SystemArgs) -> Result<Map, Failure> {
     let WhoseArgs { name, hosts, hostfile, here: only_here, from, launcher, program, answer_timeout } =
         &args.whose;
@@ -90,7 +90,8 @@ fn show(map: &Map, form: MapFormat) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Before anything is asked: an expression that its parser would go too deep into, which it does by calling itself.
+/// Refuses, before anything is asked, an expression that its parser would go too deep into, which it does by calling
+/// itself.
 fn check(query: &str) -> Result<(), Failure> {
     let refused =
         |cause: &str| Failure::new(2, format_args!("--query: {cause}; write for instance $.hosts[*].name"));

@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::options::TopArgs;
 use crate::top::{KeyAction, Screen, table};
 
-/// Number of times that keys and news are looked for.
+/// Pause between two looks for keys and news.
 const KEYS_EVERY: Duration = Duration::from_millis(50);
 
 /// Shows a formation at work.
@@ -34,7 +34,7 @@ pub fn run(here: &Environment, args: &TopArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Interval after interval as text or JSON.
+/// Prints interval after interval as text or JSON.
 fn in_turn(
     mut sampler: RateSampler,
     args: &TopArgs,
@@ -60,7 +60,7 @@ fn in_turn(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a thread that looks has seen: nodes that do not answer do not keep keys waiting.
+/// Results of the thread that asks the nodes, so that silent nodes do not delay key strokes.
 type RateReceiver = Receiver<LaunchResult<Option<Rates>>>;
 
 fn on_screen(sampler: RateSampler, every: Duration, signals: &Signals) -> Result<ExitCode, Failure> {

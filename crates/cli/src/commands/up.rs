@@ -72,7 +72,7 @@ fn show(args: &UpArgs, formed: &RunningFormation) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What scripts are shown.
+/// Output for scripts.
 #[derive(Serialize)]
 struct UpOutput<'a> {
     #[serde(flatten)]
@@ -80,7 +80,7 @@ struct UpOutput<'a> {
     http: &'a [Announced],
 }
 
-/// The servers for HTTP of all hosts. From a host that is none of the formation's they are not seen.
+/// Returns the servers for HTTP of all hosts. From a host that is none of the formation's they are not seen.
 fn servers(formed: &RunningFormation) -> Result<Vec<Announced>, Failure> {
     let Some(state) = formed.dir.read()?.filter(|state| !state.is_over_hosts()) else {
         return Ok(Vec::new());
@@ -97,7 +97,7 @@ pub(super) fn owner(pid: u32) -> Result<ProcessId, LaunchError> {
         .ok_or_else(|| LaunchError::usage(format_args!("--owner {pid}"), "there is no such process", remedy))
 }
 
-/// Targets for whoever copies them out from elsewhere.
+/// Returns the targets for whoever copies them out from elsewhere.
 fn absolute(outputs: &[Transfer]) -> Result<Vec<Transfer>, Failure> {
     let absolute =
         |output: &Transfer| Ok(Transfer { src: output.src.clone(), dst: std::path::absolute(&output.dst)? });

@@ -1,4 +1,4 @@
-//! What this machine says of itself, as far as formations need it.
+//! Facts about this machine that matter to formations.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -13,11 +13,11 @@ use crate::{environment, preloading};
 /// Set-user-id.
 const SETUID: u32 = 0o4000;
 
-/// How a host answers that a formation is to be started on.
+/// State of a host on which a formation is to be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostAnswer {
     pub name: String,
-    /// Whether `bivouac` is there; or why the host cannot be reached.
+    /// True if `bivouac` is installed there; an error says why the host cannot be reached.
     pub has_program: Result<bool, String>,
 }
 
@@ -48,7 +48,7 @@ pub struct HostFacts {
     pub group: Option<String>,
     /// Free bytes of the place of volumes in memory; or why there is none.
     pub memory_place: Result<u64, String>,
-    /// Where formations' directories are; or why none can be.
+    /// Directory of formations; or why there can be none.
     pub runtime_dir: Result<String, String>,
     /// True if that is the user's own, made by a login, or a place that all share.
     pub has_runtime_dir: bool,
@@ -58,7 +58,7 @@ pub struct HostFacts {
     pub launchers: Vec<&'static str>,
     /// The batch job that this is in.
     pub job: Option<String>,
-    /// What the hosts answer that were named.
+    /// State of the hosts that were named.
     pub hosts: Vec<HostAnswer>,
 }
 

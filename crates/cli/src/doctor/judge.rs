@@ -1,4 +1,4 @@
-//! What the facts mean for formations: what is missing, what that costs, and how to get it.
+//! Judgement of the facts: what is missing, what that costs, and how to get it.
 
 use bivouac_types::units::format_size;
 
@@ -15,7 +15,7 @@ const PROCESSES: u64 = 1024;
 /// Memory below which a formation in memory has hardly room for its own processes, in bytes.
 const MEMORY: u64 = 256 << 20;
 
-/// All checks, in the order in which they are shown.
+/// Returns all checks, in the order in which they are shown.
 pub fn judge(facts: &HostFacts) -> Vec<Check> {
     let mut checks = vec![
         kernel(&facts.kernel),

@@ -1,4 +1,4 @@
-//! What of this machine a formation needs or is better for: found out, then judged.
+//! Checks of what a formation needs, or profits from, on this machine: facts first, then judgement.
 
 mod facts;
 mod judge;
@@ -8,28 +8,28 @@ use serde::Serialize;
 pub use facts::{HostAnswer, HostFacts, gather};
 pub use judge::judge;
 
-/// How much depends on a check.
+/// Importance of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// It is as it should be.
+    /// All is well.
     Ok,
-    /// Formations work without it, with less.
+    /// Formations work without it, with restrictions.
     Note,
-    /// There is no formation, or no mount, without it.
+    /// Without it there is no formation, or no mount.
     Missing,
 }
 
-/// One thing that was looked at.
+/// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What it is.
+    /// Its subject.
     pub name: String,
-    /// How it is.
+    /// Its result.
     pub level: Severity,
-    /// What was found.
+    /// The finding, in words.
     pub found: String,
-    /// What does not work because of it.
+    /// The consequence: what does not work because of it; `None` if everything does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub costs: Option<String>,
     /// How to get it.
@@ -48,7 +48,7 @@ impl Check {
     }
 }
 
-/// The checks for people: a line each, and below it what it costs and how to get it.
+/// Returns the checks for people: a line each, and below it what it costs and how to get it.
 pub fn text(checks: &[Check]) -> String {
     let width = checks.iter().map(|check| check.name.chars().count()).max().unwrap_or(0);
     let mut text = String::new();

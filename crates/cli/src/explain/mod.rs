@@ -28,7 +28,7 @@ use placed::PlacementReason;
 pub use process::{ProcessExplanation, process};
 use tokens::TokensExplanation;
 
-/// How long a node may take to answer.
+/// Longest wait for a node's answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
 /// Explains what is at a path, and where the byte at an offset of it is.
@@ -42,8 +42,8 @@ pub fn file(here: &Environment, path: &Path, offset: Option<u64>) -> Result<Expl
     explain(&formation, (path, dir), ino, offset)
 }
 
-/// Of a file or directory as `--json` says it, for somebody who has no mount. Without places it is not said where on the
-/// nodes the subfiles are.
+/// Explains a file or directory as `--json` says it, for somebody who has no mount. Without places it is not said where
+/// on the nodes the subfiles are.
 pub fn json(
     client: &Client,
     (path, dir): (&str, Option<Ino>),
@@ -69,17 +69,17 @@ struct FormationView<'a> {
     client: &'a Client,
     /// The node that serves the mount, if that is known.
     through: Option<u16>,
-    /// What this host knows of it.
+    /// The formation's state, as known to this host.
     state: Option<&'a FormationState>,
 }
 
 impl FormationView<'_> {
-    /// The switch of a host, if it was known when the formation was made.
+    /// Returns the switch of a host, if it was known when the formation was made.
     fn switch_of(&self, host: &str) -> Option<String> {
         self.state?.domains()?.switch_of(host).map(str::to_owned)
     }
 
-    /// How the daemon behind the mount comes to what a node has.
+    /// Returns how the daemon behind the mount reaches a node.
     fn way_to(&self, node: u16) -> Option<&'static str> {
         let through = self.through?;
         let entry = |node: u16| self.client.map().nodes.get(usize::from(node));
@@ -92,7 +92,7 @@ impl FormationView<'_> {
     }
 }
 
-/// The formation behind a mount, the node that serves it, if that is known, and what this host knows of it.
+/// Returns the formation behind a mount, the node that serves it, if that is known, and what this host knows of it.
 fn behind(
     here: &Environment,
     mount: &MountEntry,
@@ -104,7 +104,7 @@ fn behind(
     Ok((connect(&dir, &state, ANSWER_WAIT)?, through, state))
 }
 
-/// Everything that is shown. Sizes and offsets in bytes.
+/// Everything that is shown. Sizes and offsets are in bytes.
 #[derive(Debug, Serialize)]
 pub struct Explanation {
     path: PathBuf,
@@ -137,18 +137,18 @@ pub struct Explanation {
     /// Of a formation over several hosts.
     #[serde(skip_serializing_if = "Option::is_none")]
     placed: Option<PlacementReason>,
-    /// For a regular file, in the order of its stripes.
+    /// Targets of a regular file, in the order of its stripes.
     targets: Vec<TargetExplanation>,
     #[serde(skip_serializing_if = "Option::is_none")]
     byte: Option<ByteExplanation>,
 }
 
-/// What readers may expect of writers, and whether the inode or its partition says so.
+/// Contract in force, and whether it comes from the inode or its partition.
 #[derive(Debug, Serialize)]
 struct ContractExplanation {
     contract: &'static str,
     from: &'static str,
-    /// Contract that a file gets that is made there now; of a file only.
+    /// For a file, the contract that a new file at the same place would get.
     #[serde(skip_serializing_if = "Option::is_none")]
     new_file: Option<NewFile>,
 }
@@ -236,18 +236,18 @@ struct TargetExplanation {
     target: u16,
     node: u16,
     host: String,
-    /// What the host is behind, if that was known when the formation was made.
+    /// Switch of the host, if it was known when the formation was made.
     #[serde(skip_serializing_if = "Option::is_none")]
     switch: Option<String>,
-    /// How the daemon that serves the mount comes to its bytes.
+    /// How the daemon that serves the mount reaches its bytes.
     way: Option<&'static str>,
     volume: u16,
     subfile: Option<String>,
     data_bytes: u64,
     allocated_bytes: u64,
-    /// Where data begins in the local file: further behind where blocks have checksums.
+    /// Offset of data in the local file; larger if blocks have checksums.
     data_at: u64,
-    /// What it would hold if the file had no holes.
+    /// Its size if the file had no holes.
     full_bytes: u64,
     /// Reason why its node does not say what it has.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -264,7 +264,7 @@ struct ByteExplanation {
     local_file_offset: u64,
 }
 
-/// The mount that a path is in, its inode there, and that of its directory, if that is in the mount.
+/// Returns the mount that a path is in, its inode there, and that of its directory, if that is in the mount.
 fn find(path: &Path) -> Result<(MountEntry, Ino, Option<Ino>), Failure> {
     let absolute = std::path::absolute(path)?;
     let failed = |e| Failure::new(1, format_args!("{}: {e}; check its path", path.display()));
@@ -327,14 +327,14 @@ fn explain(
     })
 }
 
-/// A layout with stripe and width as the attribute of a directory says them.
+/// Returns a layout with stripe and width as the attribute of a directory says them.
 fn as_said(text: &str, layout: Layout) -> Layout {
     let said = |key: &str| word_of(text, key)?.parse::<u32>().ok();
     let width = said("width").and_then(|width| u16::try_from(width).ok());
     Layout { stripe: said("stripe").unwrap_or(layout.stripe), width: width.unwrap_or(layout.width), ..layout }
 }
 
-/// The value that the attribute gives a word.
+/// Returns the value that the attribute gives a word.
 fn word_of<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
 }
@@ -396,7 +396,7 @@ fn kind_of(attr: &Attr) -> &'static str {
 }
 
 impl Explanation {
-    /// The explanation for people.
+    /// Returns the explanation for people.
     pub fn to_text(&self) -> String {
         let mut text = format!(
             "{}: {} of formation {}\ninode {}: slot {}, home node {}\n",
@@ -422,7 +422,7 @@ impl Explanation {
         text
     }
 
-    /// What new files in a directory get.
+    /// Describes the layout of new files in a directory.
     fn directory_text(&self) -> String {
         let stripe = format_size(self.stripe_bytes.into());
         let (width, all) = (self.width, self.targets_of_partition);

@@ -1,4 +1,4 @@
-//! What decided where the targets of a formation over several hosts are, and how these reach each other.
+//! Reasons for the placement of targets in a formation over several hosts, and how hosts reach each other.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,13 +14,13 @@ use crate::system::speed;
 /// Reasons for the places of targets and daemons of a formation over several hosts.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct PlacementReason {
-    /// Which hosts fail together, if that was known.
+    /// Source of the knowledge which hosts fail together.
     #[serde(skip_serializing_if = "Option::is_none")]
     switches: Option<SwitchSource>,
     /// By which of its interfaces this host is reached by the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     network: Option<HostNetwork>,
-    /// Which part of its host the daemon runs on that serves the mount, if that was chosen.
+    /// Part of its host that the daemon of the mount runs on, if it was chosen.
     #[serde(skip_serializing_if = "Option::is_none")]
     part: Option<NodePlacement>,
 }
@@ -45,12 +45,13 @@ struct HostNetwork {
     interface: String,
     address: IpAddr,
     speed_bits: Option<u64>,
-    /// What `--network` said, if it was given.
+    /// Value of `--network`, if given.
     chosen: Option<String>,
 }
 
 impl PlacementReason {
-    /// Of a formation as this host knows it, by a node of this host; nothing of one on this machine alone.
+    /// Returns the placement of a formation as this host knows it, by a node of this host; nothing of one on this
+    /// machine alone.
     pub fn of(state: &FormationState, map: &FormationMap, node: Option<u16>) -> Option<PlacementReason> {
         let part = node.filter(|_| state.numa && !state.in_process).and_then(|node| part(state, map, node));
         let Some(reach) = state.reach.as_ref() else {

@@ -1,4 +1,4 @@
-//! Which path the calls of a process on its open files take.
+//! Path that calls of a process on its open files take.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -116,7 +116,7 @@ fn file(
     })
 }
 
-/// What leaves a file to the mount whatever the process has loaded.
+/// Returns why a file is left to the mount, whatever the process has loaded.
 fn why_mount(is_file: bool, descriptor: &Descriptor, files: &Files) -> Option<&'static str> {
     let flags = OFlags::from_bits_retain(descriptor.flags);
     if !is_file {
@@ -145,7 +145,7 @@ fn words(flags: u32) -> Vec<&'static str> {
 }
 
 impl ProcessExplanation {
-    /// As people read it.
+    /// Returns it in the form for people.
     pub fn to_text(&self) -> String {
         let with = if self.has_preload { "with" } else { "without" };
         let mut text = format!("process {} ({}), {with} the preload\n", self.pid, self.program);

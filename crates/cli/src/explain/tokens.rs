@@ -15,7 +15,7 @@ pub struct TokensExplanation {
     held: Vec<TokenExplanation>,
     /// Number of requests, all of which need not be listed.
     waiting_count: u32,
-    /// In their order.
+    /// Waiting requests, in order.
     waiting: Vec<TokenExplanation>,
     /// Reason why the home of the file does not say them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,7 +57,7 @@ impl TokensExplanation {
         })
     }
 
-    /// For people.
+    /// Returns it in the form for people.
     pub fn to_text(&self) -> String {
         if let Some(error) = &self.error {
             return format!("tokens: not known ({error})\n");

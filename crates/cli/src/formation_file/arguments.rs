@@ -14,7 +14,7 @@ use crate::options::Cli;
 const INSTEAD: [(&[&str], &[&str]); 2] =
     [(&["name"], &["formation_name"]), (&["mount", "mount-each"], &["dir", "each", "no_mount"])];
 
-/// The arguments of this program, with those of a formation file put in that are not given themselves.
+/// Returns the arguments of this program, with those of a formation file put in that are not given themselves.
 ///
 /// # Errors
 /// What is wrong with the file. Arguments that make no sense are as they were: the parser says so.

@@ -11,13 +11,13 @@ use crate::options::{FileKeyArgs, FormationArgs};
 /// The one key whose option takes no value: there is no need to say that it is false.
 const SWITCH: &str = "allow-other";
 
-/// The options that the table may have.
+/// Returns the options that the table may have.
 pub fn options() -> Command {
     let formation = FormationArgs::augment_args(Command::default().name("formation").no_binary_name(true));
     FileKeyArgs::augment_args(formation)
 }
 
-/// A key and its value as an argument.
+/// Returns a key and its value as an argument.
 pub fn as_argument(key: &str, value: &str) -> String {
     if key == SWITCH { format!("--{key}") } else { format!("--{key}={value}") }
 }
@@ -64,7 +64,7 @@ fn is_switch(argument: &Arg) -> bool {
     argument.get_possible_values().iter().any(|word| word.get_name() == "true")
 }
 
-/// Returns whether an option takes this value.
+/// Checks that an option takes this value.
 fn one(key: &str, value: &str) -> Result<(), String> {
     let parsed = options().try_get_matches_from([as_argument(key, value)]);
     // What it goes with may be further down.
@@ -82,7 +82,7 @@ fn one(key: &str, value: &str) -> Result<(), String> {
     })
 }
 
-/// Keys that exclude each other, or need others.
+/// Returns the keys that exclude each other, or need others.
 fn contradiction(error: &clap::Error, places: &[(String, usize)], start: usize) -> Problem {
     let strings = |kind| match error.get(kind) {
         Some(ContextValue::String(one)) => vec![one.clone()],
@@ -108,7 +108,7 @@ fn contradiction(error: &clap::Error, places: &[(String, usize)], start: usize) 
     Problem::new(at, text)
 }
 
-/// Returns whether all of them together can be a formation.
+/// Returns what keeps all of them together from being a formation, if anything does.
 fn together(said: &[(String, String)], places: &[(String, usize)], start: usize) -> Option<Problem> {
     let arguments = said.iter().map(|(key, value)| as_argument(key, value));
     let matches = match options().try_get_matches_from(arguments) {

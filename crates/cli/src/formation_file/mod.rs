@@ -31,7 +31,7 @@ pub use formation::as_argument;
 /// Most bytes of a formation file.
 const FILE_MAX: u64 = 1 << 20;
 
-/// What a formation file says.
+/// Content of a formation file.
 #[derive(Debug, Default, PartialEq)]
 pub struct FormationFile {
     /// Long options of `up` and their values, in the order of the file.
@@ -43,9 +43,9 @@ pub struct FormationFile {
 /// Something that is wrong in a formation file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where it is, in bytes from the start.
+    /// Position, in bytes from the start.
     at: usize,
-    /// What it is, and what to write instead.
+    /// Description, with what to write instead.
     text: String,
 }
 
@@ -72,10 +72,10 @@ pub fn read(path: &Path) -> Result<FormationFile, Failure> {
     })
 }
 
-/// What a text says.
+/// Parses a formation file.
 ///
 /// # Errors
-/// Everything that is wrong in it, in the order of the text.
+/// All problems in it, in the order of the text.
 pub fn parse(text: &str) -> Result<FormationFile, Vec<Problem>> {
     let (table, errors) = DeTable::parse_recoverable(text);
     let mut problems: Vec<Problem> = errors
@@ -118,7 +118,7 @@ impl Problem {
     }
 }
 
-/// A key that there is not, and what may have been meant.
+/// Returns a key that there is not, and what may have been meant.
 fn unknown(at: usize, key: &str, known: &[&str]) -> Problem {
     let hint = match bivouac_types::words::similar(key, known.iter().copied()) {
         Some(meant) => format!("did you mean '{meant}'?"),
@@ -127,7 +127,7 @@ fn unknown(at: usize, key: &str, known: &[&str]) -> Problem {
     Problem::new(at, format!("unknown key '{key}': {hint}"))
 }
 
-/// The line of a byte, from 1 on.
+/// Returns the line of a byte, from 1 on.
 fn line_of(text: &str, at: usize) -> usize {
     let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
     1 + before.iter().filter(|byte| **byte == b'\n').count()

@@ -8,12 +8,12 @@ use toml::de::{DeTable, DeValue};
 use super::{Problem, unknown, values};
 use crate::partitioning::{ClientSharing, Plan, Sizing, parse_fraction};
 
-/// Which part of a node's volumes a computed number of nodes may count on, unless it is said.
+/// Default share of a node's volumes that a computed number of nodes may count on.
 const KEEP: f64 = 0.8;
 /// Keys besides the settings.
 const KEYS: [&str; 6] = ["path", "nodes", "for", "keep", "sharing", "clients"];
 
-/// What has been read of a table so far, each with its place.
+/// Fields of a table read so far, each with its position.
 #[derive(Default)]
 struct PartitionTable {
     path: Option<(usize, String)>,
@@ -147,7 +147,7 @@ fn check_path(text: &str) -> Result<String, String> {
     }
 }
 
-/// No directory can be the root of two partitions.
+/// Reports directories that are roots of several partitions.
 pub fn check_paths(file: &DeTable<'_>, problems: &mut Vec<Problem>) {
     let Some(all) = file.get("partition").and_then(|value| value.get_ref().as_array()) else { return };
     let place = |table: &Spanned<DeValue<'_>>| {

@@ -5,8 +5,8 @@ use toml::de::DeValue;
 
 use super::Problem;
 
-/// A value as text; `None` with a problem if it is of a kind that no option has, or
-/// has characters that no name and no number has.
+/// Returns a value as text; `None` with a problem if it is of a kind that no option has, or has characters that no name
+/// and no number has.
 pub fn scalar(key: &str, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Problem>) -> Option<String> {
     match value.get_ref() {
         DeValue::String(text) => match text.chars().find(|letter| letter.is_control()) {
@@ -32,7 +32,7 @@ pub fn scalar(key: &str, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Proble
     }
 }
 
-/// One value, or a list of them, each with its place.
+/// Returns a value, or a list of them, each with its position.
 pub fn list(key: &str, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Problem>) -> Vec<(usize, String)> {
     match value.get_ref() {
         DeValue::Array(all) => {

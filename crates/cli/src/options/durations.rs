@@ -25,14 +25,14 @@ pub fn interval(text: &str) -> Result<Duration, String> {
 /// Shortest time between two rounds of copies.
 const ROUND_MIN_MS: u64 = 1000;
 
-/// A time between two rounds of copies.
+/// Returns a time between two rounds of copies.
 pub fn round(text: &str) -> Result<Duration, String> {
     let short = || format!("'{text}' is too short; write {ROUND_MIN_MS}ms or more, for instance 10m");
     duration(text).and_then(|all| if all.0 < ROUND_MIN_MS { Err(short()) } else { Ok(all) })
 }
 
-/// A duration with its unit: a bare number is seconds to one reader and, as in Slurm, minutes to another. Only nothing is
-/// the same in every unit.
+/// Returns a duration with its unit: a bare number is seconds to one reader and, as in Slurm, minutes to another. Only
+/// nothing is the same in every unit.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let all = parse_duration_ms(text).map(Duration)?;
     let bare = text.trim();

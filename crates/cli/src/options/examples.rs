@@ -248,7 +248,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("man", &["bivouac man", "bivouac man /usr/local/share/man/man1"]),
 ];
 
-/// The table of commands and options, with examples.
+/// Returns the table of commands and options, with examples.
 pub fn command() -> clap::Command {
     grouped(with_examples(Cli::command(), ""))
 }

@@ -23,7 +23,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("This program", &["completions", "man"]),
 ];
 
-/// The table with its commands in groups.
+/// Returns the table with its commands in groups.
 pub fn grouped(command: Command) -> Command {
     let overview: String = GROUPS
         .iter()
@@ -48,7 +48,7 @@ pub fn grouped(command: Command) -> Command {
     })
 }
 
-/// The name of a command, and what it is for.
+/// Returns the name of a command, and what it is for.
 fn line(command: &Command) -> String {
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     let mut text = format!("  {:<12}", command.get_name());

@@ -33,7 +33,8 @@ pub fn wants_json(arguments: &[OsString]) -> bool {
 /// Commands that have both: options whose value may be left out, and a formation's name as their only operand.
 const WITH_NAMES: [&str; 2] = ["up", "status"];
 
-/// The value that was meant for an option and stands behind a space, where it would count as the name of a formation.
+/// Returns the value that was meant for an option and stands behind a space, where it would count as the name of a
+/// formation.
 pub fn value_taken_for_a_name(arguments: &[OsString]) -> Option<String> {
     // Every command starts here, and the table takes longer to make than a daemon to start.
     let name = arguments.get(1)?.to_str().filter(|name| WITH_NAMES.contains(name))?;
@@ -73,7 +74,7 @@ fn refused(option: &OsStr, error: &clap::Error) -> Option<String> {
     }
 }
 
-/// The first word that would be a command if the dashes stood in front of it.
+/// Returns the first word that would be a command if the dashes stood in front of it.
 fn command_without_dashes(arguments: &[OsString]) -> Option<String> {
     let words = arguments.iter().enumerate().skip(2);
     let mut words = words.filter(|(_, word)| !word.to_string_lossy().starts_with('-'));
@@ -85,7 +86,7 @@ fn command_without_dashes(arguments: &[OsString]) -> Option<String> {
     Some(format!("write -- in front of the command: -- {}", word.to_string_lossy()))
 }
 
-/// The command that the arguments name.
+/// Returns the command that the arguments name.
 fn chosen<'a>(table: &'a Command, arguments: &[OsString]) -> &'a Command {
     let words = arguments.iter().skip(1).filter_map(|word| word.to_str());
     let (_, command) = words.fold((false, table), |(is_over, command), word| {

@@ -178,7 +178,7 @@ pub struct RemoveArgs {
 }
 
 impl SettingArgs {
-    /// Key and value of those that are given.
+    /// Returns the key and value of those that are given.
     pub fn pairs(&self) -> Vec<(&'static str, &str)> {
         let single = [
             ("stripe", &self.stripe),

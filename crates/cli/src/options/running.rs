@@ -28,7 +28,7 @@ pub struct WhichArgs {
 }
 
 impl WhichArgs {
-    /// The name, if one was given.
+    /// Returns the name, if one was given.
     pub fn name(&self) -> Option<&FormationName> {
         self.formation.as_ref().or(self.name.as_ref())
     }

@@ -32,7 +32,7 @@ pub enum TimeSpec {
 }
 
 impl TimeSpec {
-    /// The time, in seconds since 1970.
+    /// Returns the time, in seconds since 1970.
     pub fn at_s(self, now_s: i64) -> i64 {
         match self {
             TimeSpec::In(seconds) => now_s.saturating_add(seconds),

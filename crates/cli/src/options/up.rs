@@ -75,7 +75,7 @@ pub struct FileKeyArgs {
 }
 
 impl UpArgs {
-    /// The name, if one was given.
+    /// Returns the name, if one was given.
     pub fn name(&self) -> Option<&FormationName> {
         self.formation_name.as_ref().or(self.name.as_ref())
     }

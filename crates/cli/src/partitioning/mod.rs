@@ -21,7 +21,7 @@ const SHARINGS: [(&str, u16); 3] = [("dedicated", 1), ("semi-dedicated", 2), ("s
 /// Volumes of each partition of a group.
 const VOLUMES_PER_GROUP: usize = 4;
 
-/// How many clients share the volumes of a partition.
+/// Number of clients that share the volumes of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientSharing {
     /// Clients per partition.
@@ -31,12 +31,12 @@ pub struct ClientSharing {
 }
 
 impl ClientSharing {
-    /// The way of sharing with this name.
+    /// Returns the way of sharing with this name.
     pub fn named(name: &str) -> Option<u16> {
         SHARINGS.iter().find(|(known, _)| *known == name).map(|(_, clients)| *clients)
     }
 
-    /// Number of partitions.
+    /// Returns the number of partitions.
     fn groups(self) -> usize {
         usize::from(self.clients.max(1).div_ceil(self.clients_per.max(1)))
     }
@@ -49,11 +49,11 @@ pub struct Plan {
     pub path: Vec<u8>,
     /// Its nodes, if they are said.
     pub nodes: Option<Nodes>,
-    /// How much it is for, if that is to decide on their number.
+    /// Amount of data, if that decides on the number of nodes.
     pub sizing: Option<Sizing>,
-    /// Whether it is to be several ones, below the directory.
+    /// The sharing, if there are to be several partitions below the directory.
     pub sharing: Option<ClientSharing>,
-    /// What it is told.
+    /// Its settings.
     pub settings: PartitionSettings,
     /// True if that says the stripe size; otherwise it is the formation's, or one that a bucket takes.
     pub says_stripe: bool,
@@ -62,18 +62,18 @@ pub struct Plan {
 /// A partition that was made.
 #[derive(Debug)]
 pub struct MadePartition {
-    /// Where.
+    /// Its directory.
     pub path: String,
-    /// What.
+    /// The partition.
     pub partition: Partition,
-    /// How its targets were come to, if there is something to say.
+    /// How its targets were chosen, if there is something to report.
     pub reason: Option<String>,
 }
 
-/// Who makes it.
+/// Context in which partitions are made.
 #[derive(Clone, Copy)]
 pub struct PartitionMaker<'a> {
-    /// The way to the formation.
+    /// Access to the formation.
     pub client: &'a Client,
     /// Owner of directories that are made.
     pub uid: u32,
@@ -147,7 +147,7 @@ impl PartitionMaker<'_> {
         })
     }
 
-    /// The directory at a path, made if there is none; answers also whether it was made.
+    /// Returns the directory at a path, made if there is none; answers also whether it was made.
     pub fn directory(&self, path: &[u8]) -> Result<(Attr, bool), Failure> {
         let named =
             |error: FsError| Failure::new(1, format_args!("{}: {error}", String::from_utf8_lossy(path)));
@@ -176,7 +176,8 @@ impl PartitionMaker<'_> {
         self.client.rmdir(&ctx, place.parent, &place.name)
     }
 
-    /// The volumes of the nodes that answer, by targets; with their switches only if they are to take turns by them.
+    /// Returns the volumes of the nodes that answer, by targets; with their switches only if they are to take turns by
+    /// them.
     fn candidates(&self, in_turns: bool) -> Vec<Candidate> {
         let map = self.client.map();
         let nodes = (0..map.nodes.len()).map(|node| NodeId(node as u16));

@@ -1,12 +1,12 @@
-//! A formation never stands in front of itself: a source that is in one of its mounts, or has one in it, would have its nodes
-//! wait for themselves.
+//! A formation never stands in front of itself: a source that is in one of its mounts, or has one in it, would have its
+//! nodes wait for themselves.
 
 use std::path::{Path, PathBuf};
 
 use bivouac_launch::{FormationState, overlapping};
 use bivouac_types::{Site, Source};
 
-/// The directory of a source, without links where it can be looked at.
+/// Returns the directory of a source, without links where it can be looked at.
 fn directory(source: &Source) -> Option<PathBuf> {
     let Site::Directory { path } = source.site() else { return None };
     let path = Path::new(path);

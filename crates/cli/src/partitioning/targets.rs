@@ -1,4 +1,4 @@
-//! Which volumes of which nodes a partition gets.
+//! Choice of the volumes and nodes of a partition.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,14 +10,14 @@ use bivouac_types::{NodeId, TargetIndex, VolumeKind};
 /// Nodes as people write them: `4` is a number of nodes, `0-3,7` and `4,` are lists, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nodes {
-    /// So many, those with most free space.
+    /// This many targets, those with the most free space.
     Count(u16),
     /// These.
     List(Vec<NodeId>),
 }
 
 impl Nodes {
-    /// How many they are, of a formation with so many.
+    /// Returns how many they are, in a formation with `all` nodes.
     pub fn count_of(&self, all: usize) -> Result<usize, String> {
         let there_are = format!("the formation has {all}, from 0 on");
         match self {
@@ -71,12 +71,12 @@ impl FromStr for Nodes {
     }
 }
 
-/// For how much data a partition is.
+/// Amount of data of a partition.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sizing {
     /// Bytes of its files together.
     pub bytes: u64,
-    /// Which part of a node's volumes they may take, above 0 and up to 1.
+    /// Share of a node's volumes that they may take, above 0 and up to 1.
     pub keep: f64,
 }
 
@@ -86,7 +86,7 @@ pub struct Candidate {
     /// Its target in the root partition.
     pub target: TargetIndex,
     pub node: NodeId,
-    /// What it is kept in.
+    /// Its kind of volume.
     pub kind: VolumeKind,
     /// Bytes that it can hold.
     pub capacity: u64,
@@ -101,7 +101,7 @@ pub struct Candidate {
 pub struct SelectedTargets {
     /// Round over the nodes, volume by volume.
     pub targets: Vec<TargetIndex>,
-    /// What there is to say about the number of nodes.
+    /// Remarks about the number of nodes.
     pub reason: Option<String>,
 }
 
@@ -147,7 +147,7 @@ pub fn choose(
     Ok(SelectedTargets { targets, reason })
 }
 
-/// The nodes in an order in which neighbours are behind different switches, as far as those are known.
+/// Returns the nodes in an order in which neighbours are behind different switches, as far as those are known.
 fn in_turns(fitting: &[&Candidate], nodes: Vec<NodeId>) -> Vec<NodeId> {
     let switch =
         |node: &NodeId| fitting.iter().find(|volume| volume.node == *node).map(|volume| &volume.switch);
@@ -158,7 +158,7 @@ fn in_turns(fitting: &[&Candidate], nodes: Vec<NodeId>) -> Vec<NodeId> {
     spread
 }
 
-/// The volumes of these nodes: the first of each, then the second of each, and so on.
+/// Returns the volumes of these nodes: the first of each, then the second of each, and so on.
 fn round(fitting: &[&Candidate], nodes: &[NodeId]) -> Vec<TargetIndex> {
     let of = |node: &NodeId| -> Vec<TargetIndex> {
         fitting.iter().filter(|volume| volume.node == *node).map(|volume| volume.target).collect()
@@ -182,7 +182,7 @@ fn listed(list: &[NodeId], all: &[NodeId], kind: VolumeKind) -> Result<Vec<NodeI
     }
 }
 
-/// Those nodes with most free space, in the order of their numbers.
+/// Returns the nodes with the most free space, by number.
 fn emptiest(fitting: &[&Candidate], all: &[NodeId], count: usize) -> Result<Vec<NodeId>, String> {
     if count > all.len() {
         return Err(format!("{count} nodes are asked for, and {} are there with such volumes", all.len()));
@@ -197,9 +197,9 @@ fn emptiest(fitting: &[&Candidate], all: &[NodeId], count: usize) -> Result<Vec<
     Ok(nodes)
 }
 
-/// How many nodes so much data needs, as published for the I/O proxies of the Expand file system: at least nio = F·k/D of
-/// the N nodes, where F is the size of the data, D what a node has, and 1/k the part of it that may be used. Here D is
-/// what the smallest node has.
+/// Returns how many nodes so much data needs, as published for the I/O proxies of the Expand file system: at least nio
+/// = F·k/D of the N nodes, where F is the size of the data, D what a node has, and 1/k the part of it that may be used.
+/// Here D is what the smallest node has.
 fn needed(fitting: &[&Candidate], all: &[NodeId], sizing: Sizing) -> (usize, String) {
     let capacity = |node: &NodeId| -> u64 {
         fitting.iter().filter(|volume| volume.node == *node).map(|volume| volume.capacity).sum()

@@ -22,7 +22,7 @@ use crate::staging::interruptible;
 const CALL: usize = 1 << 20;
 /// Of each point, so many measurements; the middle one counts.
 const TIMES: usize = 3;
-/// Where files are in memory.
+/// Directory of files in memory.
 const MEMORY: &str = "/dev/shm";
 /// Streams of one node.
 const STREAMS: u32 = 4;
@@ -76,7 +76,7 @@ fn measure(here: &Environment, args: &CalibrateArgs, cancel: &Arc<AtomicBool>) -
     })
 }
 
-/// What a node takes: as fast as its memory, and, where the speed of its network is known, no faster than that.
+/// Measures how fast a node takes data: as its memory, but no faster than its network, if that is known.
 fn of_this_node(here: &Environment, size: u64, cancel: &Arc<AtomicBool>) -> Result<f64, Failure> {
     let scratch = ScratchDir::in_dir(Path::new(MEMORY), cancel)?;
     let mut rates = Vec::new();
@@ -96,7 +96,7 @@ fn of_this_node(here: &Environment, size: u64, cancel: &Arc<AtomicBool>) -> Resu
 /// A directory that is removed again.
 struct ScratchDir {
     dir: PathBuf,
-    /// Whether the user does not want it any more.
+    /// Set once the user interrupts.
     cancel: Arc<AtomicBool>,
 }
 
@@ -114,7 +114,7 @@ impl ScratchDir {
         Failure::new(1, format_args!("{}: {e}", self.dir.display()))
     }
 
-    /// Bytes per second of so many streams together: written and safe; and read, from where they are kept.
+    /// Returns the bytes per second of so many streams together: written and safe; and read, from where they are kept.
     fn streams(&self, streams: u32, size: u64) -> Result<(f64, f64), Failure> {
         let bytes = size as f64 * f64::from(streams);
         let written = self.together(streams, |path| self.write_file(path, size))?;
@@ -145,7 +145,7 @@ impl ScratchDir {
         Ok(seconds)
     }
 
-    /// Milliseconds of each small file, written and read.
+    /// Returns the milliseconds of each small file, written and read.
     fn small_files(&self, count: u32) -> Result<(f64, f64), Failure> {
         let each = |work: &dyn Fn(&Path) -> std::io::Result<()>| -> Result<f64, Failure> {
             let begin = Instant::now();

@@ -18,14 +18,14 @@ const REPORTS_MAX: usize = 1000;
 /// Stripe of files that are written at once, one after the other.
 const CHECKPOINT_STRIPE: u64 = 4 << 20;
 
-/// What is known of earlier runs.
+/// Data of earlier runs.
 #[derive(Debug)]
 pub struct EarlierRuns {
-    /// What they did; of several, the median of each figure.
+    /// Their work; of several, the median of each figure.
     pub work: JobWork,
-    /// How many there are.
+    /// Number of reports.
     pub reports: usize,
-    /// The least and the greatest bytes of them that programs read and wrote.
+    /// Fewest and most bytes that programs read and wrote in one of them.
     between: (u64, u64),
     bursts: Option<Bursts>,
     /// The latest of them.
@@ -75,7 +75,7 @@ fn reports_in(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-/// A report as the plan has it.
+/// Returns a report as the plan has it.
 fn run(report: &JobReport) -> FormerRun {
     let sources: Vec<&Group> = report.places.iter().filter(|place| place.has_source).collect();
     let has_source = |path: &str| sources.iter().any(|place| is_below(path, &place.place));
@@ -112,7 +112,7 @@ fn is_below(path: &str, dir: &str) -> bool {
 }
 
 impl EarlierRuns {
-    /// What is said of them.
+    /// Returns a description of them.
     pub fn rows(&self) -> Vec<(&'static str, String)> {
         let work = &self.work;
         let (least, most) = self.between;
@@ -183,7 +183,8 @@ impl EarlierRuns {
         }));
     }
 
-    /// The directory that can be a partition and in which most was written, if nobody reads there what others write.
+    /// Returns the directory that can be a partition and in which most was written, if nobody reads there what others
+    /// write.
     fn written_most(&self) -> Option<&Group> {
         let place = self.latest.places.iter().max_by_key(|place| place.pattern.writes.bytes)?;
         let is_mixed = place.mixed.saturating_mul(10) > place.files;
@@ -191,7 +192,7 @@ impl EarlierRuns {
     }
 }
 
-/// A stripe that what is behind a directory takes, whatever that is.
+/// Returns a stripe that what is behind a directory takes, whatever that is.
 fn stripe_of(place: &Group, stripe: u64) -> u64 {
     if place.has_source { stripe.max(BUCKET_STRIPE.into()) } else { stripe }
 }
@@ -211,8 +212,8 @@ fn in_a_line(finding: &Finding) -> String {
     format!("{}: {} ({}; if {})", finding.place, finding.setting, finding.evidence, finding.condition)
 }
 
-/// A directory that was one of its own, or that a rule says should be. Those of a source come with it, and get their
-/// settings here if they need any: who attaches a pool there has them.
+/// Returns a directory that was one of its own, or that a rule says should be. Those of a source come with it, and get
+/// their settings here if they need any: who attaches a pool there has them.
 fn part(place: &Group, found: &[Finding]) -> Option<PartitionAdvice> {
     let mut part = PartitionAdvice {
         path: place.place.clone(),

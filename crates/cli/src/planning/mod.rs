@@ -24,7 +24,7 @@ pub use work::work;
 /// Most bytes of a model or of what was learned.
 const FILE_MAX: u64 = 1 << 20;
 
-/// Where a site's model is kept, and what was learned of it.
+/// Files of a site's model, and of what was learned of it.
 #[derive(Debug)]
 pub struct SiteFiles {
     pub model: PathBuf,
@@ -32,7 +32,7 @@ pub struct SiteFiles {
 }
 
 impl SiteFiles {
-    /// The site that is meant.
+    /// Returns the site that is meant.
     pub fn of(here: &Environment, args: &SiteArgs) -> Result<SiteFiles, Failure> {
         let own = || here.state_home.as_ref().map(|home| home.join("bivouac/site.toml"));
         let no_home = || Failure::new(1, "neither XDG_STATE_HOME nor HOME is set; name a file: --site");
@@ -42,7 +42,7 @@ impl SiteFiles {
         Ok(SiteFiles { model, learned: learned.into() })
     }
 
-    /// The model.
+    /// Returns the model.
     pub fn site(&self) -> Result<Site, Failure> {
         let failed =
             |code, cause: String| Failure::new(code, format_args!("{}: {cause}", self.model.display()));
@@ -54,7 +54,7 @@ impl SiteFiles {
         Ok(site)
     }
 
-    /// What runs have taught; nothing yet is no error, and what cannot be read is said and then nothing.
+    /// Returns what earlier runs have taught. None is no error; an unreadable file is reported and ignored.
     pub fn learned(&self) -> LearnedRatios {
         let read = read(&self.learned).map_err(|e| e.to_string());
         let parsed = read.and_then(|text| {
@@ -106,7 +106,7 @@ fn read(path: &Path) -> std::io::Result<Option<String>> {
     std::fs::read_to_string(path).map(Some)
 }
 
-/// Beside it first, so that two runs that end together leave the one or the other.
+/// Replaces a file: it is written beside it first, so that two runs that end together leave the one or the other.
 fn replace(path: &Path, text: &str) -> Result<(), Failure> {
     let mut beside = path.to_owned().into_os_string();
     beside.push(format!(".{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! What was predicted of a run, what came of it, and what that teaches.
+//! Prediction and outcome of a run, and what follows for later predictions.
 
 use std::time::{Duration, Instant};
 
@@ -26,14 +26,14 @@ pub struct Watch {
 struct CompletedStep {
     step: LearnedStep,
     amount: Amount,
-    /// What the model alone said.
+    /// Prediction of the model alone.
     alone: Seconds,
     predicted: Seconds,
     took: f64,
 }
 
 impl Watch {
-    /// Of a run that begins.
+    /// Creates the watch over a run that begins.
     pub fn new(here: &Environment, args: &SiteArgs, nodes: u32) -> Result<Watch, Failure> {
         let kept = SiteFiles::of(here, args)?;
         let site = kept.site()?;
@@ -41,7 +41,7 @@ impl Watch {
         Ok(Watch { kept, site, learned, nodes, seen: Vec::new() })
     }
 
-    /// A step is over that began then.
+    /// Notes that a step is over that began then.
     pub fn saw(&mut self, step: LearnedStep, amount: Amount, begin: Instant) {
         self.took(step, amount, begin.elapsed());
     }
@@ -55,7 +55,7 @@ impl Watch {
         }
     }
 
-    /// Prediction and outcome side by side, for people; and writes down what was learned.
+    /// Returns prediction and outcome side by side, for people; and writes down what was learned.
     pub fn end(self) -> Result<String, Failure> {
         let row = |seen: &CompletedStep| {
             let Seconds { low, likely, high } = seen.predicted;
@@ -81,7 +81,7 @@ impl Watch {
         Ok(text)
     }
 
-    /// The same for programs.
+    /// Returns prediction and outcome for programs.
     pub fn json(&self) -> String {
         let step = |seen: &CompletedStep| {
             json!({

@@ -1,4 +1,4 @@
-//! How much there is in files and directories.
+//! Amount of data in files and directories.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! What a job does, by options, by a file, by a scan of its input, and by what it did before.
+//! Work of a job, by options, by a file, by a scan of its input, and by earlier runs.
 
 use bivouac_hosts::hosts_of_job;
 use bivouac_launch::Environment;
@@ -28,7 +28,7 @@ struct JobFile {
     memory: Option<String>,
 }
 
-/// What the job does: options count before the file, and that before what it did earlier.
+/// Returns the work of a job: options override the file, and that overrides earlier runs.
 pub fn work(here: &Environment, args: &PlanArgs, before: Option<&JobWork>) -> Result<JobWork, Failure> {
     let file = job_file(args)?;
     let of_job = hosts_of_job(here, 1)?.map(|(_, hosts)| u32::try_from(hosts.len()).unwrap_or(u32::MAX));
@@ -115,7 +115,7 @@ fn time(given: Option<u64>, key: &str, text: &Option<String>) -> Result<Option<u
     read(given, key, text, bivouac_types::units::parse_duration_ms)
 }
 
-/// A value of an option, or of the file.
+/// Returns a value of an option, or of the file.
 fn read(
     given: Option<u64>,
     key: &str,

@@ -1,4 +1,4 @@
-//! What Flux says of jobs, by `flux jobs --json`.
+//! Jobs as reported by Flux: `flux jobs --json`.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ pub const BATCH: Batch = Batch {
     see: "flux jobs",
 };
 
-/// More than any user has, so that none is left out.
+/// More than any user has, so that no job is left out.
 const COUNT: &str = "--count=1000000";
 /// The note of a job (`flux job memo`) that names pools.
 const NOTE: &str = "bivouac-announce";

@@ -1,5 +1,5 @@
-//! What batch systems say of jobs: when they will start, which are no more, which were put back into the queue. A file
-//! per system.
+//! Jobs as reported by batch systems: when they will start, which have ended, and which were requeued. One file per
+//! system.
 
 mod flux;
 mod pbs;
@@ -16,32 +16,32 @@ use crate::failure::Failure;
 use crate::options::DatabaseArgs;
 use crate::pools::{now_s, open};
 
-/// How long a batch system may take to answer.
+/// Longest wait for a batch system's answer.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Those that can be asked.
+/// Supported batch systems.
 const BATCHES: [Batch; 3] = [slurm::BATCH, flux::BATCH, pbs::BATCH];
 
 /// A batch system.
 struct Batch {
-    /// For people.
+    /// Its name, for people.
     name: &'static str,
-    /// In front of a job's number, in the name of a slot's job.
+    /// Prefix of a job's number in the name of a slot's job.
     prefix: &'static str,
-    /// What has to be here for it to be asked.
+    /// Program that is needed to ask it.
     program: &'static str,
     /// The command line that asks for the jobs of a user.
     question: fn(u32) -> Vec<String>,
     /// The jobs of a user in what it answers; nothing if that makes no sense.
     read: Read,
-    /// What people would look with.
+    /// Command with which people would look.
     see: &'static str,
 }
 
-/// How an answer is read.
+/// Parser of an answer.
 enum Read {
-    /// It is of the user's jobs alone.
+    /// For one with the user's jobs alone.
     Own(fn(&str) -> Option<Vec<Job>>),
-    /// It is of all users' jobs: the user's are those of this name.
+    /// For one with all users' jobs, of which those of this user are taken.
     All(fn(&str, &str) -> Option<Vec<Job>>),
 }
 
@@ -50,9 +50,9 @@ enum Read {
 pub struct Job {
     /// Its number, as the batch system has it.
     id: String,
-    /// Another way to write it.
+    /// Another form of its id.
     also: Option<String>,
-    /// When it starts or did, if that is known.
+    /// Its start, past or expected, if known.
     pub start_s: Option<i64>,
     /// Number of times that it was put back into the queue.
     pub restarts: u32,
@@ -60,12 +60,12 @@ pub struct Job {
     pools: Vec<String>,
 }
 
-/// One job of the caller, and how the job of a slot is named.
+/// Finds a job of the caller; returns the name for the job of a slot as well.
 pub fn expected(here: &Environment, who: &Caller, wanted: &str) -> Result<(String, Job), Failure> {
     let mut failures = Vec::new();
     let mut asked = Vec::new();
     for batch in BATCHES.iter().filter(|batch| batch.is_here(here)) {
-        // `slurm:17` is one of Slurm; `17` one of whoever has it.
+        // `slurm:17` is a job of Slurm; `17` of whichever system has it.
         let id = wanted.strip_prefix(batch.prefix).unwrap_or(wanted);
         let is_it = |job: &Job| job.id == id || job.also.as_deref() == Some(id);
         match batch.jobs(here, who) {
@@ -128,7 +128,7 @@ impl Batch {
         format!("{}{}", self.prefix, job.id)
     }
 
-    /// The caller's jobs that wait or run.
+    /// Returns the caller's jobs that wait or run.
     fn jobs(&self, here: &Environment, who: &Caller) -> Result<Vec<Job>, Failure> {
         let silent = |what: &str| Failure::new(1, format_args!("{} of {} {what}", self.program, self.name));
         let question = (self.question)(who.uid);
@@ -221,7 +221,7 @@ fn announced(pools: &mut Pools, who: &Caller, batch: &Batch, job: &Job) -> Resul
     Ok(())
 }
 
-/// Names of pools, as a job may have several of them.
+/// Returns the names of pools, as a job may have several of them.
 fn words(text: Option<&str>) -> Vec<String> {
     let words = text.unwrap_or_default().split([' ', ';']);
     words.filter(|word| !word.is_empty()).map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-//! What PBS says of jobs, by `qstat -f -F json`.
+//! Jobs as reported by PBS: `qstat -f -F json`.
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
@@ -18,7 +18,8 @@ pub const BATCH: Batch = Batch {
 /// The variable of a job's environment that names pools.
 const VARIABLE: &str = "BIVOUAC_ANNOUNCE";
 
-/// Of all users: in this form it cannot be asked for those of one. Times are written in the time zone of who asks.
+/// Returns the command that asks for the jobs of all users: in this form it cannot be asked for those of one. Times are
+/// written in the time zone of who asks.
 fn question() -> Vec<String> {
     ["env", "TZ=UTC", "qstat", "-f", "-F", "json"].into_iter().map(str::to_owned).collect()
 }
@@ -32,7 +33,7 @@ fn jobs(text: &str, user: &str) -> Option<Vec<Job>> {
     )
 }
 
-/// Who owns a job is written `user@host`.
+/// Returns true if a job is the user's. PBS writes owners as `user@host`.
 fn is_of(said: &Value, user: &str) -> bool {
     let owner = said.get("Job_Owner").and_then(Value::as_str);
     owner.is_some_and(|owner| owner.split('@').next() == Some(user))
@@ -54,7 +55,7 @@ fn job(id: &str, said: &Value) -> Job {
     }
 }
 
-/// `Wed Nov 25 16:00:00 2026`, or seconds since 1970.
+/// Reads `Wed Nov 25 16:00:00 2026`, or seconds since 1970.
 fn seconds(value: &Value) -> Option<i64> {
     if let Some(seconds) = value.as_i64() {
         return Some(seconds).filter(|seconds| *seconds > 0);

@@ -1,4 +1,4 @@
-//! What Slurm says of jobs, by `squeue`.
+//! Jobs as reported by Slurm: `squeue`.
 
 use super::{Batch, Job, Read};
 

@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
-/// As YAML.
+/// Returns a map as YAML.
 pub fn to_yaml(map: &Map) -> Result<String, Failure> {
     yaml_serde::to_string(map).map_err(|error| Failure::new(1, error))
 }
 
-/// As XML: an element for each field, `item` for each member of a list; what is not known has no element.
+/// Returns a map as XML: an element for each field, `item` for each member of a list; unknown values have no element.
 pub fn to_xml(map: &Map) -> Result<String, Failure> {
     let value = serde_json::to_value(map).map_err(|error| Failure::new(1, error))?;
     let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");

@@ -1,4 +1,4 @@
-//! What was measured, for people.
+//! Measurements, in the form for people.
 
 use bivouac_sysmap::{
     BandwidthRange, BisectionMeasurement, Direction, Measured, MeasuredHost, SLOW_BELOW, SlowLink,
@@ -12,7 +12,7 @@ use crate::table::layout;
 /// Up to so many hosts a half is named host by host.
 const NAMED_MAX: usize = 4;
 
-/// The figures of hosts and halves, and what is slow.
+/// Returns the figures of hosts and halves, and what is slow.
 pub fn measured_text(measured: &Measured) -> String {
     let Measured { step_ms, streams, rounds, rounds_of_all, hosts, together, slow, .. } = measured;
     let mut text = format!(
@@ -62,7 +62,8 @@ fn all_together(together: &BisectionMeasurement) -> String {
     )
 }
 
-/// `slow: n3 (eth0) sends 95 Mbit/s, 90% below its peers, which have 940 Mbit/s; by the map 1 Gbit/s`.
+/// Returns a sentence as `slow: n3 (eth0) sends 95 Mbit/s, 90% below its peers, which have 940 Mbit/s; by the map 1
+/// Gbit/s`.
 fn slow_text(slow: &SlowLink) -> String {
     let SlowLink { link, expected_bits, measured_bits, peers_bits, below_percent } = slow;
     let (what, peers) = match link {

@@ -11,10 +11,10 @@ use crate::table::layout;
 
 /// Up to so many hosts their parts are listed, too.
 const DETAILED_MAX: usize = 4;
-/// What is not known.
+/// Stands for an unknown value.
 const UNKNOWN: &str = "?";
 
-/// The map for people: hosts, their parts if they are few, site storage, networks.
+/// Returns the map for people: hosts, their parts if they are few, site storage, networks.
 pub fn text(map: &Map) -> String {
     let mut text = hosts(map);
     if map.hosts.len() <= DETAILED_MAX {
@@ -87,7 +87,7 @@ fn fastest(host: &Host) -> Option<&Interface> {
     host.interfaces.iter().filter(real).max_by_key(|one| one.speed_bits)
 }
 
-/// Rows of all hosts; the host is named where there are several.
+/// Returns the rows of all hosts; the host is named where there are several.
 fn of_all<T>(
     map: &Map,
     head: &[&str],
@@ -200,7 +200,7 @@ fn devices(map: &Map) -> String {
     )
 }
 
-/// Site storage of many hosts, each once.
+/// Returns the site storage of many hosts, each once.
 fn shared(map: &Map) -> String {
     let mut rows: Vec<Vec<String>> = Vec::new();
     let all = map.hosts.iter().flat_map(|host| &host.mounts);
@@ -252,13 +252,13 @@ fn of_network(network: &Network) -> String {
     text
 }
 
-/// `1 switch`, `2 switches`.
+/// Returns a number with its thing: `1 switch`, `2 switches`.
 fn counted(number: usize, thing: &str) -> String {
     let ending = if thing.ends_with('h') { "es" } else { "s" };
     if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}{ending}") }
 }
 
-/// `100 Gbit/s`, `50 Gbit/s to 100 Gbit/s`.
+/// Returns a bandwidth as text: `100 Gbit/s`, `50 Gbit/s to 100 Gbit/s`.
 pub(super) fn bits(bits: BandwidthRange) -> String {
     match bits.high {
         Some(high) if high == bits.low => speed(high as f64),
@@ -279,7 +279,7 @@ pub fn speed(bits: f64) -> String {
     format!("{bits:.0} bit/s")
 }
 
-/// What has changed, a line for each.
+/// Returns changes, a line for each.
 pub fn changes(changes: &[Change]) -> String {
     let line = |change: &Change| match (&change.before, &change.after) {
         (None, Some(after)) => format!("+ {}: {after}\n", change.path),

@@ -22,7 +22,7 @@ pub struct List {
     pub keeps_end: bool,
 }
 
-/// What is shown of a list: numbers and widths of columns, and what is between them.
+/// Layout of a list: numbers and widths of columns, and the space between them.
 #[derive(Debug, PartialEq, Eq)]
 struct ListLayout {
     columns: Vec<(usize, usize)>,
@@ -30,8 +30,8 @@ struct ListLayout {
 }
 
 impl ListLayout {
-    /// Of columns of these widths, of which the first `texts` can be cut: closer together first, then text is cut, then
-    /// columns are left out.
+    /// Creates the layout of columns of these widths, of which the first `texts` can be cut: closer together first,
+    /// then text is cut, then columns are left out.
     fn new(widths: &[usize], texts: usize, least: &[usize], room: usize) -> ListLayout {
         let mut columns: Vec<(usize, usize)> = widths.iter().copied().enumerate().collect();
         if needed(&columns, 2) <= room {
@@ -106,7 +106,7 @@ fn narrow(width: usize) -> u16 {
     u16::try_from(width).unwrap_or(u16::MAX)
 }
 
-/// A text in at most so many columns, with a mark at its end if it was longer.
+/// Returns a text in at most so many columns, with a mark at its end if it was longer.
 pub fn cut(text: &str, width: usize, mark: char) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -117,13 +117,13 @@ pub fn cut(text: &str, width: usize, mark: char) -> String {
     short
 }
 
-/// The same, with the mark at its beginning.
+/// Cuts a text at its front, with the mark at its beginning.
 fn cut_front(text: &str, width: usize, mark: char) -> String {
     let turned = |text: &str| text.chars().rev().collect::<String>();
     turned(&cut(&turned(text), width, mark))
 }
 
-/// A text in lines of at most so many columns, broken between words where that is possible.
+/// Returns a text in lines of at most so many columns, broken between words where that is possible.
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
     let mut lines = vec![String::new()];

@@ -10,7 +10,7 @@ pub use text::table;
 
 use bivouac_types::units::format_size;
 
-/// A rate in few letters: `0`, `3.2`, `41k`.
+/// Returns a rate in few letters: `0`, `3.2`, `41k`.
 fn rate(value: f64) -> String {
     match value {
         _ if value < 0.05 => "0".into(),
@@ -21,7 +21,7 @@ fn rate(value: f64) -> String {
     }
 }
 
-/// Bytes per second.
+/// Returns the bytes per second.
 fn bandwidth(bytes: f64) -> String {
     // Negative rates there are not.
     format!("{}/s", format_size(bytes.max(0.0) as u64))

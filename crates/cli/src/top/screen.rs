@@ -43,23 +43,23 @@ const KEYS: [(&str, &str); 10] = [
     ("QUEUE", "jobs of stage under way, and what is not at its source"),
 ];
 
-/// What a key asks for.
+/// Effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyAction {
-    /// To show what has changed.
+    /// Redraw.
     Stay,
-    /// To end.
+    /// End.
     End,
     /// Intervals of this length.
     Every(Duration),
 }
 
-/// What the terminal is to show.
+/// Content of the terminal.
 pub struct Screen {
     rates: Option<Rates>,
-    /// Written, read, requests: of each interval, the last one in front.
+    /// Bytes written, bytes read and requests of each interval, the last one first.
     history: VecDeque<[f64; 3]>,
-    /// The one list that is shown; nothing shows all.
+    /// The only list shown; `None` for all.
     only: Option<Section>,
     /// Columns that lists are ordered by.
     orders: [(Section, usize); 3],
@@ -72,7 +72,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// An empty one. Without `has_blocks` the terminal understands ASCII only.
+    /// Creates an empty one. Without `has_blocks` the terminal understands ASCII only.
     pub fn new(every: Duration, has_colors: bool, has_blocks: bool) -> Screen {
         Screen {
             rates: None,
@@ -135,7 +135,7 @@ impl Screen {
         KeyAction::Every(self.every)
     }
 
-    /// Entries of the list that is moved in.
+    /// Returns the entries of the list that is moved in.
     fn longest(&self) -> usize {
         self.rates.as_ref().map_or(0, |rates| self.list(self.moved(), rates).rows.len())
     }
@@ -210,7 +210,7 @@ impl Screen {
         lines
     }
 
-    /// How full it is: the bar is as long as what is said beside it lets it be, and that goes on below where it must.
+    /// Returns how full it is. The bar is as long as the text beside it permits, which is wrapped where necessary.
     fn space(&self, rates: &Rates, width: usize) -> Vec<Line<'_>> {
         let (fill, text) = (rates.total.fill(), space(rates));
         let beside = width.saturating_sub(LABEL + text.chars().count() + "[] ".len());
@@ -267,7 +267,7 @@ impl Screen {
         }
     }
 
-    /// The list that keys move in.
+    /// Returns the list that keys move in.
     fn moved(&self) -> Section {
         self.only.unwrap_or(Section::Nodes)
     }
@@ -286,8 +286,8 @@ impl Screen {
     }
 }
 
-/// Values as a curve, the last one first in `values` and at the right end of the curve; the largest one is as high as it
-/// goes.
+/// Values as a curve, the last one first in `values` and at the right end of the curve; the largest one is as high as
+/// it goes.
 fn curve(values: &[f64], columns: usize, has_blocks: bool) -> String {
     let levels: [char; 9] = if has_blocks {
         [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']

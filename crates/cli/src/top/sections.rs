@@ -34,7 +34,7 @@ pub enum Section {
 pub const SECTIONS: [Section; 5] =
     [Section::Nodes, Section::Operations, Section::Files, Section::Processes, Section::Queue];
 
-/// What a list shows.
+/// Content of a list.
 pub struct SectionView<'a> {
     pub head: Vec<String>,
     /// Columns from here on are numbers.
@@ -46,13 +46,13 @@ pub struct SectionView<'a> {
 }
 
 impl Section {
-    /// The list behind this one, if this is not the last.
+    /// Returns the list behind this one, if this is not the last.
     pub fn next(self) -> Option<Section> {
         let at = SECTIONS.iter().position(|section| *section == self)?;
         SECTIONS.get(at + 1).copied()
     }
 
-    /// The list whose order keys change while this one is looked at.
+    /// Returns the list whose order keys change while this one is looked at.
     pub fn ordered(self) -> Section {
         match self {
             Section::Files | Section::Processes => self,
@@ -70,7 +70,7 @@ impl Section {
         }
     }
 
-    /// The column that it is ordered by at first.
+    /// Returns the column that it is ordered by at first.
     pub fn order(self) -> usize {
         match self {
             Section::Nodes => 6,
@@ -80,7 +80,7 @@ impl Section {
         }
     }
 
-    /// What it shows, ordered by a column.
+    /// Returns its content, ordered by a column.
     pub fn shown(self, rates: &Rates, order: usize) -> SectionView<'_> {
         let (right, least): (usize, &[usize]) = match self {
             Section::Nodes => (3, &LEAST_OF_NODES),
@@ -119,7 +119,7 @@ impl Section {
 }
 
 impl SectionView<'_> {
-    /// A column of text.
+    /// Leaves out a column of text.
     fn leave_out(&mut self, column: usize) {
         self.head.remove(column);
         self.rows.iter_mut().for_each(|row| drop(row.remove(column)));
@@ -129,7 +129,7 @@ impl SectionView<'_> {
     }
 }
 
-/// Nodes, by a column: more is first but for names and numbers.
+/// Returns the nodes, by a column: more is first but for names and numbers.
 fn nodes(rates: &Rates, order: usize) -> Vec<&NodeRates> {
     let value = |node: &NodeRates| match order {
         3 => node.work.requests,
@@ -169,7 +169,7 @@ fn by_process(a: &ProcessRates, b: &ProcessRates, order: usize) -> Ordering {
     }
 }
 
-/// By calls, bytes written, bytes read, or both.
+/// Compares by calls, bytes written, bytes read, or both.
 fn by_pace(a: &UseRates, b: &UseRates, order: usize) -> Ordering {
     let value = |pace: &UseRates| match order {
         1 => pace.calls,
@@ -180,8 +180,8 @@ fn by_pace(a: &UseRates, b: &UseRates, order: usize) -> Ordering {
     value(b).total_cmp(&value(a))
 }
 
-/// The places of lists with so many rows, one below the other with a line between them. Those for which there is no
-/// room have none, the last of them first; nor has one without rows, but for the first.
+/// Returns the places of lists with so many rows, one below the other with a line between them. Those for which there
+/// is no room have none, the last of them first; nor has one without rows, but for the first.
 pub fn shares(rows: &[usize], rest: Rect) -> Vec<Rect> {
     let wanted: Vec<u16> =
         rows.iter().map(|rows| u16::try_from(*rows).unwrap_or(u16::MAX).saturating_add(1)).collect();

@@ -7,7 +7,7 @@ use super::sections::{Section, SectionView};
 use super::{bandwidth, rate};
 use crate::table::layout;
 
-/// The formation, its nodes, its operations, what is busy and what waits, and what is not as it should be.
+/// Returns the formation, its nodes, its operations, what is busy and what waits, and what is not as it should be.
 pub fn table(rates: &Rates) -> String {
     let mut text = format!("{}\n{}\n", headline(rates), totals(rates));
     rates.warnings.iter().for_each(|warning| text.push_str(&format!("! {warning}\n")));
@@ -29,7 +29,7 @@ pub fn table(rates: &Rates) -> String {
     text
 }
 
-/// What it is, and for how long.
+/// Returns the formation's name, state, size and age.
 pub fn headline(rates: &Rates) -> String {
     let age = format_duration(rates.unix_ms.saturating_sub(rates.created_unix_ms));
     let nodes = format_count(rates.nodes.len() as u64, "node");
@@ -43,7 +43,7 @@ fn totals(rates: &Rates) -> String {
     format!("written {written}, read {read}, {requests} requests/s, {}", space(rates))
 }
 
-/// Files and bytes.
+/// Returns the files and bytes.
 pub fn space(rates: &Rates) -> String {
     let files = format_count(rates.files, "file");
     let (percent, of) = (rates.total.fill() * 100.0, format_size(rates.total.capacity_bytes));
@@ -61,7 +61,7 @@ pub fn space(rates: &Rates) -> String {
 pub const NODES: [&str; 9] =
     ["NODE", "HOST", "STATE", "REQ/S", "WRITTEN", "READ", "LOAD", "UNDER WAY", "FULL"];
 
-/// A node in these.
+/// Returns a node in these.
 pub fn row(node: &NodeRates) -> [String; 9] {
     let work = &node.work;
     [
@@ -80,7 +80,7 @@ pub fn row(node: &NodeRates) -> [String; 9] {
 /// Columns of operations.
 pub const OPERATIONS: [&str; 7] = ["OPERATION", "CLIENTS/S", "PEERS/S", "LOAD", "UNDER WAY", "P50", "P99"];
 
-/// An operation in these.
+/// Returns an operation in these.
 pub fn operation_row(operation: &OperationRates) -> [String; 7] {
     let time = |us: Option<u64>| us.map_or_else(|| "-".into(), format_micros);
     [
@@ -97,7 +97,7 @@ pub fn operation_row(operation: &OperationRates) -> [String; 7] {
 /// Columns of files.
 pub const FILES: [&str; 5] = ["FILE", "CALLS/S", "WRITTEN", "READ", "TOTAL"];
 
-/// A file in these.
+/// Returns a file in these.
 pub fn file_row(file: &FileRates) -> [String; 5] {
     let [calls, written, read, total] = paces(&file.pace);
     [file.path.clone(), calls, written, read, total]
@@ -106,7 +106,7 @@ pub fn file_row(file: &FileRates) -> [String; 5] {
 /// Columns of processes; the second is left out where there is one host.
 pub const PROCESSES: [&str; 7] = ["PROGRAM", "HOST", "PID", "CALLS/S", "WRITTEN", "READ", "TOTAL"];
 
-/// A process in these.
+/// Returns a process in these.
 pub fn process_row(process: &ProcessRates) -> [String; 7] {
     let pid = if process.pid == 0 { "-".into() } else { process.pid.to_string() };
     let host = process.host.clone().unwrap_or_else(|| "-".into());

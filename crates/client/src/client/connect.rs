@@ -1,4 +1,4 @@
-//! How a client connects to nodes of other processes.
+//! Connections of a client to nodes in other processes.
 
 use std::sync::{Arc, OnceLock};
 
@@ -23,7 +23,7 @@ pub fn keeper(map: &Arc<FormationMap>, known: &Arc<KnownFiles>) -> Option<(Keepe
     Some((Keeper::new(Arc::clone(&watch), wanted), watch))
 }
 
-/// Makes connections to nodes of other processes.
+/// A maker of connections to nodes of other processes.
 pub struct Connector<'a> {
     pub map: &'a Arc<FormationMap>,
     pub known: &'a Arc<KnownFiles>,
@@ -37,7 +37,8 @@ pub struct Connector<'a> {
 }
 
 impl Connector<'_> {
-    /// Returns the connection to a node that came to this address in this epoch. After a loss, this client first reclaims there what it has open.
+    /// Returns the connection to a node that came to this address in this epoch. After a loss, this client first
+    /// reclaims there what it has open.
     pub fn to(&self, id: NodeId, epoch: u32, address: Address) -> Peer {
         let identity =
             Identity { auth: self.auth.clone(), client: self.options.id, lane: LaneKind::Client, epoch: 0 };

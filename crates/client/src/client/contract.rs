@@ -33,7 +33,7 @@ impl Client {
         self.choose_contract(ctx, ino, contract, 0)
     }
 
-    /// As [`Client::set_contract`], with the flags of `setxattr`.
+    /// Like [`Client::set_contract`], with the flags of `setxattr`.
     pub(super) fn choose_contract(
         &self,
         ctx: &OpCtx,
@@ -95,7 +95,7 @@ impl Client {
         })
     }
 
-    /// SHA-256 of the content of a file of this size.
+    /// Returns the SHA-256 of the content of a file of this size.
     fn digest(&self, ino: Ino, size: u64) -> FsResult<[u8; 32]> {
         let (mut sum, mut at) = (Sha256::new(), 0);
         let mut piece = vec![0; DIGEST_PIECE.min(size) as usize];

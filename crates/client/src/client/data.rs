@@ -1,5 +1,5 @@
-//! Calls on content: locks fence them, what was written behind goes first, and site storage has what its policy says before
-//! they return.
+//! Calls on content: locks fence them, what was written behind goes first, and site storage has what its policy says
+//! before they return.
 
 use bivouac_record::AccessPosition;
 use bivouac_types::limits::FILE_SIZE_MAX;
@@ -35,12 +35,13 @@ impl Client {
         Ok(len)
     }
 
-    /// As [`Client::read`], of a file that is open and of the root partition, as far as that takes no message and no waiting
-    /// for a disk or another thread: what is in one subfile, for which there is a grant. Otherwise `None`.
+    /// Like [`Client::read`], of an open file of the root partition, where that takes no message and no waiting for a
+    /// disk or another thread: the range is in one subfile, for which there is a grant. Returns `None` otherwise, and
+    /// has read nothing.
     #[must_use]
     pub fn read_granted(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Option<()> {
         if self.detects_races() {
-            // What is reported may have to be sent.
+            // A report of the access may have to be sent.
             return None;
         }
         let begun = CallTimer::now(into.len());
@@ -65,8 +66,8 @@ impl Client {
         Ok(counts)
     }
 
-    /// Shows a range of an open file where it lies in memory of this machine, stretch by stretch, to be read or written.
-    /// How many bytes were; `None` if not all can be shown now: then all has to be read or written otherwise.
+    /// Shows a range of an open file where it lies in memory of this machine, stretch by stretch, to be read or
+    /// written. How many bytes were; `None` if not all can be shown now: then all has to be read or written otherwise.
     ///
     /// # Errors
     /// `EOPNOTSUPP`: it is not in memory of this machine; else as [`Client::read`] and [`Client::write`].
@@ -98,15 +99,15 @@ impl Client {
         Ok(moved)
     }
 
-    /// From now on every block that has a checksum is read by its daemon, which compares it, instead of directly: for
-    /// programs that serve what they read to others. It costs a message for each read of such a file.
+    /// From now on reads every block that has a checksum through its daemon, which compares the checksum, instead of
+    /// directly: for programs that serve what they read to others. It costs a message for each read of such a file.
     pub fn compare_reads(&self) {
         self.content.compare_reads();
     }
 
-    /// As [`Client::read`], for what is in one place of this process's node: has `send` send it from there. `None` if
-    /// it has to be read, otherwise the number of bytes, fewer than wanted only at the end of the file; where there are
-    /// none, none were sent.
+    /// Like [`Client::read`], for content that one target of this process's node has: `send` sends it from there.
+    /// Returns the number of bytes, fewer than `len` only at the end of the file; with 0, `send` was not called.
+    /// Returns `None` if the content has to be read instead.
     pub fn send(
         &self,
         ino: Ino,
@@ -132,8 +133,8 @@ impl Client {
     /// Writes `data`: all of it, or an error. With `append` the home decides where, and `offset` is not used.
     ///
     /// # Errors
-    /// `ENOSPC` when a volume is full, `EFBIG`, `ENOENT`, `EIO`. Parts may have been written. Under the session contract
-    /// an error may be about what was written before, which is kept.
+    /// `ENOSPC` when a volume is full, `EFBIG`, `ENOENT`, `EIO`. Parts may have been written. Under the session
+    /// contract an error may be about what was written before, which is kept.
     pub fn write(&self, ctx: &OpCtx, ino: Ino, offset: u64, data: &[u8], append: bool) -> FsResult<usize> {
         let _fenced = self.locks.guard(ino)?;
         if !append {
@@ -225,8 +226,8 @@ impl Client {
     /// Reserves, frees or zeroes a range; `mode` is the kernel's.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` for modes that move content; `ENOSPC`, `EDQUOT`: what was reserved is given back; `EFBIG`, `EINVAL`,
-    /// `ENOENT`, `EIO`.
+    /// `EOPNOTSUPP` for modes that move content; `ENOSPC`, `EDQUOT`: what was reserved is given back; `EFBIG`,
+    /// `EINVAL`, `ENOENT`, `EIO`.
     pub fn fallocate(&self, ctx: &OpCtx, ino: Ino, mode: u32, offset: u64, len: u64) -> FsResult<()> {
         let _fenced = self.locks.guard(ino)?;
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
@@ -244,7 +245,7 @@ impl Client {
         self.site.save_changed(ino)
     }
 
-    /// Where data or the next hole begins, at or behind `offset`. Behind the end there is a hole.
+    /// Returns where data or the next hole begins, at or behind `offset`. Behind the end there is a hole.
     ///
     /// # Errors
     /// `ENXIO` behind the end, or where no data follows; `ENOENT`, `EIO`.
@@ -283,15 +284,15 @@ impl Client {
         if attr.is_file() { self.site.save_synced(ino) } else { Ok(()) }
     }
 
-    /// Whether some nodes are reached over a network. Bytes for those are summed up, so read by this process and not only by
-    /// the kernel: a buffer that is not there would be no error but its end.
+    /// Returns true if some nodes are reached over a network. Bytes sent there are checksummed, so this process reads
+    /// them, not only the kernel: an invalid buffer of a program would end the process, instead of being an error.
     #[must_use]
     pub fn is_spread_out(&self) -> bool {
         self.connections.is_spread_out()
     }
 }
 
-/// From the first of some places to the end of the last.
+/// Returns the range from the start of the first of some places to the end of the last.
 fn span(places: impl IntoIterator<Item = (u64, usize)>) -> ByteRange {
     let ranges = places.into_iter().map(|(at, len)| ByteRange::at(at, len as u64));
     ranges.reduce(|one, other| one.hull(&other)).unwrap_or(ByteRange::at(0, 0))

@@ -1,4 +1,4 @@
-//! How a program that is no node becomes a client.
+//! How a program that is not a node becomes a client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use bivouac_wire::{Decode, FormationMap};
 use super::{Client, ClientOptions};
 
 impl Client {
-    /// A client of the formation whose map and secret these are, as the files `map` and `secret` of its directory
-    /// have them. It waits for nodes that do not answer for at most `wait`.
+    /// Returns a client of the formation whose map and secret these are, as the files `map` and `secret` of its
+    /// directory have them. It waits for nodes that do not answer for at most `wait`.
     ///
     /// # Errors
     /// `EINVAL` for bytes that are no map or secret; `EIO` without random numbers.
@@ -21,7 +21,7 @@ impl Client {
         Ok(Client::nearby(map, &auth, &options))
     }
 
-    /// The same over TCP alone, as if all nodes were on other machines.
+    /// Joins over TCP alone, as if all nodes were on other machines.
     ///
     /// # Errors
     /// As [`Client::join`].
@@ -30,19 +30,21 @@ impl Client {
         Ok(Client::new(map, &auth, None, &options))
     }
 
-    /// Whether this process made it, rather than one that forked it. Connections and sessions are their maker's alone.
+    /// Returns true if this process created the client, rather than one that forked it. Connections and sessions cannot
+    /// be used after a fork.
     #[must_use]
     pub fn is_own(&self) -> bool {
         self.connections.is_own()
     }
 }
 
-/// To be called in the child after a fork, before anything else: clients that were made before are its parent's.
+/// Notes that this process was forked. To be called in the child after a fork, before anything else: clients that were
+/// made before are its parent's.
 pub fn forked() {
     bivouac_direct::forked();
 }
 
-/// What a client is made of, from the files of the formation's directory.
+/// Returns what a client needs, from the files of the formation's directory.
 fn membership(
     map: &[u8],
     secret: &[u8],

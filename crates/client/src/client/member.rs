@@ -48,7 +48,7 @@ impl Member {
         Ok(Member { client, channels: Mutex::default() })
     }
 
-    /// The client, in the process that made it.
+    /// Returns the client, in the process that made it.
     ///
     /// # Errors
     /// `EBADF` in a process that was forked from it.
@@ -60,7 +60,7 @@ impl Member {
         Err(FsError::with(Errno::EBADF, text))
     }
 
-    /// An identity for one change. One thread at a time uses a channel.
+    /// Returns an identity for one change. One thread at a time uses a channel.
     ///
     /// # Errors
     /// `EAGAIN` when there are too many at a time; otherwise as [`Member::client`].
@@ -95,6 +95,7 @@ impl Drop for Member {
 fn read(directory: &Path, name: &str) -> FsResult<Vec<u8>> {
     let path = directory.join(name);
     let failed = |error: rustix::io::Errno| FsError::from_io(&error.into(), &path.display().to_string());
+    // Without waiting: a FIFO that somebody put there would wait for its writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = rustix::fs::open(&path, flags, Mode::empty()).map_err(failed)?;
     let stat = rustix::fs::fstat(&file).map_err(failed)?;

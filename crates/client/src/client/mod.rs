@@ -68,21 +68,22 @@ pub struct NewInode<'a> {
 pub struct Opened {
     /// Attributes of the open file.
     pub attr: Attr,
-    /// Whether it was there before.
+    /// Set if it existed before.
     pub existed: bool,
 }
 
 /// The node in the client's own process.
 pub struct LocalNode {
-    /// Which it is.
+    /// Its number.
     pub id: NodeId,
     /// Its server side.
     pub service: Arc<dyn Service>,
-    /// Which nodes it knows to be dead.
+    /// Which nodes it holds for dead.
     pub liveness: Arc<LivenessTable>,
     /// Its content.
     pub files: Arc<dyn LocalFiles>,
-    /// Where other processes of the machine see what this client has not told, if there is such a place.
+    /// Counters by which other processes of the machine see that this client has times not sent yet, if there are such
+    /// processes.
     pub untold: Option<Arc<PendingTimeCounters>>,
 }
 
@@ -92,19 +93,19 @@ pub struct Client {
     known: Arc<KnownFiles>,
     names: Names,
     opens: Opens,
-    /// What homes say of inodes.
+    /// Attributes and sizes of inodes, as their homes report them.
     pub homes: Arc<Homes>,
-    /// Which partitions there are.
+    /// Known partitions.
     pub partitions: Arc<Partitions>,
-    /// Where the bytes of files are.
+    /// Access to the content of files.
     pub content: Arc<Content>,
-    /// What is written behind and read ahead.
+    /// Write-behind and readahead.
     pub sessions: Arc<Sessions>,
     /// The locks that programs take.
     pub locks: Arc<LockDesk>,
-    /// What makes calls on strict files atomic.
+    /// Range tokens, which make calls on strict files atomic.
     pub tokens: Arc<Tokens>,
-    /// What site storage behind partitions has.
+    /// State of partitions at site storage.
     pub site: Site,
     /// Reports of accesses while races are detected.
     races: Option<Arc<AccessReporter>>,
@@ -117,13 +118,13 @@ pub struct Client {
 pub struct NodePlaces(Arc<Connections>);
 
 impl NodePlaces {
-    /// As [`Client::take_map`].
+    /// Like [`Client::take_map`].
     pub fn take_map(&self, map: &Arc<FormationMap>) -> bool {
         self.0.take_map(map)
     }
 }
 
-/// What a client has that is of the node in its own process, or may start threads.
+/// Parts of a client that need a node in its process, or threads.
 struct LocalParts {
     files: Option<Arc<dyn LocalFiles>>,
     keeper: Option<Keeper>,
@@ -133,20 +134,20 @@ struct LocalParts {
 }
 
 impl LocalParts {
-    /// Nothing but these tokens.
+    /// Returns no parts but these tokens.
     fn of(tokens: Arc<TokenTable>) -> LocalParts {
         LocalParts { files: None, keeper: None, closings: None, entries: None, tokens }
     }
 }
 
-/// No tokens yet. A mount can be asked to give back what it keeps.
+/// Creates an empty token table. A mount can be asked to return tokens, so it keeps them between calls.
 fn token_table(map: &FormationMap, options: &ClientOptions) -> Arc<TokenTable> {
     let keeps = options.id.mounted_through(map.formation).is_some();
     Arc::new(TokenTable::new(keeps, options.incarnation == 0))
 }
 
 impl Client {
-    /// A client of the formation that the map describes. Connections are made when they are needed.
+    /// Creates a client of the formation that the map describes. Connections are made when they are needed.
     #[must_use]
     pub fn new(
         map: Arc<FormationMap>,
@@ -203,9 +204,9 @@ impl Client {
         client
     }
 
-    /// A client in a process that is no node. Nodes of this machine are reached over their Unix sockets, and
-    /// their subfiles directly; "local" means the first of them unless the options name another. It starts no
-    /// threads, so nobody notices that a node was restarted while nothing is asked of it.
+    /// Returns a client in a process that is no node. Nodes of this machine are reached over their Unix sockets, and
+    /// their subfiles directly; "local" means the first of them unless the options name another. It starts no threads,
+    /// so nobody notices that a node was restarted while nothing is asked of it.
     #[must_use]
     pub fn nearby(map: Arc<FormationMap>, auth: &Auth, options: &ClientOptions) -> Client {
         let here: Vec<(NodeId, Address)> = (0..)
@@ -249,15 +250,15 @@ impl Client {
         Client { liveness: Some(liveness), ..client }
     }
 
-    /// What is known of the nodes, of a client made by [`Client::nearby`]: who is dead there is asked nothing any more.
-    /// Nobody but the caller says so.
+    /// Returns the table of dead nodes of a client made by [`Client::nearby`], which sends them nothing. Only the
+    /// caller marks nodes there.
     #[must_use]
     pub fn liveness(&self) -> Option<&Arc<LivenessTable>> {
         self.liveness.as_ref()
     }
 
-    /// A client over given ways to the nodes, in the order of the map. They must wait for nodes that are
-    /// away, if anybody is to.
+    /// Returns a client over given ways to the nodes, in the order of the map. They must wait for nodes that are away,
+    /// if anybody is to.
     #[must_use]
     pub fn over(
         map: Arc<FormationMap>,
@@ -308,48 +309,48 @@ impl Client {
         }
     }
 
-    /// The map that it was made from. Nodes may have moved since.
+    /// Returns the map that it was made from. Nodes may have moved since.
     #[must_use]
     pub fn map(&self) -> &Arc<FormationMap> {
         &self.connections.map
     }
 
-    /// Follows nodes that have moved, if this map is newer than what is known; returns whether it is. Requests that are under way
-    /// at their former hosts are sent again.
+    /// Follows nodes that have moved, if this map is newer than what is known; returns whether it is. Requests that are
+    /// under way at their former hosts are sent again.
     pub fn take_map(&self, map: &Arc<FormationMap>) -> bool {
         self.connections.take_map(map)
     }
 
-    /// The places of its nodes, to be changed by others than its owner.
+    /// Returns the places of its nodes, to be changed by others than its owner.
     #[must_use]
     pub fn places(&self) -> NodePlaces {
         NodePlaces(Arc::clone(&self.connections))
     }
 
-    /// What nodes say of themselves.
+    /// Returns requests about nodes themselves.
     #[must_use]
     pub fn nodes(&self) -> Nodes<'_> {
         Nodes(&self.connections)
     }
 
-    /// An identity for a changing operation of a front end that has none of its own, for instance a tool:
+    /// Returns an identity for a changing operation of a front end that has none of its own, for instance a tool:
     /// `channel` must be used by one thread at a time.
     #[must_use]
     pub fn new_op(&self, channel: u16, uid: u32, gid: u32) -> OpCtx {
         OpCtx { id: self.connections.next_id(), channel, retry: false, uid, gid, pid: std::process::id() }
     }
 
-    /// For how long the attributes that this thread has just been told may be cached: this client is asked before
-    /// anybody else changes them. The attributes of a spread directory may always be cached for a moment: the kernel looks at its
-    /// owner and mode for every entry, and if its home were asked each time, it would be what limits all nodes. The
-    /// moment begins when the home is asked, also for what [`Client::getattr_cached`] shows later.
+    /// Returns for how long the attributes that this thread has just got may be cached: no other client changes them
+    /// before this one was asked. Those of a spread directory may always be cached for a moment, which begins when the
+    /// home is asked, also for what [`Client::getattr_cached`] returns later. The kernel checks owner and mode of the
+    /// directory for each entry, and its home would limit all nodes if it were asked each time.
     #[must_use]
     pub fn lease(&self, ino: Ino) -> Duration {
         let homes = &self.homes;
         if homes.spread.has(ino) { self.names.spread_dirs.left(ino) } else { homes.leases.left_of_attrs(ino) }
     }
 
-    /// For how long what this thread was just told of a name, or of its absence, may be cached.
+    /// Returns for how long what this thread has just got for a name, or its absence, may be cached.
     #[must_use]
     pub fn entry_lease(&self, dir: Ino, name: &[u8]) -> Duration {
         self.homes.leases.left_of_name(dir, entry_hash(dir, name))
@@ -370,8 +371,8 @@ impl Client {
         self.opens.tell_used(self.opens.uses.take_all());
     }
 
-    /// This client ends for good: the nodes need not remember any more what came of its changes. It must not be used
-    /// afterwards, nor anybody else with its number. A node that cannot be told remembers them until the formation
+    /// Ends this client for good: nodes need not keep the results of its changes any more. It must not be used
+    /// afterwards, nor its number by any other client. A node that cannot be reached keeps them until the formation
     /// ends.
     pub fn leave(&self) {
         self.sessions.send_all();

@@ -20,9 +20,9 @@ use crate::connections::retry_in_progress;
 use crate::homes::leases::ClientTime;
 use crate::tokens::CallRange;
 
-/// How often an entry is looked at again because what it led to is gone.
+/// Most lookups of an entry whose inode was removed meanwhile.
 const OVERTAKEN_MAX: usize = 64;
-/// So often without a pause between; then with pauses that grow up to the longest.
+/// Lookups without a pause between; further ones are made with growing pauses.
 const AT_ONCE: u32 = 4;
 /// First and longest pause before an entry is looked at again. All together they are about half a second: what
 /// replaces an entry takes a few messages.
@@ -32,7 +32,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_
 const WRITABLE: u32 = 0o222;
 
 impl Client {
-    /// Attributes of an entry.
+    /// Returns the attributes of an entry.
     ///
     /// # Errors
     /// `ENOENT`, `ENAMETOOLONG`, `EIO` when a node cannot be reached.
@@ -40,7 +40,7 @@ impl Client {
         self.saw_name((parent, name), self.look_up(parent, name, |ino| self.getattr(ino)))
     }
 
-    /// As [`Client::lookup`], for a kernel: attributes that do not come with the entry are those of
+    /// Like [`Client::lookup`], for a kernel: attributes that do not come with the entry are those of
     /// [`Client::getattr_cached`].
     pub fn lookup_cached(&self, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         self.saw_name((parent, name), self.look_up(parent, name, |ino| self.getattr_cached(ino)))
@@ -51,12 +51,14 @@ impl Client {
             return Err(Errno::ENOENT.into());
         }
         self.until_stable(|| {
+            // From before the question: here the lease must not end later than at the node.
             let asked = self.homes.leases.now();
             let found = self.homes.at_entry(parent, name, false, |node, slot| {
                 let found = self.connections.ask::<op::Lookup>(node, &EntryName { parent, name })?;
                 self.found(slot, (parent, name), asked, &found);
                 if found.is_there() { Ok(found) } else { Err(Errno::ENOENT.into()) }
             })?;
+            // Times that this client has still to send are missing in these attributes.
             unless_gone(match found.attr {
                 Some(attr) if !self.has_unsent_times(attr.ino) => {
                     self.partitions.note(&attr);
@@ -67,7 +69,7 @@ impl Client {
         })
     }
 
-    /// An entry may lead elsewhere by the time that its inode is asked for; then it is looked at again.
+    /// Looks at an entry again as long as it leads elsewhere by the time that its inode is asked for.
     fn until_stable<T>(&self, look: impl Fn() -> FsResult<Option<T>>) -> FsResult<T> {
         for turn in 0..OVERTAKEN_MAX as u32 {
             if let Some(stable) = look()? {
@@ -98,12 +100,12 @@ impl Client {
         }
     }
 
-    /// As [`Client::getattr`], for a kernel: those of a spread directory may be a little old.
+    /// Like [`Client::getattr`], for a kernel: attributes of a spread directory may be up to [`SPREAD_ATTR_MS`] old.
     pub fn getattr_cached(&self, ino: Ino) -> FsResult<Attr> {
         self.names.getattr_cached(ino, |ino| self.getattr(ino))
     }
 
-    /// Attributes of an inode.
+    /// Returns the attributes of an inode.
     ///
     /// # Errors
     /// `ENOENT`, `EIO` when its home cannot be reached.
@@ -181,7 +183,8 @@ impl Client {
         self.create_for(ctx, parent, name, new, exclusive, flags)
     }
 
-    /// As [`Client::create`], of a file that is opened with these flags if it is there; a new one is open for writing.
+    /// Like [`Client::create`], of a file that is opened with these flags if it is there; a new one is open for
+    /// writing.
     ///
     /// # Errors
     /// As [`Client::create`].
@@ -265,9 +268,10 @@ impl Client {
 
     /// Makes a file with its content, permissions and time; who asks owns it. It is not open afterwards.
     ///
-    /// # Errors `EEXIST`; `EACCES` for a directory that is not theirs; `EOPNOTSUPP` where it has to be made in steps: in large
-    /// directories, those that pass on their group, and in front of site storage. `ENOENT`, `ENOSPC`, `EIO`: then there may be an
-    /// empty file.
+    /// # Errors
+    /// `EEXIST`; `EACCES` for a directory that is not theirs; `EOPNOTSUPP` where it has to be made in steps: in large
+    /// directories, those that pass on their group, and in front of site storage. `ENOENT`, `ENOSPC`, `EIO`: then there
+    /// may be an empty file.
     pub fn put(&self, ctx: &OpCtx, parent: Ino, file: &NewFile<'_>) -> FsResult<Attr> {
         let NewFile { name, mode, mtime, content } = *file;
         let (uid, gid, near) = (ctx.uid, ctx.gid, self.names.near_target());
@@ -357,8 +361,8 @@ impl Client {
     /// Moves a file over another one, if that is the expected one: its home compares and replaces in one step.
     ///
     /// # Errors
-    /// `ECANCELED` if the new name leads to another file or to nothing, or to a content that is not known to be the expected
-    /// one; nothing has changed then. Otherwise as [`Client::rename`].
+    /// `ECANCELED` if the new name leads to another file or to nothing, or to a content that is not known to be the
+    /// expected one; nothing has changed then. Otherwise as [`Client::rename`].
     pub fn rename_over(
         &self,
         ctx: &OpCtx,
@@ -409,7 +413,7 @@ impl Client {
         Ok(attr)
     }
 
-    /// Target of a symbolic link.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
     /// `EINVAL` for anything else; `ENOENT`, `EIO`.
@@ -435,7 +439,7 @@ impl Client {
         Ok(self.homes.saw(asked, seen))
     }
 
-    /// Entries behind a cookie (0: from the start), without `.` and `..`; none at the end. An entry's own
+    /// Returns the entries behind a cookie (0: from the start), without `.` and `..`; none at the end. An entry's own
     /// cookie is where to go on behind it.
     ///
     /// # Errors
@@ -449,7 +453,7 @@ impl Client {
         Ok(entries)
     }
 
-    /// As [`Client::readdir`], of what is here: entries that are still at site storage only are left out.
+    /// Like [`Client::readdir`], without entries that exist at site storage only.
     pub fn readdir_here(&self, ino: Ino, cookie: u64) -> FsResult<Vec<DirEntry>> {
         let max_bytes = READDIR_BYTES_MAX as u32;
         self.list(&ReadDirRequest {
@@ -471,7 +475,7 @@ impl Client {
         Ok(page.entries)
     }
 
-    /// Value of an attribute.
+    /// Returns the value of an attribute.
     ///
     /// # Errors
     /// `ENODATA`, `EOPNOTSUPP` for access control lists, `ENOENT`, `EIO`.
@@ -479,7 +483,7 @@ impl Client {
         Ok(self.connections.ask::<op::GetXattr>(self.connections.home(ino)?, &XattrName { ino, name })?.bytes)
     }
 
-    /// Names of all attributes, each with a NUL behind it.
+    /// Returns the names of all attributes, each with a NUL behind it.
     ///
     /// # Errors
     /// `ENOENT`, `EIO`.
@@ -525,7 +529,7 @@ impl Client {
         )
     }
 
-    /// The directory that holds a directory.
+    /// Returns the directory that holds a directory.
     ///
     /// # Errors
     /// `ENOTDIR`, `ENOENT`, `EIO`.
@@ -533,7 +537,7 @@ impl Client {
         self.connections.ask::<op::Parent>(self.connections.home(ino)?, &InoOnly { ino })
     }
 
-    /// The inode at a path below the root; symbolic links are not followed.
+    /// Returns the inode at a path below the root; symbolic links are not followed.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `EIO`.
@@ -549,7 +553,7 @@ impl Client {
     }
 }
 
-/// Nothing if there is no such inode.
+/// Turns `ENOENT` into `None`.
 fn unless_gone<T>(outcome: FsResult<T>) -> FsResult<Option<T>> {
     match outcome {
         Err(error) if error.errno() == Errno::ENOENT => Ok(None),
@@ -557,7 +561,8 @@ fn unless_gone<T>(outcome: FsResult<T>) -> FsResult<Option<T>> {
     }
 }
 
-/// The error of an opening create whose file is gone: there is nothing to open, and ENOENT would speak of the directory.
+/// Returns the error of an opening create whose file is gone: there is nothing to open, and ENOENT would speak of the
+/// directory.
 fn removed_before_its_open(error: FsError) -> FsError {
     match error.errno() {
         Errno::ENOENT => FsError::with(
@@ -568,7 +573,7 @@ fn removed_before_its_open(error: FsError) -> FsError {
     }
 }
 
-/// What is said of an inode that was made and is not there any more.
+/// Returns attributes for an inode that was made and has been removed since.
 fn removed_since(ctx: &OpCtx, ino: Ino, new: &NewInode<'_>) -> Attr {
     let NewInode { mode, rdev, target } = *new;
     let layout = Layout { stripe: STRIPE_MIN, width: 1, base: TargetIndex(0), targets: 1 };

@@ -104,8 +104,8 @@ impl Client {
         }
     }
 
-    /// Gives the size of a file back to its home, if it was lent: from then on its attributes are known to be those of what
-    /// was written, until it is written again.
+    /// Gives the size of a file back to its home, if it was lent: from then on its attributes are known to be those of
+    /// what was written, until it is written again.
     pub fn return_size(&self, ino: Ino) {
         self.content.return_size(ino);
     }
@@ -142,7 +142,7 @@ impl Client {
         Ok(())
     }
 
-    /// Whether the home has yet to hear that content changed.
+    /// Returns true if the home has not been told yet that content changed.
     pub(super) fn has_unsent_times(&self, ino: Ino) -> bool {
         self.known.is_dirty(ino) || self.known.mtime_updates.has(ino) || self.sessions.has_unsent(ino)
     }
@@ -174,14 +174,14 @@ impl Client {
         Ok(locked)
     }
 
-    /// A process closed the file: what it has locked of it in ranges is unlocked.
+    /// Unlocks what a process that closed the file has locked of it in ranges.
     pub fn unlock_owner(&self, ino: Ino, owner: u64) {
         self.sessions.give_up_locked(ino);
         self.published(ino);
         self.locks.closed_by(ino, owner);
     }
 
-    /// The last descriptor of an open file is closed: what was locked through it is unlocked.
+    /// Unlocks what was locked through an open file whose last descriptor is closed.
     pub fn unlock_handle(&self, ino: Ino, handle: u64) {
         self.sessions.give_up_locked(ino);
         self.published(ino);

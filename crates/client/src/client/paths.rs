@@ -6,7 +6,7 @@ use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, mode};
 use super::Client;
 use crate::names::entries::Looker;
 
-/// Most symbolic links on one way, as in the kernel.
+/// Most symbolic links in one lookup, as in the kernel.
 const LINKS_MAX: usize = 40;
 /// Longest path, in bytes.
 const PATH_LEN_MAX: usize = 4 * SYMLINK_LEN_MAX;
@@ -18,12 +18,12 @@ pub struct Place {
     pub parent: Ino,
     /// The name; empty for the root.
     pub name: Vec<u8>,
-    /// Whether the path ends in a slash, so that only a directory may be there.
+    /// Set if the path ends in a slash, so that only a directory may be there.
     pub is_dir: bool,
 }
 
 impl Client {
-    /// The inode at a path. A symbolic link at its end is followed if `follow` says so.
+    /// Returns the inode at a path. A symbolic link at its end is followed if `follow` says so.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`; `ELOOP` for too many symbolic links; `EXDEV` for one with an absolute target, which leads
@@ -32,7 +32,7 @@ impl Client {
         self.find_beneath(Ino::ROOT, path, follow)
     }
 
-    /// As [`Client::find`], from a directory on: no link and no `..` leads out of that, which is `EXDEV`.
+    /// Like [`Client::find`], from a directory on, which no link and no `..` may lead out of: that is `EXDEV`.
     pub fn find_beneath(&self, top: Ino, path: &[u8], follow: bool) -> FsResult<Attr> {
         let mut walk = PathWalk::new(self, top);
         let way = walk.go(path, follow)?;
@@ -41,8 +41,9 @@ impl Client {
         if is_dir && !attr.is_dir() { Err(Errno::ENOTDIR.into()) } else { Ok(attr) }
     }
 
-    /// As [`Client::find_beneath`], of what is cached, or, where it may ask, is at nodes of this machine alone: for those who
-    /// look at the same again and again. `None` if the same is to be asked of [`Client::find_beneath`].
+    /// Like [`Client::find_beneath`], from what is cached or, with `may_ask`, from nodes of this machine alone: for
+    /// callers that look up the same paths again and again. Returns `None` if [`Client::find_beneath`] has to be
+    /// called.
     ///
     /// # Errors
     /// `ENOENT`.
@@ -50,7 +51,7 @@ impl Client {
         self.cached(top, path, may_ask, None)
     }
 
-    /// As [`Client::find_cached`] where it may ask, for who takes the place of a kernel.
+    /// Like [`Client::find_cached`] with `may_ask`, for a caller that stands in for a kernel.
     ///
     /// # Errors
     /// `ENOENT`.
@@ -70,8 +71,8 @@ impl Client {
         Some(found).filter(|found| !found.as_ref().is_ok_and(|attr| self.has_unsent_times(attr.ino)))
     }
 
-    /// Where the last name of a path is, be there such a name or not. A symbolic link in its place is followed if
-    /// `follow` says so.
+    /// Returns the place of the last name of a path, whether or not it exists. A symbolic link there is followed if
+    /// `follow` is set.
     ///
     /// # Errors
     /// As [`Client::find`].
@@ -79,16 +80,16 @@ impl Client {
         self.place_beneath(Ino::ROOT, path, follow)
     }
 
-    /// As [`Client::place`], from a directory on, which nothing leads out of.
+    /// Like [`Client::place`], from a directory on, which nothing leads out of.
     pub fn place_beneath(&self, top: Ino, path: &[u8], follow: bool) -> FsResult<Place> {
         Ok(PathWalk::new(self, top).go(path, follow)?.place)
     }
 }
 
-/// Where a path leads.
+/// Result of walking a path.
 struct Connector {
     place: Place,
-    /// What was found there, if it was looked at.
+    /// Result of the lookup there, if one was made.
     found: Option<FsResult<Attr>>,
 }
 
@@ -143,9 +144,11 @@ impl PathWalk<'_> {
                     let target = self.target(attr.ino)?;
                     let mut there = self.go(&target, true)?;
                     if last {
+                        // A slash behind the link asks for a directory as much as one behind its target.
                         there.place.is_dir |= place.is_dir;
                         return Ok(there);
                     }
+                    // A target that ends in `.`, `..` or `/` has led the trail to its directory already.
                     let is_top = there.place.name.is_empty();
                     let attr = self.attr(there)?;
                     if !attr.is_dir() {

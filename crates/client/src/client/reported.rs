@@ -1,4 +1,4 @@
-//! What the calls of programs report while races are detected. Otherwise each of these is a branch.
+//! Reports of programs' calls while races are detected. Otherwise each of these costs a branch.
 
 use bivouac_layout::entry_hash;
 use bivouac_types::{ByteRange, Errno, FsResult, Ino, RaceEvent, Refresh, SyncObject};
@@ -17,14 +17,15 @@ impl Client {
         self.races.iter().for_each(|races| races.report_gathered());
     }
 
-    /// This thread has read or written places of a file.
+    /// Reports that this thread has read or written places of a file.
     pub(super) fn accessed(&self, ino: Ino, is_write: bool, places: impl IntoIterator<Item = (u64, usize)>) {
         if let Some(races) = &self.races {
             races.accessed(ino, is_write, places.into_iter().map(|(at, len)| ByteRange::at(at, len as u64)));
         }
     }
 
-    /// This thread has changed a range of a file, by a call that all others see at once: a truncation, a punch.
+    /// Reports that this thread has changed a range of a file by a call that all others see at once: a truncation, a
+    /// punch.
     pub(super) fn changed_at_once(&self, ino: Ino, range: ByteRange) {
         if let Some(races) = &self.races {
             races.accessed(ino, true, [range]);
@@ -37,17 +38,17 @@ impl Client {
         self.report([RaceEvent::Publish(ino)]);
     }
 
-    /// The file was opened or locked: what others have published is visible.
+    /// Reports that the file was opened or locked: what others have published is visible.
     pub(super) fn refreshed(&self, ino: Ino, by: Refresh) {
         self.report([RaceEvent::Refresh(ino, by)]);
     }
 
-    /// An open is about to end.
+    /// Reports that an open is about to end.
     pub(super) fn closing(&self, ino: Ino) {
         self.report([RaceEvent::Close(ino)]);
     }
 
-    /// Names are about to be made, changed or removed: who sees that knows how far this client has come.
+    /// Reports that names are about to be made, changed or removed: who sees that knows how far this client has come.
     pub(super) fn changing_names(&self, names: &[(Ino, &[u8])]) {
         if let Some(races) = &self.races {
             let of = |(dir, name): &(Ino, &[u8])| {
@@ -57,8 +58,8 @@ impl Client {
         }
     }
 
-    /// A name was looked at, or changed: this client knows how far others have come who changed it. Returns the outcome
-    /// of the call; the absence of a name tells as much as its presence.
+    /// Reports that a name was looked at, or changed: this client knows how far others have come who changed it.
+    /// Returns the outcome of the call; the absence of a name tells as much as its presence.
     pub(super) fn saw_name<T>(&self, (dir, name): (Ino, &[u8]), outcome: FsResult<T>) -> FsResult<T> {
         if let Some(races) = &self.races {
             let seen =
@@ -70,7 +71,7 @@ impl Client {
         outcome
     }
 
-    /// The names of a directory were listed.
+    /// Reports that the names of a directory were listed.
     pub(super) fn saw_names(&self, dir: Ino) {
         if let Some(races) = &self.races {
             races.note(RaceEvent::Acquire(SyncObject::Names(dir)));

@@ -9,8 +9,8 @@ use super::Client;
 use crate::site::{FlushPlan, TreeEntry, Unsaved};
 
 impl Client {
-    /// Everything below a directory, in whichever partition; as [`Client::walk_partition`] otherwise, but that `visit`
-    /// says whether to go on.
+    /// Visits everything below a directory, in whichever partition, until `visit` returns false. Otherwise as
+    /// [`Client::walk_partition`].
     ///
     /// # Errors
     /// As [`Client::readdir`].
@@ -29,7 +29,7 @@ impl Client {
         Ok(())
     }
 
-    /// A path of each of some inodes, from the root, if one is found among the first `entries_max` entries.
+    /// Returns a path of each of some inodes, from the root, if one is found among the first `entries_max` entries.
     ///
     /// # Errors
     /// As [`Client::readdir`].
@@ -38,7 +38,7 @@ impl Client {
         Ok(found.into_iter().map(|(ino, (path, _))| (ino, path)).collect())
     }
 
-    /// The same, each with the size that its entry tells.
+    /// Like [`Client::paths_to`], each path with the size that its entry tells.
     pub fn sized_paths_to(
         &self,
         wanted: &HashSet<Ino>,
@@ -59,7 +59,7 @@ impl Client {
         Ok(paths)
     }
 
-    /// The path of a directory from the root of the formation, found by going up from it; `None` if it is gone.
+    /// Returns the path of a directory from the root of the formation, found by going up from it; `None` if it is gone.
     ///
     /// # Errors
     /// `EIO` when a node on the way does not answer.
@@ -78,7 +78,7 @@ impl Client {
         Ok(Some(names.iter().map(|name| format!("/{name}")).collect()))
     }
 
-    /// The name that leads to an inode in a directory.
+    /// Returns the name that leads to an inode in a directory.
     fn name_in(&self, dir: Ino, ino: Ino) -> FsResult<Option<String>> {
         let mut cookie = 0;
         loop {
@@ -91,8 +91,8 @@ impl Client {
         }
     }
 
-    /// Everything below a directory that is in the same partition, a directory before what is in it, as far as
-    /// `wanted` goes into directories. `visit` is called for each, the directory itself not among them.
+    /// Visits everything below a directory that is in the same partition, a directory before its entries, entering
+    /// directories as far as `wanted` says. The directory itself is not visited.
     ///
     /// # Errors
     /// As [`Client::readdir`].
@@ -137,8 +137,8 @@ impl Client {
         }
     }
 
-    /// What is to be brought to site storage of a directory and all below it, or of one file. `above` are the directories
-    /// between the partition's own and it.
+    /// Returns what is to be flushed of a directory and all below it, or of one file. `above` are the directories
+    /// between the partition's root and it.
     ///
     /// # Errors
     /// As [`Client::walk_partition`].

@@ -1,5 +1,5 @@
-//! Carrying a call to its targets: what is asked of each, and what of that is done without a message. A call that is one
-//! message per target goes at once; the messages of a larger one go in turns.
+//! Carrying a call to its targets: the message to each, and what is done without a message. A call with one message per
+//! target is sent at once; the messages of a larger one are sent in turns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IoSlice, IoSliceMut};
@@ -14,19 +14,19 @@ use super::direct::Direct;
 use super::plan::StreamPlan;
 use crate::homes::known::KnownFile;
 
-/// What an answer means for the call.
+/// Meaning of a reply for the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All is as it was wanted.
+    /// All of it was done.
     Whole,
     /// There were fewer bytes.
     Short,
-    /// The target has a newer epoch: there is no use in going on.
+    /// The target has a newer epoch: the call cannot go on with this one.
     Overtaken,
 }
 
 impl Verdict {
-    /// Of a write that a target has accepted, or not.
+    /// Returns the verdict on a write that a target has accepted, or has not.
     pub fn of_write(accepted: bool) -> Verdict {
         if accepted { Verdict::Whole } else { Verdict::Overtaken }
     }
@@ -37,47 +37,47 @@ pub struct Call<'a> {
     pub direct: &'a Direct,
     pub ino: Ino,
     pub known: &'a KnownFile,
-    /// By message: to whom it goes.
+    /// The node that each message goes to.
     pub nodes: &'a [NodeId],
 }
 
-/// The messages of a change that targets have carried out, for the attempts of one epoch. A later attempt leaves them out:
-/// another client may have replaced their bytes since.
+/// Messages of a change that targets have carried out, within one epoch. Later attempts leave them out: another client
+/// may have overwritten their bytes since.
 #[derive(Default)]
 pub struct Carried {
     is_whole: bool,
     messages: BTreeSet<usize>,
-    /// By message: bytes of it, from the first.
+    /// Bytes of each message that were carried out, from its first.
     parts: BTreeMap<usize, u64>,
 }
 
 impl Carried {
-    /// Whether a message has been carried out.
+    /// Returns true if a message has been carried out.
     pub fn has(&self, message: usize) -> bool {
         self.is_whole || self.messages.contains(&message)
     }
 
-    /// A message has been carried out.
+    /// Records that a message has been carried out.
     pub fn add(&mut self, message: usize) {
         self.messages.insert(message);
     }
 
-    /// How many bytes of a message have been carried out, from the first.
+    /// Returns how many bytes of a message have been carried out, from its first.
     pub fn part(&self, message: usize) -> u64 {
         self.parts.get(&message).copied().unwrap_or_default()
     }
 
-    /// So many more bytes of a message have been carried out.
+    /// Records that so many more bytes of a message have been carried out.
     pub fn add_part(&mut self, message: usize, bytes: u64) {
         *self.parts.entry(message).or_default() += bytes;
     }
 
-    /// Whether nothing is left to carry.
+    /// Returns true if nothing is left to carry.
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// Nothing is left to carry.
+    /// Records that nothing is left to carry.
     pub fn complete(&mut self) {
         self.is_whole = true;
     }
@@ -87,22 +87,22 @@ impl Carried {
     }
 }
 
-/// Its messages, which have numbers.
+/// The messages of a call, which have numbers.
 pub trait Messages<'a> {
     type Op: Operation;
 
-    /// What a message asks.
+    /// Returns the request of a message.
     fn request(&self, call: &Call<'_>, message: usize) -> <Self::Op as Operation>::Request<'static>;
 
-    /// What it brings.
+    /// Returns the payload of a message.
     fn payload(&self, _message: usize) -> &'a [IoSlice<'a>] {
         &[]
     }
 
-    /// Does what a message would do; `None` if it takes one.
+    /// Does the work of a message without sending it; `None` if it has to be sent.
     fn here(&mut self, call: &Call<'_>, message: usize) -> Option<Verdict>;
 
-    /// The buffers for the answer to a message that goes in turns.
+    /// Returns the buffers for the answer to a message that goes in turns.
     fn room(&mut self, _message: usize) -> Vec<IoSliceMut<'_>> {
         Vec::new()
     }
@@ -124,8 +124,8 @@ struct Flow<'a, O> {
 }
 
 impl Content {
-    /// Carries a call of one message to each of these nodes, but for what is carried already. Whether all was as it was
-    /// wanted; the first failure if there was one.
+    /// Sends one message to each of these nodes, without those that are carried already. Returns true if all was done
+    /// as wanted; otherwise the first failure, if there was one.
     pub(super) fn at_once<'a, M: Messages<'a>>(
         &'a self,
         (ino, known): (Ino, &KnownFile),
@@ -146,23 +146,24 @@ impl Content {
         for (message, node) in nodes.iter().enumerate().filter(|(message, _)| !carried.has(*message)) {
             if self.direct.is_here(*node) { here.push(message) } else { begin(&messages, message) }
         }
-        // Of a call of one message that fails nothing has been carried out.
+        // A call of one message that fails has carried nothing: there is nothing to leave out in a repetition.
         let mut settle = |message: usize, verdict: Verdict| {
             whole &= verdict == Verdict::Whole;
             if verdict == Verdict::Whole && nodes.len() > 1 {
                 carried.add(message);
             }
         };
-        // What is done here is done while the others are on their way.
+        // Local work is done while the messages are under way.
         for message in here {
             match messages.here(call, message) {
                 Some(verdict) => settle(message, verdict),
                 None => begin(&messages, message),
             }
         }
+        // A node in this process serves its request within `finish`, while the remote ones are under way.
         under_way.sort_by_key(|(is_remote, ..)| *is_remote);
-        // Every answer is awaited, also behind a failure: no write may still be on its way when we return, and one given up
-        // would cost its connection.
+        // Every answer is awaited, also behind a failure: no write may still be on its way when we return, and one
+        // given up would cost its connection.
         for (_, message, started) in under_way {
             match messages.finish(call, message, started) {
                 Ok(verdict) => settle(message, verdict),
@@ -172,8 +173,8 @@ impl Content {
         failure.map_or(Ok(whole), Err)
     }
 
-    /// As [`Content::at_once`], of several messages to a node, of which a few are under way at a time: links wait neither
-    /// for each other nor for an answer.
+    /// Like [`Content::at_once`], for several messages to a node, of which a few are under way at a time, so that links
+    /// are idle neither for each other nor for a reply.
     pub(super) fn in_turns<'a, M: Messages<'a>>(
         &'a self,
         (ino, known): (Ino, &KnownFile),
@@ -198,7 +199,7 @@ impl Content {
             while let Some(message) = plan.next() {
                 flows.extend(begin(plan, &messages, message, &mut failure));
             }
-            // What is done here is done while the others are on their way.
+            // Local work is done while the messages are under way.
             let here = plan.next_here();
             match here.map(|message| (message, messages.here(call, message))) {
                 Some((message, Some(verdict))) => whole &= conclude(plan, carried, message, verdict),
@@ -218,6 +219,7 @@ impl Content {
             }
             let waits: Vec<Wait<'_>> = flows.iter().filter_map(|flow| flow.started.wait()).collect();
             if !waits.is_empty() {
+                // Waits only if nothing has moved: otherwise there may be more to begin.
                 let ready = await_any(&waits, !moved);
                 flows.iter_mut().zip(ready).for_each(|(flow, ready)| flow.ready = ready);
             }
@@ -226,7 +228,7 @@ impl Content {
     }
 }
 
-/// Nothing more is begun.
+/// Begins no further messages, and keeps the first failure.
 fn stop(plan: &mut StreamPlan, failure: &mut Option<FsError>, error: FsError) {
     plan.stop();
     failure.get_or_insert(error);
@@ -241,7 +243,8 @@ fn conclude(plan: &mut StreamPlan, carried: &mut Carried, message: usize, verdic
     verdict == Verdict::Whole
 }
 
-/// Carries on what can go on. What came of what is over, and whether anything may be begun now that could not be before.
+/// Goes on with messages that can proceed. Returns those that ended with their outcomes; sets `moved` if another may be
+/// begun now.
 fn advance<'a, M: Messages<'a>>(
     call: &Call<'_>,
     plan: &mut StreamPlan,

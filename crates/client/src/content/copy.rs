@@ -1,5 +1,5 @@
-//! Copies between files of the formation: in large pieces, holes kept, and without a way through this process where
-//! both files have the bytes on the same targets.
+//! Copies between files of the formation: in large pieces, with holes, and not through this process where both files
+//! have the bytes on the same targets.
 
 use bivouac_layout::TargetRange;
 use bivouac_types::limits::TRANSFER_MAX;
@@ -13,40 +13,40 @@ use super::{Content, finish_numbered};
 use crate::homes::known::KnownFile;
 use crate::tokens::Access;
 
-/// Most bytes that one call copies: a program must be able to end in between.
+/// Most bytes copied by one call, so that a program can be interrupted in between.
 pub const COPY_MAX: u64 = 1 << 27;
 
-/// What is to be copied where.
+/// A copy of a range to another place.
 #[derive(Clone, Copy, Debug)]
 pub struct CopyJob {
     /// The file to read.
     pub from: Ino,
-    /// Where in it.
+    /// Offset in it.
     pub from_offset: u64,
     /// The file to write.
     pub to: Ino,
-    /// Where in it.
+    /// Offset in it.
     pub to_offset: u64,
-    /// How many bytes.
+    /// Number of bytes.
     pub len: u64,
 }
 
 impl CopyJob {
-    /// The part of it from its byte `at` on.
+    /// Returns the part of it from its byte `at` on.
     fn part(&self, at: u64, len: u64) -> CopyJob {
         CopyJob { from_offset: self.from_offset + at, to_offset: self.to_offset + at, len, ..*self }
     }
 }
 
 impl Content {
-    /// Copies what the targets have: the number of bytes.
+    /// Copies a range as far as the source file has it; returns the number of bytes.
     pub(crate) fn copy(&self, copy: &CopyJob, (from, to): (Access, Access)) -> FsResult<u64> {
         let size = self.homes.attr(copy.from)?.size;
         let len = size.saturating_sub(copy.from_offset).min(copy.len).min(COPY_MAX);
         let (mut done, mut turns_left) = (0, OVERTAKEN_MAX);
         while done < len {
             match self.copy_run(&copy.part(done, len - done), (from, to)) {
-                // Either the end came nearer, or what was data is a hole by now.
+                // Either the end came nearer, or data was turned into a hole since the search.
                 Ok(0) if turns_left == 0 || self.homes.attr(copy.from)?.size <= copy.from_offset + done => {
                     break;
                 }
@@ -57,18 +57,18 @@ impl Content {
             }
         }
         if from.epoch().is_some() {
-            // Holes are not read as of an epoch: up to now nobody else has been given what covers them.
+            // Holes are not read as of an epoch: nobody else may have got the tokens that cover them up to now.
             self.checked(&from, self.homes.ask(copy.from)?)?;
         }
         Ok(done)
     }
 
-    /// Copies the hole or the data at the beginning.
+    /// Copies the hole or the data at the beginning; returns its length.
     fn copy_run(&self, copy: &CopyJob, (from, to): (Access, Access)) -> FsResult<u64> {
         let at = copy.from_offset;
         let data = match self.seek(copy.from, at, SeekKind::Data) {
             Err(error) if error.errno() == Errno::ENXIO => {
-                // Nothing but a hole up to the end, wherever that is by now.
+                // A hole up to the end, wherever that is by now.
                 self.homes.attr(copy.from)?.size.max(at)
             }
             data => data?,
@@ -89,6 +89,7 @@ impl Content {
         let size = self.homes.attr(copy.to)?.size;
         if start < size {
             self.punch(to, start..end.min(size))?;
+            // Its number of holes has changed in a way that only the targets know.
             self.known.fill(copy.to);
         }
         if size >= end {
@@ -114,7 +115,7 @@ impl Content {
         Ok(done)
     }
 
-    /// Reads and writes.
+    /// Copies by a read and a write.
     fn copy_through(
         &self,
         copy: &CopyJob,
@@ -127,19 +128,21 @@ impl Content {
         Ok(read as u64)
     }
 
-    /// Has the targets copy, if each byte stays on its target. Whether that was so, and all of it was copied.
+    /// Asks the targets to copy, if each byte stays on its target. Returns true if that was so and all of it was
+    /// copied.
     fn copy_at_targets(&self, copy: &CopyJob, (source, file): (Access, Access)) -> FsResult<bool> {
         let from = self.checked(&source, self.homes.know(copy.from)?)?;
         let to = self.homes.know(copy.to)?;
         if !stay_on_targets(copy, &from.layout, &to.layout) || self.is_local(&to.layout) {
             return Ok(false);
         }
+        // One attempt: if a truncation overtakes it, the bytes go through this process instead.
         let update = Update { tries: 1, ..Update::of(file, copy.to_offset + copy.len) };
         let carry = |to: &KnownFile, carried: &mut Carried| self.copy_ranges(copy, &from, to, carried);
         self.publish_within(&update, |_| copy.to_offset, carry)
     }
 
-    /// Has the targets copy what is not copied yet. Whether none had a newer epoch than these.
+    /// Asks the targets to copy what is left. Returns false if one had a newer epoch.
     fn copy_ranges(
         &self,
         copy: &CopyJob,
@@ -147,6 +150,7 @@ impl Content {
         to: &KnownFile,
         carried: &mut Carried,
     ) -> FsResult<bool> {
+        // Bytes would have to move between targets: these copy within themselves only.
         if !stay_on_targets(copy, &from.layout, &to.layout) {
             return Ok(false);
         }
@@ -168,7 +172,7 @@ impl Content {
             let part = carried.part(number).saturating_add(copied.len.into());
             if part < lens[number] {
                 carried.add_part(number, copied.len.into());
-                // The next attempt says why the rest is not.
+                // The next attempt gets the reason why the rest is not copied.
                 return Err(FsError::with(
                     Errno::EINPROGRESS,
                     format!("{part} of {} bytes are copied", lens[number]),
@@ -179,7 +183,7 @@ impl Content {
         finish_numbered::<op::CopyRange>(started, judge, carried)
     }
 
-    /// Whether all targets are this process's own: then going through it costs no message.
+    /// Returns true if all targets are this process's own: a copy through it costs no message then.
     fn is_local(&self, layout: &Layout) -> bool {
         let here = |target| {
             self.partitions.target_place(target).is_ok_and(|place| Some(place.node) == self.connections.local)
@@ -188,13 +192,13 @@ impl Content {
     }
 }
 
-/// Whether every byte has its copy on its own target.
+/// Returns true if every byte's copy is on its own target.
 fn stay_on_targets(copy: &CopyJob, from: &Layout, to: &Layout) -> bool {
     let round = u64::from(to.stripe) * u64::from(to.width);
     from == to && copy.from_offset % round.max(1) == copy.to_offset % round.max(1)
 }
 
-/// What a target is to copy, but for its first `part` bytes.
+/// Returns a target's request, without the first `part` bytes.
 fn request(
     (copy, part): (&CopyJob, u64),
     source: &TargetRange,

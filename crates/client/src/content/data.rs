@@ -17,18 +17,18 @@ use crate::operation::OpCtx;
 use crate::tokens::Access;
 use crate::traffic::count_content;
 
-/// Most bytes of a call that are carried at a time. Between two such parts links wait for an answer; what overtakes or ends
-/// a part concerns all of it.
+/// Most bytes of a call that are carried at a time. Between two such parts links are idle for a round trip; a
+/// truncation or an error affects the whole part.
 const STRETCH_MAX: usize = 256 << 20;
 
 impl Content {
-    /// How many bytes of a call are read or written at a time. What is not longer than a message is one request. In front of
-    /// site storage room may have to be made first, so there are as few under way as can be.
+    /// Returns how many bytes of a call are read or written at a time. A range that fits one message is one request. In
+    /// front of site storage, space may have to be made first, so as few as possible are under way.
     fn stretch(&self, ino: Ino, wanted: usize) -> usize {
         if wanted <= TRANSFER_MAX || self.homes.may_be_bound(ino) { TRANSFER_MAX } else { STRETCH_MAX }
     }
 
-    /// From now on no block that has a checksum is read without being compared; see [`Direct::compare_reads`].
+    /// From now on reads blocks with checksums through their daemons; see [`Direct::compare_reads`].
     pub(crate) fn compare_reads(&self) {
         self.direct.compare_reads();
     }
@@ -39,10 +39,10 @@ impl Content {
         self.read_by(self.stretch(file.ino, into.len()), file, offset, into)
     }
 
-    /// Reads all of a range of a file of the root partition, if that takes no message and no waiting for a disk or another
-    /// thread: it is in one subfile, for which there is a grant. Whether it did.
+    /// Reads all of a range of a file of the root partition, if that takes no message and no waiting for a disk or
+    /// another thread: it is in one subfile, for which there is a grant. Returns `None` if it was not read.
     pub(crate) fn read_granted(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Option<()> {
-        // What is strict needs tokens first.
+        // Strict files need tokens first.
         let is_plain = |known: &KnownFile| {
             known.layout.partition() == PartitionId::ROOT && known.contract != Some(Contract::Strict)
         };
@@ -54,7 +54,7 @@ impl Content {
         let (range, rest) = (ranges.next()?, ranges.next());
         let handle = self.direct.held(ino, range.target).filter(|_| rest.is_none())?;
         let len = handle.read_at_once(range.subfile_offset, into)?;
-        // What is longer than its home knows, or was cut since, is read as always.
+        // A range that ends behind what was there, or an epoch that is newer than known, takes the usual way.
         if len < into.len() || handle.epoch() > known.epoch {
             return None;
         }
@@ -62,7 +62,7 @@ impl Content {
         Some(())
     }
 
-    /// Reads so many bytes at a time. Where cuts come in between, what is read again is kept short.
+    /// Reads `step` bytes at a time. Where truncations come in between, the parts that are repeated are kept short.
     fn read_by(&self, step: usize, file: Access, offset: u64, into: &mut [u8]) -> FsResult<usize> {
         let mut done = 0;
         for part in into.chunks_mut(step) {
@@ -80,7 +80,7 @@ impl Content {
         Ok(done)
     }
 
-    /// Reads what is within the size: the number of bytes, or `None`. The rest is as for [`Content::read_within`].
+    /// Reads what is within the size; returns the number of bytes, `None` as [`Content::read_within`].
     fn read_part(&self, file: Access, offset: u64, into: &mut [u8]) -> FsResult<Option<usize>> {
         let (ino, wanted, tries) = (file.ino, into.len(), tries(into.len()));
         let known = self.homes.know_up_to(ino, offset.saturating_add(wanted as u64))?;
@@ -93,7 +93,7 @@ impl Content {
         Ok(size.map(|size| len_within(size, offset, wanted)))
     }
 
-    /// Reads from all targets, zeros where they have nothing. Whether they had everything, as of this epoch.
+    /// Reads from all targets, zeros where they have nothing. Returns true if they had everything, as of this epoch.
     fn read_targets(&self, ino: Ino, known: &KnownFile, offset: u64, into: &mut [u8]) -> FsResult<bool> {
         if into.len() > TRANSFER_MAX {
             let ranges = cut(&known.layout, offset, into.len() as u64);
@@ -116,6 +116,8 @@ impl Content {
                     (len, done.epoch)
                 }
             };
+            // Behind the end of the subfile is a hole, unless a truncation has just made it shorter, which the caller
+            // finds out.
             into.get_mut(len..).unwrap_or_default().fill(0);
             return Ok(len == into.len() && epoch <= known.epoch);
         }
@@ -130,7 +132,7 @@ impl Content {
         self.write_by(self.stretch(file.ino, data.len()), file, offset, data)
     }
 
-    /// Writes so many bytes at a time. Where cuts come in between, what is written again is kept short.
+    /// Writes `step` bytes at a time. Where truncations come in between, the parts that are repeated are kept short.
     fn write_by(&self, step: usize, file: Access, offset: u64, data: &[u8]) -> FsResult<()> {
         let mut at = offset;
         for part in data.chunks(step) {
@@ -151,7 +153,7 @@ impl Content {
         Ok(())
     }
 
-    /// Writes to all targets, but for what is carried already. Whether none had a newer epoch.
+    /// Writes to all targets, without what is carried already. Returns false if one had a newer epoch.
     fn write_targets(
         &self,
         ino: Ino,
@@ -173,7 +175,7 @@ impl Content {
         }
     }
 
-    /// Writes `data` where the home says: behind the end. Begun again, it goes on with what is left.
+    /// Writes `data` at the end of the file, which the home knows. Called again, it goes on with what is left.
     pub(crate) fn append(
         &self,
         ctx: &OpCtx,
@@ -182,12 +184,13 @@ impl Content {
         appended: &mut Appending,
     ) -> FsResult<()> {
         let (ino, epoch) = (file.ino, file.epoch());
-        // What the call has lost its tokens of meanwhile others may have cut, or appended to.
+        // Parts written before the call lost its tokens may have been cut off by others, or appended to.
         if appended.parts > 0 && epoch.is_some() && self.homes.know(ino)?.size != appended.end {
             return Err(overtaken_append(ino));
         }
         for (turn, part) in (0..).zip(data.chunks(TRANSFER_MAX)).skip(appended.parts) {
-            // Each part is an operation of its own.
+            // Each part is an operation with an id of its own: its retransmission must not be answered with another
+            // part's result.
             let ctx = OpCtx { id: OpId(ctx.id.0 ^ turn << 48), ..*ctx };
             let (home, payload) = (self.connections.home(ino)?, [IoSlice::new(part)]);
             let request = AppendRequest { ino, epoch, from: epoch.map_or(0, |_| from) };
@@ -195,7 +198,7 @@ impl Content {
                 ctx.repeatable(|ctx| self.connections.change::<op::Append>(home, ctx, &request, &payload));
             let outcome = self.homes.changing(ino, || self.reclaimer.retry_after_reclaim(append));
             let done = outcome.map_err(|error| match error.errno() {
-                // Begun at another place, what is there already would be there twice.
+                // At another end, the part that is there already would be there twice.
                 Errno::ECANCELED if turn > 0 => overtaken_append(ino),
                 _ => error,
             })?;
@@ -212,7 +215,7 @@ impl Content {
 pub struct Appending {
     /// Number of messages whose bytes are there.
     parts: usize,
-    /// Where the last of them ends.
+    /// End of the last of them.
     end: u64,
 }
 
@@ -223,17 +226,17 @@ fn overtaken_append(ino: Ino) -> FsError {
     FsError::with(Errno::EIO, text)
 }
 
-/// How often so many bytes are read or written again because cuts overtake them.
+/// Returns how many times so many bytes are tried again because truncations overtake them.
 fn tries(len: usize) -> usize {
     if len > TRANSFER_MAX { 1 } else { OVERTAKEN_MAX }
 }
 
-/// How many of the bytes from `offset` on are within a size.
+/// Returns how many of the bytes from `offset` on are within a size.
 pub fn len_within(size: u64, offset: u64, wanted: usize) -> usize {
     size.saturating_sub(offset).min(wanted as u64) as usize
 }
 
-/// Of a call that writes.
+/// The messages of a write.
 struct Writing<'a> {
     ranges: &'a [TargetRange],
     payloads: &'a [Vec<IoSlice<'a>>],
@@ -261,7 +264,7 @@ impl<'a> Messages<'a> for Writing<'a> {
     }
 }
 
-/// Of a call that reads.
+/// The messages of a read.
 struct Reading<'a, 'b> {
     ranges: &'a [TargetRange],
     slices: Vec<Vec<IoSliceMut<'b>>>,
@@ -292,7 +295,7 @@ impl<'a> Messages<'a> for Reading<'_, '_> {
     }
 
     fn room(&mut self, message: usize) -> Vec<IoSliceMut<'_>> {
-        // Those that are given away may come back advanced.
+        // The transport may advance the slices that it is given: they are borrowed anew for each use.
         self.slices[message].iter_mut().map(|slice| IoSliceMut::new(slice)).collect()
     }
 
@@ -311,12 +314,12 @@ fn request(ino: Ino, range: &TargetRange) -> ReadRequest {
     ReadRequest { ino, target: range.target, offset: range.subfile_offset, len: range.len as u32 }
 }
 
-/// The parts of `part` that belong to one target.
+/// Returns the parts of `part` that belong to one target.
 fn gather<'a>(range: &TargetRange, part: &'a [u8]) -> Vec<IoSlice<'a>> {
     range.pieces().filter_map(|piece| part.get(piece.range()).map(IoSlice::new)).collect()
 }
 
-/// The parts of `into` that belong to each of the targets, in their order in the subfiles.
+/// Returns the parts of `into` that belong to each of the targets, in their order in the subfiles.
 pub fn scatter<'a>(ranges: &[TargetRange], into: &'a mut [u8]) -> Vec<Vec<IoSliceMut<'a>>> {
     let mut pieces: Vec<(usize, usize, usize)> = Vec::new();
     for (index, range) in ranges.iter().enumerate() {

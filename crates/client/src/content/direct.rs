@@ -1,5 +1,5 @@
-//! Local direct access: subfiles of nodes on this machine are read and written on their own descriptors, with no
-//! daemon on the way, as far as the daemon grants it. Where it does not, messages do the same.
+//! Local direct access: subfiles of nodes on this machine are read and written on their own descriptors, without a
+//! daemon on the way, as far as it grants that. Otherwise messages do the same.
 
 mod handle;
 mod size;
@@ -23,45 +23,45 @@ use self::way::DirectConnection;
 pub use self::way::open_session;
 use crate::homes::known::KnownFiles;
 
-/// How often a grant is asked for while others end it.
+/// Most attempts to get a grant while others end it.
 const GRANTS_MAX: usize = 3;
 const SHARDS: usize = 64;
-/// Most descriptors that are kept open, and the part of what the program may have open.
+/// Most descriptors that are kept open, and the share of the process's limit.
 const HANDLES_MAX: usize = 1024;
 const HANDLES_SHARE: usize = 4;
 
-/// What an access is to do.
+/// Purpose of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessKind {
-    /// To read.
+    /// Reading.
     Read,
-    /// To write.
+    /// Writing.
     Write,
 }
 
-/// What is known of direct access to one subfile.
+/// State of direct access to one subfile.
 #[derive(Debug)]
 enum GrantState {
     /// It was used once.
     Used,
-    /// Somebody asks.
+    /// A thread is asking for a grant.
     Asking,
-    /// Not before then.
+    /// A grant was refused; not to be asked for before this time.
     Refused(Instant),
-    /// Blocks have checksums, so the daemon reads and compares them.
+    /// Blocks have checksums, so that its daemon reads and compares them.
     Compared,
     Held(Arc<Handle>),
 }
 
 type Targets = Vec<(TargetIndex, GrantState)>;
 
-/// The subfiles that a client reads and writes itself.
+/// Subfiles that a client reads and writes itself.
 pub struct Direct {
     connections: HashMap<NodeId, DirectConnection>,
     shards: Vec<Mutex<HashMap<Ino, Targets>>>,
     handles: Arc<AtomicUsize>,
     handles_max: usize,
-    /// Whether blocks with checksums are read by their daemon, which compares them.
+    /// Set if blocks with checksums are read by their daemon, which compares them.
     compares: AtomicBool,
     /// Sizes of files that this process makes longer.
     pub sizes: Sizes,
@@ -69,13 +69,13 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// For no nodes.
+    /// Creates it without any nodes.
     pub fn none(known: Arc<KnownFiles>) -> Direct {
         let (connections, shards, handles, compares, sizes) = Default::default();
         Direct { connections, shards, handles, handles_max: 0, compares, sizes, known }
     }
 
-    /// For these nodes of this machine.
+    /// Creates it for these nodes of this machine.
     pub fn with(
         known: Arc<KnownFiles>,
         nodes: Vec<(NodeId, Address)>,
@@ -91,18 +91,19 @@ impl Direct {
         }
     }
 
-    /// Whether a node is on this machine.
+    /// Returns true if a node is on this machine.
     pub fn is_here(&self, node: NodeId) -> bool {
         self.connections.contains_key(&node)
     }
 
-    /// From now on no block that has a checksum is read without being compared, which costs a message for each read.
+    /// From now on reads blocks with checksums through their daemons, which compare them. That costs a message for each
+    /// read.
     pub fn compare_reads(&self) {
         self.compares.store(true, Ordering::Relaxed);
     }
 
-    /// Reads from a subfile of this machine; the number of bytes and the subfile's epoch. `None` if a message
-    /// has to do it.
+    /// Reads from a subfile of this machine; returns the number of bytes and the subfile's epoch. Returns `None` if a
+    /// message is needed.
     pub fn read(
         &self,
         node: NodeId,
@@ -115,7 +116,7 @@ impl Direct {
         })
     }
 
-    /// As [`Direct::read`], by what is to be done with the grant of the range.
+    /// Like [`Direct::read`], with `read` as what to do with the grant of the range.
     pub fn read_granted<T>(
         &self,
         node: NodeId,
@@ -134,8 +135,8 @@ impl Direct {
         None
     }
 
-    /// Writes to a subfile of this machine; whether the epoch was not older than the subfile's. `None` if a
-    /// message has to do it.
+    /// Writes to a subfile of this machine; returns false if the epoch is older than the subfile's, `None` if a message
+    /// is needed.
     pub fn write(
         &self,
         node: NodeId,
@@ -149,7 +150,7 @@ impl Direct {
         })
     }
 
-    /// As [`Direct::write`], by what is to be done with the grant of the range.
+    /// Like [`Direct::write`], with `write` as what to do with the grant of the range.
     pub fn write_granted(
         &self,
         node: NodeId,
@@ -166,6 +167,7 @@ impl Direct {
             match write(&handle) {
                 Ok(()) => return Some(true),
                 Err(DirectError::Outside) if self.widen(&handle, range) => {}
+                // The grant was taken back meanwhile: the next turn asks for another.
                 Err(DirectError::Over) => {}
                 Err(_) => return None,
             }
@@ -173,10 +175,11 @@ impl Direct {
         None
     }
 
-    /// Shows a range of a subfile, of an epoch that is not above `epoch`, where it lies; whether it could be now.
+    /// Shows a range of a subfile, of an epoch not above `epoch`, in place. Returns true if it could be shown now.
     ///
-    /// # Errors
-    /// `EOPNOTSUPP`: it is not in memory of this machine.
+    ///  # Errors
+    ///
+    /// `EOPNOTSUPP` if it is not in memory of this machine.
     pub fn show(
         &self,
         node: NodeId,
@@ -201,17 +204,18 @@ impl Direct {
         if is_far { Err(Errno::EOPNOTSUPP.into()) } else { Ok(shown) }
     }
 
-    /// The handle for an access, if it is granted.
+    /// Returns the handle for an access, if it is granted.
     fn handle(&self, node: NodeId, ino: Ino, range: &TargetRange, wish: AccessKind) -> Option<Arc<Handle>> {
         let way = self.connections.get(&node)?;
         let before = {
             let mut shard = self.shard(ino)?.lock();
+            // Nobody would return the grant of a file that is not open.
             if !shard.contains_key(&ino) && !self.known.is_open(ino) {
                 return None;
             }
             let targets = shard.entry(ino).or_default();
             let Some((_, state)) = targets.iter_mut().find(|(target, _)| *target == range.target) else {
-                // An access that stays the only one is not worth a grant.
+                // A single access is not worth a grant.
                 targets.push((range.target, GrantState::Used));
                 return None;
             };
@@ -219,18 +223,20 @@ impl Direct {
                 GrantState::Held(handle) if handle.is_open() && handle.allows(wish) => {
                     return Some(Arc::clone(handle));
                 }
-                // Nobody writes and reads what others write, too; the daemon does.
+                // A process with a write grant may not read beside other writers: the daemon reads.
                 GrantState::Held(handle) if handle.is_open() && wish == AccessKind::Read => return None,
                 GrantState::Refused(until) if *until > Instant::now() => return None,
                 GrantState::Compared if wish == AccessKind::Read => return None,
                 GrantState::Asking => return None,
+                // Used before, refused long ago, or closed: this thread asks, and all others send messages meanwhile.
                 state => std::mem::replace(state, GrantState::Asking),
             }
         };
         if let GrantState::Held(handle) = before {
-            // Its threads must not go on beside those of the next one.
+            // Its threads must not go on beside those of the next grant.
             handle.retire();
         }
+        // Descriptors are the program's as well: beyond a share of them messages do the same.
         let room = self.handles.load(Ordering::Relaxed) < self.handles_max;
         let granted = room.then(|| way.ask(node, ino, range, wish, &self.handles)).flatten();
         let is_compared = |handle: &Handle| self.compares.load(Ordering::Relaxed) && handle.is_summed();
@@ -238,15 +244,16 @@ impl Direct {
             Some(handle) if is_compared(&handle) && wish == AccessKind::Read => GrantState::Compared,
             Some(handle) if is_compared(&handle) => GrantState::Held(Arc::new(handle.without_reads())),
             Some(handle) => GrantState::Held(Arc::new(handle)),
+            // The daemon refused since others use the subfile, which lasts for a while.
             None => GrantState::Refused(Instant::now() + Duration::from_millis(DIRECT_CALM_MS)),
         };
         self.conclude(ino, range.target, after)
     }
 
-    /// Writes down what came of asking; the handle, if it was granted.
+    /// Records the outcome of asking for a grant; returns the handle, if it was granted.
     fn conclude(&self, ino: Ino, target: TargetIndex, after: GrantState) -> Option<Arc<Handle>> {
         let mut shard = self.shard(ino)?.lock();
-        // Closed meanwhile: nobody would give the grant back.
+        // Closed meanwhile: nobody would return the grant.
         let targets = shard.get_mut(&ino).filter(|_| self.known.is_open(ino))?;
         let (_, state) = targets.iter_mut().find(|(known, _)| *known == target)?;
         let granted = if let GrantState::Held(handle) = &after { Some(Arc::clone(handle)) } else { None };
@@ -254,7 +261,7 @@ impl Direct {
         granted
     }
 
-    /// The handle for reading a subfile, if there is one already.
+    /// Returns the handle for reading a subfile, if there is one already.
     pub fn held(&self, ino: Ino, target: TargetIndex) -> Option<Arc<Handle>> {
         let shard = self.shard(ino)?.lock();
         match shard.get(&ino)?.iter().find(|(of, _)| *of == target)? {
@@ -265,7 +272,7 @@ impl Direct {
         }
     }
 
-    /// Has the window of a handle made wide enough for an access; whether that was granted.
+    /// Widens the window of a handle for an access. Returns true if that was granted.
     fn widen(&self, handle: &Handle, range: &TargetRange) -> bool {
         self.connections.get(&handle.node()).is_some_and(|way| way.widen(handle, range))
     }
@@ -273,6 +280,7 @@ impl Direct {
     /// Gives the grants of a file back, and its size.
     pub fn forget(&self, ino: Ino) {
         self.sizes.forget(ino);
+        // Dropped outside of the lock: closing descriptors takes system calls.
         let forgotten = self.shard(ino).and_then(|shard| shard.lock().remove(&ino));
         drop(forgotten);
     }
@@ -282,7 +290,7 @@ impl Direct {
     }
 }
 
-/// How many files this process may have open.
+/// Returns how many files this process may have open.
 fn files_max() -> Option<usize> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile)
         .current

@@ -1,4 +1,4 @@
-//! Many places of a file at once: one message per target, whatever their number.
+//! Access to many places of a file at once: one message per target, whatever their number.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -24,11 +24,11 @@ use crate::tokens::Access;
 struct ListPlace {
     offset: u64,
     len: u32,
-    /// The first of its buffers; those up to the next place's are its, too.
+    /// Index of the first of its buffers, which reach up to those of the next place.
     buffers: u32,
 }
 
-// A batch has no longer place, and for a target no more bytes; no buffer is empty.
+// No place of a batch is longer than a message, nor is the sum of a target's places; no buffer is empty.
 const _: () = assert!(TRANSFER_MAX <= u32::MAX as usize);
 
 /// The places of one target, and their buffers.
@@ -37,10 +37,10 @@ struct TargetList<S> {
     first: TargetRange,
     places: Vec<ListPlace>,
     slices: Vec<S>,
-    /// Of all places.
+    /// Bytes of all places.
     bytes: u64,
-    /// How many places, from the first, the target has written. They are not written again: another client may have replaced
-    /// their bytes since.
+    /// How many places, from the first, the target has written. They are not written again: another client may have
+    /// overwritten them since.
     written: Cell<usize>,
 }
 
@@ -52,25 +52,25 @@ impl<S> TargetList<S> {
         self.bytes += len;
     }
 
-    /// Which of the buffers are those of some places.
+    /// Returns which of the buffers belong to some places.
     fn buffers(&self, places: &Range<usize>) -> Range<usize> {
         let from = |index: usize| self.places.get(index).map_or(self.slices.len(), |p| p.buffers as usize);
         from(places.start)..from(places.end)
     }
 
-    /// Which of them are those of one.
+    /// Returns which of the buffers belong to one place.
     fn buffers_of(&self, place: usize) -> Range<usize> {
         self.buffers(&(place..place + 1))
     }
 
-    /// The places that are not written yet, and their buffers.
+    /// Returns the places that are not written yet, and their buffers.
     fn left(&self) -> (&[ListPlace], &[S]) {
         let left = self.written.get().min(self.places.len())..self.places.len();
         let buffers = self.slices.get(self.buffers(&left)).unwrap_or_default();
         (self.places.get(left).unwrap_or_default(), buffers)
     }
 
-    /// Places that are better accessed together, of those that are not written yet.
+    /// Returns runs of places, of those not written yet, that are cheaper to access together.
     fn runs(&self) -> Vec<Range<usize>> {
         let left = self.left().0;
         let first = self.places.len() - left.len();
@@ -78,7 +78,7 @@ impl<S> TargetList<S> {
         runs.into_iter().map(|run| run.start + first..run.end + first).collect()
     }
 
-    /// From the first of some places to the end of the last.
+    /// Returns the range from the start of the first of some places to the end of the last.
     fn span(&self, places: &[ListPlace]) -> Option<TargetRange> {
         let (first, last) = (places.first()?, places.last()?);
         let mut span = self.first.clone();
@@ -88,15 +88,15 @@ impl<S> TargetList<S> {
     }
 }
 
-/// Something of each target that a list of places touches.
+/// A value for each target that a list of places touches.
 struct ByTarget<T> {
     all: Vec<T>,
     of: BTreeMap<TargetIndex, usize>,
     near: Option<Stripe>,
 }
 
-/// The stripe of the last place. Where places are many most are in the same stripe as the one before: whose it is, and
-/// where in the subfile, then takes an addition.
+/// The stripe of the last place. With many places, most are in the same stripe as the one before: target and offset in
+/// the subfile take an addition then.
 struct Stripe {
     file: Range<u64>,
     subfile_offset: u64,
@@ -120,7 +120,7 @@ impl<T> ByTarget<T> {
         ByTarget { all: Vec::new(), of: BTreeMap::new(), near: None }
     }
 
-    /// What there is of a target, made where there is nothing yet.
+    /// Returns the entry of a target, made by `make` if there is none.
     fn of(&mut self, target: TargetIndex, make: impl FnOnce() -> FsResult<T>) -> FsResult<&mut T> {
         let index = match self.of.entry(target) {
             Entry::Occupied(entry) => *entry.get(),
@@ -132,7 +132,8 @@ impl<T> ByTarget<T> {
         self.all.get_mut(index).ok_or_else(|| Errno::EIO.into())
     }
 
-    /// What there is of the target of a place in the stripe of the one before, and where in its subfile the place is.
+    /// Returns the entry of a place's target, and its offset in the subfile, if the place is in the stripe of the one
+    /// before.
     fn near(&mut self, offset: u64, len: u64) -> Option<(&mut T, u64)> {
         let stripe = self.near.as_ref()?;
         let is_within = offset >= stripe.file.start && offset.saturating_add(len) <= stripe.file.end;
@@ -140,7 +141,7 @@ impl<T> ByTarget<T> {
         Some((self.all.get_mut(stripe.index)?, at))
     }
 
-    /// A place begins in a stripe of whose target there is something.
+    /// Notes the stripe in which a place begins, if its target has an entry.
     fn meet(&mut self, layout: &Layout, offset: u64) {
         let here = bivouac_layout::locate(layout, offset);
         let behind = u64::from(layout.stripe.max(1)).saturating_sub(here.run);
@@ -153,7 +154,7 @@ impl<T> ByTarget<T> {
 }
 
 impl Content {
-    /// As [`Content::read`], of several places, each for itself.
+    /// Like [`Content::read`], for several places, each by itself.
     pub(crate) fn read_list(
         &self,
         file: impl Into<Access>,
@@ -191,7 +192,7 @@ impl Content {
         Ok(within(size.ok_or_else(|| overtaken(ino))?, batch))
     }
 
-    /// Reads from all targets, zeros where they have nothing. Whether they had everything, as of this epoch.
+    /// Reads from all targets, zeros where they have nothing. Returns true if they had everything, as of this epoch.
     fn read_list_targets(
         &self,
         ino: Ino,
@@ -219,7 +220,7 @@ impl Content {
         self.at_once((ino, known), &nodes, targets.all.as_mut_slice(), &mut Carried::default())
     }
 
-    /// As [`Content::write`], of several places, each for itself, in no particular order.
+    /// Like [`Content::write`], for several places, each by itself, in no particular order.
     pub(crate) fn write_list(&self, file: impl Into<Access>, places: &[(u64, &[u8])]) -> FsResult<()> {
         let file = file.into();
         let ino = file.ino;
@@ -255,7 +256,7 @@ impl Content {
         if end > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
         }
-        // The lists of one epoch stay for all of its attempts: they say what is written.
+        // The lists of one epoch are kept for all of its attempts: they note what is written.
         let mut lists: Option<(u32, Vec<TargetList<IoSlice<'_>>>)> = None;
         let write = |known: &KnownFile, carried: &mut Carried| {
             if lists.as_ref().is_none_or(|(epoch, _)| *epoch != known.epoch) {
@@ -265,20 +266,20 @@ impl Content {
             self.at_once((ino, known), &self.list_nodes(lists)?, lists, carried)
         };
         self.publish(&Update::of(file, end), start, write)?;
-        // The home counted all in front of the last gap as a hole.
+        // The home counted everything in front of the last gap as a hole, though some of it is written.
         if start(0) > 0 {
             self.known.fill(ino);
         }
         Ok(())
     }
 
-    /// The nodes of lists, to which content is about to go, or from which it comes.
+    /// Returns the nodes of lists, and counts the content to or from them.
     fn list_nodes<S>(&self, lists: &[TargetList<S>]) -> FsResult<Vec<NodeId>> {
         lists.iter().map(|list| self.count_content(&list.first, list.bytes)).collect()
     }
 }
 
-/// The lists of all targets of a batch that is to be written.
+/// Returns the lists of all targets of a batch to be written.
 fn target_lists<'d>(known: &KnownFile, batch: &[(u64, &'d [u8])]) -> FsResult<Vec<TargetList<IoSlice<'d>>>> {
     let mut targets: ByTarget<TargetList<IoSlice<'d>>> = ByTarget::new();
     for (offset, data) in batch.iter().filter(|(_, data)| !data.is_empty()) {
@@ -312,6 +313,7 @@ impl<'a> Messages<'a> for &'a [TargetList<IoSlice<'a>>] {
         for run in list.runs() {
             let places = list.places.get(run.clone())?;
             let (span, count) = (list.span(places)?, places.len());
+            // Many small places are cheaper to copy into a mapping than to write by a system call each.
             let maps = WritablePages::pays(count, span.len);
             let taken = call.direct.write_granted(node, call.ino, &span, epoch, |handle| {
                 if maps && handle.is_in_memory() {
@@ -320,7 +322,7 @@ impl<'a> Messages<'a> for &'a [TargetList<IoSlice<'a>>] {
                     let placed = bivouac_layout::placed(extents, slices.iter().map(|slice| &**slice));
                     return handle.write_mapped(span.subfile_offset, span.len, placed);
                 }
-                // Those that were written behind an earlier grant of the run stay as they are.
+                // Places written under an earlier grant of the run stay as they are.
                 let left = run.clone().zip(places).skip_while(|(index, _)| *index < list.written.get());
                 for (index, place) in left {
                     let slices = list.slices.get(list.buffers_of(index)).unwrap_or_default();
@@ -329,6 +331,7 @@ impl<'a> Messages<'a> for &'a [TargetList<IoSlice<'a>>] {
                 }
                 Ok(())
             });
+            // Without a grant all that is left is sent; what the runs before have written is noted.
             if !taken? {
                 return Some(Verdict::Overtaken);
             }
@@ -346,7 +349,7 @@ impl<'a> Messages<'a> for &'a [TargetList<IoSlice<'a>>] {
         let (done, list) = (started.finish(&mut [])?.0, &self[message]);
         if done.accepted && !done.whole {
             list.written.set(list.written.get() + done.places as usize);
-            // The next attempt says why the rest is not.
+            // The next attempt gets the reason why the rest is not written.
             let text = format!("{} of {} places are written", list.written.get(), list.places.len());
             return Err(FsError::with(Errno::EINPROGRESS, text));
         }
@@ -376,6 +379,7 @@ impl<'a> Messages<'a> for &mut [TargetList<IoSliceMut<'_>>] {
                 bivouac_layout::zero_behind(slices, read);
                 seen
             } else {
+                // One system call for many places.
                 let mut bytes = vec![0; span.len as usize];
                 let (read, seen) = direct.read(node, ino, &span, &mut [IoSliceMut::new(&mut bytes)])?;
                 bytes.truncate(read);
@@ -410,14 +414,14 @@ fn request<S>(call: &Call<'_>, write: bool, list: &TargetList<S>) -> ListRequest
     ListRequest { ino: call.ino, target: list.first.target, layout, epoch, write, extents }
 }
 
-/// Where in the file there is something to write; saturated where no file reaches.
+/// Returns the ranges of the file that are written, saturated where no file reaches.
 fn ranges(batch: &[(u64, &[u8])]) -> impl Iterator<Item = Range<u64>> {
     let places = batch.iter().filter(|(_, data)| !data.is_empty());
     places.map(|(offset, data)| *offset..offset.saturating_add(data.len() as u64))
 }
 
-/// Where the last of these ranges begins that leaves a gap behind `size` and the ranges before it; 0 if none does.
-/// Wherever the size is by now: what is in front of that place and behind the size is not all written.
+/// Returns where the last of these ranges begins that leaves a gap behind `size` and the ranges before it; 0 if none
+/// does. Wherever the size is by now: not all between it and that place is written.
 fn last_run(sorted: impl Iterator<Item = Range<u64>>, size: u64) -> u64 {
     let (mut covered, mut start) = (size, 0);
     for range in sorted {
@@ -429,9 +433,9 @@ fn last_run(sorted: impl Iterator<Item = Range<u64>>, size: u64) -> u64 {
     start
 }
 
-/// How many of the places, given by offset and length, fit into one message to each target; at least one.
+/// Returns how many of the places, given by offset and length, fit one message to each target; at least one.
 fn batch_len(layout: &Layout, places: impl Iterator<Item = (u64, usize)> + Clone) -> usize {
-    // What is little for one target is little for all.
+    // A batch that fits one target fits all, and needs no count by target.
     let mut bytes = 0usize;
     let is_little = |(index, (_, len)): (usize, (u64, usize))| {
         bytes = bytes.saturating_add(len);

@@ -1,4 +1,4 @@
-//! Content that the node in the client's own process has, without a copy of its own.
+//! Access to content of the node in the client's own process, without a copy.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -8,13 +8,14 @@ use bivouac_types::{FsResult, Ino, TargetIndex};
 use super::Content;
 use crate::tokens::Access;
 
-/// Sends a part of an open file: descriptor, offset in it and number of bytes. Whether it did.
+/// A function that sends a part of an open file: descriptor, offset in it and number of bytes. It returns true if the
+/// part was sent.
 pub type SendPart<'a> = dyn FnMut(BorrowedFd<'_>, u64, usize) -> bool + 'a;
 
-/// What the node in the client's own process has of files.
+/// Files of the node in the client's own process.
 pub trait LocalFiles: Send + Sync {
-    /// Has `send` send this range of a subfile's data, if all of it is there, as of an epoch that is not above
-    /// `epoch`. Nobody writes to the subfile meanwhile. Whether it was sent.
+    /// Calls `send` with this range of a subfile's data, if all of it is there as of an epoch not above `epoch`. No
+    /// writer is in the subfile meanwhile. Returns true if it was sent.
     fn send_part(
         &self,
         ino: Ino,
@@ -26,7 +27,7 @@ pub trait LocalFiles: Send + Sync {
 }
 
 impl Content {
-    /// Has `send` send what is in one place of this process's node. `None` if it has to be read.
+    /// Calls `send` with content that one target of this process's node has. Returns `None` if it has to be read.
     pub(crate) fn send(
         &self,
         file: Access,
@@ -36,7 +37,7 @@ impl Content {
     ) -> FsResult<Option<usize>> {
         let ino = file.ino;
         let Some(files) = &self.files else { return Ok(None) };
-        // Before the home is asked for the size: who reads from another node asks it again.
+        // Before the home is asked for the size, which a read from another node does again.
         let first = bivouac_layout::split(&self.homes.know(ino)?.layout, offset, 1).next();
         if first.map(|range| self.partitions.target_node(&range)).transpose()? != self.connections.local {
             return Ok(None);

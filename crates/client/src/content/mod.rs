@@ -1,5 +1,5 @@
-//! Bytes of files, at their targets, whichever way they go: all connections share the loops of [`publish`], and all but appends
-//! are carried by [`carry`].
+//! Bytes of files, at their targets, whichever way they go: all connections share the loops of [`publish`], and all but
+//! appends are carried by [`carry`].
 
 mod carry;
 pub mod copy;
@@ -30,7 +30,7 @@ use carry::Carried;
 use direct::Direct;
 use local::LocalFiles;
 
-/// Reads and writes at targets.
+/// The content of files at targets: reading and writing.
 pub struct Content {
     connections: Arc<Connections>,
     pub(crate) known: Arc<KnownFiles>,
@@ -54,7 +54,7 @@ impl Content {
         Content { connections, known, homes, partitions, reclaimer, direct, files }
     }
 
-    /// Nobody has the file open any more: what is granted of it is given back.
+    /// Gives back the grants of a file that nobody has open any more.
     pub(crate) fn forget(&self, ino: Ino) {
         self.direct.forget(ino);
     }
@@ -64,7 +64,7 @@ impl Content {
         self.direct.sizes.forget(ino);
     }
 
-    /// Whether the size of a file is lent to this client.
+    /// Returns true if the size of a file is lent to this client.
     pub(crate) fn has_size(&self, ino: Ino) -> bool {
         self.direct.sizes.is_lent(ino)
     }
@@ -76,7 +76,7 @@ impl Content {
         self.ask_targets::<op::SyncSubfile>(targets, name).map(drop)
     }
 
-    /// Positions, within the partition of an open file, of the targets of this machine.
+    /// Returns the positions, within the partition of an open file, of the targets of this machine.
     ///
     /// # Errors
     /// `EIO` when a node cannot be reached.
@@ -89,7 +89,7 @@ impl Content {
         (0..layout.targets).filter_map(|position| here(position).transpose()).collect()
     }
 
-    /// The targets that a regular file uses, and what each holds of it.
+    /// Returns the targets that a regular file uses, and what each holds of it.
     ///
     /// # Errors
     /// `EIO` when a node cannot be reached.
@@ -101,7 +101,7 @@ impl Content {
         }
     }
 
-    /// As [`Content::targets`], with an error in the report of each target whose node cannot be reached.
+    /// Like [`Content::targets`], with an error in the report of each target whose node cannot be reached.
     ///
     /// # Errors
     /// Where the targets of its partition are not known.
@@ -131,12 +131,12 @@ impl Content {
         finish_all(ranges.into_iter().map(ask))
     }
 
-    /// Whether a node is on this machine.
+    /// Returns true if a node is on this machine.
     fn is_here(&self, node: NodeId) -> bool {
         self.connections.local == Some(node) || self.direct.is_here(node)
     }
 
-    /// Whether all bytes of a file are on this machine.
+    /// Returns true if all bytes of a file are on this machine.
     pub(crate) fn is_all_here(&self, known: &KnownFile) -> FsResult<bool> {
         for column in 0..known.layout.width {
             let place = self.partitions.target_place(target_of(&known.layout, column))?;
@@ -147,7 +147,7 @@ impl Content {
         Ok(true)
     }
 
-    /// The nodes of ranges, to which content is about to go, or from which it comes.
+    /// Returns the nodes of ranges, to which content is about to go, or from which it comes.
     fn content_nodes(&self, ranges: &[TargetRange]) -> FsResult<Vec<NodeId>> {
         ranges.iter().map(|range| self.count_content(range, range.len)).collect()
     }

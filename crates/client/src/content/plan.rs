@@ -1,4 +1,4 @@
-//! The order in which the messages of a large call go, without any input or output.
+//! The order of the messages of a large call. No I/O.
 
 use std::collections::VecDeque;
 
@@ -6,20 +6,20 @@ use bivouac_layout::{TargetRange, split};
 use bivouac_types::Layout;
 use bivouac_types::limits::TRANSFER_MAX;
 
-/// Messages that are under way to one target at a time, and to all of them.
+/// Most messages under way to one target, and to all of them.
 pub(super) const WINDOW: usize = 3;
 pub(super) const UNDER_WAY_MAX: usize = 16 * WINDOW;
 /// Most bytes of one message.
 pub(super) const MESSAGE_MAX: u64 = 1 << 20;
 
-// Targets hold no more for a large call than for one that is a single request.
+// A target buffers no more of a large call than of a single request.
 const _: () = assert!(WINDOW as u64 * MESSAGE_MAX <= TRANSFER_MAX as u64);
 
-/// Which messages have been begun, and which may be.
+/// Schedule of a call's messages: which have been begun, and which may be.
 ///
-/// A message is a number; lower ones begin further in front in the file.
+/// A message is a number; lower ones begin at lower offsets in the file.
 pub(super) struct StreamPlan {
-    /// Of each message, its target's.
+    /// Index of each message's target.
     columns: Vec<usize>,
     targets: Vec<TargetQueue>,
     here: VecDeque<usize>,
@@ -34,7 +34,7 @@ struct TargetQueue {
 }
 
 impl StreamPlan {
-    /// The order of these messages. Those that are `here` need not be sent.
+    /// Creates the schedule of these messages. Those that are `here` need not be sent.
     pub fn new(ranges: &[TargetRange], is_here: impl Fn(usize) -> bool) -> StreamPlan {
         let columns: Vec<usize> = ranges.iter().map(|range| usize::from(range.column)).collect();
         let mut targets = vec![TargetQueue::default(); columns.iter().max().map_or(0, |last| last + 1)];
@@ -47,14 +47,14 @@ impl StreamPlan {
         StreamPlan { columns, targets, here, under_way: 0 }
     }
 
-    /// Leaves out the messages that need not go.
+    /// Drops messages that are done.
     pub fn leave_out(&mut self, is_done: impl Fn(usize) -> bool) {
         self.targets.iter_mut().for_each(|target| target.waiting.retain(|message| !is_done(*message)));
         self.here.retain(|message| !is_done(*message));
     }
 
-    /// The message to begin now, if any may be; it is taken as begun. Targets take turns: those come first to which least is
-    /// under way.
+    /// Returns the next message to begin, if any may be, and counts it as begun. Targets take turns: the one with the
+    /// fewest messages under way is first.
     pub fn next(&mut self) -> Option<usize> {
         if self.under_way >= UNDER_WAY_MAX {
             return None;
@@ -69,14 +69,14 @@ impl StreamPlan {
         Some(message)
     }
 
-    /// A message to be done here, if one may be.
+    /// Returns the next message to be done locally, if one may be.
     pub fn next_here(&mut self) -> Option<usize> {
         let message = *self.here.front()?;
         let is_free = self.target(message).is_some_and(|target| target.under_way < WINDOW);
         if is_free { self.here.pop_front() } else { None }
     }
 
-    /// A message that was to be done here is begun after all.
+    /// Counts a local message as begun that has to be sent after all.
     pub fn begun_here(&mut self, message: usize) {
         if let Some(target) = self.target(message) {
             target.under_way += 1;
@@ -84,7 +84,7 @@ impl StreamPlan {
         }
     }
 
-    /// A message that was begun is not under way any more, whatever came of it.
+    /// Ends a message that was begun, whatever its outcome.
     pub fn ended(&mut self, message: usize) {
         if let Some(target) = self.target(message) {
             assert!(target.under_way > 0, "message {message} ends, and none is under way to its target");
@@ -93,7 +93,7 @@ impl StreamPlan {
         }
     }
 
-    /// Nothing more is begun.
+    /// Begins no further message.
     pub fn stop(&mut self) {
         self.targets.iter_mut().for_each(|target| target.waiting.clear());
         self.here.clear();
@@ -104,7 +104,7 @@ impl StreamPlan {
     }
 }
 
-/// The messages of a call, those further in front in the file first. Stripes stay whole where they fit.
+/// Cuts a range into messages, sorted by their offset in the file. Stripes stay whole where they fit.
 pub(super) fn cut(layout: &Layout, offset: u64, len: u64) -> Vec<TargetRange> {
     let stripe = u64::from(layout.stripe.max(1));
     let step = if stripe > MESSAGE_MAX { MESSAGE_MAX } else { MESSAGE_MAX / stripe * stripe };

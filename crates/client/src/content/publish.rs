@@ -1,5 +1,5 @@
-//! The loops in which content is written and read, whichever way it travels: cuts that overtake it, what has to be
-//! waited for, what the home is told afterwards, and what is left behind where it fails.
+//! The loops by which content is written and read, whichever way it travels: they repeat what truncations overtake,
+//! wait for content that is on its way, report to the home afterwards, and clean up after failures.
 //!
 //! Why they are right: docs/design/truncation.md.
 
@@ -14,7 +14,7 @@ use crate::connections::retry_in_progress;
 use crate::homes::known::KnownFile;
 use crate::tokens::Access;
 
-/// How often something is done again because cuts of the file overtake it.
+/// Most repetitions because truncations of the file overtake a call.
 pub const OVERTAKEN_MAX: usize = 64;
 
 /// A change of a file's content.
@@ -22,11 +22,11 @@ pub const OVERTAKEN_MAX: usize = 64;
 pub struct Update {
     /// The file, and what covers the change.
     pub file: Access,
-    /// Where it ends: the file is as long as that afterwards, or longer.
+    /// Its end: the file is at least that long afterwards.
     pub end: u64,
-    /// How often it is done again because cuts overtake it.
+    /// Most attempts while truncations overtake it.
     pub tries: usize,
-    /// Whether bytes of it may be behind the end of the file where it fails: they are cut off then, with all that is
+    /// Set if bytes of it may be behind the end of the file when it fails: they are cut off then, with all that is
     /// reserved there.
     pub has_bytes: bool,
 }
@@ -39,9 +39,10 @@ impl Update {
 }
 
 impl Content {
-    /// Data first, then the size: no reader sees a size whose bytes are not there. `carry` carries what is not carried yet
-    /// to the targets, notes it there, and says whether no target had a newer epoch; it is called again if one had. `start`
-    /// says, of a size, where behind it what is written without a gap up to the end begins.
+    /// Changes content: data first, then the size, so that no reader sees a size whose bytes are missing. `carry`
+    /// brings to the targets what is not carried yet, notes it in [`Carried`], and returns false if a target had a
+    /// newer epoch; it is called again then. `start` returns, for a size, where behind it the range begins that is
+    /// written without a gap up to the end.
     pub(crate) fn publish(
         &self,
         update: &Update,
@@ -52,7 +53,7 @@ impl Content {
         if published { Ok(()) } else { Err(overtaken(update.file.ino)) }
     }
 
-    /// As [`Content::publish`], or `false` if cuts have overtaken it too often.
+    /// Like [`Content::publish`]; returns false if truncations have overtaken it too often.
     pub(crate) fn publish_within(
         &self,
         update: &Update,
@@ -74,17 +75,17 @@ impl Content {
                 && has_bytes
             {
                 if [Errno::ENOSPC, Errno::EDQUOT, Errno::EIO].contains(&error.errno()) {
-                    // Some targets may have taken their part: the home hears at the close that content has changed.
+                    // Some targets may have taken their part: the home is told at the close that content has changed.
                     self.known.mark_dirty(ino);
                 }
                 if end > known.size {
-                    // What they took must not come up when the file grows over it.
+                    // What they took must not appear when the file grows over it.
                     self.cut_tail(ino);
                 }
             }
             match attempt? {
                 Some(now) => {
-                    // What was carried before a cut may have been cut off.
+                    // Bytes carried before a truncation may have been cut off by it.
                     if now.epoch != known.epoch {
                         carried = Carried::default();
                     }
@@ -96,8 +97,8 @@ impl Content {
         Ok(false)
     }
 
-    /// Carries what is not carried yet, and tells the size. What is to be known for the next attempt, if a cut has
-    /// overtaken this one.
+    /// Carries what is not carried yet, and reports the size. Returns the state for the next attempt if a truncation
+    /// has overtaken this one, `None` if it is done.
     fn attempt(
         &self,
         ino: Ino,
@@ -108,7 +109,7 @@ impl Content {
     ) -> FsResult<Option<KnownFile>> {
         if !carried.is_whole() {
             if !carry(known, carried)? {
-                // A cut is on its way through the targets; its end is where the home lets us go on.
+                // A truncation is on its way through the targets. The home answers once it is complete.
                 return self.extend(ino, &(0..0), known).map(|(_, now)| Some(now));
             }
             carried.complete();
@@ -119,18 +120,20 @@ impl Content {
         }
         let written = start(known.size)..end;
         assert!(written.start <= end, "inode {ino}: a write of {written:?} ends before it begins");
+        // A size lent to this process is raised in shared memory, without a message.
         if self.direct.sizes.tell(ino, &written, known) {
             self.known.grew(ino, written, known.epoch);
             return Ok(None);
         }
         let (accepted, now) = self.extend(ino, &written, known)?;
+        // Only what the home has accepted counts towards asking for the size.
         if accepted {
             self.direct.grew(self.connections.home(ino)?, ino);
         }
         Ok((!accepted).then_some(now))
     }
 
-    /// Tells the home of a write within the size, if that is due.
+    /// Reports a write within the size to the home, if that is due.
     pub(super) fn tell_write(&self, ino: Ino) -> FsResult<()> {
         let Some(due) = self.known.note_write(ino) else { return Ok(()) };
         self.homes.touch(ino)?;
@@ -138,11 +141,13 @@ impl Content {
         Ok(())
     }
 
-    /// Tells the home the end of a write, also of one that leaves a hole in front of it. Whether it has taken it down, and
-    /// what it says of the file; it says nothing while a cut is under way.
+    /// Reports the end of a write to the home, also of one that leaves a hole in front of it. Returns true if it was
+    /// accepted, and the state of the file. The home does not answer while a truncation is under way.
     fn extend(&self, ino: Ino, written: &Range<u64>, known: &KnownFile) -> FsResult<(bool, KnownFile)> {
         let (home, epoch, start, end) =
             (self.connections.home(ino)?, known.epoch, written.start, written.end);
+        // A write behind the known size leaves a hole, under which there must be no bytes of clients that died: the
+        // home looks for those.
         let tell = || match start > known.size {
             true => {
                 self.connections.ask::<op::ExtendOver>(home, &ExtendOverRequest { ino, start, end, epoch })
@@ -154,7 +159,7 @@ impl Content {
         Ok((told.accepted, KnownFile::from(&told.attr)))
     }
 
-    /// Has the home cut off what is behind the end.
+    /// Asks the home to cut off what is behind the end of the file.
     pub(crate) fn cut_tail(&self, ino: Ino) {
         let cut = self
             .connections
@@ -165,9 +170,9 @@ impl Content {
         }
     }
 
-    /// Reads as of one epoch. `read` reads what is within the size of the epoch that it is given, and says whether
-    /// everything was there; it is called again if a cut came in between. The size up to which what was read holds, or
-    /// `None` if cuts have overtaken it so often.
+    /// Reads as of one epoch. `read` reads what is within the size that it is given, and returns true if everything was
+    /// there; it is called again if a truncation came in between. Returns the size up to which the bytes read are
+    /// valid, `None` if truncations have overtaken it too often.
     pub(crate) fn read_within(
         &self,
         tries: usize,
@@ -182,6 +187,8 @@ impl Content {
             }
             // Some subfile is shorter than the size says, or ahead of it: a hole, or a cut.
             let now = self.homes.ask(file.ino)?;
+            // No truncation: what is missing is a hole, which reads as zeros. The smaller size is valid for both
+            // moments.
             if now.epoch == known.epoch {
                 return Ok(Some(now.size.min(known.size)));
             }
@@ -190,14 +197,14 @@ impl Content {
         Ok(None)
     }
 
-    /// What is known of a file, if a call may go on with that.
+    /// Checks that a call may go on with what is known of a file, and returns that.
     pub(crate) fn checked(&self, file: &Access, known: KnownFile) -> FsResult<KnownFile> {
         file.check(&known, self.partitions.contract(&known)?)?;
         Ok(known)
     }
 }
 
-/// The failure of what cuts have overtaken too often.
+/// Returns the error of a call that truncations have overtaken too often.
 pub fn overtaken(ino: Ino) -> FsError {
     FsError::with(
         Errno::EIO,

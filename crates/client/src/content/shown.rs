@@ -12,20 +12,21 @@ use crate::homes::known::KnownFile;
 use crate::tokens::Access;
 use crate::traffic::count_content;
 
-/// Most bytes of a stretch: others wait while one is shown.
+/// Most bytes of a stretch, since others wait while one is shown.
 const STRETCH_MAX: u64 = 256 << 10;
 
-/// Is told of each stretch where in the file it begins, and its bytes; answers how many of them it read or wrote. Until
-/// then they are there, and nobody else accesses them but those who write, too. They are written only if that is wished.
+/// Called for each stretch with its offset in the file and its bytes; returns how many of them it read or wrote. During
+/// the call they are mapped, and only other writers access them. They are written only if that was asked for.
 pub type ShowFn<'a> = dyn FnMut(u64, *mut [u8]) -> usize + 'a;
 
 impl Content {
     /// Shows a range stretch by stretch, in order; how many bytes were read or written. `None` if not all of it can be
-    /// shown now: it is behind the end, has holes that are read, or others access it in a way that does not go together.
-    /// Then some may have been shown, and all has to be done otherwise.
+    /// shown now: it is behind the end, has holes that are read, or others access it in a way that does not go
+    /// together. Then some may have been shown, and all has to be done otherwise.
     ///
     /// # Errors
-    /// `EOPNOTSUPP`: it is not in memory of this machine; the rest is the same then. `EIO` when a node cannot be reached.
+    /// `EOPNOTSUPP`: it is not in memory of this machine; the rest is the same then. `EIO` when a node cannot be
+    /// reached.
     pub(crate) fn show(
         &self,
         file: Access,
@@ -60,7 +61,7 @@ impl Content {
         Ok(is_shown.then_some(moved))
     }
 
-    /// Whether all stretches could be shown.
+    /// Calls `show` for each stretch. Returns true if all could be shown.
     fn show_each(
         &self,
         ino: Ino,

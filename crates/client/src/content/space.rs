@@ -1,4 +1,4 @@
-//! Space of files: reserved, given back, and where there is none.
+//! Space of files: reservation, release, and the search for holes.
 
 use std::ops::Range;
 
@@ -41,7 +41,7 @@ struct Change {
     file: Access,
     offset: u64,
     end: u64,
-    /// Names the change at the targets.
+    /// Identifies the change at the targets.
     ticket: u64,
 }
 
@@ -49,7 +49,7 @@ impl Content {
     /// Reserves, frees or zeroes a range that is not empty; `mode` is the kernel's.
     pub(crate) fn fallocate(&self, ctx: &OpCtx, file: Access, mode: u32, range: Range<u64>) -> FsResult<()> {
         let ino = file.ino;
-        // The same for a repetition, and for nothing else.
+        // The same for a retransmission, and for no other change.
         let ticket = self.connections.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ctx.id.0;
         let change = Change { ino, file, offset: range.start, end: range.end, ticket };
         match mode {
@@ -62,7 +62,8 @@ impl Content {
         }
     }
 
-    /// Tells the home how much of a file occupies nothing. What cannot be counted now is as it was.
+    /// Counts, at the targets, how much of a file occupies no space, and reports that to its home. On failure the old
+    /// count stays.
     pub(crate) fn count_holes(&self, ino: Ino) {
         self.known.take_filled(ino);
         let counted = self.homes.attr(ino).and_then(|attr| {
@@ -92,16 +93,16 @@ impl Content {
         self.publish(&update, |_| 0, punch)
     }
 
-    /// First all targets have the space, then content changes, then the size.
+    /// Reserves space on all targets, then changes content, then the size.
     fn reserve(&self, change: &Change, zero: bool, keep_size: bool) -> FsResult<()> {
         let Change { ino, file, offset, end, .. } = *change;
         let mut attr = self.homes.attr(ino)?;
         if keep_size && attr.size == 0 && attr.epoch == 0 {
-            // Otherwise its home would not know that there is something to remove with it.
+            // Otherwise its home would not know that there are subfiles to remove with it.
             self.cut_tail(ino);
             attr = self.homes.attr(ino)?;
         }
-        // What is merely reserved shows what was there: nothing, the home sees to that.
+        // Reserved space reads as what was there: the home has made sure that this is nothing.
         let start = if zero { offset } else { end };
         let end = if keep_size { 0 } else { end };
         let update = Update { has_bytes: false, ..Update::of(file, end) };
@@ -112,7 +113,7 @@ impl Content {
                 let size = known.size.max(end);
                 let change_targets =
                     |kind, carried: &mut Carried| self.change_targets(change, known, (kind, size), carried);
-                // Targets forget what they have reserved for whom when they make room: each attempt reserves all of it.
+                // A target drops its reservations when it makes space: each attempt reserves all of it.
                 let reserved = change_targets(SpaceKind::Reserve, &mut Carried::default());
                 let changed = match reserved {
                     Ok(true) if zero => change_targets(SpaceKind::Zero, carried),
@@ -124,7 +125,8 @@ impl Content {
         reserved.inspect_err(|_| self.take_back(change, &KnownFile::from(&attr)))
     }
 
-    /// Has all targets change their parts, in steps, but for what is carried already. Whether none had a newer epoch.
+    /// Asks all targets to change their parts, in steps, without what is carried already. Returns false if one had a
+    /// newer epoch.
     fn change_targets(
         &self,
         change: &Change,
@@ -136,6 +138,7 @@ impl Content {
         let step = piece.saturating_mul(u64::from(known.layout.width.max(1)));
         let (mut at, mut number) = (change.offset, 0);
         while at < change.end {
+            // Numbers count on over the steps, so that a second try leaves out exactly what was carried.
             let len = step.min(change.end - at);
             let ranges: Vec<TargetRange> = bivouac_layout::split(&known.layout, at, len).collect();
             let behind = number + ranges.len();
@@ -162,7 +165,7 @@ impl Content {
         }
     }
 
-    /// Where data or the next hole begins, at or behind `offset`. Behind the end there is a hole.
+    /// Returns where data or the next hole begins, at or behind `offset`. Behind the end there is a hole.
     ///
     /// # Errors
     /// `ENXIO` behind the end, or where no data follows; `ENOENT`, `EIO`.
@@ -181,7 +184,8 @@ impl Content {
         }
     }
 
-    /// The first place that any target knows of, and whether all are of the known epoch. One message per target.
+    /// Returns the first place that any target finds, and true if all are of the known epoch. Takes one message per
+    /// target.
     fn seek_targets(
         &self,
         ino: Ino,
@@ -202,8 +206,8 @@ impl Content {
         Ok((places.min(), current))
     }
 
-    /// Makes an open file longer by `len` bytes, a hole, and answers where they begin: whoever claims, once each.
-    /// Of no bytes, the size.
+    /// Makes an open file longer by `len` bytes, a hole, and returns their offset, which no other claim gets. With 0
+    /// bytes, returns the size.
     ///
     /// # Errors
     /// `EFBIG`, `ENOENT`, `EIO`.
@@ -216,7 +220,7 @@ impl Content {
     }
 }
 
-/// Where, in a target's part of what is looked through, the wanted place is.
+/// Returns the wanted place in a target's part of the range.
 fn place_in(range: &TargetRange, found: &FoundData, kind: SeekKind) -> Option<u64> {
     let (start, end) = (range.subfile_offset, range.subfile_offset + range.len);
     let place = match kind {

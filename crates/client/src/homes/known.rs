@@ -1,4 +1,4 @@
-//! What the client knows of files that it has open: enough to find their bytes without asking.
+//! State of open files, from which their bytes are found without a message.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,30 +13,30 @@ use crate::homes::leases::ClientTime;
 use crate::homes::pending::{PendingMtimeUpdates, PendingOpens};
 
 const SHARDS: usize = 64;
-/// How often at most the home hears that the content of a file has changed within its size.
+/// Shortest time between messages to the home that the content of a file has changed within its size.
 const TOUCH_EVERY: Duration = Duration::from_secs(1);
 
-/// What is known of one file. Size and epoch may be out of date, except for as long as the home has promised; using
-/// them finds that out.
+/// State of one file. Size and epoch may be outdated, except while a lease on them runs; targets refuse an outdated
+/// epoch.
 #[derive(Clone, Copy, Debug)]
 pub struct KnownFile {
-    /// Where its bytes are.
+    /// Layout of its content.
     pub layout: Layout,
-    /// Its size, in bytes, as last heard.
+    /// Its size, in bytes, when last reported.
     pub size: u64,
-    /// Its epoch, as last heard.
+    /// Its epoch, when last reported.
     pub epoch: u32,
-    /// Whether it has holes, as last heard.
+    /// True if it had holes when last reported.
     pub sparse: bool,
-    /// Its contract, if it is not that of its partition.
+    /// Its contract, if it has one of its own.
     pub contract: Option<Contract>,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// Nothing, if the home has not been heard since an earlier process had it open.
+    /// `None` until the home has answered, for a file that an earlier process had open.
     known: Option<KnownFile>,
-    /// Until when nobody else changes that without asking, and this client has not.
+    /// Until when nobody changes that without asking this client.
     current_until: ClientTime,
     opens: Vec<OpenId>,
     touched: Option<Instant>,
@@ -49,7 +49,7 @@ struct Entry {
 #[derive(Debug, Default)]
 struct Shard {
     files: HashMap<Ino, Entry>,
-    /// When a file was last invalidated or changed here. Who asked before that may have been told what was before.
+    /// When a file was last invalidated or changed here. A reply to an earlier request may be from before that.
     changed: ClientTime,
     /// Changes of sizes by this client that are under way: others may have seen them already.
     changing: u32,
@@ -90,22 +90,23 @@ impl KnownFile {
 }
 
 impl KnownFiles {
-    /// For the process of a client before which there were `incarnation` others, and which shows there what it has not told.
+    /// Creates the table for a client's process with `incarnation` predecessors. In `untold` it shows other processes
+    /// which files have times not sent yet.
     pub fn new(incarnation: u32, untold: Option<Arc<PendingTimeCounters>>) -> KnownFiles {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         let under_way = PendingOpens::new(OpenId::first(incarnation));
         KnownFiles { shards, under_way, mtime_updates: PendingMtimeUpdates::new(untold) }
     }
 
-    /// One open more.
+    /// Adds an open.
     pub fn add(&self, ino: Ino, open: OpenId) {
         let mut shard = self.shard(ino).lock();
         shard.files.entry(ino).or_default().opens.push(open);
     }
 
-    /// One open less, for writing or not: which, and whether the home must still hear that the content changed. Those
-    /// for one access are all alike; one for the other access goes where there is none, as of a file that was made to
-    /// be read.
+    /// Removes an open, for writing or not; returns it, and true if the home has yet to be told that content changed.
+    /// All opens for one kind of access are alike. Where there is none of that kind, as for a file that was created to
+    /// be read, one of the other kind is removed.
     pub fn remove(&self, ino: Ino, writes: bool) -> Option<(OpenId, bool)> {
         let mut shard = self.shard(ino).lock();
         let entry = shard.files.get_mut(&ino)?;
@@ -119,17 +120,17 @@ impl KnownFiles {
         Some((open, dirty))
     }
 
-    /// What is known of an open file.
+    /// Returns the state of an open file.
     pub fn get(&self, ino: Ino) -> Option<KnownFile> {
         self.shard(ino).lock().files.get(&ino).and_then(|entry| entry.known)
     }
 
-    /// Whether a file is open.
+    /// Returns true if a file is open.
     pub fn is_open(&self, ino: Ino) -> bool {
         self.shard(ino).lock().files.contains_key(&ino)
     }
 
-    /// What is known of an open file, if it is so at this moment, too.
+    /// Returns the state of an open file, if it is certain to be up to date at this moment.
     pub fn current(&self, ino: Ino, now: ClientTime) -> Option<KnownFile> {
         let shard = self.shard(ino).lock();
         let is_current = |entry: &&Entry| shard.changing == 0 && entry.current_until > now;
@@ -154,12 +155,13 @@ impl KnownFiles {
         self.learn(attr, ClientTime::default(), ClientTime::default());
     }
 
-    /// This client is about to change a file's size.
+    /// Begins a change of a file's size by this client: nothing known of it is certain until
+    /// [`KnownFiles::end_change`].
     pub fn begin_change(&self, ino: Ino) {
         self.shard(ino).lock().changing += 1;
     }
 
-    /// The change is over, or it is not known what has come of it.
+    /// Ends a change, whether or not it is known what has come of it.
     pub fn end_change(&self, ino: Ino, now: ClientTime) {
         // In this order: an answer from before the change would count as current in between.
         self.invalidate(ino, now);
@@ -168,7 +170,7 @@ impl KnownFiles {
         *changing -= 1;
     }
 
-    /// Somebody is about to change a file, or this client has.
+    /// Records that a file is about to be changed by another client, or was by this one.
     pub fn invalidate(&self, ino: Ino, now: ClientTime) {
         let mut shard = self.shard(ino).lock();
         shard.changed = shard.changed.max(now);
@@ -177,9 +179,9 @@ impl KnownFiles {
         }
     }
 
-    /// The file was made longer by a write, in the epoch that its writer knew, of which only the furthest end was told.
-    /// Where it leaves a hole, others may write, and fewer holes be left in the end than the home can know of.
-    /// Whoever is lent sizes takes no leases: there is no promise that this would end.
+    /// Notes that the file was made longer by a write, in the epoch that its writer knew, of which only the furthest
+    /// end was told. Where it leaves a hole, others may write, and fewer holes be left in the end than the home can
+    /// know of. Whoever is lent sizes takes no leases: there is no promise that this would end.
     pub fn grew(&self, ino: Ino, written: Range<u64>, epoch: u32) {
         let mut shard = self.shard(ino).lock();
         let Some(entry) = shard.files.get_mut(&ino) else { return };
@@ -191,8 +193,8 @@ impl KnownFiles {
         }
     }
 
-    /// Notes that content changed within the size. Returns what [`KnownFiles::told_write`] takes if the home has to be told
-    /// before the write returns: until it was, each writer tells it.
+    /// Notes that content changed within the size. Returns what [`KnownFiles::told_write`] takes if the home has to be
+    /// told before the write returns: until it was, each writer tells it.
     pub fn note_write(&self, ino: Ino) -> Option<DueTouch> {
         let mut shard = self.shard(ino).lock();
         let due = DueTouch { reclaim_count: shard.reclaim_count };
@@ -210,8 +212,8 @@ impl KnownFiles {
         is_due.then_some(due)
     }
 
-    /// The home was told of a write within the size, and takes this client for a writer from now on: unless it was started
-    /// again meanwhile, and knows of no writers.
+    /// Notes that the home was told of a write within the size, and takes this client for a writer from now on: unless
+    /// it was started again meanwhile, and knows of no writers.
     pub fn told_write(&self, ino: Ino, due: DueTouch) {
         let mut shard = self.shard(ino).lock();
         if shard.reclaim_count == due.reclaim_count
@@ -221,37 +223,37 @@ impl KnownFiles {
         }
     }
 
-    /// Whether the home has heard of a write within the size, and need not hear of each that follows.
+    /// Returns true if the home has been told of a write within the size, and need not be told of each further one.
     pub fn is_writer(&self, ino: Ino) -> bool {
         self.shard(ino).lock().files.get(&ino).is_some_and(|entry| entry.touched.is_some())
     }
 
-    /// The home may have counted more holes of the file than there are.
+    /// Notes that the home may have counted more holes of the file than there are.
     pub fn fill(&self, ino: Ino) {
         self.with(ino, |entry| entry.filled = true);
     }
 
-    /// Whether holes of the file may have been filled; they are taken as counted from now on.
+    /// Returns true if holes of the file may have been filled, and resets that.
     pub fn take_filled(&self, ino: Ino) -> bool {
         self.with(ino, |entry| std::mem::take(&mut entry.filled)).unwrap_or_default()
     }
 
-    /// The home has yet to hear that the content changed.
+    /// Notes that the home has yet to hear that the content changed.
     pub fn mark_dirty(&self, ino: Ino) {
         self.with(ino, |entry| self.set_dirty(ino, entry, true));
     }
 
-    /// Whether it has.
+    /// Returns true if the home has yet to be told that content changed.
     pub fn is_dirty(&self, ino: Ino) -> bool {
         self.shard(ino).lock().files.get(&ino).is_some_and(|entry| entry.dirty)
     }
 
-    /// Whether the home must hear that the content changed; it is taken as told from now on.
+    /// Returns true if the home has yet to be told that content changed, and resets that.
     pub fn take_dirty(&self, ino: Ino) -> bool {
         self.with(ino, |entry| self.set_dirty(ino, entry, false)).unwrap_or_default()
     }
 
-    /// Whether it was dirty before.
+    /// Sets whether the home has yet to be told; returns what it was before.
     fn set_dirty(&self, ino: Ino, entry: &mut Entry, dirty: bool) -> bool {
         let before = std::mem::replace(&mut entry.dirty, dirty);
         if before != dirty {
@@ -260,7 +262,7 @@ impl KnownFiles {
         before
     }
 
-    /// All opens of those inodes that `wanted` names.
+    /// Returns all opens of those inodes that `wanted` names.
     pub fn opens(&self, wanted: impl Fn(Ino) -> bool) -> Vec<(Ino, OpenId)> {
         let of = |shard: &Mutex<Shard>| -> Vec<(Ino, OpenId)> {
             let shard = shard.lock();
@@ -270,8 +272,8 @@ impl KnownFiles {
         self.shards.iter().flat_map(of).collect()
     }
 
-    /// The same for a home that does not know of them any more, nor which of them are written: it is told of the next write to
-    /// each before that returns.
+    /// Returns the same for a home that does not know of them any more, nor which of them are written: it is told of
+    /// the next write to each before that returns.
     pub fn reclaimed(&self, wanted: impl Fn(Ino) -> bool) -> Vec<(Ino, OpenId)> {
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -285,7 +287,7 @@ impl KnownFiles {
         self.opens(wanted)
     }
 
-    /// Whether any of those that `wanted` names is open.
+    /// Returns true if any file is open that `wanted` accepts.
     pub fn has_any(&self, wanted: impl Fn(Ino) -> bool) -> bool {
         self.shards.iter().any(|shard| shard.lock().files.keys().any(|ino| wanted(*ino)))
     }

@@ -1,5 +1,5 @@
-//! For how long what nodes said may be cached. A lease is of what the answer says that came with it, so it is kept for
-//! the thread that has the answer, until that asks for it.
+//! Leases on replies of nodes. A lease belongs to the reply that it came with, so it is kept for the thread that got
+//! the reply, until that asks for it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 /// The leases that the nodes gave this client: one per slot.
 pub struct Leases {
-    /// Which client's of the process they are.
+    /// Number of the client among those of the process.
     number: u64,
     start: Instant,
     slots: Vec<Mutex<Lease>>,
@@ -22,8 +22,8 @@ struct Lease {
     run: Run,
 }
 
-/// A time through which a slot's lease was renewed before it was over: of what others have changed there between two moments
-/// of one run, this client has been told.
+/// A time through which a slot's lease was renewed before it was over: of what others have changed there between two
+/// moments of one run, this client has been told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run(pub u32);
 
@@ -31,14 +31,14 @@ pub struct Run(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientTime(u64);
 
-/// When the leases are over that came with the last answer to a thread.
+/// Ends of the leases that came with a thread's last reply.
 #[derive(Clone, Copy, Default)]
 struct Last {
-    /// Which client's.
+    /// The client.
     of: u64,
     /// On attributes.
     attrs: Option<(Ino, ClientTime)>,
-    /// On an entry of a directory, or that there is none.
+    /// On an entry of a directory, or its absence.
     name: Option<(Ino, u64, ClientTime)>,
     /// On all of a directory's entries that have attributes, and these.
     page: Option<(Ino, ClientTime)>,
@@ -51,13 +51,13 @@ thread_local! {
 }
 
 impl ClientTime {
-    /// So long after the client was made.
+    /// Returns the time so many microseconds after the client was created.
     #[cfg(test)]
     pub fn of_micros(micros: u64) -> ClientTime {
         ClientTime(micros)
     }
 
-    /// The end of a lease that counts from this moment.
+    /// Returns the end of a lease that counts from this moment.
     pub fn plus_lease(self, lease_ms: u32) -> ClientTime {
         ClientTime(self.0 + u64::from(lease_ms) * 1000)
     }
@@ -69,31 +69,31 @@ impl Leases {
         if last.of == self.number { last } else { Last { of: self.number, ..Last::default() } }
     }
 
-    /// The answer has attributes.
+    /// Takes in the lease of an answer that has attributes.
     pub fn of_attrs(&self, ino: Ino, asked: ClientTime, lease_ms: u32) {
         self.renew(ino.slot(), asked, lease_ms);
         LAST.set(Last { attrs: Some((ino, asked.plus_lease(lease_ms))), page: None, ..self.last() });
     }
 
-    /// The answer says where a name in a directory leads, or that it does not.
+    /// Takes in the lease of an answer that says where a name in a directory leads, or that it does not.
     pub fn of_name(&self, slot: Slot, (dir, hash): (Ino, u64), asked: ClientTime, lease_ms: u32) {
         self.renew(slot, asked, lease_ms);
         LAST.set(Last { name: Some((dir, hash, asked.plus_lease(lease_ms))), page: None, ..self.last() });
     }
 
-    /// The answer is a page of a directory.
+    /// Takes in the lease of an answer that is a page of a directory.
     pub fn of_page(&self, dir: Ino, asked: ClientTime, lease_ms: u32) {
         LAST.set(Last { page: Some((dir, asked.plus_lease(lease_ms))), ..self.last() });
     }
 
-    /// What is left of the lease on attributes that this thread has just been told.
+    /// Returns what is left of the lease on attributes that this thread has just got.
     pub fn left_of_attrs(&self, ino: Ino) -> Duration {
         let Last { attrs, page, .. } = self.last();
         let own = attrs.filter(|(of, _)| *of == ino && page.is_none());
         self.left(own.or(page).map(|(_, end)| end))
     }
 
-    /// What is left of the lease on a name.
+    /// Returns what is left of the lease on a name.
     pub fn left_of_name(&self, dir: Ino, hash: u64) -> Duration {
         let Last { name, page, .. } = self.last();
         let own = name.filter(|(of, name, _)| (*of, *name) == (dir, hash) && page.is_none());
@@ -115,8 +115,8 @@ impl Leases {
         ClientTime(u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX))
     }
 
-    /// A lease that counts from when it was asked for: the node counts from later. The run that it belongs to, if it
-    /// is not over yet.
+    /// Returns a lease that counts from when it was asked for: the node counts from later. The run that it belongs to,
+    /// if it is not over yet.
     pub fn renew(&self, slot: Slot, asked: ClientTime, lease_ms: u32) -> Option<Run> {
         let mut lease = self.slots.get(usize::from(slot.0))?.lock();
         // Within the lock: a run that is over stays so.
@@ -128,7 +128,7 @@ impl Leases {
         (lease_ms > 0 && lease.end > now).then_some(lease.run)
     }
 
-    /// The run of a slot's lease, while it lasts.
+    /// Returns the run of a slot's lease, while it lasts.
     pub fn run(&self, slot: Slot) -> Option<Run> {
         let lease = self.slots.get(usize::from(slot.0))?.lock();
         (lease.end > self.now()).then_some(lease.run)

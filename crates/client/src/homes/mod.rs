@@ -1,5 +1,5 @@
-//! What homes say of inodes: attributes, sizes and epochs, and for how long that may be cached; where entries are; which
-//! partitions there are.
+//! What homes report: attributes, sizes and epochs of inodes, with leases; where entries are; and which partitions
+//! there are.
 
 pub mod known;
 pub mod leases;
@@ -18,12 +18,12 @@ use leases::{ClientTime, Leases};
 use partitions::Partitions;
 use spread::SpreadDirs;
 
-/// Asks homes, and takes in what they say.
+/// The homes of files, as this client asks them, and what they have said.
 pub struct Homes {
     connections: Arc<Connections>,
     known: Arc<KnownFiles>,
     partitions: Arc<Partitions>,
-    /// What they promise.
+    /// Leases on what they report.
     pub(crate) leases: Leases,
     /// The directories that they have spread.
     pub(crate) spread: SpreadDirs,
@@ -39,7 +39,7 @@ impl Homes {
         Homes { connections, known, partitions, leases, spread }
     }
 
-    /// Attributes of an inode as its home has them.
+    /// Returns the attributes of an inode as its home has them.
     pub(crate) fn attr(&self, ino: Ino) -> FsResult<Attr> {
         self.tell_times(ino)?;
         let (home, asked) = (self.connections.home(ino)?, self.leases.now());
@@ -62,8 +62,8 @@ impl Homes {
         seen.attr
     }
 
-    /// Has the home change a file's size. Others may see that before this client hears that it is done, so meanwhile it
-    /// goes by nothing that it was promised.
+    /// Runs `change`, which changes a file's size at its home. Other clients may see the change before this one gets
+    /// the reply, so that no lease on the file counts meanwhile.
     pub(crate) fn changing<T>(&self, ino: Ino, change: impl FnOnce() -> FsResult<T>) -> FsResult<T> {
         self.known.begin_change(ino);
         let outcome = change();
@@ -71,12 +71,13 @@ impl Homes {
         outcome
     }
 
-    /// What is known of a file, or what its home says if nothing is.
+    /// Returns the state of a file, asking its home if it is unknown.
     pub(crate) fn know(&self, ino: Ino) -> FsResult<KnownFile> {
         self.known.get(ino).map_or_else(|| self.ask(ino), Ok)
     }
 
-    /// What is known of a file, for a read: how long it is at this moment, if that is less than `end`.
+    /// Returns the state of a file for a read up to `end`: with a size that is certain at this moment, if `end` lies
+    /// behind the known one.
     pub(crate) fn know_up_to(&self, ino: Ino, end: u64) -> FsResult<KnownFile> {
         let known = self.know(ino)?;
         if end <= known.size || known.contract == Some(Contract::Laminated) {
@@ -85,17 +86,17 @@ impl Homes {
         self.known.current(ino, self.leases.now()).map_or_else(|| self.ask(ino), Ok)
     }
 
-    /// What the home says of a file.
+    /// Asks the home for the state of a file.
     pub(crate) fn ask(&self, ino: Ino) -> FsResult<KnownFile> {
         self.attr(ino).map(|attr| KnownFile::from(&attr))
     }
 
-    /// What is known of a file, if it is open.
+    /// Returns the state of a file, if it is open.
     pub(crate) fn known(&self, ino: Ino) -> Option<KnownFile> {
         self.known.get(ino)
     }
 
-    /// Whether a file is open.
+    /// Returns true if a file is open.
     pub(crate) fn is_open(&self, ino: Ino) -> bool {
         self.known.is_open(ino)
     }
@@ -106,7 +107,7 @@ impl Homes {
         KnownFile::from(attr)
     }
 
-    /// The size of an open file as last heard: it may be another one by now.
+    /// Returns the size of an open file as last heard: it may be another one by now.
     #[must_use]
     pub fn size_heard(&self, ino: Ino) -> Option<u64> {
         self.known.get(ino).map(|known| known.size)
@@ -139,19 +140,19 @@ impl Homes {
         told.inspect_err(|_| self.known.mark_dirty(ino))
     }
 
-    /// The partition of an inode, if it stands in front of site storage.
+    /// Returns the partition of an inode, if it stands in front of site storage.
     pub(crate) fn bound(&self, ino: Ino) -> FsResult<Option<Arc<Partition>>> {
         // Not as a program would ask: that sends what was written, which may be what is being done.
         self.partitions.bound(self.know(ino)?.layout.partition())
     }
 
-    /// Whether an open file is in front of site storage, or may be.
+    /// Returns true if an open file is, or may be, in a partition with a source.
     pub(crate) fn may_be_bound(&self, ino: Ino) -> bool {
         let bound = |known: KnownFile| self.partitions.bound(known.layout.partition());
         self.known.get(ino).is_none_or(|known| bound(known).map_or(true, |bound| bound.is_some()))
     }
 
-    /// Space where an inode is: of the formation, or of its partition; and inodes of the formation.
+    /// Returns the space where an inode is: of the formation, or of its partition; and inodes of the formation.
     ///
     /// # Errors
     /// `EIO` when no node can be reached, or of a partition not every one; `ENOENT`.
@@ -167,7 +168,7 @@ impl Homes {
         Ok(StatFs { files: all.files, files_free: all.files_free, ..space })
     }
 
-    /// Of all nodes that can be reached.
+    /// Returns the space of all nodes that can be reached.
     fn statfs_all(&self) -> FsResult<StatFs> {
         let answers = self.statfs_of(PartitionId::ROOT, self.connections.node_ids())?;
         let (parts, failures): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);

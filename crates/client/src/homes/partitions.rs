@@ -17,7 +17,7 @@ use crate::connections::Connections;
 use crate::homes::known::KnownFile;
 use crate::operation::OpCtx;
 
-/// How long the settings of a partition are cached when a file is opened, closed or named.
+/// Time for which the settings of a partition are cached when a file is opened, closed or named.
 const BELIEVED: Duration = Duration::from_secs(1);
 /// Pause before they are asked for again of a node that does not answer.
 const UNANSWERED: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ pub struct Partitions {
     known: RwLock<PartitionTable>,
     /// True once an inode was seen that is in one.
     any: AtomicBool,
-    /// Until when settings are believed.
+    /// Until when settings are valid.
     asked: Mutex<Vec<(PartitionId, Instant)>>,
 }
 
@@ -45,18 +45,18 @@ impl Partitions {
         }
     }
 
-    /// Whether anything was seen that is in a partition.
+    /// Returns true if anything in a partition was seen.
     pub(crate) fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// The node that knows all partitions.
+    /// Returns the node that knows all partitions.
     fn keeper(&self) -> FsResult<NodeId> {
         self.connections.home(Ino::ROOT)
     }
 
-    /// A partition as it was when this client first came across it: its targets never change. `None` for the root
-    /// partition, which has all targets.
+    /// Returns a partition as it was when this client first came across it: its targets never change. `None` for the
+    /// root partition, which has all targets.
     ///
     /// # Errors
     /// `ESTALE` when there is none, `EIO` when the root directory's home cannot be reached.
@@ -70,7 +70,7 @@ impl Partitions {
         self.now(id).map(Some)
     }
 
-    /// A partition as it is.
+    /// Returns a partition as it is.
     ///
     /// # Errors
     /// As [`Partitions::get`].
@@ -87,7 +87,7 @@ impl Partitions {
             .ok_or_else(|| FsError::with(Errno::ESTALE, format!("the formation has no {id}")))
     }
 
-    /// All partitions that are there, in the order of their numbers.
+    /// Returns all partitions that are there, in the order of their numbers.
     ///
     /// # Errors
     /// `EIO` when the root directory's home cannot be reached.
@@ -109,9 +109,9 @@ impl Partitions {
     /// Makes an empty directory the root of a partition over these targets of the root partition.
     ///
     /// # Errors
-    /// `ENOTDIR`, `ENOTEMPTY`, `EEXIST` for a directory that is one already; `EINVAL` for targets and settings that cannot
-    /// be; `EOPNOTSUPP` for those that this release does not have; `EIO` when a node of them does not answer: then it
-    /// is made later, by itself.
+    /// `ENOTDIR`, `ENOTEMPTY`, `EEXIST` for a directory that is one already; `EINVAL` for targets and settings that
+    /// cannot be; `EOPNOTSUPP` for those that this release does not have; `EIO` when a node of them does not answer:
+    /// then it is made later, by itself.
     pub fn make(
         &self,
         ctx: &OpCtx,
@@ -125,8 +125,8 @@ impl Partitions {
     /// Gives a partition other settings, for what is done from now on; `version` is that of the known ones.
     ///
     /// # Errors
-    /// `ENOENT`, `EINVAL`, `EOPNOTSUPP`; `EBUSY` when it was changed meanwhile; `EIO`. Nodes that do not answer go on with
-    /// the old settings until they do.
+    /// `ENOENT`, `EINVAL`, `EOPNOTSUPP`; `EBUSY` when it was changed meanwhile; `EIO`. Nodes that do not answer go on
+    /// with the old settings until they do.
     pub fn set(
         &self,
         ctx: &OpCtx,
@@ -168,7 +168,7 @@ impl Partitions {
         Ok(partition)
     }
 
-    /// Node and volume of a target.
+    /// Returns the node and volume of a target.
     ///
     /// # Errors
     /// `ESTALE` for a target that the formation does not have; as [`Partitions::get`].
@@ -183,12 +183,12 @@ impl Partitions {
         place.ok_or_else(|| FsError::with(Errno::ESTALE, format!("target {target} is not in the map")))
     }
 
-    /// Node of a range's target.
+    /// Returns the node of a range's target.
     pub(crate) fn target_node(&self, range: &TargetRange) -> FsResult<NodeId> {
         self.target_place(range.target).map(|place| place.node)
     }
 
-    /// The contract of a file: its own, or its partition's.
+    /// Returns the contract of a file: its own, or its partition's.
     pub(crate) fn contract(&self, known: &KnownFile) -> FsResult<Contract> {
         if let Some(contract) = known.contract {
             return Ok(contract);
@@ -198,12 +198,12 @@ impl Partitions {
             .map_or(Contract::default(), |partition| partition.settings.contract))
     }
 
-    /// A partition, if it stands in front of site storage.
+    /// Returns a partition, if it stands in front of site storage.
     pub(crate) fn bound(&self, id: PartitionId) -> FsResult<Option<Arc<Partition>>> {
         Ok(self.get(id)?.filter(|partition| partition.settings.source.is_some()))
     }
 
-    /// The same with settings that are hardly older than a second.
+    /// Returns the partition with settings that are hardly older than a second.
     pub(crate) fn refreshed(&self, bound: Arc<Partition>) -> FsResult<Arc<Partition>> {
         let (id, now) = (bound.id, Instant::now());
         let mut asked = self.asked.lock();

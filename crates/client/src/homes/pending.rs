@@ -1,4 +1,4 @@
-//! What the homes are being told just now, for those who have to know that before they say more.
+//! Messages to homes that are under way, for threads that must wait for their end.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -52,9 +52,9 @@ impl Drop for Opening<'_> {
 pub struct PendingMtimeUpdates {
     files: Mutex<HashMap<Ino, usize>>,
     ended: Condvar,
-    /// How many there are, for a look without the lock.
+    /// Number of files, read without the lock.
     count: AtomicUsize,
-    /// Where other processes of the machine see which files these are.
+    /// Counters by which other processes of the machine see which files these are.
     shown: Option<Arc<PendingTimeCounters>>,
 }
 
@@ -69,7 +69,7 @@ impl PendingMtimeUpdates {
         PendingMtimeUpdates { shown, ..PendingMtimeUpdates::default() }
     }
 
-    /// The home of a file has yet to be told, from now on, or not any more.
+    /// Notes that the home of a file has yet to be told, from now on, or not any more.
     pub fn mark_dirty(&self, ino: Ino, due: bool) {
         if let Some(untold) = &self.shown {
             let key = Invalidation { ino, name: None }.key();
@@ -77,7 +77,7 @@ impl PendingMtimeUpdates {
         }
     }
 
-    /// The home of a file is about to be told.
+    /// Notes that the home of a file is about to be told.
     pub fn begin(&self, ino: Ino) -> MtimeUpdate<'_> {
         // Before the entry: who finds 0 asked before this began, and is not to wait for it.
         self.count.fetch_add(1, Ordering::AcqRel);
@@ -86,7 +86,7 @@ impl PendingMtimeUpdates {
         MtimeUpdate { updates: self, ino }
     }
 
-    /// Whether somebody is telling the home of this file.
+    /// Returns true if a thread is telling the home of this file.
     pub fn has(&self, ino: Ino) -> bool {
         self.count.load(Ordering::Acquire) > 0 && self.files.lock().contains_key(&ino)
     }

@@ -20,14 +20,14 @@ pub struct SpreadDirs {
 }
 
 impl SpreadDirs {
-    /// Attributes that were seen.
+    /// Notes attributes that were seen.
     pub fn note(&self, attr: &Attr) {
         if attr.is_spread() {
             self.add(attr.ino);
         }
     }
 
-    /// A directory that is spread.
+    /// Adds a directory that is spread.
     pub fn add(&self, dir: Ino) {
         if self.has(dir) {
             return;
@@ -40,15 +40,15 @@ impl SpreadDirs {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Whether this directory is known to be spread.
+    /// Returns true if this directory is known to be spread.
     pub fn has(&self, dir: Ino) -> bool {
         self.any.load(Ordering::Acquire) && self.dirs.read().contains(&dir)
     }
 }
 
 impl Homes {
-    /// Has `act` done by the node of an entry, in the entry's slot. A `retry` begins at the directory's home: what
-    /// was done there before the directory spread, only the home knows.
+    /// Calls `act` for the node and the slot of an entry. A `retry` begins at the directory's home, which alone knows
+    /// what was done there before the directory spread.
     pub(crate) fn at_entry<T>(
         &self,
         dir: Ino,
@@ -66,12 +66,12 @@ impl Homes {
         act(self.connections.map.slot_node(slot).ok_or(Errno::ESTALE)?, slot)
     }
 
-    /// The slot of an entry of a spread directory.
+    /// Returns the slot of an entry of a spread directory.
     fn shard_slot(&self, dir: Ino, name: &[u8]) -> Slot {
         slot_of_hash(entry_hash(dir, name), self.connections.map.slot_count())
     }
 
-    /// Entries behind a cookie. No entries mean the end.
+    /// Returns the entries behind a cookie. No entries mean the end.
     pub(crate) fn dir_page(&self, request: &ReadDirRequest) -> FsResult<DirPage> {
         let asked = self.leases.now();
         if !self.spread.has(request.ino) {

@@ -1,6 +1,6 @@
-//! What this client has locked for sure, unless its home has dropped it: what was granted, and of which nothing may have
-//! been unlocked since. Where requests of one owner are under way side by side nobody knows which the home has seen first;
-//! then less is sure than there is.
+//! Locks that this client certainly has, unless their home has dropped them: those that were granted, with no unlocking
+//! since. While requests of one owner are under way side by side, their order at the home is unknown; fewer locks are
+//! certain then than there are.
 
 use std::collections::HashMap;
 
@@ -38,7 +38,8 @@ struct Owner {
 pub struct UnlockStamp(u64);
 
 impl CertainLocks {
-    /// A request for a lock begins. One for a whole file gives up the one of another mode, whatever comes of it.
+    /// Notes that a request for a lock begins. One for a whole file gives up the one of another mode, whatever comes of
+    /// it.
     pub fn begin(&mut self, ino: Ino, lock: &FileLock) -> UnlockStamp {
         if lock.kind == LockKind::Whole {
             self.note_unlocking(ino, lock);
@@ -48,26 +49,27 @@ impl CertainLocks {
         UnlockStamp(owner.unlocked)
     }
 
-    /// It is over; `begun` is what [`CertainLocks::begin`] said.
+    /// Ends a request; `begun` is what [`CertainLocks::begin`] returned.
     pub fn end(&mut self, ino: Ino, lock: &FileLock, begun: UnlockStamp, is_granted: bool) {
         if !is_granted && lock.kind == LockKind::Whole {
             self.note_unlocking(ino, lock);
         }
         let owner = self.owner(ino, lock);
         owner.asking = owner.asking.saturating_sub(1);
+        // An unlocking since it began may have reached the home behind the grant.
         if is_granted && owner.unlocking == 0 && owner.unlocked == begun.0 {
             owner.add(lock);
         }
         self.tidy(ino, lock);
     }
 
-    /// An unlocking begins.
+    /// Notes that an unlocking begins.
     pub fn begin_unlocking(&mut self, ino: Ino, lock: &FileLock) {
         self.note_unlocking(ino, lock);
         self.owner(ino, lock).unlocking += 1;
     }
 
-    /// It is over, however.
+    /// Ends an unlocking, whatever its outcome.
     pub fn end_unlocking(&mut self, ino: Ino, lock: &FileLock) {
         self.note_unlocking(ino, lock);
         let owner = self.owner(ino, lock);
@@ -75,32 +77,33 @@ impl CertainLocks {
         self.tidy(ino, lock);
     }
 
-    /// Before a home is asked what this client has locked there.
+    /// Returns the state of unlockings before a home is asked what this client has locked there.
     pub fn now(&self) -> UnlockStamp {
         UnlockStamp(self.unlockings)
     }
 
-    /// A home has said that this is locked, when it was asked after `asked`.
+    /// Notes that a home has said that this is locked, when it was asked after `asked`.
     pub fn learn(&mut self, ino: Ino, lock: &FileLock, asked: UnlockStamp) {
+        // Whatever was unlocked since the question may be this.
         if self.now() == asked {
             self.owner(ino, lock).add(lock);
         }
     }
 
-    /// The last unlocking in a file of which something is locked for sure.
+    /// Returns the last unlocking in a file of which something is locked for sure.
     pub fn of(&self, ino: Ino) -> Option<UnlockStamp> {
         let file = self.files.get(&ino)?;
         let has_any = file.owners.values().any(|owner| !owner.ranges.is_empty());
         has_any.then_some(UnlockStamp(file.unlocked))
     }
 
-    /// The files of a home of which something is locked for sure, as [`CertainLocks::of`].
+    /// Returns the files of a home of which something is locked for sure, as [`CertainLocks::of`].
     pub fn files(&self, home: NodeId, map: &FormationMap) -> Vec<(Ino, UnlockStamp)> {
         let files = self.files.keys().filter(|ino| map.home(**ino) == Some(home));
         files.filter_map(|ino| Some((*ino, self.of(*ino)?))).collect()
     }
 
-    /// Nothing of a file is locked for sure.
+    /// Forgets what is locked of a file.
     pub fn forget(&mut self, ino: Ino) {
         self.unlockings += 1;
         let Some(file) = self.files.get_mut(&ino) else { return };
@@ -109,13 +112,14 @@ impl CertainLocks {
             owner.unlocked = self.unlockings;
             owner.ranges.clear();
         }
+        // Owners with requests under way stay, and with them the number that makes those uncertain.
         file.owners.retain(|_, owner| !owner.is_idle());
         if file.owners.is_empty() {
             self.files.remove(&ino);
         }
     }
 
-    /// Nothing is.
+    /// Forgets all locks.
     pub fn clear(&mut self) {
         self.files.clear();
     }

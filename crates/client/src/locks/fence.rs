@@ -1,8 +1,8 @@
 //! Writing under locks that may be gone. A client that its home took for dead has lost what it had locked there, and
 //! somebody else may have it now. So what is written to a file of which the client has locked something
 //!
-//! - carries the incarnation that the client's node had when it began: nodes refuse what was begun before they took that
-//!   node for dead (a fencing token);
+//! - carries the incarnation that the client's node had when it began: nodes refuse what was begun before they took
+//!   that node for dead (a fencing token);
 //! - is begun only if the home still knows of the locks, once there is any doubt of that;
 //! - is not begun if the home is dead to this side: it may be that only this side is cut off.
 
@@ -26,7 +26,7 @@ pub(crate) struct HomesInDoubt {
 }
 
 impl HomesInDoubt {
-    /// A home may have dropped what this client has locked there.
+    /// Notes that a home may have dropped what this client has locked there.
     pub(crate) fn add(&self, home: NodeId) {
         self.homes.lock().insert(home);
         self.any.store(true, Ordering::Release);
@@ -43,19 +43,19 @@ impl HomesInDoubt {
     }
 }
 
-/// What is known of the nodes by the client's own one.
+/// Liveness of nodes, as the client's own node knows it.
 #[derive(Debug)]
 pub(crate) struct NodeLiveness {
     pub(crate) liveness: Arc<LivenessTable>,
-    /// How long a home that is dead to this side is waited for.
+    /// Wait for a home that is dead to this side.
     pub(crate) wait: Duration,
 }
 
-/// What became of a lock that is lost.
+/// Reason why a lock was lost.
 pub(super) const DROPPED: &str = "its home took this node for dead, and dropped it";
 
 impl LockDesk {
-    /// To be called before something is written to a file; what is sent while the result lives is fenced.
+    /// Fences what is sent while the result lives. To be called before something is written to a file.
     ///
     /// # Errors
     /// `EIO` when what this client had locked of the file is lost, or may be.
@@ -79,8 +79,8 @@ impl LockDesk {
         }
     }
 
-    /// Half of the bounded time behind a home's death this side stops, and not before its end does the other side give
-    /// the locks to somebody else.
+    /// Refuses writes under locks of a home that is dead to this side. Half of the bounded time behind the home's death
+    /// this side stops, and not before its end does the other side give the locks to somebody else.
     fn check_reach(&self, home: NodeId, ino: Ino) -> FsResult<()> {
         let dead = self.heeded.get().and_then(|heeded| Some((heeded.liveness.dead_for(home)?, heeded.wait)));
         match dead {
@@ -89,7 +89,7 @@ impl LockDesk {
         }
     }
 
-    /// Whether this client has locked something of a file, or has lost what it had locked.
+    /// Returns true if this client has locks on a file, or has lost some.
     pub(crate) fn concerns(&self, ino: Ino) -> bool {
         self.used.load(Ordering::Acquire) && {
             let state = self.state.lock();
@@ -97,12 +97,12 @@ impl LockDesk {
         }
     }
 
-    /// Whether what this client had locked of a file is somebody else's now.
+    /// Returns true if what this client had locked of a file may be locked by others now.
     pub(crate) fn has_lost(&self, ino: Ino) -> bool {
         self.used.load(Ordering::Acquire) && self.state.lock().lost.contains(&ino)
     }
 
-    /// All locks are in doubt: other nodes took this one for dead.
+    /// Puts all locks in doubt: other nodes took this one for dead.
     pub fn doubt(&self) {
         for home in self.state.lock().marks.homes(&self.connections.map) {
             self.doubts.add(home);
@@ -126,7 +126,7 @@ impl LockDesk {
     }
 }
 
-/// The refusal of what is done under locks that may be somebody else's.
+/// Returns the error for what is done under locks that may be somebody else's.
 pub(super) fn lost(ino: Ino, why: &str) -> FsError {
     let text = format!("a lock of inode {ino} may be lost: {why}; close the file and lock it again");
     FsError::with(Errno::EIO, text)

@@ -14,21 +14,21 @@ use bivouac_wire::{LockKind, LockOf, LockOwners, LockTicket, LockWait, op};
 
 use super::{LockDesk, SHORT_WAIT_MS};
 
-/// Waits whose ages differ by less are of one age, in milliseconds: messages take time.
+/// Difference of ages, in milliseconds, below which two waits count as equally old: messages take time.
 const SAME_AGE_MS: u64 = 20;
-/// How often a circle is found until the wait that finds it is refused, whatever its age.
+/// Times that a deadlock is found until the wait that finds it is refused, whatever its age.
 const SPARED_MAX: u32 = 3;
 
 /// An owner of locks.
 type Owner = (ClientId, u64);
 
-/// What is to be done about a wait.
+/// The decision about a wait for a lock.
 pub enum Verdict {
     /// Nothing.
     Waits,
-    /// It is to be refused.
+    /// Refuse it.
     Refuse,
-    /// This other one is to be refused, by its own client.
+    /// Have this other one refused, by its own client.
     Elsewhere(LockWait),
 }
 
@@ -49,7 +49,7 @@ impl LockDesk {
         if found.spared > SPARED_MAX { Verdict::Refuse } else { Verdict::Elsewhere(*youngest) }
     }
 
-    /// Has another client look at its wait.
+    /// Asks another client to check its wait for a deadlock.
     pub(super) fn have_looked_at(&self, wait: &LockWait) {
         let request = LockTicket { client: wait.of.client, ino: wait.of.ino, ticket: wait.ticket };
         if wait.of.client == self.connections.id {
@@ -61,7 +61,7 @@ impl LockDesk {
         }
     }
 
-    /// The waits of a circle that this wait is part of, this one first.
+    /// Returns the waits of a circle that this wait is part of, this one first.
     fn circle(&self, ticket: u64) -> Option<Vec<LockWait>> {
         let own = {
             let state = self.state.lock();
@@ -124,7 +124,7 @@ impl LockDesk {
     }
 }
 
-/// The waits from `own` to `last`, whose holder is the owner of `own`.
+/// Returns the waits from `own` to `last`, whose holder is the owner of `own`.
 fn path(led_by: &HashMap<Owner, LockWait>, last: LockWait, own: LockWait) -> Vec<LockWait> {
     let mut waits = vec![last];
     let mut at = last;
@@ -142,7 +142,7 @@ fn same(a: &[LockWait], b: &[LockWait]) -> bool {
     a.iter().map(name).eq(b.iter().map(name))
 }
 
-/// The wait to be refused: all that look at the circle choose the same.
+/// Returns the wait to be refused: all that look at the circle choose the same.
 fn youngest(circle: &[LockWait]) -> Option<&LockWait> {
     let least = circle.iter().map(|wait| wait.waited_ms).min()?;
     let young = circle.iter().filter(|wait| wait.waited_ms <= least.saturating_add(SAME_AGE_MS));

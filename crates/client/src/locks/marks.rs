@@ -1,4 +1,4 @@
-//! Which owners may have locked something of which file.
+//! Owners that may have locks on files.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ pub struct LockMark {
 pub struct LockMarks(HashMap<Ino, Vec<LockMark>>);
 
 impl LockMarks {
-    /// A request for a lock begins.
+    /// Notes that a request for a lock begins.
     pub fn begin(&mut self, ino: Ino, lock: &FileLock) {
         let marks = self.0.entry(ino).or_default();
         let found = marks.iter().position(|mark| mark.is_of(lock));
@@ -46,7 +46,7 @@ impl LockMarks {
         }
     }
 
-    /// It has ended, however.
+    /// Ends a request, whatever its outcome.
     pub fn end(&mut self, ino: Ino, lock: &FileLock) {
         let mark = self.0.get_mut(&ino).and_then(|marks| marks.iter_mut().find(|mark| mark.is_of(lock)));
         if let Some(mark) = mark {
@@ -55,22 +55,22 @@ impl LockMarks {
         }
     }
 
-    /// Whether anybody may have locked something of a file.
+    /// Returns true if any owner may have a lock on a file.
     pub fn has_any(&self, ino: Ino) -> bool {
         self.0.contains_key(&ino)
     }
 
-    /// Whether the owner of `lock` may have locked something.
+    /// Returns true if the owner of `lock` may have a lock.
     pub fn has(&self, ino: Ino, lock: &FileLock) -> bool {
         self.of(ino).any(|mark| (mark.kind, mark.owner) == (lock.kind, lock.owner))
     }
 
-    /// What an owner may have locked in ranges.
+    /// Returns the ranges that an owner may have locked.
     pub fn of_owner(&self, ino: Ino, owner: u64) -> Vec<LockMark> {
         self.of(ino).filter(|mark| (mark.kind, mark.owner) == (LockKind::Range, owner)).copied().collect()
     }
 
-    /// What may have been locked through an open file.
+    /// Returns what may have been locked through an open file.
     pub fn of_handle(&self, ino: Ino, handle: u64) -> Vec<LockMark> {
         self.of(ino).filter(|mark| mark.handle == handle).copied().collect()
     }
@@ -85,14 +85,14 @@ impl LockMarks {
         }
     }
 
-    /// Whether an owner seems to be an open file description rather than a process: the kernel does not say. A
-    /// process is one owner, whatever it opens; descriptions are one each, and a forked process shares them.
+    /// Returns true if an owner seems to be an open file description rather than a process, which the kernel does not
+    /// tell. A process is one owner whatever it opens; descriptions are one each, and a forked process shares them.
     pub fn is_description(&self, lock: &FileLock) -> bool {
         let mut ranges = self.0.values().flatten().filter(|mark| mark.kind == LockKind::Range);
         ranges.any(|mark| (mark.pid == lock.pid) != (mark.owner == lock.owner))
     }
 
-    /// The homes of the files.
+    /// Returns the homes of the files.
     pub fn homes(&self, map: &FormationMap) -> Vec<NodeId> {
         self.0.keys().filter_map(|ino| map.home(*ino)).collect()
     }

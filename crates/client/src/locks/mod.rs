@@ -30,29 +30,29 @@ use crate::connections::Connections;
 pub(crate) use fence::{HomesInDoubt, NodeLiveness};
 use state::{Concluded, LockState, PendingUnlock, Ticket};
 
-/// How long what is tried again anyway waits for a node, in milliseconds.
+/// Wait for a node, in milliseconds, of requests that are repeated anyway.
 const SHORT_WAIT_MS: u32 = LOCK_LOOK_WAIT_MS as u32;
 
 /// Waits, for a moment at most, until files that programs have closed are closed here as well.
 pub type SettleLocks = Arc<dyn Fn() + Send + Sync>;
 
-/// What hears the outcome of a request that waited.
+/// Called with the outcome of a request that waited.
 pub type LockAnswer = Box<dyn FnOnce(FsResult<()>) + Send>;
 
-/// How a request may wait.
+/// Means for a request to wait.
 pub struct LockWaiting {
-    /// Its number, unique within the client, and the same when it is asked again after a restart.
+    /// Its number, unique within the client, and the same when it is sent again after a restart.
     pub ticket: u64,
-    /// What hears the outcome, unless it is there at once.
+    /// Called with the outcome, unless that is known at once.
     pub answer: LockAnswer,
 }
 
-/// What became of a request at once.
+/// Immediate result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locked {
     /// It is done.
     Done,
-    /// It waits; its answer comes by itself.
+    /// It waits; its answer is called later.
     Waiting,
 }
 
@@ -61,7 +61,7 @@ pub struct LockDesk {
     connections: Arc<Connections>,
     state: Mutex<LockState>,
     news: Condvar,
-    /// Whether anything was ever locked, or may be: while not, closing a file looks no further.
+    /// True if anything was ever locked, or may be; closes of files look no further while it is false.
     used: AtomicBool,
     /// Homes that may have dropped locks of this client.
     doubts: Arc<HomesInDoubt>,
@@ -82,7 +82,7 @@ impl LockDesk {
         Arc::clone(&self.doubts)
     }
 
-    /// What the client's own node knows of the others is heeded from now on.
+    /// Sets the liveness of nodes, as the client's own node knows it. To be called once.
     pub(crate) fn heed(&self, heeded: NodeLiveness) {
         assert!(self.heeded.set(heeded).is_ok(), "two nodes tell one client who lives");
     }
@@ -102,6 +102,7 @@ impl LockDesk {
         if lock.mode == LockMode::Unlock {
             return self.unlock(home, ino, lock);
         }
+        // Before the home is asked: closes in other threads look at this.
         self.used.store(true, Ordering::Release);
         match waiting {
             Some(waiting) => self.acquire(home, ino, lock, waiting),
@@ -130,6 +131,7 @@ impl LockDesk {
     ) -> FsResult<Locked> {
         let LockWaiting { ticket, answer } = waiting;
         let request = self.request(ino, lock, Some(ticket));
+        // Known before it is asked: the home may grant it before its answer is here.
         self.state.lock().open(ticket, Ticket::new(home, request, answer, Instant::now()))?;
         let asked = self.ask_for(home, &request);
         match self.conclude(ticket, asked) {
@@ -194,7 +196,7 @@ impl LockDesk {
         asked.map(|_| Locked::Done)
     }
 
-    /// A lock that is in the way of this one.
+    /// Returns a lock that is in the way of this one.
     ///
     /// # Errors
     /// `EINVAL`, `EIO`.
@@ -223,8 +225,8 @@ impl LockDesk {
         }
     }
 
-    /// Has the clients whose locks are in the way of this one close what their programs have closed: a kernel says so only
-    /// after `close` has returned. Whether it may be free now.
+    /// Asks the clients whose locks conflict with this one to complete closes of their programs, which a kernel passes
+    /// on only after `close` has returned. Returns true if the lock may be free now.
     fn settle_holders(&self, home: NodeId, ino: Ino, lock: &FileLock) -> bool {
         let request = LockOf { client: self.connections.id, node: self.connections.local, ino, lock: *lock };
         let list = self.connections.try_asking::<op::LockHolders>(home, &request, SHORT_WAIT_MS);
@@ -232,7 +234,7 @@ impl LockDesk {
             list.map_or(Vec::new(), |list| list.holders).iter().map(|of| (of.node, of.client)).collect();
         holders.sort_unstable();
         holders.dedup();
-        // Those that there were have gone meanwhile.
+        // No holders: those that there were are gone.
         let mut is_settled = holders.is_empty();
         for holders in holders.chunk_by(|a, b| a.0 == b.0) {
             let (own, others): (Vec<_>, Vec<_>) =
@@ -254,7 +256,7 @@ impl LockDesk {
         is_settled
     }
 
-    /// A process closed the file: all that it has locked of it in ranges is unlocked, through whichever open file.
+    /// Unlocks all that a process which closed the file has locked of it in ranges, through whichever open file.
     pub fn closed_by(self: &Arc<Self>, ino: Ino, owner: u64) {
         let lock = whole(LockKind::Range, owner, 0);
         self.drop_marked(ino, UnlockScope::Owner, |state, sure| {
@@ -263,7 +265,7 @@ impl LockDesk {
         });
     }
 
-    /// The last descriptor of an open file is closed: what was locked through it is unlocked.
+    /// Unlocks what was locked through an open file whose last descriptor is closed.
     pub fn released(self: &Arc<Self>, ino: Ino, handle: u64) {
         self.drop_marked(ino, UnlockScope::Handle, |state, _| {
             let marks = state.marks.of_handle(ino, handle);
@@ -305,13 +307,13 @@ impl LockDesk {
         self.news.notify_all();
     }
 
-    /// What an earlier process of this client has locked at a node becomes known here, and what it waited for is
-    /// forgotten: who still waits asks again.
+    /// Learns what an earlier process of this client has locked at a node, and drops the requests that it waited for: a
+    /// program that still waits asks again.
     pub(crate) fn resume(&self, home: NodeId) -> FsResult<()> {
         self.learn(home, 0)
     }
 
-    /// What an earlier process of this client has locked at a node is not known.
+    /// Records that what an earlier process of this client has locked at a node is unknown.
     pub(crate) fn is_unsure_of(&self, home: NodeId) {
         self.used.store(true, Ordering::Release);
         self.state.lock().unsure.insert(home);
@@ -330,14 +332,14 @@ impl LockDesk {
         Ok(())
     }
 
-    /// Files of which this client has something locked at a home.
+    /// Returns the files of which this client has something locked at a home.
     fn held(&self, home: NodeId) -> FsResult<HashSet<Ino>> {
         let mut held = HashSet::new();
         self.list(home, false, 0, |of| held.extend([of.ino]))?;
         Ok(held)
     }
 
-    /// All locks of this client at a home.
+    /// Lists all locks of this client at a home.
     fn list(
         &self,
         home: NodeId,
@@ -347,6 +349,7 @@ impl LockDesk {
     ) -> FsResult<()> {
         let mut after = None;
         loop {
+            // Waits are dropped once, with the first page.
             let request = ListLocksRequest { drop_waits: drop_waits && after.is_none(), after };
             let list = self.connections.try_asking::<op::ListLocks>(home, &request, wait_ms)?;
             after = list.locks.last().copied();
@@ -357,7 +360,7 @@ impl LockDesk {
         }
     }
 
-    /// Whether anything was ever locked, or may be.
+    /// Returns true if anything was ever locked, or may be.
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.used.load(Ordering::Acquire)
@@ -374,16 +377,17 @@ impl LockDesk {
         }
     }
 
-    /// Requests under these numbers have their locks.
+    /// Answers the requests under these numbers, which have their locks.
     pub fn granted(&self, tickets: &[u64]) {
         let over: Vec<LockAnswer> = {
             let mut state = self.state.lock();
             tickets.iter().filter_map(|ticket| state.granted(*ticket)).collect()
         };
+        // Without the lock: answers are functions of the caller.
         over.into_iter().for_each(|answer| answer(Ok(())));
     }
 
-    /// What these owners wait for, as far as it may be part of a circle.
+    /// Returns what these owners wait for, as far as it may be part of a deadlock.
     #[must_use]
     pub fn waits(&self, owners: &[u64]) -> Vec<LockWait> {
         let state = self.state.lock();
@@ -393,7 +397,7 @@ impl LockDesk {
         wanted.map(|(number, ticket)| self.wait(*number, ticket)).collect()
     }
 
-    /// Has the wait looked at now.
+    /// Makes a wait's check for a deadlock due now, and wakes the threads that wait.
     pub fn look_again(&self, ticket: u64) {
         if let Some(ticket) = self.state.lock().tickets.get_mut(&ticket) {
             (ticket.due, ticket.asked) = (Instant::now(), 0);
@@ -423,7 +427,7 @@ impl LockDesk {
     }
 }
 
-/// The unlocking of everything that an owner has locked.
+/// Returns the unlocking of everything that an owner has locked.
 fn whole(kind: LockKind, owner: u64, handle: u64) -> FileLock {
     FileLock { kind, mode: LockMode::Unlock, owner, handle, pid: 0, start: 0, end: LOCK_END_MAX }
 }

@@ -1,4 +1,4 @@
-//! What a client knows of its locks: marks, requests that wait, unlocking that could not be told.
+//! State of a client's locks: marks, requests that wait, and unlockings that could not be sent.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use super::LockAnswer;
 use super::certain_locks::{CertainLocks, UnlockStamp};
 use super::marks::LockMarks;
 
-/// Most requests that are remembered as taken back before they came.
+/// Most requests that are remembered as cancelled before they arrived.
 const EARLY_MAX: usize = 256;
 
-/// How often a new wait is looked at each time that it is asked for, and how seldom later.
+/// Number of first repetitions of a wait that each check for a deadlock, and interval of later checks.
 const LOOKS_AT_FIRST: u32 = 3;
 const LOOK_EVERY: u32 = 8;
 
@@ -26,18 +26,18 @@ pub struct Ticket {
     pub since: Instant,
     /// When to ask again.
     pub due: Instant,
-    /// Whether somebody asks the home about it right now. It is not answered meanwhile: what asks for the lock
-    /// must not arrive after the program has unlocked it again.
+    /// Set while a thread asks the home about it. It is not answered meanwhile: the request for the lock must not
+    /// arrive after the program has unlocked it again.
     pub busy: bool,
-    /// Whether the home has told, while somebody asked, that it has its lock.
+    /// Set if the home has reported, while a thread asked, that it has its lock.
     granted: bool,
-    /// What had been unlocked when it began.
+    /// State of unlockings when it began.
     begun: Option<UnlockStamp>,
     /// Why it is to be taken back.
     pub refusal: Option<Errno>,
-    /// How often it was asked for again since somebody wanted it looked at.
+    /// How many times it was asked for since a check for a deadlock was wanted.
     pub asked: u32,
-    /// How often it was found in a circle without being the one to be refused.
+    /// How many times it was found in a deadlock without being the one to refuse.
     pub spared: u32,
 }
 
@@ -49,13 +49,13 @@ pub struct PendingUnlock {
     pub busy: bool,
 }
 
-/// What became of a request.
+/// Result of asking for a waiting request.
 pub enum Concluded {
-    /// It is over.
+    /// It is over; the outcome is to be passed on.
     Over(LockAnswer, FsResult<()>),
     /// It waits for this home.
     Waits(NodeId),
-    /// It is not there any more.
+    /// It does not exist any more.
     Unknown,
 }
 
@@ -78,27 +78,27 @@ pub struct LockState {
 }
 
 impl LockState {
-    /// A file is not lost any more when nobody is left who had locked something of it.
+    /// Forgets that a file is lost when nobody is left who had locked something of it.
     pub fn forget_lost(&mut self, ino: Ino) {
         if !self.marks.has_any(ino) {
             self.lost.remove(&ino);
         }
     }
 
-    /// The home of a file has dropped what was locked of it.
+    /// Notes that the home of a file has dropped what was locked of it.
     pub fn lose(&mut self, ino: Ino) {
         log::error!("what was locked of inode {ino} is lost; writing to it fails until it is closed");
         self.lost.insert(ino);
         self.certain.forget(ino);
     }
 
-    /// A request for a lock begins.
+    /// Notes that a request for a lock begins.
     pub fn begin(&mut self, ino: Ino, lock: &FileLock) -> UnlockStamp {
         self.marks.begin(ino, lock);
         self.certain.begin(ino, lock)
     }
 
-    /// It is over.
+    /// Ends a request.
     pub fn end(&mut self, ino: Ino, lock: &FileLock, begun: UnlockStamp, is_granted: bool) {
         self.marks.end(ino, lock);
         self.certain.end(ino, lock, begun, is_granted);
@@ -111,8 +111,8 @@ impl Ticket {
         Ticket { home, request, answer, since: now, due: now, busy, granted, begun, refusal, asked, spared }
     }
 
-    /// Whether it is time to look for a circle. The wait that closes one looks soon after it has begun; later looks
-    /// are for what went wrong then.
+    /// Returns true if it is time to check for a deadlock. The wait that closes one is checked soon after it has begun;
+    /// later checks are for failures then.
     pub fn wants_a_look(&mut self) -> bool {
         self.asked = self.asked.saturating_add(1);
         self.asked <= LOOKS_AT_FIRST || self.asked.is_multiple_of(LOOK_EVERY)
@@ -131,7 +131,7 @@ impl PendingUnlock {
 }
 
 impl LockState {
-    /// A request begins.
+    /// Begins a request.
     ///
     /// # Errors
     /// `EINTR` if it was taken back already; `ENOTCONN` when the client is at its end.
@@ -148,7 +148,7 @@ impl LockState {
         Ok(())
     }
 
-    /// The home has said whether a request has its lock.
+    /// Takes in whether a request has its lock, as the home has said.
     pub fn conclude(&mut self, number: u64, asked: FsResult<bool>, now: Instant) -> Concluded {
         let Some(ticket) = self.tickets.get_mut(&number) else { return Concluded::Unknown };
         let outcome = match asked {
@@ -168,7 +168,7 @@ impl LockState {
             .map_or(Concluded::Unknown, |answer| Concluded::Over(answer, outcome))
     }
 
-    /// A request is over, and has its lock or not; what hears of it.
+    /// Ends a request, which has its lock or not. Returns what hears of it.
     pub fn finish(&mut self, number: u64, is_granted: bool) -> Option<LockAnswer> {
         let ticket = self.tickets.remove(&number)?;
         let SetLockRequest { ino, lock, .. } = ticket.request;
@@ -176,14 +176,14 @@ impl LockState {
         Some(ticket.answer)
     }
 
-    /// The home tells that a request has its lock.
+    /// Notes that the home tells that a request has its lock. Returns what hears of it, unless a thread asks just now.
     pub fn granted(&mut self, number: u64) -> Option<LockAnswer> {
         let ticket = self.tickets.get_mut(&number)?;
         ticket.granted = true;
         if ticket.busy { None } else { self.finish(number, true) }
     }
 
-    /// A request is to be taken back.
+    /// Marks a request as one to be taken back.
     pub fn interrupt(&mut self, number: u64, now: Instant) {
         match self.tickets.get_mut(&number) {
             Some(ticket) => {
@@ -199,7 +199,7 @@ impl LockState {
         }
     }
 
-    /// The requests that nobody asks about of a home that has been away for too long; each with what it gets.
+    /// Returns the requests that nobody asks about of a home that has been away for too long; each with what it gets.
     pub fn give_up(&mut self, home: NodeId) -> Vec<(LockAnswer, Errno)> {
         let of_home = self.tickets.iter().filter(|(_, ticket)| ticket.home == home && !ticket.busy);
         let given_up: Vec<(u64, Errno)> =
@@ -208,8 +208,8 @@ impl LockState {
         given_up.into_iter().filter_map(finish).collect()
     }
 
-    /// Whether a request's wait may be part of a circle: waits for `flock` and of open file descriptions are not
-    /// looked at, as on Linux.
+    /// Returns true if a request's wait may be part of a deadlock that is looked for. As on Linux, that is not done for
+    /// `flock` and for open file descriptions.
     pub fn may_be_in_a_circle(&self, ticket: &Ticket) -> bool {
         let lock: &FileLock = &ticket.request.lock;
         lock.kind == LockKind::Range && !ticket.granted && !self.marks.is_description(lock)
@@ -230,7 +230,7 @@ impl LockState {
     }
 }
 
-/// The pause between two attempts.
+/// Returns the pause between two attempts.
 pub fn ask_every() -> Duration {
     Duration::from_millis(LOCK_ASK_MS)
 }

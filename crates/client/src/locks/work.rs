@@ -11,13 +11,13 @@ use super::look::Verdict;
 use super::state::{LockState, PendingUnlock, Ticket, ask_every};
 use super::{LockDesk, SHORT_WAIT_MS};
 
-/// What there is to do for a home.
+/// Work to do at a home.
 enum Job {
     /// Ask again for a lock.
     Ask(u64, SetLockRequest),
-    /// Take a request back.
+    /// Cancel a request.
     Cancel(u64, SetLockRequest, Errno),
-    /// Unlock what could not be unlocked before.
+    /// Repeat an unlocking that could not be sent.
     Send(SetLockRequest),
 }
 
@@ -71,6 +71,7 @@ impl LockDesk {
     fn ask_again(self: &Arc<Self>, home: NodeId, ticket: u64, request: &SetLockRequest) {
         let asked = self.ask_for(home, request);
         if let Some((answer, outcome)) = self.conclude(ticket, asked) {
+            // The program hears of it before the home is asked whether it is there, which may take a while.
             let failed = outcome.as_ref().is_err_and(|error| error.errno() == Errno::EIO);
             answer(outcome);
             if failed {
@@ -108,8 +109,8 @@ impl LockDesk {
         }
     }
 
-    /// One request has waited for the home for the bounded time. If it is the home that is away, and not this request
-    /// that went wrong, the others have waited for it too, and do not do so one after the other.
+    /// Handles a request that has waited for the home for the bounded time. If the home is away, rather than this
+    /// request lost, all others that wait for it are given up too, instead of one after the other.
     fn give_up_if_away(&self, home: NodeId) {
         if self.connections.try_asking::<op::Ping>(home, &(), SHORT_WAIT_MS).is_ok() {
             return;
@@ -171,8 +172,9 @@ impl LockState {
         Some(Job::Send(unsent.request))
     }
 
-    /// When there will be something to do; `None` if never.
+    /// Returns when there is something to do; `None` if never.
     fn next_due(&self, home: NodeId) -> Option<Instant> {
+        // Nobody knows yet when something that another thread is at is due again.
         let busy = Instant::now() + ask_every();
         let when = |due: Instant, taken: bool| if taken { busy } else { due };
         let tickets = self.tickets.values().filter(|ticket| ticket.home == home);

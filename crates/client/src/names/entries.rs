@@ -1,12 +1,12 @@
-//! What a process that is no mount caches of names and attributes: what nodes of its machine say of them, as long as their
-//! leases run and no callback ends it. Callbacks are words in memory that the process shares with the node
-//! ([`Invalidations`]), so going by what is cached takes no message, no thread that listens, and no lock that is held while
-//! anybody is asked. Why it is right: docs/decisions/0073-leases.md.
+//! Cache of names and attributes in a process that is not a mount: replies of nodes of its machine, as long as their
+//! leases run and no callback ends them. Callbacks are words in memory shared with the node ([`Invalidations`]), so
+//! that using what is cached takes no message, no listening thread, and no lock that is held while a node is asked.
+//! Correctness: docs/decisions/0073-leases.md.
 //!
-//! Of a directory in which names are asked for again and again all of them are asked for at once: then it is known, too,
-//! which there are not (docs/decisions/0017-local-direct-access.md).
+//! Of a directory in which names are looked up again and again, all names are fetched at once, which also makes their
+//! absence known (docs/decisions/0017-local-direct-access.md).
 //!
-//! The process is a client of its own here: so it is called back for what it changes itself, as for anybody's change.
+//! The process is a client of its own here, so that it is called back for its own changes as for any other's.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -25,7 +25,7 @@ use crate::content::direct::open_session;
 use crate::homes::spread::SpreadDirs;
 
 const SHARDS: usize = 64;
-/// Most things of a shard; then those go whose leases are over, and if there are none, all.
+/// Most entries of a shard; beyond that, those whose leases have ended are dropped, and if there are none, all.
 const CACHED_MAX: usize = 256;
 /// Most directories of which all names are cached.
 const LISTED_MAX: usize = 64;
@@ -35,11 +35,11 @@ const ENTRIES_MAX: u64 = 4096;
 /// more for each so many entries: about when the questions have cost what the list will.
 const QUESTIONS: u64 = 2;
 const ENTRIES_PER_QUESTION: u64 = 32;
-/// How long all are not asked for after they could not be cached.
+/// Pause before all names are fetched again after they could not be cached.
 const UNLISTED: Duration = Duration::from_millis(4 * LEASE_MS);
-/// How long a node is not asked again after it could not be.
+/// Pause before a node is asked again that could not be reached.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long one thread waits for what another one asks; then its kernel is quicker.
+/// Longest wait for a request of another thread; beyond that, going through the kernel is faster.
 const TURN: Duration = Duration::from_millis(5);
 /// Longest wait for an answer; then the same is asked as usual.
 const WAIT: Duration = Duration::from_secs(10);
@@ -56,13 +56,13 @@ pub struct EntryCache {
     turn: Mutex<()>,
 }
 
-/// Who looks at a path in the place of a kernel, which checks permissions and knows what its mount knows.
+/// A caller that stands in for a kernel: it checks permissions, and sees what its mount sees.
 pub struct Looker<'a> {
     /// The mount's node.
     pub node: NodeId,
-    /// Whether a link at the end of a path is to be followed.
+    /// Set if a symbolic link at the end of a path is to be followed.
     pub follow: bool,
-    /// Whether it surely may search a directory.
+    /// Returns true if the caller certainly may search a directory.
     pub may_search: &'a dyn Fn(&Attr) -> bool,
 }
 
@@ -71,7 +71,7 @@ struct NodeConnection {
     address: Address,
     identity: Identity,
     line: Mutex<ConnectionState>,
-    /// What the node's mounts have not told, by the present connection or the last one.
+    /// Counters of times that the node's mounts have not sent, over this connection or the last one.
     untold: RwLock<Option<Arc<PendingTimeCounters>>>,
 }
 
@@ -83,20 +83,20 @@ enum ConnectionState {
 
 struct Open {
     line: Line,
-    /// For which the node raises the words.
+    /// The session, for which the node raises the words.
     session: Session,
     words: Arc<Invalidations>,
-    /// What the words were before the last question.
+    /// Values of the words before the last request.
     before: Counts,
 }
 
-/// That something was told under a lease.
+/// Stamp of a reply that came with a lease.
 #[derive(Clone)]
 struct LeaseStamp {
-    /// Of the node that told it.
+    /// Words of the node that sent it.
     words: Arc<Invalidations>,
     key: u64,
-    /// What its word was before it was asked for.
+    /// Value of its word before the request.
     count: u32,
     asked: Instant,
     until: Instant,
@@ -139,7 +139,7 @@ impl LeaseStamp {
         self.words.count(self.key) == self.count && Instant::now() < self.until
     }
 
-    /// Whether it was told without a lease, a moment ago.
+    /// Returns true if it came without a lease a moment ago.
     fn was_refused(&self) -> bool {
         self.until == self.asked && self.asked.elapsed() < Duration::from_millis(LEASE_MS)
     }
@@ -173,13 +173,13 @@ impl<K: Eq + Hash, T: Clone> Cached<K, T> {
     }
 }
 
-/// The key of an inode's attributes, which is well mixed in its highest bits.
+/// Returns the key of an inode's attributes, which is well mixed in its highest bits.
 fn key_of(ino: Ino) -> u64 {
     Invalidation { ino, name: None }.key()
 }
 
 impl Open {
-    /// What was told of this key since the words were noted.
+    /// Returns the stamp of a reply for this key, requested after the words were noted.
     fn told(&self, key: u64, asked: Instant, lease_ms: u32) -> LeaseStamp {
         let until = asked + Duration::from_millis(lease_ms.into());
         LeaseStamp { words: Arc::clone(&self.words), key, count: self.before.of(key), asked, until }
@@ -237,7 +237,7 @@ impl NodeConnection {
         Ok(Open { line, session, words, before: Counts::default() })
     }
 
-    /// What the node's mounts have not told; `None` if nobody can say.
+    /// Returns the counters of times that the node's mounts have not sent; `None` if they cannot be had.
     fn untold(&self) -> Option<Arc<PendingTimeCounters>> {
         let known = self.untold.read().clone();
         known.or_else(|| {
@@ -254,7 +254,8 @@ impl NodeConnection {
 }
 
 impl EntryCache {
-    /// Of these nodes of this machine, which know this process by `identity` and by no other that changes anything.
+    /// Creates the sessions at these nodes of this machine, which know this process by `identity` and by no other that
+    /// changes anything.
     pub fn new(map: Arc<FormationMap>, here: &[(NodeId, Address)], identity: &Identity) -> EntryCache {
         let door = |(node, address): &(NodeId, Address)| {
             let (address, identity) = (address.clone(), identity.clone());
@@ -274,8 +275,8 @@ impl EntryCache {
         EntryCache { map, nodes, spread, names, attrs, listings, turn: Mutex::default() }
     }
 
-    /// What is at a path below a directory, if all of it is cached, or, where it may ask, is at nodes of this machine and no
-    /// link is on the way. `None` if it is to be looked for as usual.
+    /// Looks a path up below a directory, if all of it is cached or, with `may_ask`, is at nodes of this machine and no
+    /// link is on the way. Returns `None` if it has to be looked up as usual.
     pub fn find(
         &self,
         top: Ino,
@@ -287,7 +288,7 @@ impl EntryCache {
             return self.walk(top, path, may_ask, looker);
         }
         self.walk(top, path, false, looker).or_else(|| {
-            // What another thread is asking for may be what this one lacks.
+            // Another thread may be fetching what this one lacks.
             let _turn = self.turn.try_lock_for(TURN)?;
             self.walk(top, path, true, looker)
         })
@@ -335,8 +336,8 @@ impl EntryCache {
         (attr.is_dir() || path.last() != Some(&b'/')).then_some(Ok(attr))
     }
 
-    /// Inode and kind of what a name in a directory leads to, if there is such a name, and its attributes where it was asked
-    /// for just now. `None` if that is to be asked as usual.
+    /// Returns the inode and kind of what a name in a directory leads to, if there is such a name, and its attributes
+    /// where it was asked for just now. `None` if that is to be asked as usual.
     fn name(&self, dir: Ino, name: &[u8], may_ask: bool) -> Option<(Leads, Option<CachedAttrs>)> {
         let hash = entry_hash(dir, name);
         let cached = self.names.get(hash, &(dir, hash)).filter(|entry| *entry.name == *name);
@@ -373,9 +374,11 @@ impl EntryCache {
                     (Some((found.ino, found.kind)), seen, found.lease_ms)
                 }
                 Ok(found) => (None, None, found.lease_ms),
+                // No lease comes with it: it holds for this call only.
                 Err(error) if error.errno() == Errno::ENOENT => return Some((None, None)),
                 Err(error) => {
                     if error.errno() == Errno::EREMOTE {
+                        // The next question goes to the entry's shard; this one is answered the usual way.
                         self.spread.add(dir);
                     }
                     return None;
@@ -387,7 +390,7 @@ impl EntryCache {
         })?
     }
 
-    /// Attributes of an inode. `None` if they are to be asked for as usual.
+    /// Returns the attributes of an inode. `None` if they are to be asked for as usual.
     fn attr(&self, ino: Ino, may_ask: bool) -> Option<CachedAttrs> {
         let key = key_of(ino);
         let cached = self.attrs.get(key >> 32, &ino);
@@ -415,7 +418,7 @@ impl EntryCache {
         Some(seen)
     }
 
-    /// What the list of a directory says of a name, if there is one.
+    /// Looks a name up in the list of a directory, if there is a valid one.
     fn listed(&self, dir: Ino, name: &[u8]) -> Option<Leads> {
         let mut listings = self.listings.lock();
         let listing = listings.get_mut(&dir)?;
@@ -424,7 +427,7 @@ impl EntryCache {
         Some(names.all.get(name).copied())
     }
 
-    /// A name is about to be asked for: whether all are to be.
+    /// Notes that a name is about to be asked for. Returns true if all names are to be.
     fn is_to_be_listed(&self, dir: Ino) -> bool {
         let (now, lease) = (Instant::now(), Duration::from_millis(LEASE_MS));
         let questions = {

@@ -1,4 +1,4 @@
-//! What this client knows of names and does not have to ask for, and making names and removing them with that in mind.
+//! Names that need not be asked for, and changes of names that keep this up to date.
 
 pub mod entries;
 pub mod spread_dir_cache;
@@ -15,16 +15,16 @@ use entries::EntryCache;
 use spread_dir_cache::SpreadDirCache;
 use whole::WholeDirs;
 
-/// What is known of names.
+/// Known names.
 pub struct Names {
     connections: Arc<Connections>,
     homes: Arc<Homes>,
     pub reclaimer: SpaceReclaimer,
-    /// Targets of the near node.
+    /// Targets of the nearest node.
     near: Vec<TargetIndex>,
     pub whole: WholeDirs,
     pub spread_dirs: SpreadDirCache,
-    /// In a process that is no node.
+    /// In a process that is not a node.
     pub entries: Option<EntryCache>,
 }
 
@@ -40,7 +40,7 @@ impl Names {
         Names { connections, homes, reclaimer, near, whole, spread_dirs, entries }
     }
 
-    /// A target of the near node; files take turns.
+    /// Returns a target of the near node; files take turns.
     pub fn near_target(&self) -> Option<TargetIndex> {
         let turn = self.connections.asked() as usize;
         self.near.get(turn.checked_rem(self.near.len())?).copied()

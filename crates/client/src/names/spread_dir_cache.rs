@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::Names;
 
-/// What this client has changed in a directory, in all.
+/// Sum of this client's changes in a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     entries: i64,
@@ -23,7 +23,7 @@ pub struct Changes {
 
 struct CachedDirAttrs {
     attr: Attr,
-    /// What had been changed when the home was asked.
+    /// Changes that had been made when the home was asked.
     before: Changes,
     until: Instant,
 }
@@ -44,7 +44,7 @@ pub struct SpreadDirCache {
 }
 
 impl SpreadDirCache {
-    /// This client has made (1) or removed (-1) an entry, or replaced one (0).
+    /// Counts an entry that this client has made (1), removed (-1) or replaced (0).
     pub fn changed(&self, dir: Ino, entries: i64, subdirs: i32) {
         if !self.any.load(Ordering::Acquire) {
             return;
@@ -57,7 +57,7 @@ impl SpreadDirCache {
         }
     }
 
-    /// What is known of a directory, if that is fresh enough; and otherwise what has been changed so far.
+    /// Returns the attributes of a directory if they are fresh enough, otherwise the changes so far.
     fn look(&self, ino: Ino) -> Result<Attr, Changes> {
         let mut dirs = self.dirs.lock();
         if dirs.len() >= SPREAD_KNOWN_MAX && !dirs.contains_key(&ino) {
@@ -71,7 +71,7 @@ impl SpreadDirCache {
         }
     }
 
-    /// The home's answer to who had changed so much when it was asked.
+    /// Returns the home's answer to who had changed so much when it was asked.
     fn keep(&self, attr: Attr, before: Changes, asked: Instant) -> Attr {
         let mut dirs = self.dirs.lock();
         let dir = dirs.entry(attr.ino).or_default();
@@ -85,14 +85,14 @@ impl SpreadDirCache {
         attr
     }
 
-    /// For how long what is known of a directory may still be shown.
+    /// Returns for how long cached attributes may still be shown.
     pub fn left(&self, ino: Ino) -> Duration {
         let dirs = self.dirs.lock();
         let cached = dirs.get(&ino).and_then(|dir| dir.cached.as_ref());
         cached.map_or(Duration::ZERO, |cached| cached.until.saturating_duration_since(Instant::now()))
     }
 
-    /// This client has changed something whose effect is not known here.
+    /// Counts a change of this client whose effect is not known here.
     pub fn forget(&self, ino: Ino) {
         if self.any.load(Ordering::Acquire)
             && let Some(dir) = self.dirs.lock().get_mut(&ino)
@@ -118,8 +118,8 @@ impl CachedDirAttrs {
 }
 
 impl Names {
-    /// As `look`, for a kernel: attributes of a spread directory may be up to [`SPREAD_ATTR_MS`] old as far as others have
-    /// changed them. A change of this client that is under way meanwhile may be counted twice for as long.
+    /// Like `look`, for a kernel: attributes of a spread directory may be up to [`SPREAD_ATTR_MS`] old with respect to
+    /// other clients' changes. A change of this client that is under way may be counted twice for as long.
     pub fn getattr_cached(&self, ino: Ino, look: impl FnOnce(Ino) -> FsResult<Attr>) -> FsResult<Attr> {
         if !self.homes.spread.has(ino) {
             return look(ino);

@@ -3,10 +3,10 @@
 //! another node's directory costs.
 //!
 //! The names come from the directory's home, as hashes, once this client has made a number of entries there. They hold
-//! while its lease on the directory's slot runs without a break, until it is told that somebody else changes a name there. A spread
-//! takes the leases away first, so it ends them too. What this client
-//! itself makes is added before it is asked for. A name that it removed is taken out if nothing else happened in between: one too many costs a
-//! question only.
+//! while its lease on the directory's slot runs without a break, until it is told that somebody else changes a name
+//! there. A spread takes the leases away first, so it ends them too. What this client itself makes is added before it
+//! is asked for. A name that it removed is taken out if nothing else happened in between: one too many costs a question
+//! only.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -22,19 +22,21 @@ use super::Names;
 use crate::homes::leases::Run;
 use crate::operation::OpCtx;
 
-/// So many entries are made before the names are fetched; twice as many before each further time, since others seem to work there.
+/// Entries made before the names are fetched; doubled for each further time, since other clients seem to change the
+/// directory.
 const MADE_FIRST: u32 = 16;
 
 /// Names that may be made at any time; beyond that, no name is taken for absent any more.
 const UNSURE_MAX: usize = 1024;
 
-/// What is known of names, by directory.
+/// Known names, by directory.
 #[derive(Default)]
 pub struct WholeDirs {
     dirs: Mutex<HashMap<Ino, Dir>>,
-    /// Hashes of names that may be made at any time, since nobody answered. The others are known all the same.
+    /// Hashes of names that may be made at any time, since the outcome of making them is unknown. Others are known all
+    /// the same.
     unsure: Mutex<HashSet<u64>>,
-    /// There were too many of these: nothing is known any more.
+    /// Set once there were too many of these: no absence is certain any more.
     is_unsure: AtomicBool,
 }
 
@@ -52,14 +54,14 @@ struct Dir {
 }
 
 struct Hashes {
-    /// How many names at least have each hash.
+    /// Number of names with each hash, or more.
     hashes: HashMap<u64, u32>,
     /// The lease that they hold with.
     run: Run,
 }
 
 impl WholeDirs {
-    /// Whether a name is surely not there, given the present run of the lease on its directory's slot.
+    /// Returns true if a name certainly does not exist, given the present run of the lease on its directory's slot.
     fn lacks(&self, dir: Ino, hash: u64, run: Option<Run>) -> bool {
         let (dirs, Some(run)) = (self.dirs.lock(), run) else { return false };
         let names = dirs.get(&dir).and_then(|dir| dir.names.as_ref());
@@ -67,12 +69,12 @@ impl WholeDirs {
         if !lacks {
             return false;
         }
-        // Under the lock: a name that is over the limit is noted by the flag and leaves the set in one step.
+        // Under the lock: a name beyond the limit sets the flag and leaves the set in one step.
         let unsure = self.unsure.lock();
         !self.is_unsure.load(Ordering::Acquire) && !unsure.contains(&hash)
     }
 
-    /// Nobody answered whether a name was made: it may be, at any time.
+    /// Records that the outcome of making a name is unknown: it may appear at any time.
     fn may_be_made(&self, hash: u64) {
         let mut unsure = self.unsure.lock();
         unsure.insert(hash);
@@ -82,7 +84,7 @@ impl WholeDirs {
         }
     }
 
-    /// A name is about to be made.
+    /// Notes that a name is about to be made.
     fn begin(&self, ino: Ino, hash: u64) {
         let mut dirs = self.dirs.lock();
         if dirs.len() >= WHOLE_DIRS_MAX && !dirs.contains_key(&ino) {
@@ -102,7 +104,8 @@ impl WholeDirs {
         dir.names.take_if(|names| names.hashes.len() > NAMES_KNOWN_MAX);
     }
 
-    /// It was made, or surely not. Whether the names should be fetched, given the present run of the lease.
+    /// Ends the making of a name, which was made or certainly not. Returns true if the names should be fetched, given
+    /// the present run of the lease.
     fn end(&self, ino: Ino, hash: u64, made: bool, run: Option<Run>) -> bool {
         let mut dirs = self.dirs.lock();
         let Some(dir) = dirs.get_mut(&ino) else { return false };
@@ -119,7 +122,7 @@ impl WholeDirs {
         true
     }
 
-    /// The names have come, with a lease, or not.
+    /// Takes in the names, with a lease; or notes that they have not come.
     fn fetched(&self, ino: Ino, names: Option<(Vec<u64>, Run)>) {
         let mut dirs = self.dirs.lock();
         let Some(dir) = dirs.get_mut(&ino) else { return };
@@ -132,7 +135,8 @@ impl WholeDirs {
         });
     }
 
-    /// Somebody else is about to change names in a directory of this slot. An answer that is on its way is from before.
+    /// Forgets the names of directories in this slot, where another client is about to change names. A reply under way
+    /// is from before.
     pub fn forget(&self, slot: Slot) {
         let mut dirs = self.dirs.lock();
         for (_, dir) in dirs.iter_mut().filter(|(ino, _)| ino.slot() == slot) {
@@ -141,13 +145,13 @@ impl WholeDirs {
         }
     }
 
-    /// Before a name is removed: the changes so far, if nothing is being made that could be it.
+    /// Returns the number of changes so far, before a name is removed, if nothing is being made that could be it.
     fn quiet(&self, ino: Ino) -> Option<u64> {
         let dirs = self.dirs.lock();
         dirs.get(&ino).filter(|dir| dir.names.is_some() && dir.making.is_empty()).map(|dir| dir.changes)
     }
 
-    /// A name was removed by what began after so many changes.
+    /// Notes that a name was removed by what began after so many changes.
     fn removed(&self, ino: Ino, hash: u64, changes: u64) {
         let mut dirs = self.dirs.lock();
         let dir = dirs.get_mut(&ino).filter(|dir| dir.changes == changes);
@@ -173,7 +177,7 @@ impl Hashes {
 }
 
 impl Names {
-    /// Whether a name is surely not there.
+    /// Returns true if a name certainly does not exist.
     pub fn lacks(&self, dir: Ino, name: &[u8]) -> bool {
         self.is_elsewhere(dir)
             && self.whole.lacks(dir, entry_hash(dir, name), self.homes.leases.run(dir.slot()))
@@ -194,6 +198,7 @@ impl Names {
         let hash = entry_hash(dir, name);
         self.whole.begin(dir, hash);
         let made = self.reclaimer.retry_after_reclaim(make);
+        // It may be made yet: from now on this name is not known to be absent.
         if made.as_ref().is_err_and(|error| error.errno() == Errno::EIO) {
             self.whole.may_be_made(hash);
         }
@@ -220,7 +225,7 @@ impl Names {
         Ok(removed)
     }
 
-    /// Whether asking for a name takes a message, to one node that knows all the others.
+    /// Returns true if a lookup takes a message, to one node that knows all names of the directory.
     fn is_elsewhere(&self, dir: Ino) -> bool {
         !self.homes.spread.has(dir)
             && self.connections.take_leases()

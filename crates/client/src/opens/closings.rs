@@ -1,9 +1,9 @@
 //! Closes that other nodes have yet to hear of: told together, and soon.
 //!
 //! Nobody waits for a home to hear that a file was closed, so closes are kept for a moment and sent as one message. A
-//! home hears of them before it hears of anything that removes a name, because the content of a file without a name
-//! is kept while it seems to be open. What cannot be told need not be: whoever comes back to a node, or is come back
-//! to, says what is open ([`crate::opens::reassert`]), and what is closed is not among it. How files were used goes with
+//! home hears of them before it hears of anything that removes a name, because the content of a file without a name is
+//! kept while it seems to be open. What cannot be told need not be: whoever comes back to a node, or is come back to,
+//! says what is open ([`crate::opens::reassert`]), and what is closed is not among it. How files were used goes with
 //! them; that is lost with a node that is away.
 
 use std::sync::{Arc, Weak};
@@ -21,9 +21,9 @@ use crate::on_demand_worker::OnDemandWorker;
 
 /// Closes of one node that are sent without waiting for more.
 const MANY: usize = 64;
-/// How long a close is kept at most before it is sent.
+/// Longest delay of a close.
 const SOON: Duration = Duration::from_millis(10);
-/// How long a node is waited for that does not answer, in milliseconds.
+/// Wait for a node that does not answer, in milliseconds.
 const WAIT_MS: u32 = 1000;
 const STACK: usize = 128 << 10;
 
@@ -37,11 +37,12 @@ struct CloseBatcher {
     flusher: OnDemandWorker,
 }
 
-/// What a node has yet to hear.
+/// Closes that remain to be sent to a node.
 #[derive(Default)]
 struct Queue {
     unsent: Mutex<UnsentCloses>,
-    /// Held while a batch is on its way: who sends what there is waits for the batch before.
+    /// Held while a batch is under way: a sender waits for the batch before, so that closes sent earlier have arrived
+    /// when it returns.
     sending: Mutex<()>,
 }
 
@@ -58,13 +59,13 @@ impl UnsentCloses {
 }
 
 impl Closings {
-    /// For a client of these nodes.
+    /// Creates the queues for a client of these nodes.
     pub fn new(client: ClientId, known: Arc<KnownFiles>, nodes: &[Arc<dyn Transport>]) -> Closings {
         let nodes = nodes.iter().map(|node| (Arc::clone(node), Queue::default())).collect();
         Closings(Arc::new(CloseBatcher { client, known, nodes, flusher: OnDemandWorker::default() }))
     }
 
-    /// Has a node hear soon that an open has ended, if one has, and how files were used.
+    /// Queues the end of an open, if given, and uses of files, to be sent to a node soon.
     pub fn put(&self, node: NodeId, open: Option<(Ino, OpenId)>, uses: Vec<FileUseDelta>) {
         let Some((_, queue)) = self.0.nodes.get(usize::from(node.0)) else { return };
         let (before, now) = {
@@ -77,18 +78,18 @@ impl Closings {
         if now >= MANY {
             self.0.send(node);
         } else if before == 0 && now > 0 {
-            // What was put before has called already, and is not sent before this is.
+            // The earlier entries have called the thread already, and are not sent without these.
             self.wake();
         }
     }
 
-    /// Has a node hear now what it has not heard yet, or all of them: also what another thread is telling it. When this
-    /// returns, it has heard of all closes before, if it answers.
+    /// Sends what is queued for a node, or for all, also what another thread is sending. On return, nodes that answer
+    /// have got all closes queued before.
     pub fn send(&self, node: Option<NodeId>) {
         node.map_or_else(|| self.0.send_all(), |node| self.0.send(node));
     }
 
-    /// Has the thread send soon what there is.
+    /// Calls the thread that sends what is queued.
     fn wake(&self) {
         let batcher = Arc::downgrade(&self.0);
         let spawn = || {

@@ -1,4 +1,4 @@
-//! What this client has open, and how it uses it: the homes hear of both, mostly a little later.
+//! Open files of this client and their use, which homes are told of, mostly with a small delay.
 
 pub mod closings;
 pub mod uses;
@@ -22,14 +22,14 @@ use watch::Keeper;
 /// Most opens in one message.
 const BATCH: usize = 8192;
 
-/// What homes are told of open files.
+/// Reports of open files to their homes.
 pub struct Opens {
     connections: Arc<Connections>,
     known: Arc<KnownFiles>,
-    /// How files are used.
+    /// Use of files.
     pub uses: UseTable,
     keeper: Option<Keeper>,
-    /// Where threads may be started: what other nodes hear a little later.
+    /// Reports that are sent with a delay, where threads may be started.
     closings: Option<Arc<Closings>>,
 }
 
@@ -43,15 +43,15 @@ impl Opens {
         Opens { connections, known, uses: UseTable::new(), keeper, closings }
     }
 
-    /// Something is about to be opened at a node: from now on its connections matter also while they are idle.
+    /// Prepares for an open at a node: from now on its connections matter also while they are idle.
     pub fn watch(&self, node: NodeId) {
         if let Some(keeper) = self.keeper.as_ref().filter(|_| self.connections.local != Some(node)) {
             keeper.start();
         }
     }
 
-    /// Tells a home that an open has ended, and how files were used: at once if that is no message, or if it cannot be done
-    /// later.
+    /// Tells a home that an open has ended, and how files were used: at once if that is no message, or if it cannot be
+    /// done later.
     pub fn tell(
         &self,
         home: NodeId,
@@ -69,13 +69,14 @@ impl Opens {
         self.connections.ask_as::<op::Close>(home, CloseRequest::id(id), &request)
     }
 
-    /// Has a node hear now which files are closed, or all of them. Before a name is removed there, so that it does not keep
-    /// their content.
+    /// Sends queued closes to a node, or to all. To be called before a name is removed there, whose content closed
+    /// files would keep.
     pub fn send(&self, node: Option<NodeId>) {
         self.closings.iter().for_each(|closings| closings.send(node));
     }
 
-    /// A program has read or written, perhaps several places by one call, whose time is noted with the first of them.
+    /// Notes that a program has read or written, perhaps several places by one call, whose time is noted with the first
+    /// of them.
     pub fn used(
         &self,
         ino: Ino,
@@ -91,7 +92,7 @@ impl Opens {
         self.tell_used(self.uses.note(true, ino, begun, places.into_iter().map(access), stripe));
     }
 
-    /// A program has read one place, on a thread that may ask nobody.
+    /// Notes that a program has read one place, on a thread that may ask nobody.
     pub fn used_at_once(&self, ino: Ino, (place, len): (AccessPosition, usize), begun: &CallTimer) {
         if RECORDS {
             let access = Access { writes: false, place, len: len as u64, spent_ns: 0 };
@@ -100,8 +101,8 @@ impl Opens {
         }
     }
 
-    /// Tells homes how files are used, not with a close: soon, if somebody else does that, or now. What cannot be told is
-    /// not worth waiting for.
+    /// Tells homes how files are used, not with a close: soon, if somebody else does that, or now. What cannot be told
+    /// is not worth waiting for.
     pub fn tell_used(&self, uses: Vec<FileUseDelta>) {
         for told in uses {
             let Ok(home) = self.connections.home(told.ino) else { continue };

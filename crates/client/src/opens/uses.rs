@@ -1,7 +1,7 @@
-//! How files are used: gathered per file and thread in a few integer operations per call, and told to the file's home
-//! with the close. Files that stay open are told of now and then, by who uses them.
+//! Use of files: gathered by file and thread in a few integer operations per call, and reported to the file's home with
+//! the close. The use of files that stay open is reported now and then, by the threads that use them.
 //!
-//! What is counted is what programs ask for, whichever way it goes. Why it is so: docs/decisions/0075-recording.md.
+//! What is counted is what programs ask for, whichever way it takes. Reasons: docs/decisions/0075-recording.md.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -15,13 +15,13 @@ use bivouac_wire::{FileUseDelta, Program};
 use parking_lot::Mutex;
 
 const SHARDS: usize = 64;
-/// Most files and threads of a shard that are kept; more are told of at once.
+/// Most files and threads of a shard; more are reported at once.
 const KEPT_MAX: usize = 256;
 /// Of small calls, the time of one of so many is measured.
 const SAMPLE: u32 = 16;
 /// Calls of so many bytes are measured each.
 const LARGE: usize = 64 << 10;
-/// How long it takes until the use of a file is told that stays open.
+/// Interval of reports of a file that stays open.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// A process for which something is read or written.
@@ -29,7 +29,7 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 pub struct Caller {
     /// The process; 0 if it cannot be seen from here.
     pub pid: u32,
-    /// What it runs, as the kernel names it.
+    /// Its program, as the kernel names it.
     pub program: Vec<u8>,
 }
 
@@ -41,8 +41,8 @@ thread_local! {
     static TURN: Cell<u32> = const { Cell::new(0) };
 }
 
-/// What this thread reads and writes from now on is asked for by a thread of another process. `who` is asked, seldom, of
-/// which.
+/// Attributes what this thread reads and writes from now on to a thread of another process. `who` is called, seldom, to
+/// find that thread's process.
 pub fn on_behalf_of(thread: u32, who: fn(u32) -> Caller) {
     FOR.set((thread, who));
 }
@@ -61,7 +61,7 @@ fn own(_: u32) -> Caller {
 pub struct CallTimer(Option<(Instant, u32)>);
 
 impl CallTimer {
-    /// Now, with so many bytes.
+    /// Returns the timer of a call that begins now, with so many bytes.
     pub fn now(len: usize) -> CallTimer {
         if !RECORDS {
             return CallTimer(None);
@@ -83,7 +83,7 @@ struct UseTracker {
 }
 
 impl UseTracker {
-    /// What is to be told; nothing if there is nothing.
+    /// Takes what is to be reported; `None` if there is nothing.
     fn take(&mut self, ino: Ino, now: Instant) -> Option<FileUseDelta> {
         if self.tracker.is_empty() {
             return None;
@@ -107,7 +107,7 @@ impl UseTracker {
 
 type Shard = HashMap<(Ino, u32), UseTracker, BuildHasherDefault<Fold>>;
 
-/// What is gathered, by file and thread.
+/// Gathered uses, by file and thread.
 #[derive(Default)]
 pub struct UseTable {
     shards: Vec<Mutex<Shard>>,
@@ -118,8 +118,8 @@ impl UseTable {
         UseTable { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 
-    /// What one call did. `stripe` is the file's, if it is open. What is to be told now, if anything is and the caller
-    /// `tells`: else that is left to who notes next, and what is too much is not noted.
+    /// Notes a call. `stripe` returns the file's stripe size, if it is open. Returns what is to be reported now, if the
+    /// caller `tells`; otherwise that is left to the next call, and what is too much is not noted.
     pub fn note(
         &self,
         tells: bool,
@@ -156,6 +156,7 @@ impl UseTable {
             used.last = now;
         }
         for access in accesses {
+            // The call's time counts once, with its first access.
             used.tracker.note(&Access { spent_ns: std::mem::take(&mut spent_ns), ..access });
         }
         if let Some((now, ..)) = end.filter(|(now, ..)| tells && now.duration_since(used.first) >= TELL_EVERY)
@@ -165,7 +166,7 @@ impl UseTable {
         told
     }
 
-    /// What was gathered of a file that nobody has open any more.
+    /// Takes what was gathered of a file that nobody has open any more.
     pub fn end(&self, ino: Ino) -> Vec<FileUseDelta> {
         let now = Instant::now();
         let Some(shard) = self.shard(ino) else { return Vec::new() };
@@ -173,7 +174,7 @@ impl UseTable {
         ended.into_iter().filter_map(|(_, mut used)| used.take(ino, now)).collect()
     }
 
-    /// All that was gathered and not told.
+    /// Takes all that was gathered and not reported.
     pub fn take_all(&self) -> Vec<FileUseDelta> {
         let now = Instant::now();
         let of = |shard: &Mutex<Shard>| -> Vec<FileUseDelta> {

@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 
 /// Threads that connect again at most; more nodes than that take turns.
 const REVIVERS_MAX: usize = 16;
-/// How long one of them waits for one node, and pauses behind a failure.
+/// Longest wait of a thread for one node, and pause after a failure.
 const TURN: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(100);
 const STACK: usize = 256 << 10;
@@ -24,7 +24,7 @@ pub struct Keeper(Arc<Inner>);
 
 struct Inner {
     watch: Arc<Watch>,
-    /// Whether anything is open at a node.
+    /// The filter of nodes at which anything is open.
     wanted: Box<NodeFilter>,
     peers: OnceLock<Vec<Option<Weak<Peer>>>>,
     started: AtomicBool,
@@ -40,7 +40,7 @@ struct Queue {
 }
 
 impl Keeper {
-    /// For the connections of `watch`.
+    /// Creates the keeper of the connections of `watch`.
     pub fn new(watch: Arc<Watch>, wanted: impl Fn(NodeId) -> bool + Send + Sync + 'static) -> Keeper {
         let (queue, closing) = (Mutex::default(), Condvar::new());
         let (peers, started) = (OnceLock::new(), AtomicBool::new(false));
@@ -52,8 +52,9 @@ impl Keeper {
         assert!(self.0.peers.set(peers).is_ok(), "connections are kept by two sets of peers");
     }
 
-    /// Something is about to be opened: from now on connections matter also while they are idle.
+    /// Starts to watch connections before something is opened: from now on they matter also while they are idle.
     pub fn start(&self) {
+        // Mostly a load is enough, which leaves the cache line to all threads.
         if self.0.started.load(Ordering::Acquire) || self.0.started.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -82,7 +83,7 @@ fn thread(name: &str) -> std::thread::Builder {
 }
 
 impl Inner {
-    /// Has a thread connect again, if it matters.
+    /// Queues a broken connection for the reconnecting thread, if anything is open at the node.
     fn add(self: &Arc<Inner>, broken: Broken) {
         let mut queue = self.queue.lock();
         if !(self.wanted)(broken.node) || queue.away.contains(&broken) {
@@ -107,6 +108,7 @@ impl Inner {
             let back = self.revive(&broken);
             queue = self.queue.lock();
             if !back && !queue.closed {
+                // Others that are away get their turn before it.
                 queue.away.push_back(broken);
                 self.closing.wait_for(&mut queue, PAUSE);
             }
@@ -115,7 +117,7 @@ impl Inner {
         queue.threads -= 1;
     }
 
-    /// Whether the node is back, or does not matter any more.
+    /// Reconnects to a node. Returns true if that is done, or not needed any more.
     fn revive(&self, broken: &Broken) -> bool {
         let peers = self.peers.get().map(Vec::as_slice).unwrap_or_default();
         let peer = peers.get(usize::from(broken.node.0)).and_then(Option::as_ref).and_then(Weak::upgrade);

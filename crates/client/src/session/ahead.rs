@@ -1,5 +1,5 @@
-//! What a file's readers will read next: sequential reads and those at a constant distance are recognised, several of
-//! them side by side, so that each of the processes or threads that read one file has its own.
+//! Prediction of a file's reads: sequential ones and those at a constant distance are recognised, several of them side
+//! by side, so that each process or thread that reads a file has its own stream.
 
 /// Streams of one file that are told apart.
 const STREAMS_MAX: usize = 16;
@@ -10,17 +10,17 @@ const WINDOW: u64 = 256 << 10;
 const WINDOW_MIN: u64 = 64 << 10;
 /// Largest window, in bytes: what one message per target may carry.
 pub const WINDOW_MAX: u64 = 4 << 20;
-/// Reads in the same distance before more is read where it was in vain before.
+/// Number of reads in the same distance before more is read where that was in vain before.
 const CAUTION: u32 = 4;
 
-/// What to read where something is missing.
+/// The range to read where something is missing from the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadAhead {
     /// Nothing but what is asked for.
     Nothing,
-    /// As many bytes, from where the read begins.
+    /// This many bytes, from where the read begins.
     Run(u64),
-    /// The read's place and others behind it, each at a distance from the one before: that distance, and how many places.
+    /// The read's place and others behind it: the distance from each to the next, and how many places.
     Places(i64, u64),
 }
 
@@ -28,7 +28,7 @@ pub enum ReadAhead {
 struct Stream {
     offset: u64,
     len: u64,
-    /// From one read to the next, once two are known.
+    /// Distance from one read to the next, once there were two.
     step: Option<i64>,
     /// Reads that were expected.
     hits: u32,
@@ -75,7 +75,7 @@ impl Streams {
         if missed && stream.is_sure(first) { stream.plan() } else { ReadAhead::Nothing }
     }
 
-    /// The stream that this read continues, or that it gives a direction.
+    /// Returns the stream that this read continues, or that it gives a direction.
     fn find(&self, offset: u64, len: u64) -> Option<usize> {
         let expected = self.streams.iter().position(|stream| stream.expects(offset));
         let learns = || {
@@ -99,7 +99,7 @@ impl Streams {
         self.streams.push(Stream { offset, len, step: None, hits: 0, window, unread: 0, used: self.clock });
     }
 
-    /// The stream that has just begun reads ahead at once.
+    /// Returns what to read ahead for the stream that has just begun: that is at once.
     fn run(&mut self, len: u64) -> ReadAhead {
         self.streams.last_mut().map_or(ReadAhead::Nothing, |stream| {
             stream.step = i64::try_from(len).ok();
@@ -141,7 +141,7 @@ impl Stream {
         self.step == Some(self.len.cast_signed())
     }
 
-    /// Whether the next read is known well enough.
+    /// Returns true if the next read can be predicted well enough.
     fn is_sure(&self, first: u64) -> bool {
         let caution = if first <= WINDOW_MIN { CAUTION } else { 1 };
         self.hits >= caution

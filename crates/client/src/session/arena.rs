@@ -1,5 +1,6 @@
-//! Where the pages of a pool are: a file in memory. That of a mount is kept by the supervisor, so what a killed daemon had not
-//! sent yet is found by the next one.
+//! Memory of a pool's pages: a memory file. That of a mount is kept by the supervisor, so that the next daemon finds
+//! what a killed one had not sent. A file in memory. That of a mount is kept by the supervisor, so what a killed daemon
+//! had not sent yet is found by the next one.
 //!
 //! ```text
 //! 0      magic "bvpages1", page size (u32), number of pages (u32), zeros
@@ -7,9 +8,9 @@
 //!        bytes, each its start (u16) and length - 1 (u16); zeros
 //! …      the pages, each 64 KiB, from the next multiple of 4096 on
 //! ```
-//! The bytes are written before the ranges that name them, and ranges are taken out after the bytes have arrived, so that
-//! at any moment the file names all bytes that were acknowledged and not sent, and such alone. Each of both is one write into
-//! one page of memory, which a kill does not cut in two.
+//! The bytes are written before the ranges that name them, and ranges are taken out after the bytes have arrived, so
+//! that at any moment the file names all bytes that were acknowledged and not sent, and such alone. Each of both is one
+//! write into one page of memory, which a kill does not cut in two.
 
 use std::fs::File;
 use std::io;
@@ -44,18 +45,18 @@ pub struct Arena {
 /// Unsent bytes of a page that an earlier process left.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LeftoverPage {
-    /// Where it is.
+    /// Index of the page in the arena.
     pub slot: u32,
-    /// Whose it is.
+    /// Its file.
     pub ino: Ino,
     /// Its number in the file.
     pub page: u64,
-    /// What has not been sent.
+    /// Bytes that have not been sent.
     pub unsent: Spans,
 }
 
 impl Arena {
-    /// One for this process alone.
+    /// Creates one for this process alone.
     ///
     /// # Errors
     /// What the system says.
@@ -64,8 +65,8 @@ impl Arena {
         Ok(Arena { file, base: 0, pages })
     }
 
-    /// One that begins at `base` of a file, which may have been used before: then with as many pages as it had, and
-    /// what is left in it.
+    /// Opens one that begins at `base` of a file. If it was used before, it has as many pages as then; returns those
+    /// with unsent bytes.
     ///
     /// # Errors
     /// What the system says; `InvalidData` where something else is.
@@ -89,7 +90,7 @@ impl Arena {
         Ok((arena, left))
     }
 
-    /// How many pages it has.
+    /// Returns its number of pages.
     #[must_use]
     pub fn pages(&self) -> u32 {
         self.pages
@@ -185,13 +186,13 @@ fn decode(slot: u32, note: &[u8; NOTE_LEN]) -> io::Result<LeftoverPage> {
     Ok(LeftoverPage { slot, ino: Ino(long(note, 0)), page: long(note, 8), unsent })
 }
 
-/// The 32 bits at `at`, which the caller keeps within the record.
+/// Returns the 32 bits at `at`, which the caller keeps within the record.
 fn word(bytes: &[u8], at: usize) -> u32 {
     let part = bytes.get(at..).and_then(|rest| rest.first_chunk());
     u32::from_le_bytes(part.copied().unwrap_or_default())
 }
 
-/// The 64 bits at `at`, which the caller keeps within the record.
+/// Returns the 64 bits at `at`, which the caller keeps within the record.
 fn long(bytes: &[u8], at: usize) -> u64 {
     let part = bytes.get(at..).and_then(|rest| rest.first_chunk());
     u64::from_le_bytes(part.copied().unwrap_or_default())

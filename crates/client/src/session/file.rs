@@ -15,7 +15,7 @@ use super::spans::Spans;
 /// A file that has pages.
 #[derive(Debug)]
 pub struct CachedFile {
-    /// Which it is.
+    /// The file.
     pub ino: Ino,
     /// Its pages.
     pub state: Mutex<Pages>,
@@ -27,23 +27,23 @@ pub struct CachedFile {
 #[derive(Debug, Default)]
 pub struct Pages {
     pages: BTreeMap<u64, Page>,
-    /// Who reads how.
+    /// Streams of its readers.
     pub streams: Streams,
-    /// Somebody sends what was written.
+    /// Set while a thread sends what was written.
     pub is_sending: bool,
-    /// How often pages were dropped: what was read before one of those must not be taken in.
+    /// Count of times that pages were dropped: a read that began before the latest must not be kept.
     pub drops: u64,
     /// Reads from the targets that are under way: what was written here meanwhile stays.
     pub reads: u32,
     /// Bytes were given up that a program had written, while the file was open.
     pub has_lost: bool,
-    /// Nobody has the file open any more.
+    /// Set once nobody has the file open any more.
     pub is_over: bool,
-    /// What was written is to be sent beside the programs.
+    /// Set if a background thread is to send what was written.
     pub is_listed: bool,
     /// And soon.
     pub is_urged: bool,
-    /// How often it was written to.
+    /// Count of writes.
     pub writes: u64,
     /// Why pages could not be sent the last time; nothing if they could.
     pub failure: Option<FsError>,
@@ -53,20 +53,20 @@ pub struct Pages {
 /// A page. All bytes that are unsent are also valid.
 #[derive(Debug)]
 pub struct Page {
-    /// Where it is.
+    /// Index of the page in the arena.
     pub slot: u32,
     valid: Spans,
     unsent: Spans,
-    /// How often it was written to.
+    /// Count of writes to it.
     version: u64,
-    /// Whether it was used since the last look.
+    /// Set if it was used since eviction last looked at it.
     used: bool,
 }
 
 /// Bytes that are to be sent.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// Where in the file, and where in `bytes`.
+    /// Offsets in the file, and ranges of `bytes`.
     pub places: Vec<(u64, Range<usize>)>,
     /// All of them, one behind the other.
     pub bytes: Vec<u8>,
@@ -74,13 +74,13 @@ pub struct Batch {
 }
 
 impl CachedFile {
-    /// One without pages.
+    /// Creates one without pages.
     pub fn new(ino: Ino) -> CachedFile {
         CachedFile { ino, state: Mutex::default(), sent: Condvar::new() }
     }
 }
 
-/// Page numbers of a range, each with the part of the range that is in it.
+/// Returns the page numbers of a range, each with the part of the range that is in it.
 pub fn pages_of(range: Range<u64>) -> impl Iterator<Item = (u64, Range<u32>)> {
     numbers_of(&range).map(move |page| (page, part_of(&range, page)))
 }
@@ -89,7 +89,7 @@ fn numbers_of(range: &Range<u64>) -> Range<u64> {
     range.start / PAGE..range.end.div_ceil(PAGE).max(range.start / PAGE)
 }
 
-/// The part of a range that is in one of its pages.
+/// Returns the part of a range that is in one of its pages.
 fn part_of(range: &Range<u64>, page: u64) -> Range<u32> {
     let at = page * PAGE;
     let part = range.start.max(at) - at..range.end.min(at.saturating_add(PAGE)) - at;
@@ -97,23 +97,23 @@ fn part_of(range: &Range<u64>, page: u64) -> Range<u32> {
 }
 
 impl Pages {
-    /// How many new pages a range needs.
+    /// Returns how many new pages a range needs.
     pub fn missing(&self, range: Range<u64>) -> usize {
         pages_of(range).filter(|(page, _)| !self.pages.contains_key(page)).count()
     }
 
-    /// Whether the ranges of unsent bytes could be noted if this one were added to them.
+    /// Returns true if its pages can note one more range of unsent bytes each.
     pub fn takes(&self, range: Range<u64>) -> bool {
         pages_of(range)
             .all(|(page, _)| self.pages.get(&page).is_none_or(|page| page.unsent.count() < SPANS_MAX))
     }
 
-    /// Bytes that were written and not sent.
+    /// Returns the number of bytes that were written and not sent.
     pub fn unsent(&self) -> u64 {
         self.unsent
     }
 
-    /// Whether any of a range's bytes were written and not sent.
+    /// Returns true if any of a range's bytes were written and not sent.
     pub fn has_unsent(&self, range: Range<u64>) -> bool {
         let has = |(page, part): (u64, Range<u32>)| {
             self.pages.get(&page).is_some_and(|page| page.unsent.within(part).next().is_some())
@@ -164,6 +164,7 @@ impl Pages {
         for (number, part) in pages_of(offset..offset + data.len() as u64) {
             let Some(page) = page(&mut self.pages, number, free) else { return Ok(()) };
             page.used = true;
+            // Only the gaps: what is valid here may be newer than what was read.
             for gap in page.valid.gaps(part).iter() {
                 let start = (number * PAGE + u64::from(gap.start) - offset) as usize;
                 let piece = data.get(start..start + (gap.end - gap.start) as usize).unwrap_or_default();
@@ -191,7 +192,7 @@ impl Pages {
         Ok(done)
     }
 
-    /// Where what was written and not sent ends.
+    /// Returns the end of what was written and not sent, 0 if nothing is.
     pub fn unsent_end(&self) -> u64 {
         let has = |(number, page): (&u64, &Page)| {
             page.unsent.iter().last().map(|span| number * PAGE + u64::from(span.end))
@@ -212,8 +213,8 @@ impl Pages {
         Ok(())
     }
 
-    /// The next bytes to be sent of these pages: at most so many bytes, and so many places. The page behind them; `None`
-    /// if there are none.
+    /// Returns the next bytes to be sent of these pages: at most so many bytes, and so many places. The page behind
+    /// them; `None` if there are none.
     pub fn batch(
         &self,
         arena: &Arena,
@@ -229,6 +230,7 @@ impl Pages {
             let more = page.unsent.bytes() as usize;
             let full =
                 batch.bytes.len() + more > bytes_max || batch.places.len() + page.unsent.count() > places_max;
+            // One page at least, however little is allowed: else nothing would ever be sent.
             if full && next.is_some() {
                 break;
             }
@@ -240,8 +242,9 @@ impl Pages {
         Ok(next)
     }
 
-    /// These bytes have arrived; what was written meanwhile has yet to be sent.
+    /// Notes that these bytes have arrived; what was written meanwhile has yet to be sent.
     pub fn arrived(&mut self, arena: &Arena, ino: Ino, batch: &Batch) {
+        // A page that was written since has another version: its newer bytes have yet to be sent.
         for (number, version, span) in &batch.taken {
             let Some(page) = self.pages.get_mut(number).filter(|page| page.version == *version) else {
                 continue;
@@ -258,7 +261,7 @@ impl Pages {
         }
     }
 
-    /// A page that an earlier process left.
+    /// Takes over a page that an earlier process left.
     pub fn adopt(&mut self, slot: u32, number: u64, unsent: Spans) {
         self.unsent += unsent.bytes();
         self.pages.insert(number, Page { slot, valid: unsent.clone(), unsent, version: 1, used: true });

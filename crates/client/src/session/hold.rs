@@ -1,5 +1,5 @@
-//! Holding up that writes to files in front of site storage are acknowledged before they are sent: whoever flushes, or takes
-//! the formation down, is to see all that was acknowledged.
+//! Holding up that writes to files in front of site storage are acknowledged before they are sent: whoever flushes, or
+//! takes the formation down, is to see all that was acknowledged.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::Sessions;
 
-/// Who holds it up, and until when.
+/// Processes that hold up write-behind, and until when.
 #[derive(Default)]
 pub struct Holds(RwLock<Vec<(u64, Instant)>>);
 
@@ -16,7 +16,7 @@ pub struct Holds(RwLock<Vec<(u64, Instant)>>);
 type Allowed<'a> = RwLockReadGuard<'a, Vec<(u64, Instant)>>;
 
 impl Holds {
-    /// Before something is acknowledged that was not sent: nothing if that is held up for this file.
+    /// Allows to acknowledge something that was not sent; `None` if that is held up for this file.
     pub fn allow(&self, is_concerned: impl FnOnce() -> bool) -> Option<Allowed<'_>> {
         let guard = self.0.read();
         let is_held = !guard.is_empty() && {
@@ -41,9 +41,9 @@ impl Holds {
 }
 
 impl Sessions {
-    /// What this client has written behind to files in front of site storage and not sent, as far as that can be: with why
-    /// it could not be sent. Unless the token is 0 it is sent now, and nothing more is written behind there for so many
-    /// milliseconds; 0 lets that go on.
+    /// Returns what this client has written behind to files in front of site storage and not sent, with the reason if
+    /// sending failed. Unless the token is 0, it is sent now, and nothing more is written behind there for `hold_ms`
+    /// milliseconds; 0 ends that.
     #[must_use]
     pub fn tell_unsent(&self, request: &FenceRequest) -> Vec<Dirty> {
         let is_new = request.token != 0 && self.holds.take(request) && request.hold_ms > 0;
@@ -54,6 +54,7 @@ impl Sessions {
             if state.unsent() == 0 {
                 continue;
             }
+            // A flush that begins tries again what failed before it.
             if is_new {
                 state.failure = None;
             }

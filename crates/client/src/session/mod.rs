@@ -1,7 +1,7 @@
-//! The page pool of a client, and what the contracts do with it. Under the *session* contract what is written is sent later,
-//! in large messages, and what is read is read ahead; others see it after close or fsync, and who opens a file later sees
-//! that: docs/decisions/0021-session-contract.md. Under the *strict* contract pages are copies of what tokens cover, and
-//! writes are sent at once: docs/decisions/0144-pages-under-tokens.md.
+//! The page pool of a client, and what the contracts do with it. Under the *session* contract what is written is sent
+//! later, in large messages, and what is read is read ahead; others see it after close or fsync, and who opens a file
+//! later sees that: docs/decisions/0021-session-contract.md. Under the *strict* contract pages are copies of what
+//! tokens cover, and writes are sent at once: docs/decisions/0144-pages-under-tokens.md.
 //!
 //! Everything but reading and writing begins by sending what was written, so only these two know of pages. In a mount's
 //! daemon threads send it beside the programs, too ([`writeback`]).
@@ -37,13 +37,13 @@ use pool::Pool;
 use writeback::Writeback;
 use writing::Sending;
 
-/// Reads and writes of so many bytes are messages that are large enough.
+/// Length from which on a read or a write is a message that is large enough, in bytes.
 const LARGE: usize = 512 << 10;
 
 /// The pages of a client, once there are any; none if they cannot be had.
 type SharedPool = Arc<OnceLock<Option<Arc<Pool>>>>;
 
-/// Reads and writes by the contract of a file.
+/// The pages of files, read and written by the contract of each.
 pub struct Sessions {
     content: Arc<Content>,
     homes: Arc<Homes>,
@@ -52,15 +52,15 @@ pub struct Sessions {
     locks: Arc<LockDesk>,
     tokens: Arc<TokenTable>,
     pool: SharedPool,
-    /// Most bytes of them.
+    /// Size of the pool, in bytes.
     size: u64,
-    /// Where threads may be started: who sends what rests.
+    /// Threads that send what rests, where threads may be started.
     beside: OnceLock<Writeback>,
     holds: Holds,
 }
 
 impl Sessions {
-    /// With at most so many bytes of pages, within the limits of pools.
+    /// Creates the sessions of a client with at most so many bytes of pages, within the limits of pools.
     pub(crate) fn new(
         content: Arc<Content>,
         locks: Arc<LockDesk>,
@@ -92,7 +92,7 @@ impl Sessions {
         }
     }
 
-    /// What the page pool has and did.
+    /// Returns the state of the page pool.
     #[must_use]
     pub fn status(&self) -> PoolStatus {
         let Some(pool) = self.pool() else {
@@ -110,20 +110,20 @@ impl Sessions {
         }
     }
 
-    /// Whether writes to an open file may be sent later, so that its program must hear at close what came of them.
+    /// Returns true if writes to an open file may be sent later, so that their outcome has to be reported at close.
     #[must_use]
     pub fn writes_behind(&self, ino: Ino) -> bool {
         let contract = |known: KnownFile| self.partitions.contract(&known).unwrap_or(Contract::Session);
         self.known.get(ino).is_some_and(|known| contract(known) == Contract::Session)
     }
 
-    /// Whether an open file is left to mounts by programs with the preload: under any contract but coherent.
+    /// Returns true if programs with the preload leave an open file to mounts: under any contract but coherent.
     #[must_use]
     pub fn is_for_mounts_only(&self, ino: Ino) -> bool {
         self.known.get(ino).is_some_and(|known| self.partitions.contract(&known) != Ok(Contract::Coherent))
     }
 
-    /// The pool, if pages of this file belong there, and the contract by which they do.
+    /// Returns the pool, if pages of this file belong there, and the contract by which they do.
     fn pool_for(&self, ino: Ino) -> FsResult<Option<(&Arc<Pool>, Contract)>> {
         let known = match self.known.get(ino) {
             Some(known) => known,
@@ -153,14 +153,14 @@ impl Sessions {
         Ok(pool.as_ref().map(|pool| (pool, contract)))
     }
 
-    /// Returns whether copies of a strict file are kept. In front of site storage content comes and goes without tokens, and
-    /// what is all on this node gains nothing.
+    /// Returns whether copies of a strict file are kept. In front of site storage content comes and goes without
+    /// tokens, and what is all on this node gains nothing.
     fn keeps_copies(&self, ino: Ino, known: &KnownFile) -> FsResult<bool> {
         Ok(self.tokens.keeps() && !self.content.is_all_here(known)? && !self.homes.may_be_bound(ino))
     }
 
-    /// Confirms that the tokens by which pages were read still count, before the pages are shown: by the home's lease, or by
-    /// asking it.
+    /// Confirms that the tokens by which pages were read still count, before the pages are shown: by the home's lease,
+    /// or by asking it.
     fn confirm(&self, file: Access) -> FsResult<()> {
         let known = self.homes.know_up_to(file.ino, u64::MAX)?;
         self.content.checked(&file, known).map(drop)
@@ -170,25 +170,25 @@ impl Sessions {
         self.pool.get().and_then(Option::as_ref)
     }
 
-    /// A file that has pages, and where they are.
+    /// Returns a file that has pages, and where they are.
     fn paged(&self, ino: Ino) -> Option<(&Arc<Pool>, Arc<CachedFile>)> {
         self.pool().and_then(|pool| Some((pool, pool.find(ino)?)))
     }
 
-    /// Whether anything of this file has been written and not sent.
+    /// Returns true if anything of this file was written and not sent.
     pub(crate) fn has_unsent(&self, ino: Ino) -> bool {
         self.pool().is_some_and(|pool| {
             pool.unsent() > 0 && pool.find(ino).is_some_and(|file| file.state.lock().unsent() > 0)
         })
     }
 
-    /// Where what could not be sent yet ends.
+    /// Returns the end of what could not be sent yet, 0 if nothing is left.
     pub(crate) fn unsent_end(&self, ino: Ino) -> u64 {
         let file = self.pool().filter(|pool| pool.unsent() > 0).and_then(|pool| pool.find(ino));
         file.map_or(0, |file| file.state.lock().unsent_end())
     }
 
-    /// From now on this client sees what others have made visible before.
+    /// Drops all copies of a file, so that this client sees what others have published before.
     pub(crate) fn drop_copies(&self, ino: Ino) {
         self.drop_range(ino, ByteRange::ALL);
     }
@@ -199,7 +199,7 @@ impl Sessions {
         }
     }
 
-    /// As [`Sessions::drop_copies`], for when this client cannot be named.
+    /// Like [`Sessions::drop_copies`], as a function to call where this client is not at hand.
     pub(crate) fn copies_of(&self, ino: Ino) -> impl FnOnce() + Send + 'static {
         let pool = self.pool().map(Arc::clone);
         move || pool.iter().for_each(|pool| pool.drop_copies(ino, 0..u64::MAX))
@@ -214,13 +214,13 @@ impl Sessions {
         done
     }
 
-    /// As [`Sessions::past_pages`], for a cut to nothing. What was written before and could not be sent is not wanted any
-    /// more once it is cut, and kept if that fails.
+    /// Like [`Sessions::past_pages`], for a truncation to 0. What was written before and could not be sent is discarded
+    /// if that succeeds, and kept if it fails.
     pub(crate) fn cut_to_nothing<T>(&self, ino: Ino, cut: impl FnOnce() -> FsResult<T>) -> FsResult<T> {
         let Some((pool, file)) = self.paged(ino).filter(|_| self.send_unsent(ino).is_err()) else {
             return self.past_pages(ino, cut);
         };
-        // Nobody sends it meanwhile: behind the cut it would be there again.
+        // Nobody sends pages meanwhile: sent behind the truncation they would reappear.
         let _sending = Sending::begin(&file);
         let done = cut();
         match done {
@@ -230,8 +230,8 @@ impl Sessions {
         done
     }
 
-    /// Something that is locked of the file may be unlocked now whatever comes: what could not be sent before must not
-    /// arrive behind what the next holder writes.
+    /// Gives up what could not be sent of a file of which something locked may be unlocked now: it must not arrive
+    /// behind what the next holder writes.
     pub(crate) fn give_up_locked(&self, ino: Ino) {
         if let Some((pool, file)) = self.paged(ino)
             && file.state.lock().unsent() > 0
@@ -245,8 +245,8 @@ impl Sessions {
         }
     }
 
-    /// Gives up what could not be sent while the file is open: every call that could say so says so from now on. Nobody may
-    /// be sending it: what is under way would come behind what others write.
+    /// Gives up what could not be sent while the file is open: every call that could say so says so from now on. Nobody
+    /// may be sending it: what is under way would come behind what others write.
     fn give_up(&self, pool: &Pool, file: &CachedFile, why: &FsError) {
         let lost = pool.discard(file);
         if lost > 0 {
@@ -256,15 +256,15 @@ impl Sessions {
         }
     }
 
-    /// Nobody has the file open any more; `sent` is what came of sending what was written. What could not be sent is
-    /// given up: who closed it was told.
+    /// Ends the cache of a file that nobody has open any more; `sent` is the outcome of sending what was written. What
+    /// could not be sent is given up: its program got an error at close.
     pub(crate) fn end(&self, ino: Ino, sent: FsResult<()>) {
         let Some((pool, file)) = self.paged(ino) else { return };
         let lost = {
             let _sending = Sending::begin(&file);
             {
                 let mut state = file.state.lock();
-                // Opened again meanwhile: what is written from then on is of that opening.
+                // Opened again meanwhile: what is written since belongs to that open.
                 if self.known.is_open(ino) {
                     return;
                 }
@@ -288,7 +288,7 @@ impl Sessions {
         }
     }
 
-    /// What an earlier process left of files that nobody has open any more is sent; `sent` is told of which.
+    /// Sends what an earlier process left of files that nobody has open any more; calls `sent` for each that succeeds.
     pub(crate) fn end_left(&self, sent: impl Fn(Ino)) {
         let Some(pool) = self.pool() else { return };
         for file in pool.files().iter().filter(|file| !self.known.is_open(file.ino)) {

@@ -19,16 +19,16 @@ const MANY: u32 = 64;
 /// Files with pages, and the pages that have none.
 #[derive(Debug)]
 pub struct Pool {
-    /// Where the pages are.
+    /// Memory of the pages.
     pub arena: Arena,
     files: RwLock<HashMap<Ino, Arc<CachedFile>>>,
     slots: Mutex<Slots>,
     unsent: AtomicI64,
-    /// What was done with it.
+    /// Statistics.
     pub counts: Counts,
 }
 
-/// What was done with a pool.
+/// Statistics of a pool.
 #[derive(Debug, Default)]
 pub struct Counts {
     /// Reads that found all they wanted.
@@ -47,12 +47,12 @@ struct Slots {
     /// By slot: whose it is.
     owners: Vec<Option<Ino>>,
     hand: usize,
-    /// Most that were in use since memory was given back.
+    /// Most pages that were in use since memory was last given back.
     high: u32,
 }
 
 impl Pool {
-    /// One of at most so many bytes, for this process alone.
+    /// Creates one of at most so many bytes, for this process alone.
     ///
     /// # Errors
     /// What the system says.
@@ -60,7 +60,7 @@ impl Pool {
         Ok(Pool::over(Arena::anonymous(pages(bytes))?))
     }
 
-    /// One in a file that outlives the process, from `base` on, with what an earlier process left.
+    /// Creates one in a file that outlives the process, from `base` on, with what an earlier process left.
     ///
     /// # Errors
     /// What the system says; `InvalidData` where something else is.
@@ -88,29 +88,29 @@ impl Pool {
         Pool { arena, files, slots: Mutex::new(slots), unsent, counts }
     }
 
-    /// Most bytes that its pages have.
+    /// Returns the size of its pages, in bytes.
     pub fn size(&self) -> u64 {
         u64::from(self.arena.pages()) * PAGE
     }
 
-    /// Bytes of its pages that are in use.
+    /// Returns the number of bytes of its pages that are in use.
     pub fn in_use(&self) -> u64 {
         self.size() - self.slots.lock().free.len() as u64 * PAGE
     }
 
-    /// Bytes that were written and not sent.
+    /// Returns the number of bytes that were written and not sent.
     pub fn unsent(&self) -> u64 {
         self.unsent.load(Ordering::Acquire).cast_unsigned()
     }
 
-    /// More bytes of a file are unsent, or fewer. The caller has the file's state locked since before that was so.
+    /// Adjusts the number of unsent bytes. The caller has held the lock on the file's state since before the change.
     pub fn count_unsent(&self, more: i64) {
         let before = self.unsent.fetch_add(more, Ordering::AcqRel);
-        // With 0 no file is looked at, and what is unsent would not be sent before it is read elsewhere.
+        // While it is 0 no file is looked at: unsent bytes would not be sent before another client reads them.
         assert!(before + more >= 0, "{before} unsent bytes become {more} more");
     }
 
-    /// A file that may have pages.
+    /// Returns a file that may have pages.
     pub fn file(&self, ino: Ino) -> Arc<CachedFile> {
         if let Some(file) = self.files.read().get(&ino) {
             return Arc::clone(file);
@@ -118,17 +118,18 @@ impl Pool {
         Arc::clone(self.files.write().entry(ino).or_insert_with(|| Arc::new(CachedFile::new(ino))))
     }
 
-    /// A file that has pages.
+    /// Returns a file that has pages.
     pub fn find(&self, ino: Ino) -> Option<Arc<CachedFile>> {
         self.files.read().get(&ino).map(Arc::clone)
     }
 
-    /// All files that have pages.
+    /// Returns all files that have pages.
     pub fn files(&self) -> Vec<Arc<CachedFile>> {
         self.files.read().values().map(Arc::clone).collect()
     }
 
-    /// Free slots, which the file is going to use, without waiting for anything to be sent: as many as wanted, or none.
+    /// Returns free slots, which the file is going to use, without waiting for anything to be sent: as many as wanted,
+    /// or none.
     pub fn obtain(&self, ino: Ino, wanted: usize) -> Option<Vec<u32>> {
         if wanted == 0 {
             return Some(Vec::new());
@@ -148,7 +149,7 @@ impl Pool {
         self.slots.lock().take(ino, wanted)
     }
 
-    /// These slots are free again.
+    /// Takes back slots that are free again.
     pub fn give_back(&self, slots: impl IntoIterator<Item = u32>) {
         let mut all = self.slots.lock();
         for slot in slots {
@@ -164,7 +165,7 @@ impl Pool {
         }
     }
 
-    /// The file with most unsent bytes: who needs room sends those.
+    /// Returns the file with most unsent bytes: who needs room sends those.
     pub fn fullest(&self) -> Option<Arc<CachedFile>> {
         let unsent = |file: &Arc<CachedFile>| (file.state.lock().unsent(), Arc::clone(file));
         let fullest = self.files().iter().map(unsent).max_by_key(|(unsent, _)| *unsent);
@@ -194,7 +195,8 @@ impl Pool {
         unsent
     }
 
-    /// Nobody has the file open any more, and it is marked so; how many bytes of it had not been sent.
+    /// Drops a file that nobody has open any more, and that is marked so; returns how many bytes of it had not been
+    /// sent.
     pub fn forget(&self, file: &CachedFile) -> u64 {
         let mut files = self.files.write();
         // Another close may have forgotten it, and a later open have begun anew.

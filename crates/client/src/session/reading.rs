@@ -17,7 +17,7 @@ use crate::content::publish::{OVERTAKEN_MAX, overtaken};
 use crate::content::shown::ShowFn;
 use crate::tokens::Access;
 
-/// What takes longer is not tried again without what is read ahead.
+/// Time after which a failed read is not tried again without readahead.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A file that is read by pages, and by what right.
@@ -76,7 +76,7 @@ impl Sessions {
         }
     }
 
-    /// Whether a read has to be served from pages, or is better.
+    /// Returns true if a read has to be served from pages, or is faster so.
     pub(crate) fn prefers_pages(&self, ino: Ino, len: usize) -> FsResult<bool> {
         let Some((pool, _)) = self.pool_for(ino)? else { return Ok(false) };
         Ok(len < LARGE || pool.find(ino).is_some_and(|file| file.state.lock().unsent() > 0))
@@ -134,7 +134,7 @@ impl Sessions {
         Err(overtaken(file.ino))
     }
 
-    /// As [`Sessions::read_fresh`], and keeps what is behind it.
+    /// Like [`Sessions::read_fresh`], and keeps what follows up to the window.
     fn read_run(&self, paged: &Paged<'_>, offset: u64, window: u64, into: &mut [u8]) -> FsResult<usize> {
         let Paged { pool, file, .. } = paged;
         let end = offset.saturating_add(window.min(pool.size() / 4)).min(FILE_SIZE_MAX);
@@ -158,7 +158,7 @@ impl Sessions {
         Ok(len)
     }
 
-    /// As [`Sessions::read_fresh`], and keeps the places that are as far from each other.
+    /// Like [`Sessions::read_fresh`], and keeps further places at the same distance.
     fn read_places(
         &self,
         paged: &Paged<'_>,
@@ -168,6 +168,7 @@ impl Sessions {
     ) -> FsResult<usize> {
         let Paged { pool, file, access, .. } = paged;
         let len = into.len() as u64;
+        // A guess about further reads may take a quarter of the pool, no more.
         let count = count.min(pool.size() / 4 / len.max(1)).clamp(1, LIST_EXTENTS_MAX as u64);
         let place = |turn: u64| offset.checked_add_signed(step.checked_mul(turn.cast_signed())?);
         let mut starts: Vec<u64> = (0..count)
@@ -178,6 +179,7 @@ impl Sessions {
         let Some(free) = pool.obtain(file.ino, wanted) else {
             return self.read_fresh(paged, offset, into);
         };
+        // Counted before the read: what is dropped while it is under way must not be kept.
         let drops = file.state.lock().drops;
         starts.retain(|start| self.keepable_to(paged, *start..start + len) == start + len);
         if starts.first() != Some(&offset) {
@@ -197,6 +199,7 @@ impl Sessions {
         match state.read(&pool.arena, offset, into).map_err(|error| broken(&error))? {
             len if len == into.len() => Ok(len),
             _ => {
+                // Some of it was dropped meanwhile.
                 drop(state);
                 self.read_fresh(paged, offset, into)
             }

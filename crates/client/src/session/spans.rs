@@ -34,14 +34,14 @@ impl Spans {
         self.0 = self.0.iter().flat_map(rest).filter(|span| !span.is_empty()).collect();
     }
 
-    /// How far what begins at `at` reaches: `at` if nothing does.
+    /// Returns the end of the span that `at` is in, `at` if there is none.
     #[must_use]
     pub fn reach(&self, at: u32) -> u32 {
         let index = self.0.partition_point(|span| span.end <= at);
         self.0.get(index).filter(|span| span.start <= at).map_or(at, |span| span.end)
     }
 
-    /// What of a range is in none of them.
+    /// Returns the parts of a range that are in no span.
     #[must_use]
     pub fn gaps(&self, within: Range<u32>) -> Spans {
         let mut gaps = Spans::default();
@@ -50,30 +50,30 @@ impl Spans {
         gaps
     }
 
-    /// What of a range is in them.
+    /// Returns the parts of a range that are in spans.
     pub fn within(&self, range: Range<u32>) -> impl Iterator<Item = Range<u32>> {
         let cut = move |span: &Range<u32>| span.start.max(range.start)..span.end.min(range.end);
         self.0.iter().map(cut).filter(|span| !span.is_empty())
     }
 
-    /// All of them.
+    /// Returns all of them.
     pub fn iter(&self) -> impl Iterator<Item = Range<u32>> {
         self.0.iter().cloned()
     }
 
-    /// How many there are.
+    /// Returns the number of spans.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Bytes in all of them.
+    /// Returns the number of bytes in all of them.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.0.iter().map(|span| u64::from(span.end - span.start)).sum()

@@ -1,6 +1,6 @@
-//! Sending beside the programs: threads of a mount's daemon send what was written behind and rests now, so that it arrives
-//! also if its program says nothing more. They come when something was written and go when there has been nothing for a
-//! while, so nobody is woken while nothing is unsent.
+//! Sending beside the programs: threads of a mount's daemon send what was written behind and rests now, so that it
+//! arrives also if its program says nothing more. They come when something was written and go when there has been
+//! nothing for a while, so nobody is woken while nothing is unsent.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
@@ -17,7 +17,7 @@ use super::writing::SEND_AT;
 
 /// A file to which nothing was written for so long has its pages sent.
 const REST: Duration = Duration::from_millis(50);
-/// So often a file may be found to be written to before its pages are sent all the same: after a second.
+/// Times that a file may be found written to before its pages are sent all the same; together a second.
 const LOOKS_MAX: u32 = 20;
 /// First and longest pause before what could not be sent is tried again.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -25,7 +25,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 const THREADS_MAX: usize = 4;
 /// After so long with nothing to do a thread ends.
 const IDLE: Duration = Duration::from_secs(5);
-/// As the threads of a mount, which do the same.
+/// The stack size of a background thread, in bytes: that of a mount's threads, which do the same work.
 const STACK: usize = 256 << 10;
 
 /// The threads that send for one client.
@@ -46,15 +46,15 @@ struct Rota {
     ends: bool,
 }
 
-/// When a file is looked at, and what was seen of it before.
+/// When to look at a file, and what was seen of it before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct WritebackTurn {
     at: Instant,
     ino: Ino,
-    /// How often it had been written to.
+    /// Its count of writes then.
     writes: u64,
     looks: u32,
-    /// How long it was left alone after a failure.
+    /// Pause after the last failure.
     pause: Duration,
 }
 
@@ -63,7 +63,7 @@ impl WritebackTurn {
         WritebackTurn { at: Instant::now() + REST, ino, writes, looks: 0, pause: Duration::ZERO }
     }
 
-    /// After one more failure.
+    /// Returns the turn after one more failure.
     fn failed(self) -> WritebackTurn {
         let pause = (self.pause * 2).clamp(PAUSES.0, PAUSES.1);
         WritebackTurn { at: Instant::now() + pause, pause, ..self }
@@ -71,13 +71,13 @@ impl WritebackTurn {
 }
 
 impl Writeback {
-    /// For the files of a client.
+    /// Creates the threads' queue for the files of a client.
     pub fn of(sessions: &Arc<Sessions>) -> Writeback {
         let sessions = Arc::downgrade(sessions);
         Writeback(Arc::new(WritebackQueue { sessions, rota: Mutex::default(), bell: Condvar::new() }))
     }
 
-    /// Has what was written to a file be sent once it rests.
+    /// Queues a file, to be sent once it is not written to any more.
     pub fn add(&self, file: &CachedFile, state: &mut Pages) {
         if state.unsent() > 0 && !state.is_listed && !state.is_over {
             state.is_listed = true;
@@ -85,7 +85,7 @@ impl Writeback {
         }
     }
 
-    /// Has what was written to a file be sent now.
+    /// Makes the background threads send now what was written to a file.
     pub fn urge(&self, ino: Ino) {
         let mut rota = self.0.rota.lock();
         let turn = rota.turns.iter().find(|turn| turn.ino == ino).copied();
@@ -110,6 +110,7 @@ impl WritebackQueue {
         rota.turns.insert(turn);
         if rota.free == 0 {
             WritebackQueue::hire(desk, &mut rota);
+        // Whoever waits wakes in time for all that come later.
         } else if rota.turns.first() == Some(&turn) {
             desk.bell.notify_one();
         }
@@ -127,7 +128,7 @@ impl WritebackQueue {
         }
     }
 
-    /// The next turn when it is due; nothing if there has been none for a while, or never will be.
+    /// Returns the next turn when it is due; nothing if there has been none for a while, or never will be.
     fn next(&self, rota: &mut MutexGuard<'_, Rota>) -> Option<WritebackTurn> {
         loop {
             if rota.ends {
@@ -155,6 +156,7 @@ impl WritebackQueue {
         let unsent = {
             let mut state = file.state.lock();
             state.is_urged = false;
+            // What has failed is sent again also while it is written to.
             let is_written_to = state.writes != turn.writes && turn.pause.is_zero();
             if is_written_to && state.unsent() < SEND_AT && turn.looks < LOOKS_MAX {
                 return Some(WritebackTurn {
@@ -203,13 +205,13 @@ fn work(desk: &Arc<WritebackQueue>) {
 }
 
 impl Sessions {
-    /// From now on what is written behind is sent beside the programs, by threads that come and go. Not for processes
-    /// that are not this product's own.
+    /// Starts sending what is written behind in background threads, which come and go. Only for processes of this
+    /// product, since others may fork.
     pub fn write_back(self: &Arc<Self>) {
         assert!(self.beside.set(Writeback::of(self)).is_ok(), "two send what one client has written behind");
     }
 
-    /// Has what was written to files be sent once it rests; for what an earlier process left.
+    /// Queues all files with unsent bytes, for what an earlier process left.
     pub(super) fn list_all(&self, pool: &Pool) {
         let Some(beside) = self.beside.get() else { return };
         pool.files().iter().for_each(|file| beside.add(file, &mut file.state.lock()));

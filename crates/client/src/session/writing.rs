@@ -12,17 +12,17 @@ use super::pool::Pool;
 use super::{LARGE, Sessions, broken};
 use crate::tokens::Access;
 
-/// Unsent bytes of one file from which on who writes sends them first: as many as one message may carry.
+/// Unsent bytes of a file at which a writer sends them first: as many as one message may carry.
 pub const SEND_AT: u64 = TRANSFER_MAX as u64;
 
-/// Most bytes of one message in front of site storage, where room for them may have to be made at once.
+/// Most bytes of one message in front of site storage, where space for all of them may have to be made.
 const AT_ONCE_BOUND: usize = 1 << 20;
 
-/// Somebody sends pages of a file, or drops them; nobody else does until this is over.
+/// Exclusive right to send pages of a file, or to drop them.
 pub struct Sending<'a>(&'a CachedFile);
 
 impl<'a> Sending<'a> {
-    /// Waits until nobody else does.
+    /// Waits until no other thread sends.
     pub fn begin(file: &'a CachedFile) -> Sending<'a> {
         let mut state = file.state.lock();
         if state.is_sending {
@@ -37,18 +37,18 @@ impl<'a> Sending<'a> {
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
         let was_sending = std::mem::take(&mut self.0.state.lock().is_sending);
-        // What two send at a time arrives in any order.
+        // Pages sent by two threads would arrive in any order.
         assert!(was_sending, "pages of inode {} were sent by two threads", self.0.ino);
         self.0.sent.notify_all();
     }
 }
 
 impl Sessions {
-    /// Writes `data` at `offset`: all of it, or an error, which may be about what was written before.
+    /// Writes `data` at `offset`: all of it, or an error, which may be about earlier writes.
     pub(crate) fn write(&self, target: Access, offset: u64, data: &[u8]) -> FsResult<()> {
         let ino = target.ino;
         let Some((pool, Contract::Session)) = self.pool_for(ino)? else {
-            // What is acknowledged is where others read it. What was read before it came there is dropped.
+            // Not the session contract: what is acknowledged has arrived. Copies read before that are dropped.
             let written = self.content.write(target, offset, data);
             self.drop_range(ino, ByteRange::at(offset, data.len() as u64));
             return written;
@@ -62,6 +62,7 @@ impl Sessions {
         if data.len() < LARGE && self.write_behind(pool, &file, range.clone(), data)? {
             return Ok(());
         }
+        // Unsent older bytes of the range would be sent later, over the newer ones.
         if file.state.lock().has_unsent(range.clone()) {
             self.send_pages(pool, &file)?;
         }
@@ -70,7 +71,7 @@ impl Sessions {
         written
     }
 
-    /// Whether who writes has to send what was written before.
+    /// Returns true if the writer has to send what was written before.
     fn must_send(&self, pool: &Pool, file: &CachedFile) -> bool {
         let mut state = file.state.lock();
         if state.has_lost || state.failure.is_some() {
@@ -87,7 +88,7 @@ impl Sessions {
         }
     }
 
-    /// Writes to pages; whether there was room, and it may be done.
+    /// Writes to pages. Returns false if there is no space, or the file may not be written behind now.
     fn write_behind(&self, pool: &Pool, file: &CachedFile, range: Range<u64>, data: &[u8]) -> FsResult<bool> {
         loop {
             let (missing, takes) = {
@@ -98,11 +99,11 @@ impl Sessions {
                 self.send_pages(pool, file)?;
             }
             let Some(mut free) = pool.obtain(file.ino, missing) else {
-                // Everything is unsent: who wants room makes it.
+                // Everything is unsent: the writer that needs space makes it.
                 let Some(fullest) = pool.fullest() else { return Ok(false) };
                 match self.send_pages(pool, &fullest) {
                     Err(error) if fullest.ino == file.ino => return Err(error),
-                    // That is for those to hear who write there.
+                    // The error is for the writers of that file.
                     Err(_) => return Ok(false),
                     Ok(()) => continue,
                 }
@@ -138,7 +139,7 @@ impl Sessions {
         self.send_down_to(pool, file, 0)
     }
 
-    /// As [`Sessions::send_pages`], until so many bytes are left.
+    /// Like [`Sessions::send_pages`], until no more than `keep` bytes are left.
     pub(super) fn send_down_to(&self, pool: &Pool, file: &CachedFile, keep: u64) -> FsResult<()> {
         let _sending = Sending::begin(file);
         let end = {
@@ -189,7 +190,7 @@ impl Sessions {
         }
     }
 
-    /// One message per target, whatever the number of places.
+    /// Sends a batch, with one message per target whatever the number of places.
     fn send_batch(&self, ino: Ino, batch: &Batch) -> FsResult<()> {
         let bytes = |range: &Range<usize>| batch.bytes.get(range.clone()).unwrap_or_default();
         match batch.places.as_slice() {

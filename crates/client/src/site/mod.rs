@@ -18,53 +18,53 @@ use crate::connections::Connections;
 use crate::homes::Homes;
 use crate::homes::partitions::Partitions;
 
-/// For how long writes go through if the process that asks for it says no more, in milliseconds.
+/// Time in milliseconds for which write-behind is held up if the requesting process does not repeat the request.
 const HOLD_MS: u32 = 5000;
 /// First and longest pause before it is looked again what is unsent.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
-/// How long what was written behind may take to be sent before it is said what is left.
+/// Longest wait for mounts to send what was written behind, before what is left is reported.
 const WAIT: Duration = Duration::from_secs(120);
 
-/// What site storage does not have: inodes, and about how many bytes of their content.
+/// The data that site storage lacks: inodes, and roughly the bytes of their content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unsaved {
     files: HashMap<Ino, u64>,
     failing: BTreeSet<String>,
-    /// What mounts have written behind and not sent, with why.
+    /// Files with content that mounts have written behind and not sent, with the reason.
     pub(crate) unsent: HashMap<Ino, String>,
 }
 
 impl Unsaved {
-    /// Whether there is anything.
+    /// Returns true if nothing is lacking.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
-    /// Number of files, directories and links.
+    /// Returns the number of files, directories and links.
     #[must_use]
     pub fn count(&self) -> usize {
         self.files.len()
     }
 
-    /// About how many bytes of content, rounded up to stripes.
+    /// Returns about how many bytes of content, rounded up to stripes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.files.values().sum()
     }
 
-    /// Why some of it could not be flushed the last time: sentences.
+    /// Returns why some of it could not be flushed the last time: sentences.
     pub fn failing(&self) -> impl Iterator<Item = &str> {
         self.failing.iter().map(String::as_str)
     }
 
-    /// Whether an inode is among it.
+    /// Returns true if an inode is among it.
     #[must_use]
     pub fn has(&self, ino: Ino) -> bool {
         self.files.contains_key(&ino)
     }
 
-    /// About how many bytes of its content are, rounded up to stripes.
+    /// Returns about how many bytes of its content are among it, rounded up to stripes.
     #[must_use]
     pub fn bytes_of(&self, ino: Ino) -> u64 {
         self.files.get(&ino).copied().unwrap_or(0)
@@ -78,31 +78,30 @@ pub struct TreeEntry {
     pub attr: Attr,
     /// The directory it is in.
     pub dir: Ino,
-    /// Its path from the partition's directory; empty for that itself.
+    /// Its path from the partition's root; empty for the root itself.
     pub path: Vec<u8>,
 }
 
-/// What came of bringing one file to site storage.
+/// Result of flushing one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flushed {
     /// Bytes moved.
     pub bytes: u64,
-    /// Whether anything had to be done.
+    /// Set if anything had to be done.
     pub changed: bool,
-    /// What site storage could not keep: sentences.
+    /// Sentences about what site storage could not keep.
     pub lost: Vec<String>,
 }
 
-/// What site storage had in a directory when it was last looked at: versions by name.
+/// Versions of a directory's names at site storage when last seen.
 pub type SeenNames = HashMap<Vec<u8>, SiteVersion>;
 
-/// What site storage has of what is here, and what it is given. All of it fails with `EIO` when a node cannot be reached:
-/// what that has is not known then.
+/// Requests about site storage. All fail with `EIO` when a node cannot be reached, since its part is unknown then.
 pub struct Site {
     connections: Arc<Connections>,
     homes: Arc<Homes>,
     partitions: Arc<Partitions>,
-    /// A directory, and the partition that it is in for ever.
+    /// A directory and its partition, which never changes.
     last_dir: Mutex<Option<(Ino, PartitionId)>>,
 }
 
@@ -111,7 +110,7 @@ impl Site {
         Site { connections, homes, partitions, last_dir: Mutex::default() }
     }
 
-    /// What site storage does not have, on all nodes.
+    /// Returns what site storage lacks, on all nodes.
     pub fn unsaved(&self) -> FsResult<Unsaved> {
         let (mut files, mut failing) = (HashMap::new(), BTreeSet::new());
         let mut take = |dirty: &Dirty| {
@@ -131,7 +130,7 @@ impl Site {
         Ok(Unsaved { files, failing, unsent })
     }
 
-    /// Has what is here of a file stay however full its volumes are, or not any more.
+    /// Pins a file, so that its content stays here however full the volumes are, or unpins it.
     ///
     /// # Errors
     /// `EINVAL` for what is no file in front of site storage; `EIO` when a node cannot be reached.
@@ -139,8 +138,9 @@ impl Site {
         self.connections.ask::<op::Pin>(self.connections.home(ino)?, &PinRequest { ino, pin })
     }
 
-    /// Whether a file is pinned.
+    /// Returns true if a file is pinned.
     pub fn is_pinned(&self, ino: Ino) -> FsResult<bool> {
+        // The page behind the number before it begins with this inode, if it is pinned.
         let before = Some(Ino(ino.0.wrapping_sub(1))).filter(|before| before.slot() == ino.slot());
         let page = self
             .connections
@@ -148,7 +148,7 @@ impl Site {
         Ok(page.files.iter().any(|file| file.ino == ino))
     }
 
-    /// All files that are pinned.
+    /// Returns all files that are pinned.
     pub fn pinned(&self) -> FsResult<Vec<Pinned>> {
         let mut files = Vec::new();
         self.connections.ask_pages::<op::ListPinned, _>(
@@ -161,7 +161,7 @@ impl Site {
         Ok(files)
     }
 
-    /// What site storage had in a directory.
+    /// Returns what site storage had in a directory.
     pub fn seen_names(&self, dir: Ino) -> FsResult<SeenNames> {
         let mut request = ListSeenRequest { dir, after: Vec::new() };
         let mut names = SeenNames::new();
@@ -176,13 +176,14 @@ impl Site {
         }
     }
 
-    /// From now on nobody changes anything, for so many milliseconds; 0 lets everybody go on. Whether that had been so until
-    /// now, at all nodes.
+    /// Makes all nodes refuse changes for `hold_ms` milliseconds; 0 ends that. Returns true if they had refused
+    /// them until now, all of them.
     ///
     /// # Errors
     /// `EBUSY` while somebody else holds changes up; `EIO` when a node cannot be reached.
     pub fn fence(&self, token: u64, hold_ms: u32) -> FsResult<bool> {
         let request = FenceRequest { token, hold_ms };
+        // All are asked, also behind one that had not refused them.
         self.connections
             .node_ids()
             .try_fold(true, |held, node| Ok(self.connections.ask::<op::Fence>(node, &request)? && held))
@@ -191,14 +192,14 @@ impl Site {
     /// Brings one file, directory or link to site storage.
     ///
     /// # Errors
-    /// Why it is not there: what was to be brought stays as it was. `ESTALE` when site storage has another version than the
-    /// one that was seen, and `force` is not set.
+    /// Why it is not there: what was to be brought stays as it was. `ESTALE` when site storage has another version than
+    /// the one that was seen, and `force` is not set.
     pub fn flush(&self, found: &TreeEntry, seen: Option<SiteVersion>, force: bool) -> FsResult<Flushed> {
         let (ino, dir, path) = (found.attr.ino, found.dir, found.path.clone());
         self.flush_by(found, FlushRequest { ino, dir, path, seen, force, open: false, job: 0 })
     }
 
-    /// Has site storage make a directory that files can be brought into; it is flushed afterwards.
+    /// Flushes a directory with permissions that let files be created in it; it is flushed again afterwards.
     ///
     /// # Errors
     /// As [`Site::flush`].
@@ -209,6 +210,7 @@ impl Site {
     }
 
     fn flush_by(&self, found: &TreeEntry, mut request: FlushRequest) -> FsResult<Flushed> {
+        // Times that this client has not sent belong to what is flushed.
         self.homes.tell_times(request.ino)?;
         let home = self.connections.home(request.ino)?;
         loop {
@@ -236,8 +238,8 @@ impl Site {
         Ok(left)
     }
 
-    /// Has all mounts send what was written behind in front of site storage; until they hear otherwise, or this process
-    /// says nothing for a while, nothing more is. What is left has failed.
+    /// Makes all mounts send what was written behind in front of site storage, and write nothing more behind there,
+    /// until that is ended or not repeated for a while. Returns what could not be sent.
     pub fn hold_behind(&self, token: u64, hold_ms: u32) -> FsResult<Vec<Dirty>> {
         let (begun, mut pause) = (Instant::now(), PAUSES.0);
         loop {
@@ -250,21 +252,23 @@ impl Site {
         }
     }
 
-    /// Has all mounts send what was written behind in front of site storage up to now. What is left has failed.
+    /// Makes all mounts send what was written behind in front of site storage up to now. Returns what could not be
+    /// sent.
     pub fn send_behind(&self) -> FsResult<Vec<Dirty>> {
         let left = self.hold_behind(self.connections.id.0, HOLD_MS);
-        // After an error they go on by themselves.
+        // After an error, the hold ends by itself.
         left.and_then(|left| self.ask_unsent(self.connections.id.0, 0).map(|_| left))
     }
 }
 
-/// What of a partition has to be looked at: directories in the order in which they are made, and everything else.
+/// Objects of a partition to be flushed: directories in the order in which they are made, and everything else.
 #[derive(Clone, Debug, Default)]
 pub struct FlushPlan {
-    /// Directories that are new or changed, or have something in them that is.
+    /// Directories that are new or changed, or contain something that is.
     pub dirs: Vec<TreeEntry>,
     /// Files and links that are new or changed.
     pub files: Vec<TreeEntry>,
-    /// Files that mounts have written behind to and not sent, with why, as far as that is known: they are among the others, too.
+    /// Files with content that mounts have written behind and not sent, with the reason if known; they are among the
+    /// others too.
     pub unsent: Vec<(TreeEntry, String)>,
 }

@@ -6,19 +6,19 @@ use bivouac_wire::{MirrorRequest, Removal, op};
 use super::Site;
 use super::saving::writes;
 
-/// What came of deletions, or what is to be deleted.
+/// Deletions carried out, or to be carried out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removals {
-    /// Names that were deleted at site storage.
+    /// Number of names deleted at site storage.
     pub done: u64,
-    /// Those that stay there for good: what is there is not what was seen, or more.
+    /// The deletions that will not be made at site storage: what is there is not what was seen, or more.
     pub kept: Vec<Removal>,
-    /// Those that are still to be deleted.
+    /// The deletions that remain to be made.
     pub left: Vec<Removal>,
 }
 
 impl Site {
-    /// What is still to be deleted at site storage, on all nodes.
+    /// Returns what remains to be deleted at site storage, on all nodes.
     pub fn removals(&self) -> FsResult<Removals> {
         let (only, below, after) = Default::default();
         self.mirror_once(&MirrorRequest { only, below, after, act: false, last: false })
@@ -60,7 +60,8 @@ impl Site {
         Ok(all)
     }
 
-    /// A name was deleted, and who did it waits: it is deleted at site storage if its policy says so.
+    /// Repeats the deletion of a name, for which its program waits: it is deleted at site storage if its policy says
+    /// so.
     pub(crate) fn save_removed(&self, dir: Ino, name: &[u8]) -> FsResult<()> {
         let Some(bound) = self.bound_dir(dir)? else { return Ok(()) };
         let is_now = |policy| matches!(policy, WritePolicy::Through | WritePolicy::OnClose);

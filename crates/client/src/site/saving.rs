@@ -1,5 +1,5 @@
-//! What the policies of a partition in front of site storage ask of who writes, closes, syncs and opens. The home of a
-//! file decides; here it is only known whether it has to be asked.
+//! Policies of partitions in front of site storage, as they concern writes, closes, syncs and opens. A file's home
+//! decides; here it is only known whether to ask it.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use bivouac_wire::{BringRequest, FlushHereRequest, FlushTrigger, Partition, op};
 use super::Site;
 
 impl Site {
-    /// The partition of a directory, if it stands in front of site storage; it is asked for once in a row.
+    /// Returns the partition of a directory, if it stands in front of site storage; it is asked for once in a row.
     pub(crate) fn bound_dir(&self, dir: Ino) -> FsResult<Option<Arc<Partition>>> {
         // Nothing is in a partition that was not looked up.
         if !self.partitions.any() {
@@ -30,14 +30,14 @@ impl Site {
         self.partitions.bound(id)
     }
 
-    /// Whether a close of an open file has to be told before it returns.
+    /// Returns true if a close of an open file has to be reported before it returns.
     #[must_use]
     pub fn saved_at_close(&self, ino: Ino) -> bool {
-        // Who cannot be asked now is asked then.
+        // A partition that cannot be asked about now may require it.
         self.homes.bound(ino).map_or(true, |bound| bound.is_some())
     }
 
-    /// A descriptor of a file is closed: brings what was written to site storage if the file's policy says so.
+    /// Brings what was written to site storage, at the close of a descriptor, if the file's policy says so.
     ///
     /// # Errors
     /// Why it is not there: it stays in the formation, to be flushed later.
@@ -51,7 +51,8 @@ impl Site {
         Ok(())
     }
 
-    /// A file was written to, and who wrote waits. Under the session contract that is told when it is synced or closed.
+    /// Brings a file that was written to to site storage if its policy says so; who wrote waits. Under the session
+    /// contract that is told when it is synced or closed.
     pub(crate) fn save_written(&self, ino: Ino) -> FsResult<()> {
         match self.homes.bound(ino)? {
             Some(bound) if !self.is_session(ino)? => self.save_through(ino, &bound),
@@ -63,18 +64,18 @@ impl Site {
         Ok(self.partitions.contract(&self.homes.know(ino)?)? == Contract::Session)
     }
 
-    /// A file was changed otherwise, and who changed it waits.
+    /// Brings a file that was changed otherwise to site storage if its policy says so; who changed it waits.
     pub(crate) fn save_changed(&self, ino: Ino) -> FsResult<()> {
         self.homes.bound(ino)?.map_or(Ok(()), |bound| self.save_through(ino, &bound))
     }
 
-    /// As [`Site::save_changed`], of one whose attributes have just been told.
+    /// Like [`Site::save_changed`], for a file whose attributes have just arrived.
     pub(crate) fn save_seen(&self, attr: &Attr) -> FsResult<()> {
         if attr.layout.partition() == PartitionId::ROOT { Ok(()) } else { self.save_changed(attr.ino) }
     }
 
-    /// Something was made or got other attributes below a link. What this client has not open goes to the other side now,
-    /// as no close follows.
+    /// Brings what was made or got other attributes below a link to the other side. What this client has not open goes
+    /// to the other side now, as no close follows.
     pub(crate) fn save_unopened(&self, attr: &Attr) -> FsResult<()> {
         if attr.layout.partition() == PartitionId::ROOT || self.homes.is_open(attr.ino) {
             return Ok(());
@@ -96,14 +97,15 @@ impl Site {
         if goes_through { self.save(ino, FlushTrigger::Write) } else { Ok(()) }
     }
 
-    /// What was written behind by who is gone, and sent now, is at site storage as if it had been closed.
+    /// Saves a file whose writers are gone and whose content has been sent now, as at its close; an error is logged.
     pub(crate) fn try_save_sent(&self, ino: Ino) {
         if let Err(error) = self.save_at_close(ino) {
             log::warn!(why:% = error; "inode {ino} is not at site storage yet");
         }
     }
 
-    /// A name was given to something in a directory, which `look` finds. It may have been closed under another name.
+    /// Brings what was given a name in a directory to site storage, as `look` finds it. It may have been closed under
+    /// another name.
     pub(crate) fn save_named(&self, dir: Ino, look: impl FnOnce() -> FsResult<Attr>) -> FsResult<()> {
         // Nothing has a new name that was not looked up.
         if !self.partitions.any() {
@@ -119,7 +121,7 @@ impl Site {
         if attr.is_dir() { Ok(()) } else { self.save(attr.ino, FlushTrigger::Close) }
     }
 
-    /// A file was synced.
+    /// Brings a file that was synced to site storage if its policy says so.
     pub(crate) fn save_synced(&self, ino: Ino) -> FsResult<()> {
         match self.homes.bound(ino)? {
             Some(bound) if bound.settings.fsync == FsyncPolicy::Source => self.save(ino, FlushTrigger::Sync),
@@ -139,7 +141,7 @@ impl Site {
         }
     }
 
-    /// Before a file that was opened is used: brings all of it, if its policy says so.
+    /// Brings all of a file that was opened here, before it is used, if its policy says so.
     pub(crate) fn bring_opened(&self, ino: Ino) -> FsResult<()> {
         let Some(bound) = self.homes.bound(ino)? else { return Ok(()) };
         let settings = &self.partitions.refreshed(bound)?.settings;
@@ -167,7 +169,7 @@ impl Site {
     }
 }
 
-/// Whether any file of a partition has such a policy.
+/// Returns true if any file of a partition may have such a policy.
 pub fn writes(settings: &PartitionSettings, is_such: impl Fn(WritePolicy) -> bool) -> bool {
     is_such(settings.write) || settings.rules.iter().filter_map(|rule| rule.write).any(is_such)
 }

@@ -13,7 +13,7 @@ const PATH: &str = "/proc/cpuinfo";
 /// Keys of the model's name, by architecture.
 const MODELS: [&str; 3] = ["model name", "cpu model", "cpu"];
 
-/// The maker's name for the processors.
+/// Returns the maker's name for the processors.
 pub fn model(machine: &dyn Machine) -> Option<String> {
     let text = machine.text(PATH)?;
     MODELS.iter().find_map(|model| field(text.lines(), model).map(str::to_owned))

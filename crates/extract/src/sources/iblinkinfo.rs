@@ -63,7 +63,7 @@ fn look(machine: &dyn Machine) -> Option<Network> {
     (!network.links.is_empty()).then_some(network)
 }
 
-/// `Switch: 0x0002c902004885b0 MF0;leaf1:SX6036/U1:`, `CA: n001 HCA-1:`.
+/// Parses `Switch: 0x0002c902004885b0 MF0;leaf1:SX6036/U1:`, `CA: n001 HCA-1:`.
 fn header(line: &str) -> Option<(&str, &str)> {
     let (kind, rest) = line.split_once(": ")?;
     let is_known = matches!(kind, "Switch" | "CA" | "Router");
@@ -86,7 +86,7 @@ fn port(line: &str) -> Option<Port<'_>> {
     Some(Port { lid, port, speed_bits: speed(state), peer_lid, peer_port, peer_name })
 }
 
-/// `4X  25.78125 Gbps`: lanes, and what is on the wire of each; of that, what is data.
+/// Returns the speed of `4X  25.78125 Gbps`: lanes, and what is on the wire of each; of that, what is data.
 fn speed(state: &str) -> Option<u64> {
     let mut words = state.split_whitespace();
     let lanes: u64 = words.next()?.strip_suffix('X')?.parse().ok()?;

@@ -24,7 +24,8 @@ fn look(machine: &dyn Machine) -> Option<Network> {
     (!network.links.is_empty()).then_some(network)
 }
 
-/// `Switch  36 "S-7cfe900300a1b2c0"  # "MF0;leaf1:MSB7700/U1" enhanced port 0 lid 1 lmc 0`, `Ca  1 "H-7cfe9003009a1b2c"  # "n001 HCA-1"`.
+/// `Switch  36 "S-7cfe900300a1b2c0"  # "MF0;leaf1:MSB7700/U1" enhanced port 0 lid 1 lmc 0`, `Ca  1 "H-7cfe9003009a1b2c"
+/// # "n001 HCA-1"`.
 fn node(line: &str) -> Option<(LinkEnd, Option<NetworkSwitch>)> {
     let is_switch = line.starts_with("Switch");
     if !is_switch && !line.starts_with("Ca") && !line.starts_with("Rt") {
@@ -37,7 +38,8 @@ fn node(line: &str) -> Option<(LinkEnd, Option<NetworkSwitch>)> {
     Some((end(id, name), switch))
 }
 
-/// A switch by its id; a host by the first word of its description, which is what its operating system sets there.
+/// Returns a switch by its id; a host by the first word of its description, which is what its operating system sets
+/// there.
 fn end(id: &str, name: Option<&str>) -> LinkEnd {
     match name.and_then(|name| name.split_whitespace().next()) {
         Some(host) if id.starts_with("H-") => LinkEnd::Host(host.to_owned()),
@@ -66,13 +68,14 @@ fn quoted(text: &str) -> Option<&str> {
     Some(text.split_once('"')?.1.split_once('"')?.0)
 }
 
-/// `4xEDR`: bits of data per second, without what coding adds on the wire.
+/// Returns the speed of `4xEDR`: bits of data per second, without what coding adds on the wire.
 fn speed(word: &str) -> Option<u64> {
     let (width, name) = word.split_once('x')?;
     width.parse::<u64>().ok()?.checked_mul(lane(name)?)
 }
 
-/// Of one lane, by the InfiniBand specification: those up to QDR carry 8 bits in 10, later ones 64 in 66 or as good as all.
+/// Returns the speed of one lane, by the InfiniBand specification: those up to QDR carry 8 bits in 10, later ones 64 in
+/// 66 or as good as all.
 fn lane(name: &str) -> Option<u64> {
     Some(match name {
         "SDR" => 2_000_000_000,

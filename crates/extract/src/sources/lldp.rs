@@ -6,7 +6,7 @@ use bivouac_sysmap::{Host, Link, LinkEnd, Network, NetworkSwitch};
 
 use crate::machine::Machine;
 
-/// Network that joins a host to its switches.
+/// Returns the network that joins a host to its switches.
 pub fn look(machine: &dyn Machine, host: &Host) -> Option<Network> {
     let text = machine.output(&["lldpcli", "-f", "keyvalue", "show", "neighbors"])?;
     // lldp.eth0.chassis.name=leaf1
@@ -47,7 +47,8 @@ pub fn look(machine: &dyn Machine, host: &Host) -> Option<Network> {
     (!network.links.is_empty()).then_some(network)
 }
 
-/// The interface of a key, and the rest. Names of interfaces may have dots in them, so those that are known come first.
+/// Returns the interface of a key, and the rest. Names of interfaces may have dots in them, so those that are known
+/// come first.
 fn interface<'a>(host: &'a Host, key: &'a str) -> Option<(&'a str, &'a str)> {
     let rest = key.strip_prefix("lldp.")?;
     let known = host

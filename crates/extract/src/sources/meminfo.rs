@@ -12,7 +12,7 @@ fn look(machine: &dyn Machine) -> Option<Memory> {
     Some(Memory { total_bytes: bytes(&text, "MemTotal")?, swap_bytes: bytes(&text, "SwapTotal") })
 }
 
-/// Value of a line of such a text: `MemTotal:  24656932 kB`, also behind `Node 0`.
+/// Returns the value of a line of such a text: `MemTotal:  24656932 kB`, also behind `Node 0`.
 pub fn bytes(text: &str, key: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;

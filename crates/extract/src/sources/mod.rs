@@ -30,27 +30,27 @@ pub struct Source<T> {
     pub look: fn(&dyn Machine) -> Option<T>,
 }
 
-/// A word of a file.
+/// Returns a word of a file.
 fn word(machine: &dyn Machine, path: &str) -> Option<String> {
     Some(machine.text(path)?.trim().to_owned()).filter(|word| !word.is_empty())
 }
 
-/// A number of a file.
+/// Returns a number of a file.
 fn number<T: std::str::FromStr>(machine: &dyn Machine, path: &str) -> Option<T> {
     word(machine, path)?.parse().ok()
 }
 
-/// The last part of a path.
+/// Returns the last part of a path.
 fn last(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The part of the machine that a device is in; -1 is the kernel's word for not knowing.
+/// Returns the part of the machine that a device is in; -1 is the kernel's word for not knowing.
 fn numa(machine: &dyn Machine, device: &str) -> Option<u32> {
     u32::try_from(number::<i64>(machine, &format!("{device}/numa_node"))?).ok()
 }
 
-/// The last PCI address in a path of sysfs.
+/// Returns the last PCI address in a path of sysfs.
 fn pci_address(path: &str) -> Option<String> {
     let is_address = |part: &&str| {
         let (rest, function) = part.rsplit_once('.').unwrap_or(("", ""));

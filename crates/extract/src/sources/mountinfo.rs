@@ -99,7 +99,7 @@ fn mount(machine: &dyn Machine, line: MountLine<'_>) -> Option<Mount> {
     Some(mount)
 }
 
-/// A path or source of either list as text.
+/// Returns a path or source of either list as text.
 pub fn unescaped(field: &[u8]) -> String {
     String::from_utf8_lossy(&unescape(field)).into_owned()
 }
@@ -113,7 +113,7 @@ pub struct ListedMount<'a> {
 }
 
 impl ListedMount<'_> {
-    /// As the map has it; nothing if there is no storage behind it.
+    /// Returns it in the map's form; `None` if there is no storage behind it.
     pub fn mount(self, machine: &dyn Machine) -> Option<Mount> {
         let ListedMount { path, source, fs_type, read_only } = self;
         if PSEUDO.contains(&fs_type) {

@@ -1,4 +1,5 @@
-//! The network as Slurm was told: `scontrol show topology`, or the file. Its speeds have no unit, so they say nothing here.
+//! The network as Slurm was told: `scontrol show topology`, or the file. Its speeds have no unit, so they say nothing
+//! here.
 
 use bivouac_sysmap::{Link, LinkEnd, Network, NetworkSwitch};
 
@@ -44,7 +45,7 @@ fn network(source: &str, text: &str) -> Option<Network> {
     (!network.links.is_empty()).then_some(network)
 }
 
-/// Without comments, and with those put together that go on behind a backslash.
+/// Returns the lines without comments, and with those put together that go on behind a backslash.
 fn lines(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for line in text.lines() {

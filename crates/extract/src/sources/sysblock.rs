@@ -18,7 +18,7 @@ fn look(machine: &dyn Machine) -> Option<Vec<Disk>> {
     (!names.is_empty()).then_some(disks)
 }
 
-/// Not what files, memory or removable media stand behind.
+/// Returns true for a block device that is not backed by files, memory or removable media.
 pub fn is_disk(name: &str) -> bool {
     !["loop", "ram", "zram", "sr", "fd", "nbd"].iter().any(|prefix| {
         name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
@@ -54,7 +54,8 @@ fn size(machine: &dyn Machine, dir: &str) -> Option<u64> {
     number::<u64>(machine, &format!("{dir}/size"))?.checked_mul(SECTOR)
 }
 
-/// By its name where that says it, else by whether it rotates. What a virtual disk says of rotating is its host's fancy.
+/// Returns the kind of a disk: by its name where that says it, else by whether it rotates. What a virtual disk says of
+/// rotating is its host's fancy.
 pub fn kind(name: &str, rotational: Option<bool>) -> Option<DiskKind> {
     let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
     match rotational {
@@ -67,7 +68,7 @@ pub fn kind(name: &str, rotational: Option<bool>) -> Option<DiskKind> {
     }
 }
 
-/// `none [mq-deadline] kyber`: the one in brackets.
+/// Returns the one in brackets of `none [mq-deadline] kyber`.
 fn chosen(all: &str) -> String {
     let bracketed = all.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     bracketed.map_or(all, |(chosen, _)| chosen).to_owned()

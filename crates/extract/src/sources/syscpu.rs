@@ -57,7 +57,7 @@ fn look(machine: &dyn Machine) -> Option<Processors> {
     })
 }
 
-/// A cache, and who shares it.
+/// Returns a cache, and who shares it.
 fn cache(machine: &dyn Machine, dir: &str) -> Option<((u32, String, u64), String)> {
     let level = number(machine, &format!("{dir}/level"))?;
     let kind = word(machine, &format!("{dir}/type"))?.to_lowercase();
@@ -66,7 +66,7 @@ fn cache(machine: &dyn Machine, dir: &str) -> Option<((u32, String, u64), String
     Some(((level, kind, size), shared))
 }
 
-/// `32K`, `1M`.
+/// Parses a size: `32K`, `1M`.
 fn size(text: &str) -> Option<u64> {
     let (digits, unit) = text.split_at(text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).len());
     let shift = match unit {

@@ -58,7 +58,8 @@ fn interface(machine: &dyn Machine, name: &str) -> Interface {
     }
 }
 
-/// `100 Gb/sec (4X EDR)`: of the interface on the same device, or of one that is only for InfiniBand.
+/// Adds the speed of a port, `100 Gb/sec (4X EDR)`, to the interface on the same device, or as one that is only for
+/// InfiniBand.
 fn add_port(machine: &dyn Machine, device: &str, port: &str, interfaces: &mut Vec<Interface>) {
     let dir = format!("{INFINIBAND}/{device}/ports/{port}");
     if word(machine, &format!("{dir}/link_layer")).is_some_and(|layer| layer == "Ethernet") {

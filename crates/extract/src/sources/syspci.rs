@@ -29,7 +29,7 @@ fn look(machine: &dyn Machine) -> Option<Vec<Device>> {
     (!names.is_empty()).then_some(devices)
 }
 
-/// By the classes that PCI-SIG assigns; nothing for bridges and the like.
+/// Returns the kind by the classes that PCI-SIG assigns; nothing for bridges and the like.
 pub fn kind(class: &str) -> Option<DeviceKind> {
     let class = class.trim_start_matches("0x");
     match (class.get(..2)?, class.get(2..4)?) {

@@ -1,4 +1,4 @@
-//! From step to step: hosts report, start, mount, and in the end take their parts down.
+//! Steps of a formation over hosts: they report, start, mount, and in the end take their parts down.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -107,7 +107,7 @@ impl Keeper {
         }
     }
 
-    /// The present step took too long.
+    /// Ends the present step, which took too long.
     fn time_is_up(&mut self) {
         let waited_s = self.plan.ticket.start_ms / 1000;
         match self.step {
@@ -139,7 +139,7 @@ impl Keeper {
         }
     }
 
-    /// All are there who will be: makes the map and sends it.
+    /// Makes the map and sends it: all hosts are there who will be.
     fn begin(&mut self) {
         let missing: Vec<(String, String)> =
             self.inventory.missing().map(|(host, reason)| (host.to_owned(), reason.to_owned())).collect();
@@ -165,7 +165,7 @@ impl Keeper {
         self.enter(KeeperState::Starting, "hosts");
     }
 
-    /// The map of a new formation.
+    /// Returns the map of a new formation.
     fn place(&mut self) -> Result<FormationMap, String> {
         self.number_nodes();
         let formation = self.state.formation_id().ok_or("its id is damaged")?;
@@ -324,7 +324,7 @@ impl Keeper {
         self.step_due = Some(self.step_due.map_or(due, |at| at.min(due)));
     }
 
-    /// They had their time.
+    /// Ends the launchers, whose hosts have had their time.
     fn end_launchers(&mut self) {
         let patient = self.hosts.iter().any(HostSeen::is_tied);
         self.hosts.iter_mut().for_each(|host| (host.link, host.tie) = (None, HostContact::default()));

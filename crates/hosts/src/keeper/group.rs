@@ -1,5 +1,5 @@
-//! The keeper of a protected formation is one of several: its decisions are written to the hosts that vote, and carried out once a
-//! majority has accepted them. Without such hosts it decides alone.
+//! The keeper of a protected formation is one of several: its decisions are written to the hosts that vote, and carried
+//! out once a majority has accepted them. Without such hosts it decides alone.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ pub(crate) struct RecordBody {
     pub state: FormationState,
 }
 
-/// The hosts that vote, as the state names them.
+/// Returns the hosts that vote, as the state names them.
 pub(crate) fn voters_of(group: &KeeperGroup) -> Voters {
     Voters { now: group.voters.clone(), former: group.former.clone() }
 }
@@ -103,7 +103,7 @@ impl Keeper {
         }
     }
 
-    /// A majority has accepted the newest record.
+    /// Carries out what was decided: a majority has accepted the newest record.
     fn carry_out(&mut self) {
         for token in std::mem::take(&mut self.promised) {
             self.callers.answer(token, &Answer::Done);
@@ -153,7 +153,7 @@ impl Keeper {
         self.record();
     }
 
-    /// The words that a host hears first, if somebody may succeed this keeper, or it has succeeded somebody.
+    /// Returns the words that a host hears first, if somebody may succeed this keeper, or it has succeeded somebody.
     pub(super) fn keepers_order(&self) -> Option<Order> {
         let group = self.state.keepers.as_ref().filter(|group| group.version > 0)?;
         let voters = voters_of(group).all();
@@ -175,8 +175,8 @@ impl Keeper {
         }
     }
 
-    /// Ends where others may have elected another keeper: when no majority of voters has been heard for so long. `due` is when
-    /// this look was due.
+    /// Ends where others may have elected another keeper: when no majority of voters has been heard for so long. `due`
+    /// is when this look was due.
     pub(super) fn resign_if_cut_off(&mut self, due: u64, now: u64) {
         let voters = self.voters();
         if self.step != KeeperState::Running || voters.all().is_empty() {
@@ -249,7 +249,7 @@ impl Keeper {
         }
     }
 
-    /// All hosts come back as after a cut, but for those that are lost.
+    /// Makes all hosts come back as after a cut, but for those that are lost.
     pub(super) fn await_hosts(&mut self, now: u64) {
         let silence_ms = self.plan.ticket.silence_ms;
         for (seen, host) in self.hosts.iter_mut().zip(&self.state.hosts) {

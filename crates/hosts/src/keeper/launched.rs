@@ -23,9 +23,9 @@ use crate::launcher::{LauncherCall, RemoteCommand, SentProgram, TicketDelivery, 
 use crate::start::Plan;
 use crate::ticket::Ticket;
 
-/// So much of what a launcher says is kept, in bytes.
+/// Bytes of a launcher's output that are kept.
 const SAID_MAX: usize = 1 << 16;
-/// So many lines of it are shown where it cannot be told which of them matter.
+/// Lines of it that are shown where it cannot be told which of them matter.
 const SAID_LINES: usize = 12;
 /// Exit code of a shell for a program that it does not find.
 const CODE_NOT_FOUND: i32 = 127;
@@ -36,7 +36,7 @@ const CODE_SSH: i32 = 255;
 #[derive(Debug)]
 pub(super) struct Launched {
     process: Spawned,
-    /// Its standard input: open as long as the hosts shall go on.
+    /// Its standard input, open as long as the hosts are to go on.
     input: Option<OwnedFd>,
     /// Input that is still to be given to it.
     pending: VecDeque<(Arc<Vec<u8>>, usize)>,
@@ -94,6 +94,7 @@ fn start(
     }
     let ticket = ticket.to_line();
     let (output, theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| refused(e.into()))?;
+    // The keeper does more than to hear launchers: it must not wait for one.
     rustix::io::ioctl_fionbio(&output, true).map_err(|e| refused(e.into()))?;
     let mut command = Command::new(program);
     command.args(arguments).stdout(theirs.try_clone().map_err(refused)?).stderr(theirs);
@@ -135,7 +136,8 @@ fn start(
     })
 }
 
-/// For launchers that hand on neither input nor environment: a file in the user's home, which all hosts see.
+/// Writes a ticket for launchers that pass on neither input nor environment: a file in the user's home, which all hosts
+/// see.
 fn write_ticket(dir: &StateDir, plan: &Plan) -> LaunchResult<PathBuf> {
     let home = plan.home.as_deref().unwrap_or_else(|| dir.path());
     let path = home.join(format!(".bivouac-ticket-{}", plan.ticket.formation));
@@ -210,13 +212,13 @@ impl Launched {
         self.said.drain(..surplus);
     }
 
-    /// The hosts that will not report any more, each with the reason.
+    /// Returns the hosts that will not report any more, each with the reason.
     pub fn ended_hosts(&mut self) -> Vec<(usize, String)> {
         let ended = |host: &usize| Some((*host, self.reason(*host)?));
         self.hosts.iter().filter_map(ended).collect()
     }
 
-    /// Reason why a host will not report any more; `None` as long as it may.
+    /// Returns the reason why a host will not report any more; `None` as long as it may.
     pub fn reason(&self, host: usize) -> Option<String> {
         let text = self.said();
         if self.hosts.len() > 1 {
@@ -233,21 +235,21 @@ impl Launched {
         Some(explain(end, &last, &self.program, self.is_ssh))
     }
 
-    /// Output of a launcher of several hosts, if none of it says of a host how that one ended.
+    /// Returns the output of a launcher of several hosts, if none of it says of a host how that one ended.
     pub fn of_no_host(&self) -> Option<String> {
         let text = self.said();
         let silent = self.names.iter().all(|name| exit_line(&text, name).is_none());
         (self.hosts.len() > 1 && silent).then(|| quoted(&text))
     }
 
-    /// Last output of a host, though it may still report.
+    /// Returns the last output of a host, though it may still report.
     pub fn words(&self, host: usize) -> Option<String> {
         let text = self.said();
         let position = self.hosts.iter().position(|known| *known == host)?;
         if self.hosts.len() > 1 { labelled(&text, position) } else { last_line(&text) }
     }
 
-    /// All that it has said, events of logs as people read them.
+    /// Returns its output, with log events in the form for people.
     fn said(&self) -> String {
         for_people(&String::from_utf8_lossy(&self.said)).into_owned()
     }
@@ -261,12 +263,12 @@ impl Launched {
         }
     }
 
-    /// It is not killed when this process ends.
+    /// Lets it run on when this process ends.
     pub fn leave_running(&mut self) {
         self.is_left = true;
     }
 
-    /// The hosts behind it see the end of their input.
+    /// Closes the launcher's input: the hosts behind it see its end.
     pub fn close(&mut self) {
         self.pending.clear();
         self.input = None;
@@ -291,7 +293,7 @@ impl Drop for Launched {
     }
 }
 
-/// Explanation of an end, as far as the exit code gives one.
+/// Returns the explanation of an end, as far as the exit code gives one.
 fn explain(end: ProcessEnd, last: &str, program: &str, is_ssh: bool) -> String {
     let missing = ["no such file", "not found"].iter().any(|text| last.to_lowercase().contains(text));
     match end.code() {
@@ -310,7 +312,7 @@ fn explain(end: ProcessEnd, last: &str, program: &str, is_ssh: bool) -> String {
     }
 }
 
-/// The first lines with something in them, for below an error: what follows on a cause comes behind it.
+/// Returns the first lines with something in them, for below an error: what follows on a cause comes behind it.
 fn quoted(text: &str) -> String {
     let lines = text.lines().map(str::trim_end).filter(|line| line.contains(char::is_alphanumeric));
     let lines: Vec<String> = lines.take(SAID_LINES).map(|line| format!("\n  {line}")).collect();
@@ -322,7 +324,7 @@ fn last_line(text: &str) -> Option<String> {
     Some(line.strip_prefix("bivouac: ").unwrap_or(line).to_owned())
 }
 
-/// The last line of one task, as `srun --label` marks it.
+/// Returns the last line of one task, as `srun --label` marks it.
 fn labelled(text: &str, task: usize) -> Option<String> {
     let line = text.lines().rev().find_map(|line| {
         let (label, line) = line.split_once(": ")?;
@@ -331,7 +333,7 @@ fn labelled(text: &str, task: usize) -> Option<String> {
     Some(line.strip_prefix("bivouac: ").unwrap_or(line).to_owned())
 }
 
-/// The line in which `srun` reports the end of a task: `srun: error: n3: task 2: Exited with exit code 2`.
+/// Returns the line in which `srun` reports the end of a task: `srun: error: n3: task 2: Exited with exit code 2`.
 fn exit_line(text: &str, host: &str) -> Option<String> {
     text.lines().rev().find_map(|line| {
         let (_, rest) = line.split_once(&format!("error: {host}: task"))?;
@@ -340,7 +342,7 @@ fn exit_line(text: &str, host: &str) -> Option<String> {
     })
 }
 
-/// The program to send, and what is to be started to receive it.
+/// Returns the program to send, and what is to be started to receive it.
 fn read_program(path: &Path) -> LaunchResult<(Vec<u8>, RemoteCommand)> {
     let content = std::fs::read(path).map_err(|e| LaunchError::path(path, "read the program to send", e))?;
     if !content.starts_with(b"\x7fELF") {

@@ -13,15 +13,15 @@ use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-/// Most connections of which nobody has proven who they are; the oldest goes for a newer one.
+/// Most connections without a completed handshake; the oldest is closed for a newer one.
 const UNPROVEN_MAX: usize = 256;
 /// Time one may take to prove itself.
 const UNPROVEN_WAIT: Duration = Duration::from_secs(10);
 /// Connections that are taken care of in a row.
 const READY_MAX: usize = 256;
 
-/// Connections by a number that is never used again. The kernel knows which of them have something to say, so that a thousand
-/// that are silent cost nothing.
+/// Connections by a number that is never used again. The kernel knows which of them have something to say, so that a
+/// thousand that are silent cost nothing.
 pub(super) struct Links {
     epoll: OwnedFd,
     links: BTreeMap<u64, Slot>,
@@ -38,14 +38,14 @@ struct Slot {
 }
 
 impl AsFd for Links {
-    /// Readable when one of them has something to say.
+    /// Returns a descriptor that is readable when one of the connections has something to say.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 }
 
 impl Links {
-    /// None yet.
+    /// Creates the set, without connections.
     ///
     /// # Errors
     /// What the system says.
@@ -79,26 +79,27 @@ impl Links {
         late.into_iter().for_each(|id| self.drop(id));
     }
 
-    /// Nobody is let in any more.
+    /// Admits no further hosts.
     pub fn drop_strangers(&mut self) {
         // The one-time secret is of no use any more, and whoever still has it comes too late.
         self.links.retain(|_, slot| slot.host.is_some());
         self.unproven.clear();
     }
 
-    /// Those that have something to say, or room for what is to be said to them.
+    /// Returns the connections that are readable, or writable with something to send.
     pub fn ready(&self) -> Vec<u64> {
         let mut events = Vec::with_capacity(READY_MAX);
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&at_once)) {
             Ok(_) => events.iter().map(|event| event.data.u64()).collect(),
-            // Interrupted: they are still there at the next look.
+            // Interrupted: they are found at the next call.
             Err(_) => Vec::new(),
         }
     }
 
     pub fn receive(&mut self, id: u64) -> Result<Vec<Message>, NetError> {
         let Some(slot) = self.links.get_mut(&id) else { return Ok(Vec::new()) };
+        // It may be ready only because there is room to send again.
         slot.link.flush()?;
         let heard = slot.link.receive()?;
         if slot.link.is_proven() {

@@ -18,8 +18,8 @@ impl Keeper {
         if !self.mirrored && self.state.moves.is_empty() {
             self.lose(nodes);
         } else {
-            // Which of them go on elsewhere is written down with the loss: a keeper that goes on from there must not take
-            // them for dead.
+            // Which of them go on elsewhere is written down with the loss: a keeper that goes on from there must not
+            // take them for dead.
             self.move_event(MoveEvent::HostLost { host, nodes });
         }
         self.choose_voters();
@@ -63,6 +63,7 @@ impl Keeper {
                 "stopped" => NodeLife::Stopped,
                 _ => NodeLife::Failed,
             };
+            // Only the change counts: a report names all nodes of the host, those known as failed as well.
             if life == NodeLife::Failed && node.life != NodeLife::Failed {
                 lost.push(id);
             }
@@ -80,7 +81,7 @@ impl Keeper {
         }
     }
 
-    /// The nodes of all hosts need not wait any more for some that will not come back.
+    /// Tells the nodes of all hosts that they need not wait any more for some that will not come back.
     pub(super) fn tell_lost(&mut self, nodes: Vec<u16>) {
         if self.step == KeeperState::Running && !nodes.is_empty() {
             log::warn!("all hosts are told that nodes {nodes:?} are dead");
@@ -88,7 +89,7 @@ impl Keeper {
         }
     }
 
-    /// Has the formation taken down when its purpose is over, unless it holds data that is nowhere else.
+    /// Takes the formation down when its purpose is over, unless it holds data that is nowhere else.
     pub(super) fn end_when_over(&mut self) {
         match self.step {
             _ if self.state.stage == Stage::Stopping => return,
@@ -107,7 +108,7 @@ impl Keeper {
         }
     }
 
-    /// The process that the formation was made for lets go of it.
+    /// Lets go of the formation for the process that it was made for.
     pub(super) fn leave(&mut self, ttl_ms: Option<u64>) {
         (self.plan.tied, self.report) = (false, None);
         self.state.owner = None;

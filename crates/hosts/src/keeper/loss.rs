@@ -1,5 +1,5 @@
-//! The last word of a keeper whose formation ends without having been taken down: nobody else is left who could say that
-//! outputs are lost.
+//! The last word of a keeper whose formation ends without having been taken down: nobody else is left who could say
+//! that outputs are lost.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -25,7 +25,7 @@ impl Keeper {
     }
 }
 
-/// Below the working directory of the command that started this process.
+/// Appends to a file below the working directory of the command that started this process.
 fn append(file: &Path, text: &str) -> std::io::Result<()> {
     OpenOptions::new().append(true).create(true).open(file)?.write_all(text.as_bytes())
 }

@@ -1,6 +1,6 @@
-//! The process that keeps a formation over several hosts together: it has the hosts called, gathers them, and holds the
-//! connections whose end is the end of each host's part, unless another keeper can be elected. One thread, one poll; it never
-//! waits for anybody.
+//! The keeper: the process that holds a formation over several hosts together. It has the hosts called, gathers them,
+//! and holds the connections whose end is the end of each host's part, unless another keeper can be elected. One
+//! thread, one poll; it never waits for a single peer.
 
 mod forming;
 pub(crate) mod group;
@@ -49,20 +49,21 @@ use launched::Launched;
 use links::Links;
 use node_moves::SentOrders;
 
-/// Time hosts may take to tell how they are, in milliseconds.
+/// Time for hosts to report their state, in milliseconds.
 const LOOK_MS: u64 = 2000;
-/// Time hosts may take to take their parts down, in milliseconds.
+/// Time for hosts to take their parts down, in milliseconds.
 const DOWN_MS: u64 = 60_000;
-/// Time a launcher may take to end when the hosts that it reached have ended, in milliseconds.
+/// Time for a launcher to end after the hosts that it reached, in milliseconds.
 const LAUNCHER_MS: u64 = 3000;
-/// Longest time that is waited for at once, in milliseconds: what is later is looked at again.
+/// Longest time-out of one poll, in milliseconds.
 const WAIT_MS_MAX: u64 = 1 << 30;
-/// Keeps a formation over several hosts together until it is told to end, or all are gone.
+/// Keeps a formation over several hosts together until it is told to end, or all hosts are gone.
 ///
 /// # Errors
 /// What kept it from doing so; the command that started it is told too.
 pub fn keep(here: &Environment, dir: PathBuf) -> LaunchResult<()> {
     let report = take_stdin()?;
+    // Signals of the terminal that the formation was started at are not for the keeper.
     let _already_a_leader = rustix::process::setsid();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     raise_descriptor_limit();
@@ -95,38 +96,38 @@ enum KeeperState {
     Ending,
 }
 
-/// State of a host beside what the state file says.
+/// State of a host beyond the state file.
 #[derive(Clone, Debug, Default)]
 struct HostSeen {
     /// Its connection.
     link: Option<u64>,
     /// True if it has done what the present step asks of it.
     done: bool,
-    /// True if it has yet to tell how it is.
+    /// True if its report of its state is awaited.
     asked: bool,
     /// Remains of its part, as it reported them.
     left: Option<([u32; 4], Option<String>)>,
-    /// Time when it was heard, and until when it may connect anew.
+    /// Contact with it: when it was last heard, and until when it may reconnect.
     tie: HostContact,
-    /// Version of the newest map that its daemons have, as it says.
+    /// Version of the newest map that its daemons have, as it reported.
     map_known: u64,
-    /// Orders that it was sent over this connection.
+    /// Orders sent over this connection.
     sent: SentOrders,
 }
 
 impl HostSeen {
-    /// Returns whether it is of the formation: it has a connection, or may come back on a new one.
+    /// Returns true if it belongs to the formation: it has a connection, or may come back on a new one.
     fn is_tied(&self) -> bool {
         self.link.is_some() || self.is_away()
     }
 
-    /// Returns whether it has no connection, and may come back on a new one.
+    /// Returns true if it has no connection and may come back on a new one.
     fn is_away(&self) -> bool {
         self.tie.is_away()
     }
 }
 
-/// A command that waits.
+/// A command that waits for an answer.
 #[derive(Clone, Copy, Debug)]
 enum Asker {
     /// On this host.
@@ -143,10 +144,11 @@ struct Keeper {
     _lock: OwnedFd,
     signals: Signals,
     control: OwnedFd,
-    /// The command that started us; as long as it waits, or for ever if the formation ends with it.
+    /// Connection to the command that started this process; kept while that waits, or for ever if the formation ends
+    /// with it.
     report: Option<OwnedFd>,
     callers: Callers,
-    /// The socket that hosts report and come back to.
+    /// The socket that hosts connect to when they report and when they come back.
     listener: Option<TcpListener>,
     auth: Auth,
     links: Links,
@@ -157,17 +159,17 @@ struct Keeper {
     phases: Option<Phases>,
     /// Reason why the formation does not start.
     failure: Option<String>,
-    /// Commands that wait until hosts have told how they are, or have taken their parts down.
+    /// Commands that wait until hosts have reported their state, or have taken their parts down.
     looking: Vec<Asker>,
     stopping: Vec<Asker>,
-    /// Commands that wait until the voters have accepted what they were for.
+    /// Commands that wait until voters have accepted a record with their change.
     promised: Vec<u64>,
-    /// The newest record for the voters, and how far it is.
+    /// The newest record for the voters, and who has accepted it.
     record: Vec<u8>,
     proposal: Proposal,
-    /// The voters of whom all hosts were told.
+    /// The voters that all hosts were told of.
     told_voters: Option<Vec<u16>>,
-    /// True if it has ended so that another keeper can go on.
+    /// True if it ends so that another keeper can take over.
     has_resigned: bool,
     since: Instant,
     /// Times at which the present step, a look, and the next sign of life are due, in milliseconds.
@@ -181,20 +183,20 @@ struct Keeper {
     pasts: BTreeMap<usize, PreviousPart>,
     /// Nodes that a recovered formation goes on without.
     absent: Vec<u16>,
-    /// True if it was in use.
+    /// True if the formation has been in use.
     was_usable: bool,
     finished: bool,
     /// True if the formation has mirrors: its nodes can move.
     is_protected: bool,
     /// True if volumes of some node are mirrored now.
     mirrored: bool,
-    /// True if moves that were decided are not written down yet.
+    /// True if decided moves are not recorded yet.
     is_move_unrecorded: bool,
-    /// Nodes that are dead for good, of which hosts are told once that is written down.
+    /// Nodes that are dead for good; hosts are told once that is recorded.
     untold_lost: Vec<u16>,
-    /// Time when it is to be looked again what hosts have to do for moves, in milliseconds.
+    /// Time of the next check for orders about moves, in milliseconds.
     move_due: Option<u64>,
-    /// The copy that takes this process's place if it is killed.
+    /// The copy that takes over if this process is killed.
     standby: Standby,
 }
 
@@ -294,12 +296,13 @@ impl Keeper {
             for source in self.wait()? {
                 self.take(source);
             }
+            // What has arrived comes before what is due: a host that was heard just now is not given up.
             self.look_at_clock();
             if self.has_resigned {
                 break;
             }
             self.end_when_over();
-            // One step may be all that the next one waits for.
+            // One step may complete the condition of the next.
             let mut before = None;
             while before != Some(self.step) {
                 before = Some(self.step);
@@ -307,6 +310,7 @@ impl Keeper {
             }
             self.renew_standby();
         }
+        // Another keeper goes on with the formation of one that has resigned: nothing is taken down.
         if self.has_resigned { Ok(()) } else { self.take_leave() }
     }
 
@@ -356,7 +360,7 @@ impl Keeper {
             Source::Listener => self.take_newcomer(),
             Source::Links => self.links.ready().into_iter().for_each(|id| self.take_messages(id)),
             Source::Launched(index) => self.take_launched(index),
-            // Looked at after all else.
+            // Looked at after everything else.
             Source::Guard | Source::Standby => {}
         }
     }
@@ -373,7 +377,8 @@ impl Keeper {
         }
     }
 
-    /// The command that started us is gone, and has not been told that the formation is up, or the formation is its own.
+    /// Handles the end of the command that started this process: it was not told that the formation is up, or the
+    /// formation ends with it.
     fn take_report_end(&mut self) {
         self.report = None;
         if self.step != KeeperState::Running || self.plan.tied {
@@ -401,6 +406,7 @@ impl Keeper {
                 self.promise(token);
             }
             Request::Keep { reason } => {
+                // Once kept, it does not end with the command that started it.
                 if reason.is_some() && std::mem::take(&mut self.plan.tied) {
                     self.report = None;
                 }
@@ -425,7 +431,7 @@ impl Keeper {
         }
     }
 
-    /// Answers a command when whoever takes this process's place knows of it as well.
+    /// Answers a command once a successor of this process would know of its change.
     fn promise(&mut self, token: u64) {
         if self.is_voted_on() {
             self.promised.push(token);
@@ -436,11 +442,11 @@ impl Keeper {
         self.callers.answer(token, &Answer::Done);
     }
 
-    /// Asks all hosts how they are.
+    /// Asks all hosts for their state.
     fn look(&mut self, asker: Asker) {
         self.looking.push(asker);
         for host in &mut self.hosts {
-            // One without a connection cannot answer, and nobody who looks should wait for it.
+            // A host without a connection cannot answer; nobody should wait for it.
             host.asked = host.link.is_some();
         }
         self.order_all(&Order::Look);
@@ -461,11 +467,13 @@ impl Keeper {
         match heard {
             Ok(messages) => {
                 for message in messages {
+                    // Anew for each: an earlier one of these may have been what tells the host.
                     let host = self.links.host(id);
                     if let Err(text) = self.take_message(id, host, &message) {
                         log::warn!(why:% = text; "{}", self.name(host));
                         self.links.drop(id);
                         host.into_iter().for_each(|host| self.lost(host, text.clone()));
+                        // What follows on a connection that said something wrong is not looked at.
                         return;
                     }
                 }
@@ -592,7 +600,7 @@ impl Keeper {
         }
     }
 
-    /// A host cannot do what it is to do.
+    /// Handles that a host cannot do what it is to do.
     fn failed(&mut self, host: usize, text: &str) {
         match self.step {
             KeeperState::Starting | KeeperState::Mounting => {
@@ -602,7 +610,7 @@ impl Keeper {
         }
     }
 
-    /// A host is gone.
+    /// Handles the loss of a host.
     fn lost(&mut self, host: usize, text: String) {
         if let Some(seen) = self.hosts.get_mut(host) {
             (seen.link, seen.tie) = (None, HostContact::default());
@@ -640,7 +648,7 @@ impl Keeper {
         }
     }
 
-    /// Last output of a host's launcher, if it has ended.
+    /// Returns the last output of a host's launcher, if it has ended.
     fn last_words(&mut self, host: usize) -> Option<String> {
         let launched = self.launched.iter_mut().find(|launched| launched.reaches(host))?;
         launched.attend();
@@ -651,7 +659,7 @@ impl Keeper {
         host.map_or_else(|| "somebody".into(), |host| format!("host {}", self.inventory.host(host)))
     }
 
-    /// A full disk must not end what keeps the hosts together.
+    /// Writes the state file. A full disk must not end what keeps the hosts together.
     fn write_state(&mut self) {
         match self.dir.write(&self.state) {
             Ok(()) => self.standby.end_succession(),
@@ -660,7 +668,7 @@ impl Keeper {
         self.standby.outdate();
     }
 
-    /// For the time after a reboot of this host.
+    /// Keeps the state for a recovery after a reboot of this host.
     fn remember(&self) {
         remember_whole(&self.here, self.dir.path(), &self.state);
     }

@@ -1,5 +1,5 @@
-//! Moves of nodes of lost hosts: decisions are written down before any host gets an order, and orders are repeated until
-//! they are carried out.
+//! Moves of nodes of lost hosts: decisions are written down before any host gets an order, and orders are repeated
+//! until they are carried out.
 
 use std::path::PathBuf;
 
@@ -27,8 +27,8 @@ pub(super) struct SentOrders {
 }
 
 impl Keeper {
-    /// Half of the time after which a silent host is lost, in milliseconds: shorter where its nodes go on elsewhere, once
-    /// their daemons there are cut off.
+    /// Returns half of the time after which a silent host is lost, in milliseconds: shorter where its nodes go on
+    /// elsewhere, once their daemons there are cut off.
     pub(super) fn silence_of(&self, host: usize) -> u64 {
         let silence_ms = self.plan.ticket.silence_ms;
         // For every sign of life of every host: the map is not decoded where nothing is mirrored.
@@ -39,7 +39,7 @@ impl Keeper {
         }
     }
 
-    /// Time between two signs of life, in milliseconds.
+    /// Returns the time between two signs of life, in milliseconds.
     pub(super) fn sign_ms(&self) -> u64 {
         let sign_ms = self.plan.ticket.silence_ms / SIGNS_OF_LIFE;
         match self.mirrored.then(|| self.state.watching_ms()).flatten() {
@@ -56,7 +56,7 @@ impl Keeper {
         self.machine().is_some_and(|machine| machine.protects(host, &nodes, |node| self.host_of(node)))
     }
 
-    /// The living host that a node runs on.
+    /// Returns the living host that a node runs on.
     fn host_of(&self, node: u16) -> Option<usize> {
         let fails = self.state.nodes.get(usize::from(node)).is_none_or(|node| node.life == NodeLife::Failed);
         let runs = |(at, host): (usize, &bivouac_launch::HostState)| {
@@ -108,6 +108,7 @@ impl Keeper {
             self.note_mirrors();
             self.record();
         }
+        // Told by `drive_moves`, once the voters have accepted the record of these deaths.
         for command in commands {
             if let MoveCommand::Dead(nodes) = command {
                 self.untold_lost.extend(nodes);
@@ -143,7 +144,7 @@ impl Keeper {
         self.standby.outdate();
     }
 
-    /// A host has sealed the replicas of a node, and waits for the map that says so.
+    /// Records that a host has sealed the replicas of a node, and waits for the map that says so.
     pub(super) fn node_adopted(&mut self, host: usize, node: u16, epoch: u32, place: AdoptedPlace) {
         let first = self.state.hosts.get(host).and_then(|host| host.nodes.first().copied());
         let name =
@@ -155,6 +156,7 @@ impl Keeper {
         // Where nodes are is one with the map: it is written down with it.
         self.place_node(host, node, &entry, &volumes);
         if self.move_event(MoveEvent::Adopted { host, node, place: entry }).is_none() {
+            // No move has waited for this: nodes stay where the map says.
             self.state = former;
             self.standby.outdate();
         }
@@ -230,7 +232,7 @@ impl Keeper {
         self.move_due = is_pending.then(|| self.now_ms() + AGAIN_MS);
     }
 
-    /// Reason why a host that was given up, and comes back, is not let in again, if nodes of it have moved.
+    /// Returns the reason why a host that was given up, and comes back, is not let in again, if nodes of it have moved.
     pub(super) fn moved_from(&self, first_node: u16) -> Option<String> {
         let first = self.state.moves.iter().find(|m| m.node == first_node)?;
         let moved = self.state.moves.iter().filter(|m| m.from == first.from && m.stage != MoveStage::Failed);

@@ -18,7 +18,7 @@ struct RecoveredHost<'a> {
 }
 
 impl Keeper {
-    /// The map that it had, with addresses of now.
+    /// Returns the map that it had, with addresses of now.
     pub(super) fn place_again(&mut self) -> Result<FormationMap, String> {
         let mut map = map_of(&self.came())?;
         let missing = missing(&map, &self.came());
@@ -79,7 +79,8 @@ impl Keeper {
         })
     }
 
-    /// The part of the formation that cannot be had without the missing hosts, for the message that too few are there.
+    /// Returns the part of the formation that cannot be had without the missing hosts, for the message that too few are
+    /// there.
     pub(super) fn what_is_missing(&self) -> String {
         let came = self.came();
         match map_of(&came) {
@@ -96,7 +97,7 @@ impl Keeper {
     }
 }
 
-/// The one map that all of them had, if each is other nodes of it.
+/// Returns the one map that all of them had, if each is other nodes of it.
 fn map_of(came: &[RecoveredHost<'_>]) -> Result<FormationMap, String> {
     let first = came.first().ok_or("no host is there that has a part of it")?;
     let map = &first.past.map;
@@ -128,7 +129,7 @@ fn map_of(came: &[RecoveredHost<'_>]) -> Result<FormationMap, String> {
     Ok(map.clone())
 }
 
-/// Nodes that no host is.
+/// Returns the nodes that no host is.
 fn missing(map: &FormationMap, came: &[RecoveredHost<'_>]) -> Vec<u16> {
     let is_there = |id: u16| {
         came.iter().any(|one| (one.past.first_node..one.past.first_node + one.nodes as u16).contains(&id))
@@ -136,7 +137,7 @@ fn missing(map: &FormationMap, came: &[RecoveredHost<'_>]) -> Vec<u16> {
     (0..map.nodes.len() as u16).filter(|id| !is_there(*id)).collect()
 }
 
-/// The consequences, in words.
+/// Returns the consequences, in words.
 fn what_is_lost(map: &FormationMap, missing: &[u16]) -> String {
     let name = |id: &u16| {
         let host = map.nodes.get(usize::from(*id)).map_or("?", |node| node.host.as_str());
@@ -155,7 +156,7 @@ fn what_is_lost(map: &FormationMap, missing: &[u16]) -> String {
     )
 }
 
-/// A node that will not come: its volumes are not known, but how many there were.
+/// Returns a node that will not come: its volumes are not known, but how many there were.
 fn gone(map: &FormationMap, id: u16, node: &NodeEntry) -> NodeState {
     let volume =
         VolumeState { path: "missing".into(), kind: "disk".into(), capacity_bytes: 0, own_dir: false };

@@ -8,13 +8,16 @@ use super::node_moves::SentOrders;
 use super::{HostSeen, Keeper, KeeperState};
 
 impl Keeper {
-    /// A host's connection has ended. As long as nobody knows better it may come back, once it is of the formation.
+    /// Handles the end of a host's connection. As long as nobody knows better it may come back, once it is of the
+    /// formation.
     pub(super) fn left(&mut self, host: usize, error: &NetError) {
         let now = self.now_ms();
         let silence_ms = self.silence_of(host);
         let starts =
             matches!(self.step, KeeperState::Gathering | KeeperState::Starting | KeeperState::Mounting);
         let ended = self.last_words(host).is_some() && self.ends_with_launcher();
+        // While hosts gather it has no part to come back with, and where the launcher's end is the part's end there is
+        // nobody who would. During the start a connection that was closed, and not cut, is the end of the part, too.
         if self.step == KeeperState::Gathering || ended || (error.is_closed() && starts) {
             return self.lost(host, error.to_string());
         }
@@ -25,7 +28,7 @@ impl Keeper {
         }
     }
 
-    /// The launcher of a host without a connection has ended: nothing of it runs there any more.
+    /// Handles the end of the launcher of a host without a connection: nothing of it runs there any more.
     pub(super) fn launcher_of_away_ended(&mut self, host: usize, said: String) {
         if self.ends_with_launcher() {
             self.lost(host, said);
@@ -39,7 +42,7 @@ impl Keeper {
         !is_elected && !matches!(self.plan.launcher, Launcher::Mpi | Launcher::Meet)
     }
 
-    /// Time when the first of those without a connection is given up, in milliseconds.
+    /// Returns the time when the first of those without a connection is given up, in milliseconds.
     pub(super) fn return_due(&self) -> Option<u64> {
         let away = self.hosts.iter().enumerate().filter(|(_, seen)| seen.is_away());
         away.map(|(host, seen)| seen.tie.due_ms(self.silence_of(host))).min()
@@ -65,7 +68,7 @@ impl Keeper {
         }
     }
 
-    /// A host has connected anew. What it was told over the former connection may not have been heard.
+    /// Takes in a host that has connected anew. What it was told over the former connection may not have been heard.
     pub(super) fn take_resume(&mut self, id: u64, resume: Resume) {
         let now = self.now_ms();
         let host = self.state.hosts.iter().position(|host| host.nodes.first() == Some(&resume.first_node));
@@ -114,6 +117,7 @@ impl Keeper {
         u16::try_from(host).into_iter().for_each(|host| self.send_record(host));
         self.drive_moves(false);
         let nodes = self.dead_nodes();
+        // Told only once voters have accepted it: another keeper may know better.
         if !self.is_agreed() {
             self.untold_lost.extend(nodes);
         } else if matches!(self.step, KeeperState::Mounting | KeeperState::Running) && !nodes.is_empty() {
@@ -121,7 +125,7 @@ impl Keeper {
         }
     }
 
-    /// Nodes that will not come back.
+    /// Returns the nodes that will not come back.
     fn dead_nodes(&self) -> Vec<u16> {
         let lost =
             |node: &u16| self.state.nodes.get(usize::from(*node)).is_some_and(|n| n.life == NodeLife::Failed);

@@ -32,8 +32,8 @@ impl Keeper {
         self.succeed(promised, succession);
     }
 
-    /// Is the keeper from now on: hosts come back as after a cut, but for those of which the former one has written
-    /// down that they are lost.
+    /// Takes over as keeper: hosts reconnect as after a broken connection, except those that the former keeper recorded
+    /// as lost.
     fn succeed(&mut self, promised: FormationState, succession: TurnToSucceed) {
         log::error!("the keeper, process {}, was killed: this one takes its place", succession.former.pid);
         self.state = FormationState { supervisor: Some(ProcessId::current()), ..promised };
@@ -46,7 +46,7 @@ impl Keeper {
         self.standby.begin_succession(succession);
         self.guard = Guard::of(&self.state);
         self.write_state();
-        // What the former one has written down last may have reached no voter.
+        // The last record of the former keeper may have reached no voter.
         if self.is_voted_on() {
             self.record();
         }

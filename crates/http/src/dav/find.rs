@@ -94,7 +94,7 @@ struct PropfindAnswer {
 }
 
 impl PropfindAnswer {
-    /// The beginning, with what the request names.
+    /// Returns the beginning, with what the request names.
     fn first(&self) -> FsResult<Bytes> {
         let mut text = format!("{}<D:multistatus xmlns:D=\"DAV:\">\n", xml::HEAD);
         self.write(&self.target, &self.dir, &mut text)?;
@@ -164,7 +164,7 @@ impl PropfindAnswer {
         Ok(())
     }
 
-    /// An entry as a client sees it: where a link leads, as far as it leads anywhere.
+    /// Returns an entry as a client sees it: where a link leads, as far as it leads anywhere.
     fn behind(&self, entry: &DirEntry, target: &RequestPath) -> Option<Attr> {
         let attr = entry.attr?;
         if attr.mode & mode::TYPE != mode::LINK {

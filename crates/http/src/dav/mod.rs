@@ -110,7 +110,7 @@ impl DavFront {
         .await?
     }
 
-    /// All of a body.
+    /// Returns all of a body.
     async fn collected(&self, body: Incoming) -> Result<Bytes, ErrorResponse> {
         if hyper::body::Body::is_end_stream(&body) {
             return Ok(Bytes::new());

@@ -93,7 +93,7 @@ fn date(attr: &Attr) -> String {
     jiff::Timestamp::try_from(time).map_or_else(|_| "1970-01-01T00:00:00Z".into(), |time| time.to_string())
 }
 
-/// A lock as it is shown.
+/// Returns a lock as it is shown.
 #[must_use]
 pub fn active(lock: &Lock) -> String {
     let scope = if lock.exclusive { "exclusive" } else { "shared" };

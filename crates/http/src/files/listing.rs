@@ -39,8 +39,8 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// A directory's listing, with its beginning. It leads to the directory above unless that is out of the key's
-    /// reach.
+    /// Returns a directory's listing, with its beginning. It leads to the directory above unless that is out of the
+    /// key's reach.
     pub fn begin(
         tree: Arc<Tree>,
         dir: Attr,

@@ -17,8 +17,8 @@ const PIECES: u64 = 1024;
 /// Looks up other places that have content of this digest.
 pub type MirrorLookup<'a> = &'a dyn Fn(&str) -> FsResult<Vec<String>>;
 
-/// The metalink of a file: with the servers, and behind them other places with the same content. All of it is read for
-/// that.
+/// Returns the metalink of a file: with the servers, and behind them other places with the same content. All of it is
+/// read for that.
 pub fn metalink(
     file: &OpenFile,
     target: &RequestPath,
@@ -52,8 +52,8 @@ pub fn metalink(
     Ok(text)
 }
 
-/// The servers from which a file can be had, those first whose nodes hold most of its stripes. `here` is what the
-/// client itself calls this server, whose URL may be another one from there. With the nodes of each.
+/// Returns the servers from which a file can be had, those first whose nodes hold most of its stripes. `here` is what
+/// the client itself calls this server, whose URL may be another one from there. With the nodes of each.
 #[must_use]
 pub fn servers<'a>(
     announced: &'a [Announced],

@@ -27,8 +27,8 @@ use crate::tree::{Access, Tree};
 
 /// Upper limit of a range whose digest is computed on request: the range is read twice for it.
 const DIGEST_MAX: u64 = 64 << 20;
-/// What separates the parts of several ranges. A file may have it in it: then a client that searches for it, instead of
-/// counting as the parts say, is mistaken; so it is drawn anew for each answer.
+/// Separator of the parts of several ranges. A file may contain it, which would mislead a client that searches for it
+/// instead of using the parts' lengths; so it gets a random suffix in each reply.
 const BOUNDARY: &str = "bivouac";
 
 const REPR_DIGEST: HeaderName = HeaderName::from_static("repr-digest");
@@ -241,7 +241,7 @@ pub fn first_and_rest(file: OpenFile, left: Vec<Part>, len: u64) -> Result<Body,
     Ok(if sent.is_done() { full(first) } else { pull(Some(first), sent, Some(len)) })
 }
 
-/// The parts of an answer with several ranges.
+/// Returns the parts of an answer with several ranges.
 fn several(
     parts: &[(u64, u64)],
     kind: &str,

@@ -29,7 +29,7 @@ use crate::uploads::{PartUpload, Replace, Upload};
 /// Longest name of an upload in parts.
 const UPLOAD_ID_MAX: usize = 64;
 
-/// The next bytes of a body; `None` at its end.
+/// Returns the next bytes of a body; `None` at its end.
 async fn next(body: &mut Incoming) -> Result<Option<Bytes>, ErrorResponse> {
     loop {
         let silent = |_| ErrorResponse::new(StatusCode::REQUEST_TIMEOUT, "nothing came for too long");
@@ -102,7 +102,7 @@ impl WriteRequest {
         self.guard.check(tree, RequestHead { access, target, headers }, &[(target, reach)])
     }
 
-    /// The same for a file that is put where something is, or nothing.
+    /// Checks whether a file may be put where something is, or nothing.
     fn check_put(&self, tree: &Arc<Tree>, found: Option<&Attr>) -> Result<(), ErrorResponse> {
         let reach = if found.is_some() { ChangeScope::Content } else { ChangeScope::Member };
         self.check_locks(tree, reach).map(drop)
@@ -210,7 +210,8 @@ fn replace(writing: &WriteRequest, found: Option<Attr>) -> Replace {
     }
 }
 
-/// A condition that held when the upload began may not hold at its end.
+/// Returns the response for an error at the end of an upload: a condition that held when it began may not hold any
+/// more.
 pub fn overtaken(error: FsError) -> ErrorResponse {
     match error.errno() {
         Errno::EEXIST | Errno::ESTALE => {
@@ -232,8 +233,8 @@ impl Sink for PartUpload {
     }
 }
 
-/// A PUT of a part. Bytes count as soon as they are here, also those of a request that breaks off; the file gets its
-/// name with its last byte.
+/// Handles a PUT of a part. Bytes count as soon as they are here, also those of a request that breaks off; the file
+/// gets its name with its last byte.
 async fn put_part(
     tree: &Arc<Tree>,
     long: &Arc<Semaphore>,
@@ -282,6 +283,7 @@ async fn put_part(
     let share = upload.share();
     let mut pipe = Pipe::new(upload, share);
     let (mut left, mut body) = (last - first, body);
+    // Whatever ends the body, what has come counts: it is passed on to the upload before the refusal.
     let failed = loop {
         match next(&mut body).await {
             Ok(None) if left == 0 => break None,

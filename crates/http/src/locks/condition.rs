@@ -62,7 +62,7 @@ pub fn parse(text: &str) -> Result<Vec<ConditionList>, &'static str> {
     if lists.is_empty() { Err(WRONG) } else { Ok(lists) }
 }
 
-/// A list, and what is behind it.
+/// Returns a list, and what is behind it.
 fn list(text: &str) -> Result<(Vec<Condition>, &str), &'static str> {
     let mut rest = text.strip_prefix('(').ok_or(WRONG)?.trim_start();
     let mut conditions = Vec::new();

@@ -39,7 +39,7 @@ impl LockConditions {
         Ok(LockConditions { tokens: tokens.collect(), lists })
     }
 
-    /// The tokens that it shows.
+    /// Returns the tokens that it shows.
     #[must_use]
     pub fn tokens(&self) -> &[String] {
         &self.tokens

@@ -39,7 +39,7 @@ pub enum ChangeScope {
     Tree,
 }
 
-/// A path as locks have it: encoded, and without a slash at its end; empty for the root.
+/// Returns a path as locks have it: encoded, and without a slash at its end; empty for the root.
 #[must_use]
 pub fn path(target: &RequestPath) -> String {
     RequestPath { is_dir: false, ..target.clone() }.encoded()
@@ -78,7 +78,8 @@ impl TokenHolder<'_> {
         lock.key == self.key && self.tokens.contains(&lock.token)
     }
 
-    /// The first lock of those that is in the way: if there are several they are shared, and one of them is enough.
+    /// Returns the first lock of those that is in the way: if there are several they are shared, and one of them is
+    /// enough.
     fn stopped_by<'l>(&self, locks: impl Iterator<Item = &'l Lock> + Clone) -> Option<&'l Lock> {
         let mut all = locks.clone();
         if all.any(|lock| self.has(lock)) { None } else { locks.into_iter().next() }
@@ -114,7 +115,7 @@ pub fn stopped<'l>(
     locks.iter().filter(|lock| is_below(&lock.path, path)).find_map(|lock| shown.stopped_by(over(&lock.path)))
 }
 
-/// The lock that another one cannot be beside, if there is one.
+/// Returns the lock that another one cannot be beside, if there is one.
 #[must_use]
 pub fn conflicts<'l>(locks: &'l [Lock], new: &Lock) -> Option<&'l Lock> {
     let meets = |lock: &&Lock| lock.covers(&new.path) || new.covers(&lock.path);

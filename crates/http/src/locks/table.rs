@@ -28,14 +28,14 @@ fn attribute(number: u64) -> Vec<u8> {
     format!("{ATTRIBUTE}{number}").into_bytes()
 }
 
-/// The numbers of all tables that are there.
+/// Returns the numbers of all tables that are there.
 fn numbers(client: &Client) -> FsResult<BTreeSet<u64>> {
     let names = client.listxattr(Ino::ROOT)?;
     let texts = names.split(|byte| *byte == 0).filter_map(|name| std::str::from_utf8(name).ok());
     Ok(texts.filter_map(|name| name.strip_prefix(ATTRIBUTE)?.parse().ok()).collect())
 }
 
-/// The table that counts, with its number; 0 if there is none yet.
+/// Returns the table that counts, with its number; 0 if there is none yet.
 fn table(client: &Client) -> FsResult<(u64, Vec<Lock>)> {
     for _ in 0..TRIES {
         let Some(number) = numbers(client)?.last().copied() else { return Ok((0, Vec::new())) };
@@ -55,7 +55,7 @@ fn parse(value: &[u8]) -> FsResult<Vec<Lock>> {
     serde_json::from_slice(value).map_err(damaged)
 }
 
-/// All locks that have not ended.
+/// Returns all locks that have not ended.
 pub fn all(tree: &Tree) -> FsResult<Vec<Lock>> {
     let (_, mut locks) = table(tree.client()?)?;
     let now = keys::now();

@@ -58,11 +58,11 @@ pub struct ContentPolicy(pub HeaderValue);
 pub struct PageView {
     /// Its name below the page's place.
     pub name: &'static str,
-    /// Makes it, of the request's parameters. It may block. An error is a sentence for the log.
+    /// The function that makes it, of the request's parameters. It may block. An error is a sentence for the log.
     pub make: MakeView,
 }
 
-/// Makes a view.
+/// A function that makes a view.
 pub type MakeView = Box<dyn Fn(Option<&str>) -> Result<Page, String> + Send + Sync>;
 
 /// A file or directory that is to be explained.

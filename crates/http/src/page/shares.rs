@@ -56,7 +56,7 @@ pub fn answer(
     }
 }
 
-/// The links that were made with a key and have not ended; what ends first is first.
+/// Returns the links that were made with a key and have not ended; what ends first is first.
 fn own(tree: &Tree, access: &Access) -> Result<Vec<Key>, ErrorResponse> {
     let now = keys::now();
     let mut own = keys::list(tree.client()?)?;
@@ -69,7 +69,7 @@ fn is_by(key: &Key, access: &Access) -> bool {
     key.made_by.as_ref() == Some(&access.key.id)
 }
 
-/// A link as the page shows it. What it was for may be gone, and may come again.
+/// Returns a link as the page shows it. What it was for may be gone, and may come again.
 fn shown(tree: &Tree, deriver: &Deriver, access: &Access, key: &Key) -> Value {
     let mut target = RequestPath::plain(key.path.as_bytes()).unwrap_or_default();
     let attr = tree.beneath(access, &target);

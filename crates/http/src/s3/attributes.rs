@@ -59,7 +59,7 @@ impl S3Context {
     }
 }
 
-/// A page of the parts of an object.
+/// Returns a page of the parts of an object.
 fn page(table: &PartTable, input: &GetObjectAttributesInput) -> S3Result<GetObjectAttributesParts> {
     let number = |number: Option<i32>, otherwise| {
         usize::try_from(number.unwrap_or(otherwise)).map_err(|_| s3_error!(InvalidArgument))

@@ -75,7 +75,7 @@ impl Kind {
         }
     }
 
-    /// The kind that a request names.
+    /// Returns the kind that a request names.
     ///
     /// # Errors
     /// For one that there is not.
@@ -90,13 +90,13 @@ impl Kind {
         ChecksumAlgorithm::from_static(self.name())
     }
 
-    /// The kind that a header or trailer is of.
+    /// Returns the kind that a header or trailer is of.
     fn of_header(name: &str) -> Option<Kind> {
         let name = name.strip_prefix(HEADER_START)?;
         Kind::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(name))
     }
 
-    /// Its CRC, if it is one: those of pieces give that of the whole.
+    /// Returns its CRC algorithm, if it is a CRC: the CRC of the whole follows from those of the pieces.
     fn crc(self) -> Option<CrcAlgorithm> {
         match self {
             Kind::Crc32 => Some(CrcAlgorithm::Crc32IsoHdlc),
@@ -115,7 +115,7 @@ impl Kind {
         }
     }
 
-    /// The bytes of a checksum, if it can be one.
+    /// Returns the bytes of a checksum, if it can be one.
     fn bytes(self, sum: &str) -> Option<Vec<u8>> {
         STANDARD.decode(sum).ok().filter(|bytes| bytes.len() == self.len())
     }
@@ -184,7 +184,7 @@ impl DeclaredChecksums {
     }
 }
 
-/// The checksums that are to come in trailers.
+/// Returns the checksums that are to come in trailers.
 fn announced(headers: &HeaderMap) -> S3Result<Vec<Kind>> {
     let mut kinds = Vec::new();
     for value in headers.get_all(ANNOUNCED) {
@@ -197,7 +197,7 @@ fn announced(headers: &HeaderMap) -> S3Result<Vec<Kind>> {
     Ok(kinds)
 }
 
-/// The checksums in trailers: each that was announced, once, and nothing else.
+/// Returns the checksums in trailers: each that was announced, once, and nothing else.
 fn behind_body(trailers: &HeaderMap, announced: &[Kind]) -> S3Result<Checksums> {
     let wrong = || {
         let text = "the body ends with the trailers that x-amz-trailer names, each once, and with no others";
@@ -269,7 +269,7 @@ fn composite(kind: Kind, parts: &[(Vec<u8>, u64)]) -> Option<String> {
     sums.remove(&kind).map(|sum| format!("{sum}-{}", parts.len()))
 }
 
-/// A CRC of all bytes, out of those of the parts.
+/// Returns a CRC of all bytes, out of those of the parts.
 fn whole(kind: Kind, parts: &[(Vec<u8>, u64)]) -> Option<String> {
     let crc = kind.crc()?;
     let number = |sum: &[u8]| sum.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));

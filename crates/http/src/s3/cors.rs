@@ -63,7 +63,7 @@ impl Rule {
             && headers.iter().all(is_header)
     }
 
-    /// The origins that an answer names.
+    /// Returns the origins that an answer names.
     fn shown_origin(&self, origin: &str) -> String {
         if self.origins.iter().any(|pattern| pattern == "*") { "*".to_owned() } else { origin.to_owned() }
     }
@@ -251,7 +251,7 @@ impl S3Context {
         Ok(DeleteBucketCorsOutput::default())
     }
 
-    /// Rules are of all of a bucket, so they need a key for the bucket or more.
+    /// Keeps the rules of a bucket; they are of all of it, so they need a key for the bucket or more.
     fn keep_cors(&self, name: &str, rules: Option<&[Rule]>) -> S3Result<()> {
         self.is_bucket(name)?;
         let place = bucket(name)?;

@@ -56,7 +56,7 @@ pub fn check(headers: &HeaderMap, query: Option<&str>, now: SystemTime) -> Resul
     }
 }
 
-/// `20261125T091500Z` in seconds since 1970.
+/// Returns `20261125T091500Z` in seconds since 1970.
 fn seconds(date: &str) -> Option<i64> {
     let date = DateTime::strptime("%Y%m%dT%H%M%SZ", date).ok()?;
     Some(date.to_zoned(TimeZone::UTC).ok()?.timestamp().as_second())

@@ -15,8 +15,8 @@ impl BucketDomain {
         BucketDomain(name.trim_end_matches('.').to_ascii_lowercase())
     }
 
-    /// The bucket that a host has in its name, be there a port behind it or not. Hosts that are not of the domain have
-    /// none, and have it in the path.
+    /// Returns the bucket that a host has in its name, be there a port behind it or not. Hosts that are not of the
+    /// domain have none, and have it in the path.
     fn bucket(&self, host: &str) -> Option<String> {
         let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
         let name = name.trim_end_matches('.').to_ascii_lowercase();
@@ -30,7 +30,7 @@ impl BucketDomain {
         self.bucket_of(headers).is_some()
     }
 
-    /// The bucket that a request has in the name of its host.
+    /// Returns the bucket that a request has in the name of its host.
     #[must_use]
     pub fn bucket_of(&self, headers: &HeaderMap) -> Option<String> {
         self.bucket(headers.get(header::HOST)?.to_str().ok()?)

@@ -18,12 +18,12 @@ const BODY_MAX: usize = 64 << 10;
 
 const NO_SPACE: &str = "no space left in the formation: bivouac status says which volumes are full";
 
-/// No room for what is put.
+/// Returns the error of an upload for which there is no space.
 pub fn no_space() -> S3Error {
     of_status(StatusCode::INSUFFICIENT_STORAGE, NO_SPACE.to_owned())
 }
 
-/// The error for a status, with a sentence.
+/// Returns the error for a status, with a sentence.
 fn of_status(status: StatusCode, text: String) -> S3Error {
     let code = S3ErrorCode::from_bytes(code_of(status).as_bytes());
     let mut error = S3Error::with_message(code.unwrap_or(S3ErrorCode::InternalError), text);
@@ -39,7 +39,7 @@ pub fn error_of(refusal: &ErrorResponse) -> S3Error {
     }
 }
 
-/// The code for a status.
+/// Returns the code for a status.
 fn code_of(status: StatusCode) -> &'static str {
     match status {
         StatusCode::BAD_REQUEST => "InvalidRequest",
@@ -58,7 +58,7 @@ fn code_of(status: StatusCode) -> &'static str {
     }
 }
 
-/// A sentence for a code that came without one.
+/// Returns a sentence for a code that came without one.
 fn sentence(code: &str) -> &'static str {
     match code {
         "AccessDenied" => "the key does not allow this, or the user of the formation may not",
@@ -94,7 +94,7 @@ fn sentence(code: &str) -> &'static str {
     }
 }
 
-/// The body of an error.
+/// Returns the body of an error.
 fn body(code: &str, text: &str, id: &str) -> String {
     format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{}</Code><Message>{}</Message>\
@@ -104,7 +104,7 @@ fn body(code: &str, text: &str, id: &str) -> String {
     )
 }
 
-/// A refusal as clients of S3 read it. A sentence may begin with its code: `AccessDenied: …`.
+/// Returns a refusal as clients of S3 read it. A sentence may begin with its code: `AccessDenied: …`.
 pub fn answer(refusal: ErrorResponse, id: &str) -> Response<Body> {
     let is_code = |code: &str| {
         code.bytes().all(|byte| byte.is_ascii_alphanumeric())
@@ -149,7 +149,7 @@ pub async fn complete(mut response: Response<Body>, id: &str) -> Response<Body> 
     Response::from_parts(parts, full(whole))
 }
 
-/// The body of an error with all that it lacks; `None` where it lacks nothing that can be given.
+/// Returns the body of an error with all that it lacks; `None` where it lacks nothing that can be given.
 fn completed(status: StatusCode, given: &str, id: &str) -> Option<String> {
     let end = "</Error>";
     let Some(at) = given.rfind(end) else {

@@ -47,7 +47,7 @@ const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 enum BodyHandling {
     /// Piece by piece.
     AsItComes,
-    /// As `aws-chunked`.
+    /// Like `aws-chunked`.
     ByChunks,
     /// All at once, at most so many bytes.
     Whole(u64),
@@ -136,7 +136,7 @@ pub struct BoundedBody<B> {
 }
 
 impl<B: Body<Data = Bytes>> BoundedBody<B> {
-    /// The body of a request.
+    /// Creates the reader of a request's body.
     ///
     /// # Errors
     /// 413 for one that says itself that it is too long.
@@ -234,8 +234,8 @@ where
     }
 }
 
-/// Where in a body by chunks it is: `LENGTH;chunk-signature=…`, a line's end, so many bytes, a line's end; behind the
-/// last, which has none, trailers. What is in lines and trailers is for the service.
+/// Position in an `aws-chunked` body: `LENGTH;chunk-signature=…`, a line's end, so many bytes, a line's end; after the
+/// last chunk, of no bytes, trailers. The content of lines and trailers is checked by the service.
 #[derive(Debug, Default)]
 struct Chunks {
     line: Vec<u8>,

@@ -61,7 +61,8 @@ pub fn common_prefix<'a>(key: &'a str, prefix: &str, delimiter: &str) -> Option<
 }
 
 impl S3Context {
-    /// Entries of a directory in the order of the keys that they are, those of a name that is no text left out.
+    /// Returns the entries of a directory in the order of the keys that they are, those of a name that is no text left
+    /// out.
     pub fn entries(&self, dir: Ino) -> S3Result<Vec<(String, Attr)>> {
         let (mut all, mut cookie) = (Vec::new(), 0);
         loop {
@@ -179,7 +180,7 @@ impl S3Context {
         if page.found.len() < page.max { page.found.push((key, attr)) } else { page.is_truncated = true }
     }
 
-    /// A regular file, also where a link leads to one.
+    /// Returns a regular file, also where a link leads to one.
     fn file(&self, place: &RequestPath, name: &str, attr: Attr) -> Option<Attr> {
         if attr.mode & mode::TYPE != mode::LINK {
             return attr.is_file().then_some(attr);
@@ -271,7 +272,7 @@ impl S3Context {
     }
 }
 
-/// The user that a file is of, by its number: there are no accounts.
+/// Returns the user that a file is of, by its number: there are no accounts.
 fn owner(attr: &Attr) -> Owner {
     let id = attr.uid.to_string();
     Owner { display_name: Some(id.clone()), id: Some(id) }

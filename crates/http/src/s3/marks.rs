@@ -45,7 +45,7 @@ pub struct ObjectMetadata {
 }
 
 impl ObjectMetadata {
-    /// The same without the coding by which a body was only sent.
+    /// Returns the metadata without the coding by which a body was only sent.
     #[must_use]
     pub fn into_stored(mut self) -> ObjectMetadata {
         let coding = self.content_encoding.take().unwrap_or_default();
@@ -90,14 +90,14 @@ macro_rules! show_about {
 
 pub(super) use {about_of, show_about};
 
-/// A date of HTTP.
+/// Returns a date of HTTP.
 pub fn http_date(time: &Timestamp) -> Option<String> {
     let mut text = Vec::new();
     time.format(TimestampFormat::HttpDate, &mut text).ok()?;
     String::from_utf8(text).ok()
 }
 
-/// Out of a date of HTTP.
+/// Parses a date of HTTP.
 pub fn timestamp(date: &str) -> Option<Timestamp> {
     Timestamp::parse(TimestampFormat::HttpDate, date).ok()
 }
@@ -128,7 +128,7 @@ impl PartTable {
         PartTable { upload, count, runs: Some(runs).filter(|runs| runs.len() <= RUNS_MAX) }
     }
 
-    /// The lengths of the parts, in bytes; `None` if they are not kept.
+    /// Returns the lengths of the parts, in bytes; `None` if they are not kept.
     #[must_use]
     pub fn lens(&self) -> Option<impl Iterator<Item = u64>> {
         let runs = self.runs.as_ref()?;
@@ -177,7 +177,7 @@ pub fn set_tag(client: &Client, ctx: &OpCtx, attr: &Attr, tag: &str) -> FsResult
     client.setxattr(ctx, attr.ino, TAG, format!("{} {tag}", state(attr)).as_bytes(), 0)
 }
 
-/// The checksums of a file as it is, as long as nothing else has changed it.
+/// Returns the checksums of a file as it is, as long as nothing else has changed it.
 pub fn sums(client: &Client, attr: &Attr) -> FsResult<StoredChecksums> {
     let known = kept(client, attr, SUMS)?;
     Ok(known.and_then(|sums| serde_json::from_str(&sums).ok()).unwrap_or_default())
@@ -189,7 +189,7 @@ pub fn set_sums(client: &Client, ctx: &OpCtx, attr: &Attr, kept: &StoredChecksum
     client.setxattr(ctx, attr.ino, SUMS, format!("{} {text}", state(attr)).as_bytes(), 0)
 }
 
-/// The upload in parts that a file was made by, as long as nothing else has changed it.
+/// Returns the upload in parts that a file was made by, as long as nothing else has changed it.
 pub fn parts(client: &Client, attr: &Attr) -> FsResult<Option<PartTable>> {
     Ok(kept(client, attr, PARTS)?.and_then(|table| serde_json::from_str(&table).ok()))
 }

@@ -163,7 +163,7 @@ impl S3Front {
         answer.unwrap_or_else(|refusal| error_answers::answer(refusal, "0"))
     }
 
-    /// The bucket that a request names, be there one or not.
+    /// Returns the bucket that a request names, be there one or not.
     fn bucket_of(&self, path: &str, headers: &HeaderMap) -> String {
         let in_host = self.domain.as_ref().and_then(|domain| domain.bucket_of(headers));
         in_host.unwrap_or_else(|| path.split('/').nth(1).unwrap_or_default().to_owned())
@@ -306,7 +306,7 @@ fn error(error: FsError) -> S3Error {
     S3Error::with_message(code, FsError::from(error.errno()).to_string())
 }
 
-/// The place of a bucket.
+/// Returns the place of a bucket.
 fn bucket(name: &str) -> S3Result<RequestPath> {
     let target = RequestPath::plain(name.as_bytes()).map_err(|_| s3_error!(InvalidBucketName))?;
     if target.names.len() == 1 {
@@ -316,7 +316,7 @@ fn bucket(name: &str) -> S3Result<RequestPath> {
     }
 }
 
-/// The place of an object. Keys that would be the same file as another key are none.
+/// Returns the place of an object. Keys that would be the same file as another key are none.
 fn object(bucket_name: &str, key: &str) -> S3Result<RequestPath> {
     let mut target = bucket(bucket_name)?;
     let wrong = || s3_error!(InvalidArgument, "a key is a path without empty names, . and ..");
@@ -346,7 +346,7 @@ impl S3Handlers {
         done.await.map_err(S3Error::internal_error)?.map(S3Response::new)
     }
 
-    /// The same for what takes long.
+    /// Like [`S3Handlers::on`], for what takes long.
     async fn on_long<I: Send + 'static, O: Send + 'static>(
         &self,
         request: S3Request<I>,

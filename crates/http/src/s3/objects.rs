@@ -47,7 +47,7 @@ pub fn time(attr: &Attr) -> Timestamp {
     modified(attr).into()
 }
 
-/// The tag of what has no content.
+/// Returns the tag of what has no content.
 pub fn empty_tag() -> String {
     to_hex(&Md5::digest(b""))
 }
@@ -114,7 +114,7 @@ impl DigestedUpload {
     }
 }
 
-/// The next bytes of a body; `None` at its end.
+/// Returns the next bytes of a body; `None` at its end.
 async fn next(body: &mut StreamingBlob) -> S3Result<Option<bytes::Bytes>> {
     let next = tokio::time::timeout(SILENCE_MAX, body.next());
     let bytes = next.await.map_err(|_| s3_error!(RequestTimeout))?.transpose();
@@ -349,7 +349,7 @@ impl S3Context {
         self.is_bucket_of(&bucket(name)?)
     }
 
-    /// The directory that is the bucket. A key for something in it may not look at it, but may work there.
+    /// Returns the directory that is the bucket. A key for something in it may not look at it, but may work there.
     pub fn is_bucket_of(&self, place: &RequestPath) -> S3Result<Attr> {
         let top = RequestPath { names: place.names.iter().take(1).cloned().collect(), is_dir: false };
         let own = &self.access.prefix;
@@ -625,7 +625,7 @@ impl S3Context {
     }
 }
 
-/// The place of what is copied.
+/// Returns the place of what is copied.
 ///
 /// # Errors
 /// For what is no object of a bucket here.
@@ -639,7 +639,7 @@ pub fn source(source: &CopySource) -> S3Result<RequestPath> {
     object(bucket, key)
 }
 
-/// The MD5 and the checksums of what an upload has, in hexadecimal and base64.
+/// Returns the MD5 and the checksums of what an upload has, in hexadecimal and base64.
 pub fn summed(upload: &Upload, kinds: impl IntoIterator<Item = Kind>) -> S3Result<(String, Checksums)> {
     let (mut md5, mut hasher, mut at) = (Md5::new(), checksums::hasher(kinds), 0);
     while at < upload.len {
@@ -662,7 +662,7 @@ fn not_below(failed: bivouac_types::FsError) -> S3Error {
     error(failed)
 }
 
-/// A tag as the protocol has it.
+/// Returns a tag as the protocol has it.
 pub fn e_tag(tag: &str) -> ETag {
     ETag::Strong(tag.trim_matches('"').to_owned())
 }

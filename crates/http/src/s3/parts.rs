@@ -144,7 +144,7 @@ impl S3Context {
         }
     }
 
-    /// The answer to a request that was carried out before.
+    /// Returns the answer to a request that was carried out before.
     fn completed(
         &self,
         to: &RequestPath,
@@ -489,7 +489,7 @@ fn joined(
     Ok(kept.unwrap_or_default())
 }
 
-/// The answer when parts were put together.
+/// Returns the answer when parts were put together.
 fn completed(
     input: &CompleteMultipartUploadInput,
     tag: &str,
@@ -512,7 +512,7 @@ fn limit(wanted: Option<i32>) -> S3Result<usize> {
     Ok(wanted.min(LISTED_MAX as usize))
 }
 
-/// Out of hexadecimal.
+/// Returns the bytes out of hexadecimal.
 fn bytes_of(text: &str) -> Option<Vec<u8>> {
     from_hex(&text.to_ascii_lowercase())
 }

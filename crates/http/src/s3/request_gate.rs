@@ -98,7 +98,7 @@ const ON_SOURCE: &[&str] = &[
 ];
 const ON_REMOVING: &[&str] = &["if-match", "x-amz-if-match-size", "x-amz-if-match-last-modified-time"];
 
-/// The conditions that an operation understands.
+/// Returns the conditions that an operation understands.
 fn conditions(operation: &str) -> [&'static [&'static str]; 2] {
     match operation {
         "GetObject" | "HeadObject" => [ON_READING, &[]],
@@ -110,7 +110,7 @@ fn conditions(operation: &str) -> [&'static [&'static str]; 2] {
     }
 }
 
-/// The parameters of an operation that changes something; `None` for others, which may have any.
+/// Returns the parameters of an operation that changes something; `None` for others, which may have any.
 fn parameters_of(operation: &str) -> Option<&'static [&'static str]> {
     Some(match operation {
         "PutObject" | "CopyObject" | "PostObject" | "CreateBucket" | "DeleteBucket" => &[],

@@ -56,7 +56,7 @@ pub fn check(headers: &HeaderMap, query: Option<&str>) -> Result<(), ErrorRespon
     Err(ErrorResponse::new(StatusCode::FORBIDDEN, text))
 }
 
-/// A name or value of a query, as forms encode them.
+/// Returns a name or value of a query, as forms encode them.
 fn decoded(text: &str) -> String {
     percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned()
 }

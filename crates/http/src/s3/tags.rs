@@ -63,7 +63,7 @@ pub fn said(header: &str) -> S3Result<Tags> {
     checked(tags.collect::<S3Result<Vec<_>>>()?)
 }
 
-/// The tags of a file.
+/// Returns the tags of a file.
 pub fn tags(client: &Client, ino: Ino) -> FsResult<Tags> {
     let kept = optional(client.getxattr(ino, TAGS))?;
     Ok(kept.and_then(|value| serde_json::from_slice(&value).ok()).unwrap_or_default())

@@ -12,12 +12,12 @@ use s3s::{Body, S3Request, S3Response, S3Result, s3_error};
 use super::incoming::is_form;
 
 tokio::task_local! {
-    /// Whether the request of this task names a key that there is. A signature that is not the key's is refused at
+    /// True if the request of this task names an existing key. A signature that does not match that key is refused at
     /// once.
     static HAS_KEY: Cell<bool>;
 }
 
-/// Has a request answered, with a note of whether it names a key.
+/// Runs the service of a request with a note of whether it names a key.
 pub async fn with_key_noted<F: Future>(answer: F) -> F::Output {
     HAS_KEY.scope(Cell::new(false), answer).await
 }

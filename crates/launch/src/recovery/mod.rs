@@ -1,4 +1,5 @@
-//! A formation that was killed as a whole, and is again: from its volumes as they are. See docs/decisions/0053-recovery.md.
+//! A formation that was killed as a whole, and is again: from its volumes as they are. See
+//! docs/decisions/0053-recovery.md.
 //!
 //! Nothing is lost by a recovery that fails or is killed: the volumes stay as they are, and it can be made again.
 
@@ -56,8 +57,8 @@ pub struct Recovery {
 /// they are.
 ///
 /// # Errors
-/// `NotRunning` when there is nothing to recover, `Running` for one that lives; what is missing, or in the way, or what a
-/// daemon said.
+/// `NotRunning` when there is nothing to recover, `Running` for one that lives; what is missing, or in the way, or what
+/// a daemon said.
 pub fn recover(
     here: &Environment,
     wanted: &Recovery,
@@ -81,6 +82,7 @@ pub fn recover(
         memory_root::adopt(root, &claim.dir)?;
     }
     claim.dir.write(&state)?;
+    // It has begun: from here on the directory stays, from whose state it can be made again.
     std::mem::forget(unfinished);
     claim.dir.make_secret()?;
     remember(here, claim.dir.path(), &state);
@@ -134,7 +136,7 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// The state of what is to be recovered, with its volumes where they are.
+/// Returns the state of what is to be recovered, with its volumes where they are.
 fn choose(here: &Environment, wanted: &Recovery) -> LaunchResult<FormationState> {
     if wanted.volumes.is_empty() {
         let found = by_name(here, wanted.name.as_ref())?;
@@ -173,7 +175,7 @@ fn refuse_elsewhere(here: &Environment, formation: &str) -> LaunchResult<()> {
     Err(LaunchError::new(Kind::Refused, object, cause, &format!("write: {way}")))
 }
 
-/// The volumes that are meant by directories: themselves, or all in them.
+/// Returns the volumes that are meant by directories: themselves, or all in them.
 fn volumes_in(dirs: &[PathBuf]) -> LaunchResult<Vec<(PathBuf, VolumeIdentity)>> {
     let mut all: Vec<(PathBuf, VolumeIdentity)> = Vec::new();
     for dir in dirs {
@@ -194,7 +196,7 @@ fn volumes_in(dirs: &[PathBuf]) -> LaunchResult<Vec<(PathBuf, VolumeIdentity)>> 
     Ok(all)
 }
 
-/// The error for a directory without volumes, some of whose directories could not be looked at.
+/// Returns the error for a directory without volumes, some of whose directories could not be looked at.
 fn none_in(doubts: &[String]) -> String {
     let none = "is no volume, nor has any in it";
     match doubts {
@@ -204,7 +206,7 @@ fn none_in(doubts: &[String]) -> String {
     }
 }
 
-/// The formation that all of them are of.
+/// Returns the formation that all of them are of.
 fn formation_of(volumes: &[(PathBuf, VolumeIdentity)]) -> LaunchResult<String> {
     let Some((path, first)) = volumes.first() else {
         return Err(LaunchError::usage("--volume", "names no volume", "name the volumes of the formation"));
@@ -220,7 +222,7 @@ fn formation_of(volumes: &[(PathBuf, VolumeIdentity)]) -> LaunchResult<String> {
     }
 }
 
-/// A state whose volumes are where these are.
+/// Returns a state whose volumes are where these are.
 fn placed(mut state: FormationState, volumes: &[(PathBuf, VolumeIdentity)]) -> LaunchResult<FormationState> {
     for (path, identity) in volumes {
         if let Some((twin, _)) = volumes.iter().find(|(other, same)| same == identity && other != path) {
@@ -278,7 +280,7 @@ fn describe(found: &Recoverable) -> String {
     format!("{} on {}", found.formation, paths.join(", "))
 }
 
-/// There is none with that name, or none at all.
+/// Returns the error that there is no formation with that name, or none at all.
 fn nothing(here: &Environment, name: Option<&FormationName>, others: &[String]) -> LaunchError {
     if let Some(name) = name
         && StateDir::list(here).iter().any(|(known, dir)| known == name && dir.is_held())
@@ -303,7 +305,7 @@ fn nothing(here: &Environment, name: Option<&FormationName>, others: &[String]) 
     )
 }
 
-/// One that lives, perhaps without its supervisor.
+/// Returns the error for a formation that is running, perhaps without its supervisor.
 fn living(here: &Environment, name: &FormationName) -> LaunchError {
     let dir = StateDir::list(here).into_iter().find(|(known, _)| known == name).map(|(_, dir)| dir);
     let state = dir.and_then(|dir| dir.read().ok().flatten());
@@ -402,7 +404,7 @@ fn check_unused(state: &FormationState) -> LaunchResult<()> {
     Ok(())
 }
 
-/// The state of a formation that is about to be started again.
+/// Returns the state of a formation that is about to be started again.
 fn again(
     here: &Environment,
     old: &FormationState,
@@ -423,8 +425,8 @@ fn again(
     Ok(state)
 }
 
-/// Refuses a formation of which a node has moved to another host: what its former host has is older than what it went on with,
-/// and which volumes belong together is noted nowhere.
+/// Refuses a formation of which a node has moved to another host: what its former host has is older than what it went
+/// on with, and which volumes belong together is noted nowhere.
 fn check_unmoved(state: &FormationState) -> LaunchResult<()> {
     let moved = state.moves.iter().map(|moved| moved.node);
     let map = state.map().map(|map| map.nodes).unwrap_or_default();
@@ -436,7 +438,7 @@ fn check_unmoved(state: &FormationState) -> LaunchResult<()> {
     Err(LaunchError::new(Kind::Refused, format_args!("formation {}", state.name), cause, remedy))
 }
 
-/// A state with all that ended with the processes as at the beginning, on this host.
+/// Returns a state with all that ended with the processes as at the beginning, on this host.
 fn anew(here: &Environment, old: &FormationState, dir: &StateDir) -> FormationState {
     let mut state = old.clone();
     state.stage = Stage::Starting;
@@ -465,7 +467,7 @@ fn damaged(state: &FormationState, cause: &str) -> LaunchError {
     LaunchError::new(Kind::Refused, format_args!("formation {}", state.name), cause, remedy)
 }
 
-/// A failure, and that nothing is lost by it.
+/// Returns a failure, and that nothing is lost by it.
 pub fn kept(error: &LaunchError) -> LaunchError {
     let text = error.to_string();
     let text = text.strip_suffix("; everything is removed again").unwrap_or(&text);

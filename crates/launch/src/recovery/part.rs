@@ -1,4 +1,5 @@
-//! One host's part of a formation that is recovered on several: the same nodes as before, on the volumes that this host has.
+//! One host's part of a formation that is recovered on several hosts: the same nodes as before, on the volumes of this
+//! host.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -107,7 +108,7 @@ fn volumes(here: &Environment, wish: &PartWish<'_>) -> Vec<(PathBuf, VolumeIdent
     of_formation(found, wish.formation)
 }
 
-/// Its nodes, their map, and the lives of the formation in which it was there.
+/// Returns its nodes, their map, and the lives of the formation that it took part in.
 fn past_of(old: &FormationState, common: CommonLives) -> LaunchResult<PreviousPart> {
     let map = old.map().ok_or_else(|| damaged(old, "what is left of it does not have its map"))?;
     let ids: Vec<u16> = old.nodes.iter().map(|node| node.id).collect();

@@ -1,5 +1,5 @@
-//! A formation over several hosts that was killed, as this host knows it: from the state of the whole, where it was started,
-//! or from what any of its hosts has on its volumes.
+//! A formation over several hosts that was killed, as this host knows it: from the state of the whole, where it was
+//! started, or from what any of its hosts has on its volumes.
 
 use super::{Recovery, by_name, check_unmoved, formation_of, volumes_in};
 use crate::environment::Environment;
@@ -21,8 +21,8 @@ pub struct WholeFormation {
 }
 
 impl WholeFormation {
-    /// Its new settings: the former ones, but for its life time. Its volumes are where they were, or where they are
-    /// said to be now.
+    /// Returns its new settings: the former ones, except for the life time. Volumes are where they were, or where
+    /// `wanted` says.
     #[must_use]
     pub fn wishes(&self, wanted: &Recovery) -> Wishes {
         let state = &self.state;
@@ -106,7 +106,7 @@ fn choose(here: &Environment, wanted: &Recovery) -> LaunchResult<Option<Recovera
     Ok(known.find(|found| found.formation == formation).or(noted))
 }
 
-/// The whole by what one of its parts knows; `None` for a formation on one host.
+/// Returns the whole by what one of its parts knows; `None` for a formation on one host.
 fn whole_of_part(part: FormationState) -> Option<FormationState> {
     let map = part.part.as_ref().and_then(|_| part.map())?;
     let mut hosts: Vec<HostState> = Vec::new();

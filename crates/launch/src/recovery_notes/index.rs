@@ -19,7 +19,7 @@ use crate::state::{FormationState, HostLife};
 
 /// Version of an entry.
 const INDEX_VERSION: u32 = 1;
-/// Most bytes of an entry.
+/// Largest entry, in bytes.
 const ENTRY_LEN_MAX: u64 = 4 << 20;
 const DISK: &str = "disk";
 
@@ -93,8 +93,8 @@ pub fn forget_whole(here: &Environment, formation: &str) {
     remove(here, &file_of_whole(here, formation));
 }
 
-/// Forgets formations over several hosts of this name that were there before, where all their hosts are of the new one: they
-/// have nothing of them any more.
+/// Forgets formations over several hosts of this name that were there before, where all their hosts are of the new one:
+/// they have nothing of them any more.
 pub fn forget_former(here: &Environment, now: &FormationState) {
     let is_of_now = |name: &str| now.hosts.iter().any(|host| host.name == name && host.life == HostLife::Up);
     for entry in entries_of_wholes(here) {
@@ -113,12 +113,12 @@ fn remove(here: &Environment, file: &str) {
     }
 }
 
-/// Noted paths of volumes of this host.
+/// Returns the noted paths of volumes of this host.
 pub(crate) fn entries(here: &Environment) -> Vec<Entry> {
     all(here).into_iter().filter(|entry| entry.whole.is_none()).collect()
 }
 
-/// Present and former locations of the states of formations that have a disk on this host.
+/// Returns the present and former locations of the states of formations that have a disk on this host.
 pub(crate) fn noted_directories(here: &Environment) -> Vec<PathBuf> {
     all(here).into_iter().map(|entry| entry.directory).collect()
 }
@@ -153,7 +153,7 @@ fn write(dir: &Path, name: &str, entry: &Entry) -> std::io::Result<()> {
     std::fs::File::open(dir)?.sync_all()
 }
 
-/// Below the user's state directory, if that is the user's.
+/// Returns the directory below the user's state directory, if that is the user's.
 fn dir_of(here: &Environment) -> Option<PathBuf> {
     let home = here.state_home.as_ref().filter(|home| home.is_absolute())?;
     let nearest = home.ancestors().find_map(|dir| std::fs::metadata(dir).ok())?;

@@ -1,4 +1,4 @@
-//! In which lives of its formation a volume was there. A recovery begins a life, and volumes that were not in the same
+//! Lives of a formation that a volume took part in. A recovery begins a life, and volumes that were not in the same
 //! ones are of different times: files over both would be mixtures. See docs/format.md.
 //!
 //! A life is *begun* on all volumes before it is *served* on any, and nothing is served to programs before that. So
@@ -19,7 +19,7 @@ use crate::{Kind, LaunchError, LaunchResult};
 
 /// Version of the text; raised by every change that an older release would misunderstand.
 const VERSION: u32 = 1;
-/// Most lives that a volume remembers.
+/// Most lives recorded on a volume.
 const REMEMBERED_MAX: usize = 256;
 /// Before the secret, so that what is written down is of no use for anything else.
 const DOMAIN: &[u8] = b"bivouac: a life of a formation";
@@ -39,7 +39,7 @@ struct RecordedLife {
     served: bool,
 }
 
-/// The id of the life whose processes have this secret, which is drawn anew by each recovery.
+/// Returns the id of the life whose processes have this secret, which is drawn anew by each recovery.
 fn id_of(secret: &[u8; SECRET_LEN]) -> u64 {
     let digest = Sha256::new().chain_update(DOMAIN).chain_update(secret).finalize();
     digest.iter().take(8).fold(0, |id, byte| id << 8 | u64::from(*byte))
@@ -81,7 +81,7 @@ impl VolumeLives {
         self.lives.iter().rev().find(|life| life.served).map(|life| life.id)
     }
 
-    /// Number of lives that this one has seen that were served, and another one has not.
+    /// Returns the number of lives that this one has seen that were served, and another one has not.
     fn ahead_of(&self, other: &VolumeLives) -> usize {
         let known: BTreeSet<u64> = other.lives.iter().map(|life| life.id).collect();
         self.lives.iter().filter(|life| life.served && !known.contains(&life.id)).count()
@@ -118,7 +118,7 @@ fn add_to_all(state: &FormationState, id: u64, served: bool) -> bool {
     true
 }
 
-/// The lives noted on all volumes here, for the other hosts: those that all of them have seen, and the newest
+/// Returns the lives noted on all volumes here, for the other hosts: those that all of them have seen, and the newest
 /// that was served.
 ///
 /// # Errors
@@ -154,7 +154,7 @@ fn refused(state: &FormationState, cause: &str, remedy: &str) -> LaunchError {
     LaunchError::new(Kind::Refused, format_args!("formation {}", state.name), cause, remedy)
 }
 
-/// The first that has not seen what another one has, in words.
+/// Returns the first that has not seen what another one has, in words.
 fn first_older(all: &[(String, VolumeLives)]) -> Option<String> {
     let newest = |of: &VolumeLives| all.iter().find(|(_, other)| lacks(&of.ids(), other.last_served()));
     let (name, lives, (other, newer)) =
@@ -193,7 +193,7 @@ impl CommonLives {
     }
 }
 
-/// The first host whose volumes have not seen what those of another one have, in words.
+/// Returns the first host whose volumes have not seen what those of another one have, in words.
 pub fn older_host(hosts: &[(&str, &PreviousPart)]) -> Option<String> {
     let newer = |of: &PreviousPart| hosts.iter().find(|(_, other)| lacks(&of.lives, other.served));
     let (host, (other, _)) = hosts.iter().find_map(|(host, past)| newer(past).map(|other| (host, other)))?;

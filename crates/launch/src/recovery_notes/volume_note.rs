@@ -16,8 +16,8 @@ use crate::{LaunchError, LaunchResult};
 
 /// Version of the note; raised by every change that an older release would misunderstand.
 const NOTE_VERSION: u32 = 1;
-/// Nodes of a host whose volumes have it: the state of a thousand is large, and without any one of them nothing of that host
-/// is recovered. Each host of several has its own.
+/// Nodes of a host whose volumes have it: the state of a thousand is large, and without any one of them nothing of that
+/// host is recovered. Each host of several has its own.
 const NODES_MAX: usize = 8;
 
 #[derive(Serialize, Deserialize)]
@@ -41,7 +41,7 @@ pub(crate) fn write_all(state: &FormationState) {
     }
 }
 
-/// The part of a state that outlives all processes.
+/// Returns the part of a state that outlives all processes.
 pub(crate) fn lasting(state: &FormationState) -> FormationState {
     let node = |node: &NodeState| NodeState {
         process: None,
@@ -74,8 +74,8 @@ pub(crate) fn lasting(state: &FormationState) -> FormationState {
     }
 }
 
-/// The newest state that any of these volumes has a note of, if it is of this formation. What cannot be used is left out:
-/// another volume may have a better one.
+/// Returns the newest state that any of these volumes has a note of, if it is of this formation. What cannot be used is
+/// left out: another volume may have a better one.
 pub(crate) fn newest(volumes: &[(PathBuf, VolumeIdentity)]) -> Option<FormationState> {
     let notes = volumes.iter().filter_map(|(path, identity)| {
         let text = read_note(path).ok()??;
@@ -112,18 +112,19 @@ fn parse(text: &[u8], path: &Path) -> LaunchResult<VolumeNote<FormationState>> {
     })
 }
 
-/// Reason why what is on these volumes is to be kept, as far as they say.
+/// Returns the reason why what is on these volumes is to be kept, as far as they say.
 pub(crate) fn why_volumes_are_kept(volumes: &[(PathBuf, VolumeIdentity)]) -> Option<String> {
     newest(volumes)?.why_kept()
 }
 
-/// The volume of a state that has this identity.
+/// Returns the volume of a state that has this identity.
 pub(crate) fn position(state: &FormationState, identity: VolumeIdentity) -> Option<&VolumeState> {
     let node = state.nodes.iter().find(|node| node.id == identity.node.0)?;
     node.volumes.get(usize::from(identity.index))
 }
 
-/// Those of these directories that are volumes of this user, with whose they are. What cannot be read is said to `doubt`.
+/// Returns those of these directories that are volumes of this user, with their identities. What cannot be read is
+/// passed to `doubt`.
 pub(crate) fn volumes_at(
     dirs: impl IntoIterator<Item = PathBuf>,
     doubt: &mut dyn FnMut(String),
@@ -131,7 +132,7 @@ pub(crate) fn volumes_at(
     let mut found = Vec::new();
     for dir in dirs {
         match identity_of(&dir) {
-            // What is on it would be believed.
+            // A state on it would be taken for the user's own.
             Ok(Some(_)) if !is_ours(&dir) => {
                 doubt(format!("volume {}: belongs to another user", dir.display()))
             }
@@ -161,7 +162,7 @@ pub(crate) mod tests {
         (path, identity)
     }
 
-    /// The state of two nodes on volumes below a directory.
+    /// Returns the state of two nodes on volumes below a directory.
     pub(crate) fn of_two(dir: &Path) -> (FormationState, Vec<(PathBuf, VolumeIdentity)>) {
         let volumes = vec![volume(dir, 0), volume(dir, 1)];
         let mut state = sample();

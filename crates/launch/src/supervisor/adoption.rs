@@ -1,8 +1,8 @@
 //! Nodes of other hosts that are moved here: from the replicas that a daemon of this host has of their volumes.
 //!
-//! A node that moves here goes through three steps, each of which may be asked for again: the replicas are sealed, so that its
-//! former daemon cannot serve any more; its sockets are opened, and whoever decides learns where; and when a map says that
-//! the node is there, its daemon is started.
+//! A node that moves here goes through three steps, each of which may be asked for again: the replicas are sealed, so
+//! that its former daemon cannot serve any more; its sockets are opened, and whoever decides learns where; and when a
+//! map says that the node is there, its daemon is started.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -51,7 +51,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The replicas of a node are sealed, or cannot be.
+    /// Takes in that the replicas of a node are sealed, or cannot be.
     pub(super) fn replica_sealed(&mut self, sealed: &SealOutcome) {
         let wanted = |known: &Adoption| (known.node, known.epoch) == (sealed.node, sealed.epoch);
         let Some(at) = self.adoptions.iter().position(wanted) else { return };
@@ -164,8 +164,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Tells all daemons of a map that is written down, starts those of nodes that it has here, and ends those of nodes that
-    /// it has elsewhere. It may be done again.
+    /// Tells all daemons of a map that is written down, starts those of nodes that it has here, and ends those of nodes
+    /// that it has elsewhere. It may be done again.
     pub(super) fn follow_map(&mut self, map: &FormationMap) {
         let bytes = bivouac_wire::Encode::to_bytes(map);
         self.daemons.iter().for_each(|daemon| daemon.tell_map(&bytes));

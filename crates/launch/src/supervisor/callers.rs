@@ -9,7 +9,7 @@ use rustix::net::{SocketFlags, accept_with, sockopt::socket_peercred};
 use crate::control::{Answer, Request};
 use crate::packets;
 
-/// Most commands that are connected at a time; more wait.
+/// Most commands connected at a time; further ones wait.
 pub(super) const CALLERS_MAX: usize = 64;
 
 /// Connected commands, by a number that is never used again.
@@ -20,7 +20,7 @@ pub struct Callers {
 }
 
 impl Callers {
-    /// Their numbers, and what becomes readable when one of them asks.
+    /// Returns their numbers, and what becomes readable when one of them asks.
     pub fn iter(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>)> {
         self.connected.iter().map(|(token, socket)| (*token, socket.as_fd()))
     }

@@ -1,5 +1,5 @@
-//! One daemon as its supervisor sees it: what is its for ever, and the process that serves at the moment. It is one node, or,
-//! where nodes share a process, all of this machine.
+//! A daemon from its supervisor's view: what outlives its processes, and the process that serves at the moment. It is
+//! one node or, where nodes share a process, all of this machine.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -23,10 +23,10 @@ use crate::state::FormationState;
 use crate::state_dir::{SECRET_LEN, StateDir};
 use crate::{Kind, LaunchError, LaunchResult};
 
-/// So much of the end of a log is looked at, in bytes.
+/// Bytes at the end of a log that are searched.
 const LOG_TAIL: u64 = 4096;
 
-/// For so long after its connection a process is looked at again and again whether it has ended.
+/// Time after the end of its connection for which a process is polled for its exit.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
 
 /// Text for the end of a process of which threads are left.
@@ -60,7 +60,7 @@ pub(super) enum Server {
 }
 
 impl Server {
-    /// The command that it is.
+    /// Returns the command that it is.
     fn command(self) -> &'static str {
         match self {
             Server::Http => SERVE,
@@ -106,9 +106,9 @@ pub(super) struct DaemonProcess {
 #[derive(Debug)]
 pub(super) struct Death {
     pub(super) how: String,
-    /// It said so itself.
+    /// Set if it reported the failure itself.
     pub(super) is_said: bool,
-    /// It may have been killed by a signal that cannot be caught.
+    /// Set if it may have got a signal that cannot be caught.
     pub(super) may_be_killed: bool,
 }
 
@@ -118,17 +118,17 @@ impl Daemon {
         Daemon { nodes, handles, mounts: Vec::new(), running: None, former: Vec::new(), server: None }
     }
 
-    /// A server, which is supervised as they are; `count` is how many nodes there are.
+    /// Returns a server, which is supervised as they are; `count` is how many nodes there are.
     pub(super) fn of_server(count: usize, server: Server, listener: TcpListener) -> Daemon {
         Daemon { server: Some((server, listener)), ..Daemon::new(count, Vec::new()) }
     }
 
-    /// The server that it is, if it is no node.
+    /// Returns the server that it is, if it is no node.
     pub(super) fn server(&self) -> Option<Server> {
         self.server.as_ref().map(|(server, _)| *server)
     }
 
-    /// The daemons of all nodes of this machine: one of each, or one of all.
+    /// Returns the daemons of all nodes of this machine: one of each, or one of all.
     pub(super) fn of_all(handles: Vec<NodeHandles>, in_process: bool) -> Vec<Daemon> {
         if in_process {
             return vec![Daemon::new(0, handles)];
@@ -169,6 +169,7 @@ impl Daemon {
         let called = called(&config);
         let log = StateDir::open_log(&dir.node_log(config.nodes.first().map_or(0, |node| node.node)))?;
         let config = packets::to_memory(&config).map_err(refused)?;
+        // In the socket before there is a process, which finds everything when it begins.
         packets::send(&socket, &ToNode::Begin, &[config.as_fd(), lock.as_fd()]).map_err(refused)?;
         hand_nodes(&socket, &self.handles).map_err(refused)?;
         command.args(&program.arguments).arg(format!("{}:{called}", state.name));
@@ -184,6 +185,7 @@ impl Daemon {
         log: File,
     ) -> LaunchResult<ProcessId> {
         let refused = |e: std::io::Error| LaunchError::system("a daemon's process", e);
+        // A daemon that stands still must not hold up its supervisor.
         rustix::io::ioctl_fionbio(&socket, true).map_err(|e| refused(e.into()))?;
         // Standard input is the socket: a descriptor that every program passes on, and that needs no number on the
         // command line.
@@ -282,7 +284,7 @@ impl Daemon {
         self.mounts.swap_remove(index).caller
     }
 
-    /// Everything that the process said meanwhile.
+    /// Returns everything that the process has sent meanwhile.
     pub(super) fn hear(&mut self) -> Vec<FromNode> {
         let mut heard = Vec::new();
         let Some(running) = &mut self.running else { return heard };
@@ -305,8 +307,8 @@ impl Daemon {
         cut.is_some_and(|at| at.elapsed() < ENDS_WITHIN)
     }
 
-    /// Says how the process ended, if it did; its log says more when it did not say itself. One of which only threads are
-    /// left that wait for its successor counts as ended.
+    /// Says how the process ended, if it did; its log says more when it did not say itself. One of which only threads
+    /// are left that wait for its successor counts as ended.
     pub(super) fn bury(&mut self, log: &Path) -> Option<Death> {
         // Looked at with each death: what a former process leaves behind is of no use once its threads have been
         // answered.

@@ -1,5 +1,5 @@
-//! The process that `up` leaves behind on a machine: it owns everything that must outlive a daemon, and starts a
-//! daemon again that died. One thread, one poll; it never waits for anybody and never touches a mount.
+//! The process that `up` leaves behind on a machine: it owns everything that must outlive a daemon, and restarts a
+//! daemon that has died. One thread, one poll; it never waits for a single peer, and never touches a mount.
 
 mod adoption;
 mod callers;
@@ -49,35 +49,35 @@ use places::MountWatch;
 
 /// Pause before a state that could not be written is written again, in milliseconds.
 const REWRITE_MS: u64 = 1000;
-/// Time between two looks at a process that is about to end, in milliseconds.
+/// Interval of polling a process that is about to exit, in milliseconds.
 const ENDING_MS: u64 = 20;
 
-/// Longest time that is waited for at once, in milliseconds: what is later is looked at again.
+/// Longest time-out of one poll, in milliseconds.
 const WAIT_MS_MAX: u64 = 1 << 30;
 
-/// Mounts of one life of a formation have other numbers than those of its lives before, and so have their clients: so many
-/// mounts in a life, as a power of two.
+/// Bits of a mount's number within a life of the formation. Mounts of different lives have different numbers, and so do
+/// their clients.
 const MOUNTS_BITS: u32 = 20;
-/// Lives that are told apart by that; in later ones, clients of the one before are forgotten all the same.
+/// Lives distinguished by that. In later ones, the clients of the life before are dropped all the same.
 const RECOVERIES_TOLD: u32 = (1 << (u32::BITS - MOUNTS_BITS)) - 1;
 
-/// From the supervisor to the `up` that started it.
+/// Message from the supervisor to the `up` that started it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Report {
-    /// Every daemon serves; and where the time went.
+    /// Every daemon serves; with the durations of the start.
     Ready {
         /// The steps of the start.
         phases: Vec<Phase>,
     },
-    /// Of one host's part: its nodes can be reached; it waits for [`PartBegins`].
+    /// For one host's part: its nodes can be reached, and it waits for [`PartBegins`].
     Bound {
         /// Client and peer lane of each node, `address:port`.
         addresses: Vec<(String, String)>,
     },
-    /// A node of another host is here, and waits for the map.
+    /// A node of another host has been taken over, and waits for the map.
     Adopted {
-        /// Where it is.
+        /// The node.
         adopted: AdoptedNode,
     },
     /// A node of another host cannot be taken over.
@@ -91,7 +91,7 @@ pub enum Report {
     },
     /// A node of another host that was taken over serves.
     Serves,
-    /// Of one host's part: a node is dead for good, which the other hosts do not know yet.
+    /// For one host's part: a node is dead for good, which the other hosts do not know yet.
     GaveUp,
     /// The formation cannot be started; the supervisor ends.
     Failed {
@@ -100,7 +100,7 @@ pub enum Report {
     },
 }
 
-/// Way in which daemons are started.
+/// Command line of daemons.
 #[derive(Clone, Debug)]
 pub struct DaemonProgram {
     /// The program.
@@ -117,11 +117,11 @@ pub struct Supervisor {
     secret: [u8; SECRET_LEN],
     program: DaemonProgram,
     lock: OwnedFd,
-    /// Show that the formation's memory is in use.
+    /// Locks that show that the formation's memory is in use.
     _memory: Vec<OwnedFd>,
     signals: Signals,
     control: OwnedFd,
-    /// The `up` that started us, until it has been told how that went.
+    /// Connection to the `up` that started this process, until that was told the outcome.
     report: Option<OwnedFd>,
     callers: Callers,
     places: MountWatch,
@@ -133,17 +133,17 @@ pub struct Supervisor {
     mounts_made: u32,
     guard: Guard,
     finished: bool,
-    /// Nodes that were given up and are being started once more.
+    /// Nodes that were given up and are being restarted.
     revived: Vec<u16>,
     /// Nodes of other hosts whose replicas are being sealed.
     adoptions: Vec<Adoption>,
-    /// True if the one that holds this host's part of a formation is gone.
+    /// True if the process that holds this host's part of a formation is gone.
     abandoned: bool,
     /// True if the state has to be written.
     changed: bool,
-    /// True if the last attempt failed.
+    /// True if the last attempt to write it failed.
     unwritten: bool,
-    /// The copy that takes this process's place if it is killed.
+    /// The copy that takes over if this process is killed.
     standby: Standby,
 }
 
@@ -162,22 +162,22 @@ enum Source {
 }
 
 impl Source {
-    /// Returns whether nothing changes by it alone but what is written down, or what a copy lets go of: that a command
-    /// has connected. The table of mounts changes with every mount of anybody.
+    /// Returns true if the event changes nothing by itself beyond what is written to the state, or what a copy
+    /// releases: a command that has connected, for instance. The mount table changes with any mount on the machine.
     fn says_little(self) -> bool {
         matches!(self, Source::Control | Source::Mounts | Source::Guard | Source::Standby)
     }
 
-    /// Events that wake the supervisor: the kernel's table of mounts is always readable, and says otherwise that it
-    /// changed.
+    /// Returns the poll events of the source. The kernel's mount table is always readable, and signals a change by
+    /// `POLLPRI`.
     fn events(self) -> PollFlags {
         if matches!(self, Source::Mounts) { PollFlags::PRI } else { PollFlags::IN }
     }
 }
 
 impl Supervisor {
-    /// Opens all sockets of the formation whose state is in `dir`. `report` is told how its start goes; its end
-    /// before that ends the supervisor as well.
+    /// Opens all sockets of the formation whose state is in `dir`. `report` is told how its start goes; its end before
+    /// that ends the supervisor as well.
     ///
     /// # Errors
     /// What cannot be opened.
@@ -210,6 +210,7 @@ impl Supervisor {
             let listener = http::listen_for_links(gateway)?;
             daemons.push(Daemon::of_server(state.nodes.len(), Server::Gateway, listener));
         }
+        // Behind all sockets: the map tells the ports that they were given.
         dir.write_map(&state)?;
         phases.end("bind");
         let guard = Guard::in_supervisor(&state);
@@ -246,23 +247,23 @@ impl Supervisor {
         })
     }
 
-    /// Starts all daemons and looks after them until they are told to end. Whether what is left is nobody else's to remove:
-    /// the process that held this host's part of a formation is gone.
+    /// Starts all daemons and looks after them until they are told to end. Returns true if this process has to remove
+    /// what is left, because the process that held this host's part of a formation is gone.
     ///
     /// # Errors
     /// When the system refuses to poll.
     pub fn run(mut self) -> LaunchResult<bool> {
-        // All at once: their starts wait for disks, and not for each other.
+        // All at once: a start waits for disks, not for other starts.
         (0..self.daemons.len()).for_each(|index| self.start(index));
         if let Some(phases) = &mut self.phases {
             phases.end("spawn");
         }
-        // From here on it says which processes there are. That one after the other gets ready is not worth a file each: the
-        // last of many nodes would wait for as many.
+        // Written once all processes are started, not as each gets ready: the last of many nodes would wait for as many
+        // writes.
         self.try_write_state();
         while !self.finished {
             self.tell_when_ready();
-            // Who ends one after the other is not worth a file each either.
+            // Nor as each ends.
             if self.phases.is_none() && self.changed && self.state.stage != Stage::Stopping {
                 self.try_write_state();
             }
@@ -284,8 +285,8 @@ impl Supervisor {
         Ok(self.abandoned)
     }
 
-    /// Writes the state, and says whether that was possible. A full disk must not end what looks after the daemons: it is
-    /// tried again.
+    /// Writes the state. A full disk must not end the process that looks after the daemons: on failure the write is
+    /// repeated later.
     fn write_state(&mut self) -> LaunchResult<()> {
         self.standby.outdate();
         let written = self.dir.write(&self.state);
@@ -302,17 +303,16 @@ impl Supervisor {
         written
     }
 
-    /// As [`Supervisor::write_state`], where nobody is told whether it is written yet.
+    /// Like [`Supervisor::write_state`], where a failure delays nothing.
     fn try_write_state(&mut self) {
-        // Logged there, and tried again.
+        // Logged in there, and tried again.
         let _ = self.write_state();
     }
 
-    /// Changes what whoever takes the formation down goes by, and answers when that is written down; otherwise it is as it
-    /// was.
+    /// Changes what a take-down of the formation depends on, and answers once that is on disk; on failure the state
+    /// stays as it was.
     fn change_purpose(&mut self, token: u64, change: impl FnOnce(&mut FormationState)) {
-        // Whole, since `change` may touch any of it, and a promise that is not on the disk must not stay in memory
-        // either.
+        // The whole state, since `change` may touch any of it; a change that is not on disk must not stay in memory.
         let before = self.state.clone();
         change(&mut self.state);
         let answer = match self.write_state() {
@@ -328,7 +328,7 @@ impl Supervisor {
         self.callers.answer(token, &answer);
     }
 
-    /// Waits until something happens or is due.
+    /// Waits until an event arrives or something is due.
     fn wait(&self) -> LaunchResult<Vec<Source>> {
         let sources = self.sources();
         let mut polled: Vec<PollFd<'_>> = sources
@@ -380,7 +380,7 @@ impl Supervisor {
             Source::Said(index) => self.take_said(index),
             Source::Died(index) => self.take_death(index),
             Source::Mounts => self.look_at_places(),
-            // Looked at after all else.
+            // Looked at after everything else.
             Source::Guard | Source::Standby => {}
         }
     }
@@ -394,7 +394,8 @@ impl Supervisor {
         }
     }
 
-    /// The `up` that started us ended before the formation was ready; or the one that holds this host's part ended.
+    /// Handles the end of the `up` that started this process before the formation was ready, or of the process that
+    /// holds this host's part.
     fn take_report_end(&mut self) {
         self.report = None;
         if self.state.part.is_some() {
@@ -429,7 +430,7 @@ impl Supervisor {
             }
             Request::Lost { nodes } => {
                 self.lost_elsewhere(nodes);
-                // Also known to whoever may take this process's place.
+                // A successor of this process has to know it too.
                 self.try_write_state();
                 self.callers.answer(token, &Answer::Done);
             }
@@ -471,7 +472,7 @@ impl Supervisor {
         }
     }
 
-    /// Begins to serve links; the gateway is looked after as one that was there from the start.
+    /// Begins to serve links; the gateway is looked after like one from the start.
     fn serve_links(&mut self, wish: SocketAddr) -> Result<(), String> {
         if let Some(gateway) = &self.state.gateway {
             let address = gateway.address.unwrap_or(gateway.wish);
@@ -480,7 +481,7 @@ impl Supervisor {
         let mut gateway = GatewayState::from(wish);
         let listener = http::listen_for_links(&mut gateway).map_err(|error| error.to_string())?;
         self.state.gateway = Some(gateway);
-        // Behind all nodes: those that are taken over later come behind it.
+        // Behind all nodes; nodes taken over later come behind it.
         self.daemons.push(Daemon::of_server(self.state.nodes.len(), Server::Gateway, listener));
         let index = self.restarts.add();
         assert!(index + 1 == self.daemons.len(), "daemon {index} of {}", self.daemons.len());
@@ -490,7 +491,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Nodes of other hosts are dead for good; also those are told that are started later.
+    /// Records that nodes of other hosts are dead for good, and tells all daemons, also those that start later.
     fn lost_elsewhere(&mut self, nodes: Vec<u16>) {
         for node in nodes {
             if self.state.index_of(node).is_none() && !self.state.lost_elsewhere.contains(&node) {
@@ -501,7 +502,7 @@ impl Supervisor {
         }
     }
 
-    /// Starts a node once more that was given up. Whether it comes up is in the state.
+    /// Restarts a node that was given up. The outcome will be in the state.
     fn revive(&mut self, node: u16) -> Answer {
         let refuse = |message: String| Answer::Refused { message };
         if self.state.part.is_some() {
@@ -520,7 +521,7 @@ impl Supervisor {
         Answer::Done
     }
 
-    /// Has all know of a daemon's nodes that serve again, if they were given up before.
+    /// Tells all daemons about nodes of a daemon that serve again, after they were given up.
     fn tell_revived(&mut self, index: usize) {
         let ready: Vec<u16> = self.nodes_of(index).iter().map(|node| node.id).collect();
         let (back, rest): (Vec<u16>, Vec<u16>) =
@@ -529,7 +530,7 @@ impl Supervisor {
         back.iter().for_each(|node| self.daemons.iter().for_each(|daemon| daemon.tell_dead(*node, false)));
     }
 
-    /// Has the formation taken down when its purpose is over.
+    /// Takes the formation down when its purpose is over.
     fn end_when_over(&mut self) {
         if self.state.stage == Stage::Stopping {
             return;
@@ -585,24 +586,25 @@ impl Supervisor {
         }
         self.state.mounts.push(MountState { id, dir, node, connection, trouble: None });
         self.changed = true;
+        // Else the daemon is given all its mounts once it is ready.
         if life == Some(DaemonState::Ready) {
             daemon.serve(id);
         }
     }
 
-    /// The daemon that is a node.
+    /// Returns the daemon of a node.
     fn daemon_of(&self, node: u16) -> Option<usize> {
         let index = self.state.index_of(node)?;
         self.daemons.iter().position(|daemon| daemon.nodes.contains(&index))
     }
 
-    /// The nodes that a daemon is.
+    /// Returns the nodes of a daemon.
     fn nodes_of(&mut self, index: usize) -> &mut [NodeState] {
         let nodes = self.daemons.get(index).map_or(0..0, |daemon| daemon.nodes.clone());
         self.state.nodes.get_mut(nodes).unwrap_or_default()
     }
 
-    /// The state of a server, if a daemon is one.
+    /// Returns the state of a server, if the daemon is one.
     fn server_of(&mut self, index: usize) -> Option<ServerState<'_>> {
         match self.daemons.get(index).and_then(Daemon::server)? {
             Server::Http => self.state.http.as_mut().map(HttpState::server),
@@ -610,7 +612,7 @@ impl Supervisor {
         }
     }
 
-    /// A daemon, for messages.
+    /// Returns the name of a daemon, for messages.
     fn called(&self, index: usize) -> String {
         match self.daemons.get(index).and_then(Daemon::server) {
             Some(Server::Http) => "the server for HTTP".into(),
@@ -619,7 +621,7 @@ impl Supervisor {
         }
     }
 
-    /// A daemon by the first of its nodes, for messages and its log.
+    /// Returns the first node of a daemon, for messages and its log.
     fn first_node(&self, index: usize) -> u16 {
         let first = self.daemons.get(index).map_or(0, |daemon| daemon.nodes.start);
         self.state.nodes.get(first).map_or(0, |node| node.id)
@@ -650,7 +652,7 @@ impl Supervisor {
         }
         self.tell_revived(index);
         if self.nodes_of(index).iter().any(|node| node.epoch > 0) {
-            // Who is told reads how its nodes are.
+            // The recipient of the report reads the state of its nodes.
             self.try_write_state();
             self.tell(&Report::Serves);
         }
@@ -683,18 +685,20 @@ impl Supervisor {
     }
 
     fn take_death(&mut self, index: usize) {
-        // What it said last comes first: why it failed, or that a mount is over.
+        // Its last messages come first: why it failed, or that a mount has ended.
         self.take_said(index);
         let server = self.daemons.get(index).and_then(Daemon::server);
         let node_log = || self.dir.node_log(self.first_node(index));
         let log = server.map_or_else(node_log, |server| server.log(&self.dir));
         let Some(death) = self.daemons.get_mut(index).and_then(|daemon| daemon.bury(&log)) else { return };
         if self.restarts.life(index) == Some(DaemonState::Failed) {
-            // Its node has moved: what is said of that stays.
+            // Its node has moved: the message about that stays.
             self.nodes_of(index).iter_mut().for_each(|node| node.process = None);
             self.changed = true;
             return;
         }
+        // A kill for want of memory, or a start that reports a failure, is no fault of the daemon: one that was
+        // ready before is restarted without limit.
         let starved = if death.may_be_killed { self.killer.explains() } else { None };
         let cannot_begin = death.is_said && self.restarts.life(index) == Some(DaemonState::Starting);
         let is_hindered = starved.is_some() || cannot_begin;
@@ -747,12 +751,12 @@ impl Supervisor {
                 }
                 self.changed = true;
             }
-            // No process could be made: a shortage outside of the daemon, which passes.
+            // No process could be created: a shortage outside of the daemon, which will pass.
             Err(error) => {
                 let why = error.to_string();
                 log::warn!(why:% = why; "{} cannot be started", self.called(index));
                 self.set_life(index, NodeLife::Restarting, Some(why.clone()));
-                // It is tried again, later and later, so this does not go round at once.
+                // Retried with growing delays, so this does not loop.
                 self.event(Event::Hindered(index, why));
             }
         }
@@ -770,7 +774,7 @@ impl Supervisor {
         self.revived.retain(|node| !lost.contains(node));
         lost.iter().for_each(|id| self.daemons.iter().for_each(|daemon| daemon.tell_dead(*id, true)));
         if self.phases.is_none() && self.state.part.is_some() && !lost.is_empty() {
-            // Who is told reads how its nodes are.
+            // The recipient of the report reads the state of its nodes.
             self.try_write_state();
             self.tell(&Report::GaveUp);
         }
@@ -783,10 +787,11 @@ impl Supervisor {
         }
     }
 
-    /// Ends a daemon, also one that waits for itself in a mount of ours: only the kernel can answer it then.
+    /// Kills a daemon, also one that waits for itself in a mount of this formation: only the kernel can end such a
+    /// request.
     fn kill(&mut self, index: usize) {
         self.signal(index, rustix::process::Signal::KILL);
-        // Another daemon may wait in the mount of this one.
+        // Another daemon may be waiting in a mount of this one.
         for mount in self.daemons.iter().flat_map(|daemon| &daemon.mounts) {
             if !abort(mount.connection)
                 && let Ok(device) = mount.device.try_clone()

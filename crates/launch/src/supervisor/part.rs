@@ -1,4 +1,4 @@
-//! One host's part of a formation: its ports are open before it is known which nodes they are.
+//! One host's part of a formation: its ports are open before it is decided which nodes it has.
 
 use std::os::fd::OwnedFd;
 

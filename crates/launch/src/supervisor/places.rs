@@ -23,7 +23,8 @@ struct WatchedMount {
 }
 
 impl MountWatch {
-    /// Looks after a mount from now on. One that was made in a mount namespace of its own is not seen here, and left alone.
+    /// Looks after a mount from now on. One that was made in a mount namespace of its own is not seen here, and left
+    /// alone.
     pub(super) fn watch(&mut self, id: u32, dir: &Path, connection: u32) {
         if Table::here().see(dir, connection) != MountPresence::Here {
             return;
@@ -46,12 +47,12 @@ impl MountWatch {
         self.watched.retain(|watched| watched.id != id);
     }
 
-    /// Descriptor that says that the table has changed, while there is something to look after.
+    /// Returns the descriptor that says that the table has changed, while there is something to look after.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.table.as_ref().filter(|_| !self.watched.is_empty()).map(AsFd::as_fd)
     }
 
-    /// The mounts with which something has changed, and what is wrong with each now.
+    /// Returns the mounts with which something has changed, and what is wrong with each now.
     pub(super) fn look(&mut self) -> Vec<(u32, Option<String>)> {
         let table = Table::here();
         let mut changed = Vec::new();

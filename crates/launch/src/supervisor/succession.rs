@@ -32,7 +32,7 @@ impl Supervisor {
         self.state.part.iter_mut().for_each(|part| part.leaves_volumes = true);
     }
 
-    /// Is the supervisor from now on. A daemon that the former one has started since the copy was made ends by itself.
+    /// Takes over as supervisor. A daemon that the former one has started since the copy was made ends by itself.
     fn succeed(&mut self, promised: FormationState, succession: TurnToSucceed) {
         log::error!(
             "the supervisor, process {}, was killed: this one takes its place",
@@ -40,7 +40,7 @@ impl Supervisor {
         );
         self.standby.begin_succession(succession);
         self.state = FormationState { supervisor: Some(ProcessId::current()), ..promised };
-        // Mounts of which nobody knows have numbers of their own: as many as can have been made in one turn.
+        // Mounts made since the copy have numbers that are skipped: as many as can have been made in one turn.
         self.mounts_made = self.mounts_made.saturating_add(MOUNTS_SKIPPED);
         // However late this process comes to hear of it.
         if self.report.as_ref().is_some_and(|report| wait_readable(report.as_fd(), 0)) {
@@ -48,7 +48,7 @@ impl Supervisor {
         }
         self.guard = Guard::in_supervisor(&self.state);
         self.places.open();
-        // The former one may have written a map down, and nothing more.
+        // The former supervisor may have recorded a map and done nothing more about it.
         if let Some(map) = self.state.map().filter(|map| !map.mirrors.is_empty()) {
             self.follow_map(&map);
         }

@@ -12,9 +12,9 @@ use table::TABLE;
 /// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// They go up and down.
+    /// Goes up and down.
     Gauge,
-    /// They go up, and begin at 0 with each daemon.
+    /// Goes up, from 0 at the start of each daemon.
     Counter,
     /// Counts of times up to bounds, their sum, and their number; they go up as counters do.
     Histogram,
@@ -53,7 +53,7 @@ struct Sample {
 struct Samples(Vec<Sample>);
 
 impl Samples {
-    /// One more value. Counts above 2^53 are rounded, as they are by whoever reads them.
+    /// Adds a value. Counts above 2^53 are rounded, as by any reader of floating-point numbers.
     fn add(&mut self, labels: &[(&'static str, &dyn ToString)], value: u64) {
         self.add_float(labels, value as f64);
     }
@@ -84,7 +84,7 @@ impl Samples {
     }
 }
 
-/// The upper end of a range of times, in seconds.
+/// Returns the upper end of a range of times, in seconds.
 fn seconds_of(range: usize) -> String {
     let (whole, rest) = ((1_u64 << range) / 1_000_000, (1_u64 << range) % 1_000_000);
     format!("{whole}.{rest:06}")
@@ -99,7 +99,7 @@ pub enum MetricsFormat {
     Prometheus,
 }
 
-/// All metrics of a formation. Those without a value are left out.
+/// Returns all metrics of a formation. Those without a value are left out.
 #[must_use]
 pub fn render_metrics(report: &StatusReport, form: MetricsFormat) -> String {
     let mut text = String::new();
@@ -137,19 +137,19 @@ impl Metric {
         }
     }
 
-    /// Its unit, which its name ends with; empty for a count.
+    /// Returns its unit, which its name ends with; empty for a count.
     fn unit(&self) -> &'static str {
         ["seconds", "bytes"].into_iter().find(|unit| self.name.ends_with(unit)).unwrap_or_default()
     }
 
-    /// Name of its samples, those of a histogram up to their ends.
+    /// Returns the name of its samples, those of a histogram up to their ends.
     fn sample(&self) -> String {
         let end = if self.kind == Kind::Counter { "_total" } else { "" };
         format!("{}{end}", self.name)
     }
 }
 
-/// A label's value as both forms want it: paths may contain everything.
+/// Returns a label's value as both forms want it: paths may contain everything.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -9,7 +9,7 @@ use crate::status::{
     VolumeReport, is_request,
 };
 
-/// A row: name, kind, meaning, and the function that adds its values.
+/// Returns a row: name, kind, meaning, and the function that adds its values.
 const fn metric(
     name: &'static str,
     kind: Kind,
@@ -286,7 +286,7 @@ fn pool(report: &StatusReport, samples: &mut Samples, read: fn(&PoolReport) -> u
     }
 }
 
-/// Counts of a node under a name that is no operation's: on the client lane, and on the peer lane.
+/// Returns the counts of a node under a name that is no operation's: on the client lane, and on the peer lane.
 fn counted(node: &NodeReport, name: &str) -> (u64, u64) {
     let found = node.operations.iter().find(|operation| operation.name == name);
     found.map_or((0, 0), |found| (found.client, found.peer))
@@ -304,7 +304,7 @@ fn request_times(report: &StatusReport, samples: &mut Samples) {
     });
 }
 
-/// For each node, operation and lane: labels, how many requests there were, and how long they took.
+/// Calls `add` for each node, operation and lane: with labels, the number of requests, and their durations.
 fn by_lane(report: &StatusReport, mut add: impl FnMut(&[(&'static str, &dyn ToString)], u64, &Times)) {
     for (node, operation) in asked_for(report) {
         let lanes = [

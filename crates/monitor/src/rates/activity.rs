@@ -39,7 +39,7 @@ pub struct Activity {
     pub unknown: Vec<String>,
 }
 
-/// Asks nodes and hosts at each look.
+/// The questions to nodes and hosts at each look.
 pub struct ActivitySampler {
     stages: StageMonitor,
     names: PathCache,
@@ -51,7 +51,7 @@ pub struct ActivitySampler {
 }
 
 impl ActivitySampler {
-    /// Of a formation.
+    /// Creates the sampler of a formation.
     pub fn new(dir: StateDir) -> ActivitySampler {
         ActivitySampler {
             stages: StageMonitor::new(dir),
@@ -64,11 +64,12 @@ impl ActivitySampler {
         }
     }
 
-    /// Activity since the last question; the last answer if that is too short a time ago. Nothing the first
+    /// Returns the activity since the last question; the last answer if that is too short a time ago. Nothing the first
     /// time.
     pub fn next(&mut self, client: &Client, report: &StatusReport) -> Option<Activity> {
         let now = Instant::now();
         let since = self.begun.map(|begun| now.duration_since(begun));
+        // To ask takes time at all nodes: it must not become more than a small part of theirs.
         if self.last.is_some() && since.is_some_and(|since| since < self.took.saturating_mul(PAUSE + 1)) {
             return self.last.clone();
         }

@@ -18,11 +18,11 @@ const ANSWER_WAIT: Duration = Duration::from_secs(2);
 /// Work of each node in an interval, by when it began, in milliseconds since 1970, and how long it was.
 type Intervals = BTreeMap<(u64, u64), BTreeMap<u16, Bin>>;
 
-/// As far back as that, interval after interval: where something was done seconds, and minutes where those are not
-/// known any more; else as long as nothing was. A node that does not answer did nothing that is known.
+/// Returns the history, interval after interval: seconds with activity, minutes where seconds are not kept any more,
+/// otherwise the time without activity. A node that does not answer counts as idle.
 ///
 /// # Errors
-/// That the formation does not run, or cannot be asked.
+/// The formation does not run, or cannot be reached.
 pub fn past(dir: &StateDir, now: &StatusReport, back_ms: u64) -> LaunchResult<Vec<Rates>> {
     let state = dir.read_living()?;
     let client = connect(dir, &state, ANSWER_WAIT)?;
@@ -54,7 +54,8 @@ fn gather(client: &Client, now: &StatusReport, until: u64, back_ms: u64) -> Inte
     put_together(&told.collect::<Vec<_>>())
 }
 
-/// Of nodes, each with when it began: seconds, and minutes that are over before the first second.
+/// Puts together the histories of nodes, each with when it began: seconds, and minutes that are over before the first
+/// second.
 fn put_together(told: &[(u16, u64, History)]) -> Intervals {
     let begins = told.iter().filter_map(|(_, began, history)| Some(began + history.seconds.first()?.at_ms));
     let first = begins.min().unwrap_or(u64::MAX);

@@ -17,7 +17,7 @@ pub const FULL: f64 = 0.9;
 pub struct Rates {
     /// The formation's name.
     pub name: String,
-    /// As `status` says it.
+    /// Like `status` says it.
     pub state: &'static str,
     /// Time when the interval ended, in milliseconds since 1970.
     pub unix_ms: u64,
@@ -57,7 +57,7 @@ pub struct NodeRates {
     pub id: u16,
     /// Its host.
     pub host: String,
-    /// As `status` says it.
+    /// Like `status` says it.
     pub state: &'static str,
     /// Its work.
     #[serde(flatten)]
@@ -86,7 +86,7 @@ pub struct IntervalWork {
 /// Outcomes of an operation.
 #[derive(Debug, Default, Serialize)]
 pub struct OperationRates {
-    /// As docs/protocol.md names it.
+    /// The name, as in docs/protocol.md.
     pub name: String,
     /// Requests of clients.
     pub client: f64,
@@ -114,7 +114,7 @@ struct OperationDelta {
     under_way: u64,
 }
 
-/// Growth of a counter; all of it if it is less than before, as after a restart of the daemon.
+/// Returns the growth of a counter; all of it if it is less than before, as after a restart of the daemon.
 pub fn grown(now: u64, before: u64) -> u64 {
     now.checked_sub(before).unwrap_or(now)
 }
@@ -237,7 +237,7 @@ impl IntervalWork {
         }
     }
 
-    /// Both together.
+    /// Returns both together.
     #[must_use]
     pub fn plus(self, other: &IntervalWork) -> IntervalWork {
         IntervalWork {
@@ -251,7 +251,7 @@ impl IntervalWork {
         }
     }
 
-    /// Use of the volumes, from 0 to 1.
+    /// Returns the use of the volumes, from 0 to 1.
     #[must_use]
     pub fn fill(&self) -> f64 {
         if self.capacity_bytes == 0 { 0.0 } else { self.used_bytes as f64 / self.capacity_bytes as f64 }

@@ -1,4 +1,5 @@
-//! Rates of a formation between two looks at it: what nodes did, and what files, processes and jobs of staging were busy.
+//! Rates of a formation between two looks at it: what nodes did, and what files, processes and jobs of staging were
+//! busy.
 
 mod activity;
 mod history;

@@ -11,7 +11,7 @@ use bivouac_types::Ino;
 
 use crate::report::shown;
 
-/// For how long a path is taken for right: files are renamed.
+/// Time for which a path is cached: files are renamed.
 const KEPT: Duration = Duration::from_secs(10);
 /// Entries of directories that are looked through for one look, at most: a few large pages.
 const ENTRIES_MAX: usize = 20_000;
@@ -21,7 +21,7 @@ const DEPTH_MAX: usize = 256;
 /// Location of files.
 #[derive(Default)]
 pub struct PathCache {
-    /// Nothing of what was not found.
+    /// Paths found; nothing about those not found.
     known: HashMap<Ino, (Instant, Option<String>)>,
     /// Entries that may still be looked through.
     left: usize,
@@ -34,8 +34,8 @@ impl PathCache {
         self.left = ENTRIES_MAX;
     }
 
-    /// The path of a file that was made in a directory. Of one that is gone, was moved, or is too far behind in its
-    /// directory, `?` stands for the name.
+    /// Returns the path of a file that was made in a directory. Of one that is gone, was moved, or is too far behind in
+    /// its directory, `?` stands for the name.
     pub fn file(&mut self, client: &Client, dir: Ino, file: Ino) -> String {
         let Some(place) = (dir != Ino(0)).then(|| self.dir(client, dir)).flatten() else {
             return "/?".into();
@@ -44,7 +44,7 @@ impl PathCache {
         format!("{place}/{}", name.as_deref().unwrap_or("?"))
     }
 
-    /// The path of a directory; of the root it is empty.
+    /// Returns the path of a directory; of the root it is empty.
     fn dir(&mut self, client: &Client, dir: Ino) -> Option<String> {
         let (mut ino, mut names) = (dir, Vec::new());
         while ino != Ino::ROOT {
@@ -58,7 +58,7 @@ impl PathCache {
         Some(names.iter().rev().map(|name| format!("/{name}")).collect())
     }
 
-    /// The name that leads to an inode in a directory.
+    /// Returns the name that leads to an inode in a directory.
     fn step(&mut self, client: &Client, dir: Ino, ino: Ino) -> Option<String> {
         if let Some((_, name)) = self.known.get(&ino) {
             return name.clone();

@@ -17,18 +17,18 @@ pub struct RateSampler {
     dir: StateDir,
     before: StatusReport,
     at: Instant,
-    /// Asks for what is busy, where somebody wants that.
+    /// The sampler of what is busy, where somebody wants that.
     asking: Option<ActivitySampler>,
 }
 
 impl RateSampler {
-    /// For how long nobody has looked.
+    /// Returns the time since the last look.
     #[must_use]
     pub fn age(&self) -> Duration {
         self.at.elapsed()
     }
 
-    /// The first, behind which nothing happened yet.
+    /// Returns the first, behind which nothing happened yet.
     ///
     /// # Errors
     /// That the formation does not run, or cannot be looked at.
@@ -36,7 +36,7 @@ impl RateSampler {
         RateSampler::new(dir, None)
     }
 
-    /// As [`RateSampler::begin`], with what is busy.
+    /// Like [`RateSampler::begin`], including activity.
     pub fn begin_with_uses(dir: StateDir) -> LaunchResult<RateSampler> {
         let asking = ActivitySampler::new(dir.clone());
         RateSampler::new(dir, Some(asking))

@@ -12,7 +12,8 @@ use super::sampler::RateSampler;
 
 /// Shortest time between looks.
 const EVERY: Duration = Duration::from_secs(1);
-/// A longer time without a look is a gap: its intervals come from what the nodes recorded, as those before the first look.
+/// A longer time without a look is a gap: its intervals come from what the nodes recorded, as those before the first
+/// look.
 const GAP: Duration = Duration::from_secs(5);
 /// Time before the first look that is told, as far back as the page shows.
 const PAST_MS: u64 = 5 * 60_000;
@@ -41,7 +42,7 @@ struct SeriesJson<'a> {
 }
 
 impl RateSeries {
-    /// Of a formation.
+    /// Creates the series of a formation.
     #[must_use]
     pub fn new(dir: StateDir) -> RateSeries {
         RateSeries { dir, seen: Mutex::default() }

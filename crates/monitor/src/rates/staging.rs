@@ -33,7 +33,7 @@ pub struct JobRates {
 pub struct StagedBytes(HashMap<(Option<String>, u64), u64>);
 
 impl StagedBytes {
-    /// Those that are under way, `seconds` after the last look.
+    /// Returns the jobs under way with their rates since the last look, `seconds` ago.
     pub fn next(&mut self, jobs: &[Value], seconds: f64) -> Vec<JobRates> {
         let running = jobs.iter().filter(|job| job["state"] == "running");
         let mut rates: Vec<JobRates> = running.map(job).collect();

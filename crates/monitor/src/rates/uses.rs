@@ -93,12 +93,12 @@ impl UseCounts {
         }
     }
 
-    /// As nodes weigh uses, so that many small calls count, too.
+    /// Returns the weight that nodes give to uses, in which many small calls count too.
     fn weight(self) -> u64 {
         self.written.saturating_add(self.read).saturating_add(self.calls.saturating_mul(1 << 10))
     }
 
-    /// In so many seconds.
+    /// Returns the rates over so many seconds.
     pub fn pace(self, seconds: f64) -> UseRates {
         let each = |count: u64| count as f64 / seconds;
         UseRates { calls: each(self.calls), written: each(self.written), read: each(self.read) }
@@ -120,14 +120,14 @@ impl From<&Pattern> for UseCounts {
 }
 
 impl UseRates {
-    /// Bytes either way.
+    /// Returns the number of bytes either way.
     pub fn total(&self) -> f64 {
         self.written + self.read
     }
 }
 
 impl UseSnapshot {
-    /// By what a node answers.
+    /// Creates the snapshot of what a node answers.
     pub fn new(table: &UseTable) -> UseSnapshot {
         let files = table.files.iter().map(|file| (file.ino, (file.parent, UseCounts::from(&file.pattern))));
         let processes = table
@@ -139,7 +139,7 @@ impl UseSnapshot {
 }
 
 impl BusiestUses {
-    /// Of all nodes by their numbers, with looks `took_ms` apart.
+    /// Returns the rates of all nodes by their numbers, with looks `took_ms` apart.
     pub fn between(
         before: &HashMap<u16, UseSnapshot>,
         now: &HashMap<u16, UseSnapshot>,

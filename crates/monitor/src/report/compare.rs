@@ -27,7 +27,7 @@ pub struct Comparison {
     lines: Vec<String>,
 }
 
-/// One of the reports, as far as it is compared.
+/// Figures of one report.
 struct ComparedRun {
     bytes: u64,
     span_ms: u64,
@@ -45,7 +45,7 @@ impl ComparedRun {
         ComparedRun { bytes: calls.bytes, span_ms: report.span_ms, calls }
     }
 
-    /// Milliseconds for each byte.
+    /// Returns the milliseconds for each byte.
     fn pace(&self) -> f64 {
         self.span_ms.max(1) as f64 / self.bytes.max(1) as f64
     }
@@ -58,7 +58,7 @@ impl ComparedRun {
 }
 
 impl Comparison {
-    /// Of the directory whose setting the earlier report wanted changed, or of all.
+    /// Compares two reports: of the directory whose setting the earlier report wanted changed, or of all.
     #[must_use]
     pub fn between(old: &JobReport, new: &JobReport) -> Comparison {
         let finding = old.findings.first();
@@ -102,7 +102,7 @@ impl Comparison {
         Comparison { verdict, faster, expected, same_work, lines }
     }
 
-    /// For people.
+    /// Returns it in the form for people.
     #[must_use]
     pub fn lines(&self) -> &[String] {
         &self.lines

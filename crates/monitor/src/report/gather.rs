@@ -103,7 +103,7 @@ pub fn gather(dir: &StateDir) -> LaunchResult<JobReport> {
     Ok(report)
 }
 
-/// Has what is open told, and waits a moment for what was just closed.
+/// Asks mounts to report open files, and waits a moment for files that were just closed.
 fn settle(client: &Client, nodes: usize) {
     let nodes = || (0..nodes).map(|node| NodeId(node as u16));
     nodes().for_each(|node| drop(client.nodes().list_uses(node)));
@@ -115,7 +115,7 @@ fn settle(client: &Client, nodes: usize) {
     }
 }
 
-/// Bytes that jobs of `stage`, and of `run`, have copied, on all hosts.
+/// Returns the bytes that jobs of `stage`, and of `run`, have copied, on all hosts.
 fn staged(dir: &StateDir, client: &Client, notes: &mut Vec<String>) -> LaunchResult<SiteRow> {
     let mut row = SiteRow::default();
     let (jobs, silent) = StageMonitor::new(dir.clone()).find(client)?;

@@ -140,7 +140,7 @@ fn table_part(page: &mut String, table: &Table, rows: &[Vec<String>]) {
     page.push_str("</tbody></table></div>\n");
 }
 
-/// Bars: what was read upwards, what was written downwards.
+/// Appends the timeline as bars: what was read upwards, what was written downwards.
 fn timeline(page: &mut String, timeline: &Timeline) {
     let last = timeline.bins.iter().rposition(|bin| *bin != Bin::default()).map_or(0, |last| last + 1);
     let bins = timeline.bins.get(..last).unwrap_or_default();

@@ -32,7 +32,7 @@ pub struct JobReport {
     pub unix_ms: u64,
     /// Time when the timeline began, in milliseconds since 1970.
     pub began_unix_ms: u64,
-    /// From the first use of a file to the last.
+    /// Time from the first use of a file to the last, in milliseconds.
     pub span_ms: u64,
     /// Advised changes, what gains most first.
     pub findings: Vec<Finding>,
@@ -123,7 +123,7 @@ pub struct ProcessRow {
 /// An operation, as nodes served it to clients.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OperationRow {
-    /// As docs/protocol.md names it.
+    /// The name, as in docs/protocol.md.
     pub name: String,
     /// Number of times.
     pub count: u64,
@@ -153,7 +153,7 @@ pub struct SiteRow {
 }
 
 impl SiteRow {
-    /// Bytes that site storage was spared.
+    /// Returns the number of bytes that site storage was spared.
     #[must_use]
     pub fn spared(&self) -> u64 {
         self.here.saturating_sub(self.staged_in.saturating_add(self.staged_out))
@@ -161,20 +161,20 @@ impl SiteRow {
 }
 
 impl JobReport {
-    /// The report for a terminal of 80 columns, and how it compares with an earlier one. `has_utf8` says whether the terminal
-    /// shows letters beyond ASCII.
+    /// Returns the report for a terminal of 80 columns, and how it compares with an earlier one. `has_utf8` says
+    /// whether the terminal shows letters beyond ASCII.
     #[must_use]
     pub fn to_text(&self, comparison: Option<&Comparison>, has_utf8: bool) -> String {
         text::text(self, comparison, has_utf8)
     }
 
-    /// The same as a page.
+    /// Returns the report as a page.
     #[must_use]
     pub fn to_html(&self, comparison: Option<&Comparison>) -> String {
         html::page(self, comparison)
     }
 
-    /// The same for programs, and for comparisons with later reports.
+    /// Returns the report for programs, and for comparisons with later reports.
     pub fn to_json(&self, comparison: Option<&Comparison>) -> serde_json::Result<String> {
         let mut value = serde_json::to_value(self)?;
         if let (Some(object), Some(comparison)) = (value.as_object_mut(), comparison) {
@@ -197,7 +197,7 @@ impl JobReport {
     }
 }
 
-/// The part of its time that a process waited for these.
+/// Returns the part of its time that a process waited for these.
 fn share_of(counts: &Counts, time_ms: u64) -> f64 {
     (counts.spent_ns as f64 / (time_ms.max(1) as f64 * 1e6)).min(1.0)
 }

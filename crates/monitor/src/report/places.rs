@@ -23,7 +23,7 @@ struct DirectorySum {
     last_ms: u64,
 }
 
-/// The directories, what was used most first. So are the files.
+/// Returns the directories, what was used most first. So are the files.
 pub fn places(used: &[(FileRow, &FileUse)], partitions: &HashMap<PartitionId, PartitionPlace>) -> Vec<Group> {
     let mut sums: HashMap<String, DirectorySum> = HashMap::new();
     for (row, file) in used {
@@ -38,7 +38,7 @@ pub fn places(used: &[(FileRow, &FileUse)], partitions: &HashMap<PartitionId, Pa
 }
 
 impl DirectorySum {
-    /// With the stripe of the file that was used most.
+    /// Creates the sum of a directory with the stripe of the file that was used most.
     fn new(path: &str, partition: Option<&PartitionPlace>, file: &FileRow) -> DirectorySum {
         let group = Group {
             place: path.into(),
@@ -70,7 +70,7 @@ impl DirectorySum {
     }
 }
 
-/// The directory of the root directory that a path is in; of a file there `/`.
+/// Returns the directory of the root directory that a path is in; of a file there `/`.
 fn top(path: &str) -> String {
     let mut names = path.split('/').skip(1);
     match (names.next(), names.next()) {

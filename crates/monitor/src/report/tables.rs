@@ -15,20 +15,20 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
-/// A name as it may be shown anywhere: nothing in it moves a cursor.
+/// Returns a name as it may be shown anywhere: nothing in it moves a cursor.
 pub fn shown(name: &OsStr) -> String {
     let text = name.to_string_lossy();
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
-/// The first line.
+/// Returns the first line.
 pub fn headline(report: &JobReport) -> String {
     let nodes = format_count(report.nodes, "node");
     let until = format_utc(report.unix_ms / 1000);
     format!("formation {}, {nodes}, until {until}Z", shown(report.name.as_ref()))
 }
 
-/// The job in one sentence.
+/// Returns the job in one sentence.
 pub fn summary(report: &JobReport) -> String {
     let both = report.total.both();
     if both.ops == 0 {
@@ -45,7 +45,7 @@ pub fn summary(report: &JobReport) -> String {
     )
 }
 
-/// Bytes that site storage was spared, if that is known.
+/// Returns the bytes that site storage was spared, if that is known.
 pub fn spared(report: &JobReport) -> Option<String> {
     let site = &report.site;
     (site.here > 0).then(|| {
@@ -59,7 +59,7 @@ pub fn spared(report: &JobReport) -> Option<String> {
     })
 }
 
-/// A speed-up in words.
+/// Returns a speed-up in words.
 pub fn gain((least, most): (f64, f64)) -> String {
     match (format!("{least:.1}"), format!("{most:.1}")) {
         (_, most) if least < 1.05 => format!("up to {most} times"),
@@ -71,7 +71,7 @@ pub fn gain((least, most): (f64, f64)) -> String {
 /// The part of calls that is taken for all.
 const MOST_OF_THEM: f64 = 0.95;
 
-/// Returns whether calls were in order.
+/// Returns in what order calls came, in words.
 fn order(counts: &Counts) -> String {
     let parts = [(counts.sequential, "sequential"), (counts.strided, "strided"), (counts.random(), "random")];
     match parts.iter().max_by_key(|(count, _)| *count) {
@@ -87,7 +87,8 @@ fn per_cent(part: f64) -> String {
     format!("{:.0} %", part * 100.0)
 }
 
-/// The share of a time span that calls took. Calls of several threads overlap: from one on it is how many ran at once.
+/// Returns the share of a time span that calls took. Calls of several threads overlap: from one on it is how many ran
+/// at once.
 fn concurrency(share: f64) -> String {
     if share > 1.005 { format!("{share:.1} at once") } else { per_cent(share) }
 }
@@ -100,7 +101,7 @@ fn mean_time(counts: &Counts) -> String {
     }
 }
 
-/// All of how files were used, with so many files and processes.
+/// Returns the tables of how files were used, with so many files and processes.
 pub fn uses(report: &JobReport, most: usize) -> [Table; 5] {
     [
         pattern(&report.total),
@@ -111,7 +112,7 @@ pub fn uses(report: &JobReport, most: usize) -> [Table; 5] {
     ]
 }
 
-/// The pattern of all calls, in the manner of Darshan.
+/// Returns the pattern of all calls, in the manner of Darshan.
 fn pattern(total: &Pattern) -> Table {
     let row = |what: &str, of: &dyn Fn(&Counts) -> String| {
         vec![what.to_owned(), of(&total.reads), of(&total.writes)]
@@ -132,7 +133,7 @@ fn pattern(total: &Pattern) -> Table {
     Table { caption: "Pattern", head: &["", "READS", "WRITES"], right: &[1, 2], rows }
 }
 
-/// Number of calls of each range of sizes.
+/// Returns the number of calls of each range of sizes.
 fn sizes(total: &Pattern) -> Table {
     let name = |range: usize| match SIZE_BOUNDS.get(range) {
         Some(bound) => format!("up to {}", format_size(*bound)),
@@ -147,7 +148,7 @@ fn sizes(total: &Pattern) -> Table {
     Table { caption: "Sizes", head: &["SIZE", "READS", "WRITES"], right: &[1, 2], rows }
 }
 
-/// The directories.
+/// Returns the directories.
 fn places(report: &JobReport) -> Table {
     let row = |place: &bivouac_record::Group| {
         let both = place.pattern.both();
@@ -167,7 +168,7 @@ fn places(report: &JobReport) -> Table {
     Table { caption: "Directories", head, right: &[1, 2, 3, 4, 5, 6, 7], rows }
 }
 
-/// The files that were used most.
+/// Returns the files that were used most.
 fn files(report: &JobReport, most: usize) -> Table {
     let row = |file: &FileRow| {
         let both = file.pattern.both();
@@ -189,7 +190,7 @@ fn files(report: &JobReport, most: usize) -> Table {
     Table { caption: "Files", head, right: &[1, 2, 3, 5, 6, 7], rows }
 }
 
-/// The processes that did most.
+/// Returns the processes that did most.
 fn processes(report: &JobReport, most: usize) -> Table {
     let row = |process: &ProcessRow| {
         let both = process.pattern.both();

@@ -31,7 +31,7 @@ pub fn text(report: &JobReport, comparison: Option<&Comparison>, has_utf8: bool)
     text
 }
 
-/// Advised changes.
+/// Returns the advised changes.
 fn advice(report: &JobReport) -> String {
     let Some(first) = report.findings.first() else {
         return "\nNo rule found a setting to change.\n".into();
@@ -63,7 +63,7 @@ fn one(table: Table) -> String {
     format!("\n{caption}\n{}", layout(Some(COLUMNS), head, right, &rows))
 }
 
-/// The end of a name says more than its beginning.
+/// Returns the name shortened at its beginning: the end of a name says more.
 fn shortened(name: &str) -> String {
     let count = name.chars().count();
     if count <= NAME_MAX {
@@ -72,7 +72,7 @@ fn shortened(name: &str) -> String {
     format!("...{}", name.chars().skip(count - (NAME_MAX - 3)).collect::<String>())
 }
 
-/// Times of reads and writes: a letter for each interval.
+/// Returns the times of reads and writes: a letter for each interval.
 fn timeline(timeline: &Timeline, has_blocks: bool) -> String {
     let last = timeline.bins.iter().rposition(|bin| *bin != Bin::default()).map_or(0, |last| last + 1);
     let bins = timeline.bins.get(..last).unwrap_or_default();
@@ -100,7 +100,7 @@ fn letter(value: u64, most: u64, has_blocks: bool) -> char {
     levels[level.clamp(1, 8)]
 }
 
-/// Lines of at most 80 columns; the words of a longer one go on below.
+/// Returns the lines of at most 80 columns; the words of a longer one go on below.
 fn wrap(line: &str, indent: &str) -> String {
     let (mut text, mut column) = (String::new(), COLUMNS);
     for word in line.split_whitespace() {

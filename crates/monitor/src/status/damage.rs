@@ -41,7 +41,7 @@ struct WrongReport {
     subfile: String,
 }
 
-/// Names of the files that are concerned, as far as they are found quickly.
+/// Returns the names of the files that are concerned, as far as they are found quickly.
 pub fn names<'a>(client: &Client, answers: impl Iterator<Item = &'a NodeStatus>) -> HashMap<Ino, Vec<u8>> {
     let wrong: HashSet<Ino> =
         answers.flat_map(|status| &status.damage.wrong).map(|wrong| wrong.ino).collect();
@@ -49,7 +49,7 @@ pub fn names<'a>(client: &Client, answers: impl Iterator<Item = &'a NodeStatus>)
 }
 
 impl DamageReport {
-    /// Damage in a node's status, if there is any.
+    /// Returns the damage in a node's status, if there is any.
     pub fn of(status: &NodeStatus) -> Option<DamageReport> {
         let damage = &status.damage;
         let wrong = damage.wrong.iter().map(|wrong| WrongReport {
@@ -73,7 +73,7 @@ impl DamageReport {
         }
     }
 
-    /// For people.
+    /// Returns it in the form for people.
     pub fn to_text(&self, node: u16, host: &str) -> String {
         let (bytes, refused) = (format_size(self.wrong_bytes), format_count(self.refused, "refusal"));
         let mut text = self.lost_to_text(node, host);

@@ -36,7 +36,7 @@ pub fn is_elsewhere(state: &FormationState, node: &NodeState) -> bool {
     state.part.is_some() && node.process.is_none() && node.volumes.is_empty()
 }
 
-/// The hosts of all nodes. One of which no node answers is silent: what else is wrong with it, it cannot say.
+/// Returns the hosts of all nodes. One of which no node answers is silent: what else is wrong with it, it cannot say.
 pub fn hosts(nodes: &[NodeReport]) -> Vec<HostReport> {
     let mut hosts: Vec<HostReport> = Vec::new();
     for node in nodes {

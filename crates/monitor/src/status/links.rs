@@ -36,12 +36,12 @@ pub struct LinkReport {
     pub breaks: u64,
     /// Time of the last error of a connection, in milliseconds since 1970.
     pub error_unix_ms: Option<u64>,
-    /// That error.
+    /// The text of the last error.
     pub last_error: Option<String>,
 }
 
 impl LinkReport {
-    /// The links that nodes have told of, by name.
+    /// Returns the links that nodes have told of, by name.
     pub fn of<'a>(statuses: impl Iterator<Item = &'a NodeStatus>) -> Vec<LinkReport> {
         let mut all: BTreeMap<(&str, &str), LinkReport> = BTreeMap::new();
         for link in statuses.flat_map(|status| &status.links) {
@@ -50,7 +50,7 @@ impl LinkReport {
         all.into_values().collect()
     }
 
-    /// A report of no node yet.
+    /// Creates a report of no node yet.
     fn new(link: &LinkStatus) -> LinkReport {
         LinkReport {
             name: link.name.clone(),
@@ -77,7 +77,7 @@ impl LinkReport {
         }
     }
 
-    /// State in words, without the name.
+    /// Returns the state in words, without the name.
     #[must_use]
     pub fn state(&self) -> String {
         let mut text = match self.nodes_up {
@@ -93,7 +93,7 @@ impl LinkReport {
         text
     }
 
-    /// The last error and its time.
+    /// Returns the last error and its time.
     #[must_use]
     pub fn error(&self) -> Option<String> {
         let at = format_utc(self.error_unix_ms? / 1000);
@@ -111,7 +111,7 @@ impl LinkReport {
 pub struct GatewayReport {
     /// Its address.
     pub address: Option<SocketAddr>,
-    /// As of a node.
+    /// The state, with the same words as for a node.
     pub state: &'static str,
     /// Its process.
     pub pid: Option<u32>,

@@ -4,7 +4,7 @@ use bivouac_launch::{FormationState, HostLife, MoveStage, NodeLife, unix_ms};
 use bivouac_types::units::format_duration;
 use serde::Serialize;
 
-/// Everything that `status --lost --json` shows.
+/// Content of `status --lost --json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LossReport {
     /// Hosts that were lost.
@@ -44,7 +44,8 @@ pub struct LostNode {
 }
 
 impl LossReport {
-    /// Of a formation, as the one who started it sees it; of one host's part, as far as it has been told.
+    /// Returns the report of a formation, as the one who started it sees it; of one host's part, as far as it has been
+    /// told.
     pub(super) fn of(state: &FormationState) -> LossReport {
         let lost = state.hosts.iter().filter(|host| host.life == HostLife::Lost);
         let hosts = lost.map(|host| LostHost { name: host.name.clone(), message: host.message.clone() });
@@ -86,13 +87,13 @@ impl LossReport {
         LossReport { hosts: hosts.collect(), nodes, for_good }
     }
 
-    /// Exit code of `status --lost`: docs/commands.md.
+    /// Returns the exit code of `status --lost`: docs/commands.md.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         u8::from(self.for_good)
     }
 
-    /// The report for people.
+    /// Returns the report for people.
     #[must_use]
     pub fn to_text(&self) -> String {
         self.to_text_at(unix_ms())
@@ -136,7 +137,7 @@ impl LossReport {
     }
 }
 
-/// Nodes of other hosts that moved or were given up, as one host's part has been told.
+/// Returns the nodes of other hosts that moved or were given up, as one host's part has been told.
 fn seen_from_part(state: &FormationState) -> Vec<LostNode> {
     let node = |node: u16, state: &'static str, to: Option<String>, epoch: Option<u32>| LostNode {
         node,

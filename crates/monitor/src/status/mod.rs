@@ -40,7 +40,7 @@ pub const LIST_COMMAND: &str = "bivouac list";
 /// Time that a node may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
 
-/// Everything that `status --json` shows. Sizes in bytes, times in milliseconds.
+/// Content of `status --json`. Sizes are in bytes, times in milliseconds.
 #[derive(Debug, Serialize)]
 pub struct StatusReport {
     /// The formation's name.
@@ -108,7 +108,7 @@ pub struct HttpReport {
     pub address: Option<SocketAddr>,
     /// True if it speaks TLS.
     pub tls: bool,
-    /// As of a node.
+    /// The state, with the same words as for a node.
     pub state: &'static str,
     /// Its process.
     pub pid: Option<u32>,
@@ -332,8 +332,8 @@ impl From<PoolStatus> for PoolReport {
     }
 }
 
-/// Asks all nodes at the same time: of one host's part of a formation those of that host, unless the keeper of the whole can be
-/// asked from there.
+/// Asks all nodes at the same time: of one host's part of a formation those of that host, unless the keeper of the
+/// whole can be asked from there.
 ///
 /// # Errors
 /// When the state or the secret cannot be read.
@@ -343,12 +343,12 @@ pub fn look(dir: &StateDir) -> LaunchResult<StatusReport> {
     Ok(look_at(dir, elsewhere.unwrap_or(state), |_, _| ())?.0)
 }
 
-/// The same, of all hosts, also where only one host's part is.
+/// Returns the status of all hosts, also where only one host's part is.
 pub fn look_at_all(dir: &StateDir) -> LaunchResult<StatusReport> {
     Ok(look_further(dir, |_, _| ())?.0)
 }
 
-/// The same, and what else is asked by the same connections, if there are any.
+/// Returns the status, and what else is asked by the same connections, if there are any.
 pub fn look_further<T>(
     dir: &StateDir,
     ask: impl FnOnce(&Client, &StatusReport) -> T,
@@ -579,7 +579,7 @@ fn totals(nodes: &[NodeReport]) -> Totals {
 }
 
 impl StatusReport {
-    /// Exit code of `status`: docs/commands.md.
+    /// Returns the exit code of `status`: docs/commands.md.
     pub fn exit_code(&self) -> u8 {
         match self.state {
             "dead" => 1,
@@ -589,12 +589,12 @@ impl StatusReport {
         }
     }
 
-    /// Files and directories besides the root, and bytes of data, as far as nodes answer.
+    /// Returns the files and directories besides the root, and bytes of data, as far as nodes answer.
     pub fn content(&self) -> (u64, u64) {
         (self.totals.files.saturating_sub(1), self.totals.used_bytes)
     }
 
-    /// The report for people; with `per_node`, requests are shown by node as well. Tables are made for a
+    /// Returns the report for people; with `per_node`, requests are shown by node as well. Tables are made for a
     /// terminal of so many columns.
     pub fn to_text(&self, per_node: bool, columns: Option<usize>) -> String {
         let mut text = self.summary();
@@ -689,7 +689,7 @@ impl StatusReport {
     }
 }
 
-/// The mount point, and the hosts that are not as they should be.
+/// Returns the mount point, and the hosts that are not as they should be.
 fn hosts_text(hosts: &[HostReport]) -> String {
     let mut text = String::new();
     let mounted: Vec<&HostReport> = hosts.iter().filter(|host| host.mount.is_some()).collect();
@@ -705,7 +705,7 @@ fn hosts_text(hosts: &[HostReport]) -> String {
 }
 
 impl NodeReport {
-    /// One row per volume, the node's own columns in the first.
+    /// Returns a row per volume, with the node's own columns in the first.
     fn rows(&self) -> Vec<Vec<String>> {
         let or_dash = |value: Option<u64>| value.map_or("-".into(), |value| value.to_string());
         let own = [
@@ -729,7 +729,7 @@ impl NodeReport {
         self.volumes.iter().enumerate().map(row).collect()
     }
 
-    /// Of its names, and of how much.
+    /// Returns the memory of its names, and of how much, as text.
     fn memory(&self) -> String {
         match (self.names_bytes, self.names_max_bytes) {
             (Some(bytes), Some(u64::MAX)) => format_size(bytes),

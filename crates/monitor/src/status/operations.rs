@@ -29,12 +29,12 @@ pub struct OperationReport {
     /// Times of those of peers.
     #[serde(serialize_with = "times")]
     pub peer_times: Times,
-    /// Those that daemons were killed in the middle of: who waits for them sends them again.
+    /// Requests that were under way when a daemon was killed; their senders send them again.
     pub cut_off: u64,
 }
 
 impl OperationReport {
-    /// Requests that came and were not answered; without looks, of which this is one.
+    /// Returns the requests that came and were not answered; without looks, of which this is one.
     pub fn under_way(&self) -> u64 {
         if self.name == Op::Status.name() {
             return 0;
@@ -114,7 +114,7 @@ impl RequestCounts {
     }
 }
 
-/// Requests per operation over all nodes, and with `per_node` those of each; nothing if there were none.
+/// Returns the requests per operation over all nodes, and with `per_node` those of each; nothing if there were none.
 pub fn table<'r>(
     nodes: impl Iterator<Item = (u16, &'r [OperationReport])>,
     per_node: bool,
@@ -149,7 +149,7 @@ pub fn table<'r>(
     format!("\n{}", layout(columns, &head, &[1, 2, 3, 4, 5, 6], &rows))
 }
 
-/// Warning that bytes change between hosts, if they do.
+/// Returns the warning that bytes change between hosts, if they do.
 pub fn damage_text<'r>(nodes: impl Iterator<Item = (u16, &'r [OperationReport])>) -> String {
     let damaged = |(node, operations): (u16, &[OperationReport])| {
         let report = operations.iter().find(|report| report.name == DAMAGED)?;

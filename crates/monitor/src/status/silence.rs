@@ -14,13 +14,14 @@ pub struct SilentReport {
     pub node: u16,
     /// `dead`, or `suspect`: it may still say that it lives.
     pub state: &'static str,
-    /// For how long the first of the others has known that, in milliseconds.
+    /// Time since the first of the others noticed, in milliseconds.
     pub for_ms: u64,
     /// The nodes that say so, of those that answer.
     pub to: Vec<u16>,
 }
 
-/// Nodes that others do not hear, by node. Where some suspect a node that is dead to others, only the latter count.
+/// Returns the nodes that others do not hear, by node. Where some suspect a node that is dead to others, only the
+/// latter count.
 pub fn silent<'a>(answers: impl Iterator<Item = &'a NodeStatus>) -> Vec<SilentReport> {
     let mut found: BTreeMap<u16, (Liveness, SilentReport)> = BTreeMap::new();
     for status in answers {
@@ -54,8 +55,8 @@ fn word(liveness: Liveness) -> &'static str {
 }
 
 impl SilentReport {
-    /// For people. `host` is the node's, `others` how many other nodes answer, and `may_return` whether somebody starts it
-    /// again.
+    /// Returns it in the form for people. `host` is the node's; `others` is the number of other nodes that answer;
+    /// `may_return` tells whether anybody restarts it.
     pub fn to_text(&self, host: &str, others: usize, may_return: bool) -> String {
         let SilentReport { node, for_ms, .. } = self;
         let (time, to) = (format_duration(*for_ms), self.to_whom(others));

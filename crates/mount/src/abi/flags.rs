@@ -75,7 +75,7 @@ pub const SEEK_DATA: u32 = 3;
 /// `whence` of `fuse_lseek_in`.
 pub const SEEK_HOLE: u32 = 4;
 
-/// In `flags` of `fuse_ioctl_in`: the number does not say how much is read and written.
+/// Flag of `fuse_ioctl_in`: the number of the ioctl does not encode its sizes.
 pub const IOCTL_UNRESTRICTED: u32 = 1 << 1;
-/// In `flags` of `fuse_ioctl_in`: it is about a directory.
+/// Flag of `fuse_ioctl_in`: the ioctl is of a directory.
 pub const IOCTL_DIR: u32 = 1 << 4;

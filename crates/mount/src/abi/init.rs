@@ -82,7 +82,7 @@ impl InitRequest {
     }
 }
 
-/// What this mount would like.
+/// Preferences of a mount.
 #[derive(Clone, Copy, Debug)]
 pub struct MountPreferences {
     /// Largest payload of one write, in bytes.
@@ -91,10 +91,10 @@ pub struct MountPreferences {
     pub readdirplus: bool,
 }
 
-/// What was agreed with the kernel; it holds as long as the mount, over restarts of the daemon.
+/// Result of the negotiation with the kernel, valid as long as the mount, over restarts of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
-    /// Minor version that both speak.
+    /// Minor version in use.
     pub minor: u32,
     /// Capabilities that both have.
     pub flags: u64,
@@ -105,7 +105,7 @@ pub struct Negotiated {
 }
 
 impl Negotiated {
-    /// What `request` and `preferences` have in common.
+    /// Returns what `request` and `preferences` have in common.
     #[must_use]
     pub fn new(request: &InitRequest, preferences: MountPreferences) -> Negotiated {
         let plus = if preferences.readdirplus { flag::DO_READDIRPLUS | flag::READDIRPLUS_AUTO } else { 0 };

@@ -37,7 +37,7 @@ pub const NOTIFY_INVAL_ENTRY: i32 = 3;
 /// Notification that stores content in the kernel's page cache, and makes the file at least as long.
 pub const NOTIFY_STORE: i32 = 4;
 
-/// Body of [`NOTIFY_STORE`] (`fuse_notify_store_out`) in front of `len` bytes of content.
+/// Returns the body of [`NOTIFY_STORE`] (`fuse_notify_store_out`) in front of `len` bytes of content.
 #[must_use]
 pub fn store(nodeid: u64, offset: u64, len: u32) -> [u8; 24] {
     let mut body = [0; 24];
@@ -47,7 +47,7 @@ pub fn store(nodeid: u64, offset: u64, len: u32) -> [u8; 24] {
     body
 }
 
-/// Body of [`NOTIFY_INVAL_ENTRY`] (`fuse_notify_inval_entry_out`, and the name with a zero byte).
+/// Returns the body of [`NOTIFY_INVAL_ENTRY`] (`fuse_notify_inval_entry_out`, and the name with a zero byte).
 #[must_use]
 pub fn inval_entry(parent: u64, name: &[u8]) -> Vec<u8> {
     let mut body = Vec::with_capacity(16 + name.len() + 1);
@@ -60,7 +60,7 @@ pub fn inval_entry(parent: u64, name: &[u8]) -> Vec<u8> {
     body
 }
 
-/// Body of [`NOTIFY_INVAL_INODE`] for the attributes alone (`fuse_notify_inval_inode_out`).
+/// Returns the body of [`NOTIFY_INVAL_INODE`] for the attributes alone (`fuse_notify_inval_inode_out`).
 #[must_use]
 pub fn inval_inode(nodeid: u64) -> [u8; 24] {
     let mut body = [0; 24];
@@ -70,7 +70,7 @@ pub fn inval_inode(nodeid: u64) -> [u8; 24] {
     body
 }
 
-/// Body of [`NOTIFY_INVAL_INODE`] for the attributes and the pages of a range; 0 bytes are all to the end.
+/// Returns the body of [`NOTIFY_INVAL_INODE`] for the attributes and the pages of a range; 0 bytes are all to the end.
 #[must_use]
 pub fn inval_pages(nodeid: u64, offset: u64, len: u64) -> [u8; 24] {
     let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX).to_ne_bytes();
@@ -81,7 +81,7 @@ pub fn inval_pages(nodeid: u64, offset: u64, len: u64) -> [u8; 24] {
     body
 }
 
-/// Header of a reply: `error` is 0 or a negative errno; for a notification its code, with unique 0.
+/// Returns the header of a reply: `error` is 0 or a negative errno; for a notification its code, with unique 0.
 #[must_use]
 pub fn reply_header(unique: u64, error: i32, body_len: usize) -> [u8; REPLY_HEADER_LEN] {
     let len = u32::try_from(REPLY_HEADER_LEN.saturating_add(body_len)).unwrap_or(u32::MAX);

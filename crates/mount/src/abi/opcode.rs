@@ -15,19 +15,19 @@ macro_rules! opcodes {
             /// Every operation, by number.
             pub const ALL: &[Opcode] = &[$(Opcode::$name),*];
 
-            /// The operation with this number, if there is one.
+            /// Returns the operation with this number, if there is one.
             #[must_use]
             pub fn from_number(number: u32) -> Option<Opcode> {
                 match number { $($number => Some(Opcode::$name),)* _ => None }
             }
 
-            /// Its name, as statistics and messages show it.
+            /// Returns its name, as statistics and messages show it.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Opcode::$name => stringify!($name)),* }
             }
 
-            /// Its position in [`Opcode::ALL`].
+            /// Returns its position in [`Opcode::ALL`].
             #[must_use]
             pub fn index(self) -> usize {
                 match self { $(Opcode::$name => Position::$name as usize),* }

@@ -12,7 +12,7 @@ impl From<Malformed> for FsError {
     }
 }
 
-/// What is left of a request.
+/// The rest of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -31,7 +31,7 @@ impl<'a> Reader<'a> {
         Ok(*head)
     }
 
-    /// The next 16 bits.
+    /// Returns the next 16 bits.
     ///
     /// # Errors
     /// `Malformed` at the end of the request, as for all of these.
@@ -39,7 +39,7 @@ impl<'a> Reader<'a> {
         self.array().map(u16::from_ne_bytes)
     }
 
-    /// The next 32 bits.
+    /// Returns the next 32 bits.
     ///
     /// # Errors
     /// `Malformed` at the end of the request.
@@ -47,7 +47,7 @@ impl<'a> Reader<'a> {
         self.array().map(u32::from_ne_bytes)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     ///
     /// # Errors
     /// `Malformed` at the end of the request.
@@ -55,7 +55,7 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_ne_bytes)
     }
 
-    /// The bytes up to the next NUL, which is skipped.
+    /// Returns the bytes up to the next NUL, which is skipped.
     ///
     /// # Errors
     /// `Malformed` when there is no NUL, or nothing in front of it.
@@ -66,7 +66,7 @@ impl<'a> Reader<'a> {
         if name.is_empty() { Err(Malformed) } else { Ok(name) }
     }
 
-    /// The next `len` bytes.
+    /// Returns the next `len` bytes.
     ///
     /// # Errors
     /// `Malformed` when there are fewer.

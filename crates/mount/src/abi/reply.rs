@@ -16,12 +16,12 @@ const ATTR_LEN: usize = 88;
 /// Inodes that are shown as free: as many as one node can number.
 const INODES_FREE: u64 = 1 << limits::INO_COUNTER_BITS;
 
-/// For how long the kernel may cache what it is told, in milliseconds.
+/// Times for which the kernel may cache a reply, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Validity {
-    /// That a name leads to an inode.
+    /// For the entry.
     pub entry_ms: u64,
-    /// Attributes.
+    /// For the attributes.
     pub attr_ms: u64,
 }
 
@@ -37,7 +37,7 @@ impl Reply {
         self.bytes.clear();
     }
 
-    /// The body.
+    /// Returns the body.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
@@ -199,7 +199,7 @@ impl Reply {
 pub struct Entry<'a> {
     /// Its inode.
     pub ino: Ino,
-    /// Where to go on behind it.
+    /// Offset of the next entry.
     pub next: u64,
     /// Type bits of its mode.
     pub kind: u32,

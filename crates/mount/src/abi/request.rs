@@ -63,7 +63,7 @@ kernel_structs! {
     FSyncIn { _fh: u64, fsync_flags: u32, _padding: u32 }
     /// `fuse_setxattr_in` without its extension
     SetXattrIn { size: u32, flags: u32 }
-    /// What `FUSE_SETXATTR_EXT` adds to `fuse_setxattr_in`
+    /// Fields that `FUSE_SETXATTR_EXT` adds to `fuse_setxattr_in`
     SetXattrExtIn { _setxattr_flags: u32, _padding: u32 }
     /// `fuse_getxattr_in`
     GetXattrIn { size: u32, _padding: u32 }
@@ -104,7 +104,7 @@ impl Header {
         self.unique & UNIQUE_RESEND != 0
     }
 
-    /// The request's number, the same when it is sent again.
+    /// Returns the request's number, the same when it is sent again.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.unique & !UNIQUE_RESEND

@@ -17,21 +17,21 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 const DEVICE: &str = "/dev/fuse";
 
-/// What the system shows of a mount, and who may use it.
+/// Options of a mount towards the system.
 #[derive(Clone, Debug)]
 pub struct AttachOptions {
     /// The formation's name: the source in `/proc/mounts`.
     pub source: String,
     /// True if other users may enter. Permission bits are checked in any case.
     pub allow_other: bool,
-    /// True if most content is on other machines. If not, reads are no longer than what a pipe takes.
+    /// True if most content is on other machines. Otherwise reads are limited to what fits a pipe.
     pub remote: bool,
 }
 
 /// Reason why the file system is not in the tree.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// There is no device.
+    /// There is no FUSE device.
     #[error("/dev/fuse is missing; load the module (modprobe fuse), or give the container the device")]
     NoDevice,
     /// The device may not be opened.
@@ -75,7 +75,7 @@ pub fn mount_fuse(dir: &Path, options: &AttachOptions) -> Result<OwnedFd, Attach
     mount_fuse_at(place.as_fd(), dir, options)
 }
 
-/// As [`mount_fuse`], at a directory that is open, whatever is at its path `dir` meanwhile.
+/// Like [`mount_fuse`], at an open directory, whatever is at its path `dir` meanwhile.
 pub fn mount_fuse_at(
     place: BorrowedFd<'_>,
     dir: &Path,
@@ -111,7 +111,7 @@ pub fn unmount(dir: &Path) -> Result<(), AttachError> {
     })
 }
 
-/// Returns whether `dir` is an empty directory without a dead mount on it.
+/// Checks that `dir` is an empty directory without a dead mount on it.
 ///
 /// # Errors
 /// Which of these it is not.
@@ -146,8 +146,9 @@ fn may_do_everything() -> bool {
     geteuid().is_root() && capabilities(None).is_ok_and(able)
 }
 
-/// The kernel looks up owner and mode of a directory at each step of a path, and asks for them again after each change
-/// in it, to check permissions. Where only somebody enters whom they do not bind, it is spared that.
+/// Returns the data of the `mount` call. The kernel looks up owner and mode of a directory at each step of a path, and
+/// asks for them again after each change in it, to check permissions. Where only somebody enters whom they do not bind,
+/// it is spared that.
 fn mount_data(device: &OwnedFd, options: &AttachOptions, may_do_everything: bool) -> String {
     let (uid, gid) = (getuid().as_raw(), getgid().as_raw());
     let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
@@ -161,7 +162,7 @@ fn mount_data(device: &OwnedFd, options: &AttachOptions, may_do_everything: bool
     data
 }
 
-/// The option that bounds reads, if they need one.
+/// Returns the option that bounds reads, if they need one.
 fn max_read(options: &AttachOptions) -> String {
     let bytes = if options.remote { None } else { crate::pipe::read_max() };
     bytes.map_or(String::new(), |bytes| format!(",max_read={bytes}"))

@@ -11,11 +11,12 @@ use crate::caller;
 use crate::fs::FileSystem;
 use crate::opens::Handle;
 
-/// GETATTR.
+/// Serves GETATTR.
 pub fn getattr<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
     let (attr, validity) = match call.session.fs.getattr_cached(call.ino()) {
         Ok(attr) => (attr, call.attr_validity(&attr)),
         Err(error) if error.errno() == Errno::ENOENT => {
+            // Its name may have been overtaken twice: see `looked_up`.
             let found = call.session.looked_up.gone(call.header.pid, call.ino(), Instant::now());
             (found.ok_or(error)?, Validity::default())
         }
@@ -25,8 +26,8 @@ pub fn getattr<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Reply)
 }
 
-/// ACCESS: from mounts of a root that may do everything, where only programs must be marked as such. Other kernels
-/// check permissions themselves.
+/// Serves ACCESS, from mounts of a root that may do everything, where only programs must be marked as such. Other
+/// kernels check permissions themselves.
 pub fn access<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let wants_to_execute = AccessIn::decode(&mut call.input)?.mask & ACCESS_EXECUTE != 0;
     if wants_to_execute {
@@ -38,7 +39,7 @@ pub fn access<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Reply)
 }
 
-/// SETATTR.
+/// Serves SETATTR.
 pub fn setattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = SetAttrIn::decode(&mut call.input)?;
     let mut set = changes(&request);
@@ -56,6 +57,7 @@ pub fn setattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
         }
     }
     let request_kills = set.kill_suid && set.mode.is_none();
+    // To ask for the mode costs a request: not where a handle shows that the file has no such bits.
     let may_have_set_id = request.valid & valid::FH == 0
         || set.size.is_none()
         || call.session.opens.may_have_set_id(Handle(request.fh)).is_some();
@@ -71,8 +73,8 @@ pub fn setattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Reply)
 }
 
-/// A change of size that may be the kernel's cut after a write that failed: it cuts nothing, see [`crate::failed_writes`].
-/// A program may want the file longer.
+/// Answers a change of size that may be the kernel's cut after a write that failed: it cuts nothing, see
+/// [`crate::failed_writes`]. A program may want the file longer.
 fn resize_uncut<F: FileSystem>(call: Call<'_, F>, size: u64, known: u64) -> FsResult<Answer> {
     if size > known && call.session.fs.getattr_cached(call.ino())?.size < size {
         // Others may make the file longer at the same time, which a change of the size would cut again.
@@ -81,8 +83,8 @@ fn resize_uncut<F: FileSystem>(call: Call<'_, F>, size: u64, known: u64) -> FsRe
     getattr(call)
 }
 
-/// The mode that a change of owner, group or content leaves where it depends on the caller: set-group-id without execution
-/// by the group stays for members of that group, and for root.
+/// Returns the mode that a change of owner, group or content leaves where it depends on the caller: set-group-id
+/// without execution by the group stays for members of that group, and for root.
 pub fn mode_of_a_stranger<F: FileSystem>(call: &Call<'_, F>, ino: Ino) -> FsResult<Option<u32>> {
     if call.header.uid == 0 {
         return Ok(None);
@@ -95,7 +97,7 @@ pub fn mode_of_a_stranger<F: FileSystem>(call: &Call<'_, F>, ino: Ino) -> FsResu
     Ok(Some(attr.mode & mode::PERM & !(mode::SETUID | mode::SETGID)))
 }
 
-/// STATFS.
+/// Serves STATFS.
 pub fn statfs<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
     let fs = call.session.fs.statfs(call.ino())?;
     call.out.statfs_out(&fs);

@@ -10,25 +10,25 @@ use crate::abi::{IoCtlIn, flags};
 use crate::fs::FileSystem;
 use crate::opens::Handle;
 
-/// INIT again: the daemon before died between keeping and sending the answer.
+/// Serves INIT again: the daemon before died between keeping and sending the answer.
 pub fn init<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
     call.session.negotiated.encode(call.out);
     Ok(Answer::Reply)
 }
 
-/// DESTROY: the file system is being unmounted; the device says so itself.
+/// Serves DESTROY: the file system is being unmounted; the device says so itself.
 pub fn destroy<F: FileSystem>(_call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Reply)
 }
 
-/// FORGET: there is no table of inodes.
+/// Serves FORGET: there is no table of inodes.
 pub fn nothing<F: FileSystem>(_call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Nothing)
 }
 
-/// IOCTL: a small file to be made at once, or what says which file it is. Files under another contract than coherent
-/// stay with the mount: what has not been sent is here, and so are the tokens of ranges. All files do while races are
-/// detected: to those, the processes of a mount are one client.
+/// Serves IOCTL: a small file to be made at once, or what says which file it is. Files under another contract than
+/// coherent stay with the mount: what has not been sent is here, and so are the tokens of ranges. All files do while
+/// races are detected: to those, the processes of a mount are one client.
 pub fn ioctl<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = IoCtlIn::decode(&mut call.input)?;
     // Who asks is about to write the file by itself: what it was told so far is no longer on its way.
@@ -72,7 +72,7 @@ fn put_file<F: FileSystem>(mut call: Call<'_, F>, request: &IoCtlIn) -> FsResult
     Ok(Answer::Reply)
 }
 
-/// What the kernel can do without.
+/// Answers requests that the kernel can do without.
 pub fn unsupported<F: FileSystem>(_call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Unsupported)
 }

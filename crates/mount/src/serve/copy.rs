@@ -8,7 +8,7 @@ use crate::abi::CopyFileRangeIn;
 use crate::fs::{CopyJob, FileSystem};
 use crate::opens::Handle;
 
-/// COPY_FILE_RANGE: the answer has 32 bits for the number of bytes.
+/// Serves COPY_FILE_RANGE: the answer has 32 bits for the number of bytes.
 pub fn copy_file_range<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
     let (out, copied) = copy(call, u64::from(u32::MAX))?;
     out.u32(u32::try_from(copied).unwrap_or(u32::MAX));
@@ -16,7 +16,7 @@ pub fn copy_file_range<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Reply)
 }
 
-/// COPY_FILE_RANGE_64.
+/// Serves COPY_FILE_RANGE_64.
 pub fn copy_file_range_64<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
     let (out, copied) = copy(call, u64::MAX)?;
     out.u64(copied);

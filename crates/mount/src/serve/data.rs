@@ -25,11 +25,11 @@ use crate::session::{Session, for_the_kernel, warn_of};
 /// file do not wait for each other.
 const OPENED: u32 = flags::opened::DIRECT_IO | flags::opened::PARALLEL_DIRECT_WRITES;
 
-/// How a file that a program opened with `flags` is opened in the kernel. A request at each close is needed where a
-/// process may have locked ranges or written to a mapping: in files that it reads and writes, and everywhere once
-/// ranges have been locked through this mount; where writes are sent later, to say what came of them; in files whose
-/// content may have to be at site storage then; and where races are detected, which a close orders. The pages of a laminated
-/// file the kernel reads ahead and keeps.
+/// Returns the kernel's flags for a file that a program opened with `flags`. A request at each close is needed where a
+/// process may have locked ranges or written to a mapping: for files opened for reading and writing, and for all once
+/// ranges were locked through this mount. Also where writes are sent later, to report their outcome; where content may
+/// have to be at site storage at the close; and where races are detected, which a close orders. The kernel reads ahead
+/// in laminated files, and keeps their pages.
 fn kernel_flags<F: FileSystem>(session: &Session<F>, attr: &Attr, flags: u32, handle: Handle) -> u32 {
     let (ino, access) = (attr.ino, OFlags::from_bits_retain(flags) & OFlags::RWMODE);
     let opened = match attr.is_laminated() && access == OFlags::RDONLY {
@@ -43,7 +43,7 @@ fn kernel_flags<F: FileSystem>(session: &Session<F>, attr: &Attr, flags: u32, ha
     if is_asked { opened } else { opened | flags::opened::NOFLUSH }
 }
 
-/// OPEN.
+/// Serves OPEN.
 pub fn open<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = OpenIn::decode(&mut call.input)?;
     let attr = call.session.fs.open(&call.ctx(), call.ino(), request.flags)?;
@@ -55,7 +55,7 @@ pub fn open<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Reply)
 }
 
-/// CREATE: makes and opens in one step.
+/// Serves CREATE: makes and opens in one step.
 pub fn create<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = CreateIn::decode(&mut call.input)?;
     let name = call.input.name()?;
@@ -72,7 +72,7 @@ pub fn create<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Reply)
 }
 
-/// TMPFILE: makes a file without a name and opens it. The kernel sends a name that means nothing.
+/// Serves TMPFILE: makes a file without a name and opens it. The kernel sends a name that means nothing.
 pub fn tmpfile<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = CreateIn::decode(&mut call.input)?;
     let new = NewInode { mode: mode::FILE | (request.mode & mode::PERM), rdev: 0, target: b"" };
@@ -114,7 +114,7 @@ fn drop_set_id<F: FileSystem>(call: &Call<'_, F>, ino: Ino) -> FsResult<()> {
         .map(drop)
 }
 
-/// RELEASE: the last descriptor is closed.
+/// Serves RELEASE: the last descriptor is closed.
 pub fn release<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = ReleaseIn::decode(&mut call.input)?;
     call.session.cached_attrs.hears_of(call.ino(), Handle(request.fh));
@@ -131,7 +131,7 @@ pub fn release<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Reply)
 }
 
-/// READ: the file system reads into the buffer from which the reply is sent.
+/// Serves READ: the file system reads into the buffer from which the reply is sent.
 pub fn read<F: FileSystem>(
     session: &Session<F>,
     header: &Header,
@@ -144,8 +144,8 @@ pub fn read<F: FileSystem>(
     Ok(Answer::Payload(len.min(wanted)))
 }
 
-/// READ, where the content is in one file of this process: the kernel takes the reply from there. `None` if it was not sent
-/// so.
+/// Serves READ where the content is in one file of this process: the kernel takes the reply from there. Returns `None`
+/// if it was not sent so.
 pub fn send<F: FileSystem>(
     session: &Session<F>,
     header: &Header,
@@ -166,7 +166,7 @@ pub fn send<F: FileSystem>(
     sent.map(|sent| sent.map(answer)).transpose()
 }
 
-/// WRITE: the payload is where the kernel put it.
+/// Serves WRITE: the payload is where the kernel put it.
 pub fn write<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = WriteIn::decode(&mut call.input)?;
     let data = call.input.bytes(request.size)?;
@@ -248,8 +248,8 @@ fn fail_direct<F: FileSystem>(
     Answer::Nothing
 }
 
-/// Has another thread answer a request, which may wait for requests that are not answered yet; this one where there is no
-/// other.
+/// Makes another thread answer a request that may wait for requests not answered yet; without another thread, answers
+/// it here.
 fn answer_later<F: FileSystem>(call: &Call<'_, F>, answer: impl FnOnce(&Channel, u64) + Send + 'static) {
     let parked = call.session.park(call.header.unique);
     let is_parked = parked.is_ok();
@@ -266,8 +266,8 @@ fn answer_later<F: FileSystem>(call: &Call<'_, F>, answer: impl FnOnce(&Channel,
     }
 }
 
-/// Writes what comes back from the page cache, which has its place already, but for what was replaced meanwhile. Answers
-/// the length of all of it.
+/// Writes what comes back from the page cache, which has its place already, but for what was replaced meanwhile.
+/// Answers the length of all of it.
 fn write_back<F: FileSystem>(call: &Call<'_, F>, offset: u64, data: &[u8]) -> FsResult<usize> {
     let end = offset.saturating_add(data.len() as u64);
     let back = call.session.page_cache.begin_write_back(call.ino(), offset..end);
@@ -294,8 +294,9 @@ fn write_out(out: &mut Reply, len: usize, requested: u32) {
     out.u32(0);
 }
 
-/// Every write of an unprivileged process asks for this, so it must cost nothing when there is
-/// nothing to drop. Bits that another node sets while the file is open here are not seen.
+/// Drops set-id bits, unless it is known that there are none: every write of an unprivileged process asks for this, so
+/// it must cost nothing when there is nothing to drop. Bits that another node sets while the file is open here are not
+/// seen.
 pub fn drop_set_id_once<F: FileSystem>(call: &Call<'_, F>, ino: Ino, handle: Handle) -> FsResult<()> {
     let opens = &call.session.opens;
     let Some(as_of) = opens.may_have_set_id(handle) else { return Ok(()) };
@@ -307,8 +308,9 @@ pub fn drop_set_id_once<F: FileSystem>(call: &Call<'_, F>, ino: Ino, handle: Han
     Ok(())
 }
 
-/// The content of a file was changed that may have had set-id bits. With a change go the bits: the kernel only expects
-/// times and size to be others, and would show what it knows of the mode to whoever asks for nothing else (`stat -c %a`).
+/// Makes the kernel forget the mode of a file whose content was changed and that may have had set-id bits. With a
+/// change go the bits: the kernel only expects times and size to be others, and would show what it knows of the mode to
+/// whoever asks for nothing else (`stat -c %a`).
 pub fn content_changed<F: FileSystem>(session: &Session<F>, ino: Ino, handle: Handle, as_of: u64) {
     forget_mode(session, ino);
     let has_none = |attr: &Attr| attr.mode & (mode::SETUID | mode::SETGID) == 0;
@@ -319,21 +321,21 @@ pub fn content_changed<F: FileSystem>(session: &Session<F>, ino: Ino, handle: Ha
     }
 }
 
-/// Has the kernel ask for the mode when it needs it next.
+/// Makes the kernel request the mode again when it needs it.
 fn forget_mode<F: FileSystem>(session: &Session<F>, ino: Ino) {
     if let Err(error) = session.channel.forget_attributes(ino.0) {
         log::debug!(why:% = error; "the kernel may show an old mode of inode {ino} for a moment");
     }
 }
 
-/// FSYNC and FSYNCDIR.
+/// Serves FSYNC and FSYNCDIR.
 pub fn fsync<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = FSyncIn::decode(&mut call.input)?;
     call.session.fs.fsync(call.ino(), request.fsync_flags & flags::FSYNC_DATA_ONLY != 0)?;
     Ok(Answer::Reply)
 }
 
-/// LSEEK: only for what the kernel cannot know, data and holes.
+/// Serves LSEEK: only for what the kernel cannot know, data and holes.
 pub fn lseek<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = LSeekIn::decode(&mut call.input)?;
     let kind = match request.whence {
@@ -346,7 +348,7 @@ pub fn lseek<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Reply)
 }
 
-/// FALLOCATE.
+/// Serves FALLOCATE.
 pub fn fallocate<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = FAllocateIn::decode(&mut call.input)?;
     let may_have_set_id = call.session.opens.may_have_set_id(Handle(request.fh));

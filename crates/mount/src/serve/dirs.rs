@@ -16,23 +16,23 @@ const BEHIND_PARENT: u64 = 2;
 /// empty answer would mean the end.
 const ROOM_MIN: usize = 512;
 
-/// OPENDIR: nothing to remember, and nothing for the kernel to cache.
+/// Serves OPENDIR: nothing to remember, and nothing for the kernel to cache.
 pub fn opendir<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
     call.out.open_out(0, 0);
     Ok(Answer::Reply)
 }
 
-/// RELEASEDIR.
+/// Serves RELEASEDIR.
 pub fn releasedir<F: FileSystem>(_call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Reply)
 }
 
-/// READDIR.
+/// Serves READDIR.
 pub fn readdir<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
     list(call, false, |out, entry, limit, _| out.dirent(&shown(entry), limit))
 }
 
-/// READDIRPLUS: with attributes.
+/// Serves READDIRPLUS: with attributes.
 pub fn readdirplus<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
     list(call, true, |out, entry, limit, validity| {
         out.direntplus(&shown(entry), entry.attr.as_ref(), validity, limit)
@@ -73,7 +73,7 @@ fn list<F: FileSystem>(mut call: Call<'_, F>, with_attrs: bool, put: AppendEntry
     Ok(Answer::Reply)
 }
 
-/// `.` and `..` as far as they are still to come.
+/// Returns `.` and `..` as far as they are still to come.
 fn dots<F: FileSystem>(call: &Call<'_, F>, offset: u64) -> FsResult<Vec<DirEntry>> {
     let mut entries = Vec::new();
     let dot =

@@ -9,7 +9,7 @@ use crate::abi::{FlushIn, InterruptIn, LkIn, UNIQUE_RESEND, flags};
 use crate::fs::{FileLock, FileSystem, LockKind, LockMode, LockWaiting, Locked};
 use crate::session::for_the_kernel;
 
-/// GETLK: only for ranges.
+/// Serves GETLK: only for ranges.
 pub fn getlk<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let lock = decode(&mut call)?;
     let found = call.session.fs.test_lock(call.ino(), &lock)?;
@@ -23,17 +23,18 @@ pub fn getlk<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Reply)
 }
 
-/// SETLK: at once or not at all.
+/// Serves SETLK: at once or not at all.
 pub fn setlk<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let lock = decode(&mut call)?;
     call.session.fs.set_lock(call.ino(), &lock, None)?;
     Ok(Answer::Reply)
 }
 
-/// SETLKW: a wait holds no thread.
+/// Serves SETLKW: a wait holds no thread.
 pub fn setlkw<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let lock = decode(&mut call)?;
     let unique = call.header.unique;
+    // Noted before it is asked for: if this daemon is killed, its successor has to answer.
     let parked = call.session.park(unique)?;
     let channel = Arc::clone(&call.session.channel);
     let answer = Box::new(move |outcome: FsResult<()>| {
@@ -50,8 +51,8 @@ pub fn setlkw<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     }
 }
 
-/// FLUSH: a descriptor is closed, and with it go the locks that its process has in ranges. What was written behind is
-/// sent before others may lock them, and goes to site storage if it is to be there when `close` returns.
+/// Serves FLUSH: a descriptor is closed, and with it go the locks that its process has in ranges. What was written
+/// behind is sent before others may lock them, and goes to site storage if it is to be there when `close` returns.
 pub fn flush<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = FlushIn::decode(&mut call.input)?;
     let sent = call.session.fs.send_unsent(call.ino());
@@ -59,7 +60,7 @@ pub fn flush<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     sent.and_then(|()| call.session.fs.save_at_close(call.ino())).map(|()| Answer::Reply)
 }
 
-/// INTERRUPT: a signal came for who waits. A wait for a lock ends for any, others for one that kills.
+/// Serves INTERRUPT: a signal came for who waits. A wait for a lock ends for any, others for one that kills.
 pub fn interrupt<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = InterruptIn::decode(&mut call.input)?;
     let id = request.unique & !UNIQUE_RESEND;

@@ -23,24 +23,24 @@ use crate::session::Session;
 pub use crate::abi::ReadIn;
 pub use data::{read, send};
 
-/// What goes back to the kernel.
+/// Reply to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Nothing: the kernel does not wait.
+    /// None: the kernel does not wait.
     Nothing,
-    /// What was appended to the reply.
+    /// The reply's body.
     Reply,
     /// This many bytes of the buffer's payload.
     Payload(usize),
-    /// Nothing more: the reply has been sent.
+    /// None: the reply has been sent.
     Sent,
-    /// That we never do this; the kernel does without from now on.
+    /// The operation is not supported; the kernel does not request it again.
     Unsupported,
 }
 
-/// One request on its way through its function.
+/// A request being served.
 pub struct Call<'a, F> {
-    /// What all threads share.
+    /// State that all threads share.
     pub session: &'a Session<F>,
     /// The request's header.
     pub header: Header,
@@ -53,12 +53,12 @@ pub struct Call<'a, F> {
 }
 
 impl<F> Call<'_, F> {
-    /// The inode that the request is about: node ids are inode numbers.
+    /// Returns the inode that the request is about: node ids are inode numbers.
     fn ino(&self) -> Ino {
         Ino(self.header.nodeid)
     }
 
-    /// Who asks, under which number, for the file system to do it exactly once.
+    /// Returns the operation's identity, by which it is carried out exactly once.
     fn ctx(&self) -> OpCtx {
         let header = &self.header;
         OpCtx {
@@ -73,12 +73,12 @@ impl<F> Call<'_, F> {
 }
 
 impl<F: FileSystem> Call<'_, F> {
-    /// For how long the kernel may cache attributes, which were just learned.
+    /// Returns for how long the kernel may cache attributes that have just arrived.
     fn attr_validity(&self, attr: &Attr) -> Validity {
         self.attr_validity_of(attr, None)
     }
 
-    /// The same of a file that the answer opens.
+    /// Like [`Call::attr_validity`], for a file that the answer opens.
     fn attr_validity_of(&self, attr: &Attr, opens: Option<Handle>) -> Validity {
         let lease = self.session.fs.lease(attr.ino);
         let to = AnswerRecipient { thread: self.header.pid, opens };
@@ -86,13 +86,13 @@ impl<F: FileSystem> Call<'_, F> {
         Validity { entry_ms: 0, attr_ms: millis(lease) }
     }
 
-    /// For how long the kernel may cache an entry of the directory that the request is about, and the attributes
-    /// of what it leads to, which were just learned.
+    /// Returns for how long the kernel may cache an entry of the request's directory, and the attributes of its inode,
+    /// which have just arrived.
     fn validity(&self, name: &[u8], attr: &Attr) -> Validity {
         Validity { entry_ms: self.entry_ms(name), ..self.attr_validity(attr) }
     }
 
-    /// For how long the kernel may cache an entry of the directory that the request is about.
+    /// Returns for how long the kernel may cache an entry of the request's directory, in milliseconds.
     fn entry_ms(&self, name: &[u8]) -> u64 {
         let lease = self.session.fs.entry_lease(self.ino(), name);
         millis(self.session.cached_names.tell(self.ino(), entry_hash(self.ino(), name), lease))
@@ -115,7 +115,7 @@ pub fn is_gone(op: Opcode, error: &FsError) -> bool {
 /// Serves one operation.
 pub type Handler<F> = for<'a> fn(Call<'a, F>) -> FsResult<Answer>;
 
-/// The function that serves `op`.
+/// Returns the function that serves `op`.
 #[must_use]
 pub fn handler<F: FileSystem>(op: Opcode) -> Handler<F> {
     match op {

@@ -14,15 +14,16 @@ use crate::negative_entries::Look;
 /// `RENAME_EXCHANGE` of the kernel.
 const RENAME_EXCHANGE: u32 = 2;
 
-/// For so long at most a LOOKUP is overtaken by others who remove what it has found.
+/// Longest time that a LOOKUP is repeated while others remove what it found.
 const HOLD_MAX: Duration = Duration::from_secs(10);
 
-/// LOOKUP.
+/// Serves LOOKUP.
 pub fn lookup<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let name = call.input.name()?;
     if name == b"." || name == b".." {
         return lookup_by_number(call, name);
     }
+    // Taken before the look, so that a name that is made meanwhile is not cached as absent.
     let look = call.session.negative_entries.look();
     match call.session.fs.lookup_cached(call.ino(), name) {
         Ok(attr) => {
@@ -43,8 +44,8 @@ pub fn lookup<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     }
 }
 
-/// Has the mount open what a name leads to, if that is a file, for a thread that was overtaken by others' changes of the
-/// name; see [`crate::held_lookups`]. Returns the attributes of what it leads to by now.
+/// Opens the file that a name leads to, for a thread whose lookups were overtaken by changes of the name; see
+/// [`crate::held_lookups`]. Returns the attributes of what it leads to by now.
 fn hold<F: FileSystem>(call: &Call<'_, F>, name: &[u8], mut found: Attr) -> FsResult<Attr> {
     let (session, thread, begun) = (call.session, call.header.pid, Instant::now());
     while found.is_file() {
@@ -58,14 +59,14 @@ fn hold<F: FileSystem>(call: &Call<'_, F>, name: &[u8], mut found: Attr) -> FsRe
             Err(error) if error.errno() == Errno::ENOENT && begun.elapsed() < HOLD_MAX => {
                 found = session.fs.lookup_cached(call.ino(), name)?;
             }
-            // What the program asks for next says why.
+            // The program's next request gets the error.
             Err(_) => break,
         }
     }
     Ok(found)
 }
 
-/// LOOKUP of an inode itself, or of a directory's parent: how the kernel comes from a handle of a file
+/// Serves LOOKUP of an inode itself, or of a directory's parent: how the kernel comes from a handle of a file
 /// (`open_by_handle_at`) to an inode that it does not know any more. It asks nothing of the names.
 fn lookup_by_number<F: FileSystem>(call: Call<'_, F>, name: &[u8]) -> FsResult<Answer> {
     let ino = if name == b"." { call.ino() } else { call.session.fs.parent(call.ino())? };
@@ -75,28 +76,28 @@ fn lookup_by_number<F: FileSystem>(call: Call<'_, F>, name: &[u8]) -> FsResult<A
     Ok(Answer::Reply)
 }
 
-/// READLINK.
+/// Serves READLINK.
 pub fn readlink<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
     let target = call.session.fs.readlink(call.ino())?;
     call.out.raw(&target);
     Ok(Answer::Reply)
 }
 
-/// SYMLINK.
+/// Serves SYMLINK.
 pub fn symlink<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let name = call.input.name()?;
     let target = call.input.name()?;
     make(call, name, &NewInode { mode: mode::LINK | 0o777, rdev: 0, target })
 }
 
-/// MKNOD: files, fifos, sockets, devices. The kernel applied the umask, here as everywhere.
+/// Serves MKNOD: files, fifos, sockets, devices. The kernel applied the umask, here as everywhere.
 pub fn mknod<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = MkNodIn::decode(&mut call.input)?;
     let name = call.input.name()?;
     make(call, name, &NewInode { mode: request.mode, rdev: request.rdev, target: b"" })
 }
 
-/// MKDIR.
+/// Serves MKDIR.
 pub fn mkdir<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = MkDirIn::decode(&mut call.input)?;
     let name = call.input.name()?;
@@ -108,27 +109,27 @@ fn make<F: FileSystem>(call: Call<'_, F>, name: &[u8], new: &NewInode<'_>) -> Fs
     entry(call, name, &attr)
 }
 
-/// UNLINK.
+/// Serves UNLINK.
 pub fn unlink<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let name = call.input.name()?;
     call.session.fs.unlink(&call.ctx(), call.ino(), name)?;
     Ok(Answer::Reply)
 }
 
-/// RMDIR.
+/// Serves RMDIR.
 pub fn rmdir<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let name = call.input.name()?;
     call.session.fs.rmdir(&call.ctx(), call.ino(), name)?;
     Ok(Answer::Reply)
 }
 
-/// RENAME.
+/// Serves RENAME.
 pub fn rename<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = RenameIn::decode(&mut call.input)?;
     move_entry(call, Ino(request.newdir), 0)
 }
 
-/// RENAME2: with flags.
+/// Serves RENAME2: with flags.
 pub fn rename2<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = Rename2In::decode(&mut call.input)?;
     move_entry(call, Ino(request.newdir), request.flags)
@@ -149,7 +150,7 @@ fn move_entry<F: FileSystem>(mut call: Call<'_, F>, new_parent: Ino, flags: u32)
     Ok(Answer::Reply)
 }
 
-/// LINK: the request is about the directory, the inode is an argument.
+/// Serves LINK: the request is about the directory, the inode is an argument.
 pub fn link<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = LinkIn::decode(&mut call.input)?;
     let name = call.input.name()?;
@@ -169,7 +170,7 @@ fn entry<F: FileSystem>(call: Call<'_, F>, name: &[u8], attr: &Attr) -> FsResult
     Ok(Answer::Reply)
 }
 
-/// That there is no such entry; the kernel may cache it as long as a lease runs.
+/// Answers that there is no such entry, which the kernel may cache as long as a lease runs.
 fn absent<F: FileSystem>(call: Call<'_, F>, name: &[u8], look: Look) -> FsResult<Answer> {
     let lease = Duration::from_millis(call.entry_ms(name));
     let entry_ms = millis(call.session.negative_entries.absent(call.ino(), look, lease));

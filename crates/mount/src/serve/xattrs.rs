@@ -6,7 +6,7 @@ use super::{Answer, Call};
 use crate::abi::{GetXattrIn, Reply, SetXattrExtIn, SetXattrIn, flags};
 use crate::fs::FileSystem;
 
-/// SETXATTR.
+/// Serves SETXATTR.
 pub fn setxattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = SetXattrIn::decode(&mut call.input)?;
     if call.session.negotiated.has(flags::init::SETXATTR_EXT) {
@@ -18,7 +18,7 @@ pub fn setxattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Reply)
 }
 
-/// GETXATTR.
+/// Serves GETXATTR.
 pub fn getxattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = GetXattrIn::decode(&mut call.input)?;
     let name = call.input.name()?;
@@ -26,14 +26,15 @@ pub fn getxattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     put_sized(call.out, &value, request.size)
 }
 
-/// LISTXATTR.
+/// Serves LISTXATTR.
 pub fn listxattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = GetXattrIn::decode(&mut call.input)?;
     let names = shown_to(call.header.uid, call.session.fs.listxattr(call.ino())?);
     put_sized(call.out, &names, request.size)
 }
 
-/// Names of `trusted.` are root's; the kernel refuses others their values, and here their names are hidden.
+/// Returns the names that a user is shown. Those of `trusted.` are root's; the kernel refuses others their values, and
+/// here their names are hidden.
 fn shown_to(uid: u32, names: Vec<u8>) -> Vec<u8> {
     if uid == 0 {
         return names;
@@ -42,14 +43,14 @@ fn shown_to(uid: u32, names: Vec<u8>) -> Vec<u8> {
     each.filter(|name| !name.starts_with(b"trusted.")).flatten().copied().collect()
 }
 
-/// REMOVEXATTR.
+/// Serves REMOVEXATTR.
 pub fn removexattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let name = call.input.name()?;
     call.session.fs.removexattr(&call.ctx(), call.ino(), name)?;
     Ok(Answer::Reply)
 }
 
-/// The bytes, or for a size of 0 their number.
+/// Replies with the bytes, or for a size of 0 with their number.
 fn put_sized(out: &mut Reply, bytes: &[u8], size: u32) -> FsResult<Answer> {
     if size == 0 {
         out.u32(bytes.len() as u32);

@@ -37,11 +37,11 @@ pub(crate) struct Opening {
 
 /// Result of a step.
 pub(crate) enum Opened {
-    /// It is made.
+    /// It is established.
     Connection(Connection),
     /// It waits for the other side.
     NotYet(Box<Opening>),
-    /// It waits, and has another socket than before.
+    /// It waits, on another socket than before.
     Elsewhere(Box<Opening>),
 }
 
@@ -82,12 +82,12 @@ impl Opening {
         Ok(Box::new(Opening { connection, client, others, is_connected: false, outgoing, incoming, moved }))
     }
 
-    /// Its socket, to be shut down by others.
+    /// Returns its socket, for others to shut down.
     pub fn socket(&self) -> Weak<OwnedFd> {
         Arc::downgrade(&self.connection.socket)
     }
 
-    /// Where it goes.
+    /// Returns its destination.
     pub fn address(&self) -> &Address {
         &self.connection.address
     }
@@ -108,7 +108,7 @@ impl Opening {
         }
     }
 
-    /// Event that carries it on.
+    /// Returns the event that carries it on.
     pub fn wait(&self) -> Wait<'_> {
         let events = if self.outgoing.is_empty() { PollFlags::IN } else { PollFlags::OUT };
         Wait::new(&self.connection, events, self.moved + self.patience())
@@ -158,7 +158,8 @@ impl Opening {
             }
             let proof = self.client.prove(&frame, &body);
             self.outgoing = proof.map_err(|error| connection.untrusted(&error))?;
-            // What is heard from now on is encrypted. A refusal is not, and counts for damage: anybody could have sent it.
+            // What is heard from now on is encrypted. A refusal is not, and counts for damage: anybody could have sent
+            // it.
             let channel = self.client.channel().map_err(|error| connection.untrusted(&error))?;
             connection.channel = channel.map(|channel| Box::new(Mutex::new(channel)));
         }
@@ -181,7 +182,7 @@ impl Opening {
         Ok(true)
     }
 
-    /// The answer, once all of it is there.
+    /// Returns the answer, once all of it is there.
     fn hear(&mut self) -> Result<Option<(Frame, Vec<u8>)>, NetError> {
         let mut room = [0; FIRST_READ_LEN];
         loop {
@@ -216,7 +217,7 @@ impl Opening {
     }
 }
 
-/// A socket that is on its way to the first of some addresses that can be tried.
+/// Returns a socket that is on its way to the first of some addresses that can be tried.
 fn first_of(targets: &mut IntoIter<SocketAddr>) -> io::Result<OwnedFd> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "host has no address");
     for target in targets {

@@ -30,7 +30,7 @@ impl Buffers {
         Arc::new(Buffers { idle_bytes_max, idle: Mutex::default() })
     }
 
-    /// A buffer of `len` bytes with undefined content.
+    /// Returns a buffer of `len` bytes with undefined content.
     pub fn take(self: &Arc<Buffers>, len: usize) -> Buffer {
         let capacity = len.max(BUFFER_LEN_MIN).checked_next_power_of_two().unwrap_or(len);
         let reused = self.idle.lock().take(capacity);

@@ -1,4 +1,4 @@
-//! One connection of a server: parts of frames that came, parts of answers that did not go yet.
+//! A connection of a server: frames received in part, and replies sent in part.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,11 +20,11 @@ use crate::records::Channel;
 use crate::service::{Outcome, Reply, RequestOrigin, dispatch};
 use crate::{Generation, Introduction, LaneKind, Refusal};
 
-/// Bytes that one read takes: small requests with their payloads in one call, and little to copy at the
-/// front of a large payload.
+/// Bytes of one read: small requests with their payloads take one call, and little is to be copied at the front of a
+/// large payload.
 const SCRATCH_LEN: usize = 16 << 10;
 
-/// Bytes of reply body that a thread keeps room for.
+/// Capacity for reply bodies that a thread keeps.
 const BODY_LEN_MAX: usize = 64 << 10;
 
 /// Buffers that a thread keeps from one connection to the next.
@@ -51,31 +51,31 @@ pub(super) enum Interest {
 pub(super) struct Connection {
     key: u64,
     socket: OwnedFd,
-    /// Protection of frames once the client has proven itself.
+    /// Protection of frames, once the client has authenticated.
     way: FrameProtection,
-    /// Whose listener accepted it.
+    /// The listener's service that accepted it.
     hosted: Arc<Hosted>,
-    /// The client, once it has proven itself.
+    /// The client, once it has authenticated.
     proven: OnceLock<ProvenClient>,
     busy_poll: BusyPoll,
     state: Mutex<ConnectionState>,
 }
 
-/// Who has proven itself.
+/// A client that has authenticated.
 struct ProvenClient {
     client: ClientId,
-    /// Of its connections on this lane, to which this one belongs.
+    /// Generation of the client's connections on this lane to which this one belongs.
     generation: Generation,
     lane: LaneKind,
 }
 
 struct ConnectionState {
     phase: Phase,
-    // What encrypts, if anything does: once the client has proven itself.
+    // Encryption, if any, once the client has authenticated.
     channel: Option<Box<Channel>>,
-    // Bytes that came and are not handled yet; never more than one read.
+    // Bytes received and not handled yet; never more than one read.
     inbox: Vec<u8>,
-    // The inbox may hold whole frames, kept back because an answer was under way.
+    // True if the inbox may hold whole frames, which were kept back because a reply was under way.
     held_back: bool,
     incoming: Option<Incoming>,
     outgoing: Option<Outgoing>,
@@ -85,7 +85,7 @@ struct ConnectionState {
 enum Phase {
     Shaking(Box<ServerSide>),
     Open(ClientId),
-    // The last answer goes out, then the connection ends.
+    // The last reply is being sent, then the connection ends.
     Ending(Option<ClientId>),
 }
 
@@ -127,29 +127,29 @@ impl Connection {
         self.key
     }
 
-    /// Returns whether it is this client's, to this service.
+    /// Returns true if it is a connection of this client to this service.
     pub fn is_of(&self, hosted: &Arc<Hosted>, client: ClientId) -> bool {
         Arc::ptr_eq(&self.hosted, hosted) && self.proven.get().is_some_and(|own| own.client == client)
     }
 
-    /// The lane that the client asked for, once it has proven itself.
+    /// Returns the lane that the client asked for, once it has authenticated.
     pub fn lane(&self) -> Option<LaneKind> {
         self.proven.get().map(|proven| proven.lane)
     }
 
-    /// Looks for a moment whether more comes, or the end; whether something has.
+    /// Polls for a moment. Returns true if bytes, or the end of the stream, have arrived.
     pub fn has_more(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         self.busy_poll.look(|| rustix::net::recv(&self.socket, &mut [0; 1][..], flags) != Err(Errno::AGAIN))
     }
 
-    /// Makes the other side, and this one, see the end of the stream.
+    /// Ends the stream for both sides.
     pub fn hang_up(&self) {
-        // It fails only if the connection has ended already.
+        // Fails only if the connection has ended already.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 
-    /// Does everything that can be done without waiting; `proven` is run when the client has proven itself.
+    /// Does everything that can be done without waiting; calls `proven` when the client has authenticated.
     pub fn advance(
         self: &Arc<Connection>,
         shared: &Shared,
@@ -171,27 +171,28 @@ impl Connection {
         if was_shaking && matches!(state.phase, Phase::Open(_)) {
             proven();
         }
-        // One large answer must not keep its memory for the life of the thread.
+        // A large reply must not keep its memory for the life of the thread.
         worker.body.shrink_to(BODY_LEN_MAX);
         let held = state.held_bytes();
         if next != Interest::Close && held > 0 {
-            // Held until the other side goes on; if too much is held altogether, those that have waited longest
-            // lose their connections.
+            // Held until the client goes on. If too much is held by all connections, those that have waited longest are
+            // closed.
             state.stalled = Some(shared.stalled.add(self, held));
         }
         next
     }
 
-    /// Gives everything back that the connection held.
+    /// Releases everything that the connection held.
     pub fn end(&self, shared: &Shared) {
         let mut state = self.state.lock();
         if let Some(number) = state.stalled.take() {
             shared.stalled.remove(number);
         }
-        // Buffers go back now: a thread that still has the connection would keep them until it looks at it again.
+        // Buffers are released now: another thread may hold the connection until it next looks at it.
         (state.incoming, state.outgoing) = (None, None);
         let client = state.phase.client();
         state.phase = Phase::Ending(None);
+        // Without the lock: the service takes locks of its own.
         drop(state);
         if let Some(client) = client {
             self.hosted.clients.disconnected(client, &*self.hosted.service);
@@ -208,29 +209,29 @@ impl AsFd for Connection {
 impl ConnectionState {
     fn advance(&mut self, context: &Context<'_>, worker: &mut Worker) -> Result<Interest, TransferError> {
         loop {
-            // The client reads answers in the order of its requests, so nothing is served while one waits to be
-            // sent. It also bounds what a client that does not read can make the server hold.
+            // The client reads replies in the order of its requests, so nothing is served while one waits to be sent.
+            // This also bounds what a client that does not read makes the server hold.
             if !self.flush(context)? {
                 return Ok(Interest::Write);
             }
             if self.incoming.is_none() {
                 self.read_small(context, worker)?;
             }
-            // More of a long frame is there already, as a rule: to be told so would cost another thread's waking.
+            // Usually more of a long frame has arrived already; waiting for its event would wake another thread.
             if self.incoming.is_some() && self.fill(context)? {
                 self.serve_incoming(context, worker)?;
             }
             if self.outgoing.is_some() {
                 return Ok(Interest::Write);
             }
-            // The socket does not tell of what was received and not asked for yet.
+            // The socket does not report bytes that were received and decrypted already.
             if !self.channel.as_ref().is_some_and(|channel| channel.opening.is_ready()) {
                 return Ok(Interest::Read);
             }
         }
     }
 
-    /// Sends what is left of an answer; whether nothing is left.
+    /// Sends what is left of a reply. Returns true if nothing is left.
     fn flush(&mut self, context: &Context<'_>) -> Result<bool, TransferError> {
         if let Some(outgoing) = &mut self.outgoing {
             if !outgoing.send(&context.connection.socket, self.channel.as_deref_mut())? {
@@ -241,7 +242,7 @@ impl ConnectionState {
         if matches!(self.phase, Phase::Ending(_)) { Err(TransferError::Close) } else { Ok(true) }
     }
 
-    /// Reads the rest of a frame that did not fit into one read; whether it is whole.
+    /// Reads the rest of a frame that did not fit one read. Returns true if it is whole.
     fn fill(&mut self, context: &Context<'_>) -> Result<bool, TransferError> {
         let Some(incoming) = &mut self.incoming else { return Ok(false) };
         match incoming.receive(&context.connection.socket, self.channel.as_deref_mut()) {
@@ -260,13 +261,14 @@ impl ConnectionState {
         self.serve(context, incoming.frame, &incoming.body, payload, &mut worker.body)
     }
 
-    /// Reads what is there, up to one scratch full, and serves every whole frame in it.
+    /// Reads what has arrived, up to [`SCRATCH_LEN`] bytes, and serves every whole frame in it.
     fn read_small(&mut self, context: &Context<'_>, worker: &mut Worker) -> Result<(), TransferError> {
         let Worker { scratch, body } = worker;
         let mut len = self.inbox.len();
-        // More than one read was never kept, and what does not fit here would be lost in the middle of the stream.
+        // No more than one read was ever kept; bytes that do not fit would be lost in the middle of the stream.
         assert!(len <= scratch.len(), "{len} bytes were kept of a connection");
         scratch[..len].copy_from_slice(&self.inbox);
+        // Nothing more is read while frames are kept back, so that these are never more than one read.
         if !self.held_back {
             let mut parts = [IoSliceMut::new(&mut scratch[len..])];
             match receive_over(&context.connection.socket, self.channel.as_deref_mut(), &mut parts) {
@@ -279,7 +281,7 @@ impl ConnectionState {
         self.keep(context, rest)
     }
 
-    /// Serves the whole frames at the front of `bytes`; returns what is behind them.
+    /// Serves the whole frames at the front of `bytes`; returns what follows them.
     fn serve_whole<'b>(
         &mut self,
         context: &Context<'_>,
@@ -305,7 +307,7 @@ impl ConnectionState {
                 self.refuse_damaged(context, &frame)?;
             }
             if was_open && self.channel.is_some() && !behind.is_empty() {
-                // Encrypted bytes come only after ours, which the client has not seen yet.
+                // A client encrypts only after it has seen this side's answer, which it has not yet.
                 return Err(TransferError::Close);
             }
             rest = behind;
@@ -355,10 +357,11 @@ impl ConnectionState {
         if frame.kind != Kind::Request || shaking && too_long { Err(TransferError::Close) } else { Ok(frame) }
     }
 
-    /// As [`ConnectionState::refuse_damaged`], where nobody knows what it was that was sent.
+    /// Like [`ConnectionState::refuse_damaged`], where even the request's header is unknown.
     fn refuse_forged(&mut self, context: &Context<'_>) -> Result<Interest, TransferError> {
         (self.incoming, self.outgoing) = (None, None);
         let client = self.phase.client().unwrap_or(ClientId(0));
+        // Nothing of it can be believed, not even which request it was.
         self.refuse_damaged(context, &Frame::request(0, OpId(0), client, 0))?;
         Ok(Interest::Write)
     }
@@ -444,6 +447,7 @@ impl ConnectionState {
         };
         let mut target = Pooled { buffers: &context.shared.buffers, buffer: None };
         let mut reply = Reply::new(reply_body, &mut target);
+        // Peers pass on what they do for clients, so that only on the client lane a connection is bound to one of them.
         let outcome = if *lane == LaneKind::Client && frame.client != client {
             let text = format!("request of client {} on a connection of client {}", frame.client.0, client.0);
             reply.fail(&FsError::with(FsErrno::EPROTO, text));

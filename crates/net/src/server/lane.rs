@@ -1,4 +1,4 @@
-//! One lane: listeners, an epoll set, and the loop that its threads run.
+//! One lane: its listeners, an epoll set, and the loop of its threads.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -63,7 +63,7 @@ pub(super) struct Lane {
     idle: AtomicUsize,
     /// Threads that look for the next request of the connection that they have served.
     looking: AtomicUsize,
-    /// Most of them: programs have the other processors.
+    /// Most threads that poll busily: programs have the other processors.
     looking_max: usize,
 }
 
@@ -120,6 +120,7 @@ impl Lane {
         match spawned {
             Ok(thread) => {
                 let mut threads = self.shared.threads.lock();
+                // Threads come and go: handles of those that have ended must not pile up.
                 threads.retain(|thread| !thread.is_finished());
                 threads.push(thread);
             }
@@ -131,13 +132,13 @@ impl Lane {
         Ok(())
     }
 
-    /// A thread's request is about to wait: requests that come meanwhile do not wait with it.
+    /// Notes that a thread's request is about to wait: requests that come meanwhile do not wait with it.
     fn begin_waiting(self: &Arc<Lane>) {
         self.threads.begin_waiting();
         self.leave_one();
     }
 
-    /// Whoever is about to be busy leaves a thread that waits.
+    /// Leaves a thread that waits, for a thread that is about to be busy.
     fn leave_one(self: &Arc<Lane>) {
         if self.idle.load(Ordering::Acquire) == 0
             && let Err(error) = self.add_thread()
@@ -210,7 +211,7 @@ impl Lane {
         }
     }
 
-    /// Threads sleep until something happens, except while there are handshakes to time out or
+    /// Returns how long threads sleep: until something happens, except while there are handshakes to time out or
     /// descriptors to wait for.
     fn timeout(&self) -> Option<Timespec> {
         let deadline = self.handshakes.lock().next_deadline();
@@ -261,11 +262,12 @@ impl Lane {
                 Err(error) => return self.starve(listener, error),
             }
         }
+        // Also if more wait: their event comes at once, and any thread can take it.
         self.arm(listener, key, EventFlags::IN);
     }
 
-    /// Without descriptors a ready listener would keep the threads spinning, so it stays disarmed until a
-    /// connection is closed or the pause is over.
+    /// Leaves a listener disarmed until a connection is closed or the pause is over: without descriptors a ready one
+    /// would keep the threads spinning.
     fn starve(&self, listener: &Listener, error: Errno) {
         log::warn!(
             why:% = error, remedy = "raise the limit of open files";
@@ -276,6 +278,7 @@ impl Lane {
     }
 
     fn welcome(&self, socket: OwnedFd, listener: &Listener, hosted: &Arc<Hosted>) {
+        // The user of a Unix socket's other side is told by the kernel, before any handshake costs anything.
         if listener.is_unix() && !is_own_process(&socket) {
             log::warn!("refused another user's process on {}", listener.address());
             let _ = rustix::net::send(
@@ -285,16 +288,17 @@ impl Lane {
             );
             return;
         }
-        // The user of a Unix socket's other side is told by the kernel, before any handshake costs anything.
         if !listener.is_unix() {
             tune(&socket);
         }
         // Without random numbers nobody can be let in safely, and the client tries again.
         let Ok(nonce) = auth::nonce() else { return };
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
+        // The lane of replicas lets all peers in: only their handshake says which of the two lanes they want.
         let asked = if self.kind == LaneKind::Client { LaneKind::Client } else { LaneKind::Peer };
         let handshake = ServerSide::new(asked, self.shared.auth.way(listener.is_unix()), nonce);
         let connection = Arc::new(Connection::new(key, socket, Arc::clone(hosted), handshake));
+        // Known before it is watched: an event of an unknown connection is dropped, and would not come again.
         self.connections.write().insert(key, Arc::clone(&connection));
         // Strangers can open connections as fast as they like; so many at a time are kept, the newest, each for a
         // bounded time.
@@ -309,7 +313,7 @@ impl Lane {
         }
     }
 
-    /// As [`Lane::serve`]. A bug that shows as a panic ends the connection that it shows on; the thread goes on with others.
+    /// Like [`Lane::serve`]. A panic closes the connection that caused it; the thread goes on with others.
     fn serve_caught(&self, key: u64, worker: &mut Worker, waits: &Cell<bool>) {
         if catch_unwind(AssertUnwindSafe(|| self.serve(key, worker, waits))).is_ok() {
             return;
@@ -349,6 +353,7 @@ impl Lane {
         let Some(other) = &self.others else { return self.close(connection) };
         let _ = epoll::delete(&self.epoll, connection);
         let key = connection.key();
+        // Known there before it is watched there, as in `welcome`.
         other.connections.write().insert(key, Arc::clone(connection));
         self.connections.write().remove(&key);
         let direction = if next == Interest::Write { EventFlags::OUT } else { EventFlags::IN };
@@ -390,6 +395,7 @@ impl Lane {
         self.connections.write().remove(&connection.key());
         self.handshakes.lock().end(connection.key());
         connection.end(&self.shared);
+        // A descriptor has become free.
         self.retry_accepting();
     }
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Threads of a lane, at most, those that wait for something else than requests among them.
 const THREADS_CAP: u32 = 128;
 
-/// The threads of a lane. Those there are and those that wait change together, in one word: who looked at the one and then
-/// changed the other could leave while another thread begins to wait and counts on it.
+/// The threads of a lane. Those there are and those that wait change together, in one word: who looked at the one and
+/// then changed the other could leave while another thread begins to wait and counts on it.
 pub(super) struct LaneThreads {
     /// Threads that are not in the middle of a wait, at most.
     threads_max: u32,
@@ -17,7 +17,7 @@ pub(super) struct LaneThreads {
 struct Counts {
     /// Threads that there are.
     threads: u32,
-    /// Those of them whose request waits for a peer, a lease or a lock: while they do, others take their place.
+    /// Threads whose request waits for a peer, a lease or a lock; others take their place meanwhile.
     waiting: u32,
 }
 
@@ -55,7 +55,7 @@ impl LaneThreads {
         );
     }
 
-    /// A thread's request is about to wait.
+    /// Notes that a thread's request is about to wait.
     pub fn begin_waiting(&self) {
         let before = self.change(|counts| Some(Counts { waiting: counts.waiting + 1, ..counts }));
         // Counted twice, a thread would have two others in its place, and more with each request.
@@ -65,7 +65,8 @@ impl LaneThreads {
         );
     }
 
-    /// A thread's request has waited and is over. Whether the thread is one too many now, and counted out.
+    /// Notes that a thread's request has waited and is over. Returns true if the thread is one too many now, and
+    /// counted out.
     pub fn end_waiting(&self) -> bool {
         let mut leaves = false;
         let before = self.change(|Counts { threads, waiting }| {
@@ -77,7 +78,7 @@ impl LaneThreads {
         leaves
     }
 
-    /// Number of threads that are enough: those that may be at work, and as many as wait.
+    /// Returns the number of threads that are enough: those that may be at work, and as many as wait.
     fn enough(&self, waiting: u32) -> u32 {
         self.threads_max.saturating_add(waiting).min(self.threads_max.max(THREADS_CAP))
     }

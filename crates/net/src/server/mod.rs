@@ -1,11 +1,11 @@
 //! Answers requests: few threads, many connections.
 //!
-//! Each lane has an epoll set and threads of its own, so that handlers of the client lane may wait for
-//! peers. A thread takes one ready connection, reads without waiting, serves every whole frame that it
-//! has read, and gives the connection back to the epoll set. The last thread that waits starts another one before it serves,
-//! as long as there may be more: where little happens, there are few. Sockets never block: parts of frames and of answers
-//! stay with their connection, so neither a slow nor a hostile peer holds a thread. Several services of one process
-//! share lanes and threads; a connection belongs to the service whose listener accepted it.
+//! Each lane has an epoll set and threads of its own, so that handlers of the client lane may wait for peers. A thread
+//! takes one ready connection, reads without waiting, serves every whole frame that it has read, and gives the
+//! connection back to the epoll set. The last thread that waits starts another one before it serves, as long as there
+//! may be more: where little happens, there are few. Sockets never block: parts of frames and of answers stay with
+//! their connection, so neither a slow nor a hostile peer holds a thread. Several services of one process share lanes
+//! and threads; a connection belongs to the service whose listener accepted it.
 
 mod buffers;
 mod connection;
@@ -62,7 +62,7 @@ impl Default for ServerOptions {
     }
 }
 
-/// One of the services that a server's threads answer for.
+/// One of the services of a server's threads.
 pub struct ServiceListeners {
     /// Its listeners.
     pub listeners: Vec<(Listener, LaneKind)>,
@@ -136,7 +136,8 @@ impl Server {
             server.open_lane(LaneKind::Peer, peer, None, options.threads_peer)?;
             return Ok(server);
         }
-        // All peers are let in by threads that wait for nobody: where all others wait for backups, these can still come.
+        // All peers are let in by threads that wait for nobody: where all others wait for backups, these can still
+        // come.
         let failed = |cause| NetError::System { what: "set up a server", cause };
         let lane =
             Lane::new(LaneKind::Peer, Arc::clone(&server.shared), Vec::new(), None, options.threads_peer);
@@ -163,14 +164,14 @@ impl Server {
         lane.add_thread().map_err(failed)
     }
 
-    /// Proven connections.
+    /// Returns the number of proven connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.hosted.iter().map(|hosted| hosted.clients.connections()).sum()
     }
 
-    /// A function that ends all connections of a client to one of the services, by its position among them; the client
-    /// then has to connect again and to say who it is.
+    /// Returns a function that ends all connections of a client to one of the services, by its position among them; the
+    /// client then has to connect again and to say who it is.
     pub fn hang_up(&self, service: usize) -> impl Fn(ClientId) + Send + Sync + use<> {
         let (lanes, hosted) = (self.lanes.clone(), self.hosted.get(service).cloned());
         move |client| {

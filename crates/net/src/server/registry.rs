@@ -13,7 +13,7 @@ use crate::{Generation, LaneKind, Service};
 /// Proven connections per client.
 pub(super) struct Clients(Mutex<HashMap<ClientId, Connections>>);
 
-/// Those of one client.
+/// Connections of one client.
 #[derive(Default)]
 struct Connections {
     count: usize,
@@ -57,7 +57,7 @@ impl Default for Clients {
 }
 
 impl Clients {
-    /// Proven connections of all clients.
+    /// Returns the number of proven connections of all clients.
     pub fn connections(&self) -> usize {
         self.0.lock().values().map(|connections| connections.count).sum()
     }
@@ -83,7 +83,7 @@ impl Clients {
         }
     }
 
-    /// Has requests over the connections that the client has now change nothing any more.
+    /// Supersedes the present connections of a client: requests over them change nothing any more.
     pub fn supersede(&self, client: ClientId) {
         if let Some(connections) = self.0.lock().get_mut(&client) {
             // The number stays: the client may come back before it has heard of the end of the others.
@@ -114,7 +114,7 @@ pub(super) struct Handshakes {
 }
 
 impl Handshakes {
-    /// Each connection has `limit` to prove itself.
+    /// Creates the list of handshakes, each of which has `limit` to prove itself.
     pub fn new(limit: Duration) -> Handshakes {
         Handshakes { limit, deadlines: BTreeMap::new() }
     }
@@ -133,7 +133,7 @@ impl Handshakes {
         self.deadlines.remove(&key);
     }
 
-    /// Deadline of the oldest handshake; `None` while there is none.
+    /// Returns the deadline of the oldest handshake; `None` while there is none.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.deadlines.first_key_value().map(|(_, deadline)| *deadline)
     }

@@ -103,7 +103,7 @@ pub(super) struct Outgoing {
 }
 
 impl Incoming {
-    /// `front` is what came with the header.
+    /// Creates a request that is being received; `front` is what came with the header.
     pub fn new(frame: Frame, front: &[u8], buffers: &Arc<Buffers>) -> Incoming {
         let (body_len, payload_len) = (frame.body_len as usize, frame.payload_len as usize);
         let (body_front, payload_front) = front.split_at(front.len().min(body_len));
@@ -146,7 +146,7 @@ impl Incoming {
         self.have >= self.len()
     }
 
-    /// Bytes of body and payload.
+    /// Returns the number of bytes of body and payload.
     fn len(&self) -> usize {
         self.body.len() + self.payload.as_deref().map_or(0, <[u8]>::len)
     }
@@ -170,7 +170,7 @@ impl Incoming {
 }
 
 impl Outgoing {
-    /// An answer without payload.
+    /// Returns an answer without payload.
     pub fn message(head: Vec<u8>) -> Outgoing {
         Outgoing { head, payload: None, payload_len: 0, done: 0 }
     }

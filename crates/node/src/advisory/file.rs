@@ -17,7 +17,7 @@ pub struct LockRequest {
     pub lock: FileLock,
     /// The number under which it may wait.
     pub ticket: Option<u64>,
-    /// Whether the client has locked something of the file, as far as it knows.
+    /// Set if the client holds a lock on the file, as far as it can tell.
     pub holds: bool,
 }
 
@@ -27,7 +27,7 @@ struct Waiter {
     want: LockRequest,
     ticket: u64,
     since: Instant,
-    /// When its client asked for it last.
+    /// Time of its client's latest request for it.
     asked: Instant,
 }
 
@@ -38,7 +38,7 @@ pub struct LockedFile {
     waiters: VecDeque<Waiter>,
 }
 
-/// Makes a change last before it is made.
+/// A function that makes a change last before it is made.
 pub type Save<'a> = &'a dyn Fn(Owner, &Delta) -> FsResult<()>;
 
 /// Client and number of a request that has its lock now, and the node that serves the client.
@@ -49,7 +49,7 @@ impl LockRequest {
         Owner::of(self.client, &self.lock)
     }
 
-    /// Whether only one of the two can be granted.
+    /// Returns true if only one of the two can be granted.
     fn excludes(&self, other: &LockRequest) -> bool {
         let writes = self.lock.mode == LockMode::Write || other.lock.mode == LockMode::Write;
         let meets = self.lock.start <= other.lock.end && other.lock.start <= self.lock.end;
@@ -58,17 +58,17 @@ impl LockRequest {
 }
 
 impl LockedFile {
-    /// Whether nothing is locked and nobody waits.
+    /// Returns true if there are neither locks nor waiters.
     pub fn is_idle(&self) -> bool {
         self.ranges.count() == 0 && self.waiters.is_empty()
     }
 
-    /// Locks, or has the request wait: says which. The same request again finds its place in the queue, and the
-    /// same lock again is granted again.
+    /// Locks, or makes the request wait; returns true if it is locked. The same request again finds its place in the
+    /// queue, and the same lock again is granted again.
     ///
     /// # Errors
-    /// `EAGAIN` for a request that may not wait; `EBADF` for one of a client whose locks were dropped without its knowing;
-    /// `ENOLCK`; those of `save`.
+    /// `EAGAIN` for a request that may not wait; `EBADF` for one of a client whose locks were dropped without its
+    /// knowing; `ENOLCK`; those of `save`.
     pub fn acquire(&mut self, want: &LockRequest, now: Instant, save: Save<'_>) -> FsResult<bool> {
         let owner = want.owner();
         if want.holds && self.ranges.owners_of(want.client).is_empty() {
@@ -124,7 +124,7 @@ impl LockedFile {
         place.and_then(|at| self.waiters.remove(at)).is_some()
     }
 
-    /// Whether the owner has locked all that is wanted.
+    /// Returns true if the owner already holds all that is wanted.
     pub fn has(&self, want: &LockRequest) -> bool {
         self.ranges.covers(want.owner(), &want.lock)
     }
@@ -181,9 +181,9 @@ impl LockedFile {
         self.waiters.iter().position(|waiter| (waiter.want.client, waiter.ticket) == (want.client, ticket))
     }
 
-    /// Whether earlier requests that want the same come first. Who has locked something here already does not
-    /// wait for them, since they may wait for it; and nobody does for long, since what they wait for may,
-    /// through other files, wait for this request: `flock` has no other remedy against such circles.
+    /// Returns true if earlier conflicting requests come first. An owner that holds a lock here already does not wait
+    /// for them, since they may wait for it. No request waits longer than [`LOCK_TURN_MS`] for its turn, since the
+    /// earlier ones may, through other files, wait for this one: `flock` has no other remedy against such deadlocks.
     fn lets_others_go_first(&self, want: &LockRequest, place: Option<usize>, now: Instant) -> bool {
         if want.ticket.is_none() || self.ranges.holds(want.owner()) {
             return false;
@@ -197,8 +197,8 @@ impl LockedFile {
         self.waiters.iter().take(ahead).any(|waiter| waiter.want.excludes(want))
     }
 
-    /// An `flock` of another mode is given up before the new one is sought, as Linux does: two that both have a
-    /// shared lock and want an exclusive one would otherwise wait for each other.
+    /// Gives up an `flock` of another mode before the new one is sought, as Linux does: two that both have a shared
+    /// lock and want an exclusive one would otherwise wait for each other.
     fn give_up_other_mode(&mut self, owner: Owner, want: &LockRequest, save: Save<'_>) -> FsResult<()> {
         let write = want.lock.mode == LockMode::Write;
         let other = self.ranges.iter().any(|(held, _, span)| held == owner && span.write != write);
@@ -228,7 +228,7 @@ impl LockedFile {
     }
 }
 
-/// The refusal of what goes beyond a limit.
+/// Returns the error for what goes beyond a limit.
 pub fn too_many(what: &str, limit: usize) -> FsError {
     FsError::with(Errno::ENOLCK, format!("{limit} {what}, which is the limit; see docs/semantics/locks.md"))
 }

@@ -13,14 +13,14 @@ use bivouac_wire::{Encode, GrantedLocks, Op};
 
 use crate::peers::{PeerRequest, Peers};
 
-/// For how long a thread waits for more to tell.
+/// Time without news after which a thread ends.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// What is to be told.
+/// Notifications of granted locks that remain to be sent.
 pub struct Hints {
     id: NodeId,
     peers: Arc<dyn Peers>,
-    /// Per node; a node that is here has a thread.
+    /// Notifications by node. Each node that has an entry has a thread.
     outbox: Mutex<HashMap<NodeId, Vec<(ClientId, u64)>>>,
     news: Condvar,
 }
@@ -30,7 +30,7 @@ impl Hints {
         Hints { id, peers, outbox: Mutex::default(), news: Condvar::new() }
     }
 
-    /// Has the client told, by way of `node`, that the request under this number has its lock.
+    /// Notifies a client, by way of `node`, that its request with this ticket was granted. Does not wait.
     pub fn send(self: &Arc<Self>, node: NodeId, client: ClientId, ticket: u64) {
         let mut outbox = self.outbox.lock();
         if let Some(waiting) = outbox.get_mut(&node) {
@@ -57,7 +57,8 @@ impl Hints {
         }
     }
 
-    /// What is to be told to the node; nothing after a while without news, and then nobody works for the node.
+    /// Returns the next notifications for a node, [`LOCKS_PER_MESSAGE_MAX`] at most. Returns `None` after [`IDLE`]
+    /// without news, and removes the node's entry: the thread ends.
     fn next(&self, node: NodeId) -> Option<Vec<(ClientId, u64)>> {
         let mut outbox = self.outbox.lock();
         loop {

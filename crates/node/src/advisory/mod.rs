@@ -42,7 +42,7 @@ pub struct Advisory {
 }
 
 impl Advisory {
-    /// What an earlier daemon logged, of the given slots.
+    /// Creates the table from the locks that an earlier daemon logged in these slots.
     pub fn open(
         records: &Records,
         id: NodeId,
@@ -75,7 +75,7 @@ impl Advisory {
         *self.counts.lock().entry(client).or_default() += 1;
     }
 
-    /// Locks, or has the request wait: says which.
+    /// Locks, or makes the request wait; returns true if it is locked.
     ///
     /// # Errors
     /// `EAGAIN` for a request that may not wait; `ENOLCK`; that of the log; that of `check`.
@@ -145,7 +145,7 @@ impl Advisory {
         outcome
     }
 
-    /// Locks that are in the way.
+    /// Returns the locks that are in the way.
     pub fn holders(&self, ino: Ino, client: ClientId, lock: &FileLock) -> Vec<LockOf> {
         let shard = self.shard(ino).lock();
         let Some(file) = shard.get(&ino) else { return Vec::new() };
@@ -156,8 +156,8 @@ impl Advisory {
             .collect()
     }
 
-    /// A client's locks behind the given one, by files, kinds, owners and first bytes; and whether those were the last.
-    /// What is there all the time is told, whatever is locked and unlocked between two of such questions.
+    /// Returns a client's locks behind the given one, by files, kinds, owners and first bytes; and whether those were
+    /// the last. What is there all the time is told, whatever is locked and unlocked between two of such questions.
     pub fn list(&self, client: ClientId, after: Option<&LockOf>) -> (Vec<LockOf>, bool) {
         let place = |of: &LockOf| (of.ino, of.lock.kind, of.lock.owner, of.lock.start);
         let after = after.map(place);
@@ -178,7 +178,7 @@ impl Advisory {
         (locks, end)
     }
 
-    /// The node through which a client has locked something.
+    /// Returns the node through which a client has locked something.
     pub fn node_of(&self, client: ClientId) -> Option<NodeId> {
         let held = |ino: Ino| {
             let shard = self.shard(ino).lock();
@@ -267,7 +267,7 @@ impl Advisory {
         Ok(txn.commit()?)
     }
 
-    /// Whether all its locks can be had within a time each.
+    /// Returns true if each of its locks can be taken within `patience`; for detecting a standstill.
     pub(crate) fn can_be_taken(&self, patience: Duration) -> bool {
         self.shards.iter().all(|shard| shard.try_lock_for(patience).is_some())
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bivouac_types::{ClientId, NodeId};
 use bivouac_wire::{FileLock, LockKind, LockMode, codec_struct};
 
-/// Whose a lock is. Locks of one owner never are in each other's way.
+/// Owner of locks. Locks of one owner do not conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
     pub kind: LockKind,
@@ -19,7 +19,7 @@ pub struct Owner {
 pub struct Span {
     /// Last byte.
     pub end: u64,
-    /// Whether nobody else may lock.
+    /// True for an exclusive lock.
     pub write: bool,
     /// The open file through which it was locked last.
     pub handle: u64,
@@ -38,12 +38,12 @@ pub struct Delta {
 }
 
 impl Delta {
-    /// Whether nothing changes.
+    /// Returns true if nothing changes.
     pub fn is_empty(&self) -> bool {
         self.removed.is_empty() && self.added.is_empty()
     }
 
-    /// By how many ranges there will be more.
+    /// Returns by how many the number of ranges grows.
     pub fn growth(&self) -> isize {
         self.added.len() as isize - self.removed.len() as isize
     }
@@ -63,24 +63,24 @@ impl Owner {
 }
 
 impl Ranges {
-    /// Number of locked ranges.
+    /// Returns the number of locked ranges.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Whether the owner has locked anything.
+    /// Returns true if the owner holds any lock.
     pub fn holds(&self, owner: Owner) -> bool {
         self.owners.contains_key(&owner)
     }
 
-    /// All locked ranges with their first bytes.
+    /// Returns all locked ranges with their first bytes.
     pub fn iter(&self) -> impl Iterator<Item = (Owner, u64, Span)> + '_ {
         self.owners
             .iter()
             .flat_map(|(owner, spans)| spans.iter().map(|(start, span)| (*owner, *start, *span)))
     }
 
-    /// What is in the way of a lock of this owner; each other owner's lowest range.
+    /// Returns what conflicts with a lock of this owner: of each other owner the lowest range.
     pub fn conflicts<'a>(
         &'a self,
         owner: Owner,
@@ -96,7 +96,7 @@ impl Ranges {
         })
     }
 
-    /// Whether the owner has locked the whole range, in this mode.
+    /// Returns true if the owner holds the whole range in this mode.
     pub fn covers(&self, owner: Owner, lock: &FileLock) -> bool {
         let Some(spans) = self.owners.get(&owner) else { return false };
         let mut next = lock.start;
@@ -109,7 +109,8 @@ impl Ranges {
         next > lock.end
     }
 
-    /// What locking the range changes, whoever else has locked it. Neighbours that are alike become one.
+    /// Returns what locking the range changes, regardless of other owners. Adjacent ranges of one mode and handle are
+    /// merged.
     pub fn plan_lock(&self, owner: Owner, lock: &FileLock, node: Option<NodeId>) -> Delta {
         let write = lock.mode == LockMode::Write;
         let mut whole = Span { end: lock.end, write, handle: lock.handle, pid: lock.pid, node };
@@ -118,6 +119,7 @@ impl Ranges {
             delta.added.push((start, whole));
             return delta;
         };
+        // With what is next to it: ranges of one mode and handle become one.
         let (low, high) = (lock.start.saturating_sub(1), lock.end.saturating_add(1));
         for (at, span) in overlapping(spans, low, high) {
             if (span.write, span.handle) == (write, lock.handle) {
@@ -127,6 +129,7 @@ impl Ranges {
                 cut_out(&mut delta, (at, span), lock);
             }
         }
+        // It is locked so already: there is nothing to write.
         if delta.removed == [start] && spans.get(&start) == Some(&whole) {
             return Delta::default();
         }
@@ -134,7 +137,7 @@ impl Ranges {
         delta
     }
 
-    /// What unlocking the range changes; only what was locked through a given open file, if one is given.
+    /// Returns what unlocking the range changes; with `of_handle`, only what was locked through the lock's handle.
     pub fn plan_unlock(&self, owner: Owner, lock: &FileLock, of_handle: bool) -> Delta {
         let mut delta = Delta::default();
         for (at, span) in
@@ -147,13 +150,13 @@ impl Ranges {
         delta
     }
 
-    /// What an owner's disappearance changes.
+    /// Returns what the removal of all locks of an owner changes.
     pub fn plan_removal(&self, owner: Owner) -> Delta {
         let removed = self.owners.get(&owner).map(|spans| spans.keys().copied().collect());
         Delta { removed: removed.unwrap_or_default(), added: Vec::new() }
     }
 
-    /// The owners of a client.
+    /// Returns the owners of a client.
     pub fn owners_of(&self, client: ClientId) -> Vec<Owner> {
         self.owners.keys().filter(|owner| owner.client == client).copied().collect()
     }
@@ -178,7 +181,7 @@ impl Ranges {
     }
 }
 
-/// What is left of a range outside of `lock`.
+/// Removes a range, and adds what is left of it outside of `lock`.
 fn cut_out(delta: &mut Delta, (at, span): (u64, Span), lock: &FileLock) {
     delta.removed.push(at);
     if at < lock.start {
@@ -189,7 +192,7 @@ fn cut_out(delta: &mut Delta, (at, span): (u64, Span), lock: &FileLock) {
     }
 }
 
-/// The ranges that have a byte in common with `low..=high`, in their order.
+/// Returns the ranges that have a byte in common with `low..=high`, in their order.
 fn overlapping(spans: &BTreeMap<u64, Span>, low: u64, high: u64) -> impl Iterator<Item = (u64, Span)> + '_ {
     // Ranges do not overlap, so only the last one that begins before `low` can reach into it.
     let before = spans.range(..low).next_back().filter(|(_, span)| span.end >= low);

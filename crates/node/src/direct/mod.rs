@@ -1,8 +1,8 @@
-//! What this node lends to processes of its machine, each of which has a *direct session*: access to subfiles (grants),
-//! and sizes of files (`sizes.rs`). Both are gates in memory that the process and this node share. All of them end with
-//! the process, and with the last connection of its client, which is the process's own.
+//! Resources lent to processes of this machine, each of which has a *direct session*: access to subfiles (grants), and
+//! sizes of files (`sizes.rs`). Both are gates in memory that the process and this node share. All of them end with the
+//! process, and with the last connection of its client, which is the process's own.
 //!
-//! Whether accesses go together is decided in the store; see docs/decisions/0017-local-direct-access.md.
+//! Which accesses can be granted together is decided in the store; see docs/decisions/0017-local-direct-access.md.
 
 mod sizes;
 
@@ -25,8 +25,8 @@ impl Node {
         Ok(opened)
     }
 
-    /// A process has lost its last connection: what was lent to it ends. It is waited for as long as it may show what it
-    /// caches.
+    /// Ends what was lent to a process that has lost its last connection. It is waited for as long as it may show what
+    /// it caches.
     pub(crate) fn end_direct_sessions(&self, client: ClientId) {
         if self.lending.forget(client) {
             self.served.change(client, |served| served.cache = None);
@@ -63,7 +63,7 @@ impl Node {
         Ok(())
     }
 
-    /// Where processes of this machine see what mounts of this node have not told.
+    /// Returns the counters by which processes of this machine see that mounts of this node have times not sent yet.
     #[must_use]
     pub fn untold(&self) -> Option<Arc<PendingTimeCounters>> {
         let grants = self.lending.grants.get()?;

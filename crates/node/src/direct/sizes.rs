@@ -51,11 +51,11 @@ impl Node {
         self.recall_size_lease(ino).map(|()| guard)
     }
 
-    /// Has the size of a file back from everybody. The caller has it locked.
+    /// Recalls the size of a file from all processes that it is lent to. The caller holds the size lock.
     pub(crate) fn recall_size_lease(&self, ino: Ino) -> FsResult<()> {
         if self.lending.is_lent(ino) {
             for (gate, holder) in self.lending.close(ino) {
-                // Who stands still inside finds it closed afterwards, and sends a message.
+                // A process that is still inside finds the gate closed afterwards, and sends a message.
                 let lives = || holder.as_ref().is_some_and(|holder| holder.grants.lives(holder.session));
                 let _ = gate.drain(Duration::from_millis(DIRECT_DRAIN_MS), lives);
             }
@@ -65,8 +65,8 @@ impl Node {
         Ok(())
     }
 
-    /// Clients that had these open are gone, or could not write what they wanted to: there may be bytes behind the
-    /// ends.
+    /// Notes that there may be bytes behind the ends of these files: clients that had them open are gone, or could not
+    /// write what they wanted to.
     pub(crate) fn mark_tails(&self, inos: Vec<Ino>) {
         self.stale_tails.mark(inos.clone());
         inos.into_iter().for_each(|ino| self.lending.forbid_holes(ino));
@@ -86,15 +86,15 @@ impl Node {
         Ok(())
     }
 
-    /// Takes note of sizes of a file that are not lent any more, before its attributes are told. If that cannot be done, the
-    /// file is taken for one that is being written.
+    /// Takes note of sizes of a file that are not lent any more, before its attributes are told. If that cannot be
+    /// done, the file is taken for one that is being written.
     pub(crate) fn settle_sizes_of(&self, ino: Ino) {
         if let Err(error) = self.sweep_sizes_of(ino) {
             log::warn!(why:% = error; "size of inode {ino} is not in its record yet");
         }
     }
 
-    /// The same for all files.
+    /// Writes down the lent sizes of all files.
     pub(crate) fn sweep_sizes(&self) {
         for ino in self.lending.inos(SizeLoan::is_over) {
             if let Err(error) = self.sweep_sizes_of(ino) {
@@ -108,7 +108,7 @@ impl Node {
         self.lending.inos(|_| true).into_iter().try_for_each(|ino| self.write_down(ino))
     }
 
-    /// What processes told an earlier daemon.
+    /// Takes over the sizes that an earlier daemon lent.
     pub(crate) fn adopt_sizes(&self, gates: Vec<SizeGate>) {
         for gate in gates {
             let ino = Ino(gate.file().0);

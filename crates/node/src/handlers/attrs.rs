@@ -36,8 +36,8 @@ impl Handle for op::Lookup {
 }
 
 impl Node {
-    /// A client looks into a directory. One that is large spreads when somebody else than who fills it looks; what a
-    /// process caches that is no mount is looked for on its own machine alone, and does not count.
+    /// Notes that a client looks into a directory. One that is large spreads when somebody else than who fills it
+    /// looks; what a process caches that is no mount is looked for on its own machine alone, and does not count.
     pub(super) fn note_user(&self, ctx: &Ctx<'_>, dir: Ino) {
         let is_mount = ctx.origin.mounted_through(self.map.formation).is_some();
         let is_cache = ctx.leased && !is_mount && self.served.get(ctx.origin).cache.is_some();
@@ -46,19 +46,19 @@ impl Node {
         }
     }
 
-    /// For how long a client may cache what it is told of an item, in milliseconds. Peers cache nothing, nor do
-    /// clients that say so.
+    /// Returns for how long a client may cache a reply about an item, in milliseconds. 0 for peers, and for clients
+    /// that do not want leases.
     pub(super) fn lease(&self, ctx: &Ctx<'_>, item: Item) -> u32 {
         let caches = ctx.leased && !is_peer(ctx.client);
         if caches { self.callbacks.leases.look(ctx.origin, item, ctx.begun) } else { 0 }
     }
 
-    /// Attributes, and for how long they may be cached.
+    /// Returns the attributes, and for how long they may be cached.
     pub(crate) fn seen(&self, ctx: &Ctx<'_>, attr: Attr) -> Seen {
         Seen { attr, lease_ms: self.lease(ctx, Item::Attrs(attr.ino)) }
     }
 
-    /// An entry with its attributes, if they are at hand.
+    /// Returns an entry with its attributes, if they are at hand.
     pub(crate) fn found(&self, ctx: &Ctx<'_>, dentry: Dentry, name: Item) -> FsResult<Found> {
         let at_hand = self.map.home(dentry.ino) == Some(self.id);
         if at_hand {
@@ -74,7 +74,7 @@ impl Node {
         Ok(self.found_with(ctx, dentry, attr, name))
     }
 
-    /// An entry with these attributes.
+    /// Returns an entry with these attributes.
     pub(crate) fn found_with(&self, ctx: &Ctx<'_>, dentry: Dentry, attr: Option<Attr>, name: Item) -> Found {
         let Dentry { ino, kind } = dentry;
         let lease_ms = self.lease(ctx, name);

@@ -14,7 +14,7 @@ use crate::node::Node;
 use crate::session::Ctx;
 use crate::step::Handle;
 
-/// What a file with a name of usual length takes, of memory and in the log, in bytes.
+/// Estimate of what a file with a name of usual length takes, in memory and in the log, in bytes.
 const BYTES_PER_FILE: u64 = 512;
 /// Unit of `statfs` block counts, in bytes.
 const BLOCK: u64 = 4096;
@@ -46,7 +46,7 @@ impl Handle for op::StatFs {
 }
 
 impl Node {
-    /// Bytes that each volume can hold, and those of them that are free.
+    /// Returns the bytes that each volume can hold, and those of them that are free.
     fn space(&self) -> Vec<(u64, u64)> {
         let of = |volume: VolumeUsage| {
             (volume.capacity, volume.capacity.saturating_sub(volume.used + volume.records))
@@ -54,7 +54,7 @@ impl Node {
         self.data.usage().into_iter().map(of).collect()
     }
 
-    /// How many more files can have a name here, about: as far as their memory goes, and the volume that records are on.
+    /// Estimates how many more names fit, by the memory for records and the volume that records are on.
     fn files_free(&self) -> u64 {
         let records = self.records.stats();
         let memory = records.memory_max.saturating_sub(records.memory);
@@ -129,14 +129,14 @@ impl Handle for op::AskHost {
     }
 }
 
-/// Requests of each kind, and behind them the changes that had to wait for leases, and what came damaged.
+/// Returns the requests of each kind, and behind them the changes that had to wait for leases, and what came damaged.
 fn operations(node: &Node) -> Vec<OpCount> {
     let waits = OpCount { name: "LeaseWait".into(), client: node.lease_waits(), ..OpCount::default() };
     let waits = (waits.client > 0).then_some(waits);
     node.counters.list().into_iter().chain(waits).chain(node.counters.damaged()).collect()
 }
 
-/// What turned out to be wrong at rest.
+/// Returns the damage that was found at rest.
 fn damage(node: &Node) -> DamageStatus {
     let wrong = node.data.wrong(WRONG_LISTED_MAX).into_iter().map(|WrongPart { id, range }| WrongBytes {
         ino: id.ino,

@@ -1,4 +1,5 @@
-//! For checking the formation while it is in use: pages of records and subfiles, and watches. All of it only looks.
+//! Handlers for checks of a running formation: pages of records and subfiles, and watches. None of them changes
+//! anything.
 
 use std::ops::ControlFlow;
 
@@ -16,7 +17,7 @@ use crate::step::Handle;
 
 /// Bytes of a record on the wire besides key and value.
 const RECORD_EXTRA: usize = 14;
-/// Most subfiles of one answer: each may name many places.
+/// Most subfiles in one reply, as each may list many places.
 const SUBFILES_MAX: usize = 512;
 /// Bytes of a subfile on the wire besides its places and what is wrong with it.
 const SUBFILE_EXTRA: usize = 64;
@@ -28,7 +29,7 @@ impl Handle for op::ListRecords {
     }
 }
 
-/// Some of a node's records.
+/// Returns a page of a node's records.
 #[must_use]
 pub fn record_page(records: &Records, request: &ListRecordsRequest) -> RecordPage {
     let slots = records.slots();
@@ -106,7 +107,7 @@ impl Handle for op::ListSubfiles {
     }
 }
 
-/// What is told of a subfile.
+/// Returns what a check needs about a subfile.
 #[must_use]
 pub fn subfile_facts(found: ListedSubfile) -> SubfileFacts {
     let ListedSubfile { id, len, allocated, header, .. } = found;

@@ -36,6 +36,7 @@ impl Handle for op::SetContract {
                 node.make_ready_for_digest(ctx, &inode)?;
             }
             mode::DIR if inode.attr.is_spread() => {
+                // The same lock is taken there: holding it would wait for itself.
                 drop(size);
                 return node.set_spread(ctx, ino, |inode, now| {
                     (inode.attr.contract, inode.attr.ctime) = (contract, now);
@@ -62,12 +63,13 @@ impl Handle for op::SetContract {
 }
 
 impl Node {
-    /// The contract that holds for an inode. Asks the keeper of partitions if need be, so not from the peer lane.
+    /// Returns the contract that holds for an inode. Asks the keeper of partitions if need be, so not from the peer
+    /// lane.
     pub(super) fn contract(&self, attr: &Attr) -> FsResult<Contract> {
         self.contract_of(attr, attr.contract)
     }
 
-    /// The contract that holds for an inode with this one of its own.
+    /// Returns the contract that holds for an inode with this one of its own.
     fn contract_of(&self, attr: &Attr, own: Option<Contract>) -> FsResult<Contract> {
         match (own, attr.layout.partition()) {
             (Some(own), _) => Ok(own),
@@ -76,8 +78,8 @@ impl Node {
         }
     }
 
-    /// Gives a file another contract by a cut at its present size: its new epoch has every client ask for the attributes
-    /// before it reads or writes on. The caller has the size locked.
+    /// Gives a file another contract by a cut at its present size: its new epoch has every client ask for the
+    /// attributes before it reads or writes on. The caller has the size locked.
     fn cut_to_contract(
         &self,
         ctx: &Ctx<'_>,
@@ -117,9 +119,9 @@ impl Node {
         self.carry_out_begun(ctx, ino.slot(), Intent::Cut(cut), begin)
     }
 
-    /// Looks whether a file can be laminated, and refuses at its targets what clients that have gone away may still have
-    /// under way: from then on its content changes only with its data version, or is marked by them. The caller has the
-    /// size locked.
+    /// Looks whether a file can be laminated, and refuses at its targets what clients that have gone away may still
+    /// have under way: from then on its content changes only with its data version, or is marked by them. The caller
+    /// has the size locked.
     fn make_ready_for_digest(&self, ctx: &Ctx<'_>, inode: &Inode) -> FsResult<()> {
         let before = self.contract(&inode.attr)?;
         self.check_may_change(&inode.attr, before, Contract::Laminated, ctx.client)?;
@@ -172,8 +174,8 @@ impl Node {
         Err(FsError::with(Errno::EBUSY, text))
     }
 
-    /// Refuses a file that a client has open, or may have, but this one. Under the session contract clients cache content that
-    /// nobody would have them send; and a kernel that opened the file under another one tells of no close.
+    /// Refuses a file that a client has open, or may have, but this one. Under the session contract clients cache
+    /// content that nobody would have them send; and a kernel that opened the file under another one tells of no close.
     fn check_not_open(&self, ino: Ino, allowed: Option<ClientId>) -> FsResult<()> {
         // In this order: a client that reclaims in between is among the holders.
         let mut holders = self.sessions.awaiting();

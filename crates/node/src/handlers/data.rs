@@ -21,7 +21,7 @@ use crate::proxy::is_making_room;
 use crate::session::{Ctx, request};
 use crate::step::Handle;
 
-/// How much of a read is brought at a time where all of it does not fit beside what else is on the volume.
+/// Bytes of a read that are brought in at a time, where not all of it fits beside what else is on the volume.
 const READ_PIECE: u64 = 64 << 10;
 
 /// Reads straight into the caller's buffers, so it has its own row shape.
@@ -104,7 +104,7 @@ pub fn write(
     })
 }
 
-/// As [`write`], at several places, which begin where the request says.
+/// Like [`write`], at several places, the first of which is at the request's offset.
 pub fn write_places(
     node: &Node,
     request: &WriteRequest,
@@ -179,8 +179,8 @@ impl Handle for op::SyncSubfile {
 }
 
 impl Node {
-    /// Has `send` send a range of a subfile's data from its file, if all of it is there; see
-    /// [`bivouac_store::DataStore::send_part`].
+    /// Calls `send` with a range of a subfile straight from its file, if all of it is there; see
+    /// [`bivouac_store::DataStore::send_part`]. Returns true if it was sent.
     pub fn send_part(
         &self,
         ino: Ino,
@@ -191,7 +191,7 @@ impl Node {
     ) -> bool {
         let Ok(id) = self.subfile(ino, target) else { return false };
         let begun = Instant::now();
-        // What has to be brought first is a hole in the file.
+        // Content that has to be brought in first is a hole in the file.
         let Ok(_here) = self.bring(ino, target, range.start, range.end - range.start) else { return false };
         let sent = self.data.send_part(id, epoch, range, send).unwrap_or(false);
         if sent {

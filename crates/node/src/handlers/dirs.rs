@@ -64,12 +64,12 @@ struct Filling {
     room: usize,
     each: usize,
     used: usize,
-    /// Whether no entry was left out as damaged.
+    /// False if an entry was left out as damaged.
     is_whole: bool,
 }
 
 impl Node {
-    /// Entries of a compact directory.
+    /// Returns the entries of a compact directory.
     fn compact_page(&self, request: &ReadDirRequest) -> FsResult<Filling> {
         self.check_compact(request.ino)?;
         let mut filling = Filling::new(request);
@@ -90,7 +90,7 @@ impl Node {
         }
     }
 
-    /// Entries of a spread directory: from the cookie's slot on, as far as the slots are this node's.
+    /// Returns the entries of a spread directory: from the cookie's slot on, as far as the slots are this node's.
     fn shard_page(&self, request: &ReadDirRequest) -> FsResult<Filling> {
         let first = slot_of_hash(request.cookie.saturating_add(1), self.map.slot_count());
         if !self.owns(first) {
@@ -122,7 +122,7 @@ impl Node {
         });
     }
 
-    /// For how long a client may cache entries and their attributes.
+    /// Returns for how long a client may cache entries and their attributes, in milliseconds.
     fn lease_of_page(&self, ctx: &Ctx<'_>, request: &ReadDirRequest, entries: &[DirEntry]) -> u32 {
         let of_entry = |entry: &DirEntry| match request.shard {
             true => slot_of_hash(entry.cookie, self.map.slot_count()),

@@ -1,5 +1,5 @@
-//! Layouts, partitions and contracts as extended attributes: `user.bivouac.layout` shows and sets, `user.bivouac.partition` and
-//! `user.bivouac.contract` show.
+//! Layouts, partitions and contracts as extended attributes: `user.bivouac.layout` shows and sets,
+//! `user.bivouac.partition` and `user.bivouac.contract` show.
 
 use bivouac_types::{
     CONTRACT_XATTR, Contract, DIGEST_XATTR, Errno, FsError, FsResult, Ino, Layout, PartitionId, Placement,
@@ -20,11 +20,11 @@ pub const PARTITION_XATTR: &[u8] = b"user.bivouac.partition";
 /// The placement of a directory that leaves everything to its partition.
 const OF_PARTITION: &str = "partition";
 
-/// What new files of a directory get, or what a file has got; no placement leaves all to the partition.
+/// Placement that new files of a directory get, or that a file has; without a placement the partition decides.
 type FilePlacement = (Layout, Option<Placement>);
 
 impl Node {
-    /// The value of an attribute that is made from something else; `None` for any other.
+    /// Returns the value of an attribute that is made from something else; `None` for any other.
     pub(super) fn made_value(&self, ctx: &Ctx<'_>, inode: &Inode, name: &[u8]) -> FsResult<Option<String>> {
         if !has_layout(inode) {
             return Ok(None);
@@ -54,7 +54,7 @@ impl Node {
         }
     }
 
-    /// The digest that was taken of a file when it was laminated, in hexadecimal digits.
+    /// Returns the digest that was taken of a file when it was laminated, in hexadecimal digits.
     fn kept_digest(&self, ino: Ino) -> Option<String> {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         self.records.read(ino.slot(), &xattr_key(ino, DIGEST_XATTR), |bytes| bytes.map(hex))
@@ -72,6 +72,7 @@ impl Node {
         let (layout, placement) = said;
         match inode.attr.mode & mode::TYPE {
             mode::DIR if inode.attr.is_spread() => {
+                // The same lock is taken there: holding it would wait for itself.
                 drop(size);
                 self.set_spread(ctx, ino, |inode, now| {
                     inode.attr.layout = layout;
@@ -83,6 +84,7 @@ impl Node {
             mode::DIR => {
                 let mut change = self.change_at(&[ino.slot()], &[Item::Attrs(ino)])?;
                 inode = change.inode(ino)?;
+                // The text was read with the partition of before: a change since must not be undone by it.
                 if inode.attr.layout.partition() != layout.partition() {
                     return Err(FsError::with(Errno::EBUSY, "the directory has come to another partition"));
                 }
@@ -104,7 +106,7 @@ impl Node {
         }
     }
 
-    /// What holds for an inode: of a directory that leaves it to its partition, what that says.
+    /// Returns the placement in force for an inode: the partition's, for a directory that leaves it to that.
     fn effective(&self, inode: &Inode) -> FsResult<FilePlacement> {
         let layout = inode.attr.layout;
         match (inode.placement, layout.partition()) {

@@ -28,7 +28,8 @@ impl Node {
         if !is_done {
             self.link_locked(ctx, request, name)?;
         }
-        // Still under the lock: once it is released, others may remove this name, and all others, and the inode with it.
+        // Still under the lock: once it is released, others may remove this name, and all others, and the inode with
+        // it.
         Ok(match self.attr_of(ctx, request.ino) {
             Err(error) if is_done && error.errno() == Errno::ENOENT => Err(FsError::with(
                 Errno::EIO,
@@ -50,7 +51,7 @@ impl Node {
         self.carry_out(ctx, place.slot, Intent::Link(new))
     }
 
-    /// All records are this node's: one transaction.
+    /// Links in one transaction, where all records are this node's.
     fn link_here(&self, ctx: &Ctx<'_>, ino: Ino, (place, name): (&EntryPlace, &[u8])) -> FsResult<()> {
         let [slot, book] = place.slots();
         let items = [place.items(), vec![Item::Attrs(ino)]].concat();

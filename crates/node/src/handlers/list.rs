@@ -64,7 +64,7 @@ fn read(node: &Node, list: &ListRequest, reply: &mut Reply<'_>) -> FsResult<List
     Ok(done)
 }
 
-/// Where in the subfile, and the buffers for what is there.
+/// Offset in the subfile, and buffers for what is there.
 type ListPart<'b> = (u64, Vec<&'b mut [u8]>);
 
 fn len_of((_, parts): &ListPart<'_>) -> u64 {
@@ -163,7 +163,7 @@ fn write(node: &Node, call: &Call<'_>, list: &ListRequest) -> FsResult<ListDone>
     Ok(done)
 }
 
-/// As [`take_front`], of what is only read.
+/// Like [`take_front`], for memory that is only read.
 fn front_of<'b>(rest: &mut VecDeque<&'b [u8]>, mut len: usize) -> Vec<IoSlice<'b>> {
     let mut taken = Vec::new();
     while len > 0

@@ -45,6 +45,7 @@ impl Node {
         if let Some(dentry) = self.dentry(&place)? {
             return self.existing(ctx, &place, dentry, request);
         }
+        // Before the transaction that makes the inode: the client's record is written by one of its own.
         if request.open.is_some() {
             self.sessions.note(&self.records, ctx.client)?;
         }
@@ -56,7 +57,7 @@ impl Node {
         }
     }
 
-    /// All records are this node's: one transaction.
+    /// Makes the entry and its inode in one transaction, where all records are this node's.
     pub(super) fn make_here(
         &self,
         ctx: &Ctx<'_>,
@@ -97,7 +98,7 @@ impl Node {
         Ok(Made { found, existed: false })
     }
 
-    /// The inode of a new directory belongs to a peer.
+    /// Makes a directory whose inode belongs to a peer.
     fn make_there(&self, ctx: &Ctx<'_>, place: &EntryPlace, name: &Name, inode: Inode) -> FsResult<Made> {
         let is_bound = self.is_bound(inode.attr.layout.partition());
         let site = is_bound.then(|| SiteFile::named_here(place.dir, name.as_bytes()));
@@ -108,7 +109,7 @@ impl Node {
         Ok(Made { found, existed: false })
     }
 
-    /// The answer for a name that is taken.
+    /// Returns the answer for a name that is taken.
     fn existing(
         &self,
         ctx: &Ctx<'_>,
@@ -125,7 +126,7 @@ impl Node {
         }
     }
 
-    /// The answer to a request that was carried out before.
+    /// Returns the answer to a request that was carried out before.
     fn made_before(&self, ctx: &Ctx<'_>, ino: Ino, request: &MakeRequest<'_>) -> FsResult<Made> {
         // Where it was made may have changed: nothing is promised.
         let dentry = Dentry { ino, kind: request.mode & mode::TYPE };

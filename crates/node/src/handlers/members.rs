@@ -30,7 +30,7 @@ impl Handle for op::Reached {
     }
 }
 
-/// The node that asks.
+/// Returns the node that asks.
 fn asker(ctx: &Ctx<'_>) -> FsResult<NodeId> {
     peer_of(ctx.client).ok_or_else(|| FsError::with(Errno::EPROTO, "only nodes watch each other"))
 }

@@ -66,11 +66,11 @@ impl Change<'_> {
         self.txn.put(Ino::ROOT.slot(), &moves_key(client), &turn.to_bytes());
     }
 
-    /// Whether another node has the lock.
+    /// Returns true if another node has the turn at moving directories.
     fn is_moving(&self, client: ClientId) -> bool {
         let (own, mut others) = (moves_key(client), false);
         self.txn.scan(Ino::ROOT.slot(), &table(b'M'), &table(b'M'), |key, value| {
-            // A record that cannot be read must not let two move at once.
+            // A damaged record counts as held: two nodes must not move directories at once.
             others |= key != own && MoveTurn::from_bytes(value).map_or(true, |turn| turn.held);
             ControlFlow::Continue(())
         });
@@ -117,7 +117,7 @@ impl Node {
         self.step::<op::UnlockRename>(self.home_of(Ino::ROOT)?, steps, 0, Ticket { ticket })
     }
 
-    /// A killed daemon may have had the lock. If it left no change that needs it, it is given back.
+    /// Gives back the lock that a killed daemon may have had, if it left no change that needs it.
     pub(crate) fn adopt_moves_lock(&self) -> FsResult<()> {
         if !self.locks.is_kept(LockTarget::Moves) {
             self.reaper.add(Job::Moves(self.allocator.next(&self.records)?));

@@ -14,6 +14,7 @@ use crate::uses::UsedFile;
 impl Handle for op::Open {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: OpenRequest) -> FsResult<Seen> {
         let OpenRequest { ino, id, floor, truncate } = request;
+        // A later daemon has to know whose opens to wait for.
         node.sessions.note(&node.records, ctx.client)?;
         node.hear_of_opens(ctx.client, floor)?;
         // Registered before it is looked at: an unlink in between then leaves it alive.
@@ -35,6 +36,7 @@ impl Handle for op::Open {
         });
         let opened = opened.and_then(|attr| node.hold_nameless(ctx.client, &attr));
         let is_superseded = || ctx.connection.is_superseded();
+        // Not if its own repetition has overtaken it: the open is that one's then.
         if opened.is_err() && node.opens.remove_unless(ino, ctx.client, id, is_superseded) {
             node.release_orphan(ino, ctx.client);
         }
@@ -42,7 +44,8 @@ impl Handle for op::Open {
     }
 }
 
-/// Nobody reads this: the client has the answer of the repetition, or has given up.
+/// Returns the error for an open that its own retransmission overtook. The client has the reply to that, or has given
+/// up.
 fn overtaken() -> FsError {
     FsError::with(Errno::EIO, "an open arrived behind its own repetition")
 }
@@ -52,7 +55,7 @@ fn too_many(home: NodeId) -> FsError {
 }
 
 impl Node {
-    /// One more open.
+    /// Registers an open.
     ///
     /// # Errors
     /// `EMFILE` when there are too many; `EIO`, which nobody reads, for one that comes too late.
@@ -65,14 +68,14 @@ impl Node {
         if self.opens.add(ino, client, open, is_overtaken) { Ok(()) } else { Err(overtaken()) }
     }
 
-    /// Who asks for anything has said before what it has open, if it has anything open.
+    /// Ends the wait for a client's reclaim, at its first other request: it has reclaimed before whatever it has open.
     pub(crate) fn reclaim(&self, client: ClientId) {
         if self.sessions.has_reclaimed(client) {
             self.release_orphans(client);
         }
     }
 
-    /// A client says that none of its opens below `floor` is under way. What earlier processes of it had open, and
+    /// Takes note that none of a client's opens below `floor` is under way. What earlier processes of it had open, and
     /// it has not said again, is not open any more.
     fn hear_of_opens(&self, client: ClientId, floor: OpenId) -> FsResult<()> {
         match self.sessions.raise_floor(client, floor) {
@@ -102,7 +105,8 @@ impl Node {
         Ok(())
     }
 
-    /// Who opens an inode that has no name is remembered over restarts like those who had it open before.
+    /// Records an opener of an inode without names, so that it is kept over restarts as for those who had it open
+    /// before.
     fn hold_nameless(&self, client: ClientId, attr: &Attr) -> FsResult<Attr> {
         if attr.nlink == 0 && attr.is_file() {
             self.hold_orphan(attr.ino, client)?;
@@ -174,8 +178,8 @@ mod tests {
 
     const A: ClientId = ClientId(9);
 
-    /// S391. Between the moment at which a client was taken for heard and the one at which its opens were known, an unlink
-    /// found nobody who had the file open, and removed it.
+    /// S391. Between the moment at which a client was taken for heard and the one at which its opens were known, an
+    /// unlink found nobody who had the file open, and removed it.
     #[test]
     fn who_reclaims_is_found_by_an_unlink_at_every_moment() {
         let dir = tempfile::tempdir().unwrap();

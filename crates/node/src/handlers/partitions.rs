@@ -19,7 +19,7 @@ use crate::session::Ctx;
 use crate::step::Handle;
 use bivouac_session::Item;
 
-/// Most bytes of partitions in one answer, unless one alone has more.
+/// Most bytes of partitions in one reply, unless a single one has more.
 const PAGE_BYTES: usize = 1 << 16;
 
 impl Handle for op::ListPartitions {
@@ -119,7 +119,7 @@ impl Node {
         self.partition(id).map(|partition| (*partition).clone())
     }
 
-    /// Whether a directory can become the root of a partition; the one that it is in.
+    /// Checks that a directory can become the root of a partition; returns the partition that it is in.
     fn check_directory(&self, ctx: &Ctx<'_>, dir: Ino) -> FsResult<PartitionId> {
         if dir == Ino::ROOT {
             let text = "the formation's own directory is the root partition's: name one below it";
@@ -162,7 +162,10 @@ impl Node {
         Ok(partition)
     }
 
-    /// Its directory is gone, and with it all files of the partition that have names.
+    /// Marks a partition as removed, whose directory is gone, and with it the names of all its files.
+    ///
+    /// # Errors
+    /// `ENOTEMPTY` while the directory exists.
     fn remove_partition(&self, ctx: &Ctx<'_>, id: PartitionId) -> FsResult<Partition> {
         let partition = self.partitions.get(id).ok_or_else(|| none(id))?;
         match self.attr_of(ctx, partition.dir) {
@@ -193,6 +196,7 @@ impl Node {
     /// Tells a node of all partitions.
     pub(crate) fn tell_partitions(&self, node: NodeId) -> FsResult<()> {
         let steps = StepContext { background: true, ..StepContext::question(SYSTEM) };
+        // One that is being made is told by its intent, or comes to nothing.
         self.partitions
             .all()
             .iter()
@@ -217,7 +221,7 @@ impl Node {
         }
     }
 
-    /// What was changed while this daemon was not there is told or asked for, if there are partitions at all.
+    /// Queues the exchange of partitions that changed while this daemon was not running, if there are any partitions.
     pub(crate) fn adopt_partitions(&self) {
         if self.partitions.all().is_empty() {
             return;
@@ -235,7 +239,7 @@ impl Node {
     }
 }
 
-/// Whether a directory has nothing that would have to change its partition.
+/// Checks that a directory has no entries that would have to change their partition.
 fn check_empty(entries: u64, is_spread: bool) -> FsResult<()> {
     if entries > 0 {
         let text = format!(
@@ -250,7 +254,7 @@ fn check_empty(entries: u64, is_spread: bool) -> FsResult<()> {
     Ok(())
 }
 
-/// Whether these settings may take the place of the partition's.
+/// Checks that these settings may replace the partition's.
 fn check_change(partition: &Partition, version: u32, settings: &PartitionSettings) -> FsResult<()> {
     if partition.version != version {
         let text = format!("{} was changed meanwhile: look at it and try again", partition.id);

@@ -23,14 +23,15 @@ impl Handle for op::Put {
     }
 }
 
-/// Bytes of content.
+/// Returns the number of bytes of content.
 fn length(ctx: &Ctx<'_>) -> u64 {
     ctx.payload.iter().map(|piece| piece.len() as u64).sum()
 }
 
 impl Node {
-    /// The file gets its name first, and its size and time with the last transaction: until then it is an empty file, and
-    /// what was written of it belongs to its inode, so that nothing is left over if this process is killed in between.
+    /// Makes the file, which gets its name first, and its size and time with the last transaction: until then it is an
+    /// empty file, and what was written of it belongs to its inode, so that nothing is left over if this process is
+    /// killed in between.
     fn put(&self, ctx: &Ctx<'_>, request: &PutRequest<'_>, name: &Name) -> FsResult<Seen> {
         let _entry = self.lock_entries(&[(request.parent, name)])?;
         let ino = match self.entry_done_before(ctx, request.parent, name)? {
@@ -116,7 +117,10 @@ fn not_here(why: &str) -> FsError {
     FsError::with(Errno::EOPNOTSUPP, format!("{why}: make the file, write it and set its attributes"))
 }
 
-/// Whether a file that was begun before is complete; if not, it is as it was when it got its name.
+/// Returns true if a file that was begun before is complete, false if it is as it was when it got its name.
+///
+/// # Errors
+/// `EIO` if it is neither.
 fn is_put(attr: &Attr, request: &PutRequest<'_>, len: u64) -> FsResult<bool> {
     let done = (attr.size, attr.mtime) == (len, request.mtime);
     if done || (attr.size, attr.epoch) == (0, 0) {

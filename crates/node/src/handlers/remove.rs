@@ -46,8 +46,8 @@ impl Node {
         self.patiently(|| self.remove_once(ctx, removal))
     }
 
-    /// Removes a name that is gone at the source. What was seen of it there is forgotten in the same transaction, so that
-    /// no deletion follows it: what comes back under the name was deleted by nobody.
+    /// Removes a name that is gone at the source. What was seen of it there is forgotten in the same transaction, so
+    /// that no deletion follows it: what comes back under the name was deleted by nobody.
     pub(crate) fn remove_gone_there(
         &self,
         parent: Ino,
@@ -80,6 +80,7 @@ impl Node {
             return Err(Errno::EOPNOTSUPP.into());
         }
         if self.map.home(dentry.ino) == Some(self.id) {
+            // A directory in front of site storage looks empty until its names are here.
             if want_dir {
                 self.bring_entries(dentry.ino)?;
             }
@@ -109,7 +110,7 @@ impl Node {
         })
     }
 
-    /// All records are this node's: one transaction.
+    /// Removes in one transaction, where all records are this node's.
     fn remove_here(
         &self,
         ctx: &Ctx<'_>,
@@ -120,6 +121,7 @@ impl Node {
         let [slot, book] = place.slots();
         let items = [place.items(), vec![Item::Attrs(dentry.ino)]].concat();
         let mut change = self.change_at(&[slot, book, dentry.ino.slot()], &items)?;
+        // Compared again under the locks of the slots: the name may lead elsewhere by now.
         if change.dentry(place)? != Some(dentry) {
             return Err(Errno::EBUSY.into());
         }

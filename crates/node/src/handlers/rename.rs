@@ -19,9 +19,9 @@ use bivouac_session::Item;
 const NOREPLACE: u32 = 1;
 /// `RENAME_EXCHANGE` of the kernel.
 const EXCHANGE: u32 = 2;
-/// Another directory has come to the name: another turn at moving directories is needed. Nobody outside sees it.
+/// Another directory has got the name, so that another turn at moving directories is needed. Never sent to clients.
 const OTHER_DIR: Errno = Errno::EDEADLK;
-/// How deep a tree may be before a walk to the root is taken for damage.
+/// Depth at which a walk to the root is taken for a cycle, which is damage.
 const DEPTH_MAX: usize = 100_000;
 
 /// A rename with checked names.
@@ -29,7 +29,7 @@ struct CheckedRename<'a> {
     request: &'a RenameRequest<'a>,
     name: Name,
     new_name: Name,
-    /// The turn at moving directories, and the directory that may be moved in it.
+    /// The turn at moving directories, and the directory that it was checked for.
     turn: Option<(u64, Ino)>,
 }
 
@@ -60,13 +60,16 @@ impl Handle for op::Rename {
 }
 
 impl Node {
-    /// Renames, in a turn at moving directories if it moves one; [`OTHER_DIR`] if that is another one than it was.
+    /// Renames, within a turn at moving directories if it moves one. Returns [`OTHER_DIR`] if that is another directory
+    /// than the one checked.
     fn rename(&self, ctx: &Ctx<'_>, wanted: &mut CheckedRename<'_>) -> FsResult<()> {
         let request = wanted.request;
         let Some(source) = self.rename_source(ctx, wanted)? else { return Ok(()) };
         if let Some(dir) = source.filter(|source| source.kind == mode::DIR) {
             self.check_movable(dir.ino)?;
         }
+        // Only a directory that changes its parent can become its own ancestor; an exchange may move one in either
+        // direction.
         let across = source.is_some_and(|d| d.kind == mode::DIR) && request.parent != request.new_parent;
         if !across && request.flags & EXCHANGE == 0 {
             return self.patiently(|| self.rename_locked(ctx, wanted));
@@ -81,7 +84,7 @@ impl Node {
 }
 
 impl Node {
-    /// What is to be moved, if it is there; nothing at all if it has been moved.
+    /// Returns the entry to be moved, if it exists; `None` if the rename was carried out before.
     fn rename_source(&self, ctx: &Ctx<'_>, wanted: &CheckedRename<'_>) -> FsResult<Option<Option<Dentry>>> {
         let (dir, name) = (wanted.request.parent, &wanted.name);
         let _dir = self.owns(dir.slot()).then(|| self.locks.lock(LockTarget::Dir(dir))).transpose()?;
@@ -94,7 +97,10 @@ impl Node {
         }
     }
 
-    /// Others may be at the same entries between a look and the change; then the look is repeated.
+    /// Repeats `act` while other requests interfere between its checks and its change, up to the grace time.
+    ///
+    /// # Errors
+    /// `EBUSY` after that time.
     pub(super) fn patiently<T>(&self, act: impl Fn() -> FsResult<T>) -> FsResult<T> {
         let mut pause = None;
         loop {
@@ -123,6 +129,7 @@ impl Node {
         }
         let place = self.place(parent, &wanted.name)?;
         let source = self.dentry(&place)?.ok_or(Errno::ENOENT)?;
+        // Checked under the locks: the name may lead to another directory than when the turn was taken.
         let moves = source.kind == mode::DIR && parent != new_parent;
         if moves && wanted.turn.is_none_or(|(_, checked)| checked != source.ino) {
             return Err(OTHER_DIR.into());
@@ -144,7 +151,7 @@ impl Node {
         if node == self.id && self.all_here([Some(source), target]) {
             let new_place = self.place(new_parent, &wanted.new_name)?;
             match self.rename_here(ctx, wanted, (&place, source), (&new_place, target)) {
-                // A spread directory is replaced: all nodes have a part of it.
+                // A spread directory is to be replaced, which all nodes have shards of.
                 Err(error) if error.errno() == Errno::EREMOTE => {}
                 outcome => return outcome,
             }
@@ -153,7 +160,7 @@ impl Node {
         self.carry_out(ctx, place.slot, Intent::Rename(wanted.to_move(source, target, partition)))
     }
 
-    /// All records are this node's: one transaction.
+    /// Renames in one transaction, where all records are this node's.
     fn rename_here(
         &self,
         ctx: &Ctx<'_>,
@@ -173,6 +180,7 @@ impl Node {
         if request.flags & EXCHANGE != 0 {
             self.callbacks.moves_to(ctx.origin, place.name_item());
         }
+        // Looked up before the slots were locked: both names may lead elsewhere by now.
         if change.dentry(place)? != Some(source) || change.dentry(new_place)? != target {
             return Err(Errno::EBUSY.into());
         }
@@ -185,6 +193,7 @@ impl Node {
         if let Some(replaced) = target.filter(|_| request.flags & EXCHANGE == 0) {
             change.inode(replaced.ino)?.attr.check_changeable()?;
         }
+        // Not `must_fit`: moves have to succeed where there is no memory to create anything.
         change.txn.bound_growth();
         match target {
             Some(target) if request.flags & EXCHANGE != 0 => {
@@ -201,19 +210,18 @@ impl Node {
         change.commit_for(ctx, place.slot, 0)
     }
 
-    /// Refuses to put something in the place of a laminated file: whoever reads under the name would read another
-    /// content.
+    /// Refuses to replace a laminated file: its readers under that name would get other content.
     fn check_replaceable(&self, ctx: &Ctx<'_>, replaced: Dentry) -> FsResult<()> {
         match self.attr_of(ctx, replaced.ino) {
             Ok(attr) => attr.check_changeable(),
-            // It goes just now; what its name leads to then is compared with what was found here.
+            // It is being removed; what its name leads to then is compared with what was found here.
             Err(error) if error.errno() == Errno::ENOENT => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Refuses a change whose condition is not met by what the name leads to. A file whose home is the node of the
-    /// name is compared again in the transaction that replaces or removes it.
+    /// Refuses a change whose condition is not met by what the name leads to. If that file's home is here, it is
+    /// checked again in the transaction that replaces or removes it.
     pub(super) fn check_expected(
         &self,
         ctx: &Ctx<'_>,
@@ -231,14 +239,14 @@ impl Node {
         }
     }
 
-    /// As [`Node::check_expected`], of a file of this node in the transaction that replaces or removes it.
+    /// Like [`Node::check_expected`], for a file of this node, in the transaction that replaces or removes it.
     pub(super) fn check_expected_in(
         &self,
         change: &Change<'_>,
         target: Option<Dentry>,
         expected: &ExpectedFile,
     ) -> FsResult<()> {
-        // Somebody may have written to it since it was looked at, or may write without telling from now on.
+        // A client may have written to it since, or may write without a message from now on.
         if expected.data_version.is_some() && self.may_be_written(expected.ino) {
             return Err(unexpected());
         }
@@ -249,7 +257,7 @@ impl Node {
         dentries.into_iter().flatten().all(|dentry| self.map.home(dentry.ino) == Some(self.id))
     }
 
-    /// An entry of any node's directory, and the node that it is on.
+    /// Looks up an entry in any node's directory, and returns the node that the entry is on as well.
     fn look_up_anywhere(&self, ctx: &Ctx<'_>, dir: Ino, name: &Name) -> FsResult<(Option<Dentry>, NodeId)> {
         self.at_entry(dir, name, |node| {
             let question = EntryName { parent: dir, name: name.as_bytes() };
@@ -261,7 +269,7 @@ impl Node {
         })
     }
 
-    /// Refuses to move a directory into itself or below.
+    /// Refuses to move a directory into itself or below it.
     fn check_no_loop(&self, ctx: &Ctx<'_>, source: Option<Dentry>, new_parent: Ino) -> FsResult<()> {
         let Some(source) = source else { return Ok(()) };
         let mut ino = new_parent;
@@ -287,7 +295,7 @@ impl Node {
 }
 
 impl Change<'_> {
-    /// The new name leads to what the old one led to, and the old one goes.
+    /// Makes the new name lead to the inode of the old name, which is removed.
     fn move_over(
         &mut self,
         (place, source): (&EntryPlace, Dentry),
@@ -306,12 +314,13 @@ impl Change<'_> {
             Some(target) => self.replace_entry(&mut new_parent, new_place, target, source),
             None => self.add_entry(&mut new_parent, new_place, source),
         }
+        // Read only now: both names may be in one directory, whose record has just been changed.
         let mut parent = self.directory(place)?;
         self.remove_entry(&mut parent, place, source);
         Ok(())
     }
 
-    /// Each name leads to what the other one led to.
+    /// Exchanges the inodes that two names lead to.
     fn exchange(
         &mut self,
         (place, source): (&EntryPlace, Dentry),
@@ -319,6 +328,7 @@ impl Change<'_> {
     ) -> FsResult<()> {
         let mut new_parent = self.directory(new_place)?;
         self.replace_entry(&mut new_parent, new_place, target, source);
+        // Read only now, as in `move_over`.
         let mut parent = self.directory(place)?;
         self.replace_entry(&mut parent, place, source, target);
         Ok(())
@@ -344,7 +354,7 @@ impl CheckedRename<'_> {
     }
 }
 
-/// Refuses what is not the expected file.
+/// Refuses any file but the expected one.
 fn met(expected: &ExpectedFile, found: Option<Inode>) -> FsResult<()> {
     match found {
         Some(found) if expected.is_met_by(&found.attr) => Ok(()),
@@ -352,7 +362,7 @@ fn met(expected: &ExpectedFile, found: Option<Inode>) -> FsResult<()> {
     }
 }
 
-/// The error of a rename or an unlink whose condition does not hold.
+/// Returns the error of a rename or an unlink whose condition does not hold.
 pub(super) fn unexpected() -> FsError {
     FsError::with(
         Errno::ECANCELED,
@@ -360,17 +370,18 @@ pub(super) fn unexpected() -> FsError {
     )
 }
 
-/// Whether somebody else is at the same entries, or was faster.
+/// Returns true if another request was at the same entries.
 fn is_overtaken(error: &FsError) -> bool {
     matches!(error.errno(), Errno::EBUSY | Errno::EAGAIN)
 }
 
-/// Whether there is anything to do, by POSIX's rules for what may replace what.
+/// Returns true if there is anything to do, by POSIX's rules for what may replace what.
 fn may_replace(source: Dentry, target: Option<Dentry>, flags: u32) -> FsResult<bool> {
     let Some(target) = target else { return Ok(true) };
     if flags & NOREPLACE != 0 {
         return Err(Errno::EEXIST.into());
     }
+    // Two names of one inode: POSIX has rename do nothing, and succeed.
     if source.ino == target.ino {
         return Ok(false);
     }

@@ -48,7 +48,7 @@ impl Handle for op::SetBackup {
     }
 }
 
-/// The node that asks, which is another one.
+/// Returns the node that asks, which is another one.
 fn primary(node: &Node, ctx: &Ctx<'_>) -> FsResult<NodeId> {
     // What it asked for over an older connection it has asked for again.
     ctx.check_current()?;
@@ -57,21 +57,18 @@ fn primary(node: &Node, ctx: &Ctx<'_>) -> FsResult<NodeId> {
 }
 
 impl Node {
-    /// The replicas of another node's volumes here.
+    /// Returns the replicas of another node's volumes here.
     fn replica_of(&self, node: NodeId) -> FsResult<Arc<Replica>> {
         self.replicas.of((self.map.formation, node), &self.data)
     }
 
-    /// Has this node refuse the primary of a node's volumes, of which it keeps replicas, below an epoch, for good;
-    /// tells
-    /// where the replicas are. A daemon of the node may be started from them, with that epoch, once `wait_ms` is 0:
-    /// ask
-    /// again until it is.
+    /// Seals the replicas of a node's volumes: refuses their primary below `epoch`, for good, and returns where the
+    /// replicas are. A daemon of the node may be started from them, with that epoch, once `wait_ms` is 0: call again
+    /// until it is.
     ///
     /// # Errors
-    /// `EAGAIN` while the replicas do not have everything, `ESTALE` if they are of that epoch or a later one
-    /// already, and the
-    /// system's.
+    /// `EAGAIN` while the replicas are incomplete; `ESTALE` if they are of that epoch or a later one already; errors of
+    /// the system.
     pub fn seal_replica(&self, node: NodeId, epoch: u32) -> FsResult<SealedReplica> {
         if !self.peers.has(node) {
             return Err(FsError::with(
@@ -100,8 +97,7 @@ impl Node {
     ///
     /// # Errors
     /// `EOPNOTSUPP` in a formation without mirrors, `EINVAL` for a node that cannot be the backup, `ESTALE` for an
-    /// epoch that
-    /// is not above that of the mirror, and the system's.
+    /// epoch that is not above that of the mirror, and the system's.
     pub fn set_backup(&self, epoch: u32, backup: Option<NodeId>) -> FsResult<()> {
         let unprotected =
             || FsError::with(Errno::EOPNOTSUPP, "the volumes of this formation are not mirrored");
@@ -118,7 +114,7 @@ impl Node {
             .map_err(|error| FsError::from_io(&error, "change of the backup"))
     }
 
-    /// State of the mirror of this node's volumes; `None` if they are not mirrored.
+    /// Returns the state of the mirror of this node's volumes; `None` if they are not mirrored.
     #[must_use]
     pub fn mirror_status(&self) -> Option<MirrorStatus> {
         self.mirror.as_ref().map(|tended| tended.mirror.status())

@@ -8,8 +8,8 @@ use crate::proxy::{Evicted, making_room};
 use crate::session::Ctx;
 
 impl Node {
-    /// Does what adds records. If there is no room for them it is tried again: after garbage was removed, and, where it is
-    /// their volume that is full, after content went that site storage has as well.
+    /// Does what adds records. If there is no room for them it is tried again: after garbage was removed, and, where it
+    /// is their volume that is full, after content went that site storage has as well.
     pub(crate) fn with_room_for_names<T>(
         &self,
         ctx: &Ctx<'_>,

@@ -14,7 +14,7 @@ use crate::step::Handle;
 use crate::watch::ENTRIES_MOVE;
 
 impl Shard {
-    /// A shard without entries.
+    /// Returns a shard without entries.
     pub(crate) fn empty(inherited: Inherited, tx: u64) -> Shard {
         Shard { inherited, entries: 0, subdirs: 0, version: 0, tx, sealed: None }
     }
@@ -152,7 +152,7 @@ impl Handle for op::DirChanged {
 }
 
 impl Node {
-    /// A shard of a directory of which this node is the home has changed, or may have: then it is only asked.
+    /// Notes that a shard of a directory whose home is this node has changed, or may have: then it is only asked.
     pub(crate) fn dir_changed(&self, dir: Ino, who: NodeId, certain: bool) -> FsResult<()> {
         // Attributes of a spread directory are cached as S37 says, and not by lease.
         let mut change = self.change_at(&[dir.slot()], &[])?;
@@ -167,7 +167,7 @@ impl Node {
 }
 
 impl Change<'_> {
-    /// A spread directory's inode; `None` if it is gone, or did not spread after all.
+    /// Returns a spread directory's inode; `None` if it is gone, or did not spread after all.
     pub(crate) fn spread_dir(&self, dir: Ino) -> FsResult<Option<Inode>> {
         match self.inode(dir) {
             Err(error) if error.errno() == Errno::ENOENT => Ok(None),
@@ -175,7 +175,7 @@ impl Change<'_> {
         }
     }
 
-    /// Its entries have changed.
+    /// Sets a directory's times, after a change of its entries.
     pub(crate) fn touch_dir(&mut self, mut inode: Inode) {
         (inode.attr.mtime, inode.attr.ctime) = (self.now, self.now);
         self.put_inode(&inode);

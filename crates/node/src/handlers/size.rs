@@ -1,4 +1,4 @@
-//! Size and content times, which the home of a file keeps.
+//! Handlers of operations on the size and the content times of a file, at its home.
 
 use std::io::IoSlice;
 
@@ -19,14 +19,16 @@ use crate::record::{Inode, without_set_id};
 use crate::session::Ctx;
 use crate::step::Handle;
 
-/// The remembered outcome of a size change that made the file longer.
+/// Result, kept for retransmissions, of a size change that made the file longer.
 const GROWN: u64 = 1;
 
 impl Handle for op::Extend {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: ExtendRequest) -> FsResult<Extended> {
+        // Before the size is locked: see `Callbacks::begin`.
         let _quiet = node.recall_other_attr_leases(request.ino);
         let size = node.locks.lock(LockTarget::Size(request.ino))?;
         let (extended, may_have_grown) = node.extend(ctx, &request, 0)?;
+        // Kernels are notified without the size locked: see `Node::has_grown`.
         drop(size);
         if may_have_grown {
             node.has_grown(ctx.client, request.ino, extended.attr.size);
@@ -59,6 +61,8 @@ impl Handle for op::ExtendOver {
         let size = node.locks.lock(LockTarget::Size(ino))?;
         let mut inode = node.regular_file(ino)?;
         inode.attr.check_changeable()?;
+        // Bytes behind the end would show up in the hole: they are cut off first, and the client writes again with the
+        // new epoch.
         if inode.attr.epoch == epoch && start > inode.attr.size && node.stale_tails.may_have_tail(ino) {
             node.recall_size_lease(ino)?;
             inode = node.regular_file(ino)?;
@@ -75,8 +79,9 @@ impl Handle for op::ExtendOver {
 }
 
 impl Node {
-    /// Takes note of the end of a write and of a hole in front of its start, and says whether the file has grown, also by the
-    /// first try of this request, behind which others may not have been told. The caller holds the lock on the size.
+    /// Raises the size to the end of a write, counts the hole in front of its start, and returns true if the file has
+    /// grown. Also true for a retransmission: others may not have been notified by the first transmission. The caller
+    /// holds the size lock.
     fn extend(&self, ctx: &Ctx<'_>, request: &ExtendRequest, start: u64) -> FsResult<(Extended, bool)> {
         let mut change = self.change_of(request.ino)?;
         ctx.check_current()?;
@@ -103,7 +108,7 @@ impl Handle for op::Touch {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: InoOnly) -> FsResult<()> {
         let _quiet = node.recall_other_attr_leases(request.ino);
         node.inode(request.ino)?.attr.check_changeable()?;
-        // Before the version rises: nobody is told that one as a validator while the client goes on writing.
+        // Before the version rises, so that no client gets the new version as a validator while this one writes on.
         node.opens.mark_writer(request.ino, ctx.client);
         let mut change = node.change_of(request.ino)?;
         let mut inode = change.inode(request.ino)?;
@@ -114,7 +119,7 @@ impl Handle for op::Touch {
     }
 }
 
-/// What a write does to the attributes besides the size.
+/// Updates attributes as a write does, apart from the size.
 fn written(attr: &mut Attr, now: bivouac_types::Timestamp) {
     attr.mtime = now;
     attr.ctime = now;
@@ -147,6 +152,8 @@ impl Handle for op::Append {
         let len: u64 = ctx.payload.iter().map(|piece| piece.len() as u64).sum();
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
         let append = || {
+            // Within the lock of the size no other call gets this place; the size follows, as it must not lead to bytes
+            // that are not there.
             node.write_striped(&inode, offset, ctx.payload)?;
             let mut change = node.change_of(ino)?;
             let mut inode = change.inode(ino)?;
@@ -156,7 +163,7 @@ impl Handle for op::Append {
             change.commit_for(ctx, ino.slot(), offset)?;
             Ok(Appended { offset, attr: inode.attr })
         };
-        // What some targets took must not come up when somebody makes it longer.
+        // What some targets have taken must not appear when the file is made longer.
         let appended = append().inspect_err(|_: &FsError| node.mark_tails(vec![ino]))?;
         drop(size);
         node.has_grown(ctx.client, ino, end);
@@ -202,7 +209,7 @@ impl Handle for op::CutTail {
         let _size = node.lock_size(ino)?;
         let inode = node.regular_file(ino)?;
         if inode.attr.is_laminated() {
-            // Targets have refused what was behind its end.
+            // Targets have refused writes behind the end of a laminated file.
             return Ok(());
         }
         node.cut(ctx, &inode, inode.attr.size, inode.attr.layout)
@@ -210,8 +217,8 @@ impl Handle for op::CutTail {
 }
 
 impl Node {
-    /// Cuts or extends a file: once, however often it is asked for. Says what its operation leaves when it is done, too, see
-    /// [`CompletedOp`](crate::record::CompletedOp): [`GROWN`] if the file has grown, otherwise 0.
+    /// Truncates or extends a file, once for all transmissions of a request. Returns the attributes and the result kept
+    /// for retransmissions: [`GROWN`] if the file has grown, 0 otherwise.
     pub(crate) fn resize_once(&self, ctx: &Ctx<'_>, ino: Ino, size: u64) -> FsResult<(Attr, u64)> {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
@@ -245,12 +252,12 @@ impl Node {
         inode.attr.size = size;
         written(&mut inode.attr, change.now);
         change.put_inode(&inode);
-        // With the growth itself: a repetition may not cut what others append behind it.
+        // With the growth in one transaction: a retransmission must not cut off what others have appended since.
         change.commit_for(ctx, ino.slot(), done)?;
         Ok((inode.attr, done))
     }
 
-    /// Cuts a file, and lets it go on with a layout that only an empty file may change.
+    /// Truncates a file to `size`; an empty file may also get another layout.
     pub(crate) fn cut(
         &self,
         ctx: &Ctx<'_>,
@@ -263,14 +270,15 @@ impl Node {
         self.carry_out(ctx, ino.slot(), Intent::Cut(cut))
     }
 
-    /// Cuts off what clients that died may have left behind the end. This is nobody's operation: the one that
-    /// makes it necessary has yet to be done.
+    /// Cuts off what clients that died may have left behind the end. It is not the client's operation, which has yet to
+    /// be carried out.
     fn cut_rest(&self, ctx: &Ctx<'_>, inode: &Inode) -> FsResult<()> {
         self.cut(&ctx.for_nobody(), inode, inode.attr.size, inode.attr.layout)
     }
 
-    /// Gives a file a new epoch, and changes nothing else, if that is wanted once nobody else does: whoever goes by the present
-    /// one is refused by its targets, and shows no copies without asking, the asking client included. Then `done`.
+    /// Gives a file a new epoch, and changes nothing else, if `is_wanted` once the size is locked; then calls `done`.
+    /// Targets refuse requests with the present epoch from then on, and no client uses copies without asking, the one
+    /// of `ctx` included.
     pub(crate) fn raise_epoch(
         &self,
         ctx: &Ctx<'_>,
@@ -287,12 +295,12 @@ impl Node {
         Ok(())
     }
 
-    /// Gives a file a new epoch, and changes nothing else. The caller has the size locked.
+    /// Gives a file a new epoch, and changes nothing else. The caller holds the size lock.
     pub(super) fn cut_to_new_epoch(&self, ctx: &Ctx<'_>, attr: &Attr) -> FsResult<()> {
         let Attr { ino, size, epoch, layout, contract, .. } = *attr;
         let cut = Cut { ino, size, epoch: epoch.wrapping_add(1), layout, new_layout: layout, contract };
-        // Nobody's operation, as above; and no change of content, so times stay, and so does the data version unless a client
-        // has gone away that may have written: the cut ends what reminds of that.
+        // Not the client's operation, as above. Content stays, and so do times and data version, unless a client that
+        // may have written is gone: the cut removes the mark that remembers that.
         let begin = |_: &LoggedIntent| {
             let mut change = self.change_of(ino)?;
             if self.stale_tails.may_have_tail(ino) {
@@ -331,6 +339,8 @@ impl Node {
                 let step =
                     PeerRequest { payload: &pieces, ..PeerRequest::of_node(self.id, Op::Write, &body) };
                 let written = match self.peers.ask::<op::Write>(place.node, &step) {
+                    // The target lacks content of site storage around the range. As a step it may not fetch that
+                    // itself, which takes other nodes.
                     Err(error) if error.errno() == Errno::EINPROGRESS => {
                         self.have_brought(inode, &range)?;
                         self.peers.ask::<op::Write>(place.node, &step)
@@ -345,7 +355,7 @@ impl Node {
 }
 
 impl Node {
-    /// Has a peer bring a range of its subfile that a step is about to write.
+    /// Asks a peer to bring in, from site storage, the range of its subfile that a step is about to write.
     fn have_brought(&self, inode: &Inode, range: &bivouac_layout::TargetRange) -> FsResult<()> {
         let (ino, target) = (inode.attr.ino, range.target);
         let (whence, offset, len) = (self.whence(ino)?, range.subfile_offset, range.len);
@@ -356,7 +366,7 @@ impl Node {
     }
 }
 
-/// While the size is locked nobody cuts, so an append is never overtaken.
+/// Checks that a target accepted a write. While the size is locked nobody truncates, so the epochs must agree.
 fn accepted(written: &Written) -> FsResult<()> {
     if written.accepted {
         return Ok(());
@@ -367,7 +377,7 @@ fn accepted(written: &Written) -> FsResult<()> {
     ))
 }
 
-/// The payload as one slice; payloads come as one slice but for callers that gather.
+/// Returns the payload as one slice. Only callers that gather have several, which are copied.
 fn contiguous<'a>(payload: &'a [IoSlice<'a>]) -> std::borrow::Cow<'a, [u8]> {
     match payload {
         [one] => std::borrow::Cow::Borrowed(one),

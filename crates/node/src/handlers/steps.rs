@@ -1,5 +1,5 @@
-//! Steps of the peer lane. They call nobody, and each may come twice. One that came over a superseded connection is refused
-//! when its turn has come: its change may be over and undone, and nobody would undo it again.
+//! Handlers of steps on the peer lane. They ask no node, and each step may come twice. One over a superseded connection
+//! is refused under the lock: its change may be over and undone, and nobody would undo the step again.
 
 use bivouac_types::{Attr, Errno, ExpectedFile, FsError, FsResult, Ino, Name};
 use bivouac_wire::{
@@ -26,6 +26,7 @@ impl Handle for op::PutInode {
         }
         let mut change = node.change_at(&[request.ino.slot()], &[Item::Attrs(request.ino)])?;
         ctx.check_current()?;
+        // A repeated step: no other inode ever gets this number.
         if change.inode(request.ino).is_ok() {
             return Ok(());
         }
@@ -57,6 +58,7 @@ impl Handle for op::DropInode {
 impl Handle for op::RemoveDir {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: RemoveDirRequest) -> FsResult<RemovedDir> {
         let RemoveDirRequest { ino, sealed, aside } = request;
+        // Only of a directory whose names are all here is it known that it is empty.
         if node.is_unlisted(ino)? {
             return Err(not_listed(ino));
         }
@@ -69,6 +71,7 @@ impl Handle for op::RemoveDir {
             Some(_) => return Err(being_replaced(ino)),
             None => {}
         }
+        // The first transmission of this step has removed it, and its answer was lost.
         if change.inode(ino).is_err_and(|error| error.errno() == Errno::ENOENT) {
             return Ok(RemovedDir { record: Vec::new() });
         }
@@ -85,7 +88,7 @@ impl Handle for op::RestoreDir {
         let Some(inode) = change.take_aside(ino, ctx)? else { return Ok(()) };
         change.add_inode(&inode);
         change.commit()?;
-        // What its shards have told meanwhile was not heard: all of them are asked.
+        // Reports of its shards were dropped meanwhile: all shards are asked anew.
         node.gathers.forget(ino);
         Ok(())
     }
@@ -95,7 +98,7 @@ impl Handle for op::DropDir {
     fn handle(node: &Node, ctx: &Ctx<'_>, InoOnly { ino }: InoOnly) -> FsResult<()> {
         let mut change = node.change_at(&[ino.slot()], &[Item::Attrs(ino)])?;
         if let Some(inode) = change.take_aside(ino, ctx)? {
-            // As if it were there still: all that belongs to it goes.
+            // Put back first, so that everything that belongs to it is erased with it.
             change.add_inode(&inode);
             change.erase_inode(&inode);
         }
@@ -103,7 +106,7 @@ impl Handle for op::DropDir {
     }
 }
 
-/// The error of a request for a directory that a rename has set aside. The caller repeats it.
+/// Returns the error for a request about a directory that a rename has set aside. The caller retries.
 fn being_replaced(ino: Ino) -> FsError {
     FsError::with(Errno::EBUSY, format!("directory {ino} is being replaced"))
 }
@@ -121,7 +124,7 @@ impl Change<'_> {
     }
 
     fn removable_dir(&self, ino: Ino, sealed: bool) -> FsResult<Inode> {
-        // Its inode is hidden until the rename over it is finished or undone; until then its name is not free.
+        // Its inode is hidden until the rename over it is finished or undone; its name is not free until then.
         if self.aside(ino)?.is_some() {
             return Err(being_replaced(ino));
         }
@@ -134,7 +137,7 @@ impl Change<'_> {
         }
     }
 
-    /// Removes an empty directory's inode, but so that it can be restored, with all that belongs to it.
+    /// Removes an empty directory's inode in a way that can be undone: all that belongs to it stays.
     fn set_aside(&mut self, ino: Ino, sealed: bool, ctx: &Ctx<'_>) -> FsResult<Inode> {
         let inode = self.removable_dir(ino, sealed)?;
         let (driver, tx) = ctx.intent();
@@ -148,7 +151,7 @@ impl Change<'_> {
         bytes.map(|bytes| decode(bytes, "directory", ino)).transpose()
     }
 
-    /// A directory that this intent has set aside is so no longer.
+    /// Takes back a directory that this intent has set aside; `None` if it has not.
     fn take_aside(&mut self, ino: Ino, ctx: &Ctx<'_>) -> FsResult<Option<Inode>> {
         let aside = self.aside(ino)?.filter(|aside| (aside.driver, aside.tx) == ctx.intent());
         if aside.is_some() {
@@ -157,7 +160,7 @@ impl Change<'_> {
         Ok(aside.map(|aside| aside.inode))
     }
 
-    /// Tells a moved inode; a directory learns its parent.
+    /// Updates an inode that was moved: a directory gets its new parent.
     pub(crate) fn moved_to(&mut self, ino: Ino, parent: Ino, name: &[u8], back: bool) -> FsResult<()> {
         if self.aside(ino)?.is_some() {
             return Err(being_replaced(ino));
@@ -165,7 +168,7 @@ impl Change<'_> {
         let mut inode = self.inode(ino)?;
         inode.attr.ctime = self.now;
         if inode.attr.is_dir() {
-            // It may have been brought there since that was looked at.
+            // It may have come to site storage since `check_movable`.
             self.leave_site(ino, back)?;
             inode.parent = parent;
         }
@@ -180,7 +183,8 @@ impl Handle for op::AdjustLinks {
         let mut change = node.change_at(&[ino.slot()], &[Item::Attrs(ino)])?;
         ctx.check_current()?;
         if ctx.step_done(&change.txn, ino.slot())? {
-            // Gone when the earlier try took the last name; who asked for that needs no attributes.
+            // The inode is gone if the first transmission removed its last name; whoever asked for that needs no
+            // attributes.
             return change.inode(ino).map(|inode| inode.attr);
         }
         if change.inode(ino)?.attr.is_dir() {
@@ -195,15 +199,18 @@ impl Handle for op::AdjustLinks {
 impl Handle for op::InstallEntry {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: InstallEntryRequest<'_>) -> FsResult<()> {
         let (dir, name) = (request.parent, Name::new(request.name)?);
+        // A name that is not here may be at site storage.
         if node.is_unlisted(dir)? {
             return Err(not_listed(dir));
         }
-        // A peer must not change what a request of this node is about to change, or what is about to move.
+        // A step must not change what a request of this node is about to change, nor what a spreading is about to move.
+        // It cannot wait, so it only tries the locks, and the driver tries again.
+        // Requests of this node have these locks already, for the change that the step is part of.
         let own = ctx.client == node.as_client();
         let at_home = node.owns(dir.slot());
         let inside = (!own && at_home).then(|| node.locks.try_lock(LockTarget::Dir(dir)));
         let lock = (!own).then(|| node.locks.try_lock(Node::entry_target(dir, &name)));
-        // Looked at first: by the time of a repetition the directory may be spread, or gone.
+        // Checked first: by the time of a retransmission the directory may have spread, or be gone.
         for slot in [dir.slot(), node.hashed_slot(dir, &name)] {
             if node.owns(slot) && ctx.step_done(&node.change_at(&[slot], &[])?.txn, slot)? {
                 return Ok(());
@@ -211,10 +218,10 @@ impl Handle for op::InstallEntry {
         }
         let place = node.place(dir, &name)?;
         let [slot, book] = place.slots();
-        // Peers who ask for this tell the home, unless it is this node.
+        // A peer that asks for this notifies the home, unless the home is this node.
         let is_told = place.is_spread() && at_home;
         let home = if is_told { dir.slot() } else { slot };
-        // The file that is replaced, if it must have a certain content and is of this node.
+        // The file that is replaced, if its content is a condition and its home is here.
         let checked = request.expect.filter(|ino| request.expect_version.is_some() && node.owns(ino.slot()));
         let slots = [slot, book, home, checked.map_or(slot, Ino::slot)];
         let mut change = node.change_at(&slots, &place.items())?;
@@ -222,6 +229,7 @@ impl Handle for op::InstallEntry {
             return Ok(());
         }
         ctx.check_current()?;
+        // Only now: a step that was carried out before is answered without its locks.
         if matches!(lock, Some(None)) || matches!(inside, Some(None)) {
             return Err(FsError::with(Errno::EAGAIN, format!("entry '{name}' is being changed: try again")));
         }

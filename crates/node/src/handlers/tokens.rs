@@ -49,6 +49,7 @@ impl Handle for op::TakeTokens {
 impl Handle for op::ReturnTokens {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: ReturnTokensRequest) -> FsResult<()> {
         let ReturnTokensRequest { ino, life, upto, mode, ranges, is_lost } = request;
+        // Numbers of an earlier daemon's grants mean nothing here: what is left of those was reclaimed.
         if life == node.tokens.life() {
             node.tokens.free(|state| {
                 match is_lost {
@@ -140,12 +141,15 @@ impl Node {
             let attr = self.regular_file(ino)?.attr;
             ctx.check_current()?;
             let is_strict = self.contract(&attr)? == Contract::Strict;
+            // The contract may have changed while the request was queued.
             if !is_strict {
                 self.tokens.free(|state| state.manager.cancel(ino, ctx.client, call, &[]));
             }
             if !is_strict || Instant::now() >= until {
                 return Ok(TakenTokens { attr, grant: None });
             }
+            // A grant could overlap what a client has and has not said yet. Once all have, those that go on with tokens
+            // of an earlier daemon come first.
             if !self.sessions.awaiting().is_empty() || !(self.tokens.is_open() || wanted.1) {
                 bivouac_net::before_waiting();
                 if !self.tokens.park(RECLAIM_LOOK) {
@@ -166,8 +170,8 @@ impl Node {
                 }
                 RequestOutcome::Fence(fence) => {
                     self.fence_file(ctx, ino, fence)?;
-                    // However long that took, and whoever took its place for given up meanwhile: it is asked for once more, and
-                    // one that goes on with its call is granted at once.
+                    // However long that took, and whoever took its place for given up meanwhile: it is asked for once
+                    // more, and one that goes on with its call is granted at once.
                     (until, is_queued) = (until.max(Instant::now() + QUEUED_MAX), false);
                     continue;
                 }
@@ -201,14 +205,14 @@ impl Node {
         )
     }
 
-    /// Has clients give back the bytes that somebody needs, all at once. Returns whether all of them are free.
+    /// Recalls tokens from all their holders at once. Returns true if all of them are free.
     fn recall_tokens(&self, ino: Ino, recalls: &[Recall]) -> bool {
         let recall = |recall: &Recall| {
             let yielded = self.recall_from(ino, recall);
             self.take_back(ino, recall, yielded.as_ref())
         };
         let recalled = recalls.chunks(RECALLS_MAX).flat_map(|some| each_at_once(some, recall));
-        // Also behind one that is not free: all are asked.
+        // Evaluated to the end, also behind a holder that keeps its tokens: all are asked.
         recalled.filter(|is_free| *is_free != Some(true)).count() == 0
     }
 
@@ -244,8 +248,8 @@ impl Node {
         is_overdue
     }
 
-    /// Asks a client to give back what somebody needs. `None` if it does not answer, or cannot be asked: what a process that is
-    /// no mount has, it gives back at the end of each call.
+    /// Asks a client to give back what somebody needs. `None` if it does not answer, or cannot be asked: what a process
+    /// that is no mount has, it gives back at the end of each call.
     fn recall_from(&self, ino: Ino, recall: &Recall) -> Option<Yielded> {
         let Recall { client, upto, wanted, waiting, .. } = recall.clone();
         let TokenRequest { mode, required, desired } = wanted;
@@ -268,7 +272,7 @@ impl Node {
         Some(Yielded { kept, gives_back })
     }
 
-    /// Another process of a client has begun: it goes on first with what the earlier one was doing.
+    /// Hands tokens on to a new process of a client, which first finishes what its predecessor was doing.
     pub(crate) fn hand_on_tokens(&self, client: ClientId) {
         self.tokens.free(|state| {
             state.manager.restart(client, Instant::now());
@@ -276,7 +280,7 @@ impl Node {
         });
     }
 
-    /// A client is lost: what it may still send is refused before others get its tokens.
+    /// Takes the tokens of a lost client: what it may still send is refused before others get them.
     pub(crate) fn lose_tokens(&self, client: ClientId) {
         let awaits_reclaim = self.sessions.awaiting().contains(&client);
         self.tokens.free(|state| {
@@ -288,7 +292,7 @@ impl Node {
         });
     }
 
-    /// A client ends, and has nothing under way.
+    /// Drops the tokens of a client that ends, and has nothing under way.
     pub(crate) fn drop_tokens(&self, client: ClientId) {
         self.tokens.free(|state| {
             state.manager.leave(client);

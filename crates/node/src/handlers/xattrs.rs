@@ -1,5 +1,5 @@
-//! Extended attributes. `user.bivouac.layout`, `user.bivouac.partition` and `user.bivouac.contract` are not kept, but made from
-//! what they show.
+//! Extended attributes. `user.bivouac.layout`, `user.bivouac.partition` and `user.bivouac.contract` are not kept, but
+//! made from what they show.
 
 use std::ops::ControlFlow;
 
@@ -14,7 +14,7 @@ use crate::session::Ctx;
 use crate::step::Handle;
 use bivouac_session::Item;
 
-/// What names may begin with.
+/// Prefixes that names of extended attributes may have.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 /// `XATTR_CREATE` of the kernel.
 const CREATE: u32 = 1;

@@ -12,7 +12,7 @@ use crate::node::Node;
 use crate::peers::StepContext;
 
 impl Node {
-    /// The size changes together with the intent.
+    /// Begins a cut: the size changes together with the intent.
     pub(super) fn begin_cut(&self, cut: &Cut) -> FsResult<Change<'_>> {
         let mut change = self.change_of(cut.ino)?;
         let mut inode = change.inode(cut.ino)?;
@@ -25,7 +25,7 @@ impl Node {
         Ok(change)
     }
 
-    /// Steps: every subfile at its node; then the epoch.
+    /// Carries out the steps of a cut: every subfile at its node; then the epoch.
     pub(super) fn finish_cut(
         &self,
         cut: &Cut,
@@ -60,8 +60,8 @@ impl Node {
         Ok(outcome)
     }
 
-    /// A target that the new layout does without keeps the old one in its header: the epoch there must go on
-    /// refusing writers who know nothing of the new one.
+    /// Cuts a subfile. A target that the new layout does without keeps the old one in its header: the epoch there must
+    /// go on refusing writers who know nothing of the new one.
     fn trim(&self, cut: &Cut, column: u16, target: TargetIndex, steps: StepContext) -> FsResult<()> {
         let kept = targets_of(&cut.new_layout).any(|kept| kept == target);
         let request = TrimRequest {

@@ -14,7 +14,7 @@ use crate::record::{Dentry, intent_key};
 const NOTE_NAME: u64 = 2;
 
 impl Node {
-    /// Steps: the inode at its home; then the entry.
+    /// Carries out the steps: the inode at its home; then the entry.
     pub(super) fn finish_make_dir(
         &self,
         new: &NewDir,
@@ -33,6 +33,7 @@ impl Node {
         match self.add_last(new.inode.parent, &name, (dentry_of(&new.inode), partition), logged)? {
             Ok(change) => self.clear(change, logged, steps, ino.0),
             Err(error) => {
+                // Nobody has heard of the inode yet: without it all is as it was.
                 self.step::<op::DropInode>(home, steps, 1, InoOnly { ino })?;
                 // Its parent has become the root of a partition meanwhile: it is made anew, in that.
                 let is_other = error.errno() == Errno::EXDEV;
@@ -41,7 +42,7 @@ impl Node {
         }
     }
 
-    /// A change that makes an entry for what is in a partition, if there is still room for it.
+    /// Returns a change that makes an entry for what is in a partition, if there is still room for it.
     fn add_last(
         &self,
         dir: Ino,
@@ -66,7 +67,7 @@ impl Node {
         Ok(Ok(change))
     }
 
-    /// Steps: the empty directory at its home, and its shards; then the entry.
+    /// Carries out the steps: the empty directory at its home, and its shards; then the entry.
     pub(super) fn finish_remove_dir(
         &self,
         old: &OldEntry,
@@ -84,7 +85,7 @@ impl Node {
         self.clear(change, logged, steps, 0)
     }
 
-    /// A change that removes an entry if it still leads where the intent says.
+    /// Returns a change that removes an entry if it still leads where the intent says.
     pub(super) fn forget_last(
         &self,
         old: &OldEntry,
@@ -101,7 +102,7 @@ impl Node {
         Ok(change)
     }
 
-    /// The name goes first, together with the intent: what is left of an unlink cannot be refused.
+    /// Begins an unlink: the name goes first, together with the intent, so that what is left cannot be refused.
     pub(super) fn begin_unlink(&self, old: &OldEntry, logged: &LoggedIntent) -> FsResult<Change<'_>> {
         let place = self.place(old.parent, &Name::new(&old.name)?)?;
         let [slot, book] = place.slots();
@@ -115,7 +116,7 @@ impl Node {
         Ok(change)
     }
 
-    /// Steps: one name less at the inode's home.
+    /// Carries out the step: one name less at the inode's home.
     pub(super) fn finish_unlink(
         &self,
         old: &OldEntry,
@@ -125,15 +126,18 @@ impl Node {
         let request = AdjustLinksRequest { ino: old.ino, delta: -1 };
         if let Err(error) = refused(self.step::<op::AdjustLinks>(self.home_of(old.ino)?, steps, 0, request))?
         {
+            // The name is gone, and its asker may know that: there is nothing left to refuse.
             log::warn!(why:% = error; "unlink of inode {}", old.ino);
         }
+        // The result was remembered when the name went, so that only the intent is left to be ended.
         let mut change = self.change_at(&[logged.slot], &[])?;
         change.txn.delete(logged.slot, &intent_key(steps.tx));
         change.commit()?;
         Ok(Outcome::Done)
     }
 
-    /// Steps: one name more at the inode's home, which notes it if the inode is in front of site storage; then the entry.
+    /// Carries out the steps: one name more at the inode's home, which notes it if the inode is in front of site
+    /// storage; then the entry.
     pub(super) fn finish_link(
         &self,
         new: &OldEntry,

@@ -11,7 +11,7 @@ use crate::peers::StepContext;
 use crate::record::partition_key;
 
 impl Node {
-    /// Steps: the partition to the nodes of its targets; then the directory.
+    /// Carries out the steps: the partition to the nodes of its targets; then the directory.
     pub(super) fn finish_make_partition(
         &self,
         new: NewPartition,
@@ -39,7 +39,8 @@ impl Node {
         self.clear(change, logged, steps, value)
     }
 
-    /// It does not come to be; its number stays taken. That nodes do not hear of it does no harm: nothing is in it.
+    /// Gives up a partition that is being made; its number stays taken. Nodes that do not learn of it lose nothing, as
+    /// it is empty.
     fn give_up_partition(
         &self,
         making: &Partition,
@@ -58,7 +59,7 @@ impl Node {
         Ok(Outcome::Refused(error))
     }
 
-    /// The other nodes that must know of a partition before there is anything in it, each once.
+    /// Returns the other nodes that must know of a partition before there is anything in it, each once.
     fn nodes_of(&self, partition: &Partition) -> Vec<NodeId> {
         let targets = partition.places(&self.map);
         let mut nodes: Vec<NodeId> = match partition.settings.source {

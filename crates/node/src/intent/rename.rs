@@ -23,8 +23,8 @@ const OTHER_PARENT_BACK: u64 = 7;
 const DROP_DIR: u64 = 8;
 
 impl Node {
-    /// Steps: a replaced directory goes; the moved inode learns it; the new name leads to the
-    /// inode; a replaced file loses a name; the old name goes, or leads to what the new one led to.
+    /// Carries out the steps: a replaced directory goes; the moved inode learns it; the new name leads to the inode; a
+    /// replaced file loses a name; the old name goes, or leads to what the new one led to.
     pub(super) fn finish_rename(
         &self,
         moved: &Move,
@@ -48,14 +48,18 @@ impl Node {
             }
         };
         self.tell_shard(moved.new_parent, installed_at, steps)?;
+        // Only now: until the new name leads to the moved inode, it leads to this file, which must not be counted as
+        // gone.
         if let Some(ino) = moved.replaced_file() {
             let request = AdjustLinksRequest { ino, delta: -1 };
             if let Err(error) =
                 refused(self.step::<op::AdjustLinks>(self.home_of(ino)?, steps, DROP_LINK, request))?
             {
+                // Both names are as they are to be, and nobody can be refused any more.
                 log::warn!(why:% = error; "rename over inode {ino}");
             }
         }
+        // Until here the replaced directory was only set aside, so that it could be restored.
         if let Some(ino) = moved.replaced_dir() {
             if removed.may_have_shards(steps) {
                 self.drop_shards(ino, steps)?;
@@ -66,7 +70,7 @@ impl Node {
         self.clear(change, logged, steps, 0)
     }
 
-    /// The last change: the old name goes, or leads to what the new one led to.
+    /// Returns the last change: the old name goes, or leads to what the new one led to.
     fn leave_old_name(&self, moved: &Move, logged: &LoggedIntent) -> FsResult<Change<'_>> {
         let old = OldEntry { parent: moved.parent, name: moved.name.clone(), ino: moved.ino };
         let Some(ino) = moved.replaced.filter(|_| moved.exchange) else {
@@ -85,7 +89,7 @@ impl Node {
         Ok(change)
     }
 
-    /// The new name could not be had: all is as it was.
+    /// Undoes a rename whose new name could not be had: all is as it was.
     pub(super) fn undo_rename(&self, moved: &Move, steps: StepContext) -> FsResult<()> {
         let back = [
             self.set_parent(moved.ino, moved, false, PARENT_BACK, steps),
@@ -157,8 +161,8 @@ impl Node {
         }
     }
 
-    /// Has `act` done where an entry is: at its directory's home, or where that says that it is. Always in this
-    /// order: what was done at the home before the directory spread is known there.
+    /// Calls `act` for the node of an entry: its directory's home, or the node of the hash if that says the directory
+    /// is spread. Always in this order: the home has the record of what was done before the spreading.
     pub(crate) fn at_entry<T>(
         &self,
         dir: Ino,
@@ -171,7 +175,7 @@ impl Node {
         }
     }
 
-    /// An entry was changed on a node, which could not tell that to the directory's home itself.
+    /// Tells a directory's home that an entry was changed on a node, which could not tell that itself.
     fn tell_shard(&self, dir: Ino, node: NodeId, steps: StepContext) -> FsResult<()> {
         let told = StepContext { background: steps.background, ..StepContext::question(steps.origin) };
         if node == self.home_of(dir)? { Ok(()) } else { self.tell(told, dir, node, true) }

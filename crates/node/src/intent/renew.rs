@@ -1,6 +1,6 @@
-//! A file that was changed at site storage and not here gets what it is there. First every target says that it has nothing
-//! that site storage does not have, and refuses writers of the old epoch from then on; then each drops what it has. If one
-//! has something, all stays as it was, but for the epoch.
+//! A file that was changed at site storage and not here gets what it is there. First every target says that it has
+//! nothing that site storage does not have, and refuses writers of the old epoch from then on; then each drops what it
+//! has. If one has something, all stays as it was, but for the epoch.
 
 use bivouac_layout::targets_of;
 use bivouac_types::FsResult;
@@ -12,7 +12,7 @@ use crate::node::Node;
 use crate::peers::StepContext;
 
 impl Node {
-    /// Steps: every target closes; if all could, every target drops; then the record.
+    /// Carries out the steps: every target closes; if all could, every target drops; then the record.
     pub(super) fn finish_renewal(
         &self,
         new: &Renewal,
@@ -50,7 +50,7 @@ impl Node {
         Ok(outcome)
     }
 
-    /// Bytes that are not saved, at all targets.
+    /// Marks the subfiles at all targets. Returns the number of bytes that are not saved there.
     fn mark_targets(&self, new: &Renewal, mark: &FlushMark, steps: StepContext) -> FsResult<u64> {
         let mut unsaved = 0;
         for target in targets_of(&new.layout) {

@@ -29,15 +29,15 @@ const ENTRY_LEN: usize = 4 + 8 + 4;
 pub struct Removed {
     /// Its record; empty when it was gone before.
     pub record: Vec<u8>,
-    /// Whether its shards were closed.
+    /// True if its shards were sealed.
     closed: bool,
 }
 
 impl Removed {
-    /// Whether it was spread, or is not known not to have been.
+    /// Returns true if it was spread, or may have been.
     pub fn may_have_shards(&self, steps: StepContext) -> bool {
         match Inode::from_bytes(&self.record) {
-            // The step is sent again if its answer was lost, and finds nothing then.
+            // The step is repeated if its answer was lost, and finds no record then.
             _ if self.closed => true,
             Ok(inode) => inode.attr.is_spread(),
             Err(_) => steps.retry,
@@ -53,7 +53,7 @@ struct Moved {
 }
 
 impl Node {
-    /// Spreads a directory that has grown large, if nobody stays at work in it.
+    /// Spreads a directory that has grown large, unless requests stay at work in it.
     pub(crate) fn spread(&self, dir: Ino) {
         let Some(_claim) = self.locks.claim(dir) else {
             log::info!("directory {dir} is in use and spreads later");
@@ -78,8 +78,8 @@ impl Node {
         }
     }
 
-    /// Steps: the entries to their nodes, where nobody looks yet; then, in one change, they go from here and the
-    /// directory says that it is spread.
+    /// Installs the entries on their nodes, where nobody looks yet. Then, in one transaction, removes them here and
+    /// marks the directory as spread.
     pub(super) fn finish_spread(
         &self,
         dir: Ino,
@@ -92,7 +92,7 @@ impl Node {
         for (node, entries) in &parts {
             self.install_shard(*node, dir, inherited, entries, steps)?;
         }
-        // Nobody may cache, by a promise of this node, what another node changes from now on.
+        // Leases of this node would not be recalled by the nodes that change the entries from now on.
         let _changing = {
             let _principal = Principal::on_behalf_of(SYSTEM);
             self.callbacks.begin(&[Item::Slot(dir.slot())])
@@ -113,6 +113,7 @@ impl Node {
             change.install(&mut shard, slot, &key, entry.dentry);
         }
         change.put_shard(self.shards.slot_of(dir), dir, &shard);
+        // By this, all nodes know a directory that is spread.
         inode.attr.epoch = 1;
         change.put_inode(&inode);
         change.txn.delete(logged.slot, &intent_key(steps.tx));
@@ -120,7 +121,7 @@ impl Node {
         Ok(Outcome::Done)
     }
 
-    /// The directory's entries by the nodes that are to have them; every node with slots is among them.
+    /// Returns the directory's entries by the nodes that are to have them; every node with slots is a key.
     fn parts_of(&self, dir: Ino) -> FsResult<BTreeMap<NodeId, Vec<Moved>>> {
         let mut parts: BTreeMap<NodeId, Vec<Moved>> =
             self.gathers.nodes.iter().map(|node| (*node, Vec::new())).collect();
@@ -155,6 +156,7 @@ impl Node {
         steps: StepContext,
     ) -> FsResult<()> {
         let (mut rest, mut first) = (entries, true);
+        // A node without entries gets an empty shard as well: it has to know what new entries inherit.
         while first || !rest.is_empty() {
             let mut room = SHARD_BYTES_MAX;
             let fits = |entry: &&Moved| {
@@ -177,7 +179,7 @@ impl Node {
         Ok(())
     }
 
-    /// What an attempt to spread has left on other nodes goes; the directory is as it was.
+    /// Removes what an attempt to spread has left on other nodes; the directory is as it was.
     pub(super) fn give_up_spreading(
         &self,
         dir: Ino,
@@ -193,7 +195,7 @@ impl Node {
         Ok(Outcome::Done)
     }
 
-    /// Steps: every shard learns what new entries get. The change itself came with the intent.
+    /// Tells every shard what new entries inherit. The change itself was committed with the intent.
     pub(super) fn finish_inherit(
         &self,
         dir: Ino,
@@ -210,8 +212,8 @@ impl Node {
         self.clear(change, logged, steps, 0)
     }
 
-    /// Removes an empty directory at its home. A spread one is closed on all nodes first, so that nothing is made in
-    /// it meanwhile; its shards stay closed until they are dropped.
+    /// Removes an empty directory at its home. A spread one is sealed on all nodes first, so that no entry is made in
+    /// it meanwhile; its shards stay sealed until they are dropped.
     pub(super) fn remove_dir_steps(
         &self,
         dir: Ino,
@@ -225,6 +227,7 @@ impl Node {
             refused(self.step::<op::RemoveDir>(home, steps, number, request))
         };
         let mut closed = false;
+        // The home refuses a spread directory with `EREMOTE`: only then all nodes have to be asked.
         let outcome = match remove(false)? {
             Err(error) if error.errno() == Errno::EREMOTE => {
                 closed = true;
@@ -259,7 +262,7 @@ impl Node {
         })
     }
 
-    /// The shards of a directory that is gone go too.
+    /// Drops the shards of a directory that was removed.
     pub(super) fn drop_shards(&self, dir: Ino, steps: StepContext) -> FsResult<()> {
         self.gathers.nodes.iter().try_for_each(|node| {
             self.step::<op::DropShard>(*node, steps, 0, DropShardRequest { dir, tx: u64::MAX })

@@ -7,11 +7,11 @@ use bivouac_ranks::Mutex;
 use bivouac_session::Contenders;
 use bivouac_types::ClientId;
 
-/// Those of a node.
+/// Clients that changes had to wait for.
 #[derive(Default)]
 pub struct Contention {
     pub(super) contenders: Mutex<Contenders>,
-    /// Whether any gets no leases; for a look without the lock.
+    /// True if any client may be barred; read without the lock.
     any: AtomicBool,
 }
 

@@ -1,15 +1,4 @@
-//! Leases: what a client may cache of what it was told, and for how long.
-//!
-//! A lease is of one *item*: the attributes of an inode, or a name in a directory, also that there is none. The node
-//! knows who holds what, as long as it runs. Who changes items has their holders asked to cache them no more, in one
-//! message to each ([`crate::callbacks`]); who says that it does not is not waited for, and who cannot is as long
-//! as it says, and nobody longer than its lease. While a change is under way nobody else gets leases on
-//! its items, nor for an answer that was begun before it was over; then leases that are short beside
-//! the time since, for what a kernel knows of names it cannot be told to forget: so changes wait for a small part of
-//! the time only, however they come. Who had to be waited for several times gets none at this node for a while.
-//! The idea is that of Gray and Cheriton, "Leases", SOSP 1989; see docs/decisions/0073-leases.md.
-//!
-//! [`SlotLeases`] is the machine, for each slot; [`Leases`] has the locks, and asks and waits outside of them.
+//! Leases: what a client may cache of the replies it got, and for how long.
 
 mod contention;
 mod principal;
@@ -33,21 +22,22 @@ pub use principal::Principal;
 /// Longest lease.
 const LEASE: Duration = Duration::from_millis(LEASE_MS);
 
-/// Asks a client to cache these items no more, and has so long for that; with no time, only one that is asked without a
-/// message. How long it may go on with some of them; nothing if it does not say.
+/// A function that asks a client to invalidate these items, within the given time; with no time, only a client that
+/// needs no message is asked. It returns for how long the client may still use some of them, `None` if it does not
+/// reply.
 pub type InvalidateFn<'a> = &'a (dyn Fn(ClientId, Vec<Invalidation>, Duration) -> Option<Duration> + Sync);
 
 /// The leases of a node.
 pub struct Leases {
     slots: Vec<Mutex<SlotLeases>>,
     contention: Contention,
-    /// Until when leases of an earlier daemon may run.
+    /// Time at which the last lease of an earlier daemon has expired; `None` if there was none.
     earlier: Option<Instant>,
-    /// Changes that had to wait.
+    /// Count of changes that had to wait.
     waits: AtomicU64,
 }
 
-/// What a client has leases on of what is about to be changed.
+/// A client's leases on items that are about to change.
 struct ConflictingLeases {
     client: ClientId,
     until: Instant,
@@ -55,7 +45,7 @@ struct ConflictingLeases {
 }
 
 impl ConflictingLeases {
-    /// The items by name; `None` if there are some without.
+    /// Returns the items by name, `None` if one has no name.
     fn named(&self) -> Option<Vec<Invalidation>> {
         self.items.iter().map(|item| invalidation(*item)).collect()
     }
@@ -70,7 +60,7 @@ fn invalidation(item: Item) -> Option<Invalidation> {
     }
 }
 
-/// A change under way: while it lasts, nobody else gets a lease on what it changes.
+/// A change under way. Until it is dropped, no other client gets leases on its items.
 pub struct Changing<'a> {
     leases: &'a Leases,
     client: ClientId,
@@ -78,7 +68,7 @@ pub struct Changing<'a> {
 }
 
 impl Leases {
-    /// No leases; after a restart, those that the earlier daemon may have given.
+    /// Creates the leases. After a restart, an earlier daemon may have granted some that still run.
     pub fn new(slots: u16, restarted: bool) -> Leases {
         let given = Instant::now() + LEASE;
         Leases {
@@ -89,19 +79,19 @@ impl Leases {
         }
     }
 
-    /// Changes that had to wait so far.
+    /// Returns how many changes had to wait.
     pub fn waits(&self) -> u64 {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// A client was told of an item, by an answer that was `begun` before anything was read or changed for it: how long
-    /// it may cache that, in milliseconds.
+    /// Grants a lease on an item to a client, for a reply that was `begun` before anything was read or changed for it.
+    /// Returns its length in milliseconds, 0 for none.
     ///
-    /// Why it is right: of the changes by others, those that were over when the answer was begun are in it; those that
-    /// were not are seen here, by what they left at their place; and those that begin later find the holder.
+    /// Correctness: changes by others that ended before `begun` are in the reply. Those that ended later, or are under
+    /// way, have left their mark at the item, which is seen here. Those that begin later find the holder.
     pub fn look(&self, client: ClientId, item: Item, begun: Instant) -> u32 {
         let now = Instant::now();
-        // What it has of an earlier daemon, which this one does not know, has to break.
+        // It may hold a lease of an earlier daemon, which is unknown here and must run out.
         if self.earlier.is_some_and(|until| now < until) || self.contention.bars(client, now) {
             return 0;
         }
@@ -120,11 +110,11 @@ impl Leases {
         (lease_ms - LEASE_MARGIN_MS) as u32
     }
 
-    /// A client's change has its kernel show an item from now on for as long as it would have shown another one, of
-    /// which it was told before: it is asked about the item as if it had a lease on it. To be called before the change
-    /// is over.
+    /// Records a lease for an item that the kernel of the client has renamed from another one: it shows the new one as
+    /// long as it would have shown the old. To be called before the change ends.
     ///
-    /// Why for so long: what its kernel was told before now it shows no longer than a lease that was given before now.
+    /// Its length is that of the longest lease: what the kernel was granted before now ends no later than a lease
+    /// granted now.
     pub fn hold(&self, client: ClientId, item: Item) {
         let now = Instant::now();
         if let Some(mut state) = self.state(item) {
@@ -132,27 +122,27 @@ impl Leases {
         }
     }
 
-    /// A client has ended, and caches nothing any more.
+    /// Drops the leases of a client that has ended.
     pub fn forget(&self, client: ClientId) {
         self.slots.iter().for_each(|state| state.lock().holders.retain(|holder| holder.client != client));
     }
 
-    /// These items are about to be changed: has their holders cache them no more, and waits for those that do.
-    /// Nothing to do if the thread acts for nobody in particular: then it changes what nobody is told of.
+    /// Begins a change of these items: has their holders invalidate them, and waits for those that do not. Returns
+    /// `None`, and does nothing, if the thread acts for no client: it changes nothing then that clients see.
     pub fn change(&self, items: &[Item], ask: InvalidateFn<'_>) -> Option<Changing<'_>> {
         let client = principal::acts_for()?;
         self.begin(client, items, ask);
         Some(Changing { leases: self, client, items: items.to_vec() })
     }
 
-    /// As [`Leases::change`], for a client's change that goes on until [`Leases::end`].
+    /// Like [`Leases::change`], for a client's change that goes on until [`Leases::end`].
     ///
-    /// Why it is right: from the first step on nobody else gets a lease on the items. Who caches nothing of them from
-    /// when it was asked, for as long as a lease runs, has none with which to cache what was so before the change.
+    /// Correctness: from its first step on, no other client gets a lease on the items. A client that has cached nothing
+    /// of them since it was asked, for the length of a lease, has no lease on what they were before the change.
     pub fn begin(&self, client: ClientId, items: &[Item], ask: InvalidateFn<'_>) {
         let now = Instant::now();
         let mut holders = self.begin_at(client, items, now);
-        // Processes that are called back by words may be many, and take no time.
+        // Processes with invalidation words may be many, and need no message: they are asked in turn.
         let mut answers = Vec::new();
         let at_once =
             |held: &ConflictingLeases| held.named().and_then(|named| ask(held.client, named, Duration::ZERO));
@@ -181,20 +171,20 @@ impl Leases {
             bivouac_net::pause(left);
         }
         assert_eq!(holders.len(), answers.len(), "as many holders of {items:?} as answers");
-        // Not before: another change of the same items has to wait as well.
+        // Only after the wait: another change of the same items has to wait as well.
         for (held, _) in holders.iter().zip(answers).filter(|(_, until)| until.is_some()) {
             self.at_items(held, |holder, item| holder.give_up(item));
         }
     }
 
-    /// Has a client cache no more what it holds. Until when it has to be waited for; `None` if it has not.
+    /// Asks a client to invalidate what it holds. Returns until when to wait for it, `None` if it has done so.
     fn ask_holder(&self, held: &ConflictingLeases, ask: InvalidateFn<'_>, may_ask: bool) -> Option<Instant> {
         let left = held.until.saturating_duration_since(Instant::now());
         let named = held.named().filter(|_| may_ask && !left.is_zero());
         self.answered(held, named.and_then(|named| ask(held.client, named, left)))
     }
 
-    /// What a client said to that.
+    /// Handles a client's reply to that.
     fn answered(&self, held: &ConflictingLeases, goes_on: Option<Duration>) -> Option<Instant> {
         let left = held.until.saturating_duration_since(Instant::now());
         if goes_on == Some(Duration::ZERO) {
@@ -203,6 +193,7 @@ impl Leases {
         }
         self.at_items(held, |holder, _| holder.answered_nothing());
         let now = Instant::now();
+        // A lease that had run out by itself cost nobody a wait, and is not held against the client.
         if !left.is_zero() {
             self.contention.note(held.client, now);
         }
@@ -214,12 +205,13 @@ impl Leases {
         held.items.iter().for_each(|item| self.at_holder(held.client, *item, |holder| act(holder, *item)));
     }
 
-    /// A change of items begins; who else has leases on them.
+    /// Begins a change of items, and returns the other clients' leases on them.
     fn begin_at(&self, client: ClientId, items: &[Item], now: Instant) -> Vec<ConflictingLeases> {
         let mut all: Vec<ConflictingLeases> = Vec::new();
         for item in items {
             let Some(mut state) = self.state(*item) else { continue };
-            // Under one lock with the look at the holders: who asks later is refused, who asked before is found.
+            // Under one lock with the search for holders: a client that asks later is refused, one that asked before is
+            // found.
             state.place(*item).begin(client);
             let others = state.holders.iter_mut().filter(|holder| holder.client != client);
             for holder in others.filter(|holder| holder.has(*item, now)) {
@@ -251,12 +243,12 @@ impl Leases {
         self.slots.get(usize::from(item.slot().0)).map(Mutex::lock)
     }
 
-    /// Whether all its locks can be had within a time each.
+    /// Returns true if each of its locks can be taken within `patience`; for detecting a standstill.
     pub(crate) fn can_be_taken(&self, patience: Duration) -> bool {
         self.slots.iter().all(|slot| slot.try_lock_for(patience).is_some())
     }
 
-    /// A change of a client's is over.
+    /// Ends a client's change of items.
     pub fn end(&self, client: ClientId, items: &[Item]) {
         let now = Instant::now();
         for item in items {

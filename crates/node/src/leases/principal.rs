@@ -1,4 +1,4 @@
-//! For whom a thread acts: changes come in transactions that know what they change but not who wants that.
+//! The client that a thread acts for. Transactions know what they change, but not on whose behalf.
 
 use std::cell::Cell;
 
@@ -10,7 +10,7 @@ thread_local! {
     static ACTS_FOR: Cell<Option<ClientId>> = const { Cell::new(None) };
 }
 
-/// For whom the thread acts, if for anybody.
+/// Returns the client that the thread acts for, if any.
 pub(super) fn acts_for() -> Option<ClientId> {
     ACTS_FOR.get()
 }
@@ -21,12 +21,12 @@ pub struct Principal {
 }
 
 impl Principal {
-    /// The thread acts for a client; for [`SYSTEM`] if everybody is an other.
+    /// Makes the thread act for a client, until the result is dropped; for [`SYSTEM`] if everybody is an other.
     pub fn on_behalf_of(client: ClientId) -> Principal {
         Principal { before: ACTS_FOR.replace(Some(client)) }
     }
 
-    /// For whom the thread acts; [`SYSTEM`] if for nobody in particular.
+    /// Returns the client that the thread acts for, [`SYSTEM`] if there is none.
     pub fn for_whom() -> ClientId {
         acts_for().unwrap_or(SYSTEM)
     }

@@ -4,36 +4,36 @@
 
 use bivouac_types::Attr;
 
-/// What the holes of a file are reckoned from.
+/// Basis for computing the holes of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Holes {
     epoch: u32,
-    /// Size and holes at that moment, and what had been written by then.
+    /// Size and holes at that moment, and the bytes that had been written by then.
     size: u64,
     holes: u64,
     before: u64,
-    /// Bytes behind the size by messages, and by those whose loans are over.
+    /// Bytes written behind the size by messages, and under loans that have ended.
     written: u64,
 }
 
 impl Holes {
-    /// As a record says that nothing was told of since.
+    /// Creates the basis from attributes that are up to date.
     pub fn of(attr: &Attr) -> Holes {
         Holes { epoch: attr.epoch, size: attr.size, holes: attr.holes, before: 0, written: 0 }
     }
 
-    /// Somebody wrote so much behind the size who does not tell it in a loan, or not any more.
+    /// Counts bytes written behind the size outside of a loan, or under one that has ended.
     pub fn add(&mut self, bytes: u64) {
         self.written = self.written.saturating_add(bytes);
     }
 
-    /// The holes were counted; `told` is what loans say that was written.
+    /// Notes that the holes were counted; `told` is what loans say that was written.
     pub fn count(&mut self, attr: &Attr, told: u64) {
         let before = self.written.saturating_add(told);
         *self = Holes { before, written: self.written, ..Holes::of(attr) };
     }
 
-    /// The holes of a file that has this size by now; nothing if it was cut.
+    /// Returns the holes of a file that has this size by now; nothing if it was cut.
     pub fn at(&self, attr: &Attr, told: u64) -> Option<u64> {
         let written = self.written.saturating_add(told).saturating_sub(self.before);
         let grown = attr.size.saturating_sub(self.size);

@@ -1,5 +1,5 @@
 //! Table of what this node lends to processes of its machine: gates by which they access subfiles, and sizes of files.
-//! What is done with it: `direct`.
+//! The requests for that are handled by `direct`.
 
 mod holes;
 mod sizes;
@@ -30,16 +30,16 @@ type Key = (u32, u32);
 pub struct Lending {
     data: Arc<DataStore>,
     pub grants: OnceLock<Arc<GrantTable>>,
-    /// By which they are called back, once there are any.
+    /// Invalidation words, once there are any.
     invalidations: OnceLock<Arc<Invalidations>>,
-    /// Sizes that are lent; for a look without the lock.
+    /// Number of sizes lent, read without the lock.
     pub sizes_lent: AtomicUsize,
-    /// Locked within the locks of slots: a look at a record, and at what was told since, is one look. Never locked
-    /// while a subfile is.
+    /// Taken while slots are locked, so that a record and what was raised in shared memory since are read as one. Never
+    /// taken while a subfile is locked.
     pub table: Mutex<LendingTable>,
 }
 
-/// Sessions of processes, and what each of them was lent.
+/// Sessions of processes, and what is lent to each.
 #[derive(Default)]
 pub struct LendingTable {
     pub sessions: HashMap<u32, Lessee>,
@@ -51,21 +51,21 @@ pub struct LendingTable {
     next_session: u64,
     grants: HashMap<Key, LentSubfile>,
     pub by_file: HashMap<SubfileId, Vec<Key>>,
-    /// Subfiles of those who are gone, that are to be counted anew.
+    /// Subfiles of ended sessions whose space is to be counted anew.
     left: Vec<SubfileId>,
 }
 
-/// The process that has a session.
+/// A session's process.
 pub struct Lessee {
     client: ClientId,
-    /// Which one of this node's sessions it is: their numbers are used again.
+    /// Serial number of the session: session numbers are used again.
     serial: u64,
     pub free: Vec<u32>,
     unused: Range<u32>,
 }
 
 impl Lessee {
-    /// A gate is in no use any more.
+    /// Takes back a gate that is not used any more.
     fn take_back(&mut self, session: u32, gate: u32) {
         // A gate that is free twice is given to two grants: the end of one would leave the other without.
         assert!(
@@ -76,7 +76,7 @@ impl Lessee {
     }
 }
 
-/// A gate that is in no use.
+/// A gate that is not used.
 pub struct FreeGate {
     pub grants: Arc<GrantTable>,
     /// Serial number of its session.
@@ -86,7 +86,7 @@ pub struct FreeGate {
     pub gate: Gate,
 }
 
-/// A subfile that a process may access by itself.
+/// A subfile that a process may access directly.
 struct LentSubfile {
     id: SubfileId,
     gate: Gate,
@@ -95,13 +95,13 @@ struct LentSubfile {
     _file: LocalFile,
 }
 
-/// A grant, as the store sees it.
+/// A grant, as the store deals with it.
 #[derive(Debug)]
 pub struct Passage {
     grants: Arc<GrantTable>,
     session: u32,
     gate: Gate,
-    /// The range that it wrote, kept when the gate was released.
+    /// The range that was written, kept when the gate was released.
     written: OnceLock<Written>,
 }
 
@@ -110,10 +110,10 @@ impl Passage {
         Arc::new(Passage { grants, session, gate, written: OnceLock::new() })
     }
 
-    /// Keeps what is marked on the gate: it is about to be another grant's.
+    /// Reads the written range from the gate, which is about to be another grant's, and keeps it.
     pub fn keep(&self) -> Written {
         *self.written.get_or_init(|| match self.gate.written() {
-            // Who is still inside may still write.
+            // A process that is still inside may go on writing.
             Some((shift, map)) if self.is_over() => Written::Parts { shift, map },
             _ => Written::Anywhere,
         })
@@ -145,25 +145,25 @@ impl Holder for Passage {
     }
 }
 
-/// A grant that was made.
+/// A grant that was just made.
 pub struct NewGrant {
-    /// The gate to pass.
+    /// Number of its gate.
     pub gate: u32,
-    /// Its turn.
+    /// Turn of the gate that is the grant's.
     pub turn: u32,
     /// The granted access.
     pub granted: Granted,
 }
 
 impl Lending {
-    /// Nothing is lent.
+    /// Creates an empty table.
     pub fn new(data: Arc<DataStore>) -> Lending {
         let table = Mutex::new(rank::DIRECT_TABLE, LendingTable::default());
         let (grants, invalidations) = (OnceLock::new(), OnceLock::new());
         Lending { data, grants, invalidations, sizes_lent: AtomicUsize::new(0), table }
     }
 
-    /// Begins a session of a client.
+    /// Opens a session for a client.
     pub fn open_session(&self, client: ClientId) -> FsResult<(u32, OwnedFd)> {
         let refused = |error: std::io::Error| {
             let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_code);
@@ -181,7 +181,8 @@ impl Lending {
         Ok((session, file))
     }
 
-    /// What processes with sessions cache of what they are told, with words instead of messages to call them back.
+    /// Returns the cache of processes with sessions, which invalidation words call back instead of messages. `None`
+    /// without direct access.
     pub fn cache(&self) -> Option<Arc<dyn Cache>> {
         if self.invalidations.get().is_none() {
             match self.grants.get()?.invalidations() {
@@ -194,8 +195,8 @@ impl Lending {
         self.invalidations.get().map(|words| Arc::clone(words) as Arc<dyn Cache>)
     }
 
-    /// A client has lost its last connection: its sessions end, and what it did not use of its windows is free again
-    /// soon. Whether there were any.
+    /// Ends the sessions of a client that lost its last connection. What it did not use of its windows is free again
+    /// soon. Returns true if it had any.
     pub fn forget(&self, client: ClientId) -> bool {
         let mut table = self.table.lock();
         let of_client = table.sessions.iter().filter(|(_, lessee)| lessee.client == client);
@@ -204,14 +205,14 @@ impl Lending {
         !sessions.is_empty()
     }
 
-    /// Lets nobody access anything any more who does not ask. Waits for nobody.
+    /// Closes all gates: processes have to ask for each access from now on. Does not wait for those inside.
     pub(crate) fn close_all(&self) {
         if let Some(Err(error)) = self.grants.get().map(|grants| grants.close_all(Duration::ZERO)) {
             log::warn!(why:% = error; "direct access");
         }
     }
 
-    /// A gate of a session that is in no use, if there is one.
+    /// Takes a free gate of a client's session, if there is one.
     pub fn gate(&self, session: u32, client: ClientId) -> Option<FreeGate> {
         let grants = self.grants.get()?;
         let mut table = self.table.lock();
@@ -222,7 +223,7 @@ impl Lending {
         let number = lessee.free.pop().or_else(|| lessee.unused.next())?;
         let gate = grants.gate(session, number)?;
         gate.close();
-        // One that somebody is still inside is left alone until the session ends.
+        // A gate with a process inside is left alone until the session ends.
         let serial = lessee.serial;
         gate.is_empty().then(|| FreeGate { grants: Arc::clone(grants), serial, number, gate })
     }
@@ -234,7 +235,7 @@ impl Lending {
         Some((lent.id, Arc::clone(&lent.holder) as Arc<dyn Holder>))
     }
 
-    /// Grants what a session's process asks for; `None` if it is to ask for each access.
+    /// Grants access to a range of a subfile. Returns `None` if the process has to send a request for each access.
     pub fn grant(
         &self,
         client: ClientId,
@@ -261,7 +262,7 @@ impl Lending {
         let lent = LentSubfile { id, gate: gate.clone(), holder: passage, _file: granted.file.clone() };
         let mut table = self.table.lock();
         if !table.has_session(session, serial) {
-            // It ended meanwhile, and nobody will enter. Its number may be another one's already.
+            // The session ended meanwhile, and its process will not enter. Its number may be another session's already.
             gate.close();
             table.left.push(id);
             return Ok(None);
@@ -270,7 +271,7 @@ impl Lending {
         Ok(Some(NewGrant { gate: number, turn: gate.turn(), granted }))
     }
 
-    /// Makes the window of a grant wider.
+    /// Widens the window of a grant. Returns `None` if the grant has ended.
     pub fn widen(
         &self,
         client: ClientId,
@@ -284,12 +285,13 @@ impl Lending {
         }
     }
 
-    /// Takes note of grants that are over.
+    /// Releases the grants that are over, and what ended sessions left.
     pub fn sweep(&self) {
         let mut table = self.table.lock();
         let keys: Vec<Key> = table.grants.keys().copied().collect();
         let over = table.take_over(&keys);
         let mut ids = std::mem::take(&mut table.left);
+        // The store is called without the lock: it locks subfiles, under which this table is never locked.
         drop(table);
         ids.extend(over.iter().map(|lent| lent.id));
         for id in ids {
@@ -299,7 +301,7 @@ impl Lending {
         }
     }
 
-    /// A subfile was removed: its bytes are gone once nobody has it open.
+    /// Drops the grants of a removed subfile that are over: its space is free once nobody has it open.
     pub fn removed(&self, id: SubfileId) {
         let mut table = self.table.lock();
         if let Some(keys) = table.by_file.get(&id).cloned() {
@@ -311,7 +313,7 @@ impl Lending {
 }
 
 impl LendingTable {
-    /// A client has a session of this number, which an earlier one may have had.
+    /// Begins a client's session, whose number an earlier session may have had.
     pub fn begin_session(&mut self, session: u32, client: ClientId) {
         self.end_session(session);
         self.next_session += 1;
@@ -319,7 +321,7 @@ impl LendingTable {
         self.sessions.insert(session, Lessee { client, serial, free: Vec::new(), unused });
     }
 
-    /// A session ends: nobody enters by its gates any more.
+    /// Ends a session and closes its gates.
     fn end_session(&mut self, session: u32) {
         self.sessions.remove(&session);
         self.end_loans_of(session);
@@ -338,7 +340,7 @@ impl LendingTable {
         self.sessions.get(&session).is_some_and(|lessee| lessee.serial == serial)
     }
 
-    /// A gate is in no use any more; of a session that has ended, all are free anyway.
+    /// Returns a gate to its session. Does nothing if that has ended: all its gates are free then.
     pub fn give_back(&mut self, serial: u64, (session, gate): Key) {
         if let Some(lessee) = self.sessions.get_mut(&session).filter(|lessee| lessee.serial == serial) {
             lessee.take_back(session, gate);
@@ -363,14 +365,14 @@ impl LendingTable {
         Some(lent)
     }
 
-    /// Takes out those of these grants that are over, and frees their gates.
+    /// Removes those of the grants that are over, frees their gates, and returns the subfiles.
     fn take_over(&mut self, keys: &[Key]) -> Vec<LentSubfile> {
         let mut over = Vec::new();
         for key in keys.iter().copied() {
             if self.grants.get(&key).is_some_and(|lent| lent.gate.is_empty())
                 && let Some(lent) = self.take(key)
             {
-                // Before the gate is another grant's.
+                // Before the gate is given to another grant, which would mark it anew.
                 lent.holder.keep();
                 if let Some(lessee) = self.sessions.get_mut(&key.0) {
                     lessee.take_back(key.0, key.1);

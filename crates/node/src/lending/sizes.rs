@@ -15,17 +15,17 @@ use crate::record::without_set_id;
 /// A file whose size is lent.
 pub struct LentFile {
     loans: Vec<SizeLoan>,
-    /// Nothing if its record could not be read.
+    /// `None` if the file's record could not be read.
     holes: Option<Holes>,
 }
 
 /// A size that is lent to one process.
 pub struct SizeLoan {
-    /// Which one of this node's it is.
+    /// Number of the loan.
     pub number: u64,
     gate: SizeGate,
     epoch: u32,
-    /// Nothing for what an earlier daemon lent.
+    /// `None` for a loan of an earlier daemon.
     holder: Option<LoanHolder>,
     /// The last report of a process that has ended.
     last: Option<WriteProgress>,
@@ -92,7 +92,7 @@ impl Lending {
         attr.holes = holes.unwrap_or(attr.holes);
     }
 
-    /// A message made a file longer by so many bytes besides a hole. The slot of its record is locked.
+    /// Notes that a message made a file longer by so many bytes besides a hole. The slot of its record is locked.
     pub fn wrote(&self, ino: Ino, bytes: u64) {
         if let Some(mut table) = self.if_any()
             && let Some(holes) = table.sizes.get_mut(&ino).and_then(|file| file.holes.as_mut())
@@ -101,7 +101,7 @@ impl Lending {
         }
     }
 
-    /// The holes of a file were counted. The slot of its record is locked.
+    /// Notes that the holes of a file were counted. The slot of its record is locked.
     pub fn counted(&self, attr: &Attr) {
         if let Some(mut table) = self.if_any()
             && let Some(file) = table.sizes.get_mut(&attr.ino)
@@ -111,14 +111,15 @@ impl Lending {
         }
     }
 
-    /// There may be bytes behind the end of a file from now on, or what processes that leave holes would uncover.
+    /// Forbids the processes that a size is lent to to leave holes: there may be bytes behind the end that a hole would
+    /// uncover.
     pub fn forbid_holes(&self, ino: Ino) {
         if let Some(table) = self.if_any() {
             table.loans_of(ino).for_each(|loan| loan.gate.forbid_holes());
         }
     }
 
-    /// The table, if any size is lent.
+    /// Returns the table, if any size is lent.
     fn if_any(&self) -> Option<MutexGuard<'_, LendingTable>> {
         (self.sizes_lent.load(Ordering::Acquire) > 0).then(|| self.table.lock())
     }
@@ -133,7 +134,7 @@ impl Lending {
         table.sizes.iter().filter(|(_, file)| file.loans.iter().any(&wanted)).map(|(ino, _)| *ino).collect()
     }
 
-    /// The loans of a file that are over.
+    /// Returns the loans of a file that are over.
     pub fn over(&self, ino: Ino) -> Vec<u64> {
         let table = self.table.lock();
         table.loans_of(ino).filter(|loan| loan.is_over()).map(|loan| loan.number).collect()
@@ -195,7 +196,7 @@ impl LendingTable {
         self.sizes.get(&ino).into_iter().flat_map(|file| &file.loans)
     }
 
-    /// A session is over: what its process told is final.
+    /// Ends the loans of a session that is over: what its process told is final.
     pub fn end_loans_of(&mut self, session: u32) {
         let loans = self.sizes.values_mut().flat_map(|file| &mut file.loans);
         for loan in loans.filter(|loan| loan.is_of(session)) {

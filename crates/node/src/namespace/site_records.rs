@@ -1,4 +1,4 @@
-//! What site storage has of an inode, at its home.
+//! Records of an inode's state at site storage, at its home.
 
 use bivouac_types::{Errno, FsResult, Ino, mode};
 use bivouac_wire::{Decode, Encode, Origin, SiteVersion, Whence};
@@ -8,19 +8,19 @@ use crate::node::Node;
 use crate::record::{FORMER_NAMES_MAX, Inode, SiteFile, site_key};
 
 impl SiteFile {
-    /// The record of an inode that was never at site storage.
+    /// Creates the record of an inode that was never at site storage.
     pub fn new_here() -> SiteFile {
         let (origin, dir, name) = (None, Ino(0), Vec::new());
         let (limit, pin, former) = (0, 0, Vec::new());
         SiteFile { origin, limit, changed: true, flushing: false, listed: true, dir, name, pin, former }
     }
 
-    /// The record of an inode that was never at site storage and has a name here.
+    /// Returns the record of an inode that was never at site storage and has a name here.
     pub fn named_here(dir: Ino, name: &[u8]) -> SiteFile {
         SiteFile { dir, name: name.to_vec(), ..SiteFile::new_here() }
     }
 
-    /// The record of an inode that is made as site storage has it.
+    /// Returns the record of an inode that is made as site storage has it.
     pub fn brought((dir, name): (Ino, &[u8]), path: Vec<u8>, seen: SiteVersion, is_dir: bool) -> SiteFile {
         let (limit, origin, name) = (seen.size, Some(Origin { path, seen }), name.to_vec());
         let listed = !is_dir;
@@ -80,6 +80,7 @@ impl Change<'_> {
             file = SiteFile::brought((ino, b""), Vec::new(), root_version(), true);
         }
         let is_file = inode.attr.mode & mode::TYPE == mode::FILE;
+        // What was cut off does not come back from site storage when the file grows again.
         file.limit = if is_file { file.limit.min(inode.attr.size) } else { 0 };
         (file.changed, file.flushing) = (ino != root, false);
         if known.as_ref() != Some(&file) {
@@ -90,8 +91,8 @@ impl Change<'_> {
         }
     }
 
-    /// Before a directory gets another path: site storage does not have it. Where a move is undone it may have got it in
-    /// between, at the path that is not to be, and gets it again.
+    /// Notes, before a directory gets another path, that site storage does not have it there. Where a move is undone it
+    /// may have got it in between, at the path that is not to be, and gets it again.
     ///
     /// # Errors
     /// `EXDEV` when it has.
@@ -134,8 +135,8 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Whether what site storage has of an inode that goes has to be known on: a directory below which names were deleted
-    /// that it may still have.
+    /// Returns true if the site records of a removed inode are still needed: it is a directory, and names deleted below
+    /// it may still exist at site storage.
     pub(crate) fn is_told_of(&self, inode: &Inode) -> bool {
         inode.attr.is_dir()
             && self.node.mirrors(inode.attr.layout.partition())
@@ -153,8 +154,8 @@ impl Change<'_> {
         bytes.map(|bytes| decode(bytes, "site storage", ino)).transpose()
     }
 
-    /// The number of an inode that gets a name which a rule may pin, and that had `known` so far: what was pinned or
-    /// unpinned by hand stays so.
+    /// Returns the number of an inode that gets a name which a rule may pin, and that had `known` so far: what was
+    /// pinned or unpinned by hand stays so.
     fn pin_of(&mut self, ino: Ino, name: &[u8], known: u32) -> FsResult<u32> {
         let attr = self.inode(ino)?.attr;
         let partition = self.node.partitions.get(attr.layout.partition());
@@ -162,14 +163,14 @@ impl Change<'_> {
         Ok(known.max(u32::from(pins)))
     }
 
-    /// A file is what it is at site storage.
+    /// Makes a file what it is at site storage.
     pub(crate) fn renew_site_file(&mut self, ino: Ino, known: SiteFile, whence: Whence) {
         let (origin, limit) = (whence.origin, whence.limit);
         self.put_site_file(ino, &SiteFile { origin, limit, changed: false, flushing: false, ..known });
     }
 }
 
-/// The root directory of site storage is what it is.
+/// Returns the version that stands for the root directory of site storage, which is what it is.
 fn root_version() -> SiteVersion {
     SiteVersion { size: 0, mtime: bivouac_types::Timestamp::default(), tag: String::new() }
 }

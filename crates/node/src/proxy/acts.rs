@@ -1,6 +1,6 @@
-//! What a flush is about to do at site storage is written down before, so that a daemon that comes after a kill knows
-//! its own: what took its place there is what this file is there, what did not is thrown away. Such a note outlives its
-//! inode, and is looked at before another file takes the place.
+//! Operations at site storage are logged before a flush performs them, so that the daemon after a kill recognises its
+//! own: what has taken its place is the file's version there, what has not is discarded. Such a record outlives its
+//! inode, and is resolved before another file takes the place.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -21,14 +21,15 @@ use crate::record::{Act, GivenAttrs, PutContent, Removed, SiteFile, act_key, ino
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 impl Node {
-    /// What is about to be done for an inode, or was when a daemon was killed.
+    /// Returns the operation at site storage that is about to be performed for an inode, or was when a daemon was
+    /// killed.
     pub(super) fn act(&self, ino: Ino) -> FsResult<Option<Act>> {
         self.records.read(ino.slot(), &act_key(ino), |bytes| {
             bytes.map(|bytes| decode(bytes, "site storage", ino)).transpose()
         })
     }
 
-    /// Something is about to be done.
+    /// Notes what is about to be done at site storage.
     pub(super) fn note_act(&self, ino: Ino, act: &Act) -> FsResult<()> {
         let mut txn = self.records.txn(&[ino.slot()]);
         txn.put(ino.slot(), &act_key(ino), &act.to_bytes());
@@ -65,7 +66,7 @@ impl Node {
         Ok(Some(origin))
     }
 
-    /// The note goes, in one transaction with what came of it.
+    /// Removes the note, in one transaction with what came of it.
     fn conclude_act(&self, ino: Ino, origin: Option<&Origin>) -> FsResult<()> {
         let mut change = self.change(&[ino.slot()])?;
         if let Some(origin) = origin
@@ -78,7 +79,7 @@ impl Node {
         change.commit()
     }
 
-    /// A name may have gone while what it led to took its place there: then that is to be deleted there.
+    /// Checks whether a name has gone while what it led to took its place there: then that is to be deleted there.
     pub(super) fn look_back(
         &self,
         ino: Ino,
@@ -96,8 +97,8 @@ impl Node {
         self.note_left_behind(ino, dir, name, &Removed { ino, is_dir, partition, seen, again: 0 })
     }
 
-    /// Whence the content of an inode may have to be brought. What became of a flush that was cut off by a kill is
-    /// found out first, also of an inode that is gone since.
+    /// Returns whence the content of an inode may have to be brought. What became of a flush that was cut off by a kill
+    /// is found out first, also of an inode that is gone since.
     ///
     /// # Errors
     /// `EINPROGRESS` until it is known.
@@ -124,7 +125,7 @@ impl Node {
         settled.map(drop)
     }
 
-    /// What earlier daemons were about to do when they were killed is found out, whoever asks for it.
+    /// Resolves, in the background, the operations that killed daemons had logged.
     pub(crate) fn resume_acts(&self) {
         let mut left = self.acts();
         let Some(node) = self.this.get().cloned().filter(|_| !left.is_empty()) else { return };
@@ -132,6 +133,7 @@ impl Node {
             let mut pause = PAUSES.0;
             while let Some(node) = node.upgrade() {
                 left.retain(|(ino, act)| node.is_act_left(*ino, act));
+                // Not held through the pause: it would keep the node from ending.
                 drop(node);
                 if left.is_empty() {
                     return;
@@ -173,7 +175,7 @@ impl Node {
     }
 }
 
-/// Whether it was done, and how it looks there then.
+/// Finds out whether an operation was performed; returns the version at site storage if it was.
 fn find_out(site: &Site, act: &Act, force: bool) -> SourceResult<Option<Version>> {
     let seen = act.seen.clone().map(from_wire);
     let Some(given) = &act.given else {
@@ -199,7 +201,7 @@ fn find_out(site: &Site, act: &Act, force: bool) -> SourceResult<Option<Version>
     }
 }
 
-/// The version that an upload had when it took its place: a later write there makes another one.
+/// Returns the version that an upload had when it took its place: a later write there makes another one.
 fn as_put(found: Version, put: &PutContent) -> Version {
     let mtime = if is_time_kept(found.mtime, put.mtime) { found.mtime } else { put.mtime };
     Version { size: put.size, mtime, ..found }

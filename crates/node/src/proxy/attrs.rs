@@ -9,9 +9,9 @@ use crate::node::Node;
 use crate::record::{act_key, xattr_key};
 
 impl Node {
-    /// An inode of which nothing is only here gets the attributes that its source had after `asked`, unless it was changed
-    /// here since then. Whether it has them.
-    /// Extended attributes that could not be read there stay as they are here.
+    /// Gives an inode of which nothing is only here the attributes that its source had after `asked`, unless it was
+    /// changed here since then. Returns true if it has them. Extended attributes that could not be read there stay as
+    /// they are here.
     pub(super) fn take_attrs(&self, ino: Ino, there: &Meta, asked: Timestamp) -> FsResult<bool> {
         let attr = self.inode(ino)?.attr;
         let (there, takes_xattrs) = (&there.attrs, !there.hides_xattrs);
@@ -43,7 +43,7 @@ impl Node {
         change.commit().map(|()| true)
     }
 
-    /// Extended attributes of users that an inode has here.
+    /// Returns the extended attributes of users that an inode has here.
     pub(super) fn user_xattrs(&self, ino: Ino) -> Vec<(Vec<u8>, Vec<u8>)> {
         let (prefix, mut found) = (xattr_key(ino, b""), Vec::new());
         self.records.scan(ino.slot(), &prefix, &prefix, |key, value| {
@@ -57,7 +57,7 @@ impl Node {
     }
 }
 
-/// All but the digest, which is one that was taken here; by name.
+/// Returns all but the digest, which is one that was taken here; by name.
 fn without_digest(xattrs: &[(Vec<u8>, Vec<u8>)]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut found: Vec<_> = xattrs.iter().filter(|(name, _)| name != DIGEST_XATTR).cloned().collect();
     found.sort();

@@ -27,14 +27,14 @@ const BRINGING_MAX: usize = 5;
 const AHEAD_AT_FIRST: usize = 2;
 /// Longest wait for a stripe that somebody else brings, before its asker asks again.
 const WAIT: Duration = Duration::from_secs(2);
-/// How often what is known of an origin is asked for anew for one request.
+/// Most times that an origin is looked up anew for one request.
 const ASKED_MAX: usize = 64;
 /// Zeros of this many bytes and more stay holes, in steps of the same.
 const HOLE: usize = 64 << 10;
 
 impl Node {
-    /// Sees to it that a range of a subfile is here as far as it comes from site storage, and stays as long as the answer
-    /// lives.
+    /// Sees to it that a range of a subfile is here as far as it comes from site storage, and stays as long as the
+    /// answer lives.
     ///
     /// # Errors
     /// `EINPROGRESS` when the asker is to ask again; `ESTALE` when the origin has changed; `EIO` when site storage
@@ -49,7 +49,8 @@ impl Node {
         self.bring_by(Part { ino, target }, offset, len, |part| self.held(part))
     }
 
-    /// As [`Node::bring`], for a step, which asks nobody: whence the content comes is told by the file's home, as of an epoch.
+    /// Like [`Node::bring`], for a step, which asks no node: the file's home has said where the content comes from, as
+    /// of an epoch.
     ///
     /// # Errors
     /// `EINPROGRESS` also when that is not so any more.
@@ -68,7 +69,7 @@ impl Node {
         self.bring_by(part, offset, len, |part| still(part)?.ok_or_else(|| in_progress(part.ino)))
     }
 
-    /// `whence` says where the content of a subfile comes from as of now.
+    /// Sees to it that a range of a subfile is here; `whence` says where its content comes from as of now.
     fn bring_by(
         &self,
         part: Part,
@@ -85,6 +86,7 @@ impl Node {
         let mut asked = 0;
         loop {
             let held = whence(part)?;
+            // Taken before the look, so that nothing that was found here is evicted until it has been read.
             let here = self.proxy.uses.stay();
             let Some(stripe) = self.first_missing(part, &held.whence, offset, len)? else {
                 let stripe_len = u64::from(held.whence.layout.stripe).max(1);
@@ -94,6 +96,7 @@ impl Node {
                 }
                 return Ok(Some(here));
             };
+            // Given up while something is brought: room for that may have to come from evictions.
             drop(here);
             if !self.bring_stripe(part, &held, stripe)? {
                 asked += 1;
@@ -107,7 +110,7 @@ impl Node {
         }
     }
 
-    /// Whence content of a subfile comes; asks the file's home if it is not known, or out of date.
+    /// Returns whence content of a subfile comes; asks the file's home if it is not known, or out of date.
     fn held(&self, part: Part) -> FsResult<SubfileOrigin> {
         let epoch = self.subfile_epoch(part)?;
         if let Some(held) = self.held_here(part, epoch)? {
@@ -119,7 +122,7 @@ impl Node {
         self.hold(part, SubfileOrigin { whence, epoch })
     }
 
-    /// Whence content of a subfile comes, if that is known as of this epoch of it.
+    /// Returns whence content of a subfile comes, if that is known as of this epoch of it.
     fn held_here(&self, part: Part, epoch: u32) -> FsResult<Option<SubfileOrigin>> {
         Ok(self.stored_held(part)?.filter(|held| held.epoch >= epoch))
     }
@@ -150,7 +153,7 @@ impl Node {
         Ok(held)
     }
 
-    /// As [`Node::hold`], when what is here is still right.
+    /// Like [`Node::hold`], where the content that is here is still valid.
     pub(super) fn replace_held(&self, part: Part, held: SubfileOrigin) -> FsResult<()> {
         let slot = self.part_slot(part.ino);
         let mut txn = self.records.txn(&[slot]);
@@ -159,7 +162,7 @@ impl Node {
         self.commit_note(txn)
     }
 
-    /// The first stripe of a range that is at site storage only.
+    /// Returns the first stripe of a range that is at site storage only.
     fn first_missing(&self, part: Part, whence: &Whence, offset: u64, len: u64) -> FsResult<Option<u64>> {
         if whence.limit == 0 || whence.origin.is_none() {
             return Ok(None);
@@ -177,6 +180,7 @@ impl Node {
 
     /// Brings a stripe, or waits for who does. Whether that was possible: if not, its origin is asked for again.
     fn bring_stripe(&self, part: Part, held: &SubfileOrigin, stripe: u64) -> FsResult<bool> {
+        // Announced before the lock is taken, since it may start a thread.
         if self.proxy.bringing.lock().contains(&(part, stripe)) {
             bivouac_net::before_waiting();
         }
@@ -186,6 +190,7 @@ impl Node {
                 drop(bringing);
                 self.bring_ahead(part, held, stripe);
                 let mut bringing = self.proxy.bringing.lock();
+                // It may have come while the lock was free.
                 if !bringing.contains(&(part, stripe)) {
                     return Ok(true);
                 }
@@ -194,6 +199,7 @@ impl Node {
                     false => Ok(true),
                 };
             }
+            // What is read ahead has threads of its own, and takes none from requests.
             let ahead = self.proxy.ahead.load(Ordering::Relaxed);
             if bringing.len().saturating_sub(ahead) >= BRINGING_MAX {
                 return Err(in_progress(part.ino));
@@ -201,6 +207,7 @@ impl Node {
             bringing.insert((part, stripe));
         }
         self.bring_ahead(part, held, stripe);
+        // It may have come between the look for it and now.
         let brought = match self.marks(part, stripe) {
             Ok(marks) if marks.is_present(stripe) => Ok(true),
             Ok(_) => {
@@ -215,8 +222,8 @@ impl Node {
         brought
     }
 
-    /// Has stripes behind one brought that nobody has asked for yet, as many as a source far away takes to be busy: if
-    /// the one in front is here, too, or it is the first one.
+    /// Reads ahead behind a stripe that was asked for: as many stripes as a distant source needs to be busy, provided
+    /// that the stripe in front is here too, or this is the first one.
     fn bring_ahead(&self, part: Part, held: &SubfileOrigin, stripe: u64) {
         if !self.changes_there(part.target.partition()) {
             return;
@@ -228,7 +235,7 @@ impl Node {
         let count = match stripe.checked_sub(1) {
             None => depth.min(AHEAD_AT_FIRST) as u64,
             Some(before) if is_here(before) || self.proxy.bringing.lock().contains(&(part, before)) => {
-                // Those of all targets are under way together.
+                // The depth is shared by the targets, which read ahead together.
                 depth.div_ceil(usize::from(layout.width.max(1))) as u64
             }
             Some(_) => return,
@@ -265,7 +272,7 @@ impl Node {
         }
     }
 
-    /// Whether a stripe that nobody waits for is to be brought, as it is not on its way; `None` when enough are.
+    /// Returns true if a stripe is to be read ahead, false if it is under way; `None` when enough of them are.
     fn begin_ahead(&self, part: Part, stripe: u64, depth: usize) -> Option<bool> {
         let mut bringing = self.proxy.bringing.lock();
         if self.proxy.ahead.load(Ordering::Relaxed) >= depth {
@@ -316,7 +323,7 @@ impl Node {
         Ok(true)
     }
 
-    /// The content of a stripe at site storage.
+    /// Returns the content of a stripe at site storage.
     pub(super) fn read_origin(&self, part: Part, whence: &Whence, stripe: u64) -> FsResult<Vec<u8>> {
         let Some(origin) = &whence.origin else { return Ok(Vec::new()) };
         let from = offset_in_file(whence, part.target, stripe).ok_or(Errno::EINVAL)?;
@@ -339,7 +346,8 @@ impl Node {
         }
     }
 
-    /// The home may know more of the origin by now: a flush puts another file in its place.
+    /// Asks the home about an origin that has changed: it may know more of it by now, as a flush puts another file in
+    /// its place. Returns false if the stripe is to be tried again.
     fn changed_origin(&self, part: Part, held: &SubfileOrigin, error: FsError) -> FsResult<bool> {
         let (home, steps) = (self.home_of(part.ino)?, StepContext::question(SYSTEM));
         let whence = self.step::<op::FindOrigin>(home, steps, 0, InoOnly { ino: part.ino })?;
@@ -351,9 +359,9 @@ impl Node {
         Ok(false)
     }
 
-    /// Before a range of a subfile is written at an epoch: what it had at site storage is brought, and it is marked. A
-    /// flush that begins before the answer is dropped does not count what is written until then. On the peer lane
-    /// nobody can be asked.
+    /// Prepares a write to a range of a subfile at an epoch: brings what it had at site storage, and marks it. A flush
+    /// that begins before the answer is dropped does not count what is written until then. On the peer lane nobody can
+    /// be asked.
     ///
     /// # Errors
     /// As [`Node::bring`]; on the peer lane `EINPROGRESS` when something has to be brought first.
@@ -390,7 +398,7 @@ impl Node {
         Ok(Some(writing))
     }
 
-    /// A place in a subfile that has data as far as its stripes are here: those that are not count as data.
+    /// Returns a place in a subfile that has data as far as its stripes are here: those that are not count as data.
     pub(crate) fn find_brought(
         &self,
         ino: Ino,
@@ -404,6 +412,7 @@ impl Node {
         let part = Part { ino, target };
         let held = self.held(part)?;
         let stripe_len = u64::from(held.whence.layout.stripe);
+        // Nothing behind `offset` is here: all that site storage has up to the limit still counts.
         let end = if found.start == u64::MAX { held.whence.limit } else { found.start };
         let missing = self.first_missing(part, &held.whence, offset, end.saturating_sub(offset))?;
         Ok(match missing {
@@ -416,7 +425,7 @@ impl Node {
         })
     }
 
-    /// The subfile goes: nothing about it need be known.
+    /// Forgets what is known of a subfile that goes.
     pub(crate) fn forget_part(&self, ino: Ino, target: TargetIndex) -> FsResult<()> {
         if !self.is_bound(target.partition()) {
             return Ok(());
@@ -426,30 +435,30 @@ impl Node {
     }
 }
 
-/// What a client is told that is to ask again.
+/// Returns the error for a client that has to ask again.
 pub fn in_progress(ino: Ino) -> FsError {
     FsError::with(Errno::EINPROGRESS, format!("inode {ino} is on its way from site storage: ask again"))
 }
 
-/// The same, while what was written is flushed so that it can go.
+/// Returns the error for a client that has to ask again, while what was written is flushed so that it can go.
 pub fn making_room() -> FsError {
     FsError::with(Errno::EINPROGRESS, MAKING_ROOM)
 }
 
-/// Whether that is why something has to be asked for again.
+/// Returns true if an error says to ask again because space is being made.
 pub fn is_making_room(error: &FsError) -> bool {
     error.errno() == Errno::EINPROGRESS && error.detail() == Some(MAKING_ROOM)
 }
 
 const MAKING_ROOM: &str = "a full volume is being read, or flushed to site storage: ask again";
 
-/// The stripes of a range of a subfile.
+/// Returns the stripes of a range of a subfile.
 pub fn stripes(layout: &Layout, offset: u64, len: u64) -> Range<u64> {
     let stripe = u64::from(layout.stripe.max(1));
     offset / stripe..offset.saturating_add(len).div_ceil(stripe)
 }
 
-/// Where in the file a stripe of a subfile begins.
+/// Returns the offset in the file at which a stripe of a subfile begins.
 pub fn offset_in_file(whence: &Whence, target: TargetIndex, stripe: u64) -> Option<u64> {
     let layout = &whence.layout;
     let targets = u32::from(layout.targets.max(1));
@@ -458,7 +467,7 @@ pub fn offset_in_file(whence: &Whence, target: TargetIndex, stripe: u64) -> Opti
     file_offset(layout, u16::try_from(behind).ok()?, stripe.checked_mul(u64::from(layout.stripe))?)
 }
 
-/// The parts that are not long runs of zeros.
+/// Returns the parts that are not long runs of zeros.
 fn data_runs(content: &[u8]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for (number, block) in content.chunks(HOLE).enumerate() {

@@ -1,4 +1,4 @@
-//! What this node has that site storage does not have, and what was seen there.
+//! What this node has that site storage lacks, and what was seen there.
 
 use std::ops::ControlFlow;
 
@@ -15,11 +15,11 @@ use crate::node::Node;
 use crate::peers::StepContext;
 use crate::record::{SiteFile, ino_of_site_key, marks_of_key, seen_by_key, seen_key, table};
 
-/// Most files or names in one answer.
+/// Most files or names in one reply.
 const PAGE: usize = 2000;
 
 impl Node {
-    /// What is dirty behind a position.
+    /// Returns a page of what is dirty behind a position.
     pub(crate) fn list_dirty(&self, request: &ListDirtyRequest) -> FsResult<DirtyPage> {
         let mut page = DirtyPage { files: Vec::new(), next: None };
         let first = request.after.as_ref().map_or(Slot(0), |(slot, _)| *slot);
@@ -34,7 +34,7 @@ impl Node {
         Ok(page)
     }
 
-    /// What is dirty in one table of a slot. Whether the page is full.
+    /// Adds what is dirty in one table of a slot to the page. Returns true if the page is full.
     fn dirty_of(&self, slot: Slot, letter: u8, after: Option<&[u8]>, page: &mut DirtyPage) -> FsResult<bool> {
         let prefix = table(letter);
         let from = match after {
@@ -77,7 +77,7 @@ impl Node {
         Ok((stripes > 0).then(|| Dirty { ino, bytes: stripes * stripe, why: self.proxy.failing.reason(ino) }))
     }
 
-    /// Names that were seen at site storage in a directory.
+    /// Returns the names that were seen at site storage in a directory.
     pub(crate) fn list_seen(&self, request: &ListSeenRequest) -> FsResult<SeenPage> {
         let ListSeenRequest { dir, after } = request;
         self.check_slot(dir.slot())?;
@@ -101,8 +101,8 @@ impl Node {
         Ok(page)
     }
 
-    /// Has a directory's home take down what site storage has under a name, and which inode that is here; or that it
-    /// has nothing.
+    /// Asks a directory's home to record which version site storage has under a name, and which inode that is here;
+    /// `None` for neither.
     pub(super) fn tell_seen(
         &self,
         dir: Ino,

@@ -29,7 +29,7 @@ impl Node {
         self.bring_unlisted(dir)?.map_or(Ok(()), |inode| self.relist(&inode))
     }
 
-    /// As [`Node::bring_entries`], for peers, which do not wait for names to be looked at again.
+    /// Like [`Node::bring_entries`], for peers, which do not wait for a relisting.
     ///
     /// # Errors
     /// As [`Node::bring_entries`].
@@ -37,8 +37,8 @@ impl Node {
         self.bring_unlisted(dir).map(drop)
     }
 
-    /// Makes the entries of a directory of a partition, if that has yet to be done; returns the directory if it was done
-    /// before.
+    /// Makes the entries of a directory of a partition, if that has yet to be done; returns the directory if it was
+    /// done before.
     fn bring_unlisted(&self, dir: Ino) -> FsResult<Option<Inode>> {
         // A directory that has spread has had its entries made before.
         if self.partitions.is_empty() || self.check_slot(dir.slot()).is_err() {
@@ -70,7 +70,8 @@ impl Node {
         }
     }
 
-    /// Whether entries of a directory have not been made; nobody may change it then.
+    /// Returns true if a directory's entries at site storage have not been made here; it must not be changed until they
+    /// are.
     pub(crate) fn is_unlisted(&self, dir: Ino) -> FsResult<bool> {
         match self.check_slot(dir.slot()).and_then(|()| self.inode(dir)) {
             Ok(inode) => Ok(self.unlisted(&inode)?.is_some()),
@@ -110,6 +111,7 @@ impl Node {
                 "extended attributes of {hidden} entries of '{path}' cannot be read at the source, and are not here"
             );
         }
+        // Last: until all entries are here, the directory counts as not listed.
         let _size = self.locks.lock(LockTarget::Size(dir))?;
         let mut change = self.change_of(dir)?;
         let mut inode = change.inode(dir)?;
@@ -171,6 +173,7 @@ impl Node {
             near: None,
         };
         let mut inode = self.new_inode_at(place, name, &request)?;
+        // As at site storage, whatever a new file here gets from its directory.
         let attr = &mut inode.attr;
         (attr.mode, attr.gid) = (meta.kind | meta.attrs.perm, meta.attrs.gid);
         (attr.mtime, attr.atime) = (meta.attrs.mtime, meta.attrs.atime);
@@ -180,7 +183,7 @@ impl Node {
         Ok(inode)
     }
 
-    /// All records are this node's: one transaction.
+    /// Makes the entry in one transaction, where all records are this node's.
     fn put_entry(
         &self,
         place: &EntryPlace,
@@ -225,7 +228,7 @@ fn has_known_kind(meta: &Meta) -> bool {
         && (meta.kind != mode::LINK || !meta.target.is_empty())
 }
 
-/// What a handler on the peer lane says of a directory whose entries are not here yet.
+/// Returns the error of a handler on the peer lane for a directory whose entries are not here yet.
 pub fn not_listed(dir: Ino) -> FsError {
     FsError::with(
         Errno::EBUSY,

@@ -20,17 +20,17 @@ use crate::record::{SubfileOrigin, marks_of_key, table};
 /// Least room that is made at once, in bytes, and as a part of the volume.
 const ROOM_MIN: u64 = 16 << 20;
 const ROOM_PART: u64 = 8;
-/// How long those who read may take before no room is made.
+/// Longest wait for readers before eviction gives up.
 const READERS_WAIT: Duration = Duration::from_secs(2);
 
-/// What came of making room.
+/// Result of an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evicted {
-    /// There is some that was not.
+    /// Space was freed.
     Some,
-    /// There is none, and may be when those who read, or are about to, are done.
+    /// None was freed; some may be once present or waiting readers are done.
     Later,
-    /// There is nothing that may go.
+    /// Nothing may be evicted.
     Nothing,
 }
 
@@ -60,8 +60,8 @@ impl Node {
         }
     }
 
-    /// Subfiles of a volume that have something that came from site storage and may go, the one first that was not used for
-    /// longest.
+    /// Subfiles of a volume that have something that came from site storage and may go, the one first that was not used
+    /// for longest.
     fn by_use(&self, volume: u16) -> Vec<Part> {
         let mut parts = BTreeMap::new();
         for slot in self.own_slots() {
@@ -83,8 +83,8 @@ impl Node {
         parts
     }
 
-    /// Frees about so many bytes of a subfile, from its beginning on. Answers how many; nothing while it is read for long.
-    /// Notes whether something stays because another request has had it brought and is about to read it.
+    /// Frees about so many bytes of a subfile, from its beginning on. Answers how many; nothing while it is read for
+    /// long. Notes whether something stays because another request has had it brought and is about to read it.
     fn evict_part(&self, part: Part, wanted: u64, is_read: &Cell<bool>) -> FsResult<Option<u64>> {
         let Some(_alone) = self.proxy.uses.here.try_write_for(READERS_WAIT) else { return Ok(None) };
         // It may have been pinned until now.

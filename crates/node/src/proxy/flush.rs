@@ -27,19 +27,20 @@ use crate::peers::StepContext;
 use crate::proxy_state::{FlushEnd, FlushJob, FlushJobs, JobKind, Part, Site};
 use crate::record::{Act, GivenAttrs, Inode, PutContent, SiteFile, act_key, target_key};
 
-/// How long a flush is waited for before its asker asks again: a client, or a peer, whose lane is for short answers.
+/// Longest wait for a flush in one request; the client or peer repeats the request then, since peer lanes are for short
+/// replies.
 pub const WAIT: Duration = Duration::from_secs(2);
 pub const PEER_WAIT: Duration = Duration::from_millis(20);
 
-/// Bytes of all targets together that are put, and then verified, as one range by a source far away; and ranges of a target
-/// that are put or verified at the same time.
+/// Bytes of all targets together that are put, and then verified, as one range by a source far away; and ranges of a
+/// target that are put or verified at the same time.
 const RANGE_BYTES: u64 = 16 << 20;
 const RANGES_AT_ONCE: usize = 3;
 
-/// What lets the owner of a directory bring files into it.
+/// Permissions with which a directory's owner can create files in it.
 const OPEN: u32 = 0o700;
 
-/// What is flushed.
+/// A flush under way.
 struct Flush<'a> {
     node: &'a Node,
     request: &'a FlushRequest,
@@ -47,13 +48,13 @@ struct Flush<'a> {
     site: &'a Site,
     inode: Inode,
     file: SiteFile,
-    /// What was last at its path, where another inode had that.
+    /// Version last seen at its path, where another inode had that.
     former: Option<SiteVersion>,
-    /// Attributes when it began.
+    /// Attributes at the beginning.
     begun: Attr,
-    /// Those of which `file` tells.
+    /// Attributes that `file` is about.
     known: Attr,
-    /// Whether it was written down what is about to be done.
+    /// Set if an operation at site storage was logged.
     is_acting: bool,
 }
 
@@ -69,7 +70,8 @@ impl Node {
         })
     }
 
-    /// Has `work` flush an inode in a thread of its own unless somebody does, and tells how far it is.
+    /// Runs `work` as the flush of an inode in a thread of its own, unless one is under way; waits for `wait` at most
+    /// and returns the progress.
     pub(super) fn run_job(
         &self,
         key: (Ino, u64),
@@ -128,8 +130,8 @@ impl Node {
         Ok((job, true))
     }
 
-    /// Whether a flush of a file is under way. One that is over stays among the jobs until its asker comes back, who may
-    /// be gone.
+    /// Returns true if a flush of a file is under way. A finished one stays among the jobs until it is asked about,
+    /// which may never happen.
     pub(super) fn is_being_flushed(&self, ino: Ino) -> bool {
         let is_flush = |job: &Arc<FlushJob>| job.kind == JobKind::Flush && job.outcome.lock().is_none();
         self.proxy.jobs.lock().get(&ino).is_some_and(is_flush)
@@ -158,6 +160,7 @@ impl Node {
     pub(super) fn flush_now(&self, request: &FlushRequest, job: &FlushJob) -> FsResult<FlushState> {
         let inode = self.inode(request.ino)?;
         let site = self.site_of(inode.attr.layout.partition())?;
+        // First the outcome of what an earlier flush had begun: it decides what site storage has.
         self.settle_act(request.ino, request.force)?;
         let former = self.settle_former(request)?;
         let file = self.begin_site_file(request.ino)?;
@@ -194,7 +197,7 @@ impl Node {
         Ok(FlushState { done: true, job: job.number, moved, version, lost })
     }
 
-    /// What is changed from here on is told apart.
+    /// Marks an inode as being flushed; what changes from here on is marked as changed again.
     fn begin_site_file(&self, ino: Ino) -> FsResult<SiteFile> {
         let mut change = self.change(&[ino.slot()])?;
         let mut file = change.site_file(ino)?.unwrap_or_else(SiteFile::new_here);
@@ -223,7 +226,7 @@ impl Flush<'_> {
         }
     }
 
-    /// Nothing has to be done; who is asked for more sees by himself whether the source is what it was.
+    /// Ends a flush that has nothing to do, once the source has been checked.
     fn nothing(&self) -> FsResult<Option<PutOutcome>> {
         self.site.source.check()?;
         Ok(None)
@@ -239,8 +242,8 @@ impl Flush<'_> {
         Ok(site.source.put_link(&link, &target, &self.attrs(), &expect).map_err(explained)?)
     }
 
-    /// Of a directory that has not changed here only the times are given back, which changes in it have moved on; so they
-    /// need not be given while it is open for such changes.
+    /// Brings a directory there. Of one that has not changed here only the times are given back, which changes in it
+    /// have moved on; so they need not be given while it is open for such changes.
     fn put_dir(&self) -> FsResult<PutOutcome> {
         let (path, source, mut attrs) = (&self.request.path[..], &self.site.source, self.attrs());
         if self.is_there() {
@@ -253,7 +256,7 @@ impl Flush<'_> {
         Ok(source.put_open_dir(path, &attrs)?)
     }
 
-    /// Whether a directory has another mode there than it is to have in the end.
+    /// Returns true if a directory was given other permissions there than it is to have in the end.
     fn is_left_open(&self) -> bool {
         self.request.open
             && self.inode.attr.is_dir()
@@ -261,7 +264,7 @@ impl Flush<'_> {
             && !self.is_there()
     }
 
-    /// Whether nothing but content can differ.
+    /// Returns true if nothing but content can differ.
     fn is_there(&self) -> bool {
         let same = |origin: &Origin| origin.path == self.request.path;
         !self.file.is_unsaved() && self.file.origin.as_ref().is_some_and(same)
@@ -304,6 +307,7 @@ impl Flush<'_> {
             let (version, attrs) = (from_wire(origin.seen.clone()), self.attrs());
             self.note_attrs(origin, &attrs)?;
             match self.site.source.set_attrs(&origin.path, &version, &attrs) {
+                // Where attributes cannot be changed alone they go with the content.
                 Err(error) if error.cause() == Cause::Unsupported => {}
                 kept => return self.placed(kept.map_err(explained)?, None).map(Some),
             }
@@ -319,7 +323,7 @@ impl Flush<'_> {
         self.placed(kept, Some(size)).map(Some)
     }
 
-    /// The content of a file that goes in one request: it is short, and all on this node.
+    /// Returns the content of a file that goes in one request: it is short, and all on this node.
     fn whole_content(&self, size: u64) -> FsResult<Option<Vec<u8>>> {
         let (layout, ino) = (self.inode.attr.layout, self.request.ino);
         let len_max = self.site.source.whole_len_max();
@@ -359,7 +363,7 @@ impl Flush<'_> {
         Ok(kept.map_err(explained)?)
     }
 
-    /// Every target puts its own stripes, all at the same time.
+    /// Makes every target put its own stripes, all at the same time.
     fn put_parts(&self, upload: &Upload) -> FsResult<Vec<Piece>> {
         let layout = self.inode.attr.layout;
         let (origin, limit, pin) = (self.file.origin.clone(), self.file.limit, self.file.pin);
@@ -386,8 +390,8 @@ impl Flush<'_> {
         self.put_range(upload, &whence, target, 0..u64::MAX)
     }
 
-    /// Puts the stripes of a target in ranges. One is verified while the next are put; the last one is left to the commit,
-    /// and returned.
+    /// Puts the stripes of a target in ranges. One is verified while the next are put; the last one is left to the
+    /// commit, and returned.
     fn put_ranges(&self, upload: &Upload, whence: &Whence, target: TargetIndex) -> FsResult<Vec<Piece>> {
         let (stripe, width) = (u64::from(whence.layout.stripe).max(1), u64::from(whence.layout.width).max(1));
         let first = offset_in_file(whence, target, 0).unwrap_or(u64::MAX);
@@ -451,7 +455,7 @@ impl Flush<'_> {
         marked.collect::<Vec<FsResult<u64>>>().into_iter().sum()
     }
 
-    /// What has to be at its path for it to take the place.
+    /// Returns what has to be at its path for it to be replaced.
     fn expected(&self) -> Precondition {
         let FlushRequest { path, seen, force, .. } = self.request;
         let own = self.file.origin.as_ref().filter(|origin| origin.path == *path);
@@ -462,8 +466,8 @@ impl Flush<'_> {
         }
     }
 
-    /// The same. Where names that go here go there, too, one that is gone already is as well: by a deletion that was
-    /// cut off.
+    /// Returns what has to be at its path now. Where names that go here go there, too, one that is gone already is as
+    /// well: by a deletion that was cut off.
     fn expected_now(&self) -> FsResult<Precondition> {
         let (expected, path) = (self.expected(), &self.request.path);
         let is_own = self.file.origin.as_ref().is_some_and(|origin| origin.path == *path);
@@ -477,7 +481,7 @@ impl Flush<'_> {
         }
     }
 
-    /// Written down before the upload begins, and before it takes its place: after a kill it is known again.
+    /// Writes an upload down before it begins, and before it takes its place: after a kill it is known again.
     fn note_upload(&mut self, upload: &Upload, expect: &Precondition) -> FsResult<()> {
         let seen = match expect {
             Precondition::Version(version) => Some(to_wire(version.clone())),
@@ -507,14 +511,15 @@ impl Flush<'_> {
         self.node.note_act(self.request.ino, &act)
     }
 
-    /// What it is there is told to the home of its directory, so that who takes the name next knows what is there.
+    /// Asks the home of its directory to record the version there, so that the next owner of the name knows what is
+    /// there.
     fn tell(&self, kept: Option<&PutOutcome>) -> FsResult<()> {
         let FlushRequest { ino, dir, path, .. } = self.request;
         let Some(kept) = kept.filter(|_| !path.is_empty()) else { return Ok(()) };
         self.node.tell_seen(*dir, split_path(path).1, Some(to_wire(kept.version.clone())), Some(*ino))
     }
 
-    /// It has failed: what was begun is thrown away, unless it has taken its place all the same.
+    /// Handles a failure: discards what was begun, unless it has taken its place all the same.
     fn settle(&mut self) -> FsResult<()> {
         if self.is_acting {
             let path = String::from_utf8_lossy(&self.request.path);
@@ -528,7 +533,7 @@ impl Flush<'_> {
         Ok(())
     }
 
-    /// It has taken its place. All of its first `whole` bytes are there, unless it was cut meanwhile.
+    /// Records that it has taken its place. The first `whole` bytes are there, unless the file was truncated meanwhile.
     fn placed(&mut self, kept: PutOutcome, whole: Option<u64>) -> FsResult<PutOutcome> {
         let (path, seen) = (self.request.path.clone(), to_wire(kept.version.clone()));
         self.file.origin = Some(Origin { path, seen });
@@ -544,7 +549,7 @@ impl Flush<'_> {
         Ok(kept)
     }
 
-    /// Its name may have gone while it took its place there.
+    /// Checks whether its name was removed while it took its place there.
     fn look_back(&self, kept: Option<&PutOutcome>) -> FsResult<()> {
         let FlushRequest { ino, dir, path, .. } = self.request;
         let Some(kept) = kept.filter(|_| !path.is_empty()) else { return Ok(()) };
@@ -553,8 +558,8 @@ impl Flush<'_> {
         self.node.look_back(*ino, what, (*dir, split_path(path).1), &there)
     }
 
-    /// Returns whether it may belong elsewhere: it, or a directory above, was renamed between the look for its path and the
-    /// beginning of the flush. A later rename counts as a change.
+    /// Returns whether it may belong elsewhere: it, or a directory above, was renamed between the look for its path and
+    /// the beginning of the flush. A later rename counts as a change.
     fn is_moved(&self) -> bool {
         let FlushRequest { ino, dir, path, .. } = self.request;
         if path.is_empty() || self.inode.attr.is_dir() {
@@ -567,8 +572,8 @@ impl Flush<'_> {
             && self.node.place_at_site(*dir, b"").is_ok_and(is_below))
     }
 
-    /// What was changed since the flush began stays changed; everything else is saved, or is as it was. What was
-    /// written down before goes if `is_told`.
+    /// Ends the flush: what changed since its beginning stays changed; everything else is saved, or stays as it was.
+    /// Removes the logged operation if `is_told`.
     fn end(&mut self, kept: Option<&PutOutcome>, is_told: bool, is_moved: bool) -> FsResult<()> {
         let (is_dir, is_left_open) = (self.inode.attr.is_dir(), self.is_left_open());
         if let (Some(kept), true) = (kept, !self.inode.attr.is_file()) {
@@ -583,7 +588,8 @@ impl Flush<'_> {
         })
     }
 
-    /// Of a file as it is now, with its attributes; also that nothing is about to be done for it any more.
+    /// Updates the record of a file as it is now, with its attributes; if `is_over`, also that nothing is about to be
+    /// done for it any more.
     fn update(&self, is_over: bool, change: impl FnOnce(&mut SiteFile, &Attr)) -> FsResult<()> {
         let ino = self.request.ino;
         let mut update = self.node.change(&[ino.slot()])?;
@@ -634,7 +640,7 @@ fn forget_job(jobs: &FlushJobs, ino: Ino, job: &Arc<FlushJob>) {
     }
 }
 
-/// A conflict, with what may be done about it.
+/// Returns a conflict, with what may be done about it.
 pub(super) fn explained(error: SourceError) -> SourceError {
     if error.cause() != Cause::Changed {
         return error;

@@ -1,5 +1,5 @@
-//! What this node has flushed by itself: files that have waited for long enough, and those whose room is needed. Threads
-//! live only while there is something to do or to wait for.
+//! Flushes that this node makes by itself: of files that have waited for long enough, and of those whose space is
+//! needed. Threads live only while there is something to do or to wait for.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use crate::record::{SiteFile, ino_of_site_key, marks_of_key, table};
 const FOR_ROOM: usize = 8;
 
 impl Node {
-    /// What was written and not flushed on a volume is about to be, so that its room can be had: whether that may help.
+    /// Begins to flush what is dirty on a volume, so that its space can be evicted. Returns true if that may help.
     pub(crate) fn flush_for_room(&self, volume: u16) -> bool {
         let mut parts = self.unflushed_parts(volume);
         parts.sort_by_key(|part| self.proxy.uses.last_of(*part));
@@ -57,14 +57,14 @@ impl Node {
         parts
     }
 
-    /// Whether a subfile has data on a volume. Marks alone may be those of a write that does not fit.
+    /// Returns true if a subfile has data on a volume. Marks alone may be of a write that did not fit.
     fn occupies(&self, part: Part, volume: u16) -> bool {
         let Ok(id) = self.subfile(part.ino, part.target) else { return false };
         let stat = || self.data.stat(id).ok().flatten();
         id.volume == volume && stat().is_some_and(|stat| stat.allocated > stat.front)
     }
 
-    /// What an earlier daemon left to be flushed by itself.
+    /// Queues flushes that an earlier daemon left.
     pub(crate) fn resume_flushes(&self) {
         let delayed: Vec<PartitionId> = (self.partitions.all().iter().map(|partition| partition.id))
             .filter(|id| self.delay_of(*id).is_some())

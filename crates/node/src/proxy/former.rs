@@ -1,5 +1,6 @@
-//! What a flush replaces at site storage may be all that there is of another file: of one that had the name, and was
-//! renamed, replaced or removed since. Before that goes, the content comes here, and counts as written here.
+//! A flush may replace an object at site storage that holds the only copy of another file's content: of one that had
+//! the name, and was renamed, replaced or removed since. That content is brought here first, and counts as written
+//! here.
 
 use std::time::{Duration, Instant};
 
@@ -21,13 +22,13 @@ use crate::record::{SiteFile, SubfileOrigin};
 const AT_ONCE: u64 = 8 << 20;
 /// Pause before it is asked again.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long is waited for room before it is done without, and how long at all for bytes of which none come.
+/// Wait for space before going on without, and longest wait for content of which nothing arrives.
 const PATIENCE: Duration = Duration::from_millis(500);
 const WAIT: Duration = Duration::from_secs(60);
 
 impl Node {
-    /// Before an inode takes a place at site storage that another one has: that one needs nothing from there any more.
-    /// Answers as what it was last seen there.
+    /// Sees to it, before an inode takes a place at site storage that another one has, that the other one needs nothing
+    /// from there any more. Answers as what it was last seen there.
     ///
     /// # Errors
     /// Why its content cannot be brought: then it has to stay there.
@@ -59,7 +60,8 @@ impl Node {
         Ok(seen)
     }
 
-    /// Has a file own what it still has at a path there, and answers as what it was seen there.
+    /// Asks the home of a former owner of a path to bring in what it still has there. Returns the version that was seen
+    /// there.
     fn have_owned(&self, former: Ino, path: &[u8]) -> FsResult<Option<SiteVersion>> {
         let (home, steps) = (self.home_of(former)?, StepContext::question(SYSTEM));
         let origin = loop {
@@ -83,7 +85,7 @@ impl Node {
         }
     }
 
-    /// Has all content of a file here, and nowhere else, if some comes from that place; or tells how far that is.
+    /// Brings all content of a file here if some is at that place, or returns the progress.
     pub(crate) fn own(&self, request: OwnRequest, wait: Duration) -> FsResult<FlushState> {
         let OwnRequest { ino, origin, job } = request;
         self.run_job_of((&self.proxy.owning, JobKind::Own), (ino, job), wait, move |node, job| {
@@ -106,7 +108,7 @@ impl Node {
         Ok(job.ended())
     }
 
-    /// The next part. Where it ends; nothing behind the last one, and if nobody needs it.
+    /// Brings the next part. Returns where it ends; `None` behind the last one, and if nobody needs it.
     fn own_some(&self, ino: Ino, origin: &Origin, from: u64) -> FsResult<Option<u64>> {
         let (begun, mut flush) = (Instant::now(), 0);
         loop {
@@ -135,14 +137,14 @@ impl Node {
         }
     }
 
-    /// What finds no room here is brought to the name that the file has now, if it has one: then it needs nothing from
-    /// the old one. The number of that flush, to ask again with.
+    /// Flushes a file that finds no space here to its present name, if it has one: it needs nothing from the old one
+    /// then. Returns the number of that flush, 0 if it is done.
     fn flush_instead(&self, ino: Ino, job: u64) -> u64 {
         let request = FlushHereRequest { ino, occasion: FlushTrigger::Room, job };
         self.flush_here(&request, PAUSE).map_or(0, |state| if state.done { 0 } else { state.job })
     }
 
-    /// A range of a subfile is brought, and counts as written here: nothing of it makes room.
+    /// Brings a range of a subfile and counts it as written here, so that nothing of it makes room.
     pub(super) fn own_part(&self, part: Part, known: SubfileOrigin, offset: u64, len: u64) -> FsResult<()> {
         let (layout, epoch) = (known.whence.layout, known.epoch);
         let _here = self.bring_known(part, known, offset, len)?;
@@ -154,7 +156,7 @@ impl Node {
     }
 }
 
-/// Why what is there stays there.
+/// Returns the error that says why what is there stays there.
 fn kept(path: &[u8], former: Ino, error: &FsError) -> FsError {
     let name = String::from_utf8_lossy(path);
     let text =

@@ -1,5 +1,5 @@
-//! Flushes that nobody but the formation asks for: the home of a file finds out where it belongs at site storage, brings
-//! directories on the way there first, and lets those wait for a while that could not be flushed.
+//! Flushes that nobody but the formation asks for: the home of a file finds out where it belongs at site storage,
+//! brings directories on the way there first, and lets those wait for a while that could not be flushed.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::peers::StepContext;
 use crate::proxy_state::FlushJob;
 use crate::record::{seen_by_key, seen_key};
 
-/// How deep a tree may be before a walk to its root is taken for damage.
+/// Depth at which a walk to the root is taken for a cycle, which is damage.
 const DEPTH_MAX: usize = 100_000;
 /// Pause before a directory is looked at again that somebody brings to site storage.
 const DIR_PAUSE: Duration = Duration::from_millis(5);
@@ -62,7 +62,7 @@ impl Node {
         })
     }
 
-    /// The path of a file from its partition's directory on, by the last of its names.
+    /// Returns the path of a file from its partition's directory on, by the last of its names.
     pub(crate) fn path_in_partition(&self, ino: Ino) -> FsResult<Vec<u8>> {
         let file = self.site_file(ino)?.ok_or_else(|| nameless(ino))?;
         let (mut names, mut dir) = (vec![file.name], file.dir);
@@ -84,11 +84,11 @@ impl Node {
         self.step::<op::FindPlace>(self.home_of(dir)?, StepContext::question(SYSTEM), 0, request)
     }
 
-    /// Where site storage has a directory of this node, and what was seen there under a name in it.
+    /// Returns the path of a directory of this node at site storage, and what was seen there under a name in it.
     pub(crate) fn find_place(&self, request: &FindPlaceRequest) -> FsResult<SitePlace> {
         let FindPlaceRequest { dir, name } = request;
         let inode = match self.inode(*dir) {
-            // One that is gone may still be there.
+            // A removed directory may still exist at site storage.
             Err(error) if error.errno() == Errno::ENOENT => None,
             inode => Some(inode?),
         };
@@ -129,7 +129,8 @@ impl Node {
         self.flush_now(&request, job)
     }
 
-    /// Returns whether a name leads to an inode. Of as many names as it has each does; of others only the entry says so.
+    /// Returns whether a name leads to an inode. Of as many names as it has each does; of others only the entry says
+    /// so.
     pub(super) fn leads_to(&self, ino: Ino, (dir, name): (Ino, &[u8])) -> FsResult<bool> {
         let nlink = self.inode(ino).map_or(0, |inode| if inode.attr.is_dir() { 1 } else { inode.attr.nlink });
         let file = self.site_file(ino)?.filter(|file| file.names().count() <= nlink as usize);
@@ -142,8 +143,8 @@ impl Node {
         }
     }
 
-    /// Returns the names of a file that lead to it, the last one first, as many as it has. That which it was given last may
-    /// be gone from a directory of another node, or was never made.
+    /// Returns the names of a file that lead to it, the last one first, as many as it has. That which it was given last
+    /// may be gone from a directory of another node, or was never made.
     fn names_that_lead_to(&self, ino: Ino) -> FsResult<Vec<(Ino, Name)>> {
         let file = self.site_file(ino)?.ok_or_else(|| nameless(ino))?;
         let nlink = self.inode(ino)?.attr.nlink as usize;
@@ -161,7 +162,7 @@ impl Node {
         Ok(names)
     }
 
-    /// The name still leads to it; otherwise only a walk finds where it belongs.
+    /// Checks that the name still leads to it; otherwise only a walk finds where it belongs.
     fn check_name(&self, ino: Ino, dir: Ino, name: &Name) -> FsResult<()> {
         let question = || EntryName { parent: dir, name: name.as_bytes() };
         let found = self.at_entry(dir, name, |node| {
@@ -175,7 +176,7 @@ impl Node {
         }
     }
 
-    /// The path of a directory at site storage, which has it afterwards.
+    /// Returns the path of a directory at site storage, which has it afterwards.
     fn dir_at_site(&self, dir: Ino, depth: usize) -> FsResult<Vec<u8>> {
         if depth > DEPTH_MAX.min(1000) {
             return Err(nameless(dir));

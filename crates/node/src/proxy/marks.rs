@@ -54,23 +54,23 @@ fn count(bits: &[u8; BLOCK_BYTES]) -> u64 {
 }
 
 impl StripeMarks {
-    /// Whether the content of a stripe is here. What was written here is, whatever site storage has by now: a flush may
-    /// have put an older state of it there, whose end this target has not heard of.
+    /// Returns true if the content of a stripe is here. What was written here is, whatever site storage has: a flush
+    /// may have put an older state there whose end this target has not been told of.
     pub fn is_present(&self, stripe: u64) -> bool {
         has(&self.present, stripe) || has(&self.dirty, stripe) || has(&self.flushing, stripe)
     }
 
-    /// Whether a stripe is marked as written since a flush began.
+    /// Returns true if a stripe was written since the last flush began.
     pub fn is_dirty(&self, stripe: u64) -> bool {
         has(&self.dirty, stripe)
     }
 
-    /// Whether a stripe came from site storage, or is there as well, and was not written since.
+    /// Returns true if a stripe is as at site storage: it came from there or was flushed, and was not written since.
     pub fn is_clean(&self, stripe: u64) -> bool {
         has(&self.present, stripe) && !has(&self.dirty, stripe) && !has(&self.flushing, stripe)
     }
 
-    /// Whether any of the stripes is.
+    /// Returns true if any stripe is clean.
     pub fn has_clean(&self) -> bool {
         (0..BLOCK_STRIPES).any(|stripe| self.is_clean(stripe))
     }
@@ -80,31 +80,31 @@ impl StripeMarks {
         count(&std::array::from_fn(|at| self.dirty[at] | self.flushing[at]))
     }
 
-    /// What was written is what a flush is about.
+    /// Begins a flush of what was written.
     fn begin(&mut self) {
         (0..BLOCK_BYTES).for_each(|at| self.flushing[at] |= self.dirty[at]);
         self.dirty = [0; BLOCK_BYTES];
     }
 
-    /// It has not been flushed.
+    /// Ends a flush that failed.
     fn fail(&mut self) {
         (0..BLOCK_BYTES).for_each(|at| self.dirty[at] |= self.flushing[at]);
         self.flushing = [0; BLOCK_BYTES];
     }
 
-    /// It has: it is here and there.
+    /// Ends a flush that succeeded: its stripes are here and there.
     fn end(&mut self) {
         (0..BLOCK_BYTES).for_each(|at| self.present[at] |= self.flushing[at]);
         self.flushing = [0; BLOCK_BYTES];
     }
 
-    /// What came from site storage is not what it has now; what was written here stays.
+    /// Forgets stripes that came from site storage, whose version has changed; stripes written here stay.
     fn forget(&mut self) {
         (0..BLOCK_BYTES).for_each(|at| self.present[at] &= self.dirty[at] | self.flushing[at]);
     }
 }
 
-/// What becomes of all marks of a subfile.
+/// Change of all marks of a subfile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarksChange {
     /// A flush begins.
@@ -113,21 +113,21 @@ pub enum MarksChange {
     Fail,
     /// It succeeded.
     End,
-    /// Nothing: they are counted.
+    /// No change: the marks are counted.
     Count,
-    /// What was brought is not believed any more.
+    /// Content that was brought is not valid any more.
     Forget,
-    /// The subfile goes.
+    /// The subfile is removed.
     Remove,
 }
 
 impl Node {
-    /// The slot of what this node keeps about its subfiles of a file.
+    /// Returns the slot of what this node keeps about its subfiles of a file.
     pub(super) fn part_slot(&self, ino: Ino) -> Slot {
         self.shards.slot_of(ino)
     }
 
-    /// The marks of the block that a stripe is in.
+    /// Returns the marks of the block that a stripe is in.
     pub(super) fn marks(&self, part: Part, stripe: u64) -> FsResult<StripeMarks> {
         let key = marks_key(part.ino, part.target, block_of(stripe));
         self.records.read(self.part_slot(part.ino), &key, |bytes| read_marks(bytes, part.ino))
@@ -151,7 +151,7 @@ impl Node {
         Ok(())
     }
 
-    /// Those of some stripes of a block that are clean are not present from now on.
+    /// Marks those of some stripes of a block that are clean as absent. Returns them.
     pub(super) fn take_present(&self, part: Part, first: u64, stripes: &[u64]) -> FsResult<Vec<u64>> {
         let mut taken = Vec::new();
         self.change_marks(part, first, |marks| {
@@ -168,6 +168,7 @@ impl Node {
     /// Marks stripes before they are written.
     pub(super) fn mark_dirty(&self, part: Part, stripes: std::ops::Range<u64>) -> FsResult<()> {
         for stripe in stripes {
+            // Mostly it was written before: to read the mark costs no commit.
             if !self.marks(part, stripe)?.is_dirty(stripe) {
                 self.change_marks(part, stripe, |marks| set(&mut marks.dirty, stripe))?;
                 let bytes = self.stripe_of(part.ino, part.target)?;
@@ -196,7 +197,7 @@ impl Node {
     }
 }
 
-/// As [`Node::turn_marks`], within a transaction.
+/// Like [`Node::turn_marks`], within a transaction.
 pub fn turn_in(txn: &mut Txn<'_>, slot: Slot, part: Part, turn: MarksChange) -> FsResult<u64> {
     let prefix = held_key(part.ino, part.target);
     let mut found = Vec::new();
@@ -234,7 +235,7 @@ fn block_of(stripe: u64) -> u32 {
     u32::try_from(stripe / BLOCK_STRIPES).unwrap_or(u32::MAX)
 }
 
-/// The marks of a record; none without one.
+/// Returns the marks of a record; none without one.
 pub fn read_marks(bytes: Option<&[u8]>, ino: Ino) -> FsResult<StripeMarks> {
     bytes.map_or(Ok(StripeMarks::default()), |bytes| decode(bytes, "mark", ino))
 }

@@ -1,5 +1,6 @@
-//! Deleting at site storage what was deleted here, where the partition says so. The change that takes a name away leaves a
-//! record of it; whoever carries it out looks first that the name is still gone, and that nobody needs what it led to.
+//! Deleting at site storage what was deleted here, where the partition says so. The change that takes a name away
+//! leaves a record of it; whoever carries it out looks first that the name is still gone, and that nobody needs what it
+//! led to.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +21,7 @@ use crate::record::{Removed, inode_key, name_of_removed, removed_key, site_key, 
 
 /// Requests that are carried out at the same time, at most: the other threads serve what is here.
 const UNDER_WAY_MAX: usize = 3;
-/// For how long one request goes on.
+/// Longest time that one request goes on.
 const TIME_MAX: Duration = Duration::from_millis(500);
 /// Names in one answer, at most.
 const PAGE: usize = 1000;
@@ -34,10 +35,10 @@ impl Drop for CountedRequest<'_> {
     }
 }
 
-/// Who wants deletions to be carried out.
+/// Reason for carrying out deletions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum For {
-    /// Nobody waits: only where the policy says so.
+    /// The write policy: only where it says so.
     Policy,
     /// A flush.
     Flush,
@@ -54,25 +55,25 @@ struct Gone {
     removed: Removed,
 }
 
-/// What is at site storage under such a name.
+/// The object at site storage under such a name.
 struct There {
     path: Vec<u8>,
     seen: SiteVersion,
 }
 
-/// What becomes of it.
+/// Result of one deletion.
 enum Outcome {
-    /// It is deleted there.
+    /// It was deleted there.
     Done,
-    /// There is nothing to be deleted.
+    /// There was nothing to delete.
     Moot,
     /// It stays there for good.
     Kept(SourceError),
-    /// It is tried again.
+    /// It will be tried again.
     Waits(SourceError),
-    /// Somebody still needs it.
+    /// Its content is still needed.
     Needed,
-    /// Its policy does not say so.
+    /// Its policy does not delete it now.
     NotNow,
 }
 
@@ -132,7 +133,7 @@ impl Node {
         }
     }
 
-    /// One of those that were asked for.
+    /// Handles one of the requested deletions.
     fn take_up(&self, gone: &Gone, request: &MirrorRequest, page: &mut MirrorPage) -> FsResult<()> {
         let partition = gone.removed.partition;
         let path = self.there(gone)?.map(|there| there.path);
@@ -170,7 +171,7 @@ impl Node {
         Ok(())
     }
 
-    /// A name that was just deleted, if its policy says so.
+    /// Returns a name that was just deleted, if its policy says so.
     fn mirror_only(&self, dir: Ino, name: &Name) -> FsResult<MirrorPage> {
         let mut page = MirrorPage { done: 0, left: Vec::new(), next: None };
         let place = match self.place(dir, name) {
@@ -193,7 +194,7 @@ impl Node {
         Ok(page)
     }
 
-    /// Some of the records of this node behind a position, and whether those are the last.
+    /// Returns records of deletions of this node behind a position, and whether they are the last.
     fn removed_behind(&self, after: Option<&(Slot, Vec<u8>)>) -> (Vec<Gone>, bool) {
         let (mut found, mut is_end) = (Vec::new(), true);
         let prefix = table(b'E');
@@ -214,7 +215,7 @@ impl Node {
         (found, is_end)
     }
 
-    /// What site storage has under a name that was deleted, as far as that is known.
+    /// Returns what site storage has under a deleted name, as far as that is known.
     fn there(&self, gone: &Gone) -> FsResult<Option<There>> {
         let place = match self.place_at_site(gone.dir, gone.name.as_bytes()) {
             Err(error) if error.errno() == Errno::ENOENT => return Ok(None),
@@ -266,6 +267,7 @@ impl Node {
             return Ok(Outcome::Done);
         };
         Ok(match error.cause() {
+            // A flush may have put the new entry of that name there since the look for it.
             Cause::Changed if self.is_there_again(gone)? => Outcome::Moot,
             Cause::Changed => Outcome::Kept(error),
             Cause::NotEmpty if whom == For::LastFlush => Outcome::Kept(error),
@@ -273,7 +275,7 @@ impl Node {
         })
     }
 
-    /// A daemon may have been killed in the middle of deleting it.
+    /// Finishes a deletion that a daemon may have been killed in the middle of.
     fn finish_removal(&self, partition: PartitionId, there: &There) {
         let Ok(site) = self.site_of(partition) else { return };
         if let Err(error) = site.source.finish_removal(&there.path, &from_wire(there.seen.clone())) {
@@ -281,7 +283,7 @@ impl Node {
         }
     }
 
-    /// Whether the write policy of a path has it deleted without a flush.
+    /// Returns true if the write policy of a path has deletions carried out without a flush.
     fn goes_by_itself(&self, partition: PartitionId, path: &[u8]) -> bool {
         let known = self.partitions.get(partition);
         known.is_some_and(|known| {
@@ -289,7 +291,7 @@ impl Node {
         })
     }
 
-    /// Whether something of the same kind has the name now: it takes the place of what is there when it is flushed.
+    /// Returns true if an entry of the same kind has the name now: its flush will replace what is there.
     fn is_there_again(&self, gone: &Gone) -> FsResult<bool> {
         let question = || EntryName { parent: gone.dir, name: gone.name.as_bytes() };
         let found = self.at_entry(gone.dir, &gone.name, |node| {
@@ -302,7 +304,7 @@ impl Node {
         }
     }
 
-    /// Whether content of what the name led to may still have to be brought from there.
+    /// Returns true if content of the deleted inode may still have to be brought from there.
     fn is_needed(&self, gone: &Gone, there: &There) -> FsResult<bool> {
         let ino = gone.removed.ino;
         match self.step::<op::FindOrigin>(
@@ -317,13 +319,13 @@ impl Node {
         }
     }
 
-    /// Site storage has nothing of ours under the name any more, nor below it.
+    /// Forgets what site storage had under the name, and below it: nothing of ours is there any more.
     fn forget_seen(&self, gone: &Gone) -> FsResult<()> {
         self.tell_seen(gone.dir, gone.name.as_bytes(), None, None)?;
         if gone.removed.is_dir { self.tell_seen(gone.removed.ino, b"", None, None) } else { Ok(()) }
     }
 
-    /// The record goes, unless the name was deleted once more.
+    /// Removes the record, unless the name was deleted once more.
     fn forget_removed(&self, gone: &Gone) -> FsResult<()> {
         self.proxy.mirror.state.lock().why.remove(&gone.key);
         let mut txn = self.records.txn(&[gone.slot]);
@@ -334,7 +336,7 @@ impl Node {
         self.commit_note(txn)
     }
 
-    /// A flush has put a file there whose name has gone meanwhile.
+    /// Notes that a flush has put a file there whose name has gone meanwhile.
     pub(super) fn note_left_behind(
         &self,
         ino: Ino,
@@ -350,7 +352,7 @@ impl Node {
         Ok(())
     }
 
-    /// A deleted directory need not be known any more.
+    /// Forgets a deleted directory, which need not be known any more.
     pub(super) fn forget_dir(&self, dir: Ino) -> FsResult<()> {
         let slot = dir.slot();
         let mut txn = self.records.txn(&[slot]);
@@ -360,10 +362,10 @@ impl Node {
         self.commit_note(txn)
     }
 
-    /// What an earlier daemon left to be deleted by itself.
+    /// Queues the deletions that an earlier daemon left.
     pub(crate) fn resume_mirror(&self) {
         let (found, _) = self.removed_behind(None);
-        // One look is for those of all partitions.
+        // One look covers all partitions.
         let partitions = self.partitions.all().into_iter().map(|partition| partition.id);
         let mirroring = partitions.filter(|partition| !found.is_empty() && self.mirrors(*partition));
         mirroring.for_each(|partition| self.mirror_later(partition));

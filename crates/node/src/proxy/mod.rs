@@ -3,8 +3,8 @@
 //! temporary file at site storage, every node its own stripes, and the home puts it in its place.
 //!
 //! What is kept: of each inode what site storage has of it (`SiteFile`, at its home), of each subfile whence its
-//! content comes (`SubfileOrigin`) and which stripes are here or written (`marks.rs`), at its target. All of it is logged before
-//! it is acted upon, so a restarted daemon brings nothing twice and forgets nothing that was written.
+//! content comes (`SubfileOrigin`) and which stripes are here or written (`marks.rs`), at its target. All of it is
+//! logged before it is acted upon, so a restarted daemon brings nothing twice and forgets nothing that was written.
 
 mod acts;
 mod attrs;

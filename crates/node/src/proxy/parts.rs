@@ -24,18 +24,18 @@ const TIME_MAX: Duration = Duration::from_secs(2);
 const TIMES: u16 = 4;
 /// Bytes of a page.
 const PAGE: usize = 4096;
-/// Stripes that are put at the same time, since site storage lets each wait for a while; and how many bytes these are at
-/// most unless a single one is larger: what has been begun has to end within the bounded time, too.
+/// Stripes that are put at the same time, since site storage lets each wait for a while; and how many bytes these are
+/// at most unless a single one is larger: what has been begun has to end within the bounded time, too.
 const AT_ONCE_MAX: u64 = 8;
 const AT_ONCE_BYTES: u64 = 4 << 20;
 /// The least that is put at the same time of each range of a target to a source far away.
 const FAR_AT_ONCE_MIN: u64 = 2;
-/// So many bytes that were put are synced and read again by one of the threads while the others go on putting: at the end
-/// the storage would wait meanwhile.
+/// Bytes after which one of the threads syncs and verifies what was put while the others go on: at the end, storage
+/// would be idle meanwhile.
 const SETTLE_BYTES: u64 = 8 << 20;
 
-/// The part of some memory that begins with a page. File systems that take whole pages take such a stripe as one request,
-/// and others as two, the second of which waits for everything that has been asked meanwhile.
+/// Returns the part of some memory that begins with a page. File systems that take whole pages take such a stripe as
+/// one request, and others as two, the second of which waits for everything that has been asked meanwhile.
 fn on_a_page(memory: &mut [u8], len: usize) -> &mut [u8] {
     let from = memory.as_ptr().align_offset(PAGE).min(memory.len());
     let rest = memory.split_at_mut(from).1;
@@ -43,7 +43,7 @@ fn on_a_page(memory: &mut [u8], len: usize) -> &mut [u8] {
     rest.split_at_mut(len).0
 }
 
-/// For how long a request of a target goes on.
+/// Returns for how long one request of a target goes on.
 fn time_of(target: TargetIndex) -> Duration {
     TIME_MAX * u32::from(target.position() % TIMES + TIMES) / u32::from(2 * TIMES - 1)
 }
@@ -56,7 +56,7 @@ struct Putting {
     put: Mutex<FsResult<PutPieces>>,
 }
 
-/// What was put.
+/// Pieces that were put.
 #[derive(Default)]
 struct PutPieces {
     verified: Vec<Piece>,
@@ -74,14 +74,15 @@ impl Putting {
         }
     }
 
-    /// The next stripe, which has to be put; nothing when that is enough for one request, or something failed.
+    /// Returns the next stripe, which has to be put; nothing when that is enough for one request, or something failed.
     fn take(&self) -> Option<u64> {
         let is_enough = self.moved.load(Ordering::Relaxed) >= BYTES_MAX || Instant::now() > self.until;
         let goes_on = !is_enough && self.put.lock().is_ok();
         goes_on.then(|| self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A stripe was put, or was not. The first failure is told. Whoever is answered pieces verifies them.
+    /// Notes that a stripe was put, or was not; the first failure is kept. Returns pieces that the caller has to
+    /// verify.
     fn moved(&self, piece: FsResult<Piece>) -> Vec<Piece> {
         let mut put = self.put.lock();
         match (&mut *put, piece) {
@@ -107,7 +108,7 @@ impl Putting {
         }
     }
 
-    /// What was put, without a gap, and the stripe behind it.
+    /// Returns what was put without a gap, and the stripe behind it.
     fn over(self) -> FsResult<(PutPieces, u64)> {
         Ok((self.put.into_inner()?, self.next.into_inner()))
     }
@@ -140,6 +141,7 @@ impl Node {
                 let _alone = current()?;
                 let unsaved = self.turn_marks(part, MarksChange::Count)?;
                 if unsaved == 0 {
+                    // Cuts nothing: from here on the subfile refuses writers of older epochs.
                     let id = self.subfile(part.ino, part.target)?;
                     self.data.trim(id, &self.spec(layout)?.get(), epoch, u64::MAX)?;
                 }
@@ -149,6 +151,7 @@ impl Node {
                 let _alone = current()?;
                 let id = self.subfile(part.ino, part.target)?;
                 self.data.trim(id, &self.spec(whence.layout)?.get(), epoch, 0)?;
+                // A newer pin than the one that the home knew stays.
                 let pin = self.stored_held(part)?.map_or(0, |held| held.whence.pin);
                 whence.pin = whence.pin.max(pin);
                 self.turn_marks(part, MarksChange::Remove)?;
@@ -219,7 +222,7 @@ impl Node {
         Ok(FlushedParts { parts: pieces.into_iter().map(part).collect(), next })
     }
 
-    /// What was never brought goes from site storage to site storage.
+    /// Puts a stripe; one that was never brought is copied from site storage to site storage.
     fn put_stripe(
         &self,
         site: &Site,
@@ -230,7 +233,7 @@ impl Node {
         let (part, whence) = (Part { ino: request.ino, target: request.target }, &request.whence);
         let at = offset_in_file(whence, part.target, stripe).ok_or(Errno::EINVAL)?;
         let len = (upload.size - at).min(u64::from(whence.layout.stripe)) as usize;
-        // Nothing that is here makes room for something else meanwhile.
+        // Nothing that is here may be evicted meanwhile.
         let _here = self.proxy.uses.stay();
         let is_there = at < whence.limit && whence.origin.is_some();
         if is_there && !self.marks(part, stripe)?.is_present(stripe) {
@@ -244,7 +247,7 @@ impl Node {
         Ok(site.source.put(upload, at, content)?)
     }
 
-    /// The content of a file of one stripe that is on this node.
+    /// Returns the content of a file of one stripe that is on this node.
     pub(super) fn only_stripe(&self, part: Part, whence: &Whence, len: usize) -> FsResult<Vec<u8>> {
         let _here = self.proxy.uses.stay();
         if whence.limit > 0 && whence.origin.is_some() && !self.marks(part, 0)?.is_present(0) {
@@ -261,12 +264,13 @@ impl Node {
         let id = self.subfile(part.ino, part.target)?;
         let offset = stripe * u64::from(whence.layout.stripe);
         let (read, _) = self.data.read(id, offset, &mut [IoSliceMut::new(content)])?;
+        // Behind the end of the subfile there are zeros, as far as the file goes on.
         content.get_mut(read..).unwrap_or_default().fill(0);
         Ok(())
     }
 
-    /// The same content under a new name and version: what is here is still right. What was written here only is there
-    /// as well now, up to the limit; so it counts as brought.
+    /// Ends a flush: site storage has the same content under a new name and version, so that what is here is still
+    /// right. What was written here only is there as well now, up to the limit; so it counts as brought.
     fn end_flush(&self, part: Part, epoch: u32, whence: Whence) -> FsResult<u64> {
         let now = self.subfile_epoch(part)?;
         let known = self.stored_held(part)?;
@@ -297,7 +301,7 @@ impl Node {
         Ok(unsaved)
     }
 
-    /// Bytes of a stripe of a subfile.
+    /// Returns the number of bytes of a stripe of a subfile.
     pub(super) fn stripe_of(&self, ino: Ino, target: TargetIndex) -> FsResult<u64> {
         let held = self.stored_held(Part { ino, target })?;
         Ok(held.map_or(0, |held| u64::from(held.whence.layout.stripe)).max(1))

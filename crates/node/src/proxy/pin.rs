@@ -1,5 +1,5 @@
-//! Files whose content stays however full their volumes are. The home counts how often a file was pinned and unpinned, and
-//! tells the targets; of two numbers the greater is the newer, so what comes late takes nothing back.
+//! Files whose content stays however full their volumes are. The home counts how often a file was pinned and unpinned,
+//! and tells the targets; of two numbers the greater is the newer, so what comes late takes nothing back.
 
 use std::ops::ControlFlow;
 
@@ -18,7 +18,7 @@ use crate::peers::StepContext;
 use crate::proxy_state::Part;
 use crate::record::{SiteFile, SubfileOrigin, held_key, ino_of_site_key, site_key, table};
 
-/// Most files in one answer, unless those of one slot are more.
+/// Most files in one reply, unless those of one slot are more.
 const PAGE: usize = 2000;
 
 impl SiteFile {
@@ -28,11 +28,11 @@ impl SiteFile {
 }
 
 impl Node {
-    /// Has what is here of a file stay, or not any more. What is not here is not brought.
+    /// Pins what is here of a file, or unpins it. What is not here is not brought.
     ///
     /// # Errors
-    /// `EINVAL` for what is no file in front of site storage; `EIO` when a target was not told: it holds nevertheless where
-    /// it was.
+    /// `EINVAL` for what is no file in front of site storage; `EIO` when a target was not told: it holds nevertheless
+    /// where it was.
     pub(crate) fn pin(&self, request: &PinRequest) -> FsResult<()> {
         let PinRequest { ino, pin } = *request;
         let mut change = self.change(&[ino.slot()])?;
@@ -57,7 +57,7 @@ impl Node {
         Ok(())
     }
 
-    /// A target hears of it.
+    /// Records at a target that a file was pinned or unpinned.
     pub(super) fn note_pin(&self, part: Part, epoch: u32, whence: Whence) -> FsResult<()> {
         // Who makes room has either ended, or finds it pinned.
         let _here = self.proxy.uses.stay();
@@ -74,12 +74,12 @@ impl Node {
         self.commit_note(txn)
     }
 
-    /// Whether what is here of a subfile is to stay.
+    /// Returns true if what is here of a subfile is pinned.
     pub(super) fn is_part_pinned(&self, part: Part) -> FsResult<bool> {
         Ok(self.stored_held(part)?.is_some_and(|held| held.whence.is_pinned()))
     }
 
-    /// Files of this node's that are pinned.
+    /// Returns the files of this node's that are pinned.
     pub(crate) fn list_pinned(&self, request: &ListPinnedRequest) -> FsResult<PinnedPage> {
         let mut page = PinnedPage { files: Vec::new(), next: None };
         let first = request.after.map_or(Slot(0), Ino::slot);
@@ -113,7 +113,7 @@ impl Node {
     }
 }
 
-/// What a target is about to keep of an origin is no older than what it knows of pins.
+/// Returns an origin with the newest pin that the target has, so that an older request does not undo a newer pin.
 pub fn keep_pin(txn: &Txn<'_>, slot: Slot, part: Part, held: SubfileOrigin) -> SubfileOrigin {
     let known = txn.get(slot, &held_key(part.ino, part.target)).map(SubfileOrigin::from_bytes);
     let pin = known.and_then(Result::ok).map_or(0, |known| known.whence.pin).max(held.whence.pin);

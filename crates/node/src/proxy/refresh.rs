@@ -31,12 +31,12 @@ impl Drop for Looking<'_> {
 }
 
 impl Node {
-    /// Before a file is opened: if it has changed at site storage and not here, it is what it is there from now on; a
-    /// laminated one stays what it is here.
+    /// Refreshes a file before it is opened: if it has changed at site storage and not here, it is what it is there
+    /// from now on; a laminated one stays what it is here.
     ///
     /// # Errors
-    /// `EINPROGRESS` when the asker is to ask again; `EIO` when a target does not answer. A source that does not answer is no
-    /// error: what is here is served.
+    /// `EINPROGRESS` when the asker is to ask again; `EIO` when a target does not answer. A source that does not answer
+    /// is no error: what is here is served.
     pub(crate) fn refresh(&self, ino: Ino) -> FsResult<()> {
         let inode = self.inode(ino)?;
         let partition = inode.attr.layout.partition();
@@ -78,7 +78,7 @@ impl Node {
         Ok(())
     }
 
-    /// What is there by now under its name was seen, and may be replaced or deleted.
+    /// Asks the home of the directory to record the version that is there now, so that it may be replaced or deleted.
     fn note_renewed(&self, ino: Ino, now: Origin) -> FsResult<()> {
         let Some(file) = self.site_file(ino)?.filter(|file| split_path(&now.path).1 == file.name) else {
             return Ok(());
@@ -86,13 +86,13 @@ impl Node {
         self.tell_seen(file.dir, &file.name, Some(now.seen), Some(ino))
     }
 
-    /// What a file is at site storage, if nothing but that is known of it here.
+    /// Returns a file's version at site storage, if it has no unsaved changes and no operation is unresolved.
     pub(super) fn clean_origin(&self, ino: Ino) -> FsResult<Option<Origin>> {
         let file = self.site_file(ino)?.filter(|file| !file.is_unsaved());
         Ok(if self.act(ino)?.is_none() { file.and_then(|file| file.origin) } else { None })
     }
 
-    /// What a file is at site storage by now, if it is there and answers.
+    /// Returns what the file is at site storage now, if it exists and the source answers.
     fn look_there(&self, ino: Ino, partition: PartitionId, origin: &Origin) -> FsResult<Option<Meta>> {
         let looking = &self.proxy.looking;
         let _looking = Looking(looking);
@@ -143,7 +143,7 @@ impl Node {
         Ok((end < whence.limit).then_some(end))
     }
 
-    /// Every target does something with its own stripes of a range, all at the same time.
+    /// Makes every target do something with its own stripes of a range, all at the same time.
     pub(super) fn mark_range(
         &self,
         ino: Ino,

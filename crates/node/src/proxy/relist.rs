@@ -24,10 +24,10 @@ use crate::record::{Dentry, Inode, SiteFile, removed_key, seen_key};
 
 /// Longest wait for a listing that somebody else makes, before its asker asks again.
 const WAIT: Duration = Duration::from_secs(2);
-/// How often, and after which pauses, a directory that is gone there is looked at until it is empty here.
+/// Number of attempts, with a pause after each, to empty a directory here that is gone there.
 const GONE_TRIES: usize = 20;
 const GONE_PAUSE: Duration = Duration::from_millis(200);
-/// For so long, in seconds, a source may know what it lists.
+/// Seconds for which a source may cache a listing.
 const LISTED_FOR_S: i64 = 3;
 /// Names that are looked for again at once before they go, at most; the others go with the next listing.
 const GONE_MAX: usize = 64;
@@ -36,7 +36,7 @@ const GONE_MAX: usize = 64;
 enum Gone {
     /// All of it; whether it is gone here.
     Done(bool),
-    /// Nothing yet: it is a directory, which has to be emptied.
+    /// Nothing yet: it is a directory, which has to be emptied first.
     Dir { name: Name, ino: Ino },
 }
 
@@ -45,7 +45,7 @@ struct Level {
     ino: Ino,
     path_len: usize,
     names: Vec<Vec<u8>>,
-    /// Its own entry, which goes when it is empty.
+    /// Its own entry, which is removed when it is empty.
     own: Option<(Ino, Name)>,
 }
 
@@ -122,8 +122,8 @@ impl Node {
         seen
     }
 
-    /// An entry of a listing that shows what was there after `asked`, with what was seen of it before. Whether it is here as it
-    /// is there.
+    /// Takes in an entry of a listing that shows what was there after `asked`, with what was seen of it before. Returns
+    /// true if it is here as it is there.
     fn take_entry(
         &self,
         (dir, path, site): (Ino, &[u8], &Site),
@@ -146,7 +146,8 @@ impl Node {
         }
         let is_going = |key: &[u8]| self.records.read(place.slot, key, |bytes| bytes.is_some());
         match self.dentry(&place)? {
-            // What was deleted here does not come back; what has changed there since does, once the deletion is decided.
+            // What was deleted here does not come back; what has changed there since does, once the deletion is
+            // decided.
             None if seen.is_some() || is_going(&removed_key(dir, &entry.name)) => Ok(false),
             None if !is_there() => Ok(false),
             None => {
@@ -187,7 +188,8 @@ impl Node {
         }
     }
 
-    /// The attributes of what an entry leads to. Whether they are here, too, if its inode is of this node.
+    /// Takes in the attributes of what an entry leads to. Returns true if they are here, too, if its inode is of this
+    /// node.
     fn take_entry_attrs(
         &self,
         dentry: Dentry,
@@ -204,7 +206,7 @@ impl Node {
         }
     }
 
-    /// A file that is another one there. Whether it is so here as well now.
+    /// Renews a file that is another one there. Returns true if it is so here as well now.
     fn renew_entry(&self, dentry: Dentry, path: Vec<u8>, seen: SiteVersion) -> FsResult<bool> {
         let ino = dentry.ino;
         if self.map.home(ino) != Some(self.id) {
@@ -221,7 +223,7 @@ impl Node {
         Ok(true)
     }
 
-    /// Names that were there and are not in the listing. Whether all of them are gone here, too.
+    /// Takes away names that were there and are not in the listing. Returns true if all of them are gone here, too.
     fn take_gone(
         &self,
         dir: Ino,
@@ -239,7 +241,7 @@ impl Node {
         Ok(is_all)
     }
 
-    /// A name that seems to be gone there. Whether it is gone here, too.
+    /// Takes away a name that seems to be gone there. Returns true if it is gone here, too.
     fn take_away(&self, dir: Ino, path: &[u8], name: &[u8], site: &Site) -> FsResult<bool> {
         match self.look_at_gone(dir, path, name, site)? {
             Gone::Done(is_gone) => Ok(is_gone),
@@ -250,18 +252,18 @@ impl Node {
         }
     }
 
-    /// As [`Node::take_away`], but for directories, which are emptied first.
+    /// Like [`Node::take_away`], except for directories, which are emptied first.
     fn look_at_gone(&self, dir: Ino, path: &[u8], name: &[u8], site: &Site) -> FsResult<Gone> {
         let Ok(name) = Name::new(name) else { return Ok(Gone::Done(true)) };
         let place = self.place(dir, &name)?;
         let dentry = self.dentry(&place)?;
         let is_clean = match &dentry {
             None => true,
-            // Its own home knows.
+            // Only its home has its site records.
             Some(dentry) if self.map.home(dentry.ino) != Some(self.id) => dentry.kind == mode::DIR,
             Some(dentry) => self.is_only_there(dentry.ino, path)?,
         };
-        // After that: what a flush has put there meanwhile is there by now.
+        // After `is_clean`: whatever a flush was putting there has arrived by now.
         let is_gone = is_clean && is_not_there(site, path);
         let Some(dentry) = dentry.filter(|_| is_gone) else {
             if is_gone {
@@ -296,7 +298,7 @@ impl Node {
         }
     }
 
-    /// Names below a directory that is gone there, if it is this node's; else its home is told.
+    /// Returns the names below a directory that is gone there, if it is this node's; else its home is told.
     fn names_of_gone(&self, ino: Ino) -> FsResult<Option<Vec<Vec<u8>>>> {
         let home = self.home_of(ino)?;
         if home != self.id {
@@ -313,8 +315,8 @@ impl Node {
         Ok(Some(self.seen_names(ino).into_keys().collect()))
     }
 
-    /// Takes away what is in a directory that is gone there, or has its home do so. Its depth is the other side's to say,
-    /// so the levels are on the heap.
+    /// Takes away what is in a directory that is gone there, or has its home do so. Its depth is the other side's to
+    /// say, so the levels are on the heap.
     fn empty_gone(&self, ino: Ino, path: &[u8], site: &Site) -> FsResult<bool> {
         let Some(names) = self.names_of_gone(ino)? else { return Ok(false) };
         let (mut is_all, mut path) = (true, path.to_vec());
@@ -340,8 +342,10 @@ impl Node {
         Ok(is_all)
     }
 
-    /// A directory of this node is gone there: what is in it goes, in a thread, as the source is asked for each name.
+    /// Takes away, in a thread, what is in a directory of this node that is gone there: the source is asked for each
+    /// name.
     pub(super) fn empty_gone_dir_later(&self, dir: Ino) {
+        // Only if nobody lists it now. Until the end below, nobody else begins.
         let is_free =
             matches!(self.proxy.relists.begin(dir, Duration::ZERO, Duration::ZERO), RelistNeed::List(_));
         let Some(node) = self.this.get().cloned().filter(|_| is_free) else { return };
@@ -352,6 +356,7 @@ impl Node {
                 if !matches!(emptied, Ok(false)) {
                     break;
                 }
+                // Not held during the pause, so that the node can end.
                 drop(node);
                 bivouac_net::pause(GONE_PAUSE);
             }
@@ -395,16 +400,16 @@ impl Node {
         Ok(unsaved)
     }
 
-    /// The source has nothing under a name any more: it is not deleted there with what is here, and what comes there
-    /// later is new.
+    /// Forgets that the source had something under a name: it is not deleted there with what is here, and what comes
+    /// there later is new.
     fn forget_name(&self, dir: Ino, name: &Name) -> FsResult<()> {
         let (seen, by) = (None, None);
         self.note_seen(&NoteSeenRequest { dir, name: name.as_bytes().to_vec(), seen, by })
     }
 }
 
-/// Returns whether a source has nothing at a path, also because a directory on the way there, but for the root, has become
-/// something else.
+/// Returns whether a source has nothing at a path, also because a directory on the way there, but for the root, has
+/// become something else.
 fn is_not_there(site: &Site, path: &[u8]) -> bool {
     match site.source.stat(path) {
         Err(error) if error.cause() == Cause::NotFound => true,

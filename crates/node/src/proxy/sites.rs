@@ -14,13 +14,13 @@ use crate::proxy_state::{LinkAccess, Site};
 use crate::record::root_key;
 
 impl Node {
-    /// The source of a partition that stands in front of site storage, and whether it is only read.
+    /// Returns the source of a partition that stands in front of site storage, and whether it is only read.
     fn source_of(&self, partition: PartitionId) -> Option<(bivouac_types::Source, bool)> {
         let settings = &self.partitions.get(partition)?.settings;
         Some((settings.source.clone()?, settings.write == WritePolicy::Never))
     }
 
-    /// Site storage of a partition, if it stands in front of any.
+    /// Returns the site storage of a partition, if it stands in front of any.
     ///
     /// # Errors
     /// `EIO` when it is not to be reached, or not what it was.
@@ -40,13 +40,14 @@ impl Node {
         Ok(Some(site))
     }
 
-    /// Site storage of a partition that stands in front of some.
+    /// Returns the site storage of a partition that stands in front of some.
     pub(super) fn site_of(&self, partition: PartitionId) -> FsResult<Arc<Site>> {
         let unbound = || FsError::with(Errno::EINVAL, format!("{partition} has no source"));
         self.site(partition)?.ok_or_else(unbound)
     }
 
-    /// The root is what this node saw when it saw it first: not an empty directory where something was mounted.
+    /// Checks that the root is what this node saw when it saw it first: not an empty directory where something was
+    /// mounted.
     fn check_root(&self, partition: PartitionId, source: &dyn Source) -> FsResult<()> {
         source.check()?;
         let tag = source.stat(b"")?.version.tag;
@@ -81,7 +82,7 @@ pub fn open(place: &Place, objects: &Environment, links: &LinkAccess) -> FsResul
     }
 }
 
-/// Whether stripes of these sizes can be pieces of what the source is to have.
+/// Checks that stripes of these sizes can be uploaded to the source as pieces.
 ///
 /// # Errors
 /// `EINVAL` for one that is too small.
@@ -99,12 +100,12 @@ pub fn check_stripes(source: &dyn Source, stripes: impl Iterator<Item = u32>) ->
     }
 }
 
-/// As it travels between nodes.
+/// Converts a version to its form on the wire.
 pub fn to_wire(version: Version) -> SiteVersion {
     SiteVersion { size: version.size, mtime: version.mtime, tag: version.tag }
 }
 
-/// As sources have it.
+/// Converts a version to the form of sources.
 pub fn from_wire(version: SiteVersion) -> Version {
     Version { size: version.size, mtime: version.mtime, tag: version.tag }
 }

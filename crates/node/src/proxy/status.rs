@@ -1,4 +1,4 @@
-//! What site storage has of an inode, at its home.
+//! The state of an inode at site storage, at its home.
 
 use bivouac_types::{Errno, FsResult, Ino};
 use bivouac_wire::{InoOnly, Whence, op};
@@ -9,14 +9,14 @@ use crate::peers::StepContext;
 use crate::record::SiteFile;
 
 impl Node {
-    /// Whence the content of a file may have to be brought; of a directory, what it is at site storage.
+    /// Returns whence the content of a file may have to be brought; of a directory, what it is at site storage.
     pub(crate) fn whence(&self, ino: Ino) -> FsResult<Whence> {
         let layout = self.inode(ino)?.attr.layout;
         let file = self.site_file(ino)?.unwrap_or_else(SiteFile::new_here);
         Ok(Whence { origin: file.origin, limit: file.limit, layout, pin: file.pin })
     }
 
-    /// Whether a directory may get another path: one that site storage has may not, since all below it would have to move
+    /// Checks that a directory may get another path: not if site storage has it, since all below it would have to move
     /// there as well.
     ///
     /// # Errors

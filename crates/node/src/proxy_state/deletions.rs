@@ -12,9 +12,9 @@ use bivouac_source::SourceError;
 pub const DELETION_PAUSE_MIN: Duration = Duration::from_secs(1);
 const DELETION_PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// One that deletes at site storage what was deleted here: the node.
+/// Something that repeats deletions at site storage: the node.
 pub trait MirrorDeletions: Send + Sync {
-    /// Carries out all deletions that need no flush. Whether none is left to be tried again.
+    /// Carries out all deletions that need no flush. Returns true if none is left to be tried again.
     fn mirror_by_policy(&self) -> bool;
 }
 
@@ -84,12 +84,12 @@ impl DeletionQueue {
         }
     }
 
-    /// Why a deletion, by the key of its record, was not possible.
+    /// Notes why a deletion, by the key of its record, was not possible.
     pub fn note(&self, key: &[u8], error: &SourceError) {
         self.state.lock().why.insert(key.to_vec(), error.to_string());
     }
 
-    /// Why a deletion was not possible; empty if it was not tried.
+    /// Returns why a deletion was not possible; empty if it was not tried.
     pub fn why(&self, key: &[u8]) -> String {
         self.state.lock().why.get(key).cloned().unwrap_or_default()
     }

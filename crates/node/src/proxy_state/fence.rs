@@ -7,7 +7,7 @@ use bivouac_ranks::{RwLock, RwLockReadGuard, rank};
 use bivouac_types::{Errno, FsError, FsResult};
 use bivouac_wire::FenceRequest;
 
-/// How long changes that are under way may take to end.
+/// Longest wait for changes under way to end.
 const PASSING_WAIT: Duration = Duration::from_secs(5);
 
 /// The fence of a node: open, or held by somebody up to a time.
@@ -30,7 +30,8 @@ pub struct FencePass<'a> {
 }
 
 impl ChangesFence {
-    /// Before something is changed for a client.
+    /// Lets a change for a client pass while nobody holds the fence; who wants to hold it waits until the result is
+    /// dropped.
     ///
     /// # Errors
     /// `EINPROGRESS` while somebody holds the fence.
@@ -42,8 +43,8 @@ impl ChangesFence {
         Ok(FencePass { _guard: guard })
     }
 
-    /// Holds the fence, or lifts it. When this answers, all changes that were under way have ended. Whether it had been held
-    /// with this token until now.
+    /// Holds the fence, or lifts it. When this answers, all changes that were under way have ended. Whether it had been
+    /// held with this token until now.
     ///
     /// # Errors
     /// `EBUSY` while somebody else holds it; `EINPROGRESS` while changes under way do not end.

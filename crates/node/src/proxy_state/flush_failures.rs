@@ -31,7 +31,7 @@ impl FlushFailures {
         failing.insert(ino, FlushFailure { error: error.clone(), pause, until: Instant::now() + pause });
     }
 
-    /// Why a file could not be flushed, if it is not time to try again.
+    /// Fails with the reason why a file could not be flushed, if it is not time to try again.
     pub fn waits(&self, ino: Ino) -> FsResult<()> {
         match self.0.lock().get(&ino) {
             Some(failed) if failed.until > Instant::now() => Err(failed.error.clone()),
@@ -39,12 +39,12 @@ impl FlushFailures {
         }
     }
 
-    /// Why a file could not be flushed the last time; empty if it could.
+    /// Returns why a file could not be flushed the last time; empty if it could.
     pub fn reason(&self, ino: Ino) -> String {
         self.0.lock().get(&ino).map_or(String::new(), |failed| failed.error.to_string())
     }
 
-    /// A file is gone.
+    /// Forgets a file that is gone.
     pub fn forget(&self, ino: Ino) {
         self.0.lock().remove(&ino);
     }

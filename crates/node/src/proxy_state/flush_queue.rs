@@ -38,7 +38,7 @@ pub struct QueuedFlush {
 }
 
 impl FlushQueue {
-    /// The next that is due; nothing when there is nothing left to wait for.
+    /// Returns the next that is due; nothing when there is nothing left to wait for.
     pub fn next(&self) -> Option<(Ino, QueuedFlush)> {
         let mut state = self.state.lock();
         loop {

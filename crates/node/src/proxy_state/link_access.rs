@@ -29,12 +29,12 @@ struct OpenLink {
 }
 
 impl LinkAccess {
-    /// For a node of a formation with this secret, and processes of this user and group.
+    /// Creates the access of a node of a formation with this secret, for processes of this user and group.
     pub fn new(formation: FormationId, node: NodeId, secret: [u8; 32], owner: (u32, u32)) -> LinkAccess {
         LinkAccess { formation, node, secret, owner, open: Mutex::default() }
     }
 
-    /// The links that are open, as this node has seen them.
+    /// Returns the links that are open, as this node has seen them.
     pub fn statuses(&self) -> Vec<LinkStatus> {
         let status = |((address, _), link): (&(String, String), &OpenLink)| {
             let figures = link.source.figures();

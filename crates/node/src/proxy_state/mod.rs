@@ -1,5 +1,5 @@
-//! What a node keeps in memory between its volumes and site storage: who uses stripes, what is being brought, what is
-//! being flushed or is to be. What is done with it: `proxy`.
+//! State in memory between a node's volumes and site storage: which stripes are in use, what is being brought, what is
+//! being flushed or queued. The operations are in `proxy`.
 
 mod deletions;
 mod fence;

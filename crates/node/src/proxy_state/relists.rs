@@ -29,7 +29,7 @@ struct Relist {
 /// Need of a directory for a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelistNeed {
-    /// Nothing: its names still count.
+    /// None: its names are still valid.
     None,
     /// The caller lists it, unless it still has this digest, and says so at the end.
     List(Option<u128>),
@@ -56,6 +56,7 @@ impl Relists {
                     if state.values().filter(|one| one.is_under_way).count() >= UNDER_WAY_MAX {
                         return RelistNeed::Busy;
                     }
+                    // Forgetting one costs no more than listing its directory once more.
                     if state.len() >= DIRS_MAX {
                         state.retain(|_, one| one.is_under_way);
                     }
@@ -67,7 +68,7 @@ impl Relists {
         }
     }
 
-    /// A directory was listed, with this digest if it is known; it counts from when it was asked for.
+    /// Notes that a directory was listed, with this digest if it is known; it counts from when it was asked for.
     pub fn end(&self, dir: Ino, digest: Option<u128>) {
         if let Some(known) = self.state.lock().get_mut(&dir) {
             (known.digest, known.is_under_way) = (digest, false);
@@ -75,7 +76,7 @@ impl Relists {
         self.over.notify_all();
     }
 
-    /// A directory was listed for the first time.
+    /// Notes that a directory was listed for the first time.
     pub fn note(&self, dir: Ino, asked: Instant, digest: u128) {
         let digest = Some(digest);
         self.state.lock().insert(dir, Relist { at: asked, digest, is_under_way: false });

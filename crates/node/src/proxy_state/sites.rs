@@ -12,11 +12,11 @@ pub type SourceDecorator = Arc<dyn Fn(Box<dyn Source>) -> Box<dyn Source> + Send
 
 /// Site storage of one partition.
 pub struct Site {
-    /// What it is.
+    /// Its source.
     pub source: Box<dyn Source>,
 }
 
-/// Those that are open, and whether they are only read.
+/// Open sources of partitions, for writing or only for reading.
 #[derive(Default)]
 pub struct Sites {
     pub open: Mutex<HashMap<(PartitionId, bool), Arc<Site>>>,

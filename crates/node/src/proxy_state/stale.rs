@@ -1,5 +1,5 @@
-//! Files whose origin is another one than their home knows. A flush puts a new one in its place a moment before the home
-//! writes that down, so this is not believed at once.
+//! Files whose origin is another one than their home knows. A flush puts a new one in its place a moment before the
+//! home writes that down, so this is not believed at once.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use bivouac_ranks::Mutex;
 use bivouac_types::Ino;
 
-/// How long a flush may take from the one to the other.
+/// Longest time that a flush may take from one to the other.
 const PLACING: Duration = Duration::from_secs(2);
-/// Most files that are waited for; of others it is believed later.
+/// Most files that are waited for.
 const FILES_MAX: usize = 1024;
 
 /// Since when files seem to have changed.
@@ -17,7 +17,7 @@ const FILES_MAX: usize = 1024;
 pub struct SuspectOrigins(Mutex<HashMap<Ino, Instant>>);
 
 impl SuspectOrigins {
-    /// The origin is not what the home says. Whether that has been so for long enough.
+    /// Notes that the origin is not what the home says. Returns true if that has been so for long enough.
     pub fn is_certain(&self, ino: Ino) -> bool {
         self.is_certain_at(ino, Instant::now())
     }
@@ -34,7 +34,7 @@ impl SuspectOrigins {
         now.saturating_duration_since(since) >= PLACING
     }
 
-    /// The home knows of the new one.
+    /// Forgets the doubt: the home knows of the new one.
     pub fn forget(&self, ino: Ino) {
         self.0.lock().remove(&ino);
     }

@@ -1,4 +1,4 @@
-//! Who uses stripes that came from site storage, so that what is in use is not evicted.
+//! Stripes from site storage that are in use, so that they are not evicted.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,7 +18,7 @@ pub struct StripeUse {
     pub here: RwLock<()>,
     clock: AtomicU64,
     last: Mutex<HashMap<Part, u64>>,
-    /// What is being brought for somebody: it does not go again before he has it.
+    /// Ranges that are being brought for a thread; not evicted before it has read them.
     wanted: Mutex<Vec<WantedRange>>,
     /// Held by who writes, from the marks until the bytes are there, and taken alone by who turns the marks.
     writing: [RwLock<()>; WRITING],
@@ -67,18 +67,18 @@ impl Default for StripeUse {
 }
 
 impl StripeUse {
-    /// Nothing goes while the answer lives.
+    /// Prevents all eviction until the result is dropped.
     pub fn stay(&self) -> PresentStripes<'_> {
-        // Also while somebody waits to make room: who holds one may need another.
+        // Recursive, also while a thread waits to evict: a holder may need another one.
         PresentStripes { _guard: self.here.read_recursive() }
     }
 
-    /// Somebody writes to a subfile.
+    /// Registers a writer of a subfile.
     pub fn write(&self, part: Part) -> WritePass<'_> {
         WritePass { _guard: self.writing_of(part).read() }
     }
 
-    /// Nobody writes to a subfile while the answer lives.
+    /// Keeps writers out of a subfile until the result is dropped.
     pub fn no_writes(&self, part: Part) -> RwLockWriteGuard<'_, ()> {
         self.writing_of(part).write()
     }
@@ -88,7 +88,7 @@ impl StripeUse {
         self.writing.get((part.ino.0 ^ u64::from(part.target.0)) as usize % WRITING).unwrap_or(first)
     }
 
-    /// This thread wants these stripes.
+    /// Registers these stripes as wanted by this thread.
     pub fn want(&self, part: Part, stripes: Range<u64>) -> WantedStripes<'_> {
         let what = (std::thread::current().id(), part, stripes);
         self.wanted.lock().push(what.clone());
@@ -103,13 +103,13 @@ impl StripeUse {
         of_stripe.map(|(thread, ..)| *thread != this).max()
     }
 
-    /// A subfile is used now.
+    /// Notes that a subfile is used now.
     pub fn note(&self, part: Part) {
         let now = self.clock.fetch_add(1, Ordering::Relaxed);
         self.last.lock().insert(part, now);
     }
 
-    /// A subfile is gone.
+    /// Forgets a subfile that is gone.
     pub fn forget(&self, part: Part) {
         self.last.lock().remove(&part);
     }

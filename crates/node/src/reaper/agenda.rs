@@ -1,4 +1,4 @@
-//! What there is to do, and when.
+//! Jobs of the reaper, and when each is due.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -41,52 +41,53 @@ pub struct Task {
 #[derive(Default)]
 struct Waiting {
     jobs: VecDeque<Job>,
-    /// When one of them is to be tried again; none while one is.
+    /// When one of them is to be tried again; `None` while one is.
     until: Option<Instant>,
 }
 
-/// What there is to do.
+/// Jobs to be done.
 #[derive(Default)]
 pub struct Agenda {
-    /// When to look after garbage and the log.
+    /// When garbage and the log are due to be looked after.
     tidying: Option<Instant>,
     /// There is garbage to be collected now.
     garbage: bool,
-    /// Somebody is collecting it.
+    /// A thread is collecting it.
     collecting: bool,
     ready: VecDeque<Task>,
     waiting: BTreeMap<NodeId, Waiting>,
     /// Changes that are not finished.
     pub unfinished: usize,
-    /// Inodes without names that stay for a moment, and until when; in the order of time.
+    /// Inodes without names with the time of their removal; in the order of time.
     pub delayed: VecDeque<(Instant, Ino)>,
-    /// Threads that do what needs peers.
+    /// Number of threads for work that needs peers.
     pub runners: usize,
     pub stopping: bool,
 }
 
 impl Agenda {
-    /// There is garbage, or the log has grown: looked after at `moment`, if not before. Whether that is news.
+    /// Schedules garbage collection and a check of the log for `moment`, unless they are due earlier. Returns true if
+    /// they were not scheduled.
     pub fn tidy_at(&mut self, moment: Instant) -> bool {
         let is_news = self.tidying.is_none();
         self.tidying.get_or_insert(moment);
         is_news
     }
 
-    /// Whether it is time to look after garbage and the log.
+    /// Returns true if garbage and the log are due.
     pub fn take_tidying(&mut self, now: Instant) -> bool {
         let is_time = self.tidying.take_if(|moment| *moment <= now).is_some();
         self.garbage |= is_time;
         is_time
     }
 
-    /// One more job.
+    /// Adds a job.
     pub fn add(&mut self, job: Job) {
         self.unfinished += usize::from(matches!(job, Job::Intent(..)));
         self.ready.push_back(Task { job, waited_for: None });
     }
 
-    /// One more job, unless it is about to be done anyway; whether it was not.
+    /// Adds a job unless it is queued or waiting. Returns true if it was added.
     pub fn add_once(&mut self, job: Job) -> bool {
         let waits = self.waiting.values().any(|waiting| waiting.jobs.contains(&job));
         let is_news = !waits && !self.ready.iter().any(|task| task.job == job);
@@ -110,7 +111,7 @@ impl Agenda {
         self.ready.pop_front()
     }
 
-    /// A job is done: what waited for the same peer need not wait any more.
+    /// Ends a job that is done: what waited for the same peer need not wait any more.
     pub fn finish(&mut self, task: &Task) {
         match task.job {
             Job::Garbage => self.collecting = false,
@@ -130,7 +131,7 @@ impl Agenda {
         task.waited_for.map(|node| self.release(node));
     }
 
-    /// A job waits for a peer; one of those that do is tried again at `until`.
+    /// Makes a job wait for a peer; one of those that do is tried again at `until`.
     pub fn put_off(&mut self, task: &Task, node: NodeId, until: Instant) {
         // What waits for one peer does not keep garbage of the others from being collected.
         self.collecting &= task.job != Job::Garbage;
@@ -171,7 +172,7 @@ impl Agenda {
         self.delayed.drain(..over).map(|(_, ino)| ino).collect()
     }
 
-    /// When there is something to do next.
+    /// Returns when something is due next.
     pub fn next_moment(&self) -> Option<Instant> {
         let waiting = self.waiting.values().filter_map(|waiting| waiting.until);
         let delayed = self.delayed.front().map(|(until, _)| *until);

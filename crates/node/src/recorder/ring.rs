@@ -1,5 +1,5 @@
-//! What was done in each second of the last half hour, and in each minute of a whole life, as rows. Nobody writes when
-//! nothing happens: seconds that were never written, or half an hour ago, are those in which nothing was done.
+//! Activity in each second of the last half hour, and in each minute of a whole life, as rows. Nothing is written while
+//! nothing happens: seconds without a row, or with one of half an hour ago, had no activity.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const LENGTH: usize = 2;
 pub struct Ring {
     length: Rows,
     seconds: Rows,
-    /// One of them counts. When minutes become longer they are written to the other one.
+    /// Minutes; one set is in use. When minutes become longer they are written to the other one.
     minutes: [Rows; 2],
     which: usize,
     minute_ms: u64,
@@ -30,7 +30,7 @@ impl Ring {
     pub const WORDS: usize =
         Rows::words(1, LENGTH) + Rows::words(SECONDS, SLOT) + 2 * Rows::words(MINUTES, SLOT);
 
-    /// The one that begins with this double word.
+    /// Returns the one that begins with this double word.
     pub fn open(memory: &Arc<Memory>, at: usize) -> Ring {
         let rows = |at, count, words| Rows::new(Arc::clone(memory), at, count, words);
         let seconds = at + Rows::words(1, LENGTH);
@@ -63,7 +63,8 @@ impl Ring {
         }
     }
 
-    /// All of it that was done from a time to another, which is now. What cannot have been used is not looked at.
+    /// Returns all of it that was done from a time to another, which is now. What cannot have been used is not looked
+    /// at.
     pub fn list(&self, from_ms: u64, now_ms: u64) -> History {
         let minute_ms = self.minute_ms;
         let (seconds, minutes) = (
@@ -78,7 +79,7 @@ impl Ring {
         History { minute_ms, seconds, minutes }
     }
 
-    /// All that was ever added, until now.
+    /// Returns the sum of all that was ever added.
     pub fn total(&self, now_ms: u64) -> Bin {
         let mut total = Bin::default();
         list(self.whole_life(), self.minute_ms, 0, now_ms).iter().for_each(|slot| total.add(slot.bin));
@@ -113,7 +114,7 @@ impl Ring {
     }
 }
 
-/// The interval in a row.
+/// Returns the interval in a row.
 fn slot(rows: &Rows, row: usize) -> Option<(u64, Bin)> {
     let [index, read, written, ops, spent_ns] = numbers(&rows.read(row));
     (index != u64::MAX).then_some((index, Bin { read, written, ops, spent_ns }))
@@ -149,7 +150,7 @@ fn bytes<const N: usize>(numbers: [u64; N]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
 }
 
-/// So many numbers; `u64::MAX` where there are none.
+/// Decodes `N` numbers; all `u64::MAX` if there are not as many.
 fn numbers<const N: usize>(bytes: &[u8]) -> [u64; N] {
     let mut numbers = [u64::MAX; N];
     let words = bytes.as_chunks::<WORD>().0;

@@ -37,7 +37,7 @@ enum CopyState {
     Torn,
 }
 
-/// A hash that tells what is torn from what is whole; nobody chooses these numbers to deceive it.
+/// Returns a hash that tells what is torn from what is whole; nobody chooses these numbers to deceive it.
 pub fn hash(words: impl Iterator<Item = u64>) -> u64 {
     words.fold(0x517c_c1b7_2722_0a95, |hash: u64, word| {
         (hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -45,22 +45,22 @@ pub fn hash(words: impl Iterator<Item = u64>) -> u64 {
 }
 
 impl Rows {
-    /// Double words of so many rows with content of so many.
+    /// Returns how many double words so many rows take, with content of so many.
     pub const fn words(count: usize, words: usize) -> usize {
         2 * count * (HEAD + words)
     }
 
-    /// Those from this double word on.
+    /// Creates the rows that begin at this double word.
     pub fn new(memory: Arc<Memory>, at: usize, count: usize, words: usize) -> Rows {
         Rows { memory, at, count, words }
     }
 
-    /// How many there are.
+    /// Returns their number.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// What is in a row; nothing if it was never written, or was emptied.
+    /// Returns the content of a row; empty if it was never written, or was emptied.
     pub fn read(&self, row: usize) -> Vec<u8> {
         let newest = (0..2)
             .filter_map(|which| match self.look(row, which) {
@@ -75,7 +75,7 @@ impl Rows {
         newest.and_then(|(_, which)| self.content(row, which)).unwrap_or_default()
     }
 
-    /// Whether anything was ever written to it.
+    /// Returns true if anything was ever written to a row.
     pub fn is_used(&self, row: usize) -> bool {
         (0..2).any(|which| self.look(row, which) != CopyState::Empty)
     }
@@ -145,7 +145,7 @@ fn get(copy: &[AtomicU64], at: usize) -> u64 {
     copy.get(at).map_or(0, |word| word.load(Ordering::Relaxed))
 }
 
-/// In the order of the program, also as the compiler has it: a kill comes between any two.
+/// Stores a value in program order, also for the compiler: a kill may come between any two stores.
 fn put(copy: &[AtomicU64], at: usize, value: u64) {
     if let Some(word) = copy.get(at) {
         word.store(value, Ordering::Release);

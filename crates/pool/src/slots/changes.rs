@@ -14,8 +14,8 @@ impl Pools {
     /// Says what a job needs, and gets a slot for it.
     ///
     /// # Errors
-    /// That its deadline cannot be met beside what was promised to others, with what could be had; that nobody has said what
-    /// site storage gives; that the pool may not be used so.
+    /// That its deadline cannot be met beside what was promised to others, with what could be had; that nobody has said
+    /// what site storage gives; that the pool may not be used so.
     pub fn announce(&mut self, change: &ChangeOrigin<'_>, what: &Announcement) -> PoolResult<ScheduledStage> {
         self.in_transaction(|transaction| {
             if let Some(before) = announced_before(transaction, change)? {
@@ -70,7 +70,8 @@ impl Pools {
         })
     }
 
-    /// A stage wants to begin, or asks for the rate that it has now, which may be none; one that was killed goes on so.
+    /// Answers a stage that wants to begin, or asks for the rate that it has now, which may be none; one that was
+    /// killed goes on so.
     ///
     /// # Errors
     /// That it is not the caller's, or is over.
@@ -187,7 +188,7 @@ impl Pools {
         })
     }
 
-    /// All slots as they are now, by their begin; those that are over only on demand. Nothing is written.
+    /// Returns all slots as they are now, by their begin; those that are over only on demand. Nothing is written.
     pub fn slots(&self, who: &Caller, now_s: i64, with_over: bool) -> PoolResult<Vec<ScheduledStage>> {
         let read = || -> SqlResult<Vec<ScheduledStage>> {
             let mut plan = schedule(&self.connection)?;

@@ -81,7 +81,7 @@ pub struct Announcement {
 pub struct ScheduledStage {
     /// Its number.
     pub id: i64,
-    /// Whose it is.
+    /// Its owner.
     pub uid: u32,
     /// The pool's number, if it is about one.
     #[serde(skip)]

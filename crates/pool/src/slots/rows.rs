@@ -39,7 +39,7 @@ fn set_number(transaction: &Transaction<'_>, name: &str, value: i64) -> SqlResul
     Ok(())
 }
 
-/// The schedule, as it was when it was last changed.
+/// Returns the schedule, as it was when it was last changed.
 pub(crate) fn schedule(connection: &Connection) -> SqlResult<Schedule> {
     let limits = limits(connection)?;
     let entries = slots(connection, OPEN, &[])?.iter().filter_map(|slot| entry(&limits, slot)).collect();
@@ -155,7 +155,7 @@ pub(crate) fn by_id(connection: &Connection, id: i64) -> SqlResult<Option<Schedu
     Ok(slots(connection, "WHERE id = ?1", params![id])?.into_iter().next())
 }
 
-/// The slots that a query gives.
+/// Returns the slots that a query gives.
 pub(crate) fn slots(
     connection: &Connection,
     which: &str,

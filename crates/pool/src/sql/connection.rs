@@ -31,7 +31,8 @@ impl Connection {
     pub(crate) fn file(file: &Path) -> SqlResult<Connection> {
         let connection = rusqlite::Connection::open(file)?;
         connection.busy_timeout(BUSY_WAIT)?;
-        // EXTRA also syncs the directory of the journal: a commit that was acknowledged is not undone by a power failure.
+        // EXTRA also syncs the directory of the journal: a commit that was acknowledged is not undone by a power
+        // failure.
         connection.execute_batch("PRAGMA foreign_keys = ON; PRAGMA synchronous = EXTRA")?;
         Ok(Connection::Sqlite(connection))
     }

@@ -12,7 +12,7 @@ const FILE_MAX: u64 = 1 << 20;
 /// Directories of the server's socket that count as `localhost`, as Debian's library and the original have them.
 const SOCKET_DIRS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 
-/// Whose password is looked for.
+/// Search key of a password.
 pub(super) struct PasswordQuery {
     pub host: String,
     pub port: u16,
@@ -60,7 +60,7 @@ pub(super) fn of(file: &Path, asked: &[PasswordQuery]) -> PoolResult<PasswordRes
     })
 }
 
-/// The password of the first line that is meant.
+/// Returns the password of the first line that is meant.
 fn password(text: &[u8], asked: &PasswordQuery) -> Option<Vec<u8>> {
     let host = if SOCKET_DIRS.contains(&asked.host.as_str()) { "localhost" } else { &asked.host };
     let wanted =
@@ -80,7 +80,7 @@ fn password(text: &[u8], asked: &PasswordQuery) -> Option<Vec<u8>> {
     })
 }
 
-/// A field as it is written, what it means, and what is behind its colon, if there is one.
+/// Returns a field as it is written, what it means, and what is behind its colon, if there is one.
 fn field(text: &[u8]) -> (&[u8], Vec<u8>, Option<&[u8]>) {
     let (mut value, mut bytes) = (Vec::new(), text.iter().enumerate());
     while let Some((at, byte)) = bytes.next() {

@@ -40,7 +40,7 @@ impl Row {
         Row(values)
     }
 
-    /// The value of a column, which are counted from 0.
+    /// Returns the value of a column, which are counted from 0.
     pub(crate) fn get<T: FromValue>(&self, column: usize) -> SqlResult<T> {
         let value = self.0.get(column).unwrap_or(&Value::Null);
         let cause = || format!("is no {}", T::WHAT);

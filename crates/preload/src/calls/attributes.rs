@@ -1,5 +1,5 @@
-//! Attributes: the kernel's and the mount's. Before they look, or set a time, they are told when was written. Those of names
-//! are beside this.
+//! Attributes: the kernel's and the mount's. Before they look, or set a time, they are told when was written. Those of
+//! names are beside this.
 #![allow(unsafe_code, reason = "the calls of C have no safe interface")]
 
 use std::ffi::{c_char, c_int};

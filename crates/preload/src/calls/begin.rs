@@ -33,7 +33,7 @@ extern "C" fn begin() {
     });
 }
 
-/// The program ends, by `exit` or `_exit`.
+/// Ends what the program has, which ends by `exit` or `_exit`.
 pub extern "C" fn end() {
     let _ = catch_unwind(|| {
         pending::end();

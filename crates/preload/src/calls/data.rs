@@ -15,7 +15,7 @@ use crate::{pending, real, table};
 /// Most pieces of a list, as in the kernel: behind them nobody looks.
 const PIECES_MAX: usize = 1024;
 
-/// One buffer as a list. The client does not write to those that are written from.
+/// Returns a buffer as a list. The client does not write to those that it reads from.
 fn piece(buffer: *const c_void, count: size_t) -> [iovec; 1] {
     [iovec { iov_base: buffer.cast_mut(), iov_len: count }]
 }
@@ -108,7 +108,7 @@ unsafe extern "C-unwind" fn pwrite(
     unsafe { real::pwrite(fd, buffer, count, offset) }
 }
 
-/// The pieces of a list; `None` for what is the kernel's to refuse.
+/// Returns the pieces of a list; `None` for what is the kernel's to refuse.
 ///
 /// # Safety
 /// There are `count` of them, or NULL.
@@ -161,7 +161,8 @@ unsafe extern "C-unwind" fn pwritev(fd: c_int, pieces: *const iovec, count: c_in
     unsafe { write_list(asked, pieces, count).unwrap_or_else(|| real::pwritev(fd, pieces, count, offset)) }
 }
 
-/// Where a call with flags reads or writes: -1 is the position. Flags ask for what only the kernel does.
+/// Returns the call of a function with flags, where offset -1 is the position; `None` if there are flags, which only
+/// the kernel supports.
 fn flagged(call: Call, fd: c_int, offset: off_t, flags: c_int) -> Option<DataCall> {
     let place = if offset == -1 { CallPosition::Position } else { CallPosition::At(offset) };
     (flags == 0).then_some(DataCall { call, fd, place })

@@ -10,7 +10,7 @@ use crate::file::HeldDescription;
 use crate::known::WRITTEN;
 use crate::{adopt, errno, given_up, hidden, process, real, serving, table, thread};
 
-/// What a program is told that names a descriptor of this library: for it there is none.
+/// Fails a call that names a descriptor of this library: to the program there is none.
 fn not_yours() -> c_int {
     errno::set(libc::EBADF);
     -1
@@ -67,7 +67,7 @@ unsafe extern "C-unwind" fn closefrom(low: c_int) {
     let _ = unsafe { close_range(low.max(0).cast_unsigned(), u32::MAX, 0) };
 }
 
-/// The new descriptor is what the old one was.
+/// Notes that the new descriptor is what the old one was.
 fn duplicated(new: c_int, held: Option<HeldDescription>) -> c_int {
     if new >= 0 {
         table::set(new, held);
@@ -75,8 +75,8 @@ fn duplicated(new: c_int, held: Option<HeldDescription>) -> c_int {
     new
 }
 
-/// Takes hold of what is about to be duplicated. `Err` where the table is another process's. A thread whose handler jumped
-/// out of a call may seem to be at one for ever: what it gets is nothing that is known.
+/// Takes hold of what is about to be duplicated. `Err` where the table is another process's. A thread whose handler
+/// jumped out of a call may seem to be at one for ever: what it gets is nothing that is known.
 fn source(fd: c_int) -> Result<Option<HeldDescription>, ()> {
     match thread::is_vforked() {
         true => Err(()),
@@ -144,7 +144,7 @@ fn controlled(fd: c_int, command: c_int, control: impl FnOnce() -> c_int) -> c_i
     }
 }
 
-/// The flags of a description may be others now.
+/// Looks at the flags of a description, which may be others now.
 pub(super) fn look_at_flags(fd: c_int) {
     if let Some(held) = table::hold(fd) {
         let _errno = errno::ErrnoGuard::new();
@@ -212,7 +212,7 @@ unsafe extern "C-unwind" fn sendmmsg(
     unsafe { real::sendmmsg(fd, messages, count, flags) }
 }
 
-/// Also what was not opened here: the same file may be open by a name as well.
+/// Prepares for a mapping, also of what was not opened here: the same file may be open by a name as well.
 pub(super) fn maps(fd: c_int, flags: c_int) {
     if fd >= 0
         && flags & libc::MAP_ANONYMOUS == 0

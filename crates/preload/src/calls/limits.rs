@@ -1,4 +1,4 @@
-//! What restricts the process, and system calls that are made by number.
+//! Calls that restrict the process, and system calls by number.
 #![allow(unsafe_code, reason = "the calls of C have no safe interface")]
 
 use std::ffi::{c_int, c_long, c_uint};
@@ -38,7 +38,8 @@ unsafe extern "C-unwind" fn prctl(option: c_int, a: c_long, b: c_long, c: c_long
     unsafe { real::prctl(option, a, b, c, d) }
 }
 
-/// As in libc: the arguments are those of the system call. Calls that change the table of descriptors have to be known.
+/// Stands for libc's `syscall`: the arguments are those of the system call. Calls that change the
+/// table of descriptors have to be known.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn syscall(
     number: c_long,

@@ -1,7 +1,7 @@
 //! The functions of MPI's files. Each goes to `libbivouac_mpiio`, or to the MPI library.
 //!
-//! All of them take at most six arguments, numbers and pointers, which a 64-bit machine passes in registers: so they are
-//! passed on as they came, without knowing how many of them mean anything, and so is what is returned.
+//! All of them take at most six arguments, numbers and pointers, which a 64-bit machine passes in registers: so they
+//! are passed on as they came, without knowing how many of them mean anything, and so is what is returned.
 #![allow(unsafe_code, reason = "functions of other libraries are called by pointer")]
 
 use std::ffi::{CStr, c_void};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::mpi;
 
-/// What is returned where no library has the function, which then none can have linked: not MPI_SUCCESS.
+/// Returned where no library has the function, so that nobody can have linked it: not MPI_SUCCESS.
 const MISSING: usize = 16;
 
 type Function = unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize) -> usize;

@@ -50,7 +50,7 @@ unsafe extern "C-unwind" fn clone(
     unsafe { real::clone(function, stack, flags, argument, parent, thread, child) }
 }
 
-/// A child with this memory, but descriptors of its own, means others by their numbers.
+/// Prepares for a child with this memory, but descriptors of its own, which means others by their numbers.
 pub(super) fn is_cloned(flags: c_int) {
     process::share();
     if flags & libc::CLONE_VM != 0 && flags & libc::CLONE_FILES == 0 {
@@ -58,7 +58,7 @@ pub(super) fn is_cloned(flags: c_int) {
     }
 }
 
-/// One thread gets descriptors of its own: from now on nobody can tell by its number which is meant.
+/// Handles a thread that gets descriptors of its own: their numbers are ambiguous from then on.
 pub(super) fn unshares() {
     if !thread::is_vforked() {
         pending::cease();
@@ -72,7 +72,7 @@ unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
     unsafe { real::unshare(flags) }
 }
 
-/// The thread is about to have something of its own.
+/// Notes that the thread is about to have something of its own.
 pub(super) fn parts_with(flags: c_int) {
     if flags & libc::CLONE_FILES != 0 {
         unshares();
@@ -98,7 +98,7 @@ unsafe extern "C-unwind" fn setfsuid(user: uid_t) -> c_int {
     unsafe { real::setfsuid(user) }
 }
 
-/// The program becomes another one, unless that fails.
+/// Prepares for the program's becoming another one, unless that fails.
 pub(super) fn becomes_another() {
     if !thread::is_vforked() {
         pending::end();
@@ -187,8 +187,8 @@ macro_rules! ending {
 
 ending! { _exit _Exit }
 
-/// The child of `vfork` runs in this thread's memory until it becomes another program or ends, and the parent waits. It must
-/// not take the return address with it: libc's keeps it in a register, and so does this one.
+/// The child of `vfork` runs in this thread's memory until it becomes another program or ends, and the parent waits. It
+/// must not take the return address with it: libc's keeps it in a register, and so does this one.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
@@ -214,7 +214,7 @@ extern "C" fn process_share() {
     process::share();
 }
 
-/// In the child, and then in the parent: what `vfork` returns.
+/// Runs in the child, and then in the parent: returns what `vfork` returns.
 #[cfg(target_arch = "x86_64")]
 extern "C" fn vforked(result: i64) -> pid_t {
     thread::set_vforked(result == 0);

@@ -8,14 +8,14 @@ use libc::FILE;
 use super::descriptors::look_at_flags;
 use crate::{errno, given_up, real, table, thread};
 
-/// The descriptor of a stream; -1 if it has none.
+/// Returns the descriptor of a stream; -1 if it has none.
 fn descriptor(stream: *mut FILE) -> c_int {
     let _errno = errno::ErrnoGuard::new();
     // SAFETY: the caller of the function that this is for says that it is a stream.
     if stream.is_null() { -1 } else { unsafe { libc::fileno(stream) } }
 }
 
-/// Libc is about to close these.
+/// Notes that libc is about to close these.
 fn closes(fds: impl IntoIterator<Item = c_int>) {
     if !thread::is_vforked() {
         fds.into_iter().for_each(|fd| drop(table::remove(fd)));

@@ -22,10 +22,10 @@ pub struct HolderHealth {
     lacks: HashSet<usize>,
 }
 
-/// Whom to ask.
+/// Choice of a holder.
 #[derive(Debug, PartialEq, Eq)]
 pub enum HolderChoice {
-    /// This holder, for this URL.
+    /// Ask this holder, for this URL.
     Ask(usize, String),
     /// All holders of it are pausing.
     Wait,
@@ -45,7 +45,7 @@ impl HolderHealth {
         self.asked -= 1;
     }
 
-    /// A part came.
+    /// Notes that a part came.
     pub fn served(&mut self) {
         self.end();
         self.parts += 1;
@@ -120,7 +120,7 @@ pub fn idlest<'p>(
     places.iter().filter_map(ready).min_by_key(|idlest| idlest.asked)
 }
 
-/// Whom to ask for a piece of a file.
+/// Chooses the holder to ask for a piece of a file.
 pub fn choose(all: &[HolderHealth], places: &[(usize, String)], file: usize, now: Instant) -> HolderChoice {
     match idlest(all, places, file, now, |_| true) {
         Some(IdleHolder { holder, url, .. }) => HolderChoice::Ask(holder, url.to_owned()),

@@ -71,7 +71,7 @@ fn numbers(text: &str) -> Vec<u16> {
     text.split(',').filter_map(|number| number.trim().parse().ok()).collect()
 }
 
-/// The servers with the same, and their nodes.
+/// Returns the servers with the same, and their nodes.
 fn links(headers: &HeaderMap) -> Vec<(Url, Vec<u16>)> {
     let link = |value: &HeaderValue| {
         let (url, rest) = value.to_str().ok()?.trim().strip_prefix('<')?.split_once('>')?;

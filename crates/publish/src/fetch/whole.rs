@@ -47,7 +47,7 @@ impl WholeDigest {
         WholeDigest { there, begun: Mutex::new(HashState::new()) }
     }
 
-    /// A piece is in the file.
+    /// Notes that a piece is in the file.
     pub fn came(&self, index: usize) {
         if let Some(piece) = self.there.get(index) {
             // Pairs with the load in `add`: whoever sees the flag sees the written bytes.
@@ -65,7 +65,7 @@ impl WholeDigest {
         }
     }
 
-    /// The digest, all pieces being there.
+    /// Returns the digest, all pieces being there.
     ///
     /// # Errors
     /// What the system says; `UnexpectedEof` if the file was cut.

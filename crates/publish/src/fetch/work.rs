@@ -190,7 +190,7 @@ impl<'a> FetchWork<'a> {
         if has_room { queue.files.pop_front().map(NextStep::Prepare) } else { None }
     }
 
-    /// A part that a holder has itself which is about the idlest.
+    /// Returns a part that a holder has itself which is about the idlest.
     fn choose_near(&self, queue: &mut Queue, now: Instant) -> Option<NextStep> {
         let Queue { parts, health, .. } = queue;
         let of_part = |(at, part): (usize, &Part)| {
@@ -377,7 +377,7 @@ impl<'a> FetchWork<'a> {
         }
     }
 
-    /// Said once of each file.
+    /// Gives up a part. Returns the reason, which is said once of each file.
     fn gave_up(&self, part: &Part) -> String {
         part.open.failed.store(true, Ordering::Relaxed);
         let path = part.open.spot.path.display();
@@ -385,7 +385,7 @@ impl<'a> FetchWork<'a> {
         format!("{path}: nobody has it any more: {why}; what came is kept, the same command goes on")
     }
 
-    /// A piece is in its file.
+    /// Notes that a piece is in its file.
     fn arrived(&self, part: &Part, item: &DataSetFile) -> Result<(), String> {
         let open = &part.open;
         open.whole.iter().for_each(|whole| whole.came(part.index));

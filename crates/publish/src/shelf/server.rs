@@ -28,7 +28,7 @@ impl Server<'_> {
         }
     }
 
-    /// A directory's own URL.
+    /// Returns a directory's own URL.
     fn dir(&self) -> Url {
         let mut url = self.url.clone();
         if !url.path().ends_with('/') {
@@ -52,7 +52,7 @@ impl Server<'_> {
         if (200..300).contains(&answer.status) { Ok(()) } else { Err(answer.refusal()) }
     }
 
-    /// The list that servers make for programs: formations, and nginx with its format json.
+    /// Returns the list that servers make for programs: formations, and nginx with its format json.
     fn list_json(&self) -> PublishResult<Option<Vec<String>>> {
         let headers = vec![("accept", "application/json".to_owned())];
         let mut answer =
@@ -68,7 +68,7 @@ impl Server<'_> {
         Ok(names.map(|names| names.map(|name| name.trim_end_matches('/').to_owned()).collect()))
     }
 
-    /// The list of WebDAV (RFC 4918, 9.1).
+    /// Returns the list of WebDAV (RFC 4918, 9.1).
     fn list_dav(&self) -> PublishResult<Option<Vec<String>>> {
         let headers = vec![("depth", "1".to_owned())];
         let mut answer = self.web.ask(

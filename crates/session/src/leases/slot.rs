@@ -13,9 +13,9 @@ use super::Item;
 
 /// Items of a slot share so many places, in each of which is noted who changes something, and who did lately.
 const PLACES: usize = 16;
-/// So many items that a client holds in a slot are told from each other; beyond that it holds all.
+/// Most items of one holder that are tracked in a slot; with more, it counts as holding all.
 const ITEMS_MAX: usize = 512;
-/// So many items of a holder of all are known that it does not cache.
+/// Most items that are tracked which a holder of everything does not cache.
 const GIVEN_UP_MAX: usize = 32;
 
 /// The leases on the items of a slot.
@@ -32,12 +32,12 @@ pub struct SlotLeases {
 pub struct LeaseHolder {
     /// Its id.
     pub client: ClientId,
-    /// When the last one is over.
+    /// When its last lease ends.
     pub until: Instant,
-    /// Until when it may cache everything in the slot, and what of that it does not.
+    /// Until when it may cache everything in the slot, apart from the items in `given_up`.
     all: Instant,
     given_up: Vec<u64>,
-    /// It knows all names of a directory, for as long as it has a lease without a break.
+    /// Set if it caches all names of a directory, as long as its leases follow without a break.
     is_whole: bool,
     /// The items that it got leases on, and until when; also some that are over.
     pub items: HashMap<u64, Instant>,
@@ -48,18 +48,18 @@ pub struct LeaseHolder {
     pub barred: Instant,
 }
 
-/// Who changes something at a place, and who did lately.
+/// Recent changes at one place.
 #[derive(Default)]
 pub struct ChangesAtPlace {
     /// Changes under way, by client.
     active: Vec<(ClientId, u32)>,
-    /// Who ended a change last, and when; and when others than that one did.
+    /// The client that ended a change last, and when; and when any other client last did.
     last: Option<(ClientId, Instant)>,
     before: Option<Instant>,
 }
 
 impl SlotLeases {
-    /// Where changes of an item are noted.
+    /// Returns where changes of an item are noted.
     pub fn place(&mut self, item: Item) -> &mut ChangesAtPlace {
         if item.is_all() {
             return &mut self.all;
@@ -70,7 +70,7 @@ impl SlotLeases {
         &mut self.places[item.key() as usize >> 32 & (PLACES - 1)]
     }
 
-    /// For how long a client may get a lease on an item, in milliseconds, by an answer that was begun then.
+    /// Returns how long a lease on an item a client may get, in milliseconds, for a reply that was begun at `begun`.
     pub fn leaves_others(&self, client: ClientId, item: Item, begun: Instant, now: Instant) -> u64 {
         let of = |place: &ChangesAtPlace| place.leaves_others(client, begun, now);
         let at = item.key() as usize >> 32 & (PLACES - 1);
@@ -106,7 +106,7 @@ impl SlotLeases {
 impl LeaseHolder {
     /// It got a lease.
     pub fn take(&mut self, item: Item, until: Instant, now: Instant) {
-        // What was known with a lease without a break is not known any more after one.
+        // Names known under earlier leases are valid only if those leases had no break.
         self.is_whole = matches!(item, Item::Whole(_)) || self.is_whole && self.until > now;
         self.until = self.until.max(until);
         if item.is_all() {
@@ -129,7 +129,7 @@ impl LeaseHolder {
         }
     }
 
-    /// Whether it may cache an item.
+    /// Returns true if it may cache an item.
     pub fn has(&self, item: Item, now: Instant) -> bool {
         let key = item.key();
         let is_of_all = self.all > now && !self.given_up.contains(&key);
@@ -137,21 +137,22 @@ impl LeaseHolder {
         is_any || is_of_all || self.items.get(&key).is_some_and(|until| *until > now)
     }
 
-    /// It says that it caches an item no more, also what follows from knowing it.
+    /// Records that it has invalidated an item, and what follows from that.
     pub fn forget(&mut self, item: Item) {
         self.asked = self.asked.saturating_sub(1);
         self.give_up(item);
-        // It has forgotten what it knew of directories in the slot as wholes.
+        // With a name it has also invalidated what it knew of whole directories in the slot.
         self.is_whole &= !matches!(item, Item::Name { .. });
     }
 
-    /// It was asked to forget an item, and does not say that it has: what it has is over before it gets more.
+    /// Records that it was asked to invalidate an item and did not confirm: it gets no lease until all of its present
+    /// ones have ended.
     pub fn answered_nothing(&mut self) {
         self.asked = self.asked.saturating_sub(1);
         self.barred = self.barred.max(self.until);
     }
 
-    /// It caches an item no more.
+    /// Records that it does not cache an item any more.
     pub fn give_up(&mut self, item: Item) {
         let key = item.key();
         self.items.remove(&key);
@@ -159,7 +160,7 @@ impl LeaseHolder {
             return;
         }
         if self.given_up.len() >= GIVEN_UP_MAX {
-            // It is asked again.
+            // The one dropped is merely asked about again.
             self.given_up.remove(0);
         }
         self.given_up.push(key);
@@ -167,7 +168,7 @@ impl LeaseHolder {
 }
 
 impl ChangesAtPlace {
-    /// A client's change begins.
+    /// Notes that a client's change begins.
     pub fn begin(&mut self, client: ClientId) {
         match self.active.iter_mut().find(|(other, _)| *other == client) {
             Some((_, count)) => *count += 1,
@@ -175,7 +176,7 @@ impl ChangesAtPlace {
         }
     }
 
-    /// A client's change is over.
+    /// Notes that a client's change is over.
     pub fn end(&mut self, client: ClientId, now: Instant) {
         let at = self.active.iter().position(|(other, _)| *other == client);
         assert!(at.is_some(), "a change of client {} ends that has not begun", client.0);

@@ -119,7 +119,7 @@ pub fn apply(file: &OwnedFd, attrs: &Attrs, object: &str) -> Result<Vec<String>>
     Ok(lost)
 }
 
-/// As [`apply`], for a file that no other process has changed since it was created; returns its version, too. A
+/// Like [`apply`], for a file that no other process has changed since it was created; returns its version, too. A
 /// synchronous `stat` before the times are set would cost a round trip, so cached attributes are used until then.
 pub fn apply_new(file: &OwnedFd, attrs: &Attrs, object: &str) -> Result<(Vec<String>, Version)> {
     let (as_known, wanted) = (AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS);

@@ -88,7 +88,7 @@ impl S3Source {
         }
     }
 
-    /// As [`S3Source::find`]; `None` if it does not exist.
+    /// Like [`S3Source::find`]; `None` if it does not exist.
     fn find_any(&self, path: &[u8]) -> SourceResult<Option<ObjectHead>> {
         match self.find(path) {
             Err(error) if error.cause() == Cause::NotFound => Ok(None),
@@ -153,7 +153,7 @@ impl Source for S3Source {
         self.put_part(upload, offset, data)
     }
 
-    /// The store has verified each part against its MD5 digest on arrival.
+    /// Does nothing: the store has verified each part against its MD5 digest on arrival.
     fn verify(&self, _: &Upload, _: &[Piece]) -> SourceResult<()> {
         Ok(())
     }
@@ -226,7 +226,8 @@ impl Source for S3Source {
         self.replace_attrs(path, &found, attrs)
     }
 
-    /// A copy onto itself may change the `ETag` but keeps the upload tag, so the tags are compared.
+    /// Returns true if the attributes were applied. A copy onto itself may change the `ETag` but keeps the upload tag,
+    /// so the tags are compared.
     fn has_attrs_applied(&self, found: &Meta, was: &Version, attrs: &Attrs) -> bool {
         let made_by = |version: &Version| version.tag.split_once(' ').map(|(_, made_by)| made_by.to_owned());
         let same = |attrs: &Attrs| (attrs.perm, attrs.uid, attrs.gid, attrs.mtime);

@@ -138,6 +138,7 @@ impl ArchiveRestore<'_> {
             seen.lock().unwrap_or_else(PoisonError::into_inner).push((offset, found));
             write(&file, &piece, offset, object.holes).map_err(self.failed(object, "write"))
         })?;
+        // Pieces come in any order.
         let mut seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
         seen.sort();
         let values: Vec<_> = seen.into_iter().flat_map(|(_, values)| values).collect();

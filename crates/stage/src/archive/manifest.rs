@@ -196,6 +196,7 @@ fn check(objects: &[Object]) -> Result<(), &Path> {
     let (mut seen, mut dirs, mut files) = (HashSet::new(), HashSet::new(), HashMap::new());
     for (number, Object { line, .. }) in objects.iter().enumerate() {
         let name = line.name.as_path();
+        // A directory comes before what is in it, so that no name leads outside the tree.
         let is_in_tree = match name.parent() {
             None => number == 0 && line.kind == LineKind::Dir,
             Some(parent) => dirs.contains(parent) && check_path(name.as_os_str().as_bytes()).is_ok(),

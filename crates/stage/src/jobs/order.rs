@@ -19,7 +19,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// `in` or `out`.
+    /// Returns `in` or `out`.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {

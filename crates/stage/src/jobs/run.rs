@@ -83,7 +83,7 @@ impl LockedJob {
         self.run_settled(conditions, progress, None)
     }
 
-    /// As [`LockedJob::run`], for one set: fails if the set differs from `set`, or `is_at_rest` reports a writer,
+    /// Like [`LockedJob::run`], for one set: fails if the set differs from `set`, or `is_at_rest` reports a writer,
     /// before the copy or before its rename.
     ///
     /// # Errors

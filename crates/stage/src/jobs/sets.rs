@@ -106,6 +106,7 @@ impl Jobs {
     /// A journal cannot be read or written.
     pub(crate) fn condense_sets(&self, there: &HashSet<PathBuf>, gone_max: usize) -> Result<(), Failure> {
         let (mut later, mut gone) = (HashSet::new(), 0);
+        // From the newest on: a set that was met before has a later copy.
         for number in self.numbers().into_iter().rev() {
             let Ok(order) = self.order(number) else { continue };
             let Some(transfer) = order.transfers.first().filter(|_| order.is_set) else { continue };

@@ -13,7 +13,7 @@ impl<'a> ChangeCondition<'a> {
     /// The condition of a change that is made in any case.
     pub const ALWAYS: ChangeCondition<'static> = ChangeCondition(None);
 
-    /// Somebody waits as long as this says so.
+    /// Creates a condition that holds while `is_awaited` returns true.
     pub fn by(is_awaited: &'a dyn Fn() -> bool) -> ChangeCondition<'a> {
         ChangeCondition(Some(is_awaited))
     }

@@ -21,7 +21,7 @@ pub(super) struct SubfileHandle {
     pub(super) state: RwLock<Option<OpenSubfile>>,
     /// True if it was asked for since the clock's hand passed.
     used: AtomicBool,
-    /// Whose turn it is to sync it. Taken before the state.
+    /// Order of the threads that sync it. Taken before the state.
     pub(super) sync: GroupSync,
 }
 
@@ -49,7 +49,7 @@ struct Shard {
 }
 
 impl Cache {
-    /// A cache of about `places_max` subfiles; those in use are never closed, so it may be more.
+    /// Creates a cache of about `places_max` subfiles; those in use are never closed, so it may be more.
     pub(super) fn new(places_max: usize) -> Cache {
         Cache::with_shards(places_max, places_max.clamp(1, SHARDS_MAX).next_power_of_two())
     }
@@ -59,7 +59,7 @@ impl Cache {
         Cache { shards, places_max: places_max.div_ceil(count).max(1) }
     }
 
-    /// The place of a subfile, made if there is none.
+    /// Returns the place of a subfile, made if there is none.
     pub(super) fn place(&self, id: SubfileId, leave: Leave<'_>) -> Arc<SubfileHandle> {
         let mut closed = Vec::new();
         let mut shard = self.shard(id).lock();
@@ -121,6 +121,7 @@ impl Shard {
             let Some(id) = self.clock.pop_front() else { return };
             match self.close(id, leave) {
                 Some(place) => closed.push(place),
+                // In use, or used since the hand came by: it stays for another round.
                 None => self.clock.push_back(id),
             }
         }

@@ -14,11 +14,11 @@ use super::summed::Compared;
 use super::{DataStore, SubfileId, names};
 use crate::{StoreError, StoreResult};
 
-/// Most wrong blocks of one subfile that are remembered.
+/// Most damaged blocks of one subfile that are recorded.
 const WRONG_MAX: usize = 1024;
-/// Most subfiles of which any are.
+/// Most subfiles with damaged blocks that are recorded.
 const SUBFILES_MAX: usize = 4096;
-/// Most subfiles that wait for checksums; the others get them when they are used or scrubbed.
+/// Most subfiles queued for new checksums; others get them when they are used or scrubbed.
 const DOUBTFUL_MAX: usize = 1 << 16;
 
 /// Blocks known to be wrong, and subfiles with blocks that are not known.
@@ -97,7 +97,7 @@ impl Damage {
         news
     }
 
-    /// These blocks were written anew, or are gone.
+    /// Forgets damage of these blocks, which were written anew or are gone.
     pub(super) fn forget(&self, id: SubfileId, blocks: Range<u64>) {
         let mut known = self.known.lock();
         if blocks == (0..u64::MAX) {
@@ -171,7 +171,7 @@ impl DataStore {
         }
     }
 
-    /// These blocks were compared, and these of them are wrong.
+    /// Notes that these blocks were compared, and which of them are wrong.
     fn compared(&self, id: SubfileId, blocks: Range<u64>, wrong: &[u64]) {
         if self.damage.is_wrong(id) {
             self.damage.forget(id, blocks);
@@ -179,13 +179,13 @@ impl DataStore {
         self.note_wrong(id, wrong);
     }
 
-    /// Number of accesses that were refused because a block is wrong.
+    /// Returns the number of accesses that were refused because a block is wrong.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.damage.refused.load(Ordering::Relaxed)
     }
 
-    /// The ranges that are known to be wrong, at most `max`.
+    /// Returns the ranges that are known to be wrong, at most `max`.
     #[must_use]
     pub fn wrong(&self, max: usize) -> Vec<WrongPart> {
         let known = self.damage.known.lock();
@@ -197,14 +197,14 @@ impl DataStore {
         parts.take(max).collect()
     }
 
-    /// The path of a subfile, for messages.
+    /// Returns the path of a subfile, for messages.
     #[must_use]
     pub fn path_of(&self, id: SubfileId) -> String {
         let root = self.lent(id.volume).map(|lent| lent.volume.path().to_owned()).unwrap_or_default();
         root.join(names::name_of(id)).display().to_string()
     }
 
-    /// Bytes that are known to be wrong.
+    /// Returns the number of bytes that are known to be wrong.
     #[must_use]
     pub fn wrong_bytes(&self) -> u64 {
         let known = self.damage.known.lock();
@@ -246,9 +246,9 @@ impl DataStore {
         Ok(all)
     }
 
-    /// Has `act` be called when there is something to do for [`DataStore::settle_sums`]. It is called with a subfile locked.
+    /// Sets a callback for when there is work for [`DataStore::settle_sums`]. It is called with a subfile locked.
     pub fn on_doubtful(&self, act: impl Fn() + Send + Sync + 'static) {
-        // Told once, by who looks after it.
+        // Set once, by the node.
         let _ = self.damage.on_doubtful.set(Box::new(act));
     }
 

@@ -24,7 +24,7 @@ impl DataStore {
         }
     }
 
-    /// The handle in a place, opened if there is a file; `LostSubfile` if there was one.
+    /// Returns the handle in a place, opened if there is a file; `LostSubfile` if there was one.
     pub(super) fn opened<'s>(
         &self,
         id: SubfileId,
@@ -51,7 +51,7 @@ impl DataStore {
         Ok(state.as_mut())
     }
 
-    /// The error for a subfile that was made and is not there any more.
+    /// Returns the error for a subfile that was made and is not there any more.
     pub(super) fn lost(&self, id: SubfileId) -> StoreError {
         let volume = self.lent(id.volume).map(|lent| lent.volume.path().to_owned()).unwrap_or_default();
         let error = StoreError::LostSubfile { volume, name: names::name_of(id) };
@@ -61,7 +61,7 @@ impl DataStore {
         error
     }
 
-    /// The file of a subfile; one that is shorter than a header is none yet.
+    /// Returns the file of a subfile; one that is shorter than a header is none yet.
     pub(super) fn open_file(&self, id: SubfileId) -> StoreResult<Option<Arc<dyn VolumeFile>>> {
         let file = match self.open_with_room(id, OpenMode::Existing) {
             Err(error) if is(&error, Errno::ENOENT) => return Ok(None),
@@ -118,8 +118,8 @@ impl DataStore {
     ) -> StoreResult<()> {
         let (lent, room) = (self.lent(id.volume)?, self.room(id)?);
         let begin = |header| {
-            // File, header, slot, and only then data: what is acknowledged has a header that says what it is of, and a slot
-            // by which it is missed.
+            // File, header, slot, and only then data: what is acknowledged has a header that says what it is of, and a
+            // slot by which it is missed.
             let file = self.make_file(id, &OpenSubfile::first_bytes(&header))?;
             lent.table.add(id).map(|()| OpenSubfile::begun(file, &header))
         };
@@ -196,7 +196,7 @@ impl DataStore {
         open.check_len().map_err(|error| self.damaged(id, open, "stat", error))
     }
 
-    /// The error for an access that failed. For damage all grants end: direct readers compare nothing.
+    /// Returns the error for an access that failed. For damage all grants end: direct readers compare nothing.
     pub(super) fn damaged(
         &self,
         id: SubfileId,

@@ -16,18 +16,18 @@ use crate::StoreResult;
 /// Minimum of the wait for accesses that are under way, also if others have waited long before.
 const DRAIN_MIN: Duration = Duration::from_millis(20);
 
-/// Somebody who may read or write a subfile without asking.
+/// A process that may read or write a subfile directly.
 pub trait Holder: Send + Sync + fmt::Debug {
-    /// Lets no access begin any more.
+    /// Lets no further access begin.
     fn close(&self);
 
-    /// Waits until no access is under way after [`Holder::close`]; whether that came about in time.
+    /// Waits until no access is under way after [`Holder::close`]. Returns true if that was so in time.
     fn drain(&self, patience: Duration) -> bool;
 
-    /// Returns whether it has gone, or has no use for the subfile any more, and no access is under way.
+    /// Returns true if it has gone, or does not use the subfile any more, and no access is under way.
     fn is_over(&self) -> bool;
 
-    /// The places that it has written to, once it is over.
+    /// Returns the places that it has written to, once it is over.
     fn written(&self) -> Written {
         Written::Anywhere
     }
@@ -68,7 +68,7 @@ impl WriteMarks {
         self.0.push(written);
     }
 
-    /// The parts of a range that may have been written to, in order.
+    /// Returns the parts of a range that may have been written to, in order.
     pub(super) fn parts(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let finest = |known: &Written| match known {
             Written::Anywhere => None,
@@ -106,7 +106,7 @@ impl Written {
     }
 }
 
-/// The length of parts by which 256 of them are a window or more: 64 KiB at least.
+/// Returns the length of parts by which 256 of them are a window or more: 64 KiB at least.
 fn shift_for(window: &Range<u64>) -> u32 {
     let part = window.end.div_ceil(MARK_WORDS as u64 * 64).max(1 << 16);
     part.next_power_of_two().trailing_zeros()
@@ -143,7 +143,7 @@ enum Mode {
     #[default]
     Readers,
     Writers,
-    /// One reads and writes.
+    /// One process reads and writes.
     Sole,
 }
 
@@ -244,7 +244,7 @@ impl Holders {
         self.turns_of_late(Instant::now()).is_none_or(|(_, turns)| turns < DIRECT_TURNS_MAX)
     }
 
-    /// The mode of the present holders with a further one; `None` if they conflict.
+    /// Returns the mode of the present holders with a further one; `None` if they conflict.
     fn mode_with(&self, access: Access) -> Option<Mode> {
         match (access, self.mode, self.list.is_empty()) {
             (Access::Read, _, true) | (Access::Read, Mode::Readers, _) => Some(Mode::Readers),
@@ -274,6 +274,8 @@ impl DataStore {
         let mut state = place.state.write();
         let Some(open) = self.opened(id, &mut state)? else { return Ok(None) };
         self.drop_over(id, open)?;
+        // A local file that another program has cut is refused here: whoever reads it directly would take what is
+        // missing for zeros.
         self.check_len(id, open)?;
         // Who reads by itself compares nothing: not where it is known that something is wrong.
         if !open.holders.is_calm() || open.file().as_fd().is_none() || self.damage.may_be_wrong(id) {
@@ -291,6 +293,7 @@ impl DataStore {
         assert!(mode != Mode::Sole || open.holders.is_empty(), "a sole holder is one of several");
         open.holders.mode = mode;
         open.holders.list.push(Arc::clone(holder));
+        // From here on length and bytes change without the daemon's knowledge.
         open.become_measured();
         let (epoch, window) = (open.epoch(), open.holders.window());
         let is_marked = open.is_summed() && access == Access::Write;
@@ -357,6 +360,7 @@ impl DataStore {
         let place = self.place(id)?;
         let mut state = place.state.write();
         if let Some(open) = self.opened(id, &mut state)? {
+            // Whether it reads or writes is not known here, and nobody else gets access beside a sole holder.
             open.holders.mode = Mode::Sole;
             // It has not heard of this daemon, and may write anywhere until it has left its gate.
             open.holders.closed_at.get_or_insert_with(Instant::now);
@@ -367,7 +371,8 @@ impl DataStore {
         Ok(())
     }
 
-    /// Before an access that must not meet theirs: ends all grants. If that happens too often, there are none for a while.
+    /// Ends all grants before an access that must not meet theirs. If that happens too often, there are none for a
+    /// while.
     pub(super) fn interrupt(&self, id: SubfileId, open: &mut OpenSubfile) -> StoreResult<()> {
         self.drop_gone(id, open)?;
         if open.holders.is_empty() {
@@ -379,7 +384,7 @@ impl DataStore {
         Ok(())
     }
 
-    /// Before a write of the daemon's own to a range: whether it goes on beside holders, as one more who writes within
+    /// Returns true if a write of the daemon's own to a range goes on beside holders, as one more who writes within
     /// their window. If not, there are none any more.
     ///
     /// Why it may: writers do not read, the kernel makes their writes one after the other, but for short places of
@@ -439,7 +444,7 @@ impl DataStore {
         Ok(())
     }
 
-    /// The mode of a further grant. Where it does not go together with those that there are, they end.
+    /// Returns the mode of a further grant. Where it does not go together with those that there are, they end.
     fn agree(&self, id: SubfileId, open: &mut OpenSubfile, access: Access) -> StoreResult<Option<Mode>> {
         if let Some(mode) = open.holders.mode_with(access) {
             return Ok(Some(mode));

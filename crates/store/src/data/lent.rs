@@ -16,7 +16,7 @@ use crate::{OpenMode, StoreResult, Volume, VolumeKind};
 pub struct VolumeConfig {
     /// The directory.
     pub path: PathBuf,
-    /// Most bytes that subfiles may occupy on it; 0 is what the file system below has.
+    /// Limit of the space of its subfiles, in bytes; 0 for what the file system has.
     pub capacity: u64,
     /// True if the directory is made if it does not exist.
     pub create: bool,
@@ -91,7 +91,7 @@ impl LentVolume {
         })
     }
 
-    /// The account that subfiles of a partition take their bytes from.
+    /// Returns the account that subfiles of a partition take their bytes from.
     pub(super) fn room_of(&self, partition: PartitionId) -> Arc<SpaceAccount> {
         if partition == PartitionId::ROOT {
             return Arc::clone(&self.room);

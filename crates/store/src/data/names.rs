@@ -9,7 +9,7 @@ const ROOT_DIGITS: usize = 4;
 /// Digits of any other target: partition and position.
 const DIGITS: usize = 8;
 
-/// The directory that a subfile is in: the last two digits of the inode number, which are a counter's.
+/// Returns the directory that a subfile is in: the last two digits of the inode number, which are a counter's.
 pub(super) fn dir_of(id: SubfileId) -> String {
     format!("{:02x}", id.ino.0 & 0xff)
 }
@@ -23,7 +23,7 @@ pub(super) fn is_dir_name(name: &str) -> bool {
     name.len() == 2 && is_hex(name)
 }
 
-/// The subfile with this name in this directory; `None` if it is no name of ours.
+/// Returns the subfile with this name in this directory; `None` if it is no name of ours.
 pub(super) fn parse(volume: u16, dir: &str, name: &str) -> Option<SubfileId> {
     let (ino, target) = name.split_once('-')?;
     if ino.len() != 16 || !is_hex(ino) || !is_hex(target) || !ino.ends_with(dir) {

@@ -27,7 +27,7 @@ pub struct Subfiles {
 }
 
 impl Subfiles {
-    /// Those of this volume, which is its node's number `index`.
+    /// Creates the list of a volume's subfiles, which is its node's number `index`.
     #[must_use]
     pub fn new(volume: Arc<dyn Volume>, index: u16, formation: FormationId) -> Subfiles {
         let table = Table::open(&*volume, index, OpenMode::Existing);
@@ -35,7 +35,7 @@ impl Subfiles {
         Subfiles { volume, index, formation, table }
     }
 
-    /// As [`crate::DataStore::list_page`].
+    /// Like [`crate::DataStore::list_page`].
     ///
     /// # Errors
     /// `Io`.
@@ -44,7 +44,7 @@ impl Subfiles {
         scan::page((&*self.volume, self.index, self.formation), table, after, max)
     }
 
-    /// The file of a subfile; its data begins behind the header.
+    /// Returns the file of a subfile; its data begins behind the header.
     ///
     /// # Errors
     /// `Io`.
@@ -115,7 +115,7 @@ impl Subfiles {
         removed.map_err(StoreError::io(self.what("remove", id)))
     }
 
-    /// The path of a subfile, for messages.
+    /// Returns the path of a subfile, for messages.
     #[must_use]
     pub fn path_of(&self, id: SubfileId) -> String {
         self.volume.path().join(names::name_of(id)).display().to_string()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Most ranges that are kept. What is forgotten beyond that must do no harm to whoever uses them.
+/// Most ranges that are kept. Users must tolerate that further ones are forgotten.
 const RANGES_MAX: usize = 4096;
 
 /// A set of bytes, as few ranges as possible.
@@ -47,7 +47,7 @@ impl Ranges {
         }
     }
 
-    /// The parts of `range` that are not in the set, in order.
+    /// Returns the parts of `range` that are not in the set, in order.
     pub(super) fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let (mut at, mut missing) = (range.start, Vec::new());
         let first = self.ends.range(..=at).next_back().map_or(at, |(start, _)| *start);
@@ -63,7 +63,7 @@ impl Ranges {
         missing
     }
 
-    /// All of it.
+    /// Returns all of it.
     pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.ends.iter().map(|(start, end)| *start..*end)
     }

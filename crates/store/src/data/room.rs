@@ -11,7 +11,7 @@ use crate::{StoreError, StoreResult};
 /// Part of a volume with records that subfiles may not take: with it, files can be cut and removed
 /// however full the volume is.
 const RESERVE_SHARE: u64 = 16;
-/// Most bytes of that.
+/// Upper limit of the reserve, in bytes.
 const RESERVE_MAX: u64 = 8 << 20;
 
 /// Bytes and files of one volume, or of one partition on it.
@@ -33,7 +33,7 @@ pub(super) struct SpaceAccount {
 
 /// Memory that is shared with others, who take it without asking.
 pub trait Headroom: fmt::Debug + Send + Sync {
-    /// Bytes that may be taken now.
+    /// Returns the number of bytes that may be taken now.
     fn left(&self) -> u64;
 
     /// Takes bytes, all or none.
@@ -67,7 +67,7 @@ impl ReplicaRoom {
 }
 
 impl RecordsRoom {
-    /// From now on records are counted, and a part of the volume is kept for them.
+    /// Counts records against the volume from now on, and reserves a part of it for them.
     pub(crate) fn begin(&self, bytes: u64) {
         let reserve = self.room.limit().map_or(0, |limit| (limit / RESERVE_SHARE).min(RESERVE_MAX));
         self.room.reserve.store(reserve, Ordering::Relaxed);
@@ -109,7 +109,7 @@ impl RecordsRoom {
 }
 
 impl SpaceAccount {
-    /// Room for `capacity` bytes; 0 is without limit of its own.
+    /// Creates room for `capacity` bytes; 0 is without limit of its own.
     pub(super) fn new(capacity: u64) -> SpaceAccount {
         let capacity = AtomicU64::new(if capacity == 0 { u64::MAX } else { capacity });
         let zero = AtomicU64::default;
@@ -125,14 +125,14 @@ impl SpaceAccount {
         }
     }
 
-    /// From now on bytes are taken of this, too.
+    /// Takes bytes of this headroom too from now on.
     pub(super) fn share(&self, headroom: &Arc<dyn Headroom>) {
         // A partition's bytes are its volume's too, and would be taken twice.
         assert!(self.volume.is_none(), "memory is shared by volumes, not by partitions");
         let _once = self.headroom.set(Arc::clone(headroom));
     }
 
-    /// Bytes that the memory below has left.
+    /// Returns the number of bytes that the memory below has left.
     pub(super) fn memory_left(&self) -> u64 {
         self.headroom.get().map_or(u64::MAX, |headroom| headroom.left())
     }
@@ -141,7 +141,7 @@ impl SpaceAccount {
         self.headroom.get().map_or(Ok(()), |headroom| headroom.take(bytes))
     }
 
-    /// Room for a partition on a volume, without limit of its own.
+    /// Returns the room for a partition on a volume, without limit of its own.
     pub(super) fn within(volume: &Arc<SpaceAccount>) -> SpaceAccount {
         assert!(volume.volume.is_none(), "a partition within a partition");
         SpaceAccount { volume: Some(Arc::clone(volume)), ..SpaceAccount::new(0) }
@@ -152,7 +152,7 @@ impl SpaceAccount {
         self.capacity.store(limit.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// The limit, if there is one.
+    /// Returns the limit, if there is one.
     pub(super) fn limit(&self) -> Option<u64> {
         Some(self.capacity.load(Ordering::Relaxed)).filter(|capacity| *capacity != u64::MAX)
     }
@@ -161,12 +161,12 @@ impl SpaceAccount {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Bytes that subfiles cannot have because of the records.
+    /// Returns the number of bytes that subfiles cannot have because of the records.
     pub(super) fn kept(&self) -> u64 {
         self.records.load(Ordering::Relaxed).saturating_add(self.reserve.load(Ordering::Relaxed))
     }
 
-    /// Bytes that subfiles may still take.
+    /// Returns the number of bytes that subfiles may still take.
     pub(super) fn free(&self) -> u64 {
         let own = match self.limit() {
             Some(limit) => limit.saturating_sub(self.kept()).saturating_sub(self.used()),
@@ -208,7 +208,8 @@ impl SpaceAccount {
 
     fn correct_own(&self, taken: u64, real: u64) {
         if taken != real {
-            // Not below nothing: what was counted for a file that others have changed since may be less than it has now.
+            // Not below nothing: what was counted for a file that others have changed since may be less than it has
+            // now.
             let corrected = |used: u64| Some(used.saturating_add(real).saturating_sub(taken));
             let _ = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, corrected);
         }

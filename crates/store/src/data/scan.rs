@@ -24,7 +24,7 @@ pub struct ListedSubfile {
     pub len: u64,
     /// Bytes on the volume, header included.
     pub allocated: u64,
-    /// Its header, or what is wrong with it.
+    /// Its header, or the damage.
     pub header: StoreResult<SubfileHeader>,
 }
 
@@ -95,7 +95,8 @@ fn list(volume: &dyn Volume, dir: &str) -> StoreResult<Vec<Entry>> {
         .map_err(|error| StoreError::io(format!("{}/{dir}: list", volume.path().display()))(error))
 }
 
-/// The subfiles of a volume by their names, one directory at a time. A directory that cannot be listed has none.
+/// Returns the subfiles of a volume by their names, one directory at a time. A directory that cannot be listed has
+/// none.
 pub(super) fn ids(volume: &dyn Volume, index: u16) -> StoreResult<impl Iterator<Item = SubfileId>> {
     let in_dir = move |dir: String| {
         let entries = list(volume, &dir).unwrap_or_else(|error| {
@@ -120,8 +121,8 @@ pub(super) struct SubfileWalk<'a> {
 /// The table of a volume, and a function that tells whether a subfile that is not listed is lost.
 pub(super) type Expected<'a> = (&'a Table, &'a dyn Fn(SubfileId) -> bool);
 
-/// Some subfiles behind `after`, and whether they were the last. Those that were never finished count as absent, those
-/// that are lost are `LostSubfile`.
+/// Returns some subfiles behind `after`, and true if they were the last. Unfinished ones count as absent, missing ones
+/// are `LostSubfile`.
 pub(super) fn page(
     (volume, index, formation): (&dyn Volume, u16, FormationId),
     expected: Option<Expected<'_>>,
@@ -184,7 +185,7 @@ impl<'a> SubfileWalk<'a> {
     }
 }
 
-/// A subfile by its name; `None` if it is gone, or was never finished.
+/// Returns a subfile by its name; `None` if it is gone, or was never finished.
 fn look(volume: &dyn Volume, formation: FormationId, id: SubfileId, entry: &Entry) -> Option<ListedSubfile> {
     let name = names::name_of(id);
     let file = match volume.open(&name, OpenMode::Existing) {
@@ -229,7 +230,7 @@ impl Iterator for SubfileWalk<'_> {
     }
 }
 
-/// Returns whether a header is that of the subfile with this name.
+/// Checks that a header is that of the subfile with this name.
 pub(super) fn check_header(
     header: Result<SubfileHeader, SubfileError>,
     volume: &dyn Volume,

@@ -16,7 +16,7 @@ use super::{ChangeCondition, DataStore, SubfileId, SubfileSpec};
 use crate::volume::transfer::write_zeros;
 use crate::{StoreError, StoreResult};
 
-/// Most reservations of a subfile that can still be taken back.
+/// Most reservations of a subfile that can still be cancelled.
 const TICKETS_MAX: usize = 16;
 
 /// A range of a subfile that is to change, as part of a change of its file.
@@ -59,12 +59,13 @@ pub(super) struct ReservedPages {
 }
 
 impl ReservedPages {
-    /// Of a file about which only this much is known: whether arithmetic explains all that it occupies.
+    /// Returns what is known of the pages of a file about which only this much is known: whether arithmetic explains
+    /// all that it occupies.
     pub(super) fn of_existing(measured: bool) -> ReservedPages {
         ReservedPages { unknown: measured, ..ReservedPages::default() }
     }
 
-    /// Somebody uses these pages now: no reservation may be taken back under them.
+    /// Records that these pages are in use: no reservation of them may be cancelled any more.
     pub(super) fn claim(&mut self, pages: &Range<u64>) {
         for reservation in &mut self.reservations {
             reservation.ranges.remove(pages);
@@ -72,7 +73,7 @@ impl ReservedPages {
         }
     }
 
-    /// The subfile was cut: from here on it has nothing, and it is to stay.
+    /// Forgets everything from here on: the subfile was cut. It is to stay, whatever is taken back.
     pub(super) fn cut(&mut self, from: u64) {
         let gone = from..u64::MAX - PAGE;
         self.lost(&gone);
@@ -80,7 +81,7 @@ impl ReservedPages {
         self.reservations.iter_mut().for_each(|reservation| reservation.made = false);
     }
 
-    /// The file has no bytes any more for the whole pages in this range of data.
+    /// Forgets the whole pages in this range of data, which the file has no bytes for any more.
     pub(super) fn lost(&mut self, range: &Range<u64>) {
         self.backed.remove(&(page_up(range.start)..range.end / PAGE * PAGE));
     }
@@ -100,7 +101,7 @@ impl ReservedPages {
     }
 }
 
-/// The whole pages around a range.
+/// Returns the whole pages around a range.
 fn pages_of(offset: u64, end: u64) -> Range<u64> {
     offset / PAGE * PAGE..page_up(end)
 }
@@ -179,7 +180,7 @@ impl OpenSubfile {
         Ok(())
     }
 
-    /// Page by page: takes room only for those that turn out to have been missing.
+    /// Allocates page by page: takes room only for those that turn out to have been missing.
     fn probe(
         &mut self,
         room: &SpaceAccount,
@@ -202,7 +203,7 @@ impl OpenSubfile {
         Ok(())
     }
 
-    /// The parts of a range of whole pages that have no bytes yet, as far as is known.
+    /// Returns the parts of a range of whole pages that have no bytes yet, as far as is known.
     fn unbacked(&self, pages: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
         let mut holes = Vec::new();
         for range in self.spare.backed.missing(pages) {
@@ -211,19 +212,19 @@ impl OpenSubfile {
         Ok(holes)
     }
 
-    /// Bytes that writes all over a range of whole pages would take besides those that it has.
+    /// Returns the number of bytes that writes all over a range of whole pages would take besides those that it has.
     pub(super) fn missing(&self, pages: &Range<u64>) -> io::Result<u64> {
         let data: u64 = self.unbacked(pages)?.into_iter().map(|hole| hole.end - hole.start).sum();
         Ok(data + self.missing_entries(pages)?)
     }
 
-    /// The parts of a range of whole pages that hold no data.
+    /// Returns the parts of a range of whole pages that hold no data.
     fn holes(&self, pages: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
         let holes = self.holes_in_file(&self.in_file(pages))?;
         Ok(holes.iter().map(|hole| self.of_data(hole)).collect())
     }
 
-    /// The parts of a range of whole pages of the local file that hold no data.
+    /// Returns the parts of a range of whole pages of the local file that hold no data.
     pub(super) fn holes_in_file(&self, pages: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
         let (mut at, mut holes) = (pages.start, Vec::new());
         while at < pages.end {
@@ -234,6 +235,7 @@ impl OpenSubfile {
             if at < data.start {
                 holes.push(at..data.start);
             }
+            // A page further at least, so that the loop ends whatever the file system answers.
             at = data.end.max(at + PAGE);
         }
         Ok(holes)
@@ -256,8 +258,8 @@ impl OpenSubfile {
         }
     }
 
-    /// ext4 makes no holes behind the end of a file. If it is known what else is there, all of that goes by a cut, and
-    /// what somebody else reserved comes back; otherwise the end moves, behind zeros.
+    /// Frees ranges behind the end of a file, where ext4 makes no holes. If it is known what else is there, all of that
+    /// goes by a cut, and what somebody else reserved comes back; otherwise the end moves, behind zeros.
     fn free_behind_end(&mut self, room: &SpaceAccount, ranges: &[Range<u64>], last: u64) {
         if self.spare.unknown {
             let _ = self.file().set_len(self.data_at() + last);
@@ -339,6 +341,7 @@ impl OpenSubfile {
     /// Takes a reservation back, but for what was used since. Whether the subfile has no purpose any more.
     fn take_back(&mut self, room: &SpaceAccount, ticket: u64) -> bool {
         let position = self.spare.reservations.iter().position(|known| known.ticket == ticket);
+        // Forgotten when the subfile was closed, or when too many others followed: its space stays reserved.
         let Some(position) = position else { return false };
         let reservation = self.spare.reservations.remove(position);
         let ranges: Vec<Range<u64>> = reservation.ranges.iter().collect();
@@ -387,6 +390,7 @@ impl DataStore {
         let place = self.place(id)?;
         let room = &*self.room(id)?;
         let mut state = place.state.write();
+        // Under the subfile's lock: a change whose repetition came first must not be made behind it.
         change.awaited.check()?;
         let made = self.opened(id, &mut state)?.is_none();
         if made {
@@ -447,8 +451,8 @@ impl DataStore {
         if open.take_back(room, ticket) { self.discard(id, &mut state) } else { Ok(()) }
     }
 
-    /// The first stretch of data at or behind `offset`, up to the end of a page, and its epoch. The page may go on behind
-    /// the end of the subfile: behind that, where the file is longer, there is a hole.
+    /// Returns the first stretch of data at or behind `offset`, up to the end of a page, and its epoch. The page may go
+    /// on behind the end of the subfile: behind that, where the file is longer, there is a hole.
     ///
     /// # Errors
     /// `Corrupt` and the like, `Io`.
@@ -461,6 +465,7 @@ impl DataStore {
             let found = found.map_err(|error| self.io_error(id, "look for data in", error))?;
             Ok((found.map(|data| data.start..page_up(data.end)), open.epoch()))
         };
+        // The lock for reading is enough as long as no holder may write: to end holders takes the one for writing.
         if let Some(open) = place.state.read().as_ref().filter(|open| !open.holders.may_write()) {
             return look(open);
         }

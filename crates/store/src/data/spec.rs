@@ -48,7 +48,7 @@ pub struct SubfileStat {
 }
 
 impl SubfileSpec<'_> {
-    /// The header of a new subfile.
+    /// Returns the header of a new subfile.
     pub(super) fn header(
         &self,
         id: SubfileId,

@@ -1,4 +1,4 @@
-//! One open subfile: its bytes, its epoch, and what it occupies. The caller holds its lock.
+//! An open subfile: its bytes, its epoch, and the space it occupies. The caller holds its lock.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -28,7 +28,7 @@ pub(super) enum AccessError {
     Wrong {
         block: u64,
     },
-    /// Somebody else has cut the local file to so many bytes.
+    /// Another program has truncated the local file to so many bytes.
     Cut {
         len: u64,
     },
@@ -78,12 +78,12 @@ pub(super) struct OpenSubfile {
     pub(super) sums: Option<ChecksumState>,
 }
 
-/// Bytes in front of this much data without a hole.
+/// Returns the number of bytes in front of this much data without a hole.
 fn front(len: u64, sums: bool) -> u64 {
     if sums { summed::front_of(len) } else { HEADER_LEN }
 }
 
-/// Bytes that a subfile with this much data and no hole occupies.
+/// Returns the number of bytes that a subfile with this much data and no hole occupies.
 fn dense(len: u64, sums: bool) -> u64 {
     front(len, sums) + page_up(len)
 }
@@ -100,7 +100,7 @@ fn is_dense(file: &dyn VolumeFile, stat: &FileStat, data_at: u64, sums: bool) ->
         && (!sums || whole(file.next_data(0)?, 0..front(len, sums).min(stat.len))))
 }
 
-/// Bytes that a new subfile with data from `offset` to `end` occupies.
+/// Returns the number of bytes that a new subfile with data from `offset` to `end` occupies.
 pub(super) fn needed_for_new(offset: u64, end: u64, sums: bool) -> u64 {
     let entries = if sums { summed::entries_room(&(offset..end)) } else { 0 };
     HEADER_LEN + entries + page_up(end) - offset / PAGE * PAGE
@@ -111,7 +111,7 @@ pub(super) fn page_up(len: u64) -> u64 {
 }
 
 impl OpenSubfile {
-    /// A file that exists. What it occupies is already counted.
+    /// Returns a file that exists. What it occupies is already counted.
     pub(super) fn existing(file: Arc<dyn VolumeFile>, header: &SubfileHeader) -> io::Result<OpenSubfile> {
         let stat = file.stat()?;
         let (data_at, sums) = (header.data_at(), header.sums);
@@ -122,7 +122,7 @@ impl OpenSubfile {
         Ok(OpenSubfile { file, data_at, len, charged, epoch, measured, holders, spare, sums })
     }
 
-    /// A file of which nothing is to be used: only what it occupies.
+    /// Returns a file of which nothing is to be used: only what it occupies.
     pub(super) fn occupying(file: Arc<dyn VolumeFile>) -> io::Result<OpenSubfile> {
         let charged = file.stat()?.allocated;
         let (holders, spare) = (Holders::default(), ReservedPages::of_existing(true));
@@ -140,7 +140,7 @@ impl OpenSubfile {
         })
     }
 
-    /// The bytes that a file begins with.
+    /// Returns the bytes that a file begins with.
     pub(super) fn first_bytes(header: &SubfileHeader) -> Vec<u8> {
         let mut bytes = header.to_bytes();
         if header.sums {
@@ -149,7 +149,7 @@ impl OpenSubfile {
         bytes.to_vec()
     }
 
-    /// A new file with its first bytes, whose page has been reserved.
+    /// Returns a new file with its first bytes, whose page has been reserved.
     pub(super) fn begun(file: Arc<dyn VolumeFile>, header: &SubfileHeader) -> OpenSubfile {
         let (epoch, holders, spare) = (header.trim_epoch, Holders::default(), ReservedPages::default());
         let (data_at, sums, charged) =
@@ -169,22 +169,22 @@ impl OpenSubfile {
         self.data_at
     }
 
-    /// Most bytes of data that it can have.
+    /// Returns the most bytes of data that it can have.
     pub(super) fn len_max(&self) -> u64 {
         FILE_SIZE_MAX - self.data_at
     }
 
-    /// The place of a range of data in the local file.
+    /// Returns the place of a range of data in the local file.
     pub(super) fn in_file(&self, data: &Range<u64>) -> Range<u64> {
         self.data_at + data.start..self.data_at + data.end
     }
 
-    /// The range of data at a place of the local file.
+    /// Returns the range of data at a place of the local file.
     pub(super) fn of_data(&self, place: &Range<u64>) -> Range<u64> {
         place.start.saturating_sub(self.data_at)..place.end.saturating_sub(self.data_at)
     }
 
-    /// Bytes of data; what it is to be asked for if [`OpenSubfile::is_measured`].
+    /// Returns the number of bytes of data; what it is to be asked for if [`OpenSubfile::is_measured`].
     pub(super) fn len(&self) -> u64 {
         self.len
     }
@@ -197,12 +197,12 @@ impl OpenSubfile {
         self.charged
     }
 
-    /// From now on length and bytes are asked for.
+    /// From now on takes length and occupied bytes from the file system, since other processes change them.
     pub(super) fn become_measured(&mut self) {
         self.measured = true;
     }
 
-    /// Nobody else writes to it any more.
+    /// Ends that, when no other process writes any more.
     pub(super) fn end_sharing(&mut self, room: &SpaceAccount) {
         self.measure(room, 0);
         let sums = self.sums.is_some();
@@ -246,18 +246,19 @@ impl OpenSubfile {
         Ok(None)
     }
 
-    /// Bytes that it occupies itself, without what is promised.
+    /// Returns the number of bytes that it occupies itself, without what is promised.
     pub(super) fn occupied(&self) -> io::Result<u64> {
         if self.holders.is_empty() { Ok(self.charged) } else { Ok(self.file.stat()?.allocated) }
     }
 
-    /// The room has counted this much more for it.
+    /// Notes that the room has counted this much more for it.
     pub(super) fn charge(&mut self, bytes: u64) {
         self.charged += bytes;
     }
 
     /// Reads data, and compares it with its checksums if it has any. `offset` is within what a file can have.
     pub(super) fn read(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<usize, AccessError> {
+        // Of a file that others write to, the end that is known here may be too low.
         let len = if self.measured { u64::MAX } else { self.len };
         let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
         let count = if self.sums.is_some() {
@@ -265,6 +266,7 @@ impl OpenSubfile {
         } else {
             read_full_at(&*self.file, bufs, self.data_at + offset, self.data_at.saturating_add(len))?
         };
+        // Less than there should be: another program has cut the file, unless what is missing is behind its end.
         if count < wanted && (self.measured || offset + (count as u64) < self.len) {
             self.check_has(self.len)?;
         }
@@ -277,7 +279,7 @@ impl OpenSubfile {
         self.check_has(if self.is_summed() { 0 } else { self.len })
     }
 
-    /// As [`OpenSubfile::check_len`], of a local file that is to have this much data.
+    /// Like [`OpenSubfile::check_len`], of a local file that is to have this much data.
     fn check_has(&self, data_len: u64) -> Result<(), AccessError> {
         let len = self.file.stat()?.len;
         let is_cut = len < HEADER_LEN
@@ -299,7 +301,7 @@ impl OpenSubfile {
         self.write_by(room, &(offset..end), &plan, |file, data_at| write_all_at(file, bufs, data_at + offset))
     }
 
-    /// As [`OpenSubfile::write`], of places of which each page from the first to the last has a part.
+    /// Like [`OpenSubfile::write`], for places of which each page from the first to the last has a part.
     pub(super) fn write_places(
         &mut self,
         room: &SpaceAccount,
@@ -307,7 +309,7 @@ impl OpenSubfile {
     ) -> Result<(), AccessError> {
         let span = places.span();
         if self.is_summed() {
-            // Sums are of whole blocks, so all between the places takes part anyway.
+            // Checksums cover whole blocks, so everything between the places is rewritten anyway.
             let bytes = self.overlaid(places)?;
             return self.write(room, span.start, &[IoSlice::new(&bytes)], span.end);
         }
@@ -350,14 +352,14 @@ impl OpenSubfile {
         Ok(())
     }
 
-    /// As [`OpenSubfile::write`], within a window in which others write too. The window is counted already. After a
-    /// failure nothing is cut off: what is behind the old end may be theirs.
+    /// Like [`OpenSubfile::write`], within a window in which other processes write too, and which is counted already.
+    /// After a failure nothing is truncated: bytes behind the old end may be theirs.
     pub(super) fn write_within(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), AccessError> {
         assert!(!self.is_summed(), "a write beside others would leave checksums that do not fit");
         Ok(write_all_at(&*self.file, bufs, self.data_at + offset)?)
     }
 
-    /// As [`OpenSubfile::write_within`], of places.
+    /// Like [`OpenSubfile::write_within`], for places.
     pub(super) fn write_places_within(&self, places: &Places<'_>) -> Result<(), AccessError> {
         assert!(!self.is_summed(), "a write beside others would leave checksums that do not fit");
         Ok(self.file.write_places(self.data_at, places)?)
@@ -380,13 +382,15 @@ impl OpenSubfile {
         let pages = offset / PAGE * PAGE..page_up(end);
         let entries = if self.sums.is_some() { summed::entries_room(&pages) } else { 0 };
         let at_most = pages.end - pages.start + entries;
+        // More than may be needed, but it takes no look at the file. Only where there is not so much are its holes
+        // looked for.
         if room.reserve(at_most).is_ok() {
             return Ok(at_most);
         }
         self.back(room, &pages).map(|_| 0)
     }
 
-    /// After a write that failed somewhere: cuts off what it added.
+    /// Cuts off what a write added that failed somewhere.
     fn undo(&mut self, room: &SpaceAccount, reserved: u64, end: u64) {
         if end > self.len {
             // If this fails too, the bytes behind the old end are counted below and overwritten later.

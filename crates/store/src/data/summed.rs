@@ -1,9 +1,9 @@
-//! A subfile whose blocks have checksums: how bytes and sums change together although a kill may come in between, and how
-//! they are compared.
+//! A subfile whose blocks have checksums: how bytes and sums change together although a kill may come in between, and
+//! how they are compared.
 //!
 //! A change is noted first, with the sum of what the entries will be; then the bytes are written, then the entries.
-//! Whoever opens the subfile after a kill finds the note. Entries that are not yet those that it names mean that the bytes
-//! may be old, new or half of each: their blocks are *in flux*, not wrong.
+//! Whoever opens the subfile after a kill finds the note. Entries that are not yet those that it names mean that the
+//! bytes may be old, new or half of each: their blocks are *in flux*, not wrong.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -21,7 +21,7 @@ use super::sums::{
 use crate::volume::transfer::{read_full_at, write_all_at};
 use crate::{Places, VolumeFile};
 
-/// Most blocks of a change that is told to be complete by its entries: more than the longest write has.
+/// Most blocks of a change whose completion shows by its entries: more than the longest write has.
 const NOTED_BLOCKS_MAX: u64 = 1 << 16;
 /// Entries that are read or written at once.
 const ENTRIES_STEP: u64 = 1 << 12;
@@ -63,7 +63,7 @@ pub(super) struct Compared {
     pub(super) wrong: Vec<u64>,
 }
 
-/// The first bytes of a subfile behind its header; where they end.
+/// Returns the first bytes of a subfile behind its header; where they end.
 pub(super) fn begin_sums(header: &mut [u8]) -> usize {
     let end = MAGIC_AT as usize + MAGIC.len();
     if let Some(place) = header.get_mut(MAGIC_AT as usize..end) {
@@ -84,18 +84,18 @@ pub(super) fn has_sums(file: &dyn VolumeFile) -> bool {
     len > 0 && data.is_none_or(|data| data.start >= SUMMED_DATA_AT)
 }
 
-/// Offset of the data behind the entries of `len` bytes of it, if these are all there and in whole pages.
+/// Returns the offset of the data behind the entries of `len` bytes of it, if these are all there and in whole pages.
 pub(super) fn front_of(len: u64) -> u64 {
     page_up(sums::entry_at(len.div_ceil(SUM_BLOCK)))
 }
 
-/// Bytes of pages for the entries of a range of data, at most.
+/// Returns the number of bytes of pages for the entries of a range of data, at most.
 pub(super) fn entries_room(data: &Range<u64>) -> u64 {
     let pages = entry_pages(data);
     pages.end.saturating_sub(pages.start.max(PAGE))
 }
 
-/// The whole pages that have the entries of a range of data, in the local file.
+/// Returns the whole pages that have the entries of a range of data, in the local file.
 fn entry_pages(data: &Range<u64>) -> Range<u64> {
     let blocks = sums::blocks_of(data);
     if blocks.is_empty() {
@@ -105,7 +105,8 @@ fn entry_pages(data: &Range<u64>) -> Range<u64> {
 }
 
 impl OpenSubfile {
-    /// Finds out what a kill left: of a subfile that was just opened. With `room` its blocks are made what they are to be.
+    /// Finds out what a kill left: of a subfile that was just opened. With `room` its blocks are made what they are to
+    /// be.
     pub(super) fn find_sums(&mut self, room: Option<&SpaceAccount>) -> io::Result<()> {
         let mut bytes = [0; NOTE_LEN];
         read_full_at(&**self.file(), &mut [IoSliceMut::new(&mut bytes)], NOTE_AT, u64::MAX)?;
@@ -142,7 +143,8 @@ impl OpenSubfile {
         self.sums.as_ref().is_some_and(|sums| sums.flux)
     }
 
-    /// Bytes of whole pages that writes to a range need for their sums, and that are not there yet.
+    /// Returns the number of bytes of whole pages that writes to a range need for their sums, and that are not there
+    /// yet.
     pub(super) fn missing_entries(&self, data: &Range<u64>) -> io::Result<u64> {
         if self.sums.is_none() {
             return Ok(0);
@@ -158,7 +160,7 @@ impl OpenSubfile {
         if self.sums.is_none() || pages.is_empty() { Ok(()) } else { self.file().allocate(pages) }
     }
 
-    /// Bytes in front of the data, on the volume.
+    /// Returns the number of bytes in front of the data, on the volume.
     pub(super) fn front(&self) -> io::Result<u64> {
         if self.sums.is_none() {
             return Ok(self.data_at());
@@ -323,8 +325,8 @@ impl OpenSubfile {
         Ok(done)
     }
 
-    /// Behind the end of the local file is a hole only where no sum says otherwise: the file may have been cut by
-    /// others.
+    /// Compares what is behind the end of the local file: that is a hole only where no sum says otherwise, since the
+    /// file may have been cut by others.
     fn compare_absent(&self, data: Range<u64>) -> Result<(), AccessError> {
         let blocks = sums::blocks_of(&data);
         for (block, entry) in blocks.clone().zip(self.entries(&blocks)?) {
@@ -361,6 +363,7 @@ impl OpenSubfile {
                 parts.push((block, part));
             }
         }
+        // A sum is that of a whole block, so that of a part more is read. The caller gets the bytes that were compared.
         for (block, part) in parts {
             let bytes = self.block(block)?;
             let within = (part.start - block * SUM_BLOCK) as usize..(part.end - block * SUM_BLOCK) as usize;
@@ -373,7 +376,7 @@ impl OpenSubfile {
         entry == FLUX || self.sums.as_ref().is_none_or(|sums| sums.unsure.contains(&block))
     }
 
-    /// All of a block, compared.
+    /// Returns all of a block, compared.
     fn block(&self, block: u64) -> Result<[u8; BLOCK], AccessError> {
         let mut bytes = [0; BLOCK];
         let at = block * SUM_BLOCK;
@@ -385,7 +388,7 @@ impl OpenSubfile {
         Ok(bytes)
     }
 
-    /// A block before a part of it is changed. Where there is nothing yet, only its entry is read.
+    /// Returns a block before a part of it is changed. Where there is nothing yet, only its entry is read.
     fn old_block(&self, block: u64) -> Result<[u8; BLOCK], AccessError> {
         // A file that grows block by block would otherwise read each new block before it is written.
         let is_behind = !self.is_measured() && block * SUM_BLOCK >= self.len();
@@ -395,8 +398,8 @@ impl OpenSubfile {
         self.block(block)
     }
 
-    /// All bytes from the first of some places to the last, as they will be. What lies between the places is compared,
-    /// as in [`OpenSubfile::plan_write`].
+    /// Returns all bytes from the first of some places to the last, as they will be. What lies between the places is
+    /// compared, as in [`OpenSubfile::plan_write`].
     pub(super) fn overlaid(&mut self, places: &Places<'_>) -> Result<Vec<u8>, AccessError> {
         self.become_sure();
         let span = places.span();
@@ -413,8 +416,8 @@ impl OpenSubfile {
         Ok(bytes)
     }
 
-    /// The entries after a write. A block of which only a part is written is compared first: damage
-    /// beside the new bytes must not get a sum that fits.
+    /// Returns the entries after a write. A block of which only a part is written is compared first: damage beside the
+    /// new bytes must not get a sum that fits.
     pub(super) fn plan_write(
         &mut self,
         data: &Range<u64>,
@@ -455,7 +458,7 @@ impl OpenSubfile {
         Ok(Plan { first: blocks.start, entries })
     }
 
-    /// Before bytes are written.
+    /// Notes a plan before bytes are written.
     pub(super) fn begin_plan(&mut self, plan: &Plan) -> io::Result<()> {
         if plan.entries.is_empty() {
             return Ok(());
@@ -463,7 +466,7 @@ impl OpenSubfile {
         self.note(&plan.blocks(), Completion::Entries(crate::crc::crc32c(&sums::encoded(&plan.entries))))
     }
 
-    /// After bytes were written.
+    /// Writes the entries of a plan after bytes were written.
     pub(super) fn end_plan(&mut self, plan: &Plan) {
         if plan.entries.is_empty() {
             return;
@@ -479,15 +482,15 @@ impl OpenSubfile {
         }
     }
 
-    /// After bytes were written in part.
+    /// Gives up a plan after bytes were written in part: its blocks count as unknown.
     pub(super) fn give_up_plan(&mut self, plan: &Plan) {
         if !plan.entries.is_empty() {
             self.doubt(plan.blocks());
         }
     }
 
-    /// The entry of a block after this part of it becomes zeros. One that is wrong stays wrong, and does not keep a file
-    /// from being cut.
+    /// Returns the entry of a block after this part of it becomes zeros. One that is wrong stays wrong, and does not
+    /// keep a file from being cut.
     fn zeroed_part(&self, block: u64, part: Range<usize>) -> u32 {
         match self.entries(&(block..block + 1)).as_deref() {
             Ok([entry]) if self.is_unknown(block, *entry) => return FLUX,
@@ -504,7 +507,7 @@ impl OpenSubfile {
         }
     }
 
-    /// Has `change` make a range of data zeros, all behind it if `is_cut`.
+    /// Calls `change`, which zeroes a range of data, and everything behind it if `is_cut`; keeps checksums consistent.
     pub(super) fn zeroing(
         &mut self,
         data: &Range<u64>,
@@ -516,6 +519,7 @@ impl OpenSubfile {
         }
         self.become_sure();
         let mut blocks = sums::blocks_of(data);
+        // Nothing behind the cut may keep a sum, however far: bytes that come there later have others.
         if is_cut {
             blocks.end = BLOCKS_MAX;
         }
@@ -537,6 +541,7 @@ impl OpenSubfile {
         if let Some((block, _)) = parts.iter().find(|(_, entry)| *entry == FLUX) {
             self.expect_flux(*block);
         }
+        // On the volume before the change: killed in between, these blocks count as unknown, not as wrong.
         self.note(&blocks, Completion::Noted)?;
         if let Err(error) = change(self) {
             match error.raw_os_error() == Some(Errno::EOPNOTSUPP.code()) {
@@ -571,7 +576,7 @@ impl OpenSubfile {
         Ok(())
     }
 
-    /// Somebody may write anywhere, and nobody hears where.
+    /// Lets a process write anywhere, without reports of the places.
     pub(super) fn lend_all(&mut self) {
         if self.sums.is_some() {
             let all = 0..BLOCKS_MAX;
@@ -582,7 +587,7 @@ impl OpenSubfile {
         }
     }
 
-    /// Nobody writes any more, and this is where somebody did.
+    /// Ends that; `marks` are the places that were written.
     pub(super) fn end_lending(&mut self, marks: &WriteMarks) {
         let Some(sums) = &mut self.sums else { return };
         let lent = std::mem::take(&mut sums.lent);
@@ -593,7 +598,7 @@ impl OpenSubfile {
         let end = lent.end.min(data_len.div_ceil(SUM_BLOCK)).max(lent.start);
         let parts = marks.parts(&(lent.start * SUM_BLOCK..end * SUM_BLOCK));
         let Some(first) = parts.first() else { return self.note_done() };
-        // All of the window is noted until the last part of it was seen to.
+        // The whole window stays noted until its last part is summed.
         self.expect_flux(first.start / SUM_BLOCK);
         let noted = self.note(&lent, Completion::Noted);
         for part in parts.iter().map(sums::blocks_of) {
@@ -610,8 +615,8 @@ impl OpenSubfile {
         self.note_done();
     }
 
-    /// Compares the blocks from `from` on that have bytes or sums, some of them, and gives sums to those in flux if `reconcile`
-    /// says so.
+    /// Compares the blocks from `from` on that have bytes or sums, some of them, and gives sums to those in flux if
+    /// `reconcile` says so.
     pub(super) fn scrub(&mut self, from: u64, reconcile: bool) -> io::Result<Compared> {
         let mut found = Compared::default();
         let Some(first) = self.next_used(from)? else { return Ok(found) };
@@ -625,6 +630,7 @@ impl OpenSubfile {
         let mut changed = false;
         for ((block, entry), bytes) in blocks.clone().zip(&mut entries).zip(bytes.chunks_mut(BLOCK)) {
             let place = self.data_at() + block * SUM_BLOCK;
+            // A block that cannot be read must not make the rest of the piece unreadable.
             let readable = is_read
                 || read_full_at(&**self.file(), &mut [IoSliceMut::new(bytes)], place, u64::MAX).is_ok();
             let sum = sums::entry_of(bytes);
@@ -649,8 +655,8 @@ impl OpenSubfile {
         Ok(found)
     }
 
-    /// The first stretch of data from a place of the data on. A block with a sum is data, even where the local file has
-    /// nothing: it was lost, and who takes it for a hole never reads it.
+    /// Returns the first stretch of data from a place of the data on. A block with a sum is data, even where the local
+    /// file has nothing: it was lost, and who takes it for a hole never reads it.
     pub(super) fn next_data(&self, from: u64) -> io::Result<Option<Range<u64>>> {
         let found = self.file().next_data(self.data_at() + from)?.map(|data| self.of_data(&data));
         if self.sums.is_none() {
@@ -661,7 +667,7 @@ impl OpenSubfile {
         Ok(lost.map(|block| (block * SUM_BLOCK).max(from)..(block + 1) * SUM_BLOCK).or(found))
     }
 
-    /// The first block from `from` on that has bytes, or a sum.
+    /// Returns the first block from `from` on that has bytes, or a sum.
     fn next_used(&self, from: u64) -> io::Result<Option<u64>> {
         if from >= BLOCKS_MAX {
             return Ok(None);
@@ -673,7 +679,7 @@ impl OpenSubfile {
         Ok(first.filter(|block| *block < BLOCKS_MAX))
     }
 
-    /// The first block from `from` on whose entry is not that of a hole.
+    /// Returns the first block from `from` on whose entry is not that of a hole.
     fn next_entry(&self, mut from: u64) -> io::Result<Option<u64>> {
         while from < BLOCKS_MAX {
             let found = self.file().next_data(sums::entry_at(from))?;

@@ -1,5 +1,5 @@
-//! Checksums of a subfile's blocks, byte by byte: where they lie, what they say, and the note of the change that is under
-//! way. docs/format.md is the specification.
+//! Checksums of a subfile's blocks, byte by byte: where they lie, what they say, and the note of the change that is
+//! under way. docs/format.md is the specification.
 
 use std::ops::{Deref, Range};
 
@@ -39,22 +39,22 @@ const CRC_OF_ZEROS: u32 = 0x98f9_4189;
 
 const _: () = assert!(NOTE_AT + NOTE_LEN as u64 <= ENTRIES_AT);
 
-/// Offset of a block's entry in the local file.
+/// Returns the offset of a block's entry in the local file.
 pub(super) fn entry_at(block: u64) -> u64 {
     ENTRIES_AT + block.min(BLOCKS_MAX) * ENTRY_LEN
 }
 
-/// The first block whose entry is at this place of the local file or behind it.
+/// Returns the first block whose entry is at this place of the local file or behind it.
 pub(super) fn block_at(place: u64) -> u64 {
     place.saturating_sub(ENTRIES_AT).div_ceil(ENTRY_LEN)
 }
 
-/// The blocks that have bytes of a range of data, as far as they have entries.
+/// Returns the blocks that have bytes of a range of data, as far as they have entries.
 pub(super) fn blocks_of(data: &Range<u64>) -> Range<u64> {
     (data.start / SUM_BLOCK).min(BLOCKS_MAX)..data.end.div_ceil(SUM_BLOCK).min(BLOCKS_MAX)
 }
 
-/// The entry of a block whose first bytes these are; the others are zeros.
+/// Returns the entry of a block whose first bytes these are; the others are zeros.
 pub(super) fn entry_of(bytes: &[u8]) -> u32 {
     if bytes.len() == BLOCK {
         return entry_with(checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32);
@@ -69,7 +69,7 @@ fn finish(mut digest: Digest, len: usize) -> u32 {
     entry_with(digest.finalize() as u32)
 }
 
-/// The values of states are no sums: what would be one of them is its complement.
+/// Returns the entry of a checksum. The values of states are no sums: what would be one of them is its complement.
 fn entry_with(crc: u32) -> u32 {
     match crc ^ CRC_OF_ZEROS {
         state @ (FLUX | WRONG) => !state,
@@ -105,7 +105,7 @@ impl<'a, T: Deref<Target = [u8]>> Pieces<'a, T> {
         }
     }
 
-    /// The entry of a block whose first bytes are the next `len`.
+    /// Returns the entry of a block whose first bytes are the next `len`.
     pub(super) fn entry(&mut self, len: usize) -> u32 {
         let whole = self.slices.first().and_then(|first| first.get(self.taken..self.taken + len));
         if whole.is_some() {
@@ -119,7 +119,7 @@ impl<'a, T: Deref<Target = [u8]>> Pieces<'a, T> {
     }
 }
 
-/// Entries as bytes.
+/// Returns the entries as bytes.
 pub(super) fn encoded(entries: &[u32]) -> Vec<u8> {
     entries.iter().flat_map(|entry| entry.to_le_bytes()).collect()
 }
@@ -138,12 +138,12 @@ pub(super) struct ChangeNote {
 /// Condition under which a noted change is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Completion {
-    /// There is none.
+    /// Without a note.
     #[default]
     Now,
     /// Once the CRC-32C of the entries of its blocks is this one.
     Entries(u32),
-    /// Another note has taken the place of this one.
+    /// By another note, which replaces this one.
     Noted,
 }
 

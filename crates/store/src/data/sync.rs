@@ -17,7 +17,7 @@ use super::{DataStore, SubfileId, names};
 use crate::group_sync::GroupSync;
 use crate::{StoreError, StoreResult};
 
-/// Most subfiles whose failures are kept apart. Beyond, no sync succeeds until the daemon starts anew.
+/// Most subfiles whose sync failures are recorded one by one. Beyond that, no sync succeeds until the daemon restarts.
 const SUBFILES_MAX: usize = 1 << 16;
 
 /// Remedy for a subfile.
@@ -53,7 +53,7 @@ impl Default for SyncFailures {
     }
 }
 
-/// The directory of a subfile, as a number.
+/// Returns the directory of a subfile, as a number.
 fn dir_of(id: SubfileId) -> (u16, u8) {
     (id.volume, id.ino.0 as u8)
 }
@@ -80,14 +80,14 @@ impl SyncFailures {
         !self.is_empty() && self.known.lock().dirs.contains(&dir_of(id))
     }
 
-    /// The turn of syncs of the directory of this subfile.
+    /// Returns the turn of syncs of the directory of this subfile.
     fn dir_turn(&self, id: SubfileId) -> Arc<GroupSync> {
         let mut known = self.known.lock();
         let turn = known.dir_turns.entry(dir_of(id));
         Arc::clone(turn.or_insert_with(|| Arc::new(GroupSync::new(rank::SUBFILE_DIR_SYNC))))
     }
 
-    /// The remedy without which no sync succeeds; `None` if one can.
+    /// Returns the remedy without which no sync succeeds; `None` if one can.
     fn remedy(&self, id: SubfileId) -> Option<&'static str> {
         if self.is_empty() {
             return None;
@@ -109,7 +109,7 @@ impl SyncFailures {
         });
     }
 
-    /// These bytes were written anew, or are gone.
+    /// Notes that these bytes were written anew, or are gone.
     pub(super) fn rewritten(&self, id: SubfileId, data: &Range<u64>) {
         if self.has(id) {
             self.change(|known| {
@@ -120,7 +120,7 @@ impl SyncFailures {
         }
     }
 
-    /// The subfile is gone, or all of it is on the volume.
+    /// Forgets a subfile that is gone, or of which all is on the volume.
     pub(super) fn forget(&self, id: SubfileId) {
         if self.has(id) {
             self.change(|known| drop(known.subfiles.remove(&id)));
@@ -180,7 +180,7 @@ impl DataStore {
         Err(self.io_error(id, "sync directory of", error))
     }
 
-    /// A sync has failed, and which of the subfile's bytes it was about nobody knows.
+    /// Notes that a sync has failed, and that nobody knows which of the subfile's bytes it was about.
     fn note_unsynced(&self, id: SubfileId, place: &SubfileHandle) {
         let mut state = place.state.write();
         // One that was removed meanwhile has nothing to lose.

@@ -100,7 +100,7 @@ impl Table {
         Ok(Table { file, volume: index, known: Mutex::new(rank::SUBFILE_TABLE, known) })
     }
 
-    /// Index of the volume.
+    /// Returns the index of the volume.
     pub(super) fn volume(&self) -> u16 {
         self.volume
     }
@@ -160,23 +160,23 @@ impl Table {
         self.file.write_deferred(bytes, at)
     }
 
-    /// A subfile with a slot was looked for, and is not there; whether that is news.
+    /// Notes that a subfile with a slot was looked for, and is not there. Returns true if that is news.
     pub(super) fn note_lost(&self, id: SubfileId) -> bool {
         let (key, mut known) = (Key::of(id), self.known.lock());
         known.slots.contains_key(&key) && known.lost.insert(key)
     }
 
-    /// Number of subfiles that are known to be lost.
+    /// Returns the number of subfiles that are known to be lost.
     pub(super) fn lost_count(&self) -> u64 {
         self.known.lock().lost.len() as u64
     }
 
-    /// Those that are known not to be there.
+    /// Returns the subfiles that are known to be missing.
     pub(super) fn lost(&self) -> Vec<SubfileId> {
         self.known.lock().lost.iter().map(|key| key.id(self.volume)).collect()
     }
 
-    /// The subfiles of a directory, in their order.
+    /// Returns the subfiles of a directory, in their order.
     pub(super) fn in_dir(&self, dir: u8) -> Vec<SubfileId> {
         let (first, last) = (Key { dir, ino: 0, target: 0 }, Key { dir, ino: u64::MAX, target: u32::MAX });
         self.known.lock().slots.range(first..=last).map(|(key, _)| key.id(self.volume)).collect()

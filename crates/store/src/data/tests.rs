@@ -42,7 +42,7 @@ fn store_on(volume: &Arc<dyn Volume>, capacity: u64, handles_max: usize) -> Data
     .unwrap()
 }
 
-/// As [`store_on`], with checksums.
+/// Like [`store_on`], with checksums.
 fn summed_on(volume: &Arc<dyn Volume>, capacity: u64, handles_max: usize) -> DataStore {
     let options = DataOptions { handles_max, checksum: Checksum::On };
     DataStore::with_volumes(vec![(volume.clone(), capacity)], FORMATION, &options).unwrap()

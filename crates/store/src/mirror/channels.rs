@@ -32,7 +32,7 @@ impl Default for Channels {
 }
 
 impl Channels {
-    /// A channel, once one is free.
+    /// Returns a channel, once one is free.
     pub fn take(&self) -> ChannelInUse<'_> {
         let mut free = self.free.lock();
         loop {
@@ -45,12 +45,12 @@ impl Channels {
 }
 
 impl ChannelInUse<'_> {
-    /// Its number.
+    /// Returns its number.
     pub fn index(&self) -> u16 {
         self.channel.index
     }
 
-    /// The number of a new change.
+    /// Returns the number of a new change.
     pub fn next_sequence(&mut self) -> u64 {
         let sequence = self.channel.next;
         self.channel.next += 1;

@@ -54,7 +54,7 @@ pub(super) struct DeferredWrite {
 }
 
 impl DeferredWrite {
-    /// Its place in the file.
+    /// Returns its place in the file.
     pub fn extent(&self) -> (u64, u32) {
         // No more than `BATCH_MAX`.
         (self.offset, self.bytes.len() as u32)
@@ -88,7 +88,7 @@ impl Default for DeferredWrites {
 }
 
 impl DeferredWrites {
-    /// Number of the last write that was deferred.
+    /// Returns the number of the last write that was deferred.
     pub fn last(&self) -> u64 {
         self.deferred.load(Ordering::Acquire)
     }
@@ -138,7 +138,8 @@ impl DeferredWrites {
         if count == waiting.len() { mem::take(&mut waiting) } else { waiting.drain(..count).collect() }
     }
 
-    /// The first `made` of those that were taken are made; the others come back in front. The caller has the turn.
+    /// Notes that the first `made` of those that were taken are made; the others come back in front. The caller has the
+    /// turn.
     pub fn end(&self, mut taken: Vec<DeferredWrite>, made: usize) {
         let rest = taken.split_off(made.min(taken.len()));
         if let Some(last) = taken.last() {

@@ -21,8 +21,8 @@ use crate::{Entry, FileStat, OpenMode, Places, Space, Volume, VolumeFile, Volume
 
 /// Most bytes of one write; longer ones are made in parts.
 const WRITE_MAX: usize = 4 << 20;
-/// Bytes that files with deferred writes are given ahead of them: when such a write is made, its caller has gone on, and
-/// hears of no missing space.
+/// Bytes that files with deferred writes are given ahead of them: when such a write is made, its caller has gone on,
+/// and hears of no missing space.
 const AHEAD: u64 = 64 << 10;
 /// Names from which on those that nobody has open are forgotten.
 const FORGET_AT: usize = 1024;
@@ -55,10 +55,11 @@ impl Default for MirroredFiles {
 }
 
 impl MirroredFiles {
-    /// The file of this name.
+    /// Returns the file of this name.
     pub fn entry(&self, volume: u16, name: &str) -> Arc<FileName> {
         let mut table = self.names.lock();
         let (names, forget_at) = &mut *table;
+        // The limit grows with what is left, so that looking through all names stays rare.
         if names.len() >= *forget_at {
             names.retain(|_, known| known.strong_count() > 0);
             *forget_at = (names.len() * 2).max(FORGET_AT);
@@ -87,7 +88,7 @@ impl MirroredFiles {
     }
 }
 
-/// The volumes of a mirror, as its node uses them.
+/// Returns the volumes of a mirror, as its node uses them.
 #[must_use]
 pub fn mirrored_volumes(mirror: &Arc<Mirror>) -> Vec<Arc<dyn Volume>> {
     let volume = |index| Arc::new(MirroredVolume::new(mirror, index)) as Arc<dyn Volume>;
@@ -160,7 +161,7 @@ impl MirroredVolume {
         })
     }
 
-    /// What would fail here is not begun at the backup.
+    /// Checks that the parent exists, so that a change which would fail here is not begun at the backup.
     fn check_parent(&self, name: &str) -> io::Result<()> {
         name.split_once('/').map_or(Ok(()), |(dir, _)| has_dir(&*self.inner, dir))
     }
@@ -187,10 +188,12 @@ impl Volume for MirroredVolume {
         loop {
             let entry = self.mirror.files.entry(self.index, name);
             let named = entry.name.read();
+            // Renamed or removed before it was locked.
             if named.as_deref() != Some(name) {
                 continue;
             }
             match self.inner.open(name, OpenMode::Existing) {
+                // Made below: that takes the name for writing, which is locked for reading here.
                 Err(error) if mode == OpenMode::Create && is_missing(&error) => break,
                 file => {
                     let file = file?;
@@ -216,11 +219,13 @@ impl Volume for MirroredVolume {
         loop {
             let files = &self.mirror.files;
             let (old, new) = (files.entry(self.index, from), files.entry(self.index, to));
+            // In the order of their numbers: two opposite renames must not wait for each other.
             let is_older = old.number < new.number;
             let (first, second) = if is_older { (&old, &new) } else { (&new, &old) };
             let (mut first, mut second) = (first.name.write(), second.name.write());
             let (of_old, of_new) =
                 if is_older { (&mut first, &mut second) } else { (&mut second, &mut first) };
+            // Renamed or removed before it was locked: what the names stand for now is looked up.
             if of_old.as_deref() != Some(from) || of_new.as_deref() != Some(to) {
                 continue;
             }
@@ -321,7 +326,8 @@ impl MirroredFile {
         }
     }
 
-    /// Order of a change: removals of content go behind the records that say so, and writes behind deferred ones of their file.
+    /// Returns the order of a change: removals of content go behind the records that say so, and writes behind deferred
+    /// ones of their file.
     fn order_of(&self, change: &VolumeChange) -> ChangeOrder {
         let has_deferred = self.name.has_deferred.load(Ordering::Acquire);
         match change {
@@ -332,7 +338,7 @@ impl MirroredFile {
         }
     }
 
-    /// Before something is asked of the file here.
+    /// Makes deferred writes before something is asked of the file here.
     fn make_deferred(&self) -> io::Result<()> {
         if self.name.has_deferred.load(Ordering::Acquire) { self.mirror.make_deferred() } else { Ok(()) }
     }
@@ -357,7 +363,7 @@ impl MirroredFile {
     }
 }
 
-/// The first slices, as far as they are within a number of bytes.
+/// Returns the first slices, as far as they are within a number of bytes.
 fn front<'a>(bufs: &'a [IoSlice<'a>], max: usize) -> Vec<IoSlice<'a>> {
     let mut left = max;
     let mut cut = Vec::with_capacity(bufs.len());

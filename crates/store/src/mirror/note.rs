@@ -14,7 +14,7 @@ const HEAD: &str = "bivouac-mirror 1";
 /// Role of a volume's directory in a mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MirrorRole {
-    /// It is mirrored to a backup; to none while its node goes on alone.
+    /// Mirrored to a backup; without one while its node goes on alone.
     Primary {
         /// The node that keeps the replicas.
         backup: Option<NodeId>,
@@ -23,7 +23,7 @@ pub enum MirrorRole {
         /// True if changes were made before there was a session with the backup.
         has_unsent: bool,
     },
-    /// It is a replica.
+    /// A replica.
     Replica {
         /// The primary whose changes it takes.
         epoch: ReplicaEpoch,
@@ -39,14 +39,13 @@ pub enum MirrorRole {
 pub struct MirrorNote {
     /// Role of the volume.
     pub role: MirrorRole,
-    /// The run of the system on which it was written: what was not synced is lost with that, except in memory, which
-    /// is
+    /// The run of the system on which it was written: what was not synced is lost with that, except in memory, which is
     /// lost as a whole.
     pub boot: String,
 }
 
 impl MirrorNote {
-    /// A note that is written now.
+    /// Creates a note that is written now.
     #[must_use]
     pub fn new(role: MirrorRole) -> MirrorNote {
         MirrorNote { role, boot: boot_id() }
@@ -119,7 +118,7 @@ impl MirrorNote {
     }
 }
 
-/// The mirror's note of a volume; `None` if it has none.
+/// Returns the mirror's note of a volume; `None` if it has none.
 ///
 /// # Errors
 /// The system's; `InvalidData` for one that is damaged.
@@ -142,7 +141,7 @@ pub fn write_mirror_note(volume: &Path, note: &MirrorNote) -> io::Result<()> {
     write_text(volume, (MIRROR_NOTE_NAME, MIRROR_NOTE_UNFINISHED_NAME), note.to_text().as_bytes())
 }
 
-/// The run of the system; empty where it is not known.
+/// Returns the run of the system; empty where it is not known.
 fn boot_id() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_owned()

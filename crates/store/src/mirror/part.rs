@@ -25,7 +25,7 @@ impl Suspects {
         parts_of(volume, change).into_iter().for_each(|part| self.add(part));
     }
 
-    /// All of them.
+    /// Returns all of them.
     pub fn parts(&self) -> Vec<SuspectPart> {
         let part = |((volume, name), range): (&FileKey, &Range<u64>)| SuspectPart {
             volume: *volume,
@@ -42,7 +42,7 @@ impl Suspects {
     }
 }
 
-/// The parts of files that may differ when a change was made on one side alone.
+/// Returns the parts of files that may differ when a change was made on one side alone.
 pub(super) fn parts_of(volume: u16, change: &VolumeChange) -> Vec<SuspectPart> {
     let part = |name: &String, range: Range<u64>| SuspectPart {
         volume,

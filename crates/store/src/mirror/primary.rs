@@ -1,11 +1,11 @@
 //! The primary's side: every change goes to the backup first, then to the volume, and is done once both have it.
 //!
-//! In this order, what was under way at a kill of the primary is among the last changes of the channels at the
-//! backup,
-//! which names them when the next session begins: *suspects*, which are then made what the volumes have.
+//! By this order, a change under way when the primary is killed is among the last changes of the channels at the
+//! backup. The backup reports those when the next session begins: they are *suspects*, which are made equal to the
+//! volumes.
 //!
-//! Locks are taken in this order: a file, the session, then leaves. A file's is held while it is changed, and between
-//! parts of its copy given up; the session is shared by changes, and alone its own while it changes.
+//! Locks are taken in this order: a file, the session, then leaves. A file's lock is held while it is changed, and
+//! released between parts of its copy. Changes share the session; a change of the session has it alone.
 
 mod changes;
 
@@ -38,16 +38,16 @@ use crate::volume::system_error;
 use crate::volume::transfer::read_full_at;
 use crate::{OpenMode, Volume, VolumeFile};
 
-/// Bytes of a file that one message of a copy has at most.
+/// Most bytes of a file in one message of a copy.
 const COPY_PART: u64 = 1 << 20;
 /// Maximum wait of a copy for a file that is being changed.
 const COPY_WAIT: Duration = Duration::from_millis(20);
-/// Pause of a copy for which the backup has no space.
+/// Pause of a copy while the backup has no space.
 const COPY_PAUSE: Duration = Duration::from_secs(1);
-/// Longest wait for a lease without looking at the clock.
+/// Longest wait for a lease before the clock is read again.
 const LEASE_LOOK: Duration = Duration::from_millis(20);
 
-/// The way to backups.
+/// Transport to backups.
 pub trait ReplicaBackup: Send + Sync + fmt::Debug {
     /// Begins a session.
     ///
@@ -72,17 +72,17 @@ pub trait ReplicaBackup: Send + Sync + fmt::Debug {
     /// As [`ReplicaBackup::begin`].
     fn renew(&self, backup: NodeId, request: &ReplicaSessionRequest) -> io::Result<ReplicaOutcome>;
 
-    /// The time, of a clock that is never set.
+    /// Returns the time, of a clock that is never set.
     fn now(&self) -> Duration;
 
-    /// A thread is about to wait for the backup, or for its answer to another.
+    /// Called when a thread is about to wait for the backup, or for another thread's answer from it.
     fn before_waiting(&self) {}
 }
 
 /// Settings of a mirror.
 #[derive(Clone, Debug)]
 pub struct MirrorOptions {
-    /// The node that keeps the replicas; none goes on alone until there is one.
+    /// The node that has the replicas; with `None` the node goes on alone until there is one.
     pub backup: Option<NodeId>,
     /// The mirror epoch.
     pub epoch: u32,
@@ -94,17 +94,17 @@ pub struct MirrorOptions {
     pub retry_pause: Duration,
     /// The directory that keeps the note of the mirror.
     pub note_at: Option<PathBuf>,
-    /// True if an earlier daemon ended before its backup had what it did at its start.
+    /// True if an earlier daemon ended before its backup had the changes of its start.
     pub has_unsent: bool,
-    /// True if there is no note of the mirror: this is its first daemon, or the volumes were lost. There is none before
-    /// the backup has begun a session with it, which it does not if it has all of the replicas.
+    /// True if there is no note of the mirror: this is its first daemon, or the volumes were lost. The note is written
+    /// only once the backup has begun a session, which it refuses if it has complete replicas.
     pub is_first: bool,
 }
 
 /// Permission to answer requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServeState {
-    /// They may.
+    /// Requests may be served.
     Serves,
     /// Not before there is a session, or the lease is renewed.
     Waits,
@@ -115,7 +115,7 @@ pub enum ServeState {
 /// State of a mirror, for status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MirrorStatus {
-    /// The node that keeps the replicas.
+    /// The node that has the replicas.
     pub backup: Option<NodeId>,
     /// The mirror epoch.
     pub epoch: u32,
@@ -125,7 +125,7 @@ pub struct MirrorStatus {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// Nothing is served: changes are made here, and copied when there is a session.
+    /// Nothing is served: changes are made here, and copied once there is a session.
     Starting,
     /// There is no session: changes wait.
     Detached,
@@ -144,7 +144,7 @@ struct Session {
     backup: Option<NodeId>,
     /// The last session; 0 before the first.
     number: u64,
-    /// True if the replicas are to be made anew.
+    /// True if the replicas have to be made anew.
     anew: bool,
     /// True until there is a note of the mirror.
     is_first: bool,
@@ -163,21 +163,21 @@ pub struct Mirror {
     copying: Mutex<Option<(FileKey, u64)>>,
     suspects: Mutex<Suspects>,
     lease: Mutex<PrimaryLease>,
-    /// True if a daemon may take over from the replicas without asking this one.
+    /// True if a daemon may take over from the replicas without asking this one, so that requests need the lease.
     needs_lease: AtomicBool,
     /// True before the first session.
     serves_nothing: AtomicBool,
     /// True if the note says that changes were made before the first session. Held while the note is written.
     notes_unsent: Mutex<bool>,
     is_superseded: AtomicBool,
-    /// True if it is said already that no session begins, or the copy does not go on.
+    /// True if an error that prevents a session, or stops the copy, has been logged.
     is_stuck: AtomicBool,
     /// Raised whenever a session begins or ends, or the lease is renewed.
     turn: Mutex<u64>,
     changed: Condvar,
     pub(super) files: MirroredFiles,
-    /// Counts sessions and ends of copies: what was allocated for deferred writes before counts no more, as a copy sets lengths,
-    /// and another backup has nothing.
+    /// Raised by each session and each end of a copy. Space allocated for deferred writes in an earlier state counts no
+    /// more: a copy sets lengths, and another backup has nothing.
     pub(super) allocated_in: AtomicU64,
     deferred: DeferredWrites,
     /// True while there is a backup that has been reached.
@@ -185,7 +185,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// A mirror of these volumes, which nobody changes but through it.
+    /// Creates a mirror of these volumes, which must be changed only through it.
     #[must_use]
     pub fn new(
         volumes: Vec<Arc<dyn Volume>>,
@@ -234,9 +234,8 @@ impl Mirror {
         u16::try_from(self.volumes.len()).unwrap_or(u16::MAX)
     }
 
-    /// Returns whether requests may be answered now. To be asked behind what the answer was taken from: a lease that
-    /// is
-    /// valid then was valid when it was read.
+    /// Returns whether requests may be answered now. To be called after reading what the reply contains: a lease that
+    /// is valid then was valid during the read.
     #[must_use]
     pub fn serve_state(&self) -> ServeState {
         if self.is_superseded.load(Ordering::Acquire) {
@@ -253,7 +252,7 @@ impl Mirror {
         }
     }
 
-    /// Waits until requests may be answered, for the patience of the mirror at most.
+    /// Waits until requests may be answered, [`MirrorOptions::patience`] at most.
     pub fn wait_to_serve(&self) -> ServeState {
         let deadline = self.link.now().saturating_add(self.options.patience);
         let mut state = self.serve_state();
@@ -269,7 +268,7 @@ impl Mirror {
         state
     }
 
-    /// State of the mirror.
+    /// Returns the state of the mirror.
     #[must_use]
     pub fn status(&self) -> MirrorStatus {
         let session = self.session.read();
@@ -280,7 +279,7 @@ impl Mirror {
         }
     }
 
-    /// Goes on with another backup, or without, at a higher epoch. The same may come again.
+    /// Goes on with another backup, or without one, at a higher epoch. Idempotent. The same may come again.
     ///
     /// # Errors
     /// `ESTALE` if the epoch is not above that of the mirror; the system's, if the change cannot be noted: nothing is
@@ -297,7 +296,7 @@ impl Mirror {
         if epoch <= session.epoch {
             return Err(system_error(Errno::ESTALE));
         }
-        // What is not sent yet does not matter: the replicas are made anew.
+        // Unsent changes do not matter: the replicas are made anew.
         self.write_note(MirrorRole::Primary { backup, epoch, has_unsent: false })?;
         *noted = false;
         drop(noted);
@@ -310,7 +309,7 @@ impl Mirror {
         (*self.copy.lock(), *self.copying.lock()) = (CopyPlan::default(), None);
         self.suspects.lock().clear();
         self.lease.lock().end();
-        // Whoever decided does not have a daemon take over from replicas of an older epoch.
+        // The decision implies that no daemon takes over from replicas of an older epoch.
         self.needs_lease.store(false, Ordering::Release);
         if backup.is_none() {
             self.defers.store(false, Ordering::Release);
@@ -328,9 +327,10 @@ impl Mirror {
         }
     }
 
-    /// Notes whether there are changes that a kill would have nobody know of: those before the first session.
+    /// Notes whether there are changes that only this side has, made before the first session: a kill would lose the
+    /// list of them.
     fn note_unsent(&self, session: &Session, has_unsent: bool) -> io::Result<()> {
-        // Without a note the next daemon is the first, too.
+        // Without a note the next daemon counts as the first too.
         if session.is_first {
             return Ok(());
         }
@@ -343,12 +343,12 @@ impl Mirror {
         Ok(())
     }
 
-    /// Wakes whoever waits for something to change.
+    /// Wakes all threads that wait for a change of state.
     pub fn wake(&self) {
         self.tell();
     }
 
-    /// Something has changed that others wait for.
+    /// Announces a change of state.
     fn tell(&self) {
         *self.turn.lock() += 1;
         self.changed.notify_all();
@@ -369,6 +369,7 @@ impl Mirror {
             sequence: channel.next_sequence(),
             changes,
         };
+        // The lease counts from here: the backup counts its own from the arrival, which is later.
         let sent = self.link.now();
         let applied = self.link.apply(backup_of(session)?, &request, payload)?;
         let are_all = usize::from(applied.made) == count;
@@ -385,7 +386,7 @@ impl Mirror {
         }
     }
 
-    /// Waits until something has changed since `turn`.
+    /// Waits until the state has changed since `turn`.
     fn wait_for_session(&self, turn: u64, deadline: Duration) -> io::Result<()> {
         self.link.before_waiting();
         let left = deadline.saturating_sub(self.link.now());
@@ -399,7 +400,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// The session is over, if it is still this one.
+    /// Ends the session, if it is still this one.
     fn detach(&self, number: u64, anew: bool) {
         let mut session = self.session.write();
         if session.number == number && session.mode == Mode::Attached {
@@ -423,9 +424,8 @@ impl Mirror {
         self.tell();
     }
 
-    /// Does what is due of a mirror: a session, a part of a copy, a renewal of the lease. Returns for how long
-    /// nothing more
-    /// is, unless something changes. One thread does this again and again.
+    /// Does what is due: begins a session, copies a part, or renews the lease. Returns after what time to call it
+    /// again, unless the state changes before. One thread calls this in a loop.
     pub fn tend(&self) -> Duration {
         let (mode, number) = {
             let session = self.session.read();
@@ -447,7 +447,7 @@ impl Mirror {
                 });
                 tended.unwrap_or_else(|error| {
                     if error.raw_os_error() == Some(Errno::ENOSPC.code()) {
-                        // The session is none the worse: what is copied again waits until there may be space.
+                        // The session goes on: only the copy waits until there may be space.
                         if !self.is_stuck.swap(true, Ordering::Relaxed) {
                             log::error!("the backup of this node's volumes has no space for their replicas");
                         }
@@ -461,22 +461,22 @@ impl Mirror {
         }
     }
 
-    /// The number of changes so far, for [`Mirror::wait_for_change`].
+    /// Returns the number of changes of state so far, for [`Mirror::wait_for_change`].
     pub fn turn(&self) -> u64 {
         *self.turn.lock()
     }
 
-    /// Waits until something has changed since `turn`, for a time at most, unless it has come to its end.
+    /// Waits until the state has changed since `turn`, for `time` at most, or until `ends` is set.
     pub fn wait_for_change(&self, turn: u64, time: Duration, ends: &AtomicBool) {
         let mut now = self.turn.lock();
-        // Under the lock: who ends it tells under it, too.
+        // Under the lock, so that `wake` after setting `ends` is not missed.
         if *now == turn && !ends.load(Ordering::Acquire) {
             self.changed.wait_for(&mut now, time);
         }
     }
 
-    /// The daemon ends, and answers nobody any more: what it still changes is made here alone, and noted, so that the
-    /// replicas are made anew.
+    /// Ends the mirror with its daemon, which answers no requests any more. What it still changes is made here alone,
+    /// and noted, so that the replicas are made anew.
     pub fn end(&self) {
         let mut session = self.session.write();
         if matches!(session.mode, Mode::Attached | Mode::Detached) {
@@ -502,6 +502,7 @@ impl Mirror {
             };
             (backup_of(&session)?, request)
         };
+        // Taken before the request: see `send`.
         let sent = self.link.now();
         let begun = self.link.begin(backup, &request)?;
         match begun.outcome {
@@ -523,13 +524,14 @@ impl Mirror {
             other => return Err(io::Error::other(format!("{backup} keeps no replicas: {other:?}"))),
         }
         let mut session = self.session.write();
+        // Changed while the request was under way: the next round begins anew.
         let is_same = (session.epoch, session.backup) == (request.epoch, Some(backup));
         if !is_same || !matches!(session.mode, Mode::Starting | Mode::Detached) {
             return Ok(());
         }
         session.number = begun.session;
         if session.is_first {
-            // Before the backup can have everything: from then on volumes without a note are lost ones.
+            // Before the backup can have everything: from then on, volumes without a note count as lost.
             let (backup, epoch) = (session.backup, session.epoch);
             self.write_note(MirrorRole::Primary { backup, epoch, has_unsent: true })?;
             (*self.notes_unsent.lock(), session.is_first) = (true, false);
@@ -538,7 +540,7 @@ impl Mirror {
             self.lease.lock().renew(sent, self.options.lease);
             self.settle_suspects(&session, begun.suspects)?;
         } else {
-            // It is empty, so nobody can take over from it.
+            // The replicas are incomplete, so nobody can take over from them.
             self.needs_lease.store(false, Ordering::Release);
             self.begin_copy(&session)?;
         }
@@ -553,7 +555,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Makes at the backup of what may differ what is here.
+    /// Makes everything at the backup that may differ equal to the volumes here.
     fn settle_suspects(&self, session: &Session, theirs: Vec<SuspectPart>) -> io::Result<()> {
         let parts = {
             let mut suspects = self.suspects.lock();
@@ -584,8 +586,9 @@ impl Mirror {
             file => file?,
         };
         let len = file.stat()?.len;
+        // The backup may not have the file at all.
         self.must(session, channel, part.volume, VolumeChange::Create { name: name.clone() }, &[])?;
-        // The length first: a part behind the end that they have may be in the way of holes.
+        // The length first: bytes behind the end at the backup might be in the way of holes.
         self.must(session, channel, part.volume, VolumeChange::SetLen { name: name.clone(), len }, &[])?;
         let mut at = part.start.min(len);
         while at < part.end.min(len) {
@@ -604,7 +607,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Sends a part of what a file has.
+    /// Sends a range of a file's content.
     fn send_content(
         &self,
         session: &Session,
@@ -625,7 +628,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// A change that the backup has to make.
+    /// Makes a change that the backup has to accept.
     fn must(
         &self,
         session: &Session,
@@ -642,9 +645,9 @@ impl Mirror {
         }
     }
 
-    /// Tells the backup that it has all there is. Nothing may be under way.
+    /// Tells the backup that its replicas are complete. No change may be under way.
     fn tell_complete(&self, session: &Session) -> io::Result<()> {
-        // Before the backup can know: from then on somebody may take over.
+        // Before the backup can know: from then on another daemon may take over.
         self.needs_lease.store(true, Ordering::Release);
         match self.renew(session, true)? {
             ReplicaOutcome::Done => Ok(()),
@@ -660,7 +663,7 @@ impl Mirror {
         Ok(outcome)
     }
 
-    /// Makes the directories, and plans to copy all files.
+    /// Makes the directories, and plans the copy of all files.
     fn begin_copy(&self, session: &Session) -> io::Result<()> {
         let mut channel = self.channels.take();
         let mut files = Vec::new();
@@ -677,7 +680,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Copies the next part of a file, if there is one; false once all are copied, and the backup knows.
+    /// Copies the next part of a file. Returns false once all files are copied, and the backup knows.
     fn copy_part(&self) -> io::Result<bool> {
         let copying = self.copying.lock().clone();
         let copying = copying.filter(|(key, _)| self.copy.lock().state(key) == FileState::Copying);
@@ -696,12 +699,12 @@ impl Mirror {
         copied.map(|()| true)
     }
 
-    /// Copies the part of a file from an offset on; without one, begins with the file. Changes of it go between the
-    /// parts.
+    /// Copies the part of a file from `begun` on; without an offset, begins with the file. Changes of the file are made
+    /// between parts.
     fn copy_file_part(&self, key: &FileKey, begun: Option<u64>) -> io::Result<()> {
         let (volume, name) = (key.0, &key.1);
         let entry = self.files.entry(volume, name);
-        // Whoever has it may wait for a session, which this thread has to begin.
+        // The holder may be waiting for a session, which only this thread begins.
         let Some(named) = entry.name.try_write_for(COPY_WAIT) else { return Ok(()) };
         if named.as_deref() != Some(name.as_str()) {
             return Ok(());
@@ -712,7 +715,7 @@ impl Mirror {
         if session.mode != Mode::Attached {
             return Ok(());
         }
-        // Under the lock of the file: who changes it sees either all of the copy to come, or a file that is there.
+        // Under the file's lock: a change comes either before all of the copy, or to a file that is at the backup.
         let is_copied = match begun {
             None => self.copy.lock().begin(key),
             Some(_) => self.copy.lock().state(key) == FileState::Copying,
@@ -732,7 +735,7 @@ impl Mirror {
             let len = file.stat()?.len;
             let cut = |len| VolumeChange::SetLen { name: name.clone(), len };
             self.must(&session, &mut channel, volume, VolumeChange::Create { name: name.clone() }, &[])?;
-            // What an abandoned copy may have left goes.
+            // Remains of an abandoned copy are removed.
             self.must(&session, &mut channel, volume, cut(0), &[])?;
             self.must(&session, &mut channel, volume, cut(len), &[])?;
         }
@@ -745,12 +748,12 @@ impl Mirror {
         self.send_content(&session, &mut channel, (volume, name), &*file, part)
     }
 
-    /// Tells the backup once that all is copied.
+    /// Tells the backup, once, that everything is copied.
     fn end_copy(&self) -> io::Result<bool> {
         if self.needs_lease.load(Ordering::Acquire) {
             return Ok(false);
         }
-        // Alone: no change is under way that the backup does not have.
+        // With the session alone, no change is under way that the backup lacks.
         let session = self.session.write();
         if session.mode != Mode::Attached || !self.copy.lock().is_over() {
             return Ok(true);
@@ -764,7 +767,7 @@ impl Mirror {
         Ok(false)
     }
 
-    /// Renews the lease once a third of it is over; returns when it is to be looked at again.
+    /// Renews the lease once a third of it has passed; returns after what time to check again.
     fn renew_when_due(&self) -> io::Result<Duration> {
         let due = self.options.lease / 3 * 2;
         let left = self.lease.lock().left(self.link.now());
@@ -777,6 +780,7 @@ impl Mirror {
         }
         let number = session.number;
         let outcome = self.renew(&session, false)?;
+        // What follows takes it for writing; the number says which session ended.
         drop(session);
         match outcome {
             ReplicaOutcome::Done => self.tell(),

@@ -22,7 +22,7 @@ use crate::volume::transfer::{write_all_at, write_each, write_zeros};
 use crate::volume::{REPLICA_DIR_PREFIX, check_name, system_error};
 use crate::{IDENTITY_NAME, OpenMode, Places, Volume, VolumeFile};
 
-/// Most files that are kept open.
+/// Most files kept open.
 const FILES_MAX: usize = 512;
 /// Bytes that a file grows by.
 const PAGE: u64 = 4096;
@@ -35,7 +35,7 @@ pub trait ReplicaVolumes: Send + Sync + fmt::Debug {
     /// The system's; also where somebody else has it.
     fn open(&self, volume: u16) -> io::Result<Arc<dyn Volume>>;
 
-    /// The directory of a replica.
+    /// Returns the directory of a replica.
     fn path(&self, volume: u16) -> PathBuf;
 
     /// Notes the state of the replicas, so that it outlives the host.
@@ -53,7 +53,7 @@ pub trait ReplicaVolumes: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// A file that had so many bytes, and was given more, has so many now.
+    /// Corrects the space of a file that had `taken` bytes, with those that it was given, and has `real` now.
     fn correct_space(&self, volume: u16, taken: u64, real: u64) {
         let _ = (volume, taken, real);
     }
@@ -62,9 +62,9 @@ pub trait ReplicaVolumes: Send + Sync + fmt::Debug {
 /// Reason why a replica was not sealed.
 #[derive(Debug)]
 pub enum SealError {
-    /// It must not be.
+    /// It must not be sealed.
     Refused(NotSealed),
-    /// It cannot be noted.
+    /// The seal cannot be recorded.
     Io(io::Error),
 }
 
@@ -93,8 +93,7 @@ pub struct Replica {
 
 impl Replica {
     /// Replicas that an earlier daemon kept, or new ones: their state, the number of volumes, and the length of a
-    /// lease, as
-    /// they were noted.
+    /// lease, as they were noted.
     #[must_use]
     pub fn new(
         dirs: Box<dyn ReplicaVolumes>,
@@ -274,9 +273,8 @@ impl Replica {
         self.lease.lock().grant((self.now)(), state.lease_length);
     }
 
-    /// Refuses all primaries of an epoch below `epoch` from now on, lets go of the replicas, and tells where they
-    /// are and how
-    /// long the old primary may still serve.
+    /// Refuses all primaries of an epoch below `epoch` from now on, lets go of the replicas, and tells where they are
+    /// and how long the old primary may still serve.
     ///
     /// # Errors
     /// A replica that is not complete, or of that epoch already; the system's, if it cannot be noted.
@@ -298,7 +296,7 @@ impl Replica {
         Ok(SealedReplica { wait_ms, volumes: volumes.collect() })
     }
 
-    /// State of the replicas.
+    /// Returns the state of the replicas.
     #[must_use]
     pub fn epoch(&self) -> ReplicaEpoch {
         self.state.read().epoch
@@ -324,6 +322,7 @@ impl Replica {
             VolumeChange::MakeDir { name } => make_dir(volume, name),
             VolumeChange::SyncDir { name } => volume.sync_dir(name),
             VolumeChange::Rename { from, to } => {
+                // Open files are kept by name, and these names stand for others from now on.
                 let mut files = self.files.lock();
                 files.remove(&(index, from.clone()));
                 files.remove(&(index, to.clone()));
@@ -406,6 +405,7 @@ impl Replica {
     fn keep(&self, index: u16, name: &str, file: Arc<dyn VolumeFile>) {
         let mut files = self.files.lock();
         if files.len() >= FILES_MAX {
+            // Simpler than to find the oldest, and rare.
             files.clear();
         }
         files.insert((index, name.to_owned()), file);
@@ -437,7 +437,7 @@ impl Replica {
     }
 }
 
-/// The changes of a request, each with its bytes; `None` if they are too many, or do not fit the payload.
+/// Returns the changes of a request, each with its bytes; `None` if they are too many, or do not fit the payload.
 fn with_payloads<'r>(
     changes: &'r [(u16, VolumeChange)],
     payload: &'r [IoSlice<'_>],
@@ -463,18 +463,19 @@ fn with_payloads<'r>(
     (front.is_empty() && rest.next().is_none()).then_some(split)
 }
 
-/// The parts of a file for which there has to be space. Records and the table of subfiles take what is kept for them without
-/// being asked, as they do at the primary: removals need them, however full a volume is, and what was deferred has its space.
+/// Returns the parts of a file for which there has to be space. Records and the table of subfiles take what is kept for
+/// them without being asked, as they do at the primary: removals need them, however full a volume is, and what was
+/// deferred has its space.
 fn space_needed<'a>(name: &str, parts: &'a [(u64, u64)]) -> &'a [(u64, u64)] {
     if name.starts_with("records/") || name == TABLE_NAME { &[] } else { parts }
 }
 
-/// Bytes that are taken for so many: a page more at either end.
+/// Returns the number of bytes that are taken for so many: a page more at either end.
 fn with_pages(bytes: u64) -> u64 {
     if bytes == 0 { 0 } else { bytes.saturating_add(2 * PAGE) }
 }
 
-/// Bytes of these parts that a file has no space for yet.
+/// Returns the number of bytes of these parts that a file has no space for yet.
 fn missing_in(file: &dyn VolumeFile, parts: &[(u64, u64)]) -> io::Result<u64> {
     let mut missing = 0u64;
     for (start, len) in parts {
@@ -507,7 +508,7 @@ fn make_dir(volume: &dyn Volume, name: &str) -> io::Result<()> {
     }
 }
 
-/// Bytes that a file occupies; none if it is not there.
+/// Returns the number of bytes that a file occupies; none if it is not there.
 fn allocated(volume: &dyn Volume, name: &str) -> io::Result<u64> {
     match volume.open(name, OpenMode::Existing) {
         Err(error) if is_missing(&error) => Ok(0),

@@ -17,7 +17,7 @@ use crate::data::ReplicaRoom;
 use crate::volume::{REPLICA_DIR_PREFIX, system_error};
 use crate::{DirVolume, StoreError, StoreResult, Volume, VolumeIdentity};
 
-/// Name of the directory of the replica of a node's volume, in a volume of its backup.
+/// Returns the name of the directory of the replica of a node's volume, in a volume of its backup.
 #[must_use]
 pub fn replica_dir_name(node: NodeId, volume: u16) -> String {
     format!("{REPLICA_DIR_PREFIX}{:05}-{volume:05}", node.0)
@@ -118,7 +118,7 @@ impl ReplicaVolumes for ReplicaDirs {
     }
 }
 
-/// Bytes that the files of a volume occupy.
+/// Returns the number of bytes that the files of a volume occupy.
 fn allocated_in(volume: &dyn Volume) -> io::Result<u64> {
     Ok(VolumeTree::of(volume)?.files.iter().map(|(_, stat)| stat.allocated).sum())
 }

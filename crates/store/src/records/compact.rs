@@ -1,5 +1,5 @@
-//! Replacing logs by a snapshot while commits go on. The steps, and why a snapshot of moving records is
-//! good enough, are in docs/format.md.
+//! Replaces logs by a snapshot while commits go on. The steps, and why a snapshot of changing records is sufficient,
+//! are in docs/format.md.
 
 use std::io::IoSlice;
 use std::ops::Bound;
@@ -19,7 +19,7 @@ use crate::crc::crc32c;
 use crate::volume::transfer::write_all_at;
 use crate::{StoreError, StoreResult, Volume, VolumeFile};
 
-/// Most records that are copied while a slot is locked.
+/// Most records copied while a slot is locked.
 const CHUNK_RECORDS: usize = 256;
 
 /// Outcome of [`Records::compact`].
@@ -30,24 +30,24 @@ pub enum Compaction {
         /// Records in it.
         records: u64,
     },
-    /// Another thread is at it.
+    /// Another thread compacts.
     Busy,
 }
 
 impl Records {
-    /// Returns whether the logs have grown enough for [`Records::compact`] to be worth its while.
+    /// Returns true if the logs have grown enough for [`Records::compact`].
     #[must_use]
     pub fn wants_compaction(&self) -> bool {
         let log_bytes = self.totals.log_bytes.load(Ordering::Relaxed);
         let live = self.totals.bytes.load(Ordering::Relaxed);
         let share = live.saturating_mul(self.options.compact_percent) / 100;
         let retry_above = self.retry_above.load(Ordering::Relaxed);
-        // In proportion to what lives: the cost of a snapshot is spread over as many bytes of commits.
+        // In proportion to the live records: the cost of a snapshot is spread over as many bytes of commits.
         log_bytes > share.max(self.options.compact_log_bytes_min).max(retry_above)
     }
 
-    /// Writes a snapshot and removes the logs that it replaces. Commits go on meanwhile; each slot is locked for
-    /// some hundred records at a time. Call it from a thread that has the time.
+    /// Writes a snapshot and removes the logs that it replaces. Commits go on meanwhile; each slot is locked for some
+    /// hundred records at a time. Call it from a thread that has the time.
     ///
     /// # Errors
     /// The system's. Nothing is lost then: the logs stay, and [`Records::wants_compaction`] waits until they
@@ -63,10 +63,10 @@ impl Records {
 
     pub(super) fn compact_alone(&self) -> StoreResult<u64> {
         let (header, replaced_bytes) = self.rotate()?;
-        // Commits go to the new log from here on, so a snapshot that fails costs nothing but the space of two logs.
+        // Commits go to the new log from here on, so a failed snapshot costs nothing but the space of two logs.
         let written = self.write_snapshot(header);
         if written.is_err() {
-            // What stays is removed at the next start, or overwritten by the next try.
+            // If removal fails, the file is removed at the next start, or overwritten by the next attempt.
             let _ = remove_file(&*self.volume, &unfinished_name(FileKind::Snapshot));
         }
         let (records, snapshot_bytes) = written?;
@@ -87,11 +87,11 @@ impl Records {
         Ok(records)
     }
 
-    /// Directs commits to a new log; the header of the snapshot that belongs to it, and the bytes of the logs
-    /// that the snapshot replaces.
+    /// Directs commits to a new log. Returns the header of the snapshot for the older ones, and the bytes of logs that
+    /// it replaces.
     fn rotate(&self) -> StoreResult<(FileHeader, u64)> {
-        // Most of it now, so that the sync under the lock has little left to do. What fails is noted: this log is about
-        // to be replaced by what is in memory.
+        // Syncs most of the log now, so that the sync under the lock has little left to do. A failure is noted; this
+        // log is about to be replaced by the content of memory.
         let _ = self.sync_newest_log();
         let generation = next_generation(&*self.volume, self.log.lock().generation)?;
         let origin = self.origin;
@@ -101,11 +101,11 @@ impl Records {
         self.syncing.alone(|| self.direct_to(file, header))
     }
 
-    /// Directs commits to a log that has just been made, once the one before it ends with a whole entry.
+    /// Directs commits to a new log, after the one before it ends with a whole entry.
     fn direct_to(&self, file: Arc<dyn VolumeFile>, header: FileHeader) -> StoreResult<(FileHeader, u64)> {
         let mut log = self.log.lock();
         assert!(header.generation > log.generation, "log {} after log {}", header.generation, log.generation);
-        // A torn entry is accepted at the end of the newest log only, which this one is about to be no more.
+        // A torn entry is accepted at the end of the newest log only, which this one is about to cease to be.
         log.clean().map_err(|error| self.log_error("cut", error))?;
         let _ = self.note_sync(log.generation, log.file.sync());
         let replaced_bytes = self.totals.log_bytes.fetch_add(HEADER_LEN as u64, Ordering::Relaxed);
@@ -114,7 +114,7 @@ impl Records {
         Ok((FileHeader { kind: FileKind::Snapshot, base, ..header }, replaced_bytes))
     }
 
-    /// Writes and names the snapshot; its records and its length.
+    /// Writes the snapshot and gives it its name; returns its number of records and its length.
     fn write_snapshot(&self, header: FileHeader) -> StoreResult<(u64, u64)> {
         let mut snapshot = SnapshotWriter::begin(&*self.volume, header)?;
         for (slot, map) in (0..self.origin.slots).zip(&self.slots) {
@@ -122,7 +122,7 @@ impl Records {
         }
         snapshot.end()?;
         self.check_count(&header, snapshot.records);
-        // Nothing in the snapshot may be ahead of the log when a host dies.
+        // No commit in the snapshot may be missing from the log when a host fails.
         self.sync_newest_log()?;
         finish_file(&*self.volume, &*snapshot.file, header)?;
         Ok((snapshot.records, snapshot.at))
@@ -130,9 +130,9 @@ impl Records {
 }
 
 impl Records {
-    /// Compares the number of records in a snapshot that has no name yet with that in memory. They can be compared only
-    /// if no commit came in between. The number in memory is read before the sequence: a commit is in the log before it
-    /// is counted, so whatever the number has, the sequence has too.
+    /// Compares the number of records in a snapshot, before it gets its name, with that in memory. They are comparable
+    /// only if no commit came in between. The number in memory is read before the sequence: a commit is in the log
+    /// before it is counted, so the sequence includes everything in the number.
     fn check_count(&self, header: &FileHeader, copied: u64) {
         let records = self.totals.records.load(Ordering::Relaxed);
         let is_unchanged = self.log.lock().sequence == header.base;
@@ -147,7 +147,7 @@ pub(super) struct SnapshotWriter {
     at: u64,
     sequence: u64,
     records: u64,
-    /// Room for the head, then operations.
+    /// The entry under construction: space for its head, then operations.
     entry: Vec<u8>,
 }
 
@@ -170,7 +170,7 @@ impl SnapshotWriter {
         &*self.file
     }
 
-    /// Number of records in it so far.
+    /// Returns its number of records so far.
     pub(super) fn records(&self) -> u64 {
         self.records
     }
@@ -178,7 +178,7 @@ impl SnapshotWriter {
     pub(super) fn copy_slot(&mut self, slot: u16, map: &Mutex<SlotMap>) -> StoreResult<()> {
         let mut behind: Option<Vec<u8>> = None;
         loop {
-            // By key and not by position: what is added or removed between two chunks moves no other record.
+            // By key and not by position: records added or removed between two chunks do not shift others.
             let bound = behind.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
             let last = self.copy_chunk(slot, &map.lock(), bound);
             // Written without the lock: commits to this slot wait for the copy of some records, not for the volume.
@@ -195,7 +195,7 @@ impl SnapshotWriter {
         }
     }
 
-    /// Copies some records; the key to go on behind, if there may be more.
+    /// Copies some records; returns the key to continue after, if there may be more.
     fn copy_chunk(&mut self, slot: u16, map: &SlotMap, from: Bound<&[u8]>) -> Option<Vec<u8>> {
         for (count, (key, value)) in map.range(from).enumerate() {
             Op::Put { slot, key, value }.encode(&mut self.entry);
@@ -209,7 +209,7 @@ impl SnapshotWriter {
 
     pub(super) fn end(&mut self) -> StoreResult<()> {
         self.write_entry()?;
-        // Without it a snapshot that was cut off between two entries would look whole.
+        // Without it, a snapshot that was cut off between two entries would look whole.
         Op::End { records: self.records }.encode(&mut self.entry);
         self.write_entry()
     }

@@ -1,11 +1,13 @@
 //! Finding the one bit that was flipped, from a checksum that does not fit.
 //!
-//! CRC-32C is linear: what a flipped bit changes in the checksum depends only on how far it stands from the end. It tells any
-//! two such bits of our lengths apart, and from every change of two bits (its Hamming distance is 4 below 2³¹ bits).
+//! CRC-32C is linear: what a flipped bit changes in the checksum depends only on how far it stands from the end. It
+//! tells any two such bits of our lengths apart, and from every change of two bits (its Hamming distance is 4 below 2³¹
+//! bits).
 
 use crate::crc::crc32c;
 
-/// Byte and bit whose flip explains that `bytes` have checksum `found` where `expected` is written; `None` if none does.
+/// Returns the byte and bit whose flip explains that `bytes` have checksum `found` where `expected` is written; `None`
+/// if none does.
 pub(super) fn flipped_bit(bytes: &[u8], expected: u32) -> Option<(usize, u8)> {
     let syndrome = crc32c(bytes) ^ expected;
     let zero = crc32c(&[0]);

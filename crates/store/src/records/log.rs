@@ -17,7 +17,7 @@ pub(super) fn file_name(kind: FileKind, generation: u64) -> String {
     format!("{DIR}/{}-{generation:016x}", prefix(kind))
 }
 
-/// Name of a file that is not finished.
+/// Returns the name of a file that is not finished.
 pub(super) fn unfinished_name(kind: FileKind) -> String {
     format!("{DIR}/{}.tmp", prefix(kind))
 }
@@ -29,7 +29,7 @@ fn prefix(kind: FileKind) -> &'static str {
     }
 }
 
-/// The generation in a file's name.
+/// Returns the generation in a file's name.
 pub(super) fn parse_name(name: &str) -> Option<(FileKind, u64)> {
     let (prefix, digits) = name.rsplit_once('-')?;
     let kind = match prefix {
@@ -41,7 +41,7 @@ pub(super) fn parse_name(name: &str) -> Option<(FileKind, u64)> {
     (digits.len() == 16 && !digits.starts_with('+')).then_some((kind, generation))
 }
 
-/// Path of a file of the volume, for messages.
+/// Returns the path of a file of the volume, for messages.
 pub(super) fn path_of(volume: &dyn Volume, name: &str) -> PathBuf {
     volume.path().join(name)
 }
@@ -81,7 +81,7 @@ pub(super) fn remove_file(volume: &dyn Volume, name: &str) -> StoreResult<()> {
     }
 }
 
-/// The generation behind this one.
+/// Returns the generation behind this one.
 ///
 /// # Errors
 /// `Corrupt`: the files on the volume have the last one that there is, which no node reaches by itself.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Bound;
 
-/// The first bytes of a key, with zeros behind a shorter one: in the order of keys, but that several keys may share one.
+/// The first bytes of a key, with zeros behind a shorter one: in the order of keys, but that several keys may share
+/// one.
 type Head = [u64; 2];
 
 fn head_of(key: &[u8]) -> Head {
@@ -17,7 +18,8 @@ fn head_of(key: &[u8]) -> Head {
 /// Memory of a record besides its own bytes: its place in the tree, which is two thirds full.
 const PLACE_LEN: u64 = 64;
 
-/// Bytes of memory for a record with so many bytes of key and value: what the allocator hands out for them, and its place.
+/// Returns the number of bytes of memory for a record with so many bytes of key and value: what the allocator hands out
+/// for them, and its place.
 pub(super) fn footprint(payload_len: u64) -> u64 {
     PLACE_LEN + (payload_len + 2 + 8).next_multiple_of(16)
 }
@@ -26,7 +28,7 @@ pub(super) fn footprint(payload_len: u64) -> u64 {
 struct Record(Box<[u8]>);
 
 impl Record {
-    /// `key` is at most 65,535 bytes long.
+    /// Creates a record; `key` is at most 65,535 bytes long.
     fn new(key: &[u8], value: &[u8]) -> Record {
         assert!(key.len() <= usize::from(u16::MAX), "a key of {} bytes", key.len());
         let len = (key.len() as u16).to_le_bytes();
@@ -50,7 +52,7 @@ impl Record {
         self.0.len() as i64 - 2
     }
 
-    /// Its contribution to the counts.
+    /// Returns its contribution to the counts.
     fn counted(&self) -> Change {
         let bytes = self.payload_len();
         Change { records: 1, bytes, memory: footprint(bytes.unsigned_abs()) as i64 }
@@ -76,7 +78,7 @@ impl Bucket {
         records.get(records.binary_search_by(|record| record.key().cmp(key)).ok()?)
     }
 
-    /// The record that had the key before.
+    /// Returns the record that had the key before.
     fn put(&mut self, record: Record) -> Option<Record> {
         match self {
             Bucket::One(old) if old.key() == record.key() => Some(std::mem::replace(old, record)),
@@ -178,7 +180,7 @@ impl SlotMap {
         taken.map_or(Change::default(), |old| -old.counted())
     }
 
-    /// Keys and values from a key on.
+    /// Returns the keys and values from a key on.
     pub(super) fn range(&self, from: Bound<&[u8]>) -> impl Iterator<Item = (&[u8], &[u8])> {
         let first = match from {
             Bound::Included(key) | Bound::Excluded(key) => Bound::Included(head_of(key)),

@@ -7,9 +7,9 @@ use bivouac_types::limits::XATTR_VALUE_LEN_MAX;
 
 use crate::{Headroom, StoreError, StoreResult};
 
-/// This part of the bound is left to what moves things, and takes a little more memory for them.
+/// Share of the bound that is left for changes which move records, and take a little more memory for them.
 const SPARE_SHARE: u64 = 32;
-/// Most bytes of that.
+/// Upper limit of that share, in bytes.
 const SPARE_MAX: u64 = 4 << 20;
 /// Memory is worth to be given back once so many bytes were removed,
 const SHRUNK_MIN: u64 = 8 << 20;
@@ -19,9 +19,9 @@ const SHRUNK_SHARE: u64 = 4;
 /// Part of the memory that a change may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
-    /// It makes something.
+    /// Creates something.
     Making,
-    /// It moves something, and may take what is spared for that.
+    /// Moves something, and may use the share spared for that.
     Moving,
 }
 
@@ -29,7 +29,7 @@ pub(super) enum Level {
 #[derive(Debug, Default)]
 pub(super) struct MemoryUse {
     taken: AtomicU64,
-    /// Most that was taken since memory was last given back.
+    /// Maximum since memory was last given back.
     peak: AtomicU64,
     bound: OnceLock<Bound>,
 }
@@ -48,7 +48,7 @@ impl Bound {
 }
 
 impl MemoryUse {
-    /// Nothing that is [reserved](MemoryUse::reserve) goes beyond this from now on.
+    /// Refuses to [reserve](MemoryUse::reserve) beyond this from now on.
     pub(super) fn bound(&self, max: u64, left: Option<Arc<dyn Headroom>>) {
         // Only the first call counts: a node has one bound as long as it lives.
         let _once = self.bound.set(Bound { max, left });
@@ -71,7 +71,8 @@ impl MemoryUse {
         let max = bound.of(level);
         let full = |free| StoreError::NamesFull { needed: bytes, free, max: bound.max };
         let take = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= max);
-        // Counted before the shared memory is asked: of two that race for the last bytes of the bound, one is refused here.
+        // Counted before the shared memory is asked: of two that race for the last bytes of the bound, one is refused
+        // here.
         let taken = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         taken.map_err(|taken| full(max.saturating_sub(taken)))?;
         // The bound alone is not enough: other processes of the job take memory, too, and the kernel would end this
@@ -83,7 +84,7 @@ impl MemoryUse {
         })
     }
 
-    /// The records have become larger or smaller; of that, so many bytes were reserved.
+    /// Notes that the records have become larger or smaller; of that, so many bytes were reserved.
     pub(super) fn change(&self, by: i64, reserved: u64) {
         // Two's complement: adding a negative number wraps to a subtraction.
         let by = (by as u64).wrapping_sub(reserved);

@@ -58,17 +58,17 @@ impl EntryReader {
         &self.header
     }
 
-    /// Offset of what comes next.
+    /// Returns the offset of what comes next.
     pub(super) fn offset(&self) -> u64 {
         self.at
     }
 
-    /// Length of the file, in bytes.
+    /// Returns the length of the file, in bytes.
     pub(super) fn file_len(&self) -> u64 {
         self.len
     }
 
-    /// Sequence of the last entry that was read.
+    /// Returns the sequence of the last entry that was read.
     pub(super) fn sequence(&self) -> u64 {
         self.sequence
     }
@@ -78,7 +78,7 @@ impl EntryReader {
         self.sequence = sequence;
     }
 
-    /// The next entry, whose sequence must follow the last one.
+    /// Returns the next entry, whose sequence must follow the last one.
     pub(super) fn next(&mut self) -> StoreResult<NextEntry<'_>> {
         if self.at >= self.len {
             return Ok(NextEntry::End);
@@ -116,7 +116,7 @@ impl EntryReader {
         &self.path
     }
 
-    /// The error for damage at an offset.
+    /// Returns the error for damage at an offset.
     pub(super) fn damaged_at(&self, offset: u64, cause: impl Into<String>) -> StoreError {
         StoreError::Corrupt { path: self.path.clone(), offset, cause: cause.into() }
     }
@@ -132,8 +132,8 @@ impl EntryReader {
         Ok(bytes.first_chunk().and_then(|bytes| Head::from_bytes(bytes, generation)))
     }
 
-    /// A body that does not fit to its checksum is torn if its end was never written. One that is whole is not, whatever its
-    /// place: somebody was told that it is done.
+    /// Judges a body that does not fit to its checksum: it is torn if its end was never written. One that is whole is
+    /// not, whatever its place: somebody was told that it is done.
     fn torn_body(&mut self, from: u64, end: u64, crc: u32) -> StoreResult<NextEntry<'_>> {
         const CAUSE: &str = "wrong checksum of an entry";
         let body = self.load(from, end - from)?;
@@ -144,7 +144,8 @@ impl EntryReader {
         self.torn_or(end, CAUSE)
     }
 
-    /// Torn when only zeros, or nothing, are in the file from `from` on; damage otherwise.
+    /// Returns that the log is torn, when only zeros, or nothing, are in the file from `from` on; fails with damage
+    /// otherwise.
     fn torn_or(&mut self, from: u64, cause: &'static str) -> StoreResult<NextEntry<'_>> {
         let mut at = from;
         while at < self.len {
@@ -157,7 +158,7 @@ impl EntryReader {
         Ok(NextEntry::Torn)
     }
 
-    /// Bytes of the file; the caller has made sure that they are within its length.
+    /// Returns the bytes of the file; the caller has made sure that they are within its length.
     fn load(&mut self, at: u64, count: u64) -> StoreResult<&[u8]> {
         assert!(at.checked_add(count).is_some_and(|end| end <= self.len), "bytes behind the end of a file");
         let window_end = self.window_at + self.window.len() as u64;
@@ -198,7 +199,7 @@ fn check_header(bytes: &[u8], path: &Path, kind: FileKind, origin: Origin) -> St
     Ok(header)
 }
 
-/// Node, formation and slots that a file was written for.
+/// Returns the node, formation and slots that a file was written for.
 pub(super) fn origin(file: &dyn VolumeFile, path: &Path, kind: FileKind) -> StoreResult<Origin> {
     let mut bytes = [0u8; HEADER_LEN];
     let count = read_full_at(file, &mut [IoSliceMut::new(&mut bytes)], 0, HEADER_LEN as u64)

@@ -1,4 +1,4 @@
-//! From the files on a volume back to the records in memory.
+//! Recovery of the records in memory from the files on a volume.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -26,7 +26,7 @@ pub(super) struct Recovered {
     pub(super) report: Recovery,
 }
 
-/// Reads everything, and leaves the volume ready for the next commit.
+/// Reads everything, and prepares the volume for the next commit.
 pub(super) fn recover(volume: &Arc<dyn Volume>, origin: Origin) -> StoreResult<Recovered> {
     let files = Files::find(&**volume)?;
     let mut recovery = Run::new(volume, origin);
@@ -35,8 +35,7 @@ pub(super) fn recover(volume: &Arc<dyn Volume>, origin: Origin) -> StoreResult<R
         None => 1,
     };
     let tail = recovery.read_logs(&files, first)?;
-    // Only now that all of the newer files were read: of a damaged snapshot the older ones are what salvage has
-    // left.
+    // Only now that all newer files were read: with a damaged snapshot, salvage needs the older ones.
     files.remove_older_than(&**volume, first)?;
     let mut report = recovery.report;
     assert!(recovery.total.records >= 0, "{} records were read", recovery.total.records);
@@ -53,7 +52,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Looks, makes the directory if there is none, and removes what is unfinished.
+    /// Lists the files, makes the directory if there is none, and removes unfinished files.
     fn find(volume: &dyn Volume) -> StoreResult<Files> {
         match volume.make_dir(DIR) {
             Err(error) if error.raw_os_error() != Some(Errno::EEXIST.code()) => {
@@ -62,7 +61,7 @@ impl Files {
             _ => {}
         }
         for kind in [FileKind::Log, FileKind::Snapshot] {
-            // Nothing counts on what has no final name; a new one would otherwise be written into the rest of it.
+            // A file without its final name is not needed; a new one would otherwise be written over its remains.
             remove_file(volume, &unfinished_name(kind))?;
         }
         Files::list(volume)
@@ -89,7 +88,7 @@ impl Files {
     }
 }
 
-/// Node, formation and slots of the records on a volume; `None` where there are none.
+/// Returns node, formation and slots of the records on a volume; `None` if there are none.
 pub(super) fn origin(volume: &dyn Volume) -> StoreResult<Option<Origin>> {
     if !volume.list("").is_ok_and(|entries| entries.iter().any(|entry| entry.is_dir && entry.name == DIR)) {
         return Ok(None);
@@ -116,7 +115,7 @@ struct Run<'a> {
     torn: Option<Torn>,
 }
 
-/// An unfinished entry: cut off if no entry follows in a later log, damage otherwise.
+/// An unfinished entry: it is cut off if it is the last of all logs, and damage otherwise.
 struct Torn {
     file: Arc<dyn VolumeFile>,
     path: PathBuf,
@@ -175,14 +174,13 @@ impl<'a> Run<'a> {
         }
         let last = files.logs.last().copied().unwrap_or(0);
         let mut tail = self.read_log(first)?;
-        // Each of them must be there: a gap between two logs is a loss of commits that were acknowledged.
+        // Each of them must exist: a gap between two logs is a loss of acknowledged commits.
         for generation in first.saturating_add(1)..=last {
             tail = self.read_log(generation)?;
         }
         if let Some(torn) = self.torn.take() {
             let what = format!("{}: cut off an unfinished commit", torn.path.display());
-            // Cut now, since the next commit is appended at this place, and a reader stops at the first entry that
-            // is not whole.
+            // Cut off now: the next commit is appended here, and readers stop at the first incomplete entry.
             torn.file.set_len(torn.offset).map_err(StoreError::io(what))?;
         }
         Ok(tail)
@@ -199,7 +197,7 @@ impl<'a> Run<'a> {
 
     fn read_log(&mut self, generation: u64) -> StoreResult<Tail> {
         let mut reader = self.open(FileKind::Log, generation)?;
-        // Sequences go on across logs, so a log of another history does not fit even if its header does.
+        // Sequences continue across logs, so a log of another history does not fit even if its header does.
         reader.continue_after(self.sequence);
         self.read_entries(&mut reader)?;
         self.report.logs += 1;
@@ -217,8 +215,7 @@ impl<'a> Run<'a> {
                 NextEntry::End => return Ok(()),
                 NextEntry::Torn => return self.note_torn(reader),
             };
-            // A commit that was never finished is the last one: with another one behind it, an acknowledged one has
-            // been lost.
+            // An unfinished commit can only be the last one: with another behind it, an acknowledged commit was lost.
             self.torn.take().map_or(Ok(()), |torn| Err(torn.damage()))?;
             match apply(&mut self.slots, &mut self.total, body) {
                 Ok(None) => self.report.commits += 1,
@@ -246,7 +243,7 @@ impl Torn {
     }
 }
 
-/// Does what an entry says; the number of records if it is the end of a snapshot.
+/// Applies an entry; returns the number of records if it is the end of a snapshot.
 pub(super) fn apply(
     slots: &mut [SlotMap],
     total: &mut Change,

@@ -61,7 +61,7 @@ impl Salvage {
 }
 
 impl Records {
-    /// Number of slots of the records on a volume, by any of their files that says so.
+    /// Returns the number of slots of the records on a volume, by any of their files that says so.
     ///
     /// # Errors
     /// `Io`.
@@ -109,7 +109,7 @@ impl Records {
     }
 }
 
-/// All logs and snapshots: snapshots first, by generation.
+/// Returns all logs and snapshots: snapshots first, by generation.
 fn every_file(volume: &dyn Volume) -> StoreResult<Vec<(FileKind, u64)>> {
     let files = Files::list(volume)?;
     let snapshots = files.snapshots.iter().map(|generation| (FileKind::Snapshot, *generation));
@@ -128,7 +128,7 @@ fn read(volume: &dyn Volume, name: &str) -> StoreResult<Vec<u8>> {
     load().map_err(StoreError::io(format!("{}: read", path_of(volume, name).display())))
 }
 
-/// The header, if need be with one bit corrected; whether that was so.
+/// Returns the header, if need be with one bit corrected; whether that was so.
 fn header_of(bytes: &[u8], kind: FileKind) -> (Result<FileHeader, HeaderError>, bool) {
     let found = FileHeader::from_bytes(bytes, kind);
     let Some(mut copy) = bytes.first_chunk::<HEADER_LEN>().copied().filter(|_| found.is_err()) else {
@@ -194,7 +194,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The header; `None` if it is lost, where the name has to do.
+    /// Returns the header; `None` if it is lost, where the name has to do.
     fn header(&mut self, bytes: &[u8], kind: FileKind, generation: u64) -> StoreResult<Option<FileHeader>> {
         let path = path_of(self.volume, &file_name(kind, generation));
         let (header, corrected) = header_of(bytes, kind);

@@ -12,8 +12,8 @@ use bivouac_types::Slot;
 
 /// Shortest entry: a head and the delete of an empty key.
 const ENTRY_LEN_MIN: u64 = HEAD_LEN as u64 + 5;
-/// Longest body of a log's entry of which one bit is corrected: a wrong correction of bytes that are damaged in more places
-/// is less likely than 1 to 100,000.
+/// Longest body of a log's entry of which one bit is corrected: a wrong correction of bytes that are damaged in more
+/// places is less likely than 1 to 100,000.
 const CORRECTED_LEN_MAX: usize = 4096;
 /// The same of a snapshot's entries, which would take thousands of records with them.
 const CORRECTED_LEN_MAX_SNAPSHOT: usize = 1 << 19;
@@ -58,7 +58,7 @@ pub(super) struct SiftedFile<'a> {
     pub(super) torn: usize,
 }
 
-/// Reads the entries of one file.
+/// A reader of the entries of one file.
 pub(super) struct FileSifter<'a> {
     bytes: &'a [u8],
     kind: FileKind,
@@ -118,7 +118,8 @@ impl<'a> FileSifter<'a> {
         end
     }
 
-    /// The head at an offset, where one must be; with whether a bit of it was corrected, which the body then proves.
+    /// Returns the head at an offset, where one must be; with whether a bit of it was corrected, which the body then
+    /// proves.
     fn head(&self, at: usize) -> Option<(Head, bool)> {
         let bytes = self.bytes.get(at..)?.first_chunk::<HEAD_LEN>()?;
         if let Some(head) = Head::from_bytes(bytes, self.generation) {
@@ -202,13 +203,13 @@ impl<'a> FileSifter<'a> {
         end
     }
 
-    /// The sequence of a sound entry at `p`, if it can be the first one behind what is lost from `at` on.
+    /// Returns the sequence of a sound entry at `p`, if it can be the first one behind what is lost from `at` on.
     fn candidate(&self, at: usize, p: usize) -> Option<u64> {
         let bytes = self.bytes.get(p..)?.first_chunk::<HEAD_LEN>()?;
         let sequence = u64::from_le_bytes(*bytes.get(8..16)?.first_chunk()?);
         let lost = sequence.checked_sub(self.last)?.checked_sub(1)?;
-        // Something is lost, and not more than there was room for: an entry within the value of another one, copied there
-        // from this log, is older.
+        // Something is lost, and not more than there was room for: an entry within the value of another one, copied
+        // there from this log, is older.
         if self.exact && (lost == 0 || lost > (p - at) as u64 / ENTRY_LEN_MIN) {
             return None;
         }
@@ -218,7 +219,7 @@ impl<'a> FileSifter<'a> {
         (crc32c(body) == head.body_crc && self.makes_sense(body)).then_some(sequence)
     }
 
-    /// The rest of the file is a write that never ended.
+    /// Takes the rest of the file for a write that never ended.
     fn tear(&mut self, at: usize) -> usize {
         self.out.torn = self.bytes.len() - at;
         self.exact = false;

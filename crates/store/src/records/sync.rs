@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use super::{Records, log as log_files};
 use crate::{StoreError, StoreResult};
 
-/// Least time between two snapshots that are tried because a sync failed.
+/// Shortest interval of snapshots that are attempted because a sync failed.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Remedy when neither log nor snapshot can be written.
 const REMEDY: &str = "look at the disk and the file system of the volume, and sync again";
 
 impl Records {
-    /// Makes every finished commit outlive the host. Where the log cannot be synced, a snapshot of what is in memory
-    /// takes its place; that takes as long as [`Records::compact`].
+    /// Makes every finished commit durable against the end of the host. Where the log cannot be synced, a snapshot of
+    /// what is in memory takes its place; that takes as long as [`Records::compact`].
     ///
     /// # Errors
     /// The system's; `NotSynced` after an earlier failure, as long as no snapshot can be written either.
@@ -25,12 +25,12 @@ impl Records {
         // succeed and prove nothing.
         let Err(failed) = self.sync_log() else { return Ok(()) };
         let mut failed_at = self.compacting.lock();
-        // Who had the lock before may have done it.
+        // The former holder of the lock may have written a snapshot.
         if self.unsynced_log.load(Ordering::SeqCst) == 0 {
             drop(failed_at);
             return self.sync_log();
         }
-        // Every waiting client asks: without a pause each would write all records once more to a disk that fails.
+        // Every waiting client asks: without a pause, each would write all records once more to a failing disk.
         if failed_at.is_some_and(|at| at.elapsed() < RETRY_AFTER) {
             return Err(failed);
         }
@@ -61,7 +61,7 @@ impl Records {
         })
     }
 
-    /// Syncs the log that commits go to, whatever became of others before it. The caller has the turn.
+    /// Syncs the log that commits go to, whatever the state of older ones. The caller has the turn at syncing.
     fn sync_tail(&self) -> StoreResult<()> {
         let (file, generation) = {
             let log = self.log.lock();
@@ -70,12 +70,13 @@ impl Records {
         self.note_sync(generation, file.sync())
     }
 
-    /// As [`Records::sync`] for the newest log alone, for who is writing the snapshot that replaces those before it.
+    /// Like [`Records::sync`] for the newest log alone, for the thread that writes the snapshot which replaces the
+    /// older ones.
     pub(super) fn sync_newest_log(&self) -> StoreResult<()> {
         self.syncing.alone(|| self.sync_tail())
     }
 
-    /// Notes what came of a sync of a log. The caller has the turn.
+    /// Notes the outcome of syncing a log. The caller has the turn at syncing.
     pub(super) fn note_sync(&self, generation: u64, outcome: io::Result<()>) -> StoreResult<()> {
         outcome.map_err(|error| {
             self.unsynced_log.fetch_max(generation, Ordering::SeqCst);
@@ -83,7 +84,7 @@ impl Records {
         })
     }
 
-    /// A snapshot has replaced all logs of generations below this one.
+    /// Notes that a snapshot has replaced all logs of lower generations.
     pub(super) fn logs_are_replaced(&self, generation: u64) {
         let older = |unsynced: u64| (unsynced < generation).then_some(0);
         // A failure of a newer log stays.

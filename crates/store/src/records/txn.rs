@@ -15,7 +15,7 @@ use super::memory::Level;
 use crate::crc::crc32c;
 use crate::{StoreError, StoreResult};
 
-/// Memory that a thread keeps for its next transaction, in bytes at most.
+/// Largest buffer that a thread keeps for its next transaction, in bytes.
 const KEPT_LEN_MAX: usize = 1 << 16;
 
 /// Changes to records of locked slots: this transaction sees them at once, everybody after
@@ -26,7 +26,7 @@ pub struct Txn<'a> {
     draft: EntryDraft,
     refusal: Cell<Option<CommitRefusal>>,
     must_fit: bool,
-    /// Up to which part of the memory it may go; anything that is not refused for that has none.
+    /// Part of the memory that the commit may use; `None` for a commit that memory never refuses.
     level: Option<Level>,
 }
 
@@ -37,7 +37,7 @@ enum CommitRefusal {
     TooLarge { what: &'static str, len: usize, max: usize },
 }
 
-/// The log entry as it grows, and where its operations are in it.
+/// The log entry under construction, with the positions of its operations.
 #[derive(Default)]
 struct EntryDraft {
     bytes: Vec<u8>,
@@ -76,21 +76,22 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// The value of a record, with this transaction's own changes. A slot that was not locked has none, and makes
-    /// the commit fail.
+    /// Returns the value of a record, with this transaction's own changes. For a slot that is not locked, returns
+    /// `None`, and the commit will fail.
     #[must_use]
     pub fn get(&self, slot: Slot, key: &[u8]) -> Option<&[u8]> {
         let guard = self.guard(slot)?;
         let bytes = &self.draft.bytes;
         let is_it = |op: &&PendingOp| op.guard == guard && bytes.get(op.key.clone()) == Some(key);
-        // The newest change of the key decides. Transactions have few operations, so a search is quicker than a map.
+        // The newest change of the key decides. Transactions have few operations, so a linear search is faster than a
+        // map.
         match self.draft.ops.iter().rev().find(is_it) {
             Some(op) => op.value.clone().and_then(|value| bytes.get(value)),
             None => self.guards.get(guard).and_then(|(_, map)| map.get(key)),
         }
     }
 
-    /// Sets a record. What cannot be done (slot not locked, too long) makes the commit fail.
+    /// Sets a record. If that is impossible (slot not locked, too long), the commit will fail.
     pub fn put(&mut self, slot: Slot, key: &[u8], value: &[u8]) {
         let Some(guard) = self.admit(slot, key, value.len()) else { return };
         Op::Put { slot: slot.0, key, value }.encode(&mut self.draft.bytes);
@@ -100,7 +101,7 @@ impl<'a> Txn<'a> {
         self.draft.ops.push(PendingOp { guard, key, value: Some(value) });
     }
 
-    /// Removes a record, if there is one. Fails as [`Txn::put`] does.
+    /// Removes a record, if it exists. Fails as [`Txn::put`] does.
     pub fn delete(&mut self, slot: Slot, key: &[u8]) {
         let Some(guard) = self.admit(slot, key, 0) else { return };
         Op::Delete { slot: slot.0, key }.encode(&mut self.draft.bytes);
@@ -108,7 +109,7 @@ impl<'a> Txn<'a> {
         self.draft.ops.push(PendingOp { guard, key: end - key.len()..end, value: None });
     }
 
-    /// As [`Records::scan`], with this transaction's own changes.
+    /// Like [`Records::scan`], including this transaction's own changes.
     pub fn scan(
         &self,
         slot: Slot,
@@ -126,21 +127,21 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// The commit is refused where the volume's capacity has no room for it, or memory none for more records. Others may
-    /// also take what is kept for those that make room.
+    /// Makes the commit fail if the volume's capacity does not suffice, or memory is full. Without this, a commit may
+    /// also use the space that is reserved for commits which free some.
     pub fn must_fit(&mut self) {
         self.must_fit = true;
         self.level = Some(Level::Making);
     }
 
-    /// The commit is refused where it makes the records larger and memory has no room for that. It may go a little
-    /// beyond [`Txn::must_fit`]: what only moves things, and takes a little more or less for them, goes on when nothing
-    /// can be made any more.
+    /// Makes the commit fail if it makes the records larger and memory is full. It may use a little more memory than
+    /// with [`Txn::must_fit`]: moves, which need a little more or less, still succeed when nothing can be created any
+    /// more.
     pub fn bound_growth(&mut self) {
         self.level = Some(Level::Moving);
     }
 
-    /// Returns whether anything would be changed.
+    /// Returns true if nothing would be changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.draft.ops.is_empty()
@@ -149,7 +150,7 @@ impl<'a> Txn<'a> {
     /// Makes the changes: first in the log, by one write, then in memory.
     ///
     /// # Errors
-    /// Then nothing has changed: `BadSlot`, `TooLarge`, `NoSpace`; `Io` when the log could not be written (`ENOSPC`, `EIO`).
+    /// Nothing has changed: `BadSlot`, `TooLarge`, `NoSpace`; `Io` if the log could not be written (`ENOSPC`, `EIO`).
     pub fn commit(mut self) -> StoreResult<()> {
         if let Some(refusal) = self.refusal.get() {
             return Err(refusal.into());
@@ -157,7 +158,7 @@ impl<'a> Txn<'a> {
         if self.draft.ops.is_empty() {
             return Ok(());
         }
-        // Nothing may fail between log and memory, so what `apply` relies on is looked at before the log is written.
+        // Nothing may fail between log and memory, so the conditions of `apply` are checked before the log is written.
         let locked = self.guards.len();
         assert!(self.draft.ops.iter().all(|op| op.guard < locked), "a change of a slot that is not locked");
         let reserved = self.take_memory()?;
@@ -169,21 +170,21 @@ impl<'a> Txn<'a> {
         Ok(())
     }
 
-    /// Reserves memory for what it adds, where that is bounded. How much.
+    /// Reserves memory for the commit, if it is bounded; returns how many bytes.
     fn take_memory(&self) -> StoreResult<u64> {
         let Some(level) = self.level else { return Ok(0) };
         let puts = self.draft.ops.iter().filter_map(|op| Some(op.key.len() + op.value.as_ref()?.len()));
         let most = puts.map(|len| footprint(len as u64)).sum();
-        // The quick bound first: to know what is replaced takes a look at each record.
+        // The upper bound first: the exact one takes a lookup of each record that is replaced.
         if self.records.memory.reserve(most, level).is_ok() {
             return Ok(most);
         }
-        // It was counted as if nothing were replaced, which is quicker.
+        // Refused as if nothing were replaced: the exact growth may fit.
         let growth = self.growth();
         self.records.memory.reserve(growth, level).map(|()| growth)
     }
 
-    /// Bytes of memory by which the records become larger, if they do.
+    /// Returns by how many bytes of memory the records grow; 0 if they shrink.
     fn growth(&self) -> u64 {
         let cost = |key: &[u8], value: &[u8]| footprint((key.len() + value.len()) as u64) as i64;
         let slots = self.guards.iter().enumerate();
@@ -202,7 +203,7 @@ impl<'a> Txn<'a> {
         let body_crc = crc32c(self.draft.bytes.get(HEAD_LEN..).unwrap_or_default());
         let len = self.draft.bytes.len() as u64;
         let room = self.records.room.get();
-        // Taken before the lock of the log: a commit that does not fit makes nobody wait.
+        // Taken before the log is locked: a commit that does not fit makes no other wait.
         room.map_or(Ok(()), |room| room.take(len, self.must_fit))?;
         let mut log = self.records.log.lock();
         if let Err(error) = log.append(&mut self.draft.bytes, body_crc) {
@@ -215,7 +216,7 @@ impl<'a> Txn<'a> {
         Ok(())
     }
 
-    /// Changes what is in memory; `reserved` for it are bytes of that.
+    /// Changes the records in memory, for which `reserved` bytes were reserved.
     fn apply(&mut self, reserved: u64) {
         let mut total = Change::default();
         let EntryDraft { bytes, ops } = &self.draft;
@@ -236,7 +237,7 @@ impl<'a> Txn<'a> {
     fn guard(&self, slot: Slot) -> Option<usize> {
         let found = self.guards.iter().position(|(locked, _)| *locked == slot);
         if found.is_none() {
-            // Kept until the commit: reads have no error, and a change made after a read that saw nothing would be
+            // Kept until the commit: reads return no error, and a change based on a read that saw nothing would be
             // wrong.
             self.refusal.set(Some(CommitRefusal::BadSlot(slot)));
         }
@@ -255,14 +256,14 @@ impl<'a> Txn<'a> {
         if value_len > VALUE_LEN_MAX {
             return refuse("value of a record", value_len, VALUE_LEN_MAX);
         }
-        // 16 bytes are more than what stands before key and value.
+        // 16 bytes are more than the fixed fields of an operation.
         match self.draft.bytes.len() + key.len() + value_len + 16 {
             len if len <= BODY_LEN_MAX => Some(guard),
             len => refuse("commit", len, BODY_LEN_MAX),
         }
     }
 
-    /// The last change to each key of a slot.
+    /// Returns the last change to each key of a slot.
     fn own_changes(&self, guard: usize) -> Overlay<'_> {
         let bytes = |range: &Range<usize>| self.draft.bytes.get(range.clone()).unwrap_or_default();
         let ops = self.draft.ops.iter().filter(|op| op.guard == guard);
@@ -272,7 +273,7 @@ impl<'a> Txn<'a> {
 
 impl Drop for Txn<'_> {
     fn drop(&mut self) {
-        // Transactions are small and frequent: without this each would allocate twice.
+        // Transactions are small and frequent: this saves two allocations for each.
         let draft = std::mem::take(&mut self.draft);
         if draft.bytes.capacity() <= KEPT_LEN_MAX {
             DRAFT.set(draft);
@@ -302,7 +303,7 @@ pub(super) fn scan_map(
     prefix: &[u8],
     mut look: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
 ) {
-    // From here on, keys with the prefix come first, without gaps.
+    // From here on, the keys with the prefix come first, without gaps.
     let start = from.max(prefix);
     for (key, value) in map.range(Bound::Included(start)) {
         if !key.starts_with(prefix) || look(key, value).is_break() {
@@ -331,7 +332,7 @@ fn scan_merged(
         let next = if from_map {
             committed.next().map(|(key, value)| (key, Some(value)))
         } else {
-            // This transaction's change hides what was committed under the same key.
+            // This transaction's change hides the committed record.
             committed.next_if(|(key, _)| Some(*key) == next_change);
             changes.next().map(|(key, value)| (*key, *value))
         };

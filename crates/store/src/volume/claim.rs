@@ -27,8 +27,8 @@ const MODE: u32 = 0o700;
 /// Directories of ours besides the two-digit ones.
 const RECORDS_DIR: &str = "records";
 
-/// Maximum wait of a daemon, or of a removal, for a volume in use: a command that lists what could be recovered has it for a
-/// moment.
+/// Maximum wait of a daemon, or of a removal, for a volume in use: a command that lists what could be recovered has it
+/// for a moment.
 const LOOK_WAIT: Duration = Duration::from_millis(1000);
 
 /// Opens a directory, locks it and checks or writes its identity.
@@ -48,7 +48,8 @@ pub(super) fn claim(path: &Path, identity: VolumeIdentity, create: bool) -> Stor
     Ok(root)
 }
 
-/// A volume of this release has a table of its subfiles; an older one gets it, empty, before it says that it has one.
+/// Checks that a volume has its table: one of this release has a table of its subfiles; an older one gets it, empty,
+/// before it says that it has one.
 fn check_table(path: &Path, root: BorrowedFd<'_>, identity: VolumeIdentity, version: u16) -> StoreResult<()> {
     if version < VERSION {
         begin_table(path, root)?;
@@ -83,7 +84,7 @@ pub fn claim_existing(path: &Path) -> StoreResult<(OwnedFd, VolumeIdentity)> {
     claim_existing_within(path, Duration::ZERO)
 }
 
-/// As [`claim_existing`], but waits for whoever only looks at it.
+/// Like [`claim_existing`], but waits for processes that only read the volume.
 ///
 /// # Errors
 /// As [`claim_existing`].
@@ -95,12 +96,13 @@ pub fn claim_existing_within(path: &Path, patience: Duration) -> StoreResult<(Ow
     Ok((root, identity.ok_or_else(none)?))
 }
 
-/// Whose volume a directory is; nobody's if it is none or is missing. Takes no lock: its daemon may be running.
+/// Returns the identity of the volume in a directory; `None` if it is none or is missing. Takes no lock: its daemon may
+/// be running.
 ///
 /// # Errors
-/// When it cannot be read, or is damaged.
+/// It cannot be read, or is damaged.
 pub fn identity_of(path: &Path) -> StoreResult<Option<VolumeIdentity>> {
-    // Whether it can be written to does not matter: other places are looked at as well.
+    // A read-only directory is no error: other places are searched as well.
     match open_dir(path) {
         Err(StoreError::Missing { .. } | StoreError::NotADirectory { .. }) => Ok(None),
         root => read_identity(path, root?.as_fd()),
@@ -234,6 +236,7 @@ fn initialise(path: &Path, root: BorrowedFd<'_>, identity: VolumeIdentity) -> St
     keep_mode(path, root)?;
     rustix::fs::fchmod(root, Mode::from_raw_mode(MODE)).map_err(not_writable)?;
     begin_table(path, root)?;
+    // Last: a directory that has an identity is a whole volume.
     write_identity(path, root, identity)
 }
 
@@ -246,6 +249,7 @@ fn write_identity(path: &Path, root: BorrowedFd<'_>, identity: VolumeIdentity) -
     file.write_all(&identity.to_bytes())
         .and_then(|()| file.sync_all())
         .map_err(StoreError::io(format!("{}: write identity file", path.display())))?;
+    // Renamed, so that after a kill there is a whole identity or none.
     rustix::fs::renameat(root, UNFINISHED_NAME, root, IDENTITY_NAME).map_err(not_writable)?;
     rustix::fs::fsync(root).map_err(|e| failed(path, "sync directory", e))
 }

@@ -14,9 +14,9 @@ use super::{Entry, FileStat, MemVolume, OpenMode, Space, Volume, VolumeFile, Vol
 /// Extent of a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashLoss {
-    /// Nothing that was done: the process was killed.
+    /// Nothing: the process was killed.
     Nothing,
-    /// As before, but the change that comes next, if it is a write, is done for this many bytes.
+    /// Nothing, but the next change, if it is a write, is made for so many bytes only.
     Torn(usize),
     /// Content of files that was not synced: the host went down. Names stay.
     Unsynced,
@@ -62,7 +62,7 @@ impl CrashVolume {
         self.history.state.lock().steps.len()
     }
 
-    /// The volume as a crash after the first `steps` changes leaves it, ready to be used and to crash again.
+    /// Returns the volume as a crash after the first `steps` changes leaves it, ready to be used and to crash again.
     ///
     /// # Errors
     /// None, unless the volume was used beside this type.

@@ -59,7 +59,7 @@ impl DirVolume {
         Ok((DirVolume { path: path.to_owned(), root, kind, has_table }, identity))
     }
 
-    /// Returns whether the table of subfiles is there, without which nobody knows whether they are; volumes of older
+    /// Checks that the table of subfiles is there, without which nobody knows whether they are; volumes of older
     /// releases need none.
     ///
     /// # Errors
@@ -149,7 +149,7 @@ impl DirVolume {
     }
 }
 
-/// The entries of an open directory, with sizes. A file that vanishes meanwhile is left out.
+/// Returns the entries of an open directory, with sizes. A file that vanishes meanwhile is left out.
 pub(super) fn entries(dir: BorrowedFd<'_>) -> io::Result<Vec<Entry>> {
     let mut found = Vec::new();
     for entry in Dir::read_from(dir)? {
@@ -253,8 +253,8 @@ impl VolumeFile for DirFile {
     }
 
     fn grow(&self, len: u64) -> io::Result<()> {
-        // Not by `fallocate` of the last byte: tmpfs takes a page for data that is asked for a second time. And not where
-        // it is that long already: cutting there would give back what is allocated behind the end.
+        // Not by `fallocate` of the last byte: tmpfs takes a page for data that is asked for a second time. And not
+        // where it is that long already: cutting there would give back what is allocated behind the end.
         if self.stat()?.len < len { self.set_len(len) } else { Ok(()) }
     }
 

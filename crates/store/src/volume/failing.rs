@@ -59,9 +59,9 @@ pub struct Operation<'a> {
 /// Outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is done.
+    /// It is carried out.
     Pass,
-    /// It fails, and nothing is done.
+    /// It fails, without effect.
     Fail(Errno),
     /// A read or write handles at most this many bytes; anything else is done.
     Short(usize),
@@ -98,7 +98,7 @@ impl Faults {
 }
 
 impl FailingVolume {
-    /// A volume that asks `decide` before everything it does.
+    /// Creates a volume that asks `decide` before everything it does.
     pub fn new(
         inner: Arc<dyn Volume>,
         decide: impl Fn(&Operation<'_>) -> Fault + Send + Sync + 'static,
@@ -107,7 +107,7 @@ impl FailingVolume {
         FailingVolume { inner, faults: Arc::new(faults) }
     }
 
-    /// A volume whose operation number `n` (from 0) fails, and no other.
+    /// Returns a volume whose operation number `n` (from 0) fails, and no other.
     pub fn nth(inner: Arc<dyn Volume>, n: u64, errno: Errno) -> Self {
         FailingVolume::new(inner, move |op| if op.number == n { Fault::Fail(errno) } else { Fault::Pass })
     }

@@ -8,13 +8,13 @@ use crate::crc::crc32c;
 pub const IDENTITY_NAME: &str = "bivouac-volume";
 
 pub(super) const IDENTITY_LEN: usize = 64;
-/// From this version on a volume has a table of its subfiles.
+/// First version in which a volume has a table of its subfiles.
 pub(super) const VERSION: u16 = 2;
 
 const MAGIC: &[u8; 8] = b"BVKVOLUM";
 const CRC_AT: usize = IDENTITY_LEN - 4;
 
-/// Whose volume a directory is.
+/// Identity of the volume in a directory.
 ///
 /// ```text
 ///  0        8         10         12     14     16          32        60    64
@@ -53,7 +53,7 @@ impl VolumeIdentity {
         out
     }
 
-    /// The version of the format in an identity that is sound.
+    /// Returns the version of the format in an identity that is sound.
     pub(super) fn version_of(bytes: &[u8]) -> u16 {
         bytes.get(8..10).map_or(0, |half| u16::from_le_bytes([half[0], half[1]]))
     }

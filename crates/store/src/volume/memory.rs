@@ -39,7 +39,7 @@ struct Pages {
 }
 
 impl MemVolume {
-    /// An empty volume with room for `capacity` bytes, in pages of 4096.
+    /// Creates an empty volume with room for `capacity` bytes, in pages of 4096.
     #[must_use]
     pub fn new(capacity: u64) -> MemVolume {
         let pages = Pages { used: AtomicU64::new(0), max: capacity / PAGE as u64 };
@@ -166,7 +166,7 @@ struct MemFile {
 #[derive(Debug, Default)]
 struct Content {
     len: u64,
-    /// Nothing for a page that was allocated and never written.
+    /// `None` for a page that was allocated and never written.
     pages: BTreeMap<u64, Option<Box<[u8; PAGE]>>>,
 }
 
@@ -187,7 +187,7 @@ impl Content {
     }
 }
 
-/// The parts of a range that are within one page each: offset, and indices into the buffer.
+/// Returns the parts of a range that are within one page each: offset, and indices into the buffer.
 fn by_page(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -270,6 +270,7 @@ impl VolumeFile for MemFile {
         let (whole, rest) = (len / PAGE as u64, (len % PAGE as u64) as usize);
         let cut = content.pages.split_off(&len.div_ceil(PAGE as u64));
         self.pages.give_back(cut.len());
+        // When the file grows again, zeros have to be there.
         if let Some(Some(page)) = content.pages.get_mut(&whole) {
             page[rest..].fill(0);
         }

@@ -25,7 +25,7 @@ pub(crate) const MIRROR_NOTE_NAME: &str = "bivouac-mirror";
 /// The same while it is written.
 pub(crate) const MIRROR_NOTE_UNFINISHED_NAME: &str = "bivouac-mirror.tmp";
 
-/// What names of the directories of replicas, in a volume of their backup, begin with.
+/// Prefix of the directories of replicas in a volume of their backup.
 pub const REPLICA_DIR_PREFIX: &str = "replica-";
 
 /// Writes a volume's note, whole or not at all, and makes it outlive the host.
@@ -56,7 +56,7 @@ pub(crate) fn write_text(volume: &Path, (name, unfinished): (&str, &str), text: 
     File::open(volume)?.sync_all()
 }
 
-/// A volume's note; `None` if it has none.
+/// Returns a volume's note; `None` if it has none.
 ///
 /// # Errors
 /// The system's; `InvalidData` for one that is longer than any.
@@ -64,7 +64,7 @@ pub fn read_note(volume: &Path) -> io::Result<Option<Vec<u8>>> {
     read_text(volume, NOTE_NAME)
 }
 
-/// In which lives a volume was there; `None` if it does not say.
+/// Returns the lives of its formation in which a volume took part; `None` if it does not say.
 ///
 /// # Errors
 /// As [`read_note`].
@@ -72,7 +72,7 @@ pub fn read_lives(volume: &Path) -> io::Result<Option<Vec<u8>>> {
     read_text(volume, LIVES_NAME)
 }
 
-/// The text under a name; `None` if there is none.
+/// Returns the text under a name; `None` if there is none.
 pub(crate) fn read_text(volume: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
     let mut options = OpenOptions::new();
     // What is no file must not hold anybody up.

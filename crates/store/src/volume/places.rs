@@ -27,38 +27,38 @@ impl<'a> Places<'a> {
         (wanted > 0 && wanted == there).then_some(Places { extents, bytes })
     }
 
-    /// Number of places.
+    /// Returns the number of places.
     #[must_use]
     pub fn count(&self) -> usize {
         self.extents.len()
     }
 
-    /// The places, each an offset and a length.
+    /// Returns the places, each an offset and a length.
     #[must_use]
     pub(crate) fn extents(&self) -> &'a [(u64, u32)] {
         self.extents
     }
 
-    /// The bytes for them.
+    /// Returns the bytes for them.
     #[must_use]
     pub(crate) fn bytes(&self) -> &'a [IoSlice<'a>] {
         self.bytes
     }
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     #[must_use]
     pub(crate) fn len(&self) -> u64 {
         self.extents.iter().map(|(_, len)| u64::from(*len)).sum()
     }
 
-    /// From the first byte of the first to the last byte of the last.
+    /// Returns the range from the first byte of the first place to the last byte of the last.
     #[must_use]
     pub fn span(&self) -> Range<u64> {
         let end = |(offset, len): &(u64, u32)| offset + u64::from(*len);
         self.extents.first().map_or(0, |(offset, _)| *offset)..self.extents.last().map_or(0, end)
     }
 
-    /// The bytes, in pieces with their offsets.
+    /// Returns the bytes, in pieces with their offsets.
     pub fn pieces(&self) -> impl Iterator<Item = (u64, &'a [u8])> + use<'a> {
         let extents = self.extents.iter().map(|(offset, len)| (*offset, u64::from(*len)));
         bivouac_layout::placed(extents, self.bytes.iter().map(|slice| &**slice))

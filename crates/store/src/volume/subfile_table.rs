@@ -19,7 +19,7 @@ const VERSION: u16 = 1;
 /// Bytes in front of the slots.
 pub(crate) const HEADER_LEN: usize = 64;
 
-/// The bytes of a table without subfiles.
+/// Returns the bytes of a table without subfiles.
 pub(crate) fn empty_table() -> [u8; HEADER_LEN] {
     let mut out = [0u8; HEADER_LEN];
     out[..8].copy_from_slice(MAGIC);

@@ -96,7 +96,7 @@ pub(crate) fn read_full_at(
     Ok(done)
 }
 
-/// The whole content of a small file.
+/// Returns the whole content of a small file.
 #[cfg(test)]
 pub(crate) fn read_all(file: &dyn VolumeFile) -> io::Result<Vec<u8>> {
     let len = file.stat()?.len;

@@ -42,7 +42,7 @@ pub struct Outcome {
     pub rounds: usize,
     /// Rounds in which every pair would have met.
     pub rounds_of_all: usize,
-    /// From each of the first half to one of the second half, and back, if all of them did.
+    /// Rates from each of the first half to one of the second half, and back, if all of them sent.
     pub together: Option<[u64; 2]>,
     /// Transfers that did not work.
     pub notes: Vec<String>,
@@ -55,7 +55,7 @@ pub struct Contest<'a> {
     outcome: Outcome,
 }
 
-/// Has all of it done, within about this time.
+/// Makes all measurements, within about this time.
 pub fn play(
     players: &mut [Participant],
     hosts: &[MeasuredHost],
@@ -100,7 +100,7 @@ impl Contest<'_> {
         }
     }
 
-    /// The better figure counts: what disturbs a transfer makes it slower, never faster.
+    /// Notes a flow, of which the better figure counts: what disturbs a transfer makes it slower, never faster.
     fn note_flow(&mut self, pair: (usize, usize), bits: u64, alone: bool) {
         let known = self.outcome.flows.entry(pair).or_insert((bits, alone));
         *known = (known.0.max(bits), known.1 || alone);
@@ -119,7 +119,7 @@ impl Contest<'_> {
         }
     }
 
-    /// Has these pairs send at the same time; what arrived of each.
+    /// Makes these pairs send at the same time; returns the bytes that arrived of each.
     fn step(&mut self, pairs: &[(usize, usize)]) -> BTreeMap<(usize, usize), u64> {
         // A host in two pairs would share its link between them, and its answers not say which of them they are of.
         let senders: BTreeSet<usize> = pairs.iter().map(|(from, _)| *from).collect();

@@ -1,4 +1,4 @@
-//! From what flowed to what is said of it.
+//! Figures computed from the measured flows.
 
 use bivouac_sysmap::{
     BandwidthRange, BisectionMeasurement, Direction, InterfaceKind, LinkJudgement, Map, Measured,
@@ -7,7 +7,8 @@ use bivouac_sysmap::{
 
 use super::contest::{Outcome, STEP_MS, STREAMS};
 
-/// The network of the map that has links of most of these hosts, as far as it is one of the kind that is measured.
+/// Returns the network of the map that has links of most of these hosts, as far as it is one of the kind that is
+/// measured.
 pub fn network_of<'a>(map: &'a Map, known: &[MeasuredHost]) -> Option<&'a Network> {
     let is_fabric = known.iter().all(|one| {
         let host = map.hosts.iter().find(|host| host.name == one.name);
@@ -33,7 +34,7 @@ pub fn halves(network: Option<&Network>, known: &[MeasuredHost]) -> Vec<(usize, 
     first.iter().copied().zip(second.iter().copied()).collect()
 }
 
-/// The figures of hosts, pairs and halves, with what is slow.
+/// Returns the figures of hosts, pairs and halves, with what is slow.
 pub fn measured(
     network: Option<&Network>,
     mut hosts: Vec<MeasuredHost>,

@@ -48,7 +48,7 @@ pub struct TransferOrder {
     pub key: String,
     /// Number of connections.
     pub streams: usize,
-    /// For how long.
+    /// Duration.
     pub ms: u64,
 }
 
@@ -64,11 +64,11 @@ pub enum MeasureOrder {
 /// Its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// It waits for connections.
+    /// Ready for connections.
     Ready,
-    /// So many bits per second arrived.
+    /// Bits per second that arrived.
     Received(Result<u64, String>),
-    /// It has sent.
+    /// Sending is complete.
     Sent(Result<(), String>),
 }
 
@@ -85,7 +85,7 @@ impl std::fmt::Debug for MeasuredConnection {
 }
 
 impl MeasuredConnection {
-    /// Over a connection.
+    /// Creates a connection over a link.
     pub fn over(link: Link) -> MeasuredConnection {
         MeasuredConnection { link, heard: VecDeque::new() }
     }
@@ -110,7 +110,7 @@ impl MeasuredConnection {
         self.link.send(&Message { op: TEXT, body, payload: Vec::new() }).map_err(|e| e.to_string())
     }
 
-    /// The other side's next message; nothing if there is none until then.
+    /// Returns the other side's next message; nothing if there is none until then.
     ///
     /// # Errors
     /// That the connection is lost, or what came makes no sense.
@@ -127,7 +127,7 @@ impl MeasuredConnection {
         }
     }
 
-    /// Until something comes, or goes.
+    /// Waits until a message arrives, or queued bytes can be sent.
     fn wait(&mut self, until: Instant) -> Result<(), String> {
         self.link.flush().map_err(|e| e.to_string())?;
         let flags = if self.link.wants_to_send() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };

@@ -49,7 +49,7 @@ pub struct MeasureQuery {
     pub network: Option<AddressRange>,
 }
 
-/// The map of hosts, with what flows between them.
+/// Returns the map of hosts, with what flows between them.
 ///
 /// # Errors
 /// That there are no two hosts, or none that answers.
@@ -164,7 +164,7 @@ impl Answers {
     }
 }
 
-/// Until the stations have ended, or long enough.
+/// Waits until the stations have ended, for a limited time.
 fn await_end(heard: &Receiver<HostAnswer>, stations: usize, launcher: &Launcher) {
     let until = Instant::now() + END;
     let wanted = if launcher.is_per_host() { stations } else { 1.min(stations) };
@@ -207,7 +207,7 @@ fn conduct(
     Ok(merge(vec![map]))
 }
 
-/// Those that can be reached, in the order of the map, each at the address at which it is measured.
+/// Returns the stations that can be reached, in the order of the map, each at the address at which it is measured.
 fn reach(
     stations: &[(String, StationAddress)],
     map: &Map,
@@ -252,8 +252,8 @@ fn reach(
     (players, known)
 }
 
-/// By the address that is measured if that is possible, else by any other one of the host: this one may not be on that
-/// network.
+/// Connects by the address that is measured if that is possible, else by any other one of the host: this one may not be
+/// on that network.
 fn connect(station: &StationAddress, at: usize) -> Result<MeasuredConnection, String> {
     let secret = from_hex(&station.secret).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
     let (Some(formation), Some(secret)) = (formation_from_hex(&station.id), secret) else {

@@ -105,7 +105,7 @@ fn rate(bytes: u64, over: Duration) -> u64 {
     (bytes as f64 * 8.0 / over.as_secs_f64().max(1e-6)) as u64
 }
 
-/// The next connection; none if none comes until then.
+/// Returns the next connection; none if none comes until then.
 fn accept(listener: &TcpListener, until: Instant) -> Result<Option<TcpStream>, String> {
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -136,7 +136,7 @@ fn is_wanted(stream: &mut TcpStream, wanted: &TransferOrder) -> bool {
         && key == wanted.key.as_bytes()
 }
 
-/// Until the time is over, or nothing comes any more.
+/// Receives until the time is over, or nothing arrives any more.
 fn take(stream: &mut TcpStream, tally: &ReceivedBytes, over: Duration) {
     let mut piece = vec![0_u8; PIECE];
     let warm = over / WARM_PART;

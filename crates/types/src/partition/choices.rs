@@ -1,15 +1,15 @@
 //! Settings that are one word out of a few.
 
 words! {
-    /// What a reader may expect of a writer; see docs/semantics/contracts.md.
+    /// The guarantee that a reader has about writers; see docs/semantics/contracts.md.
     #[derive(Default)]
     Contract ("contract") {
-        /// What a finished write wrote, every later read sees.
+        /// Every later read sees all of a finished write.
         #[default]
         Coherent = "coherent",
         /// Visible after close or fsync; writers write behind and readers read ahead.
         Session = "session",
-        /// As coherent, and a call is seen whole or not at all, however many stripes and nodes it touches.
+        /// Coherent, and a call is seen whole or not at all, however many stripes and nodes it touches.
         Strict = "strict",
         /// The content never changes, and so whoever reads may cache it. Of files only, and never that of a partition.
         Laminated = "laminated",
@@ -29,12 +29,12 @@ words! {
         /// All of them.
         #[default]
         Any = "any",
-        /// Those on a file system in memory.
+        /// Volumes on a file system in memory.
         Memory = "memory",
-        /// Those on a file system on a device.
+        /// Volumes on a file system on a device.
         Disk = "disk",
     }
-    /// What decides on the first target of a file.
+    /// The hash that decides on the first target of a file.
     #[derive(Default)]
     MasterHash ("master hash") {
         /// XXH3 of its inode number: even, whatever the names are.
@@ -44,7 +44,7 @@ words! {
         /// for numbered names.
         ByteSum = "byte-sum",
     }
-    /// What `fsync` means in front of site storage.
+    /// The meaning of `fsync` in front of site storage.
     #[derive(Default)]
     FsyncPolicy ("fsync policy") {
         /// Durable on the volumes.
@@ -53,16 +53,16 @@ words! {
         /// At the source as well.
         Source = "source",
     }
-    /// Whether what is deleted here is deleted at the source.
+    /// The choice whether deletions here are repeated at the source.
     #[derive(Default)]
     MirrorDeletes ("mirror-deletes") {
         /// Nothing is ever deleted there.
         #[default]
         No = "no",
-        /// As the write policy says, if it is there what it was when it was last seen.
+        /// Deletions follow the write policy, if the source still has the version that was last seen.
         Yes = "yes",
     }
-    /// Whether content stays here, however full the volumes are.
+    /// The choice whether content stays here, however full the volumes are.
     #[derive(Default)]
     Pin ("pin") {
         /// It makes room.

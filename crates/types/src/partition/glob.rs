@@ -11,13 +11,13 @@ use crate::limits::NAME_LEN_MAX;
 pub struct Glob(String);
 
 impl Glob {
-    /// Whether it is about paths, not only names.
+    /// Returns true if it matches paths, not only names.
     #[must_use]
     pub fn is_of_paths(&self) -> bool {
         self.0.contains('/')
     }
 
-    /// Whether a file is meant. `path` is that from the partition's directory, without a slash in front.
+    /// Returns true if a file matches. `path` is relative to the partition's root, without a leading slash.
     #[must_use]
     pub fn matches(&self, path: &[u8]) -> bool {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
@@ -39,7 +39,7 @@ impl Glob {
         self.top_directory().is_some_and(|pattern| fast_glob::glob_match(pattern, name))
     }
 
-    /// The pattern.
+    /// Returns the pattern.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -67,7 +67,7 @@ impl FromStr for Glob {
     }
 }
 
-/// Whether every bracket and brace is closed, as far as no backslash makes an ordinary character of it.
+/// Returns true if every bracket and brace is closed, apart from those escaped by a backslash.
 fn is_closed(text: &str) -> bool {
     let (mut depth, mut within_set, mut is_plain) = (0u32, false, false);
     for letter in text.chars() {

@@ -21,7 +21,7 @@ pub enum WritePolicy {
         /// Most bytes of the partition that wait.
         bytes: u64,
     },
-    /// When it is asked for: `bivouac flush`, and the end of the formation.
+    /// On request: `bivouac flush`, and the end of the formation.
     #[default]
     OnFlush,
     /// Never: the source is only read.
@@ -29,7 +29,7 @@ pub enum WritePolicy {
 }
 
 impl WritePolicy {
-    /// How it may be written.
+    /// Its text forms.
     pub const FORMS: &str = "through, on-close, delayed[=AGE[/BYTES]], on-flush, never";
 }
 

@@ -8,7 +8,7 @@ use super::{Contract, Glob, Pin, ReadPolicy, WritePolicy};
 use crate::check_stripe;
 use crate::units::{exact_size, parse_size};
 
-/// What is different for files that a pattern names: `*.chk: write=through stripe=4m`.
+/// Settings for files that match a pattern: `*.chk: write=through stripe=4m`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// The files.
@@ -19,9 +19,10 @@ pub struct Rule {
     pub write: Option<WritePolicy>,
     /// Stripe size of new ones, in bytes.
     pub stripe: Option<u32>,
-    /// Whether new ones are pinned.
+    /// The pinning of new files.
     pub pin: Option<Pin>,
-    /// Contract of new ones; of a pattern `DIR/**`, of new directories of that name right below the partition's directory.
+    /// Contract of new ones; of a pattern `DIR/**`, of new directories of that name right below the partition's
+    /// directory.
     pub contract: Option<Contract>,
 }
 

@@ -33,7 +33,7 @@ pub const KEYS: &[(&str, &str)] = &[
 /// The value that takes a setting away which need not be there.
 const NONE: &str = "none";
 
-/// What a partition is told. Its text form is a line `key=value` per setting; rules, in their order, are lines of
+/// Settings of a partition. Their text form is a line `key=value` per setting; rules, in their order, are lines of
 /// their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionSettings {
@@ -41,25 +41,25 @@ pub struct PartitionSettings {
     pub stripe: u32,
     /// Targets that a new file uses; 0 is all of the partition.
     pub width: u16,
-    /// How the targets of a new file are chosen.
+    /// Choice of the targets of a new file.
     pub placement: Placement,
-    /// What decides on its first target.
+    /// Choice of its first target.
     pub master_hash: MasterHash,
-    /// Which volumes are targets. Fixed when the partition is made.
+    /// Volumes that are targets. Fixed when the partition is made.
     pub volumes: VolumeKind,
-    /// What readers may expect of writers.
+    /// Contract between readers and writers.
     pub contract: Contract,
     /// Requests that laminate its files.
     pub laminate: Laminate,
-    /// What the partition stands in front of.
+    /// The partition's source.
     pub source: Option<Source>,
     /// When content comes from there.
     pub read: ReadPolicy,
     /// When content goes there.
     pub write: WritePolicy,
-    /// What `fsync` means.
+    /// Effect of `fsync`.
     pub fsync: FsyncPolicy,
-    /// Whether what is deleted here is deleted there.
+    /// The choice whether deletions here are repeated there.
     pub mirror_deletes: MirrorDeletes,
     /// Most bytes on its targets together.
     pub capacity: Option<u64>,
@@ -70,7 +70,7 @@ pub struct PartitionSettings {
 /// A setting that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettingError {
-    /// There is no such key; the one that may have been meant.
+    /// There is no such key; with the one that may have been meant.
     Unknown {
         /// The key.
         key: String,
@@ -138,8 +138,8 @@ impl PartitionSettings {
         }
     }
 
-    /// As [`PartitionSettings::check_changes_permitted`], of new files and content, which a link that is being removed does
-    /// not take either; names are removed there.
+    /// Like [`PartitionSettings::check_changes_permitted`], for new files and content, which a link that is being
+    /// removed refuses as well; names can be removed there.
     ///
     /// # Errors
     /// `EROFS`.
@@ -179,7 +179,7 @@ impl PartitionSettings {
         outcome.map_err(SettingError::Value)
     }
 
-    /// Key and value of every setting; those that are not there are left out.
+    /// Returns the key and value of every setting; those that are not there are left out.
     #[must_use]
     pub fn pairs(&self) -> Vec<(&'static str, String)> {
         let always = [
@@ -206,38 +206,38 @@ impl PartitionSettings {
         pairs
     }
 
-    /// Stripe size of a new file with this name, in bytes.
+    /// Returns the stripe size of a new file with this name, in bytes.
     #[must_use]
     pub fn stripe_of(&self, name: &[u8]) -> u32 {
         self.by_rule(name, |rule| rule.stripe).unwrap_or(self.stripe)
     }
 
-    /// Whether a file that gets this name is pinned.
+    /// Returns true if a new file of this name is pinned.
     #[must_use]
     pub fn pins(&self, name: &[u8]) -> bool {
         self.by_rule(name, |rule| rule.pin) == Some(Pin::Yes)
     }
 
-    /// The rule that gives a new file of this name a contract.
+    /// Returns the rule that gives a new file of this name a contract.
     #[must_use]
     pub fn contract_rule(&self, name: &[u8]) -> Option<&Rule> {
         let is_named = |rule: &&Rule| !rule.glob.is_of_paths() && rule.glob.matches(name);
         self.rules.iter().filter(|rule| rule.contract.is_some()).find(is_named)
     }
 
-    /// The rule that gives a new directory of this name a contract, right below the partition's directory.
+    /// Returns the rule that gives a new directory of this name a contract, right below the partition's directory.
     #[must_use]
     pub fn directory_contract_rule(&self, name: &[u8]) -> Option<&Rule> {
         self.rules.iter().filter(|rule| rule.contract.is_some()).find(|rule| rule.glob.matches_below(name))
     }
 
-    /// When content of a file comes from site storage; `path` is from the partition's directory on.
+    /// Returns when content of a file is brought from site storage; `path` is relative to the partition's root.
     #[must_use]
     pub fn read_of(&self, path: &[u8]) -> ReadPolicy {
         self.by_rule(path, |rule| rule.read).unwrap_or(self.read)
     }
 
-    /// When content of a file goes to site storage; `path` is from the partition's directory on.
+    /// Returns when content of a file goes to site storage; `path` is relative to the partition's root.
     #[must_use]
     pub fn write_of(&self, path: &[u8]) -> WritePolicy {
         self.by_rule(path, |rule| rule.write).unwrap_or(self.write)
@@ -280,7 +280,7 @@ fn unless_none<T>(value: &str, read: impl Fn(&str) -> Result<T, String>) -> Resu
     if value == NONE { Ok(None) } else { read(value).map(Some) }
 }
 
-/// A contract that files can be written under.
+/// Returns a contract that files can be written under.
 pub(super) fn contract(value: &str) -> Result<Contract, String> {
     match value.parse()? {
         Contract::Laminated => Err(
@@ -302,7 +302,7 @@ fn capacity(value: &str) -> Result<u64, String> {
     }
 }
 
-/// The key that may have been meant.
+/// Returns the key that may have been meant.
 fn similar(key: &str) -> Option<&'static str> {
     crate::words::similar(key, KEYS.iter().map(|(known, _)| *known))
 }

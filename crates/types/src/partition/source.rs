@@ -1,19 +1,19 @@
-//! What a partition stands in front of.
+//! Sources of partitions.
 
 use std::fmt;
 use std::str::FromStr;
 
 /// Site storage of a partition, as it was written: `/data/set`, `file:///data/set`, or
 /// `s3://bucket/prefix?endpoint=http://host:9000&region=here`, or, as `bivouac link add` writes it,
-/// `bivouac://host:port/name?key=sealed`, with `&read-only` for a key that permits no changes. Names no secrets that others could use: those of object stores come from the
-/// environment, a link's key is encrypted for its own formation.
+/// `bivouac://host:port/name?key=sealed`, with `&read-only` for a key that permits no changes. Names no secrets that
+/// others could use: those of object stores come from the environment, a link's key is encrypted for its own formation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
     text: String,
     site: Site,
 }
 
-/// What it says.
+/// Kind and location of a source.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Site {
     /// A directory of a file system that every node of the partition has mounted.
@@ -25,9 +25,9 @@ pub enum Site {
     S3 {
         /// The bucket.
         bucket: String,
-        /// What their keys begin with; empty, or ends with a slash.
+        /// Prefix of their keys; empty, or ends with a slash.
         prefix: String,
-        /// Where the store is, unless the environment says so.
+        /// Address of the store, unless the environment has it.
         endpoint: Option<String>,
         /// Its region.
         region: Option<String>,
@@ -47,13 +47,13 @@ pub enum Site {
 
 /// The scheme of links.
 const LINK_SCHEME: &str = "bivouac";
-/// In place of the key of a link that is being removed.
+/// Stands for the key of a link that is being removed.
 const DETACHED: &str = "-";
 /// Behind a key that permits no changes.
 const READ_ONLY: &str = "&read-only";
 
 impl Source {
-    /// The source of a link.
+    /// Returns the source of a link.
     ///
     /// # Errors
     /// A sentence about what cannot be an address, a name or a key.
@@ -62,8 +62,8 @@ impl Source {
         format!("{LINK_SCHEME}://{address}/{name}?key={key}{rights}").parse()
     }
 
-    /// The source of a link that is being removed: nothing of it is brought or listed any more. `None` for what is no
-    /// link.
+    /// Returns the source of a link that is being removed: nothing of it is brought or listed any more. `None` for what
+    /// is no link.
     #[must_use]
     pub fn detached(&self) -> Option<Source> {
         let Site::Formation { address, name, .. } = &self.site else { return None };
@@ -88,13 +88,13 @@ impl Source {
         matches!(&self.site, Site::Formation { key, .. } if key == DETACHED)
     }
 
-    /// What it says.
+    /// Returns its kind and location.
     #[must_use]
     pub fn site(&self) -> &Site {
         &self.site
     }
 
-    /// As it was written.
+    /// Returns its text, as it was written.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
@@ -136,7 +136,7 @@ fn directory(path: &str) -> Result<Site, String> {
     }
 }
 
-/// A directory behind a gateway.
+/// Returns a directory behind a gateway.
 fn formation(rest: &str) -> Result<Site, String> {
     let odd = || "is no link; make one with: bivouac link add NAME ADDR:PORT --key-file FILE".to_owned();
     let (place, key) = rest.split_once("?key=").ok_or_else(odd)?;

@@ -20,7 +20,7 @@ owned! {
         /// Values are cut to so many bytes.
         value_max: u32,
     }
-    /// Some records.
+    /// A page of records.
     RecordPage {
         /// In the order of slots and keys.
         records: Vec<ListedRecord>,
@@ -33,7 +33,7 @@ owned! {
         slot: Slot,
         /// Its key.
         key: Vec<u8>,
-        /// Its value, or the front of it.
+        /// Its value, or the beginning of it.
         value: Vec<u8>,
         /// Length of the whole value, in bytes.
         value_len: u32,
@@ -47,7 +47,7 @@ owned! {
         /// Most subfiles of the answer.
         max: u32,
     }
-    /// Some subfiles.
+    /// A page of subfiles.
     SubfilePage {
         /// In an order of their own.
         subfiles: Vec<SubfileFacts>,
@@ -64,20 +64,20 @@ owned! {
         len: u64,
         /// Bytes on the volume, header included.
         allocated: u64,
-        /// What the header says; nothing when it is damaged.
+        /// The header's content; `None` if it is damaged.
         header: Option<HeaderFacts>,
-        /// What is wrong with the header; empty when nothing is.
+        /// The fault of the header; empty if it has none.
         problem: String,
         /// True if it was made and is not there any more.
         lost: bool,
     }
-    /// What a sound header of a subfile says.
+    /// Content of a sound header of a subfile.
     HeaderFacts {
-        /// Where the bytes of the file are.
+        /// Layout of the file.
         layout: Layout,
         /// Epoch of the last cut that the subfile took part in.
         epoch: u32,
-        /// Where the file's targets are, from the base target on.
+        /// Nodes and volumes of the file's targets, from the base target on.
         places: Vec<TargetEntry>,
     }
     /// A part of a subfile that is to be compared with its checksums.
@@ -87,23 +87,23 @@ owned! {
         ino: Ino,
         /// The target that holds the subfile.
         target: TargetIndex,
-        /// Where to begin in its data, in bytes.
+        /// Offset in its data to begin at, in bytes.
         from: u64,
         /// About how much to compare, in bytes.
         bytes: u64,
     }
-    /// What comparing found, in bytes.
+    /// Result of a verification, in bytes.
     #[derive(Default)]
     ScrubDone {
-        /// Where to go on; nothing at the end.
+        /// Offset to go on at; `None` at the end.
         next: Option<u64>,
-        /// What was compared.
+        /// Bytes compared.
         compared: u64,
-        /// What was not known and has checksums now.
+        /// Bytes that had no valid checksums and have them now.
         settled: u64,
-        /// What has no checksums, or is being written by processes themselves.
+        /// Bytes without checksums, or being written by processes directly.
         skipped: u64,
-        /// What is not what was written: from and to, in the subfile's data.
+        /// Damaged ranges: start and end, in the subfile's data.
         wrong: Vec<(u64, u64)>,
     }
     /// Several inodes.
@@ -115,7 +115,7 @@ owned! {
     TouchedInos {
         /// True if the node knows of the watch: a restart forgets it, and so may others' watches.
         known: bool,
-        /// Those whose records, or entries leading to them, were changed since.
+        /// Inodes whose records, or entries leading to them, were changed since.
         touched: Vec<Ino>,
     }
 }

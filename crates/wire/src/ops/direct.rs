@@ -28,7 +28,7 @@ owned! {
         /// True if the subfile reaches as far as everything that was read; what it has not is zeros. Whether all was
         /// written.
         whole: bool,
-        /// How many places were written, from the first, where not all were: the next one failed.
+        /// How many places were written, from the first, if not all were: the next one failed.
         places: u32,
     }
     /// A session of a process. The grant table's descriptor comes with it.
@@ -46,7 +46,7 @@ owned! {
         target: TargetIndex,
         /// To write, or to read only.
         write: bool,
-        /// Where the next access will be in the subfile's data.
+        /// Offset of the next access in the subfile's data.
         offset: u64,
         /// Its length.
         len: u64,
@@ -61,13 +61,13 @@ owned! {
         turn: u32,
         /// The subfile's epoch.
         epoch: u32,
-        /// Where data begins in the subfile's local file.
+        /// Offset of data in the subfile's local file.
         data_at: u64,
         /// True if the subfile may be read.
         reads: bool,
-        /// Where the window begins in which it may be written; offsets of the subfile's data.
+        /// Start of the window that may be written, in the subfile's data.
         from: u64,
-        /// Where the window ends.
+        /// End of the window.
         to: u64,
     }
     /// A wish to write further.
@@ -78,7 +78,7 @@ owned! {
         gate: u32,
         /// Its turn.
         turn: u32,
-        /// Where the next write will be in the subfile's data.
+        /// Offset of the next write in the subfile's data.
         offset: u64,
         /// Its length.
         len: u64,
@@ -105,7 +105,7 @@ owned! {
     InvalidateRequest {
         /// The client, which the asked node's process serves.
         client: ClientId,
-        /// What.
+        /// Items to invalidate.
         what: Vec<Invalidation>,
     }
     /// A file that was made longer through another mount.
@@ -114,10 +114,10 @@ owned! {
         client: ClientId,
         /// The file.
         ino: Ino,
-        /// Its size, in bytes, or less than that by now.
+        /// A size that it had, in bytes; it may be larger by now.
         size: u64,
     }
-    /// What is not to be cached any more: an inode's attributes, or a name in a directory.
+    /// Item to invalidate: an inode's attributes, or a name in a directory.
     Invalidation {
         /// The inode, or the directory.
         ino: Ino,
@@ -128,9 +128,9 @@ owned! {
     Window {
         /// True if it was made wider; the others have a meaning only then.
         widened: bool,
-        /// Where it begins.
+        /// Start of the range.
         from: u64,
-        /// Where it ends.
+        /// End of the range.
         to: u64,
     }
 }

@@ -5,7 +5,7 @@ use bivouac_types::{ClientId, Ino, NodeId};
 /// Last byte that a lock can cover: a range to the end of the file, however long it gets, ends here.
 pub const LOCK_END_MAX: u64 = i64::MAX as u64;
 
-/// Which locks exclude each other: those of one kind.
+/// Kind of a lock. Only locks of one kind conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LockKind {
     /// Byte ranges: `fcntl`, of processes and of open file descriptions.
@@ -14,12 +14,12 @@ pub enum LockKind {
     Whole,
 }
 
-/// What a lock lets others do, or that it is to go.
+/// Mode of a lock, or its removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockMode {
     /// Others may read-lock too.
     Read,
-    /// Nobody else may lock.
+    /// Others may not lock.
     Write,
     /// No lock.
     Unlock,
@@ -31,11 +31,11 @@ codec_enum!(LockMode, "LockMode" { Read = 0, Write = 1, Unlock = 2 });
 /// Of what an owner has locked, and waits for, what is to be unlocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnlockScope {
-    /// What it has locked in the range.
+    /// Its locks in the range.
     Range,
-    /// Everything, since it has closed the file. Who still waits asks again.
+    /// All its locks, since it has closed the file. Requests that wait ask again.
     Owner,
-    /// What was asked for through the open file, since that is no more.
+    /// Requests made through the open file, which has ended.
     Handle,
 }
 codec_enum!(UnlockScope, "UnlockScope" { Range = 0, Owner = 1, Handle = 2 });
@@ -44,11 +44,11 @@ owned! {
     /// A lock of some owner within a client.
     #[derive(Copy)]
     FileLock {
-        /// Which locks it excludes.
+        /// Its kind.
         kind: LockKind,
-        /// What it lets others do.
+        /// Its mode.
         mode: LockMode,
-        /// Whose it is: a process's table of open files, or an open file description.
+        /// Its owner: a process's table of open files, or an open file description.
         owner: u64,
         /// The open file through which it was taken.
         handle: u64,
@@ -66,7 +66,7 @@ owned! {
         ino: Ino,
         /// The lock, or what is to be unlocked.
         lock: FileLock,
-        /// What is to be unlocked.
+        /// The locks to be released.
         scope: UnlockScope,
         /// True if the client holds a lock of the file. A home that knows of none has dropped it, and refuses.
         holds: bool,
@@ -78,7 +78,7 @@ owned! {
     /// A request that may be waiting.
     #[derive(Copy)]
     LockTicket {
-        /// Who waits.
+        /// The client that waits.
         client: ClientId,
         /// The file.
         ino: Ino,
@@ -102,7 +102,7 @@ owned! {
     ListLocksRequest {
         /// True if the client's waiting requests are to be dropped first.
         drop_waits: bool,
-        /// Those behind this one, in the order of files, kinds, owners and first bytes: the last one that is known.
+        /// Return locks after this one, in the order of files, kinds, owners and first bytes: the last that is known.
         after: Option<LockOf>,
     }
     /// Locks of one client.
@@ -125,11 +125,11 @@ owned! {
     /// A request that waits, as its client knows it.
     #[derive(Copy)]
     LockWait {
-        /// What is waited for.
+        /// The lock waited for.
         of: LockOf,
         /// Its number.
         ticket: u64,
-        /// For how long it has been waiting.
+        /// Time that it has waited, in milliseconds.
         waited_ms: u64,
     }
     /// Requests that wait.

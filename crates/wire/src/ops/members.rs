@@ -19,7 +19,7 @@ impl Decode<'_> for Liveness {
 codec_struct!(MembershipUpdate { node, incarnation, liveness });
 
 owned! {
-    /// What a node says of others and of itself.
+    /// Updates of a node about others and itself.
     NewsList {
         /// The news.
         news: Vec<MembershipUpdate>,

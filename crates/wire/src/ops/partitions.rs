@@ -4,30 +4,30 @@ use bivouac_types::{Ino, Layout, PartitionId, PartitionSettings, Placement, Targ
 
 use crate::Partition;
 
-/// What becomes of a partition.
+/// Change of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PartitionChange {
-    /// It is made, with an empty directory as its root.
+    /// Make it, with an empty directory as its root.
     Make {
         /// The directory.
         dir: Ino,
         /// Its targets, as targets of the root partition.
         targets: Vec<TargetIndex>,
-        /// What it is told.
+        /// Its settings.
         settings: PartitionSettings,
     },
-    /// It gets other settings; what cannot be changed is as before.
+    /// Change its settings; what cannot be changed stays.
     Set {
-        /// Which one.
+        /// The partition.
         id: PartitionId,
         /// Version of the settings that these are made from.
         version: u32,
         /// The settings.
         settings: PartitionSettings,
     },
-    /// It is gone, with its directory.
+    /// Remove it, after its directory.
     Remove {
-        /// Which one.
+        /// The partition.
         id: PartitionId,
     },
 }
@@ -39,11 +39,11 @@ codec_enum!(PartitionChange, "change of a partition" {
 });
 
 owned! {
-    /// Which partitions to tell of.
+    /// Selection of partitions.
     ListPartitionsRequest {
         /// This one, or all with a number above `after`.
         only: Option<PartitionId>,
-        /// As above.
+        /// The partition to continue after, unless `only` is given.
         after: PartitionId,
     }
     /// Partitions in the order of their numbers.
@@ -59,12 +59,12 @@ owned! {
         dir: Ino,
         /// The partition that it is in.
         outer: PartitionId,
-        /// What new files get; names the partition that it is to be in.
+        /// Layout of new files; names the partition that it is to be in.
         layout: Layout,
-        /// How their targets are chosen; none leaves that and the rest to the partition.
+        /// Choice of targets; without it, that and the rest are left to the partition.
         placement: Option<Placement>,
     }
-    /// Whose space to tell.
+    /// Selection of the space to report.
     StatFsRequest {
         /// Of the volumes if it is the root partition, otherwise of its part of them.
         partition: PartitionId,

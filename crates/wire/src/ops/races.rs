@@ -52,12 +52,12 @@ owned! {
         /// The events.
         events: Vec<RaceEvent>,
     }
-    /// Which races are wanted.
+    /// Selection of races.
     ListRacesRequest {
         /// Number of races to skip.
         from: u32,
     }
-    /// Some of the races that were found.
+    /// A page of races.
     RacePage {
         /// Time since which races are detected, in milliseconds since 1970.
         since_ms: u64,
@@ -67,7 +67,7 @@ owned! {
         counts: RaceCounts,
         /// The races.
         races: Vec<Race>,
-        /// Where to go on, if there are more.
+        /// The position to continue from, if there are more.
         next: Option<u32>,
     }
 }

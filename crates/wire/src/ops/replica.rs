@@ -86,7 +86,7 @@ pub enum VolumeChange {
 }
 
 impl VolumeChange {
-    /// The file or directory that it changes; of a change of names, the old one.
+    /// Returns the file or directory that it changes; of a change of names, the old one.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -104,7 +104,7 @@ impl VolumeChange {
         }
     }
 
-    /// Number of bytes that come as its payload; `None` if they are more than a message has.
+    /// Returns the number of bytes that come as its payload; `None` if they are more than a message has.
     #[must_use]
     pub fn payload_len(&self) -> Option<usize> {
         match self {

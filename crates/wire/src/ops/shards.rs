@@ -6,7 +6,7 @@ use bivouac_types::{ClientId, Contract, Ino, Layout, NodeId, Placement};
 use crate::{Decode, DecodeError, Encode, Reader};
 
 owned! {
-    /// What new entries get from their directory.
+    /// Attributes that new entries inherit from their directory.
     #[derive(Copy)]
     Inherited {
         /// The set-group-id bit of its mode.
@@ -27,12 +27,12 @@ borrowed! {
     ShardEntry {
         /// The name.
         name: &'a [u8],
-        /// What it leads to.
+        /// The inode that it leads to.
         ino: Ino,
         /// Type bits of that.
         kind: u32,
     }
-    /// Some entries of a shard.
+    /// Entries of a shard.
     InstallShardRequest {
         /// The directory.
         dir: Ino,
@@ -40,7 +40,7 @@ borrowed! {
         tx: u64,
         /// True if this is the first message: the shard is made anew.
         first: bool,
-        /// What new entries get.
+        /// Attributes that new entries inherit.
         inherited: Inherited,
         /// The entries.
         entries: Vec<ShardEntry<'a>>,
@@ -64,11 +64,11 @@ owned! {
         /// Number of its intent.
         tx: u64,
     }
-    /// What a shard adds to its directory's attributes.
+    /// A shard's contribution to its directory's attributes.
     ShardState {
         /// Entries.
         entries: u64,
-        /// Those of them that are directories.
+        /// Subdirectories among them.
         subdirs: u32,
         /// Number of changes so far.
         version: u64,
@@ -82,11 +82,11 @@ owned! {
         /// True if it has; if not, it may have.
         certain: bool,
     }
-    /// What new entries get from now on.
+    /// Attributes that new entries inherit from now on.
     UpdateShardRequest {
         /// The directory.
         dir: Ino,
-        /// What new entries get.
+        /// Attributes that new entries inherit.
         inherited: Inherited,
     }
     /// A directory to be removed.

@@ -2,39 +2,40 @@
 
 use bivouac_types::{Ino, Layout, PartitionId, Slot, TargetIndex, Timestamp};
 
-/// What a target does with the marks of what was written, around a flush.
+/// Change of a target's marks of what was written, around a flush.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlushMark {
-    /// What was written so far is about to be flushed; what is written from now on is told apart.
+    /// A flush begins; what is written from now on is marked apart.
     Begin,
-    /// It is at site storage.
+    /// The content is at site storage.
     Done {
         /// The file's epoch as of when the rest was known.
         epoch: u32,
-        /// What the file is there now, and how much of it is its content.
+        /// The file's object at site storage, and how much of the content is that of the object.
         whence: Whence,
     },
-    /// It is not: it is as it was before.
+    /// The flush failed: marks are as before.
     Failed,
-    /// Nothing is flushed: a range of the subfile is about to be written by a step, and must be here.
+    /// No flush: a step is about to write a range of the subfile, which must be here.
     Known {
         /// The file's epoch as of when that was known.
         epoch: u32,
         /// Whence its content comes.
         whence: Whence,
-        /// Where the range begins in the subfile's data.
+        /// Start of the range in the subfile's data.
         offset: u64,
         /// Its length, in bytes.
         len: u64,
     },
-    /// The file may have changed at site storage: if nothing was written here, no writer of an older epoch may from now on.
+    /// The file may have changed at site storage: if nothing was written here, no writer of an older epoch may from now
+    /// on.
     Close {
         /// The epoch.
         epoch: u32,
-        /// Where the file's bytes are.
+        /// Layout of the file.
         layout: Layout,
     },
-    /// It has changed there, and was closed: what is here is nothing.
+    /// The file has changed there, and was closed: what is here is invalid.
     Drop {
         /// The epoch.
         epoch: u32,
@@ -47,7 +48,7 @@ pub enum FlushMark {
         epoch: u32,
         /// Whence its content comes.
         whence: Whence,
-        /// Where the range begins in the subfile's data.
+        /// Start of the range in the subfile's data.
         offset: u64,
         /// Its length, in bytes.
         len: u64,
@@ -64,15 +65,15 @@ pub enum FlushMark {
 /// Reason why a file is to go to site storage. Its policy says whether it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushTrigger {
-    /// It was written to, and the writer waits.
+    /// A write, whose writer waits.
     Write,
-    /// It was closed.
+    /// A close.
     Close,
-    /// It was synced.
+    /// A sync.
     Sync,
-    /// It has waited.
+    /// Its age.
     Age,
-    /// Its room is needed, whatever the policy says.
+    /// Its space is needed, whatever the policy says.
     Room,
 }
 
@@ -90,39 +91,39 @@ codec_enum!(FlushMark, "mark of a flush" {
 });
 
 owned! {
-    /// How a file at site storage looked.
+    /// Version of a file at site storage.
     SiteVersion {
         /// Its size, in bytes.
         size: u64,
         /// Last change of its content.
         mtime: Timestamp,
-        /// What else tells contents apart.
+        /// Anything else by which versions differ.
         tag: String,
     }
     /// A file at site storage.
     Origin {
         /// Its path there, from the partition's directory.
         path: Vec<u8>,
-        /// How it looked.
+        /// Its version.
         seen: SiteVersion,
     }
-    /// Where content of a file may have to be brought from.
+    /// The object at site storage that content of a file may have to be brought from.
     Whence {
         /// The file at site storage, if it has been there.
         origin: Option<Origin>,
-        /// What is in front of this, in bytes of the file, is the same there unless it was written here.
+        /// End, in bytes of the file, of the range whose content is that of site storage unless it was written here.
         limit: u64,
-        /// Where its bytes are.
+        /// Layout of the file.
         layout: Layout,
         /// Number of times that the file was pinned and unpinned: odd while it is pinned. What is greater is newer.
         pin: u32,
     }
     /// A position among the records of a node.
     ListDirtyRequest {
-        /// What is behind this, in the order of slots and keys.
+        /// Position to continue after, in the order of slots and keys.
         after: Option<(Slot, Vec<u8>)>,
     }
-    /// What a node has of a file that site storage does not have.
+    /// A file with content here that site storage lacks.
     Dirty {
         /// The file or directory.
         ino: Ino,
@@ -131,18 +132,18 @@ owned! {
         /// Reason why it could not be flushed the last time, as far as this node knows; empty otherwise.
         why: String,
     }
-    /// Some of what site storage does not have.
+    /// A page of what site storage lacks.
     DirtyPage {
         /// The files. One may come several times.
         files: Vec<Dirty>,
-        /// Where to go on; nothing at the end.
+        /// Position to continue at; `None` at the end.
         next: Option<(Slot, Vec<u8>)>,
     }
     /// A file that is to be pinned, or not any more.
     PinRequest {
-        /// It.
+        /// The file.
         ino: Ino,
-        /// Which of both.
+        /// True to pin, false to unpin.
         pin: bool,
     }
     /// A position among the files of a node.
@@ -152,25 +153,25 @@ owned! {
     }
     /// A file that is pinned.
     Pinned {
-        /// It.
+        /// The file.
         ino: Ino,
         /// Its partition.
         partition: PartitionId,
         /// Its size, in bytes.
         bytes: u64,
     }
-    /// Some of those that are.
+    /// A page of pinned files.
     PinnedPage {
-        /// They.
+        /// The files.
         files: Vec<Pinned>,
         /// Behind which one to go on; nothing at the end.
         next: Option<Ino>,
     }
     /// A file that is to be brought as a whole.
     BringRequest {
-        /// It.
+        /// The file.
         ino: Ino,
-        /// Where in it to begin, or to go on.
+        /// Offset to begin or to go on at.
         from: u64,
         /// True if it was opened, and its policy decides; otherwise it is brought in any case.
         opened: bool,
@@ -182,7 +183,7 @@ owned! {
         /// The name.
         name: Vec<u8>,
     }
-    /// Where a directory is at site storage.
+    /// Place of a directory at site storage.
     SitePlace {
         /// Its path there, if it has been there.
         path: Option<Vec<u8>>,
@@ -190,25 +191,25 @@ owned! {
         dir: Ino,
         /// Its name there.
         name: Vec<u8>,
-        /// What was seen under the name that was asked for.
+        /// Version seen under the requested name.
         seen: Option<SiteVersion>,
-        /// What that is here, or is about to be: the inode that it was brought as, or flushed from.
+        /// Inode that this is here, or is about to be: it was brought as that, or flushed from it.
         by: Option<Ino>,
     }
     /// A file that is to go to site storage.
     FlushHereRequest {
-        /// It.
+        /// The file.
         ino: Ino,
-        /// What the occasion is.
+        /// The reason of the flush.
         occasion: FlushTrigger,
         /// The flush that was begun before, if one was; otherwise 0.
         job: u64,
     }
     /// A fence before all changes.
     FenceRequest {
-        /// Who holds it.
+        /// Token of the process that holds it.
         token: u64,
-        /// For how long from now on, in milliseconds; 0 lifts it.
+        /// Time from now on, in milliseconds; 0 ends it.
         hold_ms: u32,
     }
     /// Names that site storage had in a directory.
@@ -222,30 +223,30 @@ owned! {
     SeenName {
         /// The name.
         name: Vec<u8>,
-        /// How the file looked.
+        /// The file's version.
         seen: SiteVersion,
     }
-    /// Such names, in their order.
+    /// A page of such names, in order.
     SeenPage {
         /// The names.
         names: Vec<SeenName>,
         /// True if none follows.
         end: bool,
     }
-    /// What site storage has under a name now.
+    /// Records the version that site storage has under a name now.
     NoteSeenRequest {
         /// The directory.
         dir: Ino,
         /// The name.
         name: Vec<u8>,
-        /// How the file looks; nothing if there is none any more, or another is about to take its place.
+        /// The file's version; `None` if it is gone, or about to be replaced.
         seen: Option<SiteVersion>,
-        /// What that is here, or is about to be; nothing if there is none any more.
+        /// Inode that this is here, or is about to be; `None` if it is gone.
         by: Option<Ino>,
     }
     /// A file that is to have all of its content here, since another takes its place at site storage.
     OwnRequest {
-        /// It.
+        /// The file.
         ino: Ino,
         /// The place: if its content does not come from there, nothing is to be done.
         origin: Origin,
@@ -254,13 +255,13 @@ owned! {
     }
     /// A file, directory or link that is to go to site storage.
     FlushRequest {
-        /// It.
+        /// The file.
         ino: Ino,
         /// The directory that it is in.
         dir: Ino,
         /// The path that it is to have there.
         path: Vec<u8>,
-        /// What was last seen at that path.
+        /// Version last seen at that path.
         seen: Option<SiteVersion>,
         /// Overwrite whatever is there.
         force: bool,
@@ -269,17 +270,17 @@ owned! {
         /// The flush that was begun before, if one was; otherwise 0.
         job: u64,
     }
-    /// How far a flush is.
+    /// Progress of a flush.
     FlushState {
         /// True if it is over.
         done: bool,
-        /// Its number, to ask again with.
+        /// Its number, for repeating the request.
         job: u64,
         /// Bytes moved so far.
         moved: u64,
-        /// How it looks at site storage, if it is there now and was not before.
+        /// Its version at site storage, if it is there now and was not before.
         version: Option<SiteVersion>,
-        /// What site storage could not keep: sentences.
+        /// Sentences about what site storage could not keep.
         lost: Vec<String>,
     }
     /// Marks of one subfile.
@@ -288,7 +289,7 @@ owned! {
         ino: Ino,
         /// The target that holds the subfile.
         target: TargetIndex,
-        /// What to do.
+        /// The change.
         mark: FlushMark,
     }
     /// Parts of a file that are to be written to its temporary file at site storage.
@@ -297,13 +298,13 @@ owned! {
         ino: Ino,
         /// The target whose parts these are.
         target: TargetIndex,
-        /// Its origin, and where its bytes are.
+        /// Its origin and layout.
         whence: Whence,
         /// Path of the file at site storage.
         path: Vec<u8>,
         /// Size of the whole, in bytes.
         size: u64,
-        /// What the source calls the file in the making.
+        /// The source's name for the upload.
         token: String,
         /// The first part that is still to be written, as a number of a stripe of the subfile.
         from: u64,
@@ -312,7 +313,7 @@ owned! {
     }
     /// Names that were deleted here and are to be deleted at site storage.
     MirrorRequest {
-        /// One of them alone: a directory, and the name in it; if the write policy says now.
+        /// Only this one: a directory, and a name in it; if the write policy says so now.
         only: Option<(Ino, Vec<u8>)>,
         /// Otherwise those of a partition that are below a path there, or all.
         below: Option<(PartitionId, Vec<u8>)>,
@@ -336,29 +337,29 @@ owned! {
         /// True if it is a directory with something in it.
         filled: bool,
     }
-    /// What came of it.
+    /// Result of repeating deletions.
     MirrorPage {
         /// Names that were deleted.
         done: u64,
         /// Names that were not.
         left: Vec<Removal>,
-        /// Where to go on; nothing at the end.
+        /// Position to continue at; `None` at the end.
         next: Option<(Slot, Vec<u8>)>,
     }
     /// A part that site storage has.
     FlushedPart {
-        /// Where in the file.
+        /// Offset in the file.
         offset: u64,
         /// Its length, in bytes.
         len: u64,
-        /// What the source calls it, or a digest.
+        /// Its name at the source, or a digest.
         tag: String,
     }
     /// Parts that were written, and are durable unless the source makes them so for all nodes.
     FlushedParts {
-        /// They.
+        /// The parts.
         parts: Vec<FlushedPart>,
-        /// Where to go on; nothing at the end.
+        /// Position to continue at; `None` at the end.
         next: Option<u64>,
     }
 }

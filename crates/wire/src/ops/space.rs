@@ -2,16 +2,16 @@
 
 use bivouac_types::{Ino, Layout, OpenId, TargetIndex};
 
-/// What becomes of a range of a subfile.
+/// Change of the space of a range of a subfile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpaceKind {
-    /// It gets bytes of the volume; content stays.
+    /// Allocate space; content stays.
     Reserve,
-    /// It becomes a hole.
+    /// Make it a hole.
     Punch,
-    /// It becomes zeros that have their bytes.
+    /// Make it zeros with allocated space.
     Zero,
-    /// What was reserved under the same ticket, and not used since, is given back.
+    /// Free what was reserved under the same ticket and not used since.
     TakeBack,
 }
 
@@ -30,7 +30,7 @@ owned! {
         gid: u32,
         /// True if it may get a name later.
         linkable: bool,
-        /// Which open of the client this is.
+        /// Number of the open among the client's.
         open: OpenId,
         /// A target on the asking node, for local placement.
         near: Option<TargetIndex>,
@@ -45,7 +45,7 @@ owned! {
         layout: Layout,
         /// The epoch that the asker knows.
         epoch: u32,
-        /// What becomes of it.
+        /// The change.
         kind: SpaceKind,
         /// Offset in the subfile's data.
         offset: u64,
@@ -69,7 +69,7 @@ owned! {
     FoundData {
         /// Its start and end in the subfile's data; equal if there is none.
         start: u64,
-        /// As above.
+        /// The end of the data.
         end: u64,
         /// The subfile's epoch; 0 without one.
         epoch: u32,
@@ -80,7 +80,7 @@ owned! {
         from: Ino,
         /// Offset in its subfile's data.
         from_offset: u64,
-        /// Its epoch, as the asker knows it.
+        /// Its epoch, as known to the sender.
         from_epoch: u32,
         /// The file to write.
         to: Ino,
@@ -88,7 +88,7 @@ owned! {
         target: TargetIndex,
         /// Layout of the file to write.
         layout: Layout,
-        /// Its epoch, as the asker knows it.
+        /// Its epoch, as known to the sender.
         epoch: u32,
         /// Offset in its subfile's data.
         offset: u64,
@@ -115,7 +115,7 @@ owned! {
         /// The epoch that the write was made in.
         epoch: u32,
     }
-    /// What was counted of a file.
+    /// Result of counting a file's space.
     CountRequest {
         /// The inode.
         ino: Ino,

@@ -25,8 +25,8 @@ owned! {
         ino: Ino,
         /// Number of the call; later calls of a client have higher numbers.
         call: u64,
-        /// True if the client, or an earlier process of it, has done part of the call already: as long as it has the tokens,
-        /// nobody else comes first.
+        /// True if the client, or an earlier process of it, has done part of the call already: as long as it has the
+        /// tokens, nobody else comes first.
         renews: bool,
         /// The use that is to be made of them.
         mode: TokenMode,
@@ -145,7 +145,7 @@ owned! {
     ReclaimedTokens {
         /// The life of the home.
         life: u64,
-        /// From now on they are of this grant.
+        /// They belong to this grant from now on.
         serial: u64,
         /// The tokens that are left.
         tokens: Vec<FileToken>,

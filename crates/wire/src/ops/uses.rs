@@ -1,4 +1,4 @@
-//! How files were used: what clients tell homes, and homes tell who asks.
+//! Uses of files: reports of clients to homes, and of homes to whoever asks.
 
 use bivouac_record::{Bin, Counts, History, HistoryInterval, MINUTES, Pattern, SECONDS};
 use bivouac_types::limits::{PROGRAM_LEN_MAX, USE_PROCESSES_MAX};
@@ -13,26 +13,26 @@ owned! {
         ino: Ino,
         /// The process, on its host.
         pid: u32,
-        /// What it runs, as the kernel names it.
+        /// Its program, as the kernel names it.
         program: Program,
-        /// How long ago it began with it, in milliseconds. Clocks of hosts differ, so no times are told.
+        /// Age of the first use, in milliseconds. Clocks of hosts differ, so no times are sent.
         first_ago_ms: u64,
-        /// How long ago it was at it last.
+        /// Age of the last use, in milliseconds.
         last_ago_ms: u64,
-        /// What it did.
+        /// Its accesses.
         pattern: Pattern,
     }
 }
 
-/// What a process runs: at most [`PROGRAM_LEN_MAX`] bytes.
+/// Name of a process's program: at most [`PROGRAM_LEN_MAX`] bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program(pub Vec<u8>);
 
 owned! {
-    /// How a node's files were used. Times are milliseconds since its first daemon was started.
+    /// Uses of a node's files. Times are milliseconds since its first daemon was started.
     #[derive(Default)]
     UseTable {
-        /// For how long it has looked.
+        /// Time covered, in milliseconds.
         uptime_ms: u64,
         /// Files.
         files: Vec<FileUse>,
@@ -51,19 +51,19 @@ owned! {
     HistoryRequest {
         /// Of requests that the node served; else of programs with files whose home it is.
         served: bool,
-        /// How far back, in milliseconds.
+        /// Time to cover, back from now, in milliseconds.
         back_ms: u64,
     }
-    /// What was done when. Times are as in [`UseTable`]. Of requests, `read` are bytes that went with answers, `written`
-    /// those that came, and `spent_ns` is how long they took.
+    /// History. Times are as in [`UseTable`]. Of requests, `read` are bytes of replies, `written` those of requests,
+    /// and `spent_ns` is their duration.
     #[derive(Default)]
     HistoryTable {
-        /// For how long it has looked.
+        /// Time covered, in milliseconds.
         uptime_ms: u64,
-        /// What was done.
+        /// The history.
         history: History,
     }
-    /// How a file was used.
+    /// Use of a file.
     FileUse {
         /// The file.
         ino: Ino,
@@ -73,36 +73,36 @@ owned! {
         partition: PartitionId,
         /// Its stripe, in bytes.
         stripe: u32,
-        /// Who used it, each process as a number of its own; not more than [`USE_PROCESSES_MAX`].
+        /// Its users, each process as a number of its own; [`USE_PROCESSES_MAX`] at most.
         users: Vec<u64>,
-        /// When it was used first.
+        /// Time of its first use.
         first_ms: u64,
-        /// When it was used last.
+        /// Time of its last use.
         last_ms: u64,
-        /// When it was read first, and written last, if it was; as far as that is told apart.
+        /// Time of the first read and of the last write, if there were any and they are known separately.
         read_from_ms: Option<u64>,
         /// See there.
         written_until_ms: Option<u64>,
-        /// From the first use to the last of each process, all together.
+        /// Sum over all processes of the time from first to last use.
         held_ms: u64,
         /// Reads and writes that came through mounts.
         mounted: u64,
-        /// What was done.
+        /// Accesses.
         pattern: Pattern,
     }
-    /// What a process did.
+    /// Use by a process.
     ProcessUse {
         /// Its client.
         client: ClientId,
         /// The process, on the client's host.
         pid: u32,
-        /// What it runs.
+        /// Its program.
         program: Program,
-        /// When it did something first.
+        /// Time of its first use of any file.
         first_ms: u64,
-        /// When it did something last.
+        /// Time of its last use of any file.
         last_ms: u64,
-        /// What it did.
+        /// Its accesses.
         pattern: Pattern,
     }
 }
@@ -111,8 +111,8 @@ owned! {
 const NUMBERED: u64 = 1 << 63;
 
 impl CloseRequest {
-    /// What a request with uses is told apart by, made of a number of the client's opens: one that comes twice is noted
-    /// once.
+    /// Returns the id of a request with uses, made of a number of the client's opens, so that a retransmission is
+    /// counted once.
     #[must_use]
     pub fn id(number: OpenId) -> OpId {
         OpId(number.0 | NUMBERED)
@@ -133,7 +133,7 @@ impl FileUse {
         self.users.len() > 1 && read.zip(written).is_some_and(|(read, written)| read < written)
     }
 
-    /// One user more, of those that are told apart.
+    /// Adds a user, up to [`USE_PROCESSES_MAX`].
     pub fn add_user(&mut self, user: u64) {
         if self.users.len() < USE_PROCESSES_MAX && !self.users.contains(&user) {
             self.users.push(user);

@@ -1,4 +1,4 @@
-//! One line of a log: who wrote it, when, how severe it is, and what it says.
+//! A line of a log: its writer, time, level and text.
 
 use std::borrow::Cow;
 
@@ -14,9 +14,9 @@ use crate::options::LogLevel;
 pub struct LogLine<'a> {
     pub by: &'a str,
     line: &'a str,
-    /// What it says, if it was written as an event with its fields.
+    /// Its content, if it was written as an event with fields.
     event: Option<Event>,
-    /// How severe it is; what goes on with a line is as that is.
+    /// Its level. A continuation has the level of the line that it continues.
     level: Option<LogLevel>,
 }
 
@@ -39,7 +39,7 @@ pub struct Parsed<'a> {
     text: String,
 }
 
-/// All lines by their time, those without one behind the line that they go on from.
+/// Returns all lines by their time, those without one behind the line that they go on from.
 pub fn merged(logs: &[(String, Vec<String>)]) -> Vec<LogLine<'_>> {
     let mut all = Vec::new();
     for (by, lines) in logs {
@@ -71,12 +71,12 @@ impl LogLine<'_> {
         self.level.zip(level).is_none_or(|(own, wanted)| own <= wanted)
     }
 
-    /// As people read it.
+    /// Returns it in the form for people.
     pub fn plain(&self) -> Cow<'_, str> {
         self.event.as_ref().map_or(Cow::Borrowed(self.line), |event| Cow::Owned(event.plain()))
     }
 
-    /// As programs read it.
+    /// Returns it in the form for programs.
     pub fn parsed(&self) -> Parsed<'_> {
         match &self.event {
             Some(event) => Parsed {
@@ -97,7 +97,7 @@ impl LogLine<'_> {
         }
     }
 
-    /// Of a line for people: who it was is known by the name of the log.
+    /// Returns a line for people, parsed: who it was is known by the name of the log.
     fn parsed_plain(&self) -> Parsed<'_> {
         let (by, host) = self.by.split_once('@').map_or((self.by, None), |(by, host)| (by, Some(host)));
         let node = node_of(by);
@@ -116,7 +116,7 @@ impl LogLine<'_> {
     }
 }
 
-/// The time that a line begins with: digits and their signs, so that texts are ordered as times.
+/// Returns the time that a line begins with: digits and their signs, so that texts are ordered as times.
 fn stamp(line: &str) -> Option<&str> {
     let first = line.split(' ').next()?;
     let is_time = first.len() >= 20 && first.ends_with('Z') && first.as_bytes().get(10) == Some(&b'T');

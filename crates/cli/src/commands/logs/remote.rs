@@ -8,7 +8,7 @@ use bivouac_types::{FsResult, NodeId};
 
 use super::{begin_of, node_of, whole_lines};
 
-/// Where each log was read to, by the first node of its host and by its name.
+/// Positions up to which logs were read, by the first node of their host and by name.
 type ReadPositions = BTreeMap<(NodeId, String), u64>;
 
 /// The logs of a formation's other hosts.
@@ -16,17 +16,17 @@ pub struct RemoteLogs {
     hosts: Hosts,
     client: Client,
     seen: ReadPositions,
-    /// What there was at the first look.
+    /// Logs found at the first look.
     names: Vec<String>,
     /// Hosts of which it was said that they do not answer.
     silent: BTreeSet<String>,
 }
 
-/// What was added to a log.
+/// Bytes appended to a log.
 struct AppendedLog {
     name: String,
     key: (NodeId, String),
-    /// Where it begins.
+    /// Position of the first.
     begin: u64,
     bytes: Vec<u8>,
     /// True if it begins within a line.
@@ -34,7 +34,7 @@ struct AppendedLog {
 }
 
 impl RemoteLogs {
-    /// Of these hosts; who does not answer is named.
+    /// Creates the logs of these hosts; who does not answer is named.
     pub fn of(hosts: Hosts, client: Client) -> RemoteLogs {
         let (seen, names, silent) = (ReadPositions::new(), Vec::new(), BTreeSet::new());
         let mut all = RemoteLogs { hosts, client, seen, names, silent };
@@ -50,12 +50,13 @@ impl RemoteLogs {
         all
     }
 
-    /// What they are called.
+    /// Returns the names of the logs.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }
 
-    /// Whole lines that were added to each since the last time, of the last `most` bytes the first time.
+    /// Returns the whole lines that were added to each log since the last time, of the last `most` bytes the first
+    /// time.
     pub fn read(&mut self, most: u64, wants: impl Fn(&str) -> bool + Sync) -> Vec<(String, Vec<String>)> {
         let seen = &self.seen;
         let found = self.hosts.each(&self.client, |host| added(host, seen, most, &wants));
@@ -87,7 +88,7 @@ impl RemoteLogs {
     }
 }
 
-/// Nodes have numbers that no other host has; the rest is told apart by host.
+/// Returns a log's name as it is shown. Nodes have numbers that no other host has; the rest is told apart by host.
 fn shown(name: &str, host: &str) -> String {
     if node_of(name).is_some() { name.to_owned() } else { format!("{name}@{host}") }
 }

@@ -1,5 +1,5 @@
-//! Nodes that share a process: what they ask of each other is a function call, as a request of a mount to its own node is.
-//! Over sockets, each of a thousand nodes that talks to all others would be a million connections.
+//! Nodes that share a process: what they ask of each other is a function call, as a request of a mount to its own node
+//! is. Over sockets, each of a thousand nodes that talks to all others would be a million connections.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
@@ -18,16 +18,16 @@ use super::DaemonContext;
 pub struct HostPeers(BTreeMap<NodeId, OnceLock<Weak<Node>>>);
 
 impl HostPeers {
-    /// Those that will be there.
+    /// Creates the table of nodes that will be in this process.
     pub fn new(nodes: impl Iterator<Item = NodeId>) -> HostPeers {
         HostPeers(nodes.map(|node| (node, OnceLock::new())).collect())
     }
 
-    /// They are there. Nobody has asked anybody before.
+    /// Sets the nodes, before any request between them.
     pub fn meet<'n>(&self, nodes: impl Iterator<Item = (NodeId, &'n Arc<Node>)>) {
         for (id, node) in nodes {
             if let Some(place) = self.0.get(&id) {
-                // Told once.
+                // Set once.
                 let _ = place.set(Arc::downgrade(node));
             }
         }

@@ -1,4 +1,4 @@
-//! Which processors a daemon runs on: those near to its volumes, where a host has several parts and several daemons.
+//! Processors of a daemon: those near its volumes, if a host has several parts and several daemons.
 
 use bivouac_launch::Environment;
 use bivouac_launch::handover::DaemonConfig;
@@ -23,7 +23,8 @@ pub fn settle(here: &Environment, config: &DaemonConfig, map: &FormationMap) {
     }
 }
 
-/// Of those that this process may use; `false` if none of them is.
+/// Keeps this process on those processors near to its volumes that it may use; returns `false` if it may use none of
+/// them.
 fn keep_on(near: &NumaPlacement) -> rustix::io::Result<bool> {
     let allowed = sched_getaffinity(None)?;
     let Some(wanted) = among(&allowed, near) else { return Ok(false) };

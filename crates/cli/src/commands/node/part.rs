@@ -1,4 +1,4 @@
-//! One node of a daemon, and the mounts that it serves.
+//! A node of a daemon, and the mounts that it serves.
 
 use std::fs::File;
 use std::ops::Range;
@@ -34,15 +34,15 @@ use super::host_peers::peers_of;
 use super::{DaemonContext, failed};
 use crate::failure::Failure;
 
-/// How long a new daemon waits for each direct access that is under way.
+/// Longest wait of a new daemon for each direct access under way.
 const ACCESS_WAIT: Duration = Duration::from_millis(100);
 
 /// Pause before a node is told again who its backup is.
 const BACKUP_PAUSE: Duration = Duration::from_secs(1);
 
-/// One node.
+/// A node.
 pub struct Part {
-    /// Which.
+    /// Its number.
     pub id: NodeId,
     /// Its server side.
     pub node: Arc<Node>,
@@ -104,7 +104,7 @@ impl PagePool for Pages {
     }
 }
 
-/// What a mount's client and the kernel that it answers cache, while the mount is there.
+/// Caches of a mount's client and of its kernel, as long as the mount exists.
 struct KernelCaches(Weak<Mount<Client>>);
 
 impl Cache for KernelCaches {
@@ -239,8 +239,8 @@ impl Part {
         }
     }
 
-    /// Seals the replicas that this node has of another node's volumes, and tells the supervisor where they are once the
-    /// other node's former daemon serves nothing any more.
+    /// Seals the replicas that this node has of another node's volumes, and tells the supervisor where they are once
+    /// the other node's former daemon serves nothing any more.
     pub fn seal(&self, handover: &Arc<Handover>, node: NodeId, epoch: u32) {
         let (service, told) = (Arc::<Node>::clone(&self.node), Arc::clone(handover));
         let tell = move |outcome: Result<Vec<PathBuf>, String>| {
@@ -322,7 +322,7 @@ impl Part {
         }
     }
 
-    /// Where processes of this machine find the formation: beside the socket of this node.
+    /// Returns where processes of this machine find the formation: beside the socket of this node.
     fn place(&self, shared: &DaemonContext) -> Option<Arc<FormationPlace>> {
         let node = shared.map.nodes.get(usize::from(self.id.0))?;
         let directory = Path::new(&node.unix_path).parent()?.to_owned();
@@ -356,7 +356,7 @@ fn stays_refused(error: &FsError) -> bool {
     matches!(error.errno(), Errno::ESTALE | Errno::EINVAL | Errno::EOPNOTSUPP)
 }
 
-/// Header of a request that a daemon makes of its own node.
+/// Returns the header of a request that a daemon makes of its own node.
 fn own_request() -> Frame {
     Frame::request(0, OpId(0), ClientId(0), 0)
 }
@@ -406,7 +406,7 @@ fn config_of(shared: &DaemonContext, share: &NodeShare, liveness: &Arc<LivenessT
     }
 }
 
-/// The switch of each node, as a number.
+/// Returns the switch of each node, as a number.
 fn switches(shared: &DaemonContext) -> Vec<Option<u16>> {
     let Some(domains) = &shared.config.domains else { return Vec::new() };
     let switches = domains.switches();

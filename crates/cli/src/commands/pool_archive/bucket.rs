@@ -19,7 +19,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// What a URL names.
+    /// Parses a URL of a bucket.
     pub fn parse(text: &str) -> Result<Bucket, String> {
         let url: Source = text.parse()?;
         match url.site() {
@@ -34,13 +34,13 @@ impl Bucket {
         }
     }
 
-    /// The objects below a name in it.
+    /// Returns the objects below a name in it.
     fn below(&self, name: &str) -> Result<S3Source, Failure> {
         let prefix = format!("{}{name}/", self.place.prefix);
         S3Source::open(&S3Location { prefix, ..self.place.clone() }, &environment::objects()).map_err(refused)
     }
 
-    /// The URL of what has a name in it.
+    /// Returns the URL of what has a name in it.
     fn url_of(&self, name: &str) -> String {
         let text = self.url.as_str();
         let (place, said) = text.split_at(text.find('?').unwrap_or(text.len()));
@@ -93,7 +93,8 @@ impl Bucket {
     }
 }
 
-/// Places that are none are the user's, before anything is asked.
+/// Returns the failure for an error of the source. Places that are none are the user's mistake, found before anything
+/// is asked.
 fn refused(error: SourceError) -> Failure {
     Failure::new(if error.cause() == Cause::BadName { 2 } else { 1 }, error)
 }

@@ -11,7 +11,7 @@ use bivouac_stage::{CopyOptions, NoProgress, Summary, copy_tree, remove_tree};
 use super::{ArchiveRequest, CompletedArchive, SIGNS, is_signs, unless_interrupted};
 use crate::failure::Failure;
 
-/// What a copy is called until it is whole and compared.
+/// Suffix of a copy until it is complete and verified.
 const NEW: &str = ".new";
 
 /// Copies a pool into an archive, beside what is there until all of it is.
@@ -37,7 +37,7 @@ pub fn put(to: &Path, asked: &ArchiveRequest<'_>) -> Result<CompletedArchive, Fa
     Ok(CompletedArchive { summary, place: copy.into_os_string().into_encoded_bytes() })
 }
 
-/// A whole tree, verified; interrupted by a signal, with nothing unfinished left.
+/// Returns a whole tree, verified; interrupted by a signal, with nothing unfinished left.
 pub fn copied(from: &Path, to: &Path) -> Result<Summary, Failure> {
     let left = |error| Failure::new(1, format_args!("{}: {error}; check its path", to.display()));
     remove_left(to).map_err(left)?;
@@ -53,8 +53,8 @@ pub fn copied(from: &Path, to: &Path) -> Result<Summary, Failure> {
     Ok(summary)
 }
 
-/// Nothing is written into a copy that is there: killed in the middle, that would be neither the old one nor the new
-/// one.
+/// Replaces a copy by a fresh one. An existing copy is never written into: killed in the middle, it would be neither
+/// the old one nor the new one.
 fn put_in_place(fresh: &Path, copy: &Path) -> std::io::Result<()> {
     remove_if_any(copy)?;
     std::fs::rename(fresh, copy)?;

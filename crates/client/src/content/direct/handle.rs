@@ -1,4 +1,4 @@
-//! One subfile that this process reads and writes itself.
+//! A subfile that this process reads and writes itself.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,17 +14,17 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::AccessKind;
 
-/// Most buffers that the kernel takes in one call (`IOV_MAX`).
+/// Most buffers in one call (`IOV_MAX`).
 const SLICES_MAX: usize = 1024;
 
-/// Why an access was not made directly.
+/// Reason why an access was not made directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectError {
-    /// The grant is over; another one may be had.
+    /// The grant has ended; another one may be granted.
     Over,
-    /// The window ends before the write does.
+    /// The window ends before the access does.
     Outside,
-    /// The system refused; a message tells why.
+    /// The system refused; a message gets the error.
     Refused,
 }
 
@@ -35,21 +35,21 @@ pub struct Handle {
     file: OwnedFd,
     number: u32,
     gate: Gate,
-    /// Its lock shows the daemon that this process lives.
+    /// Its lock shows the daemon that this process is alive.
     session: Arc<Session>,
     epoch: u32,
-    /// Where data begins in the file.
+    /// Offset of data in the file.
     data_at: u64,
     in_memory: bool,
     reads: bool,
     from: AtomicU64,
     to: AtomicU64,
-    /// Threads of this process against each other: a read sees all of a write or nothing.
+    /// Orders threads of this process: a read sees all of a write or nothing.
     threads: RwLock<()>,
     _counted: Counted,
 }
 
-/// Counts handles: each is an open file of the program.
+/// Counts handles, each of which is an open file of the program.
 #[derive(Debug)]
 struct Counted(Arc<AtomicUsize>);
 
@@ -67,7 +67,8 @@ impl Drop for Counted {
 }
 
 impl Handle {
-    /// What was granted; `None` if its descriptor did not come, because the program has too many files open.
+    /// Creates the handle of a grant; `None` if no descriptor came with it, because the process has too many files
+    /// open.
     pub fn new(
         node: NodeId,
         session: Arc<Session>,
@@ -77,6 +78,7 @@ impl Handle {
     ) -> Option<Handle> {
         let gate = session.gate(grant.gate, grant.turn)?;
         let Some(file) = file else {
+            // The daemon must not wait for a process that cannot use its grant.
             gate.close();
             return None;
         };
@@ -102,7 +104,7 @@ impl Handle {
         self.node
     }
 
-    /// Number and turn of its gate.
+    /// Returns number and turn of its gate.
     pub fn gate(&self) -> (u32, u32) {
         (self.number, self.gate.turn())
     }
@@ -111,12 +113,13 @@ impl Handle {
         self.session.index()
     }
 
-    /// The subfile's epoch as long as the grant lasts.
+    /// Returns the subfile's epoch, which does not change while the grant lasts.
     pub fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// Whether it was not over when last seen, and is this process's.
+    /// Returns true if the grant had not ended when last looked at, and is this process's, not that of one that forked
+    /// it.
     pub fn is_open(&self) -> bool {
         self.session.is_own() && !self.gate.is_closed()
     }
@@ -128,37 +131,38 @@ impl Handle {
         }
     }
 
-    /// Whether the blocks of what it reads have checksums, which it does not compare.
+    /// Returns true if the blocks that it reads have checksums, which it does not compare.
     pub fn is_summed(&self) -> bool {
         self.data_at >= SUMMED_DATA_AT
     }
 
-    /// The same for writing only.
+    /// Returns the handle for writing only.
     pub fn without_reads(self) -> Handle {
         let mut handle = self;
         handle.reads = false;
         handle
     }
 
-    /// The window grows only, and all of it may be written: its ends need not be seen together.
+    /// Widens the window. It only grows, and all of it may be written, so that its ends need not be read together.
     pub fn set_window(&self, window: &Window) {
         self.from.fetch_min(window.from, Ordering::Relaxed);
         self.to.fetch_max(window.to, Ordering::Relaxed);
     }
 
-    /// Ends its use, and waits for the threads that are at it.
+    /// Closes the gate, and waits for the threads inside.
     pub fn retire(&self) {
         self.gate.close();
         drop(self.threads.write());
     }
 
-    /// Reads data from `offset` on; the number of bytes, less than wanted at the end of the subfile.
+    /// Reads data from `offset` on; returns the number of bytes, less than wanted at the end of the subfile.
     pub fn read(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, DirectError> {
         let _with_others = self.threads.read();
         self.read_inside(offset, into)
     }
 
-    /// The same, without waiting for a disk or another thread: what would have to is `None`, or less than there is.
+    /// Like [`Handle::read`], without waiting for a disk or another thread. Returns `None` if it would have to, or
+    /// fewer bytes than there are.
     pub fn read_at_once(&self, offset: u64, into: &mut [u8]) -> Option<usize> {
         let _with_others = self.threads.try_read()?;
         let mut into = [IoSliceMut::new(into)];
@@ -173,6 +177,7 @@ impl Handle {
     fn read_inside(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, DirectError> {
         let _inside = self.gate.enter().ok_or(DirectError::Over)?;
         let (mut rest, mut done) = (into, 0);
+        // Without empty parts in front: 0 bytes read into those would look like the end.
         IoSliceMut::advance_slices(&mut rest, 0);
         while !rest.is_empty() {
             let count = rest.len().min(SLICES_MAX);
@@ -190,7 +195,7 @@ impl Handle {
         Ok(done)
     }
 
-    /// Shows a range of the data of a subfile in memory where it lies; `Refused` if that cannot be.
+    /// Shows a range of the data of a subfile in memory, in place. `Refused` if it cannot be mapped.
     pub fn show(
         &self,
         wish: AccessKind,
@@ -205,14 +210,14 @@ impl Handle {
                 Ok(())
             });
         }
-        // Who may read is alone, or among readers: nobody writes meanwhile.
+        // A grant to read excludes writers: nobody writes meanwhile.
         let _with_others = self.threads.read();
         let _inside = self.gate.enter().ok_or(DirectError::Over)?;
         show(ReadOnlyPages::map(file, at, len).ok().flatten().ok_or(DirectError::Refused)?.bytes());
         Ok(())
     }
 
-    /// Writes all of the data at `offset`. When it is refused, parts may have been written.
+    /// Writes all of the data at `offset`. On failure parts may have been written.
     pub fn write(&self, offset: u64, len: u64, data: &mut [IoSlice<'_>]) -> Result<(), DirectError> {
         self.write_within(offset, len, || {
             let (mut rest, mut at) = (data, self.data_at.saturating_add(offset));
@@ -233,13 +238,13 @@ impl Handle {
         })
     }
 
-    /// Whether the subfile is in memory, so that it can be mapped.
+    /// Returns true if the subfile is in memory, so that it can be mapped.
     pub fn is_in_memory(&self) -> bool {
         self.in_memory
     }
 
-    /// Writes places, each with its offset, within `len` bytes from `offset` on, of which each page has a part of one.
-    /// When it is refused, parts may have been written.
+    /// Writes places, each with its offset, within `len` bytes from `offset` on, where each page has a part of one. On
+    /// failure parts may have been written.
     pub fn write_mapped<'d>(
         &self,
         offset: u64,
@@ -258,7 +263,7 @@ impl Handle {
         })
     }
 
-    /// Has something written inside of the window and the gate, with no other thread beside it.
+    /// Calls `write` within window and gate, with no other thread inside.
     fn write_within(
         &self,
         offset: u64,
@@ -271,6 +276,7 @@ impl Handle {
         if offset < self.from.load(Ordering::Relaxed) || end > self.to.load(Ordering::Relaxed) {
             return Err(DirectError::Outside);
         }
+        // Before the first byte, so that the mark is there also if this process is killed while it writes.
         self.gate.mark_written(offset, len);
         write()
     }
@@ -278,7 +284,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // In a child the gate is the parent's.
+        // In a forked child the gate is the parent's.
         if self.session.is_own() {
             self.gate.close();
         }

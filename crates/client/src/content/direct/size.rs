@@ -1,5 +1,5 @@
-//! Sizes that homes on this machine lend: a process that makes a file longer tells it in memory, by no message. See
-//! docs/decisions/0003-file-size.md.
+//! Sizes that homes on this machine lend: a process that makes a file longer raises the size in shared memory, without
+//! a message. See docs/decisions/0003-file-size.md.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -15,20 +15,20 @@ use parking_lot::Mutex;
 use super::{Direct, SHARDS};
 use crate::homes::known::{KnownFile, KnownFiles};
 
-/// How often a file grows by messages before its size is asked for.
+/// Times that a file grows by messages before its size is asked for.
 const GROWN_MIN: u32 = 3;
 
 /// A size that is lent to this process.
 #[derive(Debug)]
 pub struct SizeHandle {
     gate: SizeGate,
-    /// Its lock shows the daemon that this process lives.
+    /// Its lock shows the daemon that this process is alive.
     session: Arc<Session>,
     epoch: u32,
 }
 
 impl SizeHandle {
-    /// What was lent.
+    /// Creates the handle of a size lease.
     pub fn new(session: &Arc<Session>, lease: &SizeLease) -> Option<SizeHandle> {
         let gate = SizeGate::joined(session.gate(lease.gate, lease.turn)?);
         Some(SizeHandle { gate, session: Arc::clone(session), epoch: lease.epoch })
@@ -51,30 +51,30 @@ impl SizeHandle {
 
 impl Drop for SizeHandle {
     fn drop(&mut self) {
-        // In a child the gate is the parent's.
+        // In a forked child the gate is the parent's.
         if self.session.is_own() {
             self.gate.close();
         }
     }
 }
 
-/// The home is on this machine, and has the same clock.
+/// Returns the time in nanoseconds since 1970; the home is on this machine, and reads the same clock.
 fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What is known of the size of a file that grows.
+/// State of the size of a file that grows.
 #[derive(Debug)]
 enum SizeState {
-    /// It grew so often by messages.
+    /// It grew so many times by messages.
     Grown(u32),
-    /// Not to be asked for before then, also because somebody just does.
+    /// Not to be asked for before this time, also while another thread asks.
     Refused(Instant),
     Lent(SizeHandle),
 }
 
-/// The sizes of the files of a client that grow.
+/// Sizes of a client's files that grow.
 pub struct Sizes {
     shards: [Mutex<HashMap<Ino, SizeState>>; SHARDS],
 }
@@ -90,7 +90,7 @@ impl Sizes {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
-    /// Tells of a write behind the size that its writer knows. Whether the home has it.
+    /// Raises a size by a write behind the one that its writer knows. Returns true if the home has it by that.
     pub fn tell(&self, ino: Ino, written: &Range<u64>, known: &KnownFile) -> bool {
         match self.shard(ino).lock().get(&ino) {
             Some(SizeState::Lent(handle)) => handle.tell(written, known),
@@ -98,12 +98,13 @@ impl Sizes {
         }
     }
 
-    /// Whether the size of the file is lent.
+    /// Returns true if the size of the file is lent to this process.
     pub fn is_lent(&self, ino: Ino) -> bool {
         matches!(self.shard(ino).lock().get(&ino), Some(SizeState::Lent(_)))
     }
 
-    /// The file has grown by a message. Whether its size should be asked for at once, by nobody else.
+    /// Counts that the file has grown by a message. Returns true if its size should be asked for now, by this thread
+    /// alone.
     fn grown(&self, ino: Ino) -> bool {
         let mut shard = self.shard(ino).lock();
         let state = shard.entry(ino).or_insert(SizeState::Grown(0));
@@ -120,14 +121,15 @@ impl Sizes {
                 return false;
             }
         }
+        // No other thread asks until the answer is here.
         *state = pause();
         true
     }
 
-    /// Writes down what came of asking.
+    /// Records the outcome of asking for a size.
     fn conclude(&self, known: &KnownFiles, ino: Ino, lent: Option<SizeHandle>) {
         let mut shard = self.shard(ino).lock();
-        // Closed meanwhile: nobody would give it back.
+        // Closed meanwhile: nobody would return it.
         if let Some(state) = shard.get_mut(&ino).filter(|_| known.is_open(ino)) {
             *state = lent.map_or_else(pause, SizeState::Lent);
         }
@@ -145,7 +147,7 @@ fn pause() -> SizeState {
 }
 
 impl Direct {
-    /// A message made a file longer: asks for its size if that is worth it.
+    /// Handles that a message made a file longer: asks for its size, if it has grown often enough.
     pub fn grew(&self, home: NodeId, ino: Ino) {
         let Some(way) = self.connections.get(&home).filter(|_| self.known.is_open(ino)) else { return };
         if self.sizes.grown(ino) {

@@ -1,4 +1,4 @@
-//! The way to a node of this machine: who may have what, and the session that shows that we live.
+//! Connection to a node of this machine for grants, with the session that shows that this process is alive.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -14,9 +14,9 @@ use parking_lot::Mutex;
 use super::size::SizeHandle;
 use super::{AccessKind, Handle};
 
-/// How long a node is not asked again after it could not be.
+/// Pause before a node that could not be reached is asked again.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Longest wait for an answer: without it there are messages.
+/// Longest wait for a reply, since messages do the same.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
 pub struct DirectConnection {
@@ -42,7 +42,7 @@ impl DirectConnection {
         DirectConnection { address, identity, wait: wait.min(WAIT_MAX), link: Mutex::default() }
     }
 
-    /// Asks for a subfile. That it is not granted is no error.
+    /// Asks for a grant of a subfile; `None` if it is refused.
     pub fn ask(
         &self,
         node: NodeId,
@@ -64,7 +64,7 @@ impl DirectConnection {
         })
     }
 
-    /// Asks for a wider window; whether it was granted.
+    /// Asks for a wider window. Returns true if it was granted.
     pub fn widen(&self, handle: &Handle, range: &TargetRange) -> bool {
         let widened = self.with(|open| {
             let (session, (gate, turn)) = (handle.session(), handle.gate());
@@ -76,7 +76,7 @@ impl DirectConnection {
         widened.map(|window| handle.set_window(&window)).is_some()
     }
 
-    /// Asks for the size of a file. That it is not lent is no error.
+    /// Asks for the size of a file; `None` if it is refused.
     pub fn lend_size(&self, ino: Ino) -> Option<SizeHandle> {
         self.with(|open| {
             let request = LendSizeRequest { session: open.session.index(), ino };
@@ -85,12 +85,13 @@ impl DirectConnection {
         })
     }
 
-    /// Asks over the line, which is made if there is none. After an error there is none for a while.
+    /// Calls `ask` with the connection, which is made if there is none. After an error there is none for [`PAUSE`].
     fn with<T>(&self, ask: impl FnOnce(&mut Open) -> FsResult<Option<T>>) -> Option<T> {
         let mut link = self.link.lock();
         if link.not_before.is_some_and(|moment| moment > Instant::now()) {
             return None;
         }
+        // A connection made before a fork is the parent's: its replies would go to either process.
         let open = match link.open.take().filter(|open| open.session.is_own()) {
             Some(open) => Ok(open),
             None => self.open(),
@@ -102,6 +103,7 @@ impl DirectConnection {
                 answer
             }
             Err(error) => {
+                // The connection goes: a reply that comes late would be taken for that to the next question.
                 log::debug!(why:% = error; "{}: no direct access", self.address);
                 link.not_before = Some(Instant::now() + PAUSE);
                 None
@@ -115,7 +117,7 @@ impl DirectConnection {
     }
 }
 
-/// A line to a node of this machine, and a session with it.
+/// Opens a connection to a node of this machine, and a session.
 ///
 /// # Errors
 /// What the node or the system says.

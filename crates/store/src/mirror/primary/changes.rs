@@ -1,4 +1,4 @@
-//! Changes on their way to both sides, and deferred writes with them.
+//! Changes, and deferred writes with them, to both sides.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -21,9 +21,9 @@ use crate::volume::transfer::write_all_at;
 /// Order of a change and the deferred writes before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::mirror) enum ChangeOrder {
-    /// It may be made before those that are under way.
+    /// May be made before changes under way.
     Free,
-    /// It is made behind all of them.
+    /// Is made after all of them.
     BehindDeferred,
 }
 
@@ -33,7 +33,7 @@ pub(in crate::mirror) struct Part<'p> {
     pub volume: u16,
     pub change: VolumeChange,
     pub payload: &'p [IoSlice<'p>],
-    /// Makes it here.
+    /// Makes the change here.
     pub local: &'p mut dyn FnMut() -> io::Result<()>,
 }
 
@@ -61,9 +61,8 @@ impl Mirror {
     /// Makes a change at the backup, and then here by `local`.
     ///
     /// # Errors
-    /// `local`'s; `ENOSPC` of the backup, and `EIO` if it does not answer in bounded time, or another daemon has
-    /// taken
-    /// over: nothing was done here then.
+    /// Those of `local`; `ENOSPC` of the backup; `EIO` if it does not answer in bounded time, or another daemon has
+    /// taken over. Except for `local`'s, nothing was done here.
     pub(in crate::mirror) fn change(
         &self,
         (volume, order): (u16, ChangeOrder),
@@ -74,17 +73,18 @@ impl Mirror {
         self.change_all(order, vec![Part { volume, change, payload, local }])
     }
 
-    /// As [`Mirror::change`], of changes that go to the backup together.
+    /// Like [`Mirror::change`], for changes that go to the backup together.
     pub(in crate::mirror) fn change_all(&self, order: ChangeOrder, parts: Vec<Part<'_>>) -> io::Result<()> {
         wait_for_backup(|| self.change_with_deferred(order, parts))
     }
 
-    /// Returns whether writes may be deferred: without a backup that gains nothing.
+    /// Returns true if writes may be deferred, which gains nothing without a backup.
     pub(in crate::mirror) fn defers(&self) -> bool {
         self.defers.load(Ordering::Acquire)
     }
 
-    /// Leaves a write of a file to whoever makes the next change, or has all made. The caller holds the file's name.
+    /// Leaves a write to the next thread that makes a change or flushes deferred writes. The caller holds the file's
+    /// name.
     pub(in crate::mirror) fn defer(
         &self,
         place: (u16, &str),
@@ -95,8 +95,8 @@ impl Mirror {
         self.deferred.add(place, file, offset, bytes);
     }
 
-    /// Returns once all writes that were deferred before are made on both sides. To be called in front of everything
-    /// that tells others what was changed: answers, and questions to other nodes.
+    /// Waits until all writes deferred so far are made on both sides. To be called before anything that discloses
+    /// changes: replies, and requests to other nodes.
     ///
     /// # Errors
     /// As changes have them. The writes stay deferred.
@@ -114,7 +114,7 @@ impl Mirror {
         })
     }
 
-    /// Makes changes, behind the deferred writes that go with their message.
+    /// Makes changes, with the deferred writes before them in the same message.
     fn change_with_deferred(&self, order: ChangeOrder, mut own: Vec<Part<'_>>) -> io::Result<()> {
         let turn = match order {
             _ if self.deferred.are_made(self.deferred.last()) => None,
@@ -125,20 +125,21 @@ impl Mirror {
             return self.make(&mut own).1;
         }
         loop {
+            // New writes may be deferred meanwhile: changes that must come behind all of them take further rounds.
             let taken = self.deferred.take();
             let is_last = order == ChangeOrder::Free || self.deferred.none_waits();
             let again = own.iter_mut().filter(|_| is_last).map(|part| part.again());
             match self.make_taken(taken, again) {
                 Ok(made) if is_last => return made,
                 Ok(_) => {}
-                // Whoever waits for them hears why they were not made.
+                // Their own callers get the error.
                 Err(_) if order == ChangeOrder::Free => return self.make(&mut own).1,
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// The turn at making deferred writes, once nobody else has it.
+    /// Waits for the turn at making deferred writes.
     fn turn_at_deferred(&self) -> io::Result<MutexGuard<'_, ()>> {
         if let Some(turn) = self.deferred.turn.try_lock() {
             return Ok(turn);
@@ -150,7 +151,7 @@ impl Mirror {
     /// Makes deferred writes that were taken, and then other changes. The caller has the turn.
     ///
     /// # Errors
-    /// Not all of the writes were made, and the others were not begun; what came of the others is within.
+    /// Not all of the writes were made, and the others were not begun. The inner result is that of the others.
     fn make_taken<'p>(
         &self,
         taken: Vec<DeferredWrite>,
@@ -168,7 +169,7 @@ impl Mirror {
             payload,
             local,
         });
-        // As long as the writes are here, and no longer.
+        // Shortens the lifetime of the parts to that of the writes.
         let own = own.map(|Part { volume, change, payload, local }| Part { volume, change, payload, local });
         let (made, outcome) = self.make(&mut writes.chain(own).collect::<Vec<_>>());
         let are_all = made >= taken.len();
@@ -176,8 +177,8 @@ impl Mirror {
         if are_all { Ok(outcome) } else { outcome.map(Ok) }
     }
 
-    /// Makes changes in order, at the backup and then here; how many were made, and what came of the first that was
-    /// not.
+    /// Makes changes in order, at the backup and then here. Returns how many were made, and the error of the first that
+    /// was not.
     fn make(&self, parts: &mut [Part<'_>]) -> (usize, io::Result<()>) {
         let deadline = self.link.now().saturating_add(self.options.patience);
         let (mut made, mut failed) = (0, false);
@@ -185,6 +186,7 @@ impl Mirror {
             if failed && self.link.now() >= deadline {
                 return (made, Err(no_answer()));
             }
+            // Read before the session, so that a change of state in between ends the wait at once.
             let turn = *self.turn.lock();
             let session = self.session.read();
             let is_attached = session.mode == Mode::Attached;
@@ -195,6 +197,7 @@ impl Mirror {
                     self.wait_for_session(turn, deadline)
                 }
                 Mode::Alone => make_here(parts, &mut made),
+                // Before the first session the backup may miss changes: they are noted first, and made equal later.
                 Mode::Starting => self.note_unsent(&session, true).and_then(|()| {
                     let mut suspects = self.suspects.lock();
                     parts.iter().for_each(|part| suspects.add_change(part.volume, &part.change));
@@ -211,8 +214,8 @@ impl Mirror {
         (made, Ok(()))
     }
 
-    /// Has the backup make the changes behind the first `made`, and makes those here that it has made. Without an error
-    /// those that are left are to be tried again.
+    /// Makes the changes behind the first `made` at the backup, and those here that the backup has made. Returns
+    /// without an error if the rest is to be tried again.
     fn make_at_both(
         &self,
         session: RwLockReadGuard<'_, Session>,
@@ -221,6 +224,7 @@ impl Mirror {
     ) -> io::Result<()> {
         let rest = *made..parts.len();
         let is_sent: Vec<bool> =
+            // A file whose copy has yet to begin is copied with this change in it.
             parts.iter().map(|part| !self.is_left_to_copy(part.volume, &part.change)).collect();
         let sent = |from: usize| (from..is_sent.len()).filter(|index| is_sent[*index]);
         let changes: Vec<_> =
@@ -233,7 +237,7 @@ impl Mirror {
         let mut channel = self.channels.take();
         let answer = self.send(&session, &mut channel, changes, &payload);
         let has = answer.as_ref().map_or(0, |applied| usize::from(applied.made));
-        // The first that the backup does not have, or has perhaps.
+        // The first change that the backup lacks, or may lack.
         let end = sent(rest.start).nth(has).unwrap_or(rest.end);
         let suspect = |parts: &[Part<'_>], range: Range<usize>| {
             let mut suspects = self.suspects.lock();
@@ -250,6 +254,7 @@ impl Mirror {
             }
         }
         let number = session.number;
+        // The backup has made changes that failed here: they may differ, and a new session settles that.
         if done.is_err() {
             suspect(parts, *made..end);
             drop((channel, session));
@@ -290,7 +295,7 @@ impl Mirror {
         done
     }
 
-    /// Returns whether a change of content is of a file whose copy has yet to begin.
+    /// Returns true if a change of content concerns a file whose copy has yet to begin.
     fn is_left_to_copy(&self, volume: u16, change: &VolumeChange) -> bool {
         let name = match change {
             VolumeChange::Write { name, .. }
@@ -305,7 +310,7 @@ impl Mirror {
         !copy.is_over() && copy.state(&(volume, name.clone())) == FileState::Waiting
     }
 
-    /// Follows a change of names, made on both sides, in the plan of the copy.
+    /// Repeats a change of names, made on both sides, in the plan of the copy.
     fn note_names(&self, volume: u16, change: &VolumeChange) {
         match change {
             VolumeChange::Rename { from, to } => {

@@ -24,7 +24,8 @@ enum Step {
     Remove(usize),
     /// The primary is killed, and another daemon begins, which changes something before it has a session.
     Restart(usize, u8),
-    /// The backup makes a truncation, another daemon of it begins a session with the primary, and the primary is killed.
+    /// The backup makes a truncation, another daemon of it begins a session with the primary, and the primary is
+    /// killed.
     KillBoth(usize, u16),
     /// Another backup, which gets a copy while changes are made.
     Move,
@@ -227,8 +228,8 @@ impl World {
         }
     }
 
-    /// What was deferred is here, and at the backup if that has everything. Of other parts of the files something may have
-    /// failed since, and nobody has looked after it.
+    /// What was deferred is here, and at the backup if that has everything. Of other parts of the files something may
+    /// have failed since, and nobody has looked after it.
     fn check_deferred(&mut self) {
         let epoch = self.link.replica(self.backup).epoch();
         let is_complete = epoch.is_complete && epoch.epoch == self.epoch;

@@ -147,7 +147,8 @@ fn transactions_on_overlapping_slots_wait_for_each_other() {
     assert_eq!([0, 1, 2, 3].map(count), [600, 600, 200, 200]);
 }
 
-/// S440: what adds is refused, what replaces by less and what removes is not; and nothing keeps records from being read back.
+/// S440: what adds is refused, what replaces by less and what removes is not; and nothing keeps records from being read
+/// back.
 #[test]
 fn memory_is_bounded_and_given_back() {
     let volume = memory();

@@ -112,8 +112,9 @@ fn records_of_another_formation_are_refused() {
 }
 
 proptest! {
-    /// Whatever happens to a stretch of a log: all entries that it does not touch are used in their order, and no other. Of
-    /// which one bit is flipped is used, too, unless it is right behind a lost one: then nothing says where it begins.
+    /// Whatever happens to a stretch of a log: all entries that it does not touch are used in their order, and no
+    /// other. Of which one bit is flipped is used, too, unless it is right behind a lost one: then nothing says where
+    /// it begins.
     #[test]
     fn what_damage_does_not_touch_is_used(
         at in any::<prop::sample::Index>(),
