@@ -166,10 +166,7 @@ impl Voting {
 
     /// Returns when this host stands for election; `None` if it has no vote.
     fn stands_ms(&self, heard_ms: u64) -> Option<u64> {
-        let voters = &self.voter.accepted()?.voters.now;
-        let rank = voters.iter().position(|host| Some(*host) == self.host)?;
-        // By rank, so that candidates do not split the votes.
-        let rank_ms = self.times.attempt_ms.saturating_mul(rank as u64);
+        let rank_ms = self.times.attempt_ms.saturating_mul(self.rank()?);
         let silent_ms = heard_ms.saturating_add(self.times.silence_ms).saturating_add(rank_ms);
         Some(silent_ms.max(self.not_before_ms))
     }
@@ -264,10 +261,17 @@ impl Voting {
         if matches!(stood, Ok(true)) { VotingOutcome::Promised } else { VotingOutcome::None }
     }
 
+    /// Returns this host's place among the voters. Candidates stand for election one after the other by it, so that they do
+    /// not split the votes.
+    fn rank(&self) -> Option<u64> {
+        let voters = &self.voter.accepted()?.voters.now;
+        voters.iter().position(|host| Some(*host) == self.host).map(|rank| rank as u64)
+    }
+
     /// Ends a candidacy, and gives others time for theirs.
     fn give_up(&mut self, now_ms: u64) {
-        let rank = u64::from(self.host.unwrap_or_default() % 5);
-        self.not_before_ms = now_ms.saturating_add(self.times.attempt_ms.saturating_mul(1 + rank));
+        let pause = 1 + self.rank().unwrap_or_default();
+        self.not_before_ms = now_ms.saturating_add(self.times.attempt_ms.saturating_mul(pause));
         if let Some(post) = self.election.take().and_then(|election| election.post) {
             unclaim(&post.claim);
         }

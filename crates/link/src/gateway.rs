@@ -290,15 +290,25 @@ impl Gateway {
             held: Budget::new(REQUESTS_MAX, STREAM_BYTES_MAX),
             asker: Mutex::new(None),
         });
+        let connection = ServedConnection(connection);
         let why = loop {
-            if let Err(why) = Connection::take(&connection, &mut reader) {
+            if let Err(why) = Connection::take(&connection.0, &mut reader) {
                 break why;
             }
         };
-        log::info!("a connection with key {} ended: {why}", connection.key);
+        log::info!("a connection with key {} ended: {why}", connection.0.key);
+    }
+}
+
+/// A connection while it is served: however that ends, it leaves its session, and another one may take its place.
+struct ServedConnection(Arc<Connection>);
+
+impl Drop for ServedConnection {
+    fn drop(&mut self) {
+        let ServedConnection(connection) = self;
         connection.end();
-        self.sessions.leave(&connection);
-        usage.streams.fetch_sub(1, Ordering::Relaxed);
+        connection.gateway.sessions.leave(connection);
+        connection.usage.streams.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -23,6 +23,8 @@ use crate::reaper::Job;
 use crate::record::{Dentry, Inode, intent_key, number_of_key, table};
 use crate::session::Ctx;
 
+pub(crate) use partition::recorded_partition;
+
 /// Progress of an intent.
 enum Outcome {
     /// Done, and the intent is cleared.

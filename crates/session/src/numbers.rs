@@ -12,14 +12,14 @@ const NAMED_MAX: usize = 4096;
 pub struct OpensUnderWay {
     /// The client's *floor*: no open below is under way, or ever will be.
     pub floor: OpenId,
-    /// Those of what is not below the floor that are under way.
+    /// Opens from the floor on that are under way.
     pub numbers: Vec<OpenId>,
     /// All from here on may be.
     pub next: OpenId,
 }
 
 impl OpensUnderWay {
-    /// As far as no more is known than the floor.
+    /// Returns what may be under way as far as no more is known than the floor.
     #[must_use]
     pub fn above(floor: OpenId) -> OpensUnderWay {
         OpensUnderWay { floor, numbers: Vec::new(), next: floor }

@@ -16,12 +16,12 @@ pub struct OpenTable {
     quiet_writers: usize,
 }
 
-/// Who has an inode open.
+/// Holders of an inode.
 #[derive(Debug, Default)]
 struct OpenInode {
     /// Sorted.
     opens: Vec<(ClientId, OpenId)>,
-    /// Those who may write without telling of each write.
+    /// Clients that may write without telling of each write.
     quiet_writers: Vec<ClientId>,
     /// Mounts that have made the file longer since they opened it.
     growers: Vec<ClientId>,

@@ -9,6 +9,7 @@ use bivouac_wire::{
 };
 
 use crate::identity::SYSTEM;
+use crate::intent::recorded_partition;
 use crate::intent_record::{Intent, NewPartition};
 use crate::node::Node;
 use crate::peers::StepContext;
@@ -150,8 +151,10 @@ impl Node {
     ) -> FsResult<Partition> {
         let slot = self.partitions.slot;
         let mut change = self.change_at(&[slot], &[])?;
-        let known = self.partitions.get(id).filter(|partition| partition.state == PartitionState::Live);
-        let mut partition = (*known.ok_or_else(|| none(id))?).clone();
+        // The record: another change may have been committed that memory does not know yet.
+        let known = recorded_partition(&change, slot, id)?
+            .filter(|partition| partition.state == PartitionState::Live);
+        let mut partition = known.ok_or_else(|| none(id))?;
         set(&mut partition)?;
         partition.version += 1;
         partition.check(&self.map).map_err(|text| FsError::with(Errno::EINVAL, text))?;

@@ -1,11 +1,12 @@
 //! Making a partition: the nodes of its targets learn of it; then its directory comes to belong to it; then it is
 //! there. Until the second step nothing of it can be seen.
 
-use bivouac_types::{FsResult, NodeId};
-use bivouac_wire::{BindDirectoryRequest, Encode, Partition, PartitionState, op};
+use bivouac_types::{Errno, FsError, FsResult, NodeId, PartitionId, Slot};
+use bivouac_wire::{BindDirectoryRequest, Decode, Encode, Partition, PartitionState, op};
 
 use super::{Outcome, refused};
 use crate::intent_record::{LoggedIntent, NewPartition};
+use crate::namespace::Change;
 use crate::node::Node;
 use crate::peers::StepContext;
 use crate::record::partition_key;
@@ -74,12 +75,23 @@ impl Node {
     }
 }
 
+/// Returns a partition as it is written down, within a change of that.
+pub(crate) fn recorded_partition(
+    change: &Change<'_>,
+    slot: Slot,
+    id: PartitionId,
+) -> FsResult<Option<Partition>> {
+    let damaged = |error| FsError::with(Errno::EIO, format!("the record of {id} is damaged: {error}"));
+    let record = change.txn.get(slot, &partition_key(id));
+    record.map(|bytes| Partition::from_bytes(bytes).map_err(damaged)).transpose()
+}
+
 impl Node {
     /// Writes down what there is to know of a partition, unless more is known.
     pub(crate) fn put_partition(&self, partition: Partition) -> FsResult<()> {
         let slot = self.partitions.slot;
         let mut change = self.change_at(&[slot], &[])?;
-        let known = self.partitions.get(partition.id);
+        let known = recorded_partition(&change, slot, partition.id)?;
         let rank = |partition: &Partition| (partition.version, partition.state as u8);
         if known.is_some_and(|known| rank(&known) >= rank(&partition)) {
             return Ok(());

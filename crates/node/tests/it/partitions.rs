@@ -1,6 +1,7 @@
 //! Partitions: where their files are, what does not cross them, what they may take, and how they come to be whatever
 //! is lost or killed on the way.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use crate::formation::{Formation, op, wait_until};
@@ -441,4 +442,28 @@ fn the_capacity_is_kept_at_the_write_that_does_not_fit() {
     let cut = bivouac_client::SetAttr { size: Some(0), ..Default::default() };
     client.setattr(&op(client), ino, &cut).unwrap();
     assert!(space(client, dir).1 >= (2 << 20) - 8192);
+}
+
+/// Of two changes at a time, each is made upon the other.
+#[test]
+fn changes_of_a_partition_count_one_by_one() {
+    const CHANGES: u32 = 40;
+    let formation = Formation::new(2, 4096);
+    let client = &formation.clients[0];
+    let dir = client.mknod(&op(client), Ino::ROOT, b"part", &DIR).unwrap().ino;
+    let id = make(client, dir, &[0, 1], "").unwrap().id;
+    let versions: Vec<u32> = std::thread::scope(|scope| {
+        let change = |client: usize| {
+            let client = &formation.clients[client];
+            let set = |turn: u32| {
+                let settings = format!("stripe={}k", 4 << (turn % 4)).parse().unwrap();
+                client.partitions.set(&op(client), id, 0, settings).unwrap().version
+            };
+            (0..CHANGES).map(set).collect::<Vec<_>>()
+        };
+        let changing: Vec<_> = [0, 1].map(|client| scope.spawn(move || change(client))).into_iter().collect();
+        changing.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let distinct: BTreeSet<u32> = versions.iter().copied().collect();
+    assert_eq!(distinct.len(), 2 * CHANGES as usize, "{versions:?}");
 }

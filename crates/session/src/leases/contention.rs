@@ -9,7 +9,7 @@ use bivouac_types::limits::{CONTENTION_MS, CONTENTIONS_MAX};
 /// Number of times that each client had to be waited for lately.
 #[derive(Debug, Default)]
 pub struct Contenders {
-    /// That number, and until when it counts.
+    /// The number, and the moment until which it counts.
     clients: HashMap<ClientId, (u32, Instant)>,
 }
 

@@ -2,7 +2,7 @@
 
 use bivouac_types::{Ino, Slot};
 
-/// What a client may cache.
+/// Subject of a lease: something that a client may cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item {
     /// Everything in a slot. Its holders are not asked: a change of what is not named waits for all leases there.
