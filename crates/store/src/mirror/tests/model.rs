@@ -259,6 +259,8 @@ impl World {
         self.link.mishaps.lock().clear();
         complete(&self.mirror);
         self.mirror.make_deferred().unwrap();
+        // The last message may have been the first one to tell that the backup's daemon is another one by now.
+        complete(&self.mirror);
         self.check_deferred();
         assert!(self.link.replica(self.backup).epoch().is_complete);
         let (there, here) = (content(&*self.link.volumes(self.backup)[0]), content(&*self.own[0]));
