@@ -40,7 +40,11 @@ fn watch(dir: &StateDir, args: &StatusArgs, every: Duration) -> Result<ExitCode,
         if dir.read()?.is_none() {
             return Ok(ExitCode::SUCCESS);
         }
-        let report = look(dir)?;
+        let report = match look(dir) {
+            // It was taken down between the two looks.
+            Err(_) if dir.read()?.is_none() => return Ok(ExitCode::SUCCESS),
+            looked => looked?,
+        };
         let text = shown(&report, args, true)?;
         let between = if args.json || is_first { "" } else { "\n" };
         out!("{}{text}", if clears { CLEAR } else { between });
