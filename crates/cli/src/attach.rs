@@ -1,7 +1,7 @@
 //! Mounts a formation: the command that asks for it mounts, in its own name and where it is; the supervisor
 //! keeps the device, and the node serves it.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use bivouac_launch::{
 use bivouac_monitor::connect;
 use bivouac_mount::{AttachOptions, check_mount_point, create_state, fusermount, mount_fuse_at};
 use bivouac_types::mount_table::FORMATION_FS_TYPE;
+use rustix::fs::Mode;
 
 use crate::failure::Failure;
 use crate::partitioning::refuse_source;
@@ -48,7 +49,14 @@ pub fn attach(
     refuse_sources(formation, state, &place.path)?;
     let source = source_of(&state.name);
     let options = AttachOptions { source: source.clone(), allow_other, remote: state.part.is_some() };
+    let is_ours = own_dir || place.path == formation.default_mount() || state.own_dirs.contains(&place.path);
+    if is_ours {
+        permit_writes(&place, true);
+    }
     let device = open_device(here, &place, &options)?;
+    if is_ours {
+        permit_writes(&place, false);
+    }
     let served = connection_at(&place.path, &source).and_then(|connection| {
         let request = Request::Mount { node, dir: place.path.clone(), own_dir, connection };
         let memory = create_state()?;
@@ -60,6 +68,17 @@ pub fn attach(
         Ok(handed?)
     });
     served.map(|()| place.path)
+}
+
+/// Has a directory that was made to be a mount point take no files while nothing is mounted there. What is mounted there
+/// is not affected, nor is root by it.
+fn permit_writes(place: &Guarded, are_permitted: bool) {
+    let mode = if are_permitted { Mode::RWXU } else { Mode::RUSR | Mode::XUSR };
+    // The directory itself, whatever is on it: the descriptor is one for its path only.
+    let at = format!("/proc/self/fd/{}", place.dir.as_raw_fd());
+    if let Err(error) = rustix::fs::chmod(at, mode) {
+        log::info!(why:% = error; "the mode of {} stays as it is", place.path.display());
+    }
 }
 
 /// Returns the place that a mount is to be made at: nobody else can put anything there, and nothing is mounted there.

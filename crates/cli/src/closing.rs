@@ -1,5 +1,7 @@
 //! Before a formation is taken down: all changes are held up, and site storage gets what it does not have.
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -9,6 +11,7 @@ use bivouac_client::{Client, FlushOptions, FlushOutcome};
 use bivouac_launch::{CODE_KEEP, FormationName, FormationState, StateDir, random_bytes};
 use bivouac_monitor::connect;
 use bivouac_types::FsResult;
+use bivouac_types::units::format_count;
 
 use crate::failure::Failure;
 use crate::unflushed;
@@ -132,9 +135,24 @@ fn hold_on(client: &Client, token: u64, hold_ms: u32) -> FsResult<bool> {
     client.site.fence(token, hold_ms)
 }
 
+/// Returns why files are not at their source, a line for each reason.
+fn reasons(outcome: &FlushOutcome) -> String {
+    let mut by_reason: BTreeMap<String, Vec<&Path>> = BTreeMap::new();
+    for (path, error) in &outcome.failed {
+        by_reason.entry(error.to_string()).or_default().push(path);
+    }
+    let line = |(reason, paths): (String, Vec<&Path>)| match &paths[..] {
+        [path] => format!("  {}: {reason}\n", path.display()),
+        [first, rest @ ..] => {
+            format!("  {} and {}: {reason}\n", first.display(), format_count(rest.len() as u64, "other"))
+        }
+        [] => String::new(),
+    };
+    by_reason.into_iter().map(line).collect()
+}
+
 fn refusal(name: &FormationName, unflushed: &[String], outcome: &FlushOutcome) -> Failure {
-    let why = outcome.failed.iter().map(|(path, error)| format!("  {}: {error}\n", path.display()));
-    let why: String = why.collect();
+    let why = reasons(outcome);
     let text = format!(
         "formation {name} has {}\n{why}bivouac flush them, or throw them away: bivouac down --name {name} --discard",
         unflushed.join("\n")

@@ -141,19 +141,37 @@ impl RaceList {
                 "the daemon that detects races was started again at {since}: earlier ones are lost"
             ));
         }
-        let mut add = |count: u64, text: &str| {
+        let mut add = |count: u64, things: String, text: &str| {
             if count > 0 {
-                left.push(format!("{count} {text}"));
+                left.push(format!("{things} {text}"));
             }
         };
-        add(counts.unlisted, "pairs are not listed: there were too many different ones");
-        add(counts.forgotten, "accesses were forgotten for lack of memory, and compared with nothing later");
+        let times = |count| format_count(count, "time");
+        add(
+            counts.unlisted,
+            format_count(counts.unlisted, "pair"),
+            "not listed: there were too many different ones",
+        );
+        add(
+            counts.forgotten,
+            format_accesses(counts.forgotten),
+            "forgotten for lack of memory, and compared with nothing later",
+        );
         add(
             counts.lost_reports,
-            "times reports of a client were lost, and all accesses before were forgotten",
+            times(counts.lost_reports),
+            "reports of a client were lost, and all accesses before were forgotten",
         );
-        add(counts.merged, "times names were merged for lack of memory: they may order more than they did");
-        add(counts.shared_clients, "clients count as one: races between them are not found");
+        add(
+            counts.merged,
+            times(counts.merged),
+            "names were merged for lack of memory: they may order more than they did",
+        );
+        add(
+            counts.shared_clients,
+            format_count(counts.shared_clients, "client"),
+            "counted with others as one: races between them are not found",
+        );
         left
     }
 
@@ -168,7 +186,7 @@ impl RaceList {
         let races: Vec<&Race> = self.page.races.iter().filter(|race| race.is_race()).collect();
         let accesses = self.page.counts.accesses;
         text.push_str(&match races.len() {
-            0 => format!("no races among {accesses} accesses\n"),
+            0 => format!("no races among {}\n", format_accesses(accesses)),
             count => format!(
                 "{} in {}\n",
                 format_count(count as u64, "race"),
@@ -244,6 +262,11 @@ impl RaceList {
             accesses: [&race.first, &race.second].map(access_report),
         }
     }
+}
+
+/// Writes a number of accesses.
+fn format_accesses(count: u64) -> String {
+    if count == 1 { "1 access".to_owned() } else { format!("{count} accesses") }
 }
 
 fn access_report(side: &RaceAccess) -> AccessReport {
@@ -339,6 +362,7 @@ mod tests {
         let text = list.to_text(false);
         assert!(text.starts_with("no races among 5 accesses\n"), "{text}");
         assert!(text.contains("right: coherent (races --all shows why)\nnot complete: 2 accesses"), "{text}");
+        assert_eq!((format_accesses(0), format_accesses(1)), ("0 accesses".into(), "1 access".into()));
         let text = list.to_text(true);
         assert!(text.starts_with("/dir/f: bytes 0 to 4095, 2 pairs: ordered, but not by a close"), "{text}");
         assert!(!list.has_races() && !list.is_complete());

@@ -23,12 +23,19 @@ pub enum ReportFormat {
 }
 
 impl ReportFormat {
-    /// Returns the format that a file's name asks for.
-    pub fn of(path: &Path) -> ReportFormat {
-        match path.extension().and_then(|extension| extension.to_str()) {
-            Some("json") => ReportFormat::Json,
-            Some("html" | "htm") => ReportFormat::Html,
-            _ => ReportFormat::Text,
+    /// Returns the form that the name of a file says: a name without an extension has text.
+    ///
+    /// # Errors
+    /// A sentence about an extension that says no form.
+    pub fn of(path: &Path) -> Result<ReportFormat, String> {
+        let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+        match extension.as_deref() {
+            Some("json") => Ok(ReportFormat::Json),
+            Some("html" | "htm") => Ok(ReportFormat::Html),
+            Some("txt" | "text" | "log" | "") | None => Ok(ReportFormat::Text),
+            Some(other) => Err(format!(
+                "no report has the form '.{other}'; write a name that ends in .html, .json or .txt"
+            )),
         }
     }
 

@@ -90,7 +90,7 @@ fn deletions(client: &Client) -> Result<Vec<String>, Failure> {
         lines.push(format!("  and {} more", left.len() - NAMED_MAX));
     }
     if !lines.is_empty() {
-        lines.insert(0, format!("{} deletions that were not made at their source:", left.len()));
+        lines.insert(0, format!("{} not made at the source:", format_count(left.len() as u64, "deletion")));
     }
     Ok(lines)
 }

@@ -6,12 +6,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use bivouac_types::{Errno, FsError, FsResult, Ino, MirrorDeletes};
 use bivouac_wire::{Removal, SiteVersion};
 
 use crate::client::Client;
 use crate::site::{FlushPlan, Flushed, SeenNames, TreeEntry, Unsaved};
+
+/// How long a deletion may be left before that is an error: a file whose close has returned may still count as open.
+const CLOSE_WAIT: Duration = Duration::from_secs(2);
+/// Pause before what is left is looked at again.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Settings of a flush.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +107,11 @@ impl FlushTarget {
         Ok(partition.is_some_and(|partition| partition.settings.mirror_deletes == MirrorDeletes::Yes))
     }
 
+    /// Returns the partition's own directory.
+    fn root(&self) -> &TreeEntry {
+        self.above.first().unwrap_or(&self.top)
+    }
+
     /// Returns what is to be flushed.
     ///
     /// # Errors
@@ -131,15 +142,41 @@ pub fn flush_target(
     options: FlushOptions,
 ) -> FsResult<FlushOutcome> {
     let mut outcome = FlushOutcome::default();
-    if target.mirrors(client)? {
+    let (plan, mirrors) = (target.plan(client, unsaved)?, target.mirrors(client)?);
+    if plan.is_empty() && !mirrors {
+        return Ok(outcome);
+    }
+    // A source that does not answer is asked once, and not for each file.
+    if let Err(error) = client.site.check(target.root()) {
+        return unreached(client, target, &plan, mirrors, &error);
+    }
+    if mirrors {
         mirror(client, target, &mut outcome)?;
     }
-    let plan = target.plan(client, unsaved)?;
     // What was renamed is needed there until it is flushed under its new name.
     let has_left = !outcome.failed.is_empty();
     outcome.failed.clear();
     outcome.add(carry_out(client, target, &plan, options, has_left)?);
     Ok(outcome)
+}
+
+/// Returns the outcome where the source does not answer: nothing is there that was to be brought or deleted.
+fn unreached(
+    client: &Client,
+    target: &FlushTarget,
+    plan: &FlushPlan,
+    mirrors: bool,
+    error: &FsError,
+) -> FsResult<FlushOutcome> {
+    let brought = plan.files.iter().chain(&plan.dirs).map(|found| target.path_of(found));
+    let mut failed: Vec<_> = brought.map(|path| (path, error.clone())).collect();
+    if mirrors {
+        let left = client.site.removals_below(target.top.attr.layout.partition(), &target.top.path)?;
+        failed.extend(
+            left.iter().map(|left| (target.place.join(OsStr::from_bytes(&left.path)), error.clone())),
+        );
+    }
+    Ok(FlushOutcome { failed, ..FlushOutcome::default() })
 }
 
 /// Deletes there what was deleted here.
@@ -156,6 +193,19 @@ fn mirror(client: &Client, target: &FlushTarget, outcome: &mut FlushOutcome) -> 
     };
     outcome.failed.extend(removals.left.iter().map(failed));
     Ok(())
+}
+
+/// As [`mirror`], until nothing is left, or what is left is not on its way out.
+fn mirror_rest(client: &Client, target: &FlushTarget, outcome: &mut FlushOutcome) -> FsResult<()> {
+    let (begun, failed) = (Instant::now(), outcome.failed.len());
+    loop {
+        mirror(client, target, outcome)?;
+        if outcome.failed.len() == failed || begun.elapsed() > CLOSE_WAIT {
+            return Ok(());
+        }
+        outcome.failed.truncate(failed);
+        bivouac_net::pause(PAUSE);
+    }
 }
 
 /// Brings everything of a plan to site storage: directories first, what is in others behind those, then files and
@@ -187,7 +237,7 @@ fn carry_out(
         take(&mut outcome, target, file, Err(FsError::with(Errno::EIO, text)), true);
     }
     if mirrors {
-        mirror(client, target, &mut outcome)?;
+        mirror_rest(client, target, &mut outcome)?;
     }
     // From the deepest on: with its final mode a directory may not let anyone into those below it.
     for dirs in levels.iter().rev() {

@@ -19,8 +19,8 @@ const END_MS_MAX: u64 = 10_000;
 /// Remains of a formation on all its hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOnHosts {
-    /// The sum of what hosts say.
-    pub remains: Remains,
+    /// The sum of what hosts say, if any of them says it.
+    pub remains: Option<Remains>,
     /// Hosts that could not say so, and why.
     pub notes: Vec<String>,
 }
@@ -29,13 +29,20 @@ impl LeftOnHosts {
     /// Returns whether there is nothing, and all say so.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
-        self.remains.is_nothing() && self.notes.is_empty()
+        self.remains.as_ref().is_some_and(Remains::is_nothing) && self.notes.is_empty()
     }
 }
 
 impl fmt::Display for LeftOnHosts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.remains)?;
+        match &self.remains {
+            Some(remains) => write!(f, "is down on all its hosts; {remains}")?,
+            None => {
+                f.write_str(
+                    "has no process that keeps its hosts together any more; no host says what it has",
+                )?;
+            }
+        }
         self.notes.iter().try_for_each(|note| write!(f, "\n{note}"))
     }
 }
@@ -55,7 +62,7 @@ pub fn take_down_hosts(
     };
     if state.part.is_some() {
         let (remains, notes) = take_down_elsewhere(dir, &state, is_void)?;
-        return Ok(LeftOnHosts { remains, notes });
+        return Ok(LeftOnHosts { remains: Some(remains), notes });
     }
     refuse_kept(&state, is_void)?;
     let Some(end) = state.supervisor.and_then(|keeper| keeper.watch()) else {
@@ -72,7 +79,7 @@ pub fn take_down_hosts(
                     dir.remove()?;
                 }
             }
-            Ok(LeftOnHosts { remains: Remains { processes, mounts, files, sockets }, notes })
+            Ok(LeftOnHosts { remains: Some(Remains { processes, mounts, files, sockets }), notes })
         }
         _ => Err(LaunchError::new(
             Kind::Refused,
@@ -96,10 +103,14 @@ fn without_keeper(
         forget_whole(here, &state.formation);
     }
     let hosts = state.hosts.iter().filter(|host| !host.nodes.is_empty());
-    let note = "the process that kept the hosts together was killed; each takes its part down by itself, unless all was killed \
-                there as well: then what it has is still there (bivouac list)";
-    let notes = hosts.map(|host| format!("host {}: {note}", host.name)).collect();
-    Ok(LeftOnHosts { remains: Remains::default(), notes })
+    let note = format!(
+        "takes its part down by itself, unless all was killed there as well: then what it has is still there (bivouac list); \
+         throw it away there: bivouac down --name {} --discard",
+        state.name
+    );
+    let notes: Vec<String> = hosts.map(|host| format!("host {}: {note}", host.name)).collect();
+    let remains = notes.is_empty().then(Remains::default);
+    Ok(LeftOnHosts { remains, notes })
 }
 
 /// Makes the keeper ask all hosts for their state, and returns the result.

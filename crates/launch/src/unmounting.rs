@@ -9,7 +9,7 @@ use crate::fuse_connection::{abort, refuse_all};
 use crate::mount_table::{MountEntry, MountPresence, Table};
 use crate::mounts::{Unmounted, WhenBusy, is_dead, list_users, source_of, unmount};
 use crate::state::{FormationState, MountState, NodeLife};
-use crate::{Kind, LaunchResult};
+use crate::{Kind, LaunchResult, StateDir};
 
 /// Returns the mounts of a formation that are seen here, the latest last.
 pub(crate) fn mounts_of(here: &Environment, state: &FormationState) -> Vec<MountEntry> {
@@ -57,8 +57,22 @@ pub(crate) fn unmount_all(
             Err(error) if error.kind() == Kind::Refused && !is_there(&line) => {}
             Err(error) => return Err(error),
         }
+        remove_mount_point(state, dir);
     }
     Ok(())
+}
+
+/// Removes a mount point that was made for a formation as soon as nothing is mounted there: what a program that goes on
+/// wrote there would be in no formation.
+fn remove_mount_point(state: &FormationState, dir: &Path) {
+    let is_default = dir.parent().map(|home| StateDir::at(home.to_owned())).is_some_and(|home| {
+        home.default_mount() == dir
+            && home.read().is_ok_and(|known| known.is_some_and(|known| known.formation == state.formation))
+    });
+    if is_default || state.own_dirs.iter().any(|own| own == dir) {
+        // Where something was written it stays, and is told when the rest is removed.
+        let _is_in_use = std::fs::remove_dir(dir);
+    }
 }
 
 fn is_there(line: &MountEntry) -> bool {
@@ -92,4 +106,29 @@ fn serves(state: &FormationState, node: u16) -> bool {
         let runs = node.process.is_some_and(|process| process.is_alive());
         runs || supervised && !matches!(node.life, NodeLife::Failed | NodeLife::Stopped)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::tests::sample;
+
+    #[test]
+    fn a_mount_point_that_was_made_goes_with_its_mount() {
+        let place = tempfile::tempdir().unwrap();
+        let [own, used, others] = ["own", "used", "others"].map(|name| place.path().join(name));
+        let home = StateDir::at(place.path().join("home"));
+        for dir in [&own, &used, &others, &home.default_mount()] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        std::fs::write(used.join("f"), "written meanwhile").unwrap();
+        let mut state = sample();
+        state.own_dirs = vec![own.clone(), used.clone()];
+        home.write(&state).unwrap();
+        for dir in [&own, &used, &others, &home.default_mount()] {
+            remove_mount_point(&state, dir);
+        }
+        assert!(!own.exists() && !home.default_mount().exists());
+        assert!(used.join("f").exists() && others.exists());
+    }
 }

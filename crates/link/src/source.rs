@@ -39,6 +39,10 @@ const REPLY_WAIT: Duration = Duration::from_secs(20);
 const SILENT_FOR: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
 /// Time after a refusal before a gateway is asked again.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
+/// For so long a failed attempt counts for all requests, once a link has been down for as long as a request waits.
+const GIVEN_UP_FOR: Duration = Duration::from_secs(10);
+/// For so long a reply counts as a sign that the gateway is there.
+const REPLY_COUNTS_FOR: Duration = Duration::from_secs(1);
 /// Entries below a listed directory that may come with its listing, at most.
 const BELOW_MAX: u32 = 8192;
 /// Content that comes with a file's metadata, at most, and that goes as a whole file, in bytes.
@@ -135,6 +139,7 @@ struct Connections {
     /// Connections that broke.
     breaks: u64,
     last_error: Option<(SystemTime, String)>,
+    last_reply: Option<Instant>,
     welcome: Option<(FarSide, OwnerSwap)>,
     /// Since when there is no connection, and why.
     down: Option<Down>,
@@ -376,9 +381,13 @@ fn decoded<T: for<'a> Decode<'a>>(body: &[u8]) -> SourceResult<T> {
 
 impl Source for LinkSource {
     fn check(&self) -> SourceResult<()> {
-        let is_connected = self.inner.state.lock().is_connected();
+        let is_answered = {
+            let state = self.inner.state.lock();
+            let is_late = |replied: Instant| replied.elapsed() > REPLY_COUNTS_FOR;
+            state.is_connected() && !state.last_reply.is_none_or(is_late)
+        };
         // Each request is checked at the gateway; this one would only be a round trip more.
-        if is_connected { Ok(()) } else { self.check_now() }
+        if is_answered { Ok(()) } else { self.check_now() }
     }
 
     fn list(&self, dir: &[u8]) -> SourceResult<Vec<Entry>> {
@@ -653,7 +662,8 @@ impl Connector {
             let (sent, before) = (Instant::now(), self.under_way());
             let outcome = stream.ask((&body, payload), is_again, limits, deadline);
             if outcome.is_ok() {
-                self.state.lock().silent = None;
+                let mut state = self.state.lock();
+                (state.silent, state.last_reply) = (None, Some(Instant::now()));
             }
             match outcome {
                 Ok(reply) if reply.status == 0 => {
@@ -759,9 +769,12 @@ impl Connector {
             }
             let now = Instant::now();
             if let Some(down) = &state.down {
-                let is_fresh = down.is_refusal && now.saturating_duration_since(down.last) < REFUSED_FOR;
+                let age = now.saturating_duration_since(down.last);
+                let is_fresh = down.is_refusal && age < REFUSED_FOR;
+                // Each of many requests that waited in turn would wait for as long as the first one.
+                let is_given_up = now >= down.since + self.target.wait && age < GIVEN_UP_FOR;
                 let waits_until = if patience == Patience::Look { down.since + LOOK_WAIT } else { deadline };
-                if is_fresh || now >= waits_until.min(deadline) {
+                if is_fresh || is_given_up || now >= waits_until.min(deadline) {
                     return Err(down.error.clone());
                 }
             }

@@ -28,6 +28,7 @@ impl Node {
             return;
         }
         self.limit_partition(id);
+        self.close_sources(id);
     }
 
     /// Limits what the partitions may take of this node's volumes, as far as they are known.

@@ -18,6 +18,9 @@ const PARKED_MAX: usize = 32;
 /// Age after which an unrepeated request has been given up. Above the time that one recall of all holders takes.
 const UNASKED_MAX: Duration = Duration::from_secs(10);
 
+/// Grants that are in the way, of which all are remembered.
+const OVERDUE_MIN: usize = 1024;
+
 /// The tokens of files whose home is here.
 pub struct Tokens {
     /// Tells this daemon's grants from those of earlier ones.
@@ -41,6 +44,8 @@ pub struct TokenState {
     /// Recalls that clients have not obeyed, by the grant that is in the way: a grant that they get later is not
     /// overdue because of that.
     overdue: HashMap<(Ino, ClientId, u64), Overdue>,
+    /// Number of these from which on those are forgotten that nobody needs any more.
+    overdue_max: usize,
     /// Raised whenever tokens become free: who waits looks again.
     version: u64,
 }
@@ -164,6 +169,12 @@ impl TokenState {
 
     /// Notes that a client is asked for what is in the way: for the first time, if nobody has needed it for a while.
     fn recalled(&mut self, grant: (Ino, ClientId, u64), now: Instant) {
+        // Of requests that were given up, which nobody ends.
+        if self.overdue.len() >= self.overdue_max.max(OVERDUE_MIN) {
+            let is_needed = |overdue: &Overdue| now.saturating_duration_since(overdue.asked) <= UNASKED_MAX;
+            self.overdue.retain(|_, overdue| is_needed(overdue));
+            self.overdue_max = 2 * self.overdue.len();
+        }
         let overdue = self.overdue.entry(grant).or_insert(Overdue { since: now, asked: now });
         if now.saturating_duration_since(overdue.asked) > UNASKED_MAX {
             overdue.since = now;
@@ -204,5 +215,10 @@ mod tests {
         assert_eq!(state.keeps(ino, &recall, later + second), second);
         state.yields(ino, client, serial);
         assert_eq!(state.keeps(ino, &recall, later + second), Duration::ZERO);
+        // Requests that were given up are not remembered for ever.
+        for number in 0..10 * OVERDUE_MIN as u64 {
+            state.recalled((ino, client, number), later + u32::try_from(number).unwrap() * second / 10);
+        }
+        assert!(state.overdue.len() <= OVERDUE_MIN, "{}", state.overdue.len());
     }
 }

@@ -12,9 +12,9 @@ use crate::node::Node;
 use crate::peers::StepContext;
 use crate::proxy_state::{DELETION_PAUSE_MIN, QueuedFlush, QueuedFlushEnd};
 
-/// Most files flushed at the same time: to near storage, and over links, where each flush waits for several round
-/// trips.
-const THREADS_MAX: usize = 4;
+/// Files of a partition that are flushed at the same time where their room is needed, and over links, where each waits for
+/// some round trips.
+const ROOM_THREADS_MAX: usize = 4;
 const LINK_THREADS_MAX: usize = 32;
 
 /// Interval at which a flush under way is polled.
@@ -60,24 +60,22 @@ impl Node {
 
     // Sets a time for a file's flush, and starts a thread if more may work.
     pub(crate) fn flush_at(&self, ino: Ino, due: QueuedFlush) {
-        let is_link = self.changes_there(due.partition);
+        let threads_max = match due.occasion {
+            _ if self.changes_there(due.partition) => LINK_THREADS_MAX,
+            FlushTrigger::Room => ROOM_THREADS_MAX,
+            _ => 1,
+        };
         let mut state = self.proxy.flusher.state.lock();
-        let known = state.due.entry(ino).or_insert(due);
-        if due.at < known.at {
-            *known = due;
-        }
+        let is_more = state.add(ino, due, threads_max);
         self.proxy.flusher.changed.notify_all();
-        // Near storage has one thread, and more only where space is short. Over links each of them waits for round
-        // trips, so several get more done.
-        let is_idle = state.threads == 0 || due.occasion == FlushTrigger::Room;
-        let threads_max = if is_link { LINK_THREADS_MAX } else { THREADS_MAX };
-        if !is_idle && !is_link || state.threads >= threads_max {
+        if !is_more {
             return;
         }
-        let Some(node) = self.this.get().cloned() else { return };
+        let Some(node) = self.this.get().cloned() else { return state.end_thread(due.partition) };
         let flusher = Arc::clone(&self.proxy.flusher);
+        let mut partition = due.partition;
         let work = move || {
-            while let Some((ino, due)) = flusher.next() {
+            while let Some((ino, due)) = flusher.next(&mut partition) {
                 let Some(node) = node.upgrade() else { return };
                 // Recorded as failed by default, so that a panic does not leave the file as being flushed for good.
                 let early = Err(FsError::with(Errno::EIO, "the flush ended early"));
@@ -87,9 +85,9 @@ impl Node {
                 drop(node);
             }
         };
-        match std::thread::Builder::new().name("flusher".to_owned()).spawn(work) {
-            Ok(_) => state.threads += 1,
-            Err(error) => log::error!(why:% = error; "inode {ino} waits to be flushed: no thread"),
+        if let Err(error) = std::thread::Builder::new().name("flusher".to_owned()).spawn(work) {
+            log::error!(why:% = error; "inode {ino} waits to be flushed: no thread");
+            state.end_thread(due.partition);
         }
     }
 

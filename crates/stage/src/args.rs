@@ -106,7 +106,12 @@ fn inside(argument: &OsStr, path: &Path) -> Result<PathBuf, String> {
     for component in path.components() {
         match component {
             Component::Normal(name) => relative.push(name),
-            Component::ParentDir => return Err(refusal(argument, "leaves the formation; do not write ..")),
+            Component::ParentDir => {
+                return Err(refusal(
+                    argument,
+                    "has .. in its path in the formation; write that path without it",
+                ));
+            }
             Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
         }
     }
@@ -183,8 +188,9 @@ mod tests {
             (":b", "empty path"),
             ("a:", "empty path"),
             ("a:b:c", r"write \:"),
-            ("a:../b", "leaves the formation"),
-            ("a:b/../../c", "leaves the formation"),
+            ("a:../b", "has .. in its path in the formation; write that path without it"),
+            ("a:b/../c", "has .. in its path in the formation; write that path without it"),
+            ("a:b/../../c", "has .. in its path in the formation; write that path without it"),
             ("/", "does not end in a name"),
             ("..", "does not end in a name"),
             (".", "does not end in a name"),
@@ -193,7 +199,11 @@ mod tests {
             assert!(refusal.contains(says) && refusal.contains(argument), "{argument}: {refusal}");
         }
         assert!(parse_out("a").unwrap_err().contains("has no target"));
-        assert!(parse_out("../a:b").unwrap_err().contains("leaves the formation"));
+        assert!(
+            parse_out("../a:b")
+                .unwrap_err()
+                .contains("has .. in its path in the formation; write that path without it")
+        );
     }
 
     #[test]

@@ -19,6 +19,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(3);
 /// Time after which a recall is sent once more to a client that has confirmed it.
 const RECALL_AGAIN: Duration = Duration::from_millis(500);
 
+/// Files that are remembered at most of which nobody has or wants anything, for what was lost or fenced.
+const REMEMBERED_MAX: usize = 4096;
+
 /// A token.
 #[derive(Clone, Copy, Debug)]
 struct HeldToken {
@@ -77,10 +80,17 @@ pub enum RequestOutcome {
 /// Counts of losses at the beginning of a fence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fence {
-    /// Losses of tokens of this file.
+    /// The last loss of tokens of this file.
     of_file: u64,
     /// Losses of tokens by clients of which it was unknown what they had.
     unknown: u64,
+}
+
+impl Fence {
+    /// Returns whether all losses before another fence were fenced by this one.
+    fn covers(self, other: Fence) -> bool {
+        self.of_file >= other.of_file && self.unknown >= other.unknown
+    }
 }
 
 /// Recall of tokens of a file from a client.
@@ -103,7 +113,9 @@ struct FileTokens {
     held: Vec<HeldToken>,
     waiting: Vec<Waiting>,
     recalled: Vec<Recalled>,
+    /// Number of the last loss of tokens of this file.
     lost: u64,
+    /// What it was fenced for.
     fenced: Fence,
 }
 
@@ -111,13 +123,24 @@ struct FileTokens {
 pub type Listed = (ClientId, TokenMode, ByteRange);
 
 /// The tokens of all files of a home.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Manager {
     files: HashMap<Ino, FileTokens>,
+    /// Number of files from which on those are forgotten of which nobody has or wants anything.
+    sweep_at: usize,
     /// Serial of the last grant.
     serial: u64,
+    /// Number of losses of tokens of any file, so that a file that was forgotten does not begin anew.
+    losses: u64,
     /// Number of clients lost of which it was unknown what they had.
     unknown: u64,
+}
+
+impl Default for Manager {
+    fn default() -> Manager {
+        let (files, serial, losses, unknown) = Default::default();
+        Manager { files, sweep_at: REMEMBERED_MAX, serial, losses, unknown }
+    }
 }
 
 impl Manager {
@@ -132,6 +155,7 @@ impl Manager {
         (wanted, renews): (&TokenRequest, bool),
         now: Instant,
     ) -> RequestOutcome {
+        self.forget_idle();
         let file = self.files.entry(ino).or_default();
         let before = file.waiting.len();
         let at = file.queue(client, id, wanted, now);
@@ -144,7 +168,7 @@ impl Manager {
         }
         file.end_inheritance(now);
         let fence = Fence { of_file: file.lost, unknown: self.unknown };
-        if file.fenced != fence {
+        if !file.fenced.covers(fence) {
             return RequestOutcome::Fence(fence);
         }
         if renews && file.has(client, wanted) {
@@ -227,21 +251,22 @@ impl Manager {
 
     /// Records that a file has got a new epoch for this fence.
     pub fn fenced(&mut self, ino: Ino, fence: Fence) {
-        let unknown = self.unknown;
-        let FileTokens { lost, fenced, .. } = self.files.entry(ino).or_default();
+        let (losses, unknown) = (self.losses, self.unknown);
         assert!(
-            fence.of_file <= *lost && fence.unknown <= unknown,
-            "inode {ino} is fenced for {fence:?}, and has had {lost} losses of its own and {unknown} others"
+            fence.of_file <= losses && fence.unknown <= unknown,
+            "inode {ino} is fenced for {fence:?}, and there were {losses} losses of files and {unknown} others"
         );
-        fenced.of_file = fenced.of_file.max(fence.of_file);
-        fenced.unknown = fenced.unknown.max(fence.unknown);
+        self.files.entry(ino).or_default();
+        self.change(ino, |file| {
+            file.fenced.of_file = file.fenced.of_file.max(fence.of_file);
+            file.fenced.unknown = file.fenced.unknown.max(fence.unknown);
+        });
     }
 
     /// Returns true if a fence is complete.
     #[must_use]
     pub fn is_fenced(&self, ino: Ino, fence: Fence) -> bool {
-        let fenced = self.files.get(&ino).map(|file| file.fenced).unwrap_or_default();
-        fenced.of_file >= fence.of_file && fenced.unknown >= fence.unknown
+        self.files.get(&ino).map(|file| file.fenced).unwrap_or_default().covers(fence)
     }
 
     /// Returns true if any request for tokens of a file waits.
@@ -256,44 +281,53 @@ impl Manager {
         let file = self.files.entry(ino).or_default();
         file.take(client, TokenMode::Write, ranges, u64::MAX);
         // Also if it had none of them any more: the message was sent while it had.
-        file.lost += 1;
+        self.losses += 1;
+        file.lost = self.losses;
     }
 
     /// Takes all tokens of a file from a client that does not answer.
     pub fn revoke(&mut self, ino: Ino, client: ClientId) {
-        self.change(ino, |file| file.lose(client));
+        let loss = self.losses + 1;
+        let mut has_lost = false;
+        self.change(ino, |file| has_lost = file.lose(client, loss));
+        self.losses += u64::from(has_lost);
     }
 
     /// Drops the tokens of a client that ends, with no message under way.
     pub fn leave(&mut self, client: ClientId) {
+        let unknown = self.unknown;
         self.files.retain(|_, file| {
             file.held.retain(|token| token.client != client);
             file.waiting.retain(|one| one.client != client);
-            !file.is_idle()
+            !file.is_forgotten(unknown)
         });
     }
 
     /// Handles the restart of a client: messages of its earlier process may still arrive, and the new process repeats
     /// the calls that were under way.
     pub fn restart(&mut self, client: ClientId, now: Instant) {
-        for file in self.files.values_mut() {
+        let (loss, unknown) = (self.losses + 1, self.unknown);
+        self.files.retain(|_, file| {
             file.forget_recalls(client);
             file.waiting.retain(|one| one.client != client);
-            let own = || file.held.iter().filter(|token| token.client == client);
-            file.lost += u64::from(own().next().is_some());
-            let own = file.held.iter_mut().filter(|token| token.client == client);
-            own.for_each(|token| token.inherited = Some(now + RESUME));
-        }
-        self.files.retain(|_, file| !file.is_idle());
+            for token in file.held.iter_mut().filter(|token| token.client == client) {
+                token.inherited = Some(now + RESUME);
+                file.lost = loss;
+            }
+            !file.is_forgotten(unknown)
+        });
+        self.losses = loss;
     }
 
     /// Handles the loss of a client: its messages may still arrive.
     pub fn lose(&mut self, client: ClientId) {
-        for file in self.files.values_mut() {
+        let (loss, unknown) = (self.losses + 1, self.unknown);
+        self.files.retain(|_, file| {
             file.waiting.retain(|one| one.client != client);
-            file.lose(client);
-        }
-        self.files.retain(|_, file| !file.is_idle());
+            file.lose(client, loss);
+            !file.is_forgotten(unknown)
+        });
+        self.losses = loss;
     }
 
     /// Records that tokens were lost of which nobody knows: those of an earlier daemon, or of a lost client that did
@@ -328,7 +362,8 @@ impl Manager {
         for (ino, mode, range) in &has {
             self.files.entry(*ino).or_default().give(client, *mode, &[*range], (self.serial, 0));
         }
-        self.files.retain(|_, file| !file.is_idle());
+        let unknown = self.unknown;
+        self.files.retain(|_, file| !file.is_forgotten(unknown));
         (self.serial, has)
     }
 
@@ -345,9 +380,23 @@ impl Manager {
     fn change(&mut self, ino: Ino, act: impl FnOnce(&mut FileTokens)) {
         let Some(file) = self.files.get_mut(&ino) else { return };
         act(file);
-        if file.is_idle() {
+        if file.is_forgotten(self.unknown) {
             self.files.remove(&ino);
         }
+    }
+
+    /// Forgets files of which nobody has or wants anything, where they are many. A loss of theirs that was not fenced
+    /// becomes one of any file: each is fenced when it is asked for again.
+    fn forget_idle(&mut self) {
+        if self.files.len() < self.sweep_at {
+            return;
+        }
+        let is_idle = |file: &FileTokens| file.held.is_empty() && file.waiting.is_empty();
+        let is_unfenced = |file: &FileTokens| is_idle(file) && file.lost > file.fenced.of_file;
+        self.unknown += u64::from(self.files.values().any(is_unfenced));
+        self.files.retain(|_, file| !is_idle(file));
+        // Where most are in use the next look is not at once.
+        self.sweep_at = REMEMBERED_MAX.max(2 * self.files.len());
     }
 
     /// Panics if two clients may write, or one write and one read, the same byte.
@@ -365,10 +414,10 @@ impl Manager {
 }
 
 impl FileTokens {
-    /// Returns true if the entry holds no information.
-    fn is_idle(&self) -> bool {
-        // The fence of a file is kept: with a new entry, the file would be fenced again.
-        self.held.is_empty() && self.waiting.is_empty() && self.lost == 0 && self.fenced == Fence::default()
+    /// Returns whether there is nothing to remember, where tokens of any file were lost so often.
+    fn is_forgotten(&self, unknown: u64) -> bool {
+        // With losses of any file each new entry would be fenced again.
+        self.held.is_empty() && self.waiting.is_empty() && self.lost <= self.fenced.of_file && unknown == 0
     }
 
     /// Returns true if a client has tokens for what it wants.
@@ -606,10 +655,15 @@ impl FileTokens {
     }
 
     /// Takes all tokens from a client, which may go on using them without knowing.
-    fn lose(&mut self, client: ClientId) {
+    /// Returns whether it had anything: that is the loss of this number.
+    fn lose(&mut self, client: ClientId, loss: u64) -> bool {
         let before = self.held.len();
         self.held.retain(|token| token.client != client);
-        self.lost += u64::from(self.held.len() < before);
+        let has_lost = self.held.len() < before;
+        if has_lost {
+            self.lost = loss;
+        }
+        has_lost
     }
 
     /// Returns which part of a token a client indeed has that it reclaims.
@@ -636,302 +690,4 @@ fn conflict(one: &TokenRequest, other: &TokenRequest) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use TokenMode::{Read, Write};
-
-    const FILE: Ino = Ino(5);
-    const A: ClientId = ClientId(1);
-    const B: ClientId = ClientId(2);
-    const C: ClientId = ClientId(3);
-
-    fn wanted(mode: TokenMode, start: u64, len: u64) -> TokenRequest {
-        let required = ByteRange::at(start, len);
-        TokenRequest { mode, required, desired: vec![required] }
-    }
-
-    fn granted(step: RequestOutcome) -> Grant {
-        match step {
-            RequestOutcome::Granted(grant) => grant,
-            other => panic!("not granted: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn who_is_alone_gets_the_whole_file() {
-        let (mut manager, now) = (Manager::default(), Instant::now());
-        let grant = granted(manager.ask(FILE, A, 1, (&wanted(Write, 10, 5), false), now));
-        assert_eq!(grant.ranges, [ByteRange::ALL]);
-        // Read by somebody else: what was written remains readable.
-        let RequestOutcome::Recall(recalls) = manager.ask(FILE, B, 1, (&wanted(Read, 0, 4), false), now)
-        else {
-            panic!()
-        };
-        assert_eq!((recalls.len(), recalls[0].client, recalls[0].upto), (1, A, grant.serial));
-        manager.yielded(FILE, A, recalls[0].upto, Read, &[ByteRange::at(0, 4)]);
-        assert_eq!(
-            granted(manager.ask(FILE, B, 1, (&wanted(Read, 0, 4), false), now)).ranges,
-            [ByteRange::at(0, 4)]
-        );
-        manager.check();
-        assert_eq!(manager.counts(FILE), (3, 2, 0));
-        assert!(matches!(
-            manager.ask(FILE, C, 4, (&wanted(Write, 2, 4), false), now),
-            RequestOutcome::Recall(_)
-        ));
-        let (held, waiting) = manager.list(FILE);
-        let expected =
-            [(A, Read, ByteRange::at(0, 4)), (A, Write, ByteRange::from(4)), (B, Read, ByteRange::at(0, 4))];
-        assert_eq!((held, waiting), (expected.to_vec(), vec![(C, Write, ByteRange::at(2, 4))]));
-        assert!(manager.is_waiting(FILE, C, 4));
-        manager.cancel(FILE, C, 4, &[]);
-        assert!(!manager.is_waiting(FILE, C, 4));
-    }
-
-    #[test]
-    fn what_is_granted_later_is_not_taken_by_an_answer_that_comes_late() {
-        let (mut manager, now) = (Manager::default(), Instant::now());
-        let first = granted(manager.ask(FILE, A, 1, (&wanted(Write, 0, 4), false), now));
-        manager.yielded(FILE, A, first.serial, Write, &[ByteRange::ALL]);
-        assert_eq!(manager.counts(FILE), (0, 0, 0));
-        granted(manager.ask(FILE, A, 2, (&wanted(Write, 0, 4), false), now));
-        manager.yielded(FILE, A, first.serial, Write, &[ByteRange::ALL]);
-        assert_eq!(manager.counts(FILE).0, 1);
-    }
-
-    #[test]
-    fn requests_that_conflict_are_granted_in_order() {
-        let (mut manager, now) = (Manager::default(), Instant::now());
-        let serial = granted(manager.ask(FILE, A, 1, (&wanted(Write, 0, 8), false), now)).serial;
-        assert!(matches!(
-            manager.ask(FILE, B, 1, (&wanted(Write, 0, 8), false), now),
-            RequestOutcome::Recall(_)
-        ));
-        assert_eq!(
-            manager.ask(FILE, C, 1, (&wanted(Write, 4, 8), false), now),
-            RequestOutcome::Queued { is_new: true }
-        );
-        // Its own holder stands in the queue, too.
-        assert_eq!(
-            manager.ask(FILE, A, 2, (&wanted(Write, 0, 2), false), now),
-            RequestOutcome::Queued { is_new: true }
-        );
-        assert_eq!(
-            manager.ask(FILE, A, 2, (&wanted(Write, 0, 2), false), now),
-            RequestOutcome::Queued { is_new: false }
-        );
-        let RequestOutcome::Recall(recalls) = manager.ask(FILE, B, 1, (&wanted(Write, 0, 8), false), now)
-        else {
-            panic!()
-        };
-        assert_eq!(recalls[0].waiting, [2], "that is not on its way");
-        manager.yielded(FILE, A, serial, Write, &[ByteRange::ALL]);
-        assert_eq!(
-            granted(manager.ask(FILE, B, 1, (&wanted(Write, 0, 8), false), now)).ranges,
-            [ByteRange::at(0, 8)]
-        );
-        // Who has not been heard of for long is not waited for.
-        let later = now + SILENCE_MAX;
-        manager.yielded(FILE, B, u64::MAX, Write, &[ByteRange::ALL]);
-        assert_eq!(
-            granted(manager.ask(FILE, A, 2, (&wanted(Write, 0, 2), false), later)).ranges,
-            [ByteRange::ALL]
-        );
-    }
-
-    #[test]
-    fn one_recall_serves_all_readers_that_wait() {
-        let (mut manager, now) = (Manager::default(), Instant::now());
-        let serial = granted(manager.ask(FILE, A, 1, (&wanted(Write, 0, 100), false), now)).serial;
-        let [ours, beside, far] = [wanted(Read, 10, 10), wanted(Read, 15, 10), wanted(Read, 50, 5)];
-        let d = ClientId(4);
-        let recalled = |step| match step {
-            RequestOutcome::Recall(recalls) => recalls,
-            other => panic!("no recall: {other:?}"),
-        };
-        // Who comes while a recall is under way, for the same bytes, asks nobody.
-        let first = recalled(manager.ask(FILE, B, 1, (&ours, false), now));
-        assert_eq!(first[0].wanted.required, ours.required);
-        assert_eq!(manager.ask(FILE, B, 1, (&ours, false), now), RequestOutcome::Queued { is_new: false });
-        assert_eq!(manager.ask(FILE, C, 1, (&ours, false), now), RequestOutcome::Queued { is_new: true });
-        // The next one asks for all that wait.
-        let second = recalled(manager.ask(FILE, d, 1, (&far, false), now));
-        assert_eq!(second[0].wanted.desired, [far.required, ours.required]);
-        // Without an answer that promises anything, whoever comes next asks again.
-        manager.recall_ended(FILE, A);
-        let third = recalled(manager.ask(FILE, ClientId(5), 1, (&beside, false), now));
-        assert_eq!(third[0].wanted.required, ByteRange { start: 10, end: 25 });
-        assert!(third[0].wanted.desired.contains(&far.required));
-        manager.yielded(FILE, A, serial, Read, &[ByteRange { start: 10, end: 25 }, far.required]);
-        for (client, wanted) in [(B, &ours), (C, &ours), (d, &far), (ClientId(5), &beside)] {
-            granted(manager.ask(FILE, client, 1, (wanted, false), now));
-        }
-        manager.check();
-        // Behind a writer that waits, readers wait as well.
-        let recalls = recalled(manager.ask(FILE, ClientId(6), 1, (&wanted(Write, 10, 1), false), now));
-        assert_eq!(recalls.iter().map(|recall| recall.client).collect::<Vec<_>>(), [A, B, C]);
-        assert_eq!(
-            manager.ask(FILE, ClientId(7), 1, (&ours, false), now),
-            RequestOutcome::Queued { is_new: true }
-        );
-        // A request of a client that is to give something back may have been granted, as far as it knows.
-        assert_eq!(
-            manager.ask(FILE, B, 2, (&wanted(Write, 10, 1), false), now),
-            RequestOutcome::Queued { is_new: true }
-        );
-        let again = recalled(manager.ask(FILE, ClientId(6), 1, (&wanted(Write, 10, 1), false), now));
-        assert_eq!((again.len(), again[0].client, &again[0].waiting), (1, B, &vec![2]));
-        let later = now + RECALL_AGAIN;
-        assert_eq!(
-            recalled(manager.ask(FILE, ClientId(6), 1, (&wanted(Write, 10, 1), false), later)).len(),
-            3
-        );
-    }
-
-    #[test]
-    fn what_a_call_that_gave_up_was_granted_is_given_back_and_nothing_else() {
-        let (mut manager, now) = (Manager::default(), Instant::now());
-        let serial = granted(manager.ask(FILE, A, 1, (&wanted(Write, 0, 8), false), now)).serial;
-        manager.yielded(FILE, A, serial, Write, &[ByteRange::from(8)]);
-        granted(manager.ask(FILE, B, 2, (&wanted(Write, 20, 8), false), now));
-        manager.cancel(FILE, B, 2, &[ByteRange::at(20, 8)]);
-        granted(manager.ask(FILE, C, 3, (&wanted(Write, 20, 8), false), now));
-        // Another call of the same client has the bytes by now.
-        manager.cancel(FILE, C, 2, &[ByteRange::at(20, 8)]);
-        assert!(matches!(
-            manager.ask(FILE, B, 4, (&wanted(Read, 20, 8), false), now),
-            RequestOutcome::Recall(_)
-        ));
-    }
-
-    #[test]
-    fn what_an_earlier_process_had_is_not_given_back_by_the_next_one() {
-        let (mut manager, now) = (Manager::default(), Instant::now());
-        let serial = granted(manager.ask(FILE, A, 1, (&wanted(Write, 0, 8), false), now)).serial;
-        assert!(matches!(
-            manager.ask(FILE, B, 1, (&wanted(Write, 0, 8), false), now),
-            RequestOutcome::Recall(_)
-        ));
-        manager.restart(A, now);
-        // The recall has met the new process, which has nothing.
-        manager.yielded(FILE, A, serial, Write, &[ByteRange::at(0, 8)]);
-        let RequestOutcome::Fence(fence) = manager.ask(FILE, B, 1, (&wanted(Write, 0, 8), false), now) else {
-            panic!()
-        };
-        manager.fenced(FILE, fence);
-        let step = manager.ask(FILE, B, 1, (&wanted(Write, 0, 8), false), now);
-        assert_eq!(step, RequestOutcome::Inherited { until: now + RESUME });
-        granted(manager.ask(FILE, A, 7, (&wanted(Write, 0, 8), true), now));
-    }
-
-    #[test]
-    fn desired_bytes_are_granted_as_far_as_they_are_free() {
-        let (mut manager, now) = (Manager::default(), Instant::now());
-        let serial = granted(manager.ask(FILE, A, 1, (&wanted(Write, 1000, 8), false), now)).serial;
-        manager.yielded(FILE, A, serial, Write, &[ByteRange { start: 0, end: 1000 }, ByteRange::from(1008)]);
-        let ahead = TokenRequest { desired: vec![ByteRange::from(10)], ..wanted(Write, 10, 5) };
-        let grant = granted(manager.ask(FILE, B, 1, (&ahead, false), now));
-        assert_eq!(crate::ranges::without(&[ByteRange { start: 10, end: 1000 }], &grant.ranges), []);
-        assert!(!overlap(&grant.ranges, &ByteRange::from(1000)), "{grant:?}");
-        let comb = vec![ByteRange::at(2000, 4), ByteRange::at(1004, 4), ByteRange::at(3000, 4)];
-        let grant = granted(manager.ask(
-            FILE,
-            C,
-            1,
-            (&TokenRequest { desired: comb, ..wanted(Write, 2000, 4) }, false),
-            now,
-        ));
-        assert_eq!(grant.ranges, [ByteRange::at(2000, 4), ByteRange::at(3000, 4)]);
-        manager.check();
-    }
-
-    #[test]
-    fn a_lost_client_is_fenced_before_anybody_gets_what_it_had() {
-        let (mut manager, now) = (Manager::default(), Instant::now());
-        granted(manager.ask(FILE, A, 1, (&wanted(Write, 0, 8), false), now));
-        manager.lose(A);
-        let RequestOutcome::Fence(fence) = manager.ask(FILE, B, 1, (&wanted(Read, 0, 8), false), now) else {
-            panic!()
-        };
-        manager.lose(A);
-        manager.fenced(FILE, fence);
-        granted(manager.ask(FILE, B, 1, (&wanted(Read, 0, 8), false), now));
-        manager.revoke(FILE, B);
-        assert!(matches!(
-            manager.ask(FILE, C, 1, (&wanted(Read, 0, 8), false), now),
-            RequestOutcome::Fence(_)
-        ));
-        // Another process of it goes on first with what the earlier one was doing.
-        let mut manager = Manager::default();
-        granted(manager.ask(FILE, A, 1, (&wanted(Write, 0, 8), false), now));
-        manager.restart(A, now);
-        let RequestOutcome::Fence(fence) = manager.ask(FILE, B, 1, (&wanted(Read, 0, 8), false), now) else {
-            panic!()
-        };
-        manager.fenced(FILE, fence);
-        let step = manager.ask(FILE, B, 1, (&wanted(Read, 0, 8), false), now);
-        assert_eq!(step, RequestOutcome::Inherited { until: now + RESUME });
-        assert_eq!(
-            granted(manager.ask(FILE, A, 1, (&wanted(Write, 2, 4), true), now)).ranges,
-            [ByteRange::at(2, 4)]
-        );
-        manager.check();
-        let late = now + RESUME;
-        let step = manager.ask(FILE, B, 1, (&wanted(Read, 0, 8), false), late);
-        assert!(matches!(step, RequestOutcome::Recall(_)), "nothing is kept for long: {step:?}");
-        // What it goes on with and has not got does not keep others waiting for what it has.
-        let mut manager = Manager::default();
-        granted(manager.ask(FILE, A, 1, (&wanted(Write, 0, 8), false), now));
-        manager.yielded(FILE, A, u64::MAX, Write, &[ByteRange::from(8)]);
-        granted(manager.ask(FILE, B, 1, (&wanted(Write, 8, 8), false), now));
-        manager.restart(A, now);
-        let is_granted = (0..30).any(|tenth| {
-            let now = now + tenth * Duration::from_millis(100);
-            let step = manager.ask(FILE, C, 1, (&wanted(Write, 0, 8), false), now);
-            if let RequestOutcome::Fence(fence) = step {
-                manager.fenced(FILE, fence);
-            }
-            manager.ask(FILE, A, 7, (&wanted(Write, 0, 16), true), now);
-            matches!(step, RequestOutcome::Granted(_))
-        });
-        assert!(is_granted, "it waits as long as the other asks");
-        // One that left in order needs no fence.
-        let mut manager = Manager::default();
-        granted(manager.ask(FILE, A, 1, (&wanted(Write, 0, 8), false), now));
-        manager.leave(A);
-        granted(manager.ask(FILE, B, 1, (&wanted(Write, 0, 8), false), now));
-        // What an earlier daemon granted to somebody who is lost may be any file.
-        manager.lose_unknown();
-        assert!(matches!(
-            manager.ask(Ino(6), C, 1, (&wanted(Read, 0, 8), false), now),
-            RequestOutcome::Fence(_)
-        ));
-    }
-
-    #[test]
-    fn a_client_reclaims_what_nobody_got_meanwhile() {
-        let (mut manager, now) = (Manager::default(), Instant::now());
-        let all = |mode| (FILE, mode, ByteRange::ALL);
-        // Of an earlier daemon: who comes first.
-        let (first, has) = manager.reclaim(A, None, &[(FILE, Write, ByteRange::at(0, 8))]);
-        assert_eq!(has, [(FILE, Write, ByteRange::at(0, 8))]);
-        assert_eq!(manager.reclaim(B, None, &[all(Read)]).1, [(FILE, Read, ByteRange::from(8))]);
-        manager.check();
-        // Of this one: what it still has here, without what it does not name.
-        let grant = granted(manager.ask(FILE, A, 1, (&wanted(Write, 2, 2), false), now));
-        let (_, has) =
-            manager.reclaim(A, Some(grant.serial), &[(FILE, Write, ByteRange { start: 4, end: 20 })]);
-        assert_eq!(has, [(FILE, Write, ByteRange { start: 4, end: 8 })]);
-        manager.check();
-        // What was granted while it did so stays.
-        let grant = granted(manager.ask(FILE, A, 2, (&wanted(Write, 0, 2), false), now));
-        assert!(grant.serial > first);
-        assert_eq!(manager.reclaim(A, Some(grant.serial - 1), &[]).1, []);
-        assert!(matches!(
-            manager.ask(FILE, C, 1, (&wanted(Read, 0, 1), false), now),
-            RequestOutcome::Recall(_)
-        ));
-        manager.lose(A);
-        assert_eq!(manager.reclaim(A, Some(u64::MAX), &[all(Write)]).1, [], "it was lost");
-    }
-}
+mod tests;

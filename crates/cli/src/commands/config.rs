@@ -6,12 +6,13 @@ use std::process::ExitCode;
 
 use bivouac_launch::{Environment, FormationName, LendableDir};
 use bivouac_types::Site;
+use bivouac_types::units::format_count;
 
 use crate::failure::Failure;
 use crate::formation_file::{FormationFile, as_argument, read};
 use crate::forming_hosts::hosts;
 use crate::options::{Cli, Command, ConfigArgs, FormationArgs};
-use crate::partitioning::Plan;
+use crate::partitioning::{Nodes, Plan};
 
 /// Checks a file, and says what it makes.
 pub fn run(here: &Environment, args: &ConfigArgs) -> Result<ExitCode, Failure> {
@@ -24,6 +25,10 @@ pub fn run(here: &Environment, args: &ConfigArgs) -> Result<ExitCode, Failure> {
     file.formation.iter().for_each(|(key, value)| outln!("--{key} {value}"));
     for plan in &file.partitions {
         let nodes = match (&plan.nodes, plan.sizing) {
+            (Some(Nodes::Count(count)), _) => format_count((*count).into(), "node"),
+            (Some(Nodes::List(nodes)), _) if nodes.len() == 1 => {
+                nodes.iter().map(ToString::to_string).collect()
+            }
             (Some(nodes), _) => format!("nodes {nodes}"),
             (None, Some(sizing)) => format!("nodes for {} bytes", sizing.bytes),
             (None, None) => "all nodes".to_owned(),

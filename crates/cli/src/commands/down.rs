@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use bivouac_hosts::{look_elsewhere, take_down_hosts};
 use bivouac_launch::mount_views::own_namespace;
 use bivouac_launch::{
-    Amount, CODE_KEEP, Environment, FormationName, FormationState, Kind, LaunchError, LaunchResult, StateDir,
-    discard, recoverable, refuse_kept, settled, take_down,
+    Amount, CODE_KEEP, Environment, FormationName, FormationState, Kind, LaunchError, LaunchResult,
+    Recoverable, StateDir, discard, recoverable, refuse_kept, settled, take_down,
 };
 
 use crate::asking::{Answer, answer, can_ask, what_goes};
@@ -109,16 +109,33 @@ fn discard_left(
     }
     let amount = first.amount();
     if !is_wished && (!amount.is_nothing() || first.is_over_hosts()) {
-        let hosts = if first.is_over_hosts() { ", each of its hosts has what it has itself" } else { "" };
+        let held = held_by(first, &amount);
         let text = format!(
-            "formation {name}: was killed as a whole, and its state is gone; its volumes here hold {amount}{hosts}; have it back: bivouac \
-             recover {name}; or throw it away: bivouac down --name {name} --discard"
+            "formation {name}: was killed as a whole, and its state is gone; {held}; have it back: bivouac recover {name}; or throw it \
+             away: bivouac down --name {name} --discard"
         );
         return Err(Failure::new(CODE_KEEP, text));
     }
     discard(here, first, &mut |text| errln!("bivouac: {text}"))?;
-    outln!("formation {name} is thrown away; it held {amount}");
+    match first.is_over_hosts() {
+        false => outln!("formation {name} is thrown away; it held {amount}"),
+        true => outln!(
+            "formation {name} is thrown away on this host: {}; throw it away there: bivouac down --name {name} --discard",
+            held_by(first, &amount)
+        ),
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says what a formation holds that was killed. What other hosts have is not seen from here.
+fn held_by(left: &Recoverable, amount: &Amount) -> String {
+    match (left.is_over_hosts(), &left.state) {
+        (false, _) => format!("its volumes here hold {amount}"),
+        (true, Some(_)) => {
+            format!("its volumes here hold {amount}, and each other host has what it has itself")
+        }
+        (true, None) => "each of its hosts has what it has itself".to_owned(),
+    }
 }
 
 /// Takes a formation down whose state is in `dir`, or all that a host has of it. Refuses while it holds what is nowhere
@@ -159,7 +176,7 @@ fn end(
     let name = &state.name;
     if state.is_over_hosts() {
         let left = take_down_hosts(here, dir, is_void, discard)?;
-        outln!("formation {name} is down on all its hosts; {left}");
+        outln!("formation {name} {left}");
         return Ok(if left.is_nothing() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let killed = (!dir.is_held()).then(|| Amount::of(state)).filter(|amount| !amount.is_nothing());

@@ -12,7 +12,7 @@ use bivouac_link::{FarSide, LinkKey, LinkSource, LinkTarget, Usage};
 use bivouac_monitor::connect;
 use bivouac_monitor::status::LinkReport;
 use bivouac_source::SourceError;
-use bivouac_types::units::{format_size, format_utc};
+use bivouac_types::units::{format_count, format_size, format_utc};
 use bivouac_types::{
     Errno, FsResult, Ino, MirrorDeletes, NodeId, PartitionSettings, Site, Source, WritePolicy,
 };
@@ -350,9 +350,9 @@ fn send(near: &Near, link: &Link) -> Result<(), Failure> {
         return Ok(());
     }
     let text = format!(
-        "link {}: {} files are not at the other side: send them, or throw them away with --discard",
+        "link {}: {} not at the other side: send it, or throw it away with --discard",
         link.name,
-        outcome.failed.len()
+        format_count(outcome.failed.len() as u64, "file")
     );
     Err(Failure::new(1, text))
 }

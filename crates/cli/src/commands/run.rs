@@ -47,7 +47,11 @@ pub fn run(here: &Environment, args: &RunArgs) -> Result<ExitCode, Failure> {
     check_rounds(args)?;
     let mounts: Vec<&Path> = args.place.dir.iter().chain(&args.place.each).map(PathBuf::as_path).collect();
     check_command(here, &args.command, &mounts).map_err(|(code, text)| Failure::new(code, text))?;
-    let target = |path: &PathBuf| ReportTarget::new(path, ReportFormat::of(path));
+    let target = |path: &PathBuf| {
+        let form = ReportFormat::of(path)
+            .map_err(|why| Failure::new(2, format_args!("--report {}: {why}", path.display())))?;
+        ReportTarget::new(path, form)
+    };
     let report = args.report.as_ref().map(target).transpose().map_err(|f| f.with_code(CODE_NOT_STARTED))?;
     let preload = preloading::value(&args.preload, std::env::var_os(preloading::VARIABLE).as_deref())?;
     if args.formation.hosts.meet.is_some() {

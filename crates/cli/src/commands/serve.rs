@@ -10,7 +10,7 @@ use bivouac_client::{Client, Member};
 use bivouac_http::{Options, Page, Route};
 use bivouac_launch::handover::FromNode;
 use bivouac_launch::{Environment, HttpHandover, HttpNews, LaunchError, StateDir, raise_descriptor_limit};
-use bivouac_monitor::status::look;
+use bivouac_monitor::status::look_here;
 use bivouac_monitor::{MetricsFormat, render_metrics};
 use bivouac_types::NodeId;
 
@@ -126,7 +126,7 @@ fn metrics(dir: StateDir) -> Route {
         } else {
             (MetricsFormat::Prometheus, "text/plain; version=0.0.4; charset=utf-8")
         };
-        let report = look(&dir).map_err(|failure| failure.to_string())?;
+        let report = look_here(&dir).map_err(|failure| failure.to_string())?;
         Ok(Page { content_type, bytes: render_metrics(&report, form).into_bytes() })
     };
     Route { path: METRICS, page: Box::new(page) }

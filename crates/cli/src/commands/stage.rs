@@ -274,7 +274,10 @@ impl StageSession {
             match component {
                 Component::Normal(name) => relative.push(name),
                 Component::ParentDir => {
-                    let text = format!("'{}' leaves the formation; do not write ..", path.display());
+                    let text = format!(
+                        "'{}' has .. in its path in the formation; write that path without it",
+                        path.display()
+                    );
                     return Err(usage(&text));
                 }
                 Component::RootDir | Component::CurDir | Component::Prefix(_) => {}

@@ -174,7 +174,7 @@ width = 2
         let [chk, input] = &file.partitions[..] else { panic!("{:?}", file.partitions) };
         assert_eq!((chk.path.as_slice(), chk.settings.rules.len()), (&b"/chk"[..], 2));
         assert!(!chk.says_stripe, "that of the formation");
-        assert_eq!(chk.nodes.as_ref().map(ToString::to_string), Some("0,1,".into()));
+        assert_eq!(chk.nodes.as_ref().map(ToString::to_string), Some("0,1".into()));
         let sizing = input.sizing.unwrap();
         assert_eq!((sizing.bytes, sizing.keep, input.settings.width), (30 << 30, 0.8, 2));
         assert_eq!(parse(""), Ok(FormationFile::default()));

@@ -22,6 +22,16 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     duration(text).and_then(|all| if all.0 < INTERVAL_MIN_MS { Err(short()) } else { Ok(all) })
 }
 
+/// Shortest bounded time, and shortest time for a start: what is shorter ends before the first answer.
+const WAIT_MIN_MS: u64 = 100;
+
+/// A time that something is waited for.
+pub fn wait(text: &str) -> Result<Duration, String> {
+    let short =
+        || format!("'{text}' is too short for any answer; write {WAIT_MIN_MS}ms or more, for instance 5s");
+    duration(text).and_then(|all| if all.0 < WAIT_MIN_MS { Err(short()) } else { Ok(all) })
+}
+
 /// Shortest time between two rounds of copies.
 const ROUND_MIN_MS: u64 = 1000;
 
@@ -53,6 +63,14 @@ mod tests {
         assert_eq!(round("10m"), Ok(Duration(600_000)));
         for short in ["0", "0s", "999ms"] {
             assert!(round(short).unwrap_err().contains("is too short; write 1000ms"), "{short}");
+        }
+    }
+
+    #[test]
+    fn a_wait_is_long_enough_for_an_answer() {
+        assert_eq!((wait("100ms"), wait("5s")), (Ok(Duration(100)), Ok(Duration(5000))));
+        for short in ["0", "0s", "99ms"] {
+            assert!(wait(short).unwrap_err().contains("is too short for any answer; write 100ms"), "{short}");
         }
     }
 

@@ -2,11 +2,10 @@
 
 use std::path::PathBuf;
 
-use bivouac_types::units::parse_size;
 use clap::Args;
 
 use super::NameArgs;
-use super::numbers::number;
+use super::numbers::{number, rate};
 
 /// Arguments of `flush`.
 #[derive(Debug, Args)]
@@ -97,8 +96,4 @@ pub struct RacesArgs {
     /// Write JSON to standard output
     #[arg(long)]
     pub json: bool,
-}
-
-fn rate(text: &str) -> Result<u64, String> {
-    parse_size(text).and_then(|rate| if rate > 0 { Ok(rate) } else { Err("a rate is above 0".into()) })
 }

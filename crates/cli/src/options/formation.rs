@@ -15,6 +15,7 @@ use bivouac_types::{Checksum, SpreadAt};
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 
+use super::durations::wait;
 use super::numbers::{self, number};
 use super::{Duration, HostsArgs, duration};
 
@@ -102,7 +103,7 @@ pub struct FormationArgs {
     #[arg(long, value_name = "FORM", env = "BIVOUAC_LOG_FORMAT", hide_env_values = true, default_value_t = LogFormat::default(), help_heading = "Network and logs")]
     pub log_format: LogFormat,
     /// How long an operation waits for a node that does not answer, before it fails with EIO
-    #[arg(long, value_name = "DURATION", default_value_t = Duration(WAIT_MS_DEFAULT), value_parser = duration, help_heading = "When nodes fail")]
+    #[arg(long, value_name = "DURATION", default_value_t = Duration(WAIT_MS_DEFAULT), value_parser = wait, help_heading = "When nodes fail")]
     pub wait: Duration,
     /// After how long a node that does not answer is taken for dead; at least 500ms [default: 5s, and on one machine as soon as its
     /// supervisor gives it up]
@@ -124,7 +125,7 @@ pub struct FormationArgs {
     #[arg(long, value_name = "none|replicas=2", default_value_t = Protection::default(), help_heading = "When nodes fail")]
     pub protect: Protection,
     /// How long the formation may take to start
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration, help_heading = "When nodes fail")]
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = wait, help_heading = "When nodes fail")]
     pub start_timeout: Duration,
 }
 

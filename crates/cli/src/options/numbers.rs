@@ -1,5 +1,7 @@
 //! Numbers as people write them, and what is said of those that cannot be.
 
+use bivouac_types::units::parse_size;
+
 /// Most nodes that an option can say; how many of them a machine can have is looked at later.
 const NODES_MAX: u64 = 65_535;
 
@@ -18,6 +20,19 @@ pub fn number<T: TryFrom<u64>>(least: u64, most: u64) -> impl Fn(&str) -> Result
 pub fn nodes(text: &str) -> Result<u16, String> {
     // 0 and what is too many for this kind of formation are refused with their remedies, once all options are known.
     read(text, 0, NODES_MAX, "at most 256 (with --in-process 1024)")
+}
+
+/// Reads a number of bytes per second.
+///
+/// # Errors
+/// A sentence that says what may be written.
+pub fn rate(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        0 => Err(format!(
+            "at {text} bytes per second nothing would ever be done; write a rate such as 500m, or leave the option out"
+        )),
+        rate => Ok(rate),
+    }
 }
 
 fn read<T: TryFrom<u64>>(text: &str, least: u64, most: u64, bound: &str) -> Result<T, String> {
@@ -53,5 +68,7 @@ mod tests {
         assert_eq!(nodes("100000").unwrap_err(), "100000 is too many; at most 256 (with --in-process 1024)");
         assert!(nodes("999999999999999999999999").unwrap_err().contains("at most 256"));
         assert_eq!(nodes("0"), Ok(0));
+        assert_eq!(rate("2k"), Ok(2048));
+        assert!(rate("0").unwrap_err().contains("leave the option out") && rate("x").is_err());
     }
 }

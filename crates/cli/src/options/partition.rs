@@ -32,7 +32,7 @@ pub enum PartitionCommand {
     Show(ShowArgs),
     /// Change settings of a partition, for files that are made from now on
     ///
-    /// Its nodes and volumes stay as they are. With --rule the rules that are given take the place of all others; --rule
+    /// Its nodes, volumes, contract and source are chosen when it is made, and stay as they are. With --rule the rules that are given take the place of all others; --rule
     /// none takes all away.
     Set(SetArgs),
     /// Remove a partition and its directory, which must be empty
@@ -161,8 +161,11 @@ pub struct ShowArgs {
     pub json: bool,
 }
 
-/// Arguments of `partition set`.
+/// Arguments of `partition set`. What is chosen when a partition is made is read, so that the refusal says why, and is not
+/// offered.
 #[derive(Debug, Args)]
+#[command(mut_arg("volumes", |arg| arg.hide(true)), mut_arg("contract", |arg| arg.hide(true)))]
+#[command(mut_arg("source", |arg| arg.hide(true)))]
 pub struct SetArgs {
     #[command(flatten)]
     pub place: PathArgs,

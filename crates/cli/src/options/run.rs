@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use bivouac_launch::FormationName;
 use bivouac_stage::{Transfer, parse_in, parse_out};
-use bivouac_types::units::parse_size;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
+use super::numbers::rate;
 use super::{Duration, FileArgs, FormationArgs, NameArgs, PlaceArgs, SiteArgs, TalkArgs, round};
 
 /// Arguments of `run`.
@@ -53,7 +53,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub no_verify: bool,
     /// Most bytes per second that are copied in or out (500m)
-    #[arg(long, value_name = "RATE", value_parser = parse_size)]
+    #[arg(long, value_name = "RATE", value_parser = rate)]
     pub limit: Option<u64>,
     /// Say afterwards what the site's model predicted and what it took, and have the model learn of it
     #[arg(long)]

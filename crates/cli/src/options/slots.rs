@@ -5,7 +5,7 @@ use bivouac_types::units::{parse_duration_ms, parse_size};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args, Subcommand};
 
-use super::numbers::number;
+use super::numbers::{number, rate};
 use super::pool::RequestArgs;
 use super::{DatabaseArgs, NameArgs, StageHowArgs};
 
@@ -78,7 +78,7 @@ pub struct PoolAnnounceArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_when)]
     pub from: Option<TimeSpec>,
     /// Most bytes per second that it can take
-    #[arg(long, value_name = "RATE", value_parser = parse_size)]
+    #[arg(long, value_name = "RATE", value_parser = rate)]
     pub rate: Option<u64>,
     /// Take what there is if that cannot be met
     #[arg(long)]

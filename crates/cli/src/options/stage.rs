@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use bivouac_stage::UnixTime;
 use bivouac_stage::jobs::ChangeFilter;
-use bivouac_types::units::{parse_duration_ms, parse_size};
+use bivouac_types::units::parse_duration_ms;
 use clap::{Args, Subcommand};
 
-use super::numbers::number;
+use super::numbers::{number, rate};
 use super::{NameArgs, SlotArgs};
 
 /// Arguments of `stage`.
@@ -83,7 +83,7 @@ pub struct StageHowArgs {
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, allow_negative_numbers = true, value_parser = number::<usize>(0, 1024))]
     pub jobs: usize,
     /// Most bytes per second, of all workers together (500m)
-    #[arg(long, value_name = "RATE", value_parser = parse_size)]
+    #[arg(long, value_name = "RATE", value_parser = rate)]
     pub limit: Option<u64>,
     /// Say what would be copied, and copy nothing
     #[arg(short = 'n', long)]

@@ -78,12 +78,32 @@ fn options_may_stand_between_operands() {
     assert!(parse(&["stage", "in", "--name", "x", "a", "-n", "b"]).is_ok());
 }
 
+/// What cannot be set is not offered, and who says it is told so by the node.
+#[test]
+fn what_is_chosen_when_a_partition_is_made_is_not_offered_for_a_change() {
+    let mut table = Cli::command();
+    let partition = table.find_subcommand_mut("partition").unwrap();
+    let mut help = |name: &str| partition.find_subcommand_mut(name).unwrap().render_long_help().to_string();
+    let (create, set) = (help("create"), help("set"));
+    for (option, value) in [("--volumes", "disk"), ("--contract", "session"), ("--source", "/site")] {
+        let option_line = format!("{option} <");
+        assert!(create.contains(&option_line) && !set.contains(&option_line), "{option}");
+        assert!(parse(&["partition", "set", "/d", option, value]).is_ok(), "{option}");
+    }
+    assert!(set.contains("--capacity"), "{set}");
+}
+
 #[test]
 fn absurd_arguments_are_refused_by_name() {
     for (arguments, says) in [
         (&["up", "--name", "a/b"][..], "has the character '/'"),
         (&["up", "--stripe", "big"], "'big' is not a size"),
         (&["up", "--wait", "soon"], "'soon' is not a duration"),
+        (&["up", "--wait", "0s"], "'0s' is too short for any answer; write 100ms"),
+        (&["up", "--start-timeout", "0"], "'0' is too short for any answer"),
+        (&["run", "--limit", "0", "--", "true"], "leave the option out"),
+        (&["stage", "in", "--limit", "0k", "a", "b"], "leave the option out"),
+        (&["run", "--in", "d:a/b/../c", "--", "true"], "write that path without it"),
         (&["up", "--deaths-max", "many"], "write for instance 5/60s"),
         (&["up", "--nodes=-1"], "'-1' is not a number"),
         (&["up", "--nodes", "-1"], "'-1' is not a number"),

@@ -37,7 +37,14 @@ impl fmt::Display for Nodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Nodes::Count(count) => write!(f, "{count}"),
-            Nodes::List(nodes) => nodes.iter().try_for_each(|node| write!(f, "{},", node.0)),
+            // A number without a comma is a count.
+            Nodes::List(nodes) if nodes.len() == 1 => {
+                nodes.iter().try_for_each(|node| write!(f, "{},", node.0))
+            }
+            Nodes::List(nodes) => {
+                let numbers: Vec<String> = nodes.iter().map(|node| node.0.to_string()).collect();
+                f.write_str(&numbers.join(","))
+            }
         }
     }
 }
@@ -259,7 +266,7 @@ mod tests {
     fn nodes_are_counted_or_listed() {
         assert_eq!("4".parse(), Ok(Nodes::Count(4)));
         let list = |text: &str| text.parse::<Nodes>().map(|nodes| nodes.to_string());
-        assert_eq!(list("7,0-2"), Ok("7,0,1,2,".into()));
+        assert_eq!(list("7,0-2"), Ok("7,0,1,2".into()));
         assert_eq!(list("4,"), Ok("4,".into()));
         for bad in ["", "0", "x", "1-", "3-1", "1,1", "0-2,1", ",", "1,,2", "99999"] {
             assert!(bad.parse::<Nodes>().is_err(), "{bad}");

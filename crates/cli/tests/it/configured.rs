@@ -28,7 +28,7 @@ fn a_file_that_makes_sense_is_said_to_and_mistakes_have_lines() {
     let place = Place::new();
     let file = written(&place, FILE);
     let said = place.run(&["config", "--check", &file]).succeeds();
-    for line in [": makes sense\n", "--nodes 3\n", "partition /chk: nodes 2,1,; width=0 placement=hashed"] {
+    for line in [": makes sense\n", "--nodes 3\n", "partition /chk: nodes 2,1; width=0 placement=hashed"] {
         assert!(said.out.contains(line), "{}", said.out);
     }
     let file = written(&place, "[formation]\nnods = 3\n\n[[partition]]\npath = \"/a\"\nstripe = 5\n");

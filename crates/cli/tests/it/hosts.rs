@@ -267,7 +267,7 @@ fn without_their_keeper_and_its_standby_hosts_leave_nothing() {
     assert_eq!(hosts.up("a,b", "", &[]).code, 0);
     kill_with_standby(hosts.keeper_with_standby());
     wait_until("the parts are gone", || hosts.are_empty());
-    hosts.down().prints(&["host b: the process that kept the hosts together was killed"]);
+    hosts.down().prints(&["host b: takes its part down by itself, unless all was killed there as well"]);
     assert!(hosts.place.is_empty());
 }
 
@@ -347,6 +347,35 @@ fn who_kills_supervisor_and_agent_keeps_what_is_on_the_volumes() {
     let said = down.env("XDG_RUNTIME_DIR", hosts.runtime("b")).output().unwrap();
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     assert!(hosts.are_empty() && hosts.place.is_empty() && !volume.exists());
+}
+
+/// S386: nobody says of hosts on which all was killed that they have nothing.
+#[test]
+fn what_killed_hosts_have_is_not_said_to_be_nothing() {
+    let hosts = Hosts::new();
+    assert_eq!(hosts.up("a,b", "", &[]).code, 0);
+    let parts = ["a", "b"].map(|host| {
+        let Processes { agent, supervisor, daemon } = hosts.processes(host);
+        wait_for_standby_of(supervisor);
+        [supervisor, agent, daemon]
+    });
+    // Stopped first: none of them notices the end of another one, and the keeper loses none of them.
+    let signal_all = |signal| parts.iter().flatten().for_each(|pid| try_to_signal(*pid, signal));
+    signal_all(Signal::STOP);
+    kill_with_standby(hosts.keeper_with_standby());
+    signal_all(Signal::KILL);
+    let dirs = ["a", "b"]
+        .map(|host| bivouac_launch::StateDir::at(hosts.runtime(host).join("bivouac").join(&hosts.name)));
+    wait_until("all have ended", || !dirs.iter().any(bivouac_launch::StateDir::is_held));
+    let said = hosts.place.run(&["down", "--name", &hosts.name, "--discard"]);
+    assert!(said.code == 1 && said.out.contains("no host says what it has\nhost a: "), "{said:?}");
+    assert!(!said.out.contains("0 files"), "{}", said.out);
+    for host in ["a", "b"] {
+        let mut down = hosts.place.command(&["down", "--name", &hosts.name, "--discard"]);
+        let said = down.env("XDG_RUNTIME_DIR", hosts.runtime(host)).output().unwrap();
+        assert!(said.status.success(), "{host}: {}", String::from_utf8_lossy(&said.stderr));
+    }
+    assert!(hosts.are_empty() && hosts.place.is_empty());
 }
 
 /// S240.

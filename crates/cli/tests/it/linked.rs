@@ -167,6 +167,11 @@ fn a_directory_of_another_formation_is_used_as_an_own_one() {
     let removed = linked.link(&["remove", "far"]);
     assert_eq!(removed.code, 0, "{}", removed.err);
     assert!(!linked.here("").exists());
+    wait_until("its connections are closed", || {
+        let gateway = linked.far.status()["gateway"].clone();
+        linked.near.status()["links"].as_array().is_none_or(Vec::is_empty)
+            && gateway["keys"][0]["connections"] == 0
+    });
     let after: Vec<_> = fs::read_dir(linked.there("")).unwrap().map(|one| one.unwrap().file_name()).collect();
     assert!(before.iter().all(|name| after.contains(name) || name == "d3"), "{before:?} {after:?}");
     assert_eq!(fs::read(linked.there("d0/e0/f0")).unwrap(), b"from here");

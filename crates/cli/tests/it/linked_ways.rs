@@ -1,9 +1,11 @@
 //! Programs that use a directory of another formation, and commands about links.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -388,5 +390,82 @@ fn extended_attributes_that_go_at_the_far_side_go_here() {
         let _ = fs::read_dir(linked.here("")).map(Iterator::count);
         here() == Err(rustix::io::Errno::NODATA)
     });
+    linked.end();
+}
+
+/// S828: what is not at a far side that is gone keeps the formation, and is named soon; without any of that it ends soon.
+#[test]
+fn a_formation_goes_down_soon_when_the_far_side_is_gone() {
+    /// Each file of many would wait for as long as a request does, 30 s, eight at a time, and twice.
+    const SOON: Duration = Duration::from_secs(100);
+    let Some(linked) = Linked::start(&["--nodes", "2"], &[], KEY) else { return };
+    for number in 0..60 {
+        fs::create_dir(linked.there(&format!("d{number}"))).unwrap();
+        fs::write(linked.there(&format!("d{number}/f")), "first").unwrap();
+    }
+    let linked = linked.added();
+    assert_eq!(diff(&linked.here(""), &linked.there("")), "");
+    let policy = ["partition", "set", "--name", linked.near.name(), "/far", "--write", "on-flush"];
+    linked.near.place().ok(&policy);
+    for number in 0..60 {
+        let file = linked.here(&format!("d{number}/f"));
+        if number % 2 == 0 { fs::write(file, "changed").unwrap() } else { fs::remove_file(file).unwrap() }
+    }
+    linked.relay.cut();
+    let begun = Instant::now();
+    let refused = linked.near.run("down", &["--yes"]);
+    let took = begun.elapsed();
+    let parts =
+        ["files not at the source:\n", "30 deletions not made", "is down", "bivouac flush", "--discard"];
+    refused.fails(3, &parts);
+    assert!(took < SOON, "{took:?}");
+    linked.relay.heal();
+    let flushed = || linked.near.place().run(&["flush", linked.here("").to_str().unwrap()]);
+    wait_until("all is there", || flushed().code == 0);
+    linked.relay.cut();
+    let Linked { near, far, .. } = linked;
+    let begun = Instant::now();
+    near.down();
+    let took = begun.elapsed();
+    assert!(took < SOON, "{took:?}");
+    assert_eq!(fs::read(far.mount().join("data/d0/f")).unwrap(), b"changed");
+    far.down();
+}
+
+/// S177, S822: a directory takes the place of a file that was deleted and is still open, at once and by a flush.
+#[test]
+fn a_directory_gets_the_name_of_a_deleted_file_that_is_open() {
+    let Some(linked) = Linked::start(&["--nodes", "2"], &[], KEY) else { return };
+    let content = "content that is fetched late".repeat(20_000).into_bytes();
+    for name in ["at-once", "flushed"] {
+        fs::write(linked.there(name), &content).unwrap();
+    }
+    let linked = linked.added();
+    let is_still_read = |mut held: fs::File| {
+        let mut read = Vec::new();
+        held.read_to_end(&mut read).unwrap();
+        assert!(read == content, "{} bytes", read.len());
+    };
+    let held = fs::File::open(linked.here("at-once")).unwrap();
+    fs::remove_file(linked.here("at-once")).unwrap();
+    fs::create_dir(linked.here("at-once")).unwrap();
+    fs::write(linked.here("at-once/f"), "below").unwrap();
+    assert_eq!(fs::read(linked.there("at-once/f")).unwrap(), b"below");
+    is_still_read(held);
+    let policy = ["partition", "set", "--name", linked.near.name(), "/far", "--write", "on-flush"];
+    linked.near.place().ok(&policy);
+    let held = fs::File::open(linked.here("flushed")).unwrap();
+    fs::remove_file(linked.here("flushed")).unwrap();
+    fs::create_dir(linked.here("flushed")).unwrap();
+    fs::write(linked.here("flushed/f"), "below").unwrap();
+    linked.near.place().ok(&["flush", linked.here("").to_str().unwrap()]);
+    assert_eq!(fs::read(linked.there("flushed/f")).unwrap(), b"below");
+    is_still_read(held);
+    // The deletions that had to wait do not take what has the names now.
+    linked.near.place().ok(&["flush", linked.here("").to_str().unwrap()]);
+    for name in ["at-once/f", "flushed/f"] {
+        assert_eq!(fs::read(linked.there(name)).unwrap(), b"below", "{name}");
+    }
+    assert_eq!(diff(&linked.here(""), &linked.there("")), "");
     linked.end();
 }

@@ -244,6 +244,11 @@ fn a_report_that_cannot_be_written_is_refused_before_the_job() {
     place
         .run(&["run", "--report", nowhere.to_str().unwrap(), "--", "sh", "-c", &script])
         .fails(125, &["the report cannot be written there"]);
+    let odd = site.path().join("r.xyz");
+    place
+        .run(&["run", "--report", odd.to_str().unwrap(), "--", "sh", "-c", &script])
+        .fails(125, &["no report has the form '.xyz'", ".html, .json or .txt"]);
+    assert!(!odd.exists());
     assert!(!ran.exists() && place.is_empty());
     // Nor is an earlier one taken that is none.
     let other = site.path().join("other.json");

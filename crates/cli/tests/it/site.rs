@@ -1,10 +1,11 @@
 //! Partitions in front of a directory tree, as users have them: commands, mounts, killed daemons.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use crate::harness::random::Random;
 use crate::harness::{Camp, assert_contains, is_alive, signal, wait_until};
@@ -481,6 +482,72 @@ fn two_formations_on_one_source_keep_what_both_have_written() {
     second.down();
 }
 
+/// S177: a directory takes the place of a file that was renamed, by the first flush, and by the age of what is in it.
+#[test]
+fn a_directory_gets_the_name_of_a_renamed_file() {
+    let fill = |site: &Path| {
+        ["flushed", "delayed"].iter().for_each(|name| fs::write(site.join(name), bytes(300_000, 1)).unwrap());
+    };
+    let Some(camp) = Camp::start_each(&["--nodes", "3"]) else { return };
+    let site = TempDir::new().unwrap();
+    fill(site.path());
+    let proxied = Proxied { camp, site };
+    proxied.bind_with(proxied.site.path(), &["--mirror-deletes"]);
+    let (part, site) = (proxied.part(0), proxied.site.path().to_owned());
+    let replace = |name: &str| {
+        fs::rename(part.join(name), part.join(format!("{name} before"))).unwrap();
+        fs::create_dir(part.join(name)).unwrap();
+        fs::write(part.join(name).join("f"), name).unwrap();
+    };
+    replace("flushed");
+    proxied.flush(&[]).succeeds();
+    assert_eq!(fs::read(site.join("flushed/f")).unwrap(), b"flushed");
+    assert!(fs::read(site.join("flushed before")).unwrap() == bytes(300_000, 1));
+    let name = proxied.camp.name();
+    proxied.camp.place().ok(&["partition", "set", "--name", name, "/part", "--write", "delayed=100ms"]);
+    replace("delayed");
+    let is_there = || fs::read(site.join("delayed/f")).is_ok_and(|content| content == b"delayed");
+    wait_until("it is there by itself", is_there);
+    // The deletion that had to wait takes nothing that has the name now.
+    proxied.flush(&[]).succeeds();
+    assert!(is_there() && fs::read(site.join("delayed before")).unwrap() == bytes(300_000, 1));
+    proxied.down();
+}
+
+/// S177: a flush waits a moment for the close of a file that was deleted, which arrives after the call.
+#[test]
+fn a_flush_does_not_take_a_file_that_is_being_closed_for_an_open_one() {
+    let Some(camp) = Camp::start_each(&["--nodes", "2"]) else { return };
+    let proxied = Proxied { camp, site: TempDir::new().unwrap() };
+    proxied.bind_with(proxied.site.path(), &["--mirror-deletes"]);
+    // A close may be late by more than a flush waits.
+    let is_flushed_at_first = |round: usize| {
+        let file = proxied.part(0).join(format!("f{round}"));
+        fs::write(&file, "content").unwrap();
+        proxied.flush(&[]).succeeds();
+        let held = File::open(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        let closing = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(700));
+            drop(held);
+        });
+        let flushed = proxied.flush(&[]);
+        closing.join().unwrap();
+        flushed.code == 0 && !proxied.site.path().join(format!("f{round}")).exists()
+    };
+    assert!((0..10).any(is_flushed_at_first));
+    // One that stays open is told.
+    let file = proxied.part(0).join("held");
+    fs::write(&file, "content").unwrap();
+    proxied.flush(&[]).succeeds();
+    let held = File::open(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    proxied.flush(&[]).fails(1, &["it is open"]);
+    drop(held);
+    wait_until("it is deleted", || proxied.flush(&[]).code == 0);
+    proxied.down();
+}
+
 /// S174 to S178, for programs: over mounts, with killed daemons, and `down`, which waits for deletions as well.
 #[test]
 fn deletions_go_to_the_source_where_it_is_said() {
@@ -515,8 +582,15 @@ fn deletions_go_to_the_source_where_it_is_said() {
     let away = proxied.site.path().with_extension("away");
     fs::rename(proxied.site.path(), &away).unwrap();
     let refused = proxied.camp.run("down", &["--yes"]);
-    assert!(refused.code != 0 && refused.err.contains("8 deletions that were not made"), "{}", refused.err);
-    assert_contains(&refused.err, &["/part/old/deep/0: ", "no such file or directory (ENOENT)"]);
+    assert!(
+        refused.code != 0 && refused.err.contains("8 deletions not made at the source"),
+        "{}",
+        refused.err
+    );
+    assert_contains(
+        &refused.err,
+        &["/part/old/deep/0\n", " and 9 others: ", "no such file or directory (ENOENT)"],
+    );
     fs::rename(&away, proxied.site.path()).unwrap();
     proxied
         .flush(&[])

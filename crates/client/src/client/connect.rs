@@ -23,20 +23,39 @@ pub fn keeper(map: &Arc<FormationMap>, known: &Arc<KnownFiles>) -> Option<(Keepe
     Some((Keeper::new(Arc::clone(&watch), wanted), watch))
 }
 
+/// No tokens yet. A mount can be asked to give back what it keeps.
+pub fn token_table(map: &FormationMap, options: &ClientOptions) -> Arc<TokenTable> {
+    let keeps = options.id.mounted_through(map.formation).is_some();
+    Arc::new(TokenTable::new(keeps, options.incarnation == 0))
+}
+
 /// A maker of connections to nodes of other processes.
 pub struct Connector<'a> {
-    pub map: &'a Arc<FormationMap>,
-    pub known: &'a Arc<KnownFiles>,
-    pub tokens: &'a Arc<TokenTable>,
-    pub auth: &'a Auth,
-    pub options: &'a ClientOptions,
+    map: &'a Arc<FormationMap>,
+    known: &'a Arc<KnownFiles>,
+    /// What all connections of the client have in common.
+    pub tokens: Arc<TokenTable>,
+    pub seeker: Arc<MapSeeker>,
+    auth: &'a Auth,
+    options: &'a ClientOptions,
+    /// Watches the connections, in a process that may start threads.
     pub keeper: Option<&'a (Keeper, Arc<Watch>)>,
     /// Gets each home that may have dropped locks.
     pub doubts: Option<&'a Arc<OnceLock<Arc<HomesInDoubt>>>>,
-    pub seeker: &'a Arc<MapSeeker>,
 }
 
-impl Connector<'_> {
+impl<'a> Connector<'a> {
+    /// Returns one that watches nothing.
+    pub fn new(
+        map: &'a Arc<FormationMap>,
+        known: &'a Arc<KnownFiles>,
+        auth: &'a Auth,
+        options: &'a ClientOptions,
+    ) -> Connector<'a> {
+        let (tokens, seeker) = (token_table(map, options), Arc::default());
+        Connector { map, known, tokens, seeker, auth, options, keeper: None, doubts: None }
+    }
+
     /// Returns the connection to a node that came to this address in this epoch. After a loss, this client first
     /// reclaims there what it has open.
     pub fn to(&self, id: NodeId, epoch: u32, address: Address) -> Peer {
@@ -49,10 +68,10 @@ impl Connector<'_> {
             None => Peer::to(id, address, identity, options),
         };
         let peer = peer.since(epoch);
-        let seeker = Arc::clone(self.seeker);
+        let seeker = Arc::clone(&self.seeker);
         peer.on_away(move || seeker.seek(id));
         let (client, map, known) = (self.options.id, Arc::clone(self.map), Arc::clone(self.known));
-        let (doubts, tokens) = (self.doubts.cloned(), Arc::clone(self.tokens));
+        let (doubts, tokens) = (self.doubts.cloned(), Arc::clone(&self.tokens));
         peer.on_reconnect(move |node: NodeId, transport: &dyn Transport| -> Result<(), NetError> {
             if let Some(doubts) = doubts.as_ref().and_then(|doubts| doubts.get()) {
                 doubts.add(node);

@@ -29,7 +29,6 @@ use crate::homes::Homes;
 use crate::homes::known::KnownFiles;
 use crate::homes::partitions::Partitions;
 use crate::locks::{LockDesk, NodeLiveness};
-use crate::moved_nodes::MapSeeker;
 use crate::names::Names;
 use crate::names::entries::EntryCache;
 use crate::nodes::Nodes;
@@ -43,7 +42,7 @@ use crate::session::Sessions;
 use crate::site::Site;
 use crate::space_reclaimer::SpaceReclaimer;
 use crate::tokens::{TokenTable, Tokens};
-use connect::{Connector, keeper};
+use connect::{Connector, keeper, token_table};
 
 /// `O_TRUNC` of the kernel.
 const O_TRUNC: u32 = 0o1000;
@@ -140,12 +139,6 @@ impl LocalParts {
     }
 }
 
-/// Creates an empty token table. A mount can be asked to return tokens, so it keeps them between calls.
-fn token_table(map: &FormationMap, options: &ClientOptions) -> Arc<TokenTable> {
-    let keeps = options.id.mounted_through(map.formation).is_some();
-    Arc::new(TokenTable::new(keeps, options.incarnation == 0))
-}
-
 impl Client {
     /// Creates a client of the formation that the map describes. Connections are made when they are needed.
     #[must_use]
@@ -158,19 +151,10 @@ impl Client {
         let untold = local.as_ref().and_then(|node| node.untold.clone());
         let known = Arc::new(KnownFiles::new(options.incarnation, untold));
         let keeper = keeper(&map, &known);
-        let (doubts, tokens) = (Arc::new(OnceLock::new()), token_table(&map, options));
-        let (doubting, keeping) = (Some(&doubts), keeper.as_ref());
-        let seeker = Arc::<MapSeeker>::default();
-        let connector = Connector {
-            map: &map,
-            known: &known,
-            tokens: &tokens,
-            auth,
-            options,
-            keeper: keeping,
-            doubts: doubting,
-            seeker: &seeker,
-        };
+        let doubts = Arc::new(OnceLock::new());
+        let mut connector = Connector::new(&map, &known, auth, options);
+        (connector.keeper, connector.doubts) = (keeper.as_ref(), Some(&doubts));
+        let (tokens, seeker) = (Arc::clone(&connector.tokens), Arc::clone(&connector.seeker));
         let host = local.as_ref().and_then(|node| map.nodes.get(usize::from(node.id.0)));
         let peer = |(id, entry): (u16, &NodeEntry)| match &local {
             Some(node) if node.id.0 == id => None,
@@ -218,18 +202,8 @@ impl Client {
         let near = options.near.or_else(|| here.first().map(|(id, _)| *id));
         let options = ClientOptions { near, ..*options };
         let known = Arc::new(KnownFiles::new(options.incarnation, None));
-        let tokens = token_table(&map, &options);
-        let seeker = Arc::<MapSeeker>::default();
-        let connector = Connector {
-            map: &map,
-            known: &known,
-            tokens: &tokens,
-            auth,
-            options: &options,
-            keeper: None,
-            doubts: None,
-            seeker: &seeker,
-        };
+        let connector = Connector::new(&map, &known, auth, &options);
+        let (tokens, seeker) = (Arc::clone(&connector.tokens), Arc::clone(&connector.seeker));
         let liveness = Arc::new(LivenessTable::new(map.nodes.len()));
         let connect = |(id, entry): (u16, &NodeEntry)| -> Arc<dyn Transport> {
             let address = here.iter().find(|(node, _)| node.0 == id).map(|(_, address)| address.clone());

@@ -199,6 +199,15 @@ impl Site {
         self.flush_by(found, FlushRequest { ino, dir, path, seen, force, open: false, job: 0 })
     }
 
+    /// Looks whether the source of a partition answers, and is what it was.
+    ///
+    /// # Errors
+    /// `EIO` and others: why not.
+    pub fn check(&self, root: &TreeEntry) -> FsResult<()> {
+        assert!(root.path.is_empty(), "the directory of a partition is its root, and not below it");
+        self.flush(root, None, false).map(drop)
+    }
+
     /// Flushes a directory with permissions that let files be created in it; it is flushed again afterwards.
     ///
     /// # Errors
@@ -271,4 +280,12 @@ pub struct FlushPlan {
     /// Files with content that mounts have written behind and not sent, with the reason if known; they are among the
     /// others too.
     pub unsent: Vec<(TreeEntry, String)>,
+}
+
+impl FlushPlan {
+    /// Returns whether nothing is to be done.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.dirs.is_empty() && self.files.is_empty() && self.unsent.is_empty()
+    }
 }

@@ -24,6 +24,13 @@ impl Site {
         self.mirror_once(&MirrorRequest { only, below, after, act: false, last: false })
     }
 
+    /// What is still to be deleted below a path of a partition there, without asking for it.
+    pub fn removals_below(&self, partition: PartitionId, top: &[u8]) -> FsResult<Vec<Removal>> {
+        let below = Some((partition, top.to_vec()));
+        let request = MirrorRequest { only: None, below, after: None, act: false, last: false };
+        Ok(self.mirror_once(&request)?.left)
+    }
+
     /// Deletes at site storage what was deleted here below a path of a partition there.
     pub fn mirror(&self, partition: PartitionId, top: &[u8]) -> FsResult<Removals> {
         let below = Some((partition, top.to_vec()));

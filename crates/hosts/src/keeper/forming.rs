@@ -99,6 +99,10 @@ impl Keeper {
         if self.live_due.is_some_and(|due| due <= now) {
             self.live(now);
         }
+        // Moves and lost hosts are another keeper's to decide.
+        if self.has_resigned {
+            return;
+        }
         if self.move_due.is_some_and(|due| due <= now) {
             self.drive_moves(true);
         }
@@ -353,6 +357,7 @@ impl Keeper {
     }
 
     pub(super) fn order_all(&mut self, order: &Order) {
+        assert!(!self.has_resigned, "a keeper that has resigned gives orders: {order:?}");
         let links: Vec<u64> = self.hosts.iter().filter_map(|host| host.link).collect();
         links.into_iter().for_each(|id| self.order(id, order));
     }

@@ -60,6 +60,7 @@ impl Keeper {
 
     /// Begins a new record, before it is written down.
     pub(super) fn number_record(&mut self) {
+        assert!(!self.has_resigned, "a keeper that has resigned decides something");
         let is_voted_on = self.is_voted_on();
         if let Some(group) = self.state.keepers.as_mut().filter(|_| is_voted_on) {
             group.version += 1;

@@ -295,11 +295,15 @@ impl Keeper {
         while !self.finished {
             for source in self.wait()? {
                 self.take(source);
+                // Whatever else woke this process is another keeper's to decide: an end above all.
+                if self.has_resigned {
+                    return Ok(());
+                }
             }
             // What has arrived comes before what is due: a host that was heard just now is not given up.
             self.look_at_clock();
             if self.has_resigned {
-                break;
+                return Ok(());
             }
             self.end_when_over();
             // One step may complete the condition of the next.
@@ -310,8 +314,7 @@ impl Keeper {
             }
             self.renew_standby();
         }
-        // Another keeper goes on with the formation of one that has resigned: nothing is taken down.
-        if self.has_resigned { Ok(()) } else { self.take_leave() }
+        self.take_leave()
     }
 
     fn wait(&self) -> LaunchResult<Vec<Source>> {
@@ -358,7 +361,14 @@ impl Keeper {
             Source::Report => self.take_report_end(),
             Source::Caller(token) => self.take_request(token),
             Source::Listener => self.take_newcomer(),
-            Source::Links => self.links.ready().into_iter().for_each(|id| self.take_messages(id)),
+            Source::Links => {
+                for id in self.links.ready() {
+                    self.take_messages(id);
+                    if self.has_resigned {
+                        return;
+                    }
+                }
+            }
             Source::Launched(index) => self.take_launched(index),
             // Looked at after everything else.
             Source::Guard | Source::Standby => {}
@@ -474,6 +484,9 @@ impl Keeper {
                         self.links.drop(id);
                         host.into_iter().for_each(|host| self.lost(host, text.clone()));
                         // What follows on a connection that said something wrong is not looked at.
+                        return;
+                    }
+                    if self.has_resigned {
                         return;
                     }
                 }

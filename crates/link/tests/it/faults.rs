@@ -115,7 +115,38 @@ fn work_does_not_wait_for_ever() {
     relay.cut();
     let lost = put_whole(&link, b"g", b"content", &Precondition::Absent).unwrap_err();
     assert!(lost.cause() == Cause::Lost && lost.to_string().contains("is down"), "{lost}");
-    assert!(!far.path("g").exists());
+    // Nor do many that come one after the other, each for as long as the first one.
+    let begun = Instant::now();
+    for number in 0..120 {
+        let path = format!("g{number}");
+        put_whole(&link, path.as_bytes(), b"content", &Precondition::Absent).unwrap_err();
+    }
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    relay.heal();
+    // The connection comes back by what is asked meanwhile.
+    while let Err(lost) = put_whole(&link, b"h", b"content", &Precondition::Absent) {
+        assert!(lost.cause() == Cause::Lost && begun.elapsed() < Duration::from_secs(120), "{lost}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!far.path("g").exists() && !far.path("g0").exists() && far.path("h").exists());
+}
+
+/// S828: whether the far side is there is asked, unless it has just answered something.
+#[test]
+fn a_gateway_that_is_silent_is_not_taken_for_one_that_answers() {
+    let far = Far::new("");
+    let relay = Relay::to(far.address);
+    let link = through(&relay, &far);
+    link.check().unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    relay.freeze();
+    std::thread::scope(|scope| {
+        let check = scope.spawn(|| link.check());
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(!check.is_finished(), "nobody was asked");
+        relay.thaw();
+        check.join().unwrap().unwrap();
+    });
 }
 
 /// Many pieces are under way at the same time.

@@ -343,6 +343,12 @@ pub fn look(dir: &StateDir) -> LaunchResult<StatusReport> {
     Ok(look_at(dir, elsewhere.unwrap_or(state), |_, _| ())?.0)
 }
 
+/// The same, of a host's part always of that host alone, so that what is gathered of all hosts counts each node once.
+pub fn look_here(dir: &StateDir) -> LaunchResult<StatusReport> {
+    let state = settled(dir)?.ok_or_else(taken_down)?;
+    Ok(look_at(dir, state, |_, _| ())?.0)
+}
+
 /// Returns the status of all hosts, also where only one host's part is.
 pub fn look_at_all(dir: &StateDir) -> LaunchResult<StatusReport> {
     Ok(look_further(dir, |_, _| ())?.0)

@@ -25,7 +25,7 @@ use crate::identity::SYSTEM;
 use crate::node::Node;
 use crate::peers::StepContext;
 use crate::proxy_state::{FlushEnd, FlushJob, FlushJobs, JobKind, Part, Site};
-use crate::record::{Act, GivenAttrs, Inode, PutContent, SiteFile, act_key, target_key};
+use crate::record::{Act, GivenAttrs, Inode, PutContent, Removed, SiteFile, act_key, target_key};
 
 /// Longest wait for a flush in one request; the client or peer repeats the request then, since peer lanes are for short
 /// replies.
@@ -56,6 +56,8 @@ struct Flush<'a> {
     known: Attr,
     /// Set if an operation at site storage was logged.
     is_acting: bool,
+    /// Whether its name still leads to it, once that was asked.
+    has_name: Option<bool>,
 }
 
 impl Node {
@@ -176,6 +178,7 @@ impl Node {
             begun,
             known: begun,
             is_acting,
+            has_name: None,
         };
         let outcome = flush.run();
         let told = match &outcome {
@@ -249,11 +252,27 @@ impl Flush<'_> {
         if self.is_there() {
             return Ok(source.put_dir_times(path, &attrs)?);
         }
-        if !self.request.open {
-            return Ok(source.put_dir(path, &attrs)?);
+        let is_open = self.request.open;
+        attrs.perm |= if is_open { OPEN } else { 0 };
+        let put = || if is_open { source.put_open_dir(path, &attrs) } else { source.put_dir(path, &attrs) };
+        match put() {
+            Err(error) if error.cause() == Cause::WrongKind && self.clear_place()? => Ok(put()?),
+            put => Ok(put?),
         }
-        attrs.perm |= OPEN;
-        Ok(source.put_open_dir(path, &attrs)?)
+    }
+
+    /// Deletes the file whose name this directory has got, where names that go here go there, too: its deletion may wait
+    /// for an end of its use, and nothing of its content is needed from there any more. Returns whether it is gone.
+    fn clear_place(&self) -> FsResult<bool> {
+        let FlushRequest { dir, path, .. } = self.request;
+        if !self.node.mirrors(self.inode.attr.layout.partition()) {
+            return Ok(false);
+        }
+        let Some(seen) = self.node.place_at_site(*dir, split_path(path).1)?.seen else { return Ok(false) };
+        match self.site.source.remove(path, Some(&from_wire(seen))) {
+            Err(error) if error.cause() == Cause::NotFound => Ok(true),
+            removed => removed.map(|()| true).map_err(|error| explained(error).into()),
+        }
     }
 
     /// Returns true if a directory was given other permissions there than it is to have in the end.
@@ -550,26 +569,41 @@ impl Flush<'_> {
     }
 
     /// Checks whether its name was removed while it took its place there.
-    fn look_back(&self, kept: Option<&PutOutcome>) -> FsResult<()> {
+    fn look_back(&mut self, kept: Option<&PutOutcome>) -> FsResult<()> {
         let FlushRequest { ino, dir, path, .. } = self.request;
-        let Some(kept) = kept.filter(|_| !path.is_empty()) else { return Ok(()) };
-        let there = Origin { path: path.clone(), seen: to_wire(kept.version.clone()) };
-        let what = (self.inode.attr.layout.partition(), self.inode.attr.is_dir());
-        self.node.look_back(*ino, what, (*dir, split_path(path).1), &there)
+        let (partition, is_dir) = (self.inode.attr.layout.partition(), self.inode.attr.is_dir());
+        let Some(kept) = kept.filter(|_| !path.is_empty() && self.node.mirrors(partition)) else {
+            return Ok(());
+        };
+        if self.has_its_name()? {
+            return Ok(());
+        }
+        let seen = Some(to_wire(kept.version.clone()));
+        let removed = Removed { ino: *ino, is_dir, partition, seen, again: 0 };
+        self.node.note_left_behind(*ino, *dir, split_path(path).1, &removed)
+    }
+
+    /// Returns whether the name leads to it that it was flushed under. The entry is asked once.
+    fn has_its_name(&mut self) -> FsResult<bool> {
+        if let Some(known) = self.has_name {
+            return Ok(known);
+        }
+        let FlushRequest { ino, dir, path, .. } = self.request;
+        let has_name = self.node.leads_to(*ino, (*dir, split_path(path).1))?;
+        self.has_name = Some(has_name);
+        Ok(has_name)
     }
 
     /// Returns whether it may belong elsewhere: it, or a directory above, was renamed between the look for its path and
     /// the beginning of the flush. A later rename counts as a change.
-    fn is_moved(&self) -> bool {
-        let FlushRequest { ino, dir, path, .. } = self.request;
+    fn is_moved(&mut self) -> bool {
+        let FlushRequest { dir, path, .. } = self.request;
         if path.is_empty() || self.inode.attr.is_dir() {
             return false;
         }
-        let (parent, name) = split_path(path);
-        let is_below = |place: SitePlace| place.path.as_deref() == Some(parent);
+        let is_below = |place: SitePlace| place.path.as_deref() == Some(split_path(path).0);
         // Who cannot be asked now is asked by the next flush.
-        !(self.node.leads_to(*ino, (*dir, name)).unwrap_or(false)
-            && self.node.place_at_site(*dir, b"").is_ok_and(is_below))
+        !(self.has_its_name().unwrap_or(false) && self.node.place_at_site(*dir, b"").is_ok_and(is_below))
     }
 
     /// Ends the flush: what changed since its beginning stays changed; everything else is saved, or stays as it was.

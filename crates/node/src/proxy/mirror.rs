@@ -252,7 +252,8 @@ impl Node {
         if whom == For::Policy && !self.goes_by_itself(partition, &there.path) {
             return Ok(Outcome::NotNow);
         }
-        if self.is_there_again(gone)? {
+        let again = self.is_dir_again(gone)?;
+        if again == Some(gone.removed.is_dir) {
             self.finish_removal(partition, there);
             return Ok(Outcome::Moot);
         }
@@ -263,12 +264,16 @@ impl Node {
             Ok(site) => site,
             Err(error) => return Ok(Outcome::Waits(SourceError::new(Cause::Lost, error.to_string()))),
         };
+        // What has the name now may have its place there already, and what was seen there may be that.
+        if again.is_some_and(|is_dir| site.source.stat(&there.path).is_ok_and(|meta| meta.is_dir() == is_dir))
+        {
+            return Ok(Outcome::Moot);
+        }
         let Err(error) = site.source.remove(&there.path, Some(&from_wire(there.seen.clone()))) else {
             return Ok(Outcome::Done);
         };
         Ok(match error.cause() {
-            // A flush may have put the new entry of that name there since the look for it.
-            Cause::Changed if self.is_there_again(gone)? => Outcome::Moot,
+            Cause::Changed if self.is_dir_again(gone)? == Some(gone.removed.is_dir) => Outcome::Moot,
             Cause::Changed => Outcome::Kept(error),
             Cause::NotEmpty if whom == For::LastFlush => Outcome::Kept(error),
             _ => Outcome::Waits(error),
@@ -291,15 +296,16 @@ impl Node {
         })
     }
 
-    /// Returns true if an entry of the same kind has the name now: its flush will replace what is there.
-    fn is_there_again(&self, gone: &Gone) -> FsResult<bool> {
+    /// Returns whether what has the name now, if anything has, is a directory. What is of the same kind takes the place of
+    /// what is there when it is flushed.
+    fn is_dir_again(&self, gone: &Gone) -> FsResult<Option<bool>> {
         let question = || EntryName { parent: gone.dir, name: gone.name.as_bytes() };
         let found = self.at_entry(gone.dir, &gone.name, |node| {
             self.step::<op::Lookup>(node, StepContext::question(SYSTEM), 0, question())
         });
         match found {
-            Ok(found) => Ok((found.kind == mode::DIR) == gone.removed.is_dir),
-            Err(error) if error.errno() == Errno::ENOENT => Ok(false),
+            Ok(found) => Ok(Some(found.kind == mode::DIR)),
+            Err(error) if error.errno() == Errno::ENOENT => Ok(None),
             Err(error) => Err(error),
         }
     }

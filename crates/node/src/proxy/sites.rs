@@ -1,5 +1,6 @@
 //! Site storage of partitions, opened when it is first needed.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use bivouac_source::{
     Cause, Environment, PosixSource, ReadOnlySource, S3Location, S3Source, Source, SourceError, Version,
 };
 use bivouac_types::{Errno, FsError, FsResult, Ino, PartitionId, Site as Place, WritePolicy};
-use bivouac_wire::SiteVersion;
+use bivouac_wire::{Partition, PartitionState, SiteVersion};
 
 use crate::node::Node;
 use crate::proxy_state::{LinkAccess, Site};
@@ -29,6 +30,10 @@ impl Node {
         if let Some(site) = self.proxy.sites.open.lock().get(&(partition, is_unchanged)) {
             return Ok(Some(Arc::clone(site)));
         }
+        // Nothing is to be had of a link that was removed.
+        if source.is_detached() {
+            return Ok(None);
+        }
         let mut source = open(source.site(), &self.objects, &self.links)?;
         if let Some(around) = &self.around {
             source = around(source);
@@ -44,6 +49,24 @@ impl Node {
     pub(super) fn site_of(&self, partition: PartitionId) -> FsResult<Arc<Site>> {
         let unbound = || FsError::with(Errno::EINVAL, format!("{partition} has no source"));
         self.site(partition)?.ok_or_else(unbound)
+    }
+
+    /// Closes the source of a partition that is gone, and links that no partition has any more.
+    pub(crate) fn close_sources(&self, partition: PartitionId) {
+        let is_gone = |partition: &Partition| partition.state == PartitionState::Removed;
+        if !self.partitions.get(partition).is_some_and(|partition| is_gone(&partition)) {
+            return;
+        }
+        self.proxy.sites.open.lock().retain(|(of, _), _| *of != partition);
+        let mut used = HashSet::new();
+        for known in self.partitions.all().iter().filter(|known| !is_gone(known)) {
+            if let Some(Place::Formation { address, key, .. }) =
+                known.settings.source.as_ref().map(bivouac_types::Source::site)
+            {
+                used.insert((address.clone(), key.clone()));
+            }
+        }
+        self.links.close_others(&used);
     }
 
     /// Checks that the root is what this node saw when it saw it first: not an empty directory where something was

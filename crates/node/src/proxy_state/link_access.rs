@@ -1,6 +1,6 @@
 //! Links to other formations that are open.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bivouac_link::{LinkKey, LinkSource, LinkTarget, asker_of};
@@ -76,6 +76,11 @@ impl LinkAccess {
             Err(error) if error.cause() == Cause::Exists => Err(error.into()),
             _ => Ok(link),
         }
+    }
+
+    /// Closes all links but these, by address and sealed key, once their requests under way have ended.
+    pub fn close_others(&self, used: &HashSet<(String, String)>) {
+        self.open.lock().retain(|id, _| used.contains(id));
     }
 
     fn connect(&self, address: &str, name: &str, key: &str) -> FsResult<LinkSource> {
