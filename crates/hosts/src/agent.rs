@@ -22,16 +22,17 @@ use bivouac_launch::start::{
 };
 use bivouac_launch::{
     AdoptedNode, Adoption, Claim, Environment, FormationState, Kind, LaunchError, LaunchResult, LogFormat,
-    NodeLife, NodeState, PartBegins, PartState, ProcessId, Protection, RELEASE, Remains,
-    Report as SupervisorReport, Signals, StateDir, VolumeArg, VolumeState, Wishes, leave, make_mount_point,
-    packets, plan, raise_descriptor_limit, remove_around, remove_leftovers, take_down, unix_ms,
+    NodeState, PartBegins, PartState, ProcessId, Protection, RELEASE, Remains, Report as SupervisorReport,
+    Signals, StateDir, VolumeArg, VolumeState, Wishes, complete_replicas, leave, make_mount_point,
+    mounts_in_use, packets, plan, raise_descriptor_limit, remove_around, remove_leftovers, take_down,
+    unix_ms, unmount_part,
 };
 use bivouac_net::{Address, Auth, Identity, LaneKind, Link, Message, Secret};
 use bivouac_types::ClientId;
 use bivouac_types::limits::DEAD_AFTER_MS_DEFAULT;
 use bivouac_wire::rendezvous::{
-    self, AdoptedPlace, FormationStart, Join, JoinNode, JoinVolume, NewMap, NodeReport, Order, PreviousPart,
-    RecordHead, Report,
+    self, AdoptedPlace, FormationStart, Join, JoinNode, JoinVolume, NewMap, Order, PreviousPart, RecordHead,
+    Report,
 };
 use bivouac_wire::{Decode, Encode};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -39,6 +40,7 @@ use rustix::io::retry_on_intr;
 use rustix::process::Signal;
 
 use crate::contact::{Contact, ContactAction, ContactLoss};
+use crate::node_reports::node_reports;
 use crate::own_part::say_usable;
 use crate::resume::{ResumeAttempts, ResumeOutcome};
 use crate::ticket::{Ticket, read_line};
@@ -621,6 +623,7 @@ impl<'a> Part<'a> {
                 Order::Adopt { node, backup, epoch, volumes } => {
                     self.adopt(Adoption { node, backup, epoch, volumes });
                 }
+                Order::Unmount { is_trial, is_forced } => self.unmount(is_trial, is_forced),
                 Order::Keepers { term, addresses, is_succeeded } => {
                     self.take_keepers(term, &addresses, is_succeeded);
                 }
@@ -712,6 +715,25 @@ impl<'a> Part<'a> {
         })
     }
 
+    /// Takes the mounts away before the nodes here move, or looks whether that could be done. It is ordered again until it is.
+    fn unmount(&mut self, is_trial: bool, is_forced: bool) {
+        let Ok(Some(state)) = self.dir.read() else { return };
+        let trouble = if is_trial {
+            let used = mounts_in_use(self.here, &state);
+            (!used.is_empty()).then(|| used.join("; "))
+        } else {
+            match unmount_part(self.here, &state, is_forced, &mut say) {
+                Ok(()) => {
+                    let served = self.dir.read().ok().flatten().map_or(0, |state| state.mounts.len());
+                    // Their daemons have yet to send what they hold.
+                    (served > 0 && !is_forced).then(|| "its mounts are flushed".to_owned())
+                }
+                Err(error) => Some(error.to_string()),
+            }
+        };
+        self.tell(&Report::Unmounted { is_trial, trouble });
+    }
+
     /// Tells the supervisor of lost nodes. Without one, the nodes hear of it from each other.
     fn tell_lost(&self, nodes: Vec<u16>) {
         if self.report.is_some()
@@ -752,16 +774,10 @@ impl<'a> Part<'a> {
     }
 
     fn tell_nodes(&mut self) {
-        let nodes = self.dir.read().ok().flatten().map(|state| state.nodes).unwrap_or_default();
-        let report = |node: NodeState| NodeReport {
-            node: node.id,
-            pid: node.process.filter(ProcessId::is_alive).map_or(0, |process| process.pid),
-            life: life(node.life).into(),
-            message: node.message,
-            deaths: node.deaths,
-        };
-        let nodes = nodes.into_iter().map(report).collect();
-        self.tell(&Report::Nodes { nodes, trouble: self.trouble.clone() });
+        let state = self.dir.read().ok().flatten();
+        let replicas = state.as_ref().map(complete_replicas).unwrap_or_default();
+        let nodes = state.map(|state| node_reports(state.nodes)).unwrap_or_default();
+        self.tell(&Report::Nodes { nodes, replicas, trouble: self.trouble.clone() });
     }
 
     /// Tells what is to be known also after a connection that took it with it.
@@ -939,17 +955,6 @@ fn offer(node: &NodeState, (client_address, peer_address): (String, String)) -> 
         capacity_bytes: volume.capacity_bytes,
     };
     JoinNode { client_address, peer_address, volumes: node.volumes.iter().map(volume).collect() }
-}
-
-/// Returns the life of a node as the state file writes it.
-pub(crate) fn life(life: NodeLife) -> &'static str {
-    match life {
-        NodeLife::Starting => "starting",
-        NodeLife::Ready => "ready",
-        NodeLife::Restarting => "restarting",
-        NodeLife::Failed => "failed",
-        NodeLife::Stopped => "stopped",
-    }
 }
 
 fn send(link: &mut Link, op: u16, body: &impl Encode) -> Result<(), bivouac_net::NetError> {

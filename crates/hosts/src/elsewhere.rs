@@ -56,7 +56,25 @@ pub(crate) fn take_down_elsewhere(
             Ok((Remains { processes, mounts, files, sockets }, notes))
         }
         Reply::Refused { text } => Err(LaunchError::said(Kind::Refused, text)),
-        Reply::State => Err(no_keeper(part)),
+        Reply::State | Reply::Done => Err(no_keeper(part)),
+    }
+}
+
+/// Asks a keeper on another host to have hosts leave; it is decided when this comes back.
+///
+/// # Errors
+/// That no keeper answers, or what it refuses.
+pub(crate) fn shrink_elsewhere(
+    dir: &StateDir,
+    part: &FormationState,
+    question: Question,
+    wait_ms: u64,
+) -> LaunchResult<()> {
+    let (_, address) = ask_keepers(dir, part).ok_or_else(|| no_keeper(part))?;
+    match ask_at(dir, part, &address, question, wait_ms)?.0 {
+        Reply::Done => Ok(()),
+        Reply::Refused { text } => Err(LaunchError::said(Kind::Refused, text)),
+        Reply::State | Reply::Down { .. } => Err(no_keeper(part)),
     }
 }
 

@@ -26,9 +26,11 @@ mod list;
 mod meeting;
 mod moves;
 mod network;
+mod node_reports;
 mod own_part;
 mod reachable;
 mod resume;
+mod shrink;
 mod start;
 mod ticket;
 mod voting;
@@ -44,6 +46,7 @@ pub use meeting::{Meeting, MeetingPlace, which_host};
 pub use network::local_addresses;
 pub use own_part::attend;
 pub use reachable::has_program;
+pub use shrink::{check_departure, copies_of_departure, shrink_hosts};
 pub use start::{HostsWishes, start_hosts};
 
 #[cfg(test)]

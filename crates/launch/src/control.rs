@@ -78,6 +78,13 @@ pub enum Request {
     Recovered,
     /// Of a formation over several hosts: ask all of them how they are, and write it down.
     Look,
+    /// Of a formation over several hosts: have some of them leave in order.
+    Shrink {
+        /// Their names.
+        hosts: Vec<String>,
+        /// True to take their mounts away from programs that use them.
+        is_forced: bool,
+    },
     /// End all daemons, then yourself.
     Stop,
 }
@@ -108,6 +115,7 @@ impl Request {
             Request::Listen { wish } => format!("serve links at {wish}"),
             Request::Recovered => "the whole is recovered".to_owned(),
             Request::Look => "look at all hosts".to_owned(),
+            Request::Shrink { hosts, .. } => format!("have hosts leave: {}", hosts.join(", ")),
             Request::Stop => "end".to_owned(),
         }
     }

@@ -68,6 +68,7 @@ mod reap;
 mod recoverable;
 pub mod recovery;
 pub mod recovery_notes;
+mod replica_notes;
 pub mod restarts;
 mod runtime_dirs;
 mod said;
@@ -116,6 +117,7 @@ pub use reach::{Domains, Launcher, Network, Reach};
 pub use reap::{Leftover, Leftovers, find_leftovers};
 pub use recoverable::{Recoverable, recoverable};
 pub use recovery::{Recovery, WholeFormation, discard, recover, whole};
+pub use replica_notes::complete_replicas;
 pub use restarts::Tolerance;
 pub use runtime_dirs::other_bases;
 pub use said::{hear, output_of};
@@ -124,11 +126,12 @@ pub use stacks::stacks_of_all_threads;
 pub use standby::settled;
 pub use start::{Started, raise_descriptor_limit, start, supervise};
 pub use state::{
-    FormationState, GatewayState, HostLife, HostState, HttpState, KeeperGroup, KeeperPlace, MountState,
-    MoveStage, NodeLife, NodeMove, NodeState, PartState, RELEASE, STATE_VERSION, Stage, VolumeState,
+    Departure, DepartureStage, FormationState, GatewayState, HostLife, HostState, HttpState, KeeperGroup,
+    KeeperPlace, MountState, MoveStage, NodeLife, NodeMove, NodeState, PartState, RELEASE, STATE_VERSION,
+    Stage, VolumeState,
 };
 pub use state_dir::{Claim, Ending, SECRET_LEN, StateDir};
 pub use supervisor::{Callers, DaemonProgram, PartBegins, Report, Supervisor};
 pub use teardown::{Remains, leave, refuse_kept, remove_leftovers, take_down};
-pub use unmounting::overlapping;
+pub use unmounting::{mounts_in_use, overlapping, unmount_part};
 pub use volumes::{LendableDir, VOLUME_BYTES_MIN, VolumeArg, parse_volume};

@@ -175,6 +175,8 @@ impl Wishes {
             kept_on: None,
             hosts: Vec::new(),
             moves: Vec::new(),
+            departures: Vec::new(),
+            keeper_host: None,
             keepers: None,
             reach: None,
             recoveries: 0,

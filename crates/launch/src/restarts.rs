@@ -179,6 +179,12 @@ impl Restarts {
         self.nodes.get(index).map(|node| node.life)
     }
 
+    /// Returns whether a daemon is not started again by itself: it has failed or was retired, or was added and not begun.
+    #[must_use]
+    pub fn is_over(&self, index: usize) -> bool {
+        matches!(self.life(index), Some(DaemonState::Failed | DaemonState::Waiting(u64::MAX)))
+    }
+
     /// Returns whether every daemon serves.
     #[must_use]
     pub fn all_ready(&self) -> bool {

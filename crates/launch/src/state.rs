@@ -154,9 +154,15 @@ pub struct FormationState {
     /// The hosts, when this is the whole of a formation over several, as the one who started it sees it.
     #[serde(default)]
     pub hosts: Vec<HostState>,
-    /// The latest move of each node whose host was lost, when this is the whole of a formation over several hosts.
+    /// The latest move of each node whose host was lost or leaves, when this is the whole of a formation over several hosts.
     #[serde(default)]
     pub moves: Vec<NodeMove>,
+    /// Hosts that leave in order, when this is the whole of a formation over several hosts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub departures: Vec<Departure>,
+    /// Position of the host that the keeper runs on, if that is one of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keeper_host: Option<usize>,
     /// The keeper and those that can succeed it, when this is the whole of a protected formation over several hosts.
     #[serde(default)]
     pub keepers: Option<KeeperGroup>,
@@ -197,12 +203,12 @@ pub struct KeeperPlace {
     pub keeper_address: String,
 }
 
-/// Move of a node whose host was lost to the host of its backup.
+/// Move of a node whose host was lost, or leaves, to the host of its backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeMove {
     /// The node.
     pub node: u16,
-    /// Position of the host that was lost.
+    /// Position of the host that was lost, or leaves.
     pub from: usize,
     /// Position of the host that it goes to.
     pub to: usize,
@@ -216,6 +222,54 @@ pub struct NodeMove {
     pub stage: MoveStage,
     /// Reason why it failed, or why it takes time.
     pub message: Option<String>,
+    /// True if the host leaves in order: the node serves there until its replicas are sealed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_planned: bool,
+}
+
+/// Departure of a host that leaves the formation in order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Departure {
+    /// Position of the host.
+    pub host: usize,
+    /// The first of its nodes, by which it says who it is when it connects anew.
+    pub first_node: u16,
+    /// True if its mounts are taken away also from programs that use them.
+    pub is_forced: bool,
+    /// What has been done.
+    pub stage: DepartureStage,
+    /// What it waits for, or why it was given up.
+    pub message: Option<String>,
+}
+
+/// Stage of a departure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DepartureStage {
+    /// Replicas of other nodes that are there are made on hosts that stay.
+    Copying,
+    /// Its mounts are taken away.
+    Unmounting,
+    /// Its nodes move, one after the other.
+    Moving,
+    /// No node runs there any more: it takes its part down.
+    Leaving,
+    /// It stays, as too few hosts would be left.
+    GivenUp,
+}
+
+impl DepartureStage {
+    /// Name of the stage, as reports have it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            DepartureStage::Copying => "copying",
+            DepartureStage::Unmounting => "unmounting",
+            DepartureStage::Moving => "moving",
+            DepartureStage::Leaving => "leaving",
+            DepartureStage::GivenUp => "given-up",
+        }
+    }
 }
 
 /// Stage of a move.
@@ -271,6 +325,8 @@ pub enum HostLife {
     Missing,
     /// It was part of the formation, and is gone.
     Lost,
+    /// It was part of the formation, and has left in order.
+    Left,
 }
 
 fn page_pool_default() -> u64 {
@@ -413,6 +469,11 @@ pub struct MountState {
 }
 
 impl FormationState {
+    /// Departures that are under way.
+    pub fn leaving(&self) -> impl Iterator<Item = &Departure> {
+        self.departures.iter().filter(|departure| departure.stage != DepartureStage::GivenUp)
+    }
+
     /// Returns the failure domains of the hosts, if they are known.
     #[must_use]
     pub fn domains(&self) -> Option<&Domains> {
@@ -496,10 +557,10 @@ impl FormationState {
         !self.hosts.is_empty()
     }
 
-    /// Returns the position of a node among those of this machine.
+    /// The position of a node among those of this machine; of one that has come back, the latest.
     #[must_use]
     pub fn index_of(&self, node: u16) -> Option<usize> {
-        self.nodes.iter().position(|known| known.id == node)
+        self.nodes.iter().rposition(|known| known.id == node)
     }
 
     /// Returns the formation's id.
@@ -586,6 +647,8 @@ pub(crate) mod tests {
             kept_on: None,
             hosts: vec![],
             moves: Vec::new(),
+            departures: Vec::new(),
+            keeper_host: None,
             keepers: None,
             reach: None,
             recoveries: 0,

@@ -8,8 +8,9 @@ use crate::environment::Environment;
 use crate::fuse_connection::{abort, refuse_all};
 use crate::mount_table::{MountEntry, MountPresence, Table};
 use crate::mounts::{Unmounted, WhenBusy, is_dead, list_users, source_of, unmount};
+use crate::process::users_of;
 use crate::state::{FormationState, MountState, NodeLife};
-use crate::{Kind, LaunchResult, StateDir};
+use crate::{Kind, LaunchError, LaunchResult, StateDir};
 
 /// Returns the mounts of a formation that are seen here, the latest last.
 pub(crate) fn mounts_of(here: &Environment, state: &FormationState) -> Vec<MountEntry> {
@@ -73,6 +74,44 @@ fn remove_mount_point(state: &FormationState, dir: &Path) {
         // Where something was written it stays, and is told when the rest is removed.
         let _is_in_use = std::fs::remove_dir(dir);
     }
+}
+
+/// Reasons why mounts of a host's part cannot be taken away without anybody noticing, a text for each.
+#[must_use]
+pub fn mounts_in_use(here: &Environment, state: &FormationState) -> Vec<String> {
+    let seen = mounts_of(here, state);
+    let hidden =
+        state.mounts.iter().filter(|mount| seen.iter().all(|line| line.connection != mount.connection));
+    let hidden = hidden.map(|mount| format!("{} is in a mount namespace of its own", mount.dir.display()));
+    let used = seen.iter().filter_map(|line| {
+        let users = users_of(&line.dir);
+        (!users.is_empty()).then(|| format!("{} is in use by {}", line.dir.display(), list_users(&users)))
+    });
+    hidden.chain(used).collect()
+}
+
+/// Takes the mounts of a host's part away before its nodes move. Also from programs that use them if it `is_forced`; they are
+/// named by `notice`. Otherwise it is done once the state has no mounts any more: their daemons have sent what they had then.
+///
+/// # Errors
+/// Mounts that are in use, or what the system refused.
+pub fn unmount_part(
+    here: &Environment,
+    state: &FormationState,
+    is_forced: bool,
+    notice: &mut dyn FnMut(&str),
+) -> LaunchResult<()> {
+    if is_forced {
+        return unmount_all(here, state, notice);
+    }
+    let used = mounts_in_use(here, state);
+    if !used.is_empty() {
+        return Err(LaunchError::said(Kind::Refused, used.join("; ")));
+    }
+    for line in mounts_of(here, state).into_iter().rev() {
+        unmount(here, &line.dir, WhenBusy::Refuse, false)?;
+    }
+    Ok(())
 }
 
 fn is_there(line: &MountEntry) -> bool {

@@ -230,6 +230,8 @@ fn state(behaviour: &str, unix_path: PathBuf) -> FormationState {
         kept_on: None,
         hosts: vec![],
         moves: Vec::new(),
+        departures: Vec::new(),
+        keeper_host: None,
         keepers: None,
         reach: None,
         recoveries: 0,
@@ -337,7 +339,7 @@ fn a_node_of_another_host_is_started_when_the_map_has_it_here() {
     // The answer may have been lost: it is the same again.
     adopt(2).unwrap();
     assert_eq!(supervised.report(), Report::Adopted { adopted: adopted.clone() });
-    assert!(adopt(3).unwrap_err().to_string().contains("node 1 is here already, in epoch 2"));
+    assert!(adopt(1).unwrap_err().to_string().contains("node 1 is here already, in epoch 2"));
     let newer = with_adopted(&map, &adopted);
     tell_map(&supervised, &newer).unwrap();
     assert_eq!(supervised.report(), Report::Serves);
@@ -356,6 +358,42 @@ fn a_node_of_another_host_is_started_when_the_map_has_it_here() {
     assert_eq!(supervised.state().map(), Some(newer));
     let last = supervised.stop();
     assert!(last.nodes.iter().all(|node| node.life == NodeLife::Stopped), "{last:?}");
+}
+
+/// S840: a node comes back to a host that it has moved away from.
+#[test]
+fn a_node_that_has_moved_away_may_come_back() {
+    let (supervised, map) = part();
+    let adopt = |epoch| {
+        let adoption = Adoption { node: 1, backup: 0, epoch, volumes: vec![("memory".into(), 1 << 20)] };
+        supervised.ask(&Request::Adopt { adoption })
+    };
+    adopt(2).unwrap();
+    let Report::Adopted { adopted } = supervised.report() else { panic!() };
+    // A move that was given up before its daemon began: the next one is in a later epoch.
+    adopt(4).unwrap();
+    let Report::Adopted { adopted: again } = supervised.report() else { panic!() };
+    assert_eq!((adopted.epoch, again.epoch), (2, 4));
+    let here = with_adopted(&map, &again);
+    tell_map(&supervised, &here).unwrap();
+    assert_eq!(supervised.report(), Report::Serves);
+    let is_ready = |state: &FormationState, epoch| {
+        let node = state.index_of(1).map(|index| &state.nodes[index]);
+        node.is_some_and(|node| node.epoch == epoch && node.life == NodeLife::Ready)
+    };
+    supervised.wait_until(|state| is_ready(state, 4));
+    assert!(adopt(6).unwrap_err().to_string().contains("node 1 is here already, in epoch 4"));
+    let mut away = FormationMap { version: here.version + 1, ..here };
+    (away.nodes[1].client_address, away.nodes[1].epoch) = ("10.0.0.9:1".into(), 6);
+    tell_map(&supervised, &away).unwrap();
+    // Asked again until its former daemon has ended.
+    supervised.wait_until(|_| adopt(8).is_ok());
+    let Report::Adopted { adopted: back } = supervised.report() else { panic!() };
+    assert_eq!((back.node, back.epoch), (1, 8));
+    tell_map(&supervised, &with_adopted(&away, &back)).unwrap();
+    assert_eq!(supervised.report(), Report::Serves);
+    supervised.wait_until(|state| is_ready(state, 8));
+    supervised.stop();
 }
 
 /// S811.

@@ -167,15 +167,29 @@ pub enum Order {
         /// True if it has a successor on another host when it is lost.
         is_succeeded: bool,
     },
+    /// Take your mounts away: your nodes are about to move.
+    Unmount {
+        /// True to tell only whether programs use them.
+        is_trial: bool,
+        /// True to take them away from programs that use them.
+        is_forced: bool,
+    },
 }
 
 /// Request of a command on another host to the keeper.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
     /// Return the formation's state, once all hosts have reported theirs.
     Look,
     /// Take the formation down.
     Down,
+    /// Have hosts leave in order.
+    Shrink {
+        /// Their names.
+        hosts: Vec<String>,
+        /// True to take their mounts away from programs that use them.
+        is_forced: bool,
+    },
 }
 
 /// The keeper's answer to a command on another host.
@@ -195,6 +209,8 @@ pub enum Reply {
         /// Reason.
         text: String,
     },
+    /// It is decided.
+    Done,
 }
 
 /// Report of a host.
@@ -219,6 +235,8 @@ pub enum Report {
     Nodes {
         /// In the order of their ids.
         nodes: Vec<NodeReport>,
+        /// Nodes of other hosts of which it has complete replicas, each with the mirror epoch of these.
+        replicas: Vec<(u16, u32)>,
         /// Any other problem on the host.
         trouble: Option<String>,
     },
@@ -273,6 +291,13 @@ pub enum Report {
         /// The later term.
         term: u32,
     },
+    /// Its mounts are taken away, or could be.
+    Unmounted {
+        /// True if it was only asked whether programs use them.
+        is_trial: bool,
+        /// Reason why they cannot be taken away.
+        trouble: Option<String>,
+    },
 }
 
 owned! {
@@ -311,21 +336,23 @@ codec_enum!(Order, "order" {
     Recovered = 5,
     Adopt { node, backup, epoch, volumes } = 6,
     Keepers { term, addresses, is_succeeded } = 7,
+    Unmount { is_trial, is_forced } = 8,
 });
 
-codec_enum!(Question, "question" { Look = 0, Down = 1 });
+codec_enum!(Question, "question" { Look = 0, Down = 1, Shrink { hosts, is_forced } = 2 });
 
 codec_enum!(Reply, "reply" {
     State = 0,
     Down { left, notes } = 1,
     Refused { text } = 2,
+    Done = 3,
 });
 
 codec_enum!(Report, "report" {
     Ready { steps } = 0,
     Failed { text } = 1,
     Mounted { dir } = 2,
-    Nodes { nodes, trouble } = 3,
+    Nodes { nodes, replicas, trouble } = 3,
     Down { left, trouble } = 4,
     Alive = 5,
     Adopted { node, epoch, place } = 6,
@@ -334,6 +361,7 @@ codec_enum!(Report, "report" {
     CanKeep { vote_address, keeper_address } = 9,
     Accepted { term, version } = 10,
     Deposed { term } = 11,
+    Unmounted { is_trial, trouble } = 12,
 });
 
 #[cfg(test)]
@@ -381,13 +409,17 @@ mod tests {
             let vote = Vote { request, promised: 2, record };
             assert_eq!(Vote::from_bytes(&vote.to_bytes()), Ok(vote));
         }
-        for question in [Question::Look, Question::Down] {
+        let unmount = Order::Unmount { is_trial: true, is_forced: false };
+        assert_eq!(Order::from_bytes(&unmount.to_bytes()), Ok(unmount));
+        let shrink = Question::Shrink { hosts: vec!["n2".into()], is_forced: true };
+        for question in [Question::Look, Question::Down, shrink] {
             assert_eq!(Question::from_bytes(&question.to_bytes()), Ok(question));
         }
         for reply in [
             Reply::State,
             Reply::Down { left: [1, 2, 3, 4], notes: vec!["x".into()] },
             Reply::Refused { text: "x".into() },
+            Reply::Done,
         ] {
             assert_eq!(Reply::from_bytes(&reply.to_bytes()), Ok(reply));
         }
@@ -413,7 +445,8 @@ mod tests {
             Report::Accepted { term: 1, version: 2 },
             Report::Deposed { term: 3 },
             Report::Mounted { dir: "/m".into() },
-            Report::Nodes { nodes: vec![node], trouble: Some("x".into()) },
+            Report::Nodes { nodes: vec![node], replicas: vec![(2, 3)], trouble: Some("x".into()) },
+            Report::Unmounted { is_trial: true, trouble: Some("in use".into()) },
             Report::Down { left: [1, 2, 3, 4], trouble: None },
             Report::Alive,
         ] {

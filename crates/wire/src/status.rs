@@ -11,8 +11,10 @@ owned! {
         kind: String,
         /// Most bytes it may hold.
         capacity_bytes: u64,
-        /// Bytes that subfiles take.
+        /// Bytes that subfiles take, and replicas of other nodes' volumes.
         used_bytes: u64,
+        /// Bytes that replicas of other nodes' volumes take.
+        replica_bytes: u64,
         /// Bytes that the node's records take, and that are kept for them.
         records_bytes: u64,
         /// Subfiles on it.

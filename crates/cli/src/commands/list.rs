@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use bivouac_launch::mount_views::MountViews;
 use bivouac_launch::{
-    Amount, Environment, FormationName, FormationState, NodeLife, Recoverable, Stage, StateDir, other_bases,
-    recoverable, settled,
+    Amount, Environment, FormationName, FormationState, HostLife, NodeLife, Recoverable, Stage, StateDir,
+    other_bases, recoverable, settled,
 };
 use bivouac_types::units::format_utc;
 use serde::Serialize;
@@ -137,7 +137,8 @@ fn elsewhere(here: &Environment, base: &Path) -> Vec<FormationListing> {
 }
 
 fn is_whole(state: &FormationState) -> bool {
-    let hosts = state.hosts.iter().all(|host| host.life == bivouac_launch::HostLife::Up);
+    let is_well = |life: HostLife| matches!(life, HostLife::Up | HostLife::Left);
+    let hosts = state.hosts.iter().all(|host| is_well(host.life));
     let nodes = state.nodes.iter().all(|node| node.life == NodeLife::Ready);
     hosts && nodes && state.supervisor.is_some_and(|supervisor| supervisor.is_alive())
 }

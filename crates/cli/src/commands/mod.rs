@@ -42,6 +42,7 @@ mod run;
 mod scrub;
 mod serve;
 mod share;
+mod shrink;
 mod slots;
 pub mod stage;
 mod status;
@@ -74,6 +75,7 @@ pub fn run(here: &Environment, command: Command) -> Result<ExitCode, Failure> {
         Command::Metrics(args) => metrics::run(here, &args),
         Command::Logs(args) => logs::run(here, &args),
         Command::Down(args) => down::run(here, &args),
+        Command::Shrink(args) => shrink::run(here, &args),
         Command::List(args) => list::run(here, &args),
         Command::Recover(args) => recover::run(here, &args),
         Command::Reap(args) => reap::run(here, &args),

@@ -6,8 +6,8 @@ use super::{
     CompletionsArgs, ConfigArgs, ContractArgs, DoctorArgs, DownArgs, ExecArgs, ExplainArgs, FindArgs,
     FlushArgs, FsckArgs, GetArgs, InternalCommand, KeyArgs, LaminateArgs, LinkArgs, ListAllArgs, LogsArgs,
     ManArgs, MetricsArgs, MountArgs, MountPathArgs, PartitionArgs, PinArgs, PlanArgs, PoolArgs, PublishArgs,
-    RacesArgs, ReapArgs, RecoverArgs, ReportArgs, RunArgs, ScrubArgs, ShareArgs, StageArgs, StatusArgs,
-    SystemArgs, TopArgs, UnmountArgs, UnpublishArgs, UpArgs,
+    RacesArgs, ReapArgs, RecoverArgs, ReportArgs, RunArgs, ScrubArgs, ShareArgs, ShrinkArgs, StageArgs,
+    StatusArgs, SystemArgs, TopArgs, UnmountArgs, UnpublishArgs, UpArgs,
 };
 
 /// The commands.
@@ -50,6 +50,12 @@ pub enum Command {
     /// Says what is in it first, and asks whether that is to be removed; where it cannot ask, as in a script, it needs --yes or
     /// --discard unless the formation is empty.
     Down(DownArgs),
+    /// Have hosts leave a running formation in order: nothing is lost, and all goes on elsewhere
+    ///
+    /// Of a formation over three hosts or more with --protect replicas=2. Replicas that are there are made elsewhere, then the nodes
+    /// move, one after the other; programs on other hosts wait for a moment each time. Interrupted, or behind its --timeout, it
+    /// goes on; the same command waits for it again. The exit code is 0 once all of them have left.
+    Shrink(ShrinkArgs),
     /// List all formations of this user on this host: those that run, and those that could be recovered
     List(ListAllArgs),
     /// Look whether this machine has all that formations need, and how to get what is missing

@@ -41,6 +41,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &["bivouac races", "bivouac races --json /tmp/camp/results", "bivouac races --name camp --all"],
     ),
     ("down", &["bivouac down", "bivouac down camp --yes"]),
+    ("shrink", &["bivouac shrink --hosts n4", "bivouac shrink camp --hosts n[3-4] --timeout 10m --json"]),
     ("doctor", &["bivouac doctor", "bivouac doctor --hosts n[1-4] --json"]),
     ("list", &["bivouac list", "bivouac list --json"]),
     (

@@ -78,6 +78,25 @@ pub struct DownArgs {
     pub yes: bool,
 }
 
+/// Arguments of `shrink`.
+#[derive(Debug, Args)]
+pub struct ShrinkArgs {
+    #[command(flatten)]
+    pub which: WhichArgs,
+    /// The hosts that are to leave, as `up --hosts` names them: names, ranges in brackets
+    #[arg(long, value_name = "LIST")]
+    pub hosts: String,
+    /// Take the mounts of these hosts away also from programs that use them
+    #[arg(long)]
+    pub force: bool,
+    /// How long to wait until they have left; behind that they go on leaving [default: no limit]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub timeout: Option<Duration>,
+    /// Write JSON to standard output: a line for what happens, and one for each host in the end
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Arguments of `list`.
 #[derive(Debug, Args)]
 pub struct ListAllArgs {

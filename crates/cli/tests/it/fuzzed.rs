@@ -60,6 +60,7 @@ fn status() -> NodeStatus {
         kind: "memory".into(),
         capacity_bytes: 1 << 30,
         used_bytes: 5,
+        replica_bytes: 2,
         records_bytes: 6,
         subfiles: 1,
         checksum: true,
@@ -221,7 +222,7 @@ fn rendezvous_messages() -> Vec<Vec<u8>> {
         rendezvous::Report::Ready { steps: vec![("records".into(), 1)] },
         rendezvous::Report::NotAdopted { node: 1, epoch: 2, text: "x".into() },
         rendezvous::Report::HasMap { version: 2 },
-        rendezvous::Report::Nodes { nodes: vec![node], trouble: None },
+        rendezvous::Report::Nodes { nodes: vec![node], replicas: vec![(2, 3)], trouble: None },
         rendezvous::Report::Down { left: [1, 2, 3, 4], trouble: Some("x".into()) },
     ];
     let message = |number: u16, body: Vec<u8>| [vec![number as u8], body].concat();

@@ -72,6 +72,7 @@ mod running;
 mod security;
 mod sessions;
 mod sharing;
+mod shrunk;
 mod site;
 mod sizes;
 mod slotted;

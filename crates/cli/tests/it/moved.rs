@@ -23,12 +23,17 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 /// Time that a move may take here, where one machine plays all hosts.
-const MOVE_MAX: Duration = Duration::from_secs(60);
-const BLOCK: usize = 4096;
+pub const MOVE_MAX: Duration = Duration::from_secs(60);
+pub const BLOCK: usize = 4096;
 
 fn protected(hosts: &str) -> Hosts {
+    protected_by(hosts, "2s")
+}
+
+/// A protected formation with this `--dead-after`, once there are two of everything.
+pub fn protected_by(hosts: &str, dead_after: &str) -> Hosts {
     let formation = Hosts::new();
-    let options = ["--protect", "replicas=2", "--dead-after", "2s", "--stripe", "4096"];
+    let options = ["--protect", "replicas=2", "--dead-after", dead_after, "--stripe", "4096"];
     let said = formation.up(hosts, "", &options);
     assert_eq!(said.code, 0, "{said:?}");
     wait_within(MOVE_MAX, "all replicas are in sync", || in_sync(&formation, "a"));
@@ -36,7 +41,7 @@ fn protected(hosts: &str) -> Hosts {
 }
 
 /// Returns whether every node has a replica with all that it has, by the map of a host that lives.
-fn in_sync(formation: &Hosts, living: &str) -> bool {
+pub fn in_sync(formation: &Hosts, living: &str) -> bool {
     let map = map(formation, living);
     (0u16..).map(NodeId).zip(&map.mirrors).all(|(node, entry)| {
         let Some(backup) = entry.backup else { return false };
@@ -55,33 +60,33 @@ fn in_sync(formation: &Hosts, living: &str) -> bool {
     })
 }
 
-fn lost(formation: &Hosts) -> Said {
+pub fn lost(formation: &Hosts) -> Said {
     formation.place.run(&["status", "--name", &formation.name, "--lost", "--json"])
 }
 
-fn lost_node(formation: &Hosts, node: u16) -> Value {
+pub fn lost_node(formation: &Hosts, node: u16) -> Value {
     // Nothing is said while another keeper takes over.
     let Ok(report) = serde_json::from_str::<Value>(&lost(formation).out) else { return Value::Null };
     let nodes = report["nodes"].as_array().unwrap();
     nodes.iter().find(|lost| lost["node"] == node).cloned().unwrap_or_default()
 }
 
-fn part(formation: &Hosts, host: &str) -> PathBuf {
+pub fn part(formation: &Hosts, host: &str) -> PathBuf {
     formation.runtime(host).join("bivouac").join(&formation.name)
 }
 
-fn map(formation: &Hosts, host: &str) -> FormationMap {
+pub fn map(formation: &Hosts, host: &str) -> FormationMap {
     StateDir::at(part(formation, host)).read().unwrap().unwrap().map().unwrap()
 }
 
 /// The host that has the replicas of a node.
-fn backup_host(formation: &Hosts, node: u16) -> &'static str {
+pub fn backup_host(formation: &Hosts, node: u16) -> &'static str {
     let (backup, _) = map(formation, "a").mirror(NodeId(node)).unwrap();
     ["a", "b", "c"][usize::from(backup.0)]
 }
 
 /// The supervisor of a host's part, and its agent and daemons.
-fn processes(formation: &Hosts, host: &str) -> (u64, Vec<u64>) {
+pub fn processes(formation: &Hosts, host: &str) -> (u64, Vec<u64>) {
     let state = StateDir::at(part(formation, host)).read().unwrap().unwrap();
     let agent = u64::from(state.owner.unwrap().pid);
     let daemons = state.nodes.iter().filter_map(|node| node.process).map(|process| u64::from(process.pid));
@@ -89,7 +94,7 @@ fn processes(formation: &Hosts, host: &str) -> (u64, Vec<u64>) {
     (u64::from(state.supervisor.unwrap().pid), [agent].into_iter().chain(daemons).collect())
 }
 
-fn lose(formation: &Hosts, host: &str) {
+pub fn lose(formation: &Hosts, host: &str) {
     lose_with(formation, host, None);
 }
 
@@ -104,13 +109,13 @@ fn lose_with(formation: &Hosts, host: &str, keeper: Option<u64>) {
     wait_until("the host is gone", || !others.iter().any(|pid| is_alive(*pid)));
 }
 
-fn wait_for_move(formation: &Hosts, node: u16, to: &str) {
+pub fn wait_for_move(formation: &Hosts, node: u16, to: &str) {
     let is_there = |moved: Value| moved["state"] == "moved" && moved["to"] == to;
     wait_within(MOVE_MAX, "the node has moved", || is_there(lost_node(formation, node)));
 }
 
 /// Content of a block that tells file, block and turn.
-fn content(file: usize, block: usize, turn: usize) -> Vec<u8> {
+pub fn content(file: usize, block: usize, turn: usize) -> Vec<u8> {
     (0..BLOCK).map(|at| (file * 131 + block * 31 + turn * 7 + at / 64) as u8).collect()
 }
 
@@ -130,7 +135,7 @@ fn each_host_counts_its_own_nodes() {
 }
 
 /// Programs that write and read files without a pause, each its own, over all nodes.
-struct Load {
+pub struct Load {
     ends: Arc<AtomicBool>,
     turns: Vec<Arc<AtomicUsize>>,
     programs: Vec<JoinHandle<()>>,
@@ -140,7 +145,7 @@ impl Load {
     const BLOCKS: usize = 12;
 
     /// One program for each of these hosts.
-    fn start(formation: &Hosts, hosts: &[&str]) -> Load {
+    pub fn start(formation: &Hosts, hosts: &[&str]) -> Load {
         let ends = Arc::<AtomicBool>::default();
         let (mut turns, mut programs) = (Vec::new(), Vec::new());
         for (number, host) in hosts.iter().enumerate() {
@@ -178,7 +183,7 @@ impl Load {
     }
 
     /// Each of them has gone on for some turns from now.
-    fn wait_for_turns(&self) {
+    pub fn wait_for_turns(&self) {
         let before: Vec<usize> = self.turns.iter().map(|turn| turn.load(Ordering::Acquire)).collect();
         wait_within(MOVE_MAX, "all programs go on", || {
             let all = self.turns.iter().zip(&before).zip(&self.programs);
@@ -189,7 +194,7 @@ impl Load {
         });
     }
 
-    fn end(self) {
+    pub fn end(self) {
         self.wait_for_turns();
         self.ends.store(true, Ordering::Release);
         self.programs.into_iter().for_each(|program| program.join().unwrap());
@@ -197,7 +202,7 @@ impl Load {
 }
 
 /// The formation is taken down, and nothing is left on the hosts that were not lost.
-fn take_down(formation: &Hosts, lost: &[&str]) {
+pub fn take_down(formation: &Hosts, lost: &[&str]) {
     let said = formation.down();
     // Without any host there is nobody who says so.
     let says = if lost.len() < 3 { "nothing left: 0 processes" } else { "no host says what it has" };
@@ -373,13 +378,13 @@ fn without_replicas_a_lost_host_is_lost_for_good() {
 }
 
 /// Runs a command on a host.
-fn at(formation: &Hosts, host: &str, arguments: &[&str]) -> Said {
+pub fn at(formation: &Hosts, host: &str, arguments: &[&str]) -> Said {
     let mut command = formation.place.command(&[arguments, &["--name", &formation.name]].concat());
     crate::harness::said(&command.env("XDG_RUNTIME_DIR", formation.runtime(host)).output().unwrap())
 }
 
 /// The host that an elected keeper runs on.
-fn keepers_host(formation: &Hosts, hosts: &[&'static str]) -> Option<&'static str> {
+pub fn keepers_host(formation: &Hosts, hosts: &[&'static str]) -> Option<&'static str> {
     let keeps = |host: &&str| {
         let dir = formation.runtime(host).join(format!("bivouac/{}+hosts", formation.name));
         let state = StateDir::at(dir).read().unwrap();
@@ -388,7 +393,7 @@ fn keepers_host(formation: &Hosts, hosts: &[&'static str]) -> Option<&'static st
     hosts.iter().copied().find(keeps)
 }
 
-fn is_moved(formation: &Hosts, living: &str, node: u16) -> bool {
+pub fn is_moved(formation: &Hosts, living: &str, node: u16) -> bool {
     let said = at(formation, living, &["status", "--lost", "--json"]);
     let Ok(report) = serde_json::from_str::<Value>(&said.out) else { return false };
     let nodes = report["nodes"].as_array().unwrap();
@@ -396,7 +401,7 @@ fn is_moved(formation: &Hosts, living: &str, node: u16) -> bool {
 }
 
 /// The first keeper and the copy of it that waits.
-fn first_keeper(formation: &Hosts) -> Vec<u64> {
+pub fn first_keeper(formation: &Hosts) -> Vec<u64> {
     // Others can succeed it once they were told.
     let told = || ["b", "c"].iter().all(|host| !StateDir::at(part(formation, host)).keepers().is_empty());
     wait_within(MOVE_MAX, "others can be the keeper", told);

@@ -106,6 +106,10 @@ impl Keeper {
         if self.move_due.is_some_and(|due| due <= now) {
             self.drive_moves(true);
         }
+        if self.departures_due().is_some_and(|due| due <= now) {
+            self.refuse_pending(now);
+            self.tend_departures();
+        }
         if self.return_due().is_some_and(|due| due <= now) {
             self.give_up_silent(HostSeen::is_away, now);
         }
@@ -236,6 +240,7 @@ impl Keeper {
         self.state.stage = Stage::Running;
         self.was_usable = true;
         self.state.before = None;
+        self.note_own_host();
         self.write_state();
         self.remember();
         if self.plan.ticket.recovers {

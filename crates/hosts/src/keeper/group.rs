@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use bivouac_launch::control::Answer;
 use bivouac_launch::hex::to_hex;
 use bivouac_launch::{FormationState, HostLife, KeeperGroup, KeeperPlace, Protection, Stage};
 use bivouac_wire::Encode;
@@ -36,6 +35,11 @@ impl Keeper {
     /// Returns whether hosts vote on the decisions of this keeper.
     pub(super) fn is_voted_on(&self) -> bool {
         !self.voters().all().is_empty()
+    }
+
+    /// Returns whether a host votes, or did before a change of voters that is not accepted yet.
+    pub(super) fn votes(&self, host: usize) -> bool {
+        self.voters().all().iter().any(|voter| usize::from(*voter) == host)
     }
 
     /// Returns whether the newest decisions may be carried out.
@@ -106,8 +110,8 @@ impl Keeper {
 
     /// Carries out what was decided: a majority has accepted the newest record.
     fn carry_out(&mut self) {
-        for token in std::mem::take(&mut self.promised) {
-            self.callers.answer(token, &Answer::Done);
+        for asker in std::mem::take(&mut self.promised) {
+            self.answer(asker, Ok(()));
         }
         self.tell_keepers();
         self.drive_moves(false);
@@ -139,6 +143,7 @@ impl Keeper {
             .zip(self.state.hosts.iter().zip(&self.hosts))
             .filter(|(_, (state, seen))| state.life == HostLife::Up && seen.is_tied())
             .map(|(host, _)| host)
+            .filter(|host| !self.has_gone(usize::from(*host)))
             .collect();
         let Some(group) = &mut self.state.keepers else { return };
         let can_keep = |host: &u16| group.places.iter().any(|place| place.host == *host);
@@ -204,16 +209,9 @@ impl Keeper {
         );
         let askers = std::mem::take(&mut self.stopping).into_iter().chain(std::mem::take(&mut self.looking));
         let askers: Vec<Asker> =
-            askers.chain(std::mem::take(&mut self.promised).into_iter().map(Asker::Local)).collect();
+            askers.chain(std::mem::take(&mut self.promised)).chain(self.take_pending()).collect();
         for asker in askers {
-            match asker {
-                Asker::Local(token) => {
-                    self.callers.answer(token, &Answer::Refused { message: message.clone() });
-                }
-                Asker::Remote(link) => {
-                    self.reply(link, &Reply::Refused { text: message.clone() }, Vec::new())
-                }
-            }
+            self.answer(asker, Err(message.clone()));
         }
         self.standby.dismiss();
         // The hosts' parts go on without those who have started them.
@@ -243,7 +241,9 @@ impl Keeper {
         self.note_mirrors();
         // They had half of their time before this keeper was elected.
         self.reckon_absence(now, 2);
+        self.note_own_host();
         self.record();
+        self.hasten_departures();
         if std::mem::take(&mut self.plan.tied) && self.state.why_kept().is_none() {
             log::warn!("the command that the formation was made for was on the host of its former keeper");
             self.end();

@@ -9,6 +9,10 @@ use crate::moves::MoveEvent;
 
 impl Keeper {
     pub(super) fn note_lost(&mut self, host: usize, text: String) {
+        if self.has_gone(host) {
+            let text = format!("{text}; it did not say that nothing of its part is left there");
+            return self.note_left(host, Some(text));
+        }
         if let Some(state) = self.state.hosts.get_mut(host) {
             (state.life, state.message) = (HostLife::Lost, Some(text));
             state.mount = None;

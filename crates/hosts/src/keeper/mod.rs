@@ -2,6 +2,7 @@
 //! and holds the connections whose end is the end of each host's part, unless another keeper can be elected. One
 //! thread, one poll; it never waits for a single peer.
 
+mod departures;
 mod forming;
 pub(crate) mod group;
 mod launched;
@@ -45,6 +46,7 @@ use super::inventory::Inventory;
 use super::moves::MoveEvent;
 use super::start::Plan;
 
+use departures::PendingDeparture;
 use launched::Launched;
 use links::Links;
 use node_moves::SentOrders;
@@ -113,6 +115,8 @@ struct HostSeen {
     map_known: u64,
     /// Orders sent over this connection.
     sent: SentOrders,
+    /// Nodes of which it has complete replicas, as it says, with the mirror epochs of these.
+    replicas: Vec<(u16, u32)>,
 }
 
 impl HostSeen {
@@ -162,9 +166,11 @@ struct Keeper {
     /// Commands that wait until hosts have reported their state, or have taken their parts down.
     looking: Vec<Asker>,
     stopping: Vec<Asker>,
-    /// Commands that wait until voters have accepted a record with their change.
-    promised: Vec<u64>,
-    /// The newest record for the voters, and who has accepted it.
+    /// Commands that wait until the voters have accepted what they were for.
+    promised: Vec<Asker>,
+    /// Commands that wait until hosts have told whether they can leave.
+    pending: Vec<PendingDeparture>,
+    /// The newest record for the voters, and how far it is.
     record: Vec<u8>,
     proposal: Proposal,
     /// The voters that all hosts were told of.
@@ -196,6 +202,8 @@ struct Keeper {
     untold_lost: Vec<u16>,
     /// Time of the next check for orders about moves, in milliseconds.
     move_due: Option<u64>,
+    /// Time when hosts that leave are looked at again, in milliseconds.
+    departure_due: Option<u64>,
     /// The copy that takes over if this process is killed.
     standby: Standby,
 }
@@ -259,6 +267,7 @@ impl Keeper {
             looking: Vec::new(),
             stopping: Vec::new(),
             promised: Vec::new(),
+            pending: Vec::new(),
             record: Vec::new(),
             proposal: Proposal::default(),
             told_voters: None,
@@ -279,6 +288,7 @@ impl Keeper {
             is_move_unrecorded: false,
             untold_lost: Vec::new(),
             move_due: None,
+            departure_due: None,
             standby: Standby::default(),
             dir,
             state,
@@ -323,9 +333,15 @@ impl Keeper {
             .iter()
             .map(|(_, descriptor, events)| PollFd::from_borrowed_fd(*descriptor, *events))
             .collect();
-        let due = [self.step_due, self.look_due, self.live_due, self.return_due(), self.move_due]
-            .into_iter()
-            .flatten();
+        let due = [
+            self.step_due,
+            self.look_due,
+            self.live_due,
+            self.return_due(),
+            self.move_due,
+            self.departures_due(),
+        ];
+        let due = due.into_iter().flatten();
         let left = due.map(|at| at.saturating_sub(self.now_ms()).saturating_add(1));
         let of_guard = self.guard.wait_ms().filter(|_| self.step != KeeperState::Ending);
         let timeout =
@@ -406,6 +422,7 @@ impl Keeper {
                 self.end();
             }
             Request::Look => self.look(Asker::Local(token)),
+            Request::Shrink { hosts, is_forced } => self.shrink(Asker::Local(token), &hosts, is_forced),
             Request::Keep { reason: Some(_) } if self.state.stage == Stage::Stopping => {
                 let message = "the formation is being taken down".into();
                 self.callers.answer(token, &Answer::Refused { message });
@@ -413,7 +430,7 @@ impl Keeper {
             Request::Sources { which } => {
                 self.state.sources = which;
                 self.write_state();
-                self.promise(token);
+                self.propose_and_promise(token);
             }
             Request::Keep { reason } => {
                 // Once kept, it does not end with the command that started it.
@@ -422,11 +439,11 @@ impl Keeper {
                 }
                 self.state.keep = reason;
                 self.write_state();
-                self.promise(token);
+                self.propose_and_promise(token);
             }
             Request::Leave { ttl_ms } => {
                 self.leave(ttl_ms);
-                self.promise(token);
+                self.propose_and_promise(token);
             }
             Request::Mount { .. }
             | Request::Lost { .. }
@@ -442,14 +459,23 @@ impl Keeper {
     }
 
     /// Answers a command once a successor of this process would know of its change.
-    fn promise(&mut self, token: u64) {
+    fn propose_and_promise(&mut self, token: u64) {
         if self.is_voted_on() {
-            self.promised.push(token);
+            self.promised.push(Asker::Local(token));
             return self.record();
         }
         self.remember();
         self.renew_standby();
-        self.callers.answer(token, &Answer::Done);
+        self.answer(Asker::Local(token), Ok(()));
+    }
+
+    /// Answers a command when the newest record is accepted, which whoever takes this process's place goes on from.
+    fn promise(&mut self, asker: Asker) {
+        if self.is_agreed() {
+            self.answer(asker, Ok(()));
+        } else {
+            self.promised.push(asker);
+        }
     }
 
     /// Asks all hosts for their state.
@@ -529,6 +555,10 @@ impl Keeper {
             (rendezvous::ASK, None) => {
                 match Question::from_bytes(body).map_err(|e| e.to_string())? {
                     Question::Look => self.look(Asker::Remote(id)),
+                    Question::Shrink { hosts, is_forced } => {
+                        log::info!("asked on another host: have hosts leave: {}", hosts.join(", "));
+                        self.shrink(Asker::Remote(id), &hosts, is_forced);
+                    }
                     Question::Down => {
                         log::info!("asked on another host: end");
                         self.stopping.push(Asker::Remote(id));
@@ -598,15 +628,20 @@ impl Keeper {
                 }
             }
             HostReport::Failed { text } => self.failed(host, &text),
-            HostReport::Nodes { nodes, trouble } => {
-                seen.asked = false;
+            HostReport::Nodes { nodes, replicas, trouble } => {
+                (seen.asked, seen.replicas) = (false, replicas);
                 self.note_nodes(host, &nodes, trouble);
+                self.advance_departures();
             }
+            HostReport::Unmounted { is_trial, trouble } => self.note_unmounted(host, is_trial, trouble),
             HostReport::Down { left, trouble } => {
-                seen.left = Some((left, trouble));
+                seen.left = Some((left, trouble.clone()));
                 let link = seen.link.take();
                 link.into_iter().for_each(|link| self.links.drop(link));
-                if self.step != KeeperState::Ending {
+                if self.has_gone(host) {
+                    let is_left = left.iter().any(|count| *count > 0);
+                    self.note_left(host, trouble.or(is_left.then(|| text_of_remains(left))));
+                } else if self.step != KeeperState::Ending {
                     self.lost(host, "it has taken its part down".into());
                 }
             }
@@ -723,7 +758,8 @@ impl Keeper {
         let mut sum = [0usize; 4];
         let mut notes = Vec::new();
         for (host, seen) in self.hosts.iter().enumerate() {
-            let was_there = self.state.hosts.get(host).is_some_and(|host| host.life != HostLife::Missing);
+            let is_counted = |life: HostLife| !matches!(life, HostLife::Missing | HostLife::Left);
+            let was_there = self.state.hosts.get(host).is_some_and(|host| is_counted(host.life));
             match &seen.left {
                 Some((left, trouble)) => {
                     sum.iter_mut().zip(left).for_each(|(sum, left)| *sum += *left as usize);
@@ -742,4 +778,8 @@ impl Keeper {
         }
         (sum, notes)
     }
+}
+
+fn text_of_remains([processes, mounts, files, sockets]: [u32; 4]) -> String {
+    format!("left there: {processes} processes, {mounts} mounts, {files} files, {sockets} sockets")
 }

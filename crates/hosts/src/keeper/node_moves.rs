@@ -57,7 +57,7 @@ impl Keeper {
     }
 
     /// Returns the living host that a node runs on.
-    fn host_of(&self, node: u16) -> Option<usize> {
+    pub(super) fn host_of(&self, node: u16) -> Option<usize> {
         let fails = self.state.nodes.get(usize::from(node)).is_none_or(|node| node.life == NodeLife::Failed);
         let runs = |(at, host): (usize, &bivouac_launch::HostState)| {
             let is_tied = self.hosts.get(at).is_some_and(super::HostSeen::is_tied);
@@ -67,7 +67,8 @@ impl Keeper {
     }
 
     fn machine(&self) -> Option<MoveMachine> {
-        Some(MoveMachine { map: self.state.map()?, moves: self.state.moves.clone() })
+        let (moves, departures) = (self.state.moves.clone(), self.state.departures.clone());
+        Some(MoveMachine { map: self.state.map()?, moves, departures })
     }
 
     /// Notes whether anything is mirrored, and whether anything can be.
@@ -95,6 +96,15 @@ impl Keeper {
             machine.moves.iter().filter(|m| !before.moves.contains(m) && m.stage == MoveStage::Sealing)
         {
             let to = self.state.hosts.get(decided.to).map_or("", |host| host.name.as_str());
+            if decided.is_planned {
+                // It serves until its replicas are sealed.
+                log::warn!(
+                    "node {}: its host leaves: it moves to host {to}, in epoch {}",
+                    decided.node,
+                    decided.epoch
+                );
+                continue;
+            }
             let message = format!("its host is lost: it moves to host {to}");
             log::warn!("node {}: {message}, in epoch {}", decided.node, decided.epoch);
             self.set_node(decided.node, NodeLife::Restarting, Some(message));
@@ -103,10 +113,11 @@ impl Keeper {
         if let Some(map) = &map {
             self.state.map = to_hex(&map.to_bytes());
         }
-        self.state.moves = machine.moves;
+        (self.state.moves, self.state.departures) = (machine.moves, machine.departures);
         if is_changed {
             self.note_mirrors();
             self.record();
+            self.hasten_departures();
         }
         // Told by `drive_moves`, once the voters have accepted the record of these deaths.
         for command in commands {

@@ -4,6 +4,7 @@ use bivouac_launch::{HostLife, Launcher, NodeLife};
 use bivouac_net::NetError;
 use bivouac_wire::rendezvous::{Order, Resume};
 
+use super::departures::host_of_part;
 use super::node_moves::SentOrders;
 use super::{HostSeen, Keeper, KeeperState};
 
@@ -24,6 +25,8 @@ impl Keeper {
         log::warn!("{}: {error}; it may come back", self.name(Some(host)));
         if let Some(seen) = self.hosts.get_mut(host) {
             (seen.link, seen.asked, seen.sent) = (None, false, SentOrders::default());
+            // The daemons there may end meanwhile.
+            seen.replicas.clear();
             seen.tie.broke(error.is_closed(), silence_ms, now);
         }
     }
@@ -71,7 +74,7 @@ impl Keeper {
     /// Takes in a host that has connected anew. What it was told over the former connection may not have been heard.
     pub(super) fn take_resume(&mut self, id: u64, resume: Resume) {
         let now = self.now_ms();
-        let host = self.state.hosts.iter().position(|host| host.nodes.first() == Some(&resume.first_node));
+        let host = host_of_part(&self.state, resume.first_node);
         let seen = host.and_then(|host| self.hosts.get_mut(host)).filter(|seen| seen.is_tied());
         let (Some(host), Some(seen)) = (host, seen) else {
             log::warn!("the host of node {} comes back too late", resume.first_node);

@@ -28,6 +28,7 @@ impl Keeper {
         self.looking.clear();
         self.stopping.clear();
         self.promised.clear();
+        self.pending.clear();
         let (promised, succession) = waiting.wait(&self.dir, &self.signals);
         self.succeed(promised, succession);
     }
@@ -41,6 +42,7 @@ impl Keeper {
         self.await_hosts(now);
         (self.step_due, self.look_due, self.live_due) = (None, None, Some(now));
         (self.move_due, self.is_move_unrecorded) = (None, false);
+        self.hasten_departures();
         self.note_mirrors();
         self.reckon_absence(now, 1);
         self.standby.begin_succession(succession);

@@ -30,14 +30,16 @@ impl Supervisor {
         if self.phases.is_some() || self.state.stage != crate::state::Stage::Running {
             return Err("the formation is not in use here".into());
         }
-        if let Some(known) = self.state.nodes.iter().find(|known| known.id == node) {
-            if known.epoch == epoch && self.daemon_of(node).is_some() {
+        if let Some(known) = self.state.nodes.iter().rev().find(|known| known.id == node) {
+            let daemon = self.daemon_of(node);
+            if known.epoch == epoch && daemon.is_some() {
                 // Its place may not have been written down.
                 self.write_state().map_err(|error| error.to_string())?;
                 self.tell_adopted(node);
                 return Ok(());
             }
-            if self.daemon_of(node).is_some() {
+            // It may have moved away from here, or a move here was given up.
+            if daemon.is_some_and(|index| epoch < known.epoch || !self.is_over(index)) {
                 return Err(format!("node {node} is here already, in epoch {}", known.epoch));
             }
         }
@@ -49,6 +51,12 @@ impl Supervisor {
         self.adoptions.retain(|known| known.node != node);
         self.adoptions.push(adoption);
         Ok(())
+    }
+
+    /// Returns whether a daemon does not run, and is not started by itself either.
+    fn is_over(&self, index: usize) -> bool {
+        let runs = self.daemons.get(index).is_none_or(|daemon| daemon.running.is_some());
+        !runs && self.restarts.is_over(index)
     }
 
     /// Takes in that the replicas of a node are sealed, or cannot be.

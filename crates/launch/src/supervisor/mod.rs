@@ -465,6 +465,10 @@ impl Supervisor {
                 self.callers.answer(token, &answer);
             }
             Request::Look => self.callers.answer(token, &Answer::Done),
+            Request::Shrink { .. } => {
+                let message = "this is one host's part; ask the keeper of the whole".into();
+                self.callers.answer(token, &Answer::Refused { message });
+            }
             Request::Stop => {
                 self.callers.answer(token, &Answer::Done);
                 self.event(Event::Stop);

@@ -9,6 +9,8 @@ use serde::Serialize;
 pub struct LossReport {
     /// Hosts that were lost.
     pub hosts: Vec<LostHost>,
+    /// Hosts that have left in order, by the launcher's names for them.
+    pub left: Vec<String>,
     /// Nodes that ran on a host that was lost, or whose daemons are not started again.
     pub nodes: Vec<LostNode>,
     /// True if what a node had is lost for good.
@@ -48,6 +50,8 @@ impl LossReport {
     /// told.
     pub(super) fn of(state: &FormationState) -> LossReport {
         let lost = state.hosts.iter().filter(|host| host.life == HostLife::Lost);
+        let left = state.hosts.iter().filter(|host| host.life == HostLife::Left);
+        let left = left.map(|host| host.name.clone()).collect();
         let hosts = lost.map(|host| LostHost { name: host.name.clone(), message: host.message.clone() });
         let name = |host: usize| state.hosts.get(host).map(|host| host.name.clone());
         let moved = state.moves.iter().map(|m| LostNode {
@@ -84,7 +88,7 @@ impl LossReport {
         }
         nodes.sort_by_key(|node| node.node);
         let for_good = nodes.iter().any(|node| node.state == "lost");
-        LossReport { hosts: hosts.collect(), nodes, for_good }
+        LossReport { hosts: hosts.collect(), left, nodes, for_good }
     }
 
     /// Returns the exit code of `status --lost`: docs/commands.md.
@@ -100,7 +104,7 @@ impl LossReport {
     }
 
     fn to_text_at(&self, now_unix_ms: u64) -> String {
-        if self.hosts.is_empty() && self.nodes.is_empty() {
+        if self.hosts.is_empty() && self.left.is_empty() && self.nodes.is_empty() {
             return "nothing was lost\n".into();
         }
         let mut text = String::new();
@@ -108,6 +112,9 @@ impl LossReport {
             |message: &Option<String>| message.as_ref().map_or(String::new(), |text| format!(": {text}"));
         for host in &self.hosts {
             text.push_str(&format!("host {} is lost{}\n", host.name, or_none(&host.message)));
+        }
+        for host in &self.left {
+            text.push_str(&format!("host {host} has left\n"));
         }
         for node in &self.nodes {
             // One host's part does not know all of it.
@@ -177,7 +184,11 @@ mod tests {
     fn what_was_lost_is_named_with_where_it_went() {
         assert_eq!(LossReport::default().to_text(), "nothing was lost\n");
         let hosts = vec![LostHost { name: "n1".into(), message: Some("silent".into()) }];
-        let moved = LossReport { hosts, nodes: vec![node(1, "moved", None)], for_good: false };
+        let nodes = vec![node(1, "moved", None)];
+        let moved = LossReport { hosts, nodes: nodes.clone(), ..LossReport::default() };
+        let left = LossReport { left: vec!["n1".into()], nodes, ..LossReport::default() };
+        let said = "host n1 has left\nnode 1 moved from host n1 to n2 5.0 s ago, epoch 3\nnothing is lost for good\n";
+        assert_eq!((left.to_text_at(6000).as_str(), left.exit_code()), (said, 0));
         let text = "host n1 is lost: silent\nnode 1 moved from host n1 to n2 5.0 s ago, epoch 3\nnothing is lost for good\n";
         assert_eq!((moved.to_text_at(6000).as_str(), moved.exit_code()), (text, 0));
         let of_part = LostNode { from: None, since_unix_ms: None, ..node(1, "moved", None) };

@@ -15,8 +15,8 @@ use bivouac_client::{Client, NodeStatus, PoolStatus, VolumeStatus};
 use bivouac_hosts::{look_at_hosts, look_elsewhere};
 use bivouac_launch::mount_views::MountViews;
 use bivouac_launch::{
-    FormationState, HostLife, HostState, HttpState, Kind, LaunchError, LaunchResult, NodeLife, NodeState,
-    Stage, StateDir, left_ms, parallel_map, settled,
+    Departure, DepartureStage, FormationState, HostLife, HostState, HttpState, Kind, LaunchError,
+    LaunchResult, NodeLife, NodeState, Stage, StateDir, left_ms, parallel_map, settled,
 };
 use bivouac_types::table::layout;
 use bivouac_types::units::{format_count, format_duration, format_size};
@@ -152,7 +152,7 @@ pub struct HostReport {
     /// The formation's directory there, where that tells it from others.
     #[serde(skip)]
     dir: String,
-    /// `called`, `up`, `missing` or `lost`; `silent` where that is all that another host knows.
+    /// `called`, `up`, `leaving`, `left`, `missing` or `lost`; `silent` where that is all that another host knows.
     pub state: &'static str,
     /// Reason why it is not up, or what is wrong with it.
     pub message: Option<String>,
@@ -172,12 +172,24 @@ impl From<&HostState> for HostReport {
                 HostLife::Up => "up",
                 HostLife::Missing => "missing",
                 HostLife::Lost => "lost",
+                HostLife::Left => "left",
             },
             message: host.message.clone(),
             mount: host.mount.clone(),
             nodes: host.nodes.clone(),
         }
     }
+}
+
+fn hosts_of(hosts: &[HostState], departures: &[Departure]) -> Vec<HostReport> {
+    let mut reports: Vec<HostReport> = hosts.iter().map(HostReport::from).collect();
+    for departure in departures.iter().filter(|known| known.stage != DepartureStage::GivenUp) {
+        if let Some(report) = reports.get_mut(departure.host).filter(|report| report.state == "up") {
+            report.state = "leaving";
+            report.message = report.message.take().or_else(|| departure.message.clone());
+        }
+    }
+    reports
 }
 
 /// The supervisor.
@@ -281,8 +293,10 @@ pub struct VolumeReport {
     pub kind: String,
     /// Room that there is.
     pub capacity_bytes: u64,
-    /// Bytes of data.
+    /// Bytes of data, replicas of other nodes' volumes among them.
     pub used_bytes: Option<u64>,
+    /// Bytes of those replicas.
+    pub replica_bytes: Option<u64>,
     /// Bytes of records.
     pub records_bytes: Option<u64>,
     /// Subfiles.
@@ -298,6 +312,7 @@ impl From<&VolumeStatus> for VolumeReport {
             kind: seen.kind.clone(),
             capacity_bytes: seen.capacity_bytes,
             used_bytes: Some(seen.used_bytes),
+            replica_bytes: Some(seen.replica_bytes),
             records_bytes: Some(seen.records_bytes),
             subfiles: Some(seen.subfiles),
             checksum: Some(seen.checksum),
@@ -441,7 +456,13 @@ fn report(
     let links = LinkReport::of(seen());
     let nodes: Vec<NodeReport> =
         state.nodes.iter().zip(answers).map(|(node, answer)| node_report(node, held, answer)).collect();
-    let all_up = state.hosts.iter().all(|host| host.life == HostLife::Up && host.message.is_none());
+    let is_well = |host: &HostState| match host.life {
+        HostLife::Up => host.message.is_none(),
+        // What is left there, if anything, is said of it.
+        HostLife::Left => true,
+        HostLife::Called | HostLife::Missing | HostLife::Lost => false,
+    };
+    let all_up = state.hosts.iter().all(is_well);
     let given_up = nodes.iter().any(|node| node.state == "failed");
     let lost = LossReport::of(&state);
     let all_ready = all_up && nodes.iter().all(|node| node.state == "ready");
@@ -494,7 +515,7 @@ fn report(
         unflushed,
         totals: totals(&nodes),
         nodes,
-        hosts: state.hosts.iter().map(HostReport::from).collect(),
+        hosts: hosts_of(&state.hosts, &state.departures),
         lost,
     }
 }
@@ -557,6 +578,7 @@ fn volume_reports(node: &NodeState, status: Option<&NodeStatus>) -> Vec<VolumeRe
             kind: planned.kind.clone(),
             capacity_bytes: seen.map_or(planned.capacity_bytes, |volume| volume.capacity_bytes),
             used_bytes: seen.map(|volume| volume.used_bytes),
+            replica_bytes: seen.map(|volume| volume.replica_bytes),
             records_bytes: seen.map(|volume| volume.records_bytes),
             subfiles: seen.map(|volume| volume.subfiles),
             checksum: seen.map(|volume| volume.checksum),
@@ -703,8 +725,13 @@ fn hosts_text(hosts: &[HostReport]) -> String {
         text.push_str(&format!("mount {} on {} of {} hosts\n", mount.display(), mounted.len(), hosts.len()));
     }
     for host in hosts {
-        if let Some(message) = &host.message {
-            text.push_str(&format!("host {} is {}: {message}\n", host.name, host.state));
+        let verb = if host.state == "left" { "has" } else { "is" };
+        match &host.message {
+            Some(message) => {
+                text.push_str(&format!("host {} {verb} {}: {message}\n", host.name, host.state));
+            }
+            None if host.state == "left" => text.push_str(&format!("host {} has left\n", host.name)),
+            None => {}
         }
     }
     text
@@ -815,6 +842,8 @@ mod tests {
             kept_on: None,
             hosts: vec![],
             moves: Vec::new(),
+            departures: Vec::new(),
+            keeper_host: None,
             keepers: None,
             reach: None,
             recoveries: 0,
@@ -828,6 +857,7 @@ mod tests {
             kind: "memory".into(),
             capacity_bytes: 1 << 30,
             used_bytes: 1 << 20,
+            replica_bytes: 0,
             records_bytes,
             subfiles: 3,
             checksum: false,

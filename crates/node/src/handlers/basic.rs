@@ -159,6 +159,7 @@ fn volume_status(usage: VolumeUsage) -> VolumeStatus {
         kind: usage.kind.to_string(),
         capacity_bytes: usage.capacity,
         used_bytes: usage.used,
+        replica_bytes: usage.replicas,
         records_bytes: usage.records,
         subfiles: usage.files,
         checksum: usage.checksum,

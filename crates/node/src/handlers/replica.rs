@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bivouac_mirror::NotSealed;
-use bivouac_store::{MirrorStatus, Replica, SealError};
+use bivouac_store::{MirrorStatus, Replica, SealError, ServeState};
 use bivouac_types::{Errno, FsError, FsResult, NodeId};
 use bivouac_wire::{
     AppliedChanges, ApplyChangesRequest, BeginReplicaRequest, BegunReplica, ReplicaOutcome,
@@ -112,6 +112,17 @@ impl Node {
             .mirror
             .set_backup(epoch, backup)
             .map_err(|error| FsError::from_io(&error, "change of the backup"))
+    }
+
+    /// Returns whether this node's replicas were sealed for a move that was given up: the newest map has the node where this daemon
+    /// is. It serves nothing any more; the next daemon on its volumes does, as those have all that was acknowledged.
+    #[must_use]
+    pub fn is_sealed_in_vain(&self) -> bool {
+        let is_superseded =
+            self.mirror.as_ref().is_some_and(|tended| tended.mirror.serve_state() == ServeState::Superseded);
+        let map = self.newest_map();
+        is_superseded
+            && map.nodes.get(usize::from(self.id.0)).is_some_and(|entry| entry.epoch == self.own_epoch())
     }
 
     /// Returns the state of the mirror of this node's volumes; `None` if they are not mirrored.

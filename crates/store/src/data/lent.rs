@@ -31,8 +31,10 @@ pub struct VolumeUsage {
     pub kind: VolumeKind,
     /// Bytes that subfiles can occupy altogether.
     pub capacity: u64,
-    /// Bytes that they do occupy.
+    /// Bytes that they do occupy, replicas among them.
     pub used: u64,
+    /// Bytes of those that replicas of other nodes' volumes occupy.
+    pub replicas: u64,
     /// Bytes that records take, and that are kept for them.
     pub records: u64,
     /// Subfiles.
@@ -120,6 +122,7 @@ impl LentVolume {
         let capacity = self.room.limit().map_or(there, |limit| limit.min(there));
         let (path, kind) = (self.volume.path().to_owned(), self.volume.kind());
         let (files, lost) = (self.room.files(), self.table.lost_count());
-        VolumeUsage { path, kind, capacity, used, records, files, lost, checksum: self.sums }
+        let replicas = self.room.replicas();
+        VolumeUsage { path, kind, capacity, used, replicas, records, files, lost, checksum: self.sums }
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct SpaceAccount {
     volume: Option<Arc<SpaceAccount>>,
     used: AtomicU64,
     files: AtomicU64,
+    /// Bytes of those used that replicas of other nodes' volumes take.
+    replicas: AtomicU64,
     /// Bytes of the records on it.
     records: AtomicU64,
     /// Bytes that only records may take.
@@ -57,12 +59,20 @@ pub struct ReplicaRoom(pub(super) Arc<SpaceAccount>);
 impl ReplicaRoom {
     /// Takes bytes, all or none; what is free if they do not fit.
     pub(crate) fn reserve(&self, bytes: u64) -> Result<(), u64> {
-        self.0.reserve(bytes)
+        self.0.reserve(bytes)?;
+        self.count(0, bytes);
+        Ok(())
     }
 
     /// Corrects an amount that was taken before to what it turned out to be.
     pub(crate) fn correct(&self, taken: u64, real: u64) {
         self.0.correct(taken, real);
+        self.count(taken, real);
+    }
+
+    fn count(&self, taken: u64, real: u64) {
+        let corrected = |bytes: u64| Some(bytes.saturating_add(real).saturating_sub(taken));
+        let _ = self.0.replicas.fetch_update(Ordering::Relaxed, Ordering::Relaxed, corrected);
     }
 }
 
@@ -119,6 +129,7 @@ impl SpaceAccount {
             volume: None,
             used: zero(),
             files: zero(),
+            replicas: zero(),
             records: zero(),
             reserve: zero(),
             headroom,
@@ -213,6 +224,11 @@ impl SpaceAccount {
             let corrected = |used: u64| Some(used.saturating_add(real).saturating_sub(taken));
             let _ = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, corrected);
         }
+    }
+
+    /// Bytes of those used that replicas of other nodes' volumes take.
+    pub(super) fn replicas(&self) -> u64 {
+        self.replicas.load(Ordering::Relaxed)
     }
 
     pub(super) fn file_made(&self) {

@@ -222,6 +222,11 @@ impl Part {
                     Ok(()) => {
                         return log::warn!("the backup of {id} is {backup:?} from now on, in epoch {epoch}");
                     }
+                    Err(_) if node.is_sealed_in_vain() => {
+                        // The next daemon begins in the epoch of this map.
+                        log::error!("{id} does not move after all: its daemon is started again");
+                        std::process::abort();
+                    }
                     Err(error) if stays_refused(&error) => {
                         return log::error!(why:% = error; "the backup of {id} stays as it was");
                     }

@@ -1,0 +1,255 @@
+//! Hosts that leave in order: a request is checked, decided like all else, and carried out step by step.
+
+use std::collections::BTreeSet;
+
+use bivouac_launch::control::Answer;
+use bivouac_launch::{DepartureStage, FormationState, HostLife, StateDir};
+use bivouac_wire::rendezvous::{Order, Reply};
+
+use super::{Asker, Keeper, KeeperState};
+use crate::moves::MoveEvent;
+use crate::shrink::check_departure;
+
+/// Pause between two looks at what hosts that leave wait for, in milliseconds.
+const LOOK_MS: u64 = 500;
+/// Time that a host may take to tell whether its mounts are in use, in milliseconds.
+const TRIAL_MS: u64 = 15_000;
+
+/// A request that waits for the hosts that are to leave.
+#[derive(Clone, Debug)]
+pub(super) struct PendingDeparture {
+    asker: Asker,
+    hosts: Vec<usize>,
+    /// Those that have not answered yet.
+    silent: BTreeSet<usize>,
+    due_ms: u64,
+}
+
+impl Keeper {
+    /// Takes a request that hosts leave. Nothing is changed before all is known that could refuse it.
+    pub(super) fn shrink(&mut self, asker: Asker, names: &[String], is_forced: bool) {
+        let hosts = match self.check_shrink(names) {
+            Ok(hosts) => hosts,
+            Err(text) => return self.answer(asker, Err(text)),
+        };
+        let is_new = |host: &usize| self.state.leaving().all(|known| known.host != *host);
+        let silent: BTreeSet<usize> =
+            hosts.iter().copied().filter(|host| is_new(host) && !is_forced).collect();
+        if silent.is_empty() {
+            return self.decide_departure(asker, &hosts, is_forced);
+        }
+        let due_ms = self.now_ms() + TRIAL_MS;
+        self.pending.push(PendingDeparture { asker, hosts, silent, due_ms });
+        self.tend_departures();
+    }
+
+    fn check_shrink(&self, names: &[String]) -> Result<Vec<usize>, String> {
+        let name = &self.state.name;
+        if self.step != KeeperState::Running {
+            return Err(format!(
+                "formation {name}: is not in use yet, or no more; look at it: bivouac status"
+            ));
+        }
+        check_departure(&self.state, names).map_err(|error| error.to_string())
+    }
+
+    /// A host tells whether programs use its mounts, or whether these are taken away.
+    pub(super) fn note_unmounted(&mut self, host: usize, is_trial: bool, trouble: Option<String>) {
+        if !is_trial {
+            let is_due = self.state.leaving().any(|known| known.host == host);
+            if is_due {
+                self.move_event(MoveEvent::Unmounted { host, trouble });
+            }
+            return;
+        }
+        let (mine, others) = std::mem::take(&mut self.pending)
+            .into_iter()
+            .partition::<Vec<_>, _>(|pending| pending.silent.contains(&host));
+        self.pending = others;
+        for mut pending in mine {
+            pending.silent.remove(&host);
+            match &trouble {
+                Some(why) => {
+                    let name = self.inventory.host(host);
+                    let remedy = "end what uses it, or take it away from that: --force";
+                    self.answer(pending.asker, Err(format!("host {name}: {why}; {remedy}")));
+                }
+                None if pending.silent.is_empty() => {
+                    self.decide_departure(pending.asker, &pending.hosts, false);
+                }
+                None => self.pending.push(pending),
+            }
+        }
+    }
+
+    /// Refuses requests for which a host did not answer in time.
+    pub(super) fn refuse_pending(&mut self, now: u64) {
+        let (late, others) =
+            std::mem::take(&mut self.pending).into_iter().partition::<Vec<_>, _>(|p| p.due_ms <= now);
+        self.pending = others;
+        for pending in late {
+            let silent: Vec<&str> = pending.silent.iter().map(|host| self.inventory.host(*host)).collect();
+            let text = format!(
+                "host {}: did not tell within {} s whether its mounts are in use; look at it: bivouac status",
+                silent.join(", "),
+                TRIAL_MS / 1000
+            );
+            self.answer(pending.asker, Err(text));
+        }
+    }
+
+    /// The commands that wait until hosts have told whether they can leave.
+    pub(super) fn take_pending(&mut self) -> Vec<Asker> {
+        std::mem::take(&mut self.pending).into_iter().map(|pending| pending.asker).collect()
+    }
+
+    fn decide_departure(&mut self, asker: Asker, hosts: &[usize], is_forced: bool) {
+        // Much may have changed while hosts were asked.
+        let names: Vec<String> =
+            hosts.iter().filter_map(|host| Some(self.state.hosts.get(*host)?.name.clone())).collect();
+        if let Err(text) = self.check_shrink(&names) {
+            return self.answer(asker, Err(text));
+        }
+        let first = |host: &usize| Some((*host, *self.state.hosts.get(*host)?.nodes.first().unwrap_or(&0)));
+        let hosts: Vec<(usize, u16)> = hosts.iter().filter_map(first).collect();
+        log::warn!("hosts leave in order: {}", names.join(", "));
+        self.move_event(MoveEvent::Leave { hosts, is_forced });
+        if self.is_move_unrecorded {
+            let text = "the departure cannot be written down yet, and is delayed; free some space where the formation was started";
+            return self.answer(asker, Err(text.into()));
+        }
+        self.promise(asker);
+    }
+
+    /// Answers a command that waits.
+    pub(super) fn answer(&mut self, asker: Asker, outcome: Result<(), String>) {
+        match (asker, outcome) {
+            (Asker::Local(token), Ok(())) => self.callers.answer(token, &Answer::Done),
+            (Asker::Local(token), Err(message)) => {
+                self.callers.answer(token, &Answer::Refused { message });
+            }
+            (Asker::Remote(link), Ok(())) => self.reply(link, &Reply::Done, Vec::new()),
+            (Asker::Remote(link), Err(text)) => self.reply(link, &Reply::Refused { text }, Vec::new()),
+        }
+    }
+
+    /// Time when hosts that leave, or are to, are looked at next.
+    pub(super) fn departures_due(&self) -> Option<u64> {
+        let refusals = self.pending.iter().map(|pending| pending.due_ms);
+        refusals.chain(self.departure_due).min()
+    }
+
+    /// Has departures looked at soon, if there are any.
+    pub(super) fn hasten_departures(&mut self) {
+        let is_any = self.state.leaving().next().is_some() || !self.pending.is_empty();
+        self.departure_due = (is_any && self.step == KeeperState::Running).then(|| self.now_ms());
+    }
+
+    /// Looks how far hosts are that leave, and tells them what they have to do.
+    pub(super) fn tend_departures(&mut self) {
+        self.departure_due = None;
+        let is_any = self.state.leaving().next().is_some();
+        if self.step != KeeperState::Running || (!is_any && self.pending.is_empty()) {
+            return;
+        }
+        self.departure_due = Some(self.now_ms() + LOOK_MS);
+        // Told again, as a host may have no connection just now.
+        let silent: BTreeSet<usize> =
+            self.pending.iter().flat_map(|pending| &pending.silent).copied().collect();
+        let trial = Order::Unmount { is_trial: true, is_forced: false };
+        let links = silent.into_iter().filter_map(|host| self.hosts.get(host).and_then(|seen| seen.link));
+        links.collect::<Vec<_>>().into_iter().for_each(|link| self.order(link, &trial));
+        if !is_any {
+            return;
+        }
+        // Which replicas are complete.
+        self.order_all(&Order::Look);
+        if !self.is_agreed() || self.is_move_unrecorded {
+            return;
+        }
+        let steps: Vec<_> =
+            self.state.leaving().map(|known| (known.host, known.stage, known.is_forced)).collect();
+        for (host, stage, is_forced) in steps {
+            let Some(link) = self.hosts.get(host).and_then(|seen| seen.link) else { continue };
+            match stage {
+                DepartureStage::Unmounting => {
+                    self.order(link, &Order::Unmount { is_trial: false, is_forced });
+                }
+                // Its vote is needed no more, and that is accepted.
+                DepartureStage::Leaving if !self.votes(host) => self.order(link, &Order::Down),
+                DepartureStage::Leaving => self.choose_voters(),
+                _ => {}
+            }
+        }
+    }
+
+    /// Does the next thing for hosts that leave, as far as the latest decision is accepted.
+    pub(super) fn advance_departures(&mut self) {
+        let is_any = self.state.leaving().any(|known| known.stage < DepartureStage::Leaving);
+        if !is_any || self.step != KeeperState::Running || !self.is_agreed() || self.is_move_unrecorded {
+            return;
+        }
+        let nodes = self.complete_nodes();
+        self.move_event(MoveEvent::Complete { nodes });
+    }
+
+    /// Nodes whose present backups have all of their volumes, as the hosts of these say.
+    fn complete_nodes(&self) -> Vec<u16> {
+        let mirrors = self.state.map().map(|map| map.mirrors).unwrap_or_default();
+        let is_complete = |(node, mirror): &(u16, bivouac_wire::MirrorEntry)| {
+            let host = mirror.backup.and_then(|backup| self.host_of(backup.0));
+            let seen = host.and_then(|host| self.hosts.get(host));
+            seen.is_some_and(|seen| seen.link.is_some() && seen.replicas.contains(&(*node, mirror.epoch)))
+        };
+        (0u16..).zip(mirrors).filter(is_complete).map(|(node, _)| node).collect()
+    }
+
+    /// Returns whether no node runs on a host any more that leaves.
+    pub(super) fn has_gone(&self, host: usize) -> bool {
+        let is_gone =
+            |known: &bivouac_launch::Departure| known.host == host && known.stage == DepartureStage::Leaving;
+        self.step == KeeperState::Running && self.state.leaving().any(is_gone)
+    }
+
+    /// A host has left; with what is to be said of that.
+    pub(super) fn note_left(&mut self, host: usize, message: Option<String>) {
+        log::warn!("host {} has left", self.inventory.host(host));
+        if let Some(seen) = self.hosts.get_mut(host) {
+            (seen.link, seen.tie, seen.asked) = (None, Default::default(), false);
+        }
+        if let Some(state) = self.state.hosts.get_mut(host) {
+            (state.life, state.message, state.mount) = (HostLife::Left, message, None);
+        }
+        self.state.departures.retain(|known| known.host != host);
+        if let Some(group) = &mut self.state.keepers {
+            group.places.retain(|place| usize::from(place.host) != host);
+        }
+        self.record();
+        self.choose_voters();
+    }
+
+    /// Notes which host this keeper runs on. That one does not leave.
+    pub(super) fn note_own_host(&mut self) {
+        self.state.keeper_host = self.own_host();
+        if let Some(host) = self.state.keeper_host.filter(|_| self.step == KeeperState::Running) {
+            self.move_event(MoveEvent::Stay { host, why: "it keeps the formation now".into() });
+        }
+    }
+
+    fn own_host(&self) -> Option<usize> {
+        let (_, dir) = StateDir::find(&self.here, Some(&self.state.name)).ok()?;
+        let part = dir.read().ok().flatten()?;
+        let is_part = part.part.is_some() && part.formation == self.state.formation;
+        host_of_part(&self.state, part.nodes.first().filter(|_| is_part)?.id)
+    }
+}
+
+/// The host whose part began with this node. Of one that leaves, that may have moved.
+pub(super) fn host_of_part(state: &FormationState, first_node: u16) -> Option<usize> {
+    let leaves = |host: usize| state.departures.iter().find(|known| known.host == host);
+    let begins = |(at, host): &(usize, &bivouac_launch::HostState)| match leaves(*at) {
+        Some(departure) => departure.first_node == first_node,
+        None => host.nodes.first() == Some(&first_node),
+    };
+    state.hosts.iter().enumerate().find(begins).map(|(host, _)| host)
+}
