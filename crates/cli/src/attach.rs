@@ -49,14 +49,7 @@ pub fn attach(
     refuse_sources(formation, state, &place.path)?;
     let source = source_of(&state.name);
     let options = AttachOptions { source: source.clone(), allow_other, remote: state.part.is_some() };
-    let is_ours = own_dir || place.path == formation.default_mount() || state.own_dirs.contains(&place.path);
-    if is_ours {
-        permit_writes(&place, true);
-    }
     let device = open_device(here, &place, &options)?;
-    if is_ours {
-        permit_writes(&place, false);
-    }
     let served = connection_at(&place.path, &source).and_then(|connection| {
         let request = Request::Mount { node, dir: place.path.clone(), own_dir, connection };
         let memory = create_state()?;
@@ -68,17 +61,6 @@ pub fn attach(
         Ok(handed?)
     });
     served.map(|()| place.path)
-}
-
-/// Has a directory that was made to be a mount point take no files while nothing is mounted there. What is mounted there
-/// is not affected, nor is root by it.
-fn permit_writes(place: &Guarded, are_permitted: bool) {
-    let mode = if are_permitted { Mode::RWXU } else { Mode::RUSR | Mode::XUSR };
-    // The directory itself, whatever is on it: the descriptor is one for its path only.
-    let at = format!("/proc/self/fd/{}", place.dir.as_raw_fd());
-    if let Err(error) = rustix::fs::chmod(at, mode) {
-        log::info!(why:% = error; "the mode of {} stays as it is", place.path.display());
-    }
 }
 
 /// Returns the place that a mount is to be made at: nobody else can put anything there, and nothing is mounted there.

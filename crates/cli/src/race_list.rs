@@ -159,13 +159,13 @@ impl RaceList {
         );
         add(
             counts.lost_reports,
-            times(counts.lost_reports),
-            "reports of a client were lost, and all accesses before were forgotten",
+            format!("reports of clients were lost {},", times(counts.lost_reports)),
+            "and all accesses before were forgotten",
         );
         add(
             counts.merged,
-            times(counts.merged),
-            "names were merged for lack of memory: they may order more than they did",
+            format!("names were merged {}", times(counts.merged)),
+            "for lack of memory: they may order more than they did",
         );
         add(
             counts.shared_clients,

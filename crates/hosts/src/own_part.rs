@@ -82,7 +82,7 @@ fn wait_usable(said: &OwnedFd, signals: &Signals, bound: Duration) -> LaunchResu
             return Err(LaunchError::new(Kind::Interrupted, "the formation's start", cause, remedy));
         }
         if left.is_zero() {
-            let cause = format!("took longer than {} s", bound.as_secs());
+            let cause = format!("took longer than {} s", bound.as_secs_f64());
             let remedy = "give it more time with --start-timeout";
             return Err(LaunchError::new(Kind::Refused, "the formation's start", cause, remedy));
         }

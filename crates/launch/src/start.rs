@@ -348,7 +348,7 @@ pub fn wait_for_report(
             return Err(LaunchError::new(Kind::Interrupted, object, cause, "everything is removed again"));
         }
         if left.is_zero() {
-            let cause = format!("took longer than {} s", bound.as_secs());
+            let cause = format!("took longer than {} s", bound.as_secs_f64());
             return Err(LaunchError::new(
                 Kind::Refused,
                 object,

@@ -278,6 +278,7 @@ impl Manager {
     /// Handles a call of a client on these bytes that failed while messages of it may still arrive: the client loses
     /// the bytes, and the file needs a fence.
     pub fn spoil(&mut self, ino: Ino, client: ClientId, ranges: &[ByteRange]) {
+        self.forget_idle();
         let file = self.files.entry(ino).or_default();
         file.take(client, TokenMode::Write, ranges, u64::MAX);
         // Also if it had none of them any more: the message was sent while it had.

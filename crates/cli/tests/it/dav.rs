@@ -4,7 +4,7 @@ use rustix::process::Signal;
 
 use crate::harness::{Camp, assert_contains, is_alive, signal, wait_until};
 use crate::hosts::Hosts;
-use crate::http::{Reply, SERVED, Server, key, served, wait_until_closed};
+use crate::http::{Reply, SERVED, Server, key, served};
 use crate::http_attacked::by_s3;
 
 pub const EXCLUSIVE: &[u8] =
@@ -333,7 +333,7 @@ fn properties_are_those_of_the_file_and_those_that_it_was_given() {
     let (server, mount) = (served(&camp), camp.mount());
     std::fs::create_dir(mount.join("d")).unwrap();
     std::fs::write(mount.join("d/<ä> &.txt"), b"12345").unwrap();
-    wait_until_closed(&camp);
+    camp.wait_until_closed();
     let find = |path: &str, depth: &str, body: &str| {
         let reply = server.ask("PROPFIND", path, &[("Depth", depth)], body.as_bytes());
         assert_eq!(reply.status, 207, "{path}: {}", reply.text());

@@ -56,12 +56,6 @@ fn free(camp: &Camp) -> u64 {
     capacity - data - records
 }
 
-/// Waits until nothing is open: a close reaches the home after `close` has returned, and a file keeps its space until
-/// then.
-fn wait_until_closed(camp: &Camp) {
-    wait_until("all is closed", || camp.status()["totals"]["open_files"] == 0);
-}
-
 /// A file whose content is on one target only.
 fn make_on_target(path: &Path, target: usize) {
     File::create(path).unwrap();
@@ -91,7 +85,7 @@ fn a_full_volume_refuses_what_does_not_fit_and_nothing_else() {
     camp.kill_node(0);
     assert!(fs::read(at("fill")).unwrap() == content);
     assert!(is_full(fs::write(at("more"), vec![1; 100_000])));
-    wait_until_closed(&camp);
+    camp.wait_until_closed();
     fs::remove_file(at("fill")).unwrap();
     fs::write(at("again"), &content[..3 << 20]).unwrap();
     assert!(fs::read(at("again")).unwrap() == content[..3 << 20]);
@@ -107,7 +101,7 @@ fn cutting_and_replacing_give_space_back_at_once() {
     OpenOptions::new().write(true).open(at("f")).unwrap().set_len(1 << 20).unwrap();
     fs::write(at("g"), vec![7; 2 << 20]).unwrap();
     assert!(fs::read(at("f")).unwrap() == content[..1 << 20]);
-    wait_until_closed(&camp);
+    camp.wait_until_closed();
     fs::rename(at("f"), at("g")).unwrap();
     fs::write(at("h"), vec![8; 2 << 20]).unwrap();
     fs::write(at("h"), vec![9; 2 << 20]).unwrap();

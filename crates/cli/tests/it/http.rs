@@ -74,12 +74,6 @@ pub fn served(camp: &Camp) -> Server {
     Server { address, key: key(camp, &[]) }
 }
 
-/// Waits until nothing is open: a close reaches the home after `close` has returned, and may move the times of a file,
-/// and so its tag. The server closes what it was asked for after a moment.
-pub fn wait_until_closed(camp: &Camp) {
-    wait_until("all is closed", || camp.status()["totals"]["open_files"] == 0);
-}
-
 pub fn parse(bytes: &[u8]) -> Option<Reply> {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
     let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
@@ -145,7 +139,7 @@ fn files_are_at_their_paths() {
     let bytes = content(3_000_001, 1);
     std::fs::create_dir(mount.join("a b")).unwrap();
     std::fs::write(mount.join("a b/ä.bin"), &bytes).unwrap();
-    wait_until_closed(&camp);
+    camp.wait_until_closed();
     let path = "/a%20b/%C3%A4.bin";
     assert!(server.get(path) == bytes);
     let head = server.ask("HEAD", path, &[("Want-Repr-Digest", "sha-256=1")], b"");

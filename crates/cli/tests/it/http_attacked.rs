@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use rustix::process::{Resource, Signal, getrlimit};
 
 use crate::harness::{Camp, rss_kib, signal, wait_until};
-use crate::http::{Reply, SERVED, Server, key, parse, raw, served, wait_until_closed};
+use crate::http::{Reply, SERVED, Server, key, parse, raw, served};
 
 /// A PUT whose upload has begun, and whose body is still to come.
 struct Begun(TcpStream);
@@ -136,7 +136,7 @@ fn conditions_hold_when_the_name_changes_hands() {
         for by_date in [false, true] {
             for gone in [false, true] {
                 std::fs::write(&file, b"seen").unwrap();
-                wait_until_closed(&camp);
+                camp.wait_until_closed();
                 let tag = server.ask("HEAD", &format!("/{plain}"), &[], b"").header("etag").to_owned();
                 let condition =
                     if by_date { ("If-Unmodified-Since", late) } else { ("If-Match", tag.as_str()) };
@@ -150,7 +150,7 @@ fn conditions_hold_when_the_name_changes_hands() {
                 assert_eq!(std::fs::read(&file).ok(), (!gone).then(|| b"another's".to_vec()));
                 // As it was seen, it is replaced.
                 std::fs::write(&file, b"seen").unwrap();
-                wait_until_closed(&camp);
+                camp.wait_until_closed();
                 let tag = server.ask("HEAD", &format!("/{plain}"), &[], b"").header("etag").to_owned();
                 let condition =
                     if by_date { ("If-Unmodified-Since", late) } else { ("If-Match", tag.as_str()) };
@@ -223,7 +223,7 @@ fn validators_change_with_every_write() {
         digests.push(digest);
         tag
     };
-    wait_until_closed(&camp);
+    camp.wait_until_closed();
     let first = see("at first");
     assert_eq!(server.status("GET", "/f", &[("If-None-Match", &first)], b""), 304);
     let open = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
@@ -242,7 +242,7 @@ fn validators_change_with_every_write() {
         open.write_all_at(&[byte; 10], 0).unwrap();
         open.set_modified(modified).unwrap();
         drop(open);
-        wait_until_closed(&camp);
+        camp.wait_until_closed();
         let seen = see("with the same time");
         assert_eq!(server.status("GET", "/f", &[("If-None-Match", &seen)], b""), 304);
         assert_eq!(server.status("GET", "/f", &[("If-Match", &seen)], b""), 200);
@@ -257,7 +257,7 @@ fn of_writers_at_the_same_time_one_replaces_what_all_have_seen() {
     let (server, mount) = (served(&camp), camp.mount());
     for round in 0..10 {
         std::fs::write(mount.join("f"), format!("round {round}")).unwrap();
-        wait_until_closed(&camp);
+        camp.wait_until_closed();
         let is_over = std::sync::atomic::AtomicBool::new(false);
         let tag = server.ask("HEAD", "/f", &[], b"").header("etag").to_owned();
         let mut seen = std::collections::BTreeSet::new();
@@ -502,7 +502,7 @@ fn times_of_files_are_anything() {
         utimensat(CWD, &file, &times, AtFlags::empty()).unwrap();
     };
     std::fs::write(&file, b"first").unwrap();
-    wait_until_closed(&camp);
+    camp.wait_until_closed();
     for (time, date) in [
         (-1, "Thu, 01 Jan 1970 00:00:00 GMT"),
         (253_402_300_800, "Fri, 31 Dec 9999 23:59:59 GMT"),
@@ -519,7 +519,7 @@ fn times_of_files_are_anything() {
     // Other content of the same length, with the time of before: another state.
     let tag = server.ask("HEAD", "/f", &[], b"").header("etag").to_owned();
     std::fs::write(&file, b"other").unwrap();
-    wait_until_closed(&camp);
+    camp.wait_until_closed();
     set(784_111_777);
     assert_ne!(server.ask("HEAD", "/f", &[], b"").header("etag"), tag);
     assert_eq!(server.ask("GET", "/f", &[("If-None-Match", &tag)], b"").body, b"other");

@@ -24,14 +24,6 @@ fn laminate(camp: &Camp, arguments: &[&str]) -> Said {
     camp.place().run(&[&["laminate"], arguments].concat())
 }
 
-/// Waits until the nodes know that nothing is open. They are told of a close a moment after it has returned, and a
-/// change of contract waits for that only briefly.
-fn wait_for_closes(camp: &Camp) {
-    wait_until("all closes are told", || {
-        camp.status()["nodes"].as_array().unwrap().iter().all(|node| node["open_files"] == 0)
-    });
-}
-
 fn attribute(path: &Path, name: &str) -> Result<String, Errno> {
     let mut value = [0; 128];
     let len = getxattr(path, name, &mut value)?;
@@ -66,7 +58,7 @@ fn files_and_trees_are_laminated_shown_compared_and_undone() {
         fs::write(at(name), content(len, 1)).unwrap();
     }
     std::os::unix::fs::symlink("one", at("tree/link")).unwrap();
-    wait_for_closes(&camp);
+    camp.wait_until_closed();
     let said = laminate(&camp, &[text(&at("tree")), text(&other("alone"))]);
     let alone = sha256(&content(70_000, 1));
     let expected = format!(
@@ -114,7 +106,7 @@ fn files_and_trees_are_laminated_shown_compared_and_undone() {
     laminate(&camp, &["--verify", text(&at("tree/deep/new"))]).fails(1, &["tree/deep/new: is not laminated"]);
     // Undone: all that was laminated, and nothing else.
     set(&at("tree/deep/new"), "strict").unwrap();
-    wait_for_closes(&camp);
+    camp.wait_until_closed();
     let said = laminate(&camp, &["--undo", text(&at("tree"))]);
     assert_eq!(
         (said.code, said.out.as_str()),
@@ -128,12 +120,12 @@ fn files_and_trees_are_laminated_shown_compared_and_undone() {
     fs::write(other("tree/one"), "again").unwrap();
     assert_eq!(fs::read(at("tree/one")).unwrap(), b"again");
     // By the attribute, as by `contract set`.
-    wait_for_closes(&camp);
+    camp.wait_until_closed();
     set(&at("tree/one"), "laminated").unwrap();
     assert_eq!(attribute(&other("tree/one"), DIGEST).unwrap(), sha256(b"again"));
     removexattr(at("tree/one"), CONTRACT).unwrap();
     fs::write(at("tree/one"), "and again").unwrap();
-    wait_for_closes(&camp);
+    camp.wait_until_closed();
     let said = camp.place().run(&["contract", "set", "--recursive", "laminated", text(&at("tree"))]);
     assert_eq!(
         (said.code, said.out),
@@ -159,7 +151,7 @@ fn every_call_that_would_change_a_laminated_file_is_refused() {
     let Some(camp) = Camp::start_each(&["--nodes", "2", "--stripe", "64k"]) else { return };
     let bytes = content(300_000, 2);
     fs::write(camp.mount().join("file"), &bytes).unwrap();
-    wait_for_closes(&camp);
+    camp.wait_until_closed();
     let reader = File::open(camp.mounts()[1].join("file")).unwrap();
     assert_eq!(laminate(&camp, &[text(&camp.mount().join("file"))]).code, 0);
     for mount in camp.mounts() {
@@ -236,7 +228,7 @@ fn servers_and_stages_do_not_replace_a_laminated_file() {
     fs::create_dir(camp.mount().join("bucket")).unwrap();
     let path = camp.mount().join("bucket/file");
     fs::write(&path, &bytes).unwrap();
-    wait_for_closes(&camp);
+    camp.wait_until_closed();
     assert_eq!(laminate(&camp, &[text(&path)]).code, 0);
     let reply = server.ask("PUT", "/bucket/file", &[], b"other");
     assert_eq!(reply.status, 403, "{}", reply.text());
@@ -296,14 +288,14 @@ fn what_is_open_is_refused_with_object_cause_and_remedy() {
         logs.out.contains("is open for writing through the mount on")
     });
     drop(writer);
-    wait_for_closes(&camp);
+    camp.wait_until_closed();
     let reader = File::open(&far).unwrap();
     assert_eq!(laminate(&camp, &[text(&path)]).code, 0, "who reads is not in the way");
     laminate(&camp, &["--undo", text(&path)])
         .fails(1, &["file: is laminated and open: close it on all mounts"]);
     assert_eq!(contract_of(&path), "laminated");
     drop(reader);
-    wait_for_closes(&camp);
+    camp.wait_until_closed();
     assert_eq!(laminate(&camp, &["--undo", text(&path)]).code, 0);
     assert_eq!(
         laminate(&camp, &["--undo", text(&path)]).out,
@@ -336,7 +328,7 @@ fn a_second_read_of_a_laminated_file_sends_no_message() {
     assert!(fs::read(&far).unwrap() == bytes && fs::read(&far).unwrap() == bytes);
     let of_one_read = (reads() - before) / 2;
     assert!(of_one_read > 0, "a coherent file is read from its nodes each time");
-    wait_for_closes(&camp);
+    camp.wait_until_closed();
     assert_eq!(laminate(&camp, &[text(&far)]).code, 0);
     assert!(fs::read(&far).unwrap() == bytes);
     let before = reads();
@@ -353,10 +345,10 @@ fn a_second_read_of_a_laminated_file_sends_no_message() {
     // Smaller reads than the kernel's own come from pages it has read ahead.
     assert_eq!(laminate(&camp, &[text(&camp.mount().join("file"))]).code, 0);
     drop(open);
-    wait_for_closes(&camp);
+    camp.wait_until_closed();
     assert_eq!(laminate(&camp, &["--undo", text(&far)]).code, 0);
     fs::write(camp.mount().join("small"), &bytes).unwrap();
-    wait_for_closes(&camp);
+    camp.wait_until_closed();
     let small = camp.mounts()[1].join("small");
     assert_eq!(laminate(&camp, &[text(&camp.mount().join("small"))]).code, 0);
     let before = reads();
@@ -446,7 +438,7 @@ fn damage_is_found_by_a_comparison() {
     };
     let path = camp.mount().join("file");
     fs::write(&path, content(300_000, 6)).unwrap();
-    wait_for_closes(&camp);
+    camp.wait_until_closed();
     assert_eq!(laminate(&camp, &[text(&path)]).code, 0);
     assert!(fs::read(&path).unwrap() == content(300_000, 6));
     let explained: Value =
@@ -474,7 +466,7 @@ fn chmod_laminates_in_a_partition_that_says_so() {
     assert!(said.contains("laminate") && said.contains("on-chmod"), "{said}");
     let chmod = |path: &Path, mode: u32| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     fs::write(dir.join("file"), "content").unwrap();
-    wait_for_closes(&camp);
+    camp.wait_until_closed();
     chmod(&dir.join("file"), 0o444);
     assert_eq!(contract_of(&camp.mounts()[1].join("inputs/file")), "laminated");
     assert_eq!(attribute(&dir.join("file"), DIGEST).unwrap(), sha256(b"content"));

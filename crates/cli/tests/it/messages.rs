@@ -86,11 +86,11 @@ fn a_start_that_takes_too_long_is_undone() {
         "--volume",
         &format!("{}:4m", memory.path().display()),
         "--start-timeout",
-        "0",
+        "100ms",
         "--name",
         &Place::unique_name(),
     ];
-    let said = place.run(&arguments).fails(1, &["took longer than 0 s"]);
+    let said = place.run(&arguments).fails(1, &["took longer than 0.1 s"]);
     assert!(said.err.contains("--start-timeout") && place.is_empty());
 }
 

@@ -365,7 +365,7 @@ fn a_list_after_a_kill_is_not_complete() {
     camp.kill_node(1);
     std::fs::write(camp.mounts()[1].join("file"), [1; 100]).unwrap();
 
-    camp.run("races", &[]).fails(2, &[]).prints(&["not complete: 1 times reports of a client were lost"]);
+    camp.run("races", &[]).fails(2, &[]).prints(&["not complete: reports of clients were lost 1 time, and"]);
     camp.kill_node(0);
     camp.node_pid(0);
     let (code, found) = races(&camp);

@@ -1,6 +1,7 @@
 //! Bringing what was written to site storage, driven by the home of the inode. What happens meanwhile to the inode is
 //! not lost: it counts as changed again.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -57,7 +58,7 @@ struct Flush<'a> {
     /// Set if an operation at site storage was logged.
     is_acting: bool,
     /// Whether its name still leads to it, once that was asked.
-    has_name: Option<bool>,
+    has_name: OnceCell<bool>,
 }
 
 impl Node {
@@ -178,7 +179,7 @@ impl Node {
             begun,
             known: begun,
             is_acting,
-            has_name: None,
+            has_name: OnceCell::new(),
         };
         let outcome = flush.run();
         let told = match &outcome {
@@ -569,7 +570,7 @@ impl Flush<'_> {
     }
 
     /// Checks whether its name was removed while it took its place there.
-    fn look_back(&mut self, kept: Option<&PutOutcome>) -> FsResult<()> {
+    fn look_back(&self, kept: Option<&PutOutcome>) -> FsResult<()> {
         let FlushRequest { ino, dir, path, .. } = self.request;
         let (partition, is_dir) = (self.inode.attr.layout.partition(), self.inode.attr.is_dir());
         let Some(kept) = kept.filter(|_| !path.is_empty() && self.node.mirrors(partition)) else {
@@ -584,19 +585,18 @@ impl Flush<'_> {
     }
 
     /// Returns whether the name leads to it that it was flushed under. The entry is asked once.
-    fn has_its_name(&mut self) -> FsResult<bool> {
-        if let Some(known) = self.has_name {
-            return Ok(known);
+    fn has_its_name(&self) -> FsResult<bool> {
+        if let Some(known) = self.has_name.get() {
+            return Ok(*known);
         }
         let FlushRequest { ino, dir, path, .. } = self.request;
         let has_name = self.node.leads_to(*ino, (*dir, split_path(path).1))?;
-        self.has_name = Some(has_name);
-        Ok(has_name)
+        Ok(*self.has_name.get_or_init(|| has_name))
     }
 
     /// Returns whether it may belong elsewhere: it, or a directory above, was renamed between the look for its path and
     /// the beginning of the flush. A later rename counts as a change.
-    fn is_moved(&mut self) -> bool {
+    fn is_moved(&self) -> bool {
         let FlushRequest { dir, path, .. } = self.request;
         if path.is_empty() || self.inode.attr.is_dir() {
             return false;

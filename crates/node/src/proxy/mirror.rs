@@ -265,15 +265,21 @@ impl Node {
             Err(error) => return Ok(Outcome::Waits(SourceError::new(Cause::Lost, error.to_string()))),
         };
         // What has the name now may have its place there already, and what was seen there may be that.
-        if again.is_some_and(|is_dir| site.source.stat(&there.path).is_ok_and(|meta| meta.is_dir() == is_dir))
-        {
-            return Ok(Outcome::Moot);
+        if let Some(is_dir) = again {
+            match site.source.stat(&there.path) {
+                Ok(meta) if meta.is_dir() == is_dir => return Ok(Outcome::Moot),
+                Ok(_) => {}
+                Err(error) if error.cause() == Cause::NotFound => {}
+                // Without an answer the version below may be that of the new one.
+                Err(error) => return Ok(Outcome::Waits(error)),
+            }
         }
         let Err(error) = site.source.remove(&there.path, Some(&from_wire(there.seen.clone()))) else {
             return Ok(Outcome::Done);
         };
         Ok(match error.cause() {
-            Cause::Changed if self.is_dir_again(gone)? == Some(gone.removed.is_dir) => Outcome::Moot,
+            // What has the name now was put there since the look.
+            Cause::Changed if self.is_dir_again(gone)?.is_some() => Outcome::Moot,
             Cause::Changed => Outcome::Kept(error),
             Cause::NotEmpty if whom == For::LastFlush => Outcome::Kept(error),
             _ => Outcome::Waits(error),

@@ -469,6 +469,12 @@ impl Camp {
         self.status()["state"].as_str().unwrap().into()
     }
 
+    /// Waits until nothing is open: a close reaches the home after `close` has returned, may move the times of a file, and a
+    /// file without a name keeps its space until then. The HTTP server closes what it was asked for after a moment.
+    pub fn wait_until_closed(&self) {
+        wait_until("all is closed", || self.status()["totals"]["open_files"] == 0);
+    }
+
     /// The process of a node's daemon, waiting until there is one that serves.
     pub fn node_pid(&self, node: usize) -> u64 {
         let mut pid = None;
