@@ -121,6 +121,20 @@ impl MoveMachine {
         event: MoveEvent,
         host_of: impl Fn(u16) -> Option<usize>,
     ) -> Vec<MoveCommand> {
+        let version = self.map.version;
+        let mut commands = self.take(now_unix_ms, event, host_of);
+        if self.map.version != version && !commands.contains(&MoveCommand::Publish) {
+            commands.push(MoveCommand::Publish);
+        }
+        commands
+    }
+
+    fn take(
+        &mut self,
+        now_unix_ms: u64,
+        event: MoveEvent,
+        host_of: impl Fn(u16) -> Option<usize>,
+    ) -> Vec<MoveCommand> {
         match event {
             MoveEvent::HostLost { host, nodes } => self.host_lost(now_unix_ms, host, &nodes, host_of),
             MoveEvent::Adopted { host, node, place } => self.adopted(host, node, place),
@@ -143,6 +157,14 @@ impl MoveMachine {
                 self.replace_backups(&[], host_of)
             }
             MoveEvent::Failed { node } => {
+                // The volumes that it had before are on the host that it came from.
+                let is_moving =
+                    |m: &&NodeMove| m.node == node && m.is_planned && m.stage == MoveStage::Starting;
+                if let Some(from) = self.moves.iter().find(is_moving).map(|m| m.from) {
+                    let why =
+                        format!("node {node} failed where it moved to, and its former volumes are here");
+                    self.give_up(&why, |departure| departure.host == from);
+                }
                 self.cancel_planned(|m| m.backup == node);
                 let mut commands = self.fail("the daemon that has the replicas is not started again", |m| {
                     m.backup == node && m.stage == MoveStage::Sealing
@@ -163,9 +185,7 @@ impl MoveMachine {
                 Vec::new()
             }
             MoveEvent::Stay { host, why } => {
-                for departure in self.departures.iter_mut().filter(|departure| departure.host == host) {
-                    (departure.stage, departure.message) = (DepartureStage::GivenUp, Some(why.clone()));
-                }
+                self.give_up(&why, |departure| departure.host == host);
                 Vec::new()
             }
         }
@@ -247,7 +267,9 @@ impl MoveMachine {
         let mut changed = false;
         for node in 0..self.map.mirrors.len() as u16 {
             let Some(entry) = self.map.mirrors.get(usize::from(node)).copied() else { continue };
-            let lasting = entry.backup.filter(|backup| !gone.contains(&backup.0));
+            // One that came to the host of its backup, or its backup to its host, has two copies there and none elsewhere.
+            let is_here = |backup: &NodeId| host_of(backup.0).is_some() && host_of(backup.0) == host_of(node);
+            let lasting = entry.backup.filter(|backup| !gone.contains(&backup.0) && !is_here(backup));
             // A node that is moving keeps the epoch that was decided; its backup is alive.
             let backup = lasting.or_else(|| self.choose_backup(node, gone, &host_of));
             if let Some(changing) =

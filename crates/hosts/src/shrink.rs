@@ -80,6 +80,12 @@ fn check_host(state: &FormationState, at: usize, host: &HostState) -> LaunchResu
             "let it be the last one: bivouac down; of three hosts or more its loss is survived as any other";
         return refused(cause, remedy);
     }
+    let is_failed =
+        |node: &&u16| state.nodes.get(usize::from(**node)).is_some_and(|node| node.life == NodeLife::Failed);
+    if let Some(failed) = host.nodes.iter().find(is_failed) {
+        let cause = format!("node {failed} there is given up, and its volumes would go with the host");
+        return refused(cause, "copy out what the others have, then take the formation down: bivouac down");
+    }
     if state.in_process && host.nodes.len() > 1 {
         let cause = "its nodes share a process, so they cannot move one after the other".to_owned();
         return refused(cause, "start the formation without --in-process");

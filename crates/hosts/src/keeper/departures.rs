@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use bivouac_launch::control::Answer;
-use bivouac_launch::{DepartureStage, FormationState, HostLife, StateDir};
+use bivouac_launch::{DepartureStage, FormationState, HostLife, NodeLife, StateDir};
 use bivouac_wire::rendezvous::{Order, Reply};
 
 use super::{Asker, Keeper, KeeperState};
@@ -188,6 +188,18 @@ impl Keeper {
         let is_any = self.state.leaving().any(|known| known.stage < DepartureStage::Leaving);
         if !is_any || self.step != KeeperState::Running || !self.is_agreed() || self.is_move_unrecorded {
             return;
+        }
+        // A node that is given up does not move, and its volumes would go with the host.
+        let failed = |node: &&u16| {
+            self.state.nodes.get(usize::from(**node)).is_some_and(|node| node.life == NodeLife::Failed)
+        };
+        let failed_at = |host: usize| self.state.hosts.get(host)?.nodes.iter().find(failed).copied();
+        let leaving = self.state.leaving().filter(|known| known.stage < DepartureStage::Leaving);
+        let staying: Vec<(usize, u16)> =
+            leaving.filter_map(|known| Some((known.host, failed_at(known.host)?))).collect();
+        for (host, node) in staying {
+            let why = format!("node {node} is given up, and its volumes are here");
+            self.move_event(MoveEvent::Stay { host, why });
         }
         let nodes = self.complete_nodes();
         self.move_event(MoveEvent::Complete { nodes });

@@ -87,28 +87,35 @@ impl MoveMachine {
         departure.message = trouble;
     }
 
-    /// Gives departures up whose hosts have nodes yet.
-    fn give_up(&mut self, why: &str) {
-        for departure in self.departures.iter_mut().filter(|known| known.stage < DepartureStage::Leaving) {
+    /// Gives departures up: those hosts stay, with the nodes that they have yet.
+    pub(super) fn give_up(&mut self, why: &str, which: impl Fn(&Departure) -> bool) {
+        let mut staying = BTreeSet::new();
+        for departure in self.departures.iter_mut().filter(|known| which(known)) {
             (departure.stage, departure.message) = (DepartureStage::GivenUp, Some(why.into()));
+            staying.insert(departure.host);
         }
+        // A node that moved all the same could get where its own backup is by now.
+        self.cancel_planned(|m| staying.contains(&m.from));
     }
 
     /// Gives departures up where fewer than two hosts that run nodes would be left: one alone protects nothing.
     pub(super) fn keep_two_hosts(&mut self, host_of: &impl Fn(u16) -> Option<usize>) {
         let hosts: BTreeSet<usize> = (0..self.map.mirrors.len() as u16).filter_map(host_of).collect();
         if hosts.into_iter().filter(|host| !self.is_leaving(*host)).count() < HOSTS_LEFT_MIN {
-            self.give_up("fewer than two hosts that serve would be left");
+            self.give_up("fewer than two hosts that serve would be left", |known| {
+                known.stage < DepartureStage::Leaving
+            });
         }
     }
 
-    /// Forgets moves of hosts that leave to hosts that cannot take their nodes over: they go on where they are. Their replicas
-    /// may have been sealed, so their mirrors go on behind the epoch of that, with other backups.
+    /// Forgets moves of nodes that go on where they are. Their replicas may have been sealed, so their mirrors go on behind the
+    /// epoch of that.
     pub(super) fn cancel_planned(&mut self, which: impl Fn(&NodeMove) -> bool) {
         let is_cancelled = |m: &NodeMove| m.is_planned && m.stage == MoveStage::Sealing && which(m);
         for cancelled in self.moves.iter().filter(|m| is_cancelled(m)) {
             if let Some(mirror) = self.map.mirrors.get_mut(usize::from(cancelled.node)) {
-                mirror.epoch = mirror.epoch.max(cancelled.epoch);
+                mirror.epoch = mirror.epoch.max(cancelled.epoch.saturating_add(1));
+                self.map.version += 1;
             }
         }
         self.moves.retain(|m| !is_cancelled(m));

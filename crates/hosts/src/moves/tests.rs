@@ -176,9 +176,53 @@ fn the_loss_of_the_host_that_a_node_was_to_move_to_leaves_it_where_it_is() {
     assert!(!commands.contains(&MoveCommand::Dead(vec![1])), "{commands:?}");
     assert!(machine.moves.iter().all(|m| m.node != 1));
     // Behind the epoch of the seal, which may have been made.
-    assert_eq!(machine.map.mirror(NodeId(1)).map(|(_, epoch)| epoch), Some(3));
+    assert_eq!(machine.map.mirror(NodeId(1)).map(|(_, epoch)| epoch), Some(4));
     let late = MoveEvent::Adopted { host: 2, node: 1, place: place(2, 2) };
     assert_eq!(machine.handle(7, late, living(&[2])), []);
+}
+
+/// S842: a node that moved all the same would get to the host of the node whose backup it has become.
+#[test]
+fn who_stays_keeps_the_node_that_was_to_move() {
+    for is_elected in [false, true] {
+        let mut machine = machine(3);
+        machine.handle(5, MoveEvent::Leave { hosts: vec![(1, 1)], is_forced: false }, living(&[]));
+        for _ in 0..4 {
+            machine.handle(5, MoveEvent::Complete { nodes: vec![0, 1, 2] }, living(&[]));
+            machine.handle(5, MoveEvent::Unmounted { host: 1, trouble: None }, living(&[]));
+        }
+        let sealing = machine.adoptions(2).next().map(|m| (m.node, m.epoch));
+        let Some((1, epoch)) = sealing else { panic!("{sealing:?}") };
+        if is_elected {
+            let why = "it keeps the formation now".into();
+            let commands = machine.handle(6, MoveEvent::Stay { host: 1, why }, living(&[]));
+            assert_eq!(commands, [MoveCommand::Publish]);
+        }
+        machine.handle(6, MoveEvent::HostLost { host: 0, nodes: vec![0] }, living(&[0]));
+        assert_eq!(machine.departures[0].stage, DepartureStage::GivenUp);
+        let late = MoveEvent::Adopted { host: 2, node: 1, place: place(2, epoch) };
+        assert_eq!(machine.handle(7, late, living(&[0])), [], "its replicas may have been sealed");
+        let mirror = machine.map.mirror(NodeId(1)).unwrap();
+        assert!(mirror.0 == NodeId(2) && mirror.1 > epoch, "{mirror:?}");
+        assert_eq!(machine.map.mirror(NodeId(2)).map(|(backup, _)| backup), Some(NodeId(1)));
+    }
+}
+
+/// S840: the volumes of a node that failed where it moved to are on the host that it came from.
+#[test]
+fn a_host_whose_node_fails_where_it_moved_to_stays() {
+    let mut machine = machine(3);
+    machine.handle(5, MoveEvent::Leave { hosts: vec![(1, 1)], is_forced: false }, living(&[]));
+    for _ in 0..4 {
+        machine.handle(5, MoveEvent::Complete { nodes: vec![0, 1, 2] }, living(&[]));
+        machine.handle(5, MoveEvent::Unmounted { host: 1, trouble: None }, living(&[]));
+    }
+    let Some((1, epoch)) = machine.adoptions(2).next().map(|m| (m.node, m.epoch)) else { panic!("no move") };
+    machine.handle(6, MoveEvent::Adopted { host: 2, node: 1, place: place(2, epoch) }, living(&[]));
+    let dead = |node: u16| living(&[])(node).filter(|_| node != 1);
+    machine.handle(7, MoveEvent::Failed { node: 1 }, dead);
+    machine.handle(8, MoveEvent::Complete { nodes: vec![0, 2] }, dead);
+    assert_eq!(machine.departures[0].stage, DepartureStage::GivenUp, "{:?}", machine.departures);
 }
 
 /// S843: the loss of the host that leaves is one as any other.
@@ -402,6 +446,15 @@ impl World {
         }
     }
 
+    /// Once nothing is under way, no node has its backup on its own host.
+    fn check_backups(&self) {
+        for node in 0..self.runs_on.len() as u16 {
+            let Some((backup, _)) = self.machine.map.mirror(NodeId(node)) else { continue };
+            let [at, other] = [node, backup.0].map(|node| self.runs_on[usize::from(node)]);
+            assert!(at.is_none() || at != other, "node {node} and its backup {} are on one host", backup.0);
+        }
+    }
+
     fn check(&self) {
         for node in 0..self.runs_on.len() as u16 {
             let m = self.machine.moves.iter().find(|m| m.node == node);
@@ -478,6 +531,7 @@ proptest! {
                     world.handle(MoveEvent::Complete { nodes });
                 }
                 6 => world.copy(),
+                9 => world.handle(MoveEvent::Stay { host, why: "it keeps the formation now".into() }),
                 5 => {
                     let trouble = (!heard).then(|| "in use".to_owned());
                     world.handle(MoveEvent::Unmounted { host, trouble });
@@ -487,6 +541,7 @@ proptest! {
             world.check();
         }
         world.settle(hosts);
+        world.check_backups();
         // Whoever was to leave has no node any more, or stays.
         for departure in &world.machine.departures {
             let is_over = matches!(departure.stage, DepartureStage::Leaving | DepartureStage::GivenUp);

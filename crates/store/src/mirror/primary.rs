@@ -413,6 +413,10 @@ impl Mirror {
 
     fn supersede(&self, epoch: u32) {
         let mut session = self.session.write();
+        // The answer to what was asked before another backup was decided: that move was given up.
+        if epoch < session.epoch {
+            return;
+        }
         if session.mode != Mode::Superseded {
             log::error!(
                 "another daemon has taken over at mirror epoch {epoch}: this one serves nothing any more"
