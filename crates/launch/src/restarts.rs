@@ -2,7 +2,8 @@
 //!
 //! After its first death within [`Tolerance::window_ms`] a daemon is started at once, after the next ones with
 //! a delay that doubles, and after [`Tolerance::deaths_max`] deaths no more. A daemon that dies before
-//! it ever was ready is not started again: what stopped it stops the next one too.
+//! it ever was ready is not started again: what stopped it stops the next one too. A daemon that takes a node over that
+//! served on another host is treated as one that was ready: what the node has is whole.
 
 use std::collections::VecDeque;
 
@@ -191,11 +192,12 @@ impl Restarts {
         self.nodes.iter().all(|node| node.life == DaemonState::Ready)
     }
 
-    /// Adds a daemon that is not started before [`Event::Begin`]; returns its number.
-    pub fn add(&mut self) -> usize {
+    /// Adds a daemon that is not started before [`Event::Begin`]; returns its number. `has_served` is true for one of a
+    /// node that served on another host: its deaths are tolerated before it is ready, too.
+    pub fn add(&mut self, has_served: bool) -> usize {
         self.nodes.push(Node {
             life: DaemonState::Waiting(u64::MAX),
-            was_ready: false,
+            was_ready: has_served,
             deaths: VecDeque::new(),
             hindered: VecDeque::new(),
         });
@@ -415,7 +417,7 @@ mod tests {
     #[test]
     fn who_is_added_waits_until_it_may_begin() {
         let mut restarts = ready(1);
-        assert_eq!(restarts.add(), 1);
+        assert_eq!(restarts.add(true), 1);
         assert_eq!(restarts.handle(u64::MAX - 1, Event::Tick), [], "no time lets it begin");
         assert_eq!(restarts.handle(5, Event::Begin(0)), [], "it runs");
         assert_eq!(restarts.handle(5, Event::Begin(1)), [Command::Start(1)]);
@@ -424,9 +426,28 @@ mod tests {
         // One that has a successor elsewhere is not started again, and nobody waits for it.
         assert_eq!(restarts.handle(8, Event::Retire(0)), []);
         assert_eq!(restarts.handle(9, Event::Died(0, "killed".into())), []);
-        assert_eq!(restarts.add(), 2);
+        assert_eq!(restarts.add(true), 2);
         assert_eq!(restarts.handle(10, Event::Stop), [Command::Terminate(1)]);
         assert_eq!(restarts.handle(11, Event::Died(1, "ended".into())), [Command::Finish]);
+    }
+
+    #[test]
+    fn the_daemon_of_a_node_that_moved_is_started_again_before_it_was_ready() {
+        let mut restarts = ready(1);
+        let [moved, new] = [true, false].map(|has_served| restarts.add(has_served));
+        let died = |index| Event::Died(index, "killed by signal 9".into());
+        for index in [moved, new] {
+            assert_eq!(restarts.handle(1, Event::Begin(index)), [Command::Start(index)]);
+        }
+        assert_eq!(restarts.handle(2, died(new)), [Command::GiveUp(new, "killed by signal 9".into())]);
+        assert_eq!(restarts.handle(2, died(moved)), [Command::Start(moved)]);
+        // Within the usual limits.
+        for now in [10_000, 20_000, 30_000] {
+            assert_eq!(restarts.handle(now, died(moved)), [Command::Wait(moved)]);
+            assert_eq!(restarts.handle(now + 5000, Event::Tick), [Command::Start(moved)]);
+        }
+        let reason = "died 5 times within 60 s, at last: killed by signal 9";
+        assert_eq!(restarts.handle(40_000, died(moved)), [Command::GiveUp(moved, reason.into())]);
     }
 
     #[test]

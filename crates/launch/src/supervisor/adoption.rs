@@ -121,7 +121,8 @@ impl Supervisor {
         self.state.nodes.append(&mut opening.nodes);
         let first = self.state.nodes.len() - 1;
         self.daemons.push(Daemon::new(first, handles));
-        let index = self.restarts.add();
+        // Its volumes are whole: a daemon that is killed while it starts is no reason to lose them.
+        let index = self.restarts.add(true);
         assert!(index + 1 == self.daemons.len(), "daemon {index} of {}", self.daemons.len());
         // What takes this part down has to know of the volumes and sockets before anybody else does.
         self.write_state()

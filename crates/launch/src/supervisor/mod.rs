@@ -487,7 +487,7 @@ impl Supervisor {
         self.state.gateway = Some(gateway);
         // Behind all nodes; nodes taken over later come behind it.
         self.daemons.push(Daemon::of_server(self.state.nodes.len(), Server::Gateway, listener));
-        let index = self.restarts.add();
+        let index = self.restarts.add(false);
         assert!(index + 1 == self.daemons.len(), "daemon {index} of {}", self.daemons.len());
         self.event(Event::Begin(index));
         self.changed = true;
