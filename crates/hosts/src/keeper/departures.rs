@@ -1,13 +1,17 @@
 //! Hosts that leave in order: a request is checked, decided like all else, and carried out step by step.
 
 use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 
 use bivouac_launch::control::Answer;
-use bivouac_launch::{DepartureStage, FormationState, HostLife, NodeLife, StateDir};
+use bivouac_launch::{
+    DepartureStage, FormationState, HostLife, HostState, NodeLife, StateDir, other_bases,
+};
 use bivouac_wire::rendezvous::{Order, Reply};
 
 use super::{Asker, Keeper, KeeperState};
 use crate::moves::MoveEvent;
+use crate::network::addresses;
 use crate::shrink::check_departure;
 
 /// Pause between two looks at what hosts that leave wait for, in milliseconds.
@@ -50,7 +54,15 @@ impl Keeper {
                 "formation {name}: is not in use yet, or no more; look at it: bivouac status"
             ));
         }
-        check_departure(&self.state, names).map_err(|error| error.to_string())
+        let hosts = check_departure(&self.state, names).map_err(|error| error.to_string())?;
+        match hosts.iter().find(|host| self.possible_own_hosts.contains(host)) {
+            Some(host) => Err(format!(
+                "host {}: the keeper of formation {name} may run there, which does not move in order; \
+                 let another host leave, or take the formation down: bivouac down",
+                self.inventory.host(*host)
+            )),
+            None => Ok(hosts),
+        }
     }
 
     /// A host tells whether programs use its mounts, or whether these are taken away.
@@ -242,17 +254,63 @@ impl Keeper {
 
     /// Notes which host this keeper runs on. That one does not leave.
     pub(super) fn note_own_host(&mut self) {
-        self.state.keeper_host = self.own_host();
+        let hosts = self.own_hosts();
+        self.state.keeper_host = hosts.first().copied().filter(|_| hosts.len() == 1);
+        self.possible_own_hosts = hosts;
         if let Some(host) = self.state.keeper_host.filter(|_| self.step == KeeperState::Running) {
             self.move_event(MoveEvent::Stay { host, why: "it keeps the formation now".into() });
         }
     }
 
-    fn own_host(&self) -> Option<usize> {
-        let (_, dir) = StateDir::find(&self.here, Some(&self.state.name)).ok()?;
+    /// The host that this keeper runs on, if that is known; several if it may be any of them.
+    fn own_hosts(&self) -> Vec<usize> {
+        let own = StateDir::list(&self.here).iter().find_map(|(_, dir)| self.host_in(dir));
+        // Hosts leave protected formations only: for others this is not worth a look at all that runs here.
+        if own.is_some() || !self.is_protected {
+            return own.into_iter().collect();
+        }
+        // The part may have another runtime directory than the command that started the keeper.
+        let beside: BTreeSet<usize> = other_bases(&self.here)
+            .iter()
+            .flat_map(|base| StateDir::list_in(base))
+            .filter(|(_, dir)| dir.is_held())
+            .filter_map(|(_, dir)| self.host_in(&dir))
+            .collect();
+        // It may also be one of another user, which shows nothing but where its nodes listen.
+        let local = hosts_at(&self.state, &addresses(None).unwrap_or_default());
+        possible_hosts(&beside, &local)
+    }
+
+    /// The host whose part a directory has, if that is one of this formation.
+    fn host_in(&self, dir: &StateDir) -> Option<usize> {
         let part = dir.read().ok().flatten()?;
         let is_part = part.part.is_some() && part.formation == self.state.formation;
         host_of_part(&self.state, part.nodes.first().filter(|_| is_part)?.id)
+    }
+}
+
+/// The hosts with nodes at one of these addresses.
+fn hosts_at(state: &FormationState, addresses: &[IpAddr]) -> BTreeSet<usize> {
+    let is_there = |node: &u16| {
+        let known = state.nodes.get(usize::from(*node));
+        let address = known.and_then(|node| node.client_address.parse::<SocketAddr>().ok());
+        address.is_some_and(|address| addresses.contains(&address.ip().to_canonical()))
+    };
+    let has = |(_, host): &(usize, &HostState)| host.life == HostLife::Up && host.nodes.iter().any(is_there);
+    state.hosts.iter().enumerate().filter(has).map(|(at, _)| at).collect()
+}
+
+/// The hosts that may be that of a keeper which has no part in its own runtime directory: `beside` are those with a
+/// part in another runtime directory of its machine, `local` those with an address of that.
+fn possible_hosts(beside: &BTreeSet<usize>, local: &BTreeSet<usize>) -> Vec<usize> {
+    let both: Vec<usize> = beside.intersection(local).copied().collect();
+    match beside.len() {
+        0 => local.iter().copied().collect(),
+        1 => beside.iter().copied().collect(),
+        // Containers that share directories: addresses tell them apart.
+        _ if both.len() == 1 => both,
+        // Each host is a runtime directory of this machine, and none is that of the keeper.
+        _ => Vec::new(),
     }
 }
 
@@ -264,4 +322,23 @@ pub(super) fn host_of_part(state: &FormationState, first_node: u16) -> Option<us
         None => host.nodes.first() == Some(&first_node),
     };
     state.hosts.iter().enumerate().find(begins).map(|(host, _)| host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_keepers_host_is_found_also_in_another_runtime_directory() {
+        let possible = |beside: &[usize], local: &[usize]| {
+            possible_hosts(&beside.iter().copied().collect(), &local.iter().copied().collect())
+        };
+        assert_eq!(possible(&[2], &[]), [2]);
+        assert_eq!(possible(&[2], &[0, 1, 2]), [2], "one part on a machine with an address of others");
+        assert_eq!(possible(&[], &[1]), [1], "a part of another user");
+        assert_eq!(possible(&[], &[0, 1]), [0, 1], "it may be any of them");
+        assert_eq!(possible(&[0, 1, 2], &[1]), [1]);
+        assert!(possible(&[], &[]).is_empty(), "it runs on none of the hosts");
+        assert!(possible(&[0, 1, 2], &[0, 1, 2]).is_empty(), "hosts that are directories");
+    }
 }

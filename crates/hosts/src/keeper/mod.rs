@@ -204,6 +204,8 @@ struct Keeper {
     move_due: Option<u64>,
     /// Time when hosts that leave are looked at again, in milliseconds.
     departure_due: Option<u64>,
+    /// Hosts that this process may run on; none of them leaves.
+    possible_own_hosts: Vec<usize>,
     /// The copy that takes over if this process is killed.
     standby: Standby,
 }
@@ -289,6 +291,7 @@ impl Keeper {
             untold_lost: Vec::new(),
             move_due: None,
             departure_due: None,
+            possible_own_hosts: Vec::new(),
             standby: Standby::default(),
             dir,
             state,
