@@ -82,8 +82,13 @@ pub fn mounts_in_use(here: &Environment, state: &FormationState) -> Vec<String> 
     let seen = mounts_of(here, state);
     let hidden =
         state.mounts.iter().filter(|mount| seen.iter().all(|line| line.connection != mount.connection));
-    let hidden = hidden.map(|mount| format!("{} is in a mount namespace of its own", mount.dir.display()));
+    let hidden = hidden.map(|mount| hidden_text(&mount.dir));
+    let (own, table) = (source_of(&state.name), Table::here());
     let used = seen.iter().filter_map(|line| {
+        // One of our own is taken away first.
+        if let Some(source) = cover_of(&table, line).filter(|source| *source != own) {
+            return Some(covered_text(&line.dir, &source));
+        }
         let users = users_of(&line.dir);
         (!users.is_empty()).then(|| format!("{} is in use by {}", line.dir.display(), list_users(&users)))
     });
@@ -109,9 +114,31 @@ pub fn unmount_part(
         return Err(LaunchError::said(Kind::Refused, used.join("; ")));
     }
     for line in mounts_of(here, state).into_iter().rev() {
+        // The path leads to what is on top, which may be somebody else's, and new.
+        if let Some(source) = cover_of(&Table::here(), &line) {
+            return Err(LaunchError::said(Kind::Refused, covered_text(&line.dir, &source)));
+        }
         unmount(here, &line.dir, WhenBusy::Refuse, false)?;
     }
     Ok(())
+}
+
+/// Returns the source of the mount that hides one of ours, if there is one.
+fn cover_of(table: &Table, line: &MountEntry) -> Option<String> {
+    match table.see(&line.dir, line.connection) {
+        MountPresence::Covered(source) => Some(source),
+        MountPresence::Here | MountPresence::Gone => None,
+    }
+}
+
+fn covered_text(dir: &Path, source: &str) -> String {
+    format!("{} is covered by another mount ({source})", dir.display())
+}
+
+/// The reason for a mount that the kernel's table does not show here. What was unmounted a moment ago looks the same as
+/// what is seen by other processes only.
+fn hidden_text(dir: &Path) -> String {
+    format!("{} is not seen here: it is being flushed, or is in a mount namespace of its own", dir.display())
 }
 
 fn is_there(line: &MountEntry) -> bool {
@@ -150,7 +177,32 @@ fn serves(state: &FormationState, node: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::environment::tests::environment;
     use crate::state::tests::sample;
+
+    #[test]
+    fn what_covers_a_mount_is_told() {
+        let plain =
+            "20 1 8:1 / / rw - ext4 /dev/sda rw\n40 20 0:54 / /m rw - fuse.bivouac bivouac:x rw,user_id=7\n";
+        let cover = |more: &str| {
+            let table = Table::parse(format!("{plain}{more}").as_bytes());
+            let line = table.formations().next().cloned().unwrap();
+            cover_of(&table, &line)
+        };
+        assert_eq!(cover(""), None);
+        assert_eq!(cover("50 40 0:60 / /m rw - tmpfs on-it rw\n"), Some("on-it".into()));
+    }
+
+    #[test]
+    fn a_mount_that_is_not_seen_is_a_reason_to_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut state = sample();
+        assert!(mounts_in_use(&environment(None), &state).is_empty());
+        let connection = 4_000_000;
+        let dir = dir.path().to_owned();
+        state.mounts.push(MountState { id: 1, dir: dir.clone(), node: 0, connection, trouble: None });
+        assert_eq!(mounts_in_use(&environment(None), &state), [hidden_text(&dir)]);
+    }
 
     #[test]
     fn a_mount_point_that_was_made_goes_with_its_mount() {
