@@ -547,8 +547,31 @@ impl FormationState {
 
     /// Returns the nodes that will not be started again.
     pub fn lost(&self) -> impl Iterator<Item = u16> + '_ {
-        let here = self.nodes.iter().filter(|node| node.life == NodeLife::Failed).map(|node| node.id);
-        here.chain(self.lost_elsewhere.iter().copied())
+        self.failed_here().map(|node| node.id).chain(self.lost_elsewhere.iter().copied())
+    }
+
+    /// Returns the nodes of this machine that will not be started again, but for those that have moved to another host.
+    pub fn failed_here(&self) -> impl Iterator<Item = &NodeState> {
+        let is_any = self.nodes.iter().any(|node| node.life == NodeLife::Failed);
+        // Mostly there is none, and a map may be large.
+        let map = if is_any { self.map() } else { None };
+        let failed = self.nodes.iter().enumerate().filter(|(_, node)| node.life == NodeLife::Failed);
+        failed.filter(move |(at, _)| self.is_latest(*at, map.as_ref())).map(|(_, node)| node)
+    }
+
+    /// Returns whether a node is one of this machine, and has not moved to another host since.
+    #[must_use]
+    pub fn has_here(&self, node: u16) -> bool {
+        self.index_of(node).is_some_and(|at| self.is_latest(at, self.map().as_ref()))
+    }
+
+    /// Returns whether an entry of a node is the latest one: the node has neither come back since nor, by the map, moved
+    /// to another host.
+    fn is_latest(&self, at: usize, map: Option<&FormationMap>) -> bool {
+        let Some(node) = self.nodes.get(at) else { return false };
+        let entry = map.and_then(|map| map.nodes.get(usize::from(node.id)));
+        let has_moved = entry.is_some_and(|entry| entry.epoch > node.epoch);
+        !has_moved && self.index_of(node.id) == Some(at)
     }
 
     /// Returns whether it is the whole of a formation over several hosts: its nodes are not this machine's.
@@ -666,6 +689,25 @@ pub(crate) mod tests {
         let mut shared = sample();
         shared.nodes = vec![shared.nodes[0].clone(); 3];
         assert_eq!(shared.processes().count(), 2, "nodes of one process, and the supervisor");
+    }
+
+    #[test]
+    fn a_node_that_moved_to_another_host_is_not_lost() {
+        let mut state = sample();
+        let failed = NodeState { id: 1, life: NodeLife::Failed, ..state.nodes[0].clone() };
+        state.nodes.push(failed.clone());
+        let mut map = crate::first_map(&state, FormationId([7; 16]));
+        let lost = |state: &FormationState| state.lost().collect::<Vec<u16>>();
+        assert_eq!((lost(&state), state.has_here(1)), (vec![1], true), "no map is known");
+        state.map = crate::hex::to_hex(&bivouac_wire::Encode::to_bytes(&map));
+        assert_eq!((lost(&state), state.has_here(1)), (vec![1], true));
+        map.nodes[1].epoch = 3;
+        state.map = crate::hex::to_hex(&bivouac_wire::Encode::to_bytes(&map));
+        assert_eq!((lost(&state), state.has_here(1)), (vec![], false), "it has moved");
+        state.nodes.push(NodeState { epoch: 3, life: NodeLife::Ready, ..failed });
+        assert_eq!((lost(&state), state.has_here(1)), (vec![], true), "it has come back");
+        state.nodes[2].life = NodeLife::Failed;
+        assert_eq!(lost(&state), [1]);
     }
 
     #[test]

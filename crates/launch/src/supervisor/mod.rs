@@ -498,7 +498,7 @@ impl Supervisor {
     /// Records that nodes of other hosts are dead for good, and tells all daemons, also those that start later.
     fn lost_elsewhere(&mut self, nodes: Vec<u16>) {
         for node in nodes {
-            if self.state.index_of(node).is_none() && !self.state.lost_elsewhere.contains(&node) {
+            if !self.state.lost_elsewhere.contains(&node) && !self.state.has_here(node) {
                 self.state.lost_elsewhere.push(node);
                 self.changed = true;
                 self.daemons.iter().for_each(|daemon| daemon.tell_dead(node, true));

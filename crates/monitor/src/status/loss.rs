@@ -1,6 +1,6 @@
 //! Losses of a formation: hosts, their nodes, moves to other hosts, and what is lost for good.
 
-use bivouac_launch::{FormationState, HostLife, MoveStage, NodeLife, unix_ms};
+use bivouac_launch::{FormationState, HostLife, MoveStage, unix_ms};
 use bivouac_types::units::format_duration;
 use serde::Serialize;
 
@@ -71,8 +71,7 @@ impl LossReport {
                 MoveStage::Serving | MoveStage::Failed => None,
             }),
         });
-        let failed = state.nodes.iter().filter(|node| node.life == NodeLife::Failed);
-        let failed = failed.filter(|node| state.moves.iter().all(|m| m.node != node.id));
+        let failed = state.failed_here().filter(|node| state.moves.iter().all(|m| m.node != node.id));
         let given_up = failed.map(|node| LostNode {
             node: node.id,
             state: "lost",
@@ -157,7 +156,8 @@ fn seen_from_part(state: &FormationState) -> Vec<LostNode> {
     };
     let given_up = state.lost_elsewhere.iter().map(|id| node(*id, "lost", None, None));
     let map = state.map().map(|map| map.nodes).unwrap_or_default();
-    let entries = (0..).zip(map).filter(|(id, entry)| entry.epoch > 0 && !state.lost_elsewhere.contains(id));
+    let lost: Vec<u16> = state.lost().collect();
+    let entries = (0..).zip(map).filter(|(id, entry)| entry.epoch > 0 && !lost.contains(id));
     given_up
         .chain(entries.map(|(id, entry)| node(id, "moved", Some(entry.host), Some(entry.epoch))))
         .collect()
