@@ -731,6 +731,10 @@ impl<'a> Part<'a> {
                 Err(error) => Some(error.to_string()),
             }
         };
+        if !is_trial && trouble.is_none() {
+            // Said again over a new connection, it would not be so any more.
+            self.told.retain(|told| !matches!(told, Report::Mounted { .. }));
+        }
         self.tell(&Report::Unmounted { is_trial, trouble });
     }
 

@@ -68,6 +68,10 @@ impl Keeper {
     /// A host tells whether programs use its mounts, or whether these are taken away.
     pub(super) fn note_unmounted(&mut self, host: usize, is_trial: bool, trouble: Option<String>) {
         if !is_trial {
+            let unmounted = self.state.hosts.get_mut(host).filter(|_| trouble.is_none());
+            if unmounted.is_some_and(|state| state.mount.take().is_some()) {
+                self.write_state();
+            }
             let is_due = self.state.leaving().any(|known| known.host == host);
             if is_due {
                 self.move_event(MoveEvent::Unmounted { host, trouble });
