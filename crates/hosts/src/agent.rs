@@ -717,7 +717,14 @@ impl<'a> Part<'a> {
 
     /// Takes the mounts away before the nodes here move, or looks whether that could be done. It is ordered again until it is.
     fn unmount(&mut self, is_trial: bool, is_forced: bool) {
-        let Ok(Some(state)) = self.dir.read() else { return };
+        let state = match self.dir.read() {
+            Ok(Some(state)) => state,
+            // The keeper waits for an answer.
+            Ok(None) => {
+                return self.tell_unmounted(is_trial, Some("its part was taken down meanwhile".into()));
+            }
+            Err(error) => return self.tell_unmounted(is_trial, Some(error.to_string())),
+        };
         let trouble = if is_trial {
             let used = mounts_in_use(self.here, &state);
             (!used.is_empty()).then(|| used.join("; "))
@@ -731,6 +738,10 @@ impl<'a> Part<'a> {
                 Err(error) => Some(error.to_string()),
             }
         };
+        self.tell_unmounted(is_trial, trouble);
+    }
+
+    fn tell_unmounted(&mut self, is_trial: bool, trouble: Option<String>) {
         if !is_trial && trouble.is_none() {
             // Said again over a new connection, it would not be so any more.
             self.told.retain(|told| !matches!(told, Report::Mounted { .. }));

@@ -169,17 +169,16 @@ impl Keeper {
             return;
         }
         self.departure_due = Some(self.now_ms() + LOOK_MS);
-        // Told again, as a host may have no connection just now.
+        // Each look asks those that have not been asked yet: a host may have had no connection.
         let silent: BTreeSet<usize> =
             self.pending.iter().flat_map(|pending| &pending.silent).copied().collect();
         let trial = Order::Unmount { is_trial: true, is_forced: false };
-        let links = silent.into_iter().filter_map(|host| self.hosts.get(host).and_then(|seen| seen.link));
-        links.collect::<Vec<_>>().into_iter().for_each(|link| self.order(link, &trial));
+        silent.into_iter().for_each(|host| self.ask(host, &trial));
         if !is_any {
             return;
         }
         // Which replicas are complete.
-        self.order_all(&Order::Look);
+        (0..self.hosts.len()).for_each(|host| self.ask(host, &Order::Look));
         if !self.is_agreed() || self.is_move_unrecorded {
             return;
         }
@@ -188,14 +187,21 @@ impl Keeper {
         for (host, stage, is_forced) in steps {
             let Some(link) = self.hosts.get(host).and_then(|seen| seen.link) else { continue };
             match stage {
-                DepartureStage::Unmounting => {
-                    self.order(link, &Order::Unmount { is_trial: false, is_forced });
-                }
+                DepartureStage::Unmounting => self.ask(host, &Order::Unmount { is_trial: false, is_forced }),
                 // Its vote is needed no more, and that is accepted.
                 DepartureStage::Leaving if !self.votes(host) => self.order(link, &Order::Down),
                 DepartureStage::Leaving => self.choose_voters(),
                 _ => {}
             }
+        }
+    }
+
+    /// Gives an order to a host, unless its answer is still awaited over this connection.
+    fn ask(&mut self, host: usize, order: &Order) {
+        let Some(seen) = self.hosts.get_mut(host) else { return };
+        let Some(link) = seen.link else { return };
+        if seen.sent.unanswered.ask(order) {
+            self.order(link, order);
         }
     }
 

@@ -633,10 +633,14 @@ impl Keeper {
             HostReport::Failed { text } => self.failed(host, &text),
             HostReport::Nodes { nodes, replicas, trouble } => {
                 (seen.asked, seen.replicas) = (false, replicas);
+                seen.sent.unanswered.looked();
                 self.note_nodes(host, &nodes, trouble);
                 self.advance_departures();
             }
-            HostReport::Unmounted { is_trial, trouble } => self.note_unmounted(host, is_trial, trouble),
+            HostReport::Unmounted { is_trial, trouble } => {
+                seen.sent.unanswered.unmounted(is_trial);
+                self.note_unmounted(host, is_trial, trouble);
+            }
             HostReport::Down { left, trouble } => {
                 seen.left = Some((left, trouble.clone()));
                 let link = seen.link.take();

@@ -24,6 +24,51 @@ pub(super) struct SentOrders {
     map: u64,
     /// Nodes that it was to take over, with their epochs.
     adoptions: Vec<(u16, u32)>,
+    /// Questions for its departure that it has not answered yet.
+    pub(super) unanswered: Unanswered,
+}
+
+/// Orders of a departure whose answers are awaited. A host that is slow is not to be given them over and over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Unanswered {
+    /// To tell the state of its nodes.
+    look: bool,
+    /// To tell whether its mounts are in use.
+    trial: bool,
+    /// To take its mounts away; true if by force.
+    unmount: Option<bool>,
+}
+
+impl Unanswered {
+    /// Notes an order that is to be given, and returns whether it is due: its answer is not awaited. Orders without an
+    /// answer are always due.
+    pub(super) fn ask(&mut self, order: &Order) -> bool {
+        let former = *self;
+        match order {
+            Order::Look => self.look = true,
+            Order::Unmount { is_trial: true, .. } => self.trial = true,
+            // Force is another order, also while the one without is carried out.
+            Order::Unmount { is_trial: false, is_forced } => {
+                self.unmount = Some(self.unmount.unwrap_or(false) || *is_forced);
+            }
+            _ => return true,
+        }
+        *self != former
+    }
+
+    /// Notes the state of the nodes.
+    pub(super) fn looked(&mut self) {
+        self.look = false;
+    }
+
+    /// Notes what became of the mounts.
+    pub(super) fn unmounted(&mut self, is_trial: bool) {
+        if is_trial {
+            self.trial = false;
+        } else {
+            self.unmount = None;
+        }
+    }
 }
 
 impl Keeper {
@@ -252,5 +297,29 @@ impl Keeper {
             .map(|m| format!("node {} has moved to host {} in epoch {}", m.node, name(m.to), m.epoch))
             .collect();
         (!moved.is_empty()).then(|| format!("this host was given up: {}", moved.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_given_again_only_behind_its_answer() {
+        let mut sent = Unanswered::default();
+        let unmount = |is_trial, is_forced| Order::Unmount { is_trial, is_forced };
+        for order in [Order::Look, unmount(true, false), unmount(false, false)] {
+            assert_eq!((sent.ask(&order), sent.ask(&order)), (true, false), "{order:?}");
+        }
+        assert!(sent.ask(&unmount(false, true)), "by force");
+        assert!(!sent.ask(&unmount(false, true)) && !sent.ask(&unmount(false, false)));
+        sent.unmounted(false);
+        assert!(
+            sent.ask(&unmount(false, true)) && !sent.ask(&unmount(true, false)) && !sent.ask(&Order::Look)
+        );
+        sent.unmounted(true);
+        sent.looked();
+        assert!(sent.ask(&unmount(true, false)) && sent.ask(&Order::Look));
+        assert!(sent.ask(&Order::Live) && sent.ask(&Order::Live), "no answer is awaited");
     }
 }
