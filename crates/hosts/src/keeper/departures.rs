@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use bivouac_launch::control::Answer;
-use bivouac_launch::{
-    DepartureStage, FormationState, HostLife, HostState, NodeLife, StateDir, other_bases,
-};
+use bivouac_launch::{DepartureStage, FormationState, HostLife, HostState, NodeLife, StateDir, other_bases};
 use bivouac_wire::rendezvous::{Order, Reply};
 
 use super::{Asker, Keeper, KeeperState};
