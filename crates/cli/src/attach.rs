@@ -1,7 +1,7 @@
 //! Mounts a formation: the command that asks for it mounts, in its own name and where it is; the supervisor
 //! keeps the device, and the node serves it.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -16,7 +16,6 @@ use bivouac_launch::{
 use bivouac_monitor::connect;
 use bivouac_mount::{AttachOptions, check_mount_point, create_state, fusermount, mount_fuse_at};
 use bivouac_types::mount_table::FORMATION_FS_TYPE;
-use rustix::fs::Mode;
 
 use crate::failure::Failure;
 use crate::partitioning::refuse_source;

@@ -15,7 +15,7 @@
 
 mod departure;
 
-use bivouac_launch::{Departure, DepartureStage, MoveStage, NodeMove};
+use bivouac_launch::{Departure, MoveStage, NodeMove};
 use bivouac_types::NodeId;
 use bivouac_wire::{FormationMap, NodeEntry};
 

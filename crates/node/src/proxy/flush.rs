@@ -1,11 +1,10 @@
 //! Bringing what was written to site storage, driven by the home of the inode. What happens meanwhile to the inode is
 //! not lost: it counts as changed again.
 
-use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bivouac_layout::{split, targets_of};
@@ -58,7 +57,7 @@ struct Flush<'a> {
     /// Set if an operation at site storage was logged.
     is_acting: bool,
     /// Whether its name still leads to it, once that was asked.
-    has_name: OnceCell<bool>,
+    has_name: OnceLock<bool>,
 }
 
 impl Node {
@@ -179,7 +178,7 @@ impl Node {
             begun,
             known: begun,
             is_acting,
-            has_name: OnceCell::new(),
+            has_name: OnceLock::new(),
         };
         let outcome = flush.run();
         let told = match &outcome {

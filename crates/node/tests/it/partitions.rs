@@ -1,8 +1,7 @@
 //! Partitions: where their files are, what does not cross them, what they may take, and how they come to be whatever
 //! is lost or killed on the way.
 
-use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::formation::{Formation, op, wait_until};
 use bivouac_client::{Client, NewInode, Partition, PartitionState};
@@ -444,26 +443,39 @@ fn the_capacity_is_kept_at_the_write_that_does_not_fit() {
     assert!(space(client, dir).1 >= (2 << 20) - 8192);
 }
 
-/// Of two changes at a time, each is made upon the other.
+/// Of two changes of one version at a time, one is refused.
 #[test]
 fn changes_of_a_partition_count_one_by_one() {
     const CHANGES: u32 = 40;
     let formation = Formation::new(2, 4096);
     let client = &formation.clients[0];
     let dir = client.mknod(&op(client), Ino::ROOT, b"part", &DIR).unwrap().ino;
-    let id = make(client, dir, &[0, 1], "").unwrap().id;
-    let versions: Vec<u32> = std::thread::scope(|scope| {
-        let change = |client: usize| {
-            let client = &formation.clients[client];
-            let set = |turn: u32| {
-                let settings = format!("stripe={}k", 4 << (turn % 4)).parse().unwrap();
-                client.partitions.set(&op(client), id, 0, settings).unwrap().version
-            };
-            (0..CHANGES).map(set).collect::<Vec<_>>()
-        };
-        let changing: Vec<_> = [0, 1].map(|client| scope.spawn(move || change(client))).into_iter().collect();
-        changing.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    let partition = make(client, dir, &[0, 1], "").unwrap();
+    let (id, known) = (partition.id, AtomicU32::new(partition.version));
+    let change = |client: usize| {
+        let client = &formation.clients[client];
+        let mut versions = Vec::new();
+        for turn in 0..CHANGES {
+            let settings = || format!("stripe={}k", 4 << (turn % 4)).parse().unwrap();
+            loop {
+                match client.partitions.set(&op(client), id, known.load(Ordering::SeqCst), settings()) {
+                    Ok(set) => {
+                        known.fetch_max(set.version, Ordering::SeqCst);
+                        break versions.push(set.version);
+                    }
+                    Err(error) => assert_eq!(error.errno(), Errno::EBUSY, "{error}"),
+                }
+            }
+        }
+        versions
+    };
+    let mut versions = std::thread::scope(|scope| {
+        let other = scope.spawn(|| change(1));
+        let mut versions = change(0);
+        versions.extend(other.join().unwrap());
+        versions
     });
-    let distinct: BTreeSet<u32> = versions.iter().copied().collect();
-    assert_eq!(distinct.len(), 2 * CHANGES as usize, "{versions:?}");
+    versions.sort_unstable();
+    let first = partition.version + 1;
+    assert_eq!(versions, (first..first + 2 * CHANGES).collect::<Vec<_>>());
 }
