@@ -60,10 +60,30 @@ fn in_turns(state: &FormationState) -> Vec<&NodeState> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hex::to_hex;
     use crate::state::NodeLife;
     use crate::state::tests::sample;
     use bivouac_types::limits::DEAD_AFTER_MS_DEFAULT;
     use bivouac_wire::Encode;
+
+    #[test]
+    fn a_node_that_moved_to_another_host_is_not_lost() {
+        let mut state = sample();
+        let failed = NodeState { id: 1, life: NodeLife::Failed, ..state.nodes[0].clone() };
+        state.nodes.push(failed.clone());
+        let mut map = first_map(&state, FormationId([7; 16]));
+        let lost = |state: &FormationState| state.lost().collect::<Vec<u16>>();
+        assert_eq!((lost(&state), state.has_here(1)), (vec![1], true), "no map is known");
+        state.map = to_hex(&map.to_bytes());
+        assert_eq!((lost(&state), state.has_here(1)), (vec![1], true));
+        map.nodes[1].epoch = 3;
+        state.map = to_hex(&map.to_bytes());
+        assert_eq!((lost(&state), state.has_here(1)), (vec![], false), "it has moved");
+        state.nodes.push(NodeState { epoch: 3, life: NodeLife::Ready, ..failed });
+        assert_eq!((lost(&state), state.has_here(1)), (vec![], true), "it has come back");
+        state.nodes[2].life = NodeLife::Failed;
+        assert_eq!(lost(&state), [1]);
+    }
 
     #[test]
     fn nodes_watch_each_other_over_several_hosts_or_when_told_to() {

@@ -20,7 +20,7 @@ pub struct MountEntry {
     pub dir: PathBuf,
     /// The file system's type.
     pub kind: String,
-    /// Its source, as shown; see [`crate::mounts::source_of`].
+    /// Its source, as shown; see `mounts::source_of`.
     pub source: String,
     /// The user who may use it.
     pub user: Option<u32>,

@@ -692,25 +692,6 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_node_that_moved_to_another_host_is_not_lost() {
-        let mut state = sample();
-        let failed = NodeState { id: 1, life: NodeLife::Failed, ..state.nodes[0].clone() };
-        state.nodes.push(failed.clone());
-        let mut map = crate::first_map(&state, FormationId([7; 16]));
-        let lost = |state: &FormationState| state.lost().collect::<Vec<u16>>();
-        assert_eq!((lost(&state), state.has_here(1)), (vec![1], true), "no map is known");
-        state.map = crate::hex::to_hex(&bivouac_wire::Encode::to_bytes(&map));
-        assert_eq!((lost(&state), state.has_here(1)), (vec![1], true));
-        map.nodes[1].epoch = 3;
-        state.map = crate::hex::to_hex(&bivouac_wire::Encode::to_bytes(&map));
-        assert_eq!((lost(&state), state.has_here(1)), (vec![], false), "it has moved");
-        state.nodes.push(NodeState { epoch: 3, life: NodeLife::Ready, ..failed });
-        assert_eq!((lost(&state), state.has_here(1)), (vec![], true), "it has come back");
-        state.nodes[2].life = NodeLife::Failed;
-        assert_eq!(lost(&state), [1]);
-    }
-
-    #[test]
     fn another_version_is_named_whatever_follows() {
         let text = br#"{"version": 9, "release": "3.1.0", "alien": []}"#;
         let error = FormationState::parse(text, Path::new("/s")).unwrap_err().to_string();

@@ -225,7 +225,7 @@ impl Volume for MirroredVolume {
             let (mut first, mut second) = (first.name.write(), second.name.write());
             let (of_old, of_new) =
                 if is_older { (&mut first, &mut second) } else { (&mut second, &mut first) };
-            // Renamed or removed before it was locked: what the names stand for now is looked up.
+            // Renamed or removed before it was locked: the names stand for something else, which is looked up.
             if of_old.as_deref() != Some(from) || of_new.as_deref() != Some(to) {
                 continue;
             }

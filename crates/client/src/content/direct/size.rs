@@ -103,7 +103,7 @@ impl Sizes {
         matches!(self.shard(ino).lock().get(&ino), Some(SizeState::Lent(_)))
     }
 
-    /// Counts that the file has grown by a message. Returns true if its size should be asked for now, by this thread
+    /// Counts that the file has grown by a message. Returns true if its size is to be asked for at once, by this thread
     /// alone.
     fn grown(&self, ino: Ino) -> bool {
         let mut shard = self.shard(ino).lock();
