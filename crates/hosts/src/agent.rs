@@ -22,17 +22,15 @@ use bivouac_launch::start::{
 };
 use bivouac_launch::{
     AdoptedNode, Adoption, Claim, Environment, FormationState, Kind, LaunchError, LaunchResult, LogFormat,
-    NodeState, PartBegins, PartState, ProcessId, Protection, RELEASE, Remains, Report as SupervisorReport,
-    Signals, StateDir, VolumeArg, VolumeState, Wishes, complete_replicas, leave, make_mount_point,
-    mounts_in_use, packets, plan, raise_descriptor_limit, remove_around, remove_leftovers, take_down,
-    unix_ms, unmount_part,
+    PartBegins, PartState, ProcessId, Protection, RELEASE, Remains, Report as SupervisorReport, Signals,
+    StateDir, VolumeArg, Wishes, complete_replicas, leave, make_mount_point, mounts_in_use, packets, plan,
+    raise_descriptor_limit, remove_around, remove_leftovers, take_down, unix_ms, unmount_part,
 };
 use bivouac_net::{Address, Auth, Identity, LaneKind, Link, Message, Secret};
 use bivouac_types::ClientId;
 use bivouac_types::limits::DEAD_AFTER_MS_DEFAULT;
 use bivouac_wire::rendezvous::{
-    self, AdoptedPlace, FormationStart, Join, JoinNode, JoinVolume, NewMap, Order, PreviousPart, RecordHead,
-    Report,
+    self, AdoptedPlace, FormationStart, Join, JoinNode, NewMap, Order, PreviousPart, RecordHead, Report,
 };
 use bivouac_wire::{Decode, Encode};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -40,7 +38,7 @@ use rustix::io::retry_on_intr;
 use rustix::process::Signal;
 
 use crate::contact::{Contact, ContactAction, ContactLoss};
-use crate::node_reports::node_reports;
+use crate::node_reports::{join_node, node_reports};
 use crate::own_part::say_usable;
 use crate::resume::{ResumeAttempts, ResumeOutcome};
 use crate::ticket::{Ticket, read_line};
@@ -292,7 +290,7 @@ impl<'a> Part<'a> {
         };
         attempt.done = true;
         let nodes =
-            state.nodes.iter().zip(addresses).map(|(node, addresses)| offer(node, addresses)).collect();
+            state.nodes.iter().zip(addresses).map(|(node, addresses)| join_node(node, addresses)).collect();
         let part = Part {
             here,
             ticket,
@@ -495,7 +493,7 @@ impl<'a> Part<'a> {
     }
 
     fn hear_supervisor(&mut self) -> Outcome {
-        let Some(report) = self.report.as_ref().filter(|report| is_readable(report.as_fd())) else {
+        let Some(report) = self.report.as_ref().filter(|report| wait_readable(report.as_fd(), 0)) else {
             return Outcome::GoOn;
         };
         match take_report(report, &self.dir) {
@@ -963,15 +961,6 @@ fn wishes(here: &Environment, ticket: &Ticket) -> Wishes {
     }
 }
 
-fn offer(node: &NodeState, (client_address, peer_address): (String, String)) -> JoinNode {
-    let volume = |volume: &VolumeState| JoinVolume {
-        path: volume.path.display().to_string(),
-        kind: volume.kind.clone(),
-        capacity_bytes: volume.capacity_bytes,
-    };
-    JoinNode { client_address, peer_address, volumes: node.volumes.iter().map(volume).collect() }
-}
-
 fn send(link: &mut Link, op: u16, body: &impl Encode) -> Result<(), bivouac_net::NetError> {
     link.send(&Message { op, body: body.to_bytes(), payload: Vec::new() })
 }
@@ -994,14 +983,10 @@ fn wanted(link: &Link) -> PollFlags {
     if link.wants_to_send() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
 }
 
-fn is_readable(descriptor: BorrowedFd<'_>) -> bool {
-    wait_readable(descriptor, 0)
-}
-
 /// Returns whether nothing more will come. What comes has no meaning.
 fn has_ended(input: BorrowedFd<'_>) -> bool {
     let mut rest = [0; 4096];
-    is_readable(input) && matches!(rustix::io::read(input, &mut rest), Ok(0) | Err(_))
+    wait_readable(input, 0) && matches!(rustix::io::read(input, &mut rest), Ok(0) | Err(_))
 }
 
 /// Writes to standard error. Unlike `eprintln!` it bears that nobody reads that any more.

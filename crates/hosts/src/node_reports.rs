@@ -1,7 +1,17 @@
-//! The nodes of a host's part, as it reports them to the keeper.
+//! The nodes of a host's part, as it tells the keeper of them.
 
-use bivouac_launch::{NodeLife, NodeState, ProcessId};
-use bivouac_wire::rendezvous::NodeReport;
+use bivouac_launch::{NodeLife, NodeState, ProcessId, VolumeState};
+use bivouac_wire::rendezvous::{JoinNode, JoinVolume, NodeReport};
+
+/// Returns what a host tells of a node when it joins: its addresses, for clients and for peers, and its volumes.
+pub(crate) fn join_node(node: &NodeState, (client_address, peer_address): (String, String)) -> JoinNode {
+    let volume = |volume: &VolumeState| JoinVolume {
+        path: volume.path.display().to_string(),
+        kind: volume.kind.clone(),
+        capacity_bytes: volume.capacity_bytes,
+    };
+    JoinNode { client_address, peer_address, volumes: node.volumes.iter().map(volume).collect() }
+}
 
 /// Reports of nodes. Of one that has come back to the host only the latest counts: its former life there tells nothing.
 pub(crate) fn node_reports(nodes: Vec<NodeState>) -> Vec<NodeReport> {

@@ -442,9 +442,9 @@ mod tests {
         assert_eq!(restarts.handle(2, died(new)), [Command::GiveUp(new, "killed by signal 9".into())]);
         assert_eq!(restarts.handle(2, died(moved)), [Command::Start(moved)]);
         // Within the usual limits.
-        for now in [10_000, 20_000, 30_000] {
-            assert_eq!(restarts.handle(now, died(moved)), [Command::Wait(moved)]);
-            assert_eq!(restarts.handle(now + 5000, Event::Tick), [Command::Start(moved)]);
+        for at in [10_000, 20_000, 30_000] {
+            assert_eq!(restarts.handle(at, died(moved)), [Command::Wait(moved)]);
+            assert_eq!(restarts.handle(at + 5000, Event::Tick), [Command::Start(moved)]);
         }
         let reason = "died 5 times within 60 s, at last: killed by signal 9";
         assert_eq!(restarts.handle(40_000, died(moved)), [Command::GiveUp(moved, reason.into())]);

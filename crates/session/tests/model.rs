@@ -3,6 +3,8 @@
 //! carried out once, any other one at most once; a retransmitted write undoes nothing that was written since; a file that a
 //! client has open is known to be open, or that client is waited for; and in the end nothing else seems to be open.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 

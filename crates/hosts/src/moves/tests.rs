@@ -1,6 +1,7 @@
 use super::*;
 use std::collections::BTreeSet;
 
+use bivouac_launch::DepartureStage;
 use bivouac_types::{FormationId, Slot};
 use bivouac_wire::{MirrorEntry, TargetEntry};
 use proptest::prelude::*;
