@@ -41,10 +41,10 @@ impl Node {
         self.check_root(partition, &*source)?;
         let source = if is_unchanged { Box::new(ReadOnlySource(source)) } else { source };
         let site = Arc::new(Site { source });
-        let mut open = self.proxy.sites.open.lock();
+        self.proxy.sites.open.lock().insert((partition, is_unchanged), Arc::clone(&site));
         // Nobody closes again what was closed for good while this was on its way.
-        if self.partitions.get(partition).is_some_and(|known| known.state != PartitionState::Removed) {
-            open.insert((partition, is_unchanged), Arc::clone(&site));
+        if self.partitions.get(partition).is_some_and(|known| known.state == PartitionState::Removed) {
+            self.proxy.sites.open.lock().remove(&(partition, is_unchanged));
         }
         Ok(Some(site))
     }
