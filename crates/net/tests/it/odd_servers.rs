@@ -92,7 +92,8 @@ fn admit(stream: &mut TcpStream) {
     stream.write_all(&message(proof.reply(0, 0, 0), &[1; 8], &[])).unwrap();
 }
 
-fn receive(stream: &mut TcpStream) -> (Frame, Vec<u8>) {
+/// Reads a frame and its body.
+pub fn receive(stream: &mut TcpStream) -> (Frame, Vec<u8>) {
     let mut header = [0u8; 64];
     stream.read_exact(&mut header).unwrap();
     let frame = Frame::from_bytes(&header).unwrap();
