@@ -102,8 +102,8 @@ struct InternalCli {
 }
 
 impl Cli {
-    /// What the arguments say. The parser of all commands takes longer to make than a daemon to start, so those that are
-    /// started by hundreds do without; it also says what is wrong with theirs.
+    /// What the arguments say. The parser of all commands takes longer to make than a daemon to start, so those that
+    /// are started by hundreds do without; it also says what is wrong with theirs.
     ///
     /// # Errors
     /// What makes no sense in them, or the help that was asked for.

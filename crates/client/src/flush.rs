@@ -14,7 +14,7 @@ use bivouac_wire::{Removal, SiteVersion};
 use crate::client::Client;
 use crate::site::{FlushPlan, Flushed, SeenNames, TreeEntry, Unsaved};
 
-/// How long a deletion may be left before that is an error: a file whose close has returned may still count as open.
+/// Time that a deletion may be left before that is an error: a file whose close has returned may still count as open.
 const CLOSE_WAIT: Duration = Duration::from_secs(2);
 /// Pause before what is left is looked at again.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -195,7 +195,7 @@ fn mirror(client: &Client, target: &FlushTarget, outcome: &mut FlushOutcome) -> 
     Ok(())
 }
 
-/// As [`mirror`], until nothing is left, or what is left is not on its way out.
+/// Repeats [`mirror`] until nothing is left, or nothing that will go by itself.
 fn mirror_rest(client: &Client, target: &FlushTarget, outcome: &mut FlushOutcome) -> FsResult<()> {
     let (begun, failed) = (Instant::now(), outcome.failed.len());
     loop {

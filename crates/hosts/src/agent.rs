@@ -713,7 +713,8 @@ impl<'a> Part<'a> {
         })
     }
 
-    /// Takes the mounts away before the nodes here move, or looks whether that could be done. It is ordered again until it is.
+    /// Takes the mounts away before the nodes here move, or looks whether that could be done. It is ordered again until
+    /// it is.
     fn unmount(&mut self, is_trial: bool, is_forced: bool) {
         let state = match self.dir.read() {
             Ok(Some(state)) => state,

@@ -1,4 +1,5 @@
-//! Moves of nodes whose host was lost, or leaves, to the hosts of their backups: events in, commands out, no input or output.
+//! Moves of nodes whose host was lost, or leaves, to the hosts of their backups: events in, commands out, no input or
+//! output.
 //!
 //! A move has stages. The stage reached is in the state that the keeper records before it carries out a command. A
 //! successor continues from that state, by [`MoveMachine::adoptions`] and the newest map. Each command may be carried
@@ -228,25 +229,7 @@ impl MoveMachine {
         let mut dead = Vec::new();
         for node in nodes.iter().copied() {
             match self.refuge(node, host, &host_of) {
-                Some((backup, epoch, to)) => {
-                    // A node moves again from its new host: only its latest move counts.
-                    self.moves.retain(|m| m.node != node);
-                    let epoch = epoch.saturating_add(1);
-                    let (stage, message, is_planned) = (MoveStage::Sealing, None, false);
-                    let decided = NodeMove {
-                        node,
-                        from: host,
-                        to,
-                        backup,
-                        epoch,
-                        since_unix_ms: now_unix_ms,
-                        stage,
-                        message,
-                        is_planned,
-                    };
-                    commands.push(MoveCommand::Adopt(decided.clone()));
-                    self.moves.push(decided);
-                }
+                Some(refuge) => commands.push(self.decide(now_unix_ms, (node, host), refuge, false)),
                 None => {
                     let _told_below =
                         self.fail("its host is lost, and no replica is in use", |m| m.node == node);
@@ -261,13 +244,39 @@ impl MoveMachine {
         commands
     }
 
+    /// Decides that a node moves from a host to its refuge, see [`MoveMachine::refuge`].
+    fn decide(
+        &mut self,
+        now_unix_ms: u64,
+        (node, from): (u16, usize),
+        (backup, epoch, to): (u16, u32, usize),
+        is_planned: bool,
+    ) -> MoveCommand {
+        // A node moves again from its new host: only its latest move counts.
+        self.moves.retain(|m| m.node != node);
+        let decided = NodeMove {
+            node,
+            from,
+            to,
+            backup,
+            epoch: epoch.saturating_add(1),
+            since_unix_ms: now_unix_ms,
+            stage: MoveStage::Sealing,
+            message: None,
+            is_planned,
+        };
+        self.moves.push(decided.clone());
+        MoveCommand::Adopt(decided)
+    }
+
     /// Gives a backup on another host, if there is one, to each running node that has none or whose backup is among
     /// `gone`.
     fn replace_backups(&mut self, gone: &[u16], host_of: impl Fn(u16) -> Option<usize>) -> Vec<MoveCommand> {
         let mut changed = false;
         for node in 0..self.map.mirrors.len() as u16 {
             let Some(entry) = self.map.mirrors.get(usize::from(node)).copied() else { continue };
-            // One that came to the host of its backup, or its backup to its host, has two copies there and none elsewhere.
+            // One that came to the host of its backup, or its backup to its host, has two copies there and none
+            // elsewhere.
             let is_here = |backup: &NodeId| host_of(backup.0).is_some() && host_of(backup.0) == host_of(node);
             let lasting = entry.backup.filter(|backup| !gone.contains(&backup.0) && !is_here(backup));
             // A node that is moving keeps the epoch that was decided; its backup is alive.

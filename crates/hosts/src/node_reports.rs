@@ -1,6 +1,6 @@
 //! The nodes of a host's part, as it tells the keeper of them.
 
-use bivouac_launch::{NodeLife, NodeState, ProcessId, VolumeState};
+use bivouac_launch::{NodeState, ProcessId, VolumeState};
 use bivouac_wire::rendezvous::{JoinNode, JoinVolume, NodeReport};
 
 /// Returns what a host tells of a node when it joins: its addresses, for clients and for peers, and its volumes.
@@ -21,27 +21,17 @@ pub(crate) fn node_reports(nodes: Vec<NodeState>) -> Vec<NodeReport> {
     let report = |(_, node): (usize, NodeState)| NodeReport {
         node: node.id,
         pid: node.process.filter(ProcessId::is_alive).map_or(0, |process| process.pid),
-        life: life(node.life).into(),
+        life: node.life.name().into(),
         message: node.message,
         deaths: node.deaths,
     };
     latest.map(report).collect()
 }
 
-/// As the state file writes it.
-fn life(life: NodeLife) -> &'static str {
-    match life {
-        NodeLife::Starting => "starting",
-        NodeLife::Ready => "ready",
-        NodeLife::Restarting => "restarting",
-        NodeLife::Failed => "failed",
-        NodeLife::Stopped => "stopped",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bivouac_launch::NodeLife;
 
     fn node(id: u16, epoch: u32, life: NodeLife) -> NodeState {
         NodeState {

@@ -2,8 +2,7 @@
 
 use bivouac_launch::control::{Request, ask};
 use bivouac_launch::{
-    FormationState, HostLife, HostState, Kind, LaunchError, LaunchResult, NodeLife, Protection, Stage,
-    StateDir,
+    FormationState, HostLife, HostState, Kind, LaunchError, LaunchResult, Protection, Stage, StateDir,
 };
 use bivouac_types::NodeId;
 use bivouac_wire::rendezvous::Question;
@@ -15,7 +14,7 @@ use crate::moves::{HOSTS_LEFT_MIN, MoveMachine};
 /// Time the keeper may take to check and to decide, in milliseconds: it asks hosts, and voters.
 pub(crate) const DECIDE_MS_MAX: u64 = 60_000;
 
-/// The positions of hosts that are to leave, if nothing that the state shows keeps them from it.
+/// Returns the positions of hosts that are to leave, if nothing that the state shows keeps them from it.
 ///
 /// # Errors
 /// `Usage` for a host that the formation does not have, otherwise `Refused`.
@@ -80,9 +79,7 @@ fn check_host(state: &FormationState, at: usize, host: &HostState) -> LaunchResu
             "let it be the last one: bivouac down; of three hosts or more its loss is survived as any other";
         return refused(cause, remedy);
     }
-    let is_failed =
-        |node: &&u16| state.nodes.get(usize::from(**node)).is_some_and(|node| node.life == NodeLife::Failed);
-    if let Some(failed) = host.nodes.iter().find(is_failed) {
+    if let Some(failed) = host.nodes.iter().find(|node| state.is_given_up(**node)) {
         let cause = format!("node {failed} there is given up, and its volumes would go with the host");
         return refused(cause, "copy out what the others have, then take the formation down: bivouac down");
     }
@@ -93,14 +90,13 @@ fn check_host(state: &FormationState, at: usize, host: &HostState) -> LaunchResu
     Ok(())
 }
 
-/// The host of a node that is not given up.
+/// Returns the host of a node that is not given up.
 fn host_of(state: &FormationState, node: u16) -> Option<usize> {
-    let serves = state.nodes.get(usize::from(node)).is_some_and(|node| node.life != NodeLife::Failed);
     let has = |host: &HostState| host.life == HostLife::Up && host.nodes.contains(&node);
-    state.hosts.iter().position(has).filter(|_| serves)
+    state.hosts.iter().position(has).filter(|_| !state.is_given_up(node))
 }
 
-/// Copies that are made when hosts leave, as far as can be foreseen: each of a node, on the volumes of its new backup.
+/// Returns the copies that are made when hosts leave, as far as can be foreseen: a node, and its new backup.
 #[must_use]
 pub fn copies_of_departure(state: &FormationState, hosts: &[usize]) -> Vec<(NodeId, NodeId)> {
     let Some(map) = state.map() else { return Vec::new() };
@@ -110,11 +106,11 @@ pub fn copies_of_departure(state: &FormationState, hosts: &[usize]) -> Vec<(Node
     machine.copies_of_departure(&hosts, |node| host_of(state, node))
 }
 
-/// Asks the keeper, here or on another host, to have hosts leave; it is decided when this comes back. Hosts that leave already
-/// go on.
+/// Asks the keeper, here or on another host, to have hosts leave; it is decided when this comes back. Hosts that leave
+/// already go on.
 ///
 /// # Errors
-/// What the keeper refuses, or that none answers.
+/// Refusals of the keeper, and `NotRunning` or a timeout where none answers.
 pub fn shrink_hosts(dir: &StateDir, names: &[String], is_forced: bool) -> LaunchResult<()> {
     let hosts = names.to_vec();
     match dir.read()? {

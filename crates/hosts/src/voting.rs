@@ -261,8 +261,8 @@ impl Voting {
         if matches!(stood, Ok(true)) { VotingOutcome::Promised } else { VotingOutcome::None }
     }
 
-    /// Returns this host's place among the voters. Candidates stand for election one after the other by it, so that they do
-    /// not split the votes.
+    /// Returns this host's place among the voters. Candidates stand for election one after the other by it, so that
+    /// they do not split the votes.
     fn rank(&self) -> Option<u64> {
         let voters = &self.voter.accepted()?.voters.now;
         voters.iter().position(|host| Some(*host) == self.host).map(|rank| rank as u64)

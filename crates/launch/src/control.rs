@@ -78,7 +78,7 @@ pub enum Request {
     Recovered,
     /// Of a formation over several hosts: ask all of them how they are, and write it down.
     Look,
-    /// Of a formation over several hosts: have some of them leave in order.
+    /// Request that hosts of a formation over several hosts leave in order.
     Shrink {
         /// Their names.
         hosts: Vec<String>,

@@ -4,7 +4,8 @@
 //! symbolic link: made at once, whole, and without a page of memory.
 //!
 //! ```text
-//! DEVICE:INODE:/BASE/NAME         of the runtime directory, hexadecimal: one path is another directory in a private /tmp
+//! DEVICE:INODE:/BASE/NAME         of the runtime directory, hexadecimal: one path is another directory in a private
+//! /tmp
 //! ```
 
 use std::ffi::{OsStr, OsString};

@@ -7,8 +7,8 @@ use bivouac_types::NodeId;
 
 use crate::state::FormationState;
 
-/// The nodes of which a host's part has replicas with all that was acknowledged, each with the mirror epoch of these. A daemon
-/// seals no others.
+/// The nodes of which a host's part has replicas with all that was acknowledged, each with the mirror epoch of these. A
+/// daemon seals no others.
 #[must_use]
 pub fn complete_replicas(state: &FormationState) -> Vec<(u16, u32)> {
     // The map here may be older than the replicas.

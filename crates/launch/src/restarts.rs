@@ -180,7 +180,8 @@ impl Restarts {
         self.nodes.get(index).map(|node| node.life)
     }
 
-    /// Returns whether a daemon is not started again by itself: it has failed or was retired, or was added and not begun.
+    /// Returns whether a daemon is not started again by itself: it has failed or was retired, or was added and not
+    /// begun.
     #[must_use]
     pub fn is_over(&self, index: usize) -> bool {
         matches!(self.life(index), Some(DaemonState::Failed | DaemonState::Waiting(u64::MAX)))

@@ -51,6 +51,27 @@ pub enum NodeLife {
     Stopped,
 }
 
+impl NodeLife {
+    /// Name of the state, as reports and the state file have it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            NodeLife::Starting => "starting",
+            NodeLife::Ready => "ready",
+            NodeLife::Restarting => "restarting",
+            NodeLife::Failed => "failed",
+            NodeLife::Stopped => "stopped",
+        }
+    }
+
+    /// Returns the state of this name; for any other name that of a daemon that is dead for good.
+    #[must_use]
+    pub fn named(name: &str) -> NodeLife {
+        let all = [NodeLife::Starting, NodeLife::Ready, NodeLife::Restarting, NodeLife::Stopped];
+        all.into_iter().find(|life| life.name() == name).unwrap_or(NodeLife::Failed)
+    }
+}
+
 /// The state file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormationState {
@@ -154,7 +175,8 @@ pub struct FormationState {
     /// The hosts, when this is the whole of a formation over several, as the one who started it sees it.
     #[serde(default)]
     pub hosts: Vec<HostState>,
-    /// The latest move of each node whose host was lost or leaves, when this is the whole of a formation over several hosts.
+    /// The latest move of each node whose host was lost or leaves, when this is the whole of a formation over several
+    /// hosts.
     #[serde(default)]
     pub moves: Vec<NodeMove>,
     /// Hosts that leave in order, when this is the whole of a formation over several hosts.
@@ -236,9 +258,9 @@ pub struct Departure {
     pub first_node: u16,
     /// True if its mounts are taken away also from programs that use them.
     pub is_forced: bool,
-    /// What has been done.
+    /// Last step that was completed.
     pub stage: DepartureStage,
-    /// What it waits for, or why it was given up.
+    /// The thing it waits for, or the reason why it was given up.
     pub message: Option<String>,
 }
 
@@ -545,6 +567,12 @@ impl FormationState {
         self.dead_after_ms.or((elsewhere || self.is_over_hosts()).then_some(DEAD_AFTER_MS_DEFAULT))
     }
 
+    /// Returns true if a node of a whole formation is dead for good.
+    #[must_use]
+    pub fn is_given_up(&self, node: u16) -> bool {
+        self.nodes.get(usize::from(node)).is_some_and(|node| node.life == NodeLife::Failed)
+    }
+
     /// Returns the nodes that will not be started again.
     pub fn lost(&self) -> impl Iterator<Item = u16> + '_ {
         self.failed_here().map(|node| node.id).chain(self.lost_elsewhere.iter().copied())
@@ -565,8 +593,8 @@ impl FormationState {
         self.index_of(node).is_some_and(|at| self.is_latest(at, self.map().as_ref()))
     }
 
-    /// Returns whether an entry of a node is the latest one: the node has neither come back since nor, by the map, moved
-    /// to another host.
+    /// Returns whether an entry of a node is the latest one: the node has neither come back since nor, by the map,
+    /// moved to another host.
     fn is_latest(&self, at: usize, map: Option<&FormationMap>) -> bool {
         let Some(node) = self.nodes.get(at) else { return false };
         let entry = map.and_then(|map| map.nodes.get(usize::from(node.id)));

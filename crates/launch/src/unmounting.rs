@@ -95,8 +95,9 @@ pub fn mounts_in_use(here: &Environment, state: &FormationState) -> Vec<String> 
     hidden.chain(used).collect()
 }
 
-/// Takes the mounts of a host's part away before its nodes move. Also from programs that use them if it `is_forced`; they are
-/// named by `notice`. Otherwise it is done once the state has no mounts any more: their daemons have sent what they had then.
+/// Takes the mounts of a host's part away before its nodes move. Also from programs that use them if it `is_forced`;
+/// they are named by `notice`. Otherwise it is done once the state has no mounts any more: their daemons have sent what
+/// they had then.
 ///
 /// # Errors
 /// Mounts that are in use, or what the system refused.

@@ -37,8 +37,8 @@ impl PartialEq for Generation {
     }
 }
 
-/// Returns the number of a client's next generation, above `last`, and above those of the processes that were this client
-/// before: the clock is the machine's, and a client does not move to another machine.
+/// Returns the number of a client's next generation, above `last`, and above those of the processes that were this
+/// client before: the clock is the machine's, and a client does not move to another machine.
 pub(crate) fn next_number(last: u64) -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let (s, ns) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));

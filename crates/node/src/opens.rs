@@ -24,7 +24,8 @@ impl Opens {
         Opens { shards, count: AtomicU64::new(0), writers: AtomicU64::new(0) }
     }
 
-    /// Adds an open. Returns false if it was overtaken, which is asked under the lock that [`Opens::replace`] takes too.
+    /// Adds an open. Returns false if it was overtaken, which is asked under the lock that [`Opens::replace`] takes
+    /// too.
     pub fn add(&self, ino: Ino, client: ClientId, open: OpenId, is_overtaken: impl FnOnce() -> bool) -> bool {
         self.change(self.shard(ino), |table| {
             let is_overtaken = is_overtaken();
@@ -40,8 +41,8 @@ impl Opens {
         self.remove_unless(ino, client, open, || false)
     }
 
-    /// As [`Opens::remove`], unless it was overtaken, which is asked under the lock that [`Opens::add`] takes too: then the
-    /// open is that of its retransmission.
+    /// As [`Opens::remove`], unless it was overtaken, which is asked under the lock that [`Opens::add`] takes too: then
+    /// the open is that of its retransmission.
     pub fn remove_unless(
         &self,
         ino: Ino,
@@ -125,8 +126,8 @@ impl Opens {
         let mut table = shard.lock();
         let before = (table.opens() as u64, table.quiet_writers() as u64);
         let outcome = act(&mut table);
-        // Differences of unsigned numbers that wrap around add up to the right sums. Under the lock: with a number of 0 no
-        // client has been told yet that it may be quiet.
+        // Differences of unsigned numbers that wrap around add up to the right sums. Under the lock: with a number of 0
+        // no client has been told yet that it may be quiet.
         self.count.fetch_add((table.opens() as u64).wrapping_sub(before.0), Ordering::Relaxed);
         self.writers.fetch_add((table.quiet_writers() as u64).wrapping_sub(before.1), Ordering::Release);
         outcome

@@ -1,9 +1,9 @@
 //! The replies of requests that change content, so that a retransmission is answered and not carried out once more: the
 //! machine is [`ClientReplies`].
 //!
-//! Changes of records have their replies beside them, in the same transaction ([`crate::session`]). A write of content has
-//! no transaction; its reply is kept in memory, and lost with the daemon: behind a kill, a retransmitted write is carried
-//! out once more.
+//! Changes of records have their replies beside them, in the same transaction ([`crate::session`]). A write of content
+//! has no transaction; its reply is kept in memory, and lost with the daemon: behind a kill, a retransmitted write is
+//! carried out once more.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -64,7 +64,8 @@ impl ReplyCache {
         ctx: &Ctx<'_>,
         act: impl FnOnce() -> FsResult<R>,
     ) -> FsResult<R> {
-        // A caller in this process sends everything once; number 0 is for requests that any number of times is right for.
+        // A caller in this process sends everything once; number 0 is for requests that any number of times is right
+        // for.
         let Some((slot, generation)) = ctx.connection.connection().filter(|_| ctx.id != OpId(0)) else {
             return act();
         };

@@ -1,7 +1,7 @@
-//! Exactly-once changes of records: the rules are [`bivouac_session`]'s. A client whose answer was lost sends the request
-//! again with the same id and the retry mark. The change's transaction also wrote which operation of which client channel it
-//! was, so the retransmission is recognised. The original may still be under way then, over a half-open connection: it is
-//! refused, since its connection's generation is superseded.
+//! Exactly-once changes of records: the rules are [`bivouac_session`]'s. A client whose answer was lost sends the
+//! request again with the same id and the retry mark. The change's transaction also wrote which operation of which
+//! client channel it was, so the retransmission is recognised. The original may still be under way then, over a
+//! half-open connection: it is refused, since its connection's generation is superseded.
 
 use std::io::IoSlice;
 use std::ops::ControlFlow;

@@ -5,8 +5,8 @@
 //! after a grace time: its session ends, with everything that it held. Reclaim and end are done outside of the lock and
 //! exclude each other, client by client. The terms are those of NFSv4.1 (RFC 8881, 2.10 and 8.4).
 //!
-//! [`ClientTable`] is the machine: it is told what happened and when, and says what follows. [`Sessions`] has its lock, its
-//! records and who waits.
+//! [`ClientTable`] is the machine: it is told what happened and when, and says what follows. [`Sessions`] has its lock,
+//! its records and who waits.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -12,8 +12,8 @@ use crate::node::Node;
 use crate::peers::StepContext;
 use crate::proxy_state::{DELETION_PAUSE_MIN, QueuedFlush, QueuedFlushEnd};
 
-/// Files of a partition that are flushed at the same time where their room is needed, and over links, where each waits for
-/// some round trips.
+/// Files of a partition that are flushed at the same time where their room is needed, and over links, where each waits
+/// for some round trips.
 const ROOM_THREADS_MAX: usize = 4;
 const LINK_THREADS_MAX: usize = 32;
 

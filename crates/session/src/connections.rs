@@ -1,7 +1,7 @@
 //! Generations of a client's connections to a node: the newest one counts.
 
-/// Number of the newest generation of a client's connections, behind the epoch of the client's daemon: clocks of two hosts
-/// do not compare.
+/// Number of the newest generation of a client's connections, behind the epoch of the client's daemon: clocks of two
+/// hosts do not compare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewestGeneration((u32, u64));
 
@@ -10,7 +10,8 @@ pub struct NewestGeneration((u32, u64));
 pub enum Joined {
     /// None: it takes no part, supersedes nothing and is never superseded by another connection.
     Apart,
-    /// One that was superseded before: its handshake was overtaken by that of a newer one, and the client no longer uses it.
+    /// One that was superseded before: its handshake was overtaken by that of a newer one, and the client no longer
+    /// uses it.
     Superseded,
     /// The one there is.
     Same,

@@ -14,9 +14,9 @@
 //! Range tokens, one more kind of lease, are machines of both sides in the crate `tokens`.
 //!
 //! # Why a request is carried out once
-//! A request can arrive at a node several times: the client sends it again when it did not get the answer, and the first
-//! transmission may still be under way over a connection that only the node believes in. Two facts decide, both looked at
-//! under the lock that orders the change:
+//! A request can arrive at a node several times: the client sends it again when it did not get the answer, and the
+//! first transmission may still be under way over a connection that only the node believes in. Two facts decide, both
+//! looked at under the lock that orders the change:
 //! - Before a client sends anything again it connects anew, in a newer *generation*, and the node supersedes the former
 //!   ones before it answers that. So a request of a superseded generation was asked again, or given up: it is refused.
 //! - Of the newest generation, a request without the mark is the first of its kind; one with the mark is looked for among

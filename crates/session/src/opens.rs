@@ -1,6 +1,7 @@
 //! Which client has which inode open, of the inodes whose home is here.
 //!
-//! An open has a number that its client chose ([`OpenNumbers`](crate::OpenNumbers)). Each client's numbers rise; below its
+//! An open has a number that its client chose ([`OpenNumbers`](crate::OpenNumbers)). Each client's numbers rise; below
+//! its
 //! *floor* nothing is under way any more: what comes with a lower number was overtaken by its own retransmission, or belongs
 //! to an earlier process.
 
@@ -76,7 +77,7 @@ impl OpenTable {
     }
 
     /// Notes that a client has told of a write to an inode, and need not tell of each that follows before it closes it.
-    /// Nothing if it does not have it open: then it tells of each.
+    /// Notes nothing if it does not have the inode open: then it tells of each write.
     pub fn mark_writer(&mut self, ino: Ino, client: ClientId) {
         if let Some(inode) = self.inodes.get_mut(&ino).filter(|inode| inode.is_held_by(client))
             && !inode.quiet_writers.contains(&client)

@@ -1,9 +1,9 @@
-//! The replies of one client's requests that change content, so that a retransmission is answered and not carried out once
-//! more: by then another client may have overwritten what the first transmission wrote, and may have been told so.
+//! The replies of one client's requests that change content, so that a retransmission is answered and not carried out
+//! once more: by then another client may have overwritten what the first transmission wrote, and may have been told so.
 //!
-//! The reply cache of an NFSv4.1 session (RFC 8881, 2.10.6.1). A slot is a connection, which has one request at a time: the
-//! next request over it says that the reply to the former one arrived. When the client has connected anew, the last replies
-//! of its former connections are kept as long as it may retransmit.
+//! The reply cache of an NFSv4.1 session (RFC 8881, 2.10.6.1). A slot is a connection, which has one request at a time:
+//! the next request over it says that the reply to the former one arrived. When the client has connected anew, the last
+//! replies of its former connections are kept as long as it may retransmit.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -80,8 +80,8 @@ impl<G: Clone + PartialEq> ClientReplies<G> {
         }
     }
 
-    /// Keeps the reply to a request, in place of that of the request before it over the same connection; for `keep` if the
-    /// client has connected anew since.
+    /// Keeps the reply to a request, in place of that of the request before it over the same connection; for `keep` if
+    /// the client has connected anew since.
     pub fn answer(
         &mut self,
         over: Connection<'_, G>,

@@ -12,8 +12,8 @@ pub enum Verdict {
     Superseded,
 }
 
-/// Decides on a request of a client, under the lock that its retransmission takes too. `find_outcome` looks for the value
-/// that the same request of that client left when it was carried out.
+/// Decides on a request of a client, under the lock that its retransmission takes too. `find_outcome` looks for the
+/// value that the same request of that client left when it was carried out.
 pub fn judge_request(
     is_superseded: bool,
     is_retransmission: bool,
@@ -27,7 +27,8 @@ pub fn judge_request(
 }
 
 /// Decides on a step of a change over several nodes, by the number of the last step that was carried out in its place.
-/// Also the first transmission is looked for, since a step may arrive behind its own retransmission.
+/// Also the first transmission is looked for, since a step may arrive behind its own retransmission. A step leaves no
+/// value: one that is replayed has 0.
 #[must_use]
 pub fn judge_step(step: u64, last: Option<u64>) -> Verdict {
     match last {

@@ -1,7 +1,8 @@
-//! Two clients and a node that lose connections, messages and memory, as a model: requests stay under way over connections
-//! that only the node believes in, and arrive behind their own retransmissions. What is asserted: an acknowledged change was
-//! carried out once, any other one at most once; a retransmitted write undoes nothing that was written since; a file that a
-//! client has open is known to be open, or that client is waited for; and in the end nothing else seems to be open.
+//! Two clients and a node that lose connections, messages and memory, as a model: requests stay under way over
+//! connections that only the node believes in, and arrive behind their own retransmissions. What is asserted: an
+//! acknowledged change was carried out once, any other one at most once; a retransmitted write undoes nothing that was
+//! written since; a file that a client has open is known to be open, or that client is waited for; and in the end
+//! nothing else seems to be open.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -336,8 +337,8 @@ impl World {
         }
     }
 
-    /// A client lost its connections, or believes so, and connects anew. What was under way over the others may be lost, or
-    /// arrive later.
+    /// A client lost its connections, or believes so, and connects anew. What was under way over the others may be
+    /// lost, or arrive later.
     fn connect(&mut self, client: usize) {
         let this = &mut self.clients[client];
         this.generation += 1;

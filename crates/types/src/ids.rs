@@ -179,8 +179,8 @@ impl Ino {
     /// The root directory. Equal to the kernel's `FUSE_ROOT_ID` by construction.
     pub const ROOT: Ino = Ino(1);
 
-    /// Returns what tells the attributes of this inode, or a name in this directory by its hash, from others among what is
-    /// cached; well mixed. Two with one key are taken for the same.
+    /// Returns what tells the attributes of this inode, or a name in this directory by its hash, from others among what
+    /// is cached; well mixed. Two with one key are taken for the same.
     #[must_use]
     pub fn cache_key(self, name: Option<u64>) -> u64 {
         let salt = name.map_or(0, |hash| hash | 1);

@@ -704,7 +704,7 @@ owned! {
         last: bool,
         /// No open with a lower number is under way any more.
         floor: OpenId,
-        /// Those opens from the floor on that are under way.
+        /// Opens from the floor on that are under way.
         under_way: Vec<OpenId>,
         /// All opens from this on may be under way.
         next: OpenId,

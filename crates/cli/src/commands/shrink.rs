@@ -22,7 +22,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(300);
 /// Time that nodes may take to tell what is on them.
 const SPACE_WAIT: Duration = Duration::from_secs(30);
 
-/// Has hosts leave a formation, and waits until they have.
+/// Orders hosts to leave a formation, and waits until they have left.
 pub fn run(here: &Environment, args: &ShrinkArgs) -> Result<ExitCode, Failure> {
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
     let (name, dir) = StateDir::find_whole(here, args.which.name())?;
@@ -66,7 +66,7 @@ pub fn run(here: &Environment, args: &ShrinkArgs) -> Result<ExitCode, Failure> {
                 });
             }
         }
-        let message = || progress.told.values().next().cloned();
+        let message = || progress.told.values().next().map(|(_, text)| text.clone());
         if is_over(&signals, LOOK_PAUSE) {
             return Err(goes_on("it was not waited for any longer", message()).into());
         }
@@ -77,7 +77,7 @@ pub fn run(here: &Environment, args: &ShrinkArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-/// The state of the whole of a formation over several hosts, from wherever its keeper is.
+/// Returns the state of the whole of a formation over several hosts, from wherever its keeper is.
 fn whole_state(dir: &StateDir) -> LaunchResult<FormationState> {
     let gone = || LaunchError::said(Kind::NotRunning, "the formation was taken down meanwhile");
     let state = settled(dir)?.ok_or_else(gone)?;
@@ -101,7 +101,7 @@ fn whole_state(dir: &StateDir) -> LaunchResult<FormationState> {
     })
 }
 
-/// The same, while a command waits: nothing as long as another host is elected to keep the formation.
+/// Returns that state while the command waits; nothing while another keeper is being elected.
 fn newest_state(
     here: &Environment,
     name: &bivouac_launch::FormationName,
@@ -164,24 +164,25 @@ fn check_space(
 struct NodeSpace {
     node: u16,
     host: String,
-    /// What its replica takes.
+    /// Bytes of the node itself, which each copy of it takes.
     own: u64,
-    /// The same, and replicas of others.
+    /// Bytes of the node and of replicas of others.
     taken: u64,
     capacity: u64,
 }
 
-/// Bytes that a node's volumes have, as far as it answers.
+/// Returns the bytes on a node's volumes; nothing if it does not answer.
 fn taken(node: &NodeReport) -> Option<u64> {
     node.volumes.iter().map(|volume| Some(volume.used_bytes?.saturating_add(volume.records_bytes?))).sum()
 }
 
-/// Bytes of those that are replicas of others.
+/// Returns how many of those bytes are replicas of other nodes.
 fn replicas(node: &NodeReport) -> u64 {
     node.volumes.iter().filter_map(|volume| volume.replica_bytes).sum()
 }
 
-/// The first node with too little space for copies, each of a node to another one, and what is to be copied there.
+/// Returns the first node with too little space for these copies, each of a node to another one, and the bytes that
+/// would come there.
 fn missing_space<'a>(copies: &[(u16, u16)], nodes: &'a [NodeSpace]) -> Option<(&'a NodeSpace, u64)> {
     let size_of = |id: u16| nodes.iter().find(|node| node.node == id).map_or(0, |node| node.own);
     let needed = |node: &NodeSpace| -> u64 {
@@ -191,7 +192,7 @@ fn missing_space<'a>(copies: &[(u16, u16)], nodes: &'a [NodeSpace]) -> Option<(&
     nodes.iter().find(is_full).map(|node| (node, needed(node)))
 }
 
-/// What became of a host so far.
+/// State of a host that was asked to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     /// It leaves.
@@ -202,21 +203,21 @@ enum Outcome {
     Other,
 }
 
-/// What is said while hosts leave.
+/// Output while hosts leave.
 struct Progress {
     is_json: bool,
-    /// The latest message for each host.
-    told: BTreeMap<usize, String>,
+    /// The latest stage and text that were printed for each host.
+    told: BTreeMap<usize, (&'static str, String)>,
 }
 
 impl Progress {
-    /// Returns whether nothing runs any more on any of the hosts.
+    /// Returns true if all of the hosts take their parts down.
     fn all_take_their_parts_down(&self) -> bool {
         let leaving = DepartureStage::Leaving.name();
-        !self.told.is_empty() && self.told.values().all(|text| text.starts_with(leaving))
+        !self.told.is_empty() && self.told.values().all(|(stage, _)| *stage == leaving)
     }
 
-    /// Says that a host has left.
+    /// Prints that a host has left.
     fn tell_left(&self, host: &str) {
         if self.is_json {
             outln!("{}", json!({"event": "ended", "host": host, "state": "left", "message": null}));
@@ -225,7 +226,7 @@ impl Progress {
         }
     }
 
-    /// Says what has changed for a host.
+    /// Prints what has changed for a host.
     fn look(&mut self, state: &FormationState, host: usize) -> Result<Outcome, Failure> {
         let Some(found) = state.hosts.get(host) else { return Ok(Outcome::Other) };
         let departure = state.departures.iter().find(|known| known.host == host);
@@ -241,7 +242,7 @@ impl Progress {
             _ => (Outcome::Other, "lost", Some(loss_text(state, host))),
         };
         let text = text_of(stage, message.as_deref());
-        if self.told.get(&host) != Some(&text) {
+        if self.told.get(&host).is_none_or(|(_, told)| *told != text) {
             if self.is_json {
                 let event = if outcome == Outcome::Leaves { "progress" } else { "ended" };
                 outln!("{}", json!({"event": event, "host": found.name, "state": stage, "message": message}));
@@ -250,7 +251,7 @@ impl Progress {
             } else {
                 errln!("bivouac: host {}: {text}", found.name);
             }
-            self.told.insert(host, text);
+            self.told.insert(host, (stage, text));
         }
         Ok(outcome)
     }
@@ -266,7 +267,7 @@ fn text_of(stage: &str, message: Option<&str>) -> String {
     }
 }
 
-/// What the loss of a host that was to leave means.
+/// Returns what the loss of a host that was to leave means.
 fn loss_text(state: &FormationState, host: usize) -> String {
     let moves = state.moves.iter().filter(|moved| moved.from == host);
     let is_dead =

@@ -40,7 +40,8 @@ pub struct PinArgs {
 pub struct FsckArgs {
     #[command(flatten)]
     pub which: NameArgs,
-    /// The formation; with --offline and --from-subfiles also its volumes, directories that hold them, or the directory of its state
+    /// The formation; with --offline and --from-subfiles also its volumes, directories that hold them, or the directory
+    /// of its state
     #[arg(value_name = "NAME|DIR")]
     pub targets: Vec<PathBuf>,
     /// Check the volumes of a stopped formation; without --repair say only what it would do

@@ -22,8 +22,8 @@ use super::{Duration, HostsArgs, duration};
 /// What a formation is made of.
 #[derive(Clone, Debug, Args)]
 pub struct FormationArgs {
-    /// Number of nodes, all on this machine, 1 to 256, with --in-process 1024 [default: 1; inside a batch job one on each of its
-    /// hosts]
+    /// Number of nodes, all on this machine, 1 to 256, with --in-process 1024 [default: 1; inside a batch job one on
+    /// each of its hosts]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = numbers::nodes)]
     pub nodes: Option<u16>,
     /// Have the nodes of a machine share one process: for tests of many nodes; what ends one of them ends all
@@ -34,19 +34,19 @@ pub struct FormationArgs {
     pub secure: bool,
     /// Record conflicting accesses of two clients that no close, open, sync or lock orders; `bivouac races` lists them
     ///
-    /// Each open, close, sync, lock and change of a name then costs a message to one node, and programs with the preload read and
-    /// write through the mount. What is found does not survive that node's daemon.
+    /// Each open, close, sync, lock and change of a name then costs a message to one node, and programs with the
+    /// preload read and write through the mount. What is found does not survive that node's daemon.
     #[arg(long, value_name = "true|false", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, help_heading = "Files and directories")]
     pub detect_races: bool,
-    /// Serve the formation's files over HTTP on each host, with TLS, to those who have a key (bivouac key); without an address, to
-    /// this host alone
+    /// Serve the formation's files over HTTP on each host, with TLS, to those who have a key (bivouac key); without an
+    /// address, to this host alone
     #[arg(long, value_name = "[ADDR:]PORT", help_heading = "Files over HTTP")]
     pub http: Option<HttpAddress>,
     /// Serve HTTP without TLS: to this host alone
     #[arg(long, value_name = "true|false", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, help_heading = "Files over HTTP")]
     pub http_plain: bool,
-    /// File on each host with the certificate for HTTP, those that vouch for it, and its private key, as PEM; without it one is
-    /// made
+    /// File on each host with the certificate for HTTP, those that vouch for it, and its private key, as PEM; without
+    /// it one is made
     #[arg(
         long,
         value_name = "FILE",
@@ -59,14 +59,14 @@ pub struct FormationArgs {
     /// buckets are in paths alone
     #[arg(long, value_name = "NAME", requires = "http", help_heading = "Files over HTTP")]
     pub http_domain: Option<HttpDomain>,
-    /// Let other formations link to this one at this address, with a key of `bivouac key create --link`; without an address, from
-    /// this host alone
+    /// Let other formations link to this one at this address, with a key of `bivouac key create --link`; without an
+    /// address, from this host alone
     #[arg(long, value_name = "[ADDR:]PORT", help_heading = "Links between formations")]
     pub link_listen: Option<HttpAddress>,
     #[command(flatten)]
     pub hosts: HostsArgs,
-    /// Directory that the nodes lend, and how much of it per node, in bytes (10g, 500MiB); several nodes use DIR/n0, DIR/n1 and so
-    /// on
+    /// Directory that the nodes lend, and how much of it per node, in bytes (10g, 500MiB); several nodes use DIR/n0,
+    /// DIR/n1 and so on
     ///
     /// May be given several times. Without a capacity it is nine tenths of what is free, divided by the nodes. Without
     /// any volume, memory is used: half of what is available, divided by the nodes.
@@ -78,21 +78,23 @@ pub struct FormationArgs {
     /// Number of targets that a new file is striped over; 0 means all
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = number::<u16>(0, 65_535), help_heading = "Files and directories")]
     pub width: u16,
-    /// Number of entries from which on a directory spreads over all nodes: while several clients use it, and while one alone does;
-    /// one number is for both
+    /// Number of entries from which on a directory spreads over all nodes: while several clients use it, and while one
+    /// alone does; one number is for both
     #[arg(long, value_name = "N[,M]", default_value_t = SpreadAt::default(), help_heading = "Files and directories")]
     pub spread_at: SpreadAt,
-    /// Where blocks of what is written get checksums, compared whenever they are read: off, on, or auto: on disks and not in memory
+    /// Where blocks of what is written get checksums, compared whenever they are read: off, on, or auto: on disks and
+    /// not in memory
     ///
-    /// A block that is not what was written is an I/O error, and `bivouac status` names it. Programs that read and write a node's
-    /// content themselves, as by libbivouac on one machine, compare nothing; what they wrote gets checksums when they are done.
+    /// A block that is not what was written is an I/O error, and `bivouac status` names it. Programs that read and
+    /// write a node's content themselves, as by libbivouac on one machine, compare nothing; what they wrote gets
+    /// checksums when they are done.
     #[arg(long, value_name = "WHERE", default_value_t = Checksum::default(), help_heading = "Files and directories")]
     pub checksum: Checksum,
     /// Memory that each mount has for pages of partitions with `--contract session`, in bytes; at least 4m
     #[arg(long, value_name = "SIZE", default_value_t = PAGE_POOL_DEFAULT, value_parser = page_pool, help_heading = "Memory and processors")]
     pub page_pool: u64,
-    /// Most memory that names, attributes and extended attributes of one node may take, in bytes; at least 1m [default: a quarter
-    /// of what is available, divided by the nodes of the host]
+    /// Most memory that names, attributes and extended attributes of one node may take, in bytes; at least 1m [default:
+    /// a quarter of what is available, divided by the nodes of the host]
     #[arg(long, value_name = "SIZE", value_parser = names_memory, help_heading = "Memory and processors")]
     pub names_memory: Option<u64>,
     /// Keep each of several nodes of a host on processors near to its volumes, where the host has several parts of
@@ -105,8 +107,8 @@ pub struct FormationArgs {
     /// How long an operation waits for a node that does not answer, before it fails with EIO
     #[arg(long, value_name = "DURATION", default_value_t = Duration(WAIT_MS_DEFAULT), value_parser = wait, help_heading = "When nodes fail")]
     pub wait: Duration,
-    /// After how long a node that does not answer is taken for dead; at least 500ms [default: 5s, and on one machine as soon as its
-    /// supervisor gives it up]
+    /// After how long a node that does not answer is taken for dead; at least 500ms [default: 5s, and on one machine as
+    /// soon as its supervisor gives it up]
     #[arg(long, value_name = "DURATION", value_parser = duration, help_heading = "When nodes fail")]
     pub dead_after: Option<Duration>,
     /// First TCP port to listen on, two per node; 0 means any that are free
@@ -115,13 +117,15 @@ pub struct FormationArgs {
     /// How many deaths of a daemon within how long are too many for it to be started again
     #[arg(long, value_name = "N/DURATION", default_value_t = Tolerance::default(), help_heading = "When nodes fail")]
     pub deaths_max: Tolerance,
-    /// How long the formation lives: then it ends as by `down`, and under `run` its command is told to end [default: no limit]
+    /// How long the formation lives: then it ends as by `down`, and under `run` its command is told to end [default: no
+    /// limit]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub ttl: Option<Duration>,
-    /// Protection against the loss of a host: none, or replicas=2, the volumes of each node are mirrored to a node on another host
+    /// Protection against the loss of a host: none, or replicas=2, the volumes of each node are mirrored to a node on
+    /// another host
     ///
-    /// Each change is then acknowledged once both have it, and takes space on both. Programs with the preload read and write
-    /// through the mount. On one host it takes two nodes, and protects against the loss of a volume only.
+    /// Each change is then acknowledged once both have it, and takes space on both. Programs with the preload read and
+    /// write through the mount. On one host it takes two nodes, and protects against the loss of a volume only.
     #[arg(long, value_name = "none|replicas=2", default_value_t = Protection::default(), help_heading = "When nodes fail")]
     pub protect: Protection,
     /// How long the formation may take to start

@@ -32,8 +32,8 @@ pub enum PartitionCommand {
     Show(ShowArgs),
     /// Change settings of a partition, for files that are made from now on
     ///
-    /// Its nodes, volumes, contract and source are chosen when it is made, and stay as they are. With --rule the rules that are given take the place of all others; --rule
-    /// none takes all away.
+    /// Its nodes, volumes, contract and source are chosen when it is made, and stay as they are. With --rule the rules
+    /// that are given take the place of all others; --rule none takes all away.
     Set(SetArgs),
     /// Remove a partition and its directory, which must be empty
     ///
@@ -50,11 +50,12 @@ pub struct SettingArgs {
     /// Number of targets that a new file is striped over; 0 means all of the partition
     #[arg(long, value_name = "N", value_parser = setting("width"))]
     pub width: Option<String>,
-    /// How the targets of a new file are chosen: over several, all on the node where it is made, or all on one by its number
+    /// How the targets of a new file are chosen: over several, all on the node where it is made, or all on one by its
+    /// number
     #[arg(long, value_name = "striped|local|hashed", value_parser = setting("placement"))]
     pub placement: Option<String>,
-    /// What decides on the first target of a file: a hash of its number, or the published sum of its name's bytes, which
-    /// crowds numbered names
+    /// What decides on the first target of a file: a hash of its number, or the published sum of its name's bytes,
+    /// which crowds numbered names
     #[arg(long, value_name = "xxh3|byte-sum", value_parser = setting("master-hash"))]
     pub master_hash: Option<String>,
     /// Which volumes of its nodes the partition uses
@@ -63,7 +64,8 @@ pub struct SettingArgs {
     /// What readers may expect of writers
     #[arg(long, value_name = "coherent|session|strict", value_parser = setting("contract"))]
     pub contract: Option<String>,
-    /// Requests that make files final: `bivouac laminate` only, or also taking away their last permission to write (chmod a-w)
+    /// Requests that make files final: `bivouac laminate` only, or also taking away their last permission to write
+    /// (chmod a-w)
     #[arg(long, value_name = "on-request|on-chmod", value_parser = setting("laminate"))]
     pub laminate: Option<String>,
     /// Site storage that the partition stands in front of: a directory, or s3://BUCKET/PREFIX; none for none
@@ -85,7 +87,8 @@ pub struct SettingArgs {
     /// Most bytes on its targets together, shared out evenly among them; none for no limit but that of the volumes
     #[arg(long, value_name = "SIZE", value_parser = setting("capacity"))]
     pub capacity: Option<String>,
-    /// Exception for files whose names match; the first that says something about a matter decides. May be given several times
+    /// Exception for files whose names match; the first that says something about a matter decides. May be given
+    /// several times
     #[arg(long = "rule", value_name = "GLOB: read=… write=… stripe=… pin=… contract=…", value_parser = setting("rule"))]
     pub rules: Vec<String>,
 }
@@ -93,7 +96,8 @@ pub struct SettingArgs {
 /// Which nodes a partition gets.
 #[derive(Clone, Debug, Default, Args)]
 pub struct TargetArgs {
-    /// Nodes: a number of them (4: those with most free space), or a list (0-3,7 or 4,), whose order is kept [default: all]
+    /// Nodes: a number of them (4: those with most free space), or a list (0-3,7 or 4,), whose order is kept [default:
+    /// all]
     #[arg(long, value_name = "COUNT|LIST", conflicts_with = "size")]
     pub nodes: Option<Nodes>,
     /// Take as many nodes as this much data needs, and say how many and why
@@ -161,8 +165,8 @@ pub struct ShowArgs {
     pub json: bool,
 }
 
-/// Arguments of `partition set`. What is chosen when a partition is made is read, so that the refusal says why, and is not
-/// offered.
+/// Arguments of `partition set`. What is chosen when a partition is made is read, so that the refusal says why, and is
+/// not offered.
 #[derive(Debug, Args)]
 #[command(mut_arg("volumes", |arg| arg.hide(true)), mut_arg("contract", |arg| arg.hide(true)))]
 #[command(mut_arg("source", |arg| arg.hide(true)))]

@@ -23,18 +23,20 @@ pub struct RunArgs {
     pub formation: FormationArgs,
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// File or directory to copy into the formation first, and its path there [default: its last name]; write \: for a colon in a name
+    /// File or directory to copy into the formation first, and its path there [default: its last name]; write \: for a
+    /// colon in a name
     #[arg(long = "in", value_name = "SRC[:DST]", value_parser = OsStringValueParser::new().try_map(parse_in))]
     pub inputs: Vec<Transfer>,
     /// File or directory of the formation to copy out when the command has succeeded, and the path it shall have
     #[arg(long = "out", value_name = "SRC:DST", value_parser = OsStringValueParser::new().try_map(parse_out))]
     pub outputs: Vec<Transfer>,
-    /// Copy out, while the command runs, what of the outputs is complete: each entry of a directory by itself, the newest first
+    /// Copy out, while the command runs, what of the outputs is complete: each entry of a directory by itself, the
+    /// newest first
     ///
-    /// An entry is complete when nothing of it has changed for 10 s (half of DURATION, if that is less) and no process on this
-    /// host has a file of it open for writing. It is at its target as a whole or not at all: it is copied beside it, compared,
-    /// and renamed if it has not changed meanwhile. Names that begin with a dot or end in .tmp or ~ come out in the end. When the
-    /// command has failed, what is at the target stays as it is.
+    /// An entry is complete when nothing of it has changed for 10 s (half of DURATION, if that is less) and no process
+    /// on this host has a file of it open for writing. It is at its target as a whole or not at all: it is copied
+    /// beside it, compared, and renamed if it has not changed meanwhile. Names that begin with a dot or end in .tmp or
+    /// ~ come out in the end. When the command has failed, what is at the target stays as it is.
     #[arg(long, value_name = "DURATION", requires = "outputs", value_parser = round)]
     pub out_every: Option<Duration>,
     /// Copy the outputs out also when the command has failed or was interrupted
@@ -43,7 +45,8 @@ pub struct RunArgs {
     /// Copy all of the outputs out, also inputs in them that the command did not change
     #[arg(long)]
     pub out_all: bool,
-    /// Write what the job did when it has ended, however it did: a page (.html), JSON (.json), or text (see `bivouac report`)
+    /// Write what the job did when it has ended, however it did: a page (.html), JSON (.json), or text (see `bivouac
+    /// report`)
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// Leave the formation running afterwards, with its data
@@ -93,7 +96,8 @@ pub struct ExecArgs {
 /// Whether the command's reads and writes are done without the daemon where that is possible.
 #[derive(Debug, Args)]
 pub struct PreloadArgs {
-    /// The library that does the command's reads and writes without the daemon [default: libbivouac_preload.so beside this program, or in ../lib, if it is there; for `run` over several hosts only one that is named]
+    /// The library that does the command's reads and writes without the daemon [default: libbivouac_preload.so beside
+    /// this program, or in ../lib, if it is there; for `run` over several hosts only one that is named]
     #[arg(long, value_name = "FILE", conflicts_with = "no_preload")]
     pub preload: Option<PathBuf>,
     /// Let the mount do everything

@@ -55,8 +55,8 @@ pub struct StatusArgs {
     /// Show requests per operation and node, not only their sums
     #[arg(long)]
     pub operations: bool,
-    /// Show which hosts and nodes were lost, which nodes moved to other hosts, and what is lost for good. Exit code: 0 if
-    /// nothing is lost for good, 1 otherwise
+    /// Show which hosts and nodes were lost, which nodes moved to other hosts, and what is lost for good. Exit code: 0
+    /// if nothing is lost for good, 1 otherwise
     #[arg(long, conflicts_with_all = ["watch", "operations"])]
     pub lost: bool,
     /// Write JSON to standard output
@@ -117,7 +117,8 @@ pub struct RecoverArgs {
     /// Name of the formation, as other commands take it
     #[arg(long, value_name = "NAME", conflicts_with = "formation")]
     pub name: Option<FormationName>,
-    /// Where its volumes are now: each, or a directory that they are in; the others are looked for where they were. Over several hosts, on each of them
+    /// Where its volumes are now: each, or a directory that they are in; the others are looked for where they were.
+    /// Over several hosts, on each of them
     #[arg(long = "volume", value_name = "DIR")]
     pub volumes: Vec<PathBuf>,
     /// Start this node of a running formation once more that was given up, with what its volumes have

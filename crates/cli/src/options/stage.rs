@@ -23,14 +23,14 @@ pub struct StageArgs {
 pub enum StageAction {
     /// Copy files and directories into a formation
     ///
-    /// With one SRC the copy gets the path DST; with several, or if DST ends in a slash, each goes to DST/NAME. DST is a path
-    /// in the formation, from its root on, or below one of its mount points. A directory that exists is merged; nothing is
-    /// deleted. An interrupted job is resumed with: bivouac stage resume.
+    /// With one SRC the copy gets the path DST; with several, or if DST ends in a slash, each goes to DST/NAME. DST is
+    /// a path in the formation, from its root on, or below one of its mount points. A directory that exists is merged;
+    /// nothing is deleted. An interrupted job is resumed with: bivouac stage resume.
     In(StageCopyArgs),
     /// Copy files and directories out of a formation; without operands what `up --out` asked for
     ///
-    /// As `stage in`, the other way round: SRC is in the formation. With --changed-since only what changed is copied, by
-    /// the formation's own records; what was deleted is named and stays at the target.
+    /// As `stage in`, the other way round: SRC is in the formation. With --changed-since only what changed is copied,
+    /// by the formation's own records; what was deleted is named and stays at the target.
     Out(StageOutArgs),
     /// Show jobs: what they do, how far they are, what is left
     Status(StageStatusArgs),
@@ -60,7 +60,8 @@ pub struct StageOutArgs {
     /// What to copy, and where to
     #[arg(value_name = "SRC... DST", num_args = 1..)]
     pub paths: Vec<PathBuf>,
-    /// Copy only what changed: since it was staged in (in), or since a time: a duration ago (90m) or @SECONDS since 1970
+    /// Copy only what changed: since it was staged in (in), or since a time: a duration ago (90m) or @SECONDS since
+    /// 1970
     #[arg(long, value_name = "in|TIME", value_parser = parse_changed)]
     pub changed_since: Option<ChangeFilter>,
     #[command(flatten)]

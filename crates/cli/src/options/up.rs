@@ -13,7 +13,8 @@ use super::{AttachArgs, FormationArgs};
 /// Where a formation is mounted.
 #[derive(Clone, Debug, Default, Args)]
 pub struct PlaceArgs {
-    /// Mount point, an empty directory, made if it is missing [default: mnt in the formation's own directory; over several hosts /tmp/bivouac-UID/NAME+mount on each]
+    /// Mount point, an empty directory, made if it is missing [default: mnt in the formation's own directory; over
+    /// several hosts /tmp/bivouac-UID/NAME+mount on each]
     #[arg(long = "mount", value_name = "DIR", conflicts_with = "each")]
     pub dir: Option<PathBuf>,
     /// Mount the formation at DIR/0, DIR/1 and so on, each through its own node
@@ -44,8 +45,8 @@ pub struct UpArgs {
     /// Where another host goes on in the place of this one (--protect replicas=2), the process counts as ended.
     #[arg(long, value_name = "PID", allow_negative_numbers = true, value_parser = number::<u32>(1, 4_194_304))]
     pub owner: Option<u32>,
-    /// File or directory of the formation that is to be copied out before it goes down, and the path it shall have: `stage out`
-    /// copies it, and `down` refuses while it is not
+    /// File or directory of the formation that is to be copied out before it goes down, and the path it shall have:
+    /// `stage out` copies it, and `down` refuses while it is not
     #[arg(long = "out", value_name = "SRC:DST", value_parser = OsStringValueParser::new().try_map(parse_out))]
     pub outputs: Vec<Transfer>,
     /// Do not mount it
@@ -56,7 +57,8 @@ pub struct UpArgs {
     pub json: bool,
 }
 
-/// What the table `[formation]` of a formation file may have besides what a formation is made of, as `up` and `run` take it.
+/// What the table `[formation]` of a formation file may have besides what a formation is made of, as `up` and `run`
+/// take it.
 #[derive(Clone, Debug, Default, Args)]
 pub struct FileKeyArgs {
     /// Name of the formation: 1 to 64 of A-Z a-z 0-9 . _ -

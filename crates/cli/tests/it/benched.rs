@@ -1,4 +1,5 @@
-//! Measurements that start formations by themselves, with the real binary: what they count must be right, and nothing is left.
+//! Measurements that start formations by themselves, with the real binary: what they count must be right, and nothing
+//! is left.
 
 use std::path::Path;
 use std::process::Command;

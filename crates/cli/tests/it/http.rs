@@ -468,7 +468,8 @@ fn hostile_requests_are_refused_and_harm_nobody() {
         assert_eq!(status(format!("{head}{bearer}\r\n")), Some(wanted), "{head}");
     }
     assert_eq!(server.status("GET", "/g", &[], b""), 404);
-    // A second request inside of the first one's body, for whom one header counts and not the other: the connection ends.
+    // A second request inside of the first one's body, for whom one header counts and not the other: the connection
+    // ends.
     let inner = format!("DELETE /f HTTP/1.1\r\n{auth}\r\n");
     for (first, second) in [
         (format!("Content-Length: {}", inner.len() + 5), "Transfer-Encoding: chunked".to_owned()),

@@ -175,7 +175,8 @@ fn name_changes(camp: &Camp) -> [u64; 3] {
     })
 }
 
-/// S305: a server that is killed between two steps would leave the part under two names, or another file under the part's.
+/// S305: a server that is killed between two steps would leave the part under two names, or another file under the
+/// part's.
 #[test]
 fn a_part_gets_its_name_in_one_step() {
     let Some(camp) = Camp::start(SERVED) else { return };

@@ -207,7 +207,8 @@ fn down_works_from_inside_the_mount() {
     assert!(camp.place().is_empty());
 }
 
-/// S681: a promise that is kept in another mount namespace is looked at there, and a mount point without its mount never is.
+/// S681: a promise that is kept in another mount namespace is looked at there, and a mount point without its mount
+/// never is.
 #[test]
 fn down_looks_at_promises_where_the_mount_is() {
     if !can_mount() {

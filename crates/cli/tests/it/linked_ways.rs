@@ -393,7 +393,8 @@ fn extended_attributes_that_go_at_the_far_side_go_here() {
     linked.end();
 }
 
-/// S828: what is not at a far side that is gone keeps the formation, and is named soon; without any of that it ends soon.
+/// S828: what is not at a far side that is gone keeps the formation, and is named soon; without any of that it ends
+/// soon.
 #[test]
 fn a_formation_goes_down_soon_when_the_far_side_is_gone() {
     /// Each file of many would wait for as long as a request does, 30 s, eight at a time, and twice.

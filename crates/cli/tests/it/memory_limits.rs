@@ -1,5 +1,5 @@
-//! A formation in a job whose memory is limited by a control group. Only root can make one: otherwise the tests are skipped, and say
-//! so.
+//! A formation in a job whose memory is limited by a control group. Only root can make one: otherwise the tests are
+//! skipped, and say so.
 
 use std::fs;
 use std::io::Write;

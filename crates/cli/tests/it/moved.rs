@@ -1,4 +1,5 @@
-//! A host that is lost while others work: its node goes on at the host of its backup. Hosts are directories, as in `hosts.rs`.
+//! A host that is lost while others work: its node goes on at the host of its backup. Hosts are directories, as in
+//! `hosts.rs`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -291,8 +292,8 @@ fn hosts_may_be_lost_one_after_the_other() {
     take_down(&formation, &["b", "c"]);
 }
 
-/// S811: a host that is only cut off neither serves nor acknowledges anything once its node has moved, and goes when it is
-/// back.
+/// S811: a host that is only cut off neither serves nor acknowledges anything once its node has moved, and goes when it
+/// is back.
 #[test]
 fn a_host_that_was_cut_off_does_not_serve_any_more() {
     let formation = protected("a,b,c");

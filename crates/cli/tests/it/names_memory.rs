@@ -21,7 +21,8 @@ fn names_bytes(camp: &Camp) -> u64 {
     camp.status()["nodes"][0]["names_bytes"].as_u64().unwrap_or(0)
 }
 
-/// S440, S443, S445: attributes up to the bound and no further; what they took the daemon has not any more once they are gone.
+/// S440, S443, S445: attributes up to the bound and no further; what they took the daemon has not any more once they
+/// are gone.
 #[test]
 fn attributes_take_so_much_memory_and_give_it_back() {
     let Some((camp, _dir)) = start("96m") else { return };
@@ -67,7 +68,8 @@ fn names_end_where_df_says_so() {
     let before = statvfs(camp.mount()).unwrap();
     assert!((1000..4096).contains(&before.f_ffree), "{}", before.f_ffree);
     let at = |count: usize| camp.mount().join(format!("a name of {count:0100}"));
-    // How much room is left when the first is refused depends on which threads serve: some more of another kind may fit.
+    // How much room is left when the first is refused depends on which threads serve: some more of another kind may
+    // fit.
     let mut count = 0;
     let mut fill = |make: &dyn Fn(&Path) -> std::io::Result<()>| {
         let refused = (0..20_000).find_map(|_| {

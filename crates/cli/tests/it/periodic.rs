@@ -1,5 +1,5 @@
-//! `run --out-every`: what is complete is at the target as a whole while the command runs, whatever is killed, full or being
-//! written meanwhile.
+//! `run --out-every`: what is complete is at the target as a whole while the command runs, whatever is killed, full or
+//! being written meanwhile.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -168,7 +168,8 @@ fn complete_sets_come_out_while_the_command_runs() {
     assert_eq!(fs::read_link(running.out("latest")).unwrap(), Path::new("c1"));
     assert_eq!(fs::metadata(running.out("")).unwrap().permissions().mode() & 0o7777, 0o750);
 
-    // What a process has open for writing is not complete, however long nothing is written; nor is what changes all the time.
+    // What a process has open for writing is not complete, however long nothing is written; nor is what changes all the
+    // time.
     running.write("open.tmp/b", b"finished");
     let mut half = File::create(running.inside("open.tmp/a")).unwrap();
     half.write_all(b"half").unwrap();

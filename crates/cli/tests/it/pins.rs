@@ -102,7 +102,8 @@ fn a_directory_that_is_pinned_stays_beside_full_volumes_and_killed_daemons() {
     assert_eq!(pins.camp.run("down", &["--discard"]).code, 0);
 }
 
-/// S246: what can never fit is refused at once, what does not fit now after it was tried; and what was pinned before stays so.
+/// S246: what can never fit is refused at once, what does not fit now after it was tried; and what was pinned before
+/// stays so.
 #[test]
 fn what_does_not_fit_is_not_pinned_in_part() {
     let Some(pins) = Pins::start("1") else { return };

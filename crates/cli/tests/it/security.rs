@@ -1,5 +1,5 @@
-//! The rows of docs/security.md, tried as another user would. Only root can play one: otherwise these tests are skipped, and say
-//! so.
+//! The rows of docs/security.md, tried as another user would. Only root can play one: otherwise these tests are
+//! skipped, and say so.
 
 use std::fs;
 use std::io::{Read, Write};

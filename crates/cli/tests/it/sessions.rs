@@ -244,7 +244,8 @@ fn senders(pid: u64) -> usize {
     names.filter(|name| name.as_ref().is_ok_and(|name| name == "send\n")).count()
 }
 
-/// S255, S205: of a program that waits, over a kill of its daemon; and nobody is there to be woken when all has arrived.
+/// S255, S205: of a program that waits, over a kill of its daemon; and nobody is there to be woken when all has
+/// arrived.
 #[test]
 fn what_was_written_arrives_while_its_program_waits() {
     let Some(camp) = camp_with(&["--nodes", "2"], "1,") else { return };

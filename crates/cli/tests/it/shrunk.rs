@@ -1,4 +1,5 @@
-//! A host that leaves in order while others work, and what may come in between. Hosts are directories, as in `hosts.rs`.
+//! A host that leaves in order while others work, and what may come in between. Hosts are directories, as in
+//! `hosts.rs`.
 
 use std::process::{Child, Stdio};
 
@@ -55,7 +56,8 @@ fn protected() -> Hosts {
     protected_by("a,b,c", "5s")
 }
 
-/// Begins a departure of host b that waits in the middle of the move of its node to host c, whose supervisor stands still.
+/// Begins a departure of host b that waits in the middle of the move of its node to host c, whose supervisor stands
+/// still.
 fn begin_to_leave(formation: &Hosts) -> (Child, u64) {
     assert_eq!(backup_host(formation, 1), "c", "the next one");
     let state = StateDir::at(part(formation, "c")).read().unwrap().unwrap();
@@ -68,8 +70,8 @@ fn begin_to_leave(formation: &Hosts) -> (Child, u64) {
     (command, supervisor)
 }
 
-/// S840, S844, S845: programs on other hosts go on, nothing is lost, nothing is left there, and the loss of another host behind it
-/// costs nothing either.
+/// S840, S844, S845: programs on other hosts go on, nothing is lost, nothing is left there, and the loss of another
+/// host behind it costs nothing either.
 #[test]
 fn a_host_leaves_while_programs_work() {
     let formation = protected();
@@ -303,7 +305,8 @@ fn what_cannot_leave_is_refused_and_changes_nothing() {
         shrink(&formation, &["--hosts", "b"]).fails(1, &[&busy, "--force"]);
         assert!(whole(&formation).departures.is_empty());
         drop(open);
-        // What is closed is no hindrance, and arrives. A process that another test starts just now may have inherited it.
+        // What is closed is no hindrance, and arrives. A process that another test starts just now may have inherited
+        // it.
         wait_within(MOVE_MAX, "it leaves", || shrink(&formation, &["--hosts", "b"]).code == 0);
         let client = far_library(&part(&formation, "a"));
         let file = client.resolve(b"x").unwrap();

@@ -370,8 +370,8 @@ fn policies_hold_for_programs() {
         fs::create_dir(proxied.part(turn).join(format!("sub{turn}"))).unwrap();
         let mut file = fs::File::create(proxied.part(turn).join(&name)).unwrap();
         file.write_all(&bytes(200_000, turn)).unwrap();
-        // Whoever serves the mount does not know any more what was written. Whether some of it is there already is chance: a
-        // program that another test starts meanwhile closes what it has inherited.
+        // Whoever serves the mount does not know any more what was written. Whether some of it is there already is
+        // chance: a program that another test starts meanwhile closes what it has inherited.
         proxied.camp.kill_node(turn);
         file.write_all(b"end").unwrap();
         drop(file);

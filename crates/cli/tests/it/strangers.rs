@@ -1,5 +1,5 @@
-//! What others may try: with mount points, mounts, links of a job, sources. Where root plays the other one, the test is skipped, and
-//! says so, for an ordinary user.
+//! What others may try: with mount points, mounts, links of a job, sources. Where root plays the other one, the test is
+//! skipped, and says so, for an ordinary user.
 
 use std::fs::{Permissions, create_dir, set_permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -218,8 +218,8 @@ fn a_formation_does_not_stand_in_front_of_its_own_mount() {
     camp.down();
 }
 
-/// Waits until a thread of a daemon waits in a mount, and goes on waiting: or has looked long enough. Whether it comes to that
-/// depends on which of its threads gets there first; most times it does.
+/// Waits until a thread of a daemon waits in a mount, and goes on waiting: or has looked long enough. Whether it comes
+/// to that depends on which of its threads gets there first; most times it does.
 fn wait_until_it_waits_for_itself(daemon: u64) {
     const LOOKS: usize = 2000;
     const IN_A_ROW: usize = 100;

@@ -1,5 +1,5 @@
-//! Files under the strict contract: calls of several mounts and programs with the library, over several stripes and nodes,
-//! are seen whole, in the order in which they finish, also while daemons are killed.
+//! Files under the strict contract: calls of several mounts and programs with the library, over several stripes and
+//! nodes, are seen whole, in the order in which they finish, also while daemons are killed.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -54,8 +54,8 @@ fn version_of(bytes: &[u8]) -> u64 {
     version
 }
 
-/// The regions of a file. Each has one writer, so that it is known what a reader has to see: `written` is the version that
-/// its writer has finished, `begun` the one that it has begun.
+/// The regions of a file. Each has one writer, so that it is known what a reader has to see: `written` is the version
+/// that its writer has finished, `begun` the one that it has begun.
 struct Regions {
     written: [AtomicU64; REGIONS],
     begun: [AtomicU64; REGIONS],
@@ -256,8 +256,8 @@ fn a_lone_client_takes_tokens_once() {
     camp.down();
 }
 
-/// S746: what a mount has read of other nodes it reads again without a message, in order and in steps, until somebody writes
-/// it: then it reads that.
+/// S746: what a mount has read of other nodes it reads again without a message, in order and in steps, until somebody
+/// writes it: then it reads that.
 #[test]
 fn copies_are_read_until_somebody_writes() {
     let Some(camp) = camp(3) else { return };
@@ -310,8 +310,8 @@ fn copies_are_read_until_somebody_writes() {
     camp.down();
 }
 
-/// S746, S733: copies do not outlive what changes content without tokens: a cut of a file that its client has closed, and
-/// another contract.
+/// S746, S733: copies do not outlive what changes content without tokens: a cut of a file that its client has closed,
+/// and another contract.
 #[test]
 fn copies_do_not_outlive_cuts_and_contracts() {
     let Some(camp) = camp(3) else { return };

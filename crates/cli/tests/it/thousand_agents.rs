@@ -1,5 +1,5 @@
-//! A thousand hosts meet: a real keeper, a launcher that reaches all of them at once, and agents that are connections of
-//! this process. They say what agents say; what is behind them is not there.
+//! A thousand hosts meet: a real keeper, a launcher that reaches all of them at once, and agents that are connections
+//! of this process. They say what agents say; what is behind them is not there.
 
 use std::collections::BTreeSet;
 use std::path::Path;

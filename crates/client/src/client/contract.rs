@@ -9,11 +9,11 @@ use sha2::{Digest, Sha256};
 
 use super::{Client, OpCtx};
 
-/// Tries of a change of contract while the file seems to be open, and the pause between two: homes hear of closes a moment
-/// later, and the HTTP server closes files a moment after they were read.
+/// Tries of a change of contract while the file seems to be open, and the pause between two: homes hear of closes a
+/// moment later, and the HTTP server closes files a moment after they were read.
 const CLOSE_TRIES: u32 = 150;
 const CLOSE_PAUSE: Duration = Duration::from_millis(20);
-/// The same where the file may well be open: programs take its permissions away before they close it.
+/// Tries by `chmod`, where the file may well be open: programs take its permissions away before they close it.
 const CHMOD_TRIES: u32 = 10;
 /// Number of times that a digest is taken of a file that changes meanwhile.
 const DIGEST_TRIES: u32 = 4;

@@ -113,8 +113,8 @@ impl Opens {
         }
     }
 
-    /// Tells a home what an earlier process of this client had open there and still has; also when there is nothing: the rest
-    /// may be forgotten. No others may have been under way when the list was begun.
+    /// Tells a home what an earlier process of this client had open there and still has; also when there is nothing:
+    /// the rest may be forgotten. No others may have been under way when the list was begun.
     pub fn reassert(
         &self,
         node: NodeId,
@@ -127,8 +127,8 @@ impl Opens {
     }
 }
 
-/// Tells a node that may have lost its memory what this client has open there. No others than those may have been under way
-/// when the list was begun.
+/// Tells a node that may have lost its memory what this client has open there. No others than those may have been under
+/// way when the list was begun.
 pub fn reassert(
     transport: &dyn Transport,
     client: ClientId,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use bivouac_launch::control::Answer;
-use bivouac_launch::{DepartureStage, FormationState, HostLife, HostState, NodeLife, StateDir, other_bases};
+use bivouac_launch::{DepartureStage, FormationState, HostLife, HostState, StateDir, other_bases};
 use bivouac_wire::rendezvous::{Order, Reply};
 
 use super::{Asker, Keeper, KeeperState};
@@ -22,7 +22,7 @@ const TRIAL_MS: u64 = 15_000;
 pub(super) struct PendingDeparture {
     asker: Asker,
     hosts: Vec<usize>,
-    /// Those that have not answered yet.
+    /// Hosts that have not answered yet.
     silent: BTreeSet<usize>,
     due_ms: u64,
 }
@@ -153,7 +153,7 @@ impl Keeper {
         refusals.chain(self.departure_due).min()
     }
 
-    /// Has departures looked at soon, if there are any.
+    /// Schedules a look at departures without delay, if there are any.
     pub(super) fn hasten_departures(&mut self) {
         let is_any = self.state.leaving().next().is_some() || !self.pending.is_empty();
         self.departure_due = (is_any && self.step == KeeperState::Running).then(|| self.now_ms());
@@ -210,10 +210,10 @@ impl Keeper {
             return;
         }
         // A node that is given up does not move, and its volumes would go with the host.
-        let failed = |node: &&u16| {
-            self.state.nodes.get(usize::from(**node)).is_some_and(|node| node.life == NodeLife::Failed)
+        let failed_at = |host: usize| {
+            let mut nodes = self.state.hosts.get(host)?.nodes.iter().copied();
+            nodes.find(|node| self.state.is_given_up(*node))
         };
-        let failed_at = |host: usize| self.state.hosts.get(host)?.nodes.iter().find(failed).copied();
         let leaving = self.state.leaving().filter(|known| known.stage < DepartureStage::Leaving);
         let staying: Vec<(usize, u16)> =
             leaving.filter_map(|known| Some((known.host, failed_at(known.host)?))).collect();

@@ -60,13 +60,7 @@ impl Keeper {
             node.process = (report.pid != 0).then_some(ProcessId { pid: report.pid, started_ticks: 0 });
             node.message.clone_from(&report.message);
             node.deaths = report.deaths;
-            let life = match report.life.as_str() {
-                "ready" => NodeLife::Ready,
-                "starting" => NodeLife::Starting,
-                "restarting" => NodeLife::Restarting,
-                "stopped" => NodeLife::Stopped,
-                _ => NodeLife::Failed,
-            };
+            let life = NodeLife::named(&report.life);
             // Only the change counts: a report names all nodes of the host, those known as failed as well.
             if life == NodeLife::Failed && node.life != NodeLife::Failed {
                 lost.push(id);

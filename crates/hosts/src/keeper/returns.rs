@@ -1,6 +1,6 @@
 //! Hosts whose connection has ended, or does not carry anything: they come back on another one, or are lost.
 
-use bivouac_launch::{HostLife, Launcher, NodeLife};
+use bivouac_launch::{HostLife, Launcher};
 use bivouac_net::NetError;
 use bivouac_wire::rendezvous::{Order, Resume};
 
@@ -130,10 +130,9 @@ impl Keeper {
 
     /// Returns the nodes that will not come back.
     fn dead_nodes(&self) -> Vec<u16> {
-        let lost =
-            |node: &u16| self.state.nodes.get(usize::from(*node)).is_some_and(|n| n.life == NodeLife::Failed);
         let started = self.state.hosts.iter().filter(|host| host.life != HostLife::Missing);
-        let started = started.flat_map(|host| host.nodes.iter().copied()).filter(lost);
+        let started =
+            started.flat_map(|host| host.nodes.iter().copied()).filter(|node| self.state.is_given_up(*node));
         started.chain(self.absent.iter().copied()).collect()
     }
 }

@@ -1,7 +1,8 @@
 //! Departures: hosts that leave in order, while all that runs on them goes on elsewhere.
 //!
-//! One thing is done at a time, and only while every node has a complete replica: so no more than one node at any time has none.
-//! A loss comes first; the departure goes on behind it, or is given up where fewer than two hosts would be left.
+//! One thing is done at a time, and only while every node has a complete replica: so no more than one node at any time
+//! has none. A loss comes first; the departure goes on behind it, or is given up where fewer than two hosts would be
+//! left.
 //!
 //! | stage | what is done | what leads on |
 //! |---|---|---|
@@ -27,7 +28,8 @@ impl MoveMachine {
         self.departures.iter().any(|known| known.host == host && known.stage != DepartureStage::GivenUp)
     }
 
-    /// The nodes that get other backups when these hosts leave, each with its new backup, if all goes well: a rehearsal.
+    /// The nodes that get other backups when these hosts leave, each with its new backup, if all goes well: a
+    /// rehearsal.
     pub fn copies_of_departure(
         mut self,
         hosts: &[usize],
@@ -108,8 +110,8 @@ impl MoveMachine {
         }
     }
 
-    /// Forgets moves of nodes that go on where they are. Their replicas may have been sealed, so their mirrors go on behind the
-    /// epoch of that.
+    /// Forgets moves of nodes that go on where they are. Their replicas may have been sealed, so their mirrors go on
+    /// behind the epoch of that.
     pub(super) fn cancel_planned(&mut self, which: impl Fn(&NodeMove) -> bool) {
         let is_cancelled = |m: &NodeMove| m.is_planned && m.stage == MoveStage::Sealing && which(m);
         for cancelled in self.moves.iter().filter(|m| is_cancelled(m)) {
@@ -121,7 +123,8 @@ impl MoveMachine {
         self.moves.retain(|m| !is_cancelled(m));
     }
 
-    /// Does the next thing, if it is time for that. `complete` are the nodes with complete replicas at their present backups.
+    /// Does the next thing, if it is time for that. `complete` are the nodes with complete replicas at their present
+    /// backups.
     pub(super) fn advance(
         &mut self,
         now_unix_ms: u64,
@@ -209,26 +212,13 @@ impl MoveMachine {
         host: usize,
         host_of: &impl Fn(u16) -> Option<usize>,
     ) -> (Option<String>, Vec<MoveCommand>) {
-        let Some((backup, epoch, to)) = self.refuge(node, host, host_of) else {
+        let Some(refuge) = self.refuge(node, host, host_of) else {
             return (Some(self.copy_text(node)), Vec::new());
         };
+        let (backup, _, to) = refuge;
         assert!(!self.is_leaving(to), "node {node} moves to host {to}, which leaves");
-        self.moves.retain(|m| m.node != node);
-        let epoch = epoch.saturating_add(1);
-        let decided = NodeMove {
-            node,
-            from: host,
-            to,
-            backup,
-            epoch,
-            since_unix_ms: now_unix_ms,
-            stage: MoveStage::Sealing,
-            message: None,
-            is_planned: true,
-        };
-        self.moves.push(decided.clone());
         let text = format!("node {node} moves to host {}", self.host_name(backup));
-        (Some(text), vec![MoveCommand::Adopt(decided)])
+        (Some(text), vec![self.decide(now_unix_ms, (node, host), refuge, true)])
     }
 
     fn copy_text(&self, node: u16) -> String {

@@ -514,7 +514,8 @@ proptest! {
         prop_assert!(left.into_iter().all(|node| world.runs_on[usize::from(node)].is_some()));
     }
 
-    /// S840, S842, S843: hosts leave, are lost, and daemons fail at every step; messages get lost, and copies take their time.
+    /// S840, S842, S843: hosts leave, are lost, and daemons fail at every step; messages get lost, and copies take
+    /// their time.
     #[test]
     fn a_node_has_one_owner_whatever_leaves_or_is_lost(
         hosts in 3u16..7,
@@ -553,7 +554,8 @@ proptest! {
         }
     }
 
-    /// S840: of hosts that leave, and none is lost, no node is lost, and each has a complete replica on a host that stays.
+    /// S840: of hosts that leave, and none is lost, no node is lost, and each has a complete replica on a host that
+    /// stays.
     #[test]
     fn a_departure_costs_no_node(hosts in 3u16..7, first in 0usize..7, second in 0usize..7) {
         let mut world = World::new(hosts);

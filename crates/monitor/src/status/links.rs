@@ -12,8 +12,6 @@ use bivouac_types::FormationId;
 use bivouac_types::units::{format_size, format_utc};
 use serde::Serialize;
 
-use super::life;
-
 /// Time that the gateway may take to answer.
 const GATEWAY_WAIT: Duration = Duration::from_secs(2);
 
@@ -148,7 +146,7 @@ impl GatewayReport {
         let keys = address.zip(secret).and_then(|(address, secret)| figures(address, &secret).ok());
         GatewayReport {
             address,
-            state: life(gateway.life),
+            state: gateway.life.name(),
             pid: gateway.process.map(|process| process.pid),
             deaths: gateway.deaths,
             message: gateway.message,

@@ -123,7 +123,7 @@ impl HttpReport {
         HttpReport {
             address: http.address,
             tls: !http.wish.plain,
-            state: life(http.life),
+            state: http.life.name(),
             pid: http.process.map(|process| process.pid),
             deaths: http.deaths,
             message: http.message,
@@ -520,16 +520,6 @@ fn report(
     }
 }
 
-fn life(life: NodeLife) -> &'static str {
-    match life {
-        NodeLife::Starting => "starting",
-        NodeLife::Ready => "ready",
-        NodeLife::Restarting => "restarting",
-        NodeLife::Failed => "failed",
-        NodeLife::Stopped => "stopped",
-    }
-}
-
 fn node_report(node: &NodeState, held: bool, answer: Answer) -> NodeReport {
     let (status, silence) = match answer {
         Some(Ok(status)) => (Some(status), None),
@@ -541,7 +531,7 @@ fn node_report(node: &NodeState, held: bool, answer: Answer) -> NodeReport {
         NodeLife::Ready if status.is_some() => "ready",
         NodeLife::Ready if silence.is_some() => "unreachable",
         NodeLife::Ready => "dead",
-        other => life(other),
+        other => other.name(),
     };
     NodeReport {
         id: node.id,

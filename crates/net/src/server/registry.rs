@@ -26,7 +26,7 @@ struct Connections {
 #[derive(Default)]
 struct LaneGenerations {
     newest: NewestGeneration,
-    /// What requests over connections of the newest one ask whether they still count.
+    /// Shared with the connections of the newest one, whose requests ask it whether they still count.
     generation: Generation,
 }
 

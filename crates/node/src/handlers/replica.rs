@@ -114,8 +114,9 @@ impl Node {
             .map_err(|error| FsError::from_io(&error, "change of the backup"))
     }
 
-    /// Returns whether this node's replicas were sealed for a move that was given up: the newest map has the node where this daemon
-    /// is. It serves nothing any more; the next daemon on its volumes does, as those have all that was acknowledged.
+    /// Returns whether this node's replicas were sealed for a move that was given up: the newest map has the node where
+    /// this daemon is. It serves nothing any more; the next daemon on its volumes does, as those have all that was
+    /// acknowledged.
     #[must_use]
     pub fn is_sealed_in_vain(&self) -> bool {
         let is_superseded =

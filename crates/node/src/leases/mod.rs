@@ -51,7 +51,7 @@ impl ConflictingLeases {
     }
 }
 
-/// What the holders of an item are asked to cache no more; `None` for everything in a slot.
+/// Returns the message that recalls a lease on an item; `None` for everything in a slot, which has no name.
 fn invalidation(item: Item) -> Option<Invalidation> {
     match item {
         Item::Slot(_) | Item::Whole(_) => None,

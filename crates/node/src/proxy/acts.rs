@@ -103,8 +103,8 @@ impl Node {
     /// # Errors
     /// `EINPROGRESS` until it is known.
     pub(crate) fn find_origin(&self, ino: Ino) -> FsResult<Whence> {
-        // Not while it is flushed, which asks this, too. While it is being settled nobody knows yet, and the names there may
-        // still tell of what was replaced.
+        // Not while it is flushed, which asks this, too. While it is being settled nobody knows yet, and the names
+        // there may still tell of what was replaced.
         let is_cut_off = self.act(ino)?.is_some() && !self.is_being_flushed(ino);
         // Where it could not be found out a moment ago, what is known has to do.
         if is_cut_off && self.proxy.failing.waits(ino).is_ok() {

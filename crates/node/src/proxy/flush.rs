@@ -56,7 +56,7 @@ struct Flush<'a> {
     known: Attr,
     /// Set if an operation at site storage was logged.
     is_acting: bool,
-    /// Whether its name still leads to it, once that was asked.
+    /// True if its name leads to it, once that was looked up.
     has_name: OnceLock<bool>,
 }
 
@@ -83,7 +83,7 @@ impl Node {
         self.run_job_of((&self.proxy.jobs, JobKind::Flush), key, wait, work)
     }
 
-    /// The same for a job of any kind, among those that exclude it.
+    /// As [`Node::run_job`], for a job of any kind among those that exclude it.
     pub(super) fn run_job_of(
         &self,
         (jobs, kind): (&FlushJobs, JobKind),
@@ -261,8 +261,9 @@ impl Flush<'_> {
         }
     }
 
-    /// Deletes the file whose name this directory has got, where names that go here go there, too: its deletion may wait
-    /// for an end of its use, and nothing of its content is needed from there any more. Returns whether it is gone.
+    /// Deletes the file whose name this directory has got, where names that go here go there, too: its deletion may
+    /// wait for an end of its use, and nothing of its content is needed from there any more. Returns whether it is
+    /// gone.
     fn clear_place(&self) -> FsResult<bool> {
         let FlushRequest { dir, path, .. } = self.request;
         if !self.node.mirrors(self.inode.attr.layout.partition()) {

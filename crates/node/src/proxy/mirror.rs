@@ -302,8 +302,8 @@ impl Node {
         })
     }
 
-    /// Returns whether what has the name now, if anything has, is a directory. What is of the same kind takes the place of
-    /// what is there when it is flushed.
+    /// Returns whether what has the name now, if anything has, is a directory. What is of the same kind takes the place
+    /// of what is there when it is flushed.
     fn is_dir_again(&self, gone: &Gone) -> FsResult<Option<bool>> {
         let question = || EntryName { parent: gone.dir, name: gone.name.as_bytes() };
         let found = self.at_entry(gone.dir, &gone.name, |node| {

@@ -9,7 +9,7 @@ use bivouac_ranks::{Condvar, Mutex};
 use bivouac_types::{FsResult, Ino};
 use bivouac_wire::FlushState;
 
-/// What a job does for an inode.
+/// Kind of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobKind {
     /// It is flushed.

@@ -7,8 +7,8 @@ use bivouac_ranks::{Condvar, Mutex};
 use bivouac_types::{FsResult, Ino, PartitionId};
 use bivouac_wire::FlushTrigger;
 
-/// Threads of all partitions together: above the first number each partition has one at most, above the second those that
-/// there are serve the others as well.
+/// Threads of all partitions together: above the first number each partition has one at most, above the second those
+/// that there are serve the others as well.
 const SHARED_MAX: usize = 64;
 const THREADS_MAX: usize = 128;
 
@@ -36,8 +36,8 @@ pub struct FlushQueueState {
 }
 
 impl FlushQueueState {
-    /// Puts a file into the queue. Returns whether its partition is to get one more thread, of at most so many, which is
-    /// counted.
+    /// Puts a file into the queue. Returns whether its partition is to get one more thread, of at most so many, which
+    /// is counted.
     pub fn add(&mut self, ino: Ino, due: QueuedFlush, threads_max: usize) -> bool {
         let known = self.due.entry(ino).or_insert(due);
         if due.at < known.at {
@@ -67,7 +67,8 @@ impl FlushQueueState {
         }
     }
 
-    /// The file that a thread of a partition flushes next: the first of that partition, or of those that have no thread.
+    /// The file that a thread of a partition flushes next: the first of that partition, or of those that have no
+    /// thread.
     fn first(&self, partition: PartitionId) -> Option<(Ino, QueuedFlush)> {
         let is_served =
             |due: &QueuedFlush| due.partition == partition || !self.threads.contains_key(&due.partition);
@@ -85,8 +86,8 @@ pub struct QueuedFlush {
 }
 
 impl FlushQueue {
-    /// The next that is due for a thread of a partition, which serves another one afterwards if need be; nothing when there
-    /// is nothing left for it to wait for.
+    /// The next that is due for a thread of a partition, which serves another one afterwards if need be; nothing when
+    /// there is nothing left for it to wait for.
     pub fn next(&self, partition: &mut PartitionId) -> Option<(Ino, QueuedFlush)> {
         let mut state = self.state.lock();
         loop {

@@ -1,5 +1,5 @@
-//! Half-open connections: a client has connected anew and asked again, while the node still has the former connection, and
-//! on it the original of the request.
+//! Half-open connections: a client has connected anew and asked again, while the node still has the former connection,
+//! and on it the original of the request.
 
 use std::io::IoSlice;
 use std::sync::Arc;

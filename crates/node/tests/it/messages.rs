@@ -1,4 +1,5 @@
-//! What calls cost in messages, counted by the nodes, is what docs/performance/messages.md says: whatever the number of nodes.
+//! What calls cost in messages, counted by the nodes, is what docs/performance/messages.md says: whatever the number of
+//! nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 

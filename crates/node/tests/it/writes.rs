@@ -195,8 +195,8 @@ fn a_write_that_finds_room_at_the_second_try_cuts_nothing() {
     assert_eq!((0..2).map(|node| formation.served(node, Op::CutTail)).sum::<u64>(), 0);
 }
 
-/// A client whose request number `nth` of this kind finds no space. Before the client sends anything again another client
-/// fills `replaced` stripes, from the first, with threes.
+/// A client whose request number `nth` of this kind finds no space. Before the client sends anything again another
+/// client fills `replaced` stripes, from the first, with threes.
 fn overtaken_by(formation: &Formation, ino: Ino, (kind, nth): (Op, u32), replaced: usize) -> Client {
     let other = Arc::new(formation.client_as(0, 50));
     other.open(&op(&other), ino, 0).unwrap();

@@ -28,8 +28,8 @@ fn make(pools: &mut Pools, name: &str) -> Result<i64, String> {
     made.map(|pool| pool.id).map_err(|error| error.to_string())
 }
 
-/// S436: what was acknowledged is there when a server was killed; what was not can be asked for again, and is done once.
-/// The same command goes on with the server that comes back.
+/// S436: what was acknowledged is there when a server was killed; what was not can be asked for again, and is done
+/// once. The same command goes on with the server that comes back.
 #[test]
 fn a_killed_server_keeps_what_it_acknowledged() {
     let Some(mut server) = Server::start() else { return };

@@ -43,8 +43,8 @@ pub struct LeaseHolder {
     pub items: HashMap<u64, Instant>,
     /// Number of items that it is asked to forget, and has not answered for. Meanwhile it gets no more leases.
     pub asked: u32,
-    /// Until when it gets no more leases. Without any its lease breaks, and with that it forgets by itself whatever it knows
-    /// of directories as wholes.
+    /// Until when it gets no more leases. Without any its lease breaks, and with that it forgets by itself whatever it
+    /// knows of directories as wholes.
     pub barred: Instant,
 }
 

@@ -152,8 +152,8 @@ pub fn rss_kib(pid: u64) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// Writes a program that can be run at once. Another process writes it: what any process has open for writing, also one that
-/// another test forked meanwhile, cannot be run (ETXTBSY).
+/// Writes a program that can be run at once. Another process writes it: what any process has open for writing, also one
+/// that another test forked meanwhile, cannot be run (ETXTBSY).
 pub fn write_program(path: &Path, script: &str) {
     let write = ["-c", r#"printf %s "$1" > "$2" && chmod 755 "$2""#, "sh", script];
     assert!(Command::new("sh").args(write).arg(path).status().unwrap().success());
@@ -289,8 +289,8 @@ impl Place {
         self.environment.push((name.to_owned(), value.to_owned()));
     }
 
-    /// Commands, and what they start, are in this control group from now on. (This process must never be: what other tests
-    /// start meanwhile would be born there.)
+    /// Commands, and what they start, are in this control group from now on. (This process must never be: what other
+    /// tests start meanwhile would be born there.)
     pub fn set_control_group(&mut self, dir: &Path) {
         self.control_group = Some(dir.to_owned());
     }
@@ -469,8 +469,9 @@ impl Camp {
         self.status()["state"].as_str().unwrap().into()
     }
 
-    /// Waits until nothing is open: a close reaches the home after `close` has returned, may move the times of a file, and a
-    /// file without a name keeps its space until then. The HTTP server closes what it was asked for after a moment.
+    /// Waits until nothing is open: a close reaches the home after `close` has returned, may move the times of a file,
+    /// and a file without a name keeps its space until then. The HTTP server closes what it was asked for after a
+    /// moment.
     pub fn wait_until_closed(&self) {
         wait_until("all is closed", || self.status()["totals"]["open_files"] == 0);
     }

@@ -1,5 +1,5 @@
-//! Formations of which every process was killed: they are listed, never removed by accident, and recovered with all that
-//! was acknowledged.
+//! Formations of which every process was killed: they are listed, never removed by accident, and recovered with all
+//! that was acknowledged.
 
 mod dead;
 mod kept;
