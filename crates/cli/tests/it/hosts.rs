@@ -85,6 +85,13 @@ impl Hosts {
         keeper
     }
 
+    /// Kills the keeper once it has a standby, and waits until that is the keeper.
+    pub fn kill_keeper(&self, keeper: u64) {
+        wait_for_standby_of(keeper);
+        signal(keeper, Signal::KILL);
+        wait_until("another one is the keeper", || self.keeper() != keeper && is_alive(self.keeper()));
+    }
+
     pub fn keeper(&self) -> u64 {
         let state = self.place.path().join(format!("bivouac/{}+hosts/state.json", self.name));
         let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();

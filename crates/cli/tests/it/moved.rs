@@ -12,13 +12,14 @@ use crate::harness::{
     Said, is_alive, kill_with_standby, signal, try_to_signal, wait_for_standby_of, wait_until, wait_within,
 };
 use crate::hosts::Hosts;
+use bivouac_client::Client;
 use bivouac_launch::{CODE_KEEP, StateDir};
 use bivouac_monitor::status::{StatusReport, look, look_here};
 use bivouac_net::{
     Address, Auth, DaemonId, Identity, LaneKind, Secret, SocketOptions, SocketTransport, call,
 };
 use bivouac_store::{MirrorRole, read_mirror_note, replica_dir_name};
-use bivouac_types::{ClientId, NodeId, OpId, PartitionId};
+use bivouac_types::{ClientId, Ino, NodeId, OpId, PartitionId};
 use bivouac_wire::{FormationMap, Frame, StatFsRequest, op};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -39,6 +40,13 @@ pub fn protected_by(hosts: &str, dead_after: &str) -> Hosts {
     assert_eq!(said.code, 0, "{said:?}");
     wait_within(MOVE_MAX, "all replicas are in sync", || in_sync(&formation, "a"));
     formation
+}
+
+/// Asserts that a file of eight blocks has what was written before, and takes what is written now.
+pub fn check_goes_on(client: &Client, file: Ino) {
+    assert_eq!(read(client, file, 0, 8 * BLOCK), [1; 8 * BLOCK]);
+    write(client, file, 0, &[2; 8 * BLOCK]);
+    assert_eq!(read(client, file, 0, 8 * BLOCK), [2; 8 * BLOCK]);
 }
 
 /// Returns whether every node has a replica with all that it has, by the map of a host that lives.
@@ -350,14 +358,10 @@ fn a_keeper_that_is_killed_in_the_middle_of_a_move_is_followed_by_its_standby() 
     lose(&formation, "b");
     let dir = StateDir::at(formation.place.path().join(format!("bivouac/{}+hosts", formation.name)));
     wait_within(MOVE_MAX, "it is decided", || !dir.read().unwrap().unwrap().moves.is_empty());
-    wait_for_standby_of(keeper);
-    signal(keeper, Signal::KILL);
-    wait_until("another one is the keeper", || formation.keeper() != keeper && is_alive(formation.keeper()));
+    formation.kill_keeper(keeper);
     try_to_signal(daemon, Signal::CONT);
     wait_for_move(&formation, 1, to);
-    assert_eq!(read(&client, file, 0, 8 * BLOCK), [1; 8 * BLOCK]);
-    write(&client, file, 0, &[2; 8 * BLOCK]);
-    assert_eq!(read(&client, file, 0, 8 * BLOCK), [2; 8 * BLOCK]);
+    check_goes_on(&client, file);
     drop(client);
     take_down(&formation, &["b"]);
 }

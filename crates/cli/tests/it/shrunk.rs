@@ -7,8 +7,8 @@ use crate::harness::library::{create, far_library, read, write};
 use crate::harness::{Said, can_mount, is_alive, said, signal, wait_for_standby_of, wait_until, wait_within};
 use crate::hosts::Hosts;
 use crate::moved::{
-    BLOCK, Load, MOVE_MAX, at, backup_host, first_keeper, in_sync, is_moved, keepers_host, lose, lost, map,
-    part, processes, protected_by, take_down,
+    BLOCK, Load, MOVE_MAX, at, backup_host, check_goes_on, first_keeper, in_sync, is_moved, keepers_host,
+    lose, lost, map, part, processes, protected_by, take_down,
 };
 use bivouac_launch::{FormationState, HostLife, StateDir};
 use bivouac_net::{
@@ -135,9 +135,7 @@ fn a_keeper_that_is_killed_while_a_host_leaves_is_followed_by_its_standby() {
     write(&client, file, 0, &[1; 8 * BLOCK]);
     let keeper = formation.keeper_with_standby();
     let (command, stopped) = begin_to_leave(&formation);
-    wait_for_standby_of(keeper);
-    signal(keeper, Signal::KILL);
-    wait_until("another one is the keeper", || formation.keeper() != keeper && is_alive(formation.keeper()));
+    formation.kill_keeper(keeper);
     signal(stopped, Signal::CONT);
     let said = wait_for(command).succeeds();
     let last: Value = serde_json::from_str(said.out.lines().last().unwrap()).unwrap();
@@ -145,9 +143,7 @@ fn a_keeper_that_is_killed_while_a_host_leaves_is_followed_by_its_standby() {
         (&last["event"], &last["host"], &last["state"]),
         (&"ended".into(), &"b".into(), &"left".into())
     );
-    assert_eq!(read(&client, file, 0, 8 * BLOCK), [1; 8 * BLOCK]);
-    write(&client, file, 0, &[2; 8 * BLOCK]);
-    assert_eq!(read(&client, file, 0, 8 * BLOCK), [2; 8 * BLOCK]);
+    check_goes_on(&client, file);
     drop(client);
     take_down(&formation, &["b"]);
 }
