@@ -224,7 +224,7 @@ pub fn text(bytes: &[u8]) {
     if let Ok(name) = text.parse::<bivouac_launch::FormationName>() {
         assert_eq!(name.as_str(), text);
     }
-    if let Ok(tolerance) = text.parse::<bivouac_launch::Tolerance>() {
+    if let Ok(tolerance) = text.parse::<bivouac_launch::RestartLimit>() {
         assert_eq!(tolerance.to_string().parse(), Ok(tolerance));
     }
 }

@@ -4,7 +4,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use bivouac_client::{Attr, NewInode, Place, SetAttr};
+use bivouac_client::{Attr, NewInode, ParentAndName, SetAttr};
 use bivouac_types::{Errno, FsError, FsResult, Timestamp, mode};
 
 use crate::connection::Formation;
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn bivouac_truncate(
 }
 
 /// Returns the place of a name that is to be made, removed or moved: not the root, not what `..` leads to.
-fn named(formation: &Formation, path: &[u8]) -> FsResult<Place> {
+fn named(formation: &Formation, path: &[u8]) -> FsResult<ParentAndName> {
     let ends_in_dots = path.split(|byte| *byte == b'/').rfind(|name| !name.is_empty());
     if matches!(ends_in_dots, Some(b"." | b"..")) {
         return Err(FsError::with(Errno::EINVAL, "the path ends in dots"));

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bivouac_extract::{LocalMachine, slurm_network};
 use bivouac_hosts::{
-    HostArg, HostsWishes, Meeting, attend, hosts_of_job, parse_hosts, read_hostfile, start_hosts, which_host,
+    HostArg, HostsWishes, Rendezvous, attend, hosts_of_job, parse_hosts, read_hostfile, start_hosts,
+    which_host,
 };
 use bivouac_launch::{
     Domains, Environment, FormationName, FormationState, HostLife, LaunchError, Launcher, ProcessId, Signals,
@@ -188,9 +189,9 @@ fn meeting(
     args: &FormationArgs,
     name: &FormationName,
     hosts: &[HostArg],
-) -> Result<Option<Meeting>, Failure> {
+) -> Result<Option<Rendezvous>, Failure> {
     let given = args.hosts.meet.clone().zip(args.hosts.meet_secret.as_deref());
-    Ok(given.map(|(place, secret)| Meeting::new(place, secret, name.as_str(), hosts)).transpose()?)
+    Ok(given.map(|(place, secret)| Rendezvous::new(place, secret, name.as_str(), hosts)).transpose()?)
 }
 
 /// Returns this host's view of a formation that the first host has gathered.

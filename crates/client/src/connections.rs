@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bivouac_net::{Address, Started, Transport};
+use bivouac_net::{Address, StartedCall, Transport};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId};
 use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation, op};
 use parking_lot::Mutex;
@@ -211,7 +211,7 @@ impl Connections {
         node: NodeId,
         request: &O::Request<'_>,
         payload: &'a [IoSlice<'a>],
-    ) -> FsResult<Started<'a, O>> {
+    ) -> FsResult<StartedCall<'a, O>> {
         Ok(bivouac_net::start::<O>(self.transport(node)?, self.question(), request, payload))
     }
 
@@ -221,7 +221,7 @@ impl Connections {
         node: NodeId,
         request: &O::Request<'_>,
         payload: &'a [IoSlice<'a>],
-    ) -> FsResult<Started<'a, O>> {
+    ) -> FsResult<StartedCall<'a, O>> {
         Ok(bivouac_net::begin::<O>(self.transport(node)?, self.question(), request, payload))
     }
 

@@ -42,7 +42,7 @@ pub use bivouac_wire::{
 pub use bivouac_wire::{FileLock, LOCK_END_MAX, LockKind, LockMode, LockWait};
 pub use client::join::forked;
 pub use client::member::{Change, Member};
-pub use client::paths::Place;
+pub use client::paths::ParentAndName;
 pub use client::{Client, LocalNode, NewInode, NodePlaces, Opened};
 pub use content::Content;
 pub use content::copy::CopyJob;

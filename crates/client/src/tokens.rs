@@ -1,4 +1,4 @@
-//! Range tokens: what makes calls on files under the strict contract atomic. [`Holder`] is the machine; here are its
+//! Range tokens: what makes calls on files under the strict contract atomic. [`KeptTokens`] is the machine; here are its
 //! lock, its messages and who waits.
 //!
 //! A call on an open file that is not strict passes through without a message or a wait. All is decided by what the
@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bivouac_net::{NetError, Request, Transport};
-use bivouac_tokens::{CallId, GiveBack, Grant, Holder, Poll, TokenRequest};
+use bivouac_tokens::{CallId, GiveBack, Grant, KeptTokens, Poll, TokenRequest};
 use bivouac_types::{ByteRange, ClientId, Contract, Errno, FsError, FsResult, Ino, NodeId, OpId, TokenMode};
 use bivouac_wire::{
     CancelTokensRequest, Decode, Encode, FileToken, FormationMap, Frame, InoOnly, Op, RecallTokensRequest,
@@ -121,7 +121,7 @@ impl Drop for Locked<'_> {
 
 #[derive(Debug)]
 struct TokenState {
-    holder: Holder,
+    holder: KeptTokens,
     homes: HashMap<NodeId, Home>,
     /// Files of which a call failed without their home's knowing, and their epochs then.
     untold: HashMap<Ino, u32>,
@@ -647,7 +647,7 @@ impl TokenTable {
     pub fn new(keeps: bool, is_first: bool) -> TokenTable {
         // Numbers of calls must differ from those of an earlier process of this client.
         let calls = getrandom::u64().unwrap_or_default() >> 1;
-        let holder = Holder::new(keeps, calls);
+        let holder = KeptTokens::new(keeps, calls);
         let state = TokenState { holder, homes: HashMap::new(), untold: HashMap::new() };
         let is_known = AtomicBool::new(is_first);
         let (state, changed, drop_copies) = (Mutex::new(state), Condvar::new(), OnceLock::new());

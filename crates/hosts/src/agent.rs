@@ -21,10 +21,11 @@ use bivouac_launch::start::{
     write_first,
 };
 use bivouac_launch::{
-    AdoptedNode, Adoption, Claim, Environment, FormationState, Kind, LaunchError, LaunchResult, LogFormat,
-    PartBegins, PartState, ProcessId, Protection, RELEASE, Remains, Report as SupervisorReport, Signals,
-    StateDir, VolumeArg, Wishes, complete_replicas, leave, make_mount_point, mounts_in_use, packets, plan,
-    raise_descriptor_limit, remove_around, remove_leftovers, take_down, unix_ms, unmount_part,
+    AdoptedNode, Adoption, Claim, Environment, FormationRequest, FormationState, Kind, LaunchError,
+    LaunchResult, LeftoverCounts, LogFormat, PartBegins, PartState, ProcessId, Protection, RELEASE,
+    Report as SupervisorReport, Signals, StateDir, VolumeArg, complete_replicas, leave, make_mount_point,
+    mounts_in_use, packets, plan, raise_descriptor_limit, remove_around, remove_leftovers, take_down,
+    unix_ms, unmount_part,
 };
 use bivouac_net::{Address, Auth, Identity, LaneKind, Link, Message, Secret};
 use bivouac_types::ClientId;
@@ -818,7 +819,7 @@ impl<'a> Part<'a> {
         });
         let (left, trouble) = match &down {
             Ok(remains) => (*remains, None),
-            Err(error) => (Remains::default(), Some(error.to_string())),
+            Err(error) => (LeftoverCounts::default(), Some(error.to_string())),
         };
         let counts = [left.processes, left.mounts, left.files, left.sockets];
         let left = counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
@@ -835,13 +836,13 @@ impl<'a> Part<'a> {
         }
     }
 
-    fn take_down(&mut self) -> LaunchResult<Remains> {
+    fn take_down(&mut self) -> LaunchResult<LeftoverCounts> {
         if self.leaves_volumes {
             if !self.has_begun {
                 drop(self.report.take());
                 self.supervisor.take().into_iter().for_each(OwnChild::wait);
             }
-            return leave(self.here, &self.dir, &mut say).map(|()| Remains::default());
+            return leave(self.here, &self.dir, &mut say).map(|()| LeftoverCounts::default());
         }
         match self.dir.read()? {
             Some(state) if state.map.is_empty() => {
@@ -850,7 +851,7 @@ impl<'a> Part<'a> {
                 self.supervisor.take().into_iter().for_each(OwnChild::wait);
                 // It has removed everything, unless it was killed.
                 let left = self.dir.read()?.map(|_| remove_leftovers(self.here, &self.dir, &state, &mut say));
-                left.unwrap_or(Ok(())).map(|()| Remains::default())
+                left.unwrap_or(Ok(())).map(|()| LeftoverCounts::default())
             }
             _ => take_down(self.here, &self.dir, true, &mut say),
         }
@@ -928,12 +929,12 @@ fn named_twice(here: &Environment, ticket: &Ticket, error: LaunchError) -> Launc
     )
 }
 
-fn wishes(here: &Environment, ticket: &Ticket) -> Wishes {
+fn wishes(here: &Environment, ticket: &Ticket) -> FormationRequest {
     let called = ticket.host.as_deref().or(here.batch.slurm_node.as_deref());
     let names: Vec<&str> = called.into_iter().chain([here.host.as_str()]).collect();
     let volume =
         |(dir, capacity): &(PathBuf, Option<u64>)| VolumeArg { dir: dir.clone(), capacity: *capacity };
-    Wishes {
+    FormationRequest {
         name: ticket.name.clone(),
         nodes: ticket.nodes_for(&names),
         volumes: ticket.volumes.iter().map(volume).collect(),

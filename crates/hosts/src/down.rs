@@ -7,7 +7,7 @@ use bivouac_launch::control::{Answer, Request, ask, ask_for};
 use bivouac_launch::polling::wait_readable;
 use bivouac_launch::recovery_notes::forget_whole;
 use bivouac_launch::{
-    Environment, FormationState, Kind, LaunchError, LaunchResult, Remains, StateDir, refuse_kept,
+    Environment, FormationState, Kind, LaunchError, LaunchResult, LeftoverCounts, StateDir, refuse_kept,
     remove_leftovers, settled,
 };
 
@@ -20,7 +20,7 @@ const END_MS_MAX: u64 = 10_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOnHosts {
     /// The sum of what hosts say, if any of them says it.
-    pub remains: Option<Remains>,
+    pub remains: Option<LeftoverCounts>,
     /// Hosts that could not say so, and why.
     pub notes: Vec<String>,
 }
@@ -29,7 +29,7 @@ impl LeftOnHosts {
     /// Returns whether there is nothing, and all say so.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
-        self.remains.as_ref().is_some_and(Remains::is_nothing) && self.notes.is_empty()
+        self.remains.as_ref().is_some_and(LeftoverCounts::is_nothing) && self.notes.is_empty()
     }
 }
 
@@ -79,7 +79,7 @@ pub fn take_down_hosts(
                     dir.remove()?;
                 }
             }
-            Ok(LeftOnHosts { remains: Some(Remains { processes, mounts, files, sockets }), notes })
+            Ok(LeftOnHosts { remains: Some(LeftoverCounts { processes, mounts, files, sockets }), notes })
         }
         _ => Err(LaunchError::new(
             Kind::Refused,
@@ -109,7 +109,7 @@ fn without_keeper(
         state.name
     );
     let notes: Vec<String> = hosts.map(|host| format!("host {}: {note}", host.name)).collect();
-    let remains = notes.is_empty().then(Remains::default);
+    let remains = notes.is_empty().then(LeftoverCounts::default);
     Ok(LeftOnHosts { remains, notes })
 }
 

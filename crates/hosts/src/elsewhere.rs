@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use bivouac_launch::polling::wait_readable;
 use bivouac_launch::{
-    FormationState, Kind, LaunchError, LaunchResult, Remains, StateDir, hex::formation_from_hex, refuse_kept,
+    FormationState, Kind, LaunchError, LaunchResult, LeftoverCounts, StateDir, hex::formation_from_hex,
+    refuse_kept,
 };
 use bivouac_net::{Address, Auth, Identity, LaneKind, Link, Message, Secret};
 use bivouac_types::ClientId;
@@ -47,13 +48,13 @@ pub(crate) fn take_down_elsewhere(
     dir: &StateDir,
     part: &FormationState,
     is_void: bool,
-) -> LaunchResult<(Remains, Vec<String>)> {
+) -> LaunchResult<(LeftoverCounts, Vec<String>)> {
     let (state, address) = ask_keepers(dir, part).ok_or_else(|| no_keeper(part))?;
     refuse_kept(&state, is_void)?;
     match ask_at(dir, part, &address, Question::Down, DOWN_MS_MAX)?.0 {
         Reply::Down { left, notes } => {
             let [processes, mounts, files, sockets] = left.map(|count| count as usize);
-            Ok((Remains { processes, mounts, files, sockets }, notes))
+            Ok((LeftoverCounts { processes, mounts, files, sockets }, notes))
         }
         Reply::Refused { text } => Err(LaunchError::said(Kind::Refused, text)),
         Reply::State | Reply::Done => Err(no_keeper(part)),

@@ -42,7 +42,7 @@ pub use inquiry::{AnswerStream, Answers, HostAnswer, Inquiry, answer_lines, ask_
 pub use keeper::keep;
 pub use launcher::hosts_of_job;
 pub use list::{HOSTS_MAX, HostArg, hosts_of, parse_hosts, read_hostfile, read_nodefile};
-pub use meeting::{Meeting, MeetingPlace, which_host};
+pub use meeting::{Rendezvous, RendezvousAddress, which_host};
 pub use network::local_addresses;
 pub use own_part::attend;
 pub use reachable::has_program;

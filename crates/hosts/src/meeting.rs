@@ -22,7 +22,7 @@ const SECRET_LEN_MAX: u64 = 1 << 16;
 
 /// The place where hosts meet: a port of the first of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MeetingPlace {
+pub struct RendezvousAddress {
     /// Name by which others reach the first host, if not that in the list of hosts.
     pub host: Option<String>,
     /// The port.
@@ -31,19 +31,19 @@ pub struct MeetingPlace {
 
 /// A meeting: the place, and what proves that somebody is of it.
 #[derive(Clone, Debug)]
-pub struct Meeting {
+pub struct Rendezvous {
     /// Its place.
-    pub place: MeetingPlace,
+    pub place: RendezvousAddress,
     /// The formation's id.
     pub(crate) formation: [u8; 16],
     /// The one-time secret of its ticket.
     pub(crate) secret: [u8; 32],
 }
 
-impl FromStr for MeetingPlace {
+impl FromStr for RendezvousAddress {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<MeetingPlace, String> {
+    fn from_str(text: &str) -> Result<RendezvousAddress, String> {
         let (host, port) = match text.rsplit_once(':') {
             Some(("", _)) => return Err(format!("'{text}' names no host; write PORT or HOST:PORT")),
             Some((host, port)) => (Some(host.to_owned()), port),
@@ -51,16 +51,21 @@ impl FromStr for MeetingPlace {
         };
         let port = port.parse().ok().filter(|port| *port != 0);
         let port = port.ok_or_else(|| format!("'{text}' has no port; write PORT or HOST:PORT"))?;
-        Ok(MeetingPlace { host, port })
+        Ok(RendezvousAddress { host, port })
     }
 }
 
-impl Meeting {
+impl Rendezvous {
     /// Creates the meeting of these hosts for a formation of this name, by the secret in a file.
     ///
     /// # Errors
     /// That the file cannot be read, can be read by others, or is too short to be a secret.
-    pub fn new(place: MeetingPlace, secret: &Path, name: &str, hosts: &[HostArg]) -> LaunchResult<Meeting> {
+    pub fn new(
+        place: RendezvousAddress,
+        secret: &Path,
+        name: &str,
+        hosts: &[HostArg],
+    ) -> LaunchResult<Rendezvous> {
         let refused = |e| LaunchError::path(secret, "read the secret of the meeting", e);
         let file = std::fs::File::open(secret).map_err(refused)?;
         refuse_shown(secret, &file.metadata().map_err(refused)?)?;
@@ -75,7 +80,7 @@ impl Meeting {
         let what = format!("{name}\n{}\n{}", place.port, names.join(","));
         let formation = derive(&shared, "formation", &what);
         let formation = formation.first_chunk().copied().unwrap_or_default();
-        Ok(Meeting { place, formation, secret: derive(&shared, "ticket", &what) })
+        Ok(Rendezvous { place, formation, secret: derive(&shared, "ticket", &what) })
     }
 }
 
@@ -145,19 +150,19 @@ mod tests {
         names.iter().enumerate().map(host).collect()
     }
 
-    fn place(text: &str) -> MeetingPlace {
+    fn place(text: &str) -> RendezvousAddress {
         text.parse().unwrap()
     }
 
     #[test]
     fn a_place_is_a_port_or_a_host_with_one() {
-        assert_eq!(place("7000"), MeetingPlace { host: None, port: 7000 });
-        assert_eq!(place("n1-ib:7000"), MeetingPlace { host: Some("n1-ib".into()), port: 7000 });
+        assert_eq!(place("7000"), RendezvousAddress { host: None, port: 7000 });
+        assert_eq!(place("n1-ib:7000"), RendezvousAddress { host: Some("n1-ib".into()), port: 7000 });
         assert_eq!(place("[fe80::1]:7000").host.as_deref(), Some("[fe80::1]"));
         for (text, says) in
             [("", "no port"), ("n1", "no port"), ("0", "no port"), (":1", "no host"), ("70000", "no port")]
         {
-            assert!(text.parse::<MeetingPlace>().unwrap_err().contains(says), "{text}");
+            assert!(text.parse::<RendezvousAddress>().unwrap_err().contains(says), "{text}");
         }
     }
 
@@ -168,7 +173,7 @@ mod tests {
         let meeting = |secret: &str, name: &str, names: &[&str]| {
             std::fs::write(&file, secret).unwrap();
             set_mode(&file, 0o600);
-            Meeting::new(place("7"), &file, name, &hosts(names))
+            Rendezvous::new(place("7"), &file, name, &hosts(names))
                 .map(|meeting| (meeting.formation, meeting.secret))
         };
         let one = meeting("0123456789abcdef", "job-1", &["n1", "n2"]).unwrap();
@@ -191,7 +196,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("secret");
         std::fs::write(&file, "0123456789abcdef").unwrap();
-        let meeting = || Meeting::new(place("7"), &file, "x", &hosts(&["n1"]));
+        let meeting = || Rendezvous::new(place("7"), &file, "x", &hosts(&["n1"]));
         for mode in [0o644, 0o640, 0o604, 0o620, 0o602, 0o666] {
             set_mode(&file, mode);
             let refusal = meeting().unwrap_err();

@@ -11,15 +11,16 @@ use bivouac_launch::start::{
     Attempt, GIVE_UP_MS, claim_whole, end_supervisor, start_supervisor, vanished, wait_ready,
 };
 use bivouac_launch::{
-    Claim, Domains, Environment, FormationState, HostLife, HostState, Kind, LaunchError, LaunchResult,
-    Launcher, Network, Phases, RELEASE, Reach, Signals, Started, StateDir, Wishes, packets, random_bytes,
+    Claim, Domains, Environment, FormationRequest, FormationState, HostAccess, HostLife, HostState, Kind,
+    LaunchError, LaunchResult, Launcher, Network, Phases, RELEASE, ReadyFormation, Signals, StateDir,
+    packets, random_bytes,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::election_times::check_times;
 use crate::launcher::{MpiFamily, needs_input};
 use crate::list::HostArg;
-use crate::meeting::{Meeting, which_host};
+use crate::meeting::{Rendezvous, which_host};
 use crate::network::addresses;
 use crate::ticket::{TICKET_LEN_MAX, Ticket};
 
@@ -27,7 +28,7 @@ use crate::ticket::{TICKET_LEN_MAX, Ticket};
 #[derive(Clone, Debug)]
 pub struct HostsWishes {
     /// The part that all formations have; its number of nodes is not used.
-    pub wishes: Wishes,
+    pub wishes: FormationRequest,
     /// The hosts.
     pub hosts: Vec<HostArg>,
     /// The launcher that starts processes there.
@@ -51,7 +52,7 @@ pub struct HostsWishes {
     /// True if it ends with the process that starts it.
     pub tied: bool,
     /// Meeting place of the hosts, if they come by themselves; the launcher is then [`Launcher::Meet`].
-    pub meeting: Option<Meeting>,
+    pub meeting: Option<Rendezvous>,
     /// Former state, if it is to be recovered: the hosts start their parts again, on the volumes that they have.
     pub past: Option<FormationState>,
     /// True if volumes that are older than the others are taken as they are then.
@@ -90,7 +91,7 @@ pub fn start_hosts(
     wishes: &HostsWishes,
     bound: Duration,
     signals: &Signals,
-) -> LaunchResult<Started> {
+) -> LaunchResult<ReadyFormation> {
     let mut phases = Phases::begin();
     check(wishes)?;
     // Before anything is started that would fail for it.
@@ -123,7 +124,13 @@ pub fn start_hosts(
     phases.insert(steps);
     let state = claim.dir.read()?.ok_or_else(|| vanished(name))?;
     attempt.succeeded(&state);
-    Ok(Started { name: name.clone(), dir: claim.dir, state, phases, tie: wishes.tied.then_some(report) })
+    Ok(ReadyFormation {
+        name: name.clone(),
+        dir: claim.dir,
+        state,
+        phases,
+        tie: wishes.tied.then_some(report),
+    })
 }
 
 /// Removes what a start that failed has made, and puts back the state of the one that was killed before.
@@ -214,13 +221,13 @@ fn check(wishes: &HostsWishes) -> LaunchResult<()> {
     if wishes.send.is_some() {
         needs_input(&wishes.launcher)?;
     }
-    Wishes { nodes: 1, width: 0, ..wishes.wishes.clone() }.check()
+    FormationRequest { nodes: 1, width: 0, ..wishes.wishes.clone() }.check()
 }
 
 fn first_state(
     here: &Environment,
     wishes: &HostsWishes,
-    reach: &Reach,
+    reach: &HostAccess,
     formation: &[u8; 16],
 ) -> FormationState {
     let host = |host: &HostArg| HostState {
@@ -252,13 +259,13 @@ fn first_state(
 fn keepers_plan(
     here: &Environment,
     wishes: &HostsWishes,
-    reach: Reach,
+    reach: HostAccess,
     formation: &[u8; 16],
     bound: Duration,
 ) -> LaunchResult<Plan> {
     let secret = wishes.meeting.as_ref().map_or_else(random_bytes, |meeting| Ok(meeting.secret))?;
     let program = reach.program.clone();
-    let reach = Reach { domains: reach.domains.filter(is_short), ..reach };
+    let reach = HostAccess { domains: reach.domains.filter(is_short), ..reach };
     let ticket = Ticket { reach: Some(reach), ..first_ticket(wishes, formation, &secret, bound) };
     Ok(Plan {
         ticket,
@@ -323,8 +330,8 @@ fn is_short(domains: &Domains) -> bool {
     domains.of.iter().map(|(host, switch)| host.len() + switch.len() + 8).sum::<usize>() < TICKET_LEN_MAX / 4
 }
 
-fn reach(here: &Environment, wishes: &HostsWishes) -> LaunchResult<Reach> {
-    Ok(Reach {
+fn reach(here: &Environment, wishes: &HostsWishes) -> LaunchResult<HostAccess> {
+    Ok(HostAccess {
         launcher: wishes.launcher.clone(),
         program: program(here, wishes)?,
         send: wishes.send.clone(),

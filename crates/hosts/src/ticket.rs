@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use bivouac_launch::hex::{formation_from_hex, from_hex};
 use bivouac_launch::{
-    FormationName, HttpWish, Kind, LaunchError, LaunchResult, LogFormat, RELEASE, Reach, Tolerance,
+    FormationName, HostAccess, HttpWish, Kind, LaunchError, LaunchResult, LogFormat, RELEASE, RestartLimit,
 };
 use bivouac_types::{Checksum, FormationId, SpreadAt};
 use rustix::io::retry_on_intr;
@@ -86,14 +86,14 @@ pub(crate) struct Ticket {
     #[serde(default)]
     pub link_listen: Option<SocketAddr>,
     /// Deaths after which a daemon is started no more.
-    pub tolerance: Tolerance,
+    pub tolerance: RestartLimit,
     /// Silence after which a host takes its part down, in milliseconds.
     pub silence_ms: u64,
     /// Time it may take to be let in, in milliseconds.
     pub start_ms: u64,
     /// Way in which all hosts are reached.
     #[serde(default)]
-    pub reach: Option<Reach>,
+    pub reach: Option<HostAccess>,
     /// True if the parts of a formation that was killed are to be started again, on the volumes that they have.
     #[serde(default)]
     pub recovers: bool,
@@ -210,7 +210,7 @@ pub(crate) mod tests {
                 domain: None,
             }),
             link_listen: Some("127.0.0.1:7000".parse().unwrap()),
-            tolerance: Tolerance::default(),
+            tolerance: RestartLimit::default(),
             silence_ms: 60_000,
             start_ms: 60_000,
             reach: None,

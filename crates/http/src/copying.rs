@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bivouac_client::{Attr, NewInode, Place};
+use bivouac_client::{Attr, NewInode, ParentAndName};
 use bivouac_types::{Errno, FsResult, Ino, mode};
 
 use crate::cancellation::Cancellation;
@@ -62,7 +62,7 @@ impl Tree {
         if let Some(found) = found {
             self.may_remove(&found)?;
         }
-        let aside = Place { name: hidden()?, ..place.clone() };
+        let aside = ParentAndName { name: hidden()?, ..place.clone() };
         let made = self.copy_to(from, &aside, copying);
         let landed =
             made.and_then(copying.may_land).and_then(|()| self.put_in_place(&aside, &place, replace));
@@ -73,7 +73,12 @@ impl Tree {
     }
 
     /// Copies to a free name, and returns what was copied.
-    fn copy_to(self: &Arc<Tree>, from: &Attr, to: &Place, copying: &CopyRequest<'_>) -> FsResult<TreeState> {
+    fn copy_to(
+        self: &Arc<Tree>,
+        from: &Attr,
+        to: &ParentAndName,
+        copying: &CopyRequest<'_>,
+    ) -> FsResult<TreeState> {
         let cancellation = copying.cancellation;
         let mut state = TreeState::of(from);
         let made = self.copy_one(from, to, cancellation)?;
@@ -87,7 +92,7 @@ impl Tree {
                 if copying.remember {
                     state.see(dir.ino, &entry.name, &attr);
                 }
-                let place = Place { parent: into, name: entry.name, is_dir: false };
+                let place = ParentAndName { parent: into, name: entry.name, is_dir: false };
                 left.extend(self.copy_one(&attr, &place, cancellation)?.map(|made| (attr, made)));
                 Ok(())
             })?;
@@ -99,7 +104,7 @@ impl Tree {
     fn copy_one(
         self: &Arc<Tree>,
         from: &Attr,
-        to: &Place,
+        to: &ParentAndName,
         cancellation: &Cancellation,
     ) -> FsResult<Option<Ino>> {
         cancellation.check_cancelled()?;
@@ -126,7 +131,12 @@ impl Tree {
     }
 
     /// Returns a file's copy, without a name.
-    fn copied(self: &Arc<Tree>, from: &Attr, to: Place, cancellation: &Cancellation) -> FsResult<Upload> {
+    fn copied(
+        self: &Arc<Tree>,
+        from: &Attr,
+        to: ParentAndName,
+        cancellation: &Cancellation,
+    ) -> FsResult<Upload> {
         let file = self.open_file(from)?;
         let mut upload = self.upload_at(to, from.mode & 0o777)?;
         let mut at = 0;

@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use bivouac_client::Place;
+use bivouac_client::ParentAndName;
 use bivouac_types::Ino;
 use parking_lot::{Mutex, MutexGuard};
 
@@ -20,12 +20,16 @@ impl Default for NameLocks {
 
 impl NameLocks {
     /// Returns the lock of a name.
-    pub fn of(&self, place: &Place) -> &Mutex<()> {
+    pub fn of(&self, place: &ParentAndName) -> &Mutex<()> {
         self.at(number(place))
     }
 
     /// Holds the locks of two names; of whichever two, in one order.
-    pub fn of_both(&self, one: &Place, other: &Place) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
+    pub fn of_both(
+        &self,
+        one: &ParentAndName,
+        other: &ParentAndName,
+    ) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
         let index = |place| number(place) % self.0.len() as u64;
         let (one, other) = (index(one), index(other));
         // The lower number first: two requests with the same two names would wait for each other otherwise.
@@ -44,7 +48,7 @@ impl NameLocks {
     }
 }
 
-fn number(place: &Place) -> u64 {
+fn number(place: &ParentAndName) -> u64 {
     let mut hasher = DefaultHasher::new();
     (place.parent, &place.name).hash(&mut hasher);
     hasher.finish()

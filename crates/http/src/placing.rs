@@ -1,6 +1,6 @@
 //! Atomic replacement of names; the replaced object is removed afterwards.
 
-use bivouac_client::{Attr, Place};
+use bivouac_client::{Attr, ParentAndName};
 use bivouac_types::{Errno, FsError, FsResult, Ino};
 
 use crate::tree::{NAMES_TRIED, NOREPLACE, Tree, hidden};
@@ -28,7 +28,12 @@ impl Tree {
     /// # Errors
     /// `EEXIST`; `EXDEV` between partitions; `EINVAL` for two paths of one place; `EACCES` if what is to be replaced
     /// could not be removed; what the formation says. Nothing has changed then.
-    pub fn put_in_place(&self, from: &Place, to: &Place, replace: bool) -> FsResult<PlacementOutcome> {
+    pub fn put_in_place(
+        &self,
+        from: &ParentAndName,
+        to: &ParentAndName,
+        replace: bool,
+    ) -> FsResult<PlacementOutcome> {
         if (from.parent, &from.name) == (to.parent, &to.name) {
             return Err(Errno::EINVAL.into());
         }
@@ -67,7 +72,7 @@ impl Tree {
     }
 
     /// Removes the first of two names of a file. Another object that has taken the name is renamed, not removed.
-    fn drop_name(&self, from: &Place, to: &Place) -> FsResult<()> {
+    fn drop_name(&self, from: &ParentAndName, to: &ParentAndName) -> FsResult<()> {
         let aside = self.hide(from)?;
         // POSIX: a rename between two names of one file leaves both, so the first is hidden and removed.
         if let Err(error) = self.move_name(&aside, to, 0) {
@@ -81,7 +86,7 @@ impl Tree {
     }
 
     /// Renames an inode to a hidden name; `None` if another object has its name by now.
-    pub(crate) fn set_aside(&self, from: &Place, ino: Ino) -> FsResult<Option<Place>> {
+    pub(crate) fn set_aside(&self, from: &ParentAndName, ino: Ino) -> FsResult<Option<ParentAndName>> {
         if self.at(from)?.is_none_or(|there| there.ino != ino) {
             return Ok(None);
         }
@@ -101,7 +106,7 @@ impl Tree {
     ///
     /// # Errors
     /// Where it is, if something else has that name by now.
-    pub(crate) fn give_back(&self, aside: &Place, to: &Place) -> FsResult<()> {
+    pub(crate) fn give_back(&self, aside: &ParentAndName, to: &ParentAndName) -> FsResult<()> {
         self.move_name(aside, to, NOREPLACE).map_err(|error| {
             let (aside, name) = (String::from_utf8_lossy(&aside.name), String::from_utf8_lossy(&to.name));
             let why = error.detail().unwrap_or("the name is taken, or the formation refused");
@@ -113,9 +118,9 @@ impl Tree {
     }
 
     /// Renames the object at a place to a hidden name beside it.
-    fn hide(&self, from: &Place) -> FsResult<Place> {
+    fn hide(&self, from: &ParentAndName) -> FsResult<ParentAndName> {
         for _ in 0..NAMES_TRIED {
-            let place = Place { parent: from.parent, name: hidden()?, is_dir: false };
+            let place = ParentAndName { parent: from.parent, name: hidden()?, is_dir: false };
             match self.move_name(from, &place, NOREPLACE) {
                 Err(error) if error.errno() == Errno::EEXIST => {}
                 moved => return moved.map(|()| place),
@@ -125,7 +130,7 @@ impl Tree {
     }
 
     /// Removes an object with a hidden name. What cannot be removed stays hidden.
-    pub(crate) fn discard_aside(&self, aside: &Place) {
+    pub(crate) fn discard_aside(&self, aside: &ParentAndName) {
         let removed = match self.at(aside) {
             Ok(Some(left)) => self.discard(aside, left).map_err(|stopped| stopped.error),
             Ok(None) => Ok(()),
@@ -141,7 +146,7 @@ impl Tree {
     ///
     /// # Errors
     /// Errors of the formation; where it is, if it has changed and something else has its name by now.
-    pub fn remove_as_it_was(&self, place: &Place, ino: Ino, state: &TreeState) -> FsResult<bool> {
+    pub fn remove_as_it_was(&self, place: &ParentAndName, ino: Ino, state: &TreeState) -> FsResult<bool> {
         let alone = self.names.of(place).lock();
         let Some(aside) = self.set_aside(place, ino)? else { return Ok(false) };
         drop(alone);
@@ -163,7 +168,7 @@ impl Tree {
         }
     }
 
-    fn move_name(&self, from: &Place, to: &Place, flags: u32) -> FsResult<()> {
+    fn move_name(&self, from: &ParentAndName, to: &ParentAndName, flags: u32) -> FsResult<()> {
         let change = self.member().change()?;
         self.client()?.rename(&change.ctx, from.parent, &from.name, to.parent, &to.name, flags)
     }

@@ -1,6 +1,6 @@
 //! Files and whole trees are removed.
 
-use bivouac_client::{Attr, DirEntry, Place};
+use bivouac_client::{Attr, DirEntry, ParentAndName};
 use bivouac_types::{Errno, ExpectedFile, FsError, FsResult};
 
 use crate::cancellation::Cancellation;
@@ -18,7 +18,7 @@ pub struct RemovalError {
 /// A directory whose entries are being removed.
 struct Level {
     dir: Attr,
-    place: Place,
+    place: ParentAndName,
     /// Entries that are still to be removed, the next one last.
     seen: Vec<DirEntry>,
     /// Behind what was seen.
@@ -28,7 +28,7 @@ struct Level {
 }
 
 impl Level {
-    fn new(dir: Attr, place: Place) -> Level {
+    fn new(dir: Attr, place: ParentAndName) -> Level {
         Level { dir, place, seen: Vec::new(), cookie: 0, has_removed: false }
     }
 }
@@ -45,7 +45,7 @@ struct RemovalRules<'a> {
 }
 
 impl RemovalRules<'_> {
-    fn allow(&self, place: &Place, now: &Attr) -> FsResult<()> {
+    fn allow(&self, place: &ParentAndName, now: &Attr) -> FsResult<()> {
         let has = |seen: &TreeState| is_reserved(&place.name) || seen.has(place.parent, &place.name, now);
         if self.seen.is_none_or(has) { Ok(()) } else { Err(Errno::EBUSY.into()) }
     }
@@ -85,7 +85,7 @@ impl Tree {
     /// returned. The caller has the lock of the name.
     pub(crate) fn remove_file<E: From<FsError>>(
         &self,
-        place: &Place,
+        place: &ParentAndName,
         check: impl Fn(&Attr) -> Result<Option<ExpectedFile>, E>,
     ) -> Result<Option<Attr>, E> {
         let client = self.client()?;
@@ -113,7 +113,7 @@ impl Tree {
     ///
     /// # Errors
     /// As [`Tree::upload`]; `ENOENT`; `ENOTDIR` for a file whose path ends in a slash.
-    pub fn to_remove(&self, access: &Access, target: &RequestPath) -> FsResult<(Place, Attr)> {
+    pub fn to_remove(&self, access: &Access, target: &RequestPath) -> FsResult<(ParentAndName, Attr)> {
         let place = self.place(access, &RequestPath { is_dir: false, ..target.clone() }, false)?;
         let found = self.at(&place)?.ok_or(Errno::ENOENT)?;
         if found.is_file() && target.is_dir { Err(Errno::ENOTDIR.into()) } else { Ok((place, found)) }
@@ -138,7 +138,7 @@ impl Tree {
                     return Err(Errno::ENOTEMPTY.into());
                 }
                 self.may(&dir, WRITE)?;
-                dirs.push((Place { parent: dir.ino, name: entry.name, is_dir: true }, attr));
+                dirs.push((ParentAndName { parent: dir.ino, name: entry.name, is_dir: true }, attr));
                 Ok(())
             })?;
             seen += 1;
@@ -158,7 +158,7 @@ impl Tree {
     pub fn remove_all_for(
         &self,
         cancellation: &Cancellation,
-        place: &Place,
+        place: &ParentAndName,
         top: Attr,
     ) -> Result<(), RemovalError> {
         self.remove_levels(
@@ -169,7 +169,7 @@ impl Tree {
     }
 
     /// Removes what the server itself has put somewhere, or has replaced, whatever its permissions are.
-    pub(crate) fn discard(&self, place: &Place, top: Attr) -> Result<(), RemovalError> {
+    pub(crate) fn discard(&self, place: &ParentAndName, top: Attr) -> Result<(), RemovalError> {
         self.remove_levels(place, top, RemovalRules::default())
     }
 
@@ -177,11 +177,21 @@ impl Tree {
     ///
     /// # Errors
     /// `EBUSY` for that; what the formation says.
-    pub(crate) fn remove_seen(&self, place: &Place, top: Attr, seen: &TreeState) -> Result<(), RemovalError> {
+    pub(crate) fn remove_seen(
+        &self,
+        place: &ParentAndName,
+        top: Attr,
+        seen: &TreeState,
+    ) -> Result<(), RemovalError> {
         self.remove_levels(place, top, RemovalRules { seen: Some(seen), ..RemovalRules::default() })
     }
 
-    fn remove_levels(&self, place: &Place, top: Attr, rules: RemovalRules<'_>) -> Result<(), RemovalError> {
+    fn remove_levels(
+        &self,
+        place: &ParentAndName,
+        top: Attr,
+        rules: RemovalRules<'_>,
+    ) -> Result<(), RemovalError> {
         if !top.is_dir() {
             return self.unlink(place.parent, &place.name).map_err(|error| stopped(&[], error));
         }
@@ -226,10 +236,10 @@ impl Tree {
             while let Some(entry) = level.seen.pop() {
                 rules.cancellation.map_or(Ok(()), Cancellation::check_cancelled)?;
                 if let Some(attr) = entry.attr.filter(Attr::is_dir) {
-                    let place = Place { parent, name: entry.name, is_dir: true };
+                    let place = ParentAndName { parent, name: entry.name, is_dir: true };
                     return Ok(Some(Level::new(attr, place)));
                 }
-                match self.unlink_if(&Place { parent, name: entry.name, is_dir: false }, rules) {
+                match self.unlink_if(&ParentAndName { parent, name: entry.name, is_dir: false }, rules) {
                     Ok(()) => level.has_removed = true,
                     Err(error) if is_gone(&error) => {}
                     Err(error) => return Err(error),
@@ -247,7 +257,7 @@ impl Tree {
 
     /// Removes what is no directory. No request to this server puts something in its place between the look at it and
     /// that.
-    fn unlink_if(&self, place: &Place, rules: RemovalRules<'_>) -> FsResult<()> {
+    fn unlink_if(&self, place: &ParentAndName, rules: RemovalRules<'_>) -> FsResult<()> {
         if rules.seen.is_some() {
             let _alone = self.names.of(place).lock();
             if let Some(now) = self.at(place)? {
@@ -258,7 +268,7 @@ impl Tree {
         self.unlink(place.parent, &place.name)
     }
 
-    fn rmdir(&self, place: &Place) -> FsResult<()> {
+    fn rmdir(&self, place: &ParentAndName) -> FsResult<()> {
         let change = self.member().change()?;
         self.client()?.rmdir(&change.ctx, place.parent, &place.name)
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bivouac_client::{Attr, Client, DirEntry, Member, NewInode, Place};
+use bivouac_client::{Attr, Client, DirEntry, Member, NewInode, ParentAndName};
 use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId, mode};
 use parking_lot::Mutex;
 
@@ -224,7 +224,12 @@ impl Tree {
 
     /// Returns the place of a name to be created or removed; `EACCES` for the top of the key's path, or with a
     /// read-only key.
-    pub(crate) fn place(&self, access: &Access, target: &RequestPath, follow: bool) -> FsResult<Place> {
+    pub(crate) fn place(
+        &self,
+        access: &Access,
+        target: &RequestPath,
+        follow: bool,
+    ) -> FsResult<ParentAndName> {
         if access.key.read_only {
             return Err(Errno::EACCES.into());
         }
@@ -242,7 +247,7 @@ impl Tree {
     }
 
     /// Returns the object at a place, if there is one.
-    pub(crate) fn at(&self, place: &Place) -> FsResult<Option<Attr>> {
+    pub(crate) fn at(&self, place: &ParentAndName) -> FsResult<Option<Attr>> {
         match self.client()?.lookup(place.parent, &place.name) {
             Ok(attr) => Ok(Some(attr)),
             Err(error) if error.errno() == Errno::ENOENT => Ok(None),
@@ -277,7 +282,7 @@ impl Tree {
         let (mut dir, mut links) = (self.client()?.getattr(access.top)?, 0);
         for (level, name) in target.names.iter().enumerate().skip(access.prefix.names.len()) {
             let is_link = |there: &Attr| there.mode & mode::TYPE == mode::LINK;
-            dir = match self.at(&Place { parent: dir.ino, name: name.clone(), is_dir: true })? {
+            dir = match self.at(&ParentAndName { parent: dir.ino, name: name.clone(), is_dir: true })? {
                 None => self.make_dir_in(access, &dir, name)?,
                 Some(there) if there.is_dir() => there,
                 Some(there) if is_link(&there) && links < LINKS_MAX => {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bivouac_client::{Attr, Client, CopyJob, NewInode, OpCtx, Place};
+use bivouac_client::{Attr, Client, CopyJob, NewInode, OpCtx, ParentAndName};
 use bivouac_types::hex::to_hex;
 use bivouac_types::{Errno, ExpectedFile, FsError, FsResult, Ino, SetAttr, mode};
 use ring::digest::{SHA256, digest};
@@ -22,7 +22,7 @@ const PART_MODE: u32 = 0o600;
 /// A file that is being written. Without a name it is gone with this, unless it is given one.
 pub struct Upload {
     file: OpenFile,
-    place: Place,
+    place: ParentAndName,
     /// The name that it has until then, if any.
     beside: Option<Vec<u8>>,
     /// The directory in which it gets a name before it gets its own; `None` for that of its own.
@@ -71,7 +71,7 @@ fn part_name(access: &Access, name: &[u8], id: &str) -> Vec<u8> {
 
 impl Tree {
     /// Returns the place of a file, and what is there now.
-    fn to_upload(&self, access: &Access, target: &RequestPath) -> FsResult<(Place, Option<Attr>)> {
+    fn to_upload(&self, access: &Access, target: &RequestPath) -> FsResult<(ParentAndName, Option<Attr>)> {
         let place = self.place(access, target, true)?;
         let found = self.at(&place)?;
         match found {
@@ -100,7 +100,7 @@ impl Tree {
     }
 
     /// Begins an upload to a place where a file may be put, and that takes nothing over of what is there.
-    pub(crate) fn upload_at(self: &Arc<Tree>, place: Place, mode: u32) -> FsResult<Upload> {
+    pub(crate) fn upload_at(self: &Arc<Tree>, place: ParentAndName, mode: u32) -> FsResult<Upload> {
         let change = self.member().change()?;
         let new = NewInode { mode: mode::FILE | mode, rdev: 0, target: &[] };
         let attr = self.client()?.tmpfile(&change.ctx, place.parent, &new, true)?;
@@ -121,7 +121,7 @@ impl Tree {
         let found = found.map(|attr| self.settled(attr)).transpose()?;
         let part = part_name(access, &place.name, id);
         let claim = self.claims.claim(place.parent, &part);
-        if !begin && self.at(&Place { name: part.clone(), ..place.clone() })?.is_none() {
+        if !begin && self.at(&ParentAndName { name: part.clone(), ..place.clone() })?.is_none() {
             return Ok((None, found));
         }
         let change = self.member().change()?;
@@ -228,7 +228,7 @@ impl Upload {
     /// Names the file; returns whether the name is new.
     fn name(&self, replace: Replace) -> FsResult<bool> {
         let tree = &self.file.tree;
-        let Place { parent, name, .. } = &self.place;
+        let ParentAndName { parent, name, .. } = &self.place;
         let _alone = tree.names.of(&self.place).lock();
         if let Some(part) = &self.beside {
             let is_new = tree.at(&self.place)?.is_none();
@@ -271,7 +271,7 @@ impl Upload {
     }
 
     fn rename(&self, (dir, from): (Ino, &[u8]), flags: u32) -> FsResult<()> {
-        let (tree, Place { parent, name, .. }) = (&self.file.tree, &self.place);
+        let (tree, ParentAndName { parent, name, .. }) = (&self.file.tree, &self.place);
         let change = tree.member().change()?;
         tree.client()?.rename(&change.ctx, dir, from, *parent, name, flags)
     }
@@ -307,7 +307,7 @@ impl Upload {
     /// Its home compares and replaces in one step.
     fn replace_expected(&self, from: (Ino, &[u8]), expected: ExpectedFile) -> FsResult<()> {
         let tree = &self.file.tree;
-        let Place { parent, name, .. } = &self.place;
+        let ParentAndName { parent, name, .. } = &self.place;
         let change = tree.member().change()?;
         let moved = tree.client()?.rename_over(&change.ctx, from, (*parent, name.as_slice()), expected);
         moved.map_err(|error| if error.errno() == Errno::ECANCELED { Errno::ESTALE.into() } else { error })

@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(order(&state)[..4], [0, 1, 2, 3]);
         let of = [("n0", "a"), ("n1", "a"), ("n2", "b"), ("n3", "b")];
         let of = of.map(|(host, switch)| (host.to_owned(), switch.to_owned())).into();
-        state.reach = Some(crate::reach::Reach {
+        state.reach = Some(crate::reach::HostAccess {
             launcher: crate::reach::Launcher::Ssh,
             program: String::new(),
             send: None,

@@ -41,7 +41,7 @@ const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUI
 
 /// End of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct CommandEnd {
     /// Exit code as a shell shows it: 128 + signal for a command that a signal ended.
     pub code: u8,
     /// The same in words: `exit code 3`, `killed by signal 11 (SIGSEGV)`.
@@ -144,7 +144,7 @@ pub fn run_command(
     environment: &[(&str, &OsStr)],
     signals: &Signals,
     until: Option<Instant>,
-) -> LaunchResult<Ended> {
+) -> LaunchResult<CommandEnd> {
     let Some((program, arguments)) = command.split_first() else {
         return Err(LaunchError::usage(
             "the command",
@@ -163,12 +163,19 @@ pub fn run_command(
         Err(error) => {
             let (code, trouble) = not_executed(program, &error);
             let how = format!("exit code {code}");
-            Ok(Ended { code, how, signal: None, asked_to_end: None, overtime: false, trouble: Some(trouble) })
+            Ok(CommandEnd {
+                code,
+                how,
+                signal: None,
+                asked_to_end: None,
+                overtime: false,
+                trouble: Some(trouble),
+            })
         }
     }
 }
 
-fn wait(mut child: Child, signals: &Signals, until: Option<Instant>) -> LaunchResult<Ended> {
+fn wait(mut child: Child, signals: &Signals, until: Option<Instant>) -> LaunchResult<CommandEnd> {
     let refused = |e: std::io::Error| LaunchError::system("the command's process", e);
     let end = pidfd(child.id()).map_err(|e| refused(e.into()))?;
     let send = |signal| {
@@ -186,7 +193,7 @@ fn wait(mut child: Child, signals: &Signals, until: Option<Instant>) -> LaunchRe
         }
         if ended {
             let status = child.wait().map_err(refused)?;
-            return Ok(Ended {
+            return Ok(CommandEnd {
                 code: exit_code(status),
                 how: describe(status),
                 signal: status.signal(),
@@ -275,7 +282,7 @@ mod tests {
     use super::*;
 
     /// Runs in a thread of its own, so that masks of signals do not reach other tests.
-    fn run(command: &'static [&'static str]) -> Ended {
+    fn run(command: &'static [&'static str]) -> CommandEnd {
         let thread = std::thread::spawn(|| {
             let signals = Signals::catch(&[]).unwrap();
             let command: Vec<OsString> = command.iter().map(OsString::from).collect();
@@ -310,7 +317,7 @@ mod tests {
         let (code, signal) = (128 + number as u8, Some(number));
         assert_eq!(
             thread.join().unwrap(),
-            Ended { code, how, signal, asked_to_end: None, overtime: false, trouble: None }
+            CommandEnd { code, how, signal, asked_to_end: None, overtime: false, trouble: None }
         );
     }
 

@@ -1,6 +1,6 @@
 //! Brings a formation up on this machine, keeps it up, and takes it down without a trace.
 //!
-//! - [`start()`] makes the formation's directory ([`StateDir`]), plans it ([`Wishes`] to [`FormationState`]) and starts
+//! - [`start()`] makes the formation's directory ([`StateDir`]), plans it ([`FormationRequest`] to [`FormationState`]) and starts
 //!   the supervisor ([`supervise`]), which owns everything that must outlive a daemon: listeners, and the
 //!   FUSE devices of mounts. It starts one daemon per node, and again when one dies ([`restarts`]).
 //! - Daemons take over what they need by [`handover`]; commands ask the supervisor by [`control`].
@@ -98,7 +98,7 @@ pub use guarded::{Guarded, guarded, guarded_parent};
 pub use http::{HttpHandover, HttpNews};
 pub use http_options::{HttpAddress, HttpDomain, HttpWish};
 pub use job::{
-    CAUGHT, CODE_NOT_EXECUTABLE, CODE_NOT_FOUND, Ended, asks_to_end, become_command, check_command,
+    CAUGHT, CODE_NOT_EXECUTABLE, CODE_NOT_FOUND, CommandEnd, asks_to_end, become_command, check_command,
     run_command,
 };
 pub use log_events::{Event, LogFormat, for_people};
@@ -107,31 +107,31 @@ pub use memory::{MemoryGauge, available_memory, memory_share, tightest_memory};
 pub use name::{FormationName, NAME_LEN_MAX};
 pub use parallel::parallel_map;
 pub use phases::{Phase, Phases, in_words, table};
-pub use plan::{NAMES_MEMORY_MIN, NODES_HERE_MAX, NODES_IN_PROCESS_MAX, Wishes, plan};
+pub use plan::{FormationRequest, NAMES_MEMORY_MIN, NODES_HERE_MAX, NODES_IN_PROCESS_MAX, plan};
 pub use privileges::{MountWay, cannot_mount, enter_namespaces, run_helper};
 pub use process::{ProcessId, users_of};
 pub use protection::Protection;
 pub use purpose::inherit;
 pub use random::random_bytes;
-pub use reach::{Domains, Launcher, Network, Reach};
+pub use reach::{Domains, HostAccess, Launcher, Network};
 pub use reap::{Leftover, Leftovers, find_leftovers};
 pub use recoverable::{Recoverable, recoverable};
 pub use recovery::{Recovery, WholeFormation, discard, recover, whole};
 pub use replica_notes::complete_replicas;
-pub use restarts::Tolerance;
+pub use restarts::RestartLimit;
 pub use runtime_dirs::other_bases;
 pub use said::{hear, output_of};
 pub use signals::{ReceivedSignal, Signals, unblock, unblock_in};
 pub use stacks::stacks_of_all_threads;
 pub use standby::settled;
-pub use start::{Started, raise_descriptor_limit, start, supervise};
+pub use start::{ReadyFormation, raise_descriptor_limit, start, supervise};
 pub use state::{
     Departure, DepartureStage, FormationState, GatewayState, HostLife, HostState, HttpState, KeeperGroup,
     KeeperPlace, MountState, MoveStage, NodeLife, NodeMove, NodeState, PartState, RELEASE, STATE_VERSION,
     Stage, VolumeState,
 };
-pub use state_dir::{Claim, Ending, SECRET_LEN, StateDir};
+pub use state_dir::{Claim, SECRET_LEN, StateDir, TeardownLock};
 pub use supervisor::{Callers, DaemonProgram, PartBegins, Report, Supervisor};
-pub use teardown::{Remains, leave, refuse_kept, remove_leftovers, take_down};
+pub use teardown::{LeftoverCounts, leave, refuse_kept, remove_leftovers, take_down};
 pub use unmounting::{mounts_in_use, overlapping, unmount_part};
 pub use volumes::{LendableDir, VOLUME_BYTES_MIN, VolumeArg, parse_volume};

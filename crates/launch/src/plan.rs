@@ -18,7 +18,7 @@ use crate::name::FormationName;
 use crate::process::ProcessId;
 use crate::protection::Protection;
 use crate::random::random_bytes;
-use crate::restarts::Tolerance;
+use crate::restarts::RestartLimit;
 use crate::state::{FormationState, NodeLife, NodeState, RELEASE, STATE_VERSION, Stage, VolumeState};
 use crate::state_dir::StateDir;
 use crate::volumes::{LendableDir, VolumeArg, share_out};
@@ -36,7 +36,7 @@ pub const NAMES_MEMORY_MIN: u64 = 1 << 20;
 
 /// A user's request.
 #[derive(Clone, Debug)]
-pub struct Wishes {
+pub struct FormationRequest {
     /// The formation's name.
     pub name: FormationName,
     /// Nodes, all on this machine.
@@ -79,14 +79,14 @@ pub struct Wishes {
     /// Address of the gateway of links on each host, if there is to be one.
     pub link_listen: Option<SocketAddr>,
     /// Deaths after which a daemon is started no more.
-    pub tolerance: Tolerance,
+    pub tolerance: RestartLimit,
     /// Time that it lives, in milliseconds; for ever if not given.
     pub ttl_ms: Option<u64>,
     /// The process that it is made for: it ends with that one.
     pub owner: Option<ProcessId>,
 }
 
-impl Wishes {
+impl FormationRequest {
     /// Checks that they make sense, as far as that can be told without looking at the machine.
     ///
     /// # Errors
@@ -189,7 +189,7 @@ impl Wishes {
 ///
 /// # Errors
 /// What makes no sense, or does not fit this machine.
-pub fn plan(here: &Environment, wishes: &Wishes, dir: &StateDir) -> LaunchResult<FormationState> {
+pub fn plan(here: &Environment, wishes: &FormationRequest, dir: &StateDir) -> LaunchResult<FormationState> {
     wishes.check()?;
     check_descriptors(wishes)?;
     let id: [u8; 16] = random_bytes()?;
@@ -211,11 +211,11 @@ const DESCRIPTORS_SUPERVISED: u64 = 7;
 const DESCRIPTORS_BESIDES: u64 = 200;
 
 /// Checks that there can be as many nodes, given how many files a process of this user may have open.
-fn check_descriptors(wishes: &Wishes) -> LaunchResult<()> {
+fn check_descriptors(wishes: &FormationRequest) -> LaunchResult<()> {
     check_descriptors_by(wishes, rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum)
 }
 
-fn check_descriptors_by(wishes: &Wishes, maximum: Option<u64>) -> LaunchResult<()> {
+fn check_descriptors_by(wishes: &FormationRequest, maximum: Option<u64>) -> LaunchResult<()> {
     let volumes = wishes.volumes.len().max(1) as u64;
     let each = if wishes.in_process { DESCRIPTORS_PER_NODE + volumes - 1 } else { DESCRIPTORS_SUPERVISED };
     let needed = u64::from(wishes.nodes) * each + DESCRIPTORS_BESIDES;
@@ -230,7 +230,7 @@ fn check_descriptors_by(wishes: &Wishes, maximum: Option<u64>) -> LaunchResult<(
 
 type Volumes = (Vec<Vec<VolumeState>>, Vec<PathBuf>);
 
-fn plan_volumes(here: &Environment, wishes: &Wishes, formation: &str) -> LaunchResult<Volumes> {
+fn plan_volumes(here: &Environment, wishes: &FormationRequest, formation: &str) -> LaunchResult<Volumes> {
     let memory = available_memory(here.batch.memory) / 2;
     if wishes.volumes.is_empty() {
         return memory_volumes(here, wishes, formation, memory);
@@ -247,7 +247,7 @@ fn plan_volumes(here: &Environment, wishes: &Wishes, formation: &str) -> LaunchR
 
 fn memory_volumes(
     here: &Environment,
-    wishes: &Wishes,
+    wishes: &FormationRequest,
     formation: &str,
     memory: u64,
 ) -> LaunchResult<Volumes> {
@@ -283,8 +283,8 @@ fn new_node(here: &Environment, dir: &StateDir, id: u16, volumes: Vec<VolumeStat
 mod tests {
     use super::*;
 
-    fn wishes() -> Wishes {
-        Wishes {
+    fn wishes() -> FormationRequest {
+        FormationRequest {
             name: "x".parse().unwrap(),
             nodes: 2,
             volumes: Vec::new(),
@@ -305,7 +305,7 @@ mod tests {
             protect: Protection::None,
             http: None,
             link_listen: None,
-            tolerance: Tolerance::default(),
+            tolerance: RestartLimit::default(),
             ttl_ms: None,
             owner: None,
         }
@@ -314,37 +314,43 @@ mod tests {
     #[test]
     fn absurd_wishes_are_refused_by_name() {
         assert_eq!(wishes().check(), Ok(()));
-        let refusal = |wishes: Wishes| wishes.check().unwrap_err();
+        let refusal = |wishes: FormationRequest| wishes.check().unwrap_err();
         for (bad, says) in [
-            (Wishes { nodes: 0, ..wishes() }, "--nodes 0: a formation needs a node; write --nodes 1 or more"),
             (
-                Wishes { nodes: 257, ..wishes() },
+                FormationRequest { nodes: 0, ..wishes() },
+                "--nodes 0: a formation needs a node; write --nodes 1 or more",
+            ),
+            (
+                FormationRequest { nodes: 257, ..wishes() },
                 "at most 256 nodes with a process each; use less, more machines, or",
             ),
-            (Wishes { nodes: 1025, in_process: true, ..wishes() }, "one process is at most 1024 nodes"),
-            (Wishes { stripe: 5, ..wishes() }, "stripe size 5 is not within"),
-            (Wishes { stripe: 4097, ..wishes() }, "not a multiple"),
-            (Wishes { stripe: 1 << 40, ..wishes() }, "is not within"),
-            (Wishes { width: 3, ..wishes() }, "--width 3: there are only 2 targets"),
-            (Wishes { port: 65_533, ..wishes() }, "--port 65533"),
+            (
+                FormationRequest { nodes: 1025, in_process: true, ..wishes() },
+                "one process is at most 1024 nodes",
+            ),
+            (FormationRequest { stripe: 5, ..wishes() }, "stripe size 5 is not within"),
+            (FormationRequest { stripe: 4097, ..wishes() }, "not a multiple"),
+            (FormationRequest { stripe: 1 << 40, ..wishes() }, "is not within"),
+            (FormationRequest { width: 3, ..wishes() }, "--width 3: there are only 2 targets"),
+            (FormationRequest { port: 65_533, ..wishes() }, "--port 65533"),
         ] {
             let error = refusal(bad);
             assert!(error.to_string().contains(says), "{error}");
             assert_eq!(error.exit_code(), 2);
         }
-        assert_eq!(Wishes { nodes: 1024, in_process: true, ..wishes() }.check(), Ok(()));
-        assert_eq!(Wishes { port: 65_532, width: 2, ..wishes() }.check(), Ok(()));
+        assert_eq!(FormationRequest { nodes: 1024, in_process: true, ..wishes() }.check(), Ok(()));
+        assert_eq!(FormationRequest { port: 65_532, width: 2, ..wishes() }.check(), Ok(()));
     }
 
     #[test]
     fn a_limit_of_open_files_that_is_too_low_is_named() {
-        let many = Wishes { nodes: 1000, in_process: true, ..wishes() };
+        let many = FormationRequest { nodes: 1000, in_process: true, ..wishes() };
         assert_eq!(check_descriptors_by(&many, None), Ok(()));
         assert_eq!(check_descriptors_by(&many, Some(12200)), Ok(()));
         let error = check_descriptors_by(&many, Some(4096)).unwrap_err().to_string();
         let says = "--nodes 1000: needs a process with 12200 open files, and the limit (RLIMIT_NOFILE) is 4096; \
                     have the limit raised (ulimit -Hn 12200), or use at most 324 nodes";
         assert_eq!(error, says);
-        assert_eq!(check_descriptors_by(&Wishes { nodes: 256, ..wishes() }, Some(4096)), Ok(()));
+        assert_eq!(check_descriptors_by(&FormationRequest { nodes: 256, ..wishes() }, Some(4096)), Ok(()));
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// Way in which the hosts of a formation were reached, to be reached again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reach {
+pub struct HostAccess {
     /// The launcher that started processes there.
     pub launcher: Launcher,
     /// Path of the program there.

@@ -1,7 +1,7 @@
 //! Restarts of dead daemons, and the point at which they end: events in, commands out, no I/O.
 //!
-//! After its first death within [`Tolerance::window_ms`] a daemon is started at once, after the next ones with
-//! a delay that doubles, and after [`Tolerance::deaths_max`] deaths no more. A daemon that dies before
+//! After its first death within [`RestartLimit::window_ms`] a daemon is started at once, after the next ones with
+//! a delay that doubles, and after [`RestartLimit::deaths_max`] deaths no more. A daemon that dies before
 //! it ever was ready is not started again: what stopped it stops the next one too. A daemon that takes a node over that
 //! served on another host is treated as one that was ready: what the node has is whole.
 
@@ -12,34 +12,34 @@ use serde::{Deserialize, Serialize};
 
 /// Deaths of a daemon within a time that are too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tolerance {
+pub struct RestartLimit {
     /// Number of deaths that is one too many.
     pub deaths_max: usize,
     /// Time for which a death counts, in milliseconds.
     pub window_ms: u64,
 }
 
-impl Default for Tolerance {
-    fn default() -> Tolerance {
-        Tolerance { deaths_max: 5, window_ms: 60_000 }
+impl Default for RestartLimit {
+    fn default() -> RestartLimit {
+        RestartLimit { deaths_max: 5, window_ms: 60_000 }
     }
 }
 
-impl std::fmt::Display for Tolerance {
+impl std::fmt::Display for RestartLimit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Tolerance { deaths_max, window_ms } = self;
+        let RestartLimit { deaths_max, window_ms } = self;
         write!(f, "{deaths_max}/{}", format_duration(*window_ms).replace(' ', ""))
     }
 }
 
-impl std::str::FromStr for Tolerance {
+impl std::str::FromStr for RestartLimit {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Tolerance, String> {
+    fn from_str(text: &str) -> Result<RestartLimit, String> {
         let bad = || format!("'{text}' is not a number of deaths and a duration; write for instance 5/60s");
         let (deaths, window) = text.split_once('/').ok_or_else(bad)?;
         let deaths_max = deaths.parse().ok().filter(|deaths| *deaths > 0).ok_or_else(bad)?;
-        Ok(Tolerance { deaths_max, window_ms: parse_duration_ms(window).map_err(|_| bad())? })
+        Ok(RestartLimit { deaths_max, window_ms: parse_duration_ms(window).map_err(|_| bad())? })
     }
 }
 
@@ -51,14 +51,14 @@ pub struct Policy {
     /// Longest delay.
     pub delay_ms_max: u64,
     /// Deaths at which it gives up.
-    pub tolerance: Tolerance,
+    pub tolerance: RestartLimit,
     /// Time that a daemon may take to end before it is killed.
     pub stop_ms: u64,
 }
 
 impl Default for Policy {
     fn default() -> Policy {
-        Policy { delay_ms_first: 100, delay_ms_max: 5000, tolerance: Tolerance::default(), stop_ms: 2000 }
+        Policy { delay_ms_first: 100, delay_ms_max: 5000, tolerance: RestartLimit::default(), stop_ms: 2000 }
     }
 }
 
@@ -342,7 +342,7 @@ impl Node {
     }
 
     fn judge(&mut self, now_ms: u64, index: usize, how: String, policy: Policy) -> Command {
-        let Tolerance { deaths_max, window_ms } = policy.tolerance;
+        let RestartLimit { deaths_max, window_ms } = policy.tolerance;
         count(&mut self.deaths, now_ms, window_ms);
         let deaths = self.deaths.len();
         if !self.was_ready {
@@ -497,21 +497,22 @@ mod tests {
 
     #[test]
     fn how_much_is_tolerated_can_be_written() {
-        let tolerance: Tolerance = "7/1500ms".parse().unwrap();
-        assert_eq!(tolerance, Tolerance { deaths_max: 7, window_ms: 1500 });
+        let tolerance: RestartLimit = "7/1500ms".parse().unwrap();
+        assert_eq!(tolerance, RestartLimit { deaths_max: 7, window_ms: 1500 });
         assert_eq!(
-            (tolerance.to_string(), Tolerance::default().to_string()),
+            (tolerance.to_string(), RestartLimit::default().to_string()),
             ("7/1500ms".into(), "5/60s".into())
         );
-        assert_eq!("5/1m".parse(), Ok(Tolerance::default()));
+        assert_eq!("5/1m".parse(), Ok(RestartLimit::default()));
         for text in ["", "5", "0/1s", "-1/1s", "5/", "5/soon", "/1s"] {
-            assert!(text.parse::<Tolerance>().unwrap_err().contains("5/60s"), "{text}");
+            assert!(text.parse::<RestartLimit>().unwrap_err().contains("5/60s"), "{text}");
         }
     }
 
     #[test]
     fn more_deaths_are_tolerated_if_told_to() {
-        let policy = Policy { tolerance: Tolerance { deaths_max: 100, window_ms: 50 }, ..Policy::default() };
+        let policy =
+            Policy { tolerance: RestartLimit { deaths_max: 100, window_ms: 50 }, ..Policy::default() };
         let mut restarts = Restarts::new(1, policy);
         for turn in 1..200 {
             restarts.handle(turn * 60, Event::Ready(0));

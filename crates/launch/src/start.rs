@@ -19,7 +19,7 @@ use crate::handover::take_stdin;
 use crate::name::FormationName;
 use crate::packets;
 use crate::phases::Phases;
-use crate::plan::{Wishes, plan};
+use crate::plan::{FormationRequest, plan};
 use crate::polling::timespec;
 use crate::recoverable::without_state;
 use crate::recovery_notes::remember;
@@ -37,7 +37,7 @@ pub const GIVE_UP_MS: u64 = 30_000;
 
 /// A formation whose daemons all serve. Its mounts are the caller's next step.
 #[derive(Debug)]
-pub struct Started {
+pub struct ReadyFormation {
     /// Its name.
     pub name: FormationName,
     /// Its directory.
@@ -57,11 +57,11 @@ pub struct Started {
 /// What makes no sense, what the system refused, what a daemon said, or that it took longer than `bound`.
 pub fn start(
     here: &Environment,
-    wishes: &Wishes,
+    wishes: &FormationRequest,
     bound: Duration,
     signals: &Signals,
     notice: &mut dyn FnMut(&str),
-) -> LaunchResult<Started> {
+) -> LaunchResult<ReadyFormation> {
     let mut phases = Phases::begin();
     wishes.check()?;
     let claim = claim(here, &wishes.name, notice)?;
@@ -82,7 +82,7 @@ pub fn start(
     let state = claim.dir.read()?.ok_or_else(|| vanished(&wishes.name))?;
     attempt.done = true;
     remember(here, claim.dir.path(), &state);
-    Ok(Started { name: wishes.name.clone(), dir: claim.dir, state, phases, tie: None })
+    Ok(ReadyFormation { name: wishes.name.clone(), dir: claim.dir, state, phases, tie: None })
 }
 
 /// Runs the supervisor's process: takes over what [`start()`] hands it, and supervises.

@@ -14,8 +14,8 @@ use crate::log_events::LogFormat;
 use crate::name::FormationName;
 use crate::process::ProcessId;
 use crate::protection::Protection;
-use crate::reach::{Domains, Reach};
-use crate::restarts::Tolerance;
+use crate::reach::{Domains, HostAccess};
+use crate::restarts::RestartLimit;
 use crate::{Kind, LaunchError, LaunchResult};
 
 /// Version of the state file; raised by every change that an older release would misunderstand.
@@ -132,7 +132,7 @@ pub struct FormationState {
     pub gateway: Option<GatewayState>,
     /// Deaths after which a daemon is started no more.
     #[serde(default)]
-    pub tolerance: Tolerance,
+    pub tolerance: RestartLimit,
     /// Stripe size of new files, in bytes.
     pub stripe: u32,
     /// Width of new files; 0 is all targets.
@@ -190,7 +190,7 @@ pub struct FormationState {
     pub keepers: Option<KeeperGroup>,
     /// Way in which its hosts were reached, of one over several.
     #[serde(default)]
-    pub reach: Option<Reach>,
+    pub reach: Option<HostAccess>,
     /// Number of times that it was recovered after all of its processes had been killed.
     #[serde(default)]
     pub recoveries: u32,
@@ -680,7 +680,7 @@ pub(crate) mod tests {
             protect: Protection::None,
             http: None,
             gateway: None,
-            tolerance: Tolerance::default(),
+            tolerance: RestartLimit::default(),
             stripe: 1 << 20,
             width: 0,
             spread_at: SpreadAt::default(),

@@ -68,7 +68,7 @@ pub struct Claim {
 
 /// The right to end a formation, as long as this lives.
 #[derive(Debug)]
-pub struct Ending {
+pub struct TeardownLock {
     _file: File,
 }
 
@@ -429,7 +429,7 @@ impl StateDir {
     ///
     /// # Errors
     /// What the system refused.
-    pub fn begin_end(&self, formation: &str, waits: impl FnOnce()) -> LaunchResult<Option<Ending>> {
+    pub fn begin_end(&self, formation: &str, waits: impl FnOnce()) -> LaunchResult<Option<TeardownLock>> {
         let Some(ending) = self.take_end(waits)? else { return Ok(None) };
         let state = self.read()?;
         // Another formation may have got the name while this waited, and is not to be ended for the one before.
@@ -453,7 +453,7 @@ impl StateDir {
         Ok(false)
     }
 
-    fn take_end(&self, waits: impl FnOnce()) -> LaunchResult<Option<Ending>> {
+    fn take_end(&self, waits: impl FnOnce()) -> LaunchResult<Option<TeardownLock>> {
         let refused = |e: io::Error| LaunchError::path(&self.path, "lock it", e);
         let file = match File::open(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -468,7 +468,7 @@ impl StateDir {
             }
             locked => locked.map_err(|error| refused(error.into()))?,
         }
-        Ok(Some(Ending { _file: file }))
+        Ok(Some(TeardownLock { _file: file }))
     }
 
     /// Removes the directory with all that is ours in it, the lock last. A mount point that still has something mounted

@@ -37,7 +37,7 @@ const ORPHANS_MS: u64 = 30_000;
 
 /// Remains of a formation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Remains {
+pub struct LeftoverCounts {
     /// Processes.
     pub processes: usize,
     /// Mounts.
@@ -48,18 +48,18 @@ pub struct Remains {
     pub sockets: usize,
 }
 
-impl Remains {
+impl LeftoverCounts {
     /// Returns whether there is nothing.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
-        *self == Remains::default()
+        *self == LeftoverCounts::default()
     }
 }
 
-impl fmt::Display for Remains {
+impl fmt::Display for LeftoverCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = if self.is_nothing() { "nothing left" } else { "left" };
-        let Remains { processes, mounts, files, sockets } = self;
+        let LeftoverCounts { processes, mounts, files, sockets } = self;
         write!(f, "{verdict}: {processes} processes, {mounts} mounts, {files} files, {sockets} sockets")
     }
 }
@@ -73,17 +73,17 @@ pub fn take_down(
     dir: &StateDir,
     discard: bool,
     notice: &mut dyn FnMut(&str),
-) -> LaunchResult<Remains> {
+) -> LaunchResult<LeftoverCounts> {
     let Some(state) = dir.read()? else {
         return Err(LaunchError::said(Kind::NotRunning, "the formation is gone already"));
     };
     if !dir.is_held() && gone_on(&state).is_some() {
-        return remove_leftovers(here, dir, &state, notice).map(|()| Remains::default());
+        return remove_leftovers(here, dir, &state, notice).map(|()| LeftoverCounts::default());
     }
     // Before anything is touched: after a refusal the formation runs on as before.
     refuse_kept(&state, discard)?;
     if state.leaves_volumes() && !discard {
-        return leave(here, dir, notice).map(|()| Remains::default());
+        return leave(here, dir, notice).map(|()| LeftoverCounts::default());
     }
     // This very process must not be what keeps a mount busy.
     std::env::set_current_dir("/").map_err(|e| LaunchError::path(Path::new("/"), "enter it", e))?;
@@ -291,7 +291,7 @@ fn is_volume(volume: &VolumeState) -> bool {
 }
 
 /// Counts what is left.
-fn look(here: &Environment, dir: &StateDir, state: &FormationState) -> Remains {
+fn look(here: &Environment, dir: &StateDir, state: &FormationState) -> LeftoverCounts {
     let volumes = state.nodes.iter().flat_map(|node| &node.volumes);
     let files = volumes.filter(|volume| is_volume(volume)).map(|volume| &volume.path).chain(&state.own_dirs);
     let files = files.map(PathBuf::as_path).chain([dir.path()]).filter(|path| path.exists()).count();
@@ -306,7 +306,7 @@ fn look(here: &Environment, dir: &StateDir, state: &FormationState) -> Remains {
     // Who had one may have ended while it was looked for, and with it the socket.
     let still = if left.is_empty() { Vec::new() } else { listeners() };
     let unix = state.nodes.iter().map(|node| node.unix_path.clone()).chain([dir.control_path()]);
-    Remains {
+    LeftoverCounts {
         processes: state.processes().filter(ProcessId::is_alive).count(),
         mounts: mounts_of(here, state).len(),
         files,
@@ -380,8 +380,11 @@ mod tests {
 
     #[test]
     fn what_is_left_is_counted_in_words() {
-        assert_eq!(Remains::default().to_string(), "nothing left: 0 processes, 0 mounts, 0 files, 0 sockets");
-        let some = Remains { mounts: 1, ..Remains::default() };
+        assert_eq!(
+            LeftoverCounts::default().to_string(),
+            "nothing left: 0 processes, 0 mounts, 0 files, 0 sockets"
+        );
+        let some = LeftoverCounts { mounts: 1, ..LeftoverCounts::default() };
         assert_eq!(some.to_string(), "left: 0 processes, 1 mounts, 0 files, 0 sockets");
     }
 
@@ -503,7 +506,7 @@ mod tests {
     }
 
     /// A formation that died whole, with one volume that is prepared by `prepare`.
-    fn leftovers(prepare: impl Fn(&Path)) -> (LaunchResult<Remains>, String, tempfile::TempDir) {
+    fn leftovers(prepare: impl Fn(&Path)) -> (LaunchResult<LeftoverCounts>, String, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let here = crate::environment::tests::environment(Some(dir.path()));
         let claim = StateDir::claim(&here, &"sample".parse().unwrap()).unwrap();

@@ -14,7 +14,7 @@ use bivouac_launch::handover::{FromNode, Handover, SealOutcome, SupervisorMessag
 use bivouac_launch::polling::wait_readable;
 use bivouac_launch::{
     AdoptedNode, Adoption, DaemonProgram, FormationState, LaunchResult, NodeLife, NodeState, PartBegins,
-    PartState, ProcessId, Report, STATE_VERSION, Signals, Stage, StateDir, Supervisor, Tolerance,
+    PartState, ProcessId, Report, RestartLimit, STATE_VERSION, Signals, Stage, StateDir, Supervisor,
     VolumeState, first_map, packets,
 };
 use bivouac_types::{FormationId, SpreadAt};
@@ -92,10 +92,10 @@ impl Drop for Tables {
 impl Supervised {
     /// A supervisor of one daemon that behaves in this way.
     fn begin(behaviour: &str) -> Supervised {
-        Supervised::begin_that_bears(Tolerance::default(), behaviour)
+        Supervised::begin_that_bears(RestartLimit::default(), behaviour)
     }
 
-    fn begin_that_bears(tolerance: Tolerance, behaviour: &str) -> Supervised {
+    fn begin_that_bears(tolerance: RestartLimit, behaviour: &str) -> Supervised {
         Supervised::begin_with(|dir| FormationState { tolerance, ..state(behaviour, dir.node_socket(0)) })
     }
 

@@ -154,13 +154,13 @@ struct Connection {
 }
 
 /// A request that is being carried out. One that ends without a reply ends its connection, so that nobody waits for it.
-struct Pending {
+struct RunningRequest {
     connection: Arc<Connection>,
     bytes: usize,
     is_answered: bool,
 }
 
-impl Drop for Pending {
+impl Drop for RunningRequest {
     fn drop(&mut self) {
         self.connection.held.give_back(self.bytes);
         self.connection.usage.held.give_back(self.bytes);
@@ -352,7 +352,7 @@ impl Connection {
         this.held.take(bytes);
         this.usage.held.take(bytes);
         this.gateway.held.take(bytes);
-        let pending = Pending { connection: Arc::clone(this), bytes, is_answered: false };
+        let pending = RunningRequest { connection: Arc::clone(this), bytes, is_answered: false };
         reader.set_deadline(Some(Instant::now() + TRANSFER_WAIT)).map_err(|error| error.to_string())?;
         let payload = read_some(reader, payload_len)?;
         reader.set_deadline(None).map_err(|error| error.to_string())?;
@@ -513,7 +513,7 @@ impl Connection {
     }
 }
 
-impl Pending {
+impl RunningRequest {
     fn carry_out(mut self, head: Head, request: Request, payload: &[u8]) {
         let begun = Instant::now();
         let outcome = self.connection.answer(request, payload, head.status == 1);

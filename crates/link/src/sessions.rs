@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 use crate::protocol::Session;
 
 /// The asking side: key, formation, and node or command.
-type Asker = (String, FormationId, u64);
+type ClientIdentity = (String, FormationId, u64);
 
 /// Connections of all askers.
-pub struct Sessions<C>(Mutex<HashMap<Asker, Process<C>>>);
+pub struct Sessions<C>(Mutex<HashMap<ClientIdentity, Process<C>>>);
 
 /// The connections of the process that asks for an asker.
 struct Process<C> {

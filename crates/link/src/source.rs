@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use bivouac_net::{Address, Auth, Identity, LaneKind, NetError, Refusal, Secret, connect_sealed};
+use bivouac_net::{Address, Auth, HandshakeRefusal, Identity, LaneKind, NetError, Secret, connect_sealed};
 use bivouac_source::{
     Attrs, Cause, Entry, Listing, Meta, Piece, Precondition, PutOutcome, Source, SourceError, SourceResult,
     Upload, Version, check_path, plan_beside, split_path,
@@ -110,13 +110,13 @@ pub struct LinkFigures {
 /// A formation behind a gateway. Clones have the same connections.
 #[derive(Clone)]
 pub struct LinkSource {
-    inner: Arc<Connector>,
+    inner: Arc<GatewayConnections>,
     listings: Arc<ListingCache>,
     contents: Arc<ContentCache>,
 }
 
 /// The connections to a gateway.
-struct Connector {
+struct GatewayConnections {
     target: LinkTarget,
     number: FormationId,
     /// This process, for the gateway.
@@ -144,7 +144,7 @@ struct Connections {
     /// Since when there is no connection, and why.
     down: Option<Down>,
     /// The last question was not answered, although there was a connection.
-    silent: Option<Silent>,
+    silent: Option<Backoff>,
     pause: Duration,
 }
 
@@ -180,7 +180,7 @@ struct Down {
     is_refusal: bool,
 }
 
-struct Silent {
+struct Backoff {
     /// Until when no other request is sent.
     until: Instant,
     pause: Duration,
@@ -189,7 +189,7 @@ struct Silent {
 
 /// Patience of a request with a link that is down.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Patience {
+enum DownLinkRule {
     /// A question: what is here is served without its answer.
     Look,
     /// For requests without which nothing goes on.
@@ -219,7 +219,7 @@ impl LinkSource {
         let mut process = [0; 8];
         getrandom::fill(&mut process).map_err(|error| SourceError::new(Cause::Other, error.to_string()))?;
         let process = u64::from_le_bytes(process);
-        let inner = Arc::new(Connector { target, number, process, state, changed, way });
+        let inner = Arc::new(GatewayConnections { target, number, process, state, changed, way });
         Ok(LinkSource { inner, listings: Arc::default(), contents: Arc::default() })
     }
 
@@ -289,12 +289,12 @@ impl LinkSource {
     }
 
     fn question<T: for<'a> Decode<'a>>(&self, request: &Request) -> SourceResult<T> {
-        let reply = self.inner.ask(request, &[], ReplyLimits::SMALL, Patience::Look)?;
+        let reply = self.inner.ask(request, &[], ReplyLimits::SMALL, DownLinkRule::Look)?;
         decoded(&reply.body)
     }
 
     fn change<T: for<'a> Decode<'a>>(&self, request: &Request, payload: &[u8]) -> SourceResult<T> {
-        let reply = self.inner.ask(request, payload, ReplyLimits::SMALL, Patience::Work)?;
+        let reply = self.inner.ask(request, payload, ReplyLimits::SMALL, DownLinkRule::Work)?;
         decoded(&reply.body)
     }
 
@@ -338,7 +338,7 @@ impl LinkSource {
     ) -> SourceResult<Vec<(Vec<u8>, Option<Listing>)>> {
         let request = Request::List { dirs, below_max };
         let limits = ReplyLimits { body: LISTING_MAX, payload: 0 };
-        let reply = self.inner.ask(&request, &[], limits, Patience::Look)?;
+        let reply = self.inner.ask(&request, &[], limits, DownLinkRule::Look)?;
         let owners = self.owners();
         let checked = |ListedDir { path, listing }: ListedDir| {
             check_path(&path)?;
@@ -438,7 +438,7 @@ impl Source for LinkSource {
         let inline_max = if self.contents.has(path) { 0 } else { INLINE_MAX };
         let request = Request::Stat { path: path.to_vec(), inline_max };
         let limits = ReplyLimits { body: BODY_MAX, payload: inline_max as usize };
-        let reply = self.inner.ask(&request, &[], limits, Patience::Look)?;
+        let reply = self.inner.ask(&request, &[], limits, DownLinkRule::Look)?;
         let Coded(found): Coded<Meta> = decoded(&reply.body)?;
         let found = validate::meta(found, &self.owners())?;
         if found.is_file() && found.version.size > 0 && reply.payload.len() as u64 == found.version.size {
@@ -463,7 +463,7 @@ impl Source for LinkSource {
                 len: len as u32,
             };
             let limits = ReplyLimits { body: BODY_MAX, payload: len };
-            let reply = self.inner.ask(&request, &[], limits, Patience::Work)?;
+            let reply = self.inner.ask(&request, &[], limits, DownLinkRule::Work)?;
             let got = reply.payload.len();
             assert!(got <= len, "a reply of {got} bytes was taken where {len} were asked for");
             rest.get_mut(..got).unwrap_or_default().copy_from_slice(&reply.payload);
@@ -632,14 +632,14 @@ fn shown(path: &[u8]) -> String {
     format!("'{}'", String::from_utf8_lossy(path))
 }
 
-impl Connector {
+impl GatewayConnections {
     /// Sends a request until it is answered, over other connections where one breaks.
     fn ask(
         self: &Arc<Self>,
         request: &Request,
         payload: &[u8],
         limits: ReplyLimits,
-        patience: Patience,
+        patience: DownLinkRule,
     ) -> SourceResult<ReplyBytes> {
         let body = request.to_bytes();
         for (len, most) in [(body.len(), BODY_MAX), (payload.len(), PAYLOAD_MAX)] {
@@ -649,9 +649,9 @@ impl Connector {
             }
         }
         let asked = Instant::now();
-        let deadline = asked + if patience == Patience::Look { REPLY_WAIT } else { self.target.wait };
+        let deadline = asked + if patience == DownLinkRule::Look { REPLY_WAIT } else { self.target.wait };
         let is_bulk = payload.len() + limits.payload > BULK_LEN;
-        if patience == Patience::Look
+        if patience == DownLinkRule::Look
             && let Some(silent) = self.state.lock().silent.as_ref().filter(|silent| asked < silent.until)
         {
             return Err(silent.error.clone());
@@ -685,7 +685,7 @@ impl Connector {
                     );
                     let error = SourceError::new(Cause::Lost, text);
                     self.note_broken(&error.to_string(), is_change.then(|| stream.number()));
-                    if patience == Patience::Look {
+                    if patience == DownLinkRule::Look {
                         self.note_silent(&error);
                     }
                     return Err(error);
@@ -706,7 +706,7 @@ impl Connector {
             return;
         }
         let pause = state.silent.as_ref().map_or(SILENT_FOR.0, |silent| (silent.pause * 2).min(SILENT_FOR.1));
-        state.silent = Some(Silent { until: now + pause, pause, error: error.clone() });
+        state.silent = Some(Backoff { until: now + pause, pause, error: error.clone() });
     }
 
     /// Returns the content that is under way on all connections, in bytes.
@@ -737,7 +737,7 @@ impl Connector {
         self: &Arc<Self>,
         is_bulk: bool,
         is_change: bool,
-        patience: Patience,
+        patience: DownLinkRule,
         deadline: Instant,
     ) -> SourceResult<Arc<Stream>> {
         let mut state = self.state.lock();
@@ -773,7 +773,8 @@ impl Connector {
                 let is_fresh = down.is_refusal && age < REFUSED_FOR;
                 // Each of many requests that waited in turn would wait for as long as the first one.
                 let is_given_up = now >= down.since + self.target.wait && age < GIVEN_UP_FOR;
-                let waits_until = if patience == Patience::Look { down.since + LOOK_WAIT } else { deadline };
+                let waits_until =
+                    if patience == DownLinkRule::Look { down.since + LOOK_WAIT } else { deadline };
                 if is_fresh || is_given_up || now >= waits_until.min(deadline) {
                     return Err(down.error.clone());
                 }
@@ -894,13 +895,13 @@ impl Connector {
     fn explained(&self, error: &NetError) -> (SourceError, bool) {
         let (address, id) = (&self.target.address, self.target.key.id());
         match error {
-            NetError::Refused { reason: Refusal::Secret | Refusal::Formation, .. } => {
+            NetError::Refused { reason: HandshakeRefusal::Secret | HandshakeRefusal::Formation, .. } => {
                 let text = format!(
                     "the gateway at {address} does not know key {id}: it is another formation's; make one there with: bivouac key create --link"
                 );
                 (SourceError::new(Cause::Denied, text), true)
             }
-            NetError::Refused { reason: Refusal::Version { theirs }, .. } => {
+            NetError::Refused { reason: HandshakeRefusal::Version { theirs }, .. } => {
                 let text = format!(
                     "the gateway at {address} speaks version {theirs} of the protocol, this one another: use the same release of bivouac on both sides"
                 );

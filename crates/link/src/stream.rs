@@ -64,11 +64,11 @@ pub struct Stream {
 /// State that the reader of a stream shares with the requests.
 #[derive(Default)]
 struct Replies {
-    pending: Mutex<Pending>,
+    pending: Mutex<PendingReplies>,
 }
 
 #[derive(Default)]
-struct Pending {
+struct PendingReplies {
     next_id: u32,
     waiting: HashMap<u32, (SyncSender<ReplyBytes>, ReplyLimits)>,
     /// Reason why nothing comes any more.
@@ -76,9 +76,9 @@ struct Pending {
 }
 
 /// Counts content under way while it lives.
-struct UnderWay<'a>(&'a AtomicU64, u64);
+struct TransferCount<'a>(&'a AtomicU64, u64);
 
-impl Drop for UnderWay<'_> {
+impl Drop for TransferCount<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(self.1, Ordering::Relaxed);
     }
@@ -135,7 +135,7 @@ impl Stream {
     ) -> Result<ReplyBytes, StreamError> {
         let content = (payload.len() + limits.payload) as u64;
         self.under_way.fetch_add(content, Ordering::Relaxed);
-        let _counted = UnderWay(&self.under_way, content);
+        let _counted = TransferCount(&self.under_way, content);
         let (id, reply) = self.replies.expect(limits)?;
         let (body_len, payload_len) = (body.len() as u32, payload.len() as u32);
         let head = Head { id, body_len, payload_len, status: u8::from(is_again) };

@@ -12,4 +12,4 @@ mod replica_epoch;
 pub use channel::{Admission, Channel};
 pub use copy_plan::{CopyPlan, FileState};
 pub use lease::{BackupLease, PrimaryLease};
-pub use replica_epoch::{NotSealed, Refusal, ReplicaEpoch, SessionStart};
+pub use replica_epoch::{NotSealed, PrimaryRefusal, ReplicaEpoch, SessionStart};

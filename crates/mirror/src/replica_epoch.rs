@@ -15,7 +15,7 @@ pub struct ReplicaEpoch {
 
 /// Reason why a primary is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum PrimaryRefusal {
     /// Its session has ended.
     NoSession,
     /// Its epoch has ended: the primary must not serve.
@@ -58,7 +58,7 @@ impl ReplicaEpoch {
         knows_changes: bool,
         continues: Option<u64>,
         anew: bool,
-    ) -> Result<SessionStart, Refusal> {
+    ) -> Result<SessionStart, PrimaryRefusal> {
         self.check_epoch(epoch)?;
         let is_known = knows_changes || continues == Some(self.session);
         // At another epoch the primary had another backup or none: it has changed since.
@@ -74,10 +74,10 @@ impl ReplicaEpoch {
     ///
     /// # Errors
     /// The epoch or the session is over.
-    pub fn check(&self, epoch: u32, session: u64) -> Result<(), Refusal> {
+    pub fn check(&self, epoch: u32, session: u64) -> Result<(), PrimaryRefusal> {
         self.check_epoch(epoch)?;
         let is_current = (epoch, session) == (self.epoch, self.session) && !self.is_sealed;
-        if is_current { Ok(()) } else { Err(Refusal::NoSession) }
+        if is_current { Ok(()) } else { Err(PrimaryRefusal::NoSession) }
     }
 
     /// Notes that the primary says that the replicas have all that it has.
@@ -104,8 +104,8 @@ impl ReplicaEpoch {
         Ok(())
     }
 
-    fn check_epoch(&self, epoch: u32) -> Result<(), Refusal> {
-        if epoch < self.epoch { Err(Refusal::Superseded { epoch: self.epoch }) } else { Ok(()) }
+    fn check_epoch(&self, epoch: u32) -> Result<(), PrimaryRefusal> {
+        if epoch < self.epoch { Err(PrimaryRefusal::Superseded { epoch: self.epoch }) } else { Ok(()) }
     }
 }
 
@@ -127,9 +127,9 @@ mod tests {
             "another backup has had the changes of 2"
         );
         assert_eq!((replica.seal(2), replica.seal(2)), (Ok(()), Ok(())));
-        assert_eq!(replica.check(1, 1), Err(Refusal::Superseded { epoch: 2 }));
-        assert_eq!(replica.begin(1, true, None, false), Err(Refusal::Superseded { epoch: 2 }));
-        assert_eq!(replica.check(2, 1), Err(Refusal::NoSession));
+        assert_eq!(replica.check(1, 1), Err(PrimaryRefusal::Superseded { epoch: 2 }));
+        assert_eq!(replica.begin(1, true, None, false), Err(PrimaryRefusal::Superseded { epoch: 2 }));
+        assert_eq!(replica.check(2, 1), Err(PrimaryRefusal::NoSession));
         assert_eq!(replica.seal(3), Ok(()), "whoever took over first did not come up");
         assert_eq!(replica.begin(3, true, Some(1), false), Ok(SessionStart::Anew));
         assert!(!replica.is_sealed && !replica.is_complete);
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(begin(4, true, Some(7), true), Ok(SessionStart::Anew));
         assert_eq!(begin(5, true, Some(7), false), Ok(SessionStart::Anew));
         let mut replica = complete;
-        assert_eq!(replica.begin(3, true, Some(7), false), Err(Refusal::Superseded { epoch: 4 }));
+        assert_eq!(replica.begin(3, true, Some(7), false), Err(PrimaryRefusal::Superseded { epoch: 4 }));
         assert_eq!(replica, complete);
     }
 

@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use bivouac_types::{Errno, FsError, FsResult};
 use bivouac_wire::{Decode, Encode, Frame, Operation};
 
-use crate::{Pending, ReplyHead, Request, Transport, Wait};
+use crate::{PendingReply, ReplyHead, Request, Transport, Wait};
 
 /// Asks `transport` to carry out an operation whose reply has no payload. `frame` says who asks; its
 /// operation and lengths are set here.
@@ -37,53 +37,53 @@ pub fn call_into<O: Operation>(
     start::<O>(transport, frame, request, payload).finish(into)
 }
 
-/// Starts an operation; [`Started::finish`] waits for its answer. Start on several transports, then finish
+/// Starts an operation; [`StartedCall::finish`] waits for its answer. Start on several transports, then finish
 /// all: the requests are under way together.
 pub fn start<'a, O: Operation>(
     transport: &'a dyn Transport,
     frame: Frame,
     request: &O::Request<'_>,
     payload: &'a [IoSlice<'a>],
-) -> Started<'a, O> {
+) -> StartedCall<'a, O> {
     start_by(|request| transport.start(request), frame, request, payload)
 }
 
-/// Like [`start`], without waiting for the other side to take a payload: [`Started::advance`] carries on. Begin on
+/// Like [`start`], without waiting for the other side to take a payload: [`StartedCall::advance`] carries on. Begin on
 /// several transports, then advance those that [`crate::await_any`] names.
 pub fn begin<'a, O: Operation>(
     transport: &'a dyn Transport,
     frame: Frame,
     request: &O::Request<'_>,
     payload: &'a [IoSlice<'a>],
-) -> Started<'a, O> {
+) -> StartedCall<'a, O> {
     start_by(|request| transport.begin(request), frame, request, payload)
 }
 
 fn start_by<'a, O: Operation>(
-    start: impl FnOnce(&Request<'_>) -> Pending<'a>,
+    start: impl FnOnce(&Request<'_>) -> PendingReply<'a>,
     frame: Frame,
     request: &O::Request<'_>,
     payload: &'a [IoSlice<'a>],
-) -> Started<'a, O> {
+) -> StartedCall<'a, O> {
     let mut body = take_buffer();
     request.encode(&mut body);
     let request = Request::new(Frame { op: O::OP as u16, ..frame }, &body, payload);
     let (frame, pending) = (request.frame, start(&request));
-    Started { frame, body, payload, pending, operation: PhantomData }
+    StartedCall { frame, body, payload, pending, operation: PhantomData }
 }
 
 /// An operation under way.
 #[must_use = "the answer must be awaited"]
-pub struct Started<'a, O> {
+pub struct StartedCall<'a, O> {
     frame: Frame,
     body: Vec<u8>,
     payload: &'a [IoSlice<'a>],
-    pending: Pending<'a>,
+    pending: PendingReply<'a>,
     operation: PhantomData<fn() -> O>,
 }
 
-impl<O: Operation> Started<'_, O> {
-    /// Carries on without waiting, with the buffers that [`Started::finish`] will be given; see [`Pending::advance`].
+impl<O: Operation> StartedCall<'_, O> {
+    /// Carries on without waiting, with the buffers that [`StartedCall::finish`] will be given; see [`PendingReply::advance`].
     pub fn advance(&mut self, into: &mut [IoSliceMut<'_>]) -> bool {
         let request = Request { frame: self.frame, body: &self.body, payload: self.payload };
         self.pending.advance(&request, into)

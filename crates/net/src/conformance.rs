@@ -10,7 +10,7 @@ use bivouac_wire::{Blob, Decode, Frame, Op, ReadDone, ReadRequest, WriteRequest,
 use parking_lot::Mutex;
 
 use crate::{
-    Call, NetError, Reply, Request, Service, Started, Transport, Wait, await_any, begin, call, call_into,
+    Call, NetError, Reply, Request, Service, StartedCall, Transport, Wait, await_any, begin, call, call_into,
     start,
 };
 
@@ -251,12 +251,15 @@ fn several_at_once(transport: &dyn Transport) -> Result<(), String> {
 }
 
 /// Carries all on until each can be finished.
-fn carry_on<O: bivouac_wire::Operation>(started: &mut [Started<'_, O>], into: &mut [Vec<IoSliceMut<'_>>]) {
+fn carry_on<O: bivouac_wire::Operation>(
+    started: &mut [StartedCall<'_, O>],
+    into: &mut [Vec<IoSliceMut<'_>>],
+) {
     let mut over = vec![false; started.len()];
     loop {
         let steps = started.iter_mut().zip(into.iter_mut()).zip(&mut over);
         steps.for_each(|((started, into), over)| *over = *over || started.advance(into));
-        let waits: Vec<Wait<'_>> = started.iter().filter_map(Started::wait).collect();
+        let waits: Vec<Wait<'_>> = started.iter().filter_map(StartedCall::wait).collect();
         if waits.is_empty() {
             return;
         }
@@ -278,7 +281,7 @@ fn several_in_steps(transport: &dyn Transport) -> Result<(), String> {
         .map(|(ino, parts)| begin::<op::Write>(transport, frame(ino), &write(ino, 0), parts));
     let mut begun: Vec<_> = begun.collect();
     carry_on(&mut begun, &mut (0..4).map(|_| Vec::new()).collect::<Vec<_>>());
-    ensure(begun.iter().all(Started::is_sent), || "an answer came before its request".into())?;
+    ensure(begun.iter().all(StartedCall::is_sent), || "an answer came before its request".into())?;
     begun.into_iter().try_for_each(|write| write.finish(&mut []).map(drop)).map_err(text)?;
     let mut spaces = vec![vec![0u8; LEN + 9]; 4];
     let mut into: Vec<Vec<IoSliceMut<'_>>> = spaces

@@ -19,7 +19,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags
 use crate::busy_poll::{BusyPoll, PollAttempt};
 use crate::handshake::HandshakeError;
 use crate::records::{Channel, Forged, RecordReadError, Sealing};
-use crate::{Address, Damage, Identity, NetError, Refusal, ReplyHead, Request, hook, slices};
+use crate::{Address, Damage, HandshakeRefusal, Identity, NetError, ReplyHead, Request, hook, slices};
 
 /// Bytes that the first read of a reply without payload takes.
 const FIRST_READ_LEN: usize = 4096;
@@ -440,7 +440,7 @@ impl Connection {
     pub fn decode(&self, header: Option<&[u8; FRAME_HEADER_LEN]>) -> Result<Frame, NetError> {
         let decoded = header.map_or(Err(FrameError::Magic), Frame::from_bytes);
         decoded.map_err(|error| match error {
-            FrameError::Version(theirs) => self.refused(Refusal::Version { theirs }),
+            FrameError::Version(theirs) => self.refused(HandshakeRefusal::Version { theirs }),
             FrameError::Checksum => self.damaged(Damage::Answer),
             // An authenticated server sends nothing but frames. Before, it may be any server.
             FrameError::Magic if self.is_proven && self.address.is_sealed() => self.damaged(Damage::Answer),
@@ -471,7 +471,7 @@ impl Connection {
         NetError::Protocol { address: self.address.clone(), what: format!("it sent {what}") }
     }
 
-    fn refused(&self, reason: Refusal) -> NetError {
+    fn refused(&self, reason: HandshakeRefusal) -> NetError {
         NetError::Refused { address: self.address.clone(), reason }
     }
 

@@ -76,7 +76,7 @@ pub enum NetError {
         /// Address of the refusing side.
         address: Address,
         /// Its reason.
-        reason: Refusal,
+        reason: HandshakeRefusal,
     },
     /// The other side sent bytes that make no sense.
     #[error("{address} does not keep to the protocol: {what}")]
@@ -142,7 +142,7 @@ impl NetError {
                 | NetError::Lost { .. }
                 | NetError::Restarted { .. }
                 | NetError::Damaged { .. }
-                | NetError::Refused { reason: Refusal::Moved, .. }
+                | NetError::Refused { reason: HandshakeRefusal::Moved, .. }
         );
         passes && !self.is_fault()
     }
@@ -219,7 +219,7 @@ pub enum Damage {
 
 /// Reason why a handshake ended without a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum HandshakeRefusal {
     /// Secrets differ.
     #[error("it does not have our secret; use the secret file of the formation that runs there")]
     Secret,
@@ -296,9 +296,9 @@ mod tests {
         assert_eq!(FsError::from(damaged(Damage::Request)).errno(), Errno::EIO);
         let restarted = NetError::Restarted { address: address() };
         assert!(!restarted.maybe_sent() && restarted.is_passing());
-        let refused = NetError::Refused { address: address(), reason: Refusal::Secret };
+        let refused = NetError::Refused { address: address(), reason: HandshakeRefusal::Secret };
         assert!(!refused.maybe_sent() && !refused.is_passing());
-        let moved = NetError::Refused { address: address(), reason: Refusal::Moved };
+        let moved = NetError::Refused { address: address(), reason: HandshakeRefusal::Moved };
         assert!(!moved.maybe_sent() && moved.is_passing(), "a newer map says where the node is");
     }
 }

@@ -8,11 +8,11 @@ use bivouac_types::Errno;
 use bivouac_wire::Frame;
 use parking_lot::{Condvar, Mutex};
 
-use crate::{Address, InFlightRequest, NetError, Pending, ReplyHead, Request, Transport};
+use crate::{Address, InFlightRequest, NetError, PendingReply, ReplyHead, Request, Transport};
 
 /// Fate of a request.
 #[derive(Clone, Debug)]
-pub enum Fault {
+pub enum InjectedFault {
     /// The connection breaks before the request is sent; the caller cannot know that it was not.
     DropBefore,
     /// The request is carried out, its answer is lost.
@@ -22,12 +22,12 @@ pub enum Fault {
     /// The request is answered with this error and not carried out.
     Fail(Errno),
     /// The request is not sent before the latch is open.
-    Hold(Latch),
+    Hold(HoldPoint),
 }
 
 /// A door that is closed until it is opened.
 #[derive(Clone, Debug, Default)]
-pub struct Latch(Arc<(Mutex<LatchState>, Condvar)>);
+pub struct HoldPoint(Arc<(Mutex<LatchState>, Condvar)>);
 
 #[derive(Debug, Default)]
 struct LatchState {
@@ -35,7 +35,7 @@ struct LatchState {
     waiting: usize,
 }
 
-impl Latch {
+impl HoldPoint {
     /// Lets everybody through, now and later.
     pub fn open(&self) {
         self.0.0.lock().open = true;
@@ -61,7 +61,7 @@ impl Latch {
     }
 }
 
-type Plan = dyn Fn(&Frame) -> Option<Fault> + Send + Sync;
+type Plan = dyn Fn(&Frame) -> Option<InjectedFault> + Send + Sync;
 
 /// Decorates a transport with faults.
 pub struct FailingTransport {
@@ -74,7 +74,7 @@ impl FailingTransport {
     #[must_use]
     pub fn new(
         inner: Arc<dyn Transport>,
-        plan: impl Fn(&Frame) -> Option<Fault> + Send + Sync + 'static,
+        plan: impl Fn(&Frame) -> Option<InjectedFault> + Send + Sync + 'static,
     ) -> FailingTransport {
         FailingTransport { inner, plan: Box::new(plan) }
     }
@@ -82,21 +82,21 @@ impl FailingTransport {
     fn start_by<'t>(
         &'t self,
         request: &Request<'_>,
-        start: impl Fn(&Request<'_>) -> Pending<'t>,
-    ) -> Pending<'t> {
+        start: impl Fn(&Request<'_>) -> PendingReply<'t>,
+    ) -> PendingReply<'t> {
         match (self.plan)(&request.frame) {
             None => start(request),
-            Some(Fault::DropBefore) => Pending::failed(self.lost()),
-            Some(Fault::NoConnection) => {
+            Some(InjectedFault::DropBefore) => PendingReply::failed(self.lost()),
+            Some(InjectedFault::NoConnection) => {
                 let cause = io::ErrorKind::ConnectionRefused.into();
-                Pending::failed(NetError::Connect { address: self.address(), cause })
+                PendingReply::failed(NetError::Connect { address: self.address(), cause })
             }
-            Some(Fault::DropAfter) => {
+            Some(InjectedFault::DropAfter) => {
                 let pending = self.inner.start(request);
-                Pending::new(LostReply { pending, error: self.lost() })
+                PendingReply::new(LostReply { pending, error: self.lost() })
             }
-            Some(Fault::Fail(errno)) => Pending::new(ErrorReply(errno)),
-            Some(Fault::Hold(latch)) => Pending::new(HeldRequest { transport: self, latch }),
+            Some(InjectedFault::Fail(errno)) => PendingReply::new(ErrorReply(errno)),
+            Some(InjectedFault::Hold(latch)) => PendingReply::new(HeldRequest { transport: self, latch }),
         }
     }
 
@@ -106,11 +106,11 @@ impl FailingTransport {
 }
 
 impl Transport for FailingTransport {
-    fn start(&self, request: &Request<'_>) -> Pending<'_> {
+    fn start(&self, request: &Request<'_>) -> PendingReply<'_> {
         self.start_by(request, |request| self.inner.start(request))
     }
 
-    fn begin(&self, request: &Request<'_>) -> Pending<'_> {
+    fn begin(&self, request: &Request<'_>) -> PendingReply<'_> {
         self.start_by(request, |request| self.inner.begin(request))
     }
 
@@ -124,7 +124,7 @@ impl Transport for FailingTransport {
 }
 
 struct LostReply<'t> {
-    pending: Pending<'t>,
+    pending: PendingReply<'t>,
     error: NetError,
 }
 
@@ -155,7 +155,7 @@ impl InFlightRequest for ErrorReply {
 
 struct HeldRequest<'t> {
     transport: &'t FailingTransport,
-    latch: Latch,
+    latch: HoldPoint,
 }
 
 impl InFlightRequest for HeldRequest<'_> {

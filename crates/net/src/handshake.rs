@@ -20,7 +20,7 @@ use ring::rand::SystemRandom;
 
 use crate::auth::{self, HandshakeRole, KEY_LEN, NODE_ANY, NONCE_LEN, PROOF_LEN, Transcript, lane_byte};
 use crate::records::Channel;
-use crate::{Auth, DaemonId, Identity, Introduction, LaneKind, NetError, Refusal, Secret};
+use crate::{Auth, DaemonId, HandshakeRefusal, Identity, Introduction, LaneKind, NetError, Secret};
 
 /// Operation number of Hello and Challenge.
 pub(crate) const HELLO: u16 = 0xff01;
@@ -167,7 +167,7 @@ impl ClientSide {
         // Before the client says anything that only a member could know: a stranger at the address learns nothing
         // from it.
         if !transcript.verify(&auth.secret, HandshakeRole::Server, &challenge.proof) {
-            return Err(HandshakeError::Refused(Refusal::Secret));
+            return Err(HandshakeError::Refused(HandshakeRefusal::Secret));
         }
         self.transcript = Some(transcript);
         let proof = transcript.prove(&auth.secret, HandshakeRole::Client);
@@ -212,7 +212,7 @@ fn expect(reply: &Frame, op: u16) -> Result<(), HandshakeError> {
 /// Reason why a handshake failed on the client's side.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum HandshakeError {
-    Refused(Refusal),
+    Refused(HandshakeRefusal),
     Alien(&'static str),
 }
 
@@ -322,17 +322,17 @@ impl ServerSide {
         // Said before any proof: an address that another formation has taken over is a mistake, and no attack, and
         // its user needs to know which.
         if hello.formation != auth.formation {
-            return refuse(frame, Refusal::Formation);
+            return refuse(frame, HandshakeRefusal::Formation);
         }
         match hello.lane {
             lane if lane == lane_byte(self.lane) => {}
             lane if lane == lane_byte(LaneKind::Mirror) && self.lane == LaneKind::Peer => {
                 self.lane = LaneKind::Mirror;
             }
-            _ => return refuse(frame, Refusal::Lane),
+            _ => return refuse(frame, HandshakeRefusal::Lane),
         }
         if hello.way != self.way as u8 {
-            return refuse(frame, Refusal::Way);
+            return refuse(frame, HandshakeRefusal::Way);
         }
         let Ok(keys) = KeyPair::draw(self.way) else { return HandshakeStep::Hang };
         let transcript = Transcript {
@@ -351,7 +351,7 @@ impl ServerSide {
         };
         // As above. Behind the proof, a refusal could not be told from damage where frames are encrypted.
         if !admits(&transcript.introduction()) {
-            return refuse(frame, Refusal::Moved);
+            return refuse(frame, HandshakeRefusal::Moved);
         }
         let proof = transcript.prove(&auth.secret, HandshakeRole::Server);
         let challenge = Challenge { nonce: self.nonce, key: keys.public, proof };
@@ -370,7 +370,7 @@ fn admit(
 ) -> HandshakeStep {
     let Ok(proof) = <[u8; PROOF_LEN]>::from_bytes(body) else { return HandshakeStep::Hang };
     if !transcript.verify(&auth.secret, HandshakeRole::Client, &proof) {
-        return refuse(frame, Refusal::Secret);
+        return refuse(frame, HandshakeRefusal::Secret);
     }
     let introduction = transcript.introduction();
     // A newer map may have come since Hello: the next attempt is told.
@@ -381,12 +381,12 @@ fn admit(
 }
 
 /// Returns the refusal of a client of another protocol version, or of another user.
-pub(crate) fn refusal(reason: Refusal) -> Vec<u8> {
+pub(crate) fn refusal(reason: HandshakeRefusal) -> Vec<u8> {
     let hello = Frame::request(HELLO, OpId(0), ClientId(0), 0);
     message(Frame { status: status(reason), ..reply(&hello) }, &[])
 }
 
-fn refuse(frame: &Frame, reason: Refusal) -> HandshakeStep {
+fn refuse(frame: &Frame, reason: HandshakeRefusal) -> HandshakeStep {
     HandshakeStep::Refuse(message(Frame { status: status(reason), ..reply(frame) }, &[]))
 }
 
@@ -394,31 +394,34 @@ fn reply(frame: &Frame) -> Frame {
     frame.reply(0, 0, 0)
 }
 
-fn status(reason: Refusal) -> i32 {
+fn status(reason: HandshakeRefusal) -> i32 {
     match reason {
-        Refusal::Secret => Errno::EACCES.code(),
-        Refusal::Formation => Errno::ESTALE.code(),
-        Refusal::Version { .. } => Errno::EPROTO.code(),
-        Refusal::Lane => Errno::ENXIO.code(),
-        Refusal::User => Errno::EPERM.code(),
-        Refusal::Way => Errno::EOPNOTSUPP.code(),
-        Refusal::Moved => Errno::EXDEV.code(),
-        Refusal::Other { status } => status,
+        HandshakeRefusal::Secret => Errno::EACCES.code(),
+        HandshakeRefusal::Formation => Errno::ESTALE.code(),
+        HandshakeRefusal::Version { .. } => Errno::EPROTO.code(),
+        HandshakeRefusal::Lane => Errno::ENXIO.code(),
+        HandshakeRefusal::User => Errno::EPERM.code(),
+        HandshakeRefusal::Way => Errno::EOPNOTSUPP.code(),
+        HandshakeRefusal::Moved => Errno::EXDEV.code(),
+        HandshakeRefusal::Other { status } => status,
     }
 }
 
-fn reason(code: i32) -> Refusal {
-    let version = Refusal::Version { theirs: 0 };
+fn reason(code: i32) -> HandshakeRefusal {
+    let version = HandshakeRefusal::Version { theirs: 0 };
     let known = [
-        Refusal::Secret,
-        Refusal::Formation,
+        HandshakeRefusal::Secret,
+        HandshakeRefusal::Formation,
         version,
-        Refusal::Lane,
-        Refusal::User,
-        Refusal::Way,
-        Refusal::Moved,
+        HandshakeRefusal::Lane,
+        HandshakeRefusal::User,
+        HandshakeRefusal::Way,
+        HandshakeRefusal::Moved,
     ];
-    known.into_iter().find(|reason| status(*reason) == code).unwrap_or(Refusal::Other { status: code })
+    known
+        .into_iter()
+        .find(|reason| status(*reason) == code)
+        .unwrap_or(HandshakeRefusal::Other { status: code })
 }
 
 /// Returns a message, sealed whatever carries it: it is short, and comes before either side knows the other.
@@ -512,7 +515,7 @@ mod tests {
         other.auth.formation = FormationId([0; 16]);
         let mut peer = identity();
         peer.lane = LaneKind::Peer;
-        for (identity, refusal) in [(other, Refusal::Formation), (peer, Refusal::Lane)] {
+        for (identity, refusal) in [(other, HandshakeRefusal::Formation), (peer, HandshakeRefusal::Lane)] {
             let mut client = plain(&identity, 1);
             let mut server = ServerSide::new(LaneKind::Client, FrameProtection::Sum, [2; 32]);
             let HandshakeStep::Refuse(answer) = take(&mut server, &client.hello()) else {
@@ -535,7 +538,7 @@ mod tests {
             panic!("no challenge")
         };
         let (frame, body) = split(&challenge);
-        assert_eq!(client.prove(&frame, body), Err(HandshakeError::Refused(Refusal::Secret)));
+        assert_eq!(client.prove(&frame, body), Err(HandshakeError::Refused(HandshakeRefusal::Secret)));
         // A client that goes on regardless gets nowhere.
         let forged = message(Frame::request(PROOF, OpId(0), honest.client, 0), &[7; PROOF_LEN]);
         let HandshakeStep::Refuse(answer) = take(&mut server, &forged) else { panic!("not refused") };
@@ -586,14 +589,14 @@ mod tests {
         assert_ne!(same, record, "keys are drawn anew");
         let refused = |outcome: Result<_, _>| outcome.err().unwrap();
         let downgraded = agree(|hello, _| hello.iter_mut().skip(17).take(1).for_each(|way| *way = 1));
-        assert_eq!(refused(downgraded), HandshakeError::Refused(Refusal::Way));
+        assert_eq!(refused(downgraded), HandshakeError::Refused(HandshakeRefusal::Way));
         for at in 18..100 {
             let changed = agree(|hello, _| hello.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1));
-            assert_eq!(refused(changed), HandshakeError::Refused(Refusal::Secret), "hello {at}");
+            assert_eq!(refused(changed), HandshakeError::Refused(HandshakeRefusal::Secret), "hello {at}");
         }
         for at in 0..96 {
             let changed = agree(|_, answer| answer.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1));
-            assert_eq!(refused(changed), HandshakeError::Refused(Refusal::Secret), "challenge {at}");
+            assert_eq!(refused(changed), HandshakeError::Refused(HandshakeRefusal::Secret), "challenge {at}");
         }
     }
 
@@ -610,7 +613,7 @@ mod tests {
             panic!("not refused")
         };
         let (frame, body) = split(&answer);
-        assert_eq!(client.prove(&frame, body), Err(HandshakeError::Refused(Refusal::Moved)));
+        assert_eq!(client.prove(&frame, body), Err(HandshakeError::Refused(HandshakeRefusal::Moved)));
         // One that has moved since Hello says nothing more.
         let mut server = ServerSide::new(LaneKind::Client, FrameProtection::Sum, [2; 32]);
         let HandshakeStep::Reply(challenge) = take(&mut server, &hello) else { panic!("no challenge") };
@@ -639,8 +642,18 @@ mod tests {
 
     #[test]
     fn every_reason_survives_the_wire() {
-        let reasons = [Refusal::Secret, Refusal::Formation, Refusal::Lane, Refusal::User, Refusal::Way];
-        for expected in reasons.into_iter().chain([Refusal::Moved]).chain([Refusal::Other { status: 5 }]) {
+        let reasons = [
+            HandshakeRefusal::Secret,
+            HandshakeRefusal::Formation,
+            HandshakeRefusal::Lane,
+            HandshakeRefusal::User,
+            HandshakeRefusal::Way,
+        ];
+        for expected in reasons
+            .into_iter()
+            .chain([HandshakeRefusal::Moved])
+            .chain([HandshakeRefusal::Other { status: 5 }])
+        {
             assert_eq!(reason(status(expected)), expected);
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::service::{PayloadTarget, Reply, RequestOrigin, dispatch};
-use crate::{Address, LaneKind, NetError, Pending, ReplyHead, Request, Service, Transport, slices};
+use crate::{Address, LaneKind, NetError, PendingReply, ReplyHead, Request, Service, Transport, slices};
 
 /// Calls a service of the same process. The request runs when it is finished, in the caller's thread;
 /// payloads are the caller's own slices. The service hears of no connection.
@@ -23,8 +23,8 @@ impl InProcess {
 }
 
 impl Transport for InProcess {
-    fn start(&self, _request: &Request<'_>) -> Pending<'_> {
-        Pending::deferred(self)
+    fn start(&self, _request: &Request<'_>) -> PendingReply<'_> {
+        PendingReply::deferred(self)
     }
 
     fn connect(&self, _wait: Duration) -> Result<(), NetError> {

@@ -19,7 +19,7 @@ use rustix::net::{RecvFlags, SendFlags, sockopt};
 use crate::connect::{begin_to_connect, connect};
 use crate::handshake::{ClientSide, HandshakeError, HandshakeStep, ServerSide, refusal};
 use crate::records::{Channel, Forged, Opening, RecordReadError};
-use crate::{Address, Auth, Identity, LaneKind, NetError, Refusal, auth};
+use crate::{Address, Auth, HandshakeRefusal, Identity, LaneKind, NetError, auth};
 
 /// Bytes that one call reads.
 const READ_LEN: usize = 1 << 16;
@@ -315,7 +315,7 @@ impl Link {
             HandshakeStep::Refuse(answer) => {
                 self.outgoing.extend(answer);
                 let _it_may_be_gone = self.flush();
-                return Err(self.refused(Refusal::Secret));
+                return Err(self.refused(HandshakeRefusal::Secret));
             }
             HandshakeStep::Hang => return Err(self.alien("something else than a handshake")),
         }
@@ -351,7 +351,7 @@ impl Link {
     /// Answers what speaks another version, so that it can say so where it was started.
     fn not_ours(&mut self, error: FrameError) -> NetError {
         let FrameError::Version(theirs) = error else { return self.alien(&error.to_string()) };
-        let reason = Refusal::Version { theirs };
+        let reason = HandshakeRefusal::Version { theirs };
         if matches!(self.stage, Stage::Proving(..)) {
             self.outgoing.extend(refusal(reason));
             let _it_may_be_gone = self.flush();
@@ -359,7 +359,7 @@ impl Link {
         self.refused(reason)
     }
 
-    fn refused(&self, reason: Refusal) -> NetError {
+    fn refused(&self, reason: HandshakeRefusal) -> NetError {
         NetError::Refused { address: self.address.clone(), reason }
     }
 
@@ -437,7 +437,7 @@ fn exchange(
     read(&mut header)?;
     let frame = Frame::from_bytes(&header).map_err(|error| match error {
         FrameError::Version(theirs) => {
-            NetError::Refused { address: address.clone(), reason: Refusal::Version { theirs } }
+            NetError::Refused { address: address.clone(), reason: HandshakeRefusal::Version { theirs } }
         }
         error => alien(error.to_string()),
     })?;
@@ -593,7 +593,7 @@ mod tests {
         asked.send(&message).unwrap();
         assert_eq!(next(&mut asking).unwrap(), message);
         let refused = meet(&listener, secret + 1, secret).0.err().unwrap();
-        assert!(matches!(refused, NetError::Refused { reason: Refusal::Secret, .. }), "{refused}");
+        assert!(matches!(refused, NetError::Refused { reason: HandshakeRefusal::Secret, .. }), "{refused}");
     }
 
     #[test]
@@ -658,7 +658,7 @@ mod tests {
         for (asks, answers) in [(1, 11), (11, 1)] {
             let (listener, _) = listener();
             let refused = meet(&listener, asks, answers).0.err().unwrap();
-            assert!(matches!(refused, NetError::Refused { reason: Refusal::Way, .. }), "{refused}");
+            assert!(matches!(refused, NetError::Refused { reason: HandshakeRefusal::Way, .. }), "{refused}");
         }
     }
 
@@ -689,7 +689,7 @@ mod tests {
         assert!(!link.is_proven() && matches!(error, NetError::Lost { .. }), "{error}");
         assert_eq!(link.seal(&[9; 32]), [0; 32]);
         let refused = stranger.join().unwrap().err().unwrap();
-        assert!(matches!(refused, NetError::Refused { reason: Refusal::Secret, .. }), "{refused}");
+        assert!(matches!(refused, NetError::Refused { reason: HandshakeRefusal::Secret, .. }), "{refused}");
     }
 
     #[test]
@@ -707,7 +707,7 @@ mod tests {
         stranger.write_all(&frame).unwrap();
         wait(&link);
         let error = link.receive().unwrap_err();
-        let is_said = matches!(error, NetError::Refused { reason: Refusal::Version { theirs: said }, .. } if said == theirs);
+        let is_said = matches!(error, NetError::Refused { reason: HandshakeRefusal::Version { theirs: said }, .. } if said == theirs);
         assert!(is_said, "{error}");
         drop(link);
         let mut answer = Vec::new();

@@ -16,8 +16,8 @@ use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 
 use crate::transport::InFlightRequest;
 use crate::{
-    Address, Broken, DaemonId, Damage, Identity, LivenessTable, NetError, Pending, ReplyHead, Request,
-    SocketOptions, SocketTransport, Transport, Wait, Watch, hook, slices,
+    Address, BrokenConnection, DaemonId, Damage, Identity, LivenessTable, NetError, PendingReply, ReplyHead,
+    Request, SocketOptions, SocketTransport, Transport, Wait, Watch, hook, slices,
 };
 
 /// Called after a loss, before anything else is sent to the node. It may use the given transport, which neither waits
@@ -139,7 +139,7 @@ impl Peer {
     ///
     /// # Errors
     /// When the node is still away after `wait`.
-    pub fn revive(&self, broken: &Broken, wait: Duration) -> Result<(), NetError> {
+    pub fn revive(&self, broken: &BrokenConnection, wait: Duration) -> Result<(), NetError> {
         let mut patience = RetryBudget::new(millis(wait));
         let link = self.link.try_read_until(patience.deadline).ok_or_else(|| self.busy(&patience))?;
         let episode = link.episode;
@@ -202,8 +202,8 @@ impl Peer {
     fn start_by<'t>(
         &'t self,
         request: &Request<'_>,
-        start: impl Fn(&Request<'_>) -> Pending<'t>,
-    ) -> Pending<'t> {
+        start: impl Fn(&Request<'_>) -> PendingReply<'t>,
+    ) -> PendingReply<'t> {
         // Waiting for a node that is away is left to `finish`, so that others can be started meanwhile.
         let wait_ms = u32::try_from(self.wait_ms(request)).unwrap_or(u32::MAX);
         let hopeless = wait_ms == 0 && self.dead_for().is_some();
@@ -212,7 +212,7 @@ impl Peer {
             let frame = bivouac_wire::Frame { wait_ms, ..request.frame };
             (start(&Request { frame, ..*request }), link.episode)
         });
-        Pending::new(PeerRequest { peer: self, started })
+        PendingReply::new(PeerRequest { peer: self, started })
     }
 
     /// Sends the request until it is answered or its time is over.
@@ -451,11 +451,11 @@ impl RetryBudget {
 }
 
 impl Transport for Peer {
-    fn start(&self, request: &Request<'_>) -> Pending<'_> {
+    fn start(&self, request: &Request<'_>) -> PendingReply<'_> {
         self.start_by(request, |request| self.transport.start(request))
     }
 
-    fn begin(&self, request: &Request<'_>) -> Pending<'_> {
+    fn begin(&self, request: &Request<'_>) -> PendingReply<'_> {
         self.start_by(request, |request| self.transport.begin(request))
     }
 
@@ -483,7 +483,7 @@ impl Transport for Peer {
 /// A request given to a peer; not sent yet if the peer was away.
 struct PeerRequest<'t> {
     peer: &'t Peer,
-    started: Option<(Pending<'t>, u64)>,
+    started: Option<(PendingReply<'t>, u64)>,
 }
 
 impl InFlightRequest for PeerRequest<'_> {

@@ -18,7 +18,7 @@ use crate::connect::connect;
 use crate::handshake::{HELLO, HandshakeStep, ServerSide, refusal};
 use crate::link::{is_whole, shake_hands};
 use crate::records::{Channel, Forged, Opening, RecordReadError, Sealing};
-use crate::{Address, Auth, Identity, LaneKind, NetError, Refusal, auth, retransmission};
+use crate::{Address, Auth, HandshakeRefusal, Identity, LaneKind, NetError, auth, retransmission};
 
 /// Longest time in which a side takes nothing before the connection ends.
 const SEND_WAIT: Duration = Duration::from_secs(60);
@@ -195,7 +195,7 @@ pub fn accept_sealed(
         let frame = match Frame::from_bytes(&header) {
             Ok(frame) => frame,
             Err(FrameError::Version(theirs)) => {
-                let reason = Refusal::Version { theirs };
+                let reason = HandshakeRefusal::Version { theirs };
                 // So that it can say so where it was started; it may be gone.
                 let _told = stream.write_all(&refusal(reason));
                 return Err(refused(reason));
@@ -231,7 +231,7 @@ pub fn accept_sealed(
             HandshakeStep::Refuse(answer) => {
                 let _told = stream.write_all(&answer);
                 let _ended = socket.shutdown(Shutdown::Write);
-                return Err(refused(Refusal::Secret));
+                return Err(refused(HandshakeRefusal::Secret));
             }
             HandshakeStep::Hang => return Err(alien("something else than a handshake")),
         }
@@ -343,7 +343,7 @@ mod tests {
             accept_sealed(socket, auth_of, WAIT).map(drop)
         });
         let refused = connect_sealed(&address, &identity(7, 8), WAIT).map(drop).unwrap_err();
-        assert!(matches!(refused, NetError::Refused { reason: Refusal::Secret, .. }), "{refused}");
+        assert!(matches!(refused, NetError::Refused { reason: HandshakeRefusal::Secret, .. }), "{refused}");
         assert!(served.join().unwrap().is_err());
     }
 }

@@ -16,7 +16,8 @@ use crate::steps::ExchangeProgress;
 use crate::transport::InFlightRequest;
 use crate::watch::run_of;
 use crate::{
-    Address, Broken, DaemonId, Identity, NetError, Pending, ReplyHead, Request, Transport, Watch, hook,
+    Address, BrokenConnection, DaemonId, Identity, NetError, PendingReply, ReplyHead, Request, Transport,
+    Watch, hook,
 };
 
 /// Sockets that are noted before it is looked which of them are closed.
@@ -211,17 +212,17 @@ impl SocketTransport {
 }
 
 impl Transport for SocketTransport {
-    fn start(&self, request: &Request<'_>) -> Pending<'_> {
+    fn start(&self, request: &Request<'_>) -> PendingReply<'_> {
         match self.send(request) {
-            Ok(connection) => Pending::new(SentRequest { transport: self, connection }),
-            Err(error) => Pending::failed(error),
+            Ok(connection) => PendingReply::new(SentRequest { transport: self, connection }),
+            Err(error) => PendingReply::failed(error),
         }
     }
 
-    fn begin(&self, request: &Request<'_>) -> Pending<'_> {
+    fn begin(&self, request: &Request<'_>) -> PendingReply<'_> {
         match self.begin_steps(request) {
-            Ok(stepwise) => Pending::new(stepwise),
-            Err(error) => Pending::failed(error),
+            Ok(stepwise) => PendingReply::new(stepwise),
+            Err(error) => PendingReply::failed(error),
         }
     }
 
@@ -243,7 +244,7 @@ impl Transport for SocketTransport {
         Ok(())
     }
 
-    fn leads_to(&self, broken: &Broken) -> bool {
+    fn leads_to(&self, broken: &BrokenConnection) -> bool {
         self.pool.lock().instance.is_none_or(|instance| run_of(instance) == broken.run)
     }
 

@@ -7,7 +7,7 @@ use bivouac_types::limits::{FRAME_BODY_MAX, FRAME_PAYLOAD_MAX};
 use bivouac_wire::Frame;
 
 use crate::readiness::Wait;
-use crate::{Address, Broken, NetError, slices};
+use crate::{Address, BrokenConnection, NetError, slices};
 
 /// A request with the places where its bytes are. On a connection it is a frame (docs/protocol.md):
 ///
@@ -66,13 +66,13 @@ pub struct ReplyHead {
 
 /// Carries requests to one destination. Several threads may use it at once.
 pub trait Transport: Send + Sync {
-    /// Sends a request, as far as that goes without waiting for the reply. Errors are returned by [`Pending::finish`],
+    /// Sends a request, as far as that goes without waiting for the reply. Errors are returned by [`PendingReply::finish`],
     /// so that a caller can start requests to several peers and then finish all.
-    fn start(&self, request: &Request<'_>) -> Pending<'_>;
+    fn start(&self, request: &Request<'_>) -> PendingReply<'_>;
 
     /// Like [`Transport::start`], but without waiting for the destination to take the request, where that is possible:
-    /// the rest is sent by [`Pending::advance`]. For callers with several requests at a time.
-    fn begin(&self, request: &Request<'_>) -> Pending<'_> {
+    /// the rest is sent by [`PendingReply::advance`]. For callers with several requests at a time.
+    fn begin(&self, request: &Request<'_>) -> PendingReply<'_> {
         self.start(request)
     }
 
@@ -84,7 +84,7 @@ pub trait Transport: Send + Sync {
     fn connect(&self, wait: Duration) -> Result<(), NetError>;
 
     /// Returns true if requests still go to the server of this broken connection, not to a later one.
-    fn leads_to(&self, broken: &Broken) -> bool {
+    fn leads_to(&self, broken: &BrokenConnection) -> bool {
         let _ = broken;
         true
     }
@@ -99,10 +99,10 @@ pub trait Transport: Send + Sync {
     /// Returns the destination, for messages.
     fn address(&self) -> Address;
 
-    /// Sends a request and waits for its answer; see [`Pending::finish`].
+    /// Sends a request and waits for its answer; see [`PendingReply::finish`].
     ///
     /// # Errors
-    /// As [`Pending::finish`].
+    /// As [`PendingReply::finish`].
     fn exchange(
         &self,
         request: &Request<'_>,
@@ -115,7 +115,7 @@ pub trait Transport: Send + Sync {
 
 /// A request under way. Dropping it gives the reply up.
 #[must_use = "the answer must be awaited"]
-pub struct Pending<'t>(PendingState<'t>);
+pub struct PendingReply<'t>(PendingState<'t>);
 
 enum PendingState<'t> {
     Failed(NetError),
@@ -124,29 +124,29 @@ enum PendingState<'t> {
     InFlight(Box<dyn InFlightRequest + 't>),
 }
 
-/// A request that a transport has begun. [`Pending`] calls these methods; the defaults are for a request that cannot
+/// A request that a transport has begun. [`PendingReply`] calls these methods; the defaults are for a request that cannot
 /// proceed in steps.
 pub trait InFlightRequest {
-    /// Like [`Pending::advance`].
+    /// Like [`PendingReply::advance`].
     fn advance(&mut self, request: &Request<'_>, into: &mut [IoSliceMut<'_>]) -> bool {
         let _ = (request, into);
         true
     }
 
-    /// Like [`Pending::is_sent`].
+    /// Like [`PendingReply::is_sent`].
     fn is_sent(&self) -> bool {
         true
     }
 
-    /// Like [`Pending::wait`].
+    /// Like [`PendingReply::wait`].
     fn wait(&self) -> Option<Wait<'_>> {
         None
     }
 
-    /// Like [`Pending::finish`].
+    /// Like [`PendingReply::finish`].
     ///
     /// # Errors
-    /// As [`Pending::finish`].
+    /// As [`PendingReply::finish`].
     fn finish(
         self: Box<Self>,
         request: &Request<'_>,
@@ -155,26 +155,26 @@ pub trait InFlightRequest {
     ) -> Result<ReplyHead, NetError>;
 }
 
-impl<'t> Pending<'t> {
+impl<'t> PendingReply<'t> {
     /// Creates a request that a transport has begun.
-    pub fn new(in_flight: impl InFlightRequest + 't) -> Pending<'t> {
-        Pending(PendingState::InFlight(Box::new(in_flight)))
+    pub fn new(in_flight: impl InFlightRequest + 't) -> PendingReply<'t> {
+        PendingReply(PendingState::InFlight(Box::new(in_flight)))
     }
 
     /// Creates a request that `transport` carries out by [`Transport::exchange`] when it is finished. That must not be
     /// implemented by [`Transport::start`], as its default is.
-    pub(crate) fn deferred(transport: &'t dyn Transport) -> Pending<'t> {
-        Pending(PendingState::Deferred(transport))
+    pub(crate) fn deferred(transport: &'t dyn Transport) -> PendingReply<'t> {
+        PendingReply(PendingState::Deferred(transport))
     }
 
     /// Creates a request that could not be started.
-    pub fn failed(error: NetError) -> Pending<'t> {
-        Pending(PendingState::Failed(error))
+    pub fn failed(error: NetError) -> PendingReply<'t> {
+        PendingReply(PendingState::Failed(error))
     }
 
     /// Proceeds with a request that was [begun](Transport::begin), as far as that goes without waiting: sends what is
     /// left of `request`, and puts what has arrived of the reply into `into`, which must be the same in all calls.
-    /// Returns true if there is nothing to do before [`Pending::finish`], as for a request that cannot proceed in
+    /// Returns true if there is nothing to do before [`PendingReply::finish`], as for a request that cannot proceed in
     /// steps.
     pub fn advance(&mut self, request: &Request<'_>, into: &mut [IoSliceMut<'_>]) -> bool {
         match &mut self.0 {

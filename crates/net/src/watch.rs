@@ -24,7 +24,7 @@ pub struct Watch {
 
 /// A connection that broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken {
+pub struct BrokenConnection {
     /// The node that it led to.
     pub node: NodeId,
     /// The run of the node's server, as far as it is known here.
@@ -56,7 +56,7 @@ impl Watch {
     }
 
     /// Waits until a connection breaks; nothing when the watch was closed.
-    pub fn next(&self) -> Option<Broken> {
+    pub fn next(&self) -> Option<BrokenConnection> {
         let mut events: Vec<Event> = Vec::with_capacity(1);
         while !self.closed.load(Ordering::Acquire) {
             events.clear();
@@ -70,7 +70,7 @@ impl Watch {
             let key = events.first().map(|event| event.data.u64()).filter(|key| *key != KEY_WAKE);
             if let Some(key) = key {
                 let run = key & run_of(u64::MAX);
-                return Some(Broken { node: NodeId((key >> RUN_BITS) as u16), run });
+                return Some(BrokenConnection { node: NodeId((key >> RUN_BITS) as u16), run });
             }
         }
         None

@@ -50,7 +50,7 @@ impl Callbacks {
 
     /// Like [`Callbacks::invalidate`], for a client of any node, whose answer is awaited for `wait` at most. `None` if
     /// none came.
-    fn have_invalidated(
+    fn ask_to_invalidate(
         &self,
         client: ClientId,
         what: Vec<Invalidation>,
@@ -108,7 +108,7 @@ impl Callbacks {
     /// Recalls the leases on items that are about to change, and refuses new ones until the result is dropped. To be
     /// called before a size is locked: a kernel that is asked may wait for its programs' writes.
     pub fn begin(&self, items: &[Item]) -> Option<Changing<'_>> {
-        self.leases.change(items, &|client, what, wait| self.have_invalidated(client, what, wait))
+        self.leases.change(items, &|client, what, wait| self.ask_to_invalidate(client, what, wait))
     }
 
     /// Records a lease for the name that a mount's rename creates: the kernel moves its cached dentry there, with the

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use bivouac_net::{Call, DaemonId, Introduction, LaneKind, Reply, Service};
-use bivouac_store::{Mirror, ServeState, with_deferred_writes};
+use bivouac_store::{MirroredVolumes, ServeState, with_deferred_writes};
 use bivouac_types::limits::CLIENT_CHANNELS_MAX;
 use bivouac_types::{ClientId, Errno, FsError, FsResult};
 use bivouac_wire::{Encode, Op, Touches, op};
@@ -227,13 +227,13 @@ fn defers(op: Op) -> bool {
 /// no other daemon have changed what was read.
 fn serve_leased(
     node: &Node,
-    mirror: &Mirror,
+    mirror: &MirroredVolumes,
     (call, reply): (&Call<'_>, &mut Reply<'_>),
     serve: fn(&Node, &Call<'_>, &mut Reply<'_>),
 ) {
     if mirror.wait_to_serve() == ServeState::Serves {
         // With a source, a handler also discloses changes by what it does there, which no mirror can take back.
-        let may_defer = defers(call.op) && !node.partitions.have_sources();
+        let may_defer = defers(call.op) && !node.partitions.has_site_storage();
         with_deferred_writes(may_defer, || serve(node, call, reply));
         // Also changes that other requests have deferred: this one may have read them.
         let made = mirror.make_deferred();

@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bivouac_store::{
-    Mirror, MirrorNote, MirrorOptions, MirrorRole, ReplicaBackup, Volume, mirrored_volumes, read_mirror_note,
-    write_mirror_note,
+    MirrorNote, MirrorOptions, MirrorRole, MirroredVolumes, ReplicaBackup, Volume, mirrored_volumes,
+    read_mirror_note, write_mirror_note,
 };
 use bivouac_types::limits::DEAD_AFTER_MS_DEFAULT;
 use bivouac_types::{Errno, FsError, FsResult, NodeId};
@@ -99,7 +99,7 @@ type LentVolumes = Vec<(Arc<dyn Volume>, u64)>;
 
 /// A mirror and the thread that tends it. Dropping it ends the thread.
 pub struct TendedMirror {
-    pub mirror: Arc<Mirror>,
+    pub mirror: Arc<MirroredVolumes>,
     ends: Arc<AtomicBool>,
     thread: bivouac_ranks::Mutex<Option<JoinHandle<()>>>,
 }
@@ -216,7 +216,7 @@ pub fn mirror_volumes(
     let options =
         MirrorOptions { backup, epoch, lease, patience, retry_pause, note_at, has_unsent, is_first };
     let (inner, capacities): (Vec<_>, Vec<u64>) = volumes.into_iter().unzip();
-    let mirror = Mirror::new(inner, link, options);
+    let mirror = MirroredVolumes::new(inner, link, options);
     let mirrored = mirrored_volumes(&mirror).into_iter().zip(capacities).collect();
     let thread = bivouac_ranks::Mutex::new(bivouac_ranks::rank::LEAF, None);
     Ok((mirrored, Some(TendedMirror { mirror, ends: Arc::default(), thread })))

@@ -166,12 +166,12 @@ impl Node {
     }
 
     /// Declares a node dead that, as the caller knows, will not come back.
-    pub fn is_lost(&self, node: NodeId) {
+    pub fn declare_lost(&self, node: NodeId) {
         self.members.lost(node);
     }
 
     /// Records that a node declared dead was restarted, and serves again.
-    pub fn has_returned(&self, node: NodeId) {
+    pub fn declare_returned(&self, node: NodeId) {
         self.members.returned(node);
     }
 

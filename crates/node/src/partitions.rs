@@ -112,7 +112,7 @@ impl Partitions {
     }
 
     /// Returns whether any known partition stands in front of site storage.
-    pub fn have_sources(&self) -> bool {
+    pub fn has_site_storage(&self) -> bool {
         !self.is_empty() && self.all().iter().any(|partition| partition.settings.source.is_some())
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bivouac_net::{Address, LaneKind, Request, Transport};
 use bivouac_ranks::Mutex;
-use bivouac_store::Mirror;
+use bivouac_store::MirroredVolumes;
 use bivouac_types::{ClientId, Errno, FsError, FsResult, NodeId, OpId};
 use bivouac_wire::{Decode, Flags, FormationMap, Frame, Op, Operation};
 
@@ -147,7 +147,7 @@ pub struct PeerLane {
     way: Arc<dyn Peers>,
     counters: Arc<Counters>,
     /// The mirror of the node's volumes, if they are mirrored; it asks its backup over this lane.
-    mirror: OnceLock<Weak<Mirror>>,
+    mirror: OnceLock<Weak<MirroredVolumes>>,
 }
 
 impl PeerLane {
@@ -157,7 +157,7 @@ impl PeerLane {
     }
 
     /// Makes every later request wait until changes that the mirror has deferred are on both sides.
-    pub fn make_deferred_before_asking(&self, mirror: &Arc<Mirror>) {
+    pub fn make_deferred_before_asking(&self, mirror: &Arc<MirroredVolumes>) {
         let is_first = self.mirror.set(Arc::downgrade(mirror)).is_ok();
         assert!(is_first, "{} has two mirrors", self.id);
     }

@@ -98,7 +98,7 @@ impl Node {
     /// Ends the session of a client that has locks here, unless its node says that it is alive or it has reconnected.
     pub(crate) fn end_unless_alive(&self, client: ClientId) {
         if self.locks_are_alive(client) {
-            self.sessions.is_alive(client);
+            self.sessions.postpone_expiry(client);
             self.reaper.call();
         } else if let Some(ending) = self.sessions.expire_now(client) {
             self.end_lost(ending);

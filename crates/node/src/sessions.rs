@@ -96,7 +96,7 @@ impl Sessions {
     }
 
     /// Gives a client that has no connection here, but is alive elsewhere, another grace time.
-    pub fn is_alive(&self, client: ClientId) {
+    pub fn postpone_expiry(&self, client: ClientId) {
         self.table.lock().postpone(client, Instant::now() + self.grace);
     }
 
@@ -114,7 +114,7 @@ impl Sessions {
 
     /// Handles a request of a client that has not reclaimed: it has nothing open then. Returns true if reclaim was
     /// awaited from it. While its session is being ended this waits, so that what it asks for is not ended with it.
-    pub fn has_reclaimed(&self, client: ClientId) -> bool {
+    pub fn reclaim_nothing(&self, client: ClientId) -> bool {
         if !self.in_grace.load(Ordering::Acquire) {
             return false;
         }
@@ -292,13 +292,13 @@ mod tests {
         let c = ClientId(3);
         [A, B, c, A].into_iter().for_each(|client| sessions.note(&records, client).unwrap());
         sessions.end(c).forget(&records).unwrap();
-        assert_eq!((sessions.awaiting(), sessions.has_reclaimed(A)), (vec![], false));
+        assert_eq!((sessions.awaiting(), sessions.reclaim_nothing(A)), (vec![], false));
         drop(records);
         let (records, sessions) = opened(&volume);
         let mut awaiting = sessions.awaiting();
         awaiting.sort_unstable();
         assert_eq!(awaiting, [A, B]);
-        assert!(sessions.has_reclaimed(A) && !sessions.has_reclaimed(A) && !sessions.has_reclaimed(c));
+        assert!(sessions.reclaim_nothing(A) && !sessions.reclaim_nothing(A) && !sessions.reclaim_nothing(c));
         sessions.end(B).forget(&records).unwrap();
         assert!(sessions.awaiting().is_empty());
     }
@@ -344,7 +344,7 @@ mod tests {
         std::thread::scope(|scope| {
             let back = scope.spawn(|| {
                 sessions.connect(A);
-                assert!(!sessions.has_reclaimed(A), "nothing was awaited");
+                assert!(!sessions.reclaim_nothing(A), "nothing was awaited");
                 sessions.floor(A)
             });
             ending.forget(&records).unwrap();

@@ -80,7 +80,7 @@ impl Node {
                 // Recorded as failed by default, so that a panic does not leave the file as being flushed for good.
                 let early = Err(FsError::with(Errno::EIO, "the flush ended early"));
                 let mut end = QueuedFlushEnd { flusher: &flusher, ino, due, outcome: early };
-                end.outcome = node.have_flushed(ino, due.occasion);
+                end.outcome = node.flush_at_home(ino, due.occasion);
                 // The thread must not keep a node alive while it waits for the next file.
                 drop(node);
             }
@@ -92,7 +92,7 @@ impl Node {
     }
 
     // Asks the file's home to flush it, and polls until that is done.
-    fn have_flushed(&self, ino: Ino, occasion: FlushTrigger) -> FsResult<()> {
+    fn flush_at_home(&self, ino: Ino, occasion: FlushTrigger) -> FsResult<()> {
         let mut request = FlushHereRequest { ino, occasion, job: 0 };
         loop {
             let (home, steps) = (self.home_of(ino)?, StepContext::question(SYSTEM));

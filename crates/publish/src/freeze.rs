@@ -12,7 +12,7 @@ use crate::digest::{Hasher, piece_len};
 use crate::error::{Cause, PublishError, PublishResult};
 use crate::fetch::FetchObserver;
 use crate::holder::{Access, ReadError, Readers};
-use crate::manifest::{DataSetFile, Holder};
+use crate::manifest::{DataSetFile, DatasetLocation};
 use crate::names::check;
 
 /// Bytes that are read at a time.
@@ -239,7 +239,7 @@ fn hash(file: &ScannedFile, watch: &dyn FetchObserver, cancel: &AtomicBool) -> P
 /// [`Cause::Changed`] with the name of the first file that is not the same there.
 pub fn compare(
     frozen: &ScanResult,
-    holder: &Holder,
+    holder: &DatasetLocation,
     readers: &Readers<'_>,
     cancel: &AtomicBool,
 ) -> PublishResult<()> {
@@ -308,7 +308,7 @@ mod tests {
         let (here, web) = (Environment::default(), Web::new(&Environment::default()));
         let readers = Readers::new(&here, &web);
         let base = format!("file://{}", dir.path().display());
-        let holder = Holder { kind: crate::Kind::Site, base, fingerprint: None };
+        let holder = DatasetLocation { kind: crate::Kind::Site, base, fingerprint: None };
         compare(&frozen, &holder, &readers, &AtomicBool::new(false)).unwrap();
         let mut wrong = large;
         wrong[5] ^= 1;

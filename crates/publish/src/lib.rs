@@ -35,7 +35,7 @@ pub use fetch::{FetchObserver, FetchRequest, FetchResult, WantedFile, fetch};
 pub use freeze::{ScanResult, Skipped, compare, freeze};
 pub use holder::{Access, Readers};
 pub use known::{CachedEntry, EntryRef, FRESH_S, KNOWN_MAX};
-pub use manifest::{DataSetFile, Holder, Kind, Manifest};
+pub use manifest::{DataSetFile, DatasetLocation, Kind, Manifest};
 pub use names::check as check_name;
 pub use place::{Location, encoded};
 pub use plain::{UrlContent, fetch_plain, look};

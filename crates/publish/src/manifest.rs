@@ -19,7 +19,7 @@ pub enum Kind {
 
 /// A place that has all files of a data set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct DatasetLocation {
     /// Its kind.
     pub kind: Kind,
     /// URL of the directory, or of the one file, without a slash at its end.
@@ -28,7 +28,7 @@ pub struct Holder {
     pub fingerprint: Option<String>,
 }
 
-impl Holder {
+impl DatasetLocation {
     /// Returns whether a URL belongs to this holder.
     #[must_use]
     pub fn has(&self, url: &str) -> bool {
@@ -117,7 +117,7 @@ pub struct Manifest {
     /// Expiry, in seconds since 1970.
     pub expires: Option<u64>,
     /// Holders.
-    pub holders: Vec<Holder>,
+    pub holders: Vec<DatasetLocation>,
     /// Number of files.
     pub files: u64,
     /// Total size, in bytes.
@@ -142,7 +142,7 @@ impl Manifest {
 
 /// Returns a data set of one file, for tests.
 #[cfg(test)]
-pub(crate) fn sample(holders: Vec<Holder>) -> (Manifest, Vec<DataSetFile>) {
+pub(crate) fn sample(holders: Vec<DatasetLocation>) -> (Manifest, Vec<DataSetFile>) {
     let item = DataSetFile {
         name: "b".into(),
         size: 3,
@@ -170,8 +170,8 @@ pub(crate) fn sample(holders: Vec<Holder>) -> (Manifest, Vec<DataSetFile>) {
 
 /// Returns site storage that has it.
 #[cfg(test)]
-pub(crate) fn site() -> Holder {
-    Holder { kind: Kind::Site, base: "file:///site/a".into(), fingerprint: None }
+pub(crate) fn site() -> DatasetLocation {
+    DatasetLocation { kind: Kind::Site, base: "file:///site/a".into(), fingerprint: None }
 }
 
 #[cfg(test)]
@@ -180,11 +180,11 @@ mod tests {
 
     #[test]
     fn holders_know_their_urls() {
-        let holder = Holder { kind: Kind::Site, base: "http://h/a".into(), fingerprint: None };
+        let holder = DatasetLocation { kind: Kind::Site, base: "http://h/a".into(), fingerprint: None };
         assert_eq!(holder.url("b c/ä"), "http://h/a/b%20c/%C3%A4");
         assert_eq!(holder.url(""), "http://h/a");
         assert!(holder.has("http://h/a/b") && holder.has("http://h/a") && !holder.has("http://h/ab"));
-        let holder = Holder { base: "s3://b/p?region=x".into(), ..holder };
+        let holder = DatasetLocation { base: "s3://b/p?region=x".into(), ..holder };
         assert_eq!(holder.url("c"), "s3://b/p/c?region=x");
         assert!(holder.has(&holder.url("c")) && !holder.has("s3://b/p/c"));
     }

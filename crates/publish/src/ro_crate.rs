@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::digest::Digest;
-use crate::manifest::{DataSetFile, Holder, Kind, Manifest};
+use crate::manifest::{DataSetFile, DatasetLocation, Kind, Manifest};
 
 /// Name of the file.
 pub const FILE: &str = "ro-crate-metadata.json";
@@ -102,7 +102,7 @@ fn licence_id(licence: &str) -> String {
     }
 }
 
-fn holder_entity(number: usize, holder: &Holder) -> Value {
+fn holder_entity(number: usize, holder: &DatasetLocation) -> Value {
     let mut entity =
         json!({"@id": format!("#holder-{number}"), "@type": "DataDownload", "contentUrl": holder.base});
     if let Some(entity) = entity.as_object_mut() {
@@ -194,7 +194,7 @@ impl<'a> Graph<'a> {
     }
 }
 
-fn holders(graph: &Graph<'_>, root: &Value) -> Vec<Holder> {
+fn holders(graph: &Graph<'_>, root: &Value) -> Vec<DatasetLocation> {
     let all = root.get("distribution").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let all = all.iter().take(HOLDERS_MAX).filter_map(|reference| graph.follow(Some(reference)));
     all.filter_map(|entity| {
@@ -204,7 +204,7 @@ fn holders(graph: &Graph<'_>, root: &Value) -> Vec<Holder> {
             _ => Kind::Site,
         };
         let base = text_of(entity.get("contentUrl")).filter(|url| crate::Location::of_url(url).is_some())?;
-        Some(Holder { kind, base, fingerprint: text_of(entity.get("sha256")) })
+        Some(DatasetLocation { kind, base, fingerprint: text_of(entity.get("sha256")) })
     })
     .collect()
 }
@@ -233,7 +233,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn sample() -> (Manifest, Vec<DataSetFile>) {
-        let formation = Holder {
+        let formation = DatasetLocation {
             kind: Kind::Formation { name: "camp".into(), id: "00ff".into() },
             base: "https://h:1/a".into(),
             fingerprint: Some("AA:BB".into()),

@@ -7,7 +7,7 @@ pub struct NewestGeneration((u32, u64));
 
 /// The generation that a new connection belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Joined {
+pub enum GenerationMatch {
     /// None: it takes no part, supersedes nothing and is never superseded by another connection.
     Apart,
     /// One that was superseded before: its handshake was overtaken by that of a newer one, and the client no longer
@@ -21,14 +21,14 @@ pub enum Joined {
 
 impl NewestGeneration {
     /// Takes a new connection with this number, of which 0 takes no part.
-    pub fn join(&mut self, number: (u32, u64)) -> Joined {
+    pub fn join(&mut self, number: (u32, u64)) -> GenerationMatch {
         match number {
-            (_, 0) => Joined::Apart,
-            number if number < self.0 => Joined::Superseded,
-            number if number == self.0 => Joined::Same,
+            (_, 0) => GenerationMatch::Apart,
+            number if number < self.0 => GenerationMatch::Superseded,
+            number if number == self.0 => GenerationMatch::Same,
             number => {
                 self.0 = number;
-                Joined::Newer
+                GenerationMatch::Newer
             }
         }
     }
@@ -43,7 +43,7 @@ mod tests {
         let mut newest = NewestGeneration::default();
         let joined = [(0, 5), (0, 5), (0, 4), (0, 0), (0, 9), (2, 1), (0, 10), (2, 1)]
             .map(|number| newest.join(number));
-        use Joined::{Apart, Newer, Same, Superseded};
+        use GenerationMatch::{Apart, Newer, Same, Superseded};
         assert_eq!(joined, [Newer, Same, Superseded, Apart, Newer, Newer, Superseded, Same]);
     }
 }

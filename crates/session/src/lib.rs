@@ -31,7 +31,7 @@ mod replies;
 mod requests;
 
 pub use clients::{ClientTable, FloorOrder, ReclaimedOpens, Work};
-pub use connections::{Joined, NewestGeneration};
+pub use connections::{GenerationMatch, NewestGeneration};
 pub use leases::{ChangesAtPlace, Contenders, Item, LeaseHolder, SlotLeases};
 pub use numbers::{OpenNumbers, OpensUnderWay};
 pub use opens::OpenTable;

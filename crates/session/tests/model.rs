@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use bivouac_session::{
-    ClientReplies, ClientTable, Connection, FloorOrder, Joined, KnownReply, NewestGeneration, OpenNumbers,
-    OpenTable, OpensUnderWay, ReclaimedOpens, Verdict, Work, judge_request,
+    ClientReplies, ClientTable, Connection, FloorOrder, GenerationMatch, KnownReply, NewestGeneration,
+    OpenNumbers, OpenTable, OpensUnderWay, ReclaimedOpens, Verdict, Work, judge_request,
 };
 use bivouac_types::{ClientId, Ino, OpId, OpenId};
 
@@ -344,8 +344,8 @@ impl World {
         this.generation += 1;
         let generation = this.generation;
         match self.node.newest[client].join((0, generation)) {
-            Joined::Newer => self.node.current[client] = generation,
-            joined => assert_eq!(joined, Joined::Newer, "its number is above all before"),
+            GenerationMatch::Newer => self.node.current[client] = generation,
+            joined => assert_eq!(joined, GenerationMatch::Newer, "its number is above all before"),
         }
         self.node.sessions.connect(id(client));
         if self.planted != Planted::NoReclaim {

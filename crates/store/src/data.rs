@@ -33,7 +33,7 @@ use bivouac_types::{Checksum, FormationId, NodeId, PartitionId};
 
 pub use awaited::ChangeCondition;
 pub use damage::{Scrubbed, WrongPart};
-pub use holders::{Access, Granted, Holder, MARK_WORDS, Written};
+pub use holders::{Access, DirectClient, Granted, MARK_WORDS, Written};
 pub use lent::{PartUsage, VolumeConfig, VolumeUsage};
 pub use offline::Subfiles;
 pub use room::{Headroom, RecordsRoom, ReplicaRoom};

@@ -7,7 +7,7 @@
 //!   records of several slots at once: all or nothing, also after a kill.
 //! - [`DataStore`]: the subfiles of one node over its volumes.
 //!
-//! - [`Mirror`]: volumes all of whose changes a backup node has too, and [`Replica`], what that keeps of them.
+//! - [`MirroredVolumes`]: volumes all of whose changes a backup node has too, and [`Replica`], what that keeps of them.
 //!
 //! Formats are in docs/format.md. Only this crate and `stage` name files.
 
@@ -21,22 +21,22 @@ mod records;
 mod volume;
 
 pub use data::{
-    Access, ChangeCondition, DataOptions, DataStore, Granted, Headroom, Holder, ListedSubfile, LocalFile,
-    MARK_WORDS, PartUsage, RecordsRoom, ReplicaRoom, Scrubbed, SpaceChange, SubfileId, SubfileSpec,
-    SubfileStat, Subfiles, VolumeConfig, VolumeUsage, Written, WrongPart, open_volumes,
+    Access, ChangeCondition, DataOptions, DataStore, DirectClient, Granted, Headroom, ListedSubfile,
+    LocalFile, MARK_WORDS, PartUsage, RecordsRoom, ReplicaRoom, Scrubbed, SpaceChange, SubfileId,
+    SubfileSpec, SubfileStat, Subfiles, VolumeConfig, VolumeUsage, Written, WrongPart, open_volumes,
 };
 pub use error::{StoreError, StoreResult};
 pub use mirror::{
-    Mirror, MirrorNote, MirrorOptions, MirrorRole, MirrorStatus, Replica, ReplicaBackup, ReplicaDirs,
-    ReplicaVolumes, SealError, ServeState, mirrored_volumes, read_mirror_note, replica_dir_name,
+    MirrorNote, MirrorOptions, MirrorRole, MirrorStatus, MirroredVolumes, Replica, ReplicaBackup,
+    ReplicaDirs, ReplicaVolumes, SealError, ServeState, mirrored_volumes, read_mirror_note, replica_dir_name,
     with_deferred_writes, write_mirror_note,
 };
 pub use records::{
     Compaction, Damage, LostRecord, Records, RecordsOptions, RecordsStats, Recovery, Salvage, Txn,
 };
 pub use volume::{
-    CrashLoss, CrashVolume, DirVolume, Entry, FailingVolume, Fault, FileStat, IDENTITY_NAME, LIVES_NAME,
-    MemVolume, NOTE_LEN_MAX, NOTE_NAME, OpenMode, Operation, OperationKind, Places, ReadOnlyVolume, Space,
-    Volume, VolumeFile, VolumeIdentity, VolumeKind, claim_existing, claim_existing_within, identity_of,
+    CrashLoss, CrashVolume, DirVolume, Entry, FailingVolume, FileStat, IDENTITY_NAME, LIVES_NAME, MemVolume,
+    NOTE_LEN_MAX, NOTE_NAME, OpenMode, Operation, OperationKind, Places, ReadOnlyVolume, Space, Volume,
+    VolumeFault, VolumeFile, VolumeIdentity, VolumeKind, claim_existing, claim_existing_within, identity_of,
     read_lives, read_note, remove_volume, write_lives, write_note,
 };

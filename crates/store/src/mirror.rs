@@ -17,6 +17,6 @@ mod tree;
 pub use deferred::with_deferred_writes;
 pub use mirrored_volume::mirrored_volumes;
 pub use note::{MirrorNote, MirrorRole, read_mirror_note, write_mirror_note};
-pub use primary::{Mirror, MirrorOptions, MirrorStatus, ReplicaBackup, ServeState};
+pub use primary::{MirrorOptions, MirrorStatus, MirroredVolumes, ReplicaBackup, ServeState};
 pub use replica::{Replica, ReplicaVolumes, SealError};
 pub use replica_dirs::{ReplicaDirs, replica_dir_name};

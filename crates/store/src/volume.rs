@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub use claim::{claim_existing, claim_existing_within, identity_of, remove_volume};
 pub use crash::{CrashLoss, CrashVolume};
 pub use dir::DirVolume;
-pub use failing::{FailingVolume, Fault, Operation, OperationKind};
+pub use failing::{FailingVolume, Operation, OperationKind, VolumeFault};
 pub use identity::{IDENTITY_NAME, VolumeIdentity};
 pub use memory::MemVolume;
 pub use note::REPLICA_DIR_PREFIX;

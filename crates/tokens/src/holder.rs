@@ -19,9 +19,9 @@ pub struct CallId(pub u64);
 /// Next step of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Poll {
-    /// Covered by tokens: it may go on, until [`Holder::end`].
+    /// Covered by tokens: it may go on, until [`KeptTokens::end`].
     Go,
-    /// Send this request to its home; then call [`Holder::granted`], or [`Holder::end`] if that fails.
+    /// Send this request to its home; then call [`KeptTokens::granted`], or [`KeptTokens::end`] if that fails.
     Ask(TokenRequest),
     /// Wait for the end of another call of this client.
     Wait,
@@ -92,28 +92,28 @@ struct FileTokens {
 
 /// The tokens of a client.
 #[derive(Debug, Default)]
-pub struct Holder {
+pub struct KeptTokens {
     files: HashMap<Ino, FileTokens>,
     calls: u64,
     /// True for a client that cannot be sent recalls: each call asks, and returns its tokens at its end.
     keeps_nothing: bool,
-    /// Bytes that tokens have ceased to cover since [`Holder::take_uncovered`].
+    /// Bytes that tokens have ceased to cover since [`KeptTokens::take_uncovered`].
     uncovered: Uncovered,
 }
 
 /// Ranges of files that no token covers any more.
 type Uncovered = Vec<(Ino, ByteRange)>;
 
-impl Holder {
+impl KeptTokens {
     /// Creates the tokens of a client that keeps them between its calls, or does not. Calls have numbers above `calls`,
     /// which no other process of the client should have.
     #[must_use]
-    pub fn new(keeps: bool, calls: u64) -> Holder {
-        Holder { keeps_nothing: !keeps, calls, ..Holder::default() }
+    pub fn new(keeps: bool, calls: u64) -> KeptTokens {
+        KeptTokens { keeps_nothing: !keeps, calls, ..KeptTokens::default() }
     }
 
     /// Begins a call that reads or writes a range of a file, whose epoch was this when last reported. It may go on only
-    /// when [`Holder::poll`] says so. A call that resumes one of an earlier process goes before all that have not begun
+    /// when [`KeptTokens::poll`] says so. A call that resumes one of an earlier process goes before all that have not begun
     /// here.
     pub fn begin(
         &mut self,
@@ -196,7 +196,7 @@ impl Holder {
         self.files.get(&ino).map_or(0, |file| file.epoch)
     }
 
-    /// Records that a call's request was not granted yet and will be repeated ([`Holder::asks_again`]): no reply to it
+    /// Records that a call's request was not granted yet and will be repeated ([`KeptTokens::asks_again`]): no reply to it
     /// is under way. A running call has lost its tokens, and uses nothing while it waits. A client that keeps nothing
     /// returns what is idle, for which others may be waiting before this call.
     pub fn queued(&mut self, ino: Ino, id: CallId) -> Vec<GiveBack> {
@@ -566,7 +566,7 @@ mod tests {
         Grant { serial, ranges: ranges.to_vec() }
     }
 
-    fn ask(holder: &mut Holder, mode: TokenMode, range: ByteRange) -> (CallId, TokenRequest) {
+    fn ask(holder: &mut KeptTokens, mode: TokenMode, range: ByteRange) -> (CallId, TokenRequest) {
         let id = holder.begin(FILE, 0, (mode, range), false);
         match holder.poll(FILE, id) {
             Poll::Ask(wanted) => (id, wanted),
@@ -580,7 +580,7 @@ mod tests {
 
     #[test]
     fn what_is_covered_asks_nobody() {
-        let mut holder = Holder::default();
+        let mut holder = KeptTokens::default();
         let (call, wanted) = ask(&mut holder, Write, ByteRange::at(10, 5));
         assert_eq!((wanted.required, wanted.mode), (ByteRange::at(10, 5), Write));
         assert_eq!(holder.granted(FILE, call, 0, &grant(1, &[ByteRange::ALL])), []);
@@ -594,7 +594,7 @@ mod tests {
 
     #[test]
     fn calls_that_conflict_go_one_after_the_other() {
-        let mut holder = Holder::default();
+        let mut holder = KeptTokens::default();
         let (first, _) = ask(&mut holder, Write, ByteRange::at(0, 10));
         holder.granted(FILE, first, 0, &grant(1, &[ByteRange::ALL]));
         let second = holder.begin(FILE, 0, (Read, ByteRange::at(5, 10)), false);
@@ -610,7 +610,7 @@ mod tests {
 
     #[test]
     fn what_is_recalled_is_given_back_when_it_is_idle() {
-        let mut holder = Holder::default();
+        let mut holder = KeptTokens::default();
         let (call, _) = ask(&mut holder, Write, ByteRange::at(0, 10));
         holder.granted(FILE, call, 0, &grant(1, &[ByteRange::ALL]));
         // Not in use: at once.
@@ -628,7 +628,7 @@ mod tests {
 
     #[test]
     fn who_keeps_nothing_gives_back_what_is_idle_while_another_call_is_queued() {
-        let mut holder = Holder::new(false, 0);
+        let mut holder = KeptTokens::new(false, 0);
         let (first, _) = ask(&mut holder, Read, ByteRange::at(0, 10));
         holder.granted(FILE, first, 0, &grant(1, &[ByteRange::at(0, 10)]));
         let (beside, _) = ask(&mut holder, Read, ByteRange::at(10, 10));
@@ -651,7 +651,7 @@ mod tests {
 
     #[test]
     fn threads_of_who_keeps_nothing_do_not_keep_each_others_bytes() {
-        let mut holder = Holder::new(false, 0);
+        let mut holder = KeptTokens::new(false, 0);
         let (first, _) = ask(&mut holder, Write, ByteRange::at(0, 10));
         holder.granted(FILE, first, 0, &grant(1, &[ByteRange::ALL]));
         let (second, _) = ask(&mut holder, Write, ByteRange::at(20, 10));
@@ -671,7 +671,7 @@ mod tests {
 
     #[test]
     fn for_readers_the_right_to_read_stays() {
-        let mut holder = Holder::default();
+        let mut holder = KeptTokens::default();
         let (call, _) = ask(&mut holder, Write, ByteRange::at(0, 10));
         holder.granted(FILE, call, 0, &grant(1, &[ByteRange::ALL]));
         holder.end(FILE, call);
@@ -684,7 +684,7 @@ mod tests {
 
     #[test]
     fn a_grant_that_a_recall_overtakes_is_used_once() {
-        let mut holder = Holder::default();
+        let mut holder = KeptTokens::default();
         let (call, _) = ask(&mut holder, Write, ByteRange::at(0, 10));
         let recalled = wants(Write, ByteRange::at(0, 4));
         // One that is not granted is not on its way.
@@ -705,7 +705,7 @@ mod tests {
 
     #[test]
     fn tokens_of_an_earlier_epoch_are_void() {
-        let mut holder = Holder::default();
+        let mut holder = KeptTokens::default();
         let (call, _) = ask(&mut holder, Write, ByteRange::at(0, 10));
         holder.granted(FILE, call, 3, &grant(1, &[ByteRange::ALL]));
         holder.end(FILE, call);
@@ -718,7 +718,7 @@ mod tests {
 
     #[test]
     fn a_call_that_ends_while_tokens_are_reclaimed_keeps_nothing() {
-        let mut holder = Holder::new(false, 0);
+        let mut holder = KeptTokens::new(false, 0);
         let (ended, running) =
             (ask(&mut holder, Write, ByteRange::at(0, 4)).0, ask(&mut holder, Write, ByteRange::at(8, 4)).0);
         holder.granted(FILE, ended, 0, &grant(1, &[ByteRange::at(0, 4)]));
@@ -737,7 +737,7 @@ mod tests {
 
     #[test]
     fn copies_are_dropped_of_exactly_what_is_given_back() {
-        let mut holder = Holder::default();
+        let mut holder = KeptTokens::default();
         let (call, _) = ask(&mut holder, Read, ByteRange::at(0, 10));
         holder.granted(FILE, call, 0, &grant(1, &[ByteRange::at(0, 100)]));
         assert_eq!(holder.covered_to(FILE, ByteRange::at(0, 200)), 100);
@@ -758,12 +758,12 @@ mod tests {
         // Another epoch voids all.
         holder.begin(FILE, 1, (Read, ByteRange::at(0, 1)), false);
         assert_eq!(holder.take_uncovered(), [(FILE, ByteRange::ALL)]);
-        assert_eq!(Holder::new(false, 0).covered_to(FILE, ByteRange::at(7, 1)), 7);
+        assert_eq!(KeptTokens::new(false, 0).covered_to(FILE, ByteRange::at(7, 1)), 7);
     }
 
     #[test]
     fn what_is_welcome_is_not_taken_from_in_front_of_a_program() {
-        let mut holder = Holder::default();
+        let mut holder = KeptTokens::default();
         let (call, _) = ask(&mut holder, Write, ByteRange::at(1000, 10));
         holder.granted(FILE, call, 0, &grant(1, &[ByteRange::ALL]));
         holder.end(FILE, call);

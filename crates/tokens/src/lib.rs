@@ -3,7 +3,7 @@
 //! file.
 //!
 //! Two machines without clocks, locks or messages of their own: [`Manager`] at the home of a file grants tokens and has
-//! them recalled, [`Holder`] at a client has calls begin when they are covered, and gives back what is recalled.
+//! them recalled, [`KeptTokens`] at a client has calls begin when they are covered, and gives back what is recalled.
 //! Schmuck and Haskin, "GPFS: A Shared-Disk File System for Large Computing Clusters", FAST 2002, section 3.2; see
 //! docs/decisions/0136-range-tokens.md.
 //!
@@ -19,7 +19,7 @@ mod manager;
 mod ranges;
 mod streams;
 
-pub use holder::{CallId, GiveBack, Holder, Poll};
+pub use holder::{CallId, GiveBack, KeptTokens, Poll};
 pub use manager::{Fence, Listed, Manager, Recall, RequestOutcome};
 
 use std::time::Duration;

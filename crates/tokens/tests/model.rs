@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use bivouac_tokens::{
-    CallId, GiveBack, Grant, Holder, Manager, Poll, RESUME, Recall, RequestOutcome, TokenRequest, Yielded,
+    CallId, GiveBack, Grant, KeptTokens, Manager, Poll, RESUME, Recall, RequestOutcome, TokenRequest, Yielded,
 };
 use bivouac_types::{ByteRange, ClientId, Ino, TokenMode};
 
@@ -72,7 +72,7 @@ type Copies = Vec<(ByteRange, usize)>;
 type Reading = (ByteRange, u64, usize);
 
 struct Client {
-    holder: Holder,
+    holder: KeptTokens,
     process: u64,
     copies: Copies,
     /// Number of times that copies were dropped.
@@ -151,7 +151,7 @@ impl World {
         let now = Instant::now();
         // Every third one keeps nothing between its calls, as programs with the library do.
         let client = |id: u64| Client {
-            holder: Holder::new(!id.is_multiple_of(3), 0),
+            holder: KeptTokens::new(!id.is_multiple_of(3), 0),
             process: 0,
             copies: Copies::new(),
             drops: 0,
@@ -600,7 +600,7 @@ impl World {
         }
         client.process += 1;
         (client.copies, client.reading) = Default::default();
-        client.holder = Holder::new(true, client.process << 32);
+        client.holder = KeptTokens::new(true, client.process << 32);
         let running = std::mem::take(&mut client.running);
         let calls = std::mem::take(&mut client.calls);
         (client.life, client.seen, client.is_reclaiming) = (0, 0, false);

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use bivouac_launch::Environment;
 use bivouac_publish::{
-    Catalogue, CatalogueListing, Cause, EntryRef, Holder, Kind, Location, Manifest, PublishError,
+    Catalogue, CatalogueListing, Cause, DatasetLocation, EntryRef, Kind, Location, Manifest, PublishError,
 };
 use bivouac_types::units::{format_size, format_utc};
 use serde_json::{Value, json};
@@ -116,7 +116,7 @@ fn text_of(entries: &[&Manifest], now: u64) -> String {
 
 /// Returns an entry for scripts.
 pub fn json_of(entry: &Manifest, now: u64) -> Value {
-    let holder = |holder: &Holder| {
+    let holder = |holder: &DatasetLocation| {
         let formation = match &holder.kind {
             Kind::Formation { name, .. } => Some(name),
             Kind::Site => None,

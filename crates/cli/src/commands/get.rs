@@ -8,8 +8,9 @@ use std::sync::atomic::AtomicBool;
 use bivouac_http::keys;
 use bivouac_launch::Environment;
 use bivouac_publish::{
-    Cache, CachedEntry, Catalogue, DataSetFile, EntryRef, FetchRequest, FetchResult, Holder, Location,
-    Manifest, Readers, UrlContent, WantedFile, fetch, fetch_plain, is_dir, look, metalink, ro_crate, split,
+    Cache, CachedEntry, Catalogue, DataSetFile, DatasetLocation, EntryRef, FetchRequest, FetchResult,
+    Location, Manifest, Readers, UrlContent, WantedFile, fetch, fetch_plain, is_dir, look, metalink,
+    ro_crate, split,
 };
 use bivouac_types::units::{exact_size, format_count, format_utc};
 use serde_json::{Value, json};
@@ -282,7 +283,7 @@ fn refuse_hidden(name: &str) -> Result<(), Failure> {
 }
 
 /// Returns whether a holder has the certificate that the user named.
-fn is_same(named: Option<&str>, holder: &Holder) -> bool {
+fn is_same(named: Option<&str>, holder: &DatasetLocation) -> bool {
     let bare = |text: &str| text.replace(':', "").to_lowercase();
     named.map(bare).is_some_and(|named| holder.fingerprint.as_deref().map(bare) == Some(named))
 }
@@ -307,7 +308,7 @@ fn places(
         names.push(publish::shown(holder));
     }
     let mut number_of = |url: &str, ways: &mut ServerAccess<'_>| {
-        let holder: Option<&Holder> = known.iter().find(|holder| holder.has(url));
+        let holder: Option<&DatasetLocation> = known.iter().find(|holder| holder.has(url));
         let server = server_of(url);
         let name = match (holder, &server) {
             (Some(holder), _) => holder.base.clone(),

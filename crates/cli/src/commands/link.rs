@@ -47,7 +47,7 @@ pub fn run(here: &Environment, command: &LinkCommand) -> Result<ExitCode, Failur
 }
 
 /// A formation, and the way there.
-struct Near {
+struct NearSide {
     dir: StateDir,
     state: FormationState,
     client: Client,
@@ -64,13 +64,13 @@ struct Link {
     partition: Partition,
 }
 
-impl Near {
-    fn find(here: &Environment, which: &NameArgs) -> Result<Near, Failure> {
+impl NearSide {
+    fn find(here: &Environment, which: &NameArgs) -> Result<NearSide, Failure> {
         let (_, dir) = StateDir::find_whole(here, which.name.as_ref())?;
         let state = dir.read_living()?;
         let client = connect(&dir, &state, ANSWER_WAIT)?;
         let secret = dir.secret()?;
-        Ok(Near { dir, state, client, secret, owner: (here.uid, rustix::process::getegid().as_raw()) })
+        Ok(NearSide { dir, state, client, secret, owner: (here.uid, rustix::process::getegid().as_raw()) })
     }
 
     fn target(&self, address: &str, key: LinkKey) -> Result<LinkTarget, Failure> {
@@ -118,7 +118,7 @@ fn add(here: &Environment, args: &LinkAddArgs) -> Result<ExitCode, Failure> {
         return Err(Failure::new(2, format_args!("link '{name}': {text}")));
     }
     let key = read_key(&args.key_file)?;
-    let near = Near::find(here, &args.which)?;
+    let near = NearSide::find(here, &args.which)?;
     if near.links()?.iter().any(|link| link.name == *name) {
         return Err(Failure::new(
             1,
@@ -177,7 +177,7 @@ fn read_key(path: &Path) -> Result<LinkKey, Failure> {
 }
 
 fn list(here: &Environment, args: &LinkListArgs) -> Result<ExitCode, Failure> {
-    let near = Near::find(here, &args.which)?;
+    let near = NearSide::find(here, &args.which)?;
     let links = near.links()?;
     near.client.leave();
     if args.json {
@@ -208,7 +208,7 @@ fn json(link: &Link) -> serde_json::Value {
 }
 
 fn show(here: &Environment, args: &LinkShowArgs) -> Result<ExitCode, Failure> {
-    let near = Near::find(here, &args.which)?;
+    let near = NearSide::find(here, &args.which)?;
     let link = near.link(&args.link)?;
     let asked = ask(&near, &link);
     let statuses: Vec<_> =
@@ -262,7 +262,7 @@ struct Far {
     round_trip: Duration,
 }
 
-fn ask(near: &Near, link: &Link) -> Result<Far, Failure> {
+fn ask(near: &NearSide, link: &Link) -> Result<Far, Failure> {
     let key = link
         .key
         .clone()
@@ -308,7 +308,7 @@ fn serve_links(here: &Environment, args: &LinkListenArgs) -> Result<ExitCode, Fa
 }
 
 fn remove(here: &Environment, args: &LinkRemoveArgs) -> Result<ExitCode, Failure> {
-    let near = Near::find(here, &args.which)?;
+    let near = NearSide::find(here, &args.which)?;
     let link = near.link(&args.link)?;
     check_alone(&near, &link)?;
     let is_detached = link.partition.settings.source.as_ref().is_some_and(Source::is_detached);
@@ -325,7 +325,7 @@ fn remove(here: &Environment, args: &LinkRemoveArgs) -> Result<ExitCode, Failure
 }
 
 /// Refuses while another partition is below the link: what is in it is not the link's to take away.
-fn check_alone(near: &Near, link: &Link) -> Result<(), Failure> {
+fn check_alone(near: &NearSide, link: &Link) -> Result<(), Failure> {
     let top = format!("{}/", link.path.trim_end_matches('/'));
     for partition in near.client.partitions.list()? {
         let path = near.client.path_of_dir(partition.dir)?;
@@ -338,7 +338,7 @@ fn check_alone(near: &Near, link: &Link) -> Result<(), Failure> {
 }
 
 /// Sends what is not at the other side.
-fn send(near: &Near, link: &Link) -> Result<(), Failure> {
+fn send(near: &NearSide, link: &Link) -> Result<(), Failure> {
     near.client.site.send_behind()?;
     let target = FlushTarget::find(&near.client, Path::new("/"), below(link))?;
     let unsaved = near.client.site.unsaved()?;
@@ -358,7 +358,7 @@ fn send(near: &Near, link: &Link) -> Result<(), Failure> {
 }
 
 /// Detaches a link while nobody changes anything, if all is at the other side then.
-fn detach_sent(here: &Environment, near: &Near, link: &Link) -> Result<(), Failure> {
+fn detach_sent(here: &Environment, near: &NearSide, link: &Link) -> Result<(), Failure> {
     let site = &near.client.site;
     let token = u64::from_le_bytes(random_bytes()?);
     let held = || -> Result<(), Failure> {
@@ -392,7 +392,7 @@ fn below(link: &Link) -> &Path {
 }
 
 /// Detaches a link: nothing is brought or sent over it from now on.
-fn detach(here: &Environment, near: &Near, link: &Link) -> Result<(), Failure> {
+fn detach(here: &Environment, near: &NearSide, link: &Link) -> Result<(), Failure> {
     let client = &near.client;
     let partition = &link.partition;
     let settings = &partition.settings;
@@ -415,7 +415,7 @@ fn detach(here: &Environment, near: &Near, link: &Link) -> Result<(), Failure> {
 }
 
 /// Takes a detached link off, with what is here of it.
-fn drop_link(here: &Environment, near: &Near, link: &Link) -> Result<(), Failure> {
+fn drop_link(here: &Environment, near: &NearSide, link: &Link) -> Result<(), Failure> {
     let (client, partition) = (&near.client, &link.partition);
     let shown = |error| Failure::new(1, format_args!("{}: {error}", link.path));
     remove_below(here, client, partition.dir).map_err(shown)?;

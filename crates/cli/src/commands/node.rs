@@ -143,7 +143,7 @@ impl Daemon {
         for (position, Part { node, .. }) in parts.iter().enumerate() {
             node.on_forgotten(server.hang_up(position));
             node.start()?;
-            shared.config.lost.iter().for_each(|lost| node.is_lost(NodeId(*lost)));
+            shared.config.lost.iter().for_each(|lost| node.declare_lost(NodeId(*lost)));
         }
         phases.end("server");
         Ok(Daemon { shared, parts, program: here.program.clone(), starter, server, shutdown, _lock: lock })
@@ -195,7 +195,7 @@ impl Daemon {
                 }
             }
             Ok(Some(SupervisorMessage::Lost(node))) => {
-                self.parts.iter().for_each(|part| part.node.is_lost(node))
+                self.parts.iter().for_each(|part| part.node.declare_lost(node))
             }
             Ok(Some(SupervisorMessage::Map(map))) => {
                 let map = Arc::new(*map);
@@ -208,7 +208,7 @@ impl Daemon {
                 }
             }
             Ok(Some(SupervisorMessage::Returned(node))) => {
-                self.parts.iter().for_each(|part| part.node.has_returned(node));
+                self.parts.iter().for_each(|part| part.node.declare_returned(node));
             }
             Ok(None) => {
                 log::warn!("the supervisor is gone; this daemon serves on, but nobody starts it again");

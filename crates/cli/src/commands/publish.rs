@@ -9,8 +9,8 @@ use bivouac_client::FlushTarget;
 use bivouac_http::{RequestPath as HttpPath, announce, keys};
 use bivouac_launch::Environment;
 use bivouac_publish::{
-    CachedEntry, Catalogue, Cause, Holder, Kind, Location, Manifest, Readers, ScanResult, Web, check_name,
-    compare, freeze, new_id,
+    CachedEntry, Catalogue, Cause, DatasetLocation, Kind, Location, Manifest, Readers, ScanResult, Web,
+    check_name, compare, freeze, new_id,
 };
 use bivouac_types::units::format_count;
 
@@ -68,7 +68,7 @@ pub fn run(here: &Environment, args: &PublishArgs) -> Result<ExitCode, Failure> 
 }
 
 /// Returns a holder, for people.
-pub fn shown(holder: &Holder) -> String {
+pub fn shown(holder: &DatasetLocation) -> String {
     match &holder.kind {
         Kind::Formation { name, .. } => format!("formation {name} ({})", holder.base),
         Kind::Site => holder.base.clone(),
@@ -77,7 +77,7 @@ pub fn shown(holder: &Holder) -> String {
 
 /// A place that may have the files.
 struct SourceCandidate {
-    holder: Holder,
+    holder: DatasetLocation,
     look: PresenceCheck,
 }
 
@@ -116,7 +116,7 @@ fn holders(here: &Environment, args: &PublishArgs, path: &Path) -> Result<Vec<So
     Ok(all)
 }
 
-fn site(place: &Location) -> Result<Holder, Failure> {
+fn site(place: &Location) -> Result<DatasetLocation, Failure> {
     if let Location::Web(url) = place
         && (!url.username().is_empty() || url.password().is_some() || url.query().is_some())
     {
@@ -124,7 +124,7 @@ fn site(place: &Location) -> Result<Holder, Failure> {
             "--site: a URL with a password or a query, which all would read in the entry; name it without";
         return Err(Failure::new(2, text));
     }
-    Ok(Holder { kind: Kind::Site, base: place.url().map_err(failed)?, fingerprint: None })
+    Ok(DatasetLocation { kind: Kind::Site, base: place.url().map_err(failed)?, fingerprint: None })
 }
 
 /// Returns the servers of a formation, and site storage that the path's partition stands in front of.
@@ -138,7 +138,7 @@ fn of_formation(here: &Environment, path: &Path) -> Result<Vec<SourceCandidate>,
     let map = client.map();
     let (name, id) = (map.name.clone(), map.formation.to_string());
     let servers = announce::list(&client)?.into_iter().map(|server| SourceCandidate {
-        holder: Holder {
+        holder: DatasetLocation {
             kind: Kind::Formation { name: name.clone(), id: id.clone() },
             base: format!("{}{}", server.url, target.encoded().trim_end_matches('/')),
             fingerprint: server.fingerprint,
@@ -165,7 +165,7 @@ fn looked_at(
     frozen: &ScanResult,
     web: &Web,
     cancel: &AtomicBool,
-) -> Result<Vec<Holder>, Failure> {
+) -> Result<Vec<DatasetLocation>, Failure> {
     let here = environment::objects();
     let mut readers = Readers::new(&here, web);
     let places = candidates.iter().filter_map(|candidate| Location::of_url(&candidate.holder.base));
@@ -195,7 +195,7 @@ fn put(
     args: &PublishArgs,
     path: &Path,
     frozen: ScanResult,
-    holders: Vec<Holder>,
+    holders: Vec<DatasetLocation>,
     catalogue: &Catalogue<'_>,
 ) -> Result<CachedEntry, Failure> {
     let ScanResult { mut items, is_file, .. } = frozen;

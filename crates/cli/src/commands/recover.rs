@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bivouac_hosts::{HostArg, HostsWishes, hosts_of, parse_hosts, read_hostfile, start_hosts};
 use bivouac_launch::control::{Request, ask};
 use bivouac_launch::{
-    CAUGHT, Environment, LaunchError, MountWay, NodeLife, Recovery, Signals, Started, StateDir,
+    CAUGHT, Environment, LaunchError, MountWay, NodeLife, ReadyFormation, Recovery, Signals, StateDir,
     WholeFormation, cannot_mount, recover, whole,
 };
 use bivouac_monitor::connect;
@@ -112,7 +112,7 @@ fn revive(here: &Environment, args: &RecoverArgs, node: u16) -> Result<ExitCode,
 }
 
 /// Says that volumes came back without a part of what they had. Who does not answer is asked by `status` again.
-fn say_what_is_lost(started: &Started) {
+fn say_what_is_lost(started: &ReadyFormation) {
     let Ok(client) = connect(&started.dir, &started.state, ANSWER_WAIT) else { return };
     let nodes = started.state.nodes.iter().filter_map(|node| client.nodes().status(NodeId(node.id)).ok());
     let lost: u64 = nodes.map(|status| status.damage.lost).sum();
@@ -177,7 +177,7 @@ fn hosts(args: &AgainArgs, before: &[HostArg]) -> Result<Vec<HostArg>, Failure> 
     Ok(hosts)
 }
 
-fn show(json: bool, started: Started, mounts: &[PathBuf]) -> Result<(), Failure> {
+fn show(json: bool, started: ReadyFormation, mounts: &[PathBuf]) -> Result<(), Failure> {
     let whole = started.state.is_over_hosts().then_some(&started.dir);
     let steps = started.phases.into_steps();
     let report = StartReport::new(&started.name, &started.dir, whole, mounts, &steps)?;

@@ -1,6 +1,6 @@
 //! The table `[formation]`: keys and values are checked by the option table of `up` itself.
 
-use bivouac_launch::Wishes;
+use bivouac_launch::FormationRequest;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args, Command, FromArgMatches};
 use toml::de::{DeTable, DeValue};
@@ -115,7 +115,8 @@ fn together(said: &[(String, String)], places: &[(String, usize)], start: usize)
         Ok(matches) => matches,
         Err(error) => return Some(contradiction(&error, places, start)),
     };
-    let wishes: Wishes = FormationArgs::from_arg_matches(&matches).ok()?.wishes("x".parse().ok()?, 1, None);
+    let wishes: FormationRequest =
+        FormationArgs::from_arg_matches(&matches).ok()?.wishes("x".parse().ok()?, 1, None);
     let refusal = wishes.check().err()?.to_string();
     // It begins with the option that it is about.
     let named = |(key, _): &&(String, usize)| refusal.starts_with(&format!("--{key}"));

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use bivouac_launch::{
-    FormationName, HttpAddress, HttpDomain, HttpWish, LogFormat, NAMES_MEMORY_MIN, ProcessId, Protection,
-    Tolerance, VolumeArg, Wishes, parse_volume,
+    FormationName, FormationRequest, HttpAddress, HttpDomain, HttpWish, LogFormat, NAMES_MEMORY_MIN,
+    ProcessId, Protection, RestartLimit, VolumeArg, parse_volume,
 };
 use bivouac_types::limits::{
     PAGE_POOL_DEFAULT, PAGE_POOL_MAX, PAGE_POOL_MIN, STRIPE_DEFAULT, STRIPE_DEFAULT_OVER_HOSTS,
@@ -115,8 +115,8 @@ pub struct FormationArgs {
     #[arg(long, value_name = "PORT", default_value_t = 0, allow_negative_numbers = true, value_parser = number::<u16>(0, 65_535), help_heading = "Network and logs")]
     pub port: u16,
     /// How many deaths of a daemon within how long are too many for it to be started again
-    #[arg(long, value_name = "N/DURATION", default_value_t = Tolerance::default(), help_heading = "When nodes fail")]
-    pub deaths_max: Tolerance,
+    #[arg(long, value_name = "N/DURATION", default_value_t = RestartLimit::default(), help_heading = "When nodes fail")]
+    pub deaths_max: RestartLimit,
     /// How long the formation lives: then it ends as by `down`, and under `run` its command is told to end [default: no
     /// limit]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
@@ -135,9 +135,9 @@ pub struct FormationArgs {
 
 impl FormationArgs {
     /// What is asked for over so many hosts, by `owner` if it is to end with that process.
-    pub fn wishes(&self, name: FormationName, hosts: usize, owner: Option<ProcessId>) -> Wishes {
+    pub fn wishes(&self, name: FormationName, hosts: usize, owner: Option<ProcessId>) -> FormationRequest {
         let stripe = if hosts > 1 { STRIPE_DEFAULT_OVER_HOSTS } else { STRIPE_DEFAULT };
-        Wishes {
+        FormationRequest {
             name,
             nodes: self.nodes.unwrap_or(1),
             volumes: self.volumes.clone(),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use bivouac_hosts::MeetingPlace;
+use bivouac_hosts::RendezvousAddress;
 use bivouac_launch::{Launcher, Network};
 use clap::Args;
 
@@ -86,7 +86,7 @@ pub struct HostsArgs {
     ///
     /// Each returns when the formation can be used on its host. For scripts that run everywhere anyway, such as a batch system's prolog.
     #[arg(long, value_name = "[HOST:]PORT", conflicts_with_all = ["nodes", "launcher", "send", "program"], requires = "meet_secret", help_heading = HEADING)]
-    pub meet: Option<MeetingPlace>,
+    pub meet: Option<RendezvousAddress>,
     /// File with what all hosts of a meeting know and nobody else does, 16 random bytes or more; new for each formation
     #[arg(long, value_name = "FILE", requires = "meet", help_heading = HEADING)]
     pub meet_secret: Option<PathBuf>,

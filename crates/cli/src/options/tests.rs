@@ -1,4 +1,4 @@
-use bivouac_launch::{FormationName, Tolerance, VolumeArg};
+use bivouac_launch::{FormationName, RestartLimit, VolumeArg};
 use clap::CommandFactory;
 
 use super::*;
@@ -59,7 +59,7 @@ fn up_takes_sizes_and_volumes() {
     assert_eq!(up.formation.volumes[1].capacity, None);
     assert_eq!((up.formation.stripe, up.formation.wait), (Some(65_536), Duration(500)));
     assert_eq!(up.formation.wait.to_string(), "500ms");
-    assert_eq!(up.formation.deaths_max, Tolerance { deaths_max: 9, window_ms: 2000 });
+    assert_eq!(up.formation.deaths_max, RestartLimit { deaths_max: 9, window_ms: 2000 });
 }
 
 #[test]

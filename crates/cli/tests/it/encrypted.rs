@@ -10,7 +10,8 @@ use crate::harness::library::{create, ctx, far_library, far_library_over, open, 
 use bivouac_client::Client;
 use bivouac_launch::StateDir;
 use bivouac_net::{
-    Auth, Identity, LaneKind, NetError, Refusal, SocketOptions, SocketTransport, TamperingProxy, Transport,
+    Auth, HandshakeRefusal, Identity, LaneKind, NetError, SocketOptions, SocketTransport, TamperingProxy,
+    Transport,
 };
 use bivouac_types::{ClientId, Ino};
 
@@ -119,8 +120,8 @@ fn who_does_not_encrypt_or_has_another_secret_is_refused() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(refused(Auth { is_secure: false, ..auth.clone() }), Refusal::Way);
-    assert_eq!(refused(Auth { secret: bivouac_net::Secret::new([9; 32]), ..auth }), Refusal::Secret);
+    assert_eq!(refused(Auth { is_secure: false, ..auth.clone() }), HandshakeRefusal::Way);
+    assert_eq!(refused(Auth { secret: bivouac_net::Secret::new([9; 32]), ..auth }), HandshakeRefusal::Secret);
     // The secret is the user's, and on no command line.
     let mode = std::fs::metadata(camp.dir().join("secret")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);

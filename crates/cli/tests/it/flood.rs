@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::harness::{Camp, rss_kib, wait_until};
-use bivouac_net::{Address, Auth, Identity, LaneKind, SocketOptions, SocketTransport, Started, call, start};
+use bivouac_net::{
+    Address, Auth, Identity, LaneKind, SocketOptions, SocketTransport, StartedCall, call, start,
+};
 use bivouac_types::limits::OPENS_MAX;
 use bivouac_types::{ClientId, Errno, FsResult, Ino, OpId, OpenId, TargetIndex};
 use bivouac_wire::{CloseRequest, Frame, InoOnly, OpenRequest, Operation, ReadRequest, ReassertRequest, op};
@@ -54,7 +56,7 @@ impl Flood {
         })
     }
 
-    fn start<O: Operation>(&self, request: &O::Request<'_>) -> Started<'_, O> {
+    fn start<O: Operation>(&self, request: &O::Request<'_>) -> StartedCall<'_, O> {
         start::<O>(&self.transport, self.frame(), request, &[])
     }
 }

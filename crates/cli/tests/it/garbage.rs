@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::harness::random::Random;
 use crate::harness::{Camp, rss_kib, wait_until};
 use bivouac_net::{
-    Address, Identity, LaneKind, NetError, Refusal, Request, Secret, SocketOptions, SocketTransport,
+    Address, HandshakeRefusal, Identity, LaneKind, NetError, Request, Secret, SocketOptions, SocketTransport,
     Transport, call,
 };
 use bivouac_types::{ClientId, FormationId, OpId};
@@ -284,7 +284,7 @@ fn without_the_secret_nobody_comes_in() {
     wrong.secret = Secret::new([9; 32]);
     let mut other = camp.auth();
     other.formation = FormationId([9; 16]);
-    let cases = [(wrong, Refusal::Secret), (other, Refusal::Formation)];
+    let cases = [(wrong, HandshakeRefusal::Secret), (other, HandshakeRefusal::Formation)];
     for door in doors(&camp) {
         let address = match &door {
             Door::Tcp(address) => Address::tcp(address),
@@ -295,7 +295,9 @@ fn without_the_secret_nobody_comes_in() {
             let stranger = SocketTransport::new(address.clone(), identity, SocketOptions::default());
             let request = Request::new(Frame::request(Op::Ping as u16, OpId(1), ClientId(99), 0), &[], &[]);
             match stranger.exchange(&request, &mut Vec::new(), &mut []).unwrap_err() {
-                NetError::Refused { reason: Refusal::Lane, .. } => assert!(matches!(door, Door::Tcp(_))),
+                NetError::Refused { reason: HandshakeRefusal::Lane, .. } => {
+                    assert!(matches!(door, Door::Tcp(_)))
+                }
                 NetError::Refused { reason, .. } => assert_eq!(reason, expected, "{door:?}"),
                 error => panic!("{error}"),
             }

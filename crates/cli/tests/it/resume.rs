@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use crate::harness::{Place, said, wait_until};
-use bivouac_net::{Address, Auth, Identity, LaneKind, Link, Message, NetError, Refusal, Secret};
+use bivouac_net::{Address, Auth, HandshakeRefusal, Identity, LaneKind, Link, Message, NetError, Secret};
 use bivouac_types::{ClientId, FormationId};
 use bivouac_wire::rendezvous::{
     BEGIN, FormationStart, JOIN, Join, JoinNode, JoinVolume, ORDER, Order, REPORT, RESUME, Report, Resume,
@@ -142,7 +142,7 @@ fn hosts_come_back_as_long_as_they_are_of_the_formation_and_nobody_else_does() {
     for secret in [once.secret.clone(), Secret::new(secret)] {
         let stranger = Way { secret, address: once.address.clone(), ..once };
         let refused = stranger.connect().err().unwrap();
-        assert!(matches!(refused, NetError::Refused { reason: Refusal::Secret, .. }), "{refused}");
+        assert!(matches!(refused, NetError::Refused { reason: HandshakeRefusal::Secret, .. }), "{refused}");
     }
     let way = Way { secret: Secret::new(secret).to_resume(), ..once };
 

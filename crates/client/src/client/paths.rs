@@ -13,7 +13,7 @@ const PATH_LEN_MAX: usize = 4 * SYMLINK_LEN_MAX;
 
 /// The last name of a path, and the directory that it is in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ParentAndName {
     /// The directory.
     pub parent: Ino,
     /// The name; empty for the root.
@@ -76,19 +76,19 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::find`].
-    pub fn place(&self, path: &[u8], follow: bool) -> FsResult<Place> {
+    pub fn place(&self, path: &[u8], follow: bool) -> FsResult<ParentAndName> {
         self.place_beneath(Ino::ROOT, path, follow)
     }
 
     /// Like [`Client::place`], from a directory on, which nothing leads out of.
-    pub fn place_beneath(&self, top: Ino, path: &[u8], follow: bool) -> FsResult<Place> {
+    pub fn place_beneath(&self, top: Ino, path: &[u8], follow: bool) -> FsResult<ParentAndName> {
         Ok(PathWalk::new(self, top).go(path, follow)?.place)
     }
 }
 
 /// Result of walking a path.
-struct Connector {
-    place: Place,
+struct WalkResult {
+    place: ParentAndName,
     /// Result of the lookup there, if one was made.
     found: Option<FsResult<Attr>>,
 }
@@ -118,7 +118,7 @@ impl PathWalk<'_> {
         Err(FsError::with(Errno::EXDEV, "the path leads out of the directory that it begins in"))
     }
 
-    fn go(&mut self, path: &[u8], follow: bool) -> FsResult<Connector> {
+    fn go(&mut self, path: &[u8], follow: bool) -> FsResult<WalkResult> {
         if path.is_empty() {
             return Err(Errno::ENOENT.into());
         }
@@ -135,9 +135,9 @@ impl PathWalk<'_> {
                 continue;
             }
             let dir = self.dir();
-            let place = Place { parent: dir, name: name.to_vec(), is_dir: last && ends_in_slash };
+            let place = ParentAndName { parent: dir, name: name.to_vec(), is_dir: last && ends_in_slash };
             if last && !follow && !ends_in_slash {
-                return Ok(Connector { place, found: None });
+                return Ok(WalkResult { place, found: None });
             }
             match self.client.lookup(dir, name) {
                 Ok(attr) if attr.mode & mode::TYPE == mode::LINK => {
@@ -158,14 +158,14 @@ impl PathWalk<'_> {
                         self.trail.push(attr.ino);
                     }
                 }
-                found if last => return Ok(Connector { place, found: Some(found) }),
+                found if last => return Ok(WalkResult { place, found: Some(found) }),
                 Ok(attr) if attr.is_dir() => self.trail.push(attr.ino),
                 Ok(_) => return Err(Errno::ENOTDIR.into()),
                 Err(error) => return Err(error),
             }
         }
-        let place = Place { parent: self.dir(), name: Vec::new(), is_dir: true };
-        Ok(Connector { place, found: None })
+        let place = ParentAndName { parent: self.dir(), name: Vec::new(), is_dir: true };
+        Ok(WalkResult { place, found: None })
     }
 
     fn target(&mut self, link: Ino) -> FsResult<Vec<u8>> {
@@ -182,7 +182,7 @@ impl PathWalk<'_> {
         Ok(target)
     }
 
-    fn attr(&self, way: Connector) -> FsResult<Attr> {
+    fn attr(&self, way: WalkResult) -> FsResult<Attr> {
         match (way.found, way.place.name.as_slice()) {
             (Some(found), _) => found,
             (None, b"") => self.client.getattr(way.place.parent),

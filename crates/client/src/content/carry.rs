@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IoSlice, IoSliceMut};
 
 use bivouac_layout::TargetRange;
-use bivouac_net::{Started, Wait, await_any};
+use bivouac_net::{StartedCall, Wait, await_any};
 use bivouac_types::{FsError, FsResult, Ino, NodeId};
 use bivouac_wire::Operation;
 
@@ -112,14 +112,14 @@ pub trait Messages<'a> {
         &mut self,
         call: &Call<'_>,
         message: usize,
-        started: Started<'_, Self::Op>,
+        started: StartedCall<'_, Self::Op>,
     ) -> FsResult<Verdict>;
 }
 
 /// A message under way.
 struct Flow<'a, O> {
     message: usize,
-    started: Started<'a, O>,
+    started: StartedCall<'a, O>,
     ready: bool,
 }
 

@@ -3,7 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 
 use bivouac_layout::TargetRange;
-use bivouac_net::Started;
+use bivouac_net::StartedCall;
 use bivouac_types::limits::{FILE_SIZE_MAX, TRANSFER_MAX};
 use bivouac_types::{Contract, Errno, FsError, FsResult, Ino, OpId, PartitionId};
 use bivouac_wire::{AppendRequest, ReadRequest, WriteRequest, op};
@@ -259,7 +259,7 @@ impl<'a> Messages<'a> for Writing<'a> {
         call.direct.write(node, call.ino, range, call.known.epoch, payload).map(Verdict::of_write)
     }
 
-    fn finish(&mut self, _: &Call<'_>, _: usize, started: Started<'_, op::Write>) -> FsResult<Verdict> {
+    fn finish(&mut self, _: &Call<'_>, _: usize, started: StartedCall<'_, op::Write>) -> FsResult<Verdict> {
         Ok(Verdict::of_write(started.finish(&mut [])?.0.accepted))
     }
 }
@@ -303,7 +303,7 @@ impl<'a> Messages<'a> for Reading<'_, '_> {
         &mut self,
         call: &Call<'_>,
         message: usize,
-        started: Started<'_, op::Read>,
+        started: StartedCall<'_, op::Read>,
     ) -> FsResult<Verdict> {
         let (done, read) = started.finish(&mut self.room(message))?;
         Ok(self.judge(call, message, read, done.epoch))

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use bivouac_direct::WritablePages;
 use bivouac_layout::TargetRange;
-use bivouac_net::Started;
+use bivouac_net::StartedCall;
 use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX, TRANSFER_MAX};
 use bivouac_types::{Errno, FsError, FsResult, Ino, Layout, NodeId, TargetIndex};
 use bivouac_wire::{ListRequest, op};
@@ -344,7 +344,7 @@ impl<'a> Messages<'a> for &'a [TargetList<IoSlice<'a>>] {
         &mut self,
         _: &Call<'_>,
         message: usize,
-        started: Started<'_, op::AccessList>,
+        started: StartedCall<'_, op::AccessList>,
     ) -> FsResult<Verdict> {
         let (done, list) = (started.finish(&mut [])?.0, &self[message]);
         if done.accepted && !done.whole {
@@ -401,7 +401,7 @@ impl<'a> Messages<'a> for &mut [TargetList<IoSliceMut<'_>>] {
         &mut self,
         call: &Call<'_>,
         message: usize,
-        started: Started<'_, op::AccessList>,
+        started: StartedCall<'_, op::AccessList>,
     ) -> FsResult<Verdict> {
         let (done, _) = started.finish(&mut self[message].slices)?;
         Ok(if done.whole && done.epoch <= call.known.epoch { Verdict::Whole } else { Verdict::Short })

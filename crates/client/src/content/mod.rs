@@ -15,7 +15,7 @@ pub mod space;
 use std::sync::Arc;
 
 use bivouac_layout::{TargetRange, target_of};
-use bivouac_net::Started;
+use bivouac_net::StartedCall;
 use bivouac_types::{Attr, FsResult, Ino, NodeId, TargetIndex};
 use bivouac_wire::{Operation, SubfileName, SubfileState, op};
 
@@ -163,7 +163,7 @@ impl Content {
 /// Awaits all answers, and notes which of the numbered messages were accepted, as `judge` says. Whether all were; the
 /// first failure if there is one.
 fn finish_numbered<'a, O: Operation>(
-    started: Vec<(usize, FsResult<Started<'a, O>>)>,
+    started: Vec<(usize, FsResult<StartedCall<'a, O>>)>,
     mut judge: impl FnMut(usize, &O::Reply, &mut Carried) -> FsResult<bool>,
     carried: &mut Carried,
 ) -> FsResult<bool> {
@@ -181,7 +181,7 @@ fn finish_numbered<'a, O: Operation>(
 
 /// Starts all, and awaits all answers; the first failure if there is one.
 fn finish_all<'a, O: Operation>(
-    started: impl Iterator<Item = FsResult<Started<'a, O>>>,
+    started: impl Iterator<Item = FsResult<StartedCall<'a, O>>>,
 ) -> FsResult<Vec<O::Reply>> {
     let started = started.collect::<FsResult<Vec<_>>>()?;
     let answers: Vec<FsResult<O::Reply>> =

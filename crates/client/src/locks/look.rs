@@ -50,7 +50,7 @@ impl LockDesk {
     }
 
     /// Asks another client to check its wait for a deadlock.
-    pub(super) fn have_looked_at(&self, wait: &LockWait) {
+    pub(super) fn ask_to_look(&self, wait: &LockWait) {
         let request = LockTicket { client: wait.of.client, ino: wait.of.ino, ticket: wait.ticket };
         if wait.of.client == self.connections.id {
             self.look_again(wait.ticket);

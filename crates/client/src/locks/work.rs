@@ -82,7 +82,7 @@ impl LockDesk {
         let wanted = self.state.lock().tickets.get_mut(&ticket).is_some_and(Ticket::wants_a_look);
         match if wanted { self.look(ticket) } else { Verdict::Waits } {
             Verdict::Waits => {}
-            Verdict::Elsewhere(wait) => self.have_looked_at(&wait),
+            Verdict::Elsewhere(wait) => self.ask_to_look(&wait),
             Verdict::Refuse => {
                 let mut state = self.state.lock();
                 if let Some(found) = state.tickets.get_mut(&ticket) {

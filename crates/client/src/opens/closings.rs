@@ -218,7 +218,7 @@ mod tests {
     }
 
     /// A home that hears of closes late.
-    struct Slow(bivouac_net::Latch, Arc<Home>);
+    struct Slow(bivouac_net::HoldPoint, Arc<Home>);
 
     impl Service for Slow {
         fn serve(&self, call: &Call<'_>, reply: &mut Reply<'_>) {
@@ -230,7 +230,7 @@ mod tests {
     /// An unlink found the file open, and so did whoever waited for its space.
     #[test]
     fn a_removal_waits_for_closes_that_are_on_their_way() {
-        let (latch, home) = (bivouac_net::Latch::default(), Arc::<Home>::default());
+        let (latch, home) = (bivouac_net::HoldPoint::default(), Arc::<Home>::default());
         let service = Arc::new(Slow(latch.clone(), Arc::clone(&home)));
         let way: Arc<dyn Transport> = Arc::new(InProcess::new(service, LaneKind::Client));
         let closings = Closings::new(ClientId(7), Arc::new(KnownFiles::new(0, None)), &[way]);

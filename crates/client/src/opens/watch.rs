@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use bivouac_net::{Broken, Peer, Watch};
+use bivouac_net::{BrokenConnection, Peer, Watch};
 use bivouac_types::NodeId;
 use parking_lot::{Condvar, Mutex};
 
@@ -34,7 +34,7 @@ struct Inner {
 
 #[derive(Default)]
 struct Queue {
-    away: VecDeque<Broken>,
+    away: VecDeque<BrokenConnection>,
     threads: usize,
     closed: bool,
 }
@@ -84,7 +84,7 @@ fn thread(name: &str) -> std::thread::Builder {
 
 impl Inner {
     /// Queues a broken connection for the reconnecting thread, if anything is open at the node.
-    fn add(self: &Arc<Inner>, broken: Broken) {
+    fn add(self: &Arc<Inner>, broken: BrokenConnection) {
         let mut queue = self.queue.lock();
         if !(self.wanted)(broken.node) || queue.away.contains(&broken) {
             return;
@@ -118,7 +118,7 @@ impl Inner {
     }
 
     /// Reconnects to a node. Returns true if that is done, or not needed any more.
-    fn revive(&self, broken: &Broken) -> bool {
+    fn revive(&self, broken: &BrokenConnection) -> bool {
         let peers = self.peers.get().map(Vec::as_slice).unwrap_or_default();
         let peer = peers.get(usize::from(broken.node.0)).and_then(Option::as_ref).and_then(Weak::upgrade);
         match peer.filter(|_| (self.wanted)(broken.node)) {

@@ -8,7 +8,7 @@ use crate::world::formation::{Formation, op};
 use crate::world::{World, kinds, make_file, pattern};
 use bivouac_client::{Client, ClientOptions, NewInode};
 use bivouac_fsck::{Kind, check_online};
-use bivouac_net::{Address, InProcess, LaneKind, NetError, Pending, Request, Transport};
+use bivouac_net::{Address, InProcess, LaneKind, NetError, PendingReply, Request, Transport};
 use bivouac_node::record::Dentry;
 use bivouac_types::limits::PAGE_POOL_DEFAULT;
 use bivouac_types::{Attr, ClientId, Errno, FsResult, Ino, NodeId, SetAttr, Slot, mode};
@@ -129,7 +129,7 @@ struct Interrupted {
 }
 
 impl Transport for Interrupted {
-    fn start(&self, request: &Request<'_>) -> Pending<'_> {
+    fn start(&self, request: &Request<'_>) -> PendingReply<'_> {
         if request.frame.op == Op::ListRecords as u16 {
             (self.before)();
         }

@@ -7,7 +7,7 @@ use bivouac_launch::control::Answer;
 use bivouac_launch::{DepartureStage, FormationState, HostLife, HostState, StateDir, other_bases};
 use bivouac_wire::rendezvous::{Order, Reply};
 
-use super::{Asker, Keeper, KeeperState};
+use super::{Keeper, KeeperState, RequestOrigin};
 use crate::moves::MoveEvent;
 use crate::network::addresses;
 use crate::shrink::check_departure;
@@ -20,7 +20,7 @@ const TRIAL_MS: u64 = 15_000;
 /// A request that waits for the hosts that are to leave.
 #[derive(Clone, Debug)]
 pub(super) struct PendingDeparture {
-    asker: Asker,
+    origin: RequestOrigin,
     hosts: Vec<usize>,
     /// Hosts that have not answered yet.
     silent: BTreeSet<usize>,
@@ -29,19 +29,19 @@ pub(super) struct PendingDeparture {
 
 impl Keeper {
     /// Takes a request that hosts leave. Nothing is changed before all is known that could refuse it.
-    pub(super) fn shrink(&mut self, asker: Asker, names: &[String], is_forced: bool) {
+    pub(super) fn shrink(&mut self, origin: RequestOrigin, names: &[String], is_forced: bool) {
         let hosts = match self.check_shrink(names) {
             Ok(hosts) => hosts,
-            Err(text) => return self.answer(asker, Err(text)),
+            Err(text) => return self.answer(origin, Err(text)),
         };
         let is_new = |host: &usize| self.state.leaving().all(|known| known.host != *host);
         let silent: BTreeSet<usize> =
             hosts.iter().copied().filter(|host| is_new(host) && !is_forced).collect();
         if silent.is_empty() {
-            return self.decide_departure(asker, &hosts, is_forced);
+            return self.decide_departure(origin, &hosts, is_forced);
         }
         let due_ms = self.now_ms() + TRIAL_MS;
-        self.pending.push(PendingDeparture { asker, hosts, silent, due_ms });
+        self.pending.push(PendingDeparture { origin, hosts, silent, due_ms });
         self.tend_departures();
     }
 
@@ -86,10 +86,10 @@ impl Keeper {
                 Some(why) => {
                     let name = self.inventory.host(host);
                     let remedy = "end what uses it, or take it away from that: --force";
-                    self.answer(pending.asker, Err(format!("host {name}: {why}; {remedy}")));
+                    self.answer(pending.origin, Err(format!("host {name}: {why}; {remedy}")));
                 }
                 None if pending.silent.is_empty() => {
-                    self.decide_departure(pending.asker, &pending.hosts, false);
+                    self.decide_departure(pending.origin, &pending.hosts, false);
                 }
                 None => self.pending.push(pending),
             }
@@ -108,21 +108,21 @@ impl Keeper {
                 silent.join(", "),
                 TRIAL_MS / 1000
             );
-            self.answer(pending.asker, Err(text));
+            self.answer(pending.origin, Err(text));
         }
     }
 
     /// The commands that wait until hosts have told whether they can leave.
-    pub(super) fn take_pending(&mut self) -> Vec<Asker> {
-        std::mem::take(&mut self.pending).into_iter().map(|pending| pending.asker).collect()
+    pub(super) fn take_pending(&mut self) -> Vec<RequestOrigin> {
+        std::mem::take(&mut self.pending).into_iter().map(|pending| pending.origin).collect()
     }
 
-    fn decide_departure(&mut self, asker: Asker, hosts: &[usize], is_forced: bool) {
+    fn decide_departure(&mut self, origin: RequestOrigin, hosts: &[usize], is_forced: bool) {
         // Much may have changed while hosts were asked.
         let names: Vec<String> =
             hosts.iter().filter_map(|host| Some(self.state.hosts.get(*host)?.name.clone())).collect();
         if let Err(text) = self.check_shrink(&names) {
-            return self.answer(asker, Err(text));
+            return self.answer(origin, Err(text));
         }
         let first = |host: &usize| Some((*host, *self.state.hosts.get(*host)?.nodes.first().unwrap_or(&0)));
         let hosts: Vec<(usize, u16)> = hosts.iter().filter_map(first).collect();
@@ -130,20 +130,22 @@ impl Keeper {
         self.move_event(MoveEvent::Leave { hosts, is_forced });
         if self.is_move_unrecorded {
             let text = "the departure cannot be written down yet, and is delayed; free some space where the formation was started";
-            return self.answer(asker, Err(text.into()));
+            return self.answer(origin, Err(text.into()));
         }
-        self.promise(asker);
+        self.promise(origin);
     }
 
     /// Answers a command that waits.
-    pub(super) fn answer(&mut self, asker: Asker, outcome: Result<(), String>) {
-        match (asker, outcome) {
-            (Asker::Local(token), Ok(())) => self.callers.answer(token, &Answer::Done),
-            (Asker::Local(token), Err(message)) => {
+    pub(super) fn answer(&mut self, origin: RequestOrigin, outcome: Result<(), String>) {
+        match (origin, outcome) {
+            (RequestOrigin::Local(token), Ok(())) => self.callers.answer(token, &Answer::Done),
+            (RequestOrigin::Local(token), Err(message)) => {
                 self.callers.answer(token, &Answer::Refused { message });
             }
-            (Asker::Remote(link), Ok(())) => self.reply(link, &Reply::Done, Vec::new()),
-            (Asker::Remote(link), Err(text)) => self.reply(link, &Reply::Refused { text }, Vec::new()),
+            (RequestOrigin::Remote(link), Ok(())) => self.reply(link, &Reply::Done, Vec::new()),
+            (RequestOrigin::Remote(link), Err(text)) => {
+                self.reply(link, &Reply::Refused { text }, Vec::new())
+            }
         }
     }
 

@@ -16,7 +16,7 @@ use bivouac_wire::{Encode, FormationMap};
 use rustix::process::Signal;
 
 use super::launched::Launched;
-use super::{Asker, DOWN_MS, HostSeen, Keeper, KeeperState, LAUNCHER_MS};
+use super::{DOWN_MS, HostSeen, Keeper, KeeperState, LAUNCHER_MS, RequestOrigin};
 use crate::contact::HostContact;
 use crate::inventory::{Presence, Verdict};
 use crate::network::addresses;
@@ -388,10 +388,10 @@ impl Keeper {
         }
         self.hosts.iter_mut().for_each(|host| host.asked = false);
         self.write_state();
-        for asker in std::mem::take(&mut self.looking) {
-            match asker {
-                Asker::Local(token) => self.callers.answer(token, &Answer::Done),
-                Asker::Remote(link) => {
+        for origin in std::mem::take(&mut self.looking) {
+            match origin {
+                RequestOrigin::Local(token) => self.callers.answer(token, &Answer::Done),
+                RequestOrigin::Remote(link) => {
                     let state = serde_json::to_vec(&self.state).unwrap_or_default();
                     self.reply(link, &Reply::State, state);
                 }

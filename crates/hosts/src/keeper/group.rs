@@ -10,7 +10,7 @@ use bivouac_wire::rendezvous::{self, Order, RecordHead, Reply};
 use serde::{Deserialize, Serialize};
 
 use super::launched::Launched;
-use super::{Asker, Keeper, KeeperState};
+use super::{Keeper, KeeperState, RequestOrigin};
 use crate::consensus::{Proposal, Voters, choose_voters};
 use crate::contact::HostContact;
 use crate::start::Plan;
@@ -110,8 +110,8 @@ impl Keeper {
 
     /// Carries out what was decided: a majority has accepted the newest record.
     fn carry_out(&mut self) {
-        for asker in std::mem::take(&mut self.promised) {
-            self.answer(asker, Ok(()));
+        for origin in std::mem::take(&mut self.promised) {
+            self.answer(origin, Ok(()));
         }
         self.tell_keepers();
         self.drive_moves(false);
@@ -208,10 +208,10 @@ impl Keeper {
             "{why}: this keeper cannot decide any more; ask on another host of the formation, or wait until that has a keeper"
         );
         let askers = std::mem::take(&mut self.stopping).into_iter().chain(std::mem::take(&mut self.looking));
-        let askers: Vec<Asker> =
+        let askers: Vec<RequestOrigin> =
             askers.chain(std::mem::take(&mut self.promised)).chain(self.take_pending()).collect();
-        for asker in askers {
-            self.answer(asker, Err(message.clone()));
+        for origin in askers {
+            self.answer(origin, Err(message.clone()));
         }
         self.standby.dismiss();
         // The hosts' parts go on without those who have started them.

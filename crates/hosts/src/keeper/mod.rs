@@ -133,7 +133,7 @@ impl HostSeen {
 
 /// A command that waits for an answer.
 #[derive(Clone, Copy, Debug)]
-enum Asker {
+enum RequestOrigin {
     /// On this host.
     Local(u64),
     /// On another host, over a connection.
@@ -164,10 +164,10 @@ struct Keeper {
     /// Reason why the formation does not start.
     failure: Option<String>,
     /// Commands that wait until hosts have reported their state, or have taken their parts down.
-    looking: Vec<Asker>,
-    stopping: Vec<Asker>,
+    looking: Vec<RequestOrigin>,
+    stopping: Vec<RequestOrigin>,
     /// Commands that wait until the voters have accepted what they were for.
-    promised: Vec<Asker>,
+    promised: Vec<RequestOrigin>,
     /// Commands that wait until hosts have told whether they can leave.
     pending: Vec<PendingDeparture>,
     /// The newest record for the voters, and how far it is.
@@ -421,11 +421,13 @@ impl Keeper {
         log::info!("asked: {}", request.describe());
         match request {
             Request::Stop => {
-                self.stopping.push(Asker::Local(token));
+                self.stopping.push(RequestOrigin::Local(token));
                 self.end();
             }
-            Request::Look => self.look(Asker::Local(token)),
-            Request::Shrink { hosts, is_forced } => self.shrink(Asker::Local(token), &hosts, is_forced),
+            Request::Look => self.look(RequestOrigin::Local(token)),
+            Request::Shrink { hosts, is_forced } => {
+                self.shrink(RequestOrigin::Local(token), &hosts, is_forced)
+            }
             Request::Keep { reason: Some(_) } if self.state.stage == Stage::Stopping => {
                 let message = "the formation is being taken down".into();
                 self.callers.answer(token, &Answer::Refused { message });
@@ -464,26 +466,26 @@ impl Keeper {
     /// Answers a command once a successor of this process would know of its change.
     fn propose_and_promise(&mut self, token: u64) {
         if self.is_voted_on() {
-            self.promised.push(Asker::Local(token));
+            self.promised.push(RequestOrigin::Local(token));
             return self.record();
         }
         self.remember();
         self.renew_standby();
-        self.answer(Asker::Local(token), Ok(()));
+        self.answer(RequestOrigin::Local(token), Ok(()));
     }
 
     /// Answers a command when the newest record is accepted, which whoever takes this process's place goes on from.
-    fn promise(&mut self, asker: Asker) {
+    fn promise(&mut self, origin: RequestOrigin) {
         if self.is_agreed() {
-            self.answer(asker, Ok(()));
+            self.answer(origin, Ok(()));
         } else {
-            self.promised.push(asker);
+            self.promised.push(origin);
         }
     }
 
     /// Asks all hosts for their state.
-    fn look(&mut self, asker: Asker) {
-        self.looking.push(asker);
+    fn look(&mut self, origin: RequestOrigin) {
+        self.looking.push(origin);
         for host in &mut self.hosts {
             // A host without a connection cannot answer; nobody should wait for it.
             host.asked = host.link.is_some();
@@ -557,14 +559,14 @@ impl Keeper {
             }
             (rendezvous::ASK, None) => {
                 match Question::from_bytes(body).map_err(|e| e.to_string())? {
-                    Question::Look => self.look(Asker::Remote(id)),
+                    Question::Look => self.look(RequestOrigin::Remote(id)),
                     Question::Shrink { hosts, is_forced } => {
                         log::info!("asked on another host: have hosts leave: {}", hosts.join(", "));
-                        self.shrink(Asker::Remote(id), &hosts, is_forced);
+                        self.shrink(RequestOrigin::Remote(id), &hosts, is_forced);
                     }
                     Question::Down => {
                         log::info!("asked on another host: end");
-                        self.stopping.push(Asker::Remote(id));
+                        self.stopping.push(RequestOrigin::Remote(id));
                         self.end();
                     }
                 }
@@ -744,12 +746,12 @@ impl Keeper {
         if self.was_usable {
             forget_whole(&self.here, &self.state.formation);
         }
-        for asker in std::mem::take(&mut self.stopping) {
-            match asker {
-                Asker::Local(token) => {
+        for origin in std::mem::take(&mut self.stopping) {
+            match origin {
+                RequestOrigin::Local(token) => {
                     self.callers.answer(token, &Answer::Down { left, notes: notes.clone() });
                 }
-                Asker::Remote(link) => {
+                RequestOrigin::Remote(link) => {
                     let left = left.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
                     self.reply(link, &Reply::Down { left, notes: notes.clone() }, Vec::new());
                 }

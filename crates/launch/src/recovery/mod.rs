@@ -23,7 +23,7 @@ use crate::recoverable::{self, Recoverable, recoverable};
 use crate::recovery_notes::{forget, forget_whole, lives, remember, volume_note};
 use crate::runtime_dirs::{states_elsewhere, way_to};
 use crate::signals::Signals;
-use crate::start::{GIVE_UP_MS, Started, end_supervisor, start_supervisor, vanished, wait_ready};
+use crate::start::{GIVE_UP_MS, ReadyFormation, end_supervisor, start_supervisor, vanished, wait_ready};
 use crate::state::{FormationState, NodeLife, Stage};
 use crate::state_dir::{Claim, StateDir};
 use crate::teardown::remove_volumes;
@@ -65,7 +65,7 @@ pub fn recover(
     bound: Duration,
     signals: &Signals,
     notice: &mut dyn FnMut(&str),
-) -> LaunchResult<Started> {
+) -> LaunchResult<ReadyFormation> {
     let mut phases = Phases::begin();
     let old = choose(here, wanted)?;
     // Until the supervisor has it: what is looked at now must not be removed by who takes it for nobody's.
@@ -96,7 +96,7 @@ pub fn recover(
     })?;
     phases.insert(steps);
     let state = claim.dir.read()?.ok_or_else(|| vanished(&state.name))?;
-    Ok(Started { name: state.name.clone(), dir: claim.dir, state, phases, tie: None })
+    Ok(ReadyFormation { name: state.name.clone(), dir: claim.dir, state, phases, tie: None })
 }
 
 /// Throws away what is left of a formation whose state is gone.

@@ -11,7 +11,7 @@ use super::{Unfinished, anew, check_unmoved, check_unused, check_whole, claim, d
 use crate::environment::Environment;
 use crate::name::FormationName;
 use crate::process::ProcessId;
-use crate::reach::Reach;
+use crate::reach::HostAccess;
 use crate::recoverable::{below, of_formation, recoverable};
 use crate::recovery_notes::lives::CommonLives;
 use crate::recovery_notes::{index, lives, volume_note};
@@ -38,7 +38,7 @@ pub struct PartWish<'a> {
     /// Host that the formation is started from, for messages.
     pub started_from: &'a str,
     /// Way in which all hosts are reached.
-    pub reach: Option<&'a Reach>,
+    pub reach: Option<&'a HostAccess>,
 }
 
 /// Takes this host's part of a formation, with the state that its supervisor is to begin with, and what

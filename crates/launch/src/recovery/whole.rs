@@ -3,8 +3,8 @@
 
 use super::{Recovery, by_name, check_unmoved, formation_of, volumes_in};
 use crate::environment::Environment;
-use crate::plan::Wishes;
-use crate::reach::{Launcher, Reach};
+use crate::plan::FormationRequest;
+use crate::reach::{HostAccess, Launcher};
 use crate::recoverable::{Recoverable, recoverable};
 use crate::recovery_notes::volume_note;
 use crate::state::{FormationState, HostLife, HostState};
@@ -17,14 +17,14 @@ pub struct WholeFormation {
     /// Its former state.
     pub state: FormationState,
     /// Way in which they were reached.
-    pub reach: Reach,
+    pub reach: HostAccess,
 }
 
 impl WholeFormation {
     /// Returns its new settings: the former ones, except for the life time. Volumes are where they were, or where
     /// `wanted` says.
     #[must_use]
-    pub fn wishes(&self, wanted: &Recovery) -> Wishes {
+    pub fn wishes(&self, wanted: &Recovery) -> FormationRequest {
         let state = &self.state;
         let mut dirs = wanted.volumes.clone();
         if dirs.is_empty() {
@@ -32,7 +32,7 @@ impl WholeFormation {
             dirs.sort();
             dirs.dedup();
         }
-        Wishes {
+        FormationRequest {
             name: state.name.clone(),
             nodes: 1,
             volumes: dirs.into_iter().map(|dir| VolumeArg { dir, capacity: None }).collect(),
@@ -78,7 +78,7 @@ pub fn whole(here: &Environment, wanted: &Recovery) -> LaunchResult<Option<Whole
     };
     // Nobody comes by himself any more.
     let launcher = if reach.launcher == Launcher::Meet { Launcher::Ssh } else { reach.launcher };
-    Ok(Some(WholeFormation { state, reach: Reach { launcher, ..reach } }))
+    Ok(Some(WholeFormation { state, reach: HostAccess { launcher, ..reach } }))
 }
 
 fn choose(here: &Environment, wanted: &Recovery) -> LaunchResult<Option<Recoverable>> {
@@ -152,7 +152,7 @@ mod tests {
         state.map = to_hex(&first_map(&state, FormationId([7; 16])).to_bytes());
         let (bind, started_from) = ("10.0.0.1".parse().unwrap(), "a".into());
         state.part = Some(PartState { bind, started_from, leaves_volumes: false });
-        state.reach = Some(Reach {
+        state.reach = Some(HostAccess {
             launcher: Launcher::Meet,
             program: "/bin/b".into(),
             send: None,

@@ -814,7 +814,7 @@ mod tests {
             protect: bivouac_launch::Protection::None,
             http: None,
             gateway: None,
-            tolerance: bivouac_launch::Tolerance::default(),
+            tolerance: bivouac_launch::RestartLimit::default(),
             stripe: 4096,
             width: 0,
             spread_at: bivouac_types::SpreadAt::default(),

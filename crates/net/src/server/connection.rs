@@ -18,7 +18,7 @@ use crate::busy_poll::BusyPoll;
 use crate::handshake::{self, HandshakeStep, ServerSide};
 use crate::records::Channel;
 use crate::service::{Outcome, Reply, RequestOrigin, dispatch};
-use crate::{Generation, Introduction, LaneKind, Refusal};
+use crate::{Generation, HandshakeRefusal, Introduction, LaneKind};
 
 /// Bytes of one read: small requests with their payloads take one call, and little is to be copied at the front of a
 /// large payload.
@@ -341,7 +341,7 @@ impl ConnectionState {
             Ok(frame) => frame,
             // A program of another release is told so, and by whom: it would report a damaged connection otherwise.
             Err(FrameError::Version(theirs)) if shaking => {
-                let refusal = handshake::refusal(Refusal::Version { theirs });
+                let refusal = handshake::refusal(HandshakeRefusal::Version { theirs });
                 let _ = send(&context.connection.socket, &[IoSlice::new(&refusal)]);
                 return Err(TransferError::Close);
             }

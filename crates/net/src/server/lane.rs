@@ -23,7 +23,7 @@ use super::lane_threads::LaneThreads;
 use super::registry::Handshakes;
 use super::{Hosted, RunningThread, Shared};
 use crate::handshake::{self, ServerSide};
-use crate::{LaneKind, Listener, Refusal, auth, looking_max, on_block, retransmission};
+use crate::{HandshakeRefusal, LaneKind, Listener, auth, looking_max, on_block, retransmission};
 
 /// Number of the event that ends the threads.
 const KEY_WAKE: u64 = 0;
@@ -283,7 +283,7 @@ impl Lane {
             log::warn!("refused another user's process on {}", listener.address());
             let _ = rustix::net::send(
                 &socket,
-                &handshake::refusal(Refusal::User),
+                &handshake::refusal(HandshakeRefusal::User),
                 rustix::net::SendFlags::NOSIGNAL,
             );
             return;

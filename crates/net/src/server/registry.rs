@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use bivouac_ranks::{Mutex, rank};
-use bivouac_session::{Joined, NewestGeneration};
+use bivouac_session::{GenerationMatch, NewestGeneration};
 use bivouac_types::ClientId;
 use bivouac_types::limits::HANDSHAKES_MAX;
 
@@ -34,14 +34,14 @@ impl LaneGenerations {
     /// The generation of a new connection. A higher number than before supersedes what there was.
     fn join(&mut self, number: (u32, u64)) -> Generation {
         match self.newest.join(number) {
-            Joined::Apart => Generation::default(),
-            Joined::Superseded => {
+            GenerationMatch::Apart => Generation::default(),
+            GenerationMatch::Superseded => {
                 let late = Generation::default();
                 late.supersede();
                 late
             }
-            Joined::Same => self.generation.clone(),
-            Joined::Newer => {
+            GenerationMatch::Same => self.generation.clone(),
+            GenerationMatch::Newer => {
                 self.generation.supersede();
                 self.generation = Generation::default();
                 self.generation.clone()

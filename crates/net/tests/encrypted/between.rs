@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use crate::world::{World, auth, frame, identity, options, read_request, write_request};
 use bivouac_net::conformance::Memory;
 use bivouac_net::{
-    Address, Auth, ForwardedUnit, Identity, Listener, NetError, Peer, PeerOptions, Refusal, Request, Secret,
-    SocketOptions, SocketTransport, TamperingProxy, Transport, Unit, begin, call, call_into,
+    Address, Auth, ForwardedUnit, HandshakeRefusal, Identity, Listener, NetError, Peer, PeerOptions, Request,
+    Secret, SocketOptions, SocketTransport, TamperingProxy, Transport, Unit, begin, call, call_into,
 };
 use bivouac_types::{Errno, NodeId};
 use bivouac_wire::{Encode, Frame, MAGIC, Op, Seal, VERSION, op, seal_of};
@@ -241,7 +241,7 @@ fn a_request_that_was_recorded_is_not_carried_out_again() {
 }
 
 /// What a client hears that does not get in.
-fn refusal(address: &Address, auth: Auth) -> Refusal {
+fn refusal(address: &Address, auth: Auth) -> HandshakeRefusal {
     let transport =
         SocketTransport::new(address.clone(), Identity { auth, ..identity() }, SocketOptions::default());
     let request = Request::new(Frame { op: Op::Ping as u16, ..frame(1) }, &[], &[]);
@@ -257,12 +257,12 @@ fn only_who_knows_the_secret_and_encrypts_gets_in() {
     let memory = Arc::new(Memory::default());
     let world = World::new(memory.clone());
     let wrong = Auth { secret: Secret::new([9; 32]), ..auth() };
-    assert_eq!(refusal(&world.address, wrong), Refusal::Secret);
+    assert_eq!(refusal(&world.address, wrong), HandshakeRefusal::Secret);
     let open = Auth { is_secure: false, ..auth() };
-    assert_eq!(refusal(&world.address, open.clone()), Refusal::Way);
+    assert_eq!(refusal(&world.address, open.clone()), HandshakeRefusal::Way);
     let listener = Listener::bind_tcp("127.0.0.1:0").unwrap();
     let other = World::of(open, listener, memory.clone(), options());
-    assert_eq!(refusal(&other.address, auth()), Refusal::Way);
+    assert_eq!(refusal(&other.address, auth()), HandshakeRefusal::Way);
     assert_eq!(memory.seen(), []);
 }
 
@@ -282,7 +282,7 @@ fn nobody_in_between_turns_encryption_off() {
             bytes.into()
         });
         // A server that does not encrypt answers, and its proof is about another conversation.
-        let expected = if is_encrypting { Refusal::Way } else { Refusal::Secret };
+        let expected = if is_encrypting { HandshakeRefusal::Way } else { HandshakeRefusal::Secret };
         assert_eq!(refusal(&meddler.unwrap().address(), auth()), expected);
     }
     assert_eq!(memory.seen(), []);

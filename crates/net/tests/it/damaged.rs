@@ -11,8 +11,8 @@ use std::time::Duration;
 use crate::world::{Raw, World, frame, identity, is_hung_up, read_request, write_request};
 use bivouac_net::conformance::{CLIENT, Memory};
 use bivouac_net::{
-    Address, Call, Damage, LaneKind, Listener, NetError, Peer, PeerOptions, Pending, Reply, Request, Service,
-    SocketOptions, SocketTransport, TamperingProxy, Transport, begin, call, call_into,
+    Address, Call, Damage, LaneKind, Listener, NetError, Peer, PeerOptions, PendingReply, Reply, Request,
+    Service, SocketOptions, SocketTransport, TamperingProxy, Transport, begin, call, call_into,
 };
 use bivouac_types::limits::FRAME_HEADER_LEN;
 use bivouac_types::{Errno, NodeId};
@@ -284,13 +284,13 @@ struct Suspicious {
 }
 
 impl Transport for Suspicious {
-    fn start(&self, request: &Request<'_>) -> Pending<'_> {
+    fn start(&self, request: &Request<'_>) -> PendingReply<'_> {
         let mut places = self.places.lock();
         places.extend(request.payload.iter().map(|part| part.as_ptr() as usize));
         if places.len() > 1 {
             return self.inner.start(request);
         }
-        Pending::failed(NetError::Damaged { address: self.address(), what: Damage::Request, times: 1 })
+        PendingReply::failed(NetError::Damaged { address: self.address(), what: Damage::Request, times: 1 })
     }
 
     fn connect(&self, wait: Duration) -> Result<(), NetError> {

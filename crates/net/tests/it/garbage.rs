@@ -9,8 +9,8 @@ use crate::odd_servers::receive;
 use crate::world::{World, auth, frame, identity, is_hung_up, message, options, say};
 use bivouac_net::conformance::{CLIENT, Memory};
 use bivouac_net::{
-    Identity, LaneKind, NetError, Refusal, Request, Secret, ServerOptions, SocketOptions, SocketTransport,
-    Transport, call,
+    HandshakeRefusal, Identity, LaneKind, NetError, Request, Secret, ServerOptions, SocketOptions,
+    SocketTransport, Transport, call,
 };
 use bivouac_types::limits::HANDSHAKES_MAX;
 use bivouac_types::{ClientId, FormationId, OpId};
@@ -166,7 +166,9 @@ fn a_server_of_another_version_is_named() {
     });
     let error = refused(&SocketTransport::new(address, identity(), SocketOptions::default()));
     server.join().unwrap();
-    let NetError::Refused { reason: Refusal::Version { theirs }, .. } = error else { panic!("{error}") };
+    let NetError::Refused { reason: HandshakeRefusal::Version { theirs }, .. } = error else {
+        panic!("{error}")
+    };
     assert_eq!(theirs, VERSION + 1);
     assert!(error.to_string().contains(&format!("version {theirs}")), "{error}");
 }
@@ -184,9 +186,9 @@ fn wrong_secret_formation_and_lane_are_told_apart() {
     let mut wrong_formation = auth();
     wrong_formation.formation = FormationId([9; 16]);
     let cases = [
-        (Identity { auth: wrong_secret, ..identity() }, Refusal::Secret),
-        (Identity { auth: wrong_formation, ..identity() }, Refusal::Formation),
-        (Identity { lane: LaneKind::Peer, ..identity() }, Refusal::Lane),
+        (Identity { auth: wrong_secret, ..identity() }, HandshakeRefusal::Secret),
+        (Identity { auth: wrong_formation, ..identity() }, HandshakeRefusal::Formation),
+        (Identity { lane: LaneKind::Peer, ..identity() }, HandshakeRefusal::Lane),
     ];
     for (identity, expected) in cases {
         let transport = SocketTransport::new(world.address.clone(), identity, SocketOptions::default());

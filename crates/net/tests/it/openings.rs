@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::world::{World, connect, frame, identity, unanswered};
 use bivouac_net::conformance::Memory;
 use bivouac_net::{
-    Address, NetError, Pending, Request, SocketOptions, SocketTransport, Started, Transport, Wait, await_any,
-    begin,
+    Address, NetError, PendingReply, Request, SocketOptions, SocketTransport, StartedCall, Transport, Wait,
+    await_any, begin,
 };
 use bivouac_wire::{Frame, Op, op};
 
@@ -58,7 +58,7 @@ fn ping(id: u64) -> Frame {
     Frame { op: Op::Ping as u16, ..frame(id) }
 }
 
-fn carry_on(pending: &mut Pending<'_>, request: &Request<'_>) {
+fn carry_on(pending: &mut PendingReply<'_>, request: &Request<'_>) {
     while !pending.advance(request, &mut []) {
         let _it_alone = await_any(&[pending.wait().unwrap()], true);
     }
@@ -70,7 +70,7 @@ fn they_are_made_side_by_side() {
     let (gate, memory) = (Gate::new(), Arc::new(Memory::default()));
     let world = World::new(Arc::clone(&memory) as Arc<_>);
     let transport = gate.transport(20_000);
-    let mut begun: Vec<Started<'_, op::Ping>> =
+    let mut begun: Vec<StartedCall<'_, op::Ping>> =
         (1..=5).map(|id| begin::<op::Ping>(&transport, frame(id), &(), &[])).collect();
     let came: Vec<TcpStream> = begun.iter().map(|_| gate.next()).collect();
     for _ in 0..3 {
@@ -79,7 +79,7 @@ fn they_are_made_side_by_side() {
     came.iter().rev().for_each(|stream| pass(stream, &world.address));
     loop {
         let over = begun.iter_mut().filter_map(|started| started.advance(&mut []).then_some(())).count();
-        let waits: Vec<Wait<'_>> = begun.iter().filter_map(Started::wait).collect();
+        let waits: Vec<Wait<'_>> = begun.iter().filter_map(StartedCall::wait).collect();
         if over == begun.len() {
             break;
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::world::{World, auth, frame, identity, options, read_request, unanswered, write_request};
 use bivouac_net::conformance::Memory;
 use bivouac_net::{
-    Call, DaemonId, FailingTransport, Fault, InProcess, Introduction, LaneKind, Latch, Listener,
+    Call, DaemonId, FailingTransport, HoldPoint, InProcess, InjectedFault, Introduction, LaneKind, Listener,
     LivenessTable, NetError, Peer, PeerOptions, Reply, ServerOptions, Service, Transport, Watch, call,
     call_into, on_block, start,
 };
@@ -23,13 +23,13 @@ use parking_lot::Mutex;
 struct OfEpoch {
     memory: Memory,
     epoch: u32,
-    stalls: Latch,
+    stalls: HoldPoint,
     has_successor: AtomicBool,
 }
 
 impl OfEpoch {
     fn new(epoch: u32, stalls: bool) -> Arc<OfEpoch> {
-        let latch = Latch::default();
+        let latch = HoldPoint::default();
         if !stalls {
             latch.open();
         }
@@ -129,7 +129,7 @@ fn a_daemon_that_has_a_successor_answers_nobody() {
 }
 
 /// A peer over a service in this process, with one fault per request in order, then none.
-fn faulty(service: Arc<Memory>, faults: Vec<Option<Fault>>, wait_ms: u64) -> Peer {
+fn faulty(service: Arc<Memory>, faults: Vec<Option<InjectedFault>>, wait_ms: u64) -> Peer {
     let inner = Arc::new(InProcess::new(service, LaneKind::Client));
     let faults = Mutex::new(faults.into_iter());
     let transport = FailingTransport::new(inner, move |_| faults.lock().next().flatten());
@@ -143,7 +143,7 @@ fn ids_and_marks(memory: &Memory) -> Vec<(u64, bool)> {
 #[test]
 fn a_lost_answer_is_asked_for_again_with_the_mark_and_the_same_id() {
     let memory = Arc::new(Memory::default());
-    let peer = faulty(Arc::clone(&memory), vec![Some(Fault::DropAfter)], 30_000);
+    let peer = faulty(Arc::clone(&memory), vec![Some(InjectedFault::DropAfter)], 30_000);
     let written = call::<op::Write>(&peer, frame(5), &write_request(1), &[IoSlice::new(b"abc")]).unwrap();
     assert!(written.accepted);
     assert_eq!(ids_and_marks(&memory), [(5, false), (5, true)]);
@@ -153,7 +153,7 @@ fn a_lost_answer_is_asked_for_again_with_the_mark_and_the_same_id() {
 #[test]
 fn what_may_have_been_sent_is_marked_even_if_it_was_not() {
     let memory = Arc::new(Memory::default());
-    let peer = faulty(Arc::clone(&memory), vec![Some(Fault::DropBefore)], 30_000);
+    let peer = faulty(Arc::clone(&memory), vec![Some(InjectedFault::DropBefore)], 30_000);
     call::<op::Ping>(&peer, frame(5), &(), &[]).unwrap();
     assert_eq!(ids_and_marks(&memory), [(5, true)]);
 }
@@ -161,7 +161,7 @@ fn what_may_have_been_sent_is_marked_even_if_it_was_not() {
 #[test]
 fn what_was_certainly_not_sent_is_not_marked() {
     let memory = Arc::new(Memory::default());
-    let faults = vec![Some(Fault::NoConnection), Some(Fault::NoConnection), None, None];
+    let faults = vec![Some(InjectedFault::NoConnection), Some(InjectedFault::NoConnection), None, None];
     let peer = faulty(Arc::clone(&memory), faults, 30_000);
     call::<op::Ping>(&peer, frame(5), &(), &[]).unwrap();
     call::<op::Ping>(&peer, frame(6), &(), &[]).unwrap();
@@ -171,7 +171,7 @@ fn what_was_certainly_not_sent_is_not_marked() {
 #[test]
 fn the_mark_stays_once_it_is_set() {
     let memory = Arc::new(Memory::default());
-    let faults = vec![Some(Fault::DropAfter), Some(Fault::NoConnection)];
+    let faults = vec![Some(InjectedFault::DropAfter), Some(InjectedFault::NoConnection)];
     let peer = faulty(Arc::clone(&memory), faults, 30_000);
     call::<op::Ping>(&peer, frame(5), &(), &[]).unwrap();
     assert_eq!(ids_and_marks(&memory), [(5, false), (5, true)]);
@@ -180,7 +180,7 @@ fn the_mark_stays_once_it_is_set() {
 #[test]
 fn an_errno_is_an_answer() {
     let memory = Arc::new(Memory::default());
-    let peer = faulty(Arc::clone(&memory), vec![Some(Fault::Fail(Errno::ENOSPC))], 30_000);
+    let peer = faulty(Arc::clone(&memory), vec![Some(InjectedFault::Fail(Errno::ENOSPC))], 30_000);
     let error = call::<op::Ping>(&peer, frame(5), &(), &[]).unwrap_err();
     assert_eq!(error.errno(), Errno::ENOSPC);
     assert!(memory.seen().is_empty());
@@ -189,7 +189,7 @@ fn an_errno_is_an_answer() {
 #[test]
 fn patience_ends_with_a_clear_error() {
     let inner = Arc::new(InProcess::new(Arc::new(Memory::default()), LaneKind::Client));
-    let transport = FailingTransport::new(inner, |_| Some(Fault::NoConnection));
+    let transport = FailingTransport::new(inner, |_| Some(InjectedFault::NoConnection));
     let peer =
         Peer::new(NodeId(4), Arc::new(transport), PeerOptions { wait_ms: 40, ..PeerOptions::default() });
     let error = call::<op::Ping>(&peer, frame(5), &(), &[]).unwrap_err();
@@ -222,7 +222,7 @@ fn nobody_waits_for_a_node_that_has_long_been_dead_but_who_asks_whether_it_is() 
 #[test]
 fn a_dead_node_is_waited_for_until_the_bounded_time_is_over() {
     let (memory, liveness) = (Arc::new(Memory::default()), Arc::new(LivenessTable::new(5)));
-    let faults = vec![Some(Fault::NoConnection), Some(Fault::NoConnection)];
+    let faults = vec![Some(InjectedFault::NoConnection), Some(InjectedFault::NoConnection)];
     let peer = faulty(Arc::clone(&memory), faults, 30_000).heeding(&liveness);
     liveness.set_dead(NodeId(4), true);
     call::<op::Ping>(&peer, frame(1), &(), &[]).unwrap();
@@ -241,11 +241,11 @@ fn the_request_may_set_its_own_patience() {
 #[test]
 fn closing_a_peer_ends_the_waiting() {
     let inner = Arc::new(InProcess::new(Arc::new(Memory::default()), LaneKind::Client));
-    let latch = Latch::default();
+    let latch = HoldPoint::default();
     let arrived = latch.clone();
     let transport = FailingTransport::new(inner, move |_| {
         latch.pass();
-        Some(Fault::NoConnection)
+        Some(InjectedFault::NoConnection)
     });
     let peer = Peer::new(
         NodeId(4),
@@ -278,7 +278,7 @@ fn with_counter(peer: &Peer) -> Arc<AtomicUsize> {
 #[test]
 fn the_callback_speaks_before_anything_else_is_sent() {
     let memory = Arc::new(Memory::default());
-    let peer = faulty(Arc::clone(&memory), vec![None, Some(Fault::DropAfter)], 30_000);
+    let peer = faulty(Arc::clone(&memory), vec![None, Some(InjectedFault::DropAfter)], 30_000);
     let count = with_counter(&peer);
     call::<op::Ping>(&peer, frame(1), &(), &[]).unwrap();
     assert_eq!(count.load(Ordering::SeqCst), 0);
@@ -291,7 +291,7 @@ fn the_callback_speaks_before_anything_else_is_sent() {
 #[test]
 fn a_loss_that_many_requests_notice_is_one_loss() {
     let memory = Arc::new(Memory::default());
-    let peer = faulty(Arc::clone(&memory), vec![Some(Fault::DropAfter); 6], 30_000);
+    let peer = faulty(Arc::clone(&memory), vec![Some(InjectedFault::DropAfter); 6], 30_000);
     let count = with_counter(&peer);
     let started: Vec<_> = (0..6).map(|id| start::<op::Ping>(&peer, frame(id), &(), &[])).collect();
     for ping in started {
@@ -303,7 +303,7 @@ fn a_loss_that_many_requests_notice_is_one_loss() {
 #[test]
 fn a_callback_that_fails_is_tried_again() {
     let memory = Arc::new(Memory::default());
-    let peer = faulty(Arc::clone(&memory), vec![Some(Fault::DropBefore)], 30_000);
+    let peer = faulty(Arc::clone(&memory), vec![Some(InjectedFault::DropBefore)], 30_000);
     let count = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&count);
     peer.on_reconnect(move |_, transport| {
@@ -354,7 +354,7 @@ fn a_plain_transport_notices_another_daemon_at_the_address() {
 }
 
 /// Refuses what is superseded once the latch has opened.
-struct Refusing(Memory, Latch);
+struct Refusing(Memory, HoldPoint);
 
 impl Service for Refusing {
     fn serve(&self, call: &Call<'_>, reply: &mut Reply<'_>) {
@@ -370,7 +370,7 @@ impl Service for Refusing {
 /// Another request had lost its connection, and this one's was whole.
 #[test]
 fn what_is_refused_as_superseded_is_asked_again_over_another_connection() {
-    let latch = Latch::default();
+    let latch = HoldPoint::default();
     let service = Arc::new(Refusing(Memory::default(), latch.clone()));
     let world = World::new(Arc::clone(&service) as Arc<dyn Service>);
     let peer = world.peer();
@@ -385,7 +385,7 @@ fn what_is_refused_as_superseded_is_asked_again_over_another_connection() {
 }
 
 /// Holds writes until the latch opens; everything else as in memory.
-struct Slow(Memory, Latch);
+struct Slow(Memory, HoldPoint);
 
 impl Service for Slow {
     fn serve(&self, call: &Call<'_>, reply: &mut Reply<'_>) {
@@ -400,7 +400,7 @@ impl Service for Slow {
 fn a_daemon_killed_in_the_middle_is_asked_again_after_its_restart() {
     let listener = Listener::bind_tcp("127.0.0.1:0").unwrap();
     let kept = listener.try_clone().unwrap();
-    let latch = Latch::default();
+    let latch = HoldPoint::default();
     let first = Arc::new(Slow(Memory::default(), latch.clone()));
     let world = World::on(listener, first, ServerOptions { stop_ms: 10, ..options() });
     let peer = world.peer();
@@ -454,7 +454,7 @@ fn a_restart_is_noticed_while_nothing_is_asked() {
 
 #[test]
 fn a_daemon_that_does_not_answer_is_given_up_in_time() {
-    let latch = Latch::default();
+    let latch = HoldPoint::default();
     let world = World::new(Arc::new(Slow(Memory::default(), latch.clone())));
     let peer = world.peer();
     // Its time is for the answer alone: the connection is there.
@@ -478,7 +478,7 @@ fn the_hook_runs_before_waiting_for_the_network_and_never_in_process() {
     );
     call::<op::Ping>(&local, frame(1), &(), &[]).unwrap();
     assert_eq!(count.get(), 0);
-    let latch = Latch::default();
+    let latch = HoldPoint::default();
     let world = World::new(Arc::new(Slow(Memory::default(), latch.clone())));
     let peer = world.peer();
     call::<op::Ping>(&peer, frame(2), &(), &[]).unwrap();
@@ -529,8 +529,8 @@ fn a_request_that_was_given_up_counts_as_a_loss() {
 #[test]
 fn starting_does_not_wait_for_a_node_that_is_away() {
     let memory = Arc::new(Memory::default());
-    let away = faulty(Arc::clone(&memory), vec![Some(Fault::NoConnection)], 30_000);
-    let latch = Latch::default();
+    let away = faulty(Arc::clone(&memory), vec![Some(InjectedFault::NoConnection)], 30_000);
+    let latch = HoldPoint::default();
     let held = latch.clone();
     away.on_reconnect(move |_, _| {
         held.pass();

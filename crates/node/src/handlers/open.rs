@@ -70,7 +70,7 @@ impl Node {
 
     /// Ends the wait for a client's reclaim, at its first other request: it has reclaimed before whatever it has open.
     pub(crate) fn reclaim(&self, client: ClientId) {
-        if self.sessions.has_reclaimed(client) {
+        if self.sessions.reclaim_nothing(client) {
             self.release_orphans(client);
         }
     }

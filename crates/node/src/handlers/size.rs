@@ -342,7 +342,7 @@ impl Node {
                     // The target lacks content of site storage around the range. As a step it may not fetch that
                     // itself, which takes other nodes.
                     Err(error) if error.errno() == Errno::EINPROGRESS => {
-                        self.have_brought(inode, &range)?;
+                        self.fetch_at_target(inode, &range)?;
                         self.peers.ask::<op::Write>(place.node, &step)
                     }
                     written => written,
@@ -356,7 +356,7 @@ impl Node {
 
 impl Node {
     /// Asks a peer to bring in, from site storage, the range of its subfile that a step is about to write.
-    fn have_brought(&self, inode: &Inode, range: &bivouac_layout::TargetRange) -> FsResult<()> {
+    fn fetch_at_target(&self, inode: &Inode, range: &bivouac_layout::TargetRange) -> FsResult<()> {
         let (ino, target) = (inode.attr.ino, range.target);
         let (whence, offset, len) = (self.whence(ino)?, range.subfile_offset, range.len);
         let mark = FlushMark::Known { epoch: inode.attr.epoch, whence, offset, len };

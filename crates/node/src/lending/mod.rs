@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bivouac_direct::{Gate, GrantTable, Invalidations};
 use bivouac_ranks::{Mutex, rank};
-use bivouac_store::{Access, DataStore, Granted, Holder, LocalFile, SubfileId, Written};
+use bivouac_store::{Access, DataStore, DirectClient, Granted, LocalFile, SubfileId, Written};
 use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_GRANTS_MAX};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino};
 use bivouac_wire::Invalidation;
@@ -127,7 +127,7 @@ impl Cache for Invalidations {
     }
 }
 
-impl Holder for Passage {
+impl DirectClient for Passage {
     fn close(&self) {
         self.gate.close();
     }
@@ -228,11 +228,11 @@ impl Lending {
         gate.is_empty().then(|| FreeGate { grants: Arc::clone(grants), serial, number, gate })
     }
 
-    fn holder(&self, key: Key, turn: u32, client: ClientId) -> Option<(SubfileId, Arc<dyn Holder>)> {
+    fn holder(&self, key: Key, turn: u32, client: ClientId) -> Option<(SubfileId, Arc<dyn DirectClient>)> {
         let table = self.table.lock();
         table.sessions.get(&key.0).filter(|lessee| lessee.client == client)?;
         let lent = table.grants.get(&key).filter(|lent| lent.gate.turn() == turn)?;
-        Some((lent.id, Arc::clone(&lent.holder) as Arc<dyn Holder>))
+        Some((lent.id, Arc::clone(&lent.holder) as Arc<dyn DirectClient>))
     }
 
     /// Grants access to a range of a subfile. Returns `None` if the process has to send a request for each access.
@@ -251,7 +251,7 @@ impl Lending {
         let gate = gate.open_next();
         gate.mark([id.ino.0 as u32, (id.ino.0 >> 32) as u32, id.target.0]);
         let passage = Passage::new(grants, session, gate.clone());
-        let holder: Arc<dyn Holder> = Arc::clone(&passage) as Arc<dyn Holder>;
+        let holder: Arc<dyn DirectClient> = Arc::clone(&passage) as Arc<dyn DirectClient>;
         let granted = self.data.grant(id, access, range, &holder);
         let Ok(Some(granted)) = granted else {
             gate.close();

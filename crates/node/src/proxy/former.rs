@@ -46,7 +46,7 @@ impl Node {
         };
         let seen = match by.filter(|by| by != ino) {
             Some(former) => {
-                match self.have_owned(former, path).map_err(|error| kept(path, former, &error))? {
+                match self.fetch_at_former_owner(former, path).map_err(|error| kept(path, former, &error))? {
                     None => self.place_at_site(*dir, name)?.seen,
                     seen => seen,
                 }
@@ -62,7 +62,7 @@ impl Node {
 
     /// Asks the home of a former owner of a path to bring in what it still has there. Returns the version that was seen
     /// there.
-    fn have_owned(&self, former: Ino, path: &[u8]) -> FsResult<Option<SiteVersion>> {
+    fn fetch_at_former_owner(&self, former: Ino, path: &[u8]) -> FsResult<Option<SiteVersion>> {
         let (home, steps) = (self.home_of(former)?, StepContext::question(SYSTEM));
         let origin = loop {
             match self.step::<op::FindOrigin>(home, steps, 0, InoOnly { ino: former }) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::at_site::Camp;
 use crate::formation::{Formation, op, write};
 use bivouac_client::{Client, NewInode, OpCtx};
-use bivouac_net::{FailingTransport, Fault, Latch, Peer, PeerOptions, Transport};
+use bivouac_net::{FailingTransport, HoldPoint, InjectedFault, Peer, PeerOptions, Transport};
 use bivouac_node::Cache;
 use bivouac_types::limits::LEASE_MS;
 use bivouac_types::{ClientId, Errno, FormationId, Ino, NodeId, SetAttr, mode};
@@ -150,8 +150,9 @@ fn mounts_are_told_of_growth_that_a_repetition_finds_done() {
     let lost: Arc<Mutex<Option<Op>>> = Arc::default();
     let client = formation.client_over(0, id.0 - 1, |inner| -> Arc<dyn Transport> {
         let lost = Arc::clone(&lost);
-        let plan =
-            move |frame: &Frame| lost.lock().take_if(|op| *op as u16 == frame.op).map(|_| Fault::DropAfter);
+        let plan = move |frame: &Frame| {
+            lost.lock().take_if(|op| *op as u16 == frame.op).map(|_| InjectedFault::DropAfter)
+        };
         let failing = Arc::new(FailingTransport::new(inner, plan));
         Arc::new(Peer::new(NodeId(0), failing, PeerOptions::default()))
     });
@@ -335,12 +336,12 @@ fn who_renames_is_asked_about_the_names_that_it_has_made() {
 fn what_was_read_by_one_is_read_by_all_while_it_is_being_written() {
     const NEW: &[u8] = b"new";
     let formation = Formation::new(2, 4096);
-    let (turn, latch) = (Arc::new(AtomicU32::new(0)), Latch::default());
+    let (turn, latch) = (Arc::new(AtomicU32::new(0)), HoldPoint::default());
     let client = formation.client_through(0, |inner| -> Arc<dyn Transport> {
         let (turn, latch) = (Arc::clone(&turn), latch.clone());
         let plan = move |frame: &Frame| match frame.op == Op::Extend as u16 {
-            true if turn.fetch_add(1, Ordering::SeqCst) == 0 => Some(Fault::DropAfter),
-            true => Some(Fault::Hold(latch.clone())),
+            true if turn.fetch_add(1, Ordering::SeqCst) == 0 => Some(InjectedFault::DropAfter),
+            true => Some(InjectedFault::Hold(latch.clone())),
             false => None,
         };
         let failing = Arc::new(FailingTransport::new(inner, plan));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::formation::{Formation, op as context};
 use bivouac_client::{Client, NewInode, SetAttr};
-use bivouac_net::{FailingTransport, Fault, Peer, PeerOptions, Transport};
+use bivouac_net::{FailingTransport, InjectedFault, Peer, PeerOptions, Transport};
 use bivouac_types::{Errno, Ino, NodeId, mode};
 use bivouac_wire::{Frame, Op};
 
@@ -39,7 +39,7 @@ fn content(client: &Client, ino: Ino, len: usize) -> Vec<u8> {
 fn client(
     formation: &Formation,
     op: Op,
-    plan: impl Fn(u32) -> Option<Fault> + Send + Sync + 'static,
+    plan: impl Fn(u32) -> Option<InjectedFault> + Send + Sync + 'static,
 ) -> Client {
     let (turn, plan) = (Arc::new(AtomicU32::new(0)), Arc::new(plan));
     formation.client_through(2, |inner| {
@@ -61,7 +61,7 @@ fn a_large_write_that_fails_in_its_middle_makes_no_file_longer() {
     for failing in [0, 1, 4, 8] {
         let client = client(&formation, Op::Write, move |turn| {
             // Also of the second try, when all nodes have removed what nobody needs.
-            (turn >= failing).then_some(Fault::Fail(Errno::ENOSPC))
+            (turn >= failing).then_some(InjectedFault::Fail(Errno::ENOSPC))
         });
         let ino = file(&client, &[b'a' + failing as u8]);
         client.write_at(ino, 0, &[1; 100]).map(drop).unwrap_or_default();
@@ -91,7 +91,7 @@ fn nothing_is_written_any_more_when_a_failed_call_has_returned() {
     let count = begun.clone();
     let client = client(&formation, Op::Write, move |turn| {
         count.fetch_add(1, Ordering::SeqCst);
-        (turn == 3).then_some(Fault::Fail(Errno::EIO))
+        (turn == 3).then_some(InjectedFault::Fail(Errno::EIO))
     });
     let ino = file(&client, b"file");
     assert_eq!(client.write_at(ino, 0, &bytes(LEN)).unwrap_err().errno(), Errno::EIO);
@@ -204,8 +204,8 @@ fn a_large_call_that_loses_messages_is_whole() {
     let formation = Formation::new(3, STRIPE as u32);
     let data = bytes(LEN);
     let lose = |turn: u32| match turn % 5 {
-        1 => Some(Fault::DropBefore),
-        3 => Some(Fault::DropAfter),
+        1 => Some(InjectedFault::DropBefore),
+        3 => Some(InjectedFault::DropAfter),
         _ => None,
     };
     let writer = client(&formation, Op::Write, lose);

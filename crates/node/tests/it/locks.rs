@@ -10,7 +10,7 @@ use crate::formation::{Formation, op};
 use bivouac_client::{
     Client, FileLock, LOCK_END_MAX, LockDesk, LockKind, LockMode, LockWait, LockWaiting, Locked, NewInode,
 };
-use bivouac_net::{FailingTransport, Fault, Latch, Transport};
+use bivouac_net::{FailingTransport, HoldPoint, InjectedFault, Transport};
 use bivouac_node::LockClient;
 use bivouac_types::{ClientId, Errno, FsResult, Ino, mode};
 use bivouac_wire::{Frame, Op};
@@ -250,7 +250,7 @@ fn a_client_that_ends_leaves_nothing() {
 /// A client of node 1 whose requests meet faults.
 fn faulty(
     formation: &Formation,
-    plan: impl Fn(&Frame) -> Option<Fault> + Send + Sync + Clone + 'static,
+    plan: impl Fn(&Frame) -> Option<InjectedFault> + Send + Sync + Clone + 'static,
 ) -> Client {
     formation.client_through(1, |inner| -> Arc<dyn Transport> {
         Arc::new(FailingTransport::new(inner, plan.clone()))
@@ -262,11 +262,11 @@ fn asking_again_late_does_not_lock_again() {
     let formation = Formation::new(2, 4096);
     connect(&formation);
     let ino = files(&formation)[0];
-    let (asked, latch) = (Arc::new(AtomicU32::new(0)), Latch::default());
+    let (asked, latch) = (Arc::new(AtomicU32::new(0)), HoldPoint::default());
     let hold = latch.clone();
     let client = faulty(&formation, move |frame| {
         let second = frame.op == Op::SetLock as u16 && asked.fetch_add(1, Ordering::SeqCst) == 1;
-        second.then(|| Fault::Hold(hold.clone()))
+        second.then(|| InjectedFault::Hold(hold.clone()))
     });
     formation.nodes[1].serve(ClientId(1), |served| served.locks = Some(Arc::new(Told(client.locks.clone()))));
     let other = &formation.clients[0];
@@ -293,8 +293,9 @@ fn a_wait_that_could_not_be_taken_back_ends_with_its_program() {
     let ino = files(&formation)[0];
     let away = Arc::new(AtomicU32::new(0));
     let is_away = Arc::clone(&away);
-    let client =
-        faulty(&formation, move |_| (is_away.load(Ordering::SeqCst) == 1).then_some(Fault::Fail(Errno::EIO)));
+    let client = faulty(&formation, move |_| {
+        (is_away.load(Ordering::SeqCst) == 1).then_some(InjectedFault::Fail(Errno::EIO))
+    });
     formation.nodes[1].serve(ClientId(1), |served| served.locks = Some(Arc::new(Told(client.locks.clone()))));
     let other = &formation.clients[0];
     let closings: [fn(&Client, Ino); 2] =
@@ -323,8 +324,9 @@ fn what_could_not_be_unlocked_is_unlocked_later_and_nothing_newer() {
     let ino = files(&formation)[0];
     let away = Arc::new(AtomicU32::new(0));
     let is_away = Arc::clone(&away);
-    let client =
-        faulty(&formation, move |_| (is_away.load(Ordering::SeqCst) == 1).then_some(Fault::Fail(Errno::EIO)));
+    let client = faulty(&formation, move |_| {
+        (is_away.load(Ordering::SeqCst) == 1).then_some(InjectedFault::Fail(Errno::EIO))
+    });
     let other = &formation.clients[0];
     attempt(&client, ino, &all(LockMode::Write, 1)).unwrap();
     away.store(1, Ordering::SeqCst);
@@ -357,7 +359,7 @@ fn what_an_earlier_process_waited_for_is_forgotten_and_what_it_has_is_not() {
     let killed = Arc::new(AtomicU32::new(0));
     let is_killed = Arc::clone(&killed);
     let dead = faulty(&formation, move |_| {
-        (is_killed.load(Ordering::SeqCst) == 1).then_some(Fault::Fail(Errno::EIO))
+        (is_killed.load(Ordering::SeqCst) == 1).then_some(InjectedFault::Fail(Errno::EIO))
     });
     let waits = wait(&dead, ino, &range(LockMode::Write, 2, 10, 19), 7);
     killed.store(1, Ordering::SeqCst);
@@ -517,7 +519,7 @@ fn a_home_that_is_gone_fails_all_that_wait_for_it_together() {
     let client = faulty(&formation, move |_| {
         let gone = is_gone.load(Ordering::SeqCst) == 1;
         count.fetch_add(u32::from(gone), Ordering::SeqCst);
-        gone.then_some(Fault::Fail(Errno::EIO))
+        gone.then_some(InjectedFault::Fail(Errno::EIO))
     });
     attempt(&formation.clients[0], ino, &all(LockMode::Write, 1)).unwrap();
     let waits: Vec<_> =

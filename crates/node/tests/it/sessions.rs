@@ -8,7 +8,7 @@ use crate::formation::{Formation, op, read, write};
 use bivouac_client::{
     Client, CopyJob, FileLock, LOCK_END_MAX, LockKind, LockMode, NewInode, SeekKind, SetAttr,
 };
-use bivouac_net::{FailingTransport, Fault, Transport};
+use bivouac_net::{FailingTransport, InjectedFault, Transport};
 use bivouac_types::limits::PAGE_POOL_MIN;
 use bivouac_types::{Attr, Errno, FsError, Ino, TargetIndex, mode};
 use bivouac_wire::{Frame, Op};
@@ -405,7 +405,7 @@ fn what_could_not_be_sent_is_kept_where_a_cut_to_nothing_fails() {
         let is_refused = Arc::clone(&is_refused);
         let plan = move |frame: &Frame| {
             let refuses = is_refused.load(Ordering::Relaxed) && changes.contains(&frame.op);
-            refuses.then_some(Fault::Fail(Errno::EIO))
+            refuses.then_some(InjectedFault::Fail(Errno::EIO))
         };
         Arc::new(FailingTransport::new(inner, plan))
     });

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::formation::{Formation, op, read, wait_until, write};
 use bivouac_client::{Attr, Client, NewInode, SetAttr};
-use bivouac_net::{FailingTransport, Fault, Peer, PeerOptions, Transport};
+use bivouac_net::{FailingTransport, InjectedFault, Peer, PeerOptions, Transport};
 use bivouac_types::{Errno, ExpectedFile, Ino, NodeId, Timestamp, mode};
 use bivouac_wire::{Frame, Op};
 
@@ -252,7 +252,7 @@ fn a_rename_that_expects_a_content_is_done_once() {
             frame.op == Op::Rename as u16 && turn.fetch_add(1, Ordering::SeqCst).is_multiple_of(2)
         };
         let failing = Arc::new(FailingTransport::new(inner, move |frame: &Frame| {
-            is_first(frame).then_some(Fault::DropAfter)
+            is_first(frame).then_some(InjectedFault::DropAfter)
         }));
         Arc::new(Peer::new(NodeId(0), failing, PeerOptions::default()))
     });

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::formation::{Formation, op, read, wait_until, write};
 use bivouac_client::{Client, FileLock, LOCK_END_MAX, LockKind, LockMode, NewInode};
-use bivouac_net::{FailingTransport, Fault, Latch, Transport};
+use bivouac_net::{FailingTransport, HoldPoint, InjectedFault, Transport};
 use bivouac_types::{Errno, Ino, TargetIndex, mode};
 use bivouac_wire::Op;
 
@@ -123,12 +123,12 @@ fn the_next_process_sends_what_is_still_open_without_being_asked() {
 }
 
 /// A client whose writes wait at the latch that `gate` has then.
-fn gated(formation: &Formation, gate: &Arc<parking_lot::Mutex<Option<Latch>>>) -> Arc<Client> {
+fn gated(formation: &Formation, gate: &Arc<parking_lot::Mutex<Option<HoldPoint>>>) -> Arc<Client> {
     let wrap = |inner: Arc<dyn Transport>| -> Arc<dyn Transport> {
         let gate = Arc::clone(gate);
         Arc::new(FailingTransport::new(inner, move |frame| {
             let is_write = frame.op == Op::Write as u16;
-            is_write.then(|| gate.lock().clone()).flatten().map(Fault::Hold)
+            is_write.then(|| gate.lock().clone()).flatten().map(InjectedFault::Hold)
         }))
     };
     threaded(formation.client_through(0, wrap))
@@ -138,7 +138,7 @@ fn gated(formation: &Formation, gate: &Arc<parking_lot::Mutex<Option<Latch>>>) -
 #[test]
 fn what_is_on_its_way_arrives_before_its_lock_is_somebody_elses() {
     let formation = Formation::new(1, 4096);
-    let (gate, latch) = (Arc::default(), Latch::default());
+    let (gate, latch) = (Arc::default(), HoldPoint::default());
     let client = gated(&formation, &gate);
     let other = formation.client_as(0, 71);
     let ino = file(&formation, &client);
@@ -175,7 +175,7 @@ fn what_is_on_its_way_arrives_before_its_lock_is_somebody_elses() {
 #[test]
 fn files_do_not_wait_for_each_other() {
     let formation = Formation::new(1, 4096);
-    let (gate, latch) = (Arc::default(), Latch::default());
+    let (gate, latch) = (Arc::default(), HoldPoint::default());
     let client = gated(&formation, &gate);
     let stuck = file(&formation, &client);
     let dir = client.lookup(Ino::ROOT, b"s").unwrap().ino;

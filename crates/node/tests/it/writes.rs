@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::formation::{Formation, op, read, write};
 use bivouac_client::{Client, CopyJob, NewInode, SetAttr};
-use bivouac_net::{FailingTransport, Fault, Transport};
+use bivouac_net::{FailingTransport, InjectedFault, Transport};
 use bivouac_types::limits::TRANSFER_MAX;
 use bivouac_types::{Errno, FsError, Ino, TargetIndex, mode};
 use bivouac_wire::{Frame, Op};
@@ -31,7 +31,7 @@ fn cut(size: usize) -> SetAttr {
 }
 
 /// A client of which some operations fail: `next` says which, and how.
-fn failing(formation: &Formation, next: &Arc<parking_lot::Mutex<Vec<(Op, Fault)>>>) -> Client {
+fn failing(formation: &Formation, next: &Arc<parking_lot::Mutex<Vec<(Op, InjectedFault)>>>) -> Client {
     formation.client_through(1, |inner| -> Arc<dyn Transport> {
         let next = Arc::clone(next);
         let plan = move |frame: &Frame| {
@@ -51,7 +51,10 @@ fn what_a_home_has_not_taken_down_does_not_come_up_in_a_hole() {
     let data = vec![9; 5 << 20];
     let [one, large, list, before, behind] = [b"a", b"b", b"c", b"d", b"e"].map(|name| make(&client, name));
     write(&client, before, 0, &[1; 10]);
-    *next.lock() = vec![(Op::Extend, Fault::Fail(Errno::ENOSPC)), (Op::ExtendOver, Fault::Fail(Errno::EIO))];
+    *next.lock() = vec![
+        (Op::Extend, InjectedFault::Fail(Errno::ENOSPC)),
+        (Op::ExtendOver, InjectedFault::Fail(Errno::EIO)),
+    ];
     let full = |written: Result<(), FsError>, errno| {
         assert_eq!(written.unwrap_err().errno(), errno);
     };
@@ -90,7 +93,7 @@ fn a_time_that_could_not_be_told_is_told_by_the_close() {
             break before;
         }
     };
-    *next.lock() = vec![(Op::Touch, Fault::Fail(Errno::EIO))];
+    *next.lock() = vec![(Op::Touch, InjectedFault::Fail(Errno::EIO))];
     assert_eq!(client.getattr(ino).unwrap_err().errno(), Errno::EIO);
     next.lock().clear();
     client.close(ino);
@@ -111,17 +114,17 @@ fn no_copy_outlives_a_change_that_failed() {
     };
     client.open(&op(&client), ino, 0).unwrap();
     fill(1);
-    *next.lock() = vec![(Op::SetAttr, Fault::DropAfter)];
+    *next.lock() = vec![(Op::SetAttr, InjectedFault::DropAfter)];
     client.setattr(&op(&client), ino, &cut(10)).unwrap_err();
     assert_eq!(read(&client, ino, 0, 20_000), [1; 10], "it was cut, and nobody said so");
     next.lock().clear();
     fill(2);
-    *next.lock() = vec![(Op::Open, Fault::DropAfter)];
+    *next.lock() = vec![(Op::Open, InjectedFault::DropAfter)];
     client.open(&op(&client), ino, 0o1000).unwrap_err();
     assert!(read(&client, ino, 0, 20_000).is_empty());
     next.lock().clear();
     fill(3);
-    *next.lock() = vec![(Op::ChangeSpace, Fault::DropAfter)];
+    *next.lock() = vec![(Op::ChangeSpace, InjectedFault::DropAfter)];
     client.fallocate(&op(&client), ino, 3, 0, 4 * STRIPE as u64).unwrap_err();
     assert!(read(&client, ino, 0, 4 * STRIPE).iter().all(|byte| *byte == 0));
 }
@@ -136,7 +139,7 @@ fn lists_are_read_where_what_was_written_cannot_be_sent() {
     client.open(&op(&client), ino, 0).unwrap();
     write(&client, ino, 0, &[1; 10_000]);
     client.fsync(ino, false).unwrap();
-    *next.lock() = vec![(Op::Write, Fault::Fail(Errno::ENOSPC))];
+    *next.lock() = vec![(Op::Write, InjectedFault::Fail(Errno::ENOSPC))];
     write(&client, ino, 5000, &[2; 10_000]);
     let mut buffers = [[0xee; 100]; 4];
     let offsets = [0, 4950, 14_950, 20_000];
@@ -183,7 +186,7 @@ fn a_write_that_finds_room_at_the_second_try_cuts_nothing() {
         let turn = Arc::clone(&turn);
         let plan = move |frame: &Frame| {
             let fails = frame.op == Op::Write as u16 && turn.fetch_add(1, Ordering::SeqCst) == 1;
-            fails.then_some(Fault::Fail(Errno::ENOSPC))
+            fails.then_some(InjectedFault::Fail(Errno::ENOSPC))
         };
         Arc::new(FailingTransport::new(inner, plan))
     });
@@ -208,7 +211,7 @@ fn overtaken_by(formation: &Formation, ino: Ino, (kind, nth): (Op, u32), replace
                 write(&other, ino, 0, &vec![3; replaced * STRIPE]);
             }
             let fails = frame.op == kind as u16 && turn.fetch_add(1, Ordering::SeqCst) == nth;
-            fails.then_some(Fault::Fail(Errno::ENOSPC))
+            fails.then_some(InjectedFault::Fail(Errno::ENOSPC))
         };
         Arc::new(FailingTransport::new(inner, plan))
     });

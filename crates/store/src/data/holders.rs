@@ -17,11 +17,11 @@ use crate::StoreResult;
 const DRAIN_MIN: Duration = Duration::from_millis(20);
 
 /// A process that may read or write a subfile directly.
-pub trait Holder: Send + Sync + fmt::Debug {
+pub trait DirectClient: Send + Sync + fmt::Debug {
     /// Lets no further access begin.
     fn close(&self);
 
-    /// Waits until no access is under way after [`Holder::close`]. Returns true if that was so in time.
+    /// Waits until no access is under way after [`DirectClient::close`]. Returns true if that was so in time.
     fn drain(&self, patience: Duration) -> bool;
 
     /// Returns true if it has gone, or does not use the subfile any more, and no access is under way.
@@ -150,7 +150,7 @@ enum Mode {
 /// The holders of one subfile.
 #[derive(Debug, Default)]
 pub(super) struct Holders {
-    list: Vec<Arc<dyn Holder>>,
+    list: Vec<Arc<dyn DirectClient>>,
     mode: Mode,
     /// Range that they may write: every byte of it is on the volume or is counted as if it were.
     window: Range<u64>,
@@ -204,7 +204,7 @@ impl Holders {
     }
 
     /// Removes those that are over.
-    fn remove(&mut self, mut is_over: impl FnMut(&dyn Holder) -> bool) {
+    fn remove(&mut self, mut is_over: impl FnMut(&dyn DirectClient) -> bool) {
         let (marks, may_write) = (&mut self.marks, self.mode != Mode::Readers);
         self.list.retain(|holder| {
             let is_over = is_over(&**holder);
@@ -268,7 +268,7 @@ impl DataStore {
         id: SubfileId,
         access: Access,
         range: Range<u64>,
-        holder: &Arc<dyn Holder>,
+        holder: &Arc<dyn DirectClient>,
     ) -> StoreResult<Option<Granted>> {
         let place = self.place(id)?;
         let mut state = place.state.write();
@@ -312,7 +312,7 @@ impl DataStore {
         &self,
         id: SubfileId,
         range: Range<u64>,
-        holder: &Arc<dyn Holder>,
+        holder: &Arc<dyn DirectClient>,
     ) -> StoreResult<Option<Range<u64>>> {
         let place = self.place(id)?;
         let mut state = place.state.write();
@@ -356,7 +356,7 @@ impl DataStore {
     ///
     /// # Errors
     /// As [`DataStore::grant`].
-    pub fn adopt(&self, id: SubfileId, holder: Arc<dyn Holder>) -> StoreResult<()> {
+    pub fn adopt(&self, id: SubfileId, holder: Arc<dyn DirectClient>) -> StoreResult<()> {
         let place = self.place(id)?;
         let mut state = place.state.write();
         if let Some(open) = self.opened(id, &mut state)? {

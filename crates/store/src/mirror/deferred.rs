@@ -22,15 +22,15 @@ thread_local! {
 }
 
 /// Does something whose records the mirror may make later, if `defers`. The caller has them made before it answers or
-/// asks anybody ([`Mirror::make_deferred`](crate::Mirror::make_deferred)).
+/// asks anybody ([`MirroredVolumes::make_deferred`](crate::Mirror::make_deferred)).
 pub fn with_deferred_writes<R>(defers: bool, act: impl FnOnce() -> R) -> R {
-    struct Before(bool);
-    impl Drop for Before {
+    struct RestoreOnDrop(bool);
+    impl Drop for RestoreOnDrop {
         fn drop(&mut self) {
             DEFERS.set(self.0);
         }
     }
-    let _before = Before(DEFERS.replace(defers));
+    let _before = RestoreOnDrop(DEFERS.replace(defers));
     act()
 }
 

@@ -14,7 +14,7 @@ use bivouac_wire::VolumeChange;
 
 use super::deferred::may_defer;
 use super::part::FileKey;
-use super::primary::{ChangeOrder, Mirror, Part};
+use super::primary::{ChangeOrder, MirroredVolumes, Part};
 use crate::volume::transfer::write_all_at;
 use crate::volume::{check_name, system_error};
 use crate::{Entry, FileStat, OpenMode, Places, Space, Volume, VolumeFile, VolumeKind};
@@ -36,7 +36,7 @@ pub(super) struct FileName {
     has_deferred: AtomicBool,
     /// End of what was allocated for them,
     allocated: AtomicU64,
-    /// and when, as [`Mirror::allocated_in`] counts.
+    /// and when, as [`MirroredVolumes::allocated_in`] counts.
     allocated_in: AtomicU64,
 }
 
@@ -90,14 +90,14 @@ impl MirroredFiles {
 
 /// Returns the volumes of a mirror, as its node uses them.
 #[must_use]
-pub fn mirrored_volumes(mirror: &Arc<Mirror>) -> Vec<Arc<dyn Volume>> {
+pub fn mirrored_volumes(mirror: &Arc<MirroredVolumes>) -> Vec<Arc<dyn Volume>> {
     let volume = |index| Arc::new(MirroredVolume::new(mirror, index)) as Arc<dyn Volume>;
     (0..mirror.volume_count()).map(volume).collect()
 }
 
 #[derive(Debug)]
 struct MirroredVolume {
-    mirror: Arc<Mirror>,
+    mirror: Arc<MirroredVolumes>,
     index: u16,
     inner: Arc<dyn Volume>,
     /// True once the file system has refused to make holes.
@@ -105,7 +105,7 @@ struct MirroredVolume {
 }
 
 impl MirroredVolume {
-    fn new(mirror: &Arc<Mirror>, index: u16) -> MirroredVolume {
+    fn new(mirror: &Arc<MirroredVolumes>, index: u16) -> MirroredVolume {
         let (inner, refuses_holes) = (Arc::clone(mirror.volume(index)), Arc::default());
         MirroredVolume { mirror: Arc::clone(mirror), index, inner, refuses_holes }
     }
@@ -300,7 +300,7 @@ fn is_missing(error: &io::Error) -> bool {
 
 #[derive(Debug)]
 struct MirroredFile {
-    mirror: Arc<Mirror>,
+    mirror: Arc<MirroredVolumes>,
     volume: u16,
     inner: Arc<dyn VolumeFile>,
     name: Arc<FileName>,

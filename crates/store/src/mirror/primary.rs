@@ -152,7 +152,7 @@ struct Session {
 
 /// The volumes of a node and their mirror.
 #[derive(Debug)]
-pub struct Mirror {
+pub struct MirroredVolumes {
     link: Arc<dyn ReplicaBackup>,
     volumes: Vec<Arc<dyn Volume>>,
     options: MirrorOptions,
@@ -184,14 +184,14 @@ pub struct Mirror {
     defers: AtomicBool,
 }
 
-impl Mirror {
+impl MirroredVolumes {
     /// Creates a mirror of these volumes, which must be changed only through it.
     #[must_use]
     pub fn new(
         volumes: Vec<Arc<dyn Volume>>,
         link: Arc<dyn ReplicaBackup>,
         options: MirrorOptions,
-    ) -> Arc<Mirror> {
+    ) -> Arc<MirroredVolumes> {
         let is_alone = options.backup.is_none();
         let mode = if is_alone { Mode::Alone } else { Mode::Starting };
         let session = Session {
@@ -202,7 +202,7 @@ impl Mirror {
             anew: options.has_unsent,
             is_first: options.is_first && !is_alone,
         };
-        Arc::new(Mirror {
+        Arc::new(MirroredVolumes {
             link,
             volumes,
             options,
@@ -465,7 +465,7 @@ impl Mirror {
         }
     }
 
-    /// Returns the number of changes of state so far, for [`Mirror::wait_for_change`].
+    /// Returns the number of changes of state so far, for [`MirroredVolumes::wait_for_change`].
     pub fn turn(&self) -> u64 {
         *self.turn.lock()
     }

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bivouac_mirror::{Admission, BackupLease, Channel, NotSealed, Refusal, ReplicaEpoch, SessionStart};
+use bivouac_mirror::{
+    Admission, BackupLease, Channel, NotSealed, PrimaryRefusal, ReplicaEpoch, SessionStart,
+};
 use bivouac_ranks::{Mutex, RwLock, rank};
 use bivouac_types::Errno;
 use bivouac_wire::{
@@ -147,7 +149,7 @@ impl Replica {
         &self,
         state: &mut ReplicaState,
         request: &BeginReplicaRequest,
-    ) -> io::Result<Result<SessionStart, Refusal>> {
+    ) -> io::Result<Result<SessionStart, PrimaryRefusal>> {
         let mut epoch = state.epoch;
         // A primary whose volumes are new, and of whose replicas everything is here: its volumes were lost.
         if request.continues == Some(0) && epoch.is_complete && request.epoch >= epoch.epoch {
@@ -528,10 +530,10 @@ fn is_missing(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ENOENT.code())
 }
 
-fn refused(refusal: Refusal) -> ReplicaOutcome {
+fn refused(refusal: PrimaryRefusal) -> ReplicaOutcome {
     match refusal {
-        Refusal::NoSession => ReplicaOutcome::NoSession,
-        Refusal::Superseded { epoch } => ReplicaOutcome::Superseded { epoch },
+        PrimaryRefusal::NoSession => ReplicaOutcome::NoSession,
+        PrimaryRefusal::Superseded { epoch } => ReplicaOutcome::Superseded { epoch },
     }
 }
 

@@ -107,7 +107,7 @@ struct TestLink {
     backups: Mutex<BTreeMap<NodeId, TestBackup>>,
     mishaps: Mutex<VecDeque<Mishap>>,
     /// The mirror, where one thread does everything: it is tended to whenever a change waits.
-    tended: Mutex<Option<std::sync::Weak<Mirror>>>,
+    tended: Mutex<Option<std::sync::Weak<MirroredVolumes>>>,
     /// Number of messages with changes.
     applied: AtomicU64,
     /// True if an answer is given before the backup has the change: what tests have to find.
@@ -219,14 +219,14 @@ fn options(epoch: u32) -> MirrorOptions {
 }
 
 /// A mirror that is tended to whenever something waits.
-fn mirror(volumes: &[Arc<dyn Volume>], link: &Arc<TestLink>, options: MirrorOptions) -> Arc<Mirror> {
-    let mirror = Mirror::new(volumes.to_vec(), Arc::clone(link) as _, options);
+fn mirror(volumes: &[Arc<dyn Volume>], link: &Arc<TestLink>, options: MirrorOptions) -> Arc<MirroredVolumes> {
+    let mirror = MirroredVolumes::new(volumes.to_vec(), Arc::clone(link) as _, options);
     *link.tended.lock() = Some(Arc::downgrade(&mirror));
     mirror
 }
 
 /// Tends to a mirror until its backup has everything.
-fn complete(mirror: &Mirror) {
+fn complete(mirror: &MirroredVolumes) {
     while !mirror.status().is_complete {
         mirror.tend();
     }

@@ -58,7 +58,7 @@ pub struct Operation<'a> {
 
 /// Outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum VolumeFault {
     /// It is carried out.
     Pass,
     /// It fails, without effect.
@@ -77,7 +77,7 @@ pub struct FailingVolume {
 struct Faults {
     count: AtomicU64,
     #[allow(clippy::type_complexity, reason = "named once, here")]
-    decide: Box<dyn Fn(&Operation<'_>) -> Fault + Send + Sync>,
+    decide: Box<dyn Fn(&Operation<'_>) -> VolumeFault + Send + Sync>,
 }
 
 impl fmt::Debug for Faults {
@@ -90,9 +90,9 @@ impl Faults {
     fn decide(&self, kind: OperationKind, name: &str) -> io::Result<usize> {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         match (self.decide)(&Operation { number, kind, name }) {
-            Fault::Pass => Ok(usize::MAX),
-            Fault::Fail(errno) => Err(system_error(errno)),
-            Fault::Short(bytes) => Ok(bytes),
+            VolumeFault::Pass => Ok(usize::MAX),
+            VolumeFault::Fail(errno) => Err(system_error(errno)),
+            VolumeFault::Short(bytes) => Ok(bytes),
         }
     }
 }
@@ -101,7 +101,7 @@ impl FailingVolume {
     /// Creates a volume that asks `decide` before everything it does.
     pub fn new(
         inner: Arc<dyn Volume>,
-        decide: impl Fn(&Operation<'_>) -> Fault + Send + Sync + 'static,
+        decide: impl Fn(&Operation<'_>) -> VolumeFault + Send + Sync + 'static,
     ) -> Self {
         let faults = Faults { count: AtomicU64::new(0), decide: Box::new(decide) };
         FailingVolume { inner, faults: Arc::new(faults) }
@@ -109,7 +109,10 @@ impl FailingVolume {
 
     /// Returns a volume whose operation number `n` (from 0) fails, and no other.
     pub fn nth(inner: Arc<dyn Volume>, n: u64, errno: Errno) -> Self {
-        FailingVolume::new(inner, move |op| if op.number == n { Fault::Fail(errno) } else { Fault::Pass })
+        FailingVolume::new(
+            inner,
+            move |op| if op.number == n { VolumeFault::Fail(errno) } else { VolumeFault::Pass },
+        )
     }
 
     /// Operations so far.
@@ -242,7 +245,7 @@ mod tests {
     #[test]
     fn without_faults_it_is_a_volume() {
         crate::conformance::volume(|| {
-            Arc::new(FailingVolume::new(Arc::new(MemVolume::default()), |_| Fault::Pass))
+            Arc::new(FailingVolume::new(Arc::new(MemVolume::default()), |_| VolumeFault::Pass))
         });
     }
 
@@ -259,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_short_write_is_short() {
-        let volume = FailingVolume::new(Arc::new(MemVolume::default()), |_| Fault::Short(2));
+        let volume = FailingVolume::new(Arc::new(MemVolume::default()), |_| VolumeFault::Short(2));
         let file = volume.open("f", OpenMode::Create).unwrap();
         assert_eq!(file.write_vectored_at(&[IoSlice::new(b"a"), IoSlice::new(b"bc")], 0).unwrap(), 2);
         let mut out = [0u8; 3];

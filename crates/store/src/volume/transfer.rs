@@ -109,12 +109,12 @@ pub(crate) fn read_all(file: &dyn VolumeFile) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{FailingVolume, Fault, MemVolume, OpenMode, Volume};
+    use crate::{FailingVolume, MemVolume, OpenMode, Volume, VolumeFault};
     use std::sync::Arc;
 
     #[test]
     fn short_transfers_are_continued() {
-        let volume = FailingVolume::new(Arc::new(MemVolume::default()), |_| Fault::Short(3));
+        let volume = FailingVolume::new(Arc::new(MemVolume::default()), |_| VolumeFault::Short(3));
         let file = volume.open("f", OpenMode::Create).unwrap();
         write_all_at(&*file, &[IoSlice::new(b"abcd"), IoSlice::new(b""), IoSlice::new(b"efgh")], 0).unwrap();
         assert_eq!(read_all(&*file).unwrap(), b"abcdefgh");
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_write_that_makes_no_progress_is_an_error() {
-        let volume = FailingVolume::new(Arc::new(MemVolume::default()), |_| Fault::Short(0));
+        let volume = FailingVolume::new(Arc::new(MemVolume::default()), |_| VolumeFault::Short(0));
         let file = volume.open("f", OpenMode::Create).unwrap();
         let error = write_all_at(&*file, &[IoSlice::new(b"abcd")], 0).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WriteZero);

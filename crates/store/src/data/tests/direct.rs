@@ -1,7 +1,7 @@
 //! Processes that read and write subfiles themselves.
 
 use super::*;
-use crate::{Access, Granted, Holder};
+use crate::{Access, DirectClient, Granted};
 use bivouac_types::limits::{DIRECT_CALM_MS, DIRECT_TURNS_MAX};
 use parking_lot::Mutex;
 use std::os::fd::AsFd;
@@ -23,7 +23,7 @@ struct State {
     inside: bool,
 }
 
-impl Holder for Process {
+impl DirectClient for Process {
     fn close(&self) {
         self.state.lock().closed = true;
     }
@@ -65,7 +65,7 @@ fn grant(
     range: std::ops::Range<u64>,
     process: &Arc<Process>,
 ) -> Option<Granted> {
-    let holder: Arc<dyn Holder> = process.clone();
+    let holder: Arc<dyn DirectClient> = process.clone();
     store.grant(id(1), access, range, &holder).unwrap()
 }
 
@@ -250,7 +250,7 @@ fn a_window_is_counted_before_it_is_written_and_given_back_after() {
     assert!(window.end > 1 << 20, "some room ahead: {window:?}");
     assert_eq!(used(&store), HEADER + window.end, "all of it is counted");
     file(&granted).write_all_at(&[7; 10_000], HEADER).unwrap();
-    let holder: Arc<dyn Holder> = process.clone();
+    let holder: Arc<dyn DirectClient> = process.clone();
     let wider = store.widen(id(1), window.end..window.end + 1, &holder).unwrap().unwrap();
     assert!(wider.start == 0 && wider.end > window.end);
     assert_eq!(used(&store), HEADER + wider.end);
@@ -268,7 +268,7 @@ fn a_full_volume_grants_what_is_left_and_no_more() {
     let process = Process::new();
     let granted = grant(&store, Access::Write, 0..4 * PAGE, &process).unwrap();
     assert!(granted.window.end >= 4 * PAGE && granted.window.end <= 8 * PAGE);
-    let holder: Arc<dyn Holder> = process.clone();
+    let holder: Arc<dyn DirectClient> = process.clone();
     assert!(store.widen(id(1), 7 * PAGE..8 * PAGE, &holder).unwrap().is_some());
     assert!(store.widen(id(1), 8 * PAGE..8 * PAGE + 1, &holder).unwrap().is_none());
     let refused = write(&store, id(2), 0, 0, b"x").unwrap_err();

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::volume::transfer::write_all_at;
-use crate::{FailingVolume, Fault, OpenMode, OperationKind};
+use crate::{FailingVolume, OpenMode, OperationKind, VolumeFault};
 use bivouac_layout::{file_offset, locate};
 use bivouac_wire::subfile::SubfileHeader;
 
@@ -43,8 +43,8 @@ fn a_removal_that_failed_makes_no_damaged_subfile_sound() {
     write(&store_on(&inner, 0, 10), id(1), 0, 0, b"one").unwrap();
     damage(&inner, id(1), 33, &[0xff]);
     let volume: Arc<dyn Volume> = Arc::new(FailingVolume::new(inner, |op| match op.kind {
-        OperationKind::Remove => Fault::Fail(Errno::EIO),
-        _ => Fault::Pass,
+        OperationKind::Remove => VolumeFault::Fail(Errno::EIO),
+        _ => VolumeFault::Pass,
     }));
     let store = store_on(&volume, 0, 10);
     assert!(store.remove(id(1)).is_err());

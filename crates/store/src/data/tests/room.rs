@@ -1,7 +1,7 @@
 //! Capacity: what does not fit is refused before anything is harmed.
 
 use super::*;
-use crate::{FailingVolume, Fault, Operation, OperationKind};
+use crate::{FailingVolume, Operation, OperationKind, VolumeFault};
 
 const PAGE: u64 = 4096;
 
@@ -95,8 +95,8 @@ fn a_quota_of_the_file_system_below_says_so_and_harms_nothing() {
     let inner: Arc<dyn Volume> = Arc::new(MemVolume::default());
     write(&store_on(&inner, 0, 10), id(1), 0, 0, &[1; 5000]).unwrap();
     let refuse = |op: &Operation<'_>| match op.kind {
-        OperationKind::Write | OperationKind::Allocate => Fault::Fail(Errno::EDQUOT),
-        _ => Fault::Pass,
+        OperationKind::Write | OperationKind::Allocate => VolumeFault::Fail(Errno::EDQUOT),
+        _ => VolumeFault::Pass,
     };
     let volume: Arc<dyn Volume> = Arc::new(FailingVolume::new(inner.clone(), refuse));
     let store = store_on(&volume, 0, 10);

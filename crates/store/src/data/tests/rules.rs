@@ -1,7 +1,7 @@
 //! Epochs, limits and refusals.
 
 use super::*;
-use crate::{FailingVolume, Fault, OperationKind};
+use crate::{FailingVolume, OperationKind, VolumeFault};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
@@ -100,7 +100,7 @@ fn too_many_descriptors_close_those_that_are_not_in_use() {
     let volume: Arc<dyn Volume> = Arc::new(FailingVolume::new(inner, move |op| {
         let opens = matches!(op.kind, OperationKind::Open | OperationKind::Create);
         let fails = opens && is_exhausted.swap(false, Ordering::Relaxed);
-        if fails { Fault::Fail(Errno::EMFILE) } else { Fault::Pass }
+        if fails { VolumeFault::Fail(Errno::EMFILE) } else { VolumeFault::Pass }
     }));
     let store = store_on(&volume, 0, 1000);
     touch(&store, 1..50);
@@ -139,11 +139,13 @@ fn the_rest_of_a_subfile_that_could_not_be_made_does_no_harm() {
     let broken = Arc::new(AtomicBool::new(true));
     let is_broken = broken.clone();
     let volume: Arc<dyn Volume> = Arc::new(FailingVolume::new(inner.clone(), move |op| match op.kind {
-        OperationKind::Write if is_broken.load(Ordering::Relaxed) && op.number % 2 == 0 => Fault::Short(100),
-        OperationKind::Write | OperationKind::Remove if is_broken.load(Ordering::Relaxed) => {
-            Fault::Fail(Errno::EIO)
+        OperationKind::Write if is_broken.load(Ordering::Relaxed) && op.number % 2 == 0 => {
+            VolumeFault::Short(100)
         }
-        _ => Fault::Pass,
+        OperationKind::Write | OperationKind::Remove if is_broken.load(Ordering::Relaxed) => {
+            VolumeFault::Fail(Errno::EIO)
+        }
+        _ => VolumeFault::Pass,
     }));
     let store = store_on(&volume, 0, 10);
     for _ in 0..4 {

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::volume::transfer::write_all_at;
-use crate::{CrashLoss, CrashVolume, FailingVolume, Fault, Holder, OpenMode, OperationKind};
+use crate::{CrashLoss, CrashVolume, DirectClient, FailingVolume, OpenMode, OperationKind, VolumeFault};
 use bivouac_wire::subfile::SubfileHeader;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -216,8 +216,8 @@ fn a_write_that_failed_leaves_no_good_block_wrong() {
 fn short_transfers_are_compared_as_whole_ones() {
     let inner = memory();
     let volume: Arc<dyn Volume> = Arc::new(FailingVolume::new(inner.clone(), |op| match op.kind {
-        OperationKind::Read | OperationKind::Write => Fault::Short(1000),
-        _ => Fault::Pass,
+        OperationKind::Read | OperationKind::Write => VolumeFault::Short(1000),
+        _ => VolumeFault::Pass,
     }));
     let store = summed_on(&volume, 0, 8);
     let bytes = pattern(3 * BLOCK + 50, 1);
@@ -554,7 +554,7 @@ struct Writer {
     written: parking_lot::Mutex<Option<Written>>,
 }
 
-impl Holder for Writer {
+impl DirectClient for Writer {
     fn close(&self) {
         self.over.store(true, std::sync::atomic::Ordering::Relaxed);
     }
@@ -581,7 +581,7 @@ fn lent() -> (tempfile::TempDir, Arc<dyn Volume>, DataStore, Arc<Writer>, Grante
     let store = summed_on(&volume, 0, 8);
     write(&store, id(1), 0, 0, &pattern(1 << 20, 1)).unwrap();
     let writer: Arc<Writer> = Arc::default();
-    let holder: Arc<dyn Holder> = writer.clone();
+    let holder: Arc<dyn DirectClient> = writer.clone();
     let granted = store.grant(id(1), Access::Write, 0..10, &holder).unwrap().unwrap();
     let file = granted.file.as_fd().unwrap().as_fd().try_clone_to_owned().unwrap();
     (dir, volume, store, writer, granted, file.into())
@@ -609,7 +609,7 @@ fn what_a_process_wrote_itself_gets_sums_and_the_rest_keeps_them() {
     assert_eq!((found.settled, found.wrong), (0, vec![1 << shift..(1 << shift) + SUM_BLOCK]));
     flip(&volume, id(1), 9);
     assert!(is_wrong(try_read(&store, id(1), 0, 1)), "it has sums again");
-    let holder: Arc<dyn Holder> = Arc::new(Writer::default());
+    let holder: Arc<dyn DirectClient> = Arc::new(Writer::default());
     store.revoke(id(1)).unwrap();
     assert!(store.grant(id(1), Access::Read, 0..1, &holder).unwrap().is_none(), "he would compare nothing");
 }
@@ -642,12 +642,12 @@ fn damage_that_is_known_ends_all_grants_at_once() {
         reconcile(&store);
         let readers: Vec<Arc<Writer>> = (0..2).map(|_| Arc::default()).collect();
         for reader in &readers {
-            let holder: Arc<dyn Holder> = reader.clone();
+            let holder: Arc<dyn DirectClient> = reader.clone();
             assert!(store.grant(id(1), Access::Read, 0..1, &holder).unwrap().is_some(), "{what}");
         }
         damage(&store, &volume);
         assert!(readers.iter().all(|reader| reader.is_over()), "{what}: somebody reads on");
-        let holder: Arc<dyn Holder> = Arc::new(Writer::default());
+        let holder: Arc<dyn DirectClient> = Arc::new(Writer::default());
         let again = store.grant(id(1), Access::Read, 0..1, &holder);
         assert!(again.map_or(true, |granted| granted.is_none()), "{what}: granted again");
     }
@@ -774,7 +774,7 @@ fn who_is_still_inside_when_the_daemon_comes_back_may_write_anywhere() {
     let (_dir, volume, store, _writer, _granted, file) = lent();
     drop(store);
     let store = summed_on(&volume, 0, 8);
-    let stuck: Arc<dyn Holder> = Arc::new(Writer::default());
+    let stuck: Arc<dyn DirectClient> = Arc::new(Writer::default());
     store.adopt(id(1), stuck).unwrap();
     reconcile(&store);
     file.write_all_at(&[9; 10_000], SUMMED_DATA_AT + 5000).unwrap();

@@ -1,7 +1,7 @@
 //! Syncs that fail.
 
 use super::*;
-use crate::{FailingVolume, Fault, OperationKind};
+use crate::{FailingVolume, OperationKind, VolumeFault};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A volume whose next sync of a subfile, or of a directory, fails once, as Linux reports a writeback error.
@@ -10,7 +10,7 @@ fn failing_once(errno: Errno, kind: OperationKind) -> (Arc<dyn Volume>, Arc<Atom
     let is_next = Arc::clone(&fails);
     let volume = FailingVolume::new(memory(), move |op| {
         let is_it = op.kind == kind && is_next.swap(false, Ordering::Relaxed);
-        if is_it { Fault::Fail(errno) } else { Fault::Pass }
+        if is_it { VolumeFault::Fail(errno) } else { VolumeFault::Pass }
     });
     (Arc::new(volume), fails)
 }

@@ -13,7 +13,7 @@ use bivouac_wire::{ReplicaOutcome, VolumeChange};
 use super::super::deferred::DeferredWrite;
 use super::super::mirrored_volume::FileName;
 use super::super::part::parts_of;
-use super::{Mirror, Mode, Session, no_answer, superseded};
+use super::{MirroredVolumes, Mode, Session, no_answer, superseded};
 use crate::VolumeFile;
 use crate::volume::system_error;
 use crate::volume::transfer::write_all_at;
@@ -57,7 +57,7 @@ fn make_here(parts: &mut [Part<'_>], made: &mut usize) -> io::Result<()> {
     Ok(())
 }
 
-impl Mirror {
+impl MirroredVolumes {
     /// Makes a change at the backup, and then here by `local`.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl Mirror {
         self.change_all(order, vec![Part { volume, change, payload, local }])
     }
 
-    /// Like [`Mirror::change`], for changes that go to the backup together.
+    /// Like [`MirroredVolumes::change`], for changes that go to the backup together.
     pub(in crate::mirror) fn change_all(&self, order: ChangeOrder, parts: Vec<Part<'_>>) -> io::Result<()> {
         wait_for_backup(|| self.change_with_deferred(order, parts))
     }

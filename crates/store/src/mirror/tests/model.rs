@@ -2,7 +2,7 @@
 //! same.
 
 use super::*;
-use crate::{FailingVolume, Fault, Operation, OperationKind, Places, VolumeFile};
+use crate::{FailingVolume, Operation, OperationKind, Places, VolumeFault, VolumeFile};
 use bivouac_wire::VolumeChange;
 use proptest::prelude::*;
 
@@ -75,7 +75,7 @@ struct World {
     own: Vec<Arc<dyn Volume>>,
     /// The next change of the primary's own volume fails so.
     fault: Arc<Mutex<Option<Errno>>>,
-    mirror: Arc<Mirror>,
+    mirror: Arc<MirroredVolumes>,
     epoch: u32,
     backup: NodeId,
     /// Of each file, the last write that was deferred, if nothing else was done to it since.
@@ -155,8 +155,8 @@ impl World {
             matches!(op.kind, Write | SetLen | Punch | Create | Rename | Remove | Allocate | Sync)
         };
         let decide = move |op: &Operation<'_>| match armed.lock().take_if(|_| changes(op)) {
-            Some(errno) => Fault::Fail(errno),
-            None => Fault::Pass,
+            Some(errno) => VolumeFault::Fail(errno),
+            None => VolumeFault::Pass,
         };
         let own: Vec<Arc<dyn Volume>> = vec![Arc::new(FailingVolume::new(dirs().remove(0), decide))];
         let mirror = mirror(&own, &link, options(1));

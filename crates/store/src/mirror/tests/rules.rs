@@ -1,7 +1,7 @@
 //! The rules of mirrors, each by itself.
 
 use super::*;
-use crate::{DirVolume, FailingVolume, Fault, OperationKind, VolumeIdentity};
+use crate::{DirVolume, FailingVolume, OperationKind, VolumeFault, VolumeIdentity};
 use bivouac_types::FormationId;
 use bivouac_wire::VolumeChange;
 
@@ -293,9 +293,9 @@ fn deferred_writes_that_fail_here_are_made_the_next_time() {
     let armed = Arc::clone(&fails);
     let failing = move |op: &crate::Operation<'_>| match op.kind {
         OperationKind::Write if armed.swap(false, std::sync::atomic::Ordering::AcqRel) => {
-            Fault::Fail(Errno::EIO)
+            VolumeFault::Fail(Errno::EIO)
         }
-        _ => Fault::Pass,
+        _ => VolumeFault::Pass,
     };
     let own: Vec<Arc<dyn Volume>> =
         vec![Arc::new(FailingVolume::new(Arc::new(MemVolume::default()), failing))];
@@ -343,8 +343,8 @@ fn deferred_writes_count_also_where_the_change_behind_them_has_no_space() {
 fn a_write_without_space_ahead_is_not_deferred() {
     let link = TestLink::to(memory);
     let failing = |op: &crate::Operation<'_>| match op.kind {
-        OperationKind::Allocate => Fault::Fail(Errno::ENOSPC),
-        _ => Fault::Pass,
+        OperationKind::Allocate => VolumeFault::Fail(Errno::ENOSPC),
+        _ => VolumeFault::Pass,
     };
     let own: Vec<Arc<dyn Volume>> =
         vec![Arc::new(FailingVolume::new(Arc::new(MemVolume::default()), failing))];
@@ -399,8 +399,8 @@ fn what_is_there_already_can_be_overwritten_at_a_full_backup() {
 fn a_change_that_fails_here_is_undone_at_the_backup() {
     let link = TestLink::to(memory);
     let failing = |op: &crate::Operation<'_>| match (op.kind, op.name) {
-        (OperationKind::Write, "bad") => Fault::Fail(Errno::EIO),
-        _ => Fault::Pass,
+        (OperationKind::Write, "bad") => VolumeFault::Fail(Errno::EIO),
+        _ => VolumeFault::Pass,
     };
     let own: Vec<Arc<dyn Volume>> =
         vec![Arc::new(FailingVolume::new(Arc::new(MemVolume::default()), failing))];

@@ -10,7 +10,7 @@ const ROUNDS: u32 = 12;
 fn copies_are_right_while_files_are_changed() {
     let (link, own) = (TestLink::to(memory), memory());
     ["00", "01", "records"].iter().for_each(|dir| own[0].make_dir(dir).unwrap());
-    let mirror = Mirror::new(own.clone(), Arc::clone(&link) as _, options(1));
+    let mirror = MirroredVolumes::new(own.clone(), Arc::clone(&link) as _, options(1));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

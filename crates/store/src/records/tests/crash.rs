@@ -1,7 +1,7 @@
 //! The world stops after every single change, with every kind of loss.
 
 use super::*;
-use crate::{CrashLoss, CrashVolume, FailingVolume, Fault, OperationKind};
+use crate::{CrashLoss, CrashVolume, FailingVolume, OperationKind, VolumeFault};
 use std::sync::{OnceLock, Weak};
 
 /// The state after each number of commits.
@@ -87,7 +87,7 @@ fn the_run_takes_every_step_that_there_is() {
     let noted = seen.clone();
     let volume: Arc<dyn Volume> = Arc::new(FailingVolume::new(Arc::new(CrashVolume::default()), move |op| {
         noted.lock().push((op.kind, op.name.to_owned()));
-        Fault::Pass
+        VolumeFault::Pass
     }));
     run_on(&volume, |_| {});
     let seen = seen.lock();
@@ -251,7 +251,7 @@ fn commits_at_the_worst_moments_of_a_compaction_are_whole_on_a_dead_host() {
                 (OperationKind::Write, "records/snapshot.tmp") => inside.intrude(sync),
                 _ => {}
             }
-            Fault::Pass
+            VolumeFault::Pass
         }));
         let records = Arc::new(open(&volume, 2).unwrap().0);
         commit(&records, &first).unwrap();

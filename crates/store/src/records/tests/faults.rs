@@ -1,7 +1,7 @@
 //! Volumes that are full, or fail.
 
 use super::*;
-use crate::{CrashLoss, CrashVolume, FailingVolume, Fault, OperationKind};
+use crate::{CrashLoss, CrashVolume, FailingVolume, OperationKind, VolumeFault};
 use bivouac_types::Errno;
 use std::sync::atomic::AtomicBool;
 
@@ -18,9 +18,9 @@ fn a_full_volume_refuses_the_commit_and_nothing_else() {
     let volume: Arc<dyn Volume> = Arc::new(FailingVolume::new(inner.clone(), move |op| {
         match is_log_write(op.kind, op.name) && is_full.load(Ordering::Relaxed) {
             // The first write of a commit is short, the rest does not fit.
-            true if !is_short.swap(true, Ordering::Relaxed) => Fault::Short(25),
-            true => Fault::Fail(Errno::ENOSPC),
-            false => Fault::Pass,
+            true if !is_short.swap(true, Ordering::Relaxed) => VolumeFault::Short(25),
+            true => VolumeFault::Fail(Errno::ENOSPC),
+            false => VolumeFault::Pass,
         }
     }));
     let (records, _) = open(&volume, 2).unwrap();
@@ -51,9 +51,9 @@ fn nothing_is_written_behind_half_an_entry() {
     let is_broken = broken.clone();
     let volume: Arc<dyn Volume> = Arc::new(FailingVolume::new(inner.clone(), move |op| {
         match (is_broken.load(Ordering::Relaxed), op.kind) {
-            (true, OperationKind::Write) if op.number % 2 == 0 => Fault::Short(21),
-            (true, OperationKind::Write | OperationKind::SetLen) => Fault::Fail(Errno::EIO),
-            _ => Fault::Pass,
+            (true, OperationKind::Write) if op.number % 2 == 0 => VolumeFault::Short(21),
+            (true, OperationKind::Write | OperationKind::SetLen) => VolumeFault::Fail(Errno::EIO),
+            _ => VolumeFault::Pass,
         }
     }));
     let (records, _) = open(&volume, 2).unwrap();
@@ -116,7 +116,7 @@ fn a_compaction_that_failed_is_not_tried_again_at_once() {
     let is_broken = broken.clone();
     let volume: Arc<dyn Volume> = Arc::new(FailingVolume::new(inner, move |op| {
         let fails = is_broken.load(Ordering::Relaxed) && op.name.contains("snapshot");
-        if fails { Fault::Fail(Errno::ENOSPC) } else { Fault::Pass }
+        if fails { VolumeFault::Fail(Errno::ENOSPC) } else { VolumeFault::Pass }
     }));
     let options = RecordsOptions { slots: 2, compact_log_bytes_min: 500, compact_percent: 100 };
     broken.store(false, Ordering::Relaxed);
@@ -149,9 +149,9 @@ fn failing_log(inner: Arc<dyn Volume>) -> (Arc<dyn Volume>, Arc<AtomicBool>, Arc
         let is_log = op.kind == OperationKind::Sync && op.name.contains("log");
         let is_snapshot = op.kind == OperationKind::Write && op.name.contains("snapshot");
         match (is_log && is_next.swap(false, Ordering::Relaxed), is_snapshot) {
-            (true, _) => Fault::Fail(Errno::EIO),
-            (_, true) if are_broken.load(Ordering::Relaxed) => Fault::Fail(Errno::ENOSPC),
-            _ => Fault::Pass,
+            (true, _) => VolumeFault::Fail(Errno::EIO),
+            (_, true) if are_broken.load(Ordering::Relaxed) => VolumeFault::Fail(Errno::ENOSPC),
+            _ => VolumeFault::Pass,
         }
     });
     (Arc::new(volume), once, snapshots)
