@@ -171,7 +171,8 @@ impl Sessions {
     /// Returns the right to end a client's session whatever time it has left, `None` if it has reconnected.
     pub fn expire_now(&self, client: ClientId) -> Option<Exclusive<'_>> {
         let begun = self.changed(&mut self.table.lock(), |table| table.expire_now(client));
-        begun.then_some(Exclusive { sessions: self, client })
+        // Not `then_some`, whose argument would be dropped: that ends the work of another thread.
+        if begun { Some(Exclusive { sessions: self, client }) } else { None }
     }
 
     /// Waits for the right to end the session of a client that closes it.
