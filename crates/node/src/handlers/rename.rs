@@ -64,6 +64,8 @@ impl Node {
     /// than the one checked.
     fn rename(&self, ctx: &Ctx<'_>, wanted: &mut CheckedRename<'_>) -> FsResult<()> {
         let request = wanted.request;
+        // The turn of an earlier attempt has been given back: an intent must not keep it.
+        wanted.turn = None;
         let Some(source) = self.rename_source(ctx, wanted)? else { return Ok(()) };
         if let Some(dir) = source.filter(|source| source.kind == mode::DIR) {
             self.check_movable(dir.ino)?;
