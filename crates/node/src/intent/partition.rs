@@ -20,6 +20,10 @@ impl Node {
         steps: StepContext,
     ) -> FsResult<Outcome> {
         let making = &*self.partition(new.id)?;
+        if making.state == PartitionState::Removed {
+            // Given up before a kill: some nodes know that by now, and would refuse what goes on all the same.
+            return self.give_up_partition(making, Errno::EBUSY.into(), steps);
+        }
         let live = Partition { state: PartitionState::Live, ..making.clone() };
         for node in self.nodes_of(making) {
             if let Err(error) = refused(self.step::<op::PutPartition>(node, steps, 0, live.clone()))? {
