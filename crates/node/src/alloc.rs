@@ -3,8 +3,8 @@
 use bivouac_ranks::{Mutex, rank};
 use bivouac_store::Records;
 use bivouac_types::limits::INO_COUNTER_FIRST;
-use bivouac_types::{FsResult, Ino, NodeId, Slot};
-use bivouac_wire::{Decode, Encode};
+use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId, Slot};
+use bivouac_wire::{Decode, DecodeError, Encode};
 
 use crate::record::ALLOCATOR_KEY;
 
@@ -20,10 +20,20 @@ pub struct Allocator {
 }
 
 impl Allocator {
-    pub fn open(records: &Records, node: NodeId, slot: Slot) -> Allocator {
-        let mark = records.read(slot, ALLOCATOR_KEY, |value| value.and_then(|v| u64::from_bytes(v).ok()));
-        let first = mark.unwrap_or(INO_COUNTER_FIRST);
-        Allocator { node, slot, range: Mutex::new(rank::ALLOCATOR, first..first) }
+    /// Goes on behind the numbers that earlier daemons reserved.
+    ///
+    /// # Errors
+    /// `EIO` for a mark that is damaged.
+    pub fn open(records: &Records, node: NodeId, slot: Slot) -> FsResult<Allocator> {
+        // Not taken for none: numbers that were given out before would be used twice.
+        let damaged = |error: DecodeError| {
+            FsError::with(Errno::EIO, format!("the mark of used numbers is damaged: {error}"))
+        };
+        let mark = records.read(slot, ALLOCATOR_KEY, |value| {
+            value.map(|bytes| u64::from_bytes(bytes).map_err(damaged)).transpose()
+        });
+        let first = mark?.unwrap_or(INO_COUNTER_FIRST);
+        Ok(Allocator { node, slot, range: Mutex::new(rank::ALLOCATOR, first..first) })
     }
 
     /// Returns the next number. The caller must not be inside a transaction.

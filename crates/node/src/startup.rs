@@ -143,7 +143,7 @@ impl Node {
         let served = Arc::<ServedClients>::default();
         let restarted = recovery.records > 0;
         let callbacks = Callbacks::new(&config.map, restarted, Arc::clone(&served), Arc::clone(&lane));
-        let allocator = Allocator::open(&records, config.id, slot);
+        let allocator = Allocator::open(&records, config.id, slot)?;
         let sessions = Sessions::open(&records, slot, config.grace);
         let partitions = Partitions::open(&records, slot, &config.map)?;
         let own = slots_of(&config.map, config.id);
