@@ -25,6 +25,8 @@ pub(crate) use agenda::{Job, Task};
 const TIDY_AFTER: Duration = Duration::from_millis(20);
 /// Delay before a replaced file is removed, for clients that have looked its name up and are about to open it.
 const REMOVAL_DELAY: Duration = Duration::from_secs(1);
+/// Pause before a thread is started again for work that got none.
+const THREAD_PAUSE: Duration = Duration::from_secs(1);
 /// Most threads for work that needs peers.
 const RUNNERS_MAX: usize = 8;
 
@@ -207,7 +209,10 @@ impl Reaper {
         if chores.compaction || chores.expired || !chores.delayed.is_empty() {
             return Ok(chores);
         }
-        Err(agenda.next_moment().into_iter().chain(expiry).min().map_or(NextVisit::Called, NextVisit::At))
+        // No thread could be started, and nobody calls for what waits already.
+        let restart = (agenda.runners == 0 && agenda.ready() > 0).then(|| now + THREAD_PAUSE);
+        let moments = agenda.next_moment().into_iter().chain(expiry).chain(restart);
+        Err(moments.min().map_or(NextVisit::Called, NextVisit::At))
     }
 
     /// Starts threads until there are as many as jobs, [`RUNNERS_MAX`] at most.
