@@ -7,7 +7,7 @@
 //! write to it, and numbers are never used again: what is gone once is gone for good, whenever its subfile
 //! was seen. A home that does not answer says nothing, and its files stay.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bivouac_store::SubfileId;
 use bivouac_types::{FsResult, Ino, NodeId};
@@ -54,9 +54,11 @@ impl Node {
             return;
         }
         let mut inos: Vec<Ino> = batch.iter().map(|id| id.ino).collect();
+        // Names of a volume come in any order.
+        inos.sort_unstable();
         inos.dedup();
         let gone = match self.step::<op::WhichGone>(home, StepContext::question(SYSTEM), 0, Inodes { inos }) {
-            Ok(gone) => gone.inos,
+            Ok(gone) => gone.inos.into_iter().collect::<HashSet<Ino>>(),
             Err(error) => return log::info!(why:% = error; "files of {home} are not asked about"),
         };
         for id in batch.iter().filter(|id| gone.contains(&id.ino)) {
