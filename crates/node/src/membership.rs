@@ -77,6 +77,15 @@ enum Notice {
     Accused(Liveness, u32),
 }
 
+/// A message under way. It is counted off however its thread ends, also by a panic.
+struct CountedMessage(Arc<Membership>);
+
+impl Drop for CountedMessage {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// A message to another node.
 enum Outgoing {
     Probe(Vec<MembershipUpdate>),
@@ -293,13 +302,14 @@ impl Membership {
             self.under_way.fetch_sub(1, Ordering::AcqRel);
             return;
         }
+        let own = CountedMessage(own);
         let thread = std::thread::Builder::new().name("probe".into()).stack_size(STACK);
-        let sent = thread.spawn(move || {
-            own.carry(to, &message);
-            own.under_way.fetch_sub(1, Ordering::AcqRel);
-        });
-        if sent.is_err() {
-            self.under_way.fetch_sub(1, Ordering::AcqRel);
+        let work = move || {
+            let counted = own;
+            counted.0.carry(to, &message);
+        };
+        if let Err(error) = thread.spawn(work) {
+            log::debug!(why:% = error; "{to} is not asked: no thread");
         }
     }
 
